@@ -44,7 +44,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of these; `None` if there are none. Values that are not numbers are left out.
+    /// The summary of these values; `None` if there are none. Values that are not numbers are left out.
     pub fn of(values: &[f64]) -> Option<Summary> {
         let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);

@@ -171,7 +171,7 @@ pub struct Service {
     pub drain_limit: Duration,
     /// What becomes of new connections when no enabled backend is up.
     pub all_down: AllDown,
-    /// Of an HTTP service or group, the statuses with which a response speaks against its backend (passive checks).
+    /// HTTP services and groups: the statuses with which a response speaks against its backend (passive checks).
     pub faulty: ServerErrors,
     /// Its servers, those that were removed and still have connections among them.
     pub backends: Box<[Backend]>,

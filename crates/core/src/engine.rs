@@ -1,4 +1,5 @@
-//! The seam to a flow engine: whatever takes (match, rewrite, fate) rules and then turns packets round by itself.
+//! The interface to a flow engine: a device or kernel program that takes (match, rewrite, fate) rules and forwards matching
+//! packets by itself.
 
 use crate::flow::{FlowKey, Protocol};
 use crate::rewrite::Rewrite;
@@ -101,8 +102,8 @@ pub struct Rule {
     pub fate: Fate,
     /// Which slot of the engine's totals its packets are added to (a backend's number times two, plus direction).
     pub total: u32,
-    /// None of its packets is inside the worker or on the way there, so there is nothing that others could overtake: it holds
-    /// as soon as it is in, without hand-over.
+    /// None of its packets is inside the worker or on the way there, so there is nothing that others could overtake: it
+    /// holds as soon as it is in, without hand-over.
     pub at_once: bool,
 }
 
@@ -113,10 +114,10 @@ pub enum RuleOp {
     ///
     /// No packet meets a mixture: each is rewritten by the old rule, in whole, or by the new one, or goes to the worker.
     /// Hand-over starts anew ([`Rule::at_once`]: there is none), so that no packet overtakes those of its flow that are
-    /// still inside the worker. The rule's counters go on: what both forwarded is in the counters of [`Completion::Removed`]
-    /// and in samples, each packet once. After [`Completion::Rejected`] the old rule is in force as before.
-    /// [`Completion::Installed`] and `Rejected` name the new rule; the old one's id is not answered again. Removing goes by
-    /// the key, under either id.
+    /// still inside the worker. The rule's counters go on: what both forwarded is in the counters of
+    /// [`Completion::Removed`] and in samples, each packet once. After [`Completion::Rejected`] the old rule is in force as
+    /// before. [`Completion::Installed`] and `Rejected` name the new rule; the old one's id is not answered again. Removing
+    /// goes by the key, under either id.
     Install(Rule),
     /// Take the rule away and report its last counters.
     Remove {

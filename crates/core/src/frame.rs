@@ -1,4 +1,4 @@
-//! Frames as a plane hands them over, and the seam to the plane itself.
+//! Frames as a plane hands them over, and the interface to the plane.
 
 mod replay;
 
@@ -80,7 +80,7 @@ impl Meta {
 /// ([`FrameIo::room`]). Dropping it returns it to its plane.
 pub trait Frame {
     /// Whether [`Meta::ticket`] of a frame received may be a flow engine's mark ([`Worker::go_by_marks`]). Where it
-    /// cannot be, no worker spends time on looking.
+    /// cannot be, no worker spends time on a check.
     ///
     /// [`Worker::go_by_marks`]: crate::worker::Worker::go_by_marks
     const MARKS: bool = false;

@@ -1,4 +1,4 @@
-//! Secrets, and the values made of them that others get to see.
+//! Secrets, and the values derived from them that clients see.
 
 use crate::flow::Endpoint;
 use alloc::boxed::Box;

@@ -6,10 +6,10 @@ use crate::wire::bytes::{array_at, array_at_mut, u32_at};
 use crate::wire::checksum::{Difference, Few, Sum};
 use crate::wire::{Transport, ipv4, ipv6, plain, tcp, udp};
 
-/// New ends of a flow, and what is added to its TCP numbers (wrapping).
+/// New ends of a flow, and what is added to its TCP sequence numbers (wrapping).
 ///
-/// The same frame under the same rewrite gives the same bytes above layer 2 here, in BPF (`crates/linux/bpf/rewrite.h`) and in
-/// the modelled NIC (invariant 4). TTL or hop limit is always lowered by one.
+/// The same frame under the same rewrite gives the same bytes above layer 2 here, in BPF (`crates/linux/bpf/rewrite.h`) and
+/// in the modelled NIC (invariant 4). TTL or hop limit is always lowered by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rewrite {
     /// The new source.

@@ -1,4 +1,4 @@
-//! Points in time as the caller tells them: nanoseconds since an arbitrary start, the same for every worker.
+//! Points in time, given by the caller: nanoseconds since an arbitrary start, the same for every worker.
 
 pub use core::time::Duration;
 

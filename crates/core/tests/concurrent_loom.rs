@@ -242,7 +242,7 @@ fn removed_and_reused(patient: bool) {
     assert!(table.remove(&old, 0));
     let grace = quiescence.begin();
     if !patient || quiescence.has_passed(grace) {
-        // SAFETY: the checker ends the run if a thread looks meanwhile.
+        // SAFETY: the checker ends the run if a thread reads meanwhile.
         cells.0[0].with_mut(|cell| unsafe { *cell = new });
         table.insert(&new, 0).unwrap();
         assert_eq!(table.find(&new, &*cells), Some(0));
@@ -284,7 +284,7 @@ fn offline_and_online_again() {
         };
         assert!(table.remove(&old, 0));
         if quiescence.has_passed(quiescence.begin()) {
-            // SAFETY: the checker ends the run if a thread looks meanwhile.
+            // SAFETY: the checker ends the run if a thread reads meanwhile.
             cells.0[0].with_mut(|cell| unsafe { *cell = new });
         }
         looks.join().unwrap();

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Entries the table is made for; it is kept full of that, which is more than 90 percent of its slots. So few, so that
-/// those who look often meet what is just moving: with either of the bugs that are planted for the model checker
+/// readers often meet entries that are moving: with either of the bugs that are planted for the model checker
 /// (`crates/core/tests/concurrent_loom.rs`), this test fails within a second or two. With ten times as many it did not.
 const CAPACITY: usize = if cfg!(miri) { 60 } else { 600 };
 /// Keys that are always there.

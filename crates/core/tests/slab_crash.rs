@@ -1,7 +1,7 @@
 //! A process killed at any instant leaves a slab whose every entry is whole or absent.
 //!
 //! The test does not wait for chance: a child works on a slab in shared memory one machine instruction at a time
-//! (`PTRACE_SINGLESTEP`), and after each one the parent looks at the memory, which is then just as SIGKILL would
+//! (`PTRACE_SINGLESTEP`), and after each one the parent checks the memory, which is then just as SIGKILL would
 //! leave it, and adopts a copy. What it finds has to be what was there before the operation under way or after it.
 #![cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
 

@@ -91,7 +91,7 @@ pub struct Sink<'a> {
 }
 
 impl<'a> Sink<'a> {
-    /// Of this text; `file` names it in messages.
+    /// Makes a report for this text; `file` names it in messages.
     pub fn new(file: &'a str, text: &'a str) -> Sink<'a> {
         Sink { file, text, found: RefCell::new(Vec::new()), broken_lines: RefCell::default() }
     }

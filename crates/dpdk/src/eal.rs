@@ -17,7 +17,7 @@ pub struct EalOptions {
     pub memory_mib: u32,
     /// What pages EAL's own heap stands on.
     pub pages: EalPages,
-    /// Whether PCI devices are looked for: those that are bound to a driver for user space, or that share theirs with the
+    /// Whether PCI devices are probed: those that are bound to a driver for user space, or that share theirs with the
     /// kernel. Virtual devices are there in any case.
     pub pci: bool,
 }

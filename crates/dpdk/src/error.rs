@@ -1,4 +1,4 @@
-//! What can go wrong with DPDK.
+//! Errors of DPDK.
 
 use crate::ffi;
 use std::ffi::CStr;

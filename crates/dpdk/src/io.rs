@@ -38,7 +38,7 @@ impl PortIo {
     }
 
     /// Over the queue `index` of each of `ports`; clients among these ([`Port::is_client`]) may call theirs back and give
-    /// it again ([`PortIo::renew`]), and servers' are looked into only while a client is there. `None`: one is in use, or
+    /// it again ([`PortIo::renew`]), and servers' are read only while a client is there. `None`: one is in use, or
     /// not there.
     pub fn of(ports: &[Port], index: u16, pool: Pool) -> Option<PortIo> {
         let own = |port: &Port| match port.queue(index) {
@@ -59,14 +59,14 @@ impl PortIo {
         PortIo { queues, lenders, index: 0, chained, pool, burst: BATCH_MAX, turn: 0, stages, misrouted: 0 }
     }
 
-    /// Takes no more than `burst` frames from a queue at a time, instead of a whole batch: a forwarder that does little to each wants all
-    /// that is in hand to stay in the first cache.
+    /// Takes no more than `burst` frames from a queue at a time, instead of a whole batch: a forwarder that does little to
+    /// each wants all that is in hand to stay in the first cache.
     pub fn in_bursts_of(self, burst: usize) -> PortIo {
         PortIo { burst, ..self }
     }
 
-    /// Gives back queues that their ports want back, and takes what they have to give: to be called in every iteration. While a
-    /// queue is away nothing comes from it, and what is to go there stays in the batch.
+    /// Gives back queues that their ports want back, and takes what they have to give: to be called in every iteration.
+    /// While a queue is away nothing comes from it, and what is to go there stays in the batch.
     #[inline]
     pub fn renew(&mut self) {
         if !self.lenders.is_empty() {

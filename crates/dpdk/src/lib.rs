@@ -5,8 +5,8 @@
 //!
 //! [`Eal`] starts DPDK, once per process.
 //!
-//! Ports: a [`Pool`] has the buffers, a [`Port`] is an open device, a [`Queue`] of it one thread's way to receive and to
-//! send [`Mbuf`]s, which are frames as the core knows them. [`PortIo`] makes a worker's queues what its core wants. A
+//! Ports: a [`Pool`] has the buffers, a [`Port`] is an open device, a [`Queue`] of it lets one thread receive and send
+//! [`Mbuf`]s, which are frames as the core knows them. [`PortIo`] makes a worker's queues what its core wants. A
 //! [`Ring`] passes frames from thread to thread, [`Port::pair`] is a wire between two ports in one process. Threads that
 //! use any of it should be registered ([`Eal::register_thread`]).
 // An empty crate has nothing to link to.

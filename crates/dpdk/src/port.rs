@@ -4,13 +4,14 @@
 //! - `net_af_packet0,iface=IF,qpairs=N`: an interface of the kernel's. The kernel must not leave checksums or
 //!   segmentation to it: at the other end of a veth, `ethtool -K IF tx off`. A full transmit ring makes the sender wait for
 //!   the kernel. Frames longer than `framesz` (2048 with a header of its own) are dropped without a word.
-//! - `net_af_xdp0,iface=IF,start_queue=N`: the same with less copying. On being closed it keeps the mbufs of its fill queue,
-//!   as many as twice the receive descriptors: a process should open such a port once.
+//! - `net_af_xdp0,iface=IF,start_queue=N`: the same with less copying. On being closed it keeps the mbufs of its fill
+//!   queue, as many as twice the receive descriptors: a process should open such a port once.
 //! - `net_memif0,role=server|client,socket=PATH`: shared memory with another process, or with another port of this one.
 //!   The server cannot send until the client has looked for frames once. It is up ([`Port::is_up`]) when both are there;
 //!   a client has to ask for that, again and again ([`Port::seek`]).
 //! - `net_tap0,iface=IF,mac=MAC`: an interface that is made; the Ethernet address is that of the kernel's end.
-//! - `net_pcap0,rx_pcap=FILE` or `tx_pcap=FILE`; `net_null0,size=60`: a file; nothing that is there as fast as it is asked for.
+//! - `net_pcap0,rx_pcap=FILE` or `tx_pcap=FILE`; `net_null0,size=60`: a file; nothing that is there as fast as it is asked
+//!   for.
 //! - [`Port::pair`]: two ports of this process that are each other's wire.
 //!
 //! Sending is never refused for want of a link: what a driver does while there is none differs, and shows in
@@ -107,11 +108,11 @@ pub(crate) struct Inner {
     info: Information,
     /// Which queues are given out.
     pub(crate) taken: Vec<AtomicBool>,
-    /// Of a port that asks a server.
+    /// For a port that is the client of a server.
     pub(crate) client: Option<Client>,
-    /// Whose mbufs the receive queues hold.
+    /// The pool whose mbufs the receive queues hold.
     pool: Pool,
-    /// Of a port made of rings: freed when both ends are closed.
+    /// For a port made of rings: freed when both ends are closed.
     _wire: Option<Arc<Wire>>,
 }
 
@@ -323,7 +324,7 @@ impl Inner {
         self.info.driver == "net_memif"
     }
 
-    /// Whether no thread is to use its queues now. A client calls them back. A server's must not be looked into while
+    /// Whether no thread is to use its queues now. A client calls them back. A server's must not be read while
     /// its client is let in: DPDK 22.11's driver takes a ring's address before it asks whether there is a connection,
     /// and the memory may come in between (SIGSEGV in the second queue of testpmd, on a busy machine). Its link is up
     /// once all of that is done.
@@ -408,8 +409,8 @@ impl Queue {
     /// Sends from the front of the batch; what the device does not take now stays in it. Returns how many went.
     ///
     /// Checksums that are [`Partial`](hairpin_core::frame::Checksum::Partial) are completed, by the device if it can do
-    /// that, otherwise here. TCP super-packets are cut; of one that does not go as a whole the rest stays. A frame longer than what its way out
-    /// takes is the driver's to refuse or drop: who routes keeps to [`Port::mtu`].
+    /// that, otherwise here. TCP super-packets are cut; of one that does not go as a whole the rest stays. A frame longer
+    /// than what its way out takes is the driver's to refuse or drop: who routes keeps to [`Port::mtu`].
     pub fn transmit(&mut self, batch: &mut Batch<Mbuf>) -> usize {
         let (_, finished) = Mbuf::ways(batch);
         self.transmit_as(finished, batch)

@@ -42,7 +42,7 @@ struct State {
 }
 
 impl Client {
-    /// Of the device of this name with these arguments; `None`: it does not ask.
+    /// For the device of this name with these arguments; `None`: it is no client.
     pub(crate) fn of(device: &str) -> Option<Client> {
         let mut parts = device.split(',');
         let is_memif = parts.next().is_some_and(|name| name.trim().starts_with("net_memif"));
@@ -133,11 +133,11 @@ fn ask(inner: &Inner) {
     let Some(client) = &inner.client else { return };
     let mut state = client.state();
     client.recalls.store(true, Ordering::Relaxed);
-    // The driver says that the link is down before it takes it down: stopping the port meanwhile would do the same beside it,
-    // and what it does late would meet the next connection.
+    // The driver says that the link is down before it takes it down: stopping the port meanwhile would do the same beside
+    // it, and what it does late would meet the next connection.
     let has_all = state.is_stopped || (has_settled(RETURN) && take_back(&inner.taken));
     if has_all {
-        // SAFETY: the port is open, and no thread has a queue of it until they are let go below.
+        // SAFETY: the port is open, and no thread has a queue of it until they are released below.
         state.is_stopped = unsafe { port::hairpin_port_restart(inner.id) } != 0;
     }
     client.recalls.store(false, Ordering::Relaxed);

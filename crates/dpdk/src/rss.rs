@@ -1,4 +1,4 @@
-//! How a port spreads flows over its queues (receive side scaling): what is asked for and what the device does.
+//! How a port spreads flows over its queues (receive side scaling): the request, and what the device does.
 
 use crate::ffi::port::RawInfo;
 use std::fmt;

@@ -9,11 +9,11 @@ use hairpin_core::frame::{Checksum, Frame};
 use hairpin_core::wire::checksum::Sum;
 use hairpin_core::wire::{self, Parsed, Transport, tcp};
 
-/// Of an IPv4 header: total length, identification, header checksum.
+/// Offsets in an IPv4 header: total length, identification, header checksum.
 const TOTAL_LENGTH: usize = 2;
 const IDENTIFICATION: usize = 4;
 const HEADER_CHECKSUM: usize = 10;
-/// Of an IPv6 header: payload length, and its own length.
+/// Offsets in an IPv6 header: payload length, and its own length.
 const PAYLOAD_LENGTH: usize = 4;
 const IPV6_HEADER: usize = 40;
 /// The flag that the first segment alone carries (RFC 3168, 6.1.2).

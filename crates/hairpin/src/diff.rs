@@ -1,4 +1,4 @@
-//! What a configuration changes in the running one, in sentences.
+//! What a configuration changes in the running one, as sentences.
 //!
 //! A service is the same as another if address, port and transport protocol are, a group if its name and its service's
 //! are, a backend of them if address and port are; everything else about them is a change. What a running process cannot

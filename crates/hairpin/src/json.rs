@@ -1,4 +1,4 @@
-//! What is printed for programs. Its shape is described in docs/reference/json.md, and tested against that page.
+//! JSON output. docs/reference/json.md describes its form, and a test compares them.
 
 use serde::Serialize;
 

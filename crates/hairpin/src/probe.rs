@@ -87,7 +87,7 @@ mod with_dpdk {
         groups: bool,
         templates: bool,
         counts: &'static str,
-        adds_to_numbers: bool,
+        translates_sequence_numbers: bool,
     }
 
     #[derive(Debug, Serialize)]
@@ -137,7 +137,7 @@ mod with_dpdk {
                 Does::AGE => "AGE",
                 _ => "no",
             },
-            adds_to_numbers: terms.numbers.has(Does::NUMBERS),
+            translates_sequence_numbers: terms.sequence_numbers.has(Does::SEQUENCE_NUMBERS),
         });
         let services = findings.services().into_iter();
         let services =

@@ -1,15 +1,15 @@
-//! Numbers that stay: which service and which backend has which number, from configuration to configuration, restart to
+//! Stable identifiers: the number of each service and each backend, from configuration to configuration, restart to
 //! restart and upgrade to upgrade.
 //!
-//! Connections, counters and rules know services and backends by number. So a number stays with its service (address,
+//! Connections, counters and rules refer to services and backends by number. So a number stays with its service (address,
 //! port and protocol) and its backend (service, address and port) as long as the configuration has them or connections
-//! need them; what has been removed is remembered with all that it takes to serve those. Numbers that were never
-//! given come before those that are free again, whose counters must start anew.
+//! need them; what has been removed is remembered with all that it takes to serve those. Numbers never given
+//! before are given first, then those that are free again, whose counters must start anew.
 //!
-//! Beside the numbers stand overrides, made at run time: one holds until it is taken back, or the configuration says
-//! something else about that backend than it did.
+//! It also stores runtime overrides: one holds until it is reset, or the configuration changes what it says about
+//! that backend.
 //!
-//! What is not here: what a number means to workers and kernel, and when connections of what was removed are ended.
+//! Not here: what a number means to workers and kernel, and when connections of removed services and backends are ended.
 
 mod entry;
 mod merge;

@@ -68,8 +68,8 @@ fn a_device_that_takes_rules() {
     assert_eq!((software.len(), &software[0]["kind"]), (1, &"HTTP otherwise, TLS".into()));
     let said = faked("no_templates,refuse_ipv6", &["--rate", "100"]);
     let text = String::from_utf8_lossy(&said.stdout);
-    let engine = "packets leave by represented port; changes by SET; flows in a group of their own; counters: COUNT; adds to \
-                  TCP numbers; one rule at a time";
+    let engine = "packets leave by represented port; changes by SET; flows in a group of their own; counters: COUNT; \
+                  translates TCP sequence numbers; one rule at a time";
     assert!(text.contains(engine) && text.contains("100 of 100 in, 100 counted, 100 out"), "{text}");
     assert!(text.contains("TCP over IPv6: in software"), "{text}");
     // It says that it has hairpin queues, and the port gets none.

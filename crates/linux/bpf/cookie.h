@@ -365,19 +365,19 @@ __noinline int spliced(struct __sk_buff *skb, const struct end *source, const st
 {
 	struct control *control_now = single(&control);
 	struct syn *syn = single(&syn_scratch);
-	__be32 numbers[2];
+	__be32 seq_ack[2];
 	__u64 hash;
 
 	/* While no process serves, no client is to be made to believe that one does. The ends are never NULL. */
 	if (!control_now || !syn || !source || !destination || is_absent(control_now))
 		return UNDECIDED;
-	if (bpf_skb_load_bytes(skb, shape_l4(shape) + offsetof(struct tcphdr, seq), numbers, sizeof(numbers)))
+	if (bpf_skb_load_bytes(skb, shape_l4(shape) + offsetof(struct tcphdr, seq), seq_ack, sizeof(seq_ack)))
 		return TC_ACT_SHOT;
 	__builtin_memcpy(syn->of.source, source->address, 16);
 	__builtin_memcpy(syn->of.destination, destination->address, 16);
 	syn->of.source_port = source->port;
 	syn->of.destination_port = destination->port;
-	syn->of.sequence = numbers[0];
+	syn->of.sequence = seq_ack[0];
 	if (opens(shape))
 		return spliced_syn(skb, control_now, syn, ipv6, shape);
 	hash = steer_hash(control_now, source);
@@ -387,8 +387,8 @@ __noinline int spliced(struct __sk_buff *skb, const struct end *source, const st
 		count(EVENT_COOKIE_BARE);
 		return TC_ACT_SHOT;
 	}
-	syn->of.sequence = bpf_htonl(bpf_ntohl(numbers[0]) - 1);
-	if (!is_cookie(control_now, &syn->of, bpf_ntohl(numbers[1]) - 1))
+	syn->of.sequence = bpf_htonl(bpf_ntohl(seq_ack[0]) - 1);
+	if (!is_cookie(control_now, &syn->of, bpf_ntohl(seq_ack[1]) - 1))
 		return shape & SHAPE_PAYLOAD ? STRANGE_DATA : STRANGE;
 	if (!(shape & (SHAPE_PAYLOAD | TCP_FIN))) {
 		count(EVENT_COOKIE_BARE);

@@ -33,7 +33,7 @@ struct flow_v6 {
  * own, but ACTIVE may be asked for: then there is no hand-over. */
 enum rule_flags {
 	RULE_PASS = 1,     /* fate: leave the packet to the kernel */
-	RULE_NUMBERS = 2,  /* TCP: what is done to numbers, and to which, stands in `numbers_v4` / `numbers_v6`, same key */
+	RULE_SEQUENCE = 2, /* TCP: sequence numbers are translated, by `sequence_v4` / `sequence_v6`, same key */
 	RULE_ACTIVE = 16,  /* hand-over is done */
 	RULE_FENCED = 32,  /* hand-over is under way: fence and until are set; neither of the two: no packet seen yet */
 };
@@ -66,21 +66,21 @@ struct rule_v6 {
 	__u64 zero[2];
 }; /* 104 bytes: with the element's header and the key three cache lines */
 
-/* Of a rule with RULE_NUMBERS: what it does to the numbers of its packets, and which packets it takes (struct Guard in
- * crates/core/src/engine.rs). rewrite.h, "Rules and their numbers", says what `check` is for. */
-struct numbers {
+/* How a rule with RULE_SEQUENCE translates sequence numbers, and which packets it takes (struct Guard in
+ * crates/core/src/engine.rs). rewrite.h, "Rules and their sequence changes", says what `check` is for. */
+struct sequence_change {
 	__u32 sequence_delta, acknowledgement_delta; /* added, wrapping */
 	__u32 sequence, sequence_length;
 	__u32 acknowledgement, acknowledgement_length;
 	__s32 window_shift; /* -16 to 16: to the left if positive */
-	__u32 guarded;      /* 0: all packets, whatever their numbers */
-	__u64 check;        /* NUMBERS_CHECK over the words before it and what the rule itself says of ends; 0: being written */
+	__u32 guarded;      /* 0: all packets, with any sequence numbers */
+	__u64 check;        /* SEQUENCE_CHECK over the words before it and what the rule itself says of ends; 0: being written */
 };
 
-/* Number i of the 64-bit words of `numbers` (0 to 3), then of the rule from its ports on (4, 5; IPv6: to 8), is multiplied
- * by this to the power of i + 1; the check is the sum. Any one word that differs makes another sum, several do but
- * once in 2^64. */
-#define NUMBERS_CHECK 0x9e3779b97f4a7c15ULL
+/* Number i of the 64-bit words of `sequence_change` (0 to 3), then of the rule from its ports on (4, 5; IPv6: to 8),
+ * is multiplied by this to the power of i + 1; the check is the sum. Any one word that differs makes another sum,
+ * several do but once in 2^64. */
+#define SEQUENCE_CHECK 0x9e3779b97f4a7c15ULL
 
 /* Ends that concern us, VIPs and backends: key of `ends`. IPv4 as ::ffff:a.b.c.d. */
 struct end {
@@ -172,7 +172,7 @@ enum event {
 	EVENT_RULE_MTU,         /* rule hit, too big for the egress MTU: to the worker */
 	EVENT_RULE_FENCED,      /* rule hit, hand-over under way: to the worker */
 	EVENT_RULE_NO_ROUTE,    /* rule hit, no route: to the worker */
-	EVENT_RULE_GUARD,       /* rule hit, numbers outside its guard, or just being replaced: to the worker */
+	EVENT_RULE_GUARD,       /* rule hit, sequence numbers outside its guard, or just being replaced: to the worker */
 	EVENT_HANDOVER_BOUND,   /* a hand-over ended by its bound */
 	EVENT_SENT,             /* frame from a worker routed out */
 	EVENT_SENT_NO_ROUTE,    /* frame from a worker dropped: no route */
@@ -220,11 +220,11 @@ struct rule_query {
 		struct flow_v4 v4[RULE_OPS_MAX];
 		struct flow_v6 v6[RULE_OPS_MAX];
 	};
-	union { /* of `rules_put`; `numbers` where a rule has RULE_NUMBERS */
+	union { /* of `rules_put`; `changes` where a rule has RULE_SEQUENCE */
 		struct rule_v4 rule_v4[RULE_OPS_MAX];
 		struct rule_v6 rule_v6[RULE_OPS_MAX];
 	};
-	struct numbers numbers[RULE_OPS_MAX];
+	struct sequence_change changes[RULE_OPS_MAX];
 };
 
 /* Argument of the syscall programs `rules_put`, `rules_take`, `rules_sample` and `rules_assign`. */
@@ -242,7 +242,7 @@ _Static_assert(__builtin_offsetof(struct rule_head, fence) == 28, "rule_head.fen
 _Static_assert(__builtin_offsetof(struct rule_head, mtu) == 44, "rule_head.mtu");
 _Static_assert(__builtin_offsetof(struct rule_head, source_port) == 48, "rule_head.source_port");
 _Static_assert(__builtin_offsetof(struct rule_head, checksum_addresses) == 54, "rule_head.checksum_addresses");
-_Static_assert(sizeof(struct numbers) == 40 && __builtin_offsetof(struct numbers, check) == 32, "numbers");
+_Static_assert(sizeof(struct sequence_change) == 40 && __builtin_offsetof(struct sequence_change, check) == 32, "sequence_change");
 _Static_assert(sizeof(struct end) == 20 && sizeof(struct end_roles) == 8 && sizeof(struct interface) == 12, "ends");
 _Static_assert(sizeof(struct control) == 120, "control");
 _Static_assert(__builtin_offsetof(struct control, heartbeat_ns) == 32, "control.heartbeat_ns");

@@ -69,13 +69,13 @@ static __noinline bool is_served(void)
 	return control_now && !is_absent(control_now);
 }
 
-static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, void *rule, void *numbers_map, void *key,
+static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, void *rule, void *changes, void *key,
 			       const struct headers *at, const bool ipv6)
 {
 	struct rule_head *head = rule;
 	__u32 now = ticks(), gso_size = skb->gso_size, state;
 	const union ends *ends = ends_of(rule);
-	__u64 numbers_sum = 0, sum;
+	__u64 sequence_sum = 0, sum;
 	int verdict = TC_ACT_OK;
 	__u8 flags = head->flags;
 
@@ -97,19 +97,19 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 	}
 	if ((gso_size ? f->headers + gso_size : f->length) > head->mtu)
 		return divert(skb, head->worker, EVENT_RULE_MTU);
-	if (flags & RULE_NUMBERS && f->tcp) {
-		struct numbers *numbers = bpf_map_lookup_elem(numbers_map, key);
-		struct numbers_copy *copy = single(&numbers_scratch);
+	if (flags & RULE_SEQUENCE && f->tcp) {
+		struct sequence_change *change = bpf_map_lookup_elem(changes, key);
+		struct change_copy *copy = single(&sequence_buffer);
 
-		numbers_sum = NOT_TRANSLATED;
-		if (numbers && copy && copy_numbers(copy, numbers, rule, ipv6))
-			numbers_sum = translate_numbers(skb, f->l4, f->length - f->headers, &copy->numbers);
-		if (numbers_sum == NOT_TRANSLATED || !copy)
+		sequence_sum = NOT_TRANSLATED;
+		if (change && copy && copy_change(copy, change, rule, ipv6))
+			sequence_sum = translate_sequence(skb, f->l4, f->length - f->headers, &copy->change);
+		if (sequence_sum == NOT_TRANSLATED || !copy)
 			return divert(skb, head->worker, EVENT_RULE_GUARD);
 		ends = &copy->ends;
 	}
 	state = checksum_state(skb);
-	sum = rewrite(ends, at->network, at->transport, f, numbers_sum, state, ipv6);
+	sum = rewrite(ends, at->network, at->transport, f, sequence_sum, state, ipv6);
 	if (state == CHECKSUM_COMPLETE)
 		bpf_csum_update(skb, fold(sum));
 	account(head, f, gso_size, skb->gso_segs, now);

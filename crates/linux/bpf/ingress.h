@@ -36,7 +36,7 @@ static __always_inline int ingress_v4(struct __sk_buff *skb, struct frame *f)
 		key.protocol = f->protocol;
 		rule = bpf_map_lookup_elem(&rules_v4, &key);
 		if (rule)
-			return hit(skb, f, rule, &numbers_v4, &key, &at, false);
+			return hit(skb, f, rule, &sequence_v4, &key, &at, false);
 		end_from_v4(&source, key.source, key.source_port, key.protocol);
 		end_from_v4(&destination, key.destination, key.destination_port, key.protocol);
 		return miss(skb, &source, &destination, false, shape(f));
@@ -69,7 +69,7 @@ static __always_inline int ingress_v6(struct __sk_buff *skb, struct frame *f)
 		key.protocol = f->protocol;
 		rule = bpf_map_lookup_elem(&rules_v6, &key);
 		if (rule)
-			return hit(skb, f, rule, &numbers_v6, &key, &at, true);
+			return hit(skb, f, rule, &sequence_v6, &key, &at, true);
 		end_from_v6(&source, key.source, key.source_port, key.protocol);
 		end_from_v6(&destination, key.destination, key.destination_port, key.protocol);
 		return miss(skb, &source, &destination, true, shape(f));

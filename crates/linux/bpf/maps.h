@@ -25,8 +25,8 @@ const volatile __u8 hop = 1;
 HASH(rules_v4, struct flow_v4, struct rule_v4, RULES_MAX_DEFAULT, 0);
 HASH(rules_v6, struct flow_v6, struct rule_v6, RULES_MAX_DEFAULT, 0);
 /* Few rules have them. */
-HASH(numbers_v4, struct flow_v4, struct numbers, RULES_MAX_DEFAULT, BPF_F_NO_PREALLOC);
-HASH(numbers_v6, struct flow_v6, struct numbers, RULES_MAX_DEFAULT, BPF_F_NO_PREALLOC);
+HASH(sequence_v4, struct flow_v4, struct sequence_change, RULES_MAX_DEFAULT, BPF_F_NO_PREALLOC);
+HASH(sequence_v6, struct flow_v6, struct sequence_change, RULES_MAX_DEFAULT, BPF_F_NO_PREALLOC);
 HASH(ends, struct end, struct end_roles, SERVICES_MAX + BACKENDS_MAX, BPF_F_NO_PREALLOC);
 HASH(slots, __u32, __u32, INTERFACES_MAX, 0);
 

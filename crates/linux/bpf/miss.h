@@ -73,9 +73,9 @@ static __noinline bool socket_wants(struct __sk_buff *skb, const struct end *sou
 	return exact || (!is_ours(destination) && is_local(skb, source, destination, ipv6));
 }
 
-/* Whether a packet of a backend's end that no process can be asked about is none of a balanced connection. Hosts that talk
- * to a backend directly go on doing so; the others' packets wait for the next process, as both ends send again what is
- * dropped, but would give up what the kernel refuses. */
+/* Whether a packet of a backend's end that no process can be asked about is none of a balanced connection. Hosts
+ * that talk to a backend directly go on doing so; the others' packets wait for the next process, as both ends send
+ * again what is dropped, but would give up what the kernel refuses. */
 static __always_inline bool is_direct(const struct control *control, const struct end *destination, __u64 hash)
 {
 	return control->absent_drop == ABSENT_DROP && is_absent(control) && !is_known(hash) && !is_ours(destination);

@@ -35,7 +35,7 @@ struct frame {
 	__u32 hops; /* TTL or hop limit */
 };
 
-/* What those want to know of a frame who look at it closer, in one word, which costs no stack: TCP flags (8 bits),
+/* What later steps need to know of a frame, in one word, which costs no stack: TCP flags (8 bits),
  * whether it carries anything (8), offset of the IP header (16), of the transport header (16), bytes of the latter
  * (16). */
 static __always_inline __u64 shape(const struct frame *f)
@@ -202,7 +202,8 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, struct frame *f,
 	if (f->protocol == IPPROTO_TCP) {
 		struct tcphdr *tcp = header;
 
-		/* Keeps the compiler from comparing `protocol` again later: that it is not TCP, the verifier would not know. */
+		/* Keeps the compiler from comparing `protocol` again later: that it is not TCP, the verifier would
+		 * not know. */
 		f->tcp = 1;
 		barrier_var(f->tcp);
 

@@ -12,15 +12,15 @@ struct query {
 	__u32 worker;
 };
 
-/* Takes a rule away, with its numbers. A packet that hits between the reading of its counters and here is not
+/* Removes a rule, with its sequence change. A packet that hits between the reading of its counters and here is not
  * counted. */
-static __always_inline void take(const struct rule_head *rule, void *rules, void *numbers, void *key)
+static __always_inline void take(const struct rule_head *rule, void *rules, void *changes, void *key)
 {
 	__u8 flags = rule->flags;
 
 	bpf_map_delete_elem(rules, key);
-	if (flags & RULE_NUMBERS)
-		bpf_map_delete_elem(numbers, key);
+	if (flags & RULE_SEQUENCE)
+		bpf_map_delete_elem(changes, key);
 }
 
 /* Makes a rule another worker's. Tickets are counted by worker: a fence says nothing about the new one's, so a
@@ -67,9 +67,9 @@ static long query_one(__u32 index, void *argument)
 	if (all->what != QUERY_TAKE)
 		return 0;
 	if (all->ipv6)
-		take(rule, &rules_v6, &numbers_v6, &v6);
+		take(rule, &rules_v6, &sequence_v6, &v6);
 	else
-		take(rule, &rules_v4, &numbers_v4, &v4);
+		take(rule, &rules_v4, &sequence_v4, &v4);
 	return 0;
 }
 
@@ -99,11 +99,11 @@ static __always_inline bool same_ends(const struct rule_head *a, const struct ru
 	if (ipv6)
 		differ |= (of_a[first + 2] ^ of_b[first + 2]) | (of_a[first + 3] ^ of_b[first + 3]) |
 			  (of_a[first + 4] ^ of_b[first + 4]);
-	return !differ && !((a->flags ^ b->flags) & (RULE_PASS | RULE_NUMBERS));
+	return !differ && !((a->flags ^ b->flags) & (RULE_PASS | RULE_SEQUENCE));
 }
 
-/* Writes numbers that packets may be reading: what they copy meanwhile does not have the right check. */
-static __always_inline void write_numbers(struct numbers *there, const struct numbers *wanted)
+/* Writes a sequence change that packets may be reading: what they copy meanwhile fails the check. */
+static __always_inline void write_change(struct sequence_change *there, const struct sequence_change *wanted)
 {
 	const volatile __u64 *from = (const void *)wanted;
 	volatile __u64 *to = (void *)there;
@@ -118,21 +118,22 @@ static __always_inline void write_numbers(struct numbers *there, const struct nu
 
 /* Replaces a rule. Whatever fails, fails before the old one is touched.
  *
- * One with the same ends is changed in place: its counters run on. ACTIVE is gone before the numbers are others (a packet
- * that sets it at the same time can only undo that, and then a few may overtake others; nothing else of the byte differs).
- * Another takes the element's place, with its counters: a packet that has found the old one and has not counted yet is
- * not counted. Meanwhile old ends meet new numbers or the other way round, which the check tells. */
-static __always_inline long replace(struct rule_head *old, struct rule_head *new, struct numbers *wanted, void *key,
-				    void *rules, void *numbers, const bool ipv6)
+ * One with the same ends is changed in place: its counters run on. ACTIVE is gone before the sequence change is
+ * another (a packet that sets it at the same time can only undo that, and then a few may overtake others; nothing
+ * else of the byte differs). Another takes the element's place, with its counters: a packet that has found the old
+ * one and has not counted yet is not counted. Meanwhile old ends meet a new sequence change or the reverse, which
+ * the check tells. */
+static __always_inline long replace(struct rule_head *old, struct rule_head *new, struct sequence_change *wanted, void *key,
+				    void *rules, void *changes, const bool ipv6)
 {
 	const bool in_place = same_ends(old, new, ipv6);
-	struct numbers *there = NULL;
+	struct sequence_change *there = NULL;
 	long error = 0;
 
-	if (old->flags & RULE_NUMBERS)
-		there = bpf_map_lookup_elem(numbers, key);
-	if (new->flags & RULE_NUMBERS && !there)
-		error = bpf_map_update_elem(numbers, key, wanted, BPF_ANY);
+	if (old->flags & RULE_SEQUENCE)
+		there = bpf_map_lookup_elem(changes, key);
+	if (new->flags & RULE_SEQUENCE && !there)
+		error = bpf_map_update_elem(changes, key, wanted, BPF_ANY);
 	if (error)
 		return error;
 	if (in_place) {
@@ -144,14 +145,14 @@ static __always_inline long replace(struct rule_head *old, struct rule_head *new
 		new->last_seen = old->last_seen;
 		error = bpf_map_update_elem(rules, key, new, BPF_ANY);
 		if (error && !there)
-			bpf_map_delete_elem(numbers, key);
+			bpf_map_delete_elem(changes, key);
 		if (error)
 			return error;
 	}
-	if (there && new->flags & RULE_NUMBERS)
-		write_numbers(there, wanted);
+	if (there && new->flags & RULE_SEQUENCE)
+		write_change(there, wanted);
 	else if (there)
-		bpf_map_delete_elem(numbers, key);
+		bpf_map_delete_elem(changes, key);
 	if (in_place && new->flags & RULE_ACTIVE) {
 		old->until = new->until;
 		*(volatile __u8 *)&old->flags = new->flags;
@@ -160,10 +161,10 @@ static __always_inline long replace(struct rule_head *old, struct rule_head *new
 }
 
 /* Puts one rule in, new or in place of another. */
-static __always_inline long put(struct rule_head *new, struct numbers *wanted, void *key, void *rules, void *numbers,
+static __always_inline long put(struct rule_head *new, struct sequence_change *wanted, void *key, void *rules, void *changes,
 				const bool ipv6)
 {
-	__u32 numbered = new->flags & RULE_NUMBERS;
+	__u32 numbered = new->flags & RULE_SEQUENCE;
 	struct rule_head *old;
 	long error = 0;
 
@@ -174,15 +175,15 @@ static __always_inline long put(struct rule_head *new, struct numbers *wanted, v
 		return error;
 	old = bpf_map_lookup_elem(rules, key);
 	if (old)
-		return replace(old, new, wanted, key, rules, numbers, ipv6);
-	/* Numbers first: without them all its packets would be the worker's. */
+		return replace(old, new, wanted, key, rules, changes, ipv6);
+	/* The sequence change first: without it all its packets would be the worker's. */
 	if (numbered)
-		error = bpf_map_update_elem(numbers, key, wanted, BPF_ANY);
+		error = bpf_map_update_elem(changes, key, wanted, BPF_ANY);
 	if (error)
 		return error;
 	error = bpf_map_update_elem(rules, key, new, BPF_ANY);
 	if (error)
-		bpf_map_delete_elem(numbers, key);
+		bpf_map_delete_elem(changes, key);
 	return error;
 }
 
@@ -198,10 +199,10 @@ static long put_one(__u32 index, void *argument)
 		return 1;
 	if (all->ipv6) {
 		v6 = query->v6[index];
-		error = put(&query->rule_v6[index].head, &query->numbers[index], &v6, &rules_v6, &numbers_v6, true);
+		error = put(&query->rule_v6[index].head, &query->changes[index], &v6, &rules_v6, &sequence_v6, true);
 	} else {
 		v4 = query->v4[index];
-		error = put(&query->rule_v4[index].head, &query->numbers[index], &v4, &rules_v4, &numbers_v4, false);
+		error = put(&query->rule_v4[index].head, &query->changes[index], &v4, &rules_v4, &sequence_v4, false);
 	}
 	query->counters[index].found = -error;
 	return 0;

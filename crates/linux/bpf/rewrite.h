@@ -49,7 +49,7 @@ static __always_inline __u64 difference(__be32 old, __be32 new)
 struct options {
 	__u32 at, end; /* offsets in the frame */
 	__u32 start;   /* of the TCP header */
-	__u32 checks;  /* 1: edges are looked at only */
+	__u32 checks;  /* 1: edges are checked only */
 	__u32 outside; /* how many were outside the range */
 	__u32 acknowledgement, acknowledgement_length; /* the range */
 	__u32 delta;
@@ -132,26 +132,27 @@ static long translate_option(__u32 index, void *argument)
 	return 0;
 }
 
-/* Rules and their numbers. A rule with RULE_NUMBERS lies in two maps, and its parts are not replaced together; nor does
- * either map promise that what a lookup has found stays what it was: an element that is deleted or replaced may be given
- * to another key while a packet's program still reads it. So the numbers carry a sum over themselves and over what the
- * rule says of ends (addresses, ports, their share of a checksum). It is taken over copies, and only copies with the
- * right sum are used: then deltas, window shift and guard were written together, for just these ends. Whatever else a
- * packet meets - half of an update, old ends with new numbers, another flow's - it goes to the worker.
+/* Rules and their sequence changes. A rule with RULE_SEQUENCE lies in two maps, and its parts are not replaced
+ * together; nor does either map promise that what a lookup has found stays what it was: an element that is deleted
+ * or replaced may be given to another key while a packet's program still reads it. So the sequence change has a sum
+ * over itself and over what the rule says of ends (addresses, ports, their share of a checksum). It is taken over
+ * copies, and only copies with the right sum are used: then deltas, window shift and guard were written together,
+ * for just these ends. Whatever else a packet meets - half of an update, old ends with a new sequence change,
+ * another flow's - it goes to the worker.
  *
- * Old and new numbers of a rule are both right, each for what its guard lets through, so it does not matter which of them
- * a packet meets during an update that leaves ends alone. But the new ones are to take nothing while packets of the flow
- * are inside the worker: rules_put() takes ACTIVE away before it touches the numbers, and here ACTIVE is looked at again
- * after they have been read. */
-#define CHECK_1 NUMBERS_CHECK
-#define CHECK_2 (CHECK_1 * NUMBERS_CHECK)
-#define CHECK_3 (CHECK_2 * NUMBERS_CHECK)
-#define CHECK_4 (CHECK_3 * NUMBERS_CHECK)
-#define CHECK_5 (CHECK_4 * NUMBERS_CHECK)
-#define CHECK_6 (CHECK_5 * NUMBERS_CHECK)
-#define CHECK_7 (CHECK_6 * NUMBERS_CHECK)
-#define CHECK_8 (CHECK_7 * NUMBERS_CHECK)
-#define CHECK_9 (CHECK_8 * NUMBERS_CHECK)
+ * Old and new sequence changes of a rule are both right, each for what its guard admits, so it does not matter which
+ * of them a packet meets during an update that leaves ends alone. But the new ones are to take nothing while packets
+ * of the flow are inside the worker: rules_put() takes ACTIVE away before it touches the sequence change, and here
+ * ACTIVE is read again after they have been read. */
+#define CHECK_1 SEQUENCE_CHECK
+#define CHECK_2 (CHECK_1 * SEQUENCE_CHECK)
+#define CHECK_3 (CHECK_2 * SEQUENCE_CHECK)
+#define CHECK_4 (CHECK_3 * SEQUENCE_CHECK)
+#define CHECK_5 (CHECK_4 * SEQUENCE_CHECK)
+#define CHECK_6 (CHECK_5 * SEQUENCE_CHECK)
+#define CHECK_7 (CHECK_6 * SEQUENCE_CHECK)
+#define CHECK_8 (CHECK_7 * SEQUENCE_CHECK)
+#define CHECK_9 (CHECK_8 * SEQUENCE_CHECK)
 
 /* What a rule says of ends: its last bytes. */
 union ends {
@@ -171,20 +172,20 @@ static __always_inline const union ends *ends_of(const void *rule)
 _Static_assert(__builtin_offsetof(struct rule_v4, source) == __builtin_offsetof(struct rule_head, source_port) + 8, "ends");
 _Static_assert(__builtin_offsetof(struct rule_v6, source) == __builtin_offsetof(struct rule_v4, source), "ends");
 
-struct numbers_copy {
+struct change_copy {
 	union {
 		__u64 words[4];
-		struct numbers numbers;
+		struct sequence_change change;
 	};
 	union ends ends;
 };
 
 /* The stack has no room for it. */
-ARRAY(numbers_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, struct numbers_copy, 1, 0);
+ARRAY(sequence_buffer, BPF_MAP_TYPE_PERCPU_ARRAY, struct change_copy, 1, 0);
 
-/* Copies the numbers `there` and the ends of `rule`. False: they are not whole, do not belong together, or are not to be
- * used yet. */
-static __always_inline bool copy_numbers(struct numbers_copy *copy, const void *there, const void *rule, const bool ipv6)
+/* Copies the sequence change `there` and the ends of `rule`. False: they are not whole, do not belong together, or
+ * are not to be used yet. */
+static __always_inline bool copy_change(struct change_copy *copy, const void *there, const void *rule, const bool ipv6)
 {
 	const volatile __u64 *words = there, *ends = ends_of(rule)->words;
 	__u64 check = words[4], sum;
@@ -206,16 +207,16 @@ static __always_inline bool copy_numbers(struct numbers_copy *copy, const void *
 	return sum == check && *(const volatile __u8 *)&((const struct rule_head *)rule)->flags & RULE_ACTIVE;
 }
 
-/* Guard::admits of crates/core/src/engine.rs: all of the payload in the range, or, without any, a number from one below it to
- * its end; and the acknowledgement number in its own range. */
-static __always_inline bool admits(const struct numbers *numbers, const struct tcphdr *tcp, __u32 payload)
+/* Guard::admits of crates/core/src/engine.rs: all of the payload in the range, or, without any, a number from one
+ * below it to its end; and the acknowledgement number in its own range. */
+static __always_inline bool admits(const struct sequence_change *change, const struct tcphdr *tcp, __u32 payload)
 {
-	__u32 start = bpf_ntohl(tcp->seq) - numbers->sequence;
+	__u32 start = bpf_ntohl(tcp->seq) - change->sequence;
 
-	if (payload ? start > numbers->sequence_length || payload > numbers->sequence_length - start
-		    : (__u64)(__u32)(start + 1) > (__u64)numbers->sequence_length + 1)
+	if (payload ? start > change->sequence_length || payload > change->sequence_length - start
+		    : (__u64)(__u32)(start + 1) > (__u64)change->sequence_length + 1)
 		return false;
-	return tcp->ack && bpf_ntohl(tcp->ack_seq) - numbers->acknowledgement <= numbers->acknowledgement_length;
+	return tcp->ack && bpf_ntohl(tcp->ack_seq) - change->acknowledgement <= change->acknowledgement_length;
 }
 
 /* Walks the options of the TCP header, whose edges `options` says what to do with. */
@@ -229,19 +230,19 @@ static __always_inline void walk_options(struct __sk_buff *skb, struct options *
 
 #define NOT_TRANSLATED (~0ULL)
 
-/* Changes sequence and acknowledgement number, the edges of SACK blocks and the window as the copied numbers say, if they
- * let the packet, which has `payload` bytes, through. Returns what that adds to a sum; NOT_TRANSLATED, and nothing is
- * changed, if the worker is to have the packet.
+/* Changes sequence and acknowledgement number, the edges of SACK blocks and the window as the copied change says, if
+ * they let the packet, which has `payload` bytes, through. Returns what that adds to a sum; NOT_TRANSLATED, and
+ * nothing is changed, if the worker is to have the packet.
  *
- * One delta serves all SACK edges: those outside the stretch that the guard is about make the packet the worker's. */
-static __noinline __u64 translate_numbers(struct __sk_buff *skb, __u32 l4, __u32 payload, const struct numbers *numbers)
+ * One delta serves all SACK edges: those outside the range of the guard make the packet the worker's. */
+static __noinline __u64 translate_sequence(struct __sk_buff *skb, __u32 l4, __u32 payload, const struct sequence_change *change)
 {
 	struct tcphdr *tcp = bytes_at(skb, l4, sizeof(*tcp));
 	struct options *options = single(&options_scratch);
 	__u64 sum;
 	__be32 old;
 
-	if (!tcp || !options || (numbers->guarded && !admits(numbers, tcp, payload)))
+	if (!tcp || !options || (change->guarded && !admits(change, tcp, payload)))
 		return NOT_TRANSLATED;
 	options->start = l4;
 	options->end = l4 + tcp->doff * 4;
@@ -249,12 +250,12 @@ static __noinline __u64 translate_numbers(struct __sk_buff *skb, __u32 l4, __u32
 	if (!bytes_at(skb, options->end - 1, 1))
 		return NOT_TRANSLATED;
 	if (tcp->doff > 5) {
-		options->delta = numbers->acknowledgement_delta;
-		if (numbers->guarded) {
+		options->delta = change->acknowledgement_delta;
+		if (change->guarded) {
 			options->checks = 1;
 			options->outside = 0;
-			options->acknowledgement = numbers->acknowledgement;
-			options->acknowledgement_length = numbers->acknowledgement_length;
+			options->acknowledgement = change->acknowledgement;
+			options->acknowledgement_length = change->acknowledgement_length;
 			walk_options(skb, options, l4);
 			if (options->outside)
 				return NOT_TRANSLATED;
@@ -264,15 +265,15 @@ static __noinline __u64 translate_numbers(struct __sk_buff *skb, __u32 l4, __u32
 			walk_options(skb, options, l4);
 	}
 	old = tcp->seq;
-	tcp->seq = bpf_htonl(bpf_ntohl(old) + numbers->sequence_delta);
+	tcp->seq = bpf_htonl(bpf_ntohl(old) + change->sequence_delta);
 	sum = options->sum + difference(old, tcp->seq);
 	if (tcp->ack) {
 		old = tcp->ack_seq;
-		tcp->ack_seq = bpf_htonl(bpf_ntohl(old) + numbers->acknowledgement_delta);
+		tcp->ack_seq = bpf_htonl(bpf_ntohl(old) + change->acknowledgement_delta);
 		sum += difference(old, tcp->ack_seq);
 	}
-	if (numbers->window_shift && !tcp->syn) {
-		__s32 shift = numbers->window_shift;
+	if (change->window_shift && !tcp->syn) {
+		__s32 shift = change->window_shift;
 		__u32 window = bpf_ntohs(tcp->window);
 		__be16 before = tcp->window;
 
@@ -291,11 +292,12 @@ static __always_inline __u16 updated(__u16 checksum, __u32 state, __u32 addresse
 	return ~fold((__u64)(__u16)~checksum + addresses + rest + 0xffff);
 }
 
-/* Everything but layer 2 and TCP numbers, whose share of the sum is `numbers`. Returns what the packet's bytes now
- * sum up to more than before, for a socket buffer that knows its sum: an IPv4 header's own checksum keeps it where
- * it was, and so does a transport checksum, but for the pseudo-header's share, which is not in the packet. */
+/* Everything but layer 2 and TCP sequence numbers, whose share of the sum is `sequence_sum`. Returns what the
+ * packet's bytes now sum up to more than before, for a socket buffer that knows its sum: an IPv4 header's own
+ * checksum keeps it where it was, and so does a transport checksum, but for the pseudo-header's share, which is not
+ * in the packet. */
 static __always_inline __u64 rewrite(const union ends *to, void *network, void *transport, const struct frame *f,
-				     __u64 numbers, __u32 state, const bool ipv6)
+				     __u64 sequence_sum, __u32 state, const bool ipv6)
 {
 	__u32 addresses = to->checksum_addresses;
 	__be32 *ports = transport, old_ports = *ports, new_ports = to->ports;
@@ -322,7 +324,7 @@ static __always_inline __u64 rewrite(const union ends *to, void *network, void *
 	if (f->tcp) {
 		struct tcphdr *tcp = transport;
 
-		tcp->check = updated(tcp->check, state, addresses, rest + numbers);
+		tcp->check = updated(tcp->check, state, addresses, rest + sequence_sum);
 	} else {
 		struct udphdr *udp = transport;
 		__u16 checksum = udp->check;

@@ -1,20 +1,20 @@
 //! What a packet over an offloaded rule costs beside the reference, and how fast rules go in: a table for the numbers
-//! of rules given as arguments, or the usual ones. With `numbers` as the first argument: what it costs to move TCP's
-//! numbers, and to guard them.
+//! of rules given as arguments, or the usual ones. With `sequence` as the first argument: the cost of translating TCP
+//! sequence numbers, and of guarding them.
 
-use hairpin_linux::cost::{measure, measure_numbers, median};
+use hairpin_linux::cost::{measure, measure_sequence, median};
 
 fn main() -> anyhow::Result<()> {
     let mut counts = Vec::new();
-    let numbers = std::env::args().nth(1).is_some_and(|argument| argument == "numbers");
-    for argument in std::env::args().skip(1 + usize::from(numbers)) {
+    let sequence = std::env::args().nth(1).is_some_and(|argument| argument == "sequence");
+    for argument in std::env::args().skip(1 + usize::from(sequence)) {
         counts.push(argument.parse()?);
     }
     if counts.is_empty() {
         counts = vec![1, 1_000, 100_000, 1_000_000];
     }
-    if numbers {
-        return print_numbers(&counts);
+    if sequence {
+        return print_sequence(&counts);
     }
     println!("{:>9} {:>16} {:>16} {:>6} {:>12}", "rules", "hairpin ns", "reference ns", "ratio", "installs/s");
     for rules in counts {
@@ -31,10 +31,10 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print_numbers(counts: &[usize]) -> anyhow::Result<()> {
+fn print_sequence(counts: &[usize]) -> anyhow::Result<()> {
     println!("{:>9} {:>16} {:>16} {:>16}", "rules", "plain ns", "moved ns", "guarded ns");
     for &rules in counts {
-        let cost = measure_numbers(rules, 9)?;
+        let cost = measure_sequence(rules, 9)?;
         let [plain, moved, guarded] = [&cost.plain_ns, &cost.moved_ns, &cost.guarded_ns].map(|all| spread(all));
         println!("{rules:>9} {plain:>16} {moved:>16} {guarded:>16}");
     }

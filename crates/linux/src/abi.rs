@@ -2,17 +2,18 @@
 //!
 //! Fields the header calls `__be` are in network byte order, everything else in the machine's own.
 
-mod numbers;
 mod of_core;
+mod sequence_change;
 
-pub use numbers::Numbers;
+pub use sequence_change::SequenceChange;
 
 use std::mem::{offset_of, size_of};
 
-/// Of the meanings: raised when something comes to mean something else without looking different (`ABI_VERSION`).
+/// The version of the meanings: raised when something comes to mean something else without looking different
+/// (`ABI_VERSION`).
 pub const VERSION: u32 = 2;
-/// Of the layouts: a hash of `crates/linux/bpf/hairpin.h` without its comments. Programs, maps and process belong together
-/// only if it is the same, and [`VERSION`].
+/// The version of the layouts: a hash of `crates/linux/bpf/hairpin.h` without its comments. Programs, maps and process
+/// belong together only if it is the same, and [`VERSION`].
 pub const LAYOUT: u32 = layout(include_bytes!("../bpf/hairpin.h"));
 
 /// FNV-1a of a C file, white space and comments counted as one space.
@@ -105,7 +106,7 @@ macro_rules! plain {
     )* };
 }
 
-/// Key of `rules_v4` and `numbers_v4`.
+/// Key of `rules_v4` and `sequence_v4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(C)]
 pub struct FlowV4 {
@@ -123,7 +124,7 @@ pub struct FlowV4 {
     pub zero: [u8; 3],
 }
 
-/// Key of `rules_v6` and `numbers_v6`.
+/// Key of `rules_v6` and `sequence_v6`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(C)]
 pub struct FlowV6 {
@@ -143,8 +144,8 @@ pub struct FlowV6 {
 
 /// Fate: leave the packet to the kernel.
 pub const RULE_PASS: u8 = 1;
-/// What is done to numbers, and to which, stands in `numbers_v4` or `numbers_v6` under the same key.
-pub const RULE_NUMBERS: u8 = 2;
+/// Sequence numbers are translated, by the entry of `sequence_v4` or `sequence_v6` under the same key.
+pub const RULE_SEQUENCE: u8 = 2;
 /// Hand-over is done (set by BPF).
 pub const RULE_ACTIVE: u8 = 16;
 /// Hand-over is under way (set by BPF).
@@ -228,9 +229,9 @@ pub struct End {
 pub const END_SERVICE: u16 = 1;
 /// A backend's address and port.
 pub const END_BACKEND: u16 = 2;
-/// Of `END_SERVICE`: clients meet SYN cookies.
+/// For `END_SERVICE`: clients meet SYN cookies.
 pub const END_SPLICED: u16 = 4;
-/// Of `END_SPLICED`: packets of no known connection are answered with RST.
+/// For `END_SPLICED`: packets of no known connection are answered with RST.
 pub const END_RESETS: u16 = 8;
 
 /// Value of `ends`.
@@ -239,9 +240,9 @@ pub const END_RESETS: u16 = 8;
 pub struct EndRoles {
     /// `END_*`.
     pub roles: u16,
-    /// Of `END_SERVICE`: its number.
+    /// For `END_SERVICE`: its number.
     pub service: u16,
-    /// Of `END_BACKEND`: a service it serves.
+    /// For `END_BACKEND`: a service it serves.
     pub backend_service: u16,
     /// Zero.
     pub zero: u16,
@@ -287,7 +288,7 @@ pub struct ControlBlock {
     pub to_kernel_mark: u32,
     /// The network namespace it all belongs to, by inode number.
     pub network: u32,
-    /// Of SYN cookies: of even and of odd epochs.
+    /// Keys of SYN cookies: for even and for odd epochs.
     pub cookie_keys: [[u64; 2]; 2],
     /// The last epoch that has its key.
     pub cookie_epoch: u64,
@@ -317,10 +318,10 @@ pub struct RuleQuery {
     pub counters: [RuleCounters; RULE_OPS_MAX],
     /// Keys: [`FlowV6`], or [`FlowV4`] packed into the first part.
     pub keys: [u8; RULE_OPS_MAX * size_of::<FlowV6>()],
-    /// Of `rules_put`: [`RuleV6`], or [`RuleV4`] packed into the first part.
+    /// For `rules_put`: [`RuleV6`], or [`RuleV4`] packed into the first part.
     pub rules: [u8; RULE_OPS_MAX * size_of::<RuleV6>()],
-    /// Of `rules_put`, for rules with [`RULE_NUMBERS`].
-    pub numbers: [Numbers; RULE_OPS_MAX],
+    /// For `rules_put`, of rules with [`RULE_SEQUENCE`].
+    pub changes: [SequenceChange; RULE_OPS_MAX],
 }
 
 /// Argument of `rules_put`, `rules_take`, `rules_sample` and `rules_assign`.
@@ -333,7 +334,7 @@ pub struct RuleRequest {
     pub count: u32,
     /// Which keys: 0 v4, 1 v6.
     pub ipv6: u32,
-    /// Of `rules_assign`: the new owner, below [`WORKERS_MAX`]; else 0.
+    /// For `rules_assign`: the new owner, below [`WORKERS_MAX`]; else 0.
     pub worker: u32,
 }
 

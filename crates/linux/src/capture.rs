@@ -1,9 +1,9 @@
-//! Looking at packets on an interface as they come in and go out, whether a worker or a rule forwards them: the kernel
+//! Captures packets on an interface as they come in and go out, whether a worker or a rule forwards them: the kernel
 //! shows a packet to packet sockets before tc ingress, that is before a rule or a worker translates it, and again when
 //! it is sent, after.
 //!
 //! A filter in the kernel chooses packets by address before anything is copied. Packets that are not chosen are not
-//! touched, but each is looked at (and each one sent is cloned first), so a capture costs every packet of the interface
+//! touched, but each is examined (and each one sent is cloned first), so a capture costs every packet of the interface
 //! some tens of nanoseconds while it is open. Super-packets come whole; checksums that the sender leaves to the device
 //! come unfinished.
 

@@ -160,8 +160,8 @@ impl Control {
     }
 
     /// The keys of SYN cookies are made of `secret`, and they use real time, which is `ahead_ns` ahead of
-    /// [`cpu::now`](crate::cpu::now), modulo 2^64. To be called as often as [`Control::renew_cookie_key`] in its place. What
-    /// another secret has made stays in use for the rest of its epoch, keys of this process's own do not.
+    /// [`cpu::now`](crate::cpu::now), modulo 2^64. To be called as often as [`Control::renew_cookie_key`] in its place.
+    /// What another secret has made stays in use for the rest of its epoch, keys of this process's own do not.
     pub fn share_cookies(&self, secret: &Secret, now: Time, ahead_ns: u64) {
         let was_shared = self.block.cookie_ahead_ns.load(Ordering::Relaxed) != 0;
         let real = Time::from_nanos(now.as_nanos().wrapping_add(ahead_ns));
@@ -245,11 +245,11 @@ impl QuerySlot {
         }
     }
 
-    /// Writes the numbers of the next query's rule number `index`.
-    pub(crate) fn write_numbers(&mut self, index: usize, numbers: &abi::Numbers) {
+    /// Writes the sequence change of rule `index` of the next query.
+    pub(crate) fn write_change(&mut self, index: usize, change: &abi::SequenceChange) {
         let index = index.min(abi::RULE_OPS_MAX - 1);
         // SAFETY: within the element; no other thread uses it, and the kernel only while a query runs.
-        unsafe { (&raw mut (*self.element()).numbers[index]).write(*numbers) }
+        unsafe { (&raw mut (*self.element()).changes[index]).write(*change) }
     }
 
     /// What the last query found about its rule number `index`.

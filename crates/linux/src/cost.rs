@@ -10,10 +10,10 @@
 //! The reference (`crates/linux/bpf/reference.c`) parses the same headers, looks the same map up and rewrites the key: no
 //! checksums, TTL, counters, next hop or redirect.
 //!
-//! [`measure_numbers`] compares rules of ours with each other, over TCP: those that leave numbers alone, those that move
-//! them, and those that have a guard beside.
+//! [`measure_sequence`] compares rules of ours with each other, over TCP: those that leave sequence numbers alone, those
+//! that move them, and those that have a guard beside.
 
-use crate::abi::{self, Bytes, Numbers, RULE_ACTIVE, RULE_NUMBERS, RuleV4};
+use crate::abi::{self, Bytes, RULE_ACTIVE, RULE_SEQUENCE, RuleV4, SequenceChange};
 use crate::programs::{Options, Plane, checked};
 use anyhow::{Context, Result, ensure};
 use hairpin_core::engine::{Completion, Completions, FlowEngine, Guard, Rule, RuleId, RuleOp};
@@ -54,10 +54,10 @@ pub fn measure(rules: usize, repetitions: usize) -> Result<Cost> {
     on_a_plane(rules, |plane| measure_with(plane, rules, repetitions))
 }
 
-/// What rules cost that do more and more to numbers, in nanoseconds a packet, for each repetition.
+/// What rules cost that do more and more to sequence numbers, in nanoseconds a packet, for each repetition.
 #[derive(Clone, Debug, Default)]
-pub struct NumbersCost {
-    /// TCP, numbers left alone.
+pub struct SequenceCost {
+    /// TCP, sequence numbers unchanged.
     pub plain_ns: Vec<f64>,
     /// Sequence and acknowledgement numbers moved.
     pub moved_ns: Vec<f64>,
@@ -66,7 +66,7 @@ pub struct NumbersCost {
 }
 
 /// Measures with `rules` rules of each kind, 1 to 2^22, the kinds in turn, `repetitions` times.
-pub fn measure_numbers(rules: usize, repetitions: usize) -> Result<NumbersCost> {
+pub fn measure_sequence(rules: usize, repetitions: usize) -> Result<SequenceCost> {
     ensure!((1..=1 << 22).contains(&rules), "{rules} rules: 1 to 2^22 can be measured");
     on_a_plane(3 * rules, |plane| {
         let kinds = [(0, None), (1, None), (1, Some(GUARD))].map(|(delta, guard)| numbered(rules, delta, guard));
@@ -74,7 +74,7 @@ pub fn measure_numbers(rules: usize, repetitions: usize) -> Result<NumbersCost> 
             activate(plane, rules)?;
         }
         let packets = PACKETS_MIN.div_ceil(rules) * rules;
-        let mut cost = NumbersCost::default();
+        let mut cost = SequenceCost::default();
         for _ in 0..repetitions {
             let ns = [&mut cost.plain_ns, &mut cost.moved_ns, &mut cost.guarded_ns];
             for (rules, ns) in kinds.iter().zip(ns) {
@@ -139,7 +139,7 @@ const GUARD: Guard = Guard {
     acknowledgement_length: 1 << 26,
 };
 
-/// A cycle of TCP rules, each of which moves numbers by `delta`; the last one moves them back.
+/// A cycle of TCP rules, each of which adds `delta` to sequence numbers; the last one moves them back.
 fn numbered(count: usize, delta: u32, guard: Option<Guard>) -> Vec<Rule> {
     let last_octet = 10 + delta as u8 * 2 + u8::from(guard.is_some());
     let mut rules = cycle(count, Protocol::Tcp, [192, 0, 2, last_octet]);
@@ -213,7 +213,7 @@ fn install(plane: &Plane, rules: &[Rule]) -> Result<f64> {
 /// Puts the rules in as they are once handed over and with a next hop that stays good: device 1 is the loopback.
 fn activate(plane: &Plane, rules: &[Rule]) -> Result<()> {
     let maps = plane.maps();
-    let (map, numbers) = (maps.named("rules_v4")?, maps.named("numbers_v4")?);
+    let (map, changes) = (maps.named("rules_v4")?, maps.named("sequence_v4")?);
     let now = (crate::cpu::now().as_nanos() >> abi::TICK_SHIFT) as u32;
     for rule in rules {
         let mut value = RuleV4::of(rule, 0);
@@ -222,9 +222,11 @@ fn activate(plane: &Plane, rules: &[Rule]) -> Result<()> {
         value.head.egress = 1;
         value.head.mtu = 1500;
         let key = abi::FlowV4::of(&rule.key);
-        if value.head.flags & RULE_NUMBERS != 0 {
-            let of_rule = Numbers::of(rule, &value);
-            numbers.update(key.bytes(), of_rule.bytes(), MapFlags::ANY).context("cannot write a rule's numbers")?;
+        if value.head.flags & RULE_SEQUENCE != 0 {
+            let of_rule = SequenceChange::of(rule, &value);
+            changes
+                .update(key.bytes(), of_rule.bytes(), MapFlags::ANY)
+                .context("cannot write a rule's sequence change")?;
         }
         map.update(key.bytes(), value.bytes(), MapFlags::ANY).context("cannot write a rule")?;
     }
@@ -253,7 +255,7 @@ fn run(program: BorrowedFd<'_>, key: &FlowKey, packets: usize) -> Result<f64> {
     Ok(elapsed.as_nanos() as f64 / packets as f64)
 }
 
-/// Numbers that [`frame`] starts with over TCP.
+/// Sequence numbers that [`frame`] starts with over TCP.
 const SEQUENCE: u32 = 0x1234_5678;
 const ACKNOWLEDGEMENT: u32 = 0x9abc_def0;
 

@@ -54,8 +54,8 @@ impl KernelEngine {
         Ok(KernelEngine {
             queued: Vec::with_capacity(OPS_MAX),
             answers: VecDeque::with_capacity(OPS_MAX),
-            v4: Family::new(maps.named("rules_v4")?, maps.named("numbers_v4")?, OPS_MAX)?,
-            v6: Family::new(maps.named("rules_v6")?, maps.named("numbers_v6")?, OPS_MAX)?,
+            v4: Family::new(maps.named("rules_v4")?, maps.named("sequence_v4")?, OPS_MAX)?,
+            v6: Family::new(maps.named("rules_v6")?, maps.named("sequence_v6")?, OPS_MAX)?,
             queries: Arc::clone(queries),
             slot,
             worker,
@@ -95,7 +95,7 @@ impl KernelEngine {
 /// now.
 pub(crate) fn time_of(tick: u32, now: Time) -> Time {
     let now_ticks = now.as_nanos() >> TICK_SHIFT;
-    // A packet may have hit after the worker has looked at its clock.
+    // A packet may have hit after the worker has read its clock.
     let age = (now_ticks as u32).wrapping_sub(tick) as i32;
     Time::from_nanos(now_ticks.saturating_sub(u64::from(age.max(0).unsigned_abs())) << TICK_SHIFT)
 }

@@ -4,7 +4,7 @@
 //! slots. It is made whole under another name and then renamed, so that there is always either the old table or the new
 //! one. Pages come into being when they are first touched.
 //!
-//! Nothing in it is believed without looking: its owner, mode and length, the header's checksum, the layout of a
+//! Nothing in it is used unchecked: its owner, mode and length, the header's checksum, the layout of a
 //! connection, the boot, and, on adoption, every entry. [`SharedTable::open`] refuses what it cannot use with a reason.
 //!
 //! # What can still end the process
@@ -117,7 +117,7 @@ impl SharedTable {
     /// Opens the table at `path` to adopt it.
     ///
     /// # Errors
-    /// What the system says when it cannot even be looked at.
+    /// What the system says when it cannot even be read.
     pub fn open(path: &Path) -> Result<Opened> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);

@@ -43,7 +43,7 @@ enum Command {
     Run {
         /// Which benchmarks; all if none is named.
         names: Vec<String>,
-        /// A look only: two seconds, one repetition.
+        /// A quick run: two seconds, one repetition.
         #[arg(long)]
         quick: bool,
         /// Where the JSON files go.

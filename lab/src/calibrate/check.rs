@@ -1,9 +1,9 @@
 //! Whether a profile is right: the very same runs simulated ([`hairpin_sim::testbed`]) and measured on real packets, at
 //! points other than those that the profile was made from.
 //!
-//! What is compared is packets for each second that the device's core is busy: at full speed that is its throughput, at half
-//! load what share of the core is taken. For runs at full speed what came through by the wall clock stands beside it; where
-//! the generator, and not the device, was the limit that says nothing, and [`Beside::idle`] shows it.
+//! What is compared is packets for each second that the device's core is busy: at full speed that is its throughput, at
+//! half load what share of the core is taken. For runs at full speed what came through by the wall clock stands beside it;
+//! where the generator, and not the device, was the limit that says nothing, and [`Beside::idle`] shows it.
 
 use super::entries;
 use crate::testbed::meter::Work;
@@ -150,7 +150,7 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// Of a measurement with its iterations; `None` if there was no packet.
+    /// From a measurement with its iterations; `None` if there was no packet.
     pub fn measured(measured: &Measurement) -> Option<Beside> {
         let work: &Work = measured.work.as_ref()?;
         let idle_ns = work
@@ -167,8 +167,8 @@ impl Beside {
     }
 }
 
-/// Packets for each second that a core of this profile is busy with iterations such as were measured: what it says of the work
-/// alone, however packets came.
+/// Packets for each second that a core of this profile is busy with iterations such as were measured: what it says of the
+/// work alone, however packets came.
 pub fn of_iterations(profile: &CoreProfile, case: &Case, work: &Work) -> f64 {
     let iterations = work.iterations.iter().filter(|iterations| iterations.packets > 0);
     let busy: f64 =
@@ -185,8 +185,8 @@ fn iteration_ns(profile: &CoreProfile, case: &Case, packets: usize) -> f64 {
     packets as f64 * each
 }
 
-/// What packets in iterations of one, of two and three, of four to seven and so on took, and what the profile says they do, with how
-/// many of all packets were in such iterations: for people.
+/// What packets in iterations of one, of two and three, of four to seven and so on took, and what the profile says they do,
+/// with how many of all packets were in such iterations: for people.
 pub fn by_size(profile: &CoreProfile, case: &Case, work: &Work) -> String {
     let all = work.packets().max(1) as f64;
     let classes = (0..8).filter_map(|class| {

@@ -1,10 +1,10 @@
 //! What the work of a worker's core costs on the running machine, as a [`CoreProfile`] for the testbed in virtual time.
 //!
 //! Packets of known flows and of the forwarder are measured on real packets over rings, in the very testbed of
-//! [`crate::testbed`]: every iteration of the device's core is measured and goes to those of its size ([`crate::testbed::meter`]),
-//! at full speed and at a lower rate, at which iterations are small, UDP and TCP alike. A line through them ([`fit`]) says what an iteration costs and what
-//! each packet. It is the device's own time: a generator that is slower than the device only makes iterations smaller, and a
-//! machine that others use too only leaves fewer iterations.
+//! [`crate::testbed`]: every iteration of the device's core is measured and goes to those of its size
+//! ([`crate::testbed::meter`]), at full speed and at a lower rate, at which iterations are small, UDP and TCP alike. A line
+//! through them ([`fit`]) says what an iteration costs and what each packet. It is the device's own time: a generator that
+//! is slower than the device only makes iterations smaller, and a machine that others use too only leaves fewer iterations.
 //!
 //! What a flow costs beside its packets (its SYN, its first acknowledgement and its FIN are more than others), its end by
 //! silence, and a rule, is measured between frames in memory ([`memory`]), beside the
@@ -71,7 +71,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// A look only: the default table, three numbers of flows, once.
+    /// A quick run: the default table, three numbers of flows, once.
     pub fn quick() -> Options {
         Options {
             tables: vec![Method::DEFAULT.name().to_owned()],

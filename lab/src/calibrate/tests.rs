@@ -2,7 +2,7 @@ use super::*;
 
 /// A machine whose costs are known.
 struct Made {
-    /// Of the repetitions that were, by point.
+    /// Calls so far, by point.
     calls: Vec<Point>,
     /// What a repetition's costs are multiplied by.
     drift: Vec<f64>,

@@ -29,7 +29,7 @@ pub(crate) struct CalibrateArguments {
     /// How long each measurement takes, at each of three rates.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     duration: Option<Duration>,
-    /// A look only: the default table, three numbers of flows, once.
+    /// A quick run: the default table, three numbers of flows, once.
     #[arg(long)]
     quick: bool,
     /// Between frames in memory, without rings: what there is in a build without DPDK.

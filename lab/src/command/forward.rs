@@ -6,12 +6,12 @@ use anyhow::Result;
 use clap::Args;
 use hairpin_lab::testbed::Device;
 
-/// What is served.
+/// The device under test.
 #[derive(Args, Debug)]
 pub(crate) struct ForwardArguments {
     #[command(flatten)]
     port: PortArguments,
-    /// What it is: wire, forwarder or balancer.
+    /// Its kind: wire, forwarder or balancer.
     #[arg(long, value_name = "DEVICE", default_value = "forwarder")]
     device: Device,
     /// The balancer's connection table.
@@ -23,7 +23,7 @@ pub(crate) struct ForwardArguments {
     /// Backends behind the balancer.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
     backends: u16,
-    /// What everything drawn comes from.
+    /// The seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Bytes of the longest frame that comes, without its check sequence.
@@ -32,13 +32,13 @@ pub(crate) struct ForwardArguments {
     /// Say nothing until the end.
     #[arg(short, long)]
     quiet: bool,
-    /// For people or for programs.
+    /// The output format: a table, or JSON.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }
 
 impl ForwardArguments {
-    /// Serves until told to end, and says what it has done.
+    /// Serves until told to end, and reports its counters.
     #[cfg(feature = "dpdk")]
     pub(crate) fn perform(self) -> Result<()> {
         use super::ports::{start, told_to_end};

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use std::time::Duration;
 
-/// What is generated.
+/// The packets to generate.
 #[derive(Args, Debug)]
 pub(crate) struct GenerateArguments {
     #[command(flatten)]
@@ -17,7 +17,7 @@ pub(crate) struct GenerateArguments {
     /// Packets come back at this port, not at the one they are sent from.
     #[arg(long, value_name = "DEVICE", conflicts_with = "no_sink")]
     back: Option<String>,
-    /// Do not look at what comes back: a sink of another process does.
+    /// Do not examine what comes back: a sink of another process does.
     #[arg(long)]
     no_sink: bool,
     /// Destinations are backends when packets come back: each flow should go to one.
@@ -32,19 +32,19 @@ pub(crate) struct GenerateArguments {
     /// How long to wait for the last packets.
     #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = humantime::parse_duration)]
     linger: Duration,
-    /// What everything drawn comes from; a sink of another process is given the same.
+    /// The seed of all random choices; a sink in another process needs the same.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Say nothing until the end.
     #[arg(short, long)]
     quiet: bool,
-    /// For people or for programs.
+    /// The output format: a table, or JSON.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }
 
 impl GenerateArguments {
-    /// Sends, and says what became of it.
+    /// Sends, and reports what arrived.
     #[cfg(feature = "dpdk")]
     pub(crate) fn perform(self) -> Result<()> {
         use super::ports::{report, start, told_to_end};

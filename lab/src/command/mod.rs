@@ -41,23 +41,23 @@ enum Action {
     Calibrate(Box<calibrate::CalibrateArguments>),
     /// Search the highest rate that a device forwards with no more loss than allowed.
     ///
-    /// Loads are judged by the majority of several trials (MLRsearch's way; --rfc2544 for one of 60 seconds each). The
+    /// Loads are judged by the majority of several trials (as in MLRsearch; --rfc2544 for one of 60 seconds each). The
     /// search is repeated, and the mean comes with its 95 % confidence interval.
     #[command(after_help = "Example: hairpin-lab rate --table cuckoo++ --flows 1000000 --loss 0,0.005")]
     Rate(Box<rate::RateArguments>),
     /// Measure a whole experiment, from a file: tables, figures, a page.
     ///
-    /// What is there already is not measured again: a run that was ended goes on. What the machine has too few cores for
-    /// is left out, and said.
+    /// Existing results are not measured again: an interrupted run continues. Cases for which the machine has too few cores
+    /// are left out and listed.
     #[command(
         after_help = "Example: hairpin-lab run lab/scenarios/papers003.toml\nExit status: 0 measured, 1 something failed"
     )]
     Run(Box<run::RunArguments>),
-    /// KTH 2022's experiments in virtual time: tables, figures, and whether its findings are so.
+    /// KTH 2022's experiments in virtual time: tables, figures, and whether its findings hold.
     ///
-    /// Everything of lab/experiments/*.toml, with the workers, tables and policies of the data plane on modelled cores and a
-    /// modelled card. What is there already is not done again: a run that was ended goes on. A case that fails is reported,
-    /// and the others go on.
+    /// Everything of lab/experiments/*.toml, with the workers, tables and policies of the data plane on modelled cores and
+    /// a modelled card. What is there already is not done again: a run that was ended goes on. A case that fails is
+    /// reported, and the others go on.
     #[command(
         after_help = "Example: hairpin-lab reproduce --scale 0.1 --only matrix,policies\nExit status: 0 all cases came, 1 some did not"
     )]

@@ -65,13 +65,13 @@ pub(crate) struct RateArguments {
     /// Packets per second above which nothing is tried.
     #[arg(long, value_name = "PPS")]
     highest: Option<f64>,
-    /// What everything drawn comes from.
+    /// The seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Say nothing until the end.
     #[arg(short, long)]
     quiet: bool,
-    /// For people or for programs.
+    /// The output format: a table, or JSON.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }

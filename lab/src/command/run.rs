@@ -40,7 +40,7 @@ pub(crate) struct RunArguments {
     /// Measure nothing: write tables, figures and the page of what is there.
     #[arg(long)]
     report: bool,
-    /// Let each trial take so long instead of what the file says, and those of searches no longer: for a look.
+    /// Let each trial take so long instead of what the file says, and those of searches no longer: for a quick run.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     duration: Option<Duration>,
     /// Measure everything so often instead of as the file says.
@@ -49,7 +49,7 @@ pub(crate) struct RunArguments {
     /// Say nothing until the end.
     #[arg(short, long)]
     quiet: bool,
-    /// For people or for programs.
+    /// The output format: a table, or JSON.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }

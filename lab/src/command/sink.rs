@@ -35,7 +35,7 @@ pub(crate) struct SinkArguments {
     /// Say nothing until the end.
     #[arg(short, long)]
     quiet: bool,
-    /// For people or for programs.
+    /// The output format: a table, or JSON.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }

@@ -23,7 +23,7 @@ pub(crate) struct TrainArguments {
     #[arg(long, value_name = "N", default_value_t = 1000, help_heading = "Connections")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     flows: u32,
-    /// How many of a connection's first packets the tree may look at.
+    /// How many of a connection's first packets the tree may consider.
     #[arg(long, value_name = "N", default_value_t = 5, help_heading = "Tree")]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=8))]
     packets: u8,
@@ -50,16 +50,16 @@ pub(crate) struct TrainArguments {
     /// more than rules that were not needed.
     #[arg(long, value_name = "SHARE", default_value_t = 0.35, value_parser = share, help_heading = "Tree")]
     threshold: f64,
-    /// Features not to look at, such as port, elapsed, gap or gap-2.
+    /// Features not to use, such as port, elapsed, gap or gap-2.
     #[arg(long, value_name = "FEATURE", value_delimiter = ',', help_heading = "Tree")]
     without: Vec<String>,
     /// Where the model goes; without it, only the evaluation is printed.
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// What everything drawn comes from.
+    /// The seed of all random choices.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// For people or for programs.
+    /// The output format: a table, or JSON.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Output,
 }
@@ -84,7 +84,7 @@ fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| "write a share, from 0 to 1".to_string())
 }
 
-/// Of the kernel engine, about.
+/// About the cost in the kernel engine.
 fn cost() -> u32 {
     let costs = Costs::default();
     (costs.pair_ns / costs.packet_ns.max(1)).max(1)

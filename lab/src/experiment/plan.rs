@@ -77,7 +77,7 @@ pub enum Kind {
     Measure,
     /// The highest rate with at most this loss ratio is searched once.
     Search(f64),
-    /// It is looked at where its time goes.
+    /// It is profiled.
     Profile,
 }
 

@@ -38,7 +38,7 @@ pub enum Came {
 pub struct Record {
     /// [`Task::key`](super::Task::key).
     pub key: String,
-    /// Of what.
+    /// The cell that was measured.
     pub cell: Cell,
     /// What was done.
     pub kind: Kind,

@@ -371,7 +371,7 @@ fn failures_are_kept_with_their_reason_and_tried_again() {
     assert_eq!(store.records().len(), total);
 }
 
-/// Of repetitions in which the device had its processor and those in which it had not, the former count.
+/// Repetitions in which the device had its processor count; the others do not.
 #[test]
 fn a_device_without_its_processor_is_not_taken_for_a_slow_one() {
     let experiment = parse(&FILE_TEXT.replacen(", \"search\"", "", 1)).unwrap();

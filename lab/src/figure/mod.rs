@@ -278,7 +278,7 @@ fn by_place(results: &Results<'_>, quantity: &Quantity, axis: Axis, places: &[&C
     Places { title: String::new(), below: axis.name(), beside: quantity.axis, labels, colors, series }
 }
 
-/// Of the repetitions the middle one at each share of packets.
+/// The median repetition at each share of packets.
 fn cumulative(results: &Results<'_>, context: &Cell) -> Curves {
     let mut curves = Vec::new();
     for (color, name, all) in by_device(results, context) {

@@ -38,7 +38,7 @@ pub fn obstacle() -> Option<String> {
     }
 }
 
-/// A profiler that looks.
+/// A running profiler.
 #[derive(Debug)]
 pub struct Profiler {
     perf: Child,
@@ -46,7 +46,7 @@ pub struct Profiler {
 }
 
 impl Profiler {
-    /// Begins to look at these threads.
+    /// Begins to sample these threads.
     ///
     /// # Errors
     /// When perf cannot be started.
@@ -99,7 +99,7 @@ impl Drop for Profiler {
     }
 }
 
-/// Counts what `perf script -F ip,sym` has printed, a line for each look: address and symbol. How many, and each
+/// Counts what `perf script -F ip,sym` has printed, a line for each sample: address and symbol. How many, and each
 /// function's share, the largest first.
 fn count(text: &str, symbols: Option<&Symbols>) -> (u64, Vec<(String, f64)>) {
     let mut addresses: BTreeMap<(u64, &str), u64> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Functions, sorted into stages of a packet's way.
+//! Functions, sorted into stages of a packet's path.
 
 use crate::testbed::Profile;
 

@@ -139,7 +139,7 @@ pub struct Outcome {
     pub forwarded: f64,
     /// Trials made.
     pub trials: u32,
-    /// Of these, lossy ones that were made again, since a thread of the testbed was kept from its processor.
+    /// Lossy trials among these that were repeated, since a thread of the testbed was kept from its processor.
     #[serde(default)]
     pub starved: u32,
     /// Whether the bounds are as close as was asked for; if not, [`Options::trials_max`] were too few.

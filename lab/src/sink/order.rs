@@ -1,6 +1,6 @@
 //! Which packets of a generator have come: the last so many of their numbers as a map of bits.
 
-/// Numbers looked back at; a power of two.
+/// Numbers kept; a power of two.
 pub const WINDOW: u64 = 1 << 17;
 
 /// What a packet's number says.

@@ -56,7 +56,7 @@ impl Plan {
     }
 }
 
-/// A thread that polls, and sleeps between looks once nothing has come for some milliseconds.
+/// A thread that polls, and sleeps between polls once nothing has come for some milliseconds.
 ///
 /// It leaves the processor to others, and a peer that goes away finds it asleep rather than inside its driver: DPDK's
 /// memif driver unmaps the memory that it shared with a peer under a thread that is just polling it, so a thread that
@@ -70,12 +70,12 @@ pub(super) struct Watch {
 impl Watch {
     /// Looks in vain, one after the other, before it sleeps.
     const PATIENCE: u32 = 100_000;
-    /// Between looks then.
+    /// The interval of polls then.
     const NAP: Duration = Duration::from_micros(50);
     /// What a nap may take of a thread's time by its own choice; what it takes beyond that others do.
     const NAP_MAX: Duration = Duration::from_millis(1);
 
-    /// After every look, and whether anything came.
+    /// To be called after every poll, with whether anything came.
     #[inline]
     pub(super) fn polled(&mut self, came: bool) {
         self.in_vain = if came { 0 } else { self.in_vain.saturating_add(1) };

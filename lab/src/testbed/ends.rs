@@ -28,7 +28,7 @@ pub trait Inlet: Send {
 
     /// Adds what is there to `out`.
     fn receive(&mut self, out: &mut Batch<Self::Frame>);
-    /// Gives frames back that have been looked at.
+    /// Gives frames back that have been examined.
     fn release(&mut self, batch: &mut Batch<Self::Frame>) {
         batch.clear();
     }

@@ -1,10 +1,10 @@
 //! What a device's iterations take, by how many packets are in them: for calibration.
 //!
 //! A polling core is on the processor all the time, whether there is work or not, so processor time alone does not tell
-//! what work costs. The meter looks at the clock once per iteration (what that costs is taken off) and adds the iteration to those of
-//! its size. An iteration that took [`ITERATION_MAX_NS`] or more, or [`TIMES_MAX`] times as long as those of its size do, was
-//! interrupted - by the scheduler or the host - and is left out: so on a machine that others use what remains is what the
-//! work takes.
+//! what work costs. The meter reads the clock once per iteration (what that costs is taken off) and adds the iteration to
+//! those of its size. An iteration that took [`ITERATION_MAX_NS`] or more, or [`TIMES_MAX`] times as long as those of its
+//! size do, was interrupted - by the scheduler or the host - and is left out: so on a machine that others use what remains
+//! is what the work takes.
 
 use crate::clock;
 use hairpin_core::frame::BATCH_MAX;
@@ -137,7 +137,7 @@ impl Meter {
         }
     }
 
-    /// What it has measured, without its own looks at the clock.
+    /// What it has measured, without its own reads of the clock.
     pub fn work(&self) -> Work {
         let there = self.iterations.iter().enumerate().filter(|(_, iterations)| iterations.0 > 0);
         let iterations = there.map(|(packets, &(count, ns))| {
@@ -154,7 +154,7 @@ impl Default for Meter {
     }
 }
 
-/// Nanoseconds of a look at the clock: the least of some tries, as only interruptions make it more.
+/// Nanoseconds of a read of the clock: the least of some tries, as only interruptions make it more.
 fn clock_read_ns() -> f64 {
     let tries = (0..5).map(|_| {
         let start = clock::now();

@@ -7,8 +7,8 @@
 //! session of their packets from the same seed.
 //!
 //! What is lost between the ports - in a device of another process, on the link - shows only as packets that do not come
-//! (`on-the-way`); what the ports' drivers have counted is told by name. Frames are this process's own: when a port has been
-//! closed all of its pool's are back.
+//! (`on-the-way`); what the ports' drivers have counted is told by name. Frames are this process's own: when a port has
+//! been closed all of its pool's are back.
 
 mod collect;
 mod serve;
@@ -40,7 +40,7 @@ use std::time::Duration;
 const LINK: Duration = Duration::from_secs(30);
 /// Frames of a pool for each queue, beside its descriptors.
 const IN_HAND: u32 = 2048;
-/// Iterations of a thread between two looks at what others want.
+/// Iterations of a thread between two checks of what others want.
 const STEPS: u32 = 64;
 /// Drivers that do not give back all they have when their port is closed: what that of DPDK 22.11 has put on the fill queue
 /// for the kernel stays there.
@@ -391,8 +391,8 @@ fn close(
     Books { sent, full: Ends::FULL, behind, timeline, handled, between, sink: &sink, duration }.close()
 }
 
-/// As much of `count` as is missing, which it is then no more. Others' frames are counted too, by a driver as by a sink that
-/// cannot read whose they are: no more of them can be ours than are missing.
+/// As much of `count` as is missing, which it is then no more. Others' frames are counted too, by a driver as by a sink
+/// that cannot read whose they are: no more of them can be ours than are missing.
 fn take(missing: &mut u64, count: u64) -> u64 {
     let ours = count.min(*missing);
     *missing -= ours;

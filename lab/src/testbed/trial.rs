@@ -74,13 +74,13 @@ pub enum Arrivals {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Masks {
-    /// Of the source address; of an IPv6 address its last four bytes.
+    /// Bits of the source address; of an IPv6 address its last four bytes.
     pub source: Ipv4Addr,
-    /// Of the destination address. A balancer serves one address, so it has no bits where the device is one.
+    /// Bits of the destination address. A balancer serves one address, so it has no bits where the device is one.
     pub destination: Ipv4Addr,
-    /// Of the source port.
+    /// Bits of the source port.
     pub source_port: u16,
-    /// Of the destination port.
+    /// Bits of the destination port.
     pub destination_port: u16,
 }
 

@@ -74,7 +74,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Sends for a second, looking every `step` nanoseconds.
+    /// Sends for a second, checking every `step` nanoseconds.
     fn second(mut pace: Pace, step: u64, length: usize) -> (usize, Pace) {
         let mut sent = 0;
         for now in (0..=1_000_000_000u64).step_by(step as usize) {

@@ -1,4 +1,4 @@
-//! The sources, looked at packet by packet.
+//! The sources, checked packet by packet.
 
 use super::flows::Lane;
 use super::recording::{self, Recording};

@@ -19,7 +19,7 @@ const CHANCE: f64 = 0.05;
 /// What a tree may be.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// How many first packets it may look at: 1 to 8.
+    /// How many first packets it may consider: 1 to 8.
     pub packets: u8,
     /// A long connection has so many packets after those, at least.
     pub more: u32,
@@ -31,7 +31,7 @@ pub struct Bounds {
     pub leaf: usize,
     /// From which share of long ones on a leaf says "long".
     pub threshold: f64,
-    /// What it may look at.
+    /// What it may use.
     pub features: Vec<Feature>,
 }
 

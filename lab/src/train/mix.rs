@@ -1,7 +1,7 @@
 //! Made-up connections: TCP, one request, one transfer of a given size, as a balancer beside the servers sees them.
 //!
-//! A size alone says nothing of first packets, so a model can learn from these only what any of them gives away: whether the
-//! first packets are full, whether the transfer is still going on, and how many of those go on for long. What is drawn
+//! A size alone says nothing of first packets, so a model can learn from these only what any of them gives away: whether
+//! the first packets are full, whether the transfer is still going on, and how many of those go on for long. What is drawn
 //! besides (round trips, the server's time, the request) has nothing to do with the size.
 
 use super::Flow;
@@ -41,7 +41,7 @@ pub fn connection(bytes: u64, random: &mut Rng) -> Flow {
     let (mut sent, mut window) = (0, WINDOW);
     while sent < segments {
         let now = window.min(segments - sent);
-        // Packets that the policy does not look at are only counted.
+        // Packets that the policy does not consider are only counted.
         if script.is_watched() {
             (sent..sent + now).for_each(|number| {
                 let length = SEGMENT.min(bytes.saturating_sub(number * SEGMENT).max(1));

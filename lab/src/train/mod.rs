@@ -184,7 +184,7 @@ fn by_origin(origins: &[Origin], options: &Options) -> Result<Vec<HeldOut>> {
     (0..origins.len()).map(held_out).collect()
 }
 
-/// Features that a tree may look at: all of its first packets but those named, each by its whole name or by the part before
+/// Features that a tree may use: all of its first packets but those named, each by its whole name or by the part before
 /// the packet's number.
 ///
 /// # Errors

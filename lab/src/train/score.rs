@@ -43,7 +43,7 @@ pub struct Score {
     pub long_short: u64,
     /// Short ones, taken for short, or over before they were judged.
     pub short_short: u64,
-    /// Of those, the latter.
+    /// Of the latter: connections that ended before they were judged.
     pub unjudged: u64,
     /// Taken for what they are if all that have the first packets are taken for long.
     pub waited: u64,
@@ -55,7 +55,7 @@ pub struct Score {
     pub always: Handed,
     /// `heavy-hitter`, of 16 packets.
     pub heavy_hitter: Handed,
-    /// One that knows how many packets a connection will have.
+    /// An oracle that knows how many packets a connection will have.
     pub oracle: Handed,
 }
 
@@ -87,15 +87,15 @@ pub struct Figures {
     pub long: u64,
     /// Over before they were judged.
     pub unjudged: u64,
-    /// Of what was taken for long, the share that was.
+    /// Precision: the share of connections predicted long that were.
     pub precision: f64,
-    /// Of what was long, the share that was taken for it.
+    /// Recall: the share of long connections that were predicted long.
     pub recall: f64,
     /// The share that was taken for what it was.
     pub accuracy: f64,
     /// The accuracy if all are taken for what most of them are.
     pub majority: f64,
-    /// The accuracy if nothing is looked at: all that have as many packets as the tree may look at are taken for long.
+    /// The accuracy without features: all that have as many packets as the tree may consider are taken for long.
     pub waiting: f64,
     /// Packets of them all.
     pub packets: u64,

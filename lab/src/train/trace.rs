@@ -1,8 +1,9 @@
 //! Connections in a capture file, as a balancer in front of their servers would track them.
 //!
-//! The life cycle is the balancer's own where it is a function by itself (TCP's states); UDP's rules are `worker/packets.rs`
-//! over again. Left out: TCP connections whose handshake is not in the file, since their first packets are unknown; what
-//! goes to a group of hosts; what never gets so far that the policy is asked. Who sends the first datagram is the client.
+//! The life cycle is the balancer's own where it is a function by itself (TCP's states); UDP's rules are
+//! `worker/packets.rs` over again. Left out: TCP connections whose handshake is not in the file, since their first packets
+//! are unknown; what goes to a group of hosts; what never gets so far that the policy is asked. Who sends the first
+//! datagram is the client.
 
 use super::Flow;
 use crate::traffic::recording;
@@ -63,7 +64,7 @@ pub fn read(path: &Path) -> Result<Read> {
 /// Capture files among what is named: files themselves, and those in folders, by name.
 ///
 /// # Errors
-/// One cannot be looked at, or a folder has none.
+/// One cannot be read, or a folder has none.
 pub fn files(named: &[std::path::PathBuf]) -> Result<Vec<std::path::PathBuf>> {
     let mut files = Vec::new();
     for path in named {

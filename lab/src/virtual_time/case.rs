@@ -227,7 +227,7 @@ impl Bench {
         Tree::parse(&text).map_err(|wrong| anyhow!("model {}: {wrong}", path.display()))
     }
 
-    /// The oracle's, from a look at all packets.
+    /// The oracle's, from a scan of all packets.
     fn plan(&self, settings: &Settings) -> Result<Plan> {
         let (card, core) = (self.card(settings)?, self.core(settings)?);
         let comes_and_goes = is_connections(settings);

@@ -98,8 +98,8 @@ pub struct Outcome {
 const NO_BACKEND: &str = "no-backend-yet";
 
 impl Outcome {
-    /// Of a run at a scale on so many cores, in which packets were offered for `seconds`. (The last that was received may
-    /// be much earlier than the last that was offered.)
+    /// From a run at a scale on this many cores, in which packets were offered for `seconds`. (The last that was received
+    /// may be much earlier than the last that was offered.)
     pub fn of(results: &Results, scale: f64, cores: u16, seconds: f64) -> Outcome {
         let seconds = results.duration.as_secs_f64().max(seconds).max(1e-9);
         let rate = |count: u64| count as f64 / seconds / scale;

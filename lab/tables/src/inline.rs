@@ -1,8 +1,8 @@
 //! `inline`: keys and values stand in the buckets themselves, so that a hit needs one place in memory instead of two.
 //!
-//! Bucketised cuckoo hashing with a filter, as [`cuckoo++`](hairpin_core::table::cuckoo), but for a caller that wants a small value
-//! of a key and nothing else: [`Inline::value`], [`Inline::values`]. Where the value only leads to an entry in a slab,
-//! that entry has to be read anyway, and the key in the bucket costs memory and cache lines for nothing. As a
+//! Bucketised cuckoo hashing with a filter, as [`cuckoo++`](hairpin_core::table::cuckoo), but for a caller that wants a
+//! small value of a key and nothing else: [`Inline::value`], [`Inline::values`]. Where the value only leads to an entry in
+//! a slab, that entry has to be read anyway, and the key in the bucket costs memory and cache lines for nothing. As a
 //! [`Table`] it is an index like any other: it confirms what it finds with [`Entries`], which have the key as well.
 //!
 //! # Layout
@@ -16,7 +16,7 @@
 //! Beside the buckets, 16 bits for each of them: its *screen*, a smaller copy of the head, of which an absent key
 //! passes one in thirty. All screens together are a thirtieth of the buckets' size, so of a table larger than the caches
 //! they may still lie in one, and who finds nothing need not read a bucket at all. Who finds something would only be
-//! delayed by them. So a burst looks at the screens first if the one before found little.
+//! delayed by them. So a burst reads the screens first if the one before found little.
 //!
 //! At 80 percent of the slots a quarter of the entries stand elsewhere, so a hit reads 1.3 lines. With the key at
 //! hand, an entry that moves is hashed again; nothing has to be derived from the tag. The upper half of the hash
@@ -70,12 +70,12 @@ pub struct Inline<K, V> {
     hasher: Hasher,
     /// A multiple of [`GROUP`], at least that.
     buckets: Box<[Bucket<K, V>]>,
-    /// Of each bucket what [`Head::screen`](bucket::Head::screen) says.
+    /// [`Head::screen`](bucket::Head::screen) of each bucket.
     screens: Box<[u16]>,
     /// How lines of the buckets and of the screens are asked for.
     fetch: Fetch,
     fetch_screens: Fetch,
-    /// Whether the last burst found so little that the next one looks at the screens first. A guess: it changes how fast
+    /// Whether the last burst found so little that the next one reads the screens first. A guess: it changes how fast
     /// an answer comes, not what it is.
     expects_misses: AtomicBool,
     capacity: usize,
@@ -289,7 +289,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
     }
 }
 
-/// For callers that want values only. A key stands in the table once: a caller that inserts looks first.
+/// For callers that want values only. A key stands in the table once: a caller that inserts searches first.
 impl<K: Key, V: Copy + Default> Inline<K, V> {
     /// The value under `key`.
     #[inline]

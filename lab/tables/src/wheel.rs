@@ -47,7 +47,7 @@ pub struct Wheel {
     occupied: Box<[u64]>,
     /// Nanoseconds per tick.
     granularity: u64,
-    /// The tick whose slot is looked at next; all before it are done.
+    /// The tick whose slot is processed next; all before it are done.
     cursor: u64,
     /// Where in the cursor's slot to go on (plus one); 0: at its beginning.
     resume: u32,
@@ -172,7 +172,7 @@ impl Wheel {
     }
 
     /// The earliest time at which something may be due, `None` if nothing is scheduled. It may be too early (when the
-    /// next slot holds parked entries only, or is not looked through yet), never too late.
+    /// next slot holds parked entries only, or is not scanned yet), never too late.
     pub fn next(&self, now: Time) -> Option<Time> {
         if self.len == 0 {
             return None;

@@ -55,7 +55,7 @@ struct Soak<T> {
 }
 
 impl<T: Table<Bytes>> Soak<T> {
-    /// Of a table of `full` slots.
+    /// For a table of `full` slots.
     fn new(table: T, full: usize) -> Soak<T> {
         Soak {
             table,

@@ -15,7 +15,7 @@ pub struct Remnants {
 }
 
 impl Remnants {
-    /// Of the instance of that name.
+    /// The remnants of the instance of that name.
     pub fn of(instance: &str) -> Remnants {
         cleanup::add_instance(instance);
         Remnants { instance: instance.to_owned() }

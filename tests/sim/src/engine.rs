@@ -34,7 +34,7 @@ pub struct EngineOptions {
 /// Mistakes an engine can be told to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineBug {
-    /// Guards are not looked at.
+    /// Guards are not checked.
     IgnoresGuards,
     /// Sequence numbers come out one too high.
     OffByOne,
@@ -312,7 +312,8 @@ fn key(op: &RuleOp) -> FlowKey {
     }
 }
 
-/// Whether a guard lets a TCP packet pass; said here anew, from what [`Guard`] promises, so that a mistake made once is seen.
+/// Whether a guard lets a TCP packet pass; said here anew, from what [`Guard`] promises, so that a mistake made once is
+/// seen.
 fn admits(guard: &Guard, frame: &[u8], at: &Transport) -> bool {
     let acknowledged = acknowledgement(frame, at).wrapping_sub(guard.acknowledgement);
     let from = sequence(frame, at).wrapping_sub(guard.sequence);

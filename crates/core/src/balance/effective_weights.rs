@@ -1,4 +1,4 @@
-//! What workers share about backends: how many connections each has, and how much of its weight counts now.
+//! State of backends that workers share: the number of connections of each, and the part of its weight that counts now.
 
 use crate::config::BACKENDS_MAX;
 use alloc::sync::Arc;

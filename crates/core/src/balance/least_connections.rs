@@ -1,7 +1,7 @@
 //! Least connections: the backend with the fewest connections per weight, as nginx (`least_conn`) and IPVS (`wlc`) do.
 //!
-//! Ties are shared out by weight. They are the rule at low load, where every backend has no connection most of the time:
-//! were they to go to the heaviest, as they do when the connection to come is counted, the others would never get one.
+//! Ties are broken by weight. At low load ties are common, because most backends have no connection: if the heaviest
+//! always won, the others would never get one.
 //! Workers start at different places, so that those that read the same loads do not all choose the same backend.
 
 use super::Share;

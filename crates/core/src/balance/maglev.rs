@@ -9,8 +9,8 @@
 //! Hashes here have no secret: every worker and every balancer in front of the same backends has to give the same
 //! answer. So a client can choose its backend; it cannot do more with that than by opening many connections.
 //!
-//! A backend that is not available keeps its entries; flows that meet it look on, each along a way of its own, until
-//! they meet one that is. So only its flows move, they spread over all the others, and nothing is rebuilt on the
+//! A backend that is not available keeps its entries; flows that meet it go on, each along its own sequence of entries,
+//! until they meet one that is. So only its flows move, they spread over all the others, and nothing is rebuilt on the
 //! packet path.
 
 use super::random::mix;
@@ -25,7 +25,7 @@ use alloc::vec::Vec;
 /// paper's rule: 100 entries per backend).
 pub const TABLE_SIZE: usize = 65_537;
 
-/// Entries looked at before the search for an available backend goes through all of them in order.
+/// Entries tried before the search for an available backend goes through all of them in order.
 const ATTEMPTS: u64 = 16;
 
 const OFFSET: u64 = 0x6f66_6673_6574_3a31;

@@ -1,8 +1,8 @@
 //! Choosing a backend for a new connection: one file per algorithm, [`Balancer`] in front of them.
 //!
-//! A balancer belongs to one worker and one service. Weights it has from the configuration, and what part of them counts
-//! now from [`EffectiveWeights`]; how many connections a backend has, it reads from [`Loads`], which the workers keep up to date.
-//! All workers share those two. Choosing allocates nothing.
+//! A balancer belongs to one worker and one service. It has the weights from the configuration, and the part of them
+//! that counts now from [`EffectiveWeights`]; how many connections a backend has, it reads from [`Loads`], which the
+//! workers keep up to date. All workers share those two. Choosing allocates nothing.
 
 mod effective_weights;
 mod least_connections;

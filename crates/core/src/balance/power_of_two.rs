@@ -1,7 +1,7 @@
 //! Power of two choices: the less loaded of two different backends drawn by weight (Mitzenmacher, "The power of two
 //! choices in randomized load balancing", 2001).
 //!
-//! Reads two loads however many backends there are, and workers with the same, slightly old view do not run in herds.
+//! Reads two loads for any number of backends, and workers with the same, slightly old view do not run in herds.
 
 use super::least_connections::Pressure;
 use super::random::Random;
@@ -40,7 +40,7 @@ impl PowerOfTwo {
         if weight == weights.total {
             return Some(first);
         }
-        // The second is drawn from what is left when the first one's stretch is cut out.
+        // The second is drawn from what is left when the first one's range is cut out.
         let drawn = self.random.below(weights.total - weight);
         let start = self.sums[first] - weight;
         let second = self.at(if drawn < start { drawn } else { drawn + weight });
@@ -48,7 +48,7 @@ impl PowerOfTwo {
         Some(if pressure(second).is_below(pressure(first)) { second } else { first })
     }
 
-    /// The backend in whose stretch of the sums `point`, below the total, lies.
+    /// The backend in whose range of the sums `point`, below the total, lies.
     fn at(&self, point: u64) -> usize {
         self.sums.partition_point(|&sum| sum <= point)
     }

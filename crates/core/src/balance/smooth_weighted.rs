@@ -1,8 +1,8 @@
-//! Smooth weighted round robin, as nginx does it (`ngx_http_upstream_get_peer`; commit 52327e0627f4, 2012): everyone
-//! gains its weight, the richest is chosen and pays the sum of the weights. Within every `sum / gcd` choices each
-//! backend gets exactly its share, spread as evenly as can be.
+//! Smooth weighted round robin, as nginx does it (`ngx_http_upstream_get_peer`; commit 52327e0627f4, 2012): every
+//! backend gains its weight, and the one with the highest sum is chosen and pays the total of the weights. Within every
+//! `sum / gcd` choices each backend gets exactly its share, spread as evenly as can be.
 //!
-//! A choice looks at every backend: some tens of nanoseconds at 64, a microsecond at 1000, beside the cost of setting a
+//! A choice compares all backends: some tens of nanoseconds at 64, a microsecond at 1000, beside the cost of setting a
 //! connection up.
 
 use super::Share;

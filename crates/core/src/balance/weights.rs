@@ -1,11 +1,11 @@
-//! How much each backend of a service is to get.
+//! The share of each backend of a service.
 
 use super::EffectiveWeights;
 use super::effective_weights::{EffectiveWeight, SHARE_FULL};
 use crate::config::{AllDown, BackendState, Service, ServiceState};
 use alloc::vec::Vec;
 
-/// Of one backend: 0 if it is not to get connections, for whatever reason. Else its weight in 1/256, so that a small part
+/// A backend's weight: 0 if it is not to get connections, for any reason. Else its weight in 1/256, so that a small part
 /// of a weight of 1 is not nothing; at most 65535 * 256.
 pub(super) type Weight = u32;
 
@@ -15,7 +15,8 @@ pub(super) struct Weights {
     configured: Vec<u16>,
     pub(super) effective: Vec<Weight>,
     pub(super) total: u64,
-    /// The share for connections that may have begun elsewhere: above 0 also while it is not settled whether a backend is up.
+    /// The share for connections that may have begun elsewhere: above 0 also while it is not settled whether a backend is
+    /// up.
     pub(super) members: Vec<Weight>,
     /// The backends that may be chosen, ascending.
     pub(super) open: Vec<u16>,

@@ -1,4 +1,4 @@
-//! Packets in ordinary memory again and again: for measuring what a worker does to them, without a plane.
+//! Replays packets from ordinary memory, to measure a worker without a plane.
 
 use super::{Batch, Frame, FrameIo, Meta};
 use alloc::boxed::Box;
@@ -44,7 +44,7 @@ pub struct Replay<P, const LENGTH: usize> {
 }
 
 impl<P: AsRef<[[u8; LENGTH]]>, const LENGTH: usize> Replay<P, LENGTH> {
-    /// Of these packets, up to `burst` at a time.
+    /// Replays these packets, up to `burst` at a time.
     pub fn new(packets: P, burst: usize) -> Replay<P, LENGTH> {
         Replay { packets, burst, next: 0, sent: 0, free: Vec::new() }
     }

@@ -231,7 +231,7 @@ impl Chunks {
         self.state == State::Done
     }
 
-    /// How many of the next bytes are certain to be of this body, and need not be looked at before they go on: what is
+    /// How many of the next bytes are certain to be of this body, and need no parsing before they go on: what is
     /// left of a chunk. 0 where every byte counts.
     pub fn data_left(&self) -> u64 {
         match self.state {
@@ -240,7 +240,7 @@ impl Chunks {
         }
     }
 
-    /// Skips bytes that need not be looked at, at most [`data_left`](Chunks::data_left), as if they had been fed. Returns
+    /// Skips bytes that need no parsing, at most [`data_left`](Chunks::data_left), as if they had been fed. Returns
     /// how many were skipped.
     pub fn skip(&mut self, bytes: u64) -> u64 {
         let State::Data { left } = self.state else { return 0 };

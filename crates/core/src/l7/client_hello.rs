@@ -91,7 +91,7 @@ impl BadHello {
     }
 }
 
-/// Reads the ClientHello that `bytes`, a TCP stream from its first byte on, begin with; what follows it is not looked at.
+/// Reads the ClientHello that `bytes`, a TCP stream from its first byte on, begin with; what follows it is not read.
 /// One that is spread over records is joined in `scratch`, which must then hold it: `bytes_max` bytes do.
 ///
 /// `Partial` only while more bytes can make it complete: a stream of `bytes_max` bytes and more is never partial.

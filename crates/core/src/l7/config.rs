@@ -1,4 +1,4 @@
-//! What a service does at layer 7, as the data plane sees it: immutable, validated before it gets here.
+//! A service's layer-7 configuration, as the data plane sees it: immutable, validated before it gets here.
 
 use super::edit::Value;
 use super::head::Bounds;

@@ -1,5 +1,5 @@
-//! SYN cookies (RFC 4987, 3.6; KAIST 2018): a connection is answered without keeping anything of it, because all there is
-//! to know of its SYN comes back in the acknowledgement number of its first data. The linux plane's programs make and
+//! SYN cookies (RFC 4987, 3.6; KAIST 2018): a SYN is answered without storing anything, because all that must be known of
+//! it comes back in the acknowledgement number of the first data. The linux plane's programs make and
 //! check the same ones, bit for bit (`crates/linux/bpf/cookie.h`).
 //!
 //! A cookie is our initial sequence number:
@@ -214,7 +214,7 @@ impl Cookies {
 /// The keys of the epochs at hand, made of a secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct EpochKeys {
-    /// Of even epochs and of odd ones.
+    /// The keys of even and of odd epochs.
     pub keys: [[u64; 2]; 2],
     /// The last epoch that has its key among them; the other one is of the epoch before it.
     pub last: u64,
@@ -227,7 +227,7 @@ impl fmt::Debug for EpochKeys {
 }
 
 impl EpochKeys {
-    /// Those that are needed at `now`, real time, of `secret` alone: this epoch's, and that of the one before as long as its
+    /// The keys needed at `now` (real time), from `secret` alone: this epoch's, and that of the one before as long as its
     /// cookies may come, then of the next.
     pub fn of(secret: &Secret, now: Time) -> EpochKeys {
         let last = Cookies::renewal(now).unwrap_or_else(|| Cookies::epoch(now));
@@ -238,7 +238,7 @@ impl EpochKeys {
         EpochKeys { keys, last }
     }
 
-    /// Those that are needed at `now` after these: what cookies may have been made with stays, of whatever secret it is. If
+    /// The keys needed at `now` after these: keys that cookies may have been made with stay, from any secret. If
     /// these are of another time, because the clock was set or this was not called for so long, nothing of them does.
     pub fn renewed(&self, secret: &Secret, now: Time) -> EpochKeys {
         let mut new = EpochKeys::of(secret, now);

@@ -3,7 +3,7 @@
 //!
 //! A head is read from its first byte on and judged in the order of its bytes: what is said of a prefix (refused, or
 //! complete) is said of everything that begins with it, so that it does not matter how a head is cut into packets.
-//! Nothing is copied, and nothing behind the head is looked at. Where this reader is stricter than the RFCs:
+//! Nothing is copied, and nothing behind the head is read. Where this reader is stricter than the RFCs:
 //!
 //! - Lines end with CRLF and nothing else; no line is continued; control characters are nowhere but HTAB in values.
 //! - One empty line before a request line is skipped, as RFC 9112 (2.2) asks; it is counted among the request's bytes.

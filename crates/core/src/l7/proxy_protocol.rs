@@ -1,7 +1,8 @@
 //! The client's address in front of a backend's stream: the PROXY protocol ("The PROXY protocol, versions 1 & 2",
-//! HAProxy, 2020). A header is written before all else, once per connection; whose backend expects it must be told so.
+//! HAProxy, 2020). A header is written once per connection, before all other bytes; the configuration says which backends
+//! expect it.
 //!
-//! Only what Hairpin has to say is written: TCP over IPv4 or IPv6, command PROXY, no additions (TLV).
+//! Only TCP over IPv4 or IPv6 with the command PROXY is written, without additions (TLV).
 
 use super::config::ProxyVersion;
 use super::edit::{NoRoom, Out};

@@ -1,7 +1,7 @@
-//! Which route a request takes, who may pass.
+//! Routes of requests, and access rules.
 //!
 //! Hosts are compared without their port and a trailing dot, paths as RFC 3986 (6.2.2) normalises them ([`normal`]):
-//! what guards `/admin` also guards `/a/../admin` and `/%61dmin`. What goes on to a backend is what the client wrote. A
+//! what guards `/admin` also guards `/a/../admin` and `/%61dmin`. The backend gets the path as the client wrote it. A
 //! path that backends could read differently from us is refused with 400 ([`Odd`]), and one with parameters (`;x`) or
 //! encoded slashes passes access rules only if it does so without the parameters and with the slashes decoded, too.
 

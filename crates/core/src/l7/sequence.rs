@@ -1,11 +1,11 @@
-//! Where bytes were put in or taken out of a stream, and what that does to numbers and SACK blocks (Laconic, 3.3.3).
+//! Bytes inserted into or removed from a stream, and how that translates sequence numbers and SACK blocks (Laconic, 3.3.3).
 //!
-//! A direction of a splice maps *input* sequence numbers, those of the peer that sends, to *output* sequence numbers, those of the peer
-//! that receives. A [`SequenceMap`] says how: by one difference, and by at most [`EDITS_MAX`] edits that the receiver has
-//! not acknowledged yet, each of which took input bytes out and put others in their place. What was put in is Hairpin's
-//! to keep and to send again until it is acknowledged; what went through is the sender's.
+//! A direction of a splice maps *input* sequence numbers, those of the peer that sends, to *output* sequence numbers, those
+//! of the peer that receives. A [`SequenceMap`] says how: by one difference, and by at most [`EDITS_MAX`] edits that the
+//! receiver has not acknowledged yet. Each replaces input bytes by others. Hairpin keeps inserted bytes and sends them
+//! again until they are acknowledged; the sender does so for bytes that pass.
 //!
-//! Two rules make all answers:
+//! Two rules decide all answers:
 //!
 //! - Bytes that were taken out count as delivered once all that was put in their place is: then, and not before, the
 //!   sender may hear of an acknowledgement or a SACK block that covers them. (The caller that makes an edit holds

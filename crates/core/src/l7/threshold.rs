@@ -1,5 +1,5 @@
-//! From how many bytes on a body is worth a pair of rules: what moving it through the worker would cost, against what the
-//! rules cost (Laconic, 3.5.2: B >= P / T * MSS).
+//! The size from which a body is worth a pair of rules: the cost of moving it through the worker against the cost of the
+//! rules (Laconic, 3.5.2: B >= P / T * MSS).
 //!
 //! Both are measured where the worker runs, all the time: P from the requests it makes of the engine, T from the frames it
 //! handles, as many of each as there are. Frames that carry bodies and those that carry requests cost different amounts,

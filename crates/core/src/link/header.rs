@@ -1,8 +1,8 @@
-//! The checks of IP headers that every packet passes before anybody believes a word of it: those of FastClick's
+//! The checks of IP headers that every packet passes before any field is used: those of FastClick's
 //! `CheckIPHeader` and of RFC 1812, 5.2.2, with the reasons told apart.
 //!
-//! [`wire::parse`](crate::wire::parse) makes the same checks and goes on to the transport header; these are for callers that do
-//! not go on, and come with a look at the source that knows nothing of the network's own addresses.
+//! [`wire::parse`](crate::wire::parse) makes the same checks and goes on to the transport header; these are for callers
+//! that do not go on, and come with a check of the source that knows nothing of the network's own addresses.
 
 use crate::flow::Address;
 use crate::wire::bytes::array_at;
@@ -84,7 +84,7 @@ pub fn check_ipv4(frame: &[u8], l3: usize) -> Result<Header, BadHeader> {
 }
 
 /// Whether [`check_ipv4`] finds nothing wrong with a header without options, as nearly all are, behind which the frame has
-/// so many bytes: a quick look, which may say no where that says yes.
+/// so many bytes: a quick check, which may say no where that says yes.
 #[inline(always)]
 pub fn is_usual_ipv4(header: &[u8; ipv4::HEADER], behind: usize) -> bool {
     let (Some(first), Some(second), Some(third)) = (array_at(header, 0), array_at(header, 8), array_at(header, 16))

@@ -1,4 +1,4 @@
-//! Where packets to an address would go now, for those who send them on by themselves: a flow engine's rules.
+//! The current next hop of an address, for a flow engine that forwards packets itself.
 
 use super::neighbours::Found;
 use super::plan::is_link_local;

@@ -1,4 +1,4 @@
-//! Frames that go out: routed, addressed, held, or handed back as too big; and those of our own making.
+//! Frames that go out: routed, addressed, held, or handed back as too big; and frames that the link layer makes itself.
 
 use super::arp::{self, Operation};
 use super::discovery::{self, Message};
@@ -28,7 +28,7 @@ pub(super) struct CachedHop {
     until: Time,
     /// Ethernet addresses: to, from.
     ends: [u8; 12],
-    /// Of the port.
+    /// The MTU of the port.
     mtu: u16,
 }
 

@@ -1,4 +1,5 @@
-//! One layer-2 network: a port, and the VLAN tags of the frames there. Who answers in one is not believed in another.
+//! One layer-2 network: a port, and the VLAN tags of the frames there. A neighbour learnt in one network is not used in
+//! another.
 
 use crate::wire::Malformed;
 use crate::wire::bytes::u16_at;

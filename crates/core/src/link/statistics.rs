@@ -1,4 +1,4 @@
-//! What a link layer counts: plain numbers that its worker alone writes.
+//! The counters of a link layer, which only its worker writes.
 
 use super::header::BadHeader;
 use crate::wire::Malformed;
@@ -175,7 +175,7 @@ pub struct Statistics {
     pub sent: u64,
     /// ARP and neighbour discovery by which another host answered or announced; they end here.
     pub absorbed: u64,
-    /// Of those handed to the worker: too big for the egress MTU.
+    /// Frames handed to the worker because they are too big for the egress MTU.
     pub too_big: u64,
     /// Requests for us by ARP or neighbour discovery that were answered.
     pub answered: u64,

@@ -1,9 +1,9 @@
 //! `auto`: a connection goes to the engine when what that saves is expected to be more than it costs.
 //!
-//! What it saves: the packets it may still be expected to have, given how many it has had and how many others had in all
-//! ([`Sizes`]), times what a packet costs the worker. What it costs: making and removing its rules. Both costs are
-//! measured ([`Costs`]). If it may end with the next packets it is better to wait for those, and to do it then: what that is
-//! worth is weighed as well. Two things may be short besides, and have a price while they are:
+//! The saving: the packets that the connection may still be expected to have, from the number it has had and the sizes of
+//! others ([`Sizes`]), times what a packet costs the worker. The cost: making and removing its rules. Both costs are
+//! measured ([`Costs`]). If the connection may end with the next packets, waiting for them is better: the policy weighs
+//! this, too. Two things may be short besides, and have a price while they are:
 //! - the engine's time for requests: in packets, on top of the costs. It is short while as many are unanswered as a
 //!   [`Window`] has, and another connection is wanted there;
 //! - room: in packets per second ([`Rent`]), since a rule that stands there keeps another from its place.
@@ -122,7 +122,8 @@ impl Rent {
     const EASED: Duration = Duration::from_millis(500);
     /// How much closer the estimate of the fifth comes with each rate.
     const STEP: f32 = 0.2;
-    /// Of what this worker has there, so much may be asked for in vain before something goes; and so many, if that is more.
+    /// Requests that may be refused before a rule is withdrawn: this part (1/40) of the rules of this worker, at least this
+    /// number.
     const IN_VAIN_PART: u32 = 40;
     const IN_VAIN_LEAST: u32 = 16;
     /// In what time the counters of all rules are read once while there is too little.

@@ -1,4 +1,4 @@
-//! Policies: which connections go to the engine. They see numbers, never packets.
+//! Policies: which connections go to the engine. They see counters, never packets.
 //!
 //! | policy | offloads |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Prices: what is short is asked more for, until demand fits.
+//! Prices: the price of a scarce resource rises until demand fits.
 
 use crate::time::{Duration, Time};
 
@@ -29,8 +29,8 @@ impl Price {
         Price::hasty(least, STEP)
     }
 
-    /// One that rises and falls by more each time, up to `step_most`, so that what is far off is not so for long: where what
-    /// is short is there again as soon as too much is asked.
+    /// One that rises and falls by more each time, up to `step_most`, so that what is far off is not so for long: where
+    /// what is short is there again as soon as too much is asked.
     pub(super) fn hasty(least: f32, step_most: f32) -> Price {
         Price { least, now: 0.0, changed: Time::ZERO, was_short: false, step: STEP, fall: STEP, step_most }
     }

@@ -70,7 +70,7 @@ impl Rates {
         }
         let fresh = flow.packets.saturating_sub(rate.packets) as f32;
         let elapsed = now.since(rate.at).as_nanos() as u64;
-        // What has come since the last look is taken to have come evenly.
+        // What came since the last sample is taken to have come evenly.
         let (old, new) = (rate.recent * left(elapsed), fresh * left_of_even(elapsed));
         *rate = Rate { at: rate.at.max(now), packets: flow.packets.max(rate.packets), recent: old + new, ..*rate };
         // Of a young one less has come than would decay as fast.

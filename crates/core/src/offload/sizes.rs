@@ -1,8 +1,8 @@
-//! How many packets connections have, as observed; and so, what one that has had some may still have.
+//! The observed sizes of connections in packets, and from them the expected rest of a connection.
 //!
-//! Not the sizes of those that have ended are counted, which would be mostly the short ones for as long as the long ones
-//! go on, but how many reached each class of sizes, and how many of them the next. Who is in a class counts as one that
-//! stays there until it leaves it, so that what never ends and hardly sends is not waited for.
+//! Counting only ended connections would count mostly short ones while the long ones go on. So this counts how many
+//! connections reach each class of sizes, and how many of them reach the next. A connection counts as staying in its class
+//! until it leaves it, so that idle endless connections delay nothing.
 
 /// Classes: of class `k` are connections of 2^k packets or more and fewer than 2^(k+1), of the last all above.
 const CLASSES: usize = 32;
@@ -77,7 +77,7 @@ impl Sizes {
         self.note(class(packets), |class| class.reached = (class.reached - 1.0).max(1.0));
     }
 
-    /// A connection that had so many packets when it was last looked at has so many now, and goes on.
+    /// A connection that had so many packets when it was last sampled has so many now, and goes on.
     #[inline]
     pub(super) fn grow(&mut self, before: u64, now: u64) {
         let (from, to) = (class(before), class(now));
@@ -162,9 +162,9 @@ impl Sizes {
         self.expected(class, left(packets, class))
     }
 
-    /// What it is worth, in packets, to wait and see whether one that has had so many gets to the next class, and to act then
-    /// or later, if no more than `most` packets count from now on. Those that end before cost nothing; of those that do not,
-    /// what they have until then is lost.
+    /// What it is worth, in packets, to wait and see whether one that has had so many gets to the next class, and to act
+    /// then or later, if no more than `most` packets count from now on. Those that end before cost nothing; of those that
+    /// do not, what they have until then is lost.
     pub(super) fn awaited(&self, packets: u64, most: f32) -> f32 {
         let (packets, class) = (packets.max(1), class(packets));
         let until = size(class + 1) - packets as f32;

@@ -1,4 +1,4 @@
-//! `concurrent`: an optimistic cuckoo table that any number of threads look into and change at the same time.
+//! `concurrent`: an optimistic cuckoo table that any number of threads read and change at the same time.
 //!
 //! Bucketised cuckoo hashing, shared after MemC3 (Fan and others, 2013), CuckooSwitch (Zhou and others, 2013) and
 //! libcuckoo (Li and others, 2014): a lookup takes no lock and writes nothing; an insertion looks for a path to
@@ -25,7 +25,7 @@
 //!   the original cleared; so a reader that has not seen it in the primary bucket sees the filter's count and the copy.
 //! - The entry comes back (secondary to primary): a reader that read the primary bucket too early and the secondary one too
 //!   late has missed it. Therefore the primary bucket counts returns, between copying and clearing, and a lookup that
-//!   found nothing looks at that count before and after: if it has changed, it looks again.
+//!   found nothing reads that count before and after: if it has changed, it searches again.
 //!
 //! So a hit needs no check at all (the key is confirmed by [`Entries`]), and a miss one, in the primary bucket's line.
 //! This is MemC3's check of the *pair* of buckets: every move between the two that can hide an entry is counted in one

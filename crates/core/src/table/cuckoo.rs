@@ -1,4 +1,4 @@
-//! `cuckoo++`: buckets of one cache line, two candidates per hash, and a filter that says which second one to look into.
+//! `cuckoo++`: buckets of one cache line, two candidates per hash, and a filter that says which second one to search.
 //!
 //! Bucketised cuckoo hashing after Le Scouarnec, "Cuckoo++ Hash Tables: High-Performance Hash Tables for Networking
 //! Applications" (2017): an entry stands in the *first* bucket of its hash if there is room, else in the second, and

@@ -1,4 +1,4 @@
-//! What may lie in memory that another process has left: types whose values can be told from any bytes.
+//! Types that may lie in memory that another process has left: their values can be validated from any bytes.
 
 use super::slab::Slot;
 use crate::flow::{Address, Protocol};

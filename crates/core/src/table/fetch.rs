@@ -1,13 +1,13 @@
 //! Bringing lines into the cache before they are read.
 //!
-//! What a burst of lookups takes is mostly the waiting for memory, and how much of that overlaps is bounded by how many
-//! lines a core can wait for at a time. A line that is asked for into the first cache takes one of that cache's few
-//! places for misses until it has come (AMD's Zen: about two dozen, and a burst asks for more); one that is asked for
-//! into the second cache only does not, and is read from there a dozen cycles later.
+//! A burst of lookups mostly waits for memory, and a core can wait for a bounded number of lines at a time. A line that is
+//! asked for into the first cache takes one of that cache's few places for misses until it has come (AMD's Zen: about two
+//! dozen, and a burst asks for more); one that is asked for into the second cache only does not, and is read from there a
+//! dozen cycles later.
 //!
-//! Measured on an EPYC with Zen 4, `cuckoo++` beside itself, 8 Mi slots: 1.31 times as many hits and 1.40 times as many misses
-//! per second; at 1 Mi slots 1.19 times as many hits; at 128 Ki, which the second cache mostly holds, 0.95. On Intel's
-//! Xeon it was worth 1.04 for entries of 256 MiB, and lost a sixth for those of 32 MiB.
+//! Measured on an EPYC with Zen 4, `cuckoo++` beside itself, 8 Mi slots: 1.31 times as many hits and 1.40 times as many
+//! misses per second; at 1 Mi slots 1.19 times as many hits; at 128 Ki, which the second cache mostly holds, 0.95. On
+//! Intel's Xeon it was worth 1.04 for entries of 256 MiB, and lost a sixth for those of 32 MiB.
 
 /// Arrays of more bytes are too large for the second cache, where that is what counts.
 const NEAR_BYTES_MAX: usize = 6 << 20;

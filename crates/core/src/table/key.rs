@@ -20,9 +20,9 @@ pub trait Key: Copy + PartialEq {
 /// multiplications, all of whose inputs are masked by the secret. It takes a fifth to a seventh of the time of
 /// SipHash-1-3, and is not as strong: flows whose IPv6 addresses are each other's complement, in all or in the lower 64
 /// bits, collide under one secret in 2^27 (measured: 14 and 9 of 2^30), other pairs under one in about 2^64. Only pairs
-/// are known to behave so (four at once: one secret in 2^49, by extrapolation), and a table bears more than a dozen flows of one hash. So
-/// that is of no use for filling a bucket. Flows of IPv4 have both addresses in one word: no two to one service are each
-/// other's complement in all of it. `lab/tables/tests/tables/attack.rs` tries what an enemy could.
+/// are known to behave so (four at once: one secret in 2^49, by extrapolation), and a table bears more than a dozen flows
+/// of one hash. So that is of no use for filling a bucket. Flows of IPv4 have both addresses in one word: no two to one
+/// service are each other's complement in all of it. `lab/tables/tests/tables/attack.rs` tries what an attacker could.
 #[derive(Clone, Debug)]
 pub struct Hasher {
     state: RandomState,

@@ -59,7 +59,7 @@ pub trait Entries<K> {
     fn prefetch(&self, _value: u32) {}
 }
 
-/// The half of a table that looks.
+/// The reading half of a table.
 pub trait Lookup<K> {
     /// The value under `key`.
     fn find<E: Entries<K>>(&self, key: &K, entries: &E) -> Option<u32>;
@@ -83,7 +83,7 @@ pub trait Lookup<K> {
 
 /// An index from keys to `u32` values, with one owner.
 ///
-/// A key stands in it once: a caller that inserts looks first. An entry is one (key, value) pair.
+/// A key stands in it once: a caller that inserts searches first. An entry is one (key, value) pair.
 pub trait Table<K>: Lookup<K> {
     /// The method's name, as configuration and reports call it.
     fn name(&self) -> &'static str;
@@ -137,7 +137,7 @@ pub trait Table<K>: Lookup<K> {
     fn scan(&self, from: u32, visit: &mut dyn FnMut(u32)) -> Option<u32>;
 }
 
-/// An index that any number of threads may look into and change at the same time.
+/// An index that any number of threads may read and change at the same time.
 ///
 /// What the values lead to is shared as well: see the implementations for who may reuse an entry when.
 pub trait Shared<K>: Lookup<K> + Send + Sync {

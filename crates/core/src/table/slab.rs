@@ -16,11 +16,11 @@
 //! (pack such fields into one word). An adopter must accept any mixture of old and new words.
 //!
 //! # Nothing is believed
-//! [`Slab::adopt`] looks at the bytes of every entry before it treats them as one ([`Adoptable`]). What no slab can
+//! [`Slab::adopt`] checks the bytes of every entry before it treats them as one ([`Adoptable`]). What no slab can
 //! have left is made absent and counted.
 //!
 //! # Not
-//! Safe for two processes or threads at once: a slab has one owner at a time; others may look on through a [`View`].
+//! Safe for two processes or threads at once: a slab has one owner at a time; others may read through a [`View`].
 //! Proof against power loss: it is memory.
 
 use super::Position;
@@ -239,7 +239,7 @@ impl<T: Copy + 'static> Slab<T> {
         assert!(self.contains(position), "no entry at position {position}");
         let slot = &self.slots[position as usize];
         // SAFETY: the position is one that has been used and the commit word says that the value is there: this slab
-        // put it there, or `adopt` has looked at it.
+        // put it there, or `adopt` has checked it.
         unsafe { slot.value.assume_init_ref() }
     }
 

@@ -77,7 +77,7 @@ impl<K: Key> Lookup<K> for Maglev {
 /// The table of a method that tracks no connections: nothing is in it, and nothing fits in.
 #[derive(Clone, Copy, Debug)]
 pub struct Untracked {
-    /// Whose table this is.
+    /// The method of the table.
     pub method: Method,
 }
 

@@ -1,5 +1,5 @@
 //! Reading what nearly all packets are: Ethernet without tags, IPv4 without options, TCP or UDP, whole and in order. One
-//! look at headers whose places are known beforehand, instead of [`parse`](super::parse)'s way from header to header.
+//! read headers at known places, instead of [`parse`](super::parse)'s path from header to header.
 
 use super::bytes::array_at;
 use super::checksum::Sum;
@@ -17,7 +17,7 @@ pub(crate) const L3: usize = ethernet::HEADER;
 pub(crate) const L4: usize = L3 + ipv4::HEADER;
 /// Offset of the hops left.
 pub(crate) const HOPS: usize = L3 + 8;
-/// Bytes that are looked at, whatever the transport is; a frame with fewer is not plain.
+/// Bytes that are read, whatever the transport is; a frame with fewer is not plain.
 pub(crate) const HEAD: usize = L4 + tcp::HEADER;
 
 /// What says that a packet is a fragment, as it stands in the header's word.

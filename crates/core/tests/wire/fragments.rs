@@ -27,7 +27,7 @@ fn split(packet: &Packet, mtu: u16, frames: usize) -> Outcome {
     Outcome { done, pieces }
 }
 
-/// RFC 791's reassembly: the data, and every piece's header looked at on the way.
+/// RFC 791's reassembly: the data, and every piece's header checked.
 fn reassemble(packet: &Packet, pieces: &[VecFrame], mtu: usize) -> Vec<u8> {
     let l3 = packet.l3();
     let mut data = Vec::new();

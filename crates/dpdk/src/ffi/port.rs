@@ -14,7 +14,7 @@ pub(crate) struct RawMbuf {
     pub(crate) data_offset: u16,
     _references: u16,
     pub(crate) segments: u16,
-    /// Of a frame without [`WRITTEN`]: the place of its port.
+    /// For a frame without [`WRITTEN`]: the place of its port.
     pub(crate) port: u16,
     /// What is true of it: [`MARKED`], [`WRITTEN`], [`ELSEWHERE`] and others.
     pub(crate) flags: u64,
@@ -62,9 +62,9 @@ pub(crate) struct RawRing {
     _opaque: [u8; 0],
 }
 
-/// Of a checksum that is the device's to fill in: the packet is one of IPv4.
+/// With a checksum for the device to fill in: the packet is one of IPv4.
 pub(crate) const CHECKSUM_IPV4: u32 = 1 << 16;
-/// Of a checksum that is the device's to fill in: the packet is a UDP datagram.
+/// With a checksum for the device to fill in: the packet is a UDP datagram.
 pub(crate) const CHECKSUM_UDP: u32 = 1 << 17;
 /// Where the length of the IP header stands beside that; that of what is in front of it stands at 0.
 pub(crate) const CHECKSUM_L3_SHIFT: u32 = 7;
@@ -104,7 +104,7 @@ pub(crate) struct RawInfo {
 }
 
 impl RawInfo {
-    /// Of no port.
+    /// For no port.
     pub(crate) const EMPTY: RawInfo = RawInfo {
         name: [0; 64],
         driver: [0; 32],

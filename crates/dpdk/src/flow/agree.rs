@@ -1,4 +1,4 @@
-//! One engine for all ports of a plane: what they have in common of what probing has found.
+//! One engine for all ports of a plane: the capabilities that all of them have, as probed.
 
 use super::description::Does;
 use super::probe::Findings;
@@ -29,7 +29,11 @@ impl Agreement {
             findings.iter().map(|findings| findings.terms.as_ref().is_some_and(alike)).collect();
         let terms = with_terms().filter(alike).fold(first, |all, one| Terms {
             jumps: all.jumps && one.jumps,
-            numbers: if all.numbers == one.numbers { all.numbers } else { Does::NONE },
+            sequence_numbers: if all.sequence_numbers == one.sequence_numbers {
+                all.sequence_numbers
+            } else {
+                Does::NONE
+            },
             options: all.options && one.options,
             supports: std::array::from_fn(|kind| all.supports[kind] && one.supports[kind]),
             ..all

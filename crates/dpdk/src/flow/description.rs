@@ -124,7 +124,7 @@ impl Does {
         .and(Does::DESTINATION_PORT)
         .and(Does::TTL);
     /// Both numbers of TCP.
-    pub const NUMBERS: Does = Does::SEQUENCE.and(Does::ACKNOWLEDGEMENT);
+    pub const SEQUENCE_NUMBERS: Does = Does::SEQUENCE.and(Does::ACKNOWLEDGEMENT);
 }
 
 bits! {
@@ -158,7 +158,7 @@ pub enum Family {
 pub struct Description {
     /// What ageing calls the rule.
     pub context: u64,
-    /// What RSS is to look at, as DPDK numbers it.
+    /// The fields RSS hashes, as DPDK numbers them.
     pub rss_types: u64,
     /// The table of rules it is in.
     pub group: u32,
@@ -198,7 +198,7 @@ pub struct Description {
     pub destination_port_bits: u16,
     /// Which packets.
     pub family: Family,
-    /// Of which protocol, as IANA numbers it: 6, 17, or 0 for any.
+    /// The protocol, as IANA numbers it: 6, 17, or 0 for any.
     pub protocol: u8,
     /// Set.
     pub source_mac: [u8; 6],

@@ -1,4 +1,4 @@
-//! What takes rules: a device through one of rte_flow's two interfaces. Not yet run on hardware.
+//! A device that takes rules, through one of rte_flow's two interfaces. Not yet run on hardware.
 //!
 //! Both interfaces look the same from here: requests are begun, pushed, and answered by a later [`RuleDevice::pull`]. The
 //! synchronous one has performed a request before it returns (some 300 us on a BlueField-2, Laconic), the other
@@ -119,7 +119,7 @@ pub(crate) trait RuleDevice: Send {
     fn pull(&mut self) -> Option<Outcome>;
     /// What a rule has counted.
     fn query(&mut self, port: u16, flow: Flow, does: u32) -> Option<RawCount>;
-    /// Takes out whatever is there, of whomever: nothing of ours has been begun yet.
+    /// Removes all rules, ours or not: nothing of ours has been begun yet.
     fn clear(&mut self, ports: &[u16]) {
         flush(ports);
     }

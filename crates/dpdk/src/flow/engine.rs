@@ -91,8 +91,8 @@ impl fmt::Display for OffloadError {
 
 impl std::error::Error for OffloadError {}
 
-/// The thread. Dropping it takes every rule out of the ports and ends it; workers' requests are then refused. What an earlier
-/// process has left in the ports goes when it starts.
+/// The thread. Dropping it takes every rule out of the ports and ends it; workers' requests are then refused. What an
+/// earlier process has left in the ports goes when it starts.
 #[derive(Debug)]
 pub struct Offload {
     shared: Arc<Shared>,
@@ -168,7 +168,7 @@ impl Offload {
         self.shared.flushes.clone()
     }
 
-    /// Something with which other threads can look at its rules; it stays of use when the engine has ended.
+    /// A handle with which other threads can query its rules; it stays of use when the engine has ended.
     pub fn reader(&self) -> OffloadReader {
         OffloadReader(Arc::clone(&self.shared))
     }

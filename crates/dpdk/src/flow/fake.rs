@@ -1,6 +1,6 @@
 //! The device that only tests have (`shim/fake_flow.c`): a table of rules that fills up, refuses, answers late and out of
 //! order. It has no packets: behind a port of another kind ([`stand_in`]) it answers for the rules, and the port's packets
-//! go to the workers as before. That is something every rule has to stand, since software may meet any packet at any time.
+//! go to the workers as before. Rules must tolerate this, since software may meet any packet at any time.
 
 use super::description::{Does, Match};
 use crate::port::Port;

@@ -1,4 +1,4 @@
-//! What a worker has of the engine.
+//! A worker's handle of the engine.
 
 use super::engine::OPS_MAX;
 use super::machine::{Request, Told};

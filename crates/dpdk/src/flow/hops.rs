@@ -23,7 +23,7 @@ pub trait Hops: Send {
     /// packets go to the worker then, which finds it out.
     fn hop(&self, address: &Address) -> Option<Hop>;
 
-    /// Changes whenever an answer of [`Hops::hop`] may have: rules are then looked at again.
+    /// Changes whenever an answer of [`Hops::hop`] may have: rules are then checked again.
     fn generation(&self) -> u64;
 }
 

@@ -66,7 +66,7 @@ pub(super) struct Machine<D> {
     records: Records,
     /// Rules to be tried again, oldest first: all wait equally long.
     waiting: VecDeque<(Time, u32)>,
-    /// The hops' generation that all rules are known to agree with, and how far the look at them has come.
+    /// The hops' generation that all rules are known to agree with, and how far the scan of them has come.
     generation: u64,
     scan: Option<(u64, u32)>,
     /// How far the round of counters has come, and when the next begins.
@@ -374,8 +374,8 @@ impl<D: RuleDevice> Machine<D> {
         }
     }
 
-    /// What is to be done from time to time, a bounded amount of it: rules tried again, rules whose routes have changed installed again,
-    /// counters read. `true` if there is more to do now.
+    /// What is to be done from time to time, a bounded amount of it: rules tried again, rules whose routes have changed
+    /// installed again, counters read. `true` if there is more to do now.
     pub(super) fn tend(&mut self, now: Time, hops: &dyn Hops, out: &mut impl Listener) -> bool {
         self.try_again(now, hops, out);
         self.follow_hops(now, hops, out) | self.read_counters(now, out)

@@ -97,7 +97,7 @@ impl Subject {
             }
             Subject::Jump => "rules are in the first group, which is slow and small",
             Subject::EgressAction(_) => "packets cannot leave this way",
-            Subject::Change(what, _) if Does::NUMBERS.has(what) => "bodies of HTTP stay in software",
+            Subject::Change(what, _) if Does::SEQUENCE_NUMBERS.has(what) => "bodies of HTTP stay in software",
             Subject::Change(..) => "addresses cannot be translated this way",
             Subject::Count => "rules do not count packets; AGE must tell when they were last hit",
             Subject::Age => "COUNT must tell when rules were last hit",
@@ -210,13 +210,13 @@ impl Findings {
             services.push((kind(family, protocol), (!forwarded).then(|| self.why_not(family, protocol))));
         }
         services.push(("bodies of large HTTP responses", self.why_no_bodies()));
-        let why = "no device checks ranges of TCP numbers, translates SACK blocks or shifts windows";
+        let why = "no device checks ranges of TCP sequence numbers, translates SACK blocks or shifts windows";
         services.push(("HTTP otherwise, TLS", Some(why.into())));
         services
     }
 
     /// Why what backends send of large responses stays in software; `None` if it does not. The worker asks for such a rule
-    /// only while all that it could meet is translated right without a look at ranges, and takes it back before that ends.
+    /// only while all that it could meet is translated right without a check of ranges, and takes it back before that ends.
     fn why_no_bodies(&self) -> Option<String> {
         let tcp = |terms: &Terms| [true, false].into_iter().any(|ipv4| terms.supports(ipv4, Protocol::Tcp));
         let Some(terms) = self.terms.filter(|terms| terms.egress != EgressAction::Mark && tcp(terms)) else {
@@ -468,15 +468,15 @@ impl Prober<'_> {
     }
 
     fn terms(&self, egress: EgressAction, how: How, counts: Does) -> Terms {
-        let mut numbers = Does::NONE;
+        let mut sequence_numbers = Does::NONE;
         for what in [Does::SEQUENCE, Does::ACKNOWLEDGEMENT] {
             if self.has(Subject::Change(what, how)) {
-                numbers = numbers | what;
+                sequence_numbers = sequence_numbers | what;
             }
         }
         let (jumps, options) = (self.has(Subject::Jump), self.has(Subject::NoOptions));
         let supports = KINDS.map(|(family, protocol)| self.has(Subject::Flow(family, protocol)));
-        Terms { egress, how, jumps, counts, numbers, options, supports }
+        Terms { egress, how, jumps, counts, sequence_numbers, options, supports }
     }
 
     /// Tries whole rules in these terms, and takes out of them the kinds of flows that are refused after all.

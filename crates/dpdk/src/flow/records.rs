@@ -95,7 +95,7 @@ impl Record {
 pub(super) struct Records {
     records: Vec<Record>,
     records_max: usize,
-    /// Of those used before.
+    /// Places used before.
     free: Vec<u32>,
     by_key: HashMap<FlowKey, u32>,
 }

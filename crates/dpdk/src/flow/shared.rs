@@ -1,4 +1,4 @@
-//! What the engine's thread shares with workers and with threads that look at rules: counters, as they were read last.
+//! State that the engine's thread shares with workers and with threads that query rules: counters, as last read.
 
 use super::machine::Told;
 use super::statistics::Statistics;
@@ -28,7 +28,7 @@ struct Total {
 }
 
 /// How often an engine has taken everything out of its ports, its own rules and others': handles to rules from before
-/// that mean nothing any more. A thread that uses such handles looks first and keeps the lock meanwhile.
+/// that mean nothing any more. A thread that uses such handles checks first and keeps the lock meanwhile.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Flushes(Arc<Mutex<u64>>);
 
@@ -44,7 +44,7 @@ pub(super) struct Shared {
     cells: Box<[Cell]>,
     totals: Box<[Total]>,
     pub(super) flushes: Flushes,
-    /// Where the counters of each rule in force are. Only the thread and those who look at rules take the lock; no worker.
+    /// Where the counters of each rule in force are. Only the engine's thread and queries take the lock; no worker.
     places: Mutex<HashMap<FlowKey, (u32, u32)>>,
 }
 
@@ -120,7 +120,7 @@ impl Shared {
     }
 }
 
-/// Looks at an engine's rules, from any thread. Clones look at the same.
+/// Queries an engine's rules, from any thread. Clones query the same engine.
 #[derive(Clone, Debug)]
 pub struct OffloadReader(pub(super) Arc<Shared>);
 

@@ -29,8 +29,8 @@ pub enum Stream {
     ToPool(Address),
 }
 
-/// One port's rules for `streams`: for each of them one for each class of ports. Its queues are the workers', in their order.
-/// `beside`: in what terms an engine has its rules in the same port; those are asked first.
+/// One port's rules for `streams`: for each of them one for each class of ports. Its queues are the workers', in their
+/// order. `beside`: in what terms an engine has its rules in the same port; those are asked first.
 pub fn steering_rules(
     streams: &BTreeSet<(Stream, Protocol)>,
     steering: &Steering,
@@ -126,7 +126,7 @@ impl SteeringRules {
     }
 
     /// Brings what is in the ports in line with `wanted`, pairs of DPDK's number of a port and a rule, each once: new rules
-    /// go in before old ones go out, and where there is not room for both, after. What a port does not let go stays, and is
+    /// go in before old ones go out, and where there is not room for both, after. What a port does not remove stays, and is
     /// tried again with the next call.
     ///
     /// # Errors

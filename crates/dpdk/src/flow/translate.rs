@@ -67,8 +67,8 @@ pub struct Terms {
     pub jumps: bool,
     /// [`Does::COUNT`], [`Does::AGE`] or nothing of it.
     pub counts: Does,
-    /// Of [`Does::NUMBERS`], what there is.
-    pub numbers: Does,
+    /// The supported part of [`Does::SEQUENCE_NUMBERS`].
+    pub sequence_numbers: Does,
     /// Whether TCP headers with options can be kept out, without which no acknowledgement number may be changed.
     pub options: bool,
     /// Which flows: IPv4 TCP, IPv4 UDP, IPv6 TCP, IPv6 UDP.
@@ -84,7 +84,7 @@ impl Terms {
     /// Whether rules may join two TCP connections. They change both numbers, and acknowledgement numbers only where there
     /// can be no SACK blocks.
     pub fn joins(&self) -> bool {
-        self.numbers.has(Does::NUMBERS) && self.options
+        self.sequence_numbers.has(Does::SEQUENCE_NUMBERS) && self.options
     }
 }
 
@@ -104,7 +104,11 @@ impl fmt::Display for Terms {
             self.egress.name(),
             if self.how.has(How::MODIFY) { "MODIFY_FIELD" } else { "SET" },
             if self.jumps { "flows in a group of their own" } else { "flows in the first group" },
-            if self.numbers.has(Does::NUMBERS) { "adds to TCP numbers" } else { "does not add to TCP numbers" },
+            if self.sequence_numbers.has(Does::SEQUENCE_NUMBERS) {
+                "translates TCP sequence numbers"
+            } else {
+                "does not translate TCP sequence numbers"
+            },
         )
     }
 }
@@ -118,7 +122,7 @@ pub struct EnginePort {
     pub queues: u16,
     /// Bytes of IP packet that it takes.
     pub mtu: u16,
-    /// What its RSS looks at, as DPDK numbers it; 0: what its driver likes.
+    /// The fields its RSS hashes, as DPDK numbers them; 0: what its driver likes.
     pub rss_types: u64,
     /// Whether rules are put into it: where not, flows that come in there stay in software.
     pub takes_rules: bool,
@@ -237,22 +241,22 @@ fn number(terms: &Terms, rule: &Rule, description: &mut Description) -> Result<(
     if rule.guard.is_some() || rule.rewrite.window_shift != 0 {
         return Err(Refusal::Unsupported);
     }
-    let mut numbers = Does::NONE;
+    let mut sequence_numbers = Does::NONE;
     if rule.key.protocol == Protocol::Tcp && rule.rewrite.sequence_delta != 0 {
-        numbers = numbers | Does::SEQUENCE;
+        sequence_numbers = sequence_numbers | Does::SEQUENCE;
     }
     if rule.key.protocol == Protocol::Tcp && rule.rewrite.acknowledgement_delta != 0 {
-        numbers = numbers | Does::ACKNOWLEDGEMENT;
+        sequence_numbers = sequence_numbers | Does::ACKNOWLEDGEMENT;
         // SACK blocks would have to be translated too.
         if !terms.options {
             return Err(Refusal::Unsupported);
         }
         description.matches = description.matches | Match::ACK | Match::NO_OPTIONS;
     }
-    if !terms.numbers.has(numbers) {
+    if !terms.sequence_numbers.has(sequence_numbers) {
         return Err(Refusal::Unsupported);
     }
-    description.does = description.does | numbers;
+    description.does = description.does | sequence_numbers;
     description.sequence_delta = rule.rewrite.sequence_delta;
     description.acknowledgement_delta = rule.rewrite.acknowledgement_delta;
     Ok(())

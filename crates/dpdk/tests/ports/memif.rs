@@ -127,7 +127,7 @@ fn again() {
     server.wait().expect("it ran");
 }
 
-/// A worker that looked into a server's queues while a client is let in could look into memory that is not there yet.
+/// A worker that read a server's queues while a client is let in could read memory that is not there yet.
 fn alone() {
     let whole = Whole::new(5000, 2048);
     let socket = socket("alone");

@@ -100,7 +100,7 @@ impl Chosen {
 
     /// Hosts, one of which is an end of every packet that may be wanted, for the kernel's filter; none if they are too
     /// many for it. With a client that backends see, that client is the one: ICMP errors from elsewhere about its packets
-    /// are missed then, but not a packet of its own, and others' are not looked at.
+    /// are missed then, but not a packet of its own, and others' are not examined.
     pub(super) fn hosts(&self) -> Vec<IpAddr> {
         let backends = self.backends.iter().map(|(end, _)| IpAddr::from(end.address));
         let mut hosts: Vec<IpAddr> = match self.client {

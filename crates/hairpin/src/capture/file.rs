@@ -102,7 +102,7 @@ impl<W: Write> CaptureFile<W> {
     }
 }
 
-/// The error of the file itself, which callers may look for.
+/// The error of the file itself, which callers may match.
 fn plain(error: PcapError) -> anyhow::Error {
     match error {
         PcapError::IoError(error) => error.into(),

@@ -1,9 +1,9 @@
 //! `hairpin capture`: packets of chosen connections, as pcapng.
 //!
 //! A packet socket on each interface sees every packet before and after translation, whether a worker or a rule
-//! carries it. Which packets belong to chosen connections only the instance knows: once a second it is asked for the
-//! connections that fit, and packets that may be theirs wait until then ([`queue`]). So the first packets of a new
-//! connection are not missed, and packets are written in the order in which they were seen.
+//! forwards it. Only the instance knows which packets belong to the chosen connections: once a second the capture
+//! asks it for matching connections, and packets that may be theirs wait until then ([`queue`]). So the first packets of a
+//! new connection are not missed, and packets are written in the order in which they were seen.
 
 mod chosen;
 mod file;
@@ -57,7 +57,7 @@ pub(crate) struct CaptureArgs {
     snap_length: u32,
 }
 
-/// Captures until the wish is fulfilled, or a signal ends it.
+/// Captures until the limits are reached, or a signal ends it.
 ///
 /// # Errors
 /// No instance answers at `socket`, an interface cannot be listened on, or the file cannot be written.

@@ -31,7 +31,7 @@ pub(super) enum BackendCommand {
     Reset(Which),
 }
 
-/// Which backend is meant.
+/// The backend.
 #[derive(Args, Debug)]
 pub(super) struct Which {
     /// The service's name.
@@ -45,7 +45,7 @@ pub(super) struct Which {
 }
 
 impl BackendCommand {
-    /// Asks for it and prints what is different now.
+    /// Applies the override and prints what has changed.
     pub(super) fn perform(self) -> Result<()> {
         let (which, action) = match self {
             BackendCommand::Drain(which) => (which, BackendAction::Drain),

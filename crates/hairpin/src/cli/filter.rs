@@ -4,25 +4,26 @@ use crate::control::{ClientFilter, Query};
 use anyhow::{Result, bail};
 use clap::Args;
 
-/// Which connections are meant: those that fit everything that is given.
+/// The connections to show: those that match all filters given.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 pub(super) struct Filter {
-    /// Those of this client, these clients, or this client's port.
+    /// Only connections of this client, these clients, or this client's port.
     #[arg(long, value_name = "ADDRESS|PREFIX|ADDRESS:PORT")]
     client: Option<String>,
-    /// Those of this service and its groups, or of this group.
+    /// Only connections of this service and its groups, or of this group.
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
-    /// Those to this backend, by name or address.
+    /// Only connections to this backend, by name or address.
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
-    /// Those in this state, such as established or syn-sent; of HTTP and TLS services spliced, reading, idle or others.
+    /// Only connections in this state, such as established or syn-sent; HTTP and TLS services: spliced, reading, idle or
+    /// others.
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
-    /// Those that the kernel forwards by itself.
+    /// Only connections that the kernel forwards.
     #[arg(long, conflicts_with = "software")]
     offloaded: bool,
-    /// Those that the workers forward.
+    /// Only connections that the workers forward.
     #[arg(long)]
     software: bool,
 }

@@ -38,12 +38,12 @@ fn width() -> Option<usize> {
     (size.0 > 0).then_some(usize::from(size.0))
 }
 
-/// How much of a listing is wanted.
+/// The extent of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     /// Only how many connections there are.
     Count,
-    /// So many connections at most.
+    /// This many connections at most.
     Limit(u64),
     /// All of them.
     All,

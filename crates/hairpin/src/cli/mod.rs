@@ -56,11 +56,11 @@ enum Action {
     },
     /// Check a configuration file and report every mistake in it.
     ///
-    /// With --live it also looks at this machine, in this network namespace: whether the interfaces are there, up and have a
-    /// link; who has the VIPs; whether the route to each backend leads out by one of the interfaces; whether pool addresses
-    /// are answered for on the backends' network; which local sockets listen where services do; and whether another instance
-    /// has the same interfaces and services. An error keeps a service or one of its backends from serving, a warning does not.
-    /// `hairpin run` logs all of them as warnings. Run it as root: others do not see other instances.
+    /// With --live it also checks this machine, in this network namespace: whether the interfaces exist, are up and have a
+    /// link; which hosts have the VIPs; whether the route to each backend leads out by one of the interfaces; whether pool
+    /// addresses are answered for on the backends' network; which local sockets listen where services do; and whether
+    /// another instance has the same interfaces and services. An error keeps a service or one of its backends from serving,
+    /// a warning does not. `hairpin run` logs all of them as warnings. Run it as root: others do not see other instances.
     #[command(after_help = "Examples: hairpin validate -c new.toml\n          hairpin validate --live -o json\n\
                             Exit status: 0 the file is right, and --live found nothing or only warnings; \
                             1 mistakes in the file, or errors found by --live")]
@@ -71,13 +71,13 @@ enum Action {
         /// Check this machine, too.
         #[arg(long)]
         live: bool,
-        /// For people or for programs.
+        /// The output format: a table, or JSON.
         #[arg(short, long, value_name = "FORMAT", default_value = "table", requires = "live")]
         output: Output,
     },
     /// Show what an instance is doing: services, backends, health, workers, offload, drops.
     ///
-    /// With --ready: only whether it is ready. A service is, when the first checks of its backends have come to a verdict, and
+    /// With --ready: only whether it is ready. A service is ready when the first checks of its backends have finished and
     /// one of them is up; a group of backends is named SERVICE/GROUP.
     ///
     /// CONNS are connections that are not over: a connection counts from its first packet, at an HTTP or TLS service from
@@ -88,13 +88,13 @@ enum Action {
     Status {
         #[command(flatten)]
         target: Target,
-        /// Whether this service is ready, or all are: told by the exit status, and in words where one is not.
+        /// Whether this service, or every service, is ready: by the exit status, with a message for each that is not.
         #[arg(long, value_name = "SERVICE", num_args = 0..=1, conflicts_with = "watch")]
         ready: Option<Option<String>>,
-        /// For people or for programs.
+        /// The output format: a table, or JSON.
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: Output,
-        /// Show it again every so many seconds (one, unless given), until interrupted.
+        /// Show it again at this interval, in seconds (default: 1), until interrupted.
         #[arg(short, long, value_name = "SECONDS", num_args = 0..=1)]
         #[arg(default_missing_value = "1")]
         #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -115,8 +115,8 @@ enum Action {
     ///
     /// Listing reads the connection table a page at a time and does not hold up packets; workers tell the connections of
     /// HTTP and TLS services between packets, some at a time. A connection that lives through the whole listing is listed
-    /// once. Those that are over and kept for a while (closed, reset, time-wait, resetting, pending-removal) are listed, too;
-    /// `hairpin status` does not count them.
+    /// once. Those that are over and kept for a while (closed, reset, time-wait, resetting, pending-removal) are listed,
+    /// too; `hairpin status` does not count them.
     #[command(after_help = "Examples: hairpin connections --service web --software\n          \
                             hairpin connections --client 203.0.113.0/24 --all -o json")]
     Connections {
@@ -124,14 +124,14 @@ enum Action {
         target: Target,
         #[command(flatten)]
         filter: Filter,
-        /// For people or for programs: JSON gives one object a line.
+        /// The output format; JSON gives one object a line.
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: Output,
         /// Connections at most.
         #[arg(long, value_name = "N", default_value_t = 100)]
         #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
         limit: u64,
-        /// Every connection that fits, however many there are.
+        /// Every connection that matches, without a limit.
         #[arg(long, conflicts_with_all = ["limit", "count"])]
         all: bool,
         /// Only say how many there are.
@@ -150,7 +150,7 @@ enum Action {
         target: Target,
         #[command(flatten)]
         filter: Filter,
-        /// For people or for programs.
+        /// The output format: a table, or JSON.
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: Output,
     },
@@ -181,25 +181,25 @@ enum Action {
     },
     /// Find out what a network card can do for a flow engine by DPDK's rte_flow, and which services it would offload.
     ///
-    /// Every thing that rules ask for is tried by itself, and then whole rules; what is missing is told with what the driver
-    /// says and what follows from it. The device is opened for that, and closed again.
+    /// Each match and action is tried by itself, then complete rules; for each that fails, the report has the driver's
+    /// message and the consequence. The device is opened for the probe, and closed again.
     #[command(after_help = "Example: hairpin probe 0000:03:00.0 --create")]
     Probe {
         #[command(flatten)]
         args: probe::ProbeArgs,
-        /// For people or for programs.
+        /// The output format: a table, or JSON.
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: Output,
     },
     /// Read the configuration file again and apply it, without touching connections.
     ///
-    /// A file with a mistake changes nothing. Prints what changed. `hairpin diff` tells beforehand. It is always the file
-    /// that the instance was started with: -c with another one is refused.
+    /// A file with a mistake changes nothing. Prints what changed. `hairpin diff` shows it beforehand. It is always the
+    /// file that the instance was started with: -c with another one is refused.
     #[command(after_help = "Example: hairpin reload -i edge\nExit status: 0 applied, 1 refused")]
     Reload {
         #[command(flatten)]
         target: Target,
-        /// For people or for programs.
+        /// The output format: a table, or JSON.
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: Output,
     },
@@ -211,11 +211,11 @@ enum Action {
         file: PathBuf,
         #[command(flatten)]
         target: Target,
-        /// For people or for programs.
+        /// The output format: a table, or JSON.
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: Output,
     },
-    /// Hand over to a new process, without losing a packet: the way to another version of the program.
+    /// Hand over to a new process, without losing a packet, for example to another version of the program.
     ///
     /// The new process reads the configuration file, takes over connections, rules and devices, and then the old one ends.
     /// If the new one cannot, the old one goes on.
@@ -229,8 +229,8 @@ enum Action {
     },
     /// End an instance.
     ///
-    /// Without --flush what it has made stays: offloaded connections go on, and the next `hairpin run` adopts them and all
-    /// others. Until then packets no rule takes are treated as `when_absent` in the configuration says.
+    /// Without --flush its objects stay: offloaded connections go on, and the next `hairpin run` adopts them and all
+    /// others. Until then `when_absent` in the configuration decides about packets that no rule takes.
     #[command(after_help = "Example: hairpin stop --flush")]
     Stop {
         #[command(flatten)]
@@ -301,7 +301,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// What `--version` says: not in the manual pages, which would be others with each commit.
+/// The text of `--version`; left out of the manual pages, which would change with each commit.
 fn version() -> &'static str {
     let features: Vec<&str> = [("dpdk", cfg!(feature = "dpdk")), ("fake-flow", cfg!(feature = "fake-flow"))]
         .into_iter()

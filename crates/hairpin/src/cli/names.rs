@@ -6,7 +6,7 @@ use crate::status::{ServiceStatus, Status};
 use anyhow::Result;
 use std::process::ExitCode;
 
-/// What stands at a place of the command line.
+/// The kind of word expected at a place of the command line.
 #[derive(Debug, PartialEq)]
 enum Place {
     /// A service.
@@ -60,7 +60,7 @@ fn place(words: &[&str]) -> Option<Place> {
     }
 }
 
-/// The names, each once. What was removed from the configuration is not offered.
+/// The names, each once. Names removed from the configuration are not offered.
 fn fitting(status: &Status, place: &Place) -> Vec<String> {
     let services = status.services.iter().filter(|service| service.state != "removed");
     let has_name =

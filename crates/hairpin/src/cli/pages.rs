@@ -45,7 +45,7 @@ fn with_names(shell: Shell, script: String) -> String {
     }
 }
 
-/// Bash breaks words at colons, which backends' names may have: the line is read anew, and what stands before the last colon
+/// Bash breaks words at colons, which backends' names may have: the line is read anew, and what precedes the last colon
 /// is not to be put in again.
 const BASH: &str = r#"
 _hairpin_names() {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Where control sockets are, unless a configuration says otherwise.
 const DIRECTORY: &str = "/run/hairpin";
 
-/// Which instance is meant.
+/// The instance.
 #[derive(Args, Debug, Default)]
 pub(super) struct Target {
     /// The instance's name; "default" unless given.

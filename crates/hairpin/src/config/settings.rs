@@ -182,7 +182,7 @@ pub struct HealthSettings {
     pub port: Option<u16>,
     /// Whether clients' failing connections count as well.
     pub passive: Option<Passive>,
-    /// Of an HTTP service, statuses from 500 to 599 with which a response counts as failed; `None`: with none.
+    /// HTTP services: statuses from 500 to 599 with which a response counts as failed; `None`: no status does.
     pub passive_status: Option<StatusRanges>,
     /// How long a backend that was down takes to get its full share.
     pub slow_start: Duration,
@@ -234,7 +234,7 @@ impl HealthSettings {
 pub struct ServiceSettings {
     /// How the health of its backends is found out.
     pub health: HealthSettings,
-    /// Of an HTTP or TLS service, what its sections say, for people.
+    /// HTTP and TLS services: their sections, as text.
     pub said: Said,
 }
 

@@ -92,13 +92,13 @@ pub struct Query {
     pub limit: u32,
 }
 
-/// A page of connections. A connection that lives from the first page to the last is on exactly one of them; one to a backend
-/// of an HTTP service may become a client's meanwhile, and be told with that.
+/// A page of connections. A connection that lives from the first page to the last is on exactly one of them; one to a
+/// backend of an HTTP service may become a client's meanwhile, and be told with that.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Page {
     /// The connections.
     pub connections: Vec<ConnectionView>,
-    /// How many were looked at and fit the query (only counting: all of them).
+    /// How many were examined and fit the query (only counting: all of them).
     pub matched: u64,
     /// Where the next page begins; none after the last.
     pub next: Option<u64>,
@@ -150,8 +150,8 @@ pub struct ConnectionView {
 /// A connection of an HTTP or TLS service.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SplicedView {
-    /// `client`: a client's, with the connection to a backend that is its at the moment. `backend`: one to a backend that no
-    /// client's has; it has no `client` and no `vip`, and of what it forwarded only requests are known.
+    /// `client`: a client's, with the connection to a backend that is its at the moment. `backend`: one to a backend that
+    /// no client's has; it has no `client` and no `vip`, and of what it forwarded only requests are known.
     pub end: String,
     /// `http` or `tls`; empty: one that no client's has.
     pub speaks: String,

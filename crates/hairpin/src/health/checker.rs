@@ -85,8 +85,8 @@ impl Checker {
         Ok(())
     }
 
-    /// Learns which interfaces are down, in words; `None`: none is. While one is down, and for half a minute after the start
-    /// at most, first checks that fail say nothing about their backends.
+    /// Learns which interfaces are down, in words; `None`: none is. While one is down, and for half a minute after the
+    /// start at most, first checks that fail say nothing about their backends.
     pub fn set_links(&self, down: Option<String>) {
         self.shared.lock().schedule.set_links(down, Instant::now());
     }
@@ -166,7 +166,7 @@ async fn run(shared: Arc<Shared>, on_change: impl Fn(Vec<Change>)) {
         }
         let woken = shared.wake.notified();
         match iteration.next {
-            // Either way it is time to look again.
+            // Either way it is time for the next iteration.
             Some(next) => drop(timeout_at(next.into(), woken).await),
             None => woken.await,
         }

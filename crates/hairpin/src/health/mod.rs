@@ -5,17 +5,18 @@
 //! service are down is the owner's business too.
 //!
 //! *States.* A backend begins unknown, which counts as up. The first success decides at once; `fall` failures in a row take
-//! it down and `rise` successes bring it up. Until the first checks have come to a verdict ([`BackendHealth::settled`]) they are
-//! made once a second, new connections go to other backends after one that failed, and nothing else depends on them: after
-//! ten seconds the latest result is the verdict. Failures while an interface has no link ([`Checker::set_links`]) do not
-//! count, for the first half minute. Where all of a service were down and one is up, the others have to settle anew. Clients' failing connections ([`Checker::observe`]) can take
-//! it down as well; then the active check brings it back, or, where there is none, a trial after a pause that doubles
-//! up to eightfold while trials fail. A backend that comes back gets its share slowly if `slow_start` says so.
+//! it down and `rise` successes bring it up. Until the first checks have come to a verdict ([`BackendHealth::settled`])
+//! they are made once a second, new connections go to other backends after one that failed, and nothing else depends on
+//! them: after ten seconds the latest result is the verdict. Failures while an interface has no link
+//! ([`Checker::set_links`]) do not count, for the first half minute. Where all of a service were down and one is up, the
+//! others have to settle anew. Clients' failing connections ([`Checker::observe`]) can take it down as well; then the
+//! active check brings it back, or, where there is none, a trial after a pause that doubles up to eightfold while trials
+//! fail. A backend that comes back gets its share slowly if `slow_start` says so.
 //!
 //! *Bounds.* At most [`IN_FLIGHT_MAX`] checks are in flight, each with one socket, and at most 128 KiB of an answer's
 //! head and 64 KiB of its body; others wait and are counted ([`Totals::late`]). A check is under one timeout as a
-//! whole, and a target is never checked twice at once. What this host lacks (descriptors, ports) is not held against
-//! a backend, but counted ([`Totals::local_errors`]).
+//! whole, and a target is never checked twice at once. A lack on this host (descriptors, ports) does not count
+//! against a backend; it is counted ([`Totals::local_errors`]).
 
 mod checker;
 mod probe;

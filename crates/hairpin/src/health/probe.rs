@@ -1,6 +1,6 @@
 //! One check: from the first packet to the verdict, within the target's timeout.
 //!
-//! Everything that comes back is hostile: it is bounded in size and time, and no byte of it gets into a reason.
+//! Answers are untrusted: they are bounded in size and time, and no byte of them gets into a reason.
 //! Sockets are closed with RST, so that no TIME_WAIT piles up here.
 
 use std::io;
@@ -26,9 +26,9 @@ use super::target::{Check, HttpCheck, Target};
 /// The head of an HTTP answer is given up when it is incomplete with this many bytes; hyper's last read can bring as
 /// many again. Its default bound on header lines, 100, holds too.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// How much of an HTTP body is looked at, in bytes.
+/// How much of an HTTP body is read, in bytes.
 const BODY_BYTES_MAX: usize = 64 * 1024;
-/// How much of a datagram is looked at, in bytes.
+/// How much of a datagram is read, in bytes.
 const DATAGRAM_BYTES_MAX: usize = 8 * 1024;
 
 /// What a check found out: why the backend is healthy, or what was wrong.

@@ -163,7 +163,7 @@ fn http_endless_body_is_bounded() {
     assert_eq!(check(server.address, looking), failed("HTTP status 200, but the body lacks \"y\""));
     // What the kernel's buffers hold comes on top of what is read.
     assert!(told.recv_timeout(Duration::from_secs(10)).unwrap() < 32 << 20, "the connection was not closed");
-    // Without anything to look for, the body is not waited for at all.
+    // Without a text to search for, the body is not awaited at all.
     assert_eq!(check(server.address, Check::Http(get())), Ok("HTTP status 200".into()));
 }
 

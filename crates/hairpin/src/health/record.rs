@@ -1,7 +1,7 @@
-//! What is believed of one backend: a machine without clock, sockets or threads.
+//! The state of one backend's health: a machine without clock, sockets or threads.
 //!
-//! It eats results of checks and totals of clients' connections, together with the time, and says whether the backend
-//! is to be used and how much. When checks are made is `schedule`'s business.
+//! It takes results of checks, totals of clients' connections and the time, and decides whether the backend is used
+//! and with what weight. When checks are made is `schedule`'s business.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -49,8 +49,8 @@ impl Health {
 pub struct Observed {
     /// Those that succeeded.
     pub established: u64,
-    /// Those that failed: refused by RST, not answered, or ICMP unreachable; requests also by a connection that ended before
-    /// the response, a response that did not come in time, or one with a status that counts as failed.
+    /// Those that failed: refused by RST, not answered, or ICMP unreachable; requests also by a connection that ended
+    /// before the response, a response that did not come in time, or one with a status that counts as failed.
     pub failed: u64,
 }
 
@@ -208,7 +208,8 @@ impl Record {
         self.reason = bounded(why);
     }
 
-    /// What made it count as down was perhaps common to all backends of its service: its next checks are first checks again.
+    /// What made it count as down was perhaps common to all backends of its service: its next checks are first checks
+    /// again.
     pub(super) fn unsettle(&mut self, now: Moment) {
         self.settling = Some(Settling { since: now.instant, failures: 0 });
     }
@@ -260,8 +261,8 @@ impl Record {
         }
     }
 
-    /// Whether a result settles what the backend's health is, or that was settled before. One success does: nothing was lost
-    /// if it is wrong. Failures do when there are as many as take a backend down that is up, or when the time is over.
+    /// Whether a result settles what the backend's health is, or that was settled before. One success does: nothing was
+    /// lost if it is wrong. Failures do when there are as many as take a backend down that is up, or when the time is over.
     fn settle(&mut self, target: &Target, passed: bool, now: Moment) -> bool {
         let Some(settling) = &mut self.settling else { return true };
         settling.failures += u32::from(!passed);

@@ -57,7 +57,7 @@ pub(super) struct Socket {
     pub(super) takes_ipv4: bool,
     /// The only interface it takes packets from.
     pub(super) interface: Option<String>,
-    /// Whose it is, in words.
+    /// The owner, as text.
     pub(super) process: String,
 }
 

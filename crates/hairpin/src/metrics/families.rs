@@ -203,7 +203,7 @@ const GENERAL: &[Family] = &[
         Counter,
         "connections_established",
         &["service"],
-        "Connections that were established: TCP handshake done, or datagrams both ways.",
+        "Connections that were established: TCP handshake done, or datagrams in both directions.",
         |view, emit| services(view, emit, |service| service.established_total.into())
     ),
     family!(
@@ -400,7 +400,7 @@ const GENERAL: &[Family] = &[
         Counter,
         "drops",
         &["reason"],
-        "Packets dropped: kernel.* by the BPF programs, worker.* by a worker, device.* on the way between them.",
+        "Packets dropped: kernel.* by the BPF programs, worker.* by a worker, device.* between the two.",
         |view, emit| reasons(emit, &[], &view.status.drops, drop_reasons(), |count: &Count| count.total)
     ),
     family!(
@@ -431,7 +431,7 @@ const GENERAL: &[Family] = &[
     ),
 ];
 
-/// Of this server.
+/// Metrics of this server.
 const SERVER: &[Family] = &[
     family!(
         Counter,

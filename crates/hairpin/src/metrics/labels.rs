@@ -9,7 +9,7 @@ use std::collections::HashSet;
 /// Label values of everything in a status, in its order.
 #[derive(Debug)]
 pub(super) struct Names {
-    /// Of each service, and of its backends.
+    /// Labels of each service and its backends.
     pub(super) services: Vec<(String, Vec<String>)>,
 }
 

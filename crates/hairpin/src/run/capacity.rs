@@ -23,7 +23,7 @@ pub(crate) enum Fill {
 }
 
 impl Fill {
-    /// Of `now` where there can be `max`.
+    /// The fill level: `now` of at most `max`.
     pub(crate) fn of(now: u64, max: u64) -> Fill {
         match now {
             // Where there is nothing, nothing is full: rules without an engine.

@@ -281,7 +281,8 @@ impl Predecessor {
         let _ = self.stream.read_exact(&mut word);
     }
 
-    /// Lets the old process end. The socket is the standard input as well, so that closing this copy alone would do nothing.
+    /// Lets the old process end. The socket is the standard input as well, so that closing this copy alone would do
+    /// nothing.
     pub(crate) fn release(self) {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
@@ -352,7 +353,7 @@ mod tests {
         let mut byte = [0];
         let mut device = std::fs::File::from(inherited.taps.into_iter().next().unwrap().1);
         device.read_exact(&mut byte).unwrap();
-        // The lock is held until both have let go of it.
+        // The lock is held until both have released it.
         drop(lock);
         assert!(Lock::take(&socket).unwrap().is_err());
         inherited.lock.remove();

@@ -77,7 +77,7 @@ impl Lock {
         writeln!(self.file, "{}", std::process::id())
     }
 
-    /// Lets go of the lock and removes its file, and the directory if nothing else is in it.
+    /// Releases the lock and removes its file, and the directory if nothing else is in it.
     pub(crate) fn remove(self) {
         // Removed while it is held, so that no process can lock a file that is about to go.
         let _ = std::fs::remove_file(&self.path);
@@ -227,7 +227,7 @@ mod tests {
         assert!(!socket.parent().unwrap().exists());
         let again = Lock::take(&socket).unwrap().unwrap();
         drop(again);
-        // A lock that was let go without being removed can be taken again.
+        // A lock that was released without being removed can be taken again.
         Lock::take(&socket).unwrap().unwrap().remove();
     }
 

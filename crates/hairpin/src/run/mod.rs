@@ -63,7 +63,7 @@ use worker_pool::WorkerParameters;
 const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a change of the configuration may take, and a hand-over.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(60);
-/// How long a process may take to let go of its lock.
+/// How long a process may take to release its lock.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How to run.
@@ -191,7 +191,7 @@ fn take_over(config: &Config, cpus: &[usize]) -> Result<(Lock, Handed, Predecess
 /// # Errors
 /// It is alive, or something could not be removed.
 pub(crate) fn flush_dead(socket: &Path) -> Result<()> {
-    // The process may take a moment to let go of its lock after it has closed its socket.
+    // The process may take a moment to release its lock after it has closed its socket.
     let deadline = Instant::now() + LOCK_PATIENCE;
     let lock = loop {
         match Lock::take(socket)? {

@@ -10,8 +10,8 @@ use hairpin_core::config::{Backend, BackendState, Service, ServiceState, Snapsho
 use hairpin_linux::device;
 use std::time::{Duration, Instant};
 
-/// How long the service manager is told nothing while a service is not ready. A service whose backends are all down must not
-/// make the start fail: another balancer may have others, and checks go on here.
+/// How long the service manager is told nothing while a service is not ready. A service whose backends are all down must
+/// not make the start fail: another balancer may have others, and checks go on here.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What the service manager has been told.
@@ -42,8 +42,8 @@ impl Readiness {
         self.settling
     }
 
-    /// Tells the manager what is new: `not_ready` are the services that are not ready. `settled`: all first checks have come
-    /// to a verdict.
+    /// Tells the manager what is new: `not_ready` are the services that are not ready. `settled`: all first checks have
+    /// come to a verdict.
     pub(super) fn tell(&mut self, not_ready: &[(String, String)], settled: bool) {
         self.settling &= !settled;
         let text = describe(not_ready);
@@ -81,7 +81,7 @@ fn used<'a>(backends: impl IntoIterator<Item = &'a Backend>) -> impl Iterator<It
     backends.into_iter().filter(|backend| backend.state == BackendState::Enabled && backend.weight > 0)
 }
 
-/// Of every service and group that is shown, in that order, why it is not ready, if it is not.
+/// For every service and group shown, in order: why it is not ready, if it is not.
 pub(super) fn why_not(
     snapshot: &Snapshot,
     effective_weights: &EffectiveWeights,

@@ -92,7 +92,7 @@ pub(super) struct Supervisor {
     load: Load,
     capacity: capacity::Watch,
     metrics: Option<metrics::Server>,
-    /// Of a second ago or a little more, and of less than a second ago.
+    /// Readings from a second ago or a little more, and from less than a second ago.
     readings: [Option<Reading>; 2],
 }
 

@@ -20,28 +20,29 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, Mutex, TryLockError};
 
-/// How often a worker that has something new to tell tells it.
+/// The interval at which a worker publishes its reading.
 const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 /// How long a worker sleeps when its device has no room for what it wants to send.
 const BLOCKED_FOR: Duration = Duration::from_millis(1);
-/// How long a worker that ends waits at most for clients to say the numbers that they are reset with.
+/// How long a worker that ends waits at most for packets of clients, from which it takes the sequence numbers of their
+/// resets.
 const PARTING: Duration = Duration::from_secs(1);
 /// How long it sleeps meanwhile at most.
 const PARTING_STEP: Duration = Duration::from_millis(20);
 
-/// Half-open connections crowd a table from this part of it on: there are so many at once only in a flood, or in a table
-/// too small.
+/// One in this many entries: above it half-open connections count as crowding the table, which happens only in a flood
+/// or in a table too small.
 const HALF_OPEN_SHARE: u64 = 5;
 /// Commands that may wait for a worker at most; it applies them between iterations.
 const COMMANDS_MAX: usize = 64;
 
-/// What a worker is told between iterations.
+/// A command to a worker, applied between iterations.
 pub(crate) enum Command {
-    /// Go by another snapshot.
+    /// Apply another snapshot.
     Update(Box<Update>),
     /// End connections of backends.
     End(Vec<(u16, Which)>),
-    /// Go by other addresses and routes, on a plane that does so itself.
+    /// Use another forwarding table, on a plane that routes packets itself.
     ForwardingTable(Arc<ForwardingTable>),
     /// Make and check SYN cookies with these secrets.
     Cookies(Cookies),
@@ -57,7 +58,7 @@ pub(crate) struct Shared {
     wake: OwnedFd,
     published: Mutex<WorkerReading>,
     commands: Mutex<VecDeque<Command>>,
-    /// What others want to see of its connections.
+    /// Queries about its connections.
     splice_queries: SpliceQueries,
     /// What the worker has no use for any more, to be freed by another thread that has time.
     retired: Mutex<Vec<Retired>>,
@@ -279,7 +280,7 @@ pub(crate) fn run<I: Device, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>
     Ok(())
 }
 
-/// A lock that a panicked thread has let go of holds something whole all the same.
+/// A lock that a panicked thread has released holds a consistent value all the same.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

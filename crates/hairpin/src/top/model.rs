@@ -119,7 +119,7 @@ impl Model {
         }
     }
 
-    /// Obeys a key. Whether it is over.
+    /// Handles a key. Whether it is over.
     pub(super) fn key(&mut self, key: KeyEvent) -> bool {
         let last = self.rows().len().saturating_sub(self.room.max(1));
         let page = self.room.max(1);

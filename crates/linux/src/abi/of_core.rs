@@ -1,7 +1,7 @@
 //! The core's flows, ends and rules in these layouts.
 
-use super::numbers::has_numbers;
-use super::{Bytes, End, FlowV4, FlowV6, RULE_ACTIVE, RULE_NUMBERS, RULE_PASS, RuleHead, RuleV4, RuleV6};
+use super::sequence_change::changes_sequence;
+use super::{Bytes, End, FlowV4, FlowV6, RULE_ACTIVE, RULE_PASS, RULE_SEQUENCE, RuleHead, RuleV4, RuleV6};
 use crate::cpu;
 use hairpin_core::engine::{Fate, Rule};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
@@ -73,8 +73,8 @@ impl RuleHead {
         if rule.fate == Fate::Pass {
             flags |= RULE_PASS;
         }
-        if has_numbers(rule) {
-            flags |= RULE_NUMBERS;
+        if changes_sequence(rule) {
+            flags |= RULE_SEQUENCE;
         }
         // Then the route is looked up by the first packet, or soon: packets read a coarser clock, a little behind this one.
         let mut until = 0;

@@ -1,6 +1,6 @@
 //! Requests for rules of one address family, collected and performed together.
 
-use crate::abi::{Bytes, Numbers, RULE_NUMBERS, RULE_OPS_MAX, RuleCounters, RuleHead, slice_bytes};
+use crate::abi::{Bytes, RULE_OPS_MAX, RULE_SEQUENCE, RuleCounters, RuleHead, SequenceChange, slice_bytes};
 use crate::control::QuerySlot;
 use crate::programs::Queries;
 use crate::query::{Key, Value, query};
@@ -14,16 +14,16 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub(super) struct Family<K, R> {
     rules: MapHandle,
-    numbers: MapHandle,
+    changes: MapHandle,
     pub(super) installs: Installs<K, R>,
     pub(super) removals: Removals<K>,
 }
 
 impl<K: Key, R: Value<K>> Family<K, R> {
-    pub(super) fn new(rules: &MapHandle, numbers: &MapHandle, ops_max: usize) -> Result<Family<K, R>> {
+    pub(super) fn new(rules: &MapHandle, changes: &MapHandle, ops_max: usize) -> Result<Family<K, R>> {
         Ok(Family {
             rules: MapHandle::try_from(rules)?,
-            numbers: MapHandle::try_from(numbers)?,
+            changes: MapHandle::try_from(changes)?,
             installs: Installs::new(ops_max),
             removals: Removals { ids: Vec::with_capacity(ops_max), keys: Vec::with_capacity(ops_max) },
         })
@@ -55,9 +55,9 @@ impl<K: Key, R: Value<K>> Family<K, R> {
         let taken = self.rules.lookup_and_delete(key.bytes()).ok().flatten();
         let Some(rule) = taken.and_then(|value| R::from_bytes(&value)) else { return RuleCounters::zeroed() };
         let RuleHead { packets, bytes, last_seen, flags, .. } = *rule.head();
-        if flags & RULE_NUMBERS != 0 {
+        if flags & RULE_SEQUENCE != 0 {
             // Not there is fine.
-            let _ = self.numbers.delete(key.bytes());
+            let _ = self.changes.delete(key.bytes());
         }
         RuleCounters { packets, bytes, last_seen, found: 1 }
     }
@@ -83,8 +83,8 @@ pub(super) struct Installs<K, R> {
     ids: Vec<RuleId>,
     keys: Vec<K>,
     values: Vec<R>,
-    /// Which of them have numbers, by position; in order.
-    numbers: Vec<(usize, Numbers)>,
+    /// The sequence changes of rules that have one, by position; in order.
+    changes: Vec<(usize, SequenceChange)>,
 }
 
 impl<K: Key, R: Value<K>> Installs<K, R> {
@@ -93,7 +93,7 @@ impl<K: Key, R: Value<K>> Installs<K, R> {
             ids: Vec::with_capacity(ops_max),
             keys: Vec::with_capacity(ops_max),
             values: Vec::with_capacity(ops_max),
-            numbers: Vec::with_capacity(ops_max),
+            changes: Vec::with_capacity(ops_max),
         }
     }
 
@@ -103,8 +103,8 @@ impl<K: Key, R: Value<K>> Installs<K, R> {
             answers.push_back(Completion::Rejected(rule.id, Refusal::Unsupported));
             return;
         }
-        if value.head().flags & RULE_NUMBERS != 0 {
-            self.numbers.push((self.keys.len(), Numbers::of(rule, &value)));
+        if value.head().flags & RULE_SEQUENCE != 0 {
+            self.changes.push((self.keys.len(), SequenceChange::of(rule, &value)));
         }
         self.ids.push(rule.id);
         self.keys.push(key);
@@ -113,12 +113,12 @@ impl<K: Key, R: Value<K>> Installs<K, R> {
 
     /// Carries the installs out.
     pub(super) fn execute(&mut self, queries: &Queries, slot: &mut QuerySlot, answers: &mut VecDeque<Completion>) {
-        let mut numbers = self.numbers.drain(..).peekable();
+        let mut changes = self.changes.drain(..).peekable();
         for start in (0..self.keys.len()).step_by(RULE_OPS_MAX) {
             let end = self.keys.len().min(start + RULE_OPS_MAX);
             slot.write_rules(slice_bytes(&self.values[start..end]));
-            while let Some((at, numbers)) = numbers.next_if(|(at, _)| *at < end) {
-                slot.write_numbers(at - start, &numbers);
+            while let Some((at, change)) = changes.next_if(|(at, _)| *at < end) {
+                slot.write_change(at - start, &change);
             }
             let put = query(&queries.put, slot, &self.keys[start..end], 0);
             for (at, id) in self.ids[start..end].iter().enumerate() {

@@ -123,8 +123,8 @@ pub(super) fn open(options: &Options) -> Result<OpenObject> {
     let mut open = ObjectBuilder::default().open_memory(OBJECT).context("the embedded BPF object is damaged")?;
     for mut map in open.maps_mut() {
         match map.name().to_str() {
-            Some("rules_v4" | "numbers_v4") => map.set_max_entries(options.rules_v4_max)?,
-            Some("rules_v6" | "numbers_v6") => map.set_max_entries(options.rules_v6_max)?,
+            Some("rules_v4" | "sequence_v4") => map.set_max_entries(options.rules_v4_max)?,
+            Some("rules_v6" | "sequence_v6") => map.set_max_entries(options.rules_v6_max)?,
             _ => {}
         }
         match map.name().to_str() {

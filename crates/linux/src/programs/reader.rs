@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub struct RuleReader(Arc<Maps>);
 
 impl Plane {
-    /// Something with which other threads can look at rules.
+    /// A handle with which other threads can query rules.
     pub fn rule_reader(&self) -> RuleReader {
         RuleReader(self.maps())
     }

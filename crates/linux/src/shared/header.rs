@@ -85,7 +85,7 @@ impl Header {
         bytes
     }
 
-    /// Reads a header that another process has written. The layout is looked at first, because all that follows may
+    /// Reads a header that another process has written. The layout is checked first, because all that follows may
     /// depend on it.
     pub(super) fn decode(bytes: &[u8; FIXED_BYTES], boot: &str) -> std::result::Result<Header, Refusal> {
         let mut parts = Parts(bytes);

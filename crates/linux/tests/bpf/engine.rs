@@ -5,7 +5,7 @@ use crate::rig::{REDIRECT, Rig, in_namespace};
 use hairpin_core::engine::{Completion, Completions, Counters, FlowEngine, Refusal, Rule, RuleId, RuleOp, Samples};
 use hairpin_core::flow::{FlowKey, Protocol};
 use hairpin_core::rewrite::Rewrite;
-use hairpin_linux::abi::{Bytes, FlowV4, Numbers};
+use hairpin_linux::abi::{Bytes, FlowV4, SequenceChange};
 use hairpin_linux::cpu;
 use hairpin_linux::engine::KernelEngine;
 use libbpf_rs::{MapCore, MapFlags};
@@ -171,15 +171,15 @@ fn numbers_come_and_go_with_their_rule() {
         let mut engine = rig.plane.engine(0).unwrap();
         let rewrite = Rewrite { sequence_delta: 5, acknowledgement_delta: 6, ..Rewrite::default() };
         let rule = Rule { id: RuleId(1), key: key(1), rewrite, ..Rule::default() };
-        let numbers = || {
+        let change = || {
             let maps = rig.plane.maps();
-            maps.named("numbers_v4").unwrap().lookup(FlowV4::of(&key(1)).bytes(), MapFlags::ANY).unwrap()
+            maps.named("sequence_v4").unwrap().lookup(FlowV4::of(&key(1)).bytes(), MapFlags::ANY).unwrap()
         };
         execute(&mut engine, [RuleOp::Install(rule)]);
-        let written = Numbers::from_bytes(&numbers().unwrap()).unwrap();
+        let written = SequenceChange::from_bytes(&change().unwrap()).unwrap();
         assert_eq!((written.sequence_delta, written.acknowledgement_delta, written.guarded), (5, 6, 0));
         execute(&mut engine, [RuleOp::Install(rule), remove(1, 1), install(2, 2)]);
-        assert_eq!(numbers(), None);
+        assert_eq!(change(), None);
     });
 }
 

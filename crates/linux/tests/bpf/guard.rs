@@ -9,7 +9,7 @@ use hairpin_core::engine::{
 use hairpin_core::flow::{FlowKey, Protocol};
 use hairpin_core::frame::Checksum;
 use hairpin_core::rewrite::Rewrite;
-use hairpin_linux::abi::{Bytes, FlowV4, Numbers, RULE_ACTIVE};
+use hairpin_linux::abi::{Bytes, FlowV4, RULE_ACTIVE, SequenceChange};
 use hairpin_linux::cpu;
 use hairpin_linux::engine::KernelEngine;
 use libbpf_rs::{MapCore, MapFlags};
@@ -93,7 +93,7 @@ fn bpf_admits_what_core_admits() {
         let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(6000) });
         let within_cell = std::cell::RefCell::new(&mut within);
         let outcome = runner.run(&case(), |(packet, guard)| {
-            // So many take longer on a busy machine than it goes without a beat.
+            // So many take longer on a busy machine than it goes without a heartbeat.
             rig.heartbeat();
             let frame = packet.to(rig.left.mac).frame();
             let at = parsed(&frame);
@@ -197,7 +197,7 @@ fn a_rule_is_replaced_in_every_way_and_counts_on() {
     in_namespace(|| {
         let rig = Rig::new(1, |_| ());
         let mut engine = rig.plane.engine(0).unwrap();
-        let numbers = || rig.plane.maps().named("numbers_v4").unwrap().keys().count();
+        let change = || rig.plane.maps().named("sequence_v4").unwrap().keys().count();
         let narrow = Guard { sequence: 5000, sequence_length: 10, ..WIDE };
         let mut sent = 0;
         for (step, (rule, expected)) in [
@@ -228,12 +228,12 @@ fn a_rule_is_replaced_in_every_way_and_counts_on() {
             sent += u64::from(expected.is_some());
             assert_eq!(counters(&mut engine).packets, sent, "step {step}");
             let there = rule.guard.is_some() || rule.rewrite.sequence_delta != 0;
-            assert_eq!(numbers(), usize::from(there), "step {step}");
+            assert_eq!(change(), usize::from(there), "step {step}");
             assert_eq!(rig.head(&key()).total, rule.total as u16);
         }
         let answers = execute(&mut engine, [RuleOp::Remove { id: RuleId(1), key: key() }]);
         assert!(matches!(answers[..], [Completion::Removed(_, Some(Counters { packets, .. }))] if packets == sent));
-        assert_eq!(numbers(), 0);
+        assert_eq!(change(), 0);
     });
 }
 
@@ -284,10 +284,10 @@ fn what_cannot_be_replaced_stays_as_it_was() {
         assert_eq!(send(&rig), Outcome::Sent(1, 1000));
         // The test takes all the room that numbers have.
         let stray = |n: u16| FlowV4::of(&v4(CLIENT, n, VIP, 80, Protocol::Tcp));
-        let value = Numbers::zeroed();
+        let value = SequenceChange::zeroed();
         let maps = rig.plane.maps();
         let full = (1..200).find(|n| {
-            maps.named("numbers_v4").unwrap().update(stray(*n).bytes(), value.bytes(), MapFlags::ANY).is_err()
+            maps.named("sequence_v4").unwrap().update(stray(*n).bytes(), value.bytes(), MapFlags::ANY).is_err()
         });
         let full = full.expect("the map has an end");
         let answers = execute(&mut engine, [RuleOp::Install(Rule { id: RuleId(2), ..rule(2, 5, Some(WIDE)) })]);
@@ -295,7 +295,7 @@ fn what_cannot_be_replaced_stays_as_it_was() {
         assert_eq!(send(&rig), Outcome::Sent(1, 1000));
         assert_eq!(counters(&mut engine).packets, 2);
         for n in 1..full {
-            maps.named("numbers_v4").unwrap().delete(stray(n).bytes()).unwrap();
+            maps.named("sequence_v4").unwrap().delete(stray(n).bytes()).unwrap();
         }
         install(&mut engine, rule(2, 5, Some(WIDE)));
         assert_eq!(send(&rig), Outcome::Sent(2, 1005));
@@ -324,11 +324,11 @@ fn numbers_that_are_not_the_rules_are_not_used() {
     in_namespace(|| {
         let rig = Rig::new(1, |_| ());
         let right = rule(1, 5, Some(WIDE));
-        let put = |numbers: Option<Numbers>| {
+        let put = |change: Option<SequenceChange>| {
             active(&rig, &right);
-            match numbers {
-                Some(numbers) => rig.write("numbers_v4", &FlowV4::of(&key()), &numbers),
-                None => rig.plane.maps().named("numbers_v4").unwrap().delete(FlowV4::of(&key()).bytes()).unwrap(),
+            match change {
+                Some(change) => rig.write("sequence_v4", &FlowV4::of(&key()), &change),
+                None => rig.plane.maps().named("sequence_v4").unwrap().delete(FlowV4::of(&key()).bytes()).unwrap(),
             }
             let (outcome, counted) = rig.counted(|| send(&rig));
             if let Outcome::Worker(..) = outcome {
@@ -339,26 +339,29 @@ fn numbers_that_are_not_the_rules_are_not_used() {
         active(&rig, &right);
         let maps = rig.plane.maps();
         let bytes =
-            maps.named("numbers_v4").unwrap().lookup(FlowV4::of(&key()).bytes(), MapFlags::ANY).unwrap().unwrap();
-        let numbers = Numbers::from_bytes(&bytes).unwrap();
-        assert_eq!(put(Some(numbers)), Outcome::Sent(1, 1005));
+            maps.named("sequence_v4").unwrap().lookup(FlowV4::of(&key()).bytes(), MapFlags::ANY).unwrap().unwrap();
+        let change = SequenceChange::from_bytes(&bytes).unwrap();
+        assert_eq!(put(Some(change)), Outcome::Sent(1, 1005));
         assert!(matches!(put(None), Outcome::Worker(..)), "being removed");
         for changed in [
-            Numbers { check: 0, ..numbers },
-            Numbers { sequence_delta: 6, ..numbers },
-            Numbers { acknowledgement_delta: 1, ..numbers },
-            Numbers { sequence: 1, ..numbers },
-            Numbers { sequence_length: 1 << 29, ..numbers },
-            Numbers { acknowledgement: 1, ..numbers },
-            Numbers { acknowledgement_length: 1 << 29, ..numbers },
-            Numbers { window_shift: 1, ..numbers },
-            Numbers { guarded: 0, ..numbers },
+            SequenceChange { check: 0, ..change },
+            SequenceChange { sequence_delta: 6, ..change },
+            SequenceChange { acknowledgement_delta: 1, ..change },
+            SequenceChange { sequence: 1, ..change },
+            SequenceChange { sequence_length: 1 << 29, ..change },
+            SequenceChange { acknowledgement: 1, ..change },
+            SequenceChange { acknowledgement_length: 1 << 29, ..change },
+            SequenceChange { window_shift: 1, ..change },
+            SequenceChange { guarded: 0, ..change },
         ] {
             assert!(matches!(put(Some(changed)), Outcome::Worker(..)), "{changed:?}");
         }
         for other in [rule(2, 5, Some(WIDE)), Rule { total: 7, ..right }] {
             let value = hairpin_linux::abi::RuleV4::of(&other, 0);
-            assert!(matches!(put(Some(Numbers::of(&other, &value))), Outcome::Worker(..)), "other ends: {other:?}");
+            assert!(
+                matches!(put(Some(SequenceChange::of(&other, &value))), Outcome::Worker(..)),
+                "other ends: {other:?}"
+            );
         }
     });
 }

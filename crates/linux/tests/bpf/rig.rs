@@ -5,7 +5,7 @@ use hairpin_core::engine::Rule;
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use hairpin_core::l7::config::Kind;
 use hairpin_core::time::{Duration, Time};
-use hairpin_linux::abi::{self, Bytes, FlowV4, FlowV6, Numbers, RuleHead, RuleV4, RuleV6};
+use hairpin_linux::abi::{self, Bytes, FlowV4, FlowV6, RuleHead, RuleV4, RuleV6, SequenceChange};
 use hairpin_linux::cpu;
 use hairpin_linux::device::Interface;
 use hairpin_linux::programs::{AttachMode, Options, Plane};
@@ -160,7 +160,7 @@ pub(crate) fn devices() -> (Interface, Interface) {
 }
 
 impl Rig {
-    /// The devices, a plane with a heart that beats, rates without limit, every worker on a device.
+    /// The devices, a plane with a heartbeat, rates without limit, every worker on a device.
     pub(crate) fn new(workers: u16, change: impl FnOnce(&mut Options)) -> Rig {
         let (left, right) = devices();
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -200,12 +200,12 @@ impl Rig {
         if rule.key.is_ipv4() {
             let mut value = RuleV4::of(rule, worker);
             change(&mut value.head);
-            self.write("numbers_v4", &FlowV4::of(&rule.key), &Numbers::of(rule, &value));
+            self.write("sequence_v4", &FlowV4::of(&rule.key), &SequenceChange::of(rule, &value));
             self.write("rules_v4", &FlowV4::of(&rule.key), &value);
         } else {
             let mut value = RuleV6::of(rule, worker);
             change(&mut value.head);
-            self.write("numbers_v6", &FlowV6::of(&rule.key), &Numbers::of(rule, &value));
+            self.write("sequence_v6", &FlowV6::of(&rule.key), &SequenceChange::of(rule, &value));
             self.write("rules_v6", &FlowV6::of(&rule.key), &value);
         }
     }

@@ -1,4 +1,4 @@
-//! All rules in force, looked at and changed from outside their engine.
+//! All rules in force, queried and changed from outside their engine.
 
 use crate::packet::{Packet, v4, v6};
 use crate::rig::{BACKEND, CLIENT, REDIRECT, Rig, VIP, in_namespace};
@@ -85,12 +85,12 @@ fn rules_without_a_connection_are_removed_with_their_numbers() {
         }
         let elements = |map: &str| rig.plane.maps().named(map).unwrap().keys().count();
         // `put` writes numbers for all; only half the rules say so.
-        assert_eq!((elements("numbers_v4"), elements("numbers_v6")), (750, 750));
+        assert_eq!((elements("sequence_v4"), elements("sequence_v6")), (750, 750));
         let gone: Vec<FlowKey> = (0..1000).chain(1000..1010).chain([1600, 1601]).map(key).collect();
         assert_eq!(rig.plane.remove_rules(&gone).unwrap(), 1010);
         let left: BTreeSet<FlowKey> = rig.plane.installed().unwrap().into_iter().collect();
         assert_eq!(left, (1010..1500).map(key).collect());
-        assert_eq!((elements("numbers_v4"), elements("numbers_v6")), (750, 750 - 505));
+        assert_eq!((elements("sequence_v4"), elements("sequence_v6")), (750, 750 - 505));
         assert_eq!(rig.plane.remove_rules(&[]).unwrap(), 0);
     });
 }

@@ -45,7 +45,7 @@ fn take(socket: BorrowedFd<'_>) -> OwnedFd {
     let mut parts = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
     let mut rights = Rights([0; 24]);
     let mut message = message(&mut parts, &mut rights);
-    // SAFETY: the parts describe memory that lives through the call; the header is looked at only if it is there; the
+    // SAFETY: the parts describe memory that lives through the call; the header is read only if it is there; the
     // descriptor is fresh, and nothing else owns it.
     unsafe {
         assert_eq!(libc::recvmsg(socket.as_raw_fd(), &mut message, 0), 1, "{}", io::Error::last_os_error());

@@ -264,7 +264,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// What takes longer is looked into.
+    /// Longer ones are investigated.
     const LONG: Duration = Duration::from_micros(20);
     /// Both are read together once in so many starts.
     const STARTS: u32 = 16;

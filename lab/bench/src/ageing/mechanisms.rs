@@ -201,7 +201,7 @@ impl Mechanism for Oracle {
     }
 }
 
-/// What the papers had: once in a timeout, all entries at once are looked through.
+/// What the papers had: once in a timeout, all entries are scanned at once.
 struct StopTheWorld {
     every: Duration,
     next: Time,

@@ -4,7 +4,7 @@
 //! Every mechanism gets an index, a slab of connections and the traffic of one worker of its own: bursts of 32, 99 % of
 //! the packets find their flow, and all flows but the few that never end are exchanged within one timeout, for two
 //! timeouts at least. All of them take turns, one window (100 ms of traffic) each, beside one *without* ageing, where
-//! the traffic generator tells which flows are over; and beside the sweep of the papers, which looks through
+//! the traffic generator tells which flows are over; and beside the sweep of the papers, which scans
 //! everything at once.
 //!
 //! What is neighbours' and what is ageing's doing is told apart three ways: throughput is by the thread's processor
@@ -30,7 +30,7 @@ const WINDOW: Duration = Duration::from_millis(100);
 
 /// Silence that is borne of an established connection: a million connections, with so many packets.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Of a quick run.
+/// The values of a quick run.
 const QUICK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeouts that are measured, after the table has been filled.
 const PERIODS: u32 = 2;
@@ -38,7 +38,7 @@ const PERIODS: u32 = 2;
 /// What to measure.
 #[derive(clap::Args, Debug)]
 pub struct Arguments {
-    /// A look only: a timeout of two seconds instead of ten, a fifth of the connections.
+    /// A quick run: a timeout of two seconds instead of ten, a fifth of the connections.
     #[arg(long)]
     quick: bool,
     /// Where the files go: ageing.json, ageing/windows.csv, ageing/throughput.svg.

@@ -14,10 +14,10 @@ use std::path::PathBuf;
 /// What to measure.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// A look only: few points, once.
+    /// A quick run: few points, once.
     #[arg(long)]
     quick: bool,
-    /// Measurements of everything; 5, or 1 of a quick look.
+    /// Measurements of everything; 5, or 1 in a quick run.
     #[arg(long)]
     repetitions: Option<usize>,
     /// Only these runs: those whose name contains one of the words.

@@ -21,7 +21,7 @@ const RECORDER_PORT: u16 = 8090;
 const TLS_PORT: u16 = 443;
 /// How often 100 MB are fetched over one connection.
 const DOWNLOADS: usize = 30;
-/// How often the status is looked at meanwhile, in seconds.
+/// The interval at which the status is queried meanwhile, in seconds.
 const SAMPLE_EVERY_S: f64 = 0.5;
 
 /// Shows routes, edits, a cookie, a large download and TLS.

@@ -19,7 +19,7 @@ impl Reserved {
         let read = || -> Result<usize> { read_to_string(RESERVED)?.trim().parse().context(RESERVED) };
         let reserved = Reserved { before: read()? };
         let wanted = reserved.before + bytes.div_ceil(PAGE);
-        // May be refused, as in a container: then there are fewer, which is what is looked at.
+        // May be refused, as in a container: then there are fewer, which is what is checked.
         let _ = write(RESERVED, wanted.to_string());
         Ok((read()? >= wanted).then_some(reserved))
     }

@@ -1,18 +1,18 @@
 //! `hairpin-bench l4`: packets a second through one core, beside `dpdk-testpmd` over the same source: `make bench-l4`.
 //!
 //! # The source
-//! DPDK's `net_pcap` with `infinite_rx`: packets of 64 bytes (with the frame's checksum) stand in mbufs, and are copied into
-//! fresh ones for the receiver, on its core; what is sent is counted and freed. So neither a generator nor a wire
-//! limits anything, both sides have the same source and sink, and `io` says what those cost alone. The replay is a
-//! million packets and more whatever the number of flows, so that the packets are cold and the source costs the same
-//! for few flows as for many; one more source has its few packets in the cache.
+//! DPDK's `net_pcap` with `infinite_rx`: packets of 64 bytes (with the frame's checksum) stand in mbufs, and are copied
+//! into fresh ones for the receiver, on its core; what is sent is counted and freed. So neither a generator nor a wire
+//! limits anything, both sides have the same source and sink, and `io` says what those cost alone. The replay is a million
+//! packets and more whatever the number of flows, so that the packets are cold and the source costs the same for few flows
+//! as for many; one more source has its few packets in the cache.
 //!
 //! # What counts
 //! Packets by processor time of the forwarding thread, which the scheduler tells: on a machine that others use the rate is
 //! what the thread does while it runs. Everybody has a process of its own, bursts of 64 frames, mbufs of the same size, on
 //! hugepages if the kernel gives some (else on what each takes: noted in the output), and alternates with the others. What
-//! is compared is measured within a few seconds of each other, and what counts is the median of the rounds' ratios: machines
-//! in a cloud are fast for a minute and slow for the next.
+//! is compared is measured within a few seconds of each other, and what counts is the median of the rounds' ratios:
+//! machines in a cloud are fast for a minute and slow for the next.
 
 #[cfg(feature = "dpdk")]
 mod cases;
@@ -72,7 +72,7 @@ impl Pages {
 #[cfg(feature = "dpdk")]
 #[derive(Debug, clap::Args)]
 struct All {
-    /// A look only: UDP, 1 k and 1 M flows, once.
+    /// A quick run: UDP, 1 k and 1 M flows, once.
     #[arg(long)]
     quick: bool,
     /// Flows, in thousands.

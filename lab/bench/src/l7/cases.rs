@@ -56,7 +56,7 @@ impl Case {
         }
     }
 
-    /// Whether it belongs to a look.
+    /// Whether it belongs to a quick run.
     pub(super) fn is_quick(&self) -> bool {
         match self.load {
             Load::Page { bytes, connections, .. } => connections == 32 && [1 << 10, 1 << 20].contains(&bytes),

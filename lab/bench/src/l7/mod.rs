@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// What to measure, and how long.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// A look only: two sizes, one second, once.
+    /// A quick run: two sizes, one second, once.
     #[arg(long)]
     quick: bool,
     /// Only cases whose name contains one of these, as `gso 1m`, `wire`, `mix`, `latency`.

@@ -4,12 +4,13 @@ use anyhow::{Context, Result};
 use hairpin_e2e::namespace::Namespace;
 use hairpin_e2e::tool::inside;
 
-/// Of client, balancer and server, so far. The balancer's are those of a proxy; Hairpin has no TCP of its own there.
+/// Counters of client, balancer and server, so far. The balancer's are those of a proxy; Hairpin has no TCP of its own
+/// there.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Resent {
     /// Segments.
     segments: u64,
-    /// Of these, probes for lost ends (RFC 8985).
+    /// Probes for lost ends among these (RFC 8985).
     probes: u64,
     /// Timers that ran out.
     timeouts: u64,

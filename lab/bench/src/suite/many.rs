@@ -19,7 +19,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Connections, and of a quick look.
+/// Connections, and those of a quick run.
 const CONNECTIONS: usize = 1_000_000;
 const CONNECTIONS_QUICK: usize = 100_000;
 /// SYNs per second at most.
@@ -91,7 +91,7 @@ fn network() -> Result<Topology> {
 
 /// Bytes.
 struct Memory {
-    /// Of the kernel's maps.
+    /// Memory of the kernel's maps.
     maps: u64,
     /// Resident in the process, what it shares with others or maps of the kernel's included.
     process: u64,

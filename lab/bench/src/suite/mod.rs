@@ -36,7 +36,7 @@ impl Plan {
         Plan { duration: Duration::from_secs(5), repetitions: 3, quick: false }
     }
 
-    /// A look: two seconds, once.
+    /// A quick run: two seconds, once.
     pub fn quick() -> Plan {
         Plan { duration: Duration::from_secs(2), repetitions: 1, quick: true }
     }

@@ -11,7 +11,7 @@ use fastrand::Rng;
 /// A key under measurement.
 pub(super) type Key = [u8; 16];
 
-/// Keys between two looks at the clock: 100 bursts of 32.
+/// Keys between two reads of the clock: 100 bursts of 32.
 pub(super) const CHUNK: usize = 3_200;
 /// Keys that a sequence has at least, 32 MiB of them.
 const SEQUENCE_MIN: usize = 655 * CHUNK;

@@ -1,6 +1,6 @@
 //! One method's round: threads, each pinned to a processor, that do the same kind of work at the same time.
 //!
-//! A thread looks at its clock after every chunk of keys and stops when its window is over; so every method is measured
+//! A thread reads its clock after every chunk of keys and stops when its window is over; so every method is measured
 //! for the same time, and threads overlap but for the last chunk. A single thread's rate is per second of its own time, so
 //! that what else the machine does counts as little as can be; that of several is per second on the wall, since waiting
 //! for each other has to count. All answers are counted: a method that loses a key
@@ -29,7 +29,7 @@ pub(super) enum Case {
     Misses,
     /// Lookups of which 99 percent hit, in bursts.
     MostlyHits,
-    /// Insertions into the full table (as many entries have been taken out before); each looks first.
+    /// Insertions into the full table (as many entries have been taken out before); each searches first.
     Inserts,
     /// Insertions of keys known to be absent, of methods that can make use of that.
     InsertsAbsent,
@@ -95,7 +95,7 @@ impl Case {
 struct Spent {
     operations: usize,
     time: Duration,
-    /// Of `time`, what the thread was really running.
+    /// The part of `time` in which the thread ran.
     running: Duration,
 }
 
@@ -153,7 +153,7 @@ pub(super) struct Window {
     /// At most, before the first case of a round, to look each key up once: to bring back into the caches what the methods
     /// in between have driven out.
     pub settle: Duration,
-    /// Of each case.
+    /// Rates of each case.
     pub timed: Duration,
 }
 
@@ -191,7 +191,7 @@ struct Worker<'a> {
     hands: Box<dyn Hands + 'a>,
     share: &'a Share<'a>,
     window: Window,
-    /// Of repetitions, so that each takes other keys.
+    /// The number of the repetition, so that each takes other keys.
     repetition: usize,
     /// What the answers say about the table.
     trust: Trust,

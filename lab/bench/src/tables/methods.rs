@@ -18,7 +18,7 @@ use hairpin_tables::inline::Inline;
 use hairpin_tables::two_choice::{self, TwoChoice};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Of its slots, what a cuckoo table promises to fill, in percent.
+/// The load that a cuckoo table promises to reach, in percent of its slots.
 const CUCKOO_PERCENT: usize = 95;
 /// Backends of the methods that track nothing.
 const BACKENDS: u32 = 16;

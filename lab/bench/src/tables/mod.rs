@@ -44,7 +44,7 @@ const BYTES_PER_SLOT: usize = 64;
 /// What is measured.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// A look only: two sizes, short, twice.
+    /// A quick run: two sizes, short, twice.
     #[arg(long)]
     quick: bool,
     /// Sizes: slots of the tables, for example 100k,1M,2M,8M; each becomes the next power of two.

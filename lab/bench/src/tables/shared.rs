@@ -1,4 +1,4 @@
-//! Our own index for many threads, beside a store that reuses positions only when no thread can still look at them.
+//! Our own index for many threads, beside a store that reuses positions only when no thread can still read them.
 
 use super::keys::{Key, value};
 use super::subject::{BURST, Found, Hands, PATIENCE, Sharing, Size, Subject};
@@ -9,7 +9,7 @@ use hairpin_core::table::concurrent::store::{SharedStore, Writer};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Threads that may look at a time.
+/// Threads that may read at a time.
 const READERS_MAX: usize = 64;
 
 type Store = SharedStore<Key, u64>;
@@ -52,7 +52,7 @@ impl<T: Shared<Key>> Subject for SharedIndex<T> {
     }
 }
 
-/// A thread that looks and changes. It says after every burst that it holds nothing any more.
+/// A thread that reads and writes. It says after every burst that it holds nothing any more.
 struct SharedHands<'a, T> {
     index: &'a T,
     store: &'a Store,
@@ -82,7 +82,7 @@ impl<T: Shared<Key>> SharedHands<'_, T> {
         inserted
     }
 
-    /// A place for a key. If there is none, some may still wait for those who look; of a small table they are many.
+    /// A place for a key. If there is none, some may still wait for readers; of a small table they are many.
     #[inline]
     fn put(&mut self, key: &Key) -> Option<u32> {
         self.writer.put(key, &u64::from(value(key))).or_else(|| self.put_later(key))
@@ -104,7 +104,7 @@ impl<T: Shared<Key>> SharedHands<'_, T> {
 
     fn retire(&mut self, position: u32) {
         while self.writer.retire(position).is_err() {
-            // A thread still looks; it must not be this one.
+            // A thread still reads; it must not be this one.
             self.reader.quiescent();
             std::thread::yield_now();
         }

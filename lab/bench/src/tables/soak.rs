@@ -21,7 +21,7 @@ const BURST: usize = 32;
 /// How a table fared.
 #[derive(Clone, Debug)]
 pub(super) struct Soaked {
-    /// Whose it was.
+    /// The method.
     pub method: &'static str,
     /// Operations, single keys.
     pub operations: usize,

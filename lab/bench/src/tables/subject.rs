@@ -123,11 +123,11 @@ pub(super) trait Hands {
     /// Looks up [`BURST`] keys per call, where the method has such a call.
     fn find_bursts(&mut self, keys: &[Key]) -> Found;
 
-    /// Inserts keys, with [`super::keys::value`] as their values, after looking whether each is there already. How many
+    /// Inserts keys, with [`super::keys::value`] as their values, after a check whether each is there already. How many
     /// went in.
     fn insert(&mut self, keys: &[Key]) -> usize;
 
-    /// Inserts keys that are known to be absent: of methods that can make use of that; the others look first.
+    /// Inserts keys that are known to be absent: of methods that can make use of that; the others search first.
     fn insert_absent(&mut self, keys: &[Key]) -> usize {
         self.insert(keys)
     }

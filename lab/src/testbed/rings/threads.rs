@@ -20,7 +20,7 @@ use std::time::Duration;
 const PATIENCE: u64 = 1_000_000_000;
 /// How long flows that become connections may be under way before something is taken to be stuck, in nanoseconds.
 const STUCK: u64 = 10_000_000_000;
-/// Steps of a thread between two looks at what others want.
+/// Steps of a thread between two checks of what others want.
 const STEPS: u32 = 64;
 
 /// A generator's end of a lane.

@@ -21,7 +21,7 @@ use hairpin_core::time::{Duration, Time};
 /// Ticks that a stamp reaches ahead: with ticks of 250 ms, 31 seconds.
 pub const AHEAD_MAX: u64 = 127;
 
-/// Buckets that one call looks at.
+/// Buckets that one call checks.
 const BUCKETS_MAX: usize = 256;
 
 /// Entries in a bucket.
@@ -128,7 +128,7 @@ impl BucketStamps {
         false
     }
 
-    /// Of so many buckets, those that should have been looked at by now.
+    /// The number of buckets, of this many, that should have been checked by now.
     fn wanted(&self, now: Time, buckets: usize) -> usize {
         if self.hurried {
             return buckets;

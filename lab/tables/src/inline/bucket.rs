@@ -26,7 +26,7 @@ pub(super) struct Entry<K, V> {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Head {
-    /// Of each slot: the [mark] of the entry in it; 0: free.
+    /// For each slot: the [mark] of the entry in it; 0: free.
     pub(super) marks: [u16; SLOTS],
     /// The marks of entries that have moved away; 0: none.
     pub(super) cells: [u16; LISTED],
@@ -89,7 +89,7 @@ impl Head {
         unsafe { &*core::ptr::from_ref(self).cast() }
     }
 
-    /// Where to look first for an entry of this bucket with this tag: its mark there. `None`: nowhere, it is certainly
+    /// Where to search first for an entry of this bucket with this tag: its mark there. `None`: nowhere, it is certainly
     /// not in the table. (It may be another entry's mark, or, if there are entries that are not listed, no entry's.)
     #[inline]
     pub(super) fn lead(&self, tag: u16) -> Option<u16> {
@@ -199,7 +199,7 @@ pub(super) struct Bucket<K, V> {
     /// Marks are set together with entries, in [`Bucket::put`] only.
     pub(super) head: Head,
     keys: [MaybeUninit<K>; SLOTS],
-    /// Of a slot without an entry: any.
+    /// Undefined for a slot without an entry.
     values: [V; SLOTS],
 }
 
@@ -242,7 +242,7 @@ impl<K: Copy + PartialEq, V: Copy + Default> Bucket<K, V> {
         is_it.then_some(self.values[slot])
     }
 
-    /// Of a [lane](Head::lane) whether it is that of a slot with `key`, and the value there; of other lanes: no, and any.
+    /// Whether a [lane](Head::lane) is that of a slot with `key`, and the value there (undefined if it is not).
     /// By arithmetic only.
     ///
     /// # Safety

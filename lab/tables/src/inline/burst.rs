@@ -52,7 +52,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
         }
     }
 
-    /// For bursts with few expected hits: looks at the screens first. A function that is compiled by
+    /// For bursts with few expected hits: reads the screens first. A function that is compiled by
     /// itself.
     #[inline(never)]
     fn values_of_few(&self, keys: &[K], out: &mut [Option<V>]) {

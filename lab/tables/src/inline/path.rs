@@ -5,7 +5,7 @@ use super::{Found, Inline, Place};
 use arrayvec::ArrayVec;
 use hairpin_core::table::{Full, Key};
 
-/// Buckets a search looks behind, at most. It looks into at most `REACHED` times as many for a hole. (When 98 percent of
+/// Buckets a search goes behind, at most. It reads at most `REACHED` times as many for a hole. (When 98 percent of
 /// the slots are taken, about one in a hundred has one; with a third as many nodes, one search in 50,000 finds none.)
 const NODES: usize = 720;
 

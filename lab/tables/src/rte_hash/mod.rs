@@ -179,7 +179,7 @@ fn whole_bursts<K>(keys: &[K], values: &[u32], mut insert: impl FnMut(&[K], &[u3
 /// it and to the flags. Bursts are of at most [`BURST`] keys; more are left out.
 struct Raw<K> {
     hash: NonNull<RawHash>,
-    /// Of a lock-free table.
+    /// For a lock-free table.
     qsbr: Option<NonNull<RawQsbr>>,
     flags: Flags,
     capacity: usize,
@@ -190,7 +190,7 @@ struct Raw<K> {
 
 // SAFETY: an rte_hash knows no thread but by the lcore id of who writes, which is asked for at each write.
 unsafe impl<K: Send> Send for Raw<K> {}
-// SAFETY: what runs at the same time is decided by the owners: RteHash looks with `&self` and writes with `&mut self`
+// SAFETY: what runs at the same time is decided by the owners: RteHash reads with `&self` and writes with `&mut self`
 // only, and SharedRteHash holds back what the flags do not protect.
 unsafe impl<K: Sync> Sync for Raw<K> {}
 

@@ -278,7 +278,7 @@ impl<K: PackedKey> Shared<K> for SharedRteHash<K> {
     }
 }
 
-/// One thread's way into a shared table, and itself a [`Table`].
+/// One thread's access to a shared table, and itself a [`Table`].
 ///
 /// For a lock-free table it is a registered reader: positions of removed entries become free once every handle has been
 /// quiescent, which it reports by itself after each [`BURST`] keys that it handled. A handle that rests for long while

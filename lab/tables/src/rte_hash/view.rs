@@ -34,7 +34,7 @@ impl SharedRteHash<FlowKey> {
 
 /// A worker's view of a table that all workers share.
 ///
-/// Of a lock-free table it has a reader's number of its own, and is within the table during calls only: so it may rest as
+/// For a lock-free table it has a reader's number of its own, and is within the table during calls only: so it may rest as
 /// long as it wants, and signing on and off are writes to a cache line that no other reader has.
 pub struct View {
     // Dropped in this order: the reader leaves before the table may go.
@@ -86,7 +86,7 @@ impl Lookup<FlowKey> for View {
     }
 }
 
-/// Insertion is not within the table: it looks for positions that readers have left, and would wait for itself.
+/// Insertion is not within the table: it waits for positions that readers have left, and would wait for itself.
 impl Table<FlowKey> for View {
     fn name(&self) -> &'static str {
         Table::<FlowKey>::name(&self.table)

@@ -208,7 +208,7 @@ fn stays_usable_in_churn() {
     }
 }
 
-/// One hash for all: the worst an enemy could do with the secret in hand. It costs him all but 20 entries.
+/// One hash for all: the worst attack with a known secret. The attacker loses all but 20 entries.
 #[test]
 fn equal_hashes_are_refused_cleanly() {
     let mut table = TwoChoice::new(1000, hasher());

@@ -17,7 +17,7 @@ enum Fault {
     InsertsNothing,
     /// An entry whose value has certain bits cannot be removed (the published Cuckoo++ refuses one in 6,000).
     RefusesToRemove,
-    /// A burst's last key is not looked for.
+    /// A burst's last key is not searched for.
     BurstTooShort,
     /// A burst's answers beyond the keys are overwritten.
     BurstTooLong,

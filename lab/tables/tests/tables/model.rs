@@ -36,7 +36,7 @@ pub(crate) enum Op {
     Sweep(u32, u32),
 }
 
-/// A kind of table that the suite can look into.
+/// A kind of table that the suite can inspect.
 pub(crate) trait Subject<K>: Table<K> {
     /// Whether it finds by asking the entries, not by keys of its own.
     const ASKS: bool = true;
@@ -94,7 +94,7 @@ pub(crate) struct ModelTest<K, T> {
     keys: Vec<K>,
     /// Values that may be used: 0 to this.
     value_max: u32,
-    /// Whether an insertion may be refused before the capacity is reached: where an enemy chooses the hashes.
+    /// Whether an insertion may be refused before the capacity is reached: where an attacker chooses the hashes.
     may_refuse: bool,
     refused: usize,
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Longest time a balancer may take to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What a service carries.
+/// The transport protocol of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP.
@@ -47,9 +47,9 @@ impl Transport {
 pub struct Service {
     /// Its name.
     pub name: &'static str,
-    /// Of the VIP and the servers.
+    /// The family of the VIP and the servers.
     pub family: Family,
-    /// What it carries.
+    /// The transport protocol.
     pub transport: Transport,
     /// The VIP's port.
     pub port: u16,

@@ -61,7 +61,7 @@ pub(super) struct Contents {
     left: u64,
     /// Whether the length is told beforehand; otherwise the body goes in chunks.
     told: bool,
-    /// Of the chunks' lengths.
+    /// Draws the lengths of chunks.
     random: fastrand::Rng,
 }
 

@@ -48,7 +48,7 @@ pub struct Arguments {
     /// Clients at the same time.
     #[arg(long, default_value_t = 120)]
     clients: usize,
-    /// Of all choices that clients make.
+    /// The seed of all choices that clients make.
     #[arg(long, default_value_t = 22)]
     seed: u64,
     /// Packets as on a wire: no segmentation or checksum offload on the virtual cards.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often a thread that waits looks whether it should end.
+/// How often a thread that waits checks whether it should end.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Answers every datagram with itself, preceded by nothing; ended when dropped.

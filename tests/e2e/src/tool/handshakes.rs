@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-/// How often a thread that waits looks whether it should end.
+/// How often a thread that waits checks whether it should end.
 const POLL: Duration = Duration::from_millis(50);
 /// What has not been established is tried again, this often in all.
 const ROUNDS: usize = 30;

@@ -1,10 +1,10 @@
 //! A backend that remembers: every byte that its connections brought, and the requests it found in them.
 //!
 //! Its paths say how it answers: `/chunked` in chunks with a trailer, `/until-close` without a length, `/hints` after a
-//! 103, `/silent` never, `/reset` by closing, `/status/503` with that status, `/raw?TEXT` with these bytes (percent-encoded) and nothing else, `/raw-close?TEXT`
-//! with them and the connection's end, `/bytes/100000` with so many letters. All others, `/echo` among them, are
-//! answered with the head of the request as it came, or with nothing where a status has no body. `Upgrade: echo` makes
-//! the connection a tunnel that sends back what comes.
+//! 103, `/silent` never, `/reset` by closing, `/status/503` with that status, `/raw?TEXT` with these bytes
+//! (percent-encoded) and nothing else, `/raw-close?TEXT` with them and the connection's end, `/bytes/100000` with so many
+//! letters. All others, `/echo` among them, are answered with the head of the request as it came, or with nothing where a
+//! status has no body. `Upgrade: echo` makes the connection a tunnel that sends back what comes.
 
 use crate::namespace::Namespace;
 use crate::tool::inside;
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often a thread that waits looks whether it should end.
+/// How often a thread that waits checks whether it should end.
 const POLL: Duration = Duration::from_millis(50);
 /// Bytes of a connection that are kept at most.
 const KEPT_BYTES_MAX: usize = 256 << 10;

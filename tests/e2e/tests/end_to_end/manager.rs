@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// How long a message is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Every so often the manager looks whether it is over.
+/// Every so often the manager checks whether it is over.
 const STEP: Duration = Duration::from_millis(100);
 
 pub(crate) fn tests() -> Vec<Trial> {

@@ -117,7 +117,7 @@ fn server(net: &Net, queues: u16) -> Result<Process> {
     net.topology.balancer.start(testpmd, &net.topology.scratch.file("testpmd.log"))
 }
 
-/// Lets testpmd forward frames, once a client is there. While one is let in it must not look: DPDK 22.11's driver takes a
+/// Lets testpmd forward frames, once a client is there. While one is let in it must not poll: DPDK 22.11's driver takes a
 /// ring's address before it asks whether there is a connection, and the memory may come in between. (The link was up, and
 /// testpmd dead by SIGSEGV at the address of its second queue's ring in memory mapped at 0.)
 fn start_forwarding(net: &Net) -> Result<()> {
@@ -126,7 +126,7 @@ fn start_forwarding(net: &Net) -> Result<()> {
     Ok(File::options().read(true).write(true).open(commands)?.write_all(b"start\n")?)
 }
 
-/// Waits until the log says so often of a link: the supervisor looks ten times a second.
+/// Waits until the log says so often of a link: the supervisor polls ten times a second.
 fn logged(net: &Net, what: &str, times: usize) -> Result<()> {
     let begun = Instant::now();
     while net.hairpin.logs().lines().filter(|line| line.ends_with(what)).count() != times {

@@ -24,7 +24,7 @@ pub(super) type TestbedWorker = Worker<AnyPolicy<Oracle>, AnyTable>;
 /// What a core is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Nothing; it looks whether there is something when [`Testbed::until`](super::Testbed) says.
+    /// Nothing; it checks whether there is something when [`Testbed::until`](super::Testbed) says.
     Idle,
     /// Packets, which leave then.
     Packets,
@@ -43,9 +43,9 @@ pub(super) struct Core {
     pub(super) leaving: Vec<Packet>,
     /// Answers of the card for its worker.
     pub(super) inbox: VecDeque<Completion>,
-    /// When timeouts are looked at next.
+    /// When timeouts are checked next.
     pub(super) polls_at: u64,
-    /// Connections made so far, and there, when last looked at.
+    /// Connections made so far, and there, at the last check.
     counted: (u64, u64),
     pub(super) costs: Remembered,
     pub(super) busy_ns: u64,

@@ -1,9 +1,10 @@
-//! What the work of a worker's core costs, as a file says it (`lab/profiles/cores/*.toml`), each number with where it is from.
+//! What the work of a worker's core costs, as a file says it (`lab/profiles/cores/*.toml`), each number with where it is
+//! from.
 //!
-//! An iteration of a core costs so much for itself (`burst_ns`: polling, the loops' beginnings, the misses that nothing else
-//! overlaps with) and so much for each packet in it (`packet_ns`). What a packet of a known flow costs grows with the flows
-//! in use on the core, as their entries leave one cache after the other: there are points, between which it is interpolated
-//! in the logarithm of the number of flows; beyond the ends the outermost points hold.
+//! An iteration of a core costs so much for itself (`burst_ns`: polling, the loops' beginnings, the misses that nothing
+//! else overlaps with) and so much for each packet in it (`packet_ns`). What a packet of a known flow costs grows with the
+//! flows in use on the core, as their entries leave one cache after the other: there are points, between which it is
+//! interpolated in the logarithm of the number of flows; beyond the ends the outermost points hold.
 //!
 //! Times are those of the processor. Receiving and sending are a part of every one of them, as a packet that is worked on
 //! has been received.
@@ -26,7 +27,7 @@ pub struct CoreProfile {
     pub source: String,
     /// An iteration that finds nothing.
     pub poll: Cost,
-    /// Receiving and sending without a look at the packet. For information: all that follow have it in them.
+    /// Receiving and sending without reading the packet. For information: all that follow have it in them.
     pub io: Iteration,
     /// The basic forwarder.
     pub forwarder: Iteration,
@@ -96,8 +97,8 @@ pub struct New {
     pub flows: f64,
     /// Nanoseconds more than as many packets of a known flow.
     pub ns: f64,
-    /// Nanoseconds more for each iteration in which any begins: what a burst of known flows' packets loses by the first packets
-    /// among them, and by those that follow these.
+    /// Nanoseconds more for each iteration in which any begins: what a burst of known flows' packets loses by the first
+    /// packets among them, and by those that follow these.
     #[serde(default)]
     pub iteration_ns: f64,
 }
@@ -127,8 +128,8 @@ impl CoreProfile {
         self.poll.ns
     }
 
-    /// Nanoseconds of a packet through the forwarder, receiving and sending included, in iterations of `burst` packets (0 is
-    /// taken for 1).
+    /// Nanoseconds of a packet through the forwarder, receiving and sending included, in iterations of `burst` packets (0
+    /// is taken for 1).
     pub fn forward_ns(&self, burst: usize) -> f64 {
         each(self.forwarder.burst_ns, self.forwarder.packet_ns, burst)
     }
@@ -143,8 +144,8 @@ impl CoreProfile {
         each(at(|point| point.burst_ns), at(|point| point.packet_ns), burst)
     }
 
-    /// Nanoseconds that a new flow costs on top of its packets, with `flows` flows in use on this core; and beside these each
-    /// turn in which any begins.
+    /// Nanoseconds that a new flow costs on top of its packets, with `flows` flows in use on this core; and beside these
+    /// each turn in which any begins.
     pub fn new_ns(&self, method: Method, flows: f64) -> (f64, f64) {
         let at = |value: fn(&New) -> f64| {
             between(flows, self.of(method).new.iter().map(|point| (point.flows, value(point))))

@@ -1,5 +1,5 @@
-//! What iterations take: a [`CoreProfile`], scaled, with what was worked out last remembered. At a tenth of the scale a flow
-//! stands for ten: so many share a cache at full scale.
+//! What iterations take: a [`CoreProfile`], scaled, with what was worked out last remembered. At a tenth of the scale a
+//! flow stands for ten: so many share a cache at full scale.
 
 use super::cores::CoreProfile;
 use super::run::BURST;
@@ -43,7 +43,7 @@ impl Costs {
         Costs { profile, method, factor, forward }
     }
 
-    /// How long a core that has nothing to do goes without looking, on average.
+    /// How long a core that has nothing to do goes without polling, on average.
     pub(super) fn until_seen(&self) -> u64 {
         (self.profile.poll_ns() * self.factor / 2.0) as u64
     }
@@ -71,8 +71,8 @@ impl Costs {
         asked as f64 * self.profile.rule_ns() * self.factor
     }
 
-    /// What the policies are told: a packet, as `hairpin run` measures it (all that they took, by their number; before there
-    /// were enough, one of a known flow in a full burst), and a pair of rules from its installation to its removal.
+    /// What the policies are told: a packet, as `hairpin run` measures it (all that they took, by their number; before
+    /// there were enough, one of a known flow in a full burst), and a pair of rules from its installation to its removal.
     pub(super) fn told(&self, busy_ns: u64, statistics: &Statistics) -> hairpin_core::offload::Costs {
         let offload = &statistics.offload;
         let answered = offload.installed + offload.removed + offload.lost;

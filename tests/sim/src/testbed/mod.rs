@@ -6,17 +6,17 @@
 //!                         \-> queue of a core -> Worker, in bursts -/
 //! ```
 //!
-//! - Packets come in over a line of so many Gbit/s. The card ([`Nic`](crate::nic::Nic)) looks first: what matches a rule
+//! - Packets come in over a line of so many Gbit/s. The card ([`Nic`](crate::nic::Nic)) comes first: what matches a rule
 //!   leaves by itself. The rest is spread by a hash of the client's end, both directions alike, into the queue of a core.
-//! - A core takes what is in its queue, 32 packets at most, and gives it to the very [`Worker`](hairpin_core::worker::Worker)
-//!   of the data plane, as frames. What that takes, a [`CoreProfile`] says, from what was in the burst: packets, new flows,
-//!   ends. As long as that lasts the queue fills; then the packets leave, and the worker asks for rules and hears of
-//!   others, which takes its time again.
+//! - A core takes what is in its queue, 32 packets at most, and gives it to the very
+//!   [`Worker`](hairpin_core::worker::Worker) of the data plane, as frames. What that takes, a [`CoreProfile`] says, from
+//!   what was in the burst: packets, new flows, ends. As long as that lasts the queue fills; then the packets leave, and
+//!   the worker asks for rules and hears of others, which takes its time again.
 //! - Packets are lost when a queue of a core is full (`receive-queue`), the card's buffer (`card`), the queue in front of
 //!   the line out (`sending-queue`), and when the worker drops them (its own names). Packets that a backend would have to
 //!   send before anything of their flow has reached one are lost too, as `no-backend-yet`; that is not the device's fault.
 //!   Each packet offered is received or lost: [`Testbed::run`] checks it.
-//! - TCP's part is told by [`Part`]: SYN, SYN-ACK, FIN; numbers are right as far as the worker looks at them. A trace of one
+//! - TCP's part is told by [`Part`]: SYN, SYN-ACK, FIN; numbers are right as far as the worker reads them. A trace of one
 //!   direction only is UDP, or TCP of nothing but [`Part::Middle`], which is picked up, by Maglev's table
 //!   ([`UnknownPacket::PickUp`](hairpin_core::config::UnknownPacket)): a SYN without an answer establishes nothing.
 //!
@@ -26,16 +26,16 @@
 //! table's entries (the caller's to scale), the port's Gbit/s, the card's Gbit/s, packets and rules per second and its room
 //! for rules. All of a core's times, and the fixed delays of card and port, are ten times as long; what a profile says of
 //! the flows in use on a core is looked up for ten times as many as there are. So each core is as busy,
-//! each queue (of as many packets) as full, each flow lasts as long and each table is as short of room as at full scale; but
-//! what is waited for takes ten times as long. **Latencies in [`Results`] are virtual time as it is: divide them by the
+//! each queue (of as many packets) as full, each flow lasts as long and each table is as short of room as at full scale;
+//! but what is waited for takes ten times as long. **Latencies in [`Results`] are virtual time as it is: divide them by the
 //! scale's inverse** (multiply by the scale) to compare them with the full scale. Timeouts, intervals, and how stale a
 //! card's counters are do not change: they belong to the time of flows.
 //!
 //! # What is not modelled
 //!
-//! Memory that cores share: a method whose table is shared ([`Method::is_shared`]) costs what its profile says, whatever the
-//! other cores do. A packet that is refused for want of room costs what one of a known flow does. Reading counters costs a
-//! core nothing. Polling in vain is not counted as being busy.
+//! Memory that cores share: a method whose table is shared ([`Method::is_shared`]) costs what its profile says, whatever
+//! the other cores do. A packet that is refused for want of room costs what one of a known flow does. Reading counters
+//! costs a core nothing. Polling in vain is not counted as being busy.
 
 mod account;
 mod card;

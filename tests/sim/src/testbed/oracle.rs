@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Points in time at which a plan checks what it counts on.
 const SLOTS: usize = 4096;
-/// In what time all rules' flows are looked at once, whether they are over, if room is short.
+/// The time in which all rules' flows are checked once for their end, if room is short.
 const SAMPLES_WITHIN: Duration = Duration::from_millis(200);
 /// How much what a flow saves is worth less the longer it takes a place: powers of that time.
 const ORDERS: [f64; 3] = [0.0, 0.5, 1.0];

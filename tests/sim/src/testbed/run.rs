@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 pub(super) const BURST: usize = 32;
 /// Packets that are fetched from the traffic at a time.
 const AHEAD: usize = 256;
-/// How often a core looks after timeouts, and at all if it has nothing to do: so many nanoseconds at full scale.
+/// The interval in which a core handles timeouts, and polls if it has nothing to do: nanoseconds at full scale.
 const POLL_NS: f64 = 20_000.0;
 /// Rules may take so long to come to rest after a run.
 const SETTLES: Duration = Duration::from_secs(60);
@@ -67,8 +67,8 @@ struct Run<'a> {
 }
 
 impl Testbed {
-    /// Offers all of `traffic`, and says what became of it. `progress` is told every so often: the time since the beginning,
-    /// and how many packets there have been.
+    /// Offers all of `traffic`, and says what became of it. `progress` is told every so often: the time since the
+    /// beginning, and how many packets there have been.
     ///
     /// A second run is KTH 2022's run 2: what the device knows it still knows.
     pub fn run<T: Traffic>(&mut self, traffic: &mut T, progress: &mut dyn FnMut(Time, u64)) -> Results {
@@ -193,8 +193,8 @@ impl<'a> Run<'a> {
         self.warm();
     }
 
-    /// Brings into the cache what the packets fetched will need, many at a time: when their turn comes they come one by one,
-    /// and each would wait for memory by itself. Nothing of what happens depends on it.
+    /// Brings into the cache what the packets fetched will need, many at a time: when their turn comes they come one by
+    /// one, and each would wait for memory by itself. Nothing of what happens depends on it.
     fn warm(&mut self) {
         if let Some(card) = &self.bed.card {
             self.flows.clear();
@@ -387,7 +387,7 @@ impl<'a> Run<'a> {
         self.bed.costs.iteration(size, new, ended, in_use, &mut core.costs)
     }
 
-    /// A core looks after timeouts and rules; how long that takes, in nanoseconds.
+    /// A core handles timeouts and rules; how long that takes, in nanoseconds.
     fn rules(&mut self, number: usize, now: u64) -> f64 {
         let time = Time::from_nanos(now);
         if let Some(card) = &mut self.bed.card {

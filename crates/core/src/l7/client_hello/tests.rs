@@ -10,7 +10,7 @@ use std::vec::Vec;
 
 const BYTES_MAX: usize = 16_384;
 
-/// What a test looks at of an outcome.
+/// What a test checks of an outcome.
 #[derive(Clone, Debug, PartialEq)]
 enum Read {
     Partial,

@@ -44,7 +44,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Of fields of one name the last.
+/// The last of several fields of one name.
 fn last(fields: &[Field]) -> impl Iterator<Item = &Field> {
     fields
         .iter()

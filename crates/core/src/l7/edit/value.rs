@@ -90,7 +90,7 @@ pub struct Value {
 }
 
 impl Value {
-    /// Of text with variables: visible ASCII, space and tab, at most [`VALUE_BYTES_MAX`] bytes.
+    /// Parses text with variables: visible ASCII, space and tab, at most [`VALUE_BYTES_MAX`] bytes.
     ///
     /// # Errors
     /// What is wrong with `text`.

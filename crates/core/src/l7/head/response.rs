@@ -32,7 +32,7 @@ pub struct Response<'a> {
 pub enum FramingFields {
     /// They go on as they are.
     AsSaid,
-    /// One `Content-Length` of so many bytes in their place.
+    /// `Content-Length` with this many bytes.
     Length(u64),
     /// None of them.
     Without,

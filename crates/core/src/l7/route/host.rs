@@ -15,7 +15,7 @@ pub enum HostPattern {
 }
 
 impl HostPattern {
-    /// Of `example.org`, `*.example.org` (all below it, at any depth, not itself), `192.0.2.1` or `[2001:db8::1]`.
+    /// Parses `example.org`, `*.example.org` (all below it, at any depth, not itself), `192.0.2.1` or `[2001:db8::1]`.
     ///
     /// # Errors
     /// What is wrong with `text`.

@@ -22,7 +22,7 @@ struct Model {
 }
 
 impl Model {
-    /// Of edits given as (bytes since the last one, bytes taken, bytes put), and a tail without any.
+    /// Makes a map from edits given as (bytes since the last one, bytes taken, bytes put), and a tail without any.
     fn new(edits: &[(u32, u32, u32)], tail: u32) -> Model {
         let mut model = Model { sent: 0, edits: Vec::new(), output: Vec::new() };
         for (index, &(gap, taken, put)) in edits.iter().enumerate() {

@@ -66,9 +66,9 @@ pub const BUCKET_SIZE: usize = 8;
 /// Entries there can be at most.
 pub const CAPACITY_MAX: usize = 1 << 20;
 
-/// How often whatever is due is looked for.
+/// The interval of the sweep for what is due.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
-/// Places looked at in one go.
+/// Places that the sweep takes in one iteration.
 const SWEEP_PLACES: usize = 256;
 /// Tries to get the lock, each some nanoseconds; its holder needs less than a microsecond unless it is held up.
 const LOCK_TRIES: usize = 2000;
@@ -110,7 +110,7 @@ impl State {
     }
 }
 
-/// A neighbour, for people to look at.
+/// A neighbour, as it is listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     /// Its IP address.
@@ -206,7 +206,7 @@ pub struct Neighbours {
     hasher: Hasher,
     writer: AtomicU32,
     version: AtomicU64,
-    /// When the next look for what is due begins, in nanoseconds.
+    /// When the next sweep begins, in nanoseconds.
     sweep_due: AtomicU64,
     /// Where it goes on.
     cursor: AtomicU64,
@@ -376,7 +376,7 @@ impl Neighbours {
     /// Takes in what a host says. Returns whether that changed anything that a frame may wait for.
     pub(super) fn hear(&self, now: Time, claim: &Claim) -> bool {
         let known = self.places(&claim.address, claim.segment).iter().any(|slot| {
-            // one that cannot be read is looked at under the lock
+            // one that cannot be read is read under the lock
             slot.read().is_none_or(|entry| entry.is(&claim.address, claim.segment))
         });
         if !known && (!claim.learn || claim.mac.is_none()) {

@@ -405,7 +405,7 @@ fn what_the_worker_gives_back_ends_here() {
 }
 
 proptest! {
-    /// What is waved through would have passed every check, and nothing ordinary is looked at twice.
+    /// What is waved through would have passed every check, and nothing ordinary is checked twice.
     #[test]
     fn the_short_look_agrees_with_the_long_one(
         ipv6 in any::<bool>(), changes in prop::collection::vec((0usize..64, any::<u8>()), 0..3), refill in any::<bool>(),
@@ -435,7 +435,7 @@ proptest! {
         if usual {
             prop_assert!(passes);
         } else if plain && frame.data[12] != 0x81 && frame.data[12] != 0x88 && (ipv6 || frame.data[26] < 240) {
-            // only tags, options, other protocols and sources of 240.0.0.0/4 need the long look
+            // only tags, options, other protocols and sources of 240.0.0.0/4 need the full check
             prop_assert!(!passes, "{:?}", frame.data);
         }
     }

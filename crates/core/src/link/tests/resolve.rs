@@ -71,7 +71,7 @@ fn lone(gateways: &[&str]) -> LinkOptions {
     LinkOptions { ports: [port(1, &networks, gateways)].into(), ..LinkOptions::default() }
 }
 
-/// The requests sent since the last look: whom they ask for, and the Ethernet address they go to.
+/// The requests sent since the last call: the address they ask for, and the Ethernet address they go to.
 fn requests(station: &Station) -> Vec<(Address, [u8; 6])> {
     let read = |frame: &VecFrame| {
         let to = ends(frame).0;

@@ -1,4 +1,4 @@
-//! A tiny world: stations with ports, wires between them, time.
+//! A tiny network: stations with ports, wires between them, time.
 
 use crate::flow::Address;
 use crate::frame::{Batch, Frame, FrameIo, VecFrame};
@@ -146,7 +146,7 @@ impl Station {
         batch.into_iter().collect()
     }
 
-    /// What went out since the last look.
+    /// What was sent since the last call.
     pub(super) fn sent(&self) -> Vec<VecFrame> {
         core::mem::take(&mut *self.wire.sent.borrow_mut())
     }

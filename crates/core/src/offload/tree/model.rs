@@ -57,7 +57,7 @@ impl Told {
     }
 }
 
-/// A number of a connection that a split looks at.
+/// A feature of a connection that a split compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Feature {
     /// 1 for UDP, 0 for TCP.
@@ -217,7 +217,7 @@ impl Tree {
         self.more
     }
 
-    /// Packets it looks at at most.
+    /// Packets it considers at most.
     pub fn packets(&self) -> u8 {
         let packets = self.nodes.iter().map(|node| match node {
             Node::Split { feature, .. } => feature.packets(),

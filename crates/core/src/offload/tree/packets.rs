@@ -4,7 +4,7 @@ use super::model::{Feature, Told};
 use crate::flow::{Direction, Protocol};
 use crate::time::Duration;
 
-/// Packets of a connection that are looked at, at most.
+/// Packets of a connection that are considered at most.
 pub const PACKETS_MAX: usize = 8;
 
 /// A connection's first packets, those that the policy was shown: of TCP the handshake's last and what follows, of UDP what
@@ -26,7 +26,7 @@ impl FirstPackets {
     pub const NONE: FirstPackets =
         FirstPackets { at_us: [0; PACKETS_MAX], lengths: [0; PACKETS_MAX], from_backend: 0, seen: 0 };
 
-    /// One more has come, so long after the connection began; `false`: there is no place for it. A super-packet counts
+    /// Adds a packet and its time since the connection began; `false`: there is no room for it. A super-packet counts
     /// once, with all of its bytes; those above 65,535 are not told apart.
     pub fn add(&mut self, length: u32, direction: Direction, after: Duration) -> bool {
         let place = usize::from(self.seen);

@@ -7,8 +7,8 @@
 //! the processor fetch their entries together.
 //!
 //! A stamp reaches 2^14 - 1 ticks ahead (13 minutes, of 50 ms); an entry that is over later is asked, and put off again,
-//! each time that has passed. Stamps are compared modulo 2^15 ticks. Should the caller be silent for longer than they reach, the next
-//! sweep takes every one of them for due: the entries themselves know better.
+//! each time that has passed. Stamps are compared modulo 2^15 ticks. Should the caller be silent for longer than they
+//! reach, the next sweep takes every one of them for due: the entries themselves know better.
 
 use super::{Ageing, BATCH, Deadlines, JUDGED_MAX, judge, nanos};
 use crate::table::Position;
@@ -21,7 +21,7 @@ use arrayvec::ArrayVec;
 /// Ticks that a stamp reaches ahead.
 pub(super) const AHEAD_MAX: u64 = (1 << 14) - 1;
 
-/// Blocks that one call looks at in passing.
+/// Blocks that one call checks in passing.
 const BLOCKS_MAX: usize = 1024;
 
 const LANES: usize = 32;
@@ -155,7 +155,7 @@ impl Stamps {
         }
     }
 
-    /// The next block of the sweep in which something may be due, or the end; looks at `budget` blocks at most.
+    /// The next block of the sweep in which something may be due, or the end; checks `budget` blocks at most.
     fn seek(&mut self, budget: &mut usize) -> Option<usize> {
         let at = encode(self.tick);
         let end = self.used.min(self.cursor + *budget);

@@ -1,4 +1,4 @@
-//! One bucket: a cache line of atomics. Who looks reads them; who changes something locks the bucket first, and then
+//! One bucket: a cache line of atomics. Readers load them; a writer locks the bucket first, and then
 //! is the only one to store into it (but for stamps, which anybody may store at any time).
 
 use crate::table::sync::{AtomicU8, AtomicU32, AtomicU64, spin};
@@ -28,7 +28,7 @@ pub(super) const CELL_MAX: u32 = (1 << CELL_BITS) - 1;
 pub(super) struct Slots(u16);
 
 impl Slots {
-    /// Of a bit for each slot.
+    /// Expands a bit for each slot.
     #[cfg(test)]
     pub(super) fn of(bits: u8) -> Slots {
         Slots((0..SLOTS).filter(|slot| bits >> slot & 1 != 0).fold(0, |slots, slot| slots | 3 << (2 * slot)))
@@ -333,7 +333,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Tells those who look that an entry came back, before it is taken away from where it stood.
+    /// Tells readers that an entry came back, before it is taken away from where it stood.
     #[inline]
     pub(super) fn came_back(&mut self) {
         self.state = self.state.wrapping_add(RETURN);

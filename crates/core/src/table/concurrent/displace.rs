@@ -5,7 +5,7 @@ use super::{Concurrent, Full};
 use crate::table::sync::fence;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// Buckets that a search looks at. (A model checker has four of them in all.)
+/// Buckets that a search visits. (A model checker has four of them in all.)
 const SEEN_MAX: usize = if cfg!(loom) { 20 } else { 512 };
 
 /// A bucket that a search has come to.
@@ -112,13 +112,13 @@ impl Concurrent {
             target.put(hole, tag | AWAY, value, stamp);
             source.clear(slot);
         } else {
-            // It returns: a lookup that was too early here and is too late there must know that it has to look again.
+            // It returns: a lookup that was too early here and is too late there must know that it has to search again.
             target.put(hole, tag & !AWAY, value, stamp);
             target.came_back();
             source.clear(slot);
             target.left(tag);
         }
-        // A thread that stores a stamp looks afterwards whether the entry is still there. With a fence between the two,
+        // A thread that stores a stamp checks afterwards whether the entry is still there. With a fence between the two,
         // there and here, it sees that the entry is not, or we see its stamp.
         fence(SeqCst);
         let later = source.stamp(slot).load(Relaxed);

@@ -11,7 +11,7 @@ pub enum Planted {
     Nothing,
     /// An entry that moves is cleared before it is copied.
     ClearedFirst,
-    /// A lookup that found nothing does not look whether an entry came back meanwhile.
+    /// A lookup that found nothing does not check whether an entry came back meanwhile.
     MissesUnchecked,
 }
 

@@ -1,7 +1,7 @@
-//! When may what a thread has removed be used again? When all readers have been seen looking at nothing.
+//! When may what a thread has removed be used again? When all readers have been seen quiescent.
 //!
 //! Quiescent-state-based reclamation (McKenney and Slingwine, "Read-copy update", 1998; DPDK's `rte_rcu_qsbr`): threads
-//! that look register, and say between two bursts that they hold nothing they have found ([`Reader::quiescent`]). Who
+//! that read register, and say between two bursts that they hold nothing they have found ([`Reader::quiescent`]). Who
 //! has removed something begins a *grace period* ([`Quiescence::begin`]); it has passed ([`Quiescence::has_passed`])
 //! once every registered reader has said so since, or was offline. No thread ever waits for another one: a reader that
 //! says nothing delays the reuse of memory, so their number is bounded and they are expected to go offline before they
@@ -20,7 +20,7 @@ use alloc::sync::Arc;
 
 /// A slot that no reader has.
 const VACANT: u64 = 0;
-/// A slot whose reader holds nothing and looks at nothing.
+/// A slot whose reader is offline.
 const OFFLINE: u64 = 1;
 /// The first count.
 const FIRST: u64 = 2;
@@ -94,7 +94,7 @@ impl Reader {
         }
     }
 
-    /// Says that nothing is held, and that nothing will be looked at until [`Reader::online`].
+    /// Says that nothing is held, and that nothing will be read until [`Reader::online`].
     pub fn offline(&mut self) {
         self.say(OFFLINE);
     }

@@ -6,8 +6,8 @@
 //! is stamp an entry that has just come into the same slot, which is then taken for as new as it is.
 //!
 //! A stamp is stored only if it is another one, so an entry costs a store once per tick of the caller's stamps,
-//! however often it is hit. A refresh is not lost to a displacement: a thread that has stored a stamp looks again, and
-//! one that has moved an entry looks whether its stamp has changed meanwhile (see `displace`).
+//! however often it is hit. A refresh is not lost to a displacement: a thread that has stored a stamp searches again, and
+//! one that has moved an entry checks whether its stamp has changed meanwhile (see `displace`).
 //!
 //! Stamps wrap around. A caller that subtracts two of them has to look at every entry more often than they do.
 
@@ -43,7 +43,7 @@ impl Concurrent {
 
     /// [`crate::table::Shared::scan`] with stamps; one bucket per step.
     ///
-    /// Of an entry that is just being moved, the stamp may be older than it is. [`Concurrent::remove_stamped`] is not
+    /// While an entry is being moved, its stamp may be older than it is. [`Concurrent::remove_stamped`] is not
     /// deceived.
     pub fn scan_stamped(&self, from: u32, visit: &mut dyn FnMut(u32, u8)) -> Option<u32> {
         let bucket = self.buckets.get(from as usize)?;

@@ -1,4 +1,4 @@
-//! Bare keys and values for any number of threads, at positions that are reused only when no reader can be looking at
+//! Bare keys and values for any number of threads, at positions that are reused only when no reader can be reading
 //! them: what the values of a [`super::Concurrent`] can lead to where there is no connection slab, above all when
 //! tables are measured. The counterpart of `rte_hash` with `rte_hash_rcu_qsbr_add`.
 //!
@@ -17,8 +17,8 @@
 //! their own first words.
 //!
 //! # Safe in any case
-//! Entries are read and written as atomic words, so that even who breaks the rules (looks without being registered, or
-//! asks about a position found long ago) gets nonsense at worst, not undefined behaviour.
+//! Entries are read and written as atomic words, so that even a caller that breaks the rules (reads without being
+//! registered, or asks about a position found long ago) gets nonsense at worst, not undefined behaviour.
 
 use super::quiescence::{Quiescence, Reader};
 use super::retired::{BATCH, Batch, Retired};
@@ -52,7 +52,7 @@ unsafe impl Plain for u32 {}
 // SAFETY: an integer.
 unsafe impl Plain for u64 {}
 
-/// There is no room for another retired position: readers still may look at those there are.
+/// There is no room for another retired position: readers may still read those there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StillRead;
 
@@ -123,7 +123,7 @@ impl<K: Plain, V: Plain> SharedStore<K, V> {
         self.quiescence.register()
     }
 
-    /// Who looks, and what they have let go.
+    /// Readers, and what was retired.
     pub fn quiescence(&self) -> &Arc<Quiescence> {
         &self.quiescence
     }
@@ -268,7 +268,7 @@ impl Pool {
     }
 }
 
-/// One who puts entries into a [`SharedStore`] and retires them.
+/// A writer, which puts entries into a [`SharedStore`] and retires them.
 pub struct Writer<K: Plain, V: Plain> {
     store: Arc<SharedStore<K, V>>,
     /// Never used, and this writer's.
@@ -296,7 +296,7 @@ impl<K: Plain, V: Plain> Writer<K, V> {
         Some(position)
     }
 
-    /// Says that `position` is in no index any more. It is reused when no reader can still look at it.
+    /// Says that `position` is in no index any more. It is reused when no reader can still read it.
     ///
     /// # Errors
     /// [`StillRead`] if [`SharedStore::retired_max`] others wait and none can be reused yet: nothing is changed, to be
@@ -321,7 +321,7 @@ impl<K: Plain, V: Plain> Writer<K, V> {
         self.free(position);
     }
 
-    /// Frees what readers have let go; how many positions.
+    /// Frees what readers have released; how many positions.
     pub fn reclaim(&mut self) -> usize {
         let mut count = 0;
         while let Some(batch) = self.retired.pop(&self.store.quiescence) {
@@ -409,7 +409,7 @@ impl<K: Plain, V: Plain> Writer<K, V> {
         })
     }
 
-    /// Frees a batch that a writer has left and that readers have let go.
+    /// Frees a batch that a writer has left and that readers have released.
     fn inherit(&mut self) {
         let store = &self.store;
         let batch = store.pool.with(|heap| {

@@ -362,7 +362,7 @@ fn stays_usable_in_churn() {
     assert_eq!(table.check(), Ok(()));
 }
 
-/// One hash for all: the worst an enemy could do with the secret in hand. It costs the enemy all but 16 entries, and
+/// One hash for all: the worst attack with a known secret. The attacker loses all but 16 entries, and
 /// other clients nothing.
 #[test]
 fn equal_hashes_are_refused_cleanly() {
@@ -375,7 +375,7 @@ fn equal_hashes_are_refused_cleanly() {
     assert_eq!(table.insert(&Hash(0), 100), Ok(()));
     for value in 0..all {
         assert_eq!(table.find(&Hash(u64::MAX), &Is(|v| v == value)), Some(value));
-        // What many lookups would do if entries kept returning while they look.
+        // What many lookups would do if entries kept returning while they search.
         let found = table.search_locked(table.place(Hash(u64::MAX)), |v| v == value);
         assert_eq!(found.map(|found| found.value), Some(value));
     }

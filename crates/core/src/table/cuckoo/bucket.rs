@@ -24,7 +24,7 @@ pub(super) const MOVED: u16 = 0x8000;
 pub(super) struct Slots(u16);
 
 impl Slots {
-    /// Of a bit for each slot.
+    /// Expands a bit for each slot.
     #[cfg(test)]
     pub(super) fn of(bits: u8) -> Slots {
         Slots((0..SLOTS).filter(|slot| bits >> slot & 1 != 0).fold(0, |slots, slot| slots | 3 << (2 * slot)))

@@ -62,7 +62,7 @@ impl CuckooPlusPlus {
 
     /// [`CuckooPlusPlus::look_up`] of up to [`BURST`] keys. What it does between the last line it waits for and the
     /// first it asks for in the next burst is time in which memory has nothing to do, and while it waits the processor
-    /// looks ahead for a few hundred instructions only; so this has as few as can be, in a function that is compiled by
+    /// speculates a few hundred instructions ahead only; so this has as few as can be, in a function that is compiled by
     /// itself.
     #[inline(never)]
     fn look_up_piece<K, E, F>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>], hit: &mut F)
@@ -171,8 +171,8 @@ impl CuckooPlusPlus {
         Some(self.bucket(found.bucket).value(found.slot))
     }
 
-    /// The places of keys that `places` has room for, their first buckets prefetched. (An array returned would be copied, and the
-    /// copy would wait until everything before it has been done.)
+    /// The places of keys that `places` has room for, their first buckets prefetched. (An array returned would be copied,
+    /// and the copy would wait until everything before it has been done.)
     #[inline(always)]
     fn places<'a, K: Key>(&self, fetch: Fetch, keys: &[K], places: &'a mut [MaybeUninit<Place>]) -> &'a [Place] {
         let places = &mut places[..keys.len()];

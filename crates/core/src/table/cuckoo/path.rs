@@ -5,7 +5,7 @@ use super::{CuckooPlusPlus, Place};
 use crate::table::Full;
 use arrayvec::ArrayVec;
 
-/// Buckets a search looks behind, at most. It looks into at most `SLOTS` times as many for a hole.
+/// Buckets a search goes behind, at most. It reads at most `SLOTS` times as many for a hole.
 const NODES: usize = 64;
 
 /// A full bucket that the search has reached.

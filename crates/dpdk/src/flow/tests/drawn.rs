@@ -116,7 +116,7 @@ impl Worker {
                 match held {
                     false => assert_eq!(there, Held::No, "{rule:?} is over"),
                     true if strictly => assert_eq!(there, Held::Yes, "{rule:?}"),
-                    // It may be out while it is tried again, or the way it was if the device does not let go of it, but
+                    // It may be out while it is tried again, or the way it was if the device does not remove it, but
                     // not be another.
                     true => assert!(there != Held::Other || fixture.holds_as_it_was(rule) == Held::Yes, "{rule:?}"),
                 }

@@ -40,7 +40,7 @@ pub(super) const PORTS: [u16; 2] = [0x8000, 0x8001];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
     No,
-    /// One that matches the same and does something else.
+    /// A rule with the same match and other actions.
     Other,
     Yes,
 }
@@ -84,7 +84,7 @@ pub(super) fn state() -> FakeState {
     both
 }
 
-/// Packets for a rule; 0 only looks.
+/// Packets for a rule; 0 only queries.
 pub(super) fn hit(port: u16, rule: &Description, packets: u64, bytes: u64) -> Held {
     // SAFETY: the description is as C has it.
     match unsafe { hairpin_fake_flow_hit(port, rule, packets, bytes) } {

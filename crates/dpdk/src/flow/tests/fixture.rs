@@ -27,7 +27,7 @@ pub(super) const TERMS: Terms = Terms {
     how: How::NONE,
     jumps: true,
     counts: Does::COUNT,
-    numbers: Does::NUMBERS,
+    sequence_numbers: Does::SEQUENCE_NUMBERS,
     options: true,
     supports: [true; 4],
 };

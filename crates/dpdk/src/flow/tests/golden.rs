@@ -74,7 +74,7 @@ fn a_pair_with_full_translation() {
 }
 
 #[test]
-fn a_splice_adds_to_numbers() {
+fn splice_rule_translates_sequence_numbers() {
     let ends = [end("10.0.0.9", 40000), end("203.0.113.1", 80), end("10.0.0.1", 50000), end("192.168.0.7", 8080)];
     let [mut there, _] = rules(Protocol::Tcp, ends, 6);
     there.rewrite.sequence_delta = 0xffff_fff0; // 16 less

@@ -13,12 +13,12 @@ fn found(options: &FakeOptions, port: &EnginePort, others: &[u16], depth: Depth)
     findings
 }
 
-/// Of a port that is alone, with a hairpin queue.
+/// Probes a single port, with a hairpin queue.
 fn probed(options: &FakeOptions, depth: Depth) -> Findings {
     found(options, &one_port(), &[], depth)
 }
 
-/// Of both of two ports, each with a hairpin queue of its own for nothing.
+/// Probes two ports, each with an unused hairpin queue.
 fn both(options: &FakeOptions) -> [Findings; 2] {
     [(0, 1), (1, 0)].map(|(number, other)| {
         let port = EnginePort { hairpins: vec![(number, 1)], ..ports()[usize::from(number)].clone() };
@@ -37,7 +37,7 @@ fn a_device_that_can_do_everything() {
         let terms = findings.terms.expect("it can");
         assert_eq!((terms.egress, terms.how, terms.counts), (EgressAction::Hairpin, How::NONE, Does::COUNT));
         assert!(terms.jumps && terms.options && findings.templates);
-        assert_eq!((terms.numbers, terms.supports), (Does::NUMBERS, [true; 4]));
+        assert_eq!((terms.sequence_numbers, terms.supports), (Does::SEQUENCE_NUMBERS, [true; 4]));
         assert_eq!(findings.missing().count(), 0);
         let services = findings.services();
         let software: Vec<_> = services.iter().filter(|(_, why)| why.is_some()).map(|(name, _)| *name).collect();
@@ -113,7 +113,7 @@ fn what_is_missing_is_done_without() {
     assert_eq!(without(Does::QUEUE).map(|terms| terms.egress), None, "not even to software");
     assert_eq!(without(Does::COUNT).map(|terms| terms.counts), Some(Does::AGE));
     assert_eq!(without(Does::JUMP).map(|terms| terms.jumps), Some(false));
-    assert_eq!(without(Does::ACKNOWLEDGEMENT).map(|terms| terms.numbers), Some(Does::SEQUENCE));
+    assert_eq!(without(Does::ACKNOWLEDGEMENT).map(|terms| terms.sequence_numbers), Some(Does::SEQUENCE));
     assert_eq!(without(Does::MARK).map(|terms| terms.egress), Some(EgressAction::Hairpin));
     assert_eq!(without(Does::SOURCE_MAC).map(|terms| terms.how), Some(How::MODIFY));
     assert_eq!(without(Does::COUNT | Does::AGE).map(|terms| terms.egress), Some(EgressAction::Mark));

@@ -127,7 +127,7 @@ fn test(value: &DeValue<'_>) -> Option<Test> {
     }
 }
 
-/// Of `address/prefix`, or of one address.
+/// Parses `address/prefix` or one address.
 fn network(text: &str) -> Result<Network, String> {
     let (address, prefix) = match text.split_once('/') {
         Some((address, prefix)) => (address, Some(prefix)),

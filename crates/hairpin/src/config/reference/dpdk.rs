@@ -51,8 +51,8 @@ pub const DPDK: Section = Section {
             Kind::Boolean,
             Value("false"),
             "true",
-            "Whether connections get rules that mark their packets, on ports whose cards can do that and cannot turn packets \
-             round: a worker then knows a packet's connection without looking it up. It costs two rules for each connection; \
+            "Whether connections get rules that mark their packets, on ports whose cards can do that and cannot reflect \
+             packets: a worker then knows a packet's connection without looking it up. It costs two rules for each connection; \
              in the measurements of KTH 2020 that was more than it saved.",
         ),
         field(
@@ -120,7 +120,7 @@ pub const DPDK_PORT: Section = Section {
             Kind::Texts,
             From("none"),
             "[\"10.0.0.254\", \"fd00::ff\"]",
-            "Where packets go for which there is no other way: one address for each family at most, in a network of this \
+            "Default gateways: one address for each family at most, in a network of this \
              port.",
         ),
         field(

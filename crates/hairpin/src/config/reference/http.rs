@@ -79,7 +79,7 @@ pub const HTTP_RESPONSE_EDITS: Section =
 /// `[service.http.forwarded]`
 pub const FORWARDED: Section = Section {
     header: "[service.http.forwarded]",
-    doc: "What requests tell backends of the client. What a client itself says in these fields is dropped, unless it is one \
+    doc: "Fields that tell backends about the client. These fields are dropped from what a client sends, unless it is one \
           of `trusted`.",
     fields: &[
         field("x_forwarded_for", Kind::Boolean, Value("true"), "false", "`X-Forwarded-For`: the client's address."),
@@ -100,7 +100,7 @@ pub const FORWARDED: Section = Section {
 /// `[service.http.sticky]`
 pub const STICKY: Section = Section {
     header: "[service.http.sticky]",
-    doc: "Clients stay with their backend: a response sets a cookie that stands for it (by a keyed hash; it does not \
+    doc: "Clients stay with their backend: a response sets a cookie that names it (by a keyed hash; it does not \
           show which it is), and requests with that cookie go there as long as it takes requests.",
     fields: &[
         field("cookie", Kind::Text, Required, "\"backend\"", "The cookie's name, up to 64 characters."),
@@ -138,7 +138,7 @@ pub const STICKY: Section = Section {
 /// `[service.http.limits]`
 pub const HTTP_LIMITS: Section = Section {
     header: "[service.http.limits]",
-    doc: "Bounds of an HTTP service. A request beyond one is answered with the status that stands there, and its \
+    doc: "Bounds of an HTTP service. A request beyond one is answered with the status given below, and its \
           connection closed.",
     fields: &[
         field(
@@ -167,7 +167,7 @@ pub const HTTP_LIMITS: Section = Section {
             Kind::Integer { min: 0, max: 1 << 50 },
             Value("0"),
             "10000000",
-            "Bytes of a request's body, without what stands around chunks: 413, or reset if the response has begun. 0: any \
+            "Bytes of a request's body, without the framing of chunks: 413, or reset if the response has begun. 0: any \
              number.",
         ),
         field(
@@ -192,7 +192,7 @@ pub const HTTP_LIMITS: Section = Section {
             Value("60s"),
             "\"30s\"",
             "A client has acknowledged nothing new of a response that waits for it, because its window is closed or it does \
-             not answer: reset, counted as `send-timeout`. While the kernel forwards the response that is looked at only \
+             not answer: reset, counted as `send-timeout`. While the kernel forwards the response, this is checked only \
              every half of this time, so the reset comes up to half of it later. Hairpin's own responses: 10 s at most.",
         ),
         field("connect_timeout", WAIT, Value("3s"), "\"1s\"", CONNECT_TIMEOUT),
@@ -248,7 +248,7 @@ pub const TLS: Section = Section {
             Kind::IntegerOrAuto { min: 0, max: 1 << 50 },
             Value("auto"),
             "1048576",
-            "Connections leave the worker and go through the kernel's rules when so many bytes have gone through one way. \
+            "Connections leave the worker and go through the kernel's rules after this many bytes in one direction. \
              `\"auto\"`: what the measured costs of packets and rules say.",
         ),
     ],

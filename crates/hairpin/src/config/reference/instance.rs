@@ -171,14 +171,14 @@ pub const OFFLOAD: Section = Section {
             Kind::Integer { min: 1, max: 1 << 40 },
             From("none; 16 if neither bytes nor duration is given"),
             "16",
-            "With `\"heavy-hitter\"`: packets, both ways together.",
+            "With `\"heavy-hitter\"`: packets, both directions together.",
         ),
         field(
             "bytes",
             Kind::Integer { min: 1, max: 1 << 50 },
             From("none"),
             "65536",
-            "With `\"heavy-hitter\"`: bytes of IP packets, both ways together.",
+            "With `\"heavy-hitter\"`: bytes of IP packets, both directions together.",
         ),
         field(
             "duration",
@@ -289,8 +289,8 @@ pub const LINUX: Section = Section {
             Kind::Integer { min: 1, max: 4_000_000_000 },
             Value("2000"),
             "2000",
-            "Packets per second of no known connection that a service admits to the workers, per core, however \
-             useless they turn out to be. Services of which that is so at the same time share it.",
+            "Packets per second of no known connection that a service admits to the workers, per core, even if \
+             none of them leads to a connection. Services at the floor at the same time share it.",
         ),
         field(
             "policer_ceiling",
@@ -368,7 +368,7 @@ pub const CONTROL: Section = Section {
 /// `[metrics]`
 pub const METRICS: Section = Section {
     header: "[metrics]",
-    doc: "Numbers for monitoring over HTTP: `/metrics` in the form of Prometheus, `/status` in JSON.",
+    doc: "Metrics for monitoring over HTTP: `/metrics` in the form of Prometheus, `/status` in JSON.",
     fields: &[field(
         "listen",
         Kind::EndpointOrOff,

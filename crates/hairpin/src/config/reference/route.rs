@@ -76,19 +76,14 @@ const PATH_REGEX: Field = field(
     "Regular expressions, one of which is found in the path: anywhere, unless anchored with `^` and `$`; no look-around, \
      no back references. Bounded: 1024 bytes, and 1 MiB for the automaton that is made of it.",
 );
-const METHOD: Field = field(
-    "method",
-    Kind::Texts,
-    From("any"),
-    "[\"POST\", \"PUT\"]",
-    "Methods, in capitals; GET stands for HEAD as well.",
-);
+const METHOD: Field =
+    field("method", Kind::Texts, From("any"), "[\"POST\", \"PUT\"]", "Methods, in capitals; GET includes HEAD.");
 const HEADER: Field = field(
     "header",
     Kind::Map,
     From("any"),
     "{ X-Version = \"2\", Cookie = { prefix = \"beta=\" }, X-Old = false }",
-    "What must hold of fields, all of it: a text for a value, `{ prefix = \"...\" }` for the beginning of one, `true` for a \
+    "Conditions on fields, all of which must hold: a text for a value, `{ prefix = \"...\" }` for the beginning of one, `true` for a \
      field that is there, `false` for one that is not. Of a field that is there more than once, one line has to fit.",
 );
 const QUERY: Field = field(
@@ -96,7 +91,7 @@ const QUERY: Field = field(
     Kind::Map,
     From("any"),
     "{ lang = \"de\", debug = true }",
-    "What must hold of the query's parameters, in the forms of `header`, compared byte by byte as they stand in the request.",
+    "Conditions on the query's parameters, in the forms of `header`, compared byte by byte as they stand in the request.",
 );
 const CLIENT: Field = field(
     "client",
@@ -109,8 +104,8 @@ const CLIENT: Field = field(
 /// `[[service.route]]`
 pub const ROUTE: Section = Section {
     header: "[[service.route]]",
-    doc: "Where requests of an HTTP service, or connections of a TLS service, go. The first route of which all that it asks \
-          for holds is taken: `host` to `client` in HTTP services, `sni` and `alpn` in TLS services; one that asks for \
+    doc: "Where requests of an HTTP service, or connections of a TLS service, go. The first route whose conditions all hold \
+          is taken: `host` to `client` in HTTP services, `sni` and `alpn` in TLS services; one that asks for \
           nothing takes all. What no route takes goes to the service's own backends; without those, requests are answered \
           with 404 and TLS connections reset. A route leads to `group`, `groups`, `redirect` or `reply`, or else to the \
           service's own backends. 1024 at most. A reload that changes routes is in force for the next request.",
@@ -152,7 +147,7 @@ pub const ROUTE: Section = Section {
             Kind::Text,
             From("the path goes on as it is"),
             "\"/v2/\"",
-            "What stands in the path that backends see in place of the `path_prefix` or `path` that fitted.",
+            "What replaces the matching `path_prefix` or `path` in the path that backends see.",
         ),
         field("request_headers", Kind::Tables, From("none"), "", "See [service.route.request_headers]."),
         field("response_headers", Kind::Tables, From("none"), "", "See [service.route.request_headers]."),
@@ -171,7 +166,7 @@ pub const REDIRECT: Section = Section {
             Required,
             "\"https://{host}{path}{query}\"",
             "Where to. `{scheme}`, `{host}` (without port), `{authority}` (with it), `{path}` and `{query}` (with its `?`) \
-             stand for what was asked for; `{{` and `}}` for braces.",
+             are replaced by those of the request; `{{` and `}}` for braces.",
         ),
     ],
 };
@@ -207,7 +202,7 @@ pub const EDITS: Section = Section {
             From("none"),
             "{ X-Client = \"{client_ip}\" }",
             "Fields that replace all of their name. In values `{client_ip}`, `{client_port}`, `{vip}`, `{vip_port}`, \
-             `{scheme}`, `{service}` and `{backend}` stand for what they say, in requests also `{host}`, `{authority}`, \
+             `{scheme}`, `{service}` and `{backend}` are replaced by their values, in requests also `{host}`, `{authority}`, \
              `{method}`, `{path}` and `{query}`; `{{` and `}}` for braces.",
         ),
         field(
@@ -228,8 +223,8 @@ pub const RESPONSE_EDITS: Section =
 /// `[[service.access]]`
 pub const ACCESS: Section = Section {
     header: "[[service.access]]",
-    doc: "Who may pass, asked before any route: the first of which all that it asks for holds decides; if there is none, \
-          the request passes. 1024 at most. It asks for the same as [[service.route]] of HTTP services.",
+    doc: "Which requests may pass, decided before any route: the first rule whose conditions all hold decides; if none \
+          does, the request passes. 1024 at most. It asks for the same as [[service.route]] of HTTP services.",
     fields: &[
         field(
             "action",
@@ -238,7 +233,7 @@ pub const ACCESS: Section = Section {
             "\"deny\"",
             "What is decided.",
         ),
-        field("status", Kind::Integer { min: 400, max: 599 }, Value("403"), "404", "The status of who is denied."),
+        field("status", Kind::Integer { min: 400, max: 599 }, Value("403"), "404", "The status for denied requests."),
         field(
             "strict",
             Kind::Boolean,

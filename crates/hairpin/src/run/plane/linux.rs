@@ -61,7 +61,7 @@ pub(crate) enum Adoption {
     Programs(Box<Programs>),
     /// Nothing.
     Absent,
-    /// Something of another form; why.
+    /// An invalid form, with the reason.
     Incompatible(String),
 }
 
@@ -453,7 +453,7 @@ impl Programs {
         Ok(named.map(|(((name, dropped), count), base)| (*name, count.saturating_sub(base), *dropped)).collect())
     }
 
-    /// Something with which other threads can look at rules.
+    /// A handle with which other threads can query rules.
     fn rule_reader(&self) -> RuleReader {
         self.programs.rule_reader()
     }

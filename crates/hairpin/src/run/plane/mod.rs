@@ -1,5 +1,6 @@
 //! How packets reach the workers, as the process uses it: the kernel's devices and BPF programs (`linux`), or ports of
-//! DPDK's (`dpdk`). What is done for every packet is not here, but in what each worker is given ([`super::worker_pool::WorkerResources`]).
+//! DPDK's (`dpdk`). What is done for every packet is not here, but in what each worker is given
+//! ([`super::worker_pool::WorkerResources`]).
 
 #[cfg(feature = "dpdk")]
 pub(super) mod dpdk;
@@ -57,7 +58,7 @@ pub(crate) struct EngineWords {
     pub(crate) software: Vec<(&'static str, String)>,
 }
 
-/// Looks at an engine's rules, from any thread.
+/// Queries an engine's rules, from any thread.
 pub(crate) trait Rules: Send + Sync {
     /// How many there are: IPv4, IPv6, and how many of both leave their flow to the kernel.
     fn count(&self) -> Result<[u64; 3]>;
@@ -152,7 +153,7 @@ pub(crate) trait Plane {
         Ok(())
     }
 
-    /// Something with which other threads can look at rules.
+    /// A handle with which other threads can query rules.
     fn rule_reader(&self) -> Option<Arc<dyn Rules>> {
         None
     }

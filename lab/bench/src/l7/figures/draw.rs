@@ -35,7 +35,7 @@ pub(super) struct Figure<'a> {
     pub(super) y_title: &'a str,
     /// Whether the axis of values is logarithmic.
     pub(super) logarithmic: bool,
-    /// Of these series; all if empty.
+    /// Only these series; all if empty.
     pub(super) only: &'a [&'a str],
 }
 

@@ -204,7 +204,7 @@ fn threshold(status: &Status, cards: Cards, repetition: usize, results: &mut Res
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked<'a> {
     pub(super) page: &'a str,
-    /// Of a response's body; 0 for the mix.
+    /// Bytes of a response's body; 0 for the mix.
     pub(super) bytes: usize,
     pub(super) mix: bool,
 }

@@ -2,7 +2,7 @@
 //!
 //! The paper measures one core of a SmartNIC whose flow processing engine is hardware; here the balancer has one core of
 //! an ordinary machine, and the flow engine is the kernel's (BPF). So what is compared is shape - what grows with what,
-//! which side is ahead, from where on offloading pays - and not height. The stage is that of `make bench-l7`.
+//! which side is ahead, from where on offloading pays - and not height. The network is that of `make bench-l7`.
 //!
 //! Everything is measured in one run, several times, forwards and backwards. What comes out: `measurements.csv` with
 //! every value of every repetition, figures as SVG, and a page that says what the paper found and what was found here.
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 /// What to measure, and how long.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// A look only: fewer sizes, once.
+    /// A quick run: fewer sizes, once.
     #[arg(long)]
     quick: bool,
     /// Only these parts: rules, throughput, latency, profile, hashtable.
@@ -65,7 +65,7 @@ const SIZES: Sizes = &[
 ];
 const SIZES_WIRE: Sizes = &[("1k", 1 << 10), ("16k", 16 << 10), ("1m", 1 << 20), ("16m", 16 << 20)];
 const SIZES_PACED: Sizes = &[("1k", 1 << 10), ("64k", 64 << 10), ("1m", 1 << 20), ("4m", 4 << 20)];
-/// Those of a look.
+/// Those of a quick run.
 const SIZES_QUICK: Sizes = &[("1k", 1 << 10), ("64k", 64 << 10), ("4m", 4 << 20)];
 const SIZES_PACED_QUICK: Sizes = &[("1k", 1 << 10), ("4m", 4 << 20)];
 

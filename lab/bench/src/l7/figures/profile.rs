@@ -1,10 +1,10 @@
 //! Where the balancer's core spends its time: the counterpart of Laconic, table 4.
 //!
-//! `perf record` looks at the balancer's core some thousand times a second, by the processor's clock (a virtual machine has
+//! `perf record` samples the balancer's core some thousand times a second, by the processor's clock (a virtual machine has
 //! no counters of cycles). What it finds, its callers included, is sorted into stages by names of functions: of the kernel,
 //! of BPF programs and of the worker. Work of others' processes on that core is left out, and so is idling.
 //!
-//! The clock's interrupt waits where interrupts are off, so what such stretches take is found at their ends: above all what
+//! The clock's interrupt waits where interrupts are off, so what such times take is found at their ends: above all what
 //! it takes to be interrupted, at the start of the softirqs that follow. (A virtual machine leaves itself for each
 //! interrupt that one core sends to another.)
 
@@ -27,7 +27,7 @@ pub(super) const SHARE: &str = "percent";
 const FREQUENCY: &str = "3989";
 /// Looks at work that a profile needs at least.
 const SAMPLES_MIN: usize = 100;
-/// The longest that perf may take beside looking.
+/// The longest that perf may take beside sampling.
 const PERF_TIMEOUT: Duration = Duration::from_secs(60);
 /// Until wrk's connections are there.
 const WARM_UP: Duration = Duration::from_millis(500);
@@ -134,7 +134,7 @@ const LAST: [(&[&str], Stages); 5] = [
 /// Functions in which a core idles.
 const IDLE: [&str; 6] = ["default_idle", "safe_halt", "cpu_idle_poll", "mwait_idle", "acpi_idle", "intel_idle"];
 
-/// Whose name tells that the work is the balancer's: the worker's thread.
+/// The worker's thread, whose work is the balancer's.
 const WORKER: &str = "worker-";
 
 /// Sorts one stack, innermost function first; `None`: it is not the balancer's work. `thread` had the core.
@@ -189,7 +189,7 @@ pub(super) struct Scene {
     page: &'static str,
 }
 
-/// What is looked at.
+/// What is profiled.
 pub(super) const SCENES: [Scene; 4] = [
     Scene { name: "1 KB", variant: Variant::Auto, page: "1k" },
     Scene { name: "16 KB, software only", variant: Variant::Software, page: "16k" },
@@ -267,7 +267,7 @@ mod tests {
         let find = "<hairpin_core::table::cuckoo::CuckooPlusPlus as hairpin_core::table::Lookup<K>>::find";
         assert_eq!(worker(&[find]), Some(Stages::Lookup));
         assert_eq!(worker(&["do_syscall_64", "entry_SYSCALL_64_after_hwframe", "read"]), Some(Stages::TapRead));
-        assert_eq!(worker(&["hairpin::run::turn::Turner<I,E,P,T>::turn"]), Some(Stages::Loop));
+        assert_eq!(worker(&["hairpin_core::event_loop::EventLoop<I,E,P,T>::iterate"]), Some(Stages::Loop));
         assert_eq!(worker(&["handle_softirqs", "__irq_exit_rcu", "read"]), Some(Stages::Interrupts));
         assert_eq!(worker(&["an_unknown_function"]), Some(Stages::Other));
     }

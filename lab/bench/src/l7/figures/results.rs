@@ -12,7 +12,7 @@ pub(super) struct Point {
     pub(super) part: &'static str,
     /// What the virtual cards did, or another setting that all series of a figure share; empty if there is none.
     pub(super) setting: String,
-    /// Whose value it is: a line of a figure.
+    /// The series of the value: a line of a figure.
     pub(super) series: String,
     /// Where on the axis: bytes of a response, rules of a batch, threads, percent of the requests.
     pub(super) x: u64,

@@ -131,7 +131,7 @@ impl Subject for Shared {
 }
 
 impl SharedHands {
-    /// Inserts the rest of a burst. Of a lock-free table, places that were removed may still wait for those who look; if it
+    /// Inserts the rest of a burst. Of a lock-free table, places that were removed may still wait for readers; if it
     /// is small they are many.
     #[cold]
     fn insert_later(&mut self, keys: &[Key]) -> usize {

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 struct Held {
     keys: EpochKeys,
-    /// Of shared keys: what real time is ahead of the clock, in ns, modulo 2^64.
+    /// Shared keys: by how much real time is ahead of the clock, in ns, modulo 2^64.
     ahead_ns: Option<u64>,
 }
 

@@ -1,8 +1,9 @@
 //! How packets find the worker of their connection: by rules of the ports, where every worker has a queue and the devices
 //! take such rules, else by hand-over alone ([`super::spread`]). **The rules have not yet been run on hardware.**
 //!
-//! What tells workers apart is chosen once, by trying the rules, before the connection table is opened: connections lie with
-//! their workers. Rules that are refused later leave their packets to the hand-over, which looks at every packet anyway.
+//! What tells workers apart is chosen once, by trying the rules, before the connection table is opened: connections lie
+//! with their workers. Rules that are refused later leave their packets to the hand-over, which looks at every packet
+//! anyway.
 
 use super::offload::Engine;
 use crate::run::log;
@@ -109,7 +110,7 @@ impl Steer {
         }
     }
 
-    /// Of a port: how many rules it has, and how many it should have and has not.
+    /// The number of rules that a port has, and the number that it should have and has not.
     pub(super) fn of_port(&self, number: usize, port: &Port) -> (u64, u64) {
         if self.steering.by != SteerBy::Port {
             return (0, 0);

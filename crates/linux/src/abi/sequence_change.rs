@@ -1,4 +1,4 @@
-//! What rules do to sequence and acknowledgement numbers, and to which, as it lies in its maps.
+//! How rules translate sequence and acknowledgement numbers, and which they admit, as the maps store it.
 
 use super::{Bytes, RuleHead};
 #[cfg(doc)]
@@ -8,10 +8,10 @@ use hairpin_core::flow::Protocol;
 use hairpin_core::rewrite::Rewrite;
 use std::mem::{offset_of, size_of};
 
-/// Value of `numbers_v4` and `numbers_v6`.
+/// Value of `sequence_v4` and `sequence_v6`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct Numbers {
+pub struct SequenceChange {
     /// Added to sequence numbers.
     pub sequence_delta: u32,
     /// Added to acknowledgement numbers and SACK edges.
@@ -33,25 +33,26 @@ pub struct Numbers {
 }
 
 // SAFETY: `repr(C)`, integers only, and the assertion below leaves no room for padding.
-unsafe impl Bytes for Numbers {}
+unsafe impl Bytes for SequenceChange {}
 
-const _: () = assert!(size_of::<Numbers>() == 40 && offset_of!(Numbers, check) == 32);
+const _: () = assert!(size_of::<SequenceChange>() == 40 && offset_of!(SequenceChange, check) == 32);
 
-/// Whether a rule does anything to numbers, or depends on them.
-pub(super) fn has_numbers(rule: &Rule) -> bool {
+/// Whether a rule translates sequence numbers, or checks them.
+pub(super) fn changes_sequence(rule: &Rule) -> bool {
     let Rewrite { sequence_delta, acknowledgement_delta, window_shift, .. } = rule.rewrite;
     let changes = (sequence_delta, acknowledgement_delta, window_shift) != (0, 0, 0);
     rule.key.protocol == Protocol::Tcp && rule.fate == Fate::Forward && (changes || rule.guard.is_some())
 }
 
-/// `NUMBERS_CHECK` of the header.
-const NUMBERS_CHECK: u64 = 0x9e37_79b9_7f4a_7c15;
+/// `SEQUENCE_CHECK` of the header.
+const SEQUENCE_CHECK: u64 = 0x9e37_79b9_7f4a_7c15;
 
-impl Numbers {
-    /// Those of `rule`, which lies in its map as `value`: a [`RuleV4`](super::RuleV4) or [`RuleV6`](super::RuleV6) made of it.
-    pub fn of(rule: &Rule, value: &impl Bytes) -> Numbers {
+impl SequenceChange {
+    /// Those of `rule`, which lies in its map as `value`: a [`RuleV4`](super::RuleV4) or [`RuleV6`](super::RuleV6) made of
+    /// it.
+    pub fn of(rule: &Rule, value: &impl Bytes) -> SequenceChange {
         let guard = rule.guard.unwrap_or_default();
-        let mut numbers = Numbers {
+        let mut change = SequenceChange {
             sequence_delta: rule.rewrite.sequence_delta,
             acknowledgement_delta: rule.rewrite.acknowledgement_delta,
             sequence: guard.sequence,
@@ -64,13 +65,16 @@ impl Numbers {
         };
         let ends = &value.bytes()[offset_of!(RuleHead, source_port)..];
         // An IPv6 rule ends in zeros, which add nothing.
-        let words =
-            numbers.bytes()[..offset_of!(Numbers, check)].as_chunks::<8>().0.iter().chain(ends.as_chunks::<8>().0);
+        let words = change.bytes()[..offset_of!(SequenceChange, check)]
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .chain(ends.as_chunks::<8>().0);
         let mut factor = 1u64;
-        numbers.check = words.fold(0, |sum: u64, word| {
-            factor = factor.wrapping_mul(NUMBERS_CHECK);
+        change.check = words.fold(0, |sum: u64, word| {
+            factor = factor.wrapping_mul(SEQUENCE_CHECK);
             sum.wrapping_add(u64::from_ne_bytes(*word).wrapping_mul(factor))
         });
-        numbers
+        change
     }
 }
