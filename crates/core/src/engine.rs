@@ -6,6 +6,7 @@ use crate::rewrite::Rewrite;
 use crate::time::Time;
 use crate::wire::bytes::{array_at, u32_at};
 use crate::wire::{Transport, tcp};
+use alloc::collections::VecDeque;
 use arrayvec::ArrayVec;
 
 /// Names a rule from its installation until its removal is confirmed; reused only after that (invariant 2).
@@ -229,6 +230,44 @@ pub trait FlowEngine {
     fn poll(&mut self, now: Time, out: &mut Completions);
     /// Reads counters of up to [`COMPLETIONS_MAX`] rules; they may be a little stale.
     fn sample(&mut self, rules: &[(RuleId, FlowKey)], out: &mut Samples);
+}
+
+/// Requests to [`NoEngine`] whose answers may be outstanding at most.
+const NO_ENGINE_WAITING_MAX: usize = 4096;
+
+/// An engine without room. Workers ask it only for rules that no policy decides (to pass flows of no connection), and
+/// are refused.
+#[derive(Debug, Default)]
+pub struct NoEngine {
+    answers: VecDeque<Completion>,
+}
+
+impl FlowEngine for NoEngine {
+    fn caps(&self) -> EngineCaps {
+        EngineCaps::NONE
+    }
+
+    fn submit(&mut self, _: Time, op: RuleOp) -> Result<(), RuleOp> {
+        if self.answers.len() >= NO_ENGINE_WAITING_MAX {
+            return Err(op);
+        }
+        self.answers.push_back(match op {
+            RuleOp::Install(rule) => Completion::Rejected(rule.id, Refusal::Unsupported),
+            RuleOp::Remove { id, .. } => Completion::Removed(id, None),
+        });
+        Ok(())
+    }
+
+    fn flush(&mut self, _: Time) {}
+
+    fn poll(&mut self, _: Time, out: &mut Completions) {
+        let room = out.remaining_capacity().min(self.answers.len());
+        out.extend(self.answers.drain(..room));
+    }
+
+    fn sample(&mut self, rules: &[(RuleId, FlowKey)], out: &mut Samples) {
+        out.extend(rules.iter().map(|_| None));
+    }
 }
 
 #[cfg(test)]

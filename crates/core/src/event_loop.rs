@@ -145,6 +145,13 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> EventLoop<I
         clients + backends > 0
     }
 
+    /// Drops the frames that wait for room on their way out; returns how many.
+    pub fn discard(&mut self) -> usize {
+        let count = self.to_send.len();
+        self.to_send.clear();
+        count
+    }
+
     /// Whether frames wait for room on their way out: the plane does not wake anybody for that.
     pub fn is_blocked(&self) -> bool {
         !self.to_send.is_empty()

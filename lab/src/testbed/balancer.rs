@@ -6,33 +6,27 @@
 //! datagrams get theirs in turn (round robin), but where every packet finds its backend by itself.
 
 use super::table::LabTable;
+use crate::clock;
 use crate::traffic::flows::{BACKEND_PORT, BACKENDS, SERVICE, SERVICE_PORT, endpoint};
 use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::config::{Algorithm, Backend, Pool, Service, ServiceState, Snapshot, UnknownPacket};
-use hairpin_core::engine::EngineCaps;
+use hairpin_core::engine::{EngineCaps, FlowEngine};
+use hairpin_core::event_loop::EventLoop;
 use hairpin_core::flow::{Protocol, Steering};
-use hairpin_core::frame::{Batch, Egress, Frame, FrameIo};
+use hairpin_core::frame::FrameIo;
 use hairpin_core::l4::connection::Connection;
 use hairpin_core::offload::{Never, OffloadPolicy};
 use hairpin_core::table::slab::{Slot, boxed};
 use hairpin_core::table::{Hasher, Method};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::Malformed;
-use hairpin_core::worker::{Drop, Occupancy, OffloadStatistics, Stateless, Worker, WorkerOptions};
+use hairpin_core::worker::{Drop, Occupancy, Stateless, Statistics, Worker, WorkerOptions};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Backends of the service at most.
 pub const BACKENDS_MAX: u16 = 1024;
 /// Connections of a worker at least.
 const CONNECTIONS_MIN: usize = 64;
-/// Turns between two looks at timeouts.
-const TURNS: u32 = 64;
-
-/// A worker, and what is counted beside it.
-pub struct Balancer<P = Never> {
-    worker: Worker<P, LabTable>,
-    turns: u32,
-}
 
 /// What all workers of a balancer have in common.
 #[derive(Clone)]
@@ -94,13 +88,12 @@ impl BalancerOptions {
     }
 }
 
-/// The workers of a balancer, with `tables` as many as there are.
-pub fn workers(options: &BalancerOptions, tables: Vec<LabTable>) -> Vec<Balancer> {
-    let workers = with_engine(options, tables, || Never, EngineCaps::NONE).into_iter();
-    workers.map(Balancer::new).collect()
+/// The workers of a balancer without an engine, with `tables` as many as there are.
+pub fn workers(options: &BalancerOptions, tables: Vec<LabTable>) -> Vec<Worker<Never, LabTable>> {
+    with_engine(options, tables, || Never, EngineCaps::NONE)
 }
 
-/// The bare workers of a balancer, with a policy and what the engine behind them can do.
+/// The workers of a balancer, with a policy and what the engine behind them can do.
 pub fn with_engine<P: OffloadPolicy>(
     options: &BalancerOptions,
     tables: Vec<LabTable>,
@@ -143,69 +136,24 @@ fn memory(connections: usize) -> &'static mut [Slot<Connection>] {
     }
 }
 
-impl<P: OffloadPolicy> Balancer<P> {
-    /// A worker that has done nothing.
-    pub fn new(worker: Worker<P, LabTable>) -> Balancer<P> {
-        Balancer { turns: 0, worker }
-    }
+/// The time of the device's clock, for a worker's event loop.
+pub fn now() -> Time {
+    Time::from_nanos(clock::now())
+}
 
-    /// Handles a burst. Frames that are not the service's are dropped: there is no kernel to give them to. Whether there was
-    /// anything to do.
-    #[inline]
-    pub fn turn<IO: FrameIo>(
-        &mut self,
-        now: u64,
-        io: &mut IO,
-        rx: &mut Batch<IO::Frame>,
-        tx: &mut Batch<IO::Frame>,
-    ) -> bool {
-        let now = Time::from_nanos(now);
-        let mut busy = !rx.is_empty();
-        if busy {
-            let before = self.worker.statistics().to_kernel;
-            self.worker.handle_batch(now, io, rx, tx);
-            if self.worker.statistics().to_kernel != before {
-                tx.retain(|frame| frame.meta().egress != Egress::Kernel);
-            }
-        }
-        self.turns = self.turns.wrapping_add(1);
-        if self.turns.is_multiple_of(TURNS) && self.worker.poll_timeout(now).is_some_and(|due| due <= now) {
-            self.worker.handle_timeout(now);
-            busy = true;
-        }
-        busy
-    }
+/// A worker behind its port, with an engine, in the event loop that every plane has. Services of the testbed answer no
+/// requests of their own, so no calendar is needed.
+pub fn event_loop<IO: FrameIo, E: FlowEngine, P: OffloadPolicy>(
+    worker: Worker<P, LabTable>,
+    io: IO,
+    engine: E,
+) -> EventLoop<IO, E, P, LabTable> {
+    EventLoop::new(worker, io, engine, now, || Duration::ZERO)
+}
 
-    /// The worker, for a caller that connects it to an engine.
-    pub fn worker(&mut self) -> &mut Worker<P, LabTable> {
-        &mut self.worker
-    }
-
-    /// The numbers of its rules.
-    pub fn offload(&self) -> &OffloadStatistics {
-        &self.worker.statistics().offload
-    }
-
-    /// It is needed no more: the next one of its size uses its memory.
-    pub fn retire(self) {
-        retire(self.worker);
-    }
-
-    /// Frames dropped, by reason.
-    pub fn dropped(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let statistics = self.worker.statistics();
-        let drops = Drop::ALL.iter().map(|&reason| (reason.name(), statistics.drops[reason as usize]));
-        let malformed = Malformed::ALL.iter().map(|reason| (reason.name(), statistics.malformed[reason.index()]));
-        drops.chain(malformed).chain([("not-the-service's", statistics.to_kernel)]).filter(|&(_, count)| count > 0)
-    }
-
-    /// Connections it has.
-    pub fn connections(&self) -> u64 {
-        self.worker.statistics().connections_now
-    }
-
-    /// Connections that were given up for newer ones because the table was full.
-    pub fn evicted(&self) -> u64 {
-        self.worker.statistics().evicted
-    }
+/// Frames that a worker has dropped, by reason; those that it left to the kernel are among them.
+pub fn dropped(statistics: &Statistics) -> impl Iterator<Item = (&'static str, u64)> {
+    let drops = Drop::ALL.iter().map(|&reason| (reason.name(), statistics.drops[reason as usize]));
+    let malformed = Malformed::ALL.iter().map(|reason| (reason.name(), statistics.malformed[reason.index()]));
+    drops.chain(malformed).chain([("not-the-service's", statistics.to_kernel)]).filter(|&(_, count)| count > 0)
 }

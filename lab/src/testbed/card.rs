@@ -12,10 +12,13 @@
 
 use crate::clock;
 use fastrand::Rng;
-use hairpin_core::frame::{Batch, Frame, FrameIo};
+use hairpin_core::engine::{Completions, EngineCaps, FlowEngine, RuleId, RuleOp, Samples};
+use hairpin_core::flow::FlowKey;
+use hairpin_core::frame::{Batch, Egress, Frame, FrameIo};
 use hairpin_core::time::Time;
 use hairpin_core::wire::{Parsed, parse};
 use hairpin_sim::nic::{Forwarding, Nic, Passage, Profile};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Faster than any thread: a packet takes a nanosecond, and nothing is lost.
 const UNLIMITED: Forwarding =
@@ -44,40 +47,102 @@ pub struct Kept {
     pub ns: u64,
 }
 
-impl Kept {
-    fn frames(&self) -> u64 {
-        self.turned + self.passed + self.lost
+/// A device's port, with a card in front of it or without. It counts what the device receives and sends.
+pub struct DevicePort<IO: FrameIo> {
+    io: IO,
+    card: Option<Box<Card<IO::Frame>>>,
+    counts: Counts,
+    /// Frames go back to the Ethernet address from which they came.
+    returns: bool,
+    /// Frames at the front of the next batch to send that did not fit before, and are ready as they are.
+    waiting: usize,
+}
+
+/// What went through a device's port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Frames received, those included that the card keeps.
+    pub received: u64,
+    /// Frames sent by the device, without the card's.
+    pub sent: u64,
+    /// Nanoseconds of receiving and sending, of a port behind a card; 0 of others.
+    pub ns: u64,
+}
+
+/// The modelled card as the worker's flow engine. The port has the other handle; both are used by one thread only, so the
+/// lock is always free.
+#[derive(Clone)]
+pub struct CardEngine(Arc<Mutex<Nic>>);
+
+impl CardEngine {
+    fn nic(&self) -> MutexGuard<'_, Nic> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A port with a card in front of it, or without.
-pub struct Front<IO: FrameIo> {
-    io: IO,
-    card: Option<Box<Card<IO::Frame>>>,
+impl FlowEngine for CardEngine {
+    fn caps(&self) -> EngineCaps {
+        self.nic().caps()
+    }
+
+    fn submit(&mut self, now: Time, op: RuleOp) -> Result<(), RuleOp> {
+        self.nic().submit(now, op)
+    }
+
+    fn flush(&mut self, now: Time) {
+        self.nic().flush(now);
+    }
+
+    fn poll(&mut self, now: Time, out: &mut Completions) {
+        self.nic().poll(now, out);
+    }
+
+    fn sample(&mut self, rules: &[(RuleId, FlowKey)], out: &mut Samples) {
+        self.nic().sample(rules, out);
+    }
 }
 
 struct Card<F> {
-    nic: Nic,
+    nic: CardEngine,
     missed: Batch<F>,
     turned: Batch<F>,
     kept: Kept,
 }
 
-impl<IO: FrameIo> Front<IO> {
+impl<IO: FrameIo> DevicePort<IO> {
     /// A port alone.
-    pub fn bare(io: IO) -> Front<IO> {
-        Front { io, card: None }
+    pub fn bare(io: IO) -> DevicePort<IO> {
+        DevicePort { io, card: None, counts: Counts::default(), returns: false, waiting: 0 }
     }
 
     /// A port behind a card.
-    pub fn behind(io: IO, nic: Nic) -> Front<IO> {
+    pub fn behind(io: IO, nic: Nic) -> DevicePort<IO> {
+        let nic = CardEngine(Arc::new(Mutex::new(nic)));
         let card = Card { nic, missed: Batch::new(), turned: Batch::new(), kept: Kept::default() };
-        Front { io, card: Some(Box::new(card)) }
+        DevicePort { card: Some(Box::new(card)), ..DevicePort::bare(io) }
     }
 
-    /// The card.
-    pub fn nic(&mut self) -> Option<&mut Nic> {
-        self.card.as_mut().map(|card| &mut card.nic)
+    /// A port whose frames go back to the Ethernet address from which they came, whatever is done to them: for a link with
+    /// the generator at its other end.
+    pub fn returning(io: IO) -> DevicePort<IO> {
+        DevicePort { returns: true, ..DevicePort::bare(io) }
+    }
+
+    /// The card as an engine.
+    pub fn engine(&self) -> Option<CardEngine> {
+        self.card.as_ref().map(|card| card.nic.clone())
+    }
+
+    /// What went through it so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Drivers take their buffers back when they are called to send, also nothing.
+    pub fn idle(&mut self) {
+        if self.waiting == 0 {
+            self.io.transmit(&mut Batch::new());
+        }
     }
 
     /// What the card has kept to itself so far.
@@ -87,15 +152,12 @@ impl<IO: FrameIo> Front<IO> {
 
     /// The most rules it had in force at a time.
     pub fn rules_peak(&self) -> u32 {
-        self.card.as_ref().map_or(0, |card| card.nic.tally().rules_peak)
+        self.card.as_ref().map_or(0, |card| card.nic.nic().tally().rules_peak)
     }
 
-    /// Receives; how many frames came, those included that the card keeps.
-    #[inline]
-    pub fn take(&mut self, out: &mut Batch<IO::Frame>) -> usize {
-        let (before, kept) = (out.len(), self.kept().frames());
-        self.receive(out);
-        out.len() - before + (self.kept().frames() - kept) as usize
+    /// The caller has dropped the frames that did not fit.
+    pub fn forget_waiting(&mut self) {
+        self.waiting = 0;
     }
 
     /// Whether frames of the card's find no room on their way out. Nothing is received meanwhile.
@@ -104,8 +166,9 @@ impl<IO: FrameIo> Front<IO> {
         self.card.as_ref().is_some_and(|card| !card.turned.is_empty())
     }
 
-    /// Drops the frames that find no room; how many.
+    /// Drops the card's frames that find no room; returns how many. The device drops its own.
     pub fn give_up(&mut self) -> u64 {
+        self.waiting = 0;
         let Some(card) = &mut self.card else { return 0 };
         let count = card.turned.len() as u64;
         card.turned.clear();
@@ -116,9 +179,10 @@ impl<IO: FrameIo> Front<IO> {
 impl<F: Frame> Card<F> {
     /// Keeps of `frames`, from the `first` on, what there are rules for.
     fn sort(&mut self, now: Time, frames: &mut Batch<F>, first: usize) {
+        let mut nic = self.nic.nic();
         for mut frame in frames.drain(first..) {
             let passage = match parse(frame.bytes()) {
-                Ok(Parsed::Transport(at)) => self.nic.frame(now, &mut frame, &at),
+                Ok(Parsed::Transport(at)) => nic.frame(now, &mut frame, &at),
                 _ => Passage::Miss,
             };
             // What goes nowhere is dropped, and so returned to its plane.
@@ -132,6 +196,7 @@ impl<F: Frame> Card<F> {
                 Passage::Lost => self.kept.lost += 1,
             }
         }
+        drop(nic);
         frames.extend(self.missed.drain(..));
     }
 
@@ -144,31 +209,55 @@ impl<F: Frame> Card<F> {
     }
 }
 
-impl<IO: FrameIo> FrameIo for Front<IO> {
+impl<IO: FrameIo> FrameIo for DevicePort<IO> {
     type Frame = IO::Frame;
 
     #[inline]
     fn receive(&mut self, out: &mut Batch<IO::Frame>) {
-        let Some(card) = &mut self.card else { return self.io.receive(out) };
-        let (began, first) = (clock::now(), out.len());
-        let now = Time::from_nanos(began);
-        card.nic.advance(now);
-        card.send(&mut self.io);
-        if !card.turned.is_empty() {
+        let first = out.len();
+        let Some(card) = &mut self.card else {
+            self.io.receive(out);
+            self.counts.received += (out.len() - first) as u64;
             return;
+        };
+        let began = clock::now();
+        let now = Time::from_nanos(began);
+        card.nic.nic().advance(now);
+        card.send(&mut self.io);
+        if card.turned.is_empty() {
+            self.io.receive(out);
+            self.counts.received += (out.len() - first) as u64;
+            if out.len() > first {
+                card.sort(now, out, first);
+                card.kept.ns += clock::now().saturating_sub(began);
+                card.send(&mut self.io);
+            }
         }
-        self.io.receive(out);
-        if out.len() > first {
-            card.sort(now, out, first);
-            card.kept.ns += clock::now().saturating_sub(began);
-            card.send(&mut self.io);
-        }
+        self.counts.ns += clock::now().saturating_sub(began);
     }
 
-    /// What the worker sends meets no rules.
+    /// What the worker sends meets no rules. What it leaves to the kernel is dropped: there is none.
     #[inline]
     fn transmit(&mut self, batch: &mut Batch<IO::Frame>) {
+        let began = if self.card.is_some() { clock::now() } else { 0 };
+        let mut place = 0;
+        let fresh = self.waiting;
+        if batch.iter().skip(fresh).any(|frame| frame.meta().egress == Egress::Kernel) {
+            batch.retain(|frame| {
+                place += 1;
+                place <= fresh || frame.meta().egress != Egress::Kernel
+            });
+        }
+        if self.returns {
+            batch.iter_mut().skip(fresh).for_each(|frame| turn_back(frame.bytes_mut()));
+        }
+        let before = batch.len();
         self.io.transmit(batch);
+        self.counts.sent += (before - batch.len()) as u64;
+        self.waiting = batch.len();
+        if self.card.is_some() {
+            self.counts.ns += clock::now().saturating_sub(began);
+        }
     }
 
     #[inline]
@@ -178,5 +267,13 @@ impl<IO: FrameIo> FrameIo for Front<IO> {
 
     fn room(&self) -> usize {
         self.io.room()
+    }
+}
+
+/// Exchanges Ethernet addresses.
+fn turn_back(frame: &mut [u8]) {
+    if let Some(addresses) = frame.get_mut(..12) {
+        let (destination, source) = addresses.split_at_mut(6);
+        destination.swap_with_slice(source);
     }
 }

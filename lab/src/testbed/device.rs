@@ -1,14 +1,19 @@
 //! The device under test: what turns frames that come in into frames that go out.
 
 use super::Device;
-use super::balancer::Balancer;
-use super::card::Front;
+use super::balancer::{dropped as worker_dropped, event_loop, now, retire};
+use super::card::DevicePort;
 use super::cores::Watch;
 use super::meter::{Meter, Work};
 use super::offload::{Offloaded, Offloading};
+use super::table::LabTable;
 use crate::clock;
 use crate::forward::Forwarder;
-use hairpin_core::frame::{Batch, Frame, FrameIo};
+use hairpin_core::engine::NoEngine;
+use hairpin_core::event_loop::EventLoop;
+use hairpin_core::frame::{Batch, FrameIo};
+use hairpin_core::offload::{AnyPolicy, Never};
+use hairpin_core::worker::Worker;
 use hairpin_sim::nic::Nic;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -23,9 +28,9 @@ pub enum Core {
     /// The basic forwarder.
     Forwarder(Box<Forwarder>),
     /// Hairpin's worker.
-    Balancer(Box<Balancer>),
+    Balancer(Box<Worker<Never, LabTable>>),
     /// Hairpin's worker behind a card ([`Serving::behind`]).
-    Offloading(Box<Offloading>),
+    Offloading(Box<Worker<AnyPolicy, LabTable>>),
 }
 
 /// What a device's core has done.
@@ -75,42 +80,136 @@ impl Handled {
     }
 }
 
+/// A device's core with its port, and the loop that drives them.
+enum Driver<IO: FrameIo> {
+    Wire { io: DevicePort<IO>, frames: Batch<IO::Frame> },
+    Forwarder { forwarder: Box<Forwarder>, io: DevicePort<IO>, rx: Batch<IO::Frame>, tx: Batch<IO::Frame> },
+    Balancer(Box<EventLoop<DevicePort<IO>, NoEngine, Never, LabTable>>),
+    Offloading(Box<Offloading<IO>>),
+}
+
+/// Runs a piece of code with the port of whichever driver it is.
+macro_rules! port {
+    ($driver:expr, $io:ident => $what:expr) => {
+        match $driver {
+            Driver::Wire { io: $io, .. } | Driver::Forwarder { io: $io, .. } => $what,
+            Driver::Balancer(event_loop) => {
+                let $io = &event_loop.io;
+                $what
+            }
+            Driver::Offloading(offloading) => {
+                let $io = &offloading.event_loop().io;
+                $what
+            }
+        }
+    };
+}
+
+impl<IO: FrameIo> Driver<IO> {
+    /// An iteration: receives, handles, sends. Whether there may be more to do at once.
+    #[inline]
+    fn iterate(&mut self) -> bool {
+        match self {
+            Driver::Wire { io, frames } => {
+                if frames.is_empty() {
+                    io.receive(frames);
+                }
+                let busy = !frames.is_empty();
+                io.transmit(frames);
+                busy
+            }
+            Driver::Forwarder { forwarder, io, rx, tx } => {
+                let mut busy = !tx.is_empty();
+                if !busy {
+                    io.receive(rx);
+                    busy = !rx.is_empty();
+                    forwarder.handle_batch(rx, tx);
+                }
+                io.transmit(tx);
+                busy
+            }
+            Driver::Balancer(event_loop) => {
+                let busy = event_loop.iterate(now(), |_| {});
+                if !busy {
+                    event_loop.io.idle();
+                }
+                busy || event_loop.is_blocked()
+            }
+            Driver::Offloading(offloading) => {
+                let busy = offloading.iterate();
+                let event_loop = offloading.event_loop_mut();
+                if !busy {
+                    event_loop.io.idle();
+                }
+                busy || event_loop.is_blocked() || event_loop.io.is_blocked()
+            }
+        }
+    }
+
+    /// Whether frames find no room on their way out, so that nothing is received.
+    fn is_blocked(&self) -> bool {
+        match self {
+            Driver::Wire { frames, .. } => !frames.is_empty(),
+            Driver::Forwarder { tx, .. } => !tx.is_empty(),
+            Driver::Balancer(event_loop) => event_loop.is_blocked(),
+            Driver::Offloading(offloading) => offloading.event_loop().is_blocked(),
+        }
+    }
+
+    /// Drops the frames that find no room; returns how many.
+    fn give_up(&mut self) -> u64 {
+        let drop_all = |frames: &mut Batch<IO::Frame>| {
+            let count = frames.len();
+            frames.clear();
+            count
+        };
+        let (count, of_card) = match self {
+            Driver::Wire { io, frames } => (drop_all(frames), io.give_up()),
+            Driver::Forwarder { io, tx, .. } => (drop_all(tx), io.give_up()),
+            Driver::Balancer(event_loop) => (event_loop.discard(), event_loop.io.give_up()),
+            Driver::Offloading(offloading) => {
+                let event_loop = offloading.event_loop_mut();
+                (event_loop.discard(), event_loop.io.give_up())
+            }
+        };
+        count as u64 + of_card
+    }
+}
+
 /// A device's core between where frames come from and where they go, with a loop of its own.
 pub struct Serving<IO: FrameIo> {
-    core: Core,
-    io: Front<IO>,
-    rx: Batch<IO::Frame>,
-    tx: Batch<IO::Frame>,
-    received: u64,
-    sent: u64,
+    driver: Driver<IO>,
     stuck: u64,
-    /// What a balancer sends goes back to the Ethernet address it came from.
-    returns: bool,
     meter: Option<Box<Meter>>,
 }
 
 impl<IO: FrameIo> Serving<IO> {
-    /// A core that has not begun.
+    /// A core that has not begun; not [`Core::Offloading`], which stands behind a card.
     pub fn new(core: Core, io: IO) -> Serving<IO> {
-        Serving::at(core, Front::bare(io))
+        Serving::at(core, DevicePort::bare(io))
     }
 
     /// One that has not begun, behind a card.
     pub fn behind(core: Core, io: IO, nic: Nic) -> Serving<IO> {
-        Serving::at(core, Front::behind(io, nic))
+        Serving::at(core, DevicePort::behind(io, nic))
     }
 
-    fn at(core: Core, io: Front<IO>) -> Serving<IO> {
-        let (rx, tx, returns, meter) = (Batch::new(), Batch::new(), false, None);
-        Serving { core, io, rx, tx, received: 0, sent: 0, stuck: 0, returns, meter }
+    fn at(core: Core, io: DevicePort<IO>) -> Serving<IO> {
+        let driver = match core {
+            Core::Wire => Driver::Wire { io, frames: Batch::new() },
+            Core::Forwarder(forwarder) => Driver::Forwarder { forwarder, io, rx: Batch::new(), tx: Batch::new() },
+            Core::Balancer(worker) => Driver::Balancer(Box::new(event_loop(*worker, io, NoEngine::default()))),
+            Core::Offloading(worker) => Driver::Offloading(Box::new(Offloading::new(*worker, io))),
+        };
+        Serving { driver, stuck: 0, meter: None }
     }
 
     /// One whose frames go back to the Ethernet address from which they came, whatever it does to them: for a link with
     /// the generator at its other end.
     pub fn returning(core: Core, io: IO) -> Serving<IO> {
         // The forwarder does that by itself.
-        let returns = !matches!(core, Core::Forwarder(_));
-        Serving { returns, ..Serving::new(core, io) }
+        let io = if matches!(core, Core::Forwarder(_)) { DevicePort::bare(io) } else { DevicePort::returning(io) };
+        Serving::at(core, io)
     }
 
     /// Measures iterations from now on, on the calling thread.
@@ -128,45 +227,23 @@ impl<IO: FrameIo> Serving<IO> {
 
     /// Which device it is.
     pub fn device(&self) -> Device {
-        match self.core {
-            Core::Wire => Device::Wire,
-            Core::Forwarder(_) => Device::Forwarder,
-            Core::Balancer(_) | Core::Offloading(_) => Device::Balancer,
+        match self.driver {
+            Driver::Wire { .. } => Device::Wire,
+            Driver::Forwarder { .. } => Device::Forwarder,
+            Driver::Balancer(_) | Driver::Offloading(_) => Device::Balancer,
         }
     }
 
-    /// One iteration: receives, handles, sends. Whether anything came or is still to go.
+    /// An iteration: receives, handles, sends. Whether there may be more to do at once.
     #[inline]
     pub fn iterate(&mut self) -> bool {
-        let came = self.tx.is_empty().then(|| self.take());
-        let before = self.tx.len();
-        // Drivers take their frames back when they are called, also with none.
-        self.io.transmit(&mut self.tx);
-        self.sent += (before - self.tx.len()) as u64;
-        if let Some(meter) = &mut self.meter {
-            meter.iteration(came);
-        }
-        // Where all that came was dropped nothing is to be sent, and more may wait.
-        before > 0 || came.is_some_and(|came| came > 0) || self.io.is_blocked()
-    }
-
-    /// Receives and handles; how many came.
-    #[inline]
-    fn take(&mut self) -> usize {
-        let came = self.io.take(&mut self.rx);
-        self.received += came as u64;
-        match &mut self.core {
-            Core::Wire => std::mem::swap(&mut self.rx, &mut self.tx),
-            Core::Forwarder(forwarder) => forwarder.handle_batch(&mut self.rx, &mut self.tx),
-            Core::Balancer(balancer) => {
-                balancer.turn(clock::now(), &mut self.io, &mut self.rx, &mut self.tx);
-            }
-            Core::Offloading(offloading) => offloading.iterate(&mut self.io, &mut self.rx, &mut self.tx),
-        }
-        if self.returns {
-            self.tx.iter_mut().for_each(|frame| swap_macs(frame.bytes_mut()));
-        }
-        came
+        let Some(meter) = &mut self.meter else { return self.driver.iterate() };
+        let blocked = self.driver.is_blocked();
+        let before = port!(&self.driver, io => io.counts().received);
+        let busy = self.driver.iterate();
+        let came = port!(&self.driver, io => io.counts().received) - before;
+        meter.iteration((!blocked).then_some(came as usize));
+        busy
     }
 
     /// Iterates until told to stop and nothing is in hand. How long it slept meanwhile, because nothing came.
@@ -180,8 +257,7 @@ impl<IO: FrameIo> Serving<IO> {
                 if let Some(since) = stopping
                     && clock::now().saturating_sub(since) > PATIENCE
                 {
-                    self.stuck += self.tx.len() as u64 + self.io.give_up();
-                    self.tx.clear();
+                    self.stuck += self.driver.give_up();
                 }
                 continue;
             }
@@ -197,30 +273,30 @@ impl<IO: FrameIo> Serving<IO> {
 
     /// It is needed no more.
     pub fn retire(self) {
-        match self.core {
-            Core::Wire | Core::Forwarder(_) => {}
-            Core::Balancer(balancer) => balancer.retire(),
-            Core::Offloading(offloading) => offloading.retire(),
+        match self.driver {
+            Driver::Wire { .. } | Driver::Forwarder { .. } => {}
+            Driver::Balancer(event_loop) => retire(event_loop.worker),
+            Driver::Offloading(offloading) => offloading.retire(),
         }
     }
 
     /// Frames received and sent so far.
     pub fn received_and_sent(&self) -> (u64, u64) {
-        (self.received, self.sent + self.io.kept().sent)
+        port!(&self.driver, io => (io.counts().received, io.counts().sent + io.kept().sent))
     }
 
     /// What it has done so far.
     pub fn handled(&self) -> Handled {
-        let mut dropped: Vec<(String, u64)> = match &self.core {
-            Core::Wire => Vec::new(),
-            Core::Forwarder(forwarder) => named(forwarder.counts().dropped()),
-            Core::Balancer(balancer) => named(balancer.dropped()),
-            Core::Offloading(offloading) => named(offloading.balancer().dropped()),
+        let mut dropped: Vec<(String, u64)> = match &self.driver {
+            Driver::Wire { .. } => Vec::new(),
+            Driver::Forwarder { forwarder, .. } => named(forwarder.counts().dropped()),
+            Driver::Balancer(event_loop) => named(worker_dropped(event_loop.worker.statistics())),
+            Driver::Offloading(offloading) => named(worker_dropped(offloading.event_loop().worker.statistics())),
         };
-        let kept = self.io.kept();
-        let offloaded = match &self.core {
-            Core::Offloading(offloading) => Some(offloading.offloaded(self.received, &kept, self.io.rules_peak())),
-            Core::Wire | Core::Forwarder(_) | Core::Balancer(_) => None,
+        let kept = port!(&self.driver, io => io.kept());
+        let offloaded = match &self.driver {
+            Driver::Offloading(offloading) => Some(offloading.offloaded()),
+            Driver::Wire { .. } | Driver::Forwarder { .. } | Driver::Balancer(_) => None,
         };
         let in_card = [("not-the-service's-in-the-card", kept.passed), ("lost-in-the-card", kept.lost)];
         dropped.extend(named(in_card.into_iter().filter(|&(_, count)| count > 0)));
@@ -229,14 +305,6 @@ impl<IO: FrameIo> Serving<IO> {
         }
         let (received, sent) = self.received_and_sent();
         Handled { received, sent, dropped, offloaded }
-    }
-}
-
-/// Exchanges Ethernet addresses.
-fn swap_macs(frame: &mut [u8]) {
-    if let Some(addresses) = frame.get_mut(..12) {
-        let (destination, source) = addresses.split_at_mut(6);
-        destination.swap_with_slice(source);
     }
 }
 

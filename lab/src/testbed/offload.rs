@@ -1,17 +1,16 @@
 //! What a trial hands over to a modelled card, and what came of it.
 
-use super::balancer::{Balancer, BalancerOptions, with_engine};
-use super::card::{Front, Kept};
+use super::balancer::{BalancerOptions, event_loop, retire, with_engine};
+use super::card::{CardEngine, DevicePort, Kept};
 use super::table::LabTable;
 use crate::clock;
 use anyhow::{Context, Result, anyhow};
-use hairpin_core::engine::{Completions, FlowEngine, Samples};
-use hairpin_core::frame::{Batch, Frame, FrameIo};
-use hairpin_core::l7::threshold::{Frames, Meter};
+use hairpin_core::event_loop::EventLoop;
+use hairpin_core::frame::FrameIo;
 use hairpin_core::offload::tree::{BUILT_IN, TEXT_MAX};
 use hairpin_core::offload::{AnyPolicy, Choice, FirstN, HeavyHitter, Reason, Tree};
 use hairpin_core::time::{Duration, Time};
-use hairpin_core::worker::{Asked, OffloadStatistics};
+use hairpin_core::worker::{OffloadStatistics, Worker};
 use hairpin_sim::nic::Profile;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -150,109 +149,71 @@ impl Offloaded {
     }
 }
 
-/// Hairpin's worker with a policy and a card for its engine.
-pub struct Offloading {
-    balancer: Balancer<AnyPolicy>,
-    completions: Completions,
-    asked: Asked,
-    samples: Samples,
-    meter: Meter,
-    worker_ns: u64,
-}
-
 /// The workers of a balancer behind `offload`'s card, with `tables` as many as there are.
 ///
 /// # Errors
 /// A model that cannot be read, or is none.
-pub fn workers(options: &BalancerOptions, tables: Vec<LabTable>, offload: &Offload) -> Result<Vec<Offloading>> {
+pub fn workers(
+    options: &BalancerOptions,
+    tables: Vec<LabTable>,
+    offload: &Offload,
+) -> Result<Vec<Worker<AnyPolicy, LabTable>>> {
     let (choice, capacity) = (offload.policy.choice()?, options.connections());
     let policy = || AnyPolicy::new(choice.clone(), capacity);
-    let workers = with_engine(options, tables, policy, offload.card.caps()).into_iter();
-    Ok(workers.map(|worker| Offloading::new(Balancer::new(worker))).collect())
+    Ok(with_engine(options, tables, policy, offload.card.caps()))
 }
 
-impl Offloading {
-    /// A worker that was made for its card ([`EngineCaps`](hairpin_core::engine::EngineCaps)).
-    fn new(balancer: Balancer<AnyPolicy>) -> Offloading {
-        let (completions, asked, samples) = (Completions::new(), Asked::new(), Samples::new());
-        Offloading { balancer, completions, asked, samples, meter: Meter::default(), worker_ns: 0 }
+/// Hairpin's worker with a policy, and a card for its engine.
+pub struct Offloading<IO: FrameIo> {
+    event_loop: EventLoop<DevicePort<IO>, CardEngine, AnyPolicy, LabTable>,
+    worker_ns: u64,
+}
+
+impl<IO: FrameIo> Offloading<IO> {
+    /// A worker that was made for the card of its port.
+    ///
+    /// # Panics
+    /// The port has no card.
+    pub fn new(worker: Worker<AnyPolicy, LabTable>, io: DevicePort<IO>) -> Offloading<IO> {
+        let engine = io.engine().expect("a worker that was made for a card stands behind one");
+        Offloading { event_loop: event_loop(worker, io, engine), worker_ns: 0 }
     }
 
-    /// The worker.
-    pub fn balancer(&self) -> &Balancer<AnyPolicy> {
-        &self.balancer
+    /// Its event loop.
+    pub fn event_loop(&self) -> &EventLoop<DevicePort<IO>, CardEngine, AnyPolicy, LabTable> {
+        &self.event_loop
+    }
+
+    /// Its event loop, to be changed.
+    pub fn event_loop_mut(&mut self) -> &mut EventLoop<DevicePort<IO>, CardEngine, AnyPolicy, LabTable> {
+        &mut self.event_loop
     }
 
     /// It is needed no more.
     pub fn retire(self) {
-        self.balancer.retire();
+        retire(self.event_loop.worker);
     }
 
-    /// Handles a burst that came up through the card, and asks that for rules.
-    pub fn iterate<IO: FrameIo>(&mut self, io: &mut Front<IO>, rx: &mut Batch<IO::Frame>, tx: &mut Batch<IO::Frame>) {
-        let began = clock::now();
-        let mut frames = Frames::default();
-        rx.iter().for_each(|frame| frames.add(frame.bytes().len()));
-        let came = !rx.is_empty();
-        let mut busy = self.balancer.turn(began, io, rx, tx);
-        if came {
-            self.meter.frames(&frames, since(began));
-        }
-        if let Some(nic) = io.nic() {
-            busy |= self.rules(Time::from_nanos(began), nic);
-        }
+    /// An iteration of its event loop. Whether there may be more to do at once.
+    pub fn iterate(&mut self) -> bool {
+        let (began, in_port) = (clock::now(), self.event_loop.io.counts().ns);
+        let busy = self.event_loop.iterate(Time::from_nanos(began), |_| {});
         if busy {
-            self.worker_ns += since(began).as_nanos() as u64;
-        }
-    }
-
-    /// Whether there was anything to do.
-    fn rules(&mut self, now: Time, engine: &mut impl FlowEngine) -> bool {
-        let worker = self.balancer.worker();
-        worker.poll_samples(&mut self.asked);
-        let mut busy = !self.asked.is_empty();
-        if busy {
-            self.samples.clear();
-            engine.sample(&self.asked, &mut self.samples);
-            worker.handle_samples(now, &self.asked, &self.samples);
-            self.asked.clear();
-        }
-        let (mut ops, mut began) = (0, 0);
-        while let Some(op) = worker.poll_op() {
-            if ops == 0 {
-                began = clock::now();
-            }
-            if let Err(op) = engine.submit(now, op) {
-                worker.return_op(op);
-                break;
-            }
-            ops += 1;
-        }
-        if ops > 0 {
-            engine.flush(now);
-        }
-        engine.poll(now, &mut self.completions);
-        busy |= ops > 0 || !self.completions.is_empty();
-        for completion in self.completions.drain(..) {
-            worker.handle_completion(now, &completion);
-        }
-        if ops > 0 {
-            self.meter.ops(ops, since(began));
-        }
-        if self.meter.conclude().is_some() {
-            worker.set_costs(self.meter.costs());
+            let in_port = self.event_loop.io.counts().ns - in_port;
+            self.worker_ns += clock::now().saturating_sub(began).saturating_sub(in_port);
         }
         busy
     }
 
-    /// What has become of `arrived` packets and of rules so far, with what the card says.
-    pub fn offloaded(&self, arrived: u64, kept: &Kept, rules_peak: u32) -> Offloaded {
-        let of: &OffloadStatistics = self.balancer.offload();
+    /// What has become of packets and of rules so far, with what the card says.
+    pub fn offloaded(&self) -> Offloaded {
+        let io = &self.event_loop.io;
+        let (of, kept): (&OffloadStatistics, Kept) = (&self.event_loop.worker.statistics().offload, io.kept());
         Offloaded {
-            arrived,
+            arrived: io.counts().received,
             packets: kept.turned,
             rules: of.rules,
-            rules_peak: rules_peak.into(),
+            rules_peak: io.rules_peak().into(),
             installed: of.installed,
             removed: of.removed,
             refused_full: of.refused_full,
@@ -263,8 +224,4 @@ impl Offloading {
             card_ns: kept.ns,
         }
     }
-}
-
-fn since(began: u64) -> Duration {
-    Duration::from_nanos(clock::now().saturating_sub(began))
 }

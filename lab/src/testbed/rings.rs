@@ -8,7 +8,7 @@ mod presence;
 mod threads;
 
 use super::account::Books;
-use super::balancer::{BACKENDS_MAX, Balancer, BalancerOptions, workers};
+use super::balancer::{BACKENDS_MAX, BalancerOptions, workers};
 use super::card::card;
 use super::cores::{Plan, allowed, pin};
 use super::device::{Core, Handled, Serving};
@@ -316,11 +316,11 @@ pub fn device_cores(trial: &Trial, seed: u64, eal: &Eal) -> Result<Vec<Core>> {
             let tables = choice.tables(lanes, options.connections(), seeds, &Some(*eal))?;
             match &trial.offload {
                 Some(offload) => {
-                    let boxed = |offloading| Core::Offloading(Box::new(offloading));
+                    let boxed = |worker| Core::Offloading(Box::new(worker));
                     offload::workers(&options, tables, offload)?.into_iter().map(boxed).collect()
                 }
                 None => {
-                    let boxed = |balancer: Balancer| Core::Balancer(Box::new(balancer));
+                    let boxed = |worker| Core::Balancer(Box::new(worker));
                     workers(&options, tables).into_iter().map(boxed).collect()
                 }
             }

@@ -4,12 +4,17 @@ use super::Pages;
 use super::subject::{self, Work};
 use super::traffic::Sort;
 use anyhow::{Context, Result, ensure};
+use hairpin_core::engine::NoEngine;
+use hairpin_core::event_loop::EventLoop;
 use hairpin_core::frame::{BATCH_MAX, Batch, FrameIo};
 use hairpin_core::offload::Never;
-use hairpin_core::time::Time;
+use hairpin_core::table::AnyTable;
+use hairpin_core::time::{Duration as CoreDuration, Time};
 use hairpin_core::worker::Worker;
 use hairpin_dpdk::{Eal, EalOptions, EalPages, Mbuf, Pool, PoolOptions, Port, PortIo, PortOptions};
+use hairpin_lab::clock;
 use hairpin_lab::forward::Forwarder;
+use hairpin_lab::testbed::card::DevicePort;
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -70,67 +75,82 @@ pub(super) struct Measured {
     pub(super) elapsed_s: f64,
 }
 
-/// What is done to the packets.
-enum Body {
-    Nothing,
-    Forward(Box<Forwarder>),
-    Worker(Box<Worker<Never>>),
+/// What is done to the packets, and the port that they come from and go to.
+enum Device {
+    Nothing(DevicePort<PortIo>),
+    Forward(Box<Forwarder>, DevicePort<PortIo>),
+    /// The worker in the event loop that every plane has.
+    Worker(Box<EventLoop<DevicePort<PortIo>, NoEngine, Never, AnyTable>>),
 }
 
-/// One worker with its ports.
-struct Device {
-    io: PortIo,
-    body: Body,
-    start: Instant,
+/// The time of a worker: nanoseconds since the machine was started.
+fn now() -> Time {
+    Time::from_nanos(clock::now())
 }
 
 impl Device {
-    /// Receives, works and sends until `end` says so, or for so many packets.
+    fn new(worker: Worker<Never>, io: PortIo) -> Device {
+        let event_loop = EventLoop::new(worker, DevicePort::bare(io), NoEngine::default(), now, || CoreDuration::ZERO);
+        Device::Worker(Box::new(event_loop))
+    }
+
+    fn io(&mut self) -> &mut DevicePort<PortIo> {
+        match self {
+            Device::Nothing(io) | Device::Forward(_, io) => io,
+            Device::Worker(event_loop) => &mut event_loop.io,
+        }
+    }
+
+    /// Receives, works and sends for so long, or for so many packets.
     fn run(&mut self, what: &str, packets: u64, time: Duration) -> Result<Measured> {
         let (mut rx, mut tx): (Batch<Mbuf>, Batch<Mbuf>) = (Batch::new(), Batch::new());
         let mut measured = Measured { what: what.to_owned(), ..Measured::default() };
-        let created = self.created();
+        let (created, before) = (self.created(), self.io().counts());
         let (running, begin) = (clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?, Instant::now());
-        // A tracker needs the time in every iteration, as in the plane; others only check when to end.
-        let patience = if matches!(self.body, Body::Worker(_)) { 1 } else { 64 };
-        let mut now = begin;
-        for round in 0_u64.. {
-            if round % patience == 0 {
-                now = Instant::now();
+        // The worker's event loop needs the time in every iteration; the others only look when to end.
+        let patience = if matches!(self, Device::Worker(_)) { 1 } else { 64 };
+        let mut end = false;
+        for iteration in 0_u64.. {
+            if iteration % patience == 0 {
+                end = begin.elapsed() >= time;
             }
-            if measured.received >= packets || now - begin >= time {
+            if end || self.io().counts().received - before.received >= packets {
                 break;
             }
-            self.io.receive(&mut rx);
-            measured.received += rx.len() as u64;
-            match &mut self.body {
-                Body::Nothing => {}
-                Body::Forward(forwarder) => forwarder.handle_batch(&mut rx, &mut tx),
-                Body::Worker(worker) => {
-                    let now = Time::from_nanos(1_000_000_000 + (now - self.start).as_nanos() as u64);
-                    worker.handle_batch(now, &mut self.io, &mut rx, &mut tx);
-                    if worker.poll_timeout(now).is_some_and(|due| due <= now) {
-                        worker.handle_timeout(now);
-                    }
+            match self {
+                Device::Nothing(io) => {
+                    io.receive(&mut rx);
+                    io.transmit(&mut rx);
+                    rx.clear();
+                }
+                Device::Forward(forwarder, io) => {
+                    io.receive(&mut rx);
+                    forwarder.handle_batch(&mut rx, &mut tx);
+                    io.transmit(&mut tx);
+                    tx.clear();
+                }
+                Device::Worker(event_loop) => {
+                    event_loop.iterate(now(), |_| {});
+                    event_loop.discard();
                 }
             }
-            let out = if matches!(self.body, Body::Nothing) { &mut rx } else { &mut tx };
-            let count = out.len();
-            self.io.transmit(out);
-            measured.sent += (count - out.len()) as u64;
-            out.clear();
+            self.io().forget_waiting();
         }
         measured.elapsed_s = begin.elapsed().as_secs_f64();
         let now = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?;
         measured.running_s = Duration::from(now - running).as_secs_f64();
         measured.created = self.created() - created;
+        let counts = self.io().counts();
+        (measured.received, measured.sent) = (counts.received - before.received, counts.sent - before.sent);
         Ok(measured)
     }
 
     fn created(&self) -> u64 {
-        match &self.body {
-            Body::Worker(worker) => worker.statistics().services.iter().map(|service| service.created).sum(),
-            Body::Nothing | Body::Forward(_) => 0,
+        match self {
+            Device::Worker(event_loop) => {
+                event_loop.worker.statistics().services.iter().map(|service| service.created).sum()
+            }
+            Device::Nothing(_) | Device::Forward(..) => 0,
         }
     }
 }
@@ -159,35 +179,33 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         io.push(PortIo::new(vec![queue], pool.clone()).in_bursts_of(burst));
     }
     ensure!(!arguments.cores.is_empty(), "--cores");
-    let begin = |io, body| Device { io, body, start: Instant::now() };
     if arguments.work == "flood" {
         let [known, flood] = <[PortIo; 2]>::try_from(io).map_err(|_| anyhow::anyhow!("a flood takes two replays"))?;
         hairpin_linux::cpu::pin(arguments.cores[0])?;
         let _registration = eal.register_thread()?;
         let worker = subject::workers(Work::Nat(Default::default()), sort, arguments.connections, 1).pop();
-        let worker = Body::Worker(Box::new(worker.context("a worker")?));
-        return report(&self::flood(arguments, begin(known, worker), flood)?);
+        let device = Device::new(worker.context("a worker")?, known);
+        return report(&self::flood(arguments, device, DevicePort::bare(flood))?);
     }
     let work = Work::ALL.into_iter().find(|work| work.name() == arguments.work);
-    let bodies: Vec<Body> = match (arguments.work.as_str(), work) {
-        ("forward", _) => io.iter().map(|_| Body::Forward(Box::default())).collect(),
-        (_, Some(Work::Nothing)) => io.iter().map(|_| Body::Nothing).collect(),
+    let devices: Vec<Device> = match (arguments.work.as_str(), work) {
+        ("forward", _) => io.into_iter().map(|io| Device::Forward(Box::default(), DevicePort::bare(io))).collect(),
+        (_, Some(Work::Nothing)) => io.into_iter().map(|io| Device::Nothing(DevicePort::bare(io))).collect(),
         (_, Some(work)) => {
             let workers = subject::workers(work, sort, arguments.connections, queues);
-            workers.into_iter().map(|worker| Body::Worker(Box::new(worker))).collect()
+            workers.into_iter().zip(io).map(|(worker, io)| Device::new(worker, io)).collect()
         }
         (name, None) => anyhow::bail!("no such work: {name}"),
     };
-    let together = Barrier::new(io.len());
+    let together = Barrier::new(devices.len());
     let measured: Vec<Result<Measured>> = std::thread::scope(|scope| {
         let cores = arguments.cores.iter().cycle();
-        let parts = io.into_iter().zip(bodies).zip(cores);
-        let threads = parts.map(|((io, body), &core)| {
+        let parts = devices.into_iter().zip(cores);
+        let threads = parts.map(|(mut device, &core)| {
             let (eal, together) = (&eal, &together);
             scope.spawn(move || {
                 let pinned = hairpin_linux::cpu::pin(core);
                 let registration = eal.register_thread();
-                let mut device = begin(io, body);
                 let warm = device.run("warm", (WARM_UP * arguments.flows.max(BATCH_MAX * 1000)) as u64, Duration::MAX);
                 together.wait();
                 let (_registration, _) = (pinned.and(Ok(registration?))?, warm?);
@@ -204,16 +222,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Known flows; then new ones, one packet each, until the table is full; then both; then the known ones again.
-fn flood(arguments: &Arguments, mut device: Device, other: PortIo) -> Result<Vec<Measured>> {
+fn flood(arguments: &Arguments, mut device: Device, other: DevicePort<PortIo>) -> Result<Vec<Measured>> {
     let time = Duration::from_secs_f64(arguments.seconds);
     let room = (arguments.connections - arguments.flows) as u64;
     device.run("warm", (WARM_UP * arguments.flows) as u64, Duration::MAX)?;
     let before = device.run("known, before", u64::MAX, time)?;
-    let known = std::mem::replace(&mut device.io, other);
+    let known = std::mem::replace(device.io(), other);
     let new = device.run("new", room, Duration::MAX)?;
     let mut over = device.run("new, beyond", room / 2, Duration::MAX)?;
     // The known ones among them: they must not give way.
-    let flood = std::mem::replace(&mut device.io, known);
+    let flood = std::mem::replace(device.io(), known);
     let mut beside = Measured { what: "known, beside".to_owned(), ..Measured::default() };
     let mut ios = [flood];
     for round in 0..2 * (room / 4 / BATCH_MAX as u64) {
@@ -222,7 +240,7 @@ fn flood(arguments: &Arguments, mut device: Device, other: PortIo) -> Result<Vec
         sum.received += part.received;
         sum.sent += part.sent;
         sum.created += part.created;
-        std::mem::swap(&mut device.io, &mut ios[0]);
+        std::mem::swap(device.io(), &mut ios[0]);
     }
     let after = device.run("known, after", u64::MAX, time)?;
     Ok(vec![before, new, over, beside, after])
