@@ -1,4 +1,4 @@
-# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-calibrate | bench-l7 | bench-papers002 | reproduce | fuzz | deb | deb-lab | soak | clean
+# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-l7 | bench-papers002 | reproduce | fuzz | deb | deb-lab | soak | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -8,6 +8,8 @@ BENCH ?=
 TABLES ?=
 # More for the benchmark of packets through one core: make bench-l4 L4="--flows 1,1000 --only sources --repetitions 5"
 L4 ?=
+# More for the counts of instructions: make bench-instructions INSTRUCTIONS="--only HTTP"
+INSTRUCTIONS ?=
 # More for the check of calibration: make bench-calibrate CALIBRATE="--repetitions 5 --only cuckoo"
 CALIBRATE ?=
 # More for the benchmark of HTTP services: make bench-l7 L7="--only gso,latency --seconds 5"
@@ -17,7 +19,7 @@ PAPERS ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-calibrate bench-l7 bench-papers002 reproduce reproduce-full fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
+.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-papers002 reproduce reproduce-full fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
 	$(CARGO) build --release --workspace
@@ -133,6 +135,14 @@ bench-ageing: deps
 bench-l4: deps
 	$(CARGO) build --release --package hairpin-bench --features dpdk
 	target/release/hairpin-bench l4 $(if $(QUICK),--quick) $(L4)
+
+# Instructions of the worker for each packet, connection and request, by callgrind, beside those of an earlier commit. They
+# do not depend on what else the machine does. About five minutes. The driver is built by itself: features that other
+# packages ask of shared crates would change how it is compiled.
+bench-instructions: deps
+	$(CARGO) build --release --package hairpin-bench
+	$(CARGO) build --release --package hairpin-instructions
+	target/release/hairpin-bench instructions $(INSTRUCTIONS)
 
 # What real packets over rings are measured to do, and what the testbed in virtual time makes of it: about 15 minutes,
 # QUICK=1 about 2. The profile that was measured is target/bench/this-machine.toml.

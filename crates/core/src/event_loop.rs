@@ -2,6 +2,112 @@
 //!
 //! An iteration: receive, handle, transmit, publish tickets, timeouts, hand rule requests to the engine and its answers to the
 //! worker. Nothing in it waits.
+//!
+//! # Example
+//! A worker driven by hand. A service at 192.0.2.1:80 has one backend, 10.0.0.1:8080. The plane is a pair of queues, there
+//! is no engine, and the clock stands still. A client's SYN arrives, and leaves for the backend.
+//!
+//! ```
+//! use hairpin_core::config::{Backend, BackendState, Pool, Service, ServiceState, Snapshot};
+//! use hairpin_core::engine::{Completions, EngineCaps, FlowEngine, RuleId, RuleOp, Samples};
+//! use hairpin_core::event_loop::EventLoop;
+//! use hairpin_core::flow::{Endpoint, FlowKey};
+//! use hairpin_core::frame::{Batch, FrameIo, VecFrame};
+//! use hairpin_core::offload::Never;
+//! use hairpin_core::table::{AnyTable, Hasher, slab};
+//! use hairpin_core::time::{Duration, Time};
+//! use hairpin_core::wire::checksum::Sum;
+//! use hairpin_core::wire::{self, Parsed, tcp};
+//! use hairpin_core::worker::{Worker, WorkerOptions};
+//! use std::collections::VecDeque;
+//! use std::net::IpAddr;
+//! use std::sync::Arc;
+//!
+//! /// A plane of two queues.
+//! #[derive(Default)]
+//! struct Queues {
+//!     arriving: VecDeque<VecFrame>,
+//!     sent: Vec<VecFrame>,
+//! }
+//!
+//! impl FrameIo for Queues {
+//!     type Frame = VecFrame;
+//!     fn receive(&mut self, out: &mut Batch<VecFrame>) {
+//!         let room = out.remaining_capacity().min(self.arriving.len());
+//!         out.extend(self.arriving.drain(..room));
+//!     }
+//!     fn transmit(&mut self, batch: &mut Batch<VecFrame>) {
+//!         self.sent.extend(batch.drain(..));
+//!     }
+//!     fn allocate(&mut self) -> Option<VecFrame> {
+//!         Some(VecFrame::default())
+//!     }
+//! }
+//!
+//! /// No engine: it can do nothing, so a worker asks it for nothing.
+//! struct NoEngine;
+//!
+//! impl FlowEngine for NoEngine {
+//!     fn caps(&self) -> EngineCaps {
+//!         EngineCaps::NONE
+//!     }
+//!     fn submit(&mut self, _: Time, op: RuleOp) -> Result<(), RuleOp> {
+//!         Err(op)
+//!     }
+//!     fn flush(&mut self, _: Time) {}
+//!     fn poll(&mut self, _: Time, _: &mut Completions) {}
+//!     fn sample(&mut self, _: &[(RuleId, FlowKey)], _: &mut Samples) {}
+//! }
+//!
+//! // The configuration.
+//! let backend = Backend {
+//!     number: 0,
+//!     name: "backend".into(),
+//!     endpoint: Endpoint::new(IpAddr::from([10, 0, 0, 1]), 8080),
+//!     weight: 1,
+//!     state: BackendState::Enabled,
+//! };
+//! let service = Service {
+//!     state: ServiceState::Active,
+//!     name: "web".into(),
+//!     endpoint: Endpoint::new(IpAddr::from([192, 0, 2, 1]), 80),
+//!     backends: [backend].into(),
+//!     ..Service::vacant()
+//! };
+//! // No service of this one translates source addresses, so the pool has none.
+//! let time_wait = Duration::from_secs(60);
+//! let pool = Pool { addresses: [].into(), port_first: 1024, port_last: 65_535, time_wait };
+//! let snapshot = Snapshot::new([service].into(), pool);
+//!
+//! // The worker: memory for 100 connections, and an index with room for both keys of each.
+//! let seeds = [1, 2, 3, 4];
+//! let table = AnyTable::new(200, Hasher::new(seeds));
+//! let worker = Worker::new(WorkerOptions::new(Arc::new(snapshot), slab::boxed(100), table, Never, seeds));
+//! let mut event_loop =
+//!     EventLoop::new(worker, Queues::default(), NoEngine, || Time::ZERO, || Duration::ZERO);
+//!
+//! // A SYN from 198.51.100.7:40000. Its checksums have to be right: a worker makes no connection for a damaged one.
+//! let mut syn = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
+//! syn.extend([0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0, 198, 51, 100, 7, 192, 0, 2, 1]);
+//! syn.extend([0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, tcp::SYN, 0xff, 0xff, 0, 0, 0, 0]);
+//! let checksum = Sum::of(&syn[14..34]).checksum();
+//! syn[24..26].copy_from_slice(&checksum.to_be_bytes());
+//! let Ok(Parsed::Transport(at)) = wire::parse(&syn) else { panic!("a whole TCP packet") };
+//! at.fill_checksum(&mut syn);
+//! event_loop.io.arriving.push_back(VecFrame::new(&syn));
+//!
+//! // One iteration carries it, the next one finds nothing to do.
+//! let now = Time::from_nanos(1_000_000);
+//! assert!(event_loop.iterate(now, |_| {}));
+//! assert!(!event_loop.iterate(now, |_| {}));
+//!
+//! let [sent] = &event_loop.io.sent[..] else { panic!("one packet") };
+//! let Ok(Parsed::Transport(at)) = wire::parse(&sent.data) else { panic!("a whole TCP packet") };
+//! assert_eq!(at.key.source.to_string(), "198.51.100.7:40000");
+//! assert_eq!(at.key.destination.to_string(), "10.0.0.1:8080");
+//! assert_eq!(at.ttl, 63);
+//! assert_eq!(event_loop.worker.connections().count(), 1);
+//! ```
 
 use crate::engine::{COMPLETIONS_MAX, Completions, FlowEngine, RuleId, Samples};
 use crate::flow::FlowKey;

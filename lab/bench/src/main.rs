@@ -5,7 +5,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use hairpin_bench::suite::{self, Plan};
-use hairpin_bench::{ageing, calibrate, demo, l4, l7, tables};
+use hairpin_bench::{ageing, calibrate, demo, instructions, l4, l7, tables};
 use hairpin_e2e::peer::{self, Kind, Service};
 use hairpin_e2e::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_e2e::topology::{Cards, Family, Options, Topology};
@@ -59,6 +59,8 @@ enum Command {
     Ageing(ageing::Arguments),
     /// Measures packets a second through one core: `make bench-l4`. Needs no network.
     L4(l4::Arguments),
+    /// Counts the worker's instructions for packets, connections and requests: `make bench-instructions`. Needs no root.
+    Instructions(instructions::Arguments),
     /// Simulates what real packets over rings are measured to do, beside it: `make bench-calibrate`. Needs no root.
     Calibrate(calibrate::Arguments),
     /// Measures HTTP services beside nginx, HAProxy and no balancer, on two cores: `make bench-l7`.
@@ -105,6 +107,7 @@ fn main() -> Result<()> {
         Command::Tables(arguments) => tables::run(&arguments),
         Command::Ageing(arguments) => ageing::run(&arguments),
         Command::L4(arguments) => l4::run(&arguments),
+        Command::Instructions(arguments) => instructions::run(&arguments),
         Command::Calibrate(arguments) => calibrate::run(&arguments),
         Command::L7(arguments) => {
             namespace::clean(false)?;

@@ -8,6 +8,50 @@
 //! A table has one owner ([`Table`], `&mut self` to change it: *per core*) or many ([`Shared`], `&self`). An
 //! [`Arc`] of a shared one is a table like any other, so whatever takes a [`Table`] takes both.
 //!
+//! # Example
+//! An index over connections that lie in a `Vec`. A worker does the same with a slab, and with two keys for each
+//! connection: one for each direction.
+//!
+//! ```
+//! use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
+//! use hairpin_core::table::{AnyTable, Entries, Hasher, Lookup, Table};
+//! use std::net::IpAddr;
+//!
+//! /// What the table's values lead to: value 1 is the connection at position 1.
+//! struct Connections(Vec<FlowKey>);
+//!
+//! impl Entries<FlowKey> for Connections {
+//!     fn is(&self, value: u32, key: &FlowKey) -> bool {
+//!         self.0.get(value as usize) == Some(key)
+//!     }
+//! }
+//!
+//! let key = |port| FlowKey {
+//!     source: Endpoint::new(IpAddr::from([198, 51, 100, 7]), port),
+//!     destination: Endpoint::new(IpAddr::from([192, 0, 2, 1]), 80),
+//!     protocol: Protocol::Tcp,
+//! };
+//! let connections = Connections(vec![key(40_000), key(40_001)]);
+//!
+//! // Room for 1,000 entries. In production the secret is random, so that no client can choose keys that collide.
+//! let mut table = AnyTable::new(1000, Hasher::new([1, 2, 3, 4]));
+//! table.insert(&key(40_000), 0)?;
+//! table.insert(&key(40_001), 1)?;
+//! assert_eq!(table.find(&key(40_001), &connections), Some(1));
+//! assert_eq!(table.find(&key(40_002), &connections), None);
+//!
+//! // A burst is looked up in passes, so that cache misses overlap.
+//! let mut found = [None; 2];
+//! table.find_burst(&[key(40_001), key(40_000)], &connections, &mut found);
+//! assert_eq!(found, [Some(1), Some(0)]);
+//!
+//! // An entry is one pair of key and value: both are needed to remove it.
+//! assert!(table.remove(&key(40_000), 0));
+//! assert_eq!(table.find(&key(40_000), &connections), None);
+//! assert_eq!(Table::<FlowKey>::len(&table), 1);
+//! # Ok::<(), hairpin_core::table::Full>(())
+//! ```
+//!
 //! This is the only room of `core` with `unsafe` and atomics. It knows nothing of packets or policy.
 #![allow(unsafe_code)]
 

@@ -7,6 +7,44 @@
 //!
 //! Invariant: an IPv6 packet with an IPv4-mapped address (`::ffff:0:0/96`) is malformed, so that [`Address`] tells the
 //! families apart.
+//!
+//! # Example
+//! A SYN from its bytes to its flow. The key is what connection tables are asked for, and the offsets are what
+//! [`rewrite`](crate::rewrite) changes the packet by.
+//!
+//! ```
+//! use hairpin_core::flow::Protocol;
+//! use hairpin_core::wire::checksum::Sum;
+//! use hairpin_core::wire::{self, Malformed, Parsed, tcp};
+//!
+//! let mut frame = Vec::new();
+//! // Ethernet: two addresses, then the EtherType of IPv4.
+//! frame.extend([2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00]);
+//! // IPv4: 40 bytes in all, not to be fragmented, 64 hops left, TCP, checksum still 0.
+//! frame.extend([0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0]);
+//! frame.extend([198, 51, 100, 7]);
+//! frame.extend([192, 0, 2, 1]);
+//! // TCP: port 40,000 to port 80, sequence number 1, 20 bytes of header, SYN, a window of 65,535, checksum still 0.
+//! frame.extend([0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, tcp::SYN, 0xff, 0xff, 0, 0, 0, 0]);
+//! let checksum = Sum::of(&frame[14..34]).checksum();
+//! frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+//!
+//! let Ok(Parsed::Transport(at)) = wire::parse(&frame) else { panic!("a whole TCP packet") };
+//! assert_eq!(at.key.protocol, Protocol::Tcp);
+//! assert_eq!(at.key.source.to_string(), "198.51.100.7:40000");
+//! assert_eq!(at.key.destination.to_string(), "192.0.2.1:80");
+//! assert_eq!(at.tcp_flags, tcp::SYN);
+//! assert_eq!((at.l3, at.l4, at.payload, at.end), (14, 34, 54, 54));
+//!
+//! // The transport checksum is not looked at; it can be written.
+//! at.fill_checksum(&mut frame);
+//! assert_eq!(at.transport_checksum(&frame), Some(u16::from_be_bytes([frame[50], frame[51]])));
+//!
+//! // A packet that is cut short, and one whose header has changed on the way.
+//! assert_eq!(wire::parse(&frame[..40]), Err(Malformed::Truncated));
+//! frame[22] = 63;
+//! assert_eq!(wire::parse(&frame), Err(Malformed::HeaderChecksum));
+//! ```
 
 pub(crate) mod bytes;
 pub mod checksum;

@@ -1,0 +1,218 @@
+//! `hairpin-bench instructions`: instructions of core's worker for each packet, connection and request, counted by
+//! callgrind: `make bench-instructions`.
+//!
+//! `hairpin-instructions` (`lab/instructions`) plays so many rounds of a case to a worker, without I/O. Callgrind counts it
+//! with N rounds and with 2 N; the difference divided by N is what a round costs, without what comes before and after. The
+//! same with no worker between is what the plane in memory costs, and is taken off. Nothing is timed: the machine may do
+//! other things meanwhile, and a second run counts the same.
+//!
+//! What stands beside is an earlier commit's count, in `lab/bench/instructions.json`. Counts of two compilers do not
+//! compare: after a change of `rustc` the baseline is counted anew, with both (`--record`). Nor do those of two processors
+//! in full: the C library picks its `memcpy` by what a processor can do, so the variants for AVX and later are ruled out.
+//!
+//! Callgrind's files stay in `target/bench/callgrind`: `callgrind_annotate` says there which function costs what.
+
+use crate::suite::report::{self, Bar, Row};
+use crate::suite::samples::Samples;
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+/// How much more than the baseline's a count may be.
+const MORE_AT_MOST: f64 = 1.01;
+/// Keeps the C library to what every x86-64 processor has.
+const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX_Fast_Unaligned_Load,-ERMS,-FSRM";
+
+/// What to count.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Cases whose names contain one of these, separated by commas; all if none is given.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Rounds: of 64 packets or connections, or of 32 requests.
+    #[arg(long, default_value_t = 32)]
+    rounds: usize,
+    /// The program to count; by default the `hairpin-instructions` beside this one. One of another commit, for a baseline.
+    #[arg(long)]
+    driver: Option<PathBuf>,
+    /// The earlier counts.
+    #[arg(long, default_value = "lab/bench/instructions.json")]
+    baseline: PathBuf,
+    /// Makes these counts the baseline, under this name: a commit's.
+    #[arg(long, value_name = "COMMIT")]
+    record: Option<String>,
+    /// Where instructions.json and callgrind's files go.
+    #[arg(long, default_value = "target/bench")]
+    out: PathBuf,
+}
+
+/// What was counted once, of which commit, and by what.
+#[derive(Debug, Serialize, Deserialize)]
+struct Baseline {
+    commit: String,
+    rustc: String,
+    valgrind: String,
+    counts: BTreeMap<String, f64>,
+}
+
+/// A case as the driver lists it.
+#[derive(Debug)]
+struct Case {
+    name: String,
+    /// What a count is of: a packet, a connection, a request.
+    of: String,
+    per_round: usize,
+}
+
+impl Case {
+    fn parse(line: &str) -> Result<Case> {
+        let parts: Vec<&str> = line.split('\t').collect();
+        let [name, of, per_round] = parts[..] else { anyhow::bail!("the driver lists \"{line}\"") };
+        Ok(Case { name: name.to_owned(), of: of.to_owned(), per_round: per_round.parse()? })
+    }
+
+    fn unit(&self) -> &'static str {
+        match self.of.as_str() {
+            "packet" => "instructions/packet",
+            "connection" => "instructions/connection",
+            _ => "instructions/request",
+        }
+    }
+
+    /// Instructions for each of what is counted.
+    fn count(&self, driver: &Path, rounds: usize, directory: &Path) -> Result<f64> {
+        let run = |subject, rounds, of| move || callgrind(driver, self, (subject, rounds, of), directory);
+        let counts: Result<Vec<u64>> = thread::scope(|scope| {
+            let runs = [("worker", 2), ("worker", 1), ("plane", 2), ("plane", 1)]
+                .map(|(subject, times)| scope.spawn(run(subject, times * rounds, 2 * rounds)));
+            runs.into_iter().map(|run| run.join().expect("a thread that only waits for a process")).collect()
+        });
+        let counts = counts?;
+        let [worker, plane] = [counts[0].abs_diff(counts[1]), counts[2].abs_diff(counts[3])];
+        ensure!(worker > plane, "{}: {worker} instructions with a worker, {plane} without one", self.name);
+        Ok((worker - plane) as f64 / (rounds * self.per_round) as f64)
+    }
+}
+
+/// Instructions of one whole run of the driver.
+fn callgrind(driver: &Path, case: &Case, (subject, rounds, of): (&str, usize, usize), directory: &Path) -> Result<u64> {
+    let name = case.name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
+    let file = directory.join(format!("{name}.{subject}.{rounds}"));
+    let mut command = Command::new("valgrind");
+    command.env_clear().env("PATH", "/usr/bin:/bin").env("GLIBC_TUNABLES", TUNABLES);
+    command.arg("--tool=callgrind").arg(format!("--callgrind-out-file={}", file.display()));
+    command.arg(driver).args([&case.name, subject, &rounds.to_string(), &of.to_string()]);
+    let output = command.output().context("could not start valgrind; scripts/install-deps installs it")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?} ended with {}: {said}", output.status);
+    let profile = std::fs::read_to_string(&file).with_context(|| format!("could not read {}", file.display()))?;
+    total(&profile).with_context(|| format!("no total in {}", file.display()))
+}
+
+/// The instructions that a file of callgrind's adds up to.
+fn total(profile: &str) -> Option<u64> {
+    profile.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse().ok())
+}
+
+fn said_by(program: &str) -> Result<String> {
+    let output = Command::new(program).arg("--version").output().with_context(|| format!("could not run {program}"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn cases(driver: &Path, only: &[String]) -> Result<Vec<Case>> {
+    let output = Command::new(driver).output().with_context(|| format!("could not run {}", driver.display()))?;
+    let listed: Result<Vec<Case>> = String::from_utf8_lossy(&output.stdout).lines().map(Case::parse).collect();
+    let wanted = |case: &Case| only.is_empty() || only.iter().any(|part| case.name.contains(part));
+    let cases: Vec<Case> = listed?.into_iter().filter(wanted).collect();
+    ensure!(!cases.is_empty(), "no case is called so; {} lists them", driver.display());
+    Ok(cases)
+}
+
+/// Counts, prints a table and writes `instructions.json`.
+///
+/// # Errors
+/// If something cannot be counted, and if a count is more than the baseline's by more than the bar: counts have no spread,
+/// so a missed bar is a failure.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let driver = match &arguments.driver {
+        Some(driver) => driver.clone(),
+        None => std::env::current_exe()?.with_file_name("hairpin-instructions"),
+    };
+    let directory = arguments.out.join("callgrind");
+    std::fs::create_dir_all(&directory).with_context(|| format!("could not make {}", directory.display()))?;
+    let (rustc, valgrind) = (said_by("rustc")?, said_by("valgrind")?);
+    println!("instructions: {rustc}, {valgrind}");
+    let mut counts = BTreeMap::new();
+    let cases = cases(&driver, &arguments.only)?;
+    for case in &cases {
+        let count = case.count(&driver, arguments.rounds, &directory)?;
+        println!("  {:36} {count:10.1} instructions/{}", case.name, case.of);
+        counts.insert(case.name.clone(), count);
+    }
+    if let Some(commit) = &arguments.record {
+        let counts = counts.into_iter().map(|(name, count)| (name, (count * 10.0).round() / 10.0)).collect();
+        let baseline = Baseline { commit: commit.clone(), rustc, valgrind, counts };
+        let text = serde_json::to_string_pretty(&baseline)? + "\n";
+        let path = &arguments.baseline;
+        return std::fs::write(path, text).with_context(|| format!("could not write {}", path.display()));
+    }
+    let text = std::fs::read_to_string(&arguments.baseline)
+        .with_context(|| format!("could not read {}", arguments.baseline.display()))?;
+    let baseline: Baseline = serde_json::from_str(&text)?;
+    if (&baseline.rustc, &baseline.valgrind) != (&rustc, &valgrind) {
+        println!("the baseline was counted with {}, {}: it does not compare", baseline.rustc, baseline.valgrind);
+    }
+    let rows = rows(&cases, &counts, &baseline);
+    report::write(&arguments.out, "instructions", &rows)?;
+    println!("\n{}", report::table(&rows));
+    let missed = |row: &Row| format!("{} ({:+.2} %)", row.case, (row.ratio - 1.0) * 100.0);
+    let missed: Vec<String> = rows.iter().filter(|row| !row.held).map(missed).collect();
+    ensure!(missed.is_empty(), "over 1 % more than at {}: {}", baseline.commit, missed.join(", "));
+    Ok(())
+}
+
+fn rows(cases: &[Case], counts: &BTreeMap<String, f64>, baseline: &Baseline) -> Vec<Row> {
+    let row = |case: &Case| {
+        let ours = Samples::from(vec![counts[&case.name]]);
+        let earlier = baseline.counts.get(&case.name).map(|count| (baseline.commit.clone(), *count));
+        let beside: BTreeMap<String, f64> = earlier.into_iter().collect();
+        Row::new(&case.name, case.unit(), &ours, &beside, &baseline.commit, Bar::AtMost(MORE_AT_MOST))
+    };
+    cases.iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn count_more_than_one_percent_above_baseline_misses_the_bar() {
+        let case = |name: &str| Case { name: name.to_owned(), of: "packet".to_owned(), per_round: 64 };
+        let earlier = BTreeMap::from([("a".to_owned(), 1000.0), ("b".to_owned(), 1000.0)]);
+        let baseline =
+            Baseline { commit: "c".to_owned(), rustc: String::new(), valgrind: String::new(), counts: earlier };
+        let counts = BTreeMap::from([("a", 1010.0), ("b", 1011.0), ("c", 1.0)]);
+        let counts = counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
+        let held: Vec<bool> = rows(&["a", "b", "c"].map(case), &counts, &baseline).iter().map(|row| row.held).collect();
+        assert_eq!(held, [true, false, false], "the last one is not in the baseline");
+    }
+
+    #[test]
+    fn profile_total_is_read() {
+        assert_eq!(total("version: 1\nsummary: 7\n\ntotals: 42\n"), Some(42));
+        assert_eq!(total("version: 1\n"), None);
+    }
+
+    #[test]
+    fn listed_case_is_read() {
+        let case = Case::parse("nat IPv4 TCP new\tconnection\t64").unwrap();
+        assert_eq!(
+            (case.name.as_str(), case.unit(), case.per_round),
+            ("nat IPv4 TCP new", "instructions/connection", 64)
+        );
+        assert!(Case::parse("nat").is_err());
+    }
+}

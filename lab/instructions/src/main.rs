@@ -1,0 +1,124 @@
+//! Drives one worker by hand, so many rounds of one case, for callgrind: `make bench-instructions`
+//! (`hairpin-bench instructions`) runs it twice, the second time with twice as many rounds, and takes the difference, so that
+//! what happens before and after the rounds does not count. The same work each time: seeds are fixed, no clock is read.
+
+#![forbid(unsafe_code)]
+
+mod forward;
+mod http;
+mod packet;
+mod plane;
+mod script;
+mod worker;
+
+use forward::Forward;
+use hairpin_core::config::Forwarding;
+use hairpin_core::flow::Protocol;
+use http::Requests;
+use packet::Family;
+use script::{Hand, Recording};
+use std::process::ExitCode;
+use worker::Counted;
+
+/// Something to count.
+enum Case {
+    Forward(Forward),
+    Http(Requests),
+}
+
+impl Case {
+    fn all() -> Vec<Case> {
+        let mut cases = Vec::new();
+        for new in [false, true] {
+            for forwarding in [Forwarding::Nat, Forwarding::FullNat] {
+                for family in [Family::V4, Family::V6] {
+                    for protocol in [Protocol::Tcp, Protocol::Udp] {
+                        cases.push(Case::Forward(Forward { family, protocol, forwarding, new, offloaded: false }));
+                    }
+                }
+            }
+        }
+        for forwarding in [Forwarding::Nat, Forwarding::FullNat] {
+            let (family, protocol) = (Family::V4, Protocol::Tcp);
+            cases.push(Case::Forward(Forward { family, protocol, forwarding, new: true, offloaded: true }));
+        }
+        for family in [Family::V4, Family::V6] {
+            for (new, reuse) in [(false, true), (true, true), (true, false)] {
+                cases.push(Case::Http(Requests { family, new, reuse }));
+            }
+        }
+        cases
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Case::Forward(forward) => forward.name(),
+            Case::Http(http) => http.name(),
+        }
+    }
+
+    fn unit(&self) -> &'static str {
+        match self {
+            Case::Forward(Forward { new: true, .. }) => "connection",
+            Case::Forward(_) => "packet",
+            Case::Http(_) => "request",
+        }
+    }
+
+    fn per_round(&self) -> usize {
+        match self {
+            Case::Forward(forward) => forward.per_round(),
+            Case::Http(http) => http.per_round(),
+        }
+    }
+
+    fn worker(&self) -> Counted {
+        match self {
+            Case::Forward(forward) => forward.worker(),
+            Case::Http(http) => http.worker(),
+        }
+    }
+
+    fn record(&self, rounds: usize) -> Recording {
+        match self {
+            Case::Forward(forward) => forward.record(rounds),
+            Case::Http(http) => http.record(rounds),
+        }
+    }
+}
+
+const USAGE: &str = "hairpin-instructions                               lists the cases: name, unit, units a round
+hairpin-instructions CASE worker|plane ROUNDS OF   records OF rounds, plays ROUNDS of them to a worker, or to none";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => {
+            for case in Case::all() {
+                println!("{}\t{}\t{}", case.name(), case.unit(), case.per_round());
+            }
+            ExitCode::SUCCESS
+        }
+        [name, subject @ ("worker" | "plane"), rounds, of] => {
+            let case = Case::all().into_iter().find(|case| case.name() == *name);
+            match (case, rounds.parse(), of.parse()) {
+                (Some(case), Ok(rounds), Ok(of)) if rounds <= of => play(&case, *subject == "worker", rounds, of),
+                _ => usage(),
+            }
+        }
+        _ => usage(),
+    }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("{USAGE}");
+    ExitCode::from(2)
+}
+
+fn play(case: &Case, with_worker: bool, rounds: usize, of: usize) -> ExitCode {
+    let recording = case.record(of);
+    let mut hand = Hand::new(with_worker.then(|| case.worker()));
+    hand.play(&recording, rounds);
+    println!("{} connections are left", hand.connections());
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,124 @@
+//! Packets of the ends that the worker stands between, and what those read in the worker's.
+
+use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
+use hairpin_core::wire::checksum::Sum;
+use hairpin_core::wire::tcp::{FIN, SYN};
+use hairpin_core::wire::{self, Parsed};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// IPv4 or IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    /// The end of host `host` of network `network`.
+    pub(crate) fn end(self, network: u8, host: u16, port: u16) -> Endpoint {
+        let [high, low] = host.to_be_bytes();
+        let address: IpAddr = match self {
+            Family::V4 => Ipv4Addr::new(10, network, high, low).into(),
+            Family::V6 => Ipv6Addr::new(0xfd00, u16::from(network), 0, 0, 0, 0, 0, host).into(),
+        };
+        Endpoint::new(address, port)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        }
+    }
+}
+
+/// What an end writes into a TCP header.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Numbers {
+    pub(crate) flags: u8,
+    pub(crate) sequence: u32,
+    pub(crate) acknowledgement: u32,
+}
+
+/// TCP options of a SYN: MSS of 1460, SACK permitted, window scale of 7 (RFC 9293, RFC 2018, RFC 7323).
+const SYN_OPTIONS: [u8; 12] = [2, 4, 0x05, 0xb4, 4, 2, 1, 1, 1, 3, 3, 7];
+
+/// A TCP segment; one with SYN has the usual options.
+pub(crate) fn tcp(from: Endpoint, to: Endpoint, numbers: Numbers, payload: &[u8]) -> Vec<u8> {
+    let options: &[u8] = if numbers.flags & SYN != 0 { &SYN_OPTIONS } else { &[] };
+    let mut header = Vec::new();
+    header.extend(from.port.to_be_bytes());
+    header.extend(to.port.to_be_bytes());
+    header.extend(numbers.sequence.to_be_bytes());
+    header.extend(numbers.acknowledgement.to_be_bytes());
+    header.extend([(((20 + options.len()) / 4) << 4) as u8, numbers.flags, 0xff, 0xff, 0, 0, 0, 0]);
+    header.extend(options);
+    packet(from, to, Protocol::Tcp, &[&header, payload].concat())
+}
+
+/// A datagram.
+pub(crate) fn udp(from: Endpoint, to: Endpoint, payload: &[u8]) -> Vec<u8> {
+    let mut header = Vec::new();
+    header.extend(from.port.to_be_bytes());
+    header.extend(to.port.to_be_bytes());
+    header.extend((8 + payload.len() as u16).to_be_bytes());
+    header.extend([0, 0]);
+    packet(from, to, Protocol::Udp, &[&header, payload].concat())
+}
+
+fn packet(from: Endpoint, to: Endpoint, protocol: Protocol, transport: &[u8]) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    if from.address.is_ipv4() {
+        frame.extend([0x08, 0x00, 0x45, 0]);
+        frame.extend((20 + transport.len() as u16).to_be_bytes());
+        frame.extend([0, 0, 0x40, 0, 64, protocol as u8, 0, 0]);
+        frame.extend(from.address.ipv4_octets());
+        frame.extend(to.address.ipv4_octets());
+        let checksum = Sum::of(&frame[14..34]).checksum();
+        frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+    } else {
+        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+        frame.extend((transport.len() as u16).to_be_bytes());
+        frame.extend([protocol as u8, 64]);
+        frame.extend(from.address.0);
+        frame.extend(to.address.0);
+    }
+    frame.extend(transport);
+    let at = parsed(&frame);
+    at.fill_checksum(&mut frame);
+    frame
+}
+
+fn parsed(frame: &[u8]) -> wire::Transport {
+    match wire::parse(frame) {
+        Ok(Parsed::Transport(at)) => at,
+        other => panic!("not a TCP or UDP packet but {other:?}"),
+    }
+}
+
+/// What an end reads of a packet that the worker has sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Read {
+    pub(crate) key: FlowKey,
+    /// Of TCP; 0 for UDP.
+    pub(crate) flags: u8,
+    sequence: u32,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Read {
+    /// # Panics
+    /// When the worker has sent something else than a TCP or UDP packet.
+    pub(crate) fn of(frame: &[u8]) -> Read {
+        let at = parsed(frame);
+        let number: [u8; 4] = frame[at.l4 + 4..at.l4 + 8].try_into().unwrap_or_default();
+        let sequence = u32::from_be_bytes(number);
+        Read { key: at.key, flags: at.tcp_flags, sequence, payload: frame[at.payload..at.end].to_vec() }
+    }
+
+    /// The number to acknowledge with.
+    pub(crate) fn next(&self) -> u32 {
+        let phantom = u32::from(self.flags & SYN != 0) + u32::from(self.flags & FIN != 0);
+        self.sequence.wrapping_add(self.payload.len() as u32 + phantom)
+    }
+}
