@@ -20,6 +20,7 @@
 mod fields;
 mod framing;
 mod octets;
+mod remembered;
 mod request;
 mod response;
 mod target;
@@ -28,6 +29,7 @@ mod tests;
 
 pub use fields::{FIELDS_MAX, Fields};
 pub(super) use octets::{is_token, is_value};
+pub use remembered::RememberedRequest;
 pub use request::{Request, request};
 pub use response::{FramingFields, Response, response};
 pub use target::{Form, Target};

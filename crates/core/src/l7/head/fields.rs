@@ -9,6 +9,9 @@ use core::fmt;
 /// Fields of a head at most, whatever a service allows.
 pub const FIELDS_MAX: usize = 128;
 
+/// Fields of a head that is remembered at most; browsers send some 15 to 20.
+const FIELDS_REMEMBERED_MAX: usize = 32;
+
 /// Where a field is, in bytes from the head's first.
 #[derive(Clone, Copy)]
 struct Place {
@@ -85,6 +88,13 @@ impl<'a> Fields<'a> {
         self.names_others = true;
     }
 
+    /// Where they are, without the head. `None`: there are too many to be remembered.
+    pub(super) fn places(&self) -> Option<FieldPlaces> {
+        let mut places = ArrayVec::new();
+        places.try_extend_from_slice(&self.places).ok()?;
+        Some(FieldPlaces { places, names_others: self.names_others })
+    }
+
     fn name(&self, place: &Place) -> &'a [u8] {
         &self.head[usize::from(place.name)..][..usize::from(place.name_bytes)]
     }
@@ -136,6 +146,28 @@ impl<'a> Fields<'a> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
+    }
+}
+
+/// Where the fields of a head are, of one that has no more than [`FIELDS_REMEMBERED_MAX`].
+#[derive(Clone)]
+pub(super) struct FieldPlaces {
+    places: ArrayVec<Place, FIELDS_REMEMBERED_MAX>,
+    names_others: bool,
+}
+
+impl FieldPlaces {
+    /// The fields in a head. `None`: it is too short for one of them.
+    pub(super) fn in_head<'a>(&self, head: &'a [u8]) -> Option<Fields<'a>> {
+        let end =
+            |place: &Place| (usize::from(place.value) + usize::from(place.value_bytes)).max(usize::from(place.name));
+        // Lines follow each other, so the last one reaches farthest; each name lies before its value.
+        if self.places.last().is_some_and(|last| end(last) > head.len()) {
+            return None;
+        }
+        let mut places = ArrayVec::new();
+        places.try_extend_from_slice(&self.places).ok()?;
+        Some(Fields { head, places, names_others: self.names_others })
     }
 }
 

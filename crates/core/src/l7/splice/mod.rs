@@ -48,6 +48,7 @@ pub use view::{BackendLeg, ExchangeView, LOOKED_MAX, MessageView, SplicedConnect
 use super::config::Kind;
 use super::cookie::Cookies;
 use super::date::Date;
+use super::head::RememberedRequest;
 use crate::balance::{Balancer, Loads};
 use crate::config::{BACKENDS_MAX, Snapshot};
 use crate::engine::{EngineCaps, RuleOp};
@@ -72,6 +73,8 @@ use state::slots::Slots;
 use state::unmatched::Unmatched;
 use tcp::segment::Own;
 
+/// Heads of requests that are remembered at most: 25 KB in all.
+const REMEMBERED_MAX: usize = 64;
 /// Granularity of timers.
 const TICK: Duration = Duration::from_millis(50);
 /// Bytes of a head that is written anew, and of a response of ours, at most.
@@ -118,6 +121,10 @@ enum Next {
     Read(u32),
 }
 
+/// Names a request at the front of a client connection's input: its position and generation, and how many requests were
+/// before.
+type HeadOf = (u32, u32, u32);
+
 /// All client connections and backend connections of a worker.
 pub(crate) struct Splices {
     table: CuckooPlusPlus,
@@ -136,6 +143,9 @@ pub(crate) struct Splices {
     ready: VecDeque<u32>,
     /// Where heads are written before they lie in a buffer.
     scratch: Box<[u8]>,
+    /// Heads of requests that were read and may wait for their backends: whose they are, and where their parts are. By the
+    /// client connection's position; of two at one place the later one is remembered, and the other is read again.
+    remembered: Box<[Option<(HeadOf, RememberedRequest)>]>,
     /// Configurations there have been.
     generation: u32,
     /// For shares among groups.
@@ -168,6 +178,7 @@ impl Splices {
             unmatched: Unmatched::new(hasher),
             ready: VecDeque::with_capacity(2 * fronts_max as usize),
             scratch: vec![0; 2 * HEAD_ROOM].into(),
+            remembered: vec![None; REMEMBERED_MAX].into(),
             generation: 0,
             turn: 0,
             rules: [0; 2],

@@ -4,14 +4,14 @@ use crate::frame::{Frame, FrameIo};
 use crate::l7::body::{Chunks, Length};
 use crate::l7::config::{Action, Group, Http, Kind, Tls};
 use crate::l7::date::Date;
-use crate::l7::head::{self, Method, Parsed, Refusal, Request, Version};
+use crate::l7::head::{self, Method, Parsed, Refusal, RememberedRequest, Request, Version};
 use crate::l7::reply::{self, Reply};
 use crate::l7::route::{self, Decision};
 use crate::l7::splice::state::buffers::INPUT_MAX;
 use crate::l7::splice::state::entry::{ClientConn, ClientConnState, Exchange};
 use crate::l7::splice::tcp::numbers::{before, beyond, later};
 use crate::l7::splice::tcp::segment::Segment;
-use crate::l7::splice::{Context, End, HEAD_ROOM, Next, Refused, Splices};
+use crate::l7::splice::{Context, End, HEAD_ROOM, Next, REMEMBERED_MAX, Refused, Splices};
 use crate::l7::{client_hello, edit};
 use crate::time::{Duration, Time};
 use crate::wire::Transport;
@@ -178,7 +178,7 @@ impl Splices {
     }
 
     fn examine(&mut self, now: Time, http: &Http, position: u32) -> Found {
-        let Splices { client_conns, buffers, scratch, turn, generation, date, .. } = self;
+        let Splices { client_conns, buffers, scratch, turn, generation, date, remembered, .. } = self;
         let date = *date;
         let Some((client_conn, input)) =
             client_conns.get(position).and_then(|client_conn| Some((client_conn, client_conn.input.as_ref()?)))
@@ -232,6 +232,9 @@ impl Splices {
                     started: now,
                     ..Exchange::default()
                 };
+                let head_of = (position, client_conns.generation(position), client_conn.requests);
+                remembered[position as usize % REMEMBERED_MAX] =
+                    RememberedRequest::of(&request).map(|places| (head_of, places));
                 match pick(groups, turn) {
                     Some(group) => Found::Forward { group, exchange, sticky },
                     None => Found::Refuse { status: 503, why: Refused::NoBackend },

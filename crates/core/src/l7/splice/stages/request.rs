@@ -10,7 +10,7 @@ use crate::l7::proxy_protocol;
 use crate::l7::splice::state::buffers::Buffer;
 use crate::l7::splice::state::entry::{ClientConn, Message};
 use crate::l7::splice::tcp::numbers::before;
-use crate::l7::splice::{Context, HEAD_ROOM, Refused, Splices};
+use crate::l7::splice::{Context, HEAD_ROOM, REMEMBERED_MAX, Refused, Splices};
 
 /// A request made ready to be sent: so many bytes in the scratch buffer, and what is still to come of it.
 pub(in crate::l7::splice) struct Ready {
@@ -91,7 +91,7 @@ impl Splices {
     /// Writes the head that goes on into the scratch buffer: its bytes, those it stands for, and its body's length; of a TLS
     /// connection, everything is body. `None`: it cannot.
     fn write_request<IO: FrameIo>(&mut self, cx: &Context<'_, IO>, position: u32) -> Option<(usize, usize, Length)> {
-        let Splices { client_conns, backend_conns, buffers, scratch, generation, .. } = self;
+        let Splices { client_conns, backend_conns, buffers, scratch, generation, remembered, .. } = self;
         let client_conn = client_conns.get(position)?;
         let backend_conn = client_conn.backend_conn.and_then(|backend_conn| backend_conns.get(backend_conn))?;
         let bytes = client_conn.input.as_ref().map_or(&[][..], |input| buffers.bytes(input));
@@ -105,9 +105,16 @@ impl Splices {
         match cx.kind(client_conn.service) {
             Kind::Http(http) => {
                 let before = preface(http.proxy_protocol)?;
-                let Ok(Parsed::Complete(request)) = head::request(bytes, &http.limits.head_bounds()) else {
-                    return None;
-                };
+                let head_of = (position, client_conns.generation(position), client_conn.requests);
+                let request =
+                    match remembered[position as usize % REMEMBERED_MAX].as_ref().filter(|(of, _)| *of == head_of) {
+                        Some((_, places)) => places.in_bytes(bytes)?,
+                        // Another client's request was read while this one waited for its backend.
+                        None => match head::request(bytes, &http.limits.head_bounds()) {
+                            Ok(Parsed::Complete(request)) => request,
+                            _ => return None,
+                        },
+                    };
                 let route = route_of(http, &client_conn.exchange, *generation)?;
                 let facts = facts(cx, client_conn, None);
                 let out = &mut scratch[before..before + HEAD_ROOM];
