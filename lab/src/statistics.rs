@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn one_says_nothing_about_its_width_and_none_says_nothing() {
+    fn one_sample_has_no_interval() {
         let one = Summary::of(&[3.0, f64::NAN]).unwrap();
         assert_eq!((one.count, one.half_width, one.interval()), (1, None, (3.0, 3.0)));
         assert_eq!(Summary::of(&[]), None);
@@ -99,7 +99,7 @@ mod tests {
 
     /// 95 intervals of 100 hold the true mean, for few repetitions too: that is what the quantile is for.
     #[test]
-    fn intervals_hold_the_true_mean_as_often_as_they_say() {
+    fn intervals_cover_the_mean_at_their_level() {
         let mut state = 7_u64;
         let mut uniform = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

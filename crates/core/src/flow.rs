@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_see_tells_nothing_of_the_steering_hash() {
+    fn public_hash_reveals_nothing_of_steering() {
         let steering = Steering::by_hash([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908], 1);
         let end = |last: u8, port| Endpoint::new(Address::from_ipv4([10, 0, 0, last]), port);
         let secret = |purpose, ends: &[Endpoint]| steering.secret(purpose, ends);

@@ -434,7 +434,7 @@ fn variable(name: &str, default: u64) -> u64 {
 }
 
 #[test]
-fn the_successor_of_a_killed_process_carries_on() {
+fn successor_of_a_killed_process_continues() {
     let (crashes, seed) = (variable("HAIRPIN_CRASHES", 30), variable("HAIRPIN_CRASH_SEED", 1));
     let memory = Memory::new();
     let file = OpenOptions::new().read(true).write(true).open(&memory.0).unwrap();

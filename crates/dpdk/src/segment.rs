@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_sent_stays_a_packet_of_the_rest() {
+    fn unsent_segments_stay_one_packet() {
         for (ipv6, taken) in [(false, 1), (true, 2), (false, 0)] {
             let mut frame = packet(ipv6, 3000, 1000, tcp::FIN | tcp::ACK | CWR);
             let cut = Cut::of(&frame).expect("a super-packet");

@@ -151,8 +151,8 @@ pub fn disable_ipv6(name: &str) -> io::Result<()> {
     }
 }
 
-/// A setting of an interface that is a number, such as `arp_ignore`. Of two that the kernel has, the one for all interfaces and
-/// the interface's own, the larger. `NotFound`: no such interface, or no such protocol on it.
+/// A setting of an interface that is a number, such as `arp_ignore`. Of two that the kernel has, the one for all interfaces
+/// and the interface's own, the larger. `NotFound`: no such interface, or no such protocol on it.
 pub fn larger_of(name: &str, family: Family, called: &str) -> io::Result<u32> {
     let read = |name: &str| -> io::Result<u32> {
         let path = setting(name, family, called)?;
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_cannot_be_are_refused_before_the_kernel_sees_them() {
+    fn impossible_interface_names_are_refused() {
         for name in ["", ".", "..", "a/b", "../../lo", "sixteen-bytes-xx", "a b", "a:b", "a\0b"] {
             assert_eq!(Interface::by_name(name).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{name:?}");
             assert!(forwarding(name, Family::Ipv6).is_err());

@@ -1,8 +1,8 @@
-//! Hairpin's linux plane: the BPF programs that carry offloaded flows, their loader, the flow engine on top of them,
+//! Hairpin's linux plane: the BPF programs that forward offloaded flows, their loader, the flow engine on top of them,
 //! and the TAP devices through which everything else reaches the workers.
 //!
-//! What is decided here is how packets and rules get into and out of the kernel; which flows are offloaded, and what
-//! becomes of a packet in software, is decided in `hairpin-core`. docs/internals/linux-plane.md is the overview.
+//! This crate decides how packets and rules get into and out of the kernel; `hairpin-core` decides which flows are
+//! offloaded and what software does with a packet. docs/internals/linux-plane.md is the overview.
 #![warn(missing_docs)]
 
 pub mod abi;

@@ -1,9 +1,9 @@
 //! TAP devices: how frames that no rule takes reach a worker, and how what the worker sends reaches the kernel.
 //!
-//! One device per worker, persistent, with virtio headers: super-packets and partial checksums pass whole both ways.
-//! BPF redirects frames to the device with a mark in the Ethernet destination; what the worker writes comes in from
-//! the device, where BPF reads the worker's mark (`crates/linux/bpf/hairpin.h`). The device has no addresses, and the kernel
-//! says nothing on it by itself.
+//! One device per worker, persistent, with virtio headers: super-packets and partial checksums pass whole in both
+//! directions. BPF redirects frames to the device with a mark in the Ethernet destination; what the worker writes comes in
+//! from the device, where BPF reads the worker's mark (`crates/linux/bpf/hairpin.h`). The device has no addresses, and the
+//! kernel says nothing on it by itself.
 //!
 //! A worker sleeps in `epoll` (or `poll`) on the descriptor of its [`TapIo`], which is readable while frames wait;
 //! level-triggered, so that a burst that did not fit one batch wakes it again.
@@ -256,9 +256,9 @@ pub struct TapIo {
 }
 
 impl TapIo {
-    /// Frames through `tap`, in `buffers` buffers of [`FRAME_BYTES_MAX`] bytes, most of which are touched only when used. So many
-    /// frames exist at a time: received, allocated, or still in a transmit batch. With none free, `allocate` gives `None`
-    /// and reading waits, the frames in the device's ring ([`Counters::no_buffer`]).
+    /// Frames through `tap`, in `buffers` buffers of [`FRAME_BYTES_MAX`] bytes, most of which are touched only when used.
+    /// So many frames exist at a time: received, allocated, or still in a transmit batch. With none free, `allocate` gives
+    /// `None` and reading waits, the frames in the device's ring ([`Counters::no_buffer`]).
     pub fn new(tap: Tap, buffers: usize) -> io::Result<TapIo> {
         let pool = Pool::new(buffers)?;
         Ok(TapIo { tap, pool, counters: Counters::default() })

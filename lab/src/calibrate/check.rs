@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_recorded_comes_again_and_again_at_its_times() {
+    fn replay_repeats_the_recorded_times() {
         let handed = [(100, 2), (150, 1), (400, 3)];
         let mut times = Times::new(Offered::Recorded(&handed));
         let came: Vec<u64> = (0..9).map(|_| times.next().as_nanos()).collect();

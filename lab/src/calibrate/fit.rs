@@ -17,8 +17,9 @@ pub struct Line {
 }
 
 impl Line {
-    /// The line through what small iterations take on average and what large ones do: it is right at both ends, full speed and a
-    /// packet at a time, and how many iterations of each there were makes no difference. `None` if there were no packets.
+    /// The line through what small iterations take on average and what large ones do: it is right at both ends, full speed
+    /// and a packet at a time, and how many iterations of each there were makes no difference. `None` if there were no
+    /// packets.
     pub fn of(work: &Work) -> Option<Line> {
         let (count, packets, ns) = sums(work.iterations.iter(), 1, usize::MAX)?;
         let all = Line { burst_ns: 0.0, packet_ns: ns / packets };
@@ -36,8 +37,8 @@ impl Line {
         Some(Line { burst_ns: (ns / count - packet_ns * packets / count).max(0.0), packet_ns })
     }
 
-    /// The line through what iterations of one packet take, and each packet of iterations of `many`; neither is below 0. Noise may
-    /// have tilted it: then the turn itself costs nothing, or nearly everything.
+    /// The line through what iterations of one packet take, and each packet of iterations of `many`; neither is below 0.
+    /// Noise may have tilted it: then the turn itself costs nothing, or nearly everything.
     pub fn through(one: f64, (many, each): (f64, f64)) -> Line {
         let packet_ns = ((many * each - one) / (many - 1.0)).clamp(each / 16.0, each);
         Line { burst_ns: (each - packet_ns) * many, packet_ns }
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_count_alike_and_what_is_between_does_not() {
+    fn fit_uses_small_and_large_iterations_only() {
         let iterations = [(0, 100_000, 20.0), (1, 10, 110.0), (8, 9000, 1.0), (32, 5000, 3210.0)];
         assert_eq!(Line::of(&work(&iterations)), Some(Line { burst_ns: 10.0, packet_ns: 100.0 }));
         assert_eq!(Line::of(&work(&[(0, 9, 20.0)])), None);

@@ -1,4 +1,4 @@
-//! What the work of a worker's core costs on the running machine, as a [`CoreProfile`] for the testbed in virtual time.
+//! The cost of a worker core's work on the running machine, as a [`CoreProfile`] for the testbed in virtual time.
 //!
 //! Packets of known flows and of the forwarder are measured on real packets over rings, in the very testbed of
 //! [`crate::testbed`]: every iteration of the device's core is measured and goes to those of its size

@@ -262,7 +262,7 @@ fn rates_are_words() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_left_out_with_its_reason() {
+fn unmeasurable_cases_are_left_out_with_reason() {
     let experiment = parse(FILE_TEXT).unwrap();
     let plan = plan(&experiment);
     // Forwarder: 3 rates, 2 sizes, 1 core number of two; cuckoo++ the same with 2 runs and 2 table sizes.
@@ -373,7 +373,7 @@ fn failures_are_kept_with_their_reason_and_tried_again() {
 
 /// Repetitions in which the device had its processor count; the others do not.
 #[test]
-fn a_device_without_its_processor_is_not_taken_for_a_slow_one() {
+fn starved_device_is_not_called_slow() {
     let experiment = parse(&FILE_TEXT.replacen(", \"search\"", "", 1)).unwrap();
     let plan = plan(&experiment);
     let with = |name: &str, ran: fn(usize) -> f64| {
@@ -423,7 +423,7 @@ fn a_measurement_that_does_not_add_up_is_none() {
 }
 
 #[test]
-fn what_ends_the_program_each_time_is_not_begun_for_ever() {
+fn crashing_case_is_not_retried_forever() {
     let scratch = Scratch::new("ends");
     let experiment = parse(&FILE_TEXT.replacen(", \"search\"", "", 1)).unwrap();
     // The last one: nothing is a part of it.

@@ -174,7 +174,7 @@ fn a_source_that_is_always_held_up_is_the_limit() {
 }
 
 #[test]
-fn a_device_that_carries_nothing_is_said_to() {
+fn device_without_forwarding_is_reported() {
     let outcome = find(&mut Model::quiet(10.0), 0.0, &Options::default());
     assert_eq!((outcome.found, outcome.forwarded), (Found::Below(1000.0), 0.0));
     assert_eq!(outcome.found.rate(), None);

@@ -1,4 +1,4 @@
-//! What is made of results: tables as CSV, figures as SVG and PNG, and one page that holds them all.
+//! Reports made of results: tables as CSV, figures as SVG and PNG, and one page that holds them all.
 //!
 //! In the directory of results: `results.csv` (a row for each measurement: the columns of KTH 2022, table 3.2, and more),
 //! `time.csv` (the same over time), `latency.csv` (cumulative distributions), `summary.csv` (means with confidence

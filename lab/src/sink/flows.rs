@@ -1,8 +1,8 @@
 //! What has been seen of each flow: its last packet, and the backend it went to.
 //!
-//! A table indexed by the flow's number, of as many places as there are flows at a time (the next power of two): each of them
-//! has one, and leaves it to the flow that a [source](crate::traffic::synthetic) begins when it has ended. Where there are
-//! more flows than room was taken for, the one with the higher number takes the place; what comes of the other is not
+//! A table indexed by the flow's number, of as many places as there are flows at a time (the next power of two): each of
+//! them has one, and leaves it to the flow that a [source](crate::traffic::synthetic) begins when it has ended. Where there
+//! are more flows than room was taken for, the one with the higher number takes the place; what comes of the other is not
 //! checked, and counted. So is what is overtaken by the flow that follows its own.
 
 /// Places at least: what comes and goes may overlap.
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_gives_way_is_counted_and_neither_right_nor_wrong() {
+    fn evicted_flows_are_counted_as_unknown() {
         let mut flows = Flows::new(10);
         let other = 5 + PLACES_MIN as u32;
         assert_eq!(flows.tell(5, 0, 1), Told::Right);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_come_round_are_newer() {
+    fn wrapped_sequence_numbers_are_newer() {
         let mut flows = Flows::new(10);
         let last = u32::MAX - 5;
         let next = last.wrapping_add(PLACES_MIN as u32);

@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn what_comes_after_a_later_one_of_its_flow_is_reordered(order in Just((0..200usize).collect::<Vec<_>>()).prop_shuffle()) {
+    fn late_packet_of_a_flow_counts_as_reordered(order in Just((0..200usize).collect::<Vec<_>>()).prop_shuffle()) {
         let frames = sent(Transport::Tcp, 200);
         let shuffled: Vec<VecFrame> = order.iter().map(|&number| frames[number].clone()).collect();
         let mut sink = sink();

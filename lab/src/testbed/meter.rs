@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn turns_are_counted_by_size_and_interrupted_ones_left_out() {
+    fn iterations_are_counted_by_size() {
         let mut meter = Meter { clock_read_ns: 0.0, ..Meter::new() };
         let mut iteration = |packets, ns| {
             // The clock has moved on by so much, and a little.

@@ -255,7 +255,7 @@ fn an_open_loop_is_as_fast_as_it_says() {
 }
 
 #[test]
-fn what_the_way_does_is_found_out() {
+fn faulty_path_is_detected() {
     let trial = Trial { device: Device::Wire, ..trial() };
     let lost = measure(&trial, Some((100, Fault::Loses))).unwrap_err().to_string();
     assert!(lost.contains("off"), "{lost}");
@@ -277,10 +277,10 @@ fn fast_card(rules_max: u32) -> Profile {
     Profile::parse(&text).unwrap()
 }
 
-/// Most packets never reach the worker, and all accounts are right: each flow's packets come in order to the one backend that
-/// the worker has chosen for it, whether the worker or the card forwards them.
+/// Most packets never reach the worker, and all accounts are right: each flow's packets come in order to the one backend
+/// that the worker has chosen for it, whether the worker or the card forwards them.
 #[test]
-fn a_card_carries_what_the_worker_hands_over() {
+fn card_forwards_handed_over_flows() {
     let tcp = Source::Synthetic { transport: Transport::Tcp, arrivals: Arrivals::Fixed, sizes: None, ipv6: true };
     for (policy, source, run) in [
         (Policy::Always, Source::default(), 1),
@@ -313,7 +313,7 @@ fn a_card_carries_what_the_worker_hands_over() {
 
 /// A card without enough room, one that fails, one that works for a second at each rule: software forwards the rest.
 #[test]
-fn what_a_card_does_not_take_software_carries() {
+fn software_forwards_what_the_card_refuses() {
     let with = |change: &dyn Fn(&mut Profile)| {
         let mut card = fast_card(4096);
         change(&mut card);

@@ -264,7 +264,7 @@ fn options(masks: Option<Masks>, flows: u32, length: Size) -> ReplayOptions {
 }
 
 #[test]
-fn a_recording_is_played_with_as_many_flows_as_wanted() {
+fn recording_is_replayed_with_requested_flows() {
     let path = recorded("flows", 20);
     for flows_wanted in [2u32, 7, 40, 1000] {
         let mut source = replay(&path, options(None, flows_wanted, Size::Fixed(64)), false);

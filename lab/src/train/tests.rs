@@ -109,7 +109,7 @@ fn bounds_hold() {
 }
 
 #[test]
-fn waiting_for_a_packet_leaves_out_what_ends_before_it() {
+fn waiting_for_a_packet_skips_ended_connections() {
     let tree = Tree::parse(
         "decision-tree 1\nmore 10\nif length-3 <= 600\n  short probability=0 expected=1 flows=1\nelse\n  long \
          probability=1 expected=1 flows=1\n",
@@ -184,7 +184,7 @@ fn what_cannot_be_learnt_from_is_refused() {
 }
 
 #[test]
-fn made_up_connections_carry_their_bytes_and_all_else_is_drawn() {
+fn synthetic_connections_have_their_bytes() {
     let mut random = Rng::with_seed(4);
     let mut uploads = 0;
     for bytes in [1, 1448, 1449, 20_000, 1_000_000, 50_000_000] {
@@ -239,7 +239,7 @@ fn capture(name: &str, frames: &[(u64, Vec<u8>)]) -> PathBuf {
 }
 
 #[test]
-fn of_a_capture_it_sees_what_a_worker_would_show_the_policy() {
+fn training_sees_what_the_policy_sees() {
     let tcp = |from_client, flags, payload| frame((4000, 443), from_client, Some(flags), payload);
     let dns = |from_client| frame((5353, 53), from_client, None, 30);
     let quic = |from_client, payload| frame((6000, 443), from_client, None, payload);
@@ -289,7 +289,7 @@ fn of_a_capture_it_sees_what_a_worker_would_show_the_policy() {
 /// The built-in model's way, on the real captures alone; the bounds leave room below what was measured: 0.74 beside 0.52.
 /// (All of that comes from waiting for the fifth packet.)
 #[test]
-fn on_captures_it_has_not_seen_it_is_better_than_the_majority() {
+fn tree_beats_the_majority_on_unseen_captures() {
     let Some(folder) = std::env::var_os("HAIRPIN_TRACES").map(PathBuf::from) else {
         return eprintln!("skipped: HAIRPIN_TRACES names no directory of recordings");
     };

@@ -156,7 +156,7 @@ fn rules_are_what_they_say() {
 }
 
 #[test]
-fn auto_is_held_to_its_promises() {
+fn auto_keeps_its_promises() {
     let outcome =
         |cpu_ns: f64, latency_p99: f64, loss: f64| Outcome { cpu_ns, latency_p99, loss, ..Outcome::default() };
     let compared = |auto: Outcome| {

@@ -1,4 +1,4 @@
-//! What stands in front of the worker: the kernel's engine, or a card.
+//! The engine in front of the worker: the kernel's, or a card.
 
 use crate::engine::{Engine, Outcome};
 use crate::nic::{Nic, Passage};

@@ -1,4 +1,4 @@
-//! One direction of a wire, and what can go wrong on it.
+//! One direction of a wire, with its faults.
 
 use fastrand::Rng;
 use hairpin_core::frame::{Frame, VecFrame};

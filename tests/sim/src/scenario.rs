@@ -1,4 +1,4 @@
-//! What a seed means: a network drawn from it, run to its end and checked.
+//! A scenario: a network drawn from a seed, run to its end and checked.
 
 use crate::balancer::{Balancer, BalancerOptions, Bug};
 use crate::carrier::Carrier;

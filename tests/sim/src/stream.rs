@@ -1,4 +1,4 @@
-//! Bytes both ways over a connection, exact ones: what each end sends is a function of the seed, the connection and the
+//! Exact bytes in both directions of a connection: what each end sends is a function of the seed, the connection and the
 //! offset, so each end knows what must arrive.
 
 use crate::host::Role;

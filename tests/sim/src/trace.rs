@@ -1,4 +1,4 @@
-//! What has happened lately, for people: the last frames in a line each, and all of them as a capture.
+//! A trace for people: the last frames in a line each, and all frames as a capture.
 
 use crate::segments::{acknowledgement, sequence};
 use hairpin_core::flow::Protocol;

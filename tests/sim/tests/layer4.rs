@@ -10,14 +10,14 @@ fn peers_and_checkers_agree_without_a_balancer() {
 }
 
 #[test]
-fn nat_carries_every_byte() {
+fn nat_delivers_every_byte() {
     let all = seeds(0, 150, |seed| streams(seed, Between::Layer4(Forwarding::Nat), None));
     println!("{all:?}");
     assert!(all.offloaded > 0 && all.by_cards > 0 && all.frames > 0, "{all:?}");
 }
 
 #[test]
-fn full_nat_carries_every_byte() {
+fn full_nat_delivers_every_byte() {
     let all = seeds(0, 150, |seed| streams(seed, Between::Layer4(Forwarding::FullNat), None));
     println!("{all:?}");
     assert!(all.offloaded > 0 && all.by_cards > 0 && all.frames > 0, "{all:?}");

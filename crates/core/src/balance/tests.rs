@@ -247,7 +247,7 @@ fn least_connections_fills_up_who_has_few() {
 }
 
 #[test]
-fn power_of_two_stays_close_to_level_where_one_draw_would_not() {
+fn power_of_two_balances_better_than_one_draw() {
     let counts = spread(&service(Algorithm::PowerOfTwo, &[1; 16]), 16_000);
     // One random draw leaves a standard deviation of 31; two leave a gap of about log log n.
     let (least, most) = (counts.iter().min().copied(), counts.iter().max().copied());
@@ -350,7 +350,7 @@ fn maglev_disrupts_little() {
 
 /// A backend that stops answering moves its own flows only, and over all the others.
 #[test]
-fn maglev_moves_only_the_flows_of_who_is_unavailable() {
+fn maglev_moves_only_flows_of_unavailable_backends() {
     let service = service(Algorithm::Maglev, &[1; 10]);
     let (mut balancer, _) = balancer(&service);
     let before = pick_ups(&balancer, 50_000);

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_are_those_of_all_packets_and_defaults_before_that() {
+    fn costs_start_at_defaults_then_are_measured() {
         let mut meter = Meter::default();
         assert_eq!(meter.costs(), Costs::default());
         for _ in 0..100 {

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_rises_while_short_holds_in_between_and_falls_to_nothing() {
+    fn price_rises_holds_and_falls_to_zero() {
         let mut price = Price::hasty(2.0, 3.0);
         let mut now = Time::ZERO;
         let mut go = |price: &mut Price, short, plenty| {

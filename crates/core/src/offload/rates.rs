@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_flow_has_its_rate_however_often_it_is_looked_at() {
+    fn steady_rate_is_independent_of_sampling() {
         for (every_us, packets) in [(100u64, 1u64), (1000, 10), (50_000, 500), (1_000_000, 10_000)] {
             let mut rates = Rates::new(1, Duration::from_millis(10));
             let mut rate = 0.0;
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_lowers_it_and_a_successor_begins_at_nothing() {
+    fn silence_lowers_the_rate_new_flow_starts_at_zero() {
         let mut rates = Rates::new(1, Duration::from_millis(10));
         let began = Time::from_nanos(5);
         let now = began + 10 * HALF_LIFE;

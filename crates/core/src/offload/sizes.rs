@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn before_anything_is_known_what_has_lasted_is_expected_to_last() {
+    fn without_data_long_flows_are_expected_to_last() {
         let sizes = Sizes::new();
         for packets in [1u64, 10, 100, 1000, 10_000] {
             let remaining = sizes.remaining(packets);
@@ -254,7 +254,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_the_mean_of_what_is_left_of_those_that_got_so_far(
+        fn expected_rest_is_the_mean_of_survivors(
             seen in proptest::collection::vec(1u64..5000, 200..600), packets in 1u64..4000,
         ) {
             let mut sizes = Sizes::new();

@@ -123,7 +123,7 @@ fn share((software, engine, _): (u64, u64, u64)) -> f64 {
 }
 
 #[test]
-fn where_room_is_short_the_fastest_displace_the_slow() {
+fn fastest_flows_displace_slow_ones_when_full() {
     let naive = share(play(&mut Always, &mut tortoises_and_hares(), 60, 20_000));
     let fastest = share(play(&mut FastestFlow::new(0, 250), &mut tortoises_and_hares(), 60, 20_000));
     let auto = share(play(&mut Auto::new(250), &mut tortoises_and_hares(), 60, 20_000));

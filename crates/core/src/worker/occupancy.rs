@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn each_adds_what_it_has_sees_what_others_have_and_takes_it_along_when_it_ends() {
+    fn occupancy_is_shared_and_withdrawn_on_drop() {
         let all = Occupancy::default();
         let (mut one, mut other) = (share(&all, false), share(&all, false));
         one.add(true, 4);

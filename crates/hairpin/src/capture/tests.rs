@@ -77,7 +77,7 @@ fn verdicts(query: &Query, mode: &str, source: Option<&str>, from: &str, to: &st
 }
 
 #[test]
-fn without_filters_everything_of_the_services_is_wanted() {
+fn capture_without_filters_takes_all_services() {
     let all = query(None, None, None);
     for (from, to) in [(CLIENT, VIP), (VIP, OTHER), (OTHER, BACKEND), (BACKEND, POOL)] {
         assert_eq!(verdicts(&all, "nat", None, from, to).0, Verdict::Yes, "{from} {to}");
@@ -280,7 +280,7 @@ fn a_failing_interface_ends_the_capture() {
 }
 
 #[test]
-fn a_full_queue_writes_what_is_certain_and_counts_the_rest() {
+fn full_capture_queue_counts_lost_packets() {
     let chosen = Chosen::new(&query(None, None, Some("web-1")), &services("nat")).unwrap();
     let mut queue = Queue::default();
     let Message::Seen(small) = seen(0, 1, CLIENT, VIP) else { unreachable!() };

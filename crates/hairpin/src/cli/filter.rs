@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistyped_client_is_an_error_that_shows_the_forms() {
+    fn mistyped_client_error_shows_the_forms() {
         let filter = Filter { client: Some("203.0.113".into()), ..Filter::default() };
         let error = filter.check().unwrap_err().to_string();
         assert!(error.contains("203.0.113.0/24") && error.contains("[2001:db8::7]:40112"), "{error}");

@@ -168,7 +168,7 @@ fn http_endless_body_is_bounded() {
 }
 
 #[test]
-fn http_text_just_within_and_beyond_what_is_looked_at() {
+fn http_body_text_within_and_beyond_the_limit() {
     let padded = |padding: usize| Server::http(move |_| response(200, &("x".repeat(padding) + "end")));
     let looking = Check::Http(HttpCheck { body: Some("end".into()), ..get() });
     let within = padded(64 * 1024 - 3);
@@ -275,7 +275,7 @@ fn ipv6() {
 }
 
 #[test]
-fn what_this_host_lacks_is_not_held_against_the_backend() {
+fn local_errors_do_not_count_against_a_backend() {
     use rustix::io::Errno;
     for lack in [Errno::MFILE, Errno::NFILE, Errno::ADDRNOTAVAIL, Errno::NOBUFS, Errno::NOMEM] {
         let failure = io_failure(&lack.into());

@@ -106,7 +106,7 @@ fn first_success_decides_failures_need_agreement() {
 }
 
 #[test]
-fn after_the_settling_time_the_latest_failure_is_the_verdict() {
+fn settling_time_ends_with_the_latest_failure() {
     let mut case = Case::checked();
     case.target.fall = 100;
     case.bad();
@@ -129,7 +129,7 @@ fn an_excused_failure_begins_the_first_checks_anew() {
 }
 
 #[test]
-fn what_is_not_settled_any_more_settles_as_down_or_comes_back() {
+fn unsettled_record_settles_as_down_or_up() {
     let mut case = Case::checked();
     case.down();
     case.record.unsettle(case.now);
@@ -191,7 +191,7 @@ fn what_the_host_lacks_changes_nothing() {
 }
 
 #[test]
-fn clients_failures_take_it_down_and_checks_bring_it_back() {
+fn passive_failures_take_down_checks_bring_up() {
     let mut case = Case::passive(Check::Tcp);
     case.good();
     assert_eq!(case.observe(0, 4), Health::Up);
@@ -206,7 +206,7 @@ fn clients_failures_take_it_down_and_checks_bring_it_back() {
 }
 
 #[test]
-fn without_a_check_it_is_tried_again_after_growing_pauses() {
+fn passive_only_backend_is_retried_with_backoff() {
     let mut case = Case::passive(Check::None);
     for seconds in [10, 20, 40, 80, 80] {
         assert_eq!(case.observe(0, 5), Health::Down);

@@ -93,7 +93,7 @@ fn first_checks_within_a_second_then_spread_over_the_interval() {
 }
 
 #[test]
-fn checks_in_flight_are_bounded_and_the_rest_wait_their_turn() {
+fn checks_in_flight_are_bounded() {
     let mut case = Case::new(every(SECOND, 0..600));
     case.pass(SECOND);
     let mut order = case.iterate();
@@ -166,7 +166,7 @@ fn an_update_keeps_what_is_the_same() {
 }
 
 #[test]
-fn an_update_keeps_the_phase_and_takes_up_another_interval() {
+fn update_keeps_the_phase_changes_the_interval() {
     let mut case = Case::new(every(3600 * SECOND, 1..2));
     case.pass(SECOND);
     case.iterate();
@@ -181,7 +181,7 @@ fn an_update_keeps_the_phase_and_takes_up_another_interval() {
 }
 
 #[test]
-fn the_result_of_a_check_whose_target_has_changed_is_ignored() {
+fn check_result_of_a_changed_target_is_ignored() {
     let mut case = Case::new(every(SECOND, 1..3));
     case.pass(SECOND * 3 / 2);
     assert_eq!(case.iterate().len(), 2);
@@ -195,7 +195,7 @@ fn the_result_of_a_check_whose_target_has_changed_is_ignored() {
 }
 
 #[test]
-fn what_waited_for_a_slot_under_another_address_waits_no_more() {
+fn changed_target_leaves_the_waiting_list() {
     let hourly = || every(3600 * SECOND, 0..300);
     let mut case = Case::new(hourly());
     case.pass(SECOND);
@@ -356,7 +356,7 @@ fn first_checks_that_fail_are_repeated_within_a_second() {
 
 /// As after a start of the machine: the balancer is there before the switch lets it speak.
 #[test]
-fn first_checks_that_fail_without_a_link_say_nothing() {
+fn first_failures_without_a_link_are_ignored() {
     let mut case = Case::new(every(SECOND, 1..3));
     case.schedule.set_links(Some("interface eth1 has no link".into()), case.now.instant);
     for _ in 0..8 {
@@ -381,7 +381,7 @@ fn first_checks_that_fail_without_a_link_say_nothing() {
 }
 
 #[test]
-fn a_link_that_stays_down_excuses_nothing_after_half_a_minute() {
+fn down_link_excuses_failures_for_30_s() {
     let mut case = Case::new(every(SECOND, 1..2));
     case.schedule.set_links(Some("interface eth1 has no link".into()), case.now.instant);
     for second in 0..35 {
@@ -395,7 +395,7 @@ fn a_link_that_stays_down_excuses_nothing_after_half_a_minute() {
 
 /// What kept all from answering kept each: when the first is back, nothing is known of the others for a while.
 #[test]
-fn when_the_first_of_a_service_is_up_the_others_settle_anew() {
+fn first_recovery_makes_others_settle_anew() {
     let mut case = Case::new(every(60 * SECOND, 1..4));
     for _ in 0..4 {
         case.pass(SECOND);

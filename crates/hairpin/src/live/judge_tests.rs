@@ -107,7 +107,7 @@ fn interfaces_must_be_there_and_have_a_link() {
 }
 
 #[test]
-fn a_vip_without_an_owner_is_told_by_where_it_belongs() {
+fn vip_without_owner_is_reported_with_its_place() {
     let none = |vip: &str, facts: &mut Facts| {
         facts.held.retain(|held| held.address != address(vip));
         facts.routes.insert(address(vip), out("eth0", None));

@@ -1,4 +1,5 @@
-//! How a process begins: afresh, with what an earlier process has left, or with what a living one hands over.
+//! The start of a process: fresh, with the state that an earlier process has left, or with the state that a running one
+//! hands over.
 
 use super::handover::Legacy;
 use super::host;

@@ -1,4 +1,4 @@
-//! How full the tables are, and saying so: in the status, and in one line a minute while they are nearly full.
+//! The fill level of the tables: reported in the status, and logged once a minute while they are nearly full.
 
 use super::log;
 use super::reading::Reading;

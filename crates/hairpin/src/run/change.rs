@@ -1,4 +1,5 @@
-//! Changes while it runs: reload, what a file would change, backends overridden at run time, numbers of what is no more freed.
+//! Changes while it runs: reload, what a file would change, backends overridden at run time, numbers of removed services
+//! and backends freed.
 
 use super::begin::table_path;
 use super::instance::Record;
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_end_with_the_protocol_that_their_service_spoke() {
+    fn changed_service_protocol_ends_connections() {
         let http = web("http") + GROUP;
         assert_eq!(between(&http, &http), [0; 0]);
         assert_eq!(between(&web("tcp"), &web("tcp")), [0; 0]);

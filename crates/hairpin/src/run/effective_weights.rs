@@ -1,4 +1,4 @@
-//! From the backends' health to what workers go by: parts of weights, flows that end, drains that are over.
+//! From the backends' health to what workers use: effective weights, flows to end, drains that are over.
 
 use super::reading::WorkerReading;
 use crate::config::ServiceSettings;

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successor_that_ends_or_says_something_else_is_an_error() {
+    fn successor_that_ends_or_misspeaks_is_an_error() {
         for (words, expected) in [("", "it ended"), ("no\n", "it says \"no\"")] {
             let (ours, mut theirs) = UnixStream::pair().unwrap();
             ours.set_read_timeout(Some(STEP)).unwrap();

@@ -1,4 +1,4 @@
-//! Which table each worker gets: one of its own, made on its thread, or its view of one that all share.
+//! The connection table of each worker: its own, made on its thread, or its view of one that all share.
 
 use hairpin_core::flow::Steering;
 use hairpin_core::table::{AnyTable, Hasher, Method};

@@ -1,5 +1,5 @@
-//! Looking at connections and rules from other threads, without disturbing the workers: the connection table lies in
-//! shared memory, the rules in the kernel's maps. Connections of HTTP and TLS services the workers are asked for
+//! Queries for connections and rules from other threads, without disturbing the workers: the connection table lies in
+//! shared memory, the rules in the kernel's maps. For connections of HTTP and TLS services the workers are asked
 //! (`splices`).
 
 mod filter;

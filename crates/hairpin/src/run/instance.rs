@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_takes_the_lock_and_others_learn_who_has_it() {
+    fn lock_is_exclusive_and_names_its_owner() {
         let socket = socket("lock");
         let lock = Lock::take(&socket).unwrap().unwrap();
         assert_eq!(Lock::take(&socket).unwrap().unwrap_err(), Some(std::process::id()));

@@ -1,4 +1,4 @@
-//! What the process says while it runs: a line each, on standard error.
+//! The process's log: lines on standard error.
 
 use rustix::fs::fstat;
 use std::sync::OnceLock;

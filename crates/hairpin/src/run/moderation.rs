@@ -1,11 +1,11 @@
 //! Interrupt moderation: a worker that has much to do lets frames gather before it wakes for them, as a network card does
 //! before it interrupts (`ethtool -C`, rx-usecs).
 //!
-//! What one wake costs - its interrupt, the way to sleep and back, an interrupt of the other side for what is sent - it
-//! costs once for all frames that are there by then, segments that follow one another become one super-packet, and
+//! One wake costs an interrupt, sleeping and waking, and an interrupt of the other side for what is sent. It costs this
+//! once for all frames that wait by then; segments that follow one another become one super-packet, and
 //! acknowledgements that supersede one another one acknowledgement. A frame waits no longer than the gap for it.
 //!
-//! Whether that is any good shows in how many frames come: where client and server are as busy as the balancer, they have
+//! The number of frames that come shows whether this helps: where client and server are as busy as the balancer, they have
 //! more time for requests; where a few connections wait for each answer before they ask again, less would come, and at
 //! once is better. So both are tried, again and again, and what brought more is done.
 
@@ -151,7 +151,7 @@ mod tests {
 
     /// One connection on a fast network: the next frame comes soon after the last was handled, and not before.
     #[test]
-    fn threads_that_take_turns_hardly_wait() {
+    fn alternating_threads_hardly_wait() {
         let after = |_, handled: Time| handled + Duration::from_micros(5);
         let (without, with) = (work(Duration::ZERO, after), work(GAP, after));
         assert!(with.rests > 0, "it is not tried: {with:?}");

@@ -1,4 +1,4 @@
-//! What the service manager is told (systemd's `Type=notify`); nothing without one.
+//! Notifications to the service manager (systemd's `Type=notify`); none without one.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sd_notify::NotifyState;

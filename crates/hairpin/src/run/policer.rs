@@ -1,5 +1,5 @@
-//! How many packets of no known connection a service may hand to the workers: adapted to what they turn out to be
-//! worth. A flood of them must not take the workers' time from established connections; a rush of real clients must
+//! How many packets of no known connection a service may hand to the workers: adapted to how many of them lead to
+//! connections. A flood of them must not take the workers' time from established connections; a rush of real clients must
 //! not be held back.
 
 use std::collections::VecDeque;

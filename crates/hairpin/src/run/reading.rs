@@ -1,4 +1,4 @@
-//! From raw counters at two moments to a status.
+//! Computes a status from raw counters at two moments.
 
 pub(crate) mod http;
 

@@ -1,4 +1,4 @@
-//! Looking at connections of HTTP and TLS services. They lie in the workers' own memory, so the workers are asked: one query
+//! Queries for connections of HTTP and TLS services. They lie in the workers' own memory, so the workers answer: one query
 //! an iteration at most, each a bounded number of places, into memory of the thread that asks. Workers wait for no thread
 //! here, and pay one load an iteration while no thread asks.
 
@@ -36,8 +36,8 @@ pub(crate) struct SpliceQueries {
 }
 
 impl SpliceQueries {
-    /// Asks for what lies at place `start` and behind; `wake` wakes the worker. `None`: too many ask, or the worker does not
-    /// answer in time.
+    /// Asks for what lies at place `start` and behind; `wake` wakes the worker. `None`: too many ask, or the worker does
+    /// not answer in time.
     pub(crate) fn ask(&self, start: u32, wake: impl FnOnce()) -> Option<SpliceAnswer> {
         let (answer, answered) = sync_channel(1);
         let query = SpliceQuery { start, found: Vec::with_capacity(LOOKED_MAX), answer };

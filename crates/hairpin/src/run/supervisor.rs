@@ -1,4 +1,4 @@
-//! What the main thread does while the workers work.
+//! The main thread: it supervises the workers.
 
 use super::begin::Began;
 use super::capacity;

@@ -1,4 +1,4 @@
-//! A worker's thread: pinned, turning while there is work, waiting when there is none as its plane does.
+//! A worker's thread: pinned; it runs its event loop while there is work, and otherwise waits as its plane does.
 
 use super::plane::ForwardingTable;
 use super::reading::WorkerReading;

@@ -1,4 +1,4 @@
-//! The workers' threads: how they begin, together, and end.
+//! The workers' threads: their common start, and their end.
 
 use super::index::{self, Index};
 use super::reading::WorkerReading;

@@ -35,7 +35,7 @@ fn an_unknown_one_is_told_the_nearest_and_all() {
 }
 
 #[test]
-fn what_needs_connections_is_refused_when_none_are_tracked() {
+fn stateless_table_refuses_tracking_features() {
     let offloads = "2:20: error: connections are offloaded, but `connection_table = \"maglev\"` tracks none; write policy \
                     = \"never\" in [offload], or choose a table that tracks connections";
     refuses(&with("connection_table = \"maglev\""), offloads);

@@ -48,7 +48,7 @@ fn a_hundred_silent_connections_block_no_client() {
 }
 
 #[test]
-fn idle_connections_give_way_whatever_they_asked_before() {
+fn idle_metrics_connections_are_evicted() {
     let server = server(full_status());
     let mut idle: Vec<Client> = (0..32).map(|_| Client::connect(server.address())).collect();
     for client in &mut idle {

@@ -51,7 +51,7 @@ fn routes_lead_to_the_numbers_that_groups_have() {
 }
 
 #[test]
-fn statuses_that_speak_against_backends_get_to_the_workers() {
+fn failure_statuses_reach_the_workers() {
     let text = |status: &str| {
         format!(
             "interfaces = [\"a\"]\npool.addresses = [\"10.0.9.1\"]\n[[service]]\nname = \"web\"\nlisten = \"{WEB}\"\n\

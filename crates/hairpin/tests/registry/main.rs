@@ -217,7 +217,7 @@ fn numbers_run_out_late_and_are_taken_up_again() {
 }
 
 #[test]
-fn too_few_numbers_refuse_the_configuration_and_change_nothing() {
+fn too_few_numbers_refuse_the_configuration() {
     let mut registry = Registry::default();
     let services =
         |ports: std::ops::Range<u16>| config(&ports.map(|port| (port, BTreeMap::from([(port, "")]))).collect::<Plan>());
@@ -283,7 +283,7 @@ fn what_is_new_is_not_where_something_was_removed() {
 }
 
 #[test]
-fn whose_health_is_looked_after() {
+fn only_enabled_backends_with_checks_are_checked() {
     let text = "interfaces = [\"a\"]\n[[service]]\nlisten = \"192.0.2.1:80/tcp\"\nhealth.check = \"tcp\"\n\
                 backends = [\"10.0.0.1:1\"]\n[[service.backend]]\naddress = \"10.0.0.1:2\"\nstate = \"disabled\"\n\
                 [[service]]\nlisten = \"192.0.2.1:81/tcp\"\nbackends = [\"10.0.0.1:1\"]\n\

@@ -70,7 +70,7 @@ fn an_override_holds_until_it_is_taken_back() {
 }
 
 #[test]
-fn an_override_ends_when_the_configuration_says_something_else() {
+fn override_ends_when_the_configuration_changes() {
     let with = |text: &'static str| config(&Plan::from([(80, BTreeMap::from([(1, text), (2, "")]))]));
     let mut registry = Registry::default();
     merged(&mut registry, &with("weight = 2"), 0);

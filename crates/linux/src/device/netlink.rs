@@ -1,4 +1,4 @@
-//! What only netlink can do: replacing a device's queueing discipline, and asking for what [`crate::network`] tells. Messages
+//! Netlink requests: replacing a device's queueing discipline, and the queries of [`crate::network`]. Messages
 //! of fixed shape, so they are written out here instead of depending on a netlink library.
 
 use super::{about, index_of};

@@ -1,4 +1,4 @@
-//! Taking over what an earlier process has pinned, without a packet noticing.
+//! Adopts the objects that an earlier process has pinned, without losing a packet.
 
 use super::object::{self, Constants, Programs};
 use super::pins::{self, Pins};

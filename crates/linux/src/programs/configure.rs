@@ -1,4 +1,4 @@
-//! Telling the programs what they balance.
+//! Writes services and backends to the programs' maps.
 
 use super::Plane;
 use crate::abi::{self, Bytes};

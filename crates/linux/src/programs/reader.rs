@@ -1,4 +1,4 @@
-//! Looking at rules without being their engine: for people, not for workers.
+//! Reads rules for listings, not for workers.
 
 use super::Plane;
 use super::object::Maps;

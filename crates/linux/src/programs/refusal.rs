@@ -1,4 +1,4 @@
-//! What libbpf and the kernel's verifier say when programs cannot be loaded.
+//! Messages of libbpf and the kernel's verifier when programs cannot be loaded.
 
 use libbpf_rs::{PrintLevel, set_print};
 use std::cell::RefCell;

@@ -84,7 +84,7 @@ fn connections_are_there_for_the_next_process() {
 }
 
 #[test]
-fn memory_is_taken_as_it_is_used_and_others_can_look_on() {
+fn shared_memory_grows_with_use_and_is_readable() {
     let place = Place::new("lazy");
     let mut shared = SharedTable::create(&place.path(), &header(2, 1_000_000)).unwrap();
     let mut slab = Slab::new(shared.regions().swap_remove(1));
@@ -158,7 +158,7 @@ fn what_is_not_right_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_table_from_before_the_machine_was_started_is_none() {
+fn table_of_an_earlier_boot_is_ignored() {
     let place = Place::new("boot");
     let path = place.path();
     SharedTable::create(&path, &header(1, 10)).unwrap();
@@ -212,7 +212,7 @@ fn filled(path: &Path) -> SharedTable {
 }
 
 #[test]
-fn connections_are_dealt_out_to_another_number_of_workers() {
+fn connections_are_resteered_to_other_workers() {
     let place = Place::new("deal");
     let path = place.path();
     for workers in [1, 3, 7] {

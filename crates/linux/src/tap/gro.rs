@@ -1,13 +1,13 @@
 //! Segments that follow one another go to the kernel as one super-packet, as generic receive offload (GRO) would have
 //! made one of them.
 //!
-//! A write runs the kernel's receive path, BPF, the way out and the interrupt that wakes the other side, all once. Where
-//! cards do not coalesce, a worker has a burst of segments instead of one super-packet; where they do, it has several
-//! super-packets of what was written in several parts (a server that corks sends whole segments first, and then the
-//! rest). Joined they cost all of that once. Only what can be cut into the same segments again is joined: same headers,
-//! sequence numbers and identifications that follow, checksums that are right or still to be filled in (the kernel
-//! computes new ones, and a broken segment must not be mended). PSH alone moves, to the last: it asks the receiver
-//! not to wait for more, and that holds for all of them.
+//! A write runs the kernel's receive path, BPF, the transmit path and the interrupt that wakes the other side, all once.
+//! Where cards do not coalesce, a worker has a burst of segments instead of one super-packet; where they do, it has several
+//! super-packets of what was written in several parts (a server that corks sends whole segments first, and then the rest).
+//! Joined they cost all of that once. Only what can be cut into the same segments again is joined: same headers, sequence
+//! numbers and identifications that follow, checksums that are right or still to be filled in (the kernel computes new
+//! ones, and a broken segment must not be mended). PSH alone moves, to the last: it asks the receiver not to wait for more,
+//! and that holds for all of them.
 
 use super::{header, mark};
 use hairpin_core::flow::Protocol;
@@ -45,7 +45,8 @@ impl Train {
     /// The first of `frames` that can go together; `None`: the first goes alone.
     pub(super) fn ahead<F: Frame>(frames: &[F]) -> Option<Train> {
         let [one, two, ..] = frames else { return None };
-        // Nearly all that is alone is told by this: too short to have a payload, or another flow's (of IPv6: another host's).
+        // Nearly all that is alone is told by this: too short to have a payload, or another flow's (of IPv6: another
+        // host's).
         let ends = 26..38;
         if one.bytes().len() <= HEADERS_MAX || one.bytes().get(ends.clone()) != two.bytes().get(ends) {
             return None;
@@ -74,8 +75,8 @@ impl Train {
         (train.frames > 1).then_some(train)
     }
 
-    /// Writes the super-packet's headers, the device's and behind it those of the first frame as they are to be. Returns how
-    /// many bytes the latter are, in every frame.
+    /// Writes the super-packet's headers, the device's and behind it those of the first frame as they are to be. Returns
+    /// how many bytes the latter are, in every frame.
     pub(super) fn write_headers<F: Frame>(
         &self,
         first: &F,

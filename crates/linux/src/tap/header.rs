@@ -71,10 +71,10 @@ impl Offload {
         Some(offload)
     }
 
-    /// The header for `frame` as `meta` now describes it. Of TCP packets the frame's own headers say where the checksum goes
-    /// and how segments are cut: a worker may have made the frame itself, made a super-packet of an ordinary one, or put
-    /// another packet in the place of the one that came. Of all others that is what it said when they came, because it may
-    /// be about a packet inside the packet. Segments as long as the payload are none. `None`: frame and description
+    /// The header for `frame` as `meta` now describes it. Of TCP packets the frame's own headers say where the checksum
+    /// goes and how segments are cut: a worker may have made the frame itself, made a super-packet of an ordinary one, or
+    /// put another packet in the place of the one that came. Of all others that is what it said when they came, because it
+    /// may be about a packet inside the packet. Segments as long as the payload are none. `None`: frame and description
     /// contradict each other - a checksum to be filled in at no known place, segments of what cannot have any.
     pub(crate) fn encode(&self, frame: &[u8], meta: &Meta) -> Option<[u8; BYTES]> {
         let mut header = [0; BYTES];
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_linear_part_is_the_headers_whatever_the_kernel_said() {
+    fn virtio_header_length_is_computed() {
         let mut frame = vec![0; 4000];
         frame[38 + 12] = 5 << 4;
         let mut meta = Meta::default();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_inside_a_datagram_is_known_only_to_who_sent_it() {
+    fn udp_datagram_is_not_turned_into_segments() {
         let (mut frame, start) = tcp(true, 0, 0, 200);
         frame[14 + 9] = 17;
         frame[24..26].fill(0);
@@ -316,7 +316,7 @@ mod tests {
         }
 
         #[test]
-        fn frames_of_ones_own_need_no_more_than_their_headers(
+        fn own_frames_allocate_only_headers(
             (ipv4, tags, words) in (any::<bool>(), 0usize..=2, 0usize..=10),
             (payload, gso_size) in (0usize..4000, 0u16..2000),
             (partial, padding) in (any::<bool>(), 0usize..10),

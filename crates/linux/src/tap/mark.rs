@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn departures_carry_slot_and_ticket() {
+    fn departures_have_slot_and_ticket() {
         let mut meta = Meta { port: 5, ticket: 0x0701_0203, ..Meta::default() };
         assert_eq!(encode(&meta), [ROUTE, 5, 7, 1, 2, 3]);
         meta.egress = Egress::Kernel;

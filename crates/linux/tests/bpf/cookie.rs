@@ -209,7 +209,7 @@ fn only_data_with_a_valid_cookie_reaches_its_worker() {
 }
 
 #[test]
-fn what_comes_right_behind_the_first_data_is_let_in_too() {
+fn segments_after_the_first_data_are_admitted() {
     in_namespace(|| {
         let rig = rig(1);
         let key = client(5000, true);
@@ -256,7 +256,7 @@ fn early_fin_needs_a_valid_cookie() {
 }
 
 #[test]
-fn what_says_nothing_is_dropped_unless_its_connection_is_known() {
+fn packets_without_data_need_a_known_connection() {
     in_namespace(|| {
         let rig = rig(1);
         let steering = Steering::by_hash(KEY, 1);

@@ -40,7 +40,7 @@ fn said(output: &mut BufReader<ChildStdout>, wanted: &str) {
 }
 
 #[test]
-fn killed_it_leaves_everything_working_and_the_next_one_goes_on() {
+fn killed_instance_keeps_forwarding_and_is_adopted() {
     in_namespace(|| {
         let (left, _right) = devices();
         // What leaves by the neighbour entry arrives at its MAC.

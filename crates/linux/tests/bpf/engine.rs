@@ -165,7 +165,7 @@ fn a_worker_has_one_engine() {
 }
 
 #[test]
-fn numbers_come_and_go_with_their_rule() {
+fn sequence_change_lives_as_long_as_its_rule() {
     in_namespace(|| {
         let rig = Rig::new(1, |_| ());
         let mut engine = rig.plane.engine(0).unwrap();

@@ -320,7 +320,7 @@ fn only_tcp_rules_that_forward_have_guards() {
 
 /// What a packet can meet in the middle of an update, and what other than an update cannot bring about.
 #[test]
-fn numbers_that_are_not_the_rules_are_not_used() {
+fn foreign_sequence_change_is_not_used() {
     in_namespace(|| {
         let rig = Rig::new(1, |_| ());
         let right = rule(1, 5, Some(WIDE));

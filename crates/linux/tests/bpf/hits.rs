@@ -27,7 +27,7 @@ fn active(rig: &Rig, rule: &Rule) {
 }
 
 #[test]
-fn the_way_out_is_looked_up_and_cached() {
+fn egress_is_looked_up_and_cached() {
     in_namespace(|| {
         let rig = Rig::new(1, |_| ());
         for key in [key(), v6("fd01::2", 40_000, "2001:db8::10", 80, Protocol::Udp)] {
@@ -74,7 +74,7 @@ fn the_routes_mtu_counts_and_neighbours_need_not_be_known() {
 }
 
 #[test]
-fn no_way_out_is_the_workers() {
+fn no_route_goes_to_the_worker() {
     in_namespace(|| {
         let rig = Rig::new(1, |_| ());
         command("ip", &["route", "add", "blackhole", "10.7.0.0/16"]);
@@ -120,7 +120,7 @@ fn syn_fin_rst_and_spent_ttl_are_the_workers() {
 }
 
 #[test]
-fn while_the_process_is_away_rules_carry_fin_too() {
+fn rules_forward_fin_without_a_process() {
     in_namespace(|| {
         let rig = Rig::new(1, |options| options.when_absent = Absent::Drop);
         active(&rig, &forward(key()));

@@ -74,7 +74,7 @@ fn a_full_map_is_listed_too() {
 }
 
 #[test]
-fn rules_without_a_connection_are_removed_with_their_numbers() {
+fn orphan_rules_are_removed_with_their_changes() {
     in_namespace(|| {
         let rig = Rig::new(1, |_| ());
         // Only TCP has numbers.

@@ -52,7 +52,7 @@ fn come_back_when_they_are_too_big() {
 }
 
 #[test]
-fn with_no_way_out_are_dropped() {
+fn frames_without_a_route_are_dropped() {
     in_namespace(|| {
         let rig = Rig::new(1, |_| ());
         let frame = Packet::new(v4(CLIENT, 1, [172, 16, 0, 1], 1, Protocol::Tcp)).to(ROUTE).frame();

@@ -112,7 +112,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn shares_are_disjoint_and_sequences_keep_their_word() {
+    fn shares_are_disjoint_and_hit_rates_hold() {
         let population = population(20_001, 6);
         let shares = shares(&population, 2, 7);
         assert_eq!(shares.iter().map(|share| share.part.len()).sum::<usize>(), 20_001);

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn others_damaged_frames_are_no_packets_of_the_generators() {
+    fn foreign_damaged_frames_are_not_counted() {
         let mut frames = packets(1010);
         damage(&mut frames[1000..]);
         assert_eq!(accounts(&[(SENT, &frames)], &[]), (1000, 1000, reasons(&[])));

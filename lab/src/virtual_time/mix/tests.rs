@@ -53,7 +53,7 @@ fn replay_multiplies_recorded_flows() {
 }
 
 #[test]
-fn a_replay_comes_round_to_the_same_flows_and_no_others() {
+fn replay_repeats_the_same_flows() {
     let packets = all(replay(601, 0.02, 1));
     assert_eq!(packets.len(), 20_000);
     let counts = counts(&packets);
@@ -77,7 +77,7 @@ fn packets_come_at_an_even_rate_and_a_seed_says_which() {
 }
 
 #[test]
-fn in_turn_is_each_once_before_any_twice() {
+fn rotation_visits_each_once_before_any_twice() {
     let packets = all(Mix::Popular(Popular::new(300, None, 1e6, 0.001, 64, 1)));
     assert!(packets.iter().enumerate().all(|(index, packet)| packet.flow == index as u32 % 300));
 }

@@ -107,7 +107,7 @@ proptest! {
 
 /// What was once a block's earliest stamp must not be taken for one to come when it has grown old.
 #[test]
-fn agree_about_an_entry_after_one_that_left_long_ago() {
+fn models_agree_after_an_old_removal() {
     let ops = [Op::Start(1, 0), Op::End(1), Op::Due(16, 1), Op::Start(0, 0), Op::Drain(163_824)];
     all_agree(wheel(), 0, &ops);
     all_agree(sweep(), 0, &ops);

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_disabled_backend_of_its_own_explains_a_failure() {
+    fn only_its_disabled_backend_excuses_a_failure() {
         let book = Book::default();
         let before = operation(1, Instant::now());
         book.met(1, 2);

@@ -24,7 +24,7 @@ pub(crate) fn tests(networks: &Arc<Networks>) -> Vec<Trial> {
         test("the balancer's own connections to a backend", own_connections);
         test("a service of the balancer itself", own_service);
         test("others' connections to a backend", others_connections);
-        test("a client reuses its VIP port for a backend", same_port);
+        test("a client reuses its vip port for a backend", same_port);
         test("others' datagrams to a backend", others_datagrams);
         test("ping", ping);
     }

@@ -21,7 +21,7 @@ fn us(microseconds: u64) -> Time {
 }
 
 #[test]
-fn rules_are_found_as_in_a_plain_map_whatever_hints_say() {
+fn rule_lookup_matches_a_map_for_any_hint() {
     const FLOWS: u32 = 20_000;
     let mut random = Rng::with_seed(5);
     let Profile { mut tables, counters, .. } = profile("connectx-5");
@@ -129,7 +129,7 @@ fn rules_come_and_go_as_fast_as_papers_002_has_measured() {
 }
 
 #[test]
-fn what_waits_is_put_together_and_no_more_waits_than_fits() {
+fn waiting_requests_are_bounded() {
     let mut nic = Nic::new(profile("bluefield-2"), Rng::with_seed(1));
     let taken = submit(&mut nic, Time::ZERO, installs(0..10_000));
     assert_eq!(taken, 4096);
@@ -162,7 +162,7 @@ fn answers_come_late_and_overtake_each_other() {
 }
 
 #[test]
-fn the_first_table_is_slower_and_the_last_place_is_the_last() {
+fn first_table_is_slower_and_capacity_holds() {
     let mut profile = profile("connectx-5");
     (profile.tables.first_rules_max, profile.tables.rules_max) = (64, 200);
     let mut nic = Nic::new(profile, Rng::with_seed(1));
@@ -186,7 +186,7 @@ fn the_first_table_is_slower_and_the_last_place_is_the_last() {
 }
 
 #[test]
-fn packets_go_at_line_rate_and_wait_and_are_lost_beyond() {
+fn card_forwards_at_line_rate_and_drops_beyond() {
     let mut nic = Nic::new(profile("bluefield-2"), Rng::with_seed(1));
     submit(&mut nic, Time::ZERO, installs(0..1));
     let mut now = us(1000);

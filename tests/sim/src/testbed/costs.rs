@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_in_which_flows_begin_costs_that_once() {
+    fn iteration_with_new_flows_pays_once() {
         let mut profile = CoreProfile::parse(include_str!("../../../../lab/profiles/cores/xeon-5217.toml")).unwrap();
         for point in profile.method.iter_mut().flat_map(|method| &mut method.new) {
             (point.ns, point.iteration_ns) = (300.0, 80.0);

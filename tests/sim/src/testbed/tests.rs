@@ -135,7 +135,7 @@ fn what_comes_too_fast_is_lost_in_front_of_the_core() {
 }
 
 #[test]
-fn backends_that_know_nothing_yet_are_not_the_devices_fault() {
+fn backend_packets_before_the_client_are_not_lost() {
     struct Backwards(RoundRobin);
     impl Traffic for Backwards {
         fn next(&mut self) -> Option<Offered> {

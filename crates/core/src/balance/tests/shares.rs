@@ -17,7 +17,7 @@ fn counts(balancer: &mut Balancer, flows: u32) -> Vec<u32> {
 }
 
 #[test]
-fn a_part_of_a_weight_of_one_is_a_part_of_the_connections() {
+fn fraction_of_weight_one_gets_that_fraction() {
     let effective_weights = EffectiveWeights::new();
     let (mut balancer, _) = balancer(&service(Algorithm::WeightedRoundRobin, &[1, 1, 1]));
     effective_weights.set(NUMBER_FIRST + 1, 16);
@@ -125,7 +125,7 @@ fn an_unchanged_service_goes_on_where_it_was() {
 }
 
 #[test]
-fn tables_are_made_once_and_anew_only_for_what_changed() {
+fn maglev_tables_are_rebuilt_only_on_change() {
     let snapshot = |services: Vec<Service>| {
         let pool = Pool { addresses: Box::default(), port_first: 1, port_last: 1, time_wait: Duration::ZERO };
         Snapshot::new(services.into(), pool)
@@ -159,7 +159,7 @@ fn a_removed_service_has_no_backend_to_choose() {
 
 /// A node that takes over has to find every connection where it is, and its first checks may have gone wrong.
 #[test]
-fn until_it_is_settled_connections_are_picked_up_as_configured() {
+fn pick_up_uses_configured_weights_until_settled() {
     let effective_weights = EffectiveWeights::new();
     let (mut maglev, _) = balancer(&service(Algorithm::Maglev, &[1, 1, 1]));
     let before = pick_ups(&maglev, 3000);

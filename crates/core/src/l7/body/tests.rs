@@ -189,7 +189,7 @@ fn large_chunks_are_counted_without_being_seen() {
 }
 
 #[test]
-fn chunks_are_no_longer_together_than_the_body_may_be() {
+fn chunks_together_respect_the_body_limit() {
     let body = b"3\r\nabc\r\n2;x\r\nde\r\n0\r\nA: b\r\n\r\n";
     for (room, fed) in [(5, Ok(body.len())), (u64::MAX, Ok(body.len())), (4, Err(BadChunk::BodyTooLong))] {
         let mut chunks = Chunks::at_most(room);

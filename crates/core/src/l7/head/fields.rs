@@ -159,9 +159,8 @@ pub(super) struct FieldPlaces {
 impl FieldPlaces {
     /// The fields in a head. `None`: it is too short for one of them.
     pub(super) fn in_head<'a>(&self, head: &'a [u8]) -> Option<Fields<'a>> {
-        let end =
-            |place: &Place| (usize::from(place.value) + usize::from(place.value_bytes)).max(usize::from(place.name));
-        // Lines follow each other, so the last one reaches farthest; each name lies before its value.
+        // Fields stand in order, each name before its value: the last value reaches farthest.
+        let end = |place: &Place| usize::from(place.value) + usize::from(place.value_bytes);
         if self.places.last().is_some_and(|last| end(last) > head.len()) {
             return None;
         }

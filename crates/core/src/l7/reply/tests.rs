@@ -23,7 +23,7 @@ fn written(reply: &Reply<'_>) -> String {
 }
 
 #[test]
-fn a_refusal_says_why_and_whether_it_ends_the_connection() {
+fn refusal_has_reason_and_connection_close() {
     assert_eq!(
         written(&of_status(404, false, false)),
         "HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\nContent-Length: 14\r\n\r\n404 Not Found\n"

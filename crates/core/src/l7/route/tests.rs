@@ -87,7 +87,7 @@ fn paths_that_can_be_read_in_two_ways_are_refused() {
 }
 
 #[test]
-fn encoded_slashes_are_slashes_to_those_that_decode_first() {
+fn encoded_slashes_are_also_read_as_slashes() {
     let decoded = |path: &str| {
         let mut scratch = Scratch::new();
         let reading = Reading { decodes_slashes: true, ..Reading::WRITTEN };
@@ -287,7 +287,7 @@ fn the_first_route_that_fits_is_taken() {
 }
 
 #[test]
-fn all_kinds_of_conditions_must_hold_and_one_of_each_kind() {
+fn route_needs_one_match_of_each_condition_kind() {
     let mut both = Conditions { hosts: host("a.example").hosts, ..prefix("/x") };
     both.paths = ["/x", "/y"].map(|path| PathPattern::prefix(path).unwrap()).into();
     let http = service(vec![], vec![both]);
@@ -403,7 +403,7 @@ fn a_guarded_path_cannot_be_reached_by_another_name() {
 }
 
 #[test]
-fn connect_and_upgrades_are_for_services_that_want_them() {
+fn connect_and_upgrade_need_to_be_enabled() {
     let mut http = service(vec![], vec![Conditions::default()]);
     let connect = "CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n";
     let websocket = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";

@@ -296,7 +296,7 @@ fn an_edit_that_is_made_longer_is_as_one() {
 }
 
 #[test]
-fn a_removal_at_the_acknowledged_number_settles_at_once() {
+fn removal_at_the_acknowledged_number_settles() {
     let mut map = SequenceMap::new(0);
     assert_eq!(map.edit(100, 25, 0), Some(100));
     assert_eq!(map.acknowledgement(100), 125, "the sender's removed bytes are delivered");

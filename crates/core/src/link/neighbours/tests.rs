@@ -105,7 +105,7 @@ fn a_lock_held_too_long_is_not_waited_for() {
 
 /// A table of one bucket: whom a new one replaces.
 #[test]
-fn who_gives_way() {
+fn eviction_order() {
     let second = |seconds| Time::ZERO + Duration::from_secs(seconds);
     let table = Neighbours::new(BUCKET_SIZE, [3; 4]);
     let there = |number| table.find(&address(number), SEGMENT) != Found::Unknown;

@@ -195,7 +195,7 @@ fn who_asks_us_fills_a_share_at_most() {
 }
 
 #[test]
-fn kept_ones_take_the_place_of_others_and_none_takes_theirs() {
+fn kept_neighbours_evict_others_and_stay() {
     let mut options = options();
     options.kept = (0..200u8).map(|n| std::net::IpAddr::from([10, 0, 50, n])).collect();
     let mut a = Station::fresh(&options);

@@ -407,7 +407,7 @@ fn what_the_worker_gives_back_ends_here() {
 proptest! {
     /// What is waved through would have passed every check, and nothing ordinary is checked twice.
     #[test]
-    fn the_short_look_agrees_with_the_long_one(
+    fn quick_check_agrees_with_the_full_one(
         ipv6 in any::<bool>(), changes in prop::collection::vec((0usize..64, any::<u8>()), 0..3), refill in any::<bool>(),
         from in 0usize..6, cut in prop_oneof![Just(0usize), 0usize..120],
     ) {

@@ -152,7 +152,7 @@ fn time_exceeded_goes_back_where_the_packet_came_from() {
 }
 
 #[test]
-fn what_lies_behind_a_packet_is_cut_off_but_for_padding() {
+fn trailing_bytes_are_cut_except_padding() {
     let mut a = balancer();
     let mut padded = datagram("10.0.0.80", "10.1.0.9", 30);
     padded.data.resize(60, 0);
@@ -212,7 +212,7 @@ fn no_more_than_so_many_wait() {
 }
 
 #[test]
-fn what_finds_no_room_stays_with_the_worker_and_order_is_kept() {
+fn frames_without_room_stay_in_order() {
     let mut a = balancer();
     let frames: Vec<VecFrame> = (0..10).map(|number| datagram("10.0.0.80", "10.1.0.9", 100 + number)).collect();
     a.wire.room.set(4);

@@ -208,7 +208,7 @@ fn a_connection_pending_removal_goes_and_its_port_rests() {
 }
 
 #[test]
-fn connections_whose_service_or_backend_is_gone_end_with_their_rules() {
+fn adopted_connections_without_backend_end() {
     let changes: [fn(&mut Vec<Service>); 5] = [
         |services| services[0] = Service::vacant(),
         |services| services[0].endpoint.port = 8080,
@@ -249,7 +249,7 @@ fn connections_of_a_removed_service_go_on() {
 }
 
 #[test]
-fn a_rule_of_the_same_key_from_an_older_connection_is_not_mistaken_for_ones_own() {
+fn stale_rule_of_the_same_key_is_not_adopted() {
     // The client's flow is taken over by a new connection to another backend, while the engine still has the old rules.
     let mut house = House::new(nat(), 1, 64);
     let client = client(false, 1, 40_000);
@@ -384,7 +384,7 @@ fn another_number_of_workers_keeps_every_established_connection() {
 }
 
 #[test]
-fn the_engine_is_asked_again_and_again_to_carry_what_only_it_can() {
+fn engine_only_connection_is_offered_repeatedly() {
     let mut house = House::new(full_nat(), 1, 256);
     let clients: Vec<Endpoint> = (0..20).map(|n| client(false, n, 40_000)).collect();
     house.room = 0;

@@ -70,7 +70,7 @@ fn new_flows_to_a_removed_service_are_the_kernels() {
 }
 
 #[test]
-fn a_draining_backend_keeps_what_it_has_and_gets_nothing_new_not_even_a_restart() {
+fn draining_backend_gets_no_new_connections() {
     let mut stage = Stage::new(false, |_| {});
     let first = client(false, 1, 40_000);
     let backend = stage.open(first);
@@ -190,7 +190,7 @@ fn what_the_engine_owes_answers_about_is_ended_later() {
 }
 
 #[test]
-fn datagrams_of_a_backend_that_goes_down_choose_another_and_its_tcp_stays() {
+fn down_backend_moves_udp_and_keeps_tcp() {
     let mut stage = Stage::new(false, |_| {});
     let (speaker, dns) = (client(false, 1, 40_000), end(false, 1, 53));
     let backend = stage.send(packet(speaker, dns, Way::Udp(20))).sent().destination;

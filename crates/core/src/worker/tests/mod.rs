@@ -47,7 +47,7 @@ fn nat_keeps_the_client_and_both_ways_are_translated() {
 }
 
 #[test]
-fn an_established_connection_is_offloaded_as_a_pair_and_state_equals_engine() {
+fn established_connection_is_offloaded_as_a_pair() {
     for ipv6 in IPV6 {
         let mut stage = Stage::new(ipv6, |_| {});
         let client = client(ipv6, 1, 40_000);
@@ -228,7 +228,7 @@ fn a_flood_of_first_packets_evicts_only_itself() {
 }
 
 #[test]
-fn a_datagram_and_its_answer_prove_nothing_but_a_second_datagram_does() {
+fn second_client_datagram_confirms_a_udp_flow() {
     let mut stage = Stage::new(false, |_| {});
     let (client, vip) = (client(false, 1, 40_000), end(false, 1, 53));
     let backend = stage.send(packet(client, vip, Way::Udp(20))).sent().destination;
@@ -304,7 +304,7 @@ fn an_engine_that_is_full_leaves_it_to_software() {
 }
 
 #[test]
-fn a_packet_too_big_for_its_way_is_reported_to_its_sender_or_cut() {
+fn packet_over_the_egress_mtu_is_reported_or_cut() {
     for ipv6 in IPV6 {
         let mut stage = Stage::new(ipv6, |_| {});
         let client = client(ipv6, 1, 40_000);
@@ -390,7 +390,7 @@ fn impossible_flags_are_counted_and_change_nothing() {
 }
 
 #[test]
-fn a_clients_second_service_on_the_same_backend_takes_another_way() {
+fn second_service_on_one_backend_gets_another_path() {
     // the same client end to two services that share their backends: one flow back cannot mean two connections
     let mut stage = Stage::new(false, |_| {});
     let client = client(false, 1, 40_000);

@@ -68,7 +68,7 @@ fn resets_that_a_client_can_bring_about_do_not_count() {
 }
 
 #[test]
-fn silence_counts_when_its_time_is_up_and_not_when_it_is_evicted() {
+fn silence_counts_at_timeout_not_at_eviction() {
     let (mut stage, client, _) = asked(false);
     stage.client_sends(client, SYN);
     stage.wait(Duration::from_secs(29));
@@ -148,7 +148,7 @@ fn one_way_datagrams_are_noticed_before_they_are_offloaded() {
 }
 
 #[test]
-fn unreachable_says_nothing_about_who_has_answered_nor_to_whom_it_was_not_sent() {
+fn unreachable_counts_only_for_its_silent_backend() {
     let mut stage = Stage::new(false, |_| {});
     let client = client(false, 1, 40_000);
     let backend = stage.open(client);

@@ -68,7 +68,7 @@ fn the_first_of_them_keep_their_places_until_they_end() {
 }
 
 #[test]
-fn what_has_become_slow_comes_back_and_makes_room_and_no_packet_is_lost_from_the_books() {
+fn slow_flow_is_withdrawn_and_counts_add_up() {
     for choice in [Choice::FastestFlow { packets_per_s: 0 }, Choice::Auto] {
         // Room for four connections.
         let mut stage = Stage::with_policy(choice.clone(), 8);

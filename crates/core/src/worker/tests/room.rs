@@ -54,7 +54,7 @@ fn workers_that_share_an_engine_know_how_full_it_is() {
 }
 
 #[test]
-fn rules_go_once_both_ends_have_closed_where_room_is_tight_and_stay_for_stragglers_where_not() {
+fn closed_pair_rules_go_early_when_room_is_tight() {
     // One pair is more than an eighth of 15 rules, and not of 16.
     for (rules_max, is_tight) in [(15, true), (16, false)] {
         let mut stage = Stage::with_policy(Choice::Always, rules_max);

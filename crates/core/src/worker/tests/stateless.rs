@@ -93,7 +93,7 @@ fn a_service_all_of_whose_backends_are_down_may_use_all() {
 }
 
 #[test]
-fn a_draining_backend_gets_no_packets_and_its_answers_still_arrive() {
+fn stateless_draining_backend_answers_still_pass() {
     for (stateless, algorithm) in both() {
         let mut stage = stage(false, (stateless, algorithm));
         let client = client(false, 1, 40_000);

@@ -263,7 +263,7 @@ fn what_is_lost_keeps_its_name() {
 }
 
 #[test]
-fn rules_follow_their_packets_way() {
+fn rules_follow_route_changes() {
     for submission in BOTH_SUBMISSIONS {
         let mut fixture = EngineFixture::new(submission, &FakeOptions::default(), 16);
         let rules = connection(1);
@@ -300,7 +300,7 @@ fn rules_follow_their_packets_way() {
 
 /// A change of the way while a rule is on its way in.
 #[test]
-fn a_late_rule_goes_the_new_way() {
+fn late_rule_uses_the_new_route() {
     let mut fixture =
         EngineFixture::new(Submission::Templates, &FakeOptions { delay: 3, ..FakeOptions::default() }, 16);
     let rules = connection(1);

@@ -47,7 +47,7 @@ fn a_device_that_can_do_everything() {
 
 /// What backends send of large responses is offloaded exactly where the engine says that it can be.
 #[test]
-fn bodies_of_http_take_both_numbers_and_headers_without_options() {
+fn http_bodies_need_sequence_and_options() {
     let bodies = |does, matches| {
         let options = FakeOptions { refuse_does: does, refuse_match: matches, ..FakeOptions::default() };
         let findings = probed(&options, Depth::Create);
@@ -86,7 +86,7 @@ fn two_ports_get_rules_that_lead_from_one_to_the_other() {
 
 /// What can only be sent back out of the port that it came in by is not offloaded, and that is said.
 #[test]
-fn two_ports_without_a_way_between_them() {
+fn two_ports_without_egress_between_them() {
     let findings = both(&FakeOptions { hairpin_queues: 4, refuse_others: 1, ..FakeOptions::default() });
     assert_eq!(Agreement::of(&findings).expect("marks").terms.egress, EgressAction::Mark);
     for findings in &findings {

@@ -81,7 +81,7 @@ fn nothing_forbidden() -> fake::FakeState {
 }
 
 #[test]
-fn what_stays_is_not_touched_and_what_is_new_comes_first() {
+fn steering_update_keeps_rules_and_adds_first() {
     let _alone = alone(&FakeOptions::default());
     let mut rules = SteeringRules::new(None);
     let (before, after) = (wanted(&[1, 2]), wanted(&[2, 3]));

@@ -179,7 +179,7 @@ impl RuleDevice for Brittle {
 /// Wherever the thread breaks: every request is answered once, nothing is left in the device, and what is asked for later
 /// is refused.
 #[test]
-fn an_engine_that_fails_takes_its_rules_along_and_answers() {
+fn failed_engine_removes_rules_and_answers() {
     // Two ports have 7 rules each before the flows.
     for breaks_after in 14..38 {
         let _alone = alone(&FakeOptions::default());
@@ -235,7 +235,7 @@ fn an_engine_that_fails_takes_its_rules_along_and_answers() {
 
 /// What rules have forwarded can be seen by rule and by slot, and stays when the rules go.
 #[test]
-fn what_rules_carry_is_added_up() {
+fn rule_traffic_is_summed() {
     for submission in BOTH_SUBMISSIONS {
         let _alone = alone(&FakeOptions { ticks: 9, ..FakeOptions::default() });
         let clock = || Time::from_nanos(super::fixture::ticking());

@@ -1,5 +1,5 @@
 //! How packets reach the workers, as the process uses it: the kernel's devices and BPF programs (`linux`), or ports of
-//! DPDK's (`dpdk`). What is done for every packet is not here, but in what each worker is given
+//! DPDK's (`dpdk`). Per-packet work is not here, but in the resources of each worker
 //! ([`super::worker_pool::WorkerResources`]).
 
 #[cfg(feature = "dpdk")]

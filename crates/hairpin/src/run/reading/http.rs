@@ -1,4 +1,4 @@
-//! What workers have counted of HTTP and TLS services.
+//! The workers' counters of HTTP and TLS services.
 
 use super::{Rates, Reading};
 use crate::status::{Count, HttpStatus, Status};

@@ -46,7 +46,7 @@ fn fields_for_one_hop_do_not_go_on() {
 }
 
 #[test]
-fn max_forwards_counts_down_where_it_means_something() {
+fn max_forwards_counts_down_on_trace_and_options() {
     let sent = |method: &str, value: &str| {
         let head = std::format!("{method} / HTTP/1.1\r\nHost: a\r\nMax-forwards: {value}\r\nX: y\r\n\r\n");
         sent(&head, &plain(), &route(), &facts())

@@ -51,7 +51,7 @@ fn what_holds_for_one_hop_is_said_anew() {
 }
 
 #[test]
-fn framing_is_written_anew_where_the_backend_contradicts_itself() {
+fn contradictory_framing_is_rewritten() {
     for (head, expected) in [
         ("200 OK\r\nContent-Length: 5\r\nContent-Length: 5\r\n", "200 OK\r\nContent-Length: 5\r\n"),
         ("200 OK\r\nContent-Length: 5, 5\r\nA: b\r\n", "200 OK\r\nA: b\r\nContent-Length: 5\r\n"),
@@ -74,7 +74,7 @@ fn the_version_is_ours() {
 }
 
 #[test]
-fn a_client_of_http_1_0_is_told_that_its_connection_stays() {
+fn http_1_0_keep_alive_is_confirmed() {
     let back = |head: &str, facts: &Facts<'_>| returned(head, Version::Http10, &plain(), &route(), facts);
     assert_eq!(back(&ok(""), &facts()), Some(ok("Connection: keep-alive\r\n")));
     assert_eq!(back(&ok("Connection: keep-alive\r\n"), &facts()), None);

@@ -69,7 +69,7 @@ fn a_guarded_path_cannot_be_reached_by_parameters() {
 }
 
 #[test]
-fn a_strict_rule_refuses_what_fits_it_in_one_reading_only() {
+fn strict_rule_refuses_ambiguous_paths() {
     let strict = |rule: Access| Access { strict: true, ..rule };
     let http = service(vec![strict(allow(prefix("/maps/"))), deny(prefix("/no/"))], vec![prefix("/")]);
     for path in ["/maps;v=2/x", "/maps%2Fx", "/;/maps/x"] {

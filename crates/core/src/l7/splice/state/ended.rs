@@ -78,7 +78,7 @@ mod tests {
     use core::net::{IpAddr, Ipv4Addr};
 
     #[test]
-    fn what_has_ended_is_known_for_as_long_as_its_cookie_or_until_there_are_too_many() {
+    fn ended_connections_are_kept_for_the_cookie_lifetime() {
         let end = |port| Endpoint::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), port);
         let key = |port| FlowKey { source: end(port), destination: end(80), protocol: Protocol::Tcp };
         let start = Time::from_nanos(1 << 40);

@@ -126,7 +126,7 @@ fn our_fin_and_our_replies_are_sent_again_ever_later() {
 }
 
 #[test]
-fn what_is_acknowledged_of_a_head_is_not_sent_again_and_begins_its_time_anew() {
+fn partial_ack_of_a_head_restarts_its_timer() {
     let mut stage = Stage::new(|_| {});
     let (_, backend, head) = asked(&mut stage, 1000, REQUEST);
     let start = head.segment.sequence;
@@ -145,7 +145,7 @@ fn what_is_acknowledged_of_a_head_is_not_sent_again_and_begins_its_time_anew() {
 }
 
 #[test]
-fn duplicates_that_ask_for_a_requests_head_are_for_us_those_beyond_it_are_not() {
+fn duplicate_acks_within_a_request_head_are_ours() {
     for ipv6 in [false, true] {
         let mut stage = Stage::over_ip(ipv6, |_| {});
         let request = "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 3000\r\n\r\n";

@@ -83,7 +83,7 @@ fn chunks_that_overtake_others_are_asked_for_again() {
 }
 
 #[test]
-fn a_body_of_known_length_goes_through_in_any_order_also_where_numbers_wrap() {
+fn body_passes_in_any_order_across_wraparound() {
     for first in [5000, u32::MAX - 60, u32::MAX - 70, u32::MAX - 90] {
         let mut stage = Stage::new(|_| {});
         let mut client = Script::client_with(&mut stage, 1000, first, USUAL);
@@ -242,7 +242,7 @@ fn windows_with_and_without_scaling() {
 }
 
 #[test]
-fn a_backend_that_takes_nothing_now_gets_the_rest_as_soon_as_it_does() {
+fn zero_window_backend_gets_the_rest_when_it_opens() {
     let mut stage = Stage::new(|_| {});
     let mut client = Script::client(&mut stage, 1000);
     let request = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 900\r\n\r\n{}", "x".repeat(900));
@@ -289,7 +289,7 @@ fn time_bounds_what_may_be_waited_for() {
 }
 
 #[test]
-fn chunks_that_the_backend_did_not_get_come_again_as_they_were_or_not_at_all() {
+fn lost_chunks_are_resent_unchanged_or_not_at_all() {
     let request = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     let md5 = [&[1, 1, 19, 18][..], &[0; 16]].concat();
     // Not taken for an option's sake, for want of room; lost on its way.

@@ -147,7 +147,7 @@ fn a_body_is_no_longer_than_may_be() {
 }
 
 #[test]
-fn a_body_that_proves_too_long_once_the_response_has_begun_is_broken_off() {
+fn too_long_body_after_response_start_is_aborted() {
     let mut stage = Stage::new(|http| http.limits = HttpLimits { body_bytes_max: 8, ..Default::default() });
     let request = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n12345678\r\n";
     let (mut client, mut backend, _) = asked(&mut stage, 1000, request);
@@ -160,7 +160,7 @@ fn a_body_that_proves_too_long_once_the_response_has_begun_is_broken_off() {
 }
 
 #[test]
-fn what_a_client_sends_ahead_is_kept_as_far_as_there_is_room_and_the_rest_asked_for_again() {
+fn early_client_data_is_kept_up_to_the_buffer() {
     let mut stage = Stage::new(|_| {});
     let mut client = Script::client(&mut stage, 1000);
     let syn = only(client.sends(&mut stage, REQUEST));

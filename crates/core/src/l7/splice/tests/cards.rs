@@ -58,7 +58,7 @@ fn only_rule(rules: Vec<Rule>) -> Rule {
 }
 
 #[test]
-fn what_the_backend_sends_is_carried_and_what_the_client_sends_comes_by() {
+fn card_forwards_backend_data_worker_client_data() {
     let mut stage = Stage::before_engine(card);
     let (mut client, mut backend, rule, left) = downloading(&mut stage, "");
     assert_eq!((rule.key.source, rule.key.destination), (backend.own, backend.peer));
@@ -189,7 +189,7 @@ fn nothing_is_asked_of_an_engine_that_cannot_do_it() {
 }
 
 #[test]
-fn a_response_goes_past_software_also_where_only_one_end_takes_sack() {
+fn response_is_offloaded_with_sack_at_one_end() {
     // With an engine that can do everything: what the backend sends of it, with its guard.
     let mut stage = Stage::before_engine(|_| {});
     let (mut client, mut backend) = asked_of(&mut stage, REQUEST, Abilities { sack: false, ..SAME_SCALE });

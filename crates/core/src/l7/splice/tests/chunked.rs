@@ -23,7 +23,7 @@ fn trailers(bytes: usize) -> String {
 }
 
 #[test]
-fn a_request_that_proves_broken_is_answered_until_its_response_has_begun() {
+fn broken_request_is_answered_before_the_response() {
     let long = trailers(9000);
     for (bad, status, why) in [
         ("5\nhello", 400, Refused::Malformed),
@@ -107,7 +107,7 @@ fn a_response_that_proves_broken_is_broken_off() {
 }
 
 #[test]
-fn a_response_that_is_broken_in_the_segment_of_its_head_becomes_502() {
+fn response_broken_in_its_first_segment_becomes_502() {
     for (edited, first) in [(false, 0), (true, 0), (false, 20), (true, 20)] {
         for bad in ["zz\r\n", "5\r\nhelloX", "5\nhello\r\n", &format!("5\r\nhello\r\n{}", trailers(9000))] {
             let mut stage = Stage::new(|http| http.server_timing = edited);
@@ -221,7 +221,7 @@ fn large_chunks_leave_a_client_all_the_window_there_is() {
 }
 
 #[test]
-fn a_client_whose_chunks_cannot_be_remembered_waits_for_the_backend() {
+fn client_waits_when_chunks_cannot_be_stored() {
     let mut stage = Stage::new(|_| {});
     let (mut client, mut backend, _) = asked(&mut stage, 1000, UPLOAD);
     let part = "1\r\nx\r\n".repeat(100);

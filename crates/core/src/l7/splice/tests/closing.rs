@@ -30,7 +30,7 @@ fn a_client_that_half_closes_gets_its_response_and_our_fin() {
 }
 
 #[test]
-fn a_short_last_response_comes_with_our_fin_and_leaves_the_backend_to_others() {
+fn short_last_response_has_fin_and_frees_backend() {
     let request = REQUEST.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
     let mut stage = Stage::new(|_| {});
     let (mut client, mut backend, _) = asked(&mut stage, 1000, &request);
@@ -88,7 +88,7 @@ fn the_last_segment_of_a_last_response_comes_with_our_fin() {
 }
 
 #[test]
-fn a_fin_that_came_with_the_last_segment_is_sent_again_by_who_must() {
+fn fin_with_last_segment_is_resent_by_its_owner() {
     for lost in [false, true] {
         let mut stage = Stage::new(|_| {});
         let (mut client, backend, sent) = long_last_response(&mut stage);
@@ -179,7 +179,7 @@ fn a_client_that_never_acknowledges_a_fin_is_given_up() {
 }
 
 #[test]
-fn a_last_response_in_pieces_or_without_room_is_not_acknowledged_for_its_client() {
+fn split_last_response_is_not_acked_for_the_client() {
     let request = REQUEST.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
     let pieces = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell";
     for (window, response) in [(1000, pieces), (0, RESPONSE)] {
@@ -206,7 +206,7 @@ fn a_fin_in_the_middle_of_a_head_ends_the_connection() {
 }
 
 #[test]
-fn a_fin_that_overtakes_a_body_is_seen_again_one_that_cuts_it_short_breaks_it_off() {
+fn early_fin_waits_truncating_fin_aborts() {
     for cut in [false, true] {
         let mut stage = Stage::new(|_| {});
         let (mut client, mut backend, _) = asked(&mut stage, 1000, UPLOAD);
@@ -265,7 +265,7 @@ fn a_body_that_ends_with_the_connection() {
 }
 
 #[test]
-fn a_backend_that_closes_behind_its_response_closes_nothing_else() {
+fn backend_close_after_response_keeps_the_client() {
     for separate in [false, true] {
         let mut stage = Stage::new(|_| {});
         let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
@@ -306,7 +306,7 @@ fn a_response_that_is_cut_short_is_cut_short_for_the_client() {
 }
 
 #[test]
-fn a_fin_that_overtakes_the_end_of_a_response_closes_only_the_backends_connection() {
+fn early_response_fin_closes_only_the_backend() {
     let mut stage = Stage::new(|_| {});
     let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
     let (first, second) = RESPONSE.split_at(RESPONSE.len() - 5);

@@ -254,7 +254,7 @@ fn our_fin_crosses_the_other_ends() {
 }
 
 #[test]
-fn a_fin_that_comes_again_after_all_is_over_is_acknowledged_again() {
+fn repeated_fin_after_the_end_is_acknowledged() {
     let mut stage = Stage::new(|_| {});
     let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
     client.receives(&backend.sends(&mut stage, RESPONSE));

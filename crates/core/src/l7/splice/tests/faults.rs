@@ -41,7 +41,7 @@ fn a_handshake_does_not_speak_for_a_backend_a_response_does() {
 }
 
 #[test]
-fn a_backend_that_ends_the_connection_before_it_answers_is_at_fault() {
+fn backend_close_before_an_answer_is_a_failure() {
     for (flags, said) in [(RST | ACK, ""), (ACK | FIN, ""), (ACK | FIN, "HTTP/1.1 2"), (RST | ACK, "HTTP/1.1 2")] {
         let mut stage = Stage::new(|_| {});
         let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
@@ -79,7 +79,7 @@ fn one_that_resets_in_the_middle_of_a_response_has_answered() {
 }
 
 #[test]
-fn one_that_is_silent_is_at_fault_a_client_that_does_not_finish_is_not() {
+fn silent_backend_fails_unfinished_client_does_not() {
     let mut stage = Stage::new(|_| {});
     let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
     backend.acknowledges(&mut stage);
@@ -154,7 +154,7 @@ fn a_close_that_crosses_a_request_is_no_failure_of_the_backend() {
 }
 
 #[test]
-fn a_backend_that_refuses_connections_has_failed_one_and_is_not_at_fault_beside() {
+fn refused_connection_counts_as_one_failure() {
     let mut stage = Stage::new(|http| http.limits.connect_tries = 1);
     let mut client = Script::client(&mut stage, 1000);
     let syn = only(client.sends(&mut stage, REQUEST));

@@ -99,7 +99,7 @@ fn numbers_are_translated_around_an_edited_head() {
 }
 
 #[test]
-fn duplicates_that_ask_for_an_edited_head_are_for_us_those_beyond_it_are_not() {
+fn duplicate_acks_within_an_edited_head_are_ours() {
     let mut stage = Stage::new(sticky);
     let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
     let head = "HTTP/1.1 200 OK\r\nContent-Length: 3000\r\n\r\n";
@@ -132,7 +132,7 @@ fn duplicates_that_ask_for_an_edited_head_are_for_us_those_beyond_it_are_not() {
 }
 
 #[test]
-fn selective_acknowledgements_go_on_only_if_both_ends_agreed_to_them() {
+fn sack_is_forwarded_only_if_both_ends_agreed() {
     let block = |left: u32, right: u32| [&[1, 1, 5, 10][..], &left.to_be_bytes(), &right.to_be_bytes()].concat();
     for (of_client, of_backend) in [(true, true), (true, false), (false, true)] {
         let mut stage = Stage::new(|_| {});

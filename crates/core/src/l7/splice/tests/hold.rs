@@ -75,7 +75,7 @@ fn it_is_lifted_once_the_rules_are_in_force() {
 }
 
 #[test]
-fn a_backend_learns_that_its_probe_was_needless_also_when_all_is_over() {
+fn backend_probe_is_answered_after_the_end() {
     let mut stage = stage();
     let (mut client, mut backend, left, rules) = large(&mut stage);
     rules.iter().for_each(|rule| complete(&mut stage, Completion::Installed(rule.id)));

@@ -8,7 +8,7 @@ use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
 use alloc::vec::Vec;
 
 #[test]
-fn the_first_segment_that_comes_twice_begins_no_second_connection_though_the_client_has_closed() {
+fn repeated_first_segment_after_close_is_ignored() {
     let mut stage = Stage::new(|_| {});
     let mut client = Script::client(&mut stage, 1000);
     let first = client.own(ACK | FIN | PSH, None);
@@ -41,7 +41,7 @@ fn a_probe_with_the_number_of_a_request_that_waits_is_answered() {
 }
 
 #[test]
-fn a_body_is_the_engines_only_when_the_client_has_the_head_that_is_ours() {
+fn body_is_offloaded_after_our_head_is_acked() {
     let close = |http: &mut crate::l7::config::Http| http.offload_bytes_min = Some(1000);
     let mut stage = Stage::new(close);
     let (mut client, mut backend, _) = asked(&mut stage, 1000, "GET /a HTTP/1.0\r\nHost: a\r\n\r\n");
@@ -57,7 +57,7 @@ fn a_body_is_the_engines_only_when_the_client_has_the_head_that_is_ours() {
 }
 
 #[test]
-fn a_request_is_sent_again_over_a_new_connection_also_when_rules_have_to_go_first() {
+fn request_is_retried_after_rules_are_removed() {
     let mut stage = Stage::new(|_| {});
     // Another connection to the same backend, which becomes idle.
     let (mut other, mut idle, _) = asked(&mut stage, 2000, REQUEST);

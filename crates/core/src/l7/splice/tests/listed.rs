@@ -32,7 +32,7 @@ pub(super) fn one(stage: &Stage) -> SplicedConnection {
 }
 
 #[test]
-fn a_client_s_connection_is_told_with_its_request_and_its_backend() {
+fn client_connection_is_listed_with_its_request() {
     let mut stage = Stage::new(|_| {});
     assert!(listed(&stage, 128).is_empty());
     let begun = stage.now;

@@ -101,7 +101,7 @@ fn a_large_response_goes_to_the_engine_with_guards() {
 }
 
 #[test]
-fn what_a_link_on_the_way_takes_only_in_smaller_pieces_comes_back_from_the_engine() {
+fn packets_over_the_path_mtu_leave_the_engine() {
     for to_client in [true, false] {
         let mut stage = Stage::new(|_| {});
         let (client, mut backend, [up, down]) = downloading(&mut stage);
@@ -132,7 +132,7 @@ fn what_a_link_on_the_way_takes_only_in_smaller_pieces_comes_back_from_the_engin
 }
 
 #[test]
-fn a_client_that_closes_leaves_the_backend_to_others_once_the_engine_has_let_go() {
+fn client_close_frees_backend_after_rule_removal() {
     // The client says that it will, or closes of itself when it has it all; the engine answers before that or late.
     for (says, installed) in [(true, true), (true, false), (false, true), (false, false)] {
         let mut stage = Stage::new(|_| {});
@@ -183,7 +183,7 @@ fn a_client_that_closes_leaves_the_backend_to_others_once_the_engine_has_let_go(
 }
 
 #[test]
-fn the_last_segment_of_what_the_engine_carries_comes_by_here_and_has_our_fin() {
+fn last_offloaded_segment_returns_with_our_fin() {
     let mut stage = Stage::new(|_| {});
     let request = REQUEST.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
     let (mut client, mut backend, _) = asked(&mut stage, 1000, &request);
@@ -260,7 +260,7 @@ fn a_large_upload_goes_to_the_engine_with_guards() {
 
 /// The engine would carry the acknowledgement of the request's end, and the exchange would never be over.
 #[test]
-fn a_response_stays_here_until_its_backend_has_acknowledged_the_request() {
+fn response_waits_for_ack_of_request_to_offload() {
     let mut stage = Stage::new(|_| {});
     let request = format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n");
     let (mut client, mut backend, _) = asked(&mut stage, 1000, &request);

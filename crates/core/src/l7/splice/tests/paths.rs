@@ -87,7 +87,7 @@ fn a_hello_that_leads_nowhere_is_reset() {
 }
 
 #[test]
-fn a_client_that_has_closed_behind_its_hello_has_closed_for_the_backend() {
+fn client_fin_after_hello_reaches_the_backend() {
     let mut stage = Stage::of(1, tls(Some(ProxyVersion::V2)));
     let mut client = Script::client(&mut stage, 1000);
     let hello = hello("a.example");
@@ -192,7 +192,7 @@ fn a_path_that_takes_less_gets_smaller_segments() {
 }
 
 #[test]
-fn a_way_is_never_believed_to_take_less_than_any_does_or_more_than_before() {
+fn path_mtu_stays_between_minimum_and_previous() {
     for ipv6 in [false, true] {
         let mut stage = Stage::over_ip(ipv6, |_| {});
         let mut client = Script::client(&mut stage, 1000);
@@ -213,7 +213,7 @@ fn a_way_is_never_believed_to_take_less_than_any_does_or_more_than_before() {
 }
 
 #[test]
-fn a_packet_that_went_through_and_comes_back_as_too_big_goes_in_pieces() {
+fn packet_reported_too_big_is_sent_in_pieces() {
     for (of_client, ipv6) in [(true, false), (false, false), (true, true), (false, true)] {
         let mut stage = Stage::over_ip(ipv6, |_| {});
         let (mut client, mut backend, _) =

@@ -105,7 +105,7 @@ fn a_keep_alive_is_answered_in_every_state() {
 }
 
 #[test]
-fn a_keep_alive_of_a_client_that_waits_for_its_backend_is_answered() {
+fn keep_alive_of_a_waiting_client_is_answered() {
     let mut stage = Stage::new(|_| {});
     let mut client = Script::client(&mut stage, 1000);
     let syn = only(client.sends(&mut stage, REQUEST));

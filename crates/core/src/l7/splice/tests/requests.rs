@@ -128,7 +128,7 @@ fn a_connection_is_reused_by_a_client_that_can_other_things() {
 }
 
 #[test]
-fn a_backend_learns_who_asks_at_the_beginning_of_every_connection() {
+fn proxy_protocol_starts_every_backend_connection() {
     for (version, begins) in [
         (ProxyVersion::V1, &b"PROXY TCP4 10.0.0.10 10.0.0.1 1000 80\r\n"[..]),
         (ProxyVersion::V2, b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x0a\0\0\x0a\x0a\0\0\x01\x03\xe8\0\x50"),
@@ -151,7 +151,7 @@ fn a_backend_learns_who_asks_at_the_beginning_of_every_connection() {
 }
 
 #[test]
-fn a_head_longer_than_a_frame_of_the_plane_goes_in_whole_segments() {
+fn head_longer_than_a_frame_uses_whole_segments() {
     let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "y".repeat(5000));
     // What fits beside 54 bytes of headers: some segments, one, less than one.
     for (room, sizes) in [(54 + 3000, &[2920, 2112][..]), (54 + 1500, &[1460, 1460, 1460, 652]), (54 + 1459, &[1459])] {
@@ -171,7 +171,7 @@ fn a_head_longer_than_a_frame_of_the_plane_goes_in_whole_segments() {
 }
 
 #[test]
-fn a_request_that_met_a_closed_connection_is_sent_once_more_if_it_may_be() {
+fn request_on_a_closed_connection_is_retried_once() {
     let get = (REQUEST, true);
     let post = ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx", false);
     for ((request, may), acknowledged) in [(get, false), (get, true), (post, false)] {

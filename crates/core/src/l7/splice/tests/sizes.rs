@@ -80,7 +80,7 @@ fn what_a_client_does_not_take_is_cut_and_never_the_engines() {
 }
 
 #[test]
-fn a_client_that_takes_little_leaves_a_connection_that_serves_others() {
+fn small_mss_client_leaves_a_shareable_connection() {
     let mut stage = Stage::new(|_| {});
     let mut poor = client(&mut stage, 1000, 88);
     let mut backend = connects(&mut stage, &mut poor, 1460);
@@ -122,7 +122,7 @@ fn a_backend_that_takes_less_is_no_hindrance_to_its_responses() {
 }
 
 #[test]
-fn a_connection_that_serves_one_client_is_asked_for_as_that_one_takes() {
+fn dedicated_connection_uses_the_client_mss() {
     let mut stage = Stage::of(1, tls(None));
     let mut client = client(&mut stage, 1000, 536);
     let syn = only(client.says(&mut stage, ACK, &hello("a.example")));

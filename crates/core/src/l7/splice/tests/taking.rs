@@ -147,7 +147,7 @@ fn is_looked_at(stage: &mut Stage, client: &Script, rules: &[RuleId]) {
 }
 
 #[test]
-fn a_client_of_the_engine_that_takes_nothing_is_reset_with_its_number() {
+fn stalled_offloaded_client_is_reset_in_sequence() {
     for carries in [0, 20 << 20] {
         let mut stage = stage();
         let (mut client, mut backend, rules) = carried(&mut stage);
@@ -167,7 +167,7 @@ fn a_client_of_the_engine_that_takes_nothing_is_reset_with_its_number() {
 }
 
 #[test]
-fn a_client_of_the_engine_that_does_not_say_what_it_took_has_its_time() {
+fn silent_offloaded_client_gets_its_full_timeout() {
     let mut stage = stage();
     let (mut client, mut backend, rules) = carried(&mut stage);
     client.expected = client.expected.wrapping_add(LENGTH / 2);

@@ -13,7 +13,7 @@ fn answers_limited(stage: &Stage) -> u64 {
 }
 
 #[test]
-fn a_first_segment_that_comes_again_after_its_connection_makes_no_request() {
+fn repeated_first_segment_makes_no_request() {
     // The client resets; it closes in order, and the connection is forgotten; we reset it, as it is too slow.
     for end in 0..3 {
         let mut stage = Stage::new(|_| {});
@@ -49,7 +49,7 @@ fn a_first_segment_that_comes_again_after_its_connection_makes_no_request() {
 }
 
 #[test]
-fn a_first_segment_that_comes_again_does_not_end_the_connection_that_has_taken_its_port() {
+fn repeated_first_segment_keeps_the_port_owner() {
     let mut stage = Stage::new(|_| {});
     let mut client = Script::client(&mut stage, 1000);
     let first = client.own(ACK, None);
@@ -65,7 +65,7 @@ fn a_first_segment_that_comes_again_does_not_end_the_connection_that_has_taken_i
 }
 
 #[test]
-fn a_client_that_closes_without_having_said_anything_is_answered() {
+fn client_close_without_data_is_answered() {
     let mut stage = Stage::new(|_| {});
     let mut client = Script::client(&mut stage, 1000);
     let fin = client.own(ACK | FIN, None);

@@ -104,7 +104,7 @@ fn arrives(stage: &mut Stage, client: &mut Uploader, mut backend: Script, mut se
 }
 
 #[test]
-fn more_than_can_be_kept_until_the_backend_is_there_is_sent_again() {
+fn data_beyond_the_buffer_is_requested_again() {
     for (is_chunked, size) in [(false, 1400), (false, 60_000), (true, 1400), (true, 60_000)] {
         let mut stage = Stage::new(|_| {});
         let mut client = Uploader::new(Script::client(&mut stage, 1000), request(is_chunked));
@@ -151,7 +151,7 @@ fn uploads_that_wait_are_all_served_also_without_large_buffers() {
 }
 
 #[test]
-fn an_upload_behind_a_response_that_the_engine_carried_goes_to_another_backend() {
+fn upload_after_offloaded_response_changes_backend() {
     let mut stage = Stage::with_backends(2, |_| {});
     let (script, mut backend, _) = asked(&mut stage, 1000, super::REQUEST);
     let mut client = Uploader::new(script, Vec::new());

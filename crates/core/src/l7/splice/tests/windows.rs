@@ -131,7 +131,7 @@ fn a_shut_window_is_probed_ever_later_while_probes_are_answered() {
 }
 
 #[test]
-fn a_window_is_smaller_by_what_was_put_in_until_that_is_acknowledged() {
+fn window_shrinks_by_unacked_inserted_bytes() {
     for (of_client, field) in [(1000u16, 1000u16), (1, 1), (0, 0)] {
         let mut stage = Stage::new(sticky);
         let (mut client, mut backend) = same_scale(&mut stage, UPLOAD);

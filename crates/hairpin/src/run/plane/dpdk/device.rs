@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sleeps_grow_to_a_bound_and_begin_anew_when_something_comes() {
+    fn idle_sleep_doubles_and_resets_on_frames() {
         let mut rest = Rest::new(Idle::Sleep);
         assert!((0..SPINS).all(|_| rest.next().is_none()));
         let sleeps: Vec<u128> = (0..8).filter_map(|_| rest.next()).map(|sleep| sleep.as_micros()).collect();

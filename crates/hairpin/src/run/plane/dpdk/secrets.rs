@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_epoch_gets_a_key_once_and_this_one_keeps_its_own() {
+    fn next_epoch_key_is_drawn_once() {
         let secrets = Secrets::draw(Time::ZERO).unwrap();
         let first = keys(&secrets);
         secrets.renew(Time::ZERO).unwrap();
