@@ -7,7 +7,7 @@
 //! | `sweep` | [`SlabSweep`]: nothing | 0 | per position and period, in order |
 //! | `bucket-stamps` | [`buckets`]: a due tick of 8 bits in the buckets of `cuckoo++` | (1 per slot) | per bucket and tick |
 //!
-//! `hairpin-bench ageing` measures them beside each other; docs/tables.md says what came out.
+//! `hairpin-bench ageing` measures them beside each other; docs/evidence/tables.md says what came out.
 
 pub mod buckets;
 mod sweep;

@@ -9,7 +9,7 @@
 //!
 //! Timeouts are per entry and state, from one granularity to centuries. The product's mechanism is [`Stamps`]: a due tick of 16
 //! bits, 2 and 1/16 bytes per position, work per entry and timeout in order of position. The laboratory (`lab/tables`) has
-//! others to compare it with; `hairpin-bench ageing` measures them beside each other, docs/tables.md says what came out.
+//! others to compare it with; `hairpin-bench ageing` measures them beside each other, docs/evidence/tables.md says what came out.
 
 mod stamps;
 
