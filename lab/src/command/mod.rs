@@ -50,7 +50,7 @@ enum Action {
     /// What is there already is not measured again: a run that was ended goes on. What the machine has too few cores for
     /// is left out, and said.
     #[command(
-        after_help = "Example: hairpin-lab run lab/scenarios/papers003.toml\nExit status: 0 measured, 1 something failed"
+        after_help = "Example: hairpin-lab run lab/scenarios/kth-2020.toml\nExit status: 0 measured, 1 something failed"
     )]
     Run(Box<run::RunArguments>),
     /// KTH 2022's experiments in virtual time: tables, figures, and whether its findings are so.
