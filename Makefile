@@ -1,4 +1,4 @@
-# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-l7 | bench-papers002 | reproduce | fuzz | deb | deb-lab | soak | clean
+# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-l7 | bench-laconic | reproduce | reproduce-pages | fuzz | deb | deb-lab | soak | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -14,12 +14,12 @@ INSTRUCTIONS ?=
 CALIBRATE ?=
 # More for the benchmark of HTTP services: make bench-l7 L7="--only gso,latency --seconds 5"
 L7 ?=
-# More for the figures of Laconic: make bench-papers002 PAPERS="--only rules,profile"
-PAPERS ?=
+# More for the figures of Laconic: make bench-laconic LACONIC="--only rules,profile"
+LACONIC ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-papers002 reproduce reproduce-full fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
+.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-laconic laconic-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
 	$(CARGO) build --release --workspace
@@ -154,30 +154,53 @@ bench-calibrate: deps
 bench-l7: build
 	target/release/hairpin-bench l7 $(if $(QUICK),--quick) $(L7)
 
-# The figures and tables of Laconic's evaluation, on this machine: at most ten minutes, QUICK=1 under two. The page is
-# target/bench/papers002/page.md; PAPERS="--document docs/evidence/laconic.md" puts its numbers into the documentation, too.
-bench-papers002: build
+# The figures and tables of Laconic's evaluation, on this machine: about twenty minutes, QUICK=1 under three. The page is
+# target/bench/laconic/page.md. To renew the documentation, on an idle machine:
+# make bench-laconic LACONIC="--document docs/evidence/laconic.md --keep lab/results/laconic"
+bench-laconic: build
 	$(CARGO) build --release --package hairpin-bench --features dpdk,libcuckoo
-	target/release/hairpin-bench l7-figures $(if $(QUICK),--quick) $(PAPERS)
+	target/release/hairpin-bench l7-figures $(if $(QUICK),--quick) $(LACONIC)
+
+# The page again, from the values in lab/results/laconic.
+laconic-page: build
+	target/release/hairpin-bench l7-figures --report lab/results/laconic --document docs/evidence/laconic.md
 
 # KTH 2022's experiments in virtual time, at a tenth of their scale: under half an hour on two cores; what was done is
-# kept, REPRODUCE=--fresh begins anew. Results in target/reproduce, what became of the findings in docs/evidence/reproduction.md.
+# kept, REPRODUCE=--fresh begins anew. Results go to target/reproduce, verdicts to docs/evidence/reproduction.md.
 # More: make reproduce REPRODUCE="--only matrix --jobs 1". `reproduce-full` is the whole scale: hours, and 12 GB for each job at most.
 # Cases that replay recordings (*.pcap) need them: HAIRPIN_TRACES names their directory.
+# Results of the whole scale are in lab/results, and `reproduce-full` goes on from them. `reproduce-keep` puts the results of
+# both scales there. `reproduce-pages` writes both pages again from there, in a minute, and needs no recordings.
 REPRODUCE ?=
+LAB = target/release/hairpin-lab
+KEPT = target/reproduce-kept
+TENTH = --scale 0.1 --beside 1=$(KEPT)/full --document docs/evidence/reproduction.md --tables lab/results/reproduction
+WHOLE = --scale 1 --beside 0.1=$(KEPT)/tenth --document docs/evidence/reproduction-full.md --tables lab/results/reproduction-full
 
-reproduce: deps
-	$(CARGO) build --release --package hairpin-lab
-	target/release/hairpin-lab reproduce --scale 0.1 --output target/reproduce --document docs/evidence/reproduction.md $(REPRODUCE)
+reproduce: reproduce-lab
+	$(LAB) reproduce $(TENTH) --output target/reproduce $(REPRODUCE)
 
-# Results of the whole scale are kept in lab/results/, and not measured again unless REPRODUCE=--fresh.
-reproduce-full: deps
-	$(CARGO) build --release --package hairpin-lab
+reproduce-full: reproduce-lab
 	mkdir -p target/reproduce-full
-	test -e target/reproduce-full/cases.jsonl || \
-		gzip --decompress --stdout lab/results/reproduce-full.jsonl.gz >target/reproduce-full/cases.jsonl
-	target/release/hairpin-lab reproduce --scale 1 --jobs 1 --case-seconds 7200 --output target/reproduce-full \
-		--document docs/evidence/reproduction-full.md $(REPRODUCE)
+	test -e target/reproduce-full/cases.jsonl || cp $(KEPT)/full/cases.jsonl target/reproduce-full/
+	$(LAB) reproduce $(WHOLE) --output target/reproduce-full --jobs 1 --case-seconds 7200 $(REPRODUCE)
+
+reproduce-pages: reproduce-lab
+	$(LAB) reproduce --report $(TENTH) --output $(KEPT)/tenth
+	$(LAB) reproduce --report $(WHOLE) --output $(KEPT)/full
+
+reproduce-keep:
+	test ! -e target/reproduce/cases.jsonl || \
+		gzip --no-name --best --stdout target/reproduce/cases.jsonl >lab/results/reproduction.jsonl.gz
+	test ! -e target/reproduce-full/cases.jsonl || \
+		gzip --no-name --best --stdout target/reproduce-full/cases.jsonl >lab/results/reproduction-full.jsonl.gz
+
+# The program, and the results that are in lab/results.
+reproduce-lab: deps
+	$(CARGO) build --release --package hairpin-lab
+	mkdir -p $(KEPT)/tenth $(KEPT)/full
+	gzip --decompress --stdout lab/results/reproduction.jsonl.gz >$(KEPT)/tenth/cases.jsonl
+	gzip --decompress --stdout lab/results/reproduction-full.jsonl.gz >$(KEPT)/full/cases.jsonl
 
 # Needs a nightly toolchain and cargo-fuzz (cargo install cargo-fuzz).
 fuzz:

@@ -13,6 +13,7 @@ pub mod calibrate;
 pub mod clock;
 pub mod experiment;
 pub mod figure;
+pub mod findings;
 pub mod forward;
 pub mod profile;
 pub mod rate;

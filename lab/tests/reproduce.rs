@@ -2,7 +2,7 @@
 
 use hairpin_lab::virtual_time::finding::Verdict;
 use hairpin_lab::virtual_time::{
-    Bench, Case, Circumstances, Done, Effort, Experiment, Gathered, Store, perform, write,
+    Bench, Case, Circumstances, Done, Effort, Experiment, Gathered, Made, Store, perform, write, write_evidence,
 };
 use std::fs;
 use std::path::Path;
@@ -87,13 +87,13 @@ load = 0.5
 core = "xeon-5217"
 [[axis]]
 name = "policy"
-values = ["never", "always", "heavy-hitter", "auto", "oracle"]
+values = ["never", "always", "heavy-hitter", "auto", "yardstick"]
 [[finding]]
 text = "what the card forwards costs no core"
 source = "ours"
 metric = "cpu"
 more = { policy = ["never"] }
-than = { policy = ["always", "oracle"] }
+than = { policy = ["always", "yardstick"] }
 share = 1
 "#;
 
@@ -105,10 +105,11 @@ fn directions_hold_and_every_file_is_written() {
     let experiments = [MATRIX, POLICIES].map(|text| Experiment::parse(text).unwrap());
     let bench = Bench::load(0.01, &root.join("profiles"), None).unwrap();
     let cases: Vec<&Case> = experiments.iter().flat_map(|experiment| &experiment.cases).collect();
-    let effort = Effort { jobs: 2, case_max: Duration::from_secs(300) };
+    let made = Made { machine: "here".into(), date: "today".into(), program: "this".into() };
+    let effort = Effort { jobs: 2, case_max: Duration::from_secs(300), made };
     let mut store = Store::open(&directory).unwrap();
-    let done = perform(&bench, &cases, effort, &mut store, &mut |_| ()).unwrap();
-    let again = perform(&bench, &cases, effort, &mut store, &mut |_| ()).unwrap();
+    let done = perform(&bench, &cases, &effort, &mut store, &mut |_| ()).unwrap();
+    let again = perform(&bench, &cases, &effort, &mut store, &mut |_| ()).unwrap();
     let gathered: Vec<Gathered<'_>> =
         experiments.iter().map(|experiment| Gathered::new(experiment, &bench, &store)).collect();
     let failures: Vec<_> = gathered.iter().flat_map(Gathered::failures).collect();
@@ -123,21 +124,33 @@ fn directions_hold_and_every_file_is_written() {
             assert_eq!(judgement.verdict, wanted, "{}: {judgement:?}", finding.text);
         }
     }
-    let circumstances = Circumstances { scale: bench.scale, jobs: 2, ..Circumstances::default() };
+    let circumstances = Circumstances { scale: bench.scale, ..Circumstances::default() };
     let written = write(&gathered, &circumstances, &directory).unwrap();
     // Throughput by cores for each number of entries and run, over time for each of those and each number of cores.
     assert_eq!(written.figures, 2 * 2 + 2 * 2 * 2, "{written:?}");
     let page = fs::read_to_string(&written.page).unwrap();
     assert!(page.contains("<svg") && page.contains("loss is highest at one core") && !page.contains("<script"));
-    let document = fs::read_to_string(&written.document).unwrap();
-    for text in ["**does not agree**", "| never |", "| oracle |", "CPU saved", "profiles/cores/xeon-5217-waiting.toml"]
-    {
+    let (document, tables) = (directory.join("evidence/page.md"), directory.join("tables"));
+    write_evidence(&gathered, None, &circumstances, &document, Some(&tables)).unwrap();
+    let document = fs::read_to_string(&document).unwrap();
+    for text in [
+        "**does not agree**",
+        "| yardstick |",
+        "greedy yardstick",
+        "| here | today | this | 17 |",
+        "profiles/cores/xeon-5217-waiting.toml",
+    ] {
         assert!(document.contains(text), "{text}");
     }
     let lines = |name: &str| fs::read_to_string(directory.join(name)).unwrap().lines().count();
     assert_eq!(lines("smoke-matrix/cases.csv"), 1 + 2 * 12);
     assert_eq!(lines("smoke-policies/cases.csv"), 1 + 5);
     assert!(lines("smoke-matrix/time.csv") > 24 * 50);
+    let rows = |name: &str| fs::read_to_string(tables.join(name)).unwrap().lines().count();
+    assert_eq!(
+        (rows("smoke-matrix.csv"), rows("smoke-policies.csv"), rows("findings.csv")),
+        (1 + 2 * 12, 1 + 5, 1 + 10)
+    );
     let figures = fs::read_dir(directory.join("smoke-matrix/figures")).unwrap().count();
     assert_eq!(figures, 2 * written.figures, "an SVG and a PNG of each");
     fs::remove_dir_all(&directory).unwrap();

@@ -65,7 +65,7 @@ enum Command {
     Calibrate(calibrate::Arguments),
     /// Measures HTTP services beside nginx, HAProxy and no balancer, on two cores: `make bench-l7`.
     L7(l7::Arguments),
-    /// Measures what Laconic shows in its figures and tables: `make bench-papers002`.
+    /// Measures what Laconic shows in its figures and tables: `make bench-laconic`.
     L7Figures(l7::figures::Arguments),
     /// Sends a corpus of requests through Hairpin, nginx and HAProxy, and prints where they differ.
     Differential,
@@ -114,7 +114,9 @@ fn main() -> Result<()> {
             l7::run(&arguments)
         }
         Command::L7Figures(arguments) => {
-            namespace::clean(false)?;
+            if !arguments.is_report() {
+                namespace::clean(false)?;
+            }
             l7::figures::run(&arguments)
         }
         Command::Differential => {

@@ -50,7 +50,7 @@ enum Action {
     /// Existing results are not measured again: an interrupted run continues. Cases for which the machine has too few cores
     /// are left out and listed.
     #[command(
-        after_help = "Example: hairpin-lab run lab/scenarios/papers003.toml\nExit status: 0 measured, 1 something failed"
+        after_help = "Example: hairpin-lab run lab/scenarios/kth-2020.toml\nExit status: 0 measured, 1 something failed"
     )]
     Run(Box<run::RunArguments>),
     /// KTH 2022's experiments in virtual time: tables, figures, and whether its findings hold.

@@ -7,10 +7,11 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use hairpin_lab::report;
 use hairpin_lab::virtual_time::{
-    Bench, Came, Case, Circumstances, Done, Effort, Event, Experiment, FILE, Gathered, Store, perform, write,
+    Bench, Beside, Came, Case, Circumstances, Done, Effort, Event, Experiment, FILE, Gathered, Made, Store, perform,
+    write, write_evidence,
 };
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 /// What is reproduced.
@@ -37,9 +38,15 @@ pub(crate) struct ReproduceArguments {
     /// Recordings (*.pcap) that cases replay, such as those of nDPI's tests; HAIRPIN_TRACES, unless given.
     #[arg(long, value_name = "DIRECTORY")]
     traces: Option<PathBuf>,
-    /// Also write what was found to this file (docs/evidence/reproduction.md).
+    /// Also write the page of verdicts to this file, and its figures to `figures` beside it (docs/evidence/reproduction.md).
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
+    /// Where tables of all runs go that the page of verdicts has no room for.
+    #[arg(long, value_name = "DIRECTORY", requires = "document")]
+    tables: Option<PathBuf>,
+    /// Results at another scale, whose verdicts stand beside: SCALE=DIRECTORY.
+    #[arg(long, value_name = "SCALE=DIRECTORY", requires = "document", value_parser = beside)]
+    beside: Option<(f64, PathBuf)>,
     /// The longest a case may take, in seconds; what takes longer is given up and reported.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     case_seconds: u64,
@@ -49,7 +56,7 @@ pub(crate) struct ReproduceArguments {
     /// Only say which cases there are.
     #[arg(long, conflicts_with_all = ["fresh", "report"])]
     plan: bool,
-    /// Simulate nothing: write tables, figures and pages of what is there.
+    /// Simulate nothing: write tables, figures and pages of the results in the output directory.
     #[arg(long)]
     report: bool,
     /// Say nothing until the end.
@@ -78,29 +85,21 @@ impl ReproduceArguments {
         }
         let mut store = Store::open(&self.output)?;
         let jobs = self.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
-        let done = if self.report { Ok(Done::default()) } else { self.perform_cases(&bench, &cases, jobs, &mut store) };
+        let done = if self.report { Ok(Done::default()) } else { self.carry_out(&bench, &cases, jobs, &mut store) };
         // What there is is shown, even if the rest could not be kept.
-        let gathered: Vec<Gathered<'_>> =
-            experiments.iter().map(|experiment| Gathered::new(experiment, &bench, &store)).collect();
+        let gathered = gather(&experiments, &bench, &store);
         let circumstances = Circumstances {
             scale: self.scale,
-            machine: report::machine().name,
-            jobs,
-            elapsed: began.elapsed(),
-            kept: done.as_ref().map_or(0, |done| done.kept),
-            recordings: bench.recordings(),
             command: self.command(),
+            run: self.run_of(jobs, began.elapsed(), done.as_ref().map_or(0, |done| done.kept)),
         };
         let written = write(&gathered, &circumstances, &self.output)?;
-        if let Some(document) = &self.document {
-            std::fs::copy(&written.document, document)
-                .with_context(|| format!("could not write {}", document.display()))?;
-        }
+        self.write_document(&experiments, &gathered, &circumstances)?;
         let done = done?;
         let missing: usize = gathered.iter().map(|one| one.failures().len()).sum();
         print(&format!(
-            "{} cases performed, {} kept from before, {} failed, {missing} without a result; {:.2} billion packets in {}\n\
-             {}: {} figures\n{}\n",
+            "{} cases carried out, {} kept from before, {} failed, {missing} without a result; {:.2} billion packets in {}\n\
+             {}: {} figures\n{}",
             done.new,
             done.kept,
             done.failed,
@@ -108,15 +107,50 @@ impl ReproduceArguments {
             about(began.elapsed()),
             written.page.display(),
             written.figures,
-            self.document.as_ref().unwrap_or(&written.document).display()
+            self.document.as_ref().map_or(String::new(), |document| format!("{}\n", document.display()))
         ))?;
         Ok(if done.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
-    fn perform_cases(&self, bench: &Bench, cases: &[&Case], jobs: usize, store: &mut Store) -> Result<Done> {
+    /// What this run was, for people.
+    fn run_of(&self, jobs: usize, elapsed: Duration, kept: usize) -> String {
+        if self.report {
+            return String::new();
+        }
+        let machine = report::machine().name;
+        format!(
+            "This run took {}, {jobs} cases at a time, on {machine}; {kept} cases were there before.",
+            about(elapsed)
+        )
+    }
+
+    fn write_document(
+        &self,
+        experiments: &[Experiment],
+        gathered: &[Gathered<'_>],
+        circumstances: &Circumstances,
+    ) -> Result<()> {
+        let Some(document) = &self.document else { return Ok(()) };
+        let other = match &self.beside {
+            Some((scale, directory)) => {
+                ensure!(directory.join(FILE).exists(), "there are no results in {}", directory.display());
+                // What was recorded with whatever recordings counts.
+                Some((Bench::load(*scale, &self.profiles, None)?, Store::open(directory)?))
+            }
+            None => None,
+        };
+        let others = other.as_ref().map(|(bench, store)| gather(experiments, bench, store));
+        let scale = other.as_ref().map_or(0.0, |(bench, _)| bench.scale);
+        let beside = others.as_deref().map(|gathered| Beside { scale, gathered });
+        write_evidence(gathered, beside, circumstances, document, self.tables.as_deref())
+            .with_context(|| format!("could not write {}", document.display()))
+    }
+
+    fn carry_out(&self, bench: &Bench, cases: &[&Case], jobs: usize, store: &mut Store) -> Result<Done> {
         let mut progress = Progress::new(self.quiet);
-        let effort = Effort { jobs, case_max: Duration::from_secs(self.case_seconds) };
-        perform(bench, cases, effort, store, &mut |event| match event {
+        let made = made(&self.experiments);
+        let effort = Effort { jobs, case_max: Duration::from_secs(self.case_seconds), made };
+        perform(bench, cases, &effort, store, &mut |event| match event {
             Event::Running { done, cases, packets, elapsed, left } => progress.state(|| {
                 let left = left.map_or("?".to_owned(), about);
                 let rate = packets as f64 / elapsed.as_secs_f64().max(1e-3) / 1e6;
@@ -137,6 +171,32 @@ impl ReproduceArguments {
             command.push_str(&format!(" --only {}", self.only.join(",")));
         }
         command
+    }
+}
+
+fn gather<'a>(experiments: &'a [Experiment], bench: &Bench, store: &'a Store) -> Vec<Gathered<'a>> {
+    experiments.iter().map(|experiment| Gathered::new(experiment, bench, store)).collect()
+}
+
+/// A scale and where its results are.
+fn beside(text: &str) -> Result<(f64, PathBuf), String> {
+    let (scale, directory) = text.split_once('=').ok_or("write SCALE=DIRECTORY, such as 1=target/reproduce-full")?;
+    let scale = scale.parse().map_err(|_| format!("`{scale}` is no scale, such as 0.1"))?;
+    Ok((scale, PathBuf::from(directory)))
+}
+
+/// This machine, today, this program; its commit if the experiments lie in a git checkout.
+fn made(experiments: &Path) -> Made {
+    let date = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
+    let mut git = Command::new("git");
+    git.arg("-C").arg(experiments).args(["rev-parse", "--short", "HEAD"]);
+    let commit = git.output().ok().filter(|output| output.status.success());
+    let commit = commit.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let version = env!("CARGO_PKG_VERSION");
+    Made {
+        machine: report::machine().name,
+        date: date.get(..10).unwrap_or_default().to_owned(),
+        program: commit.map_or(version.to_owned(), |commit| format!("{version}, commit {commit}")),
     }
 }
 

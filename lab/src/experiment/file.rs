@@ -266,7 +266,7 @@ fn read(top: &Table<'_>, text: &str, directory: &Path) -> Experiment {
         otherwise: Vec::new(),
     };
     if experiment.name.is_empty() && !top.has("name") {
-        top.missing("name", "\"papers003\"");
+        top.missing("name", "\"kth-2020\"");
     }
     let shares = experiment.rates.iter().any(|rate| matches!(rate, Asked::Share(_)));
     if shares && !experiment.rates.contains(&Asked::Rate(Rate::Max)) {
@@ -355,13 +355,27 @@ fn read_search(top: &Table<'_>, duration: Duration) -> rate::Options {
     options
 }
 
+/// What a finding says: the statement of the list that has its `id`, or its own `text`.
+fn finding_text(table: &Table<'_>) -> Option<String> {
+    if !table.has("id") {
+        if !table.has("text") {
+            table.missing("id", "\"kth2020-stateless-fastest\"");
+        }
+        return table.text("text").map(|text| text.value);
+    }
+    let id = table.text("id")?.value;
+    let listed = crate::findings::find(&id);
+    if listed.is_none() {
+        let remedy = "name one of docs/evidence/findings.toml, or give a `text` instead";
+        table.error(&table.span_of("id"), format!("no finding is called \"{id}\""), remedy);
+    }
+    listed.map(|listed| format!("{} ({})", listed.statement, listed.source()))
+}
+
 fn read_findings(top: &Table<'_>, subjects: &[Subject], rates: &[Asked]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for table in top.tables("finding", "[[finding]]") {
-        let text = table.text("text").map(|text| text.value);
-        if text.is_none() && !table.has("text") {
-            table.missing("text", "\"KTH 2020: stateless is fastest\"");
-        }
+        let text = finding_text(&table);
         let metric = table.choice("metric", &["throughput", "latency", "loss"]);
         let metric = match metric.as_ref().map(|word| word.value.as_str()) {
             Some("latency") => Metric::Latency,

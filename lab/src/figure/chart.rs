@@ -31,6 +31,8 @@ pub(crate) struct Places {
     pub(crate) beside: &'static str,
     /// What is written at each place.
     pub(crate) labels: Vec<String>,
+    /// Whether a line joins the values of neighbouring places.
+    pub(crate) is_joined: bool,
     /// How many colors there are.
     pub(crate) colors: usize,
     pub(crate) series: Vec<Series>,
@@ -116,12 +118,13 @@ impl Places {
     fn lines(&self, most: f64) -> Result<String> {
         draw(SIZE, |root| {
             let last = (self.labels.len() - 1) as f64;
+            let from = if self.is_joined { -0.15 } else { -0.45 };
             let mut chart = ChartBuilder::on(root)
                 .caption(&self.title, ("sans-serif", 18))
                 .margin(12)
                 .x_label_area_size(42)
                 .y_label_area_size(70)
-                .build_cartesian_2d(-0.15..last * 1.5 + 0.6, 0.0..most)
+                .build_cartesian_2d(from..last * 1.5 + 0.6, 0.0..most)
                 .map_err(|error| failed(&error))?;
             let label = |x: &f64| {
                 let near = x.round();
@@ -144,15 +147,18 @@ impl Places {
                 let color = color(series.color, self.colors);
                 let style = color.stroke_width(2);
                 // Beside each other, so that error bars can be told apart.
-                let aside = (index as f64 - (self.series.len() - 1) as f64 / 2.0) * 0.012;
+                let apart = if self.is_joined { 0.012 } else { 0.06 };
+                let aside = (index as f64 - (self.series.len() - 1) as f64 / 2.0) * apart;
                 let at = |place: usize| place as f64 + aside;
                 let means: Vec<_> = series.points.iter().map(|(place, value)| (at(*place), value.mean)).collect();
                 let bars = series.points.iter().flat_map(|(place, value)| error_bar(at(*place), value, color));
                 chart.draw_series(bars).map_err(|error| failed(&error))?;
-                let ends = means.iter().map(|point| Circle::new(*point, 3, color.filled()));
+                let ends =
+                    means.iter().map(|point| Circle::new(*point, if self.is_joined { 3 } else { 5 }, color.filled()));
                 chart.draw_series(ends).map_err(|error| failed(&error))?;
+                let joined = if self.is_joined { means } else { Vec::new() };
                 chart
-                    .draw_series(LineSeries::new(means.iter().copied(), style))
+                    .draw_series(LineSeries::new(joined, style))
                     .map_err(|error| failed(&error))?
                     .label(&series.name)
                     .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
@@ -372,6 +378,7 @@ mod tests {
             below: "cores",
             beside: "Mpps",
             labels,
+            is_joined: true,
             colors: 1,
             series: series.collect(),
         }

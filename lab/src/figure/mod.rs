@@ -275,7 +275,8 @@ fn by_place(results: &Results<'_>, quantity: &Quantity, axis: Axis, places: &[&C
     }
     let labels = places.iter().map(|cell| axis.label(cell)).collect();
     let colors = results.experiment.subjects.len();
-    Places { title: String::new(), below: axis.name(), beside: quantity.axis, labels, colors, series }
+    let (below, beside) = (axis.name(), quantity.axis);
+    Places { title: String::new(), below, beside, labels, is_joined: true, colors, series }
 }
 
 /// The median repetition at each share of packets.

@@ -4,6 +4,7 @@ use super::file::Case;
 use super::mix::{Connections, ConnectionsOptions, Mix, Popular, Replay, Size, Structure};
 use super::outcome::Outcome;
 use super::settings::{By, DeviceKind, MixKind, PolicyKind, Settings};
+use super::store::Recordings;
 use crate::traffic::sizes::Sizes;
 use anyhow::{Context, Result, anyhow, ensure};
 use hairpin_core::config::Timeouts;
@@ -12,7 +13,7 @@ use hairpin_core::table::Method;
 use hairpin_core::time::Duration;
 use hairpin_sim::nic::{ByBatch, Profile};
 use hairpin_sim::testbed::cores::CoreProfile;
-use hairpin_sim::testbed::oracle::{Budget, Plan};
+use hairpin_sim::testbed::yardstick::{Budget, Plan};
 use hairpin_sim::testbed::{Balancer, Device, Offload, Options, Policy, Port, Testbed};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -60,11 +61,11 @@ impl Bench {
         ensure!((1e-4..=1.0).contains(&scale), "the scale is 0.0001 to 1, not {scale}");
         let cores = texts(&profiles.join("cores"))?.into_iter().map(|(name, text)| {
             let profile = CoreProfile::parse(&text).map_err(|wrong| anyhow!("core profile {name}: {wrong}"))?;
-            Ok((name, (profile, text)))
+            Ok((name, (profile, numbers(&text)?)))
         });
         let cards = texts(profiles)?.into_iter().map(|(name, text)| {
             let profile = Profile::parse(&text).with_context(|| format!("card profile {name}"))?;
-            Ok((name, (profile, text)))
+            Ok((name, (profile, numbers(&text)?)))
         });
         let sizes = FLOW_SIZES.map(|(name, text)| {
             let read = Sizes::parse(text);
@@ -84,10 +85,15 @@ impl Bench {
         })
     }
 
-    /// What recordings there are: their number, packets and flows.
-    pub fn recordings(&self) -> Option<(usize, u64, u64)> {
+    /// What recordings there are.
+    pub fn recordings(&self) -> Option<Recordings> {
         let structure = self.structure.as_ref().ok()?;
-        Some((structure.units.len(), structure.packets(), structure.flows()))
+        Some(Recordings { units: structure.units.len(), packets: structure.packets(), flows: structure.flows() })
+    }
+
+    /// The recordings that a case replays: none if it replays none.
+    pub fn recordings_of(&self, case: &Case) -> Option<Recordings> {
+        self.recordings().filter(|_| case.settings.mix == MixKind::Trace)
     }
 
     /// Whether the profiles that a case names are there.
@@ -95,12 +101,13 @@ impl Bench {
         self.cores.contains_key(&settings.core) && self.cards.contains_key(&settings.card)
     }
 
-    /// All that a case's outcome depends on, but for the program, as a short text.
+    /// All that a case's outcome depends on, but for the program and the recordings, as a short text. Of profiles only the
+    /// numbers count: what is said of them may be worded anew.
     pub fn fingerprint(&self, case: &Case) -> String {
         let settings = serde_json::to_string(&case.settings).unwrap_or_default();
-        let core = self.cores.get(&case.settings.core).map_or("", |(_, text)| text);
-        let card = self.cards.get(&case.settings.card).map_or("", |(_, text)| text);
-        let all = format!("{settings}\n{}\n{core}\n{card}\n{:?}", self.scale, self.recordings());
+        let core = self.cores.get(&case.settings.core).map_or("", |(_, numbers)| numbers);
+        let card = self.cards.get(&case.settings.card).map_or("", |(_, numbers)| numbers);
+        let all = format!("{settings}\n{}\n{core}\n{card}", self.scale);
         // FNV-1a: the same everywhere and always.
         let hash = all
             .bytes()
@@ -113,8 +120,8 @@ impl Bench {
         let settings = &case.settings;
         let seconds = self.seconds(settings).unwrap_or(0.0);
         let rate = self.core(settings).map_or(settings.pps, |core| rate(settings, &core));
-        let passes = f64::from(settings.runs) + if settings.policy == PolicyKind::Oracle { 0.3 } else { 0.0 };
-        rate * self.scale * seconds * passes
+        let looks = f64::from(settings.runs) + if settings.policy == PolicyKind::Yardstick { 0.3 } else { 0.0 };
+        rate * self.scale * seconds * looks
     }
 
     /// Performs a case: an outcome for each run. `progress` hears now and then how many packets there were.
@@ -213,7 +220,7 @@ impl Bench {
             PolicyKind::FastestFlow => Choice::FastestFlow { packets_per_s: settings.flow_pps },
             PolicyKind::DecisionTree => Choice::DecisionTree(Arc::new(self.tree(settings)?)),
             PolicyKind::Auto => Choice::Auto,
-            PolicyKind::Oracle => return self.plan(settings).map(Policy::Oracle),
+            PolicyKind::Yardstick => return self.plan(settings).map(Policy::Yardstick),
         };
         Ok(Policy::Choice(choice))
     }
@@ -227,7 +234,7 @@ impl Bench {
         Tree::parse(&text).map_err(|wrong| anyhow!("model {}: {wrong}", path.display()))
     }
 
-    /// The oracle's, from a scan of all packets.
+    /// The yardstick's, from a look at all packets.
     fn plan(&self, settings: &Settings) -> Result<Plan> {
         let (card, core) = (self.card(settings)?, self.core(settings)?);
         let comes_and_goes = is_connections(settings);
@@ -342,6 +349,23 @@ fn rate(settings: &Settings, core: &CoreProfile) -> f64 {
     };
     let method = method(settings).unwrap_or(Method::DEFAULT);
     settings.load * cores * 1e9 / core.known_ns(method, flows, 32).max(1.0)
+}
+
+/// A profile's text without comments and without where each number is from.
+fn numbers(text: &str) -> Result<String> {
+    fn strip(value: &mut toml::Value) {
+        match value {
+            toml::Value::Table(table) => {
+                table.remove("source");
+                table.iter_mut().for_each(|(_, value)| strip(value));
+            }
+            toml::Value::Array(values) => values.iter_mut().for_each(strip),
+            _ => {}
+        }
+    }
+    let mut value = toml::Value::Table(toml::from_str(text)?);
+    strip(&mut value);
+    Ok(value.to_string())
 }
 
 /// Texts of the `.toml` files of a directory, by name without ending.

@@ -1,29 +1,57 @@
-//! docs/evidence/reproduction.md, from results alone.
+//! The page in docs/evidence, from results alone: verdicts, what they rest on and the main figures. Tables of all runs are
+//! beside it, as CSV.
 
-use super::comparison::{BEST_WITHIN, Kept, LOSS_WITHIN, NEAR_SHARE, OF_ORACLE, P99_WITHIN, Scenario};
+mod head;
+mod policies;
+
+pub(super) use head::about;
+pub(super) use policies::{kept_lines, policy_columns, policy_row};
+
 use super::finding::{Finding, Judgement, Verdict};
-use super::outcome::{Outcome, metric};
 use super::results::Gathered;
 use super::write::Circumstances;
-use std::fmt::Write;
+use crate::figure::Figure;
 
 /// Exceptions and failures named at most, of each list.
-const NAMED_MAX: usize = 40;
+const NAMED_MAX: usize = 8;
+/// Columns of a line of prose at most.
+const WIDTH: usize = 126;
 
-/// The document's text.
-pub fn document(gathered: &[Gathered<'_>], circumstances: &Circumstances) -> String {
-    let mut text = String::from("# KTH 2022 in virtual time: what is so here, and what is not\n\n");
-    text.push_str(
-        "This page is made by `hairpin-lab reproduce`; what it says of findings is decided by the rules beside them ",
-    );
-    text.push_str("in `lab/experiments/*.toml`, not by hand.\n\n");
-    for paragraph in about(gathered, circumstances) {
-        push(&mut text, &format!("{paragraph}\n"));
+/// What a page is made of.
+pub struct Parts<'a> {
+    /// What came, by experiment.
+    pub gathered: &'a [Gathered<'a>],
+    /// The same experiments at another scale, if there are such results.
+    pub beside: Option<Beside<'a>>,
+    /// Under what circumstances.
+    pub circumstances: &'a Circumstances,
+    /// Of each experiment, the figures that the page shows.
+    pub figures: &'a [Vec<Figure>],
+    /// What stands before a figure's name in its file's name.
+    pub prefix: &'a str,
+    /// Where tables of all runs are, for people; empty if there are none.
+    pub tables: &'a str,
+}
+
+/// Results at another scale.
+pub struct Beside<'a> {
+    /// Which part of the paper's scale.
+    pub scale: f64,
+    /// What came, by experiment.
+    pub gathered: &'a [Gathered<'a>],
+}
+
+/// The page's text.
+pub fn document(parts: &Parts<'_>) -> String {
+    let mut text = String::new();
+    head::write(&mut text, parts);
+    let verdicts = head::Verdicts::of(parts);
+    for (index, one) in parts.gathered.iter().enumerate() {
+        let figures = parts.figures.get(index).map_or(&[][..], Vec::as_slice);
+        experiment(&mut text, parts, one, &verdicts, figures);
     }
-    summary(&mut text, gathered);
-    for one in gathered {
-        experiment(&mut text, one);
-    }
+    text.truncate(text.trim_end().len());
+    text.push('\n');
     text
 }
 
@@ -32,97 +60,52 @@ fn push(text: &mut String, line: &str) {
     text.push('\n');
 }
 
-/// How it came about, in paragraphs.
-pub(super) fn about(gathered: &[Gathered<'_>], circumstances: &Circumstances) -> Vec<String> {
-    let (packets, seconds) = gathered
-        .iter()
-        .map(Gathered::effort)
-        .fold((0, 0.0), |(packets, seconds), one| (packets + one.0, seconds + one.1));
-    let cases: usize = gathered.iter().map(|one| one.cases.len()).sum();
-    let failed: usize = gathered.iter().map(|one| one.failures().len()).sum();
-    let scale = circumstances.scale;
-    let mut paragraphs = vec![format!(
-        "Command: `{}`. Scale: {scale} of KTH 2022's (rates, flows, tables and rules alike; cores as many times slower). \
-         Every figure below is scaled to the whole: rates and counts are divided by the scale, latencies multiplied by it.",
-        circumstances.command
-    )];
-    let minutes = |seconds: f64| format!("{:.0} min {:02.0} s", (seconds / 60.0).floor(), (seconds % 60.0).floor());
-    paragraphs.push(format!(
-        "{cases} cases, {failed} of them without a result; {:.2} billion packets in {} of processor time ({:.2} million \
-         packets per second and core); this run took {} with {} at a time and kept {} case(s) of earlier ones. \
-         Machine: {}.",
-        packets as f64 / 1e9,
-        minutes(seconds),
-        packets as f64 / seconds.max(1e-9) / 1e6,
-        minutes(circumstances.elapsed.as_secs_f64()),
-        circumstances.jobs,
-        circumstances.kept,
-        circumstances.machine
-    ));
-    let mut profiles: Vec<String> = gathered
-        .iter()
-        .flat_map(|one| &one.experiment.cases)
-        .flat_map(|case| {
-            [
-                format!("lab/profiles/cores/{}.toml", case.settings.core),
-                format!("lab/profiles/{}.toml", case.settings.card),
-            ]
-        })
-        .collect();
-    profiles.sort();
-    profiles.dedup();
-    paragraphs.push(format!("Profiles of cores and cards, each number with its source: {}.", profiles.join(", ")));
-    paragraphs.push(match circumstances.recordings {
-        Some((units, packets, flows)) => format!(
-            "The trace of the paper is not public. Its place is taken by {units} recordings of {packets} packets in {flows} \
-             flows (of one direction each), played again and again with fresh addresses, many at a time, until there are \
-             as many flows as asked for; every frame has 1,514 bytes, as the paper pads them to 1,500 (without Ethernet)."
-        ),
-        None => "There were no recordings to play; cases that need them have no result.".to_owned(),
-    });
-    paragraphs
+/// A paragraph, in lines of [`WIDTH`] columns; all but the first begin with `indent`.
+fn paragraph(text: &mut String, prose: &str, indent: &str) {
+    let mut width = 0;
+    for word in prose.split_whitespace() {
+        if width > 0 && width + 1 + word.chars().count() > WIDTH {
+            text.push('\n');
+            text.push_str(indent);
+            width = indent.len();
+        } else if width > 0 {
+            text.push(' ');
+            width += 1;
+        }
+        text.push_str(word);
+        width += word.chars().count();
+    }
+    text.push('\n');
 }
 
-/// An experiment's findings, each with what came of it and why.
-pub(super) fn judgements<'a>(gathered: &Gathered<'a>) -> Vec<(&'a Finding, Judgement, String)> {
+/// A scale for people.
+pub(super) fn scale_name(scale: f64) -> String {
+    if scale == 1.0 {
+        "full scale".to_owned()
+    } else if scale == 0.1 {
+        "a tenth".to_owned()
+    } else {
+        format!("scale {scale}")
+    }
+}
+
+/// Why a finding is so, and why it is not where it is not, as its file says; empty where that does not apply.
+#[derive(Clone, Copy)]
+pub(super) struct Reasons<'a> {
+    pub(super) so: &'a str,
+    pub(super) not_so: &'a str,
+}
+
+/// An experiment's findings, each with what came of it and the reasons.
+pub(super) fn judgements<'a>(gathered: &Gathered<'a>) -> Vec<(&'a Finding, Judgement, Reasons<'a>)> {
     let seen = gathered.seen();
     let judge = |finding: &'a Finding| {
         let judgement = finding.judge(&seen, &gathered.experiment.axes);
-        let why = match judgement.verdict {
-            Verdict::Agrees => finding.why.clone(),
-            Verdict::InPart | Verdict::Disagrees => finding.why_not.clone(),
-            Verdict::NotMeasured => String::new(),
-        };
-        (finding, judgement, why)
+        let so = if judgement.verdict == Verdict::Agrees { finding.why.as_str() } else { "" };
+        let not_so = if judgement.exceptions.is_empty() { "" } else { finding.why_not.as_str() };
+        (finding, judgement, Reasons { so, not_so })
     };
     gathered.experiment.findings.iter().map(judge).collect()
-}
-
-fn summary(text: &mut String, gathered: &[Gathered<'_>]) {
-    let all: Vec<Verdict> = gathered.iter().flat_map(judgements).map(|(_, judgement, _)| judgement.verdict).collect();
-    let count = |verdict| all.iter().filter(|other| **other == verdict).count();
-    push(text, "## Findings, in short\n");
-    push(
-        text,
-        &format!(
-            "{} findings: {} agree, {} in part, {} do not, {} not measured.\n",
-            all.len(),
-            count(Verdict::Agrees),
-            count(Verdict::InPart),
-            count(Verdict::Disagrees),
-            count(Verdict::NotMeasured)
-        ),
-    );
-    push(text, "| finding | source | here |\n|---|---|---|");
-    for one in gathered {
-        for (finding, judgement, _) in judgements(one) {
-            push(
-                text,
-                &format!("| {} | {} | {} |", cell(&finding.text), cell(&finding.source), judgement.verdict.text()),
-            );
-        }
-    }
-    text.push('\n');
 }
 
 /// Text that cannot end a table's cell.
@@ -130,11 +113,19 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 
-fn experiment(text: &mut String, gathered: &Gathered<'_>) {
+fn experiment(
+    text: &mut String,
+    parts: &Parts<'_>,
+    gathered: &Gathered<'_>,
+    verdicts: &head::Verdicts<'_>,
+    figures: &[Figure],
+) {
     let experiment = gathered.experiment;
-    push(text, &format!("## {} (`lab/experiments/{}.toml`)\n", experiment.title, experiment.name));
-    if !experiment.notes.trim().is_empty() {
-        push(text, &format!("{}\n", experiment.notes.trim()));
+    push(text, &format!("## {}\n", experiment.title));
+    let notes = experiment.notes.split("\n\n").map(str::trim).filter(|note| !note.is_empty());
+    for note in notes {
+        paragraph(text, note, "");
+        text.push('\n');
     }
     let failures = gathered.failures();
     if !failures.is_empty() {
@@ -142,160 +133,55 @@ fn experiment(text: &mut String, gathered: &Gathered<'_>) {
         let lines = failures.iter().map(|(case, reason)| format!("{case}: {}", reason.replace('\n', " ")));
         list(text, &lines.collect::<Vec<_>>());
     }
-    for (finding, judgement, why) in judgements(gathered) {
-        push(text, &format!("**{}** ({}): {}.", finding.text, finding.source, judgement.verdict.text()));
-        push(text, &format!("{}.", judgement.figures));
-        if !judgement.exceptions.is_empty() {
-            push(text, &format!("Not so: {}.", judgement.exceptions.join("; ")));
-        }
-        if !why.is_empty() {
-            push(text, &why);
-        }
+    for figure in figures {
+        push(text, &format!("![{}](figures/{}{}.svg)", figure.title, parts.prefix, figure.name));
+    }
+    if !figures.is_empty() {
         text.push('\n');
     }
-    table(text, gathered);
-    comparison(text, gathered);
+    findings(text, gathered, verdicts);
+    policies::write(text, gathered);
+}
+
+/// A table of the findings, and why they are not so, each reason once, with the numbers of the findings that they are for.
+fn findings(text: &mut String, gathered: &Gathered<'_>, verdicts: &head::Verdicts<'_>) {
+    let judgements = judgements(gathered);
+    if judgements.is_empty() {
+        return;
+    }
+    let other = verdicts.beside.map_or(String::new(), |scale| format!(" {} |", scale_name(scale)));
+    push(text, &format!("| | finding | source | here |{other} figures |"));
+    push(text, &format!("|---:|---|---|---|{}---|", if other.is_empty() { "" } else { "---|" }));
+    let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
+    for ((finding, judgement, why), number) in judgements.iter().zip(1..) {
+        let here = judgement.verdict.text();
+        let beside = verdicts.beside.map(|_| verdicts.other(gathered, finding).map_or("-", Verdict::text));
+        let beside = beside.map_or(String::new(), |verdict| format!(" {verdict} |"));
+        let (statement, source, figures) = (cell(&finding.text), cell(&finding.source), cell(&judgement.figures));
+        push(text, &format!("| {number} | {statement} | {source} | {here} |{beside} {figures} |"));
+        match reasons.iter_mut().find(|(other, _)| *other == why.not_so) {
+            _ if why.not_so.is_empty() => {}
+            Some((_, of)) => of.push(number.to_string()),
+            None => reasons.push((why.not_so, vec![number.to_string()])),
+        }
+    }
+    text.push('\n');
+    if reasons.is_empty() {
+        return;
+    }
+    push(text, "Why it is not so in some or all cases, by the number of the finding:\n");
+    for (reason, of) in reasons {
+        paragraph(text, &format!("- *{}:* {reason}", of.join(", ")), "  ");
+    }
+    text.push('\n');
 }
 
 fn list(text: &mut String, lines: &[String]) {
     for line in lines.iter().take(NAMED_MAX) {
-        push(text, &format!("- {line}"));
+        paragraph(text, &format!("- {line}"), "  ");
     }
     if lines.len() > NAMED_MAX {
         push(text, &format!("- and {} more", lines.len() - NAMED_MAX));
-    }
-    text.push('\n');
-}
-
-/// The metrics that the file wants in the document, of every run.
-fn table(text: &mut String, gathered: &Gathered<'_>) {
-    let metrics: Vec<_> = gathered.experiment.table.iter().filter_map(|name| metric(name)).collect();
-    let seen = gathered.seen();
-    if metrics.is_empty() || seen.is_empty() {
-        return;
-    }
-    let axes: Vec<&str> = gathered.experiment.axes.iter().map(|(name, _)| name.as_str()).chain(["run"]).collect();
-    let head: Vec<&str> = axes.iter().copied().chain(metrics.iter().map(|metric| metric.text)).collect();
-    push(text, &format!("| {} |", head.join(" | ")));
-    push(text, &format!("|{}{}", "---|".repeat(axes.len()), "---:|".repeat(metrics.len())));
-    for seen in seen {
-        let mut row: Vec<String> = axes.iter().map(|axis| cell(seen.on(axis).unwrap_or("-"))).collect();
-        row.extend(metrics.iter().map(|metric| metric.said((metric.of)(seen.outcome))));
-        push(text, &format!("| {} |", row.join(" | ")));
-    }
-    text.push('\n');
-}
-
-/// What is reported of each policy.
-pub(super) fn policy_columns() -> Vec<&'static str> {
-    vec![
-        "policy",
-        "CPU saved, %",
-        "CPU, ns/packet",
-        "packets offloaded, %",
-        "bytes offloaded, %",
-        "rules, mean",
-        "rules, peak",
-        "inserted/s",
-        "p99, us",
-        "loss, %",
-    ]
-}
-
-/// The row of one policy, in the order of [`policy_columns`].
-pub(super) fn policy_row(scenario: &Scenario<'_>, policy: &str, outcome: &Outcome) -> Vec<String> {
-    let mut row = vec![policy.to_owned(), scenario.saved(policy).map_or("-".to_owned(), |saved| format!("{saved:.1}"))];
-    row.push(format!("{:.1}", outcome.cpu_ns));
-    row.extend([outcome.offloaded_packets, outcome.offloaded_bytes].map(|part| format!("{:.1}", part * 100.0)));
-    row.extend([outcome.rules_mean, outcome.rules_peak, outcome.inserted_per_s].map(|count| format!("{count:.0}")));
-    row.push(format!("{:.2}", outcome.latency_p99 / 1e3));
-    row.push(format!("{:.4}", outcome.loss * 100.0));
-    row
-}
-
-/// Whether `auto` keeps its promises, in sentences.
-pub(super) fn kept_lines(kept: &Kept) -> Vec<String> {
-    let word = |holds: bool| if holds { "holds" } else { "**does not hold**" };
-    vec![
-        format!(
-            "`auto` saves at least as much processor time as every other policy (within {BEST_WITHIN} percent of `never`'s): \
-             {}; so in {} of {} scenarios.",
-            word(kept.not_best.is_empty()),
-            kept.best_of - kept.not_best.len(),
-            kept.best_of
-        ),
-        format!(
-            "It saves {:.0} % of what the oracle does at least (but for those {BEST_WITHIN} percent), in {:.0} % of the scenarios \
-             at least: {}; so in {} of {}.",
-            OF_ORACLE * 100.0,
-            NEAR_SHARE * 100.0,
-            word(kept.near_share() >= NEAR_SHARE),
-            kept.oracle_of - kept.not_near.len(),
-            kept.oracle_of
-        ),
-        format!(
-            "It is never worse than `never` (p99 within {:.0} %, loss within {:.3} % of packets): {}; {} exception(s) in {} \
-             scenarios.",
-            P99_WITHIN * 100.0,
-            LOSS_WITHIN * 100.0,
-            word(kept.worse.is_empty()),
-            kept.worse.len(),
-            kept.never_of
-        ),
-    ]
-}
-
-fn comparison(text: &mut String, gathered: &Gathered<'_>) {
-    let Some(axis) = &gathered.experiment.comparison else { return };
-    let seen = gathered.seen();
-    let scenarios = Scenario::all(&seen, axis);
-    if scenarios.is_empty() {
-        return;
-    }
-    let kept = Kept::of(&scenarios);
-    let lists = [
-        ("Where another policy saves more:", &kept.not_best),
-        ("Where it is not near the oracle:", &kept.not_near),
-        ("Where it is worse than `never`:", &kept.worse),
-    ];
-    for (line, (head, exceptions)) in kept_lines(&kept).iter().zip(lists) {
-        push(text, &format!("{line}\n"));
-        if !exceptions.is_empty() {
-            push(text, &format!("{head}\n"));
-            list(text, exceptions);
-        }
-    }
-    saved_table(text, &scenarios);
-    push(text, "All of it:\n");
-    for scenario in &scenarios {
-        push(text, &format!("### {}\n", scenario.name()));
-        push(text, &format!("| {} |", policy_columns().join(" | ")));
-        push(text, &format!("|---|{}", "---:|".repeat(policy_columns().len() - 1)));
-        for (policy, outcome) in &scenario.policies {
-            push(text, &format!("| {} |", policy_row(scenario, policy, outcome).join(" | ")));
-        }
-        text.push('\n');
-    }
-}
-
-/// Processor time saved, a row for each scenario.
-fn saved_table(text: &mut String, scenarios: &[Scenario<'_>]) {
-    let mut policies: Vec<&str> = Vec::new();
-    for (policy, _) in scenarios.iter().flat_map(|scenario| &scenario.policies) {
-        if *policy != "never" && !policies.contains(policy) {
-            policies.push(policy);
-        }
-    }
-    push(text, "Processor time saved beside `never`, in percent:\n");
-    push(text, &format!("| scenario | {} |", policies.join(" | ")));
-    push(text, &format!("|---|{}", "---:|".repeat(policies.len())));
-    for scenario in scenarios {
-        let mut row = format!("| {} |", cell(&scenario.name()));
-        for policy in &policies {
-            let saved = scenario.saved(policy).map_or("-".to_owned(), |saved| format!("{saved:.1}"));
-            write!(row, " {saved} |").unwrap_or_default();
-        }
-        push(text, &row);
     }
     text.push('\n');
 }

@@ -12,14 +12,14 @@ use anyhow::Result;
 /// Figures of an experiment at most.
 const FIGURES_MAX: usize = 120;
 
-/// All figures there are, and how many more there would be.
+/// The figures of the evidence page, or else all others, and how many more there would be.
 ///
 /// # Errors
 /// One cannot be drawn.
-pub(super) fn figures(gathered: &Gathered<'_>) -> Result<(Vec<Figure>, usize)> {
+pub(super) fn figures(gathered: &Gathered<'_>, for_page: bool) -> Result<(Vec<Figure>, usize)> {
     let seen = gathered.seen();
     let (mut figures, mut more) = (Vec::new(), 0);
-    for asked in &gathered.experiment.figures {
+    for asked in gathered.experiment.figures.iter().filter(|asked| asked.page == for_page) {
         for metric in asked.metrics.iter().filter_map(|name| metric(name)) {
             for context in contexts(gathered, asked, &seen) {
                 if figures.len() >= FIGURES_MAX {
@@ -40,7 +40,10 @@ fn contexts(gathered: &Gathered<'_>, asked: &Asked, seen: &[Seen<'_>]) -> Vec<Co
     let names = gathered.experiment.axes.iter().map(|(name, _)| name.as_str()).chain(["run"]);
     let others: Vec<&str> = names.filter(|name| *name != asked.across && *name != asked.lines).collect();
     let mut contexts: Vec<Context> = Vec::new();
-    for seen in seen {
+    let is_wanted = |seen: &&Seen<'_>| {
+        asked.at.iter().all(|(axis, values)| seen.on(axis).is_some_and(|here| values.iter().any(|value| value == here)))
+    };
+    for seen in seen.iter().filter(is_wanted) {
         let at = |axis: &&str| ((*axis).to_owned(), seen.on(axis).unwrap_or_default().to_owned());
         let context: Context = others.iter().map(at).collect();
         if !contexts.contains(&context) {
@@ -62,7 +65,7 @@ fn drawn(
     let experiment = gathered.experiment;
     let lines = experiment.axes.iter().find(|(name, _)| *name == asked.lines).map_or(&[][..], |(_, values)| values);
     let said = context.iter().map(|(axis, value)| format!("{axis} {value}")).collect::<Vec<_>>().join(", ");
-    let title = format!("{}: {said}", metric.text);
+    let title = if said.is_empty() { metric.text.to_owned() } else { format!("{}: {said}", metric.text) };
     let svg = if asked.across == "time" {
         curves(asked, metric, lines, &here, title.clone()).svg()?
     } else {
@@ -98,7 +101,10 @@ fn places(
             series.push(Series { name: line.clone(), color, points });
         }
     }
-    Places { title, below: below(&asked.across), beside: metric.text, labels, colors: lines.len(), series }
+    // Between names there is nothing that a line could show.
+    let is_joined = labels.iter().all(|label| label.starts_with(|first: char| first.is_ascii_digit()));
+    let below = below(&asked.across);
+    Places { title, below, beside: metric.text, labels, is_joined, colors: lines.len(), series }
 }
 
 fn curves(asked: &Asked, metric: &'static Metric, lines: &[String], here: &[&Seen<'_>], title: String) -> Curves {
@@ -123,6 +129,8 @@ fn below(axis: &str) -> &'static str {
         "frames" => "frames of a connection on average",
         "idle" => "milliseconds of silence after which a connection is forgotten",
         "rules" => "room in the card, rules",
+        "flow_pps" => "least packets per second of a flow",
+        "mix" => "traffic",
         _ => "value",
     }
 }

@@ -25,10 +25,12 @@
 //! [[figure]]
 //! across = "cores"        # what stands below
 //! lines = "device"        # what there is a line for; a figure for each combination of all others
-//! metric = "throughput"
+//! metrics = ["throughput"]
+//! at = { run = ["1"] }    # only there
+//! page = true             # on the page in docs/evidence
 //! ```
 
-use super::finding::Finding;
+use super::finding::{Finding, Where};
 use super::settings::Settings;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
@@ -97,6 +99,12 @@ pub struct Figure {
     pub lines: String,
     /// What is drawn: metrics' names.
     pub metrics: Vec<String>,
+    /// Only where the other axes have these values.
+    #[serde(default)]
+    pub at: Where,
+    /// Whether it stands on the page in docs/evidence, and there only.
+    #[serde(default)]
+    pub page: bool,
 }
 
 #[derive(Deserialize)]
@@ -164,7 +172,8 @@ impl Experiment {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<Experiment> {
-        let written: Written = toml::from_str(text)?;
+        let mut written: Written = toml::from_str(text)?;
+        written.finding.iter_mut().try_for_each(Finding::look_up)?;
         let legal =
             |name: &str| (1..=40).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
         ensure!(legal(&written.name), "name: use 1 to 40 letters, digits or `-`");
@@ -218,6 +227,7 @@ impl Experiment {
             for name in [&figure.across, &figure.lines] {
                 ensure!(name == "time" || axis(name).is_some(), "figure: there is no axis `{name}`");
             }
+            figure.at.iter().try_for_each(is_place).context("figure")?;
             for metric in &figure.metrics {
                 super::outcome::metric(metric).with_context(|| format!("figure: there is no metric `{metric}`"))?;
             }
@@ -227,7 +237,7 @@ impl Experiment {
         }
         if let Some(name) = &self.comparison {
             let (_, values) = axis(name).with_context(|| format!("comparison: there is no axis `{name}`"))?;
-            for value in ["never", "auto", "oracle"] {
+            for value in ["never", "auto", "yardstick"] {
                 ensure!(values.iter().any(|known| known == value), "comparison: axis `{name}` has no `{value}`");
             }
         }

@@ -2,8 +2,8 @@
 //!
 //! ```toml
 //! [[finding]]
-//! text = "Naive offloading is slower in run 1 than in run 2"
-//! source = "KTH 2022, section 5.1"
+//! id = "kth2022-naive-best-in-run-2"   # of docs/evidence/findings.toml, which has the statement and its source;
+//!                                      # or `text` and `source` for one that is not listed
 //! metric = "throughput"
 //! more = { run = ["2"] }
 //! than = { run = ["1"] }
@@ -17,7 +17,7 @@
 use super::file::Place;
 use super::outcome::{Metric, Outcome, metric};
 use crate::statistics::Summary;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -45,9 +45,14 @@ pub enum Rule {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Finding {
-    /// In words.
+    /// Its id in `docs/evidence/findings.toml`; empty if it is not listed there.
+    #[serde(default)]
+    pub id: String,
+    /// In words: the list's, if it is listed.
+    #[serde(default)]
     pub text: String,
-    /// Where it is from.
+    /// Where it is from: the list's, if it is listed.
+    #[serde(default)]
     pub source: String,
     /// What is compared, by a metric's name.
     pub metric: String,
@@ -164,6 +169,23 @@ impl Finding {
         ensure!(self.by >= 0.0 && self.beyond >= 0.0, "by and beyond are not negative");
         ensure!((self.rule == Rule::Narrows) != self.along.is_empty(), "`along` goes with the rule `narrows`");
         ensure!((self.rule == Rule::AtMost) == self.than.is_empty(), "all rules but `at-most` need `than`");
+        Ok(())
+    }
+
+    /// Takes text and source from the list.
+    ///
+    /// # Errors
+    /// The list has no such finding, or there is no text.
+    pub(super) fn look_up(&mut self) -> Result<()> {
+        if self.id.is_empty() {
+            ensure!(!self.text.is_empty(), "a finding needs an `id` of docs/evidence/findings.toml, or a `text`");
+            return Ok(());
+        }
+        ensure!(self.text.is_empty() && self.source.is_empty(), "finding {}: text and source are the list's", self.id);
+        let listed = crate::findings::find(&self.id);
+        let listed = listed.with_context(|| format!("docs/evidence/findings.toml has no finding {}", self.id))?;
+        self.text.clone_from(&listed.statement);
+        self.source = listed.source();
         Ok(())
     }
 

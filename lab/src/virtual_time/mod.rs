@@ -10,8 +10,8 @@
 //! | `case` | performing a case; [`perform()`] all of them, several at a time; `store` what came, on disk |
 //! | `outcome` | what came of a case: metrics by name |
 //! | `finding` | what the paper found, and the rule by which it is agreed with |
-//! | `comparison` | policies beside each other and an oracle |
-//! | `document`, `page`, `tables`, `drawing` | docs/evidence/reproduction.md, the page, CSV, figures |
+//! | `comparison` | policies beside each other and a greedy yardstick |
+//! | `document`, `page`, `tables`, `drawing` | the page in docs/evidence, the page of a run, CSV, figures |
 //!
 //! An outcome is a function of the case, the scale and the profiles: no clock, no order of threads comes into it.
 
@@ -34,8 +34,9 @@ mod tests;
 mod write;
 
 pub use case::Bench;
+pub use document::Beside;
 pub use file::{Case, Experiment};
 pub use perform::{Done, Effort, Event, perform};
 pub use results::Gathered;
-pub use store::{Came, FILE, Record, Store};
-pub use write::{Circumstances, Written, write};
+pub use store::{Came, FILE, Made, Record, Recordings, Store};
+pub use write::{Circumstances, Written, write, write_evidence};

@@ -30,6 +30,9 @@ pub(super) fn page(
     for paragraph in about(gathered, circumstances) {
         page.paragraph(&paragraph);
     }
+    if !circumstances.run.is_empty() {
+        page.paragraph(&circumstances.run);
+    }
     for note in notes {
         page.paragraph(note);
     }
@@ -90,6 +93,7 @@ fn findings(page: &mut Page, gathered: &Gathered<'_>) {
         page.raw(&format!("<tr class=\"{class}\">"));
         let verdict = judgement.verdict.text().replace("**", "");
         let exceptions = judgement.exceptions.join("; ");
+        let why = format!("{} {}", why.so, why.not_so);
         for text in [&finding.text, &finding.source, &verdict, &judgement.figures, &exceptions, &why] {
             page.raw("<td>");
             page.text(text);

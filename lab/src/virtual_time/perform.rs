@@ -4,7 +4,7 @@
 
 use super::case::Bench;
 use super::file::Case;
-use super::store::{Came, Record, Store};
+use super::store::{Came, Made, Record, Store};
 use crate::clock::of_thread;
 use anyhow::Result;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -49,12 +49,14 @@ pub struct Done {
 }
 
 /// How it is done.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Effort {
     /// Cases at a time.
     pub jobs: usize,
     /// The longest a case may take.
     pub case_max: Duration,
+    /// Where and when.
+    pub made: Made,
 }
 
 /// A case took longer than it may.
@@ -67,12 +69,12 @@ struct TooLong;
 pub fn perform(
     bench: &Bench,
     cases: &[&Case],
-    effort: Effort,
+    effort: &Effort,
     store: &mut Store,
     hear: &mut dyn FnMut(Event<'_>),
 ) -> Result<Done> {
     let is_there = |case: &Case| {
-        let record = store.find(&case.name(), &bench.fingerprint(case));
+        let record = store.find(&case.name(), &bench.fingerprint(case), bench.recordings_of(case));
         record.is_some_and(|record| matches!(record.came, Came::Runs(_)))
     };
     let mut wanted: Vec<(&Case, f64)> =
@@ -88,7 +90,7 @@ pub fn perform(
             let (sender, wanted, next, simulated) = (sender.clone(), &wanted, &next, &simulated);
             scope.spawn(move || {
                 while let Some((case, packets)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let record = attempt(bench, case, effort.case_max, simulated);
+                    let record = attempt(bench, case, effort, simulated);
                     if sender.send((record, *packets)).is_err() {
                         break;
                     }
@@ -127,13 +129,14 @@ pub fn perform(
 }
 
 /// A case, whatever becomes of it.
-fn attempt(bench: &Bench, case: &Case, most: Duration, simulated: &AtomicU64) -> Record {
+fn attempt(bench: &Bench, case: &Case, effort: &Effort, simulated: &AtomicU64) -> Record {
+    let Effort { case_max: most, made, .. } = effort;
     let (began, had) = (Instant::now(), of_thread());
     let mut seen = 0;
     let mut progress = |packets: u64| {
         simulated.fetch_add(packets.saturating_sub(seen), Ordering::Relaxed);
         seen = packets;
-        if began.elapsed() > most {
+        if began.elapsed() > *most {
             resume_unwind(Box::new(TooLong));
         }
     };
@@ -141,11 +144,19 @@ fn attempt(bench: &Bench, case: &Case, most: Duration, simulated: &AtomicU64) ->
     let came = match catch_unwind(AssertUnwindSafe(|| bench.perform(case, &mut progress))) {
         Ok(Ok(runs)) => Came::Runs(runs),
         Ok(Err(error)) => Came::Failed(format!("{error:#}")),
-        Err(panic) => Came::Failed(reason(&*panic, most)),
+        Err(panic) => Came::Failed(reason(&*panic, *most)),
     };
     let fingerprint = bench.fingerprint(case);
     let worked = Some((of_thread() - had).as_secs_f64());
-    Record { name: case.name(), fingerprint, took: began.elapsed().as_secs_f64(), worked, came }
+    Record {
+        name: case.name(),
+        fingerprint,
+        took: began.elapsed().as_secs_f64(),
+        worked,
+        made: Some(made.clone()),
+        recordings: bench.recordings_of(case),
+        came,
+    }
 }
 
 fn reason(panic: &(dyn std::any::Any + Send), most: Duration) -> String {

@@ -16,7 +16,8 @@ pub struct Gathered<'a> {
 impl<'a> Gathered<'a> {
     /// What a store has of an experiment, at the bench's scale and with its profiles.
     pub fn new(experiment: &'a Experiment, bench: &Bench, store: &'a Store) -> Gathered<'a> {
-        let find = |case: &'a Case| (case, store.find(&case.name(), &bench.fingerprint(case)));
+        let find =
+            |case: &'a Case| (case, store.find(&case.name(), &bench.fingerprint(case), bench.recordings_of(case)));
         Gathered { experiment, cases: experiment.cases.iter().map(find).collect() }
     }
 

@@ -33,7 +33,7 @@ pub enum PolicyKind {
     /// What is expected to pay.
     Auto,
     /// With each flow's future known.
-    Oracle,
+    Yardstick,
 }
 
 /// Which of the thresholds counts, so that an axis can set all of them and another pick one.

@@ -15,15 +15,43 @@ pub const FILE: &str = "cases.jsonl";
 pub struct Record {
     /// The case's name.
     pub name: String,
-    /// All that it depends on: its settings, the scale, the profiles' texts.
+    /// All that it depends on but for the recordings: its settings, the scale, the profiles' numbers.
     pub fingerprint: String,
     /// Seconds of this machine's time, from its beginning to its end.
     pub took: f64,
     /// Seconds of processor time in these: others may be busy beside it. `None` in records of an earlier program.
     #[serde(default)]
     pub worked: Option<f64>,
+    /// Where and when it was simulated. `None` in records of an earlier program.
+    #[serde(default)]
+    pub made: Option<Made>,
+    /// The recordings that were at hand, if there were any.
+    #[serde(default)]
+    pub recordings: Option<Recordings>,
     /// Each run, or why there is none.
     pub came: Came,
+}
+
+/// Where and when a case was simulated.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Made {
+    /// Processor, cores and kernel, in a line.
+    pub machine: String,
+    /// The day, as 2026-11-23.
+    pub date: String,
+    /// The program's version, and its commit where that is known.
+    pub program: String,
+}
+
+/// Recordings that cases replay, as far as results depend on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recordings {
+    /// Recordings.
+    pub units: usize,
+    /// Packets of all of them.
+    pub packets: u64,
+    /// Flows of all of them, of one direction each.
+    pub flows: u64,
 }
 
 /// What came.
@@ -65,9 +93,12 @@ impl Store {
         Ok(Store { file, records })
     }
 
-    /// What came of the case of this name, if it was the same case: the last one counts.
-    pub fn find(&self, name: &str, fingerprint: &str) -> Option<&Record> {
-        self.records.iter().rev().find(|record| record.name == name && record.fingerprint == fingerprint)
+    /// What came of the case of this name, if it was the same case with the same recordings: the last one counts. Without
+    /// recordings at hand any will do, so that a page can be written where there are none.
+    pub fn find(&self, name: &str, fingerprint: &str, recordings: Option<Recordings>) -> Option<&Record> {
+        let is_of = |record: &&Record| recordings.is_none() || record.recordings == recordings;
+        let mut of_case = self.records.iter().rev().filter(|record| record.name == name);
+        of_case.find(|record| record.fingerprint == fingerprint && is_of(record))
     }
 
     /// Adds one.

@@ -1,7 +1,9 @@
 //! Results as CSV: `cases.csv` has a row for each run (what KTH 2022, table 3.2, has, and more), `time.csv` for each
-//! interval of it.
+//! interval of it. [`page`] and [`findings`] are what the page in docs/evidence has no room for.
 
-use super::outcome::METRICS;
+use super::comparison::Scenario;
+use super::document::{judgements, policy_columns, policy_row};
+use super::outcome::{METRICS, metric};
 use super::results::Gathered;
 use anyhow::{Context, Result};
 use csv::Writer;
@@ -54,6 +56,71 @@ pub(super) fn over_time(gathered: &Gathered<'_>) -> Result<Vec<u8>> {
             row.extend(latencies.map(|ns| format!("{ns:.0}")));
             row.push(format!("{:.0}", sample.rules));
             table.write_record(&row).context("a table")?;
+        }
+    }
+    table.into_inner().context("a table")
+}
+
+/// Every run with the metrics that the experiment's file asks for, or every policy; `None` if it asks for nothing.
+///
+/// # Errors
+/// Never, but for the memory.
+pub(super) fn page(gathered: &Gathered<'_>) -> Result<Option<Vec<u8>>> {
+    let mut table = Writer::from_writer(Vec::new());
+    let experiment = gathered.experiment;
+    let axes = experiment.axes.iter().map(|(name, _)| name.as_str());
+    let seen = gathered.seen();
+    if let Some(axis) = &experiment.comparison {
+        let place = axes.filter(|name| name != axis);
+        table.write_record(place.chain(policy_columns())).context("a table")?;
+        for scenario in Scenario::all(&seen, axis) {
+            for (policy, outcome) in &scenario.policies {
+                let place = scenario.place.iter().map(|(_, value)| value.clone());
+                table.write_record(place.chain(policy_row(&scenario, policy, outcome))).context("a table")?;
+            }
+        }
+        return table.into_inner().context("a table").map(Some);
+    }
+    let metrics: Vec<_> = experiment.table.iter().filter_map(|name| metric(name)).collect();
+    if metrics.is_empty() {
+        return Ok(None);
+    }
+    table
+        .write_record(axes.clone().chain(["run"]).chain(metrics.iter().map(|metric| metric.text)))
+        .context("a table")?;
+    for seen in seen {
+        let place = axes.clone().chain(["run"]).map(|axis| seen.on(axis).unwrap_or_default().to_owned());
+        let values = metrics.iter().map(|metric| metric.said((metric.of)(seen.outcome)));
+        table.write_record(place.chain(values)).context("a table")?;
+    }
+    table.into_inner().context("a table").map(Some)
+}
+
+/// Every finding, its verdict, what it rests on and what contradicts it.
+///
+/// # Errors
+/// Never, but for the memory.
+pub(super) fn findings(gathered: &[Gathered<'_>]) -> Result<Vec<u8>> {
+    let mut table = Writer::from_writer(Vec::new());
+    table
+        .write_record(["experiment", "id", "finding", "source", "verdict", "figures", "exceptions", "why", "why_not"])
+        .context("a table")?;
+    for one in gathered {
+        for (finding, judgement, why) in judgements(one) {
+            let verdict = judgement.verdict.text().replace("**", "");
+            let exceptions = judgement.exceptions.join("; ");
+            let row = [
+                one.experiment.name.as_str(),
+                &finding.id,
+                &finding.text,
+                &finding.source,
+                &verdict,
+                &judgement.figures,
+                &exceptions,
+                why.so,
+                why.not_so,
+            ];
+            table.write_record(row).context("a table")?;
         }
     }
     table.into_inner().context("a table")

@@ -164,7 +164,7 @@ fn auto_keeps_its_promises() {
             ("never", outcome(200.0, 1000.0, 0.0)),
             ("always", outcome(120.0, 900.0, 0.0)),
             ("auto", auto),
-            ("oracle", outcome(100.0, 900.0, 0.0)),
+            ("yardstick", outcome(100.0, 900.0, 0.0)),
         ];
         let places: Vec<Place> = policies
             .iter()
@@ -177,7 +177,7 @@ fn auto_keeps_its_promises() {
         Kept::of(&scenarios)
     };
     let good = compared(outcome(108.0, 1005.0, 0.0));
-    assert_eq!((good.best_of, good.oracle_of, good.never_of), (1, 1, 1));
+    assert_eq!((good.best_of, good.yardstick_of, good.never_of), (1, 1, 1));
     assert!(good.not_best.is_empty() && good.not_near.is_empty() && good.worse.is_empty(), "{good:?}");
     let bad = compared(outcome(130.0, 1100.0, 0.001));
     assert_eq!((bad.not_best.len(), bad.not_near.len(), bad.worse.len()), (1, 1, 2), "{bad:?}");
@@ -209,6 +209,8 @@ fn store_keeps_results_and_survives_truncation() {
         fingerprint: fingerprint.to_owned(),
         took: 1.0,
         worked: None,
+        made: None,
+        recordings: None,
         came,
     };
     let mut store = Store::open(&scratch.0).unwrap();
@@ -222,10 +224,10 @@ fn store_keeps_results_and_survives_truncation() {
     let mut store = Store::open(&scratch.0).unwrap();
     store.add(record("d", "1", Came::Runs(Vec::new()))).unwrap();
     let store = Store::open(&scratch.0).unwrap();
-    assert!(matches!(&store.find("a", "1").unwrap().came, Came::Runs(runs) if runs[0].loss == 0.5));
-    assert!(matches!(&store.find("b", "1").unwrap().came, Came::Failed(why) if why == "why"));
-    assert_eq!((store.find("a", "2"), store.find("c", "1")), (None, None), "another case, or none");
-    assert!(store.find("d", "1").is_some(), "what was written after the line cut off");
+    assert!(matches!(&store.find("a", "1", None).unwrap().came, Came::Runs(runs) if runs[0].loss == 0.5));
+    assert!(matches!(&store.find("b", "1", None).unwrap().came, Came::Failed(why) if why == "why"));
+    assert_eq!((store.find("a", "2", None), store.find("c", "1", None)), (None, None), "another case, or none");
+    assert!(store.find("d", "1", None).is_some(), "what was written after the line cut off");
 }
 
 #[test]
@@ -237,19 +239,29 @@ fn a_case_that_fails_is_reported_and_the_others_go_on() {
     let experiments = [Experiment::parse(text).unwrap()];
     let bench = Bench::load(1.0, &root.join("profiles"), None).unwrap();
     let cases: Vec<&Case> = experiments[0].cases.iter().collect();
-    let effort = Effort { jobs: 2, case_max: Duration::from_secs(60) };
+    let made = Made { machine: "here".into(), date: "today".into(), program: "this".into() };
+    let effort = Effort { jobs: 2, case_max: Duration::from_secs(60), made };
     let mut store = Store::open(&scratch.0).unwrap();
     let mut heard = 0;
-    let done = perform(&bench, &cases, effort, &mut store, &mut |event| {
+    let done = perform(&bench, &cases, &effort, &mut store, &mut |event| {
         heard += u32::from(matches!(event, Event::Done(_)));
     });
     let done = done.unwrap();
     assert_eq!((done.new, done.failed, done.kept, heard), (1, 1, 0, 2));
     // Once more: what came is kept.
-    let done = perform(&bench, &cases, effort, &mut store, &mut |_| ()).unwrap();
+    let done = perform(&bench, &cases, &effort, &mut store, &mut |_| ()).unwrap();
     assert_eq!((done.new, done.failed, done.kept), (0, 1, 1));
     let gathered = [Gathered::new(&experiments[0], &bench, &store)];
     assert_eq!(gathered[0].seen().len(), 1);
-    let text = document::document(&gathered, &Circumstances { scale: 1.0, ..Circumstances::default() });
+    let circumstances = Circumstances { scale: 1.0, ..Circumstances::default() };
+    let parts = document::Parts {
+        gathered: &gathered,
+        beside: None,
+        circumstances: &circumstances,
+        figures: &[],
+        prefix: "",
+        tables: "",
+    };
+    let text = document::document(&parts);
     assert!(text.contains("1 of 2 cases have no result") && text.contains("no core profile none-such"), "{text}");
 }

@@ -1,6 +1,6 @@
-//! Everything is written: tables, figures, the page, the document.
+//! Everything is written: tables, figures, the page of a run, the page in docs/evidence.
 
-use super::document::document;
+use super::document::{Beside, Parts, document};
 use super::drawing::figures;
 use super::page::page;
 use super::results::Gathered;
@@ -10,25 +10,16 @@ use crate::report::replace;
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Under what circumstances the results came.
 #[derive(Clone, Debug, Default)]
 pub struct Circumstances {
     /// The scale.
     pub scale: f64,
-    /// The machine, in a line.
-    pub machine: String,
-    /// Cases at a time.
-    pub jobs: usize,
-    /// How long this run took; what was kept from before is not in it.
-    pub elapsed: Duration,
-    /// Cases kept from before.
-    pub kept: usize,
-    /// The recordings that were played: how many, their packets, their flows.
-    pub recordings: Option<(usize, u64, u64)>,
     /// How it was asked for.
     pub command: String,
+    /// Of this run, for people: machine, time, cases kept. Empty if nothing was simulated.
+    pub run: String,
 }
 
 /// What has been written.
@@ -36,13 +27,11 @@ pub struct Circumstances {
 pub struct Written {
     /// The page.
     pub page: PathBuf,
-    /// The document.
-    pub document: PathBuf,
     /// Figures.
     pub figures: usize,
 }
 
-/// Writes `index.html`, `reproduction.md`, and for each experiment a directory with `cases.csv`, `time.csv`, `figures/`.
+/// Writes `index.html`, and for each experiment a directory with `cases.csv`, `time.csv`, `figures/`.
 /// What cannot be drawn is left out, and named on the page.
 ///
 /// # Errors
@@ -59,10 +48,10 @@ pub fn write(gathered: &[Gathered<'_>], circumstances: &Circumstances, directory
         if figures_into.exists() {
             fs::remove_dir_all(&figures_into).with_context(|| format!("could not clear {}", figures_into.display()))?;
         }
-        fs::create_dir_all(&figures_into).with_context(|| format!("could not make {}", figures_into.display()))?;
+        make(&figures_into)?;
         replace(&into.join("cases.csv"), &tables::cases(one)?)?;
         replace(&into.join("time.csv"), &tables::over_time(one)?)?;
-        let (figures, more) = figures(one).unwrap_or_else(|error| {
+        let (figures, more) = figures(one, false).unwrap_or_else(|error| {
             notes.push(format!("{name}: figures could not be drawn: {error:#}"));
             (Vec::new(), 0)
         });
@@ -77,10 +66,13 @@ pub fn write(gathered: &[Gathered<'_>], circumstances: &Circumstances, directory
     if !raster.has_fonts() {
         notes.push("This machine has no fonts: the PNG files have no text (the SVG files do).".to_owned());
     }
-    let (page_path, document_path) = (directory.join("index.html"), directory.join("reproduction.md"));
-    replace(&page_path, page(gathered, &drawn, circumstances, &notes).as_bytes())?;
-    replace(&document_path, document(gathered, circumstances).as_bytes())?;
-    Ok(Written { page: page_path, document: document_path, figures: drawn.iter().map(Vec::len).sum() })
+    let path = directory.join("index.html");
+    replace(&path, page(gathered, &drawn, circumstances, &notes).as_bytes())?;
+    Ok(Written { page: path, figures: drawn.iter().map(Vec::len).sum() })
+}
+
+fn make(directory: &Path) -> Result<()> {
+    fs::create_dir_all(directory).with_context(|| format!("could not make {}", directory.display()))
 }
 
 fn write_figure(figure: &Figure, raster: &Raster, into: &Path, notes: &mut Vec<String>) -> Result<()> {
@@ -92,4 +84,54 @@ fn write_figure(figure: &Figure, raster: &Raster, into: &Path, notes: &mut Vec<S
             Ok(())
         }
     }
+}
+
+/// Writes the page in docs/evidence with its figures (`figures/` beside it), and tables of all runs into `tables`, if given.
+///
+/// # Errors
+/// A figure cannot be drawn, or a file cannot be written.
+pub fn write_evidence(
+    gathered: &[Gathered<'_>],
+    beside: Option<Beside<'_>>,
+    circumstances: &Circumstances,
+    file: &Path,
+    tables: Option<&Path>,
+) -> Result<()> {
+    let stem = file.file_stem().context("the page needs a file name")?.to_string_lossy().into_owned();
+    let into = file.parent().unwrap_or(Path::new("")).join("figures");
+    make(&into)?;
+    let prefix = format!("{stem}-");
+    for one in gathered {
+        forget(&into, &format!("{prefix}{}-", one.experiment.name))?;
+    }
+    let drawn: Vec<Vec<Figure>> =
+        gathered.iter().map(|one| Ok(figures(one, true)?.0)).collect::<Result<_>>().context("figures of the page")?;
+    for figure in drawn.iter().flatten() {
+        replace(&into.join(format!("{prefix}{}.svg", figure.name)), figure.svg.as_bytes())?;
+    }
+    if let Some(directory) = tables {
+        make(directory)?;
+        for one in gathered {
+            if let Some(table) = tables::page(one)? {
+                replace(&directory.join(format!("{}.csv", one.experiment.name)), &table)?;
+            }
+        }
+        replace(&directory.join("findings.csv"), &tables::findings(gathered)?)?;
+    }
+    let tables = tables.map(|directory| directory.display().to_string()).unwrap_or_default();
+    let parts = Parts { gathered, beside, circumstances, figures: &drawn, prefix: &prefix, tables: &tables };
+    replace(file, document(&parts).as_bytes())
+}
+
+/// Removes the drawings whose names begin so: those of an earlier state of the page.
+fn forget(directory: &Path, prefix: &str) -> Result<()> {
+    let named = || format!("could not clear {}", directory.display());
+    for entry in fs::read_dir(directory).with_context(named)? {
+        let entry = entry.with_context(named)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with(prefix) && name.ends_with(".svg") {
+            fs::remove_file(entry.path()).with_context(named)?;
+        }
+    }
+    Ok(())
 }

@@ -191,6 +191,7 @@ fn once(net: &BenchNetwork, case: &Case, effort: Effort, peer: Peer, rate: f64) 
                     page: "1k",
                     connections: SOME as u32,
                     per_second: rate,
+                    warm_up: Duration::ZERO,
                     duration: effort.duration,
                     cpu: OTHER_CPU.parse()?,
                 },

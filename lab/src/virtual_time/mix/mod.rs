@@ -6,7 +6,7 @@
 //! | [`Popular`] | each packet's flow drawn by Zipf's law, or all flows in turn |
 //! | [`Connections`] | connections that come by a Poisson process, each with its size and its own rate, both directions |
 //!
-//! Each is a function of its numbers and a seed, and can be made again: a second run, or an oracle's look ahead, sees the
+//! Each is a function of its numbers and a seed, and can be made again: a second run, or a greedy yardstick's look ahead, sees the
 //! same packets. The first two are of one direction and begin in the middle (no SYN), as recordings of a backbone do and as
 //! KTH 2022's balancer took them; a balancer picks such flows up.
 

@@ -26,7 +26,9 @@ pub struct Pace {
     pub connections: u32,
     /// Requests a second of all of them together.
     pub per_second: f64,
-    /// How long.
+    /// How long requests are made before their times count.
+    pub warm_up: Duration,
+    /// How long their times count.
     pub duration: Duration,
     /// The core that the threads share.
     pub cpu: usize,
@@ -51,10 +53,11 @@ pub struct Times {
 pub fn run(client: &Namespace, pace: Pace) -> Result<Times> {
     let interval = Duration::from_secs_f64(f64::from(pace.connections) / pace.per_second);
     let begin = Instant::now() + Duration::from_millis(200);
+    let counts = begin + pace.warm_up;
     let threads: Vec<_> = (0..pace.connections)
         .map(|number| {
             let first = begin + interval * number / pace.connections;
-            inside::spawn(client, Some(pace.cpu), move || one(pace, first, interval, begin + pace.duration))
+            inside::spawn(client, Some(pace.cpu), move || one(pace, first, interval, (counts, counts + pace.duration)))
         })
         .collect();
     let mut all = Vec::new();
@@ -73,7 +76,8 @@ pub fn run(client: &Namespace, pace: Pace) -> Result<Times> {
     })
 }
 
-fn one(pace: Pace, mut due: Instant, interval: Duration, end: Instant) -> Result<Vec<Duration>> {
+/// `counts` and `end`: requests that are due between them count.
+fn one(pace: Pace, mut due: Instant, interval: Duration, (counts, end): (Instant, Instant)) -> Result<Vec<Duration>> {
     rustix::process::setpriority_process(None, NICE).context("the client's precedence")?;
     let mut connection = http::Connection::open(pace.to, TIMEOUT)?;
     let mut times = Vec::new();
@@ -81,7 +85,9 @@ fn one(pace: Pace, mut due: Instant, interval: Duration, end: Instant) -> Result
         sleep(due.saturating_duration_since(Instant::now()));
         let answer = connection.get(pace.page, false, TIMEOUT).context("at a set rate")?;
         ensure!(answer.status == 200, "answered with {}", answer.status);
-        times.push(due.elapsed());
+        if due >= counts {
+            times.push(due.elapsed());
+        }
         due += interval;
     }
     Ok(times)

@@ -2,7 +2,7 @@
 
 use super::costs::Remembered;
 use super::frames::{self, Packet, end};
-use super::oracle::Oracle;
+use super::yardstick::Yardstick;
 use super::{BACKENDS_MAX, Balancer, ENTRIES_EACH_MIN, Policy, service};
 use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::config::{Algorithm, Backend, BackendState, Pool, Service, ServiceState, Snapshot, UnknownPacket};
@@ -19,7 +19,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The data plane's worker, with a policy of its own or one that knows the future.
-pub(super) type TestbedWorker = Worker<AnyPolicy<Oracle>, AnyTable>;
+pub(super) type TestbedWorker = Worker<AnyPolicy<Yardstick>, AnyTable>;
 
 /// What a core is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +151,7 @@ pub(super) fn balancers(
     let policy = || match balancer.offload.as_ref().map(|offload| &offload.policy) {
         None => AnyPolicy::new(Choice::Never, each),
         Some(Policy::Choice(choice)) => AnyPolicy::new(choice.clone(), each),
-        Some(Policy::Oracle(plan)) => AnyPolicy::Other(Oracle::new(plan.clone(), began.clone())),
+        Some(Policy::Yardstick(plan)) => AnyPolicy::Other(Yardstick::new(plan.clone(), began.clone())),
     };
     let worker = |(number, table)| {
         Worker::new(WorkerOptions {

@@ -43,12 +43,12 @@ mod core;
 pub mod cores;
 mod costs;
 mod frames;
-pub mod oracle;
 mod results;
 mod run;
 #[cfg(test)]
 mod tests;
 mod wire;
+pub mod yardstick;
 
 pub use results::{Latency, Results, Row};
 
@@ -63,10 +63,10 @@ use hairpin_core::config::Timeouts;
 use hairpin_core::flow::{Address, Direction, Endpoint, FlowKey, Steering};
 use hairpin_core::table::Method;
 use hairpin_core::time::{Duration, Time};
-use oracle::Plan;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use wire::Wire;
+use yardstick::Plan;
 
 /// Cores at most.
 pub const CORES_MAX: u16 = 32;
@@ -189,7 +189,7 @@ pub enum Policy {
     /// By one of the data plane's policies.
     Choice(hairpin_core::offload::Choice),
     /// By one that knows the future.
-    Oracle(Plan),
+    Yardstick(Plan),
 }
 
 /// Mistakes the device can be told to make, so that the checks can be seen to find them.

@@ -1,4 +1,4 @@
-use super::oracle::Budget;
+use super::yardstick::Budget;
 use super::*;
 use hairpin_core::flow::Protocol;
 use hairpin_core::offload::{Choice, Combine, FirstN, HeavyHitter};
@@ -275,8 +275,8 @@ fn the_yardstick_saves_most_where_room_is_short() {
     for room in [40, 200, 1000, 100_000] {
         let budget = Budget { pairs: room / 2, pairs_per_s: 100_000.0, packets_before: 1, worth: 1 };
         let plan = Plan::greedy(&mut traffic.clone(), budget);
-        let (planned, oracle) = (plan.saves(), saved(Policy::Oracle(plan), room));
-        assert!(oracle as f64 > 0.8 * planned as f64, "room {room}: {oracle} of {planned} planned");
+        let (planned, yardstick) = (plan.saves(), saved(Policy::Yardstick(plan), room));
+        assert!(yardstick as f64 > 0.8 * planned as f64, "room {room}: {yardstick} of {planned} planned");
         let heavy = |packets| HeavyHitter { packets: Some(packets), ..HeavyHitter::default() };
         let choices = [
             Choice::Always,
@@ -289,7 +289,7 @@ fn the_yardstick_saves_most_where_room_is_short() {
         for choice in choices {
             let other = saved(Policy::Choice(choice.clone()), room);
             // Where there is room for all of them, it is a matter of a few packets at their beginnings.
-            assert!(oracle as f64 >= 0.999 * other as f64, "room {room}: {oracle}, and {choice:?} {other}");
+            assert!(yardstick as f64 >= 0.999 * other as f64, "room {room}: {yardstick}, and {choice:?} {other}");
         }
     }
 }

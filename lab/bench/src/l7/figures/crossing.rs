@@ -15,8 +15,18 @@ pub(super) enum Crossing {
     At { bytes: f64, low: f64, high: f64 },
 }
 
-/// Compares what a response costs the balancer's core, repetition by repetition.
-pub(super) fn of(results: &Results, setting: &str) -> Crossing {
+/// The part's name.
+const PART: &str = "crossing";
+/// The size, and whether there is one.
+const BYTES: &str = "bytes";
+const IS_THERE: &str = "is_there";
+
+fn place(setting: &str) -> Place<'_> {
+    Place { part: PART, setting, series: "hairpin", x: 0 }
+}
+
+/// Compares what a response costs the balancer's core, repetition by repetition, and keeps what comes of it.
+pub(super) fn record(results: &mut Results, setting: &str) {
     let places = results.places(THROUGHPUT, setting);
     let cost = |variant: Variant, x: u64| {
         results.samples(Place { part: THROUGHPUT, setting, series: variant.name(), x }, "core_us_per_response")
@@ -26,24 +36,30 @@ pub(super) fn of(results: &Results, setting: &str) -> Crossing {
         .filter_map(|x| Some((x, cost(Variant::Software, x)?, cost(Variant::Offloaded, x)?)))
         .collect();
     let repetitions = both.iter().map(|(_, a, b)| a.values().len().min(b.values().len())).min().unwrap_or(0);
-    let one = |repetition: usize| {
+    for repetition in 0..repetitions {
         let gains = both.iter().map(|(x, software, offloaded)| {
             // How many times offloading costs less, as a logarithm.
             (*x as f64, (software.values()[repetition] / offloaded.values()[repetition]).ln())
         });
-        crossing(&gains.collect::<Vec<_>>())
+        let crossing = crossing(&gains.collect::<Vec<_>>());
+        results.add(place(setting), repetition, &[(IS_THERE, f64::from(u8::from(crossing.is_some())))]);
+        if let Some(bytes) = crossing {
+            results.add(place(setting), repetition, &[(BYTES, bytes)]);
+        }
+    }
+}
+
+/// What [`record`] has found; `None` if nothing was compared.
+pub(super) fn of(results: &Results, setting: &str) -> Option<Crossing> {
+    let all = results.samples(place(setting), IS_THERE)?.values().len();
+    let Some(there) = results.samples(place(setting), BYTES).filter(|there| there.values().len() * 2 >= all) else {
+        return Some(Crossing::Nowhere);
     };
-    let all: Vec<Option<f64>> = (0..repetitions).map(one).collect();
-    let there: Vec<f64> = all.iter().filter_map(|crossing| *crossing).collect();
-    if there.is_empty() || there.len() * 2 < all.len() {
-        return Crossing::Nowhere;
-    }
-    let samples = Samples::from(there);
-    let (low, high) = samples.range();
-    match both.first() {
-        Some((least, ..)) if samples.median() <= *least as f64 => Crossing::Everywhere,
-        _ => Crossing::At { bytes: samples.median(), low, high },
-    }
+    let (low, high) = there.range();
+    Some(match results.places(THROUGHPUT, setting).first() {
+        Some(least) if there.median() <= *least as f64 => Crossing::Everywhere,
+        _ => Crossing::At { bytes: there.median(), low, high },
+    })
 }
 
 /// The size from which on gains stay positive, between sizes on a logarithmic scale; `None` if the last is none. Sizes
@@ -84,8 +100,10 @@ mod tests {
         add(Variant::Offloaded, 1 << 10, [2.0, 2.0, 2.0]);
         add(Variant::Software, 1 << 14, [2.0, 2.0, 1.0]);
         add(Variant::Offloaded, 1 << 14, [1.0, 1.0, 2.0]);
-        let Crossing::At { bytes, low, high } = of(&results, "gso") else { panic!("no crossing") };
+        record(&mut results, "gso");
+        record(&mut results, "wire");
+        let Some(Crossing::At { bytes, low, high }) = of(&results, "gso") else { panic!("no crossing") };
         assert!([bytes, low, high].iter().all(|at| (at - 4096.0).abs() < 1e-6), "{bytes} {low} {high}");
-        assert_eq!(of(&results, "wire"), Crossing::Nowhere);
+        assert_eq!(of(&results, "wire"), None);
     }
 }

@@ -34,7 +34,19 @@ const GRACE: Duration = Duration::from_secs(30);
 /// Until counters of rules have reached the status.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// The servers or balancer that clients ask.
+/// Before a paced measurement counts: connections open and their windows grow.
+pub(super) const WARM_UP: Duration = Duration::from_secs(1);
+/// How many times longer than others a paced measurement takes, and how many times longer for [`LARGE`] responses: those
+/// come a few hundred a second, and one stall of the machine in a second would decide their mean.
+const PACED_TIMES: u32 = 5;
+const PACED_TIMES_LARGE: u32 = 15;
+
+/// How long a paced measurement of such responses counts.
+pub(super) fn paced_duration(duration: Duration, bytes: usize) -> Duration {
+    duration * if bytes >= LARGE { PACED_TIMES_LARGE } else { PACED_TIMES }
+}
+
+/// Whom clients ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Variant {
     /// Hairpin as it comes.
@@ -317,7 +329,8 @@ pub(super) fn latency(
                     page,
                     connections: CONNECTIONS,
                     per_second: peak / 2.0,
-                    duration: plan.duration,
+                    warm_up: WARM_UP,
+                    duration: paced_duration(plan.duration, bytes),
                     cpu: OTHER_CPU.parse()?,
                 };
                 let times = paced::run(&net.topology.client, pace)

@@ -1,11 +1,12 @@
-//! The evaluation of Laconic, figure by figure and table by table, on this machine: `make bench-papers002`.
+//! The evaluation of Laconic, figure by figure and table by table, on this machine: `make bench-laconic`.
 //!
 //! The paper measures one core of a SmartNIC whose flow processing engine is hardware; here the balancer has one core of
 //! an ordinary machine, and the flow engine is the kernel's (BPF). So what is compared is shape - what grows with what,
 //! which side is ahead, from where on offloading pays - and not height. The network is that of `make bench-l7`.
 //!
 //! Everything is measured in one run, several times, forwards and backwards. What comes out: `measurements.csv` with
-//! every value of every repetition, figures as SVG, and a page that says what the paper found and what was found here.
+//! every value of every repetition, `context.json` with where and when, figures as SVG, and a page that says what the paper
+//! found and what was found here. The page can be written again from the first two.
 
 mod crossing;
 mod draw;
@@ -23,7 +24,7 @@ use hairpin_e2e::topology::Cards;
 use load::{Plan, Variant};
 use results::Results;
 use std::cell::Cell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// What to measure, and how long.
@@ -35,19 +36,36 @@ pub struct Arguments {
     /// Only these parts: rules, throughput, latency, profile, hashtable.
     #[arg(long, value_delimiter = ',', value_name = "PART")]
     only: Vec<String>,
-    /// Seconds of each measurement (of responses of 1 MB or more: twice that).
+    /// Seconds of each measurement (of responses of 1 MB or more 2 times that; of latencies 5 and 15 times).
     #[arg(long)]
     seconds: Option<u64>,
     /// Measurements of everything.
     #[arg(long)]
     repetitions: Option<usize>,
     /// Where results go.
-    #[arg(long, default_value = "target/bench/papers002")]
+    #[arg(long, default_value = "target/bench/laconic")]
     directory: PathBuf,
-    /// Also writes the page here, with the figures' names in place of the figures: `docs/evidence/laconic.md`.
-    #[arg(long)]
+    /// Also writes the page here, and its figures to `figures` beside it: docs/evidence/laconic.md.
+    #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
+    /// Also writes the values here, to be kept: lab/results/laconic.
+    #[arg(long, value_name = "DIRECTORY")]
+    keep: Option<PathBuf>,
+    /// Measures nothing: writes the page of the values in this directory.
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["quick", "only", "seconds", "repetitions", "keep"])]
+    report: Option<PathBuf>,
 }
+
+impl Arguments {
+    /// Whether nothing is measured.
+    pub fn is_report(&self) -> bool {
+        self.report.is_some()
+    }
+}
+
+/// Files of a directory of results.
+const VALUES: &str = "measurements.csv";
+const CONTEXT: &str = "context.json";
 
 /// Pages: names and lengths in bytes.
 type Sizes = &'static [(&'static str, usize)];
@@ -128,9 +146,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         duration: Duration::from_secs(arguments.seconds.unwrap_or(1).max(1)),
         repetitions: arguments.repetitions.unwrap_or(if arguments.quick { 1 } else { 3 }).max(1),
     };
-    std::fs::create_dir_all(&arguments.directory)
-        .with_context(|| format!("could not make {}", arguments.directory.display()))?;
-    let context = page::Context::new(effort.repetitions)?;
+    make(&arguments.directory)?;
+    if let Some(from) = &arguments.report {
+        let results = Results::read_csv(&from.join(VALUES))?;
+        let context = page::Context::read(&from.join(CONTEXT))?;
+        return page::write(&results, &context, &arguments.directory, arguments.document.as_deref());
+    }
+    let mut context = page::Context::new(effort.repetitions)?;
     // Latencies are measured at half of the rate that nginx reaches.
     let loaded = wanted(load::THROUGHPUT) || wanted(load::LATENCY);
     let progress = Progress::new(planned(effort, wanted));
@@ -155,7 +177,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         results.note(hashtable::PART, done);
         progress.done(TABLES_S);
     }
-    results.write_csv(&arguments.directory.join("measurements.csv"))?;
+    for setting in ["gso", "wire"] {
+        crossing::record(&mut results, setting);
+    }
+    context.failures.clone_from(&results.failures);
+    for directory in std::iter::once(&arguments.directory).chain(&arguments.keep) {
+        make(directory)?;
+        results.write_csv(&directory.join(VALUES))?;
+        context.write(&directory.join(CONTEXT))?;
+    }
     page::write(&results, &context, &arguments.directory, arguments.document.as_deref())?;
     println!("{:.0} s; {}", progress.start.elapsed().as_secs_f64(), arguments.directory.join("page.md").display());
     if results.failures.is_empty() {
@@ -163,6 +193,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     } else {
         bail!("not all could be measured: {}", results.failures.join("; "))
     }
+}
+
+fn make(directory: &Path) -> Result<()> {
+    std::fs::create_dir_all(directory).with_context(|| format!("could not make {}", directory.display()))
 }
 
 fn plan_gso(effort: Effort) -> Plan<'static> {
@@ -180,7 +214,8 @@ fn plan_paced(effort: Effort) -> Plan<'static> {
 }
 
 fn paced_seconds(plan: Plan<'_>) -> f64 {
-    (plan.variants.len() * plan.sizes.len()) as f64 * (plan.duration.as_secs_f64() + AROUND_S) + 2.0
+    let each = |bytes| (load::paced_duration(plan.duration, bytes) + load::WARM_UP).as_secs_f64() + AROUND_S;
+    plan.variants.len() as f64 * plan.sizes.iter().map(|&(_, bytes)| each(bytes)).sum::<f64>() + 2.0
 }
 
 fn profile_seconds(effort: Effort) -> f64 {
@@ -238,4 +273,29 @@ fn wire(effort: Effort, results: &mut Results, progress: &Progress) -> Result<()
         progress.done(plan.seconds());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn evidence_page_is_what_kept_values_say() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let scratch = std::env::temp_dir().join(format!("hb-laconic-{}", std::process::id()));
+        fs::create_dir_all(&scratch).unwrap();
+        let kept = root.join("lab/results/laconic");
+        let results = Results::read_csv(&kept.join(VALUES)).unwrap();
+        let context = page::Context::read(&kept.join(CONTEXT)).unwrap();
+        page::write(&results, &context, &scratch, Some(&scratch.join("laconic.md"))).unwrap();
+        let figures = fs::read_dir(scratch.join("figures")).unwrap();
+        let figures = figures.map(|entry| Path::new("figures").join(entry.unwrap().file_name()));
+        for file in figures.chain([PathBuf::from("laconic.md")]) {
+            let there = fs::read(root.join("docs/evidence").join(&file)).ok();
+            let is_same = there.is_some_and(|there| there == fs::read(scratch.join(&file)).unwrap());
+            assert!(is_same, "{}: run `make laconic-page`", file.display());
+        }
+        fs::remove_dir_all(&scratch).unwrap();
+    }
 }

@@ -1,5 +1,23 @@
-//! What Laconic says: the numbers of its tables, and those that its text reads off its figures. The figures'
-//! curves themselves are not in the text we have.
+//! What Laconic says: the findings of docs/evidence/findings.toml that the page answers, and the numbers of its tables.
+
+use anyhow::{Context, Result};
+use hairpin_lab::findings::{Listed, find};
+
+/// Findings by section of the page.
+pub(super) const GOODPUT: &str = "laconic-goodput-16mb";
+pub(super) const LATENCY: &str = "laconic-latency-half-load";
+pub(super) const OFFLOADING: &str = "laconic-offload-from-1mb";
+pub(super) const THRESHOLD: &str = "laconic-threshold-rule";
+pub(super) const UPDATES: &str = "laconic-rule-updates-batched";
+pub(super) const PACKET_RATES: &str = "laconic-packets-by-size";
+pub(super) const CORE: &str = "laconic-core-utilization";
+pub(super) const TABLE: &str = "laconic-table-beats-rte-hash";
+pub(super) const MIX: &str = "laconic-enterprise-mix";
+
+/// A finding of the list.
+pub(super) fn finding(id: &str) -> Result<&'static Listed> {
+    find(id).with_context(|| format!("docs/evidence/findings.toml has no finding {id}"))
+}
 
 /// Table 2, time cost of updating flow rules on a BlueField-2: batch, microseconds to insert, to delete.
 pub(super) const RULES: [(u64, f64, f64); 4] =
@@ -19,3 +37,20 @@ pub(super) const UTILIZATION: [(&str, f64); 6] = [
     ("Lookup Hashtable", 3.56),
     ("Others", 28.9),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_and_list_name_the_same_findings() {
+        let mut named = [GOODPUT, LATENCY, OFFLOADING, THRESHOLD, UPDATES, PACKET_RATES, CORE, TABLE, MIX]
+            .map(str::to_owned)
+            .to_vec();
+        let listed = hairpin_lab::findings::all().iter().filter(|listed| listed.by.iter().any(|by| by == "l7-figures"));
+        let mut listed: Vec<String> = listed.map(|listed| listed.id.clone()).collect();
+        named.sort();
+        listed.sort();
+        assert_eq!(named, listed);
+    }
+}

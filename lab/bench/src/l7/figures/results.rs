@@ -2,14 +2,14 @@
 
 use crate::suite::samples::Samples;
 use anyhow::{Context, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// One value of one repetition.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Point {
     /// What of: `throughput`, `latency`, `rules`, ...
-    pub(super) part: &'static str,
+    pub(super) part: String,
     /// What the virtual cards did, or another setting that all series of a figure share; empty if there is none.
     pub(super) setting: String,
     /// The series of the value: a line of a figure.
@@ -19,7 +19,7 @@ pub(super) struct Point {
     /// Which time it was measured.
     pub(super) repetition: usize,
     /// What was measured.
-    pub(super) what: &'static str,
+    pub(super) what: String,
     /// That, in the unit that `what` names.
     pub(super) value: f64,
 }
@@ -27,7 +27,7 @@ pub(super) struct Point {
 /// Where a value belongs, but for the repetition and what it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
-    pub(super) part: &'static str,
+    pub(super) part: &'a str,
     pub(super) setting: &'a str,
     pub(super) series: &'a str,
     pub(super) x: u64,
@@ -59,7 +59,7 @@ impl Results {
     pub(super) fn add(&mut self, place: Place<'_>, repetition: usize, values: &[(&'static str, f64)]) {
         for &(what, value) in values {
             let Place { part, setting, series, x } = place;
-            let (setting, series) = (setting.to_owned(), series.to_owned());
+            let [part, setting, series, what] = [part, setting, series, what].map(str::to_owned);
             self.points.push(Point { part, setting, series, x, repetition, what, value });
         }
     }
@@ -67,7 +67,7 @@ impl Results {
     /// The values of one thing, one for each repetition; `None` if there are none.
     pub(super) fn samples(&self, place: Place<'_>, what: &str) -> Option<Samples> {
         let here = self.points.iter().filter(|point| {
-            let at = (point.part, point.setting.as_str(), point.series.as_str(), point.x);
+            let at = (point.part.as_str(), point.setting.as_str(), point.series.as_str(), point.x);
             at == (place.part, place.setting, place.series, place.x) && point.what == what
         });
         let values: Vec<f64> = here.map(|point| point.value).collect();
@@ -99,6 +99,17 @@ impl Results {
         all
     }
 
+    /// Reads what [`Results::write_csv`] has written.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is no such file.
+    pub(super) fn read_csv(path: &Path) -> Result<Results> {
+        let about = || format!("could not read {}", path.display());
+        let mut reader = csv::Reader::from_path(path).with_context(about)?;
+        let points = reader.deserialize().collect::<Result<Vec<Point>, _>>().with_context(about)?;
+        Ok(Results { points, failures: Vec::new() })
+    }
+
     /// Writes them all.
     ///
     /// # Errors
@@ -128,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_found_where_they_belong() {
+    fn values_are_found_where_they_belong_and_read_back() {
         let mut results = Results::default();
         let at = |x| Place { part: "throughput", setting: "gso", series: "nginx", x };
         for (repetition, value) in [3.0, 1.0, 2.0].into_iter().enumerate() {
@@ -141,5 +152,10 @@ mod tests {
         assert_eq!(results.series("throughput", "gso"), ["nginx"]);
         assert_eq!(shown(results.samples(at(1024), "gbit_per_s").as_ref(), 1), "2.0 (1.0-3.0)");
         assert_eq!(shown(None, 1), "-");
+        let path = std::env::temp_dir().join(format!("hb-results-{}.csv", std::process::id()));
+        results.write_csv(&path).unwrap();
+        let read = Results::read_csv(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(read.samples(at(1024), "gbit_per_s").unwrap().values(), [3.0, 1.0, 2.0]);
     }
 }

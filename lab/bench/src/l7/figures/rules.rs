@@ -31,7 +31,7 @@ pub(super) const DELETE: &str = "delete_us";
 pub(super) fn measure(results: &mut Results, repetitions: usize) -> Result<()> {
     let most = PRESENT.iter().map(|(present, _)| present).max().copied().unwrap_or_default() + RULES;
     let options = Options {
-        instance: format!("papers002-{}", std::process::id()),
+        instance: format!("laconic-{}", std::process::id()),
         rules_v4_max: most.next_power_of_two() as u32,
         rules_v6_max: 1,
         ..Options::default()

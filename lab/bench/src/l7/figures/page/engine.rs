@@ -4,38 +4,30 @@ use super::super::crossing::{self, Crossing};
 use super::super::load::{THRESHOLD, THROUGHPUT, Variant};
 use super::super::results::{Place, shown};
 use super::super::{paper, profile, rules};
-use super::{Figure, Page, goodput, size};
+use super::{Figure, Page, goodput, size, verdict};
 use crate::suite::samples::Samples;
 use anyhow::Result;
 
 impl Page<'_> {
     pub(super) fn offloading(&mut self) -> Result<()> {
-        self.section(
-            "Figure 10: what offloading is good for, and from where on",
-            "without offloading, throughput does not grow with cores; with all responses offloaded, large ones do, and small \
-             ones gain nothing, because updating rules dominates; so from 1 MB on (section 4.4). The rule behind it: offload \
-             a body of B bytes when B is at least P / T * MSS, P the time for a rule's insertion and deletion, T that for a packet in software \
-             (section 3.5.2).",
-        )?;
+        self.section("Figure 10: what offloading is good for, and from which size on", paper::OFFLOADING)?;
+        let rule = paper::finding(paper::THRESHOLD)?;
+        self.paragraph(&format!("*Paper* ({}): {}.", rule.section, rule.statement))?;
         if ["gso", "wire"].iter().all(|setting| self.results.places(THROUGHPUT, setting).is_empty()) {
             return self.not_measured();
         }
         let variants = [Variant::Software, Variant::Offloaded, Variant::Auto].map(Variant::name);
-        let header: Vec<&str> = std::iter::once("response").chain(variants).collect();
         for setting in ["gso", "wire"] {
             if self.results.places(THROUGHPUT, setting).is_empty() {
                 continue;
             }
+            let gains: Vec<bool> = self.gains(setting);
             self.paragraph(&format!(
-                "*Here* (`{setting}`), what a response costs the balancer's core, in us, softirq and all:"
+                "*Here* (`{setting}`): offloading every response costs the balancer's core less, softirq included, at {} of {} \
+                 sizes.",
+                gains.iter().filter(|gain| **gain).count(),
+                gains.len()
             ))?;
-            let rows = self.by_series(THROUGHPUT, setting, "core_us_per_response", &variants, 1);
-            self.table(&header, rows)?;
-            for (what, name) in [("offloaded_byte_share", "bytes"), ("offloaded_packet_share", "packets")] {
-                self.paragraph(&format!("Share of the {name} that no worker saw, both directions, in percent:"))?;
-                let rows = self.percent(setting, what, &variants);
-                self.table(&header, rows)?;
-            }
             let title = format!("what a response costs the balancer's core, {setting}");
             let figure = Figure {
                 what: "core_us_per_response",
@@ -59,11 +51,24 @@ impl Page<'_> {
             self.figure(&file, share, size)?;
             self.threshold(setting)?;
         }
-        self.paragraph(
-            "*Comparable:* the shape: what offloading gains, by size, and that there is a size where it begins to pay. That \
-             size is not comparable with the paper's 1 MB: updates of the kernel's rules cost less (table 2), and our T is that \
-             of a frame of up to 64 KB where cards coalesce. Latency with and without offloading is in figure 9.",
-        )
+        let all: Vec<bool> = ["gso", "wire"].iter().flat_map(|setting| self.gains(setting)).collect();
+        let held = all.iter().filter(|gain| **gain).count();
+        self.paragraph(&format!(
+            "*Verdict:* {}: offloading pays at {held} of {} sizes. The size from which it pays is not comparable with the \
+             paper's 1 MB: updates of the kernel's rules cost less (table 2), and our T is that of a frame of up to 64 KB where \
+             cards coalesce. Latency with and without offloading is in figure 9.",
+            verdict(held, all.len()),
+            all.len()
+        ))
+    }
+
+    /// Whether offloading is the cheaper way, by size.
+    fn gains(&self, setting: &str) -> Vec<bool> {
+        let gain = |x| {
+            let of = |way| self.median(THROUGHPUT, setting, way, x, "core_us_per_response");
+            Some(of(Variant::Offloaded)? < of(Variant::Software)?)
+        };
+        self.results.places(THROUGHPUT, setting).into_iter().filter_map(gain).collect()
     }
 
     fn threshold(&mut self, setting: &str) -> Result<()> {
@@ -72,9 +77,10 @@ impl Page<'_> {
         let (frame, length) = (of("body_frame_us"), of("body_frame_bytes"));
         let kb = |samples: Option<Samples>| shown(samples.map(|s| s.divided_by(1024.0)).as_ref(), 0);
         let measured = match crossing::of(self.results, setting) {
-            Crossing::Everywhere => "offloading was the cheaper one at every size measured".to_owned(),
-            Crossing::Nowhere => "offloading was the cheaper one at no size measured".to_owned(),
-            Crossing::At { bytes, low, high } => {
+            None => "not compared".to_owned(),
+            Some(Crossing::Everywhere) => "offloading was the cheaper one at every size measured".to_owned(),
+            Some(Crossing::Nowhere) => "offloading was the cheaper one at no size measured".to_owned(),
+            Some(Crossing::At { bytes, low, high }) => {
                 format!(
                     "offloading became the cheaper one at {:.0} KB ({:.0}-{:.0})",
                     bytes / 1024.0,
@@ -84,9 +90,9 @@ impl Page<'_> {
             }
         };
         self.paragraph(&format!(
-            "**Threshold, computed:** P = {} us, T = {} us for a frame of {} KB on average, so bodies from {} KB on (never \
-             below 16 KB or beyond 4 MB). **Measured,** by what a response cost the balancer's core: {measured}. The computed \
-             one counts the worker's time only, the measured one all of the core's.",
+            "**Threshold** (`{setting}`), **computed:** P = {} us, T = {} us for a frame of {} KB on average, so bodies from {} KB \
+             on (never below 16 KB or above 4 MB). **Measured,** by what a response costs the balancer's core: {measured}. The \
+             computed one counts the worker's time only, the measured one all of the core's.",
             shown(Some(&pair), 1),
             shown(frame.as_ref(), 1),
             kb(length),
@@ -95,16 +101,14 @@ impl Page<'_> {
     }
 
     pub(super) fn rules(&mut self) -> Result<()> {
-        self.section(
-            "Table 2: time to update flow rules, by batch",
-            "microseconds a rule on a BlueField-2, insertions and deletions; insertions without waiting cost 25 us.",
-        )?;
+        self.section("Table 2: time to update flow rules, by batch", paper::UPDATES)?;
         if self.results.places(rules::PART, "").is_empty() {
             return self.not_measured();
         }
         self.paragraph(
-            "*Here,* the kernel engine of the workers (maps and `rules_put` / `rules_take` of `crates/linux/`), rules as the splice \
-             asks for them (numbers moved, guarded), with so many other rules in force; us of the processor's time a rule, of 8192 in a row:",
+            "*Here,* the kernel engine of the workers (maps, and the programs `rules_put` and `rules_take` of `crates/linux`), with \
+             rules as the splice asks for them (sequence numbers translated, guarded) and so many other rules in force. \
+             Microseconds of the processor's time for each rule, of 8192 in a row:",
         )?;
         let mut header = vec!["batch".to_owned(), "paper: insert".to_owned(), "delete".to_owned()];
         for (_, name) in rules::PRESENT {
@@ -141,15 +145,24 @@ impl Page<'_> {
             };
             self.figure(&format!("table-2-{name}.svg"), figure, |batch| batch.to_string())?;
         }
-        self.paragraph(
-            "*Comparable:* that batches pay, and that a rule's price decides from where on offloading does. Both engines \
-             are asked without waiting for each rule; ours has answered when the call returns. A rule of ours is then still \
-             checked against packets on their way (hand-over), which takes until the last of those has left the worker.",
-        )
+        let falls: Vec<bool> = rules::PRESENT
+            .iter()
+            .flat_map(|(_, series)| [rules::INSERT, rules::DELETE].map(|what| (series, what)))
+            .filter_map(|(series, what)| {
+                let of = |x| self.results.median(Place { part: rules::PART, setting: "", series, x }, what);
+                Some(of(*rules::BATCHES.last()? as u64)? < of(rules::BATCHES[0] as u64)?)
+            })
+            .collect();
+        self.paragraph(&format!(
+            "*Verdict:* {}: a rule costs less in a large batch than alone. Both engines are asked without waiting for each rule; \
+             ours has answered when the call returns. A rule of ours is then still checked against packets on their way \
+             (hand-over), until the last of them has left the worker.",
+            verdict(falls.iter().filter(|falls| **falls).count(), falls.len())
+        ))
     }
 
     pub(super) fn packets(&mut self) -> Result<()> {
-        self.section("Table 3: packets a second by size of response", "one ARM core, the network stack alone.")?;
+        self.section("Table 3: packets a second by size of response", paper::PACKET_RATES)?;
         let places: Vec<u64> = self.results.places(THROUGHPUT, "gso");
         if places.is_empty() {
             return self.not_measured();
@@ -172,26 +185,14 @@ impl Page<'_> {
             })
             .collect();
         self.paragraph(
-            "*Here,* Hairpin with software only, million packets a second, both directions (a super-packet counts as the \
-             packets it stands for; frames are what the balancer's cards received). *At full load* is what there were, \
-             divided by the share of time the balancer's core was busy: what that core would do if clients and servers \
-             could keep up, if its cost per packet stayed the same.",
+            "*Here,* Hairpin with software only, million packets a second, both directions. A super-packet counts as the packets \
+             it stands for; frames are what the balancer's cards received. *At full load* is the rate divided by the share of \
+             time in which the balancer's core was busy: what that core would do if clients and servers could keep up and the \
+             cost of a packet stayed the same.",
         )?;
         let header = ["response", "paper", "gso", "gso, frames", "gso, at full load", "wire", "wire, at full load"];
         self.table(&header, rows)?;
-        let variants = Variant::ALL.map(Variant::name);
         if !self.results.places(THROUGHPUT, "wire").is_empty() {
-            self.paragraph(
-                "Million packets a second that the balancer's cards received in `wire`, both directions, for each balancer:",
-            )?;
-            let of = |x, series: &&str| {
-                let place = Place { part: THROUGHPUT, setting: "wire", series, x };
-                let samples = self.results.samples(place, "frames_per_s");
-                shown(samples.map(|samples| samples.divided_by(1e6)).as_ref(), 3)
-            };
-            let row = |x| std::iter::once(size(x)).chain(variants.iter().map(|variant| of(x, variant))).collect();
-            let rows: Vec<Vec<String>> = self.results.places(THROUGHPUT, "wire").into_iter().map(row).collect();
-            self.table(&std::iter::once("response").chain(variants).collect::<Vec<_>>(), rows)?;
             let figure = Figure {
                 what: "frames_per_s",
                 divisor: 1e6,
@@ -212,15 +213,19 @@ impl Page<'_> {
             ..goodput("gso")
         };
         self.figure("table-3-gso.svg", figure, size)?;
-        self.paragraph(
-            "*Comparable:* that packets get cheaper as responses grow (heads are rarer). In `wire` a packet is one packet, as \
-             in the paper; each crosses the kernel twice there (card to TAP, TAP to card), where DPDK hands the worker the \
-             card's own buffers.",
-        )
+        let of = |x| self.median(THROUGHPUT, "gso", Variant::Software, x, "packets_per_busy_s");
+        let rates: Vec<f64> = self.results.places(THROUGHPUT, "gso").into_iter().filter_map(of).collect();
+        let rises = matches!((rates.first(), rates.last()), (Some(first), Some(last)) if last > first);
+        self.paragraph(&format!(
+            "*Verdict:* {}: packets get cheaper as responses grow, because heads are rarer. In `wire` a packet is one packet, as in \
+             the paper. Each crosses the kernel twice there (card to TAP, TAP to card), where DPDK hands the worker the card's \
+             own buffers.",
+            verdict(usize::from(rises), 1)
+        ))
     }
 
     pub(super) fn utilization(&mut self) -> Result<()> {
-        self.section("Table 4: where the time goes", "operations of the network stack on one ARM core, by `perf`:")?;
+        self.section("Table 4: where the time goes", paper::CORE)?;
         self.table(
             &["operation", "percent"],
             paper::UTILIZATION.map(|(name, share)| vec![name.to_owned(), format!("{share:.2}")]),
@@ -230,8 +235,8 @@ impl Page<'_> {
             return self.not_measured();
         }
         self.paragraph(
-            "*Here,* percent of the balancer's core's work (its idling left out), looked at by `perf record` at the \
-             processor's clock, sorted by the functions on the stack:",
+            "*Here,* percent of the work of the balancer's core (idle time left out), sampled by `perf record` at the processor's \
+             clock and sorted by the functions on the stack:",
         )?;
         let header: Vec<&str> =
             ["stage", "in the paper"].into_iter().chain(profile::SCENES.iter().map(|scene| scene.name)).collect();
@@ -251,9 +256,9 @@ impl Page<'_> {
             .collect();
         self.table(&header, rows)?;
         self.paragraph(
-            "*Comparable:* bringing packets in and out beside what is done to them. The paper's core has the card's own \
-             buffers and no kernel; ours has the kernel between card and worker, twice, and wakes the other core. Where \
-             interrupts are off the clock is heard late: such stretches show at their ends.",
+            "*Verdict:* not comparable as a whole. The paper's core has the card's own buffers and no kernel; ours has the kernel \
+             between card and worker, twice, and wakes the other core. While interrupts are off, the clock is late, so such \
+             stretches show at their ends.",
         )
     }
 }

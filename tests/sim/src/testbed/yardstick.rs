@@ -4,7 +4,8 @@
 //! and one insertion. The plan is greedy: flows by what they save, most first; each gets its pair as early as there is a
 //! place for it until its end, and an insertion to spare. "By what they save" can mean in all, for each moment that the
 //! place is taken, or something in between: the best of three such plans is taken. What a plan counts on is checked at a
-//! few thousand points in time; a flow's packets in between are taken to come evenly. So it is no bound, but close to one.
+//! few thousand points in time; a flow's packets in between are taken to come evenly. So it is a yardstick and no bound: a
+//! policy can save more.
 
 use super::{Offered, Part, Traffic};
 use hairpin_core::flow::Protocol;
@@ -21,7 +22,7 @@ const SAMPLES_WITHIN: Duration = Duration::from_millis(200);
 /// How much what a flow saves is worth less the longer it takes a place: powers of that time.
 const ORDERS: [f64; 3] = [0.0, 0.5, 1.0];
 
-/// What the oracle must get by with, all of it scaled as the rest of the run is.
+/// What the yardstick must get by with, all of it scaled as the rest of the run is.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// Pairs of rules that the card has room for.
@@ -244,16 +245,16 @@ impl Places {
     }
 }
 
-/// A plan performed. It knows its flow by the client's end.
-pub(super) struct Oracle {
+/// A plan carried out. It knows its flow by the client's end.
+pub(super) struct Yardstick {
     plan: Plan,
     /// When the run began.
     began: Arc<AtomicU64>,
 }
 
-impl Oracle {
-    pub(super) fn new(plan: Plan, began: Arc<AtomicU64>) -> Oracle {
-        Oracle { plan, began }
+impl Yardstick {
+    pub(super) fn new(plan: Plan, began: Arc<AtomicU64>) -> Yardstick {
+        Yardstick { plan, began }
     }
 
     /// When a flow is to be in the card, and how far the run is.
@@ -264,9 +265,9 @@ impl Oracle {
     }
 }
 
-impl OffloadPolicy for Oracle {
+impl OffloadPolicy for Yardstick {
     fn name(&self) -> &'static str {
-        "oracle"
+        "yardstick"
     }
     fn on_packet(&mut self, now: Time, flow: &FlowStats, room: EngineRoom) -> Verdict {
         match self.stay(now, flow) {
