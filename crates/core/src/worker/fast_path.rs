@@ -4,7 +4,7 @@
 //! Invariant: a packet on the fast path leaves behind what `forward` would have left, in the frame, in the connection and
 //! in the statistics (`tests/fast_path.rs` compares them).
 
-use super::packets::volume_of;
+use super::views::volume_of;
 use super::{Flows, Worker};
 use crate::flow::{Direction, FlowKey};
 use crate::frame::{BATCH_MAX, Batch, Frame};

@@ -19,6 +19,7 @@ mod fast_path;
 mod guess;
 mod half_open;
 mod known;
+mod layer;
 mod lifecycle;
 mod marks;
 mod occupancy;
@@ -27,25 +28,27 @@ mod passive;
 mod severed;
 mod splice;
 mod stateless;
+mod states;
 mod statistics;
 mod survey;
 mod sweep;
 #[cfg(test)]
 mod tests;
 mod update;
+mod views;
 
 pub use adopt::{Adopted, home};
 pub use ageing::Asked;
 pub use known::Known;
 pub(crate) use occupancy::ByFamily;
 pub use occupancy::Occupancy;
-pub(crate) use packets::volume;
 pub use stateless::Stateless;
 pub use statistics::{
     BackendStatistics, Drop, LATENCY_BUCKETS, Latency, OffloadStatistics, ServiceStatistics, Statistics,
 };
 pub use sweep::Which;
 pub use update::{Retired, Update};
+pub(crate) use views::volume;
 
 use crate::balance::{Balancer, EffectiveWeights, Loads, Tables};
 use crate::config::{BACKENDS_MAX, Snapshot};

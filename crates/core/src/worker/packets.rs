@@ -1,134 +1,18 @@
 //! A burst's way through the worker: parse and key; hash and probe; act (rewrite, answer, pass to the kernel, drop). Most
 //! packets take the fast path ([`fast_path`](super::fast_path)).
 
+use super::views::{View, Views, look, volume};
 use super::{Drop, Flows, Worker, passive};
 use crate::flow::{Direction, FlowKey, Protocol};
-use crate::frame::{Arrival, BATCH_MAX, Batch, Egress, Frame, FrameIo, Meta};
+use crate::frame::{Arrival, BATCH_MAX, Batch, Egress, Frame, FrameIo};
 use crate::l4::answer::{self, Notice};
 use crate::l4::connection::{Connection, Flags, State};
-use crate::l4::{icmp, tcp};
+use crate::l4::icmp;
 use crate::offload::OffloadPolicy;
-use crate::offload::OffloadState;
 use crate::table::{Entries, Position, Table};
 use crate::time::Time;
-use crate::wire::plain::{self, Ends, Network, Plain};
-use crate::wire::tcp::{ACK, FIN, RST, SYN};
-use crate::wire::{self, IcmpError, Malformed, Parsed, Transport};
-use arrayvec::ArrayVec;
-
-/// A UDP flow that no backend answers counts as established after so many packets: syslog and the like never answer.
-const UDP_ONE_WAY_PACKETS: u64 = 8;
-
-/// What the first pass makes of a frame.
-pub(super) enum View {
-    /// A packet to carry.
-    Packet(Transport),
-    /// A packet we sent, come back because its way out takes no more than so many bytes.
-    TooBig(Transport, u16),
-    /// An ICMP error about a packet we sent.
-    Icmp(IcmpError),
-    /// Not ours.
-    Other,
-    /// To be dropped.
-    Bad(Result<Drop, Malformed>),
-}
-
-impl View {
-    pub(super) fn of<F: Frame>(frame: &F) -> View {
-        match (wire::parse(frame.bytes()), frame.meta().arrival) {
-            (Err(malformed), _) => View::Bad(Err(malformed)),
-            (Ok(Parsed::Transport(at)), Arrival::TooBig { mtu }) => View::TooBig(at, mtu),
-            (Ok(_), Arrival::TooBig { .. }) => View::Bad(Ok(Drop::TooBig)),
-            (Ok(Parsed::Transport(at)), Arrival::Received) if impossible(&at) => View::Bad(Ok(Drop::Flags)),
-            (Ok(Parsed::Transport(at)), Arrival::Received) => View::Packet(at),
-            (Ok(Parsed::IcmpError(error)), Arrival::Received) => View::Icmp(error),
-            (Ok(Parsed::Fragment), Arrival::Received) => View::Bad(Ok(Drop::Fragment)),
-            (Ok(Parsed::Other), Arrival::Received) => View::Other,
-        }
-    }
-
-    /// The flow by which its connection is found.
-    fn key(&self) -> Option<FlowKey> {
-        match self {
-            View::Packet(at) => Some(at.key),
-            View::TooBig(at, _) => Some(at.key.reversed()),
-            View::Icmp(error) => Some(error.quoted.reversed()),
-            View::Other | View::Bad(_) => None,
-        }
-    }
-}
-
-/// TCP flags that no honest packet has.
-fn impossible(at: &Transport) -> bool {
-    at.key.protocol == Protocol::Tcp && impossible_flags(at.tcp_flags)
-}
-
-fn impossible_flags(tcp_flags: u8) -> bool {
-    let odd = tcp_flags & (SYN | FIN | RST);
-    odd & SYN != 0 && odd != SYN || tcp_flags & (SYN | FIN | RST | ACK) == 0
-}
-
-/// Those of a burst that are not plain.
-pub(super) type Views = ArrayVec<View, BATCH_MAX>;
-
-/// What the first pass makes of nearly all frames, at once; the others have a [`View`].
-#[inline(always)]
-fn plain_of(bytes: &[u8]) -> Option<(Plain, Ends)> {
-    let network = Network::of(bytes)?;
-    match network.protocol() {
-        plain::TCP => honest(network, Protocol::Tcp),
-        plain::UDP => honest(network, Protocol::Udp),
-        _ => None,
-    }
-}
-
-/// A plain packet whose flags an honest one may have.
-#[inline(always)]
-pub(super) fn honest(network: Network, protocol: Protocol) -> Option<(Plain, Ends)> {
-    let found = network.with(protocol)?;
-    (protocol == Protocol::Udp || !impossible_flags(found.0.tcp_flags)).then_some(found)
-}
-
-/// The first pass over a burst: the keys of all, what there is of each that is plain, and views of the others.
-#[inline(always)]
-fn look<F: Frame>(rx: &Batch<F>, keys: &mut [FlowKey], plains: &mut [Option<Plain>; BATCH_MAX], views: &mut Views) {
-    for (frame, (key, room)) in rx.iter().zip(keys.iter_mut().zip(plains)) {
-        if let Some((plain, ends)) = plain_of(frame.bytes())
-            && frame.meta().arrival == Arrival::Received
-        {
-            (*key, *room) = (ends.key(), Some(plain));
-        } else {
-            *key = look_closely(frame, views);
-        }
-    }
-}
-
-/// The first pass over a frame that is not plain: returns its key and adds its view.
-#[inline(never)]
-fn look_closely<F: Frame>(frame: &F, views: &mut Views) -> FlowKey {
-    let view = View::of(frame);
-    // no connection has the key that stands for none
-    let key = view.key().unwrap_or_default();
-    views.push(view);
-    key
-}
-
-/// Packets and bytes a frame stands for: a super-packet's segments one by one, headers of each.
-pub(crate) fn volume(meta: &Meta, at: &Transport) -> (u64, u64) {
-    let whole = (at.end - at.l3) as u64;
-    let payload = (at.end - at.payload) as u64;
-    let segments = match u64::from(meta.gso_size) {
-        0 => 1,
-        size => payload.div_ceil(size).max(1),
-    };
-    (segments, whole + (segments - 1) * (at.payload - at.l3) as u64)
-}
-
-/// Packets and bytes that a frame with a plain packet stands for.
-#[inline(always)]
-pub(super) fn volume_of(meta: &Meta, plain: Plain) -> (u64, u64) {
-    if meta.gso_size == 0 { (1, u64::from(plain.length())) } else { volume(meta, &plain.transport(FlowKey::default())) }
-}
+use crate::wire::tcp::{FIN, RST, SYN};
+use crate::wire::{IcmpError, Transport};
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Takes all frames of `rx`. Those to send are in `tx` afterwards, whose room must be no less than `rx` is long;
@@ -202,7 +86,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                         self.forward(now, frame, plain.transport(*key), position, direction, tx);
                     }
                 }
-                (Some(plain), None) => self.spliced(now, io, frame, plain.transport(*key), tx),
+                (Some(plain), None) => self.without_connection(now, io, frame, plain.transport(*key), tx),
                 (None, found) => {
                     if let Some(view) = views.next() {
                         self.act(now, io, (frame, view), found, tx);
@@ -232,7 +116,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         match view {
             View::Packet(at) => match found {
                 Some((position, direction)) => self.forward(now, frame, at, position, direction, tx),
-                None => self.spliced(now, io, frame, at, tx),
+                None => self.without_connection(now, io, frame, at, tx),
             },
             View::TooBig(at, mtu) if found.is_none() => {
                 if let Some(frame) = self.splice_too_big(now, io, frame, (&at, mtu), tx) {
@@ -342,77 +226,6 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         rewrite.apply(frame.bytes_mut(), &at, checksum);
         self.offer(now, position, bytes, direction);
         self.send(frame, tx);
-    }
-
-    /// Whether a backend accepts a connection that did not begin here, between the ends of one that is over: under NAT a
-    /// client may go to the backend's own address from the port it has just used with the VIP.
-    fn accepts_another_connection(&self, position: Position, direction: Direction, at: &Transport) -> bool {
-        let connection = self.slab.at(position);
-        let over = connection.state.is_over() && connection.flags.has(Flags::PROVEN);
-        let accepts = direction == Direction::FromBackend && at.tcp_flags & (SYN | ACK) == SYN | ACK;
-        accepts && over && connection.protocol == Protocol::Tcp && !connection.flags.has(Flags::FULL_NAT)
-    }
-
-    /// Whether it is the first packet of another connection between the ends of one that is over.
-    fn begins_anew(&self, position: Position, direction: Direction, at: &Transport) -> bool {
-        let over = self.slab.at(position).state.is_over();
-        over && direction == Direction::FromClient && at.tcp_flags & (SYN | ACK | RST) == SYN
-    }
-
-    /// Lets a packet move its connection's state.
-    fn advance(&mut self, now: Time, position: Position, direction: Direction, at: &Transport, bytes: &[u8]) {
-        if self.is_guessed(position) && direction == Direction::FromBackend {
-            return self.note_answer(position, at, bytes);
-        }
-        let hears = self.hears(position, direction, at, bytes);
-        if self.is_guessed(position) {
-            return;
-        }
-        let connection = *self.slab.at(position);
-        let next = match connection.protocol {
-            // what does not acknowledge the SYN-ACK may come from anybody, and opens nothing
-            Protocol::Tcp if connection.state == State::SynReceived && !hears && at.tcp_flags & RST == 0 => {
-                connection.state
-            }
-            Protocol::Tcp => tcp::next(connection.state, direction, at.tcp_flags),
-            Protocol::Udp => {
-                // A forged client does not speak again after the answer that it never got.
-                let [sent, answered] = connection.carried.map(|volume| volume.packets);
-                if answered == 0 && direction == Direction::FromBackend {
-                    self.statistics.services[usize::from(connection.service)].answered += 1;
-                    self.succeeded(position);
-                }
-                let proven = answered > 0 || sent + 1 >= UDP_ONE_WAY_PACKETS;
-                match (connection.state, direction) {
-                    (State::UdpNew, Direction::FromClient) if proven => State::UdpEstablished,
-                    (state, _) => state,
-                }
-            }
-        };
-        if next == State::SynReceived && connection.pair.state() != OffloadState::Software {
-            // started anew while its rules may be in force: the client's ACK may not come by here
-            self.prove(position);
-            self.succeeded(position);
-            self.transition(now, position, State::Established);
-        } else if next != connection.state {
-            if next == State::UdpEstablished {
-                self.prove(position);
-            }
-            if next == State::FinBackend {
-                self.slab.at_mut(position).flags.set(Flags::BACKEND_CLOSED_FIRST);
-            }
-            self.transition(now, position, next);
-            if next == State::Closed {
-                self.wind_up(now, position);
-            }
-        } else if next.is_over() && at.tcp_flags & (FIN | RST) != 0 {
-            self.slab.at_mut(position).changed = now;
-        }
-        let refuses = direction == Direction::FromBackend && at.tcp_flags & (RST | ACK) == RST | ACK;
-        if connection.state == State::SynSent && refuses {
-            // the answer to a SYN acknowledges it; one to a stray ACK of the client would not (RFC 9293, 3.5.2)
-            self.failed(position);
-        }
     }
 
     /// A packet of no known connection.

@@ -4,9 +4,8 @@
 use super::passive::is_broken;
 use super::{Drop, Worker};
 use crate::engine::Completion;
-use crate::flow::{FlowKey, Protocol};
+use crate::flow::{Direction, FlowKey};
 use crate::frame::{Batch, FrameIo};
-use crate::l7::config::Kind;
 use crate::l7::cookie::Cookies;
 use crate::l7::date::Date;
 use crate::l7::splice::{Context, SplicedConnection, Terms};
@@ -46,51 +45,43 @@ macro_rules! lend {
 }
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
-    /// A packet of no connection of layer 4: a splice's, the first of one, or an unmatched packet.
-    pub(super) fn spliced<IO: FrameIo>(
+    /// A segment of a spliced connection.
+    pub(super) fn splice_segment<IO: FrameIo>(
         &mut self,
         now: Time,
         io: &mut IO,
         frame: IO::Frame,
-        at: Transport,
+        at: &Transport,
+        found: (u32, Direction),
         tx: &mut Batch<IO::Frame>,
     ) {
-        if at.key.protocol == Protocol::Tcp {
-            if let Some(found) = self.splices.find(&at.key) {
-                // What it says is acted on, and much of what it carries is sent on with a checksum of ours.
-                if is_broken(&frame, &at) {
-                    return self.drop_frame(Drop::Checksum);
-                }
-                let (splices, mut context) = lend!(self, now, io, tx);
-                return splices.handle_segment(&mut context, frame, &at, found);
-            }
-            if let Some(service) = self.services.at(&at.key.destination, at.key.protocol)
-                && self.snapshot.services.get(usize::from(service)).is_some_and(|service| service.kind.is_spliced())
-            {
-                if at.ttl <= 1 {
-                    return self.drop_frame(Drop::TimeToLive);
-                }
-                if is_broken(&frame, &at) {
-                    return self.drop_frame(Drop::Checksum);
-                }
-                self.statistics.services[usize::from(service)].speculative += 1;
-                let (splices, mut context) = lend!(self, now, io, tx);
-                return splices.new_flow(&mut context, frame, &at, service);
-            }
-            if self.is_of_forgotten_back(&at.key) {
-                return self.refuse(now, frame, &at, Drop::Unknown, tx);
-            }
+        // What it says is acted on, and much of its payload is sent on with a checksum of ours.
+        if is_broken(&frame, at) {
+            return self.drop_frame(Drop::Checksum);
         }
-        self.unmatched(now, frame, at, tx);
+        let (splices, mut context) = lend!(self, now, io, tx);
+        splices.handle_segment(&mut context, frame, at, found);
     }
 
-    /// Whether a packet can only be of a splice's connection to a backend that is gone: its port is the pool's, and the
-    /// backend serves no service of layer 4. Leaving it to the kernel would leave the next connection's to it too.
-    fn is_of_forgotten_back(&self, key: &FlowKey) -> bool {
-        let Some(number) = self.backends.at(&key.source, key.protocol) else { return false };
-        let spliced = |kind: &Kind| kind.is_spliced() || kind.is_group();
-        self.snapshot.backend(number).is_some_and(|(service, _)| spliced(&service.kind))
-            && self.ports.owns(&key.destination)
+    /// A packet to an HTTP or TLS service that is of no connection: it may begin one.
+    pub(super) fn splice_new_flow<IO: FrameIo>(
+        &mut self,
+        now: Time,
+        io: &mut IO,
+        frame: IO::Frame,
+        at: &Transport,
+        service: u16,
+        tx: &mut Batch<IO::Frame>,
+    ) {
+        if at.ttl <= 1 {
+            return self.drop_frame(Drop::TimeToLive);
+        }
+        if is_broken(&frame, at) {
+            return self.drop_frame(Drop::Checksum);
+        }
+        self.statistics.services[usize::from(service)].speculative += 1;
+        let (splices, mut context) = lend!(self, now, io, tx);
+        splices.new_flow(&mut context, frame, at, service);
     }
 
     /// Does what is due for HTTP and TLS services, and asks ends of severed connections; what is to be sent is in `tx`

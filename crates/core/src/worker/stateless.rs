@@ -13,7 +13,7 @@
 //! remembered. So no two services may share a backend's end, of the same protocol.
 
 use super::ends::Ends as Numbers;
-use super::packets::{View, honest, volume};
+use super::views::{View, honest, volume};
 use super::{BackendStatistics, Drop, Worker};
 use crate::balance::{Balancer, Target};
 use crate::config::Snapshot;

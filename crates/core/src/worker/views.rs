@@ -1,0 +1,125 @@
+//! The first pass over a burst: what each frame is, and its key.
+
+use super::Drop;
+use crate::flow::{FlowKey, Protocol};
+use crate::frame::{Arrival, BATCH_MAX, Batch, Frame, Meta};
+use crate::wire::plain::{self, Ends, Network, Plain};
+use crate::wire::tcp::{ACK, FIN, RST, SYN};
+use crate::wire::{self, IcmpError, Malformed, Parsed, Transport};
+use arrayvec::ArrayVec;
+
+/// What the first pass makes of a frame.
+pub(super) enum View {
+    /// A packet to forward.
+    Packet(Transport),
+    /// A packet we sent, come back because its way out takes no more than so many bytes.
+    TooBig(Transport, u16),
+    /// An ICMP error about a packet we sent.
+    Icmp(IcmpError),
+    /// Not ours.
+    Other,
+    /// To be dropped.
+    Bad(Result<Drop, Malformed>),
+}
+
+impl View {
+    pub(super) fn of<F: Frame>(frame: &F) -> View {
+        match (wire::parse(frame.bytes()), frame.meta().arrival) {
+            (Err(malformed), _) => View::Bad(Err(malformed)),
+            (Ok(Parsed::Transport(at)), Arrival::TooBig { mtu }) => View::TooBig(at, mtu),
+            (Ok(_), Arrival::TooBig { .. }) => View::Bad(Ok(Drop::TooBig)),
+            (Ok(Parsed::Transport(at)), Arrival::Received) if impossible(&at) => View::Bad(Ok(Drop::Flags)),
+            (Ok(Parsed::Transport(at)), Arrival::Received) => View::Packet(at),
+            (Ok(Parsed::IcmpError(error)), Arrival::Received) => View::Icmp(error),
+            (Ok(Parsed::Fragment), Arrival::Received) => View::Bad(Ok(Drop::Fragment)),
+            (Ok(Parsed::Other), Arrival::Received) => View::Other,
+        }
+    }
+
+    /// The flow by which its connection is found.
+    pub(super) fn key(&self) -> Option<FlowKey> {
+        match self {
+            View::Packet(at) => Some(at.key),
+            View::TooBig(at, _) => Some(at.key.reversed()),
+            View::Icmp(error) => Some(error.quoted.reversed()),
+            View::Other | View::Bad(_) => None,
+        }
+    }
+}
+
+/// TCP flags that no honest packet has.
+pub(super) fn impossible(at: &Transport) -> bool {
+    at.key.protocol == Protocol::Tcp && impossible_flags(at.tcp_flags)
+}
+
+pub(super) fn impossible_flags(tcp_flags: u8) -> bool {
+    let odd = tcp_flags & (SYN | FIN | RST);
+    odd & SYN != 0 && odd != SYN || tcp_flags & (SYN | FIN | RST | ACK) == 0
+}
+
+/// Those of a burst that are not plain.
+pub(super) type Views = ArrayVec<View, BATCH_MAX>;
+
+/// What the first pass makes of nearly all frames, at once; the others have a [`View`].
+#[inline(always)]
+pub(super) fn plain_of(bytes: &[u8]) -> Option<(Plain, Ends)> {
+    let network = Network::of(bytes)?;
+    match network.protocol() {
+        plain::TCP => honest(network, Protocol::Tcp),
+        plain::UDP => honest(network, Protocol::Udp),
+        _ => None,
+    }
+}
+
+/// A plain packet whose flags an honest one may have.
+#[inline(always)]
+pub(super) fn honest(network: Network, protocol: Protocol) -> Option<(Plain, Ends)> {
+    let found = network.with(protocol)?;
+    (protocol == Protocol::Udp || !impossible_flags(found.0.tcp_flags)).then_some(found)
+}
+
+/// The first pass over a burst: the keys of all, what there is of each that is plain, and views of the others.
+#[inline(always)]
+pub(super) fn look<F: Frame>(
+    rx: &Batch<F>,
+    keys: &mut [FlowKey],
+    plains: &mut [Option<Plain>; BATCH_MAX],
+    views: &mut Views,
+) {
+    for (frame, (key, room)) in rx.iter().zip(keys.iter_mut().zip(plains)) {
+        if let Some((plain, ends)) = plain_of(frame.bytes())
+            && frame.meta().arrival == Arrival::Received
+        {
+            (*key, *room) = (ends.key(), Some(plain));
+        } else {
+            *key = look_closely(frame, views);
+        }
+    }
+}
+
+/// The first pass over a frame that is not plain: returns its key and adds its view.
+#[inline(never)]
+pub(super) fn look_closely<F: Frame>(frame: &F, views: &mut Views) -> FlowKey {
+    let view = View::of(frame);
+    // no connection has the key that stands for none
+    let key = view.key().unwrap_or_default();
+    views.push(view);
+    key
+}
+
+/// Packets and bytes a frame stands for: a super-packet's segments one by one, headers of each.
+pub(crate) fn volume(meta: &Meta, at: &Transport) -> (u64, u64) {
+    let whole = (at.end - at.l3) as u64;
+    let payload = (at.end - at.payload) as u64;
+    let segments = match u64::from(meta.gso_size) {
+        0 => 1,
+        size => payload.div_ceil(size).max(1),
+    };
+    (segments, whole + (segments - 1) * (at.payload - at.l3) as u64)
+}
+
+/// Packets and bytes that a frame with a plain packet stands for.
+#[inline(always)]
+pub(super) fn volume_of(meta: &Meta, plain: Plain) -> (u64, u64) {
+    if meta.gso_size == 0 { (1, u64::from(plain.length())) } else { volume(meta, &plain.transport(FlowKey::default())) }
+}
