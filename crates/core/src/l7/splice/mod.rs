@@ -15,7 +15,7 @@
 //! `state/` is what there is, `tcp/` how TCP works, `stages/` a connection's life. `dispatch.rs` gives segments to stages,
 //! `timers.rs` does what time brings; nothing calls them. `rules.rs` is the pair of rules of a client connection.
 //! Calls between these files have no cycle: `scripts/check-stages` reads the code and fails on one. A stage that leads
-//! back to an earlier one returns [`Next`].
+//! back to an earlier one returns `Next`.
 //!
 //! # Invariants
 //! - A sequence number is translated only if its place in the other stream is certain: everything before an exchange is

@@ -1,5 +1,5 @@
 //! Stages of a connection's life. A stage calls no stage that calls it back (`scripts/check-stages`); what leads back is
-//! returned as [`Next`](super::Next).
+//! returned as `Next`.
 
 pub(super) mod close;
 pub(super) mod conclude;
