@@ -16,7 +16,7 @@
 //! - `proof` of before with [`Flags::GUESSED`]: a RST of the client is recognised after the backend's next packet.
 //! - `state` with `changed` of before or after: it is judged early or late by at most one timeout.
 //! - [`Flags::PENDING_REMOVAL`] on an entry that looks alive: it is to go.
-//! - `carried`, `offloaded`: packets without their bytes; what a rule had carried when it went lost, or told twice.
+//! - `forwarded`, `offloaded`: packets without their bytes; what a rule had carried when it went lost, or told twice.
 //! - `last_seen` before `created` or `changed`; `offer_after` of before: harmless.
 
 use crate::engine::Counters;
@@ -241,7 +241,7 @@ pub struct Connection {
     /// When a packet was last seen, in software or by the engine as far as it has told.
     pub last_seen: Time,
     /// What software carried, and rules that are gone: [from client, from backend].
-    pub carried: [Volume; 2],
+    pub forwarded: [Volume; 2],
     /// TCP, until the handshake is complete: what a client who has got the backend's SYN-ACK acknowledges at least. 0
     /// before there is one.
     pub proof: u32,
@@ -290,7 +290,7 @@ impl Connection {
             changed: now,
             last_seen: now,
             offer_after: Time::ZERO,
-            carried: [Volume::default(); 2],
+            forwarded: [Volume::default(); 2],
             offloaded: [Volume::default(); 2],
         }
     }
@@ -353,7 +353,7 @@ impl Connection {
         for (direction, offloaded) in self.offloaded.iter_mut().enumerate() {
             if rules & (1 << direction) == 0 {
                 let Volume { packets, bytes } = core::mem::take(offloaded);
-                self.carried[direction].add(packets, bytes);
+                self.forwarded[direction].add(packets, bytes);
             }
         }
         self.pair = RulePair::holding(rules);
@@ -363,7 +363,7 @@ impl Connection {
     pub fn settled(&mut self, direction: Direction, counters: Option<&Counters>) {
         self.offloaded[direction as usize] = Volume::default();
         if let Some(last) = counters {
-            self.carried[direction as usize].add(last.packets, last.bytes);
+            self.forwarded[direction as usize].add(last.packets, last.bytes);
             self.last_seen = self.last_seen.max(last.last_seen.unwrap_or(Time::ZERO));
         }
     }

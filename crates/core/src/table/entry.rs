@@ -40,7 +40,7 @@ macro_rules! with_fields {
             pair,
             flags,
             last_seen,
-            carried,
+            forwarded,
             proof,
             service,
             backend_number,

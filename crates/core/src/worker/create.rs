@@ -296,7 +296,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return;
         }
         let clean = matches!(connection.state, State::Closed) && !connection.flags.has(Flags::BACKEND_CLOSED_FIRST);
-        let untouched = connection.carried[0].packets == 0;
+        let untouched = connection.forwarded[0].packets == 0;
         let rest = connection.protocol == Protocol::Tcp && !clean && !untouched && connection.state != State::Reset;
         self.ports.release(now, u32::from(connection.backend_number), connection.source, rest);
     }

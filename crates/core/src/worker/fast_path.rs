@@ -30,7 +30,7 @@ fn is_settled(connection: &Connection, direction: Direction, tcp_flags: u8) -> b
         }
         // the backend's first answer counts
         State::UdpEstablished => {
-            direction == Direction::FromClient || connection.carried[Direction::FromBackend as usize].packets > 0
+            direction == Direction::FromClient || connection.forwarded[Direction::FromBackend as usize].packets > 0
         }
         State::SynReceived | State::Closed | State::Reset | State::UdpNew | State::Pass => false,
     }
@@ -102,7 +102,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let offered = connection.pair.state() == OffloadState::Software && !kept;
         let Some(head) = frame.bytes_mut().first_chunk_mut() else { return false };
         connection.last_seen = now;
-        connection.carried[direction as usize].add(packets, bytes);
+        connection.forwarded[direction as usize].add(packets, bytes);
         let number = usize::from(connection.backend_number);
         if let Some(backend) = self.statistics.backends.get_mut(number) {
             backend.software[direction as usize].add(packets, bytes);

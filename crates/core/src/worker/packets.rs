@@ -218,7 +218,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let (packets, bytes) = volume(frame.meta(), &at);
         let connection = self.slab.at_mut(position);
         connection.last_seen = now;
-        connection.carried[direction as usize].add(packets, bytes);
+        connection.forwarded[direction as usize].add(packets, bytes);
         let rewrite = connection.rewrite(direction);
         let number = self.backend_number(position);
         self.statistics.backends[number].software[direction as usize].add(packets, bytes);

@@ -59,7 +59,7 @@ fn is_odd(bytes: &[u8], at: &Transport) -> bool {
 fn is_unanswered(connection: &Connection) -> bool {
     match connection.protocol {
         Protocol::Tcp => connection.state == State::SynSent,
-        Protocol::Udp => connection.carried[Direction::FromBackend as usize].packets == 0,
+        Protocol::Udp => connection.forwarded[Direction::FromBackend as usize].packets == 0,
     }
 }
 

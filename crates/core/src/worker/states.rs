@@ -55,7 +55,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             Protocol::Tcp => tcp::next(connection.state, direction, at.tcp_flags),
             Protocol::Udp => {
                 // A forged client does not speak again after the answer that it never got.
-                let [sent, answered] = connection.carried.map(|volume| volume.packets);
+                let [sent, answered] = connection.forwarded.map(|volume| volume.packets);
                 if answered == 0 && direction == Direction::FromBackend {
                     self.statistics.services[usize::from(connection.service)].answered += 1;
                     self.succeeded(position);

@@ -126,7 +126,7 @@ pub struct BackendStatistics {
     pub faults: [u64; Fault::ALL.len()],
     /// Its responses, of an HTTP service, by class: 1xx to 5xx.
     pub responses: [u64; 5],
-    /// What software carried: [from client, from backend].
+    /// What software forwarded: [from client, from backend].
     pub software: [Volume; 2],
 }
 

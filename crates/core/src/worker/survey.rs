@@ -24,7 +24,7 @@ pub(super) struct Survey {
 }
 
 fn flow_stats(position: Position, connection: &Connection) -> FlowStats {
-    let volumes = || connection.carried.iter().chain(&connection.offloaded);
+    let volumes = || connection.forwarded.iter().chain(&connection.offloaded);
     FlowStats {
         position,
         protocol: connection.protocol,

@@ -137,7 +137,7 @@ impl Inspector {
     ) -> Result<ConnectionView, String> {
         let (mut packets_offloaded, mut bytes_offloaded) = ([0; 2], [0; 2]);
         let (mut packets, mut bytes) =
-            (connection.carried.map(|volume| volume.packets), connection.carried.map(|volume| volume.bytes));
+            (connection.forwarded.map(|volume| volume.packets), connection.forwarded.map(|volume| volume.bytes));
         let mut last_seen = connection.last_seen;
         for direction in [Direction::FromClient, Direction::FromBackend] {
             let index = direction as usize;

@@ -173,7 +173,7 @@ impl MechanismBench {
         let position = value / 2;
         let connection = self.slab.at_mut(position);
         connection.last_seen = now;
-        connection.carried[direction(value) as usize].add(1, 1500);
+        connection.forwarded[direction(value) as usize].add(1, 1500);
         if purpose == Purpose::Closes {
             connection.state = State::Closed;
             connection.changed = now;

@@ -29,39 +29,43 @@ pub(super) const OFFLOAD_RANGE_MAX: u64 = 1 << 30;
 /// Requests that wait for the engine at most.
 const OPS_MAX: usize = 4096;
 /// A backend is not held back for more bytes than that: the client's window does it.
-const HOLD_MAX: u64 = 512 << 10;
+const CLAMP_MAX: u64 = 512 << 10;
 /// What a head takes of them.
-const HOLD_HEAD: u32 = 2048;
+const CLAMP_HEAD: u32 = 2048;
 /// How long after a refusal the engine is not asked again about a client connection.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 
-/// Which directions of an exchange an engine carries.
+/// Which directions of an exchange an engine forwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ways {
+pub(super) enum Directions {
     /// Both.
     Both,
     /// What the backend sends.
     Down,
 }
 
-impl Ways {
-    /// The flows that have rules, as the bits of `ClientConn::rules`.
+impl Directions {
+    /// The flows that have rules, as the bits of `RulePair::held`.
     fn bits(self) -> u8 {
         match self {
-            Ways::Both => 0b11,
-            Ways::Down => 1 << Direction::FromBackend as u8,
+            Directions::Both => 0b11,
+            Directions::Down => 1 << Direction::FromBackend as u8,
         }
     }
 }
 
-/// Which directions an engine can carry between these ends. `None`: neither.
-pub(super) fn ways(caps: &EngineCaps, client_conn: &ClientConn, backend_conn: &BackendConn) -> Option<Ways> {
+/// Which directions an engine can forward between these ends. `None`: neither.
+pub(super) fn directions(
+    caps: &EngineCaps,
+    client_conn: &ClientConn,
+    backend_conn: &BackendConn,
+) -> Option<Directions> {
     let all = caps.checks_guards && caps.rewrites_sack && caps.rewrites_window;
     let [_, down] =
         rewrites(client_conn, backend_conn).map(|rewrite| caps.rewrites_window || rewrite.window_shift == 0);
     match caps.rewrites_sequence {
-        true if all && client_conn.peer.sack == backend_conn.peer.sack => Some(Ways::Both),
-        true if down => Some(Ways::Down),
+        true if all && client_conn.peer.sack == backend_conn.peer.sack => Some(Directions::Both),
+        true if down => Some(Directions::Down),
         _ => None,
     }
 }
@@ -80,7 +84,7 @@ impl Splices {
         {
             return;
         }
-        let Some((least, ways)) = self.terms(cx, client_conn) else { return self.let_go(cx, position) };
+        let Some((least, directions)) = self.terms(cx, client_conn) else { return self.release_clamp(cx, position) };
         let Some(backend_conn) = client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get(backend_conn))
         else {
             return;
@@ -94,20 +98,20 @@ impl Splices {
         // The backend's acknowledgement of the request's end has to come by here: an exchange is over only with it.
         let able = |_: &(Guard, Guard)| match client_conn.exchange.request {
             Message::Done => only_answers(client_conn, backend_conn),
-            _ => ways == Ways::Both,
+            _ => directions == Directions::Both,
         };
         let Some((mut client, backend)) = guards(client_conn, backend_conn, least).filter(able) else {
-            return self.let_go(cx, position);
+            return self.release_clamp(cx, position);
         };
         if !settled {
             return;
         }
-        let at_once = client_conn.holds && backend.sequence_length > 0;
+        let at_once = client_conn.is_clamped && backend.sequence_length > 0;
         if at_once {
             // What is on its way comes by here; when it has come, there is nothing that the rest could overtake.
             let room = beyond(backend_conn.peer.highest, backend_conn.peer.edge);
             if u64::from(backend.sequence_length) < least + u64::from(room) {
-                return self.let_go(cx, position);
+                return self.release_clamp(cx, position);
             }
             // A backend does not send into a window of less than a segment.
             if room >= u32::from(client_conn.peer.mss) {
@@ -133,7 +137,7 @@ impl Splices {
             return;
         }
         let (rewrites, keys) = (rewrites(client_conn, backend_conn), [client_conn.key, backend_conn.key]);
-        let (number, wanted) = (u32::from(backend_conn.number) * 2, ways.bits());
+        let (number, wanted) = (u32::from(backend_conn.number) * 2, directions.bits());
         for (direction, guard) in BOTH.into_iter().zip([client, backend]) {
             let at = direction as usize;
             if wanted & (1 << at) == 0 {
@@ -160,7 +164,7 @@ impl Splices {
             client_conn.peer.reach = later(client_conn.peer.sent, reaches[0]);
             self.rules[usize::from(!client_conn.key.is_ipv4())] += client_conn.pair.ask(wanted);
             client_conn.wanted = wanted;
-            if ways == Ways::Down {
+            if directions == Directions::Down {
                 // What the client sends again of its request is answered here: the backend would report it (RFC 2883) in
                 // numbers that are not translated.
                 client_conn.exchange.request_floor = client.sequence;
@@ -173,7 +177,7 @@ impl Splices {
 
     /// From how many bytes on a body of a client connection's exchange is offered to the engine now, and which of its
     /// directions. `None`: none is.
-    fn terms<IO: FrameIo>(&self, cx: &Context<'_, IO>, client_conn: &ClientConn) -> Option<(u64, Ways)> {
+    fn terms<IO: FrameIo>(&self, cx: &Context<'_, IO>, client_conn: &ClientConn) -> Option<(u64, Directions)> {
         let configured = match cx.kind(client_conn.service) {
             Kind::Http(http) => http.offload_bytes_min,
             Kind::Tls(tls) => tls.offload_bytes_min,
@@ -186,15 +190,15 @@ impl Splices {
         if !fit(client_conn, backend_conn) {
             return None;
         }
-        let ways = ways(cx.caps, client_conn, backend_conn).filter(|_| !client_conn.peer.is_narrow)?;
+        let directions = directions(cx.caps, client_conn, backend_conn).filter(|_| !client_conn.peer.is_narrow)?;
         let now = cx.now >= client_conn.offer_after && cx.ops.len() + 2 <= OPS_MAX;
         let least = configured.unwrap_or(cx.statistics.http.threshold.bytes_min);
-        (cx.offloads && now).then_some((least, ways))
+        (cx.offloads && now).then_some((least, directions))
     }
 
     /// What a backend is shown room for until the head of its response to a client connection is read: enough for one whose
     /// body the engine is not offered. `None`: as much as the client has, if that is less, or more is not worth it.
-    pub(super) fn hold<IO: FrameIo>(&self, cx: &Context<'_, IO>, position: u32) -> Option<u32> {
+    pub(super) fn window_clamp<IO: FrameIo>(&self, cx: &Context<'_, IO>, position: u32) -> Option<u32> {
         let client_conn = self.client_conns.get(position)?;
         if !matches!(cx.kind(client_conn.service), Kind::Http(_)) {
             return None;
@@ -204,17 +208,17 @@ impl Splices {
         if !fits(client_conn, backend_conn, Direction::FromBackend) {
             return None;
         }
-        let hold = least.min(HOLD_MAX + 1) as u32 + HOLD_HEAD;
-        (hold <= HOLD_MAX as u32 && hold < client_conn.peer.window).then_some(hold)
+        let clamp = least.min(CLAMP_MAX + 1) as u32 + CLAMP_HEAD;
+        (clamp <= CLAMP_MAX as u32 && clamp < client_conn.peer.window).then_some(clamp)
     }
 
     /// The engine does not carry a client connection's response, whatever it is: the backend is held back no longer.
-    fn let_go<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+    fn release_clamp<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
-        if !client_conn.holds || matches!(client_conn.exchange.response, Message::Head) {
+        if !client_conn.is_clamped || matches!(client_conn.exchange.response, Message::Head) {
             return;
         }
-        client_conn.holds = false;
+        client_conn.is_clamped = false;
         let exchange = &client_conn.exchange;
         let (is_done, end) = (exchange.response.is_done(), exchange.response.end(None));
         let Some((number, backend_conn)) = client_conn
@@ -275,8 +279,8 @@ impl Splices {
                 *rules = rules.saturating_sub(1);
                 client_conn.offload_range = None;
                 if let Some(counters) = counters {
-                    client_conn.carried[direction as usize].add(counters.packets, counters.bytes);
-                    client_conn.carried_by_engine[direction as usize].add(counters.packets, counters.bytes);
+                    client_conn.forwarded[direction as usize].add(counters.packets, counters.bytes);
+                    client_conn.forwarded_by_engine[direction as usize].add(counters.packets, counters.bytes);
                     client_conn.last_seen = client_conn.last_seen.max(counters.last_seen.unwrap_or(Time::ZERO));
                 }
                 Answer::Removed
@@ -286,14 +290,14 @@ impl Splices {
             return;
         }
         let is_held = client_conn.pair.held() != 0;
-        self.lift(position);
+        self.release_clamp_later(position);
         if !is_held {
             return self.settle_rules(position);
         }
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
         let is_endless = matches!(client_conn.exchange.response, Message::Endless);
         let unwanted = client_conn.pair.held() != client_conn.wanted
-            || client_conn.is_carried_down_only() && client_conn.state != ClientConnState::Spliced
+            || client_conn.is_offloaded_down_only() && client_conn.state != ClientConnState::Spliced
             || is_endless && (client_conn.peer.has_closed || client_conn.peer.was_closed)
             || matches!(client_conn.state, ClientConnState::PendingRemoval | ClientConnState::Waiting)
             || client_conn.peer.was_closed && client_conn.is_between_exchanges()
@@ -305,11 +309,11 @@ impl Splices {
 
     /// The engine carries a client connection's response from now on, or has refused it: the backend is to see all of the
     /// client's window. If there is no room to note it, the client's next acknowledgement says so.
-    fn lift(&mut self, position: u32) {
+    fn release_clamp_later(&mut self, position: u32) {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
         let is_over = !matches!(client_conn.exchange.response, Message::Head);
-        if client_conn.holds && client_conn.state == ClientConnState::Spliced && is_over {
-            client_conn.holds = false;
+        if client_conn.is_clamped && client_conn.state == ClientConnState::Spliced && is_over {
+            client_conn.is_clamped = false;
             if self.ready.len() < self.ready.capacity() {
                 self.ready.push_back(position);
             }
@@ -383,7 +387,9 @@ fn guards(client_conn: &ClientConn, backend_conn: &BackendConn, least: u64) -> O
     let is_open = !client_conn.peer.has_closed && !backend_conn.peer.has_closed;
     match (&exchange.request, &exchange.response) {
         // What ends with the connection, in one direction or in both; it is worth rules once there was much of it.
-        (request, Message::Endless) if is_open && client_conn.carried.iter().any(|carried| carried.bytes >= least) => {
+        (request, Message::Endless)
+            if is_open && client_conn.forwarded.iter().any(|forwarded| forwarded.bytes >= least) =>
+        {
             let (sequence, sequence_length) = match request {
                 Message::Endless => (client_conn.peer.highest, OFFLOAD_RANGE_MAX as u32),
                 _ => (exchange.request_end?, 0),

@@ -7,7 +7,7 @@ use crate::l7::threshold::Threshold;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Refused {
-    /// Its head, or its body's framing, is not HTTP, or could be read in two ways: 400 and the like.
+    /// Its head, or its body's framing, is not HTTP, or could be read in two offloads: 400 and the like.
     Malformed,
     /// Its head, or its body, is longer than may be: 431, 414; 413.
     TooLarge,

@@ -5,7 +5,7 @@
 //! once. A connection to a backend that a client's has at the moment is told with that one, not by itself.
 
 use super::Splices;
-use super::rules::{Ways, ways};
+use super::rules::{Directions, directions};
 use super::timers::TIME_WAIT;
 use crate::config::Snapshot;
 use crate::engine::EngineCaps;
@@ -41,11 +41,11 @@ pub struct SplicedConnection {
     pub requests: u32,
     /// The request under way.
     pub exchange: Option<ExchangeView>,
-    /// What it has carried: [from client, from backend], by worker and engine, without what rules in force have counted.
+    /// What it has forwarded: [from client, from backend], by worker and engine, without what rules in force have counted.
     /// Of a connection that no client's has, nothing is known.
-    pub carried: [Volume; 2],
-    /// What of that the engine has carried.
-    pub carried_by_engine: [Volume; 2],
+    pub forwarded: [Volume; 2],
+    /// What of that the engine has forwarded.
+    pub forwarded_by_engine: [Volume; 2],
     /// The flows with a rule in force, which has counted more.
     pub rules: [Option<FlowKey>; 2],
     /// Why its packets are, or are not, with the engine.
@@ -129,7 +129,7 @@ pub struct ExchangeView {
 pub enum MessageView {
     /// Its head.
     Head,
-    /// So many bytes at most: the engine may have carried some of them.
+    /// So many bytes at most: the engine may have forwarded some of them.
     Bytes(u64),
     /// Chunks.
     Chunks,
@@ -238,8 +238,8 @@ impl Splices {
             backend: backend_conn.map(leg),
             requests: client_conn.requests + u32::from(client_conn.state == ClientConnState::Waiting),
             exchange: under_way.then(|| self.view_of_exchange(exchange)),
-            carried: client_conn.carried,
-            carried_by_engine: client_conn.carried_by_engine,
+            forwarded: client_conn.forwarded,
+            forwarded_by_engine: client_conn.forwarded_by_engine,
             rules: [rule(Direction::FromClient, client_conn.key), rule(Direction::FromBackend, client_conn.rule_key)],
             path: path(terms, client_conn, backend_conn),
             created: client_conn.created,
@@ -285,8 +285,8 @@ fn view_of_backend(terms: &Terms<'_>, place: u32, backend_conn: &BackendConn) ->
         backend: Some(leg(backend_conn)),
         requests: backend_conn.requests,
         exchange: None,
-        carried: [Volume::default(); 2],
-        carried_by_engine: [Volume::default(); 2],
+        forwarded: [Volume::default(); 2],
+        forwarded_by_engine: [Volume::default(); 2],
         rules: [None; 2],
         path: SplicedPath::NoExchange,
         created: backend_conn.created,
@@ -309,17 +309,17 @@ fn path(terms: &Terms<'_>, client_conn: &ClientConn, backend_conn: Option<&Backe
     let (ClientConnState::Spliced, Some(backend_conn)) = (client_conn.state, backend_conn) else {
         return SplicedPath::NoExchange;
     };
-    let ways = ways(terms.caps, client_conn, backend_conn);
+    let directions = directions(terms.caps, client_conn, backend_conn);
     let is_upload = matches!(client_conn.exchange.request, Message::Bytes { .. } | Message::Endless);
     let least = configured.unwrap_or(terms.bytes_min);
     let offered = if terms.now < client_conn.offer_after { SplicedPath::Refused } else { SplicedPath::Next };
     match (&client_conn.exchange.request, &client_conn.exchange.response) {
         _ if !terms.offloads => SplicedPath::Policy,
-        _ if ways.is_none() || ways == Some(Ways::Down) && is_upload => SplicedPath::Unsupported,
+        _ if directions.is_none() || directions == Some(Directions::Down) && is_upload => SplicedPath::Unsupported,
         _ if client_conn.peer.is_narrow || backend_conn.peer.is_narrow => SplicedPath::Narrow,
         _ if !fit(client_conn, backend_conn) => SplicedPath::Longer,
         (_, Message::Endless) if client_conn.peer.has_closed || backend_conn.peer.has_closed => SplicedPath::Closing,
-        (_, Message::Endless) if client_conn.carried.iter().all(|way| way.bytes < least) => SplicedPath::Endless,
+        (_, Message::Endless) if client_conn.forwarded.iter().all(|way| way.bytes < least) => SplicedPath::Endless,
         (_, Message::Endless) => offered,
         (Message::Chunked(_), _) | (Message::Done, Message::Chunked(_)) => SplicedPath::Chunked,
         (Message::Done, Message::Bytes { left, .. }) | (Message::Bytes { left, .. }, Message::Head) => match *left {

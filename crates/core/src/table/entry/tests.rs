@@ -71,7 +71,7 @@ fn one_wrong_field_is_enough() {
 fn the_layout_is_the_one_that_has_this_number() {
     // Connections that lie in shared memory are adopted by the next version only while this does not change. If it
     // has to, every upgrade loses connections: say so in the notes of the release.
-    let names = [BYTES, align_of::<Connection>(), offset_of!(Connection, created), offset_of!(Connection, carried)];
+    let names = [BYTES, align_of::<Connection>(), offset_of!(Connection, created), offset_of!(Connection, forwarded)];
     assert_eq!(names, [184, 8, 128, 88]);
     assert_ne!(LAYOUT, 0);
 }

@@ -1,6 +1,6 @@
 //! A table that is full: who goes, who stays, who is refused.
 
-use super::stage::{Stage, Way, client, end, packet, with_tcp};
+use super::one_worker::{OneWorker, Way, client, end, packet, with_tcp};
 use crate::flow::Endpoint;
 use crate::l4::connection::State;
 use crate::time::Duration;
@@ -52,7 +52,7 @@ fn real(who: u8) -> Endpoint {
 }
 
 struct Siege {
-    stage: Stage,
+    fixture: OneWorker,
     /// Real clients' connections, and their backends.
     open: BTreeMap<u8, Endpoint>,
 }
@@ -60,58 +60,59 @@ struct Siege {
 impl Siege {
     /// Whether nothing in the table has to give way.
     fn is_held(&self) -> bool {
-        let statistics = self.stage.worker().statistics();
+        let statistics = self.fixture.worker().statistics();
         statistics.half_open_now == 0 && statistics.connections_now == statistics.connections_max
     }
 
     fn play(&mut self, step: Step) {
-        let vip = self.stage.vip();
+        let vip = self.fixture.vip();
         match step {
-            Step::Syn(who) => drop(self.stage.send(packet(forger(who), vip, Way::Tcp(SYN)))),
-            Step::Datagram(who) => drop(self.stage.send(packet(forger(who), end(false, 1, 53), Way::Udp(9)))),
+            Step::Syn(who) => drop(self.fixture.send(packet(forger(who), vip, Way::Tcp(SYN)))),
+            Step::Datagram(who) => drop(self.fixture.send(packet(forger(who), end(false, 1, 53), Way::Udp(9)))),
             Step::Blind(who, flags) => {
-                let Some(sent) = self.stage.client_tries(forger(who), SYN).filter(|sent| sent.flags & RST == 0) else {
+                let Some(sent) = self.fixture.client_tries(forger(who), SYN).filter(|sent| sent.flags & RST == 0)
+                else {
                     return;
                 };
-                self.stage.send(packet(sent.destination, sent.source, Way::Tcp(SYN | ACK)));
+                self.fixture.send(packet(sent.destination, sent.source, Way::Tcp(SYN | ACK)));
                 let guess = packet(forger(who), vip, Way::Tcp(flags));
-                self.stage.send(with_tcp(guess, |tcp| tcp[8..12].copy_from_slice(&0x1234_5678u32.to_be_bytes())));
+                self.fixture.send(with_tcp(guess, |tcp| tcp[8..12].copy_from_slice(&0x1234_5678u32.to_be_bytes())));
             }
             Step::Open(who) if !self.open.contains_key(&who) => {
                 let held = self.is_held();
-                let before = self.stage.drops(Drop::TableFull);
-                match self.stage.client_tries(real(who), SYN) {
+                let before = self.fixture.drops(Drop::TableFull);
+                match self.fixture.client_tries(real(who), SYN) {
                     Some(sent) => {
-                        self.stage.send(packet(sent.destination, sent.source, Way::Tcp(SYN | ACK)));
-                        assert_eq!(self.stage.client_sends(real(who), ACK).destination, sent.destination);
+                        self.fixture.send(packet(sent.destination, sent.source, Way::Tcp(SYN | ACK)));
+                        assert_eq!(self.fixture.client_sends(real(who), ACK).destination, sent.destination);
                         self.open.insert(who, sent.destination);
                     }
                     None => {
                         assert!(held, "refused although a rule could have been evicted");
-                        assert_eq!(self.stage.drops(Drop::TableFull), before + 1);
+                        assert_eq!(self.fixture.drops(Drop::TableFull), before + 1);
                     }
                 }
             }
             Step::Open(who) | Step::Talk(who) => {
                 if let Some(&backend) = self.open.get(&who) {
-                    assert_eq!(self.stage.client_sends(real(who), ACK | PSH).destination, backend);
+                    assert_eq!(self.fixture.client_sends(real(who), ACK | PSH).destination, backend);
                 }
             }
             Step::Close(who) => {
                 if let Some(backend) = self.open.remove(&who) {
-                    self.stage.client_sends(real(who), FIN | ACK);
-                    self.stage.send(packet(backend, real(who), Way::Tcp(FIN | ACK)));
-                    self.stage.wait(Duration::from_secs(6));
+                    self.fixture.client_sends(real(who), FIN | ACK);
+                    self.fixture.send(packet(backend, real(who), Way::Tcp(FIN | ACK)));
+                    self.fixture.wait(Duration::from_secs(6));
                 }
             }
-            Step::Wait(ms) => self.stage.wait(Duration::from_millis(u64::from(ms))),
+            Step::Wait(ms) => self.fixture.wait(Duration::from_millis(u64::from(ms))),
         }
         self.check();
     }
 
     fn check(&self) {
-        let statistics = self.stage.worker().statistics();
-        let connections: Vec<_> = self.stage.worker().connections().collect();
+        let statistics = self.fixture.worker().statistics();
+        let connections: Vec<_> = self.fixture.worker().connections().collect();
         assert!(connections.len() as u64 <= statistics.connections_max);
         assert_eq!(statistics.connections_now, connections.len() as u64);
         assert!(statistics.connections_peak >= statistics.connections_now);
@@ -129,7 +130,7 @@ proptest! {
         capacity in prop_oneof![Just(4usize), Just(16), Just(32)],
         steps in prop::collection::vec(step(), 1..200),
     ) {
-        let mut siege = Siege { stage: Stage::with_capacity(false, capacity, |_| {}), open: BTreeMap::new() };
+        let mut siege = Siege { fixture: OneWorker::with_capacity(false, capacity, |_| {}), open: BTreeMap::new() };
         for step in steps {
             siege.play(step);
         }
@@ -138,32 +139,32 @@ proptest! {
 
 #[test]
 fn ten_times_as_many_sources_as_there_is_room_for() {
-    let mut siege = Siege { stage: Stage::with_capacity(false, 1000, |_| {}), open: BTreeMap::new() };
+    let mut siege = Siege { fixture: OneWorker::with_capacity(false, 1000, |_| {}), open: BTreeMap::new() };
     (0..200).for_each(|who| siege.play(Step::Open(who)));
     for who in 0..10_000 {
-        siege.stage.send(packet(forger(who), siege.stage.vip(), Way::Tcp(SYN)));
+        siege.fixture.send(packet(forger(who), siege.fixture.vip(), Way::Tcp(SYN)));
         if who % 100 == 0 {
             siege.play(Step::Talk((who / 100) as u8));
         }
     }
     (200..220).for_each(|who| siege.play(Step::Open(who)));
     assert_eq!(siege.open.len(), 220, "real clients come in during the flood");
-    let statistics = siege.stage.worker().statistics();
+    let statistics = siege.fixture.worker().statistics();
     assert_eq!((statistics.connections_now, statistics.connections_peak), (1000, 1000));
     assert_eq!(statistics.half_open_now, 780);
-    assert_eq!(siege.stage.drops(Drop::TableFull), 0);
+    assert_eq!(siege.fixture.drops(Drop::TableFull), 0);
 }
 
 #[test]
 fn a_restarted_connection_gives_way_like_a_new_one() {
-    let mut stage = Stage::with_capacity(false, 1, |_| {});
+    let mut fixture = OneWorker::with_capacity(false, 1, |_| {});
     let first = client(false, 1, 1);
-    stage.open(first);
-    stage.client_sends(first, RST);
-    stage.client_sends(first, SYN);
-    assert_eq!(stage.worker().statistics().half_open_now, 1);
+    fixture.open(first);
+    fixture.client_sends(first, RST);
+    fixture.client_sends(first, SYN);
+    assert_eq!(fixture.worker().statistics().half_open_now, 1);
     // its rules have to go first, so the one that makes it go comes too early
-    assert!(stage.client_tries(client(false, 2, 1), SYN).is_none());
-    stage.open(client(false, 2, 1));
-    assert_eq!((stage.worker().statistics().evicted, stage.worker().statistics().half_open_now), (1, 0));
+    assert!(fixture.client_tries(client(false, 2, 1), SYN).is_none());
+    fixture.open(client(false, 2, 1));
+    assert_eq!((fixture.worker().statistics().evicted, fixture.worker().statistics().half_open_now), (1, 0));
 }

@@ -2,8 +2,8 @@
 //! in the end nothing is left. (`crates/core/tests/worker_crash.rs` kills real processes in the middle of what they do.)
 
 use super::adoption::snapshot;
-use super::house::{House, Restart};
-use super::stage::{Packet, Way, client, packet};
+use super::many_workers::{ManyWorkers, Restart};
+use super::one_worker::{Packet, Way, client, packet};
 use crate::config::{BackendState, Forwarding, Service, Snapshot};
 use crate::flow::Endpoint;
 use crate::frame::Frame;
@@ -81,8 +81,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-struct Drama {
-    house: House,
+struct DrawnRun {
+    fixture: ManyWorkers,
     ipv6: bool,
     /// Whether the number of workers may change. A connection that then only the engine can carry is in trouble while
     /// the engine refuses it, so it does not.
@@ -91,11 +91,11 @@ struct Drama {
     last: [Option<Endpoint>; 4],
 }
 
-impl Drama {
+impl DrawnRun {
     fn throw(&mut self, packet: Packet, engine: bool) {
-        for frame in self.house.packet(packet, engine) {
+        for frame in self.fixture.packet(packet, engine) {
             if let Ok(crate::wire::Parsed::Transport(at)) = crate::wire::parse(frame.bytes()) {
-                let backends = self.house.snapshot.services.iter().flat_map(|service| &service.backends);
+                let backends = self.fixture.snapshot.services.iter().flat_map(|service| &service.backends);
                 let place = backends.map(|backend| backend.endpoint).position(|end| end == at.key.destination);
                 if let Some(n) = place {
                     self.last[n % 4] = Some(at.key.source);
@@ -105,7 +105,7 @@ impl Drama {
     }
 
     fn play(&mut self, step: Step, original: &Arc<Snapshot>) {
-        let count = self.house.workers.len();
+        let count = self.fixture.workers.len();
         match step {
             Step::Client { who, which, flags, engine } => {
                 let service = &original.services[usize::from(which)];
@@ -118,26 +118,26 @@ impl Drama {
                 let from = original.services[0].backends[usize::from(whose)].endpoint;
                 self.throw(packet(from, to, way), engine);
             }
-            Step::Flush(worker) => self.house.flush(usize::from(worker) % count),
-            Step::Answer(worker, n) => (0..n).for_each(|_| self.house.answer_one(usize::from(worker) % count)),
-            Step::Room(room) if !self.moving => self.house.room = usize::from(room),
+            Step::Flush(worker) => self.fixture.flush(usize::from(worker) % count),
+            Step::Answer(worker, n) => (0..n).for_each(|_| self.fixture.answer_one(usize::from(worker) % count)),
+            Step::Room(room) if !self.moving => self.fixture.room = usize::from(room),
             Step::Room(_) => {}
-            Step::Wait(ms) => self.house.wait(Duration::from_millis(u64::from(ms))),
+            Step::Wait(ms) => self.fixture.wait(Duration::from_millis(u64::from(ms))),
             Step::Crash(crash) => self.crash(crash, original),
         }
     }
 
     fn crash(&mut self, crash: Crash, original: &Arc<Snapshot>) {
-        let before = self.house.live();
+        let before = self.fixture.live();
         for lost in &crash.lost {
-            let keys = self.house.engine.keys().copied();
-            let key = keys.cycle().nth(usize::from(*lost) % self.house.engine.len().max(1));
-            key.and_then(|key| self.house.engine.remove(&key));
+            let keys = self.fixture.engine.keys().copied();
+            let key = keys.cycle().nth(usize::from(*lost) % self.fixture.engine.len().max(1));
+            key.and_then(|key| self.fixture.engine.remove(&key));
         }
         if crash.empty {
-            self.house.engine.clear();
+            self.fixture.engine.clear();
         }
-        let now = self.house.as_before();
+        let now = self.fixture.as_before();
         let restart = Restart {
             workers: crash.workers.filter(|_| self.moving).unwrap_or(now.workers),
             capacity: now.capacity + usize::from(crash.roomier),
@@ -145,25 +145,25 @@ impl Drama {
             away: Duration::from_millis(u64::from(crash.away_ms)),
         };
         let same_workers = restart.workers == now.workers;
-        let adopted = self.house.adopt(restart);
+        let adopted = self.fixture.adopt(restart);
         assert_eq!(adopted.invalid, 0);
         let live = adopted.kept + adopted.without_service + adopted.misplaced + adopted.duplicates;
         assert_eq!(live, before.len() as u64, "{adopted:?}");
         assert!(self.moving || adopted.misplaced == 0 && adopted.duplicates == 0, "{adopted:?}");
         assert!(!same_workers || adopted.duplicates == 0, "{adopted:?}");
         assert!(adopted.without_service == 0 || !matches!(crash.change, Change::Nothing));
-        for after in &self.house.live() {
+        for after in &self.fixture.live() {
             let same = |c: &&Connection| facts(c) == facts(after);
             assert!(before.iter().any(|c| same(&c)), "a connection has become another: {after:?} of {before:?}");
         }
-        self.house.settle();
+        self.fixture.settle();
     }
 }
 
 /// What no restart may change: who talks to whom, how far they are, and how much they have said.
 fn facts(c: &Connection) -> impl PartialEq + use<> {
     let total = |way: usize| {
-        let mut sum: Volume = c.carried[way];
+        let mut sum: Volume = c.forwarded[way];
         sum.add(c.offloaded[way].packets, c.offloaded[way].bytes);
         (sum.packets, sum.bytes)
     };
@@ -197,14 +197,14 @@ proptest! {
     ) {
         let forwarding = if full_nat { Forwarding::FullNat } else { Forwarding::Nat };
         let original = snapshot(ipv6, |service| service.forwarding = forwarding);
-        let house = House::new(original.clone(), workers, 64);
-        let mut drama = Drama { house, ipv6, moving, last: [None; 4] };
+        let fixture = ManyWorkers::new(original.clone(), workers, 64);
+        let mut run = DrawnRun { fixture, ipv6, moving, last: [None; 4] };
         let original = Arc::new(original);
         for step in steps {
-            drama.play(step, &original);
+            run.play(step, &original);
         }
-        drama.house.settle();
-        drama.house.check();
-        drama.house.outlive();
+        run.fixture.settle();
+        run.fixture.check();
+        run.fixture.outlive();
     }
 }

@@ -2,8 +2,8 @@
 //! its backend, counters are right, offload state equals engine in the end, a removal never hits another connection's rule, every
 //! frame is accounted for, and when all is silent nothing is left.
 
-use super::realm::{self, Edit, Realm};
-use super::stage::{Packet, Stage, Way, client, end, packet};
+use super::one_worker::{OneWorker, Packet, Way, client, end, packet};
+use super::services::{self, DrawnServices, Edit};
 use crate::config::Forwarding;
 use crate::flow::{Direction, Endpoint};
 use crate::frame::Frame;
@@ -69,7 +69,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (0..4u8).prop_map(Step::Answer),
         1 => (0..20u8).prop_map(Step::Room),
         2 => (1..40_000u32).prop_map(Step::Wait),
-        3 => realm::edit().prop_map(Step::Change),
+        3 => services::edit().prop_map(Step::Change),
         2 => (0..16u16, prop_oneof![Just(0u16), Just(16), Just(256)])
             .prop_map(|(number, share)| Step::Share { number, share }),
         1 => (0..16u16, prop_oneof![Just(Which::All), Just(Which::Datagrams)])
@@ -77,20 +77,20 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-struct Drama {
-    stage: Stage,
+struct DrawnRun {
+    fixture: OneWorker,
     ipv6: bool,
-    realm: Realm,
+    services: DrawnServices,
     /// Where each backend last got a packet from.
     last: BTreeMap<Endpoint, Endpoint>,
     given: u64,
     seen: u64,
 }
 
-impl Drama {
+impl DrawnRun {
     fn throw(&mut self, frame: Packet) {
         let known = self.known(&frame);
-        let outcome = self.stage.batch(vec![frame]);
+        let outcome = self.fixture.batch(vec![frame]);
         self.given += 1;
         for frame in &outcome.frames {
             self.seen += 1;
@@ -106,19 +106,19 @@ impl Drama {
     /// The living connection that a packet from a client belongs to.
     fn known(&self, frame: &Packet) -> Option<Connection> {
         let Ok(crate::wire::Parsed::Transport(at)) = crate::wire::parse(frame.bytes()) else { return None };
-        let mut connections = self.stage.worker().connections();
+        let mut connections = self.fixture.worker().connections();
         let is_it = |c: &&Connection| c.key(Direction::FromClient) == at.key && !c.flags.has(Flags::PENDING_REMOVAL);
         connections.find(|c| c.state != State::Pass && !c.state.is_over() && is_it(c)).copied()
     }
 
     /// The ends of all backends there are, in no particular order.
     fn ends(&self) -> Vec<Endpoint> {
-        let services = self.stage.snapshot().services.iter();
+        let services = self.fixture.snapshot().services.iter();
         services.flat_map(|service| service.backends.iter().map(|backend| backend.endpoint)).collect()
     }
 
     fn play(&mut self, step: Step) {
-        let vips = [self.stage.vip(), self.stage.second_vip(), end(self.ipv6, 1, 53)];
+        let vips = [self.fixture.vip(), self.fixture.second_vip(), end(self.ipv6, 1, 53)];
         match step {
             Step::Client { who, which, flags } => {
                 let way = if which == 2 { Way::Udp(20) } else { Way::Tcp(flags) };
@@ -153,22 +153,22 @@ impl Drama {
                 frame.data[at] = to;
                 self.throw(frame);
             }
-            Step::Flush => self.stage.flush(),
-            Step::Answer(n) => (0..n).for_each(|_| self.stage.answer_one()),
-            Step::Room(room) => self.stage.engine.room = usize::from(room),
+            Step::Flush => self.fixture.flush(),
+            Step::Answer(n) => (0..n).for_each(|_| self.fixture.answer_one()),
+            Step::Room(room) => self.fixture.engine.room = usize::from(room),
             Step::Wait(ms) => {
-                self.stage.wait(Duration::from_millis(u64::from(ms)));
+                self.fixture.wait(Duration::from_millis(u64::from(ms)));
                 if ms > 1000 {
-                    self.realm.check_settled(&self.stage);
+                    self.services.check_settled(&self.fixture);
                 }
             }
-            Step::Change(edit) => self.realm.change(&mut self.stage, self.ipv6, &edit),
-            Step::Share { number, share } => self.stage.effective_weights.set(number, share),
-            Step::End { number, which } => self.stage.end_backend(number, which),
+            Step::Change(edit) => self.services.change(&mut self.fixture, self.ipv6, &edit),
+            Step::Share { number, share } => self.fixture.effective_weights.set(number, share),
+            Step::End { number, which } => self.fixture.end_backend(number, which),
         }
-        self.realm.check(&self.stage);
+        self.services.check(&self.fixture);
         // so that what is created in a step can be told from what was before
-        self.stage.now = self.stage.now + Duration::from_nanos(1);
+        self.fixture.now = self.fixture.now + Duration::from_nanos(1);
     }
 }
 
@@ -181,29 +181,29 @@ proptest! {
         capacity in prop_oneof![Just(4usize), Just(64)],
         steps in prop::collection::vec(step(), 1..120),
     ) {
-        let stage = Stage::with_capacity(ipv6, capacity, |s| {
+        let fixture = OneWorker::with_capacity(ipv6, capacity, |s| {
             s.forwarding = if full_nat { Forwarding::FullNat } else { Forwarding::Nat };
         });
-        let mut drama = Drama { stage, ipv6, realm: Realm::default(), last: BTreeMap::new(), given: 0, seen: 0 };
+        let mut run = DrawnRun { fixture, ipv6, services: DrawnServices::default(), last: BTreeMap::new(), given: 0, seen: 0 };
         for step in steps {
-            drama.play(step);
+            run.play(step);
         }
-        drama.stage.settle();
-        prop_assert_eq!(drama.stage.rules_known(), drama.stage.engine_keys());
-        let statistics = drama.stage.worker().statistics();
+        run.fixture.settle();
+        prop_assert_eq!(run.fixture.rules_known(), run.fixture.engine_keys());
+        let statistics = run.fixture.worker().statistics();
         let dropped = statistics.drops.iter().sum::<u64>() + statistics.malformed.iter().sum::<u64>();
-        prop_assert_eq!(statistics.frames, drama.given);
-        prop_assert!(drama.seen + dropped >= drama.given, "a frame vanished");
+        prop_assert_eq!(statistics.frames, run.given);
+        prop_assert!(run.seen + dropped >= run.given, "a frame vanished");
         // a day of silence
         for _ in 0..24 {
-            drama.stage.wait(Duration::from_secs(3600));
+            run.fixture.wait(Duration::from_secs(3600));
         }
-        drama.realm.check(&drama.stage);
-        prop_assert_eq!(drama.stage.worker().connections().count(), 0);
-        prop_assert!(drama.stage.engine_keys().is_empty());
-        prop_assert_eq!(drama.stage.loads(), 0);
-        prop_assert_eq!(drama.stage.worker().statistics().connections_now, 0);
-        prop_assert_eq!(drama.stage.worker().statistics().passes_now, 0);
-        prop_assert_eq!(drama.stage.worker().statistics().offload.rules, 0);
+        run.services.check(&run.fixture);
+        prop_assert_eq!(run.fixture.worker().connections().count(), 0);
+        prop_assert!(run.fixture.engine_keys().is_empty());
+        prop_assert_eq!(run.fixture.loads(), 0);
+        prop_assert_eq!(run.fixture.worker().statistics().connections_now, 0);
+        prop_assert_eq!(run.fixture.worker().statistics().passes_now, 0);
+        prop_assert_eq!(run.fixture.worker().statistics().offload.rules, 0);
     }
 }

@@ -1,7 +1,7 @@
 //! The fast path beside the way that all other packets take: two workers get the same packets, one of them each with a VLAN
 //! tag, which nothing plain has. What they send, remember and count must be the same.
 
-use super::stage::{Packet, Stage, Way, client, end, packet};
+use super::one_worker::{OneWorker, Packet, Way, client, end, packet};
 use crate::flow::Endpoint;
 use crate::frame::{Checksum, VecFrame};
 use crate::offload::{Choice, HeavyHitter};
@@ -75,14 +75,14 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// The frame of a step, as things stand.
-pub(super) fn frame(stage: &Stage, step: &Step) -> Packet {
+pub(super) fn frame(fixture: &OneWorker, step: &Step) -> Packet {
     let end_of_client = client(false, step.client, 40_000);
     let (vip, way, length) = match step.what {
-        What::Tcp(flags) => (stage.vip(), Way::Tcp(flags), 0),
-        What::Data(length) => (stage.vip(), Way::Data(length), length),
+        What::Tcp(flags) => (fixture.vip(), Way::Tcp(flags), 0),
+        What::Data(length) => (fixture.vip(), Way::Data(length), length),
         What::Udp(length) => (end(false, 1, 53), Way::Udp(length), length),
     };
-    let mut known = stage.worker().connections().filter(|known| known.client == end_of_client && known.vip == vip);
+    let mut known = fixture.worker().connections().filter(|known| known.client == end_of_client && known.vip == vip);
     let ends: [Endpoint; 2] = match known.next() {
         Some(known) if step.from_backend => [known.backend, known.source],
         None if step.from_backend => [end(false, 100, 8000), end_of_client],
@@ -121,7 +121,7 @@ pub(super) fn packets(frames: Vec<VecFrame>, l3: usize) -> Vec<(Vec<u8>, Checksu
     frames.into_iter().map(|frame| (frame.data[l3..].to_vec(), frame.meta.checksum)).collect()
 }
 
-fn check(mut stages: [Stage; 2], steps: &[Step]) -> Result<(), TestCaseError> {
+fn check(mut stages: [OneWorker; 2], steps: &[Step]) -> Result<(), TestCaseError> {
     let mut burst = Vec::new();
     for (number, step) in steps.iter().enumerate() {
         burst.push(frame(&stages[0], step));
@@ -134,14 +134,14 @@ fn check(mut stages: [Stage; 2], steps: &[Step]) -> Result<(), TestCaseError> {
             [packets(plain.batch(core::mem::take(&mut burst)).frames, 14), packets(twin.batch(twins).frames, 18)];
         prop_assert_eq!(&left[0], &left[1]);
         let time = Duration::from_millis(step.pause.unwrap_or(0));
-        stages.iter_mut().for_each(|stage| {
-            stage.settle();
-            stage.wait(time);
+        stages.iter_mut().for_each(|fixture| {
+            fixture.settle();
+            fixture.wait(time);
         });
         let [statistics, connections] = [0, 1].map(|what| {
-            stages.each_ref().map(|stage| match what {
-                0 => format!("{:?}", stage.worker().statistics()),
-                _ => format!("{:?}", stage.worker().connections().collect::<Vec<_>>()),
+            stages.each_ref().map(|fixture| match what {
+                0 => format!("{:?}", fixture.worker().statistics()),
+                _ => format!("{:?}", fixture.worker().connections().collect::<Vec<_>>()),
             })
         });
         prop_assert_eq!(&statistics[0], &statistics[1]);
@@ -159,23 +159,23 @@ proptest! {
 
     #[test]
     fn leaves_what_the_other_way_leaves(steps in steps()) {
-        let stages = [(); 2].map(|()| Stage::with_policy(Choice::Never, 0));
+        let stages = [(); 2].map(|()| OneWorker::with_policy(Choice::Never, 0));
         check(stages, &steps)?;
     }
 
     #[test]
     fn leaves_what_the_other_way_leaves_beside_an_engine(steps in steps()) {
-        check([(); 2].map(|()| Stage::with_policy(heavy(), 6)), &steps)?;
+        check([(); 2].map(|()| OneWorker::with_policy(heavy(), 6)), &steps)?;
     }
 
     #[test]
     fn leaves_what_the_other_way_leaves_in_a_small_table(steps in steps()) {
-        check([(); 2].map(|()| Stage::with_capacity(false, 4, |_| {})), &steps)?;
+        check([(); 2].map(|()| OneWorker::with_capacity(false, 4, |_| {})), &steps)?;
     }
 
     #[test]
     fn leaves_what_the_other_way_leaves_without_connections(steps in steps()) {
         let stateless = || Stateless::Hash(Hasher::new([5, 6, 7, 8]));
-        check([(); 2].map(|()| Stage::stateless(false, stateless(), |_| {})), &steps)?;
+        check([(); 2].map(|()| OneWorker::stateless(false, stateless(), |_| {})), &steps)?;
     }
 }

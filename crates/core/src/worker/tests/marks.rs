@@ -2,7 +2,7 @@
 //! old, of others, or nonsense. What they send, remember and count must be the same.
 
 use super::fast_path::{Step, frame, heavy, packets, steps};
-use super::stage::{Stage, Way, client, packet};
+use super::one_worker::{OneWorker, Way, client, packet};
 use crate::flow::Direction;
 use crate::frame::{Frame, VecFrame};
 use crate::l4::connection::Flags;
@@ -36,12 +36,12 @@ fn marks() -> impl Strategy<Value = Vec<Mark>> {
 }
 
 /// The ticket of a frame with such a mark, as things stand.
-fn ticket(stage: &Stage, frame: &VecFrame, mark: Mark) -> u32 {
+fn ticket(fixture: &OneWorker, frame: &VecFrame, mark: Mark) -> u32 {
     let key = match wire::parse(&frame.data) {
         Ok(Parsed::Transport(at)) => at.key,
         _ => return 0,
     };
-    let known = stage.worker().find(&key).map(|(position, direction)| position << 1 | direction as u32);
+    let known = fixture.worker().find(&key).map(|(position, direction)| position << 1 | direction as u32);
     match mark {
         Mark::None => 0,
         Mark::Right => known.map_or(0, |value| value + 1),
@@ -50,7 +50,7 @@ fn ticket(stage: &Stage, frame: &VecFrame, mark: Mark) -> u32 {
     }
 }
 
-fn check(mut stages: [Stage; 2], steps: &[Step], marks: &[Mark]) -> Result<(), TestCaseError> {
+fn check(mut stages: [OneWorker; 2], steps: &[Step], marks: &[Mark]) -> Result<(), TestCaseError> {
     stages[1].worker_mut().go_by_marks();
     let mut burst = Vec::new();
     for (number, (step, mark)) in steps.iter().zip(marks).enumerate() {
@@ -70,21 +70,21 @@ fn check(mut stages: [Stage; 2], steps: &[Step], marks: &[Mark]) -> Result<(), T
         let time = Duration::from_millis(step.pause.unwrap_or(0));
         // Now and then the engine owes answers when the next packets come.
         let late = number % 3 == 0;
-        stages.iter_mut().for_each(|stage| {
+        stages.iter_mut().for_each(|fixture| {
             if late {
-                stage.flush();
+                fixture.flush();
             } else {
-                stage.settle();
-                stage.wait(time);
+                fixture.settle();
+                fixture.wait(time);
             }
         });
-        let statistics = stages.each_ref().map(|stage| {
-            let mut statistics = stage.worker().statistics().clone();
+        let statistics = stages.each_ref().map(|fixture| {
+            let mut statistics = fixture.worker().statistics().clone();
             (statistics.marked, statistics.mismarked) = (0, 0);
             format!("{statistics:?}")
         });
         let connections =
-            stages.each_ref().map(|stage| format!("{:?}", stage.worker().connections().collect::<Vec<_>>()));
+            stages.each_ref().map(|fixture| format!("{:?}", fixture.worker().connections().collect::<Vec<_>>()));
         prop_assert_eq!(&statistics[0], &statistics[1]);
         prop_assert_eq!(&connections[0], &connections[1]);
     }
@@ -96,17 +96,17 @@ proptest! {
 
     #[test]
     fn no_mark_leads_astray((steps, marks) in (steps(), marks())) {
-        check([(); 2].map(|()| Stage::with_policy(Choice::Never, 0)), &steps, &marks)?;
+        check([(); 2].map(|()| OneWorker::with_policy(Choice::Never, 0)), &steps, &marks)?;
     }
 
     #[test]
     fn no_mark_leads_astray_beside_an_engine((steps, marks) in (steps(), marks())) {
-        check([(); 2].map(|()| Stage::with_policy(heavy(), 6)), &steps, &marks)?;
+        check([(); 2].map(|()| OneWorker::with_policy(heavy(), 6)), &steps, &marks)?;
     }
 
     #[test]
     fn no_mark_leads_astray_in_a_small_table((steps, marks) in (steps(), marks())) {
-        check([(); 2].map(|()| Stage::with_capacity(false, 4, |_| {})), &steps, &marks)?;
+        check([(); 2].map(|()| OneWorker::with_capacity(false, 4, |_| {})), &steps, &marks)?;
     }
 }
 
@@ -117,20 +117,20 @@ fn marked(mut frame: VecFrame, ticket: u32) -> VecFrame {
 
 #[test]
 fn a_mark_takes_the_place_of_the_look_up() {
-    let mut stage = Stage::new(false, |_| {});
-    stage.worker_mut().go_by_marks();
+    let mut fixture = OneWorker::new(false, |_| {});
+    fixture.worker_mut().go_by_marks();
     let client = client(false, 1, 40_000);
-    let backend = stage.open(client);
-    let key = packet(client, stage.vip(), Way::Tcp(ACK)).key();
-    let id = stage.rule(&key).id;
+    let backend = fixture.open(client);
+    let key = packet(client, fixture.vip(), Way::Tcp(ACK)).key();
+    let id = fixture.rule(&key).id;
     // The index loses the connection: only the mark still leads there.
-    let Some((position, direction)) = stage.worker().find(&key) else { panic!("it is known") };
+    let Some((position, direction)) = fixture.worker().find(&key) else { panic!("it is known") };
     let value = position << 1 | direction as u32;
     assert_eq!(id.0 as u32, value, "a mark is made of the rule's id");
-    stage.worker_mut().table.remove(&key, value);
-    let sent = stage.send(marked(packet(client, stage.vip(), Way::Tcp(ACK | PSH)), value + 1)).sent();
+    fixture.worker_mut().table.remove(&key, value);
+    let sent = fixture.send(marked(packet(client, fixture.vip(), Way::Tcp(ACK | PSH)), value + 1)).sent();
     assert_eq!(sent.destination, backend);
-    let statistics = stage.worker().statistics();
+    let statistics = fixture.worker().statistics();
     assert_eq!((statistics.marked, statistics.mismarked), (1, 0));
 }
 
@@ -138,35 +138,36 @@ fn a_mark_takes_the_place_of_the_look_up() {
 /// one's.
 #[test]
 fn a_connection_that_has_ended_gets_no_packets_by_its_mark() {
-    let mut stage = Stage::new(false, |_| {});
-    stage.worker_mut().go_by_marks();
+    let mut fixture = OneWorker::new(false, |_| {});
+    fixture.worker_mut().go_by_marks();
     let client = client(false, 1, 40_000);
-    stage.open(client);
-    let key = packet(client, stage.vip(), Way::Tcp(ACK)).key();
-    let old = stage.rule(&key).id.0 as u32 + 1;
+    fixture.open(client);
+    let key = packet(client, fixture.vip(), Way::Tcp(ACK)).key();
+    let old = fixture.rule(&key).id.0 as u32 + 1;
     // A client that has closed need not be told.
-    let number = stage.only().backend_number;
-    let backend = stage.only().backend;
-    stage
-        .batch([packet(client, stage.vip(), Way::Tcp(ACK | FIN)), packet(backend, client, Way::Tcp(ACK | FIN))].into());
-    stage.end_backend(number, Which::All);
-    stage.turn();
-    assert!(stage.only().flags.has(Flags::PENDING_REMOVAL) && stage.only().pair.state() == OffloadState::Removing);
-    stage.batch([marked(packet(client, stage.vip(), Way::Tcp(SYN)), old)].into());
+    let number = fixture.only().backend_number;
+    let backend = fixture.only().backend;
+    fixture.batch(
+        [packet(client, fixture.vip(), Way::Tcp(ACK | FIN)), packet(backend, client, Way::Tcp(ACK | FIN))].into(),
+    );
+    fixture.end_backend(number, Which::All);
+    fixture.turn();
+    assert!(fixture.only().flags.has(Flags::PENDING_REMOVAL) && fixture.only().pair.state() == OffloadState::Removing);
+    fixture.batch([marked(packet(client, fixture.vip(), Way::Tcp(SYN)), old)].into());
     let connections: Vec<_> =
-        stage.worker().connections().filter(|known| !known.flags.has(Flags::PENDING_REMOVAL)).collect();
+        fixture.worker().connections().filter(|known| !known.flags.has(Flags::PENDING_REMOVAL)).collect();
     assert_eq!(connections.len(), 1, "a new one beside the one that is going");
-    assert_eq!(connections[0].carried[Direction::FromClient as usize].packets, 1);
-    assert_eq!(stage.worker().statistics().mismarked, 1);
+    assert_eq!(connections[0].forwarded[Direction::FromClient as usize].packets, 1);
+    assert_eq!(fixture.worker().statistics().mismarked, 1);
 }
 
 /// Tickets mean something else on other planes.
 #[test]
 fn tickets_are_no_marks_unless_they_are_said_to_be() {
-    let mut stage = Stage::new(false, |_| {});
+    let mut fixture = OneWorker::new(false, |_| {});
     let client = client(false, 1, 40_000);
-    let backend = stage.open(client);
-    let sent = stage.send(marked(packet(client, stage.vip(), Way::Tcp(ACK)), 1)).sent();
+    let backend = fixture.open(client);
+    let sent = fixture.send(marked(packet(client, fixture.vip(), Way::Tcp(ACK)), 1)).sent();
     assert_eq!(sent.destination, backend);
-    assert_eq!((stage.worker().statistics().marked, stage.worker().statistics().mismarked), (0, 0));
+    assert_eq!((fixture.worker().statistics().marked, fixture.worker().statistics().mismarked), (0, 0));
 }

@@ -1,7 +1,7 @@
 //! TCP connections of a backend that is taken away: both ends are told.
 
 use super::super::Which;
-use super::stage::{Packet, Sent, Stage, Way, client, packet, with_tcp};
+use super::one_worker::{OneWorker, Packet, Sent, Way, client, packet, with_tcp};
 use crate::config::Forwarding;
 use crate::flow::Endpoint;
 use crate::frame::Frame;
@@ -27,107 +27,108 @@ fn acknowledges(from: Endpoint, to: Endpoint, number: u32) -> Packet {
 }
 
 /// What the worker has asked an end since it was last looked at.
-fn questions(stage: &mut Stage, of: Endpoint) -> Vec<u32> {
-    let (its, others) = core::mem::take(&mut stage.told).into_iter().partition(|frame| frame.key().destination == of);
-    stage.told = others;
+fn questions(fixture: &mut OneWorker, of: Endpoint) -> Vec<u32> {
+    let (its, others) = core::mem::take(&mut fixture.told).into_iter().partition(|frame| frame.key().destination == of);
+    fixture.told = others;
     let its: Vec<Packet> = its;
     assert!(its.iter().all(|frame| flags(frame) == ACK));
     its.iter().map(number).collect()
 }
 
 /// A connection whose backend is taken away: the client, its VIP, the backend, and whom that sees.
-fn severed(stage: &mut Stage, number: u8) -> [Endpoint; 4] {
-    let client = client(!stage.vip().address.is_ipv4(), number, 40_000);
-    stage.open(client);
-    let connection = stage.connection(client);
-    assert_eq!(stage.engine_keys().len(), 2, "the engine carries it");
-    stage.end_backend(connection.backend_number, Which::All);
+fn severed(fixture: &mut OneWorker, number: u8) -> [Endpoint; 4] {
+    let client = client(!fixture.vip().address.is_ipv4(), number, 40_000);
+    fixture.open(client);
+    let connection = fixture.connection(client);
+    assert_eq!(fixture.engine_keys().len(), 2, "the engine carries it");
+    fixture.end_backend(connection.backend_number, Which::All);
     [client, connection.vip, connection.backend, connection.source]
 }
 
 #[test]
 fn both_ends_are_asked_and_reset_with_their_numbers() {
     for (ipv6, forwarding) in [(false, Forwarding::Nat), (true, Forwarding::Nat), (false, Forwarding::FullNat)] {
-        let mut stage = Stage::new(ipv6, |service| service.forwarding = forwarding);
-        let [client, vip, backend, source] = severed(&mut stage, 1);
-        stage.wait(Duration::from_millis(150));
-        assert_eq!(stage.engine_keys().len(), 0);
+        let mut fixture = OneWorker::new(ipv6, |service| service.forwarding = forwarding);
+        let [client, vip, backend, source] = severed(&mut fixture, 1);
+        fixture.wait(Duration::from_millis(150));
+        assert_eq!(fixture.engine_keys().len(), 0);
         for (end, other, number) in [(client, vip, 0x1234_5678), (backend, source, 0xffff_fff0)] {
-            let [first, second] = questions(&mut stage, end)[..] else { panic!("{end} was not asked") };
+            let [first, second] = questions(&mut fixture, end)[..] else { panic!("{end} was not asked") };
             assert_eq!(second.wrapping_sub(first), 1 << 31, "one of them is outside any window");
-            let answer = stage.send(acknowledges(end, other, number));
+            let answer = fixture.send(acknowledges(end, other, number));
             let [reset] = &answer.frames[..] else { panic!("no reset") };
             assert_eq!((reset.key().source, reset.key().destination), (other, end));
             assert_eq!((flags(reset), number), (RST, self::number(reset)));
         }
         // Asked again, either says that it has no connection any more.
-        stage.wait(Duration::from_millis(300));
+        fixture.wait(Duration::from_millis(300));
         for (end, other) in [(client, vip), (backend, source)] {
-            assert_eq!(questions(&mut stage, end).len(), 2);
-            assert!(stage.send(packet(end, other, Way::Tcp(RST))).frames.is_empty());
+            assert_eq!(questions(&mut fixture, end).len(), 2);
+            assert!(fixture.send(packet(end, other, Way::Tcp(RST))).frames.is_empty());
         }
-        assert_eq!(stage.worker().connections().count(), 0);
-        assert_eq!(stage.loads(), 0);
+        assert_eq!(fixture.worker().connections().count(), 0);
+        assert_eq!(fixture.loads(), 0);
     }
 }
 
 #[test]
 fn an_end_that_speaks_late_is_reset_all_the_same() {
-    let mut stage = Stage::new(false, |_| {});
-    let [client, vip, backend, source] = severed(&mut stage, 1);
-    stage.wait(Duration::from_secs(60));
-    assert_eq!(questions(&mut stage, client).len(), 10, "asked five times and no more");
+    let mut fixture = OneWorker::new(false, |_| {});
+    let [client, vip, backend, source] = severed(&mut fixture, 1);
+    fixture.wait(Duration::from_secs(60));
+    assert_eq!(questions(&mut fixture, client).len(), 10, "asked five times and no more");
     for (end, other) in [(client, vip), (backend, source)] {
-        let answer = stage.send(acknowledges(end, other, 77));
+        let answer = fixture.send(acknowledges(end, other, 77));
         assert_eq!((flags(&answer.frames[0]), number(&answer.frames[0])), (RST, 77));
     }
-    stage.wait(Duration::from_secs(61));
-    assert_eq!(stage.worker().connections().count(), 0, "it is not remembered for ever");
+    fixture.wait(Duration::from_secs(61));
+    assert_eq!(fixture.worker().connections().count(), 0, "it is not remembered for ever");
 }
 
 #[test]
 fn a_client_that_has_no_connection_any_more_may_begin_another() {
-    let mut stage = Stage::new(false, |_| {});
-    let [client, vip, backend, _] = severed(&mut stage, 1);
-    let number = stage.connection(client).backend_number;
-    stage.set_up(number, false);
-    stage.wait(Duration::from_millis(150));
-    let Sent { destination, flags, .. } = stage.send(packet(client, vip, Way::Tcp(SYN))).sent();
+    let mut fixture = OneWorker::new(false, |_| {});
+    let [client, vip, backend, _] = severed(&mut fixture, 1);
+    let number = fixture.connection(client).backend_number;
+    fixture.set_up(number, false);
+    fixture.wait(Duration::from_millis(150));
+    let Sent { destination, flags, .. } = fixture.send(packet(client, vip, Way::Tcp(SYN))).sent();
     assert!(destination != backend && flags == SYN, "{destination}");
-    assert!(!stage.only().flags.has(Flags::SEVERED));
+    assert!(!fixture.only().flags.has(Flags::SEVERED));
 }
 
 #[test]
 fn what_is_half_open_or_over_is_told_nothing() {
-    let mut stage = Stage::new(false, |service| service.backends = service.backends[..1].into());
+    let mut fixture = OneWorker::new(false, |service| service.backends = service.backends[..1].into());
     let (half_open, over) = (client(false, 1, 40_000), client(false, 2, 40_000));
-    stage.client_sends(half_open, SYN);
-    let backend = stage.open(over);
-    stage.client_sends(over, ACK | FIN);
-    stage.send(packet(backend, over, Way::Tcp(ACK | FIN)));
-    stage.end_backend(0, Which::All);
-    stage.wait(Duration::from_secs(5));
-    assert_eq!((stage.worker().connections().count(), stage.told.len()), (0, 0));
+    fixture.client_sends(half_open, SYN);
+    let backend = fixture.open(over);
+    fixture.client_sends(over, ACK | FIN);
+    fixture.send(packet(backend, over, Way::Tcp(ACK | FIN)));
+    fixture.end_backend(0, Which::All);
+    fixture.wait(Duration::from_secs(5));
+    assert_eq!((fixture.worker().connections().count(), fixture.told.len()), (0, 0));
 }
 
 #[test]
 fn questions_are_bounded_in_rate() {
-    let mut stage = Stage::with_capacity(false, 16_384, |service| service.backends = service.backends[..1].into());
+    let mut fixture =
+        OneWorker::with_capacity(false, 16_384, |service| service.backends = service.backends[..1].into());
     for port in 0..12_000 {
-        stage.open(client(false, 1, 1000 + port));
+        fixture.open(client(false, 1, 1000 + port));
     }
-    stage.end_backend(0, Which::All);
-    let turns = |stage: &mut Stage| {
-        stage.now = stage.now + Duration::from_millis(150);
+    fixture.end_backend(0, Which::All);
+    let turns = |fixture: &mut OneWorker| {
+        fixture.now = fixture.now + Duration::from_millis(150);
         for _ in 0..500 {
-            stage.turn();
-            stage.settle();
+            fixture.turn();
+            fixture.settle();
         }
     };
-    turns(&mut stage);
-    turns(&mut stage);
-    assert!(stage.told.len() <= 4 * 11_500, "each is asked by four packets: {}", stage.told.len());
-    assert!(stage.worker().connections().any(|connection| connection.proof == 0));
-    (0..60).for_each(|_| turns(&mut stage));
-    assert!(stage.worker().connections().all(|connection| connection.proof > 0), "all are asked in the end");
+    turns(&mut fixture);
+    turns(&mut fixture);
+    assert!(fixture.told.len() <= 4 * 11_500, "each is asked by four packets: {}", fixture.told.len());
+    assert!(fixture.worker().connections().any(|connection| connection.proof == 0));
+    (0..60).for_each(|_| turns(&mut fixture));
+    assert!(fixture.worker().connections().all(|connection| connection.proof > 0), "all are asked in the end");
 }

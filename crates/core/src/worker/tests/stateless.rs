@@ -1,8 +1,8 @@
 //! Workers that track no connections: one situation at a time, and what holds of any flows.
 
 use super::super::{Drop, Stateless};
-use super::house::House;
-use super::stage::{Stage, Way, client, complaint, end, last_hop, packet};
+use super::many_workers::ManyWorkers;
+use super::one_worker::{OneWorker, Way, client, complaint, end, last_hop, packet};
 use crate::balance::Balancer;
 use crate::config::{Algorithm, AllDown, BackendState, Service};
 use crate::flow::{Endpoint, FlowKey, Protocol};
@@ -24,129 +24,129 @@ fn both() -> [(Stateless, Algorithm); 2] {
     [(hash(), Algorithm::RoundRobin), (Stateless::Maglev, Algorithm::Maglev)]
 }
 
-fn stage(ipv6: bool, (stateless, algorithm): (Stateless, Algorithm)) -> Stage {
-    Stage::stateless(ipv6, stateless, |service| service.algorithm = algorithm)
+fn fixture(ipv6: bool, (stateless, algorithm): (Stateless, Algorithm)) -> OneWorker {
+    OneWorker::stateless(ipv6, stateless, |service| service.algorithm = algorithm)
 }
 
 /// Nothing is remembered, and nothing is asked of the engine.
-fn remembers_nothing(stage: &Stage) {
-    assert_eq!(stage.worker().connections().count(), 0);
-    assert!(stage.engine_keys().is_empty());
-    assert_eq!(stage.worker().statistics().connections_peak, 0);
+fn remembers_nothing(fixture: &OneWorker) {
+    assert_eq!(fixture.worker().connections().count(), 0);
+    assert!(fixture.engine_keys().is_empty());
+    assert_eq!(fixture.worker().statistics().connections_peak, 0);
 }
 
 #[test]
 fn any_packet_finds_its_backend_and_the_answer_its_client() {
     for (ipv6, method) in [false, true].into_iter().flat_map(|ipv6| both().map(|method| (ipv6, method))) {
-        let mut stage = stage(ipv6, method);
+        let mut fixture = fixture(ipv6, method);
         let client = client(ipv6, 1, 40_000);
-        let backend = stage.client_sends(client, ACK | PSH).destination;
-        assert!(stage.backends().contains(&backend));
+        let backend = fixture.client_sends(client, ACK | PSH).destination;
+        assert!(fixture.backends().contains(&backend));
         for flags in [SYN, ACK, FIN | ACK, RST, SYN] {
-            let out = stage.client_sends(client, flags);
+            let out = fixture.client_sends(client, flags);
             assert_eq!((out.source, out.destination), (client, backend));
-            let back = stage.send(packet(backend, client, Way::Tcp(flags | ACK))).sent();
-            assert_eq!((back.source, back.destination), (stage.vip(), client));
+            let back = fixture.send(packet(backend, client, Way::Tcp(flags | ACK))).sent();
+            assert_eq!((back.source, back.destination), (fixture.vip(), client));
         }
-        let out = stage.send(packet(client, end(ipv6, 1, 53), Way::Udp(100))).sent();
-        let back = stage.send(packet(out.destination, client, Way::Udp(50))).sent();
+        let out = fixture.send(packet(client, end(ipv6, 1, 53), Way::Udp(100))).sent();
+        let back = fixture.send(packet(out.destination, client, Way::Udp(50))).sent();
         assert_eq!((back.source, back.destination), (end(ipv6, 1, 53), client));
-        let counted: u64 = stage.worker().statistics().backends.iter().map(|b| b.software[0].packets).sum();
+        let counted: u64 = fixture.worker().statistics().backends.iter().map(|b| b.software[0].packets).sum();
         assert_eq!(counted, 7);
-        remembers_nothing(&stage);
+        remembers_nothing(&fixture);
     }
 }
 
 #[test]
 fn unmatched_packets_pass_to_the_kernel() {
-    let mut stage = stage(false, (hash(), Algorithm::RoundRobin));
-    let [other, backend] = [client(false, 7, 5000), stage.backends()[0]];
+    let mut fixture = fixture(false, (hash(), Algorithm::RoundRobin));
+    let [other, backend] = [client(false, 7, 5000), fixture.backends()[0]];
     for stray in [packet(other, end(false, 1, 82), Way::Tcp(SYN)), packet(other, backend, Way::Tcp(ACK))] {
-        let outcome = stage.send(stray.clone());
+        let outcome = fixture.send(stray.clone());
         assert_eq!(outcome.frames[0].meta().egress, Egress::Kernel);
         assert_eq!(outcome.frames[0].data, stray.data, "untouched");
     }
-    remembers_nothing(&stage);
+    remembers_nothing(&fixture);
 }
 
 #[test]
 fn without_a_backend_packets_are_refused() {
     for method in both() {
-        let mut stage = stage(false, method);
-        (0..12).for_each(|number| stage.set_up(number, false));
+        let mut fixture = fixture(false, method);
+        (0..12).for_each(|number| fixture.set_up(number, false));
         let client = client(false, 1, 40_000);
-        assert!(stage.client_sends(client, SYN).flags & RST != 0);
-        assert!(stage.client_sends(client, ACK).flags & RST != 0);
-        let told = stage.send(packet(client, end(false, 1, 53), Way::Udp(1))).frames.remove(0);
+        assert!(fixture.client_sends(client, SYN).flags & RST != 0);
+        assert!(fixture.client_sends(client, ACK).flags & RST != 0);
+        let told = fixture.send(packet(client, end(false, 1, 53), Way::Udp(1))).frames.remove(0);
         assert!(matches!(wire::parse(told.bytes()), Ok(Parsed::IcmpError(e)) if e.kind == ErrorKind::Unreachable));
-        assert_eq!(stage.drops(Drop::NoBackend), 3);
-        let refused: Vec<u64> = stage.worker().statistics().services.iter().map(|s| s.refused).collect();
+        assert_eq!(fixture.drops(Drop::NoBackend), 3);
+        let refused: Vec<u64> = fixture.worker().statistics().services.iter().map(|s| s.refused).collect();
         assert_eq!(refused, [1, 0, 1], "what begins a connection counts");
     }
 }
 
 #[test]
 fn a_service_all_of_whose_backends_are_down_may_use_all() {
-    let mut stage = Stage::stateless(false, hash(), |service| service.all_down = AllDown::UseAll);
-    (0..12).for_each(|number| stage.set_up(number, false));
-    assert!(stage.backends().contains(&stage.client_sends(client(false, 1, 40_000), SYN).destination));
+    let mut fixture = OneWorker::stateless(false, hash(), |service| service.all_down = AllDown::UseAll);
+    (0..12).for_each(|number| fixture.set_up(number, false));
+    assert!(fixture.backends().contains(&fixture.client_sends(client(false, 1, 40_000), SYN).destination));
 }
 
 #[test]
 fn stateless_draining_backend_answers_still_pass() {
     for (stateless, algorithm) in both() {
-        let mut stage = stage(false, (stateless, algorithm));
+        let mut fixture = fixture(false, (stateless, algorithm));
         let client = client(false, 1, 40_000);
-        let before = stage.client_sends(client, SYN).destination;
-        let mut services: Vec<Service> = stage.snapshot().services.to_vec();
+        let before = fixture.client_sends(client, SYN).destination;
+        let mut services: Vec<Service> = fixture.snapshot().services.to_vec();
         let backends = services.iter_mut().flat_map(|service| service.backends.iter_mut());
         backends.filter(|b| b.endpoint == before).for_each(|b| b.state = BackendState::Draining);
-        stage.reconfigure(services, |_| {});
-        assert_ne!(stage.client_sends(client, ACK).destination, before);
-        assert_eq!(stage.send(packet(before, client, Way::Tcp(ACK))).sent().source, stage.vip());
+        fixture.reconfigure(services, |_| {});
+        assert_ne!(fixture.client_sends(client, ACK).destination, before);
+        assert_eq!(fixture.send(packet(before, client, Way::Tcp(ACK))).sent().source, fixture.vip());
     }
 }
 
 #[test]
 fn icmp_errors_reach_the_side_that_sent_the_packet() {
     for (ipv6, method) in [false, true].into_iter().flat_map(|ipv6| both().map(|method| (ipv6, method))) {
-        let mut stage = stage(ipv6, method);
+        let mut fixture = fixture(ipv6, method);
         let client = client(ipv6, 1, 40_000);
         let router = end(ipv6, 200, 0).address;
-        let sent = stage.send(packet(client, stage.vip(), Way::Data(100))).frames.remove(0);
+        let sent = fixture.send(packet(client, fixture.vip(), Way::Data(100))).frames.remove(0);
         let backend = sent.key().destination;
-        let told = stage.send_frame(complaint(&sent, router)).frames.remove(0);
+        let told = fixture.send_frame(complaint(&sent, router)).frames.remove(0);
         let Ok(Parsed::IcmpError(error)) = wire::parse(told.bytes()) else { panic!("no ICMP error") };
         assert_eq!((error.source, error.destination), (router, client.address));
-        assert_eq!((error.quoted.source, error.quoted.destination), (client, stage.vip()));
+        assert_eq!((error.quoted.source, error.quoted.destination), (client, fixture.vip()));
         // the backend itself complains: its address is not shown
-        let told = stage.send_frame(complaint(&sent, backend.address)).frames.remove(0);
+        let told = fixture.send_frame(complaint(&sent, backend.address)).frames.remove(0);
         let Ok(Parsed::IcmpError(error)) = wire::parse(told.bytes()) else { panic!("no ICMP error") };
-        assert_eq!((error.source, error.destination), (stage.vip().address, client.address));
+        assert_eq!((error.source, error.destination), (fixture.vip().address, client.address));
         // the client complains about what the backend sent
-        let sent = stage.send(packet(backend, client, Way::Data(100))).frames.remove(0);
-        let told = stage.send_frame(complaint(&sent, client.address)).frames.remove(0);
+        let sent = fixture.send(packet(backend, client, Way::Data(100))).frames.remove(0);
+        let told = fixture.send_frame(complaint(&sent, client.address)).frames.remove(0);
         let Ok(Parsed::IcmpError(error)) = wire::parse(told.bytes()) else { panic!("no ICMP error") };
         assert_eq!((error.source, error.destination), (client.address, backend.address));
         assert_eq!((error.quoted.source, error.quoted.destination), (backend, client));
         // an error about a packet that did not come by here
         let other = packet(end(ipv6, 201, 5), end(ipv6, 202, 6), Way::Data(10));
-        assert_eq!(stage.send_frame(complaint(&other, router)).frames[0].meta().egress, Egress::Kernel);
+        assert_eq!(fixture.send_frame(complaint(&other, router)).frames[0].meta().egress, Egress::Kernel);
     }
 }
 
 #[test]
 fn a_last_hop_and_a_packet_too_big_are_reported_to_who_sent_it() {
     for ipv6 in [false, true] {
-        let mut stage = stage(ipv6, (hash(), Algorithm::RoundRobin));
+        let mut fixture = fixture(ipv6, (hash(), Algorithm::RoundRobin));
         let client = client(ipv6, 1, 40_000);
-        let data = packet(client, stage.vip(), Way::Data(1400));
-        let mut bounced = stage.send(data.clone()).frames.remove(0);
+        let data = packet(client, fixture.vip(), Way::Data(1400));
+        let mut bounced = fixture.send(data.clone()).frames.remove(0);
         bounced.meta_mut().arrival = Arrival::TooBig { mtu: 1400 };
         let mut tired = data.clone();
         last_hop(&mut tired);
         for (frame, quoted) in [(bounced, data.key()), (tired, data.key())] {
-            let notice = stage.send_frame(frame).frames.remove(0);
+            let notice = fixture.send_frame(frame).frames.remove(0);
             let Ok(Parsed::IcmpError(error)) = wire::parse(notice.bytes()) else { panic!("no ICMP error") };
             assert_eq!((error.destination, error.quoted), (client.address, quoted));
         }
@@ -155,22 +155,22 @@ fn a_last_hop_and_a_packet_too_big_are_reported_to_who_sent_it() {
 
 #[test]
 fn tracked_connections_are_given_up_with_their_rules() {
-    let mut house = House::new(super::adoption::snapshot(false, |_| {}), 2, 64);
-    let vip = house.snapshot.services[0].endpoint;
+    let mut fixture = ManyWorkers::new(super::adoption::snapshot(false, |_| {}), 2, 64);
+    let vip = fixture.snapshot.services[0].endpoint;
     for port in 0..8 {
         let client = client(false, 1, 1000 + port);
-        let sent = house.packet(packet(client, vip, Way::Tcp(SYN)), true).remove(0);
-        house.packet(packet(sent.key().destination, client, Way::Tcp(SYN | ACK)), true);
-        house.packet(packet(client, vip, Way::Tcp(ACK)), true);
+        let sent = fixture.packet(packet(client, vip, Way::Tcp(SYN)), true).remove(0);
+        fixture.packet(packet(sent.key().destination, client, Way::Tcp(SYN | ACK)), true);
+        fixture.packet(packet(client, vip, Way::Tcp(ACK)), true);
     }
-    house.settle();
-    assert_eq!(house.engine.len(), 16);
-    house.stateless = Some(hash());
-    let adopted = house.crash(house.as_before());
+    fixture.settle();
+    assert_eq!(fixture.engine.len(), 16);
+    fixture.stateless = Some(hash());
+    let adopted = fixture.crash(fixture.as_before());
     assert_eq!((adopted.kept, adopted.without_service), (0, 8));
-    assert!(house.engine.is_empty());
-    assert!(house.workers.iter().all(|worker| worker.connections().count() == 0));
-    assert_eq!(house.packet(packet(client(false, 1, 1000), vip, Way::Tcp(ACK)), true).len(), 1);
+    assert!(fixture.engine.is_empty());
+    assert!(fixture.workers.iter().all(|worker| worker.connections().count() == 0));
+    assert_eq!(fixture.packet(packet(client(false, 1, 1000), vip, Way::Tcp(ACK)), true).len(), 1);
 }
 
 struct Nothing;
@@ -181,8 +181,8 @@ impl Entries<FlowKey> for Nothing {
 }
 
 /// Where the packets of these flows go.
-fn destinations(stage: &mut Stage, clients: &[Endpoint], flags: u8) -> Vec<Endpoint> {
-    clients.iter().map(|client| stage.client_sends(*client, flags).destination).collect()
+fn destinations(fixture: &mut OneWorker, clients: &[Endpoint], flags: u8) -> Vec<Endpoint> {
+    clients.iter().map(|client| fixture.client_sends(*client, flags).destination).collect()
 }
 
 proptest! {
@@ -200,7 +200,7 @@ proptest! {
     ) {
         let clients: Vec<Endpoint> = clients.into_iter().map(|(host, port)| client(ipv6, host, port)).collect();
         let method = both()[usize::from(is_maglev)].clone();
-        let (mut one, mut other) = (stage(ipv6, method.clone()), stage(ipv6, method));
+        let (mut one, mut other) = (fixture(ipv6, method.clone()), fixture(ipv6, method));
         let all_up = destinations(&mut one, &clients, SYN);
         for &number in &down {
             one.set_up(number, false);
@@ -231,9 +231,9 @@ proptest! {
 
 #[test]
 fn time_passes_without_anything_to_do() {
-    let mut stage = stage(false, (hash(), Algorithm::RoundRobin));
-    stage.client_sends(client(false, 1, 40_000), SYN);
-    stage.end_backend(0, super::super::Which::All);
-    stage.wait(Duration::from_secs(10));
-    assert_eq!(stage.worker().poll_timeout(stage.now), None);
+    let mut fixture = fixture(false, (hash(), Algorithm::RoundRobin));
+    fixture.client_sends(client(false, 1, 40_000), SYN);
+    fixture.end_backend(0, super::super::Which::All);
+    fixture.wait(Duration::from_secs(10));
+    assert_eq!(fixture.worker().poll_timeout(fixture.now), None);
 }

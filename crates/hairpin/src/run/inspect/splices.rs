@@ -98,10 +98,10 @@ impl Inspector {
         worker: usize,
         connection: &SplicedConnection,
     ) -> Result<ConnectionView, String> {
-        let by_engine = connection.carried_by_engine;
+        let by_engine = connection.forwarded_by_engine;
         let mut view = ConnectionView {
-            packets: connection.carried.map(|volume| volume.packets),
-            bytes: connection.carried.map(|volume| volume.bytes),
+            packets: connection.forwarded.map(|volume| volume.packets),
+            bytes: connection.forwarded.map(|volume| volume.bytes),
             packets_offloaded: by_engine.map(|volume| volume.packets),
             bytes_offloaded: by_engine.map(|volume| volume.bytes),
             ..described(now, snapshot, connection)
@@ -282,8 +282,8 @@ mod tests {
                 response: MessageView::Bytes(500),
                 started: Time::from_nanos(4_000_000_000),
             }),
-            carried: [Volume::default(); 2],
-            carried_by_engine: [Volume::default(); 2],
+            forwarded: [Volume::default(); 2],
+            forwarded_by_engine: [Volume::default(); 2],
             rules: [None; 2],
             path: SplicedPath::Small(1000),
             created: Time::from_nanos(1_000_000_000),

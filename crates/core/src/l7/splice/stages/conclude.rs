@@ -52,7 +52,7 @@ impl Splices {
         // What has nothing left to say to its backend is others' to take meanwhile.
         let is_quiet =
             backend_conn.peer.told == backend_conn.peer.expected && client_conn.pair.state() == OffloadState::Software;
-        let is_carried = client_conn.is_carried_down_only();
+        let is_carried = client_conn.is_offloaded_down_only();
         // While a rule without a guard leads from it to the client, what it acknowledges would get there.
         backend_conn.is_spent |= close_backend && is_carried;
         if is_carried {

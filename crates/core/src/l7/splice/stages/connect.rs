@@ -113,7 +113,7 @@ impl Splices {
     pub(in crate::l7::splice) fn go<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Next {
         let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
         let (number, is_ruled) = (client_conn.exchange.backend, client_conn.pair.state() != OffloadState::Software);
-        let is_down_only = client_conn.is_carried_down_only();
+        let is_down_only = client_conn.is_offloaded_down_only();
         if let Some(attached) = client_conn.backend_conn {
             let usable = !is_down_only
                 && self.backend_conns.get(attached).is_some_and(|backend_conn| {
@@ -215,7 +215,7 @@ impl Splices {
             idle_max: idle_max(cx.kind(service)),
             asked,
             created: cx.now,
-            hold: u32::MAX,
+            window_clamp: u32::MAX,
         };
         let again = backend_conn.again;
         let made = self.backend_conns.insert(backend_conn).ok().filter(|&made| {
@@ -397,7 +397,7 @@ impl Splices {
         taken: u32,
         request: Message,
     ) {
-        let hold = self.hold(cx, position);
+        let clamp = self.window_clamp(cx, position);
         let Splices { client_conns, backend_conns, buffers, .. } = self;
         let Some(client_conn) = client_conns.get_mut(position) else { return buffers.release(owned) };
         let Some((number, backend_conn)) =
@@ -406,9 +406,9 @@ impl Splices {
             return buffers.release(owned);
         };
         client_conn.framing.clear(buffers);
-        backend_conn.hold = hold.unwrap_or(u32::MAX);
+        backend_conn.window_clamp = clamp.unwrap_or(u32::MAX);
         backend_conn.peer.edge = backend_conn.peer.expected;
-        client_conn.holds = hold.is_some() && !matches!(request, Message::Endless);
+        client_conn.is_clamped = clamp.is_some() && !matches!(request, Message::Endless);
         let start = client_conn.input_start().wrapping_sub(taken);
         let put = owned.len() as u32;
         // A tunnel's client has closed behind what it said so far: so the backend is told.

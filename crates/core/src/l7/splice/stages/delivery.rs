@@ -153,7 +153,7 @@ impl Splices {
         let exchange = &client_conn.exchange;
         let is_last = exchange.close_client && exchange.response.is_done() && exchange.response_end == Some(end);
         let is_quiet =
-            client_conn.waiting() == 0 && !client_conn.peer.has_closed && !client_conn.is_carried_down_only();
+            client_conn.waiting() == 0 && !client_conn.peer.has_closed && !client_conn.is_offloaded_down_only();
         if !is_last || !is_quiet || entry.peer.owned.is_some() || !client_conn.is_request_received(entry) {
             return 0;
         }

@@ -56,11 +56,11 @@ impl Splices {
         let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         if segment.has(RST) {
             let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
-            // What the engine has carried, software does not know of; this number tells.
-            let carried = client_conn.downloads_by_engine();
-            let window = if carried { (1 << 24) + (1 << 30) } else { 1 << 24 };
+            // What the engine has forwarded, software does not know of; this number tells.
+            let forwarded = client_conn.downloads_by_engine();
+            let window = if forwarded { (1 << 24) + (1 << 30) } else { 1 << 24 };
             let is_near = segment.sequence.wrapping_sub(entry.peer.told).wrapping_add(window) <= 2 * window;
-            if is_near && carried {
+            if is_near && forwarded {
                 let out = segment.sequence.wrapping_add(client_conn.down.delta_at_end());
                 client_conn.peer.sent = later(client_conn.peer.sent, out);
             }

@@ -91,8 +91,8 @@ impl Splices {
             deadline: cx.now + self.head_timeout(cx, service),
             stamped: Time::from_nanos(u64::MAX),
             last_seen: cx.now,
-            carried: [Volume::default(); 2],
-            carried_by_engine: [Volume::default(); 2],
+            forwarded: [Volume::default(); 2],
+            forwarded_by_engine: [Volume::default(); 2],
             created: cx.now,
             pair: RulePair::default(),
             rule_key: at.key,
@@ -107,7 +107,7 @@ impl Splices {
             looked: cx.now,
             reset_with: None,
             offload_range: None,
-            holds: false,
+            is_clamped: false,
             left: None,
         };
         let deadline = client_conn.deadline;

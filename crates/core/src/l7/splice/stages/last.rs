@@ -96,7 +96,7 @@ impl Splices {
         }
         let down = Direction::FromBackend as usize;
         let (packets, bytes) = volume(frame.meta(), at);
-        client_conn.carried[down].add(packets, bytes);
+        client_conn.forwarded[down].add(packets, bytes);
         if let Some(backend) = cx.statistics.backends.get_mut(usize::from(number)) {
             backend.software[down].add(packets, bytes);
         }

@@ -1,7 +1,7 @@
 //! Resets of ends whose numbers only they know: the engine carries what they get.
 //!
 //! A client believes a RST only with the very number that it expects next (RFC 5961, 3.2), and of what the engine has
-//! carried to it software knows at most a part. But each packet of its own says that number: its acknowledgement. So its
+//! forwarded to it software knows at most a part. But each packet of its own says that number: its acknowledgement. So its
 //! client connection stays for a while, and each of its packets is answered with RST (RFC 9293, 3.10.7.1). A client that only
 //! receives sends none once the engine carries nothing more; it is asked for one, by an acknowledgement with a number
 //! that it has acknowledged already, which it answers with what it expects (RFC 9293, 3.10.7.4). One that has believed
@@ -29,14 +29,14 @@ const ASKS_MAX: u8 = 5;
 const ABANDONED_MAX: usize = 16;
 
 impl ClientConn {
-    /// Whether the engine may have carried more to the client than software knows.
+    /// Whether the engine may have forwarded more to the client than software knows.
     pub(in crate::l7::splice) fn is_ahead_of_software(&self) -> bool {
         before(self.peer.sent, self.peer.reach)
     }
 }
 
 impl BackendConn {
-    /// Whether the engine may have carried more to the backend than software knows. One number beyond that may be the
+    /// Whether the engine may have forwarded more to the backend than software knows. One number beyond that may be the
     /// acknowledgement of the engine's last byte.
     pub(in crate::l7::splice) fn is_ahead_of_software(&self) -> bool {
         beyond(self.peer.sent, self.peer.reach) > 1
@@ -87,7 +87,7 @@ impl Splices {
         cx.count_out(client_conn);
         (client_conn.asks, client_conn.reset_with) = (0, None);
         client_conn.challenge_after = cx.now;
-        client_conn.holds = false;
+        client_conn.is_clamped = false;
         self.ask(cx, position);
     }
 

@@ -33,7 +33,7 @@ impl ClientConn {
     }
 
     /// Whether the client is waited for: it has not acknowledged all that it was sent, or takes nothing now, or has not
-    /// said since the engine carried its response.
+    /// said since the engine forwarded its response.
     fn is_waited_for(&self) -> bool {
         self.asks > 0 || self.peer.acknowledged != self.peer.sent || self.peer.window == 0
     }

@@ -102,7 +102,7 @@ impl Splices {
             }
             client_conn.down.settle(segment.acknowledgement);
             self.pass(cx, frame, at, segment, (position, Direction::FromClient), (sequence, ACK));
-            if self.client_conns.get(position).is_some_and(|client_conn| client_conn.holds) {
+            if self.client_conns.get(position).is_some_and(|client_conn| client_conn.is_clamped) {
                 // It may have acknowledged what of ours the engine could not be offered the body for.
                 self.offer(cx, position);
             }
@@ -112,7 +112,7 @@ impl Splices {
         self.body_upward(cx, frame, at, segment, position);
     }
 
-    /// A request's body that the engine has carried is over once the backend has acknowledged its end. Of a response that it
+    /// A request's body that the engine has forwarded is over once the backend has acknowledged its end. Of a response that it
     /// carries, the client's acknowledgements tell how far it has come, if they come by here.
     fn catch_up(&mut self, position: u32) {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
@@ -121,7 +121,7 @@ impl Splices {
         else {
             return;
         };
-        if client_conn.is_carried_down_only() {
+        if client_conn.is_offloaded_down_only() {
             client_conn.catch_up_downwards(backend_conn);
         }
         let exchange = &mut client_conn.exchange;

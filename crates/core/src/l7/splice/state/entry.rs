@@ -287,9 +287,9 @@ pub(in crate::l7::splice) struct ClientConn {
     /// When it will be looked at.
     pub(in crate::l7::splice) stamped: Time,
     pub(in crate::l7::splice) last_seen: Time,
-    pub(in crate::l7::splice) carried: [Volume; 2],
+    pub(in crate::l7::splice) forwarded: [Volume; 2],
     /// What of that the engine has.
-    pub(in crate::l7::splice) carried_by_engine: [Volume; 2],
+    pub(in crate::l7::splice) forwarded_by_engine: [Volume; 2],
     pub(in crate::l7::splice) created: Time,
     /// Its pair of rules, as far as is known what the engine holds.
     pub(in crate::l7::splice) pair: RulePair,
@@ -317,7 +317,7 @@ pub(in crate::l7::splice) struct ClientConn {
     /// them.
     pub(in crate::l7::splice) offload_range: Option<(Direction, u32, u32)>,
     /// The backend is shown a small window, until it is known whether the engine carries the response.
-    pub(in crate::l7::splice) holds: bool,
+    pub(in crate::l7::splice) is_clamped: bool,
     /// The backend connection that it had last and left to others, and that backend connection's generation.
     pub(in crate::l7::splice) left: Option<(u32, u32)>,
 }
@@ -369,12 +369,12 @@ impl ClientConn {
 
     /// Whether the engine may carry bytes of the client's that software does not see.
     pub(in crate::l7::splice) fn uploads_by_engine(&self) -> bool {
-        let all = !self.is_carried_down_only();
+        let all = !self.is_offloaded_down_only();
         self.pair.held() != 0 && all && matches!(self.exchange.request, Message::Bytes { .. } | Message::Endless)
     }
 
     /// Whether the engine has been asked to carry what the backend sends, and not what the client sends.
-    pub(in crate::l7::splice) fn is_carried_down_only(&self) -> bool {
+    pub(in crate::l7::splice) fn is_offloaded_down_only(&self) -> bool {
         self.pair.state() != OffloadState::Software && self.wanted == 1 << Direction::FromBackend as u8
     }
 
@@ -429,7 +429,7 @@ pub(in crate::l7::splice) struct BackendConn {
     pub(in crate::l7::splice) created: Time,
     /// Bytes it is shown room for until the head of its response is read: what follows a large one's head at once would
     /// come before the engine carries it.
-    pub(in crate::l7::splice) hold: u32,
+    pub(in crate::l7::splice) window_clamp: u32,
 }
 
 impl BackendConn {

@@ -60,7 +60,7 @@ pub(in crate::l7::splice) struct Peer {
     pub(in crate::l7::splice) told: u32,
     /// One past the highest number it was sent.
     pub(in crate::l7::splice) sent: u32,
-    /// One past the highest number that an engine may have carried to it; of no meaning below `sent`.
+    /// One past the highest number that an engine may have forwarded to it; of no meaning below `sent`.
     pub(in crate::l7::splice) reach: u32,
     /// The highest acknowledgement number it has sent.
     pub(in crate::l7::splice) acknowledged: u32,

@@ -81,7 +81,7 @@ impl Splices {
         if segment.payload > 0 || phantoms(flags) > 0 {
             to.sent = later(to.sent, sequence.wrapping_add(segment.payload).wrapping_add(phantoms(flags)));
         }
-        client_conn.carried[direction as usize].add(packets, bytes);
+        client_conn.forwarded[direction as usize].add(packets, bytes);
         cx.statistics.backends[number].software[direction as usize].add(packets, bytes);
         let is_bare = segment.payload == 0 && flags == ACK && at.payload - at.l4 == tcp::HEADER;
         match cx.tx.last_mut() {

@@ -1,4 +1,4 @@
-//! Ways out that take less than what is sent: segments are cut smaller, of which neither end has to be told.
+//! Offloads out that take less than what is sent: segments are cut smaller, of which neither end has to be told.
 
 use super::segment::resegment;
 use crate::flow::Direction;

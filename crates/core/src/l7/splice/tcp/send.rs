@@ -54,9 +54,9 @@ impl ClientConn {
         window: u32,
     ) -> u32 {
         match self.exchange.response {
-            Message::Head => window.min(backend_conn.hold),
-            _ if self.state != ClientConnState::Spliced => window.min(backend_conn.hold),
-            _ if self.holds => window.min(beyond(acknowledgement, backend_conn.peer.edge)),
+            Message::Head => window.min(backend_conn.window_clamp),
+            _ if self.state != ClientConnState::Spliced => window.min(backend_conn.window_clamp),
+            _ if self.is_clamped => window.min(beyond(acknowledgement, backend_conn.peer.edge)),
             _ => window,
         }
     }
@@ -111,7 +111,7 @@ impl Splices {
             Some(client_conn) if client_conn.state == ClientConnState::Spliced => {
                 client_conn.window_for(backend_conn, acknowledgement, client_conn.peer.window)
             }
-            _ => RECEIVE_WINDOW.min(backend_conn.hold),
+            _ => RECEIVE_WINDOW.min(backend_conn.window_clamp),
         };
         Own {
             source: backend_conn.own_end(),

@@ -1,7 +1,7 @@
 //! Chunked bodies: what is wrong in them, and many small ones.
 
 use super::super::Refused;
-use super::stage::{Script, Sent, Stage};
+use super::one_worker::{OneWorker, Script, Sent};
 use super::{REQUEST, RESPONSE, asked, only};
 use crate::l7::splice::tcp::numbers::before;
 use crate::wire::tcp::{ACK, RST};
@@ -34,24 +34,24 @@ fn broken_request_is_answered_before_the_response() {
     ] {
         // All with its head, behind it, or behind the beginning of the response.
         for (apart, begun) in [(false, false), (true, false), (true, true)] {
-            let mut stage = Stage::new(|_| {});
+            let mut fixture = OneWorker::new(|_| {});
             if !apart {
-                let mut client = Script::client(&mut stage, 1000);
-                let syn = only(client.sends(&mut stage, &format!("{UPLOAD}{bad}")));
-                let (_, sent) = Script::backend(&mut stage, &syn);
+                let mut client = Script::client(&mut fixture, 1000);
+                let syn = only(client.sends(&mut fixture, &format!("{UPLOAD}{bad}")));
+                let (_, sent) = Script::backend(&mut fixture, &syn);
                 let answer = client.receives(&to(&sent, &client));
                 assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
                 continue;
             }
-            let (mut client, mut backend, _) = asked(&mut stage, 1000, UPLOAD);
-            backend.acknowledges(&mut stage);
+            let (mut client, mut backend, _) = asked(&mut fixture, 1000, UPLOAD);
+            backend.acknowledges(&mut fixture);
             if begun {
-                client.receives(&backend.sends(&mut stage, DOWNLOAD));
-                client.acknowledges(&mut stage);
+                client.receives(&backend.sends(&mut fixture, DOWNLOAD));
+                client.acknowledges(&mut fixture);
             }
             let mut sent = Vec::new();
             for piece in bad.as_bytes().chunks(1460) {
-                sent.extend(client.says(&mut stage, ACK, piece));
+                sent.extend(client.says(&mut fixture, ACK, piece));
             }
             assert!(to(&sent, &backend).iter().any(|sent| sent.segment.has(RST)), "{sent:?}");
             let mine = to(&sent, &client);
@@ -62,8 +62,8 @@ fn broken_request_is_answered_before_the_response() {
                 assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
                 assert!(!mine.iter().any(|sent| sent.segment.has(RST)));
             }
-            assert_eq!(stage.worker.statistics().http.refused[why as usize], 1);
-            stage.over();
+            assert_eq!(fixture.worker.statistics().http.refused[why as usize], 1);
+            fixture.over();
         }
     }
 }
@@ -74,17 +74,17 @@ fn trailers_are_as_long_as_is_said() {
         [(6000, true), (8100, true), (8300, false), (9000, false), (12_000, false), (18_000, false)]
     {
         for size in [1000, 1460, 30_000] {
-            let mut stage = Stage::new(|_| {});
-            let (mut client, mut backend, _) = asked(&mut stage, 1000, UPLOAD);
-            backend.acknowledges(&mut stage);
+            let mut fixture = OneWorker::new(|_| {});
+            let (mut client, mut backend, _) = asked(&mut fixture, 1000, UPLOAD);
+            backend.acknowledges(&mut fixture);
             let (all, mut got, mut answer) = (trailers(bytes), String::new(), String::new());
             for piece in all.as_bytes().chunks(size) {
-                let sent = client.says(&mut stage, ACK, piece);
+                let sent = client.says(&mut fixture, ACK, piece);
                 assert!(!to(&sent, &client).iter().any(|sent| sent.segment.has(RST)), "{bytes} by {size}");
                 answer += &client.receives(&to(&sent, &client));
                 if answer.is_empty() {
                     got += &backend.receives(&to(&sent, &backend));
-                    backend.acknowledges(&mut stage);
+                    backend.acknowledges(&mut fixture);
                 }
             }
             assert_eq!(got == all, is_taken, "{bytes} by {size}");
@@ -96,13 +96,13 @@ fn trailers_are_as_long_as_is_said() {
 #[test]
 fn a_response_that_proves_broken_is_broken_off() {
     for bad in ["5\r\nhelloX", "+5\r\n", &trailers(9000)] {
-        let mut stage = Stage::new(|_| {});
-        let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
-        client.receives(&backend.sends(&mut stage, DOWNLOAD));
-        let sent = backend.sends(&mut stage, bad);
+        let mut fixture = OneWorker::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
+        client.receives(&backend.sends(&mut fixture, DOWNLOAD));
+        let sent = backend.sends(&mut fixture, bad);
         assert!(sent.iter().all(|sent| sent.segment.has(RST) && sent.bytes.is_empty()), "{sent:?}");
         assert!(!to(&sent, &client).is_empty() && !to(&sent, &backend).is_empty());
-        stage.over();
+        fixture.over();
     }
 }
 
@@ -110,19 +110,19 @@ fn a_response_that_proves_broken_is_broken_off() {
 fn response_broken_in_its_first_segment_becomes_502() {
     for (edited, first) in [(false, 0), (true, 0), (false, 20), (true, 20)] {
         for bad in ["zz\r\n", "5\r\nhelloX", "5\nhello\r\n", &format!("5\r\nhello\r\n{}", trailers(9000))] {
-            let mut stage = Stage::new(|http| http.server_timing = edited);
-            let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+            let mut fixture = OneWorker::new(|http| http.server_timing = edited);
+            let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
             let all = format!("{DOWNLOAD}{bad}");
             // The head as a whole, or the end of it.
             let mut sent = Vec::new();
             for piece in [&all[..first], &all[first..]].into_iter().filter(|piece| !piece.is_empty()) {
-                sent = backend.sends(&mut stage, piece);
+                sent = backend.sends(&mut fixture, piece);
             }
             let mine = to(&sent, &client);
             assert!(client.receives(&mine).starts_with("HTTP/1.1 502 "), "{bad:?}: {sent:?}");
             assert!(to(&sent, &backend).iter().any(|sent| sent.segment.has(RST)));
-            assert_eq!(stage.worker.statistics().http.refused[Refused::BadResponse as usize], 1);
-            stage.over();
+            assert_eq!(fixture.worker.statistics().http.refused[Refused::BadResponse as usize], 1);
+            fixture.over();
         }
     }
 }
@@ -131,27 +131,27 @@ fn response_broken_in_its_first_segment_becomes_502() {
 fn a_backend_may_pad_the_sizes_of_its_chunks() {
     let body = "5  \r\nhello\r\n3 \t;a=b\r\n,ab\r\n0 \r\n\r\n";
     for size in [1, 2, 3, 7, 100] {
-        let mut stage = Stage::new(|_| {});
-        let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
+        let mut fixture = OneWorker::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
         let all = format!("{DOWNLOAD}{body}");
         let mut got = String::new();
         for piece in all.as_bytes().chunks(size) {
-            let sent = backend.says(&mut stage, ACK, piece);
+            let sent = backend.says(&mut fixture, ACK, piece);
             got += &client.receives(&to(&sent, &client));
-            client.acknowledges(&mut stage);
+            client.acknowledges(&mut fixture);
         }
         assert_eq!(got, all);
-        assert_eq!(backend.receives(&client.sends(&mut stage, REQUEST)), REQUEST, "it has ended there");
-        client.receives(&backend.sends(&mut stage, RESPONSE));
-        client.acknowledges(&mut stage);
-        stage.over();
+        assert_eq!(backend.receives(&client.sends(&mut fixture, REQUEST)), REQUEST, "it has ended there");
+        client.receives(&backend.sends(&mut fixture, RESPONSE));
+        client.acknowledges(&mut fixture);
+        fixture.over();
     }
 }
 
 /// A client's upload of many chunks, in super-packets of so many bytes, as much at a time as it was last told that it may
 /// send. The backend acknowledges all of it at once.
-fn uploads(stage: &mut Stage, chunk: &str, count: usize, size: usize) -> (Script, Script) {
-    let (mut client, mut backend, _) = asked(stage, 1000, UPLOAD);
+fn uploads(fixture: &mut OneWorker, chunk: &str, count: usize, size: usize) -> (Script, Script) {
+    let (mut client, mut backend, _) = asked(fixture, 1000, UPLOAD);
     backend.window = 4000;
     let all = format!("{}0\r\n\r\n", chunk.repeat(count));
     let (start, mut edge) = (client.next, client.next);
@@ -162,7 +162,7 @@ fn uploads(stage: &mut Stage, chunk: &str, count: usize, size: usize) -> (Script
         }
         edge.wrapping_sub(client.next) as usize
     };
-    let told = backend.acknowledges(stage);
+    let told = backend.acknowledges(fixture);
     let mut room = tell(&client, &told);
     let mut got = String::new();
     loop {
@@ -171,14 +171,14 @@ fn uploads(stage: &mut Stage, chunk: &str, count: usize, size: usize) -> (Script
         let piece = &rest[..rest.len().min(size).min(room)];
         if piece.is_empty() {
             // It has used its room, or all is said.
-            let told = backend.acknowledges(stage);
+            let told = backend.acknowledges(fixture);
             room = tell(&client, &told);
             if rest.is_empty() || room == 0 {
                 break;
             }
             continue;
         }
-        let sent = client.says(stage, ACK, piece);
+        let sent = client.says(fixture, ACK, piece);
         let mine = to(&sent, &backend);
         assert!(!mine.is_empty(), "dropped behind {from}");
         got += &backend.receives(&mine);
@@ -193,42 +193,42 @@ fn uploads(stage: &mut Stage, chunk: &str, count: usize, size: usize) -> (Script
 fn many_small_chunks_are_remembered_without_dropping_any() {
     for (chunk, count) in [("1\r\nx\r\n", 100_000), ("5\r\nhello\r\n", 50_000), ("a;b=c\r\n0123456789\r\n", 30_000)] {
         for size in [1, 100, 1460, 60_000] {
-            let mut stage = Stage::new(|_| {});
+            let mut fixture = OneWorker::new(|_| {});
             let count = if size == 1 { count / 50 } else { count };
-            let (mut client, mut backend) = uploads(&mut stage, chunk, count, size);
-            let http = &stage.worker.statistics().http;
+            let (mut client, mut backend) = uploads(&mut fixture, chunk, count, size);
+            let http = &fixture.worker.statistics().http;
             assert_eq!((http.unrecorded, http.out_of_order), (0, 0), "{chunk:?} by {size}");
-            assert_eq!(client.receives(&backend.sends(&mut stage, RESPONSE)), RESPONSE);
-            client.acknowledges(&mut stage);
-            stage.over();
+            assert_eq!(client.receives(&backend.sends(&mut fixture, RESPONSE)), RESPONSE);
+            client.acknowledges(&mut fixture);
+            fixture.over();
         }
     }
 }
 
 #[test]
 fn large_chunks_leave_a_client_all_the_window_there_is() {
-    let mut stage = Stage::new(|_| {});
-    let (mut client, mut backend, _) = asked(&mut stage, 1000, UPLOAD);
+    let mut fixture = OneWorker::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut fixture, 1000, UPLOAD);
     backend.window = 4000;
-    backend.acknowledges(&mut stage);
+    backend.acknowledges(&mut fixture);
     let chunk = format!("4000\r\n{}\r\n", "x".repeat(0x4000));
-    backend.receives(&client.sends(&mut stage, &chunk));
-    let told = only(backend.acknowledges(&mut stage));
+    backend.receives(&client.sends(&mut fixture, &chunk));
+    let told = only(backend.acknowledges(&mut fixture));
     assert_eq!((told.to, u32::from(told.segment.window) << 7), (client.own, 4000 << 9));
-    backend.receives(&client.sends(&mut stage, "0\r\n\r\n"));
-    backend.acknowledges(&mut stage);
-    client.receives(&backend.sends(&mut stage, RESPONSE));
+    backend.receives(&client.sends(&mut fixture, "0\r\n\r\n"));
+    backend.acknowledges(&mut fixture);
+    client.receives(&backend.sends(&mut fixture, RESPONSE));
 }
 
 #[test]
 fn client_waits_when_chunks_cannot_be_stored() {
-    let mut stage = Stage::new(|_| {});
-    let (mut client, mut backend, _) = asked(&mut stage, 1000, UPLOAD);
+    let mut fixture = OneWorker::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut fixture, 1000, UPLOAD);
     let part = "1\r\nx\r\n".repeat(100);
     let mut parts = 0;
     // It sends more than it is told that it may.
     let answer = loop {
-        let sent = client.sends(&mut stage, &part);
+        let sent = client.sends(&mut fixture, &part);
         if to(&sent, &backend).is_empty() {
             break only(sent);
         }
@@ -238,12 +238,12 @@ fn client_waits_when_chunks_cannot_be_stored() {
     };
     let start = client.next.wrapping_sub(part.len() as u32);
     assert_eq!((answer.to, answer.segment.acknowledgement), (client.own, 5001), "no more than the backend's");
-    let http = &stage.worker.statistics().http;
+    let http = &fixture.worker.statistics().http;
     assert_eq!((http.unrecorded, http.out_of_order), (1, 0));
-    assert_eq!(only(backend.acknowledges(&mut stage)).to, client.own);
-    assert_eq!(backend.receives(&client.repeats(&mut stage, start, &[], part.as_bytes())), part);
-    assert_eq!(backend.receives(&client.sends(&mut stage, "0\r\n\r\n")), "0\r\n\r\n");
-    assert_eq!(client.receives(&backend.sends(&mut stage, RESPONSE)), RESPONSE);
-    client.acknowledges(&mut stage);
-    stage.over();
+    assert_eq!(only(backend.acknowledges(&mut fixture)).to, client.own);
+    assert_eq!(backend.receives(&client.repeats(&mut fixture, start, &[], part.as_bytes())), part);
+    assert_eq!(backend.receives(&client.sends(&mut fixture, "0\r\n\r\n")), "0\r\n\r\n");
+    assert_eq!(client.receives(&backend.sends(&mut fixture, RESPONSE)), RESPONSE);
+    client.acknowledges(&mut fixture);
+    fixture.over();
 }

@@ -1,7 +1,7 @@
 //! What ends with its connection: the engine carries it once there was much of it, and software sees it end.
 
 use super::offload::{complete, installs, removals};
-use super::stage::{Script, Stage};
+use super::one_worker::{OneWorker, Script};
 use super::{REQUEST, asked, only};
 use crate::engine::{Completion, Guard};
 use crate::wire::tcp::{ACK, FIN};
@@ -10,18 +10,18 @@ const LEAST: u64 = 20_000;
 /// A guard's longest range.
 const OFFLOAD_RANGE: u32 = 1 << 30;
 
-fn stage() -> Stage {
-    Stage::new(|http| {
+fn fixture() -> OneWorker {
+    OneWorker::new(|http| {
         http.offload_bytes_min = Some(LEAST);
         http.upgrade = true;
     })
 }
 
 /// So much of it that it is worth rules, in several segments.
-fn much(stage: &mut Stage, from: &mut Script, to: &mut Script) {
+fn much(fixture: &mut OneWorker, from: &mut Script, to: &mut Script) {
     for _ in 0..20 {
-        assert!(stage.worker.poll_op().is_none(), "too early");
-        let sent = from.says(stage, ACK, &[b'x'; 1000]);
+        assert!(fixture.worker.poll_op().is_none(), "too early");
+        let sent = from.says(fixture, ACK, &[b'x'; 1000]);
         to.receives(&sent);
     }
 }
@@ -32,34 +32,34 @@ fn guard(sequence: u32, sequence_length: u32, acknowledgement: u32, acknowledgem
 
 #[test]
 fn a_response_that_ends_with_its_connection() {
-    let mut stage = stage();
-    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
-    client.receives(&backend.sends(&mut stage, "HTTP/1.1 200 OK\r\n\r\n"));
-    much(&mut stage, &mut backend, &mut client);
-    let [up, down] = installs(&mut stage);
+    let mut fixture = fixture();
+    let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
+    client.receives(&backend.sends(&mut fixture, "HTTP/1.1 200 OK\r\n\r\n"));
+    much(&mut fixture, &mut backend, &mut client);
+    let [up, down] = installs(&mut fixture);
     assert_eq!(up.guard, guard(client.next, 0, client.expected, OFFLOAD_RANGE - 1));
     assert_eq!(down.guard, guard(backend.next, OFFLOAD_RANGE, backend.expected, 0));
     for rule in [up, down] {
-        complete(&mut stage, Completion::Installed(rule.id));
+        complete(&mut fixture, Completion::Installed(rule.id));
     }
     // The engine carries a lot; then the backend closes, which software sees.
     client.expected = client.expected.wrapping_add(900_000_000);
     backend.next = backend.next.wrapping_add(900_000_000);
-    let fin = only(backend.says(&mut stage, ACK | FIN, b"end"));
+    let fin = only(backend.says(&mut fixture, ACK | FIN, b"end"));
     assert_eq!((fin.text(), fin.segment.flags & FIN), ("end", FIN));
     client.gets(&fin);
-    assert_eq!(removals(&mut stage), 2, "what is acknowledged now matters");
+    assert_eq!(removals(&mut fixture), 2, "what is acknowledged now matters");
     for id in [up.id, down.id] {
-        complete(&mut stage, Completion::Removed(id, None));
+        complete(&mut fixture, Completion::Removed(id, None));
     }
-    backend.receives(&client.acknowledges(&mut stage));
-    let sent = client.says(&mut stage, ACK | FIN, b"");
+    backend.receives(&client.acknowledges(&mut fixture));
+    let sent = client.says(&mut fixture, ACK | FIN, b"");
     assert!(sent.iter().any(|sent| sent.to == backend.own && sent.segment.has(FIN)), "{sent:?}");
     backend.receives(&sent);
-    client.receives(&backend.acknowledges(&mut stage));
-    stage.wait(crate::time::Duration::from_secs(10));
-    stage.over();
-    assert_eq!(stage.worker.splices().0, 0);
+    client.receives(&backend.acknowledges(&mut fixture));
+    fixture.wait(crate::time::Duration::from_secs(10));
+    fixture.over();
+    assert_eq!(fixture.worker.splices().0, 0);
 }
 
 #[test]
@@ -69,45 +69,45 @@ fn chunks_behind_which_both_ends_close() {
     let kept = head.replace("Connection: close\r\n", "");
     // The backend would go on, or the client: where the chunks end has to be read.
     for (request, head) in [(request.as_str(), kept.as_str()), (REQUEST, head)] {
-        let mut stage = stage();
-        let (mut client, mut backend, _) = asked(&mut stage, 1000, request);
-        client.receives(&backend.sends(&mut stage, head));
-        much(&mut stage, &mut backend, &mut client);
-        assert!(stage.worker.poll_op().is_none());
+        let mut fixture = fixture();
+        let (mut client, mut backend, _) = asked(&mut fixture, 1000, request);
+        client.receives(&backend.sends(&mut fixture, head));
+        much(&mut fixture, &mut backend, &mut client);
+        assert!(fixture.worker.poll_op().is_none());
     }
-    let mut stage = stage();
-    let (mut client, mut backend, _) = asked(&mut stage, 1000, &request);
-    let got = client.receives(&backend.sends(&mut stage, head));
+    let mut fixture = fixture();
+    let (mut client, mut backend, _) = asked(&mut fixture, 1000, &request);
+    let got = client.receives(&backend.sends(&mut fixture, head));
     assert!(got.contains("chunked") && got.to_ascii_lowercase().contains("connection: close"), "{got}");
     // What is shorter than what is worth rules, the worker carries to its end.
-    client.receives(&backend.says(&mut stage, ACK, &[b'x'; 1000]));
-    let fin = only(backend.says(&mut stage, ACK | FIN, b"\r\n0\r\n\r\n"));
+    client.receives(&backend.says(&mut fixture, ACK, &[b'x'; 1000]));
+    let fin = only(backend.says(&mut fixture, ACK | FIN, b"\r\n0\r\n\r\n"));
     assert_eq!((fin.text(), fin.segment.flags & FIN), ("\r\n0\r\n\r\n", FIN));
     client.gets(&fin);
-    backend.receives(&client.says(&mut stage, ACK | FIN, b""));
-    stage.over();
-    let mut stage = Stage::new(|http| http.offload_bytes_min = Some(LEAST));
-    let (mut client, mut backend, _) = asked(&mut stage, 1000, &request);
-    client.receives(&backend.sends(&mut stage, head));
-    much(&mut stage, &mut backend, &mut client);
-    let [up, down] = installs(&mut stage);
+    backend.receives(&client.says(&mut fixture, ACK | FIN, b""));
+    fixture.over();
+    let mut fixture = OneWorker::new(|http| http.offload_bytes_min = Some(LEAST));
+    let (mut client, mut backend, _) = asked(&mut fixture, 1000, &request);
+    client.receives(&backend.sends(&mut fixture, head));
+    much(&mut fixture, &mut backend, &mut client);
+    let [up, down] = installs(&mut fixture);
     assert_eq!(up.guard, guard(client.next, 0, client.expected, OFFLOAD_RANGE - 1));
     assert_eq!(down.guard, guard(backend.next, OFFLOAD_RANGE, backend.expected, 0));
 }
 
 #[test]
 fn a_tunnel_in_both_directions() {
-    let mut stage = stage();
+    let mut fixture = fixture();
     let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
-    let (mut client, mut backend, _) = asked(&mut stage, 1000, request);
+    let (mut client, mut backend, _) = asked(&mut fixture, 1000, request);
     let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
-    client.receives(&backend.sends(&mut stage, answer));
-    client.acknowledges(&mut stage);
-    much(&mut stage, &mut client, &mut backend);
-    backend.acknowledges(&mut stage);
-    let sent = client.sends(&mut stage, "and more");
+    client.receives(&backend.sends(&mut fixture, answer));
+    client.acknowledges(&mut fixture);
+    much(&mut fixture, &mut client, &mut backend);
+    backend.acknowledges(&mut fixture);
+    let sent = client.sends(&mut fixture, "and more");
     backend.receives(&sent);
-    let [up, down] = installs(&mut stage);
+    let [up, down] = installs(&mut fixture);
     for (rule, own, other) in [(up, &client, &backend), (down, &backend, &client)] {
         let guard = rule.guard.expect("guarded");
         assert_eq!((guard.sequence_length, guard.acknowledgement_length), (OFFLOAD_RANGE, OFFLOAD_RANGE));
@@ -116,32 +116,32 @@ fn a_tunnel_in_both_directions() {
         assert_ne!(other.next, own.next);
     }
     for rule in [up, down] {
-        complete(&mut stage, Completion::Installed(rule.id));
+        complete(&mut fixture, Completion::Installed(rule.id));
     }
     // A offload range of one direction is over: another begins.
     client.next = client.next.wrapping_add(OFFLOAD_RANGE);
     backend.expected = backend.expected.wrapping_add(OFFLOAD_RANGE);
-    let sent = client.sends(&mut stage, "over");
+    let sent = client.sends(&mut fixture, "over");
     backend.receives(&sent);
-    let [up, _] = installs(&mut stage);
+    let [up, _] = installs(&mut fixture);
     assert_eq!(up.guard.map(|guard| guard.sequence), Some(client.next));
 }
 
 #[test]
 fn numbers_stay_comparable_however_much_software_carries() {
     // More than half of the space of numbers, none of it the engine's.
-    let mut stage = Stage::new(|http| http.offload_bytes_min = Some(u64::MAX));
-    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
-    client.receives(&backend.sends(&mut stage, "HTTP/1.1 200 OK\r\n\r\n"));
+    let mut fixture = OneWorker::new(|http| http.offload_bytes_min = Some(u64::MAX));
+    let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
+    client.receives(&backend.sends(&mut fixture, "HTTP/1.1 200 OK\r\n\r\n"));
     for turn in 0..24 {
         // What lies between is not played.
         let step = 200_000_000;
         client.expected = client.expected.wrapping_add(step);
         backend.next = backend.next.wrapping_add(step);
-        let part = only(backend.says(&mut stage, ACK, b"part"));
+        let part = only(backend.says(&mut fixture, ACK, b"part"));
         assert_eq!(part.text(), "part", "turn {turn}");
         client.gets(&part);
-        let up = client.acknowledges(&mut stage);
+        let up = client.acknowledges(&mut fixture);
         assert_eq!(up.len(), 1, "turn {turn}");
     }
 }

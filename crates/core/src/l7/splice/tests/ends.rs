@@ -1,6 +1,6 @@
 //! Ends in every state: either side resets, closes, or says nothing any more.
 
-use super::stage::{Script, Sent, Stage};
+use super::one_worker::{OneWorker, Script, Sent};
 use super::{REQUEST, RESPONSE, asked, only};
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST};
@@ -49,15 +49,15 @@ const STATES: [State; 8] = [
     State::Tunnel,
 ];
 
-fn at(stage: &mut Stage, state: State) -> (Script, Script) {
+fn at(fixture: &mut OneWorker, state: State) -> (Script, Script) {
     let request = match state {
         State::Uploading => "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n",
         State::Chunked => CHUNKED,
         State::Tunnel => UPGRADE,
         _ => REQUEST,
     };
-    let (mut client, mut backend, _) = asked(stage, 1000, request);
-    backend.acknowledges(stage);
+    let (mut client, mut backend, _) = asked(fixture, 1000, request);
+    backend.acknowledges(fixture);
     let response = match state {
         State::Uploading | State::Chunked => "",
         State::Head => "HTTP/1.1 200 OK\r\nContent-",
@@ -68,8 +68,8 @@ fn at(stage: &mut Stage, state: State) -> (Script, Script) {
         State::Tunnel => SWITCHED,
     };
     if !response.is_empty() {
-        client.receives(&backend.sends(stage, response));
-        client.acknowledges(stage);
+        client.receives(&backend.sends(fixture, response));
+        client.acknowledges(fixture);
     }
     (client, backend)
 }
@@ -79,15 +79,15 @@ fn a_reset_goes_to_the_other_end_whatever_there_is() {
     for ((state, of_client), ipv6) in
         STATES.into_iter().flat_map(|state| [(state, true), (state, false)]).zip([false, true].into_iter().cycle())
     {
-        let mut stage = Stage::over_ip(ipv6, |_| {});
-        let (mut client, mut backend) = at(&mut stage, state);
+        let mut fixture = OneWorker::over_ip(ipv6, |_| {});
+        let (mut client, mut backend) = at(&mut fixture, state);
         if of_client {
-            let sent = client.says(&mut stage, RST, b"");
+            let sent = client.says(&mut fixture, RST, b"");
             let reset = only(sent);
             assert_eq!((reset.to, reset.segment.sequence), (backend.own, backend.expected), "{state:?}");
             assert!(reset.segment.has(RST), "{state:?}");
         } else {
-            let sent = backend.says(&mut stage, RST | ACK, b"");
+            let sent = backend.says(&mut fixture, RST | ACK, b"");
             let begun = !matches!(state, State::Uploading | State::Chunked | State::Head);
             if begun {
                 let reset = only(sent);
@@ -95,25 +95,25 @@ fn a_reset_goes_to_the_other_end_whatever_there_is() {
                 assert!(reset.segment.has(RST), "{state:?}");
             } else {
                 assert!(client.receives(&sent).starts_with("HTTP/1.1 502 "), "{state:?}: {sent:?}");
-                client.acknowledges(&mut stage);
+                client.acknowledges(&mut fixture);
             }
         }
-        assert_eq!(stage.worker.splices().1, 0, "{state:?}: the backend's is gone");
-        stage.over();
+        assert_eq!(fixture.worker.splices().1, 0, "{state:?}: the backend's is gone");
+        fixture.over();
     }
 }
 
 #[test]
 fn a_reset_outside_the_window_is_ignored() {
     for (state, of_client) in STATES.into_iter().flat_map(|state| [(state, true), (state, false)]) {
-        let mut stage = Stage::new(|_| {});
-        let (client, backend) = at(&mut stage, state);
+        let mut fixture = OneWorker::new(|_| {});
+        let (client, backend) = at(&mut fixture, state);
         let end = if of_client { &client } else { &backend };
         for far in [1 << 26, 1 << 31, (1u32 << 26).wrapping_neg()] {
-            let sent = Script { next: end.next.wrapping_add(far), ..end.clone() }.says(&mut stage, RST | ACK, b"");
+            let sent = Script { next: end.next.wrapping_add(far), ..end.clone() }.says(&mut fixture, RST | ACK, b"");
             assert!(sent.is_empty(), "{state:?} {far}: {sent:?}");
         }
-        assert_eq!((stage.worker.splices().0, stage.worker.splices().1), (1, 1), "{state:?}");
+        assert_eq!((fixture.worker.splices().0, fixture.worker.splices().1), (1, 1), "{state:?}");
     }
 }
 
@@ -121,16 +121,16 @@ fn a_reset_outside_the_window_is_ignored() {
 fn a_client_resets_what_is_ours() {
     // A reply that goes on; one that closes; behind that, when both have closed.
     for state in 0..3 {
-        let mut stage = Stage::new(|http| http.routes = [].into());
-        let mut client = Script::client(&mut stage, 1000);
+        let mut fixture = OneWorker::new(|http| http.routes = [].into());
+        let mut client = Script::client(&mut fixture, 1000);
         let request = if state == 0 { "GET / HTTP/1.1\r\nHost: a\r\n\r\n" } else { "GET / HTTP/1.0\r\n\r\n" };
-        let reply = client.sends(&mut stage, request);
+        let reply = client.sends(&mut fixture, request);
         client.receives(&reply);
         if state == 2 {
-            client.says(&mut stage, ACK | FIN, b"");
+            client.says(&mut fixture, ACK | FIN, b"");
         }
-        assert!(client.says(&mut stage, RST, b"").is_empty(), "{state}");
-        assert_eq!(stage.worker.splices(), (0, 0, 0), "{state}");
+        assert!(client.says(&mut fixture, RST, b"").is_empty(), "{state}");
+        assert_eq!(fixture.worker.splices(), (0, 0, 0), "{state}");
     }
 }
 
@@ -138,157 +138,157 @@ fn a_client_resets_what_is_ours() {
 fn a_backend_resets_connections_without_a_client() {
     // It refuses; idle; closing; when both have closed.
     for state in 0..4 {
-        let mut stage = Stage::new(|http| http.limits.connect_tries = 1);
-        let mut client = Script::client(&mut stage, 1000);
-        let syn = only(client.sends(&mut stage, REQUEST));
+        let mut fixture = OneWorker::new(|http| http.limits.connect_tries = 1);
+        let mut client = Script::client(&mut fixture, 1000);
+        let syn = only(client.sends(&mut fixture, REQUEST));
         if state == 0 {
             let mut backend = Script { own: syn.to, peer: syn.from, next: 0, expected: 0, window: 0 };
             // One that does not answer our SYN is not believed.
             for wrong in [0, syn.segment.sequence, syn.segment.sequence + 2] {
                 backend.expected = wrong;
-                assert!(backend.says(&mut stage, RST | ACK, b"").is_empty());
+                assert!(backend.says(&mut fixture, RST | ACK, b"").is_empty());
             }
             backend.expected = syn.segment.sequence + 1;
-            assert!(client.receives(&backend.says(&mut stage, RST | ACK, b"")).starts_with("HTTP/1.1 502 "));
-            stage.over();
+            assert!(client.receives(&backend.says(&mut fixture, RST | ACK, b"")).starts_with("HTTP/1.1 502 "));
+            fixture.over();
             continue;
         }
-        let (mut backend, sent) = Script::backend(&mut stage, &syn);
+        let (mut backend, sent) = Script::backend(&mut fixture, &syn);
         backend.receives(&sent);
-        client.receives(&backend.sends(&mut stage, RESPONSE));
-        client.acknowledges(&mut stage);
+        client.receives(&backend.sends(&mut fixture, RESPONSE));
+        client.acknowledges(&mut fixture);
         if state > 1 {
-            let sent = stage.wait(Duration::from_millis(60_100));
+            let sent = fixture.wait(Duration::from_millis(60_100));
             backend.gets(&to(&sent, &backend)[0]);
         }
         if state > 2 {
-            let told = only(backend.says(&mut stage, ACK | FIN, b""));
+            let told = only(backend.says(&mut fixture, ACK | FIN, b""));
             assert_eq!((told.segment.flags, told.segment.acknowledgement), (ACK, backend.next));
         }
-        let far = Script { next: backend.next.wrapping_add(1 << 20), ..backend.clone() }.says(&mut stage, RST, b"");
-        assert!(far.is_empty() && stage.worker.splices().1 == 1, "{state}: {far:?}");
-        assert!(backend.says(&mut stage, RST, b"").is_empty(), "{state}");
-        assert_eq!(stage.worker.splices().1, 0, "{state}");
+        let far = Script { next: backend.next.wrapping_add(1 << 20), ..backend.clone() }.says(&mut fixture, RST, b"");
+        assert!(far.is_empty() && fixture.worker.splices().1 == 1, "{state}: {far:?}");
+        assert!(backend.says(&mut fixture, RST, b"").is_empty(), "{state}");
+        assert_eq!(fixture.worker.splices().1, 0, "{state}");
         // The client's next request reaches a backend.
-        let syn = only(client.sends(&mut stage, REQUEST));
-        let (mut backend, sent) = Script::backend(&mut stage, &syn);
+        let syn = only(client.sends(&mut fixture, REQUEST));
+        let (mut backend, sent) = Script::backend(&mut fixture, &syn);
         assert_eq!(backend.receives(&sent), REQUEST);
-        stage.over();
+        fixture.over();
     }
 }
 
 #[test]
 fn either_end_of_a_tunnel_half_closes_first() {
     for (client_first, ipv6) in [(true, false), (false, false), (true, true), (false, true)] {
-        let mut stage = Stage::over_ip(ipv6, |_| {});
-        let (client, backend) = at(&mut stage, State::Tunnel);
+        let mut fixture = OneWorker::over_ip(ipv6, |_| {});
+        let (client, backend) = at(&mut fixture, State::Tunnel);
         let (mut first, mut second) = if client_first { (client, backend) } else { (backend, client) };
-        let fin = only(first.says(&mut stage, ACK | FIN, b"last"));
+        let fin = only(first.says(&mut fixture, ACK | FIN, b"last"));
         assert!(fin.segment.has(FIN));
         second.gets(&fin);
-        let told = only(second.acknowledges(&mut stage));
+        let told = only(second.acknowledges(&mut fixture));
         assert_eq!((told.to, told.segment.acknowledgement), (first.own, first.next));
         // The other goes on.
         for _ in 0..3 {
-            let sent = only(second.says(&mut stage, ACK, b"more"));
+            let sent = only(second.says(&mut fixture, ACK, b"more"));
             first.gets(&sent);
-            assert_eq!(only(first.acknowledges(&mut stage)).segment.acknowledgement, second.next);
+            assert_eq!(only(first.acknowledges(&mut fixture)).segment.acknowledgement, second.next);
         }
-        let fin = only(second.says(&mut stage, ACK | FIN, b""));
+        let fin = only(second.says(&mut fixture, ACK | FIN, b""));
         first.gets(&fin);
         // It is lost, and comes again.
         let again =
-            only(Script { next: second.next.wrapping_sub(1), ..second.clone() }.says(&mut stage, ACK | FIN, b""));
+            only(Script { next: second.next.wrapping_sub(1), ..second.clone() }.says(&mut fixture, ACK | FIN, b""));
         assert_eq!(again.what(), fin.what());
-        let told = only(first.acknowledges(&mut stage));
+        let told = only(first.acknowledges(&mut fixture));
         assert_eq!((told.to, told.segment.acknowledgement), (second.own, second.next));
-        stage.wait(Duration::from_secs(10));
-        assert_eq!(stage.worker.splices(), (0, 0, 0), "soon");
+        fixture.wait(Duration::from_secs(10));
+        assert_eq!(fixture.worker.splices(), (0, 0, 0), "soon");
     }
 }
 
 #[test]
 fn both_ends_of_a_tunnel_close_at_once() {
     for ipv6 in [false, true] {
-        let mut stage = Stage::over_ip(ipv6, |_| {});
-        let (mut client, mut backend) = at(&mut stage, State::Tunnel);
-        let of_client = only(client.says(&mut stage, ACK | FIN, b""));
-        let of_backend = only(backend.says(&mut stage, ACK | FIN, b""));
+        let mut fixture = OneWorker::over_ip(ipv6, |_| {});
+        let (mut client, mut backend) = at(&mut fixture, State::Tunnel);
+        let of_client = only(client.says(&mut fixture, ACK | FIN, b""));
+        let of_backend = only(backend.says(&mut fixture, ACK | FIN, b""));
         assert_eq!((of_client.to, of_backend.to), (backend.own, client.own));
         client.gets(&of_backend);
         backend.gets(&of_client);
-        let told = only(client.acknowledges(&mut stage));
+        let told = only(client.acknowledges(&mut fixture));
         assert_eq!((told.to, told.segment.acknowledgement), (backend.own, backend.next));
-        let told = only(backend.acknowledges(&mut stage));
+        let told = only(backend.acknowledges(&mut fixture));
         assert_eq!((told.to, told.segment.acknowledgement), (client.own, client.next));
-        stage.wait(Duration::from_secs(10));
-        assert_eq!(stage.worker.splices(), (0, 0, 0));
+        fixture.wait(Duration::from_secs(10));
+        assert_eq!(fixture.worker.splices(), (0, 0, 0));
     }
 }
 
 #[test]
 fn our_fin_crosses_the_other_ends() {
     // To an idle backend.
-    let mut stage = Stage::new(|_| {});
-    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
-    client.receives(&backend.sends(&mut stage, RESPONSE));
-    client.acknowledges(&mut stage);
-    let sent = stage.wait(Duration::from_millis(60_100));
+    let mut fixture = OneWorker::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
+    client.receives(&backend.sends(&mut fixture, RESPONSE));
+    client.acknowledges(&mut fixture);
+    let sent = fixture.wait(Duration::from_millis(60_100));
     let fin = to(&sent, &backend).remove(0);
     assert!(fin.segment.has(FIN));
-    let told = only(backend.says(&mut stage, ACK | FIN, b""));
+    let told = only(backend.says(&mut fixture, ACK | FIN, b""));
     assert_eq!(told.what(), (fin.segment.sequence + 1, backend.next, ACK, ""), "it has not seen ours");
     backend.gets(&fin);
-    assert!(backend.acknowledges(&mut stage).is_empty());
+    assert!(backend.acknowledges(&mut fixture).is_empty());
     // To an idle client, whose next request crosses it, and its FIN.
-    let sent = stage.wait(Duration::from_secs(15));
+    let sent = fixture.wait(Duration::from_secs(15));
     let fin = to(&sent, &client).remove(0);
     assert!(fin.segment.has(FIN));
-    let told = client.says(&mut stage, ACK | FIN, REQUEST.as_bytes());
+    let told = client.says(&mut fixture, ACK | FIN, REQUEST.as_bytes());
     assert!(told.iter().all(|sent| sent.to == client.own), "it goes nowhere: {told:?}");
     assert_eq!(told.last().unwrap().segment.acknowledgement, client.next);
     client.gets(&fin);
-    client.acknowledges(&mut stage);
-    stage.wait(Duration::from_secs(6));
-    assert_eq!(stage.worker.splices(), (0, 0, 0));
+    client.acknowledges(&mut fixture);
+    fixture.wait(Duration::from_secs(6));
+    assert_eq!(fixture.worker.splices(), (0, 0, 0));
 }
 
 #[test]
 fn repeated_fin_after_the_end_is_acknowledged() {
-    let mut stage = Stage::new(|_| {});
-    let (mut client, mut backend, _) = asked(&mut stage, 1000, REQUEST);
-    client.receives(&backend.sends(&mut stage, RESPONSE));
-    client.acknowledges(&mut stage);
+    let mut fixture = OneWorker::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
+    client.receives(&backend.sends(&mut fixture, RESPONSE));
+    client.acknowledges(&mut fixture);
     let fin = client.own(ACK | FIN, None);
-    let ours = to(&client.says(&mut stage, ACK | FIN, b""), &client);
+    let ours = to(&client.says(&mut fixture, ACK | FIN, b""), &client);
     client.receives(&ours);
-    client.acknowledges(&mut stage);
+    client.acknowledges(&mut fixture);
     for _ in 0..3 {
-        stage.wait(Duration::from_secs(1));
-        let told = to(&stage.arrives(&fin, b""), &client);
+        fixture.wait(Duration::from_secs(1));
+        let told = to(&fixture.arrives(&fin, b""), &client);
         assert_eq!(only(told).what(), (client.expected, client.next, ACK, ""));
     }
-    stage.over();
+    fixture.over();
 }
 
 #[test]
 fn both_vanish_in_every_state() {
     for state in STATES {
-        let mut stage = Stage::new(|_| {});
-        let (_, mut backend) = at(&mut stage, state);
+        let mut fixture = OneWorker::new(|_| {});
+        let (_, mut backend) = at(&mut fixture, state);
         if state == State::Tunnel {
             // A tunnel may be silent for as long as any connection: an hour or more.
-            stage.wait(Duration::from_secs(300));
-            assert_eq!(stage.worker.splices().0, 1);
-            stage.wait(Duration::from_secs(8 * 3600));
+            fixture.wait(Duration::from_secs(300));
+            assert_eq!(fixture.worker.splices().0, 1);
+            fixture.wait(Duration::from_secs(8 * 3600));
         }
         // A byte that the client does not acknowledge any more.
-        backend.sends(&mut stage, "x");
-        stage.over();
-        assert!(stage.worker.poll_timeout(stage.now).is_none(), "{state:?}: nothing is left to be done");
+        backend.sends(&mut fixture, "x");
+        fixture.over();
+        assert!(fixture.worker.poll_timeout(fixture.now).is_none(), "{state:?}: nothing is left to be done");
     }
-    let mut stage = Stage::new(|_| {});
-    let (client, backend) = at(&mut stage, State::Body);
-    let sent = stage.wait(Duration::from_secs(70));
+    let mut fixture = OneWorker::new(|_| {});
+    let (client, backend) = at(&mut fixture, State::Body);
+    let sent = fixture.wait(Duration::from_secs(70));
     assert!(is_reset(&sent, &client) && is_reset(&sent, &backend), "should they be there, they are told");
 }

@@ -1,7 +1,7 @@
 //! Keep-alives (RFC 9293, 3.8.4): a number before the next one, without data or with a byte of anything. The end that
 //! asks gets an answer, in every state, and the byte goes nowhere where it could do harm.
 
-use super::stage::{Script, Sent, Stage};
+use super::one_worker::{OneWorker, Script, Sent};
 use super::{REQUEST, RESPONSE, asked, only};
 use crate::l7::config::{Http, Sticky};
 use crate::time::Duration;
@@ -19,15 +19,15 @@ fn edits(http: &mut Http) {
     http.sticky = Some(Sticky { cookie: (*b"stuck").into(), attributes: (*b"").into() });
 }
 
-fn at(stage: &mut Stage, state: &str) -> (Script, Script) {
+fn at(fixture: &mut OneWorker, state: &str) -> (Script, Script) {
     let request = match state {
         "uploading" => "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n",
         "chunks up" => "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
         "tunnel" => UPGRADE,
         _ => REQUEST,
     };
-    let (mut client, mut backend, _) = asked(stage, 1000, request);
-    backend.acknowledges(stage);
+    let (mut client, mut backend, _) = asked(fixture, 1000, request);
+    backend.acknowledges(fixture);
     let (request, response) = match state {
         "idle" => ("", RESPONSE),
         "asked" => ("", ""),
@@ -39,23 +39,23 @@ fn at(stage: &mut Stage, state: &str) -> (Script, Script) {
         _ => ("", SWITCHED),
     };
     if !request.is_empty() {
-        backend.receives(&client.sends(stage, request));
-        backend.acknowledges(stage);
+        backend.receives(&client.sends(fixture, request));
+        backend.acknowledges(fixture);
     }
     if !response.is_empty() {
-        client.receives(&backend.sends(stage, response));
-        client.acknowledges(stage);
+        client.receives(&backend.sends(fixture, response));
+        client.acknowledges(fixture);
     }
     (client, backend)
 }
 
 /// `asker` asks; the answer comes from us, or from `other`, to whom the question went.
-fn asks(stage: &mut Stage, asker: &Script, other: &mut Script, bytes: &[u8], state: &str) {
-    let mut sent: Vec<Sent> = asker.repeats(stage, asker.next.wrapping_sub(1), &[], bytes);
+fn asks(fixture: &mut OneWorker, asker: &Script, other: &mut Script, bytes: &[u8], state: &str) {
+    let mut sent: Vec<Sent> = asker.repeats(fixture, asker.next.wrapping_sub(1), &[], bytes);
     if sent.iter().any(|sent| sent.to == other.own) {
         let probe = only(sent);
         assert_eq!(probe.segment.sequence, other.expected.wrapping_sub(1), "{state}: nothing new");
-        sent = other.acknowledges(stage);
+        sent = other.acknowledges(fixture);
     }
     let answer = only(sent);
     assert_eq!((answer.to, answer.segment.acknowledgement), (asker.own, asker.next), "{state}");
@@ -66,71 +66,71 @@ fn asks(stage: &mut Stage, asker: &Script, other: &mut Script, bytes: &[u8], sta
 fn a_keep_alive_is_answered_in_every_state() {
     for (state, bytes) in STATES.iter().flat_map(|state| [(*state, &b""[..]), (state, b"\0")]) {
         for edited in [false, true] {
-            let mut stage = Stage::over_ip(edited, |http| {
+            let mut fixture = OneWorker::over_ip(edited, |http| {
                 if edited {
                     edits(http)
                 }
             });
-            let (mut client, mut backend) = at(&mut stage, state);
+            let (mut client, mut backend) = at(&mut fixture, state);
             for _ in 0..3 {
-                asks(&mut stage, &client.clone(), &mut backend, bytes, state);
-                asks(&mut stage, &backend.clone(), &mut client, bytes, state);
+                asks(&mut fixture, &client.clone(), &mut backend, bytes, state);
+                asks(&mut fixture, &backend.clone(), &mut client, bytes, state);
             }
             // It goes on where it was.
             match state {
                 "uploading" | "chunks up" => {
-                    assert_eq!(backend.receives(&client.sends(&mut stage, "de")), "de", "{state}");
+                    assert_eq!(backend.receives(&client.sends(&mut fixture, "de")), "de", "{state}");
                 }
                 "downloading" | "chunks down" | "tunnel" => {
-                    assert_eq!(client.receives(&backend.sends(&mut stage, "de")), "de", "{state}");
+                    assert_eq!(client.receives(&backend.sends(&mut fixture, "de")), "de", "{state}");
                 }
                 "head" => {
-                    let got = client.receives(&backend.sends(&mut stage, "Length: 2\r\n\r\nde"));
+                    let got = client.receives(&backend.sends(&mut fixture, "Length: 2\r\n\r\nde"));
                     assert!(got.ends_with("\r\nContent-Length: 2\r\n\r\nde") || edited && got.ends_with("de"), "{got}");
                 }
                 "asked" => {
-                    assert!(client.receives(&backend.sends(&mut stage, RESPONSE)).ends_with("hello"), "{state}");
+                    assert!(client.receives(&backend.sends(&mut fixture, RESPONSE)).ends_with("hello"), "{state}");
                 }
                 _ => {
-                    let text = backend.receives(&client.sends(&mut stage, REQUEST));
+                    let text = backend.receives(&client.sends(&mut fixture, REQUEST));
                     assert!(text.starts_with(&REQUEST[..REQUEST.len() - 2]), "{text}");
                 }
             }
             if state == "tunnel" {
-                client.says(&mut stage, RST, b"");
+                client.says(&mut fixture, RST, b"");
             }
-            stage.over();
+            fixture.over();
         }
     }
 }
 
 #[test]
 fn keep_alive_of_a_waiting_client_is_answered() {
-    let mut stage = Stage::new(|_| {});
-    let mut client = Script::client(&mut stage, 1000);
-    let syn = only(client.sends(&mut stage, REQUEST));
-    let answer = only(client.repeats(&mut stage, client.next - 1, &[], b""));
+    let mut fixture = OneWorker::new(|_| {});
+    let mut client = Script::client(&mut fixture, 1000);
+    let syn = only(client.sends(&mut fixture, REQUEST));
+    let answer = only(client.repeats(&mut fixture, client.next - 1, &[], b""));
     assert_eq!(answer.to, client.own);
-    let (mut backend, sent) = Script::backend(&mut stage, &syn);
+    let (mut backend, sent) = Script::backend(&mut fixture, &syn);
     assert_eq!(backend.receives(&sent), REQUEST);
     // And while we close.
-    let mut stage = Stage::new(|http| http.routes = [].into());
-    let mut client = Script::client(&mut stage, 1000);
-    let reply = client.sends(&mut stage, "GET / HTTP/1.0\r\n\r\n");
+    let mut fixture = OneWorker::new(|http| http.routes = [].into());
+    let mut client = Script::client(&mut fixture, 1000);
+    let reply = client.sends(&mut fixture, "GET / HTTP/1.0\r\n\r\n");
     client.receives(&reply);
-    client.acknowledges(&mut stage);
-    let answer = only(client.repeats(&mut stage, client.next - 1, &[], b"\n"));
+    client.acknowledges(&mut fixture);
+    let answer = only(client.repeats(&mut fixture, client.next - 1, &[], b"\n"));
     assert_eq!((answer.to, answer.segment.acknowledgement), (client.own, client.next));
-    stage.over();
+    fixture.over();
 }
 
 #[test]
 fn a_probe_does_not_keep_a_client_alive_that_asks_for_nothing() {
-    let mut stage = Stage::new(|_| {});
-    let (client, _) = at(&mut stage, "idle");
+    let mut fixture = OneWorker::new(|_| {});
+    let (client, _) = at(&mut fixture, "idle");
     for _ in 0..9 {
-        stage.wait(Duration::from_secs(10));
-        client.repeats(&mut stage, client.next - 1, &[], b"");
+        fixture.wait(Duration::from_secs(10));
+        client.repeats(&mut fixture, client.next - 1, &[], b"");
     }
-    assert_eq!(stage.worker.splices().0, 0, "75 s, and 10 s to close");
+    assert_eq!(fixture.worker.splices().0, 0, "75 s, and 10 s to close");
 }

@@ -1,7 +1,7 @@
-//! Resets of clients whose numbers the engine has carried away from what software knows.
+//! Resets of clients whose numbers the engine has forwarded away from what software knows.
 
 use super::offload::{complete, installs, removals};
-use super::stage::{Script, Sent, Stage};
+use super::one_worker::{OneWorker, Script, Sent};
 use super::{REQUEST, asked, only};
 use crate::engine::{Completion, Rule};
 use crate::time::Duration;
@@ -11,24 +11,24 @@ use alloc::format;
 use alloc::vec::Vec;
 
 const LENGTH: u32 = 30 << 20;
-/// What the engine has carried, unseen.
+/// What the engine has forwarded, unseen.
 const CARRIED: u32 = 20 << 20;
 
-/// A client that gets a large response, of which the engine has carried a part.
-fn carried(stage: &mut Stage, port: u16) -> (Script, Script, [Rule; 2]) {
-    let (mut client, mut backend, _) = asked(stage, port, REQUEST);
+/// A client that gets a large response, of which the engine has forwarded a part.
+fn forwarded(fixture: &mut OneWorker, port: u16) -> (Script, Script, [Rule; 2]) {
+    let (mut client, mut backend, _) = asked(fixture, port, REQUEST);
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n0123456789");
-    client.receives(&backend.sends(stage, &head));
-    let rules = installs(stage);
-    rules.iter().for_each(|rule| complete(stage, Completion::Installed(rule.id)));
+    client.receives(&backend.sends(fixture, &head));
+    let rules = installs(fixture);
+    rules.iter().for_each(|rule| complete(fixture, Completion::Installed(rule.id)));
     client.expected = client.expected.wrapping_add(CARRIED);
     backend.next = backend.next.wrapping_add(CARRIED);
     (client, backend, rules)
 }
 
-fn let_go(stage: &mut Stage, rules: &[Rule]) {
-    assert_eq!(removals(stage), rules.len());
-    rules.iter().for_each(|rule| complete(stage, Completion::Removed(rule.id, None)));
+fn release_clamp(fixture: &mut OneWorker, rules: &[Rule]) {
+    assert_eq!(removals(fixture), rules.len());
+    rules.iter().for_each(|rule| complete(fixture, Completion::Removed(rule.id, None)));
 }
 
 fn to<'a>(script: &Script, sent: &'a [Sent]) -> Vec<&'a Sent> {
@@ -36,111 +36,111 @@ fn to<'a>(script: &Script, sent: &'a [Sent]) -> Vec<&'a Sent> {
 }
 
 /// A client is asked for a packet; the answer is reset with the number that it expects.
-fn is_asked_and_reset(stage: &mut Stage, client: &mut Script) {
-    let sent = stage.wait(Duration::from_millis(10));
+fn is_asked_and_reset(fixture: &mut OneWorker, client: &mut Script) {
+    let sent = fixture.wait(Duration::from_millis(10));
     let [question] = to(client, &sent)[..] else { panic!("{sent:?}") };
     let behind = client.expected.wrapping_sub(question.segment.sequence) as i32;
     assert!(question.segment.flags == ACK && behind > 0, "a number that it has got: {question:?}");
-    let reset = only(client.acknowledges(stage));
+    let reset = only(client.acknowledges(fixture));
     assert_eq!((reset.to, reset.segment.flags, reset.segment.sequence), (client.own, RST, client.expected));
 }
 
 #[test]
 fn the_client_of_a_disabled_backend_is_reset_with_its_number() {
-    let mut stage = Stage::new(|_| {});
-    let (mut client, backend, rules) = carried(&mut stage, 1000);
-    stage.worker.end_backend(stage.now, 0, Which::All);
-    let sent = stage.wait(Duration::from_millis(100));
+    let mut fixture = OneWorker::new(|_| {});
+    let (mut client, backend, rules) = forwarded(&mut fixture, 1000);
+    fixture.worker.end_backend(fixture.now, 0, Which::All);
+    let sent = fixture.wait(Duration::from_millis(100));
     assert!(to(&backend, &sent).iter().all(|sent| sent.segment.sequence == backend.expected), "{sent:?}");
     assert!(to(&client, &sent).iter().all(|sent| sent.segment.has(RST)), "no question while rules are: {sent:?}");
-    let_go(&mut stage, &rules);
-    is_asked_and_reset(&mut stage, &mut client);
+    release_clamp(&mut fixture, &rules);
+    is_asked_and_reset(&mut fixture, &mut client);
     // What was on its way moves the number: it is reset with that too, once.
     client.expected = client.expected.wrapping_add(5000);
-    assert_eq!(only(client.acknowledges(&mut stage)).segment.sequence, client.expected);
-    assert!(client.acknowledges(&mut stage).is_empty());
+    assert_eq!(only(client.acknowledges(&mut fixture)).segment.sequence, client.expected);
+    assert!(client.acknowledges(&mut fixture).is_empty());
     // It is asked again, and says that it has no connection.
-    let again = only(stage.wait(Duration::from_millis(200)));
+    let again = only(fixture.wait(Duration::from_millis(200)));
     assert_eq!(again.segment.flags, ACK);
-    assert!(client.says(&mut stage, RST, b"").is_empty());
-    assert_eq!(stage.worker.splices().0, 0);
-    stage.over();
+    assert!(client.says(&mut fixture, RST, b"").is_empty());
+    assert_eq!(fixture.worker.splices().0, 0);
+    fixture.over();
 }
 
 /// A client in the middle of a large upload that the engine carries.
-fn uploading(stage: &mut Stage) -> (Script, Script, [Rule; 2]) {
+fn uploading(fixture: &mut OneWorker) -> (Script, Script, [Rule; 2]) {
     let request = format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n");
-    let (mut client, mut backend, _) = asked(stage, 1000, &request);
-    backend.acknowledges(stage);
-    backend.receives(&client.sends(stage, "0123456789"));
-    let rules = installs(stage);
-    rules.iter().for_each(|rule| complete(stage, Completion::Installed(rule.id)));
+    let (mut client, mut backend, _) = asked(fixture, 1000, &request);
+    backend.acknowledges(fixture);
+    backend.receives(&client.sends(fixture, "0123456789"));
+    let rules = installs(fixture);
+    rules.iter().for_each(|rule| complete(fixture, Completion::Installed(rule.id)));
     (client, backend, rules)
 }
 
 #[test]
 fn a_client_in_the_middle_of_an_upload_is_reset_with_its_number() {
-    let mut stage = Stage::new(|_| {});
-    let (mut client, _, rules) = uploading(&mut stage);
+    let mut fixture = OneWorker::new(|_| {});
+    let (mut client, _, rules) = uploading(&mut fixture);
     client.next = client.next.wrapping_add(LENGTH - 1000);
-    stage.worker.end_backend(stage.now, 0, Which::All);
-    stage.wait(Duration::from_millis(100));
-    let_go(&mut stage, &rules);
-    let reset = only(client.says(&mut stage, ACK | PSH, &[b'x'; 500]));
+    fixture.worker.end_backend(fixture.now, 0, Which::All);
+    fixture.wait(Duration::from_millis(100));
+    release_clamp(&mut fixture, &rules);
+    let reset = only(client.says(&mut fixture, ACK | PSH, &[b'x'; 500]));
     assert_eq!((reset.to, reset.segment.flags, reset.segment.sequence), (client.own, RST, client.expected));
-    assert!(client.says(&mut stage, ACK | PSH, &[b'x'; 500]).is_empty(), "one is enough");
-    stage.over();
+    assert!(client.says(&mut fixture, ACK | PSH, &[b'x'; 500]).is_empty(), "one is enough");
+    fixture.over();
 }
 
 #[test]
 fn the_backend_of_an_upload_is_reset_with_its_number() {
     for asks in [false, true] {
-        let mut stage = Stage::new(|_| {});
-        let (mut client, mut backend, rules) = uploading(&mut stage);
+        let mut fixture = OneWorker::new(|_| {});
+        let (mut client, mut backend, rules) = uploading(&mut fixture);
         // Both have gone on, unseen.
         client.next = client.next.wrapping_add(CARRIED);
         backend.expected = backend.expected.wrapping_add(CARRIED);
         // The client has nothing to do with it any more.
-        client.says(&mut stage, RST, b"");
-        let_go(&mut stage, &rules);
+        client.says(&mut fixture, RST, b"");
+        release_clamp(&mut fixture, &rules);
         if asks {
-            let sent = stage.wait(Duration::from_millis(150));
+            let sent = fixture.wait(Duration::from_millis(150));
             let [question] = to(&backend, &sent)[..] else { panic!("{sent:?}") };
             let behind = backend.expected.wrapping_sub(question.segment.sequence) as i32;
             assert!(question.segment.flags == ACK && behind > 0, "a number that it has got: {question:?}");
         }
-        let reset = only(backend.acknowledges(&mut stage));
+        let reset = only(backend.acknowledges(&mut fixture));
         assert_eq!((reset.to, reset.segment.flags, reset.segment.sequence), (backend.own, RST, backend.expected));
-        assert!(backend.acknowledges(&mut stage).is_empty(), "one is enough");
-        assert!(!stage.wait(Duration::from_millis(400)).is_empty(), "it is asked again");
-        assert!(backend.says(&mut stage, RST, b"").is_empty());
-        assert_eq!(stage.worker.splices(), (0, 0, 0), "it has no connection any more");
-        stage.over();
+        assert!(backend.acknowledges(&mut fixture).is_empty(), "one is enough");
+        assert!(!fixture.wait(Duration::from_millis(400)).is_empty(), "it is asked again");
+        assert!(backend.says(&mut fixture, RST, b"").is_empty());
+        assert_eq!(fixture.worker.splices(), (0, 0, 0), "it has no connection any more");
+        fixture.over();
     }
 }
 
 #[test]
 fn a_client_that_says_nothing_any_more_is_forgotten() {
-    let mut stage = Stage::new(|_| {});
-    let (client, _, rules) = carried(&mut stage, 1000);
-    stage.worker.end_backend(stage.now, 0, Which::All);
-    stage.wait(Duration::from_millis(100));
-    let_go(&mut stage, &rules);
-    let sent = stage.wait(Duration::from_secs(3));
+    let mut fixture = OneWorker::new(|_| {});
+    let (client, _, rules) = forwarded(&mut fixture, 1000);
+    fixture.worker.end_backend(fixture.now, 0, Which::All);
+    fixture.wait(Duration::from_millis(100));
+    release_clamp(&mut fixture, &rules);
+    let sent = fixture.wait(Duration::from_secs(3));
     assert_eq!(to(&client, &sent).len(), 5, "{sent:?}");
-    assert_eq!(stage.worker.splices().0, 1);
-    stage.wait(Duration::from_millis(200));
-    assert_eq!(stage.worker.splices().0, 0);
-    stage.over();
+    assert_eq!(fixture.worker.splices().0, 1);
+    fixture.wait(Duration::from_millis(200));
+    assert_eq!(fixture.worker.splices().0, 0);
+    fixture.over();
 }
 
 #[test]
 fn a_process_that_ends_resets_each_connection_once() {
-    let mut stage = Stage::new(|_| {});
-    let mut all: Vec<_> = (1000..1020).map(|port| carried(&mut stage, port)).collect();
+    let mut fixture = OneWorker::new(|_| {});
+    let mut all: Vec<_> = (1000..1020).map(|port| forwarded(&mut fixture, port)).collect();
     let (mut sent, mut calls) = (Vec::new(), 0);
     loop {
-        let (some, more) = stage.abandons();
+        let (some, more) = fixture.abandons();
         sent.extend(some);
         calls += 1;
         if !more {
@@ -156,18 +156,18 @@ fn a_process_that_ends_resets_each_connection_once() {
         let of_backend = |sent: &&Sent| (sent.from, sent.to) == (backend.peer, backend.own);
         assert_eq!(sent.iter().filter(of_backend).count(), 1);
     }
-    assert_eq!(removals(&mut stage), 40);
+    assert_eq!(removals(&mut fixture), 40);
     for (_, _, rules) in &all {
-        rules.iter().for_each(|rule| complete(&mut stage, Completion::Removed(rule.id, None)));
+        rules.iter().for_each(|rule| complete(&mut fixture, Completion::Removed(rule.id, None)));
     }
-    let asked = stage.wait(Duration::from_millis(10));
+    let asked = fixture.wait(Duration::from_millis(10));
     for (client, _, _) in &mut all {
         assert_eq!(to(client, &asked).len(), 1);
-        assert_eq!(only(client.acknowledges(&mut stage)).segment.sequence, client.expected);
-        client.says(&mut stage, RST, b"");
+        assert_eq!(only(client.acknowledges(&mut fixture)).segment.sequence, client.expected);
+        client.says(&mut fixture, RST, b"");
     }
-    assert_eq!(stage.worker.splices(), (0, 0, 0));
+    assert_eq!(fixture.worker.splices(), (0, 0, 0));
     // What comes now is for the next process.
-    let mut late = Script::client(&mut stage, 1100);
-    assert!(late.sends(&mut stage, REQUEST).is_empty());
+    let mut late = Script::client(&mut fixture, 1100);
+    assert!(late.sends(&mut fixture, REQUEST).is_empty());
 }

@@ -1,7 +1,7 @@
 //! Several workers, the engine they share, and a process around them that may end at any moment: memory and engine stay.
 
 use super::super::{Adopted, Known, Occupancy, Stateless, Worker, WorkerOptions, home};
-use super::stage::{NoPort, Packet};
+use super::one_worker::{NoPort, Packet};
 use crate::balance::{EffectiveWeights, Loads};
 use crate::config::Snapshot;
 use crate::engine::{Completion, Counters, EngineCaps, Fate, Refusal, Rule, RuleId, RuleOp, Samples};
@@ -33,7 +33,7 @@ pub(super) struct Held {
     pub(super) counters: Counters,
 }
 
-pub(super) struct House {
+pub(super) struct ManyWorkers {
     pub(super) workers: Vec<Worker<Always>>,
     pub(super) engine: BTreeMap<FlowKey, Held>,
     pub(super) room: usize,
@@ -61,10 +61,10 @@ pub(super) struct Restart {
     pub(super) away: Duration,
 }
 
-impl House {
-    pub(super) fn new(snapshot: Snapshot, workers: u16, capacity: usize) -> House {
+impl ManyWorkers {
+    pub(super) fn new(snapshot: Snapshot, workers: u16, capacity: usize) -> ManyWorkers {
         let snapshot = Arc::new(snapshot);
-        let mut house = House {
+        let mut fixture = ManyWorkers {
             workers: Vec::new(),
             engine: BTreeMap::new(),
             room: 100_000,
@@ -80,8 +80,8 @@ impl House {
             capacity,
             starts: 0,
         };
-        house.start((0..workers).map(|_| boxed(capacity)).collect());
-        house
+        fixture.start((0..workers).map(|_| boxed(capacity)).collect());
+        fixture
     }
 
     pub(super) fn steering(&self) -> Steering {

@@ -90,7 +90,7 @@ fn transport(frame: &VecFrame) -> Transport {
     }
 }
 
-pub(super) struct Stage {
+pub(super) struct OneWorker {
     worker: Worker<AnyPolicy>,
     pub(super) engine: Engine,
     pub(super) now: Time,
@@ -102,46 +102,47 @@ pub(super) struct Stage {
     pub(super) told: Vec<VecFrame>,
 }
 
-impl Stage {
-    pub(super) fn new(ipv6: bool, change: impl Fn(&mut Service)) -> Stage {
-        Stage::with_capacity(ipv6, 1024, change)
+impl OneWorker {
+    pub(super) fn new(ipv6: bool, change: impl Fn(&mut Service)) -> OneWorker {
+        OneWorker::with_capacity(ipv6, 1024, change)
     }
 
-    pub(super) fn with_capacity(ipv6: bool, capacity: usize, change: impl Fn(&mut Service)) -> Stage {
-        Stage::of(plan(ipv6, change), capacity, None)
+    pub(super) fn with_capacity(ipv6: bool, capacity: usize, change: impl Fn(&mut Service)) -> OneWorker {
+        OneWorker::of(plan(ipv6, change), capacity, None)
     }
 
     /// With a policy, and an engine of so much room.
-    pub(super) fn with_policy(choice: Choice, rules_max: u32) -> Stage {
-        let mut stage = Stage::new(false, |_| {});
-        let capacity = stage.capacity;
-        let options = Stage::options(stage.snapshot.clone(), capacity, None, (&stage.loads, &stage.effective_weights));
+    pub(super) fn with_policy(choice: Choice, rules_max: u32) -> OneWorker {
+        let mut fixture = OneWorker::new(false, |_| {});
+        let capacity = fixture.capacity;
+        let options =
+            OneWorker::options(fixture.snapshot.clone(), capacity, None, (&fixture.loads, &fixture.effective_weights));
         let caps = EngineCaps { rules_max, ..options.caps };
-        stage.worker = Worker::new(WorkerOptions { policy: AnyPolicy::new(choice, capacity), caps, ..options });
-        stage.engine.room = rules_max as usize;
-        stage
+        fixture.worker = Worker::new(WorkerOptions { policy: AnyPolicy::new(choice, capacity), caps, ..options });
+        fixture.engine.room = rules_max as usize;
+        fixture
     }
 
     /// With a worker that tracks no connections. The second service's backends have a port of their own.
-    pub(super) fn stateless(ipv6: bool, stateless: Stateless, change: impl Fn(&mut Service)) -> Stage {
+    pub(super) fn stateless(ipv6: bool, stateless: Stateless, change: impl Fn(&mut Service)) -> OneWorker {
         let change = |service: &mut Service| {
             if service.endpoint.port == 81 {
                 service.backends.iter_mut().for_each(|backend| backend.endpoint.port = 8001);
             }
             change(service);
         };
-        Stage::of(plan(ipv6, change), 64, Some(stateless))
+        OneWorker::of(plan(ipv6, change), 64, Some(stateless))
     }
 
-    fn of(snapshot: Snapshot, capacity: usize, stateless: Option<Stateless>) -> Stage {
+    fn of(snapshot: Snapshot, capacity: usize, stateless: Option<Stateless>) -> OneWorker {
         let snapshot = Arc::new(snapshot);
         let loads = Loads::default();
         let effective_weights = EffectiveWeights::new();
-        let options = Stage::options(snapshot.clone(), capacity, stateless, (&loads, &effective_weights));
+        let options = OneWorker::options(snapshot.clone(), capacity, stateless, (&loads, &effective_weights));
         let worker = Worker::new(options);
         let engine = Engine { room: 100_000, ..Engine::default() };
         let (now, told) = (Time::from_nanos(1_000_000_000), Vec::new());
-        Stage { worker, engine, now, snapshot, loads, effective_weights, capacity, told }
+        OneWorker { worker, engine, now, snapshot, loads, effective_weights, capacity, told }
     }
 
     fn options(
@@ -174,7 +175,7 @@ impl Stage {
         for service in &mut services {
             service.backends = service.backends[..1].into();
         }
-        *self = Stage::of(Snapshot::new(services, pool), self.capacity, None);
+        *self = OneWorker::of(Snapshot::new(services, pool), self.capacity, None);
     }
 
     pub(super) fn worker(&self) -> &Worker<AnyPolicy> {
@@ -400,7 +401,7 @@ fn backend(number: u16, endpoint: Endpoint) -> Backend {
     Backend { number, name: format!("{endpoint}").into(), endpoint, weight: 1, state: BackendState::Enabled }
 }
 
-/// An end on the stage: VIPs are host 1, the pool host 50, backends hosts from 100, routers from 200.
+/// An end on the fixture: VIPs are host 1, the pool host 50, backends hosts from 100, routers from 200.
 pub(super) fn end(ipv6: bool, host: u8, port: u16) -> Endpoint {
     let address = if ipv6 {
         Address(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from(host)).octets())

@@ -156,7 +156,7 @@ fn worker(snapshot: Snapshot, change: impl FnOnce(&mut EngineCaps)) -> Worker<Al
     Worker::new(options)
 }
 
-pub(super) struct Stage {
+pub(super) struct OneWorker {
     pub(super) worker: Worker<Always>,
     pub(super) now: Time,
     pub(super) vip: Endpoint,
@@ -164,44 +164,44 @@ pub(super) struct Stage {
     pub(super) room: usize,
 }
 
-impl Stage {
-    /// With one backend. Whatever a test leaves behind, [`Stage::over`] wants to be gone after a while.
-    pub(super) fn new(change: impl FnOnce(&mut Http)) -> Stage {
-        Stage::with_backends(1, change)
+impl OneWorker {
+    /// With one backend. Whatever a test leaves behind, [`OneWorker::over`] wants to be gone after a while.
+    pub(super) fn new(change: impl FnOnce(&mut Http)) -> OneWorker {
+        OneWorker::with_backends(1, change)
     }
 
-    pub(super) fn with_backends(count: u16, change: impl FnOnce(&mut Http)) -> Stage {
+    pub(super) fn with_backends(count: u16, change: impl FnOnce(&mut Http)) -> OneWorker {
         let mut kind = http();
         change(&mut kind);
-        Stage::of(count, Kind::Http(kind.into()))
+        OneWorker::of(count, Kind::Http(kind.into()))
     }
 
     /// With a service of this kind and `count` backends of its own, beside a group (number 1) with as many others.
-    pub(super) fn of(count: u16, kind: Kind) -> Stage {
-        Stage::with(snapshot(count, kind))
+    pub(super) fn of(count: u16, kind: Kind) -> OneWorker {
+        OneWorker::with(snapshot(count, kind))
     }
 
-    /// As [`Stage::new`], over IPv4 or IPv6.
-    pub(super) fn over_ip(ipv6: bool, change: impl FnOnce(&mut Http)) -> Stage {
+    /// As [`OneWorker::new`], over IPv4 or IPv6.
+    pub(super) fn over_ip(ipv6: bool, change: impl FnOnce(&mut Http)) -> OneWorker {
         let mut kind = http();
         change(&mut kind);
-        Stage::with(snapshot_of(ipv6, 1, Kind::Http(kind.into())))
+        OneWorker::with(snapshot_of(ipv6, 1, Kind::Http(kind.into())))
     }
 
     /// With these services, of which the first is the one that clients go to.
-    pub(super) fn with(snapshot: Snapshot) -> Stage {
-        Stage::before(snapshot, |_| {})
+    pub(super) fn with(snapshot: Snapshot) -> OneWorker {
+        OneWorker::before(snapshot, |_| {})
     }
 
-    /// As [`Stage::new`], before an engine that cannot do all.
-    pub(super) fn before_engine(change: impl FnOnce(&mut EngineCaps)) -> Stage {
-        Stage::before(snapshot(1, Kind::Http(http().into())), change)
+    /// As [`OneWorker::new`], before an engine that cannot do all.
+    pub(super) fn before_engine(change: impl FnOnce(&mut EngineCaps)) -> OneWorker {
+        OneWorker::before(snapshot(1, Kind::Http(http().into())), change)
     }
 
-    fn before(snapshot: Snapshot, change: impl FnOnce(&mut EngineCaps)) -> Stage {
+    fn before(snapshot: Snapshot, change: impl FnOnce(&mut EngineCaps)) -> OneWorker {
         let vip = snapshot.services[0].endpoint;
         let worker = worker(snapshot, change);
-        Stage { worker, now: Time::from_nanos(1_000_000_000_000), vip, room: ROOM }
+        OneWorker { worker, now: Time::from_nanos(1_000_000_000_000), vip, room: ROOM }
     }
 
     /// A segment arrives; what the worker sends for it.
@@ -211,7 +211,7 @@ impl Stage {
 
     /// A segment with options arrives; what the worker sends for it.
     pub(super) fn arrives_with(&mut self, own: &Own, options: &[u8], bytes: &[u8]) -> Vec<Sent> {
-        self.comes(Stage::frame(own, options, bytes))
+        self.comes(OneWorker::frame(own, options, bytes))
     }
 
     /// Such a segment in its frame.
@@ -299,15 +299,15 @@ impl Script {
     }
 
     /// A client that has a connection.
-    pub(super) fn client(stage: &mut Stage, port: u16) -> Script {
-        Script::client_with(stage, port, 5000, USUAL)
+    pub(super) fn client(fixture: &mut OneWorker, port: u16) -> Script {
+        Script::client_with(fixture, port, 5000, USUAL)
     }
 
     /// A client that has a connection, with this first number and these abilities.
-    pub(super) fn client_with(stage: &mut Stage, port: u16, first: u32, abilities: Abilities) -> Script {
-        let own = end(!stage.vip.address.is_ipv4(), 10, port);
-        let mut client = Script { own, peer: stage.vip, next: first, expected: 0, window: 1000 };
-        let answers = stage.arrives(&client.own(SYN, Some(abilities)), b"");
+    pub(super) fn client_with(fixture: &mut OneWorker, port: u16, first: u32, abilities: Abilities) -> Script {
+        let own = end(!fixture.vip.address.is_ipv4(), 10, port);
+        let mut client = Script { own, peer: fixture.vip, next: first, expected: 0, window: 1000 };
+        let answers = fixture.arrives(&client.own(SYN, Some(abilities)), b"");
         assert_eq!(answers.len(), 1, "{answers:?}");
         let answer = &answers[0];
         assert_eq!((answer.segment.flags, answer.segment.acknowledgement), (SYN | ACK, first.wrapping_add(1)));
@@ -315,47 +315,52 @@ impl Script {
         assert_eq!((answer.abilities.scale, answer.abilities.sack), (scale, abilities.sack), "no more than it can");
         client.next = first.wrapping_add(1);
         client.expected = answer.segment.sequence.wrapping_add(1);
-        assert!(client.says(stage, ACK, b"").is_empty(), "no state for a bare acknowledgement");
+        assert!(client.says(fixture, ACK, b"").is_empty(), "no state for a bare acknowledgement");
         client
     }
 
     /// A backend that takes up the connection whose SYN this is.
-    pub(super) fn backend(stage: &mut Stage, syn: &Sent) -> (Script, Vec<Sent>) {
-        Script::backend_with(stage, syn, 900_000, Abilities { scale: Some(9), ..USUAL })
+    pub(super) fn backend(fixture: &mut OneWorker, syn: &Sent) -> (Script, Vec<Sent>) {
+        Script::backend_with(fixture, syn, 900_000, Abilities { scale: Some(9), ..USUAL })
     }
 
     /// A backend with this first number and these abilities, which takes up the connection whose SYN this is.
-    pub(super) fn backend_with(stage: &mut Stage, syn: &Sent, first: u32, abilities: Abilities) -> (Script, Vec<Sent>) {
+    pub(super) fn backend_with(
+        fixture: &mut OneWorker,
+        syn: &Sent,
+        first: u32,
+        abilities: Abilities,
+    ) -> (Script, Vec<Sent>) {
         assert_eq!(syn.segment.flags, SYN, "{syn:?}");
         let expected = syn.segment.sequence.wrapping_add(1);
         let mut backend = Script { own: syn.to, peer: syn.from, next: first, expected, window: 60_000 };
-        let sent = stage.arrives(&backend.own(SYN | ACK, Some(abilities)), b"");
+        let sent = fixture.arrives(&backend.own(SYN | ACK, Some(abilities)), b"");
         backend.next = first.wrapping_add(1);
         backend.window = 1000;
         (backend, sent)
     }
 
     /// It sends a segment.
-    pub(super) fn says(&mut self, stage: &mut Stage, flags: u8, bytes: &[u8]) -> Vec<Sent> {
+    pub(super) fn says(&mut self, fixture: &mut OneWorker, flags: u8, bytes: &[u8]) -> Vec<Sent> {
         let own = self.own(flags, None);
         let phantom = u32::from(flags & crate::wire::tcp::FIN != 0);
         self.next = self.next.wrapping_add(bytes.len() as u32 + phantom);
-        stage.arrives(&own, bytes)
+        fixture.arrives(&own, bytes)
     }
 
     /// It sends a segment with options, which takes no numbers.
-    pub(super) fn repeats(&self, stage: &mut Stage, sequence: u32, options: &[u8], bytes: &[u8]) -> Vec<Sent> {
-        stage.arrives_with(&Own { sequence, ..self.own(ACK, None) }, options, bytes)
+    pub(super) fn repeats(&self, fixture: &mut OneWorker, sequence: u32, options: &[u8], bytes: &[u8]) -> Vec<Sent> {
+        fixture.arrives_with(&Own { sequence, ..self.own(ACK, None) }, options, bytes)
     }
 
     /// It sends data.
-    pub(super) fn sends(&mut self, stage: &mut Stage, text: &str) -> Vec<Sent> {
-        self.says(stage, ACK | PSH, text.as_bytes())
+    pub(super) fn sends(&mut self, fixture: &mut OneWorker, text: &str) -> Vec<Sent> {
+        self.says(fixture, ACK | PSH, text.as_bytes())
     }
 
     /// It acknowledges all it has.
-    pub(super) fn acknowledges(&mut self, stage: &mut Stage) -> Vec<Sent> {
-        self.says(stage, ACK, b"")
+    pub(super) fn acknowledges(&mut self, fixture: &mut OneWorker) -> Vec<Sent> {
+        self.says(fixture, ACK, b"")
     }
 
     /// It gets this segment, which must be the next in order.

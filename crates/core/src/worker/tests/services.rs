@@ -1,6 +1,6 @@
 //! Services that change while a worker serves them, and what must hold of it at every instant all the same.
 
-use super::stage::{Stage, end};
+use super::one_worker::{OneWorker, end};
 use crate::balance::SHARE_FULL;
 use crate::config::{Algorithm, AllDown, Backend, BackendState, Service, ServiceState, Snapshot};
 use crate::flow::{Endpoint, FlowKey, Protocol};
@@ -61,16 +61,16 @@ type Name = (FlowKey, Time);
 
 /// What was so when it was last looked at.
 #[derive(Default)]
-pub(super) struct Realm {
+pub(super) struct DrawnServices {
     backends: BTreeMap<Name, Endpoint>,
     added: u8,
 }
 
-impl Realm {
-    /// Applies a change to what the stage's worker has, and hands it over.
-    pub(super) fn change(&mut self, stage: &mut Stage, ipv6: bool, edit: &Edit) {
-        let mut services = stage.snapshot().services.to_vec();
-        let mut pool = stage.snapshot().pool.clone();
+impl DrawnServices {
+    /// Applies a change to what the fixture's worker has, and hands it over.
+    pub(super) fn change(&mut self, fixture: &mut OneWorker, ipv6: bool, edit: &Edit) {
+        let mut services = fixture.snapshot().services.to_vec();
+        let mut pool = fixture.snapshot().pool.clone();
         let mut fresh = Vec::new();
         let at = |which: u8, count: usize| usize::from(which) % count.max(1);
         match *edit {
@@ -89,20 +89,20 @@ impl Realm {
             Edit::Algorithm(service, algorithm) => services[usize::from(service) % 3].algorithm = algorithm,
             Edit::Service(service, state) => services[usize::from(service) % 3].state = state,
             Edit::AllDown(service, all_down) => services[usize::from(service) % 3].all_down = all_down,
-            Edit::Add(service) => fresh.extend(self.add(stage, ipv6, &mut services[usize::from(service) % 3])),
-            Edit::Drop(service, backend) => drop_backend(stage, &mut services[usize::from(service) % 3], backend),
+            Edit::Add(service) => fresh.extend(self.add(fixture, ipv6, &mut services[usize::from(service) % 3])),
+            Edit::Drop(service, backend) => drop_backend(fixture, &mut services[usize::from(service) % 3], backend),
             Edit::Pool(ports) => pool.port_last = pool.port_first + ports,
             Edit::Same => {}
         }
-        stage.reload(Snapshot::new(services.into(), pool), |update| update.fresh = fresh);
+        fixture.reload(Snapshot::new(services.into(), pool), |update| update.fresh = fresh);
     }
 
     /// Adds a backend whose number no backend has, and whose end no backend ever had.
-    fn add(&mut self, stage: &Stage, ipv6: bool, service: &mut Service) -> Option<u16> {
-        let statistics = &stage.worker().statistics().backends;
+    fn add(&mut self, fixture: &OneWorker, ipv6: bool, service: &mut Service) -> Option<u16> {
+        let statistics = &fixture.worker().statistics().backends;
         let is_free = |&number: &u16| {
             let held = statistics.get(usize::from(number)).is_some_and(|backend| backend.connections_now > 0);
-            stage.snapshot().backend(number).is_none() && !held
+            fixture.snapshot().backend(number).is_none() && !held
         };
         let number = (0..16).find(is_free)?;
         self.added += 1;
@@ -113,16 +113,16 @@ impl Realm {
             weight: 1,
             state: BackendState::Enabled,
         };
-        stage.effective_weights.set(number, SHARE_FULL);
+        fixture.effective_weights.set(number, SHARE_FULL);
         service.backends = service.backends.iter().cloned().chain([backend]).collect();
         Some(number)
     }
 
     /// What must hold after every step.
-    pub(super) fn check(&mut self, stage: &Stage) {
-        let connections: Vec<&Connection> = stage.worker().connections().collect();
+    pub(super) fn check(&mut self, fixture: &OneWorker) {
+        let connections: Vec<&Connection> = fixture.worker().connections().collect();
         let real = || connections.iter().filter(|connection| connection.state != State::Pass);
-        let statistics = stage.worker().statistics();
+        let statistics = fixture.worker().statistics();
         assert_eq!(statistics.connections_now, real().count() as u64);
         assert_eq!(statistics.open_now, statistics.backends.iter().map(|backend| backend.open_now).sum::<u64>());
         let half_open = |connection: &&&Connection| connection.flags.0 & (Flags::PROVEN | Flags::PENDING_REMOVAL) == 0;
@@ -131,7 +131,7 @@ impl Realm {
             let held = || real().filter(|connection| usize::from(connection.backend_number) == number);
             assert_eq!(backend.connections_now, held().count() as u64, "connections of backend {number}");
             let counted = held().filter(|connection| connection.flags.has(Flags::COUNTED)).count();
-            assert_eq!(stage.load(number as u16), counted as u32, "load of backend {number}");
+            assert_eq!(fixture.load(number as u16), counted as u32, "load of backend {number}");
             assert_eq!(backend.open_now, counted as u64, "open connections of backend {number}");
             assert!(backend.established + backend.failed <= backend.connections, "backend {number} counted twice");
         }
@@ -142,20 +142,20 @@ impl Realm {
         for connection in real() {
             let backend = self.backends.get(&name(connection)).copied().unwrap_or(connection.backend);
             assert_eq!(connection.backend, backend, "a connection has changed its backend");
-            if connection.created == stage.now {
-                let takes = takes_connections(stage, connection.backend_number);
+            if connection.created == fixture.now {
+                let takes = takes_connections(fixture, connection.backend_number);
                 assert!(takes, "backend {} got a new connection", connection.backend_number);
             }
         }
         self.backends = real().map(|connection| (name(connection), connection.backend)).collect();
-        check_ports(stage, real().copied());
+        check_ports(fixture, real().copied());
     }
 
     /// What must hold once the engine has answered and a second has passed.
-    pub(super) fn check_settled(&self, stage: &Stage) {
-        assert_eq!(stage.rules_known(), stage.engine_keys());
-        for connection in stage.worker().connections().filter(|connection| connection.state != State::Pass) {
-            let backend = stage.snapshot().backend(connection.backend_number);
+    pub(super) fn check_settled(&self, fixture: &OneWorker) {
+        assert_eq!(fixture.rules_known(), fixture.engine_keys());
+        for connection in fixture.worker().connections().filter(|connection| connection.state != State::Pass) {
+            let backend = fixture.snapshot().backend(connection.backend_number);
             let disabled = backend.is_some_and(|(_, backend)| backend.state == BackendState::Disabled);
             let severed = connection.flags.has(Flags::SEVERED);
             assert!(!disabled || severed, "a disabled backend has a connection whose ends are not told");
@@ -164,10 +164,10 @@ impl Realm {
 }
 
 /// The backend at a place goes, if nothing is left of it, or is said to be removed. One stays, so that there are places.
-fn drop_backend(stage: &Stage, service: &mut Service, which: u8) {
+fn drop_backend(fixture: &OneWorker, service: &mut Service, which: u8) {
     let place = usize::from(which) % service.backends.len();
     let number = usize::from(service.backends[place].number);
-    let held = stage.worker().statistics().backends.get(number).is_some_and(|backend| backend.connections_now > 0);
+    let held = fixture.worker().statistics().backends.get(number).is_some_and(|backend| backend.connections_now > 0);
     if held || service.backends.len() == 1 {
         service.backends[place].state = BackendState::Removed;
     } else {
@@ -177,19 +177,19 @@ fn drop_backend(stage: &Stage, service: &mut Service, which: u8) {
 }
 
 /// Whether the configuration and the checks let a backend have new connections.
-fn takes_connections(stage: &Stage, number: u16) -> bool {
-    let Some((service, backend)) = stage.snapshot().backend(number) else { return false };
+fn takes_connections(fixture: &OneWorker, number: u16) -> bool {
+    let Some((service, backend)) = fixture.snapshot().backend(number) else { return false };
     let is_enabled = |backend: &Backend| backend.state == BackendState::Enabled && backend.weight > 0;
-    let is_up = |backend: &Backend| stage.effective_weights.of(backend.number).share > 0;
+    let is_up = |backend: &Backend| fixture.effective_weights.of(backend.number).share > 0;
     let all_down = !service.backends.iter().any(|backend| is_enabled(backend) && is_up(backend));
     let counts_as_up = is_up(backend) || all_down && service.all_down == AllDown::UseAll;
     service.state == ServiceState::Active && is_enabled(backend) && counts_as_up
 }
 
 /// As many pairs of the pool are in use with each end as connections have them, and none twice.
-fn check_ports<'a>(stage: &Stage, connections: impl Iterator<Item = &'a Connection> + Clone) {
-    let pool = &stage.snapshot().pool;
-    let services = stage.snapshot().services.iter();
+fn check_ports<'a>(fixture: &OneWorker, connections: impl Iterator<Item = &'a Connection> + Clone) {
+    let pool = &fixture.snapshot().pool;
+    let services = fixture.snapshot().services.iter();
     let ends = services.flat_map(|service| {
         service.backends.iter().map(|backend| (backend.number, backend.endpoint, service.protocol))
     });
@@ -203,6 +203,6 @@ fn check_ports<'a>(stage: &Stage, connections: impl Iterator<Item = &'a Connecti
         let sources: Vec<Endpoint> = connections.clone().filter(is_its).map(|connection| connection.source).collect();
         let distinct: BTreeSet<Endpoint> = sources.iter().copied().collect();
         assert_eq!(distinct.len(), sources.len(), "a source is used twice");
-        assert_eq!(stage.worker().ports.in_use(number.into()) as usize, sources.len(), "pairs in use with {backend}");
+        assert_eq!(fixture.worker().ports.in_use(number.into()) as usize, sources.len(), "pairs in use with {backend}");
     }
 }
