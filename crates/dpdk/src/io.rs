@@ -2,7 +2,8 @@
 
 use crate::mbuf::Mbuf;
 use crate::pool::Pool;
-use crate::port::{Chained, Inner, Port, Queue};
+use crate::port::{Chained, Inner, Port};
+use crate::queue::Queue;
 use hairpin_core::frame::{BATCH_MAX, Batch, Frame, FrameIo};
 use std::mem;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! A worker's handle of the engine.
 
 use super::engine::OPS_MAX;
-use super::machine::{Request, Told};
+use super::request::{Request, Told};
 use super::service::refusals;
 use super::shared::Shared;
 use hairpin_core::engine::{

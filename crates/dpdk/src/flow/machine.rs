@@ -11,6 +11,7 @@
 use super::device::{Flow, Outcome, RuleDevice};
 use super::hops::Hops;
 use super::records::{Record, Records, State, Then};
+use super::request::{Listener, Request, Told, answer};
 use super::statistics::Statistics;
 use super::translate::{EnginePort, Placed, Terms, place};
 use hairpin_core::engine::{Completion, Counters, Refusal, Rule, RuleId};
@@ -24,37 +25,6 @@ pub(super) const RETRY: Duration = Duration::from_secs(1);
 const SCAN_MAX: u32 = 256;
 /// How often all rules are asked what they have counted, at most.
 const ROUND: Duration = Duration::from_millis(500);
-
-/// What a worker asks for.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Request {
-    /// One rule.
-    Install(Rule),
-    /// Both rules of a connection: both or none.
-    Pair([Rule; 2]),
-    /// Its removal.
-    Remove { id: RuleId, key: FlowKey },
-}
-
-/// The answer to a request.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
-    pub(super) completion: Completion,
-    /// The rule's.
-    pub(super) key: FlowKey,
-    /// Where an installed rule's counters are, and the how manieth rule of that place it is.
-    pub(super) place: (u32, u32),
-}
-
-/// Where what is told goes.
-pub(super) trait Listener {
-    /// Tells a worker. There is always room: no worker has more requests unanswered than its queue of answers takes.
-    fn tell(&mut self, worker: u16, told: Told);
-    /// A rule's counters, for callers that sample.
-    fn counted(&mut self, place: (u32, u32), counters: &Counters);
-    /// A rule of a slot ([`Rule::total`]) has forwarded so much since the last report.
-    fn forwarded(&mut self, _total: u32, _packets: u64, _bytes: u64) {}
-}
 
 /// Everything about the rules of one set of ports.
 #[derive(Debug)]
@@ -519,25 +489,10 @@ impl<D: RuleDevice> Machine<D> {
     }
 }
 
-impl Request {
-    pub(super) fn keys(&self) -> impl Iterator<Item = FlowKey> {
-        let (first, second) = match self {
-            Request::Install(rule) => (rule.key, None),
-            Request::Pair([first, second]) => (first.key, Some(second.key)),
-            Request::Remove { key, .. } => (*key, None),
-        };
-        std::iter::once(first).chain(second)
-    }
-}
-
 fn counters(record: &Record) -> Counters {
     Counters {
         packets: record.packets_before + record.packets,
         bytes: record.bytes_before + record.bytes,
         last_seen: record.last_seen,
     }
-}
-
-fn answer(out: &mut impl Listener, worker: u16, completion: Completion, key: FlowKey) {
-    out.tell(worker, Told { completion, key, place: (0, 0) });
 }

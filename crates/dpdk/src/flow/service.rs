@@ -2,7 +2,8 @@
 
 use super::device::RuleDevice;
 use super::hops::Hops;
-use super::machine::{Listener, Machine, Request, Told};
+use super::machine::Machine;
+use super::request::{Listener, Request, Told};
 use super::shared::Shared;
 use hairpin_core::engine::{Completion, Counters, Refusal};
 use hairpin_core::time::Time;

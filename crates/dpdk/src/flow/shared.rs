@@ -1,6 +1,6 @@
 //! State that the engine's thread shares with workers and with threads that query rules: counters, as last read.
 
-use super::machine::Told;
+use super::request::Told;
 use super::statistics::Statistics;
 use hairpin_core::engine::{Completion, Counters};
 use hairpin_core::flow::FlowKey;

@@ -3,6 +3,7 @@
 //! The exposition and the table in `docs/reference/metrics.md` are written from here. How many series there are follows from
 //! the configuration and from lists of reasons in the code, never from what packets or clients say.
 
+mod emit;
 mod http;
 mod ports;
 mod services;
@@ -11,7 +12,10 @@ use super::counts::Counts;
 use super::labels::Names;
 use super::reasons::{drop_reasons, event_names, offload_reasons, reasons};
 use super::text::PREFIX;
-use crate::status::{BackendStatus, Count, OffloadStatus, ServiceStatus, Status, WorkerStatus};
+use crate::status::{Count, OffloadStatus, Status};
+use emit::{
+    backend_states, backends, checked, engine, fullness, health_checks, offload, paths, reloaded, services, workers,
+};
 
 /// A metric family.
 #[derive(Debug)]
@@ -448,92 +452,6 @@ const SERVER: &[Family] = &[
         |view, emit| view.counts.closed().for_each(|(reason, count)| emit(&[reason], count.into()))
     ),
 ];
-
-fn services<'a>(view: &View<'a>, emit: &mut Emit<'_>, value: fn(&'a ServiceStatus) -> Value<'a>) {
-    for (service, (name, _)) in view.status.services.iter().zip(&view.names.services) {
-        emit(&[name], value(service));
-    }
-}
-
-/// Every backend with the names of its service and its own.
-fn each_backend<'a>(view: &View<'a>, mut each: impl FnMut(&str, &str, &'a BackendStatus)) {
-    for (service, (service_name, names)) in view.status.services.iter().zip(&view.names.services) {
-        for (backend, name) in service.backends.iter().zip(names) {
-            each(service_name, name, backend);
-        }
-    }
-}
-
-fn backends(view: &View<'_>, emit: &mut Emit<'_>, value: fn(&BackendStatus) -> Value<'_>) {
-    each_backend(view, |service, name, backend| emit(&[service, name], value(backend)));
-}
-
-fn is_checked(backend: &BackendStatus) -> bool {
-    !matches!(&*backend.health.state, "" | "unchecked")
-}
-
-fn checked(view: &View<'_>, emit: &mut Emit<'_>, value: fn(&BackendStatus) -> Value<'_>) {
-    each_backend(view, |service, name, backend| {
-        if is_checked(backend) {
-            emit(&[service, name], value(backend));
-        }
-    });
-}
-
-fn paths(view: &View<'_>, emit: &mut Emit<'_>, value: fn(&BackendStatus) -> [u64; 2]) {
-    each_backend(view, |service, name, backend| {
-        let [software, offloaded] = value(backend);
-        emit(&[service, name, "software"], software.into());
-        emit(&[service, name, "offloaded"], offloaded.into());
-    });
-}
-
-fn backend_states(view: &View<'_>, emit: &mut Emit<'_>) {
-    each_backend(view, |service, name, backend| {
-        for state in BACKEND_STATES {
-            emit(&[service, name, state], (backend.state == state).into());
-        }
-    });
-}
-
-fn health_checks(view: &View<'_>, emit: &mut Emit<'_>) {
-    each_backend(view, |service, name, backend| {
-        if is_checked(backend) {
-            let failed = backend.health.failed_total;
-            emit(&[service, name, "success"], backend.health.checks_total.saturating_sub(failed).into());
-            emit(&[service, name, "failure"], failed.into());
-        }
-    });
-}
-
-fn workers(view: &View<'_>, emit: &mut Emit<'_>, value: fn(&WorkerStatus) -> Value<'_>) {
-    for worker in &view.status.workers {
-        emit(&[&worker.id.to_string()], value(worker));
-    }
-}
-
-fn offload(view: &View<'_>, emit: &mut Emit<'_>, value: fn(&OffloadStatus) -> Value<'_>) {
-    emit(&[engine(view)], value(&view.status.offload));
-}
-
-/// The engine's name.
-fn engine<'a>(view: &'a View<'_>) -> &'a str {
-    if view.status.offload.engine.is_empty() { ENGINE } else { &view.status.offload.engine }
-}
-
-fn reloaded(view: &View<'_>, emit: &mut Emit<'_>, value: Value<'_>) {
-    if view.status.reloads.last_unix_s > 0 {
-        emit(&[], value);
-    }
-}
-
-fn fullness(state: &str) -> u64 {
-    match state {
-        "full" => 2,
-        "nearly-full" => 1,
-        _ => 0,
-    }
-}
 
 /// The table of all metrics, as it stands in `docs/reference/metrics.md`.
 pub fn markdown() -> String {

@@ -1,6 +1,6 @@
 //! What the tables have to reach, from one run's figures.
 
-use super::measure::Case;
+use super::case::Case;
 use super::methods::{COPIES, ONE_LINE, TWO_LINES, default_name};
 use super::results::{BYTES, Results};
 use super::soak::Soaked;

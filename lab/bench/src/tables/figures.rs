@@ -1,7 +1,7 @@
 //! Figures: throughput by threads, by entries and by load factor, as SVG. Of methods that track connections: the others
 //! are so much faster that nothing else could be seen.
 
-use super::measure::Case;
+use super::case::Case;
 use super::results::{Results, size_name};
 use super::series;
 use crate::suite::samples::Samples;

@@ -9,6 +9,7 @@
 //! not a figure. Everybody's memory is on large pages.
 
 mod bars;
+mod case;
 mod figures;
 mod keys;
 mod limit;
@@ -27,7 +28,8 @@ pub(crate) use machine::name as machine_name;
 
 use crate::suite::report;
 use anyhow::{Context, Result, bail, ensure};
-use measure::{Case, Window};
+use case::Case;
+use measure::Window;
 use methods::Candidate;
 use results::{BYTES, Fact, Figure, Results, size_name};
 use std::path::PathBuf;

@@ -1,6 +1,7 @@
 //! What was measured, and how it reads.
 
-use super::measure::{Case, Rate};
+use super::case::Case;
+use super::measure::Rate;
 use super::subject::Size;
 use crate::suite::samples::Samples;
 use anyhow::{Context, Result};

@@ -1,7 +1,8 @@
 //! All methods answer as they should, and one that does not is caught.
 
+use super::case::Case;
 use super::keys::{self, Key, Share};
-use super::measure::{self, Case, Rate};
+use super::measure::{self, Rate};
 use super::methods;
 use super::results::Results;
 use super::subject::{Found, Hands, Sharing, Size, Subject};

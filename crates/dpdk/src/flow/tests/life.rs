@@ -3,7 +3,8 @@
 use super::fake::{self, FakeOptions, Held};
 use super::fixture::{BOTH_SUBMISSIONS, EngineFixture, connection, remove};
 use crate::flow::Submission;
-use crate::flow::machine::{RETRY, Request};
+use crate::flow::machine::RETRY;
+use crate::flow::request::Request;
 use hairpin_core::engine::{Completion, Counters, Fate, Guard, Refusal, Rule, RuleId};
 use hairpin_core::time::{Duration, Time};
 

@@ -1,12 +1,14 @@
 //! The linux plane as the process uses it: programs and maps made from the configuration, and read for the status.
 
+mod options;
+
 use super::super::begin::{self, tap_names};
 use super::super::instance::Record;
 use super::super::tap::TapDevice;
 use super::super::worker_pool::{Memory, WorkerParameters, WorkerPool, WorkerResources};
 use super::super::{Message, log};
 use super::{Event, Plane, Rules};
-use crate::config::{Attach, Settings, WhenAbsent};
+use crate::config::Settings;
 use anyhow::{Context, Result};
 use hairpin_core::config::{ServiceState, Snapshot};
 use hairpin_core::event_loop::Ticket;
@@ -20,8 +22,9 @@ use hairpin_linux::abi;
 use hairpin_linux::control::Control;
 use hairpin_linux::cpu;
 use hairpin_linux::device::Interface;
-use hairpin_linux::programs::{self, Absent, AttachMode, Options, RuleReader};
+use hairpin_linux::programs::{self, Options, RuleReader};
 use hairpin_linux::tap::Tap;
+use options::{UNLIMITED, options};
 use rustix::thread::CapabilitySet;
 use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -464,34 +467,6 @@ impl Programs {
 struct Base {
     totals: Vec<Volume>,
     events: Vec<u64>,
-}
-
-/// A policer's rate that holds nothing back.
-const UNLIMITED: u32 = u32::MAX;
-
-fn options(settings: &Settings) -> Options {
-    let linux = &settings.linux;
-    // Packets of connections cannot be told from others if connections are not tracked.
-    let is_policed = settings.connection_table.tracks_connections();
-    Options {
-        instance: settings.instance.clone(),
-        pin_directory: linux.pin_directory.clone(),
-        rules_v4_max: settings.rules_max,
-        rules_v6_max: settings.rules_max,
-        attach: match linux.attach {
-            Attach::Auto => AttachMode::Auto,
-            Attach::Clsact => AttachMode::Clsact,
-        },
-        when_absent: match linux.when_absent {
-            WhenAbsent::Pass => Absent::Pass,
-            WhenAbsent::Drop if is_policed => Absent::Drop,
-            WhenAbsent::Drop => Absent::DropAll,
-        },
-        heartbeat_timeout: linux.heartbeat_timeout,
-        policer_backend_pps: if is_policed { linux.policer_backend } else { UNLIMITED },
-        handover_bound: linux.handover_bound,
-        ..Options::default()
-    }
 }
 
 /// Detaches and unpins everything an instance has left.

@@ -1,0 +1,132 @@
+//! Handing over to a new process, and going on where that has failed.
+
+use super::super::handover::{Legacy, Successor};
+use super::super::inspect::Inspector;
+use super::super::instance::Lock;
+use super::super::plane::Plane;
+use super::super::{Asked, End, log, notify};
+use super::{HEARTBEAT, READ_HEARTBEATS, Supervisor, TELL_PATIENCE, engine_view, policy};
+use anyhow::{Context, Result, bail};
+use hairpin_linux::cpu;
+use hairpin_linux::shared::{Opened, SharedTable};
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+impl Supervisor {
+    /// Hands over to a new process. The end of this one, if the other has taken over; this one goes on if not.
+    pub(super) fn hand_over(
+        &mut self,
+        program: Option<PathBuf>,
+        answer: Asked<u32>,
+        known: &Receiver<()>,
+        lock: &mut Lock,
+    ) -> Option<End> {
+        let Some(descriptors) = self.plane.descriptors() else {
+            let why = "the ports of the dpdk plane cannot be passed on to another process: restart this one (`hairpin stop`, \
+                       then `hairpin run`); forwarded connections are kept";
+            log(&format!("no upgrade: {why}"));
+            let _ = answer.send(Err(why.to_string()));
+            return None;
+        };
+        log("starting a new process to take over");
+        let heartbeat = signs_of_life(&*self.plane);
+        let prepared =
+            Successor::start(program.as_deref(), &self.options.file, &heartbeat).and_then(|mut successor| {
+                successor.await_word("ready", &heartbeat)?;
+                Ok(successor)
+            });
+        let mut successor = match prepared {
+            Ok(successor) => successor,
+            Err(error) => {
+                let why = format!("the new process did not get ready: {error:#}; this one goes on, nothing changed");
+                log(&why);
+                let _ = answer.send(Err(why));
+                return None;
+            }
+        };
+        // From here on frames wait in the devices.
+        self.metrics = None;
+        self.worker_pool.end();
+        let legacy = Legacy { taps: self.record.taps.clone(), health: self.health.saved() };
+        let passed = successor.bequeath(lock, descriptors, &legacy);
+        match passed.and_then(|()| successor.await_word("serving", &heartbeat)) {
+            Ok(()) => {
+                let pid = successor.pid();
+                if let Err(error) = successor.commit(&heartbeat) {
+                    let why =
+                        format!("{error:#}; start it again: what is left in the kernel goes on, and it adopts that");
+                    let _ = answer.send(Err(why.clone()));
+                    return Some(End::Failed(why));
+                }
+                let _ = answer.send(Ok(pid));
+                let _ = known.recv_timeout(TELL_PATIENCE);
+                Some(End::HandedOver { pid })
+            }
+            Err(error) => {
+                successor.end();
+                let resumed = self.resume(lock);
+                let why = format!("the new process did not take over: {error:#}");
+                let (told, end) = match resumed {
+                    Ok(()) => (format!("{why}; this one goes on"), None),
+                    Err(failure) => {
+                        let told = format!("{why}; and this one cannot go on: {failure:#}");
+                        (told.clone(), Some(End::Failed(told)))
+                    }
+                };
+                log(&told);
+                let _ = answer.send(Err(told));
+                end
+            }
+        }
+    }
+
+    /// Goes on after a hand-over that failed: new workers take the connections from where the old ones left them.
+    fn resume(&mut self, lock: &mut Lock) -> Result<()> {
+        let Opened::Table(table) = SharedTable::open(&self.record.table)? else {
+            bail!("the connection table {} is gone", self.record.table.display());
+        };
+        // The other process may have given it another shape.
+        let (settings, steering) = (&self.config.settings, self.parameters.steering);
+        let (mut table, resteered) = super::super::begin::table(settings, &self.record.table, Some(table), steering)?;
+        self.plane.resume(&self.record.taps)?;
+        self.parameters.held = Arc::new(self.plane.rules()?);
+        self.parameters.loads = Default::default();
+        self.parameters.occupancy = Default::default();
+        self.plane.steer(steering)?;
+        let (mut worker_pool, _) = self.plane.worker_pool(&self.parameters, table.regions(), &self.sender)?;
+        super::super::begin::reconcile(&*self.plane, &mut table, &self.parameters.held, &steering, resteered)?;
+        self.inspector = Inspector::new(
+            table.views()?,
+            Arc::clone(&self.snapshot),
+            engine_view(&*self.plane),
+            policy(&*self.plane, &self.config.settings),
+            worker_pool.handles(),
+        );
+        self.table = table;
+        worker_pool.begin();
+        self.worker_pool = worker_pool;
+        lock.sign().context("cannot sign the lock")?;
+        super::super::listen(&self.socket, &self.sender, self.inspector())?;
+        self.serve_metrics();
+        notify::ready();
+        self.stand();
+        Ok(())
+    }
+}
+
+/// What gives signs of life to the BPF programs, and to the service manager, while a new process prepares: that may take
+/// longer than the manager's watchdog waits.
+fn signs_of_life(plane: &dyn Plane) -> impl Fn() + use<> {
+    let heartbeat = plane.heartbeat_sender();
+    let told = Cell::new(Instant::now());
+    move || {
+        heartbeat(cpu::now());
+        if told.get().elapsed() >= HEARTBEAT * READ_HEARTBEATS as u32 {
+            notify::alive();
+            told.set(Instant::now());
+        }
+    }
+}
