@@ -120,7 +120,7 @@ fn difference(wanted: &OpenMap<'_>, found: &MapHandle) -> Option<String> {
         Ok(info) => info.info.map_flags,
         Err(error) => return Some(format!("map {name} cannot be examined: {error}")),
     };
-    let sized = name.starts_with("rules_") || name.starts_with("numbers_");
+    let sized = name.starts_with("rules_") || name.starts_with("sequence_");
     let entries = |entries: u32| if sized { 0 } else { entries };
     // Programs do not notice where elements come from.
     let ignored = if sized { libbpf_sys::BPF_F_NO_PREALLOC } else { 0 };
