@@ -1,7 +1,7 @@
 //! What a client sends.
 
 use super::delivery::trim;
-use super::read::USELESS;
+use super::read::{USELESS, store};
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
 use crate::l7::splice::state::entry::{BackendConnState, ClientConn, ClientConnState, Inadmissible, Message};
@@ -151,22 +151,11 @@ impl Splices {
         let payload = frame.bytes().get(at.payload..at.end).unwrap_or_default();
         let mine = &payload[skip as usize..];
         let had = (beyond(start, client_conn.peer.expected) as usize).min(mine.len());
-        if !client_conn.framing.agrees(&self.buffers, start, &mine[..had]) {
-            // Or it asks whether we are there, with a byte that means nothing (RFC 9293, 3.8.4).
-            cx.drop(USELESS);
+        if !self.agrees_with_framing(cx, position, start, (mine, had)) {
             return self.acknowledge(cx, End::Client(position));
         }
-        if let (Message::Chunked(chunks), false) = (&exchange.request, before(client_conn.peer.expected, start)) {
-            let fresh = (start.wrapping_add(had as u32), &mine[had..]);
-            let backend_conn = client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get(backend_conn));
-            let acknowledged = backend_conn.map_or(start, |backend_conn| {
-                backend_conn.peer.acknowledged.wrapping_sub(client_conn.up.delta_at_end())
-            });
-            if !client_conn.framing.note(&mut self.buffers, *chunks, fresh, acknowledged) {
-                cx.statistics.http.unrecorded += 1;
-                return self.acknowledge(cx, End::Client(position));
-            }
-        }
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
+        let exchange = &mut client_conn.exchange;
         let admitted = exchange.request.admit(&mut exchange.request_end, &mut client_conn.peer.expected, start, mine);
         let admitted = match admitted {
             Ok(admitted) => admitted,
@@ -202,17 +191,10 @@ impl Splices {
             }
         }
         if rest {
-            // The next request, or FIN that will be seen again: read in order, to be used when this exchange is over.
-            let beyond_it = &mine[admitted..];
             let next = start.wrapping_add(admitted as u32);
-            let had = beyond(next, client_conn.peer.expected) as usize;
-            if is_done && next.wrapping_add(had as u32) == client_conn.peer.expected {
-                let fresh = beyond_it.get(had..).unwrap_or_default();
-                let stored = super::read::store(&mut self.buffers, client_conn, fresh);
-                client_conn.peer.expected = client_conn.peer.expected.wrapping_add(stored as u32);
-                client_conn.peer.highest = later(client_conn.peer.highest, client_conn.peer.expected);
-            }
+            self.store_behind(position, next, &mine[admitted..]);
         }
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         if ends && is_done && segment.payload_end() == client_conn.peer.expected {
             // Acknowledged when the exchange is over, with all that came before it.
             client_conn.peer.has_closed = true;
@@ -250,7 +232,52 @@ impl Splices {
         self.conclude(cx, position);
     }
 
-    /// What a segment of which nothing goes on acknowledges may be news to the backend.
+    /// Whether bytes of a request agree with what was read of its framing before, and can be remembered if they are new.
+    /// `mine` begins with number `start`, and the first `had` of its bytes came before. Bytes that differ may be a question
+    /// whether we are there, with a byte that means nothing (RFC 9293, 3.8.4).
+    fn agrees_with_framing<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        position: u32,
+        start: u32,
+        (mine, had): (&[u8], usize),
+    ) -> bool {
+        let Splices { client_conns, backend_conns, buffers, .. } = self;
+        let Some(client_conn) = client_conns.get_mut(position) else { return cx.impossible() };
+        if !client_conn.framing.agrees(buffers, start, &mine[..had]) {
+            cx.drop(USELESS);
+            return false;
+        }
+        if let (Message::Chunked(chunks), false) =
+            (&client_conn.exchange.request, before(client_conn.peer.expected, start))
+        {
+            let fresh = (start.wrapping_add(had as u32), &mine[had..]);
+            let backend_conn = client_conn.backend_conn.and_then(|backend_conn| backend_conns.get(backend_conn));
+            let acknowledged = backend_conn.map_or(start, |backend_conn| {
+                backend_conn.peer.acknowledged.wrapping_sub(client_conn.up.delta_at_end())
+            });
+            if !client_conn.framing.note(buffers, *chunks, fresh, acknowledged) {
+                cx.statistics.http.unrecorded += 1;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Stores what lies behind a request, from number `next` on, if it is the next in order: the next request, or a part of
+    /// one, to be used when this exchange is over.
+    fn store_behind(&mut self, position: u32, next: u32, bytes: &[u8]) {
+        let Splices { client_conns, buffers, .. } = self;
+        let Some(client_conn) = client_conns.get_mut(position) else { return };
+        let had = beyond(next, client_conn.peer.expected) as usize;
+        if client_conn.exchange.request.is_done() && next.wrapping_add(had as u32) == client_conn.peer.expected {
+            let stored = store(buffers, client_conn, bytes.get(had..).unwrap_or_default());
+            client_conn.peer.expected = client_conn.peer.expected.wrapping_add(stored as u32);
+            client_conn.peer.highest = later(client_conn.peer.highest, client_conn.peer.expected);
+        }
+    }
+
+    /// A segment with no payload left to forward: its acknowledgement may still be news to the backend.
     fn acknowledgement_upward<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
