@@ -258,7 +258,7 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> EventLoop<I
         count
     }
 
-    /// Whether frames wait for room on their way out: the plane does not wake anybody for that.
+    /// Whether frames wait for room on their way out: the plane wakes no thread for that.
     pub fn is_blocked(&self) -> bool {
         !self.to_send.is_empty()
     }

@@ -131,7 +131,7 @@ impl Mbuf {
         fill: impl FnOnce(*mut Mbuf, u32) -> u32,
     ) -> usize {
         let before = batch.len();
-        // SAFETY: they are made whole below, before anybody sees them.
+        // SAFETY: they are made whole below, before other code sees them.
         unsafe { Self::append(batch, most, fill) };
         let mut segments = 1;
         for frame in &mut batch[before..] {
@@ -178,7 +178,7 @@ fn join(batch: &mut Batch<Mbuf>, from: usize, chains: &mut Chains) {
 #[inline(always)]
 fn prefetch(_at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: it reads nothing that anybody notices.
+    // SAFETY: it has no side effect.
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(_at.cast());
     }

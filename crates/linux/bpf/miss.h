@@ -32,7 +32,7 @@ static __noinline bool is_local(struct __sk_buff *skb, const struct end *source,
 }
 
 /* Whether a socket of this host wants packets from `source` to `destination`. One that is connected to `source`
- * does. One that takes packets from anybody does if it is bound to an address of this host that is neither VIP nor
+ * does. One that takes packets from any host does if it is bound to an address of this host that is neither VIP nor
  * pool: wildcards match any destination, also those of packets that are only passing. */
 static __noinline bool socket_wants(struct __sk_buff *skb, const struct end *source, const struct end *destination,
 				    __u32 ipv6)
@@ -178,7 +178,7 @@ static __always_inline bool quoted_ends(struct __sk_buff *skb, __u32 at, struct 
 }
 
 /* An ICMP message whose header lies at `at`. Errors about packets of balanced connections are the workers': they know
- * whom to send them on to. They are policed like any packet of an unknown connection: anybody can make them up. */
+ * whom to send them on to. They are policed like any packet of an unknown connection: they can be forged. */
 static __always_inline int icmp(struct __sk_buff *skb, __u32 at, const bool ipv6)
 {
 	struct control *control_now = single(&control);

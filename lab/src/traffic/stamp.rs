@@ -6,7 +6,7 @@
 //! - The flow is the generator's number of it.
 //! - The sequence number counts a generator's packets over all flows; its uppermost byte is the generator's number.
 //! - The time is the [clock](crate::clock)'s in nanoseconds, modulo 2^48 (78 hours).
-//! - The check is a hash of the others and of the run's session, so that packets of another run, or of anybody else, are
+//! - The check is a hash of the others and of the run's session, so that packets of another run, or of other programs, are
 //!   not taken for ours. It is no protection against an enemy.
 //!
 //! In a UDP packet they are the first 18 bytes of the payload. A TCP packet of 64 bytes has room for 10 only: there the

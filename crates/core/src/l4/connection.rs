@@ -87,12 +87,12 @@ impl State {
         matches!(self, State::Established | State::FinClient | State::FinBackend | State::UdpEstablished)
     }
 
-    /// Whether anybody may have made it up: it gives way to a newer one when the table is full.
+    /// Whether a forged packet may have made it: it gives way to a newer one when the table is full.
     pub fn is_half_open(self) -> bool {
         matches!(self, State::SynSent | State::SynReceived | State::UdpNew)
     }
 
-    /// Whether it is over, as far as anyone can tell.
+    /// Whether it is over, as far as software can tell.
     pub fn is_over(self) -> bool {
         matches!(self, State::Closed | State::Reset)
     }

@@ -2,7 +2,7 @@
 //!
 //! [`parse`] takes whatever arrives - truncated, looping, forged - and never panics; every offset it returns lies
 //! within the frame. It checks what Hairpin's own decisions rest on and what a router checks: lengths, versions, the
-//! IPv4 header checksum, addresses that cannot be anybody's. It does not check transport checksums (the ends do) and
+//! IPv4 header checksum, addresses that no host can have. It does not check transport checksums (the ends do) and
 //! keeps no state, so it does not put fragments together.
 //!
 //! Invariant: an IPv6 packet with an IPv4-mapped address (`::ffff:0:0/96`) is malformed, so that [`Address`] tells the

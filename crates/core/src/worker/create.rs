@@ -65,7 +65,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return Err(Drop::TableFull);
         }
         let mut connection = self.draft(now, key, service, index, true)?;
-        // Until its client speaks anybody may have made it up, and how it began is not known.
+        // Until its client speaks a forged packet may have made it, and how it began is not known.
         connection.state = State::SynReceived;
         connection.flags.set(Flags::GUESSED);
         connection.flags.set(Flags::JUDGED);
@@ -93,7 +93,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         Err(Drop::TupleConflict)
     }
 
-    /// Ends the oldest connection that anybody may have made up, if one is found soon: a flood of first packets pushes
+    /// Ends the oldest connection that a forged packet may have made, if one is found soon: a flood of first packets pushes
     /// itself out, never a connection that has been established.
     fn make_room(&mut self, now: Time) -> bool {
         let mut oldest = self.half_open.first();
@@ -182,7 +182,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         statistics.backends[number].connections_now += 1;
     }
 
-    /// Remembers a connection that anybody may have made up as the youngest of those that give way when the table is full.
+    /// Remembers a connection that a forged packet may have made as the youngest of those that give way when the table is full.
     pub(super) fn remember_half_open(&mut self, position: Position) {
         self.half_open.push(position);
         self.statistics.half_open_now = self.half_open.len().into();

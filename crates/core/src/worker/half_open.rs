@@ -1,4 +1,4 @@
-//! The connections that anybody may have made up, oldest first: a list through arrays by position, so that each can leave
+//! The connections that a forged packet may have made, oldest first: a list through arrays by position, so that each can leave
 //! it at any time.
 
 use crate::table::Position;

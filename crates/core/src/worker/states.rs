@@ -48,7 +48,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         let connection = *self.slab.at(position);
         let next = match connection.protocol {
-            // what does not acknowledge the SYN-ACK may come from anybody, and opens nothing
+            // what does not acknowledge the SYN-ACK may be forged, and opens nothing
             Protocol::Tcp if connection.state == State::SynReceived && !hears && at.tcp_flags & RST == 0 => {
                 connection.state
             }

@@ -220,7 +220,7 @@ pub struct Statistics {
     pub open_now: u64,
     /// The most connections there have been at a time.
     pub connections_peak: u64,
-    /// Connections now that anybody may have made up: they give way when the table is full.
+    /// Connections now that a forged packet may have made: they give way when the table is full.
     pub half_open_now: u64,
     /// Pass entries now.
     pub passes_now: u64,

@@ -62,7 +62,7 @@ fn cells(connection: &ConnectionView) -> [String; COLUMNS.len()] {
         or_none(&connection.backend).to_string(),
         connection.state.clone(),
         path(connection).to_string(),
-        // Those that are forwarded have none that anybody knows of.
+        // Those that are forwarded have none that software knows of.
         connection.spliced.as_ref().map_or_else(String::new, |spliced| number(f64::from(spliced.requests))),
         number(sum(connection.packets)),
         format!("{}B", scaled(sum(connection.bytes))),

@@ -163,7 +163,7 @@ impl Shared {
         lock(&self.published).statistics.services.get(number).copied().unwrap_or_default()
     }
 
-    /// Whether connections that anybody may have made up take more than their share of its table.
+    /// Whether connections that a forged packet may have made take more than their share of its table.
     pub(crate) fn is_crowded(&self) -> bool {
         let published = lock(&self.published);
         let statistics = &published.statistics;

@@ -14,7 +14,7 @@ const RW_CONCURRENCY_LF: u8 = 0x20;
 /// - the readers' flags (`rw-concurrency`, `lock-free`) let any number of readers work beside *one* writer: positions
 ///   for new keys come from a ring with one consumer, outside the lock;
 /// - `multi-writer` lets several writers work, and leaves readers unprotected from them;
-/// - only both together make a table that anybody may use at any time.
+/// - only both together make a table that any thread may use at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flags {
     /// `none`: nothing; one thread.

@@ -48,7 +48,7 @@ impl Done {
     }
 }
 
-/// Servers that shake hands with anybody and know whose handshakes are complete; they end when dropped.
+/// Servers that shake hands with every client and know whose handshakes are complete; they end when dropped.
 #[derive(Debug)]
 pub struct Responders {
     stop: Arc<AtomicBool>,

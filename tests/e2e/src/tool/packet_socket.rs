@@ -19,7 +19,7 @@ pub const SNAP: usize = 128;
 /// Receive buffer asked for, in bytes.
 const RECEIVE_BUFFER: libc::c_int = 64 << 20;
 
-/// Sends frames out of one interface, past its queueing discipline; or receives what arrives there, before anybody else
+/// Sends frames out of one interface, past its queueing discipline; or receives what arrives there, before all others
 /// drops it.
 #[derive(Debug)]
 pub struct PacketSocket {

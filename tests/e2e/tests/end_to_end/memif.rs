@@ -55,7 +55,7 @@ fn again() -> Result<()> {
         let now = received()?;
         ensure!(now > before + 100, "{before} frames, then {now}");
         before = now;
-        // It polls, and says nothing to anybody when it goes.
+        // It polls, and says nothing when it goes.
         server.signal(Signal::SIGKILL);
         server.wait(PATIENCE)?;
         logged(&net, "is down", round + 1)?;

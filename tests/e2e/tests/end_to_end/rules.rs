@@ -1,5 +1,5 @@
 //! The dpdk plane's flow engine under real traffic, with the device that only tests have (cargo feature `fake-flow`): it
-//! takes rules, refuses, answers late, and has no packets. So rules are in force as far as anybody was told, and packets
+//! takes rules, refuses, answers late, and has no packets. So rules are in force as far as workers were told, and packets
 //! come to the workers all the same: nothing may be lost or go astray for that.
 
 use super::dpdk::{Net, PATIENCE, PORTS, ask, is_built_in, net, options, status, whole, works};

@@ -104,7 +104,7 @@ pub(super) struct Rules {
     /// Rules in the first table.
     first: u32,
     peak: u32,
-    /// The last time anybody told.
+    /// The last time that was told.
     now: Time,
 }
 
@@ -187,7 +187,7 @@ impl Rules {
         let met = Met { key: rule.key, fate: Some(rule.fate), destination: rule.rewrite.destination, counters };
         let held = Held { rule, before: None, is_first, told: counters, told_at: Time::ZERO };
         let place = self.free.last().copied().unwrap_or(self.met.len() as u32);
-        // By chance once in more rules than anybody simulates; the card is full, then.
+        // By chance once in more rules than are simulated; the card is full, then.
         if self.index.insert(&rule.key, place).is_err() {
             return false;
         }

@@ -1,5 +1,5 @@
 //! One bucket: a cache line of atomics. Readers load them; a writer locks the bucket first, and then
-//! is the only one to store into it (but for stamps, which anybody may store at any time).
+//! is the only one to store into it (but for stamps, which any thread may store at any time).
 
 use crate::table::sync::{AtomicU8, AtomicU32, AtomicU64, spin};
 use core::array;

@@ -138,7 +138,7 @@ fn what_is_not_let_go_is_asked_for_again() {
     assert_eq!((rules.count(), nothing_forbidden().live), (12, 12));
 }
 
-/// No way to anybody.
+/// No next hop is known.
 struct Nowhere;
 
 impl Hops for Nowhere {

@@ -35,7 +35,7 @@ impl BackendConn {
     }
 }
 
-/// The longest segment that Hairpin asks anybody for.
+/// The longest segment that Hairpin asks a peer for.
 fn most(is_ipv4: bool) -> u16 {
     if is_ipv4 { cookie::MSS_V4 } else { cookie::MSS_V6 }
 }

@@ -25,7 +25,7 @@ fn connects(fixture: &mut OneWorker, client: &mut Script, asked: u16) -> Script 
     backend
 }
 
-/// A response that is over, after which the connection is anybody's.
+/// A response that is over, after which the connection is free for any client.
 fn answers(fixture: &mut OneWorker, backend: &mut Script, client: &mut Script) {
     client.receives(&backend.sends(fixture, RESPONSE));
     client.acknowledges(fixture);
