@@ -253,8 +253,8 @@ pub struct Connection {
     pub created: Time,
     /// When its state last changed.
     pub changed: Time,
-    /// Not to be offered to the engine before. While the offload state says [`Installing`](crate::offload::OffloadState::Installing): when its rules
-    /// were asked for.
+    /// Not to be offered to the engine before. While the pair is
+    /// [`Installing`](crate::offload::OffloadState::Installing): when its rules were asked for.
     pub offer_after: Time,
     /// What the rules in force had carried when the engine was last asked.
     pub offloaded: [Volume; 2],

@@ -123,8 +123,21 @@ pub fn ask(
 fn connected(to: SocketAddr, port_first: u16, number: u16) -> Result<UdpSocket> {
     let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let port = if port_first == 0 { 0 } else { port_first + number };
-    let socket = UdpSocket::bind((any, port))?;
+    let socket = bound((any, port).into())?;
     socket.set_read_timeout(Some(Duration::from_secs(1)))?;
     socket.connect(to).with_context(|| format!("no route to {to}"))?;
     Ok(socket)
+}
+
+/// A socket at an address. A process that another thread is about to start holds copies of all our descriptors from fork to
+/// exec, so a port that was just closed here may be in use for a moment.
+fn bound(address: SocketAddr) -> std::io::Result<UdpSocket> {
+    const TRIES: usize = 200;
+    for _ in 0..TRIES {
+        match UdpSocket::bind(address) {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => std::thread::sleep(Duration::from_millis(5)),
+            other => return other,
+        }
+    }
+    UdpSocket::bind(address)
 }
