@@ -9,9 +9,9 @@
 //!
 //! ```
 //! use hairpin_core::config::{Backend, BackendState, Pool, Service, ServiceState, Snapshot};
-//! use hairpin_core::engine::{Completions, EngineCaps, FlowEngine, RuleId, RuleOp, Samples};
+//! use hairpin_core::engine::NoEngine;
 //! use hairpin_core::event_loop::EventLoop;
-//! use hairpin_core::flow::{Endpoint, FlowKey};
+//! use hairpin_core::flow::Endpoint;
 //! use hairpin_core::frame::{Batch, FrameIo, VecFrame};
 //! use hairpin_core::offload::Never;
 //! use hairpin_core::table::{AnyTable, Hasher, slab};
@@ -44,21 +44,6 @@
 //!     }
 //! }
 //!
-//! /// No engine: it can do nothing, so a worker asks it for nothing.
-//! struct NoEngine;
-//!
-//! impl FlowEngine for NoEngine {
-//!     fn caps(&self) -> EngineCaps {
-//!         EngineCaps::NONE
-//!     }
-//!     fn submit(&mut self, _: Time, op: RuleOp) -> Result<(), RuleOp> {
-//!         Err(op)
-//!     }
-//!     fn flush(&mut self, _: Time) {}
-//!     fn poll(&mut self, _: Time, _: &mut Completions) {}
-//!     fn sample(&mut self, _: &[(RuleId, FlowKey)], _: &mut Samples) {}
-//! }
-//!
 //! // The configuration.
 //! let backend = Backend {
 //!     number: 0,
@@ -84,7 +69,7 @@
 //! let table = AnyTable::new(200, Hasher::new(seeds));
 //! let worker = Worker::new(WorkerOptions::new(Arc::new(snapshot), slab::boxed(100), table, Never, seeds));
 //! let mut event_loop =
-//!     EventLoop::new(worker, Queues::default(), NoEngine, || Time::ZERO, || Duration::ZERO);
+//!     EventLoop::new(worker, Queues::default(), NoEngine::default(), || Time::ZERO, || Duration::ZERO);
 //!
 //! // A SYN from 198.51.100.7:40000. Its checksums have to be right: a worker makes no connection for a damaged one.
 //! let mut syn = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
@@ -96,7 +81,7 @@
 //! at.fill_checksum(&mut syn);
 //! event_loop.io.arriving.push_back(VecFrame::new(&syn));
 //!
-//! // One iteration carries it, the next one finds nothing to do.
+//! // One iteration forwards it, the next one finds nothing to do.
 //! let now = Time::from_nanos(1_000_000);
 //! assert!(event_loop.iterate(now, |_| {}));
 //! assert!(!event_loop.iterate(now, |_| {}));

@@ -8,7 +8,7 @@ use crate::wire::{Transport, ipv4, ipv6, plain, tcp, udp};
 
 /// New ends of a flow, and what is added to its TCP sequence numbers (wrapping).
 ///
-/// The same frame under the same rewrite gives the same bytes above layer 2 here, in BPF (`crates/linux/bpf/rewrite.h`) and
+/// A frame under a rewrite becomes identical bytes above layer 2 here, in BPF (`crates/linux/bpf/rewrite.h`) and
 /// in the modelled NIC (invariant 4). TTL or hop limit is always lowered by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rewrite {

@@ -21,7 +21,7 @@ const WIDTH: usize = 126;
 pub struct Parts<'a> {
     /// What came, by experiment.
     pub gathered: &'a [Gathered<'a>],
-    /// The same experiments at another scale, if there are such results.
+    /// Results of these experiments at another scale, if there are any.
     pub beside: Option<Beside<'a>>,
     /// Under what circumstances.
     pub circumstances: &'a Circumstances,

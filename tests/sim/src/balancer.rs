@@ -408,9 +408,9 @@ impl Balancer {
                 self.event_loop.worker.connections().take(4).map(|one| format!("{one:?}")).collect();
             remains.push(format!("the worker has {connections} connections: {}", some.join("; ")));
         }
-        let (fronts, backs, buffers) = self.event_loop.worker.splices();
-        if fronts > 0 || backs > 0 || buffers > 0 {
-            remains.push(format!("the worker has {fronts} fronts, {backs} backs, {buffers} buffers"));
+        let (client_conns, backend_conns, buffers) = self.event_loop.worker.splices();
+        if client_conns > 0 || backend_conns > 0 || buffers > 0 {
+            remains.push(format!("the worker has {client_conns} client connections, {backend_conns} backend connections, {buffers} buffers"));
         }
         let impossible = self.event_loop.worker.statistics().drops[hairpin_core::worker::Drop::Invariant as usize];
         if impossible > 0 {

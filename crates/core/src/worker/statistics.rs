@@ -102,7 +102,7 @@ pub struct ServiceStatistics {
     /// Connections refused, for whatever reason.
     pub refused: u64,
     /// Clients' connections now that are not over, of an HTTP or TLS service.
-    pub fronts_now: u64,
+    pub client_conns_now: u64,
     /// Its requests; of a TLS service, ClientHellos.
     pub requests: u64,
 }

@@ -148,8 +148,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         for &number in &update.fresh_services {
             if let Some(service) = statistics.services.get_mut(usize::from(number)) {
-                let fronts_now = service.fronts_now;
-                *service = ServiceStatistics { fronts_now, ..ServiceStatistics::default() };
+                let client_conns_now = service.client_conns_now;
+                *service = ServiceStatistics { client_conns_now, ..ServiceStatistics::default() };
             }
         }
         for &number in &update.fresh {

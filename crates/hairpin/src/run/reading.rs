@@ -292,7 +292,7 @@ fn service_status(
     }
     if service.kind.is_spliced() {
         // Clients' connections; those to backends are others.
-        status.connections = sum(now, |s| s.fronts_now);
+        status.connections = sum(now, |s| s.client_conns_now);
     }
     let packets = status.software.packets + status.offloaded.packets;
     if packets > 0 {

@@ -2,7 +2,7 @@
 //! read a second time.
 
 use super::fields::FieldPlaces;
-use super::{Form, Method, Request, Target, Version};
+use super::{Bounds, Form, Method, Parsed, Request, Target, Version, request};
 use crate::l7::body::Length;
 
 /// A part of a head: where it starts, in bytes from the head's first, and how long it is.
@@ -106,10 +106,25 @@ impl RememberedRequest {
     }
 }
 
+impl Request<'_> {
+    /// Whether reading `bytes` gives this request: for assertions.
+    pub(crate) fn is_what_is_read(&self, bytes: &[u8], bounds: &Bounds) -> bool {
+        let Ok(Parsed::Complete(read)) = request(bytes, bounds) else { return false };
+        read.bytes == self.bytes
+            && read.method_bytes == self.method_bytes
+            && read.target == self.target
+            && read.host == self.host
+            && read.body == self.body
+            && read.fields.iter().eq(self.fields.iter())
+            && (read.keep_alive, read.expects_continue, read.upgrade)
+                == (self.keep_alive, self.expects_continue, self.upgrade)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::l7::head::{Bounds, FIELDS_MAX, Parsed, request};
+    use crate::l7::head::FIELDS_MAX;
     use alloc::vec::Vec;
     use proptest::prelude::*;
     use std::format;

@@ -73,8 +73,8 @@ use state::slots::Slots;
 use state::unmatched::Unmatched;
 use tcp::segment::Own;
 
-/// Heads of requests that are remembered at most: 25 KB in all.
-const REMEMBERED_MAX: usize = 64;
+/// Heads of requests that are remembered at most: 25 KB in all. In tests few, so that they displace each other.
+const REMEMBERED_MAX: usize = if cfg!(test) { 4 } else { 64 };
 /// Granularity of timers.
 const TICK: Duration = Duration::from_millis(50);
 /// Bytes of a head that is written anew, and of a response of ours, at most.
@@ -130,7 +130,7 @@ pub(crate) struct Splices {
     table: CuckooPlusPlus,
     client_conns: Slots<ClientConn>,
     backend_conns: Slots<BackendConn>,
-    fronts_max: u32,
+    client_conns_max: u32,
     buffers: Buffers,
     stamps: Stamps,
     idle: Idle,
@@ -139,7 +139,7 @@ pub(crate) struct Splices {
     date: Option<Date>,
     ended: Ended,
     unmatched: Unmatched,
-    /// Fronts that can go on without a packet of theirs.
+    /// Client connections that can go on without a packet of theirs.
     ready: VecDeque<u32>,
     /// Where heads are written before they lie in a buffer.
     scratch: Box<[u8]>,
@@ -156,27 +156,27 @@ pub(crate) struct Splices {
     hand: u32,
     /// The process ends: no connection begins.
     is_ending: bool,
-    /// Fronts before this place have been told so.
+    /// Client connections before this place have been told so.
     abandoned: u32,
 }
 
 impl Splices {
-    /// Room for `fronts_max` clients' connections and as many to backends.
-    pub(crate) fn new(fronts_max: u32, hasher: Hasher, cookies: Cookies) -> Splices {
-        let backs_max = fronts_max;
+    /// Room for `client_conns_max` clients' connections and as many to backends.
+    pub(crate) fn new(client_conns_max: u32, hasher: Hasher, cookies: Cookies) -> Splices {
+        let backend_conns_max = client_conns_max;
         Splices {
-            table: CuckooPlusPlus::new((fronts_max + backs_max) as usize, hasher.clone()),
-            client_conns: Slots::new(fronts_max),
-            backend_conns: Slots::new(backs_max),
-            fronts_max,
-            buffers: Buffers::new(state::buffers::counts(fronts_max)),
-            stamps: Stamps::new((fronts_max + backs_max) as usize, TICK),
+            table: CuckooPlusPlus::new((client_conns_max + backend_conns_max) as usize, hasher.clone()),
+            client_conns: Slots::new(client_conns_max),
+            backend_conns: Slots::new(backend_conns_max),
+            client_conns_max,
+            buffers: Buffers::new(state::buffers::counts(client_conns_max)),
+            stamps: Stamps::new((client_conns_max + backend_conns_max) as usize, TICK),
             idle: Idle::new(BACKENDS_MAX as usize),
             cookies,
             date: None,
-            ended: Ended::new(fronts_max, hasher.clone()),
+            ended: Ended::new(client_conns_max, hasher.clone()),
             unmatched: Unmatched::new(hasher),
-            ready: VecDeque::with_capacity(2 * fronts_max as usize),
+            ready: VecDeque::with_capacity(2 * client_conns_max as usize),
             scratch: vec![0; 2 * HEAD_ROOM].into(),
             remembered: vec![None; REMEMBERED_MAX].into(),
             generation: 0,
@@ -221,9 +221,9 @@ impl Splices {
 
     /// Writes down how much there is of everything.
     pub(crate) fn tell(&self, statistics: &mut HttpStatistics) {
-        statistics.fronts_now = self.client_conns.len().into();
-        statistics.fronts_max = self.fronts_max.into();
-        statistics.backs_now = self.backend_conns.len().into();
+        statistics.client_conns_now = self.client_conns.len().into();
+        statistics.client_conns_max = self.client_conns_max.into();
+        statistics.backend_conns_now = self.backend_conns.len().into();
         statistics.idle_now = self.idle.total().into();
         (statistics.buffers_now, statistics.buffers_exhausted) = (self.buffers.in_use().into(), self.buffers.exhausted);
         statistics.buffers_max = self.buffers.count().into();
@@ -292,7 +292,7 @@ impl Splices {
         let Some(backend_conn) = self.backend_conns.get_mut(position) else { return };
         if when < backend_conn.stamped {
             backend_conn.stamped = when;
-            self.stamps.started(self.fronts_max + position, when);
+            self.stamps.started(self.client_conns_max + position, when);
         }
     }
 }
@@ -344,7 +344,7 @@ impl<IO: FrameIo> Context<'_, IO> {
         if core::mem::take(&mut client_conn.is_open)
             && let Some(service) = self.statistics.services.get_mut(usize::from(client_conn.service))
         {
-            service.fronts_now = service.fronts_now.saturating_sub(1);
+            service.client_conns_now = service.client_conns_now.saturating_sub(1);
         }
     }
 

@@ -15,7 +15,8 @@ use crate::engine::{Completion, EngineCaps, Fate, Guard, Refusal, Rule, RuleId, 
 use crate::flow::{Direction, FlowKey};
 use crate::frame::FrameIo;
 use crate::l7::config::Kind;
-use crate::l7::splice::state::entry::{BackendConn, ClientConn, ClientConnState, Message};
+use crate::l7::splice::state::entry::{BackendConn, ClientConn, ClientConnState};
+use crate::l7::splice::state::exchange::Message;
 use crate::l7::splice::state::sizes::{fit, fits};
 use crate::l7::splice::tcp::numbers::{before, beyond, later};
 use crate::offload::{Answer, BOTH, OffloadState};

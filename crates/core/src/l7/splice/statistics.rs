@@ -7,7 +7,7 @@ use crate::l7::threshold::Threshold;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Refused {
-    /// Its head, or its body's framing, is not HTTP, or could be read in two offloads: 400 and the like.
+    /// Its head, or its body's framing, is not HTTP, or could be read in two ways: 400 and the like.
     Malformed,
     /// Its head, or its body, is longer than may be: 431, 414; 413.
     TooLarge,
@@ -94,13 +94,13 @@ impl Refused {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HttpStatistics {
     /// Clients' connections now.
-    pub fronts_now: u64,
+    pub client_conns_now: u64,
     /// The most there have been at a time.
-    pub fronts_peak: u64,
+    pub client_conns_peak: u64,
     /// Clients' connections there can be.
-    pub fronts_max: u64,
+    pub client_conns_max: u64,
     /// Connections to backends now, idle ones among them.
-    pub backs_now: u64,
+    pub backend_conns_now: u64,
     /// Idle ones.
     pub idle_now: u64,
     /// SYNs answered with a cookie by the worker. (Those that the engine has answered, it counts.)

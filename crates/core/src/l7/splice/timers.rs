@@ -5,7 +5,8 @@ use crate::config::Snapshot;
 use crate::frame::FrameIo;
 use crate::l7::config::Kind;
 use crate::l7::splice::stages::remove::Fate;
-use crate::l7::splice::state::entry::{BackendConnState, ClientConn, ClientConnState, Message};
+use crate::l7::splice::state::entry::{BackendConnState, ClientConn, ClientConnState};
+use crate::l7::splice::state::exchange::Message;
 use crate::offload::OffloadState;
 use crate::table::Position;
 use crate::table::ageing::Ageing;
@@ -58,7 +59,7 @@ impl Splices {
         let mut due: ArrayVec<Position, DUE_MAX> = ArrayVec::new();
         self.stamps.due(cx.now, &Stamped, &mut due);
         for position in due {
-            match position.checked_sub(self.fronts_max) {
+            match position.checked_sub(self.client_conns_max) {
                 None => self.client_due(cx, position),
                 Some(backend_conn) => self.backend_due(cx, backend_conn),
             }

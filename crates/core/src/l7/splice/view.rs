@@ -15,7 +15,8 @@ use crate::l7::config::{Group, Kind};
 use crate::l7::head::{Method, Version};
 use crate::l7::splice::stages::read::CLOSING_TIMEOUT;
 use crate::l7::splice::stages::remove::IDLE_TIMEOUT;
-use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState, Exchange, Message};
+use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
+use crate::l7::splice::state::exchange::{Exchange, Message};
 use crate::l7::splice::state::sizes::fit;
 use crate::offload::OffloadState;
 use crate::time::{Duration, Time};
@@ -202,17 +203,19 @@ impl Splices {
     pub(crate) fn look(&self, terms: &Terms<'_>, start: u32, out: &mut Vec<SplicedConnection>) -> Option<u32> {
         let mut place = start;
         for _ in 0..LOOKED_MAX {
-            if place < self.fronts_max && place >= self.client_conns.reach() {
-                place = self.fronts_max;
+            if place < self.client_conns_max && place >= self.client_conns.reach() {
+                place = self.client_conns_max;
             }
-            if place.checked_sub(self.fronts_max).is_some_and(|backend_conn| backend_conn >= self.backend_conns.reach())
+            if place
+                .checked_sub(self.client_conns_max)
+                .is_some_and(|backend_conn| backend_conn >= self.backend_conns.reach())
             {
                 return None;
             }
             if out.len() == out.capacity() {
                 break;
             }
-            let seen = match place.checked_sub(self.fronts_max) {
+            let seen = match place.checked_sub(self.client_conns_max) {
                 None => self.client_conns.get(place).map(|client_conn| self.view_of_client(terms, place, client_conn)),
                 Some(backend_conn) => self
                     .backend_conns

@@ -26,7 +26,7 @@ pub(super) fn status(snapshot: &Snapshot, per_s: Rates, before: &Reading, now: &
         Count { total, per_s: per_s.of(earlier, total) }
     };
     let total = |of: fn(&HttpStatistics) -> u64| sum(now, &of);
-    if !configured && total(|http| http.fronts_peak) == 0 {
+    if !configured && total(|http| http.client_conns_peak) == 0 {
         return None;
     }
     let responses = CLASSES.iter().enumerate();
@@ -38,9 +38,9 @@ pub(super) fn status(snapshot: &Snapshot, per_s: Rates, before: &Reading, now: &
         known.iter().sum::<u64>() as f64 / known.len().max(1) as f64
     };
     Some(HttpStatus {
-        clients_entries: total(|http| http.fronts_now),
-        clients_peak: total(|http| http.fronts_peak),
-        clients_max: total(|http| http.fronts_max),
+        clients_entries: total(|http| http.client_conns_now),
+        clients_peak: total(|http| http.client_conns_peak),
+        clients_max: total(|http| http.client_conns_max),
         backend_connections_idle: total(|http| http.idle_now),
         requests: count(&|http| http.requests),
         responses: responses.map(|(at, class)| (class.to_string(), count(&|http| http.responses[at]))).collect(),
@@ -99,14 +99,14 @@ mod tests {
             Threshold { bytes_min: 64 << 10, pair_ns: 8000, frame_ns: 6000, frame_bytes: 50_000 };
         for worker in &mut now.workers {
             let statistics = &mut worker.statistics;
-            statistics.services[0].fronts_now = 3;
+            statistics.services[0].client_conns_now = 3;
             statistics.services[0].requests = 50;
             statistics.backends[0].open_now = 2;
             statistics.backends[0].responses = [0, 40, 0, 0, 6];
             let http = &mut statistics.http;
             // One of them is over, and one to the backend.
-            (http.fronts_now, http.fronts_peak, http.fronts_max) = (4, 5, 100);
-            (http.backs_now, http.idle_now) = (3, 1);
+            (http.client_conns_now, http.client_conns_peak, http.client_conns_max) = (4, 5, 100);
+            (http.backend_conns_now, http.idle_now) = (3, 1);
             (http.requests, http.replies) = (50, 4);
             http.responses = [0, 40, 0, 0, 6];
             http.refused[Refused::NoRoute as usize] = 2;

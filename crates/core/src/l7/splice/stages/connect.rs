@@ -11,7 +11,8 @@ use crate::l7::head;
 use crate::l7::route::Conditions;
 use crate::l7::sequence::SequenceMap;
 use crate::l7::splice::state::buffers::Buffer;
-use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState, Exchange, Message};
+use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
+use crate::l7::splice::state::exchange::{Exchange, Message};
 use crate::l7::splice::state::peer::{Owned, Peer};
 use crate::l7::splice::state::sizes::{self, Size};
 use crate::l7::splice::tcp::numbers::later;
@@ -235,7 +236,7 @@ impl Splices {
             backend.connections_now += 1;
             backend.open_now += 1;
         }
-        cx.statistics.http.backs_now = self.backend_conns.len().into();
+        cx.statistics.http.backend_conns_now = self.backend_conns.len().into();
         self.attach(cx, position, made);
         self.stamp_backend(made, again);
         self.send_syn(cx, made);

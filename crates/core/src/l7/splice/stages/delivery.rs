@@ -3,7 +3,7 @@
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
 use crate::l7::body::Length;
-use crate::l7::splice::state::entry::{Inadmissible, Message};
+use crate::l7::splice::state::exchange::{Inadmissible, Message};
 use crate::l7::splice::tcp::numbers::{beyond, follow, later};
 use crate::l7::splice::tcp::segment::{Segment, replace_payload};
 use crate::l7::splice::{Context, End, Refused, Splices};

@@ -4,7 +4,7 @@ use super::delivery::Arrived;
 use super::read::USELESS;
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
-use crate::l7::splice::state::entry::Message;
+use crate::l7::splice::state::exchange::Message;
 use crate::l7::splice::tcp::numbers::{before, earlier, later};
 use crate::l7::splice::tcp::segment::{Abilities, Segment};
 use crate::l7::splice::{Context, End, Refused, Splices};

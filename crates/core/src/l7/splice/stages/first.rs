@@ -9,7 +9,8 @@ use crate::frame::{Egress, Frame, FrameIo};
 use crate::l4::connection::Volume;
 use crate::l7::cookie;
 use crate::l7::sequence::SequenceMap;
-use crate::l7::splice::state::entry::{ClientConn, ClientConnState, Exchange};
+use crate::l7::splice::state::entry::{ClientConn, ClientConnState};
+use crate::l7::splice::state::exchange::Exchange;
 use crate::l7::splice::state::framing::Framing;
 use crate::l7::splice::state::peer::Peer;
 use crate::l7::splice::tcp::segment::{Abilities, Own, Segment, phantoms};
@@ -126,10 +127,10 @@ impl Splices {
         if let Some(service) = statistics.services.get_mut(usize::from(service)) {
             service.created += 1;
             service.established += 1;
-            service.fronts_now += 1;
+            service.client_conns_now += 1;
         }
         self.tell(&mut statistics.http);
-        statistics.http.fronts_peak = statistics.http.fronts_peak.max(self.client_conns.len().into());
+        statistics.http.client_conns_peak = statistics.http.client_conns_peak.max(self.client_conns.len().into());
         self.take(cx, frame, at, &segment, position);
     }
 
@@ -240,7 +241,7 @@ impl Splices {
     /// Ends a connection that does nothing, if one is found soon: never one with an exchange.
     fn make_room<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>) -> bool {
         for _ in 0..EVICTION_TRIES_MAX {
-            self.hand = (self.hand + 1) % self.fronts_max.max(1);
+            self.hand = (self.hand + 1) % self.client_conns_max.max(1);
             let state = self
                 .client_conns
                 .get(self.hand)

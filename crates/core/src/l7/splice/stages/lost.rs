@@ -3,7 +3,8 @@
 use crate::frame::FrameIo;
 use crate::l7::config::Kind;
 use crate::l7::splice::state::buffers::Buffer;
-use crate::l7::splice::state::entry::{BackendConnState, ClientConnState, Message};
+use crate::l7::splice::state::entry::{BackendConnState, ClientConnState};
+use crate::l7::splice::state::exchange::Message;
 use crate::l7::splice::tcp::numbers::{before, beyond, later};
 use crate::l7::splice::tcp::segment::Segment;
 use crate::l7::splice::timers::TIME_WAIT;

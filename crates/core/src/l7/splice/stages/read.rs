@@ -8,7 +8,8 @@ use crate::l7::head::{self, Method, Parsed, Refusal, RememberedRequest, Request,
 use crate::l7::reply::{self, Reply};
 use crate::l7::route::{self, Decision};
 use crate::l7::splice::state::buffers::INPUT_MAX;
-use crate::l7::splice::state::entry::{ClientConn, ClientConnState, Exchange};
+use crate::l7::splice::state::entry::{ClientConn, ClientConnState};
+use crate::l7::splice::state::exchange::Exchange;
 use crate::l7::splice::tcp::numbers::{before, beyond, later};
 use crate::l7::splice::tcp::segment::Segment;
 use crate::l7::splice::{Context, End, HEAD_ROOM, Next, REMEMBERED_MAX, Refused, Splices};

@@ -130,7 +130,7 @@ impl Splices {
         self.count_backend(cx, backend_conn, false);
         let Some(mut entry) = self.backend_conns.remove(backend_conn) else { return cx.impossible() };
         self.unindex(&entry.key, backend_conn, Direction::FromBackend);
-        self.stamps.ended(self.fronts_max + backend_conn);
+        self.stamps.ended(self.client_conns_max + backend_conn);
         entry.peer.disown(&mut self.buffers);
         if let Some(input) = entry.input.take() {
             self.buffers.release(input);

@@ -9,7 +9,8 @@ use crate::l7::head::Method;
 use crate::l7::reply;
 use crate::l7::reply::Reply;
 use crate::l7::splice::state::buffers::Buffer;
-use crate::l7::splice::state::entry::{ClientConnState, Exchange};
+use crate::l7::splice::state::entry::ClientConnState;
+use crate::l7::splice::state::exchange::Exchange;
 use crate::l7::splice::state::peer::Owned;
 use crate::l7::splice::{Context, End, HEAD_ROOM, Refused, Splices};
 

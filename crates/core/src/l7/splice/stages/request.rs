@@ -8,7 +8,8 @@ use crate::l7::edit;
 use crate::l7::head::{self, Parsed};
 use crate::l7::proxy_protocol;
 use crate::l7::splice::state::buffers::Buffer;
-use crate::l7::splice::state::entry::{ClientConn, Message};
+use crate::l7::splice::state::entry::ClientConn;
+use crate::l7::splice::state::exchange::Message;
 use crate::l7::splice::tcp::numbers::before;
 use crate::l7::splice::{Context, HEAD_ROOM, REMEMBERED_MAX, Refused, Splices};
 
@@ -108,7 +109,11 @@ impl Splices {
                 let head_of = (position, client_conns.generation(position), client_conn.requests);
                 let request =
                     match remembered[position as usize % REMEMBERED_MAX].as_ref().filter(|(of, _)| *of == head_of) {
-                        Some((_, places)) => places.in_bytes(bytes)?,
+                        Some((_, places)) => {
+                            let request = places.in_bytes(bytes)?;
+                            debug_assert!(request.is_what_is_read(bytes, &http.limits.head_bounds()));
+                            request
+                        }
                         // Another client's request was read while this one waited for its backend.
                         None => match head::request(bytes, &http.limits.head_bounds()) {
                             Ok(Parsed::Complete(request)) => request,

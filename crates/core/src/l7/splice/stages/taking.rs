@@ -7,7 +7,8 @@
 use crate::config::Snapshot;
 use crate::frame::FrameIo;
 use crate::l7::config::Kind;
-use crate::l7::splice::state::entry::{ClientConn, ClientConnState, Message};
+use crate::l7::splice::state::entry::{ClientConn, ClientConnState};
+use crate::l7::splice::state::exchange::Message;
 use crate::l7::splice::timers::{OFFLOADED_FOR, body_timeout};
 use crate::l7::splice::{Context, End, Refused, Splices};
 use crate::offload::OffloadState;

@@ -13,7 +13,8 @@
 //! sends it again, and there is room when the backend has acknowledged what is before it.
 
 use super::buffers::{Buffer, Buffers, SIZES};
-use super::entry::{ClientConn, Message};
+use super::entry::ClientConn;
+use super::exchange::Message;
 use crate::l7::body::Chunks;
 use crate::l7::splice::tcp::numbers::{before, beyond};
 

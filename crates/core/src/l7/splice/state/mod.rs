@@ -3,6 +3,7 @@
 pub(super) mod buffers;
 pub(super) mod ended;
 pub(super) mod entry;
+pub(super) mod exchange;
 pub(super) mod framing;
 pub(super) mod idle;
 pub(super) mod peer;

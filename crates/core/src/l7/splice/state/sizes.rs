@@ -5,7 +5,8 @@
 //! two sizes, Ethernet's and the tunnels', and a client gets one of its own size. Clients that take less than either are
 //! few: they share Ethernet's, and what goes to them is cut.
 
-use super::entry::{BackendConn, ClientConn, Message};
+use super::entry::{BackendConn, ClientConn};
+use super::exchange::Message;
 use crate::flow::Direction;
 use crate::l7::cookie;
 

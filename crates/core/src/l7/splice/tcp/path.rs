@@ -1,4 +1,4 @@
-//! Offloads out that take less than what is sent: segments are cut smaller, of which neither end has to be told.
+//! Egress paths with an MTU below the size of what is sent: Hairpin cuts segments smaller, and neither end has to be told.
 
 use super::segment::resegment;
 use crate::flow::Direction;

@@ -178,9 +178,12 @@ fn what_is_there_and_what_was_done_is_counted() {
     let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
     let statistics = fixture.worker.statistics();
     let http = &statistics.http;
-    assert_eq!((http.fronts_now, http.fronts_peak, http.backs_now, http.idle_now, http.requests), (1, 1, 1, 0, 1));
-    assert_eq!((statistics.services[0].fronts_now, statistics.services[0].requests), (1, 1));
-    assert!(http.fronts_max > 0 && http.buffers_max > 0);
+    assert_eq!(
+        (http.client_conns_now, http.client_conns_peak, http.backend_conns_now, http.idle_now, http.requests),
+        (1, 1, 1, 0, 1)
+    );
+    assert_eq!((statistics.services[0].client_conns_now, statistics.services[0].requests), (1, 1));
+    assert!(http.client_conns_max > 0 && http.buffers_max > 0);
     let response = only(backend.sends(&mut fixture, RESPONSE));
     client.gets(&response);
     let own = client.own;
@@ -189,12 +192,12 @@ fn what_is_there_and_what_was_done_is_counted() {
     }
     client.acknowledges(&mut fixture);
     let statistics = fixture.worker.statistics();
-    assert_eq!((statistics.http.fronts_now, statistics.services[0].fronts_now), (1, 0), "kept, but over");
+    assert_eq!((statistics.http.client_conns_now, statistics.services[0].client_conns_now), (1, 0), "kept, but over");
     fixture.wait(Duration::from_secs(6));
     let statistics = fixture.worker.statistics();
     let http = &statistics.http;
-    assert_eq!((http.fronts_now, http.fronts_peak, http.backs_now, http.idle_now), (0, 1, 1, 1));
-    assert_eq!((statistics.services[0].fronts_now, http.responses, http.replies), (0, [0, 1, 0, 0, 0], 0));
+    assert_eq!((http.client_conns_now, http.client_conns_peak, http.backend_conns_now, http.idle_now), (0, 1, 1, 1));
+    assert_eq!((statistics.services[0].client_conns_now, http.responses, http.replies), (0, [0, 1, 0, 0, 0], 0));
     let of_backends = statistics.backends.iter().map(|backend| backend.responses[1]).sum::<u64>();
     assert_eq!(of_backends, 1);
 }

@@ -1,4 +1,4 @@
-//! TLS, and offloads that take less than others.
+//! TLS, and egress paths with a smaller MTU than others.
 
 use super::one_worker::{OneWorker, Script, Sent, USUAL, end};
 use super::{asked, only};

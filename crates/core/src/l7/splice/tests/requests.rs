@@ -7,6 +7,7 @@ use crate::config::{BackendState, Snapshot, WhenFull};
 use crate::l7::config::{Action, Field, HeadEdits, Http, Kind, ProxyVersion};
 use crate::l7::route::Conditions;
 use crate::l7::route::path::PathPattern;
+use crate::l7::splice::REMEMBERED_MAX;
 use crate::l7::splice::tcp::segment::Abilities;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
@@ -50,6 +51,26 @@ fn a_request_byte_by_byte_and_out_of_order() {
     let syn = only(client.repeats(&mut fixture, start, &[], &bytes[bytes.len() - 11..]));
     let (mut backend, sent) = Script::backend(&mut fixture, &syn);
     assert_eq!(backend.receives(&sent), REQUEST);
+    fixture.over();
+}
+
+#[test]
+fn waiting_requests_keep_their_own_heads() {
+    // More clients wait for their backends than heads are remembered: some are read again.
+    let clients = 3 * REMEMBERED_MAX as u16;
+    let mut fixture = OneWorker::new(|_| {});
+    let head = |client: u16| format!("GET /{client} HTTP/1.1\r\nHost: example.org\r\nX-Client: {client}\r\n\r\n");
+    let mut waiting = Vec::new();
+    for number in 0..clients {
+        let mut client = Script::client(&mut fixture, 1000 + number);
+        let syn = only(client.sends(&mut fixture, &head(number)));
+        waiting.push((number, syn));
+    }
+    // The last one's backend answers first.
+    for (number, syn) in waiting.into_iter().rev() {
+        let (mut backend, sent) = Script::backend(&mut fixture, &syn);
+        assert_eq!(backend.receives(&sent), head(number));
+    }
     fixture.over();
 }
 

@@ -1,4 +1,4 @@
-//! Resets of clients whose numbers the engine has forwarded away from what software knows.
+//! Resets of clients whose next expected sequence number software does not know, because the engine forwarded to them.
 
 use super::offload::{complete, installs, removals};
 use super::one_worker::{OneWorker, Script, Sent};

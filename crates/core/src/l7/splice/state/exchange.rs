@@ -1,0 +1,247 @@
+//! A request and its response: what of either is still to come, and how its end is found.
+
+use crate::l7::body::{BadChunk, Chunks, Length};
+use crate::l7::head::{Method, Version};
+use crate::l7::splice::tcp::numbers::{beyond, later};
+use crate::time::Time;
+
+/// What of a message is still to come from its sender.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::l7::splice) enum Message {
+    /// Its head.
+    Head,
+    /// So many bytes from this number on.
+    Bytes { next: u32, left: u64 },
+    /// Chunks; all but what is in them is read in order.
+    Chunked(Chunks),
+    /// Whatever there is until the sender closes.
+    Endless,
+    /// Nothing.
+    Done,
+}
+
+impl Message {
+    /// A body of this length that begins with number `start`.
+    pub(in crate::l7::splice) fn of(length: Length, start: u32) -> Message {
+        match length {
+            Length::None | Length::Bytes(0) => Message::Done,
+            Length::Bytes(left) => Message::Bytes { next: start, left },
+            Length::Chunked => Message::Chunked(Chunks::of_response()),
+            Length::UntilClose | Length::Tunnel => Message::Endless,
+        }
+    }
+
+    pub(in crate::l7::splice) fn is_done(&self) -> bool {
+        matches!(self, Message::Done)
+    }
+
+    /// Where it ends, as far as that is known: `end` says it of one that is done.
+    pub(in crate::l7::splice) fn end(&self, end: Option<u32>) -> Option<u32> {
+        match *self {
+            Message::Done => end,
+            // Beyond that, numbers cannot be told apart.
+            Message::Bytes { next, left } if left < 1 << 31 => Some(next.wrapping_add(left as u32)),
+            _ => None,
+        }
+    }
+
+    /// Follows it through the bytes of a segment that begin with number `start`, none of them before its body. Returns
+    /// how many of them belong to it. `end` is noted when it is done, and `expected` is the next number in order.
+    pub(in crate::l7::splice) fn admit(
+        &mut self,
+        end: &mut Option<u32>,
+        expected: &mut u32,
+        start: u32,
+        bytes: &[u8],
+    ) -> Result<usize, Inadmissible> {
+        let length = bytes.len();
+        let admitted = match self {
+            Message::Head => 0,
+            Message::Done => end.map_or(0, |end| length.min(beyond(start, end) as usize)),
+            Message::Endless => length,
+            Message::Bytes { next, left } => {
+                let ahead = i64::from(start.wrapping_sub(*next) as i32);
+                let room = (*left as i64).saturating_sub(ahead).max(0);
+                let admitted = (length as i64).min(room) as usize;
+                // A segment that begins behind the end has nothing of it, and does not move it.
+                let through = if admitted > 0 { start.wrapping_add(admitted as u32) } else { *next };
+                let progress = beyond(*next, through);
+                *next = later(*next, through);
+                *left -= u64::from(progress).min(*left);
+                if *left == 0 {
+                    *end = Some(*next);
+                    *self = Message::Done;
+                }
+                admitted
+            }
+            Message::Chunked(chunks) => {
+                let gap = beyond(*expected, start);
+                if gap > 0 {
+                    // What lies in the middle of a chunk, with all that is missing before it, need not be read.
+                    let through = u64::from(gap) + length as u64;
+                    if length == 0 || through > chunks.data_left() {
+                        return Err(Inadmissible::OutOfOrder);
+                    }
+                    chunks.skip(through);
+                    *expected = start.wrapping_add(length as u32);
+                    return Ok(length);
+                }
+                let had = (beyond(start, *expected) as usize).min(length);
+                let fed = chunks.feed(&bytes[had..]).map_err(Inadmissible::Broken)?;
+                if chunks.is_done() {
+                    *end = Some(start.wrapping_add((had + fed) as u32));
+                    *self = Message::Done;
+                }
+                had + fed
+            }
+        };
+        // What lies behind a message says nothing of what has come of it.
+        if admitted > 0 {
+            *expected = later(*expected, start.wrapping_add(admitted as u32));
+        }
+        Ok(admitted)
+    }
+}
+
+/// Why bytes of a message cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::l7::splice) enum Inadmissible {
+    /// They have to be read in order, and something before them is missing.
+    OutOfOrder,
+    /// They are no chunks, or too many.
+    Broken(BadChunk),
+}
+
+/// A request and its response.
+#[derive(Clone, Debug)]
+pub(in crate::l7::splice) struct Exchange {
+    pub(in crate::l7::splice) method: Method,
+    pub(in crate::l7::splice) version: Version,
+    /// The route it took, as long as the configuration is the one it took it by.
+    pub(in crate::l7::splice) route: u16,
+    pub(in crate::l7::splice) generation: u32,
+    /// What is still to come of the request, in the client's numbers.
+    pub(in crate::l7::splice) request: Message,
+    /// What is still to come of the response, in the backend's numbers.
+    pub(in crate::l7::splice) response: Message,
+    /// All the client's numbers before this one are ours or done with.
+    pub(in crate::l7::splice) request_floor: u32,
+    /// All the backend's numbers before this one are ours or done with.
+    pub(in crate::l7::splice) response_floor: u32,
+    /// One past the last number of the request, once all of it has been seen.
+    pub(in crate::l7::splice) request_end: Option<u32>,
+    /// One past the last number of the response, once all of it has been seen.
+    pub(in crate::l7::splice) response_end: Option<u32>,
+    /// The client's connection ends with it.
+    pub(in crate::l7::splice) close_client: bool,
+    /// The backend's does.
+    pub(in crate::l7::splice) close_backend: bool,
+    /// Something of the response has gone to the client.
+    pub(in crate::l7::splice) has_begun: bool,
+    /// Backends that have been tried for it.
+    pub(in crate::l7::splice) tries: u8,
+    /// Its client has said which backend it is to be.
+    pub(in crate::l7::splice) is_stuck: bool,
+    /// Whether it may be sent a second time (RFC 9110, 9.2.2).
+    pub(in crate::l7::splice) is_idempotent: bool,
+    /// It asks for another protocol: 101 may answer it.
+    pub(in crate::l7::splice) upgrade: bool,
+    /// The backend's number.
+    pub(in crate::l7::splice) backend: u16,
+    /// The group it was chosen from.
+    pub(in crate::l7::splice) group: u16,
+    /// The cookie the response is to set.
+    pub(in crate::l7::splice) sticky: Option<u64>,
+    /// When its head was complete.
+    pub(in crate::l7::splice) started: Time,
+    /// How long until it had a connection, in microseconds.
+    pub(in crate::l7::splice) chosen_in_us: u32,
+}
+
+impl Default for Exchange {
+    fn default() -> Exchange {
+        Exchange {
+            method: Method::Get,
+            version: Version::Http11,
+            route: u16::MAX,
+            generation: 0,
+            request: Message::Done,
+            response: Message::Done,
+            request_floor: 0,
+            response_floor: 0,
+            request_end: None,
+            response_end: None,
+            close_client: false,
+            close_backend: false,
+            has_begun: false,
+            tries: 0,
+            is_stuck: false,
+            is_idempotent: false,
+            upgrade: false,
+            backend: 0,
+            group: 0,
+            sticky: None,
+            started: Time::ZERO,
+            chosen_in_us: 0,
+        }
+    }
+}
+
+impl Exchange {
+    /// The head of its response has ended where the body begins, at a number of the backend's.
+    pub(in crate::l7::splice) fn begin_body(&mut self, length: Length, start: u32, closes: bool) {
+        self.response = Message::of(length, start);
+        self.response_end = self.response.is_done().then_some(start);
+        self.close_backend |= closes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_in_a_chunk_may_overtake_what_is_missing_of_it() {
+        for start in [1000u32, u32::MAX - 5] {
+            let mut message = Message::of(Length::Chunked, start);
+            let (mut end, mut expected) = (None, start);
+            let bytes = b"10\r\n0123456789abcdef\r\n0\r\n\r\n";
+            let mut admit = |from: usize, to: usize, message: &mut Message| {
+                message.admit(&mut end, &mut expected, start.wrapping_add(from as u32), &bytes[from..to])
+            };
+            assert_eq!(admit(6, 8, &mut message), Err(Inadmissible::OutOfOrder), "how long it is, is not known yet");
+            assert_eq!(admit(0, 6, &mut message), Ok(6));
+            assert_eq!(admit(10, 21, &mut message), Err(Inadmissible::OutOfOrder), "reaches beyond it");
+            assert_eq!(admit(20, 27, &mut message), Err(Inadmissible::OutOfOrder), "lies behind it");
+            assert_eq!(admit(10, 10, &mut message), Err(Inadmissible::OutOfOrder), "FIN");
+            assert_eq!(admit(10, 18, &mut message), Ok(8));
+            assert_eq!(admit(6, 12, &mut message), Ok(6), "what was missing, and some of the rest");
+            assert_eq!(admit(19, 20, &mut message), Ok(1), "all of the chunk");
+            assert_eq!(admit(21, 23, &mut message), Err(Inadmissible::OutOfOrder));
+            assert_eq!(admit(16, 27, &mut message), Ok(11));
+            assert!(message.is_done());
+            assert_eq!(end, Some(start.wrapping_add(27)));
+        }
+    }
+
+    #[test]
+    fn a_body_ends_where_its_length_says_whatever_overtakes_it() {
+        for start in [1000u32, u32::MAX - 5] {
+            let mut message = Message::of(Length::Bytes(20), start);
+            let (mut end, mut expected) = (None, start);
+            let mut admit = |from: u32, length: usize, message: &mut Message| {
+                message.admit(&mut end, &mut expected, start.wrapping_add(from), &[0; 64][..length])
+            };
+            assert_eq!(admit(30, 10, &mut message), Ok(0), "the next request, before this one's body");
+            assert_eq!(admit(20, 10, &mut message), Ok(0));
+            assert_eq!(admit(10, 5, &mut message), Ok(5));
+            assert!(!message.is_done());
+            assert_eq!(message.end(None), Some(start.wrapping_add(20)));
+            assert_eq!(admit(15, 20, &mut message), Ok(5));
+            assert!(message.is_done());
+            assert_eq!(admit(0, 10, &mut message), Ok(10), "what was missing");
+            assert_eq!(admit(20, 1, &mut message), Ok(0));
+            assert_eq!(end, Some(start.wrapping_add(20)));
+        }
+    }
+}
