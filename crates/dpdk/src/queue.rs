@@ -12,7 +12,8 @@ use std::sync::atomic::Ordering;
 
 /// A receive queue and a transmit queue of a port, for one thread at a time.
 ///
-/// The thread should be registered with EAL ([`Eal::register_thread`](crate::Eal::register_thread)): only then do pools have a cache for it.
+/// The thread should be registered with EAL ([`Eal::register_thread`](crate::Eal::register_thread)): only then do pools
+/// have a cache for it.
 #[derive(Debug)]
 pub struct Queue {
     pub(crate) port: Arc<Inner>,
@@ -47,8 +48,8 @@ impl Queue {
     /// Sends from the front of the batch; what the device does not take now stays in it. Returns how many went.
     ///
     /// Checksums that are [`Partial`](hairpin_core::frame::Checksum::Partial) are completed, by the device if it can do
-    /// that, otherwise here. TCP super-packets are cut; of one that does not go as a whole the rest stays. A frame longer
-    /// than what its way out takes is the driver's to refuse or drop: who routes keeps to [`Port::mtu`](crate::Port::mtu).
+    /// that, otherwise here. TCP super-packets are cut; of one that does not go as a whole the rest stays. A driver
+    /// refuses or drops a frame that is longer than its link takes: a router keeps to [`Port::mtu`](crate::Port::mtu).
     pub fn transmit(&mut self, batch: &mut Batch<Mbuf>) -> usize {
         let (_, finished) = Mbuf::ways(batch);
         self.transmit_as(finished, batch)
