@@ -211,6 +211,8 @@ pub enum Completion {
     Removed(RuleId, Option<Counters>),
 }
 
+/// Requests of a worker that wait for its engine at most, and requests in progress in an engine.
+pub const OPS_MAX: usize = 4096;
 /// Answers taken from an engine at a time at most.
 pub const COMPLETIONS_MAX: usize = 512;
 /// A burst of answers.
@@ -232,9 +234,6 @@ pub trait FlowEngine {
     fn sample(&mut self, rules: &[(RuleId, FlowKey)], out: &mut Samples);
 }
 
-/// Requests to [`NoEngine`] whose answers may be outstanding at most.
-const NO_ENGINE_WAITING_MAX: usize = 4096;
-
 /// An engine without room. Workers ask it only for rules that no policy decides (to pass flows of no connection), and
 /// are refused.
 #[derive(Debug, Default)]
@@ -248,7 +247,7 @@ impl FlowEngine for NoEngine {
     }
 
     fn submit(&mut self, _: Time, op: RuleOp) -> Result<(), RuleOp> {
-        if self.answers.len() >= NO_ENGINE_WAITING_MAX {
+        if self.answers.len() >= OPS_MAX {
             return Err(op);
         }
         self.answers.push_back(match op {

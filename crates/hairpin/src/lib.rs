@@ -13,6 +13,7 @@ pub mod diff;
 mod fake_flow;
 pub mod health;
 mod json;
+pub mod limits;
 mod live;
 pub mod metrics;
 mod probe;

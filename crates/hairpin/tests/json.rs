@@ -173,6 +173,10 @@ fn json_is_what_its_page_says() {
     let value: Value = serde_json::from_slice(&refused.stdout).unwrap();
     assert_eq!(value["schema_version"], 1, "{value}");
     check(&types, "[Refusal]", &value, "Refusal").unwrap();
+    let limits = Command::new(env!("CARGO_BIN_EXE_hairpin")).args(["limits", "-o", "json"]).output().unwrap();
+    let value: Value = serde_json::from_slice(&limits.stdout).unwrap();
+    assert_eq!(value["schema_version"], 1, "{value}");
+    check(&types, "[Limits]", &value, "Limits").unwrap_or_else(|wrong| panic!("limits: {wrong}"));
     // Whatever this machine is like, it lacks something of this.
     let config =
         "interfaces = [\"no-such0\"]\n[[service]]\nlisten = \"192.0.2.1:80/tcp\"\nbackends = [\"192.0.2.2:80\"]\n";

@@ -15,15 +15,12 @@ use anyhow::{Context, Result};
 use arrayvec::ArrayVec;
 use batch::Family;
 use hairpin_core::engine::{
-    COMPLETIONS_MAX, Completion, Completions, Counters, EngineCaps, FlowEngine, RuleId, RuleOp, Samples,
+    COMPLETIONS_MAX, Completion, Completions, Counters, EngineCaps, FlowEngine, OPS_MAX, RuleId, RuleOp, Samples,
 };
 use hairpin_core::flow::FlowKey;
 use hairpin_core::time::Time;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-
-/// Requests taken before they are flushed, and answers not yet polled, at most.
-const OPS_MAX: usize = 4096;
 
 /// A worker's access to the kernel's rules. Workers share the maps; each asks for its own rules only.
 #[derive(Debug)]

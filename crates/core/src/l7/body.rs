@@ -29,9 +29,9 @@ const SIZE_DIGITS_MAX: u8 = 16;
 /// The largest chunk.
 const SIZE_MAX: u64 = i64::MAX as u64;
 /// Bytes of one chunk's extensions at most, with the semicolon and the blanks in front of it.
-const EXTENSION_MAX: u16 = 256;
+pub const EXTENSION_MAX: u16 = 256;
 /// Bytes of all trailers at most, line ends included.
-const TRAILERS_MAX: u16 = 8192;
+pub const TRAILERS_MAX: u16 = 8192;
 
 /// Names that must not be in trailers, in lower case: those that say how long a message is, whom it is for, how it is to
 /// be treated, who asks (RFC 9110, 6.5.1), and what we tell backends of the client. Some readers take trailers for fields

@@ -11,13 +11,13 @@ mod message;
 #[cfg(test)]
 mod tests;
 
-pub use message::Protocols;
+pub use message::{EXTENSIONS_MAX, PROTOCOLS_MAX, Protocols};
 
 use super::config::{Tls, TlsRoute};
 pub use super::head::Parsed;
 
 /// Records a ClientHello may be spread over. One is usual; some clients cut it into a few.
-const RECORDS_MAX: usize = 64;
+pub const RECORDS_MAX: usize = 64;
 /// Bytes of a record's header: type, version, length.
 const RECORD_HEADER: usize = 5;
 /// Bytes of a record, without its header.

@@ -30,7 +30,7 @@ mod tests;
 pub use fields::{FIELDS_MAX, Fields};
 pub(super) use octets::{is_token, is_value};
 pub use remembered::RememberedRequest;
-pub use request::{Request, request};
+pub use request::{METHOD_MAX, Request, request};
 pub use response::{FramingFields, Response, response};
 pub use target::{Form, Target};
 

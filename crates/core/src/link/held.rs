@@ -11,7 +11,7 @@ pub const HELD_MAX: usize = 64;
 /// Frames that wait for one neighbour at most.
 pub const HELD_EACH: usize = 4;
 /// How long a frame waits at most: all requests, and then some.
-const HELD_FOR: Duration = Duration::from_secs(ASK_INTERVAL.as_secs() * (ASKS_MAX as u64 + 1));
+pub const HELD_FOR: Duration = Duration::from_secs(ASK_INTERVAL.as_secs() * (ASKS_MAX as u64 + 1));
 
 /// A frame that waits.
 pub(super) struct Held<F> {

@@ -45,7 +45,7 @@ mod statistics;
 #[cfg(test)]
 mod tests;
 
-pub use held::{HELD_EACH, HELD_MAX};
+pub use held::{HELD_EACH, HELD_FOR, HELD_MAX};
 pub use hop::{Hop, hop, hops_version};
 pub use neighbours::{Neighbour, Neighbours};
 pub use plan::{ADDRESSES_MAX, LinkError, LinkOptions, MTU_MIN, PORTS_MAX, Plan, PortAddresses, ROUTES_MAX};

@@ -4,7 +4,7 @@
 use crate::time::Time;
 
 /// Answers per second in the long run, per worker, as the kernel's `icmp_msgs_per_sec`.
-const PER_SECOND: u64 = 1000;
+pub const PER_SECOND: u64 = 1000;
 
 /// The bucket, full at first: when it would have been empty, had answers been sent at their rate. A burst is at most what
 /// it lets through in a second.

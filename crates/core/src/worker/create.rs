@@ -14,9 +14,9 @@ use crate::wire::Transport;
 use crate::wire::tcp::{ACK, SYN};
 
 /// Backends tried for a new connection before it is refused because its way to each is taken.
-const TRIES_MAX: usize = 4;
+pub const TRIES_MAX: usize = 4;
 /// Connections looked at for one to give up when the table is full.
-const EVICTION_TRIES_MAX: usize = 32;
+pub const EVICTION_TRIES_MAX: usize = 32;
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// A packet to a service that belongs to no connection: the first of one, or a stray.

@@ -28,7 +28,7 @@ use alloc::collections::BTreeMap;
 
 /// How long a client may say nothing to packets of a backend before they are taken for a direct connection's. Routes towards
 /// clients may change later than those towards backends.
-const UNHEARD_MAX: Duration = Duration::from_secs(10);
+pub const UNHEARD_MAX: Duration = Duration::from_secs(10);
 
 /// The ends of backends that serve one service only, if that picks up, with the backend's number. Services whose connections
 /// have their source from the pool do not count: no packet to a client's address is theirs.

@@ -1,8 +1,8 @@
 //! The rules of layer 4's connections: when both directions' are asked for and removed, and what the engine's answers mean.
 //! Their life cycle is [`RulePair`](crate::offload::RulePair)'s.
 
-use super::{OPS_MAX, Worker};
-use crate::engine::{Completion, Fate, Refusal, Rule, RuleOp};
+use super::Worker;
+use crate::engine::{Completion, Fate, OPS_MAX, Refusal, Rule, RuleOp};
 use crate::flow::{Direction, FlowKey};
 use crate::l4::connection::{Flags, Kept, State};
 use crate::l7::splice::RULE_BIT;
@@ -12,9 +12,9 @@ use crate::table::{Position, Table};
 use crate::time::{Duration, Time};
 
 /// How long a connection that the engine refused stays in software before it is offered again.
-const REFUSED_FOR: Duration = Duration::from_secs(1);
+pub const REFUSED_FOR: Duration = Duration::from_secs(1);
 /// How long before what found the queue full, or the engine's answers outstanding, is tried again.
-pub(super) const QUEUE_FULL_FOR: Duration = Duration::from_millis(100);
+pub const QUEUE_FULL_FOR: Duration = Duration::from_millis(100);
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Whether both requests about a connection fit into the queue to the engine.

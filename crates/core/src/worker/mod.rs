@@ -37,6 +37,16 @@ mod tests;
 mod update;
 mod views;
 
+/// Bounds of a worker, for programs that list them.
+pub mod limits {
+    pub use super::PASSES_SHARE;
+    pub use super::answers::PER_SECOND as ANSWERS_PER_SECOND;
+    pub use super::create::{EVICTION_TRIES_MAX, TRIES_MAX as BACKEND_TRIES_MAX};
+    pub use super::guess::UNHEARD_MAX;
+    pub use super::lifecycle::{QUEUE_FULL_FOR, REFUSED_FOR};
+    pub use super::severed::{ASKING_MAX, ASKS_MAX, PER_SECOND as RESETS_PER_SECOND};
+}
+
 pub use adopt::{Adopted, home};
 pub use ageing::Asked;
 pub use known::Known;
@@ -52,7 +62,7 @@ pub(crate) use views::volume;
 
 use crate::balance::{Balancer, EffectiveWeights, Loads, Tables};
 use crate::config::{BACKENDS_MAX, Snapshot};
-use crate::engine::{COMPLETIONS_MAX, EngineCaps, RuleId, RuleOp};
+use crate::engine::{COMPLETIONS_MAX, EngineCaps, OPS_MAX, RuleId, RuleOp};
 use crate::flow::{Direction, FlowKey, Steering};
 use crate::frame::BATCH_MAX;
 use crate::l4::connection::Connection;
@@ -77,10 +87,10 @@ use occupancy::Share;
 use survey::Survey;
 use sweep::Sweep;
 
-/// Rule requests that wait for the engine at most; installs beyond are not made (counted), removals are tried again.
-const OPS_MAX: usize = 4096;
 /// Connections whose counters are asked for at a time at most.
 const SAMPLES_MAX: usize = 256;
+/// One in this many entries may be a flow that is the kernel's own.
+pub const PASSES_SHARE: usize = 8;
 /// Granularity of timeouts.
 const TICK: Duration = Duration::from_millis(50);
 
@@ -238,7 +248,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             passes: 0,
             unfinished: Unfinished::default(),
             splices,
-            passes_max: (capacity / 8).max(1),
+            passes_max: (capacity / PASSES_SHARE).max(1),
             snapshot,
             steering,
             services,

@@ -28,13 +28,13 @@ const ASK_AFTER: Duration = Duration::from_millis(50);
 /// How long after the first question the next is asked; doubled each time.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// Questions to each end at most: the last is asked 3 s after the first.
-const ASKS_MAX: u32 = 5;
+pub const ASKS_MAX: u32 = 5;
 /// Connections whose questions wait to be sent at most.
-pub(super) const ASKING_MAX: usize = 128;
+pub const ASKING_MAX: usize = 128;
 /// How long a connection waits that found no room there, or too many of late.
 const WAIT: Duration = Duration::from_millis(50);
 /// Questions and resets per second, per worker.
-pub(super) const PER_SECOND: u64 = 10_000;
+pub const PER_SECOND: u64 = 10_000;
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Whether the ends of a connection have to be told when it is to end.

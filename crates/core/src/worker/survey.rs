@@ -1,7 +1,8 @@
 //! What the policy is asked and told: about connections in software at their packets, about those in the engine when their
 //! counters are read, about those that have ended.
 
-use super::{OPS_MAX, SAMPLES_MAX, Worker};
+use super::{SAMPLES_MAX, Worker};
+use crate::engine::OPS_MAX;
 use crate::flow::{Direction, FlowKey};
 use crate::l4::connection::{Connection, Flags, Kept, State};
 use crate::offload::OffloadState;

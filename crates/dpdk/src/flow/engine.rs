@@ -14,7 +14,7 @@ use super::shared::{Flushes, OffloadReader, Shared};
 use super::statistics::Statistics;
 use super::translate::{EnginePort, Terms, standing};
 use crate::eal::Eal;
-use hairpin_core::engine::EngineCaps;
+use hairpin_core::engine::{EngineCaps, OPS_MAX};
 use hairpin_core::time::Time;
 use std::fmt;
 use std::sync::Arc;
@@ -23,8 +23,6 @@ use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Requests of one worker under way at most, from being submitted until being answered.
-pub(super) const OPS_MAX: usize = 4096;
 /// How long the device may take for the rules that stand before the flows'.
 const SETTING_UP: Duration = Duration::from_secs(5);
 

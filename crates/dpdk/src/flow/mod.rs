@@ -59,7 +59,7 @@ pub use opened::Probed;
 pub use probe::{Attempt, Depth, Findings, probe};
 pub use shared::OffloadReader;
 pub use statistics::Statistics;
-pub use steering::{RULES_MAX as STEERING_RULES_MAX, Refused, SteeringRules, Stream, steering_rules};
+pub use steering::{Refused, SteeringRules, Stream, steering_rules};
 pub use subject::{Needed, Subject};
 pub use translate::{EgressAction, EnginePort, Terms, mark};
 pub use trial::{TRIAL_MAX, Trial, trial};

@@ -15,9 +15,6 @@ use super::translate::{FLOWS_GROUP, STEERING, Terms};
 use hairpin_core::flow::{Address, Endpoint, Protocol, Steering};
 use std::collections::{BTreeSet, HashSet};
 
-/// Rules of one port at most: on a BlueField-2 as many take 1.2 s to go in one by one (Laconic).
-pub const RULES_MAX: usize = 4096;
-
 /// Packets whose port at one end names their service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stream {

@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 /// Connections that are told apart at most.
-pub(super) const CONNECTIONS_MAX: usize = 100_000;
+pub(crate) const CONNECTIONS_MAX: usize = 100_000;
 /// Lists of connections, a second apart, that one may be missing from before it is forgotten: its last packets may come
 /// after it has ended.
 const ROUNDS: u64 = 10;

@@ -10,6 +10,12 @@ mod file;
 mod queue;
 mod source;
 
+/// Bounds of a capture.
+pub(crate) mod limits {
+    pub(crate) use super::chosen::CONNECTIONS_MAX;
+    pub(crate) use super::queue::{BYTES_MAX, PACKETS_MAX};
+}
+
 use crate::cli::connect;
 use crate::control::{Answer, Client, Query, Request, unexpected};
 use crate::status::Status;

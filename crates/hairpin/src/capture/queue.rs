@@ -5,9 +5,9 @@ use super::source::Seen;
 use hairpin_core::flow::FlowKey;
 
 /// Bytes that wait at most.
-const BYTES_MAX: usize = 64 << 20;
+pub(crate) const BYTES_MAX: usize = 64 << 20;
 /// Packets that wait at most.
-const PACKETS_MAX: usize = 1 << 17;
+pub(crate) const PACKETS_MAX: usize = 1 << 17;
 
 /// Packets seen, of all interfaces, until it is known whether they are wanted.
 #[derive(Debug, Default)]

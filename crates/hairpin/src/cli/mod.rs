@@ -13,6 +13,7 @@ mod target;
 
 use crate::capture::CaptureArgs;
 use crate::config;
+use crate::limits;
 use crate::probe;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
@@ -253,6 +254,18 @@ enum Action {
         #[arg(long)]
         markdown: bool,
     },
+    /// List every limit: how far it goes, its option, the counter that shows that it was reached, and what happens then.
+    ///
+    /// Where an option of the configuration sets a limit, its default is shown. Nothing is asked of an instance.
+    #[command(after_help = "Example: hairpin limits -o json")]
+    Limits {
+        /// The output format: a table, or JSON.
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: Output,
+        /// Print the page of the documentation instead (docs/reference/limits.md).
+        #[arg(long, conflicts_with = "output")]
+        markdown: bool,
+    },
     /// Print the manual page.
     #[command(after_help = "Example: hairpin man --directory /usr/local/share/man/man1")]
     Man {
@@ -360,6 +373,9 @@ impl Action {
                 return Ok(ExitCode::from(2));
             }
             Action::Config { markdown } => print(&if markdown { config::markdown() } else { config::template() }),
+            Action::Limits { markdown: true, .. } => print(&limits::markdown()),
+            Action::Limits { output: Output::Table, .. } => print(&limits::table()),
+            Action::Limits { output: Output::Json, .. } => print(&limits::json()?),
             Action::Man { directory } => pages::manual(directory.as_deref()),
             Action::Names { words } => return names::names(&words),
             Action::Completions { shell } => pages::completions(shell),
@@ -431,6 +447,7 @@ mod tests {
             "capture --count 0",
             "capture --duration 5",
             "completions tcsh",
+            "limits --markdown -o json",
         ] {
             let words = std::iter::once("hairpin").chain(line.split(' '));
             assert!(Command::try_parse_from(words).is_err(), "{line}");

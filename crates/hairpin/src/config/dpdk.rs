@@ -11,13 +11,13 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 /// Ports at most.
-const PORTS_MAX: usize = 16;
+pub(crate) const PORTS_MAX: usize = 16;
 /// Addresses of a port at most.
-const ADDRESSES_MAX: usize = 16;
+pub(crate) const ADDRESSES_MAX: usize = 16;
 /// Routes at most.
-const ROUTES_MAX: usize = 256;
+pub(crate) const ROUTES_MAX: usize = 256;
 /// Bytes of a device's name with its arguments at most.
-const DEVICE_BYTES_MAX: usize = 255;
+pub(crate) const DEVICE_BYTES_MAX: usize = 255;
 /// MiB of memory.
 const MEMORY_MIB: std::ops::RangeInclusive<u64> = 64..=1 << 20;
 

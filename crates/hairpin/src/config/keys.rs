@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// Hexadecimal digits of a key.
 const DIGITS: usize = 32;
 /// Bytes of a file at most.
-const FILE_BYTES_MAX: u64 = 16 << 10;
+pub(crate) const FILE_BYTES_MAX: u64 = 16 << 10;
 const FORM: &str = "write one key a line, 32 hexadecimal digits (`openssl rand -hex 16` prints one)";
 
 /// What is wrong, and what to do about it. It never holds anything of a key.

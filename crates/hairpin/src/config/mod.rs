@@ -20,10 +20,17 @@ mod stateless;
 mod tables;
 pub(crate) mod words;
 
+/// Bounds of a configuration file.
+pub(crate) mod limits {
+    pub(crate) use super::dpdk::{ADDRESSES_MAX, DEVICE_BYTES_MAX, PORTS_MAX, ROUTES_MAX as PORT_ROUTES_MAX};
+    pub(crate) use super::keys::FILE_BYTES_MAX as KEYS_FILE_BYTES_MAX;
+    pub(crate) use super::l7::limits::{BODY_BYTES_MAX, ENTRIES_MAX, PATH_BYTES_MAX, ROUTES_MAX, SHARES_MAX};
+    pub(crate) use super::{BACKENDS_MAX, FILE_BYTES_MAX, INTERFACES_MAX, POOL_ADDRESSES_MAX, SERVICES_MAX};
+}
+
 pub use dpdk::{DpdkSettings, Idle, Network, Pages, PortSettings, Probes, RouteSettings};
 pub(crate) use hairpin_diagnostics::nearest;
 pub use hairpin_diagnostics::{Problem, Problems, Severity};
-#[cfg(test)]
 pub(crate) use print::wrapped;
 pub use print::{markdown, template};
 pub use settings::{
@@ -50,7 +57,7 @@ pub const INTERFACES_MAX: usize = 64;
 /// Pool addresses at most.
 pub const POOL_ADDRESSES_MAX: usize = 256;
 /// Bytes of a configuration file at most.
-const FILE_BYTES_MAX: u64 = 16 << 20;
+pub(crate) const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// A file's meaning.
 #[derive(Clone, Debug)]

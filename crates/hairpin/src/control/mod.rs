@@ -23,13 +23,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes of a request at most, newline included: a configuration of 16 MiB, and what JSON makes of it.
-const REQUEST_BYTES_MAX: u64 = 24 << 20;
+pub(crate) const REQUEST_BYTES_MAX: u64 = 24 << 20;
 /// Bytes of an answer at most; 16,384 backends take about 8 MB.
-const ANSWER_BYTES_MAX: u64 = 64 << 20;
+pub(crate) const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// Clients served at a time at most; others are turned away.
-const CLIENTS_MAX: usize = 8;
+pub(crate) const CLIENTS_MAX: usize = 8;
 /// How long a client may be silent, or not read.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long an answer is waited for.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 /// Nice value of the threads that serve clients.

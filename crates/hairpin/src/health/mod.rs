@@ -35,6 +35,12 @@ mod schedule_tests;
 #[cfg(test)]
 mod servers;
 
+/// Bounds of health checks.
+pub(crate) mod limits {
+    pub(crate) use super::probe::{BODY_BYTES_MAX, DATAGRAM_BYTES_MAX as ANSWER_DATAGRAM_BYTES_MAX, HEAD_BYTES_MAX};
+    pub(crate) use super::{DATAGRAM_BYTES_MAX, IN_FLIGHT_MAX, STATUS_RANGES_MAX, TEXT_BYTES_MAX};
+}
+
 pub use checker::Checker;
 pub use record::{BackendHealth, Health, Observed, Saved, State};
 pub use schedule::{Change, IN_FLIGHT_MAX, Totals};

@@ -25,11 +25,11 @@ use super::target::{Check, HttpCheck, Target};
 
 /// The head of an HTTP answer is given up when it is incomplete with this many bytes; hyper's last read can bring as
 /// many again. Its default bound on header lines, 100, holds too.
-const HEAD_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// How much of an HTTP body is read, in bytes.
-const BODY_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const BODY_BYTES_MAX: usize = 64 * 1024;
 /// How much of a datagram is read, in bytes.
-const DATAGRAM_BYTES_MAX: usize = 8 * 1024;
+pub(crate) const DATAGRAM_BYTES_MAX: usize = 8 * 1024;
 
 /// What a check found out: why the backend is healthy, or what was wrong.
 pub(super) type Outcome = Result<String, Failure>;

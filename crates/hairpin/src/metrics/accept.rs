@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 /// Connections at a time at most.
-pub(super) const CONNECTIONS_MAX: usize = 32;
+pub(crate) const CONNECTIONS_MAX: usize = 32;
 /// How long to wait after a failure to accept: out of descriptors, most likely, which passes.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

@@ -27,17 +27,17 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
 /// Bytes of a request's head at most.
-const HEAD_BYTES_MAX: usize = 16 << 10;
+pub(crate) const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Lines of a request's head at most.
-const HEADERS_MAX: usize = 64;
+pub(crate) const HEADERS_MAX: usize = 64;
 /// How long a client may take to send a head.
-const HEAD_PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const HEAD_PATIENCE: Duration = Duration::from_secs(5);
 /// How long an exchange may take from there.
-const EXCHANGE_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const EXCHANGE_PATIENCE: Duration = Duration::from_secs(10);
 /// Requests on a connection at most.
-const REQUESTS_MAX: u32 = 100;
+pub(crate) const REQUESTS_MAX: u32 = 100;
 /// How long a connection may take requests.
-const CONNECTION_PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const CONNECTION_PATIENCE: Duration = Duration::from_secs(30);
 /// How often these times are looked at.
 const TICK: Duration = Duration::from_secs(1);
 

@@ -14,9 +14,18 @@ mod counts;
 mod exchange;
 pub mod families;
 mod labels;
-mod reasons;
+pub(crate) mod reasons;
 mod source;
 mod text;
+
+/// Bounds of the metrics server.
+pub(crate) mod limits {
+    pub(crate) use super::accept::CONNECTIONS_MAX;
+    pub(crate) use super::exchange::{
+        CONNECTION_PATIENCE, EXCHANGE_PATIENCE, HEAD_BYTES_MAX, HEAD_PATIENCE, HEADERS_MAX, REQUESTS_MAX,
+    };
+    pub(crate) use super::source::ALIVE_MAX;
+}
 
 use crate::status::Status;
 use anyhow::{Context, Result, anyhow};

@@ -71,3 +71,31 @@ pub(super) fn refusals() -> impl Iterator<Item = String> {
 pub(super) fn faults() -> impl Iterator<Item = String> {
     Fault::ALL.iter().map(|fault| fault.name().to_string())
 }
+
+/// The values of a label that a list of limits may name; none if the series has no such label.
+#[cfg(test)]
+pub(crate) fn values_of(series: &str, label: &str) -> Vec<String> {
+    use super::counts::{CODES, Closed};
+    use hairpin_core::link;
+    let has_label = super::families::all().any(|family| family.series() == series && family.labels.contains(&label));
+    let words = |words: &[&str]| words.iter().map(|word| word.to_string()).collect();
+    match (series, label) {
+        _ if !has_label => Vec::new(),
+        ("hairpin_drops_total", _) => {
+            let ports =
+                link::Drop::ALL.iter().map(|reason| reason.name()).chain([crate::run::limits::dpdk::HANDOVER_FULL]);
+            drop_reasons().chain(ports.map(|reason| format!("device.{reason}"))).collect()
+        }
+        ("hairpin_events_total", _) => event_names().collect(),
+        ("hairpin_rule_refusals_total", "reason") => offload_reasons().collect(),
+        ("hairpin_http_refusals_total", _) => refusals().collect(),
+        ("hairpin_metrics_connections_closed_total", _) => {
+            Closed::ALL.iter().map(|why| why.name().to_string()).collect()
+        }
+        ("hairpin_metrics_answers_total", _) => CODES.iter().map(u16::to_string).collect(),
+        ("hairpin_health_checks_total", "result") | ("hairpin_reloads_total", _) => words(&["success", "failure"]),
+        ("hairpin_port_drops_total", "reason") => words(&["missed", "no-mbuf"]),
+        ("hairpin_port_steering_rules", "state") => words(&["in", "missing"]),
+        _ => Vec::new(),
+    }
+}

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 const FRESH: Duration = Duration::from_millis(100);
 /// Statuses in memory at most, among them those that slow clients are still reading: with 16,384 backends each may
 /// take 50 MB. At that limit, every client gets the newest until one is freed.
-const ALIVE_MAX: usize = 4;
+pub(crate) const ALIVE_MAX: usize = 4;
 
 /// A form a status can be written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,7 +30,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a new process may take to prepare, and to take over.
-const PATIENCE: Duration = Duration::from_secs(25);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(25);
 /// How long a new process may take to tell the service manager that it is the main process; more than `notify` waits.
 const COMMIT_PATIENCE: Duration = Duration::from_secs(10);
 /// How long one step of waiting takes.

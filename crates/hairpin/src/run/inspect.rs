@@ -23,9 +23,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// Connections of a page at most.
-const PAGE_MAX: u32 = 10_000;
+pub(crate) const PAGE_MAX: u32 = 10_000;
 /// How long one page may be searched for; what has been found by then is the page.
-const SEARCH_MAX: Duration = Duration::from_secs(1);
+pub(crate) const SEARCH_MAX: Duration = Duration::from_secs(1);
 /// How many positions are looked at between looks at the clock.
 const STRIDE: usize = 4096;
 /// Cursors from here on are of connections of HTTP and TLS services. (Numbers in JSON are exact up to 2^53.)

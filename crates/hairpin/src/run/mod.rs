@@ -31,6 +31,17 @@ mod tap;
 mod thread;
 mod worker_pool;
 
+/// Bounds of the process and of its planes.
+pub(crate) mod limits {
+    pub(crate) use super::handover::PATIENCE as HANDOVER_PATIENCE;
+    pub(crate) use super::inspect::{PAGE_MAX, SEARCH_MAX};
+    pub(crate) use super::plane::limits as dpdk;
+    pub(crate) use super::splice_queries::{QUERIES_MAX, QUERY_PATIENCE};
+    pub(crate) use super::thread::COMMANDS_MAX;
+    pub(crate) use super::worker_pool::{COMMAND_PATIENCE, SPLICES_MAX, START_PATIENCE};
+    pub(crate) use super::{CHANGE_PATIENCE, LOCK_PATIENCE, STATUS_PATIENCE};
+}
+
 pub(crate) use host::{port_range_warning, unknown_interface};
 pub(crate) use orphan::start as start_orphan;
 pub(crate) use rivals::rival;
@@ -60,11 +71,11 @@ use supervisor::Supervisor;
 use worker_pool::WorkerParameters;
 
 /// How long a status may take to make.
-const STATUS_PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a change of the configuration may take, and a hand-over.
-const CHANGE_PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const CHANGE_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a process may take to release its lock.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How to run.
 #[derive(Clone, Debug, Default)]

@@ -10,9 +10,9 @@ use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// Queries that may wait at most; each client of the control socket has one at a time.
-const QUERIES_MAX: usize = 16;
+pub(crate) const QUERIES_MAX: usize = 16;
 /// How long a query is waited for.
-const QUERY_PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const QUERY_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a query has found.
 pub(crate) struct SpliceAnswer {

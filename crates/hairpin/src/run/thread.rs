@@ -34,7 +34,7 @@ const PARTING_STEP: Duration = Duration::from_millis(20);
 /// or in a table too small.
 const HALF_OPEN_SHARE: u64 = 5;
 /// Commands that may wait for a worker at most; it applies them between iterations.
-const COMMANDS_MAX: usize = 64;
+pub(crate) const COMMANDS_MAX: usize = 64;
 
 /// A command to a worker, applied between iterations.
 pub(crate) enum Command {

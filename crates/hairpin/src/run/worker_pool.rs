@@ -24,14 +24,14 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 /// Clients' connections of HTTP and TLS services that a worker has at most; never more than it may have connections.
-const SPLICES_MAX: u32 = 65_536;
+pub(crate) const SPLICES_MAX: u32 = 65_536;
 
 /// How long a worker may take to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// How long workers may take to make themselves: 67 million connections take half a minute.
-const START_PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const START_PATIENCE: Duration = Duration::from_secs(120);
 /// How long workers may take to apply a command: one that shares its core with others may not get a turn for seconds.
-const COMMAND_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const COMMAND_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What every worker is made from.
 #[derive(Clone)]

@@ -4,9 +4,9 @@ use super::{BadHello, Hello};
 use arrayvec::ArrayVec;
 
 /// Extensions a hello may have: about 20 are usual.
-const EXTENSIONS_MAX: usize = 128;
+pub const EXTENSIONS_MAX: usize = 128;
 /// Protocols a hello may offer: 2 are usual. Routes ask for each.
-const PROTOCOLS_MAX: usize = 64;
+pub const PROTOCOLS_MAX: usize = 64;
 /// Bytes of a name (RFC 1035, 2.3.4, in text).
 const NAME_MAX: usize = 253;
 /// Bytes between two dots.

@@ -7,7 +7,7 @@ use super::{Bounds, Method, Parsed, Refusal, Version, octets, outcome, window};
 use crate::l7::body::Length;
 
 /// Bytes of a method at most.
-const METHOD_MAX: usize = 32;
+pub const METHOD_MAX: usize = 32;
 
 /// The head of a request.
 #[derive(Clone, Debug)]

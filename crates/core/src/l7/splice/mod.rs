@@ -38,6 +38,19 @@ mod view;
 #[cfg(test)]
 mod tests;
 
+/// Bounds of HTTP and TLS services, for programs that list them.
+pub mod limits {
+    pub use super::stages::read::CLOSING_TIMEOUT;
+    pub use super::stages::remove::IDLE_TIMEOUT;
+    pub use super::stages::reset::ASKS_MAX;
+    pub use super::state::buffers::{CONNECTIONS_EACH, INPUT_MAX, SIZES};
+    pub use super::state::ended::PER_CONNECTION as ENDED_PER_CONNECTION;
+    pub use super::state::framing::BYTES_MAX as RECORDS_BYTES_MAX;
+    pub use super::state::peer::{RETRANSMIT_AFTER, RETRANSMIT_AFTER_MAX, RETRANSMITS_MAX};
+    pub use super::state::unmatched::PLACES as UNMATCHED_MAX;
+    pub use super::timers::{SLOW_RETRANSMITS_MAX, TIME_WAIT};
+}
+
 pub use fault::Fault;
 pub(crate) use rules::RULE_BIT;
 pub use state::entry::{BackendConnState, ClientConnState};

@@ -11,7 +11,7 @@
 //! older than the receiver cares for, and it goes when its exchange is over: the next request waits until it has.
 
 use super::{Context, End, Splices, value};
-use crate::engine::{Completion, EngineCaps, Fate, Guard, Refusal, Rule, RuleId, RuleOp};
+use crate::engine::{Completion, EngineCaps, Fate, Guard, OPS_MAX, Refusal, Rule, RuleId, RuleOp};
 use crate::flow::{Direction, FlowKey};
 use crate::frame::FrameIo;
 use crate::l7::config::Kind;
@@ -27,8 +27,6 @@ use crate::time::{Duration, Time};
 pub(crate) const RULE_BIT: u64 = 1 << 63;
 /// Bytes of a offload range at most: numbers are compared within half their space.
 pub(super) const OFFLOAD_RANGE_MAX: u64 = 1 << 30;
-/// Requests that wait for the engine at most.
-const OPS_MAX: usize = 4096;
 /// A backend is not held back for more bytes than that: the client's window does it.
 const CLAMP_MAX: u64 = 512 << 10;
 /// What a head takes of them.

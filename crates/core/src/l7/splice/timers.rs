@@ -16,10 +16,10 @@ use arrayvec::ArrayVec;
 
 /// How long what an end sends again after both have closed is answered: its FIN comes again after 1 s, and 2 s after that,
 /// if our acknowledgement was lost (RFC 6298, 2.1 and 5.5).
-pub(super) const TIME_WAIT: Duration = Duration::from_secs(5);
+pub const TIME_WAIT: Duration = Duration::from_secs(5);
 /// How often a client that was too slow with its head is told again: one that has not acknowledged it after 3 s in all
 /// is most likely gone, and holds a buffer.
-const SLOW_RETRANSMITS_MAX: u8 = 3;
+pub const SLOW_RETRANSMITS_MAX: u8 = 3;
 /// Entries looked at per call at most.
 const DUE_MAX: usize = 32;
 /// How long an offloaded exchange lasts before software looks at its counters.

@@ -10,7 +10,7 @@ use hairpin_core::l7::config::{Edits, Forwarded, Http, HttpLimits, Sticky};
 use hairpin_core::l7::route::host::HostPattern;
 
 /// Bytes of a cookie's path at most.
-const PATH_BYTES_MAX: usize = 128;
+pub(crate) const PATH_BYTES_MAX: usize = 128;
 
 /// An HTTP service, and what the file says about it.
 pub(super) fn read(service: &Table<'_>, targets: &Targets) -> (Http, Said) {

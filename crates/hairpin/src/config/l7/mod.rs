@@ -9,6 +9,14 @@ mod route;
 mod target;
 mod tls;
 
+/// Bounds of these tables.
+pub(crate) mod limits {
+    pub(crate) use super::http::PATH_BYTES_MAX;
+    pub(crate) use super::route::BODY_BYTES_MAX;
+    pub(crate) use super::target::SHARES_MAX;
+    pub(crate) use super::{ENTRIES_MAX, ROUTES_MAX};
+}
+
 pub(super) use target::{OWN, Targets};
 
 use super::Said;
@@ -17,9 +25,9 @@ use super::words::{Preface, Spoken, Word};
 use hairpin_core::l7::config::{Kind, ProxyVersion};
 
 /// Routes of a service at most, and access rules.
-const ROUTES_MAX: usize = 1024;
+pub(crate) const ROUTES_MAX: usize = 1024;
 /// Entries of a list at most, such as a route's hosts.
-const ENTRIES_MAX: usize = 256;
+pub(crate) const ENTRIES_MAX: usize = 256;
 
 /// What the service does with its connections, and what the file says about that.
 pub(super) fn read(table: &Table<'_>, spoken: Spoken, targets: &Targets) -> (Kind, Said) {

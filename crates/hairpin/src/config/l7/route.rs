@@ -13,7 +13,7 @@ use hairpin_core::l7::{edit, reply, route};
 /// What a route can lead to; it has one of them.
 const TARGETS: [&str; 4] = ["group", "groups", "redirect", "reply"];
 /// Bytes of a reply's body at most.
-const BODY_BYTES_MAX: usize = 4096;
+pub(crate) const BODY_BYTES_MAX: usize = 4096;
 
 /// The routes of a service, in the end one to its own backends if it has any, and how they are written.
 pub(super) fn read(service: &Table<'_>, targets: &Targets) -> (Box<[Route]>, Vec<String>) {

@@ -9,7 +9,7 @@ use hairpin_diagnostics::{At, described};
 /// What routes call the service's own backends.
 pub(in super::super) const OWN: &str = "own";
 /// Groups of one route at most.
-const SHARES_MAX: usize = 64;
+pub(crate) const SHARES_MAX: usize = 64;
 
 /// The groups of a service.
 pub(in super::super) struct Targets {

@@ -28,6 +28,21 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+/// Bounds of the dpdk plane that are this crate's. Every build lists them, also one without that plane.
+pub(crate) mod limits {
+    use crate::config::BACKENDS_MAX;
+
+    /// Packets that may wait for a worker; those beyond are dropped and counted.
+    pub(crate) const WAITING_MAX: u32 = 4096;
+    /// Frames that may wait for a worker that sends for others.
+    pub(crate) const RELAYED_MAX: u32 = 1024;
+    /// Places for neighbours, of 64 bytes: for as many backends as there can be, and as many others.
+    pub(crate) const NEIGHBOURS_MAX: usize = 2 * BACKENDS_MAX;
+    /// Why a packet beyond [`WAITING_MAX`] is dropped.
+    #[cfg(any(test, feature = "dpdk"))]
+    pub(crate) const HANDOVER_FULL: &str = "handover-full";
+}
+
 /// What a flow engine is called where there is none.
 pub(crate) const NO_ENGINE: &str = "none";
 

@@ -20,7 +20,7 @@ use crate::wire::tcp::FIN;
 use crate::worker::Drop;
 
 /// How long a client has to close when we have, and to read what it was sent.
-pub(in crate::l7::splice) const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
+pub const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What is to be done about a client connection's input.
 enum Found {

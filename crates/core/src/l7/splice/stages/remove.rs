@@ -16,7 +16,7 @@ use crate::table::ageing::Ageing;
 use crate::time::{Duration, Time};
 
 /// How long an idle connection to a backend is kept.
-pub(in crate::l7::splice) const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What becomes of a backend connection whose client connection lets go of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

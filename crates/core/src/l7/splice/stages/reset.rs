@@ -23,7 +23,7 @@ use arrayvec::ArrayVec;
 /// How long after the first question a client is asked again; doubled each time.
 pub(in crate::l7::splice) const ASK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Questions to a client at most: it is forgotten 3.1 s after the first.
-const ASKS_MAX: u8 = 5;
+pub const ASKS_MAX: u8 = 5;
 
 /// Connections reset per call at most when a process ends.
 const ABANDONED_MAX: usize = 16;

@@ -6,17 +6,20 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 /// Bytes of a buffer of each size: nearly any head; the longest head; a super-packet with a head in front.
-pub(in crate::l7::splice) const SIZES: [usize; 3] = [2048, 20_480, 98_304];
+pub const SIZES: [usize; 3] = [2048, 20_480, 98_304];
+/// Client connections of a worker for which there is one buffer of each size.
+pub const CONNECTIONS_EACH: [u32; 3] = [1, 16, 256];
 
 /// Bytes of a client's that are kept before they go on, at most: behind the longest head that may come in place of the one
 /// that was read, all of them still fit into a buffer.
-pub(in crate::l7::splice) const INPUT_MAX: usize = SIZES[2] - crate::l7::splice::HEAD_ROOM - proxy_protocol::HEADER_MAX;
+pub const INPUT_MAX: usize = SIZES[2] - crate::l7::splice::HEAD_ROOM - proxy_protocol::HEADER_MAX;
 /// What a client is shown room for is kept.
 const _: () = assert!(INPUT_MAX >= crate::l7::splice::tcp::send::RECEIVE_WINDOW as usize);
 
 /// How many buffers of each size there are for so many connections.
 pub(in crate::l7::splice) fn counts(connections: u32) -> [u32; 3] {
-    [connections.max(64), (connections / 16).max(32), (connections / 256).max(16)]
+    let [a, b, c] = CONNECTIONS_EACH.map(|each| connections / each);
+    [a.max(64), b.max(32), c.max(16)]
 }
 
 /// A buffer that is in use. Not Clone: its owner gives it back with [`Buffers::release`].

@@ -15,7 +15,7 @@ use alloc::vec;
 /// Connections with one place.
 const WAYS: usize = 4;
 /// Room for each connection there can be at a time: most are short.
-const PER_CONNECTION: usize = 4;
+pub const PER_CONNECTION: usize = 4;
 
 /// One that has ended; with a fingerprint of 0, none.
 #[derive(Clone, Copy, Debug, Default)]

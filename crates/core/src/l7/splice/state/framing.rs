@@ -19,7 +19,7 @@ use crate::l7::body::Chunks;
 use crate::l7::splice::tcp::numbers::{before, beyond};
 
 /// Bytes of records at most.
-const BYTES_MAX: usize = SIZES[2];
+pub const BYTES_MAX: usize = SIZES[2];
 /// Bytes of a record in front of those that were read: the number of the first, and how many there are.
 const RECORD: usize = 5;
 /// Bytes that were read of one record at most.

@@ -7,11 +7,11 @@ use crate::l7::splice::tcp::segment::{Abilities, Segment};
 use crate::time::{Duration, Time};
 
 /// How long the first acknowledgement of what we sent is awaited; doubled each time (RFC 6298, 5.5).
-const RETRANSMIT_AFTER: Duration = Duration::from_millis(200);
+pub const RETRANSMIT_AFTER: Duration = Duration::from_millis(200);
 /// The longest such wait.
-const RETRANSMIT_AFTER_MAX: Duration = Duration::from_secs(8);
+pub const RETRANSMIT_AFTER_MAX: Duration = Duration::from_secs(8);
 /// How often the same bytes are sent again at most: about 25 s in all.
-const RETRANSMITS_MAX: u8 = 7;
+pub const RETRANSMITS_MAX: u8 = 7;
 /// Duplicate acknowledgements that mean loss (RFC 5681, 3.2).
 const DUPLICATES: u8 = 3;
 

@@ -12,7 +12,7 @@ use alloc::vec;
 
 /// Connections that are remembered at most: one that comes into the place of another begins anew, and where there are too
 /// many some get no answer.
-const PLACES: usize = 4096;
+pub const PLACES: usize = 4096;
 /// How long data of a connection must have come.
 const LASTS: Duration = Duration::from_secs(1);
 /// After so long, another connection between the same ends may have the same number.

@@ -2,7 +2,7 @@
 //! for it, and what it does while nothing comes in.
 
 use super::super::super::thread::Device;
-use super::super::ForwardingTable;
+use super::super::{ForwardingTable, limits};
 use super::port_access::PortAccess;
 use super::spread::Spread;
 use crate::config::Idle;
@@ -125,7 +125,7 @@ impl Device for PortDevice {
         let access = self.link.io();
         out.extend([("misrouted", access.misrouted()), ("too-long", access.too_long()), ("no-link", access.cut_off())]);
         if let Some(spread) = &self.spread {
-            out.push(("handover-full", spread.dropped()));
+            out.push((limits::HANDOVER_FULL, spread.dropped()));
         }
     }
 

@@ -18,8 +18,8 @@ mod testing;
 
 use super::super::worker_pool::{Memory, WorkerParameters, WorkerPool, WorkerResources};
 use super::super::{Message, eal, host, log};
-use super::{EngineWords, ForwardingTable, MARKS, NO_ENGINE, Plane, Rules};
-use crate::config::{BACKENDS_MAX, DpdkSettings, Pages, PortSettings, Settings};
+use super::{EngineWords, ForwardingTable, MARKS, NO_ENGINE, Plane, Rules, limits};
+use crate::config::{DpdkSettings, Pages, PortSettings, Settings};
 use crate::status::{BufferStatus, PortStatus};
 use ahash::RandomState;
 use anyhow::{Context, Result};
@@ -46,8 +46,6 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 use steer::Steer;
 
-/// Places for neighbours, of 64 bytes: for as many backends as there can be, and as many others.
-const NEIGHBOURS: usize = 2 * BACKENDS_MAX;
 /// Packet buffers beyond what the ports' rings hold, twice.
 const MBUFS_SPARE: u32 = 8192;
 /// Packet buffers that each worker keeps at hand.
@@ -104,7 +102,7 @@ impl DpdkPlane {
         let pool = pool(&eal, settings, steering.workers)?;
         let opened = open_all(&eal, &settings.ports, steering.workers, &pool)?;
         let forwarding_table = Arc::new(forwarding_table(settings, opened.iter().map(|(port, _)| port), snapshot)?);
-        let neighbours = Arc::new(Neighbours::new(NEIGHBOURS, host::secret::<4>()?));
+        let neighbours = Arc::new(Neighbours::new(limits::NEIGHBOURS_MAX, host::secret::<4>()?));
         let (engine, ports) = Engine::probe((&eal, all), opened, &pool, (&forwarding_table.plan, &neighbours))?;
         let queues = ports.iter().map(Port::queues).min().unwrap_or(1).clamp(1, steering.workers);
         let steer = Steer::probe(settings.port_rules, (steering, queues), &ports, snapshot, &engine);

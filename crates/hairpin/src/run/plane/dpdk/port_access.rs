@@ -1,13 +1,11 @@
 //! A worker's access to the ports: its own queues, or those of another worker.
 
+use super::super::limits::RELAYED_MAX;
 use anyhow::{Context, Result};
 use hairpin_core::frame::{Batch, Frame, FrameIo};
 use hairpin_dpdk::{Eal, Mbuf, Pool, Port, PortIo, Ring, RingKind, RingReceiver, RingSender};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Frames that may wait for a worker that sends for others.
-const RELAYED_MAX: u32 = 1024;
 
 /// Where a worker's frames come from and go to.
 pub(super) enum PortAccess {

@@ -6,15 +6,13 @@
 //! does. What is no packet of a connection stays where it came.
 
 use super::super::ForwardingTable;
+use super::super::limits::WAITING_MAX;
 use anyhow::{Context, Result};
 use hairpin_core::flow::{FlowKey, Steering};
 use hairpin_core::frame::{Arrival, Batch, Frame};
 use hairpin_core::wire::{self, Parsed};
 use hairpin_dpdk::{Eal, Mbuf, Ring, RingKind, RingReceiver, RingSender};
 use std::sync::Arc;
-
-/// Packets that may wait for a worker; those beyond are dropped and counted.
-const WAITING_MAX: u32 = 4096;
 
 /// A worker's part in it.
 pub(super) struct Spread {

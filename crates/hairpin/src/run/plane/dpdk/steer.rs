@@ -8,9 +8,9 @@
 use super::offload::Engine;
 use crate::run::log;
 use hairpin_core::config::{Forwarding, ServiceState, Snapshot};
-use hairpin_core::flow::{Protocol, SteerBy, Steering};
+use hairpin_core::flow::{Protocol, STEERING_RULES_MAX, SteerBy, Steering};
 use hairpin_dpdk::Port;
-use hairpin_dpdk::flow::{Description, STEERING_RULES_MAX, SteeringRules, Stream, steering_rules};
+use hairpin_dpdk::flow::{Description, SteeringRules, Stream, steering_rules};
 use std::collections::BTreeSet;
 
 /// See the module's documentation.

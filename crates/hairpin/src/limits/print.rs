@@ -1,0 +1,156 @@
+//! The bounds as a page, as a table and as JSON.
+
+use super::{Counter, GROUPS, Limit, LimitView, Value};
+use crate::config::wrapped;
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Columns of the table.
+const COLUMNS: u16 = 128;
+
+const BEGINNING: &str = "<!-- Printed by `hairpin limits --markdown`; change crates/hairpin/src/limits instead. -->
+
+# Limits
+
+Everything has a bound and a stated behaviour when the bound is reached. Established connections are never evicted.
+
+```mermaid
+flowchart LR
+    card[\"interface\"] --> policer[\"policer:<br/>token buckets\"]
+    policer --> tap[\"TAP queue:<br/>tap_queue\"]
+    tap --> table[\"connection table:<br/>connections_max\"]
+    table --> pool[\"full-NAT ports:<br/>[pool] ports\"]
+    table --> answers[\"answers<br/>per second\"]
+    table --> queue[\"requests<br/>to the engine\"]
+    queue --> rules[\"rules:<br/>rules_max\"]
+```
+
+";
+
+const COLUMNS_DOC: &str = "\
+`hairpin limits` prints these tables, with `-o json` for programs. *Bound* is the default where an *option* of the
+[configuration](configuration.md) sets it; the option is written as a dotted key. *Counter* is the [metric](metrics.md) that
+grows when the bound is reached; `hairpin status` shows the same reasons. \"none\" means that no counter shows it.
+";
+
+/// The documentation page `docs/reference/limits.md`.
+pub fn markdown() -> String {
+    let mut out = format!("{BEGINNING}{COLUMNS_DOC}");
+    for group in GROUPS {
+        let _ = writeln!(out, "\n## {}\n", group.title);
+        if !group.doc.is_empty() {
+            let _ = writeln!(out, "{}\n", wrapped(group.doc, 118));
+        }
+        out.push_str("| what | bound | option | counter | when it is reached |\n|---|---|---|---|---|\n");
+        for limit in group.limits {
+            let option = limit.option().map_or(String::new(), |option| format!("`{option}`"));
+            let counters: Vec<String> = limit.counters.iter().map(|counter| format!("`{}`", counter.text())).collect();
+            let counters = if counters.is_empty() { "none".to_string() } else { counters.join("<br>") };
+            let (name, bound, then) = (limit.name, limit.text(), limit.when_reached);
+            let _ = writeln!(out, "| {name} | {bound} | {option} | {counters} | {then} |");
+        }
+    }
+    out
+}
+
+/// The bounds as tables for people.
+pub(crate) fn table() -> String {
+    let mut out = String::new();
+    for group in GROUPS {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(COLUMNS);
+        table.set_header(["LIMIT", "BOUND", "OPTION", "COUNTER", "WHEN REACHED"]);
+        for limit in group.limits {
+            let counters: Vec<String> = limit.counters.iter().map(Counter::text).collect();
+            let counters = if counters.is_empty() { "none".to_string() } else { counters.join("\n") };
+            let option = limit.option().unwrap_or_default();
+            table.add_row([limit.name, &limit.text(), &option, &counters, limit.when_reached]);
+        }
+        let _ = write!(out, "{}{}\n\n", if out.is_empty() { "" } else { "\n" }, group.title.to_uppercase());
+        if !group.doc.is_empty() {
+            let _ = writeln!(out, "{}\n", wrapped(group.doc, COLUMNS.into()));
+        }
+        for line in table.lines() {
+            let _ = writeln!(out, "{}", line.strip_prefix(' ').unwrap_or(&line).trim_end());
+        }
+    }
+    out
+}
+
+/// The bounds as one line of JSON.
+///
+/// # Errors
+/// It is none.
+pub(crate) fn json() -> serde_json::Result<String> {
+    #[derive(Serialize)]
+    struct Limits {
+        limits: Vec<LimitView>,
+    }
+    let views = GROUPS.iter().flat_map(|group| group.limits.iter().map(|limit| limit.view(group.title)));
+    crate::json::line(&Limits { limits: views.collect() })
+}
+
+impl Limit {
+    /// How far it goes, with its unit.
+    pub(super) fn text(&self) -> String {
+        let unit = self.unit();
+        match self.value() {
+            Value::Number(bytes) if unit == "bytes" => size(bytes),
+            Value::Number(number) => format!("{} {unit}", grouped(number)),
+            Value::OneFor(1) => format!("1 {unit}"),
+            Value::OneFor(number) => format!("1/{number} {unit}"),
+            Value::Time(time) => self.given().map_or_else(|| span(time), str::to_string),
+            Value::Unlimited => "unlimited".to_string(),
+            Value::Automatic => "automatic".to_string(),
+        }
+    }
+}
+
+/// A time: exact below a second, else to the second.
+fn span(time: Duration) -> String {
+    let shown =
+        if time < Duration::from_secs(1) { time } else { Duration::from_secs(time.as_secs_f64().round() as u64) };
+    humantime::format_duration(shown).to_string()
+}
+
+/// Bytes, in the largest unit of which they are a multiple.
+fn size(bytes: u64) -> String {
+    match bytes {
+        _ if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) => format!("{} MiB", grouped(bytes >> 20)),
+        _ if bytes >= 1 << 10 && bytes.is_multiple_of(1 << 10) => format!("{} KiB", grouped(bytes >> 10)),
+        _ => format!("{} bytes", grouped(bytes)),
+    }
+}
+
+/// A number with a comma between each three digits.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> = (0..digits.len().div_ceil(3))
+        .map(|group| {
+            let end = digits.len() - 3 * group;
+            &digits[end.saturating_sub(3)..end]
+        })
+        .collect();
+    groups.into_iter().rev().collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_commas_and_sizes_their_largest_unit() {
+        assert_eq!(
+            [0, 12, 999, 1000, 1_000_000, 12_345].map(grouped),
+            ["0", "12", "999", "1,000", "1,000,000", "12,345"]
+        );
+        assert_eq!(
+            [1, 1023, 1024, 98_304, 1 << 20, 77_720].map(size),
+            ["1 bytes", "1,023 bytes", "1 KiB", "96 KiB", "1 MiB", "77,720 bytes"]
+        );
+    }
+}

@@ -1,0 +1,188 @@
+//! Bounds of the process: control, health checks, metrics, captures.
+
+use super::Bound::{Number, Time};
+use super::{Counter, Group, limit};
+use crate::capture::limits as capture;
+use crate::control;
+use crate::health::limits as health;
+use crate::metrics::limits as metrics;
+use crate::run::limits;
+
+const fn closed(reason: &'static str) -> Counter {
+    Counter::of("hairpin_metrics_connections_closed_total", "reason", reason)
+}
+
+const RELOAD_FAILED: &[Counter] = &[Counter::of("hairpin_reloads_total", "result", "failure")];
+const NO_STATUS: &[Counter] = &[Counter::of("hairpin_metrics_answers_total", "code", "503")];
+
+pub(super) const PROCESS: Group = Group {
+    title: "The process",
+    doc: "",
+    limits: &[
+        limit(
+            "commands that wait for a worker",
+            Number(limits::COMMANDS_MAX as u64, "commands"),
+            RELOAD_FAILED,
+            "The reload or change is refused. Only reloads are counted.",
+        ),
+        limit(
+            "time in which a worker applies a command",
+            Time(limits::COMMAND_PATIENCE),
+            RELOAD_FAILED,
+            "The reload or change fails, and the log names the worker. Only reloads are counted.",
+        ),
+        limit(
+            "time for a reload, a change or a hand-over",
+            Time(limits::CHANGE_PATIENCE),
+            &[],
+            "The command that asked for it fails; what was begun goes on.",
+        ),
+        limit(
+            "time for a status",
+            Time(limits::STATUS_PATIENCE),
+            NO_STATUS,
+            "The command fails; `/metrics` answers 503.",
+        ),
+        limit("time in which all workers start", Time(limits::START_PATIENCE), &[], "The process ends with an error."),
+        limit(
+            "time in which a new process prepares, and in which it takes over",
+            Time(limits::HANDOVER_PATIENCE),
+            &[],
+            "The new process is ended, and the old one goes on.",
+        ),
+        limit(
+            "time in which an earlier process releases its lock",
+            Time(limits::LOCK_PATIENCE),
+            &[],
+            "`hairpin run` ends with an error that names the process.",
+        ),
+        limit(
+            "clients of the control socket",
+            Number(control::CLIENTS_MAX as u64, "clients"),
+            &[],
+            "Another one is turned away.",
+        ),
+        limit(
+            "request on the control socket",
+            Number(control::REQUEST_BYTES_MAX, "bytes"),
+            &[],
+            "The connection is closed.",
+        ),
+        limit("answer on the control socket", Number(control::ANSWER_BYTES_MAX, "bytes"), &[], "The command fails."),
+        limit(
+            "silence of a client of the control socket",
+            Time(control::CLIENT_PATIENCE),
+            &[],
+            "The connection is closed.",
+        ),
+        limit(
+            "connections in one page of a listing",
+            Number(limits::PAGE_MAX as u64, "connections"),
+            &[],
+            "The next page goes on; `hairpin connections` asks for it.",
+        ),
+        limit(
+            "time in which one page of a listing is searched",
+            Time(limits::SEARCH_MAX),
+            &[],
+            "The page ends with what was found, and the next page goes on.",
+        ),
+        limit(
+            "questions about connections of HTTP and TLS services that wait for a worker",
+            Number(limits::QUERIES_MAX as u64, "questions"),
+            &[],
+            "The listing goes on without this worker's.",
+        ),
+        limit(
+            "time for such a question",
+            Time(limits::QUERY_PATIENCE),
+            &[],
+            "The listing goes on without this worker's.",
+        ),
+        limit("health checks in flight", Number(health::IN_FLIGHT_MAX as u64, "checks"), &[], "The next check waits."),
+        limit(
+            "head of a response to a health check",
+            Number(health::HEAD_BYTES_MAX as u64, "bytes"),
+            &[Counter::of("hairpin_health_checks_total", "result", "failure")],
+            "The check fails.",
+        ),
+        limit(
+            "body of a response to a health check",
+            Number(health::BODY_BYTES_MAX as u64, "bytes"),
+            &[],
+            "What is behind that is not searched.",
+        ),
+        limit(
+            "datagram that answers a health check",
+            Number(health::ANSWER_DATAGRAM_BYTES_MAX as u64, "bytes"),
+            &[],
+            "What is behind that is not searched.",
+        ),
+        limit(
+            "clients of the metrics server",
+            Number(metrics::CONNECTIONS_MAX as u64, "connections"),
+            &[closed("gave-way"), closed("refused")],
+            "The oldest connection without a request is closed. If there is none, the new one is.",
+        ),
+        limit(
+            "head of a request to the metrics server",
+            Number(metrics::HEAD_BYTES_MAX as u64, "bytes"),
+            &[closed("malformed")],
+            "The connection is closed.",
+        ),
+        limit(
+            "fields of such a head",
+            Number(metrics::HEADERS_MAX as u64, "fields"),
+            &[closed("malformed")],
+            "The connection is closed.",
+        ),
+        limit(
+            "time for such a head",
+            Time(metrics::HEAD_PATIENCE),
+            &[closed("timeout")],
+            "The connection is closed. It is counted if it has had no request yet.",
+        ),
+        limit(
+            "time for an answer of the metrics server",
+            Time(metrics::EXCHANGE_PATIENCE),
+            &[closed("timeout")],
+            "The connection is closed.",
+        ),
+        limit(
+            "requests on a connection to the metrics server",
+            Number(metrics::REQUESTS_MAX as u64, "requests"),
+            &[],
+            "The connection is closed behind the last answer.",
+        ),
+        limit(
+            "time in which a connection to the metrics server takes requests",
+            Time(metrics::CONNECTION_PATIENCE),
+            &[],
+            "The connection is closed behind the answer under way.",
+        ),
+        limit(
+            "statuses in memory for slow readers of metrics",
+            Number(metrics::ALIVE_MAX as u64, "statuses"),
+            &[],
+            "Clients get the newest of them.",
+        ),
+        limit(
+            "connections that a capture tells apart",
+            Number(capture::CONNECTIONS_MAX as u64, "connections"),
+            &[],
+            "Others are left out, and `hairpin capture` says so.",
+        ),
+        limit(
+            "packets that a capture holds until it knows their connection",
+            Number(capture::PACKETS_MAX as u64, "packets"),
+            &[],
+            "Those whose connection is not known are left out; `hairpin capture` says how many at its end.",
+        ),
+        limit(
+            "bytes of these packets",
+            Number(capture::BYTES_MAX as u64, "bytes"),
+            &[],
+            "Those whose connection is not known are left out; `hairpin capture` says how many at its end.",
+        ),
+    ],
+};
