@@ -1,11 +1,10 @@
 //! A worker's handle of the engine.
 
-use super::engine::OPS_MAX;
 use super::request::{Request, Told};
 use super::service::refusals;
 use super::shared::Shared;
 use hairpin_core::engine::{
-    COMPLETIONS_MAX, Completion, Completions, EngineCaps, FlowEngine, Rule, RuleId, RuleOp, Samples,
+    COMPLETIONS_MAX, Completion, Completions, EngineCaps, FlowEngine, OPS_MAX, Rule, RuleId, RuleOp, Samples,
 };
 use hairpin_core::flow::FlowKey;
 use hairpin_core::time::Time;

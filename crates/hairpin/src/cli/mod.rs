@@ -259,7 +259,7 @@ enum Action {
     /// Where an option of the configuration sets a limit, its default is shown. Nothing is asked of an instance.
     #[command(after_help = "Example: hairpin limits -o json")]
     Limits {
-        /// The output format: a table, or JSON.
+        /// The output format: text, or JSON.
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: Output,
         /// Print the page of the documentation instead (docs/reference/limits.md).

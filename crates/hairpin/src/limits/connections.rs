@@ -6,8 +6,9 @@ use crate::config::reference::{LIMITS, LINUX, POOL, TIMEOUTS};
 use hairpin_core::engine::OPS_MAX;
 use hairpin_core::worker::limits;
 
-const FORGOTTEN: &str = "The connection is removed, and neither end is told. For its later TCP packets `unknown` of the service holds; a later \
-                         datagram opens a new connection.";
+const TCP_FORGOTTEN: &str = "The connection is removed, and neither end is told. `unknown` of the service decides about later \
+                             packets of it.";
+const UDP_FORGOTTEN: &str = "The connection is removed. A later datagram opens a new one.";
 
 pub(super) const CONNECTIONS: Group = Group {
     title: "Connections and rules",
@@ -91,13 +92,23 @@ pub(super) const CONNECTIONS: Group = Group {
             &[],
             "The flow is taken for the host's own, and its packets go to the kernel.",
         ),
-        limit("silence in a TCP handshake", Option(&TIMEOUTS, "tcp_handshake", ""), &[], FORGOTTEN),
-        limit("silence of an established TCP connection", Option(&TIMEOUTS, "tcp_established", ""), &[], FORGOTTEN),
-        limit("silence of a TCP connection after one FIN", Option(&TIMEOUTS, "tcp_half_closed", ""), &[], FORGOTTEN),
-        limit("silence of a TCP connection after both FINs", Option(&TIMEOUTS, "tcp_closed", ""), &[], FORGOTTEN),
-        limit("silence of a TCP connection after RST", Option(&TIMEOUTS, "tcp_reset", ""), &[], FORGOTTEN),
-        limit("silence of a UDP connection that is not established", Option(&TIMEOUTS, "udp_new", ""), &[], FORGOTTEN),
-        limit("silence of an established UDP connection", Option(&TIMEOUTS, "udp_established", ""), &[], FORGOTTEN),
+        limit("silence in a TCP handshake", Option(&TIMEOUTS, "tcp_handshake", ""), &[], TCP_FORGOTTEN),
+        limit("silence of an established TCP connection", Option(&TIMEOUTS, "tcp_established", ""), &[], TCP_FORGOTTEN),
+        limit(
+            "silence of a TCP connection after one FIN",
+            Option(&TIMEOUTS, "tcp_half_closed", ""),
+            &[],
+            TCP_FORGOTTEN,
+        ),
+        limit("silence of a TCP connection after both FINs", Option(&TIMEOUTS, "tcp_closed", ""), &[], TCP_FORGOTTEN),
+        limit("silence of a TCP connection after RST", Option(&TIMEOUTS, "tcp_reset", ""), &[], TCP_FORGOTTEN),
+        limit(
+            "silence of a UDP connection that is not established",
+            Option(&TIMEOUTS, "udp_new", ""),
+            &[],
+            UDP_FORGOTTEN,
+        ),
+        limit("silence of an established UDP connection", Option(&TIMEOUTS, "udp_established", ""), &[], UDP_FORGOTTEN),
     ],
 };
 

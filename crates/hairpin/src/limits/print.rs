@@ -1,14 +1,15 @@
-//! The bounds as a page, as a table and as JSON.
+//! The bounds as a page, as text and as JSON.
 
 use super::{Counter, GROUPS, Limit, LimitView, Value};
 use crate::config::wrapped;
-use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Columns of the table.
-const COLUMNS: u16 = 128;
+/// Columns of the text for people.
+const COLUMNS: usize = 100;
+/// Columns in front of what is said of a bound.
+const INDENT: usize = 16;
 
 const BEGINNING: &str = "<!-- Printed by `hairpin limits --markdown`; change crates/hairpin/src/limits instead. -->
 
@@ -30,7 +31,7 @@ flowchart LR
 ";
 
 const COLUMNS_DOC: &str = "\
-`hairpin limits` prints these tables, with `-o json` for programs. *Bound* is the default where an *option* of the
+`hairpin limits` prints all of this, with `-o json` for programs. *Bound* is the default where an *option* of the
 [configuration](configuration.md) sets it; the option is written as a dotted key. *Counter* is the [metric](metrics.md) that
 grows when the bound is reached; `hairpin status` shows the same reasons. \"none\" means that no counter shows it.
 ";
@@ -55,30 +56,33 @@ pub fn markdown() -> String {
     out
 }
 
-/// The bounds as tables for people.
+/// The bounds for people: a paragraph for each. Counters stand on lines of their own, so that they can be searched and copied
+/// whole; in a column of a table they would be broken.
 pub(crate) fn table() -> String {
     let mut out = String::new();
     for group in GROUPS {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        table.set_content_arrangement(ContentArrangement::Dynamic);
-        table.set_width(COLUMNS);
-        table.set_header(["LIMIT", "BOUND", "OPTION", "COUNTER", "WHEN REACHED"]);
-        for limit in group.limits {
-            let counters: Vec<String> = limit.counters.iter().map(Counter::text).collect();
-            let counters = if counters.is_empty() { "none".to_string() } else { counters.join("\n") };
-            let option = limit.option().unwrap_or_default();
-            table.add_row([limit.name, &limit.text(), &option, &counters, limit.when_reached]);
-        }
-        let _ = write!(out, "{}{}\n\n", if out.is_empty() { "" } else { "\n" }, group.title.to_uppercase());
+        let _ = writeln!(out, "{}{}", if out.is_empty() { "" } else { "\n" }, group.title.to_uppercase());
         if !group.doc.is_empty() {
-            let _ = writeln!(out, "{}\n", wrapped(group.doc, COLUMNS.into()));
+            let _ = writeln!(out, "{}", wrapped(group.doc, COLUMNS));
         }
-        for line in table.lines() {
-            let _ = writeln!(out, "{}", line.strip_prefix(' ').unwrap_or(&line).trim_end());
+        for limit in group.limits {
+            let _ = writeln!(out, "\n{}", wrapped(limit.name, COLUMNS));
+            let bound = limit.option().map_or(limit.text(), |option| format!("{} ({option})", limit.text()));
+            row(&mut out, "bound", bound);
+            let counters: Vec<String> = limit.counters.iter().map(Counter::text).collect();
+            row(&mut out, "counter", if counters.is_empty() { "none".to_string() } else { counters.join("\n") });
+            row(&mut out, "when reached", wrapped(limit.when_reached, COLUMNS - INDENT));
         }
     }
     out
+}
+
+/// Lines of text behind a word that says what they are.
+fn row(out: &mut String, word: &str, lines: String) {
+    let words = std::iter::once(word).chain(std::iter::repeat(""));
+    for (word, line) in words.zip(lines.lines()) {
+        let _ = writeln!(out, "  {word:<width$}{line}", width = INDENT - 2);
+    }
 }
 
 /// The bounds as one line of JSON.

@@ -91,14 +91,9 @@ pub(super) const PROCESS: Group = Group {
             "questions about connections of HTTP and TLS services that wait for a worker",
             Number(limits::QUERIES_MAX as u64, "questions"),
             &[],
-            "The listing goes on without this worker's.",
+            "The command fails and names the worker.",
         ),
-        limit(
-            "time for such a question",
-            Time(limits::QUERY_PATIENCE),
-            &[],
-            "The listing goes on without this worker's.",
-        ),
+        limit("time for such a question", Time(limits::QUERY_PATIENCE), &[], "The command fails and names the worker."),
         limit("health checks in flight", Number(health::IN_FLIGHT_MAX as u64, "checks"), &[], "The next check waits."),
         limit(
             "head of a response to a health check",

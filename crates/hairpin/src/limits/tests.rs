@@ -57,10 +57,14 @@ fn names_are_unique_and_texts_can_stand_in_cells() {
 }
 
 #[test]
-fn the_table_has_every_bound() {
-    let table: Vec<String> = table().split_whitespace().map(str::to_string).collect();
+fn text_has_every_bound_and_whole_counters() {
+    let text = table();
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
     for limit in all() {
-        let first = limit.name.split(' ').next().unwrap_or_default();
-        assert!(table.iter().any(|word| word == first), "{}", limit.name);
+        assert!(text.contains(&crate::config::wrapped(limit.name, 100)), "{}", limit.name);
+        for counter in limit.counters {
+            assert!(lines.iter().any(|line| line.ends_with(&counter.text())), "{}", counter.text());
+        }
     }
+    assert!(text.contains("(limits.connections_max)"));
 }
