@@ -59,7 +59,7 @@ pub fn find(id: &str) -> Option<&'static Listed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::virtual_time::Experiment;
+    use crate::virtual_time::ModelExperiment;
     use std::collections::{BTreeMap, BTreeSet};
     use std::path::Path;
 
@@ -67,7 +67,7 @@ mod tests {
     fn named() -> BTreeMap<String, BTreeSet<String>> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut named: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for experiment in Experiment::load_all(&root.join("experiments")).unwrap() {
+        for experiment in ModelExperiment::load_all(&root.join("experiments")).unwrap() {
             let ids = experiment.findings.iter().map(|finding| finding.id.clone()).collect();
             named.insert(experiment.name, ids);
         }

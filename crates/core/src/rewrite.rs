@@ -3,7 +3,7 @@
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::Checksum;
 use crate::wire::bytes::{array_at, array_at_mut, u32_at};
-use crate::wire::checksum::{Difference, Few, Sum};
+use crate::wire::checksum::{Difference, FewWords, Sum};
 use crate::wire::{Transport, ipv4, ipv6, plain, tcp, udp};
 
 /// New ends of a flow, and what is added to its TCP sequence numbers (wrapping).
@@ -52,10 +52,10 @@ impl Rewrite {
         }
     }
 
-    /// [`Rewrite::apply`] of a rewrite that only changes the ends, for a [plain](plain::Plain) packet.
+    /// [`Rewrite::apply`] of a rewrite that only changes the ends, for a [plain](plain::PlainPacket) packet.
     #[inline(always)]
     pub(crate) fn readdress_plain(
-        head: &mut plain::Head,
+        head: &mut plain::PlainHead,
         ends: [&Endpoint; 2],
         protocol: Protocol,
         checksum: Checksum,
@@ -77,7 +77,7 @@ impl Rewrite {
     /// One hop less is left of at least one.
     #[inline(always)]
     pub(crate) fn readdress_plain_end(
-        head: &mut plain::Head,
+        head: &mut plain::PlainHead,
         direction: Direction,
         (address, port): ([u8; 4], u16),
         protocol: Protocol,
@@ -94,7 +94,7 @@ impl Rewrite {
             Direction::FromClient => (hops, ends ^ turned ^ turned_port << 48),
             Direction::FromBackend => (hops ^ turned << 32, ends ^ turned_port << 32),
         };
-        let addresses = Few::words(old.to_le_bytes(), address);
+        let addresses = FewWords::words(old.to_le_bytes(), address);
         let sum = (hops >> 16) as u16;
         let new_sum = addresses.update_header(sum.swap_bytes()).swap_bytes();
         let hops = hops.wrapping_sub(1) ^ u64::from(sum ^ new_sum) << 16;
@@ -103,7 +103,7 @@ impl Rewrite {
                 *field = word.to_le_bytes();
             }
         }
-        let ports = Few::word(old_port.swap_bytes(), port);
+        let ports = FewWords::word(old_port.swap_bytes(), port);
         keep_in_step(head, protocol, |old| match checksum {
             Checksum::Complete => (addresses + ports).update(old),
             Checksum::Partial => addresses.update_partial(old),
@@ -229,7 +229,7 @@ fn updated(old: u16, checksum: Checksum, addresses: Difference, changes: Differe
 
 /// Has the transport checksum of a plain packet follow a change, which makes another of it.
 #[inline(always)]
-fn keep_in_step(head: &mut plain::Head, protocol: Protocol, change: impl FnOnce(u16) -> u16) {
+fn keep_in_step(head: &mut plain::PlainHead, protocol: Protocol, change: impl FnOnce(u16) -> u16) {
     let at = plain::L4 + if protocol == Protocol::Udp { udp::CHECKSUM } else { tcp::CHECKSUM };
     let Some(field) = array_at_mut::<2>(head, at) else { return };
     let old = u16::from_be_bytes(*field);

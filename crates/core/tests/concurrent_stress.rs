@@ -9,8 +9,8 @@
 #![allow(unsafe_code)]
 
 use hairpin_core::table::concurrent::Concurrent;
-use hairpin_core::table::concurrent::quiescence::{Grace, Quiescence, Reader};
-use hairpin_core::table::{Entries, Hash, Hasher, Key, Lookup, Shared};
+use hairpin_core::table::concurrent::quiescence::{Grace, Quiescence, QuiescenceReader};
+use hairpin_core::table::{Entries, Hash, Hasher, Key, Lookup, SharedIndex};
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ fn operations() -> usize {
 /// What one changer has.
 struct Changer<'a> {
     stress: &'a Stress,
-    reader: Reader,
+    reader: QuiescenceReader,
     seed: u64,
     /// Its keys by number, and where they are.
     keys: std::ops::Range<u32>,
@@ -302,7 +302,7 @@ fn nothing_is_missed_lost_or_resurrected() {
     });
     let Stress { mut table, aged, inserted, .. } = stress;
     assert_eq!(table.check(), Ok(()));
-    assert_eq!(Shared::<Name>::len(&table), first_own as usize + there.iter().sum::<usize>());
+    assert_eq!(SharedIndex::<Name>::len(&table), first_own as usize + there.iter().sum::<usize>());
     assert!(cfg!(miri) || aged.into_inner() > 0, "nothing was aged");
     assert!(inserted.into_inner() > operations / 10, "they mostly waited for positions");
 }

@@ -39,9 +39,9 @@ impl Default for PoolOptions {
 /// large pages as far as the kernel has some ([`Pages`](crate::memory::Pages)): a pool is read all over.
 ///
 /// Clones are the same pool; any thread may use it. The last one to go leaves the pool to the next
-/// [`Pool::create`] that asks for the same: its memory is never unmapped, so that a frame may outlive its pool.
+/// [`MbufPool::create`] that asks for the same: its memory is never unmapped, so that a frame may outlive its pool.
 #[derive(Clone, Debug)]
-pub struct Pool(Arc<Inner>);
+pub struct MbufPool(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -62,18 +62,18 @@ static RETIRED: Mutex<Vec<(PoolOptions, RawMempool)>> = Mutex::new(Vec::new());
 /// Names them apart for DPDK.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-impl Pool {
+impl MbufPool {
     /// A pool, all its mbufs free. Its memory is taken now.
     ///
     /// # Errors
     /// [`Error::Call`] when there is not that much memory ([`EalOptions`](crate::EalOptions)), or the numbers make no
     /// sense.
-    pub fn create(eal: &Eal, options: PoolOptions) -> Result<Pool, Error> {
+    pub fn create(eal: &Eal, options: PoolOptions) -> Result<MbufPool, Error> {
         let raw = match retired(&options) {
             Some(raw) => raw,
             None => make(eal, &options)?,
         };
-        Ok(Pool(Arc::new(Inner { options, raw })))
+        Ok(MbufPool(Arc::new(Inner { options, raw })))
     }
 
     /// What it was made of.

@@ -6,7 +6,9 @@
 
 use crate::config::keys;
 use crate::config::words::spoken;
-use crate::config::{Config, DpdkSettings, HealthSettings, PortSettings, Said, ServiceSettings, Settings, Word};
+use crate::config::{
+    Config, DpdkSettings, HealthSettings, HttpSections, PortSettings, ServiceSettings, SettingWord, Settings,
+};
 use crate::control::Changes;
 use crate::health::Check;
 use crate::registry::Identity;
@@ -162,19 +164,19 @@ fn other_fields(port: &PortSettings) -> String {
 
 /// A service with what the workers need not know of it, and what holds where it does not say otherwise.
 #[derive(Clone, Copy)]
-struct Side<'a> {
+struct DiffSide<'a> {
     service: &'a Service,
     settings: &'a ServiceSettings,
     common: &'a Settings,
 }
 
-fn sides(config: &Config) -> impl Iterator<Item = Side<'_>> {
+fn sides(config: &Config) -> impl Iterator<Item = DiffSide<'_>> {
     let services = config.snapshot.services.iter().zip(&config.services);
-    services.map(|(service, settings)| Side { service, settings, common: &config.settings })
+    services.map(|(service, settings)| DiffSide { service, settings, common: &config.settings })
 }
 
 fn services(out: &mut Vec<String>, running: &Config, new: &Config) {
-    let mut before: HashMap<Identity<'_>, Side<'_>> =
+    let mut before: HashMap<Identity<'_>, DiffSide<'_>> =
         sides(running).map(|side| (Identity::of(side.service), side)).collect();
     for side in sides(new) {
         match before.remove(&Identity::of(side.service)) {
@@ -196,7 +198,7 @@ fn called(service: &Service) -> String {
     format!("{} {}", if service.kind.is_group() { "group" } else { "service" }, service.name)
 }
 
-fn added(side: Side<'_>) -> String {
+fn added(side: DiffSide<'_>) -> String {
     let service = side.service;
     let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let mut about = Vec::new();
@@ -215,7 +217,7 @@ fn added(side: Side<'_>) -> String {
 }
 
 /// What has changed about a service or group.
-fn service(out: &mut Vec<String>, before: Side<'_>, after: Side<'_>) {
+fn service(out: &mut Vec<String>, before: DiffSide<'_>, after: DiffSide<'_>) {
     let who = called(after.service);
     let mut say = |name: &str, [before, after]: [String; 2], hint: &str| {
         if before != after {
@@ -248,15 +250,15 @@ fn service(out: &mut Vec<String>, before: Side<'_>, after: Side<'_>) {
 type Say<'a> = dyn FnMut(&str, [String; 2], &str) + 'a;
 
 /// What is about time. A group has it from its service, where it is said.
-fn times(say: &mut Say<'_>, before: Side<'_>, after: Side<'_>) {
+fn times(say: &mut Say<'_>, before: DiffSide<'_>, after: DiffSide<'_>) {
     let both = [before.service, after.service];
-    let follows = |side: Side<'_>| side.service.drain_limit == side.common.drain_limit;
+    let follows = |side: DiffSide<'_>| side.service.drain_limit == side.common.drain_limit;
     if !(follows(before) && follows(after)) {
         say("drain_limit", both.map(|service| limit(service.drain_limit)), "");
     }
     for (name, of) in TIMEOUTS {
         // What follows [timeouts] has been said there.
-        let follows = |side: Side<'_>| of(&side.service.timeouts) == of(&side.common.timeouts);
+        let follows = |side: DiffSide<'_>| of(&side.service.timeouts) == of(&side.common.timeouts);
         if !(follows(before) && follows(after)) {
             say(&format!("timeouts.{name}"), both.map(|service| duration(of(&service.timeouts))), "");
         }
@@ -264,7 +266,7 @@ fn times(say: &mut Say<'_>, before: Side<'_>, after: Side<'_>) {
 }
 
 /// What has changed about a service at layer 7. A field that only one of the protocols has goes with `protocol`.
-fn said(out: &mut Vec<String>, who: &str, before: &Said, after: &Said) {
+fn said(out: &mut Vec<String>, who: &str, before: &HttpSections, after: &HttpSections) {
     for (name, now) in &after.fields {
         let was = before.fields.iter().find(|(known, _)| known == name);
         if let Some((_, was)) = was.filter(|(_, was)| was != now) {

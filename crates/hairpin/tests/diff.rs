@@ -232,7 +232,7 @@ fn settings_that_take_a_restart() {
     later(&[("#TOP", "instance = \"edge\"")], &[&format!("instance: default -> edge{anew}")]);
     later(&[("[\"eth0\"]", "[\"eth0\", \"eth1\"]")], &["interfaces: eth0 -> eth0, eth1"]);
     later(&[("#TOP", "workers = 2")], &["workers: auto -> 2"]);
-    let default = hairpin_core::table::Method::DEFAULT;
+    let default = hairpin_core::table::LookupMethod::DEFAULT;
     let expected = format!("connection_table: {default} -> concurrent");
     later(&[("#TOP", "connection_table = \"concurrent\"")], &[&expected]);
     for (text, expected) in [

@@ -214,7 +214,7 @@ pub struct RuleV6 {
 /// Key of `ends`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
-pub struct End {
+pub struct EndKey {
     /// The address, IPv4 mapped.
     pub address: [u8; 16],
     /// The port.
@@ -341,26 +341,26 @@ pub struct RuleRequest {
 /// Value of `totals`, per CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Total {
+pub struct TotalsValue {
     /// Packets; segments of super-packets counted one by one.
     pub packets: u64,
     /// Bytes of IP packets.
     pub bytes: u64,
 }
 
-plain!(FlowV4, FlowV6, RuleHead, RuleV4, RuleV6, End, EndRoles, InterfaceEntry, ControlBlock);
-plain!(RuleCounters, RuleQuery, RuleRequest, Total, u32, u64);
+plain!(FlowV4, FlowV6, RuleHead, RuleV4, RuleV6, EndKey, EndRoles, InterfaceEntry, ControlBlock);
+plain!(RuleCounters, RuleQuery, RuleRequest, TotalsValue, u32, u64);
 
 const _: () = {
     assert!(size_of::<FlowV4>() == 16 && size_of::<FlowV6>() == 40);
     assert!(size_of::<RuleHead>() == 56 && size_of::<RuleV4>() == 64 && size_of::<RuleV6>() == 104);
     assert!(offset_of!(RuleHead, fence) == 28 && offset_of!(RuleHead, mtu) == 44);
     assert!(offset_of!(RuleHead, checksum_addresses) == 54);
-    assert!(size_of::<End>() == 20 && size_of::<EndRoles>() == 8 && size_of::<InterfaceEntry>() == 12);
+    assert!(size_of::<EndKey>() == 20 && size_of::<EndRoles>() == 8 && size_of::<InterfaceEntry>() == 12);
     assert!(size_of::<ControlBlock>() == 120 && offset_of!(ControlBlock, heartbeat_ns) == 32);
     assert!(size_of::<RuleCounters>() == 24 && size_of::<RuleQuery>() == RULE_OPS_MAX * 208);
     assert!(offset_of!(RuleHead, source_port) == 48);
-    assert!(size_of::<RuleRequest>() == 16 && size_of::<Total>() == 16);
+    assert!(size_of::<RuleRequest>() == 16 && size_of::<TotalsValue>() == 16);
 };
 
 /// What becomes of packets that take no rule: name for people, and whether such packets are dropped. In the order of

@@ -1,8 +1,8 @@
 //! Loading the BPF programs, attaching them, telling them what they balance, reading what they count.
 //!
 //! Everything is pinned under `<pin directory>/<instance>/`: `maps/`, `programs/`, `links/`. What is pinned outlives
-//! the process: the next one adopts it ([`Plane::adopt`]); [`Plane::detach`] and [`flush`] remove it. Interfaces are
-//! those of the network namespace the calling thread is in, and so must be the caller of `flush`.
+//! the process: the next one adopts it ([`LoadedPlane::adopt`]); [`LoadedPlane::detach`] and [`flush`] remove it.
+//! Interfaces are those of the network namespace the calling thread is in, and so must be the caller of `flush`.
 
 mod adopt;
 mod attach;
@@ -15,7 +15,7 @@ mod reader;
 mod refusal;
 mod rules;
 
-pub use adopt::Adopted;
+pub use adopt::AdoptedPrograms;
 pub use attach::AttachMode;
 pub use object::Maps;
 pub use pins::{PIN_DIRECTORY_DEFAULT, PIN_DIRECTORY_OWN, flush, is_lasting};
@@ -46,7 +46,7 @@ const CONTROL: &str = "control";
 
 /// What to load, and how.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ProgramOptions {
     /// Name of the instance: the directory its objects are pinned in.
     pub instance: String,
     /// Where to pin. If no BPF file system is mounted there, one is mounted at [`PIN_DIRECTORY_OWN`] and used instead.
@@ -73,9 +73,9 @@ pub struct Options {
     pub keep_ttl: bool,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for ProgramOptions {
+    fn default() -> ProgramOptions {
+        ProgramOptions {
             instance: "default".to_string(),
             pin_directory: PathBuf::from(PIN_DIRECTORY_DEFAULT),
             rules_v4_max: 65_536,
@@ -106,7 +106,7 @@ pub enum Absent {
 
 /// The loaded programs and their maps. Dropping it leaves everything pinned as it is.
 #[derive(Debug)]
-pub struct Plane {
+pub struct LoadedPlane {
     pins: Pins,
     maps: Arc<Maps>,
     control: Arc<Control>,
@@ -116,18 +116,18 @@ pub struct Plane {
     rules: (u32, u32),
 }
 
-impl Plane {
+impl LoadedPlane {
     /// Loads programs and maps and pins them. What a dead instance of the same name has left is removed first; that no
     /// living one has it is for the caller to make sure. Nothing is attached yet. Errors: no rights (CAP_BPF,
     /// CAP_NET_ADMIN, CAP_PERFMON, and CAP_SYS_ADMIN to mount a BPF file system), no memory for so many rules, a kernel
     /// older than 6.1, more CPUs than [`abi::CPUS_MAX`].
-    pub fn load(options: &Options, steering: Steering) -> Result<Plane> {
+    pub fn load(options: &ProgramOptions, steering: Steering) -> Result<LoadedPlane> {
         check(steering)?;
         let pins = Pins::create(&options.pin_directory, &options.instance)?;
         let constants = Constants::fresh(options);
         let object = object::load(object::open(options)?, &constants, None)?;
         let maps = Arc::new(Maps::of(&object)?);
-        let plane = Plane {
+        let plane = LoadedPlane {
             control: Arc::new(Control::map(&maps)?),
             programs: Programs::of(&object)?,
             rules: (options.rules_v4_max, options.rules_v6_max),
@@ -196,7 +196,7 @@ impl Plane {
     }
 
     /// Attaches the worker program to the TAP device `ifindex` of `worker`, and from now on sends packets there. What
-    /// is attached already is taken over as by [`Plane::attach`].
+    /// is attached already is taken over as by [`LoadedPlane::attach`].
     pub fn attach_worker(&mut self, worker: u32, ifindex: u32) -> Result<()> {
         ensure!((worker as usize) < abi::WORKERS_MAX, "worker {worker}: there are {}", abi::WORKERS_MAX);
         let attachment = Attachment::make(self.attach, self.programs.worker.as_fd(), ifindex, &self.pins.links())?;
@@ -212,7 +212,7 @@ impl Plane {
     /// Detaches the programs from every device that is not in `devices` (interfaces and TAP devices, by ifindex), also
     /// where an earlier process has attached them, and forgets these devices. For interfaces and workers that the
     /// configuration has no longer, after everything else stands; rules of such workers have been passed on before
-    /// ([`Plane::assign_rules`]), and [`Plane::steer`] no longer names them.
+    /// ([`LoadedPlane::assign_rules`]), and [`LoadedPlane::steer`] no longer names them.
     pub fn detach_others(&mut self, devices: &[u32]) -> Result<()> {
         for worker in 0..abi::WORKERS_MAX as u32 {
             let device = self.maps.named("workers")?.lookup(worker.bytes(), MapFlags::ANY)?;

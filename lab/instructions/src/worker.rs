@@ -29,10 +29,10 @@ pub(crate) fn vip(family: Family) -> Endpoint {
 }
 
 /// The worker that is counted: the product's types.
-pub(crate) type Counted = Worker<AnyPolicy>;
+pub(crate) type CountedWorker = Worker<AnyPolicy>;
 
 /// What a worker's service is.
-pub(crate) struct Plan {
+pub(crate) struct ServicePlan {
     pub(crate) family: Family,
     pub(crate) protocol: Protocol,
     pub(crate) kind: Kind,
@@ -42,8 +42,8 @@ pub(crate) struct Plan {
 }
 
 /// A worker with one service, at [`vip`].
-pub(crate) fn worker(plan: Plan) -> Counted {
-    let Plan { family, protocol, kind, forwarding, offloaded } = plan;
+pub(crate) fn worker(plan: ServicePlan) -> CountedWorker {
+    let ServicePlan { family, protocol, kind, forwarding, offloaded } = plan;
     let backend = |number: u16| Backend {
         number,
         name: format!("b{number}").into(),
@@ -66,7 +66,7 @@ pub(crate) fn worker(plan: Plan) -> Counted {
     make(Snapshot::new([service].into(), pool), offloaded)
 }
 
-fn make(snapshot: Snapshot, offloaded: bool) -> Counted {
+fn make(snapshot: Snapshot, offloaded: bool) -> CountedWorker {
     let loads = Loads::new(snapshot.backends());
     let table = AnyTable::new(2 * CONNECTIONS, Hasher::new(SEEDS));
     let caps = if offloaded { EngineCaps::full(2 * CONNECTIONS as u32) } else { EngineCaps::NONE };

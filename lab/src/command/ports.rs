@@ -41,8 +41,8 @@ impl PortArguments {
 
     /// The port's settings, for frames of so many bytes.
     #[cfg(feature = "dpdk")]
-    pub(super) fn settings(&self, longest: u16, from_end: bool) -> Result<hairpin_lab::testbed::ports::PortSettings> {
-        Ok(hairpin_lab::testbed::ports::PortSettings {
+    pub(super) fn settings(&self, longest: u16, from_end: bool) -> Result<hairpin_lab::testbed::ports::PortSetup> {
+        Ok(hairpin_lab::testbed::ports::PortSetup {
             device: self.port.clone(),
             descriptors: self.descriptors,
             cpus: self.processors(from_end)?,

@@ -6,8 +6,8 @@ use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use hairpin_core::offload::Costs;
 use hairpin_core::offload::tree::Tree;
-use hairpin_lab::train::grow::Bounds;
-use hairpin_lab::train::{self, Options, Origin, Trained, text, trace};
+use hairpin_lab::train::grow::TreeBounds;
+use hairpin_lab::train::{self, Origin, Trained, TrainingOptions, text, trace};
 use std::path::PathBuf;
 
 /// What is learnt, and from what.
@@ -119,12 +119,12 @@ impl TrainArguments {
         traces.chain(mixes).collect()
     }
 
-    fn options(&self) -> Result<Options> {
+    fn options(&self) -> Result<TrainingOptions> {
         let more = match self.more {
             More::Auto => self.cost,
             More::Packets(packets) => packets,
         };
-        let bounds = Bounds {
+        let bounds = TreeBounds {
             packets: self.packets,
             more,
             depth: usize::from(self.depth),
@@ -133,10 +133,10 @@ impl TrainArguments {
             threshold: self.threshold,
             features: train::features(self.packets, &self.without)?,
         };
-        Ok(Options { bounds, cost: f64::from(self.cost), seed: self.seed })
+        Ok(TrainingOptions { bounds, cost: f64::from(self.cost), seed: self.seed })
     }
 
-    fn print_json(&self, trained: &Trained, origins: &[Origin], options: &Options) -> Result<()> {
+    fn print_json(&self, trained: &Trained, origins: &[Origin], options: &TrainingOptions) -> Result<()> {
         let held_out: Vec<_> = text::parts(trained)
             .map(|(name, score)| serde_json::json!({ "held_out": name, "figures": score.figures(options.cost) }))
             .collect();
@@ -165,7 +165,7 @@ impl TrainArguments {
         print(&format!("{all}\n"))
     }
 
-    fn print_table(&self, trained: &Trained, origins: &[Origin], options: &Options) -> Result<()> {
+    fn print_table(&self, trained: &Trained, origins: &[Origin], options: &TrainingOptions) -> Result<()> {
         let mut read = plain(&["FROM", "CONNECTIONS", "LONG", "LEFT OUT"]);
         for origin in origins {
             let long = origin.flows.iter().filter(|flow| flow.is_long(&options.bounds)).count();

@@ -1,16 +1,16 @@
 //! The accounts of a trial: every packet sent has been received or is lost for a named reason.
 
 use super::device::Handled;
-use super::generator::Sent;
+use super::generator::SentCounts;
 use super::{LatencySummary, Measurement};
 use crate::sink::timeline::Timeline;
-use crate::sink::{Counts, Sink};
+use crate::sink::{PacketSink, SinkCounts};
 use anyhow::{Result, ensure};
 
 /// What was counted in a trial, over all lanes.
 pub struct Books<'a> {
     /// By the generators.
-    pub sent: Sent,
+    pub sent: SentCounts,
     /// What a packet that found no room is said to be lost to.
     pub full: &'static str,
     /// Packets due and not sent.
@@ -22,7 +22,7 @@ pub struct Books<'a> {
     /// By whatever is between: ports' own counts of frames dropped. By reason.
     pub between: Vec<(String, u64)>,
     /// By the sinks.
-    pub sink: &'a Sink,
+    pub sink: &'a PacketSink,
     /// How long the generators sent, in nanoseconds.
     pub duration: u64,
 }
@@ -111,6 +111,6 @@ impl Books<'_> {
 }
 
 /// What came and does not count as received, by reason.
-pub fn seen_otherwise(counts: &Counts) -> [(&'static str, u64); 3] {
+pub fn seen_otherwise(counts: &SinkCounts) -> [(&'static str, u64); 3] {
     [("corrupted", counts.corrupted), ("too-late-to-tell", counts.late), ("from-the-future", counts.from_the_future)]
 }

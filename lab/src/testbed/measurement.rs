@@ -1,6 +1,6 @@
 //! What comes out of a trial: the columns of KTH 2022 (table 3.2) and more.
 
-use super::meter::Work;
+use super::meter::CoreWork;
 use super::offload::Offloaded;
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +31,7 @@ pub struct LatencySummary {
 
 /// What happened in a hundred milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
+pub struct TrialSample {
     /// When it began, in seconds since the clock started.
     pub at: f64,
     /// How long it was, in seconds.
@@ -68,7 +68,7 @@ impl Ran {
 
 /// Where the device's time went, by function, from a sampling profiler.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Profile {
+pub struct TimeProfile {
     /// The profiler and its event, for people.
     pub by: String,
     /// Function, and its own share of all samples, 0 to 1; the largest first.
@@ -102,7 +102,7 @@ pub struct Measurement {
     /// Latency.
     pub latency: LatencySummary,
     /// By hundreds of milliseconds.
-    pub over_time: Vec<Sample>,
+    pub over_time: Vec<TrialSample>,
     /// Whether every flow reached one backend only, as far as is known: not where there are `unchecked` packets.
     pub consistent: bool,
     /// Flows whose packets came at more than one backend.
@@ -124,10 +124,10 @@ pub struct Measurement {
     /// Packets whose stamp or checksums were wrong.
     pub corrupted: u64,
     /// Where the device's time went, if a profile was taken.
-    pub profile: Option<Profile>,
+    pub profile: Option<TimeProfile>,
     /// What the iterations of the device's cores took, if they were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub work: Option<Work>,
+    pub work: Option<CoreWork>,
     /// Whether the threads had their processors, where that can be told: in processes of their own it cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ran: Option<Ran>,

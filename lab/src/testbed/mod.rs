@@ -23,14 +23,14 @@ pub mod table;
 mod tests;
 mod trial;
 
-pub use measurement::{LatencySummary, Measurement, Profile, Ran, Sample};
-pub use trial::{Arrivals, Device, Masks, Rate, Size, Source, Transport, Trial, UnknownWord};
+pub use measurement::{LatencySummary, Measurement, Ran, TimeProfile, TrialSample};
+pub use trial::{Arrivals, Device, FrameSize, Masks, PacketSource, SendRate, TransportProtocol, Trial, UnknownWord};
 
 use std::time::Duration;
 
 /// What is going on in a trial, as it goes.
 #[derive(Clone, Debug)]
-pub enum Progress {
+pub enum TrialProgress {
     /// Something before the clock starts: opening, filling the table.
     Preparing {
         /// What, for people.
@@ -61,5 +61,5 @@ pub trait Testbed {
     ///
     /// # Errors
     /// What could not be set up, or frames that are not accounted for: then there is no measurement at all.
-    fn measure(&mut self, trial: &Trial, progress: &mut dyn FnMut(Progress)) -> anyhow::Result<Measurement>;
+    fn measure(&mut self, trial: &Trial, progress: &mut dyn FnMut(TrialProgress)) -> anyhow::Result<Measurement>;
 }

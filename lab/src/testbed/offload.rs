@@ -1,7 +1,7 @@
 //! What a trial hands over to a modelled card, and what came of it.
 
 use super::balancer::{BalancerOptions, event_loop, retire, with_engine};
-use super::card::{CardEngine, DevicePort, Kept};
+use super::card::{CardEngine, DevicePort, KeptFrames};
 use super::table::LabTable;
 use crate::clock;
 use anyhow::{Context, Result, anyhow};
@@ -11,24 +11,24 @@ use hairpin_core::offload::tree::{BUILT_IN, TEXT_MAX};
 use hairpin_core::offload::{AnyPolicy, Choice, FirstN, HeavyHitter, Reason, Tree};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::worker::{OffloadStatistics, Worker};
-use hairpin_sim::nic::Profile;
+use hairpin_sim::nic::CardProfile;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A card in front of the balancer, and which connections go to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Offload {
+pub struct OffloadSetting {
     /// What the card is like.
-    pub card: Profile,
+    pub card: CardProfile,
     /// Which connections go to it.
-    pub policy: Policy,
+    pub policy: PolicySetting,
 }
 
 /// A policy and its numbers, as a file gives them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Policy {
+pub enum PolicySetting {
     /// None: the card is there, and all that comes goes through it.
     #[default]
     Never,
@@ -53,25 +53,25 @@ pub enum Policy {
     Auto,
 }
 
-impl Policy {
+impl PolicySetting {
     /// The data plane's.
     ///
     /// # Errors
     /// A model that cannot be read, or is none.
     pub fn choice(&self) -> Result<Choice> {
         Ok(match self {
-            Policy::Never => Choice::Never,
-            Policy::Always => Choice::Always,
-            Policy::FirstN(connections) => Choice::FirstN(FirstN { connections: *connections }),
-            Policy::HeavyHitter { packets, bytes, duration } => Choice::HeavyHitter(HeavyHitter {
+            PolicySetting::Never => Choice::Never,
+            PolicySetting::Always => Choice::Always,
+            PolicySetting::FirstN(connections) => Choice::FirstN(FirstN { connections: *connections }),
+            PolicySetting::HeavyHitter { packets, bytes, duration } => Choice::HeavyHitter(HeavyHitter {
                 packets: *packets,
                 bytes: *bytes,
                 duration: duration.map(|long| Duration::from_nanos(long.as_nanos() as u64)),
                 ..HeavyHitter::default()
             }),
-            Policy::FastestFlow(packets_per_s) => Choice::FastestFlow { packets_per_s: *packets_per_s },
-            Policy::DecisionTree(model) => Choice::DecisionTree(Arc::new(tree(model.as_ref())?)),
-            Policy::Auto => Choice::Auto,
+            PolicySetting::FastestFlow(packets_per_s) => Choice::FastestFlow { packets_per_s: *packets_per_s },
+            PolicySetting::DecisionTree(model) => Choice::DecisionTree(Arc::new(tree(model.as_ref())?)),
+            PolicySetting::Auto => Choice::Auto,
         })
     }
 }
@@ -156,7 +156,7 @@ impl Offloaded {
 pub fn workers(
     options: &BalancerOptions,
     tables: Vec<LabTable>,
-    offload: &Offload,
+    offload: &OffloadSetting,
 ) -> Result<Vec<Worker<AnyPolicy, LabTable>>> {
     let (choice, capacity) = (offload.policy.choice()?, options.connections());
     let policy = || AnyPolicy::new(choice.clone(), capacity);
@@ -208,7 +208,7 @@ impl<IO: FrameIo> Offloading<IO> {
     /// What has become of packets and of rules so far, with what the card says.
     pub fn offloaded(&self) -> Offloaded {
         let io = &self.event_loop.io;
-        let (of, kept): (&OffloadStatistics, Kept) = (&self.event_loop.worker.statistics().offload, io.kept());
+        let (of, kept): (&OffloadStatistics, KeptFrames) = (&self.event_loop.worker.statistics().offload, io.kept());
         Offloaded {
             arrived: io.counts().received,
             packets: kept.turned,

@@ -73,7 +73,7 @@ pub enum MixKind {
 /// Everything of a case. Counts and rates are those of the whole testbed: what is simulated is a part of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Settings {
+pub struct CaseSettings {
     /// The device under test.
     pub device: DeviceKind,
     /// The balancer's connection table.
@@ -145,11 +145,11 @@ pub struct Settings {
     pub seed: u64,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for CaseSettings {
+    fn default() -> CaseSettings {
+        CaseSettings {
             device: DeviceKind::Balancer,
-            table: hairpin_core::table::Method::DEFAULT.name().to_owned(),
+            table: hairpin_core::table::LookupMethod::DEFAULT.name().to_owned(),
             cores: 1,
             entries: 16_000_000,
             backends: 4,
@@ -186,7 +186,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl CaseSettings {
     /// What makes no sense, in words.
     ///
     /// # Errors
@@ -221,7 +221,7 @@ impl Settings {
         if self.device == DeviceKind::Forwarder && self.policy != PolicyKind::Never {
             return Err("a forwarder has no policy".into());
         }
-        let method = self.table.parse::<hairpin_core::table::Method>();
+        let method = self.table.parse::<hairpin_core::table::LookupMethod>();
         method.map(|_| ()).map_err(|_| format!("no connection table is called `{}`", self.table))
     }
 }

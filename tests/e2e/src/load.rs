@@ -234,14 +234,14 @@ pub fn goodput_after(text: &str, from_s: f64) -> Result<f64> {
 
 /// What curl brought.
 #[derive(Clone, Debug, Default)]
-pub struct Page {
+pub struct FetchedPage {
     /// The answer's headers, names in lower case.
     pub headers: Vec<(String, String)>,
     /// Where the body is.
     pub body: PathBuf,
 }
 
-impl Page {
+impl FetchedPage {
     /// The value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(have, _)| have == name).map(|(_, value)| value.as_str())
@@ -249,7 +249,7 @@ impl Page {
 }
 
 /// Gets `http://target/page` into a file of the topology's scratch directory named `name`.
-pub fn curl(from: &Namespace, topology: &Topology, target: &str, page: &str, name: &str) -> Result<Page> {
+pub fn curl(from: &Namespace, topology: &Topology, target: &str, page: &str, name: &str) -> Result<FetchedPage> {
     let (body, headers) = (topology.scratch.file(name), topology.scratch.file(format!("{name}.headers")));
     let mut curl = from.command("curl");
     curl.args(["--silent", "--show-error", "--fail", "--globoff", "--max-time", "60", "--connect-timeout", "5"]);
@@ -258,7 +258,7 @@ pub fn curl(from: &Namespace, topology: &Topology, target: &str, page: &str, nam
     let text = std::fs::read_to_string(&headers)?;
     let headers = text.lines().filter_map(|line| line.split_once(':'));
     let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned())).collect();
-    Ok(Page { headers, body })
+    Ok(FetchedPage { headers, body })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! A choice compares all backends: some tens of nanoseconds at 64, a microsecond at 1000, beside the cost of setting a
 //! connection up.
 
-use super::Share;
+use super::WorkerShare;
 use super::weights::{Weight, Weights};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -21,7 +21,7 @@ pub(super) struct SmoothWeighted {
 }
 
 impl SmoothWeighted {
-    pub(super) fn new(weights: &Weights, share: Share) -> SmoothWeighted {
+    pub(super) fn new(weights: &Weights, share: WorkerShare) -> SmoothWeighted {
         let mut chooser = SmoothWeighted { current: vec![0; weights.len()], total: weights.total };
         let divisor = weights.effective.iter().fold(0, |a, &b| greatest_common_divisor(a, b)).max(1);
         let round = weights.total / u64::from(divisor);

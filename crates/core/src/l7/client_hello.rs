@@ -103,7 +103,7 @@ pub fn parse<'a>(bytes: &'a [u8], scratch: &'a mut [u8], bytes_max: usize) -> Re
     let mut header = [0; MESSAGE_HEADER];
     // Bytes of the message: those at hand, and those that the records so far announce.
     let (mut held, mut announced) = (0, 0);
-    for record in Records::new(stream) {
+    for record in TlsRecords::new(stream) {
         let record = record?;
         announced += record.length;
         let room = &mut header[held.min(MESSAGE_HEADER)..];
@@ -138,7 +138,7 @@ pub fn parse<'a>(bytes: &'a [u8], scratch: &'a mut [u8], bytes_max: usize) -> Re
 /// The fragments of all records of `stream`, one behind the other in `scratch`, which is as long as they are.
 fn join<'a>(stream: &[u8], scratch: &'a mut [u8]) -> &'a [u8] {
     let mut at = 0;
-    for record in Records::new(stream).flatten() {
+    for record in TlsRecords::new(stream).flatten() {
         let end = at + record.fragment.len();
         if let Some(room) = scratch.get_mut(at..end) {
             room.copy_from_slice(record.fragment);
@@ -149,7 +149,7 @@ fn join<'a>(stream: &[u8], scratch: &'a mut [u8]) -> &'a [u8] {
 }
 
 /// A record whose end may still be missing.
-struct Record<'a> {
+struct TlsRecord<'a> {
     /// What there is of it, without the header.
     fragment: &'a [u8],
     /// Bytes it will have, without the header.
@@ -159,15 +159,15 @@ struct Record<'a> {
 }
 
 /// The handshake records a stream begins with, up to the first that is not complete or not allowed.
-struct Records<'a> {
+struct TlsRecords<'a> {
     stream: &'a [u8],
     at: usize,
     count: usize,
 }
 
-impl<'a> Records<'a> {
-    fn new(stream: &'a [u8]) -> Records<'a> {
-        Records { stream, at: 0, count: 0 }
+impl<'a> TlsRecords<'a> {
+    fn new(stream: &'a [u8]) -> TlsRecords<'a> {
+        TlsRecords { stream, at: 0, count: 0 }
     }
 
     /// What is wrong with the record that starts with `header`, of which the end may be missing.
@@ -184,10 +184,10 @@ impl<'a> Records<'a> {
     }
 }
 
-impl<'a> Iterator for Records<'a> {
-    type Item = Result<Record<'a>, BadHello>;
+impl<'a> Iterator for TlsRecords<'a> {
+    type Item = Result<TlsRecord<'a>, BadHello>;
 
-    fn next(&mut self) -> Option<Result<Record<'a>, BadHello>> {
+    fn next(&mut self) -> Option<Result<TlsRecord<'a>, BadHello>> {
         let rest = self.stream.get(self.at..)?;
         let header = &rest[..rest.len().min(RECORD_HEADER)];
         if let Some(fault) = self.fault(header) {
@@ -199,7 +199,7 @@ impl<'a> Iterator for Records<'a> {
         let fragment = &rest[RECORD_HEADER..rest.len().min(RECORD_HEADER + length)];
         self.at += RECORD_HEADER + fragment.len();
         self.count += 1;
-        Some(Ok(Record { fragment, length, end: self.at }))
+        Some(Ok(TlsRecord { fragment, length, end: self.at }))
     }
 }
 

@@ -1,6 +1,6 @@
 //! A service's layer-7 configuration, as the data plane sees it: immutable, validated before it gets here.
 
-use super::edit::Value;
+use super::edit::FieldValue;
 use super::head::Bounds;
 use super::route::{Access, Conditions};
 use crate::flow::Address;
@@ -167,7 +167,7 @@ pub struct Field {
     /// Its name, as it will be written.
     pub name: Box<[u8]>,
     /// Its value, which may use the variables of [`Variable`](super::edit::Variable).
-    pub value: Value,
+    pub value: FieldValue,
 }
 
 /// Changes to both heads of an exchange.

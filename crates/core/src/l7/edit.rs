@@ -28,10 +28,10 @@ pub use hops::{NoNumber, forwards_left};
 pub use request::request_head;
 pub use response::{can_go_to, response_head};
 pub use sticky::sticky_value;
-pub use value::{NAME_BYTES_MAX, Piece, VALUE_BYTES_MAX, Value, Variable, location};
+pub use value::{FieldValue, NAME_BYTES_MAX, VALUE_BYTES_MAX, ValuePiece, Variable, location};
 
 pub(super) use out::Out;
-pub(super) use value::{Part, parts};
+pub(super) use value::{TextPart, parts};
 
 use super::head::Request;
 use super::route::host;
@@ -70,13 +70,13 @@ struct Meaning<'a> {
 
 impl Meaning<'_> {
     /// Writes a field.
-    fn field(&self, out: &mut Out<'_>, name: &[u8], value: &Value) {
+    fn field(&self, out: &mut Out<'_>, name: &[u8], value: &FieldValue) {
         out.put(name);
         out.put(b": ");
         for piece in value.pieces() {
             match piece {
-                Piece::Text(text) => out.put(text),
-                Piece::Variable(variable) => self.variable(out, *variable),
+                ValuePiece::Text(text) => out.put(text),
+                ValuePiece::Variable(variable) => self.variable(out, *variable),
             }
         }
         out.put(b"\r\n");

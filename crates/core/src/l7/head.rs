@@ -32,7 +32,7 @@ pub(super) use octets::{is_token, is_value};
 pub use remembered::RememberedRequest;
 pub use request::{Request, request};
 pub use response::{FramingFields, Response, response};
-pub use target::{Form, Target};
+pub use target::{Form, RequestTarget};
 
 /// Bounds of a head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

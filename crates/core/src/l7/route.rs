@@ -16,7 +16,7 @@ use super::head::{Method, Request};
 use crate::flow::Address;
 use alloc::boxed::Box;
 use host::HostPattern;
-use normal::{Odd, Reading, Scratch, normalise};
+use normal::{Odd, PathReading, PathScratch, normalise};
 use path::PathPattern;
 
 /// When a route is taken, or an access rule applies: every kind of condition that is given must hold. None given:
@@ -68,14 +68,14 @@ pub struct Access {
     /// The host, path and query it names.
     pub conditions: Conditions,
     /// What happens to it.
-    pub verdict: Verdict,
+    pub verdict: AccessVerdict,
     /// A request whose path fits in one reading and not in another is refused with 400, whatever the verdict.
     pub strict: bool,
 }
 
 /// What an access rule says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AccessVerdict {
     /// The request passes.
     Allow,
     /// It is answered with this status, 400 to 599; 403 is the usual one.
@@ -106,8 +106,8 @@ pub fn decide<'a>(http: &'a Http, request: &Request<'_>, client: &Address) -> De
     if (request.method == Method::Connect && !http.connect) || (request.upgrade && !http.upgrade) {
         return Decision::Deny { status: 501 };
     }
-    let mut scratch = Scratch::new();
-    let path = match normalise(request.target.path, Reading::WRITTEN, &mut scratch) {
+    let mut scratch = PathScratch::new();
+    let path = match normalise(request.target.path, PathReading::WRITTEN, &mut scratch) {
         Ok(path) => path,
         Err(odd) => return Decision::Deny { status: odd.status() },
     };
@@ -125,8 +125,8 @@ pub fn decide<'a>(http: &'a Http, request: &Request<'_>, client: &Address) -> De
 /// The status that refuses the request, if an access rule does.
 fn denied(access: &[Access], request: &Request<'_>, path: &[u8], client: &Address) -> Option<u16> {
     match access.iter().find(|rule| rule.conditions.hold(request, path, client))?.verdict {
-        Verdict::Allow => None,
-        Verdict::Deny { status } => Some(status),
+        AccessVerdict::Allow => None,
+        AccessVerdict::Deny { status } => Some(status),
     }
 }
 
@@ -136,7 +136,7 @@ fn denied_otherwise(access: &[Access], request: &Request<'_>, written: &[u8], cl
     if access.is_empty() {
         return None;
     }
-    Reading::others(request.target.path).find_map(|reading| denied_read(access, request, written, client, reading))
+    PathReading::others(request.target.path).find_map(|reading| denied_read(access, request, written, client, reading))
 }
 
 /// The status that refuses the request, if an access rule does for backends whose reading of the path is `reading`.
@@ -146,9 +146,9 @@ fn denied_read(
     request: &Request<'_>,
     written: &[u8],
     client: &Address,
-    reading: Reading,
+    reading: PathReading,
 ) -> Option<u16> {
-    let mut scratch = Scratch::new();
+    let mut scratch = PathScratch::new();
     let path = match normalise(request.target.path, reading, &mut scratch) {
         Ok(path) => path,
         Err(odd) => return Some(odd.status()),
@@ -161,13 +161,13 @@ fn denied_read(
         }
         let holds = match rule.verdict {
             // Who writes parameters in the rule knows what they are to the backend.
-            Verdict::Allow if rule.conditions.names_parameters() => as_written(),
+            AccessVerdict::Allow if rule.conditions.names_parameters() => as_written(),
             _ => as_read,
         };
         match rule.verdict {
             _ if !holds => {}
-            Verdict::Allow => return None,
-            Verdict::Deny { status } => return Some(status),
+            AccessVerdict::Allow => return None,
+            AccessVerdict::Deny { status } => return Some(status),
         }
     }
     None

@@ -5,7 +5,7 @@
 //! [`Entries`] whether a value is the one meant. So a table can be rebuilt from the slab at any time, and tables can be
 //! exchanged for each other. Other tables to compare these with are in the laboratory (`lab/tables`).
 //!
-//! A table has one owner ([`Table`], `&mut self` to change it: *per core*) or many ([`Shared`], `&self`). An
+//! A table has one owner ([`Table`], `&mut self` to change it: *per core*) or many ([`SharedIndex`], `&self`). An
 //! [`Arc`] of a shared one is a table like any other, so whatever takes a [`Table`] takes both.
 //!
 //! # Example
@@ -71,7 +71,7 @@ pub mod zeroed;
 
 pub use any::AnyTable;
 pub use key::{Hash, Hasher, Key};
-pub use method::{Method, UnknownMethod};
+pub use method::{LookupMethod, UnknownMethod};
 
 use alloc::sync::Arc;
 
@@ -184,7 +184,7 @@ pub trait Table<K>: Lookup<K> {
 /// An index that any number of threads may read and change at the same time.
 ///
 /// What the values lead to is shared as well: see the implementations for who may reuse an entry when.
-pub trait Shared<K>: Lookup<K> + Send + Sync {
+pub trait SharedIndex<K>: Lookup<K> + Send + Sync {
     /// [`Table::name`].
     fn name(&self) -> &'static str;
     /// [`Table::capacity`].
@@ -240,7 +240,7 @@ impl<K, T: Lookup<K>> Lookup<K> for Arc<T> {
     }
 }
 
-impl<K, T: Shared<K>> Table<K> for Arc<T> {
+impl<K, T: SharedIndex<K>> Table<K> for Arc<T> {
     fn name(&self) -> &'static str {
         (**self).name()
     }

@@ -20,7 +20,7 @@
 //! have left is made absent and counted.
 //!
 //! # Not
-//! Safe for two processes or threads at once: a slab has one owner at a time; others may read through a [`View`].
+//! Safe for two processes or threads at once: a slab has one owner at a time; others may read through a [`SlabView`].
 //! Proof against power loss: it is memory.
 
 use super::Position;
@@ -34,7 +34,7 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 mod view;
 
-pub use view::View;
+pub use view::SlabView;
 
 /// One place for a value. All-zero memory is an absent slot that was never used, so fresh anonymous or shared memory
 /// is a slab already.

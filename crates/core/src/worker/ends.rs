@@ -9,11 +9,11 @@ use alloc::vec;
 /// Numbers by (end, protocol). Made once from a configuration, so that no sender of packets chooses what is in it: open
 /// addressing in a power of two of places of which at most half are taken, and none is ever taken away.
 pub(super) struct Ends {
-    places: Box<[Option<Entry>]>,
+    places: Box<[Option<EndEntry>]>,
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct EndEntry {
     end: Endpoint,
     protocol: Protocol,
     number: u16,
@@ -21,13 +21,13 @@ struct Entry {
 
 impl From<&BTreeMap<(Endpoint, Protocol), u16>> for Ends {
     fn from(numbers: &BTreeMap<(Endpoint, Protocol), u16>) -> Ends {
-        let mut places: Box<[Option<Entry>]> = vec![None; (2 * numbers.len()).next_power_of_two().max(2)].into();
+        let mut places: Box<[Option<EndEntry>]> = vec![None; (2 * numbers.len()).next_power_of_two().max(2)].into();
         for (&(end, protocol), &number) in numbers {
             let mut at = place(&end, protocol, places.len());
             while places[at].is_some() {
                 at = (at + 1) & (places.len() - 1);
             }
-            places[at] = Some(Entry { end, protocol, number });
+            places[at] = Some(EndEntry { end, protocol, number });
         }
         Ends { places }
     }

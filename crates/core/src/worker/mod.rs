@@ -38,11 +38,11 @@ mod update;
 mod views;
 
 pub use adopt::{Adopted, home};
-pub use ageing::Asked;
+pub use ageing::SampledRules;
 pub use known::Known;
 pub(crate) use occupancy::ByFamily;
 pub use occupancy::Occupancy;
-pub use stateless::Stateless;
+pub use stateless::StatelessMethod;
 pub use statistics::{
     BackendStatistics, Drop, LATENCY_BUCKETS, Latency, OffloadStatistics, ServiceStatistics, Statistics,
 };
@@ -73,7 +73,7 @@ use alloc::vec::Vec;
 pub(crate) use answers::Answers;
 use ends::Ends;
 use half_open::HalfOpen;
-use occupancy::Share;
+use occupancy::OccupancyShare;
 use survey::Survey;
 use sweep::Sweep;
 
@@ -99,7 +99,7 @@ pub struct WorkerOptions<P, T = AnyTable> {
     /// The index, empty, with room for twice as many entries.
     pub table: T,
     /// How every packet finds its backend by itself; `None`: connections are tracked, and keep theirs.
-    pub stateless: Option<Stateless>,
+    pub stateless: Option<StatelessMethod>,
     /// Connections of every backend, shared by all workers.
     pub loads: Loads,
     /// What part of their weight backends have now, shared by all workers.
@@ -154,7 +154,7 @@ pub struct Worker<P, T = AnyTable> {
     snapshot: Arc<Snapshot>,
     steering: Steering,
     table: T,
-    stateless: Option<Stateless>,
+    stateless: Option<StatelessMethod>,
     /// How often the index has changed: what a probe has found holds as long as this stays the same.
     index_changes: u64,
     slab: Slab<Connection>,
@@ -187,7 +187,7 @@ pub struct Worker<P, T = AnyTable> {
     survey: Survey,
     half_open: HalfOpen,
     /// Its rules, and what is known of the other workers'.
-    rules: Share,
+    rules: OccupancyShare,
     /// Requests that the engine has taken and not answered.
     in_flight: u32,
     passes: usize,
@@ -233,7 +233,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             sampling: VecDeque::with_capacity(SAMPLES_MAX),
             survey: Survey::default(),
             half_open: HalfOpen::new(capacity),
-            rules: Share::new(occupancy, &caps),
+            rules: OccupancyShare::new(occupancy, &caps),
             in_flight: 0,
             passes: 0,
             unfinished: Unfinished::default(),
@@ -292,7 +292,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// Finds the connection a flow belongs to.
     fn find(&self, key: &FlowKey) -> Option<(Position, Direction)> {
-        self.table.find(key, &Flows(&self.slab)).map(parts)
+        self.table.find(key, &ConnectionFlows(&self.slab)).map(parts)
     }
 
     /// The name of a connection's rule: generation, position and direction.
@@ -310,9 +310,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 }
 
 /// The connections' flows, as the index asks for them.
-struct Flows<'a>(&'a Slab<Connection>);
+struct ConnectionFlows<'a>(&'a Slab<Connection>);
 
-impl Entries<FlowKey> for Flows<'_> {
+impl Entries<FlowKey> for ConnectionFlows<'_> {
     #[inline]
     fn is(&self, value: u32, key: &FlowKey) -> bool {
         let (position, direction) = parts(value);

@@ -3,9 +3,9 @@
 //! `rte_flow_conv`) and what it makes of the answers (a fake device that refuses, delays, reorders and fills up).
 //!
 //! A [`Description`] is a rule in plain words, from which the shim makes rte_flow's arrays. [`probe`] tries what a port
-//! takes and what not, and in which [`Terms`]. [`Offload`] is the thread that has the ports' rules, [`RteFlowEngine`] a
-//! worker's [`FlowEngine`](hairpin_core::engine::FlowEngine). [`Hops`] is how it learns where packets go next;
-//! [`LinkHops`] are those of the workers' link layer.
+//! takes and what not, and in which [`DeviceTerms`]. [`OffloadThread`] is the thread that has the ports' rules,
+//! [`RteFlowEngine`] a worker's [`FlowEngine`](hairpin_core::engine::FlowEngine). [`Hops`] is how it learns where packets
+//! go next; [`LinkHops`] are those of the workers' link layer.
 //!
 //! What a rule is made of: it matches the 5-tuple, for TCP only without SYN, FIN and RST, and no fragments; it sets
 //! Ethernet addresses, addresses and ports, lowers the TTL, counts, and sends the packet out again by a hairpin queue or
@@ -52,14 +52,14 @@ mod trial;
 pub use agree::Agreement;
 pub use description::{Description, Does, Family, How, Match, NoText};
 pub use device::FlowError;
-pub use engine::{Offload, OffloadError, OffloadOptions, Submission};
+pub use engine::{OffloadError, OffloadOptions, OffloadThread, Submission};
 pub use handle::RteFlowEngine;
-pub use hops::{Hop, Hops, LinkHops};
+pub use hops::{Hops, LinkHops, RouteHop};
 pub use opened::Probed;
-pub use probe::{Attempt, Depth, Findings, probe};
+pub use probe::{Attempt, Findings, ProbeDepth, probe};
 pub use shared::OffloadReader;
-pub use statistics::Statistics;
-pub use steering::{RULES_MAX as STEERING_RULES_MAX, Refused, SteeringRules, Stream, steering_rules};
-pub use subject::{Needed, Subject};
-pub use translate::{EgressAction, EnginePort, Terms, mark};
-pub use trial::{TRIAL_MAX, Trial, trial};
+pub use statistics::EngineStatistics;
+pub use steering::{RULES_MAX as STEERING_RULES_MAX, SteeredStream, SteeringRefused, SteeringRules, steering_rules};
+pub use subject::{Necessity, ProbeSubject};
+pub use translate::{DeviceTerms, EgressAction, EnginePort, mark};
+pub use trial::{TRIAL_MAX, TrialResult, trial};

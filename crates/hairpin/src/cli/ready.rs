@@ -1,6 +1,6 @@
 //! `hairpin status --ready`.
 
-use super::target::Target;
+use super::target::InstanceTarget;
 use super::{Output, print};
 use crate::config::nearest;
 use crate::json;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::process::ExitCode;
 
 /// Says which services are not ready: of all services, or of the named one.
-pub(super) fn ready(target: &Target, service: Option<&str>, output: Output) -> Result<ExitCode> {
+pub(super) fn ready(target: &InstanceTarget, service: Option<&str>, output: Output) -> Result<ExitCode> {
     let status = target.connect()?.status()?;
     let not_ready = not_ready(&status, service)?;
     print(&match output {

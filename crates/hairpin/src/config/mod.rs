@@ -20,21 +20,21 @@ mod stateless;
 mod tables;
 pub(crate) mod words;
 
-pub use dpdk::{DpdkSettings, Idle, Network, Pages, PortSettings, Probes, RouteSettings};
+pub use dpdk::{DpdkSettings, IdleMode, Pages, PortSettings, PrefixedAddress, Probes, RouteSettings};
 pub(crate) use hairpin_diagnostics::nearest;
 pub use hairpin_diagnostics::{Problem, Problems, Severity};
 #[cfg(test)]
 pub(crate) use print::wrapped;
 pub use print::{markdown, template};
 pub use settings::{
-    Attach, CheckKind, ForwardingChoice, HealthSettings, LinuxSettings, PolicyChoice, Said, ServiceSettings, Settings,
-    WhenAbsent, socket_path,
+    Attach, CheckKind, ForwardingChoice, HealthSettings, HttpSections, LinuxSettings, PolicyChoice, ServiceSettings,
+    Settings, WhenAbsent, socket_path,
 };
-pub use words::{PlaneChoice, Word};
+pub use words::{PlaneChoice, SettingWord};
 
 use hairpin_core::config::{Snapshot, Timeouts};
 use hairpin_diagnostics::{Sink, text_of};
-use reader::Table;
+use reader::TomlTable;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
@@ -66,7 +66,7 @@ pub struct Config {
     pub warnings: Vec<Problem>,
 }
 
-type Parts = (Settings, Snapshot, Vec<ServiceSettings>);
+type ConfigParts = (Settings, Snapshot, Vec<ServiceSettings>);
 
 /// What holds for every service that does not say otherwise.
 struct Common {
@@ -109,8 +109,8 @@ pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
     }
 }
 
-fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<Parts> {
-    let top = Table::root(sink, &reference::TOP, document);
+fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<ConfigParts> {
+    let top = TomlTable::root(sink, &reference::TOP, document);
     let limits = top.table("limits", &reference::LIMITS);
     let common = Common {
         timeouts: instance::read_timeouts(&top.table("timeouts", &reference::TIMEOUTS)),

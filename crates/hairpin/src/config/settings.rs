@@ -1,12 +1,12 @@
 //! What a file says, apart from the data plane's snapshot.
 
 use super::dpdk::DpdkSettings;
-use super::words::{PlaneChoice, Word};
-use crate::health::{Check, Passive, StatusRanges, Target};
+use super::words::{PlaneChoice, SettingWord};
+use crate::health::{Check, CheckTarget, Passive, StatusRanges};
 use hairpin_core::config::{Backend, Service, Timeouts};
 use hairpin_core::l7::config::ServerErrors;
 use hairpin_core::offload::Choice;
-use hairpin_core::table::Method;
+use hairpin_core::table::LookupMethod;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -105,7 +105,7 @@ pub struct Settings {
     /// Worker threads; `None`: one for each core.
     pub workers: Option<u16>,
     /// How workers find a packet's connection.
-    pub connection_table: Method,
+    pub connection_table: LookupMethod,
     /// Connections of all workers.
     pub connections_max: u32,
     /// Rules for each address family.
@@ -190,14 +190,14 @@ pub struct HealthSettings {
 
 impl HealthSettings {
     /// What the checker is to do about a backend of `service`.
-    pub fn target(&self, service: &Service, backend: &Backend) -> Target {
+    pub fn target(&self, service: &Service, backend: &Backend) -> CheckTarget {
         let port = self.port.unwrap_or(backend.endpoint.port);
         let address = SocketAddr::new(IpAddr::from(backend.endpoint.address), port);
         self.aimed(backend.number, service.name.to_string(), backend.name.to_string(), address)
     }
 
-    pub(super) fn aimed(&self, backend: u16, service: String, name: String, address: SocketAddr) -> Target {
-        Target {
+    pub(super) fn aimed(&self, backend: u16, service: String, name: String, address: SocketAddr) -> CheckTarget {
+        CheckTarget {
             backend,
             service,
             name,
@@ -235,12 +235,12 @@ pub struct ServiceSettings {
     /// How the health of its backends is found out.
     pub health: HealthSettings,
     /// HTTP and TLS services: their sections, as text.
-    pub said: Said,
+    pub said: HttpSections,
 }
 
 /// What the sections of an HTTP or TLS service say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct HttpSections {
     /// Fields, each with what holds for it.
     pub fields: Vec<(String, String)>,
     /// Access rules, as they are written.

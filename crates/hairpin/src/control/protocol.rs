@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Request {
+pub enum ControlRequest {
     /// The status.
     Status,
     /// End the process.
@@ -240,23 +240,23 @@ pub struct Changes {
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
-    /// To [`Request::Status`].
+pub enum ControlAnswer {
+    /// To [`ControlRequest::Status`].
     Status(Box<Status>),
-    /// To [`Request::Stop`]; the connection is closed when the process ends.
+    /// To [`ControlRequest::Stop`]; the connection is closed when the process ends.
     Stopping,
-    /// To [`Request::Reload`] and [`Request::Diff`].
+    /// To [`ControlRequest::Reload`] and [`ControlRequest::Diff`].
     Changes(Changes),
-    /// To [`Request::Upgrade`]: the process that serves now.
+    /// To [`ControlRequest::Upgrade`]: the process that serves now.
     Upgraded {
         /// Its number.
         pid: u32,
     },
-    /// To [`Request::Backend`]: what is different now, in a sentence.
+    /// To [`ControlRequest::Backend`]: what is different now, in a sentence.
     Done(String),
-    /// To [`Request::Connections`].
+    /// To [`ControlRequest::Connections`].
     Connections(Page),
-    /// To [`Request::Offload`].
+    /// To [`ControlRequest::Offload`].
     Offload(Box<OffloadView>),
     /// The request was not understood, or cannot be served now, or failed; nothing changed.
     Error(String),

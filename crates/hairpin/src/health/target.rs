@@ -25,7 +25,7 @@ pub const STATUS_RANGES_MAX: usize = 32;
 
 /// One backend of one service, and how its health is found out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct CheckTarget {
     /// The backend's stable number; no two targets share one.
     pub backend: u16,
     /// The service's name, for people.
@@ -54,7 +54,7 @@ pub struct Target {
 /// An active check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// None; only [`Target::passive`] can take the backend down.
+    /// None; only [`CheckTarget::passive`] can take the backend down.
     None,
     /// A connection that is opened and reset at once.
     Tcp,
@@ -147,7 +147,7 @@ impl fmt::Display for StatusRanges {
     }
 }
 
-impl Target {
+impl CheckTarget {
     /// Whether something can bring this backend back once it is down.
     pub(super) fn can_return(&self) -> bool {
         self.check != Check::None || self.passive.is_some()

@@ -52,16 +52,16 @@ impl Merged {
 }
 
 /// Numbers that can be given: first those that were never given, then those that are free again.
-struct Numbers {
+struct FreeIdentifiers {
     used: u32,
     max: u32,
     free: std::vec::IntoIter<u16>,
 }
 
-impl Numbers {
-    fn new<E>(used: u32, max: usize, taken: &BTreeMap<u16, E>) -> Numbers {
+impl FreeIdentifiers {
+    fn new<E>(used: u32, max: usize, taken: &BTreeMap<u16, E>) -> FreeIdentifiers {
         let free: Vec<u16> = (0..used as u16).filter(|number| !taken.contains_key(number)).collect();
-        Numbers { used, max: max as u32, free: free.into_iter() }
+        FreeIdentifiers { used, max: max as u32, free: free.into_iter() }
     }
 
     /// A number, and whether it was given before.
@@ -159,8 +159,8 @@ impl<'a> Merge<'a> {
         let known = by_identity(&before);
         let by_end = |(number, entry): (&u16, &BackendEntry)| ((entry.service, entry.address), *number);
         let known_backends: HashMap<(u16, Endpoint), u16> = self.registry.backends.iter().map(by_end).collect();
-        let mut services = Numbers::new(self.registry.services_used, SERVICES_MAX, &self.registry.services);
-        let mut backends = Numbers::new(self.registry.backends_used, BACKENDS_MAX, &self.registry.backends);
+        let mut services = FreeIdentifiers::new(self.registry.services_used, SERVICES_MAX, &self.registry.services);
+        let mut backends = FreeIdentifiers::new(self.registry.backends_used, BACKENDS_MAX, &self.registry.backends);
         for (service, settings) in self.config.snapshot.services.iter().zip(&self.config.services) {
             let number = match known.get(&Identity::of(service)) {
                 Some(number) => *number,
@@ -188,7 +188,7 @@ impl<'a> Merge<'a> {
         (service_number, service): (u16, &Service),
         backend: &Backend,
         known: Option<u16>,
-        numbers: &mut Numbers,
+        numbers: &mut FreeIdentifiers,
     ) -> Result<()> {
         let number = match known {
             Some(number) => number,

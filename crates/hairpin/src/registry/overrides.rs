@@ -3,7 +3,7 @@
 use super::Registry;
 use super::entry::{BackendEntry, Configured, Identity, Override};
 use crate::config::words::Worded;
-use crate::config::{Config, Word, nearest};
+use crate::config::{Config, SettingWord, nearest};
 use crate::control::{BackendAction, BackendChange};
 use anyhow::{Context, Result, anyhow};
 use hairpin_core::config::{Algorithm, Backend, BackendState, Service};

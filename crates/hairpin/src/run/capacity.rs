@@ -64,14 +64,14 @@ pub(crate) fn status(reading: &Reading, rules_max: u64, peak: u64) -> CapacitySt
 
 /// Complains about full tables, at most once a minute about each.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct CapacityWatch {
     peak: u64,
     refused: u64,
     connections_at: Option<Instant>,
     rules_at: Option<Instant>,
 }
 
-impl Watch {
+impl CapacityWatch {
     /// The most connections there were.
     pub(crate) fn peak(&self) -> u64 {
         self.peak
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_full_table_is_complained_about_once_a_minute() {
-        let mut watch = Watch::default();
+        let mut watch = CapacityWatch::default();
         let full = CapacityStatus {
             connections_peak: 5,
             connections_state: Fill::Full.name().into(),

@@ -11,7 +11,7 @@
 //! has heard of another one.)
 
 use super::instance::Lock;
-use super::orphan::{self, Process};
+use super::orphan::{self, ProcessHandle};
 use crate::health::Saved;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::net::{
@@ -59,7 +59,7 @@ pub(crate) struct Legacy {
 
 /// The new process as the old one sees it.
 pub(crate) struct Successor {
-    process: Process,
+    process: ProcessHandle,
     talk: Talk,
 }
 
@@ -149,7 +149,7 @@ impl Successor {
 
 impl Talk {
     /// Which process the new one is, as the one that has started it said before it ended.
-    fn process(&mut self) -> Result<Process> {
+    fn process(&mut self) -> Result<ProcessHandle> {
         loop {
             let (byte, handle) = self.receive()?.context("it is gone")?;
             let Some(handle) = handle else {
@@ -165,7 +165,7 @@ impl Talk {
                 text.push(byte);
             }
             let pid = std::str::from_utf8(&text)?.parse().context("its number makes no sense")?;
-            return Ok(Process::new(pid, handle));
+            return Ok(ProcessHandle::new(pid, handle));
         }
     }
 
@@ -329,7 +329,7 @@ mod tests {
     fn successor(ours: UnixStream) -> (Successor, Child) {
         let child = Command::new("sleep").arg("1000").spawn().unwrap();
         let talk = Talk { stream: ours, early: VecDeque::new() };
-        (Successor { process: Process::of(&child).unwrap(), talk }, child)
+        (Successor { process: ProcessHandle::of(&child).unwrap(), talk }, child)
     }
 
     #[test]

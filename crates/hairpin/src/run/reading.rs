@@ -46,7 +46,7 @@ pub(crate) struct Reading {
 /// The status that follows from two readings, the earlier one first.
 pub(crate) fn status(settings: &Settings, snapshot: &Snapshot, before: &Reading, now: &Reading) -> Status {
     let seconds = now.uptime.saturating_sub(before.uptime).as_secs_f64();
-    let per_s = Rates { seconds };
+    let per_s = ReadingRates { seconds };
     let mut status = Status {
         version: env!("CARGO_PKG_VERSION").to_string(),
         instance: settings.instance.clone(),
@@ -78,11 +78,11 @@ pub(crate) fn status(settings: &Settings, snapshot: &Snapshot, before: &Reading,
 }
 
 #[derive(Clone, Copy)]
-struct Rates {
+struct ReadingRates {
     seconds: f64,
 }
 
-impl Rates {
+impl ReadingRates {
     fn of(self, before: u64, now: u64) -> f64 {
         if self.seconds > 0.0 { now.saturating_sub(before) as f64 / self.seconds } else { 0.0 }
     }
@@ -124,7 +124,7 @@ fn counts(reading: &Reading) -> impl Iterator<Item = (String, u64, bool)> {
     all.into_iter()
 }
 
-fn workers(per_s: Rates, before: &Reading, now: &Reading) -> Vec<WorkerStatus> {
+fn workers(per_s: ReadingRates, before: &Reading, now: &Reading) -> Vec<WorkerStatus> {
     let worker = |(id, (before, now)): (usize, (&WorkerReading, &WorkerReading))| {
         let statistics = &now.statistics;
         let busy = now.busy.saturating_sub(before.busy).as_secs_f64();
@@ -151,7 +151,7 @@ fn workers(per_s: Rates, before: &Reading, now: &Reading) -> Vec<WorkerStatus> {
     before.workers.iter().zip(&now.workers).enumerate().map(worker).collect()
 }
 
-fn offload(settings: &Settings, per_s: Rates, before: &Reading, now: &Reading) -> OffloadStatus {
+fn offload(settings: &Settings, per_s: ReadingRates, before: &Reading, now: &Reading) -> OffloadStatus {
     type Number = fn(&Statistics) -> u64;
     let sum =
         |reading: &Reading, of: Number| -> u64 { reading.workers.iter().map(|worker| of(&worker.statistics)).sum() };
@@ -224,7 +224,7 @@ pub(super) fn group_of(group: &Service) -> Option<&str> {
 
 fn service_status(
     settings: &Settings,
-    per_s: Rates,
+    per_s: ReadingRates,
     (number, service): (usize, &Service),
     before: &Reading,
     now: &Reading,

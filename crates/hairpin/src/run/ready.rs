@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What the service manager has been told.
 #[derive(Debug)]
-pub(super) struct Readiness {
+pub(super) struct NotifiedReadiness {
     started: Instant,
     /// The manager waits for this process.
     starting: bool,
@@ -26,10 +26,10 @@ pub(super) struct Readiness {
     told: Option<String>,
 }
 
-impl Readiness {
+impl NotifiedReadiness {
     /// `starting`: it is not known to the manager yet.
-    pub(super) fn new(starting: bool) -> Readiness {
-        Readiness { started: Instant::now(), starting, settling: true, told: None }
+    pub(super) fn new(starting: bool) -> NotifiedReadiness {
+        NotifiedReadiness { started: Instant::now(), starting, settling: true, told: None }
     }
 
     /// Whether the manager waits for this process.

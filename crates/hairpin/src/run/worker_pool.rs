@@ -2,8 +2,8 @@
 
 use super::index::{self, Index};
 use super::reading::WorkerReading;
-use super::thread::{self, Bench, Command, Device, Shared};
-use super::{End, Message};
+use super::thread::{self, ThreadShared, WorkerCommand, WorkerDevice, WorkerThreadParts};
+use super::{ProcessEnd, SupervisorMessage};
 use anyhow::{Context, Result, bail};
 use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::config::Snapshot;
@@ -13,7 +13,7 @@ use hairpin_core::flow::{FlowKey, Steering};
 use hairpin_core::l4::connection::Connection;
 use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::offload::{AnyPolicy, Choice};
-use hairpin_core::table::Method;
+use hairpin_core::table::LookupMethod;
 use hairpin_core::table::slab::Slot;
 use hairpin_core::time::Time;
 use hairpin_core::worker::{Adopted, Known, Occupancy, Statistics, Worker, WorkerOptions};
@@ -45,7 +45,7 @@ pub(crate) struct WorkerParameters {
     /// The core of each worker.
     pub(crate) cpus: Vec<usize>,
     /// How they find a packet's connection.
-    pub(crate) table: Method,
+    pub(crate) table: LookupMethod,
     /// Which connections go to the engine.
     pub(crate) policy: Choice,
     /// Connections of every backend.
@@ -60,7 +60,7 @@ pub(crate) struct WorkerParameters {
 
 /// A worker's thread and what it shares.
 struct WorkerHandle {
-    shared: Arc<Shared>,
+    shared: Arc<ThreadShared>,
     thread: std::thread::JoinHandle<()>,
     /// Lets it begin.
     gate: Option<Sender<()>>,
@@ -72,7 +72,7 @@ pub(crate) struct WorkerPool {
 }
 
 /// Where each worker's connections are.
-pub(crate) type Memory = Vec<&'static mut [Slot<Connection>]>;
+pub(crate) type WorkerMemory = Vec<&'static mut [Slot<Connection>]>;
 
 /// What a worker gets of its plane.
 pub(crate) struct WorkerResources<O, E, F, B> {
@@ -95,13 +95,13 @@ impl WorkerPool {
     /// A thread or an engine could not be had, or a worker failed.
     pub(crate) fn make<I, O, E, F, B>(
         parameters: &WorkerParameters,
-        memory: Memory,
+        memory: WorkerMemory,
         resources: Vec<WorkerResources<O, E, F, B>>,
         common: (Known, Cookies),
-        messages: &Sender<Message>,
+        messages: &Sender<SupervisorMessage>,
     ) -> Result<(WorkerPool, Adopted)>
     where
-        I: Device,
+        I: WorkerDevice,
         O: FnOnce() -> Result<I> + Send + 'static,
         E: FlowEngine + Send + 'static,
         F: Fn(Ticket) + Send + 'static,
@@ -140,12 +140,12 @@ impl WorkerPool {
     }
 
     /// What each worker shares.
-    pub(crate) fn shared(&self) -> impl Iterator<Item = &Shared> {
+    pub(crate) fn shared(&self) -> impl Iterator<Item = &ThreadShared> {
         self.workers.iter().map(|handle| &*handle.shared)
     }
 
     /// What each worker shares, for holders that outlast the worker pool.
-    pub(crate) fn handles(&self) -> Vec<Arc<Shared>> {
+    pub(crate) fn handles(&self) -> Vec<Arc<ThreadShared>> {
         self.workers.iter().map(|handle| Arc::clone(&handle.shared)).collect()
     }
 
@@ -154,7 +154,7 @@ impl WorkerPool {
     ///
     /// # Errors
     /// One has too many commands waiting, or does not take any.
-    pub(crate) fn command(&self, mut command: impl FnMut(usize) -> Command, meanwhile: impl Fn()) -> Result<()> {
+    pub(crate) fn command(&self, mut command: impl FnMut(usize) -> WorkerCommand, meanwhile: impl Fn()) -> Result<()> {
         for (number, shared) in self.shared().enumerate() {
             if !shared.command(command(number)) {
                 bail!("worker {number} does not take commands");
@@ -168,7 +168,7 @@ impl WorkerPool {
             meanwhile();
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.shared().for_each(Shared::clear_away);
+        self.shared().for_each(ThreadShared::clear_away);
         Ok(())
     }
 
@@ -201,11 +201,11 @@ impl WorkerHandle {
         (memory, index): (&'static mut [Slot<Connection>], Index),
         resources: WorkerResources<O, E, F, B>,
         (known, cookies): (Known, Cookies),
-        messages: &Sender<Message>,
+        messages: &Sender<SupervisorMessage>,
         (reports, together): (Sender<Adopted>, Arc<Barrier>),
     ) -> Result<WorkerHandle>
     where
-        I: Device,
+        I: WorkerDevice,
         O: FnOnce() -> Result<I> + Send + 'static,
         E: FlowEngine + Send + 'static,
         F: Fn(Ticket) + Send + 'static,
@@ -219,7 +219,7 @@ impl WorkerHandle {
             device_drops: Vec::new(),
             device_events: Vec::new(),
         };
-        let shared = Arc::new(Shared::new(first)?);
+        let shared = Arc::new(ThreadShared::new(first)?);
         let WorkerResources { open, engine, publish, heartbeat, marks } = resources;
         let (snapshot, steering, seeds) = (Arc::clone(&parameters.snapshot), parameters.steering, parameters.seeds);
         let (loads, effective_weights, occupancy) =
@@ -258,7 +258,7 @@ impl WorkerHandle {
         let (on_thread, messages) = (Arc::clone(&shared), messages.clone());
         let body = move || {
             let ready = |adopted| reports.send(adopted).is_ok() && wait_for(&opened);
-            let bench = Bench { cpu, open, make, engine, together };
+            let bench = WorkerThreadParts { cpu, open, make, engine, together };
             let body = || thread::run(&on_thread, bench, ready, publish, heartbeat);
             // The data plane has no panics reachable from input; if one is there all the same, the process ends in
             // order instead of serving on with a worker missing.
@@ -267,7 +267,7 @@ impl WorkerHandle {
                 Ok(Err(error)) => format!("{error:#}"),
                 Err(_) => "it panicked (see above)".to_string(),
             };
-            let _ = messages.send(Message::End(End::Worker(number, what)));
+            let _ = messages.send(SupervisorMessage::End(ProcessEnd::Worker(number, what)));
         };
         let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(body);
         Ok(WorkerHandle { shared, thread: thread.context("cannot start a worker's thread")?, gate: Some(gate) })

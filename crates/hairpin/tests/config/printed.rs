@@ -2,7 +2,7 @@
 
 use super::good;
 use hairpin::config;
-use hairpin::config::reference::{self, Fallback, Kind};
+use hairpin::config::reference::{self, Fallback, ValueForm};
 use std::path::Path;
 
 #[test]
@@ -34,7 +34,7 @@ fn the_full_examples_show_every_field() {
                 {
                     http.contains(&format!(".{}]", field.name)) || http.contains(&format!("\n{} = ", field.name))
                 }
-                Kind::Tables => {
+                ValueForm::Tables => {
                     text.contains(&format!("[{}", field.name))
                         || text.contains(&format!(".{}]", field.name))
                         || text.contains(&format!("{} = {{", field.name))
@@ -131,7 +131,7 @@ fn defaults_and_examples_of_the_reference_are_readable() {
     for section in reference::SECTIONS {
         for field in section.fields {
             assert!(!field.doc.is_empty());
-            if let (Kind::Choice(words), Fallback::Value(default)) = (field.kind, field.fallback) {
+            if let (ValueForm::Choice(words), Fallback::Value(default)) = (field.kind, field.fallback) {
                 assert!(words.iter().any(|(word, _)| *word == default), "{}", field.name);
             }
         }

@@ -3,7 +3,7 @@
 use crate::client::{Client, PATIENCE, get, server};
 use crate::exposition::{backend, full_status};
 use crate::parser::{Format, parse};
-use hairpin::metrics::Server;
+use hairpin::metrics::MetricsServer;
 use hairpin::status::{ServiceStatus, Status};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-fn serves(server: &Server) {
+fn serves(server: &MetricsServer) {
     assert_eq!(get(server.address(), "/metrics").code, 200);
 }
 

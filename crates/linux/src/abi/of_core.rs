@@ -1,7 +1,7 @@
 //! The core's flows, ends and rules in these layouts.
 
 use super::sequence_change::changes_sequence;
-use super::{Bytes, End, FlowV4, FlowV6, RULE_ACTIVE, RULE_PASS, RULE_SEQUENCE, RuleHead, RuleV4, RuleV6};
+use super::{Bytes, EndKey, FlowV4, FlowV6, RULE_ACTIVE, RULE_PASS, RULE_SEQUENCE, RuleHead, RuleV4, RuleV6};
 use crate::cpu;
 use hairpin_core::engine::{Fate, Rule};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
@@ -59,10 +59,10 @@ fn protocol(number: u8) -> Option<Protocol> {
     [Protocol::Tcp, Protocol::Udp].into_iter().find(|&protocol| protocol as u8 == number)
 }
 
-impl End {
+impl EndKey {
     /// An end of `protocol`.
-    pub fn of(endpoint: &Endpoint, protocol: Protocol) -> End {
-        End { address: endpoint.address.0, port: endpoint.port.to_be_bytes(), protocol: protocol as u8, zero: 0 }
+    pub fn of(endpoint: &Endpoint, protocol: Protocol) -> EndKey {
+        EndKey { address: endpoint.address.0, port: endpoint.port.to_be_bytes(), protocol: protocol as u8, zero: 0 }
     }
 }
 

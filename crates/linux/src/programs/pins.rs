@@ -142,7 +142,7 @@ pub(super) fn network() -> Result<u32> {
     u32::try_from(found.ino()).with_context(|| format!("{file} has an impossible inode number"))
 }
 
-/// Removes what a dead instance has left, wherever [`super::Plane::load`] may have pinned it. Only from the network
+/// Removes what a dead instance has left, wherever [`super::LoadedPlane::load`] may have pinned it. Only from the network
 /// namespace it ran in. Nothing there is fine.
 pub fn flush(pin_directory: &Path, instance: &str) -> Result<()> {
     for directory in [pin_directory, Path::new(PIN_DIRECTORY_OWN)] {

@@ -11,7 +11,7 @@ use hairpin_core::keys::Secret;
 use hairpin_core::l7::config::{Kind, Tls};
 use hairpin_core::l7::cookie::{self, Cookies, EpochKeys, Offer};
 use hairpin_core::time::{Duration, Time};
-use hairpin_linux::capture::{Capture, Filter};
+use hairpin_linux::capture::{Capture, CaptureFilter};
 use hairpin_linux::cpu;
 use hairpin_linux::programs::Absent;
 use proptest::collection::vec;
@@ -607,7 +607,7 @@ fn an_answer_goes_back_into_the_vlan_the_syn_came_from() {
     in_namespace(|| {
         let rig = rig(1);
         let near = Link::open("left-peer");
-        let mut seen = Capture::open("left-peer", &Filter { hosts: Vec::new(), snap_length: 200 }).unwrap();
+        let mut seen = Capture::open("left-peer", &CaptureFilter { hosts: Vec::new(), snap_length: 200 }).unwrap();
         for ipv4 in [true, false] {
             let tags = vec![[0x81, 0, 0, 7]];
             let packet = Packet { flags: SYN, tags, payload: Vec::new(), ..Packet::new(client(9, ipv4)) };

@@ -8,7 +8,7 @@ use hairpin_core::time::{Duration, Time};
 use hairpin_linux::abi::{self, Bytes, FlowV4, FlowV6, RuleHead, RuleV4, RuleV6, SequenceChange};
 use hairpin_linux::cpu;
 use hairpin_linux::device::Interface;
-use hairpin_linux::programs::{AttachMode, Options, Plane};
+use hairpin_linux::programs::{AttachMode, LoadedPlane, ProgramOptions};
 use libbpf_rs::{MapCore, MapFlags};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -90,8 +90,8 @@ pub(crate) struct Buffer {
 }
 
 pub(crate) struct Rig {
-    pub(crate) plane: Plane,
-    pub(crate) options: Options,
+    pub(crate) plane: LoadedPlane,
+    pub(crate) options: ProgramOptions,
     pub(crate) left: Interface,
     pub(crate) right: Interface,
 }
@@ -161,14 +161,14 @@ pub(crate) fn devices() -> (Interface, Interface) {
 
 impl Rig {
     /// The devices, a plane with a heartbeat, rates without limit, every worker on a device.
-    pub(crate) fn new(workers: u16, change: impl FnOnce(&mut Options)) -> Rig {
+    pub(crate) fn new(workers: u16, change: impl FnOnce(&mut ProgramOptions)) -> Rig {
         let (left, right) = devices();
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let mut options = Options { instance: format!("test-{number}"), ..Options::default() };
+        let mut options = ProgramOptions { instance: format!("test-{number}"), ..ProgramOptions::default() };
         options.policer_backend_pps = u32::MAX;
         change(&mut options);
-        let mut plane = Plane::load(&options, Steering::by_hash(KEY, workers)).unwrap();
+        let mut plane = LoadedPlane::load(&options, Steering::by_hash(KEY, workers)).unwrap();
         plane.configure(&snapshot()).unwrap();
         plane.attach(0, left.index, left.mac).unwrap();
         plane.attach(1, right.index, right.mac).unwrap();

@@ -19,9 +19,9 @@ mod traffic;
 
 use anyhow::Result;
 use hairpin_core::time::{Duration, Time};
-use mechanism_bench::{MechanismBench, Window};
+use mechanism_bench::{MechanismBench, WorkWindow};
 use std::path::PathBuf;
-use traffic::Traffic;
+use traffic::AgeingTraffic;
 
 /// What a packet takes: ten million a second.
 const PACKET: Duration = Duration::from_nanos(100);
@@ -37,7 +37,7 @@ const PERIODS: u32 = 2;
 
 /// What to measure.
 #[derive(clap::Args, Debug)]
-pub struct Arguments {
+pub struct AgeingArgs {
     /// A quick run: a timeout of two seconds instead of ten, a fifth of the connections.
     #[arg(long)]
     quick: bool,
@@ -52,16 +52,16 @@ pub(crate) struct Course {
     /// Beside index and slab.
     bytes_per_connection: f64,
     late_max: Option<Duration>,
-    windows: Vec<Window>,
+    windows: Vec<WorkWindow>,
 }
 
-/// Measures all mechanisms, prints a table and writes what [`Arguments`] says. A missed bar is no failure.
+/// Measures all mechanisms, prints a table and writes what [`AgeingArgs`] says. A missed bar is no failure.
 ///
 /// # Errors
 /// If a file cannot be written, and if a mechanism lost an entry or took one away early.
-pub fn run(arguments: &Arguments) -> Result<()> {
+pub fn run(arguments: &AgeingArgs) -> Result<()> {
     let timeout = if arguments.quick { QUICK_TIMEOUT } else { TIMEOUT };
-    let traffic = || Traffic::new(PACKET, timeout, traffic::ETERNAL);
+    let traffic = || AgeingTraffic::new(PACKET, timeout, traffic::ETERNAL);
     let active = traffic::active(timeout);
     let mut benches = Vec::new();
     let mut courses = Vec::new();

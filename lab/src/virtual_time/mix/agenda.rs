@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 const BUCKETS: u64 = 4096;
 
 /// Time, order among events at that time, and place.
-type Event = (u64, u64, u32);
+type AgendaEvent = (u64, u64, u32);
 
 /// Events in the order of their time; those at once in the order in which they were entered.
 pub(super) struct Agenda {
@@ -20,13 +20,13 @@ pub(super) struct Agenda {
     /// The bucket at hand, counted from the beginning of time.
     at: u64,
     /// What is left of it, and whatever was entered for earlier times: the last one comes first.
-    at_hand: Vec<Event>,
+    at_hand: Vec<AgendaEvent>,
     /// Those after it.
-    buckets: Vec<Vec<Event>>,
+    buckets: Vec<Vec<AgendaEvent>>,
     /// Events in them.
     count: usize,
     /// What is beyond them.
-    later: BinaryHeap<Reverse<Event>>,
+    later: BinaryHeap<Reverse<AgendaEvent>>,
     serial: u64,
 }
 

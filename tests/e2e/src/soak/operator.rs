@@ -1,6 +1,6 @@
 //! Who reloads, drains, enables and disables while the soak goes on.
 
-use super::book::Book;
+use super::book::SoakBook;
 use super::{SERVICES, services};
 use crate::peer::{Hairpin, HairpinOptions};
 use crate::topology::Topology;
@@ -17,14 +17,14 @@ const BY_HAND: usize = 3;
 pub(super) struct Operator<'a> {
     topology: &'a Topology,
     hairpin: Hairpin,
-    book: Arc<Book>,
+    book: Arc<SoakBook>,
     /// Iterations so far; each has a reload.
     iterations: usize,
     done: [usize; ACTIONS.len()],
 }
 
 impl Operator<'_> {
-    pub(super) fn new(topology: &Topology, hairpin: Hairpin, book: Arc<Book>) -> Operator<'_> {
+    pub(super) fn new(topology: &Topology, hairpin: Hairpin, book: Arc<SoakBook>) -> Operator<'_> {
         Operator { topology, hairpin, book, iterations: 0, done: [0; ACTIONS.len()] }
     }
 

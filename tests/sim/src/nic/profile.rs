@@ -7,19 +7,19 @@ use std::fmt;
 /// A card.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Profile {
+pub struct CardProfile {
     /// Its name.
     pub name: String,
     /// Where the numbers are from, and which are guesses.
     pub source: String,
     /// What it can do.
-    pub abilities: Abilities,
+    pub abilities: CardAbilities,
     /// Where rules stand.
-    pub tables: Tables,
+    pub tables: RuleTables,
     /// How rules come and go.
     pub updates: Updates,
     /// How packets are turned round.
-    pub forwarding: Forwarding,
+    pub forwarding: ForwardingProfile,
     /// What it tells of rules.
     #[serde(default)]
     pub counters: Counting,
@@ -28,7 +28,7 @@ pub struct Profile {
 /// What a card can do with a packet.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Abilities {
+pub struct CardAbilities {
     /// It adds to sequence and acknowledgement numbers.
     pub rewrites_sequence: bool,
     /// It translates SACK blocks.
@@ -42,7 +42,7 @@ pub struct Abilities {
 /// Tables of rules. Rules go to the first one as long as it has room, if there are two.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Tables {
+pub struct RuleTables {
     /// Rules in all, at most.
     pub rules_max: u32,
     /// Rules in the first table; 0: there is but one.
@@ -86,7 +86,7 @@ pub struct ByBatch {
 /// Packets that match.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Forwarding {
+pub struct ForwardingProfile {
     /// Gigabits per second.
     pub gbit_s: f64,
     /// Millions of packets per second.
@@ -116,30 +116,30 @@ fn one() -> f64 {
 
 /// What is wrong with a profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong(String);
+pub struct ProfileError(String);
 
-impl fmt::Display for Wrong {
+impl fmt::Display for ProfileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Wrong {}
+impl std::error::Error for ProfileError {}
 
-impl Profile {
+impl CardProfile {
     /// Reads a profile.
     ///
     /// # Errors
     /// What is wrong with it, and where.
-    pub fn parse(text: &str) -> Result<Profile, Wrong> {
-        let profile: Profile = toml::from_str(text).map_err(|error| Wrong(error.to_string()))?;
-        profile.check().map_err(Wrong)?;
+    pub fn parse(text: &str) -> Result<CardProfile, ProfileError> {
+        let profile: CardProfile = toml::from_str(text).map_err(|error| ProfileError(error.to_string()))?;
+        profile.check().map_err(ProfileError)?;
         Ok(profile)
     }
 
     /// This card with all that is a rate or a number of rules times `scale`, and the fixed times divided by it. How
-    /// many requests may wait stays ([`Profile::scale_waiting`]).
-    pub fn scaled(&self, scale: f64) -> Profile {
+    /// many requests may wait stays ([`CardProfile::scale_waiting`]).
+    pub fn scaled(&self, scale: f64) -> CardProfile {
         let mut card = self.clone();
         let rules = |rules: u32| (f64::from(rules) * scale).round() as u32;
         card.tables.rules_max = rules(card.tables.rules_max).max(2);
@@ -232,7 +232,7 @@ mod tests {
                 continue;
             }
             let text = std::fs::read_to_string(&path).expect("a text");
-            let profile = Profile::parse(&text).unwrap_or_else(|wrong| panic!("{}: {wrong}", path.display()));
+            let profile = CardProfile::parse(&text).unwrap_or_else(|wrong| panic!("{}: {wrong}", path.display()));
             assert_eq!(path.file_stem().and_then(|stem| stem.to_str()), Some(profile.name.as_str()));
             assert!(profile.source.len() > 40, "{}: where are the numbers from?", profile.name);
             names.push(profile.name);
@@ -258,7 +258,7 @@ mod tests {
         ] {
             let text = good.replacen(from, to, 1);
             assert_ne!(text, good, "{from}");
-            let wrong = Profile::parse(&text).expect_err(to).to_string();
+            let wrong = CardProfile::parse(&text).expect_err(to).to_string();
             assert!(wrong.contains(why), "{wrong}");
         }
     }

@@ -3,16 +3,16 @@
 
 use super::cores::CoreProfile;
 use super::run::BURST;
-use hairpin_core::table::Method;
+use hairpin_core::table::LookupMethod;
 use hairpin_core::worker::Statistics;
 
 /// Packets after which what they have cost is told.
 const MEASURED_LEAST: u64 = 1000;
 
 /// A core's costs for one method of finding connections, in nanoseconds of virtual time.
-pub(super) struct Costs {
+pub(super) struct MethodCosts {
     profile: CoreProfile,
-    method: Method,
+    method: LookupMethod,
     /// How many times as long everything takes.
     factor: f64,
     /// Of an iteration with so many packets through the forwarder.
@@ -36,11 +36,11 @@ impl Default for Remembered {
     }
 }
 
-impl Costs {
-    pub(super) fn new(profile: CoreProfile, method: Method, scale: f64) -> Costs {
+impl MethodCosts {
+    pub(super) fn new(profile: CoreProfile, method: LookupMethod, scale: f64) -> MethodCosts {
         let factor = 1.0 / scale;
         let forward = std::array::from_fn(|burst| burst as f64 * profile.forward_ns(burst) * factor);
-        Costs { profile, method, factor, forward }
+        MethodCosts { profile, method, factor, forward }
     }
 
     /// How long a core that has nothing to do goes without polling, on average.
@@ -116,7 +116,7 @@ mod tests {
         for point in profile.method.iter_mut().flat_map(|method| &mut method.new) {
             (point.ns, point.iteration_ns) = (300.0, 80.0);
         }
-        let costs = Costs::new(profile, Method::DEFAULT, 0.5);
+        let costs = MethodCosts::new(profile, LookupMethod::DEFAULT, 0.5);
         let mut remembered = Remembered::default();
         let mut iteration = |new| costs.iteration(32, new, 0, 1000, &mut remembered);
         let known = iteration(0);

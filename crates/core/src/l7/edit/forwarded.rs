@@ -6,7 +6,7 @@
 
 use super::super::config::Forwarded;
 use super::super::head::Request;
-use super::plan::{Plan, is_same};
+use super::plan::{EditPlan, is_same};
 use super::{Facts, Out, scheme};
 
 const FOR: &[u8] = b"X-Forwarded-For";
@@ -56,7 +56,7 @@ impl<'a> Teller<'a> {
     }
 
     /// Writes what is to be said, and not dropped again by `plan`.
-    pub(super) fn write(&self, out: &mut Out<'_>, request: &Request<'_>, facts: &Facts<'_>, plan: &Plan<'_>) {
+    pub(super) fn write(&self, out: &mut Out<'_>, request: &Request<'_>, facts: &Facts<'_>, plan: &EditPlan<'_>) {
         let config = self.config;
         let stays = |name: &[u8]| plan.is_empty() || !plan.drops(name);
         if config.x_for && stays(FOR) {

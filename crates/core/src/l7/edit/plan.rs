@@ -4,14 +4,14 @@ use super::super::config::{Field, HeadEdits};
 use super::{Meaning, Out};
 
 /// Both changes, in the order in which they act.
-pub(super) struct Plan<'a> {
+pub(super) struct EditPlan<'a> {
     service: &'a HeadEdits,
     route: &'a HeadEdits,
 }
 
-impl<'a> Plan<'a> {
-    pub(super) fn new(service: &'a HeadEdits, route: &'a HeadEdits) -> Plan<'a> {
-        Plan { service, route }
+impl<'a> EditPlan<'a> {
+    pub(super) fn new(service: &'a HeadEdits, route: &'a HeadEdits) -> EditPlan<'a> {
+        EditPlan { service, route }
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::flow::Address;
 use crate::frame::{Batch, Frame, FrameIo, VecFrame};
-use crate::link::{Drop, Link, LinkOptions, Neighbour, Neighbours, Plan, PortAddresses};
+use crate::link::{Link, LinkDrop, LinkOptions, LinkPlan, Neighbour, Neighbours, PortAddresses};
 use crate::time::{Duration, Time};
 use crate::wire::checksum::Sum;
 use crate::wire::{ipv4, ipv6};
@@ -94,12 +94,12 @@ impl Station {
     }
 
     pub(super) fn with_places(options: &LinkOptions, capacity: usize) -> Station {
-        let plan = Arc::new(Plan::new(options).unwrap());
+        let plan = Arc::new(LinkPlan::new(options).unwrap());
         Station::beside(plan, Arc::new(Neighbours::new(capacity, [1, 2, 3, 4])))
     }
 
     /// Another worker of the same ports.
-    pub(super) fn beside(plan: Arc<Plan>, neighbours: Arc<Neighbours>) -> Station {
+    pub(super) fn beside(plan: Arc<LinkPlan>, neighbours: Arc<Neighbours>) -> Station {
         let wire = Wire::default();
         wire.room.set(usize::MAX);
         wire.frames.set(usize::MAX);
@@ -151,7 +151,7 @@ impl Station {
         core::mem::take(&mut *self.wire.sent.borrow_mut())
     }
 
-    pub(super) fn dropped(&self, reason: Drop) -> u64 {
+    pub(super) fn dropped(&self, reason: LinkDrop) -> u64 {
         self.link.statistics().dropped(reason)
     }
 

@@ -220,7 +220,7 @@ fn nodes_that_are_no_tree_are_refused() {
         [split(3), leaf, leaf].to_vec(),
         [split(2), leaf].to_vec(),
         [split(2), leaf, leaf, leaf].to_vec(),
-        [Node::Split { feature: Feature::Of(Told::Length, 0), most: 1, above: 2 }, leaf, leaf].to_vec(),
+        [Node::Split { feature: Feature::Of(TreeFeature::Length, 0), most: 1, above: 2 }, leaf, leaf].to_vec(),
         std::vec![leaf; NODES_MAX + 1],
     ] {
         assert!(Tree::new(nodes.clone(), 1).is_err(), "{nodes:?}");

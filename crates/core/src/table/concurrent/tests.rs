@@ -2,11 +2,11 @@
 //! filter say. (Threads: `crates/core/tests/concurrent_stress.rs`; all orders of a few steps:
 //! `crates/core/tests/concurrent_loom.rs`.)
 
-use super::bucket::{AWAY, SLOTS, Slots, Tags};
+use super::bucket::{AWAY, SLOTS, SlotSet, Tags};
 use super::quiescence::Quiescence;
 use super::store::{SharedStore, StillRead};
 use super::{Concurrent, LOAD_PERCENT};
-use crate::table::{Entries, Full, Hash, Hasher, Lookup, Shared};
+use crate::table::{Entries, Full, Hash, Hasher, Lookup, SharedIndex};
 use alloc::sync::Arc;
 use core::cell::RefCell;
 use proptest::prelude::*;
@@ -269,8 +269,8 @@ proptest! {
             *word = *word & !(0xffff << shift) | u64::from(tag) << shift;
         }
         let wanted: u8 = (0..SLOTS).map(|slot| u8::from(tags.at(slot) == tag) << slot).sum();
-        prop_assert_eq!(tags.with(tag), Slots::of(wanted));
-        prop_assert_eq!(tags.with_scalar(tag), Slots::of(wanted));
+        prop_assert_eq!(tags.with(tag), SlotSet::of(wanted));
+        prop_assert_eq!(tags.with_scalar(tag), SlotSet::of(wanted));
     }
 
     /// An entry's other bucket is another one, exists, and leads back.

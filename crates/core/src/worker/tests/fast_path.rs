@@ -8,7 +8,7 @@ use crate::offload::{Choice, HeavyHitter};
 use crate::table::Hasher;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
-use crate::worker::Stateless;
+use crate::worker::StatelessMethod;
 use alloc::format;
 use alloc::vec::Vec;
 use proptest::prelude::*;
@@ -175,7 +175,7 @@ proptest! {
 
     #[test]
     fn leaves_what_the_other_way_leaves_without_connections(steps in steps()) {
-        let stateless = || Stateless::Hash(Hasher::new([5, 6, 7, 8]));
+        let stateless = || StatelessMethod::Hash(Hasher::new([5, 6, 7, 8]));
         check([(); 2].map(|()| OneWorker::stateless(false, stateless(), |_| {})), &steps)?;
     }
 }

@@ -1,6 +1,6 @@
 //! Several workers, the engine they share, and a process around them that may end at any moment: memory and engine stay.
 
-use super::super::{Adopted, Known, Occupancy, Stateless, Worker, WorkerOptions, home};
+use super::super::{Adopted, Known, Occupancy, StatelessMethod, Worker, WorkerOptions, home};
 use super::one_worker::{NoPort, Packet};
 use crate::balance::{EffectiveWeights, Loads};
 use crate::config::Snapshot;
@@ -46,7 +46,7 @@ pub(super) struct ManyWorkers {
     /// What workers that start from now on are told of the engine's room.
     pub(super) rules_max: u32,
     /// Of workers that start from now on.
-    pub(super) stateless: Option<Stateless>,
+    pub(super) stateless: Option<StatelessMethod>,
     known: &'static [AtomicU8],
     capacity: usize,
     starts: u64,

@@ -6,8 +6,8 @@
 pub(super) mod dpdk;
 pub(super) mod linux;
 
-use super::Message;
-use super::worker_pool::{Memory, WorkerParameters, WorkerPool};
+use super::SupervisorMessage;
+use super::worker_pool::{WorkerMemory, WorkerParameters, WorkerPool};
 use crate::config::Settings;
 use crate::status::{BufferStatus, PortStatus};
 use ahash::RandomState;
@@ -18,7 +18,7 @@ use hairpin_core::flow::{Endpoint, FlowKey, Protocol, Steering};
 use hairpin_core::keys::Secret;
 use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::cookie::Cookies;
-use hairpin_core::link::Plan;
+use hairpin_core::link::LinkPlan;
 use hairpin_core::time::Time;
 use hairpin_core::worker::Adopted;
 use hairpin_linux::programs::RuleReader;
@@ -32,14 +32,14 @@ use std::sync::mpsc::Sender;
 pub(crate) const NO_ENGINE: &str = "none";
 
 /// What became of packets outside of the workers: name, how many, whether they were dropped.
-pub(crate) type Event = (&'static str, u64, bool);
+pub(crate) type PlaneEvent = (&'static str, u64, bool);
 
 /// The addresses of this host, its routes, and the services that tell a client's packets from a backend's.
 #[derive(Debug)]
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 pub(crate) struct ForwardingTable {
     /// Addresses and routes.
-    pub(crate) plan: Arc<Plan>,
+    pub(crate) plan: Arc<LinkPlan>,
     /// What clients connect to.
     pub(crate) services: HashSet<(Endpoint, Protocol), RandomState>,
 }
@@ -59,7 +59,7 @@ pub(crate) struct EngineWords {
 }
 
 /// Queries an engine's rules, from any thread.
-pub(crate) trait Rules: Send + Sync {
+pub(crate) trait RuleQueries: Send + Sync {
     /// How many there are: IPv4, IPv6, and how many of both leave their flow to the kernel.
     fn count(&self) -> Result<[u64; 3]>;
 
@@ -67,7 +67,7 @@ pub(crate) trait Rules: Send + Sync {
     fn counters(&self, key: &FlowKey, now: Time) -> Result<Option<Counters>>;
 }
 
-impl Rules for RuleReader {
+impl RuleQueries for RuleReader {
     fn count(&self) -> Result<[u64; 3]> {
         RuleReader::count(self)
     }
@@ -106,8 +106,8 @@ pub(crate) trait Plane {
     fn worker_pool(
         &mut self,
         parameters: &WorkerParameters,
-        memory: Memory,
-        messages: &Sender<Message>,
+        memory: WorkerMemory,
+        messages: &Sender<SupervisorMessage>,
     ) -> Result<(WorkerPool, Adopted)>;
 
     /// The forwarding table of a plane that routes packets itself, made from a snapshot that will be in force.
@@ -154,7 +154,7 @@ pub(crate) trait Plane {
     }
 
     /// A handle with which other threads can query rules.
-    fn rule_reader(&self) -> Option<Arc<dyn Rules>> {
+    fn rule_reader(&self) -> Option<Arc<dyn RuleQueries>> {
         None
     }
 
@@ -190,7 +190,7 @@ pub(crate) trait Plane {
     }
 
     /// What became of packets that no rule forwarded, since counting began.
-    fn events(&self) -> Result<Vec<Event>> {
+    fn events(&self) -> Result<Vec<PlaneEvent>> {
         Ok(Vec::new())
     }
 

@@ -1,8 +1,8 @@
 //! Figures as SVG: a line for each series, medians with the range of the repetitions.
 
 use super::load::Variant;
-use super::results::{Place, Results};
-use crate::suite::samples::Samples;
+use super::results::{FigureResults, ResultPlace};
+use crate::suite::samples::RepeatedValues;
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 use std::path::Path;
@@ -24,7 +24,7 @@ const COLOURS: [RGBColor; 7] = [
 
 /// What a figure shows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Figure<'a> {
+pub(super) struct FigureSpec<'a> {
     pub(super) part: &'static str,
     pub(super) setting: &'a str,
     /// The name of the values, and what they are divided by.
@@ -39,24 +39,29 @@ pub(super) struct Figure<'a> {
     pub(super) only: &'a [&'a str],
 }
 
-struct Line {
+struct ChartLine {
     name: String,
-    points: Vec<(f64, Samples)>,
+    points: Vec<(f64, RepeatedValues)>,
 }
 
 /// Draws one whose places stand at equal distances; nothing if there are no values.
 ///
 /// # Errors
 /// When the file cannot be written.
-pub(super) fn by_place(results: &Results, figure: &Figure<'_>, label: fn(u64) -> String, path: &Path) -> Result<()> {
+pub(super) fn by_place(
+    results: &FigureResults,
+    figure: &FigureSpec<'_>,
+    label: fn(u64) -> String,
+    path: &Path,
+) -> Result<()> {
     let places = results.places(figure.part, figure.setting);
     let line = |series: String| {
         let points = places.iter().enumerate().filter_map(|(at, &x)| {
-            let place = Place { part: figure.part, setting: figure.setting, series: &series, x };
+            let place = ResultPlace { part: figure.part, setting: figure.setting, series: &series, x };
             Some((at as f64, results.samples(place, figure.what)?.divided_by(figure.divisor)))
         });
         let points = points.collect();
-        Line { name: series, points }
+        ChartLine { name: series, points }
     };
     let lines = lines(results, figure, line);
     let ticks: Vec<(f64, String)> = places.iter().enumerate().map(|(at, &x)| (at as f64, label(x))).collect();
@@ -68,15 +73,15 @@ pub(super) fn by_place(results: &Results, figure: &Figure<'_>, label: fn(u64) ->
 ///
 /// # Errors
 /// When the file cannot be written.
-pub(super) fn distribution(results: &Results, figure: &Figure<'_>, path: &Path) -> Result<()> {
+pub(super) fn distribution(results: &FigureResults, figure: &FigureSpec<'_>, path: &Path) -> Result<()> {
     let line = |series: String| {
         let points = results.places(figure.part, figure.setting).into_iter().filter_map(|percent| {
-            let place = Place { part: figure.part, setting: figure.setting, series: &series, x: percent };
+            let place = ResultPlace { part: figure.part, setting: figure.setting, series: &series, x: percent };
             let value = results.median(place, figure.what)? / figure.divisor;
-            (value > 0.0).then(|| (value.log10(), Samples::from(vec![percent as f64])))
+            (value > 0.0).then(|| (value.log10(), RepeatedValues::from(vec![percent as f64])))
         });
         let points = points.collect();
-        Line { name: series, points }
+        ChartLine { name: series, points }
     };
     let lines = lines(results, figure, line);
     let all = || lines.iter().flat_map(|line| &line.points).map(|(x, _)| *x);
@@ -89,7 +94,7 @@ pub(super) fn distribution(results: &Results, figure: &Figure<'_>, path: &Path) 
     chart(figure, lines, (low, high), &ticks, path)
 }
 
-fn lines(results: &Results, figure: &Figure<'_>, line: impl Fn(String) -> Line) -> Vec<Line> {
+fn lines(results: &FigureResults, figure: &FigureSpec<'_>, line: impl Fn(String) -> ChartLine) -> Vec<ChartLine> {
     let series = results.series(figure.part, figure.setting).into_iter();
     let series = series.filter(|name| figure.only.is_empty() || figure.only.contains(&name.as_str()));
     series.map(line).filter(|line| !line.points.is_empty()).collect()
@@ -102,8 +107,8 @@ fn power_of_ten(power: f64) -> String {
 
 /// One figure: lines over an axis from `from` to `to`, with labels at some places.
 fn chart(
-    figure: &Figure<'_>,
-    lines: Vec<Line>,
+    figure: &FigureSpec<'_>,
+    lines: Vec<ChartLine>,
     (from, to): (f64, f64),
     ticks: &[(f64, String)],
     path: &Path,
@@ -159,7 +164,7 @@ fn chart(
         root.draw(&PathElement::new([(x, y), (x, y + 5)], BLACK)).map_err(|error| failed(&error))?;
         root.draw(&Text::new(text.clone(), (x, y + 7), style)).map_err(|error| failed(&error))?;
     }
-    for (number, Line { name, points }) in lines.into_iter().enumerate() {
+    for (number, ChartLine { name, points }) in lines.into_iter().enumerate() {
         // Who is in several figures has the same colour in all of them.
         let number = Variant::ALL.iter().position(|variant| variant.name() == name).unwrap_or(number);
         let colour = COLOURS[number % COLOURS.len()];
@@ -199,13 +204,13 @@ mod tests {
 
     #[test]
     fn a_figure_has_its_lines_and_labels() {
-        let mut results = Results::default();
+        let mut results = FigureResults::default();
         for (x, value) in [(1024, 1.0), (4096, 20.0)] {
-            let place = Place { part: "throughput", setting: "gso", series: "nginx", x };
+            let place = ResultPlace { part: "throughput", setting: "gso", series: "nginx", x };
             results.add(place, 0, &[("gbit_per_s", value)]);
             results.add(place, 1, &[("gbit_per_s", value * 1.2)]);
         }
-        let figure = Figure {
+        let figure = FigureSpec {
             part: "throughput",
             setting: "gso",
             what: "gbit_per_s",

@@ -151,7 +151,7 @@ fn taken_over(network: &mut Network, first: usize) -> Result<()> {
     let second = 1 - first;
     let site: SocketAddr = "192.0.2.10:8080".parse()?;
     let mut kept = inside::run(&network.client, move || {
-        let mut kept = http::Connection::open(site, PATIENCE)?;
+        let mut kept = http::HttpConnection::open(site, PATIENCE)?;
         kept.get("1k", false, PATIENCE)?;
         Ok(kept)
     })?;

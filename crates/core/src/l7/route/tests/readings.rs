@@ -6,8 +6,8 @@ use super::*;
 #[test]
 fn parameters_can_be_removed_before_dots_are_resolved() {
     let bare = |path: &str| {
-        let mut scratch = Scratch::new();
-        let reading = Reading { drops_parameters: true, ..Reading::WRITTEN };
+        let mut scratch = PathScratch::new();
+        let reading = PathReading { drops_parameters: true, ..PathReading::WRITTEN };
         normalise(path.as_bytes(), reading, &mut scratch).map(|path| String::from_utf8(path.to_vec()).unwrap())
     };
     for (written, expected) in [
@@ -28,8 +28,8 @@ fn parameters_can_be_removed_before_dots_are_resolved() {
 #[test]
 fn what_is_behind_a_prefix_keeps_its_empty_segments() {
     let rest = |path: &str, bytes| {
-        let mut scratch = Scratch::new();
-        let whole = normalise(path.as_bytes(), Reading::WHOLE, &mut scratch).unwrap();
+        let mut scratch = PathScratch::new();
+        let whole = normalise(path.as_bytes(), PathReading::WHOLE, &mut scratch).unwrap();
         String::from_utf8(behind(whole, bytes).to_vec()).unwrap()
     };
     assert_eq!(rest("/api//admin", 4), "//admin");

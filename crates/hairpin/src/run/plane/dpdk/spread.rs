@@ -17,7 +17,7 @@ use std::sync::Arc;
 const WAITING_MAX: u32 = 4096;
 
 /// A worker's part in it.
-pub(super) struct Spread {
+pub(super) struct WorkerSpread {
     worker: u16,
     steering: Steering,
     forwarding_table: Arc<ForwardingTable>,
@@ -40,7 +40,7 @@ pub(super) fn of_workers(
     eal: &Eal,
     forwarding_table: &Arc<ForwardingTable>,
     steering: Steering,
-) -> Result<Vec<Option<Spread>>> {
+) -> Result<Vec<Option<WorkerSpread>>> {
     if steering.workers <= 1 {
         return Ok(vec![None]);
     }
@@ -50,7 +50,7 @@ pub(super) fn of_workers(
     let spread = |(worker, inbox)| {
         let outbox =
             |to: &RingSender| Ok(Outbox { to: to.another().context("a ring for one sender")?, frames: Batch::new() });
-        Ok(Some(Spread {
+        Ok(Some(WorkerSpread {
             worker,
             steering,
             forwarding_table: Arc::clone(forwarding_table),
@@ -76,7 +76,7 @@ fn owner(forwarding_table: &ForwardingTable, steering: &Steering, frame: &[u8]) 
     Some(steering.worker(if from_client { &key.source } else { &key.destination }))
 }
 
-impl Spread {
+impl WorkerSpread {
     /// Uses another set of services from now on.
     pub(super) fn set_forwarding_table(&mut self, forwarding_table: &Arc<ForwardingTable>) {
         self.forwarding_table = Arc::clone(forwarding_table);
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use etherparse::PacketBuilder;
     use hairpin_core::flow::{Endpoint, Protocol};
-    use hairpin_core::link::{LinkOptions, Plan, PortAddresses};
+    use hairpin_core::link::{LinkOptions, LinkPlan, PortAddresses};
     use std::net::IpAddr;
 
     const CLIENT: ([u8; 4], u16) = ([198, 51, 100, 1], 4000);
@@ -141,7 +141,7 @@ mod tests {
             networks: vec![(IpAddr::from([10, 0, 0, 1]), 24)],
             gateways: Vec::new(),
         };
-        let plan = Plan::new(&LinkOptions { ports: vec![port], ..LinkOptions::default() }).unwrap();
+        let plan = LinkPlan::new(&LinkOptions { ports: vec![port], ..LinkOptions::default() }).unwrap();
         let mut services = std::collections::HashSet::with_hasher(ahash::RandomState::with_seed(0));
         services.insert((Endpoint::new(IpAddr::from(VIP.0), VIP.1), Protocol::Tcp));
         ForwardingTable { plan: Arc::new(plan), services }
