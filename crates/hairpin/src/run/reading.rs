@@ -5,7 +5,7 @@ pub(crate) mod http;
 use crate::config::Settings;
 use crate::config::words::spoken;
 use crate::status::{BackendStatus, Count, OffloadStatus, ServiceStatus, Status, Traffic, WorkerStatus};
-use hairpin_core::config::{Algorithm, BackendState, Forwarding, Service, ServiceState, Snapshot};
+use hairpin_core::config::{Algorithm, Backend, BackendState, Forwarding, Service, ServiceState, Snapshot};
 use hairpin_core::flow::Address;
 use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::config::Kind;
@@ -15,7 +15,7 @@ use hairpin_core::worker::{BackendStatistics, Drop, LATENCY_BUCKETS, OffloadStat
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// What a worker has published.
+/// The values that a worker has published.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerReading {
     /// The core it runs on.
@@ -26,7 +26,7 @@ pub(crate) struct WorkerReading {
     pub(crate) statistics: Statistics,
     /// Frames dropped on its device, by reason.
     pub(crate) device_drops: Vec<(&'static str, u64)>,
-    /// What else is counted there.
+    /// Further counters of the plane.
     pub(crate) device_events: Vec<(&'static str, u64)>,
 }
 
@@ -37,9 +37,9 @@ pub(crate) struct Reading {
     pub(crate) uptime: Duration,
     /// Every worker's.
     pub(crate) workers: Vec<WorkerReading>,
-    /// What rules forwarded since the programs were loaded: slot by slot, a backend's number times two plus direction.
+    /// Traffic that rules forwarded since the programs were loaded: slot by slot, a backend's number times two plus direction.
     pub(crate) totals: Vec<Volume>,
-    /// What became of packets in the BPF programs, by name, and whether that means they were dropped.
+    /// Counts of packets in the BPF programs by fate, and whether that fate is a drop.
     pub(crate) events: Vec<(&'static str, u64, bool)>,
 }
 
@@ -260,31 +260,7 @@ fn service_status(
         ..ServiceStatus::default()
     };
     for backend in &service.backends {
-        let number = usize::from(backend.number);
-        let [earlier, statistics] = [before, now].map(|reading| backend_statistics(reading, number));
-        let [offloaded_before, offloaded] = [before, now].map(|reading| offloaded(reading, number));
-        let backend = BackendStatus {
-            name: backend.name.to_string(),
-            address: backend.endpoint.to_string(),
-            weight: backend.weight,
-            state: match backend.state {
-                BackendState::Enabled => "enabled",
-                BackendState::Draining => "drain",
-                BackendState::Disabled => "disabled",
-                BackendState::Removed => "removed",
-            }
-            .to_string(),
-            connections: statistics.open_now,
-            connections_total: statistics.connections,
-            connections_per_s: per_s.of(earlier.connections, statistics.connections),
-            responses: match service.kind {
-                Kind::Http(_) | Kind::Group => http::by_class(&statistics.responses),
-                _ => BTreeMap::new(),
-            },
-            software: per_s.traffic(both(earlier.software), both(statistics.software)),
-            offloaded: per_s.traffic(offloaded_before, offloaded),
-            ..BackendStatus::default()
-        };
+        let backend = backend_status(per_s, service, backend, before, now);
         status.connections += backend.connections;
         status.software += backend.software;
         status.offloaded += backend.offloaded;
@@ -299,6 +275,40 @@ fn service_status(
         status.offloaded_share = status.offloaded.packets as f64 / packets as f64;
     }
     status
+}
+
+fn backend_status(
+    per_s: ReadingRates,
+    service: &Service,
+    backend: &Backend,
+    before: &Reading,
+    now: &Reading,
+) -> BackendStatus {
+    let number = usize::from(backend.number);
+    let [earlier, statistics] = [before, now].map(|reading| backend_statistics(reading, number));
+    let [offloaded_before, offloaded] = [before, now].map(|reading| offloaded(reading, number));
+    BackendStatus {
+        name: backend.name.to_string(),
+        address: backend.endpoint.to_string(),
+        weight: backend.weight,
+        state: match backend.state {
+            BackendState::Enabled => "enabled",
+            BackendState::Draining => "drain",
+            BackendState::Disabled => "disabled",
+            BackendState::Removed => "removed",
+        }
+        .to_string(),
+        connections: statistics.open_now,
+        connections_total: statistics.connections,
+        connections_per_s: per_s.of(earlier.connections, statistics.connections),
+        responses: match service.kind {
+            Kind::Http(_) | Kind::Group => http::by_class(&statistics.responses),
+            _ => BTreeMap::new(),
+        },
+        software: per_s.traffic(both(earlier.software), both(statistics.software)),
+        offloaded: per_s.traffic(offloaded_before, offloaded),
+        ..BackendStatus::default()
+    }
 }
 
 fn backend_statistics(reading: &Reading, number: usize) -> BackendStatistics {

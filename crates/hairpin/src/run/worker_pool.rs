@@ -33,7 +33,7 @@ const START_PATIENCE: Duration = Duration::from_secs(120);
 /// How long workers may take to apply a command: one that shares its core with others may not get a turn for seconds.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What every worker is made from.
+/// The parameters that all workers have in common.
 #[derive(Clone)]
 pub(crate) struct WorkerParameters {
     /// Services, backends, pool.
@@ -71,10 +71,10 @@ pub(crate) struct WorkerPool {
     workers: Vec<WorkerHandle>,
 }
 
-/// Where each worker's connections are.
+/// The memory of each worker's connections.
 pub(crate) type WorkerMemory = Vec<&'static mut [Slot<Connection>]>;
 
-/// What a worker gets of its plane.
+/// The plane's resources of one worker.
 pub(crate) struct WorkerResources<O, E, F, B> {
     /// Opens its device, on the worker's own thread.
     pub(crate) open: O,
@@ -139,12 +139,12 @@ impl WorkerPool {
         }
     }
 
-    /// What each worker shares.
+    /// The shared state of each worker.
     pub(crate) fn shared(&self) -> impl Iterator<Item = &ThreadShared> {
         self.workers.iter().map(|handle| &*handle.shared)
     }
 
-    /// What each worker shares, for holders that outlast the worker pool.
+    /// The shared state of each worker, for holders that outlast the worker pool.
     pub(crate) fn handles(&self) -> Vec<Arc<ThreadShared>> {
         self.workers.iter().map(|handle| Arc::clone(&handle.shared)).collect()
     }
@@ -258,20 +258,25 @@ impl WorkerHandle {
         let (on_thread, messages) = (Arc::clone(&shared), messages.clone());
         let body = move || {
             let ready = |adopted| reports.send(adopted).is_ok() && wait_for(&opened);
-            let bench = WorkerThreadParts { cpu, open, make, engine, together };
-            let body = || thread::run(&on_thread, bench, ready, publish, heartbeat);
-            // The data plane has no panics reachable from input; if one is there all the same, the process ends in
-            // order instead of serving on with a worker missing.
-            let what = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
-                Ok(Ok(())) => return,
-                Ok(Err(error)) => format!("{error:#}"),
-                Err(_) => "it panicked (see above)".to_string(),
-            };
-            let _ = messages.send(SupervisorMessage::End(ProcessEnd::Worker(number, what)));
+            let parts = WorkerThreadParts { cpu, open, make, engine, together };
+            report_failure(number, &messages, || thread::run(&on_thread, parts, ready, publish, heartbeat));
         };
         let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(body);
         Ok(WorkerHandle { shared, thread: thread.context("cannot start a worker's thread")?, gate: Some(gate) })
     }
+}
+
+/// Runs a worker's thread by `run`, and tells the supervisor if it fails.
+///
+/// The data plane has no panics reachable from input; if one is there all the same, the process ends in order instead of
+/// serving on with a worker missing.
+fn report_failure(number: usize, messages: &Sender<SupervisorMessage>, run: impl FnOnce() -> Result<()>) {
+    let what = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => format!("{error:#}"),
+        Err(_) => "it panicked (see above)".to_string(),
+    };
+    let _ = messages.send(SupervisorMessage::End(ProcessEnd::Worker(number, what)));
 }
 
 /// Whether the gate is opened, rather than given up.
