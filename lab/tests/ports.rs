@@ -161,7 +161,7 @@ fn one(part: &str) {
     if alone { judged_elsewhere(&measured, said) } else { came_back(part, &measured, said) }
 }
 
-/// What the sink of another process has found is what was sent.
+/// The sink of another process finds the packets that were sent.
 fn judged_elsewhere(measured: &Measurement, said: &str) {
     let its: Measurement = serde_json::from_str(said).unwrap();
     assert_eq!(measured.received, 0);
@@ -171,7 +171,7 @@ fn judged_elsewhere(measured: &Measurement, said: &str) {
     assert_eq!(its.latency.count, its.received);
 }
 
-/// What came back is what the device says it sent, or was lost after that.
+/// The packets that came back are those that the device counts as sent, or were lost after that.
 fn came_back(part: &str, measured: &Measurement, said: &str) {
     let its: serde_json::Value = serde_json::from_str(said).unwrap();
     let number = |name: &str| its[name].as_u64().unwrap();

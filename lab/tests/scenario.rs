@@ -30,7 +30,7 @@ fn load(name: &str) -> Experiment {
     Experiment::load(&file).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// What must be so of a device behind a card.
+/// The invariants of a device behind a card.
 fn check_card(record: &ResultRecord, measured: &Measurement) {
     let policy = record.cell.subject.policy.as_str();
     let Some(card) = &measured.offloaded else { return assert_eq!(policy, "never", "{}: no card", record.cell) };

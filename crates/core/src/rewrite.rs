@@ -1,4 +1,4 @@
-//! What a rule changes in a packet, and doing it in software.
+//! The changes that a rule makes to a packet, and doing them in software.
 
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::Checksum;
@@ -21,7 +21,7 @@ pub struct Rewrite {
     /// Added to the acknowledgement number and to both edges of every SACK block; the acknowledgement number is left
     /// alone when ACK is not set.
     pub acknowledgement_delta: u32,
-    /// What the window field is shifted by, -14 to 14: to the left (at most 65535) if positive, else to the right. For two
+    /// The shift of the window field, -14 to 14: to the left (at most 65535) if positive, else to the right. For two
     /// ends that have agreed on different window scales with us (RFC 7323, 2). A SYN's is left alone: it has no scale.
     pub window_shift: i8,
 }
@@ -161,7 +161,7 @@ impl Rewrite {
         changes
     }
 
-    /// What a window of `window` becomes: to the left at most 65535, so never more than is there; to the right the rest is
+    /// The result of shifting `window`: to the left at most 65535, so never more than is there; to the right the rest is
     /// cut off, so that a window may come out as 0, which the sender probes.
     pub fn shifted_window(&self, window: u16) -> u16 {
         let by = u32::from(self.window_shift.unsigned_abs()).min(u16::BITS);
@@ -196,8 +196,8 @@ impl Rewrite {
         }
     }
 
-    /// What takes packets that arrived with `key` and were rewritten back to what they were, hops aside: for a packet
-    /// that comes back to the worker as too big, so that the error quotes what its sender sent.
+    /// The rewrite that takes packets that arrived with `key` and were rewritten back to what they were, hops aside: for a
+    /// packet that comes back to the worker as too big, so that the error quotes what its sender sent.
     pub fn undone(&self, key: &FlowKey) -> Rewrite {
         Rewrite {
             source: key.source,

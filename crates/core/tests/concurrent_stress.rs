@@ -2,7 +2,7 @@
 //! one that ages, and two that let entries come and go at more than 90 percent load, so that what is sought keeps
 //! moving.
 //!
-//! What the values lead to is plain memory, reused after a grace period: so the thread sanitizer (`scripts/sanitize`)
+//! The entries behind the values are plain memory, reused after a grace period: so the thread sanitizer (`scripts/sanitize`)
 //! sees every entry that is published too early or reused too early. `HAIRPIN_TABLE_OPERATIONS` sets how many
 //! operations each of the two that change the table makes.
 #![cfg(not(loom))]
@@ -96,7 +96,7 @@ fn operations() -> usize {
     std::env::var("HAIRPIN_TABLE_OPERATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(default)
 }
 
-/// What one changer has.
+/// The state of one changer.
 struct Changer<'a> {
     stress: &'a Stress,
     reader: QuiescenceReader,

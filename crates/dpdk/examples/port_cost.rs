@@ -1,6 +1,6 @@
-//! What a frame costs through the ports of this crate: `port_cost` forwards from one null device to another as
-//! fast as it can, on one core, as `dpdk-testpmd --vdev=net_null0 --vdev=net_null1 -- --forward-mode=io` does, and sends
-//! bursts through a wire of rings and back. Prints nanoseconds of processor time a frame, the median of five runs.
+//! The cost of a frame through the ports of this crate: `port_cost` forwards from one null device to another as fast as it
+//! can, on one core, as `dpdk-testpmd --vdev=net_null0 --vdev=net_null1 -- --forward-mode=io` does, and sends bursts
+//! through a wire of rings and back. Prints nanoseconds of processor time a frame, the median of five runs.
 
 #[cfg(not(feature = "dpdk"))]
 fn main() {
@@ -41,7 +41,7 @@ mod with_dpdk {
         Ok(())
     }
 
-    /// What this thread has had of a processor, in nanoseconds: others may want it too.
+    /// The processor time of this thread, in nanoseconds: others may want it too.
     fn processor_time() -> u64 {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
         text.split(' ').next().and_then(|time| time.parse().ok()).unwrap_or_default()

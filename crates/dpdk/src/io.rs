@@ -20,7 +20,7 @@ pub struct PortIo {
     lenders: Vec<(usize, Arc<Inner>)>,
     /// Which queue of each port it is.
     index: u16,
-    /// What queues that were given back have counted.
+    /// The counters of queues that were returned.
     chained: Chained,
     pool: MbufPool,
     /// Frames taken from a queue at a time.
@@ -90,7 +90,7 @@ impl PortIo {
         }
     }
 
-    /// What its queues did with frames of several segments.
+    /// The counters of its queues for frames of several segments.
     pub fn chained(&self) -> Chained {
         self.queues.iter().flatten().fold(self.chained, |sum, queue| {
             let own = queue.chained();

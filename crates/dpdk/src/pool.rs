@@ -12,10 +12,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a pool is made of.
+/// The parameters of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolOptions {
-    /// What messages call it.
+    /// Its name in messages.
     pub name: String,
     /// How many mbufs, 1 to 2^30. A power of two less one wastes least.
     pub mbufs: u32,
@@ -35,7 +35,7 @@ impl Default for PoolOptions {
 
 /// A pool of mbufs (`rte_mempool`), of a fixed number.
 ///
-/// Where EAL has neither hugepages nor devices that would have to know (`pci`), the mbufs stand in memory of their own, on
+/// If EAL has neither hugepages nor devices that would have to know (`pci`), the mbufs stand in memory of their own, on
 /// large pages as far as the kernel has some ([`Pages`](crate::memory::Pages)): a pool is read all over.
 ///
 /// Clones are the same pool; any thread may use it. The last one to go leaves the pool to the next
@@ -76,7 +76,7 @@ impl MbufPool {
         Ok(MbufPool(Arc::new(Inner { options, raw })))
     }
 
-    /// What it was made of.
+    /// The parameters it was made with.
     pub fn options(&self) -> &PoolOptions {
         &self.0.options
     }

@@ -65,7 +65,7 @@ impl Default for PortOptions {
     }
 }
 
-/// What a port has counted since it was opened, as its driver does: not every driver knows everything, and what it does
+/// The counters of a port since it was opened, as its driver does: not every driver knows everything, and what it does
 /// not know is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStatistics {
@@ -87,7 +87,7 @@ pub struct PortStatistics {
     pub no_mbuf: u64,
 }
 
-/// What a queue did with frames that came in several segments.
+/// A queue's counters of frames that came in several segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chained {
     /// Put together in the first's buffer.
@@ -114,7 +114,7 @@ pub(crate) struct Inner {
     _wire: Option<Arc<RingWire>>,
 }
 
-/// What does not change while a port is open.
+/// The properties that do not change while a port is open.
 #[derive(Debug)]
 struct Information {
     name: String,
@@ -292,7 +292,7 @@ impl Port {
         !self.0.client.as_ref().is_some_and(PortClient::is_busy) && unsafe { port::hairpin_port_is_up(self.0.id) != 0 }
     }
 
-    /// What the driver has counted.
+    /// The driver's counters.
     pub fn statistics(&self) -> PortStatistics {
         let mut raw = RawStatistics::default();
         // SAFETY: the port is open; what cannot be read stays 0.

@@ -131,7 +131,7 @@ impl PortQueue {
         self.index
     }
 
-    /// What it did with frames of several segments.
+    /// The counters of frames of several segments.
     pub fn chained(&self) -> Chained {
         Chained { joined: self.chains.joined, dropped: self.chains.dropped }
     }

@@ -76,7 +76,7 @@ const SOURCE_ONLY: u64 = 1 << 63;
 const DESTINATION_ONLY: u64 = 1 << 62;
 
 impl PortSpread {
-    /// What was set, by what the driver says now.
+    /// The active settings, as the driver reports them now.
     pub(crate) fn of(wanted: Rss, info: &RawInfo) -> PortSpread {
         if info.queues <= 1 {
             return PortSpread::OneQueue;

@@ -1,4 +1,4 @@
-//! What a configuration changes in the running one, as sentences.
+//! The changes that a configuration makes to the running one, as sentences.
 //!
 //! A service is the same as another if address, port and transport protocol are, a group if its name and its service's
 //! are, a backend of them if address and port are; everything else about them is a change. What a running process cannot
@@ -20,7 +20,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What `new` changes, in the order of the file, services that it lacks last. `later` is what takes a restart or an
+/// The changes that `new` makes, in the order of the file, services that it lacks last. `later` is what takes a restart or an
 /// upgrade.
 pub fn changes(running: &Config, new: &Config) -> Changes {
     let mut changes = Changes::default();
@@ -42,7 +42,7 @@ struct Setting {
     name: &'static str,
     /// Whether a running process can change it.
     live: bool,
-    /// What else is to be said; begins with a semicolon.
+    /// A remark; begins with a semicolon.
     hint: &'static str,
     text: fn(&Config) -> String,
 }
@@ -193,7 +193,7 @@ fn services(out: &mut Vec<String>, running: &Config, new: &Config) {
 
 const ENDED: &str = "its connections are ended";
 
-/// What it is, and its name.
+/// Its kind and its name.
 fn called(service: &Service) -> String {
     format!("{} {}", if service.kind.is_group() { "group" } else { "service" }, service.name)
 }
@@ -216,7 +216,7 @@ fn added(side: DiffSide<'_>) -> String {
     format!("{} added: {}", called(service), about.join(", "))
 }
 
-/// What has changed about a service or group.
+/// The changes of a service or group.
 fn service(out: &mut Vec<String>, before: DiffSide<'_>, after: DiffSide<'_>) {
     let who = called(after.service);
     let mut say = |name: &str, [before, after]: [String; 2], hint: &str| {
@@ -249,7 +249,7 @@ fn service(out: &mut Vec<String>, before: DiffSide<'_>, after: DiffSide<'_>) {
 
 type Say<'a> = dyn FnMut(&str, [String; 2], &str) + 'a;
 
-/// What is about time. A group has it from its service, where it is said.
+/// The timeouts. A group has them from its service, where it is said.
 fn times(say: &mut Say<'_>, before: DiffSide<'_>, after: DiffSide<'_>) {
     let both = [before.service, after.service];
     let follows = |side: DiffSide<'_>| side.service.drain_limit == side.common.drain_limit;
@@ -257,7 +257,7 @@ fn times(say: &mut Say<'_>, before: DiffSide<'_>, after: DiffSide<'_>) {
         say("drain_limit", both.map(|service| limit(service.drain_limit)), "");
     }
     for (name, of) in TIMEOUTS {
-        // What follows [timeouts] has been said there.
+        // Values that follow from [timeouts] are reported there.
         let follows = |side: DiffSide<'_>| of(&side.service.timeouts) == of(&side.common.timeouts);
         if !(follows(before) && follows(after)) {
             say(&format!("timeouts.{name}"), both.map(|service| duration(of(&service.timeouts))), "");
@@ -265,7 +265,7 @@ fn times(say: &mut Say<'_>, before: DiffSide<'_>, after: DiffSide<'_>) {
     }
 }
 
-/// What has changed about a service at layer 7. A field that only one of the protocols has goes with `protocol`.
+/// The changes of a service at layer 7. A field that only one of the protocols has goes with `protocol`.
 fn said(out: &mut Vec<String>, who: &str, before: &HttpSections, after: &HttpSections) {
     for (name, now) in &after.fields {
         let was = before.fields.iter().find(|(known, _)| known == name);
@@ -277,7 +277,7 @@ fn said(out: &mut Vec<String>, who: &str, before: &HttpSections, after: &HttpSec
     list_changes(out, &format!("{who}: route"), &before.routes, &after.routes);
 }
 
-/// What has changed in a list whose order matters: between what both begin and end with, entry by entry.
+/// The changes in a list whose order matters: between what both begin and end with, entry by entry.
 fn list_changes(out: &mut Vec<String>, who: &str, before: &[String], after: &[String]) {
     let same = |(a, b): &(&String, &String)| a == b;
     let first = before.iter().zip(after).take_while(same).count();
@@ -345,7 +345,7 @@ fn health(settings: &HealthSettings) -> Vec<(&'static str, Option<String>)> {
     ]
 }
 
-/// What has changed about a service's backends.
+/// The changes of a service's backends.
 fn backends(out: &mut Vec<String>, before: &Service, after: &Service) {
     let mut known: HashMap<Endpoint, &Backend> =
         before.backends.iter().map(|backend| (backend.endpoint, backend)).collect();

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-/// What is asked for.
+/// The arguments of a probe.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ProbeArgs {
     /// The device by its EAL name: a PCI address, or a virtual one with its arguments.
@@ -47,7 +47,7 @@ mod with_dpdk {
     /// Rules asked for at once.
     const BATCHES: [u32; 4] = [1, 8, 64, 512];
 
-    /// What was found out, for programs.
+    /// The results, for programs.
     #[derive(Debug, Serialize)]
     struct ProbeReport {
         device: String,
@@ -158,7 +158,7 @@ mod with_dpdk {
         }
     }
 
-    /// What rules take in each way that there is, by batch.
+    /// The time that rules take by each method, by batch.
     fn rates(eal: Eal, port: &Port, findings: &Findings, rules: Option<u32>) -> Vec<RuleRate> {
         let (Some(rules), Some(terms)) = (rules, findings.terms) else { return Vec::new() };
         let submissions = [("one at a time", Submission::Synchronous), ("templates", Submission::Templates)];
@@ -263,7 +263,7 @@ mod with_dpdk {
         out
     }
 
-    /// What becomes of it beside other ports, to which hairpin queues do not lead.
+    /// Says which abilities it loses beside other ports, to which hairpin queues do not lead.
     fn between_ports(engine: &EngineReport, terms: &DeviceTerms) -> String {
         match engine.egress_between_ports {
             _ if terms.egress != EgressAction::Hairpin => String::new(),

@@ -133,7 +133,7 @@ impl Registry {
         entry.since_unix_s.filter(|_| drains)
     }
 
-    /// Whether what was read can be what was written.
+    /// Checks that the data read could have been written by this program.
     fn validate(&self) -> Result<()> {
         let used = [(self.services_used, SERVICES_MAX), (self.backends_used, BACKENDS_MAX)];
         ensure!(used.iter().all(|(used, max)| *used as usize <= *max), "it counts more numbers than there are");

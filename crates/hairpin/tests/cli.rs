@@ -166,7 +166,7 @@ fn version_is_told() {
     assert!(long.lines().nth(2).is_some_and(|line| line.starts_with("commit: ")), "{long}");
 }
 
-/// What answers instead of an instance.
+/// A fake instance that answers.
 struct Instance {
     directory: PathBuf,
     asked: Arc<Mutex<Vec<ControlRequest>>>,
@@ -194,7 +194,7 @@ impl Instance {
         hairpin(&words)
     }
 
-    /// What it has been asked since the last time.
+    /// The requests since the last call.
     fn asked(&self) -> Vec<ControlRequest> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }
@@ -206,7 +206,7 @@ impl Drop for Instance {
     }
 }
 
-/// What a command says and how it exits.
+/// The output and the exit status of a command.
 fn said(output: &Output) -> (Option<i32>, String, String) {
     (output.status.code(), out(output), err(output))
 }
@@ -440,7 +440,7 @@ fn top_ends_with_sigterm_and_gives_the_terminal_back() {
     let mut top = Top::start("top-signal");
     let pid = rustix::process::Pid::from_child(&top.child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    // What it writes on its way out must not wait for a reader.
+    // Output written on its way out must not wait for a reader.
     let mut terminal = top.terminal.try_clone().unwrap();
     let reader = std::thread::spawn(move || {
         let mut text = Vec::new();
@@ -452,7 +452,7 @@ fn top_ends_with_sigterm_and_gives_the_terminal_back() {
     assert!(reader.join().unwrap().contains("\x1b[?1049l"), "the alternate screen is left");
 }
 
-/// What bash offers at the end of `line`, in which `@` is the instance.
+/// The completions that bash offers at the end of `line`, in which `@` is the instance.
 fn completed(instance: Option<&Instance>, line: &str) -> Vec<String> {
     const SCRIPT: &str = r#"
         source <(hairpin completions bash)

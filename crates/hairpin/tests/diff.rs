@@ -1,4 +1,4 @@
-//! What a configuration changes, in sentences.
+//! The changes of a configuration, in sentences.
 
 use hairpin::config::{self, Config};
 use hairpin::control::Changes;

@@ -1,4 +1,4 @@
-//! What commands print as JSON is what docs/reference/json.md says, in both directions.
+//! The JSON of commands is that of docs/reference/json.md, in both directions.
 
 use hairpin::control::{
     Changes, ConnectionView, ControlAnswer, ControlRequest, ExchangeView, OffloadView, Page, SplicedView, serve,
@@ -32,7 +32,7 @@ fn documented() -> BTreeMap<String, Fields> {
     types
 }
 
-/// What is wrong with `value` as one of type `kind`, at `place`.
+/// The difference between `value` and type `kind`, at `place`.
 fn check(types: &BTreeMap<String, Fields>, kind: &str, value: &Value, place: &str) -> Result<(), String> {
     let wrong = || Err(format!("{place}: no {kind}: {value}"));
     if let Some(kind) = kind.strip_prefix("array of ") {

@@ -1,4 +1,4 @@
-//! What operators meet on the command line when something is in the way.
+//! Messages on the command line when something is in the way.
 
 use hairpin::control::{Changes, ControlAnswer, ControlRequest, serve};
 use hairpin::status::{ServiceStatus, Status};
@@ -79,7 +79,7 @@ fn flush_from_another_network_namespace_is_refused() {
     assert_eq!(refused, (Some(1), String::new(), why));
     assert!(kept);
     assert_eq!(gone, (Some(0), String::new(), String::new()));
-    // What an earlier version has recorded is removed as before.
+    // Objects recorded by an earlier version are removed as before.
     std::fs::create_dir_all(&scratch.0).unwrap();
     std::fs::write(&record, text("")).unwrap();
     let earlier = said(&flush());
@@ -87,7 +87,7 @@ fn flush_from_another_network_namespace_is_refused() {
     assert_eq!(earlier, (Some(0), String::new(), String::new()));
 }
 
-/// What a start says beside an instance that serves 192.0.2.1:80/tcp on surely-absent, in the namespace of `process`.
+/// The messages of a start beside an instance that serves 192.0.2.1:80/tcp on surely-absent, in the namespace of `process`.
 fn start_beside(process: u32, listen: &str) -> String {
     let scratch = Scratch::new(&format!("beside-{process}-{}", listen.replace([':', '/'], "-")));
     let service = ServiceStatus { listen: "192.0.2.1:80/tcp".into(), ..ServiceStatus::default() };

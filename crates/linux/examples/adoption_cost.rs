@@ -1,4 +1,4 @@
-//! What a restart costs: loading the programs, adopting them as they are, adopting and replacing them; and listing,
+//! The cost of a restart: loading the programs, adopting them as they are, adopting and replacing them; and listing,
 //! passing on and removing rules. In a namespace of its own: `ip netns exec`, or `unshare --net --mount`. Needs root.
 //!
 //! Arguments: how many IPv4 rules (1,000,000).

@@ -1,7 +1,7 @@
-//! What a frame costs to read from and write to a TAP device: a system call each, against bursts by io_uring.
+//! The cost of reading a frame from a TAP device and of writing it: a system call each, against bursts by io_uring.
 //!
 //! `sudo unshare -n target/release/examples/tap_cost` makes a device in the namespace it is started in and removes it.
-//! What is written there is not addressed to the host, so the kernel drops it at once and writes show the device's cost
+//! Frames written there are not addressed to the host, so the kernel drops them at once and writes show the device's cost
 //! and little more. One processor, rounds alternate, medians. io_uring gets the best it can: device registered, one
 //! issuer, one call for a burst, and it knows how many frames there are to read.
 

@@ -28,7 +28,7 @@ const TAG_BYTES: usize = 4;
 /// Ethernet addresses: what stands before a tag.
 const ADDRESSES_BYTES: usize = 12;
 
-/// What is captured.
+/// The filter of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureFilter {
     /// Packets from or to one of these, at most [`HOSTS_MAX`]; none: all IP packets.
@@ -64,7 +64,7 @@ pub struct Capture {
 #[repr(C, align(8))]
 struct ControlMessages([u8; 128]);
 
-/// What control messages say about a packet.
+/// The contents of a packet's control messages.
 #[derive(Default)]
 struct Extra {
     timestamp: Option<SystemTime>,

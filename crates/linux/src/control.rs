@@ -96,7 +96,7 @@ impl Control {
     /// each has been sent or dropped.
     pub fn publish(&self, worker: usize, cpu: u8, ticket: u32) {
         if let Some(cell) = self.processed.get(worker * CPUS_MAX + usize::from(cpu)) {
-            // What the worker has sent must be seen to have been sent first.
+            // Frames sent by the worker must be seen as sent first.
             cell.store(ticket & ((1 << abi::TICKET_BITS) - 1), Ordering::Release);
         }
     }
@@ -131,7 +131,7 @@ impl Control {
         [0, 1].map(|epoch: usize| [0, 1].map(|word: usize| self.block.cookie_keys[epoch][word].load(Ordering::Relaxed)))
     }
 
-    /// What makes and checks the same SYN cookies as the programs. The secrets change about once an hour, the clock when it
+    /// Makes and checks the same SYN cookies as the programs. The secrets change about once an hour, the clock when it
     /// is set: workers that check cookies take them anew every minute or more often.
     pub fn cookies(&self) -> Cookies {
         Cookies::new(self.cookie_keys()).ahead(self.block.cookie_ahead_ns.load(Ordering::Relaxed))
@@ -161,7 +161,7 @@ impl Control {
 
     /// The keys of SYN cookies are made of `secret`, and they use real time, which is `ahead_ns` ahead of
     /// [`cpu::now`](crate::cpu::now), modulo 2^64. To be called as often as [`Control::renew_cookie_key`] in its place.
-    /// What another secret has made stays in use for the rest of its epoch, keys of this process's own do not.
+    /// Cookies of another shared secret stay valid for the rest of its epoch, keys of this process's own do not.
     pub fn share_cookies(&self, secret: &Secret, now: Time, ahead_ns: u64) {
         let was_shared = self.block.cookie_ahead_ns.load(Ordering::Relaxed) != 0;
         let real = Time::from_nanos(now.as_nanos().wrapping_add(ahead_ns));
@@ -252,7 +252,7 @@ impl QuerySlot {
         unsafe { (&raw mut (*self.element()).changes[index]).write(*change) }
     }
 
-    /// What the last query found about its rule number `index`.
+    /// The answer of the last query for its rule number `index`.
     pub(crate) fn counters(&self, index: usize) -> abi::RuleCounters {
         let index = index.min(abi::RULE_OPS_MAX - 1);
         // SAFETY: within the element; no other thread uses it, and no query runs; any value is valid.

@@ -1,4 +1,4 @@
-//! What a packet on the offloaded path costs, measured by running the ingress program over and over
+//! The cost of a packet on the offloaded path, measured by running the ingress program over and over
 //! (`BPF_PROG_TEST_RUN`), beside the least that any program of its kind must do; and how fast rules go in.
 //!
 //! A repetition sees the packet as the one before has left it. So the rules form a cycle, each rewriting the packet
@@ -26,7 +26,7 @@ use std::time::Instant;
 
 static REFERENCE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/reference.bpf.o"));
 
-/// What was measured, a number for each repetition.
+/// The measured values, one for each repetition.
 #[derive(Clone, Debug, Default)]
 pub struct CostSamples {
     /// Nanoseconds a packet costs in `hairpin_ingress`.
@@ -54,7 +54,7 @@ pub fn measure(rules: usize, repetitions: usize) -> Result<CostSamples> {
     on_a_plane(rules, |plane| measure_with(plane, rules, repetitions))
 }
 
-/// What rules cost that do more and more to sequence numbers, in nanoseconds a packet, for each repetition.
+/// The cost of rules with more and more work on sequence numbers, in nanoseconds a packet, for each repetition.
 #[derive(Clone, Debug, Default)]
 pub struct SequenceCost {
     /// TCP, sequence numbers unchanged.

@@ -1,4 +1,4 @@
-//! What the kernel knows about this network namespace: its addresses, routes, proxy entries and listening sockets.
+//! The kernel's state of this network namespace: its addresses, routes, proxy entries and listening sockets.
 
 use crate::device::netlink::{HEADER_BYTES, Netlink, attribute, message_type, refusal};
 use std::io;
@@ -35,7 +35,7 @@ pub struct InterfaceAddress {
     pub prefix: u8,
 }
 
-/// Where the host's own packets to an address go.
+/// The route of the host's own packets to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostRoute {
     /// To this host itself.
@@ -52,7 +52,7 @@ pub enum HostRoute {
 /// A socket that takes what arrives for its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortListener {
-    /// Where it listens; unspecified: on all addresses.
+    /// The address that it listens on; unspecified: all addresses.
     pub address: IpAddr,
     /// Its port.
     pub port: u16,

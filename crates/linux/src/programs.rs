@@ -44,12 +44,13 @@ use std::time::Duration;
 /// The map that says whether the others can be understood.
 const CONTROL: &str = "control";
 
-/// What to load, and how.
+/// The load options of the programs.
 #[derive(Clone, Debug)]
 pub struct ProgramOptions {
     /// Name of the instance: the directory its objects are pinned in.
     pub instance: String,
-    /// Where to pin. If no BPF file system is mounted there, one is mounted at [`PIN_DIRECTORY_OWN`] and used instead.
+    /// The directory of pinned objects. If no BPF file system is mounted there, one is mounted at [`PIN_DIRECTORY_OWN`] and
+    /// used instead.
     pub pin_directory: PathBuf,
     /// IPv4 rules at most. The memory is taken at once, 144 bytes a rule, unless they are sparse.
     pub rules_v4_max: u32,
@@ -61,7 +62,7 @@ pub struct ProgramOptions {
     pub rules_v6_sparse: bool,
     /// How programs are attached to devices.
     pub attach: AttachMode,
-    /// What becomes of the workers' packets while the process is away.
+    /// The treatment of the workers' packets while the process is away.
     pub when_absent: Absent,
     /// How old the process's heartbeat may be before it counts as away.
     pub heartbeat_timeout: Duration,
@@ -92,7 +93,7 @@ impl Default for ProgramOptions {
     }
 }
 
-/// What becomes of packets that no rule takes while no process serves: `ABSENT_*` of handover.h.
+/// The fate of packets that no rule takes while no process serves: `ABSENT_*` of handover.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Absent {
@@ -294,7 +295,7 @@ impl LoadedPlane {
         self.attachments.first().map(Attachment::is_tcx)
     }
 
-    /// Where everything is pinned.
+    /// The directory of pinned objects.
     pub fn pin_path(&self) -> &Path {
         self.pins.path()
     }

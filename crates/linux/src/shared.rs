@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where tables lie unless the operator wants them elsewhere.
+/// The default directory of tables.
 pub const DIRECTORY: &str = "/dev/shm";
 
 /// The file of an instance's table in `directory`.
@@ -46,7 +46,7 @@ pub fn path(directory: &Path, instance: &str) -> PathBuf {
 /// Removes the table at `path`, and what an interrupted [`SharedTable::create`] may have left; whether there was one.
 ///
 /// # Errors
-/// What the file system says; it is no error if there is nothing.
+/// An error of the file system; a missing file is none.
 pub fn remove(path: &Path) -> Result<bool> {
     remove_file(&unfinished(path))?;
     remove_file(path)
@@ -67,7 +67,7 @@ fn unfinished(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// What is there of an earlier process.
+/// The state of an earlier process's table.
 #[derive(Debug)]
 pub enum OpenedTable {
     /// A table to adopt.
@@ -78,7 +78,7 @@ pub enum OpenedTable {
     Incompatible(String),
 }
 
-/// What had no room in a rebuilt table, or was nonsense.
+/// Entries that had no room in a rebuilt table, or were invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AdoptionLosses {
     /// Established connections.
@@ -117,7 +117,7 @@ impl SharedTable {
     /// Opens the table at `path` to adopt it.
     ///
     /// # Errors
-    /// What the system says when it cannot even be read.
+    /// The message of the system when it cannot even be read.
     pub fn open(path: &Path) -> Result<OpenedTable> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
@@ -213,12 +213,12 @@ impl SharedTable {
         SharedTable { header, path: path.into(), file, mapping, given_out: false, views: None }
     }
 
-    /// What it was made for.
+    /// The parameters it was made with.
     pub fn header(&self) -> &TableHeader {
         &self.header
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -226,7 +226,7 @@ impl SharedTable {
     /// Bytes of memory it takes now; untouched parts take none.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The error of the file system.
     pub fn bytes_used(&self) -> std::io::Result<u64> {
         Ok(self.file.metadata()?.blocks() * 512)
     }
@@ -295,7 +295,7 @@ impl SharedTable {
     /// out of range counts as having no room), for when the number of workers or of connections changes. It takes the
     /// place of the old one at `path` in one step, at the end.
     ///
-    /// What does not fit is dropped and counted: established connections go first, then other live ones, then those on
+    /// Entries that do not fit are dropped and counted: established connections go first, then other live ones, then those on
     /// their way out (their rules are found without them). What the engine holds of dropped ones has no owner.
     ///
     /// # Errors

@@ -42,7 +42,7 @@ pub const BUFFERS_DEFAULT: usize = 256;
 
 /// The largest MTU the kernel lets a TAP device have: 65,535 less an Ethernet header.
 const MTU: u32 = 65_521;
-/// What a device of ours is.
+/// The properties of a device of ours.
 const FLAGS: libc::c_int = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
 /// `TUNGETDEVNETNS` of linux/if_tun.h, `_IO('T', 227)`.
 const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
@@ -191,7 +191,7 @@ fn keep_private(fd: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// What has passed a [`TapIo`], and what has not. Frames, unless it says otherwise.
+/// Counters of a [`TapIo`], in frames unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TapCounters {
     /// Handed to the worker; a super-packet is one.
@@ -240,7 +240,7 @@ impl AddAssign for TapCounters {
     }
 }
 
-/// What became of a frame given to the kernel.
+/// The fate of a frame given to the kernel.
 enum TapSent {
     Done,
     /// The kernel has no room now: it stays in the batch.
@@ -264,7 +264,7 @@ impl TapIo {
         Ok(TapIo { tap, pool, counters: TapCounters::default() })
     }
 
-    /// What has passed so far.
+    /// The counters so far.
     pub fn counters(&self) -> TapCounters {
         self.counters
     }

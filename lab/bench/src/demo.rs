@@ -37,7 +37,7 @@ enum DemoLoad {
     Control,
 }
 
-/// What one service did.
+/// The outcome of one service.
 #[derive(Clone, Copy, Debug, Default)]
 struct ServiceOutcome {
     requests_per_s: Option<f64>,

@@ -6,7 +6,7 @@
 //! same with no worker between is what the plane in memory costs, and is taken off. Nothing is timed: the machine may do
 //! other things meanwhile, and a second run counts the same.
 //!
-//! What stands beside is an earlier commit's count, in `lab/bench/instructions.json`. Counts of two compilers do not
+//! The count beside it is an earlier commit's count, in `lab/bench/instructions.json`. Counts of two compilers do not
 //! compare: after a change of `rustc` the baseline is counted anew, with both (`--record`). Nor do those of two processors
 //! in full: the C library picks its `memcpy` by what a processor can do, so the variants for AVX and later are ruled out.
 //!
@@ -26,7 +26,7 @@ const MORE_AT_MOST: f64 = 1.01;
 /// Keeps the C library to what every x86-64 processor has.
 const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX_Fast_Unaligned_Load,-ERMS,-FSRM";
 
-/// What to count.
+/// The cases to count.
 #[derive(Debug, clap::Args)]
 pub struct InstructionsArgs {
     /// Cases whose names contain one of these, separated by commas; all if none is given.
@@ -44,12 +44,12 @@ pub struct InstructionsArgs {
     /// Makes these counts the baseline, under this name: a commit's.
     #[arg(long, value_name = "COMMIT")]
     record: Option<String>,
-    /// Where instructions.json and callgrind's files go.
+    /// The directory for instructions.json and callgrind's files.
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
 }
 
-/// What was counted once, of which commit, and by what.
+/// Earlier counts, with their commit and tools.
 #[derive(Debug, Serialize, Deserialize)]
 struct Baseline {
     commit: String,
@@ -62,7 +62,7 @@ struct Baseline {
 #[derive(Debug)]
 struct ListedCase {
     name: String,
-    /// What a count is of: a packet, a connection, a request.
+    /// The unit of a count: a packet, a connection, a request.
     of: String,
     per_round: usize,
 }

@@ -32,7 +32,7 @@ enum CliCommand {
     Demo,
     /// Makes the network, starts servers and a balancer, and waits for Ctrl-C: for trying things by hand.
     Up {
-        /// What stands in the balancer: routed, multipath, nftables, haproxy, nginx-stream or hairpin.
+        /// The forwarder in the balancer: routed, multipath, nftables, haproxy, nginx-stream or hairpin.
         #[arg(default_value = "hairpin", value_parser = kind)]
         peer: PeerKind,
         /// Packets as on a wire: no segmentation or checksum offload on the virtual cards.
@@ -46,7 +46,7 @@ enum CliCommand {
         /// A quick run: two seconds, one repetition.
         #[arg(long)]
         quick: bool,
-        /// Where the JSON files go.
+        /// The directory for the JSON files.
         #[arg(long, default_value = "target/bench")]
         directory: PathBuf,
         /// Lists the benchmarks.

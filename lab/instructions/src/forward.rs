@@ -78,7 +78,7 @@ impl Forward {
         })
     }
 
-    /// What one round has.
+    /// The number of packets or connections in one round.
     pub(crate) fn per_round(&self) -> usize {
         TOGETHER
     }

@@ -61,7 +61,7 @@ impl HttpEnd {
         packet::tcp(self.own, self.peer, numbers, payload)
     }
 
-    /// What it sends for what it gets.
+    /// Its answer to received data.
     fn gets(&mut self, read: &ReadPacket) -> Vec<Vec<u8>> {
         assert!(read.flags & hairpin_core::wire::tcp::RST == 0, "reset: {self:?}");
         if read.next() == self.expected && read.flags & SYN == 0 {
@@ -100,7 +100,7 @@ impl HttpEnd {
 #[derive(Default)]
 struct Hosts {
     ends: BTreeMap<(Endpoint, Endpoint), HttpEnd>,
-    /// What they have sent and has not arrived.
+    /// The packets that they have sent and that have not arrived.
     on_the_way: VecDeque<Vec<u8>>,
 }
 
@@ -139,7 +139,7 @@ impl Requests {
         })
     }
 
-    /// What one round has.
+    /// The number of requests in one round.
     pub(crate) fn per_round(&self) -> usize {
         TOGETHER
     }

@@ -32,7 +32,7 @@ impl Family {
     }
 }
 
-/// What an end writes into a TCP header.
+/// The fields that an end writes into a TCP header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TcpFields {
     pub(crate) flags: u8,
@@ -96,7 +96,7 @@ fn parsed(frame: &[u8]) -> wire::Transport {
     }
 }
 
-/// What an end reads of a packet that the worker has sent.
+/// The fields that an end reads from a packet of the worker.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadPacket {
     pub(crate) key: FlowKey,

@@ -55,7 +55,7 @@ impl Drop for PooledFrame {
 /// The plane.
 pub(crate) struct CountedPlane {
     store: FrameStore,
-    /// What was sent since it was last cleared.
+    /// The frames sent since it was last cleared.
     pub(crate) sent: Vec<PooledFrame>,
 }
 

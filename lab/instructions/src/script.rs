@@ -1,4 +1,4 @@
-//! What arrives at a worker, burst by burst.
+//! The frames that arrive at a worker, burst by burst.
 //!
 //! A [`ScriptedWorker`] plays a case once: the ends react to what the worker sends, and what they send is recorded. Then the
 //! recording is given to a second worker, which was made like the first and so does the same. That one is counted: what
@@ -158,7 +158,7 @@ impl ScriptedWorker {
         self.hand.plane.sent.iter().map(|frame| frame.bytes().to_vec()).collect()
     }
 
-    /// What has arrived so far goes before the next round.
+    /// Frames that have arrived so far go before the next round.
     pub(crate) fn mark(&mut self) {
         self.recording.marks.push(self.recording.bursts.len());
         self.recording.sent.push(self.hand.sent);

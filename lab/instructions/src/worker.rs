@@ -23,7 +23,7 @@ const SEEDS: [u64; 4] = [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344];
 /// The network that backends are in ([`Family::end`]).
 pub(crate) const BACKEND_NETWORK: u8 = 1;
 
-/// Where clients send to.
+/// The address that clients send to.
 pub(crate) fn vip(family: Family) -> Endpoint {
     family.end(0, 1, 80)
 }
@@ -31,7 +31,7 @@ pub(crate) fn vip(family: Family) -> Endpoint {
 /// The worker that is counted: the product's types.
 pub(crate) type CountedWorker = Worker<AnyPolicy>;
 
-/// What a worker's service is.
+/// The settings of a worker's service.
 pub(crate) struct ServicePlan {
     pub(crate) family: Family,
     pub(crate) protocol: Protocol,

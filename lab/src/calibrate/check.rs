@@ -1,7 +1,7 @@
 //! Whether a profile is right: the very same runs simulated ([`hairpin_sim::testbed`]) and measured on real packets, at
 //! points other than those that the profile was made from.
 //!
-//! What is compared is packets for each second that the device's core is busy: at full speed that is its throughput, at
+//! The compared quantity is packets for each second that the device's core is busy: at full speed that is its throughput, at
 //! half load what share of the core is taken. For runs at full speed what came through by the wall clock stands beside it;
 //! where the generator, and not the device, was the limit that says nothing, and [`RunOutcome::idle`] shows it.
 
@@ -46,7 +46,7 @@ pub enum CheckLoad {
 }
 
 impl CheckLoad {
-    /// What part of what the device takes comes; `None`: more than all of it.
+    /// The offered part of the rate that the device takes; `None`: more than all of it.
     pub fn part(self) -> Option<f64> {
         match self {
             CheckLoad::Full => None,
@@ -141,14 +141,14 @@ impl std::fmt::Display for CheckCase {
     }
 }
 
-/// What came of a run, measured or simulated.
+/// The outcome of a run, measured or simulated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunOutcome {
     /// Packets for each second that the core was busy.
     pub busy_pps: f64,
     /// Packets that came back in each second.
     pub pps: f64,
-    /// What part of the time the core had nothing to do.
+    /// The share of time in which the core was idle.
     pub idle: f64,
 }
 
@@ -188,7 +188,7 @@ fn iteration_ns(profile: &CoreProfile, case: &CheckCase, packets: usize) -> f64 
     packets as f64 * each
 }
 
-/// What packets in iterations of one, of two and three, of four to seven and so on took, and what the profile says they do,
+/// The cost of packets in iterations of one, of two and three, of four to seven and so on, measured and by the profile,
 /// with how many of all packets were in such iterations: for people.
 pub fn by_size(profile: &CoreProfile, case: &CheckCase, work: &CoreWork) -> String {
     let all = work.packets().max(1) as f64;
@@ -301,7 +301,7 @@ pub fn simulate(
     Ok(RunOutcome { busy_pps: received / busy, pps: received / seconds, idle: (1.0 - busy / seconds).max(0.0) })
 }
 
-/// What a generator of real packets sends, in virtual time: flows in turn, in rounds.
+/// The packets of a real generator, in virtual time: flows in turn, in rounds.
 struct Steady<'a> {
     left: u64,
     times: PacketTimes<'a>,

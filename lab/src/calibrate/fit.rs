@@ -1,4 +1,4 @@
-//! What an iteration costs for itself and what for each packet, from iterations of all sizes.
+//! The cost of an iteration for itself and for each packet, from iterations of all sizes.
 
 use crate::testbed::meter::{CoreWork, Iterations};
 

@@ -67,7 +67,7 @@ fn packets_of(tcp_flags: u8) -> impl Fn(u32) -> [u8; FRAME] {
     }
 }
 
-/// What is done to the packets.
+/// The work on the packets.
 enum Body<'a, P: OffloadPolicy> {
     Nothing,
     Forwarder(&'a mut Forwarder),

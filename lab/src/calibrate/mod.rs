@@ -6,7 +6,7 @@
 //! through them ([`fit`]) says what an iteration costs and what each packet. It is the device's own time: a generator that
 //! is slower than the device only makes iterations smaller, and a machine that others use too only leaves fewer iterations.
 //!
-//! What a flow costs beside its packets (its SYN, its first acknowledgement and its FIN are more than others), its end by
+//! The cost of a flow beside its packets (its SYN, its first acknowledgement and its FIN are more than others), its end by
 //! silence, and a rule, is measured between frames in memory ([`memory`]), beside the
 //! same work without. So is everything where there are no rings, and the profile says so; what receives and sends costs
 //! nothing like rings there.
@@ -43,7 +43,7 @@ const NEW_MAX: u32 = 1_000_000;
 /// Packets of a measurement in memory.
 const PACKETS: u32 = 2_000_000;
 
-/// What is measured.
+/// The arguments of a calibration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CalibrationOptions {
     /// The profile's name.
@@ -133,7 +133,7 @@ pub fn entries(flows: u32) -> u32 {
     flows.max(1 << 21).checked_next_power_of_two().unwrap_or(u32::MAX)
 }
 
-/// What was found of something.
+/// The measured cost of one kind of work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FoundCost {
     /// What: "cuckoo++ with 1000 flows", "new flows of cuckoo++ at 1000", "end".
@@ -165,7 +165,7 @@ impl Calibrated {
     }
 }
 
-/// Where iterations are measured: over rings, or in memory.
+/// The place where iterations are measured: over rings, or in memory.
 pub trait Bench {
     /// Measures a point once.
     ///
@@ -247,7 +247,7 @@ pub fn calibrate(
     calibrate_beside(options, bench, &mut NothingBeside, progress)
 }
 
-/// What is measured beside all the rest.
+/// A measurement beside all others.
 pub trait SideMeasurement {
     /// These have been measured in this repetition (the first is 0), the last of them just now.
     ///

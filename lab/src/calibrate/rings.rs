@@ -74,7 +74,7 @@ impl Bench for OverRings {
         Ok(all)
     }
 
-    /// What was measured in memory left a processor idle, and schedulers (that of a virtual machine's host, too) move
+    /// The measurements in memory left a processor idle, and schedulers (that of a virtual machine's host, too) move
     /// threads when that changes: the first point would find another machine than all others.
     fn warm_up(&mut self) -> Result<()> {
         let point = DevicePoint { device: Device::Forwarder, table: String::new(), flows: 1000 };

@@ -4,7 +4,7 @@ use super::*;
 struct Made {
     /// Calls so far, by point.
     calls: Vec<DevicePoint>,
-    /// What a repetition's costs are multiplied by.
+    /// The factor on a repetition's costs.
     drift: Vec<f64>,
 }
 

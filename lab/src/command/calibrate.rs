@@ -8,10 +8,10 @@ use hairpin_lab::calibrate::{Bench, Calibrated, CalibrationOptions, InMemory, ca
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What is measured.
+/// The work to measure.
 #[derive(Args, Debug)]
 pub(crate) struct CalibrateArguments {
-    /// Where the profile goes; to the terminal, if not given.
+    /// The file for the profile; to the terminal, if not given.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// The profile's name; the file's, if there is one, else this-machine.

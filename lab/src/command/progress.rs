@@ -8,7 +8,7 @@ const ON_TERMINAL: Duration = Duration::from_millis(200);
 /// How often there is a line elsewhere.
 const ELSEWHERE: Duration = Duration::from_secs(10);
 
-/// Where progress goes.
+/// The destination of progress.
 pub(super) struct ProgressOutput {
     is_terminal: bool,
     is_quiet: bool,

@@ -11,7 +11,7 @@ use hairpin_lab::testbed::{Device, FrameSize, PacketSource, TransportProtocol, T
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What is searched.
+/// The device and load of a search.
 #[derive(Args, Debug)]
 pub(crate) struct RateArguments {
     /// The device under test: wire, forwarder or balancer.
@@ -179,7 +179,7 @@ impl RateArguments {
     }
 }
 
-/// What the searches came to, for people.
+/// The results of the searches, for people.
 fn said(repeated: &Repeated) -> String {
     let of = |is: &dyn Fn(&SearchResult) -> bool| repeated.outcomes.iter().filter(|outcome| is(&outcome.found)).count();
     let kinds = [

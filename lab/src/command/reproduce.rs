@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// What is reproduced.
+/// The experiments to reproduce.
 #[derive(Args, Debug)]
 pub(crate) struct ReproduceArguments {
     /// The part of the paper's rates, flows, tables and rules that is simulated, 0.0001 to 1.
@@ -23,7 +23,7 @@ pub(crate) struct ReproduceArguments {
     /// Only the experiments of these names.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
-    /// Where results go.
+    /// The directory for results.
     #[arg(long, value_name = "DIRECTORY", default_value = "lab-results/reproduce")]
     output: PathBuf,
     /// Cases at a time; as many as the machine has cores, unless given.
@@ -41,7 +41,7 @@ pub(crate) struct ReproduceArguments {
     /// Also write the page of verdicts to this file, and its figures to `figures` beside it (docs/evidence/reproduction.md).
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
-    /// Where tables of all runs go that the page of verdicts has no room for.
+    /// The file for tables of all runs that the page of verdicts has no room for.
     #[arg(long, value_name = "DIRECTORY", requires = "document")]
     tables: Option<PathBuf>,
     /// Results at another scale, whose verdicts stand beside: SCALE=DIRECTORY.
@@ -87,7 +87,7 @@ impl ReproduceArguments {
         let jobs = self.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
         let done =
             if self.report { Ok(CasesSummary::default()) } else { self.carry_out(&bench, &cases, jobs, &mut store) };
-        // What there is is shown, even if the rest could not be kept.
+        // The results so far are shown, even if the rest could not be kept.
         let gathered = gather(&experiments, &bench, &store);
         let circumstances = Circumstances {
             scale: self.scale,
@@ -113,7 +113,7 @@ impl ReproduceArguments {
         Ok(if done.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
-    /// What this run was, for people.
+    /// The circumstances of this run, for people.
     fn run_of(&self, jobs: usize, elapsed: Duration, kept: usize) -> String {
         if self.report {
             return String::new();
@@ -135,7 +135,7 @@ impl ReproduceArguments {
         let other = match &self.beside {
             Some((scale, directory)) => {
                 ensure!(directory.join(FILE).exists(), "there are no results in {}", directory.display());
-                // What was recorded with whatever recordings counts.
+                // A result counts with whatever recordings it was made.
                 Some((CaseContext::load(*scale, &self.profiles, None)?, CaseStore::open(directory)?))
             }
             None => None,

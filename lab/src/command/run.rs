@@ -22,13 +22,13 @@ const TABLES_EVERY: Duration = Duration::from_secs(60);
 /// Reasons for what is left out that are printed.
 const REASONS_MAX: usize = 20;
 
-/// What is measured.
+/// The experiment to measure.
 #[derive(Args, Debug)]
 pub(crate) struct RunArguments {
     /// The experiment file; lab/scenarios/ has some.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Where results go; lab-results and the experiment's name, unless given.
+    /// The directory for results; lab-results and the experiment's name, unless given.
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
     /// Begin anew: results that are there are removed.
@@ -85,7 +85,7 @@ impl RunArguments {
             Some(bed) if !self.report => self.measure(&experiment, &plan, &mut **bed, &mut store, &out),
             _ => Ok(PlanSummary { kept: store.records().len(), ..PlanSummary::default() }),
         };
-        // What there is is shown, even if the rest could not be measured.
+        // The results so far are shown, even if the rest could not be measured.
         let results = PlanResults::new(&experiment, &plan, &store);
         let written = report::write(&results, &machine, &out)?;
         let done = done?;
@@ -222,7 +222,8 @@ impl RunArguments {
     }
 }
 
-/// What is no good, or was left out, because other threads had the processors; empty if the processors were free.
+/// Names the measurements that are invalid, or were left out, because other threads had the processors; empty if the
+/// processors were free.
 fn starved(results: &PlanResults<'_>) -> String {
     let (repetitions, cells) = (results.starved, results.starved_cells());
     if repetitions + cells == 0 {

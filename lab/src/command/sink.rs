@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use std::time::Duration;
 
-/// What is received.
+/// The packets to receive.
 #[derive(Args, Debug)]
 pub(crate) struct SinkArguments {
     #[command(flatten)]

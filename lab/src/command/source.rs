@@ -16,7 +16,7 @@ enum Coming {
     Poisson,
 }
 
-/// Where packets come from.
+/// The source of packets.
 #[derive(Args, Debug)]
 pub(super) struct SourceArguments {
     /// Replay this capture file (pcap or pcapng) instead of made-up flows.
@@ -25,7 +25,7 @@ pub(super) struct SourceArguments {
     /// Keep the recorded payload (but for the stamp) instead of zeros.
     #[arg(long, requires = "replay", help_heading = "Source")]
     payload: bool,
-    /// What is kept of a recorded source address, as a mask; with any mask the masks say how many flows there are.
+    /// The mask that recorded source addresses are combined with; with any mask the masks say how many flows there are.
     #[arg(long, value_name = "MASK", requires = "replay", help_heading = "Source")]
     source_mask: Option<Ipv4Addr>,
     /// Column of the destination address.
@@ -89,7 +89,7 @@ impl SourceArguments {
         if addresses.iter().all(Option::is_none) && ports.iter().all(Option::is_none) {
             return None;
         }
-        // What has none is masked out.
+        // An address without a mask of its own is masked out.
         let none = Ipv4Addr::UNSPECIFIED;
         Some(Masks {
             source: addresses[0].unwrap_or(none),

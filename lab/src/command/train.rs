@@ -10,7 +10,7 @@ use hairpin_lab::train::grow::TreeBounds;
 use hairpin_lab::train::{self, Origin, Trained, TrainingOptions, text, trace};
 use std::path::PathBuf;
 
-/// What is learnt, and from what.
+/// The input and the criterion of training.
 #[derive(Args, Debug)]
 pub(crate) struct TrainArguments {
     /// Learn from this capture file (pcap or pcapng), or from all in this folder.
@@ -30,7 +30,7 @@ pub(crate) struct TrainArguments {
     /// A long connection has so many packets after those; "auto": what a pair of rules costs.
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = more, help_heading = "Tree")]
     more: More,
-    /// What a pair of rules costs, in packets that a worker forwards; `auto` measures it, the kernel's is about this.
+    /// The cost of a pair of rules, in packets that a worker forwards; `auto` measures it, the kernel's is about this.
     #[arg(long, value_name = "PACKETS", default_value_t = cost(), help_heading = "Tree")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     cost: u32,
@@ -53,7 +53,7 @@ pub(crate) struct TrainArguments {
     /// Features not to use, such as port, elapsed, gap or gap-2.
     #[arg(long, value_name = "FEATURE", value_delimiter = ',', help_heading = "Tree")]
     without: Vec<String>,
-    /// Where the model goes; without it, only the evaluation is printed.
+    /// The file for the model; without it, only the evaluation is printed.
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
     /// The seed of all random choices.

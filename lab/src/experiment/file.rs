@@ -46,7 +46,7 @@ const POLICIES: [&str; 8] =
 pub struct DeviceSubject {
     /// Its name in figures; unique.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub device: Device,
     /// The balancer's connection table.
     pub table: String,
@@ -97,7 +97,7 @@ impl FromStr for RateSetting {
     }
 }
 
-/// What a finding compares.
+/// The compared quantity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FindingMetric {
     /// Packets received per second.
@@ -113,7 +113,7 @@ pub enum FindingMetric {
 pub struct Finding {
     /// In words, with its source.
     pub text: String,
-    /// What is compared.
+    /// The compared quantity.
     pub metric: FindingMetric,
     /// Devices by name: each has more of it than the next, or all are alike.
     pub devices: Vec<String>,
@@ -132,7 +132,7 @@ pub struct Experiment {
     pub name: String,
     /// Title for people.
     pub title: String,
-    /// What is to be known of it; may be empty.
+    /// Notes about it; may be empty.
     pub notes: String,
     /// The file's text.
     pub text: String,
@@ -144,7 +144,7 @@ pub struct Experiment {
     pub repetitions: u32,
     /// How long each.
     pub duration: Duration,
-    /// What everything drawn comes from; each repetition has its own.
+    /// The seed of everything drawn; each repetition has its own.
     pub seed: u64,
     /// Backends behind balancers.
     pub backends: u16,
@@ -164,13 +164,13 @@ pub struct Experiment {
     pub loss_ratios: Vec<f64>,
     /// How searches go.
     pub search: rate::SearchOptions,
-    /// Where packets come from.
+    /// The source of packets.
     pub source: PacketSource,
     /// Whether a profile is taken of every cell, in a trial of its own.
     pub profile: bool,
-    /// What the papers found.
+    /// The papers' findings.
     pub findings: Vec<Finding>,
-    /// What is measured otherwise than the file says, for people.
+    /// The differences from the file's settings, for people.
     pub otherwise: Vec<String>,
 }
 
@@ -355,7 +355,7 @@ fn read_search(top: &TomlTable<'_>, duration: Duration) -> rate::SearchOptions {
     options
 }
 
-/// What a finding says: the statement of the list that has its `id`, or its own `text`.
+/// The text of a finding: the statement of the list that has its `id`, or its own `text`.
 fn finding_text(table: &TomlTable<'_>) -> Option<String> {
     if !table.has("id") {
         if !table.has("text") {

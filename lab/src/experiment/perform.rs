@@ -10,12 +10,12 @@ use crate::testbed::{Measurement, SendRate, Testbed, TrialProgress};
 use anyhow::{Result, bail, ensure};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// What fails so many times in a row will go on failing.
+/// A measurement that fails this many times in a row will go on failing.
 const FAILURES_MAX: u32 = 10;
-/// What a measurement takes for each second of packets, until some have been seen.
+/// The time of a measurement for each second of packets, until some have been seen.
 const OVERHEAD: f64 = 1.3;
 
-/// What happens.
+/// An event.
 #[derive(Debug)]
 pub enum PlanEvent<'a> {
     /// Something is begun.
@@ -37,20 +37,20 @@ pub enum PlanEvent<'a> {
     End(&'a ResultStore),
 }
 
-/// What has been done.
+/// The work done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlanSummary {
     /// Results that were there before.
     pub kept: usize,
     /// New ones.
     pub new: usize,
-    /// What failed.
+    /// The failures.
     pub failed: usize,
 }
 
 /// Measures all that is not in the store yet.
 ///
-/// What fails is kept as failed, with its reason, and the rest goes on.
+/// A failure is kept as a result, with its reason, and the rest goes on.
 ///
 /// # Errors
 /// When results cannot be kept, or ten in a row fail.
@@ -175,7 +175,7 @@ fn rate_of(cell: &MatrixCell, store: &ResultStore) -> Result<SendRate> {
     }
 }
 
-/// What must be true of every measurement: all that was sent arrived or has a named reason why not, nothing arrived that
+/// The invariants of every measurement: each packet sent arrived or was lost for a named reason, nothing arrived that
 /// was not sent, no latency is above a later one's bound.
 pub(crate) fn check(measured: &Measurement) -> Result<()> {
     let (sent, received, lost) = (measured.sent, measured.received, measured.lost());

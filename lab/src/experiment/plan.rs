@@ -1,4 +1,4 @@
-//! What a file comes to: every measurement in its order, and what cannot be measured here.
+//! The plan of a file: every measurement in its order, and those that cannot be made here.
 
 use super::file::{DeviceSubject, Experiment, RateSetting};
 use crate::testbed::{Device, FrameSize, SendRate, Trial};
@@ -70,7 +70,7 @@ impl fmt::Display for MatrixCell {
     }
 }
 
-/// What is done with a cell.
+/// The measurement of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum CellKind {
     /// It is measured once.
@@ -93,7 +93,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// What tells it from all others, and from the same one under other circumstances: sixteen hexadecimal digits.
+    /// The identity that tells it from all others, and from the same one under other circumstances: sixteen hexadecimal digits.
     pub fn key(&self, experiment: &Experiment) -> String {
         let trial = self.cell.trial(experiment, self.repetition, SendRate::Max);
         let search = matches!(self.kind, CellKind::Search(_)).then(|| format!("{:?}", experiment.search));
@@ -146,7 +146,7 @@ pub struct Skipped {
 pub struct Plan {
     /// One after the other.
     pub tasks: Vec<Task>,
-    /// What is left out.
+    /// The cells left out.
     pub skipped: Vec<Skipped>,
 }
 

@@ -62,7 +62,7 @@ impl<'a> TomlTable<'a> {
         self.given(name).is_some()
     }
 
-    /// Where the field stands, or else the table.
+    /// The position of the field, or else of the table.
     pub(super) fn span_of(&self, name: &'static str) -> Range<usize> {
         self.given(name).map_or_else(|| self.span.clone(), Spanned::span)
     }

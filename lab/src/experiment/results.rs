@@ -1,4 +1,4 @@
-//! What there is of a plan, by cell.
+//! The results of a plan, by cell.
 
 use super::file::{Experiment, Finding, FindingMetric, RateSetting};
 use super::plan::{CellKind, MatrixCell, Plan};
@@ -37,7 +37,7 @@ pub enum FindingVerdict {
     /// The confidence intervals overlap, or there is one repetition only, or a thread was kept from its processor; the
     /// figures.
     Undecided(String),
-    /// What is missing.
+    /// The missing cells.
     NotMeasured(String),
 }
 
@@ -76,7 +76,7 @@ impl<'a> PlanResults<'a> {
         self.cells.iter().filter(|(_, all)| is_starved(all)).count()
     }
 
-    /// What has failed, and why.
+    /// The failures, with their reasons.
     pub fn failures(&self) -> impl Iterator<Item = (&'a ResultRecord, &'a str)> {
         self.records.iter().filter_map(|record| match &record.came {
             RecordOutcome::Failed(reason) => Some((*record, reason.as_str())),
@@ -171,7 +171,7 @@ pub fn latency(all: &[&Measurement], of: impl Fn(&LatencySummary) -> f64) -> Opt
     Summary::of(&there.map(of).collect::<Vec<_>>())
 }
 
-/// Whether what was found holds; `None` if it cannot be told.
+/// Whether the finding holds; `None` if it cannot be told.
 fn compare(finding: &Finding, values: &[Summary]) -> Option<bool> {
     let trusted = |value: &Summary| value.half_width.is_some();
     if let Some(within) = finding.within {

@@ -20,7 +20,7 @@ const FORMAT: u32 = 1;
 /// How often something is begun before it counts as ending the program.
 const BEGUN_MAX: u32 = 3;
 
-/// What came out.
+/// The outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum RecordOutcome {
     /// A measurement.
@@ -40,7 +40,7 @@ pub struct ResultRecord {
     pub key: String,
     /// The cell that was measured.
     pub cell: MatrixCell,
-    /// What was done.
+    /// The cell.
     pub kind: CellKind,
     /// For which time, from 0.
     pub repetition: u32,
@@ -48,7 +48,7 @@ pub struct ResultRecord {
     pub at: u64,
     /// How long it took, in seconds, with all that is around the packets.
     pub took: f64,
-    /// What came out.
+    /// The outcome.
     pub came: RecordOutcome,
 }
 

@@ -61,7 +61,7 @@ struct Model {
     fails_after: Option<usize>,
     /// Says that more came than was sent.
     lies: bool,
-    /// What share of its processor the device has, in each trial by its number.
+    /// The device's share of its processor, in each trial by its number.
     ran: Option<fn(usize) -> f64>,
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct PlacedValues {
     pub(crate) title: String,
     pub(crate) below: &'static str,
     pub(crate) beside: &'static str,
-    /// What is written at each place.
+    /// The labels of the places.
     pub(crate) labels: Vec<String>,
     /// Whether a line joins the values of neighbouring places.
     pub(crate) is_joined: bool,
@@ -228,7 +228,7 @@ where
         .map_err(|error| failed(&error))
 }
 
-/// Where a row ends.
+/// The end of a row.
 fn end_of(row: usize, rows: usize) -> SegmentValue<usize> {
     if row + 1 < rows { SegmentValue::Exact(row + 1) } else { SegmentValue::Last }
 }

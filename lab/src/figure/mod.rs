@@ -28,13 +28,13 @@ pub struct Figure {
     pub name: String,
     /// Under which heading it belongs.
     pub heading: &'static str,
-    /// What it shows.
+    /// Its subject.
     pub title: String,
     /// The drawing.
     pub svg: String,
 }
 
-/// What of a measurement is drawn.
+/// The drawn quantity of a measurement.
 struct Quantity {
     heading: &'static str,
     /// In files' names.
@@ -61,7 +61,7 @@ const QUANTITIES: [Quantity; 4] = [
     Quantity { heading: "Loss", word: "loss", axis: "percent lost", of: |m| m.loss() * 100.0 },
 ];
 
-/// What stands below a figure.
+/// The axis below a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Axis {
     Cores,
@@ -229,7 +229,7 @@ fn distinct<'a>(
     all
 }
 
-/// What holds for all of a figure, for people; without what stands below it.
+/// The settings common to all of a figure, for people; without those on its axis.
 fn title(heading: &str, context: &MatrixCell, axis: Option<Axis>) -> String {
     let mut parts = Vec::new();
     for other in Axis::ALL.into_iter().filter(|other| Some(*other) != axis) {

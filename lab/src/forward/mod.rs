@@ -6,7 +6,7 @@ use hairpin_core::frame::{Batch, Frame};
 use hairpin_core::link::{LinkDrop, header};
 use hairpin_core::wire::{ethernet, ipv4};
 
-/// What it has done.
+/// The counts of a forwarder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForwardSummary {
     /// Frames sent back.
@@ -16,7 +16,7 @@ pub struct ForwardSummary {
 }
 
 impl ForwardSummary {
-    /// What it has dropped, by reason.
+    /// The dropped packets, by reason.
     pub fn dropped(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let drops = LinkDrop::ALL.iter().map(|&reason| (reason.name(), self.drops[reason as usize]));
         drops.filter(|&(_, count)| count > 0)
@@ -34,7 +34,7 @@ impl Forwarder {
     /// more than longer bursts (`dpdk-testpmd` takes as many).
     pub const BURST: usize = 32;
 
-    /// What it has done so far.
+    /// The counts so far.
     pub fn counts(&self) -> &ForwardSummary {
         &self.counts
     }

@@ -1,4 +1,4 @@
-//! Where a device's time goes, as KTH 2020 shows for each method: from a sampling profiler.
+//! The distribution of a device's time, as KTH 2020 shows for each method: from a sampling profiler.
 //!
 //! `perf record` samples the device's threads some thousand times a second, by the processor's clock: virtual machines
 //! have no counters of cycles. What it finds in this program is resolved to the innermost function of ours with the

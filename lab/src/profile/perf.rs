@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Looks a second at each thread; no divisor of the timer's.
 const FREQUENCY: &str = "1999";
-/// What is counted.
+/// The counted event.
 const EVENT: &str = "cpu-clock";
 /// Looks that a profile needs at least.
 const SAMPLES_MIN: u64 = 100;

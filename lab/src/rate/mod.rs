@@ -36,7 +36,7 @@ pub enum OfferedLoad {
     Rate(f64),
 }
 
-/// What a trial gave.
+/// The counts of a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrialObservation {
     /// Packets per second that the source really sent.

@@ -72,7 +72,7 @@ impl SearchOptions {
     }
 }
 
-/// Where a search is.
+/// The state of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchStage {
     /// As fast as the source can.
@@ -88,11 +88,11 @@ pub enum SearchStage {
 pub struct SearchStep {
     /// Loss ratio of the goal that is searched for.
     pub goal: f64,
-    /// Where the search is.
+    /// The state of the search.
     pub stage: SearchStage,
-    /// What was asked for.
+    /// The offered rate.
     pub load: OfferedLoad,
-    /// What came of it.
+    /// The result.
     pub observed: TrialObservation,
     /// The highest rate known to be forwarded, and the lowest known not to be, so far.
     pub bounds: (Option<f64>, Option<f64>),
@@ -100,7 +100,7 @@ pub struct SearchStep {
     pub trials: u32,
 }
 
-/// What a search has found, in packets per second.
+/// The result of a search, in packets per second.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SearchResult {
@@ -128,7 +128,7 @@ impl SearchResult {
     }
 }
 
-/// What came of one search.
+/// The outcome of one search.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct SearchOutcome {
     /// The loss ratio allowed.
@@ -172,7 +172,7 @@ pub fn search(
     Ok(SearchOutcome { goal, found, forwarded, trials: search.trials, starved: search.starved, settled })
 }
 
-/// What a load came to.
+/// The verdict on a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum LoadJudgement {
     /// The load is forwarded.

@@ -89,13 +89,13 @@ fn noisy_device_rate_is_within_the_interval() {
         assert_eq!(rate.count, 5, "seed {seed}");
         assert!((rate.mean / 3e6 - 1.0).abs() < 0.03, "seed {seed}: {rate:?}");
         let (low, high) = rate.interval();
-        // What is forwarded with 0.5 % loss is 0.5 % more, and a search ends within 1 % below it.
+        // The rate forwarded with 0.5 % loss is 0.5 % more, and a search ends within 1 % below it.
         held += u32::from(high > 3e6 * 0.995 && low < 3e6 / 0.995);
     }
     assert!(held >= 34, "{held} of 40");
 }
 
-/// What the majority of trials is for: a search that lets one disturbed trial decide ends far below.
+/// The reason for a majority of trials: a search that lets one disturbed trial decide ends far below.
 #[test]
 fn disturbed_trials_do_not_decide() {
     let far_off = |options: &SearchOptions| {
@@ -111,7 +111,7 @@ fn disturbed_trials_do_not_decide() {
     assert!(majority <= 5 && single > 3 * majority.max(1), "{single} of 100 far off, {majority} by majority");
 }
 
-/// Where two trials of five are disturbed a majority is no help, and knowing which ones they are is.
+/// If two trials of five are disturbed, a majority is no help, but knowing the disturbed ones is.
 #[test]
 fn trials_of_starved_threads_are_made_again() {
     let busy = |tells, seed| {

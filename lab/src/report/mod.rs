@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What has been written.
+/// The files written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrittenReport {
     /// The page.

@@ -14,7 +14,7 @@ use std::fmt::Write;
 const FUNCTIONS: usize = 12;
 /// Cells named for each reason why they were left out.
 const CELLS_NAMED: usize = 8;
-/// What the page looks like.
+/// The style of the page.
 pub(crate) const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:64rem;margin:1rem auto;padding:0 1rem;color:#222}\
 h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2rem;border-bottom:1px solid #bbb}table{border-collapse:collapse;\
 font-size:13px;margin:.6rem 0}th,td{border:1px solid #ccc;padding:.15rem .5rem;text-align:left}td.n{text-align:right}\
@@ -158,7 +158,7 @@ fn about(page: &mut HtmlPage, results: &PlanResults<'_>, machine: &Machine) {
     }
 }
 
-/// What is no good, or was left out, because other processes had the processors.
+/// Names the measurements that are invalid, or were left out, because other processes had the processors.
 fn starved(page: &mut HtmlPage, results: &PlanResults<'_>) {
     let least = 100.0 * Ran::ENOUGH;
     if results.starved > 0 {
@@ -224,7 +224,7 @@ fn place(cell: &MatrixCell) -> [String; 7] {
     ]
 }
 
-/// What [`place`] is called.
+/// The title of [`place`].
 const PLACE: [&str; 7] = ["device", "cores", "entries", "flows", "bytes", "rate", "run"];
 
 fn means(page: &mut HtmlPage, results: &PlanResults<'_>) {
@@ -269,7 +269,7 @@ fn moved(all: &[&Measurement]) -> String {
     }
 }
 
-/// What cards have done, if there were any.
+/// The totals of cards, if there were any.
 fn cards(page: &mut HtmlPage, results: &PlanResults<'_>) {
     let cells = || results.cells.iter().filter(|(_, all)| all.iter().any(|measured| measured.offloaded.is_some()));
     if cells().next().is_none() {

@@ -7,7 +7,7 @@ use crate::testbed::Measurement;
 use anyhow::{Context, Result};
 use csv::Writer;
 
-/// What every row begins with.
+/// The first columns of every row.
 const CELL: [&str; 9] =
     ["device", "table", "engine", "policy", "cores", "table_entries", "flows", "packet_size", "rate"];
 
@@ -127,7 +127,7 @@ fn measurements(results: &PlanResults<'_>) -> Result<Vec<u8>> {
     end(table)
 }
 
-/// What a card has done; empty where there was none.
+/// The totals of a card; empty if there was none.
 fn of_card(m: &Measurement) -> [String; 10] {
     let Some(card) = &m.offloaded else { return Default::default() };
     let busy = |ns: u64| format!("{:.4}", ns as f64 / 1e9 / m.seconds.max(1e-9));

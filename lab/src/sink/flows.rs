@@ -1,4 +1,4 @@
-//! What has been seen of each flow: its last packet, and the backend it went to.
+//! The state of each flow: its last packet, and the backend it went to.
 //!
 //! A table indexed by the flow's number, of as many places as there are flows at a time (the next power of two): each of
 //! them has one, and leaves it to the flow that a [source](crate::traffic::synthetic) begins when it has ended. Where there
@@ -10,7 +10,7 @@ const PLACES_MIN: usize = 1 << 12;
 /// Places at most.
 const PLACES_MAX: usize = 1 << 27;
 
-/// What is known of a flow.
+/// The state of a flow.
 #[derive(Clone, Copy, Default)]
 struct FlowState {
     /// One more than the sequence number of its latest packet; 0: nothing is here.
@@ -20,7 +20,7 @@ struct FlowState {
     moved: bool,
 }
 
-/// What a packet of a flow says.
+/// The verdict on a packet of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketNotice {
     /// All is well.

@@ -1,5 +1,5 @@
-//! What has come back: every packet is parsed, its checksums and its stamp are checked, and it is told whether it is the
-//! first of its kind, in order, how long it took, and to which backend it went.
+//! The sink of packets that come back: every packet is parsed, its checksums and its stamp are checked, and it is told
+//! whether it is the first of its kind, in order, how long it took, and to which backend it went.
 //!
 //! Memory is bounded and taken at the start: a [window](order) of sequence numbers for each generator, a table of
 //! [flows], a [histogram](latency), a [counter for each hundred milliseconds](timeline), and a list of
@@ -23,7 +23,7 @@ use timeline::Timeline;
 /// Generators that a sink tells apart at most.
 pub const GENERATORS_MAX: u16 = 256;
 
-/// What a sink is to expect.
+/// A sink's expectations.
 #[derive(Clone, Copy, Debug)]
 pub struct SinkOptions {
     /// The session whose packets count.
@@ -62,7 +62,7 @@ pub struct SinkCounts {
     pub foreign: u64,
 }
 
-/// What a sink knows.
+/// The state of a sink.
 pub struct PacketSink {
     options: SinkOptions,
     counts: SinkCounts,
@@ -73,7 +73,7 @@ pub struct PacketSink {
     timeline: Timeline,
 }
 
-/// What a frame turns out to be.
+/// The kind of a frame.
 enum FrameKind {
     Ours(Stamp, Transport),
     Corrupted,
@@ -161,7 +161,7 @@ impl PacketSink {
         latency
     }
 
-    /// What it has counted.
+    /// Its counts.
     pub fn counts(&self) -> &SinkCounts {
         &self.counts
     }
@@ -191,7 +191,7 @@ impl PacketSink {
         &self.latency
     }
 
-    /// What was received when.
+    /// The frames received over time.
     pub fn timeline(&self) -> &Timeline {
         &self.timeline
     }

@@ -3,7 +3,7 @@
 /// Numbers kept; a power of two.
 pub const WINDOW: u64 = 1 << 17;
 
-/// What a packet's number says.
+/// The verdict on a packet's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketArrival {
     /// It has come for the first time.

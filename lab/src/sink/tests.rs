@@ -90,7 +90,7 @@ proptest! {
                     corrupted += 1;
                     let mut frame = frame;
                     frame.data[byte] ^= 1 << bit;
-                    // What is now not IP, or of another protocol, is foreign; the rest is seen to be wrong.
+                    // A frame that is no longer IP, or of another protocol, is foreign; the others count as corrupted.
                     match parse(&frame.data) {
                         Ok(Parsed::Transport(_)) | Err(_) => {}
                         Ok(_) => {

@@ -1,4 +1,4 @@
-//! What was sent and received when, by hundreds of milliseconds.
+//! Packets sent and received over time, by hundreds of milliseconds.
 
 use crate::testbed::TrialSample;
 

@@ -7,11 +7,11 @@ use crate::sink::timeline::Timeline;
 use crate::sink::{PacketSink, SinkCounts};
 use anyhow::{Result, ensure};
 
-/// What was counted in a trial, over all lanes.
+/// The counts of a trial, over all lanes.
 pub struct Books<'a> {
     /// By the generators.
     pub sent: SentCounts,
-    /// What a packet that found no room is said to be lost to.
+    /// The reason given for a packet that found no room.
     pub full: &'static str,
     /// Packets due and not sent.
     pub behind: u64,
@@ -76,7 +76,7 @@ impl Books<'_> {
         let over_time = timeline.samples(self.duration);
         let seconds = self.duration as f64 / 1e9;
         let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
-        // What came in while the generators sent; the rest had waited in queues.
+        // The packets that came in while the generators sent; the rest had waited in queues.
         let (received, bytes) =
             over_time.iter().fold((0, 0), |sum, at| (sum.0 + at.received, sum.1 + at.received_bytes));
         let latency: LatencySummary = sink.latency().summary();
@@ -110,7 +110,7 @@ impl Books<'_> {
     }
 }
 
-/// What came and does not count as received, by reason.
+/// The packets that came and do not count as received, by reason.
 pub fn seen_otherwise(counts: &SinkCounts) -> [(&'static str, u64); 3] {
     [("corrupted", counts.corrupted), ("too-late-to-tell", counts.late), ("from-the-future", counts.from_the_future)]
 }

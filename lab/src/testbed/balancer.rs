@@ -28,7 +28,7 @@ pub const BACKENDS_MAX: u16 = 1024;
 /// Connections of a worker at least.
 const CONNECTIONS_MIN: usize = 64;
 
-/// What all workers of a balancer have in common.
+/// The common parameters of all workers of a balancer.
 #[derive(Clone)]
 pub struct BalancerOptions {
     /// Backends, 1 to [`BACKENDS_MAX`].

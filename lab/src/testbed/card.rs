@@ -58,7 +58,7 @@ pub struct DevicePort<IO: FrameIo> {
     waiting: usize,
 }
 
-/// What went through a device's port.
+/// The traffic through a device's port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CardCounts {
     /// Frames received, those included that the card keeps.
@@ -133,7 +133,7 @@ impl<IO: FrameIo> DevicePort<IO> {
         self.card.as_ref().map(|card| card.nic.clone())
     }
 
-    /// What went through it so far.
+    /// Its traffic so far.
     pub fn counts(&self) -> CardCounts {
         self.counts
     }
@@ -145,7 +145,7 @@ impl<IO: FrameIo> DevicePort<IO> {
         }
     }
 
-    /// What the card has kept to itself so far.
+    /// The packets that the card has kept to itself so far.
     pub fn kept(&self) -> KeptFrames {
         self.card.as_ref().map_or(KeptFrames::default(), |card| card.kept)
     }
@@ -185,7 +185,7 @@ impl<F: Frame> FrontCard<F> {
                 Ok(Parsed::Transport(at)) => nic.frame(now, &mut frame, &at),
                 _ => Passage::Miss,
             };
-            // What goes nowhere is dropped, and so returned to its plane.
+            // A frame without a destination is dropped, and so returned to its plane.
             match passage {
                 Passage::Miss => self.missed.push(frame),
                 Passage::Forward(_) => {
@@ -236,7 +236,7 @@ impl<IO: FrameIo> FrameIo for DevicePort<IO> {
         self.counts.ns += clock::now().saturating_sub(began);
     }
 
-    /// What the worker sends meets no rules. What it leaves to the kernel is dropped: there is none.
+    /// The worker's own frames meet no rules. Those for the kernel are dropped: there is none.
     #[inline]
     fn transmit(&mut self, batch: &mut Batch<IO::Frame>) {
         let began = if self.card.is_some() { clock::now() } else { 0 };

@@ -23,7 +23,7 @@ pub fn pin(cpu: usize) -> Result<()> {
     sched_setaffinity(None, &set).with_context(|| format!("cannot stay on processor {cpu}"))
 }
 
-/// Who runs where.
+/// The cores of all threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorePlan {
     /// The processor of each of the device's cores.
@@ -72,7 +72,7 @@ impl CoreWatch {
     const PATIENCE: u32 = 100_000;
     /// The interval of polls then.
     const NAP: Duration = Duration::from_micros(50);
-    /// What a nap may take of a thread's time by its own choice; what it takes beyond that others do.
+    /// The part of a thread's time that a nap may take by its own choice; time beyond that was taken by others.
     const NAP_MAX: Duration = Duration::from_millis(1);
 
     /// To be called after every poll, with whether anything came.

@@ -33,7 +33,7 @@ pub enum DeviceCore {
     Offloading(Box<Worker<AnyPolicy, LabTable>>),
 }
 
-/// What a device's core has done.
+/// The counts of a device's core.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Handled {
     /// Frames that came in.
@@ -42,13 +42,13 @@ pub struct Handled {
     pub sent: u64,
     /// Frames that did not, by reason.
     pub dropped: Vec<(String, u64)>,
-    /// What a card has done, if there was one.
+    /// The totals of a card, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offloaded: Option<Offloaded>,
 }
 
 impl Handled {
-    /// What has been done since `before`.
+    /// The difference since `before`.
     pub fn since(&self, before: &Handled) -> Handled {
         let was = |reason: &str| before.dropped.iter().find(|(name, _)| name == reason).map_or(0, |(_, count)| *count);
         let dropped = self.dropped.iter().map(|(name, count)| (name.clone(), count - was(name)));
@@ -221,7 +221,7 @@ impl<IO: FrameIo> ServingCore<IO> {
         }
     }
 
-    /// What its iterations took, if they were measured.
+    /// The times of its iterations, if they were measured.
     pub fn work(&self) -> Option<CoreWork> {
         self.meter.as_ref().map(|meter| meter.work())
     }
@@ -286,7 +286,7 @@ impl<IO: FrameIo> ServingCore<IO> {
         port!(&self.driver, io => (io.counts().received, io.counts().sent + io.kept().sent))
     }
 
-    /// What it has done so far.
+    /// Its counts so far.
     pub fn handled(&self) -> Handled {
         let mut dropped: Vec<(String, u64)> = match &self.driver {
             Driver::Wire { .. } => Vec::new(),

@@ -11,7 +11,7 @@ use hairpin_core::frame::{Batch, Frame};
 /// Packets of a burst at most.
 const BURST: usize = 32;
 
-/// What a generator has done.
+/// The counts of a generator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SentCounts {
     /// Packets made and handed over, those that found no room among them.
@@ -157,7 +157,7 @@ impl<O: Outlet, T: TrafficSource> Generator<O, T> {
         }
     }
 
-    /// What goes as fast as it is taken waits, and is as old as when it goes.
+    /// A packet sent as fast as the device takes them waits, and is stamped when it goes.
     fn try_again(&mut self, now: u64) {
         for frame in &mut self.held {
             stamp::retime(frame.bytes_mut(), self.session, now);
@@ -196,7 +196,7 @@ impl<O: Outlet, T: TrafficSource> Generator<O, T> {
         self.stopped.min(self.until).saturating_sub(self.started)
     }
 
-    /// What it has done.
+    /// Its counts.
     pub fn sent(&self) -> &SentCounts {
         &self.sent
     }

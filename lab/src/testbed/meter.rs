@@ -1,4 +1,4 @@
-//! What a device's iterations take, by how many packets are in them: for calibration.
+//! The times of a device's iterations, by the number of packets in them: for calibration.
 //!
 //! A polling core is on the processor all the time, whether there is work or not, so processor time alone does not tell
 //! what work costs. The meter reads the clock once per iteration (what that costs is taken off) and adds the iteration to
@@ -30,7 +30,7 @@ pub struct Iterations {
     pub ns: f64,
 }
 
-/// What a device's core has done while it was measured.
+/// The work of a device's core while it was measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CoreWork {
     /// Iterations by size, rising; sizes that did not occur are not there.
@@ -137,7 +137,7 @@ impl CoreMeter {
         }
     }
 
-    /// What it has measured, without its own reads of the clock.
+    /// Its measurements, without its own reads of the clock.
     pub fn work(&self) -> CoreWork {
         let there = self.iterations.iter().enumerate().filter(|(_, iterations)| iterations.0 > 0);
         let iterations = there.map(|(packets, &(count, ns))| {

@@ -28,7 +28,7 @@ pub use trial::{Arrivals, Device, FrameSize, Masks, PacketSource, SendRate, Tran
 
 use std::time::Duration;
 
-/// What is going on in a trial, as it goes.
+/// The progress of a trial.
 #[derive(Clone, Debug)]
 pub enum TrialProgress {
     /// Something before the clock starts: opening, filling the table.
@@ -52,7 +52,7 @@ pub enum TrialProgress {
     },
 }
 
-/// What can measure a trial.
+/// A means of measuring a trial.
 pub trait Testbed {
     /// Why it cannot do this trial (too few cores, no such table), for people; `None` if it can.
     fn obstacle(&self, trial: &Trial) -> Option<String>;
@@ -60,6 +60,7 @@ pub trait Testbed {
     /// Measures once, from an empty table ([`Trial::run`] says how it is filled before the clock starts).
     ///
     /// # Errors
-    /// What could not be set up, or frames that are not accounted for: then there is no measurement at all.
+    /// Fails if something could not be set up, or if there are frames that are not accounted for: then there is no
+    /// measurement at all.
     fn measure(&mut self, trial: &Trial, progress: &mut dyn FnMut(TrialProgress)) -> anyhow::Result<Measurement>;
 }

@@ -1,4 +1,4 @@
-//! What a trial hands over to a modelled card, and what came of it.
+//! The rules that a trial hands over to a modelled card, and the results.
 
 use super::balancer::{BalancerOptions, event_loop, retire, with_engine};
 use super::card::{CardEngine, DevicePort, KeptFrames};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// A card in front of the balancer, and which connections go to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OffloadSetting {
-    /// What the card is like.
+    /// The profile of the card.
     pub card: CardProfile,
     /// Which connections go to it.
     pub policy: PolicySetting,
@@ -85,7 +85,7 @@ fn tree(model: Option<&PathBuf>) -> Result<Tree> {
     Tree::parse(&text).map_err(|wrong| anyhow!("model {}: {wrong}", path.display()))
 }
 
-/// What became of packets and rules where there was a card.
+/// The fates of packets and rules, if there was a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offloaded {
     /// Packets that came to the card.
@@ -115,7 +115,7 @@ pub struct Offloaded {
 }
 
 impl Offloaded {
-    /// What has happened since `before`.
+    /// The difference since `before`.
     pub fn since(&self, before: &Offloaded) -> Offloaded {
         Offloaded {
             arrived: self.arrived - before.arrived,
@@ -205,7 +205,7 @@ impl<IO: FrameIo> Offloading<IO> {
         busy
     }
 
-    /// What has become of packets and of rules so far, with what the card says.
+    /// The fates of packets and rules so far, with the card's counters.
     pub fn offloaded(&self) -> Offloaded {
         let io = &self.event_loop.io;
         let (of, kept): (&OffloadStatistics, KeptFrames) = (&self.event_loop.worker.statistics().offload, io.kept());

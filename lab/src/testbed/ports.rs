@@ -6,7 +6,7 @@
 //! Generator and sink are on one machine, since latency is told by its clock; they may be two processes, which have the
 //! session of their packets from the same seed.
 //!
-//! What is lost between the ports - in a device of another process, on the link - shows only as packets that do not come
+//! A loss between the ports - in a device of another process, on the link - shows only as packets that do not come
 //! (`on-the-way`); what the ports' drivers have counted is told by name. Frames are this process's own: when a port has
 //! been closed all of its pool's are back.
 
@@ -186,7 +186,7 @@ fn session(seed: u64) -> u64 {
     fastrand::Rng::with_seed(seed ^ 0x6861_6972_7069_6e21).u64(..)
 }
 
-/// Where a generator's packets are to come back.
+/// The port to which a generator's packets return.
 #[derive(Clone, Debug)]
 pub enum ReturnPath {
     /// At the port they are sent from.
@@ -197,14 +197,14 @@ pub enum ReturnPath {
     Elsewhere,
 }
 
-/// What is generated.
+/// The packets to generate.
 #[derive(Clone, Debug)]
 pub struct GenerateOptions {
     /// Source, rate, duration and the like; its device says whether destinations are backends when packets come back.
     pub trial: Trial,
     /// The port to send from.
     pub port: PortSetup,
-    /// Where packets come back.
+    /// The port to which packets return.
     pub back: ReturnPath,
     /// The Ethernet address of the other end of the link.
     pub destination: [u8; 6],
@@ -220,8 +220,8 @@ struct QueueLane {
 
 /// Sends packets from a port and, unless they come back elsewhere, takes and judges them. `stop` ends it early.
 ///
-/// Where packets come back elsewhere nothing is known of them but what the port has counted: all that were not lost on
-/// the way out stand as `elsewhere`, and `received` is 0.
+/// If packets return elsewhere, only the port's counters tell about them: all that were not lost on the way out stand as
+/// `elsewhere`, and `received` is 0.
 ///
 /// # Errors
 /// A port that cannot be opened, a source that makes no sense, accounts that are not right, frames that are missing from a
@@ -297,7 +297,7 @@ pub fn generate(
     Ok(measured)
 }
 
-/// What a port has lost of what came, by what its driver has counted.
+/// The received packets that a port has lost, by its driver's counters.
 fn between(before: &PortStatistics, after: &PortStatistics) -> Vec<(String, u64)> {
     [
         ("receive-queue-full", after.missed.saturating_sub(before.missed)),
@@ -355,7 +355,7 @@ fn run(
             last = clock::now();
         }
         if !generating {
-            // What the driver still has of ours goes out when it is called.
+            // Packets that the driver still holds go out when it is called.
             lane.generator.flush();
             let all = lane.collector.is_none() || received >= sent;
             if clock::now().saturating_sub(last) > if all { linger / 10 } else { linger } {

@@ -285,7 +285,7 @@ impl RingTestbed {
     }
 }
 
-/// What is left when all threads are done.
+/// The result when all threads are done.
 struct ThreadsResult {
     generators: Vec<LaneGenerator>,
     collectors: Vec<Collector>,

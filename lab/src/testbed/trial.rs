@@ -1,4 +1,4 @@
-//! What is measured: the variables of KTH 2022 (table 3.1) and more.
+//! The variables of a trial: those variables of KTH 2022 (table 3.1) and more.
 
 use super::offload::OffloadSetting;
 use serde::{Deserialize, Serialize};
@@ -69,7 +69,7 @@ pub enum Arrivals {
     Poisson(f64),
 }
 
-/// What is kept of a recorded packet's addresses and ports: each is combined with its mask by AND, which sets how many
+/// The masks of a recorded packet's addresses and ports: each is combined with its mask by AND, which sets how many
 /// flows there are (KTH 2022, section 3.2), then the fixed part is added by OR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -84,7 +84,7 @@ pub struct Masks {
     pub destination_port: u16,
 }
 
-/// Where packets come from.
+/// The source of packets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PacketSource {
@@ -150,12 +150,12 @@ pub struct Trial {
     pub rate: SendRate,
     /// How long it is measured.
     pub duration: Duration,
-    /// Where packets come from.
+    /// The source of packets.
     pub source: PacketSource,
     /// 1: the table is empty when the clock starts; 2: every flow is an established connection by then, if there was room
     /// (KTH 2022, section 3.6). Flows that come and go are new either way.
     pub run: u8,
-    /// What everything drawn comes from.
+    /// The seed of everything drawn.
     pub seed: u64,
 }
 
@@ -193,9 +193,9 @@ impl Default for Masks {
 /// A word that is none of those there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownWord {
-    /// What stands there.
+    /// The text found there.
     pub word: String,
-    /// What could.
+    /// The texts allowed there.
     pub wanted: &'static str,
 }
 

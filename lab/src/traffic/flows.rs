@@ -115,7 +115,7 @@ impl FlowSet {
     }
 }
 
-/// What of the masks has a meaning: source addresses stay in 10.0.0.0/8.
+/// The meaningful bits of the masks: source addresses stay in 10.0.0.0/8.
 fn parts(masks: &Masks) -> [u64; 4] {
     [
         u64::from(u32::from(masks.source) & 0x00ff_ffff),

@@ -27,7 +27,7 @@ pub trait TrafficSource {
     /// Packets it has made and stamped, introductions not among them.
     fn made(&self) -> u64;
 
-    /// What it could not send for a reason of its own, in packets or flows, by reason, for people.
+    /// The packets that it could not send for a reason of its own, in packets or flows, by reason, for people.
     fn refused(&self) -> Vec<(&'static str, u64)>;
 
     /// Flows it has at a time, at most.
@@ -37,7 +37,7 @@ pub trait TrafficSource {
     fn mean_length(&self) -> usize;
 }
 
-/// What has been filled.
+/// The result of filling a burst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FilledBurst {
     /// Packets.

@@ -2,7 +2,7 @@
 
 use crate::testbed::SendRate;
 
-/// What a generator that has been held up may make up for at once, in nanoseconds of its rate.
+/// The time that a delayed generator may make up for at once, in nanoseconds of its rate.
 const CATCH_UP: f64 = 2_000_000.0;
 
 /// Meters packets or bits by the clock. What cannot be made up for is counted, and not sent: a burst of all that a pause

@@ -30,7 +30,7 @@ pub struct Recorded {
     pub ends: PacketEnds,
     /// Bytes of the frame it would have been: Ethernet, IP without options, TCP without options.
     pub length: u16,
-    /// Where its payload is in the recording's bytes.
+    /// The place of its payload in the recording's bytes.
     pub payload: (usize, u16),
 }
 
@@ -43,12 +43,12 @@ pub struct Recording {
     pub ipv6: bool,
     /// Their payloads.
     pub bytes: Vec<u8>,
-    /// What was left out, by reason.
+    /// The packets left out, by reason.
     pub skipped: BTreeMap<&'static str, u64>,
 }
 
-/// What is done with each TCP or UDP packet of a file: with its time (since the epoch, as a rule), its frame, which it is
-/// in; why it is skipped, if it is.
+/// Called with each TCP or UDP packet of a file: with its time (since the epoch, as a rule), its frame, and the
+/// place of its headers. Returns why it is skipped, if it is.
 type Each<'a> = dyn FnMut(Duration, &[u8], &Transport) -> Option<&'static str> + 'a;
 
 /// A file while it is read.
@@ -161,7 +161,7 @@ impl FileReading<'_> {
         }
         let before = frame.len();
         frame.extend_from_slice(data);
-        // What was cut off when it was recorded is zeros.
+        // The bytes cut off when it was recorded are zeros.
         frame.resize(before + (length.min(65_600) as usize).max(data.len()), 0);
         match parse(&frame) {
             Ok(Parsed::Transport(at)) => {
@@ -198,7 +198,7 @@ fn time(ticks: u64, per_second: u64) -> Duration {
     Duration::new(ticks / per_second, part as u32)
 }
 
-/// What a recording keeps.
+/// The packets that a recording keeps.
 #[derive(Default)]
 struct KeptPackets {
     packets: [Vec<Recorded>; 2],

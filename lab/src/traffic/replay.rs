@@ -24,7 +24,7 @@ use std::collections::HashMap;
 /// By how many flows a round goes on: a prime, so that all get their turn (of a number of flows it does not divide).
 const STEP: u64 = 2_654_435_761;
 
-/// What a replay is like.
+/// The parameters of a replay.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
     /// Which flows there are; `None`: `flows` of them.

@@ -24,7 +24,7 @@ pub const LONGEST: u16 = 1514;
 /// New flows that one burst begins at most; what a process has due beyond that is begun by the next ones.
 const NEW_MAX: usize = 1024;
 
-/// What a synthetic source is like.
+/// The parameters of a synthetic source.
 #[derive(Clone, Debug)]
 pub struct SyntheticOptions {
     /// TCP or UDP.
@@ -33,7 +33,7 @@ pub struct SyntheticOptions {
     pub ipv6: bool,
     /// How flows come and go.
     pub arrivals: Arrivals,
-    /// What a flow carries; `None`: one packet, as long as frames are (but for [`Arrivals::Fixed`], whose flows do not end).
+    /// The payload of a flow; `None`: one packet, as long as frames are (but for [`Arrivals::Fixed`], whose flows do not end).
     pub sizes: Option<FlowSizes>,
     /// How long frames are.
     pub length: FrameSize,
@@ -55,7 +55,7 @@ struct OpenFlow {
     begun: bool,
 }
 
-/// Where its flows come from.
+/// The source of its flows.
 enum FlowPopulation {
     /// They are there all the time.
     Fixed { set: FlowSet, rounds: Rounds, introduced: usize },

@@ -41,7 +41,7 @@ pub const IPV6_PREFIX: [u8; 12] = [0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 
 /// Hops that packets start with.
 const TTL: u8 = 64;
 
-/// What kind of packet a template makes.
+/// The kind of packet that a template makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketKind {
     /// TCP or UDP.
@@ -151,7 +151,7 @@ impl PacketTemplate {
         usize::from(self.length)
     }
 
-    /// What it makes.
+    /// The kind of packet.
     pub fn kind(&self) -> PacketKind {
         self.kind
     }

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 const SESSION: u64 = 5;
 
-/// What a packet was seen to be.
+/// The verdict on a packet.
 struct Seen {
     key: FlowKey,
     flags: u8,
@@ -336,7 +336,7 @@ fn real_captures_are_played() {
     }
 }
 
-/// What is in [`recorded_ng`]: one of each kind of block that holds a packet, of interfaces whose clocks and links differ.
+/// The contents of [`recorded_ng`]: one of each kind of block that holds a packet, of interfaces whose clocks and links differ.
 fn blocks_ng() -> Vec<Block<'static>> {
     let interface = |linktype, resolution: Option<u8>| {
         let options = resolution.map(InterfaceDescriptionOption::IfTsResol).into_iter().collect();
@@ -415,7 +415,7 @@ fn a_pcapng_file_is_played() {
     let seen = packets(&mut source, 6000, 7, false);
     assert_eq!(flows(&seen), 100);
     assert_eq!(seen.iter().filter(|packet| packet.key.protocol == Protocol::Tcp).count(), 3000);
-    // What was cut off in its last block is played up to there.
+    // A file cut off in its last block is played up to there.
     let whole = std::fs::read(&path).unwrap();
     std::fs::write(&path, &whole[..whole.len() - 10]).unwrap();
     let recording = Recording::read(&path, false).unwrap();

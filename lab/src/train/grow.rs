@@ -1,10 +1,10 @@
 //! Growing a tree: CART's way (binary splits, the largest drop of Gini's impurity, if it cannot be chance), then
 //! C4.5's pessimistic pruning.
 //!
-//! What the crates there are cannot do, and why this is not one of them: packets come one after the other. A split on the
-//! fifth packet is a decision to wait for it, and connections that end before it came are never judged at all: they stay in
-//! software, which is right, since they are short. Such a split has three sides, the third without an error; and what a
-//! connection has left depends on how long its way down took.
+//! The reason why this is not one of the existing crates: packets come one after the other. A split on the fifth packet is
+//! a decision to wait for it, and connections that end before it came are never judged at all: they stay in software, which
+//! is right, since they are short. Such a split has three sides, the third without an error; and what a connection has left
+//! depends on how long its way down took.
 
 use super::TrainingFlow;
 use anyhow::{Result, ensure};
@@ -16,7 +16,7 @@ const DEVIATIONS: f64 = 0.6925;
 /// How probable it may be that the best of all splits there are to choose from is as good as it is by chance alone.
 const CHANCE: f64 = 0.05;
 
-/// What a tree may be.
+/// The bounds of a tree.
 #[derive(Clone, Debug)]
 pub struct TreeBounds {
     /// How many first packets it may consider: 1 to 8.
@@ -31,7 +31,7 @@ pub struct TreeBounds {
     pub leaf: usize,
     /// From which share of long ones on a leaf says "long".
     pub threshold: f64,
-    /// What it may use.
+    /// The features it may use.
     pub features: Vec<Feature>,
 }
 
@@ -178,7 +178,7 @@ impl Grown {
     fn prune(&mut self, bounds: &TreeBounds) -> f64 {
         let own = self.errors(bounds);
         let Some(split) = &mut self.split else { return own };
-        // What ends before it is judged is no error.
+        // A connection that ends before it is judged is no error.
         let theirs = split.below.prune(bounds) + split.above.prune(bounds);
         if own <= theirs + 0.1 {
             self.split = None;

@@ -101,11 +101,11 @@ fn name_of(path: &Path) -> String {
 /// A tree's limits, and the criterion of its training.
 #[derive(Clone, Debug)]
 pub struct TrainingOptions {
-    /// What a tree may be.
+    /// The bounds of a tree.
     pub bounds: TreeBounds,
-    /// What a pair of rules costs, in packets in software.
+    /// The cost of a pair of rules, in packets in software.
     pub cost: f64,
-    /// What connections are dealt by.
+    /// The seed by which connections are dealt.
     pub seed: u64,
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// Packets that make a heavy hitter, in the comparison: what `policy = "heavy-hitter"` has unless told otherwise.
 const HEAVY_PACKETS: u64 = 16;
 
-/// What a policy hands over.
+/// The share that a policy hands over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HandedShare {
     /// Packets that the engine forwards.
@@ -99,13 +99,13 @@ pub struct Figures {
     pub waiting: f64,
     /// Packets of them all.
     pub packets: u64,
-    /// What the policy hands over.
+    /// The share that the policy hands over.
     pub tree: HandedShare,
-    /// What `always` does.
+    /// The share with `always`.
     pub always: HandedShare,
-    /// What `heavy-hitter` does.
+    /// The share with `heavy-hitter`.
     pub heavy_hitter: HandedShare,
-    /// What an oracle does.
+    /// The share with an oracle.
     pub oracle: HandedShare,
     /// Saved packets, rules' cost taken off, as a share of what the oracle saves: the policy, `always`, `heavy-hitter`.
     pub of_oracle: [f64; 3],
@@ -149,7 +149,7 @@ pub fn judge(tree: &Tree, flow: &TrainingFlow) -> Option<(u8, bool)> {
     })
 }
 
-/// What a tree makes of these connections.
+/// The score of a tree on these connections.
 pub fn score(tree: &Tree, flows: &[&TrainingFlow], options: &TrainingOptions) -> Score {
     let mut score = Score::default();
     for flow in flows {

@@ -36,7 +36,7 @@ fn drawn(random: &mut Rng, third: u32, seen: u64) -> TrainingFlow {
     TrainingFlow { before: 2, seen, ..flow }
 }
 
-/// What is long has a third packet of 700 bytes or more; one in `wrong` does not keep to that.
+/// A long connection has a third packet of 700 bytes or more; one in `wrong` does not keep to that.
 fn told_by_the_third(seed: u64, count: usize, wrong: usize) -> Vec<TrainingFlow> {
     let mut random = Rng::with_seed(seed);
     let mut flow = |number: usize| {

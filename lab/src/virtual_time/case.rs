@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// KTH 2022's line, in Gbit/s, and packets in a receive queue.
 const GBIT_S: f64 = 100.0;
 const QUEUE: u32 = 1024;
-/// What a packet spends between line and core, both ways. A guess for PCIe and a card's buffers.
+/// The time of a packet between line and core, both ways. A guess for PCIe and a card's buffers.
 const PORT_LATENCY: Duration = Duration::from_micros(5);
 /// A connection's round trip at full scale, in nanoseconds: within a data centre.
 const ROUND_TRIP: f64 = 200_000.0;
@@ -35,13 +35,13 @@ const CONNECTIONS_IN_USE: f64 = 10_000.0;
 /// The longest a run may take, in seconds of virtual time.
 const SECONDS_MAX: f64 = 600.0;
 
-/// What cases have in common: the scale, and files they name.
+/// The common input of cases: the scale, and the files they name.
 pub struct CaseContext {
     /// 1 for all of it; 0.1: a tenth.
     pub scale: f64,
     cores: BTreeMap<String, (CoreProfile, String)>,
     cards: BTreeMap<String, (CardProfile, String)>,
-    // What is not there is told by the cases that need it.
+    // A missing file is reported by the cases that need it.
     structure: Result<Arc<Structure>, String>,
     sizes: BTreeMap<&'static str, Result<Arc<FlowSizes>, String>>,
     models: PathBuf,
@@ -87,7 +87,7 @@ impl CaseContext {
         })
     }
 
-    /// What recordings there are.
+    /// The recordings present.
     pub fn recordings(&self) -> Option<Recordings> {
         let structure = self.structure.as_ref().ok()?;
         Some(Recordings { units: structure.units.len(), packets: structure.packets(), flows: structure.flows() })
@@ -129,7 +129,7 @@ impl CaseContext {
     /// Performs a case: an outcome for each run. `progress` hears now and then how many packets there were.
     ///
     /// # Errors
-    /// What is missing, or what the testbed found wrong with itself.
+    /// The missing input, or the testbed's complaints about itself.
     pub fn perform(&self, case: &Case, progress: &mut dyn FnMut(u64)) -> Result<Vec<Outcome>> {
         let settings = &case.settings;
         let options = self.options(settings)?;

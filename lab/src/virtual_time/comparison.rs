@@ -49,17 +49,17 @@ impl<'a> Scenario<'a> {
         scenarios
     }
 
-    /// Where it is, for people.
+    /// Its place, for people.
     pub fn name(&self) -> String {
         self.place.iter().map(|(axis, value)| format!("{axis} {value}")).collect::<Vec<_>>().join(", ")
     }
 
-    /// What came with this policy.
+    /// The outcome with this policy.
     pub fn outcome(&self, policy: &str) -> Option<&'a Outcome> {
         self.policies.iter().find(|(name, _)| *name == policy).map(|(_, outcome)| *outcome)
     }
 
-    /// What a policy saves of `never`'s processor time for each packet received, in percent.
+    /// The part of `never`'s processor time for each packet received that a policy saves, in percent.
     pub fn saved(&self, policy: &str) -> Option<f64> {
         let (never, with) = (self.outcome("never")?.cpu_ns, self.outcome(policy)?.cpu_ns);
         (never > 0.0).then(|| 100.0 * (1.0 - with / never))

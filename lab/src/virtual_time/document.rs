@@ -17,9 +17,9 @@ const NAMED_MAX: usize = 8;
 /// Columns of a line of prose at most.
 const WIDTH: usize = 126;
 
-/// What a page is made of.
+/// The parts of a page.
 pub struct DocumentParts<'a> {
-    /// What came, by experiment.
+    /// The results, by experiment.
     pub gathered: &'a [Gathered<'a>],
     /// Results of these experiments at another scale, if there are any.
     pub beside: Option<OtherScale<'a>>,
@@ -27,9 +27,9 @@ pub struct DocumentParts<'a> {
     pub circumstances: &'a Circumstances,
     /// Of each experiment, the figures that the page shows.
     pub figures: &'a [Vec<Figure>],
-    /// What stands before a figure's name in its file's name.
+    /// The prefix of a figure's file name.
     pub prefix: &'a str,
-    /// Where tables of all runs are, for people; empty if there are none.
+    /// The place of the tables of all runs, for people; empty if there are none.
     pub tables: &'a str,
 }
 
@@ -37,7 +37,7 @@ pub struct DocumentParts<'a> {
 pub struct OtherScale<'a> {
     /// Which part of the paper's scale.
     pub scale: f64,
-    /// What came, by experiment.
+    /// The results, by experiment.
     pub gathered: &'a [Gathered<'a>],
 }
 

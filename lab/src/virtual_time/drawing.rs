@@ -33,7 +33,7 @@ pub(super) fn figures(gathered: &Gathered<'_>, for_page: bool) -> Result<(Vec<Fi
     Ok((figures, more))
 }
 
-/// What is the same in all of a figure: values of the other axes, the run among them.
+/// The fixed settings of a figure: values of the other axes, the run among them.
 type FixedAxes = Vec<(String, String)>;
 
 fn contexts(gathered: &Gathered<'_>, asked: &Asked, seen: &[SeenRun<'_>]) -> Vec<FixedAxes> {
@@ -124,7 +124,7 @@ fn curves(
     Curves { title, below: "seconds", beside: metric.text, logarithmic: false, colors: lines.len(), curves }
 }
 
-/// What an axis is called below a figure.
+/// The name of an axis below a figure.
 fn below(axis: &str) -> &'static str {
     match axis {
         "cores" => "core(s)",

@@ -44,7 +44,7 @@ const CASES_MAX: usize = 4096;
 /// Axes at most.
 const AXES_MAX: usize = 8;
 
-/// Where a case stands: each axis and its value, in the file's order.
+/// The place of a case: each axis and its value, in the file's order.
 pub type CasePlace = Vec<(String, String)>;
 
 /// An experiment.
@@ -54,15 +54,15 @@ pub struct ModelExperiment {
     pub name: String,
     /// Title for people.
     pub title: String,
-    /// What is to be known; paragraphs.
+    /// Notes; paragraphs.
     pub notes: String,
     /// Axes, with their values' names.
     pub axes: Vec<(String, Vec<String>)>,
     /// All cases.
     pub cases: Vec<Case>,
-    /// What the paper found, and what it leaves open.
+    /// The paper's findings, and its open questions.
     pub findings: Vec<CaseFinding>,
-    /// What is drawn.
+    /// The figures.
     pub figures: Vec<FigureRequest>,
     /// Whether policies are compared, by an axis of this name.
     pub comparison: Option<String>,
@@ -75,9 +75,9 @@ pub struct ModelExperiment {
 pub struct Case {
     /// The experiment's name.
     pub experiment: String,
-    /// Where it stands.
+    /// Its place.
     pub place: CasePlace,
-    /// What it is.
+    /// Its settings.
     pub settings: CaseSettings,
 }
 
@@ -89,7 +89,7 @@ impl Case {
     }
 }
 
-/// What is drawn.
+/// The figures.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct FigureRequest {
@@ -97,7 +97,7 @@ pub struct FigureRequest {
     pub across: String,
     /// The axis whose values have a line each.
     pub lines: String,
-    /// What is drawn: metrics' names.
+    /// The drawn metrics, by name.
     pub metrics: Vec<String>,
     /// Only where the other axes have these values.
     #[serde(default)]
@@ -170,7 +170,7 @@ impl ModelExperiment {
     /// Reads a file's text.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Its defect.
     pub fn parse(text: &str) -> Result<ModelExperiment> {
         let mut written: CaseFile = toml::from_str(text)?;
         written.finding.iter_mut().try_for_each(CaseFinding::look_up)?;
@@ -204,7 +204,7 @@ impl ModelExperiment {
         Ok(experiment)
     }
 
-    /// Whether what findings and figures name is there.
+    /// Checks that the names in findings and figures exist.
     fn check(&self) -> Result<()> {
         let axis = |name: &str| self.axes.iter().find(|(axis, _)| axis == name);
         let is_place = |(name, values): (&String, &Vec<String>)| -> Result<()> {

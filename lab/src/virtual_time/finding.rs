@@ -51,10 +51,10 @@ pub struct CaseFinding {
     /// In words: the list's, if it is listed.
     #[serde(default)]
     pub text: String,
-    /// Where it is from: the list's, if it is listed.
+    /// Its source: the list's, if it is listed.
     #[serde(default)]
     pub source: String,
-    /// What is compared, by a metric's name.
+    /// The compared metric, by name.
     pub metric: String,
     /// How.
     #[serde(default)]
@@ -64,7 +64,7 @@ pub struct CaseFinding {
     /// The second.
     #[serde(default)]
     pub than: Where,
-    /// Where both stand.
+    /// The place of both.
     #[serde(default, rename = "where")]
     pub at: Where,
     /// Axes on which they need not stand at the same place.
@@ -94,7 +94,7 @@ fn nine_of_ten() -> f64 {
     0.9
 }
 
-/// What came of it.
+/// The verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaseVerdict {
     /// It is so.
@@ -133,11 +133,11 @@ pub struct Judgement {
 /// A run of a case, as findings see it.
 #[derive(Clone, Copy, Debug)]
 pub struct SeenRun<'a> {
-    /// Where it stands.
+    /// Its place.
     pub place: &'a CasePlace,
     /// 1 or 2.
     pub run: u8,
-    /// What came.
+    /// The outcome.
     pub outcome: &'a Outcome,
 }
 
@@ -162,7 +162,7 @@ impl CaseFinding {
     /// Whether it says something that can be judged.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Its defect.
     pub fn check(&self) -> Result<()> {
         ensure!(metric(&self.metric).is_some(), "there is no metric `{}`", self.metric);
         ensure!((0.0..=1.0).contains(&self.share), "share is a part, 0 to 1");

@@ -1,4 +1,4 @@
-//! What came of a case, in numbers of the whole testbed: rates and counts are scaled up again, latencies down.
+//! The outcome of a case, in numbers of the whole testbed: rates and counts are scaled up again, latencies down.
 
 use hairpin_sim::testbed::{IntervalRow, RunResults};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Intervals in which a run's samples are kept at most; longer runs have several taken together.
 pub const SAMPLES_MAX: usize = 100;
 
-/// What happened in an interval of a run.
+/// The events of an interval of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct IntervalSample {
     /// Its beginning, in seconds.
@@ -193,12 +193,12 @@ fn variation(rates: &[f64]) -> f64 {
     (rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / (count - 1.0)).sqrt() / mean
 }
 
-/// What of an outcome is compared and drawn.
+/// A quantity of an outcome that is compared and drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct OutcomeMetric {
     /// Its name in experiment files.
     pub name: &'static str,
-    /// What it is, with its unit, for people.
+    /// Its meaning and unit, for people.
     pub text: &'static str,
     /// Its value, in that unit.
     pub of: fn(&Outcome) -> f64,

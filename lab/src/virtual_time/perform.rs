@@ -35,7 +35,7 @@ pub enum CasesEvent<'a> {
     Done(&'a CaseRecord),
 }
 
-/// What was done.
+/// The work done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CasesSummary {
     /// Cases that were there already.
@@ -55,7 +55,7 @@ pub struct PerformOptions {
     pub jobs: usize,
     /// The longest a case may take.
     pub case_max: Duration,
-    /// Where and when.
+    /// The place and date.
     pub made: Provenance,
 }
 

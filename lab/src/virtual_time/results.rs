@@ -14,7 +14,7 @@ pub struct Gathered<'a> {
 }
 
 impl<'a> Gathered<'a> {
-    /// What a store has of an experiment, at the bench's scale and with its profiles.
+    /// The results of an experiment in a store, at the bench's scale and with its profiles.
     pub fn new(experiment: &'a ModelExperiment, bench: &CaseContext, store: &'a CaseStore) -> Gathered<'a> {
         let find =
             |case: &'a Case| (case, store.find(&case.name(), &bench.fingerprint(case), bench.recordings_of(case)));

@@ -1,4 +1,4 @@
-//! What a case is: everything that can differ from one to the next, by name.
+//! The settings of a case: everything that can differ from one to the next, by name.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,9 +28,9 @@ pub enum PolicyKind {
     HeavyHitter,
     /// The fastest.
     FastestFlow,
-    /// What a trained tree says.
+    /// The decision of a trained tree.
     DecisionTree,
-    /// What is expected to pay.
+    /// Connections that are expected to pay.
     Auto,
     /// With each flow's future known.
     Yardstick,
@@ -51,7 +51,7 @@ pub enum By {
     Duration,
 }
 
-/// Where packets come from.
+/// The source of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MixKind {
@@ -84,9 +84,9 @@ pub struct CaseSettings {
     pub entries: u32,
     /// Backends.
     pub backends: u16,
-    /// What a core is like: a file of lab/profiles/cores.
+    /// The profile of a core: a file of lab/profiles/cores.
     pub core: String,
-    /// What the card is like: a file of profiles.
+    /// The profile of the card: a file of profiles.
     pub card: String,
     /// Rules that the card holds at most; as its file says, if 0.
     pub rules: u32,
@@ -114,7 +114,7 @@ pub struct CaseSettings {
     pub flow_pps: u32,
     /// `decision-tree`: a model's file; the one that is built in, if empty.
     pub model: String,
-    /// Where packets come from.
+    /// The source of packets.
     pub mix: MixKind,
     /// Flows of `turns`, `trace` and `zipf`.
     pub flows: u32,
@@ -141,7 +141,7 @@ pub struct CaseSettings {
     pub ends: bool,
     /// Milliseconds after which a connection that is silent is forgotten; the worker's own timeouts, if 0.
     pub idle_ms: u64,
-    /// What everything drawn comes from.
+    /// The seed of everything drawn.
     pub seed: u64,
 }
 
@@ -187,7 +187,7 @@ impl Default for CaseSettings {
 }
 
 impl CaseSettings {
-    /// What makes no sense, in words.
+    /// The contradictions, in words.
     ///
     /// # Errors
     /// The first of it.

@@ -1,4 +1,4 @@
-//! What has come so far, on disk: a line of JSON for each case, written as soon as it is there.
+//! The results so far, on disk: a line of JSON for each case, written as soon as it is there.
 
 use super::outcome::Outcome;
 use anyhow::{Context, Result};
@@ -10,7 +10,7 @@ use std::path::Path;
 /// The file's name.
 pub const FILE: &str = "cases.jsonl";
 
-/// What came of a case.
+/// The outcome of a case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CaseRecord {
     /// The case's name.
@@ -22,7 +22,7 @@ pub struct CaseRecord {
     /// Seconds of processor time in these: others may be busy beside it. `None` in records of an earlier program.
     #[serde(default)]
     pub worked: Option<f64>,
-    /// Where and when it was simulated. `None` in records of an earlier program.
+    /// The machine and date of the simulation. `None` in records of an earlier program.
     #[serde(default)]
     pub made: Option<Provenance>,
     /// The recordings that were at hand, if there were any.
@@ -32,7 +32,7 @@ pub struct CaseRecord {
     pub came: CaseOutcome,
 }
 
-/// Where and when a case was simulated.
+/// The machine and date of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Provenance {
     /// Processor, cores and kernel, in a line.
@@ -54,7 +54,7 @@ pub struct Recordings {
     pub flows: u64,
 }
 
-/// What came.
+/// The outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CaseOutcome {
@@ -93,7 +93,7 @@ impl CaseStore {
         Ok(CaseStore { file, records })
     }
 
-    /// What came of the case of this name, if it was the same case with the same recordings: the last one counts. Without
+    /// The outcome of the case of this name, if it was the same case with the same recordings: the last one counts. Without
     /// recordings at hand any will do, so that a page can be written where there are none.
     pub fn find(&self, name: &str, fingerprint: &str, recordings: Option<Recordings>) -> Option<&CaseRecord> {
         let is_of = |record: &&CaseRecord| recordings.is_none() || record.recordings == recordings;

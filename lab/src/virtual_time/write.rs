@@ -22,7 +22,7 @@ pub struct Circumstances {
     pub run: String,
 }
 
-/// What has been written.
+/// The files written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrittenPages {
     /// The page.
@@ -32,7 +32,7 @@ pub struct WrittenPages {
 }
 
 /// Writes `index.html`, and for each experiment a directory with `cases.csv`, `time.csv`, `figures/`.
-/// What cannot be drawn is left out, and named on the page.
+/// A figure that cannot be drawn is left out, and named on the page.
 ///
 /// # Errors
 /// A file cannot be written.

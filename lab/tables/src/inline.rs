@@ -82,7 +82,7 @@ pub struct Inline<K, V> {
     len: usize,
 }
 
-/// What a hash says: its first bucket, and its lower half, from which the other two places and the tag follow.
+/// The parts of a hash: its first bucket, and its lower half, from which the other two places and the tag follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct HashPlace {
     primary: u32,
@@ -97,14 +97,14 @@ impl HashPlace {
     }
 }
 
-/// Where an entry stands.
+/// The place of an entry.
 #[derive(Clone, Copy)]
 struct FoundEntry {
     bucket: u32,
     slot: usize,
 }
 
-/// What it is made of.
+/// The parameters it is made of.
 impl<K: Key, V: Copy + Default> Inline<K, V> {
     /// An empty table for `capacity` entries, 1 to [`CAPACITY_MAX`]. So many find room with certainty for all practical
     /// purposes: filled with random keys, tables refused an entry for the first time at 98.7 percent of their slots (8 M

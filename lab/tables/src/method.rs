@@ -27,7 +27,7 @@ pub enum OwnMethod {
 }
 
 impl OwnMethod {
-    /// What is used where nothing else is asked for.
+    /// The default method.
     pub const DEFAULT: OwnMethod = OwnMethod::CuckooPlusPlus;
 
     /// All methods.

@@ -121,7 +121,7 @@ pub struct TwoChoice {
     len: usize,
 }
 
-/// What a hash says: its two buckets and its tag.
+/// The parts of a hash: its two buckets and its tag.
 #[derive(Clone, Copy)]
 struct HashPlace {
     left: usize,

@@ -49,7 +49,7 @@ pub struct Wheel {
     granularity: u64,
     /// The tick whose slot is processed next; all before it are done.
     cursor: u64,
-    /// Where in the cursor's slot to go on (plus one); 0: at its beginning.
+    /// The position to continue from in the cursor's slot (plus one); 0: at its beginning.
     resume: u32,
     len: usize,
 }
@@ -191,8 +191,8 @@ impl Wheel {
         tick.saturating_sub(self.slots.len() as u64 - 1)
     }
 
-    /// What is due is told by the deadline, not by the cursor: one round of slots up to `tick` finds all of it, however
-    /// long ago the last call was.
+    /// Whether an entry is due is told by the deadline, not by the cursor: one round of slots up to `tick` finds all of it,
+    /// however long ago the last call was.
     fn skip_rounds(&mut self, tick: u64) {
         let from = self.round_before(tick);
         if from > self.cursor {

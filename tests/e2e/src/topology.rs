@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// How many servers there are.
 pub const SERVERS: usize = 4;
 
-/// What the virtual network cards do.
+/// The offloads of the virtual network cards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cards {
     /// Segmentation and checksums are left to the card: packets up to 64 KiB cross the links whole.
@@ -40,10 +40,10 @@ impl Cards {
     }
 }
 
-/// What network to make.
+/// The options of a network.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TopologyOptions {
-    /// What the virtual network cards do.
+    /// The offloads of the virtual network cards.
     pub cards: Cards,
     /// Whether a router stands between client and balancer, and one between balancer and server1.
     pub routers: bool,
@@ -127,7 +127,7 @@ pub struct Topology {
     pub scratch: Scratch,
     /// Its name, a prefix of all its namespaces.
     pub name: String,
-    /// What its cards do.
+    /// The offloads of its cards.
     pub cards: Cards,
 }
 

@@ -76,7 +76,7 @@ struct PlayedEnd {
     next: usize,
     expected: u32,
     window: u16,
-    /// What it got, in order.
+    /// The bytes received, in order.
     got: Vec<u8>,
 }
 
@@ -354,7 +354,7 @@ impl SpliceScene {
             13 => self.engine(much & 1 != 0),
             14 if much & 7 == 0 => self.worker.end_backend(self.now, u16::from(who & 1), Which::All),
             14 if much & 7 == 1 => {
-                // What it has said last becomes the beginning of another message.
+                // The end of its last message becomes the beginning of another one.
                 let from = next.saturating_sub(usize::from(much >> 3) + 1);
                 let texts = if is_client { REQUESTS } else { RESPONSES };
                 end.said.truncate(from);

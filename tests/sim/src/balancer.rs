@@ -44,7 +44,7 @@ pub enum Bug {
     SwapsSegments,
 }
 
-/// What the middle is like.
+/// The parameters of the middle.
 #[derive(Clone, Debug)]
 pub struct BalancerHostOptions {
     /// Its configuration.
@@ -103,7 +103,7 @@ pub struct BalancerHost {
     coalesce_at: Option<Time>,
     iterate_at: Option<Time>,
     rested: Time,
-    /// What is wrong with what it did.
+    /// The defects of its run.
     pub failures: Vec<String>,
     /// Frames dropped because the worker's queue was full.
     pub overflows: u64,
@@ -199,7 +199,7 @@ impl BalancerHost {
         }
     }
 
-    /// What the BPF programs do with a frame: the rule, the worker, or the kernel.
+    /// The decision of the BPF programs for a frame: the rule, the worker, or the kernel.
     fn ingress(&mut self, now: Time, mut frame: VecFrame, world: &mut Surroundings<'_>) {
         self.event_loop.engine.advance(now);
         let parsed = wire::parse(&frame.data);
@@ -294,7 +294,7 @@ impl BalancerHost {
         }
     }
 
-    /// What must hold after every iteration.
+    /// The invariants after every iteration.
     fn check(&mut self) {
         if !self.event_loop.engine.is_idle() || !self.failures.is_empty() {
             return;
@@ -311,7 +311,7 @@ impl BalancerHost {
         }
     }
 
-    /// What the worker has sent takes its way out.
+    /// Sends the worker's frames out.
     fn sent(&mut self, now: Time, mut frame: VecFrame, world: &mut Surroundings<'_>) {
         if frame.meta.egress == Egress::Kernel {
             return self.kernel(now, frame, world);
@@ -399,7 +399,7 @@ impl BalancerHost {
         }
     }
 
-    /// What is left when everybody has gone: nothing.
+    /// Checks that nothing is left when all connections have ended.
     pub fn remains(&self) -> Vec<String> {
         let mut remains = Vec::new();
         let connections = self.event_loop.worker.connections().count();
@@ -449,11 +449,11 @@ impl BalancerHost {
     }
 }
 
-/// What the middle sees of the world around it.
+/// The middle's view of the world around it.
 pub struct Surroundings<'a> {
     /// Frames that leave, to be routed by destination.
     pub out: &'a mut Vec<VecFrame>,
-    /// What happens is noted here.
+    /// Events are noted here.
     pub trace: &'a mut Trace,
     /// The MTU of the way a flow leaves by.
     pub mtu: &'a dyn Fn(&FlowKey) -> usize,

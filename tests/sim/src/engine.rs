@@ -16,10 +16,10 @@ use std::collections::{BTreeMap, VecDeque};
 /// How long an unfinished hand-over holds a rule back at most.
 const HAND_OVER_BOUND: Duration = Duration::from_millis(100);
 
-/// What a modelled engine is like.
+/// The parameters of a modelled engine.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineOptions {
-    /// What it says it can do.
+    /// The capabilities that it reports.
     pub caps: EngineCaps,
     /// From a request until it is in force, at most; at least a fiftieth of that.
     pub latency: Duration,
@@ -46,7 +46,7 @@ pub enum EngineBug {
     WrongPort,
 }
 
-/// What a packet meets.
+/// The outcome for a packet.
 pub enum PacketOutcome {
     /// A rule has rewritten it: forward it.
     Forward,
@@ -86,7 +86,7 @@ struct PendingRequest {
 
 /// A flow engine in virtual time. Requests for one flow keep their order; others may overtake each other.
 pub struct Engine {
-    /// What it is like.
+    /// Its parameters.
     pub options: EngineOptions,
     rules: BTreeMap<FlowKey, Installed>,
     queued: VecDeque<RuleOp>,

@@ -20,7 +20,7 @@ const WINDOW: usize = 14;
 /// Rounds of reading and sending at one instant at most.
 const ROUNDS_MAX: usize = 16;
 
-/// What one end of a connection does.
+/// The work of one end of a connection.
 pub trait Role {
     /// Does what can be done now, and says when it wants to be called though nothing arrives.
     fn drive(&mut self, now: Time, socket: &mut Socket<'static>) -> Option<Time>;
@@ -132,7 +132,7 @@ pub struct Host {
     acknowledged: BTreeMap<(Endpoint, u16), (u32, [u8; 2])>,
     /// The highest sequence number that went to each remote end from each port.
     highest: BTreeMap<(Endpoint, u16), u32>,
-    /// What went wrong at connections that are closed.
+    /// The errors of connections that are closed.
     pub failures: Vec<String>,
     /// Connections that have ended.
     pub ended: usize,
@@ -190,7 +190,7 @@ impl Host {
         self.plans.is_empty() && self.ends.is_empty()
     }
 
-    /// What its open connections are like, for people.
+    /// Describes its open connections, for people.
     pub fn open(&self) -> Vec<String> {
         let state = |end: &HostEnd| {
             let socket = self.sockets.get::<Socket<'static>>(end.handle);

@@ -6,7 +6,7 @@ use hairpin_core::time::{Duration, Time};
 
 /// Bytes of an Ethernet header, which no fault touches.
 const ETHERNET: usize = 14;
-/// What shares are shares of.
+/// The denominator of shares.
 const MILLION: u32 = 1_000_000;
 
 /// How a link treats frames. Shares are in millionths of frames.

@@ -11,7 +11,7 @@ use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::{self, Parsed};
 use std::collections::BTreeMap;
 
-/// What stands between the hosts.
+/// The node between the hosts.
 pub enum Middle {
     /// A router without any opinion.
     Router,
@@ -19,7 +19,7 @@ pub enum Middle {
     Balancer(Box<BalancerHost>),
 }
 
-/// Where a frame on a link goes.
+/// The destination of a frame on a link.
 #[derive(Clone, Copy)]
 enum Toward {
     Middle,
@@ -32,9 +32,9 @@ pub struct VirtualNetwork {
     pub now: Time,
     /// The hosts.
     pub hosts: Vec<Host>,
-    /// What stands between them.
+    /// The node between them.
     pub middle: Middle,
-    /// What has happened.
+    /// The events so far.
     pub trace: Trace,
     /// Each host's links: to the middle, and back.
     links: Vec<[WireDirection; 2]>,

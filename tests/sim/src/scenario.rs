@@ -44,9 +44,9 @@ pub const SERVER_PORT: u16 = 8000;
 pub struct RunFailure {
     /// Its seed.
     pub seed: u64,
-    /// What is wrong.
+    /// The failure.
     pub wrong: Vec<String>,
-    /// What happened last.
+    /// The last events.
     pub trace: String,
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for RunFailure {
     }
 }
 
-/// What a run was like.
+/// The summary of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RunSummary {
     /// Events.
@@ -94,7 +94,7 @@ impl std::ops::AddAssign for RunSummary {
     }
 }
 
-/// What stands in the middle.
+/// The node in the middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between {
     /// A router: proves peers and checkers.

@@ -55,7 +55,7 @@ fn set_length(frame: &mut [u8], at: &Transport) {
     }
 }
 
-/// What a coalesced frame may still take.
+/// The remaining room of a coalesced frame.
 struct OpenSegment {
     key: FlowKey,
     next: u32,

@@ -17,7 +17,7 @@ const LAST: usize = 60;
 /// Bytes kept of each.
 const HEADERS: usize = 134;
 
-/// Where a frame was seen.
+/// The point at which a frame was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TracePoint {
     /// Arriving in the middle.

@@ -46,7 +46,7 @@ fn segment(ends: [Endpoint; 2], flags: u8, [sequence, acknowledgement]: [u32; 2]
     frame
 }
 
-/// What came out of it.
+/// The result.
 #[derive(Debug, Default)]
 struct Outcome {
     /// Packets that left after a later one.

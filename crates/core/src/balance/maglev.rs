@@ -37,7 +37,7 @@ const SOURCE: u64 = 0x736f_7572_6365_3a31;
 #[derive(Clone)]
 pub(crate) struct MaglevTable {
     entries: Arc<[u16]>,
-    /// What it was made from.
+    /// The backends it was made from.
     open: Arc<[OpenBackend]>,
 }
 
@@ -111,7 +111,7 @@ impl MaglevTable {
         MaglevTable::new(open)
     }
 
-    /// Who has the entry of a flow of this hash, available or not.
+    /// The backend at the entry of a flow of this hash, available or not.
     #[inline]
     pub(crate) fn at(&self, hash: u64) -> u16 {
         self.entries[scale(hash, TABLE_SIZE)]
@@ -156,7 +156,7 @@ impl MaglevTable {
         Arc::ptr_eq(&self.entries, &other.entries)
     }
 
-    /// Who has which entry.
+    /// The backend of each entry.
     #[cfg(test)]
     pub(super) fn entries(&self) -> &[u16] {
         &self.entries

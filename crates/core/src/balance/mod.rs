@@ -38,7 +38,7 @@ enum Chooser {
     Hashed,
 }
 
-/// What a packet of IPv4 that goes to a backend is given.
+/// The rewrite target of a packet of IPv4 to a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ipv4Target {
     /// The backend's address; the last four bytes of it if it is one of IPv6.
@@ -60,7 +60,7 @@ pub struct Balancer {
     /// Those of the backends that packets of any connection may go to now.
     open_targets: Vec<Ipv4Target>,
     chooser: Chooser,
-    /// What a flow is hashed by: the client's address alone, or all of it.
+    /// The key of a flow's hash: the client's address alone, or all of it.
     by_source: bool,
     /// Only where the algorithm or picking up needs it.
     maglev: Option<MaglevTable>,
@@ -189,7 +189,7 @@ impl Balancer {
         &self.weights.open
     }
 
-    /// What packets to these are given; while it is not settled whether a backend is up, it is among them.
+    /// The rewrite targets of the backends that take connections now; a backend that may yet prove to be up is among them.
     #[inline]
     pub fn open_targets(&self) -> &[Ipv4Target] {
         &self.open_targets

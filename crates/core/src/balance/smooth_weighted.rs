@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 const START_STEPS_MAX: u64 = 1024;
 
 pub(super) struct SmoothWeighted {
-    /// What each backend has gained and not paid; below the sum of weights (2^40) either way.
+    /// The credit of each backend; below the sum of weights (2^40) either way.
     current: Vec<i64>,
     /// The sum of weights under which that was.
     total: u64,
@@ -54,9 +54,9 @@ impl SmoothWeighted {
         Some(index)
     }
 
-    /// What was gained under other weights is worth as much of the new sum as it was of the old: the round goes on.
-    /// (To begin anew would favour the first, and weights change all the time while a backend starts slowly.) A backend
-    /// that gets nothing now has gained nothing when it comes back.
+    /// Credit gained under other weights is worth as much of the new sum as it was of the old: the round goes on. (To begin
+    /// anew would favour the first, and weights change all the time while a backend starts slowly.) A backend that gets
+    /// nothing now has gained nothing when it comes back.
     pub(super) fn weights_changed(&mut self, weights: &Weights) {
         let (new, old) = (i128::from(weights.total), i128::from(self.total.max(1)));
         for (current, &weight) in self.current.iter_mut().zip(&weights.effective) {

@@ -108,7 +108,7 @@ impl FamilyPairs {
     }
 }
 
-/// What is known of a pair in a queue; all zero: never used.
+/// The state of a pair in a queue; all zero: never used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct QueuedPair(u64);
 
@@ -180,7 +180,7 @@ struct PairQueue {
     family: usize,
     /// A [`QueuedPair`] for each of the family's pairs, as plain numbers so that they come as untouched zero pages.
     pairs: Vec<u64>,
-    /// Where the round of unused pairs began.
+    /// The start of the round of unused pairs.
     start: u32,
     /// Pairs of that round that have been looked at.
     looked_at: u32,

@@ -1,7 +1,7 @@
 //! How long a message's body is, and where a chunked one ends (RFC 9112, sections 6 and 7).
 //!
 //! Bodies pass by as they are: [`Chunks`] only watches for the end, which is why it is as strict as the reader of heads.
-//! What it would read otherwise than a backend or a client could be the start of another message to them. The one thing
+//! Bytes that it would read otherwise than a backend or a client could be the start of another message to them. The one thing
 //! that backends may do and clients may not is to pad sizes with blanks, as old servers do: nginx and HAProxy take it too.
 
 #[cfg(test)]
@@ -124,7 +124,7 @@ impl BadChunk {
     }
 }
 
-/// Where in a chunked body we are.
+/// The position in a chunked body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum BodyState {
     /// In a chunk size, after this many digits.
@@ -251,7 +251,7 @@ impl Chunks {
 }
 
 impl BodyState {
-    /// What follows when `byte` comes. Data is not stepped through.
+    /// The next state after `byte`. Data is not stepped through.
     fn step(self, byte: u8) -> BodyState {
         match self {
             BodyState::Size { digits, size } => in_size(digits, size, byte),

@@ -1,4 +1,4 @@
-//! What a TLS client asks for: the server's name (RFC 6066, 3) and protocols (RFC 7301) of the ClientHello (RFC 8446,
+//! The requests of a TLS client: the server's name (RFC 6066, 3) and protocols (RFC 7301) of the ClientHello (RFC 8446,
 //! 4.1.2) that its stream begins with. Nothing is decrypted, changed or answered: a connection is routed by it, and goes
 //! on as it is.
 //!
@@ -29,7 +29,7 @@ const MESSAGE_HEADER: usize = 4;
 /// Handshake message: ClientHello.
 const CLIENT_HELLO: u8 = 1;
 
-/// What a ClientHello asks for.
+/// The contents of a ClientHello.
 #[derive(Clone, Debug)]
 pub struct Hello<'a> {
     /// The server's name: 1 to 253 letters, digits, `-`, `_` and `.`, in any case, nothing between its dots empty, no
@@ -150,11 +150,11 @@ fn join<'a>(stream: &[u8], scratch: &'a mut [u8]) -> &'a [u8] {
 
 /// A record whose end may still be missing.
 struct TlsRecord<'a> {
-    /// What there is of it, without the header.
+    /// The bytes of it that have arrived, without the header.
     fragment: &'a [u8],
     /// Bytes it will have, without the header.
     length: usize,
-    /// Where what there is of it ends in the stream.
+    /// The end, in the stream, of the bytes that have arrived.
     end: usize,
 }
 
@@ -170,7 +170,7 @@ impl<'a> TlsRecords<'a> {
         TlsRecords { stream, at: 0, count: 0 }
     }
 
-    /// What is wrong with the record that starts with `header`, of which the end may be missing.
+    /// The defect of the record that starts with `header`, of which the end may be missing.
     fn fault(&self, header: &[u8]) -> Option<BadHello> {
         let is_tls =
             header.first().is_none_or(|&kind| kind == HANDSHAKE) && header.get(1).is_none_or(|&major| major == 3);

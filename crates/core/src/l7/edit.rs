@@ -37,16 +37,16 @@ use super::head::Request;
 use super::route::host;
 use crate::flow::Endpoint;
 
-/// What is to be written does not fit. What was written of it must not be sent.
+/// The output does not fit. What was written must not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;
 
-/// What is known of an exchange besides its heads.
+/// The facts of an exchange besides its heads.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// The client.
     pub client: Endpoint,
-    /// What the client connected to.
+    /// The address that the client connected to.
     pub vip: Endpoint,
     /// The chosen backend's name.
     pub backend: &'a str,
@@ -62,7 +62,7 @@ pub struct Facts<'a> {
     pub chosen_in_us: u32,
 }
 
-/// What variables stand for.
+/// The values of variables.
 struct Meaning<'a> {
     facts: &'a Facts<'a>,
     request: Option<&'a Request<'a>>,
@@ -105,7 +105,7 @@ fn scheme(https: bool) -> &'static [u8] {
     if https { b"https" } else { b"http" }
 }
 
-/// What a request asks for.
+/// Writes a variable of the request itself.
 pub(super) fn asked(out: &mut Out<'_>, variable: Variable, request: &Request<'_>) {
     match variable {
         Variable::Host => out.put(request.host.map_or(b"", host::name)),

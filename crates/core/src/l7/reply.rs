@@ -17,7 +17,7 @@ pub struct Reply<'a> {
     pub status: u16,
     /// When it is written; `None`: the time is not known.
     pub date: Option<Date>,
-    /// What `Location` says.
+    /// The value of `Location`.
     pub location: Option<&'a [u8]>,
     /// The body, plain text.
     pub body: &'a [u8],

@@ -11,7 +11,7 @@ pub(super) const FRAME_MIN: usize = 60;
 /// Ethernet, IPv4, 6 and 4 bytes of address.
 const KIND: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
-/// What a packet wants.
+/// The operation of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum ArpOperation {

@@ -14,7 +14,7 @@ use crate::wire::{icmp, ipv6};
 pub(super) const SOLICITATION: u8 = 135;
 /// ICMPv6 type: neighbour advertisement.
 pub(super) const ADVERTISEMENT: u8 = 136;
-/// What is sent to a neighbour only: no host beyond a router can have sent it.
+/// The hop limit of messages to a neighbour: no host beyond a router can have sent it.
 const HOPS: u8 = 255;
 /// Bytes of a message before its options.
 const MESSAGE: usize = 24;

@@ -9,7 +9,7 @@ use crate::wire::bytes::array_at;
 use crate::wire::checksum::Sum;
 use crate::wire::{ipv4, ipv6};
 
-/// What is wrong with an IP header.
+/// The defect of an IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadHeader {
     /// The frame ends before the header does.
@@ -27,10 +27,10 @@ pub enum BadHeader {
     Source,
 }
 
-/// What a checked header says.
+/// The contents of a checked header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckedHeader {
-    /// Who sends.
+    /// The sender.
     pub source: Address,
     /// The receiver.
     pub destination: Address,

@@ -11,7 +11,7 @@ use crate::flow::Address;
 use crate::frame::{Batch, Checksum, Frame, FrameIo, Meta};
 use crate::wire::{ethernet, icmp, ipv4, ipv6};
 
-/// What becomes of a frame.
+/// The fate of a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum InwardFate {
     /// The worker gets it.
@@ -80,7 +80,7 @@ impl<I: FrameIo> Link<I> {
         }
     }
 
-    /// What becomes of any frame.
+    /// The fate of any frame.
     pub(super) fn unusual(&mut self, frame: &mut I::Frame, number: u16) -> InwardFate {
         if is_returned(frame) {
             return InwardFate::Worker;

@@ -152,7 +152,7 @@ impl<I: FrameIo> Link<I> {
         &mut self.io
     }
 
-    /// What has been counted so far.
+    /// The counters so far.
     pub fn statistics(&self) -> &LinkStatistics {
         &self.statistics
     }

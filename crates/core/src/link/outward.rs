@@ -32,7 +32,7 @@ pub(super) struct CachedHop {
     mtu: u16,
 }
 
-/// What becomes of a frame.
+/// The fate of a frame.
 enum OutwardFate {
     /// It is ready to be sent.
     Sent,
@@ -44,7 +44,7 @@ enum OutwardFate {
     Drop(LinkDrop),
 }
 
-/// Where a packet goes, of its IP header.
+/// The destination of a packet, from its IP header.
 struct OutwardPacket {
     destination: Address,
     /// Bytes of it.

@@ -32,7 +32,7 @@ pub struct PortAddresses {
     pub gateways: Vec<IpAddr>,
 }
 
-/// What a link layer is told. Ports are counted as the plane counts them ([`Meta::port`](crate::frame::Meta::port)).
+/// The configuration of a link layer. Ports are counted as the plane counts them ([`Meta::port`](crate::frame::Meta::port)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkOptions {
     /// The ports, 1 to [`PORTS_MAX`].
@@ -115,7 +115,7 @@ pub struct LinkPlan {
     pub(super) kept: Box<[(Address, u16)]>,
 }
 
-/// What is special about an address in the source of a packet.
+/// The bit of an address's last six bits, in a set of 64.
 fn suffix(address: &Address) -> u64 {
     1 << (address.0[15] & 63)
 }

@@ -43,7 +43,7 @@ impl LinkSegment {
         })
     }
 
-    /// Where a frame of `port` is, what it carries and at which offset. A third tag comes back as the EtherType.
+    /// The segment of a frame of `port`, its EtherType and the offset of its payload. A third tag comes back as the EtherType.
     #[inline(always)]
     pub(super) fn of(frame: &[u8], port: u16) -> Result<(LinkSegment, u16, usize), Malformed> {
         let (ethertype, offset) = ethernet::network_layer(frame)?;

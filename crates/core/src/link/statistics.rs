@@ -160,7 +160,7 @@ impl From<Malformed> for LinkDrop {
     }
 }
 
-/// What came and went. Every frame is in these: see [`LinkStatistics::balance`].
+/// Counters of frames. Every frame is in one of these: see see [`LinkStatistics::balance`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStatistics {
     /// Frames that came from the plane.

@@ -23,12 +23,12 @@ const HORIZON_S: f32 = 2.0;
 /// come in time, so it is short.
 const AGE_LEAST: Duration = Duration::from_millis(1);
 
-/// What was measured of the machine.
+/// Costs measured on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// What a packet costs the worker beyond what it costs the engine, in nanoseconds.
+    /// The cost of a packet to the worker beyond that to the engine, in nanoseconds.
     pub packet_ns: u32,
-    /// What a pair of rules costs from its installation to its removal, in nanoseconds.
+    /// The cost of a pair of rules from its installation to its removal, in nanoseconds.
     pub pair_ns: u32,
 }
 
@@ -90,7 +90,7 @@ impl RequestWindow {
         (self.delay, self.at) = (before + (taken - before) / 8.0, now);
     }
 
-    /// What it takes now.
+    /// The delay now: the measured one, decayed since.
     fn delay(&self, now: Time) -> f32 {
         let since = now.since(self.at).as_secs_f32() / Self::FORGOTTEN.as_secs_f32();
         self.delay / (1.0 + since * since)
@@ -102,7 +102,7 @@ impl RequestWindow {
     }
 }
 
-/// What room is worth while there is too little, in packets per second.
+/// The price of room while it is scarce, in packets per second.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rent {
     /// The slowest fifth of what the engine forwards is slower than this. Who comes must be twice as fast.
@@ -212,7 +212,7 @@ impl OffloadPolicy for Auto {
         let rate = self.observe(now, flow, ForwardedBy::Software);
         let cost = self.costs.packets() + self.requests.asked();
         self.sizes.set_cost(cost);
-        // What comes before the rules are in force saves nothing, and what comes late says nothing now.
+        // Packets before the rules are in force save nothing, and late ones say nothing now.
         let (lost, most) = (rate * self.window.delay(now), rate * HORIZON_S);
         let saved = self.sizes.remaining(flow.packets).min(most) - lost;
         self.room.follow(now, room);

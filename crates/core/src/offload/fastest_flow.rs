@@ -26,7 +26,7 @@ pub(super) fn is_plenty(room: EngineRoom) -> bool {
 pub struct FastestFlow {
     least: f32,
     rates: ConnectionRates,
-    /// What is asked for beyond the least rate, in packets per second.
+    /// The price of room above the least rate, in packets per second.
     price: Price,
 }
 

@@ -10,7 +10,7 @@ pub(super) const HALF_LIFE: Duration = Duration::from_secs(1);
 const HALF_LIFE_NS: u64 = HALF_LIFE.as_nanos() as u64;
 const LN_2: f32 = core::f32::consts::LN_2;
 
-/// Who forwards a connection, as far as is known.
+/// The forwarder of a connection, as far as is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ForwardedBy {
     /// No carrier: it is new, or over.
@@ -21,7 +21,7 @@ pub(super) enum ForwardedBy {
     Engine,
 }
 
-/// What is known of one connection.
+/// The rate of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct ConnectionRate {
     /// When it began, to tell it from one that had its position before.
@@ -53,7 +53,7 @@ impl ConnectionRates {
         rate.map_or((1, ForwardedBy::Unknown), |rate| (rate.packets.max(1), rate.by))
     }
 
-    /// Who forwards it now.
+    /// Sets the current forwarder.
     pub(super) fn set_forwarded_by(&mut self, flow: &FlowStats, by: ForwardedBy) {
         if let Some(rate) = self.rates.get_mut(flow.position as usize) {
             rate.by = by;
@@ -70,7 +70,7 @@ impl ConnectionRates {
         }
         let fresh = flow.packets.saturating_sub(rate.packets) as f32;
         let elapsed = now.since(rate.at).as_nanos() as u64;
-        // What came since the last sample is taken to have come evenly.
+        // Packets since the last sample are taken to have come evenly.
         let (old, new) = (rate.recent * left(elapsed), fresh * left_of_even(elapsed));
         *rate = ConnectionRate {
             at: rate.at.max(now),
@@ -84,7 +84,7 @@ impl ConnectionRates {
     }
 }
 
-/// What is left of 1 after so many nanoseconds: 2^-t, t in half-lives, to half a percent.
+/// The remainder of 1 after so many nanoseconds: 2^-t, t in half-lives, to half a percent.
 fn left(elapsed_ns: u64) -> f32 {
     let whole = elapsed_ns / HALF_LIFE_NS;
     if whole >= 32 {
@@ -94,7 +94,7 @@ fn left(elapsed_ns: u64) -> f32 {
     (1.0 - part * (LN_2 - part * (0.2402 - part * 0.0471))) / (1u64 << whole) as f32
 }
 
-/// What is left, after so many nanoseconds, of 1 that has come evenly in that time.
+/// The remainder, after so many nanoseconds, of 1 that has come evenly in that time.
 fn left_of_even(elapsed_ns: u64) -> f32 {
     if elapsed_ns < HALF_LIFE_NS / 64 {
         return 1.0;

@@ -38,15 +38,15 @@ impl Class {
     }
 }
 
-/// What was observed.
+/// The observed sizes.
 #[derive(Clone, Debug)]
 pub(super) struct ObservedSizes {
     classes: [Class; CLASSES],
-    /// What one that has just reached the class may be expected to have from then on.
+    /// The expected further packets of a connection that has just reached the class.
     ahead: [f32; CLASSES + 1],
-    /// What it is worth to act then or later, whichever is better, and only if it gets there: see [`ObservedSizes::awaited`].
+    /// The value of acting then or later, whichever is better, and only if it gets there: see [`ObservedSizes::awaited`].
     worth: [f32; CLASSES + 1],
-    /// What acting costs, in packets.
+    /// The cost of acting, in packets.
     cost: f32,
     fresh: u32,
 }
@@ -137,8 +137,8 @@ impl ObservedSizes {
         }
     }
 
-    /// What one may be expected to have that has this part of the class before it. Of those that end there as many are
-    /// taken to be left.
+    /// The expected further packets of a connection that has this part of the class before it. Of those that end there as
+    /// many are taken to be left.
     fn expected(&self, class: usize, left: f32) -> f32 {
         let (passing, mean) = (self.passing(class, left), self.classes[class].ending());
         let rest = left * size(class);
@@ -162,7 +162,7 @@ impl ObservedSizes {
         self.expected(class, left(packets, class))
     }
 
-    /// What it is worth, in packets, to wait and see whether one that has had so many gets to the next class, and to act
+    /// The value, in packets, of waiting to see whether one that has had so many gets to the next class, and of acting
     /// then or later, if no more than `most` packets count from now on. Those that end before cost nothing; of those that
     /// do not, what they have until then is lost.
     pub(super) fn awaited(&self, packets: u64, most: f32) -> f32 {

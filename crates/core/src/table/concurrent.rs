@@ -97,14 +97,14 @@ pub struct Concurrent {
     planted: Planted,
 }
 
-/// What a hash says: its primary bucket, and its tag (15 bits, not 0), from which the secondary bucket follows.
+/// The parts of a hash: its primary bucket, and its tag (15 bits, not 0), from which the secondary bucket follows.
 #[derive(Clone, Copy, Debug, Default)]
 struct HashPlace {
     primary: u32,
     tag: u16,
 }
 
-/// Where an entry was found.
+/// The place where an entry was found.
 #[derive(Clone, Copy, Debug, Default)]
 struct FoundEntry {
     bucket: u32,

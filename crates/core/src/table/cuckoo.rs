@@ -73,7 +73,7 @@ pub struct CuckooPlusPlus {
     len: usize,
 }
 
-/// What a hash says: its first bucket, and its tag, from which the second follows: 15 bits whose lower 8 are not
+/// The parts of a hash: its first bucket, and its tag, from which the second follows: 15 bits whose lower 8 are not
 /// all 0.
 #[derive(Clone, Copy, Default)]
 struct HashPlace {
@@ -81,7 +81,7 @@ struct HashPlace {
     tag: u16,
 }
 
-/// Where an entry stands.
+/// The place of an entry.
 #[derive(Clone, Copy)]
 struct FoundEntry {
     bucket: u32,

@@ -19,7 +19,7 @@ pub enum LookupMethod {
 }
 
 impl LookupMethod {
-    /// What is used where nothing else is asked for.
+    /// The default method.
     pub const DEFAULT: LookupMethod = LookupMethod::CuckooPlusPlus;
 
     /// All methods.
@@ -36,7 +36,7 @@ impl LookupMethod {
         }
     }
 
-    /// What it is, in a line.
+    /// A description in one line.
     pub const fn description(self) -> &'static str {
         match self {
             LookupMethod::CuckooPlusPlus => {

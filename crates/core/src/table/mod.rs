@@ -17,7 +17,7 @@
 //! use hairpin_core::table::{AnyTable, Entries, Hasher, Lookup, Table};
 //! use std::net::IpAddr;
 //!
-//! /// What the table's values lead to: value 1 is the connection at position 1.
+//! /// The entries behind the values of the table: value 1 is the connection at position 1.
 //! struct Connections(Vec<FlowKey>);
 //!
 //! impl Entries<FlowKey> for Connections {
@@ -75,7 +75,7 @@ pub use method::{LookupMethod, UnknownMethod};
 
 use alloc::sync::Arc;
 
-/// Where a connection stands in the slab: 0 to its capacity, exclusive.
+/// The position of a connection in the slab: 0 to its capacity, exclusive.
 pub type Position = u32;
 
 /// Keys that tables handle in one pass of a burst; longer bursts are handled in pieces of so many.
@@ -93,7 +93,7 @@ impl core::fmt::Display for Full {
 
 impl core::error::Error for Full {}
 
-/// What a table's values lead to.
+/// The entries that a table's values lead to.
 pub trait Entries<K> {
     /// Whether the entry that `value` names is there and has this key. A table may ask about any value that was ever
     /// inserted, and asks about a few of other keys (whose tags agree).
@@ -183,7 +183,7 @@ pub trait Table<K>: Lookup<K> {
 
 /// An index that any number of threads may read and change at the same time.
 ///
-/// What the values lead to is shared as well: see the implementations for who may reuse an entry when.
+/// The entries behind the values are shared as well: see the implementations for who may reuse an entry when.
 pub trait SharedIndex<K>: Lookup<K> + Send + Sync {
     /// [`Table::name`].
     fn name(&self) -> &'static str;

@@ -25,7 +25,7 @@ struct Range {
 }
 
 impl Range {
-    /// What `local` is called in the table; `None` if there are not so many values.
+    /// The table's value for `local`; `None` if there are not so many values.
     #[inline]
     fn outside(self, local: u32) -> Option<u32> {
         (local <= self.last).then(|| self.base + local)
@@ -41,7 +41,7 @@ impl Range {
         Some(globals)
     }
 
-    /// What `global` is called in the view; `None` if it is another's.
+    /// The view's value for `global`; `None` if it is another's.
     #[inline]
     fn inside(self, global: u32) -> Option<u32> {
         let local = global.wrapping_sub(self.base);

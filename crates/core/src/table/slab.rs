@@ -265,7 +265,7 @@ impl<T: Copy + 'static> Slab<T> {
     /// Whether there is an entry at `position`.
     #[inline]
     pub fn contains(&self, position: Position) -> bool {
-        // What lies beyond the positions used is not believed, whatever it says.
+        // Bytes beyond the positions used are not believed, whatever they are.
         position < self.fresh && self.slots.get(position as usize).is_some_and(Slot::is_present)
     }
 

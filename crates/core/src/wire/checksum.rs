@@ -75,7 +75,7 @@ impl core::ops::Add for Sum {
     }
 }
 
-/// What changes of checksummed words add up to, in the machine's byte order: sums do not depend on it (RFC 1071, 2(B)).
+/// The sum of changes of checksummed words, in the machine's byte order: sums do not depend on it (RFC 1071, 2(B)).
 /// Fits any number of changes a packet has room for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Difference(u64);

@@ -20,7 +20,7 @@ pub(crate) const HOPS: usize = L3 + 8;
 /// Bytes that are read, whatever the transport is; a frame with fewer is not plain.
 pub(crate) const HEAD: usize = L4 + tcp::HEADER;
 
-/// What says that a packet is a fragment, as it stands in the header's word.
+/// The bits that mark a fragment, as they are in the header's word.
 const FRAGMENT: u64 = (ipv4::MORE_FRAGMENTS | ipv4::FRAGMENT_OFFSET).swap_bytes() as u64;
 
 /// The first bytes of a plain packet's frame.
@@ -50,7 +50,7 @@ pub(crate) struct PlainEnds {
     pub(crate) protocol: Protocol,
 }
 
-/// What a plain packet's IP header says.
+/// The IP header of a plain packet.
 #[derive(Clone, Copy)]
 pub(crate) struct PlainNetwork<'a> {
     head: &'a PlainHead,

@@ -1,9 +1,9 @@
 //! A worker takes over the connections that another process has left, in the middle of whatever it was doing.
 //!
-//! What an entry says about its connection is believed (as far as [`Connection`] allows for words of before and after a
-//! change); what it says about its rules is not: the engine is asked. Afterwards the usual invariants hold. In particular
-//! every rule that the engine holds and an entry names is in the offload state of exactly one entry. What the engine holds
-//! beyond all workers' [`Worker::rules_known`] belongs to none, and the caller takes it away before any worker gets to work.
+//! The contents of an entry are believed (as far as [`Connection`] allows for words of before and after a change); what it
+//! says about its rules is not: the engine is asked. Afterwards the usual invariants hold. In particular every rule that
+//! the engine holds and an entry names is in the offload state of exactly one entry. What the engine holds beyond all
+//! workers' [`Worker::rules_known`] belongs to none, and the caller takes it away before any worker gets to work.
 //!
 //! Entries that do not stay (already pending removal, Pass entries, those whose service or backend is gone) but still have rules
 //! become pending removal like any other, and go when the engine has confirmed that their rules are gone. A rule that both such an
@@ -47,7 +47,7 @@ const FINISH_MAX: usize = 2048;
 
 const BOTH: [Direction; 2] = [Direction::FromClient, Direction::FromBackend];
 
-/// What became of the entries that another process left.
+/// The fates of the entries that another process left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Adopted {
     /// Connections that go on.
@@ -94,7 +94,7 @@ pub fn home(connection: &Connection, steering: &Steering) -> u16 {
     steering.worker(&connection.source)
 }
 
-/// What adoption leaves to be done, by position and generation; both empty soon, and then for ever.
+/// The work that adoption leaves, by position and generation; both empty soon, and then for ever.
 #[derive(Default)]
 pub(super) struct Unfinished {
     /// Their rules are to be taken back.
@@ -110,7 +110,7 @@ impl Unfinished {
     }
 }
 
-/// What is to become of an entry.
+/// The decision about an entry.
 enum AdoptVerdict {
     Keep,
     PendingRemoval,

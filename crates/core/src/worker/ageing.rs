@@ -179,7 +179,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// The last word on a connection whose time is up: gone, unless it went on after it seemed over.
     fn conclude(&mut self, now: Time, position: Position) {
         let connection = *self.slab.at(position);
-        // What still arrives in the first half may have been on its way; what comes in the second half means that the
+        // Packets that arrive in the first half may have been on their way; one in the second half means that the
         // FIN or RST was forged, or that the ends have started anew behind our back.
         let half = self.timeout(&connection) / 2;
         if connection.state.is_over() && connection.last_seen > connection.changed + half {

@@ -1,5 +1,5 @@
-//! What stands at an end of a service or a backend: looked up once or twice for every packet of no connection, and for every
-//! packet where none are tracked.
+//! The service or backend at an end: looked up once or twice for every packet of no connection, and for every packet where
+//! none are tracked.
 
 use crate::flow::{Endpoint, Protocol};
 use alloc::boxed::Box;
@@ -55,7 +55,7 @@ fn is_same(one: &Endpoint, other: &Endpoint) -> bool {
     a ^ c | b ^ d | u64::from(one.port ^ other.port) == 0
 }
 
-/// Where it is sought first among `places`, a power of two: the halves of a product, one into the other, since what
+/// The first place to search among `places`, a power of two: the halves of a product, one into the other, since what
 /// differs may stand anywhere in it.
 #[inline]
 fn place(end: &Endpoint, protocol: Protocol, places: usize) -> usize {

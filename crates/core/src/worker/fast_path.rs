@@ -23,8 +23,8 @@ use crate::wire::tcp::{ACK, FIN, RST, SYN};
 fn is_settled(connection: &Connection, direction: Direction, tcp_flags: u8) -> bool {
     match connection.state {
         State::Established | State::FinClient | State::FinBackend | State::SynSent => {
-            // What may prove the connection is no plain matter. Where only the client's packets come by, or the backend's
-            // SYN-ACK did not, nothing proves it.
+            // A packet that may prove the connection takes the slow path. If only the client's packets come by, or the
+            // backend's SYN-ACK did not, nothing proves it.
             let doubt = connection.flags.0 & (Flags::PROVEN | Flags::CHALLENGED);
             tcp_flags & (SYN | FIN | RST | ACK) == ACK && doubt != Flags::CHALLENGED
         }

@@ -44,7 +44,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
-    /// What the index has for `key`, by a frame's mark.
+    /// The index's value for `key`, by a frame's mark.
     fn marked(&mut self, meta: &Meta, key: &FlowKey) -> Option<u32> {
         let value = meta.ticket.checked_sub(1).filter(|_| meta.arrival == Arrival::Received)?;
         let (position, _) = parts(value);

@@ -84,7 +84,7 @@ const SAMPLES_MAX: usize = 256;
 /// Granularity of timeouts.
 const TICK: Duration = Duration::from_millis(50);
 
-/// What a worker is made of.
+/// The parts of a worker.
 pub struct WorkerOptions<P, T = AnyTable> {
     /// Services, backends, pool.
     pub snapshot: Arc<Snapshot>,
@@ -94,7 +94,7 @@ pub struct WorkerOptions<P, T = AnyTable> {
     pub worker: u16,
     /// Secret seeds for hashes and draws, fresh for each start.
     pub seeds: [u64; 4],
-    /// Where connections lie; its length is the most there can be.
+    /// The memory of connections; its length is the most there can be.
     pub memory: &'static mut [Slot<Connection>],
     /// The index, empty, with room for twice as many entries.
     pub table: T,
@@ -102,19 +102,19 @@ pub struct WorkerOptions<P, T = AnyTable> {
     pub stateless: Option<StatelessMethod>,
     /// Connections of every backend, shared by all workers.
     pub loads: Loads,
-    /// What part of their weight backends have now, shared by all workers.
+    /// The effective weights of backends, shared by all workers.
     pub effective_weights: EffectiveWeights,
     /// Cells through which an engine recognises connections that have no rule; shared by all workers, may be empty.
     pub known: Known,
     /// Rules of all workers that share the engine; shared by those.
     pub occupancy: Occupancy,
-    /// What the engine can do.
+    /// The engine's capabilities.
     pub caps: EngineCaps,
     /// Which connections go to the engine.
     pub policy: P,
     /// Clients' connections of HTTP and TLS services there can be, and as many to their backends.
     pub splices_max: u32,
-    /// What SYN cookies are made with.
+    /// The keys of SYN cookies.
     pub cookies: Cookies,
 }
 
@@ -176,7 +176,7 @@ pub struct Worker<P, T = AnyTable> {
     caps: EngineCaps,
     policy: P,
     answers: Answers,
-    /// What severed connections may be told, which is no answer to a flood.
+    /// The budget of packets to severed connections, which is no answer to a flood.
     tellings: Answers<{ severed::PER_SECOND }>,
     /// Severed connections, by position and generation, whose ends are to be asked for a packet.
     asking: VecDeque<(Position, u32)>,
@@ -263,7 +263,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.slab.into_memory()
     }
 
-    /// What it has done so far.
+    /// Its counters so far.
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
     }

@@ -96,7 +96,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
-    /// What the probe has found, if it is so, and is still so; else it is sought again.
+    /// The connection that the probe found, if it is still there; else it is searched for again.
     fn find_again(&self, key: &FlowKey, found: Option<u32>) -> Option<(Position, Direction)> {
         match found {
             Some(value) if ConnectionFlows(&self.slab).is(value, key) => Some(super::parts(value)),

@@ -81,7 +81,7 @@ enum Astray {
     NoBackend(u16),
 }
 
-/// Who serves a flow.
+/// The backend that serves a flow.
 struct Party<'a> {
     /// The backend's and the service's.
     ends: [&'a Endpoint; 2],
@@ -99,7 +99,7 @@ struct Aim<'a> {
     service: Option<&'a Balancer>,
 }
 
-/// What says where packets go.
+/// The parts that decide where packets go.
 struct Ways<'a> {
     stateless: &'a StatelessMethod,
     services: &'a Numbers,

@@ -8,7 +8,7 @@ use crate::wire::tcp::{ACK, FIN, RST, SYN};
 use crate::wire::{self, IcmpError, Malformed, Parsed, Transport};
 use arrayvec::ArrayVec;
 
-/// What the first pass makes of a frame.
+/// The first pass's view of a frame.
 pub(super) enum FrameView {
     /// A packet to forward.
     Packet(Transport),
@@ -60,7 +60,7 @@ pub(super) fn impossible_flags(tcp_flags: u8) -> bool {
 /// Those of a burst that are not plain.
 pub(super) type Views = ArrayVec<FrameView, BATCH_MAX>;
 
-/// What the first pass makes of nearly all frames, at once; the others have a [`FrameView`].
+/// The first pass's view of nearly all frames; the others have a [`FrameView`].
 #[inline(always)]
 pub(super) fn plain_of(bytes: &[u8]) -> Option<(PlainPacket, PlainEnds)> {
     let network = PlainNetwork::of(bytes)?;

@@ -16,7 +16,7 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    /// What the ports with these findings have in common; `None` if none takes rules.
+    /// The common abilities of the ports with these findings; `None` if none takes rules.
     ///
     /// A port that can turn packets round is worth more than any number that can only mark them. Of those that are left the
     /// first decides how packets leave and how changes are said; a port that does it otherwise takes no part, and what

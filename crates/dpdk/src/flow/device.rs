@@ -18,12 +18,12 @@ pub(crate) struct DeviceRule(*mut RawFlow);
 // SAFETY: a handle is only ever handed back to DPDK, whose calls for one port may come from any one thread at a time.
 unsafe impl Send for DeviceRule {}
 
-/// What a device said when it refused.
+/// A device's error when it refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowError {
     /// errno.
     pub code: i32,
-    /// What it was about, as `enum rte_flow_error_type` numbers it.
+    /// The kind of object that caused it, as `enum rte_flow_error_type` numbers it.
     pub kind: i32,
     /// The driver's words; may be empty.
     pub message: String,
@@ -38,7 +38,7 @@ impl FlowError {
         Err(FlowError { code: error.code, kind: error.kind, message })
     }
 
-    /// What the worker makes of it.
+    /// The worker's view of it.
     pub(crate) fn refusal(&self) -> Refusal {
         match self.code {
             libc::ENOSPC | libc::ENOMEM | libc::E2BIG => Refusal::Full,
@@ -47,7 +47,7 @@ impl FlowError {
         }
     }
 
-    /// What the refusal was about.
+    /// The object that caused the refusal.
     pub fn about(&self) -> &'static str {
         const KINDS: [&str; 18] = [
             "",
@@ -117,7 +117,7 @@ pub(crate) trait RuleDevice: Send {
     fn push(&mut self);
     /// The next answer that is there.
     fn pull(&mut self) -> Option<DeviceOutcome>;
-    /// What a rule has counted.
+    /// The counters of a rule.
     fn query(&mut self, port: u16, flow: DeviceRule, does: u32) -> Option<RawCount>;
     /// Removes all rules, ours or not: nothing of ours has been begun yet.
     fn clear(&mut self, ports: &[u16]) {
@@ -236,7 +236,7 @@ pub(crate) struct Templates {
     queue_size: u32,
     in_flight: u32,
     rules_max: u32,
-    /// What was asked for by each request under way, by place: at most as many as the queues take.
+    /// The purpose of each request under way, by place: at most as many as the queues take.
     requests: Vec<Option<DeviceRequest>>,
     free: Vec<u32>,
     answers: VecDeque<DeviceOutcome>,

@@ -38,7 +38,7 @@ pub enum Submission {
     Templates,
 }
 
-/// What an engine works with.
+/// The parameters of an engine.
 #[derive(Clone, Debug)]
 pub struct OffloadOptions {
     /// The ports, in the order in which the plane counts them.
@@ -65,9 +65,9 @@ pub struct OffloadOptions {
 pub enum OffloadError {
     /// The device took no template or one of the rules that have to stand before the flows'.
     Device {
-        /// What was tried.
+        /// The attempted operation.
         what: String,
-        /// What it said.
+        /// The error message.
         error: FlowError,
     },
     /// The device did not answer.
@@ -128,7 +128,7 @@ impl OffloadThread {
         mut device: D,
     ) -> Result<(OffloadThread, Vec<RteFlowEngine>), OffloadError> {
         let ids = ids(&options);
-        // What a process that ended without a word has left would match before our rules.
+        // Rules left by a process that died would match before our rules.
         device.clear(&ids);
         if let Err(error) = set_up(&mut device, &options) {
             device.close(&ids);
@@ -163,7 +163,7 @@ impl OffloadThread {
         Ok((OffloadThread { shared, thread: Some(thread) }, engines))
     }
 
-    /// What it has done.
+    /// Its counters.
     pub fn statistics(&self) -> EngineStatistics {
         *self.shared.statistics()
     }

@@ -35,7 +35,7 @@ pub struct RteFlowEngine {
     answers: Receiver<RequestAnswer>,
     /// Answers to what the thread was not there to take.
     refused: VecDeque<Completion>,
-    /// Where the counters of installed rules are.
+    /// The places of installed rules' counters.
     places: HashMap<FlowKey, (u32, u32)>,
     shared: Arc<SharedRules>,
     thread: Thread,
@@ -62,7 +62,7 @@ impl RteFlowEngine {
         }
     }
 
-    /// What stood open is a rule of its own.
+    /// A request that was pending is for a rule of its own.
     fn close_pair(&mut self) {
         if let Some(rule) = self.open.take() {
             self.queued.push(DeviceRuleRequest::Install(rule));

@@ -1,4 +1,4 @@
-//! Where packets go next, as far as rules need to know it: the link layer's part of a rule.
+//! The next hops of packets, as far as rules need to know it: the link layer's part of a rule.
 
 use hairpin_core::flow::Address;
 use hairpin_core::link::{self, LinkPlan, Neighbours};

@@ -315,7 +315,7 @@ impl<D: RuleDevice> RuleMachine<D> {
         }
     }
 
-    /// What follows once a rule is out of the device for good.
+    /// The steps after a rule has left the device for good.
     fn destroyed_as(&mut self, place: u32, then: Then, out: &mut impl AnswerSink) {
         let record = *self.records.at(place);
         let completion = match then {
@@ -350,8 +350,8 @@ impl<D: RuleDevice> RuleMachine<D> {
         }
     }
 
-    /// What is to be done from time to time, a bounded amount of it: rules tried again, rules whose routes have changed
-    /// installed again, counters read. `true` if there is more to do now.
+    /// The periodic work, bounded at each call: rules tried again, rules whose routes have changed installed again,
+    /// counters read. `true` if there is more to do now.
     pub(super) fn tend(&mut self, now: Time, hops: &dyn Hops, out: &mut impl AnswerSink) -> bool {
         self.try_again(now, hops, out);
         self.follow_hops(now, hops, out) | self.read_counters(now, out)
@@ -489,7 +489,7 @@ impl<D: RuleDevice> RuleMachine<D> {
             } else if (record.fresh && !record.is_free()) || record.previous.is_some() {
                 answer(out, record.owner, Completion::Rejected(id, Refusal::Failed), key);
             }
-            // What it was told is in force is none the less held by the worker, which asks for its removal some time.
+            // The worker still holds a rule that was reported as in force, and asks for its removal some time.
             *self.records.at_mut(place) = RuleRecord { generation: record.generation, ..RuleRecord::default() };
         }
     }

@@ -7,14 +7,14 @@
 //! [`RteFlowEngine`] a worker's [`FlowEngine`](hairpin_core::engine::FlowEngine). [`Hops`] is how it learns where packets
 //! go next; [`LinkHops`] are those of the workers' link layer.
 //!
-//! What a rule is made of: it matches the 5-tuple, for TCP only without SYN, FIN and RST, and no fragments; it sets
+//! The parts of a rule: it matches the 5-tuple, for TCP only without SYN, FIN and RST, and no fragments; it sets
 //! Ethernet addresses, addresses and ports, lowers the TTL, counts, and sends the packet out again by a hairpin queue or
 //! the embedded switch ([`EgressAction`]). Before all flows stand rules that keep packets with a TTL of 0 or 1 for
 //! software, and where the device has groups, flows are in the second one: the first is slow and small (published
 //! measurements of ConnectX cards: 40 to 250 thousand rules/s and 65,536 rules at most, against 360 to 510 thousand rules/s
 //! and millions). The device corrects checksums.
 //!
-//! What no device can do, so that it stays with software: ranges of TCP sequence numbers, SACK blocks, windows, that is
+//! No device can do these, so they stay with software: ranges of TCP sequence numbers, SACK blocks, windows, that is
 //! HTTP and TLS services; packets too big for the egress MTU (rules are refused where the egress MTU is smaller than the
 //! ingress MTU); order at hand-over.
 //!

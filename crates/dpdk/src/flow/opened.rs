@@ -12,7 +12,7 @@ use crate::port::{Port, PortOptions};
 pub struct Probed {
     /// The port, open.
     pub port: Port,
-    /// What was found.
+    /// The findings.
     pub findings: Findings,
     /// Why it has no hairpin queues though its driver says that there are some.
     pub no_hairpins: Option<Error>,

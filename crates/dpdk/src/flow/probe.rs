@@ -1,4 +1,4 @@
-//! What a port's device can do, found by trying: first each thing that a rule may ask for by itself, so that there is a
+//! The abilities of a port's device, found by trying: first each thing that a rule may ask for by itself, so that there is a
 //! reason for what is missing, then whole rules of what is left, in order of preference.
 //!
 //! That a device says it would take a rule proves little ([`ProbeDepth::Validate`]); that it took one and let it go, more
@@ -32,11 +32,11 @@ pub struct Attempt {
     pub subject: ProbeSubject,
     /// In which rule; `None` where it takes none to find out.
     pub rule: Option<Description>,
-    /// What came of it.
+    /// The result.
     pub outcome: Result<(), FlowError>,
 }
 
-/// What was found out about a port.
+/// The findings about a port.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Findings {
     /// Everything tried, in that order.
@@ -57,7 +57,7 @@ impl Findings {
         self.attempts.iter().any(|attempt| attempt.subject == subject && attempt.outcome.is_ok())
     }
 
-    /// What is missing.
+    /// The missing abilities.
     pub fn missing(&self) -> impl Iterator<Item = &Attempt> {
         self.attempts.iter().filter(|attempt| attempt.outcome.is_err())
     }
@@ -105,7 +105,7 @@ impl Findings {
         }
     }
 
-    /// What was tried and refused, and how.
+    /// The refused attempts, each with its message.
     fn refusal(&self, subject: ProbeSubject) -> Option<String> {
         let refused = |attempt: &Attempt| match &attempt.outcome {
             Err(error) if attempt.subject == subject => Some(format!("{subject}: {error}")),

@@ -1,4 +1,4 @@
-//! What the engine knows of each rule it holds.
+//! The engine's records of the rules that it holds.
 
 use super::device::DeviceRule;
 use super::hops::RouteHop;
@@ -7,7 +7,7 @@ use hairpin_core::flow::FlowKey;
 use hairpin_core::time::Time;
 use std::collections::HashMap;
 
-/// What becomes of a rule once it is out of the device.
+/// The next state of a rule that has left the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Then {
     /// It is over: [`Completion::Removed`](hairpin_core::engine::Completion::Removed) under this id.
@@ -20,7 +20,7 @@ pub(super) enum Then {
     Placed,
 }
 
-/// Where a rule is.
+/// The position of a rule in its life.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum RuleState {
     /// No rule.
@@ -60,10 +60,10 @@ pub(super) struct RuleRecord {
     pub(super) port: u16,
     pub(super) device_port: u16,
     pub(super) out: Option<RouteHop>,
-    /// What it forwarded before it last went in.
+    /// The traffic that it forwarded before it last went in.
     pub(super) packets_before: u64,
     pub(super) bytes_before: u64,
-    /// What the device said last.
+    /// The device's last values.
     pub(super) packets: u64,
     pub(super) bytes: u64,
     pub(super) last_seen: Option<Time>,

@@ -1,9 +1,9 @@
-//! What workers ask of the ports' rules, and what they are told.
+//! The requests of workers to the ports' rules, and the answers.
 
 use hairpin_core::engine::{Completion, Counters, Rule, RuleId};
 use hairpin_core::flow::FlowKey;
 
-/// What a worker asks for.
+/// A request of a worker.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum DeviceRuleRequest {
     /// One rule.
@@ -31,11 +31,11 @@ pub(super) struct RequestAnswer {
     pub(super) completion: Completion,
     /// The rule's.
     pub(super) key: FlowKey,
-    /// Where an installed rule's counters are, and the how manieth rule of that place it is.
+    /// The place of an installed rule's counters, and the generation of the rule at that place.
     pub(super) place: (u32, u32),
 }
 
-/// Where what is told goes.
+/// The receiver of answers.
 pub(super) trait AnswerSink {
     /// Tells a worker. There is always room: no worker has more requests unanswered than its queue of answers takes.
     fn tell(&mut self, worker: u16, told: RequestAnswer);

@@ -39,7 +39,7 @@ pub(super) struct RuleService<D> {
     pub(super) clock: fn() -> Time,
 }
 
-/// Where the machine's answers go.
+/// The destination of the machine's answers.
 struct Outboxes<'a> {
     inboxes: Vec<SyncSender<RequestAnswer>>,
     shared: &'a SharedRules,
@@ -83,7 +83,7 @@ impl<D: RuleDevice> RuleService<D> {
             let mut statistics = shared.statistics();
             (statistics.failed, statistics.rules) = (statistics.failed + 1, 0);
             drop(statistics);
-            // What it failed on was begun perhaps and perhaps not: it is refused as if it had not been.
+            // The request on which it failed may have begun: it is refused as if it had not.
             if let Some((worker, request)) = self.current.take() {
                 request.keys().for_each(|key| self.machine.forget(&key));
                 refusals(&request, |told| outboxes.tell(worker, told));

@@ -20,7 +20,7 @@ struct CounterCell {
     last_seen: AtomicU64,
 }
 
-/// What all rules of one slot have forwarded ([`Rule::total`](hairpin_core::engine::Rule::total)).
+/// The traffic that all rules of one slot have forwarded ([`Rule::total`](hairpin_core::engine::Rule::total)).
 #[derive(Debug, Default)]
 struct SlotTotal {
     packets: AtomicU64,
@@ -44,7 +44,7 @@ pub(super) struct SharedRules {
     cells: Box<[CounterCell]>,
     totals: Box<[SlotTotal]>,
     pub(super) flushes: Flushes,
-    /// Where the counters of each rule in force are. Only the engine's thread and queries take the lock; no worker.
+    /// The place of each installed rule's counters. Only the engine's thread and queries take the lock; no worker.
     places: Mutex<HashMap<FlowKey, (u32, u32)>>,
 }
 
@@ -125,7 +125,7 @@ impl SharedRules {
 pub struct OffloadReader(pub(super) Arc<SharedRules>);
 
 impl OffloadReader {
-    /// What the engine has done.
+    /// The engine's counters.
     pub fn statistics(&self) -> EngineStatistics {
         *self.0.statistics()
     }

@@ -1,4 +1,4 @@
-//! What an engine has done.
+//! The counters of an engine.
 
 /// Counts since the engine began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

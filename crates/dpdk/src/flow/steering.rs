@@ -47,7 +47,7 @@ pub fn steering_rules(
     streams.iter().flat_map(of_stream).collect()
 }
 
-/// What the rules for a stream have in common.
+/// The common parts of the rules for a stream.
 fn of_stream(stream: SteeredStream, protocol: Protocol, bits: u16, beside: Option<&DeviceTerms>) -> Description {
     let (address, matches) = match stream {
         SteeredStream::ToService(end) => (end.address, Match::FLOW.without(Match::SOURCE)),
@@ -83,7 +83,7 @@ fn of_stream(stream: SteeredStream, protocol: Protocol, bits: u16, beside: Optio
 pub struct SteeringRefused {
     /// DPDK's number of it.
     pub port: u16,
-    /// What its driver said.
+    /// The driver's message.
     pub error: FlowError,
 }
 

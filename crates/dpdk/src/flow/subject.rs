@@ -1,11 +1,11 @@
-//! What a port is asked about its rules.
+//! The subjects of trials of a port's rules.
 
 use super::description::{Does, Family, How};
 use super::translate::EgressAction;
 use hairpin_core::flow::Protocol;
 use std::fmt;
 
-/// What is tried.
+/// The subject of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeSubject {
     /// To match a flow's addresses and ports.
@@ -68,7 +68,7 @@ impl ProbeSubject {
         }
     }
 
-    /// What follows from its absence.
+    /// The consequence of its absence.
     pub fn without(self) -> &'static str {
         match self {
             ProbeSubject::Flow(..) | ProbeSubject::Together(..) => "such connections stay in software",

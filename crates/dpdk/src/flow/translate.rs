@@ -29,7 +29,7 @@ pub enum EgressAction {
 }
 
 impl EgressAction {
-    /// What it is called.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             EgressAction::Hairpin => "hairpin queue",
@@ -144,9 +144,9 @@ impl EnginePort {
 pub(crate) struct Placed {
     /// The port that it is put into, as the plane counts them.
     pub(crate) port: u16,
-    /// Where its packets go; `None` for a mark.
+    /// The destination of its packets; `None` for a mark.
     pub(crate) out: Option<RouteHop>,
-    /// What is put there.
+    /// The rule to put there.
     pub(crate) description: Description,
 }
 
@@ -173,7 +173,7 @@ pub(crate) fn place(
     }
     let out = hops.hop(&rule.rewrite.destination.address).ok_or(Refusal::Failed)?;
     let exit = ports.get(usize::from(out.port)).ok_or(Refusal::Failed)?;
-    // What is too big for the egress MTU would have to go to software, and no device looks at that.
+    // A packet over the egress MTU would have to go to software, but no device looks at that.
     if exit.mtu < port.mtu {
         return Err(Refusal::Unsupported);
     }
@@ -222,7 +222,7 @@ pub(crate) fn matching(terms: &DeviceTerms, key: &FlowKey, context: u64) -> Desc
 /// Aged rules are not asked for: it only has to be a time.
 const AGE_SECONDS: u32 = 10;
 
-/// What of a packet's addresses the rule changes: the fewer actions, the more rules fit.
+/// The addresses of a packet that the rule changes: the fewer actions, the more rules fit.
 fn changes(rule: &Rule) -> Does {
     let ((from, to), rewrite) = ((rule.key.source, rule.key.destination), &rule.rewrite);
     let each = [

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// How long the device may be silent before it is given up.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrialResult {
     /// Rules asked for.

@@ -236,7 +236,7 @@ fn hugepages() {
     }
 }
 
-/// Where none are reserved, or all are taken, EAL says so; unless it was left the choice.
+/// If none are reserved, or all are taken, EAL says so; unless it was left the choice.
 fn no_hugepages() {
     let free = fs::read_to_string(RESERVED.replace("nr_", "free_"));
     if free.is_ok_and(|free| free.trim() != "0") {

@@ -245,7 +245,7 @@ fn io() {
         batch.clear();
     }
 
-    // What one cannot send stays, the others' goes.
+    // Frames that one port cannot send stay; the other ports' frames go.
     for _ in 0..2 {
         let mut batch: Batch<Mbuf> = (0..60).map(|i| frame(&whole.0, &[i])).collect();
         for (frame, i) in batch.iter_mut().zip(0..) {

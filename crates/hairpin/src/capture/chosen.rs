@@ -27,7 +27,7 @@ pub(super) enum CaptureVerdict {
     No,
 }
 
-/// What is known of the chosen connections.
+/// The addresses of the chosen connections.
 #[derive(Debug)]
 pub(super) struct Chosen {
     client: Option<ClientFilter>,

@@ -36,7 +36,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Connections asked for at a time.
 const PAGE: u32 = 10_000;
 
-/// What is captured where, and for how long.
+/// The filter, the place and the duration of a capture.
 #[derive(Args, Debug)]
 pub(crate) struct CaptureArgs {
     /// The file to write; - is standard output.
@@ -100,12 +100,12 @@ fn destination(name: &str) -> Result<Box<dyn Write>> {
     if name == "-" {
         return Ok(Box::new(std::io::stdout().lock()));
     }
-    // What people say to each other is in there.
+    // The file contains the payload of connections.
     let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(name);
     Ok(Box::new(file.with_context(|| format!("cannot write {name}"))?))
 }
 
-/// What the file says about itself.
+/// The file's description of itself.
 fn comment(status: &Status, query: &Query) -> String {
     let Query { client, service, backend, state, offloaded, cursor: _, limit: _ } = query;
     let mut comment = format!("instance {} (process {})", status.instance, status.pid);
@@ -122,7 +122,7 @@ fn comment(status: &Status, query: &Query) -> String {
     comment
 }
 
-/// Who knows the connections.
+/// The instance that knows the connections.
 struct Asker<'a> {
     socket: &'a Path,
     query: &'a Query,
@@ -201,7 +201,7 @@ impl<W: Write> CaptureSession<W> {
             let now = Instant::now();
             let over = ended.load(Ordering::Relaxed) || deadline.is_some_and(|deadline| now >= deadline);
             if over || now >= refresh {
-                // What is seen from here on may be younger than the list of connections: it waits for the next.
+                // A packet seen from here on may be younger than the list of connections: it waits for the next.
                 let until = if over { Duration::MAX } else { since_1970() };
                 let full = self.take_waiting(messages)?;
                 asker.ask(&mut self.chosen);

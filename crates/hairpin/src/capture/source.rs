@@ -1,4 +1,4 @@
-//! Where packets are seen: a packet socket on each interface, read by a thread of its own.
+//! The sources of captured packets: a packet socket on each interface, read by a thread of its own.
 
 use anyhow::{Context, Result};
 use hairpin_linux::capture::{Capture, CaptureFilter, SNAP_LENGTH_MAX};
@@ -30,7 +30,7 @@ pub(super) struct SeenPacket {
     pub(super) outgoing: bool,
 }
 
-/// What comes from the threads.
+/// A message from the capturing threads.
 #[derive(Debug)]
 pub(super) enum CaptureMessage {
     /// A packet.

@@ -87,7 +87,7 @@ fn count(client: &mut ControlClient, query: &Query) -> Result<u64> {
     loop {
         let page = ask(client, Query { limit: 0, cursor, ..query.clone() })?;
         sum += page.matched;
-        // What takes too long to count comes in parts.
+        // A listing that takes long to count comes in parts.
         match page.next {
             Some(next) if Some(next) != cursor => cursor = Some(next),
             _ => return Ok(sum),

@@ -90,7 +90,7 @@ fn row(out: &mut String, argument: &Arg) {
     let _ = writeln!(out, "| `{}` | {default} | {} |", written.replace('|', "\\|"), cell(&help));
 }
 
-/// What can stand in a cell of a table, where a bar ends it.
+/// The characters that may end a bar in a cell of a table.
 fn cell(text: &str) -> String {
     escaped(&sentence(text)).replace('|', "\\|").replace('\n', " ")
 }

@@ -1,4 +1,4 @@
-//! What is written from the command line's own description: manual pages and shell completions.
+//! Manual pages and shell completions, written from the command line's own description.
 
 use super::CommandLine;
 use anyhow::{Context, Result};

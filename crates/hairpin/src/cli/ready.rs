@@ -24,7 +24,7 @@ type NotReady<'a> = Vec<(&'a ServiceStatus, &'a str)>;
 
 fn not_ready<'a>(status: &'a Status, named: Option<&str>) -> Result<NotReady<'a>> {
     let Some(name) = named else {
-        // What is wrong with a group counts where its service has no other backend: then that is named.
+        // A problem of a group counts where its service has no other backend: then that is named.
         return Ok(status.not_ready().filter(|(service, _)| service.group_of.is_none()).collect());
     };
     let there = || status.services.iter().filter(|service| service.state != "removed").map(|service| &*service.name);
@@ -44,7 +44,7 @@ fn text(not_ready: &NotReady<'_>) -> String {
     if not_ready.is_empty() { "ready\n".to_string() } else { lines.collect() }
 }
 
-/// What docs/reference/json.md calls Readiness.
+/// The type `Readiness` of docs/reference/json.md.
 #[derive(Serialize)]
 struct Readiness<'a> {
     ready: bool,

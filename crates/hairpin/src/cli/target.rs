@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use std::path::{Path, PathBuf};
 
-/// Where control sockets are, unless a configuration says otherwise.
+/// The default directory of control sockets.
 const DIRECTORY: &str = "/run/hairpin";
 
 /// The instance.

@@ -1,4 +1,4 @@
-//! What must hold between the parts of a file.
+//! The checks between the parts of a file.
 
 use super::service::ServiceDraft;
 use super::words::spoken;
@@ -96,7 +96,7 @@ fn full_nat(sink: &Sink<'_>, draft: &ServiceDraft, pool: &At<Pool>) {
     }
 }
 
-/// What is legal but hardly meant.
+/// Warns of settings that are legal but hardly meant.
 fn meaning(sink: &Sink<'_>, draft: &ServiceDraft, is_tracked: bool) {
     let service = &draft.service;
     let takes_some = |backend: &At<_>| takes_connections(&backend.value);
@@ -154,7 +154,7 @@ pub(super) fn pool(sink: &Sink<'_>, drafts: &[ServiceDraft], pool: &At<Pool>) {
     }
 }
 
-/// What it is, and its name.
+/// Its kind and its name.
 fn called(service: &Service) -> [&str; 2] {
     [if service.kind.is_group() { "group" } else { "service" }, &service.name]
 }

@@ -21,7 +21,7 @@ const DEVICE_BYTES_MAX: usize = 255;
 /// MiB of memory.
 const MEMORY_MIB: std::ops::RangeInclusive<u64> = 64..=1 << 20;
 
-/// What DPDK's memory stands on.
+/// The kind of pages that DPDK's memory is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// Hugepages if there are enough.
@@ -32,7 +32,7 @@ pub enum Pages {
     None,
 }
 
-/// What a worker does while nothing comes in.
+/// The behaviour of a worker while no packet comes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdleMode {
     /// It sleeps, briefly.
@@ -41,7 +41,7 @@ pub enum IdleMode {
     Poll,
 }
 
-/// What is done about checks that need a socket.
+/// The policy for checks that need a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probes {
     /// They are refused.
@@ -83,7 +83,7 @@ impl std::fmt::Display for PrefixedAddress {
 /// A route of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteSettings {
-    /// Where to.
+    /// The destination.
     pub network: PrefixedAddress,
     /// By whom.
     pub gateway: IpAddr,
@@ -98,7 +98,7 @@ pub struct PortSettings {
     pub device: String,
     /// Its own addresses, one at least.
     pub addresses: Vec<PrefixedAddress>,
-    /// Where everything else goes; one for each family at most.
+    /// The next hop for all other addresses; one for each family at most.
     pub gateways: Vec<IpAddr>,
     /// The largest IP packet, bytes.
     pub mtu: u16,
@@ -122,19 +122,19 @@ impl PortSettings {
 /// Settings of the dpdk plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DpdkSettings {
-    /// What memory stands on.
+    /// The kind of pages that memory is on.
     pub pages: Pages,
     /// Memory, MiB.
     pub memory_mib: u32,
     /// Packet buffers; `None`: as the ports need.
     pub mbufs: Option<u32>,
-    /// What a worker does while nothing comes in.
+    /// The behaviour of a worker while no packet comes in.
     pub idle: IdleMode,
     /// Whether connections get rules that mark their packets where nothing better can be had.
     pub marks: bool,
     /// Whether ports' rules bring packets to their worker, where they can be had.
     pub port_rules: bool,
-    /// What is done about checks that need a socket.
+    /// The policy for checks that need a socket.
     pub probes: Probes,
     /// The ports, in the order of the file; their position is their number.
     pub ports: Vec<PortSettings>,
@@ -233,7 +233,7 @@ fn read_device(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<String> {
     } else if text.value.len() > DEVICE_BYTES_MAX {
         sink.error(&text.span, what, format!("it has more than {DEVICE_BYTES_MAX} bytes"));
     } else if !text.value.contains(['_', ':']) {
-        // What people write who come from the linux plane.
+        // Users of the linux plane may write this.
         let remedy = format!("an interface of the kernel's is \"net_af_packet0,iface={}\"; {examples}", text.value);
         sink.error(&text.span, what, remedy);
     } else {
@@ -320,7 +320,7 @@ fn read_gateways(sink: &Sink<'_>, table: &TomlTable<'_>, addresses: &[PrefixedAd
     gateways
 }
 
-/// What must hold between ports.
+/// Checks the ports against each other.
 fn beside_each_other(sink: &Sink<'_>, tables: &[TomlTable<'_>], ports: &[PortSettings]) {
     if tables.len() != ports.len() {
         return;
@@ -404,7 +404,7 @@ fn masked(network: PrefixedAddress) -> IpAddr {
     }
 }
 
-/// What must hold between the plane and the services.
+/// Checks the plane against the services.
 pub(super) fn check(sink: &Sink<'_>, settings: &DpdkSettings, drafts: &[ServiceDraft], pool: &At<Pool>) {
     for draft in drafts {
         if settings.probes == Probes::None && draft.settings.health.kind() != CheckKind::None {

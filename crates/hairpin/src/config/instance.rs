@@ -79,7 +79,7 @@ fn read_dpdk<'a>(sink: &'a Sink<'a>, top: &TomlTable<'a>) -> Option<DpdkSettings
     dpdk::read(sink, &top.table("dpdk", &reference::DPDK))
 }
 
-/// Where metrics are served: `Some(None)` if nowhere, `None` if the text is wrong.
+/// The address that serves metrics: `Some(None)` if there is none, `None` if the text is wrong.
 fn read_metrics(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<Option<SocketAddr>> {
     let text = table.text("listen")?;
     if text.value == "off" {

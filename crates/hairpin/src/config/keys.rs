@@ -17,7 +17,7 @@ const DIGITS: usize = 32;
 const FILE_BYTES_MAX: u64 = 16 << 10;
 const FORM: &str = "write one key a line, 32 hexadecimal digits (`openssl rand -hex 16` prints one)";
 
-/// What is wrong, and what to do about it. It never holds anything of a key.
+/// The problem and its remedy. The text never holds anything of a key.
 type KeyFileError = (String, String);
 
 /// The keys of the file that `keys_file` names, and its path: no keys and `None` if it names none, or if something is wrong
@@ -108,7 +108,7 @@ fn key(text: &[u8]) -> Result<Secret, String> {
     Ok(Secret::from_bytes(std::array::from_fn(|byte| digits[2 * byte] << 4 | digits[2 * byte + 1])))
 }
 
-/// What is said of keys: what they are called, the one in use first. It reveals nothing about the keys.
+/// Describes keys by their names, the one in use first. This reveals nothing about the keys.
 pub(crate) fn said(keys: &Keys) -> String {
     let mut text = String::new();
     for (place, secret) in keys.all().iter().enumerate() {

@@ -39,7 +39,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-/// Where the configuration is unless `-c` says otherwise.
+/// The default path of the configuration; `-c` overrides it.
 pub const DEFAULT_PATH: &str = "/etc/hairpin/hairpin.toml";
 /// Services at most (`SERVICES_MAX` of `crates/linux/bpf/hairpin.h`).
 pub const SERVICES_MAX: usize = 1024;
@@ -57,18 +57,18 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 pub struct Config {
     /// The instance's settings.
     pub settings: Settings,
-    /// What the workers need. Services and backends are numbered as they stand in the file; numbers that stay are given
+    /// The workers' part. Services and backends are numbered as they stand in the file; numbers that stay are given
     /// by [`crate::registry`].
     pub snapshot: Snapshot,
-    /// What else is said about each service of the snapshot.
+    /// The other settings of each service of the snapshot.
     pub services: Vec<ServiceSettings>,
-    /// What the file says but probably does not mean.
+    /// Warnings: text in the file that is probably a mistake.
     pub warnings: Vec<Problem>,
 }
 
 type ConfigParts = (Settings, Snapshot, Vec<ServiceSettings>);
 
-/// What holds for every service that does not say otherwise.
+/// The defaults for every service.
 struct Common {
     timeouts: Timeouts,
     drain_limit: Duration,
@@ -121,7 +121,7 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<C
     let pool = instance::read_pool(sink, &top.table("pool", &reference::POOL));
     let mut services = service::read(sink, &top, &common);
     if sink.is_in_parts() {
-        // What follows compares one with another, and either may be missing.
+        // The checks below compare one with another, and either may be missing.
         return None;
     }
     let untracked = settings.as_ref().filter(|settings| !settings.connection_table.tracks_connections());

@@ -14,7 +14,7 @@ pub(super) struct TomlTable<'a> {
     sink: &'a Sink<'a>,
     section: &'static ReferenceSection,
     entries: Option<&'a DeTable<'a>>,
-    /// Where the table stands.
+    /// The position of the table.
     pub(super) span: Range<usize>,
 }
 
@@ -61,7 +61,7 @@ impl<'a> TomlTable<'a> {
         self.given(name).is_some()
     }
 
-    /// Where the field stands, or else the table.
+    /// The position of the field, or else of the table.
     pub(super) fn span_of(&self, name: &str) -> Range<usize> {
         self.given(name).map_or_else(|| self.span.clone(), Spanned::span)
     }

@@ -76,7 +76,7 @@ pub enum ValueForm {
     Tables,
 }
 
-/// What a field is when the file does not say.
+/// The value of a field that the file leaves out.
 #[derive(Clone, Copy, Debug)]
 pub enum Fallback {
     /// It must be given.
@@ -96,9 +96,9 @@ pub struct ReferenceField {
     pub kind: ValueForm,
     /// Its default.
     pub fallback: Fallback,
-    /// What it does, one paragraph.
+    /// The field's effect, one paragraph.
     pub doc: &'static str,
-    /// What it may look like.
+    /// An example of its value.
     pub example: &'static str,
 }
 
@@ -107,7 +107,7 @@ pub struct ReferenceField {
 pub struct ReferenceSection {
     /// Its header as written, brackets included; empty for the top level.
     pub header: &'static str,
-    /// What it is about.
+    /// The subject of the table.
     pub doc: &'static str,
     /// Its fields, in the order they are documented in.
     pub fields: &'static [ReferenceField],

@@ -17,19 +17,19 @@ pub(super) struct ServiceDraft {
     /// Its settings; `backends` are filled in by [`numbered`].
     pub(super) service: Service,
     pub(super) backends: Vec<At<Backend>>,
-    /// What the workers need not know.
+    /// The part that workers do not need.
     pub(super) settings: ServiceSettings,
-    /// Where `name` stands, or the table.
+    /// The position of `name`, or of the table.
     pub(super) name: Range<usize>,
-    /// Where `listen` stands.
+    /// The position of `listen`.
     pub(super) listen: Range<usize>,
-    /// Where `mode` stands, or the table.
+    /// The position of `mode`, or of the table.
     pub(super) mode: Range<usize>,
-    /// Where `balance` stands, or the table.
+    /// The position of `balance`, or of the table.
     pub(super) balance: Range<usize>,
-    /// Where `unknown` stands, or the table.
+    /// The position of `unknown`, or of the table.
     pub(super) unknown: Range<usize>,
-    /// Where `passive` of the health checks stands, or the table.
+    /// The position of `passive` of the health checks, or of the table.
     pub(super) passive: Range<usize>,
     /// Whether the file gives `balance`.
     pub(super) says_balance: bool,
@@ -170,7 +170,7 @@ fn read_unknown(table: &TomlTable<'_>, spoken: Option<Spoken>, name: &str) -> Un
     }
 }
 
-/// What `listen` and `protocol` say, as far as it is right.
+/// The valid part of `listen` and `protocol`.
 struct Listen {
     address: Option<SocketAddr>,
     spoken: Option<Spoken>,

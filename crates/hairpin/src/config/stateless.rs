@@ -1,4 +1,4 @@
-//! What a file may not say when connections are not tracked (`connection_table` is `stateless` or `maglev`).
+//! Settings that a file may not have when connections are not tracked (`connection_table` is `stateless` or `maglev`).
 
 use super::service::ServiceDraft;
 use super::words::spoken;

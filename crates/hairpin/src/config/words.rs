@@ -45,7 +45,7 @@ impl PlaneChoice {
     }
 }
 
-/// What a service speaks.
+/// The protocol of a service.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Spoken {
     /// TCP, forwarded.
@@ -59,16 +59,16 @@ pub(super) enum Spoken {
 }
 
 impl Spoken {
-    /// What it goes over.
+    /// The transport protocol below it.
     pub(super) fn transport(self) -> Protocol {
         if self == Spoken::Udp { Protocol::Udp } else { Protocol::Tcp }
     }
 }
 
-/// What connections to backends begin with.
+/// The header that connections to backends begin with.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Preface {
-    /// What the client sends.
+    /// No header.
     #[default]
     Off,
     /// The PROXY protocol, version 1.
@@ -89,7 +89,7 @@ pub(super) enum SameSite {
     None,
 }
 
-/// What an access rule decides.
+/// The decision of an access rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum AccessAction {
     /// The request passes.

@@ -111,12 +111,12 @@ impl Checker {
         self.shared.lock().schedule.backends_health(Instant::now())
     }
 
-    /// What is known of each backend, by number.
+    /// The health of each backend, by number.
     pub fn states(&self) -> Vec<HealthState> {
         self.shared.lock().schedule.states()
     }
 
-    /// What a later process can give to [`Checker::restore`].
+    /// The states that a later process can give to [`Checker::restore`].
     pub fn saved(&self) -> Vec<Saved> {
         self.shared.lock().schedule.saved()
     }

@@ -31,7 +31,7 @@ const BODY_BYTES_MAX: usize = 64 * 1024;
 /// How much of a datagram is read, in bytes.
 const DATAGRAM_BYTES_MAX: usize = 8 * 1024;
 
-/// What a check found out: why the backend is healthy, or what was wrong.
+/// The outcome of a check: why the backend is healthy, or what was wrong.
 pub(super) type CheckOutcome = Result<String, CheckFailure>;
 
 /// Why a check did not succeed.
@@ -72,7 +72,7 @@ async fn connect(target: &CheckTarget, deadline: Instant) -> Result<TcpStream, C
         return Err(CheckFailure::Backend(format!("no connection within {}", text(target.timeout))));
     };
     let stream = connected.map_err(|error| io_failure(&error))?;
-    // Where no process listens on this host, TCP can connect a port drawn at random with itself.
+    // On this host, if no process listens, TCP can connect a port drawn at random with itself.
     if stream.local_addr().ok() == Some(target.address) {
         return Err(CheckFailure::Backend("connection refused".into()));
     }
@@ -148,7 +148,7 @@ async fn alongside(exchange: impl Future<Output = CheckOutcome>, connection: imp
         if let Poll::Ready(outcome) = exchange.as_mut().poll(context) {
             return Poll::Ready(outcome);
         }
-        // What the connection has to tell, its errors too, it tells the exchange, whose waker is this one.
+        // The connection reports all its results, errors too, to the exchange, whose waker is this one.
         if connected {
             connected = connection.as_mut().poll(context).is_pending();
         }

@@ -161,7 +161,7 @@ fn http_endless_body_is_bounded() {
     });
     let looking = Check::Http(HttpCheck { body: Some("y".into()), ..get() });
     assert_eq!(check(server.address, looking), failed("HTTP status 200, but the body lacks \"y\""));
-    // What the kernel's buffers hold comes on top of what is read.
+    // The contents of the kernel's buffers come on top of the bytes read.
     assert!(told.recv_timeout(Duration::from_secs(10)).unwrap() < 32 << 20, "the connection was not closed");
     // Without a text to search for, the body is not awaited at all.
     assert_eq!(check(server.address, Check::Http(get())), Ok("HTTP status 200".into()));

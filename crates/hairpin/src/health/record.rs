@@ -21,7 +21,7 @@ pub(super) const SETTLING_MAX: Duration = Duration::from_secs(10);
 /// The longest reason kept, in characters.
 const REASON_CHARS_MAX: usize = 200;
 
-/// What is believed of a backend.
+/// The state of a backend, as far as checks show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
@@ -67,12 +67,12 @@ pub struct BackendHealth {
     pub settled: bool,
 }
 
-/// What is known of one backend, for the status.
+/// The health of one backend, for the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthState {
     /// The backend's stable number.
     pub backend: u16,
-    /// What is believed of it.
+    /// Its current state.
     pub health: Health,
     /// Why, in words.
     pub reason: String,
@@ -92,14 +92,14 @@ pub struct HealthState {
     pub failures: u64,
 }
 
-/// What outlives a restart.
+/// The part that outlives a restart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
     /// The backend's stable number.
     pub backend: u16,
-    /// Where it was checked; the state is not given to another address.
+    /// The address of its checks; the state is not given to another address.
     pub address: std::net::SocketAddr,
-    /// What was believed of it.
+    /// Its state at that time.
     pub health: Health,
     /// Why.
     pub reason: String,
@@ -208,7 +208,7 @@ impl HealthRecord {
         self.reason = bounded(why);
     }
 
-    /// What made it count as down was perhaps common to all backends of its service: its next checks are first checks
+    /// The cause of its failure was perhaps common to all backends of its service: its next checks are first checks
     /// again.
     pub(super) fn unsettle(&mut self, now: Moment) {
         self.settling = Some(Settling { since: now.instant, failures: 0 });
@@ -322,7 +322,7 @@ impl HealthRecord {
         }
     }
 
-    /// What outlives a restart.
+    /// The part that outlives a restart.
     pub(super) fn saved(&self, target: &CheckTarget) -> Saved {
         Saved {
             backend: target.backend,

@@ -35,9 +35,9 @@ pub struct Change {
     pub service: String,
     /// Its name.
     pub name: String,
-    /// What was believed when changes were last told.
+    /// The state at the previous report of changes.
     pub from: Health,
-    /// What is believed now.
+    /// The state now.
     pub to: Health,
     /// Why.
     pub reason: String,
@@ -67,7 +67,7 @@ pub(super) struct Job {
     pub(super) ticket: u64,
 }
 
-/// What is to be done now, and when to ask again.
+/// The checks that are due, and the time of the next call.
 #[derive(Debug, Default)]
 pub(super) struct DueChecks {
     pub(super) jobs: Vec<Job>,
@@ -92,7 +92,7 @@ struct TargetEntry {
     target: Arc<CheckTarget>,
     record: HealthRecord,
     place: SchedulePlace,
-    /// What the owner was last told.
+    /// The state last reported to the owner.
     told: Health,
 }
 
@@ -105,7 +105,7 @@ pub(super) struct Schedule {
     /// Backends whose health may differ from what the owner was told.
     untold: BTreeSet<u16>,
     totals: CheckTotals,
-    /// What phases are counted from.
+    /// The origin of the phases.
     epoch: Instant,
     links: CheckLinks,
 }

@@ -393,7 +393,7 @@ fn down_link_excuses_failures_for_30_s() {
     assert_eq!(case.health(1), Health::Down);
 }
 
-/// What kept all from answering kept each: when the first is back, nothing is known of the others for a while.
+/// A common cause kept all from answering: when the first is back, the state of the others is unknown for a while.
 #[test]
 fn first_recovery_makes_others_settle_anew() {
     let mut case = Case::new(every(60 * SECOND, 1..4));

@@ -105,7 +105,7 @@ impl Drop for TestServer {
     }
 }
 
-/// What a client says up to the empty line.
+/// Reads a client's request up to the empty line.
 pub(super) fn request_head(stream: &TcpStream) -> String {
     let mut head = String::new();
     let mut reader = BufReader::new(stream);

@@ -1,4 +1,4 @@
-//! What the kernel says about this machine, as far as a file depends on it.
+//! The kernel's facts about this machine, as far as a file depends on it.
 
 use super::judge::Services;
 use crate::config::{Config, Settings};
@@ -25,7 +25,7 @@ pub(super) enum ConfiguredLink {
     Good,
 }
 
-/// Where the host's own packets to an address go.
+/// The route of the host's own packets to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LocalRoute {
     /// To this host itself.

@@ -1,4 +1,4 @@
-//! What facts mean for a file.
+//! The meaning of facts for a file.
 
 use super::facts::{ConfiguredLink, HostFacts, LocalRoute};
 use super::{FindingSeverity, HostFinding};
@@ -10,20 +10,20 @@ use std::net::{IpAddr, SocketAddr};
 /// Names of services or backends in one finding at most.
 const NAMED_MAX: usize = 3;
 
-/// Where a service listens.
+/// The address that a service listens on.
 pub(super) struct ListenEnd<'a> {
     service: &'a str,
     pub(super) address: SocketAddr,
     pub(super) is_udp: bool,
 }
 
-/// What of the services depends on the machine, by address.
+/// The addresses of the services that depend on the machine.
 #[derive(Default)]
 pub(super) struct Services<'a> {
     pub(super) ends: Vec<ListenEnd<'a>>,
     /// The services of each VIP.
     pub(super) vips: BTreeMap<IpAddr, Vec<&'a str>>,
-    /// What has each backend's address, as SERVICE/BACKEND: those that are disabled left out.
+    /// The backends at each address, as SERVICE/BACKEND; disabled ones are left out.
     pub(super) backends: BTreeMap<IpAddr, Vec<String>>,
     /// Backends that see pool addresses.
     full_nat: BTreeSet<IpAddr>,
@@ -57,7 +57,7 @@ impl<'a> Services<'a> {
     }
 }
 
-/// What is not as it has to be. `interfaces`: the configured ones.
+/// Everything on the machine that is not as required. `interfaces`: the configured ones.
 pub(super) fn judge(interfaces: &[String], services: &Services<'_>, facts: &HostFacts) -> Vec<HostFinding> {
     let links = facts.links.iter().filter_map(|(name, link)| self::link(name, link));
     let vips = services.vips.iter().filter_map(|(vip, names)| self::vip(*vip, names, interfaces, facts));
@@ -181,7 +181,7 @@ fn question(address: IpAddr) -> &'static str {
     if address.is_ipv4() { "ARP" } else { "IPv6 neighbour solicitation" }
 }
 
-/// What a neighbour asks, and why it gets no answer.
+/// A neighbour's query, and the reason why it gets no answer.
 fn in_vain(address: IpAddr, interface: &str) -> String {
     match address {
         IpAddr::V4(_) => format!("for it by ARP, which {interface} answers only for its own addresses (arp_ignore)"),

@@ -67,7 +67,7 @@ fn good() -> HostFacts {
     }
 }
 
-/// What is found on a machine that differs from the good one.
+/// Findings on a machine that differs from the good one.
 fn found(change: impl FnOnce(&mut HostFacts)) -> Vec<String> {
     let config = config::parse("test", TEXT).unwrap();
     let mut facts = good();

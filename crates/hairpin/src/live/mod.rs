@@ -14,7 +14,7 @@ use std::fmt;
 /// Findings a start says at most: with a route missing there may be one for each backend.
 const SAID_MAX: usize = 20;
 
-/// What a finding means.
+/// The consequence of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum FindingSeverity {
@@ -28,11 +28,11 @@ pub(crate) enum FindingSeverity {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct HostFinding {
     pub(crate) severity: FindingSeverity,
-    /// What it is about: an interface, a VIP, a pool address, a backend, a service.
+    /// Its subject: an interface, a VIP, a pool address, a backend, a service.
     pub(crate) subject: String,
-    /// What is wrong.
+    /// The problem.
     pub(crate) what: String,
-    /// What to do about it.
+    /// The remedy.
     pub(crate) remedy: String,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Vip {
     interface: Option<String>,
 }
 
-/// What was found.
+/// The findings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct HostReport {
     vips: Vec<Vip>,

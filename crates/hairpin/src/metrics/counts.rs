@@ -1,4 +1,4 @@
-//! What the server counts about itself.
+//! The server's counters of itself.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ pub(super) enum Closed {
     GaveWay,
     /// Its client took too long to send its first request or to read an answer.
     Timeout,
-    /// What it sent was not HTTP, or too long.
+    /// Its request was not HTTP, or too long.
     Malformed,
     /// Its client was gone before the end.
     Broken,

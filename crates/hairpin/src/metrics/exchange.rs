@@ -201,7 +201,7 @@ fn with_type(code: StatusCode, content_type: &'static str, body: Bytes) -> Respo
     response
 }
 
-/// What the client would rather have (RFC 9110, 12.5.1). Without a request for OpenMetrics 1.0 it gets the older text,
+/// The format that the client prefers (RFC 9110, 12.5.1). Without a request for OpenMetrics 1.0 it gets the older text,
 /// which every scraper understands.
 fn metrics_format(request: &Request<Incoming>) -> Format {
     let accepted = request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());

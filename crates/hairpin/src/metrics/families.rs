@@ -26,7 +26,7 @@ pub struct MetricFamily {
     pub(super) kind: MetricKind,
     /// The names of its labels.
     pub(super) labels: &'static [&'static str],
-    /// What it means: one line without quotes and backslashes, so that it needs no escaping.
+    /// Its meaning: one line without quotes and backslashes, so that it needs no escaping.
     pub(super) help: &'static str,
     /// Its samples.
     pub(super) samples: fn(&MetricView<'_>, &mut Emit<'_>),
@@ -82,7 +82,7 @@ impl From<f64> for SampleValue<'_> {
 /// Takes a sample: the values of the family's labels, and its own.
 pub(super) type Emit<'a> = dyn FnMut(&[&str], SampleValue<'_>) + 'a;
 
-/// What samples are made of.
+/// The input from which samples are made.
 #[derive(Debug)]
 pub(super) struct MetricView<'a> {
     pub(super) status: &'a Status,
@@ -104,7 +104,7 @@ impl MetricFamily {
 
 /// The only engine there is, as a label.
 const ENGINE: &str = "kernel";
-/// What a backend's state can be.
+/// The states of a backend.
 const BACKEND_STATES: [&str; 4] = ["enabled", "drain", "disabled", "removed"];
 
 const NONE: &[&str] = &[];

@@ -40,7 +40,7 @@ pub struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Where it listens, with the port the kernel chose if 0 was asked for.
+    /// The address that it listens on, with the port the kernel chose if 0 was asked for.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -105,7 +105,7 @@ fn bind(listen: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
     })
 }
 
-/// What to do about a failure to listen.
+/// The advice for a failure to listen.
 fn remedy(listen: SocketAddr, error: ErrorKind) -> String {
     match error {
         ErrorKind::AddrInUse => format!(

@@ -27,7 +27,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// What goes into Content-Type.
+    /// The value of Content-Type.
     pub(super) fn content_type(self) -> &'static str {
         match self {
             Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -94,7 +94,7 @@ impl StatusSource {
         StatusSource { make: Arc::new(Mutex::new(Box::new(make))), latest: Arc::default(), counts: Arc::default() }
     }
 
-    /// What is counted about the server.
+    /// The server's counters.
     pub(super) fn counts(&self) -> &Arc<ServerCounts> {
         &self.counts
     }

@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
 
-/// What every name begins with.
+/// The prefix of every name.
 pub(super) const PREFIX: &str = "hairpin";
 
 /// `status`, and what the server counts about itself, in OpenMetrics 1.0.

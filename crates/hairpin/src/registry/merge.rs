@@ -17,9 +17,9 @@ pub const KEPT_S: u64 = 60;
 /// A configuration whose services and backends have their numbers, beside what is left of earlier ones.
 #[derive(Clone, Debug)]
 pub struct Merged {
-    /// What the workers need; the position of a service is its number.
+    /// The workers' part; the position of a service is its number.
     pub snapshot: Snapshot,
-    /// What else the configuration says about the service of each number; `None`: it says nothing.
+    /// The other settings of the service of each number; `None`: the configuration does not have it.
     pub settings: Vec<Option<ServiceSettings>>,
     /// Services that have a number which another one had: its counters must start anew.
     pub fresh_services: Vec<u16>,
@@ -212,7 +212,7 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    /// What the configuration's services do with their connections, by number, with the groups by theirs.
+    /// The HTTP and TLS settings of the configuration's services, by number, with the groups by theirs.
     fn kinds(&self) -> HashMap<u16, Kind> {
         let kind = |(number, service): (&u16, &Service)| {
             let mut kind = service.kind.clone();
@@ -231,7 +231,7 @@ impl<'a> Merge<'a> {
         )
     }
 
-    /// What the configuration has not is removed; it stays for its connections.
+    /// A backend that is not in the configuration is removed; it stays for its connections.
     fn remove(&mut self) {
         for (number, entry) in &mut self.registry.services {
             entry.removed = !self.settings.contains_key(number);
@@ -245,7 +245,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// What was removed and is still there must not be taken for what is new.
+    /// A removed service that is still there must not be taken for a new one.
     fn refuse_conflicts(&self) -> Result<()> {
         // Groups listen nowhere.
         let listening = |removed: bool| {

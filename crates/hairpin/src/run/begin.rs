@@ -58,12 +58,12 @@ pub(crate) struct PreparedHost {
     pub(crate) legacy: Legacy,
 }
 
-/// Where the connections of an instance lie.
+/// The location of an instance's connections.
 pub(crate) fn table_path(settings: &Settings) -> PathBuf {
     shared::path(&settings.memory_directory, &settings.instance)
 }
 
-/// What a process can see before it touches anything: how connections are spread, and that it could adopt them.
+/// State that a process reads before it changes anything: how connections are spread, and that it could adopt them.
 pub(crate) fn inspect(config: &Config, workers: u16) -> Result<Steering> {
     let socket = config.settings.socket();
     Registry::load(&InstanceRecord::numbers(&socket))?;
@@ -81,15 +81,15 @@ pub(crate) fn incompatible(why: &str) -> String {
     )
 }
 
-/// What a living process has handed over, and what was prepared before that.
+/// The state handed over by a living process, and everything prepared before that.
 pub(crate) struct HandedInstance {
     /// Devices and programs.
     pub(crate) passed: Passed,
-    /// What it knows.
+    /// The state of that process.
     pub(crate) legacy: Legacy,
 }
 
-/// Where a process begins.
+/// The interfaces and cores that a process begins with.
 #[derive(Clone, Copy)]
 pub(crate) struct WorkerPlaces<'a> {
     /// The linux plane's interfaces.
@@ -169,7 +169,7 @@ fn build(
             .with_context(|| format!("cannot switch on forwarding on {}", switch.interface))?;
     }
     let had_table = old.is_some();
-    // What its ports' rules can do decides by what workers are told apart, and with it where connections lie.
+    // The abilities of its ports' rules decide how packets find their worker, and so where connections lie.
     let driven = driven(settings, &merged.snapshot, steering)?;
     let steering = driven.as_ref().map_or(steering, |(_, steering)| *steering);
     let (table, resteered) = table(settings, &path, old, steering)?;
@@ -229,7 +229,7 @@ fn for_each(table: &mut SharedTable, mut visit: impl FnMut(&Connection)) -> Resu
     Ok(())
 }
 
-/// What the instance has once everything stands; while it changes, the devices of before belong to it as well.
+/// The objects of the instance once everything stands; while it changes, the devices of before belong to it as well.
 fn record(
     settings: &Settings,
     snapshot: &Snapshot,

@@ -26,7 +26,7 @@ impl Fill {
     /// The fill level: `now` of at most `max`.
     pub(crate) fn of(now: u64, max: u64) -> Fill {
         match now {
-            // Where there is nothing, nothing is full: rules without an engine.
+            // A table without places is never full: rules without an engine.
             _ if max == 0 => Fill::Ok,
             _ if now >= max => Fill::Full,
             _ if now * 100 >= max * NEARLY_FULL_PERCENT => Fill::NearlyFull,
@@ -44,7 +44,7 @@ impl Fill {
     }
 }
 
-/// What a reading says about it; the caller keeps the peak. Workers do not lend each other room, so the fullest one
+/// The use of a table in a reading; the caller keeps the peak. Workers do not lend each other room, so the fullest one
 /// counts.
 pub(crate) fn status(reading: &Reading, rules_max: u64, peak: u64) -> CapacityStatus {
     let statistics = || reading.workers.iter().map(|worker| &worker.statistics);

@@ -70,7 +70,7 @@ impl Supervisor {
         Ok(changes)
     }
 
-    /// What the configuration `text` would change.
+    /// The changes that the configuration `text` would make.
     pub(super) fn diff(&self, text: &str, file: &str) -> std::result::Result<Changes, String> {
         let new = config::parse(file, text).map_err(|problems| problems.to_string())?;
         Ok(diff::changes(&self.config, &new))
@@ -137,7 +137,7 @@ impl Supervisor {
 
     /// Takes note of what is in force now.
     fn settle(&mut self, config: Config, registry: Registry, merged: Merged, snapshot: Arc<Snapshot>) {
-        // What takes a restart stays as it was, so that the next comparison names it again.
+        // A setting that needs a restart stays as it was, so that the next comparison names it again.
         let running = &self.config.settings;
         let linux = crate::config::LinuxSettings {
             attach: running.linux.attach,
@@ -185,7 +185,7 @@ impl Supervisor {
         self.stand();
     }
 
-    /// What each worker is told; everything that takes time is done here.
+    /// The update for each worker; everything that takes time is done here.
     fn updates(&mut self, snapshot: &Arc<Snapshot>, merged: &Merged) -> Vec<Update> {
         self.tables = Tables::new(snapshot, &self.tables);
         let parameters = &self.parameters;
@@ -249,7 +249,7 @@ fn ended(before: &Snapshot, after: &Snapshot) -> Vec<(u16, Which)> {
     ended
 }
 
-/// What is said at the start.
+/// The messages at the start.
 pub(super) fn summary(config: &Config, snapshot: &Snapshot, cpus: &[usize]) -> String {
     let settings = &config.settings;
     let cores: Vec<String> = cpus.iter().map(ToString::to_string).collect();

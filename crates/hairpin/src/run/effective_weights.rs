@@ -11,7 +11,7 @@ use hairpin_core::worker::Which;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::UNIX_EPOCH;
 
-/// What is to be checked: all backends that may get connections.
+/// The targets of checks: all backends that may get connections.
 pub(crate) fn targets(snapshot: &Snapshot, settings: &[Option<ServiceSettings>]) -> Vec<CheckTarget> {
     let mut targets = Vec::new();
     for (service, settings) in snapshot.services.iter().zip(settings) {
@@ -26,7 +26,7 @@ pub(crate) fn targets(snapshot: &Snapshot, settings: &[Option<ServiceSettings>])
     targets
 }
 
-/// What clients' connections have shown of each backend so far.
+/// The totals of clients' connections at each backend so far.
 pub(crate) fn observed(workers: &[WorkerReading]) -> Vec<(u16, ObservedTotals)> {
     let backends = workers.iter().map(|worker| worker.statistics.backends.len()).max().unwrap_or(0);
     let sum = |number: usize| {

@@ -48,12 +48,12 @@ const DESCRIPTORS_MAX: usize = 65;
 /// Bytes of a message at most: states of 16,384 backends take 4 MB.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
-/// What the old process tells the new one beside descriptors.
+/// The message from the old process to the new one, beside descriptors.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Legacy {
     /// The devices, in the order of their descriptors.
     pub(crate) taps: Vec<String>,
-    /// What is known of the backends' health.
+    /// The health of the backends.
     pub(crate) health: Vec<Saved>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Successor {
 /// The old process's end of the socket.
 struct Talk {
     stream: UnixStream,
-    /// What the new process has said before it was known which one it is.
+    /// Messages of new processes received before this one was identified.
     early: VecDeque<u8>,
 }
 
@@ -157,7 +157,7 @@ impl Talk {
                 ensure!(self.early.len() <= WORD_BYTES_MAX, "it talks too much");
                 continue;
             };
-            // What else was said by the same process lies together.
+            // The other messages of the same process lie together.
             let mut text = vec![byte];
             while let Some((byte, _)) = self.receive()?
                 && byte != b'\n'
@@ -247,7 +247,7 @@ pub(crate) struct Predecessor {
     stream: UnixStream,
 }
 
-/// What the old process has passed on.
+/// The state that the old process has passed on.
 pub(crate) struct Inheritance {
     /// The instance's lock.
     pub(crate) lock: Lock,

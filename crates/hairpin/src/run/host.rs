@@ -1,4 +1,4 @@
-//! What the machine must offer: rights, interfaces, forwarding. Every failure says what to do about it.
+//! The requirements on the machine: rights, interfaces, forwarding. Every failure says what to do about it.
 
 use super::instance::ForwardingSwitch;
 use crate::config::{ForwardingChoice, Settings, nearest};

@@ -31,7 +31,7 @@ const STRIDE: usize = 4096;
 /// Cursors from here on are of connections of HTTP and TLS services. (Numbers in JSON are exact up to 2^53.)
 const SPLICED: u64 = 1 << 48;
 
-/// What other threads look with. Clones look at the same.
+/// Handle for queries from other threads. Clones look at the same.
 #[derive(Clone)]
 pub(crate) struct Inspector {
     /// Each worker's part of the table.
@@ -250,7 +250,7 @@ impl Inspector {
     }
 }
 
-/// What is looked for.
+/// The connection that is searched for.
 struct ConnectionSearch<'a> {
     /// Connections of a page at most; 0: they are only counted.
     limit: usize,

@@ -109,7 +109,7 @@ impl ForwardingSwitch {
     }
 }
 
-/// What an instance has made, or is about to make, outside of its process.
+/// The objects that an instance has made, or is about to make, outside of its process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct InstanceRecord {
     /// The instance.
@@ -141,7 +141,7 @@ impl InstanceRecord {
         socket.with_extension("objects")
     }
 
-    /// Where the numbers of services and backends are kept.
+    /// The path of the file with the numbers of services and backends.
     pub(crate) fn numbers(socket: &Path) -> PathBuf {
         socket.with_extension("numbers")
     }

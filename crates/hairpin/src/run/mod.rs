@@ -79,7 +79,7 @@ pub struct RunOptions {
 
 type ReplySender<T> = Sender<std::result::Result<T, String>>;
 
-/// What the supervisor is told.
+/// A message to the supervisor.
 enum SupervisorMessage {
     /// It is over.
     End(ProcessEnd),
@@ -87,7 +87,7 @@ enum SupervisorMessage {
     Reload(Option<(Option<PathBuf>, ReplySender<Changes>)>),
     /// A client of the control socket, or the metrics server, requests the status.
     Status(ReplySender<Status>),
-    /// What would a configuration change?
+    /// Asks what a configuration would change.
     Diff { text: String, file: String, answer: ReplySender<Changes> },
     /// Change a backend at run time.
     Backend { change: BackendChange, answer: ReplySender<String> },
@@ -312,7 +312,7 @@ impl ServedProcess {
     }
 }
 
-/// What the first minute of a process needs.
+/// The arguments of the first minute of a process.
 struct Startup<'a> {
     config: Config,
     options: RunOptions,

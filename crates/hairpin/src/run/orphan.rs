@@ -64,7 +64,7 @@ pub(crate) fn starter(program: &Path, file: &Path, theirs: UnixStream) -> Result
     command.spawn().context("cannot start this program once more")
 }
 
-/// What that process does: starts `program` on the configuration `file`, to take over, and tells the process at the
+/// The work of that process: it starts `program` on the configuration `file`, to take over, and tells the process at the
 /// standard input which one it is.
 pub(crate) fn start(program: &Path, file: &Path) -> Result<()> {
     let input = std::io::stdin().as_fd().try_clone_to_owned().context("cannot use the standard input")?;

@@ -49,7 +49,7 @@ impl WorkerLoad {
 pub(crate) struct ServiceRate {
     ceiling: u32,
     rate: u32,
-    /// Whether what was judged last was worth little.
+    /// Whether the packets judged last were worth little.
     suspect: bool,
     /// Totals at earlier steps: (speculative frames, connections established).
     history: VecDeque<(u64, u64)>,

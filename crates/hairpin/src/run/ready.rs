@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// not make the start fail: another balancer may have others, and checks go on here.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the service manager has been told.
+/// The state last reported to the service manager.
 #[derive(Debug)]
 pub(super) struct NotifiedReadiness {
     started: Instant,
@@ -22,7 +22,7 @@ pub(super) struct NotifiedReadiness {
     starting: bool,
     /// The first checks of what was configured at the start have not all come to a verdict.
     settling: bool,
-    /// What it was told last of services that are not ready.
+    /// The services last reported as not ready.
     told: Option<String>,
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Rival {
 }
 
 impl Rival {
-    /// What to do about it.
+    /// The remedy.
     pub(crate) fn remedy(&self) -> String {
         format!(
             "stop that one with `hairpin stop -i {}`, or take the service or the interface out of one of the two files",

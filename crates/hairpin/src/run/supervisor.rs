@@ -44,7 +44,7 @@ const FRESH_PATIENCE: Duration = Duration::from_millis(20);
 /// How long a client that asked for an upgrade may take to hear of it.
 const TELL_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a supervisor is made of.
+/// The parts of a supervisor.
 pub(super) struct SupervisorParts {
     pub(super) began: Began,
     pub(super) adopted: u64,
@@ -205,7 +205,7 @@ impl Supervisor {
         ProcessEnd::Failed("time has run out".into())
     }
 
-    /// What is done now and then.
+    /// The periodic work.
     fn maintain(&mut self, heartbeat: usize) {
         if self.readiness.is_starting() || heartbeat.is_multiple_of(READ_HEARTBEATS) {
             self.tell_readiness();
@@ -363,7 +363,7 @@ impl Supervisor {
         self.plane.rules_max().into_iter().max().unwrap_or(0).into()
     }
 
-    /// What is to be said of the engine.
+    /// Messages about the engine.
     fn tell_engine(&self, offload: &mut OffloadStatus) {
         let words = self.plane.engine_words();
         offload.engine = self.plane.engine().to_string();

@@ -48,7 +48,7 @@ pub(crate) enum WorkerCommand {
     Cookies(Cookies),
 }
 
-/// What a worker's thread shares with the rest of the process.
+/// The data that a worker's thread shares with the rest of the process.
 pub(crate) struct ThreadShared {
     stop: AtomicBool,
     /// Another thread waits for news.
@@ -60,7 +60,7 @@ pub(crate) struct ThreadShared {
     commands: Mutex<VecDeque<WorkerCommand>>,
     /// Queries about its connections.
     splice_queries: SpliceQueries,
-    /// What the worker has no use for any more, to be freed by another thread that has time.
+    /// Objects that the worker no longer needs, to be freed by another thread that has time.
     retired: Mutex<Vec<Retired>>,
 }
 
@@ -160,7 +160,7 @@ impl ThreadShared {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// What it has published last of one service.
+    /// The last published values of one service.
     pub(crate) fn service(&self, number: usize) -> ServiceStatistics {
         lock(&self.published).statistics.services.get(number).copied().unwrap_or_default()
     }
@@ -177,7 +177,7 @@ impl ThreadShared {
         lock(&self.published).busy
     }
 
-    /// What it has published last.
+    /// The last published values.
     pub(crate) fn reading(&self) -> WorkerReading {
         lock(&self.published).clone()
     }
@@ -204,7 +204,7 @@ pub(crate) trait WorkerDevice: FrameIo {
     fn events(&self, _out: &mut Vec<(&'static str, u64)>) {}
 }
 
-/// What a worker's thread is made of.
+/// The parts of a worker's thread.
 pub(crate) struct WorkerThreadParts<O, E, W> {
     /// The core it runs on.
     pub(crate) cpu: usize,
@@ -214,7 +214,7 @@ pub(crate) struct WorkerThreadParts<O, E, W> {
     pub(crate) make: W,
     /// Its engine.
     pub(crate) engine: E,
-    /// Where all workers wait for each other before their first frames.
+    /// The barrier at which all workers wait for each other before their first frames.
     pub(crate) together: Arc<Barrier>,
 }
 
@@ -234,7 +234,7 @@ pub(crate) fn run<I: WorkerDevice, E: FlowEngine, P: OffloadPolicy, T: Table<Flo
     if !ready(adopted) {
         return Ok(());
     }
-    // What adoption has left to tell the engine comes before any worker's first frames.
+    // Commands to the engine that adoption left come before any worker's first frames.
     event_loop.finish(cpu::now(), &publish_ticket);
     together.wait();
     let mut publisher = Publisher { cpu, worked: Duration::ZERO, published_at: Time::ZERO, dirty: true };

@@ -70,7 +70,7 @@ fn cell(column: usize, text: &str) -> Cell<'static> {
     }
 }
 
-/// What stands in each column.
+/// The contents of each column.
 fn texts(row: &TopRow<'_>) -> [String; HEADER.len()] {
     let bits = |traffic: &Traffic| scaled(traffic.bits_per_s) + "bit/s";
     match row {

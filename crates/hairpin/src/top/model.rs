@@ -1,4 +1,4 @@
-//! What is shown, apart from how: figures, history, order and position.
+//! The data to show, apart from its form: figures, history, order and position.
 
 use super::poll::News;
 use crate::control::OffloadView;
@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 /// Seconds of history: as wide as a wide terminal.
 pub(super) const HISTORY: usize = 300;
 
-/// What services and backends are sorted by.
+/// The column that services and backends are sorted by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SortOrder {
     /// As in the configuration.
@@ -43,7 +43,7 @@ impl SortOrder {
         }
     }
 
-    /// What to sort by, greatest first.
+    /// The value to sort by, greatest first.
     fn of(self, connections: u64, new: f64, software: &Traffic, offloaded: &Traffic) -> f64 {
         match self {
             SortOrder::Configuration => 0.0,
@@ -68,9 +68,9 @@ pub(super) enum TopRow<'a> {
 pub(super) struct RateTotals {
     /// New connections per second.
     pub(super) new_per_s: f64,
-    /// What workers forward.
+    /// Traffic that workers forward.
     pub(super) software: Traffic,
-    /// What the kernel forwards.
+    /// Traffic that the kernel forwards.
     pub(super) offloaded: Traffic,
 }
 
@@ -87,7 +87,7 @@ impl RateTotals {
 pub(super) struct Model {
     /// The newest figures, or those at which it was paused.
     pub(super) status: Option<Box<Status>>,
-    /// What the engine holds.
+    /// The rules that the engine holds.
     pub(super) offload: Option<Box<OffloadView>>,
     /// Why the instance does not answer, if it does not.
     pub(super) away: Option<String>,

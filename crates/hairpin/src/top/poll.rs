@@ -12,7 +12,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// News that wait to be drawn.
 const CHANNEL: usize = 4;
 
-/// What a round of questions gives.
+/// The answers of one round of queries.
 #[derive(Debug)]
 pub(super) enum News {
     /// The instance's state; what the engine holds, unless it does not tell.

@@ -80,7 +80,7 @@ fn figures(status: Status) -> News {
     News::Figures(Box::new(status), Some(Box::new(engine())))
 }
 
-/// What stands on the screen, words one space apart.
+/// The words on the screen, one space apart.
 fn screen(model: &mut Model, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| view::draw(frame, model)).unwrap();
@@ -182,7 +182,7 @@ fn top_status_and_metrics_count_the_same_connections() {
     };
     let group = ServiceStatus { group_of: Some("shop".into()), ..spliced("shop/a", "group", 4) };
     status.services.extend([spliced("shop", "http", 7), group]);
-    // What is kept of those that are over takes entries, and is none of them.
+    // Records kept of ended connections take entries, and are no connections.
     status.capacity = CapacityStatus { connections: 42, entries: 90, connections_max: 1000, ..status.capacity };
     let mut model = Model::default();
     model.take(figures(status.clone()));

@@ -128,7 +128,7 @@ fn groups_are_services_behind_theirs() {
     let shares: Vec<_> = http(web).routes.iter().map(groups).collect();
     assert_eq!(shares, [vec![(2, 7), (0, 3)].into_iter().rev().collect::<Vec<_>>(), vec![(1, 1)], vec![(0, 1)]]);
     assert_eq!(config.services.len(), 4);
-    // What a group does not say is its service's.
+    // A setting that a group leaves out is its service's.
     let text = with(&[("#WEB", "balance = \"source-hash\"\ndrain_limit = \"1m\"\nhealth.check = \"tcp\"")]);
     let config = good(&text);
     let group = &config.snapshot.services[1];

@@ -1,4 +1,4 @@
-//! What is printed from the reference, and the examples beside it.
+//! The output printed from the reference, and the examples beside it.
 
 use super::good;
 use hairpin::config;
@@ -28,7 +28,7 @@ fn the_full_examples_show_every_field() {
             let shown = match field.kind {
                 // Of another plane than theirs.
                 _ if field.name == "dpdk" => true,
-                // What only HTTP and TLS services have is in the one example, the rest in the other.
+                // Fields of HTTP and TLS services are in the one example, the rest in the other.
                 _ if ["protocol", "group", "route", "access", "http", "tls", "passive_status"]
                     .contains(&field.name) =>
                 {

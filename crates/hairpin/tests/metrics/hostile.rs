@@ -8,7 +8,7 @@ use hairpin::status::{ServiceStatus, Status};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// What the server counts about connections that ended out of order, up to 100 ms ago.
+/// The server's counters of connections that ended out of order, up to 100 ms ago.
 fn closed(address: SocketAddr, reason: &str) -> f64 {
     let page = parse(Format::Prometheus, &get(address, "/metrics").body).unwrap();
     page.value("hairpin_metrics_connections_closed_total", &[("reason", reason)])
@@ -161,7 +161,7 @@ fn a_request_with_a_body_ends_its_connection() {
             if let Some(response) = client.response(false) {
                 assert!(matches!(response.code, 400 | 413), "{framing}: {}", response.code);
             }
-            // What is hidden behind the body is never answered.
+            // A request hidden behind the body is never answered.
             assert!(client.is_closed(), "{framing}");
         }
         serves(&server);

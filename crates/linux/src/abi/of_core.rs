@@ -118,7 +118,7 @@ impl RuleV6 {
     }
 }
 
-/// What the new addresses for the old add to a one's complement sum of 16-bit words as they lie in memory (RFC 1071,
+/// The difference that the new addresses make to a one's complement sum of 16-bit words as they lie in memory (RFC 1071,
 /// 2(B)): the sum of the old ones' complements and the new ones. 0xffff, not 0, for nothing, so that a sum it is added
 /// to is not 0 either.
 fn checksum_addresses(key: &FlowKey, rewrite: &Rewrite) -> u16 {

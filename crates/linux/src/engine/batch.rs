@@ -50,7 +50,7 @@ impl<K: RuleKey, R: RuleValue<K>> FamilyRules<K, R> {
         self.removals.keys.clear();
     }
 
-    /// What the query does for one rule, in case it cannot run.
+    /// The query's work for one rule, in case it cannot run.
     fn take_one(&self, key: &K) -> RuleCounters {
         let taken = self.rules.lookup_and_delete(key.bytes()).ok().flatten();
         let Some(rule) = taken.and_then(|value| R::from_bytes(&value)) else { return RuleCounters::zeroed() };

@@ -13,10 +13,10 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What [`LoadedPlane::adopt`] has found.
+/// The result of [`LoadedPlane::adopt`].
 #[derive(Debug)]
 pub enum AdoptedPrograms {
-    /// What was pinned, with the programs of this build. What is attached still runs the programs it had, on the same
+    /// The pinned maps, with the programs of this build. Attached hooks still run the programs it had, on the same
     /// maps, until it is attached anew.
     Plane(Box<LoadedPlane>),
     /// There is nothing, or nothing that was ever completed.

@@ -7,7 +7,7 @@ use libbpf_rs::{MapCore, MapFlags};
 use std::os::fd::AsFd;
 
 impl LoadedPlane {
-    /// What became of packets that took no rule, summed over CPUs: in the order of [`abi::EVENTS`].
+    /// The fates of packets that took no rule, summed over CPUs: in the order of [`abi::EVENTS`].
     pub fn events(&self) -> Result<[u64; abi::EVENTS.len()]> {
         let mut sums = [0; abi::EVENTS.len()];
         let found = self.maps.named("events")?.lookup_percpu(0u32.bytes(), MapFlags::ANY);
@@ -19,8 +19,8 @@ impl LoadedPlane {
         Ok(sums)
     }
 
-    /// What rules have forwarded, summed over CPUs: of the first `count` values of [`hairpin_core::engine::Rule::total`],
-    /// at most twice [`abi::BACKENDS_MAX`]. One system call.
+    /// Traffic that rules have forwarded, summed over CPUs: of the first `count` values of
+    /// [`hairpin_core::engine::Rule::total`], at most twice [`abi::BACKENDS_MAX`]. One system call.
     pub fn totals(&self, count: u32) -> Result<Vec<abi::TotalsValue>> {
         let map = self.maps.named("totals")?;
         ensure!(count <= map.max_entries(), "{count} totals: there are {}", map.max_entries());

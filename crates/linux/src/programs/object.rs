@@ -86,12 +86,12 @@ impl Programs {
     }
 }
 
-/// What the loader sets before it loads: constants to the programs.
+/// The constants that the loader sets before it loads the programs.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Constants {
     /// Mark of frames that a worker passes to the kernel.
     pub(super) to_kernel_mark: u32,
-    /// What TTL and hop limit are lowered by.
+    /// The decrement of TTL and hop limit.
     pub(super) hop: u8,
 }
 

@@ -23,7 +23,7 @@ impl LoadedPlane {
 }
 
 impl RuleReader {
-    /// What the rule for `key` has done so far; `None` if there is none. `now` is the time.
+    /// The counters of the rule for `key`; `None` if there is none. `now` is the time.
     pub fn counters(&self, key: &FlowKey, now: Time) -> Result<Option<Counters>> {
         let head = if key.is_ipv4() {
             self.value("rules_v4", FlowV4::of(key).bytes())?

@@ -22,7 +22,7 @@ pub struct InstalledRule {
     pub pass: bool,
     /// The worker that gets the packets it does not take.
     pub worker: u8,
-    /// Where its traffic is summed up; [`hairpin_core::engine::Rule::total`].
+    /// The slot that sums up its traffic; [`hairpin_core::engine::Rule::total`].
     pub total: u16,
 }
 
@@ -90,7 +90,7 @@ pub(super) fn walk<K: RuleKey, R: RuleValue<K>>(map: &MapHandle, visit: &mut imp
     ensure!(map.key_size() as usize == size_of::<K>() && map.value_size() as usize == size_of::<R>(), "other sizes");
     let most = map.max_entries() as usize;
     let (mut keys, mut values) = (vec![K::zeroed(); BATCH.min(most)], vec![R::zeroed(); BATCH.min(most)]);
-    // Where the kernel is to go on, a number of its own: none yet.
+    // The kernel's cursor: none yet.
     let mut place: Option<u32> = None;
     loop {
         let mut count = keys.len() as u32;

@@ -10,7 +10,7 @@ use hairpin_core::table::slab::Slot;
 pub(super) const HEADER_BYTES: usize = 4096;
 /// Bytes of the header that are written when the file is made.
 pub(super) const FIXED_BYTES: usize = 256;
-/// Where the word is that says how the last process ended: in a cache line of its own.
+/// The offset of the word that says how the last process ended: in a cache line of its own.
 pub(super) const CLEAN_AT: usize = FIXED_BYTES;
 /// Longest name of an instance, in bytes.
 pub const INSTANCE_MAX: usize = 96;
@@ -21,7 +21,7 @@ const MAGIC: [u8; 8] = *b"hairpin1";
 const BOOT_BYTES: usize = 36;
 const CHECKSUM_AT: usize = FIXED_BYTES - 8;
 
-/// What a connection table is made for.
+/// The parameters of a connection table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableHeader {
     /// The instance it belongs to, 1 to [`INSTANCE_MAX`] bytes.
@@ -33,7 +33,7 @@ pub struct TableHeader {
     /// The steering key (`Steering::key`), which has to outlive the process as well: connections lie with the worker
     /// that it steers them to.
     pub steering_key: [u64; 2],
-    /// What of a connection's end has decided whose it is.
+    /// The part of a connection's 5-tuple that selects its worker.
     pub steer_by: SteerBy,
 }
 
@@ -42,7 +42,7 @@ pub struct TableHeader {
 pub(super) enum HeaderRefusal {
     /// The entries are of an earlier boot: their times mean nothing, and no engine holds their rules.
     OtherBoot,
-    /// What is wrong with it.
+    /// The difference.
     Unusable(String),
 }
 

@@ -33,14 +33,14 @@ pub(super) fn of_segments(at: &Transport, size: u16) -> [u8; BYTES] {
     header
 }
 
-/// What a frame's header said beside what [`Meta`] has room for; goes out again with the frame.
+/// The fields of a frame's header that [`Meta`] has no room for; goes out again with the frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OffloadHeader {
     /// Kind of super-packet, `GSO_*`; [`GSO_NONE`] if it is none.
     gso_type: u8,
-    /// Where the checksummed part begins, from the Ethernet header on; with `checksum_offset` 0: not known.
+    /// The start of the checksummed part, from the Ethernet header on; unknown if `checksum_offset` is 0.
     checksum_start: u16,
-    /// Where in that part the checksum goes.
+    /// The offset of the checksum in that part.
     checksum_offset: u16,
 }
 
@@ -109,7 +109,7 @@ impl OffloadHeader {
         Some(header)
     }
 
-    /// What a frame's own headers say of it as a super-packet, and bytes of its payload.
+    /// The size of a super-packet's segments by the frame's own headers, and bytes of its payload.
     fn of(frame: &[u8]) -> Option<(OffloadHeader, usize)> {
         let Ok(Parsed::Transport(at)) = wire::parse(frame) else { return None };
         let gso_type = match (at.key.protocol, at.key.is_ipv4()) {

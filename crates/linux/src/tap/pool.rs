@@ -28,7 +28,7 @@ const AHEAD: usize = 128;
 const _: () = assert!(STRIDE.is_multiple_of(64) && STRIDE / 64 % 2 == 1);
 const _: () = assert!(size_of::<BufferHead>() <= HEADER && align_of::<BufferHead>() <= 64);
 
-/// What stands at the beginning of a buffer.
+/// The beginning of a buffer.
 #[repr(C)]
 struct BufferHead {
     meta: Meta,
@@ -90,8 +90,8 @@ pub(super) enum Rejected {
 }
 
 impl TapFrame {
-    /// Where the device's header goes or stands, the frame's bytes right behind it; [`TapFrame::PACKET_BYTES_MAX`]
-    /// may be written there.
+    /// The place of the device's header, the frame's bytes right behind it; [`TapFrame::PACKET_BYTES_MAX`] may be written
+    /// there.
     pub(super) fn packet(&mut self) -> *mut u8 {
         // SAFETY: inside the buffer.
         unsafe { self.buffer.cast::<u8>().add(HEADER) }.as_ptr()
@@ -163,7 +163,7 @@ impl Frame for TapFrame {
         if fits {
             let head = self.head_mut();
             head.length = length as u32;
-            // Where the checksum goes is forgotten once it lies outside: a writer of new contents says Complete.
+            // The checksum's offset is forgotten once it lies outside: a writer of new contents says Complete.
             head.offload.truncate(length);
         }
         fits

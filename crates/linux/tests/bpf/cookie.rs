@@ -151,7 +151,7 @@ fn answers_are_cores() {
     });
 }
 
-/// What becomes of a packet: verdict, worker, events other than that it went to a worker.
+/// The fate of a packet: verdict, worker, events other than that it went to a worker.
 fn offer(rig: &Rig, packet: &Packet) -> (i32, Option<u16>, Vec<&'static str>) {
     let before = rig.tickets();
     let frame = packet.clone().to(rig.left.mac).frame();
@@ -176,7 +176,7 @@ fn only_data_with_a_valid_cookie_reaches_its_worker() {
     in_namespace(|| {
         let rig = rig(8);
         let steering = Steering::by_hash(KEY, 8);
-        // What is right passes the policer by.
+        // A valid cookie passes the policer by.
         (0..4).for_each(|service| rig.plane.control().set_client_rate(service, 0));
         let cookies = cookies(&rig);
         let given = Offer { mss: 1460, scale: Some(9), sack: true };

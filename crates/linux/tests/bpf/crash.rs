@@ -43,7 +43,7 @@ fn said(output: &mut BufReader<ChildStdout>, wanted: &str) {
 fn killed_instance_keeps_forwarding_and_is_adopted() {
     in_namespace(|| {
         let (left, _right) = devices();
-        // What leaves by the neighbour entry arrives at its MAC.
+        // A frame that leaves by the neighbour entry arrives at its MAC.
         let next_hop = crate::rig::BACKEND_MAC;
         let (near, far) = (Link::open("left-peer"), Link::open("right-peer"));
         let frame = Packet::new(key()).to(left.mac).frame();
@@ -120,7 +120,7 @@ fn objects() -> (usize, usize) {
     (programs.len(), maps.len())
 }
 
-/// What is pinned, by name.
+/// The pinned objects, by name.
 fn pins() -> Vec<String> {
     let found = command("find", &[adopted(&options()).pin_path().to_str().unwrap()]);
     let mut names: Vec<String> = found.lines().map(str::to_string).collect();

@@ -71,7 +71,7 @@ fn ip(line: &str) {
     command("ip", &line.split_whitespace().collect::<Vec<_>>());
 }
 
-/// What a run of a program gave.
+/// The result of a run of a program.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     pub(crate) verdict: i32,
@@ -79,7 +79,7 @@ pub(crate) struct Run {
     pub(crate) mark: u32,
 }
 
-/// What the socket buffer is like beside its bytes.
+/// The metadata of the socket buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Buffer {
     pub(crate) mark: u32,
@@ -250,7 +250,7 @@ impl Rig {
         run(self.plane.worker_program(), frame, self.right.index, buffer).unwrap()
     }
 
-    /// What `act` counts, by event; those that count nothing are left out.
+    /// The events that `act` counts; zero counts are left out.
     pub(crate) fn counted<T>(&self, act: impl FnOnce() -> T) -> (T, BTreeMap<&'static str, u64>) {
         let before = self.plane.events().unwrap();
         let result = act();

@@ -70,7 +70,7 @@ fn deadline(connection: &Connection, established: Duration) -> Time {
 pub(super) struct WorkWindow {
     /// Processor time of the thread.
     pub(super) cpu: Duration,
-    /// What the clock says.
+    /// The time by the clock.
     pub(super) wall: Duration,
     /// In the mechanism, finding out what is over.
     pub(super) ageing: Duration,

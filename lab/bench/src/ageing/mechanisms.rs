@@ -1,4 +1,4 @@
-//! What is measured: every mechanism, none at all, and the sweep that stops the world.
+//! The measured mechanisms: every mechanism, none at all, and the sweep that stops the world.
 
 use super::mechanism_bench::TimedConnections;
 use super::traffic::{BURST, FlowEnd};
@@ -208,7 +208,7 @@ impl Mechanism for Oracle {
     }
 }
 
-/// What the papers had: once in a timeout, all entries are scanned at once.
+/// The papers' mechanism: once in a timeout, all entries are scanned at once.
 struct StopTheWorld {
     every: Duration,
     next: Time,

@@ -7,7 +7,7 @@
 //! the traffic generator tells which flows are over; and beside the sweep of the papers, which scans
 //! everything at once.
 //!
-//! What is neighbours' and what is ageing's doing is told apart three ways: throughput is by the thread's processor
+//! The effects of neighbours and of ageing are told apart in three ways: throughput is by the thread's processor
 //! time, each window is compared with that of the one without ageing beside it, and the time spent on ageing is
 //! measured in each window.
 
@@ -23,7 +23,7 @@ use mechanism_bench::{MechanismBench, WorkWindow};
 use std::path::PathBuf;
 use traffic::AgeingTraffic;
 
-/// What a packet takes: ten million a second.
+/// The time of a packet: ten million a second.
 const PACKET: Duration = Duration::from_nanos(100);
 /// The traffic of a window.
 const WINDOW: Duration = Duration::from_millis(100);
@@ -35,13 +35,13 @@ const QUICK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeouts that are measured, after the table has been filled.
 const PERIODS: u32 = 2;
 
-/// What to measure.
+/// The arguments of the benchmark.
 #[derive(clap::Args, Debug)]
 pub struct AgeingArgs {
     /// A quick run: a timeout of two seconds instead of ten, a fifth of the connections.
     #[arg(long)]
     quick: bool,
-    /// Where the files go: ageing.json, ageing/windows.csv, ageing/throughput.svg.
+    /// The directory for the files: ageing.json, ageing/windows.csv, ageing/throughput.svg.
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
 }

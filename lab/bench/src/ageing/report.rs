@@ -1,4 +1,4 @@
-//! What came out: a table for people, rows for the bars, a line per window for everyone else.
+//! The results: a table for people, rows for the bars, a line per window for everyone else.
 
 use super::Course;
 use super::figure;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-/// What the worker uses.
+/// The worker's own mechanism.
 const CHOSEN: &str = "stamps";
 /// A window below this share of the median is a dip.
 const DIP: f64 = 0.9;
@@ -48,7 +48,7 @@ struct CourseVerdict<'a> {
     plain: MedianShares,
     /// Each as a multiple of that of the window without ageing beside it.
     beside: MedianShares,
-    /// What the time not spent on ageing would have allowed.
+    /// The rate if no time were spent on ageing.
     by_time: MedianShares,
     /// Median throughput as a multiple of that without ageing.
     speed: f64,

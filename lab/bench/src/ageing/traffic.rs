@@ -62,7 +62,7 @@ impl FlowEnd {
     }
 }
 
-/// What a packet is for.
+/// The purpose of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PacketPurpose {
     /// Its flow has begun.

@@ -57,7 +57,7 @@ struct Checkup {
     handed: Vec<(u64, u32)>,
     came: RunOutcome,
     iterations: CoreWork,
-    /// What the machine's costs were in this repetition, which is known at its end.
+    /// The machine's costs in this repetition, known at its end.
     profile: Option<CoreProfile>,
 }
 
@@ -176,12 +176,12 @@ fn simulated(case: &CheckCase, checkup: &Checkup, profile: &CoreProfile) -> Resu
         CheckLoad::Full => OfferedTimes::in_bursts(1.5 * capacity(profile, case)),
         CheckLoad::Half | CheckLoad::Tenth => OfferedTimes::Recorded(&checkup.handed),
     };
-    // Where flows come and go the table fills as it goes.
+    // If flows come and go, the table fills meanwhile.
     let packets = if case.moving { checkup.packets } else { PACKETS };
     simulate(profile, case, offered, packets)
 }
 
-/// What there is to say of a run: that of the repetition whose ratio is in the middle.
+/// The report of a run: that of the repetition whose ratio is in the middle.
 fn row(checked: &Checked) -> Result<ReportRow> {
     let case = &checked.case;
     let mut all = Vec::new();

@@ -11,7 +11,7 @@
 use anyhow::Result;
 use std::path::PathBuf;
 
-/// What to measure.
+/// The arguments of the calibration.
 #[derive(Debug, clap::Args)]
 pub struct CalibrateArgs {
     /// A quick run: few points, once.
@@ -26,7 +26,7 @@ pub struct CalibrateArgs {
     /// Check this profile instead of one that is measured.
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Where `calibrate.json` and the profile, `this-machine.toml`, go.
+    /// The directory for `calibrate.json` and the profile, `this-machine.toml`.
     #[arg(long, default_value = "target/bench")]
     directory: PathBuf,
 }

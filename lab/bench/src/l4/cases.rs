@@ -1,4 +1,4 @@
-//! What is measured, in rounds, and what has to be reached.
+//! The measurements, in rounds, and their bars.
 
 use super::device::MeasuredWork;
 use super::traffic::{self, Sort};
@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 const REPLAY: usize = 1 << 20;
 /// Modes of testpmd.
 const MODES: [&str; 3] = ["io", "macswap", "5tswap"];
-/// What is measured of a source, in the order of a round: what is compared is measured close together.
+/// The measurements of a source, in the order of a round: compared ones are close together.
 const ORDER: [&str; 9] = ["io", "nothing", "forward", "macswap", "stateless", "5tswap", "nat", "full-nat", "maglev"];
 /// Connections of the flooded table, and the known flows among them.
 const FLOOD: (usize, usize) = (1_000_000, 1_000);
@@ -29,7 +29,7 @@ pub(super) struct L4Plan {
     pub(super) pages: Pages,
     /// Processors: testpmd's console and ours, and those of workers.
     pub(super) cores: Vec<usize>,
-    /// Where replays are kept.
+    /// The directory of replays.
     pub(super) directory: PathBuf,
 }
 
@@ -226,7 +226,7 @@ impl L4Plan {
     }
 }
 
-/// What there is to say of a source.
+/// The report of a source.
 fn rows(source: BenchSource, samples: &BTreeMap<&str, RepeatedValues>) -> Vec<ReportRow> {
     let mut beside: BTreeMap<String, f64> =
         MODES.iter().filter_map(|mode| Some(((*mode).to_owned(), samples.get(mode)?.median()))).collect();

@@ -30,7 +30,7 @@ pub(super) const CACHE: u16 = 512;
 /// Packets of each flow before measuring: with eight an unanswered UDP flow counts as established.
 const WARM_UP: usize = 10;
 
-/// What the device does.
+/// The work of the device.
 #[derive(Debug, clap::Args)]
 pub(super) struct DeviceArgs {
     /// A replay for each worker; of a flood: the known flows, then the new ones.
@@ -57,12 +57,12 @@ pub(super) struct DeviceArgs {
     /// How long.
     #[arg(long)]
     pub(super) seconds: f64,
-    /// What pages DPDK's memory stands on.
+    /// The kind of pages that DPDK's memory is on.
     #[arg(long)]
     pub(super) pages: Pages,
 }
 
-/// What a worker did in some time.
+/// The work of a worker in some time.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct MeasuredWork {
     pub(super) what: String,
@@ -75,7 +75,7 @@ pub(super) struct MeasuredWork {
     pub(super) elapsed_s: f64,
 }
 
-/// What is done to the packets, and the port that they come from and go to.
+/// The work on the packets, and the port that they come from and go to.
 enum BenchDevice {
     Nothing(DevicePort<PortIo>),
     Forward(Box<Forwarder>, DevicePort<PortIo>),

@@ -13,7 +13,7 @@ use hairpin_core::worker::Worker;
 use nix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// What to measure.
+/// The arguments of the measurement in memory.
 #[derive(Debug, clap::Args)]
 pub(super) struct MemoryArgs {
     /// Flows.
@@ -25,7 +25,7 @@ pub(super) struct MemoryArgs {
     /// Measurements of each.
     #[arg(long, default_value_t = 5)]
     repetitions: usize,
-    /// What is done: nothing, stateless, maglev, nat, full-nat; all by default.
+    /// The work: nothing, stateless, maglev, nat, full-nat; all by default.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Packets: udp, tcp, syn.

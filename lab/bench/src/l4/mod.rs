@@ -28,7 +28,7 @@ mod traffic;
 
 use anyhow::Result;
 
-/// What to measure; all of `make bench-l4` by default.
+/// The measurements; all of `make bench-l4` by default.
 #[derive(Debug, clap::Args)]
 pub struct L4Args {
     #[command(subcommand)]
@@ -48,13 +48,13 @@ enum BenchPart {
     Device(device::DeviceArgs),
 }
 
-/// What pages DPDK's memory stands on.
+/// The kind of pages that DPDK's memory is on.
 #[cfg(feature = "dpdk")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Pages {
     /// Reserved hugepages.
     Huge,
-    /// What there is.
+    /// Ordinary pages.
     Ordinary,
 }
 
@@ -87,7 +87,7 @@ struct All {
     /// Measurements of each; 5.
     #[arg(long)]
     repetitions: Option<usize>,
-    /// Where `l4.json` goes.
+    /// The directory for `l4.json`.
     #[arg(long, default_value = "target/bench")]
     directory: std::path::PathBuf,
 }
@@ -151,7 +151,7 @@ fn all(arguments: &All) -> Result<()> {
                 failed.push(what);
             }
         }
-        // What there is is kept, should the rest be broken off.
+        // The results so far are kept, should the rest be broken off.
         report::write(&arguments.directory, "l4", &rows)
     };
     for source in sources.iter().filter(|_| wanted("sources")) {

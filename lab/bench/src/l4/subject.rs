@@ -18,7 +18,7 @@ const BACKENDS: u16 = 64;
 /// Secret seeds are fixed here: figures of two runs are to be of the same work.
 const SEEDS: [u64; 4] = [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344];
 
-/// What is done to a packet.
+/// The work on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PacketWork {
     /// Nothing: it goes back as it came.

@@ -19,7 +19,7 @@ const PORT_FIRST: u16 = 1024;
 /// A frame's bytes.
 pub(super) type FrameBytes = [u8; FRAME];
 
-/// What the packets are.
+/// The kind of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     /// Datagrams.
@@ -49,7 +49,7 @@ impl Sort {
     }
 }
 
-/// Where the clients send to.
+/// The address that clients send to.
 pub(super) fn service() -> Endpoint {
     Endpoint { address: Address::from_ipv4([10, 0, 0, 1]), port: 80 }
 }

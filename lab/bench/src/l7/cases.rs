@@ -20,12 +20,12 @@ use std::time::Duration;
 const SOME: usize = 32;
 /// Bytes from which on a page is large.
 const LARGE: usize = 1 << 20;
-/// What starting and ending a peer takes, on average of all, in seconds.
+/// The time to start and end a peer, on average of all, in seconds.
 const AROUND_S: f64 = 0.6;
 /// How much longer than planned wrk may take.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// What is asked for.
+/// The requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestLoad {
     /// A page, over connections that stay, or over one each.
@@ -104,7 +104,7 @@ impl L7Case {
     }
 }
 
-/// What a bar compares with.
+/// The reference of a bar.
 #[derive(Clone, Copy, Debug)]
 enum BarReference {
     Peer(Intermediary),

@@ -22,7 +22,7 @@ use cases::L7Case;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What to measure, and how long.
+/// The arguments of the benchmark: what to measure, and how long.
 #[derive(Clone, Debug, clap::Args)]
 pub struct L7Args {
     /// A quick run: two sizes, one second, once.
@@ -40,7 +40,7 @@ pub struct L7Args {
     /// Lists the cases.
     #[arg(long)]
     list: bool,
-    /// Where `l7.json` goes.
+    /// The directory for `l7.json`.
     #[arg(long, default_value = "target/bench")]
     directory: PathBuf,
 }
@@ -97,7 +97,7 @@ pub fn run(arguments: &L7Args) -> Result<()> {
                     failed.push(case.name());
                 }
             }
-            // What there is is kept, should the rest be broken off.
+            // The results so far are kept, should the rest be broken off.
             report::write(&arguments.directory, "l7", &rows)?;
             done += case.seconds(effort(case));
             let took = start.elapsed().as_secs_f64();

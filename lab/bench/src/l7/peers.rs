@@ -20,7 +20,7 @@ pub(super) const OTHER_CPU: &str = "0";
 
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Who stands between.
+/// The process between clients and servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Intermediary {
     Hairpin,
@@ -53,7 +53,7 @@ impl Intermediary {
         }
     }
 
-    /// Where clients connect.
+    /// The address that clients connect to.
     pub(super) fn target(self) -> SocketAddr {
         let address = if self == Intermediary::Direct { server_address(Family::V4, 1) } else { vip(Family::V4) };
         SocketAddr::new(address, self.port())

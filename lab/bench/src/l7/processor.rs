@@ -1,4 +1,4 @@
-//! What the cores were doing.
+//! The activity of the cores.
 
 use anyhow::{Context, Result};
 
@@ -10,7 +10,7 @@ struct CoreTime {
     softirq: u64,
 }
 
-/// What a core has done for some time, in seconds. The kernel gives hundredths.
+/// The times of a core by kind, in seconds. The kernel gives hundredths.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CoreTimes {
     pub(super) idle_s: f64,
@@ -38,7 +38,7 @@ impl Cores {
         Ok(Cores(lines.map(core).collect()))
     }
 
-    /// What each has done since `before`.
+    /// The times of each since `before`.
     pub(super) fn times_since(&self, before: &Cores) -> Vec<CoreTimes> {
         let seconds = |now: u64, then: u64| now.saturating_sub(then) as f64 / TICKS_PER_SECOND;
         let of = |(now, then): (&CoreTime, &CoreTime)| CoreTimes {
@@ -48,7 +48,7 @@ impl Cores {
         self.0.iter().zip(&before.0).map(of).collect()
     }
 
-    /// What they have done since `before`, as people read it.
+    /// Their times since `before`, as people read them.
     pub(super) fn since(&self, before: &Cores) -> String {
         let one = |number: usize, who: &str| {
             let (Some(now), Some(then)) = (self.0.get(number), before.0.get(number)) else { return String::new() };

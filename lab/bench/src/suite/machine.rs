@@ -1,4 +1,4 @@
-//! What Hairpin costs by itself: its BPF program, rule installation, idleness.
+//! The cost of Hairpin by itself: its BPF program, rule installation, idleness.
 
 use super::report::{Bar, ReportRow};
 use super::samples::RepeatedValues;
@@ -15,7 +15,7 @@ const RULES: [usize; 4] = [1, 1_000, 100_000, 1_000_000];
 /// Rules a second that have to go in.
 const INSTALLS_PER_S: f64 = 800_000.0;
 
-/// What the ingress program costs a packet, beside a program that looks the same map up and rewrites only the key; and
+/// The cost of the ingress program for a packet, beside a program that looks the same map up and rewrites only the key; and
 /// how fast rules are installed.
 pub(super) fn bpf(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
     let mut rows = Vec::new();

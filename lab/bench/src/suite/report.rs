@@ -11,7 +11,7 @@ use std::path::Path;
 /// One comparison: ours, what stands beside it, and the bar.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReportRow {
-    /// What was measured.
+    /// The measured quantity.
     pub case: String,
     /// In what.
     pub unit: &'static str,
@@ -27,7 +27,7 @@ pub struct ReportRow {
     pub limit: f64,
     /// Ours divided by the limit; of rounds that were compared one by one, the median of their ratios.
     pub ratio: f64,
-    /// What the ratio must be.
+    /// The bound of the ratio.
     pub bar: Bar,
     /// Whether it is.
     pub held: bool,

@@ -1,4 +1,4 @@
-//! What it costs the packets that a client reads the metrics and the status ten times a second.
+//! The cost for packets when a client reads the metrics and the status ten times a second.
 
 use super::report::{Bar, ReportRow};
 use super::samples::RepeatedValues;
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// Scrapes a second: of the metrics, and as many of the status.
 const PER_SECOND: u32 = 10;
-/// Where the metrics are unless the configuration says otherwise.
+/// The default address of the metrics.
 const METRICS: &str = "127.0.0.1:9560";
 /// One load runs all the time; scrapes are on for so long, then off, then off, then on, and so forth.
 const SLICE: Duration = Duration::from_millis(500);

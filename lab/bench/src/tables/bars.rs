@@ -1,4 +1,4 @@
-//! What the tables have to reach, from one run's figures.
+//! The bars for the tables, from one run's figures.
 
 use super::case::TablesCase;
 use super::methods::{COPIES, ONE_LINE, TWO_LINES, default_name};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// The peer.
 const PEER: &str = "rte-hash/lock-free";
-/// What else stands beside a bar.
+/// The value beside a bar.
 const BESIDE: [&str; 5] = [PEER, "per-core/rte-hash", "libcuckoo", "dashmap", "per-core/hashbrown"];
 /// Ours that threads share.
 const SHARED: &str = "concurrent";
@@ -95,7 +95,7 @@ impl PeerBar {
             }
         }
         beside.contains_key(PEER).then_some(())?;
-        // What a lookup has to read; there are no misses of that.
+        // The bytes that a lookup has to read; there are no misses of that.
         let limit = match self.case {
             TablesCase::Hits => Some(TWO_LINES),
             TablesCase::Misses => Some(ONE_LINE),

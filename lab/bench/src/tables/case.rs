@@ -1,6 +1,6 @@
-//! What is measured of a table.
+//! The cases of a table's measurement.
 
-/// What a figure is of.
+/// The case of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TablesCase {
     /// Lookups that hit, one key per call.

@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// Width and height.
 const SIZE: (u32, u32) = (1000, 620);
-/// What every figure shows.
+/// The common part of every figure.
 const CASES: [(TablesCase, &str); 4] = [
     (TablesCase::Hits, "hits"),
     (TablesCase::Misses, "misses"),
@@ -28,10 +28,10 @@ struct MethodLine {
     points: Vec<(f64, RepeatedValues)>,
 }
 
-/// What the axis below says.
+/// The text of the axis below.
 struct AxisText<'a> {
     title: &'a str,
-    /// Where there are values, from 0 on in steps of halves, and what is written there.
+    /// The places of values, from 0 on in steps of halves, and their labels.
     at: Vec<(f64, String)>,
 }
 

@@ -1,4 +1,4 @@
-//! What the methods are asked for: keys, made before any clock runs, the same for all.
+//! The input of all methods: keys, made before any clock runs, the same for all.
 //!
 //! A key is 16 random bytes; its value is its first four. A table of some size has a *population* that stays in it, and
 //! beside that *spare* keys that come and go, and *absent* ones that never come. Each thread has its own part of the
@@ -59,7 +59,7 @@ impl Sequence {
 
 /// One thread's share of the work.
 pub(super) struct KeyShare<'a> {
-    /// What stays in the table, in the order in which it is inserted.
+    /// The keys that stay in the table, in the order in which they are inserted.
     pub part: &'a [BenchKey],
     /// Lookups that all hit.
     pub hits: Sequence,

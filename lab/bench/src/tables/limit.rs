@@ -1,4 +1,4 @@
-//! What memory allows: the least that a lookup reads, and nothing else.
+//! The limit by memory: the least that a lookup reads, and nothing else.
 //!
 //! `limit/one-line`: a hash, and a random line of an array as large as an index of 8 bytes per slot; as of a key that is
 //! absent. `limit/two-lines`: also the entry to which a number in that line leads; as of a key that is there. No tag is

@@ -115,18 +115,18 @@ pub(super) fn on_threads<R: Send>(
     })
 }
 
-/// What a thread makes of its share.
+/// The work of a thread on its share.
 struct ThreadWork<'a> {
     hands: Box<dyn Hands + 'a>,
     share: &'a KeyShare<'a>,
     window: MeasureWindow,
     /// The number of the repetition, so that each takes other keys.
     repetition: usize,
-    /// What the answers say about the table.
+    /// The verdict on the table by its answers.
     trust: Trust,
 }
 
-/// What to make of wrong answers.
+/// The treatment of wrong answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
     /// They are errors.
@@ -311,7 +311,7 @@ impl ThreadWork<'_> {
     }
 }
 
-/// What a method can be asked for by so many threads.
+/// The operations that a method supports with that many threads.
 fn steps(subject: &dyn TableSubject, threads: usize) -> Vec<RoundStep> {
     let sharing = subject.sharing();
     if sharing == TableSharing::Copies {

@@ -23,9 +23,9 @@ const CUCKOO_PERCENT: usize = 95;
 /// Backends of the methods that track nothing.
 const BACKENDS: u32 = 16;
 
-/// What memory allows to who finds nothing.
+/// The limit by memory for lookups that find nothing.
 pub(super) const ONE_LINE: &str = "limit/one-line";
-/// What memory allows to who finds something.
+/// The limit by memory for lookups that find an entry.
 pub(super) const TWO_LINES: &str = "limit/two-lines";
 
 /// `concurrent`, not shared: a whole one for each thread.
@@ -62,7 +62,7 @@ impl Candidate {
     }
 }
 
-/// What our default method is called here.
+/// The name of our default method here.
 pub(super) fn default_name() -> String {
     format!("per-core/{}", LookupMethod::DEFAULT)
 }
@@ -112,7 +112,7 @@ fn concurrent(size: &TableSize) -> Result<IndexWithStore<Concurrent>> {
     Ok(IndexWithStore::new(Concurrent::new(capacity(size), hasher()), size))
 }
 
-/// What threads share, each with one of its own.
+/// A table that threads share, each with a handle of its own.
 fn copies<S: TableSubject + 'static>(name: &str, make: fn(&TableSize) -> Result<S>) -> Candidate {
     let make: MakeSubject = Box::new(move |size, threads| Ok(Box::new(TablePerThread::new(threads, || make(size))?)));
     Candidate { name: name.to_owned(), tables: |threads| threads, make }

@@ -5,8 +5,8 @@
 //! once; then they take turns, again and again, each with its threads pinned and all its cases in a row, so that what
 //! drifts - heat, neighbours - falls on all alike. Only ratios from one run mean anything.
 //!
-//! What a method is asked for is the same for all, and every answer is counted: a method that loses a key is an error,
-//! not a figure. Everybody's memory is on large pages.
+//! The requests are the same for all methods, and every answer is counted: a method that loses a key is an error, not a
+//! figure. Everybody's memory is on large pages.
 
 mod bars;
 mod case;
@@ -36,14 +36,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use subject::{TableSharing, TableSize, TableSubject};
 
-/// What a table holds, in percent of its slots.
+/// The load of a table, in percent of its slots.
 const LOAD_PERCENT: usize = 80;
 /// Threads at most, unless more are asked for.
 const THREADS_MAX: usize = 16;
 /// Bytes that a table and its keys take per slot, about, at most.
 const BYTES_PER_SLOT: usize = 64;
 
-/// What is measured.
+/// The arguments of `tables`.
 #[derive(Debug, clap::Args)]
 pub struct TablesArgs {
     /// A quick run: two sizes, short, twice.
@@ -64,7 +64,7 @@ pub struct TablesArgs {
     /// Also measures rte_hash tables that several threads use although their flags protect nothing: they can corrupt.
     #[arg(long)]
     r#unsafe: bool,
-    /// Where tables.json and the directory tables (CSV, figures) go.
+    /// The directory for tables.json and the directory tables (CSV, figures).
     #[arg(long, default_value = "target/bench", value_name = "DIR")]
     out: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! What was measured, and how it reads.
+//! The measured values, and how they read.
 
 use super::case::TablesCase;
 use super::measure::ThreadsRate;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-/// What figures are of: one method, of some size, in one repetition.
+/// The subject of a figure: one method, of some size, in one repetition.
 #[derive(Clone, Debug)]
 pub(super) struct FigureKey {
     pub method: String,
@@ -59,7 +59,7 @@ pub(super) struct Fact {
 pub(super) struct TableResults {
     pub figures: Vec<FigureKey>,
     pub facts: Vec<Fact>,
-    /// What could not be measured, and why.
+    /// The cases that could not be measured, with the reason.
     pub failures: Vec<String>,
 }
 
@@ -86,7 +86,7 @@ impl TableResults {
         }
     }
 
-    /// What one method reached in one case, by repetition; apart from the series by load factor.
+    /// The rates of one method in one case, by repetition; apart from the series by load factor.
     pub(super) fn samples(
         &self,
         method: &str,
@@ -97,7 +97,7 @@ impl TableResults {
         self.select(case, |of| !of.by_load && (&*of.method, of.slots, of.threads) == (method, slots, threads))
     }
 
-    /// What one method reached in one case with so many entries, in the series by load factor.
+    /// The rates of one method in one case with that many entries, in the series by load factor.
     pub(super) fn at_load(&self, method: &str, case: TablesCase, entries: usize) -> Option<RepeatedValues> {
         self.select(case, |of| of.by_load && (&*of.method, of.entries) == (method, entries))
     }

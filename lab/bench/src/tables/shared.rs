@@ -61,7 +61,7 @@ struct SharedHands<'a, T> {
 }
 
 impl<T: SharedIndex<BenchKey>> SharedHands<'_, T> {
-    /// Where the keys are. (An array returned would be copied; rte_hash's answers are not either.)
+    /// The keys of a burst. (An array returned would be copied; rte_hash's answers are not either.)
     #[inline]
     fn positions<'a>(&self, keys: &[BenchKey], out: &'a mut [Option<u32>; BURST]) -> &'a [Option<u32>] {
         self.index.find_burst(keys, self.store, out);

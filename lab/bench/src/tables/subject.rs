@@ -1,4 +1,4 @@
-//! What is measured: a method's tables, and one thread's access to them.
+//! The subjects of measurement: a method's tables, and one thread's access to them.
 
 use super::keys::BenchKey;
 use anyhow::Result;
@@ -30,7 +30,7 @@ impl TableSize {
     }
 }
 
-/// What lookups found: how many, and the sum of their values, so that values are really read.
+/// The results of lookups: their number, and the sum of their values, so that values are really read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LookupSum {
     /// Keys that were there.
@@ -57,7 +57,7 @@ impl std::ops::AddAssign for LookupSum {
     }
 }
 
-/// Who may use a method's tables at the same time.
+/// The threads that may use a method's tables at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code, reason = "some are DPDK's only"))]
 pub(super) enum TableSharing {
@@ -93,7 +93,7 @@ impl TableSharing {
 
 /// A method's tables of one size, as all threads see them.
 pub(super) trait TableSubject: Send + Sync {
-    /// Who may use them at the same time.
+    /// The threads that may use them at the same time.
     fn sharing(&self) -> TableSharing;
 
     /// Access for `thread` (0 on) of `threads`. Belongs to the thread that asked for it.
@@ -247,7 +247,7 @@ impl<S: TableSubject> TableSubject for TablePerThread<S> {
     }
 }
 
-/// What belongs to `thread` of `threads`.
+/// The part of `thread` of `threads`.
 fn of_thread<T>(sets: &[Vec<T>], threads: usize, thread: usize) -> Result<&T> {
     let set = sets.iter().find(|set| set.len() == threads);
     let table = set.and_then(|set| set.get(thread));

@@ -16,7 +16,7 @@ use hairpin_dpdk::Eal;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What a sink alone is told.
+/// The arguments of a sink alone.
 #[derive(Clone, Debug)]
 pub struct SinkSettings {
     /// The port to receive from.
@@ -35,11 +35,11 @@ pub struct SinkSettings {
     pub idle: Duration,
 }
 
-/// What a sink alone has found.
+/// The findings of a sink alone.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Collected {
-    /// What can be said without the generator: `sent` is what it must have sent, by the numbers of what came whole; the
-    /// last packets, if they are lost or damaged, are not missed.
+    /// The measurement without the generator: `sent` is the number that it must have sent, by the numbers of what came
+    /// whole; the last packets, if they are lost or damaged, are not missed.
     pub measurement: Measurement,
     /// Frames of no session, or of another session.
     pub foreign: u64,
@@ -106,8 +106,8 @@ fn close(all: &PacketSink, start: u64, duration: u64, between: &[(String, u64)])
     let counts = all.counts();
     let packets = all.numbered();
     let [corrupted, late, future] = seen_otherwise(counts).map(|(reason, count)| (reason.to_owned(), count));
-    // What says it comes from the future has a number of its own, as what is received has. Of what else came it is not
-    // known whether it had come before, or whose it was.
+    // A packet from the future has a number of its own, as a received one has. Of other packets it is not known whether it
+    // had come before, or whose it was.
     let mut missing = packets.saturating_sub(counts.received + future.1);
     let others = [corrupted, late].into_iter().chain(between.iter().cloned());
     let mut lost: Vec<_> = others.map(|(reason, count)| (reason, take(&mut missing, count))).collect();
@@ -215,7 +215,7 @@ mod tests {
         frames.iter_mut().for_each(|frame| *frame.data.last_mut().unwrap() ^= 1);
     }
 
-    /// What a sink says of what comes at these times: sent, received, and what was lost.
+    /// A sink's report of packets at these times: sent, received, and what was lost.
     fn accounts(came: &[(u64, &[VecFrame])], between: &[(&str, u64)]) -> (u64, u64, Vec<(String, u64)>) {
         let options = SinkOptions { session: SESSION, generators: 1, flows: 10, balanced: false, duration: 1 };
         let mut sink = PacketSink::new(options, 0);

@@ -87,10 +87,10 @@ impl FrameIo for DeviceEnds {
     }
 }
 
-/// What the threads of a trial have in common.
+/// The common state of the threads of a trial.
 #[derive(Default)]
 pub(super) struct TrialState {
-    /// What comes from now on is measured.
+    /// Packets from now on are measured.
     pub(super) measuring: AtomicBool,
     /// Cores of the device that do not know that yet.
     pub(super) unaware: AtomicU32,
@@ -102,7 +102,7 @@ pub(super) struct TrialState {
     pub(super) device_stops: AtomicBool,
     /// Cores of the device that are not done.
     pub(super) serving: AtomicU32,
-    /// What each core of the device had received and sent when it last had nothing to do, before the clock starts.
+    /// The counts of each core of the device when it last had nothing to do, before the clock starts.
     pub(super) idle: Vec<(AtomicU64, AtomicU64)>,
     /// Something went wrong, or will: all are to leave.
     pub(super) leave: AtomicBool,
@@ -180,16 +180,16 @@ impl Drop for Leave<'_> {
 pub(super) struct Tasks {
     pub(super) generators: Vec<LaneGenerator>,
     pub(super) collectors: Vec<Collector>,
-    /// What share of its processor the thread has had.
+    /// The thread's share of its processor.
     pub(super) ran: f64,
 }
 
-/// What a device's thread gives back.
+/// The result of a device's thread.
 pub(super) struct DeviceThreadResult {
     pub(super) device: ServingCore<DeviceEnds>,
-    /// What it had done when the clock started.
+    /// Its counts when the clock started.
     pub(super) before: Handled,
-    /// What share of its processor the thread has had since.
+    /// The thread's share of its processor since then.
     pub(super) ran: f64,
 }
 

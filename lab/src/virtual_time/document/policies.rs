@@ -5,7 +5,7 @@ use super::super::outcome::Outcome;
 use super::super::results::Gathered;
 use super::{NAMED_MAX, cell, paragraph, push};
 
-/// What is told of each policy.
+/// The columns of each policy.
 pub(in super::super) fn policy_columns() -> Vec<&'static str> {
     vec![
         "policy",

@@ -1,4 +1,4 @@
-//! What comes next, for tens of thousands of connections that each say when they send again.
+//! The order of events, for tens of thousands of connections that each say when they send again.
 //!
 //! A wheel of buckets, each for a short time: what is entered goes to the end of its bucket, which is sorted when its time
 //! comes. So an event costs a few nanoseconds, where a heap costs as many cache misses as it has levels. What is beyond the
@@ -19,13 +19,13 @@ pub(super) struct Agenda {
     shift: u32,
     /// The bucket at hand, counted from the beginning of time.
     at: u64,
-    /// What is left of it, and whatever was entered for earlier times: the last one comes first.
+    /// The rest of the current slot, and events entered for earlier times: the last one comes first.
     at_hand: Vec<AgendaEvent>,
     /// Those after it.
     buckets: Vec<Vec<AgendaEvent>>,
     /// Events in them.
     count: usize,
-    /// What is beyond them.
+    /// The events beyond them.
     later: BinaryHeap<Reverse<AgendaEvent>>,
     serial: u64,
 }

@@ -43,7 +43,7 @@ impl ResponseSize {
     }
 }
 
-/// What connections are like.
+/// The kind of connections.
 #[derive(Clone, Debug)]
 pub struct ConnectionsOptions {
     /// How large.
@@ -209,7 +209,7 @@ fn packets_each(options: &ConnectionsOptions, random: &mut Rng) -> f64 {
     all / f64::from(DRAWN)
 }
 
-/// What a connection sends now, and in how many nanoseconds it sends again.
+/// The next packet of a connection, and the nanoseconds until the one after it.
 #[inline]
 fn step(connection: &mut MixConnection, options: &ConnectionsOptions) -> (u16, Direction, FlowPart, Option<u64>) {
     let round_trip = options.round_trip;

@@ -27,7 +27,7 @@ struct ReplayLane {
     first: u32,
 }
 
-/// What the next recording is.
+/// The next recording to play.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
     unit: usize,

@@ -1,4 +1,4 @@
-//! What a replay keeps of recordings: the order of packets and their flows.
+//! The parts of recordings that a replay keeps: the order of packets and their flows.
 
 use crate::traffic::recording::Recording;
 use crate::traffic::template::PacketEnds;

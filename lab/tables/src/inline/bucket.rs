@@ -21,7 +21,7 @@ pub(super) struct InlineEntry<K, V> {
     pub(super) value: V,
 }
 
-/// What a bucket knows: of the entries that stand in it, and of those *of* it (of whose hash it is the first bucket)
+/// A bucket's metadata: of the entries that stand in it, and of those *of* it (of whose hash it is the first bucket)
 /// that stand elsewhere. All in lanes of 16 bits, so that one comparison tells all of it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl BucketHead {
         unsafe { &*core::ptr::from_ref(self).cast() }
     }
 
-    /// Where to search first for an entry of this bucket with this tag: its mark there. `None`: nowhere, it is certainly
+    /// The first place to search for an entry of this bucket with this tag: its mark there. `None`: it is certainly
     /// not in the table. (It may be another entry's mark, or, if there are entries that are not listed, no entry's.)
     #[inline]
     pub(super) fn lead(&self, tag: u16) -> Option<u16> {
@@ -228,7 +228,7 @@ impl<K: Copy + PartialEq, V: Copy + Default> Bucket<K, V> {
         (self.head.marks[slot] != 0).then(|| unsafe { self.keys[slot].assume_init_ref() })
     }
 
-    /// What stands in a slot, if it is taken.
+    /// The entry in a slot, if it is taken.
     #[inline]
     pub(super) fn entry(&self, slot: usize) -> Option<InlineEntry<K, V>> {
         Some(InlineEntry { key: *self.key(slot)?, value: self.values[slot] })

@@ -25,7 +25,7 @@ impl Iterator for Bits {
     }
 }
 
-/// Where a key may be found: the bucket and the mark that its entry has there.
+/// A place where a key may be found: the bucket and the mark that its entry has there.
 #[derive(Clone, Copy, Default)]
 struct KeyTarget {
     bucket: u32,
@@ -112,7 +112,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
         }
     }
 
-    /// Where the entry with this mark is, with its bucket on the way into the cache.
+    /// The place of the entry with this mark, with its bucket on the way into the cache.
     #[inline(always)]
     fn target(&self, place: HashPlace, mark: u16) -> KeyTarget {
         let bucket = self.chosen(place, (mark & CHOICE) as u8);

@@ -9,7 +9,7 @@ use hairpin_core::table::{Full, Key};
 /// the slots are taken, about one in a hundred has one; with a third as many nodes, one search in 50,000 finds none.)
 const NODES: usize = 720;
 
-/// Where the entries of a bucket can move, at most.
+/// The number of targets to which the entries of a bucket can move, at most.
 const REACHED: usize = SLOTS * CHOICES as usize;
 
 /// A full bucket that the search has reached.

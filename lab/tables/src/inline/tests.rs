@@ -236,7 +236,7 @@ fn choices_are_different() {
     }
 }
 
-/// What a bucket takes: of the keys that benchmarks use, and of a worker's.
+/// The entries that fit in a bucket: with the keys that benchmarks use, and with a worker's.
 #[test]
 fn sizes_are_as_documented() {
     assert_eq!(Inline::<[u8; 16], u64>::bucket_bytes(), 64);
@@ -269,7 +269,7 @@ fn is_filled_to_98_percent_and_to_its_capacity() {
     }
 }
 
-/// What Miri can do in its time, with keys that leave holes in the memory of an entry.
+/// A test short enough for Miri, with keys that leave holes in the memory of an entry.
 #[test]
 fn lives_a_short_life() {
     let mut pair = Pair { table: table(40), map: BTreeMap::new() };

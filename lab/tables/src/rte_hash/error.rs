@@ -1,4 +1,4 @@
-//! What can go wrong with an rte_hash.
+//! The errors of an rte_hash.
 
 use super::{CAPACITY_MAX, CAPACITY_MIN, HANDLES_MAX, RteHashFlags, Transactions};
 use std::fmt;

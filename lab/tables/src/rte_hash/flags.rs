@@ -10,7 +10,7 @@ const RW_CONCURRENCY_LF: u8 = 0x20;
 
 /// A set of rte_hash's concurrency flags (KTH 2020, section 4.2), by the name `rte-hash/<flags>`.
 ///
-/// What each protects, by DPDK 22.11's source:
+/// The protection of each, by DPDK 22.11's source:
 /// - the readers' flags (`rw-concurrency`, `lock-free`) let any number of readers work beside *one* writer: positions
 ///   for new keys come from a ring with one consumer, outside the lock;
 /// - `multi-writer` lets several writers work, and leaves readers unprotected from them;

@@ -30,7 +30,7 @@ impl RteHeap {
         Ok(RteHeap { name, mapping, socket })
     }
 
-    /// What allocations name.
+    /// The socket that allocations name.
     pub(crate) fn socket(&self) -> i32 {
         self.socket
     }

@@ -88,7 +88,7 @@ impl<K: PackedKey> RteHash<K> {
         self.raw.flags
     }
 
-    /// What pages it stands on.
+    /// The kind of its pages.
     pub fn pages(&self) -> Pages {
         self.raw.heap.pages()
     }

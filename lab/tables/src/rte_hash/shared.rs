@@ -27,7 +27,7 @@ pub enum UnprotectedSharing {
     EvenIfUnsafe,
 }
 
-/// What to tell who shares an unprotected table.
+/// The message for a caller that shares an unprotected table.
 pub const UNPROTECTED_WARNING: &str = "warning: this rte_hash is shared by threads that its flags do not protect from \
                                        each other; it can corrupt: connections may get lost or reach wrong backends";
 
@@ -94,7 +94,7 @@ impl<K: PackedKey> SharedRteHash<K> {
         self.raw.flags
     }
 
-    /// What pages it stands on.
+    /// The kind of its pages.
     pub fn pages(&self) -> Pages {
         self.raw.heap.pages()
     }
@@ -115,7 +115,7 @@ impl<K: PackedKey> SharedRteHash<K> {
         removed
     }
 
-    /// Where the flags allow one writer at a time: until this is dropped, no other writes.
+    /// The writer's lock, if the flags allow one writer at a time: until it is dropped, no other writes.
     #[inline]
     fn lock_writes(&self) -> Option<MutexGuard<'_, ()>> {
         // A writer that panicked did so outside of DPDK's code, so its table is whole.

@@ -10,7 +10,7 @@ pub(crate) fn all() -> Vec<Case> {
     vec![("keys that collide under CRC whatever the secret", collisions)]
 }
 
-/// What the processor's CRC-32C instruction does to its state with one byte.
+/// Applies the processor's CRC-32C instruction to a state and one byte.
 fn crc(state: u32, byte: u8) -> u32 {
     (0..8).fold(state ^ u32::from(byte), |state, _| (state >> 1) ^ (0x82f6_3b78 & (state & 1).wrapping_neg()))
 }

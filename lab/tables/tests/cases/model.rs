@@ -155,7 +155,7 @@ pub(crate) fn fill(flags: RteHashFlags) {
     let expected = if flags.protects_writers() { 3800..=4096 } else { CAPACITY..=CAPACITY };
     assert!(expected.contains(&inserted), "full at {inserted}");
     assert_eq!(table.len(), inserted as usize);
-    // Where the slots are the limit, what found room once need not find it again: leave some.
+    // If the slots are the limit, an entry that found room once need not find it again: leave some free.
     let spare: Vec<[u8; 16]> = (inserted - 300..inserted).map(key).collect();
     inserted -= table.remove_keys(&spare) as u32;
     for round in 0..3 {

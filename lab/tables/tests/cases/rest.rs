@@ -23,7 +23,7 @@ pub(crate) fn all() -> Vec<Case> {
     ]
 }
 
-/// What starting EAL might disturb: the thread's affinity and signal mask, the process's signal handling.
+/// State that starting EAL might disturb: the thread's affinity and signal mask, the process's signal handling.
 pub(crate) fn standing() -> Vec<(String, u64)> {
     /// Signals 32 and 33 are the C library's own, for threads.
     const OURS: u64 = !(3 << 31);
@@ -101,7 +101,7 @@ fn handles() {
     let table = Arc::new(table.share(UnprotectedSharing::OnlyIfSafe).expect("readers are protected"));
     let mut handles: Vec<_> = (0..64).map(|_| table.handle().expect("a handle")).collect();
     assert!(matches!(table.handle(), Err(Error::TooManyHandles)));
-    // Who has none still gets through.
+    // A thread without a number still gets through.
     assert_eq!(SharedIndex::insert(&*table, &key(1), 1), Ok(()));
     assert_eq!(table.find(&key(1), &NotAsked), Some(1));
     drop(handles.swap_remove(20));

@@ -124,7 +124,7 @@ pub(crate) fn positions_wait_for_readers(flags: RteHashFlags) {
     assert_eq!(writer.insert(&key(count), count), Err(Full), "the reader may be looking at it");
     reader.quiescent();
     assert_eq!(writer.insert(&key(count), count), Ok(()));
-    // Who is offline is not waited for.
+    // An offline thread is not waited for.
     reader.offline(|| {
         assert!(writer.remove(&key(1), 1));
         assert_eq!(writer.insert(&key(0), 0), Ok(()));

@@ -52,7 +52,7 @@ fn a_key_may_belong_to_another_thread() {
             assert_eq!(met, Vec::from_iter(wanted), "{method}");
             assert_eq!(Table::<Hash>::len(&tables[number]), usize::from(wanted.is_some()));
         }
-        // What another holds cannot be taken away or changed.
+        // Entries of another view cannot be taken away or changed.
         assert!(!tables[3].remove(&key, 5) && !tables[3].replace(&key, 6, 1) && !tables[0].remove(&key, 6));
         assert_eq!(tables[0].remove_burst(&[key; 3], &[6, 5, 5]), 1);
         workers[0].held[5] = None;

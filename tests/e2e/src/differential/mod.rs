@@ -30,12 +30,12 @@ const PROXIES: [(&str, u16); 3] = [("Hairpin", 8000), ("nginx", 8001), ("HAProxy
 const PATIENCE: Duration = Duration::from_millis(1500);
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestOutcome {
     /// The status of the first answer; `None`: none, the connection closed or nothing said.
     pub status: Option<u16>,
-    /// What the backend understood.
+    /// The request as the backend understood it.
     pub seen: Vec<String>,
 }
 
@@ -132,7 +132,7 @@ fn once(topology: &Topology, recorder: &Recorder, port: u16, request: &[u8]) -> 
     connection.send(request, Duration::from_secs(5))?;
     let status = connection.answer(false, PATIENCE).ok().map(|answer| answer.status);
     drop(connection);
-    // What is still on its way to the backend gets there.
+    // Bytes that are still on their way to the backend get there.
     std::thread::sleep(Duration::from_millis(30));
     let seen = recorder.heard().into_iter().map(|heard| match heard.body_bytes {
         0 => heard.line().chars().take(60).collect(),
@@ -165,7 +165,7 @@ pub fn document(all: &[Comparison]) -> Result<String> {
     Ok(text)
 }
 
-/// What stands before the rows.
+/// The text before the rows.
 const HEAD: &str = "\
 # Where Hairpin, nginx and HAProxy differ
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// How long it may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What a configuration may say beside its services.
+/// The settings of a configuration beside its services.
 #[derive(Clone, Debug, Default)]
 pub struct HairpinOptions {
     /// Interfaces beside those of client and servers.
@@ -90,7 +90,7 @@ fn built(name: &str) -> Option<PathBuf> {
 impl Hairpin {
     /// Starts it in the balancer for these services and waits until its status answers.
     pub fn start(topology: &Topology, services: &[PeerService], options: &HairpinOptions) -> Result<Hairpin> {
-        // What takes over from it, in an upgrade, is its child, not ours.
+        // The process that takes over in an upgrade is its child, not ours.
         Process::inherit_orphans()?;
         let directory = topology.scratch.file("hairpin");
         std::fs::create_dir_all(&directory)?;
@@ -151,7 +151,7 @@ impl Hairpin {
         &mut self.process
     }
 
-    /// What it has printed, all of its processes.
+    /// The output of all of its processes.
     pub fn logs(&self) -> String {
         let first = self.file.with_file_name("hairpin.log");
         let more = (1..).map(|number| self.directory.join(format!("log-{number}"))).take_while(|path| path.exists());
@@ -183,7 +183,7 @@ impl Hairpin {
         control::connections(&self.socket(), filter)
     }
 
-    /// What the engine holds.
+    /// The engine's contents.
     pub fn offload(&self) -> Result<OffloadView> {
         control::offload(&self.socket())
     }

@@ -1,4 +1,4 @@
-//! What stands between client and servers: nothing but routing, nftables, HAProxy, nginx or Hairpin, for the same
+//! The peers between client and servers: nothing but routing, nftables, HAProxy, nginx or Hairpin, for the same
 //! services, started through one function, so that whatever is compared is set up alike.
 
 pub mod control;
@@ -169,8 +169,8 @@ impl RunningPeer<'_> {
         self.kind
     }
 
-    /// Where clients of a service connect, one for every server: the VIP each time, or the servers themselves if
-    /// nothing stands between.
+    /// The addresses that clients of a service connect to, one for every server: the VIP each time, or the servers
+    /// themselves if nothing stands between.
     pub fn targets(&self, service: &PeerService) -> Vec<String> {
         match self.kind {
             PeerKind::Routed => service.server_ends(),

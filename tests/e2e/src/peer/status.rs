@@ -1,4 +1,4 @@
-//! What of `hairpin status -o json` tests and benchmarks read. Declared here once more, on purpose: a field that is
+//! The fields of `hairpin status -o json` that tests and benchmarks read. Declared here once more, on purpose: a field that is
 //! renamed there breaks its readers, and these.
 
 use serde::Deserialize;
@@ -21,7 +21,7 @@ pub struct Status {
     pub http: Option<HttpStatus>,
     /// Packets dropped, by reason.
     pub drops: BTreeMap<String, Count>,
-    /// What else became of packets that no rule forwarded.
+    /// Other fates of packets that no rule forwarded.
     pub events: BTreeMap<String, Count>,
     /// How full the tables are.
     pub capacity: CapacityStatus,
@@ -52,7 +52,7 @@ pub struct HttpStatus {
     pub cookies_sent_total: u64,
     /// From how many bytes on that is done, where the configuration does not say.
     pub offload_bytes_min: u64,
-    /// What that follows from: microseconds that a pair of rules costs a worker; 0: not measured yet.
+    /// The value behind that: microseconds that a pair of rules costs a worker; 0: not measured yet.
     pub rule_pair_us: f64,
     /// Microseconds that a frame of a body costs a worker; 0: not measured yet.
     pub body_frame_us: f64,
@@ -122,9 +122,9 @@ pub struct ServiceStatus {
     pub connections: u64,
     /// Connections so far.
     pub connections_total: u64,
-    /// What the workers forwarded.
+    /// Traffic that the workers forwarded.
     pub software: Traffic,
-    /// What the kernel forwarded by itself.
+    /// Traffic that the kernel forwarded by itself.
     pub offloaded: Traffic,
     /// Share of all its packets that was offloaded, 0 to 1.
     pub offloaded_share: f64,
@@ -154,7 +154,7 @@ pub struct BackendStatus {
 pub struct HealthStatus {
     /// `unchecked`, `unknown`, `up` or `down`.
     pub state: String,
-    /// What the last check found.
+    /// The result of the last check.
     pub reason: String,
     /// Since when, in seconds since 1970.
     pub since_unix_s: f64,

@@ -1,4 +1,4 @@
-//! What has happened: operations, the backends that were disabled meanwhile, and which failures these explain.
+//! The record of a soak: operations, the backends that were disabled meanwhile, and which failures these explain.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ const AT_ONCE: Duration = Duration::from_secs(5);
 /// Failures of a kind that are kept in words.
 const KEPT: u64 = 3;
 
-/// What an operation was.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OperationKind {
     /// GET, answered with a length.
@@ -53,7 +53,7 @@ pub(super) struct SoakOperation {
     pub(super) number: u64,
     pub(super) service: &'static str,
     pub(super) kind: OperationKind,
-    /// What else is to be said of it in case it fails: lengths, how its connection is used.
+    /// Details for the case that it fails: lengths, how its connection is used.
     pub(super) about: String,
     pub(super) began: Instant,
 }
@@ -146,7 +146,7 @@ impl SoakBook {
         note(&mut locked(&self.tally));
     }
 
-    /// What there is so far.
+    /// The tallies so far.
     pub(super) fn tally(&self) -> SoakTally {
         locked(&self.tally).clone()
     }
@@ -206,7 +206,7 @@ impl SoakBook {
     }
 }
 
-/// What failures of a kind have in common: the words before the first detail.
+/// The common part of failures of a kind: the words before the first detail.
 fn reason(why: &str) -> String {
     why.split(['{', ',', '(']).next().unwrap_or_default().trim().to_owned()
 }

@@ -23,7 +23,7 @@ fn table() -> &'static [u8] {
     })
 }
 
-/// Where in a stream we are.
+/// The position in a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamPlace(usize);
 

@@ -84,7 +84,7 @@ impl SoakClient {
         let stream = within("connecting", TcpStream::connect(self.to)).await?;
         stream.set_nodelay(true).map_err(|error| failed("connecting", error))?;
         let (sender, connection) = within("beginning", handshake(TokioIo::new(stream))).await?;
-        // What goes wrong in it the operation is told.
+        // Errors in it are reported to the operation.
         tokio::spawn(connection.with_upgrades());
         self.book.note(|tally| tally.connections += 1);
         Ok(sender)

@@ -59,7 +59,7 @@ fn syns_of(link: LinkEnds, targets: &[SocketAddr], sources: std::ops::Range<usiz
     sources.map(one).collect()
 }
 
-/// What a flood aims at if nothing else is said: services of both families, a port that is none, a backend.
+/// The default targets of a flood: services of both families, a port that is none, a backend.
 pub fn usual_targets() -> Vec<SocketAddr> {
     let others = [(vip(Family::V4), 9999), (server_address(Family::V4, 2), HTTP_PORT)];
     let others = others.map(|(address, port)| SocketAddr::new(address, port));

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// How often a thread that waits checks whether it should end.
 const POLL: Duration = Duration::from_millis(50);
-/// What has not been established is tried again, this often in all.
+/// Connections that are not established are tried again, this often in all.
 const ROUNDS: usize = 30;
 
 /// Which connections are established, a bit each.
@@ -106,7 +106,7 @@ fn answer(
         let bytes: Vec<&[u8]> = replies.iter().map(Vec::as_slice).collect();
         let mut sent = 0;
         while sent < bytes.len() {
-            // What the device has no room for is offered again.
+            // Frames that the device has no room for are offered again.
             sent += sending.send(&bytes[sent..]);
         }
     }
@@ -149,7 +149,7 @@ impl SegmentHeaders {
     }
 }
 
-/// What [`establish`] has done.
+/// The result of [`establish`].
 #[derive(Clone, Copy, Debug)]
 pub struct Established {
     /// Connections established.

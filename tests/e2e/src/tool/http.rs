@@ -12,7 +12,7 @@ const HEAD_MAX: usize = 16 << 10;
 #[derive(Debug)]
 pub struct HttpConnection {
     stream: TcpStream,
-    /// What has been read and not been used.
+    /// Bytes that have been read and not been used.
     ahead: Vec<u8>,
 }
 
@@ -113,7 +113,7 @@ impl HttpConnection {
         self.take(length, Instant::now() + timeout)
     }
 
-    /// What else comes until the connection is closed; fails if it is not within `timeout`, not if it is reset.
+    /// The bytes until the connection is closed; fails if it is not within `timeout`, not if it is reset.
     pub fn rest(&mut self, timeout: Duration) -> Result<Vec<u8>> {
         let deadline = Instant::now() + timeout;
         loop {

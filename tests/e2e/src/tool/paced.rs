@@ -34,7 +34,7 @@ pub struct RequestPace {
     pub cpu: usize,
 }
 
-/// What came of it.
+/// The results.
 #[derive(Clone, Debug)]
 pub struct PacedTimes {
     /// Requests answered per second.

@@ -14,9 +14,9 @@ const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 pub struct CapturedPacket {
     /// Number of the interface in the file.
     pub interface: u32,
-    /// Where it came from.
+    /// The source address.
     pub source: SocketAddr,
-    /// Where it went.
+    /// The destination address.
     pub destination: SocketAddr,
     /// TCP flags; 0 for UDP.
     pub flags: u8,

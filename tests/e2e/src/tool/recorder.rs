@@ -66,7 +66,7 @@ pub fn sum(so_far: u64, bytes: &[u8]) -> u64 {
 /// [`sum`] of nothing.
 pub const SUM_OF_NOTHING: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// What `/bytes/` with this number is answered with.
+/// The answer to `/bytes/` with this number.
 pub fn letters(count: usize) -> String {
     ('a'..='z').cycle().take(count).collect()
 }
@@ -109,7 +109,7 @@ impl Recorder {
         self.memory().heard.clone()
     }
 
-    /// What each connection has brought, up to a bound, in the order in which they were made.
+    /// The bytes of each connection, up to a bound, in the order in which they were made.
     pub fn raw(&self) -> Vec<Vec<u8>> {
         self.memory().raw.clone()
     }

@@ -78,7 +78,7 @@ impl OpenLoop {
         OpenLoop { stop, outcomes, thread: Some(thread) }
     }
 
-    /// What became of those that have ended so far.
+    /// The outcomes of those that have ended so far.
     pub fn so_far(&self) -> Vec<RequestRecord> {
         self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -140,7 +140,7 @@ pub struct Sessions {
     ends: Vec<(SocketAddr, SocketAddr)>,
 }
 
-/// What one of these connections has met.
+/// The events of one of these connections.
 #[derive(Clone, Debug)]
 pub struct ConnectionSession {
     /// Which of the targets it was for.

@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Longest time one transfer may take.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What a lane does.
+/// The work of a lane.
 #[derive(Clone, Debug)]
 pub enum TransferLane {
     /// curl fetches a page and gets the bytes of the page.
@@ -46,7 +46,7 @@ pub enum TransferLane {
     },
 }
 
-/// What a lane has done.
+/// The result of a lane.
 #[derive(Clone, Debug, Default)]
 pub struct LaneResult {
     /// Transfers brought to their end.
@@ -70,7 +70,7 @@ impl Transfers {
             let stop = stop.clone();
             let file = topology.scratch.file(format!("lane-{number}"));
             let pages = topology.scratch.file("pages");
-            // What a thread starts belongs to its namespace.
+            // A process that a thread starts belongs to its namespace.
             inside::spawn(&topology.client, None, move || {
                 let mut done = LaneResult::default();
                 while !stop.load(Ordering::Relaxed) {

@@ -26,7 +26,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// A service's port that speaks HTTP at layer 7.
 const WEB: u16 = 8070;
-/// Where a service by NAT and one by full NAT lead to a server that speaks when it is told to.
+/// A service by NAT and one by full NAT that lead to a server that speaks when it is told to.
 const SPEAK: [u16; 2] = [8071, 8072];
 
 /// A connection to a service, both of its ends.
@@ -100,7 +100,7 @@ fn no_packet_is_refused() -> Result<()> {
     let mut conversations =
         SPEAK.into_iter().map(|port| Conversation::open(&topology, port)).collect::<Result<Vec<_>>>()?;
     hairpin.end(Signal::SIGKILL)?;
-    // What is said at once waits in a device that no process reads; what is said later meets the rule for absence.
+    // Bytes sent at once wait in a device that no process reads; later ones meet the rule for absence.
     conversations.iter_mut().try_for_each(|both| both.say(b"early"))?;
     sleep(Duration::from_millis(800));
     conversations.iter_mut().try_for_each(|both| both.say(b"later"))?;
@@ -111,7 +111,7 @@ fn no_packet_is_refused() -> Result<()> {
         let kind = refusal(&topology.client, to)?;
         ensure!(kind == ErrorKind::TimedOut, "a new connection to {to} met {kind:?}");
     }
-    // Who talks to a backend directly is not disturbed, and finds what is the host's own where it was.
+    // A client that talks to a backend directly is not disturbed, and reaches the host's own services as before.
     let direct = SocketAddr::new(server_address(Family::V4, 2), HTTP_PORT);
     let page = std::fs::read(topology.scratch.file("pages/1k"))?;
     inside::run(&topology.client, move || http::once(direct, "1k", &page, TIMEOUT).map(drop))
@@ -126,7 +126,7 @@ fn no_packet_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Where the BPF file system is mounted in the process's own mount namespace, nothing outlives the process. That is what
+/// If the BPF file system is mounted in the process's own mount namespace, nothing outlives the process. That is what
 /// `ip netns exec` makes where none is mounted for all. The start says so.
 fn own_mount() -> Result<()> {
     let topology = Topology::create(TopologyOptions::default())?;

@@ -163,7 +163,7 @@ fn answers() -> Result<()> {
     ensure!(offload["policy"] == "never" && offload["rules_max"] == 0 && offload["engine"] == "none", "{offload}");
     ensure!(table.contains("engine none: no port takes rules") && table.contains("the driver has no rules"), "{table}");
     whole(&net.hairpin)?;
-    // What was made goes with the process.
+    // Its objects go with the process.
     let instance = net.hairpin.instance().to_owned();
     net.hairpin.stop(true)?;
     let left = hairpin_e2e::remnants::of(&instance);

@@ -120,7 +120,7 @@ impl Scene {
         Ok(())
     }
 
-    /// What becomes of a new connection.
+    /// The fate of a new connection.
     fn connect(&self) -> Result<Option<ErrorKind>> {
         let to = self.to;
         inside::run(&self.topology.client, move || {

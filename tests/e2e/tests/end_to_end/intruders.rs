@@ -28,7 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Where the metrics are unless the configuration says otherwise.
+/// The default address of the metrics.
 const METRICS: &str = "127.0.0.1:9560";
 /// Memory that intruders may make the process take, in bytes: eight requests of 24 MiB and their JSON, and then some.
 const MEMORY: u64 = 512 << 20;

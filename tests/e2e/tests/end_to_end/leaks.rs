@@ -23,7 +23,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// How often it is restarted, unless `HAIRPIN_RESTARTS` says otherwise.
 const RESTARTS: usize = 40;
 
-/// What there is of everything that could leak, by name.
+/// Counts of everything that could leak, by name.
 type Census = BTreeMap<String, u64>;
 
 fn restarts() -> Result<()> {

@@ -143,7 +143,7 @@ fn killed() -> Result<()> {
     nothing_left(&topology, &before, &instance, &programs, &maps)
 }
 
-/// What a Hairpin leaves that was killed, or told to end by SIGTERM, goes by `hairpin stop --flush`, too.
+/// The remains of a Hairpin that was killed, or ended by SIGTERM, are removed by `hairpin stop --flush`, too.
 fn ended_and_flushed(signal: Signal) -> Result<()> {
     let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;

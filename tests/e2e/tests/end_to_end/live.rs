@@ -67,7 +67,7 @@ fn expect(topology: &Topology, file: &Path, words: &[&str]) -> Result<()> {
     bail!("{words:?} is not what was found: {said:#?}")
 }
 
-/// What is done on the balancer, what is found then, and how it is undone.
+/// A change on the balancer, the finding that follows, and the command that undoes it.
 type Case<'a> = (&'a str, &'a [&'a str], &'a str);
 
 const CASES: &[Case<'_>] = &[

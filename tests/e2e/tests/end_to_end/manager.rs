@@ -36,7 +36,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// A message, and what was so when it was read.
 #[derive(Debug)]
 struct Told {
-    /// Who sent it.
+    /// Its sender.
     process: u32,
     /// Its lines.
     states: Vec<String>,

@@ -152,7 +152,7 @@ fn http_services() -> Vec<PeerService> {
     ]
 }
 
-/// Where server1 has a recorder for tests that start one.
+/// The address of server1's recorder for tests that start one.
 pub(crate) const RECORDER_PORT: u16 = 8090;
 
 /// The service of that name.

@@ -1,4 +1,4 @@
-//! What each policy hands to the kernel, of real connections, short and long.
+//! The connections that each policy hands to the kernel: real ones, short and long.
 
 use super::lane;
 use anyhow::{Result, ensure};
@@ -40,7 +40,7 @@ impl Scene {
         let servers = Servers::start(&topology)?;
         let iperf = PeerService { servers: vec![1], ..PeerService::tcp("iperf", Family::V4, IPERF_PORTS[0]) };
         let services = [PeerService::tcp("web", Family::V4, HTTP_PORT), iperf];
-        // What has ended is learnt from at once.
+        // A connection that has ended is learnt from at once.
         let tables = format!("[offload]\n{offload}\n[timeouts]\ntcp_closed = \"100ms\"\n");
         let options = HairpinOptions { top: "workers = 1".into(), tables, ..HairpinOptions::default() };
         let hairpin = Hairpin::start(&topology, &services, &options)?;

@@ -144,7 +144,7 @@ fn served(method: Table) -> Vec<PeerService> {
 }
 
 fn options(method: Table, service_lines: &str) -> HairpinOptions {
-    // Where nothing is known of connections, nothing is held back either, whatever the file says.
+    // If connections are not tracked, nothing is held back either, whatever the file says.
     let policed = "[linux]\npolicer_floor = 1\npolicer_ceiling = 1\npolicer_backend = 1\n";
     let (policy, linux) = if method.is_tracked { ("always", "") } else { ("never", policed) };
     HairpinOptions {
@@ -301,7 +301,7 @@ fn one_backend_less() -> Result<()> {
     })
 }
 
-/// What Maglev has spread, a table takes up connection by connection, as Maglev would have it.
+/// A table takes up connections that Maglev has spread, connection by connection, as Maglev would have it.
 fn picked_up() -> Result<()> {
     Scene::start(Table::MAGLEV, "")?.play(|scene| {
         let mut idle = Idle::open(&scene.topology, &[HTTP_PORT], 40)?;

@@ -83,8 +83,8 @@ fn ask_anew(topology: &Topology, cookie: &str) -> Result<(String, Option<String>
     ask(greeted(topology)?, Some(cookie))
 }
 
-/// What a node has begun, a handshake and a sticky cookie, another one goes on with that has the same keys, also after they
-/// were changed, a crash and an upgrade. Keys that others can read are refused.
+/// A node continues another one's handshake and sticky cookie if it has the same keys, also after they were changed, a
+/// crash and an upgrade. Keys that others can read are refused.
 fn shared_keys() -> Result<()> {
     let mut topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;

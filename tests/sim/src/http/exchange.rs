@@ -1,4 +1,4 @@
-//! What clients ask and servers answer, drawn from the seed.
+//! The requests of clients and the answers of servers, drawn from the seed.
 
 use super::message::{BodyContent, BodyFraming, MessageHead};
 use fastrand::Rng;
@@ -11,7 +11,7 @@ pub const NAME: &str = "X-Exchange";
 /// A field that goes no further than `Connection` says.
 pub const HOP: &str = "X-Hop";
 
-/// What goes wrong on purpose.
+/// A fault injected on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InjectedFault {
     /// Nothing.
@@ -22,7 +22,7 @@ pub enum InjectedFault {
     ClientResets(u64),
 }
 
-/// Who answers, and with what.
+/// The expected sender and kind of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnswerKind {
     /// A server.
@@ -66,9 +66,9 @@ pub struct Exchange {
     pub closes: bool,
     /// Milliseconds that the server thinks about it.
     pub thinks: u64,
-    /// What goes wrong.
+    /// The injected fault.
     pub fault: InjectedFault,
-    /// Who answers if there is a balancer for HTTP.
+    /// The expected sender of the answer if there is a balancer for HTTP.
     pub answer: AnswerKind,
 }
 
@@ -120,7 +120,7 @@ fn connection(hops: bool, closes: bool) -> Vec<(String, String)> {
     fields
 }
 
-/// What a client does on one connection.
+/// A client's exchanges on one connection.
 #[derive(Clone, Debug, Default)]
 pub struct Conversation {
     /// Names of its exchanges.
@@ -133,20 +133,20 @@ pub struct Conversation {
     pub pauses: bool,
 }
 
-/// What clients and servers of a run share.
+/// The shared state of a run's clients and servers.
 #[derive(Debug, Default)]
 pub struct Plans {
     /// The run's seed.
     pub seed: u64,
     /// All exchanges.
     pub exchanges: BTreeMap<u64, Exchange>,
-    /// Who served each.
+    /// The server of each.
     pub served: BTreeMap<u64, Vec<usize>>,
     /// Those whose response the client has in full.
     pub answered: BTreeSet<u64>,
     /// Those that something went wrong with on purpose, and all behind them on their connection.
     pub disturbed: BTreeSet<u64>,
-    /// Who asks each.
+    /// The client of each.
     pub clients: BTreeMap<u64, Address>,
     /// Servers that are the group's, from this number on.
     pub group_from: usize,
@@ -156,7 +156,7 @@ pub struct Plans {
     pub clients_reset: bool,
 }
 
-/// What may be drawn.
+/// The features that may be drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct Variety {
     /// Something goes wrong on purpose.
@@ -286,7 +286,7 @@ fn one(random: &mut Rng, variety: Variety, old: bool) -> Exchange {
     }
 }
 
-/// What is asked of whom, and who answers.
+/// The destination of a request, and the expected sender of the answer.
 fn asked(random: &mut Rng, variety: Variety) -> (String, &'static str, AnswerKind) {
     let host = if random.u8(..3) == 0 { "b.example" } else { "a.example" };
     let path = format!("/{}/{}", ["x", "long/path", "strip/me"][random.usize(..3)], random.u32(..));

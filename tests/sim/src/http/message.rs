@@ -85,7 +85,7 @@ pub struct BodyContent {
     pub framing: BodyFraming,
     /// Its bytes.
     pub bytes: u64,
-    /// What its bytes, and the sizes of its chunks, are made of.
+    /// The seed of its bytes, and of the sizes of its chunks.
     pub key: u64,
     /// Trailers behind its last chunk.
     pub trailers: Vec<(String, String)>,
@@ -111,7 +111,7 @@ impl BodyContent {
         if matches!(self.framing, BodyFraming::None | BodyFraming::Told) { 0 } else { self.bytes }
     }
 
-    /// What goes over the wire.
+    /// The bytes on the wire.
     pub fn wire(&self) -> Vec<u8> {
         let data: Vec<u8> = (0..self.sent()).map(|offset| byte(self.key, offset)).collect();
         if self.framing != BodyFraming::Chunked {
@@ -138,7 +138,7 @@ impl BodyContent {
     }
 }
 
-/// What a reader has come upon.
+/// An event of a reader.
 #[derive(Debug)]
 pub enum ReaderEvent {
     /// Nothing whole.

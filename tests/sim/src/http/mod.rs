@@ -81,8 +81,8 @@ fn populate(
         let mut sockets = SocketOptions::draw(random);
         // A RST that is lost is not sent again, nor is the last acknowledgement: a peer that asks long enough gives up.
         (sockets.keep_alive, sockets.timeout) = (Some(Duration::from_secs(10)), Some(Duration::from_secs(200)));
-        // Who sends a whole window again after each timeout, as RFC 5681 (3.1) forbids, overflows a short queue, or disorders
-        // chunks that are read in order, each time the same way: a segment a minute gets through.
+        // A sender that sends a whole window again after each timeout, as RFC 5681 (3.1) forbids, overflows a short queue,
+        // or disorders chunks that are read in order, each time the same way: a segment a minute gets through.
         sockets.reno = true;
         sockets
     };
@@ -121,7 +121,7 @@ fn count(plans: &Plans) -> Vec<String> {
         let served = plans.served.get(name).map_or(0, Vec::len);
         let answered = plans.answered.contains(name);
         let expected = usize::from(exchange.answer == AnswerKind::Server);
-        // What is lost with a connection may be asked again, if asking twice is as good as once (RFC 9110, 9.2.2).
+        // A request lost with a connection may be asked again, if asking twice is as good as once (RFC 9110, 9.2.2).
         let again = plans.servers_reset && exchange.method != "POST";
         if served > expected + usize::from(again) * expected || answered && served < expected {
             wrong.push(format!("exchange {name:016x} was served {served} times, not {expected}"));

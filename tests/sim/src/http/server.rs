@@ -29,7 +29,7 @@ pub struct Server {
     number: usize,
     random: Rng,
     reader: MessageReader,
-    /// What the connection begins with, until it is whole; then, whose it is.
+    /// The header that the connection begins with, until it is whole; then its client.
     preface: Vec<u8>,
     asks: Option<Address>,
     serving: Option<ServedRequest>,

@@ -22,7 +22,7 @@ const COOKIE: &str = "stuck";
 /// The body of the fixed reply.
 pub const FIXED: &str = "as configured\n";
 
-/// What the service does, drawn.
+/// The drawn settings of the service.
 #[derive(Clone, Copy, Debug)]
 pub struct Site {
     /// Fields are set, added and removed.

@@ -29,7 +29,7 @@ use std::collections::{BinaryHeap, VecDeque};
 /// Bytes of a packet on the wire beyond the frame: preamble, checksum, gap.
 const WIRE: usize = 24;
 
-/// What a packet meets.
+/// The outcome for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passage {
     /// A rule has rewritten it; it leaves then.
@@ -42,7 +42,7 @@ pub enum Passage {
     Lost,
 }
 
-/// What a card has done.
+/// The totals of a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CardTally {
     /// Packets turned round.
@@ -138,12 +138,12 @@ impl Nic {
         self.answers.reserve(waiting);
     }
 
-    /// What it is like.
+    /// Its parameters.
     pub fn profile(&self) -> &CardProfile {
         &self.profile
     }
 
-    /// What it has done.
+    /// Its totals.
     pub fn tally(&self) -> CardTally {
         CardTally { rules_peak: self.rules.peak(), ..self.tally }
     }

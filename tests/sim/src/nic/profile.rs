@@ -1,4 +1,4 @@
-//! What a card is like, as a file says it (`lab/profiles/*.toml`), each number with where it is from.
+//! The profile of a card, as in a file (`lab/profiles/*.toml`), each number with its source.
 
 use hairpin_core::engine::EngineCaps;
 use serde::{Deserialize, Serialize};
@@ -10,22 +10,22 @@ use std::fmt;
 pub struct CardProfile {
     /// Its name.
     pub name: String,
-    /// Where the numbers are from, and which are guesses.
+    /// The source of the numbers, and which are guesses.
     pub source: String,
-    /// What it can do.
+    /// Its abilities.
     pub abilities: CardAbilities,
-    /// Where rules stand.
+    /// The tables of rules.
     pub tables: RuleTables,
     /// How rules come and go.
     pub updates: Updates,
     /// How packets are turned round.
     pub forwarding: ForwardingProfile,
-    /// What it tells of rules.
+    /// Its reports about rules.
     #[serde(default)]
     pub counters: Counting,
 }
 
-/// What a card can do with a packet.
+/// The abilities of a card for a packet.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CardAbilities {
@@ -57,9 +57,9 @@ pub struct RuleTables {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Updates {
-    /// What an insertion takes, in microseconds, in batches of so many; in between, and beyond, by the nearest smaller one.
+    /// The time of an insertion, in microseconds, in batches of so many; in between, and beyond, by the nearest smaller one.
     pub insert_us: Vec<ByBatch>,
-    /// What a deletion takes, in microseconds, by the size of the batch as in `insert_us`.
+    /// The time of a deletion, in microseconds, by the size of the batch as in `insert_us`.
     pub delete_us: Vec<ByBatch>,
     /// Changes in a batch at most.
     pub batch_max: u32,
@@ -95,12 +95,12 @@ pub struct ForwardingProfile {
     pub latency_us: f64,
     /// Packets that may wait; others are lost.
     pub waiting_max: u32,
-    /// What part of its speed is left while rules change, 0 to 1.
+    /// The part of its speed that is left while rules change, 0 to 1.
     #[serde(default = "one")]
     pub while_changing: f64,
 }
 
-/// What is reported of rules.
+/// The reports about rules.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Counting {
@@ -114,7 +114,7 @@ fn one() -> f64 {
     1.0
 }
 
-/// What is wrong with a profile.
+/// The defect of a profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileError(String);
 
@@ -130,7 +130,7 @@ impl CardProfile {
     /// Reads a profile.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// Its defect, and the place of it.
     pub fn parse(text: &str) -> Result<CardProfile, ProfileError> {
         let profile: CardProfile = toml::from_str(text).map_err(|error| ProfileError(error.to_string()))?;
         profile.check().map_err(ProfileError)?;
@@ -158,15 +158,15 @@ impl CardProfile {
         card
     }
 
-    /// What may wait is a time, at the card's rate of rules: where that is scaled, and how long flows live is not, so many
-    /// fewer requests may. A batch may always.
+    /// The limit of waiting requests is a time, at the card's rate of rules: where that is scaled, and how long flows live
+    /// is not, so many fewer requests may. A batch may always.
     pub fn scale_waiting(&mut self, scale: f64) {
         let most = self.updates.waiting_max;
         let waiting = (f64::from(most) * scale).round() as u32;
         self.updates.waiting_max = waiting.max(self.updates.batch_max).min(most);
     }
 
-    /// What the worker learns of it.
+    /// The worker's view of it.
     pub fn caps(&self) -> EngineCaps {
         EngineCaps {
             rules_max: self.tables.rules_max,

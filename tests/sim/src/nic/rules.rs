@@ -14,14 +14,14 @@ use std::hint::black_box;
 /// Rules that there is room for at first; it doubles when that is used up.
 const ROOM: usize = 4096;
 
-/// What a packet needs of its rule.
+/// The parts of a rule that a packet needs.
 #[derive(Clone)]
 #[repr(align(64))]
 pub(super) struct Met {
     key: FlowKey,
-    /// What becomes of it; `None`: there is no rule in this place.
+    /// The fate of the packet; `None`: there is no rule in this place.
     fate: Option<Fate>,
-    /// Where it goes.
+    /// The destination.
     pub(super) destination: Endpoint,
     pub(super) counters: Counters,
 }
@@ -45,7 +45,7 @@ impl RuleRemainder {
     }
 }
 
-/// What the index leads to.
+/// The places that the index leads to.
 struct RulePlaces<'a>(&'a [Met]);
 
 impl Entries<FlowKey> for RulePlaces<'_> {
@@ -73,7 +73,7 @@ impl Met {
     }
 }
 
-/// What is known of a packet's rule since `CardRules::warm`: good for as long as no rule has been added, and checked else.
+/// The state of a packet's rule since `CardRules::warm`: good for as long as no rule has been added, and checked else.
 #[derive(Clone, Copy, Debug)]
 pub struct Hint {
     place: Option<u32>,
@@ -151,7 +151,7 @@ impl CardRules {
         keys
     }
 
-    /// Where a flow's rule is.
+    /// The place of a flow's rule.
     #[inline]
     fn place(&self, key: &FlowKey) -> Option<usize> {
         self.index.find(key, &RulePlaces(&self.met)).map(|place| place as usize)
@@ -257,7 +257,7 @@ impl CardRules {
         Hint { place: None, added: self.added.wrapping_sub(1) }
     }
 
-    /// What the card tells of a rule: read anew only so often, and not at all while there are too many.
+    /// The card's report of a rule: read anew only so often, and not at all while there are too many.
     pub(super) fn sample(&mut self, id: RuleId, key: &FlowKey) -> Option<Counters> {
         let reads = self.counting.rules_max == 0 || self.len() as u32 <= self.counting.rules_max;
         let (now, stale_ns) = (self.now, (self.counting.stale_ms * 1e6) as u128);

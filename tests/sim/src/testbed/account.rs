@@ -1,5 +1,5 @@
-//! What is counted in a run, and what must come out of it: every packet is received or lost, and the workers and the card
-//! know of the same rules.
+//! The counters of a run, and their invariants: every packet is received or lost, and the workers and the card know of the
+//! same rules.
 
 use super::ModelTestbed;
 use super::core::TestbedWorker;
@@ -33,7 +33,7 @@ const LOSSES: [(Loss, &str); 7] = [
     (Loss::Unexplained, "unexplained"),
 ];
 
-/// What is counted in a run.
+/// The counters of a run.
 pub(super) struct RunCounts {
     pub(super) rows: IntervalRows,
     pub(super) offered: u64,
@@ -50,7 +50,7 @@ pub(super) struct RunCounts {
     pub(super) rules_peak: u32,
 }
 
-/// What workers and card had counted before.
+/// The counters of workers and card before the run.
 pub(super) struct Before {
     busy: Vec<u64>,
     kept: [u64; Reason::ALL.len()],
@@ -59,10 +59,10 @@ pub(super) struct Before {
     card: CardTally,
 }
 
-/// What a worker had dropped.
+/// The drops of a worker.
 pub(super) type WorkerDrops = ([u64; Drop::ALL.len()], [u64; Malformed::ALL.len()]);
 
-/// What a worker has dropped so far.
+/// The drops of a worker so far.
 pub(super) fn dropped(statistics: &Statistics) -> WorkerDrops {
     (statistics.drops, statistics.malformed)
 }
@@ -166,7 +166,7 @@ impl RunCounts {
 }
 
 impl ModelTestbed {
-    /// What workers and card have counted so far.
+    /// The counters of workers and card so far.
     pub(super) fn counted(&self) -> Before {
         let mut before = Before {
             busy: self.cores.iter().map(|core| core.busy_ns).collect(),
@@ -186,7 +186,7 @@ impl ModelTestbed {
         before
     }
 
-    /// What is wrong with what a run has shown.
+    /// The inconsistencies in a run's results.
     fn failures(&self, results: &RunResults) -> Vec<String> {
         let mut failures = Vec::new();
         let lost: u64 = results.lost.iter().map(|(_, count)| count).sum();

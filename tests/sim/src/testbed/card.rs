@@ -7,7 +7,7 @@ use hairpin_core::engine::{Completion, Completions, EngineCaps, FlowEngine, Rule
 use hairpin_core::flow::FlowKey;
 use hairpin_core::time::Time;
 
-/// Where a core's number stands in the name of a rule; a worker's own part is below and above (see
+/// The place of a core's number in the name of a rule; a worker's own part is below and above (see
 /// [`ENTRIES_EACH_MAX`](super::ENTRIES_EACH_MAX)).
 const CORE_SHIFT: u32 = 27;
 const CORE_BITS: u64 = 0b1_1111 << CORE_SHIFT;

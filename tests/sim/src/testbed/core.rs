@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The data plane's worker, with a policy of its own or one that knows the future.
 pub(super) type TestbedWorker = Worker<AnyPolicy<Yardstick>, AnyTable>;
 
-/// What a core is doing.
+/// The activity of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Nothing; it checks whether there is something when [`ModelTestbed::until`](super::ModelTestbed) says.

@@ -1,5 +1,4 @@
-//! What the work of a worker's core costs, as a file says it (`lab/profiles/cores/*.toml`), each number with where it is
-//! from.
+//! The cost of a worker's core, as in a file (`lab/profiles/cores/*.toml`), each number with where it is from.
 //!
 //! An iteration of a core costs so much for itself (`burst_ns`: polling, the loops' beginnings, the misses that nothing
 //! else overlaps with) and so much for each packet in it (`packet_ns`). What a packet of a known flow costs grows with the
@@ -23,7 +22,7 @@ const NS_MAX: f64 = 1e6;
 pub struct CoreProfile {
     /// Its name.
     pub name: String,
-    /// Where the numbers are from as a whole, and what is assumed.
+    /// The source of the numbers as a whole, and the assumptions.
     pub source: String,
     /// An iteration that finds nothing.
     pub poll: Cost,
@@ -45,11 +44,11 @@ pub struct CoreProfile {
 pub struct Cost {
     /// Nanoseconds.
     pub ns: f64,
-    /// Where that is from.
+    /// The source of that.
     pub source: String,
 }
 
-/// What an iteration costs.
+/// The cost of an iteration.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct IterationCost {
@@ -57,22 +56,22 @@ pub struct IterationCost {
     pub burst_ns: f64,
     /// Nanoseconds for each packet.
     pub packet_ns: f64,
-    /// Where that is from.
+    /// The source of that.
     pub source: String,
 }
 
-/// What the balancer costs with one kind of table.
+/// The cost of the balancer with one kind of table.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct MethodCost {
     /// Which.
     #[serde(deserialize_with = "method_by_name")]
     pub table: LookupMethod,
-    /// Where the numbers are from.
+    /// The source of the numbers.
     pub source: String,
     /// Iterations with packets of known flows.
     pub known: Vec<KnownFlowCost>,
-    /// What a flow that comes and goes costs on top of that; nothing, if there are no points.
+    /// The further cost of a flow that comes and goes; nothing, if there are no points.
     #[serde(default)]
     pub new: Vec<New>,
 }
@@ -111,7 +110,7 @@ impl CoreProfile {
     /// Reads a profile.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// Its defect, and the place of it.
     pub fn parse(text: &str) -> Result<CoreProfile, String> {
         let profile: CoreProfile = toml::from_str(text).map_err(|error| error.to_string())?;
         profile.check()?;

@@ -1,4 +1,4 @@
-//! What iterations take: a [`CoreProfile`], scaled, with what was worked out last remembered. At a tenth of the scale a
+//! The cost of iterations: a [`CoreProfile`], scaled, with the last computed values remembered. At a tenth of the scale a
 //! flow stands for ten: so many share a cache at full scale.
 
 use super::cores::CoreProfile;
@@ -19,7 +19,7 @@ pub(super) struct MethodCosts {
     forward: [f64; BURST + 1],
 }
 
-/// What was worked out for a number of flows in use.
+/// The costs computed for a number of flows in use.
 #[derive(Clone)]
 pub(super) struct Remembered {
     /// For this many, more or less.
@@ -71,8 +71,9 @@ impl MethodCosts {
         asked as f64 * self.profile.rule_ns() * self.factor
     }
 
-    /// What the policies are told: a packet, as `hairpin run` measures it (all that they took, by their number; before
-    /// there were enough, one of a known flow in a full burst), and a pair of rules from its installation to its removal.
+    /// The measurements given to the policies: a packet, as `hairpin run` measures it (all that they took, by their number;
+    /// before there were enough, one of a known flow in a full burst), and a pair of rules from its installation to its
+    /// removal.
     pub(super) fn told(&self, busy_ns: u64, statistics: &Statistics) -> hairpin_core::offload::Costs {
         let offload = &statistics.offload;
         let answered = offload.installed + offload.removed + offload.lost;

@@ -24,7 +24,7 @@ pub(super) const NOWHERE: u16 = u16::MAX;
 pub(super) const LENGTH: std::ops::RangeInclusive<u16> = 60..=9216;
 /// Bytes of a frame's memory: an odd number of cache lines, so that heads do not all meet in the same place of a cache.
 const ROOM: usize = 145 * 64;
-/// Where the headers are.
+/// The offsets of the headers.
 const L3: usize = 14;
 const L4: usize = 34;
 const HEAD: usize = 54;
@@ -190,7 +190,7 @@ impl Frame for Sheet {
     }
 }
 
-/// Where workers' frames are from.
+/// The origin of workers' frames.
 pub(super) struct ModelPlane {
     store: FrameMemory,
 }
@@ -251,7 +251,7 @@ mod tests {
                     if protocol == Protocol::Tcp {
                         assert_eq!(at.tcp_flags, packet.numbers().0);
                     }
-                    // What a device fills in: the complement of the sum of everything, the partial sum included.
+                    // The checksum that a device fills in: the complement of the sum of everything, the partial sum included.
                     let words = frame.bytes()[L4..].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
                     let filled = match !folded(words.sum()) {
                         0 if protocol == Protocol::Udp => 0xffff,

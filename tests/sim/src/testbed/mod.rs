@@ -91,7 +91,7 @@ pub struct OfferedPacket {
     pub flow: u32,
     /// Bytes from the Ethernet header on, without checksum; fewer than 60 are padded, more than 9,216 are cut.
     pub length: u16,
-    /// Who sends it.
+    /// Its sender.
     pub direction: Direction,
     /// Which of the flow's packets it is.
     pub part: FlowPart,
@@ -108,7 +108,7 @@ pub enum FlowPart {
     Last,
 }
 
-/// What is offered.
+/// The offered traffic.
 pub trait ModelTraffic {
     /// The next packet; times never descend. `None`: the run is over.
     fn next(&mut self) -> Option<OfferedPacket>;
@@ -118,22 +118,22 @@ pub trait ModelTraffic {
     fn flows(&self) -> u32;
 }
 
-/// What the testbed is like.
+/// The options of the testbed.
 #[derive(Clone, Debug)]
 pub struct TestbedOptions {
     /// 1 for all of it; 0.1 for a tenth. See the module.
     pub scale: f64,
     /// Cores of the device under test, 1 to [`CORES_MAX`].
     pub cores: u16,
-    /// What a core's work costs, at full scale.
+    /// The cost of a core's work, at full scale.
     pub core: CoreProfile,
     /// How packets come and go.
     pub port: ModelPort,
-    /// What the device does.
+    /// The work of the device.
     pub device: ModelDevice,
-    /// What everything drawn comes from.
+    /// The seed of everything drawn.
     pub seed: u64,
-    /// What a row of the results is about; at least a microsecond.
+    /// The interval of a row of the results; at least a microsecond.
     pub interval: Duration,
 }
 
@@ -144,12 +144,12 @@ pub struct ModelPort {
     pub gbit_s: f64,
     /// Packets in each core's receive queue; the line out has a queue of as many for each core.
     pub queue: u32,
-    /// What a packet through a core spends between line and core, both ways together. (What the card turns round has that
+    /// The time of a packet through a core between line and core, both ways together. (What the card turns round has that
     /// card's own latency instead.)
     pub latency: Duration,
 }
 
-/// What the device under test does.
+/// The work of the device under test.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one for each run")]
 pub enum ModelDevice {
@@ -170,7 +170,7 @@ pub struct BalancerSettings {
     pub backends: u16,
     /// How long silent connections are remembered.
     pub timeouts: Timeouts,
-    /// What goes to the card; `None`: there is none.
+    /// The offload settings of the card; `None`: there is none.
     pub offload: Option<CardOffload>,
 }
 
@@ -228,7 +228,7 @@ impl ModelTestbed {
     /// A testbed in which nothing has happened yet.
     ///
     /// # Errors
-    /// What of the options makes no sense.
+    /// The contradictions in the options.
     pub fn new(options: TestbedOptions) -> Result<ModelTestbed, String> {
         check(&options)?;
         let mut random = Rng::with_seed(options.seed);

@@ -1,4 +1,4 @@
-//! What a run has shown.
+//! The results of a run.
 
 use super::wire::Departure;
 use hairpin_core::time::Duration;
@@ -48,7 +48,7 @@ pub struct PacketLatency {
     pub max: f64,
 }
 
-/// What a run has shown.
+/// The results of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunResults {
     /// One for each interval.
@@ -90,7 +90,7 @@ pub struct RunResults {
     /// Packets that reached another backend than those of their flow before them: 0, unless flows were given up for others
     /// because the table was full, or were silent for too long, and went on.
     pub unfaithful: u64,
-    /// What is wrong with the run itself: packets that are nowhere, rules that only one side knows of. Must be empty.
+    /// The defects of the run itself: packets that are nowhere, rules that only one side knows of. Must be empty.
     pub failures: Vec<String>,
 }
 

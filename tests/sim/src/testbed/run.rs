@@ -36,7 +36,7 @@ struct Ahead {
     /// When it is through the line in.
     through: u64,
     packet: ModelPacket,
-    /// Where the card's rule for it is.
+    /// The place of the card's rule for it.
     hint: Option<Hint>,
 }
 

@@ -294,7 +294,7 @@ fn the_yardstick_saves_most_where_room_is_short() {
         ];
         for choice in choices {
             let other = saved(CardPolicy::Choice(choice.clone()), room);
-            // Where there is room for all of them, it is a matter of a few packets at their beginnings.
+            // If there is room for all of them, it is a matter of a few packets at their beginnings.
             assert!(yardstick as f64 >= 0.999 * other as f64, "room {room}: {yardstick}, and {choice:?} {other}");
         }
     }

@@ -22,7 +22,7 @@ const SAMPLES_WITHIN: Duration = Duration::from_millis(200);
 /// How much what a flow saves is worth less the longer it takes a place: powers of that time.
 const ORDERS: [f64; 3] = [0.0, 0.5, 1.0];
 
-/// What the yardstick must get by with, all of it scaled as the rest of the run is.
+/// The limits of the yardstick, scaled as the rest of the run is.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// Pairs of rules that the card has room for.
@@ -51,7 +51,7 @@ pub struct OffloadPlan {
     is_short: bool,
 }
 
-/// What is known of a flow's future.
+/// The yardstick's knowledge of a flow's future.
 #[derive(Clone, Copy, Default)]
 struct Future {
     packets: u32,

@@ -38,7 +38,7 @@ impl<'a> Iterator for Protocols<'a> {
     }
 }
 
-/// What is still to be read. `None`: there is less.
+/// The rest to read. `None`: it ended too early.
 struct HelloReader<'a>(&'a [u8]);
 
 impl<'a> HelloReader<'a> {

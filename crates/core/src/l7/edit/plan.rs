@@ -1,4 +1,4 @@
-//! What a service and its route change in a head, together.
+//! The changes that a service and its route make to a head, together.
 
 use super::super::config::{Field, HeadEdits};
 use super::{Meaning, Out};

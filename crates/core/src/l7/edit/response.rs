@@ -6,7 +6,7 @@ use super::super::head::{FramingFields, Response, Version};
 use super::plan::EditPlan;
 use super::{Facts, Meaning, NoRoom, Out};
 
-/// What `Connection` says to the client.
+/// The value of `Connection` to the client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ConnectionField {
     /// Nothing needs to be said; `keep-alive` may be.

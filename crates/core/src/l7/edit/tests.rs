@@ -1,4 +1,4 @@
-//! What is written is read again by our own reader.
+//! Our own reader reads what the edits have written.
 
 mod hostile;
 mod requests;

@@ -9,7 +9,7 @@ pub const VALUE_BYTES_MAX: usize = 4096;
 /// Bytes of a field's name.
 pub const NAME_BYTES_MAX: usize = 128;
 
-/// What a field's value can say of the exchange. In text it is written by its name in braces: `{client_ip}`; `{{` and
+/// A variable of the exchange in a field's value. In text it is written by its name in braces: `{client_ip}`; `{{` and
 /// `}}` stand for braces. Something that is not there (a host that an HTTP/1.0 request did not name) is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variable {
@@ -93,7 +93,7 @@ impl FieldValue {
     /// Parses text with variables: visible ASCII, space and tab, at most [`VALUE_BYTES_MAX`] bytes.
     ///
     /// # Errors
-    /// What is wrong with `text`.
+    /// The defect of `text`.
     pub fn parse(text: &str) -> Result<FieldValue, &'static str> {
         if text.len() > VALUE_BYTES_MAX {
             return Err("a value has at most 4096 bytes");
@@ -198,7 +198,7 @@ impl Field {
     /// same, for there is exactly one.
     ///
     /// # Errors
-    /// What is wrong with the name or the value.
+    /// The defect of the name or the value.
     pub fn parse(name: &str, value: &str) -> Result<Field, &'static str> {
         Ok(Field { name: self::name(name)?.into(), value: FieldValue::parse(value.trim_matches([' ', '\t']))? })
     }
@@ -206,7 +206,7 @@ impl Field {
     /// A field to set or add in responses.
     ///
     /// # Errors
-    /// What is wrong with the name or the value.
+    /// The defect of the name or the value.
     pub fn parse_response(name: &str, value: &str) -> Result<Field, &'static str> {
         let field = Field::parse(name, value)?;
         if !field.value.variables().all(Variable::is_in_responses) {
@@ -218,7 +218,7 @@ impl Field {
     /// The name of a field to remove, as [`HeadEdits`](super::super::config::HeadEdits) holds it.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Its defect.
     pub fn parse_removed(name: &str) -> Result<Box<[u8]>, &'static str> {
         if name.eq_ignore_ascii_case("host") {
             return Err("every request has a host; it can be set, not removed");
@@ -231,7 +231,7 @@ impl Field {
 /// `{path}` and `{query}`.
 ///
 /// # Errors
-/// What is wrong with `text`.
+/// The defect of `text`.
 pub fn location(text: &str) -> Result<Box<[u8]>, &'static str> {
     if text.is_empty() || text.len() > VALUE_BYTES_MAX || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err("a location is a URL of 1 to 4096 visible ASCII characters (anything else as %XX)");

@@ -12,7 +12,7 @@ pub const FIELDS_MAX: usize = 128;
 /// Fields of a head that is remembered at most; browsers send some 15 to 20.
 const FIELDS_REMEMBERED_MAX: usize = 32;
 
-/// Where a field is, in bytes from the head's first.
+/// The place of a field, in bytes from the head's first.
 #[derive(Clone, Copy)]
 struct FieldPlace {
     name: u16,
@@ -26,7 +26,7 @@ pub(super) struct FieldLine<'a> {
     pub(super) name: &'a [u8],
     /// Trimmed.
     pub(super) value: &'a [u8],
-    /// Where the next line starts, in bytes from the head's first.
+    /// The start of the next line, in bytes from the head's first.
     pub(super) next: usize,
 }
 
@@ -88,7 +88,7 @@ impl<'a> Fields<'a> {
         self.names_others = true;
     }
 
-    /// Where they are, without the head. `None`: there are too many to be remembered.
+    /// The places of the fields, without the head. `None`: there are too many to be remembered.
     pub(super) fn places(&self) -> Option<FieldPlaces> {
         let mut places = ArrayVec::new();
         places.try_extend_from_slice(&self.places).ok()?;
@@ -133,7 +133,7 @@ impl<'a> Fields<'a> {
         listed || (self.names_others && self.options().any(|option| option.eq_ignore_ascii_case(name)))
     }
 
-    /// What `Connection` says, option by option, as it was written. None is empty.
+    /// The options of `Connection`, as they were written. None is empty.
     fn options(&self) -> impl Iterator<Item = &'a [u8]> {
         self.find(b"connection").flat_map(members).filter(|option| !option.is_empty())
     }
@@ -149,7 +149,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Where the fields of a head are, of one that has no more than [`FIELDS_REMEMBERED_MAX`].
+/// The places of the fields of a head with no more than [`FIELDS_REMEMBERED_MAX`].
 #[derive(Clone)]
 pub(super) struct FieldPlaces {
     places: ArrayVec<FieldPlace, FIELDS_REMEMBERED_MAX>,

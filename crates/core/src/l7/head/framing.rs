@@ -1,4 +1,4 @@
-//! What a head says of the message's length, of the connection and of where the request goes.
+//! The fields of a head about the message's length, about the connection and of where the request goes.
 
 use super::fields::{FieldLine, Fields, members};
 use super::octets::{is_token, trimmed};
@@ -7,7 +7,7 @@ use super::{Refusal, Version};
 /// The largest `Content-Length`.
 const LENGTH_MAX: u64 = i64::MAX as u64;
 
-/// What the fields that matter to us say, gathered field by field.
+/// The contents of the fields that matter to framing, gathered field by field.
 #[derive(Clone, Copy, Default)]
 pub(super) struct FramingFacts<'a> {
     /// `Host`.

@@ -28,7 +28,7 @@ impl Span {
     }
 }
 
-/// What [`super::request`] has found in a head, as places.
+/// The findings of [`super::request`] in a head, as places.
 #[derive(Clone)]
 pub struct RememberedRequest {
     head: Span,

@@ -19,7 +19,7 @@ pub struct Request<'a> {
     pub method: Method,
     /// The method as it was written, a token of at most 32 bytes.
     pub method_bytes: &'a [u8],
-    /// What it is for.
+    /// The target.
     pub target: RequestTarget<'a>,
     /// The version of HTTP.
     pub version: Version,

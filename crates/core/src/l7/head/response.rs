@@ -27,7 +27,7 @@ pub struct Response<'a> {
     pub keep_alive: bool,
 }
 
-/// What of a response's framing fields (`Content-Length`, `Transfer-Encoding`) goes on.
+/// The framing fields of a response (`Content-Length`, `Transfer-Encoding`) that are forwarded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FramingFields {
     /// They go on as they are.
@@ -105,8 +105,8 @@ fn body(
 ) -> Result<(Length, FramingFields, bool), Refusal> {
     let identity = said.is_identity();
     let chunked = !identity && said.is_chunked(version)?;
-    // What such a response must not say (RFC 9112, 6.1; RFC 9110, 8.6), and what a client might believe. A length of 0 is
-    // common, and does no harm.
+    // Fields that such a response must not have (RFC 9112, 6.1; RFC 9110, 8.6), and that a client might believe. A length
+    // of 0 is common, and does no harm.
     let has_body = chunked || said.length.is_some_and(|length| length > 0);
     if (100..200).contains(&status) && has_body {
         return Err(if chunked { Refusal::TransferEncoding } else { Refusal::ContentLength });

@@ -17,7 +17,7 @@ pub enum Form {
     Asterisk,
 }
 
-/// What a request is for. All of it is visible ASCII without `#`; percent-encodings are left as they are.
+/// The target of a request. All of it is visible ASCII without `#`; percent-encodings are left as they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestTarget<'a> {
     /// As it was written.
@@ -29,7 +29,7 @@ pub struct RequestTarget<'a> {
     /// The path: `/` where an absolute form has none (`*` for OPTIONS, RFC 9112, 3.2.4), `*` of the asterisk form, empty
     /// for the authority form.
     pub path: &'a [u8],
-    /// What follows `?`, maybe nothing.
+    /// The text behind `?`, maybe empty.
     pub query: Option<&'a [u8]>,
 }
 

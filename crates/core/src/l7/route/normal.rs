@@ -76,7 +76,7 @@ pub fn normalise<'a>(path: &'a [u8], reading: PathReading, scratch: &'a mut Path
     Ok(scratch)
 }
 
-/// What follows `bytes` of the normalised path in `whole`, the same path with its empty segments
+/// The rest behind `bytes` of the normalised path in `whole`, the same path with its empty segments
 /// ([`PathReading::WHOLE`]).
 pub fn behind(whole: &[u8], bytes: usize) -> &[u8] {
     let (mut at, mut passed, mut last) = (0, 0, 0);
@@ -149,7 +149,7 @@ fn rewrite(path: &[u8], reading: PathReading, out: &mut PathScratch) -> Result<(
 /// slash, `None` if there is none.
 fn segment<'a>(from: &'a [u8], reading: PathReading, out: &mut PathScratch) -> Result<Option<&'a [u8]>, Odd> {
     let mut at = 0;
-    // Where the segment ends without its parameters.
+    // The end of the segment without its parameters.
     let mut name_end = None;
     let rest = loop {
         let Some(&byte) = from.get(at) else { break None };

@@ -100,7 +100,7 @@ impl Regex {
     /// The expression `text`; see [`PathPattern::regex`].
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Its defect.
     pub fn new(text: &str) -> Result<Regex, &'static str> {
         if text.is_empty() || text.len() > REGEX_BYTES_MAX {
             return Err("a regular expression has 1 to 1024 bytes");

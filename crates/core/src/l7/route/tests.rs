@@ -231,7 +231,7 @@ fn service(access: Vec<Access>, routes: Vec<Conditions>) -> Http {
     }
 }
 
-/// What becomes of the request `head` from `client`: the number of its route, or a status.
+/// The decision for the request `head` from `client`: the number of its route, or a status.
 fn outcome(http: &Http, head: &str, client: &str) -> Result<u8, u16> {
     let Ok(Parsed::Complete(request)) = head::request(head.as_bytes(), &BOUNDS) else { panic!("not a head: {head}") };
     match decide(http, &request, &client.parse::<IpAddr>().unwrap().into()) {

@@ -138,7 +138,7 @@ impl Writing<'_> {
     }
 }
 
-/// What becomes of an entry that is due, and whom to ask.
+/// The next state of an entry that is due, and the address to probe.
 fn expired(now: Time, entry: &NeighbourEntry) -> (NeighbourEntry, Option<Ask>) {
     let ask = |mac| Some(Ask { address: entry.address, segment: entry.segment, mac });
     let again = NeighbourEntry { tries: entry.tries + 1, due: now + ASK_INTERVAL, ..*entry };
@@ -169,7 +169,7 @@ fn expired(now: Time, entry: &NeighbourEntry) -> (NeighbourEntry, Option<Ask>) {
     }
 }
 
-/// What an entry becomes by what is said (RFC 4861, 7.2.5); `None`: it stays as it is.
+/// The next state of an entry after a message (RFC 4861, 7.2.5); `None`: it stays as it is.
 fn heard(now: Time, entry: &NeighbourEntry, claim: &Claim) -> Option<NeighbourEntry> {
     let state = entry.state?;
     let usable = state.is_usable();

@@ -1,4 +1,4 @@
-//! Who has which Ethernet address: a bounded table, shared by all workers, read without a lock.
+//! The Ethernet addresses of neighbours: a bounded table, shared by all workers, read without a lock.
 //!
 //! # States (RFC 4861, 7.3.2, simplified; the same for ARP)
 //!
@@ -73,7 +73,7 @@ const SWEEP_PLACES: usize = 256;
 /// Tries to get the lock, each some nanoseconds; its holder needs less than a microsecond unless it is held up.
 const LOCK_TRIES: usize = 2000;
 
-/// What is known of a neighbour.
+/// The state of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum NeighbourState {
@@ -121,11 +121,11 @@ impl NeighbourState {
 pub struct Neighbour {
     /// Its IP address.
     pub address: IpAddr,
-    /// Where it is.
+    /// Its place.
     pub segment: LinkSegment,
     /// Its Ethernet address, if its state is usable.
     pub mac: [u8; 6],
-    /// What is known of it.
+    /// Its state.
     pub state: NeighbourState,
     /// Whether the plan names it.
     pub kept: bool,
@@ -136,7 +136,7 @@ pub struct Neighbour {
 /// No time that comes.
 const FAR: Time = Time::from_nanos(u64::MAX);
 
-/// What a reader finds.
+/// A reader's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NeighbourFound {
     /// Send there. From `until` on it has to be asked after ([`Neighbours::need`]).
@@ -151,7 +151,7 @@ pub(super) enum NeighbourFound {
     Busy,
 }
 
-/// What comes of needing a neighbour.
+/// The outcome of needing a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NeedOutcome {
     /// It is to be asked for.
@@ -177,7 +177,7 @@ pub(super) struct Ask {
 pub(super) const ASKS_AT_ONCE: usize = 16;
 pub(super) type Asks = ArrayVec<Ask, ASKS_AT_ONCE>;
 
-/// What a host says about an address.
+/// A host's message about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) address: Address,
@@ -214,7 +214,7 @@ pub struct Neighbours {
     version: AtomicU64,
     /// When the next sweep begins, in nanoseconds.
     sweep_due: AtomicU64,
-    /// Where it goes on.
+    /// The position to continue from.
     cursor: AtomicU64,
     /// Rounds of announcements wanted so far, and begun.
     announcements: AtomicU64,
@@ -315,7 +315,7 @@ impl Neighbours {
         }
     }
 
-    /// What is known of a neighbour.
+    /// The state of a neighbour.
     pub(super) fn find(&self, address: &Address, segment: LinkSegment) -> NeighbourFound {
         for slot in self.places(address, segment).iter() {
             let Some(entry) = slot.read() else { return NeighbourFound::Busy };

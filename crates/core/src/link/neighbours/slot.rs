@@ -19,7 +19,7 @@ const KEPT: u64 = 1 << 56;
 const LEARNT: u64 = 1 << 57;
 const MAC_MASK: u64 = (1 << 48) - 1;
 
-/// What a place holds. Default: nothing.
+/// The contents of a place. Default: nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NeighbourEntry {
     pub(super) address: Address,
@@ -86,7 +86,7 @@ impl NeighbourEntry {
 }
 
 impl NeighbourSlot {
-    /// What it holds; `None` if it is being changed all the time.
+    /// Its contents; `None` if it is being changed all the time.
     #[inline]
     pub(super) fn read(&self) -> Option<NeighbourEntry> {
         for _ in 0..READS_MAX {
@@ -101,7 +101,7 @@ impl NeighbourSlot {
         None
     }
 
-    /// What it holds, for the holder of the table's lock: no other thread changes it.
+    /// Its contents, for the holder of the table's lock: no other thread changes it.
     pub(super) fn owned(&self) -> NeighbourEntry {
         NeighbourEntry::of(core::array::from_fn(|at| self.words[at].load(Ordering::Relaxed)))
     }

@@ -1,4 +1,4 @@
-//! Who lies, who scans, who floods.
+//! Neighbours that lie, scan and flood.
 
 use super::stations::*;
 use crate::frame::{Frame, VecFrame};

@@ -1,4 +1,4 @@
-//! What comes in: answered, checked, passed on.
+//! Inbound frames: answered, checked, passed on.
 
 use super::stations::*;
 use crate::frame::{Egress, Frame, VecFrame};
@@ -411,7 +411,7 @@ fn what_the_worker_gives_back_ends_here() {
 }
 
 proptest! {
-    /// What is waved through would have passed every check, and nothing ordinary is checked twice.
+    /// A frame on the short path would have passed every check, and no ordinary frame is checked twice.
     #[test]
     fn quick_check_agrees_with_the_full_one(
         ipv6 in any::<bool>(), changes in prop::collection::vec((0usize..64, any::<u8>()), 0..3), refill in any::<bool>(),

@@ -1,4 +1,4 @@
-//! What goes out: routed, held, handed back; nothing without bound.
+//! Outbound frames: routed, held, handed back; nothing without bound.
 
 use super::stations::*;
 use crate::frame::{Arrival, Frame, VecFrame};

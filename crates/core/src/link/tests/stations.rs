@@ -122,7 +122,7 @@ impl Station {
         }
     }
 
-    /// What came in on the wire, as the worker gets it.
+    /// The frames that came in on the wire, as the worker gets them.
     pub(super) fn receive(&mut self) -> Vec<VecFrame> {
         let mut batch = Batch::new();
         self.link.receive(&mut batch);
@@ -146,7 +146,7 @@ impl Station {
         batch.into_iter().collect()
     }
 
-    /// What was sent since the last call.
+    /// The frames sent since the last call.
     pub(super) fn sent(&self) -> Vec<VecFrame> {
         core::mem::take(&mut *self.wire.sent.borrow_mut())
     }

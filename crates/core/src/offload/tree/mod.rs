@@ -36,7 +36,7 @@ const FIRST_AT_MOST: u64 = 64;
 const UNKNOWN: u8 = u8::MAX;
 const _: () = assert!(NODES_MAX <= UNKNOWN as usize);
 
-/// What is known of one connection: a cache line.
+/// The state of one connection: a cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct TreeRow {
@@ -96,7 +96,7 @@ impl DecisionTree {
         let since = flow.packets.saturating_sub(at);
         match self.tree.leaf(leaf) {
             Some(leaf) if leaf.is_long => Ok(leaf.expected),
-            // What has lasted is expected to last.
+            // A connection that has lasted is expected to last.
             _ if since >= u64::from(self.tree.more()) => Ok(since as f32),
             Some(_) => Err(Reason::Short),
             None => Err(Reason::Small),

@@ -159,20 +159,20 @@ pub struct Leaf {
 /// A node of a tree.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Node {
-    /// What is at most `most` goes on at the next node, what is above it at the node of that index.
+    /// A value of at most `most` continues at the next node, a larger one at the node of that index.
     Split {
-        /// What is compared.
+        /// The compared feature.
         feature: Feature,
         /// With what.
         most: u32,
-        /// Where to go if it is more.
+        /// The node to go to if it is more.
         above: u8,
     },
     /// An end.
     Leaf(Leaf),
 }
 
-/// What a way down a tree came to.
+/// The result of a way down a tree.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TreeStep {
     /// It depends on a packet that has not come yet.
@@ -181,12 +181,12 @@ pub enum TreeStep {
     Leaf(u8),
 }
 
-/// What is wrong with a model, and at which of its nodes.
+/// The defect of a model, and the node that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsound {
     /// Index of the node.
     pub node: usize,
-    /// What is wrong with it.
+    /// The defect.
     pub what: String,
 }
 
@@ -238,7 +238,7 @@ impl Tree {
         packets.max().unwrap_or(0)
     }
 
-    /// Where a connection with these first packets gets.
+    /// The leaf of a connection with these first packets.
     pub fn walk(&self, protocol: Protocol, port: u16, packets: &FirstPackets) -> TreeStep {
         let mut at = 0;
         // Indexes rise, so that there are no more rounds than nodes.
@@ -303,7 +303,7 @@ impl Walk<'_> {
 }
 
 impl Leaf {
-    /// What is wrong with it.
+    /// Its defect.
     fn check(&self) -> Option<String> {
         if !(0.0..=1.0).contains(&self.probability) {
             return Some(format!("a probability of {}: use 0 to 1", self.probability));

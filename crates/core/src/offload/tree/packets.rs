@@ -1,4 +1,4 @@
-//! What is kept of a connection's first packets.
+//! The kept features of a connection's first packets.
 
 use super::model::{Feature, TreeFeature};
 use crate::flow::{Direction, Protocol};
@@ -38,7 +38,7 @@ impl FirstPackets {
         true
     }
 
-    /// What there was after so many of them.
+    /// The values after that many packets.
     #[must_use]
     pub fn first(&self, count: u8) -> FirstPackets {
         FirstPackets { seen: self.seen.min(count), ..*self }

@@ -23,12 +23,12 @@ use core::fmt;
 pub const TEXT_MAX: usize = 1 << 20;
 const FIRST_LINE: &str = "decision-tree 1";
 
-/// What is wrong with a text.
+/// The error in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeTextError {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong there, and what would be right.
+    /// The problem there, and the correct form.
     pub what: String,
 }
 
@@ -188,7 +188,7 @@ fn short(text: &str) -> &str {
 impl fmt::Display for Tree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{FIRST_LINE}\nmore {}", self.more())?;
-        // Where an `else` is due, and how far in; the nearest last.
+        // The lines where an `else` is due, and their indentation; the nearest last.
         let mut due: Vec<(usize, usize)> = Vec::new();
         let mut depth = 0;
         for (index, node) in self.nodes().iter().enumerate() {

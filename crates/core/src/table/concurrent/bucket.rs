@@ -113,7 +113,7 @@ impl Tags {
     }
 }
 
-/// What [`Bucket::state`] said; tells whether an entry has returned since.
+/// The value of [`Bucket::state`]; tells whether an entry has returned since.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BucketVersion(u32);
 
@@ -248,7 +248,7 @@ impl Bucket {
     }
 }
 
-/// Where the counter of `tag` begins in [`Bucket::away`].
+/// The offset of the counter of `tag` in [`Bucket::away`].
 #[inline]
 fn cell(tag: u16) -> u32 {
     CELL_BITS * cell_number(tag)
@@ -263,7 +263,7 @@ pub(super) fn cell_number(tag: u16) -> u32 {
 /// The right to change a bucket; given back when dropped.
 pub(super) struct LockedBucket<'a> {
     bucket: &'a Bucket,
-    /// What it was before.
+    /// The previous value.
     state: u32,
 }
 

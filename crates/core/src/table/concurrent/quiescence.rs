@@ -29,7 +29,7 @@ const FIRST: u64 = 2;
 pub struct Quiescence {
     /// Grace periods that have begun.
     begun: Apart<AtomicU64>,
-    /// What each reader has last seen of that, or [`VACANT`], or [`OFFLINE`].
+    /// Each reader's last value of the epoch, or [`VACANT`], or [`OFFLINE`].
     slots: Box<[Apart<AtomicU64>]>,
 }
 
@@ -41,7 +41,7 @@ pub struct Grace(u64);
 pub struct QuiescenceReader {
     quiescence: Arc<Quiescence>,
     slot: usize,
-    /// What the slot says.
+    /// The value of the slot.
     seen: u64,
 }
 

@@ -64,7 +64,7 @@ impl core::fmt::Display for StillRead {
 
 impl core::error::Error for StillRead {}
 
-/// What is put in and read out again.
+/// A value that is put in and read out again.
 type Of<K, V> = fn(K, V) -> (K, V);
 
 /// The store.
@@ -423,7 +423,7 @@ impl<K: PlainData, V: PlainData> Writer<K, V> {
     }
 }
 
-/// What a writer has free goes to the pool; what waits for readers is left to the other writers.
+/// A writer's free positions go to the pool; those that wait for readers are left to the other writers.
 impl<K: PlainData, V: PlainData> Drop for Writer<K, V> {
     fn drop(&mut self) {
         for position in self.fresh.clone() {

@@ -375,7 +375,7 @@ fn equal_hashes_are_refused_cleanly() {
     assert_eq!(table.insert(&Hash(0), 100), Ok(()));
     for value in 0..all {
         assert_eq!(table.find(&Hash(u64::MAX), &Is(|v| v == value)), Some(value));
-        // What many lookups would do if entries kept returning while they search.
+        // The reads of many lookups if entries kept returning while they search.
         let found = table.search_locked(table.place(Hash(u64::MAX)), |v| v == value);
         assert_eq!(found.map(|found| found.value), Some(value));
     }

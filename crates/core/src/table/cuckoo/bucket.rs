@@ -5,7 +5,7 @@ use super::HashPlace;
 /// Entries per bucket.
 pub(super) const SLOTS: usize = 8;
 
-/// What a bucket holds of an entry.
+/// A bucket's part of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BucketEntry {
     /// As in [`HashPlace`].
@@ -127,7 +127,7 @@ impl Bucket {
         self.stamps[slot] = stamp;
     }
 
-    /// What stands in a slot; of a free one: nonsense with tag 0.
+    /// The contents of a slot; of a free one: nonsense with tag 0.
     #[inline]
     pub(super) fn entry(&self, slot: usize) -> BucketEntry {
         let tag = self.tags[slot];
@@ -203,7 +203,7 @@ const EACH_PRINT: u64 = 0x01_0101_0101_0101;
 const UNLISTED_SHIFT: u32 = 56;
 
 impl SecondaryFilter {
-    /// Where among the prints `print` stands first, in bits; of 0: where there is room.
+    /// The offset of the first `print` among the prints, in bits; of 0: of free room.
     #[inline]
     fn cell(self, print: u8) -> Option<u32> {
         const LOW: u64 = 0x0101_0101_0101_0101;
@@ -258,7 +258,7 @@ impl SecondaryFilter {
     }
 }
 
-/// What the filter remembers of an entry; not 0, as [`HashPlace`] sees to. It is a part of the tag, so that moving an entry
+/// The filter's print of an entry; not 0, as [`HashPlace`] sees to. It is a part of the tag, so that moving an entry
 /// does not need its key.
 #[inline]
 pub(super) fn print(tag: u16) -> u8 {

@@ -58,7 +58,7 @@ impl CuckooPlusPlus {
         Err(Full)
     }
 
-    /// Where the entries of a full bucket can move, by slot; the bucket itself: nowhere.
+    /// The targets to which the entries of a full bucket can move, by slot; the bucket itself: none.
     fn reached(&self, node: SearchNode) -> [u32; SLOTS] {
         let bucket = self.bucket(node.bucket);
         let has_room = bucket.filter.has_room();

@@ -297,7 +297,7 @@ fn is_filled_to_95_percent_and_to_its_capacity() {
     }
 }
 
-/// What Miri can do in its time: the way of comparing that is not for x86-64 serves a whole table, in bursts.
+/// A test short enough for Miri: the way of comparing that is not for x86-64 serves a whole table, in bursts.
 #[test]
 fn lives_a_short_life() {
     let mut pair = Pair { table: table(40), model: BTreeMap::new(), next: 0 };

@@ -13,7 +13,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
-/// Who sends, what, and how.
+/// Sender, payload and flags of a packet.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     client: u8,
@@ -116,7 +116,7 @@ fn tagged(frame: &VecFrame) -> VecFrame {
     tagged
 }
 
-/// What left, from the IP header on.
+/// The packet that left, from the IP header on.
 pub(super) fn packets(frames: Vec<VecFrame>, l3: usize) -> Vec<(Vec<u8>, Checksum)> {
     frames.into_iter().map(|frame| (frame.data[l3..].to_vec(), frame.meta.checksum)).collect()
 }

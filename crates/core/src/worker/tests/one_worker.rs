@@ -98,7 +98,7 @@ pub(super) struct OneWorker {
     loads: Loads,
     pub(super) effective_weights: EffectiveWeights,
     capacity: usize,
-    /// What the worker has sent of its own, by time.
+    /// The worker's own packets, by time.
     pub(super) told: Vec<VecFrame>,
 }
 
@@ -162,7 +162,7 @@ impl OneWorker {
         }
     }
 
-    /// What becomes of new connections while the table is full.
+    /// The policy for new connections while the table is full.
     pub(super) fn set_when_full(&mut self, when_full: WhenFull) {
         let mut snapshot = Snapshot::new(self.snapshot.services.clone(), self.snapshot.pool.clone());
         snapshot.when_full = when_full;
@@ -531,7 +531,7 @@ fn refresh_header(packet: &mut Packet) {
     packet.data[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// What a router or host at `from` says about a packet it could not deliver.
+/// The ICMP error of a router or host at `from` about a packet that it could not deliver.
 pub(super) fn complaint(about: &VecFrame, from: Address) -> VecFrame {
     let mut frame = about.clone();
     let at = transport(&frame);

@@ -180,7 +180,7 @@ impl Entries<FlowKey> for Nothing {
     }
 }
 
-/// Where the packets of these flows go.
+/// The destinations of these flows' packets.
 fn destinations(fixture: &mut OneWorker, clients: &[Endpoint], flags: u8) -> Vec<Endpoint> {
     clients.iter().map(|client| fixture.client_sends(*client, flags).destination).collect()
 }

@@ -12,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 const CONNECTIONS: usize = 12;
 const STEPS: usize = 1500;
 
-/// What a worker knows of one connection's rules.
+/// A worker's knowledge of one connection's rules.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     rules: [Rule; 2],
@@ -105,7 +105,7 @@ impl Worker {
         }
     }
 
-    /// What the worker believes is what the device has: nothing of what is gone, and both or none of a pair.
+    /// The worker's belief equals the device's state: no rule of an ended connection, and both or none of a pair.
     fn check(&self, fixture: &EngineFixture, strictly: bool) {
         for known in &self.connections {
             if known.due != [false; 2] {

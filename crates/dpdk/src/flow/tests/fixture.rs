@@ -86,7 +86,7 @@ impl Default for TestHops {
     }
 }
 
-/// What workers were told, and the counters as they were told last.
+/// The answers to workers, and the counters in the last of them.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     pub(super) answers: Vec<(u16, Completion)>,
@@ -188,7 +188,7 @@ impl EngineFixture {
         panic!("the device goes on for ever");
     }
 
-    /// What was told since the last time.
+    /// The answers since the last call.
     pub(super) fn told(&mut self) -> Vec<Completion> {
         std::mem::take(&mut self.heard.answers).into_iter().map(|(_, completion)| completion).collect()
     }
@@ -197,12 +197,12 @@ impl EngineFixture {
         place(&self.terms, &ports(), &self.hops, rule, rule.id.0).expect("it has a place")
     }
 
-    /// What the device has of a rule.
+    /// The state of a rule in the device.
     pub(super) fn holds(&self, rule: &Rule) -> Held {
         self.hit(rule, 0, 0)
     }
 
-    /// What the device has of a rule made with the backends' other neighbour.
+    /// The state in the device of a rule made with the backends' other neighbour.
     pub(super) fn holds_as_it_was(&self, rule: &Rule) -> Held {
         let hops = TestHops { backend: self.hops.backend ^ 1, ..self.hops };
         let placed = place(&self.terms, &ports(), &hops, rule, rule.id.0).expect("it has a place");

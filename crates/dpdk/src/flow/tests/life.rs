@@ -199,7 +199,7 @@ fn a_refused_change_leaves_the_old_rule() {
         fixture.ask(remove(&old));
         fixture.after(Duration::ZERO);
         assert_eq!(removed(&fixture.told())[0].1.map(|counters| counters.packets), Some(5));
-        // What the device could never do is refused with the old rule untouched.
+        // A change that the device could never make is refused with the old rule untouched.
         fixture.ask(DeviceRuleRequest::Install(old));
         fixture.after(Duration::ZERO);
         let destroyed = fixture.fake().destroyed;

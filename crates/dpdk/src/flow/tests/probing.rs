@@ -45,7 +45,7 @@ fn a_device_that_can_do_everything() {
     }
 }
 
-/// What backends send of large responses is offloaded exactly where the engine says that it can be.
+/// The backends' packets of large responses are offloaded exactly where the engine says that it can be.
 #[test]
 fn http_bodies_need_sequence_and_options() {
     let bodies = |does, matches| {
@@ -84,7 +84,7 @@ fn two_ports_get_rules_that_lead_from_one_to_the_other() {
     assert_eq!(first.terms, Some(TERMS));
 }
 
-/// What can only be sent back out of the port that it came in by is not offloaded, and that is said.
+/// A flow that could only leave by its ingress port is not offloaded, and a message says so.
 #[test]
 fn two_ports_without_egress_between_them() {
     let findings = both(&FakeOptions { hairpin_queues: 4, refuse_others: 1, ..FakeOptions::default() });

@@ -236,7 +236,7 @@ fn failed_engine_removes_rules_and_answers() {
     }
 }
 
-/// What rules have forwarded can be seen by rule and by slot, and stays when the rules go.
+/// Traffic that rules have forwarded can be seen by rule and by slot, and stays when the rules go.
 #[test]
 fn rule_traffic_is_summed() {
     for submission in BOTH_SUBMISSIONS {
@@ -273,7 +273,7 @@ fn rule_traffic_is_summed() {
     }
 }
 
-/// What a process that was killed has left in a card would match before the new rules.
+/// Rules that a killed process left in a card would match before the new rules.
 #[test]
 fn what_is_left_in_the_ports_goes_first() {
     for submission in BOTH_SUBMISSIONS {

@@ -21,7 +21,7 @@ const ROUTES_MAX: usize = 1024;
 /// Entries of a list at most, such as a route's hosts.
 const ENTRIES_MAX: usize = 256;
 
-/// What the service does with its connections, and what the file says about that.
+/// The HTTP or TLS settings of the service, and where the file gives them.
 pub(super) fn read(table: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -> (Kind, HttpSections) {
     match spoken {
         Spoken::Http => {
@@ -56,7 +56,7 @@ pub(super) fn foreign(table: &TomlTable<'_>, spoken: Spoken, name: &str) {
     }
 }
 
-/// What connections to backends begin with.
+/// The header that connections to backends begin with.
 fn read_proxy_protocol(table: &TomlTable<'_>) -> Option<ProxyVersion> {
     match table.choice::<Preface>("proxy_protocol").unwrap_or_default() {
         Preface::Off => None,

@@ -10,7 +10,7 @@ use hairpin_core::l7::route::path::PathPattern;
 use hairpin_core::l7::route::{Access, AccessVerdict, Conditions};
 use hairpin_core::l7::{edit, reply, route};
 
-/// What a route can lead to; it has one of them.
+/// The actions of a route; it has exactly one.
 const TARGETS: [&str; 4] = ["group", "groups", "redirect", "reply"];
 /// Bytes of a reply's body at most.
 const BODY_BYTES_MAX: usize = 4096;
@@ -99,7 +99,7 @@ pub(super) fn read_access(service: &TomlTable<'_>) -> (Box<[Access]>, Vec<String
     (access, tables.iter().map(TomlTable::written).collect())
 }
 
-/// What a route does; `None` if that is wrong.
+/// The action of a route; `None` if it is wrong.
 fn action(table: &TomlTable<'_>, targets: &Targets) -> Option<Action> {
     let given: Vec<&str> = TARGETS.into_iter().filter(|target| table.has(target)).collect();
     if let [first, second, ..] = given[..] {

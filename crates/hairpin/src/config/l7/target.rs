@@ -1,4 +1,4 @@
-//! Where routes lead: groups of backends, by name and number.
+//! The targets of routes: groups of backends, by name and number.
 
 use super::super::nearest;
 use super::super::reader::TomlTable;
@@ -6,7 +6,7 @@ use super::bounded;
 use hairpin_core::l7::config::Group;
 use hairpin_diagnostics::{At, described};
 
-/// What routes call the service's own backends.
+/// The name by which routes call the service's own backends.
 pub(in super::super) const OWN: &str = "own";
 /// Groups of one route at most.
 const SHARES_MAX: usize = 64;
@@ -29,7 +29,7 @@ impl Targets {
         self.has_own.then(|| Box::from([(self.number, 1)]))
     }
 
-    /// Where a route leads that neither redirects nor replies. `None`: something is wrong and has been reported.
+    /// The destination of a route that neither redirects nor replies. `None`: something is wrong and has been reported.
     pub(super) fn of(&self, route: &TomlTable<'_>) -> Option<Box<[(Group, u16)]>> {
         if route.has("groups") {
             return self.shares(route);

@@ -8,7 +8,7 @@ use super::{ROUTES_MAX, Targets, bounded, number, read_proxy_protocol, route};
 use hairpin_core::l7::config::{Tls, TlsRoute};
 use hairpin_core::l7::route::host::HostPattern;
 
-/// What routes of HTTP services have beside what they ask for.
+/// The fields of a route of an HTTP service besides its conditions.
 const OF_HTTP: [&str; 5] = ["redirect", "reply", "replace_prefix", "request_headers", "response_headers"];
 /// Bytes of a protocol's name at most (RFC 7301, 3.1).
 const PROTOCOL_BYTES_MAX: usize = 255;

@@ -16,7 +16,7 @@ pub(super) const BALANCE: ValueForm = ValueForm::Choice(&[
     ("maglev", "consistent hashing of the connection's addresses and ports, with weights"),
     ("source-hash", "consistent hashing of the client's address: one client, one backend"),
 ]);
-/// What becomes of what comes while all backends are down.
+/// The treatment of packets that arrive while all backends are down.
 pub(super) const ALL_DOWN: ValueForm = ValueForm::Choice(&[
     ("refuse", "they are refused: RST, or ICMP port unreachable"),
     ("use-all", "they are spread over all enabled backends as if these were up: the checks may be what is wrong"),

@@ -1,4 +1,4 @@
-//! What is measured of HTTP and TLS services. Without any, there are no samples.
+//! The metrics of HTTP and TLS services. Without any, there are no samples.
 
 use super::{Emit, MetricFamily, MetricKind, MetricView, NONE, family};
 use crate::metrics::reasons::{faults, reasons, refusals};

@@ -1,4 +1,4 @@
-//! What is measured of the dpdk plane's ports. On another plane there are no samples.
+//! The metrics of the dpdk plane's ports. On another plane there are no samples.
 
 use super::{Emit, MetricFamily, MetricKind, MetricView, family};
 use crate::status::PortStatus;

@@ -1,4 +1,4 @@
-//! What is measured of services as a whole.
+//! The metrics of services as a whole.
 
 use super::{MetricFamily, MetricKind, SampleValue, family};
 

@@ -58,9 +58,9 @@ pub(crate) struct LinuxPlane {
     coalesce: Duration,
 }
 
-/// What there is to adopt.
+/// The objects to adopt.
 pub(crate) enum Adoption {
-    /// What an earlier process has left.
+    /// The state that an earlier process has left.
     Programs(Box<InstancePrograms>),
     /// Nothing.
     Absent,
@@ -68,7 +68,7 @@ pub(crate) enum Adoption {
     Incompatible(String),
 }
 
-/// What a living process has handed over, and what was prepared before that.
+/// The state handed over by a living process, and everything prepared before that.
 #[derive(Default)]
 pub(crate) struct Passed {
     /// The workers' devices.
@@ -296,12 +296,12 @@ impl InstancePrograms {
         InstancePrograms { programs, control, totals: 0, base: EarlierTotals::default() }
     }
 
-    /// Where everything is pinned.
+    /// The directory of pinned objects.
     fn pin_directory(&self) -> &Path {
         self.programs.pin_path()
     }
 
-    /// Whether what is pinned is still there when this process has ended.
+    /// Whether pinned objects are still there when this process has ended.
     fn outlive_process(&self) -> bool {
         programs::is_lasting(self.programs.pin_path())
     }
@@ -338,7 +338,7 @@ impl InstancePrograms {
         self.programs.assign_rules(owners).map(drop)
     }
 
-    /// What the programs keep for the workers of a process, as it is before any worker has begun.
+    /// The state that the programs keep for the workers of a process, before any worker has begun.
     fn forget(&self) {
         self.control.forget_known();
     }
@@ -401,12 +401,12 @@ impl InstancePrograms {
         self.programs.engine(number).with_context(|| format!("worker {worker} has no flow engine"))
     }
 
-    /// Where workers note which connections there are.
+    /// The array in which workers note which connections there are.
     fn known(&self) -> Known {
         Known::new(self.control.known())
     }
 
-    /// What SYN cookies are made with now.
+    /// The secrets that make SYN cookies now.
     fn cookies(&self) -> Cookies {
         self.control.cookies()
     }
@@ -437,7 +437,7 @@ impl InstancePrograms {
         self.control.set_client_rate(service, packets_per_s);
     }
 
-    /// What rules have forwarded since counting began, by slot: a backend's number times two, plus direction.
+    /// Traffic that rules have forwarded since counting began, by slot: a backend's number times two, plus direction.
     fn totals(&self) -> Result<Vec<Volume>> {
         let totals = self.programs.totals(self.totals)?;
         let base = self.base.totals.iter().copied().chain(std::iter::repeat(Volume::default()));
@@ -448,7 +448,7 @@ impl InstancePrograms {
         Ok(since.collect())
     }
 
-    /// What became of packets that no rule forwarded, since counting began: name, how many, whether they were dropped.
+    /// Fates of packets that no rule forwarded, since counting began: name, how many, whether they were dropped.
     fn events(&self) -> Result<Vec<PlaneEvent>> {
         let events = self.programs.events()?;
         let base = self.base.events.iter().copied().chain(std::iter::repeat(0));
@@ -462,7 +462,7 @@ impl InstancePrograms {
     }
 }
 
-/// What an earlier process had counted.
+/// The counters of an earlier process.
 #[derive(Debug, Default)]
 struct EarlierTotals {
     totals: Vec<Volume>,

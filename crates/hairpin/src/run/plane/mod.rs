@@ -28,10 +28,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-/// What a flow engine is called where there is none.
+/// The name of the flow engine where there is none.
 pub(crate) const NO_ENGINE: &str = "none";
 
-/// What became of packets outside of the workers: name, how many, whether they were dropped.
+/// The fate of packets outside of the workers: name, how many, whether they were dropped.
 pub(crate) type PlaneEvent = (&'static str, u64, bool);
 
 /// The addresses of this host, its routes, and the services that tell a client's packets from a backend's.
@@ -40,19 +40,19 @@ pub(crate) type PlaneEvent = (&'static str, u64, bool);
 pub(crate) struct ForwardingTable {
     /// Addresses and routes.
     pub(crate) plan: Arc<LinkPlan>,
-    /// What clients connect to.
+    /// The addresses that clients connect to.
     pub(crate) services: HashSet<(Endpoint, Protocol), RandomState>,
 }
 
-/// What one is called that only says whose packets are.
+/// The name of an engine that only steers packets to workers.
 pub(crate) const MARKS: &str = "rte_flow-marks";
 
-/// What there is to say of a flow engine beside its name.
+/// The further facts about a flow engine beside its name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EngineWords {
     /// How it does it, or why there is none.
     pub(crate) detail: String,
-    /// What it has done, by name.
+    /// Its counters, by name.
     pub(crate) counts: Vec<(&'static str, u64)>,
     /// Kinds of connections that it cannot take, and why.
     pub(crate) software: Vec<(&'static str, String)>,
@@ -63,7 +63,7 @@ pub(crate) trait RuleQueries: Send + Sync {
     /// How many there are: IPv4, IPv6, and how many of both leave their flow to the kernel.
     fn count(&self) -> Result<[u64; 3]>;
 
-    /// What the rule for a flow has done so far; `None` if there is none.
+    /// The counters of the rule for a flow; `None` if there is none.
     fn counters(&self, key: &FlowKey, now: Time) -> Result<Option<Counters>>;
 }
 
@@ -84,7 +84,7 @@ pub(crate) trait Plane {
         NO_ENGINE
     }
 
-    /// What else is to be said of it.
+    /// Further facts about it.
     fn engine_words(&self) -> EngineWords {
         EngineWords::default()
     }
@@ -171,7 +171,7 @@ pub(crate) trait Plane {
         Box::new(|_| {})
     }
 
-    /// What SYN cookies are made with now.
+    /// The secrets that make SYN cookies now.
     fn cookies(&self) -> Cookies;
 
     /// Sees to the keys of SYN cookies: makes them of the secret that is shared with other balancers, or draws the next one
@@ -184,12 +184,12 @@ pub(crate) trait Plane {
     /// Sets how many packets of no known connection a service admits, per second and CPU.
     fn set_policer_rate(&self, _service: usize, _packets_per_s: u32) {}
 
-    /// What rules have forwarded since counting began, by slot: a backend's number times two, plus direction.
+    /// Traffic that rules have forwarded since counting began, by slot: a backend's number times two, plus direction.
     fn totals(&self) -> Result<Vec<Volume>> {
         Ok(Vec::new())
     }
 
-    /// What became of packets that no rule forwarded, since counting began.
+    /// The fates of packets that no rule forwarded, since counting began.
     fn events(&self) -> Result<Vec<PlaneEvent>> {
         Ok(Vec::new())
     }

@@ -15,7 +15,7 @@ pub(super) fn by_class(responses: &[u64; 5]) -> BTreeMap<String, u64> {
     CLASSES.iter().zip(responses).map(|(class, count)| (class.to_string(), *count)).collect()
 }
 
-/// What they did, if there are such services, or have been any that did something.
+/// The totals of HTTP and TLS services, if there are any, or have been any that did something.
 pub(super) fn status(snapshot: &Snapshot, per_s: ReadingRates, before: &Reading, now: &Reading) -> Option<HttpStatus> {
     let configured = snapshot.services.iter().any(|service| service.kind.is_spliced());
     let sum = |reading: &Reading, of: &dyn Fn(&HttpStatistics) -> u64| -> u64 {

@@ -117,7 +117,7 @@ impl Supervisor {
     }
 }
 
-/// What gives signs of life to the BPF programs, and to the service manager, while a new process prepares: that may take
+/// Gives signs of life to the BPF programs, and to the service manager, while a new process prepares: that may take
 /// longer than the manager's watchdog waits.
 fn signs_of_life(plane: &dyn Plane) -> impl Fn() + use<> {
     let heartbeat = plane.heartbeat_sender();

@@ -4,7 +4,7 @@ use super::load::{THROUGHPUT, Variant};
 use super::results::{FigureResults, ResultPlace};
 use crate::suite::samples::RepeatedValues;
 
-/// Where that is.
+/// The crossing point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Crossing {
     /// From the smallest size measured on.
@@ -49,7 +49,7 @@ pub(super) fn record(results: &mut FigureResults, setting: &str) {
     }
 }
 
-/// What [`record`] has found; `None` if nothing was compared.
+/// The result of [`record`]; `None` if nothing was compared.
 pub(super) fn of(results: &FigureResults, setting: &str) -> Option<Crossing> {
     let all = results.samples(place(setting), IS_THERE)?.values().len();
     let Some(there) = results.samples(place(setting), BYTES).filter(|there| there.values().len() * 2 >= all) else {

@@ -11,7 +11,7 @@ use std::process::Command;
 pub(super) const PART: &str = "hashtable";
 /// The size that is measured.
 const ENTRIES: &str = "1M";
-/// What the figure of Laconic shows: insertions and look-ups. Names as in `tables.csv`.
+/// The operations in Laconic's figure: insertions and look-ups. Names as in `tables.csv`.
 pub(super) const CASES: [(&str, &str); 2] = [("hits", "look-ups (hits)"), ("inserts", "insertions")];
 
 /// DPDK's tables that threads share: with lock-free readers, and with a lock.

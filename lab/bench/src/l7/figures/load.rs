@@ -74,7 +74,7 @@ impl Variant {
         }
     }
 
-    /// Who has to run.
+    /// The intermediary that has to run.
     fn peer(self) -> Intermediary {
         match self {
             Variant::Auto | Variant::Software | Variant::Offloaded => Intermediary::Hairpin,
@@ -83,7 +83,7 @@ impl Variant {
         }
     }
 
-    /// Where clients connect.
+    /// The address that clients connect to.
     pub(super) fn target(self) -> SocketAddr {
         let ours = |port| SocketAddr::new(vip(Family::V4), port);
         match self {
@@ -94,7 +94,7 @@ impl Variant {
         }
     }
 
-    /// What its service's configuration says of offloading, if it is Hairpin's.
+    /// The offload settings of its service's configuration, if it is Hairpin's.
     fn offload_bytes_min(self) -> Option<&'static str> {
         match self {
             Variant::Auto => Some("\"auto\""),
@@ -130,7 +130,7 @@ pub(super) fn start(net: &BenchNetwork, variant: Variant) -> Result<RunningInter
     Ok(RunningIntermediary::Hairpin(Box::new(Hairpin::start(&net.topology, &services, &options)?)))
 }
 
-/// What one repetition asks for.
+/// The requests of one repetition.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadPlan<'a> {
     pub(super) variants: &'a [Variant],
@@ -200,7 +200,7 @@ fn short(values: &[(&'static str, f64)]) -> String {
     )
 }
 
-/// What a worker has made of what it measured.
+/// The costs that a worker has derived from its measurements.
 fn threshold(status: &Status, cards: Cards, repetition: usize, results: &mut FigureResults) {
     let Some(http) = &status.http else { return };
     let values = [
@@ -212,7 +212,7 @@ fn threshold(status: &Status, cards: Cards, repetition: usize, results: &mut Fig
     results.add(ResultPlace { part: THRESHOLD, setting: cards.name(), series: "hairpin", x: 0 }, repetition, &values);
 }
 
-/// What wrk asks for.
+/// The parameters of wrk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WrkRequest<'a> {
     pub(super) page: &'a str,
@@ -237,7 +237,7 @@ pub(super) fn start_wrk(
     net.topology.client.start(wrk, &net.topology.scratch.file("figures-wrk.log"))
 }
 
-/// What Hairpin has forwarded for a variant so far.
+/// The traffic that Hairpin has forwarded for a variant so far.
 fn forwarded(running: &RunningIntermediary, variant: Variant) -> Result<Option<(Traffic, Traffic)>> {
     let RunningIntermediary::Hairpin(hairpin) = running else { return Ok(None) };
     let status = hairpin.status()?;

@@ -27,7 +27,7 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What to measure, and how long.
+/// The arguments of the figures: what to measure, and how long.
 #[derive(Clone, Debug, clap::Args)]
 pub struct FiguresArgs {
     /// A quick run: fewer sizes, once.
@@ -42,7 +42,7 @@ pub struct FiguresArgs {
     /// Measurements of everything.
     #[arg(long)]
     repetitions: Option<usize>,
-    /// Where results go.
+    /// The directory for results.
     #[arg(long, default_value = "target/bench/laconic")]
     directory: PathBuf,
     /// Also writes the page here, and its figures to `figures` beside it: docs/evidence/laconic.md.
@@ -92,7 +92,7 @@ const PARTS: [&str; 5] = [rules::PART, load::THROUGHPUT, load::LATENCY, profile:
 /// How long tables and rules take, about, in seconds.
 const TABLES_S: f64 = 55.0;
 const RULES_S: f64 = 4.0;
-/// What of a paced measurement and of a profile is no measuring, in seconds.
+/// The overhead of a paced measurement and of a profile, in seconds.
 const AROUND_S: f64 = 0.7;
 const AROUND_PROFILE_S: f64 = 2.5;
 

@@ -17,7 +17,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// Where and when it was measured.
+/// The machine and date of the measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct PageContext {
     pub(super) machine: String,
@@ -29,7 +29,7 @@ pub(super) struct PageContext {
     line: String,
     /// Hairpin's version, and its commit where that is known.
     version: String,
-    /// What else is to be known of the values.
+    /// Further notes on the values.
     #[serde(default)]
     note: String,
     /// Parts that could not be measured, and why.
@@ -131,7 +131,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// What holds in `held` of `all` places, for people.
+/// Says, for people, that a claim holds in `held` of `all` places.
 fn verdict(held: usize, all: usize) -> &'static str {
     match held {
         _ if held == all => "agrees",
@@ -220,7 +220,7 @@ impl FiguresPage<'_> {
         self.show(file, figure.title)
     }
 
-    /// What an earlier run has drawn does not stand beside this one's values.
+    /// Removes figures of an earlier run, so that none stands beside this run's values.
     fn forget(&self, file: &str) {
         let _ = std::fs::remove_file(self.directory.join(file));
     }
@@ -256,7 +256,7 @@ impl FiguresPage<'_> {
     }
 }
 
-/// What most figures have in common.
+/// The common part of most figures.
 fn goodput(setting: &str) -> FigureSpec<'_> {
     FigureSpec {
         part: THROUGHPUT,

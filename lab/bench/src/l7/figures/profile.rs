@@ -1,4 +1,4 @@
-//! Where the balancer's core spends its time: the counterpart of Laconic, table 4.
+//! The distribution of the time of the balancer's core: the counterpart of Laconic, table 4.
 //!
 //! `perf record` samples the balancer's core some thousand times a second, by the processor's clock (a virtual machine has
 //! no counters of cycles). What it finds, its callers included, is sorted into stages by names of functions: of the kernel,
@@ -90,7 +90,7 @@ impl Stages {
         }
     }
 
-    /// What the paper's table calls it, where it has it.
+    /// Its name in the paper's table, if it is there.
     pub(super) fn of_the_paper(self) -> &'static str {
         match self {
             Stages::TapRead => "DPDK_Rx",
@@ -122,7 +122,7 @@ const NAMES: [(&[&str], Stages); 15] = [
     (&["memmove", "memcpy", "memset"], Stages::Copies),
 ];
 
-/// Where nothing more telling is found: the system call, or whose code it is.
+/// The name where nothing more telling is found: the system call, or whose code it is.
 const LAST: [(&[&str], Stages); 5] = [
     (&["libc_read", "__read"], Stages::TapRead),
     (&["libc_write", "__write"], Stages::TapWrite),
@@ -145,7 +145,7 @@ fn sort(thread: &str, stack: &[&str]) -> Option<Stages> {
     if !ours || (!in_softirq && stack.iter().any(|function| is(function, &IDLE))) {
         return None;
     }
-    // Where interrupts are let in again after one was taken: that is what has taken the time.
+    // The place where interrupts are let in again after one was taken: that interrupt took the time.
     if stack.first().is_some_and(|function| function.contains("handle_softirqs")) {
         return Some(Stages::Interrupts);
     }
@@ -189,7 +189,7 @@ pub(super) struct ProfileScene {
     page: &'static str,
 }
 
-/// What is profiled.
+/// The profiled scenes.
 pub(super) const SCENES: [ProfileScene; 4] = [
     ProfileScene { name: "1 KB", variant: Variant::Auto, page: "1k" },
     ProfileScene { name: "16 KB, software only", variant: Variant::Software, page: "16k" },

@@ -8,23 +8,23 @@ use std::path::Path;
 /// One value of one repetition.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ResultPoint {
-    /// What of: `throughput`, `latency`, `rules`, ...
+    /// The quantity: `throughput`, `latency`, `rules`, ...
     pub(super) part: String,
-    /// What the virtual cards did, or another setting that all series of a figure share; empty if there is none.
+    /// The mode of the virtual cards, or another setting that all series of a figure share; empty if there is none.
     pub(super) setting: String,
     /// The series of the value: a line of a figure.
     pub(super) series: String,
-    /// Where on the axis: bytes of a response, rules of a batch, threads, percent of the requests.
+    /// The position on the axis: bytes of a response, rules of a batch, threads, percent of the requests.
     pub(super) x: u64,
     /// Which time it was measured.
     pub(super) repetition: usize,
-    /// What was measured.
+    /// The name of the measured value.
     pub(super) what: String,
     /// That, in the unit that `what` names.
     pub(super) value: f64,
 }
 
-/// Where a value belongs, but for the repetition and what it is.
+/// The place of a value, without its repetition and quantity.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResultPlace<'a> {
     pub(super) part: &'a str,

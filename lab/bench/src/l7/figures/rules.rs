@@ -1,4 +1,4 @@
-//! What rules cost, by how many are asked for at a time: the counterpart of Laconic, table 2.
+//! The cost of rules, by the size of the batch: the counterpart of Laconic, table 2.
 //!
 //! The engine is the one that workers have: the same maps and BPF programs (`rules_put`, `rules_take`), and rules as the
 //! splice asks for them, which move numbers and have guards. What is timed is what a worker does: submit each request of
@@ -38,7 +38,7 @@ pub(super) fn measure(results: &mut FigureResults, repetitions: usize) -> Result
     };
     let plane = LoadedPlane::load(&options, Steering::by_hash([1, 2], 1))?;
     let measured = on(&plane, results, repetitions);
-    // What was pinned goes in any case.
+    // Pinned objects go in any case.
     plane.detach()?;
     measured
 }

@@ -13,7 +13,7 @@ fn secret() -> RandomState {
     RandomState::with_seeds(fastrand::u64(..), fastrand::u64(..), fastrand::u64(..), fastrand::u64(..))
 }
 
-/// What either may hold in so many slots without growing: seven eighths.
+/// The entries that either may hold in that many slots without growing: seven eighths.
 fn capacity(size: &TableSize) -> usize {
     size.slots / 8 * 7
 }

@@ -16,7 +16,7 @@ pub(super) fn tests() -> Vec<Trial> {
     vec![test("http: backends under SYN cookies are skipped", skipped)]
 }
 
-/// Who answers so many requests of clients of their own.
+/// The servers that answer that many requests of separate clients.
 fn ask(topology: &Topology, count: usize) -> Result<BTreeMap<String, usize>> {
     inside::run(&topology.client, move || {
         let mut servers = BTreeMap::new();

@@ -232,7 +232,7 @@ fn vanish(net: &mut HttpNetwork) -> Result<()> {
         let mut connection: HttpConnection = net.connect(WEB)?;
         connection.send(b"GET /10m HTTP/1.1\r\nHost: test\r\n\r\n", PATIENCE)?;
         connection.bytes(1 + 10_000 * i, PATIENCE)?;
-        // What is unread makes it a reset.
+        // Unread bytes make it a reset.
     }
     let answer = net.fetch(WEB, "/1k", "Connection: close\r\n")?;
     ensure!(answer.body == net.page("1k")?, "other bytes afterwards");

@@ -50,7 +50,7 @@ pub(super) const PROXIED: [u16; 2] = [8016, 8017];
 /// TLS by name.
 pub(super) const TLS: u16 = 8443;
 
-/// What runs. (Dropped in this order.)
+/// The running processes. (Dropped in this order.)
 pub(super) struct HttpNetwork {
     pub(super) hairpin: Hairpin,
     pub(super) servers: Servers,

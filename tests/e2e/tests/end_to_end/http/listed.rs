@@ -1,4 +1,4 @@
-//! What `hairpin connections` tells of HTTP and TLS services.
+//! The entries of HTTP and TLS services in `hairpin connections`.
 
 use super::http_network::{HttpNetwork, HttpNetworks, PATIENCE, PLAIN, TLS, WEB, Which};
 use anyhow::{Context, Result, ensure};

@@ -1,4 +1,4 @@
-//! Where requests go, what is changed on the way, and what Hairpin answers by itself.
+//! The routes of requests, their edits, and Hairpin's own answers.
 
 use super::http_network::{HttpNetwork, HttpNetworks, PATIENCE, PLAIN, PROXIED, ROUTES, STICKY, TRUSTED, Which};
 use anyhow::{Context, Result, ensure};

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// The services whose backends come and go.
 pub(super) const HTTP: [&str; 4] = ["http4", "full-http4", "http6", "full-http6"];
 
-/// What runs at every moment.
+/// The processes that run at every moment.
 #[derive(Clone, Copy)]
 struct Load {
     /// Transfers: these lanes of curl, and two lanes of iperf3 with this many streams.

@@ -49,7 +49,7 @@ fn the_profiles_that_come_along_are_right() {
     for (name, profile) in &profiles {
         assert_eq!(*name, profile.name);
         assert!(profile.source.len() > 40, "{name}: where are the numbers from?");
-        // What receives and sends as well costs more than that alone, and tracking connections more than forwarding.
+        // Receiving and sending costs more than the work alone, and tracking connections more than forwarding.
         assert!(profile.forward_ns(32) >= each(profile.io.burst_ns, profile.io.packet_ns, 32), "{name}");
         assert!(profile.known_ns(LookupMethod::DEFAULT, 4e6, 32) >= profile.forward_ns(32), "{name}");
         assert!(profile.new_ns(LookupMethod::DEFAULT, 1e6).0 > 0.0, "{name}");

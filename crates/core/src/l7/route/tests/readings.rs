@@ -60,7 +60,7 @@ fn a_guarded_path_cannot_be_reached_by_parameters() {
     }
     let open = service(vec![], vec![prefix("/")]);
     assert_eq!(get(&open, "/admin;x/y"), Ok(0));
-    // What is allowed is so in every reading, unless its own rule names the parameters.
+    // An allowed path is allowed in every reading, unless its own rule names the parameters.
     let allowed = |path| service(vec![allow(prefix(path)), deny(prefix("/"))], vec![prefix("/")]);
     assert_eq!(get(&allowed("/maps/"), "/maps;v=2/x"), Err(403));
     assert_eq!(get(&allowed("/maps/"), "/maps/x;v=2/y"), Ok(0));

@@ -62,7 +62,7 @@ impl FrameIo for PortDevice {
         let first = out.len();
         self.link.receive(out);
         if let Some(spread) = &mut self.spread {
-            // What is handed over was something to do as well.
+            // Handing frames over counts as work as well.
             if out.len() > first {
                 self.rest.end();
             }

@@ -70,7 +70,7 @@ pub(crate) struct DpdkPlane {
     ports: Vec<Port>,
     /// Whether each port's link was up when it was last looked at.
     links: Arc<PortLinks>,
-    /// What each port had counted when it was last asked.
+    /// The counters of each port at the last query.
     counted: RefCell<Vec<PortStatistics>>,
     /// Workers that have a queue of every port.
     queues: u16,
@@ -132,7 +132,7 @@ impl DpdkPlane {
         self.steer.steering()
     }
 
-    /// What a port has counted. Without a peer memif's driver says that it was nothing, and knows better when it has one.
+    /// The counters of a port. Without a peer memif's driver says that it was nothing, and knows better when it has one.
     fn counted(&self, number: usize, port: &Port) -> PortStatistics {
         let counted = port.statistics();
         let mut known = self.counted.borrow_mut();

@@ -36,7 +36,7 @@ fn unwanted(settings: &Settings) -> Option<&'static str> {
 pub(super) struct PortEngine {
     /// Why there is none, before or instead of probing.
     why_not: Option<String>,
-    /// What was found about each port; none where ports were not probed.
+    /// The findings for each port; none where ports were not probed.
     findings: Vec<Findings>,
     agreement: Option<Agreement>,
     rules_max: u32,
@@ -52,7 +52,7 @@ pub(super) struct PortEngine {
 struct RunningEngine {
     offload: OffloadThread,
     submission: Submission,
-    /// What slots had carried when backends got their numbers.
+    /// The totals of slots when backends got their numbers.
     base: RefCell<Vec<Volume>>,
 }
 
@@ -265,7 +265,7 @@ impl PortEngine {
         self.findings.iter().zip(takes_part).filter(|(_, takes_part)| **takes_part).map(|(findings, _)| findings)
     }
 
-    /// What there is to say of one port.
+    /// Describes one port.
     pub(super) fn of_port(&self, number: usize) -> String {
         let Some(findings) = self.findings.get(number) else { return self.why_none() };
         let takes_part = self.agreement.as_ref().and_then(|agreement| agreement.takes_part.get(number));
@@ -284,7 +284,7 @@ impl PortEngine {
             .map(|running| Arc::new(EngineRuleReader(running.offload.reader())) as Arc<dyn RuleQueries>)
     }
 
-    /// What rules have forwarded, by slot, since backends got their numbers.
+    /// Traffic that rules have forwarded, by slot, since backends got their numbers.
     pub(super) fn totals(&self) -> Vec<Volume> {
         let Some(RunningEngine { offload, base, .. }) = &self.running else { return Vec::new() };
         let base = base.borrow();

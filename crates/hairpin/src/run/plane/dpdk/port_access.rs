@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Frames that may wait for a worker that sends for others.
 const RELAYED_MAX: u32 = 1024;
 
-/// Where a worker's frames come from and go to.
+/// The source and the destination of a worker's frames.
 pub(super) enum PortAccess {
     /// A queue of each port, and frames of workers that have none.
     Queues {
         /// The queues.
         io: PortIo,
-        /// What others want to send.
+        /// Frames that others want to send.
         relayed: Option<RingReceiver>,
         /// Frames of others that the ports had no room for yet.
         waiting: Box<Batch<Mbuf>>,
-        /// What is known of the ports' links.
+        /// The state of the ports' links.
         links: Arc<PortLinks>,
         /// Frames dropped for want of a link.
         cut_off: u64,
@@ -28,7 +28,7 @@ pub(super) enum PortAccess {
     Relay {
         /// That worker.
         to: RingSender,
-        /// Where frames of the worker's own are from.
+        /// The source addresses of the worker's own frames.
         pool: MbufPool,
     },
 }

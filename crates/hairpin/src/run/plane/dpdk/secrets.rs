@@ -27,7 +27,7 @@ impl Secrets {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What cookies are made with now.
+    /// The secrets that make cookies now.
     pub(super) fn cookies(&self) -> Cookies {
         let held = self.held();
         Cookies::new(held.keys.keys).ahead(held.ahead_ns.unwrap_or(0))

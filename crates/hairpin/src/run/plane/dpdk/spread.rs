@@ -21,7 +21,7 @@ pub(super) struct WorkerSpread {
     worker: u16,
     steering: Steering,
     forwarding_table: Arc<ForwardingTable>,
-    /// What others have received for this one.
+    /// Frames that others have received for this worker.
     inbox: RingReceiver,
     /// To each worker; the one to itself is not used.
     outboxes: Vec<Outbox>,

@@ -1,9 +1,9 @@
 //! How packets find the worker of their connection: by rules of the ports, where every worker has a queue and the devices
 //! take such rules, else by hand-over alone ([`super::spread`]). **The rules have not yet been run on hardware.**
 //!
-//! What tells workers apart is chosen once, by trying the rules, before the connection table is opened: connections lie
-//! with their workers. Rules that are refused later leave their packets to the hand-over, which looks at every packet
-//! anyway.
+//! The field that tells workers apart is chosen once, by trying the rules, before the connection table is opened:
+//! connections lie with their workers. Rules that are refused later leave their packets to the hand-over, which looks at
+//! every packet anyway.
 
 use super::offload::PortEngine;
 use crate::run::log;
@@ -119,7 +119,7 @@ impl Steer {
         (there as u64, wanted.saturating_sub(there) as u64)
     }
 
-    /// What there is to say of it.
+    /// Describes it.
     pub(super) fn words(&self) -> String {
         let workers = self.steering.workers;
         let why_not = self.why_not.as_deref().unwrap_or_default();
@@ -141,7 +141,7 @@ impl Steer {
     }
 }
 
-/// What comes from clients and from backends.
+/// The streams of packets from clients and from backends.
 fn streams(snapshot: &Snapshot) -> BTreeSet<(SteeredStream, Protocol)> {
     let mut streams = BTreeSet::new();
     for service in snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant) {

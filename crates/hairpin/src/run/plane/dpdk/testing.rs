@@ -1,4 +1,4 @@
-//! What tests of the plane's parts have in common: DPDK, which starts once in a process, and frames.
+//! The common parts of the plane's tests: DPDK, which starts once in a process, and frames.
 
 use crate::run::eal;
 use hairpin_core::frame::{Batch, Frame, FrameIo, Meta};
