@@ -13,7 +13,7 @@ mod shim {
 
     /// The only libraries that the shim calls; whatever they need they name themselves.
     const LIBRARIES: [&str; 6] = ["rte_net_ring", "rte_ethdev", "rte_mbuf", "rte_mempool", "rte_ring", "rte_eal"];
-    /// What the shim is made of, one name a line so that several hands can add to it.
+    /// The sources of the shim, one name a line so that several hands can add to it.
     #[rustfmt::skip]
     const SOURCES: &[&str] = &[
         "shim/eal.c",
@@ -34,7 +34,7 @@ mod shim {
         println!("cargo:rerun-if-env-changed=PKG_CONFIG_PATH");
         let mut build = cc::Build::new();
         let flags = pkg_config("--cflags");
-        // What another crate with a shim over DPDK compiles with.
+        // The flags for another crate with a shim over DPDK.
         println!("cargo:cflags={}", flags.join(" "));
         for flag in flags {
             build.flag(flag);
@@ -56,7 +56,7 @@ mod shim {
         }
     }
 
-    /// What pkg-config answers about libdpdk, word by word. A missing library ends the build with what to install.
+    /// The output of pkg-config for libdpdk, word by word. A missing library ends the build with what to install.
     fn pkg_config(option: &str) -> Vec<String> {
         const INSTALL: &str = "the feature `dpdk` needs DPDK 22.11: install it (Debian: apt-get install \
                                libdpdk-dev pkg-config) or build without the feature";

@@ -17,7 +17,7 @@ fn main() {
     }
 }
 
-/// What git answers; `None` outside a repository, or without git.
+/// The output of git; `None` outside a repository, or without git.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
     let text = String::from_utf8(output.stdout).ok()?.trim().to_string();

@@ -11,7 +11,7 @@ pub fn now() -> u64 {
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
-/// What the calling thread has had of a processor so far.
+/// The processor time of the calling thread so far.
 pub fn of_thread() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)

@@ -1,4 +1,4 @@
-//! What the papers say that can be checked: `docs/evidence/findings.toml`, as part of the program.
+//! The papers' claims that can be checked: `docs/evidence/findings.toml`, as part of the program.
 
 use serde::Deserialize;
 use std::sync::OnceLock;
@@ -9,18 +9,18 @@ const TEXT: &str = include_str!("../../docs/evidence/findings.toml");
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Listed {
-    /// What experiments and pages call it: unique.
+    /// Its name in experiments and pages: unique.
     pub id: String,
     /// The paper by its short name of `docs/references.md`; `Hairpin` for a claim of our own.
     pub paper: String,
-    /// Where the paper says it; empty for a claim of our own.
+    /// The place in the paper; empty for a claim of our own.
     #[serde(default)]
     pub section: String,
-    /// What it says.
+    /// The claim.
     pub statement: String,
-    /// What counts as reproduced.
+    /// The criterion of reproduction.
     pub reproduced: String,
-    /// What checks it: names of files in `lab/experiments` and `lab/scenarios`, and of commands.
+    /// Its checks: names of files in `lab/experiments` and `lab/scenarios`, and of commands.
     #[serde(default)]
     pub by: Vec<String>,
     /// Why nothing checks it.
@@ -59,7 +59,7 @@ pub fn find(id: &str) -> Option<&'static Listed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::virtual_time::Experiment;
+    use crate::virtual_time::ModelExperiment;
     use std::collections::{BTreeMap, BTreeSet};
     use std::path::Path;
 
@@ -67,7 +67,7 @@ mod tests {
     fn named() -> BTreeMap<String, BTreeSet<String>> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut named: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for experiment in Experiment::load_all(&root.join("experiments")).unwrap() {
+        for experiment in ModelExperiment::load_all(&root.join("experiments")).unwrap() {
             let ids = experiment.findings.iter().map(|finding| finding.id.clone()).collect();
             named.insert(experiment.name, ids);
         }

@@ -1,4 +1,4 @@
-//! What repeated measurements say: mean, and the interval in which the true mean is to be expected.
+//! The statistics of repeated measurements: mean, and the interval in which the true mean is to be expected.
 //!
 //! The interval is Student's: it takes repetitions as independent and roughly normal, which means of seconds of packets
 //! are. With one repetition there is none, and the code that draws or prints one says so instead of inventing a width.

@@ -1,6 +1,8 @@
 //! The pages in docs/evidence are what the program writes from the results in lab/results.
 
-use hairpin_lab::virtual_time::{Bench, Beside, Circumstances, Experiment, Gathered, Store, write_evidence};
+use hairpin_lab::virtual_time::{
+    CaseContext, CaseStore, Circumstances, Gathered, ModelExperiment, OtherScale, write_evidence,
+};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,10 +37,10 @@ fn unpacked(scratch: &Path, root: &Path, name: &str) -> PathBuf {
 fn evidence_pages_are_what_results_say() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let scratch = Scratch(std::env::temp_dir().join(format!("hairpin-evidence-{}", std::process::id())));
-    let experiments = Experiment::load_all(&root.join("lab/experiments")).unwrap();
+    let experiments = ModelExperiment::load_all(&root.join("lab/experiments")).unwrap();
     let loaded = PAGES.map(|(name, scale)| {
-        let bench = Bench::load(scale, &root.join("lab/profiles"), None).unwrap();
-        (bench, Store::open(&unpacked(&scratch.0, root, name)).unwrap())
+        let bench = CaseContext::load(scale, &root.join("lab/profiles"), None).unwrap();
+        (bench, CaseStore::open(&unpacked(&scratch.0, root, name)).unwrap())
     });
     let gathered: Vec<Vec<Gathered<'_>>> = loaded
         .iter()
@@ -55,7 +57,7 @@ fn evidence_pages_are_what_results_say() {
             command: format!("hairpin-lab reproduce --scale {scale}"),
             ..Circumstances::default()
         };
-        let beside = Beside { scale: PAGES[1 - index].1, gathered: &gathered[1 - index] };
+        let beside = OtherScale { scale: PAGES[1 - index].1, gathered: &gathered[1 - index] };
         let (page, tables) = (PathBuf::from(format!("docs/evidence/{name}.md")), format!("lab/results/{name}"));
         fs::create_dir_all("docs/evidence").unwrap();
         write_evidence(&gathered[index], Some(beside), &circumstances, &page, Some(Path::new(&tables))).unwrap();

@@ -4,9 +4,9 @@
 
 use hairpin_dpdk::{Eal, EalOptions};
 use hairpin_lab::testbed::cores::allowed;
-use hairpin_lab::testbed::ports::{Back, GenerateOptions, PortSettings, SinkSettings, forward, generate, sink};
+use hairpin_lab::testbed::ports::{GenerateOptions, PortSetup, ReturnPath, SinkSettings, forward, generate, sink};
 use hairpin_lab::testbed::rings::device_cores;
-use hairpin_lab::testbed::{Device, Measurement, Progress, Rate, Source, Trial};
+use hairpin_lab::testbed::{Device, Measurement, PacketSource, SendRate, Trial, TrialProgress};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -54,14 +54,14 @@ fn main() {
 }
 
 /// Says when the port is open: a port cannot tell whether a peer is at the other end of a wire.
-fn ready(progress: Progress) {
-    if matches!(progress, Progress::Started { .. }) {
+fn ready(progress: TrialProgress) {
+    if matches!(progress, TrialProgress::Started { .. }) {
         println!("ready");
     }
 }
 
 /// A port on a processor of its end of the list: the device's and the sink's, or the generator's.
-fn settings(socket: &str, is_other: bool) -> PortSettings {
+fn settings(socket: &str, is_other: bool) -> PortSetup {
     let cpus = allowed().unwrap();
     let cpu = if is_other { cpus[cpus.len() - 1] } else { cpus[0] };
     let role = if is_other { "server" } else { "client" };
@@ -69,7 +69,7 @@ fn settings(socket: &str, is_other: bool) -> PortSettings {
         Ok(driver) => format!("{driver}{},iface={}", u8::from(is_other), if is_other { "far" } else { "near" }),
         Err(_) => format!("net_memif0,role={role},socket-abstract=yes,socket={socket},rsize=10"),
     };
-    PortSettings { device, descriptors: 1024, cpus: vec![cpu], longest: 1514 }
+    PortSetup { device, descriptors: 1024, cpus: vec![cpu], longest: 1514 }
 }
 
 fn child(part: &str, socket: &str) -> Child {
@@ -135,15 +135,15 @@ fn one(part: &str) {
     let alone = part == "sink";
     let trial = Trial {
         device: if part == "balancer" { Device::Balancer } else { Device::Wire },
-        rate: Rate::Packets(PACKETS_PER_SECOND),
+        rate: SendRate::Packets(PACKETS_PER_SECOND),
         duration: Duration::from_secs(1),
-        source: Source::default(),
+        source: PacketSource::default(),
         ..Trial::default()
     };
     let options = GenerateOptions {
         trial,
         port: settings(&socket, false),
-        back: if alone { Back::Elsewhere } else { Back::Same },
+        back: if alone { ReturnPath::Elsewhere } else { ReturnPath::Same },
         destination: [2, 0, 0, 0, 0, 2],
         linger: Duration::from_secs(2),
     };
@@ -161,7 +161,7 @@ fn one(part: &str) {
     if alone { judged_elsewhere(&measured, said) } else { came_back(part, &measured, said) }
 }
 
-/// What the sink of another process has found is what was sent.
+/// The sink of another process finds the packets that were sent.
 fn judged_elsewhere(measured: &Measurement, said: &str) {
     let its: Measurement = serde_json::from_str(said).unwrap();
     assert_eq!(measured.received, 0);
@@ -171,7 +171,7 @@ fn judged_elsewhere(measured: &Measurement, said: &str) {
     assert_eq!(its.latency.count, its.received);
 }
 
-/// What came back is what the device says it sent, or was lost after that.
+/// The packets that came back are those that the device counts as sent, or were lost after that.
 fn came_back(part: &str, measured: &Measurement, said: &str) {
     let its: serde_json::Value = serde_json::from_str(said).unwrap();
     let number = |name: &str| its[name].as_u64().unwrap();

@@ -1,8 +1,9 @@
 //! `hairpin-lab reproduce` at a hundredth of the scale, a few cases of it: the main findings' directions, every file.
 
-use hairpin_lab::virtual_time::finding::Verdict;
+use hairpin_lab::virtual_time::finding::CaseVerdict;
 use hairpin_lab::virtual_time::{
-    Bench, Case, Circumstances, Done, Effort, Experiment, Gathered, Made, Store, perform, write, write_evidence,
+    Case, CaseContext, CaseStore, CasesSummary, Circumstances, Gathered, ModelExperiment, PerformOptions, Provenance,
+    perform, write, write_evidence,
 };
 use std::fs;
 use std::path::Path;
@@ -102,25 +103,25 @@ fn directions_hold_and_every_file_is_written() {
     let directory = std::env::temp_dir().join(format!("hairpin-reproduce-{}", std::process::id()));
     let _ = fs::remove_dir_all(&directory);
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let experiments = [MATRIX, POLICIES].map(|text| Experiment::parse(text).unwrap());
-    let bench = Bench::load(0.01, &root.join("profiles"), None).unwrap();
+    let experiments = [MATRIX, POLICIES].map(|text| ModelExperiment::parse(text).unwrap());
+    let bench = CaseContext::load(0.01, &root.join("profiles"), None).unwrap();
     let cases: Vec<&Case> = experiments.iter().flat_map(|experiment| &experiment.cases).collect();
-    let made = Made { machine: "here".into(), date: "today".into(), program: "this".into() };
-    let effort = Effort { jobs: 2, case_max: Duration::from_secs(300), made };
-    let mut store = Store::open(&directory).unwrap();
+    let made = Provenance { machine: "here".into(), date: "today".into(), program: "this".into() };
+    let effort = PerformOptions { jobs: 2, case_max: Duration::from_secs(300), made };
+    let mut store = CaseStore::open(&directory).unwrap();
     let done = perform(&bench, &cases, &effort, &mut store, &mut |_| ()).unwrap();
     let again = perform(&bench, &cases, &effort, &mut store, &mut |_| ()).unwrap();
     let gathered: Vec<Gathered<'_>> =
         experiments.iter().map(|experiment| Gathered::new(experiment, &bench, &store)).collect();
     let failures: Vec<_> = gathered.iter().flat_map(Gathered::failures).collect();
     assert_eq!((done.failed, failures), (0, Vec::new()));
-    assert_eq!(again, Done { kept: cases.len(), ..Done::default() }, "what came is not done again");
+    assert_eq!(again, CasesSummary { kept: cases.len(), ..CasesSummary::default() }, "what came is not done again");
     for one in &gathered {
         let seen = one.seen();
         assert!(seen.iter().all(|seen| seen.outcome.unfaithful == 0), "one backend for each flow");
         for finding in &one.experiment.findings {
             let judgement = finding.judge(&seen, &one.experiment.axes);
-            let wanted = if finding.source == "invented" { Verdict::Disagrees } else { Verdict::Agrees };
+            let wanted = if finding.source == "invented" { CaseVerdict::Disagrees } else { CaseVerdict::Agrees };
             assert_eq!(judgement.verdict, wanted, "{}: {judgement:?}", finding.text);
         }
     }

@@ -6,18 +6,20 @@
 use hairpin_dpdk::{Eal, EalOptions};
 use hairpin_lab::testbed::rings::RingTestbed;
 use hairpin_lab::testbed::table::names;
-use hairpin_lab::testbed::{Arrivals, Device, Measurement, Progress, Rate, Size, Source, Testbed, Transport, Trial};
+use hairpin_lab::testbed::{
+    Arrivals, Device, FrameSize, Measurement, PacketSource, SendRate, Testbed, TransportProtocol, Trial, TrialProgress,
+};
 use std::time::Duration;
 
 fn measure(testbed: &mut RingTestbed, trial: &Trial) -> Measurement {
     let (mut started, mut running) = (0, 0);
     let measured = testbed.measure(trial, &mut |progress| match progress {
-        Progress::Started { device } => started += device.len(),
-        Progress::Running { received, sent, .. } => {
+        TrialProgress::Started { device } => started += device.len(),
+        TrialProgress::Running { received, sent, .. } => {
             assert!(received <= sent);
             running += 1;
         }
-        Progress::Preparing { .. } => {}
+        TrialProgress::Preparing { .. } => {}
     });
     let measured = measured.unwrap_or_else(|error| panic!("{trial:?}: {error:#}"));
     assert_eq!(started, usize::from(trial.cores));
@@ -42,7 +44,12 @@ fn measure(testbed: &mut RingTestbed, trial: &Trial) -> Measurement {
 /// table, for most - is used by all of them at once, and every flow keeps its backend. Nothing is said about speed.
 fn several_cores(testbed: &mut RingTestbed, short: &Trial) {
     testbed.set_crowded(true);
-    let closed = Source::Synthetic { transport: Transport::Tcp, arrivals: Arrivals::Closed, sizes: None, ipv6: false };
+    let closed = PacketSource::Synthetic {
+        transport: TransportProtocol::Tcp,
+        arrivals: Arrivals::Closed,
+        sizes: None,
+        ipv6: false,
+    };
     let mut shared = 0;
     for table in names() {
         let trial = Trial { table: table.to_owned(), cores: 2, flows: 300, ..short.clone() };
@@ -53,7 +60,7 @@ fn several_cores(testbed: &mut RingTestbed, short: &Trial) {
         }
         shared += u32::from(table.starts_with("rte-hash/") && !table.contains("transactional"));
         // Flows that are there, and flows that come and go all the time: every core inserts and removes.
-        for (cores, run, source) in [(2, 2, Source::default()), (3, 1, closed.clone())] {
+        for (cores, run, source) in [(2, 2, PacketSource::default()), (3, 1, closed.clone())] {
             let table_entries = 1 << 18;
             let measured = measure(testbed, &Trial { cores, run, source, table_entries, ..trial.clone() });
             assert!((measured.consistent || measured.lost() > 0) && measured.received > 0, "{table}: {measured:?}");
@@ -78,8 +85,8 @@ fn every_frame_is_accounted_for() {
     assert_eq!(measured.over_time.len(), 10);
 
     for run in [1, 2] {
-        for transport in [Transport::Tcp, Transport::Udp] {
-            let source = Source::Synthetic { transport, arrivals: Arrivals::Fixed, sizes: None, ipv6: false };
+        for transport in [TransportProtocol::Tcp, TransportProtocol::Udp] {
+            let source = PacketSource::Synthetic { transport, arrivals: Arrivals::Fixed, sizes: None, ipv6: false };
             let measured = measure(&mut testbed, &Trial { run, source, ..short.clone() });
             // Every flow has one packet a round; on a machine with much else to do there may not be a whole one.
             assert!(measured.consistent && measured.lost() == 0 && measured.flows_seen == measured.sent.min(1000));
@@ -96,7 +103,7 @@ fn every_frame_is_accounted_for() {
     }
 
     // Far more than the device takes: what finds the ring full is lost for that reason, or was never sent.
-    let measured = measure(&mut testbed, &Trial { rate: Rate::Packets(1e9), ..short.clone() });
+    let measured = measure(&mut testbed, &Trial { rate: SendRate::Packets(1e9), ..short.clone() });
     assert!(measured.lost_by_reason.iter().all(|(reason, _)| reason == "ring-full"));
     assert!(measured.lost() + measured.behind > 1_000_000);
 
@@ -104,7 +111,12 @@ fn every_frame_is_accounted_for() {
     let measured =
         measure(&mut testbed, &Trial { table_entries: 128, duration: Duration::from_secs(1), ..short.clone() });
     assert!(!measured.consistent || measured.sent < 3000);
-    let source = Source::Synthetic { transport: Transport::Tcp, arrivals: Arrivals::Fixed, sizes: None, ipv6: true };
+    let source = PacketSource::Synthetic {
+        transport: TransportProtocol::Tcp,
+        arrivals: Arrivals::Fixed,
+        sizes: None,
+        ipv6: true,
+    };
     let measured = measure(
         &mut testbed,
         &Trial { table_entries: 128, run: 2, source, duration: Duration::from_secs(1), ..short.clone() },
@@ -115,7 +127,7 @@ fn every_frame_is_accounted_for() {
         "{measured:?}"
     );
 
-    let measured = measure(&mut testbed, &Trial { packet_size: Size::Fixed(9000), ..short.clone() });
+    let measured = measure(&mut testbed, &Trial { packet_size: FrameSize::Fixed(9000), ..short.clone() });
     assert_eq!(measured.rx_bps > 0.0, measured.received > 0);
 
     several_cores(&mut testbed, &short);

@@ -3,7 +3,9 @@
 #![allow(missing_docs)]
 
 use hairpin_dpdk::{Eal, EalOptions};
-use hairpin_lab::experiment::{Came, Experiment, Kind, Plan, Record, Results, Store, perform};
+use hairpin_lab::experiment::{
+    CellKind, Experiment, Plan, PlanResults, RecordOutcome, ResultRecord, ResultStore, perform,
+};
 use hairpin_lab::testbed::rings::RingTestbed;
 use hairpin_lab::testbed::{Measurement, Testbed};
 use hairpin_lab::{profile, report};
@@ -28,8 +30,8 @@ fn load(name: &str) -> Experiment {
     Experiment::load(&file).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// What must be so of a device behind a card.
-fn check_card(record: &Record, measured: &Measurement) {
+/// The invariants of a device behind a card.
+fn check_card(record: &ResultRecord, measured: &Measurement) {
     let policy = record.cell.subject.policy.as_str();
     let Some(card) = &measured.offloaded else { return assert_eq!(policy, "never", "{}: no card", record.cell) };
     assert!(card.packets <= card.arrived && card.arrived <= measured.sent, "{}: {card:?}", record.cell);
@@ -47,7 +49,7 @@ fn check_card(record: &Record, measured: &Measurement) {
 fn perform_one(testbed: &mut RingTestbed, experiment: Experiment) {
     let mut plan = Plan::new(&experiment, &|trial| testbed.obstacle(trial)).unwrap();
     if profile::obstacle().is_some() {
-        plan.tasks.retain(|task| task.kind != Kind::Profile);
+        plan.tasks.retain(|task| task.kind != CellKind::Profile);
     }
     if plan.tasks.is_empty() {
         return eprintln!("skipped: {}", plan.skipped[0].reason);
@@ -56,26 +58,26 @@ fn perform_one(testbed: &mut RingTestbed, experiment: Experiment) {
     let directory = std::env::temp_dir().join(format!("hairpin-lab-scenario-{}-{name}", std::process::id()));
     let _ = std::fs::remove_dir_all(&directory);
     let machine = report::machine();
-    let mut store = Store::open(&directory, &machine.name).unwrap();
+    let mut store = ResultStore::open(&directory, &machine.name).unwrap();
     perform(&experiment, &plan, testbed, &mut store, &mut |_| ()).unwrap();
     for record in store.records() {
         match &record.came {
-            Came::Measured(measured) => {
+            RecordOutcome::Measured(measured) => {
                 assert!(measured.received > 0 && measured.corrupted == 0, "{}: {measured:?}", record.cell);
                 assert!(measured.consistent && measured.duplicates == 0, "{}: {measured:?}", record.cell);
                 assert_eq!(measured.sent, measured.received + measured.lost(), "{}", record.cell);
                 check_card(record, measured);
             }
-            Came::Profiled(profile) => {
+            RecordOutcome::Profiled(profile) => {
                 let all: f64 = profile.shares.iter().map(|(_, share)| share).sum();
                 assert!((all - 1.0).abs() < 1e-6, "{profile:?}");
             }
             // On a machine that others use perf may see too little of a short trial.
-            Came::Failed(reason) => assert!(record.kind == Kind::Profile, "{}: {reason}", record.cell),
-            Came::Searched(_) => unreachable!("the file has no searches"),
+            RecordOutcome::Failed(reason) => assert!(record.kind == CellKind::Profile, "{}: {reason}", record.cell),
+            RecordOutcome::Searched(_) => unreachable!("the file has no searches"),
         }
     }
-    let results = Results::new(&experiment, &plan, &store);
+    let results = PlanResults::new(&experiment, &plan, &store);
     let written = report::write(&results, &machine, &directory).unwrap();
     let page = std::fs::read_to_string(&written.page).unwrap();
     for subject in &experiment.subjects {

@@ -60,7 +60,7 @@ pub struct Backend {
     pub number: u16,
     /// Its name, for people.
     pub name: Box<str>,
-    /// Where it listens; of the same family as the service.
+    /// The address that it listens on; of the same family as the service.
     pub endpoint: Endpoint,
     /// Its share of new connections, 0 to 65535; with 0 it gets none.
     pub weight: u16,
@@ -68,7 +68,7 @@ pub struct Backend {
     pub state: BackendState,
 }
 
-/// What happens to a TCP packet, not a SYN, to a service that belongs to no known connection.
+/// The policy for a TCP packet, not a SYN, to a service that belongs to no known connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnknownPacket {
     /// Dropped, counted.
@@ -81,7 +81,7 @@ pub enum UnknownPacket {
     PickUp,
 }
 
-/// What becomes of the first packet of a connection for which there is no room in the table.
+/// The policy for the first packet of a connection for which there is no room in the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
     /// Dropped: its client sends it again, and there may be room then.
@@ -136,7 +136,7 @@ pub enum ServiceState {
     Vacant,
 }
 
-/// What becomes of new connections when a service has backends enabled, but all of them are down.
+/// The policy for new connections when a service has backends enabled, but all of them are down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AllDown {
     /// They are refused (RST, ICMP port unreachable), as with no backend at all.
@@ -157,19 +157,19 @@ pub struct Service {
     pub endpoint: Endpoint,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// What it does with its connections.
+    /// The protocol and its settings.
     pub kind: Kind,
     /// How its packets are translated.
     pub forwarding: Forwarding,
     /// How backends are chosen.
     pub algorithm: Algorithm,
-    /// What becomes of packets of unknown connections.
+    /// The policy for packets of unknown connections.
     pub unknown: UnknownPacket,
     /// How long silence is borne.
     pub timeouts: Timeouts,
     /// How long connections go on whose backend drains or was removed; zero: until they end.
     pub drain_limit: Duration,
-    /// What becomes of new connections when no enabled backend is up.
+    /// The policy for new connections when no enabled backend is up.
     pub all_down: AllDown,
     /// HTTP services and groups: the statuses with which a response speaks against its backend (passive checks).
     pub faulty: ServerErrors,
@@ -198,7 +198,7 @@ pub struct Snapshot {
     pub services: Box<[Service]>,
     /// The full-NAT pool; empty addresses if no service needs it.
     pub pool: Pool,
-    /// What becomes of new connections while the table is full.
+    /// The policy for new connections while the table is full.
     pub when_full: WhenFull,
     /// Secrets that this balancer shares with others.
     pub keys: Keys,
@@ -239,7 +239,7 @@ impl Snapshot {
 }
 
 impl Service {
-    /// What stands at a number that no service has.
+    /// The entry at a number that no service has.
     pub fn vacant() -> Service {
         Service {
             state: ServiceState::Vacant,

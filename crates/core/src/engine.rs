@@ -13,7 +13,7 @@ use arrayvec::ArrayVec;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleId(pub u64);
 
-/// What happens to a packet that matches.
+/// The fate of a packet that matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
     /// Rewrite and forward.
@@ -93,13 +93,13 @@ impl Guard {
 pub struct Rule {
     /// Its name.
     pub id: RuleId,
-    /// What it matches.
+    /// The match.
     pub key: FlowKey,
-    /// What it changes.
+    /// The rewrite.
     pub rewrite: Rewrite,
     /// TCP and [`Fate::Forward`] only: for which packets it holds; `None`: for all.
     pub guard: Option<Guard>,
-    /// What then happens.
+    /// The fate after the rewrite.
     pub fate: Fate,
     /// Which slot of the engine's totals its packets are added to (a backend's number times two, plus direction).
     pub total: u32,
@@ -124,12 +124,12 @@ pub enum RuleOp {
     Remove {
         /// Its name.
         id: RuleId,
-        /// What it matches.
+        /// The match.
         key: FlowKey,
     },
 }
 
-/// What an engine can do.
+/// The abilities of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineCaps {
     /// Rules it holds at most.
@@ -178,7 +178,7 @@ impl EngineCaps {
     }
 }
 
-/// What a rule has done so far.
+/// The counters of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets (segments of a super-packet counted one by one).
@@ -222,7 +222,7 @@ pub type Samples = ArrayVec<Option<Counters>, COMPLETIONS_MAX>;
 
 /// A flow engine. Asynchronous by nature: completions come late, reordered, or as refusals. A worker never waits.
 pub trait FlowEngine {
-    /// What it can do.
+    /// The engine's capabilities.
     fn caps(&self) -> EngineCaps;
     /// Queues a request; given back when the queue is full.
     fn submit(&mut self, now: Time, op: RuleOp) -> Result<(), RuleOp>;

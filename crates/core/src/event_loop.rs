@@ -144,7 +144,7 @@ pub struct EventLoop<I: FrameIo, E, P, T> {
     samples: Samples,
     /// Tells the time of the engine's answers, which an iteration waits for.
     clock: fn() -> Time,
-    /// What frames and rules cost.
+    /// The cost of frames and rules.
     meter: Meter,
     /// Tells the time since 1970, of which responses of our own say the second.
     calendar: fn() -> Duration,
@@ -187,7 +187,7 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> EventLoop<I
         let frames = self.frames(now, publish);
         if self.worker.poll_timeout(now).is_some_and(|due| due <= now) {
             self.worker.handle_timeout(now);
-            // What waits for room goes first.
+            // Frames that wait for room go first.
             if self.to_send.is_empty() {
                 self.worker.handle_splices(now, &mut self.io, &mut self.to_send);
                 if !self.to_send.is_empty() {
@@ -256,7 +256,7 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> EventLoop<I
     }
 
     fn frames(&mut self, now: Time, mut publish: impl FnMut(Ticket)) -> bool {
-        // What could not be sent goes first: order is kept and the transmit batch has room for what is received.
+        // Frames that could not be sent go first: order is kept and the transmit batch has room for what is received.
         if self.to_send.is_empty() {
             self.io.receive(&mut self.received);
             for ticket in self.received.iter().filter_map(Ticket::of) {

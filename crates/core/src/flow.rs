@@ -120,9 +120,9 @@ impl fmt::Debug for Endpoint {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(C)]
 pub struct FlowKey {
-    /// Where the packets say they come from.
+    /// The source address of the packets.
     pub source: Endpoint,
-    /// Where they say they go to.
+    /// The destination address of the packets.
     pub destination: Endpoint,
     /// The transport protocol.
     pub protocol: Protocol,
@@ -180,7 +180,7 @@ pub const STEERING_RULES_MAX: usize = 4096;
 
 /// Spreads connections over workers, the same way in the worker and in BPF (`steer_hash` in `crates/linux/bpf/parse.h`).
 ///
-/// What decides is the client's end, or the pool's under full NAT: the source of what comes from a client and the
+/// The deciding end is the client's, or the pool's under full NAT: the source of what comes from a client and the
 /// destination of what comes from a backend, so that both directions meet on one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steering {
@@ -188,11 +188,11 @@ pub struct Steering {
     pub key: [u64; 2],
     /// Number of workers, 1 to 256.
     pub workers: u16,
-    /// What of the end decides.
+    /// The part of the end that decides.
     pub by: SteerBy,
 }
 
-/// What of an end decides which worker its connections are of.
+/// The part of an end that decides the worker of its connections.
 ///
 /// The values are those in the header of a connection table's file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -224,7 +224,7 @@ impl Steering {
         (self.classes() - 1) << 1
     }
 
-    /// What those bits may be, and whose each value is.
+    /// The range of those bits, and the worker of each value.
     pub fn port_classes(&self) -> impl Iterator<Item = (u16, u16)> {
         (0..self.classes()).map(|class| (class << 1, self.of_class(class)))
     }
@@ -299,7 +299,7 @@ mod tests {
             for (value, worker) in steering.port_classes() {
                 assert_eq!(value & !steering.port_mask(), 0);
                 shares[usize::from(worker)] += 1;
-                // What does not count does not matter.
+                // Other bits do not matter.
                 for other in [0, 1, !steering.port_mask()] {
                     let end = Endpoint::new(Address::from_ipv4([10, 0, 0, 1]), value | other);
                     assert_eq!(steering.worker(&end), worker, "{workers} workers, port {}", value | other);

@@ -28,7 +28,7 @@ pub enum Arrival {
     },
 }
 
-/// What the plane does with a frame in the transmit batch.
+/// The plane's action for a frame in the transmit batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Egress {
     /// Route it by its IP destination. Its Ethernet addresses are the plane's to fill in.
@@ -48,7 +48,7 @@ pub enum Checksum {
     Partial,
 }
 
-/// What a plane knows of a frame beside its bytes.
+/// A plane's metadata of a frame, beside its bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Meta {
     /// The interface it came in on, as the plane counts them. For a frame of a worker's own, the interface from which its
@@ -59,7 +59,7 @@ pub struct Meta {
     pub ticket: u32,
     /// Why it is here.
     pub arrival: Arrival,
-    /// What becomes of it.
+    /// The plane's action for it.
     pub egress: Egress,
     /// State of the transport checksum.
     pub checksum: Checksum,
@@ -92,9 +92,9 @@ pub trait Frame {
     /// Makes the frame `length` bytes long, keeping what it can; new bytes are unspecified. `false`, and nothing
     /// changed, if there is no room.
     fn resize(&mut self, length: usize) -> bool;
-    /// What the plane knows of it.
+    /// The frame's metadata.
     fn meta(&self) -> &Meta;
-    /// What the plane knows of it, to change.
+    /// The frame's metadata, to change.
     fn meta_mut(&mut self) -> &mut Meta;
     /// Whether it is what most are: a packet received as it is, its checksum complete.
     #[inline(always)]
@@ -116,9 +116,9 @@ pub trait FrameIo {
     /// for long keeps the plane from receiving.
     fn allocate(&mut self) -> Option<Self::Frame>;
     /// Bytes of the longest frame that [`FrameIo::allocate`] gives, at least that of an ordinary packet on every egress.
-    /// Where a plane says nothing else it is a super-packet: 65,535 bytes of IP packet behind an Ethernet header with two
-    /// VLAN tags. One that passes frames on says what the plane behind it says. Frames that are received may have less:
-    /// what they have to spare only [`Frame::resize`] knows.
+    /// The default is a super-packet: 65,535 bytes of IP packet behind an Ethernet header with two VLAN tags. One that
+    /// passes frames on says what the plane behind it says. Frames that are received may have less: what they have to spare
+    /// only [`Frame::resize`] knows.
     fn room(&self) -> usize {
         ROOM
     }
@@ -129,7 +129,7 @@ pub trait FrameIo {
 pub struct VecFrame {
     /// The bytes.
     pub data: alloc::vec::Vec<u8>,
-    /// What is known of it.
+    /// The metadata.
     pub meta: Meta,
 }
 

@@ -9,17 +9,17 @@ use siphasher::sip::SipHasher13;
 /// Secrets of a file at most.
 pub const KEYS_MAX: usize = 4;
 
-/// What a value is for: no two purposes have values in common.
+/// The purpose of a value: no two purposes have values in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Purpose {
     /// The value of a cookie that names a backend.
     Sticky = 1,
-    /// Where the numbers of a connection to a backend begin (RFC 6528).
+    /// The initial sequence number of a connection to a backend (RFC 6528).
     Sequence = 2,
     /// The key of an epoch of SYN cookies.
     SynCookies = 3,
-    /// What a secret is called, so that people can compare those of two machines.
+    /// The name of a secret, so that people can compare those of two machines.
     Fingerprint = 4,
 }
 
@@ -89,7 +89,7 @@ impl Keys {
         Keys(secrets.iter().copied().take(KEYS_MAX).collect())
     }
 
-    /// What values are made of.
+    /// The secret from which new values are made.
     pub fn first(&self) -> Option<Secret> {
         self.0.first().copied()
     }

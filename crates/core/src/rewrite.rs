@@ -1,9 +1,9 @@
-//! What a rule changes in a packet, and doing it in software.
+//! The changes that a rule makes to a packet, and doing them in software.
 
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::Checksum;
 use crate::wire::bytes::{array_at, array_at_mut, u32_at};
-use crate::wire::checksum::{Difference, Few, Sum};
+use crate::wire::checksum::{Difference, FewWords, Sum};
 use crate::wire::{Transport, ipv4, ipv6, plain, tcp, udp};
 
 /// New ends of a flow, and what is added to its TCP sequence numbers (wrapping).
@@ -21,7 +21,7 @@ pub struct Rewrite {
     /// Added to the acknowledgement number and to both edges of every SACK block; the acknowledgement number is left
     /// alone when ACK is not set.
     pub acknowledgement_delta: u32,
-    /// What the window field is shifted by, -14 to 14: to the left (at most 65535) if positive, else to the right. For two
+    /// The shift of the window field, -14 to 14: to the left (at most 65535) if positive, else to the right. For two
     /// ends that have agreed on different window scales with us (RFC 7323, 2). A SYN's is left alone: it has no scale.
     pub window_shift: i8,
 }
@@ -52,10 +52,10 @@ impl Rewrite {
         }
     }
 
-    /// [`Rewrite::apply`] of a rewrite that only changes the ends, for a [plain](plain::Plain) packet.
+    /// [`Rewrite::apply`] of a rewrite that only changes the ends, for a [plain](plain::PlainPacket) packet.
     #[inline(always)]
     pub(crate) fn readdress_plain(
-        head: &mut plain::Head,
+        head: &mut plain::PlainHead,
         ends: [&Endpoint; 2],
         protocol: Protocol,
         checksum: Checksum,
@@ -77,7 +77,7 @@ impl Rewrite {
     /// One hop less is left of at least one.
     #[inline(always)]
     pub(crate) fn readdress_plain_end(
-        head: &mut plain::Head,
+        head: &mut plain::PlainHead,
         direction: Direction,
         (address, port): ([u8; 4], u16),
         protocol: Protocol,
@@ -94,7 +94,7 @@ impl Rewrite {
             Direction::FromClient => (hops, ends ^ turned ^ turned_port << 48),
             Direction::FromBackend => (hops ^ turned << 32, ends ^ turned_port << 32),
         };
-        let addresses = Few::words(old.to_le_bytes(), address);
+        let addresses = FewWords::words(old.to_le_bytes(), address);
         let sum = (hops >> 16) as u16;
         let new_sum = addresses.update_header(sum.swap_bytes()).swap_bytes();
         let hops = hops.wrapping_sub(1) ^ u64::from(sum ^ new_sum) << 16;
@@ -103,7 +103,7 @@ impl Rewrite {
                 *field = word.to_le_bytes();
             }
         }
-        let ports = Few::word(old_port.swap_bytes(), port);
+        let ports = FewWords::word(old_port.swap_bytes(), port);
         keep_in_step(head, protocol, |old| match checksum {
             Checksum::Complete => (addresses + ports).update(old),
             Checksum::Partial => addresses.update_partial(old),
@@ -161,7 +161,7 @@ impl Rewrite {
         changes
     }
 
-    /// What a window of `window` becomes: to the left at most 65535, so never more than is there; to the right the rest is
+    /// The result of shifting `window`: to the left at most 65535, so never more than is there; to the right the rest is
     /// cut off, so that a window may come out as 0, which the sender probes.
     pub fn shifted_window(&self, window: u16) -> u16 {
         let by = u32::from(self.window_shift.unsigned_abs()).min(u16::BITS);
@@ -196,8 +196,8 @@ impl Rewrite {
         }
     }
 
-    /// What takes packets that arrived with `key` and were rewritten back to what they were, hops aside: for a packet
-    /// that comes back to the worker as too big, so that the error quotes what its sender sent.
+    /// The rewrite that takes packets that arrived with `key` and were rewritten back to what they were, hops aside: for a
+    /// packet that comes back to the worker as too big, so that the error quotes what its sender sent.
     pub fn undone(&self, key: &FlowKey) -> Rewrite {
         Rewrite {
             source: key.source,
@@ -229,7 +229,7 @@ fn updated(old: u16, checksum: Checksum, addresses: Difference, changes: Differe
 
 /// Has the transport checksum of a plain packet follow a change, which makes another of it.
 #[inline(always)]
-fn keep_in_step(head: &mut plain::Head, protocol: Protocol, change: impl FnOnce(u16) -> u16) {
+fn keep_in_step(head: &mut plain::PlainHead, protocol: Protocol, change: impl FnOnce(u16) -> u16) {
     let at = plain::L4 + if protocol == Protocol::Udp { udp::CHECKSUM } else { tcp::CHECKSUM };
     let Some(field) = array_at_mut::<2>(head, at) else { return };
     let old = u16::from_be_bytes(*field);

@@ -12,7 +12,7 @@
 
 use hairpin_core::table::concurrent::quiescence::Quiescence;
 use hairpin_core::table::concurrent::{Concurrent, Planted};
-use hairpin_core::table::{Entries, Hash, Hasher, Lookup, Shared};
+use hairpin_core::table::{Entries, Hash, Hasher, Lookup, SharedIndex};
 use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;

@@ -2,15 +2,15 @@
 //! one that ages, and two that let entries come and go at more than 90 percent load, so that what is sought keeps
 //! moving.
 //!
-//! What the values lead to is plain memory, reused after a grace period: so the thread sanitizer (`scripts/sanitize`)
+//! The entries behind the values are plain memory, reused after a grace period: so the thread sanitizer (`scripts/sanitize`)
 //! sees every entry that is published too early or reused too early. `HAIRPIN_TABLE_OPERATIONS` sets how many
 //! operations each of the two that change the table makes.
 #![cfg(not(loom))]
 #![allow(unsafe_code)]
 
 use hairpin_core::table::concurrent::Concurrent;
-use hairpin_core::table::concurrent::quiescence::{Grace, Quiescence, Reader};
-use hairpin_core::table::{Entries, Hash, Hasher, Key, Lookup, Shared};
+use hairpin_core::table::concurrent::quiescence::{Grace, Quiescence, QuiescenceReader};
+use hairpin_core::table::{Entries, Hash, Hasher, Key, Lookup, SharedIndex};
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -96,10 +96,10 @@ fn operations() -> usize {
     std::env::var("HAIRPIN_TABLE_OPERATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(default)
 }
 
-/// What one changer has.
+/// The state of one changer.
 struct Changer<'a> {
     stress: &'a Stress,
-    reader: Reader,
+    reader: QuiescenceReader,
     seed: u64,
     /// Its keys by number, and where they are.
     keys: std::ops::Range<u32>,
@@ -302,7 +302,7 @@ fn nothing_is_missed_lost_or_resurrected() {
     });
     let Stress { mut table, aged, inserted, .. } = stress;
     assert_eq!(table.check(), Ok(()));
-    assert_eq!(Shared::<Name>::len(&table), first_own as usize + there.iter().sum::<usize>());
+    assert_eq!(SharedIndex::<Name>::len(&table), first_own as usize + there.iter().sum::<usize>());
     assert!(cfg!(miri) || aged.into_inner() > 0, "nothing was aged");
     assert!(inserted.into_inner() > operations / 10, "they mostly waited for positions");
 }

@@ -7,7 +7,7 @@ use hairpin_core::config::{Backend, BackendState, Forwarding, Pool, Service, Sna
 use hairpin_core::flow::{Address, Endpoint, Protocol};
 use hairpin_core::frame::{Batch, Frame, FrameIo, VecFrame};
 use hairpin_core::l7::config::Kind;
-use hairpin_core::link::{Drop, Link, LinkOptions, Neighbours, Plan, PortAddresses};
+use hairpin_core::link::{Link, LinkDrop, LinkOptions, LinkPlan, Neighbours, PortAddresses};
 use hairpin_core::offload::Never;
 use hairpin_core::table::slab::boxed;
 use hairpin_core::table::{AnyTable, Hasher};
@@ -98,7 +98,7 @@ impl RoutedWorker {
             ..LinkOptions::default()
         };
         let neighbours = Arc::new(Neighbours::new(64, [1, 2, 3, 4]));
-        let link = Link::new(Arc::new(Plan::new(&options).unwrap()), neighbours, Wire::default());
+        let link = Link::new(Arc::new(LinkPlan::new(&options).unwrap()), neighbours, Wire::default());
         let snapshot = snapshot();
         let worker = Worker::new(WorkerOptions {
             loads: Loads::new(snapshot.backends()),
@@ -221,5 +221,5 @@ fn packets_of_no_service_end_here() {
     let mut routed = RoutedWorker::new();
     let other = [(CLIENT, 5000), ([203, 0, 113, 9], 53)];
     assert!(routed.datagram(0, other, 64, 100, false).is_empty());
-    assert_eq!(routed.link.statistics().dropped(Drop::NotOurs), 1);
+    assert_eq!(routed.link.statistics().dropped(LinkDrop::NotOurs), 1);
 }

@@ -53,7 +53,7 @@ fn held(slab: &Slab<Entry>) -> BTreeSet<Entry> {
     slab.positions().map(|position| *slab.at(position)).collect()
 }
 
-/// What a slab holds before the script and after each of its steps.
+/// The contents of a slab before the script and after each of its steps.
 fn states(ops: &[Op]) -> Vec<BTreeSet<Entry>> {
     let mut slab = Slab::new(boxed(CAPACITY));
     let mut states = vec![held(&slab)];

@@ -38,7 +38,7 @@ const CLIENTS: u64 = 120;
 /// Source ports of the pool, with the one backend of its services.
 const PORTS: u16 = 340;
 
-/// What outlives a process: its connections, and the engine.
+/// The state that outlives a process: its connections, and the engine.
 #[repr(C)]
 struct Lasting {
     /// The time, in nanoseconds.

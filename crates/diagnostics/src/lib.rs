@@ -30,9 +30,9 @@ pub struct Problem {
     pub line: usize,
     /// Column in characters, from 1; 0 when the whole file is meant.
     pub column: usize,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
-    /// What would be right; may be empty.
+    /// The remedy; may be empty.
     pub remedy: String,
 }
 
@@ -208,7 +208,7 @@ pub fn text_of(path: &Path, bytes_max: u64) -> std::io::Result<String> {
     std::fs::read_to_string(path)
 }
 
-/// What to do where `text` is none of `words`: the nearest, and all of them.
+/// The advice when `text` is none of `words`: the nearest word, and all of them.
 pub fn one_of(text: &str, words: &[&str]) -> String {
     let list = words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
     match nearest(text, words) {

@@ -1,6 +1,6 @@
-//! What a frame costs through the ports of this crate: `port_cost` forwards from one null device to another as
-//! fast as it can, on one core, as `dpdk-testpmd --vdev=net_null0 --vdev=net_null1 -- --forward-mode=io` does, and sends
-//! bursts through a wire of rings and back. Prints nanoseconds of processor time a frame, the median of five runs.
+//! The cost of a frame through the ports of this crate: `port_cost` forwards from one null device to another as fast as it
+//! can, on one core, as `dpdk-testpmd --vdev=net_null0 --vdev=net_null1 -- --forward-mode=io` does, and sends bursts
+//! through a wire of rings and back. Prints nanoseconds of processor time a frame, the median of five runs.
 
 #[cfg(not(feature = "dpdk"))]
 fn main() {
@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 #[cfg(feature = "dpdk")]
 mod with_dpdk {
     use hairpin_core::frame::{Batch, Frame, FrameIo};
-    use hairpin_dpdk::{Eal, EalOptions, EalPages, Mbuf, Pool, PoolOptions, Port, PortIo, PortOptions, Queue};
+    use hairpin_dpdk::{Eal, EalOptions, EalPages, Mbuf, MbufPool, PoolOptions, Port, PortIo, PortOptions, PortQueue};
     use std::error::Error;
 
     const FRAMES: usize = 20_000_000;
@@ -23,7 +23,7 @@ mod with_dpdk {
     pub(crate) fn main() -> Result<(), Box<dyn Error>> {
         let eal = Eal::start(EalOptions { pages: EalPages::Auto, ..EalOptions::default() })?;
         let _registration = eal.register_thread()?;
-        let pool = Pool::create(&eal, PoolOptions::default())?;
+        let pool = MbufPool::create(&eal, PoolOptions::default())?;
         let open =
             |device: &str| Port::open(&eal, &PortOptions { device: device.into(), ..PortOptions::default() }, &pool);
         let queue = |port: &Port| port.queue(0).ok_or("no queue");
@@ -41,7 +41,7 @@ mod with_dpdk {
         Ok(())
     }
 
-    /// What this thread has had of a processor, in nanoseconds: others may want it too.
+    /// The processor time of this thread, in nanoseconds: others may want it too.
     fn processor_time() -> u64 {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
         text.split(' ').next().and_then(|time| time.parse().ok()).unwrap_or_default()
@@ -72,7 +72,7 @@ mod with_dpdk {
         }
     }
 
-    fn between(queues: &mut [Queue; 2]) {
+    fn between(queues: &mut [PortQueue; 2]) {
         let mut batch = Batch::new();
         let mut done = 0;
         while done < FRAMES {
@@ -84,7 +84,7 @@ mod with_dpdk {
         }
     }
 
-    fn wire(ends: &mut [Queue; 2], pool: &Pool) {
+    fn wire(ends: &mut [PortQueue; 2], pool: &MbufPool) {
         let mut batch: Batch<Mbuf> = Batch::new();
         pool.allocate_burst(&mut batch, 32);
         for frame in &mut batch {

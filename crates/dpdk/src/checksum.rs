@@ -26,7 +26,7 @@ fn settle_one(frame: &mut Mbuf, device: bool) {
     }
 }
 
-/// What the device is told. The pseudo-header's sum is in its place already, as DPDK wants it.
+/// The transmit flags for the device. The pseudo-header's sum is in its place already, as DPDK wants it.
 fn note(at: &Transport) -> u32 {
     let family = if at.key.is_ipv4() { CHECKSUM_IPV4 } else { 0 };
     let protocol = if at.key.protocol == Protocol::Udp { CHECKSUM_UDP } else { 0 };

@@ -15,14 +15,14 @@ pub struct EalOptions {
     /// except that the defer queue of a lock-free one stands here: 16 bytes for each of more positions than it has,
     /// rounded up to a power of two (8,000,000 entries: 128 MiB; 2^23: 256 MiB).
     pub memory_mib: u32,
-    /// What pages EAL's own heap stands on.
+    /// The kind of pages that EAL's own heap is on.
     pub pages: EalPages,
     /// Whether PCI devices are probed: those that are bound to a driver for user space, or that share theirs with the
     /// kernel. Virtual devices are there in any case.
     pub pci: bool,
 }
 
-/// What pages EAL's own heap stands on.
+/// The kind of pages that EAL's own heap is on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EalPages {
     /// Reserved hugepages (`vm.nr_hugepages`) where enough are free, else as without.
@@ -124,7 +124,7 @@ fn start(options: EalOptions) -> Result<Eal, Error> {
 /// So much must be free in hugepages for [`EalPages::Auto`] to take them, in MiB: room for a pool and some tables.
 const HUGE_LEAST_MIB: u64 = 256;
 
-/// What is free in hugepages of all sizes, in MiB.
+/// The free memory in hugepages of all sizes, in MiB.
 fn free_hugepages_mib() -> u64 {
     let Ok(sizes) = std::fs::read_dir("/sys/kernel/mm/hugepages") else { return 0 };
     let free = sizes.flatten().filter_map(|size| {

@@ -18,7 +18,7 @@ pub enum Error {
     },
     /// A call of DPDK's failed.
     Call {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
         /// DPDK's errno.
         code: i32,
@@ -31,7 +31,7 @@ pub enum Error {
         what: String,
         /// DPDK's errno.
         code: i32,
-        /// What its driver said, one message a line; may be empty.
+        /// Messages of its driver, one message a line; may be empty.
         log: String,
     },
 }

@@ -1,9 +1,9 @@
 //! A worker's queues as the core sees them.
 
 use crate::mbuf::Mbuf;
-use crate::pool::Pool;
+use crate::pool::MbufPool;
 use crate::port::{Chained, Inner, Port};
-use crate::queue::Queue;
+use crate::queue::PortQueue;
 use hairpin_core::frame::{BATCH_MAX, Batch, Frame, FrameIo};
 use std::mem;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct PortIo {
     /// `None`: its port has called it back, or has no peer.
-    queues: Vec<Option<Queue>>,
+    queues: Vec<Option<PortQueue>>,
     /// Ports whose queues are not always there, and the places of these.
     lenders: Vec<(usize, Arc<Inner>)>,
     /// Which queue of each port it is.
     index: u16,
-    /// What queues that were given back have counted.
+    /// The counters of queues that were returned.
     chained: Chained,
-    pool: Pool,
+    pool: MbufPool,
     /// Frames taken from a queue at a time.
     burst: usize,
     /// The queue at which the next iteration begins.
@@ -34,14 +34,14 @@ pub struct PortIo {
 
 impl PortIo {
     /// Over these queues; frames of the worker's own are from `pool`.
-    pub fn new(queues: Vec<Queue>, pool: Pool) -> PortIo {
+    pub fn new(queues: Vec<PortQueue>, pool: MbufPool) -> PortIo {
         PortIo::over(queues.into_iter().map(Some).collect(), pool)
     }
 
     /// Over the queue `index` of each of `ports`; clients among these ([`Port::is_client`]) may call theirs back and give
     /// it again ([`PortIo::renew`]), and servers' are read only while a client is there. `None`: one is in use, or
     /// not there.
-    pub fn of(ports: &[Port], index: u16, pool: Pool) -> Option<PortIo> {
+    pub fn of(ports: &[Port], index: u16, pool: MbufPool) -> Option<PortIo> {
         let own = |port: &Port| match port.queue(index) {
             None if !port.is_client() || index >= port.queues() => None,
             queue => Some(queue),
@@ -54,7 +54,7 @@ impl PortIo {
         })
     }
 
-    fn over(queues: Vec<Option<Queue>>, pool: Pool) -> PortIo {
+    fn over(queues: Vec<Option<PortQueue>>, pool: MbufPool) -> PortIo {
         let stages = queues.iter().map(|_| Batch::new()).collect();
         let (lenders, chained) = (Vec::new(), Chained::default());
         PortIo { queues, lenders, index: 0, chained, pool, burst: BATCH_MAX, turn: 0, stages, misrouted: 0 }
@@ -90,7 +90,7 @@ impl PortIo {
         }
     }
 
-    /// What its queues did with frames of several segments.
+    /// The counters of its queues for frames of several segments.
     pub fn chained(&self) -> Chained {
         self.queues.iter().flatten().fold(self.chained, |sum, queue| {
             let own = queue.chained();
@@ -99,7 +99,7 @@ impl PortIo {
     }
 
     /// The pool that frames of the worker's own are from.
-    pub fn pool(&self) -> &Pool {
+    pub fn pool(&self) -> &MbufPool {
         &self.pool
     }
 

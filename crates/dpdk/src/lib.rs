@@ -5,7 +5,7 @@
 //!
 //! [`Eal`] starts DPDK, once per process.
 //!
-//! Ports: a [`Pool`] has the buffers, a [`Port`] is an open device, a [`Queue`] of it lets one thread receive and send
+//! Ports: a [`MbufPool`] has the buffers, a [`Port`] is an open device, a [`PortQueue`] of it lets one thread receive and send
 //! [`Mbuf`]s, which are frames as the core knows them. [`PortIo`] makes a worker's queues what its core wants. A
 //! [`Ring`] passes frames from thread to thread, [`Port::pair`] is a wire between two ports in one process. Threads that
 //! use any of it should be registered ([`Eal::register_thread`]).
@@ -33,8 +33,8 @@ pub use eal::{Eal, EalOptions, EalPages, Registration, ensure_registered};
 pub use error::Error;
 pub use io::PortIo;
 pub use mbuf::Mbuf;
-pub use pool::{Pool, PoolOptions};
+pub use pool::{MbufPool, PoolOptions};
 pub use port::{Chained, Port, PortOptions, PortStatistics};
-pub use queue::Queue;
+pub use queue::PortQueue;
 pub use ring::{Ring, RingKind, RingReceiver, RingSender};
-pub use rss::{Rss, Spread, SpreadAbilities};
+pub use rss::{PortSpread, Rss, SpreadAbilities};

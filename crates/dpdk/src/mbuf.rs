@@ -39,7 +39,7 @@ static FRESH: [Meta; PLACES] = {
     fresh
 };
 
-/// What became of frames that came in several segments.
+/// The fates of frames that came in several segments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Chains {
     pub(crate) joined: u64,
@@ -71,7 +71,7 @@ impl Mbuf {
         unsafe { self.0.as_mut() }
     }
 
-    /// Where the frames of a batch go, if it is one port, and whether nothing is left to be done to any.
+    /// The port that the frames of a batch go to, if it is one port, and whether nothing is left to be done to any.
     #[inline(always)]
     pub(crate) fn ways(batch: &Batch<Mbuf>) -> (Option<u16>, bool) {
         let first = batch.first().map_or(0, |frame| frame.meta().port);
@@ -142,7 +142,7 @@ impl Mbuf {
             raw.port = port;
             if raw.flags != 0 || usize::from(port) >= PLACES {
                 let ticket = if raw.flags & MARKED == 0 { 0 } else { raw.mark };
-                // What was true of it on receiving is not when it is sent: marks, tags, checksums.
+                // Metadata from reception is invalid for sending: marks, tags, checksums.
                 raw.flags &= ELSEWHERE;
                 if ticket != 0 || usize::from(port) >= PLACES {
                     raw.meta.write(Meta { port, ticket, ..Meta::default() });

@@ -10,7 +10,7 @@ use std::{fmt, io};
 /// Bytes of a large page.
 pub const LARGE: usize = 2 << 20;
 
-/// What pages memory stands on.
+/// The kind of pages that memory is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// Reserved hugepages of 2 MiB (`vm.nr_hugepages`); enough were free.
@@ -34,11 +34,11 @@ impl fmt::Display for Pages {
 /// Anonymous memory, aligned to large pages. It reads as zeroes.
 #[derive(Debug)]
 pub struct Mapping {
-    /// Where it begins.
+    /// The address of the first byte.
     pub address: NonNull<c_void>,
     /// In bytes.
     pub length: usize,
-    /// What pages it stands on.
+    /// The kind of its pages.
     pub pages: Pages,
     /// It must not be unmapped.
     pub kept: bool,

@@ -12,10 +12,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a pool is made of.
+/// The parameters of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolOptions {
-    /// What messages call it.
+    /// Its name in messages.
     pub name: String,
     /// How many mbufs, 1 to 2^30. A power of two less one wastes least.
     pub mbufs: u32,
@@ -35,13 +35,13 @@ impl Default for PoolOptions {
 
 /// A pool of mbufs (`rte_mempool`), of a fixed number.
 ///
-/// Where EAL has neither hugepages nor devices that would have to know (`pci`), the mbufs stand in memory of their own, on
+/// If EAL has neither hugepages nor devices that would have to know (`pci`), the mbufs stand in memory of their own, on
 /// large pages as far as the kernel has some ([`Pages`](crate::memory::Pages)): a pool is read all over.
 ///
 /// Clones are the same pool; any thread may use it. The last one to go leaves the pool to the next
-/// [`Pool::create`] that asks for the same: its memory is never unmapped, so that a frame may outlive its pool.
+/// [`MbufPool::create`] that asks for the same: its memory is never unmapped, so that a frame may outlive its pool.
 #[derive(Clone, Debug)]
-pub struct Pool(Arc<Inner>);
+pub struct MbufPool(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -62,21 +62,21 @@ static RETIRED: Mutex<Vec<(PoolOptions, RawMempool)>> = Mutex::new(Vec::new());
 /// Names them apart for DPDK.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-impl Pool {
+impl MbufPool {
     /// A pool, all its mbufs free. Its memory is taken now.
     ///
     /// # Errors
     /// [`Error::Call`] when there is not that much memory ([`EalOptions`](crate::EalOptions)), or the numbers make no
     /// sense.
-    pub fn create(eal: &Eal, options: PoolOptions) -> Result<Pool, Error> {
+    pub fn create(eal: &Eal, options: PoolOptions) -> Result<MbufPool, Error> {
         let raw = match retired(&options) {
             Some(raw) => raw,
             None => make(eal, &options)?,
         };
-        Ok(Pool(Arc::new(Inner { options, raw })))
+        Ok(MbufPool(Arc::new(Inner { options, raw })))
     }
 
-    /// What it was made of.
+    /// The parameters it was made with.
     pub fn options(&self) -> &PoolOptions {
         &self.0.options
     }

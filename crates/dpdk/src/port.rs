@@ -21,10 +21,10 @@ use crate::eal::Eal;
 use crate::error::Error;
 use crate::ffi::port::{self, RawInfo, RawOptions, RawRing, RawStatistics};
 use crate::mbuf::Chains;
-use crate::pool::Pool;
-use crate::port_client::Client;
-use crate::queue::Queue;
-use crate::rss::{Rss, Spread, SpreadAbilities};
+use crate::pool::MbufPool;
+use crate::port_client::PortClient;
+use crate::queue::PortQueue;
+use crate::rss::{PortSpread, Rss, SpreadAbilities};
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl Default for PortOptions {
     }
 }
 
-/// What a port has counted since it was opened, as its driver does: not every driver knows everything, and what it does
+/// The counters of a port since it was opened, as its driver does: not every driver knows everything, and what it does
 /// not know is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStatistics {
@@ -87,7 +87,7 @@ pub struct PortStatistics {
     pub no_mbuf: u64,
 }
 
-/// What a queue did with frames that came in several segments.
+/// A queue's counters of frames that came in several segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chained {
     /// Put together in the first's buffer.
@@ -107,20 +107,20 @@ pub(crate) struct Inner {
     /// Which queues are given out.
     pub(crate) taken: Vec<AtomicBool>,
     /// For a port that is the client of a server.
-    pub(crate) client: Option<Client>,
+    pub(crate) client: Option<PortClient>,
     /// The pool whose mbufs the receive queues hold.
-    pub(crate) pool: Pool,
+    pub(crate) pool: MbufPool,
     /// For a port made of rings: freed when both ends are closed.
-    _wire: Option<Arc<Wire>>,
+    _wire: Option<Arc<RingWire>>,
 }
 
-/// What does not change while a port is open.
+/// The properties that do not change while a port is open.
 #[derive(Debug)]
 struct Information {
     name: String,
     driver: String,
     raw: RawInfo,
-    spread: Spread,
+    spread: PortSpread,
     hairpins: u16,
 }
 
@@ -131,7 +131,7 @@ impl Port {
     ///
     /// # Errors
     /// [`Error::Device`] with what failed, and what the driver said.
-    pub fn open(eal: &Eal, options: &PortOptions, pool: &Pool) -> Result<Port, Error> {
+    pub fn open(eal: &Eal, options: &PortOptions, pool: &MbufPool) -> Result<Port, Error> {
         Port::open_with_hairpins(eal, options, pool, 0)
     }
 
@@ -140,10 +140,10 @@ impl Port {
     ///
     /// # Errors
     /// [`Error::Device`], also where the device has no such queues.
-    pub fn open_with_hairpins(eal: &Eal, options: &PortOptions, pool: &Pool, hairpins: u16) -> Result<Port, Error> {
+    pub fn open_with_hairpins(eal: &Eal, options: &PortOptions, pool: &MbufPool, hairpins: u16) -> Result<Port, Error> {
         let device =
             CString::new(options.device.as_str()).map_err(|_| refused(&options.device, "a name without NUL"))?;
-        let client = Client::of(&options.device);
+        let client = PortClient::of(&options.device);
         let raw = RawOptions { hairpins, waits: u8::from(client.is_some()), ..raw_options(options) };
         let mut id = 0;
         let mut what = std::ptr::null();
@@ -165,7 +165,7 @@ impl Port {
     ///
     /// # Errors
     /// [`Error::Device`].
-    pub fn pair(eal: &Eal, options: &PortOptions, pool: &Pool) -> Result<(Port, Port), Error> {
+    pub fn pair(eal: &Eal, options: &PortOptions, pool: &MbufPool) -> Result<(Port, Port), Error> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let names = [0, 1].map(|end| CString::new(format!("wire{number}-{end}")).unwrap_or_default());
@@ -192,7 +192,7 @@ impl Port {
         if code != 0 {
             return Err(failure("a pair of ports", what, code, log));
         }
-        let wire = Arc::new(Wire(rings.into_iter().filter_map(NonNull::new).collect()));
+        let wire = Arc::new(RingWire(rings.into_iter().filter_map(NonNull::new).collect()));
         let first = Port::opened((ids[0], 0), options.rss, pool, (None, Some(Arc::clone(&wire))));
         let second = Port::opened((ids[1], 0), options.rss, pool, (None, Some(wire)));
         Ok((first?, second?))
@@ -201,8 +201,8 @@ impl Port {
     fn opened(
         (id, hairpins): (u16, u16),
         wanted: Rss,
-        pool: &Pool,
-        (client, wire): (Option<Client>, Option<Arc<Wire>>),
+        pool: &MbufPool,
+        (client, wire): (Option<PortClient>, Option<Arc<RingWire>>),
     ) -> Result<Port, Error> {
         let mut raw = RawInfo::EMPTY;
         // SAFETY: writes what it was given.
@@ -210,7 +210,7 @@ impl Port {
         // No thread receives from those.
         raw.queues = raw.queues.saturating_sub(hairpins);
         let text = |bytes: &[u8]| CStr::from_bytes_until_nul(bytes).unwrap_or_default().to_string_lossy().into_owned();
-        let spread = Spread::of(wanted, &raw);
+        let spread = PortSpread::of(wanted, &raw);
         let info = Information { name: text(&raw.name), driver: text(&raw.driver), raw, spread, hairpins };
         // A client has none before it is started.
         let taken = (0..raw.queues).map(|_| AtomicBool::new(client.is_some())).collect();
@@ -277,7 +277,7 @@ impl Port {
     }
 
     /// How it spreads flows over its queues, as far as the driver says.
-    pub fn rss(&self) -> Spread {
+    pub fn rss(&self) -> PortSpread {
         self.0.info.spread
     }
 
@@ -289,10 +289,10 @@ impl Port {
     /// Whether the link is up now.
     pub fn is_up(&self) -> bool {
         // SAFETY: the port is open.
-        !self.0.client.as_ref().is_some_and(Client::is_busy) && unsafe { port::hairpin_port_is_up(self.0.id) != 0 }
+        !self.0.client.as_ref().is_some_and(PortClient::is_busy) && unsafe { port::hairpin_port_is_up(self.0.id) != 0 }
     }
 
-    /// What the driver has counted.
+    /// The driver's counters.
     pub fn statistics(&self) -> PortStatistics {
         let mut raw = RawStatistics::default();
         // SAFETY: the port is open; what cannot be read stays 0.
@@ -311,7 +311,7 @@ impl Port {
 
     /// A pair of queues, 0 to [`Port::queues`] less one. Each is given once; dropping it gives it back. A client that is
     /// not up may have none.
-    pub fn queue(&self, index: u16) -> Option<Queue> {
+    pub fn queue(&self, index: u16) -> Option<PortQueue> {
         Inner::queue(&self.0, index)
     }
 }
@@ -335,13 +335,13 @@ impl Inner {
     }
 
     /// As [`Port::queue`].
-    pub(crate) fn queue(this: &Arc<Inner>, index: u16) -> Option<Queue> {
+    pub(crate) fn queue(this: &Arc<Inner>, index: u16) -> Option<PortQueue> {
         let taken = this.taken.get(usize::from(index))?;
         if taken.swap(true, Ordering::AcqRel) {
             return None;
         }
         let checksums = this.info.raw.checksums != 0;
-        Some(Queue { port: Arc::clone(this), id: this.id, index, checksums, chains: Chains::default() })
+        Some(PortQueue { port: Arc::clone(this), id: this.id, index, checksums, chains: Chains::default() })
     }
 }
 
@@ -354,14 +354,14 @@ impl Drop for Inner {
 
 /// The rings of a pair of ports.
 #[derive(Debug)]
-struct Wire(Vec<NonNull<RawRing>>);
+struct RingWire(Vec<NonNull<RawRing>>);
 
 // SAFETY: rings have no thread; only the drop below uses them, when the ports are closed.
-unsafe impl Send for Wire {}
+unsafe impl Send for RingWire {}
 // SAFETY: as above.
-unsafe impl Sync for Wire {}
+unsafe impl Sync for RingWire {}
 
-impl Drop for Wire {
+impl Drop for RingWire {
     fn drop(&mut self) {
         for ring in &self.0 {
             // SAFETY: both ports are closed, and nothing else uses the rings.

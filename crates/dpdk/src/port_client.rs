@@ -24,16 +24,16 @@ const RETURN: Duration = Duration::from_millis(500);
 
 /// A client's state.
 #[derive(Debug, Default)]
-pub(crate) struct Client {
+pub(crate) struct PortClient {
     /// A thread is asking: one at most.
     busy: AtomicBool,
     /// Queues are wanted back.
     recalls: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<ClientState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ClientState {
     asked: Option<Instant>,
     /// Times it was asked, was there, and nothing came of it, since the link was last up.
     in_vain: u32,
@@ -41,15 +41,15 @@ struct State {
     is_stopped: bool,
 }
 
-impl Client {
+impl PortClient {
     /// For the device of this name with these arguments; `None`: it is no client.
-    pub(crate) fn of(device: &str) -> Option<Client> {
+    pub(crate) fn of(device: &str) -> Option<PortClient> {
         let mut parts = device.split(',');
         let is_memif = parts.next().is_some_and(|name| name.trim().starts_with("net_memif"));
         // As the driver reads it; a client unless something else is said.
         let serves = |role: &str| role.contains("server") || role.contains("master");
         let is_server = parts.filter_map(|part| part.trim().strip_prefix("role=")).any(serves);
-        let client = Client::default();
+        let client = PortClient::default();
         client.state().is_stopped = true;
         (is_memif && !is_server).then_some(client)
     }
@@ -64,7 +64,7 @@ impl Client {
         self.busy.load(Ordering::Acquire)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ClientState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -89,7 +89,7 @@ impl Client {
 impl PortOptions {
     /// Whether the port will be a client ([`Port::is_client`]).
     pub fn is_client(&self) -> bool {
-        Client::of(&self.device).is_some()
+        PortClient::of(&self.device).is_some()
     }
 }
 
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn who_asks() {
-        let asks = |device: &str| Client::of(device).is_some();
+        let asks = |device: &str| PortClient::of(device).is_some();
         assert!(asks("net_memif0,role=client,socket=/run/m.sock"));
         assert!(asks("net_memif0,socket=/run/m.sock") && asks("net_memif1") && asks("net_memif0,role=slave"));
         assert!(!asks("net_memif0,role=server,socket=role=client"));

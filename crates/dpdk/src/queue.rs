@@ -3,7 +3,7 @@
 use crate::checksum;
 use crate::ffi::port::{self};
 use crate::mbuf::{Chains, Mbuf, forget_first};
-use crate::pool::Pool;
+use crate::pool::MbufPool;
 use crate::port::{Chained, Inner};
 use crate::segment::Cut;
 use hairpin_core::frame::Batch;
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 /// The thread should be registered with EAL ([`Eal::register_thread`](crate::Eal::register_thread)): only then do pools
 /// have a cache for it.
 #[derive(Debug)]
-pub struct Queue {
+pub struct PortQueue {
     pub(crate) port: Arc<Inner>,
     pub(crate) id: u16,
     pub(crate) index: u16,
@@ -24,7 +24,7 @@ pub struct Queue {
     pub(crate) chains: Chains,
 }
 
-impl Queue {
+impl PortQueue {
     /// Adds frames that are there to `out`, as far as there is room in it, and returns how many. Their
     /// [`Meta::ticket`](hairpin_core::frame::Meta::ticket) is the mark that a rule of the port has given them, or 0.
     /// Never waits.
@@ -32,7 +32,7 @@ impl Queue {
         self.receive_as(0, usize::MAX, out)
     }
 
-    /// [`Queue::receive`] of `most` frames at most; `port` is where they say that they come from
+    /// [`PortQueue::receive`] of `most` frames at most; `port` is where they say that they come from
     /// ([`Meta::port`](hairpin_core::frame::Meta::port)).
     #[inline]
     pub(crate) fn receive_as(&mut self, port: u16, most: usize, out: &mut Batch<Mbuf>) -> usize {
@@ -55,7 +55,7 @@ impl Queue {
         self.transmit_as(finished, batch)
     }
 
-    /// [`Queue::transmit`]; `finished` says whether there is nothing left to be done to the frames ([`Mbuf::ways`]).
+    /// [`PortQueue::transmit`]; `finished` says whether there is nothing left to be done to the frames ([`Mbuf::ways`]).
     #[inline]
     pub(crate) fn transmit_as(&mut self, finished: bool, batch: &mut Batch<Mbuf>) -> usize {
         if finished { self.send(batch) } else { self.transmit_unfinished(batch) }
@@ -131,18 +131,18 @@ impl Queue {
         self.index
     }
 
-    /// What it did with frames of several segments.
+    /// The counters of frames of several segments.
     pub fn chained(&self) -> Chained {
         Chained { joined: self.chains.joined, dropped: self.chains.dropped }
     }
 
     /// The pool that its received frames are from.
-    pub fn pool(&self) -> &Pool {
+    pub fn pool(&self) -> &MbufPool {
         &self.port.pool
     }
 }
 
-impl Drop for Queue {
+impl Drop for PortQueue {
     fn drop(&mut self) {
         if let Some(taken) = self.port.taken.get(usize::from(self.index)) {
             taken.store(false, Ordering::Release);

@@ -95,7 +95,7 @@ impl Drop for Ring {
     }
 }
 
-/// Where frames go in.
+/// The end at which frames go in.
 #[derive(Debug)]
 pub struct RingSender(Arc<Ring>);
 
@@ -129,7 +129,7 @@ impl RingSender {
     }
 }
 
-/// Where they come out.
+/// The end at which frames come out.
 #[derive(Debug)]
 pub struct RingReceiver(Arc<Ring>);
 

@@ -24,7 +24,7 @@ pub enum Rss {
 
 /// How a port spreads flows, as far as its driver says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spread {
+pub enum PortSpread {
     /// There is one queue.
     OneQueue,
     /// The driver knows nothing of it: what comes on which queue is decided elsewhere, if at all.
@@ -75,31 +75,31 @@ const SOURCE_ONLY: u64 = 1 << 63;
 /// `RTE_ETH_RSS_L3_DST_ONLY`.
 const DESTINATION_ONLY: u64 = 1 << 62;
 
-impl Spread {
-    /// What was set, by what the driver says now.
-    pub(crate) fn of(wanted: Rss, info: &RawInfo) -> Spread {
+impl PortSpread {
+    /// The active settings, as the driver reports them now.
+    pub(crate) fn of(wanted: Rss, info: &RawInfo) -> PortSpread {
         if info.queues <= 1 {
-            return Spread::OneQueue;
+            return PortSpread::OneQueue;
         }
         match info.rss_set {
-            0 => Spread::Unknown,
-            set if set & SOURCE_ONLY != 0 => Spread::Source,
-            set if set & DESTINATION_ONLY != 0 => Spread::Destination,
-            _ if wanted == Rss::Symmetric && info.rss_key_symmetric != 0 => Spread::Symmetric,
-            _ => Spread::Hash,
+            0 => PortSpread::Unknown,
+            set if set & SOURCE_ONLY != 0 => PortSpread::Source,
+            set if set & DESTINATION_ONLY != 0 => PortSpread::Destination,
+            _ if wanted == Rss::Symmetric && info.rss_key_symmetric != 0 => PortSpread::Symmetric,
+            _ => PortSpread::Hash,
         }
     }
 }
 
-impl fmt::Display for Spread {
+impl fmt::Display for PortSpread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Spread::OneQueue => "one queue",
-            Spread::Unknown => "not by the driver",
-            Spread::Hash => "by a hash of the flow, each direction by itself",
-            Spread::Symmetric => "by a hash of the flow, both directions alike",
-            Spread::Source => "by the source address",
-            Spread::Destination => "by the destination address",
+            PortSpread::OneQueue => "one queue",
+            PortSpread::Unknown => "not by the driver",
+            PortSpread::Hash => "by a hash of the flow, each direction by itself",
+            PortSpread::Symmetric => "by a hash of the flow, both directions alike",
+            PortSpread::Source => "by the source address",
+            PortSpread::Destination => "by the destination address",
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What a configuration changes in the running one, as sentences.
+//! The changes that a configuration makes to the running one, as sentences.
 //!
 //! A service is the same as another if address, port and transport protocol are, a group if its name and its service's
 //! are, a backend of them if address and port are; everything else about them is a change. What a running process cannot
@@ -6,7 +6,9 @@
 
 use crate::config::keys;
 use crate::config::words::spoken;
-use crate::config::{Config, DpdkSettings, HealthSettings, PortSettings, Said, ServiceSettings, Settings, Word};
+use crate::config::{
+    Config, DpdkSettings, HealthSettings, HttpSections, PortSettings, ServiceSettings, SettingWord, Settings,
+};
 use crate::control::Changes;
 use crate::health::Check;
 use crate::registry::Identity;
@@ -18,7 +20,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What `new` changes, in the order of the file, services that it lacks last. `later` is what takes a restart or an
+/// The changes that `new` makes, in the order of the file, services that it lacks last. `later` is what takes a restart or an
 /// upgrade.
 pub fn changes(running: &Config, new: &Config) -> Changes {
     let mut changes = Changes::default();
@@ -40,7 +42,7 @@ struct Setting {
     name: &'static str,
     /// Whether a running process can change it.
     live: bool,
-    /// What else is to be said; begins with a semicolon.
+    /// A remark; begins with a semicolon.
     hint: &'static str,
     text: fn(&Config) -> String,
 }
@@ -162,19 +164,19 @@ fn other_fields(port: &PortSettings) -> String {
 
 /// A service with what the workers need not know of it, and what holds where it does not say otherwise.
 #[derive(Clone, Copy)]
-struct Side<'a> {
+struct DiffSide<'a> {
     service: &'a Service,
     settings: &'a ServiceSettings,
     common: &'a Settings,
 }
 
-fn sides(config: &Config) -> impl Iterator<Item = Side<'_>> {
+fn sides(config: &Config) -> impl Iterator<Item = DiffSide<'_>> {
     let services = config.snapshot.services.iter().zip(&config.services);
-    services.map(|(service, settings)| Side { service, settings, common: &config.settings })
+    services.map(|(service, settings)| DiffSide { service, settings, common: &config.settings })
 }
 
 fn services(out: &mut Vec<String>, running: &Config, new: &Config) {
-    let mut before: HashMap<Identity<'_>, Side<'_>> =
+    let mut before: HashMap<Identity<'_>, DiffSide<'_>> =
         sides(running).map(|side| (Identity::of(side.service), side)).collect();
     for side in sides(new) {
         match before.remove(&Identity::of(side.service)) {
@@ -191,12 +193,12 @@ fn services(out: &mut Vec<String>, running: &Config, new: &Config) {
 
 const ENDED: &str = "its connections are ended";
 
-/// What it is, and its name.
+/// Its kind and its name.
 fn called(service: &Service) -> String {
     format!("{} {}", if service.kind.is_group() { "group" } else { "service" }, service.name)
 }
 
-fn added(side: Side<'_>) -> String {
+fn added(side: DiffSide<'_>) -> String {
     let service = side.service;
     let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let mut about = Vec::new();
@@ -214,8 +216,8 @@ fn added(side: Side<'_>) -> String {
     format!("{} added: {}", called(service), about.join(", "))
 }
 
-/// What has changed about a service or group.
-fn service(out: &mut Vec<String>, before: Side<'_>, after: Side<'_>) {
+/// The changes of a service or group.
+fn service(out: &mut Vec<String>, before: DiffSide<'_>, after: DiffSide<'_>) {
     let who = called(after.service);
     let mut say = |name: &str, [before, after]: [String; 2], hint: &str| {
         if before != after {
@@ -247,24 +249,24 @@ fn service(out: &mut Vec<String>, before: Side<'_>, after: Side<'_>) {
 
 type Say<'a> = dyn FnMut(&str, [String; 2], &str) + 'a;
 
-/// What is about time. A group has it from its service, where it is said.
-fn times(say: &mut Say<'_>, before: Side<'_>, after: Side<'_>) {
+/// The timeouts. A group has them from its service, where it is said.
+fn times(say: &mut Say<'_>, before: DiffSide<'_>, after: DiffSide<'_>) {
     let both = [before.service, after.service];
-    let follows = |side: Side<'_>| side.service.drain_limit == side.common.drain_limit;
+    let follows = |side: DiffSide<'_>| side.service.drain_limit == side.common.drain_limit;
     if !(follows(before) && follows(after)) {
         say("drain_limit", both.map(|service| limit(service.drain_limit)), "");
     }
     for (name, of) in TIMEOUTS {
-        // What follows [timeouts] has been said there.
-        let follows = |side: Side<'_>| of(&side.service.timeouts) == of(&side.common.timeouts);
+        // Values that follow from [timeouts] are reported there.
+        let follows = |side: DiffSide<'_>| of(&side.service.timeouts) == of(&side.common.timeouts);
         if !(follows(before) && follows(after)) {
             say(&format!("timeouts.{name}"), both.map(|service| duration(of(&service.timeouts))), "");
         }
     }
 }
 
-/// What has changed about a service at layer 7. A field that only one of the protocols has goes with `protocol`.
-fn said(out: &mut Vec<String>, who: &str, before: &Said, after: &Said) {
+/// The changes of a service at layer 7. A field that only one of the protocols has goes with `protocol`.
+fn said(out: &mut Vec<String>, who: &str, before: &HttpSections, after: &HttpSections) {
     for (name, now) in &after.fields {
         let was = before.fields.iter().find(|(known, _)| known == name);
         if let Some((_, was)) = was.filter(|(_, was)| was != now) {
@@ -275,7 +277,7 @@ fn said(out: &mut Vec<String>, who: &str, before: &Said, after: &Said) {
     list_changes(out, &format!("{who}: route"), &before.routes, &after.routes);
 }
 
-/// What has changed in a list whose order matters: between what both begin and end with, entry by entry.
+/// The changes in a list whose order matters: between what both begin and end with, entry by entry.
 fn list_changes(out: &mut Vec<String>, who: &str, before: &[String], after: &[String]) {
     let same = |(a, b): &(&String, &String)| a == b;
     let first = before.iter().zip(after).take_while(same).count();
@@ -343,7 +345,7 @@ fn health(settings: &HealthSettings) -> Vec<(&'static str, Option<String>)> {
     ]
 }
 
-/// What has changed about a service's backends.
+/// The changes of a service's backends.
 fn backends(out: &mut Vec<String>, before: &Service, after: &Service) {
     let mut known: HashMap<Endpoint, &Backend> =
         before.backends.iter().map(|backend| (backend.endpoint, backend)).collect();

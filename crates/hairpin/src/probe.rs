@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-/// What is asked for.
+/// The arguments of a probe.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ProbeArgs {
     /// The device by its EAL name: a PCI address, or a virtual one with its arguments.
@@ -32,9 +32,10 @@ pub(crate) use with_dpdk::run;
 mod with_dpdk {
     use super::{ProbeArgs, Result};
     use hairpin_dpdk::flow::{
-        Attempt, Depth, Does, EgressAction, EnginePort, Findings, How, Needed, Probed, Submission, Terms, trial,
+        Attempt, DeviceTerms, Does, EgressAction, EnginePort, Findings, How, Necessity, ProbeDepth, Probed, Submission,
+        trial,
     };
-    use hairpin_dpdk::{Eal, EalOptions, EalPages, Pool, PoolOptions, Port, PortOptions};
+    use hairpin_dpdk::{Eal, EalOptions, EalPages, MbufPool, PoolOptions, Port, PortOptions};
     use serde::Serialize;
     use std::time::Duration;
 
@@ -46,27 +47,27 @@ mod with_dpdk {
     /// Rules asked for at once.
     const BATCHES: [u32; 4] = [1, 8, 64, 512];
 
-    /// What was found out, for programs.
+    /// The results, for programs.
     #[derive(Debug, Serialize)]
-    struct Report {
+    struct ProbeReport {
         device: String,
         driver: String,
         mtu: u16,
         hairpin_queues: u16,
         /// The terms of the engine that there would be.
-        engine: Option<Engine>,
+        engine: Option<EngineReport>,
         #[serde(skip)]
-        terms: Option<Terms>,
-        services: Vec<Service>,
+        terms: Option<DeviceTerms>,
+        services: Vec<ServiceReport>,
         tried: Vec<Tried>,
-        rates: Vec<Rate>,
+        rates: Vec<RuleRate>,
         #[serde(skip)]
         has_no_rules: bool,
     }
 
     /// How long rules took, by batch.
     #[derive(Debug, Serialize)]
-    struct Rate {
+    struct RuleRate {
         submission: &'static str,
         batch: u32,
         asked: u32,
@@ -79,7 +80,7 @@ mod with_dpdk {
     }
 
     #[derive(Debug, Serialize)]
-    struct Engine {
+    struct EngineReport {
         egress: &'static str,
         /// `egress` in a plane that has other ports too, as far as this port can tell.
         egress_between_ports: Option<&'static str>,
@@ -91,7 +92,7 @@ mod with_dpdk {
     }
 
     #[derive(Debug, Serialize)]
-    struct Service {
+    struct ServiceReport {
         kind: &'static str,
         offloaded: bool,
         why_not: Option<String>,
@@ -110,12 +111,13 @@ mod with_dpdk {
     pub(crate) fn run(args: &ProbeArgs, json: bool) -> Result<String> {
         let pci = !args.device.starts_with("net_");
         let eal = Eal::start(EalOptions { memory_mib: MEMORY_MIB, pages: EalPages::Auto, pci })?;
-        let pool = Pool::create(&eal, PoolOptions { name: "probe".into(), mbufs: MBUFS, ..PoolOptions::default() })?;
+        let pool =
+            MbufPool::create(&eal, PoolOptions { name: "probe".into(), mbufs: MBUFS, ..PoolOptions::default() })?;
         let options = PortOptions { device: args.device.clone(), ..PortOptions::default() };
         let port = Port::open(&eal, &options, &pool)?;
         #[cfg(feature = "fake-flow")]
         crate::fake_flow::stand_in(&port)?;
-        let depth = if args.create { Depth::Create } else { Depth::Validate };
+        let depth = if args.create { ProbeDepth::Create } else { ProbeDepth::Validate };
         let Probed { port, findings, no_hairpins } = Probed::of(&eal, port, (&options, &pool), (0, depth), &[])?;
         if let Some(error) = no_hairpins {
             eprintln!("no hairpin queue, though the driver says that there are some: {error}");
@@ -125,8 +127,8 @@ mod with_dpdk {
         if json { Ok(crate::json::line(&report)?) } else { Ok(render(&report)) }
     }
 
-    fn report(port: &Port, findings: &Findings, rules: bool) -> Report {
-        let engine = findings.terms.map(|terms| Engine {
+    fn report(port: &Port, findings: &Findings, rules: bool) -> ProbeReport {
+        let engine = findings.terms.map(|terms| EngineReport {
             egress: terms.egress.name(),
             egress_between_ports: findings.between_ports().map(EgressAction::name),
             changes: if terms.how.has(How::MODIFY) { "MODIFY_FIELD" } else { "SET" },
@@ -141,8 +143,8 @@ mod with_dpdk {
         });
         let services = findings.services().into_iter();
         let services =
-            services.map(|(kind, why_not)| Service { kind, offloaded: why_not.is_none(), why_not }).collect();
-        Report {
+            services.map(|(kind, why_not)| ServiceReport { kind, offloaded: why_not.is_none(), why_not }).collect();
+        ProbeReport {
             device: port.name().to_string(),
             driver: port.driver().to_string(),
             mtu: port.mtu(),
@@ -156,8 +158,8 @@ mod with_dpdk {
         }
     }
 
-    /// What rules take in each way that there is, by batch.
-    fn rates(eal: Eal, port: &Port, findings: &Findings, rules: Option<u32>) -> Vec<Rate> {
+    /// The time that rules take by each method, by batch.
+    fn rates(eal: Eal, port: &Port, findings: &Findings, rules: Option<u32>) -> Vec<RuleRate> {
         let (Some(rules), Some(terms)) = (rules, findings.terms) else { return Vec::new() };
         let submissions = [("one at a time", Submission::Synchronous), ("templates", Submission::Templates)];
         let submissions = submissions
@@ -168,7 +170,7 @@ mod with_dpdk {
             for batch in BATCHES {
                 let engine_port = EnginePort::of(0, port);
                 let each = |time: Duration, count: u32| time.as_secs_f64() * 1e6 / f64::from(count.max(1));
-                let mut rate = Rate {
+                let mut rate = RuleRate {
                     submission: name,
                     batch,
                     asked: rules,
@@ -204,9 +206,9 @@ mod with_dpdk {
             what: attempt.subject.to_string(),
             works: refusal.is_none(),
             needed: match attempt.subject.needed() {
-                Needed::Yes => "yes",
-                Needed::OneOf => "or another",
-                Needed::No => "no",
+                Necessity::Yes => "yes",
+                Necessity::OneOf => "or another",
+                Necessity::No => "no",
             },
             without_it: refusal.is_some().then(|| attempt.subject.without()),
             refusal,
@@ -214,7 +216,7 @@ mod with_dpdk {
         }
     }
 
-    fn render(report: &Report) -> String {
+    fn render(report: &ProbeReport) -> String {
         let mut out = format!("{}: driver {}, MTU {}\n", report.device, report.driver, report.mtu);
         match report.hairpin_queues {
             0 => out += "hairpin queues: none\n",
@@ -261,8 +263,8 @@ mod with_dpdk {
         out
     }
 
-    /// What becomes of it beside other ports, to which hairpin queues do not lead.
-    fn between_ports(engine: &Engine, terms: &Terms) -> String {
+    /// Says which abilities it loses beside other ports, to which hairpin queues do not lead.
+    fn between_ports(engine: &EngineReport, terms: &DeviceTerms) -> String {
         match engine.egress_between_ports {
             _ if terms.egress != EgressAction::Hairpin => String::new(),
             Some(egress) => format!("  beside other ports packets leave by {egress}, where it leads to them\n"),

@@ -133,7 +133,7 @@ impl Registry {
         entry.since_unix_s.filter(|_| drains)
     }
 
-    /// Whether what was read can be what was written.
+    /// Checks that the data read could have been written by this program.
     fn validate(&self) -> Result<()> {
         let used = [(self.services_used, SERVICES_MAX), (self.backends_used, BACKENDS_MAX)];
         ensure!(used.iter().all(|(used, max)| *used as usize <= *max), "it counts more numbers than there are");
@@ -162,13 +162,13 @@ impl Registry {
 
 fn read(file: File) -> Result<Registry> {
     #[derive(Deserialize)]
-    struct Form {
+    struct StoredForm {
         version: u32,
     }
     let mut text = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text)?;
     ensure!(text.len() as u64 <= FILE_BYTES_MAX, "it has more than {FILE_BYTES_MAX} bytes");
-    let form: Form = serde_json::from_slice(&text)?;
+    let form: StoredForm = serde_json::from_slice(&text)?;
     ensure!(form.version == VERSION, "it has form {}, this version of Hairpin knows form {VERSION}", form.version);
     let registry: Registry = serde_json::from_slice(&text)?;
     registry.validate()?;

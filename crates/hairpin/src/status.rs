@@ -47,7 +47,7 @@ pub struct Status {
     /// Packets dropped, by reason: `kernel.*` in the BPF programs, `worker.*` in a worker, `device.*` on the way
     /// between them. Reasons that never occurred are left out.
     pub drops: BTreeMap<String, Count>,
-    /// What else became of packets that no rule forwarded, by name, like `drops`.
+    /// Other fates of packets that no rule forwarded, by name, like `drops`.
     pub events: BTreeMap<String, Count>,
     /// How full the tables are.
     #[serde(default)]
@@ -118,7 +118,7 @@ pub struct PortStatus {
     /// Such rules that are wanted and not there: refused, or beyond what a port may have. Workers hand their packets over.
     #[serde(default)]
     pub steering_rules_missing: u64,
-    /// What rules its device takes from a flow engine, or why none.
+    /// The rules that its device takes from a flow engine, or the reason why it takes none.
     #[serde(default)]
     pub rules: String,
     /// Frames.
@@ -185,7 +185,7 @@ pub struct HealthStatus {
     /// Whether its first checks have not come to a verdict: what they found so far is no more than that.
     #[serde(default)]
     pub settling: bool,
-    /// What the last check found.
+    /// The result of the last check.
     pub reason: String,
     /// Since when, in seconds since 1970.
     pub since_unix_s: f64,
@@ -314,9 +314,9 @@ pub struct ServiceStatus {
     pub established_total: u64,
     /// Connections so far that were refused.
     pub refused_total: u64,
-    /// What the workers forwarded.
+    /// Traffic that the workers forwarded.
     pub software: Traffic,
-    /// What the kernel forwarded by itself.
+    /// Traffic that the kernel forwarded by itself.
     pub offloaded: Traffic,
     /// Share of all its packets that was offloaded, 0 to 1.
     pub offloaded_share: f64,
@@ -360,9 +360,9 @@ pub struct BackendStatus {
     /// Its responses so far, by class (`1xx` to `5xx`); of an HTTP service and its groups.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub responses: BTreeMap<String, u64>,
-    /// What the workers forwarded.
+    /// Traffic that the workers forwarded.
     pub software: Traffic,
-    /// What the kernel forwarded by itself.
+    /// Traffic that the kernel forwarded by itself.
     pub offloaded: Traffic,
 }
 
@@ -377,7 +377,7 @@ pub struct OffloadStatus {
     /// How it does it, or why there is none, where there is something to say.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub engine_detail: String,
-    /// What it has done, by name, where it counts that itself: rules that its devices have taken (`put-in`), given back
+    /// Its counters, by name, where it counts that itself: rules that its devices have taken (`put-in`), given back
     /// (`taken-out`), `refused`, not given back when they were asked to (`not-let-go`) and `lost`; whether it has `failed`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub engine_counts: BTreeMap<String, u64>,
@@ -449,7 +449,7 @@ pub struct HttpStatus {
     /// From how many bytes on that is done, where the configuration does not say; the mean of all workers.
     #[serde(default)]
     pub offload_bytes_min: u64,
-    /// What that follows from: microseconds that a pair of rules costs a worker. 0: not measured yet.
+    /// The value behind that: microseconds that a pair of rules costs a worker. 0: not measured yet.
     #[serde(default)]
     pub rule_pair_us: f64,
     /// Microseconds that a frame of a body costs a worker. 0: not measured yet.

@@ -1,7 +1,8 @@
 //! The command line as users meet it: the built binary, what it prints and how it exits.
 
 use hairpin::control::{
-    Answer, BackendAction, BackendChange, Changes, ConnectionView, OffloadView, Page, Query, Request, serve,
+    BackendAction, BackendChange, Changes, ConnectionView, ControlAnswer, ControlRequest, OffloadView, Page, Query,
+    serve,
 };
 use hairpin::status::{BackendStatus, ServiceStatus, Status};
 use std::fs::File;
@@ -165,14 +166,14 @@ fn version_is_told() {
     assert!(long.lines().nth(2).is_some_and(|line| line.starts_with("commit: ")), "{long}");
 }
 
-/// What answers instead of an instance.
+/// A fake instance that answers.
 struct Instance {
     directory: PathBuf,
-    asked: Arc<Mutex<Vec<Request>>>,
+    asked: Arc<Mutex<Vec<ControlRequest>>>,
 }
 
 impl Instance {
-    fn new(name: &str, answer: impl Fn(&Request) -> Answer + Clone + Send + 'static) -> Instance {
+    fn new(name: &str, answer: impl Fn(&ControlRequest) -> ControlAnswer + Clone + Send + 'static) -> Instance {
         let directory = std::env::temp_dir().join(format!("hairpin-cli-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let asked = Arc::new(Mutex::new(Vec::new()));
@@ -193,8 +194,8 @@ impl Instance {
         hairpin(&words)
     }
 
-    /// What it has been asked since the last time.
-    fn asked(&self) -> Vec<Request> {
+    /// The requests since the last call.
+    fn asked(&self) -> Vec<ControlRequest> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }
 }
@@ -205,7 +206,7 @@ impl Drop for Instance {
     }
 }
 
-/// What a command says and how it exits.
+/// The output and the exit status of a command.
 fn said(output: &Output) -> (Option<i32>, String, String) {
     (output.status.code(), out(output), err(output))
 }
@@ -217,15 +218,15 @@ fn reload_tells_what_changed_or_why_not() {
         later: vec!["workers: 2 -> 4".into()],
         warnings: Vec::new(),
     };
-    let instance = Instance::new("reload", move |_| Answer::Changes(changes.clone()));
+    let instance = Instance::new("reload", move |_| ControlAnswer::Changes(changes.clone()));
     let text =
         "service web: backend 10.0.2.13:8080 added\nonly after a restart or `hairpin upgrade`:\n  workers: 2 -> 4\n";
     assert_eq!(said(&instance.hairpin("reload")), (Some(0), text.into(), String::new()));
     let json = out(&instance.hairpin("reload -o json"));
     assert!(json.starts_with("{\"schema_version\":1,\"changes\":[\"service web") && json.ends_with("}\n"), "{json}");
-    assert_eq!(instance.asked(), [Request::Reload { file: None }, Request::Reload { file: None }]);
+    assert_eq!(instance.asked(), [ControlRequest::Reload { file: None }, ControlRequest::Reload { file: None }]);
 
-    let refusing = Instance::new("refusing", |_| Answer::Error("x.toml:1:1: error: odd".into()));
+    let refusing = Instance::new("refusing", |_| ControlAnswer::Error("x.toml:1:1: error: odd".into()));
     assert_eq!(said(&refusing.hairpin("reload")), (Some(1), String::new(), "x.toml:1:1: error: odd\n".into()));
     let json = "{\"schema_version\":1,\"error\":\"x.toml:1:1: error: odd\"}\n";
     assert_eq!(said(&refusing.hairpin("reload -o json")), (Some(1), json.into(), String::new()));
@@ -239,30 +240,34 @@ fn diff_exits_like_diff() {
     let file = Scratch::new("diff", "interfaces = []\n");
     let line = format!("diff {}", file.path());
     let instance = Instance::new("diff", |request| match request {
-        Request::Diff { text, .. } if text == "interfaces = []\n" => Answer::Changes(Changes::default()),
-        other => Answer::Error(format!("{other:?}")),
+        ControlRequest::Diff { text, .. } if text == "interfaces = []\n" => ControlAnswer::Changes(Changes::default()),
+        other => ControlAnswer::Error(format!("{other:?}")),
     });
     assert_eq!(said(&instance.hairpin(&line)), (Some(0), "no change\n".into(), String::new()));
     let later = Changes { later: vec!["workers: 2 -> 4".into()], ..Changes::default() };
-    let different = Instance::new("different", move |_| Answer::Changes(later.clone()));
+    let different = Instance::new("different", move |_| ControlAnswer::Changes(later.clone()));
     assert_eq!(said(&different.hairpin(&line)).0, Some(1));
-    let refusing = Instance::new("diff-refusing", |_| Answer::Error("x.toml:1:1: error: odd".into()));
+    let refusing = Instance::new("diff-refusing", |_| ControlAnswer::Error("x.toml:1:1: error: odd".into()));
     assert_eq!(said(&refusing.hairpin(&line)), (Some(2), String::new(), "x.toml:1:1: error: odd\n".into()));
     assert_eq!(said(&refusing.hairpin("diff /nonexistent.toml")).0, Some(2));
     assert_eq!(hairpin(&["diff", file.path(), "--socket", "/nonexistent/s"]).status.code(), Some(2));
 }
 
 /// Has 2,500 connections, which it gives 1,000 at a time at most; every page but the first is short by one.
-fn many(request: &Request) -> Answer {
-    let Request::Connections(query) = request else { return Answer::Status(Box::default()) };
+fn many(request: &ControlRequest) -> ControlAnswer {
+    let ControlRequest::Connections(query) = request else { return ControlAnswer::Status(Box::default()) };
     let (first, all) = (query.cursor.unwrap_or(0), 2500);
     if query.limit == 0 {
-        return Answer::Connections(Page { matched: all, ..Page::default() });
+        return ControlAnswer::Connections(Page { matched: all, ..Page::default() });
     }
     let end = all.min(first + u64::from(query.limit.min(1000)) - u64::from(first > 0 && query.limit > 1));
     let connection = |n| ConnectionView { client: format!("203.0.113.7:{n}"), ..ConnectionView::default() };
     let connections: Vec<_> = (first..end).map(connection).collect();
-    Answer::Connections(Page { matched: connections.len() as u64, connections, next: (end < all).then_some(end) })
+    ControlAnswer::Connections(Page {
+        matched: connections.len() as u64,
+        connections,
+        next: (end < all).then_some(end),
+    })
 }
 
 #[test]
@@ -284,7 +289,7 @@ fn connections_are_listed_page_by_page() {
 
 #[test]
 fn filters_reach_the_instance() {
-    let instance = Instance::new("filters", |_| Answer::Connections(Page::default()));
+    let instance = Instance::new("filters", |_| ControlAnswer::Connections(Page::default()));
     let line = "connections --client 203.0.113.0/24 --service web --backend web-1 --state established --offloaded";
     assert_eq!(said(&instance.hairpin(line)), (Some(0), "no connection fits\n".into(), String::new()));
     let asked = Query {
@@ -296,7 +301,7 @@ fn filters_reach_the_instance() {
         cursor: None,
         limit: 100,
     };
-    assert_eq!(instance.asked(), [Request::Connections(asked)]);
+    assert_eq!(instance.asked(), [ControlRequest::Connections(asked)]);
     let wrong = said(&instance.hairpin("connections --client 203.0.113"));
     assert!(wrong.0 == Some(1) && wrong.2.contains("203.0.113.0/24"), "{wrong:?}");
     assert_eq!(instance.asked(), []);
@@ -305,7 +310,7 @@ fn filters_reach_the_instance() {
 #[test]
 fn a_listing_that_leads_nowhere_ends() {
     let nowhere = Page { next: Some(7), ..Page::default() };
-    let instance = Instance::new("nowhere", move |_| Answer::Connections(nowhere.clone()));
+    let instance = Instance::new("nowhere", move |_| ControlAnswer::Connections(nowhere.clone()));
     assert_eq!(instance.hairpin("connections --all").status.code(), Some(0));
 }
 
@@ -317,10 +322,10 @@ fn offload_shows_the_engine_or_explains_connections() {
         ..ConnectionView::default()
     };
     let instance = Instance::new("offload", move |request| match request {
-        Request::Offload => {
-            Answer::Offload(Box::new(OffloadView { policy: "always".into(), ..OffloadView::default() }))
+        ControlRequest::Offload => {
+            ControlAnswer::Offload(Box::new(OffloadView { policy: "always".into(), ..OffloadView::default() }))
         }
-        _ => Answer::Connections(Page { connections: vec![connection.clone()], matched: 1, next: None }),
+        _ => ControlAnswer::Connections(Page { connections: vec![connection.clone()], matched: 1, next: None }),
     });
     assert!(out(&instance.hairpin("offload")).starts_with("policy always, "));
     assert!(out(&instance.hairpin("offload -o json")).starts_with("{\"schema_version\":1,\"policy\":\"always\","));
@@ -331,8 +336,10 @@ fn offload_shows_the_engine_or_explains_connections() {
 #[test]
 fn backends_are_overridden() {
     let instance = Instance::new("backend", |request| match request {
-        Request::Backend(BackendChange { service, .. }) if service == "web" => Answer::Done("so it is".into()),
-        _ => Answer::Error("there is no service wbe; did you mean web?".into()),
+        ControlRequest::Backend(BackendChange { service, .. }) if service == "web" => {
+            ControlAnswer::Done("so it is".into())
+        }
+        _ => ControlAnswer::Error("there is no service wbe; did you mean web?".into()),
     });
     let lines = [
         ("drain web web-1", BackendAction::Drain),
@@ -345,7 +352,7 @@ fn backends_are_overridden() {
         let output = instance.hairpin(&format!("backend {line}"));
         assert_eq!(said(&output), (Some(0), "so it is\n".into(), String::new()));
         let change = BackendChange { service: "web".into(), backend: "web-1".into(), action };
-        assert_eq!(instance.asked(), [Request::Backend(change)]);
+        assert_eq!(instance.asked(), [ControlRequest::Backend(change)]);
     }
     let (code, _, error) = said(&instance.hairpin("backend drain wbe web-1"));
     assert_eq!((code, &*error), (Some(1), "there is no service wbe; did you mean web?\n"));
@@ -353,7 +360,7 @@ fn backends_are_overridden() {
 
 #[test]
 fn top_wants_a_terminal_and_capture_does_not() {
-    let instance = Instance::new("terminal", |_| Answer::Status(Box::default()));
+    let instance = Instance::new("terminal", |_| ControlAnswer::Status(Box::default()));
     let (code, _, error) = said(&instance.hairpin("top"));
     assert_eq!(code, Some(1));
     assert!(error.contains("`hairpin status --watch`"), "{error}");
@@ -373,7 +380,7 @@ impl Top {
     /// It has drawn something when this returns.
     fn start(name: &str) -> Top {
         use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-        let instance = Instance::new(name, |_| Answer::Status(Box::default()));
+        let instance = Instance::new(name, |_| ControlAnswer::Status(Box::default()));
         let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&terminal).unwrap();
         unlockpt(&terminal).unwrap();
@@ -433,7 +440,7 @@ fn top_ends_with_sigterm_and_gives_the_terminal_back() {
     let mut top = Top::start("top-signal");
     let pid = rustix::process::Pid::from_child(&top.child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    // What it writes on its way out must not wait for a reader.
+    // Output written on its way out must not wait for a reader.
     let mut terminal = top.terminal.try_clone().unwrap();
     let reader = std::thread::spawn(move || {
         let mut text = Vec::new();
@@ -445,7 +452,7 @@ fn top_ends_with_sigterm_and_gives_the_terminal_back() {
     assert!(reader.join().unwrap().contains("\x1b[?1049l"), "the alternate screen is left");
 }
 
-/// What bash offers at the end of `line`, in which `@` is the instance.
+/// The completions that bash offers at the end of `line`, in which `@` is the instance.
 fn completed(instance: Option<&Instance>, line: &str) -> Vec<String> {
     const SCRIPT: &str = r#"
         source <(hairpin completions bash)
@@ -477,7 +484,7 @@ fn bash_completes_services_and_backends() {
     };
     let services = vec![service("web", &["10.0.2.11:8080", "10.0.2.12:8080", "spare"]), service("dns", &["ns"])];
     let status = Status { services, ..Status::default() };
-    let instance = Instance::new("complete", move |_| Answer::Status(Box::new(status.clone())));
+    let instance = Instance::new("complete", move |_| ControlAnswer::Status(Box::new(status.clone())));
     let offered = |line: &str| completed(Some(&instance), line);
     assert_eq!(offered("hairpin backend drain @ "), ["dns", "web"]);
     assert_eq!(offered("hairpin backend drain @ w"), ["web"]);

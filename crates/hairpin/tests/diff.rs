@@ -1,4 +1,4 @@
-//! What a configuration changes, in sentences.
+//! The changes of a configuration, in sentences.
 
 use hairpin::config::{self, Config};
 use hairpin::control::Changes;
@@ -232,7 +232,7 @@ fn settings_that_take_a_restart() {
     later(&[("#TOP", "instance = \"edge\"")], &[&format!("instance: default -> edge{anew}")]);
     later(&[("[\"eth0\"]", "[\"eth0\", \"eth1\"]")], &["interfaces: eth0 -> eth0, eth1"]);
     later(&[("#TOP", "workers = 2")], &["workers: auto -> 2"]);
-    let default = hairpin_core::table::Method::DEFAULT;
+    let default = hairpin_core::table::LookupMethod::DEFAULT;
     let expected = format!("connection_table: {default} -> concurrent");
     later(&[("#TOP", "connection_table = \"concurrent\"")], &[&expected]);
     for (text, expected) in [

@@ -1,6 +1,8 @@
-//! What commands print as JSON is what docs/reference/json.md says, in both directions.
+//! The JSON of commands is that of docs/reference/json.md, in both directions.
 
-use hairpin::control::{Answer, Changes, ConnectionView, ExchangeView, OffloadView, Page, Request, SplicedView, serve};
+use hairpin::control::{
+    Changes, ConnectionView, ControlAnswer, ControlRequest, ExchangeView, OffloadView, Page, SplicedView, serve,
+};
 use hairpin::status::*;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -30,7 +32,7 @@ fn documented() -> BTreeMap<String, Fields> {
     types
 }
 
-/// What is wrong with `value` as one of type `kind`, at `place`.
+/// The difference between `value` and type `kind`, at `place`.
 fn check(types: &BTreeMap<String, Fields>, kind: &str, value: &Value, place: &str) -> Result<(), String> {
     let wrong = || Err(format!("{place}: no {kind}: {value}"));
     if let Some(kind) = kind.strip_prefix("array of ") {
@@ -120,17 +122,19 @@ fn connections() -> Vec<ConnectionView> {
     vec![ConnectionView::default(), ConnectionView { spliced, source, ..ConnectionView::default() }]
 }
 
-fn answer(request: Request) -> Answer {
+fn answer(request: ControlRequest) -> ControlAnswer {
     let changes = || Changes { changes: vec!["a".into()], later: vec!["b".into()], warnings: vec!["c".into()] };
     match request {
-        Request::Status => Answer::Status(Box::new(status())),
-        Request::Connections(_) => Answer::Connections(Page { connections: connections(), matched: 2, next: None }),
-        Request::Offload => {
-            let in_software = vec![("policy".to_string(), 3)];
-            Answer::Offload(Box::new(OffloadView { in_software, ..OffloadView::default() }))
+        ControlRequest::Status => ControlAnswer::Status(Box::new(status())),
+        ControlRequest::Connections(_) => {
+            ControlAnswer::Connections(Page { connections: connections(), matched: 2, next: None })
         }
-        Request::Reload { file: None } | Request::Diff { .. } => Answer::Changes(changes()),
-        _ => Answer::Error("no".into()),
+        ControlRequest::Offload => {
+            let in_software = vec![("policy".to_string(), 3)];
+            ControlAnswer::Offload(Box::new(OffloadView { in_software, ..OffloadView::default() }))
+        }
+        ControlRequest::Reload { file: None } | ControlRequest::Diff { .. } => ControlAnswer::Changes(changes()),
+        _ => ControlAnswer::Error("no".into()),
     }
 }
 

@@ -1,6 +1,6 @@
-//! What operators meet on the command line when something is in the way.
+//! Messages on the command line when something is in the way.
 
-use hairpin::control::{Answer, Changes, Request, serve};
+use hairpin::control::{Changes, ControlAnswer, ControlRequest, serve};
 use hairpin::status::{ServiceStatus, Status};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -79,7 +79,7 @@ fn flush_from_another_network_namespace_is_refused() {
     assert_eq!(refused, (Some(1), String::new(), why));
     assert!(kept);
     assert_eq!(gone, (Some(0), String::new(), String::new()));
-    // What an earlier version has recorded is removed as before.
+    // Objects recorded by an earlier version are removed as before.
     std::fs::create_dir_all(&scratch.0).unwrap();
     std::fs::write(&record, text("")).unwrap();
     let earlier = said(&flush());
@@ -87,7 +87,7 @@ fn flush_from_another_network_namespace_is_refused() {
     assert_eq!(earlier, (Some(0), String::new(), String::new()));
 }
 
-/// What a start says beside an instance that serves 192.0.2.1:80/tcp on surely-absent, in the namespace of `process`.
+/// The messages of a start beside an instance that serves 192.0.2.1:80/tcp on surely-absent, in the namespace of `process`.
 fn start_beside(process: u32, listen: &str) -> String {
     let scratch = Scratch::new(&format!("beside-{process}-{}", listen.replace([':', '/'], "-")));
     let service = ServiceStatus { listen: "192.0.2.1:80/tcp".into(), ..ServiceStatus::default() };
@@ -98,7 +98,7 @@ fn start_beside(process: u32, listen: &str) -> String {
         services: vec![service],
         ..Status::default()
     };
-    serve(&scratch.path("first.sock"), move |_| Answer::Status(Box::new(status.clone()))).unwrap();
+    serve(&scratch.path("first.sock"), move |_| ControlAnswer::Status(Box::new(status.clone()))).unwrap();
     let file = scratch.path("second.toml");
     let text = format!(
         "instance = \"second\"\ninterfaces = [\"surely-absent\"]\n[pool]\naddresses = [\"10.0.9.1\"]\n[control]\n\
@@ -144,8 +144,8 @@ fn reload_tells_the_instance_which_file_is_meant() {
     std::fs::write(&file, text).unwrap();
     let expected = file.canonicalize().unwrap();
     serve(&scratch.path("default.sock"), move |request| match request {
-        Request::Reload { file: Some(file) } if file == expected => Answer::Changes(Changes::default()),
-        other => Answer::Error(format!("{other:?}")),
+        ControlRequest::Reload { file: Some(file) } if file == expected => ControlAnswer::Changes(Changes::default()),
+        other => ControlAnswer::Error(format!("{other:?}")),
     })
     .unwrap();
     let output = hairpin(&["reload", "-c", file.to_str().unwrap()]);
@@ -158,7 +158,7 @@ fn reload_tells_the_instance_which_file_is_meant() {
 fn watch_takes_its_seconds_in_every_form() {
     let scratch = Scratch::new("watch");
     let socket = scratch.path("s");
-    serve(&socket, |_| Answer::Error("no status now".into())).unwrap();
+    serve(&socket, |_| ControlAnswer::Error("no status now".into())).unwrap();
     for form in [&["--watch"][..], &["-w"], &["--watch=2"], &["--watch", "2"], &["-w2"], &["-w", "2"]] {
         let line = [&["status"], form, &["--socket", socket.to_str().unwrap()]].concat();
         assert_eq!(said(&hairpin(&line)), (Some(1), String::new(), "no status now\n".into()), "{form:?}");

@@ -1,4 +1,4 @@
-//! What a restart costs: loading the programs, adopting them as they are, adopting and replacing them; and listing,
+//! The cost of a restart: loading the programs, adopting them as they are, adopting and replacing them; and listing,
 //! passing on and removing rules. In a namespace of its own: `ip netns exec`, or `unshare --net --mount`. Needs root.
 //!
 //! Arguments: how many IPv4 rules (1,000,000).
@@ -7,21 +7,21 @@ use anyhow::{Context, Result, bail};
 use hairpin_core::engine::{Completions, FlowEngine, Rule, RuleId, RuleOp};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use hairpin_linux::cpu;
-use hairpin_linux::programs::{Adopted, Options, Plane};
+use hairpin_linux::programs::{AdoptedPrograms, LoadedPlane, ProgramOptions};
 use std::time::Instant;
 
 const STEERING: Steering = Steering::by_hash([1, 2], 1);
 
 fn main() -> Result<()> {
     let rules: u32 = std::env::args().nth(1).map_or(Ok(1_000_000), |text| text.parse()).context("not a number")?;
-    let options = Options {
+    let options = ProgramOptions {
         instance: format!("adoption-{}", std::process::id()),
         rules_v4_max: rules,
         rules_v6_max: 1,
-        ..Options::default()
+        ..ProgramOptions::default()
     };
-    let other = Options { keep_ttl: true, ..options.clone() };
-    let plane = timed("load", || Plane::load(&options, STEERING))?;
+    let other = ProgramOptions { keep_ttl: true, ..options.clone() };
+    let plane = timed("load", || LoadedPlane::load(&options, STEERING))?;
     install(&plane, rules)?;
     for _ in 0..5 {
         timed("adopt, same programs", || adopt(&options))?;
@@ -53,14 +53,14 @@ fn timed<T>(what: &str, act: impl FnOnce() -> Result<T>) -> Result<T> {
     Ok(result)
 }
 
-fn adopt(options: &Options) -> Result<Plane> {
-    match Plane::adopt(options, STEERING)? {
-        Adopted::Plane(plane) => Ok(*plane),
+fn adopt(options: &ProgramOptions) -> Result<LoadedPlane> {
+    match LoadedPlane::adopt(options, STEERING)? {
+        AdoptedPrograms::Plane(plane) => Ok(*plane),
         other => bail!("{other:?}"),
     }
 }
 
-fn install(plane: &Plane, rules: u32) -> Result<()> {
+fn install(plane: &LoadedPlane, rules: u32) -> Result<()> {
     let mut engine = plane.engine(0)?;
     let mut answers = Completions::new();
     for number in 0..rules {

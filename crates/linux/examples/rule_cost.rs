@@ -1,4 +1,4 @@
-//! What a packet over an offloaded rule costs beside the reference, and how fast rules go in: a table for the numbers
+//! The cost of a packet over an offloaded rule beside the reference, and how fast rules go in: a table for the numbers
 //! of rules given as arguments, or the usual ones. With `sequence` as the first argument: the cost of translating TCP
 //! sequence numbers, and of guarding them.
 

@@ -1,7 +1,7 @@
-//! What a frame costs to read from and write to a TAP device: a system call each, against bursts by io_uring.
+//! The cost of reading a frame from a TAP device and of writing it: a system call each, against bursts by io_uring.
 //!
 //! `sudo unshare -n target/release/examples/tap_cost` makes a device in the namespace it is started in and removes it.
-//! What is written there is not addressed to the host, so the kernel drops it at once and writes show the device's cost
+//! Frames written there are not addressed to the host, so the kernel drops them at once and writes show the device's cost
 //! and little more. One processor, rounds alternate, medians. io_uring gets the best it can: device registered, one
 //! issuer, one call for a burst, and it knows how many frames there are to read.
 
@@ -24,7 +24,7 @@ fn main() -> io::Result<()> {
     println!("frame bytes  burst  plain read  ring read  plain write  ring write   (ns per frame, medians)");
     let device = TapIo::new(Tap::create("tap-cost", 4096)?, 1)?;
     let source = source()?;
-    let mut ring = Ring::new(device.as_raw_fd())?;
+    let mut ring = TapUring::new(device.as_raw_fd())?;
     let mut buffers = vec![vec![0; FRAME_BYTES_MAX + 64]; 64];
     for length in [64, 1514, 65_000] {
         for burst in BURSTS {
@@ -103,13 +103,13 @@ fn write_singly(fd: RawFd, buffers: &[Vec<u8>], bytes: usize) -> usize {
 }
 
 /// Reads and writes in bursts, a system call a burst.
-struct Ring(IoUring);
+struct TapUring(IoUring);
 
-impl Ring {
-    fn new(device: RawFd) -> io::Result<Ring> {
+impl TapUring {
+    fn new(device: RawFd) -> io::Result<TapUring> {
         let ring = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(128)?;
         ring.submitter().register_files(&[device])?;
-        Ok(Ring(ring))
+        Ok(TapUring(ring))
     }
 
     fn read(&mut self, buffers: &mut [Vec<u8>]) -> io::Result<usize> {

@@ -181,7 +181,7 @@ pub struct RuleHead {
     pub destination_port: [u8; 2],
     /// Index into `totals`.
     pub total: u16,
-    /// What new addresses for old add to a sum, 1 to 0xffff.
+    /// The difference that new addresses make to a sum, 1 to 0xffff.
     pub checksum_addresses: u16,
 }
 
@@ -189,7 +189,7 @@ pub struct RuleHead {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RuleV4 {
-    /// What both families have.
+    /// The common part of both families.
     pub head: RuleHead,
     /// New source address.
     pub source: [u8; 4],
@@ -201,7 +201,7 @@ pub struct RuleV4 {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RuleV6 {
-    /// What both families have.
+    /// The common part of both families.
     pub head: RuleHead,
     /// New source address.
     pub source: [u8; 16],
@@ -214,7 +214,7 @@ pub struct RuleV6 {
 /// Key of `ends`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
-pub struct End {
+pub struct EndKey {
     /// The address, IPv4 mapped.
     pub address: [u8; 16],
     /// The port.
@@ -272,7 +272,7 @@ pub struct ControlBlock {
     pub steering_key: [u64; 2],
     /// 1 to [`WORKERS_MAX`]; 0: not configured yet.
     pub workers: u32,
-    /// What becomes of the workers' packets while no process serves: a number of `programs::Absent`.
+    /// The fate of the workers' packets while no process serves: a number of `programs::Absent`.
     pub absent_drop: u32,
     /// CLOCK_MONOTONIC.
     pub heartbeat_ns: u64,
@@ -292,11 +292,11 @@ pub struct ControlBlock {
     pub cookie_keys: [[u64; 2]; 2],
     /// The last epoch that has its key.
     pub cookie_epoch: u64,
-    /// What is added to CLOCK_MONOTONIC for them, modulo 2^64: 0, or what real time is ahead, of keys that are shared.
+    /// The offset added to CLOCK_MONOTONIC for them, modulo 2^64: 0, or the lead of real time if keys are shared.
     pub cookie_ahead_ns: u64,
 }
 
-/// What a query found out about a rule.
+/// The answer of a query for a rule.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RuleCounters {
@@ -341,29 +341,29 @@ pub struct RuleRequest {
 /// Value of `totals`, per CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Total {
+pub struct TotalsValue {
     /// Packets; segments of super-packets counted one by one.
     pub packets: u64,
     /// Bytes of IP packets.
     pub bytes: u64,
 }
 
-plain!(FlowV4, FlowV6, RuleHead, RuleV4, RuleV6, End, EndRoles, InterfaceEntry, ControlBlock);
-plain!(RuleCounters, RuleQuery, RuleRequest, Total, u32, u64);
+plain!(FlowV4, FlowV6, RuleHead, RuleV4, RuleV6, EndKey, EndRoles, InterfaceEntry, ControlBlock);
+plain!(RuleCounters, RuleQuery, RuleRequest, TotalsValue, u32, u64);
 
 const _: () = {
     assert!(size_of::<FlowV4>() == 16 && size_of::<FlowV6>() == 40);
     assert!(size_of::<RuleHead>() == 56 && size_of::<RuleV4>() == 64 && size_of::<RuleV6>() == 104);
     assert!(offset_of!(RuleHead, fence) == 28 && offset_of!(RuleHead, mtu) == 44);
     assert!(offset_of!(RuleHead, checksum_addresses) == 54);
-    assert!(size_of::<End>() == 20 && size_of::<EndRoles>() == 8 && size_of::<InterfaceEntry>() == 12);
+    assert!(size_of::<EndKey>() == 20 && size_of::<EndRoles>() == 8 && size_of::<InterfaceEntry>() == 12);
     assert!(size_of::<ControlBlock>() == 120 && offset_of!(ControlBlock, heartbeat_ns) == 32);
     assert!(size_of::<RuleCounters>() == 24 && size_of::<RuleQuery>() == RULE_OPS_MAX * 208);
     assert!(offset_of!(RuleHead, source_port) == 48);
-    assert!(size_of::<RuleRequest>() == 16 && size_of::<Total>() == 16);
+    assert!(size_of::<RuleRequest>() == 16 && size_of::<TotalsValue>() == 16);
 };
 
-/// What becomes of packets that take no rule: name for people, and whether such packets are dropped. In the order of
+/// The fates of packets that take no rule: name for people, and whether such packets are dropped. In the order of
 /// `enum event`.
 pub const EVENTS: [(&str, bool); 24] = [
     ("to-worker", false),

@@ -28,9 +28,9 @@ const TAG_BYTES: usize = 4;
 /// Ethernet addresses: what stands before a tag.
 const ADDRESSES_BYTES: usize = 12;
 
-/// What is captured.
+/// The filter of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Filter {
+pub struct CaptureFilter {
     /// Packets from or to one of these, at most [`HOSTS_MAX`]; none: all IP packets.
     pub hosts: Vec<IpAddr>,
     /// Bytes of each packet from its Ethernet header on, 1 to [`SNAP_LENGTH_MAX`]; the rest is cut off.
@@ -64,7 +64,7 @@ pub struct Capture {
 #[repr(C, align(8))]
 struct ControlMessages([u8; 128]);
 
-/// What control messages say about a packet.
+/// The contents of a packet's control messages.
 #[derive(Default)]
 struct Extra {
     timestamp: Option<SystemTime>,
@@ -76,7 +76,7 @@ struct Extra {
 impl Capture {
     /// Begins to capture on `interface`. Errors: `InvalidInput` if the filter has too many hosts or an impossible
     /// length, `NotFound` if there is no such interface, `PermissionDenied` without CAP_NET_RAW.
-    pub fn open(interface: &str, filter: &Filter) -> io::Result<Capture> {
+    pub fn open(interface: &str, filter: &CaptureFilter) -> io::Result<Capture> {
         let invalid = |text: String| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         if filter.hosts.len() > HOSTS_MAX {
             return invalid(format!("{} hosts to capture: at most {HOSTS_MAX} are possible", filter.hosts.len()));
@@ -187,7 +187,7 @@ impl AsFd for Capture {
 }
 
 /// A packet socket that gets what `filter` lets through on interface `index`, and nothing before that is settled.
-fn socket(index: u32, filter: &Filter) -> io::Result<OwnedFd> {
+fn socket(index: u32, filter: &CaptureFilter) -> io::Result<OwnedFd> {
     // SAFETY: no memory is passed. Protocol 0: no packets until it is bound.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {

@@ -1,7 +1,7 @@
 //! The memory that the programs and the process share: heartbeat, tickets, known connections, policer rates.
 //!
 //! Reading and writing it costs no system call. It stays mapped as long as the process lives, so that threads may keep
-//! references whatever becomes of the [`Plane`](crate::programs::Plane).
+//! references whatever becomes of the [`LoadedPlane`](crate::programs::LoadedPlane).
 
 use crate::abi::{self, CPUS_MAX, ControlBlock, KNOWN_CELLS, RuleQuery, SERVICES_MAX, WORKERS_MAX};
 use crate::programs::Maps;
@@ -22,7 +22,7 @@ const QUERIES: usize = WORKERS_MAX + 1;
 /// [`ControlBlock`] as it is shared: programs read it at any time, so every field is written whole.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Block {
+pub(crate) struct SharedControlBlock {
     pub(crate) abi_version: AtomicU32,
     pub(crate) abi_layout: AtomicU32,
     pub(crate) steering_key: [AtomicU64; 2],
@@ -41,22 +41,22 @@ pub(crate) struct Block {
 }
 
 const _: () = {
-    assert!(size_of::<Block>() == size_of::<ControlBlock>());
-    assert!(offset_of!(Block, abi_version) == 0 && offset_of!(Block, abi_layout) == 4);
-    assert!(offset_of!(Block, workers) == offset_of!(ControlBlock, workers));
-    assert!(offset_of!(Block, heartbeat_ns) == offset_of!(ControlBlock, heartbeat_ns));
-    assert!(offset_of!(Block, handover_ms) == offset_of!(ControlBlock, handover_ms));
-    assert!(offset_of!(Block, programs) == offset_of!(ControlBlock, programs));
-    assert!(offset_of!(Block, to_kernel_mark) == offset_of!(ControlBlock, to_kernel_mark));
-    assert!(offset_of!(Block, cookie_keys) == offset_of!(ControlBlock, cookie_keys));
-    assert!(offset_of!(Block, cookie_epoch) == offset_of!(ControlBlock, cookie_epoch));
-    assert!(offset_of!(Block, cookie_ahead_ns) == offset_of!(ControlBlock, cookie_ahead_ns));
+    assert!(size_of::<SharedControlBlock>() == size_of::<ControlBlock>());
+    assert!(offset_of!(SharedControlBlock, abi_version) == 0 && offset_of!(SharedControlBlock, abi_layout) == 4);
+    assert!(offset_of!(SharedControlBlock, workers) == offset_of!(ControlBlock, workers));
+    assert!(offset_of!(SharedControlBlock, heartbeat_ns) == offset_of!(ControlBlock, heartbeat_ns));
+    assert!(offset_of!(SharedControlBlock, handover_ms) == offset_of!(ControlBlock, handover_ms));
+    assert!(offset_of!(SharedControlBlock, programs) == offset_of!(ControlBlock, programs));
+    assert!(offset_of!(SharedControlBlock, to_kernel_mark) == offset_of!(ControlBlock, to_kernel_mark));
+    assert!(offset_of!(SharedControlBlock, cookie_keys) == offset_of!(ControlBlock, cookie_keys));
+    assert!(offset_of!(SharedControlBlock, cookie_epoch) == offset_of!(ControlBlock, cookie_epoch));
+    assert!(offset_of!(SharedControlBlock, cookie_ahead_ns) == offset_of!(ControlBlock, cookie_ahead_ns));
 };
 
 /// The shared memory.
 #[derive(Debug)]
 pub struct Control {
-    block: &'static Block,
+    block: &'static SharedControlBlock,
     processed: &'static [AtomicU32],
     known: &'static [AtomicU8],
     client_pps: &'static [AtomicU32],
@@ -88,7 +88,7 @@ impl Control {
     }
 
     /// The control block.
-    pub(crate) fn block(&self) -> &'static Block {
+    pub(crate) fn block(&self) -> &'static SharedControlBlock {
         self.block
     }
 
@@ -96,7 +96,7 @@ impl Control {
     /// each has been sent or dropped.
     pub fn publish(&self, worker: usize, cpu: u8, ticket: u32) {
         if let Some(cell) = self.processed.get(worker * CPUS_MAX + usize::from(cpu)) {
-            // What the worker has sent must be seen to have been sent first.
+            // Frames sent by the worker must be seen as sent first.
             cell.store(ticket & ((1 << abi::TICKET_BITS) - 1), Ordering::Release);
         }
     }
@@ -131,7 +131,7 @@ impl Control {
         [0, 1].map(|epoch: usize| [0, 1].map(|word: usize| self.block.cookie_keys[epoch][word].load(Ordering::Relaxed)))
     }
 
-    /// What makes and checks the same SYN cookies as the programs. The secrets change about once an hour, the clock when it
+    /// Makes and checks the same SYN cookies as the programs. The secrets change about once an hour, the clock when it
     /// is set: workers that check cookies take them anew every minute or more often.
     pub fn cookies(&self) -> Cookies {
         Cookies::new(self.cookie_keys()).ahead(self.block.cookie_ahead_ns.load(Ordering::Relaxed))
@@ -161,7 +161,7 @@ impl Control {
 
     /// The keys of SYN cookies are made of `secret`, and they use real time, which is `ahead_ns` ahead of
     /// [`cpu::now`](crate::cpu::now), modulo 2^64. To be called as often as [`Control::renew_cookie_key`] in its place.
-    /// What another secret has made stays in use for the rest of its epoch, keys of this process's own do not.
+    /// Cookies of another shared secret stay valid for the rest of its epoch, keys of this process's own do not.
     pub fn share_cookies(&self, secret: &Secret, now: Time, ahead_ns: u64) {
         let was_shared = self.block.cookie_ahead_ns.load(Ordering::Relaxed) != 0;
         let real = Time::from_nanos(now.as_nanos().wrapping_add(ahead_ns));
@@ -252,7 +252,7 @@ impl QuerySlot {
         unsafe { (&raw mut (*self.element()).changes[index]).write(*change) }
     }
 
-    /// What the last query found about its rule number `index`.
+    /// The answer of the last query for its rule number `index`.
     pub(crate) fn counters(&self, index: usize) -> abi::RuleCounters {
         let index = index.min(abi::RULE_OPS_MAX - 1);
         // SAFETY: within the element; no other thread uses it, and no query runs; any value is valid.
@@ -267,20 +267,20 @@ impl Drop for QuerySlot {
 }
 
 /// The element of the map `control`.
-fn block(control: &MapHandle) -> Result<&'static Block> {
+fn block(control: &MapHandle) -> Result<&'static SharedControlBlock> {
     let start = map(control, size_of::<ControlBlock>())?;
     // SAFETY: that many bytes are mapped for good, at a page's start; any value is valid for atomic integers, and from
     // here on they are only used as such.
-    Ok(unsafe { start.cast::<Block>().as_ref() })
+    Ok(unsafe { start.cast::<SharedControlBlock>().as_ref() })
 }
 
 /// Integers that programs and process both write.
-trait Shared {}
-impl Shared for AtomicU8 {}
-impl Shared for AtomicU32 {}
+trait SharedInteger {}
+impl SharedInteger for AtomicU8 {}
+impl SharedInteger for AtomicU32 {}
 
 /// The only element of `map_`, as `count` atomics.
-fn words<T: Shared>(map_: &MapHandle, count: usize) -> Result<&'static [T]> {
+fn words<T: SharedInteger>(map_: &MapHandle, count: usize) -> Result<&'static [T]> {
     let start = map(map_, count * size_of::<T>())?;
     // SAFETY: that many bytes are mapped for good, at a page's start, and any value is valid for an atomic integer;
     // from here on they are only used as such, by both sides.

@@ -1,4 +1,4 @@
-//! What a packet on the offloaded path costs, measured by running the ingress program over and over
+//! The cost of a packet on the offloaded path, measured by running the ingress program over and over
 //! (`BPF_PROG_TEST_RUN`), beside the least that any program of its kind must do; and how fast rules go in.
 //!
 //! A repetition sees the packet as the one before has left it. So the rules form a cycle, each rewriting the packet
@@ -14,7 +14,7 @@
 //! that move them, and those that have a guard beside.
 
 use crate::abi::{self, Bytes, RULE_ACTIVE, RULE_SEQUENCE, RuleV4, SequenceChange};
-use crate::programs::{Options, Plane, checked};
+use crate::programs::{LoadedPlane, ProgramOptions, checked};
 use anyhow::{Context, Result, ensure};
 use hairpin_core::engine::{Completion, Completions, FlowEngine, Guard, Rule, RuleId, RuleOp};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
@@ -26,9 +26,9 @@ use std::time::Instant;
 
 static REFERENCE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/reference.bpf.o"));
 
-/// What was measured, a number for each repetition.
+/// The measured values, one for each repetition.
 #[derive(Clone, Debug, Default)]
-pub struct Cost {
+pub struct CostSamples {
     /// Nanoseconds a packet costs in `hairpin_ingress`.
     pub ours_ns: Vec<f64>,
     /// Nanoseconds a packet costs in the reference.
@@ -49,12 +49,12 @@ const PACKETS_MIN: usize = 2_000_000;
 
 /// Measures with `rules` rules, 1 to 2^24, ours and the reference in turn, `repetitions` times. Needs root, and 144
 /// bytes of kernel memory a rule.
-pub fn measure(rules: usize, repetitions: usize) -> Result<Cost> {
+pub fn measure(rules: usize, repetitions: usize) -> Result<CostSamples> {
     ensure!((1..=1 << 24).contains(&rules), "{rules} rules: 1 to 2^24 can be measured");
     on_a_plane(rules, |plane| measure_with(plane, rules, repetitions))
 }
 
-/// What rules cost that do more and more to sequence numbers, in nanoseconds a packet, for each repetition.
+/// The cost of rules with more and more work on sequence numbers, in nanoseconds a packet, for each repetition.
 #[derive(Clone, Debug, Default)]
 pub struct SequenceCost {
     /// TCP, sequence numbers unchanged.
@@ -86,23 +86,23 @@ pub fn measure_sequence(rules: usize, repetitions: usize) -> Result<SequenceCost
 }
 
 /// Measures on a plane with room for so many rules, which is gone afterwards.
-fn on_a_plane<T>(rules: usize, measure: impl FnOnce(&Plane) -> Result<T>) -> Result<T> {
-    let options = Options {
+fn on_a_plane<T>(rules: usize, measure: impl FnOnce(&LoadedPlane) -> Result<T>) -> Result<T> {
+    let options = ProgramOptions {
         instance: format!("cost-{}", std::process::id()),
         rules_v4_max: rules as u32,
         rules_v6_max: 1,
         keep_ttl: true,
-        ..Options::default()
+        ..ProgramOptions::default()
     };
-    let plane = Plane::load(&options, Steering::by_hash([1, 2], 1))?;
+    let plane = LoadedPlane::load(&options, Steering::by_hash([1, 2], 1))?;
     let result = measure(&plane);
     plane.detach()?;
     result
 }
 
-fn measure_with(plane: &Plane, rules: usize, repetitions: usize) -> Result<Cost> {
+fn measure_with(plane: &LoadedPlane, rules: usize, repetitions: usize) -> Result<CostSamples> {
     let cycle = cycle(rules, Protocol::Udp, [192, 0, 2, 1]);
-    let mut cost = Cost::default();
+    let mut cost = CostSamples::default();
     for _ in 0..repetitions {
         cost.installs_per_s.push(install(plane, &cycle)?);
     }
@@ -123,7 +123,7 @@ fn measure_with(plane: &Plane, rules: usize, repetitions: usize) -> Result<Cost>
 }
 
 /// Nanoseconds a packet that hits a rule takes.
-fn run_ours(plane: &Plane, key: &FlowKey, packets: usize) -> Result<f64> {
+fn run_ours(plane: &LoadedPlane, key: &FlowKey, packets: usize) -> Result<f64> {
     let before = plane.totals(1)?[0].packets;
     let ns = run(plane.ingress_program(), key, packets)?;
     let counted = plane.totals(1)?[0].packets - before;
@@ -182,7 +182,7 @@ fn cycle(count: usize, protocol: Protocol, destination: [u8; 4]) -> Vec<Rule> {
 
 /// Installs the rules through the engine, a worker's batch at a time, and takes them away again. Returns rules per
 /// second of the installing.
-fn install(plane: &Plane, rules: &[Rule]) -> Result<f64> {
+fn install(plane: &LoadedPlane, rules: &[Rule]) -> Result<f64> {
     const FLUSH: usize = 256;
     let mut engine = plane.engine(0)?;
     let mut completions = Completions::new();
@@ -211,7 +211,7 @@ fn install(plane: &Plane, rules: &[Rule]) -> Result<f64> {
 }
 
 /// Puts the rules in as they are once handed over and with a next hop that stays good: device 1 is the loopback.
-fn activate(plane: &Plane, rules: &[Rule]) -> Result<()> {
+fn activate(plane: &LoadedPlane, rules: &[Rule]) -> Result<()> {
     let maps = plane.maps();
     let (map, changes) = (maps.named("rules_v4")?, maps.named("sequence_v4")?);
     let now = (crate::cpu::now().as_nanos() >> abi::TICK_SHIFT) as u32;

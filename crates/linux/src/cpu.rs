@@ -55,7 +55,7 @@ pub fn time_of_day() -> Duration {
     Duration::from_nanos(clock(libc::CLOCK_REALTIME))
 }
 
-/// What [`time_of_day`] is ahead of [`now`], in nanoseconds, modulo 2^64; as exact as this thread is not interrupted.
+/// The lead of [`time_of_day`] over [`now`], in nanoseconds, modulo 2^64; as exact as this thread is not interrupted.
 pub fn real_ahead() -> u64 {
     (time_of_day().as_nanos() as u64).wrapping_sub(now().as_nanos())
 }

@@ -10,10 +10,10 @@ use crate::abi::{FlowV4, FlowV6, RULE_OPS_MAX, RuleCounters, RuleV4, RuleV6, TIC
 use crate::control::{Control, QuerySlot};
 use crate::cpu;
 use crate::programs::{Maps, Queries};
-use crate::query::{Key, query};
+use crate::query::{RuleKey, query};
 use anyhow::{Context, Result};
 use arrayvec::ArrayVec;
-use batch::Family;
+use batch::FamilyRules;
 use hairpin_core::engine::{
     COMPLETIONS_MAX, Completion, Completions, Counters, EngineCaps, FlowEngine, OPS_MAX, RuleId, RuleOp, Samples,
 };
@@ -27,8 +27,8 @@ use std::sync::Arc;
 pub struct KernelEngine {
     queued: Vec<RuleOp>,
     answers: VecDeque<Completion>,
-    v4: Family<FlowV4, RuleV4>,
-    v6: Family<FlowV6, RuleV6>,
+    v4: FamilyRules<FlowV4, RuleV4>,
+    v6: FamilyRules<FlowV6, RuleV6>,
     queries: Arc<Queries>,
     slot: QuerySlot,
     worker: u8,
@@ -51,8 +51,8 @@ impl KernelEngine {
         Ok(KernelEngine {
             queued: Vec::with_capacity(OPS_MAX),
             answers: VecDeque::with_capacity(OPS_MAX),
-            v4: Family::new(maps.named("rules_v4")?, maps.named("sequence_v4")?, OPS_MAX)?,
-            v6: Family::new(maps.named("rules_v6")?, maps.named("sequence_v6")?, OPS_MAX)?,
+            v4: FamilyRules::new(maps.named("rules_v4")?, maps.named("sequence_v4")?, OPS_MAX)?,
+            v6: FamilyRules::new(maps.named("rules_v6")?, maps.named("sequence_v6")?, OPS_MAX)?,
             queries: Arc::clone(queries),
             slot,
             worker,
@@ -71,7 +71,7 @@ impl KernelEngine {
         self.touched.clear();
     }
 
-    fn sample_family<K: Key>(
+    fn sample_family<K: RuleKey>(
         queries: &Queries,
         slot: &mut QuerySlot,
         asked: &[(usize, K)],

@@ -8,14 +8,14 @@ use std::ptr::{NonNull, null_mut};
 /// Allocations of so many bytes or more are mapped by themselves.
 pub const LARGE_BYTES: usize = 4 << 20;
 
-/// What large allocations are aligned to: the size of a huge page on x86-64 and (with pages of 4 KiB) on arm64.
+/// The alignment of large allocations: the size of a huge page on x86-64 and (with pages of 4 KiB) on arm64.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// How much of each large allocation is there from the start: the first connections touch the beginning of every table, and
 /// should not wait for all of them.
 const AHEAD_BYTES: usize = 2 * HUGE_PAGE_BYTES;
 
-/// What the kernel maps and unmaps in. (Where its pages are larger, some untouched address space stays mapped.)
+/// The unit in which the kernel maps and unmaps. (Where its pages are larger, some untouched address space stays mapped.)
 const PAGE_BYTES: usize = 4096;
 
 /// The allocator of the system, but for allocations of [`LARGE_BYTES`] or more: those are mapped for themselves,

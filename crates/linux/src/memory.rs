@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 
-/// What a mapping is aligned to at least.
+/// The minimum alignment of a mapping.
 const PAGE_BYTES: usize = 4096;
 
 /// An anonymous mapping, unmapped when dropped.

@@ -1,4 +1,4 @@
-//! What the kernel knows about this network namespace: its addresses, routes, proxy entries and listening sockets.
+//! The kernel's state of this network namespace: its addresses, routes, proxy entries and listening sockets.
 
 use crate::device::netlink::{HEADER_BYTES, Netlink, attribute, message_type, refusal};
 use std::io;
@@ -26,7 +26,7 @@ const CLOSE: u32 = 7;
 
 /// An address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct InterfaceAddress {
     /// The interface's number.
     pub interface: u32,
     /// The address.
@@ -35,9 +35,9 @@ pub struct Held {
     pub prefix: u8,
 }
 
-/// Where the host's own packets to an address go.
+/// The route of the host's own packets to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
+pub enum HostRoute {
     /// To this host itself.
     Local,
     /// Out by an interface, to a gateway if one is named.
@@ -51,8 +51,8 @@ pub enum Route {
 
 /// A socket that takes what arrives for its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Listener {
-    /// Where it listens; unspecified: on all addresses.
+pub struct PortListener {
+    /// The address that it listens on; unspecified: all addresses.
     pub address: IpAddr,
     /// Its port.
     pub port: u16,
@@ -65,31 +65,31 @@ pub struct Listener {
 }
 
 /// All addresses of all interfaces.
-pub fn addresses() -> io::Result<Vec<Held>> {
+pub fn addresses() -> io::Result<Vec<InterfaceAddress>> {
     let mut found = Vec::new();
     let request = list(libc::RTM_GETADDR, &[0; ADDRESS_BYTES]);
     Netlink::open(libc::NETLINK_ROUTE)?.dump(&request, |message| found.extend(held(message)))?;
     Ok(found)
 }
 
-fn held(message: &[u8]) -> Option<Held> {
+fn held(message: &[u8]) -> Option<InterfaceAddress> {
     let (body, attributes) = parts(message, libc::RTM_NEWADDR, ADDRESS_BYTES)?;
     // Of a point-to-point link the other is the peer's address.
     let bytes = attribute(attributes, libc::IFA_LOCAL).or_else(|| attribute(attributes, libc::IFA_ADDRESS))?;
-    Some(Held { interface: number(body, 4)?, address: address(&bytes)?, prefix: body[1] })
+    Some(InterfaceAddress { interface: number(body, 4)?, address: address(&bytes)?, prefix: body[1] })
 }
 
 /// Looks routes up.
-pub struct Routes(Netlink);
+pub struct RouteLookup(Netlink);
 
-impl Routes {
+impl RouteLookup {
     /// Of the network namespace of this thread.
-    pub fn open() -> io::Result<Routes> {
-        Netlink::open(libc::NETLINK_ROUTE).map(Routes)
+    pub fn open() -> io::Result<RouteLookup> {
+        Netlink::open(libc::NETLINK_ROUTE).map(RouteLookup)
     }
 
     /// The route of the host's own packets to `to`. Errors: what the kernel tells a sender, such as `ENETUNREACH`.
-    pub fn to(&self, to: IpAddr) -> io::Result<Route> {
+    pub fn to(&self, to: IpAddr) -> io::Result<HostRoute> {
         let octets = octets(to);
         let mut body = vec![0; ROUTE_BYTES];
         body[0] = family(to);
@@ -102,21 +102,21 @@ impl Routes {
     }
 }
 
-fn route(answer: &[u8]) -> io::Result<Route> {
+fn route(answer: &[u8]) -> io::Result<HostRoute> {
     if i32::from(message_type(answer)) == libc::NLMSG_ERROR {
         return Err(refusal(answer).unwrap_or_else(|| io::ErrorKind::InvalidData.into()));
     }
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let (body, attributes) = parts(answer, libc::RTM_NEWROUTE, ROUTE_BYTES).ok_or_else(invalid)?;
     match body[7] {
-        libc::RTN_LOCAL => Ok(Route::Local),
+        libc::RTN_LOCAL => Ok(HostRoute::Local),
         libc::RTN_UNICAST => {
             let interface =
                 attribute(attributes, libc::RTA_OIF).and_then(|bytes| number(&bytes, 0)).ok_or_else(invalid)?;
             let gateway = attribute(attributes, libc::RTA_GATEWAY);
             // A gateway of the other family stands behind the number of its family.
             let other = || attribute(attributes, libc::RTA_VIA).and_then(|bytes| bytes.get(2..).map(<[u8]>::to_vec));
-            Ok(Route::Out { interface, gateway: gateway.or_else(other).and_then(|bytes| address(&bytes)) })
+            Ok(HostRoute::Out { interface, gateway: gateway.or_else(other).and_then(|bytes| address(&bytes)) })
         }
         libc::RTN_BROADCAST | libc::RTN_MULTICAST | libc::RTN_ANYCAST => {
             Err(io::Error::other("not the address of one host"))
@@ -141,7 +141,7 @@ pub fn proxies() -> io::Result<Vec<(u32, IpAddr)>> {
 }
 
 /// TCP sockets that listen, or UDP sockets without a peer, of both families.
-pub fn listeners(is_udp: bool) -> io::Result<Vec<Listener>> {
+pub fn listeners(is_udp: bool) -> io::Result<Vec<PortListener>> {
     let (protocol, state) = if is_udp { (libc::IPPROTO_UDP, CLOSE) } else { (libc::IPPROTO_TCP, LISTEN) };
     let netlink = Netlink::open(NETLINK_SOCK_DIAG)?;
     let mut found = Vec::new();
@@ -155,12 +155,12 @@ pub fn listeners(is_udp: bool) -> io::Result<Vec<Listener>> {
     Ok(found)
 }
 
-fn listener(message: &[u8]) -> Option<Listener> {
+fn listener(message: &[u8]) -> Option<PortListener> {
     let (body, attributes) = parts(message, SOCK_DIAG_BY_FAMILY, SOCKET_BYTES)?;
     let is_ipv4 = i32::from(body[0]) == libc::AF_INET;
     let own = address(&body[8..if is_ipv4 { 12 } else { 24 }])?;
     let is_v6_only = attribute(attributes, INET_DIAG_SKV6ONLY).is_some_and(|bytes| bytes.first() == Some(&1));
-    Some(Listener {
+    Some(PortListener {
         address: own,
         port: u16::from_be_bytes([body[4], body[5]]),
         takes_ipv4: is_ipv4 || !is_v6_only,
@@ -219,8 +219,8 @@ mod tests {
     fn loopback_has_its_address_and_routes_to_itself() {
         let own = IpAddr::from(Ipv4Addr::LOCALHOST);
         assert!(addresses().unwrap().iter().any(|held| held.address == own && held.prefix == 8));
-        assert_eq!(Routes::open().unwrap().to(own).unwrap(), Route::Local);
-        assert!(Routes::open().unwrap().to(Ipv4Addr::BROADCAST.into()).is_err());
+        assert_eq!(RouteLookup::open().unwrap().to(own).unwrap(), HostRoute::Local);
+        assert!(RouteLookup::open().unwrap().to(Ipv4Addr::BROADCAST.into()).is_err());
         proxies().unwrap();
     }
 

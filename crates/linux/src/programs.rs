@@ -1,8 +1,8 @@
 //! Loading the BPF programs, attaching them, telling them what they balance, reading what they count.
 //!
 //! Everything is pinned under `<pin directory>/<instance>/`: `maps/`, `programs/`, `links/`. What is pinned outlives
-//! the process: the next one adopts it ([`Plane::adopt`]); [`Plane::detach`] and [`flush`] remove it. Interfaces are
-//! those of the network namespace the calling thread is in, and so must be the caller of `flush`.
+//! the process: the next one adopts it ([`LoadedPlane::adopt`]); [`LoadedPlane::detach`] and [`flush`] remove it.
+//! Interfaces are those of the network namespace the calling thread is in, and so must be the caller of `flush`.
 
 mod adopt;
 mod attach;
@@ -15,7 +15,7 @@ mod reader;
 mod refusal;
 mod rules;
 
-pub use adopt::Adopted;
+pub use adopt::AdoptedPrograms;
 pub use attach::AttachMode;
 pub use object::Maps;
 pub use pins::{PIN_DIRECTORY_DEFAULT, PIN_DIRECTORY_OWN, flush, is_lasting};
@@ -44,12 +44,13 @@ use std::time::Duration;
 /// The map that says whether the others can be understood.
 const CONTROL: &str = "control";
 
-/// What to load, and how.
+/// The load options of the programs.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ProgramOptions {
     /// Name of the instance: the directory its objects are pinned in.
     pub instance: String,
-    /// Where to pin. If no BPF file system is mounted there, one is mounted at [`PIN_DIRECTORY_OWN`] and used instead.
+    /// The directory of pinned objects. If no BPF file system is mounted there, one is mounted at [`PIN_DIRECTORY_OWN`] and
+    /// used instead.
     pub pin_directory: PathBuf,
     /// IPv4 rules at most. The memory is taken at once, 144 bytes a rule, unless they are sparse.
     pub rules_v4_max: u32,
@@ -61,7 +62,7 @@ pub struct Options {
     pub rules_v6_sparse: bool,
     /// How programs are attached to devices.
     pub attach: AttachMode,
-    /// What becomes of the workers' packets while the process is away.
+    /// The treatment of the workers' packets while the process is away.
     pub when_absent: Absent,
     /// How old the process's heartbeat may be before it counts as away.
     pub heartbeat_timeout: Duration,
@@ -73,9 +74,9 @@ pub struct Options {
     pub keep_ttl: bool,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for ProgramOptions {
+    fn default() -> ProgramOptions {
+        ProgramOptions {
             instance: "default".to_string(),
             pin_directory: PathBuf::from(PIN_DIRECTORY_DEFAULT),
             rules_v4_max: 65_536,
@@ -92,7 +93,7 @@ impl Default for Options {
     }
 }
 
-/// What becomes of packets that no rule takes while no process serves: `ABSENT_*` of handover.h.
+/// The fate of packets that no rule takes while no process serves: `ABSENT_*` of handover.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Absent {
@@ -106,7 +107,7 @@ pub enum Absent {
 
 /// The loaded programs and their maps. Dropping it leaves everything pinned as it is.
 #[derive(Debug)]
-pub struct Plane {
+pub struct LoadedPlane {
     pins: Pins,
     maps: Arc<Maps>,
     control: Arc<Control>,
@@ -116,18 +117,18 @@ pub struct Plane {
     rules: (u32, u32),
 }
 
-impl Plane {
+impl LoadedPlane {
     /// Loads programs and maps and pins them. What a dead instance of the same name has left is removed first; that no
     /// living one has it is for the caller to make sure. Nothing is attached yet. Errors: no rights (CAP_BPF,
     /// CAP_NET_ADMIN, CAP_PERFMON, and CAP_SYS_ADMIN to mount a BPF file system), no memory for so many rules, a kernel
     /// older than 6.1, more CPUs than [`abi::CPUS_MAX`].
-    pub fn load(options: &Options, steering: Steering) -> Result<Plane> {
+    pub fn load(options: &ProgramOptions, steering: Steering) -> Result<LoadedPlane> {
         check(steering)?;
         let pins = Pins::create(&options.pin_directory, &options.instance)?;
         let constants = Constants::fresh(options);
         let object = object::load(object::open(options)?, &constants, None)?;
         let maps = Arc::new(Maps::of(&object)?);
-        let plane = Plane {
+        let plane = LoadedPlane {
             control: Arc::new(Control::map(&maps)?),
             programs: Programs::of(&object)?,
             rules: (options.rules_v4_max, options.rules_v6_max),
@@ -196,7 +197,7 @@ impl Plane {
     }
 
     /// Attaches the worker program to the TAP device `ifindex` of `worker`, and from now on sends packets there. What
-    /// is attached already is taken over as by [`Plane::attach`].
+    /// is attached already is taken over as by [`LoadedPlane::attach`].
     pub fn attach_worker(&mut self, worker: u32, ifindex: u32) -> Result<()> {
         ensure!((worker as usize) < abi::WORKERS_MAX, "worker {worker}: there are {}", abi::WORKERS_MAX);
         let attachment = Attachment::make(self.attach, self.programs.worker.as_fd(), ifindex, &self.pins.links())?;
@@ -212,7 +213,7 @@ impl Plane {
     /// Detaches the programs from every device that is not in `devices` (interfaces and TAP devices, by ifindex), also
     /// where an earlier process has attached them, and forgets these devices. For interfaces and workers that the
     /// configuration has no longer, after everything else stands; rules of such workers have been passed on before
-    /// ([`Plane::assign_rules`]), and [`Plane::steer`] no longer names them.
+    /// ([`LoadedPlane::assign_rules`]), and [`LoadedPlane::steer`] no longer names them.
     pub fn detach_others(&mut self, devices: &[u32]) -> Result<()> {
         for worker in 0..abi::WORKERS_MAX as u32 {
             let device = self.maps.named("workers")?.lookup(worker.bytes(), MapFlags::ANY)?;
@@ -294,7 +295,7 @@ impl Plane {
         self.attachments.first().map(Attachment::is_tcx)
     }
 
-    /// Where everything is pinned.
+    /// The directory of pinned objects.
     pub fn pin_path(&self) -> &Path {
         self.pins.path()
     }

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Key of a rule map.
-pub(crate) trait Key: Bytes {
+pub(crate) trait RuleKey: Bytes {
     /// Which keys of a [`RuleRequest`] these are.
     const IPV6: u32;
 
@@ -17,7 +17,7 @@ pub(crate) trait Key: Bytes {
     fn flow(&self) -> Option<FlowKey>;
 }
 
-impl Key for FlowV4 {
+impl RuleKey for FlowV4 {
     const IPV6: u32 = 0;
 
     fn flow(&self) -> Option<FlowKey> {
@@ -25,7 +25,7 @@ impl Key for FlowV4 {
     }
 }
 
-impl Key for FlowV6 {
+impl RuleKey for FlowV6 {
     const IPV6: u32 = 1;
 
     fn flow(&self) -> Option<FlowKey> {
@@ -34,18 +34,18 @@ impl Key for FlowV6 {
 }
 
 /// Value of the rule map with keys `K`.
-pub(crate) trait Value<K>: Bytes {
+pub(crate) trait RuleValue<K>: Bytes {
     /// The part that both families have.
     fn head(&self) -> &RuleHead;
 }
 
-impl Value<FlowV4> for RuleV4 {
+impl RuleValue<FlowV4> for RuleV4 {
     fn head(&self) -> &RuleHead {
         &self.head
     }
 }
 
-impl Value<FlowV6> for RuleV6 {
+impl RuleValue<FlowV6> for RuleV6 {
     fn head(&self) -> &RuleHead {
         &self.head
     }
@@ -53,7 +53,7 @@ impl Value<FlowV6> for RuleV6 {
 
 /// Runs `program`, one of the queries, on up to [`RULE_OPS_MAX`] keys. The answers are in `slot`. `worker` is the new
 /// owner of rules that are passed on, else 0.
-pub(crate) fn query<K: Key>(program: &OwnedFd, slot: &mut QuerySlot, keys: &[K], worker: u8) -> io::Result<()> {
+pub(crate) fn query<K: RuleKey>(program: &OwnedFd, slot: &mut QuerySlot, keys: &[K], worker: u8) -> io::Result<()> {
     debug_assert!(keys.len() <= RULE_OPS_MAX);
     slot.write_keys(slice_bytes(keys));
     let worker = u32::from(worker);
@@ -70,7 +70,12 @@ pub(crate) fn query<K: Key>(program: &OwnedFd, slot: &mut QuerySlot, keys: &[K],
 }
 
 /// Runs `program` on any number of keys. Returns how many rules it found.
-pub(crate) fn query_all<K: Key>(program: &OwnedFd, slot: &mut QuerySlot, keys: &[K], worker: u8) -> io::Result<u64> {
+pub(crate) fn query_all<K: RuleKey>(
+    program: &OwnedFd,
+    slot: &mut QuerySlot,
+    keys: &[K],
+    worker: u8,
+) -> io::Result<u64> {
     let mut found = 0;
     for chunk in keys.chunks(RULE_OPS_MAX) {
         query(program, slot, chunk, worker)?;

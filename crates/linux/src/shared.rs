@@ -19,13 +19,13 @@ mod header;
 #[cfg(test)]
 mod tests;
 
-pub use header::{Header, INSTANCE_MAX};
+pub use header::{INSTANCE_MAX, TableHeader};
 
 use crate::memory::Mapping;
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_core::l4::connection::{Connection, Flags, State};
-use hairpin_core::table::slab::{Slab, Slot, View, slots_at};
-use header::{CLEAN_AT, FIXED_BYTES, HEADER_BYTES, Refusal};
+use hairpin_core::table::slab::{Slab, SlabView, Slot, slots_at};
+use header::{CLEAN_AT, FIXED_BYTES, HEADER_BYTES, HeaderRefusal};
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::mem::ManuallyDrop;
@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where tables lie unless the operator wants them elsewhere.
+/// The default directory of tables.
 pub const DIRECTORY: &str = "/dev/shm";
 
 /// The file of an instance's table in `directory`.
@@ -46,7 +46,7 @@ pub fn path(directory: &Path, instance: &str) -> PathBuf {
 /// Removes the table at `path`, and what an interrupted [`SharedTable::create`] may have left; whether there was one.
 ///
 /// # Errors
-/// What the file system says; it is no error if there is nothing.
+/// An error of the file system; a missing file is none.
 pub fn remove(path: &Path) -> Result<bool> {
     remove_file(&unfinished(path))?;
     remove_file(path)
@@ -67,9 +67,9 @@ fn unfinished(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// What is there of an earlier process.
+/// The state of an earlier process's table.
 #[derive(Debug)]
-pub enum Opened {
+pub enum OpenedTable {
     /// A table to adopt.
     Table(SharedTable),
     /// Nothing, or a table from before the machine was started, which is nothing as well. A new one takes its place.
@@ -78,9 +78,9 @@ pub enum Opened {
     Incompatible(String),
 }
 
-/// What had no room in a rebuilt table, or was nonsense.
+/// Entries that had no room in a rebuilt table, or were invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dropped {
+pub struct AdoptionLosses {
     /// Established connections.
     pub established: u64,
     /// Others, Pass entries and connections on their way out among them.
@@ -92,13 +92,13 @@ pub struct Dropped {
 /// An instance's connection table, mapped.
 #[derive(Debug)]
 pub struct SharedTable {
-    header: Header,
+    header: TableHeader,
     path: PathBuf,
     file: File,
     mapping: ManuallyDrop<Mapping>,
     /// The mapping has to last as long as the process, because there are references into it.
     given_out: bool,
-    views: Option<Vec<View<Connection>>>,
+    views: Option<Vec<SlabView<Connection>>>,
 }
 
 impl SharedTable {
@@ -106,7 +106,7 @@ impl SharedTable {
     ///
     /// # Errors
     /// There is no room for it, or it cannot be made; what was there stays.
-    pub fn create(path: &Path, header: &Header) -> Result<SharedTable> {
+    pub fn create(path: &Path, header: &TableHeader) -> Result<SharedTable> {
         let old = std::fs::symlink_metadata(path).map_or(0, |old| old.blocks() * 512);
         check_room(path, header.file_bytes()? as u64, old)?;
         let table = SharedTable::make(path, header)?;
@@ -117,15 +117,15 @@ impl SharedTable {
     /// Opens the table at `path` to adopt it.
     ///
     /// # Errors
-    /// What the system says when it cannot even be read.
-    pub fn open(path: &Path) -> Result<Opened> {
+    /// The message of the system when it cannot even be read.
+    pub fn open(path: &Path) -> Result<OpenedTable> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
         let file = match options.open(path) {
             Ok(file) => file,
             Err(error) => {
                 return match error.raw_os_error() {
-                    Some(libc::ENOENT) => Ok(Opened::Absent),
+                    Some(libc::ENOENT) => Ok(OpenedTable::Absent),
                     Some(libc::ELOOP) => Ok(incompatible(path, "it is a symbolic link")),
                     Some(libc::EISDIR | libc::ENXIO) => Ok(incompatible(path, "it is not a file")),
                     _ => Err(error).with_context(|| format!("cannot open the connection table {}", path.display())),
@@ -136,17 +136,17 @@ impl SharedTable {
             Ok(header) => {
                 let about = || format!("cannot map the connection table {}", path.display());
                 let mapping = Mapping::of_file(&file, header.file_bytes()?, true).with_context(about)?;
-                Ok(Opened::Table(SharedTable::new(header, path, file, mapping)))
+                Ok(OpenedTable::Table(SharedTable::new(header, path, file, mapping)))
             }
-            Err(Refusal::OtherBoot) => Ok(Opened::Absent),
-            Err(Refusal::Unusable(why)) => Ok(incompatible(path, &why)),
+            Err(HeaderRefusal::OtherBoot) => Ok(OpenedTable::Absent),
+            Err(HeaderRefusal::Unusable(why)) => Ok(incompatible(path, &why)),
         }
     }
 
     /// Looks at a file before anything of it is mapped.
-    fn examine(path: &Path, file: &File) -> Result<std::result::Result<Header, Refusal>> {
+    fn examine(path: &Path, file: &File) -> Result<std::result::Result<TableHeader, HeaderRefusal>> {
         let about = || format!("cannot read the connection table {}", path.display());
-        let unusable = |why: String| Ok(Err(Refusal::Unusable(why)));
+        let unusable = |why: String| Ok(Err(HeaderRefusal::Unusable(why)));
         let facts = file.metadata().with_context(about)?;
         // SAFETY: a plain system call.
         let ours = unsafe { libc::geteuid() };
@@ -164,7 +164,7 @@ impl SharedTable {
         }
         let mut bytes = [0; FIXED_BYTES];
         file.read_exact_at(&mut bytes, 0).with_context(about)?;
-        let header = match Header::decode(&bytes, &header::boot()?) {
+        let header = match TableHeader::decode(&bytes, &header::boot()?) {
             Ok(header) => header,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -176,7 +176,7 @@ impl SharedTable {
     }
 
     /// Makes a table under another name than `path`, in the place of what an interrupted attempt may have left.
-    fn make(path: &Path, header: &Header) -> Result<SharedTable> {
+    fn make(path: &Path, header: &TableHeader) -> Result<SharedTable> {
         let (name, bytes) = (unfinished(path), header.file_bytes()?);
         let about = || format!("cannot make the connection table {}", name.display());
         remove_file(&name)?;
@@ -208,17 +208,17 @@ impl SharedTable {
         })
     }
 
-    fn new(header: Header, path: &Path, file: File, mapping: Mapping) -> SharedTable {
+    fn new(header: TableHeader, path: &Path, file: File, mapping: Mapping) -> SharedTable {
         let mapping = ManuallyDrop::new(mapping);
         SharedTable { header, path: path.into(), file, mapping, given_out: false, views: None }
     }
 
-    /// What it was made for.
-    pub fn header(&self) -> &Header {
+    /// The parameters it was made with.
+    pub fn header(&self) -> &TableHeader {
         &self.header
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -226,7 +226,7 @@ impl SharedTable {
     /// Bytes of memory it takes now; untouched parts take none.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The error of the file system.
     pub fn bytes_used(&self) -> std::io::Result<u64> {
         Ok(self.file.metadata()?.blocks() * 512)
     }
@@ -275,7 +275,7 @@ impl SharedTable {
     ///
     /// # Errors
     /// The file cannot be mapped once more.
-    pub fn views(&mut self) -> Result<Vec<View<Connection>>> {
+    pub fn views(&mut self) -> Result<Vec<SlabView<Connection>>> {
         if let Some(views) = &self.views {
             return Ok(views.clone());
         }
@@ -285,9 +285,9 @@ impl SharedTable {
         let count = self.header.slots_per_worker as usize;
         let view = |worker: u16| {
             // SAFETY: as in `slices`; the mapping is never unmapped, and no code can write through it.
-            unsafe { View::at(start.add(usize::from(worker) * count), count) }
+            unsafe { SlabView::at(start.add(usize::from(worker) * count), count) }
         };
-        let views: Vec<View<Connection>> = (0..self.header.workers).map(view).collect();
+        let views: Vec<SlabView<Connection>> = (0..self.header.workers).map(view).collect();
         Ok(self.views.insert(views).clone())
     }
 
@@ -295,7 +295,7 @@ impl SharedTable {
     /// out of range counts as having no room), for when the number of workers or of connections changes. It takes the
     /// place of the old one at `path` in one step, at the end.
     ///
-    /// What does not fit is dropped and counted: established connections go first, then other live ones, then those on
+    /// Entries that do not fit are dropped and counted: established connections go first, then other live ones, then those on
     /// their way out (their rules are found without them). What the engine holds of dropped ones has no owner.
     ///
     /// # Errors
@@ -303,9 +303,9 @@ impl SharedTable {
     pub fn rebuild(
         old: SharedTable,
         path: &Path,
-        header: &Header,
+        header: &TableHeader,
         worker_of: impl Fn(&Connection) -> u16,
-    ) -> Result<(SharedTable, Dropped)> {
+    ) -> Result<(SharedTable, AdoptionLosses)> {
         ensure!(!old.given_out, "the connection table {} is in use", old.path.display());
         let used = old.bytes_used().unwrap_or(0);
         // Both are there for a moment, as far as they are touched; then the old one makes room.
@@ -340,8 +340,8 @@ fn deal(
     from: Vec<&'static mut [Slot<Connection>]>,
     to: Vec<&'static mut [Slot<Connection>]>,
     worker_of: impl Fn(&Connection) -> u16,
-) -> Dropped {
-    let mut dropped = Dropped::default();
+) -> AdoptionLosses {
+    let mut dropped = AdoptionLosses::default();
     let mut from: Vec<Slab<Connection>> = from
         .into_iter()
         .map(|region| {
@@ -388,8 +388,8 @@ impl Rank {
     }
 }
 
-fn incompatible(path: &Path, why: &str) -> Opened {
-    Opened::Incompatible(format!(
+fn incompatible(path: &Path, why: &str) -> OpenedTable {
+    OpenedTable::Incompatible(format!(
         "the connection table {} cannot be adopted: {why}. Remove what the last process left with `hairpin stop \
          --flush`, or start with `--discard`; connections that are only there end either way",
         path.display()

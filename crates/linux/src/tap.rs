@@ -27,7 +27,7 @@ use crate::device;
 use arrayvec::ArrayVec;
 use gro::Train;
 use hairpin_core::frame::{BATCH_MAX, Batch, Frame, FrameIo};
-use pool::{Pool, Rejected};
+use pool::{BufferPool, Rejected};
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::ops::AddAssign;
@@ -42,7 +42,7 @@ pub const BUFFERS_DEFAULT: usize = 256;
 
 /// The largest MTU the kernel lets a TAP device have: 65,535 less an Ethernet header.
 const MTU: u32 = 65_521;
-/// What a device of ours is.
+/// The properties of a device of ours.
 const FLAGS: libc::c_int = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
 /// `TUNGETDEVNETNS` of linux/if_tun.h, `_IO('T', 227)`.
 const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
@@ -191,9 +191,9 @@ fn keep_private(fd: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// What has passed a [`TapIo`], and what has not. Frames, unless it says otherwise.
+/// Counters of a [`TapIo`], in frames unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct TapCounters {
     /// Handed to the worker; a super-packet is one.
     pub received: u64,
     /// Bytes of these, Ethernet headers included.
@@ -222,8 +222,8 @@ pub struct Counters {
     pub write_failed: u64,
 }
 
-impl AddAssign for Counters {
-    fn add_assign(&mut self, other: Counters) {
+impl AddAssign for TapCounters {
+    fn add_assign(&mut self, other: TapCounters) {
         self.received += other.received;
         self.received_bytes += other.received_bytes;
         self.transmitted += other.transmitted;
@@ -240,8 +240,8 @@ impl AddAssign for Counters {
     }
 }
 
-/// What became of a frame given to the kernel.
-enum Sent {
+/// The fate of a frame given to the kernel.
+enum TapSent {
     Done,
     /// The kernel has no room now: it stays in the batch.
     Later,
@@ -251,21 +251,21 @@ enum Sent {
 #[derive(Debug)]
 pub struct TapIo {
     tap: Tap,
-    pool: Rc<Pool>,
-    counters: Counters,
+    pool: Rc<BufferPool>,
+    counters: TapCounters,
 }
 
 impl TapIo {
     /// Frames through `tap`, in `buffers` buffers of [`FRAME_BYTES_MAX`] bytes, most of which are touched only when used.
     /// So many frames exist at a time: received, allocated, or still in a transmit batch. With none free, `allocate` gives
-    /// `None` and reading waits, the frames in the device's ring ([`Counters::no_buffer`]).
+    /// `None` and reading waits, the frames in the device's ring ([`TapCounters::no_buffer`]).
     pub fn new(tap: Tap, buffers: usize) -> io::Result<TapIo> {
-        let pool = Pool::new(buffers)?;
-        Ok(TapIo { tap, pool, counters: Counters::default() })
+        let pool = BufferPool::new(buffers)?;
+        Ok(TapIo { tap, pool, counters: TapCounters::default() })
     }
 
-    /// What has passed so far.
-    pub fn counters(&self) -> Counters {
+    /// The counters so far.
+    pub fn counters(&self) -> TapCounters {
         self.counters
     }
 
@@ -310,11 +310,11 @@ impl TapIo {
     }
 
     /// Counts what became of frames that were written at once: `result` as of a write, errors negated.
-    fn sent(&mut self, frames: &[TapFrame], result: isize) -> Sent {
+    fn sent(&mut self, frames: &[TapFrame], result: isize) -> TapSent {
         let error = i32::try_from(-result).unwrap_or(0);
         let count = frames.len() as u64;
         match error {
-            libc::EAGAIN => return Sent::Later,
+            libc::EAGAIN => return TapSent::Later,
             libc::ENOBUFS | libc::ENOMEM => self.counters.no_memory += count,
             libc::EINVAL | libc::EMSGSIZE => self.counters.refused += count,
             libc::EIO | libc::EBADFD | libc::ENODEV => self.counters.down += count,
@@ -325,7 +325,7 @@ impl TapIo {
                 self.counters.joined += if count > 1 { count } else { 0 };
             }
         }
-        Sent::Done
+        TapSent::Done
     }
 
     /// Reads one packet; errors negated.
@@ -377,7 +377,7 @@ impl FrameIo for TapIo {
                 Some(train) => self.write_joined(train, frames),
                 None => self.write(&mut frames[0]),
             };
-            if let Sent::Later = self.sent(frames, result) {
+            if let TapSent::Later = self.sent(frames, result) {
                 break;
             }
             done += frames.len();

@@ -138,7 +138,7 @@ fn partial_checksums_and_segments_are_right_on_the_wire() {
     });
 }
 
-/// What a worker has made itself, whole or from a smaller packet that came, is cut and summed up like any other.
+/// A packet made by a worker, whole or from a smaller one, is segmented and checksummed like any other.
 #[test]
 fn frames_of_ones_own_are_right_on_the_wire() {
     in_namespace(|| {

@@ -9,10 +9,10 @@ use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{CellAlignment, Table};
 use hairpin_e2e::load::{self, Amount, IperfOptions, WrkOptions};
 use hairpin_e2e::peer::status::ServiceStatus;
-use hairpin_e2e::peer::{self, Kind, Peer, Service, Transport};
+use hairpin_e2e::peer::{self, PeerKind, PeerService, RunningPeer, TransportProtocol};
 use hairpin_e2e::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_e2e::tool::echo;
-use hairpin_e2e::topology::{Family, Options, Topology, end, server_address, vip};
+use hairpin_e2e::topology::{Family, Topology, TopologyOptions, end, server_address, vip};
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -26,7 +26,7 @@ const UDP_MBIT_S: u32 = 200;
 
 /// How a service is driven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Load {
+enum DemoLoad {
     /// wrk, keep-alive, this page.
     Wrk(&'static str),
     /// iperf3, TCP or UDP as the service says.
@@ -37,56 +37,63 @@ enum Load {
     Control,
 }
 
-/// What one service did.
+/// The outcome of one service.
 #[derive(Clone, Copy, Debug, Default)]
-struct Outcome {
+struct ServiceOutcome {
     requests_per_s: Option<f64>,
     bits_per_s: Option<f64>,
     p99_ms: Option<f64>,
 }
 
-fn services() -> Vec<(Service, Load)> {
-    let full = |name, family| Service {
+fn services() -> Vec<(PeerService, DemoLoad)> {
+    let full = |name, family| PeerService {
         server_port: HTTP_PORT,
         full_nat: true,
         balance: "least-connections",
-        ..Service::tcp(name, family, 8080)
+        ..PeerService::tcp(name, family, 8080)
     };
     // iperf3 needs one server for all connections of a test: each client has its server.
-    let iperf = |name, family| Service { balance: "source-hash", ..Service::tcp(name, family, IPERF_PORTS[0]) };
-    let udp = |service: Service| Service { servers: vec![2], ..service };
+    let iperf = |name, family| PeerService { balance: "source-hash", ..PeerService::tcp(name, family, IPERF_PORTS[0]) };
+    let udp = |service: PeerService| PeerService { servers: vec![2], ..service };
     vec![
-        (Service::tcp("http-ipv4", Family::V4, HTTP_PORT), Load::Wrk("1k")),
-        (Service { balance: "maglev", ..Service::tcp("http-ipv6", Family::V6, HTTP_PORT) }, Load::Wrk("1k")),
-        (full("http-full-nat-ipv4", Family::V4), Load::Wrk("128k")),
-        (iperf("iperf3-tcp-ipv4", Family::V4), Load::Iperf),
-        (iperf("iperf3-tcp-ipv6", Family::V6), Load::Iperf),
-        (udp(Service::udp("iperf3-udp-ipv4", Family::V4, IPERF_PORTS[1])), Load::Iperf),
-        (udp(Service::udp("iperf3-udp-ipv6", Family::V6, IPERF_PORTS[1])), Load::Iperf),
-        (Service::udp("echo-udp-ipv4", Family::V4, ECHO_PORT), Load::Echo),
-        (Service { balance: "power-of-two", ..Service::udp("echo-udp-ipv6", Family::V6, ECHO_PORT) }, Load::Echo),
-        (udp(Service::tcp("iperf3-control-ipv4", Family::V4, IPERF_PORTS[1])), Load::Control),
-        (udp(Service::tcp("iperf3-control-ipv6", Family::V6, IPERF_PORTS[1])), Load::Control),
+        (PeerService::tcp("http-ipv4", Family::V4, HTTP_PORT), DemoLoad::Wrk("1k")),
+        (
+            PeerService { balance: "maglev", ..PeerService::tcp("http-ipv6", Family::V6, HTTP_PORT) },
+            DemoLoad::Wrk("1k"),
+        ),
+        (full("http-full-nat-ipv4", Family::V4), DemoLoad::Wrk("128k")),
+        (iperf("iperf3-tcp-ipv4", Family::V4), DemoLoad::Iperf),
+        (iperf("iperf3-tcp-ipv6", Family::V6), DemoLoad::Iperf),
+        (udp(PeerService::udp("iperf3-udp-ipv4", Family::V4, IPERF_PORTS[1])), DemoLoad::Iperf),
+        (udp(PeerService::udp("iperf3-udp-ipv6", Family::V6, IPERF_PORTS[1])), DemoLoad::Iperf),
+        (PeerService::udp("echo-udp-ipv4", Family::V4, ECHO_PORT), DemoLoad::Echo),
+        (
+            PeerService { balance: "power-of-two", ..PeerService::udp("echo-udp-ipv6", Family::V6, ECHO_PORT) },
+            DemoLoad::Echo,
+        ),
+        (udp(PeerService::tcp("iperf3-control-ipv4", Family::V4, IPERF_PORTS[1])), DemoLoad::Control),
+        (udp(PeerService::tcp("iperf3-control-ipv6", Family::V6, IPERF_PORTS[1])), DemoLoad::Control),
     ]
 }
 
 /// Runs the demo: less than two minutes.
 pub fn run() -> Result<()> {
     println!("A client, a balancer and four servers, each a network namespace, joined by virtual cards.");
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let services = services();
-    let all: Vec<Service> = services.iter().map(|(service, _)| service.clone()).collect();
+    let all: Vec<PeerService> = services.iter().map(|(service, _)| service.clone()).collect();
 
     println!("\nFirst without a balancer: the same traffic, routed to the servers by the kernel.");
     // The VIP on every server, and a multipath route: the same pattern of who talks to whom.
-    let same_ports: Vec<Service> = all.iter().filter(|service| service.port == service.server_port).cloned().collect();
-    let mut routed = peer::start(Kind::Multipath, &topology, &same_ports)?;
+    let same_ports: Vec<PeerService> =
+        all.iter().filter(|service| service.port == service.server_port).cloned().collect();
+    let mut routed = peer::start(PeerKind::Multipath, &topology, &same_ports)?;
     let before = drive(&topology, &mut routed, &services)?;
     drop(routed);
 
     println!("\nNow through Hairpin:");
-    let mut ours = peer::start(Kind::Hairpin, &topology, &all)?;
+    let mut ours = peer::start(PeerKind::Hairpin, &topology, &all)?;
     let socket = ours.hairpin().context("hairpin was started")?.socket();
     check_pages(&topology, &services)?;
     let (done, until) = channel();
@@ -106,9 +113,9 @@ pub fn run() -> Result<()> {
 }
 
 /// One page through each HTTP service must be what the servers have.
-fn check_pages(topology: &Topology, services: &[(Service, Load)]) -> Result<()> {
+fn check_pages(topology: &Topology, services: &[(PeerService, DemoLoad)]) -> Result<()> {
     let sent = std::fs::read(topology.scratch.file("pages/10m"))?;
-    for (service, _) in services.iter().filter(|(_, load)| matches!(load, Load::Wrk(_))) {
+    for (service, _) in services.iter().filter(|(_, load)| matches!(load, DemoLoad::Wrk(_))) {
         let page = load::curl(&topology.client, topology, &service.listen(), "10m", "page")?;
         ensure!(std::fs::read(&page.body)? == sent, "10 MB through {} arrived changed", service.name);
         let server = page.header("x-server").unwrap_or("a server");
@@ -117,18 +124,22 @@ fn check_pages(topology: &Topology, services: &[(Service, Load)]) -> Result<()> 
     Ok(())
 }
 
-fn drive(topology: &Topology, peer: &mut Peer<'_>, services: &[(Service, Load)]) -> Result<Vec<Outcome>> {
+fn drive(
+    topology: &Topology,
+    peer: &mut RunningPeer<'_>,
+    services: &[(PeerService, DemoLoad)],
+) -> Result<Vec<ServiceOutcome>> {
     let mut outcomes = Vec::new();
     for (service, load) in services {
         let start = Instant::now();
         let outcome = match load {
-            Load::Wrk(page) => wrk(topology, peer, service, page),
-            Load::Iperf => iperf(topology, peer, service),
-            Load::Echo => echo(topology, peer, service),
-            Load::Control => Ok(Outcome::default()),
+            DemoLoad::Wrk(page) => wrk(topology, peer, service, page),
+            DemoLoad::Iperf => iperf(topology, peer, service),
+            DemoLoad::Echo => echo(topology, peer, service),
+            DemoLoad::Control => Ok(ServiceOutcome::default()),
         };
         let outcome = outcome.with_context(|| format!("{} ({})", service.name, peer.kind().name()))?;
-        if *load != Load::Control {
+        if *load != DemoLoad::Control {
             let (requests, bits) = (optional(outcome.requests_per_s, "/s"), optional(outcome.bits_per_s, "bit/s"));
             let seconds = start.elapsed().as_secs_f64();
             println!("  {:20} {requests:>10} {bits:>15}   ({seconds:.1} s)", service.name);
@@ -139,30 +150,39 @@ fn drive(topology: &Topology, peer: &mut Peer<'_>, services: &[(Service, Load)])
     Ok(outcomes)
 }
 
-fn wrk(topology: &Topology, peer: &Peer<'_>, service: &Service, page: &'static str) -> Result<Outcome> {
+fn wrk(
+    topology: &Topology,
+    peer: &RunningPeer<'_>,
+    service: &PeerService,
+    page: &'static str,
+) -> Result<ServiceOutcome> {
     let options = WrkOptions { page, connections: 64, duration: DURATION, close: false };
     // Without Hairpin ports are not translated.
-    let port = if peer.kind() == Kind::Hairpin { service.port } else { service.server_port };
+    let port = if peer.kind() == PeerKind::Hairpin { service.port } else { service.server_port };
     let target = end(vip(service.family), port);
     let wrk = load::wrk(topology, &vec![target; service.servers.len()], &options)?;
     ensure!(wrk.errors == 0, "wrk had {} errors", wrk.errors);
-    Ok(Outcome { requests_per_s: Some(wrk.requests_per_s), bits_per_s: Some(wrk.bits_per_s), p99_ms: Some(wrk.p99_ms) })
+    Ok(ServiceOutcome {
+        requests_per_s: Some(wrk.requests_per_s),
+        bits_per_s: Some(wrk.bits_per_s),
+        p99_ms: Some(wrk.p99_ms),
+    })
 }
 
-fn iperf(topology: &Topology, peer: &Peer<'_>, service: &Service) -> Result<Outcome> {
+fn iperf(topology: &Topology, peer: &RunningPeer<'_>, service: &PeerService) -> Result<ServiceOutcome> {
     let to = match peer.kind() {
-        Kind::Hairpin => vip(service.family),
+        PeerKind::Hairpin => vip(service.family),
         _ => server_address(service.family, service.servers[0]),
     };
-    let udp_mbit_s = (service.transport == Transport::Udp).then_some(UDP_MBIT_S);
+    let udp_mbit_s = (service.transport == TransportProtocol::Udp).then_some(UDP_MBIT_S);
     let options = IperfOptions { streams: 4, amount: Amount::For(DURATION), udp_mbit_s, reverse: false };
     let iperf = load::iperf(topology, to, service.port, &options)?;
-    Ok(Outcome { bits_per_s: Some(iperf.bits_per_s), ..Outcome::default() })
+    Ok(ServiceOutcome { bits_per_s: Some(iperf.bits_per_s), ..ServiceOutcome::default() })
 }
 
-fn echo(topology: &Topology, peer: &Peer<'_>, service: &Service) -> Result<Outcome> {
+fn echo(topology: &Topology, peer: &RunningPeer<'_>, service: &PeerService) -> Result<ServiceOutcome> {
     let ends = match peer.kind() {
-        Kind::Hairpin => vec![service.listen()],
+        PeerKind::Hairpin => vec![service.listen()],
         // An echo on a VIP would answer from the server's own address.
         _ => service.server_ends(),
     };
@@ -170,7 +190,7 @@ fn echo(topology: &Topology, peer: &Peer<'_>, service: &Service) -> Result<Outco
     let echo = echo::ask(&topology.client, &to, 0, 64, 512, DURATION)?;
     ensure!(echo.answered > 0, "no datagram was answered");
     ensure!(echo.wrong == 0, "{} datagrams came back changed", echo.wrong);
-    Ok(Outcome { requests_per_s: Some(echo.rate), bits_per_s: None, p99_ms: Some(echo.p99_us / 1000.0) })
+    Ok(ServiceOutcome { requests_per_s: Some(echo.rate), bits_per_s: None, p99_ms: Some(echo.p99_us / 1000.0) })
 }
 
 /// Shows `hairpin status` every two seconds on a terminal, every ten elsewhere, until the other side is dropped.
@@ -194,7 +214,12 @@ fn optional(value: Option<f64>, unit: &str) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{}{unit}", metric(value)))
 }
 
-fn table(services: &[(Service, Load)], ours: &[Outcome], routed: &[Outcome], status: &[ServiceStatus]) -> String {
+fn table(
+    services: &[(PeerService, DemoLoad)],
+    ours: &[ServiceOutcome],
+    routed: &[ServiceOutcome],
+    status: &[ServiceStatus],
+) -> String {
     let mut table = Table::new();
     table.load_style(UTF8_BORDERS_ONLY);
     table.set_header([
@@ -212,7 +237,7 @@ fn table(services: &[(Service, Load)], ours: &[Outcome], routed: &[Outcome], sta
     let milliseconds = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
     for (((service, load), ours), routed) in services.iter().zip(ours).zip(routed) {
         let status = status.iter().find(|status| status.name == service.name);
-        if *load == Load::Control {
+        if *load == DemoLoad::Control {
             continue;
         }
         let backends = status.map(|status| {

@@ -6,14 +6,14 @@
 //! same with no worker between is what the plane in memory costs, and is taken off. Nothing is timed: the machine may do
 //! other things meanwhile, and a second run counts the same.
 //!
-//! What stands beside is an earlier commit's count, in `lab/bench/instructions.json`. Counts of two compilers do not
+//! The count beside it is an earlier commit's count, in `lab/bench/instructions.json`. Counts of two compilers do not
 //! compare: after a change of `rustc` the baseline is counted anew, with both (`--record`). Nor do those of two processors
 //! in full: the C library picks its `memcpy` by what a processor can do, so the variants for AVX and later are ruled out.
 //!
 //! Callgrind's files stay in `target/bench/callgrind`: `callgrind_annotate` says there which function costs what.
 
-use crate::suite::report::{self, Bar, Row};
-use crate::suite::samples::Samples;
+use crate::suite::report::{self, Bar, ReportRow};
+use crate::suite::samples::RepeatedValues;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -26,9 +26,9 @@ const MORE_AT_MOST: f64 = 1.01;
 /// Keeps the C library to what every x86-64 processor has.
 const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX_Fast_Unaligned_Load,-ERMS,-FSRM";
 
-/// What to count.
+/// The cases to count.
 #[derive(Debug, clap::Args)]
-pub struct Arguments {
+pub struct InstructionsArgs {
     /// Cases whose names contain one of these, separated by commas; all if none is given.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
@@ -44,12 +44,12 @@ pub struct Arguments {
     /// Makes these counts the baseline, under this name: a commit's.
     #[arg(long, value_name = "COMMIT")]
     record: Option<String>,
-    /// Where instructions.json and callgrind's files go.
+    /// The directory for instructions.json and callgrind's files.
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
 }
 
-/// What was counted once, of which commit, and by what.
+/// Earlier counts, with their commit and tools.
 #[derive(Debug, Serialize, Deserialize)]
 struct Baseline {
     commit: String,
@@ -60,18 +60,18 @@ struct Baseline {
 
 /// A case as the driver lists it.
 #[derive(Debug)]
-struct Case {
+struct ListedCase {
     name: String,
-    /// What a count is of: a packet, a connection, a request.
+    /// The unit of a count: a packet, a connection, a request.
     of: String,
     per_round: usize,
 }
 
-impl Case {
-    fn parse(line: &str) -> Result<Case> {
+impl ListedCase {
+    fn parse(line: &str) -> Result<ListedCase> {
         let parts: Vec<&str> = line.split('\t').collect();
         let [name, of, per_round] = parts[..] else { anyhow::bail!("the driver lists \"{line}\"") };
-        Ok(Case { name: name.to_owned(), of: of.to_owned(), per_round: per_round.parse()? })
+        Ok(ListedCase { name: name.to_owned(), of: of.to_owned(), per_round: per_round.parse()? })
     }
 
     fn unit(&self) -> &'static str {
@@ -98,7 +98,12 @@ impl Case {
 }
 
 /// Instructions of one whole run of the driver.
-fn callgrind(driver: &Path, case: &Case, (subject, rounds, of): (&str, usize, usize), directory: &Path) -> Result<u64> {
+fn callgrind(
+    driver: &Path,
+    case: &ListedCase,
+    (subject, rounds, of): (&str, usize, usize),
+    directory: &Path,
+) -> Result<u64> {
     let name = case.name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "-");
     let file = directory.join(format!("{name}.{subject}.{rounds}"));
     let mut command = Command::new("valgrind");
@@ -122,11 +127,12 @@ fn said_by(program: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-fn cases(driver: &Path, only: &[String]) -> Result<Vec<Case>> {
+fn cases(driver: &Path, only: &[String]) -> Result<Vec<ListedCase>> {
     let output = Command::new(driver).output().with_context(|| format!("could not run {}", driver.display()))?;
-    let listed: Result<Vec<Case>> = String::from_utf8_lossy(&output.stdout).lines().map(Case::parse).collect();
-    let wanted = |case: &Case| only.is_empty() || only.iter().any(|part| case.name.contains(part));
-    let cases: Vec<Case> = listed?.into_iter().filter(wanted).collect();
+    let listed: Result<Vec<ListedCase>> =
+        String::from_utf8_lossy(&output.stdout).lines().map(ListedCase::parse).collect();
+    let wanted = |case: &ListedCase| only.is_empty() || only.iter().any(|part| case.name.contains(part));
+    let cases: Vec<ListedCase> = listed?.into_iter().filter(wanted).collect();
     ensure!(!cases.is_empty(), "no case is called so; {} lists them", driver.display());
     Ok(cases)
 }
@@ -136,7 +142,7 @@ fn cases(driver: &Path, only: &[String]) -> Result<Vec<Case>> {
 /// # Errors
 /// If something cannot be counted, and if a count is more than the baseline's by more than the bar: counts have no spread,
 /// so a missed bar is a failure.
-pub fn run(arguments: &Arguments) -> Result<()> {
+pub fn run(arguments: &InstructionsArgs) -> Result<()> {
     let driver = match &arguments.driver {
         Some(driver) => driver.clone(),
         None => std::env::current_exe()?.with_file_name("hairpin-instructions"),
@@ -168,18 +174,18 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let rows = rows(&cases, &counts, &baseline);
     report::write(&arguments.out, "instructions", &rows)?;
     println!("\n{}", report::table(&rows));
-    let missed = |row: &Row| format!("{} ({:+.2} %)", row.case, (row.ratio - 1.0) * 100.0);
+    let missed = |row: &ReportRow| format!("{} ({:+.2} %)", row.case, (row.ratio - 1.0) * 100.0);
     let missed: Vec<String> = rows.iter().filter(|row| !row.held).map(missed).collect();
     ensure!(missed.is_empty(), "over 1 % more than at {}: {}", baseline.commit, missed.join(", "));
     Ok(())
 }
 
-fn rows(cases: &[Case], counts: &BTreeMap<String, f64>, baseline: &Baseline) -> Vec<Row> {
-    let row = |case: &Case| {
-        let ours = Samples::from(vec![counts[&case.name]]);
+fn rows(cases: &[ListedCase], counts: &BTreeMap<String, f64>, baseline: &Baseline) -> Vec<ReportRow> {
+    let row = |case: &ListedCase| {
+        let ours = RepeatedValues::from(vec![counts[&case.name]]);
         let earlier = baseline.counts.get(&case.name).map(|count| (baseline.commit.clone(), *count));
         let beside: BTreeMap<String, f64> = earlier.into_iter().collect();
-        Row::new(&case.name, case.unit(), &ours, &beside, &baseline.commit, Bar::AtMost(MORE_AT_MOST))
+        ReportRow::new(&case.name, case.unit(), &ours, &beside, &baseline.commit, Bar::AtMost(MORE_AT_MOST))
     };
     cases.iter().map(row).collect()
 }
@@ -190,7 +196,7 @@ mod tests {
 
     #[test]
     fn count_more_than_one_percent_above_baseline_misses_the_bar() {
-        let case = |name: &str| Case { name: name.to_owned(), of: "packet".to_owned(), per_round: 64 };
+        let case = |name: &str| ListedCase { name: name.to_owned(), of: "packet".to_owned(), per_round: 64 };
         let earlier = BTreeMap::from([("a".to_owned(), 1000.0), ("b".to_owned(), 1000.0)]);
         let baseline =
             Baseline { commit: "c".to_owned(), rustc: String::new(), valgrind: String::new(), counts: earlier };
@@ -208,11 +214,11 @@ mod tests {
 
     #[test]
     fn listed_case_is_read() {
-        let case = Case::parse("nat IPv4 TCP new\tconnection\t64").unwrap();
+        let case = ListedCase::parse("nat IPv4 TCP new\tconnection\t64").unwrap();
         assert_eq!(
             (case.name.as_str(), case.unit(), case.per_round),
             ("nat IPv4 TCP new", "instructions/connection", 64)
         );
-        assert!(Case::parse("nat").is_err());
+        assert!(ListedCase::parse("nat").is_err());
     }
 }

@@ -4,11 +4,11 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use hairpin_bench::suite::{self, Plan};
+use hairpin_bench::suite::{self, SuitePlan};
 use hairpin_bench::{ageing, calibrate, demo, instructions, l4, l7, tables};
-use hairpin_e2e::peer::{self, Kind, Service};
+use hairpin_e2e::peer::{self, PeerKind, PeerService};
 use hairpin_e2e::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
-use hairpin_e2e::topology::{Cards, Family, Options, Topology};
+use hairpin_e2e::topology::{Cards, Family, Topology, TopologyOptions};
 use hairpin_e2e::{cleanup, differential, namespace, soak};
 use hairpin_linux::large_pages::LargePages;
 use std::path::PathBuf;
@@ -21,20 +21,20 @@ static ALLOCATOR: LargePages = LargePages;
 /// inside namespaces, which disappear at the end.
 #[derive(Debug, Parser)]
 #[command(name = "hairpin-bench", version)]
-struct Arguments {
+struct CommandLine {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CliCommand {
     /// Drives curl, wrk, iperf3 and UDP through Hairpin and, beside that, through plain routing.
     Demo,
     /// Makes the network, starts servers and a balancer, and waits for Ctrl-C: for trying things by hand.
     Up {
-        /// What stands in the balancer: routed, multipath, nftables, haproxy, nginx-stream or hairpin.
+        /// The forwarder in the balancer: routed, multipath, nftables, haproxy, nginx-stream or hairpin.
         #[arg(default_value = "hairpin", value_parser = kind)]
-        peer: Kind,
+        peer: PeerKind,
         /// Packets as on a wire: no segmentation or checksum offload on the virtual cards.
         #[arg(long)]
         wire: bool,
@@ -46,7 +46,7 @@ enum Command {
         /// A quick run: two seconds, one repetition.
         #[arg(long)]
         quick: bool,
-        /// Where the JSON files go.
+        /// The directory for the JSON files.
         #[arg(long, default_value = "target/bench")]
         directory: PathBuf,
         /// Lists the benchmarks.
@@ -54,23 +54,23 @@ enum Command {
         list: bool,
     },
     /// Measures connection tables beside their peers: `make bench-tables`. Needs no root and makes no network.
-    Tables(tables::Arguments),
+    Tables(tables::TablesArgs),
     /// Measures mechanisms of ageing beside the same work without any: `make bench-ageing`. Needs no root.
-    Ageing(ageing::Arguments),
+    Ageing(ageing::AgeingArgs),
     /// Measures packets a second through one core: `make bench-l4`. Needs no network.
-    L4(l4::Arguments),
+    L4(l4::L4Args),
     /// Counts the worker's instructions for packets, connections and requests: `make bench-instructions`. Needs no root.
-    Instructions(instructions::Arguments),
+    Instructions(instructions::InstructionsArgs),
     /// Simulates what real packets over rings are measured to do, beside it: `make bench-calibrate`. Needs no root.
-    Calibrate(calibrate::Arguments),
+    Calibrate(calibrate::CalibrateArgs),
     /// Measures HTTP services beside nginx, HAProxy and no balancer, on two cores: `make bench-l7`.
-    L7(l7::Arguments),
+    L7(l7::L7Args),
     /// Measures what Laconic shows in its figures and tables: `make bench-laconic`.
-    L7Figures(l7::figures::Arguments),
+    L7Figures(l7::figures::FiguresArgs),
     /// Sends a corpus of requests through Hairpin, nginx and HAProxy, and prints where they differ.
     Differential,
     /// Sends mixed HTTP traffic through Hairpin while it is reloaded and backends come and go: `make soak`.
-    Soak(soak::Arguments),
+    Soak(soak::SoakArgs),
     /// Removes what killed runs have left: namespaces, their processes and scratch directories.
     Clean {
         /// Also those of runs that are still going.
@@ -79,56 +79,63 @@ enum Command {
     },
 }
 
-fn kind(name: &str) -> Result<Kind, String> {
-    let kinds = [Kind::Routed, Kind::Multipath, Kind::Nftables, Kind::Haproxy, Kind::NginxStream, Kind::Hairpin];
+fn kind(name: &str) -> Result<PeerKind, String> {
+    let kinds = [
+        PeerKind::Routed,
+        PeerKind::Multipath,
+        PeerKind::Nftables,
+        PeerKind::Haproxy,
+        PeerKind::NginxStream,
+        PeerKind::Hairpin,
+    ];
     kinds.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
-        let names = kinds.map(Kind::name).join(", ");
+        let names = kinds.map(PeerKind::name).join(", ");
         format!("no such peer; there are {names}")
     })
 }
 
 fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+    let arguments = CommandLine::parse();
     cleanup::on_signal()?;
     match arguments.command {
-        Command::Demo => {
+        CliCommand::Demo => {
             namespace::clean(false)?;
             demo::run()
         }
-        Command::Up { peer, wire } => up(peer, if wire { Cards::Wire } else { Cards::Gso }),
-        Command::Run { list: true, .. } => {
+        CliCommand::Up { peer, wire } => up(peer, if wire { Cards::Wire } else { Cards::Gso }),
+        CliCommand::Run { list: true, .. } => {
             suite::names().for_each(|(name, about)| println!("{name:12} {about}"));
             Ok(())
         }
-        Command::Run { names, quick, directory, .. } => {
+        CliCommand::Run { names, quick, directory, .. } => {
             namespace::clean(false)?;
-            suite::run(&names, &if quick { Plan::quick() } else { Plan::full() }, &directory)
+            suite::run(&names, &if quick { SuitePlan::quick() } else { SuitePlan::full() }, &directory)
         }
-        Command::Tables(arguments) => tables::run(&arguments),
-        Command::Ageing(arguments) => ageing::run(&arguments),
-        Command::L4(arguments) => l4::run(&arguments),
-        Command::Instructions(arguments) => instructions::run(&arguments),
-        Command::Calibrate(arguments) => calibrate::run(&arguments),
-        Command::L7(arguments) => {
+        CliCommand::Tables(arguments) => tables::run(&arguments),
+        CliCommand::Ageing(arguments) => ageing::run(&arguments),
+        CliCommand::L4(arguments) => l4::run(&arguments),
+        CliCommand::Instructions(arguments) => instructions::run(&arguments),
+        CliCommand::Calibrate(arguments) => calibrate::run(&arguments),
+        CliCommand::L7(arguments) => {
             namespace::clean(false)?;
             l7::run(&arguments)
         }
-        Command::L7Figures(arguments) => {
+        CliCommand::L7Figures(arguments) => {
             if !arguments.is_report() {
                 namespace::clean(false)?;
             }
             l7::figures::run(&arguments)
         }
-        Command::Differential => {
+        CliCommand::Differential => {
             namespace::clean(false)?;
             print!("{}", differential::document(&differential::compare()?)?);
             Ok(())
         }
-        Command::Soak(arguments) => {
+        CliCommand::Soak(arguments) => {
             namespace::clean(false)?;
             soak::run(&arguments)
         }
-        Command::Clean { all } => {
+        CliCommand::Clean { all } => {
             for name in namespace::clean(all)? {
                 println!("removed {name}");
             }
@@ -137,16 +144,17 @@ fn main() -> Result<()> {
     }
 }
 
-fn up(kind: Kind, cards: Cards) -> Result<()> {
+fn up(kind: PeerKind, cards: Cards) -> Result<()> {
     namespace::clean(false)?;
-    let topology = Topology::create(Options { cards, routers: false })?;
+    let topology = Topology::create(TopologyOptions { cards, routers: false })?;
     let _servers = Servers::start(&topology)?;
-    let mut services = vec![Service::tcp("http4", Family::V4, HTTP_PORT), Service::tcp("http6", Family::V6, HTTP_PORT)];
-    if !matches!(kind, Kind::Haproxy | Kind::NginxStream) {
-        services.push(Service::udp("echo4", Family::V4, ECHO_PORT));
-        services.push(Service::udp("echo6", Family::V6, ECHO_PORT));
+    let mut services =
+        vec![PeerService::tcp("http4", Family::V4, HTTP_PORT), PeerService::tcp("http6", Family::V6, HTTP_PORT)];
+    if !matches!(kind, PeerKind::Haproxy | PeerKind::NginxStream) {
+        services.push(PeerService::udp("echo4", Family::V4, ECHO_PORT));
+        services.push(PeerService::udp("echo6", Family::V6, ECHO_PORT));
     }
-    services.push(Service { servers: vec![1], ..Service::tcp("iperf4", Family::V4, IPERF_PORTS[0]) });
+    services.push(PeerService { servers: vec![1], ..PeerService::tcp("iperf4", Family::V4, IPERF_PORTS[0]) });
     let peer = peer::start(kind, &topology, &services)?;
     println!("{} in namespaces {}-*; for example:", kind.name(), topology.name);
     for service in &services {

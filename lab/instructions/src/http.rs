@@ -1,8 +1,8 @@
 //! An HTTP service: requests for 1 KB, over connections that are kept and over one each.
 
-use crate::packet::{self, Family, Numbers, Read};
-use crate::script::{Recording, Stage};
-use crate::worker::{self, Counted, Plan};
+use crate::packet::{self, Family, ReadPacket, TcpFields};
+use crate::script::{CaseRecording, ScriptedWorker};
+use crate::worker::{self, CountedWorker, ServicePlan};
 use hairpin_core::config::Forwarding;
 use hairpin_core::flow::{Endpoint, Protocol};
 use hairpin_core::wire::tcp::{ACK, FIN, PSH, SYN};
@@ -33,18 +33,18 @@ pub(crate) struct Requests {
 
 /// An end of a TCP connection. It answers what it gets at once.
 #[derive(Debug)]
-struct End {
+struct HttpEnd {
     own: Endpoint,
     peer: Endpoint,
     next: u32,
     expected: u32,
-    role: Role,
+    role: EndRole,
     /// It has sent its FIN.
     closed: bool,
 }
 
 #[derive(Debug)]
-enum Role {
+enum EndRole {
     /// With what it asks for when its connection is there, and the bytes of bodies and heads that it has received.
     Client {
         request: String,
@@ -53,16 +53,16 @@ enum Role {
     Backend,
 }
 
-impl End {
+impl HttpEnd {
     fn sends(&mut self, flags: u8, payload: &[u8]) -> Vec<u8> {
-        let numbers = Numbers { flags, sequence: self.next, acknowledgement: self.expected };
+        let numbers = TcpFields { flags, sequence: self.next, acknowledgement: self.expected };
         let phantom = u32::from(flags & SYN != 0) + u32::from(flags & FIN != 0);
         self.next = self.next.wrapping_add(payload.len() as u32 + phantom);
         packet::tcp(self.own, self.peer, numbers, payload)
     }
 
-    /// What it sends for what it gets.
-    fn gets(&mut self, read: &Read) -> Vec<Vec<u8>> {
+    /// Its answer to received data.
+    fn gets(&mut self, read: &ReadPacket) -> Vec<Vec<u8>> {
         assert!(read.flags & hairpin_core::wire::tcp::RST == 0, "reset: {self:?}");
         if read.next() == self.expected && read.flags & SYN == 0 {
             return Vec::new();
@@ -71,17 +71,17 @@ impl End {
         let mut answers = Vec::new();
         if read.flags & SYN != 0 {
             match &self.role {
-                Role::Client { request, .. } => {
+                EndRole::Client { request, .. } => {
                     let request = request.clone();
                     answers.push(self.sends(ACK, b""));
                     answers.push(self.sends(ACK | PSH, request.as_bytes()));
                 }
-                Role::Backend => answers.push(self.sends(SYN | ACK, b"")),
+                EndRole::Backend => answers.push(self.sends(SYN | ACK, b"")),
             }
         } else if !read.payload.is_empty() {
             match &mut self.role {
-                Role::Client { received, .. } => *received += read.payload.len(),
-                Role::Backend => {
+                EndRole::Client { received, .. } => *received += read.payload.len(),
+                EndRole::Backend => {
                     assert!(read.payload.ends_with(b"\r\n\r\n"), "a whole request");
                     let response = [RESPONSE.as_bytes(), &[b'x'; BODY]].concat();
                     answers.push(self.sends(ACK | PSH, &response));
@@ -99,20 +99,20 @@ impl End {
 /// All ends, by the flow that reaches them: (their end, their peer's).
 #[derive(Default)]
 struct Hosts {
-    ends: BTreeMap<(Endpoint, Endpoint), End>,
-    /// What they have sent and has not arrived.
+    ends: BTreeMap<(Endpoint, Endpoint), HttpEnd>,
+    /// The packets that they have sent and that have not arrived.
     on_the_way: VecDeque<Vec<u8>>,
 }
 
 impl Hosts {
     /// Lets packets go to and fro until no end has anything to say.
-    fn settle(&mut self, stage: &mut Stage) {
+    fn settle(&mut self, stage: &mut ScriptedWorker) {
         while !self.on_the_way.is_empty() {
             let burst = self.on_the_way.drain(..BURST.min(self.on_the_way.len())).collect();
             for frame in stage.arrive(burst) {
-                let read = Read::of(&frame);
+                let read = ReadPacket::of(&frame);
                 let (own, peer) = (read.key.destination, read.key.source);
-                let backend = || End { own, peer, next: 9000, expected: 0, role: Role::Backend, closed: false };
+                let backend = || HttpEnd { own, peer, next: 9000, expected: 0, role: EndRole::Backend, closed: false };
                 if read.flags & (SYN | ACK) == SYN {
                     self.ends.insert((own, peer), backend());
                 }
@@ -129,8 +129,8 @@ impl Requests {
         format!("HTTP 1 KB {family} {}", if self.new { format!("new{backend}") } else { "kept".to_owned() })
     }
 
-    pub(crate) fn worker(&self) -> Counted {
-        worker::worker(Plan {
+    pub(crate) fn worker(&self) -> CountedWorker {
+        worker::worker(ServicePlan {
             family: self.family,
             protocol: Protocol::Tcp,
             kind: worker::http(self.reuse),
@@ -139,13 +139,13 @@ impl Requests {
         })
     }
 
-    /// What one round has.
+    /// The number of requests in one round.
     pub(crate) fn per_round(&self) -> usize {
         TOGETHER
     }
 
-    pub(crate) fn record(&self, rounds: usize) -> Recording {
-        let (mut stage, mut hosts) = (Stage::new(self.worker()), Hosts::default());
+    pub(crate) fn record(&self, rounds: usize) -> CaseRecording {
+        let (mut stage, mut hosts) = (ScriptedWorker::new(self.worker()), Hosts::default());
         let mut clients = self.connect(&mut stage, &mut hosts, 0);
         stage.mark();
         for round in 0..rounds {
@@ -168,13 +168,13 @@ impl Requests {
     }
 
     /// New clients, each with its first request.
-    fn connect(&self, stage: &mut Stage, hosts: &mut Hosts, round: usize) -> Vec<(Endpoint, Endpoint)> {
+    fn connect(&self, stage: &mut ScriptedWorker, hosts: &mut Hosts, round: usize) -> Vec<(Endpoint, Endpoint)> {
         let vip = worker::vip(self.family);
         let mut names = Vec::new();
         for number in round * TOGETHER..(round + 1) * TOGETHER {
             let own = self.family.end(3, 1 + (number / 50_000) as u16, 1024 + (number % 50_000) as u16);
-            let role = Role::Client { request: self.request(), received: 0 };
-            let mut client = End { own, peer: vip, next: 5000, expected: 0, role, closed: false };
+            let role = EndRole::Client { request: self.request(), received: 0 };
+            let mut client = HttpEnd { own, peer: vip, next: 5000, expected: 0, role, closed: false };
             hosts.on_the_way.push_back(client.sends(SYN, b""));
             hosts.ends.insert((own, vip), client);
             names.push((own, vip));
@@ -188,11 +188,11 @@ impl Requests {
     }
 }
 
-impl End {
+impl HttpEnd {
     /// # Panics
     /// When a client has not received so many responses, or not all has ended that was to end.
     fn check(&self, responses: usize, ended: bool) {
-        let Role::Client { received, .. } = &self.role else { return };
+        let EndRole::Client { received, .. } = &self.role else { return };
         // How long the head has become is the worker's to say.
         let each = received / responses;
         assert!((BODY..BODY + 400).contains(&each), "{received} bytes for {responses} responses");

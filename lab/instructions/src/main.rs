@@ -16,35 +16,41 @@ use hairpin_core::config::Forwarding;
 use hairpin_core::flow::Protocol;
 use http::Requests;
 use packet::Family;
-use script::{Hand, Recording};
+use script::{CaseRecording, Hand};
 use std::process::ExitCode;
-use worker::Counted;
+use worker::CountedWorker;
 
 /// Something to count.
-enum Case {
+enum CountedCase {
     Forward(Forward),
     Http(Requests),
 }
 
-impl Case {
-    fn all() -> Vec<Case> {
+impl CountedCase {
+    fn all() -> Vec<CountedCase> {
         let mut cases = Vec::new();
         for new in [false, true] {
             for forwarding in [Forwarding::Nat, Forwarding::FullNat] {
                 for family in [Family::V4, Family::V6] {
                     for protocol in [Protocol::Tcp, Protocol::Udp] {
-                        cases.push(Case::Forward(Forward { family, protocol, forwarding, new, offloaded: false }));
+                        cases.push(CountedCase::Forward(Forward {
+                            family,
+                            protocol,
+                            forwarding,
+                            new,
+                            offloaded: false,
+                        }));
                     }
                 }
             }
         }
         for forwarding in [Forwarding::Nat, Forwarding::FullNat] {
             let (family, protocol) = (Family::V4, Protocol::Tcp);
-            cases.push(Case::Forward(Forward { family, protocol, forwarding, new: true, offloaded: true }));
+            cases.push(CountedCase::Forward(Forward { family, protocol, forwarding, new: true, offloaded: true }));
         }
         for family in [Family::V4, Family::V6] {
             for (new, reuse) in [(false, true), (true, true), (true, false)] {
-                cases.push(Case::Http(Requests { family, new, reuse }));
+                cases.push(CountedCase::Http(Requests { family, new, reuse }));
             }
         }
         cases
@@ -52,37 +58,37 @@ impl Case {
 
     fn name(&self) -> String {
         match self {
-            Case::Forward(forward) => forward.name(),
-            Case::Http(http) => http.name(),
+            CountedCase::Forward(forward) => forward.name(),
+            CountedCase::Http(http) => http.name(),
         }
     }
 
     fn unit(&self) -> &'static str {
         match self {
-            Case::Forward(Forward { new: true, .. }) => "connection",
-            Case::Forward(_) => "packet",
-            Case::Http(_) => "request",
+            CountedCase::Forward(Forward { new: true, .. }) => "connection",
+            CountedCase::Forward(_) => "packet",
+            CountedCase::Http(_) => "request",
         }
     }
 
     fn per_round(&self) -> usize {
         match self {
-            Case::Forward(forward) => forward.per_round(),
-            Case::Http(http) => http.per_round(),
+            CountedCase::Forward(forward) => forward.per_round(),
+            CountedCase::Http(http) => http.per_round(),
         }
     }
 
-    fn worker(&self) -> Counted {
+    fn worker(&self) -> CountedWorker {
         match self {
-            Case::Forward(forward) => forward.worker(),
-            Case::Http(http) => http.worker(),
+            CountedCase::Forward(forward) => forward.worker(),
+            CountedCase::Http(http) => http.worker(),
         }
     }
 
-    fn record(&self, rounds: usize) -> Recording {
+    fn record(&self, rounds: usize) -> CaseRecording {
         match self {
-            Case::Forward(forward) => forward.record(rounds),
-            Case::Http(http) => http.record(rounds),
+            CountedCase::Forward(forward) => forward.record(rounds),
+            CountedCase::Http(http) => http.record(rounds),
         }
     }
 }
@@ -94,13 +100,13 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => {
-            for case in Case::all() {
+            for case in CountedCase::all() {
                 println!("{}\t{}\t{}", case.name(), case.unit(), case.per_round());
             }
             ExitCode::SUCCESS
         }
         [name, subject @ ("worker" | "plane"), rounds, of] => {
-            let case = Case::all().into_iter().find(|case| case.name() == *name);
+            let case = CountedCase::all().into_iter().find(|case| case.name() == *name);
             match (case, rounds.parse(), of.parse()) {
                 (Some(case), Ok(rounds), Ok(of)) if rounds <= of => play(&case, *subject == "worker", rounds, of),
                 _ => usage(),
@@ -115,7 +121,7 @@ fn usage() -> ExitCode {
     ExitCode::from(2)
 }
 
-fn play(case: &Case, with_worker: bool, rounds: usize, of: usize) -> ExitCode {
+fn play(case: &CountedCase, with_worker: bool, rounds: usize, of: usize) -> ExitCode {
     let recording = case.record(of);
     let mut hand = Hand::new(with_worker.then(|| case.worker()));
     hand.play(&recording, rounds);

@@ -32,9 +32,9 @@ impl Family {
     }
 }
 
-/// What an end writes into a TCP header.
+/// The fields that an end writes into a TCP header.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Numbers {
+pub(crate) struct TcpFields {
     pub(crate) flags: u8,
     pub(crate) sequence: u32,
     pub(crate) acknowledgement: u32,
@@ -44,7 +44,7 @@ pub(crate) struct Numbers {
 const SYN_OPTIONS: [u8; 12] = [2, 4, 0x05, 0xb4, 4, 2, 1, 1, 1, 3, 3, 7];
 
 /// A TCP segment; one with SYN has the usual options.
-pub(crate) fn tcp(from: Endpoint, to: Endpoint, numbers: Numbers, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn tcp(from: Endpoint, to: Endpoint, numbers: TcpFields, payload: &[u8]) -> Vec<u8> {
     let options: &[u8] = if numbers.flags & SYN != 0 { &SYN_OPTIONS } else { &[] };
     let mut header = Vec::new();
     header.extend(from.port.to_be_bytes());
@@ -96,9 +96,9 @@ fn parsed(frame: &[u8]) -> wire::Transport {
     }
 }
 
-/// What an end reads of a packet that the worker has sent.
+/// The fields that an end reads from a packet of the worker.
 #[derive(Clone, Debug)]
-pub(crate) struct Read {
+pub(crate) struct ReadPacket {
     pub(crate) key: FlowKey,
     /// Of TCP; 0 for UDP.
     pub(crate) flags: u8,
@@ -106,14 +106,14 @@ pub(crate) struct Read {
     pub(crate) payload: Vec<u8>,
 }
 
-impl Read {
+impl ReadPacket {
     /// # Panics
     /// When the worker has sent something else than a TCP or UDP packet.
-    pub(crate) fn of(frame: &[u8]) -> Read {
+    pub(crate) fn of(frame: &[u8]) -> ReadPacket {
         let at = parsed(frame);
         let number: [u8; 4] = frame[at.l4 + 4..at.l4 + 8].try_into().unwrap_or_default();
         let sequence = u32::from_be_bytes(number);
-        Read { key: at.key, flags: at.tcp_flags, sequence, payload: frame[at.payload..at.end].to_vec() }
+        ReadPacket { key: at.key, flags: at.tcp_flags, sequence, payload: frame[at.payload..at.end].to_vec() }
     }
 
     /// The number to acknowledge with.

@@ -9,18 +9,18 @@ use std::rc::Rc;
 const ROOM: usize = 2048;
 
 /// Memory of frames that are not in use.
-type Store = Rc<RefCell<Vec<Vec<u8>>>>;
+type FrameStore = Rc<RefCell<Vec<Vec<u8>>>>;
 
 /// A frame that goes back to its plane's store when it is dropped, so that the loop that is counted allocates nothing.
-pub(crate) struct Buffer {
+pub(crate) struct PooledFrame {
     /// [`ROOM`] bytes.
     memory: Vec<u8>,
     length: usize,
     meta: Meta,
-    store: Store,
+    store: FrameStore,
 }
 
-impl Frame for Buffer {
+impl Frame for PooledFrame {
     #[inline]
     fn bytes(&self) -> &[u8] {
         &self.memory[..self.length]
@@ -46,31 +46,31 @@ impl Frame for Buffer {
     }
 }
 
-impl Drop for Buffer {
+impl Drop for PooledFrame {
     fn drop(&mut self) {
         self.store.borrow_mut().push(mem::take(&mut self.memory));
     }
 }
 
 /// The plane.
-pub(crate) struct Plane {
-    store: Store,
-    /// What was sent since it was last cleared.
-    pub(crate) sent: Vec<Buffer>,
+pub(crate) struct CountedPlane {
+    store: FrameStore,
+    /// The frames sent since it was last cleared.
+    pub(crate) sent: Vec<PooledFrame>,
 }
 
-impl Plane {
+impl CountedPlane {
     /// With room for `frames` frames at a time.
-    pub(crate) fn new(frames: usize) -> Plane {
+    pub(crate) fn new(frames: usize) -> CountedPlane {
         let store = (0..frames).map(|_| vec![0; ROOM]).collect();
-        Plane { store: Rc::new(RefCell::new(store)), sent: Vec::with_capacity(frames) }
+        CountedPlane { store: Rc::new(RefCell::new(store)), sent: Vec::with_capacity(frames) }
     }
 
     /// A frame with these bytes, as it arrives.
     ///
     /// # Panics
     /// When all frames are in use, which would be a leak.
-    pub(crate) fn frame(&mut self, bytes: &[u8]) -> Buffer {
+    pub(crate) fn frame(&mut self, bytes: &[u8]) -> PooledFrame {
         let mut frame = self.allocate().expect("a frame is free");
         frame.memory[..bytes.len()].copy_from_slice(bytes);
         frame.length = bytes.len();
@@ -78,19 +78,19 @@ impl Plane {
     }
 }
 
-impl FrameIo for Plane {
-    type Frame = Buffer;
+impl FrameIo for CountedPlane {
+    type Frame = PooledFrame;
 
     /// Nothing: frames are handed to the worker.
-    fn receive(&mut self, _: &mut Batch<Buffer>) {}
+    fn receive(&mut self, _: &mut Batch<PooledFrame>) {}
 
-    fn transmit(&mut self, batch: &mut Batch<Buffer>) {
+    fn transmit(&mut self, batch: &mut Batch<PooledFrame>) {
         self.sent.extend(batch.drain(..));
     }
 
-    fn allocate(&mut self) -> Option<Buffer> {
+    fn allocate(&mut self) -> Option<PooledFrame> {
         let memory = self.store.borrow_mut().pop()?;
-        Some(Buffer { memory, length: 0, meta: Meta::default(), store: Rc::clone(&self.store) })
+        Some(PooledFrame { memory, length: 0, meta: Meta::default(), store: Rc::clone(&self.store) })
     }
 
     fn room(&self) -> usize {

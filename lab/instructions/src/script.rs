@@ -1,15 +1,15 @@
-//! What arrives at a worker, burst by burst.
+//! The frames that arrive at a worker, burst by burst.
 //!
-//! A [`Stage`] plays a case once: the ends react to what the worker sends, and what they send is recorded. Then the
+//! A [`ScriptedWorker`] plays a case once: the ends react to what the worker sends, and what they send is recorded. Then the
 //! recording is given to a second worker, which was made like the first and so does the same. That one is counted: what
 //! reads and writes the ends' packets stands outside of the loop.
 
-use crate::plane::Plane;
-use crate::worker::Counted;
+use crate::plane::CountedPlane;
+use crate::worker::CountedWorker;
 use hairpin_core::engine::{Completion, Completions, Counters, RuleOp, Samples};
 use hairpin_core::frame::{BATCH_MAX, Batch, FrameIo};
 use hairpin_core::time::{Duration, Time};
-use hairpin_core::worker::Asked;
+use hairpin_core::worker::SampledRules;
 
 /// From a burst to the next.
 const STEP: Duration = Duration::from_micros(50);
@@ -25,7 +25,7 @@ type Burst = Vec<Vec<u8>>;
 
 /// All that arrives in a case.
 #[derive(Default)]
-pub(crate) struct Recording {
+pub(crate) struct CaseRecording {
     bursts: Vec<Burst>,
     /// How many bursts there are before each round, and in all.
     marks: Vec<usize>,
@@ -36,21 +36,21 @@ pub(crate) struct Recording {
 /// A worker, driven by hand as its event loop does it.
 pub(crate) struct Hand {
     /// `None`: frames go back as they came, which is what the plane costs.
-    worker: Option<Counted>,
-    plane: Plane,
-    received: Batch<<Plane as FrameIo>::Frame>,
-    to_send: Batch<<Plane as FrameIo>::Frame>,
+    worker: Option<CountedWorker>,
+    plane: CountedPlane,
+    received: Batch<<CountedPlane as FrameIo>::Frame>,
+    to_send: Batch<<CountedPlane as FrameIo>::Frame>,
     answers: Completions,
-    asked: Asked,
+    asked: SampledRules,
     now: Time,
     sent: u64,
 }
 
 impl Hand {
-    pub(crate) fn new(worker: Option<Counted>) -> Hand {
-        let plane = Plane::new(8 * BATCH_MAX);
+    pub(crate) fn new(worker: Option<CountedWorker>) -> Hand {
+        let plane = CountedPlane::new(8 * BATCH_MAX);
         let (received, to_send) = (Batch::new(), Batch::new());
-        let (answers, asked) = (Completions::new(), Asked::new());
+        let (answers, asked) = (Completions::new(), SampledRules::new());
         Hand { worker, plane, received, to_send, answers, asked, now: BEGINNING, sent: 0 }
     }
 
@@ -119,7 +119,7 @@ impl Hand {
     ///
     /// # Panics
     /// When the worker does not send as many frames as the one did that the recording was made with.
-    pub(crate) fn play(&mut self, recording: &Recording, rounds: usize) {
+    pub(crate) fn play(&mut self, recording: &CaseRecording, rounds: usize) {
         for burst in &recording.bursts[..recording.marks[rounds]] {
             self.burst(burst);
         }
@@ -139,14 +139,14 @@ impl Hand {
 }
 
 /// A worker, and ends that react to what it sends.
-pub(crate) struct Stage {
+pub(crate) struct ScriptedWorker {
     hand: Hand,
-    recording: Recording,
+    recording: CaseRecording,
 }
 
-impl Stage {
-    pub(crate) fn new(worker: Counted) -> Stage {
-        Stage { hand: Hand::new(Some(worker)), recording: Recording::default() }
+impl ScriptedWorker {
+    pub(crate) fn new(worker: CountedWorker) -> ScriptedWorker {
+        ScriptedWorker { hand: Hand::new(Some(worker)), recording: CaseRecording::default() }
     }
 
     /// These frames arrive at once: what the worker sends for them.
@@ -158,13 +158,13 @@ impl Stage {
         self.hand.plane.sent.iter().map(|frame| frame.bytes().to_vec()).collect()
     }
 
-    /// What has arrived so far goes before the next round.
+    /// Frames that have arrived so far go before the next round.
     pub(crate) fn mark(&mut self) {
         self.recording.marks.push(self.recording.bursts.len());
         self.recording.sent.push(self.hand.sent);
     }
 
-    pub(crate) fn into_recording(self) -> Recording {
+    pub(crate) fn into_recording(self) -> CaseRecording {
         self.recording
     }
 }

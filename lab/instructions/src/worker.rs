@@ -23,16 +23,16 @@ const SEEDS: [u64; 4] = [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344];
 /// The network that backends are in ([`Family::end`]).
 pub(crate) const BACKEND_NETWORK: u8 = 1;
 
-/// Where clients send to.
+/// The address that clients send to.
 pub(crate) fn vip(family: Family) -> Endpoint {
     family.end(0, 1, 80)
 }
 
 /// The worker that is counted: the product's types.
-pub(crate) type Counted = Worker<AnyPolicy>;
+pub(crate) type CountedWorker = Worker<AnyPolicy>;
 
-/// What a worker's service is.
-pub(crate) struct Plan {
+/// The settings of a worker's service.
+pub(crate) struct ServicePlan {
     pub(crate) family: Family,
     pub(crate) protocol: Protocol,
     pub(crate) kind: Kind,
@@ -42,8 +42,8 @@ pub(crate) struct Plan {
 }
 
 /// A worker with one service, at [`vip`].
-pub(crate) fn worker(plan: Plan) -> Counted {
-    let Plan { family, protocol, kind, forwarding, offloaded } = plan;
+pub(crate) fn worker(plan: ServicePlan) -> CountedWorker {
+    let ServicePlan { family, protocol, kind, forwarding, offloaded } = plan;
     let backend = |number: u16| Backend {
         number,
         name: format!("b{number}").into(),
@@ -66,7 +66,7 @@ pub(crate) fn worker(plan: Plan) -> Counted {
     make(Snapshot::new([service].into(), pool), offloaded)
 }
 
-fn make(snapshot: Snapshot, offloaded: bool) -> Counted {
+fn make(snapshot: Snapshot, offloaded: bool) -> CountedWorker {
     let loads = Loads::new(snapshot.backends());
     let table = AnyTable::new(2 * CONNECTIONS, Hasher::new(SEEDS));
     let caps = if offloaded { EngineCaps::full(2 * CONNECTIONS as u32) } else { EngineCaps::NONE };

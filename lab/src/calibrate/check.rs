@@ -1,19 +1,19 @@
 //! Whether a profile is right: the very same runs simulated ([`hairpin_sim::testbed`]) and measured on real packets, at
 //! points other than those that the profile was made from.
 //!
-//! What is compared is packets for each second that the device's core is busy: at full speed that is its throughput, at
+//! The compared quantity is packets for each second that the device's core is busy: at full speed that is its throughput, at
 //! half load what share of the core is taken. For runs at full speed what came through by the wall clock stands beside it;
-//! where the generator, and not the device, was the limit that says nothing, and [`Beside::idle`] shows it.
+//! where the generator, and not the device, was the limit that says nothing, and [`RunOutcome::idle`] shows it.
 
 use super::entries;
-use crate::testbed::meter::Work;
-use crate::testbed::{Arrivals, Device, Measurement, Rate, Source, Transport, Trial};
+use crate::testbed::meter::CoreWork;
+use crate::testbed::{Arrivals, Device, Measurement, PacketSource, SendRate, TransportProtocol, Trial};
 use crate::traffic::flows::{Rounds, client, endpoint};
 use anyhow::{Result, ensure};
 use fastrand::Rng;
 use hairpin_core::config::Timeouts;
 use hairpin_core::flow::{Direction, FlowKey, Protocol};
-use hairpin_core::table::Method;
+use hairpin_core::table::LookupMethod;
 use hairpin_core::time::{Duration, Time};
 use hairpin_sim::testbed as bed;
 use hairpin_sim::testbed::cores::CoreProfile;
@@ -36,7 +36,7 @@ const FRAME: u16 = 64;
 
 /// How fast packets come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Load {
+pub enum CheckLoad {
     /// More than the device takes.
     Full,
     /// Half of what it takes. Polling finds small iterations then, so it is busy nearly all of the time all the same.
@@ -45,60 +45,63 @@ pub enum Load {
     Tenth,
 }
 
-impl Load {
-    /// What part of what the device takes comes; `None`: more than all of it.
+impl CheckLoad {
+    /// The offered part of the rate that the device takes; `None`: more than all of it.
     pub fn part(self) -> Option<f64> {
         match self {
-            Load::Full => None,
-            Load::Half => Some(0.5),
-            Load::Tenth => Some(0.1),
+            CheckLoad::Full => None,
+            CheckLoad::Half => Some(0.5),
+            CheckLoad::Tenth => Some(0.1),
         }
     }
 }
 
 /// One run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Case {
+pub struct CheckCase {
     /// The device.
     pub device: Device,
     /// A balancer's table.
-    pub table: Method,
+    pub table: LookupMethod,
     /// Flows that the device knows; of flows that come and go, how many are open.
     pub flows: u32,
     /// UDP or TCP.
-    pub transport: Transport,
+    pub transport: TransportProtocol,
     /// One packet in a hundred, about, begins a new TCP flow, and another ends one.
     pub moving: bool,
     /// How fast.
-    pub load: Load,
+    pub load: CheckLoad,
 }
 
-impl Case {
+impl CheckCase {
     /// The runs that are compared: none at a number of flows that profiles are made from.
-    pub fn all() -> Vec<Case> {
-        let known = |flows, load| Case {
+    pub fn all() -> Vec<CheckCase> {
+        let known = |flows, load| CheckCase {
             device: Device::Balancer,
-            table: Method::DEFAULT,
+            table: LookupMethod::DEFAULT,
             flows,
-            transport: Transport::Tcp,
+            transport: TransportProtocol::Tcp,
             moving: false,
             load,
         };
-        let forwarder = |load| Case { device: Device::Forwarder, ..known(3_000, load) };
-        let mut cases = [Load::Full, Load::Half, Load::Tenth].map(forwarder).to_vec();
-        cases.extend([3_000, 30_000, 300_000, 2_000_000].map(|flows| known(flows, Load::Full)));
-        for load in [Load::Half, Load::Tenth] {
+        let forwarder = |load| CheckCase { device: Device::Forwarder, ..known(3_000, load) };
+        let mut cases = [CheckLoad::Full, CheckLoad::Half, CheckLoad::Tenth].map(forwarder).to_vec();
+        cases.extend([3_000, 30_000, 300_000, 2_000_000].map(|flows| known(flows, CheckLoad::Full)));
+        for load in [CheckLoad::Half, CheckLoad::Tenth] {
             cases.extend([30_000, 2_000_000].map(|flows| known(flows, load)));
         }
-        cases.push(Case { transport: Transport::Udp, ..known(30_000, Load::Full) });
-        cases.extend([3_000, 30_000].map(|flows| Case { moving: true, ..known(flows, Load::Full) }));
-        cases.extend([30_000, 2_000_000].map(|flows| Case { table: Method::Concurrent, ..known(flows, Load::Full) }));
-        cases.push(Case { table: Method::Stateless, ..known(30_000, Load::Full) });
+        cases.push(CheckCase { transport: TransportProtocol::Udp, ..known(30_000, CheckLoad::Full) });
+        cases.extend([3_000, 30_000].map(|flows| CheckCase { moving: true, ..known(flows, CheckLoad::Full) }));
+        cases.extend(
+            [30_000, 2_000_000]
+                .map(|flows| CheckCase { table: LookupMethod::Concurrent, ..known(flows, CheckLoad::Full) }),
+        );
+        cases.push(CheckCase { table: LookupMethod::Stateless, ..known(30_000, CheckLoad::Full) });
         cases
     }
 
     /// As a trial of real packets at this rate; flows that come and go are as large as the file of [`write_sizes`] says.
-    pub fn trial(&self, rate: Rate, duration: std::time::Duration, sizes: &Path, seed: u64) -> Trial {
+    pub fn trial(&self, rate: SendRate, duration: std::time::Duration, sizes: &Path, seed: u64) -> Trial {
         let (arrivals, sizes) = match self.moving {
             true => (Arrivals::Closed, Some(sizes.to_owned())),
             false => (Arrivals::Fixed, None),
@@ -110,7 +113,7 @@ impl Case {
             flows: self.flows,
             rate,
             duration,
-            source: Source::Synthetic { transport: self.transport, arrivals, sizes, ipv6: false },
+            source: PacketSource::Synthetic { transport: self.transport, arrivals, sizes, ipv6: false },
             run: if self.device == Device::Balancer && !self.moving { 2 } else { 1 },
             seed,
             ..Trial::default()
@@ -118,48 +121,48 @@ impl Case {
     }
 }
 
-impl std::fmt::Display for Case {
+impl std::fmt::Display for CheckCase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.device {
             Device::Balancer => write!(f, "{}, {} flows", self.table, self.flows)?,
             device => device.fmt(f)?,
         }
-        if self.transport == Transport::Udp {
+        if self.transport == TransportProtocol::Udp {
             f.write_str(", udp")?;
         }
         if self.moving {
             f.write_str(", 1 in 100 new")?;
         }
         f.write_str(match self.load {
-            Load::Full => ", full speed",
-            Load::Half => ", half load",
-            Load::Tenth => ", a tenth of it",
+            CheckLoad::Full => ", full speed",
+            CheckLoad::Half => ", half load",
+            CheckLoad::Tenth => ", a tenth of it",
         })
     }
 }
 
-/// What came of a run, measured or simulated.
+/// The outcome of a run, measured or simulated.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Beside {
+pub struct RunOutcome {
     /// Packets for each second that the core was busy.
     pub busy_pps: f64,
     /// Packets that came back in each second.
     pub pps: f64,
-    /// What part of the time the core had nothing to do.
+    /// The share of time in which the core was idle.
     pub idle: f64,
 }
 
-impl Beside {
+impl RunOutcome {
     /// From a measurement with its iterations; `None` if there was no packet.
-    pub fn measured(measured: &Measurement) -> Option<Beside> {
-        let work: &Work = measured.work.as_ref()?;
+    pub fn measured(measured: &Measurement) -> Option<RunOutcome> {
+        let work: &CoreWork = measured.work.as_ref()?;
         let idle_ns = work
             .iterations
             .first()
             .filter(|iterations| iterations.packets == 0)
             .map_or(0.0, |iterations| iterations.ns);
         let (busy_ns, packets) = (work.busy_ns(), work.packets() as f64);
-        (packets > 0.0 && busy_ns > 0.0).then(|| Beside {
+        (packets > 0.0 && busy_ns > 0.0).then(|| RunOutcome {
             busy_pps: packets * 1e9 / busy_ns,
             pps: measured.rx_pps,
             idle: idle_ns / (busy_ns + idle_ns),
@@ -169,7 +172,7 @@ impl Beside {
 
 /// Packets for each second that a core of this profile is busy with iterations such as were measured: what it says of the
 /// work alone, however packets came.
-pub fn of_iterations(profile: &CoreProfile, case: &Case, work: &Work) -> f64 {
+pub fn of_iterations(profile: &CoreProfile, case: &CheckCase, work: &CoreWork) -> f64 {
     let iterations = work.iterations.iter().filter(|iterations| iterations.packets > 0);
     let busy: f64 =
         iterations.map(|iterations| iterations.count as f64 * iteration_ns(profile, case, iterations.packets)).sum();
@@ -177,7 +180,7 @@ pub fn of_iterations(profile: &CoreProfile, case: &Case, work: &Work) -> f64 {
 }
 
 /// Nanoseconds of an iteration of known packets, by a profile.
-fn iteration_ns(profile: &CoreProfile, case: &Case, packets: usize) -> f64 {
+fn iteration_ns(profile: &CoreProfile, case: &CheckCase, packets: usize) -> f64 {
     let each = match case.device {
         Device::Balancer => profile.known_ns(case.table, f64::from(case.flows), packets),
         Device::Forwarder | Device::Wire => profile.forward_ns(packets),
@@ -185,9 +188,9 @@ fn iteration_ns(profile: &CoreProfile, case: &Case, packets: usize) -> f64 {
     packets as f64 * each
 }
 
-/// What packets in iterations of one, of two and three, of four to seven and so on took, and what the profile says they do,
+/// The cost of packets in iterations of one, of two and three, of four to seven and so on, measured and by the profile,
 /// with how many of all packets were in such iterations: for people.
-pub fn by_size(profile: &CoreProfile, case: &Case, work: &Work) -> String {
+pub fn by_size(profile: &CoreProfile, case: &CheckCase, work: &CoreWork) -> String {
     let all = work.packets().max(1) as f64;
     let classes = (0..8).filter_map(|class| {
         let of_class = work.iterations.iter().filter(|iterations| iterations.packets.checked_ilog2() == Some(class));
@@ -206,7 +209,7 @@ pub fn by_size(profile: &CoreProfile, case: &Case, work: &Work) -> String {
 }
 
 /// Simulated over measured, by packets of a busy second, and whether it is within [`BOUND`] of 1; no number never is.
-pub fn compare(simulated: &Beside, measured: &Beside) -> (f64, bool) {
+pub fn compare(simulated: &RunOutcome, measured: &RunOutcome) -> (f64, bool) {
     let ratio = simulated.busy_pps / measured.busy_pps;
     (ratio, (ratio - 1.0).abs() <= BOUND)
 }
@@ -220,7 +223,7 @@ pub fn write_sizes(path: &Path) -> Result<()> {
 }
 
 /// Packets per second that a core of this profile takes of such a case, in full iterations.
-pub fn capacity(profile: &CoreProfile, case: &Case) -> f64 {
+pub fn capacity(profile: &CoreProfile, case: &CheckCase) -> f64 {
     let burst = GENERATOR as usize;
     1e9 / match case.device {
         Device::Balancer => profile.known_ns(case.table, f64::from(case.flows), burst),
@@ -230,17 +233,17 @@ pub fn capacity(profile: &CoreProfile, case: &Case) -> f64 {
 
 /// When packets come.
 #[derive(Clone, Copy, Debug)]
-pub enum Offered<'a> {
+pub enum OfferedTimes<'a> {
     /// So many per second, so many at a time.
     Evenly(f64, u32),
     /// As a generator of real packets handed them over ([`Measurement::handed`]), again and again.
     Recorded(&'a [(u64, u32)]),
 }
 
-impl Offered<'_> {
+impl OfferedTimes<'_> {
     /// As many per second, in full bursts: what a generator sends that fills bursts before it sends them.
-    pub fn in_bursts(pps: f64) -> Offered<'static> {
-        Offered::Evenly(pps, GENERATOR)
+    pub fn in_bursts(pps: f64) -> OfferedTimes<'static> {
+        OfferedTimes::Evenly(pps, GENERATOR)
     }
 }
 
@@ -248,29 +251,34 @@ impl Offered<'_> {
 ///
 /// # Errors
 /// The testbed refuses it, or finds itself wrong.
-pub fn simulate(profile: &CoreProfile, case: &Case, offered: Offered<'_>, packets: u64) -> Result<Beside> {
+pub fn simulate(
+    profile: &CoreProfile,
+    case: &CheckCase,
+    offered: OfferedTimes<'_>,
+    packets: u64,
+) -> Result<RunOutcome> {
     const SEED: u64 = 1;
     let device = match case.device {
-        Device::Balancer => bed::Device::Balancer(bed::Balancer {
+        Device::Balancer => bed::ModelDevice::Balancer(bed::BalancerSettings {
             table: case.table,
             entries: entries(case.flows),
             backends: 4,
             timeouts: Timeouts::default(),
             offload: None,
         }),
-        Device::Forwarder | Device::Wire => bed::Device::Forwarder,
+        Device::Forwarder | Device::Wire => bed::ModelDevice::Forwarder,
     };
-    let options = bed::Options {
+    let options = bed::TestbedOptions {
         scale: 1.0,
         cores: 1,
         core: profile.clone(),
         // Rings have no rate, and no length to speak of.
-        port: bed::Port { gbit_s: 10_000.0, queue: 1024, latency: Duration::ZERO },
+        port: bed::ModelPort { gbit_s: 10_000.0, queue: 1024, latency: Duration::ZERO },
         device,
         seed: SEED,
         interval: Duration::from_millis(100),
     };
-    let mut testbed = bed::Testbed::new(options).map_err(anyhow::Error::msg)?;
+    let mut testbed = bed::ModelTestbed::new(options).map_err(anyhow::Error::msg)?;
     if case.device == Device::Balancer && !case.moving {
         // At any time on the way there, whatever noise there is in the profile.
         let cost = |flows: u32| {
@@ -279,7 +287,7 @@ pub fn simulate(profile: &CoreProfile, case: &Case, offered: Offered<'_>, packet
             profile.known_ns(case.table, flows, 1) + new + iteration
         };
         let slowly = 0.5e9 / (0..=case.flows.ilog2()).map(|bits| cost(case.flows >> bits)).fold(0.0, f64::max);
-        let mut first = Steady::new(case, u64::from(case.flows), Offered::Evenly(slowly, 1), SEED);
+        let mut first = Steady::new(case, u64::from(case.flows), OfferedTimes::Evenly(slowly, 1), SEED);
         let results = testbed.run(&mut first, &mut |_, _| ());
         ensure!(results.lost.is_empty(), "{case}: {:?} were lost before the beginning", results.lost);
     }
@@ -290,20 +298,20 @@ pub fn simulate(profile: &CoreProfile, case: &Case, offered: Offered<'_>, packet
     let busy: f64 = results.busy.iter().map(|busy| busy.as_secs_f64()).sum();
     ensure!(busy > 0.0 && seconds > 0.0, "{case}: nothing was simulated");
     let received = results.received as f64;
-    Ok(Beside { busy_pps: received / busy, pps: received / seconds, idle: (1.0 - busy / seconds).max(0.0) })
+    Ok(RunOutcome { busy_pps: received / busy, pps: received / seconds, idle: (1.0 - busy / seconds).max(0.0) })
 }
 
-/// What a generator of real packets sends, in virtual time: flows in turn, in rounds.
+/// The packets of a real generator, in virtual time: flows in turn, in rounds.
 struct Steady<'a> {
     left: u64,
-    times: Times<'a>,
+    times: PacketTimes<'a>,
     protocol: Protocol,
-    population: Population,
+    population: CheckPopulation,
 }
 
 /// When its packets come.
-struct Times<'a> {
-    offered: Offered<'a>,
+struct PacketTimes<'a> {
+    offered: OfferedTimes<'a>,
     /// Bursts that have come, and packets in them.
     bursts: u64,
     packets: u64,
@@ -312,9 +320,9 @@ struct Times<'a> {
     at: u64,
 }
 
-impl<'a> Times<'a> {
-    fn new(offered: Offered<'a>) -> Times<'a> {
-        Times { offered, bursts: 0, packets: 0, left: 0, at: 0 }
+impl<'a> PacketTimes<'a> {
+    fn new(offered: OfferedTimes<'a>) -> PacketTimes<'a> {
+        PacketTimes { offered, bursts: 0, packets: 0, left: 0, at: 0 }
     }
 
     /// When the next packet comes.
@@ -330,8 +338,8 @@ impl<'a> Times<'a> {
 
     fn burst(&self) -> (u64, u32) {
         match self.offered {
-            Offered::Evenly(pps, burst) => ((self.packets as f64 * 1e9 / pps) as u64, burst.max(1)),
-            Offered::Recorded(handed) => {
+            OfferedTimes::Evenly(pps, burst) => ((self.packets as f64 * 1e9 / pps) as u64, burst.max(1)),
+            OfferedTimes::Recorded(handed) => {
                 let count = handed.len().max(1) as u64;
                 let Some(&(at, packets)) = handed.get((self.bursts % count) as usize) else { return (self.at + 1, 1) };
                 // From the last of a round to the first of the next it is as long as between two on average.
@@ -342,7 +350,7 @@ impl<'a> Times<'a> {
     }
 }
 
-enum Population {
+enum CheckPopulation {
     /// They are there all the time.
     Known(Rounds, u32),
     /// They come and go: number, packets left, whether it has begun. And how many there were, and will be at most.
@@ -355,7 +363,7 @@ fn size(random: &mut Rng) -> u32 {
 }
 
 impl<'a> Steady<'a> {
-    fn new(case: &Case, packets: u64, offered: Offered<'a>, seed: u64) -> Steady<'a> {
+    fn new(case: &CheckCase, packets: u64, offered: OfferedTimes<'a>, seed: u64) -> Steady<'a> {
         let mut random = Rng::with_seed(seed);
         let population = match case.moving {
             true => {
@@ -363,25 +371,25 @@ impl<'a> Steady<'a> {
                 let most = u64::from(case.flows) + packets / (SIZES.0 / PAYLOAD) as u64 + 1;
                 let open = (0..case.flows).map(|number| (number, size(&mut random), false)).collect();
                 let most = u32::try_from(most).unwrap_or(u32::MAX);
-                Population::Moving { open, at: 0, next: case.flows, most, random }
+                CheckPopulation::Moving { open, at: 0, next: case.flows, most, random }
             }
-            false => Population::Known(Rounds::new(case.flows as usize, random), case.flows),
+            false => CheckPopulation::Known(Rounds::new(case.flows as usize, random), case.flows),
         };
         let protocol = match case.transport {
-            Transport::Tcp => Protocol::Tcp,
-            Transport::Udp => Protocol::Udp,
+            TransportProtocol::Tcp => Protocol::Tcp,
+            TransportProtocol::Udp => Protocol::Udp,
         };
-        Steady { left: packets, times: Times::new(offered), protocol, population }
+        Steady { left: packets, times: PacketTimes::new(offered), protocol, population }
     }
 }
 
-impl bed::Traffic for Steady<'_> {
-    fn next(&mut self) -> Option<bed::Offered> {
+impl bed::ModelTraffic for Steady<'_> {
+    fn next(&mut self) -> Option<bed::OfferedPacket> {
         self.left = self.left.checked_sub(1)?;
         let at = self.times.next();
         let (flow, part) = match &mut self.population {
-            Population::Known(rounds, _) => (rounds.step() as u32, bed::Part::Middle),
-            Population::Moving { open, at, next, random, .. } => {
+            CheckPopulation::Known(rounds, _) => (rounds.step() as u32, bed::FlowPart::Middle),
+            CheckPopulation::Moving { open, at, next, random, .. } => {
                 if *at >= open.len() {
                     *at = 0;
                 }
@@ -390,23 +398,23 @@ impl bed::Traffic for Steady<'_> {
                 let part = match *this {
                     (_, _, false) => {
                         this.2 = true;
-                        bed::Part::First
+                        bed::FlowPart::First
                     }
                     (_, 0, true) => {
                         *this = (*next, size(random), false);
                         *next += 1;
-                        bed::Part::Last
+                        bed::FlowPart::Last
                     }
                     (_, left, true) => {
                         this.1 = left - 1;
-                        bed::Part::Middle
+                        bed::FlowPart::Middle
                     }
                 };
                 *at += 1;
                 (flow, part)
             }
         };
-        Some(bed::Offered { at, flow, length: FRAME, direction: Direction::FromClient, part })
+        Some(bed::OfferedPacket { at, flow, length: FRAME, direction: Direction::FromClient, part })
     }
 
     fn key(&self, flow: u32) -> FlowKey {
@@ -417,8 +425,8 @@ impl bed::Traffic for Steady<'_> {
 
     fn flows(&self) -> u32 {
         match &self.population {
-            Population::Known(_, flows) => *flows,
-            Population::Moving { most, .. } => *most,
+            CheckPopulation::Known(_, flows) => *flows,
+            CheckPopulation::Moving { most, .. } => *most,
         }
     }
 }

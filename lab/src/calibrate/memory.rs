@@ -4,10 +4,10 @@
 use crate::clock::of_thread;
 use crate::forward::Forwarder;
 use crate::testbed::balancer::{BalancerOptions, retire, with_engine};
-use crate::testbed::table::Choice;
+use crate::testbed::table::TableChoice;
 use crate::traffic::flows::client;
 use crate::traffic::stamp::BYTES;
-use crate::traffic::template::{Kind, Link, Template};
+use crate::traffic::template::{LinkAddresses, PacketKind, PacketTemplate};
 use anyhow::{Result, ensure};
 use hairpin_core::engine::{Completion, EngineCaps, RuleOp};
 use hairpin_core::flow::{Protocol, Steering};
@@ -45,21 +45,21 @@ const ANY_ENGINE: EngineCaps = EngineCaps {
     counts: true,
 };
 
-type Frames = Replay<Vec<[u8; FRAME]>, FRAME>;
-type Unit<P> = Worker<P, crate::testbed::table::LabTable>;
+type ReplayedFrames = Replay<Vec<[u8; FRAME]>, FRAME>;
+type MeasuredWorker<P> = Worker<P, crate::testbed::table::LabTable>;
 
 /// One TCP packet of each of the flows `first` to `first + count`, in an order of its own, the same each time.
-fn frames(tcp_flags: u8, first: u32, count: u32) -> Frames {
+fn frames(tcp_flags: u8, first: u32, count: u32) -> ReplayedFrames {
     let mut numbers: Vec<u32> = (first..first + count).collect();
     fastrand::Rng::with_seed(u64::from(count)).shuffle(&mut numbers);
-    Frames::new(numbers.into_iter().map(packets_of(tcp_flags)).collect(), BURST)
+    ReplayedFrames::new(numbers.into_iter().map(packets_of(tcp_flags)).collect(), BURST)
 }
 
 /// Makes a TCP packet of a flow.
 fn packets_of(tcp_flags: u8) -> impl Fn(u32) -> [u8; FRAME] {
-    let kind = Kind { protocol: Protocol::Tcp, ipv6: false, tcp_flags };
+    let kind = PacketKind { protocol: Protocol::Tcp, ipv6: false, tcp_flags };
     let mut store = Vec::new();
-    let template = Template::new(&mut store, kind, &Link::default(), &[], FRAME as u16);
+    let template = PacketTemplate::new(&mut store, kind, &LinkAddresses::default(), &[], FRAME as u16);
     move |number| {
         let mut bytes = [0; FRAME];
         template.make(&store, &mut bytes, &client(number), &[0; BYTES]);
@@ -67,15 +67,15 @@ fn packets_of(tcp_flags: u8) -> impl Fn(u32) -> [u8; FRAME] {
     }
 }
 
-/// What is done to the packets.
+/// The work on the packets.
 enum Body<'a, P: OffloadPolicy> {
     Nothing,
     Forwarder(&'a mut Forwarder),
-    Worker(&'a mut Unit<P>),
+    Worker(&'a mut MeasuredWorker<P>),
 }
 
 /// Nanoseconds that each of `packets` packets (rounded up to bursts) takes; installs that were asked for are answered.
-fn run<P: OffloadPolicy>(io: &mut Frames, mut body: Body<'_, P>, clock: &mut Time, packets: u32) -> (f64, u64) {
+fn run<P: OffloadPolicy>(io: &mut ReplayedFrames, mut body: Body<'_, P>, clock: &mut Time, packets: u32) -> (f64, u64) {
     let (mut rx, mut tx) = (Batch::new(), Batch::new());
     let (bursts, mut installs) = ((packets as usize).div_ceil(BURST), 0);
     let start = of_thread();
@@ -107,11 +107,11 @@ fn run<P: OffloadPolicy>(io: &mut Frames, mut body: Body<'_, P>, clock: &mut Tim
 
 /// A worker with room for so many connections.
 fn worker<P: OffloadPolicy>(
-    choice: Choice,
+    choice: TableChoice,
     connections: usize,
     policy: impl Fn() -> P,
     caps: EngineCaps,
-) -> Result<Unit<P>> {
+) -> Result<MeasuredWorker<P>> {
     let seeds = [11, 12, 13, 14];
     let steering = Steering::by_hash([11, 12], 1);
     let options =
@@ -130,12 +130,12 @@ fn room(flows: u32) -> usize {
 /// its SYN, its first acknowledgement and its FIN. The first number is of flows that begin together, in bursts of nothing
 /// else; the second what it is more for one that begins alone, as the worker does not take the bursts of known flows that
 /// these come in as one. The first time meets memory that has not been touched, and does not count.
-pub(super) fn new_flow(choice: Choice, flows: u32) -> Result<(f64, f64)> {
+pub(super) fn new_flow(choice: TableChoice, flows: u32) -> Result<(f64, f64)> {
     new_flow_once(choice, flows)?;
     new_flow_once(choice, flows)
 }
 
-fn new_flow_once(choice: Choice, flows: u32) -> Result<(f64, f64)> {
+fn new_flow_once(choice: TableChoice, flows: u32) -> Result<(f64, f64)> {
     let known = flows.max(BURST as u32).next_multiple_of(BURST as u32);
     let mut unit = worker(choice, room(known), || Never, EngineCaps::NONE)?;
     let mut clock = Time::from_nanos(1_000_000_000);
@@ -144,7 +144,7 @@ fn new_flow_once(choice: Choice, flows: u32) -> Result<(f64, f64)> {
     let packet = packets_of(ACK | PSH);
     let mut of_known = fastrand::Rng::with_seed(u64::from(flows));
     let store: Vec<[u8; FRAME]> = (0..packets).map(|_| packet(of_known.u32(..known))).collect();
-    let mut without = Frames::new(store.clone(), BURST);
+    let mut without = ReplayedFrames::new(store.clone(), BURST);
     // All known flows are as it leaves them.
     run(&mut without, Body::Worker(&mut unit), &mut clock, packets);
     // Of each new flow one packet in a burst, three bursts one after the other.
@@ -158,7 +158,7 @@ fn new_flow_once(choice: Choice, flows: u32) -> Result<(f64, f64)> {
     let together: Vec<u32> = (known + NEW..known + NEW + TOGETHER).collect();
     let bursts = together.chunks(BURST).flat_map(|burst| parts.map(|flags| (flags, burst)));
     let together = bursts.flat_map(|(flags, burst)| burst.iter().copied().map(packets_of(flags)));
-    let mut with = [Frames::new(alone, BURST), Frames::new(together.collect(), BURST)];
+    let mut with = [ReplayedFrames::new(alone, BURST), ReplayedFrames::new(together.collect(), BURST)];
     let mut more: [Vec<f64>; 2] = Default::default();
     for _ in 0..PARTS {
         let plain = run(&mut without, Body::Worker(&mut unit), &mut clock, packets / PARTS).0;
@@ -185,7 +185,7 @@ fn new_flow_once(choice: Choice, flows: u32) -> Result<(f64, f64)> {
 /// Nanoseconds of a flow's end by silence.
 pub(super) fn end(flows: u32) -> Result<f64> {
     let flows = flows.next_multiple_of(BURST as u32);
-    let mut unit = worker(Choice::Own(Default::default()), room(flows), || Never, EngineCaps::NONE)?;
+    let mut unit = worker(TableChoice::Own(Default::default()), room(flows), || Never, EngineCaps::NONE)?;
     let mut clock = Time::from_nanos(1_000_000_000);
     run(&mut frames(SYN, 0, flows), Body::Worker(&mut unit), &mut clock, flows);
     clock = clock + PATIENCE;
@@ -216,7 +216,7 @@ fn rule_once(flows: u32) -> Result<f64> {
     const ROUNDS: u32 = 3;
     let flows = flows.next_multiple_of(BURST as u32);
     let mut frames = frames(ACK | PSH, 0, flows);
-    let choice = Choice::Own(Default::default());
+    let choice = TableChoice::Own(Default::default());
     let mut clock = Time::from_nanos(1_000_000_000);
     let mut without = worker(choice, room(flows), || Never, EngineCaps::NONE)?;
     let (plain, none) = run(&mut frames, Body::Worker(&mut without), &mut clock, ROUNDS * flows);
@@ -230,7 +230,7 @@ fn rule_once(flows: u32) -> Result<f64> {
 }
 
 /// Nanoseconds of a packet where there are no rings: of nothing, the forwarder, and, with a table, the worker.
-pub(super) fn known(what: Option<Choice>, flows: u32, packets: u32, forwards: bool) -> Result<f64> {
+pub(super) fn known(what: Option<TableChoice>, flows: u32, packets: u32, forwards: bool) -> Result<f64> {
     let flows = flows.max(BURST as u32);
     let mut frames = frames(ACK | PSH, 0, flows);
     let mut clock = Time::from_nanos(1_000_000_000);
@@ -260,15 +260,15 @@ mod tests {
 
     #[test]
     fn each_cost_can_be_measured_and_is_one() {
-        let choice = Choice::Own(Default::default());
+        let choice = TableChoice::Own(Default::default());
         let (each, iteration) = new_flow(choice, 1000).unwrap();
         assert!(each >= 0.0 && iteration >= 0.0);
         assert!(end(5000).unwrap() > 0.0);
         assert!(rule(5000).unwrap() >= 0.0);
-        for what in [None, Some(choice), Some(Choice::named("stateless").unwrap())] {
+        for what in [None, Some(choice), Some(TableChoice::named("stateless").unwrap())] {
             assert!(known(what, 1000, 10_000, true).unwrap() > 0.0);
         }
         // Nothing is tracked, so nothing is new.
-        assert!(new_flow(Choice::named("stateless").unwrap(), 1000).is_ok());
+        assert!(new_flow(TableChoice::named("stateless").unwrap(), 1000).is_ok());
     }
 }

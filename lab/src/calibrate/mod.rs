@@ -6,7 +6,7 @@
 //! through them ([`fit`]) says what an iteration costs and what each packet. It is the device's own time: a generator that
 //! is slower than the device only makes iterations smaller, and a machine that others use too only leaves fewer iterations.
 //!
-//! What a flow costs beside its packets (its SYN, its first acknowledgement and its FIN are more than others), its end by
+//! The cost of a flow beside its packets (its SYN, its first acknowledgement and its FIN are more than others), its end by
 //! silence, and a rule, is measured between frames in memory ([`memory`]), beside the
 //! same work without. So is everything where there are no rings, and the profile says so; what receives and sends costs
 //! nothing like rings there.
@@ -25,13 +25,13 @@ pub mod rings;
 mod tests;
 
 use crate::statistics::Summary;
-use crate::testbed::meter::{Iterations, Work};
-use crate::testbed::table::Choice;
+use crate::testbed::meter::{CoreWork, Iterations};
+use crate::testbed::table::TableChoice;
 use crate::testbed::{Device, Measurement, Trial};
 use anyhow::{Context, Result, bail, ensure};
-use fit::Line;
-use hairpin_core::table::Method;
-use hairpin_sim::testbed::cores::{CoreProfile, Cost, Iteration, Known, MethodCost, New};
+use fit::FittedLine;
+use hairpin_core::table::LookupMethod;
+use hairpin_sim::testbed::cores::{CoreProfile, Cost, IterationCost, KnownFlowCost, MethodCost, New};
 use std::time::Duration;
 
 /// Packets of an iteration, in what is said of a packet.
@@ -43,9 +43,9 @@ const NEW_MAX: u32 = 1_000_000;
 /// Packets of a measurement in memory.
 const PACKETS: u32 = 2_000_000;
 
-/// What is measured.
+/// The arguments of a calibration.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
+pub struct CalibrationOptions {
     /// The profile's name.
     pub name: String,
     /// Tables by name; the default one is measured in any case.
@@ -58,9 +58,9 @@ pub struct Options {
     pub duration: Duration,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for CalibrationOptions {
+    fn default() -> CalibrationOptions {
+        CalibrationOptions {
             name: "this-machine".to_owned(),
             tables: ["cuckoo++", "concurrent", "stateless", "rte-hash"].map(str::to_owned).to_vec(),
             flows: vec![1_000, 10_000, 100_000, 1_000_000, 4_000_000],
@@ -70,15 +70,15 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl CalibrationOptions {
     /// A quick run: the default table, three numbers of flows, once.
-    pub fn quick() -> Options {
-        Options {
-            tables: vec![Method::DEFAULT.name().to_owned()],
+    pub fn quick() -> CalibrationOptions {
+        CalibrationOptions {
+            tables: vec![LookupMethod::DEFAULT.name().to_owned()],
             flows: vec![1_000, 100_000, 1_000_000],
             repetitions: 1,
             duration: Duration::from_millis(300),
-            ..Options::default()
+            ..CalibrationOptions::default()
         }
     }
 
@@ -87,12 +87,12 @@ impl Options {
         ensure!(self.repetitions > 0, "there is one repetition at least");
         ensure!(!self.flows.is_empty() && self.flows[0] > 0, "flows are 1 or more");
         ensure!(self.flows.windows(2).all(|pair| pair[0] < pair[1]), "the numbers of flows rise");
-        self.tables.iter().try_for_each(|table| Choice::named(table).map(drop))
+        self.tables.iter().try_for_each(|table| TableChoice::named(table).map(drop))
     }
 
     /// Everything whose iterations are measured.
-    pub fn points(&self) -> Vec<Point> {
-        let point = |device, table: &str, flows| Point { device, table: table.to_owned(), flows };
+    pub fn points(&self) -> Vec<DevicePoint> {
+        let point = |device, table: &str, flows| DevicePoint { device, table: table.to_owned(), flows };
         let mut points = vec![point(Device::Wire, "", 1000), point(Device::Forwarder, "", 1000)];
         for table in self.tables() {
             points.extend(self.flows.iter().map(|&flows| point(Device::Balancer, &table, flows)));
@@ -102,7 +102,7 @@ impl Options {
 
     /// The tables, the default one among them.
     fn tables(&self) -> Vec<String> {
-        let default = Method::DEFAULT.name();
+        let default = LookupMethod::DEFAULT.name();
         let others = self.tables.iter().filter(|table| *table != default).cloned();
         [default.to_owned()].into_iter().chain(others).collect()
     }
@@ -110,7 +110,7 @@ impl Options {
 
 /// A device, and flows that it knows.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Point {
+pub struct DevicePoint {
     /// Which device.
     pub device: Device,
     /// A balancer's table.
@@ -119,7 +119,7 @@ pub struct Point {
     pub flows: u32,
 }
 
-impl std::fmt::Display for Point {
+impl std::fmt::Display for DevicePoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.device {
             Device::Balancer => write!(f, "{} with {} flows", self.table, self.flows),
@@ -133,9 +133,9 @@ pub fn entries(flows: u32) -> u32 {
     flows.max(1 << 21).checked_next_power_of_two().unwrap_or(u32::MAX)
 }
 
-/// What was found of something.
+/// The measured cost of one kind of work.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct FoundCost {
     /// What: "cuckoo++ with 1000 flows", "new flows of cuckoo++ at 1000", "end".
     pub what: String,
     /// Nanoseconds, of iterations in bursts of [`BURST`] packets.
@@ -150,7 +150,7 @@ pub struct Calibrated {
     /// The profile.
     pub profile: CoreProfile,
     /// All that was measured, tables that no profile has among them.
-    pub found: Vec<Found>,
+    pub found: Vec<FoundCost>,
 }
 
 impl Calibrated {
@@ -165,13 +165,13 @@ impl Calibrated {
     }
 }
 
-/// Where iterations are measured: over rings, or in memory.
+/// The place where iterations are measured: over rings, or in memory.
 pub trait Bench {
     /// Measures a point once.
     ///
     /// # Errors
     /// It could not be measured.
-    fn work(&mut self, point: &Point, progress: &mut dyn FnMut(&str)) -> Result<Work>;
+    fn work(&mut self, point: &DevicePoint, progress: &mut dyn FnMut(&str)) -> Result<CoreWork>;
     /// Has the machine do the like, before anything is measured.
     ///
     /// # Errors
@@ -195,15 +195,15 @@ pub trait Bench {
 pub struct InMemory;
 
 impl Bench for InMemory {
-    fn work(&mut self, point: &Point, _: &mut dyn FnMut(&str)) -> Result<Work> {
+    fn work(&mut self, point: &DevicePoint, _: &mut dyn FnMut(&str)) -> Result<CoreWork> {
         let table = match point.device {
-            Device::Balancer => Some(Choice::named(&point.table)?),
+            Device::Balancer => Some(TableChoice::named(&point.table)?),
             Device::Forwarder | Device::Wire => None,
         };
         let each = memory::known(table, point.flows, PACKETS, point.device == Device::Forwarder)?;
         let count = u64::from(PACKETS) / BURST as u64;
         let iteration = |packets: usize, ns: f64| Iterations { packets, count, ns: ns * count as f64 };
-        Ok(Work { iterations: vec![iteration(BURST as usize, each * BURST)], ..Work::default() })
+        Ok(CoreWork { iterations: vec![iteration(BURST as usize, each * BURST)], ..CoreWork::default() })
     }
 
     fn place(&self) -> String {
@@ -216,22 +216,22 @@ impl Bench for InMemory {
 /// Everything that was measured of a point: a line and idle iterations, of each repetition.
 #[derive(Clone, Debug, Default)]
 struct Sampled {
-    lines: Vec<Line>,
+    lines: Vec<FittedLine>,
     polls: Vec<f64>,
 }
 
 impl Sampled {
-    fn push(&mut self, work: &Work) {
-        self.lines.extend(Line::of(work));
+    fn push(&mut self, work: &CoreWork) {
+        self.lines.extend(FittedLine::of(work));
         self.polls.extend(work.poll_ns());
     }
 
     /// The line in the middle, and the spread of packets in iterations of [`BURST`].
-    fn line(&self) -> Option<(Line, f64)> {
+    fn line(&self) -> Option<(FittedLine, f64)> {
         let of = |burst| Summary::of(&self.lines.iter().map(|line| line.each(burst)).collect::<Vec<f64>>());
         let (one, many) = (of(1.0)?, of(BURST)?);
         let spread = (many.most - many.least) / 2.0 / many.median;
-        Some((Line::through(one.median, (BURST, many.median)), spread))
+        Some((FittedLine::through(one.median, (BURST, many.median)), spread))
     }
 }
 
@@ -239,25 +239,29 @@ impl Sampled {
 ///
 /// # Errors
 /// Something could not be measured.
-pub fn calibrate(options: &Options, bench: &mut dyn Bench, progress: &mut dyn FnMut(&str)) -> Result<Calibrated> {
-    calibrate_beside(options, bench, &mut Nothing, progress)
+pub fn calibrate(
+    options: &CalibrationOptions,
+    bench: &mut dyn Bench,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Calibrated> {
+    calibrate_beside(options, bench, &mut NothingBeside, progress)
 }
 
-/// What is measured beside all the rest.
-pub trait Beside {
+/// A measurement beside all others.
+pub trait SideMeasurement {
     /// These have been measured in this repetition (the first is 0), the last of them just now.
     ///
     /// # Errors
     /// Something could not be measured.
-    fn after(&mut self, repetition: usize, points: &[&Point], bench: &mut dyn Bench) -> Result<()>;
+    fn after(&mut self, repetition: usize, points: &[&DevicePoint], bench: &mut dyn Bench) -> Result<()>;
     /// A repetition is over, and has found this profile by itself.
     fn found(&mut self, profile: &CoreProfile);
 }
 
-struct Nothing;
+struct NothingBeside;
 
-impl Beside for Nothing {
-    fn after(&mut self, _: usize, _: &[&Point], _: &mut dyn Bench) -> Result<()> {
+impl SideMeasurement for NothingBeside {
+    fn after(&mut self, _: usize, _: &[&DevicePoint], _: &mut dyn Bench) -> Result<()> {
         Ok(())
     }
     fn found(&mut self, _: &CoreProfile) {}
@@ -268,23 +272,23 @@ impl Beside for Nothing {
 /// # Errors
 /// Something could not be measured.
 pub fn calibrate_beside(
-    options: &Options,
+    options: &CalibrationOptions,
     bench: &mut dyn Bench,
-    beside: &mut dyn Beside,
+    beside: &mut dyn SideMeasurement,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Calibrated> {
     options.check()?;
     let points = options.points();
-    let mut measured = Measured::new(options);
-    let once = Options { repetitions: 1, ..options.clone() };
+    let mut measured = MeasuredSamples::new(options);
+    let once = CalibrationOptions { repetitions: 1, ..options.clone() };
     for repetition in 0..options.repetitions {
-        let mut now = Measured::new(options);
+        let mut now = MeasuredSamples::new(options);
         let mut order: Vec<usize> = (0..points.len()).collect();
         if repetition % 2 == 1 {
             order.reverse();
         }
         bench.warm_up().context("warming up")?;
-        let mut seen: Vec<&Point> = Vec::new();
+        let mut seen: Vec<&DevicePoint> = Vec::new();
         for at in order {
             let (point, all) = (&points[at], points.len());
             seen.push(point);
@@ -305,28 +309,28 @@ pub fn calibrate_beside(
 type NewFlows = (String, u32, Vec<(f64, f64)>);
 
 /// Samples of everything.
-struct Measured {
+struct MeasuredSamples {
     points: Vec<Sampled>,
     new: Vec<NewFlows>,
     end: Vec<f64>,
     rule: Vec<f64>,
 }
 
-impl Measured {
-    fn new(options: &Options) -> Measured {
-        let tracks = |table: &String| match Choice::named(table) {
-            Ok(Choice::Own(method)) => method.tracks_connections(),
+impl MeasuredSamples {
+    fn new(options: &CalibrationOptions) -> MeasuredSamples {
+        let tracks = |table: &String| match TableChoice::named(table) {
+            Ok(TableChoice::Own(method)) => method.tracks_connections(),
             _ => false,
         };
         let tables = options.tables().into_iter().filter(tracks);
         let flows = || options.flows.iter().filter(|flows| **flows <= NEW_MAX);
         let new = tables.flat_map(|table| flows().map(move |&flows| (table.clone(), flows, Vec::new())));
         let points = options.points().iter().map(|_| Sampled::default()).collect();
-        Measured { points, new: new.collect(), end: Vec::new(), rule: Vec::new() }
+        MeasuredSamples { points, new: new.collect(), end: Vec::new(), rule: Vec::new() }
     }
 
     /// Adds the samples of another repetition.
-    fn add(&mut self, other: Measured) {
+    fn add(&mut self, other: MeasuredSamples) {
         for (own, new) in self.points.iter_mut().zip(other.points) {
             own.lines.extend(new.lines);
             own.polls.extend(new.polls);
@@ -339,10 +343,10 @@ impl Measured {
     }
 
     /// Once, what is measured in memory.
-    fn others(&mut self, options: &Options, progress: &mut dyn FnMut(&str)) -> Result<()> {
+    fn others(&mut self, options: &CalibrationOptions, progress: &mut dyn FnMut(&str)) -> Result<()> {
         for (table, flows, samples) in &mut self.new {
             progress(&format!("new flows of {table}, {flows} there"));
-            samples.push(memory::new_flow(Choice::named(table)?, *flows)?);
+            samples.push(memory::new_flow(TableChoice::named(table)?, *flows)?);
         }
         let flows = OF_ENDS.min(options.flows.last().copied().unwrap_or(OF_ENDS));
         progress("ends of flows, rules");
@@ -351,32 +355,39 @@ impl Measured {
         Ok(())
     }
 
-    fn put_together(&self, options: &Options, points: &[Point], place: &str) -> Result<Calibrated> {
+    fn put_together(&self, options: &CalibrationOptions, points: &[DevicePoint], place: &str) -> Result<Calibrated> {
         let mut found = Vec::new();
         let source = match options.repetitions {
             1 => "measured once".to_owned(),
             times => format!("measured {times} times"),
         };
-        let iteration =
-            |line: Line| Iteration { burst_ns: line.burst_ns, packet_ns: line.packet_ns, source: source.clone() };
+        let iteration = |line: FittedLine| IterationCost {
+            burst_ns: line.burst_ns,
+            packet_ns: line.packet_ns,
+            source: source.clone(),
+        };
         let mut lines = Vec::new();
         for (point, sampled) in points.iter().zip(&self.points) {
             let (line, spread) = sampled.line().with_context(|| format!("{point}: nothing was measured"))?;
-            found.push(Found { what: point.to_string(), ns: line.each(BURST), spread });
+            found.push(FoundCost { what: point.to_string(), ns: line.each(BURST), spread });
             lines.push(line);
         }
         let mut lines = lines.into_iter();
         let (io, forwarder) = (lines.next().context("io")?, lines.next().context("forwarder")?);
         let mut method = Vec::new();
         for table in options.tables() {
-            let known: Vec<Known> = options
+            let known: Vec<KnownFlowCost> = options
                 .flows
                 .iter()
                 .zip(&mut lines)
-                .map(|(&flows, line)| Known { flows: flows.into(), burst_ns: line.burst_ns, packet_ns: line.packet_ns })
+                .map(|(&flows, line)| KnownFlowCost {
+                    flows: flows.into(),
+                    burst_ns: line.burst_ns,
+                    packet_ns: line.packet_ns,
+                })
                 .collect();
             // rte_hash is there to be compared with: profiles have tables of the data plane.
-            let Some(own) = Method::ALL.iter().copied().find(|method| method.name() == table) else { continue };
+            let Some(own) = LookupMethod::ALL.iter().copied().find(|method| method.name() == table) else { continue };
             let source = source.clone();
             method.push(MethodCost { table: own, source, known, new: self.new_of(&table, &mut found)? });
         }
@@ -407,7 +418,7 @@ impl Measured {
         Ok(Calibrated { profile, found })
     }
 
-    fn new_of(&self, table: &str, found: &mut Vec<Found>) -> Result<Vec<New>> {
+    fn new_of(&self, table: &str, found: &mut Vec<FoundCost>) -> Result<Vec<New>> {
         let own = self.new.iter().filter(|(of, ..)| of == table);
         own.map(|(_, flows, samples)| {
             let (each, iteration): (Vec<f64>, Vec<f64>) = samples.iter().copied().unzip();
@@ -420,10 +431,10 @@ impl Measured {
 }
 
 /// The one in the middle, which is told.
-fn median(what: &str, samples: &[f64], found: &mut Vec<Found>) -> Result<f64> {
+fn median(what: &str, samples: &[f64], found: &mut Vec<FoundCost>) -> Result<f64> {
     let summary = Summary::of(samples).with_context(|| format!("{what}: nothing was measured"))?;
     let spread = if summary.median > 0.0 { (summary.most - summary.least) / 2.0 / summary.median } else { 0.0 };
-    found.push(Found { what: what.to_owned(), ns: summary.median, spread });
+    found.push(FoundCost { what: what.to_owned(), ns: summary.median, spread });
     Ok(summary.median)
 }
 

@@ -1,19 +1,21 @@
 //! Iterations over rings: the testbed of real packets, its device metered.
 
-use super::{Bench, Point, entries};
-use crate::testbed::meter::Work;
+use super::{Bench, DevicePoint, entries};
+use crate::testbed::meter::CoreWork;
 use crate::testbed::rings::RingTestbed;
-use crate::testbed::{Arrivals, Device, Measurement, Progress, Rate, Source, Testbed, Transport, Trial};
+use crate::testbed::{
+    Arrivals, Device, Measurement, PacketSource, SendRate, Testbed, TransportProtocol, Trial, TrialProgress,
+};
 use anyhow::{Result, bail};
 use hairpin_dpdk::Eal;
 use std::time::Duration;
 
 /// As fast as the generator can, for large iterations, both protocols alike (TCP costs more); and slowly, for small ones.
-const LOADS: [(Rate, Transport); 4] = [
-    (Rate::Max, Transport::Tcp),
-    (Rate::Max, Transport::Udp),
-    (Rate::Packets(1e6), Transport::Udp),
-    (Rate::Packets(1e6), Transport::Tcp),
+const LOADS: [(SendRate, TransportProtocol); 4] = [
+    (SendRate::Max, TransportProtocol::Tcp),
+    (SendRate::Max, TransportProtocol::Udp),
+    (SendRate::Packets(1e6), TransportProtocol::Udp),
+    (SendRate::Packets(1e6), TransportProtocol::Tcp),
 ];
 
 /// Generator, device and sink over rings.
@@ -35,8 +37,8 @@ impl OverRings {
 }
 
 /// A trial at full speed of flows that the device knows.
-fn trial(point: &Point, transport: Transport, duration: Duration, seed: u64) -> Trial {
-    let source = Source::Synthetic { transport, arrivals: Arrivals::Fixed, sizes: None, ipv6: false };
+fn trial(point: &DevicePoint, transport: TransportProtocol, duration: Duration, seed: u64) -> Trial {
+    let source = PacketSource::Synthetic { transport, arrivals: Arrivals::Fixed, sizes: None, ipv6: false };
     Trial {
         device: point.device,
         table: point.table.clone(),
@@ -52,8 +54,8 @@ fn trial(point: &Point, transport: Transport, duration: Duration, seed: u64) -> 
 }
 
 impl Bench for OverRings {
-    fn work(&mut self, point: &Point, progress: &mut dyn FnMut(&str)) -> Result<Work> {
-        let mut all = Work::default();
+    fn work(&mut self, point: &DevicePoint, progress: &mut dyn FnMut(&str)) -> Result<CoreWork> {
+        let mut all = CoreWork::default();
         for (rate, transport) in LOADS {
             self.seed += 1;
             let trial = Trial { rate, ..trial(point, transport, self.duration, self.seed) };
@@ -61,7 +63,7 @@ impl Bench for OverRings {
                 bail!("{obstacle}");
             }
             let measured = self.bed.measure(&trial, &mut |state| {
-                if let Progress::Preparing { what } = state {
+                if let TrialProgress::Preparing { what } = state {
                     progress(&what);
                 }
             })?;
@@ -72,10 +74,10 @@ impl Bench for OverRings {
         Ok(all)
     }
 
-    /// What was measured in memory left a processor idle, and schedulers (that of a virtual machine's host, too) move
+    /// The measurements in memory left a processor idle, and schedulers (that of a virtual machine's host, too) move
     /// threads when that changes: the first point would find another machine than all others.
     fn warm_up(&mut self) -> Result<()> {
-        let point = Point { device: Device::Forwarder, table: String::new(), flows: 1000 };
+        let point = DevicePoint { device: Device::Forwarder, table: String::new(), flows: 1000 };
         self.work(&point, &mut |_| ()).map(drop)
     }
 

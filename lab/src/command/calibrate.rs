@@ -1,17 +1,17 @@
 //! `hairpin-lab calibrate`: what the work of a worker's core costs on this machine.
 
 use super::print;
-use super::progress::Progress;
+use super::progress::ProgressOutput;
 use anyhow::{Context, Result};
 use clap::Args;
-use hairpin_lab::calibrate::{Bench, Calibrated, InMemory, Options, calibrate};
+use hairpin_lab::calibrate::{Bench, Calibrated, CalibrationOptions, InMemory, calibrate};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What is measured.
+/// The work to measure.
 #[derive(Args, Debug)]
 pub(crate) struct CalibrateArguments {
-    /// Where the profile goes; to the terminal, if not given.
+    /// The file for the profile; to the terminal, if not given.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// The profile's name; the file's, if there is one, else this-machine.
@@ -44,15 +44,15 @@ impl CalibrateArguments {
     /// Measures, and writes the profile.
     pub(crate) fn perform(self) -> Result<()> {
         let options = self.options();
-        let mut progress = Progress::new(self.quiet);
+        let mut progress = ProgressOutput::new(self.quiet);
         let mut bench = bench(self.memory, options.duration)?;
         let done = calibrate(&options, &mut *bench, &mut |what| progress.state(|| what.to_owned()))?;
         drop(progress);
         self.write(&done)
     }
 
-    fn options(&self) -> Options {
-        let mut options = if self.quick { Options::quick() } else { Options::default() };
+    fn options(&self) -> CalibrationOptions {
+        let mut options = if self.quick { CalibrationOptions::quick() } else { CalibrationOptions::default() };
         if !cfg!(feature = "dpdk") {
             options.tables.retain(|table| !table.starts_with("rte-hash"));
         }

@@ -43,7 +43,7 @@ impl ForwardArguments {
     pub(crate) fn perform(self) -> Result<()> {
         use super::ports::{start, told_to_end};
         use super::print;
-        use super::progress::{Progress, running};
+        use super::progress::{ProgressOutput, running};
         use hairpin_lab::testbed::Trial;
         use hairpin_lab::testbed::ports::forward;
         use hairpin_lab::testbed::rings::device_cores;
@@ -58,7 +58,7 @@ impl ForwardArguments {
             ..Trial::default()
         };
         let cores = device_cores(&trial, self.seed, &eal)?;
-        let mut progress = Progress::new(self.quiet);
+        let mut progress = ProgressOutput::new(self.quiet);
         let stop = told_to_end()?;
         let handled = forward(&eal, &settings, cores, &stop, &mut |state| running(&mut progress, &state))?;
         drop(progress);

@@ -49,15 +49,15 @@ impl GenerateArguments {
     pub(crate) fn perform(self) -> Result<()> {
         use super::ports::{report, start, told_to_end};
         use super::print;
-        use super::progress::{Progress, running};
-        use hairpin_lab::testbed::ports::{Back, GenerateOptions, PortSettings, generate};
+        use super::progress::{ProgressOutput, running};
+        use hairpin_lab::testbed::ports::{GenerateOptions, PortSetup, ReturnPath, generate};
         use hairpin_lab::testbed::sources::longest;
         use hairpin_lab::testbed::{Device, Trial};
         let port = self.port.settings(longest(self.source.size), false)?;
         let back = match &self.back {
-            Some(device) => Back::Port(PortSettings { device: device.clone(), ..port.clone() }),
-            None if self.no_sink => Back::Elsewhere,
-            None => Back::Same,
+            Some(device) => ReturnPath::Port(PortSetup { device: device.clone(), ..port.clone() }),
+            None if self.no_sink => ReturnPath::Elsewhere,
+            None => ReturnPath::Same,
         };
         let devices: Vec<&str> = [Some(self.port.port.as_str()), self.back.as_deref()].into_iter().flatten().collect();
         let eal = start(&devices)?;
@@ -73,7 +73,7 @@ impl GenerateArguments {
             ..Trial::default()
         };
         let options = GenerateOptions { trial, port, back, destination: self.destination, linger: self.linger };
-        let mut progress = Progress::new(self.quiet);
+        let mut progress = ProgressOutput::new(self.quiet);
         let stop = told_to_end()?;
         let measured = generate(&eal, &options, &stop, &mut |state| running(&mut progress, &state))?;
         drop(progress);

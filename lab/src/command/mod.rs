@@ -26,13 +26,13 @@ use std::process::ExitCode;
 #[derive(Debug, Parser)]
 #[command(name = "hairpin-lab", version, arg_required_else_help = true, max_term_width = 100)]
 #[command(after_help = "Example: hairpin-lab run lab/scenarios/smoke.toml")]
-struct Command {
+struct CommandLine {
     #[command(subcommand)]
-    action: Action,
+    action: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum CliCommand {
     /// Measure what the work of a worker's core costs on this machine, as a profile for the testbed in virtual time.
     ///
     /// Packets of known flows over rings, by connection table and number of flows; new flows, their ends and rules in
@@ -120,8 +120,8 @@ enum Output {
 
 /// Runs the command line of this process.
 pub(crate) fn main() -> ExitCode {
-    let matches = Command::command().long_version(version()).get_matches();
-    let command = Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let matches = CommandLine::command().long_version(version()).get_matches();
+    let command = CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match command.action.perform() {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
@@ -160,33 +160,33 @@ fn manual(directory: Option<&Path>) -> Result<()> {
     let Some(directory) = directory else {
         let mut page = Vec::new();
         // The pages that are written into a directory do not list `help` either.
-        clap_mangen::Man::new(Command::command().disable_help_subcommand(true)).render(&mut page)?;
+        clap_mangen::Man::new(CommandLine::command().disable_help_subcommand(true)).render(&mut page)?;
         return print(&String::from_utf8(page).context("a manual page is text")?);
     };
-    clap_mangen::generate_to(Command::command(), directory)
+    clap_mangen::generate_to(CommandLine::command(), directory)
         .with_context(|| format!("cannot write manual pages into {}", directory.display()))
 }
 
 /// Prints the completions of `shell`.
 fn completions(shell: clap_complete::Shell) -> Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Command::command(), "hairpin-lab", &mut script);
+    clap_complete::generate(shell, &mut CommandLine::command(), "hairpin-lab", &mut script);
     print(&String::from_utf8(script).context("a completion script is text")?)
 }
 
-impl Action {
+impl CliCommand {
     fn perform(self) -> Result<ExitCode> {
         match self {
-            Action::Calibrate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
-            Action::Rate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
-            Action::Run(arguments) => arguments.perform(),
-            Action::Reproduce(arguments) => arguments.perform(),
-            Action::Generate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
-            Action::Sink(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
-            Action::Forward(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
-            Action::Train(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
-            Action::Man { directory } => manual(directory.as_deref()).map(|()| ExitCode::SUCCESS),
-            Action::Completions { shell } => completions(shell).map(|()| ExitCode::SUCCESS),
+            CliCommand::Calibrate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
+            CliCommand::Rate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
+            CliCommand::Run(arguments) => arguments.perform(),
+            CliCommand::Reproduce(arguments) => arguments.perform(),
+            CliCommand::Generate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
+            CliCommand::Sink(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
+            CliCommand::Forward(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
+            CliCommand::Train(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
+            CliCommand::Man { directory } => manual(directory.as_deref()).map(|()| ExitCode::SUCCESS),
+            CliCommand::Completions { shell } => completions(shell).map(|()| ExitCode::SUCCESS),
         }
     }
 }
@@ -207,12 +207,12 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Command::command().debug_assert();
+        CommandLine::command().debug_assert();
     }
 
     #[test]
     fn every_command_shows_an_example() {
-        for command in Command::command().get_subcommands() {
+        for command in CommandLine::command().get_subcommands() {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains("Example"), "{}", command.get_name());
         }

@@ -1,4 +1,4 @@
-//! What `generate`, `sink` and `forward` have in common: a port, its threads, an end.
+//! The common parts of `generate`, `sink` and `forward`: a port, its threads, an end.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -41,8 +41,8 @@ impl PortArguments {
 
     /// The port's settings, for frames of so many bytes.
     #[cfg(feature = "dpdk")]
-    pub(super) fn settings(&self, longest: u16, from_end: bool) -> Result<hairpin_lab::testbed::ports::PortSettings> {
-        Ok(hairpin_lab::testbed::ports::PortSettings {
+    pub(super) fn settings(&self, longest: u16, from_end: bool) -> Result<hairpin_lab::testbed::ports::PortSetup> {
+        Ok(hairpin_lab::testbed::ports::PortSetup {
             device: self.port.clone(),
             descriptors: self.descriptors,
             cpus: self.processors(from_end)?,
@@ -66,7 +66,7 @@ fn is_card(device: &str) -> bool {
     device.split(',').next().is_some_and(|name| name.contains(':') && name.contains('.'))
 }
 
-/// What is set when the process is told to end.
+/// The flag that is set when the process is told to end.
 pub(super) fn told_to_end() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {

@@ -8,8 +8,8 @@ const ON_TERMINAL: Duration = Duration::from_millis(200);
 /// How often there is a line elsewhere.
 const ELSEWHERE: Duration = Duration::from_secs(10);
 
-/// Where progress goes.
-pub(super) struct Progress {
+/// The destination of progress.
+pub(super) struct ProgressOutput {
     is_terminal: bool,
     is_quiet: bool,
     last: Option<Instant>,
@@ -17,10 +17,10 @@ pub(super) struct Progress {
     width: usize,
 }
 
-impl Progress {
+impl ProgressOutput {
     /// On standard error, or nowhere.
-    pub(super) fn new(is_quiet: bool) -> Progress {
-        Progress { is_terminal: std::io::stderr().is_terminal(), is_quiet, last: None, width: 0 }
+    pub(super) fn new(is_quiet: bool) -> ProgressOutput {
+        ProgressOutput { is_terminal: std::io::stderr().is_terminal(), is_quiet, last: None, width: 0 }
     }
 
     /// Something that will be written over soon; left out if the last one is not long ago.
@@ -59,7 +59,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressOutput {
     fn drop(&mut self) {
         self.clear();
     }
@@ -67,8 +67,8 @@ impl Drop for Progress {
 
 /// How a generator, sink or device is getting on.
 #[cfg(feature = "dpdk")]
-pub(super) fn running(progress: &mut Progress, state: &hairpin_lab::testbed::Progress) {
-    use hairpin_lab::testbed::Progress as State;
+pub(super) fn running(progress: &mut ProgressOutput, state: &hairpin_lab::testbed::TrialProgress) {
+    use hairpin_lab::testbed::TrialProgress as State;
     match state {
         State::Preparing { what } => progress.state(|| what.clone()),
         State::Started { .. } => progress.state(|| "running".to_owned()),

@@ -1,17 +1,17 @@
 //! `hairpin-lab rate`: the highest rate with no more loss than allowed.
 
 use super::bed;
-use super::progress::Progress;
+use super::progress::ProgressOutput;
 use super::{Output, print};
 use anyhow::{Result, bail};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
-use hairpin_lab::rate::{Found, Options, Repeated, Stage, TestbedProbe, repeat};
-use hairpin_lab::testbed::{Device, Size, Source, Transport, Trial};
+use hairpin_lab::rate::{Repeated, SearchOptions, SearchResult, SearchStage, TestbedProbe, repeat};
+use hairpin_lab::testbed::{Device, FrameSize, PacketSource, TransportProtocol, Trial};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What is searched.
+/// The device and load of a search.
 #[derive(Args, Debug)]
 pub(crate) struct RateArguments {
     /// The device under test: wire, forwarder or balancer.
@@ -34,7 +34,7 @@ pub(crate) struct RateArguments {
     backends: u16,
     /// Bytes of a frame, or "natural".
     #[arg(long, value_name = "BYTES", default_value = "64")]
-    size: Size,
+    size: FrameSize,
     /// Send TCP instead of UDP.
     #[arg(long, conflicts_with = "replay")]
     tcp: bool,
@@ -85,15 +85,15 @@ impl RateArguments {
         if let Some(obstacle) = bed.obstacle(&trial) {
             bail!("{obstacle}");
         }
-        let mut progress = Progress::new(self.quiet);
+        let mut progress = ProgressOutput::new(self.quiet);
         let mut ignored = |_| ();
         let mut probe = TestbedProbe::new(&mut *bed, &trial, &mut ignored);
         let found = repeat(&mut probe, &self.loss, self.repetitions, &options, &mut |repetition, step| {
             progress.state(|| {
                 let stage = match step.stage {
-                    Stage::Most => "full speed",
-                    Stage::Coarse => "short trials",
-                    Stage::Final => "deciding",
+                    SearchStage::Most => "full speed",
+                    SearchStage::Coarse => "short trials",
+                    SearchStage::Final => "deciding",
                 };
                 let bound = |rate: Option<f64>| rate.map_or("?".to_owned(), |rate| format!("{:.3}", rate / 1e6));
                 format!(
@@ -115,13 +115,13 @@ impl RateArguments {
 
     fn trial(&self) -> Trial {
         let source = match &self.replay {
-            Some(file) => Source::Replay { file: file.clone(), masks: None, payload: false },
+            Some(file) => PacketSource::Replay { file: file.clone(), masks: None, payload: false },
             None => {
-                let mut source = Source::default();
-                if let Source::Synthetic { transport, .. } = &mut source
+                let mut source = PacketSource::default();
+                if let PacketSource::Synthetic { transport, .. } = &mut source
                     && self.tcp
                 {
-                    *transport = Transport::Tcp;
+                    *transport = TransportProtocol::Tcp;
                 }
                 source
             }
@@ -141,17 +141,17 @@ impl RateArguments {
         }
     }
 
-    fn options(&self) -> Options {
+    fn options(&self) -> SearchOptions {
         let (resolution, highest) = (self.resolution, self.highest);
         if self.rfc2544 {
             // A second is the default, which RFC 2544 is not about.
-            let own = Options::rfc2544();
+            let own = SearchOptions::rfc2544();
             let last = if self.duration == Duration::from_secs(1) { own.last } else { self.duration };
-            return Options { resolution, highest, last, first: own.first.min(last), ..own };
+            return SearchOptions { resolution, highest, last, first: own.first.min(last), ..own };
         }
-        let default = Options::default();
+        let default = SearchOptions::default();
         let first = default.first.min(self.duration);
-        Options { resolution, highest, first, last: self.duration, trials: self.trials, ..default }
+        SearchOptions { resolution, highest, first, last: self.duration, trials: self.trials, ..default }
     }
 
     fn print(&self, trial: &Trial, found: &[Repeated]) -> Result<()> {
@@ -179,13 +179,13 @@ impl RateArguments {
     }
 }
 
-/// What the searches came to, for people.
+/// The results of the searches, for people.
 fn said(repeated: &Repeated) -> String {
-    let of = |is: &dyn Fn(&Found) -> bool| repeated.outcomes.iter().filter(|outcome| is(&outcome.found)).count();
+    let of = |is: &dyn Fn(&SearchResult) -> bool| repeated.outcomes.iter().filter(|outcome| is(&outcome.found)).count();
     let kinds = [
-        (of(&|found| matches!(found, Found::Between { .. })), "between bounds"),
-        (of(&|found| matches!(found, Found::AtLeast(_))), "at least: the source is the limit"),
-        (of(&|found| matches!(found, Found::Below(_))), "below the lowest rate tried"),
+        (of(&|found| matches!(found, SearchResult::Between { .. })), "between bounds"),
+        (of(&|found| matches!(found, SearchResult::AtLeast(_))), "at least: the source is the limit"),
+        (of(&|found| matches!(found, SearchResult::Below(_))), "below the lowest rate tried"),
         (repeated.outcomes.iter().filter(|outcome| !outcome.settled).count(), "not settled: too few trials"),
         (
             repeated.outcomes.iter().map(|outcome| outcome.starved as usize).sum(),

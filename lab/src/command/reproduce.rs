@@ -1,20 +1,20 @@
 //! `hairpin-lab reproduce`: KTH 2022's experiments in virtual time.
 
 use super::print;
-use super::progress::{Progress, about};
+use super::progress::{ProgressOutput, about};
 use super::remove_results;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use hairpin_lab::report;
 use hairpin_lab::virtual_time::{
-    Bench, Beside, Came, Case, Circumstances, Done, Effort, Event, Experiment, FILE, Gathered, Made, Store, perform,
-    write, write_evidence,
+    Case, CaseContext, CaseOutcome, CaseStore, CasesEvent, CasesSummary, Circumstances, FILE, Gathered,
+    ModelExperiment, OtherScale, PerformOptions, Provenance, perform, write, write_evidence,
 };
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// What is reproduced.
+/// The experiments to reproduce.
 #[derive(Args, Debug)]
 pub(crate) struct ReproduceArguments {
     /// The part of the paper's rates, flows, tables and rules that is simulated, 0.0001 to 1.
@@ -23,7 +23,7 @@ pub(crate) struct ReproduceArguments {
     /// Only the experiments of these names.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
-    /// Where results go.
+    /// The directory for results.
     #[arg(long, value_name = "DIRECTORY", default_value = "lab-results/reproduce")]
     output: PathBuf,
     /// Cases at a time; as many as the machine has cores, unless given.
@@ -41,7 +41,7 @@ pub(crate) struct ReproduceArguments {
     /// Also write the page of verdicts to this file, and its figures to `figures` beside it (docs/evidence/reproduction.md).
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
-    /// Where tables of all runs go that the page of verdicts has no room for.
+    /// The file for tables of all runs that the page of verdicts has no room for.
     #[arg(long, value_name = "DIRECTORY", requires = "document")]
     tables: Option<PathBuf>,
     /// Results at another scale, whose verdicts stand beside: SCALE=DIRECTORY.
@@ -68,14 +68,14 @@ impl ReproduceArguments {
     /// Does it all. It fails if a case did; findings that are not so are no failure.
     pub(crate) fn perform(self) -> Result<ExitCode> {
         let began = Instant::now();
-        let mut experiments = Experiment::load_all(&self.experiments)?;
+        let mut experiments = ModelExperiment::load_all(&self.experiments)?;
         for name in &self.only {
             let known: Vec<&str> = experiments.iter().map(|experiment| experiment.name.as_str()).collect();
             ensure!(known.contains(&name.as_str()), "there is no experiment {name}; there are {}", known.join(", "));
         }
         experiments.retain(|experiment| self.only.is_empty() || self.only.contains(&experiment.name));
         let traces = self.traces.clone().or_else(|| std::env::var_os("HAIRPIN_TRACES").map(PathBuf::from));
-        let bench = Bench::load(self.scale, &self.profiles, traces.as_deref())?;
+        let bench = CaseContext::load(self.scale, &self.profiles, traces.as_deref())?;
         let cases: Vec<&Case> = experiments.iter().flat_map(|experiment| &experiment.cases).collect();
         if self.plan {
             return print_plan(&bench, &cases).map(|()| ExitCode::SUCCESS);
@@ -83,10 +83,11 @@ impl ReproduceArguments {
         if self.fresh {
             remove_results(&self.output.join(FILE))?;
         }
-        let mut store = Store::open(&self.output)?;
+        let mut store = CaseStore::open(&self.output)?;
         let jobs = self.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
-        let done = if self.report { Ok(Done::default()) } else { self.carry_out(&bench, &cases, jobs, &mut store) };
-        // What there is is shown, even if the rest could not be kept.
+        let done =
+            if self.report { Ok(CasesSummary::default()) } else { self.carry_out(&bench, &cases, jobs, &mut store) };
+        // The results so far are shown, even if the rest could not be kept.
         let gathered = gather(&experiments, &bench, &store);
         let circumstances = Circumstances {
             scale: self.scale,
@@ -112,7 +113,7 @@ impl ReproduceArguments {
         Ok(if done.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
-    /// What this run was, for people.
+    /// The circumstances of this run, for people.
     fn run_of(&self, jobs: usize, elapsed: Duration, kept: usize) -> String {
         if self.report {
             return String::new();
@@ -126,7 +127,7 @@ impl ReproduceArguments {
 
     fn write_document(
         &self,
-        experiments: &[Experiment],
+        experiments: &[ModelExperiment],
         gathered: &[Gathered<'_>],
         circumstances: &Circumstances,
     ) -> Result<()> {
@@ -134,30 +135,36 @@ impl ReproduceArguments {
         let other = match &self.beside {
             Some((scale, directory)) => {
                 ensure!(directory.join(FILE).exists(), "there are no results in {}", directory.display());
-                // What was recorded with whatever recordings counts.
-                Some((Bench::load(*scale, &self.profiles, None)?, Store::open(directory)?))
+                // A result counts with whatever recordings it was made.
+                Some((CaseContext::load(*scale, &self.profiles, None)?, CaseStore::open(directory)?))
             }
             None => None,
         };
         let others = other.as_ref().map(|(bench, store)| gather(experiments, bench, store));
         let scale = other.as_ref().map_or(0.0, |(bench, _)| bench.scale);
-        let beside = others.as_deref().map(|gathered| Beside { scale, gathered });
+        let beside = others.as_deref().map(|gathered| OtherScale { scale, gathered });
         write_evidence(gathered, beside, circumstances, document, self.tables.as_deref())
             .with_context(|| format!("could not write {}", document.display()))
     }
 
-    fn carry_out(&self, bench: &Bench, cases: &[&Case], jobs: usize, store: &mut Store) -> Result<Done> {
-        let mut progress = Progress::new(self.quiet);
+    fn carry_out(
+        &self,
+        bench: &CaseContext,
+        cases: &[&Case],
+        jobs: usize,
+        store: &mut CaseStore,
+    ) -> Result<CasesSummary> {
+        let mut progress = ProgressOutput::new(self.quiet);
         let made = made(&self.experiments);
-        let effort = Effort { jobs, case_max: Duration::from_secs(self.case_seconds), made };
+        let effort = PerformOptions { jobs, case_max: Duration::from_secs(self.case_seconds), made };
         perform(bench, cases, &effort, store, &mut |event| match event {
-            Event::Running { done, cases, packets, elapsed, left } => progress.state(|| {
+            CasesEvent::Running { done, cases, packets, elapsed, left } => progress.state(|| {
                 let left = left.map_or("?".to_owned(), about);
                 let rate = packets as f64 / elapsed.as_secs_f64().max(1e-3) / 1e6;
                 format!("[{done}/{cases}, {left} left] {:.0} million packets, {rate:.2} a second", packets as f64 / 1e6)
             }),
-            Event::Done(record) => {
-                if let Came::Failed(reason) = &record.came {
+            CasesEvent::Done(record) => {
+                if let CaseOutcome::Failed(reason) = &record.came {
                     progress.line(&format!("failed: {}: {reason}", record.name));
                 }
             }
@@ -174,7 +181,7 @@ impl ReproduceArguments {
     }
 }
 
-fn gather<'a>(experiments: &'a [Experiment], bench: &Bench, store: &'a Store) -> Vec<Gathered<'a>> {
+fn gather<'a>(experiments: &'a [ModelExperiment], bench: &CaseContext, store: &'a CaseStore) -> Vec<Gathered<'a>> {
     experiments.iter().map(|experiment| Gathered::new(experiment, bench, store)).collect()
 }
 
@@ -186,21 +193,21 @@ fn beside(text: &str) -> Result<(f64, PathBuf), String> {
 }
 
 /// This machine, today, this program; its commit if the experiments lie in a git checkout.
-fn made(experiments: &Path) -> Made {
+fn made(experiments: &Path) -> Provenance {
     let date = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
     let mut git = Command::new("git");
     git.arg("-C").arg(experiments).args(["rev-parse", "--short", "HEAD"]);
     let commit = git.output().ok().filter(|output| output.status.success());
     let commit = commit.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
     let version = env!("CARGO_PKG_VERSION");
-    Made {
+    Provenance {
         machine: report::machine().name,
         date: date.get(..10).unwrap_or_default().to_owned(),
         program: commit.map_or(version.to_owned(), |commit| format!("{version}, commit {commit}")),
     }
 }
 
-fn print_plan(bench: &Bench, cases: &[&Case]) -> Result<()> {
+fn print_plan(bench: &CaseContext, cases: &[&Case]) -> Result<()> {
     let mut text = String::new();
     let mut all = 0.0;
     for case in cases {

@@ -1,17 +1,17 @@
 //! `hairpin-lab run`: a whole experiment from a file.
 
-use super::progress::{Progress, about};
+use super::progress::{ProgressOutput, about};
 use super::{Output, print};
 use super::{bed, remove_results};
 use anyhow::{Context, Result};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use hairpin_lab::experiment::{
-    Came, Done, Event, Experiment, FILE, Metric, Plan, Record, Results, Skipped, Store, is_starved, latency, perform,
-    summary,
+    Experiment, FILE, FindingMetric, Plan, PlanEvent, PlanResults, PlanSummary, RecordOutcome, ResultRecord,
+    ResultStore, Skipped, is_starved, latency, perform, summary,
 };
 use hairpin_lab::profile;
-use hairpin_lab::report::{self, Machine, Written};
+use hairpin_lab::report::{self, Machine, WrittenReport};
 use hairpin_lab::testbed::{self, Ran};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,13 +22,13 @@ const TABLES_EVERY: Duration = Duration::from_secs(60);
 /// Reasons for what is left out that are printed.
 const REASONS_MAX: usize = 20;
 
-/// What is measured.
+/// The experiment to measure.
 #[derive(Args, Debug)]
 pub(crate) struct RunArguments {
     /// The experiment file; lab/scenarios/ has some.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Where results go; lab-results and the experiment's name, unless given.
+    /// The directory for results; lab-results and the experiment's name, unless given.
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
     /// Begin anew: results that are there are removed.
@@ -79,14 +79,14 @@ impl RunArguments {
             remove_results(&out.join(FILE))?;
         }
         let machine = report::machine();
-        let mut store = Store::open(&out, &machine.name)
+        let mut store = ResultStore::open(&out, &machine.name)
             .with_context(|| "use --fresh to begin anew, or --out for another directory".to_owned())?;
         let done = match &mut bed {
             Some(bed) if !self.report => self.measure(&experiment, &plan, &mut **bed, &mut store, &out),
-            _ => Ok(Done { kept: store.records().len(), ..Done::default() }),
+            _ => Ok(PlanSummary { kept: store.records().len(), ..PlanSummary::default() }),
         };
-        // What there is is shown, even if the rest could not be measured.
-        let results = Results::new(&experiment, &plan, &store);
+        // The results so far are shown, even if the rest could not be measured.
+        let results = PlanResults::new(&experiment, &plan, &store);
         let written = report::write(&results, &machine, &out)?;
         let done = done?;
         self.print_results(&results, &machine, &done, &written)?;
@@ -98,25 +98,25 @@ impl RunArguments {
         experiment: &Experiment,
         plan: &Plan,
         bed: &mut dyn testbed::Testbed,
-        store: &mut Store,
+        store: &mut ResultStore,
         out: &Path,
-    ) -> Result<Done> {
-        let mut progress = Progress::new(self.quiet);
+    ) -> Result<PlanSummary> {
+        let mut progress = ProgressOutput::new(self.quiet);
         for (reason, count) in reasons(&plan.skipped) {
             progress.line(&format!("left out, {count}: {reason}"));
         }
         let (mut current, mut tables) = (String::new(), Instant::now());
         perform(experiment, plan, bed, store, &mut |event| match event {
-            Event::Begin { task, done, total, left } => {
+            PlanEvent::Begin { task, done, total, left } => {
                 current = format!("[{}/{total}, {} left] {task}", done + 1, about(left));
                 progress.state(|| current.clone());
             }
-            Event::Trial(testbed::Progress::Running { elapsed, sent, received }) => progress.state(|| {
+            PlanEvent::Trial(testbed::TrialProgress::Running { elapsed, sent, received }) => progress.state(|| {
                 let rate = *received as f64 / elapsed.as_secs_f64().max(1e-3) / 1e6;
                 format!("{current}: {:.1} s, {sent} sent, {rate:.2} Mpps", elapsed.as_secs_f64())
             }),
-            Event::Trial(_) => {}
-            Event::Search(step) => progress.state(|| {
+            PlanEvent::Trial(_) => {}
+            PlanEvent::Search(step) => progress.state(|| {
                 let rate = step.observed.offered / 1e6;
                 format!(
                     "{current}: trial {}, {rate:.3} Mpps, {:.3} % lost",
@@ -124,14 +124,14 @@ impl RunArguments {
                     100.0 * step.observed.loss_ratio()
                 )
             }),
-            Event::End(store) => {
-                if let Some(Record { came: Came::Failed(reason), cell, .. }) = store.records().last() {
+            PlanEvent::End(store) => {
+                if let Some(ResultRecord { came: RecordOutcome::Failed(reason), cell, .. }) = store.records().last() {
                     progress.line(&format!("failed: {cell}: {reason}"));
                 }
                 if tables.elapsed() > TABLES_EVERY {
                     tables = Instant::now();
                     // They are written again at the end, where an error is told.
-                    let _ = report::write_tables(&Results::new(experiment, plan, store), out);
+                    let _ = report::write_tables(&PlanResults::new(experiment, plan, store), out);
                 }
             }
         })
@@ -160,15 +160,21 @@ impl RunArguments {
         print(&text)
     }
 
-    fn print_results(&self, results: &Results<'_>, machine: &Machine, done: &Done, written: &Written) -> Result<()> {
+    fn print_results(
+        &self,
+        results: &PlanResults<'_>,
+        machine: &Machine,
+        done: &PlanSummary,
+        written: &WrittenReport,
+    ) -> Result<()> {
         if self.output == Output::Json {
             let cells: Vec<_> = results
                 .cells
                 .iter()
                 .map(|(cell, all)| {
                     let of = |metric| summary(metric, all);
-                    serde_json::json!({ "cell": cell, "received_pps": of(Metric::Throughput),
-                        "latency_ns": of(Metric::Latency), "loss": of(Metric::Loss), "starved": is_starved(all) })
+                    serde_json::json!({ "cell": cell, "received_pps": of(FindingMetric::Throughput),
+                        "latency_ns": of(FindingMetric::Latency), "loss": of(FindingMetric::Loss), "starved": is_starved(all) })
                 })
                 .collect();
             let all = serde_json::json!({ "machine": machine.name, "page": written.page, "figures": written.figures,
@@ -187,9 +193,9 @@ impl RunArguments {
                     .map_or("-".to_owned(), |half| format!("{:.3}", half / scale));
                 (summary.map_or("-".to_owned(), |summary| format!("{:.3}", summary.mean / scale)), half)
             };
-            let (rate, half) = scaled(Metric::Throughput, 1e6);
+            let (rate, half) = scaled(FindingMetric::Throughput, 1e6);
             let p99 = latency(all, |latency| latency.p99 as f64);
-            let (loss, mean) = (scaled(Metric::Loss, 0.01).0, scaled(Metric::Latency, 1e3).0);
+            let (loss, mean) = (scaled(FindingMetric::Loss, 0.01).0, scaled(FindingMetric::Latency, 1e3).0);
             table.add_row([
                 cell.to_string(),
                 all.len().to_string(),
@@ -216,8 +222,9 @@ impl RunArguments {
     }
 }
 
-/// What is no good, or was left out, because other threads had the processors; empty if the processors were free.
-fn starved(results: &Results<'_>) -> String {
+/// Names the measurements that are invalid, or were left out, because other threads had the processors; empty if the
+/// processors were free.
+fn starved(results: &PlanResults<'_>) -> String {
     let (repetitions, cells) = (results.starved, results.starved_cells());
     if repetitions + cells == 0 {
         return String::new();
@@ -231,7 +238,7 @@ fn starved(results: &Results<'_>) -> String {
 
 /// Leaves profiles out if there can be none, and says why.
 fn without_profiles(plan: &mut Plan, obstacle: impl Fn() -> Option<String>) {
-    let is_profile = |task: &hairpin_lab::experiment::Task| task.kind == hairpin_lab::experiment::Kind::Profile;
+    let is_profile = |task: &hairpin_lab::experiment::Task| task.kind == hairpin_lab::experiment::CellKind::Profile;
     if !plan.tasks.iter().any(is_profile) {
         return;
     }

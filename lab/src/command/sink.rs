@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use std::time::Duration;
 
-/// What is received.
+/// The packets to receive.
 #[derive(Args, Debug)]
 pub(crate) struct SinkArguments {
     #[command(flatten)]
@@ -46,7 +46,7 @@ impl SinkArguments {
     pub(crate) fn perform(self) -> Result<()> {
         use super::ports::{report, start, told_to_end};
         use super::print;
-        use super::progress::{Progress, running};
+        use super::progress::{ProgressOutput, running};
         use hairpin_lab::testbed::ports::{SinkSettings, sink};
         let settings = SinkSettings {
             port: self.port.settings(self.longest, true)?,
@@ -58,7 +58,7 @@ impl SinkArguments {
             idle: self.idle,
         };
         let eal = start(&[&self.port.port])?;
-        let mut progress = Progress::new(self.quiet);
+        let mut progress = ProgressOutput::new(self.quiet);
         let stop = told_to_end()?;
         let collected = sink(&eal, &settings, &stop, &mut |state| running(&mut progress, &state))?;
         drop(progress);

@@ -1,7 +1,7 @@
 //! The traffic of `generate`, by options.
 
 use clap::{Args, ValueEnum};
-use hairpin_lab::testbed::{Arrivals, Masks, Rate, Size, Source, Transport};
+use hairpin_lab::testbed::{Arrivals, FrameSize, Masks, PacketSource, SendRate, TransportProtocol};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ enum Coming {
     Poisson,
 }
 
-/// Where packets come from.
+/// The source of packets.
 #[derive(Args, Debug)]
 pub(super) struct SourceArguments {
     /// Replay this capture file (pcap or pcapng) instead of made-up flows.
@@ -25,7 +25,7 @@ pub(super) struct SourceArguments {
     /// Keep the recorded payload (but for the stamp) instead of zeros.
     #[arg(long, requires = "replay", help_heading = "Source")]
     payload: bool,
-    /// What is kept of a recorded source address, as a mask; with any mask the masks say how many flows there are.
+    /// The mask that recorded source addresses are combined with; with any mask the masks say how many flows there are.
     #[arg(long, value_name = "MASK", requires = "replay", help_heading = "Source")]
     source_mask: Option<Ipv4Addr>,
     /// Column of the destination address.
@@ -58,20 +58,20 @@ pub(super) struct SourceArguments {
     pub(super) flows: u32,
     /// Bytes of a frame without its check sequence, or "natural".
     #[arg(long, value_name = "BYTES", default_value = "64", help_heading = "Source")]
-    pub(super) size: Size,
+    pub(super) size: FrameSize,
     /// How fast: max, 2.5Mpps, 800kpps, 10Gbps.
     #[arg(long, value_name = "RATE", default_value = "max", help_heading = "Source")]
-    pub(super) rate: Rate,
+    pub(super) rate: SendRate,
 }
 
 impl SourceArguments {
     /// The source.
-    pub(super) fn source(&self) -> Source {
+    pub(super) fn source(&self) -> PacketSource {
         if let Some(file) = &self.replay {
-            return Source::Replay { file: file.clone(), masks: self.masks(), payload: self.payload };
+            return PacketSource::Replay { file: file.clone(), masks: self.masks(), payload: self.payload };
         }
-        Source::Synthetic {
-            transport: if self.tcp { Transport::Tcp } else { Transport::Udp },
+        PacketSource::Synthetic {
+            transport: if self.tcp { TransportProtocol::Tcp } else { TransportProtocol::Udp },
             arrivals: match self.arrivals {
                 Coming::Fixed => Arrivals::Fixed,
                 Coming::Closed => Arrivals::Closed,
@@ -89,7 +89,7 @@ impl SourceArguments {
         if addresses.iter().all(Option::is_none) && ports.iter().all(Option::is_none) {
             return None;
         }
-        // What has none is masked out.
+        // An address without a mask of its own is masked out.
         let none = Ipv4Addr::UNSPECIFIED;
         Some(Masks {
             source: addresses[0].unwrap_or(none),

@@ -6,11 +6,11 @@ use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use hairpin_core::offload::Costs;
 use hairpin_core::offload::tree::Tree;
-use hairpin_lab::train::grow::Bounds;
-use hairpin_lab::train::{self, Options, Origin, Trained, text, trace};
+use hairpin_lab::train::grow::TreeBounds;
+use hairpin_lab::train::{self, Origin, Trained, TrainingOptions, text, trace};
 use std::path::PathBuf;
 
-/// What is learnt, and from what.
+/// The input and the criterion of training.
 #[derive(Args, Debug)]
 pub(crate) struct TrainArguments {
     /// Learn from this capture file (pcap or pcapng), or from all in this folder.
@@ -30,7 +30,7 @@ pub(crate) struct TrainArguments {
     /// A long connection has so many packets after those; "auto": what a pair of rules costs.
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = more, help_heading = "Tree")]
     more: More,
-    /// What a pair of rules costs, in packets that a worker forwards; `auto` measures it, the kernel's is about this.
+    /// The cost of a pair of rules, in packets that a worker forwards; `auto` measures it, the kernel's is about this.
     #[arg(long, value_name = "PACKETS", default_value_t = cost(), help_heading = "Tree")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     cost: u32,
@@ -53,7 +53,7 @@ pub(crate) struct TrainArguments {
     /// Features not to use, such as port, elapsed, gap or gap-2.
     #[arg(long, value_name = "FEATURE", value_delimiter = ',', help_heading = "Tree")]
     without: Vec<String>,
-    /// Where the model goes; without it, only the evaluation is printed.
+    /// The file for the model; without it, only the evaluation is printed.
     #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
     /// The seed of all random choices.
@@ -119,12 +119,12 @@ impl TrainArguments {
         traces.chain(mixes).collect()
     }
 
-    fn options(&self) -> Result<Options> {
+    fn options(&self) -> Result<TrainingOptions> {
         let more = match self.more {
             More::Auto => self.cost,
             More::Packets(packets) => packets,
         };
-        let bounds = Bounds {
+        let bounds = TreeBounds {
             packets: self.packets,
             more,
             depth: usize::from(self.depth),
@@ -133,10 +133,10 @@ impl TrainArguments {
             threshold: self.threshold,
             features: train::features(self.packets, &self.without)?,
         };
-        Ok(Options { bounds, cost: f64::from(self.cost), seed: self.seed })
+        Ok(TrainingOptions { bounds, cost: f64::from(self.cost), seed: self.seed })
     }
 
-    fn print_json(&self, trained: &Trained, origins: &[Origin], options: &Options) -> Result<()> {
+    fn print_json(&self, trained: &Trained, origins: &[Origin], options: &TrainingOptions) -> Result<()> {
         let held_out: Vec<_> = text::parts(trained)
             .map(|(name, score)| serde_json::json!({ "held_out": name, "figures": score.figures(options.cost) }))
             .collect();
@@ -165,7 +165,7 @@ impl TrainArguments {
         print(&format!("{all}\n"))
     }
 
-    fn print_table(&self, trained: &Trained, origins: &[Origin], options: &Options) -> Result<()> {
+    fn print_table(&self, trained: &Trained, origins: &[Origin], options: &TrainingOptions) -> Result<()> {
         let mut read = plain(&["FROM", "CONNECTIONS", "LONG", "LEFT OUT"]);
         for origin in origins {
             let long = origin.flows.iter().filter(|flow| flow.is_long(&options.bounds)).count();

@@ -1,11 +1,11 @@
 //! The experiment file: what is measured, over which values, and what the papers found.
 
 use super::offload::{self, MODELLED};
-use super::reader::Table;
+use super::reader::TomlTable;
 use super::source;
 use crate::rate;
-use crate::testbed::offload::Offload;
-use crate::testbed::{Device, Rate, Size, Source, UnknownWord};
+use crate::testbed::offload::OffloadSetting;
+use crate::testbed::{Device, FrameSize, PacketSource, SendRate, UnknownWord};
 use hairpin_diagnostics::{Problems, Sink, text_of};
 use hairpin_tables::OwnMethod;
 use serde::{Deserialize, Serialize};
@@ -43,10 +43,10 @@ const POLICIES: [&str; 8] =
 
 /// A device under test as the file names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Subject {
+pub struct DeviceSubject {
     /// Its name in figures; unique.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub device: Device,
     /// The balancer's connection table.
     pub table: String,
@@ -58,9 +58,9 @@ pub struct Subject {
 
 /// How fast packets are to come.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Asked {
+pub enum RateSetting {
     /// As the testbed has it: as fast as can be, or a rate.
-    Rate(Rate),
+    Rate(SendRate),
     /// This part of what the same device forwarded of `max`, on average over what has been measured: latency under a load
     /// that is the same to each.
     Share(f64),
@@ -68,38 +68,38 @@ pub enum Asked {
     Search,
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for RateSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Asked::Rate(rate) => rate.fmt(f),
-            Asked::Share(share) => write!(f, "{}%", (share * 1e6).round() / 1e4),
-            Asked::Search => f.pad("search"),
+            RateSetting::Rate(rate) => rate.fmt(f),
+            RateSetting::Share(share) => write!(f, "{}%", (share * 1e6).round() / 1e4),
+            RateSetting::Search => f.pad("search"),
         }
     }
 }
 
-impl FromStr for Asked {
+impl FromStr for RateSetting {
     type Err = UnknownWord;
 
-    fn from_str(word: &str) -> Result<Asked, UnknownWord> {
+    fn from_str(word: &str) -> Result<RateSetting, UnknownWord> {
         let wanted = "a rate such as \"max\", \"search\", \"80%\", \"2.5Mpps\", \"10Gbps\"";
         let unknown = || UnknownWord { word: word.to_owned(), wanted };
         if word == "search" {
-            return Ok(Asked::Search);
+            return Ok(RateSetting::Search);
         }
         match word.strip_suffix('%') {
             Some(percent) => match percent.parse::<f64>() {
-                Ok(percent) if (1.0..=200.0).contains(&percent) => Ok(Asked::Share(percent / 100.0)),
+                Ok(percent) if (1.0..=200.0).contains(&percent) => Ok(RateSetting::Share(percent / 100.0)),
                 _ => Err(unknown()),
             },
-            None => word.parse().map(Asked::Rate).map_err(|_| unknown()),
+            None => word.parse().map(RateSetting::Rate).map_err(|_| unknown()),
         }
     }
 }
 
-/// What a finding compares.
+/// The compared quantity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Metric {
+pub enum FindingMetric {
     /// Packets received per second.
     Throughput,
     /// Mean latency.
@@ -113,8 +113,8 @@ pub enum Metric {
 pub struct Finding {
     /// In words, with its source.
     pub text: String,
-    /// What is compared.
-    pub metric: Metric,
+    /// The compared quantity.
+    pub metric: FindingMetric,
     /// Devices by name: each has more of it than the next, or all are alike.
     pub devices: Vec<String>,
     /// `Some`: they are alike, the largest no more than this part above the smallest.
@@ -122,7 +122,7 @@ pub struct Finding {
     /// On how many cores; on the most that were measured, if `None`.
     pub cores: Option<u16>,
     /// At which rate.
-    pub rate: Asked,
+    pub rate: RateSetting,
 }
 
 /// A whole experiment.
@@ -132,19 +132,19 @@ pub struct Experiment {
     pub name: String,
     /// Title for people.
     pub title: String,
-    /// What is to be known of it; may be empty.
+    /// Notes about it; may be empty.
     pub notes: String,
     /// The file's text.
     pub text: String,
     /// Devices under test.
-    pub subjects: Vec<Subject>,
+    pub subjects: Vec<DeviceSubject>,
     /// Modelled cards and their policies, by the names of the devices that have one.
-    pub offloads: BTreeMap<String, Offload>,
+    pub offloads: BTreeMap<String, OffloadSetting>,
     /// How often everything is measured.
     pub repetitions: u32,
     /// How long each.
     pub duration: Duration,
-    /// What everything drawn comes from; each repetition has its own.
+    /// The seed of everything drawn; each repetition has its own.
     pub seed: u64,
     /// Backends behind balancers.
     pub backends: u16,
@@ -157,20 +157,20 @@ pub struct Experiment {
     /// Flows.
     pub flows: Vec<u32>,
     /// Frame sizes.
-    pub packet_sizes: Vec<Size>,
+    pub packet_sizes: Vec<FrameSize>,
     /// Rates.
-    pub rates: Vec<Asked>,
+    pub rates: Vec<RateSetting>,
     /// Loss ratios of searches.
     pub loss_ratios: Vec<f64>,
     /// How searches go.
-    pub search: rate::Options,
-    /// Where packets come from.
-    pub source: Source,
+    pub search: rate::SearchOptions,
+    /// The source of packets.
+    pub source: PacketSource,
     /// Whether a profile is taken of every cell, in a trial of its own.
     pub profile: bool,
-    /// What the papers found.
+    /// The papers' findings.
     pub findings: Vec<Finding>,
-    /// What is measured otherwise than the file says, for people.
+    /// The differences from the file's settings, for people.
     pub otherwise: Vec<String>,
 }
 
@@ -195,7 +195,7 @@ impl Experiment {
         let sink = Sink::new(file, text);
         let document = sink.document();
         let read = document.as_ref().map(|document| {
-            let top = Table::root(&sink, document.get_ref());
+            let top = TomlTable::root(&sink, document.get_ref());
             let read = read(&top, text, directory);
             top.end();
             read
@@ -233,13 +233,13 @@ impl Experiment {
         Duration::from_millis(10)..=Duration::from_secs(3600);
 }
 
-fn read(top: &Table<'_>, text: &str, directory: &Path) -> Experiment {
+fn read(top: &TomlTable<'_>, text: &str, directory: &Path) -> Experiment {
     let (subjects, offloads) = read_subjects(top, directory);
     let narrow = |list: Vec<u64>| list.into_iter().map(|value| u16::try_from(value).unwrap_or(u16::MAX)).collect();
     let counts = |list: Vec<u64>| list.into_iter().map(|value| u32::try_from(value).unwrap_or(u32::MAX)).collect();
     let loss_ratios = top.numbers("loss_ratios", &[0.0, 0.001], 0.0..=0.5);
     let duration = top.duration("duration", Duration::from_secs(1), Experiment::DURATIONS);
-    let rates = top.words("rates", &[Asked::Rate(Rate::Max)]);
+    let rates = top.words("rates", &[RateSetting::Rate(SendRate::Max)]);
     let findings = read_findings(top, &subjects, &rates);
     let experiment = Experiment {
         name: read_name(top, "name").unwrap_or_default(),
@@ -254,7 +254,7 @@ fn read(top: &Table<'_>, text: &str, directory: &Path) -> Experiment {
         cores: narrow(top.integers("cores", &[1], 1..=1024)),
         table_entries: counts(top.integers("table_entries", &[1 << 21], 16..=1 << 30)),
         flows: counts(top.integers("flows", &[1000], 1..=1 << 28)),
-        packet_sizes: top.words("packet_sizes", &[Size::Fixed(64)]),
+        packet_sizes: top.words("packet_sizes", &[FrameSize::Fixed(64)]),
         rates,
         search: read_search(top, duration),
         loss_ratios,
@@ -268,15 +268,15 @@ fn read(top: &Table<'_>, text: &str, directory: &Path) -> Experiment {
     if experiment.name.is_empty() && !top.has("name") {
         top.missing("name", "\"kth-2020\"");
     }
-    let shares = experiment.rates.iter().any(|rate| matches!(rate, Asked::Share(_)));
-    if shares && !experiment.rates.contains(&Asked::Rate(Rate::Max)) {
+    let shares = experiment.rates.iter().any(|rate| matches!(rate, RateSetting::Share(_)));
+    if shares && !experiment.rates.contains(&RateSetting::Rate(SendRate::Max)) {
         let what = "`rates` has a percentage but not \"max\", of which it is one";
         top.error(&top.span_of("rates"), what, "add \"max\"");
     }
     experiment
 }
 
-fn read_name(table: &Table<'_>, field: &'static str) -> Option<String> {
+fn read_name(table: &TomlTable<'_>, field: &'static str) -> Option<String> {
     let text = table.text(field)?;
     let legal = |c: char| c.is_ascii_alphanumeric() || "-_+/.".contains(c);
     if text.value.is_empty() || text.value.len() > NAME_MAX || !text.value.chars().all(legal) {
@@ -287,9 +287,9 @@ fn read_name(table: &Table<'_>, field: &'static str) -> Option<String> {
     Some(text.value)
 }
 
-fn read_subjects(top: &Table<'_>, directory: &Path) -> (Vec<Subject>, BTreeMap<String, Offload>) {
+fn read_subjects(top: &TomlTable<'_>, directory: &Path) -> (Vec<DeviceSubject>, BTreeMap<String, OffloadSetting>) {
     let tables: Vec<&str> = OwnMethod::ALL.iter().map(|method| method.name()).chain(RTE_HASH).collect();
-    let (mut subjects, mut offloads): (Vec<Subject>, _) = (Vec::new(), BTreeMap::new());
+    let (mut subjects, mut offloads): (Vec<DeviceSubject>, _) = (Vec::new(), BTreeMap::new());
     for table in top.tables("device", "[[device]]") {
         let word = table.choice("kind", &["wire", "forwarder", "balancer"]);
         let device = word.and_then(|word| word.value.parse().ok()).unwrap_or_default();
@@ -324,7 +324,7 @@ fn read_subjects(top: &Table<'_>, directory: &Path) -> (Vec<Subject>, BTreeMap<S
         }
         let engine = offload.as_ref().map_or(engine, |offload| format!("{MODELLED}:{}", offload.card.name));
         offloads.extend(offload.map(|offload| (name.clone(), offload)));
-        subjects.push(Subject { name, device, table: method, engine, policy });
+        subjects.push(DeviceSubject { name, device, table: method, engine, policy });
         table.end();
     }
     if subjects.is_empty() || subjects.len() > DEVICES_MAX {
@@ -334,11 +334,11 @@ fn read_subjects(top: &Table<'_>, directory: &Path) -> (Vec<Subject>, BTreeMap<S
     (subjects, offloads)
 }
 
-fn read_search(top: &Table<'_>, duration: Duration) -> rate::Options {
+fn read_search(top: &TomlTable<'_>, duration: Duration) -> rate::SearchOptions {
     let table = top.table("search", "[search]");
-    let default = rate::Options::default();
+    let default = rate::SearchOptions::default();
     let trials = table.integer("trials", u64::from(default.trials), 1..=99) as u16;
-    let options = rate::Options {
+    let options = rate::SearchOptions {
         lowest: table.number("lowest_pps", default.lowest, 1.0..=1e9),
         highest: table.has("highest_pps").then(|| table.number("highest_pps", 1e9, 2.0..=1e12)),
         resolution: table.number("resolution", default.resolution, 0.0001..=0.5),
@@ -355,8 +355,8 @@ fn read_search(top: &Table<'_>, duration: Duration) -> rate::Options {
     options
 }
 
-/// What a finding says: the statement of the list that has its `id`, or its own `text`.
-fn finding_text(table: &Table<'_>) -> Option<String> {
+/// The text of a finding: the statement of the list that has its `id`, or its own `text`.
+fn finding_text(table: &TomlTable<'_>) -> Option<String> {
     if !table.has("id") {
         if !table.has("text") {
             table.missing("id", "\"kth2020-stateless-fastest\"");
@@ -372,15 +372,15 @@ fn finding_text(table: &Table<'_>) -> Option<String> {
     listed.map(|listed| format!("{} ({})", listed.statement, listed.source()))
 }
 
-fn read_findings(top: &Table<'_>, subjects: &[Subject], rates: &[Asked]) -> Vec<Finding> {
+fn read_findings(top: &TomlTable<'_>, subjects: &[DeviceSubject], rates: &[RateSetting]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for table in top.tables("finding", "[[finding]]") {
         let text = finding_text(&table);
         let metric = table.choice("metric", &["throughput", "latency", "loss"]);
         let metric = match metric.as_ref().map(|word| word.value.as_str()) {
-            Some("latency") => Metric::Latency,
-            Some("loss") => Metric::Loss,
-            _ => Metric::Throughput,
+            Some("latency") => FindingMetric::Latency,
+            Some("loss") => FindingMetric::Loss,
+            _ => FindingMetric::Throughput,
         };
         let devices: Vec<String> = table.words("devices", &[]);
         for device in devices.iter().filter(|device| !subjects.iter().any(|subject| subject.name == **device)) {
@@ -393,8 +393,8 @@ fn read_findings(top: &Table<'_>, subjects: &[Subject], rates: &[Asked]) -> Vec<
         }
         let within = table.has("within").then(|| table.number("within", 0.1, 0.0..=10.0));
         let cores = table.has("cores").then(|| table.integer("cores", 1, 1..=1024) as u16);
-        let rate = table.word("rate").unwrap_or(Asked::Rate(Rate::Max));
-        if rate == Asked::Search || !rates.contains(&rate) {
+        let rate = table.word("rate").unwrap_or(RateSetting::Rate(SendRate::Max));
+        if rate == RateSetting::Search || !rates.contains(&rate) {
             let what = format!("the finding is about rate \"{rate}\", which is not measured");
             table.error(&table.span_of("rate"), what, "give it a `rate` of `rates`, but \"search\"");
         }

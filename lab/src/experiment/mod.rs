@@ -1,7 +1,7 @@
 //! Experiments: a file says what is measured over which values, and everything is measured, unattended.
 //!
 //! [`Experiment`] is the file, checked as a whole; [`Plan`] the order of all measurements and what this machine cannot do;
-//! [`Store`] the results on disk, which a run that was killed goes on with; [`perform`] does it all over any
+//! [`ResultStore`] the results on disk, which a run that was killed goes on with; [`perform`] does it all over any
 //! [`Testbed`](crate::testbed::Testbed). What is made of results is in [`crate::figure`] and [`crate::report`].
 
 mod file;
@@ -15,8 +15,8 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use file::{Asked, Experiment, Finding, Metric, Subject};
-pub use perform::{Done, Event, perform};
-pub use plan::{Cell, Kind, Plan, Skipped, Task};
-pub use results::{Results, Verdict, alike, is_starved, latency, summary};
-pub use store::{Came, FILE, Record, Store};
+pub use file::{DeviceSubject, Experiment, Finding, FindingMetric, RateSetting};
+pub use perform::{PlanEvent, PlanSummary, perform};
+pub use plan::{CellKind, MatrixCell, Plan, Skipped, Task};
+pub use results::{FindingVerdict, PlanResults, alike, is_starved, latency, summary};
+pub use store::{FILE, RecordOutcome, ResultRecord, ResultStore};

@@ -1,10 +1,10 @@
 //! A device's modelled card, and the numbers of its policy.
 
 use super::file::beside;
-use super::reader::Table;
-use crate::testbed::offload::{Offload, Policy};
+use super::reader::TomlTable;
+use crate::testbed::offload::{OffloadSetting, PolicySetting};
 use hairpin_diagnostics::text_of;
-use hairpin_sim::nic::Profile;
+use hairpin_sim::nic::CardProfile;
 use std::path::Path;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const OF_POLICIES: [(&str, &str); 6] = [
 ];
 
 /// Reads it; files are named from `directory`. `None`: the engine is no modelled card, or something is wrong.
-pub(super) fn read(table: &Table<'_>, engine: &str, policy: &str, directory: &Path) -> Option<Offload> {
+pub(super) fn read(table: &TomlTable<'_>, engine: &str, policy: &str, directory: &Path) -> Option<OffloadSetting> {
     let is_modelled = engine == MODELLED;
     for name in ["card", "card_scale"] {
         if table.has(name) && !is_modelled {
@@ -44,10 +44,10 @@ pub(super) fn read(table: &Table<'_>, engine: &str, policy: &str, directory: &Pa
         return None;
     }
     let (card, policy) = (read_card(table, directory), read_policy(table, policy, directory));
-    Some(Offload { card: card?, policy: policy? })
+    Some(OffloadSetting { card: card?, policy: policy? })
 }
 
-fn read_card(table: &Table<'_>, directory: &Path) -> Option<Profile> {
+fn read_card(table: &TomlTable<'_>, directory: &Path) -> Option<CardProfile> {
     let Some(text) = table.text("card") else {
         if !table.has("card") {
             table.missing("card", "\"../profiles/connectx-5.toml\"");
@@ -56,7 +56,7 @@ fn read_card(table: &Table<'_>, directory: &Path) -> Option<Profile> {
     };
     let path = beside(directory, &text.value);
     let read = text_of(&path, PROFILE_BYTES_MAX).map_err(|error| format!("cannot read it: {error}"));
-    let profile = read.and_then(|text| Profile::parse(&text).map_err(|wrong| wrong.to_string()));
+    let profile = read.and_then(|text| CardProfile::parse(&text).map_err(|wrong| wrong.to_string()));
     let scale = table.number("card_scale", 1.0, 0.0001..=1.0);
     match profile {
         Ok(profile) => {
@@ -72,23 +72,23 @@ fn read_card(table: &Table<'_>, directory: &Path) -> Option<Profile> {
     }
 }
 
-fn read_policy(table: &Table<'_>, policy: &str, directory: &Path) -> Option<Policy> {
+fn read_policy(table: &TomlTable<'_>, policy: &str, directory: &Path) -> Option<PolicySetting> {
     Some(match policy {
-        "never" => Policy::Never,
-        "always" => Policy::Always,
-        "first-n" => Policy::FirstN(table.integer("connections", 4096, 1..=1 << 25) as u32),
+        "never" => PolicySetting::Never,
+        "always" => PolicySetting::Always,
+        "first-n" => PolicySetting::FirstN(table.integer("connections", 4096, 1..=1 << 25) as u32),
         "heavy-hitter" => {
             let number = |name, most| table.has(name).then(|| table.integer(name, 1, 1..=most));
             let (packets, bytes) = (number("packets", 1 << 40), number("bytes", 1 << 50));
             let (least, most) = (Duration::from_millis(1), Duration::from_secs(86_400));
             let duration = table.has("duration").then(|| table.duration("duration", least, least..=most));
             let none = packets.is_none() && bytes.is_none() && duration.is_none();
-            Policy::HeavyHitter { packets: if none { Some(HEAVY_PACKETS) } else { packets }, bytes, duration }
+            PolicySetting::HeavyHitter { packets: if none { Some(HEAVY_PACKETS) } else { packets }, bytes, duration }
         }
-        "fastest-flow" => Policy::FastestFlow(table.integer("packets_per_s", 100, 0..=100_000_000) as u32),
+        "fastest-flow" => PolicySetting::FastestFlow(table.integer("packets_per_s", 100, 0..=100_000_000) as u32),
         "decision-tree" => {
             let model = table.text("model").filter(|model| model.value != "built-in");
-            let policy = Policy::DecisionTree(model.as_ref().map(|model| beside(directory, &model.value)));
+            let policy = PolicySetting::DecisionTree(model.as_ref().map(|model| beside(directory, &model.value)));
             if let (Err(wrong), Some(model)) = (policy.choice(), model) {
                 let remedy = "name a file that `hairpin-lab train` wrote, or write model = \"built-in\"";
                 table.error(&model.span, format!("{wrong:#}"), remedy);
@@ -96,7 +96,7 @@ fn read_policy(table: &Table<'_>, policy: &str, directory: &Path) -> Option<Poli
             }
             policy
         }
-        "auto" => Policy::Auto,
+        "auto" => PolicySetting::Auto,
         other => {
             let what = format!("policy \"{other}\" is about HTTP, which the testbed does not send");
             table.error(&table.span_of("policy"), what, "take another one");

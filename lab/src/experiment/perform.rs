@@ -1,23 +1,23 @@
 //! Does what a plan says, one thing after the other, and keeps every result at once.
 
-use super::file::{Asked, Experiment};
-use super::plan::{Cell, Kind, Plan, Task, profile_duration};
+use super::file::{Experiment, RateSetting};
+use super::plan::{CellKind, MatrixCell, Plan, Task, profile_duration};
 use super::results::without_starved;
-use super::store::{Came, Record, Store};
+use super::store::{RecordOutcome, ResultRecord, ResultStore};
 use crate::profile::Profiler;
-use crate::rate::{self, Step, TestbedProbe};
-use crate::testbed::{Measurement, Progress, Rate, Testbed};
+use crate::rate::{self, SearchStep, TestbedProbe};
+use crate::testbed::{Measurement, SendRate, Testbed, TrialProgress};
 use anyhow::{Result, bail, ensure};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// What fails so many times in a row will go on failing.
+/// A measurement that fails this many times in a row will go on failing.
 const FAILURES_MAX: u32 = 10;
-/// What a measurement takes for each second of packets, until some have been seen.
+/// The time of a measurement for each second of packets, until some have been seen.
 const OVERHEAD: f64 = 1.3;
 
-/// What happens.
+/// An event.
 #[derive(Debug)]
-pub enum Event<'a> {
+pub enum PlanEvent<'a> {
     /// Something is begun.
     Begin {
         /// What.
@@ -30,27 +30,27 @@ pub enum Event<'a> {
         left: Duration,
     },
     /// A trial goes on.
-    Trial(&'a Progress),
+    Trial(&'a TrialProgress),
     /// A search has made a trial.
-    Search(&'a Step),
+    Search(&'a SearchStep),
     /// There is a result. All of them are in the store.
-    End(&'a Store),
+    End(&'a ResultStore),
 }
 
-/// What has been done.
+/// The work done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Done {
+pub struct PlanSummary {
     /// Results that were there before.
     pub kept: usize,
     /// New ones.
     pub new: usize,
-    /// What failed.
+    /// The failures.
     pub failed: usize,
 }
 
 /// Measures all that is not in the store yet.
 ///
-/// What fails is kept as failed, with its reason, and the rest goes on.
+/// A failure is kept as a result, with its reason, and the rest goes on.
 ///
 /// # Errors
 /// When results cannot be kept, or ten in a row fail.
@@ -58,11 +58,11 @@ pub fn perform(
     experiment: &Experiment,
     plan: &Plan,
     testbed: &mut dyn Testbed,
-    store: &mut Store,
-    progress: &mut dyn FnMut(Event<'_>),
-) -> Result<Done> {
-    let mut done = Done::default();
-    let mut pace = Pace::default();
+    store: &mut ResultStore,
+    progress: &mut dyn FnMut(PlanEvent<'_>),
+) -> Result<PlanSummary> {
+    let mut done = PlanSummary::default();
+    let mut pace = PaceEstimate::default();
     let keys: Vec<String> = plan.tasks.iter().map(|task| task.key(experiment)).collect();
     let mut open: Vec<(&Task, &str)> = Vec::new();
     for (task, key) in plan.tasks.iter().zip(&keys) {
@@ -77,17 +77,17 @@ pub fn perform(
     let mut in_a_row = 0;
     for (at, (task, key)) in open.iter().enumerate() {
         let left = pace.left(open[at..].iter().map(|(task, _)| (task.kind, task.nominal(experiment))));
-        progress(Event::Begin { task, done: done.kept + at, total: plan.tasks.len(), left });
+        progress(PlanEvent::Begin { task, done: done.kept + at, total: plan.tasks.len(), left });
         let begun = Instant::now();
         let came = if store.ends_the_program(key) {
-            Came::Failed("it has ended the whole program each time it was begun".to_owned())
+            RecordOutcome::Failed("it has ended the whole program each time it was begun".to_owned())
         } else {
             store.begin(key)?;
             let came = attempt(experiment, task, testbed, store, progress);
-            came.unwrap_or_else(|error| Came::Failed(format!("{error:#}")))
+            came.unwrap_or_else(|error| RecordOutcome::Failed(format!("{error:#}")))
         };
         let took = begun.elapsed().as_secs_f64();
-        let failed = matches!(came, Came::Failed(_));
+        let failed = matches!(came, RecordOutcome::Failed(_));
         if failed {
             (done.failed, in_a_row) = (done.failed + 1, in_a_row + 1);
         } else {
@@ -96,7 +96,7 @@ pub fn perform(
         }
         let stop = (in_a_row >= FAILURES_MAX).then(|| format!("{FAILURES_MAX} in a row failed; the last: {came:?}"));
         store.add(record(task, key, took, came))?;
-        progress(Event::End(store));
+        progress(PlanEvent::End(store));
         if let Some(reason) = stop {
             bail!("{reason}");
         }
@@ -104,49 +104,49 @@ pub fn perform(
     Ok(done)
 }
 
-fn record(task: &Task, key: &str, took: f64, came: Came) -> Record {
+fn record(task: &Task, key: &str, took: f64, came: RecordOutcome) -> ResultRecord {
     let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (cell, kind, repetition) = (task.cell.clone(), task.kind, task.repetition);
-    Record { key: key.to_owned(), cell, kind, repetition, at, took, came }
+    ResultRecord { key: key.to_owned(), cell, kind, repetition, at, took, came }
 }
 
 fn attempt(
     experiment: &Experiment,
     task: &Task,
     testbed: &mut dyn Testbed,
-    store: &Store,
-    progress: &mut dyn FnMut(Event<'_>),
-) -> Result<Came> {
+    store: &ResultStore,
+    progress: &mut dyn FnMut(PlanEvent<'_>),
+) -> Result<RecordOutcome> {
     match task.kind {
-        Kind::Measure => {
+        CellKind::Measure => {
             let rate = rate_of(&task.cell, store)?;
             let trial = task.cell.trial(experiment, task.repetition, rate);
-            let measured = testbed.measure(&trial, &mut |step| progress(Event::Trial(&step)))?;
+            let measured = testbed.measure(&trial, &mut |step| progress(PlanEvent::Trial(&step)))?;
             check(&measured)?;
-            Ok(Came::Measured(Box::new(measured)))
+            Ok(RecordOutcome::Measured(Box::new(measured)))
         }
-        Kind::Search(goal) => {
-            let trial = task.cell.trial(experiment, task.repetition, Rate::Max);
+        CellKind::Search(goal) => {
+            let trial = task.cell.trial(experiment, task.repetition, SendRate::Max);
             let mut quiet = |_| ();
             let mut probe = TestbedProbe::new(testbed, &trial, &mut quiet);
             let search = &experiment.search;
-            let outcome = rate::search(&mut probe, goal, None, search, &mut |step| progress(Event::Search(step)))?;
-            Ok(Came::Searched(outcome))
+            let outcome = rate::search(&mut probe, goal, None, search, &mut |step| progress(PlanEvent::Search(step)))?;
+            Ok(RecordOutcome::Searched(outcome))
         }
-        Kind::Profile => {
+        CellKind::Profile => {
             let mut trial = task.cell.trial(experiment, task.repetition, rate_of(&task.cell, store)?);
             trial.duration = profile_duration(experiment);
             let mut profiler: Option<Result<Profiler>> = None;
             let measured = testbed.measure(&trial, &mut |step| {
-                if let Progress::Started { device } = &step {
+                if let TrialProgress::Started { device } = &step {
                     profiler = Some(Profiler::start(device));
                 }
-                progress(Event::Trial(&step));
+                progress(PlanEvent::Trial(&step));
             });
             let profiler = profiler.transpose()?;
             check(&measured?)?;
             match profiler {
-                Some(profiler) => Ok(Came::Profiled(profiler.finish()?)),
+                Some(profiler) => Ok(RecordOutcome::Profiled(profiler.finish()?)),
                 None => bail!("the testbed does not say which threads its device runs on"),
             }
         }
@@ -154,28 +154,28 @@ fn attempt(
 }
 
 /// The rate of a cell as the testbed wants it.
-fn rate_of(cell: &Cell, store: &Store) -> Result<Rate> {
+fn rate_of(cell: &MatrixCell, store: &ResultStore) -> Result<SendRate> {
     match cell.asked {
-        Asked::Rate(rate) => Ok(rate),
-        Asked::Search => Ok(Rate::Max),
-        Asked::Share(share) => {
-            let most = cell.at(Asked::Rate(Rate::Max));
+        RateSetting::Rate(rate) => Ok(rate),
+        RateSetting::Search => Ok(SendRate::Max),
+        RateSetting::Share(share) => {
+            let most = cell.at(RateSetting::Rate(SendRate::Max));
             let of_most = store.records().iter().filter(|record| record.cell == most);
             let mut measured: Vec<&Measurement> = of_most
                 .filter_map(|record| match &record.came {
-                    Came::Measured(measured) => Some(&**measured),
+                    RecordOutcome::Measured(measured) => Some(&**measured),
                     _ => None,
                 })
                 .collect();
             without_starved(&mut measured);
             let rates: Vec<f64> = measured.iter().map(|measured| measured.rx_pps).collect();
             ensure!(!rates.is_empty(), "nothing of {most} has been measured, of which this is a part");
-            Ok(Rate::Packets((share * rates.iter().sum::<f64>() / rates.len() as f64).max(1.0)))
+            Ok(SendRate::Packets((share * rates.iter().sum::<f64>() / rates.len() as f64).max(1.0)))
         }
     }
 }
 
-/// What must be true of every measurement: all that was sent arrived or has a named reason why not, nothing arrived that
+/// The invariants of every measurement: each packet sent arrived or was lost for a named reason, nothing arrived that
 /// was not sent, no latency is above a later one's bound.
 pub(crate) fn check(measured: &Measurement) -> Result<()> {
     let (sent, received, lost) = (measured.sent, measured.received, measured.lost());
@@ -192,28 +192,28 @@ pub(crate) fn check(measured: &Measurement) -> Result<()> {
 
 /// How much longer things take than the packets in them.
 #[derive(Default)]
-struct Pace {
+struct PaceEstimate {
     /// By kind: seconds of packets, seconds in all.
     seen: [(f64, f64); 3],
 }
 
-impl Pace {
-    fn index(kind: Kind) -> usize {
+impl PaceEstimate {
+    fn index(kind: CellKind) -> usize {
         match kind {
-            Kind::Measure => 0,
-            Kind::Search(_) => 1,
-            Kind::Profile => 2,
+            CellKind::Measure => 0,
+            CellKind::Search(_) => 1,
+            CellKind::Profile => 2,
         }
     }
 
-    fn saw(&mut self, kind: Kind, nominal: Duration, took: f64) {
-        let (packets, all) = &mut self.seen[Pace::index(kind)];
+    fn saw(&mut self, kind: CellKind, nominal: Duration, took: f64) {
+        let (packets, all) = &mut self.seen[PaceEstimate::index(kind)];
         *packets += nominal.as_secs_f64();
         *all += took;
     }
 
-    fn left(&self, tasks: impl Iterator<Item = (Kind, Duration)>) -> Duration {
-        let factor = |kind| match self.seen[Pace::index(kind)] {
+    fn left(&self, tasks: impl Iterator<Item = (CellKind, Duration)>) -> Duration {
+        let factor = |kind| match self.seen[PaceEstimate::index(kind)] {
             (packets, all) if packets > 0.0 => all / packets,
             _ => OVERHEAD,
         };

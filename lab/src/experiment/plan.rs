@@ -1,7 +1,7 @@
-//! What a file comes to: every measurement in its order, and what cannot be measured here.
+//! The plan of a file: every measurement in its order, and those that cannot be made here.
 
-use super::file::{Asked, Experiment, Subject};
-use crate::testbed::{Device, Rate, Size, Trial};
+use super::file::{DeviceSubject, Experiment, RateSetting};
+use crate::testbed::{Device, FrameSize, SendRate, Trial};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -15,9 +15,9 @@ const PROFILE_MIN: Duration = Duration::from_secs(1);
 
 /// One cell of the matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Cell {
+pub struct MatrixCell {
     /// The device under test.
-    pub subject: Subject,
+    pub subject: DeviceSubject,
     /// Its cores.
     pub cores: u16,
     /// Connections it has room for; 0 of a device without a table.
@@ -25,21 +25,21 @@ pub struct Cell {
     /// Flows.
     pub flows: u32,
     /// Frame size.
-    pub packet_size: Size,
+    pub packet_size: FrameSize,
     /// How fast packets come.
-    pub asked: Asked,
+    pub asked: RateSetting,
     /// 1: from empty tables; 2: on warm ones.
     pub run: u8,
 }
 
-impl Cell {
+impl MatrixCell {
     /// This cell, at another rate.
-    pub fn at(&self, asked: Asked) -> Cell {
-        Cell { asked, ..self.clone() }
+    pub fn at(&self, asked: RateSetting) -> MatrixCell {
+        MatrixCell { asked, ..self.clone() }
     }
 
     /// The trial that measures it.
-    pub fn trial(&self, experiment: &Experiment, repetition: u32, rate: Rate) -> Trial {
+    pub fn trial(&self, experiment: &Experiment, repetition: u32, rate: SendRate) -> Trial {
         Trial {
             device: self.subject.device,
             table: self.subject.table.clone(),
@@ -59,7 +59,7 @@ impl Cell {
     }
 }
 
-impl fmt::Display for Cell {
+impl fmt::Display for MatrixCell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {} core(s), ", self.subject.name, self.cores)?;
         if self.table_entries > 0 {
@@ -70,9 +70,9 @@ impl fmt::Display for Cell {
     }
 }
 
-/// What is done with a cell.
+/// The measurement of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Kind {
+pub enum CellKind {
     /// It is measured once.
     Measure,
     /// The highest rate with at most this loss ratio is searched once.
@@ -85,18 +85,18 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
     /// With which cell.
-    pub cell: Cell,
+    pub cell: MatrixCell,
     /// What.
-    pub kind: Kind,
+    pub kind: CellKind,
     /// For which time, from 0.
     pub repetition: u32,
 }
 
 impl Task {
-    /// What tells it from all others, and from the same one under other circumstances: sixteen hexadecimal digits.
+    /// The identity that tells it from all others, and from the same one under other circumstances: sixteen hexadecimal digits.
     pub fn key(&self, experiment: &Experiment) -> String {
-        let trial = self.cell.trial(experiment, self.repetition, Rate::Max);
-        let search = matches!(self.kind, Kind::Search(_)).then(|| format!("{:?}", experiment.search));
+        let trial = self.cell.trial(experiment, self.repetition, SendRate::Max);
+        let search = matches!(self.kind, CellKind::Search(_)).then(|| format!("{:?}", experiment.search));
         let all = serde_json::to_string(&(&self.cell, &self.kind, &trial, search)).unwrap_or_default();
         // FNV-1a: stable everywhere, and an operator makes no collisions against their own experiment.
         let hash = all
@@ -108,9 +108,9 @@ impl Task {
     /// How long packets are sent for, about.
     pub fn nominal(&self, experiment: &Experiment) -> Duration {
         match self.kind {
-            Kind::Measure => experiment.duration,
-            Kind::Profile => profile_duration(experiment),
-            Kind::Search(_) => experiment.search.last.mul_f64(SEARCH_TRIALS),
+            CellKind::Measure => experiment.duration,
+            CellKind::Profile => profile_duration(experiment),
+            CellKind::Search(_) => experiment.search.last.mul_f64(SEARCH_TRIALS),
         }
     }
 }
@@ -118,11 +118,11 @@ impl Task {
 impl fmt::Display for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            Kind::Measure => write!(f, "{} (repetition {})", self.cell, self.repetition + 1),
-            Kind::Search(goal) => {
+            CellKind::Measure => write!(f, "{} (repetition {})", self.cell, self.repetition + 1),
+            CellKind::Search(goal) => {
                 write!(f, "{} with {}% loss (repetition {})", self.cell, goal * 100.0, self.repetition + 1)
             }
-            Kind::Profile => write!(f, "{} (profile)", self.cell),
+            CellKind::Profile => write!(f, "{} (profile)", self.cell),
         }
     }
 }
@@ -136,7 +136,7 @@ pub(super) fn profile_duration(experiment: &Experiment) -> Duration {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Skipped {
     /// The cell.
-    pub cell: Cell,
+    pub cell: MatrixCell,
     /// The reason, for people.
     pub reason: String,
 }
@@ -146,7 +146,7 @@ pub struct Skipped {
 pub struct Plan {
     /// One after the other.
     pub tasks: Vec<Task>,
-    /// What is left out.
+    /// The cells left out.
     pub skipped: Vec<Skipped>,
 }
 
@@ -174,30 +174,30 @@ impl Plan {
         }
         for repetition in 0..experiment.repetitions {
             for cell in ordered(&possible, experiment, repetition) {
-                let kinds: Vec<Kind> = match cell.asked {
-                    Asked::Search => experiment.loss_ratios.iter().map(|goal| Kind::Search(*goal)).collect(),
-                    Asked::Rate(_) | Asked::Share(_) => vec![Kind::Measure],
+                let kinds: Vec<CellKind> = match cell.asked {
+                    RateSetting::Search => experiment.loss_ratios.iter().map(|goal| CellKind::Search(*goal)).collect(),
+                    RateSetting::Rate(_) | RateSetting::Share(_) => vec![CellKind::Measure],
                 };
                 plan.tasks.extend(kinds.into_iter().map(|kind| Task { cell: cell.clone(), kind, repetition }));
             }
         }
         if experiment.profile {
-            let first = experiment.rates.iter().find(|asked| matches!(asked, Asked::Rate(_)));
+            let first = experiment.rates.iter().find(|asked| matches!(asked, RateSetting::Rate(_)));
             let chosen = possible.iter().filter(|cell| Some(&cell.asked) == first);
-            plan.tasks.extend(chosen.map(|cell| Task { cell: cell.clone(), kind: Kind::Profile, repetition: 0 }));
+            plan.tasks.extend(chosen.map(|cell| Task { cell: cell.clone(), kind: CellKind::Profile, repetition: 0 }));
         }
         Ok(plan)
     }
 }
 
 /// Every cell once. Those without a table do not differ by its entries, nor by run.
-fn cells(experiment: &Experiment) -> Vec<Cell> {
-    let mut cells: Vec<Cell> = Vec::new();
+fn cells(experiment: &Experiment) -> Vec<MatrixCell> {
+    let mut cells: Vec<MatrixCell> = Vec::new();
     let mut rates = experiment.rates.clone();
     rates.sort_by_key(|asked| match asked {
-        Asked::Rate(_) => 0,
-        Asked::Share(_) => 1,
-        Asked::Search => 2,
+        RateSetting::Rate(_) => 0,
+        RateSetting::Share(_) => 1,
+        RateSetting::Search => 2,
     });
     for &asked in &rates {
         for (&run, &packet_size) in pairs(&experiment.runs, &experiment.packet_sizes) {
@@ -206,7 +206,7 @@ fn cells(experiment: &Experiment) -> Vec<Cell> {
                     let subject = subject.clone();
                     let has_table = subject.device == Device::Balancer;
                     let (table_entries, run) = if has_table { (table_entries, run) } else { (0, 1) };
-                    let cell = Cell { subject, cores, table_entries, flows, packet_size, asked, run };
+                    let cell = MatrixCell { subject, cores, table_entries, flows, packet_size, asked, run };
                     let repeated = !has_table && cells.contains(&cell);
                     if !repeated {
                         cells.push(cell);
@@ -223,8 +223,8 @@ fn pairs<'a, A, B>(a: &'a [A], b: &'a [B]) -> impl Iterator<Item = (&'a A, &'a B
 }
 
 /// The cells in the order of a repetition: groups that differ by device only are turned round, each by itself.
-fn ordered(cells: &[Cell], experiment: &Experiment, repetition: u32) -> Vec<Cell> {
-    let same = |a: &Cell, b: &Cell| {
+fn ordered(cells: &[MatrixCell], experiment: &Experiment, repetition: u32) -> Vec<MatrixCell> {
+    let same = |a: &MatrixCell, b: &MatrixCell| {
         (a.asked, a.run, a.packet_size, a.flows, a.table_entries.max(1), a.cores)
             == (b.asked, b.run, b.packet_size, b.flows, b.table_entries.max(1), b.cores)
             || ((a.table_entries == 0 || b.table_entries == 0)
@@ -245,8 +245,8 @@ fn ordered(cells: &[Cell], experiment: &Experiment, repetition: u32) -> Vec<Cell
 }
 
 /// Why a cell cannot be measured.
-fn reason(experiment: &Experiment, cell: &Cell, obstacle: &dyn Fn(&Trial) -> Option<String>) -> Option<String> {
-    let trial = cell.trial(experiment, 0, Rate::Max);
+fn reason(experiment: &Experiment, cell: &MatrixCell, obstacle: &dyn Fn(&Trial) -> Option<String>) -> Option<String> {
+    let trial = cell.trial(experiment, 0, SendRate::Max);
     if cell.subject.engine != "none" && trial.offload.is_none() {
         let engine = &cell.subject.engine;
         return Some(format!("engine {engine}: this testbed has no flow engine to hand connections to"));

@@ -13,8 +13,8 @@ use toml::de::{DeTable, DeValue};
 /// Entries of a list at most.
 const LIST_MAX: usize = 64;
 
-/// One table of the document, or the absence of one. Fields are asked for by name; [`Table::end`] reports the rest.
-pub(super) struct Table<'a> {
+/// One table of the document, or the absence of one. Fields are asked for by name; [`TomlTable::end`] reports the rest.
+pub(super) struct TomlTable<'a> {
     sink: &'a Sink<'a>,
     place: &'static str,
     entries: Option<&'a DeTable<'a>>,
@@ -22,10 +22,10 @@ pub(super) struct Table<'a> {
     asked: RefCell<BTreeSet<&'static str>>,
 }
 
-impl<'a> Table<'a> {
+impl<'a> TomlTable<'a> {
     /// The document's root.
-    pub(super) fn root(sink: &'a Sink<'a>, entries: &'a DeTable<'a>) -> Table<'a> {
-        Table::open(sink, "the file's first part", Some(entries), 0..0)
+    pub(super) fn root(sink: &'a Sink<'a>, entries: &'a DeTable<'a>) -> TomlTable<'a> {
+        TomlTable::open(sink, "the file's first part", Some(entries), 0..0)
     }
 
     fn open(
@@ -33,8 +33,8 @@ impl<'a> Table<'a> {
         place: &'static str,
         entries: Option<&'a DeTable<'a>>,
         span: Range<usize>,
-    ) -> Table<'a> {
-        Table { sink, place, entries, span, asked: RefCell::default() }
+    ) -> TomlTable<'a> {
+        TomlTable { sink, place, entries, span, asked: RefCell::default() }
     }
 
     /// Reports fields that the reader has not asked for.
@@ -62,7 +62,7 @@ impl<'a> Table<'a> {
         self.given(name).is_some()
     }
 
-    /// Where the field stands, or else the table.
+    /// The position of the field, or else of the table.
     pub(super) fn span_of(&self, name: &'static str) -> Range<usize> {
         self.given(name).map_or_else(|| self.span.clone(), Spanned::span)
     }
@@ -82,7 +82,7 @@ impl<'a> Table<'a> {
     }
 
     /// A table in this table, written `[name]`; an absent one reads as empty.
-    pub(super) fn table(&self, name: &'static str, place: &'static str) -> Table<'a> {
+    pub(super) fn table(&self, name: &'static str, place: &'static str) -> TomlTable<'a> {
         let value = self.given(name);
         let entries = value.and_then(|value| {
             let table = value.get_ref().as_table();
@@ -91,11 +91,11 @@ impl<'a> Table<'a> {
             }
             table
         });
-        Table::open(self.sink, place, entries, value.map_or_else(|| self.span.clone(), Spanned::span))
+        TomlTable::open(self.sink, place, entries, value.map_or_else(|| self.span.clone(), Spanned::span))
     }
 
     /// The tables of an array of tables, written `[[name]]`.
-    pub(super) fn tables(&self, name: &'static str, place: &'static str) -> Vec<Table<'a>> {
+    pub(super) fn tables(&self, name: &'static str, place: &'static str) -> Vec<TomlTable<'a>> {
         let Some(value) = self.given(name) else { return Vec::new() };
         let remedy = format!("write {place} on a line of its own for each");
         let Some(array) = value.get_ref().as_array() else {
@@ -103,7 +103,7 @@ impl<'a> Table<'a> {
             return Vec::new();
         };
         let open = |item: &'a Spanned<DeValue<'a>>| match item.get_ref().as_table() {
-            Some(table) => Some(Table::open(self.sink, place, Some(table), item.span())),
+            Some(table) => Some(TomlTable::open(self.sink, place, Some(table), item.span())),
             None => {
                 self.wrong(item, name, "a table", &remedy);
                 None

@@ -1,35 +1,35 @@
-//! What there is of a plan, by cell.
+//! The results of a plan, by cell.
 
-use super::file::{Asked, Experiment, Finding, Metric};
-use super::plan::{Cell, Kind, Plan};
-use super::store::{Came, Record, Store};
+use super::file::{Experiment, Finding, FindingMetric, RateSetting};
+use super::plan::{CellKind, MatrixCell, Plan};
+use super::store::{RecordOutcome, ResultRecord, ResultStore};
 use crate::rate::Repeated;
 use crate::statistics::Summary;
-use crate::testbed::{LatencySummary, Measurement, Profile};
+use crate::testbed::{LatencySummary, Measurement, TimeProfile};
 
 /// The results of a plan; what a store has beyond it is left out.
 #[derive(Debug)]
-pub struct Results<'a> {
+pub struct PlanResults<'a> {
     /// The file.
     pub experiment: &'a Experiment,
     /// The plan.
     pub plan: &'a Plan,
     /// Every record of it, in the plan's order.
-    pub records: Vec<&'a Record>,
+    pub records: Vec<&'a ResultRecord>,
     /// Measured cells in the order of the matrix, with their repetitions: without those in which a thread was kept from its
     /// processor, unless that is so of all.
-    pub cells: Vec<(Cell, Vec<&'a Measurement>)>,
+    pub cells: Vec<(MatrixCell, Vec<&'a Measurement>)>,
     /// Searched cells by loss ratio.
-    pub searches: Vec<(Cell, Repeated)>,
+    pub searches: Vec<(MatrixCell, Repeated)>,
     /// Profiles.
-    pub profiles: Vec<(Cell, &'a Profile)>,
+    pub profiles: Vec<(MatrixCell, &'a TimeProfile)>,
     /// Repetitions that `cells` is without.
     pub starved: usize,
 }
 
 /// Whether a finding was found here, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum FindingVerdict {
     /// Yes; the figures.
     Confirmed(String),
     /// No; the figures.
@@ -37,38 +37,38 @@ pub enum Verdict {
     /// The confidence intervals overlap, or there is one repetition only, or a thread was kept from its processor; the
     /// figures.
     Undecided(String),
-    /// What is missing.
+    /// The missing cells.
     NotMeasured(String),
 }
 
-impl<'a> Results<'a> {
+impl<'a> PlanResults<'a> {
     /// Those of this plan in this store.
-    pub fn new(experiment: &'a Experiment, plan: &'a Plan, store: &'a Store) -> Results<'a> {
+    pub fn new(experiment: &'a Experiment, plan: &'a Plan, store: &'a ResultStore) -> PlanResults<'a> {
         let keys = plan.tasks.iter().map(|task| task.key(experiment));
-        let records: Vec<&Record> = keys.filter_map(|key| store.of(&key)).collect();
-        let mut cells: Vec<(Cell, Vec<&Measurement>)> = Vec::new();
-        let mut searches: Vec<(Cell, f64, Vec<_>)> = Vec::new();
+        let records: Vec<&ResultRecord> = keys.filter_map(|key| store.of(&key)).collect();
+        let mut cells: Vec<(MatrixCell, Vec<&Measurement>)> = Vec::new();
+        let mut searches: Vec<(MatrixCell, f64, Vec<_>)> = Vec::new();
         let mut profiles = Vec::new();
         for record in &records {
             let cell = &record.cell;
             match (&record.came, record.kind) {
-                (Came::Measured(measured), _) => match cells.iter_mut().find(|(other, _)| other == cell) {
+                (RecordOutcome::Measured(measured), _) => match cells.iter_mut().find(|(other, _)| other == cell) {
                     Some((_, all)) => all.push(measured),
                     None => cells.push((cell.clone(), vec![measured])),
                 },
-                (Came::Searched(outcome), Kind::Search(goal)) => {
+                (RecordOutcome::Searched(outcome), CellKind::Search(goal)) => {
                     match searches.iter_mut().find(|(other, at, _)| other == cell && *at == goal) {
                         Some((_, _, all)) => all.push(outcome.clone()),
                         None => searches.push((cell.clone(), goal, vec![outcome.clone()])),
                     }
                 }
-                (Came::Profiled(profile), _) => profiles.push((cell.clone(), profile)),
-                (Came::Searched(_) | Came::Failed(_), _) => {}
+                (RecordOutcome::Profiled(profile), _) => profiles.push((cell.clone(), profile)),
+                (RecordOutcome::Searched(_) | RecordOutcome::Failed(_), _) => {}
             }
         }
         let searches = searches.into_iter().map(|(cell, goal, all)| (cell, Repeated::of(goal, all))).collect();
         let starved = cells.iter_mut().map(|(_, all)| without_starved(all)).sum();
-        Results { experiment, plan, records, cells, searches, profiles, starved }
+        PlanResults { experiment, plan, records, cells, searches, profiles, starved }
     }
 
     /// Cells in all of whose repetitions a thread was kept from its processor: they say nothing of the device.
@@ -76,25 +76,29 @@ impl<'a> Results<'a> {
         self.cells.iter().filter(|(_, all)| is_starved(all)).count()
     }
 
-    /// What has failed, and why.
-    pub fn failures(&self) -> impl Iterator<Item = (&'a Record, &'a str)> {
+    /// The failures, with their reasons.
+    pub fn failures(&self) -> impl Iterator<Item = (&'a ResultRecord, &'a str)> {
         self.records.iter().filter_map(|record| match &record.came {
-            Came::Failed(reason) => Some((*record, reason.as_str())),
+            RecordOutcome::Failed(reason) => Some((*record, reason.as_str())),
             _ => None,
         })
     }
 
     /// A device's cells at a rate.
-    fn at<'b>(&'b self, rate: Asked, name: &'b str) -> impl Iterator<Item = &'b (Cell, Vec<&'a Measurement>)> {
+    fn at<'b>(
+        &'b self,
+        rate: RateSetting,
+        name: &'b str,
+    ) -> impl Iterator<Item = &'b (MatrixCell, Vec<&'a Measurement>)> {
         self.cells.iter().filter(move |(cell, _)| cell.subject.name == name && cell.asked == rate)
     }
 
     /// Judges a finding: wherever all the devices were measured at its rate, everything else being equal.
     /// One place that refutes it refutes it; what confirms it must do so everywhere.
-    pub fn judge(&self, finding: &Finding) -> Verdict {
+    pub fn judge(&self, finding: &Finding) -> FindingVerdict {
         let of = |name| self.at(finding.rate, name);
         let (Some(first), Some(last)) = (finding.devices.first(), finding.devices.last()) else {
-            return Verdict::NotMeasured("it names no devices".to_owned());
+            return FindingVerdict::NotMeasured("it names no devices".to_owned());
         };
         let cores = finding.cores.or_else(|| of(first).map(|(cell, _)| cell.cores).max());
         let mut places: Vec<(String, Option<bool>)> = Vec::new();
@@ -117,15 +121,15 @@ impl<'a> Results<'a> {
         };
         if places.is_empty() {
             let cores = cores.map_or("any number of".to_owned(), |cores| cores.to_string());
-            return Verdict::NotMeasured(format!("no result of all its devices on {cores} core(s)"));
+            return FindingVerdict::NotMeasured(format!("no result of all its devices on {cores} core(s)"));
         }
         if places.iter().any(|(_, verdict)| *verdict == Some(false)) {
-            return Verdict::Refuted(texts(&|verdict| *verdict == Some(false)));
+            return FindingVerdict::Refuted(texts(&|verdict| *verdict == Some(false)));
         }
         if places.iter().any(|(_, verdict)| verdict.is_none()) {
-            return Verdict::Undecided(texts(&Option::is_none));
+            return FindingVerdict::Undecided(texts(&Option::is_none));
         }
-        Verdict::Confirmed(texts(&|_| true))
+        FindingVerdict::Confirmed(texts(&|_| true))
     }
 }
 
@@ -138,14 +142,14 @@ pub(super) fn without_starved(all: &mut Vec<&Measurement>) -> usize {
     before - all.len()
 }
 
-/// Whether these repetitions of a cell are no good: a thread was kept from its processor in one, as [`Results`] has them in
+/// Whether these repetitions of a cell are no good: a thread was kept from its processor in one, as [`PlanResults`] has them in
 /// all of them.
 pub fn is_starved(all: &[&Measurement]) -> bool {
     all.iter().any(|measured| measured.is_starved())
 }
 
 /// Whether two cells differ by device only; a device without a table is like every other as to entries and run.
-pub fn alike(a: &Cell, b: &Cell) -> bool {
+pub fn alike(a: &MatrixCell, b: &MatrixCell) -> bool {
     let tableless = a.table_entries == 0 || b.table_entries == 0;
     (a.cores, a.flows, a.packet_size, a.asked) == (b.cores, b.flows, b.packet_size, b.asked)
         && (tableless || (a.table_entries, a.run) == (b.table_entries, b.run))
@@ -153,11 +157,11 @@ pub fn alike(a: &Cell, b: &Cell) -> bool {
 
 /// A metric over repetitions: packets per second, nanoseconds, a ratio. `None` where there is nothing of it: repetitions in
 /// which no packet came have no latency.
-pub fn summary(metric: Metric, all: &[&Measurement]) -> Option<Summary> {
+pub fn summary(metric: FindingMetric, all: &[&Measurement]) -> Option<Summary> {
     match metric {
-        Metric::Throughput => Summary::of(&all.iter().map(|measured| measured.rx_pps).collect::<Vec<_>>()),
-        Metric::Latency => latency(all, |latency| latency.mean),
-        Metric::Loss => Summary::of(&all.iter().map(|measured| measured.loss()).collect::<Vec<_>>()),
+        FindingMetric::Throughput => Summary::of(&all.iter().map(|measured| measured.rx_pps).collect::<Vec<_>>()),
+        FindingMetric::Latency => latency(all, |latency| latency.mean),
+        FindingMetric::Loss => Summary::of(&all.iter().map(|measured| measured.loss()).collect::<Vec<_>>()),
     }
 }
 
@@ -167,7 +171,7 @@ pub fn latency(all: &[&Measurement], of: impl Fn(&LatencySummary) -> f64) -> Opt
     Summary::of(&there.map(of).collect::<Vec<_>>())
 }
 
-/// Whether what was found holds; `None` if it cannot be told.
+/// Whether the finding holds; `None` if it cannot be told.
 fn compare(finding: &Finding, values: &[Summary]) -> Option<bool> {
     let trusted = |value: &Summary| value.half_width.is_some();
     if let Some(within) = finding.within {
@@ -199,11 +203,11 @@ fn compare(finding: &Finding, values: &[Summary]) -> Option<bool> {
 }
 
 /// The figures of one place, for people.
-fn told(finding: &Finding, place: &Cell, values: &[Summary]) -> String {
+fn told(finding: &Finding, place: &MatrixCell, values: &[Summary]) -> String {
     let (scale, unit) = match finding.metric {
-        Metric::Throughput => (1e6, "Mpps"),
-        Metric::Latency => (1e3, "us"),
-        Metric::Loss => (0.01, "%"),
+        FindingMetric::Throughput => (1e6, "Mpps"),
+        FindingMetric::Latency => (1e3, "us"),
+        FindingMetric::Loss => (0.01, "%"),
     };
     let figure = |(name, value): (&String, &Summary)| {
         let half = value.half_width.map_or(String::new(), |half| format!(" ± {:.2}", half / scale));

@@ -1,8 +1,8 @@
 //! The file's `[source]`: where packets come from.
 
 use super::file::beside;
-use super::reader::Table;
-use crate::testbed::{Arrivals, Masks, Source, Transport};
+use super::reader::TomlTable;
+use crate::testbed::{Arrivals, Masks, PacketSource, TransportProtocol};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
@@ -13,13 +13,13 @@ const OF_REPLAY: [&str; 6] =
 const OF_SYNTHETIC: [&str; 5] = ["transport", "arrivals", "flows_per_second", "sizes", "ipv6"];
 
 /// Reads it; files are named from `directory`.
-pub(super) fn read(table: Table<'_>, directory: &Path) -> Source {
+pub(super) fn read(table: TomlTable<'_>, directory: &Path) -> PacketSource {
     let source = read_kind(&table, directory);
     table.end();
     source
 }
 
-fn read_kind(table: &Table<'_>, directory: &Path) -> Source {
+fn read_kind(table: &TomlTable<'_>, directory: &Path) -> PacketSource {
     let kind = table.choice("kind", &["synthetic", "replay"]).map(|word| word.value);
     let is_replay = kind.as_deref() == Some("replay");
     let misplaced = if is_replay { &OF_SYNTHETIC[..] } else { &OF_REPLAY[..] };
@@ -35,7 +35,7 @@ fn read_kind(table: &Table<'_>, directory: &Path) -> Source {
     source
 }
 
-fn file(table: &Table<'_>, field: &'static str, directory: &Path) -> Option<PathBuf> {
+fn file(table: &TomlTable<'_>, field: &'static str, directory: &Path) -> Option<PathBuf> {
     let text = table.text(field)?;
     let path = beside(directory, &text.value);
     if !path.is_file() {
@@ -45,7 +45,7 @@ fn file(table: &Table<'_>, field: &'static str, directory: &Path) -> Option<Path
     Some(path)
 }
 
-fn read_replay(table: &Table<'_>, directory: &Path) -> Source {
+fn read_replay(table: &TomlTable<'_>, directory: &Path) -> PacketSource {
     if !table.has("file") {
         table.missing("file", "\"trace.pcap\"");
     }
@@ -66,13 +66,13 @@ fn read_replay(table: &Table<'_>, directory: &Path) -> Source {
         destination_port: port("destination_port_mask", default.destination_port),
     };
     let given = OF_REPLAY.iter().any(|name| name.ends_with("_mask") && table.has(name));
-    Source::Replay { file, masks: given.then_some(masks), payload: table.boolean("payload", false) }
+    PacketSource::Replay { file, masks: given.then_some(masks), payload: table.boolean("payload", false) }
 }
 
-fn read_synthetic(table: &Table<'_>, directory: &Path) -> Source {
+fn read_synthetic(table: &TomlTable<'_>, directory: &Path) -> PacketSource {
     let transport = match table.choice("transport", &["udp", "tcp"]) {
-        Some(word) if word.value == "tcp" => Transport::Tcp,
-        _ => Transport::Udp,
+        Some(word) if word.value == "tcp" => TransportProtocol::Tcp,
+        _ => TransportProtocol::Udp,
     };
     let word = table.choice("arrivals", &["fixed", "closed", "poisson"]).map(|word| word.value);
     let rate = table.number("flows_per_second", 0.0, 0.001..=1e9);
@@ -93,5 +93,5 @@ fn read_synthetic(table: &Table<'_>, directory: &Path) -> Source {
     if sizes.is_some() && arrivals == Arrivals::Fixed {
         table.error(&table.span_of("sizes"), "fixed flows do not end", "add arrivals = \"closed\" or \"poisson\"");
     }
-    Source::Synthetic { transport, arrivals, sizes, ipv6: table.boolean("ipv6", false) }
+    PacketSource::Synthetic { transport, arrivals, sizes, ipv6: table.boolean("ipv6", false) }
 }

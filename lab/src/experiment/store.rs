@@ -3,9 +3,9 @@
 //! The first line says of which machine they are. A line that was not finished is the last one and is cut off. What was
 //! begun and never ended is remembered as well: what ends the whole program each time is not tried for ever.
 
-use super::plan::{Cell, Kind};
-use crate::rate::Outcome;
-use crate::testbed::{Measurement, Profile};
+use super::plan::{CellKind, MatrixCell};
+use crate::rate::SearchOutcome;
+use crate::testbed::{Measurement, TimeProfile};
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -20,61 +20,61 @@ const FORMAT: u32 = 1;
 /// How often something is begun before it counts as ending the program.
 const BEGUN_MAX: u32 = 3;
 
-/// What came out.
+/// The outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Came {
+pub enum RecordOutcome {
     /// A measurement.
     Measured(Box<Measurement>),
     /// A search.
-    Searched(Outcome),
+    Searched(SearchOutcome),
     /// A profile.
-    Profiled(Profile),
+    Profiled(TimeProfile),
     /// Nothing, and why.
     Failed(String),
 }
 
 /// A result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct ResultRecord {
     /// [`Task::key`](super::Task::key).
     pub key: String,
     /// The cell that was measured.
-    pub cell: Cell,
-    /// What was done.
-    pub kind: Kind,
+    pub cell: MatrixCell,
+    /// The cell.
+    pub kind: CellKind,
     /// For which time, from 0.
     pub repetition: u32,
     /// When it ended, in seconds since 1970.
     pub at: u64,
     /// How long it took, in seconds, with all that is around the packets.
     pub took: f64,
-    /// What came out.
-    pub came: Came,
+    /// The outcome.
+    pub came: RecordOutcome,
 }
 
 /// A line of the file.
 #[derive(Debug, Serialize, Deserialize)]
-enum Line {
+enum StoreLine {
     Of { format: u32, machine: String },
     Begun { key: String },
-    Ended(Box<Record>),
+    Ended(Box<ResultRecord>),
 }
 
 /// The results of a directory.
 #[derive(Debug)]
-pub struct Store {
+pub struct ResultStore {
     file: File,
-    records: Vec<Record>,
+    records: Vec<ResultRecord>,
     by_key: BTreeMap<String, usize>,
     begun: BTreeMap<String, u32>,
 }
 
-impl Store {
+impl ResultStore {
     /// Opens the results in `directory`, or begins them.
     ///
     /// # Errors
     /// When they are of another machine or form, or cannot be read or written.
-    pub fn open(directory: &Path, machine: &str) -> Result<Store> {
+    pub fn open(directory: &Path, machine: &str) -> Result<ResultStore> {
         let path = directory.join(FILE);
         let named = || format!("{}", path.display());
         std::fs::create_dir_all(directory).with_context(|| format!("could not make {}", directory.display()))?;
@@ -85,32 +85,32 @@ impl Store {
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         file.set_len(whole as u64).with_context(named)?;
         file.seek(SeekFrom::End(0)).with_context(named)?;
-        let mut store = Store { file, records: Vec::new(), by_key: BTreeMap::new(), begun: BTreeMap::new() };
+        let mut store = ResultStore { file, records: Vec::new(), by_key: BTreeMap::new(), begun: BTreeMap::new() };
         for (number, line) in text[..whole].lines().enumerate() {
             let line = serde_json::from_str(line);
             let line = line.with_context(|| format!("{}:{}: not a result", path.display(), number + 1))?;
             store.take(line, number, machine).with_context(named)?;
         }
         if whole == 0 {
-            store.write(&Line::Of { format: FORMAT, machine: machine.to_owned() })?;
+            store.write(&StoreLine::Of { format: FORMAT, machine: machine.to_owned() })?;
         }
         Ok(store)
     }
 
-    fn take(&mut self, line: Line, number: usize, machine: &str) -> Result<()> {
+    fn take(&mut self, line: StoreLine, number: usize, machine: &str) -> Result<()> {
         match line {
-            Line::Of { format, machine: of } => {
+            StoreLine::Of { format, machine: of } => {
                 ensure!(format == FORMAT, "results of form {format}; this program has form {FORMAT}");
                 ensure!(of == machine, "results of another machine ({of}); this is {machine}");
             }
             _ if number == 0 => bail!("not results of an experiment"),
-            Line::Begun { key } => *self.begun.entry(key).or_default() += 1,
-            Line::Ended(record) => self.keep(*record),
+            StoreLine::Begun { key } => *self.begun.entry(key).or_default() += 1,
+            StoreLine::Ended(record) => self.keep(*record),
         }
         Ok(())
     }
 
-    fn keep(&mut self, record: Record) {
+    fn keep(&mut self, record: ResultRecord) {
         self.begun.remove(&record.key);
         match self.by_key.get(&record.key) {
             Some(index) => self.records[*index] = record,
@@ -122,18 +122,18 @@ impl Store {
     }
 
     /// All results, each once.
-    pub fn records(&self) -> &[Record] {
+    pub fn records(&self) -> &[ResultRecord] {
         &self.records
     }
 
     /// The result under a key.
-    pub fn of(&self, key: &str) -> Option<&Record> {
+    pub fn of(&self, key: &str) -> Option<&ResultRecord> {
         self.by_key.get(key).map(|index| &self.records[*index])
     }
 
     /// Whether nothing is left to do about a key. What has failed is tried again.
     pub fn is_done(&self, key: &str) -> bool {
-        self.of(key).is_some_and(|record| !matches!(record.came, Came::Failed(_)))
+        self.of(key).is_some_and(|record| !matches!(record.came, RecordOutcome::Failed(_)))
     }
 
     /// Whether this was begun so often, and has never ended, that it must be what ends the program.
@@ -147,20 +147,20 @@ impl Store {
     /// When it cannot be written.
     pub fn begin(&mut self, key: &str) -> Result<()> {
         *self.begun.entry(key.to_owned()).or_default() += 1;
-        self.write(&Line::Begun { key: key.to_owned() })
+        self.write(&StoreLine::Begun { key: key.to_owned() })
     }
 
     /// Adds a result.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn add(&mut self, record: Record) -> Result<()> {
-        self.write(&Line::Ended(Box::new(record.clone())))?;
+    pub fn add(&mut self, record: ResultRecord) -> Result<()> {
+        self.write(&StoreLine::Ended(Box::new(record.clone())))?;
         self.keep(record);
         Ok(())
     }
 
-    fn write(&mut self, line: &Line) -> Result<()> {
+    fn write(&mut self, line: &StoreLine) -> Result<()> {
         let mut text = serde_json::to_string(line).context("a result")?;
         text.push('\n');
         // In one go: a line is there as a whole, or it is the last one and has no end.

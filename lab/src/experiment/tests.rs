@@ -1,8 +1,10 @@
 //! Files, plans, and whole experiments on a modelled testbed.
 
 use super::*;
-use crate::testbed::offload::{Offload, Policy};
-use crate::testbed::{Device, LatencySummary, Measurement, Progress, Ran, Rate, Sample, Size, Testbed, Trial};
+use crate::testbed::offload::{OffloadSetting, PolicySetting};
+use crate::testbed::{
+    Device, FrameSize, LatencySummary, Measurement, Ran, SendRate, Testbed, Trial, TrialProgress, TrialSample,
+};
 use anyhow::{Result, bail};
 use hairpin_diagnostics::{Problem, Problems};
 use std::path::{Path, PathBuf};
@@ -59,7 +61,7 @@ struct Model {
     fails_after: Option<usize>,
     /// Says that more came than was sent.
     lies: bool,
-    /// What share of its processor the device has, in each trial by its number.
+    /// The device's share of its processor, in each trial by its number.
     ran: Option<fn(usize) -> f64>,
 }
 
@@ -68,15 +70,15 @@ impl Testbed for Model {
         (trial.cores > 2).then(|| format!("{} cores asked for, 2 there", trial.cores))
     }
 
-    fn measure(&mut self, trial: &Trial, progress: &mut dyn FnMut(Progress)) -> Result<Measurement> {
+    fn measure(&mut self, trial: &Trial, progress: &mut dyn FnMut(TrialProgress)) -> Result<Measurement> {
         if self.fails_after.is_some_and(|most| self.trials.len() >= most) {
             bail!("the model is broken");
         }
         self.trials.push(trial.clone());
-        progress(Progress::Started { device: Vec::new() });
+        progress(TrialProgress::Started { device: Vec::new() });
         let limit = if trial.device == Device::Forwarder { 2e6 } else { 1e6 } * f64::from(trial.cores);
         let tx_pps = match trial.rate {
-            Rate::Packets(rate) => rate,
+            SendRate::Packets(rate) => rate,
             _ => 4e6,
         };
         let rx_pps = tx_pps.min(limit);
@@ -95,7 +97,7 @@ impl Testbed for Model {
             max: 1000,
             cumulative,
         };
-        let over_time = vec![Sample {
+        let over_time = vec![TrialSample {
             at: 0.0,
             length: seconds,
             sent,
@@ -144,15 +146,15 @@ fn plan(experiment: &Experiment) -> Plan {
     Plan::new(experiment, &|trial| Model::default().obstacle(trial)).unwrap()
 }
 
-fn run(experiment: &Experiment, model: &mut Model, store: &mut Store) -> Result<Done> {
+fn run(experiment: &Experiment, model: &mut Model, store: &mut ResultStore) -> Result<PlanSummary> {
     perform(experiment, &plan(experiment), model, store, &mut |_| ())
 }
 
 #[test]
 fn a_file_is_read() {
     let experiment = parse(FILE_TEXT).unwrap();
-    assert_eq!(experiment.packet_sizes, [Size::Fixed(64), Size::Natural]);
-    assert_eq!(experiment.rates, [Asked::Share(0.5), Asked::Rate(Rate::Max), Asked::Search]);
+    assert_eq!(experiment.packet_sizes, [FrameSize::Fixed(64), FrameSize::Natural]);
+    assert_eq!(experiment.rates, [RateSetting::Share(0.5), RateSetting::Rate(SendRate::Max), RateSetting::Search]);
     assert_eq!(experiment.duration, Duration::from_millis(100));
     let names: Vec<_> = experiment.subjects.iter().map(|subject| subject.name.as_str()).collect();
     assert_eq!(names, ["forwarder", "cuckoo++", "offloaded"]);
@@ -222,19 +224,19 @@ fn a_modelled_card_is_read() {
         ("modelled:connectx-5", "always")
     );
     let whole = &plain.offloads["cuckoo++"];
-    assert_eq!((whole.card.tables.rules_max, &whole.policy), (2_000_000, &Policy::Always));
+    assert_eq!((whole.card.tables.rules_max, &whole.policy), (2_000_000, &PolicySetting::Always));
     let scaled = with(&format!("{card}card_scale = 0.01\npolicy = \"heavy-hitter\"\nduration = \"5ms\"\n")).unwrap();
     let small = &scaled.offloads["cuckoo++"];
     assert_eq!((small.card.tables.rules_max, small.card.updates.waiting_max), (20_000, 64));
-    let heavy = Policy::HeavyHitter { packets: None, bytes: None, duration: Some(Duration::from_millis(5)) };
+    let heavy = PolicySetting::HeavyHitter { packets: None, bytes: None, duration: Some(Duration::from_millis(5)) };
     assert_eq!(small.policy, heavy);
     // Another card is another measurement.
     let key = |experiment: &Experiment| plan(experiment).tasks[0].key(experiment);
     assert_ne!(key(&plain), key(&scaled));
-    let of_trial = &plan(&plain).tasks[0].cell.trial(&plain, 0, Rate::Max).offload;
+    let of_trial = &plan(&plain).tasks[0].cell.trial(&plain, 0, SendRate::Max).offload;
     assert_eq!(of_trial.as_ref(), Some(whole));
     let text = serde_json::to_string(of_trial).unwrap();
-    assert_eq!(&serde_json::from_str::<Option<Offload>>(&text).unwrap(), of_trial);
+    assert_eq!(&serde_json::from_str::<Option<OffloadSetting>>(&text).unwrap(), of_trial);
     for (device, told) in [
         ("engine = \"modelled\"\n", "`card` is missing"),
         ("engine = \"modelled\"\ncard = \"x.toml\"\n", "`card` \"x.toml\": cannot read it"),
@@ -254,10 +256,10 @@ fn a_modelled_card_is_read() {
 #[test]
 fn rates_are_words() {
     for word in ["max", "search", "80%", "2500000pps"] {
-        assert_eq!(word.parse::<Asked>().unwrap().to_string(), word);
+        assert_eq!(word.parse::<RateSetting>().unwrap().to_string(), word);
     }
     for word in ["", "%", "0%", "300%", "NaN%", "x"] {
-        assert!(word.parse::<Asked>().is_err(), "{word}");
+        assert!(word.parse::<RateSetting>().is_err(), "{word}");
     }
 }
 
@@ -283,9 +285,9 @@ fn plan_interleaves_and_orders_part_speeds() {
     assert!(repetitions.is_sorted());
     for repetition in 0..2 {
         let of: Vec<_> = tasks.iter().filter(|task| task.repetition == repetition).collect();
-        let at = |asked: Asked| of.iter().position(|task| task.cell.asked == asked).unwrap();
-        let last_max = of.iter().rposition(|task| task.cell.asked == Asked::Rate(Rate::Max)).unwrap();
-        assert!(last_max < at(Asked::Share(0.5)) && at(Asked::Share(0.5)) < at(Asked::Search));
+        let at = |asked: RateSetting| of.iter().position(|task| task.cell.asked == asked).unwrap();
+        let last_max = of.iter().rposition(|task| task.cell.asked == RateSetting::Rate(SendRate::Max)).unwrap();
+        assert!(last_max < at(RateSetting::Share(0.5)) && at(RateSetting::Share(0.5)) < at(RateSetting::Search));
     }
     let first = |repetition| tasks.iter().find(|task| task.repetition == repetition).unwrap().cell.subject.name.clone();
     assert_ne!(first(0), first(1), "the second repetition goes backwards");
@@ -297,30 +299,31 @@ fn plan_interleaves_and_orders_part_speeds() {
 fn plan_runs_once_part_speed_is_per_device() {
     let scratch = Scratch::new("whole");
     let experiment = parse(FILE_TEXT).unwrap();
-    let (mut model, mut store) = (Model::default(), Store::open(&scratch.0, "m").unwrap());
+    let (mut model, mut store) = (Model::default(), ResultStore::open(&scratch.0, "m").unwrap());
     let (mut begun, mut ended, mut lefts) = (0, 0, Vec::new());
     let plan = plan(&experiment);
     let done = perform(&experiment, &plan, &mut model, &mut store, &mut |event| match event {
-        Event::Begin { done, total, left, .. } => {
+        PlanEvent::Begin { done, total, left, .. } => {
             assert_eq!((done, total), (begun, plan.tasks.len()));
             begun += 1;
             lefts.push(left);
         }
-        Event::End(_) => ended += 1,
+        PlanEvent::End(_) => ended += 1,
         _ => {}
     });
-    assert_eq!(done.unwrap(), Done { kept: 0, new: plan.tasks.len(), failed: 0 });
+    assert_eq!(done.unwrap(), PlanSummary { kept: 0, new: plan.tasks.len(), failed: 0 });
     assert_eq!((begun, ended, store.records().len()), (plan.tasks.len(), plan.tasks.len(), plan.tasks.len()));
     assert!(lefts.iter().all(|left| *left > Duration::ZERO));
-    let half = |record: &&Record| record.cell.asked == Asked::Share(0.5) && record.cell.subject.name == "cuckoo++";
+    let half =
+        |record: &&ResultRecord| record.cell.asked == RateSetting::Share(0.5) && record.cell.subject.name == "cuckoo++";
     let halves: Vec<_> = store.records().iter().filter(half).collect();
     assert!(!halves.is_empty());
     for record in halves {
-        let Came::Measured(measured) = &record.came else { panic!("{record:?}") };
+        let RecordOutcome::Measured(measured) = &record.came else { panic!("{record:?}") };
         assert_eq!(measured.tx_pps, 5e5);
     }
     let found = store.records().iter().filter_map(|record| match (&record.came, record.cell.subject.device) {
-        (Came::Searched(outcome), Device::Balancer) => outcome.found.rate(),
+        (RecordOutcome::Searched(outcome), Device::Balancer) => outcome.found.rate(),
         _ => None,
     });
     assert!(found.clone().count() > 0 && found.clone().all(|rate| (0.9e6..=1.001e6).contains(&rate)));
@@ -332,7 +335,7 @@ fn a_run_that_was_killed_goes_on() {
     let experiment = parse(&FILE_TEXT.replacen(", \"search\"", "", 1)).unwrap();
     let total = plan(&experiment).tasks.len();
     // Killed: the program ends in the middle of a line.
-    let mut store = Store::open(&scratch.0, "m").unwrap();
+    let mut store = ResultStore::open(&scratch.0, "m").unwrap();
     let mut short = plan(&experiment);
     short.tasks.truncate(7);
     perform(&experiment, &short, &mut Model::default(), &mut store, &mut |_| ()).unwrap();
@@ -341,17 +344,17 @@ fn a_run_that_was_killed_goes_on() {
     let mut text = std::fs::read_to_string(&file).unwrap();
     text.push_str("{\"Ended\":{\"key\":\"12");
     std::fs::write(&file, text).unwrap();
-    let (mut model, mut store) = (Model::default(), Store::open(&scratch.0, "m").unwrap());
+    let (mut model, mut store) = (Model::default(), ResultStore::open(&scratch.0, "m").unwrap());
     let done = run(&experiment, &mut model, &mut store).unwrap();
     assert_eq!((done.kept, done.new, model.trials.len()), (7, total - 7, total - 7));
     // Once more: nothing is left to do. A longer duration is another measurement.
     drop(store);
-    let (mut model, mut store) = (Model::default(), Store::open(&scratch.0, "m").unwrap());
-    assert_eq!(run(&experiment, &mut model, &mut store).unwrap(), Done { kept: total, new: 0, failed: 0 });
+    let (mut model, mut store) = (Model::default(), ResultStore::open(&scratch.0, "m").unwrap());
+    assert_eq!(run(&experiment, &mut model, &mut store).unwrap(), PlanSummary { kept: total, new: 0, failed: 0 });
     let longer = Experiment { duration: Duration::from_millis(200), ..experiment };
     assert_eq!(run(&longer, &mut model, &mut store).unwrap().new, total);
     drop(store);
-    let refused = Store::open(&scratch.0, "another").unwrap_err();
+    let refused = ResultStore::open(&scratch.0, "another").unwrap_err();
     assert!(format!("{refused:#}").contains("another machine"), "{refused:#}");
 }
 
@@ -360,14 +363,14 @@ fn failures_are_kept_with_their_reason_and_tried_again() {
     let scratch = Scratch::new("failures");
     let experiment = parse(&FILE_TEXT.replacen(", \"search\"", "", 1)).unwrap();
     let total = plan(&experiment).tasks.len();
-    let mut store = Store::open(&scratch.0, "m").unwrap();
+    let mut store = ResultStore::open(&scratch.0, "m").unwrap();
     let mut model = Model { fails_after: Some(3), ..Model::default() };
     let refused = run(&experiment, &mut model, &mut store).unwrap_err().to_string();
     assert!(refused.contains("10 in a row") && refused.contains("the model is broken"), "{refused}");
-    let failed = store.records().iter().filter(|record| matches!(record.came, Came::Failed(_)));
+    let failed = store.records().iter().filter(|record| matches!(record.came, RecordOutcome::Failed(_)));
     assert_eq!((failed.count(), store.records().len()), (10, 13));
     let done = run(&experiment, &mut Model::default(), &mut store).unwrap();
-    assert_eq!(done, Done { kept: 3, new: total - 3, failed: 0 });
+    assert_eq!(done, PlanSummary { kept: 3, new: total - 3, failed: 0 });
     assert_eq!(store.records().len(), total);
 }
 
@@ -378,10 +381,10 @@ fn starved_device_is_not_called_slow() {
     let plan = plan(&experiment);
     let with = |name: &str, ran: fn(usize) -> f64| {
         let scratch = Scratch::new(name);
-        let mut store = Store::open(&scratch.0, "m").unwrap();
+        let mut store = ResultStore::open(&scratch.0, "m").unwrap();
         run(&experiment, &mut Model { ran: Some(ran), ..Model::default() }, &mut store).unwrap();
-        let results = Results::new(&experiment, &plan, &store);
-        let most = Asked::Rate(Rate::Max);
+        let results = PlanResults::new(&experiment, &plan, &store);
+        let most = RateSetting::Rate(SendRate::Max);
         let rates = results.cells.iter().filter(|(cell, _)| cell.asked == most).flat_map(|(cell, all)| {
             let device = cell.subject.device;
             all.iter().map(move |measured| (device, measured.rx_pps))
@@ -397,7 +400,10 @@ fn starved_device_is_not_called_slow() {
     assert!(rates.iter().all(|(device, rate)| *rate > if *device == Device::Forwarder { 1.9e6 } else { 0.9e6 }));
     let (starved, cells, rates, verdict) = with("never", |_| 0.3);
     assert_eq!((starved, cells, rates.len()), (0, 20, 20));
-    assert!(matches!(&verdict, Verdict::Undecided(said) if said.contains("kept from its processor")), "{verdict:?}");
+    assert!(
+        matches!(&verdict, FindingVerdict::Undecided(said) if said.contains("kept from its processor")),
+        "{verdict:?}"
+    );
 }
 
 #[test]
@@ -415,10 +421,10 @@ fn a_file_is_measured_shorter_and_says_so() {
 fn a_measurement_that_does_not_add_up_is_none() {
     let scratch = Scratch::new("sums");
     let experiment = parse(&FILE_TEXT.replacen(", \"search\"", "", 1)).unwrap();
-    let mut store = Store::open(&scratch.0, "m").unwrap();
+    let mut store = ResultStore::open(&scratch.0, "m").unwrap();
     let mut model = Model { lies: true, ..Model::default() };
     assert!(run(&experiment, &mut model, &mut store).is_err());
-    let lies = |record: &Record| matches!(&record.came, Came::Failed(reason) if reason.contains("packets received of"));
+    let lies = |record: &ResultRecord| matches!(&record.came, RecordOutcome::Failed(reason) if reason.contains("packets received of"));
     assert!(store.records().iter().all(lies));
 }
 
@@ -429,13 +435,13 @@ fn crashing_case_is_not_retried_forever() {
     // The last one: nothing is a part of it.
     let key = plan(&experiment).tasks.last().unwrap().key(&experiment);
     for _ in 0..3 {
-        Store::open(&scratch.0, "m").unwrap().begin(&key).unwrap();
+        ResultStore::open(&scratch.0, "m").unwrap().begin(&key).unwrap();
     }
-    let (mut model, mut store) = (Model::default(), Store::open(&scratch.0, "m").unwrap());
+    let (mut model, mut store) = (Model::default(), ResultStore::open(&scratch.0, "m").unwrap());
     let done = run(&experiment, &mut model, &mut store).unwrap();
     assert_eq!((done.failed, done.new), (1, plan(&experiment).tasks.len() - 1));
     assert!(
-        matches!(&store.of(&key).unwrap().came, Came::Failed(reason) if reason.contains("ended the whole program"))
+        matches!(&store.of(&key).unwrap().came, RecordOutcome::Failed(reason) if reason.contains("ended the whole program"))
     );
 }
 

@@ -25,11 +25,11 @@ pub(crate) struct Series {
 
 /// Values at places, with error bars: lines between places, bars if there is one place only.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Places {
+pub(crate) struct PlacedValues {
     pub(crate) title: String,
     pub(crate) below: &'static str,
     pub(crate) beside: &'static str,
-    /// What is written at each place.
+    /// The labels of the places.
     pub(crate) labels: Vec<String>,
     /// Whether a line joins the values of neighbouring places.
     pub(crate) is_joined: bool,
@@ -102,7 +102,7 @@ fn color(index: usize, count: usize) -> HSLColor {
     HSLColor(index as f64 / count.max(1) as f64, 0.75, lightness)
 }
 
-impl Places {
+impl PlacedValues {
     /// The highest value, error bars included; `None` if there is nothing to draw.
     fn most(&self) -> Option<f64> {
         let highest = self.series.iter().flat_map(|series| &series.points).map(|(_, value)| value.interval().1);
@@ -228,16 +228,16 @@ where
         .map_err(|error| failed(&error))
 }
 
-/// Where a row ends.
+/// The end of a row.
 fn end_of(row: usize, rows: usize) -> SegmentValue<usize> {
     if row + 1 < rows { SegmentValue::Exact(row + 1) } else { SegmentValue::Last }
 }
 
-type Rows = plotters::coord::ranged1d::SegmentedCoord<plotters::coord::types::RangedCoordusize>;
+type RowCoordinates = plotters::coord::ranged1d::SegmentedCoord<plotters::coord::types::RangedCoordusize>;
 
 /// The mesh of a chart with a row for each name, the first on top.
 fn rows_mesh(
-    chart: &mut Chart<'_, '_, plotters::coord::types::RangedCoordf64, Rows>,
+    chart: &mut Chart<'_, '_, plotters::coord::types::RangedCoordf64, RowCoordinates>,
     below: &str,
     rows: usize,
     name: &dyn Fn(usize) -> String,
@@ -367,13 +367,13 @@ impl Shares {
 mod tests {
     use super::*;
 
-    fn places(labels: &[&str], series: &[(&str, &[&[f64]])]) -> Places {
+    fn places(labels: &[&str], series: &[(&str, &[&[f64]])]) -> PlacedValues {
         let series = series.iter().map(|(name, values)| {
             let points = values.iter().enumerate().filter_map(|(i, all)| Some((i, Summary::of(all)?))).collect();
             Series { name: (*name).to_owned(), color: 0, points }
         });
         let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-        Places {
+        PlacedValues {
             title: "t <&>".to_owned(),
             below: "cores",
             beside: "Mpps",

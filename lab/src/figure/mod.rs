@@ -9,12 +9,12 @@ mod raster;
 
 pub use raster::Raster;
 
-use crate::experiment::{Cell, Results, alike};
-use crate::profile::{Stage, by_stage};
+use crate::experiment::{MatrixCell, PlanResults, alike};
+use crate::profile::{DeviceStage, by_stage};
 use crate::statistics::Summary;
 use crate::testbed::Measurement;
 use anyhow::Result;
-use chart::{Curve, Curves, Places, Series, Shares};
+use chart::{Curve, Curves, PlacedValues, Series, Shares};
 
 /// Figures of an experiment at most; the rest is said to be left out.
 const FIGURES_MAX: usize = 400;
@@ -28,13 +28,13 @@ pub struct Figure {
     pub name: String,
     /// Under which heading it belongs.
     pub heading: &'static str,
-    /// What it shows.
+    /// Its subject.
     pub title: String,
     /// The drawing.
     pub svg: String,
 }
 
-/// What of a measurement is drawn.
+/// The drawn quantity of a measurement.
 struct Quantity {
     heading: &'static str,
     /// In files' names.
@@ -61,7 +61,7 @@ const QUANTITIES: [Quantity; 4] = [
     Quantity { heading: "Loss", word: "loss", axis: "percent lost", of: |m| m.loss() * 100.0 },
 ];
 
-/// What stands below a figure.
+/// The axis below a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Axis {
     Cores,
@@ -92,7 +92,7 @@ impl Axis {
     }
 
     /// The cell's place on it.
-    fn label(self, cell: &Cell) -> String {
+    fn label(self, cell: &MatrixCell) -> String {
         match self {
             Axis::Cores => cell.cores.to_string(),
             Axis::Entries => count(cell.table_entries),
@@ -102,7 +102,7 @@ impl Axis {
     }
 
     /// The cell somewhere else on it.
-    fn at(self, cell: &Cell, place: &Cell) -> Cell {
+    fn at(self, cell: &MatrixCell, place: &MatrixCell) -> MatrixCell {
         let mut moved = cell.clone();
         match self {
             Axis::Cores => moved.cores = place.cores,
@@ -129,10 +129,10 @@ pub(crate) fn count(number: u32) -> String {
 ///
 /// # Errors
 /// When one cannot be drawn.
-pub fn figures(results: &Results<'_>) -> Result<(Vec<Figure>, usize)> {
+pub fn figures(results: &PlanResults<'_>) -> Result<(Vec<Figure>, usize)> {
     let mut wanted: Vec<(String, &'static str, String, Drawing)> = Vec::new();
     // Cells with a table stand for the places; others are drawn wherever they fit.
-    let mut anchors: Vec<&Cell> =
+    let mut anchors: Vec<&MatrixCell> =
         results.cells.iter().map(|(cell, _)| cell).filter(|cell| cell.table_entries > 0).collect();
     if anchors.is_empty() {
         anchors = results.cells.iter().map(|(cell, _)| cell).collect();
@@ -162,7 +162,7 @@ pub fn figures(results: &Results<'_>) -> Result<(Vec<Figure>, usize)> {
         wanted.push((format!("time-{words}"), heading, title(heading, context, None), over_time));
     }
     // Those with a table first: they name the place.
-    let mut profiled: Vec<&Cell> = results.profiles.iter().map(|(cell, _)| cell).collect();
+    let mut profiled: Vec<&MatrixCell> = results.profiles.iter().map(|(cell, _)| cell).collect();
     profiled.sort_by_key(|cell| cell.table_entries == 0);
     for context in distinct(profiled.into_iter(), alike) {
         let heading = "Where time goes";
@@ -183,7 +183,7 @@ pub fn figures(results: &Results<'_>) -> Result<(Vec<Figure>, usize)> {
 }
 
 /// Whether the cells differ by device and rate at most: then one figure, by cores, shows them all.
-fn is_single(cells: &[&Cell]) -> bool {
+fn is_single(cells: &[&MatrixCell]) -> bool {
     let first = cells.first();
     cells
         .iter()
@@ -191,7 +191,7 @@ fn is_single(cells: &[&Cell]) -> bool {
 }
 
 enum Drawing {
-    Places(Places),
+    Places(PlacedValues),
     Curves(Curves),
     Shares(Shares),
 }
@@ -216,8 +216,11 @@ impl Drawing {
 }
 
 /// The first of each kind, in order.
-fn distinct<'a>(cells: impl Iterator<Item = &'a Cell>, same: impl Fn(&Cell, &Cell) -> bool) -> Vec<&'a Cell> {
-    let mut all: Vec<&Cell> = Vec::new();
+fn distinct<'a>(
+    cells: impl Iterator<Item = &'a MatrixCell>,
+    same: impl Fn(&MatrixCell, &MatrixCell) -> bool,
+) -> Vec<&'a MatrixCell> {
+    let mut all: Vec<&MatrixCell> = Vec::new();
     for cell in cells {
         if !all.iter().any(|other| same(cell, other)) {
             all.push(cell);
@@ -226,8 +229,8 @@ fn distinct<'a>(cells: impl Iterator<Item = &'a Cell>, same: impl Fn(&Cell, &Cel
     all
 }
 
-/// What holds for all of a figure, for people; without what stands below it.
-fn title(heading: &str, context: &Cell, axis: Option<Axis>) -> String {
+/// The settings common to all of a figure, for people; without those on its axis.
+fn title(heading: &str, context: &MatrixCell, axis: Option<Axis>) -> String {
     let mut parts = Vec::new();
     for other in Axis::ALL.into_iter().filter(|other| Some(*other) != axis) {
         if other != Axis::Entries || context.table_entries > 0 {
@@ -239,7 +242,7 @@ fn title(heading: &str, context: &Cell, axis: Option<Axis>) -> String {
     format!("{heading}: {}", parts.join(", "))
 }
 
-fn file_words(context: &Cell, axis: Option<Axis>) -> String {
+fn file_words(context: &MatrixCell, axis: Option<Axis>) -> String {
     let others = Axis::ALL.into_iter().filter(|other| Some(*other) != axis);
     let words = others.map(|other| format!("{}-{}", other.word(), other.label(context)));
     let all = words.chain([context.asked.to_string(), format!("run{}", context.run)]).collect::<Vec<_>>().join("-");
@@ -248,8 +251,8 @@ fn file_words(context: &Cell, axis: Option<Axis>) -> String {
 
 /// Each device that has something at this place, with its number among all devices: colors stay the same.
 fn by_device<'a>(
-    results: &'a Results<'_>,
-    context: &'a Cell,
+    results: &'a PlanResults<'_>,
+    context: &'a MatrixCell,
 ) -> impl Iterator<Item = (usize, &'a str, &'a [&'a Measurement])> {
     results.experiment.subjects.iter().enumerate().filter_map(move |(index, subject)| {
         let found = results.cells.iter().find(|(cell, _)| cell.subject == *subject && alike(cell, context));
@@ -257,7 +260,13 @@ fn by_device<'a>(
     })
 }
 
-fn by_place(results: &Results<'_>, quantity: &Quantity, axis: Axis, places: &[&Cell], context: &Cell) -> Places {
+fn by_place(
+    results: &PlanResults<'_>,
+    quantity: &Quantity,
+    axis: Axis,
+    places: &[&MatrixCell],
+    context: &MatrixCell,
+) -> PlacedValues {
     let mut series = Vec::new();
     for (color, subject) in results.experiment.subjects.iter().enumerate() {
         let mut points = Vec::new();
@@ -276,11 +285,11 @@ fn by_place(results: &Results<'_>, quantity: &Quantity, axis: Axis, places: &[&C
     let labels = places.iter().map(|cell| axis.label(cell)).collect();
     let colors = results.experiment.subjects.len();
     let (below, beside) = (axis.name(), quantity.axis);
-    Places { title: String::new(), below, beside, labels, is_joined: true, colors, series }
+    PlacedValues { title: String::new(), below, beside, labels, is_joined: true, colors, series }
 }
 
 /// The median repetition at each share of packets.
-fn cumulative(results: &Results<'_>, context: &Cell) -> Curves {
+fn cumulative(results: &PlanResults<'_>, context: &MatrixCell) -> Curves {
     let mut curves = Vec::new();
     for (color, name, all) in by_device(results, context) {
         let shares = (1..=POINTS_MAX).map(|i| 1.0 - (1.0 - i as f64 / POINTS_MAX as f64).powf(2.0));
@@ -301,11 +310,11 @@ fn cumulative(results: &Results<'_>, context: &Cell) -> Curves {
 }
 
 /// The mean of all repetitions, and each of them.
-fn over_time(results: &Results<'_>, context: &Cell) -> Curves {
+fn over_time(results: &PlanResults<'_>, context: &MatrixCell) -> Curves {
     let mut curves = Vec::new();
     for (color, name, all) in by_device(results, context) {
         let name = name.to_owned();
-        let rate = |sample: &crate::testbed::Sample| sample.received as f64 / sample.length.max(1e-9) / 1e6;
+        let rate = |sample: &crate::testbed::TrialSample| sample.received as f64 / sample.length.max(1e-9) / 1e6;
         let most = all.iter().map(|measured| measured.over_time.len()).max().unwrap_or(0);
         let step = most.div_ceil(POINTS_MAX).max(1);
         let mut mean = Vec::new();
@@ -329,14 +338,14 @@ fn over_time(results: &Results<'_>, context: &Cell) -> Curves {
     Curves { title: String::new(), below, beside, logarithmic: false, colors, curves }
 }
 
-fn shares(results: &Results<'_>, context: &Cell) -> Shares {
+fn shares(results: &PlanResults<'_>, context: &MatrixCell) -> Shares {
     let here = results.profiles.iter().filter(|(cell, _)| alike(cell, context));
     let rows = here.map(|(cell, profile)| {
         let stages = by_stage(profile);
         let share = |stage| stages.iter().find(|(other, _)| *other == stage).map_or(0.0, |(_, share)| *share);
-        (cell.subject.name.clone(), Stage::ALL.into_iter().map(share).collect())
+        (cell.subject.name.clone(), DeviceStage::ALL.into_iter().map(share).collect())
     });
-    Shares { title: String::new(), parts: Stage::ALL.map(Stage::name).to_vec(), rows: rows.collect() }
+    Shares { title: String::new(), parts: DeviceStage::ALL.map(DeviceStage::name).to_vec(), rows: rows.collect() }
 }
 
 #[cfg(test)]

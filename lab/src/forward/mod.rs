@@ -3,22 +3,22 @@
 //! either way round.
 
 use hairpin_core::frame::{Batch, Frame};
-use hairpin_core::link::{Drop, header};
+use hairpin_core::link::{LinkDrop, header};
 use hairpin_core::wire::{ethernet, ipv4};
 
-/// What it has done.
+/// The counts of a forwarder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Forwarded {
+pub struct ForwardSummary {
     /// Frames sent back.
     pub packets: u64,
-    /// Frames dropped, by [`Drop`].
-    pub drops: [u64; Drop::ALL.len()],
+    /// Frames dropped, by [`LinkDrop`].
+    pub drops: [u64; LinkDrop::ALL.len()],
 }
 
-impl Forwarded {
-    /// What it has dropped, by reason.
+impl ForwardSummary {
+    /// The dropped packets, by reason.
     pub fn dropped(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let drops = Drop::ALL.iter().map(|&reason| (reason.name(), self.drops[reason as usize]));
+        let drops = LinkDrop::ALL.iter().map(|&reason| (reason.name(), self.drops[reason as usize]));
         drops.filter(|&(_, count)| count > 0)
     }
 }
@@ -26,7 +26,7 @@ impl Forwarded {
 /// The forwarder.
 #[derive(Clone, Debug, Default)]
 pub struct Forwarder {
-    counts: Forwarded,
+    counts: ForwardSummary,
 }
 
 impl Forwarder {
@@ -34,8 +34,8 @@ impl Forwarder {
     /// more than longer bursts (`dpdk-testpmd` takes as many).
     pub const BURST: usize = 32;
 
-    /// What it has done so far.
-    pub fn counts(&self) -> &Forwarded {
+    /// The counts so far.
+    pub fn counts(&self) -> &ForwardSummary {
         &self.counts
     }
 
@@ -86,7 +86,7 @@ fn turn_usual(frame: &mut [u8]) -> bool {
 
 /// Swaps addresses, if it is a sound IP packet.
 #[inline]
-fn turn(frame: &mut [u8]) -> Result<(), Drop> {
+fn turn(frame: &mut [u8]) -> Result<(), LinkDrop> {
     if turn_usual(frame) {
         return Ok(());
     }
@@ -94,7 +94,7 @@ fn turn(frame: &mut [u8]) -> Result<(), Drop> {
     let (at, length) = match ethertype {
         ethernet::IPV4 => (header::check_ipv4(frame, l3)?.l3 + 12, 4),
         ethernet::IPV6 => (header::check_ipv6(frame, l3)?.l3 + 8, 16),
-        _ => return Err(Drop::NotIp),
+        _ => return Err(LinkDrop::NotIp),
     };
     swap(frame, 0, 6);
     swap(frame, at, length);
@@ -113,17 +113,17 @@ fn swap(frame: &mut [u8], at: usize, length: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::traffic::template::{Ends, Kind, Link, Template};
+    use crate::traffic::template::{LinkAddresses, PacketEnds, PacketKind, PacketTemplate};
     use hairpin_core::flow::Protocol;
     use hairpin_core::frame::VecFrame;
     use hairpin_core::wire::{Parsed, parse};
 
     fn packet(ipv6: bool) -> VecFrame {
-        let kind = Kind { protocol: Protocol::Udp, ipv6, tcp_flags: 0 };
+        let kind = PacketKind { protocol: Protocol::Udp, ipv6, tcp_flags: 0 };
         let mut store = Vec::new();
-        let template = Template::new(&mut store, kind, &Link::default(), &[], 100);
+        let template = PacketTemplate::new(&mut store, kind, &LinkAddresses::default(), &[], 100);
         let mut frame = VecFrame::new(&[0; 100]);
-        let ends = Ends { source: 0x0a00_0001, destination: 0xc000_0201, source_port: 5, destination_port: 6 };
+        let ends = PacketEnds { source: 0x0a00_0001, destination: 0xc000_0201, source_port: 5, destination_port: 6 };
         template.make(&store, &mut frame.data, &ends, &[3; 18]);
         frame
     }

@@ -1,7 +1,7 @@
 //! `perf record` over the threads of a device.
 
 use super::symbols::Symbols;
-use crate::testbed::Profile;
+use crate::testbed::TimeProfile;
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Looks a second at each thread; no divisor of the timer's.
 const FREQUENCY: &str = "1999";
-/// What is counted.
+/// The counted event.
 const EVENT: &str = "cpu-clock";
 /// Looks that a profile needs at least.
 const SAMPLES_MIN: u64 = 100;
@@ -66,7 +66,7 @@ impl Profiler {
     ///
     /// # Errors
     /// When perf failed, or saw too little.
-    pub fn finish(mut self) -> Result<Profile> {
+    pub fn finish(mut self) -> Result<TimeProfile> {
         if let Ok(pid) = i32::try_from(self.perf.id())
             && let Some(pid) = rustix::process::Pid::from_raw(pid)
         {
@@ -84,7 +84,7 @@ impl Profiler {
         ensure!(output.status.success(), "perf script: {}", String::from_utf8_lossy(&output.stderr).trim());
         let (samples, shares) = count(&String::from_utf8_lossy(&output.stdout), Symbols::own().as_ref());
         ensure!(samples >= SAMPLES_MIN, "perf saw the device only {samples} times");
-        Ok(Profile { by: format!("perf record -e {EVENT} -F {FREQUENCY}, {samples} looks"), shares })
+        Ok(TimeProfile { by: format!("perf record -e {EVENT} -F {FREQUENCY}, {samples} looks"), shares })
     }
 }
 

@@ -13,7 +13,7 @@ const CRATES: [(&str, &str); 5] = [
     ("/linux/src/", "hairpin_linux"),
     ("/hairpin/src/", "hairpin"),
 ];
-/// Where the standard library's sources and those of other crates are.
+/// The directories of the standard library's sources and of other crates.
 const FOREIGN: [&str; 3] = ["/rustc/", "/registry/", "/library/"];
 
 /// This program's debug information and where it is in memory.
@@ -21,7 +21,7 @@ pub(super) struct Symbols {
     loader: Loader,
     /// Address ranges of the program's file.
     ranges: Vec<(u64, u64)>,
-    /// What is to be taken off an address to have the one in the file.
+    /// The difference between an address in memory and the one in the file.
     bias: u64,
 }
 

@@ -1,7 +1,7 @@
 //! A testbed as something that can be sent packets at a rate.
 
-use super::{Load, Observed, Probe};
-use crate::testbed::{Progress, Rate, Testbed, Trial};
+use super::{OfferedLoad, Probe, TrialObservation};
+use crate::testbed::{SendRate, Testbed, Trial, TrialProgress};
 use anyhow::Result;
 use std::time::Duration;
 
@@ -9,27 +9,31 @@ use std::time::Duration;
 pub struct TestbedProbe<'a> {
     testbed: &'a mut dyn Testbed,
     trial: Trial,
-    progress: &'a mut dyn FnMut(Progress),
+    progress: &'a mut dyn FnMut(TrialProgress),
 }
 
 impl<'a> TestbedProbe<'a> {
     /// Trials like this one, but for rate, duration and seed, which counts up. `progress` hears of each.
-    pub fn new(testbed: &'a mut dyn Testbed, trial: &Trial, progress: &'a mut dyn FnMut(Progress)) -> TestbedProbe<'a> {
+    pub fn new(
+        testbed: &'a mut dyn Testbed,
+        trial: &Trial,
+        progress: &'a mut dyn FnMut(TrialProgress),
+    ) -> TestbedProbe<'a> {
         TestbedProbe { testbed, trial: trial.clone(), progress }
     }
 }
 
 impl Probe for TestbedProbe<'_> {
-    fn probe(&mut self, load: Load, duration: Duration) -> Result<Observed> {
+    fn probe(&mut self, load: OfferedLoad, duration: Duration) -> Result<TrialObservation> {
         self.trial.rate = match load {
-            Load::Most => Rate::Max,
-            Load::Rate(rate) => Rate::Packets(rate),
+            OfferedLoad::Most => SendRate::Max,
+            OfferedLoad::Rate(rate) => SendRate::Packets(rate),
         };
         self.trial.duration = duration;
         let measured = self.testbed.measure(&self.trial, self.progress)?;
         self.trial.seed = self.trial.seed.wrapping_add(1);
         let (offered, forwarded) = (measured.tx_pps, measured.rx_pps);
         let (sent, lost, is_starved) = (measured.sent, measured.lost(), measured.is_starved());
-        Ok(Observed { offered, forwarded, sent, lost, is_starved })
+        Ok(TrialObservation { offered, forwarded, sent, lost, is_starved })
     }
 }

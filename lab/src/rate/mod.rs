@@ -6,7 +6,7 @@
 //! the first trial is as fast as the source can, and what then comes through is where the search begins; short trials
 //! find the neighbourhood and long ones decide; a load is judged by the majority of several trials, so that a single
 //! disturbed one decides nothing; bounds are moved outwards by doubling steps and inwards by halving; the upper bound on
-//! which a search would end is judged once more before it does. RFC 2544's own way is [`Options::rfc2544`]: one trial for
+//! which a search would end is judged once more before it does. RFC 2544's own way is [`SearchOptions::rfc2544`]: one trial for
 //! each load, and any loss counts.
 //!
 //! A trial that loses too much while a thread of the testbed was kept from its processor shows nothing of the device: it is
@@ -23,22 +23,22 @@ mod tests;
 
 pub use adapter::TestbedProbe;
 pub use repeat::{Repeated, repeat};
-pub use search::{Found, Options, Outcome, Stage, Step, search};
+pub use search::{SearchOptions, SearchOutcome, SearchResult, SearchStage, SearchStep, search};
 
 use std::time::Duration;
 
 /// How fast to send.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Load {
+pub enum OfferedLoad {
     /// As fast as the source can; it may wait for the device.
     Most,
     /// Packets per second; the source does not wait for the device.
     Rate(f64),
 }
 
-/// What a trial gave.
+/// The counts of a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Observed {
+pub struct TrialObservation {
     /// Packets per second that the source really sent.
     pub offered: f64,
     /// Packets per second that came through.
@@ -51,7 +51,7 @@ pub struct Observed {
     pub is_starved: bool,
 }
 
-impl Observed {
+impl TrialObservation {
     /// Lost of sent, 0 to 1; 1 if nothing was sent, for nothing was shown.
     pub fn loss_ratio(&self) -> f64 {
         if self.sent == 0 { 1.0 } else { self.lost as f64 / self.sent as f64 }
@@ -64,5 +64,5 @@ pub trait Probe {
     ///
     /// # Errors
     /// When the trial itself failed, not when packets were lost.
-    fn probe(&mut self, load: Load, duration: Duration) -> anyhow::Result<Observed>;
+    fn probe(&mut self, load: OfferedLoad, duration: Duration) -> anyhow::Result<TrialObservation>;
 }

@@ -1,6 +1,6 @@
 //! Searches again and again, for a mean and its confidence interval.
 
-use super::{Options, Outcome, Probe, Step, search};
+use super::{Probe, SearchOptions, SearchOutcome, SearchStep, search};
 use crate::statistics::Summary;
 use anyhow::Result;
 
@@ -10,14 +10,14 @@ pub struct Repeated {
     /// The loss ratio allowed.
     pub goal: f64,
     /// Each search.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<SearchOutcome>,
     /// Packets per second forwarded, over the searches that found a rate; `None` if none did.
     pub rate: Option<Summary>,
 }
 
 impl Repeated {
     /// These searches together.
-    pub fn of(goal: f64, outcomes: Vec<Outcome>) -> Repeated {
+    pub fn of(goal: f64, outcomes: Vec<SearchOutcome>) -> Repeated {
         let rates: Vec<f64> = outcomes.iter().filter_map(|outcome| outcome.found.rate()).collect();
         Repeated { goal, outcomes, rate: Summary::of(&rates) }
     }
@@ -33,8 +33,8 @@ pub fn repeat(
     probe: &mut dyn Probe,
     goals: &[f64],
     repetitions: u32,
-    options: &Options,
-    progress: &mut dyn FnMut(u32, &Step),
+    options: &SearchOptions,
+    progress: &mut dyn FnMut(u32, &SearchStep),
 ) -> Result<Vec<Repeated>> {
     let mut outcomes = vec![Vec::new(); goals.len()];
     for repetition in 0..repetitions {

@@ -1,6 +1,6 @@
 //! One search: bounds of a goal, drawn together.
 
-use super::{Load, Observed, Probe};
+use super::{OfferedLoad, Probe, TrialObservation};
 use anyhow::{Result, ensure};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const COARSE: f64 = 4.0;
 
 /// How to search.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Options {
+pub struct SearchOptions {
     /// Packets per second below which nothing is tried; more than 0.
     pub lowest: f64,
     /// Packets per second above which nothing is tried; what the source can, if `None`.
@@ -34,9 +34,9 @@ pub struct Options {
     pub trials_max: u32,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for SearchOptions {
+    fn default() -> SearchOptions {
+        SearchOptions {
             lowest: 1000.0,
             highest: None,
             resolution: 0.01,
@@ -49,11 +49,11 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl SearchOptions {
     /// RFC 2544, section 26.1 and 24: trials of 60 seconds, one for each load, and none may lose too much.
-    pub fn rfc2544() -> Options {
+    pub fn rfc2544() -> SearchOptions {
         let last = Duration::from_secs(60);
-        Options { first: Duration::from_secs(1), last, trials: 1, exceed_ratio: 0.0, ..Options::default() }
+        SearchOptions { first: Duration::from_secs(1), last, trials: 1, exceed_ratio: 0.0, ..SearchOptions::default() }
     }
 
     /// Trials of one load that may lose too much.
@@ -72,9 +72,9 @@ impl Options {
     }
 }
 
-/// Where a search is.
+/// The state of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum SearchStage {
     /// As fast as the source can.
     Most,
     /// Short trials.
@@ -85,25 +85,25 @@ pub enum Stage {
 
 /// A trial has been made.
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
+pub struct SearchStep {
     /// Loss ratio of the goal that is searched for.
     pub goal: f64,
-    /// Where the search is.
-    pub stage: Stage,
-    /// What was asked for.
-    pub load: Load,
-    /// What came of it.
-    pub observed: Observed,
+    /// The state of the search.
+    pub stage: SearchStage,
+    /// The offered rate.
+    pub load: OfferedLoad,
+    /// The result.
+    pub observed: TrialObservation,
     /// The highest rate known to be forwarded, and the lowest known not to be, so far.
     pub bounds: (Option<f64>, Option<f64>),
     /// Trials made for this goal.
     pub trials: u32,
 }
 
-/// What a search has found, in packets per second.
+/// The result of a search, in packets per second.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Found {
+pub enum SearchResult {
     /// The device's limit lies between these.
     Between {
         /// The highest rate that is forwarded.
@@ -117,24 +117,24 @@ pub enum Found {
     AtLeast(f64),
 }
 
-impl Found {
+impl SearchResult {
     /// The highest rate shown to be forwarded; `None` if none is.
     pub fn rate(self) -> Option<f64> {
         match self {
-            Found::Between { lower, .. } => Some(lower),
-            Found::AtLeast(rate) => Some(rate),
-            Found::Below(_) => None,
+            SearchResult::Between { lower, .. } => Some(lower),
+            SearchResult::AtLeast(rate) => Some(rate),
+            SearchResult::Below(_) => None,
         }
     }
 }
 
-/// What came of one search.
+/// The outcome of one search.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Outcome {
+pub struct SearchOutcome {
     /// The loss ratio allowed.
     pub goal: f64,
     /// The rate.
-    pub found: Found,
+    pub found: SearchResult,
     /// Packets per second that arrived at that rate (its loss, if allowed, is not in it); 0 if none is forwarded.
     pub forwarded: f64,
     /// Trials made.
@@ -142,7 +142,7 @@ pub struct Outcome {
     /// Lossy trials among these that were repeated, since a thread of the testbed was kept from its processor.
     #[serde(default)]
     pub starved: u32,
-    /// Whether the bounds are as close as was asked for; if not, [`Options::trials_max`] were too few.
+    /// Whether the bounds are as close as was asked for; if not, [`SearchOptions::trials_max`] were too few.
     pub settled: bool,
 }
 
@@ -156,25 +156,25 @@ pub fn search(
     probe: &mut dyn Probe,
     goal: f64,
     start: Option<f64>,
-    options: &Options,
-    progress: &mut dyn FnMut(&Step),
-) -> Result<Outcome> {
+    options: &SearchOptions,
+    progress: &mut dyn FnMut(&SearchStep),
+) -> Result<SearchOutcome> {
     options.check(goal)?;
     let mut search =
-        Search { probe, goal, options, progress, trials: 0, starved: 0, lower: None, upper: None, cap: None };
+        RateSearch { probe, goal, options, progress, trials: 0, starved: 0, lower: None, upper: None, cap: None };
     let found = search.run(start)?;
     let forwarded = search.lower.map_or(0.0, |bound| bound.forwarded);
     let close = match found {
-        Found::Between { lower, upper } => upper - lower <= upper * options.resolution * 1.000_001,
-        Found::Below(_) | Found::AtLeast(_) => true,
+        SearchResult::Between { lower, upper } => upper - lower <= upper * options.resolution * 1.000_001,
+        SearchResult::Below(_) | SearchResult::AtLeast(_) => true,
     };
     let settled = close && search.trials < options.trials_max;
-    Ok(Outcome { goal, found, forwarded, trials: search.trials, starved: search.starved, settled })
+    Ok(SearchOutcome { goal, found, forwarded, trials: search.trials, starved: search.starved, settled })
 }
 
-/// What a load came to.
+/// The verdict on a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Judgement {
+enum LoadJudgement {
     /// The load is forwarded.
     Forwarded,
     /// Too much of it is lost.
@@ -190,11 +190,11 @@ struct Bound {
     forwarded: f64,
 }
 
-struct Search<'a> {
+struct RateSearch<'a> {
     probe: &'a mut dyn Probe,
     goal: f64,
-    options: &'a Options,
-    progress: &'a mut dyn FnMut(&Step),
+    options: &'a SearchOptions,
+    progress: &'a mut dyn FnMut(&SearchStep),
     trials: u32,
     starved: u32,
     lower: Option<Bound>,
@@ -203,34 +203,34 @@ struct Search<'a> {
     cap: Option<f64>,
 }
 
-impl Search<'_> {
-    fn run(&mut self, start: Option<f64>) -> Result<Found> {
+impl RateSearch<'_> {
+    fn run(&mut self, start: Option<f64>) -> Result<SearchResult> {
         // Only a place to begin: a source at full speed may wait for the device, and then nothing is lost at any rate.
-        let most = self.options.highest.map_or(Load::Most, Load::Rate);
-        let first = self.trial(Stage::Most, most, self.options.first)?;
+        let most = self.options.highest.map_or(OfferedLoad::Most, OfferedLoad::Rate);
+        let first = self.trial(SearchStage::Most, most, self.options.first)?;
         let mut at = start.unwrap_or(first.forwarded);
         let coarse = (self.options.resolution * COARSE).min(0.5);
-        for (stage, resolution) in [(Stage::Coarse, coarse), (Stage::Final, self.options.resolution)] {
+        for (stage, resolution) in [(SearchStage::Coarse, coarse), (SearchStage::Final, self.options.resolution)] {
             self.cap = self.options.highest;
             if let Some(found) = self.narrow(stage, at, resolution)? {
                 return Ok(found);
             }
             // The next stage judges again what this one has found, from its lower bound on.
-            if stage == Stage::Coarse && self.trials < self.options.trials_max {
+            if stage == SearchStage::Coarse && self.trials < self.options.trials_max {
                 at = self.lower.map_or(at, |bound| bound.rate);
                 (self.lower, self.upper) = (None, None);
             }
         }
         Ok(match (self.lower, self.upper) {
-            (Some(lower), Some(upper)) => Found::Between { lower: lower.rate, upper: upper.rate },
+            (Some(lower), Some(upper)) => SearchResult::Between { lower: lower.rate, upper: upper.rate },
             // Trials ran out on one side.
-            (Some(lower), None) => Found::AtLeast(lower.rate),
-            (None, upper) => Found::Below(upper.map_or(self.options.lowest, |bound| bound.rate)),
+            (Some(lower), None) => SearchResult::AtLeast(lower.rate),
+            (None, upper) => SearchResult::Below(upper.map_or(self.options.lowest, |bound| bound.rate)),
         })
     }
 
     /// Finds bounds on both sides of `at`, and draws them together. What it gives is the end of the search.
-    fn narrow(&mut self, stage: Stage, at: f64, resolution: f64) -> Result<Option<Found>> {
+    fn narrow(&mut self, stage: SearchStage, at: f64, resolution: f64) -> Result<Option<SearchResult>> {
         let mut step = resolution;
         let mut at = at.max(self.options.lowest);
         let mut confirmed = None;
@@ -239,12 +239,12 @@ impl Search<'_> {
             let (lower, upper) = (self.lower.map(|bound| bound.rate), self.upper.map(|bound| bound.rate));
             at = match (lower, upper) {
                 (Some(lower), Some(upper)) if upper - lower <= upper * resolution => {
-                    if confirmed == Some(upper) || stage != Stage::Final || self.options.trials == 1 {
+                    if confirmed == Some(upper) || stage != SearchStage::Final || self.options.trials == 1 {
                         break;
                     }
                     // Disturbed trials may have made it: it is judged once more, and if that is better the way is open.
                     confirmed = Some(upper);
-                    if self.judge(stage, upper)? == Judgement::Forwarded {
+                    if self.judge(stage, upper)? == LoadJudgement::Forwarded {
                         self.upper = None;
                         step = resolution;
                     }
@@ -252,12 +252,12 @@ impl Search<'_> {
                 }
                 // The source ends where the device does not yet.
                 (Some(lower), _) if lower >= cap * (1.0 - resolution) => {
-                    return Ok((stage == Stage::Final).then_some(Found::AtLeast(lower)));
+                    return Ok((stage == SearchStage::Final).then_some(SearchResult::AtLeast(lower)));
                 }
                 (Some(lower), Some(upper)) => (lower + upper) / 2.0,
                 (Some(lower), None) => lower * (1.0 + step),
                 (None, Some(upper)) if upper <= self.options.lowest => {
-                    return Ok((stage == Stage::Final).then_some(Found::Below(self.options.lowest)));
+                    return Ok((stage == SearchStage::Final).then_some(SearchResult::Below(self.options.lowest)));
                 }
                 (None, Some(upper)) => (upper * (1.0 - step).max(0.1)).max(self.options.lowest),
                 (None, None) => at,
@@ -267,7 +267,7 @@ impl Search<'_> {
             if lower.is_none() != upper.is_none() {
                 step = (step * 2.0).min(0.9);
             }
-            if let Judgement::Short(best) = self.judge(stage, at)?
+            if let LoadJudgement::Short(best) = self.judge(stage, at)?
                 && upper.is_none_or(|upper| best.rate < upper)
             {
                 // So much was sent, and forwarded; more is beyond the source, whatever holds it up.
@@ -282,14 +282,14 @@ impl Search<'_> {
     /// Whether this load is forwarded, by the majority of its trials in the last stage and by one before; moves a bound.
     /// Trials in which the source sent too little and nothing was lost show nothing, nor do lossy ones in which a thread
     /// was kept from its processor: they are made again.
-    fn judge(&mut self, stage: Stage, rate: f64) -> Result<Judgement> {
+    fn judge(&mut self, stage: SearchStage, rate: f64) -> Result<LoadJudgement> {
         let (trials, lossy_max, duration) = match stage {
-            Stage::Final => (self.options.trials, self.options.lossy_max(), self.options.last),
-            Stage::Most | Stage::Coarse => (1, 0, self.options.first),
+            SearchStage::Final => (self.options.trials, self.options.lossy_max(), self.options.last),
+            SearchStage::Most | SearchStage::Coarse => (1, 0, self.options.first),
         };
         let (mut good, mut short, mut lossy, mut starved) = (Vec::new(), Vec::new(), 0, 0);
         while lossy <= lossy_max && good.len() < usize::from(trials - lossy_max) && short.len() < SHORT_MAX {
-            let observed = self.trial(stage, Load::Rate(rate), duration)?;
+            let observed = self.trial(stage, OfferedLoad::Rate(rate), duration)?;
             if observed.loss_ratio() > self.goal {
                 if observed.is_starved && starved < STARVED_MAX {
                     starved += 1;
@@ -306,11 +306,12 @@ impl Search<'_> {
             }
         }
         self.starved += starved;
-        let mean =
-            |all: &[Observed], of: fn(&Observed) -> f64| all.iter().map(of).sum::<f64>() / all.len().max(1) as f64;
+        let mean = |all: &[TrialObservation], of: fn(&TrialObservation) -> f64| {
+            all.iter().map(of).sum::<f64>() / all.len().max(1) as f64
+        };
         if lossy > lossy_max || (good.is_empty() && short.is_empty()) {
             self.upper = Some(Bound { rate, forwarded: 0.0 });
-            return Ok(Judgement::Lossy);
+            return Ok(LoadJudgement::Lossy);
         }
         if good.is_empty() {
             let best = short.iter().max_by(|a, b| a.offered.total_cmp(&b.offered));
@@ -318,17 +319,17 @@ impl Search<'_> {
                 rate: best.offered,
                 forwarded: best.forwarded,
             });
-            return Ok(Judgement::Short(bound));
+            return Ok(LoadJudgement::Short(bound));
         }
         self.lower = Some(Bound { rate, forwarded: mean(&good, |observed| observed.forwarded) });
-        Ok(Judgement::Forwarded)
+        Ok(LoadJudgement::Forwarded)
     }
 
-    fn trial(&mut self, stage: Stage, load: Load, duration: Duration) -> Result<Observed> {
+    fn trial(&mut self, stage: SearchStage, load: OfferedLoad, duration: Duration) -> Result<TrialObservation> {
         let observed = self.probe.probe(load, duration)?;
         self.trials += 1;
         let bounds = (self.lower.map(|bound| bound.rate), self.upper.map(|bound| bound.rate));
-        let step = Step { goal: self.goal, stage, load, observed, bounds, trials: self.trials };
+        let step = SearchStep { goal: self.goal, stage, load, observed, bounds, trials: self.trials };
         (self.progress)(&step);
         Ok(observed)
     }

@@ -1,4 +1,4 @@
-//! Where figures come from.
+//! The machine that figures come from.
 
 use std::fs::read_to_string;
 
@@ -7,7 +7,7 @@ use std::fs::read_to_string;
 pub struct Machine {
     /// Processor, cores and kernel, in a line: results with another one are not mixed with these.
     pub name: String,
-    /// What else is to be known, each for people.
+    /// Further facts, each for people.
     pub notes: Vec<String>,
 }
 

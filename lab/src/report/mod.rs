@@ -3,7 +3,7 @@
 //! In the directory of results: `results.csv` (a row for each measurement: the columns of KTH 2022, table 3.2, and more),
 //! `time.csv` (the same over time), `latency.csv` (cumulative distributions), `summary.csv` (means with confidence
 //! intervals), `search.csv`, `profile.csv`, `skipped.csv`, `figures/`, `index.html`. All are written anew each time from
-//! [`Results`].
+//! [`PlanResults`].
 
 mod machine;
 pub(crate) mod page;
@@ -11,15 +11,15 @@ mod tables;
 
 pub use machine::{Machine, machine};
 
-use crate::experiment::Results;
+use crate::experiment::PlanResults;
 use crate::figure::{Raster, figures};
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What has been written.
+/// The files written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenReport {
     /// The page.
     pub page: PathBuf,
     /// Figures.
@@ -30,7 +30,7 @@ pub struct Written {
 ///
 /// # Errors
 /// When a file cannot be written.
-pub fn write_tables(results: &Results<'_>, directory: &Path) -> Result<()> {
+pub fn write_tables(results: &PlanResults<'_>, directory: &Path) -> Result<()> {
     for (name, table) in tables::all(results)? {
         replace(&directory.join(name), &table)?;
     }
@@ -41,7 +41,7 @@ pub fn write_tables(results: &Results<'_>, directory: &Path) -> Result<()> {
 ///
 /// # Errors
 /// When a figure cannot be drawn or a file cannot be written.
-pub fn write(results: &Results<'_>, machine: &Machine, directory: &Path) -> Result<Written> {
+pub fn write(results: &PlanResults<'_>, machine: &Machine, directory: &Path) -> Result<WrittenReport> {
     write_tables(results, directory)?;
     let (figures, more) = figures(results)?;
     let raster = Raster::new();
@@ -57,7 +57,7 @@ pub fn write(results: &Results<'_>, machine: &Machine, directory: &Path) -> Resu
     }
     let page = directory.join("index.html");
     replace(&page, page::page(results, machine, &figures, more, raster.has_fonts()).as_bytes())?;
-    Ok(Written { page, figures: figures.len() })
+    Ok(WrittenReport { page, figures: figures.len() })
 }
 
 /// Writes a file whole or not at all.

@@ -1,10 +1,10 @@
 //! The page: one HTML file that needs nothing else.
 
 use super::machine::Machine;
-use crate::experiment::{Cell, Metric, Results, Verdict, is_starved, latency, summary};
+use crate::experiment::{FindingMetric, FindingVerdict, MatrixCell, PlanResults, is_starved, latency, summary};
 use crate::figure::{Figure, count};
 use crate::profile::by_stage;
-use crate::rate::Found;
+use crate::rate::SearchResult;
 use crate::statistics::Summary;
 use crate::testbed::offload::Offloaded;
 use crate::testbed::{Measurement, Ran};
@@ -14,7 +14,7 @@ use std::fmt::Write;
 const FUNCTIONS: usize = 12;
 /// Cells named for each reason why they were left out.
 const CELLS_NAMED: usize = 8;
-/// What the page looks like.
+/// The style of the page.
 pub(crate) const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:64rem;margin:1rem auto;padding:0 1rem;color:#222}\
 h1{font-size:1.5rem}h2{font-size:1.2rem;margin-top:2rem;border-bottom:1px solid #bbb}table{border-collapse:collapse;\
 font-size:13px;margin:.6rem 0}th,td{border:1px solid #ccc;padding:.15rem .5rem;text-align:left}td.n{text-align:right}\
@@ -23,7 +23,7 @@ pre{background:#f4f4f4;padding:.6rem;overflow:auto;font-size:12px}svg{max-width:
 
 /// The page's text.
 pub(super) fn page(
-    results: &Results<'_>,
+    results: &PlanResults<'_>,
     machine: &Machine,
     figures: &[Figure],
     more: usize,
@@ -31,7 +31,7 @@ pub(super) fn page(
 ) -> String {
     let experiment = results.experiment;
     let title = if experiment.title.is_empty() { &experiment.name } else { &experiment.title };
-    let mut page = Page(String::new());
+    let mut page = HtmlPage(String::new());
     page.raw("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>");
     page.text(title);
     page.raw("</title><style>");
@@ -53,10 +53,10 @@ pub(super) fn page(
     page.0
 }
 
-/// HTML that grows; [`Page::text`] is plain text.
-pub(crate) struct Page(pub(crate) String);
+/// HTML that grows; [`HtmlPage::text`] is plain text.
+pub(crate) struct HtmlPage(pub(crate) String);
 
-impl Page {
+impl HtmlPage {
     pub(crate) fn raw(&mut self, html: &str) {
         self.0.push_str(html);
     }
@@ -117,7 +117,7 @@ impl Page {
     }
 }
 
-fn about(page: &mut Page, results: &Results<'_>, machine: &Machine) {
+fn about(page: &mut HtmlPage, results: &PlanResults<'_>, machine: &Machine) {
     let experiment = results.experiment;
     let (total, there) = (results.plan.tasks.len(), results.records.len());
     let failed = results.failures().count();
@@ -158,8 +158,8 @@ fn about(page: &mut Page, results: &Results<'_>, machine: &Machine) {
     }
 }
 
-/// What is no good, or was left out, because other processes had the processors.
-fn starved(page: &mut Page, results: &Results<'_>) {
+/// Names the measurements that are invalid, or were left out, because other processes had the processors.
+fn starved(page: &mut HtmlPage, results: &PlanResults<'_>) {
     let least = 100.0 * Ran::ENOUGH;
     if results.starved > 0 {
         page.paragraph(&format!(
@@ -179,7 +179,7 @@ fn starved(page: &mut Page, results: &Results<'_>) {
     }
 }
 
-fn findings(page: &mut Page, results: &Results<'_>) {
+fn findings(page: &mut HtmlPage, results: &PlanResults<'_>) {
     if results.experiment.findings.is_empty() {
         return;
     }
@@ -187,10 +187,10 @@ fn findings(page: &mut Page, results: &Results<'_>) {
     page.head(&["finding", "here", "figures"]);
     for finding in &results.experiment.findings {
         let (class, word, figures) = match results.judge(finding) {
-            Verdict::Confirmed(figures) => ("yes", "confirmed", figures),
-            Verdict::Refuted(figures) => ("no", "not so", figures),
-            Verdict::Undecided(figures) => ("open", "cannot be told", figures),
-            Verdict::NotMeasured(figures) => ("open", "not measured here", figures),
+            FindingVerdict::Confirmed(figures) => ("yes", "confirmed", figures),
+            FindingVerdict::Refuted(figures) => ("no", "not so", figures),
+            FindingVerdict::Undecided(figures) => ("open", "cannot be told", figures),
+            FindingVerdict::NotMeasured(figures) => ("open", "not measured here", figures),
         };
         page.raw(&format!("<tr class=\"{class}\">"));
         for text in [finding.text.as_str(), word, &figures] {
@@ -212,7 +212,7 @@ fn plus_minus(summary: Option<Summary>, scale: f64, digits: usize) -> String {
 }
 
 /// The cell's coordinates as columns.
-fn place(cell: &Cell) -> [String; 7] {
+fn place(cell: &MatrixCell) -> [String; 7] {
     [
         cell.subject.name.clone(),
         cell.cores.to_string(),
@@ -224,10 +224,10 @@ fn place(cell: &Cell) -> [String; 7] {
     ]
 }
 
-/// What [`place`] is called.
+/// The title of [`place`].
 const PLACE: [&str; 7] = ["device", "cores", "entries", "flows", "bytes", "rate", "run"];
 
-fn means(page: &mut Page, results: &Results<'_>) {
+fn means(page: &mut HtmlPage, results: &PlanResults<'_>) {
     page.heading("Results");
     let columns =
         ["received, Mpps", "Gbit/s", "loss, %", "latency, us", "p99, us", "moved flows", "reordered, %", "ran, %"];
@@ -243,10 +243,10 @@ fn means(page: &mut Page, results: &Results<'_>) {
         let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
         let reordered = mean(&|measured| share(measured.reordered, measured.received));
         let numbers = [
-            plus_minus(summary(Metric::Throughput, all), 1e6, 3),
+            plus_minus(summary(FindingMetric::Throughput, all), 1e6, 3),
             plus_minus(mean(&|measured| measured.rx_bps), 1e9, 2),
-            plus_minus(summary(Metric::Loss, all), 0.01, 3),
-            plus_minus(summary(Metric::Latency, all), 1e3, 1),
+            plus_minus(summary(FindingMetric::Loss, all), 0.01, 3),
+            plus_minus(summary(FindingMetric::Latency, all), 1e3, 1),
             plus_minus(latency(all, |latency| latency.p99 as f64), 1e3, 1),
             moved(all),
             plus_minus(reordered, 0.01, 3),
@@ -269,8 +269,8 @@ fn moved(all: &[&Measurement]) -> String {
     }
 }
 
-/// What cards have done, if there were any.
-fn cards(page: &mut Page, results: &Results<'_>) {
+/// The totals of cards, if there were any.
+fn cards(page: &mut HtmlPage, results: &PlanResults<'_>) {
     let cells = || results.cells.iter().filter(|(_, all)| all.iter().any(|measured| measured.offloaded.is_some()));
     if cells().next().is_none() {
         return;
@@ -324,7 +324,7 @@ fn ran(all: &[&Measurement]) -> String {
     }
 }
 
-fn searches(page: &mut Page, results: &Results<'_>) {
+fn searches(page: &mut HtmlPage, results: &PlanResults<'_>) {
     if results.searches.is_empty() {
         return;
     }
@@ -334,9 +334,11 @@ fn searches(page: &mut Page, results: &Results<'_>) {
     );
     page.head(&PLACE.into_iter().chain(["loss allowed, %", "Mpps", "searches", "what was found"]).collect::<Vec<_>>());
     for (cell, repeated) in &results.searches {
-        let of = |is: fn(&Found) -> bool| repeated.outcomes.iter().filter(|outcome| is(&outcome.found)).count();
-        let (at_least, below) =
-            (of(|found| matches!(found, Found::AtLeast(_))), of(|found| matches!(found, Found::Below(_))));
+        let of = |is: fn(&SearchResult) -> bool| repeated.outcomes.iter().filter(|outcome| is(&outcome.found)).count();
+        let (at_least, below) = (
+            of(|found| matches!(found, SearchResult::AtLeast(_))),
+            of(|found| matches!(found, SearchResult::Below(_))),
+        );
         let unsettled = repeated.outcomes.iter().filter(|outcome| !outcome.settled).count();
         let starved = repeated.outcomes.iter().map(|outcome| outcome.starved as usize).sum::<usize>();
         let mut said = Vec::new();
@@ -362,7 +364,7 @@ fn searches(page: &mut Page, results: &Results<'_>) {
     page.raw("</table>\n");
 }
 
-fn drawings(page: &mut Page, figures: &[Figure], more: usize, has_fonts: bool) {
+fn drawings(page: &mut HtmlPage, figures: &[Figure], more: usize, has_fonts: bool) {
     let mut heading = "";
     for figure in figures {
         if figure.heading != heading {
@@ -388,7 +390,7 @@ fn drawings(page: &mut Page, figures: &[Figure], more: usize, has_fonts: bool) {
     }
 }
 
-fn profiles(page: &mut Page, results: &Results<'_>) {
+fn profiles(page: &mut HtmlPage, results: &PlanResults<'_>) {
     if results.profiles.is_empty() {
         return;
     }
@@ -411,11 +413,11 @@ fn profiles(page: &mut Page, results: &Results<'_>) {
     }
 }
 
-fn left_out(page: &mut Page, results: &Results<'_>) {
+fn left_out(page: &mut HtmlPage, results: &PlanResults<'_>) {
     page.heading("What was left out, and why");
     let failures = results.failures().map(|(record, reason)| (&record.cell, format!("failed: {reason}")));
     let skipped = results.plan.skipped.iter().map(|skipped| (&skipped.cell, skipped.reason.clone()));
-    let mut reasons: Vec<(String, Vec<&Cell>)> = Vec::new();
+    let mut reasons: Vec<(String, Vec<&MatrixCell>)> = Vec::new();
     for (cell, reason) in skipped.chain(failures) {
         match reasons.iter_mut().find(|(other, _)| *other == reason) {
             Some((_, cells)) => cells.push(cell),

@@ -1,24 +1,24 @@
 //! Results as CSV.
 
-use crate::experiment::{Came, Cell, Metric, Results, is_starved, summary};
+use crate::experiment::{FindingMetric, MatrixCell, PlanResults, RecordOutcome, is_starved, summary};
 use crate::profile::by_stage;
-use crate::rate::Found;
+use crate::rate::SearchResult;
 use crate::testbed::Measurement;
 use anyhow::{Context, Result};
 use csv::Writer;
 
-/// What every row begins with.
+/// The first columns of every row.
 const CELL: [&str; 9] =
     ["device", "table", "engine", "policy", "cores", "table_entries", "flows", "packet_size", "rate"];
 
 /// A table's file name and text.
-type Table = (&'static str, Vec<u8>);
+type NamedTable = (&'static str, Vec<u8>);
 
 /// All tables.
 ///
 /// # Errors
 /// Never, but for the memory.
-pub(super) fn all(results: &Results<'_>) -> Result<Vec<Table>> {
+pub(super) fn all(results: &PlanResults<'_>) -> Result<Vec<NamedTable>> {
     Ok(vec![
         ("results.csv", measurements(results)?),
         ("time.csv", over_time(results)?),
@@ -37,7 +37,7 @@ fn begin(columns: &[&str]) -> Result<Writer<Vec<u8>>> {
     Ok(table)
 }
 
-fn row(table: &mut Writer<Vec<u8>>, cell: &Cell, values: &[String]) -> Result<()> {
+fn row(table: &mut Writer<Vec<u8>>, cell: &MatrixCell, values: &[String]) -> Result<()> {
     let of_cell = [
         cell.subject.name.clone(),
         cell.subject.table.clone(),
@@ -58,14 +58,14 @@ fn end(table: Writer<Vec<u8>>) -> Result<Vec<u8>> {
 }
 
 /// Every record that is a measurement.
-fn measured<'a>(results: &'a Results<'_>) -> impl Iterator<Item = (&'a Cell, u32, u64, &'a Measurement)> {
+fn measured<'a>(results: &'a PlanResults<'_>) -> impl Iterator<Item = (&'a MatrixCell, u32, u64, &'a Measurement)> {
     results.records.iter().filter_map(|record| match &record.came {
-        Came::Measured(measured) => Some((&record.cell, record.repetition + 1, record.at, &**measured)),
+        RecordOutcome::Measured(measured) => Some((&record.cell, record.repetition + 1, record.at, &**measured)),
         _ => None,
     })
 }
 
-fn measurements(results: &Results<'_>) -> Result<Vec<u8>> {
+fn measurements(results: &PlanResults<'_>) -> Result<Vec<u8>> {
     let mut table = begin(&[
         "repetition",
         "unix_time",
@@ -127,7 +127,7 @@ fn measurements(results: &Results<'_>) -> Result<Vec<u8>> {
     end(table)
 }
 
-/// What a card has done; empty where there was none.
+/// The totals of a card; empty if there was none.
 fn of_card(m: &Measurement) -> [String; 10] {
     let Some(card) = &m.offloaded else { return Default::default() };
     let busy = |ns: u64| format!("{:.4}", ns as f64 / 1e9 / m.seconds.max(1e-9));
@@ -151,7 +151,7 @@ fn some(count: u64, latency: String) -> String {
 }
 
 /// Table 3.2 of KTH 2022, as counts go up.
-fn over_time(results: &Results<'_>) -> Result<Vec<u8>> {
+fn over_time(results: &PlanResults<'_>) -> Result<Vec<u8>> {
     let columns = ["repetition", "time_s", "tx_count", "rx_count", "tx_pps", "rx_pps", "rx_bps", "latency_mean_ns"];
     let mut table = begin(&columns)?;
     for (cell, repetition, _, measured) in measured(results) {
@@ -176,7 +176,7 @@ fn over_time(results: &Results<'_>) -> Result<Vec<u8>> {
     end(table)
 }
 
-fn latency(results: &Results<'_>) -> Result<Vec<u8>> {
+fn latency(results: &PlanResults<'_>) -> Result<Vec<u8>> {
     let mut table = begin(&["repetition", "latency_ns", "share"])?;
     for (cell, repetition, _, measured) in measured(results) {
         for (ns, share) in &measured.latency.cumulative {
@@ -186,14 +186,14 @@ fn latency(results: &Results<'_>) -> Result<Vec<u8>> {
     end(table)
 }
 
-fn means(results: &Results<'_>) -> Result<Vec<u8>> {
+fn means(results: &PlanResults<'_>) -> Result<Vec<u8>> {
     let columns = ["metric", "unit", "repetitions", "mean", "half_width_95", "median", "least", "most", "starved"];
     let mut table = begin(&columns)?;
     for (cell, all) in &results.cells {
         for (metric, name, unit) in [
-            (Metric::Throughput, "received", "pps"),
-            (Metric::Latency, "latency_mean", "ns"),
-            (Metric::Loss, "loss", "ratio"),
+            (FindingMetric::Throughput, "received", "pps"),
+            (FindingMetric::Latency, "latency_mean", "ns"),
+            (FindingMetric::Loss, "loss", "ratio"),
         ] {
             let Some(summary) = summary(metric, all) else { continue };
             let mut values = vec![name.to_owned(), unit.to_owned(), summary.count.to_string()];
@@ -207,7 +207,7 @@ fn means(results: &Results<'_>) -> Result<Vec<u8>> {
     end(table)
 }
 
-fn searches(results: &Results<'_>) -> Result<Vec<u8>> {
+fn searches(results: &PlanResults<'_>) -> Result<Vec<u8>> {
     let mut table = begin(&[
         "loss_ratio",
         "search",
@@ -223,9 +223,9 @@ fn searches(results: &Results<'_>) -> Result<Vec<u8>> {
         for (index, outcome) in repeated.outcomes.iter().enumerate() {
             let rate = |rate: f64| format!("{rate:.0}");
             let (found, lower, upper) = match outcome.found {
-                Found::Between { lower, upper } => ("between", rate(lower), rate(upper)),
-                Found::Below(lowest) => ("below", String::new(), rate(lowest)),
-                Found::AtLeast(most) => ("at-least", rate(most), String::new()),
+                SearchResult::Between { lower, upper } => ("between", rate(lower), rate(upper)),
+                SearchResult::Below(lowest) => ("below", String::new(), rate(lowest)),
+                SearchResult::AtLeast(most) => ("at-least", rate(most), String::new()),
             };
             let values = [
                 repeated.goal.to_string(),
@@ -244,7 +244,7 @@ fn searches(results: &Results<'_>) -> Result<Vec<u8>> {
     end(table)
 }
 
-fn profiles(results: &Results<'_>) -> Result<Vec<u8>> {
+fn profiles(results: &PlanResults<'_>) -> Result<Vec<u8>> {
     let mut table = begin(&["of", "name", "share"])?;
     for (cell, profile) in &results.profiles {
         for (stage, share) in by_stage(profile) {
@@ -257,7 +257,7 @@ fn profiles(results: &Results<'_>) -> Result<Vec<u8>> {
     end(table)
 }
 
-fn skipped(results: &Results<'_>) -> Result<Vec<u8>> {
+fn skipped(results: &PlanResults<'_>) -> Result<Vec<u8>> {
     let mut table = begin(&["reason"])?;
     for skipped in &results.plan.skipped {
         row(&mut table, &skipped.cell, std::slice::from_ref(&skipped.reason))?;

@@ -1,8 +1,8 @@
 //! A whole report of made-up results.
 
 use super::*;
-use crate::experiment::{Experiment, Plan, Store, Verdict, perform};
-use crate::testbed::{Device, LatencySummary, Measurement, Progress, Ran, Rate, Sample, Testbed, Trial};
+use crate::experiment::{Experiment, FindingVerdict, Plan, ResultStore, perform};
+use crate::testbed::{Device, LatencySummary, Measurement, Ran, SendRate, Testbed, Trial, TrialProgress, TrialSample};
 
 const FILE_TEXT: &str = r#"
 name = "x"
@@ -62,7 +62,7 @@ impl Testbed for Model {
         (trial.cores > 2).then(|| "too few cores & so on".to_owned())
     }
 
-    fn measure(&mut self, trial: &Trial, _: &mut dyn FnMut(Progress)) -> Result<Measurement> {
+    fn measure(&mut self, trial: &Trial, _: &mut dyn FnMut(TrialProgress)) -> Result<Measurement> {
         self.trials += 1;
         let each = match (trial.device, trial.table.as_str()) {
             (Device::Balancer, "cuckoo++") => 1e6 + 1e4 * ((self.trials * 7) % 5) as f64,
@@ -70,7 +70,7 @@ impl Testbed for Model {
             _ => 2e6,
         };
         let tx_pps = match trial.rate {
-            Rate::Packets(rate) => rate,
+            SendRate::Packets(rate) => rate,
             _ => 9e6,
         };
         let rx_pps = tx_pps.min(each * f64::from(trial.cores));
@@ -87,12 +87,12 @@ impl Testbed for Model {
             cumulative,
             ..LatencySummary::default()
         };
-        let sample = |i| Sample {
+        let sample = |i| TrialSample {
             at: f64::from(i) * 0.005,
             length: 0.005,
             sent: sent / 2,
             received: received / 2,
-            ..Sample::default()
+            ..TrialSample::default()
         };
         let over_time = (0..2).map(sample).collect();
         let lost_by_reason = vec![("ring-full".to_owned(), sent - received)];
@@ -119,16 +119,19 @@ fn report_has_tables_figures_and_missing_results() {
     let experiment = Experiment::parse("x.toml", FILE_TEXT, Path::new("")).unwrap();
     let mut model = Model { trials: 0, starves: false };
     let plan = Plan::new(&experiment, &|trial| model.obstacle(trial)).unwrap();
-    let mut store = Store::open(&directory, "m").unwrap();
+    let mut store = ResultStore::open(&directory, "m").unwrap();
     perform(&experiment, &plan, &mut model, &mut store, &mut |_| ()).unwrap();
-    let results = Results::new(&experiment, &plan, &store);
-    let verdicts: Vec<Verdict> = experiment.findings.iter().map(|finding| results.judge(finding)).collect();
-    assert!(matches!(&verdicts[0], Verdict::Confirmed(figures) if figures.contains("2 core(s)")), "{verdicts:?}");
-    assert!(matches!(verdicts[1], Verdict::Refuted(_)), "{verdicts:?}");
-    assert!(matches!(verdicts[2], Verdict::Confirmed(_)), "{verdicts:?}");
-    assert!(matches!(verdicts[3], Verdict::Undecided(_)), "{verdicts:?}");
-    assert!(matches!(verdicts[4], Verdict::Refuted(_)), "{verdicts:?}");
-    assert!(matches!(verdicts[5], Verdict::NotMeasured(_)), "{verdicts:?}");
+    let results = PlanResults::new(&experiment, &plan, &store);
+    let verdicts: Vec<FindingVerdict> = experiment.findings.iter().map(|finding| results.judge(finding)).collect();
+    assert!(
+        matches!(&verdicts[0], FindingVerdict::Confirmed(figures) if figures.contains("2 core(s)")),
+        "{verdicts:?}"
+    );
+    assert!(matches!(verdicts[1], FindingVerdict::Refuted(_)), "{verdicts:?}");
+    assert!(matches!(verdicts[2], FindingVerdict::Confirmed(_)), "{verdicts:?}");
+    assert!(matches!(verdicts[3], FindingVerdict::Undecided(_)), "{verdicts:?}");
+    assert!(matches!(verdicts[4], FindingVerdict::Refuted(_)), "{verdicts:?}");
+    assert!(matches!(verdicts[5], FindingVerdict::NotMeasured(_)), "{verdicts:?}");
 
     let machine = Machine { name: "a <machine>".to_owned(), notes: vec!["quiet".to_owned()] };
     let written = write(&results, &machine, &directory).unwrap();
@@ -185,9 +188,9 @@ fn a_page_says_of_which_cells_nothing_can_be_said() {
     let experiment = Experiment::parse("x.toml", FILE_TEXT, Path::new("")).unwrap();
     let mut model = Model { trials: 0, starves: true };
     let plan = Plan::new(&experiment, &|trial| model.obstacle(trial)).unwrap();
-    let mut store = Store::open(&directory, "m").unwrap();
+    let mut store = ResultStore::open(&directory, "m").unwrap();
     perform(&experiment, &plan, &mut model, &mut store, &mut |_| ()).unwrap();
-    let results = Results::new(&experiment, &plan, &store);
+    let results = PlanResults::new(&experiment, &plan, &store);
     let written = write(&results, &Machine { name: "m".to_owned(), notes: Vec::new() }, &directory).unwrap();
     let page = fs::read_to_string(&written.page).unwrap();
     assert!(page.contains("decide about no finding") && page.contains("40.0, 100.0"), "{page}");

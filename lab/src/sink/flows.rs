@@ -1,4 +1,4 @@
-//! What has been seen of each flow: its last packet, and the backend it went to.
+//! The state of each flow: its last packet, and the backend it went to.
 //!
 //! A table indexed by the flow's number, of as many places as there are flows at a time (the next power of two): each of
 //! them has one, and leaves it to the flow that a [source](crate::traffic::synthetic) begins when it has ended. Where there
@@ -10,9 +10,9 @@ const PLACES_MIN: usize = 1 << 12;
 /// Places at most.
 const PLACES_MAX: usize = 1 << 27;
 
-/// What is known of a flow.
+/// The state of a flow.
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct FlowState {
     /// One more than the sequence number of its latest packet; 0: nothing is here.
     latest: u64,
     flow: u32,
@@ -20,9 +20,9 @@ struct Place {
     moved: bool,
 }
 
-/// What a packet of a flow says.
+/// The verdict on a packet of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum PacketNotice {
     /// All is well.
     Right,
     /// It came after one that was sent later.
@@ -32,8 +32,8 @@ pub enum Told {
 }
 
 /// The flows.
-pub struct Flows {
-    places: Box<[Place]>,
+pub struct SinkFlows {
+    places: Box<[FlowState]>,
     /// Flows seen.
     seen: u64,
     /// Flows that went to more than one backend.
@@ -42,37 +42,37 @@ pub struct Flows {
     unchecked: u64,
 }
 
-impl Flows {
+impl SinkFlows {
     /// Room for `flows` flows.
-    pub fn new(flows: usize) -> Flows {
+    pub fn new(flows: usize) -> SinkFlows {
         let places = flows.clamp(PLACES_MIN, PLACES_MAX).next_power_of_two();
-        Flows { places: vec![Place::default(); places].into(), seen: 0, moved: 0, unchecked: 0 }
+        SinkFlows { places: vec![FlowState::default(); places].into(), seen: 0, moved: 0, unchecked: 0 }
     }
 
     /// A packet of `flow` has come, at `backend`.
     #[inline]
-    pub fn tell(&mut self, flow: u32, sequence: u64, backend: u16) -> Told {
+    pub fn tell(&mut self, flow: u32, sequence: u64, backend: u16) -> PacketNotice {
         let index = flow as usize & (self.places.len() - 1);
-        let Some(place) = self.places.get_mut(index) else { return Told::Unchecked };
+        let Some(place) = self.places.get_mut(index) else { return PacketNotice::Unchecked };
         if place.latest == 0 || place.flow != flow {
             let newer = flow.wrapping_sub(place.flow) < 1 << 31;
             if place.latest != 0 && !newer {
                 self.unchecked += 1;
-                return Told::Unchecked;
+                return PacketNotice::Unchecked;
             }
             self.seen += 1;
-            *place = Place { latest: sequence + 1, flow, backend, moved: false };
-            return Told::Right;
+            *place = FlowState { latest: sequence + 1, flow, backend, moved: false };
+            return PacketNotice::Right;
         }
         if place.backend != backend && !place.moved {
             place.moved = true;
             self.moved += 1;
         }
         if sequence + 1 < place.latest {
-            return Told::Reordered;
+            return PacketNotice::Reordered;
         }
         place.latest = sequence + 1;
-        Told::Right
+        PacketNotice::Right
     }
 
     /// Flows seen, except those with only unchecked packets.
@@ -91,7 +91,7 @@ impl Flows {
     }
 
     /// Adds the counts of another table, of other flows.
-    pub(super) fn merge(&mut self, other: &Flows) {
+    pub(super) fn merge(&mut self, other: &SinkFlows) {
         self.seen += other.seen;
         self.moved += other.moved;
         self.unchecked += other.unchecked;
@@ -104,14 +104,14 @@ mod tests {
 
     #[test]
     fn evicted_flows_are_counted_as_unknown() {
-        let mut flows = Flows::new(10);
+        let mut flows = SinkFlows::new(10);
         let other = 5 + PLACES_MIN as u32;
-        assert_eq!(flows.tell(5, 0, 1), Told::Right);
-        assert_eq!(flows.tell(other, 1, 2), Told::Right);
-        assert_eq!([flows.tell(5, 2, 3), flows.tell(5, 3, 1)], [Told::Unchecked; 2]);
-        assert_eq!(flows.tell(other, 4, 2), Told::Right);
+        assert_eq!(flows.tell(5, 0, 1), PacketNotice::Right);
+        assert_eq!(flows.tell(other, 1, 2), PacketNotice::Right);
+        assert_eq!([flows.tell(5, 2, 3), flows.tell(5, 3, 1)], [PacketNotice::Unchecked; 2]);
+        assert_eq!(flows.tell(other, 4, 2), PacketNotice::Right);
         assert_eq!((flows.seen(), flows.moved(), flows.unchecked()), (2, 0, 2));
-        let mut all = Flows::new(0);
+        let mut all = SinkFlows::new(0);
         all.merge(&flows);
         all.merge(&flows);
         assert_eq!((all.seen(), all.unchecked()), (4, 4));
@@ -119,11 +119,11 @@ mod tests {
 
     #[test]
     fn wrapped_sequence_numbers_are_newer() {
-        let mut flows = Flows::new(10);
+        let mut flows = SinkFlows::new(10);
         let last = u32::MAX - 5;
         let next = last.wrapping_add(PLACES_MIN as u32);
         assert!(next < last);
-        assert_eq!([(last, 0), (next, 1)].map(|(flow, at)| flows.tell(flow, at, 0)), [Told::Right; 2]);
-        assert_eq!((flows.tell(last, 2, 0), flows.seen()), (Told::Unchecked, 2));
+        assert_eq!([(last, 0), (next, 1)].map(|(flow, at)| flows.tell(flow, at, 0)), [PacketNotice::Right; 2]);
+        assert_eq!((flows.tell(last, 2, 0), flows.seen()), (PacketNotice::Unchecked, 2));
     }
 }

@@ -12,7 +12,7 @@ const POINTS_MAX: usize = 400;
 
 /// Latencies in nanoseconds.
 #[derive(Clone, Debug)]
-pub struct Latency {
+pub struct LatencyHistogram {
     /// `None` cannot be: the bounds are constants that it takes. It counts nothing then.
     histogram: Option<Histogram<u64>>,
     count: u64,
@@ -21,17 +21,17 @@ pub struct Latency {
     max: u64,
 }
 
-impl Default for Latency {
-    fn default() -> Latency {
-        Latency::new()
+impl Default for LatencyHistogram {
+    fn default() -> LatencyHistogram {
+        LatencyHistogram::new()
     }
 }
 
-impl Latency {
+impl LatencyHistogram {
     /// None yet.
-    pub fn new() -> Latency {
+    pub fn new() -> LatencyHistogram {
         let histogram = Histogram::new_with_bounds(1, LONGEST, DIGITS).ok();
-        Latency { histogram, count: 0, sum: 0, min: u64::MAX, max: 0 }
+        LatencyHistogram { histogram, count: 0, sum: 0, min: u64::MAX, max: 0 }
     }
 
     /// One of so many nanoseconds.
@@ -47,7 +47,7 @@ impl Latency {
     }
 
     /// Adds another's.
-    pub fn merge(&mut self, other: &Latency) {
+    pub fn merge(&mut self, other: &LatencyHistogram) {
         self.count += other.count;
         self.sum = self.sum.saturating_add(other.sum);
         self.min = self.min.min(other.min);
@@ -98,8 +98,8 @@ mod tests {
 
     #[test]
     fn a_summary_says_what_was_recorded() {
-        let mut latency = Latency::new();
-        let mut other = Latency::new();
+        let mut latency = LatencyHistogram::new();
+        let mut other = LatencyHistogram::new();
         for nanoseconds in 1..=10_000u64 {
             if nanoseconds % 2 == 0 { &mut latency } else { &mut other }.record(nanoseconds * 100);
         }
@@ -120,12 +120,12 @@ mod tests {
 
     #[test]
     fn none_is_all_zeros() {
-        assert_eq!(Latency::new().summary(), LatencySummary::default());
+        assert_eq!(LatencyHistogram::new().summary(), LatencySummary::default());
     }
 
     #[test]
     fn what_is_off_the_scale_counts() {
-        let mut latency = Latency::new();
+        let mut latency = LatencyHistogram::new();
         latency.record(0);
         latency.record(u64::MAX);
         assert_eq!((latency.summary().min, latency.summary().max), (0, u64::MAX));

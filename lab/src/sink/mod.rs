@@ -1,5 +1,5 @@
-//! What has come back: every packet is parsed, its checksums and its stamp are checked, and it is told whether it is the
-//! first of its kind, in order, how long it took, and to which backend it went.
+//! The sink of packets that come back: every packet is parsed, its checksums and its stamp are checked, and it is told
+//! whether it is the first of its kind, in order, how long it took, and to which backend it went.
 //!
 //! Memory is bounded and taken at the start: a [window](order) of sequence numbers for each generator, a table of
 //! [flows], a [histogram](latency), a [counter for each hundred milliseconds](timeline), and a list of
@@ -13,17 +13,17 @@ pub mod timeline;
 
 use crate::traffic::stamp::{self, Stamp};
 use backends::Backends;
-use flows::{Flows, Told};
+use flows::{PacketNotice, SinkFlows};
 use hairpin_core::frame::Frame;
 use hairpin_core::wire::{Parsed, Transport, parse};
-use latency::Latency;
-use order::{Arrived, Order};
+use latency::LatencyHistogram;
+use order::{PacketArrival, PacketOrder};
 use timeline::Timeline;
 
 /// Generators that a sink tells apart at most.
 pub const GENERATORS_MAX: u16 = 256;
 
-/// What a sink is to expect.
+/// A sink's expectations.
 #[derive(Clone, Copy, Debug)]
 pub struct SinkOptions {
     /// The session whose packets count.
@@ -40,7 +40,7 @@ pub struct SinkOptions {
 
 /// Counts of a sink. Every frame is one of received, duplicate, late, corrupted, from the future and foreign.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct SinkCounts {
     /// Frames of any kind.
     pub frames: u64,
     /// Packets of the session, each counted once.
@@ -62,33 +62,33 @@ pub struct Counts {
     pub foreign: u64,
 }
 
-/// What a sink knows.
-pub struct Sink {
+/// The state of a sink.
+pub struct PacketSink {
     options: SinkOptions,
-    counts: Counts,
-    order: Vec<Order>,
-    flows: Flows,
+    counts: SinkCounts,
+    order: Vec<PacketOrder>,
+    flows: SinkFlows,
     backends: Backends,
-    latency: Latency,
+    latency: LatencyHistogram,
     timeline: Timeline,
 }
 
-/// What a frame turns out to be.
-enum View {
+/// The kind of a frame.
+enum FrameKind {
     Ours(Stamp, Transport),
     Corrupted,
     Foreign,
 }
 
-impl Sink {
+impl PacketSink {
     /// A sink that has seen nothing; the clock starts at `start` (nanoseconds).
-    pub fn new(options: SinkOptions, start: u64) -> Sink {
-        Sink {
-            counts: Counts::default(),
-            order: (0..options.generators.min(GENERATORS_MAX)).map(|_| Order::new()).collect(),
-            flows: Flows::new(options.flows),
+    pub fn new(options: SinkOptions, start: u64) -> PacketSink {
+        PacketSink {
+            counts: SinkCounts::default(),
+            order: (0..options.generators.min(GENERATORS_MAX)).map(|_| PacketOrder::new()).collect(),
+            flows: SinkFlows::new(options.flows),
             backends: Backends::default(),
-            latency: Latency::new(),
+            latency: LatencyHistogram::new(),
             timeline: Timeline::new(start, options.duration),
             options,
         }
@@ -107,9 +107,9 @@ impl Sink {
             let bytes = frame.bytes();
             self.counts.frames += 1;
             match self.view(bytes) {
-                View::Ours(stamp, at) => latencies += self.ours(now, &stamp, &at, bytes.len()),
-                View::Corrupted => self.counts.corrupted += 1,
-                View::Foreign => self.counts.foreign += 1,
+                FrameKind::Ours(stamp, at) => latencies += self.ours(now, &stamp, &at, bytes.len()),
+                FrameKind::Corrupted => self.counts.corrupted += 1,
+                FrameKind::Foreign => self.counts.foreign += 1,
             }
         }
         let (packets, bytes) = (self.counts.received - before.received, self.counts.bytes - before.bytes);
@@ -117,18 +117,18 @@ impl Sink {
     }
 
     #[inline]
-    fn view(&self, frame: &[u8]) -> View {
+    fn view(&self, frame: &[u8]) -> FrameKind {
         let at = match parse(frame) {
             Ok(Parsed::Transport(at)) => at,
-            Ok(_) => return View::Foreign,
-            Err(_) => return View::Corrupted,
+            Ok(_) => return FrameKind::Foreign,
+            Err(_) => return FrameKind::Corrupted,
         };
         let whole = is_whole(frame, &at);
         let stamp = stamp::read(frame, &at).and_then(|bytes| Stamp::of(&bytes, self.options.session));
         match stamp {
-            _ if !whole => View::Corrupted,
-            Some(stamp) if stamp.sequence >> 40 < self.order.len() as u64 => View::Ours(stamp, at),
-            _ => View::Foreign,
+            _ if !whole => FrameKind::Corrupted,
+            Some(stamp) if stamp.sequence >> 40 < self.order.len() as u64 => FrameKind::Ours(stamp, at),
+            _ => FrameKind::Foreign,
         }
     }
 
@@ -137,15 +137,15 @@ impl Sink {
     fn ours(&mut self, now: u64, stamp: &Stamp, at: &Transport, length: usize) -> u64 {
         let Some(order) = self.order.get_mut((stamp.sequence >> 40) as usize) else { return 0 };
         match order.arrived(stamp.sequence % stamp::SEQUENCES) {
-            Arrived::Twice => {
+            PacketArrival::Twice => {
                 self.counts.duplicates += 1;
                 return 0;
             }
-            Arrived::Late => {
+            PacketArrival::Late => {
                 self.counts.late += 1;
                 return 0;
             }
-            Arrived::First => {}
+            PacketArrival::First => {}
         }
         let Some(latency) = stamp.age(now) else {
             self.counts.from_the_future += 1;
@@ -155,29 +155,29 @@ impl Sink {
         self.counts.bytes += length as u64;
         self.latency.record(latency);
         let backend = if self.options.balanced { self.backends.count(&at.key.destination) } else { 0 };
-        if self.flows.tell(stamp.flow, stamp.sequence, backend) == Told::Reordered {
+        if self.flows.tell(stamp.flow, stamp.sequence, backend) == PacketNotice::Reordered {
             self.counts.reordered += 1;
         }
         latency
     }
 
-    /// What it has counted.
-    pub fn counts(&self) -> &Counts {
+    /// Its counts.
+    pub fn counts(&self) -> &SinkCounts {
         &self.counts
     }
 
     /// Packets that must have been sent, by the highest number of each generator's that has come.
     pub fn numbered(&self) -> u64 {
-        self.order.iter().map(Order::numbered).sum()
+        self.order.iter().map(PacketOrder::numbered).sum()
     }
 
     /// Those of them that have not come, or came too late to tell.
     pub fn missing(&self) -> u64 {
-        self.order.iter().map(Order::missing).sum()
+        self.order.iter().map(PacketOrder::missing).sum()
     }
 
     /// The flows it has seen.
-    pub fn flows(&self) -> &Flows {
+    pub fn flows(&self) -> &SinkFlows {
         &self.flows
     }
 
@@ -187,17 +187,17 @@ impl Sink {
     }
 
     /// The latencies.
-    pub fn latency(&self) -> &Latency {
+    pub fn latency(&self) -> &LatencyHistogram {
         &self.latency
     }
 
-    /// What was received when.
+    /// The frames received over time.
     pub fn timeline(&self) -> &Timeline {
         &self.timeline
     }
 
     /// Adds what another sink, of other flows of the same session, has seen.
-    pub fn merge(&mut self, other: &Sink) {
+    pub fn merge(&mut self, other: &PacketSink) {
         let (mine, its) = (&mut self.counts, &other.counts);
         mine.frames += its.frames;
         mine.received += its.received;

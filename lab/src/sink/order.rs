@@ -3,9 +3,9 @@
 /// Numbers kept; a power of two.
 pub const WINDOW: u64 = 1 << 17;
 
-/// What a packet's number says.
+/// The verdict on a packet's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrived {
+pub enum PacketArrival {
     /// It has come for the first time.
     First,
     /// It has come before.
@@ -16,41 +16,41 @@ pub enum Arrived {
 
 /// The numbers of one generator.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct PacketOrder {
     bits: Box<[u64]>,
     /// One more than the highest number so far.
     next: u64,
     received: u64,
 }
 
-impl Default for Order {
-    fn default() -> Order {
-        Order::new()
+impl Default for PacketOrder {
+    fn default() -> PacketOrder {
+        PacketOrder::new()
     }
 }
 
-impl Order {
+impl PacketOrder {
     /// Nothing has come.
-    pub fn new() -> Order {
-        Order { bits: vec![0; (WINDOW / 64) as usize].into(), next: 0, received: 0 }
+    pub fn new() -> PacketOrder {
+        PacketOrder { bits: vec![0; (WINDOW / 64) as usize].into(), next: 0, received: 0 }
     }
 
     /// The packet of this number has come.
     #[inline]
-    pub fn arrived(&mut self, number: u64) -> Arrived {
+    pub fn arrived(&mut self, number: u64) -> PacketArrival {
         if number >= self.next {
             self.forget(self.next, number + 1);
             self.next = number + 1;
         } else if number + WINDOW < self.next {
-            return Arrived::Late;
+            return PacketArrival::Late;
         }
         let (word, bit) = place(number);
         if self.bits[word] & bit != 0 {
-            return Arrived::Twice;
+            return PacketArrival::Twice;
         }
         self.bits[word] |= bit;
         self.received += 1;
-        Arrived::First
+        PacketArrival::First
     }
 
     /// The numbers from `from` to below `to` are new: what stood at their places was long ago.
@@ -74,7 +74,7 @@ impl Order {
 
     /// Adds the counts of what another sink has had of the same generator's, other packets. What comes from now on is told
     /// by this one's own.
-    pub(super) fn merge(&mut self, other: &Order) {
+    pub(super) fn merge(&mut self, other: &PacketOrder) {
         self.next = self.next.max(other.next);
         self.received += other.received;
     }
@@ -104,7 +104,7 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_set(steps in prop::collection::vec((0..3u8, 0..200_000u64), 0..300)) {
-            let (mut order, mut seen, mut highest) = (Order::new(), BTreeSet::new(), 0u64);
+            let (mut order, mut seen, mut highest) = (PacketOrder::new(), BTreeSet::new(), 0u64);
             for (kind, amount) in steps {
                 let number = match kind {
                     0 => highest + amount % 200,
@@ -112,9 +112,9 @@ mod tests {
                     _ => highest.saturating_sub(amount),
                 };
                 let expected = match highest.max(number + 1).saturating_sub(number) > WINDOW {
-                    true => Arrived::Late,
-                    false if !seen.insert(number) => Arrived::Twice,
-                    false => Arrived::First,
+                    true => PacketArrival::Late,
+                    false if !seen.insert(number) => PacketArrival::Twice,
+                    false => PacketArrival::First,
                 };
                 prop_assert_eq!(order.arrived(number), expected);
                 highest = highest.max(number + 1);

@@ -1,11 +1,11 @@
 //! A sink behind a channel that does to packets what a script says.
 
-use super::{Sink, SinkOptions};
-use crate::testbed::{Arrivals, Size, Transport};
-use crate::traffic::flows::Lane;
+use super::{PacketSink, SinkOptions};
+use crate::testbed::{Arrivals, FrameSize, TransportProtocol};
+use crate::traffic::flows::FlowLane;
 use crate::traffic::synthetic::{Synthetic, SyntheticOptions};
-use crate::traffic::template::Link;
-use crate::traffic::{Numbering, Traffic};
+use crate::traffic::template::LinkAddresses;
+use crate::traffic::{Numbering, TrafficSource};
 use hairpin_core::flow::{Address, Endpoint};
 use hairpin_core::frame::{Batch, Checksum, VecFrame};
 use hairpin_core::rewrite::Rewrite;
@@ -16,18 +16,18 @@ const SESSION: u64 = 77;
 const FLOWS: u32 = 10;
 
 /// The first `count` packets of a source of ten flows, sent at time 1000.
-fn sent(transport: Transport, count: usize) -> Vec<VecFrame> {
+fn sent(transport: TransportProtocol, count: usize) -> Vec<VecFrame> {
     let options = SyntheticOptions {
         transport,
         ipv6: false,
         arrivals: Arrivals::Fixed,
         sizes: None,
-        length: Size::Fixed(64),
+        length: FrameSize::Fixed(64),
         flows: FLOWS,
         known: true,
-        link: Link::default(),
+        link: LinkAddresses::default(),
     };
-    let mut source = Synthetic::new(options, Lane::only(), Numbering::new(SESSION, 0), 0, 1).unwrap();
+    let mut source = Synthetic::new(options, FlowLane::only(), Numbering::new(SESSION, 0), 0, 1).unwrap();
     let mut all = Vec::new();
     while all.len() < count {
         let mut frames: Batch<VecFrame> = (0..10).map(|_| VecFrame::default()).collect();
@@ -38,9 +38,9 @@ fn sent(transport: Transport, count: usize) -> Vec<VecFrame> {
     all
 }
 
-fn sink() -> Sink {
+fn sink() -> PacketSink {
     let (flows, duration) = (FLOWS as usize, 1_000_000_000);
-    Sink::new(SinkOptions { session: SESSION, generators: 1, flows, balanced: true, duration }, 0)
+    PacketSink::new(SinkOptions { session: SESSION, generators: 1, flows, balanced: true, duration }, 0)
 }
 
 /// Sends a packet to a backend, as a balancer does.
@@ -53,7 +53,7 @@ fn balance(frame: &mut VecFrame, backend: u8) {
 
 #[test]
 fn all_is_well() {
-    for transport in [Transport::Tcp, Transport::Udp] {
+    for transport in [TransportProtocol::Tcp, TransportProtocol::Udp] {
         let mut sink = sink();
         let mut frames = sent(transport, 1000);
         // Clients' addresses end in 1 to 10.
@@ -79,7 +79,7 @@ proptest! {
     ) {
         let mut frames = Vec::new();
         let [mut lost, mut twice, mut corrupted, mut foreign] = [0u64; 4];
-        for (frame, &(fault, _)) in sent(Transport::Udp, faults.len()).into_iter().zip(&faults) {
+        for (frame, &(fault, _)) in sent(TransportProtocol::Udp, faults.len()).into_iter().zip(&faults) {
             match fault {
                 0 => lost += 1,
                 1 => {
@@ -90,7 +90,7 @@ proptest! {
                     corrupted += 1;
                     let mut frame = frame;
                     frame.data[byte] ^= 1 << bit;
-                    // What is now not IP, or of another protocol, is foreign; the rest is seen to be wrong.
+                    // A frame that is no longer IP, or of another protocol, is foreign; the others count as corrupted.
                     match parse(&frame.data) {
                         Ok(Parsed::Transport(_)) | Err(_) => {}
                         Ok(_) => {
@@ -124,7 +124,7 @@ proptest! {
 
     #[test]
     fn late_packet_of_a_flow_counts_as_reordered(order in Just((0..200usize).collect::<Vec<_>>()).prop_shuffle()) {
-        let frames = sent(Transport::Tcp, 200);
+        let frames = sent(TransportProtocol::Tcp, 200);
         let shuffled: Vec<VecFrame> = order.iter().map(|&number| frames[number].clone()).collect();
         let mut sink = sink();
         sink.take(1001, &shuffled);
@@ -140,7 +140,7 @@ proptest! {
 
 #[test]
 fn a_flow_that_moves_is_told_once() {
-    let mut frames = sent(Transport::Udp, 100);
+    let mut frames = sent(TransportProtocol::Udp, 100);
     let first = frames[0].data[26..36].to_vec();
     let mut rounds = 0;
     for frame in &mut frames {
@@ -156,22 +156,22 @@ fn a_flow_that_moves_is_told_once() {
 #[test]
 fn another_sessions_packets_do_not_count() {
     let options = SinkOptions { session: 1, generators: 1, flows: 10, balanced: false, duration: 1 };
-    let mut sink = Sink::new(options, 0);
-    sink.take(2000, &sent(Transport::Udp, 100));
+    let mut sink = PacketSink::new(options, 0);
+    sink.take(2000, &sent(TransportProtocol::Udp, 100));
     assert!(sink.counts().foreign > 97 && sink.counts().received < 3);
 }
 
 #[test]
 fn no_latency_is_negative() {
     let mut sink = sink();
-    let frames = sent(Transport::Udp, 10);
+    let frames = sent(TransportProtocol::Udp, 10);
     sink.take(999, &frames);
     assert_eq!((sink.counts().from_the_future, sink.counts().received), (10, 0));
 }
 
 #[test]
 fn sinks_add_up() {
-    let frames = sent(Transport::Tcp, 200);
+    let frames = sent(TransportProtocol::Tcp, 200);
     let (mut one, mut other) = (sink(), sink());
     one.take(1001, &frames[..150]);
     other.take(1003, &frames[150..]);

@@ -1,6 +1,6 @@
-//! What was sent and received when, by hundreds of milliseconds.
+//! Packets sent and received over time, by hundreds of milliseconds.
 
-use crate::testbed::Sample;
+use crate::testbed::TrialSample;
 
 /// Length of a step, in nanoseconds.
 pub const STEP: u64 = 100_000_000;
@@ -10,7 +10,7 @@ const BEYOND: usize = 20;
 const STEPS_MAX: usize = 86_400_000;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Step {
+struct TimelineStep {
     sent: u64,
     received: u64,
     bytes: u64,
@@ -21,18 +21,18 @@ struct Step {
 #[derive(Clone, Debug)]
 pub struct Timeline {
     start: u64,
-    steps: Vec<Step>,
+    steps: Vec<TimelineStep>,
 }
 
 impl Timeline {
     /// Nothing yet; the clock starts at `start`, and `duration` are measured (nanoseconds).
     pub fn new(start: u64, duration: u64) -> Timeline {
         let steps = (duration.div_ceil(STEP) as usize).min(STEPS_MAX) + BEYOND;
-        Timeline { start, steps: vec![Step::default(); steps] }
+        Timeline { start, steps: vec![TimelineStep::default(); steps] }
     }
 
     #[inline]
-    fn step(&mut self, now: u64) -> Option<&mut Step> {
+    fn step(&mut self, now: u64) -> Option<&mut TimelineStep> {
         let last = self.steps.len() - 1;
         self.steps.get_mut(((now.saturating_sub(self.start) / STEP) as usize).min(last))
     }
@@ -66,11 +66,11 @@ impl Timeline {
     }
 
     /// The steps that begin within `duration` nanoseconds; the last is as long as is left.
-    pub fn samples(&self, duration: u64) -> Vec<Sample> {
+    pub fn samples(&self, duration: u64) -> Vec<TrialSample> {
         let steps = self.steps.iter().take(duration.div_ceil(STEP) as usize).enumerate();
-        let sample = |(number, step): (usize, &Step)| {
+        let sample = |(number, step): (usize, &TimelineStep)| {
             let at = number as u64 * STEP;
-            Sample {
+            TrialSample {
                 at: at as f64 / 1e9,
                 length: (duration - at).min(STEP) as f64 / 1e9,
                 sent: step.sent,

@@ -1,17 +1,17 @@
 //! The accounts of a trial: every packet sent has been received or is lost for a named reason.
 
 use super::device::Handled;
-use super::generator::Sent;
+use super::generator::SentCounts;
 use super::{LatencySummary, Measurement};
 use crate::sink::timeline::Timeline;
-use crate::sink::{Counts, Sink};
+use crate::sink::{PacketSink, SinkCounts};
 use anyhow::{Result, ensure};
 
-/// What was counted in a trial, over all lanes.
+/// The counts of a trial, over all lanes.
 pub struct Books<'a> {
     /// By the generators.
-    pub sent: Sent,
-    /// What a packet that found no room is said to be lost to.
+    pub sent: SentCounts,
+    /// The reason given for a packet that found no room.
     pub full: &'static str,
     /// Packets due and not sent.
     pub behind: u64,
@@ -22,7 +22,7 @@ pub struct Books<'a> {
     /// By whatever is between: ports' own counts of frames dropped. By reason.
     pub between: Vec<(String, u64)>,
     /// By the sinks.
-    pub sink: &'a Sink,
+    pub sink: &'a PacketSink,
     /// How long the generators sent, in nanoseconds.
     pub duration: u64,
 }
@@ -76,7 +76,7 @@ impl Books<'_> {
         let over_time = timeline.samples(self.duration);
         let seconds = self.duration as f64 / 1e9;
         let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
-        // What came in while the generators sent; the rest had waited in queues.
+        // The packets that came in while the generators sent; the rest had waited in queues.
         let (received, bytes) =
             over_time.iter().fold((0, 0), |sum, at| (sum.0 + at.received, sum.1 + at.received_bytes));
         let latency: LatencySummary = sink.latency().summary();
@@ -110,7 +110,7 @@ impl Books<'_> {
     }
 }
 
-/// What came and does not count as received, by reason.
-pub fn seen_otherwise(counts: &Counts) -> [(&'static str, u64); 3] {
+/// The packets that came and do not count as received, by reason.
+pub fn seen_otherwise(counts: &SinkCounts) -> [(&'static str, u64); 3] {
     [("corrupted", counts.corrupted), ("too-late-to-tell", counts.late), ("from-the-future", counts.from_the_future)]
 }

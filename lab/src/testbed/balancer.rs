@@ -17,10 +17,10 @@ use hairpin_core::frame::FrameIo;
 use hairpin_core::l4::connection::Connection;
 use hairpin_core::offload::{Never, OffloadPolicy};
 use hairpin_core::table::slab::{Slot, boxed};
-use hairpin_core::table::{Hasher, Method};
+use hairpin_core::table::{Hasher, LookupMethod};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::Malformed;
-use hairpin_core::worker::{Drop, Occupancy, Stateless, Statistics, Worker, WorkerOptions};
+use hairpin_core::worker::{Drop, Occupancy, StatelessMethod, Statistics, Worker, WorkerOptions};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Backends of the service at most.
@@ -28,7 +28,7 @@ pub const BACKENDS_MAX: u16 = 1024;
 /// Connections of a worker at least.
 const CONNECTIONS_MIN: usize = 64;
 
-/// What all workers of a balancer have in common.
+/// The common parameters of all workers of a balancer.
 #[derive(Clone)]
 pub struct BalancerOptions {
     /// Backends, 1 to [`BACKENDS_MAX`].
@@ -36,7 +36,7 @@ pub struct BalancerOptions {
     /// Connections of each worker.
     pub connections_each: usize,
     /// How packets find their backends by themselves, if they do.
-    pub method: Option<Method>,
+    pub method: Option<LookupMethod>,
     /// How connections are spread over workers.
     pub steering: Steering,
     /// Seeds of hashes and draws.
@@ -50,17 +50,18 @@ impl BalancerOptions {
     }
 
     /// How packets find their backends by themselves, if they do.
-    fn stateless(&self) -> Option<Stateless> {
+    fn stateless(&self) -> Option<StatelessMethod> {
         match self.method {
-            Some(Method::Stateless) => Some(Stateless::Hash(Hasher::new(self.seeds))),
-            Some(Method::Maglev) => Some(Stateless::Maglev),
+            Some(LookupMethod::Stateless) => Some(StatelessMethod::Hash(Hasher::new(self.seeds))),
+            Some(LookupMethod::Maglev) => Some(StatelessMethod::Maglev),
             _ => None,
         }
     }
 
     /// The services: TCP and UDP of both families, at the same address and port.
     fn snapshot(&self) -> Snapshot {
-        let algorithm = if self.method == Some(Method::Maglev) { Algorithm::Maglev } else { Algorithm::RoundRobin };
+        let algorithm =
+            if self.method == Some(LookupMethod::Maglev) { Algorithm::Maglev } else { Algorithm::RoundRobin };
         let count = self.backends.clamp(1, BACKENDS_MAX);
         let kinds = [(Protocol::Tcp, false), (Protocol::Udp, false), (Protocol::Tcp, true), (Protocol::Udp, true)];
         let services = kinds.iter().enumerate().map(|(place, &(protocol, ipv6))| {

@@ -7,8 +7,8 @@
 //! would be imitations. Nothing is ever lost for want of them.
 //!
 //! It works on the thread of the device's core, which has to find the rules that silicon finds beside it; how much of its
-//! time goes there is in [`Kept::ns`]. All of a burst meets the rules of one instant, and a burst's packets leave before the
-//! next one comes in, so no packet overtakes those of its flow at hand-over, other than with a real card.
+//! time goes there is in [`KeptFrames::ns`]. All of a burst meets the rules of one instant, and a burst's packets leave
+//! before the next one comes in, so no packet overtakes those of its flow at hand-over, other than with a real card.
 
 use crate::clock;
 use fastrand::Rng;
@@ -17,16 +17,16 @@ use hairpin_core::flow::FlowKey;
 use hairpin_core::frame::{Batch, Egress, Frame, FrameIo};
 use hairpin_core::time::Time;
 use hairpin_core::wire::{Parsed, parse};
-use hairpin_sim::nic::{Forwarding, Nic, Passage, Profile};
+use hairpin_sim::nic::{CardProfile, ForwardingProfile, Nic, Passage};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Faster than any thread: a packet takes a nanosecond, and nothing is lost.
-const UNLIMITED: Forwarding =
-    Forwarding { gbit_s: 1e9, mpps: 1e9, latency_us: 0.0, waiting_max: u32::MAX, while_changing: 1.0 };
+const UNLIMITED: ForwardingProfile =
+    ForwardingProfile { gbit_s: 1e9, mpps: 1e9, latency_us: 0.0, waiting_max: u32::MAX, while_changing: 1.0 };
 
 /// A card like `profile` without rules, for a worker of so many connections; confirmations are late as drawn from `seed`.
-pub fn card(profile: &Profile, connections: usize, seed: u64) -> Nic {
-    let profile = Profile { forwarding: UNLIMITED, ..profile.clone() };
+pub fn card(profile: &CardProfile, connections: usize, seed: u64) -> Nic {
+    let profile = CardProfile { forwarding: UNLIMITED, ..profile.clone() };
     let mut nic = Nic::new(profile, Rng::with_seed(seed));
     nic.reserve(connections.saturating_mul(2));
     nic
@@ -34,7 +34,7 @@ pub fn card(profile: &Profile, connections: usize, seed: u64) -> Nic {
 
 /// Frames that the card has not let through to the worker, and what they took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptFrames {
     /// Rewritten, to be sent back.
     pub turned: u64,
     /// Of those, sent.
@@ -50,17 +50,17 @@ pub struct Kept {
 /// A device's port, with a card in front of it or without. It counts what the device receives and sends.
 pub struct DevicePort<IO: FrameIo> {
     io: IO,
-    card: Option<Box<Card<IO::Frame>>>,
-    counts: Counts,
+    card: Option<Box<FrontCard<IO::Frame>>>,
+    counts: CardCounts,
     /// Frames go back to the Ethernet address from which they came.
     returns: bool,
     /// Frames at the front of the next batch to send that did not fit before, and are ready as they are.
     waiting: usize,
 }
 
-/// What went through a device's port.
+/// The traffic through a device's port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct CardCounts {
     /// Frames received, those included that the card keeps.
     pub received: u64,
     /// Frames sent by the device, without the card's.
@@ -102,23 +102,23 @@ impl FlowEngine for CardEngine {
     }
 }
 
-struct Card<F> {
+struct FrontCard<F> {
     nic: CardEngine,
     missed: Batch<F>,
     turned: Batch<F>,
-    kept: Kept,
+    kept: KeptFrames,
 }
 
 impl<IO: FrameIo> DevicePort<IO> {
     /// A port alone.
     pub fn bare(io: IO) -> DevicePort<IO> {
-        DevicePort { io, card: None, counts: Counts::default(), returns: false, waiting: 0 }
+        DevicePort { io, card: None, counts: CardCounts::default(), returns: false, waiting: 0 }
     }
 
     /// A port behind a card.
     pub fn behind(io: IO, nic: Nic) -> DevicePort<IO> {
         let nic = CardEngine(Arc::new(Mutex::new(nic)));
-        let card = Card { nic, missed: Batch::new(), turned: Batch::new(), kept: Kept::default() };
+        let card = FrontCard { nic, missed: Batch::new(), turned: Batch::new(), kept: KeptFrames::default() };
         DevicePort { card: Some(Box::new(card)), ..DevicePort::bare(io) }
     }
 
@@ -133,8 +133,8 @@ impl<IO: FrameIo> DevicePort<IO> {
         self.card.as_ref().map(|card| card.nic.clone())
     }
 
-    /// What went through it so far.
-    pub fn counts(&self) -> Counts {
+    /// Its traffic so far.
+    pub fn counts(&self) -> CardCounts {
         self.counts
     }
 
@@ -145,9 +145,9 @@ impl<IO: FrameIo> DevicePort<IO> {
         }
     }
 
-    /// What the card has kept to itself so far.
-    pub fn kept(&self) -> Kept {
-        self.card.as_ref().map_or(Kept::default(), |card| card.kept)
+    /// The packets that the card has kept to itself so far.
+    pub fn kept(&self) -> KeptFrames {
+        self.card.as_ref().map_or(KeptFrames::default(), |card| card.kept)
     }
 
     /// The most rules it had in force at a time.
@@ -176,7 +176,7 @@ impl<IO: FrameIo> DevicePort<IO> {
     }
 }
 
-impl<F: Frame> Card<F> {
+impl<F: Frame> FrontCard<F> {
     /// Keeps of `frames`, from the `first` on, what there are rules for.
     fn sort(&mut self, now: Time, frames: &mut Batch<F>, first: usize) {
         let mut nic = self.nic.nic();
@@ -185,7 +185,7 @@ impl<F: Frame> Card<F> {
                 Ok(Parsed::Transport(at)) => nic.frame(now, &mut frame, &at),
                 _ => Passage::Miss,
             };
-            // What goes nowhere is dropped, and so returned to its plane.
+            // A frame without a destination is dropped, and so returned to its plane.
             match passage {
                 Passage::Miss => self.missed.push(frame),
                 Passage::Forward(_) => {
@@ -236,7 +236,7 @@ impl<IO: FrameIo> FrameIo for DevicePort<IO> {
         self.counts.ns += clock::now().saturating_sub(began);
     }
 
-    /// What the worker sends meets no rules. What it leaves to the kernel is dropped: there is none.
+    /// The worker's own frames meet no rules. Those for the kernel are dropped: there is none.
     #[inline]
     fn transmit(&mut self, batch: &mut Batch<IO::Frame>) {
         let began = if self.card.is_some() { clock::now() } else { 0 };

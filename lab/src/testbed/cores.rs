@@ -23,9 +23,9 @@ pub fn pin(cpu: usize) -> Result<()> {
     sched_setaffinity(None, &set).with_context(|| format!("cannot stay on processor {cpu}"))
 }
 
-/// Who runs where.
+/// The cores of all threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct CorePlan {
     /// The processor of each of the device's cores.
     pub device: Vec<usize>,
     /// The processor of each lane's generator.
@@ -34,25 +34,25 @@ pub struct Plan {
     pub sinks: Vec<usize>,
 }
 
-impl Plan {
+impl CorePlan {
     /// For `lanes` of the device's cores among `cpus`; `None` if there are too few: one for each lane, and one more.
-    pub fn new(cpus: &[usize], lanes: usize) -> Option<Plan> {
+    pub fn new(cpus: &[usize], lanes: usize) -> Option<CorePlan> {
         let testers = cpus.len().checked_sub(lanes).filter(|&left| left > 0 && lanes > 0)?;
         let device = cpus[testers..].to_vec();
         let at = |number: usize| cpus[number % testers];
         let generators = (0..lanes).map(at).collect();
         let apart = testers >= 2 * lanes;
         let sinks = (0..lanes).map(|lane| at(if apart { lanes + lane } else { lane })).collect();
-        Some(Plan { device, generators, sinks })
+        Some(CorePlan { device, generators, sinks })
     }
 
     /// A plan also where there are too few processors: threads share processors, and take turns on them.
-    pub fn crowded(cpus: &[usize], lanes: usize) -> Option<Plan> {
+    pub fn crowded(cpus: &[usize], lanes: usize) -> Option<CorePlan> {
         if cpus.is_empty() || lanes == 0 || cpus.len() > lanes {
-            return Plan::new(cpus, lanes);
+            return CorePlan::new(cpus, lanes);
         }
         let from = |first: usize| (first..first + lanes).map(|number| cpus[number % cpus.len()]).collect();
-        Some(Plan { device: from(0), generators: from(0), sinks: from(1) })
+        Some(CorePlan { device: from(0), generators: from(0), sinks: from(1) })
     }
 }
 
@@ -62,17 +62,17 @@ impl Plan {
 /// memif driver unmaps the memory that it shared with a peer under a thread that is just polling it, so a thread that
 /// lost its processor there dies of a segmentation fault.
 #[derive(Default)]
-pub(super) struct Watch {
+pub(super) struct CoreWatch {
     in_vain: u32,
     slept: Duration,
 }
 
-impl Watch {
+impl CoreWatch {
     /// Looks in vain, one after the other, before it sleeps.
     const PATIENCE: u32 = 100_000;
     /// The interval of polls then.
     const NAP: Duration = Duration::from_micros(50);
-    /// What a nap may take of a thread's time by its own choice; what it takes beyond that others do.
+    /// The part of a thread's time that a nap may take by its own choice; time beyond that was taken by others.
     const NAP_MAX: Duration = Duration::from_millis(1);
 
     /// To be called after every poll, with whether anything came.
@@ -98,21 +98,21 @@ mod tests {
 
     #[test]
     fn who_runs_where() {
-        let plan = |cpus: usize, lanes| Plan::new(&(0..cpus).collect::<Vec<_>>(), lanes);
+        let plan = |cpus: usize, lanes| CorePlan::new(&(0..cpus).collect::<Vec<_>>(), lanes);
         assert_eq!(plan(1, 1), None);
         assert_eq!(plan(2, 2), None);
         assert_eq!(plan(2, 0), None);
-        let expected = Plan { device: vec![1], generators: vec![0], sinks: vec![0] };
+        let expected = CorePlan { device: vec![1], generators: vec![0], sinks: vec![0] };
         assert_eq!(plan(2, 1), Some(expected));
-        let expected = Plan { device: vec![2], generators: vec![0], sinks: vec![1] };
+        let expected = CorePlan { device: vec![2], generators: vec![0], sinks: vec![1] };
         assert_eq!(plan(3, 1), Some(expected));
-        let expected = Plan { device: vec![1, 2], generators: vec![0, 0], sinks: vec![0, 0] };
+        let expected = CorePlan { device: vec![1, 2], generators: vec![0, 0], sinks: vec![0, 0] };
         assert_eq!(plan(3, 2), Some(expected));
-        let expected = Plan { device: vec![4, 5], generators: vec![0, 1], sinks: vec![2, 3] };
+        let expected = CorePlan { device: vec![4, 5], generators: vec![0, 1], sinks: vec![2, 3] };
         assert_eq!(plan(6, 2), Some(expected));
-        let expected = Plan { device: vec![0, 1, 0], generators: vec![0, 1, 0], sinks: vec![1, 0, 1] };
-        assert_eq!(Plan::crowded(&[0, 1], 3), Some(expected));
-        assert_eq!((Plan::crowded(&[], 1), Plan::crowded(&[0], 0)), (None, None));
-        assert_eq!(Plan::crowded(&[0, 1, 2], 2), plan(3, 2), "there are enough");
+        let expected = CorePlan { device: vec![0, 1, 0], generators: vec![0, 1, 0], sinks: vec![1, 0, 1] };
+        assert_eq!(CorePlan::crowded(&[0, 1], 3), Some(expected));
+        assert_eq!((CorePlan::crowded(&[], 1), CorePlan::crowded(&[0], 0)), (None, None));
+        assert_eq!(CorePlan::crowded(&[0, 1, 2], 2), plan(3, 2), "there are enough");
     }
 }

@@ -3,8 +3,8 @@
 use super::Device;
 use super::balancer::{dropped as worker_dropped, event_loop, now, retire};
 use super::card::DevicePort;
-use super::cores::Watch;
-use super::meter::{Meter, Work};
+use super::cores::CoreWatch;
+use super::meter::{CoreMeter, CoreWork};
 use super::offload::{Offloaded, Offloading};
 use super::table::LabTable;
 use crate::clock;
@@ -22,18 +22,18 @@ use std::time::Duration;
 const PATIENCE: u64 = 1_000_000_000;
 
 /// A device's core.
-pub enum Core {
+pub enum DeviceCore {
     /// Frames go out as they came in.
     Wire,
     /// The basic forwarder.
     Forwarder(Box<Forwarder>),
     /// Hairpin's worker.
     Balancer(Box<Worker<Never, LabTable>>),
-    /// Hairpin's worker behind a card ([`Serving::behind`]).
+    /// Hairpin's worker behind a card ([`ServingCore::behind`]).
     Offloading(Box<Worker<AnyPolicy, LabTable>>),
 }
 
-/// What a device's core has done.
+/// The counts of a device's core.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Handled {
     /// Frames that came in.
@@ -42,13 +42,13 @@ pub struct Handled {
     pub sent: u64,
     /// Frames that did not, by reason.
     pub dropped: Vec<(String, u64)>,
-    /// What a card has done, if there was one.
+    /// The totals of a card, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offloaded: Option<Offloaded>,
 }
 
 impl Handled {
-    /// What has been done since `before`.
+    /// The difference since `before`.
     pub fn since(&self, before: &Handled) -> Handled {
         let was = |reason: &str| before.dropped.iter().find(|(name, _)| name == reason).map_or(0, |(_, count)| *count);
         let dropped = self.dropped.iter().map(|(name, count)| (name.clone(), count - was(name)));
@@ -177,39 +177,40 @@ impl<IO: FrameIo> Driver<IO> {
 }
 
 /// A device's core between where frames come from and where they go, with a loop of its own.
-pub struct Serving<IO: FrameIo> {
+pub struct ServingCore<IO: FrameIo> {
     driver: Driver<IO>,
     stuck: u64,
-    meter: Option<Box<Meter>>,
+    meter: Option<Box<CoreMeter>>,
 }
 
-impl<IO: FrameIo> Serving<IO> {
-    /// A core that has not begun; not [`Core::Offloading`], which stands behind a card.
-    pub fn new(core: Core, io: IO) -> Serving<IO> {
-        Serving::at(core, DevicePort::bare(io))
+impl<IO: FrameIo> ServingCore<IO> {
+    /// A core that has not begun; not [`DeviceCore::Offloading`], which stands behind a card.
+    pub fn new(core: DeviceCore, io: IO) -> ServingCore<IO> {
+        ServingCore::at(core, DevicePort::bare(io))
     }
 
     /// One that has not begun, behind a card.
-    pub fn behind(core: Core, io: IO, nic: Nic) -> Serving<IO> {
-        Serving::at(core, DevicePort::behind(io, nic))
+    pub fn behind(core: DeviceCore, io: IO, nic: Nic) -> ServingCore<IO> {
+        ServingCore::at(core, DevicePort::behind(io, nic))
     }
 
-    fn at(core: Core, io: DevicePort<IO>) -> Serving<IO> {
+    fn at(core: DeviceCore, io: DevicePort<IO>) -> ServingCore<IO> {
         let driver = match core {
-            Core::Wire => Driver::Wire { io, frames: Batch::new() },
-            Core::Forwarder(forwarder) => Driver::Forwarder { forwarder, io, rx: Batch::new(), tx: Batch::new() },
-            Core::Balancer(worker) => Driver::Balancer(Box::new(event_loop(*worker, io, NoEngine::default()))),
-            Core::Offloading(worker) => Driver::Offloading(Box::new(Offloading::new(*worker, io))),
+            DeviceCore::Wire => Driver::Wire { io, frames: Batch::new() },
+            DeviceCore::Forwarder(forwarder) => Driver::Forwarder { forwarder, io, rx: Batch::new(), tx: Batch::new() },
+            DeviceCore::Balancer(worker) => Driver::Balancer(Box::new(event_loop(*worker, io, NoEngine::default()))),
+            DeviceCore::Offloading(worker) => Driver::Offloading(Box::new(Offloading::new(*worker, io))),
         };
-        Serving { driver, stuck: 0, meter: None }
+        ServingCore { driver, stuck: 0, meter: None }
     }
 
     /// One whose frames go back to the Ethernet address from which they came, whatever it does to them: for a link with
     /// the generator at its other end.
-    pub fn returning(core: Core, io: IO) -> Serving<IO> {
+    pub fn returning(core: DeviceCore, io: IO) -> ServingCore<IO> {
         // The forwarder does that by itself.
-        let io = if matches!(core, Core::Forwarder(_)) { DevicePort::bare(io) } else { DevicePort::returning(io) };
-        Serving::at(core, io)
+        let io =
+            if matches!(core, DeviceCore::Forwarder(_)) { DevicePort::bare(io) } else { DevicePort::returning(io) };
+        ServingCore::at(core, io)
     }
 
     /// Measures iterations from now on, on the calling thread.
@@ -220,8 +221,8 @@ impl<IO: FrameIo> Serving<IO> {
         }
     }
 
-    /// What its iterations took, if they were measured.
-    pub fn work(&self) -> Option<Work> {
+    /// The times of its iterations, if they were measured.
+    pub fn work(&self) -> Option<CoreWork> {
         self.meter.as_ref().map(|meter| meter.work())
     }
 
@@ -249,7 +250,7 @@ impl<IO: FrameIo> Serving<IO> {
     /// Iterates until told to stop and nothing is in hand. How long it slept meanwhile, because nothing came.
     pub fn serve(&mut self, stop: &AtomicBool) -> Duration {
         let mut stopping = None;
-        let mut watch = Watch::default();
+        let mut watch = CoreWatch::default();
         loop {
             let busy = self.iterate();
             watch.polled(busy);
@@ -285,7 +286,7 @@ impl<IO: FrameIo> Serving<IO> {
         port!(&self.driver, io => (io.counts().received, io.counts().sent + io.kept().sent))
     }
 
-    /// What it has done so far.
+    /// Its counts so far.
     pub fn handled(&self) -> Handled {
         let mut dropped: Vec<(String, u64)> = match &self.driver {
             Driver::Wire { .. } => Vec::new(),

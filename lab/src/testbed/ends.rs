@@ -1,12 +1,12 @@
-//! What a generator and a sink need of a frame transport: rings, ports, memory.
+//! The frame transports of a generator and a sink: rings, ports, memory.
 
 use hairpin_core::frame::{Batch, Frame};
 
-/// Where a generator's frames come from and go to.
+/// The source and destination of a generator's frames.
 pub trait Outlet: Send {
     /// Its frames.
     type Frame: Frame;
-    /// What it is called in accounts when a frame finds no room in it.
+    /// Its name in accounts when a frame finds no room in it.
     const FULL: &'static str;
 
     /// Adds up to `count` empty frames to `out`.
@@ -21,7 +21,7 @@ pub trait Outlet: Send {
     }
 }
 
-/// Where a sink's frames come from.
+/// The source of a sink's frames.
 pub trait Inlet: Send {
     /// Its frames.
     type Frame: Frame;

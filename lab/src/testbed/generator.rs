@@ -1,19 +1,19 @@
 //! The generator: a source, paced, before an outlet.
 
-use super::Rate;
+use super::SendRate;
 use super::ends::Outlet;
 use crate::clock;
 use crate::sink::timeline::Timeline;
 use crate::traffic::pace::Pace;
-use crate::traffic::{Traffic, stamp};
+use crate::traffic::{TrafficSource, stamp};
 use hairpin_core::frame::{Batch, Frame};
 
 /// Packets of a burst at most.
 const BURST: usize = 32;
 
-/// What a generator has done.
+/// The counts of a generator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
+pub struct SentCounts {
     /// Packets made and handed over, those that found no room among them.
     pub packets: u64,
     /// Bytes of them.
@@ -24,9 +24,9 @@ pub struct Sent {
     pub no_frame: u64,
 }
 
-impl Sent {
+impl SentCounts {
     /// Adds what another generator has done.
-    pub fn add(&mut self, other: &Sent) {
+    pub fn add(&mut self, other: &SentCounts) {
         self.packets += other.packets;
         self.bytes += other.bytes;
         self.refused += other.refused;
@@ -35,7 +35,7 @@ impl Sent {
 }
 
 /// A source before an outlet. Its clock is [`clock::now`].
-pub struct Generator<O: Outlet, T: Traffic> {
+pub struct Generator<O: Outlet, T: TrafficSource> {
     outlet: O,
     traffic: T,
     pace: Pace,
@@ -48,16 +48,16 @@ pub struct Generator<O: Outlet, T: Traffic> {
     introduced: u64,
     /// Packets that were due at the end, and not sent any more.
     left: u64,
-    sent: Sent,
+    sent: SentCounts,
     timeline: Timeline,
     /// When it handed over how many, up to the capacity.
     handed: Vec<(u64, u32)>,
 }
 
-impl<O: Outlet, T: Traffic> Generator<O, T> {
+impl<O: Outlet, T: TrafficSource> Generator<O, T> {
     /// One that has not been started.
     pub fn new(outlet: O, traffic: T, session: u64) -> Generator<O, T> {
-        let (pace, timeline) = (Pace::new(Rate::Max, 1.0, 0), Timeline::new(0, 0));
+        let (pace, timeline) = (Pace::new(SendRate::Max, 1.0, 0), Timeline::new(0, 0));
         Generator {
             outlet,
             traffic,
@@ -69,7 +69,7 @@ impl<O: Outlet, T: Traffic> Generator<O, T> {
             stopped: u64::MAX,
             introduced: 0,
             left: 0,
-            sent: Sent::default(),
+            sent: SentCounts::default(),
             timeline,
             handed: Vec::new(),
         }
@@ -111,13 +111,13 @@ impl<O: Outlet, T: Traffic> Generator<O, T> {
     }
 
     /// The clock starts at `start`: sends `share` of `rate` for `duration` (all in nanoseconds).
-    pub fn start(&mut self, rate: Rate, share: f64, start: u64, duration: u64) {
+    pub fn start(&mut self, rate: SendRate, share: f64, start: u64, duration: u64) {
         self.pace = Pace::new(rate, share, start);
         self.timeline = Timeline::new(start, duration);
         self.started = start;
         self.until = start + duration;
         self.stopped = u64::MAX;
-        self.sent = Sent::default();
+        self.sent = SentCounts::default();
         self.handed.clear();
         self.left = 0;
     }
@@ -157,7 +157,7 @@ impl<O: Outlet, T: Traffic> Generator<O, T> {
         }
     }
 
-    /// What goes as fast as it is taken waits, and is as old as when it goes.
+    /// A packet sent as fast as the device takes them waits, and is stamped when it goes.
     fn try_again(&mut self, now: u64) {
         for frame in &mut self.held {
             stamp::retime(frame.bytes_mut(), self.session, now);
@@ -196,8 +196,8 @@ impl<O: Outlet, T: Traffic> Generator<O, T> {
         self.stopped.min(self.until).saturating_sub(self.started)
     }
 
-    /// What it has done.
-    pub fn sent(&self) -> &Sent {
+    /// Its counts.
+    pub fn sent(&self) -> &SentCounts {
         &self.sent
     }
 

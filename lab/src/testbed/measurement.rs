@@ -1,6 +1,6 @@
-//! What comes out of a trial: the columns of KTH 2022 (table 3.2) and more.
+//! The results of a trial: the columns of KTH 2022 (table 3.2) and more.
 
-use super::meter::Work;
+use super::meter::CoreWork;
 use super::offload::Offloaded;
 use serde::{Deserialize, Serialize};
 
@@ -29,9 +29,9 @@ pub struct LatencySummary {
     pub cumulative: Vec<(u64, f64)>,
 }
 
-/// What happened in a hundred milliseconds.
+/// The events of a hundred milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
+pub struct TrialSample {
     /// When it began, in seconds since the clock started.
     pub at: f64,
     /// How long it was, in seconds.
@@ -66,9 +66,9 @@ impl Ran {
     }
 }
 
-/// Where the device's time went, by function, from a sampling profiler.
+/// The device's time by function, from a sampling profiler.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Profile {
+pub struct TimeProfile {
     /// The profiler and its event, for people.
     pub by: String,
     /// Function, and its own share of all samples, 0 to 1; the largest first.
@@ -84,7 +84,7 @@ pub struct Measurement {
     pub sent: u64,
     /// Packets the sink got back: never more than were sent. Always `sent` less all of `lost_by_reason`.
     pub received: u64,
-    /// What became of the others, by reason. `generator-behind` is not among them: those were not sent.
+    /// The fates of the others, by reason. `generator-behind` is not among them: those were not sent.
     pub lost_by_reason: Vec<(String, u64)>,
     /// Packets that an open loop should have sent and could not, because the generator or the ring behind it was too slow.
     pub behind: u64,
@@ -102,7 +102,7 @@ pub struct Measurement {
     /// Latency.
     pub latency: LatencySummary,
     /// By hundreds of milliseconds.
-    pub over_time: Vec<Sample>,
+    pub over_time: Vec<TrialSample>,
     /// Whether every flow reached one backend only, as far as is known: not where there are `unchecked` packets.
     pub consistent: bool,
     /// Flows whose packets came at more than one backend.
@@ -123,21 +123,21 @@ pub struct Measurement {
     pub duplicates: u64,
     /// Packets whose stamp or checksums were wrong.
     pub corrupted: u64,
-    /// Where the device's time went, if a profile was taken.
-    pub profile: Option<Profile>,
-    /// What the iterations of the device's cores took, if they were measured.
+    /// The device's time by function, if a profile was taken.
+    pub profile: Option<TimeProfile>,
+    /// The times of the device's iterations, if they were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub work: Option<Work>,
+    pub work: Option<CoreWork>,
     /// Whether the threads had their processors, where that can be told: in processes of their own it cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ran: Option<Ran>,
-    /// What a card in front of the device has done, if there was one.
+    /// The totals of a card in front of the device, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offloaded: Option<Offloaded>,
 }
 
 impl Measurement {
-    /// What was lost, over all reasons.
+    /// The losses, over all reasons.
     pub fn lost(&self) -> u64 {
         self.lost_by_reason.iter().map(|(_, count)| count).sum()
     }

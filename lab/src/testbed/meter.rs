@@ -1,4 +1,4 @@
-//! What a device's iterations take, by how many packets are in them: for calibration.
+//! The times of a device's iterations, by the number of packets in them: for calibration.
 //!
 //! A polling core is on the processor all the time, whether there is work or not, so processor time alone does not tell
 //! what work costs. The meter reads the clock once per iteration (what that costs is taken off) and adds the iteration to
@@ -30,9 +30,9 @@ pub struct Iterations {
     pub ns: f64,
 }
 
-/// What a device's core has done while it was measured.
+/// The work of a device's core while it was measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Work {
+pub struct CoreWork {
     /// Iterations by size, rising; sizes that did not occur are not there.
     pub iterations: Vec<Iterations>,
     /// Packets in iterations that were interrupted.
@@ -41,7 +41,7 @@ pub struct Work {
     pub blocked: u64,
 }
 
-impl Work {
+impl CoreWork {
     /// Packets in iterations that count.
     pub fn packets(&self) -> u64 {
         self.iterations.iter().map(|iterations| iterations.packets as u64 * iterations.count).sum()
@@ -73,7 +73,7 @@ impl Work {
     }
 
     /// Adds what another core, or the same in another trial, has done.
-    pub fn add(&mut self, other: &Work) {
+    pub fn add(&mut self, other: &CoreWork) {
         for iterations in &other.iterations {
             match self.iterations.binary_search_by_key(&iterations.packets, |own| own.packets) {
                 Ok(at) => {
@@ -90,7 +90,7 @@ impl Work {
 
 /// Measures a core's iterations.
 #[derive(Clone, Debug)]
-pub struct Meter {
+pub struct CoreMeter {
     iterations: [(u64, u64); BATCH_MAX + 1],
     interrupted: u64,
     blocked: u64,
@@ -98,10 +98,10 @@ pub struct Meter {
     last: u64,
 }
 
-impl Meter {
+impl CoreMeter {
     /// One that has measured nothing, for the calling thread's processor.
-    pub fn new() -> Meter {
-        Meter {
+    pub fn new() -> CoreMeter {
+        CoreMeter {
             iterations: [(0, 0); BATCH_MAX + 1],
             interrupted: 0,
             blocked: 0,
@@ -137,20 +137,20 @@ impl Meter {
         }
     }
 
-    /// What it has measured, without its own reads of the clock.
-    pub fn work(&self) -> Work {
+    /// Its measurements, without its own reads of the clock.
+    pub fn work(&self) -> CoreWork {
         let there = self.iterations.iter().enumerate().filter(|(_, iterations)| iterations.0 > 0);
         let iterations = there.map(|(packets, &(count, ns))| {
             let ns = (ns as f64 - self.clock_read_ns * count as f64).max(0.0);
             Iterations { packets, count, ns }
         });
-        Work { iterations: iterations.collect(), interrupted: self.interrupted, blocked: self.blocked }
+        CoreWork { iterations: iterations.collect(), interrupted: self.interrupted, blocked: self.blocked }
     }
 }
 
-impl Default for Meter {
-    fn default() -> Meter {
-        Meter::new()
+impl Default for CoreMeter {
+    fn default() -> CoreMeter {
+        CoreMeter::new()
     }
 }
 
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn iterations_are_counted_by_size() {
-        let mut meter = Meter { clock_read_ns: 0.0, ..Meter::new() };
+        let mut meter = CoreMeter { clock_read_ns: 0.0, ..CoreMeter::new() };
         let mut iteration = |packets, ns| {
             // The clock has moved on by so much, and a little.
             meter.last = clock::now() - ns;
@@ -190,15 +190,18 @@ mod tests {
         assert!(sizes == [(0, 1), (3, 2), (7, 1000)] || work.interrupted > 71, "{work:?}");
         assert!(work.busy_ns() / (work.packets() as f64) < 1000.0);
         meter.restart();
-        assert_eq!(meter.work(), Work::default());
+        assert_eq!(meter.work(), CoreWork::default());
     }
 
     #[test]
     fn works_add_up() {
         let iterations = |packets, count, ns| Iterations { packets, count, ns };
-        let mut one =
-            Work { iterations: vec![iterations(0, 5, 100.0), iterations(2, 10, 400.0)], interrupted: 1, blocked: 2 };
-        one.add(&Work {
+        let mut one = CoreWork {
+            iterations: vec![iterations(0, 5, 100.0), iterations(2, 10, 400.0)],
+            interrupted: 1,
+            blocked: 2,
+        };
+        one.add(&CoreWork {
             iterations: vec![iterations(1, 1, 30.0), iterations(2, 10, 600.0)],
             interrupted: 2,
             blocked: 0,
@@ -206,6 +209,6 @@ mod tests {
         assert_eq!(one.iterations, [iterations(0, 5, 100.0), iterations(1, 1, 30.0), iterations(2, 20, 1000.0)]);
         assert_eq!((one.interrupted, one.blocked, one.packets(), one.poll_ns()), (3, 2, 41, Some(20.0)));
         assert!((one.packet_ns() - 1030.0 / 41.0).abs() < 1e-9);
-        assert!(Work::default().packet_ns().is_nan() && Work::default().poll_ns().is_none());
+        assert!(CoreWork::default().packet_ns().is_nan() && CoreWork::default().poll_ns().is_none());
     }
 }

@@ -23,14 +23,14 @@ pub mod table;
 mod tests;
 mod trial;
 
-pub use measurement::{LatencySummary, Measurement, Profile, Ran, Sample};
-pub use trial::{Arrivals, Device, Masks, Rate, Size, Source, Transport, Trial, UnknownWord};
+pub use measurement::{LatencySummary, Measurement, Ran, TimeProfile, TrialSample};
+pub use trial::{Arrivals, Device, FrameSize, Masks, PacketSource, SendRate, TransportProtocol, Trial, UnknownWord};
 
 use std::time::Duration;
 
-/// What is going on in a trial, as it goes.
+/// The progress of a trial.
 #[derive(Clone, Debug)]
-pub enum Progress {
+pub enum TrialProgress {
     /// Something before the clock starts: opening, filling the table.
     Preparing {
         /// What, for people.
@@ -52,7 +52,7 @@ pub enum Progress {
     },
 }
 
-/// What can measure a trial.
+/// A means of measuring a trial.
 pub trait Testbed {
     /// Why it cannot do this trial (too few cores, no such table), for people; `None` if it can.
     fn obstacle(&self, trial: &Trial) -> Option<String>;
@@ -60,6 +60,7 @@ pub trait Testbed {
     /// Measures once, from an empty table ([`Trial::run`] says how it is filled before the clock starts).
     ///
     /// # Errors
-    /// What could not be set up, or frames that are not accounted for: then there is no measurement at all.
-    fn measure(&mut self, trial: &Trial, progress: &mut dyn FnMut(Progress)) -> anyhow::Result<Measurement>;
+    /// Fails if something could not be set up, or if there are frames that are not accounted for: then there is no
+    /// measurement at all.
+    fn measure(&mut self, trial: &Trial, progress: &mut dyn FnMut(TrialProgress)) -> anyhow::Result<Measurement>;
 }

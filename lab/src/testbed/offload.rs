@@ -1,7 +1,7 @@
-//! What a trial hands over to a modelled card, and what came of it.
+//! The rules that a trial hands over to a modelled card, and the results.
 
 use super::balancer::{BalancerOptions, event_loop, retire, with_engine};
-use super::card::{CardEngine, DevicePort, Kept};
+use super::card::{CardEngine, DevicePort, KeptFrames};
 use super::table::LabTable;
 use crate::clock;
 use anyhow::{Context, Result, anyhow};
@@ -11,24 +11,24 @@ use hairpin_core::offload::tree::{BUILT_IN, TEXT_MAX};
 use hairpin_core::offload::{AnyPolicy, Choice, FirstN, HeavyHitter, Reason, Tree};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::worker::{OffloadStatistics, Worker};
-use hairpin_sim::nic::Profile;
+use hairpin_sim::nic::CardProfile;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A card in front of the balancer, and which connections go to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Offload {
-    /// What the card is like.
-    pub card: Profile,
+pub struct OffloadSetting {
+    /// The profile of the card.
+    pub card: CardProfile,
     /// Which connections go to it.
-    pub policy: Policy,
+    pub policy: PolicySetting,
 }
 
 /// A policy and its numbers, as a file gives them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Policy {
+pub enum PolicySetting {
     /// None: the card is there, and all that comes goes through it.
     #[default]
     Never,
@@ -53,25 +53,25 @@ pub enum Policy {
     Auto,
 }
 
-impl Policy {
+impl PolicySetting {
     /// The data plane's.
     ///
     /// # Errors
     /// A model that cannot be read, or is none.
     pub fn choice(&self) -> Result<Choice> {
         Ok(match self {
-            Policy::Never => Choice::Never,
-            Policy::Always => Choice::Always,
-            Policy::FirstN(connections) => Choice::FirstN(FirstN { connections: *connections }),
-            Policy::HeavyHitter { packets, bytes, duration } => Choice::HeavyHitter(HeavyHitter {
+            PolicySetting::Never => Choice::Never,
+            PolicySetting::Always => Choice::Always,
+            PolicySetting::FirstN(connections) => Choice::FirstN(FirstN { connections: *connections }),
+            PolicySetting::HeavyHitter { packets, bytes, duration } => Choice::HeavyHitter(HeavyHitter {
                 packets: *packets,
                 bytes: *bytes,
                 duration: duration.map(|long| Duration::from_nanos(long.as_nanos() as u64)),
                 ..HeavyHitter::default()
             }),
-            Policy::FastestFlow(packets_per_s) => Choice::FastestFlow { packets_per_s: *packets_per_s },
-            Policy::DecisionTree(model) => Choice::DecisionTree(Arc::new(tree(model.as_ref())?)),
-            Policy::Auto => Choice::Auto,
+            PolicySetting::FastestFlow(packets_per_s) => Choice::FastestFlow { packets_per_s: *packets_per_s },
+            PolicySetting::DecisionTree(model) => Choice::DecisionTree(Arc::new(tree(model.as_ref())?)),
+            PolicySetting::Auto => Choice::Auto,
         })
     }
 }
@@ -85,7 +85,7 @@ fn tree(model: Option<&PathBuf>) -> Result<Tree> {
     Tree::parse(&text).map_err(|wrong| anyhow!("model {}: {wrong}", path.display()))
 }
 
-/// What became of packets and rules where there was a card.
+/// The fates of packets and rules, if there was a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offloaded {
     /// Packets that came to the card.
@@ -115,7 +115,7 @@ pub struct Offloaded {
 }
 
 impl Offloaded {
-    /// What has happened since `before`.
+    /// The difference since `before`.
     pub fn since(&self, before: &Offloaded) -> Offloaded {
         Offloaded {
             arrived: self.arrived - before.arrived,
@@ -156,7 +156,7 @@ impl Offloaded {
 pub fn workers(
     options: &BalancerOptions,
     tables: Vec<LabTable>,
-    offload: &Offload,
+    offload: &OffloadSetting,
 ) -> Result<Vec<Worker<AnyPolicy, LabTable>>> {
     let (choice, capacity) = (offload.policy.choice()?, options.connections());
     let policy = || AnyPolicy::new(choice.clone(), capacity);
@@ -205,10 +205,10 @@ impl<IO: FrameIo> Offloading<IO> {
         busy
     }
 
-    /// What has become of packets and of rules so far, with what the card says.
+    /// The fates of packets and rules so far, with the card's counters.
     pub fn offloaded(&self) -> Offloaded {
         let io = &self.event_loop.io;
-        let (of, kept): (&OffloadStatistics, Kept) = (&self.event_loop.worker.statistics().offload, io.kept());
+        let (of, kept): (&OffloadStatistics, KeptFrames) = (&self.event_loop.worker.statistics().offload, io.kept());
         Offloaded {
             arrived: io.counts().received,
             packets: kept.turned,

@@ -6,7 +6,7 @@
 //! Generator and sink are on one machine, since latency is told by its clock; they may be two processes, which have the
 //! session of their packets from the same seed.
 //!
-//! What is lost between the ports - in a device of another process, on the link - shows only as packets that do not come
+//! A loss between the ports - in a device of another process, on the link - shows only as packets that do not come
 //! (`on-the-way`); what the ports' drivers have counted is told by name. Frames are this process's own: when a port has
 //! been closed all of its pool's are back.
 
@@ -17,21 +17,21 @@ pub use collect::{Collected, SinkSettings, sink};
 pub use serve::forward;
 
 use super::account::{Books, seen_otherwise};
-use super::cores::{Watch, pin};
+use super::cores::{CoreWatch, pin};
 use super::device::Handled;
 use super::ends::{Inlet, Outlet};
-use super::generator::{Generator, Sent};
+use super::generator::{Generator, SentCounts};
 use super::sources::sources;
-use super::{Device, Measurement, Progress, Trial};
+use super::{Device, Measurement, Trial, TrialProgress};
 use crate::clock;
 use crate::sink::timeline::Timeline;
-use crate::sink::{Sink, SinkOptions};
+use crate::sink::{PacketSink, SinkOptions};
 use crate::traffic::AnyTraffic;
-use crate::traffic::template::Link;
+use crate::traffic::template::LinkAddresses;
 use anyhow::{Context, Result, anyhow, ensure};
 use hairpin_core::flow::Steering;
 use hairpin_core::frame::Batch;
-use hairpin_dpdk::{Eal, Mbuf, Pool, PoolOptions, Port, PortOptions, PortStatistics, Queue, Rss};
+use hairpin_dpdk::{Eal, Mbuf, MbufPool, PoolOptions, Port, PortOptions, PortQueue, PortStatistics, Rss};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -48,7 +48,7 @@ const KEEPING: [&str; 1] = ["net_af_xdp"];
 
 /// How a port is opened.
 #[derive(Clone, Debug)]
-pub struct PortSettings {
+pub struct PortSetup {
     /// The device by its EAL name, with arguments.
     pub device: String,
     /// Frames that each queue holds, either way.
@@ -60,16 +60,16 @@ pub struct PortSettings {
 }
 
 /// A port and its pool.
-struct Opened {
+struct OpenedPort {
     port: Port,
-    pool: Pool,
+    pool: MbufPool,
 }
 
-impl PortSettings {
-    fn open(&self, eal: &Eal, stop: &AtomicBool) -> Result<Opened> {
+impl PortSetup {
+    fn open(&self, eal: &Eal, stop: &AtomicBool) -> Result<OpenedPort> {
         let queues = self.cpus.len();
         ensure!((1..=256).contains(&queues), "{queues} queues: there can be 1 to 256");
-        let pool = Pool::create(
+        let pool = MbufPool::create(
             eal,
             PoolOptions {
                 name: "lab".to_owned(),
@@ -88,7 +88,7 @@ impl PortSettings {
             promiscuous: true,
             rss: if queues > 1 { Rss::Device } else { Rss::None },
         };
-        let opened = Opened { port: Port::open(eal, &options, &pool)?, pool };
+        let opened = OpenedPort { port: Port::open(eal, &options, &pool)?, pool };
         // Its queues are there once its server has let it in.
         if opened.port.is_client() {
             opened.wait(stop)?;
@@ -97,7 +97,7 @@ impl PortSettings {
     }
 }
 
-impl Opened {
+impl OpenedPort {
     /// Waits until the link is up; a client asks its server again and again.
     fn wait(&self, stop: &AtomicBool) -> Result<()> {
         let since = clock::now();
@@ -118,7 +118,7 @@ impl Opened {
     /// # Errors
     /// Frames are missing from its pool, and the driver is not one that keeps some.
     fn close(self) -> Result<()> {
-        let Opened { port, pool } = self;
+        let OpenedPort { port, pool } = self;
         let (name, driver) = (port.name().to_owned(), port.driver().to_owned());
         drop(port);
         let missing = pool.in_use();
@@ -129,27 +129,27 @@ impl Opened {
         Ok(())
     }
 
-    fn ends(&self, queue: u16) -> Result<Ends> {
+    fn ends(&self, queue: u16) -> Result<QueueEnds> {
         let number = queue;
         let queue = self.port.queue(queue).with_context(|| format!("{} has no queue {number}", self.port.name()))?;
-        Ok(Ends { queue: Arc::new(Mutex::new(queue)), pool: self.pool.clone() })
+        Ok(QueueEnds { queue: Arc::new(Mutex::new(queue)), pool: self.pool.clone() })
     }
 }
 
 /// A queue, to send into and to receive from: by one thread, so that no thread ever waits for the lock.
 #[derive(Clone)]
-struct Ends {
-    queue: Arc<Mutex<Queue>>,
-    pool: Pool,
+struct QueueEnds {
+    queue: Arc<Mutex<PortQueue>>,
+    pool: MbufPool,
 }
 
-impl Ends {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+impl QueueEnds {
+    fn queue(&self) -> MutexGuard<'_, PortQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Outlet for Ends {
+impl Outlet for QueueEnds {
     type Frame = Mbuf;
     const FULL: &'static str = "transmit-queue-full";
 
@@ -170,7 +170,7 @@ impl Outlet for Ends {
     }
 }
 
-impl Inlet for Ends {
+impl Inlet for QueueEnds {
     type Frame = Mbuf;
 
     fn receive(&mut self, out: &mut Batch<Mbuf>) {
@@ -186,26 +186,26 @@ fn session(seed: u64) -> u64 {
     fastrand::Rng::with_seed(seed ^ 0x6861_6972_7069_6e21).u64(..)
 }
 
-/// Where a generator's packets are to come back.
+/// The port to which a generator's packets return.
 #[derive(Clone, Debug)]
-pub enum Back {
+pub enum ReturnPath {
     /// At the port they are sent from.
     Same,
     /// At another.
-    Port(PortSettings),
+    Port(PortSetup),
     /// To another process.
     Elsewhere,
 }
 
-/// What is generated.
+/// The packets to generate.
 #[derive(Clone, Debug)]
 pub struct GenerateOptions {
     /// Source, rate, duration and the like; its device says whether destinations are backends when packets come back.
     pub trial: Trial,
     /// The port to send from.
-    pub port: PortSettings,
-    /// Where packets come back.
-    pub back: Back,
+    pub port: PortSetup,
+    /// The port to which packets return.
+    pub back: ReturnPath,
     /// The Ethernet address of the other end of the link.
     pub destination: [u8; 6],
     /// How long is waited for packets after the last one was sent.
@@ -213,15 +213,15 @@ pub struct GenerateOptions {
 }
 
 /// A thread's part.
-struct Lane {
-    generator: Generator<Ends, AnyTraffic>,
-    collector: Option<(Ends, Sink)>,
+struct QueueLane {
+    generator: Generator<QueueEnds, AnyTraffic>,
+    collector: Option<(QueueEnds, PacketSink)>,
 }
 
 /// Sends packets from a port and, unless they come back elsewhere, takes and judges them. `stop` ends it early.
 ///
-/// Where packets come back elsewhere nothing is known of them but what the port has counted: all that were not lost on
-/// the way out stand as `elsewhere`, and `received` is 0.
+/// If packets return elsewhere, only the port's counters tell about them: all that were not lost on the way out stand as
+/// `elsewhere`, and `received` is 0.
 ///
 /// # Errors
 /// A port that cannot be opened, a source that makes no sense, accounts that are not right, frames that are missing from a
@@ -230,16 +230,16 @@ pub fn generate(
     eal: &Eal,
     options: &GenerateOptions,
     stop: &AtomicBool,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(TrialProgress),
 ) -> Result<Measurement> {
     let trial = &options.trial;
-    progress(Progress::Preparing { what: "sources and ports".to_owned() });
+    progress(TrialProgress::Preparing { what: "sources and ports".to_owned() });
     let out = options.port.open(eal, stop)?;
     let back = match &options.back {
-        Back::Port(settings) => Some(settings.open(eal, stop)?),
-        Back::Same | Back::Elsewhere => None,
+        ReturnPath::Port(settings) => Some(settings.open(eal, stop)?),
+        ReturnPath::Same | ReturnPath::Elsewhere => None,
     };
-    let link = Link { destination: options.destination, source: out.port.mac() };
+    let link = LinkAddresses { destination: options.destination, source: out.port.mac() };
     let session = session(trial.seed);
     let lanes = options.port.cpus.len() as u16;
     let steering = Steering::by_hash([session, !session], lanes);
@@ -251,12 +251,14 @@ pub fn generate(
     for ((queue, traffic), &cpu) in (0..lanes).zip(made.lanes).zip(&options.port.cpus) {
         let ends = out.ends(queue)?;
         let from = match (&options.back, &back) {
-            (Back::Same, _) => Some(ends.clone()),
-            (Back::Port(settings), Some(back)) if usize::from(queue) < settings.cpus.len() => Some(back.ends(queue)?),
+            (ReturnPath::Same, _) => Some(ends.clone()),
+            (ReturnPath::Port(settings), Some(back)) if usize::from(queue) < settings.cpus.len() => {
+                Some(back.ends(queue)?)
+            }
             _ => None,
         };
-        let collector = from.map(|from| (from, Sink::new(sink_options, 0)));
-        threads.push((Lane { generator: Generator::new(ends, traffic, session), collector }, cpu));
+        let collector = from.map(|from| (from, PacketSink::new(sink_options, 0)));
+        threads.push((QueueLane { generator: Generator::new(ends, traffic, session), collector }, cpu));
     }
     out.wait(stop)?;
     if let Some(back) = &back {
@@ -266,7 +268,7 @@ pub fn generate(
     let before = receiving.port.statistics();
     let before_out = out.port.statistics();
     let counts = [AtomicU64::new(0), AtomicU64::new(0)];
-    progress(Progress::Started { device: Vec::new() });
+    progress(TrialProgress::Started { device: Vec::new() });
     let start = clock::now();
     let lanes = std::thread::scope(|scope| {
         let running: Vec<_> = threads
@@ -280,10 +282,10 @@ pub fn generate(
             std::thread::sleep(Duration::from_millis(20));
             let elapsed = Duration::from_nanos(clock::now().saturating_sub(start)).min(trial.duration);
             let [sent, received] = [0, 1].map(|index: usize| counts[index].load(Ordering::Relaxed));
-            progress(Progress::Running { elapsed, sent, received });
+            progress(TrialProgress::Running { elapsed, sent, received });
         }
         let joined = running.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread has panicked"))?);
-        joined.collect::<Result<Vec<Lane>>>()
+        joined.collect::<Result<Vec<QueueLane>>>()
     })?;
     // Stopped early, it was as long as it was.
     let duration = lanes.iter().map(|lane| lane.generator.ran()).max().unwrap_or(duration);
@@ -291,11 +293,11 @@ pub fn generate(
     let mut between = between(&before, &receiving.port.statistics());
     between.push(("transmit-errors".to_owned(), errors));
     let measured = close(lanes, sink_options, duration, between)?;
-    [Some(out), back].into_iter().flatten().try_for_each(Opened::close)?;
+    [Some(out), back].into_iter().flatten().try_for_each(OpenedPort::close)?;
     Ok(measured)
 }
 
-/// What a port has lost of what came, by what its driver has counted.
+/// The received packets that a port has lost, by its driver's counters.
 fn between(before: &PortStatistics, after: &PortStatistics) -> Vec<(String, u64)> {
     [
         ("receive-queue-full", after.missed.saturating_sub(before.missed)),
@@ -307,14 +309,14 @@ fn between(before: &PortStatistics, after: &PortStatistics) -> Vec<(String, u64)
 }
 
 fn run(
-    mut lane: Lane,
+    mut lane: QueueLane,
     cpu: usize,
     eal: &Eal,
     options: &GenerateOptions,
     start: u64,
     stop: &AtomicBool,
     counts: &[AtomicU64; 2],
-) -> Result<Lane> {
+) -> Result<QueueLane> {
     pin(cpu)?;
     let _registered = eal.register_thread()?;
     let trial = &options.trial;
@@ -325,7 +327,7 @@ fn run(
     }
     let linger = options.linger.as_nanos() as u64;
     let (mut generating, mut last, mut told) = (true, clock::now(), (0, 0));
-    let (mut batch, mut watch) = (Batch::new(), Watch::default());
+    let (mut batch, mut watch) = (Batch::new(), CoreWatch::default());
     loop {
         for _ in 0..STEPS {
             if generating {
@@ -353,7 +355,7 @@ fn run(
             last = clock::now();
         }
         if !generating {
-            // What the driver still has of ours goes out when it is called.
+            // Packets that the driver still holds go out when it is called.
             lane.generator.flush();
             let all = lane.collector.is_none() || received >= sent;
             if clock::now().saturating_sub(last) > if all { linger / 10 } else { linger } {
@@ -365,13 +367,13 @@ fn run(
 
 /// The accounts over all lanes.
 fn close(
-    lanes: Vec<Lane>,
+    lanes: Vec<QueueLane>,
     options: SinkOptions,
     duration: u64,
     mut between: Vec<(String, u64)>,
 ) -> Result<Measurement> {
-    let mut sink = Sink::new(SinkOptions { flows: 0, duration, ..options }, 0);
-    let (mut sent, mut behind, mut collected) = (Sent::default(), 0, false);
+    let mut sink = PacketSink::new(SinkOptions { flows: 0, duration, ..options }, 0);
+    let (mut sent, mut behind, mut collected) = (SentCounts::default(), 0, false);
     let mut timeline = Timeline::new(0, duration);
     for lane in &lanes {
         sent.add(lane.generator.sent());
@@ -388,7 +390,7 @@ fn close(
     between.iter_mut().for_each(|(_, count)| *count = take(&mut missing, *count));
     between.push((if collected { "on-the-way" } else { "elsewhere" }.to_owned(), missing));
     let handled = Handled::default();
-    Books { sent, full: Ends::FULL, behind, timeline, handled, between, sink: &sink, duration }.close()
+    Books { sent, full: QueueEnds::FULL, behind, timeline, handled, between, sink: &sink, duration }.close()
 }
 
 /// As much of `count` as is missing, which it is then no more. Others' frames are counted too, by a driver as by a sink
@@ -409,7 +411,7 @@ mod tests {
     fn a_frame_that_does_not_come_back_is_an_error() {
         let eal = Eal::start(EalOptions { memory_mib: 64, ..EalOptions::default() }).unwrap();
         let settings =
-            PortSettings { device: "net_null0,copy=1".to_owned(), descriptors: 64, cpus: vec![0], longest: 1514 };
+            PortSetup { device: "net_null0,copy=1".to_owned(), descriptors: 64, cpus: vec![0], longest: 1514 };
         let run = |leaks: usize| {
             let opened = settings.open(&eal, &AtomicBool::new(false)).unwrap();
             let mut batch = Batch::new();

@@ -10,29 +10,30 @@ mod threads;
 use super::account::Books;
 use super::balancer::{BACKENDS_MAX, BalancerOptions, workers};
 use super::card::card;
-use super::cores::{Plan, allowed, pin};
-use super::device::{Core, Handled, Serving};
+use super::cores::{CorePlan, allowed, pin};
+use super::device::{DeviceCore, Handled, ServingCore};
 use super::ends::Outlet;
-use super::generator::{Generator, Sent};
-use super::meter::Work;
+use super::generator::{Generator, SentCounts};
+use super::meter::CoreWork;
 use super::offload;
 use super::sources::{longest, sources};
-use super::table::Choice;
-use super::{Device, Measurement, Progress, Ran, Testbed, Trial};
+use super::table::TableChoice;
+use super::{Device, Measurement, Ran, Testbed, Trial, TrialProgress};
 use crate::clock;
 use crate::sink::timeline::Timeline;
-use crate::sink::{Sink, SinkOptions};
-use crate::traffic::template::Link;
+use crate::sink::{PacketSink, SinkOptions};
+use crate::traffic::template::LinkAddresses;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hairpin_core::flow::Steering;
 use hairpin_core::frame::Batch;
-use hairpin_dpdk::{Eal, Pool, PoolOptions, Ring, RingKind};
+use hairpin_dpdk::{Eal, MbufPool, PoolOptions, Ring, RingKind};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
 use threads::{
-    Both, Collector, In, LaneGenerator, Leave, Out, Served, Tasks, TrialState, introduce, serve, test, watch,
+    Collector, DeviceEnds, DeviceThreadResult, GeneratorEnd, In, LaneGenerator, Leave, Tasks, TrialState, introduce,
+    serve, test, watch,
 };
 
 /// Times that a generator's handing over is kept, where iterations are measured.
@@ -65,15 +66,15 @@ impl RingTestbed {
         self.crowded = crowded;
     }
 
-    fn plan(&self, cpus: &[usize], trial: &Trial) -> Option<Plan> {
+    fn plan(&self, cpus: &[usize], trial: &Trial) -> Option<CorePlan> {
         let lanes = usize::from(trial.cores);
-        if self.crowded { Plan::crowded(cpus, lanes) } else { Plan::new(cpus, lanes) }
+        if self.crowded { CorePlan::crowded(cpus, lanes) } else { CorePlan::new(cpus, lanes) }
     }
 
     /// Why `trial` cannot be done on `cpus`.
     fn obstacle_on(&self, trial: &Trial, cpus: &[usize]) -> Option<String> {
         if trial.device == Device::Balancer {
-            match Choice::named(&trial.table).map(|choice| choice.obstacle(trial.cores)) {
+            match TableChoice::named(&trial.table).map(|choice| choice.obstacle(trial.cores)) {
                 Ok(None) => {}
                 Ok(Some(obstacle)) => return Some(format!("{}: {obstacle}", trial.table)),
                 Err(error) => return Some(error.to_string()),
@@ -107,15 +108,15 @@ impl Testbed for RingTestbed {
         self.obstacle_on(trial, &cpus)
     }
 
-    fn measure(&mut self, trial: &Trial, progress: &mut dyn FnMut(Progress)) -> Result<Measurement> {
+    fn measure(&mut self, trial: &Trial, progress: &mut dyn FnMut(TrialProgress)) -> Result<Measurement> {
         let cpus = allowed()?;
         if let Some(obstacle) = self.obstacle_on(trial, &cpus) {
             bail!("{obstacle}");
         }
         let plan = self.plan(&cpus, trial).context("too few processors")?;
-        progress(Progress::Preparing { what: "sources, tables and rings".to_owned() });
+        progress(TrialProgress::Preparing { what: "sources, tables and rings".to_owned() });
         let lanes = u32::from(trial.cores);
-        let pool = Pool::create(
+        let pool = MbufPool::create(
             &self.eal,
             PoolOptions {
                 name: "lab".to_owned(),
@@ -140,14 +141,14 @@ impl RingTestbed {
     fn trial(
         &self,
         trial: &Trial,
-        plan: &Plan,
-        pool: &Pool,
-        progress: &mut dyn FnMut(Progress),
+        plan: &CorePlan,
+        pool: &MbufPool,
+        progress: &mut dyn FnMut(TrialProgress),
     ) -> Result<Measurement> {
         let seeds = seeds(trial.seed);
         let steering = Steering::by_hash([seeds[0], seeds[1]], trial.cores);
         let session = seeds[2] ^ clock::now();
-        let made = sources(trial, session, steering, Link::default())?;
+        let made = sources(trial, session, steering, LinkAddresses::default())?;
         let cores = device_cores(trial, trial.seed, &self.eal)?;
         let duration = trial.duration.as_nanos() as u64;
         let (lanes, balanced) = (trial.cores, trial.device == Device::Balancer);
@@ -157,19 +158,19 @@ impl RingTestbed {
         for (traffic, core) in made.lanes.into_iter().zip(cores) {
             let (ring, from) = Ring::create(&self.eal, RING, RingKind::OneToOne)?;
             let (to, back) = Ring::create(&self.eal, RING, RingKind::OneToOne)?;
-            let mut generator = Generator::new(Out { ring, pool: pool.clone() }, traffic, session);
+            let mut generator = Generator::new(GeneratorEnd { ring, pool: pool.clone() }, traffic, session);
             if self.metered && generators.is_empty() {
                 generator.record(HANDED_MAX);
             }
             generators.push(generator);
-            let io = Both { from, to, pool: pool.clone() };
+            let io = DeviceEnds { from, to, pool: pool.clone() };
             devices.push(match &trial.offload {
                 Some(offload) => {
-                    Serving::behind(core, io, card(&offload.card, trial.table_entries as usize, trial.seed))
+                    ServingCore::behind(core, io, card(&offload.card, trial.table_entries as usize, trial.seed))
                 }
-                None => Serving::new(core, io),
+                None => ServingCore::new(core, io),
             });
-            collectors.push(Collector { from: In(back), sink: Sink::new(options, 0), batch: Batch::new() });
+            collectors.push(Collector { from: In(back), sink: PacketSink::new(options, 0), batch: Batch::new() });
         }
         let count = || AtomicU32::new(u32::from(lanes));
         let idle = (0..lanes).map(|_| Default::default()).collect();
@@ -178,7 +179,7 @@ impl RingTestbed {
         let done = std::thread::scope(|scope| {
             self.perform(scope, &state, trial, plan, (generators, collectors, devices), progress)
         });
-        let Done { generators, collectors, handled, work, ran } = done?;
+        let ThreadsResult { generators, collectors, handled, work, ran } = done?;
         let measured = close(trial, &generators, collectors, handled)?;
         let handed = generators.first().map_or_else(Vec::new, |generator| generator.handed().to_vec());
         Ok(Measurement { work, ran: Some(ran), handed, ..measured })
@@ -190,10 +191,10 @@ impl RingTestbed {
         scope: &'scope Scope<'scope, 'env>,
         state: &'env TrialState,
         trial: &'env Trial,
-        plan: &'env Plan,
-        parts: (Vec<LaneGenerator>, Vec<Collector>, Vec<Serving<Both>>),
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Done> {
+        plan: &'env CorePlan,
+        parts: (Vec<LaneGenerator>, Vec<Collector>, Vec<ServingCore<DeviceEnds>>),
+        progress: &mut dyn FnMut(TrialProgress),
+    ) -> Result<ThreadsResult> {
         // Whatever happens here, the threads are told to leave: the scope waits for them.
         let _leave = Leave(state);
         let (mut generators, mut collectors, devices) = parts;
@@ -230,13 +231,13 @@ impl RingTestbed {
             }
             std::thread::yield_now();
         }
-        progress(Progress::Started { device });
+        progress(TrialProgress::Started { device });
         let start = clock::now();
         state.start.store(start, Ordering::Release);
         watch(state, trial, start, &testing, progress);
         let (generators, collectors, handled) = (Vec::new(), Vec::new(), Vec::new());
         let ran = Ran { device: 1.0, testers: 1.0 };
-        let mut done = Done { generators, collectors, handled, work: None, ran };
+        let mut done = ThreadsResult { generators, collectors, handled, work: None, ran };
         for tester in testing {
             let tested = tester.join().map_err(|_| anyhow!("the generator's or sink's thread has panicked"))??;
             done.ran.testers = done.ran.testers.min(tested.ran);
@@ -245,7 +246,7 @@ impl RingTestbed {
         }
         for device in serving {
             let served = device.join().map_err(|_| anyhow!("the device's thread has panicked"))??;
-            let Served { device, before, ran } = served;
+            let DeviceThreadResult { device, before, ran } = served;
             done.ran.device = done.ran.device.min(ran);
             done.handled.push(device.handled().since(&before));
             if let Some(work) = device.work() {
@@ -261,14 +262,14 @@ impl RingTestbed {
         &self,
         state: &TrialState,
         trial: &Trial,
-        plan: &Plan,
+        plan: &CorePlan,
         lanes: (&mut [LaneGenerator], &mut [Collector]),
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut dyn FnMut(TrialProgress),
     ) -> Result<()> {
         if trial.run < 2 {
             return Ok(());
         }
-        progress(Progress::Preparing { what: format!("{} flows become connections", trial.flows) });
+        progress(TrialProgress::Preparing { what: format!("{} flows become connections", trial.flows) });
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| -> Result<()> {
                 pin(plan.generators[0])?;
@@ -284,12 +285,12 @@ impl RingTestbed {
     }
 }
 
-/// What is left when all threads are done.
-struct Done {
+/// The result when all threads are done.
+struct ThreadsResult {
     generators: Vec<LaneGenerator>,
     collectors: Vec<Collector>,
     handled: Vec<Handled>,
-    work: Option<Work>,
+    work: Option<CoreWork>,
     ran: Ran,
 }
 
@@ -297,15 +298,15 @@ struct Done {
 ///
 /// # Errors
 /// There is no such table, or it cannot be made.
-pub fn device_cores(trial: &Trial, seed: u64, eal: &Eal) -> Result<Vec<Core>> {
+pub fn device_cores(trial: &Trial, seed: u64, eal: &Eal) -> Result<Vec<DeviceCore>> {
     let seeds = seeds(seed);
     let steering = Steering::by_hash([seeds[0], seeds[1]], trial.cores);
     let lanes = usize::from(trial.cores);
     Ok(match trial.device {
-        Device::Wire => (0..lanes).map(|_| Core::Wire).collect(),
-        Device::Forwarder => (0..lanes).map(|_| Core::Forwarder(Box::default())).collect(),
+        Device::Wire => (0..lanes).map(|_| DeviceCore::Wire).collect(),
+        Device::Forwarder => (0..lanes).map(|_| DeviceCore::Forwarder(Box::default())).collect(),
         Device::Balancer => {
-            let choice = Choice::named(&trial.table)?;
+            let choice = TableChoice::named(&trial.table)?;
             let options = BalancerOptions {
                 backends: trial.backends,
                 connections_each: (trial.table_entries as usize).div_ceil(lanes),
@@ -316,11 +317,11 @@ pub fn device_cores(trial: &Trial, seed: u64, eal: &Eal) -> Result<Vec<Core>> {
             let tables = choice.tables(lanes, options.connections(), seeds, &Some(*eal))?;
             match &trial.offload {
                 Some(offload) => {
-                    let boxed = |worker| Core::Offloading(Box::new(worker));
+                    let boxed = |worker| DeviceCore::Offloading(Box::new(worker));
                     offload::workers(&options, tables, offload)?.into_iter().map(boxed).collect()
                 }
                 None => {
-                    let boxed = |worker| Core::Balancer(Box::new(worker));
+                    let boxed = |worker| DeviceCore::Balancer(Box::new(worker));
                     workers(&options, tables).into_iter().map(boxed).collect()
                 }
             }
@@ -347,7 +348,7 @@ fn close(
     sinks.for_each(|other| sink.merge(&other));
     let mut timeline = generators.first().map_or(Timeline::new(0, duration), |first| first.timeline().clone());
     generators.iter().skip(1).for_each(|generator| timeline.merge(generator.timeline()));
-    let mut sent = Sent::default();
+    let mut sent = SentCounts::default();
     for generator in generators {
         sent.add(generator.sent());
     }
@@ -358,6 +359,6 @@ fn close(
     let came = sink.counts().frames;
     ensure!(all.sent == came, "the device sent {} frames, and {came} came", all.sent);
     let behind = generators.iter().map(Generator::behind).sum();
-    let (full, between) = (Out::FULL, Vec::new());
+    let (full, between) = (GeneratorEnd::FULL, Vec::new());
     Books { sent, full, behind, timeline, handled: all, between, sink: &sink, duration }.close()
 }

@@ -1,19 +1,19 @@
 //! A trial's sources: one for each lane.
 
-use super::{Device, Size, Source, Trial};
-use crate::traffic::flows::Lane;
+use super::{Device, FrameSize, PacketSource, Trial};
+use crate::traffic::flows::FlowLane;
 use crate::traffic::recording::Recording;
-use crate::traffic::replay::{Replay, ReplayOptions};
-use crate::traffic::sizes::Sizes;
+use crate::traffic::replay::{ReplayOptions, ReplaySource};
+use crate::traffic::sizes::FlowSizes;
 use crate::traffic::synthetic::{Synthetic, SyntheticOptions};
-use crate::traffic::template::Link;
-use crate::traffic::{AnyTraffic, Numbering, Traffic};
+use crate::traffic::template::LinkAddresses;
+use crate::traffic::{AnyTraffic, Numbering, TrafficSource};
 use anyhow::{Result, ensure};
 use hairpin_core::flow::Steering;
 use std::net::Ipv4Addr;
 
 /// The sources of all lanes, and how many flows there are, or are open at a time, over all of them.
-pub struct Sources {
+pub struct LaneSources {
     /// One for each lane.
     pub lanes: Vec<AnyTraffic>,
     /// Flows.
@@ -25,12 +25,12 @@ pub struct Sources {
 ///
 /// # Errors
 /// A file that cannot be read, masks or numbers that make no sense.
-pub fn sources(trial: &Trial, session: u64, steering: Steering, link: Link) -> Result<Sources> {
-    let lanes = (0..steering.workers.max(1)).map(|number| Lane { number, steering });
+pub fn sources(trial: &Trial, session: u64, steering: Steering, link: LinkAddresses) -> Result<LaneSources> {
+    let lanes = (0..steering.workers.max(1)).map(|number| FlowLane { number, steering });
     let mut made: Vec<AnyTraffic> = Vec::new();
     let mut first_id = 0u32;
     match &trial.source {
-        Source::Replay { file, masks, payload } => {
+        PacketSource::Replay { file, masks, payload } => {
             let recording = Recording::read(file, *payload)?;
             ensure!(
                 trial.device != Device::Balancer
@@ -41,17 +41,17 @@ pub fn sources(trial: &Trial, session: u64, steering: Steering, link: Link) -> R
             let options = ReplayOptions { masks: *masks, flows: trial.flows, length: trial.packet_size, link };
             for lane in lanes {
                 let numbering = Numbering::new(session, lane.number as u8);
-                let replay = Replay::new(&recording, &options, lane, numbering, first_id)?;
+                let replay = ReplaySource::new(&recording, &options, lane, numbering, first_id)?;
                 first_id += replay.flows() as u32;
                 made.push(AnyTraffic::Replay(replay));
             }
         }
-        Source::Synthetic { transport, arrivals, sizes, ipv6 } => {
+        PacketSource::Synthetic { transport, arrivals, sizes, ipv6 } => {
             let options = SyntheticOptions {
                 transport: *transport,
                 ipv6: *ipv6,
                 arrivals: *arrivals,
-                sizes: sizes.as_deref().map(Sizes::read).transpose()?,
+                sizes: sizes.as_deref().map(FlowSizes::read).transpose()?,
                 length: trial.packet_size,
                 flows: trial.flows,
                 known: trial.run >= 2,
@@ -66,14 +66,14 @@ pub fn sources(trial: &Trial, session: u64, steering: Steering, link: Link) -> R
             }
         }
     }
-    let flows = made.iter().map(Traffic::flows).sum();
-    Ok(Sources { lanes: made, flows })
+    let flows = made.iter().map(TrafficSource::flows).sum();
+    Ok(LaneSources { lanes: made, flows })
 }
 
 /// Bytes of the longest frame of a trial.
-pub fn longest(size: Size) -> u16 {
+pub fn longest(size: FrameSize) -> u16 {
     match size {
-        Size::Fixed(bytes) => bytes,
-        Size::Natural => crate::traffic::synthetic::LONGEST,
+        FrameSize::Fixed(bytes) => bytes,
+        FrameSize::Natural => crate::traffic::synthetic::LONGEST,
     }
 }

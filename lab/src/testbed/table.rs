@@ -1,13 +1,13 @@
 //! A balancer's connection table by name: one of ours, or DPDK's rte_hash.
 
 use anyhow::{Result, bail};
-use hairpin_core::table::{Hasher, Method};
+use hairpin_core::table::{Hasher, LookupMethod};
 use hairpin_tables::{OwnMethod, OwnTable};
 #[cfg(feature = "dpdk")]
 use {
     anyhow::Context,
     hairpin_dpdk::Eal,
-    hairpin_tables::rte_hash::{Flags, Sharing, Transactions},
+    hairpin_tables::rte_hash::{RteHashFlags, Transactions, UnprotectedSharing},
 };
 
 /// A worker's table: one of ours, or DPDK's where that is built in.
@@ -18,7 +18,7 @@ pub use hairpin_tables::rte_hash::WorkerTable as LabTable;
 
 /// Which table there is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum TableChoice {
     /// One of ours.
     Own(OwnMethod),
     /// `rte-hash`: one of DPDK's for each worker.
@@ -26,30 +26,30 @@ pub enum Choice {
     Alone,
     /// `rte-hash/<flags>`: one of DPDK's for all workers.
     #[cfg(feature = "dpdk")]
-    Shared(Flags),
+    Shared(RteHashFlags),
 }
 
 /// The names of all tables that there are in this build.
 pub fn names() -> Vec<&'static str> {
     let own = OwnMethod::ALL.iter().map(|method| method.name());
     #[cfg(feature = "dpdk")]
-    let own = own.chain(["rte-hash"]).chain(Flags::ALL.map(Flags::name));
+    let own = own.chain(["rte-hash"]).chain(RteHashFlags::ALL.map(RteHashFlags::name));
     own.collect()
 }
 
-impl Choice {
+impl TableChoice {
     /// The table of this name.
     ///
     /// # Errors
     /// There is none, or not in this build: which there are.
-    pub fn named(name: &str) -> Result<Choice> {
+    pub fn named(name: &str) -> Result<TableChoice> {
         if let Ok(method) = name.parse() {
-            return Ok(Choice::Own(method));
+            return Ok(TableChoice::Own(method));
         }
         #[cfg(feature = "dpdk")]
         match name.parse() {
-            Ok(_) if name == "rte-hash" => return Ok(Choice::Alone),
-            Ok(flags) => return Ok(Choice::Shared(flags)),
+            Ok(_) if name == "rte-hash" => return Ok(TableChoice::Alone),
+            Ok(flags) => return Ok(TableChoice::Shared(flags)),
             Err(_) => {}
         }
         #[cfg(not(feature = "dpdk"))]
@@ -60,22 +60,22 @@ impl Choice {
     }
 
     /// How packets find their backends by themselves, if they do.
-    pub fn method(self) -> Option<Method> {
+    pub fn method(self) -> Option<LookupMethod> {
         match self {
-            Choice::Own(method) => method.product(),
+            TableChoice::Own(method) => method.product(),
             #[cfg(feature = "dpdk")]
-            Choice::Alone | Choice::Shared(_) => None,
+            TableChoice::Alone | TableChoice::Shared(_) => None,
         }
     }
 
     /// Whether nothing protects readers from writers. (Where the flags let only one write at a time, workers take turns.)
     fn is_unprotected(self) -> bool {
         match self {
-            Choice::Own(_) => false,
+            TableChoice::Own(_) => false,
             #[cfg(feature = "dpdk")]
-            Choice::Alone => false,
+            TableChoice::Alone => false,
             #[cfg(feature = "dpdk")]
-            Choice::Shared(flags) => !flags.protects_readers(),
+            TableChoice::Shared(flags) => !flags.protects_readers(),
         }
     }
 
@@ -85,7 +85,7 @@ impl Choice {
             return Some("on several cores it corrupts its memory: nothing protects readers from writers".to_owned());
         }
         #[cfg(feature = "dpdk")]
-        if let Choice::Shared(flags) = self
+        if let TableChoice::Shared(flags) = self
             && flags.is_transactional()
         {
             let found = Transactions::probe();
@@ -111,18 +111,19 @@ impl Choice {
         #[cfg(not(feature = "dpdk"))]
         let _ = eal;
         match self {
-            Choice::Own(method) => {
+            TableChoice::Own(method) => {
                 let tables = OwnTable::for_workers(method, workers, entries, Hasher::new(seeds));
                 #[cfg(feature = "dpdk")]
                 let tables = tables.into_iter().map(LabTable::Own).collect();
                 Ok(tables)
             }
             #[cfg(feature = "dpdk")]
-            Choice::Alone => Ok(LabTable::alone(eal()?, workers, entries, seed)?),
+            TableChoice::Alone => Ok(LabTable::alone(eal()?, workers, entries, seed)?),
             #[cfg(feature = "dpdk")]
-            Choice::Shared(flags) => {
+            TableChoice::Shared(flags) => {
                 // A single worker needs no protection from others, and takes no turns.
-                let sharing = if workers > 1 { Sharing::OnlyIfSafe } else { Sharing::EvenIfUnsafe };
+                let sharing =
+                    if workers > 1 { UnprotectedSharing::OnlyIfSafe } else { UnprotectedSharing::EvenIfUnsafe };
                 Ok(LabTable::views(eal()?, flags, workers, entries, seed, sharing)?)
             }
         }

@@ -3,23 +3,23 @@
 use super::account::Books;
 use super::balancer::{BalancerOptions, workers};
 use super::card::card;
-use super::device::{Core, Handled, Serving};
+use super::device::{DeviceCore, Handled, ServingCore};
 use super::ends::{Inlet, Outlet};
-use super::generator::{Generator, Sent};
-use super::offload::{self, Offload, Policy};
+use super::generator::{Generator, SentCounts};
+use super::offload::{self, OffloadSetting, PolicySetting};
 use super::sources::sources;
-use super::table::{Choice, names};
-use super::{Arrivals, Device, Measurement, Rate, Size, Source, Transport, Trial};
+use super::table::{TableChoice, names};
+use super::{Arrivals, Device, FrameSize, Measurement, PacketSource, SendRate, TransportProtocol, Trial};
 use crate::clock;
 use crate::sink::timeline::Timeline;
-use crate::sink::{Sink, SinkOptions};
-use crate::traffic::Traffic;
-use crate::traffic::template::Link;
+use crate::sink::{PacketSink, SinkOptions};
+use crate::traffic::TrafficSource;
+use crate::traffic::template::LinkAddresses;
 use hairpin_core::flow::{Address, Endpoint, Steering};
 use hairpin_core::frame::{Batch, Checksum, FrameIo, VecFrame};
 use hairpin_core::rewrite::Rewrite;
 use hairpin_core::wire::{Parsed, parse};
-use hairpin_sim::nic::Profile;
+use hairpin_sim::nic::CardProfile;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -112,12 +112,12 @@ impl FrameIo for Both {
     }
 }
 
-fn core(trial: &Trial, steering: Steering) -> Core {
+fn core(trial: &Trial, steering: Steering) -> DeviceCore {
     match trial.device {
-        Device::Wire => Core::Wire,
-        Device::Forwarder => Core::Forwarder(Box::default()),
+        Device::Wire => DeviceCore::Wire,
+        Device::Forwarder => DeviceCore::Forwarder(Box::default()),
         Device::Balancer => {
-            let choice = Choice::named(&trial.table).unwrap();
+            let choice = TableChoice::named(&trial.table).unwrap();
             let connections_each = trial.table_entries as usize;
             let method = choice.method();
             let backends = trial.backends;
@@ -126,9 +126,9 @@ fn core(trial: &Trial, steering: Steering) -> Core {
             match &trial.offload {
                 Some(offload) => {
                     let mut workers = offload::workers(&options, tables, offload).unwrap();
-                    Core::Offloading(Box::new(workers.remove(0)))
+                    DeviceCore::Offloading(Box::new(workers.remove(0)))
                 }
-                None => Core::Balancer(Box::new(workers(&options, tables).remove(0))),
+                None => DeviceCore::Balancer(Box::new(workers(&options, tables).remove(0))),
             }
         }
     }
@@ -137,17 +137,18 @@ fn core(trial: &Trial, steering: Steering) -> Core {
 /// Measures `trial`; what comes back is treated so.
 fn measure(trial: &Trial, fault: Option<(usize, Fault)>) -> anyhow::Result<Measurement> {
     let steering = Steering::by_hash([1, 2], 1);
-    let made = sources(trial, SESSION, steering, Link::default())?;
+    let made = sources(trial, SESSION, steering, LinkAddresses::default())?;
     let (there, mut back) = (Queue::default(), Queue { fault, ..Queue::default() });
     let mut generator = Generator::new(there.clone(), made.lanes.into_iter().next().unwrap(), SESSION);
     let (core, io) = (core(trial, steering), Both { from: there, to: back.clone() });
     let mut device = match &trial.offload {
-        Some(offload) => Serving::behind(core, io, card(&offload.card, trial.table_entries as usize, trial.seed)),
-        None => Serving::new(core, io),
+        Some(offload) => ServingCore::behind(core, io, card(&offload.card, trial.table_entries as usize, trial.seed)),
+        None => ServingCore::new(core, io),
     };
     let duration = trial.duration.as_nanos() as u64;
     let balanced = trial.device == Device::Balancer;
-    let mut sink = Sink::new(SinkOptions { session: SESSION, generators: 1, flows: made.flows, balanced, duration }, 0);
+    let mut sink =
+        PacketSink::new(SinkOptions { session: SESSION, generators: 1, flows: made.flows, balanced, duration }, 0);
     let mut batch = Batch::new();
     if trial.run == 2 {
         while generator.introduce() {
@@ -202,9 +203,9 @@ fn trial() -> Trial {
 #[test]
 fn every_device_brings_everything_back() {
     for device in [Device::Wire, Device::Forwarder, Device::Balancer] {
-        for transport in [Transport::Udp, Transport::Tcp] {
+        for transport in [TransportProtocol::Udp, TransportProtocol::Tcp] {
             for (run, ipv6) in [(1, false), (2, true)] {
-                let source = Source::Synthetic { transport, arrivals: Arrivals::Fixed, sizes: None, ipv6 };
+                let source = PacketSource::Synthetic { transport, arrivals: Arrivals::Fixed, sizes: None, ipv6 };
                 let measured = measure(&Trial { device, source, run, ..trial() }, None).unwrap();
                 assert!(measured.received >= 500, "{device} {transport:?}: {}", measured.received);
                 assert_eq!((measured.received, measured.lost()), (measured.sent, 0), "{:?}", measured.lost_by_reason);
@@ -234,13 +235,13 @@ fn every_table_keeps_flows_together() {
 
 #[test]
 fn a_table_too_small_moves_flows_or_refuses_them() {
-    let source = |transport| Source::Synthetic { transport, arrivals: Arrivals::Fixed, sizes: None, ipv6: false };
+    let source = |transport| PacketSource::Synthetic { transport, arrivals: Arrivals::Fixed, sizes: None, ipv6: false };
     let small = |transport, run| Trial { table_entries: 100, source: source(transport), run, ..trial() };
     // Datagrams of flows that no backend has answered push each other out, and come back to another backend.
-    let measured = measure(&small(Transport::Udp, 1), None).unwrap();
+    let measured = measure(&small(TransportProtocol::Udp, 1), None).unwrap();
     assert!(!measured.consistent && measured.inconsistent_flows > 100 && measured.lost() == 0);
     // Established ones stay, and the others find no room.
-    let measured = measure(&small(Transport::Tcp, 2), None).unwrap();
+    let measured = measure(&small(TransportProtocol::Tcp, 2), None).unwrap();
     assert!(measured.consistent && measured.received > 100);
     assert!(measured.lost_by_reason.iter().any(|(reason, count)| reason == "table-full" && *count > 100));
     assert_eq!(measured.flows_seen, 100);
@@ -248,7 +249,7 @@ fn a_table_too_small_moves_flows_or_refuses_them() {
 
 #[test]
 fn an_open_loop_is_as_fast_as_it_says() {
-    let measured = measure(&Trial { rate: Rate::Packets(20_000.0), ..trial() }, None).unwrap();
+    let measured = measure(&Trial { rate: SendRate::Packets(20_000.0), ..trial() }, None).unwrap();
     let due = measured.sent + measured.behind;
     assert!((2990..=3010).contains(&due), "{} sent, {} behind", measured.sent, measured.behind);
     assert_eq!(measured.received, measured.sent);
@@ -267,32 +268,37 @@ fn faulty_path_is_detected() {
 }
 
 /// A card that takes a microsecond for a rule, with room for so many.
-fn fast_card(rules_max: u32) -> Profile {
+fn fast_card(rules_max: u32) -> CardProfile {
     let each = "[{ batch = 1, us = 1.0 }]";
     let text = format!(
         "name = \"test\"\nsource = \"a test\"\n[abilities]\n[tables]\nrules_max = {rules_max}\n[updates]\n\
          insert_us = {each}\ndelete_us = {each}\nbatch_max = 64\nwaiting_max = 1024\nconfirmed_us = [1, 50]\n\
          [forwarding]\ngbit_s = 0.001\nmpps = 0.001\nlatency_us = 2\nwaiting_max = 1\n"
     );
-    Profile::parse(&text).unwrap()
+    CardProfile::parse(&text).unwrap()
 }
 
 /// Most packets never reach the worker, and all accounts are right: each flow's packets come in order to the one backend
 /// that the worker has chosen for it, whether the worker or the card forwards them.
 #[test]
 fn card_forwards_handed_over_flows() {
-    let tcp = Source::Synthetic { transport: Transport::Tcp, arrivals: Arrivals::Fixed, sizes: None, ipv6: true };
+    let tcp = PacketSource::Synthetic {
+        transport: TransportProtocol::Tcp,
+        arrivals: Arrivals::Fixed,
+        sizes: None,
+        ipv6: true,
+    };
     for (policy, source, run) in [
-        (Policy::Always, Source::default(), 1),
-        (Policy::Always, tcp, 2),
-        (Policy::HeavyHitter { packets: Some(20), bytes: None, duration: None }, Source::default(), 1),
-        (Policy::FirstN(300), Source::default(), 2),
-        (Policy::Auto, Source::default(), 1),
-        (Policy::DecisionTree(None), Source::default(), 1),
-        (Policy::FastestFlow(1), Source::default(), 1),
-        (Policy::Never, Source::default(), 1),
+        (PolicySetting::Always, PacketSource::default(), 1),
+        (PolicySetting::Always, tcp, 2),
+        (PolicySetting::HeavyHitter { packets: Some(20), bytes: None, duration: None }, PacketSource::default(), 1),
+        (PolicySetting::FirstN(300), PacketSource::default(), 2),
+        (PolicySetting::Auto, PacketSource::default(), 1),
+        (PolicySetting::DecisionTree(None), PacketSource::default(), 1),
+        (PolicySetting::FastestFlow(1), PacketSource::default(), 1),
+        (PolicySetting::Never, PacketSource::default(), 1),
     ] {
-        let offload = Some(Offload { card: fast_card(4096), policy: policy.clone() });
+        let offload = Some(OffloadSetting { card: fast_card(4096), policy: policy.clone() });
         let measured = measure(&Trial { offload, source, run, ..trial() }, None).unwrap();
         assert_eq!((measured.received, measured.lost()), (measured.sent, 0), "{policy:?}: {measured:?}");
         assert!(measured.consistent && measured.flows_seen == 500, "{policy:?}: {measured:?}");
@@ -302,10 +308,10 @@ fn card_forwards_handed_over_flows() {
         assert_eq!(card.arrived, measured.sent, "{policy:?}");
         assert_eq!(card.rules % 2, 0, "rules come in pairs");
         match policy {
-            Policy::Never => assert_eq!((card.packets, card.rules_peak, card.no_room), (0, 0, 0)),
-            Policy::FirstN(_) => assert!(card.rules == 600 && card.packets > 0 && card.no_room > 0, "{card:?}"),
-            Policy::Always => assert!(card.rules == 1000 && card.share() > 0.1, "{card:?}"),
-            // What they choose is theirs; on a busy machine there is not time for much.
+            PolicySetting::Never => assert_eq!((card.packets, card.rules_peak, card.no_room), (0, 0, 0)),
+            PolicySetting::FirstN(_) => assert!(card.rules == 600 && card.packets > 0 && card.no_room > 0, "{card:?}"),
+            PolicySetting::Always => assert!(card.rules == 1000 && card.share() > 0.1, "{card:?}"),
+            // The policies' choices are not checked; on a busy machine there is not time for much.
             _ => assert!(card.packets > 0 || card.installed == 0, "{card:?}"),
         }
     }
@@ -314,10 +320,10 @@ fn card_forwards_handed_over_flows() {
 /// A card without enough room, one that fails, one that works for a second at each rule: software forwards the rest.
 #[test]
 fn software_forwards_what_the_card_refuses() {
-    let with = |change: &dyn Fn(&mut Profile)| {
+    let with = |change: &dyn Fn(&mut CardProfile)| {
         let mut card = fast_card(4096);
         change(&mut card);
-        let offload = Some(Offload { card, policy: Policy::Always });
+        let offload = Some(OffloadSetting { card, policy: PolicySetting::Always });
         let measured = measure(&Trial { offload, ..trial() }, None).unwrap();
         assert_eq!((measured.received, measured.lost(), measured.reordered), (measured.sent, 0, 0));
         assert!(measured.consistent && measured.flows_seen == 500);
@@ -333,17 +339,23 @@ fn software_forwards_what_the_card_refuses() {
 
 #[test]
 fn every_packet_a_new_flow() {
-    let source = Source::Synthetic { transport: Transport::Udp, arrivals: Arrivals::Closed, sizes: None, ipv6: false };
+    let source = PacketSource::Synthetic {
+        transport: TransportProtocol::Udp,
+        arrivals: Arrivals::Closed,
+        sizes: None,
+        ipv6: false,
+    };
     let measured = measure(&Trial { source, table_entries: 1 << 20, ..trial() }, None).unwrap();
     assert_eq!((measured.flows_seen, measured.lost()), (measured.sent, 0));
 }
 
 /// The lanes' packets in one sink's hands: `iterations` times 20 of each lane's times its weight, dealt with by `way`.
-fn in_one_sink(trial: &Trial, weights: &[usize], iterations: usize, mut way: impl FnMut(&mut VecFrame)) -> Sink {
+fn in_one_sink(trial: &Trial, weights: &[usize], iterations: usize, mut way: impl FnMut(&mut VecFrame)) -> PacketSink {
     let lanes = weights.len() as u16;
-    let made = sources(trial, SESSION, Steering::by_hash([1, 2], lanes), Link::default()).unwrap();
+    let made = sources(trial, SESSION, Steering::by_hash([1, 2], lanes), LinkAddresses::default()).unwrap();
     let (flows, duration) = (made.flows, 1_000_000_000);
-    let mut sink = Sink::new(SinkOptions { session: SESSION, generators: lanes, flows, balanced: true, duration }, 0);
+    let mut sink =
+        PacketSink::new(SinkOptions { session: SESSION, generators: lanes, flows, balanced: true, duration }, 0);
     let mut lanes = made.lanes;
     for iteration in 0..iterations as u64 {
         for (lane, weight) in lanes.iter_mut().zip(weights) {
@@ -372,12 +384,12 @@ fn every_open_flow_is_checked() {
     std::fs::write(&file, "22,0\n22,0.998\n1e9,1\n").unwrap();
     let moved = Endpoint { address: Address::from_ipv4([198, 18, 0, 1]), port: 8080 };
     for (transport, arrivals) in [
-        (Transport::Udp, Arrivals::Closed),
-        (Transport::Tcp, Arrivals::Closed),
-        (Transport::Udp, Arrivals::Poisson(1e6)),
+        (TransportProtocol::Udp, Arrivals::Closed),
+        (TransportProtocol::Tcp, Arrivals::Closed),
+        (TransportProtocol::Udp, Arrivals::Poisson(1e6)),
     ] {
         for weights in [&[1][..], &[4, 1], &[1, 3, 2]] {
-            let source = Source::Synthetic { transport, arrivals, sizes: Some(file.clone()), ipv6: false };
+            let source = PacketSource::Synthetic { transport, arrivals, sizes: Some(file.clone()), ipv6: false };
             let trial = Trial { source, flows: 200, ..trial() };
             let mut packets: BTreeMap<Endpoint, u32> = BTreeMap::new();
             let sink = in_one_sink(&trial, weights, 3000, |frame| {
@@ -406,16 +418,16 @@ fn what_was_not_checked_is_not_called_consistent() {
     let duration = 1_000_000_000;
     for (flows, checked) in [(10_000, true), (1, false)] {
         let mut source =
-            sources(&trial, SESSION, Steering::by_hash([1, 2], 1), Link::default()).unwrap().lanes.remove(0);
+            sources(&trial, SESSION, Steering::by_hash([1, 2], 1), LinkAddresses::default()).unwrap().lanes.remove(0);
         let options = SinkOptions { session: SESSION, generators: 1, flows, balanced: true, duration };
-        let mut sink = Sink::new(options, 0);
+        let mut sink = PacketSink::new(options, 0);
         for _ in 0..1000 {
             let mut frames: Batch<VecFrame> = (0..20).map(|_| VecFrame::default()).collect();
             source.fill(0, &mut frames);
             sink.take(0, &frames);
         }
         let books = Books {
-            sent: Sent { packets: 20_000, ..Sent::default() },
+            sent: SentCounts { packets: 20_000, ..SentCounts::default() },
             full: Queue::FULL,
             behind: 0,
             timeline: Timeline::new(0, duration),
@@ -437,8 +449,8 @@ fn a_real_recording_goes_through_the_balancer() {
     };
     let file = std::path::Path::new(&traces).join("teams.pcap");
     for run in [1, 2] {
-        let source = Source::Replay { file: file.clone(), masks: None, payload: true };
-        let measured = measure(&Trial { source, run, packet_size: Size::Natural, ..trial() }, None).unwrap();
+        let source = PacketSource::Replay { file: file.clone(), masks: None, payload: true };
+        let measured = measure(&Trial { source, run, packet_size: FrameSize::Natural, ..trial() }, None).unwrap();
         assert!(measured.consistent && measured.lost() == 0 && measured.received > 1000, "{measured:?}");
     }
 }

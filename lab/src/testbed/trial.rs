@@ -1,6 +1,6 @@
-//! What is measured: the variables of KTH 2022 (table 3.1) and more.
+//! The variables of a trial: those variables of KTH 2022 (table 3.1) and more.
 
-use super::offload::Offload;
+use super::offload::OffloadSetting;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -24,7 +24,7 @@ pub enum Device {
 /// How long frames are, from the Ethernet header to the end of the payload, without the frame check sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Size {
+pub enum FrameSize {
     /// All of this many bytes, 64 to 9,000: shorter ones are padded, longer ones cut. (No shorter than the stamp needs: TCP
     /// over IPv6 has 82 bytes at least.)
     Fixed(u16),
@@ -35,19 +35,19 @@ pub enum Size {
 /// How fast packets are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Rate {
+pub enum SendRate {
     /// As fast as they are taken.
     Max,
     /// Open loop, packets per second.
     Packets(f64),
-    /// Open loop, bits per second of frames as [`Size`] counts them.
+    /// Open loop, bits per second of frames as [`FrameSize`] counts them.
     Bits(f64),
 }
 
 /// Which transport protocol synthetic flows use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Transport {
+pub enum TransportProtocol {
     /// UDP.
     #[default]
     Udp,
@@ -69,7 +69,7 @@ pub enum Arrivals {
     Poisson(f64),
 }
 
-/// What is kept of a recorded packet's addresses and ports: each is combined with its mask by AND, which sets how many
+/// The masks of a recorded packet's addresses and ports: each is combined with its mask by AND, which sets how many
 /// flows there are (KTH 2022, section 3.2), then the fixed part is added by OR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -84,10 +84,10 @@ pub struct Masks {
     pub destination_port: u16,
 }
 
-/// Where packets come from.
+/// The source of packets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Source {
+pub enum PacketSource {
     /// A capture file (pcap, pcapng), loaded to memory and played again and again.
     Replay {
         /// The file.
@@ -102,7 +102,7 @@ pub enum Source {
     /// Made up.
     Synthetic {
         /// Which protocol.
-        transport: Transport,
+        transport: TransportProtocol,
         /// How flows come and go.
         arrivals: Arrivals,
         /// Flow sizes, `bytes,cumulative probability` (log-linear between points); `None`: one packet each, beside SYN and
@@ -115,9 +115,14 @@ pub enum Source {
     },
 }
 
-impl Default for Source {
-    fn default() -> Source {
-        Source::Synthetic { transport: Transport::Udp, arrivals: Arrivals::Fixed, sizes: None, ipv6: false }
+impl Default for PacketSource {
+    fn default() -> PacketSource {
+        PacketSource::Synthetic {
+            transport: TransportProtocol::Udp,
+            arrivals: Arrivals::Fixed,
+            sizes: None,
+            ipv6: false,
+        }
     }
 }
 
@@ -130,7 +135,7 @@ pub struct Trial {
     pub table: String,
     /// The card in front of the balancer, and what it is handed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub offload: Option<Offload>,
+    pub offload: Option<OffloadSetting>,
     /// Cores of the device under test.
     pub cores: u16,
     /// Connections the balancer has room for, over all cores.
@@ -140,17 +145,17 @@ pub struct Trial {
     /// Backends behind the balancer.
     pub backends: u16,
     /// How long frames are.
-    pub packet_size: Size,
+    pub packet_size: FrameSize,
     /// How fast they come.
-    pub rate: Rate,
+    pub rate: SendRate,
     /// How long it is measured.
     pub duration: Duration,
-    /// Where packets come from.
-    pub source: Source,
+    /// The source of packets.
+    pub source: PacketSource,
     /// 1: the table is empty when the clock starts; 2: every flow is an established connection by then, if there was room
     /// (KTH 2022, section 3.6). Flows that come and go are new either way.
     pub run: u8,
-    /// What everything drawn comes from.
+    /// The seed of everything drawn.
     pub seed: u64,
 }
 
@@ -158,16 +163,16 @@ impl Default for Trial {
     fn default() -> Trial {
         Trial {
             device: Device::Balancer,
-            table: hairpin_core::table::Method::DEFAULT.name().to_owned(),
+            table: hairpin_core::table::LookupMethod::DEFAULT.name().to_owned(),
             offload: None,
             cores: 1,
             table_entries: 1 << 21,
             flows: 1000,
             backends: 4,
-            packet_size: Size::Fixed(64),
-            rate: Rate::Max,
+            packet_size: FrameSize::Fixed(64),
+            rate: SendRate::Max,
             duration: Duration::from_secs(1),
-            source: Source::default(),
+            source: PacketSource::default(),
             run: 1,
             seed: 1,
         }
@@ -188,9 +193,9 @@ impl Default for Masks {
 /// A word that is none of those there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownWord {
-    /// What stands there.
+    /// The text found there.
     pub word: String,
-    /// What could.
+    /// The texts allowed there.
     pub wanted: &'static str,
 }
 
@@ -225,46 +230,46 @@ impl FromStr for Device {
     }
 }
 
-impl fmt::Display for Size {
+impl fmt::Display for FrameSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Size::Fixed(bytes) => bytes.fmt(f),
-            Size::Natural => f.pad("natural"),
+            FrameSize::Fixed(bytes) => bytes.fmt(f),
+            FrameSize::Natural => f.pad("natural"),
         }
     }
 }
 
-impl FromStr for Size {
+impl FromStr for FrameSize {
     type Err = UnknownWord;
 
-    fn from_str(word: &str) -> Result<Size, UnknownWord> {
+    fn from_str(word: &str) -> Result<FrameSize, UnknownWord> {
         let unknown = || UnknownWord { word: word.to_owned(), wanted: "a frame size: natural, or 64 to 9000 bytes" };
         if word == "natural" {
-            return Ok(Size::Natural);
+            return Ok(FrameSize::Natural);
         }
         let bytes = word.parse().map_err(|_| unknown())?;
-        if (64..=9000).contains(&bytes) { Ok(Size::Fixed(bytes)) } else { Err(unknown()) }
+        if (64..=9000).contains(&bytes) { Ok(FrameSize::Fixed(bytes)) } else { Err(unknown()) }
     }
 }
 
-impl fmt::Display for Rate {
+impl fmt::Display for SendRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Rate::Max => f.pad("max"),
-            Rate::Packets(rate) => write!(f, "{rate}pps"),
-            Rate::Bits(rate) => write!(f, "{rate}bps"),
+            SendRate::Max => f.pad("max"),
+            SendRate::Packets(rate) => write!(f, "{rate}pps"),
+            SendRate::Bits(rate) => write!(f, "{rate}bps"),
         }
     }
 }
 
 /// `max`, `2.5Mpps`, `10Gbps`, `9000pps`: a number, a power of a thousand, a unit.
-impl FromStr for Rate {
+impl FromStr for SendRate {
     type Err = UnknownWord;
 
-    fn from_str(word: &str) -> Result<Rate, UnknownWord> {
+    fn from_str(word: &str) -> Result<SendRate, UnknownWord> {
         let unknown = || UnknownWord { word: word.to_owned(), wanted: "a rate such as max, 2.5Mpps, 800kpps, 10Gbps" };
         if word == "max" {
-            return Ok(Rate::Max);
+            return Ok(SendRate::Max);
         }
         let (number, bits) = match (word.strip_suffix("pps"), word.strip_suffix("bps")) {
             (Some(number), _) => (number, false),
@@ -281,7 +286,7 @@ impl FromStr for Rate {
         if !(rate.is_finite() && rate > 0.0 && rate <= 1e13) {
             return Err(unknown());
         }
-        Ok(if bits { Rate::Bits(rate) } else { Rate::Packets(rate) })
+        Ok(if bits { SendRate::Bits(rate) } else { SendRate::Packets(rate) })
     }
 }
 
@@ -292,24 +297,28 @@ mod tests {
     #[test]
     fn rates_are_read_and_written() {
         for (word, rate) in [
-            ("max", Rate::Max),
-            ("2.5Mpps", Rate::Packets(2.5e6)),
-            ("800kpps", Rate::Packets(8e5)),
-            ("9000pps", Rate::Packets(9000.0)),
-            ("10Gbps", Rate::Bits(1e10)),
+            ("max", SendRate::Max),
+            ("2.5Mpps", SendRate::Packets(2.5e6)),
+            ("800kpps", SendRate::Packets(8e5)),
+            ("9000pps", SendRate::Packets(9000.0)),
+            ("10Gbps", SendRate::Bits(1e10)),
         ] {
             assert_eq!(word.parse(), Ok(rate));
             assert_eq!(rate.to_string().parse(), Ok(rate));
         }
         for word in ["", "pps", "-1pps", "0pps", "infpps", "10", "1e99bps", "NaNpps", "Mpps"] {
-            assert!(word.parse::<Rate>().is_err(), "{word}");
+            assert!(word.parse::<SendRate>().is_err(), "{word}");
         }
     }
 
     #[test]
     fn sizes_have_bounds() {
-        assert_eq!("64".parse(), Ok(Size::Fixed(64)));
-        assert_eq!("natural".parse(), Ok(Size::Natural));
-        assert!("63".parse::<Size>().is_err() && "9001".parse::<Size>().is_err() && "x".parse::<Size>().is_err());
+        assert_eq!("64".parse(), Ok(FrameSize::Fixed(64)));
+        assert_eq!("natural".parse(), Ok(FrameSize::Natural));
+        assert!(
+            "63".parse::<FrameSize>().is_err()
+                && "9001".parse::<FrameSize>().is_err()
+                && "x".parse::<FrameSize>().is_err()
+        );
     }
 }

@@ -3,7 +3,7 @@
 //! A *lane* is one of a generator's cores together with the one of the device's that its packets go to: flows are dealt to
 //! lanes as the device would steer them, by a hash of the client's end, so that no flow is on two.
 
-use super::template::{Ends, IPV6_PREFIX};
+use super::template::{IPV6_PREFIX, PacketEnds};
 use crate::testbed::Masks;
 use anyhow::{Result, ensure};
 use fastrand::Rng;
@@ -29,21 +29,21 @@ const PORT_FIRST: u64 = 1024;
 
 /// One of the lanes.
 #[derive(Clone, Copy, Debug)]
-pub struct Lane {
+pub struct FlowLane {
     /// Its number.
     pub number: u16,
     /// How flows are dealt; as many workers as lanes.
     pub steering: Steering,
 }
 
-impl Lane {
+impl FlowLane {
     /// The only lane there is.
-    pub fn only() -> Lane {
-        Lane { number: 0, steering: Steering::by_hash([0; 2], 1) }
+    pub fn only() -> FlowLane {
+        FlowLane { number: 0, steering: Steering::by_hash([0; 2], 1) }
     }
 
     /// Whether flows from this end are its own.
-    pub fn has(&self, ends: &Ends, ipv6: bool) -> bool {
+    pub fn has(&self, ends: &PacketEnds, ipv6: bool) -> bool {
         self.steering.workers <= 1
             || self.steering.worker(&endpoint(ends.source, ends.source_port, ipv6)) == self.number
     }
@@ -63,9 +63,9 @@ pub fn endpoint(address: u32, port: u16, ipv6: bool) -> Endpoint {
 }
 
 /// The ends of the `number`th client's flow to the service; different for every number.
-pub fn client(number: u32) -> Ends {
+pub fn client(number: u32) -> PacketEnds {
     let number = u64::from(number);
-    Ends {
+    PacketEnds {
         source: CLIENTS + 1 + (number % ADDRESSES) as u32,
         destination: SERVICE,
         // 2^32 / 65,521 is 65,552: a few of the last numbers share a port.
@@ -78,14 +78,14 @@ pub fn client(number: u32) -> Ends {
 #[derive(Clone, Debug, Default)]
 pub struct FlowSet {
     /// Their ends.
-    pub ends: Vec<Ends>,
+    pub ends: Vec<PacketEnds>,
     /// The first one's number; the next one's is one higher.
     pub first: u32,
 }
 
 impl FlowSet {
     /// The lane's share of `count` clients' flows from the `skip`th client on, numbered from `first` on.
-    pub fn clients(skip: u32, count: u32, ipv6: bool, lane: &Lane, first: u32) -> FlowSet {
+    pub fn clients(skip: u32, count: u32, ipv6: bool, lane: &FlowLane, first: u32) -> FlowSet {
         let all = (skip..skip.saturating_add(count)).map(client);
         FlowSet { ends: all.filter(|ends| lane.has(ends, ipv6)).collect(), first }
     }
@@ -94,7 +94,7 @@ impl FlowSet {
     ///
     /// # Errors
     /// There are more than [`FLOWS_MAX`].
-    pub fn masked(masks: &Masks, ipv6: bool, lane: &Lane, first: u32) -> Result<FlowSet> {
+    pub fn masked(masks: &Masks, ipv6: bool, lane: &FlowLane, first: u32) -> Result<FlowSet> {
         let bits = mask_bits(masks);
         ensure!(
             1 << bits.min(63) <= FLOWS_MAX,
@@ -115,7 +115,7 @@ impl FlowSet {
     }
 }
 
-/// What of the masks has a meaning: source addresses stay in 10.0.0.0/8.
+/// The meaningful bits of the masks: source addresses stay in 10.0.0.0/8.
 fn parts(masks: &Masks) -> [u64; 4] {
     [
         u64::from(u32::from(masks.source) & 0x00ff_ffff),
@@ -131,14 +131,14 @@ pub fn mask_bits(masks: &Masks) -> u32 {
 }
 
 /// The bits of recorded ends that the masks leave, put together.
-pub fn masked(masks: &Masks, ends: &Ends) -> u64 {
+pub fn masked(masks: &Masks, ends: &PacketEnds) -> u64 {
     let fields = [ends.source.into(), ends.destination.into(), ends.source_port.into(), ends.destination_port.into()];
     parts(masks).iter().zip(fields).fold(0, |number, (&mask, field)| number << mask.count_ones() | extract(field, mask))
 }
 
 /// The ends of the flow whose bits are `number`: each field's masked bits over its fixed part. Of an address without bits
 /// that is a client's or the service's own, of a port without bits the service's for the destination.
-fn unmasked(masks: &Masks, mut number: u64) -> Ends {
+fn unmasked(masks: &Masks, mut number: u64) -> PacketEnds {
     let parts = parts(masks);
     let mut fields = [0; 4];
     for (field, &mask) in fields.iter_mut().zip(&parts).rev() {
@@ -146,7 +146,7 @@ fn unmasked(masks: &Masks, mut number: u64) -> Ends {
         number >>= mask.count_ones();
     }
     let [source, destination, source_port, destination_port] = fields;
-    Ends {
+    PacketEnds {
         source: CLIENTS | source as u32,
         destination: if parts[1] == 0 { SERVICE } else { 0x0b00_0000 | destination as u32 },
         source_port: source_port as u16,
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn every_client_has_ends_of_its_own() {
-        let all: BTreeSet<Ends> = (0..200_000).map(client).collect();
+        let all: BTreeSet<PacketEnds> = (0..200_000).map(client).collect();
         assert_eq!(all.len(), 200_000);
     }
 
@@ -245,8 +245,8 @@ mod tests {
         for (source, port, flows) in [(0x0000_00ff, 0x000f, 4096), (0x0010_0101, 0, 8), (0, 0, 1), (0xff00_0000, 3, 4)]
         {
             let masks = Masks { source: Ipv4Addr::from(source), source_port: port, ..Masks::default() };
-            let set = FlowSet::masked(&masks, false, &Lane::only(), 0).unwrap();
-            let different: BTreeSet<Ends> = set.ends.iter().copied().collect();
+            let set = FlowSet::masked(&masks, false, &FlowLane::only(), 0).unwrap();
+            let different: BTreeSet<PacketEnds> = set.ends.iter().copied().collect();
             assert_eq!((set.len(), different.len()), (flows, flows));
             for (number, ends) in set.ends.iter().enumerate() {
                 assert_eq!(ends.source & !(source & 0x00ff_ffff), CLIENTS);
@@ -256,16 +256,16 @@ mod tests {
             }
         }
         let all = Masks::default();
-        assert!(FlowSet::masked(&all, false, &Lane::only(), 0).is_err());
+        assert!(FlowSet::masked(&all, false, &FlowLane::only(), 0).is_err());
     }
 
     #[test]
     fn what_is_masked_out_makes_no_difference() {
         let masks = Masks { source: Ipv4Addr::new(0, 0, 15, 240), source_port: 0xf0, ..Masks::default() };
-        let ends = Ends { source: 0x5566_7788, destination: 1, source_port: 0x1234, destination_port: 5 };
-        let other = Ends { source: 0x0a0f_f78a, destination: 9, source_port: 0x9a3f, destination_port: 7 };
+        let ends = PacketEnds { source: 0x5566_7788, destination: 1, source_port: 0x1234, destination_port: 5 };
+        let other = PacketEnds { source: 0x0a0f_f78a, destination: 9, source_port: 0x9a3f, destination_port: 7 };
         assert_eq!(masked(&masks, &ends), masked(&masks, &other));
-        assert_ne!(masked(&masks, &ends), masked(&masks, &Ends { source: 0x5566_7798, ..ends }));
+        assert_ne!(masked(&masks, &ends), masked(&masks, &PacketEnds { source: 0x5566_7798, ..ends }));
     }
 
     #[test]
@@ -273,11 +273,11 @@ mod tests {
         for ipv6 in [false, true] {
             let lanes: Vec<FlowSet> = (0..3)
                 .map(|number| {
-                    let lane = Lane { number, steering: Steering::by_hash([1, 2], 3) };
+                    let lane = FlowLane { number, steering: Steering::by_hash([1, 2], 3) };
                     FlowSet::clients(0, 3000, ipv6, &lane, 0)
                 })
                 .collect();
-            let all: BTreeSet<Ends> = lanes.iter().flat_map(|set| set.ends.iter().copied()).collect();
+            let all: BTreeSet<PacketEnds> = lanes.iter().flat_map(|set| set.ends.iter().copied()).collect();
             assert_eq!(all.len(), 3000);
             assert_eq!(lanes.iter().map(FlowSet::len).sum::<usize>(), 3000);
             assert!(lanes.iter().all(|set| set.len() > 800));

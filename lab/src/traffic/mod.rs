@@ -13,21 +13,21 @@ use hairpin_core::frame::{Batch, Frame};
 use stamp::{BYTES, MODULUS, SEQUENCES, Stamp};
 
 /// A source of packets. Filling a burst allocates nothing.
-pub trait Traffic {
+pub trait TrafficSource {
     /// Makes packets of the first of `frames`, stamped with `now` (the [clock](crate::clock)'s nanoseconds), and says how
     /// many, and of how many bytes together: fewer than there are frames if it has nothing more to send now, or if a
-    /// frame has no room for its packet ([`Traffic::refused`]).
-    fn fill<F: Frame>(&mut self, now: u64, frames: &mut Batch<F>) -> Filled;
+    /// frame has no room for its packet ([`TrafficSource::refused`]).
+    fn fill<F: Frame>(&mut self, now: u64, frames: &mut Batch<F>) -> FilledBurst;
 
     /// Fills frames with packets that make the flows known to a device that tracks them, before they are measured:
     /// after all of them have been sent, in order, every flow is an established connection. None: all is done, or the
     /// source's flows are new ones each time.
-    fn introduce<F: Frame>(&mut self, now: u64, frames: &mut Batch<F>) -> Filled;
+    fn introduce<F: Frame>(&mut self, now: u64, frames: &mut Batch<F>) -> FilledBurst;
 
     /// Packets it has made and stamped, introductions not among them.
     fn made(&self) -> u64;
 
-    /// What it could not send for a reason of its own, in packets or flows, by reason, for people.
+    /// The packets that it could not send for a reason of its own, in packets or flows, by reason, for people.
     fn refused(&self) -> Vec<(&'static str, u64)>;
 
     /// Flows it has at a time, at most.
@@ -37,9 +37,9 @@ pub trait Traffic {
     fn mean_length(&self) -> usize;
 }
 
-/// What has been filled.
+/// The result of filling a burst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Filled {
+pub struct FilledBurst {
     /// Packets.
     pub packets: usize,
     /// Bytes of them together.
@@ -78,7 +78,7 @@ impl Numbering {
 /// Any source.
 pub enum AnyTraffic {
     /// Recorded packets.
-    Replay(replay::Replay),
+    Replay(replay::ReplaySource),
     /// Made up ones.
     Synthetic(synthetic::Synthetic),
 }
@@ -93,13 +93,13 @@ macro_rules! each {
     };
 }
 
-impl Traffic for AnyTraffic {
+impl TrafficSource for AnyTraffic {
     #[inline]
-    fn fill<F: Frame>(&mut self, now: u64, frames: &mut Batch<F>) -> Filled {
+    fn fill<F: Frame>(&mut self, now: u64, frames: &mut Batch<F>) -> FilledBurst {
         each!(self, traffic => traffic.fill(now, frames))
     }
 
-    fn introduce<F: Frame>(&mut self, now: u64, frames: &mut Batch<F>) -> Filled {
+    fn introduce<F: Frame>(&mut self, now: u64, frames: &mut Batch<F>) -> FilledBurst {
         each!(self, traffic => traffic.introduce(now, frames))
     }
 

@@ -1,8 +1,8 @@
 //! An open loop: how much is to be sent by now.
 
-use crate::testbed::Rate;
+use crate::testbed::SendRate;
 
-/// What a generator that has been held up may make up for at once, in nanoseconds of its rate.
+/// The time that a delayed generator may make up for at once, in nanoseconds of its rate.
 const CATCH_UP: f64 = 2_000_000.0;
 
 /// Meters packets or bits by the clock. What cannot be made up for is counted, and not sent: a burst of all that a pause
@@ -21,11 +21,11 @@ pub struct Pace {
 
 impl Pace {
     /// Metered at `share` of `rate` from `now` on (nanoseconds).
-    pub fn new(rate: Rate, share: f64, now: u64) -> Pace {
+    pub fn new(rate: SendRate, share: f64, now: u64) -> Pace {
         let (per_second, bits) = match rate {
-            Rate::Max => (0.0, false),
-            Rate::Packets(rate) => (rate * share, false),
-            Rate::Bits(rate) => (rate * share, true),
+            SendRate::Max => (0.0, false),
+            SendRate::Packets(rate) => (rate * share, false),
+            SendRate::Bits(rate) => (rate * share, true),
         };
         let rate = per_second / 1e9;
         // At low rates one packet at least, or none would ever be due.
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn a_second_has_as_many_packets_as_asked_for() {
         for (rate, step) in [(1.0, 1000), (999.0, 1000), (1_000_000.0, 777), (3_333_333.0, 100_000)] {
-            let (sent, pace) = second(Pace::new(Rate::Packets(rate), 1.0, 0), step, 64);
+            let (sent, pace) = second(Pace::new(SendRate::Packets(rate), 1.0, 0), step, 64);
             assert!((sent as f64 - rate).abs() <= 1.0 + rate * step as f64 / 1e9, "{rate}: {sent}");
             assert_eq!(pace.behind(64), 0);
         }
@@ -101,20 +101,20 @@ mod tests {
 
     #[test]
     fn bits_are_the_frames() {
-        let (sent, _) = second(Pace::new(Rate::Bits(8_000_000.0), 0.5, 0), 1000, 500);
+        let (sent, _) = second(Pace::new(SendRate::Bits(8_000_000.0), 0.5, 0), 1000, 500);
         assert!((999..=1001).contains(&sent), "{sent}");
     }
 
     #[test]
     fn what_a_pause_has_left_is_counted_and_not_sent() {
-        let mut pace = Pace::new(Rate::Packets(1_000_000.0), 1.0, 0);
+        let mut pace = Pace::new(SendRate::Packets(1_000_000.0), 1.0, 0);
         assert_eq!(pace.due(1_000_000_000, 64, usize::MAX), 2000);
         assert_eq!(pace.behind(64), 998_000);
     }
 
     #[test]
     fn time_that_goes_back_sends_nothing() {
-        let mut pace = Pace::new(Rate::Packets(1e6), 1.0, 1000);
+        let mut pace = Pace::new(SendRate::Packets(1e6), 1.0, 1000);
         assert_eq!(pace.due(500, 64, 32), 0);
         assert_eq!(pace.due(2000, 64, 32), 1);
     }

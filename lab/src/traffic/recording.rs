@@ -1,6 +1,6 @@
 //! Capture files, read into memory: the TCP and UDP packets in them.
 
-use super::template::{Ends, IPV6_PREFIX};
+use super::template::{IPV6_PREFIX, PacketEnds};
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_core::flow::{Address, Protocol};
 use hairpin_core::wire::{Parsed, Transport, ethernet, parse};
@@ -27,10 +27,10 @@ pub struct Recorded {
     /// TCP or UDP.
     pub protocol: Protocol,
     /// Its ends; of IPv6 addresses the last four bytes.
-    pub ends: Ends,
+    pub ends: PacketEnds,
     /// Bytes of the frame it would have been: Ethernet, IP without options, TCP without options.
     pub length: u16,
-    /// Where its payload is in the recording's bytes.
+    /// The place of its payload in the recording's bytes.
     pub payload: (usize, u16),
 }
 
@@ -43,16 +43,16 @@ pub struct Recording {
     pub ipv6: bool,
     /// Their payloads.
     pub bytes: Vec<u8>,
-    /// What was left out, by reason.
+    /// The packets left out, by reason.
     pub skipped: BTreeMap<&'static str, u64>,
 }
 
-/// What is done with each TCP or UDP packet of a file: with its time (since the epoch, as a rule), its frame, which it is
-/// in; why it is skipped, if it is.
+/// Called with each TCP or UDP packet of a file: with its time (since the epoch, as a rule), its frame, and the
+/// place of its headers. Returns why it is skipped, if it is.
 type Each<'a> = dyn FnMut(Duration, &[u8], &Transport) -> Option<&'static str> + 'a;
 
 /// A file while it is read.
-struct Reading<'a> {
+struct FileReading<'a> {
     each: &'a mut Each<'a>,
     skipped: BTreeMap<&'static str, u64>,
 }
@@ -68,7 +68,7 @@ pub fn frames<'a>(path: &Path, each: &'a mut Each<'a>) -> Result<BTreeMap<&'stat
     let mut magic = [0; 4];
     file.read_exact(&mut magic).with_context(|| format!("cannot read {name}"))?;
     file.seek(SeekFrom::Start(0)).with_context(|| format!("cannot read {name}"))?;
-    let mut reading = Reading { each, skipped: BTreeMap::new() };
+    let mut reading = FileReading { each, skipped: BTreeMap::new() };
     let read = if magic == PCAPNG { reading.pcapng(file) } else { reading.pcap(file) };
     read.with_context(|| format!("cannot read {name} as a capture file"))?;
     Ok(reading.skipped)
@@ -81,9 +81,9 @@ impl Recording {
     /// It cannot be read, is neither, or has no TCP or UDP packet.
     pub fn read(path: &Path, payload: bool) -> Result<Recording> {
         let name = path.display();
-        let mut kept = Kept::default();
+        let mut kept = KeptPackets::default();
         let mut skipped = frames(path, &mut |_, frame, at| kept.keep(frame, at, payload))?;
-        let Kept { packets: [v4, v6], bytes } = kept;
+        let KeptPackets { packets: [v4, v6], bytes } = kept;
         let ipv6 = v6.len() > v4.len();
         let (packets, others) = if ipv6 { (v6, v4) } else { (v4, v6) };
         if !others.is_empty() {
@@ -94,7 +94,7 @@ impl Recording {
     }
 }
 
-impl Reading<'_> {
+impl FileReading<'_> {
     fn pcap(&mut self, file: BufReader<File>) -> Result<()> {
         let mut reader = PcapReader::new(file)?;
         let link = reader.header().datalink;
@@ -161,7 +161,7 @@ impl Reading<'_> {
         }
         let before = frame.len();
         frame.extend_from_slice(data);
-        // What was cut off when it was recorded is zeros.
+        // The bytes cut off when it was recorded are zeros.
         frame.resize(before + (length.min(65_600) as usize).max(data.len()), 0);
         match parse(&frame) {
             Ok(Parsed::Transport(at)) => {
@@ -198,14 +198,14 @@ fn time(ticks: u64, per_second: u64) -> Duration {
     Duration::new(ticks / per_second, part as u32)
 }
 
-/// What a recording keeps.
+/// The packets that a recording keeps.
 #[derive(Default)]
-struct Kept {
+struct KeptPackets {
     packets: [Vec<Recorded>; 2],
     bytes: Vec<u8>,
 }
 
-impl Kept {
+impl KeptPackets {
     fn keep(&mut self, frame: &[u8], at: &Transport, payload: bool) -> Option<&'static str> {
         let ipv6 = !at.key.is_ipv4();
         let kept: &[u8] = if payload { &frame[at.payload..at.end] } else { &[] };
@@ -218,7 +218,7 @@ impl Kept {
         let transport = if at.key.protocol == Protocol::Tcp { 20 } else { 8 };
         let headers = ethernet::HEADER + if ipv6 { 40 } else { 20 } + transport;
         let last = |address: &Address| u32::from_be_bytes(address.ipv4_octets());
-        let ends = Ends {
+        let ends = PacketEnds {
             source: last(&at.key.source.address),
             destination: last(&at.key.destination.address),
             source_port: at.key.source.port,

@@ -9,12 +9,12 @@
 //! of a connection whose ends are mapped to others SYN and FIN come at the wrong times. The stamp takes the place of the
 //! first bytes of the payload. Each lane plays a copy of its own, from a place of its own on.
 
-use super::flows::{FlowSet, Lane, mask_bits, masked};
+use super::flows::{FlowLane, FlowSet, mask_bits, masked};
 use super::recording::Recording;
 use super::synthetic::LONGEST;
-use super::template::{Ends, Kind, Link, Template};
-use super::{Filled, Numbering, Traffic, introductions};
-use crate::testbed::{Masks, Size};
+use super::template::{LinkAddresses, PacketEnds, PacketKind, PacketTemplate};
+use super::{FilledBurst, Numbering, TrafficSource, introductions};
+use crate::testbed::{FrameSize, Masks};
 use anyhow::{Context, Result, ensure};
 use hairpin_core::flow::Protocol;
 use hairpin_core::frame::{Batch, Frame};
@@ -24,7 +24,7 @@ use std::collections::HashMap;
 /// By how many flows a round goes on: a prime, so that all get their turn (of a number of flows it does not divide).
 const STEP: u64 = 2_654_435_761;
 
-/// What a replay is like.
+/// The parameters of a replay.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
     /// Which flows there are; `None`: `flows` of them.
@@ -32,9 +32,9 @@ pub struct ReplayOptions {
     /// How many there are where no masks say it, over all lanes.
     pub flows: u32,
     /// How long frames are.
-    pub length: Size,
+    pub length: FrameSize,
     /// Ethernet addresses.
-    pub link: Link,
+    pub link: LinkAddresses,
 }
 
 /// A packet as it is played.
@@ -47,9 +47,9 @@ struct Played {
 }
 
 /// A recording as a source.
-pub struct Replay {
+pub struct ReplaySource {
     store: Vec<u8>,
-    templates: Vec<Template>,
+    templates: Vec<PacketTemplate>,
     packets: Vec<Played>,
     at: usize,
     /// TCP's flows and UDP's, and how far the flows have moved on in this round.
@@ -58,7 +58,7 @@ pub struct Replay {
     steps: [usize; 2],
     introduced: usize,
     /// A template of either protocol to introduce flows with.
-    introductions: [Template; 2],
+    introductions: [PacketTemplate; 2],
     mean: usize,
     numbering: Numbering,
     too_long: u64,
@@ -68,7 +68,7 @@ fn index(protocol: Protocol) -> usize {
     usize::from(protocol == Protocol::Udp)
 }
 
-impl Replay {
+impl ReplaySource {
     /// A lane's source.
     ///
     /// # Errors
@@ -76,16 +76,16 @@ impl Replay {
     pub fn new(
         recording: &Recording,
         options: &ReplayOptions,
-        lane: Lane,
+        lane: FlowLane,
         numbering: Numbering,
         first_id: u32,
-    ) -> Result<Replay> {
+    ) -> Result<ReplaySource> {
         let flows = sets(recording, options, &lane, first_id)?;
         let (mut store, mut templates, mut shared) = (Vec::new(), Vec::new(), HashMap::new());
-        let kind = |protocol| Kind { protocol, ipv6: recording.ipv6, tcp_flags: ACK | PSH };
+        let kind = |protocol| PacketKind { protocol, ipv6: recording.ipv6, tcp_flags: ACK | PSH };
         let length = |length: u16| match options.length {
-            Size::Fixed(bytes) => bytes,
-            Size::Natural => length.clamp(60, LONGEST),
+            FrameSize::Fixed(bytes) => bytes,
+            FrameSize::Natural => length.clamp(60, LONGEST),
         };
         let mut packets = Vec::with_capacity(recording.packets.len());
         let mut bytes = 0;
@@ -94,7 +94,13 @@ impl Replay {
             let (start, kept) = recorded.payload;
             let payload = recording.bytes.get(start..start + usize::from(kept)).unwrap_or_default();
             let mut make = || {
-                templates.push(Template::new(&mut store, kind(recorded.protocol), &options.link, payload, length));
+                templates.push(PacketTemplate::new(
+                    &mut store,
+                    kind(recorded.protocol),
+                    &options.link,
+                    payload,
+                    length,
+                ));
                 templates.len() as u32 - 1
             };
             // Without payload there are as many templates as lengths, and they stay in the cache.
@@ -111,10 +117,11 @@ impl Replay {
             bytes += templates[template as usize].length();
             packets.push(Played { template, flow, protocol: recorded.protocol });
         }
-        let mut introduction = |protocol| Template::new(&mut store, kind(protocol), &options.link, &[], length(0));
+        let mut introduction =
+            |protocol| PacketTemplate::new(&mut store, kind(protocol), &options.link, &[], length(0));
         let introductions = [introduction(Protocol::Tcp), introduction(Protocol::Udp)];
         let lanes = usize::from(lane.steering.workers.max(1));
-        Ok(Replay {
+        Ok(ReplaySource {
             store,
             templates,
             at: packets.len() / lanes * usize::from(lane.number),
@@ -140,7 +147,7 @@ impl Replay {
 }
 
 /// The flows of TCP and of UDP; none of a protocol that is not recorded.
-fn sets(recording: &Recording, options: &ReplayOptions, lane: &Lane, first_id: u32) -> Result<[FlowSet; 2]> {
+fn sets(recording: &Recording, options: &ReplayOptions, lane: &FlowLane, first_id: u32) -> Result<[FlowSet; 2]> {
     let all = recording.packets.len();
     let tcp = recording.packets.iter().filter(|packet| packet.protocol == Protocol::Tcp).count();
     let flows = match &options.masks {
@@ -180,7 +187,7 @@ fn sets(recording: &Recording, options: &ReplayOptions, lane: &Lane, first_id: u
 }
 
 /// A number that is the same for the same recorded ends, and else as good as drawn.
-fn scattered(ends: &Ends) -> u64 {
+fn scattered(ends: &PacketEnds) -> u64 {
     let addresses = u64::from(ends.source) << 32 | u64::from(ends.destination);
     let mut x = addresses.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 31) ^ u64::from(ends.source_port) << 16 ^ u64::from(ends.destination_port))
@@ -188,9 +195,9 @@ fn scattered(ends: &Ends) -> u64 {
     (x ^ (x >> 29)) >> 16
 }
 
-impl Traffic for Replay {
-    fn fill<F: Frame>(&mut self, now: u64, frames: &mut Batch<F>) -> Filled {
-        let mut filled = Filled::default();
+impl TrafficSource for ReplaySource {
+    fn fill<F: Frame>(&mut self, now: u64, frames: &mut Batch<F>) -> FilledBurst {
+        let mut filled = FilledBurst::default();
         for frame in frames.iter_mut() {
             if self.at >= self.packets.len() {
                 self.turn();
@@ -215,8 +222,8 @@ impl Traffic for Replay {
         filled
     }
 
-    fn introduce<F: Frame>(&mut self, _: u64, frames: &mut Batch<F>) -> Filled {
-        let mut filled = Filled::default();
+    fn introduce<F: Frame>(&mut self, _: u64, frames: &mut Batch<F>) -> FilledBurst {
+        let mut filled = FilledBurst::default();
         for frame in frames.iter_mut() {
             let [tcp, udp] = [Protocol::Tcp, Protocol::Udp].map(introductions);
             let of_tcp = self.flows[0].len() * tcp;

@@ -9,26 +9,26 @@ const POINTS_MAX: usize = 100_000;
 
 /// A cumulative distribution of flow sizes in bytes; between two points the logarithm of the size rises evenly.
 #[derive(Clone, Debug)]
-pub struct Sizes {
+pub struct FlowSizes {
     /// Size and cumulative probability; sizes rise, probabilities do not fall, the last is 1.
     points: Vec<(f64, f64)>,
 }
 
-impl Sizes {
+impl FlowSizes {
     /// Reads `bytes,cumulative probability` lines; a first line of words is a heading.
     ///
     /// # Errors
     /// The file cannot be read, or is no distribution: which line, and why.
-    pub fn read(path: &Path) -> Result<Sizes> {
+    pub fn read(path: &Path) -> Result<FlowSizes> {
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        Sizes::parse(&text).with_context(|| format!("{} is no flow-size distribution", path.display()))
+        FlowSizes::parse(&text).with_context(|| format!("{} is no flow-size distribution", path.display()))
     }
 
-    /// Parses a file's text, as [`Sizes::read`] reads it.
+    /// Parses a file's text, as [`FlowSizes::read`] reads it.
     ///
     /// # Errors
     /// It is no distribution: which line, and why.
-    pub fn parse(text: &str) -> Result<Sizes> {
+    pub fn parse(text: &str) -> Result<FlowSizes> {
         let mut points: Vec<(f64, f64)> = Vec::new();
         for (number, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -52,7 +52,7 @@ impl Sizes {
             points.push((bytes.max(1.0), probability));
         }
         match points.last() {
-            Some((_, last)) if *last == 1.0 => Ok(Sizes { points }),
+            Some((_, last)) if *last == 1.0 => Ok(FlowSizes { points }),
             Some((_, last)) => bail!("the last probability is {last}, not 1"),
             None => bail!("it is empty"),
         }
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn draws_follow_the_file() {
         let text = "bytes,cdf\n100,0\n1500,0.5\n3000,0.6\n400500,0.9\n1000000500,1\n";
-        let sizes = Sizes::parse(text).unwrap();
+        let sizes = FlowSizes::parse(text).unwrap();
         let mut random = Rng::with_seed(4);
         const DRAWS: usize = 200_000;
         let mut drawn: Vec<u64> = (0..DRAWS).map(|_| sizes.draw(&mut random)).collect();
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn halfway_is_the_geometric_mean() {
-        let sizes = Sizes::parse("100,0\n10000,1\n").unwrap();
+        let sizes = FlowSizes::parse("100,0\n10000,1\n").unwrap();
         assert_eq!(sizes.at(0.5), 1000);
         assert_eq!((sizes.at(0.0), sizes.at(1.0)), (100, 10_000));
     }
@@ -121,7 +121,7 @@ mod tests {
             ("10,2", "line 1"),
             ("-1,1", "line 1"),
         ] {
-            let error = Sizes::parse(text).unwrap_err().to_string();
+            let error = FlowSizes::parse(text).unwrap_err().to_string();
             assert!(error.contains(says), "{text:?}: {error}");
         }
     }
@@ -130,7 +130,7 @@ mod tests {
     fn the_measured_ones_are_read() {
         for name in ["web-search", "data-mining"] {
             let path = format!("{}/flow-sizes/{name}.csv", env!("CARGO_MANIFEST_DIR"));
-            assert!(Sizes::read(Path::new(&path)).unwrap().at(0.5) > 1000);
+            assert!(FlowSizes::read(Path::new(&path)).unwrap().at(0.5) > 1000);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What every packet carries so that the sink can tell what became of it, where a translator of addresses and ports leaves
+//! The stamp in every packet, by which the sink can tell its fate, where a translator of addresses and ports leaves
 //! it alone.
 //!
 //! 18 bytes, in network order: flow (4), sequence number (6), time of sending (6), check (2).
@@ -119,7 +119,7 @@ pub fn read(frame: &[u8], at: &Transport) -> Option<[u8; BYTES]> {
     Some(out)
 }
 
-/// What the words of a stamp add to a checksum's sum.
+/// The sum that the words of a stamp add to a checksum.
 #[inline]
 pub(super) fn sum(stamp: &[u8; BYTES]) -> u64 {
     let (words, rest) = stamp.as_chunks::<4>();

@@ -5,13 +5,13 @@
 //!
 //! Of flows that come and go each open one has a number that no other open one has, of any lane, in its lowest bits: a flow
 //! that ends leaves them to its successor, whose number is a power of two higher. So a sink that has a
-//! place for each open flow never has two for the same place ([`Flows`](crate::sink::flows::Flows)).
+//! place for each open flow never has two for the same place ([`SinkFlows`](crate::sink::flows::SinkFlows)).
 
-use super::flows::{FlowSet, Lane, Rounds, client};
-use super::sizes::Sizes;
-use super::template::{Ends, Kind, Link, Template};
-use super::{Filled, Numbering, Traffic, introductions};
-use crate::testbed::{Arrivals, Size, Transport};
+use super::flows::{FlowLane, FlowSet, Rounds, client};
+use super::sizes::FlowSizes;
+use super::template::{LinkAddresses, PacketEnds, PacketKind, PacketTemplate};
+use super::{FilledBurst, Numbering, TrafficSource, introductions};
+use crate::testbed::{Arrivals, FrameSize, TransportProtocol};
 use anyhow::{Result, ensure};
 use fastrand::Rng;
 use hairpin_core::flow::Protocol;
@@ -24,39 +24,39 @@ pub const LONGEST: u16 = 1514;
 /// New flows that one burst begins at most; what a process has due beyond that is begun by the next ones.
 const NEW_MAX: usize = 1024;
 
-/// What a synthetic source is like.
+/// The parameters of a synthetic source.
 #[derive(Clone, Debug)]
 pub struct SyntheticOptions {
     /// TCP or UDP.
-    pub transport: Transport,
+    pub transport: TransportProtocol,
     /// IPv6 instead of IPv4.
     pub ipv6: bool,
     /// How flows come and go.
     pub arrivals: Arrivals,
-    /// What a flow carries; `None`: one packet, as long as frames are (but for [`Arrivals::Fixed`], whose flows do not end).
-    pub sizes: Option<Sizes>,
+    /// The payload of a flow; `None`: one packet, as long as frames are (but for [`Arrivals::Fixed`], whose flows do not end).
+    pub sizes: Option<FlowSizes>,
     /// How long frames are.
-    pub length: Size,
+    pub length: FrameSize,
     /// Flows there are, over all lanes; of those that come and go, open at a time at most.
     pub flows: u32,
     /// The flows have been introduced: no SYN begins them.
     pub known: bool,
     /// Ethernet addresses.
-    pub link: Link,
+    pub link: LinkAddresses,
 }
 
 /// An open flow.
 #[derive(Clone, Copy, Debug)]
-struct Open {
-    ends: Ends,
+struct OpenFlow {
+    ends: PacketEnds,
     id: u32,
     /// Bytes of payload still to be sent.
     left: u64,
     begun: bool,
 }
 
-/// Where its flows come from.
-enum Population {
+/// The source of its flows.
+enum FlowPopulation {
     /// They are there all the time.
     Fixed { set: FlowSet, rounds: Rounds, introduced: usize },
     /// They come and go.
@@ -65,16 +65,16 @@ enum Population {
 
 /// Flows that come and go.
 struct Moving {
-    open: Vec<Open>,
+    open: Vec<OpenFlow>,
     open_max: usize,
     cursor: usize,
-    sizes: Option<Sizes>,
+    sizes: Option<FlowSizes>,
     /// Bytes of payload of a packet, which is what a flow carries without sizes.
     payload: u64,
     /// New flows per nanosecond; `None`: one for each that ends.
     per_nanosecond: Option<f64>,
     next_arrival: f64,
-    lane: Lane,
+    lane: FlowLane,
     ipv6: bool,
     /// The next client's number.
     client: u32,
@@ -88,32 +88,32 @@ struct Moving {
 /// A source of made up packets. See the module.
 pub struct Synthetic {
     store: Vec<u8>,
-    first: Template,
-    data: Template,
-    last: Template,
+    first: PacketTemplate,
+    data: PacketTemplate,
+    last: PacketTemplate,
     tcp: bool,
     known: bool,
-    population: Population,
+    population: FlowPopulation,
     numbering: Numbering,
     too_long: u64,
 }
 
 impl Synthetic {
-    /// A lane's source. Its flows are numbered from `first_id` on, as many as it has at a time ([`Traffic::flows`]).
+    /// A lane's source. Its flows are numbered from `first_id` on, as many as it has at a time ([`TrafficSource::flows`]).
     ///
     /// # Errors
     /// An arrival rate that is none, or no flow at all.
     pub fn new(
         options: SyntheticOptions,
-        lane: Lane,
+        lane: FlowLane,
         numbering: Numbering,
         first_id: u32,
         seed: u64,
     ) -> Result<Synthetic> {
         let SyntheticOptions { transport, ipv6, arrivals, sizes, length, flows, known, link } = options;
         let protocol = match transport {
-            Transport::Tcp => Protocol::Tcp,
-            Transport::Udp => Protocol::Udp,
+            TransportProtocol::Tcp => Protocol::Tcp,
+            TransportProtocol::Udp => Protocol::Udp,
         };
         ensure!(flows > 0, "no flow is to be sent");
         let lanes = u32::from(lane.steering.workers.max(1));
@@ -121,15 +121,16 @@ impl Synthetic {
         let fixed = |random| {
             let set = FlowSet::clients(0, flows, ipv6, &lane, first_id);
             ensure!(!set.is_empty(), "lane {} has none of the {flows} flows", lane.number);
-            Ok(Population::Fixed { rounds: Rounds::new(set.len(), random), set, introduced: 0 })
+            Ok(FlowPopulation::Fixed { rounds: Rounds::new(set.len(), random), set, introduced: 0 })
         };
         let mut store = Vec::new();
         let (small, large) = match length {
-            Size::Fixed(bytes) => (bytes, bytes),
-            Size::Natural => (64, LONGEST),
+            FrameSize::Fixed(bytes) => (bytes, bytes),
+            FrameSize::Natural => (64, LONGEST),
         };
-        let mut template =
-            |tcp_flags, length| Template::new(&mut store, Kind { protocol, ipv6, tcp_flags }, &link, &[], length);
+        let mut template = |tcp_flags, length| {
+            PacketTemplate::new(&mut store, PacketKind { protocol, ipv6, tcp_flags }, &link, &[], length)
+        };
         let first = template(SYN, small);
         let (data, last) = (template(ACK | PSH, large), template(ACK | PSH | FIN, small));
         let moving = |per_second: Option<f64>, random: Rng| {
@@ -158,7 +159,7 @@ impl Synthetic {
                     moving.begin();
                 }
             }
-            Ok(Population::Moving(Box::new(moving)))
+            Ok(FlowPopulation::Moving(Box::new(moving)))
         };
         let population = match arrivals {
             Arrivals::Fixed => fixed(random)?,
@@ -186,7 +187,7 @@ impl Moving {
             Some(sizes) => sizes.draw(&mut self.random),
             None => self.payload,
         };
-        self.open.push(Open { ends, id, left, begun: false });
+        self.open.push(OpenFlow { ends, id, left, begun: false });
     }
 
     /// Begins the flows whose time has come.
@@ -221,25 +222,25 @@ impl Moving {
 }
 
 /// One packet to be made: template, length and flow.
-struct Next<'a> {
-    template: &'a Template,
+struct NextPacket<'a> {
+    template: &'a PacketTemplate,
     length: usize,
-    ends: Ends,
+    ends: PacketEnds,
     id: u32,
 }
 
 impl Synthetic {
     /// The next packet, if there is one now.
     #[inline]
-    fn next(&mut self) -> Option<Next<'_>> {
+    fn next(&mut self) -> Option<NextPacket<'_>> {
         let (first, data, last) = (&self.first, &self.data, &self.last);
         match &mut self.population {
-            Population::Fixed { set, rounds, .. } => {
+            FlowPopulation::Fixed { set, rounds, .. } => {
                 let at = rounds.step();
                 let template = if self.tcp && !self.known && rounds.round() == 0 { first } else { data };
-                Some(Next { template, length: template.length(), ends: set.ends[at], id: set.first + at as u32 })
+                Some(NextPacket { template, length: template.length(), ends: set.ends[at], id: set.first + at as u32 })
             }
-            Population::Moving(moving) => {
+            FlowPopulation::Moving(moving) => {
                 if moving.cursor >= moving.open.len() {
                     moving.cursor = 0;
                 }
@@ -265,25 +266,25 @@ impl Synthetic {
                     moving.end();
                 }
                 moving.cursor += 1;
-                Some(Next { template, length, ends, id })
+                Some(NextPacket { template, length, ends, id })
             }
         }
     }
 }
 
-impl Traffic for Synthetic {
-    fn fill<F: Frame>(&mut self, now: u64, frames: &mut Batch<F>) -> Filled {
-        if let Population::Moving(moving) = &mut self.population {
+impl TrafficSource for Synthetic {
+    fn fill<F: Frame>(&mut self, now: u64, frames: &mut Batch<F>) -> FilledBurst {
+        if let FlowPopulation::Moving(moving) = &mut self.population {
             moving.arrive(now);
         }
-        let mut filled = Filled::default();
+        let mut filled = FilledBurst::default();
         for frame in frames.iter_mut() {
             // The longest there can be must fit, before a packet is taken off its flow.
             if !frame.resize(self.data.length()) {
                 self.too_long += 1;
                 break;
             }
-            let Some(Next { template, length, ends, id }) = self.next() else { break };
+            let Some(NextPacket { template, length, ends, id }) = self.next() else { break };
             let template = *template;
             frame.resize(length);
             let stamp = self.numbering.stamp(id, now);
@@ -294,9 +295,9 @@ impl Traffic for Synthetic {
         filled
     }
 
-    fn introduce<F: Frame>(&mut self, _: u64, frames: &mut Batch<F>) -> Filled {
-        let mut filled = Filled::default();
-        let Population::Fixed { set, introduced, .. } = &mut self.population else { return filled };
+    fn introduce<F: Frame>(&mut self, _: u64, frames: &mut Batch<F>) -> FilledBurst {
+        let mut filled = FilledBurst::default();
+        let FlowPopulation::Fixed { set, introduced, .. } = &mut self.population else { return filled };
         let times = introductions(self.data.kind().protocol);
         for frame in frames.iter_mut() {
             let at = *introduced / times;
@@ -320,8 +321,8 @@ impl Traffic for Synthetic {
 
     fn refused(&self) -> Vec<(&'static str, u64)> {
         let flows = match &self.population {
-            Population::Fixed { .. } => 0,
-            Population::Moving(moving) => moving.refused,
+            FlowPopulation::Fixed { .. } => 0,
+            FlowPopulation::Moving(moving) => moving.refused,
         };
         let all = [("flows not begun: as many open as there may be", flows), ("frames too short", self.too_long)];
         all.into_iter().filter(|&(_, count)| count > 0).collect()
@@ -329,8 +330,8 @@ impl Traffic for Synthetic {
 
     fn flows(&self) -> usize {
         match &self.population {
-            Population::Fixed { set, .. } => set.len(),
-            Population::Moving(moving) => moving.open_max,
+            FlowPopulation::Fixed { set, .. } => set.len(),
+            FlowPopulation::Moving(moving) => moving.open_max,
         }
     }
 

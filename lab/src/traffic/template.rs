@@ -8,7 +8,7 @@ use hairpin_core::wire::{ethernet, ipv4, ipv6, tcp, udp};
 
 /// The ends of a packet. Of an IPv6 address it is the last four bytes; the others are the template's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ends {
+pub struct PacketEnds {
     /// Source address.
     pub source: u32,
     /// Destination address.
@@ -21,17 +21,17 @@ pub struct Ends {
 
 /// Ethernet addresses of the generator's side of a link: destination and source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct LinkAddresses {
     /// The device's.
     pub destination: [u8; 6],
     /// The generator's.
     pub source: [u8; 6],
 }
 
-impl Default for Link {
+impl Default for LinkAddresses {
     /// Locally administered addresses; between rings no code looks at them.
-    fn default() -> Link {
-        Link { destination: [2, 0, 0, 0, 0, 2], source: [2, 0, 0, 0, 0, 1] }
+    fn default() -> LinkAddresses {
+        LinkAddresses { destination: [2, 0, 0, 0, 0, 2], source: [2, 0, 0, 0, 0, 1] }
     }
 }
 
@@ -41,9 +41,9 @@ pub const IPV6_PREFIX: [u8; 12] = [0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 
 /// Hops that packets start with.
 const TTL: u8 = 64;
 
-/// What kind of packet a template makes.
+/// The kind of packet that a template makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
+pub struct PacketKind {
     /// TCP or UDP.
     pub protocol: Protocol,
     /// IPv6 instead of IPv4.
@@ -52,7 +52,7 @@ pub struct Kind {
     pub tcp_flags: u8,
 }
 
-impl Kind {
+impl PacketKind {
     /// Bytes of the IP header.
     fn network(&self) -> usize {
         if self.ipv6 { ipv6::HEADER } else { ipv4::HEADER }
@@ -83,20 +83,26 @@ impl Kind {
 
 /// A frame, all but ends, stamp and length. Its bytes are in a store that many share.
 #[derive(Clone, Copy, Debug)]
-pub struct Template {
+pub struct PacketTemplate {
     start: usize,
     length: u16,
-    kind: Kind,
+    kind: PacketKind,
     /// Sum of the segment and its pseudo-header, without what is filled in.
     segment: u32,
     /// Sum of the IPv4 header, likewise.
     header: u32,
 }
 
-impl Template {
+impl PacketTemplate {
     /// Appends a frame of `length` bytes to `store`, with `payload` behind its headers and stamp, cut or padded with
     /// zeros. It is made longer if a stamp would not fit.
-    pub fn new(store: &mut Vec<u8>, kind: Kind, link: &Link, payload: &[u8], length: u16) -> Template {
+    pub fn new(
+        store: &mut Vec<u8>,
+        kind: PacketKind,
+        link: &LinkAddresses,
+        payload: &[u8],
+        length: u16,
+    ) -> PacketTemplate {
         let length = usize::from(length).max(kind.shortest());
         let start = store.len();
         let l4 = ethernet::HEADER + kind.network();
@@ -131,7 +137,7 @@ impl Template {
         let frame = &store[start..];
         let prefixes = if kind.ipv6 { Sum::of(&frame[ethernet::HEADER + 8..l4]) } else { Sum::default() };
         let segment = Sum::of(&frame[l4..]) + prefixes;
-        Template {
+        PacketTemplate {
             start,
             length: length as u16,
             kind,
@@ -145,15 +151,15 @@ impl Template {
         usize::from(self.length)
     }
 
-    /// What it makes.
-    pub fn kind(&self) -> Kind {
+    /// The kind of packet.
+    pub fn kind(&self) -> PacketKind {
         self.kind
     }
 
-    /// Makes a packet of all the bytes of `frame`, which are as many as [`Template::length`] or, of a template whose
-    /// payload is zeros, fewer, but not fewer than [`Kind::shortest`].
+    /// Makes a packet of all the bytes of `frame`, which are as many as [`PacketTemplate::length`] or, of a template whose
+    /// payload is zeros, fewer, but not fewer than [`PacketKind::shortest`].
     #[inline]
-    pub fn make(&self, store: &[u8], frame: &mut [u8], ends: &Ends, stamp: &[u8; BYTES]) {
+    pub fn make(&self, store: &[u8], frame: &mut [u8], ends: &PacketEnds, stamp: &[u8; BYTES]) {
         let Some(whole) = store.get(self.start..self.start + frame.len()) else { return };
         frame.copy_from_slice(whole);
         let l3 = ethernet::HEADER;
@@ -233,13 +239,13 @@ mod tests {
             port in 1..=u16::MAX, payload in prop::collection::vec(any::<u8>(), 0..1500),
         ) {
             let protocol = if udp { Protocol::Udp } else { Protocol::Tcp };
-            let kind = Kind { protocol, ipv6, tcp_flags: ACK | PSH };
+            let kind = PacketKind { protocol, ipv6, tcp_flags: ACK | PSH };
             let mut store = vec![1, 2, 3];
             let payload: &[u8] = if cut == 0 { &payload } else { &[] };
-            let template = Template::new(&mut store, kind, &Link::default(), payload, length);
+            let template = PacketTemplate::new(&mut store, kind, &LinkAddresses::default(), payload, length);
             let length = template.length().saturating_sub(cut).max(kind.shortest());
             let mut frame = vec![0xee; length];
-            let ends = Ends { source, destination: 0xc000_0201, source_port, destination_port: 80 };
+            let ends = PacketEnds { source, destination: 0xc000_0201, source_port, destination_port: 80 };
             let sent = Stamp { flow, sequence, time };
             template.make(&store, &mut frame, &ends, &sent.bytes(99));
             let at = transport(&frame);
@@ -265,16 +271,16 @@ mod tests {
 
     #[test]
     fn a_payload_is_kept_behind_the_stamp() {
-        let kind = Kind { protocol: Protocol::Udp, ipv6: false, tcp_flags: 0 };
+        let kind = PacketKind { protocol: Protocol::Udp, ipv6: false, tcp_flags: 0 };
         let mut store = Vec::new();
         let payload: Vec<u8> = (0..100).collect();
-        let template = Template::new(&mut store, kind, &Link::default(), &payload, 42 + 90);
+        let template = PacketTemplate::new(&mut store, kind, &LinkAddresses::default(), &payload, 42 + 90);
         let mut frame = vec![0; template.length()];
         let stamp = Stamp { flow: 1, sequence: 2, time: 3 }.bytes(0);
         template.make(
             &store,
             &mut frame,
-            &Ends { source: 0x0a00_0001, destination: 0x0a00_0002, ..Ends::default() },
+            &PacketEnds { source: 0x0a00_0001, destination: 0x0a00_0002, ..PacketEnds::default() },
             &stamp,
         );
         assert_eq!(frame[42..60], stamp);

@@ -1,14 +1,14 @@
 //! The sources, checked packet by packet.
 
-use super::flows::Lane;
+use super::flows::FlowLane;
 use super::recording::{self, Recording};
-use super::replay::{Replay, ReplayOptions};
-use super::sizes::Sizes;
+use super::replay::{ReplayOptions, ReplaySource};
+use super::sizes::FlowSizes;
 use super::stamp::{self, Stamp};
 use super::synthetic::{Synthetic, SyntheticOptions};
-use super::template::Link;
-use super::{Numbering, Traffic};
-use crate::testbed::{Arrivals, Masks, Size, Transport};
+use super::template::LinkAddresses;
+use super::{Numbering, TrafficSource};
+use crate::testbed::{Arrivals, FrameSize, Masks, TransportProtocol};
 use hairpin_core::flow::{FlowKey, Protocol};
 use hairpin_core::frame::{Batch, Frame, VecFrame};
 use hairpin_core::wire::tcp::{ACK, FIN, PSH, SYN};
@@ -27,7 +27,7 @@ use std::time::Duration;
 
 const SESSION: u64 = 5;
 
-/// What a packet was seen to be.
+/// The verdict on a packet.
 struct Seen {
     key: FlowKey,
     flags: u8,
@@ -37,7 +37,7 @@ struct Seen {
 }
 
 /// The next `count` packets of `source`, fewer if it has no more, each checked.
-fn packets(source: &mut impl Traffic, count: usize, now: u64, introductions: bool) -> Vec<Seen> {
+fn packets(source: &mut impl TrafficSource, count: usize, now: u64, introductions: bool) -> Vec<Seen> {
     let mut seen = Vec::new();
     while seen.len() < count {
         let mut frames: Batch<VecFrame> = (0..32.min(count - seen.len())).map(|_| VecFrame::default()).collect();
@@ -76,20 +76,20 @@ fn flows(seen: &[Seen]) -> usize {
     ids.len()
 }
 
-fn synthetic(transport: Transport, arrivals: Arrivals, flows: u32) -> SyntheticOptions {
-    let link = Link::default();
-    let length = Size::Fixed(64);
+fn synthetic(transport: TransportProtocol, arrivals: Arrivals, flows: u32) -> SyntheticOptions {
+    let link = LinkAddresses::default();
+    let length = FrameSize::Fixed(64);
     SyntheticOptions { transport, ipv6: false, arrivals, sizes: None, length, flows, known: false, link }
 }
 
 fn source(options: SyntheticOptions) -> Synthetic {
-    Synthetic::new(options, Lane::only(), Numbering::new(SESSION, 0), 0, 1).unwrap()
+    Synthetic::new(options, FlowLane::only(), Numbering::new(SESSION, 0), 0, 1).unwrap()
 }
 
 #[test]
 fn fixed_flows_all_take_their_turn() {
     for ipv6 in [false, true] {
-        let mut source = source(SyntheticOptions { ipv6, ..synthetic(Transport::Tcp, Arrivals::Fixed, 1000) });
+        let mut source = source(SyntheticOptions { ipv6, ..synthetic(TransportProtocol::Tcp, Arrivals::Fixed, 1000) });
         let seen = packets(&mut source, 3000, 7, false);
         assert_eq!(flows(&seen[..1000]), 1000);
         assert_eq!(flows(&seen), 1000);
@@ -104,7 +104,7 @@ fn fixed_flows_all_take_their_turn() {
 
 #[test]
 fn introductions_establish_every_flow_and_are_not_counted() {
-    for (transport, times) in [(Transport::Tcp, 1), (Transport::Udp, 8)] {
+    for (transport, times) in [(TransportProtocol::Tcp, 1), (TransportProtocol::Udp, 8)] {
         let mut source = source(SyntheticOptions { known: true, ..synthetic(transport, Arrivals::Fixed, 100) });
         let seen = packets(&mut source, usize::MAX, 7, true);
         assert_eq!(seen.len(), 100 * times);
@@ -117,11 +117,11 @@ fn introductions_establish_every_flow_and_are_not_counted() {
 
 #[test]
 fn flows_that_end_are_followed_by_new_ones() {
-    let sizes = Sizes::parse("1000,0\n5000,1\n").unwrap();
+    let sizes = FlowSizes::parse("1000,0\n5000,1\n").unwrap();
     let options = SyntheticOptions {
         sizes: Some(sizes),
-        length: Size::Natural,
-        ..synthetic(Transport::Tcp, Arrivals::Closed, 10)
+        length: FrameSize::Natural,
+        ..synthetic(TransportProtocol::Tcp, Arrivals::Closed, 10)
     };
     let seen = packets(&mut source(options), 20_000, 7, false);
     let mut by_flow: BTreeMap<u32, Vec<&Seen>> = BTreeMap::new();
@@ -151,16 +151,16 @@ fn flows_that_end_are_followed_by_new_ones() {
 
 #[test]
 fn without_sizes_every_packet_is_a_new_flow() {
-    let seen = packets(&mut source(synthetic(Transport::Udp, Arrivals::Closed, 4)), 1000, 7, false);
+    let seen = packets(&mut source(synthetic(TransportProtocol::Udp, Arrivals::Closed, 4)), 1000, 7, false);
     assert_eq!(flows(&seen), 1000);
 }
 
 /// TCP has SYN and FIN beside it; the packet is as long as frames are to be.
 #[test]
 fn without_sizes_a_flow_has_one_packet() {
-    for (transport, packets_each) in [(Transport::Tcp, 3), (Transport::Udp, 1)] {
+    for (transport, packets_each) in [(TransportProtocol::Tcp, 3), (TransportProtocol::Udp, 1)] {
         for (ipv6, length, bytes) in
-            [(false, Size::Fixed(64), 64), (true, Size::Fixed(100), 100), (false, Size::Natural, 1514)]
+            [(false, FrameSize::Fixed(64), 64), (true, FrameSize::Fixed(100), 100), (false, FrameSize::Natural, 1514)]
         {
             let options = SyntheticOptions { ipv6, length, ..synthetic(transport, Arrivals::Closed, 4) };
             let seen = packets(&mut source(options), 4 * packets_each * 100, 7, false);
@@ -172,8 +172,8 @@ fn without_sizes_a_flow_has_one_packet() {
             for flow in by_flow.values() {
                 let flags: Vec<u8> = flow.iter().map(|(flags, _)| *flags).collect();
                 let (data, expected) = match transport {
-                    Transport::Udp => (flow[0], vec![0]),
-                    Transport::Tcp => (flow[1], vec![SYN, ACK | PSH, ACK | PSH | FIN]),
+                    TransportProtocol::Udp => (flow[0], vec![0]),
+                    TransportProtocol::Tcp => (flow[1], vec![SYN, ACK | PSH, ACK | PSH | FIN]),
                 };
                 assert_eq!((flags, data.1), (expected, bytes));
             }
@@ -183,7 +183,7 @@ fn without_sizes_a_flow_has_one_packet() {
 
 #[test]
 fn a_poisson_process_begins_as_many_flows_as_it_says() {
-    let options = synthetic(Transport::Udp, Arrivals::Poisson(100_000.0), 1000);
+    let options = synthetic(TransportProtocol::Udp, Arrivals::Poisson(100_000.0), 1000);
     let mut source = source(options);
     let mut begun = Vec::new();
     let mut gaps = 0;
@@ -203,8 +203,9 @@ fn a_poisson_process_begins_as_many_flows_as_it_says() {
 
 #[test]
 fn more_flows_than_may_be_open_are_not_begun() {
-    let sizes = Some(Sizes::parse("1e9,0\n1e9,1").unwrap());
-    let mut source = source(SyntheticOptions { sizes, ..synthetic(Transport::Udp, Arrivals::Poisson(1e6), 10) });
+    let sizes = Some(FlowSizes::parse("1e9,0\n1e9,1").unwrap());
+    let mut source =
+        source(SyntheticOptions { sizes, ..synthetic(TransportProtocol::Udp, Arrivals::Poisson(1e6), 10) });
     packets(&mut source, 100, 0, false);
     let seen = packets(&mut source, 100, 1_000_000, false);
     assert_eq!(flows(&seen), 10);
@@ -254,20 +255,20 @@ fn recorded(name: &str, flows: u8) -> PathBuf {
     path
 }
 
-fn replay(path: &Path, options: ReplayOptions, payload: bool) -> Replay {
+fn replay(path: &Path, options: ReplayOptions, payload: bool) -> ReplaySource {
     let recording = Recording::read(path, payload).unwrap();
-    Replay::new(&recording, &options, Lane::only(), Numbering::new(SESSION, 0), 0).unwrap()
+    ReplaySource::new(&recording, &options, FlowLane::only(), Numbering::new(SESSION, 0), 0).unwrap()
 }
 
-fn options(masks: Option<Masks>, flows: u32, length: Size) -> ReplayOptions {
-    ReplayOptions { masks, flows, length, link: Link::default() }
+fn options(masks: Option<Masks>, flows: u32, length: FrameSize) -> ReplayOptions {
+    ReplayOptions { masks, flows, length, link: LinkAddresses::default() }
 }
 
 #[test]
 fn recording_is_replayed_with_requested_flows() {
     let path = recorded("flows", 20);
     for flows_wanted in [2u32, 7, 40, 1000] {
-        let mut source = replay(&path, options(None, flows_wanted, Size::Fixed(64)), false);
+        let mut source = replay(&path, options(None, flows_wanted, FrameSize::Fixed(64)), false);
         let seen = packets(&mut source, 40 * 2000, 7, false);
         assert_eq!(flows(&seen), flows_wanted as usize);
         assert!(seen.iter().all(|packet| packet.length == 64 && packet.flags & SYN == 0));
@@ -281,7 +282,7 @@ fn masks_set_the_number_of_flows() {
     let path = recorded("masks", 32);
     for (source, port, wanted) in [(0x3, 0, 4), (0x1f, 0, 32), (0xff, 0x3, 1024), (0, 0, 1)] {
         let masks = Masks { source: Ipv4Addr::from(source), source_port: port, ..Masks::default() };
-        let mut source = replay(&path, options(Some(masks), 1, Size::Natural), false);
+        let mut source = replay(&path, options(Some(masks), 1, FrameSize::Natural), false);
         let seen = packets(&mut source, 64 * 1100, 7, false);
         // As many of each protocol.
         assert_eq!(flows(&seen), 2 * wanted);
@@ -309,7 +310,7 @@ fn source_mask_is_whole(mask: u32) -> bool {
 fn a_payload_is_kept_if_asked_for() {
     let path = recorded("payload", 2);
     for (payload, byte) in [(true, 0xab), (false, 0)] {
-        let mut source = replay(&path, options(None, 4, Size::Natural), payload);
+        let mut source = replay(&path, options(None, 4, FrameSize::Natural), payload);
         let mut frames: Batch<VecFrame> = (0..2).map(|_| VecFrame::default()).collect();
         source.fill(0, &mut frames);
         assert!(frames[0].bytes()[14 + 28 + stamp::BYTES..].iter().all(|&there| there == byte));
@@ -328,14 +329,14 @@ fn real_captures_are_played() {
         if path.extension().is_some_and(|extension| extension == "pcap") {
             let recording = Recording::read(&path, true).unwrap();
             assert!(recording.packets.len() > 100, "{}: {:?}", path.display(), recording.skipped);
-            let mut source = replay(&path, options(None, 500, Size::Natural), true);
+            let mut source = replay(&path, options(None, 500, FrameSize::Natural), true);
             let seen = packets(&mut source, 5000, 3, false);
             assert!(flows(&seen) <= 500 && seen.iter().all(|packet| packet.length <= 1514));
         }
     }
 }
 
-/// What is in [`recorded_ng`]: one of each kind of block that holds a packet, of interfaces whose clocks and links differ.
+/// The contents of [`recorded_ng`]: one of each kind of block that holds a packet, of interfaces whose clocks and links differ.
 fn blocks_ng() -> Vec<Block<'static>> {
     let interface = |linktype, resolution: Option<u8>| {
         let options = resolution.map(InterfaceDescriptionOption::IfTsResol).into_iter().collect();
@@ -410,11 +411,11 @@ fn a_pcapng_file_is_read_whatever_its_interfaces_are() {
 #[test]
 fn a_pcapng_file_is_played() {
     let path = recorded_ng("played");
-    let mut source = replay(&path, options(None, 100, Size::Natural), true);
+    let mut source = replay(&path, options(None, 100, FrameSize::Natural), true);
     let seen = packets(&mut source, 6000, 7, false);
     assert_eq!(flows(&seen), 100);
     assert_eq!(seen.iter().filter(|packet| packet.key.protocol == Protocol::Tcp).count(), 3000);
-    // What was cut off in its last block is played up to there.
+    // A file cut off in its last block is played up to there.
     let whole = std::fs::read(&path).unwrap();
     std::fs::write(&path, &whole[..whole.len() - 10]).unwrap();
     let recording = Recording::read(&path, false).unwrap();

@@ -1,12 +1,12 @@
 //! Growing a tree: CART's way (binary splits, the largest drop of Gini's impurity, if it cannot be chance), then
 //! C4.5's pessimistic pruning.
 //!
-//! What the crates there are cannot do, and why this is not one of them: packets come one after the other. A split on the
-//! fifth packet is a decision to wait for it, and connections that end before it came are never judged at all: they stay in
-//! software, which is right, since they are short. Such a split has three sides, the third without an error; and what a
-//! connection has left depends on how long its way down took.
+//! The reason why this is not one of the existing crates: packets come one after the other. A split on the fifth packet is
+//! a decision to wait for it, and connections that end before it came are never judged at all: they stay in software, which
+//! is right, since they are short. Such a split has three sides, the third without an error; and what a connection has left
+//! depends on how long its way down took.
 
-use super::Flow;
+use super::TrainingFlow;
 use anyhow::{Result, ensure};
 use hairpin_core::offload::tree::{DEPTH_MAX, EXPECTED_MAX, Feature, Leaf, NODES_MAX, Node, PACKETS_MAX, Tree};
 
@@ -16,9 +16,9 @@ const DEVIATIONS: f64 = 0.6925;
 /// How probable it may be that the best of all splits there are to choose from is as good as it is by chance alone.
 const CHANCE: f64 = 0.05;
 
-/// What a tree may be.
+/// The bounds of a tree.
 #[derive(Clone, Debug)]
-pub struct Bounds {
+pub struct TreeBounds {
     /// How many first packets it may consider: 1 to 8.
     pub packets: u8,
     /// A long connection has so many packets after those, at least.
@@ -31,11 +31,11 @@ pub struct Bounds {
     pub leaf: usize,
     /// From which share of long ones on a leaf says "long".
     pub threshold: f64,
-    /// What it may use.
+    /// The features it may use.
     pub features: Vec<Feature>,
 }
 
-impl Bounds {
+impl TreeBounds {
     fn check(&self) -> Result<()> {
         ensure!((1..=PACKETS_MAX).contains(&usize::from(self.packets)), "packets: use 1 to {PACKETS_MAX}");
         ensure!(self.more > 0, "a long connection has at least one packet more");
@@ -69,7 +69,7 @@ struct Split {
 ///
 /// # Errors
 /// There are none, or the bounds are out of range.
-pub fn grow(flows: &[&Flow], bounds: &Bounds) -> Result<Tree> {
+pub fn grow(flows: &[&TrainingFlow], bounds: &TreeBounds) -> Result<Tree> {
     bounds.check()?;
     ensure!(!flows.is_empty(), "no connections to learn from");
     let mut root = Grower { bounds }.node(flows, 1, 0);
@@ -83,7 +83,7 @@ pub fn grow(flows: &[&Flow], bounds: &Bounds) -> Result<Tree> {
 }
 
 struct Grower<'a> {
-    bounds: &'a Bounds,
+    bounds: &'a TreeBounds,
 }
 
 /// Gini's impurity of so many connections, times their number.
@@ -96,7 +96,7 @@ fn impurity(flows: usize, long: usize) -> f64 {
 
 impl Grower<'_> {
     /// The tree of connections that all have had `known` packets.
-    fn node(&self, flows: &[&Flow], known: u8, depth: usize) -> Grown {
+    fn node(&self, flows: &[&TrainingFlow], known: u8, depth: usize) -> Grown {
         let long = flows.iter().filter(|flow| flow.is_long(self.bounds)).count();
         let left = flows.iter().map(|flow| flow.seen.saturating_sub(known.into())).sum();
         let mut grown = Grown { flows: flows.len(), long, left, gain: 0.0, split: None };
@@ -104,8 +104,8 @@ impl Grower<'_> {
             return grown;
         }
         let Some((gain, feature, most)) = self.best(flows, long) else { return grown };
-        let side = |is_above: bool| -> Vec<&Flow> {
-            let is_there = |flow: &&&Flow| value(flow, feature).is_some_and(|value| (value > most) == is_above);
+        let side = |is_above: bool| -> Vec<&TrainingFlow> {
+            let is_there = |flow: &&&TrainingFlow| value(flow, feature).is_some_and(|value| (value > most) == is_above);
             flows.iter().filter(is_there).copied().collect()
         };
         let known = known.max(feature.packets());
@@ -116,7 +116,7 @@ impl Grower<'_> {
     }
 
     /// The split that lowers the impurity most, and that is no matter of chance; the first of those that do.
-    fn best(&self, flows: &[&Flow], long: usize) -> Option<(f64, Feature, u32)> {
+    fn best(&self, flows: &[&TrainingFlow], long: usize) -> Option<(f64, Feature, u32)> {
         let before = impurity(flows.len(), long);
         let mut best = None;
         let (mut most, mut tried) = (0.0, 0);
@@ -156,17 +156,17 @@ fn chi_squared(before: f64, after: f64, flows: usize, long: usize) -> f64 {
     if spread > 0.0 { (before - after) / spread } else { 0.0 }
 }
 
-fn value(flow: &Flow, feature: Feature) -> Option<u32> {
+fn value(flow: &TrainingFlow, feature: Feature) -> Option<u32> {
     flow.first.value(feature, flow.protocol, flow.port)
 }
 
 impl Grown {
-    fn is_long(&self, bounds: &Bounds) -> bool {
+    fn is_long(&self, bounds: &TreeBounds) -> bool {
         self.long as f64 >= bounds.threshold * self.flows as f64 && self.long > 0
     }
 
     /// How many errors it may be expected to make as a leaf.
-    fn errors(&self, bounds: &Bounds) -> f64 {
+    fn errors(&self, bounds: &TreeBounds) -> f64 {
         let wrong = if self.is_long(bounds) { self.flows - self.long } else { self.long };
         let (flows, z) = (self.flows.max(1) as f64, DEVIATIONS);
         let rate = wrong as f64 / flows;
@@ -175,10 +175,10 @@ impl Grown {
     }
 
     /// Makes leaves of splits that may be expected to be no better; how many errors what remains may be expected to make.
-    fn prune(&mut self, bounds: &Bounds) -> f64 {
+    fn prune(&mut self, bounds: &TreeBounds) -> f64 {
         let own = self.errors(bounds);
         let Some(split) = &mut self.split else { return own };
-        // What ends before it is judged is no error.
+        // A connection that ends before it is judged is no error.
         let theirs = split.below.prune(bounds) + split.above.prune(bounds);
         if own <= theirs + 0.1 {
             self.split = None;
@@ -209,7 +209,7 @@ impl Grown {
         }
     }
 
-    fn write(&self, bounds: &Bounds, nodes: &mut Vec<Node>) {
+    fn write(&self, bounds: &TreeBounds, nodes: &mut Vec<Node>) {
         let Some(split) = &self.split else {
             let share = |sum: f64| sum / self.flows.max(1) as f64;
             return nodes.push(Node::Leaf(Leaf {

@@ -4,7 +4,7 @@
 //! the first packets are full, whether the transfer is still going on, and how many of those go on for long. What is drawn
 //! besides (round trips, the server's time, the request) has nothing to do with the size.
 
-use super::Flow;
+use super::TrainingFlow;
 use fastrand::Rng;
 use hairpin_core::flow::{Direction, Protocol};
 use std::time::Duration;
@@ -19,14 +19,14 @@ const WINDOW: u64 = 10;
 const UPLOADS: u32 = 20;
 
 /// A connection that carries so many bytes.
-pub fn connection(bytes: u64, random: &mut Rng) -> Flow {
-    let mut flow = Flow::new(Protocol::Tcp, 443);
+pub fn connection(bytes: u64, random: &mut Rng) -> TrainingFlow {
+    let mut flow = TrainingFlow::new(Protocol::Tcp, 443);
     // Microseconds: 0.1 to 100 ms both.
     let mut drawn = || (100.0 * 1000f64.powf(random.f64())) as u64;
     let (round_trip, thinking) = (drawn(), drawn());
     let is_upload = random.u32(..100) < UPLOADS;
     flow.before = 2;
-    let mut script = Script { flow, now: round_trip };
+    let mut script = MixScript { flow, now: round_trip };
     script.send(HEADERS, Direction::FromClient, 0);
     script.send(HEADERS + random.u32(60..1000), Direction::FromClient, random.u64(1..200));
     script.send(HEADERS, Direction::FromBackend, random.u64(10..100));
@@ -57,13 +57,13 @@ pub fn connection(bytes: u64, random: &mut Rng) -> Flow {
     script.flow
 }
 
-struct Script {
-    flow: Flow,
+struct MixScript {
+    flow: TrainingFlow,
     /// Microseconds since the connection began.
     now: u64,
 }
 
-impl Script {
+impl MixScript {
     fn send(&mut self, length: u32, direction: Direction, after_us: u64) {
         self.now += after_us;
         self.flow.first.add(length, direction, Duration::from_micros(self.now));

@@ -17,10 +17,10 @@ pub mod trace;
 #[cfg(test)]
 mod tests;
 
-use crate::traffic::sizes::Sizes;
+use crate::traffic::sizes::FlowSizes;
 use anyhow::{Result, ensure};
 use fastrand::Rng;
-use grow::Bounds;
+use grow::TreeBounds;
 use hairpin_core::flow::Protocol;
 use hairpin_core::offload::tree::{Feature, FirstPackets, Tree};
 use score::Score;
@@ -34,7 +34,7 @@ pub const SOURCES_MAX: usize = 256;
 
 /// A connection as training sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Flow {
+pub struct TrainingFlow {
     /// TCP or UDP.
     pub protocol: Protocol,
     /// The service's port.
@@ -47,14 +47,14 @@ pub struct Flow {
     pub seen: u64,
 }
 
-impl Flow {
+impl TrainingFlow {
     /// One that has not had a packet.
-    pub fn new(protocol: Protocol, port: u16) -> Flow {
-        Flow { protocol, port, first: FirstPackets::NONE, before: 0, seen: 0 }
+    pub fn new(protocol: Protocol, port: u16) -> TrainingFlow {
+        TrainingFlow { protocol, port, first: FirstPackets::NONE, before: 0, seen: 0 }
     }
 
     /// Whether it is a long one.
-    pub fn is_long(&self, bounds: &Bounds) -> bool {
+    pub fn is_long(&self, bounds: &TreeBounds) -> bool {
         self.seen >= u64::from(bounds.packets) + u64::from(bounds.more)
     }
 }
@@ -65,7 +65,7 @@ pub struct Origin {
     /// Its name: the file's.
     pub name: String,
     /// Those that the policy is shown something of.
-    pub flows: Vec<Flow>,
+    pub flows: Vec<TrainingFlow>,
     /// Connections that it is shown nothing of, and packets of none, by reason.
     pub left_out: BTreeMap<&'static str, u64>,
 }
@@ -85,7 +85,7 @@ impl Origin {
     /// # Errors
     /// The file cannot be read, or is no distribution.
     pub fn mix(path: &Path, flows: u32, seed: u64) -> Result<Origin> {
-        let sizes = Sizes::read(path)?;
+        let sizes = FlowSizes::read(path)?;
         let name = name_of(path);
         let own = name.bytes().fold(seed, |seed, byte| seed.wrapping_mul(0x100_0000_01b3) ^ u64::from(byte));
         let mut random = Rng::with_seed(own);
@@ -100,12 +100,12 @@ fn name_of(path: &Path) -> String {
 
 /// A tree's limits, and the criterion of its training.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// What a tree may be.
-    pub bounds: Bounds,
-    /// What a pair of rules costs, in packets in software.
+pub struct TrainingOptions {
+    /// The bounds of a tree.
+    pub bounds: TreeBounds,
+    /// The cost of a pair of rules, in packets in software.
     pub cost: f64,
-    /// What connections are dealt by.
+    /// The seed by which connections are dealt.
     pub seed: u64,
 }
 
@@ -135,11 +135,11 @@ pub struct Trained {
 ///
 /// # Errors
 /// There is not enough to learn from, or the options contradict each other.
-pub fn train(origins: &[Origin], options: &Options) -> Result<Trained> {
+pub fn train(origins: &[Origin], options: &TrainingOptions) -> Result<Trained> {
     let bounds = &options.bounds;
     ensure!(!origins.is_empty(), "nothing to learn from: name capture files or files of flow sizes");
     ensure!(origins.len() <= SOURCES_MAX, "{} files: {SOURCES_MAX} at most", origins.len());
-    let all: Vec<&Flow> = origins.iter().flat_map(|origin| &origin.flows).collect();
+    let all: Vec<&TrainingFlow> = origins.iter().flat_map(|origin| &origin.flows).collect();
     let long = all.iter().filter(|flow| flow.is_long(bounds)).count();
     ensure!(all.len() >= 2 * FOLDS, "{} connections: at least {} are needed", all.len(), 2 * FOLDS);
     ensure!(
@@ -156,12 +156,12 @@ pub fn train(origins: &[Origin], options: &Options) -> Result<Trained> {
     Ok(Trained { tree, by_flows, by_origin, by_origins })
 }
 
-fn by_flows(all: &[&Flow], options: &Options) -> Result<Score> {
+fn by_flows(all: &[&TrainingFlow], options: &TrainingOptions) -> Result<Score> {
     let mut folds: Vec<usize> = (0..all.len()).map(|number| number % FOLDS).collect();
     Rng::with_seed(options.seed).shuffle(&mut folds);
     let mut sum = Score::default();
     for fold in 0..FOLDS {
-        let part = |held: bool| -> Vec<&Flow> {
+        let part = |held: bool| -> Vec<&TrainingFlow> {
             all.iter().zip(&folds).filter(|(_, of)| (**of == fold) == held).map(|(flow, _)| *flow).collect()
         };
         let tree = grow::grow(&part(false), &options.bounds)?;
@@ -170,14 +170,14 @@ fn by_flows(all: &[&Flow], options: &Options) -> Result<Score> {
     Ok(sum)
 }
 
-fn by_origin(origins: &[Origin], options: &Options) -> Result<Vec<HeldOut>> {
+fn by_origin(origins: &[Origin], options: &TrainingOptions) -> Result<Vec<HeldOut>> {
     if origins.len() < 2 {
         return Ok(Vec::new());
     }
     let held_out = |held: usize| {
         let others = origins.iter().enumerate().filter(|(number, _)| *number != held);
-        let others: Vec<&Flow> = others.flat_map(|(_, origin)| &origin.flows).collect();
-        let own: Vec<&Flow> = origins[held].flows.iter().collect();
+        let others: Vec<&TrainingFlow> = others.flat_map(|(_, origin)| &origin.flows).collect();
+        let own: Vec<&TrainingFlow> = origins[held].flows.iter().collect();
         let tree = grow::grow(&others, &options.bounds)?;
         Ok(HeldOut { name: origins[held].name.clone(), score: score::score(&tree, &own, options) })
     };

@@ -1,22 +1,22 @@
 //! How good a tree is on connections: as a classification, and by what the policy saves with it.
 
-use super::{Flow, Options};
-use hairpin_core::offload::tree::{Step, Tree};
+use super::{TrainingFlow, TrainingOptions};
+use hairpin_core::offload::tree::{Tree, TreeStep};
 use serde::Serialize;
 
 /// Packets that make a heavy hitter, in the comparison: what `policy = "heavy-hitter"` has unless told otherwise.
 const HEAVY_PACKETS: u64 = 16;
 
-/// What a policy hands over.
+/// The share that a policy hands over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Handed {
+pub struct HandedShare {
     /// Packets that the engine forwards.
     pub packets: u64,
     /// Pairs of rules made for that.
     pub pairs: u64,
 }
 
-impl Handed {
+impl HandedShare {
     fn add(&mut self, packets: u64) {
         self.packets += packets;
         self.pairs += 1;
@@ -27,8 +27,8 @@ impl Handed {
         self.packets as f64 - cost * self.pairs as f64
     }
 
-    fn plus(self, other: Handed) -> Handed {
-        Handed { packets: self.packets + other.packets, pairs: self.pairs + other.pairs }
+    fn plus(self, other: HandedShare) -> HandedShare {
+        HandedShare { packets: self.packets + other.packets, pairs: self.pairs + other.pairs }
     }
 }
 
@@ -50,13 +50,13 @@ pub struct Score {
     /// Packets of them all.
     pub packets: u64,
     /// The policy with this tree: what it takes for short and goes on is handed over later.
-    pub tree: Handed,
+    pub tree: HandedShare,
     /// `always`.
-    pub always: Handed,
+    pub always: HandedShare,
     /// `heavy-hitter`, of 16 packets.
-    pub heavy_hitter: Handed,
+    pub heavy_hitter: HandedShare,
     /// An oracle that knows how many packets a connection will have.
-    pub oracle: Handed,
+    pub oracle: HandedShare,
 }
 
 impl std::ops::Add for Score {
@@ -99,14 +99,14 @@ pub struct Figures {
     pub waiting: f64,
     /// Packets of them all.
     pub packets: u64,
-    /// What the policy hands over.
-    pub tree: Handed,
-    /// What `always` does.
-    pub always: Handed,
-    /// What `heavy-hitter` does.
-    pub heavy_hitter: Handed,
-    /// What an oracle does.
-    pub oracle: Handed,
+    /// The share that the policy hands over.
+    pub tree: HandedShare,
+    /// The share with `always`.
+    pub always: HandedShare,
+    /// The share with `heavy-hitter`.
+    pub heavy_hitter: HandedShare,
+    /// The share with an oracle.
+    pub oracle: HandedShare,
     /// Saved packets, rules' cost taken off, as a share of what the oracle saves: the policy, `always`, `heavy-hitter`.
     pub of_oracle: [f64; 3],
 }
@@ -118,7 +118,7 @@ impl Score {
         let long = self.long_long + self.long_short;
         let share = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
         let best = self.oracle.saved(cost);
-        let of_oracle = |handed: Handed| if best > 0.0 { handed.saved(cost) / best } else { 0.0 };
+        let of_oracle = |handed: HandedShare| if best > 0.0 { handed.saved(cost) / best } else { 0.0 };
         Figures {
             flows,
             long,
@@ -139,18 +139,18 @@ impl Score {
 }
 
 /// When a tree judges a connection, and how: after how many packets, and whether it is long.
-pub fn judge(tree: &Tree, flow: &Flow) -> Option<(u8, bool)> {
+pub fn judge(tree: &Tree, flow: &TrainingFlow) -> Option<(u8, bool)> {
     (1..=flow.first.seen()).find_map(|count| {
         let step = tree.walk(flow.protocol, flow.port, &flow.first.first(count));
         match step {
-            Step::Leaf(leaf) => Some((count, tree.leaf(leaf)?.is_long)),
-            Step::Wait => None,
+            TreeStep::Leaf(leaf) => Some((count, tree.leaf(leaf)?.is_long)),
+            TreeStep::Wait => None,
         }
     })
 }
 
-/// What a tree makes of these connections.
-pub fn score(tree: &Tree, flows: &[&Flow], options: &Options) -> Score {
+/// The score of a tree on these connections.
+pub fn score(tree: &Tree, flows: &[&TrainingFlow], options: &TrainingOptions) -> Score {
     let mut score = Score::default();
     for flow in flows {
         score.packets += flow.seen;

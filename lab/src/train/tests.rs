@@ -1,31 +1,31 @@
 //! Training finds what is there to find, judges it on what it has not seen, and reads connections as a worker tracks them.
 
 use super::grow::grow;
-use super::score::{Handed, judge, score};
+use super::score::{HandedShare, judge, score};
 use super::*;
 use hairpin_core::flow::Direction;
-use hairpin_core::offload::tree::{Node, Told};
+use hairpin_core::offload::tree::{Node, TreeFeature};
 use hairpin_core::wire::tcp::{ACK, FIN, SYN};
 use pcap_file::pcap::{PcapPacket, PcapWriter};
 use std::path::PathBuf;
 use std::time::Duration;
 
-fn bounds() -> Bounds {
+fn bounds() -> TreeBounds {
     let features = features(5, &[]).unwrap();
-    Bounds { packets: 5, more: 10, depth: 4, nodes: 31, leaf: 10, threshold: 0.5, features }
+    TreeBounds { packets: 5, more: 10, depth: 4, nodes: 31, leaf: 10, threshold: 0.5, features }
 }
 
-fn options() -> Options {
-    Options { bounds: bounds(), cost: 10.0, seed: 3 }
+fn options() -> TrainingOptions {
+    TrainingOptions { bounds: bounds(), cost: 10.0, seed: 3 }
 }
 
-fn origin(name: &str, flows: Vec<Flow>) -> Origin {
+fn origin(name: &str, flows: Vec<TrainingFlow>) -> Origin {
     Origin { name: name.to_string(), flows, left_out: BTreeMap::new() }
 }
 
 /// A connection of packets of drawn lengths, gaps and directions, but for the third's length.
-fn drawn(random: &mut Rng, third: u32, seen: u64) -> Flow {
-    let mut flow = Flow::new(Protocol::Tcp, random.u16(1..));
+fn drawn(random: &mut Rng, third: u32, seen: u64) -> TrainingFlow {
+    let mut flow = TrainingFlow::new(Protocol::Tcp, random.u16(1..));
     let mut now = 0;
     for number in 0..seen.min(8) {
         now += random.u64(1..10_000);
@@ -33,11 +33,11 @@ fn drawn(random: &mut Rng, third: u32, seen: u64) -> Flow {
         let direction = if random.bool() { Direction::FromClient } else { Direction::FromBackend };
         flow.first.add(length, direction, Duration::from_micros(now));
     }
-    Flow { before: 2, seen, ..flow }
+    TrainingFlow { before: 2, seen, ..flow }
 }
 
-/// What is long has a third packet of 700 bytes or more; one in `wrong` does not keep to that.
-fn told_by_the_third(seed: u64, count: usize, wrong: usize) -> Vec<Flow> {
+/// A long connection has a third packet of 700 bytes or more; one in `wrong` does not keep to that.
+fn told_by_the_third(seed: u64, count: usize, wrong: usize) -> Vec<TrainingFlow> {
     let mut random = Rng::with_seed(seed);
     let mut flow = |number: usize| {
         let long = random.bool();
@@ -55,7 +55,7 @@ fn it_finds_what_tells_long_from_short() {
             [origin("a", told_by_the_third(seed, 400, 50)), origin("b", told_by_the_third(seed + 100, 400, 50))];
         let trained = train(&origins, &options()).unwrap();
         let Node::Split { feature, most, .. } = trained.tree.nodes()[0] else { panic!("{}", trained.tree) };
-        assert_eq!(feature, Feature::Of(Told::Length, 3), "{}", trained.tree);
+        assert_eq!(feature, Feature::Of(TreeFeature::Length, 3), "{}", trained.tree);
         assert!((599..700).contains(&most), "{}", trained.tree);
         assert_eq!(trained.tree.nodes().len(), 3, "noise is not learnt: {}", trained.tree);
         for score in [trained.by_flows, trained.by_origins.unwrap()] {
@@ -70,7 +70,7 @@ fn it_finds_what_tells_long_from_short() {
 #[test]
 fn where_nothing_tells_them_apart_it_learns_nothing() {
     let mut random = Rng::with_seed(9);
-    let flows: Vec<Flow> = (0..600)
+    let flows: Vec<TrainingFlow> = (0..600)
         .map(|_| {
             let (third, seen) = (random.u32(40..1500), if random.u8(..4) == 0 { 100 } else { 6 });
             drawn(&mut random, third, seen)
@@ -86,22 +86,22 @@ fn where_nothing_tells_them_apart_it_learns_nothing() {
 #[test]
 fn bounds_hold() {
     let flows = told_by_the_third(1, 2000, 4);
-    let flows: Vec<&Flow> = flows.iter().collect();
-    let tree = grow(&flows, &Bounds { nodes: 3, leaf: 1, depth: 16, ..bounds() }).unwrap();
+    let flows: Vec<&TrainingFlow> = flows.iter().collect();
+    let tree = grow(&flows, &TreeBounds { nodes: 3, leaf: 1, depth: 16, ..bounds() }).unwrap();
     assert!(tree.nodes().len() <= 3, "{tree}");
-    let tree = grow(&flows, &Bounds { nodes: 255, leaf: 300, ..bounds() }).unwrap();
+    let tree = grow(&flows, &TreeBounds { nodes: 255, leaf: 300, ..bounds() }).unwrap();
     let least = tree.nodes().iter().filter_map(|node| match node {
         Node::Leaf(leaf) => Some(leaf.flows),
         Node::Split { .. } => None,
     });
     assert!(least.min().unwrap() >= 300, "{tree}");
     for (what, wrong) in [
-        ("packets", Bounds { packets: 9, ..bounds() }),
-        ("at least one packet more", Bounds { more: 0, ..bounds() }),
-        ("depth", Bounds { depth: 17, ..bounds() }),
-        ("nodes", Bounds { nodes: 256, ..bounds() }),
-        ("a leaf", Bounds { leaf: 0, ..bounds() }),
-        ("threshold", Bounds { threshold: f64::NAN, ..bounds() }),
+        ("packets", TreeBounds { packets: 9, ..bounds() }),
+        ("at least one packet more", TreeBounds { more: 0, ..bounds() }),
+        ("depth", TreeBounds { depth: 17, ..bounds() }),
+        ("nodes", TreeBounds { nodes: 256, ..bounds() }),
+        ("a leaf", TreeBounds { leaf: 0, ..bounds() }),
+        ("threshold", TreeBounds { threshold: f64::NAN, ..bounds() }),
     ] {
         let error = grow(&flows, &wrong).unwrap_err().to_string();
         assert!(error.contains(what), "{error}");
@@ -120,16 +120,16 @@ fn waiting_for_a_packet_skips_ended_connections() {
     let flows = [flow(0, 2), flow(700, 4), flow(700, 103), flow(50, 7), flow(50, 30)];
     assert_eq!(judge(&tree, &flows[0]), None);
     assert_eq!((judge(&tree, &flows[2]), judge(&tree, &flows[3])), (Some((3, true)), Some((3, false))));
-    let all: Vec<&Flow> = flows.iter().collect();
+    let all: Vec<&TrainingFlow> = flows.iter().collect();
     let score = score(&tree, &all, &options());
     assert_eq!((score.long_long, score.short_long, score.long_short, score.short_short), (1, 1, 1, 2));
     assert_eq!((score.unjudged, score.packets), (1, 146));
     // 1 and 100 after the third packet; of the one that refuted it, after ten more, 17.
-    assert_eq!(score.tree, Handed { packets: 118, pairs: 3 });
-    assert_eq!(score.always, Handed { packets: 141, pairs: 5 });
+    assert_eq!(score.tree, HandedShare { packets: 118, pairs: 3 });
+    assert_eq!(score.always, HandedShare { packets: 141, pairs: 5 });
     // Two came before: from the fourteenth on.
-    assert_eq!(score.heavy_hitter, Handed { packets: 89 + 16, pairs: 2 });
-    assert_eq!(score.oracle, Handed { packets: 102 + 29, pairs: 2 });
+    assert_eq!(score.heavy_hitter, HandedShare { packets: 89 + 16, pairs: 2 });
+    assert_eq!(score.oracle, HandedShare { packets: 102 + 29, pairs: 2 });
     let figures = score.figures(10.0);
     assert!((figures.of_oracle[0] - 88.0 / 111.0).abs() < 1e-9, "{figures:?}");
     assert_eq!((figures.precision, figures.recall, figures.accuracy, figures.majority), (0.5, 0.5, 0.6, 0.6));
@@ -146,7 +146,7 @@ fn same_seed_writes_the_same_file() {
     };
     let origins = ["a", "b\nlong"].map(|name| origin(name, (0..300).map(&mut flow).collect()));
     let made = |seed| {
-        let options = Options { seed, ..options() };
+        let options = TrainingOptions { seed, ..options() };
         let trained = train(&origins, &options).unwrap();
         let text = text::text(&trained, &origins, &options, "hairpin-lab train\nlong probability=1 expected=9 flows=9");
         assert_eq!(Tree::parse(&text).unwrap(), trained.tree);
@@ -172,7 +172,8 @@ fn features_are_left_out_by_name() {
 
 #[test]
 fn what_cannot_be_learnt_from_is_refused() {
-    let short: Vec<Flow> = (0..50).map(|_| Flow { seen: 2, ..Flow::new(Protocol::Udp, 53) }).collect();
+    let short: Vec<TrainingFlow> =
+        (0..50).map(|_| TrainingFlow { seen: 2, ..TrainingFlow::new(Protocol::Udp, 53) }).collect();
     for (origins, says) in [
         (vec![], "nothing to learn from"),
         (vec![origin("few", short[..3].to_vec())], "3 connections: at least 10"),
@@ -270,7 +271,8 @@ fn training_sees_what_the_policy_sees() {
     assert_eq!(origin.left_out["of connections that began before"], 1);
     assert_eq!(origin.left_out["connections that were never established"], 1, "a question and its answer");
     let [web, quic, again] = origin.flows[..] else { panic!("{:?}", origin.flows) };
-    let value = |flow: &Flow, name| flow.first.value(Feature::from_name(name).unwrap(), flow.protocol, flow.port);
+    let value =
+        |flow: &TrainingFlow, name| flow.first.value(Feature::from_name(name).unwrap(), flow.protocol, flow.port);
     assert_eq!((web.before, web.seen, web.port), (2, 3, 443));
     assert_eq!(
         (value(&web, "elapsed-1"), value(&web, "gap-2"), value(&web, "gap-3")),
@@ -297,8 +299,8 @@ fn tree_beats_the_majority_on_unseen_captures() {
     let origins: Vec<Origin> = files.iter().map(|path| Origin::trace(path).unwrap()).collect();
     let without = ["port", "gap", "elapsed"].map(String::from);
     let features = features(5, &without).unwrap();
-    let bounds = Bounds { packets: 5, leaf: 40, threshold: 0.35, features, ..bounds() };
-    let trained = train(&origins, &Options { bounds, cost: 10.0, seed: 1 }).unwrap();
+    let bounds = TreeBounds { packets: 5, leaf: 40, threshold: 0.35, features, ..bounds() };
+    let trained = train(&origins, &TrainingOptions { bounds, cost: 10.0, seed: 1 }).unwrap();
     for score in [trained.by_flows, trained.by_origins.unwrap()] {
         let figures = score.figures(10.0);
         assert!(figures.flows > 300, "{figures:?}");

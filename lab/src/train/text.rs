@@ -1,14 +1,14 @@
 //! The model's file: what it was made from and how good it is, in comments, then the tree.
 
-use super::score::{Figures, Handed, Score};
-use super::{FOLDS, Options, Origin, Trained};
+use super::score::{Figures, HandedShare, Score};
+use super::{FOLDS, Origin, Trained, TrainingOptions};
 use std::fmt::Write;
 
 /// Characters of a line of comment at most.
 const LINE_MAX: usize = 110;
 
 /// The file's text. `command` made it.
-pub fn text(trained: &Trained, origins: &[Origin], options: &Options, command: &str) -> String {
+pub fn text(trained: &Trained, origins: &[Origin], options: &TrainingOptions, command: &str) -> String {
     let mut text = String::new();
     let bounds = &options.bounds;
     let flows: usize = origins.iter().map(|origin| origin.flows.len()).sum();
@@ -35,7 +35,7 @@ pub fn text(trained: &Trained, origins: &[Origin], options: &Options, command: &
     for (name, score) in parts(trained) {
         let Figures { flows, long, precision, recall, accuracy, majority, waiting, of_oracle, .. } =
             score.figures(options.cost);
-        let saved = |place: usize, handed: Handed| format!("{:.3} with {}", of_oracle[place], handed.pairs);
+        let saved = |place: usize, handed: HandedShare| format!("{:.3} with {}", of_oracle[place], handed.pairs);
         let line = format!(
             "  {name}: {flows} connections, {long} long; precision {precision:.3}, recall {recall:.3}, accuracy \
              {accuracy:.3} ({majority:.3}, {waiting:.3}); saved {} (always {}, heavy-hitter {}; oracle 1 with {})",

@@ -5,7 +5,7 @@
 //! are unknown; what goes to a group of hosts; what never gets so far that the policy is asked. Who sends the first
 //! datagram is the client.
 
-use super::Flow;
+use super::TrainingFlow;
 use crate::traffic::recording;
 use anyhow::{Context, Result, ensure};
 use hairpin_core::config::Timeouts;
@@ -25,8 +25,8 @@ const FLOWS_MAX: usize = 1 << 22;
 const UDP_ONE_WAY_PACKETS: u64 = 8;
 
 /// A connection while its packets are read.
-struct Connection {
-    flow: Flow,
+struct TraceConnection {
+    flow: TrainingFlow,
     state: State,
     began: Duration,
     last: Duration,
@@ -36,25 +36,25 @@ struct Connection {
 
 /// Everything of a file so far.
 #[derive(Default)]
-struct Reading {
-    connections: Vec<Connection>,
+struct TraceReading {
+    connections: Vec<TraceConnection>,
     /// The connection of each client's flow.
     open: BTreeMap<FlowKey, usize>,
     timeouts: Timeouts,
 }
 
 /// Connections that a policy would be shown something of; what was left out, by reason.
-pub type Read = (Vec<Flow>, BTreeMap<&'static str, u64>);
+pub type TraceFlows = (Vec<TrainingFlow>, BTreeMap<&'static str, u64>);
 
 /// Reads a pcap or pcapng file.
 ///
 /// # Errors
 /// It cannot be read, is neither, or has no connection that a policy would be asked about.
-pub fn read(path: &Path) -> Result<Read> {
-    let mut reading = Reading::default();
+pub fn read(path: &Path) -> Result<TraceFlows> {
+    let mut reading = TraceReading::default();
     let mut left_out = recording::frames(path, &mut |time, _, at| reading.packet(time, at))?;
     let all = reading.connections.len();
-    let flows: Vec<Flow> =
+    let flows: Vec<TrainingFlow> =
         reading.connections.into_iter().map(|connection| connection.flow).filter(|flow| flow.seen > 0).collect();
     ensure!(!flows.is_empty(), "{} has no connection that is established, with its beginning", path.display());
     left_out.insert("connections that were never established", (all - flows.len()) as u64);
@@ -83,7 +83,7 @@ pub fn files(named: &[std::path::PathBuf]) -> Result<Vec<std::path::PathBuf>> {
     Ok(files)
 }
 
-impl Reading {
+impl TraceReading {
     /// Takes a packet; why it is left out, if it is.
     fn packet(&mut self, time: Duration, at: &Transport) -> Option<&'static str> {
         if !is_one_host(at.key.destination.address.into()) {
@@ -133,8 +133,8 @@ impl Reading {
         let number = self.connections.len();
         self.open.remove(&at.key.reversed());
         self.open.insert(at.key, number);
-        self.connections.push(Connection {
-            flow: Flow::new(at.key.protocol, at.key.destination.port),
+        self.connections.push(TraceConnection {
+            flow: TrainingFlow::new(at.key.protocol, at.key.destination.port),
             state: if tcp { State::SynSent } else { State::UdpNew },
             began: time,
             last: time,
@@ -144,7 +144,7 @@ impl Reading {
     }
 }
 
-impl Connection {
+impl TraceConnection {
     fn take(&mut self, time: Duration, direction: Direction, at: &Transport) {
         self.last = self.last.max(time);
         self.state = match self.flow.protocol {

@@ -1,20 +1,22 @@
 //! A case is performed: settings become a testbed and its traffic, and its results an outcome.
 
 use super::file::Case;
-use super::mix::{Connections, ConnectionsOptions, Mix, Popular, Replay, Size, Structure};
+use super::mix::{Connections, ConnectionsOptions, Mix, Popular, ReplayMix, ResponseSize, Structure};
 use super::outcome::Outcome;
-use super::settings::{By, DeviceKind, MixKind, PolicyKind, Settings};
+use super::settings::{By, CaseSettings, DeviceKind, MixKind, PolicyKind};
 use super::store::Recordings;
-use crate::traffic::sizes::Sizes;
+use crate::traffic::sizes::FlowSizes;
 use anyhow::{Context, Result, anyhow, ensure};
 use hairpin_core::config::Timeouts;
 use hairpin_core::offload::{BUILT_IN, Choice, FirstN, HeavyHitter, Tree};
-use hairpin_core::table::Method;
+use hairpin_core::table::LookupMethod;
 use hairpin_core::time::Duration;
-use hairpin_sim::nic::{ByBatch, Profile};
+use hairpin_sim::nic::{ByBatch, CardProfile};
 use hairpin_sim::testbed::cores::CoreProfile;
-use hairpin_sim::testbed::yardstick::{Budget, Plan};
-use hairpin_sim::testbed::{Balancer, Device, Offload, Options, Policy, Port, Testbed};
+use hairpin_sim::testbed::yardstick::{Budget, OffloadPlan};
+use hairpin_sim::testbed::{
+    BalancerSettings, CardOffload, CardPolicy, ModelDevice, ModelPort, ModelTestbed, TestbedOptions,
+};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use std::sync::Arc;
 /// KTH 2022's line, in Gbit/s, and packets in a receive queue.
 const GBIT_S: f64 = 100.0;
 const QUEUE: u32 = 1024;
-/// What a packet spends between line and core, both ways. A guess for PCIe and a card's buffers.
+/// The time of a packet between line and core, both ways. A guess for PCIe and a card's buffers.
 const PORT_LATENCY: Duration = Duration::from_micros(5);
 /// A connection's round trip at full scale, in nanoseconds: within a data centre.
 const ROUND_TRIP: f64 = 200_000.0;
@@ -33,15 +35,15 @@ const CONNECTIONS_IN_USE: f64 = 10_000.0;
 /// The longest a run may take, in seconds of virtual time.
 const SECONDS_MAX: f64 = 600.0;
 
-/// What cases have in common: the scale, and files they name.
-pub struct Bench {
+/// The common input of cases: the scale, and the files they name.
+pub struct CaseContext {
     /// 1 for all of it; 0.1: a tenth.
     pub scale: f64,
     cores: BTreeMap<String, (CoreProfile, String)>,
-    cards: BTreeMap<String, (Profile, String)>,
-    // What is not there is told by the cases that need it.
+    cards: BTreeMap<String, (CardProfile, String)>,
+    // A missing file is reported by the cases that need it.
     structure: Result<Arc<Structure>, String>,
-    sizes: BTreeMap<&'static str, Result<Arc<Sizes>, String>>,
+    sizes: BTreeMap<&'static str, Result<Arc<FlowSizes>, String>>,
     models: PathBuf,
 }
 
@@ -51,31 +53,31 @@ const FLOW_SIZES: [(&str, &str); 2] = [
     ("data-mining", include_str!("../../flow-sizes/data-mining.csv")),
 ];
 
-impl Bench {
+impl CaseContext {
     /// `profiles` has cards, and cores in a directory of its own; `traces` has recordings, without which cases that replay
     /// them fail.
     ///
     /// # Errors
     /// The scale makes no sense, or a profile is wrong.
-    pub fn load(scale: f64, profiles: &Path, traces: Option<&Path>) -> Result<Bench> {
+    pub fn load(scale: f64, profiles: &Path, traces: Option<&Path>) -> Result<CaseContext> {
         ensure!((1e-4..=1.0).contains(&scale), "the scale is 0.0001 to 1, not {scale}");
         let cores = texts(&profiles.join("cores"))?.into_iter().map(|(name, text)| {
             let profile = CoreProfile::parse(&text).map_err(|wrong| anyhow!("core profile {name}: {wrong}"))?;
             Ok((name, (profile, numbers(&text)?)))
         });
         let cards = texts(profiles)?.into_iter().map(|(name, text)| {
-            let profile = Profile::parse(&text).with_context(|| format!("card profile {name}"))?;
+            let profile = CardProfile::parse(&text).with_context(|| format!("card profile {name}"))?;
             Ok((name, (profile, numbers(&text)?)))
         });
         let sizes = FLOW_SIZES.map(|(name, text)| {
-            let read = Sizes::parse(text);
+            let read = FlowSizes::parse(text);
             (name, read.map(Arc::new).map_err(|error| format!("{error:#}")))
         });
         let structure = match traces {
             Some(traces) => Structure::read(traces).map(Arc::new).map_err(|error| format!("{error:#}")),
             None => Err("it needs recordings; name their directory with --traces".to_owned()),
         };
-        Ok(Bench {
+        Ok(CaseContext {
             scale,
             cores: cores.collect::<Result<_>>()?,
             cards: cards.collect::<Result<_>>()?,
@@ -85,7 +87,7 @@ impl Bench {
         })
     }
 
-    /// What recordings there are.
+    /// The recordings present.
     pub fn recordings(&self) -> Option<Recordings> {
         let structure = self.structure.as_ref().ok()?;
         Some(Recordings { units: structure.units.len(), packets: structure.packets(), flows: structure.flows() })
@@ -97,7 +99,7 @@ impl Bench {
     }
 
     /// Whether the profiles that a case names are there.
-    pub fn knows(&self, settings: &Settings) -> bool {
+    pub fn knows(&self, settings: &CaseSettings) -> bool {
         self.cores.contains_key(&settings.core) && self.cards.contains_key(&settings.card)
     }
 
@@ -127,11 +129,11 @@ impl Bench {
     /// Performs a case: an outcome for each run. `progress` hears now and then how many packets there were.
     ///
     /// # Errors
-    /// What is missing, or what the testbed found wrong with itself.
+    /// The missing input, or the testbed's complaints about itself.
     pub fn perform(&self, case: &Case, progress: &mut dyn FnMut(u64)) -> Result<Vec<Outcome>> {
         let settings = &case.settings;
         let options = self.options(settings)?;
-        let mut testbed = Testbed::new(options).map_err(anyhow::Error::msg)?;
+        let mut testbed = ModelTestbed::new(options).map_err(anyhow::Error::msg)?;
         let mut outcomes = Vec::new();
         let mut done = 0;
         for _ in 0..settings.runs {
@@ -145,7 +147,7 @@ impl Bench {
         Ok(outcomes)
     }
 
-    fn core(&self, settings: &Settings) -> Result<CoreProfile> {
+    fn core(&self, settings: &CaseSettings) -> Result<CoreProfile> {
         let (core, _) = self.cores.get(&settings.core).with_context(|| format!("no core profile {}", settings.core))?;
         let mut core = core.clone();
         if settings.waits {
@@ -154,7 +156,7 @@ impl Bench {
         Ok(core)
     }
 
-    fn card(&self, settings: &Settings) -> Result<Profile> {
+    fn card(&self, settings: &CaseSettings) -> Result<CardProfile> {
         let (card, _) = self.cards.get(&settings.card).with_context(|| format!("no card profile {}", settings.card))?;
         let mut card = card.clone();
         for change in card.updates.insert_us.iter_mut().chain(&mut card.updates.delete_us) {
@@ -174,33 +176,33 @@ impl Bench {
         ((f64::from(count) * self.scale).round() as u32).max(1)
     }
 
-    fn options(&self, settings: &Settings) -> Result<Options> {
+    fn options(&self, settings: &CaseSettings) -> Result<TestbedOptions> {
         let device = match settings.device {
-            DeviceKind::Forwarder => Device::Forwarder,
-            DeviceKind::Balancer => Device::Balancer(Balancer {
+            DeviceKind::Forwarder => ModelDevice::Forwarder,
+            DeviceKind::Balancer => ModelDevice::Balancer(BalancerSettings {
                 table: method(settings)?,
                 entries: self.scaled(settings.entries),
                 backends: settings.backends,
                 timeouts: timeouts(settings),
                 offload: match settings.policy {
                     PolicyKind::Never => None,
-                    _ => Some(Offload { card: self.card(settings)?, policy: self.policy(settings)? }),
+                    _ => Some(CardOffload { card: self.card(settings)?, policy: self.policy(settings)? }),
                 },
             }),
         };
         let seconds = self.seconds(settings)?;
-        Ok(Options {
+        Ok(TestbedOptions {
             scale: self.scale,
             cores: settings.cores,
             core: self.core(settings)?,
-            port: Port { gbit_s: GBIT_S, queue: QUEUE, latency: PORT_LATENCY },
+            port: ModelPort { gbit_s: GBIT_S, queue: QUEUE, latency: PORT_LATENCY },
             device,
             seed: settings.seed,
             interval: Duration::from_secs_f64((seconds / f64::from(INTERVALS)).max(1e-4)),
         })
     }
 
-    fn policy(&self, settings: &Settings) -> Result<Policy> {
+    fn policy(&self, settings: &CaseSettings) -> Result<CardPolicy> {
         let above = |by: By, threshold: u64| {
             (threshold > 0 && (settings.by == by || settings.by == By::All)).then_some(threshold)
         };
@@ -220,12 +222,12 @@ impl Bench {
             PolicyKind::FastestFlow => Choice::FastestFlow { packets_per_s: settings.flow_pps },
             PolicyKind::DecisionTree => Choice::DecisionTree(Arc::new(self.tree(settings)?)),
             PolicyKind::Auto => Choice::Auto,
-            PolicyKind::Yardstick => return self.plan(settings).map(Policy::Yardstick),
+            PolicyKind::Yardstick => return self.plan(settings).map(CardPolicy::Yardstick),
         };
-        Ok(Policy::Choice(choice))
+        Ok(CardPolicy::Choice(choice))
     }
 
-    fn tree(&self, settings: &Settings) -> Result<Tree> {
+    fn tree(&self, settings: &CaseSettings) -> Result<Tree> {
         if settings.model.is_empty() {
             return Tree::parse(BUILT_IN).map_err(|wrong| anyhow!("the model that is built in: {wrong}"));
         }
@@ -235,7 +237,7 @@ impl Bench {
     }
 
     /// The yardstick's, from a look at all packets.
-    fn plan(&self, settings: &Settings) -> Result<Plan> {
+    fn plan(&self, settings: &CaseSettings) -> Result<OffloadPlan> {
         let (card, core) = (self.card(settings)?, self.core(settings)?);
         let comes_and_goes = is_connections(settings);
         let fastest = |steps: &[ByBatch]| steps.last().map_or(0.0, |step| step.us);
@@ -255,10 +257,10 @@ impl Bench {
             packets_before: if comes_and_goes { 3 } else { 1 },
             worth: (asked * core.rule_ns() / packet_ns).ceil() as u32,
         };
-        Ok(Plan::greedy(&mut self.mix(settings)?, budget))
+        Ok(OffloadPlan::greedy(&mut self.mix(settings)?, budget))
     }
 
-    fn mix(&self, settings: &Settings) -> Result<Mix> {
+    fn mix(&self, settings: &CaseSettings) -> Result<Mix> {
         let seconds = self.seconds(settings)?;
         let pps = rate(settings, &self.core(settings)?) * self.scale;
         let (flows, seed) = (self.scaled(settings.flows), settings.seed);
@@ -269,15 +271,15 @@ impl Bench {
             MixKind::Zipf => Mix::Popular(Popular::new(flows, exponent, pps, seconds, length, seed)),
             MixKind::Trace => {
                 let frame = (settings.frame > 0).then_some(settings.frame);
-                Mix::Replay(Replay::new(self.structure()?.clone(), flows, pps, seconds, frame, seed))
+                Mix::Replay(ReplayMix::new(self.structure()?.clone(), flows, pps, seconds, frame, seed))
             }
             MixKind::WebSearch => self.connections(settings, self.measured("web-search", settings)?, pps),
             MixKind::DataMining => self.connections(settings, self.measured("data-mining", settings)?, pps),
-            MixKind::Frames => self.connections(settings, Size::Frames(settings.frames), pps),
+            MixKind::Frames => self.connections(settings, ResponseSize::Frames(settings.frames), pps),
         })
     }
 
-    fn connections(&self, settings: &Settings, size: Size, packets_per_s: f64) -> Mix {
+    fn connections(&self, settings: &CaseSettings, size: ResponseSize, packets_per_s: f64) -> Mix {
         let options = ConnectionsOptions {
             size,
             mbit_s: settings.mbit_s,
@@ -294,36 +296,36 @@ impl Bench {
         self.structure.as_ref().map_err(|missing| anyhow!("{missing}"))
     }
 
-    fn measured(&self, name: &'static str, settings: &Settings) -> Result<Size> {
+    fn measured(&self, name: &'static str, settings: &CaseSettings) -> Result<ResponseSize> {
         match self.sizes.get(name) {
-            Some(Ok(sizes)) => Ok(Size::Measured(sizes.clone(), settings.size_max)),
+            Some(Ok(sizes)) => Ok(ResponseSize::Measured(sizes.clone(), settings.size_max)),
             Some(Err(missing)) => Err(anyhow!("{missing}")),
             None => Err(anyhow!("no sizes are called {name}")),
         }
     }
 
     /// How long a run is.
-    fn seconds(&self, settings: &Settings) -> Result<f64> {
+    fn seconds(&self, settings: &CaseSettings) -> Result<f64> {
         if settings.seconds > 0.0 {
             return Ok(settings.seconds);
         }
         let pps = rate(settings, &self.core(settings)?) * self.scale;
-        let seconds = Replay::pass_seconds(self.structure()?, self.scaled(settings.flows), pps);
+        let seconds = ReplayMix::pass_seconds(self.structure()?, self.scaled(settings.flows), pps);
         ensure!(seconds <= SECONDS_MAX, "a run would take {seconds:.0} s of virtual time, more than {SECONDS_MAX}");
         Ok(seconds)
     }
 }
 
 /// Whether connections come and go in this mix.
-fn is_connections(settings: &Settings) -> bool {
+fn is_connections(settings: &CaseSettings) -> bool {
     matches!(settings.mix, MixKind::WebSearch | MixKind::DataMining | MixKind::Frames)
 }
 
-fn method(settings: &Settings) -> Result<Method> {
+fn method(settings: &CaseSettings) -> Result<LookupMethod> {
     settings.table.parse().map_err(|_| anyhow!("no connection table is called `{}`", settings.table))
 }
 
-fn timeouts(settings: &Settings) -> Timeouts {
+fn timeouts(settings: &CaseSettings) -> Timeouts {
     let mut timeouts = Timeouts::default();
     if settings.idle_ms > 0 {
         let idle = Duration::from_millis(settings.idle_ms);
@@ -338,7 +340,7 @@ fn timeouts(settings: &Settings) -> Timeouts {
 }
 
 /// Packets per second at full scale.
-fn rate(settings: &Settings, core: &CoreProfile) -> f64 {
+fn rate(settings: &CaseSettings, core: &CoreProfile) -> f64 {
     if settings.load <= 0.0 {
         return settings.pps;
     }
@@ -347,7 +349,7 @@ fn rate(settings: &Settings, core: &CoreProfile) -> f64 {
         MixKind::Turns | MixKind::Trace | MixKind::Zipf => f64::from(settings.flows) / cores,
         _ => CONNECTIONS_IN_USE,
     };
-    let method = method(settings).unwrap_or(Method::DEFAULT);
+    let method = method(settings).unwrap_or(LookupMethod::DEFAULT);
     settings.load * cores * 1e9 / core.known_ns(method, flows, 32).max(1.0)
 }
 

@@ -3,8 +3,8 @@
 //! The yardstick is a greedy plan that knows every packet beforehand. It is no upper bound: it plans by a simple model of the
 //! card, and a policy may save more than it does.
 
-use super::file::Place;
-use super::finding::Seen;
+use super::file::CasePlace;
+use super::finding::SeenRun;
 use super::outcome::Outcome;
 
 /// `auto` may save less than another policy by this many percent of `never`'s processor time: what a seed makes of it.
@@ -21,18 +21,18 @@ pub const LOSS_WITHIN: f64 = 1e-5;
 /// Everything at one place but for the policy.
 pub struct Scenario<'a> {
     /// Where: all axes but the policies'.
-    pub place: Place,
+    pub place: CasePlace,
     /// Each policy's name and what came, in the file's order. The last run of each.
     pub policies: Vec<(&'a str, &'a Outcome)>,
 }
 
 impl<'a> Scenario<'a> {
     /// All of them, of policies along `axis`.
-    pub fn all(seen: &[Seen<'a>], axis: &str) -> Vec<Scenario<'a>> {
+    pub fn all(seen: &[SeenRun<'a>], axis: &str) -> Vec<Scenario<'a>> {
         let mut scenarios: Vec<Scenario<'a>> = Vec::new();
         for seen in seen {
             let Some((_, policy)) = seen.place.iter().find(|(name, _)| name == axis) else { continue };
-            let place: Place = seen.place.iter().filter(|(name, _)| name != axis).cloned().collect();
+            let place: CasePlace = seen.place.iter().filter(|(name, _)| name != axis).cloned().collect();
             let at = match scenarios.iter().position(|scenario| scenario.place == place) {
                 Some(at) => at,
                 None => {
@@ -49,17 +49,17 @@ impl<'a> Scenario<'a> {
         scenarios
     }
 
-    /// Where it is, for people.
+    /// Its place, for people.
     pub fn name(&self) -> String {
         self.place.iter().map(|(axis, value)| format!("{axis} {value}")).collect::<Vec<_>>().join(", ")
     }
 
-    /// What came with this policy.
+    /// The outcome with this policy.
     pub fn outcome(&self, policy: &str) -> Option<&'a Outcome> {
         self.policies.iter().find(|(name, _)| *name == policy).map(|(_, outcome)| *outcome)
     }
 
-    /// What a policy saves of `never`'s processor time for each packet received, in percent.
+    /// The part of `never`'s processor time for each packet received that a policy saves, in percent.
     pub fn saved(&self, policy: &str) -> Option<f64> {
         let (never, with) = (self.outcome("never")?.cpu_ns, self.outcome(policy)?.cpu_ns);
         (never > 0.0).then(|| 100.0 * (1.0 - with / never))
@@ -75,7 +75,7 @@ impl<'a> Scenario<'a> {
 
 /// Whether `auto` keeps what is promised of it, over all scenarios in which it and what it is compared with came.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Kept {
+pub struct PromiseKept {
     /// Scenarios in which it could be compared with all others, and those in which another saves more: which one, how much.
     pub best_of: usize,
     /// See `best_of`.
@@ -92,10 +92,10 @@ pub struct Kept {
     pub worse: Vec<String>,
 }
 
-impl Kept {
+impl PromiseKept {
     /// By these scenarios.
-    pub fn of(scenarios: &[Scenario<'_>]) -> Kept {
-        let mut kept = Kept::default();
+    pub fn of(scenarios: &[Scenario<'_>]) -> PromiseKept {
+        let mut kept = PromiseKept::default();
         for scenario in scenarios {
             let name = scenario.name();
             let Some(auto) = scenario.saved("auto") else { continue };

@@ -7,7 +7,7 @@ mod policies;
 pub(super) use head::about;
 pub(super) use policies::{kept_lines, policy_columns, policy_row};
 
-use super::finding::{Finding, Judgement, Verdict};
+use super::finding::{CaseFinding, CaseVerdict, Judgement};
 use super::results::Gathered;
 use super::write::Circumstances;
 use crate::figure::Figure;
@@ -17,32 +17,32 @@ const NAMED_MAX: usize = 8;
 /// Columns of a line of prose at most.
 const WIDTH: usize = 126;
 
-/// What a page is made of.
-pub struct Parts<'a> {
-    /// What came, by experiment.
+/// The parts of a page.
+pub struct DocumentParts<'a> {
+    /// The results, by experiment.
     pub gathered: &'a [Gathered<'a>],
     /// Results of these experiments at another scale, if there are any.
-    pub beside: Option<Beside<'a>>,
+    pub beside: Option<OtherScale<'a>>,
     /// Under what circumstances.
     pub circumstances: &'a Circumstances,
     /// Of each experiment, the figures that the page shows.
     pub figures: &'a [Vec<Figure>],
-    /// What stands before a figure's name in its file's name.
+    /// The prefix of a figure's file name.
     pub prefix: &'a str,
-    /// Where tables of all runs are, for people; empty if there are none.
+    /// The place of the tables of all runs, for people; empty if there are none.
     pub tables: &'a str,
 }
 
 /// Results at another scale.
-pub struct Beside<'a> {
+pub struct OtherScale<'a> {
     /// Which part of the paper's scale.
     pub scale: f64,
-    /// What came, by experiment.
+    /// The results, by experiment.
     pub gathered: &'a [Gathered<'a>],
 }
 
 /// The page's text.
-pub fn document(parts: &Parts<'_>) -> String {
+pub fn document(parts: &DocumentParts<'_>) -> String {
     let mut text = String::new();
     head::write(&mut text, parts);
     let verdicts = head::Verdicts::of(parts);
@@ -97,11 +97,11 @@ pub(super) struct Reasons<'a> {
 }
 
 /// An experiment's findings, each with what came of it and the reasons.
-pub(super) fn judgements<'a>(gathered: &Gathered<'a>) -> Vec<(&'a Finding, Judgement, Reasons<'a>)> {
+pub(super) fn judgements<'a>(gathered: &Gathered<'a>) -> Vec<(&'a CaseFinding, Judgement, Reasons<'a>)> {
     let seen = gathered.seen();
-    let judge = |finding: &'a Finding| {
+    let judge = |finding: &'a CaseFinding| {
         let judgement = finding.judge(&seen, &gathered.experiment.axes);
-        let so = if judgement.verdict == Verdict::Agrees { finding.why.as_str() } else { "" };
+        let so = if judgement.verdict == CaseVerdict::Agrees { finding.why.as_str() } else { "" };
         let not_so = if judgement.exceptions.is_empty() { "" } else { finding.why_not.as_str() };
         (finding, judgement, Reasons { so, not_so })
     };
@@ -115,7 +115,7 @@ fn cell(text: &str) -> String {
 
 fn experiment(
     text: &mut String,
-    parts: &Parts<'_>,
+    parts: &DocumentParts<'_>,
     gathered: &Gathered<'_>,
     verdicts: &head::Verdicts<'_>,
     figures: &[Figure],
@@ -155,7 +155,7 @@ fn findings(text: &mut String, gathered: &Gathered<'_>, verdicts: &head::Verdict
     let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
     for ((finding, judgement, why), number) in judgements.iter().zip(1..) {
         let here = judgement.verdict.text();
-        let beside = verdicts.beside.map(|_| verdicts.other(gathered, finding).map_or("-", Verdict::text));
+        let beside = verdicts.beside.map(|_| verdicts.other(gathered, finding).map_or("-", CaseVerdict::text));
         let beside = beside.map_or(String::new(), |verdict| format!(" {verdict} |"));
         let (statement, source, figures) = (cell(&finding.text), cell(&finding.source), cell(&judgement.figures));
         push(text, &format!("| {number} | {statement} | {source} | {here} |{beside} {figures} |"));

@@ -1,11 +1,11 @@
 //! Figures of an experiment, as its file asks for them.
 
-use super::file::Figure as Asked;
-use super::finding::Seen;
-use super::outcome::{Metric, metric};
+use super::file::FigureRequest as Asked;
+use super::finding::SeenRun;
+use super::outcome::{OutcomeMetric, metric};
 use super::results::Gathered;
 use crate::figure::Figure;
-use crate::figure::chart::{Curve, Curves, Places, Series};
+use crate::figure::chart::{Curve, Curves, PlacedValues, Series};
 use crate::statistics::Summary;
 use anyhow::Result;
 
@@ -33,19 +33,19 @@ pub(super) fn figures(gathered: &Gathered<'_>, for_page: bool) -> Result<(Vec<Fi
     Ok((figures, more))
 }
 
-/// What is the same in all of a figure: values of the other axes, the run among them.
-type Context = Vec<(String, String)>;
+/// The fixed settings of a figure: values of the other axes, the run among them.
+type FixedAxes = Vec<(String, String)>;
 
-fn contexts(gathered: &Gathered<'_>, asked: &Asked, seen: &[Seen<'_>]) -> Vec<Context> {
+fn contexts(gathered: &Gathered<'_>, asked: &Asked, seen: &[SeenRun<'_>]) -> Vec<FixedAxes> {
     let names = gathered.experiment.axes.iter().map(|(name, _)| name.as_str()).chain(["run"]);
     let others: Vec<&str> = names.filter(|name| *name != asked.across && *name != asked.lines).collect();
-    let mut contexts: Vec<Context> = Vec::new();
-    let is_wanted = |seen: &&Seen<'_>| {
+    let mut contexts: Vec<FixedAxes> = Vec::new();
+    let is_wanted = |seen: &&SeenRun<'_>| {
         asked.at.iter().all(|(axis, values)| seen.on(axis).is_some_and(|here| values.iter().any(|value| value == here)))
     };
     for seen in seen.iter().filter(is_wanted) {
         let at = |axis: &&str| ((*axis).to_owned(), seen.on(axis).unwrap_or_default().to_owned());
-        let context: Context = others.iter().map(at).collect();
+        let context: FixedAxes = others.iter().map(at).collect();
         if !contexts.contains(&context) {
             contexts.push(context);
         }
@@ -56,11 +56,11 @@ fn contexts(gathered: &Gathered<'_>, asked: &Asked, seen: &[Seen<'_>]) -> Vec<Co
 fn drawn(
     gathered: &Gathered<'_>,
     asked: &Asked,
-    metric: &'static Metric,
-    context: &Context,
-    seen: &[Seen<'_>],
+    metric: &'static OutcomeMetric,
+    context: &FixedAxes,
+    seen: &[SeenRun<'_>],
 ) -> Result<Option<Figure>> {
-    let here: Vec<&Seen<'_>> =
+    let here: Vec<&SeenRun<'_>> =
         seen.iter().filter(|seen| context.iter().all(|(axis, value)| seen.on(axis) == Some(value))).collect();
     let experiment = gathered.experiment;
     let lines = experiment.axes.iter().find(|(name, _)| *name == asked.lines).map_or(&[][..], |(_, values)| values);
@@ -80,12 +80,12 @@ fn drawn(
 
 fn places(
     asked: &Asked,
-    metric: &'static Metric,
+    metric: &'static OutcomeMetric,
     lines: &[String],
     labels: Vec<String>,
-    here: &[&Seen<'_>],
+    here: &[&SeenRun<'_>],
     title: String,
-) -> Places {
+) -> PlacedValues {
     let mut series = Vec::new();
     for (color, line) in lines.iter().enumerate() {
         let of_line = || here.iter().filter(|seen| seen.on(&asked.lines) == Some(line));
@@ -104,10 +104,16 @@ fn places(
     // Between names there is nothing that a line could show.
     let is_joined = labels.iter().all(|label| label.starts_with(|first: char| first.is_ascii_digit()));
     let below = below(&asked.across);
-    Places { title, below, beside: metric.text, labels, is_joined, colors: lines.len(), series }
+    PlacedValues { title, below, beside: metric.text, labels, is_joined, colors: lines.len(), series }
 }
 
-fn curves(asked: &Asked, metric: &'static Metric, lines: &[String], here: &[&Seen<'_>], title: String) -> Curves {
+fn curves(
+    asked: &Asked,
+    metric: &'static OutcomeMetric,
+    lines: &[String],
+    here: &[&SeenRun<'_>],
+    title: String,
+) -> Curves {
     let mut curves = Vec::new();
     for (color, line) in lines.iter().enumerate() {
         let Some(seen) = here.iter().find(|seen| seen.on(&asked.lines) == Some(line)) else { continue };
@@ -118,7 +124,7 @@ fn curves(asked: &Asked, metric: &'static Metric, lines: &[String], here: &[&See
     Curves { title, below: "seconds", beside: metric.text, logarithmic: false, colors: lines.len(), curves }
 }
 
-/// What an axis is called below a figure.
+/// The name of an axis below a figure.
 fn below(axis: &str) -> &'static str {
     match axis {
         "cores" => "core(s)",

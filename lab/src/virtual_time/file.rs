@@ -5,7 +5,7 @@
 //! title = "Throughput, latency and loss"
 //! notes = "What is to be known."
 //!
-//! [settings]              # of all cases; `Settings` has the names
+//! [settings]              # of all cases; `CaseSettings` has the names
 //! mix = "trace"
 //! runs = 2
 //!
@@ -30,8 +30,8 @@
 //! page = true             # on the page in docs/evidence
 //! ```
 
-use super::finding::{Finding, Where};
-use super::settings::Settings;
+use super::finding::{CaseFinding, Where};
+use super::settings::CaseSettings;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -44,26 +44,26 @@ const CASES_MAX: usize = 4096;
 /// Axes at most.
 const AXES_MAX: usize = 8;
 
-/// Where a case stands: each axis and its value, in the file's order.
-pub type Place = Vec<(String, String)>;
+/// The place of a case: each axis and its value, in the file's order.
+pub type CasePlace = Vec<(String, String)>;
 
 /// An experiment.
 #[derive(Clone, Debug)]
-pub struct Experiment {
+pub struct ModelExperiment {
     /// Its name, in files' names, too.
     pub name: String,
     /// Title for people.
     pub title: String,
-    /// What is to be known; paragraphs.
+    /// Notes; paragraphs.
     pub notes: String,
     /// Axes, with their values' names.
     pub axes: Vec<(String, Vec<String>)>,
     /// All cases.
     pub cases: Vec<Case>,
-    /// What the paper found, and what it leaves open.
-    pub findings: Vec<Finding>,
-    /// What is drawn.
-    pub figures: Vec<Figure>,
+    /// The paper's findings, and its open questions.
+    pub findings: Vec<CaseFinding>,
+    /// The figures.
+    pub figures: Vec<FigureRequest>,
     /// Whether policies are compared, by an axis of this name.
     pub comparison: Option<String>,
     /// Metrics of the table in the document; none: there is no table.
@@ -75,10 +75,10 @@ pub struct Experiment {
 pub struct Case {
     /// The experiment's name.
     pub experiment: String,
-    /// Where it stands.
-    pub place: Place,
-    /// What it is.
-    pub settings: Settings,
+    /// Its place.
+    pub place: CasePlace,
+    /// Its settings.
+    pub settings: CaseSettings,
 }
 
 impl Case {
@@ -89,15 +89,15 @@ impl Case {
     }
 }
 
-/// What is drawn.
+/// The figures.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-pub struct Figure {
+pub struct FigureRequest {
     /// The axis below; `time` for what happens during a run.
     pub across: String,
     /// The axis whose values have a line each.
     pub lines: String,
-    /// What is drawn: metrics' names.
+    /// The drawn metrics, by name.
     pub metrics: Vec<String>,
     /// Only where the other axes have these values.
     #[serde(default)]
@@ -109,20 +109,20 @@ pub struct Figure {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct CaseFile {
     name: String,
     title: String,
     #[serde(default)]
     notes: String,
     settings: toml::Table,
     #[serde(default)]
-    axis: Vec<Axis>,
+    axis: Vec<CaseAxis>,
     #[serde(default)]
     without: Vec<BTreeMap<String, Vec<String>>>,
     #[serde(default)]
-    finding: Vec<Finding>,
+    finding: Vec<CaseFinding>,
     #[serde(default)]
-    figure: Vec<Figure>,
+    figure: Vec<FigureRequest>,
     #[serde(default)]
     comparison: Option<String>,
     #[serde(default)]
@@ -131,35 +131,35 @@ struct Written {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Axis {
+struct CaseAxis {
     name: String,
     values: Vec<toml::Value>,
 }
 
-impl Experiment {
+impl ModelExperiment {
     /// Reads a file.
     ///
     /// # Errors
     /// It cannot be read, or what is wrong with it.
-    pub fn load(path: &Path) -> Result<Experiment> {
+    pub fn load(path: &Path) -> Result<ModelExperiment> {
         let named = || format!("the experiment {}", path.display());
         let bytes = std::fs::metadata(path).with_context(named)?.len();
         ensure!(bytes <= FILE_BYTES_MAX, "{} has {bytes} bytes, more than {FILE_BYTES_MAX}", path.display());
-        Experiment::parse(&std::fs::read_to_string(path).with_context(named)?).with_context(named)
+        ModelExperiment::parse(&std::fs::read_to_string(path).with_context(named)?).with_context(named)
     }
 
     /// Reads all files of a directory that end in `.toml`, by name.
     ///
     /// # Errors
     /// One cannot be read or is wrong, or there is none.
-    pub fn load_all(directory: &Path) -> Result<Vec<Experiment>> {
+    pub fn load_all(directory: &Path) -> Result<Vec<ModelExperiment>> {
         let named = || format!("experiments in {}", directory.display());
         let entries = std::fs::read_dir(directory).with_context(named)?;
         let mut paths = entries.map(|entry| entry.map(|entry| entry.path())).collect::<std::io::Result<Vec<_>>>()?;
         paths.retain(|path| path.extension().is_some_and(|ending| ending == "toml"));
         paths.sort();
         ensure!(!paths.is_empty(), "no experiment (*.toml) in {}", directory.display());
-        let experiments = paths.iter().map(|path| Experiment::load(path)).collect::<Result<Vec<_>>>()?;
+        let experiments = paths.iter().map(|path| ModelExperiment::load(path)).collect::<Result<Vec<_>>>()?;
         for (index, experiment) in experiments.iter().enumerate() {
             let is_twice = experiments[..index].iter().any(|other| other.name == experiment.name);
             ensure!(!is_twice, "two experiments are called {}", experiment.name);
@@ -170,10 +170,10 @@ impl Experiment {
     /// Reads a file's text.
     ///
     /// # Errors
-    /// What is wrong with it.
-    pub fn parse(text: &str) -> Result<Experiment> {
-        let mut written: Written = toml::from_str(text)?;
-        written.finding.iter_mut().try_for_each(Finding::look_up)?;
+    /// Its defect.
+    pub fn parse(text: &str) -> Result<ModelExperiment> {
+        let mut written: CaseFile = toml::from_str(text)?;
+        written.finding.iter_mut().try_for_each(CaseFinding::look_up)?;
         let legal =
             |name: &str| (1..=40).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
         ensure!(legal(&written.name), "name: use 1 to 40 letters, digits or `-`");
@@ -189,7 +189,7 @@ impl Experiment {
             .into_iter()
             .map(|(name, values)| (name, values.into_iter().map(|(label, _)| label).collect()))
             .collect();
-        let experiment = Experiment {
+        let experiment = ModelExperiment {
             name: written.name,
             title: written.title,
             notes: written.notes,
@@ -204,7 +204,7 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// Whether what findings and figures name is there.
+    /// Checks that the names in findings and figures exist.
     fn check(&self) -> Result<()> {
         let axis = |name: &str| self.axes.iter().find(|(axis, _)| axis == name);
         let is_place = |(name, values): (&String, &Vec<String>)| -> Result<()> {
@@ -246,7 +246,7 @@ impl Experiment {
 }
 
 /// An axis' values: what each is called, and what it sets.
-fn values(axis: &Axis) -> Result<Vec<(String, toml::Table)>> {
+fn values(axis: &CaseAxis) -> Result<Vec<(String, toml::Table)>> {
     let mut values: Vec<(String, toml::Table)> = Vec::new();
     for value in &axis.values {
         let (label, sets) = match value {
@@ -278,12 +278,12 @@ fn values(axis: &Axis) -> Result<Vec<(String, toml::Table)>> {
 }
 
 /// Every combination that is not left out.
-fn cases(written: &Written, axes: &[(String, Vec<(String, toml::Table)>)]) -> Result<Vec<Case>> {
+fn cases(written: &CaseFile, axes: &[(String, Vec<(String, toml::Table)>)]) -> Result<Vec<Case>> {
     let count: usize = axes.iter().map(|(_, values)| values.len()).product();
     ensure!(count <= CASES_MAX, "{count} cases, more than {CASES_MAX}");
     let mut cases = Vec::new();
     for mut index in 0..count {
-        let (mut place, mut settings) = (Place::new(), written.settings.clone());
+        let (mut place, mut settings) = (CasePlace::new(), written.settings.clone());
         // The last axis changes fastest.
         let mut at = vec![0; axes.len()];
         for (number, (_, values)) in axes.iter().enumerate().rev() {
@@ -302,7 +302,7 @@ fn cases(written: &Written, axes: &[(String, Vec<(String, toml::Table)>)]) -> Re
         if written.without.iter().any(is_out) {
             continue;
         }
-        let settings: Settings = settings.try_into().context("settings")?;
+        let settings: CaseSettings = settings.try_into().context("settings")?;
         settings.check().map_err(anyhow::Error::msg)?;
         cases.push(Case { experiment: written.name.clone(), place, settings });
     }

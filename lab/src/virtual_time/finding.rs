@@ -14,8 +14,8 @@
 //! name. It holds for a pair as `rule` says; the finding is agreed with if it holds for `share` of all pairs at least, in
 //! part if for half of them, else not.
 
-use super::file::Place;
-use super::outcome::{Metric, Outcome, metric};
+use super::file::CasePlace;
+use super::outcome::{Outcome, OutcomeMetric, metric};
 use crate::statistics::Summary;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -27,7 +27,7 @@ pub type Where = BTreeMap<String, Vec<String>>;
 /// When a pair agrees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Rule {
+pub enum AgreementRule {
     /// The first is above the second times `1 + by`, by more than `beyond`.
     #[default]
     More,
@@ -44,39 +44,39 @@ pub enum Rule {
 /// A finding.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-pub struct Finding {
+pub struct CaseFinding {
     /// Its id in `docs/evidence/findings.toml`; empty if it is not listed there.
     #[serde(default)]
     pub id: String,
     /// In words: the list's, if it is listed.
     #[serde(default)]
     pub text: String,
-    /// Where it is from: the list's, if it is listed.
+    /// Its source: the list's, if it is listed.
     #[serde(default)]
     pub source: String,
-    /// What is compared, by a metric's name.
+    /// The compared metric, by name.
     pub metric: String,
     /// How.
     #[serde(default)]
-    pub rule: Rule,
+    pub rule: AgreementRule,
     /// The first of a pair.
     pub more: Where,
     /// The second.
     #[serde(default)]
     pub than: Where,
-    /// Where both stand.
+    /// The place of both.
     #[serde(default, rename = "where")]
     pub at: Where,
     /// Axes on which they need not stand at the same place.
     #[serde(default)]
     pub any: Vec<String>,
-    /// For [`Rule::Narrows`]: the axis.
+    /// For [`AgreementRule::Narrows`]: the axis.
     #[serde(default)]
     pub along: String,
-    /// See [`Rule`].
+    /// See [`AgreementRule`].
     #[serde(default)]
     pub by: f64,
-    /// See [`Rule`]; in the metric's unit.
+    /// See [`AgreementRule`]; in the metric's unit.
     #[serde(default)]
     pub beyond: f64,
     /// The part of pairs for which it has to hold.
@@ -94,9 +94,9 @@ fn nine_of_ten() -> f64 {
     0.9
 }
 
-/// What came of it.
+/// The verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CaseVerdict {
     /// It is so.
     Agrees,
     /// For half of the pairs at least.
@@ -107,14 +107,14 @@ pub enum Verdict {
     NotMeasured,
 }
 
-impl Verdict {
+impl CaseVerdict {
     /// In words.
     pub fn text(self) -> &'static str {
         match self {
-            Verdict::Agrees => "agrees",
-            Verdict::InPart => "in part",
-            Verdict::Disagrees => "**does not agree**",
-            Verdict::NotMeasured => "not measured",
+            CaseVerdict::Agrees => "agrees",
+            CaseVerdict::InPart => "in part",
+            CaseVerdict::Disagrees => "**does not agree**",
+            CaseVerdict::NotMeasured => "not measured",
         }
     }
 }
@@ -123,7 +123,7 @@ impl Verdict {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
     /// Whether it is so.
-    pub verdict: Verdict,
+    pub verdict: CaseVerdict,
     /// Our figures, for people.
     pub figures: String,
     /// The pairs for which it does not hold, some of them.
@@ -132,16 +132,16 @@ pub struct Judgement {
 
 /// A run of a case, as findings see it.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
-    /// Where it stands.
-    pub place: &'a Place,
+pub struct SeenRun<'a> {
+    /// Its place.
+    pub place: &'a CasePlace,
     /// 1 or 2.
     pub run: u8,
-    /// What came.
+    /// The outcome.
     pub outcome: &'a Outcome,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> SeenRun<'a> {
     /// Its value on an axis.
     pub fn on(&self, axis: &str) -> Option<&'a str> {
         if axis == "run" {
@@ -158,17 +158,17 @@ impl<'a> Seen<'a> {
 /// Pairs named that do not agree.
 const EXCEPTIONS_MAX: usize = 6;
 
-impl Finding {
+impl CaseFinding {
     /// Whether it says something that can be judged.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Its defect.
     pub fn check(&self) -> Result<()> {
         ensure!(metric(&self.metric).is_some(), "there is no metric `{}`", self.metric);
         ensure!((0.0..=1.0).contains(&self.share), "share is a part, 0 to 1");
         ensure!(self.by >= 0.0 && self.beyond >= 0.0, "by and beyond are not negative");
-        ensure!((self.rule == Rule::Narrows) != self.along.is_empty(), "`along` goes with the rule `narrows`");
-        ensure!((self.rule == Rule::AtMost) == self.than.is_empty(), "all rules but `at-most` need `than`");
+        ensure!((self.rule == AgreementRule::Narrows) != self.along.is_empty(), "`along` goes with the rule `narrows`");
+        ensure!((self.rule == AgreementRule::AtMost) == self.than.is_empty(), "all rules but `at-most` need `than`");
         Ok(())
     }
 
@@ -195,21 +195,22 @@ impl Finding {
     }
 
     /// Judges it by all runs of its experiment; `axes` are the experiment's.
-    pub fn judge(&self, seen: &[Seen<'_>], axes: &[(String, Vec<String>)]) -> Judgement {
+    pub fn judge(&self, seen: &[SeenRun<'_>], axes: &[(String, Vec<String>)]) -> Judgement {
         let not_measured =
-            || Judgement { verdict: Verdict::NotMeasured, figures: String::new(), exceptions: Vec::new() };
+            || Judgement { verdict: CaseVerdict::NotMeasured, figures: String::new(), exceptions: Vec::new() };
         let Some(metric) = metric(&self.metric) else { return not_measured() };
-        let of = |seen: &Seen<'_>| (metric.of)(seen.outcome);
-        let first: Vec<&Seen<'_>> = seen.iter().filter(|seen| seen.is_at(&self.at) && seen.is_at(&self.more)).collect();
-        let mut pairs: Vec<Pair> = Vec::new();
-        if self.rule == Rule::AtMost {
+        let of = |seen: &SeenRun<'_>| (metric.of)(seen.outcome);
+        let first: Vec<&SeenRun<'_>> =
+            seen.iter().filter(|seen| seen.is_at(&self.at) && seen.is_at(&self.more)).collect();
+        let mut pairs: Vec<CasePair> = Vec::new();
+        if self.rule == AgreementRule::AtMost {
             for one in first {
                 let holds = of(one) <= self.beyond;
-                pairs.push(Pair { holds, values: (of(one), self.beyond), place: named(one) });
+                pairs.push(CasePair { holds, values: (of(one), self.beyond), place: named(one) });
             }
             return self.summed(metric, &pairs);
         }
-        let second: Vec<&Seen<'_>> =
+        let second: Vec<&SeenRun<'_>> =
             seen.iter().filter(|seen| seen.is_at(&self.at) && seen.is_at(&self.than)).collect();
         let is_free = |axis: &str| {
             self.more.contains_key(axis) || self.than.contains_key(axis) || self.any.iter().any(|free| free == axis)
@@ -219,10 +220,10 @@ impl Finding {
         for one in &first {
             for two in second.iter().filter(|two| bound.iter().all(|axis| one.on(axis) == two.on(axis))) {
                 let (one_is, two_is) = (of(one), of(two));
-                pairs.push(Pair { holds: self.holds(one_is, two_is), values: (one_is, two_is), place: named(one) });
+                pairs.push(CasePair { holds: self.holds(one_is, two_is), values: (one_is, two_is), place: named(one) });
             }
         }
-        if self.rule == Rule::Narrows {
+        if self.rule == AgreementRule::Narrows {
             pairs = self.narrowed(&first, &second, &bound, axes, of);
         }
         self.summed(metric, &pairs)
@@ -230,62 +231,62 @@ impl Finding {
 
     fn holds(&self, one: f64, two: f64) -> bool {
         match self.rule {
-            Rule::More => one > two * (1.0 + self.by) + self.beyond,
-            Rule::NoLess => one >= two * (1.0 - self.by) - self.beyond,
-            Rule::Alike => (one - two).abs() <= self.by * one.max(two) + self.beyond,
-            Rule::AtMost | Rule::Narrows => false,
+            AgreementRule::More => one > two * (1.0 + self.by) + self.beyond,
+            AgreementRule::NoLess => one >= two * (1.0 - self.by) - self.beyond,
+            AgreementRule::Alike => (one - two).abs() <= self.by * one.max(two) + self.beyond,
+            AgreementRule::AtMost | AgreementRule::Narrows => false,
         }
     }
 
     /// For each place but for the axis along which it narrows: the distances at both ends.
     fn narrowed(
         &self,
-        first: &[&Seen<'_>],
-        second: &[&Seen<'_>],
+        first: &[&SeenRun<'_>],
+        second: &[&SeenRun<'_>],
         bound: &[&str],
         axes: &[(String, Vec<String>)],
-        of: impl Fn(&Seen<'_>) -> f64,
-    ) -> Vec<Pair> {
+        of: impl Fn(&SeenRun<'_>) -> f64,
+    ) -> Vec<CasePair> {
         let Some((_, values)) = axes.iter().find(|(name, _)| *name == self.along) else { return Vec::new() };
         let (Some(begin), Some(end)) = (values.first(), values.last()) else { return Vec::new() };
         let rest: Vec<&str> = bound.iter().copied().filter(|axis| *axis != self.along).collect();
-        let same = |a: &Seen<'_>, b: &Seen<'_>| rest.iter().all(|axis| a.on(axis) == b.on(axis));
-        let distance = |like: &Seen<'_>, value: &str| {
-            let find = |list: &[&Seen<'_>]| {
+        let same = |a: &SeenRun<'_>, b: &SeenRun<'_>| rest.iter().all(|axis| a.on(axis) == b.on(axis));
+        let distance = |like: &SeenRun<'_>, value: &str| {
+            let find = |list: &[&SeenRun<'_>]| {
                 list.iter().find(|seen| same(seen, like) && seen.on(&self.along) == Some(value)).map(|seen| of(seen))
             };
             Some((find(first)? - find(second)?).abs())
         };
         let begins = first.iter().filter(|seen| seen.on(&self.along) == Some(begin));
-        let pair = |seen: &&&Seen<'_>| {
+        let pair = |seen: &&&SeenRun<'_>| {
             let (wide, narrow) = (distance(seen, begin)?, distance(seen, end)?);
             let holds = narrow < wide * (1.0 - self.by) - self.beyond;
-            Some(Pair { holds, values: (wide, narrow), place: named(seen) })
+            Some(CasePair { holds, values: (wide, narrow), place: named(seen) })
         };
         begins.filter_map(|seen| pair(&seen)).collect()
     }
 
-    fn summed(&self, metric: &Metric, pairs: &[Pair]) -> Judgement {
+    fn summed(&self, metric: &OutcomeMetric, pairs: &[CasePair]) -> Judgement {
         let (firsts, seconds): (Vec<f64>, Vec<f64>) = pairs.iter().map(|pair| pair.values).unzip();
         let (Some(one), Some(two)) = (Summary::of(&firsts), Summary::of(&seconds)) else {
             let figures = "nothing to compare".to_owned();
-            return Judgement { verdict: Verdict::NotMeasured, figures, exceptions: Vec::new() };
+            return Judgement { verdict: CaseVerdict::NotMeasured, figures, exceptions: Vec::new() };
         };
         let held = pairs.iter().filter(|pair| pair.holds).count();
         let share = held as f64 / pairs.len() as f64;
         let verdict = match share {
-            share if share >= self.share => Verdict::Agrees,
-            share if share >= 0.5 => Verdict::InPart,
-            _ => Verdict::Disagrees,
+            share if share >= self.share => CaseVerdict::Agrees,
+            share if share >= 0.5 => CaseVerdict::InPart,
+            _ => CaseVerdict::Disagrees,
         };
         let said = |value: f64| metric.said(value);
         let range = |all: &Summary| format!("{} ({} to {})", said(all.median), said(all.least), said(all.most));
         let versus = match self.rule {
-            Rule::Narrows => format!("distance {}, then {}", range(&one), range(&two)),
-            Rule::AtMost => format!("{}, at most {} allowed", range(&one), said(self.beyond)),
+            AgreementRule::Narrows => format!("distance {}, then {}", range(&one), range(&two)),
+            AgreementRule::AtMost => format!("{}, at most {} allowed", range(&one), said(self.beyond)),
             _ => format!("{} against {}", range(&one), range(&two)),
         };
-        let what = if self.rule == Rule::AtMost { "cases" } else { "pairs" };
+        let what = if self.rule == AgreementRule::AtMost { "cases" } else { "pairs" };
         let figures = format!("{held} of {} {what}; {}: {versus}", pairs.len(), metric.text);
         let wrong = pairs.iter().filter(|pair| !pair.holds);
         let exceptions = wrong
@@ -296,14 +297,14 @@ impl Finding {
     }
 }
 
-struct Pair {
+struct CasePair {
     holds: bool,
     values: (f64, f64),
     place: String,
 }
 
 /// A place for people.
-fn named(seen: &Seen<'_>) -> String {
+fn named(seen: &SeenRun<'_>) -> String {
     let place = seen.place.iter().map(|(axis, value)| format!("{axis} {value}"));
     place.chain([format!("run {}", seen.run)]).collect::<Vec<_>>().join(", ")
 }

@@ -33,10 +33,10 @@ mod tables;
 mod tests;
 mod write;
 
-pub use case::Bench;
-pub use document::Beside;
-pub use file::{Case, Experiment};
-pub use perform::{Done, Effort, Event, perform};
+pub use case::CaseContext;
+pub use document::OtherScale;
+pub use file::{Case, ModelExperiment};
+pub use perform::{CasesEvent, CasesSummary, PerformOptions, perform};
 pub use results::Gathered;
-pub use store::{Came, FILE, Made, Record, Recordings, Store};
-pub use write::{Circumstances, Written, write, write_evidence};
+pub use store::{CaseOutcome, CaseRecord, CaseStore, FILE, Provenance, Recordings};
+pub use write::{Circumstances, WrittenPages, write, write_evidence};

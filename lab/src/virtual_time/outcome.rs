@@ -1,14 +1,14 @@
-//! What came of a case, in numbers of the whole testbed: rates and counts are scaled up again, latencies down.
+//! The outcome of a case, in numbers of the whole testbed: rates and counts are scaled up again, latencies down.
 
-use hairpin_sim::testbed::{Results, Row};
+use hairpin_sim::testbed::{IntervalRow, RunResults};
 use serde::{Deserialize, Serialize};
 
 /// Intervals in which a run's samples are kept at most; longer runs have several taken together.
 pub const SAMPLES_MAX: usize = 100;
 
-/// What happened in an interval of a run.
+/// The events of an interval of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
+pub struct IntervalSample {
     /// Its beginning, in seconds.
     pub at: f64,
     /// Packets per second that were offered and received.
@@ -91,7 +91,7 @@ pub struct Outcome {
     /// Why they came back, likewise.
     pub evicted: Vec<(String, u64)>,
     /// Over time.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<IntervalSample>,
 }
 
 /// Not the device's loss: nothing of the flow had come through, so its backend could not send.
@@ -100,7 +100,7 @@ const NO_BACKEND: &str = "no-backend-yet";
 impl Outcome {
     /// From a run at a scale on this many cores, in which packets were offered for `seconds`. (The last that was received
     /// may be much earlier than the last that was offered.)
-    pub fn of(results: &Results, scale: f64, cores: u16, seconds: f64) -> Outcome {
+    pub fn of(results: &RunResults, scale: f64, cores: u16, seconds: f64) -> Outcome {
         let seconds = results.duration.as_secs_f64().max(seconds).max(1e-9);
         let rate = |count: u64| count as f64 / seconds / scale;
         let part = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
@@ -152,20 +152,20 @@ impl Outcome {
 
 /// The run's rows, several taken together if there are too many. What is left of the last ones is left out: an interval
 /// that is shorter than others says nothing of rates.
-fn samples(results: &Results, scale: f64) -> Vec<Sample> {
+fn samples(results: &RunResults, scale: f64) -> Vec<IntervalSample> {
     let (Some(first), Some(second)) = (results.rows.first(), results.rows.get(1)) else { return Vec::new() };
     let interval = second.at.saturating_sub(first.at).as_secs_f64();
     let together = results.rows.len().div_ceil(SAMPLES_MAX).max(1);
     let whole = results.rows.chunks_exact(together);
-    let sample = |rows: &[Row]| {
+    let sample = |rows: &[IntervalRow]| {
         let seconds = interval * together as f64;
         let (offered, received): (u64, u64) =
             (rows.iter().map(|row| row.offered).sum(), rows.iter().map(|row| row.received).sum());
         let lost: u64 = rows.iter().map(|row| row.lost).sum();
         // Means by packets; of quantiles the largest, which is no less than the true one.
         let mean = rows.iter().map(|row| row.latency_mean * row.received as f64).sum::<f64>() / received.max(1) as f64;
-        let largest = |of: fn(&Row) -> f64| rows.iter().map(of).fold(0.0, f64::max);
-        Sample {
+        let largest = |of: fn(&IntervalRow) -> f64| rows.iter().map(of).fold(0.0, f64::max);
+        IntervalSample {
             at: rows[0].at.as_secs_f64(),
             offered_pps: offered as f64 / seconds / scale,
             received_pps: received as f64 / seconds / scale,
@@ -176,7 +176,7 @@ fn samples(results: &Results, scale: f64) -> Vec<Sample> {
             rules: f64::from(rows[rows.len() - 1].rules) / scale,
         }
     };
-    let mut samples: Vec<Sample> = whole.map(sample).collect();
+    let mut samples: Vec<IntervalSample> = whole.map(sample).collect();
     // The last row has what is left of the run.
     if together == 1 && samples.len() > 1 {
         samples.pop();
@@ -193,58 +193,58 @@ fn variation(rates: &[f64]) -> f64 {
     (rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / (count - 1.0)).sqrt() / mean
 }
 
-/// What of an outcome is compared and drawn.
+/// A quantity of an outcome that is compared and drawn.
 #[derive(Clone, Copy, Debug)]
-pub struct Metric {
+pub struct OutcomeMetric {
     /// Its name in experiment files.
     pub name: &'static str,
-    /// What it is, with its unit, for people.
+    /// Its meaning and unit, for people.
     pub text: &'static str,
     /// Its value, in that unit.
     pub of: fn(&Outcome) -> f64,
     /// Digits behind the point.
     pub digits: usize,
     /// Its value over time, where there is one.
-    pub over_time: Option<fn(&Sample) -> f64>,
+    pub over_time: Option<fn(&IntervalSample) -> f64>,
 }
 
 /// All of them.
-pub const METRICS: [Metric; 23] = [
-    Metric::new("throughput", "received, Mpps", |o| o.received_pps / 1e6, 2)
+pub const METRICS: [OutcomeMetric; 23] = [
+    OutcomeMetric::new("throughput", "received, Mpps", |o| o.received_pps / 1e6, 2)
         .over_time(|sample| sample.received_pps / 1e6),
-    Metric::new("gbit", "received, Gbit/s", |o| o.received_bps / 1e9, 1),
-    Metric::new("offered", "offered, Mpps", |o| o.offered_pps / 1e6, 2),
-    Metric::new("loss", "lost, %", |o| o.loss * 100.0, 3).over_time(|sample| sample.loss * 100.0),
-    Metric::new("latency", "mean latency, us", |o| o.latency_mean / 1e3, 1)
+    OutcomeMetric::new("gbit", "received, Gbit/s", |o| o.received_bps / 1e9, 1),
+    OutcomeMetric::new("offered", "offered, Mpps", |o| o.offered_pps / 1e6, 2),
+    OutcomeMetric::new("loss", "lost, %", |o| o.loss * 100.0, 3).over_time(|sample| sample.loss * 100.0),
+    OutcomeMetric::new("latency", "mean latency, us", |o| o.latency_mean / 1e3, 1)
         .over_time(|sample| sample.latency_mean / 1e3),
-    Metric::new("p50", "median latency, us", |o| o.latency_p50 / 1e3, 1),
-    Metric::new("p95", "95 % of latencies, us", |o| o.latency_p95 / 1e3, 1)
+    OutcomeMetric::new("p50", "median latency, us", |o| o.latency_p50 / 1e3, 1),
+    OutcomeMetric::new("p95", "95 % of latencies, us", |o| o.latency_p95 / 1e3, 1)
         .over_time(|sample| sample.latency_p95 / 1e3),
-    Metric::new("p99", "99 % of latencies, us", |o| o.latency_p99 / 1e3, 1)
+    OutcomeMetric::new("p99", "99 % of latencies, us", |o| o.latency_p99 / 1e3, 1)
         .over_time(|sample| sample.latency_p99 / 1e3),
-    Metric::new("p999", "99.9 % of latencies, us", |o| o.latency_p999 / 1e3, 1),
-    Metric::new("variation", "variation of throughput, %", |o| o.variation * 100.0, 2),
-    Metric::new("first", "received in the first tenth, Mpps", |o| o.first_pps / 1e6, 2),
-    Metric::new("last", "received in the last tenth, Mpps", |o| o.last_pps / 1e6, 2),
-    Metric::new("offloaded", "packets offloaded, %", |o| o.offloaded_packets * 100.0, 1),
-    Metric::new("offloaded-bytes", "bytes offloaded, %", |o| o.offloaded_bytes * 100.0, 1),
-    Metric::new("rules", "rules, thousands", |o| o.rules_mean / 1e3, 2).over_time(|sample| sample.rules / 1e3),
-    Metric::new("rules-peak", "rules at most, thousands", |o| o.rules_peak / 1e3, 2),
-    Metric::new("inserted", "rules inserted, thousands/s", |o| o.inserted_per_s / 1e3, 2),
-    Metric::new("refused", "rules refused, thousands/s", |o| o.refused_per_s / 1e3, 2),
-    Metric::new("cpu", "CPU, ns per packet", |o| o.cpu_ns, 1),
-    Metric::new("surplus", "received beyond what was offered, %", |o| o.surplus * 100.0, 3),
-    Metric::new("negative", "intervals with a negative latency", |o| o.negative as f64, 0),
-    Metric::new("unfaithful", "packets to another backend", |o| o.unfaithful as f64, 0),
-    Metric::new("busy", "cores busy, %", |o| o.busy * 100.0, 1),
+    OutcomeMetric::new("p999", "99.9 % of latencies, us", |o| o.latency_p999 / 1e3, 1),
+    OutcomeMetric::new("variation", "variation of throughput, %", |o| o.variation * 100.0, 2),
+    OutcomeMetric::new("first", "received in the first tenth, Mpps", |o| o.first_pps / 1e6, 2),
+    OutcomeMetric::new("last", "received in the last tenth, Mpps", |o| o.last_pps / 1e6, 2),
+    OutcomeMetric::new("offloaded", "packets offloaded, %", |o| o.offloaded_packets * 100.0, 1),
+    OutcomeMetric::new("offloaded-bytes", "bytes offloaded, %", |o| o.offloaded_bytes * 100.0, 1),
+    OutcomeMetric::new("rules", "rules, thousands", |o| o.rules_mean / 1e3, 2).over_time(|sample| sample.rules / 1e3),
+    OutcomeMetric::new("rules-peak", "rules at most, thousands", |o| o.rules_peak / 1e3, 2),
+    OutcomeMetric::new("inserted", "rules inserted, thousands/s", |o| o.inserted_per_s / 1e3, 2),
+    OutcomeMetric::new("refused", "rules refused, thousands/s", |o| o.refused_per_s / 1e3, 2),
+    OutcomeMetric::new("cpu", "CPU, ns per packet", |o| o.cpu_ns, 1),
+    OutcomeMetric::new("surplus", "received beyond what was offered, %", |o| o.surplus * 100.0, 3),
+    OutcomeMetric::new("negative", "intervals with a negative latency", |o| o.negative as f64, 0),
+    OutcomeMetric::new("unfaithful", "packets to another backend", |o| o.unfaithful as f64, 0),
+    OutcomeMetric::new("busy", "cores busy, %", |o| o.busy * 100.0, 1),
 ];
 
-impl Metric {
-    const fn new(name: &'static str, text: &'static str, of: fn(&Outcome) -> f64, digits: usize) -> Metric {
-        Metric { name, text, of, digits, over_time: None }
+impl OutcomeMetric {
+    const fn new(name: &'static str, text: &'static str, of: fn(&Outcome) -> f64, digits: usize) -> OutcomeMetric {
+        OutcomeMetric { name, text, of, digits, over_time: None }
     }
 
-    const fn over_time(mut self, of: fn(&Sample) -> f64) -> Metric {
+    const fn over_time(mut self, of: fn(&IntervalSample) -> f64) -> OutcomeMetric {
         self.over_time = Some(of);
         self
     }
@@ -256,6 +256,6 @@ impl Metric {
 }
 
 /// The metric of this name.
-pub fn metric(name: &str) -> Option<&'static Metric> {
+pub fn metric(name: &str) -> Option<&'static OutcomeMetric> {
     METRICS.iter().find(|metric| metric.name == name)
 }

@@ -1,13 +1,13 @@
 //! The page: one HTML file that needs nothing else, with all findings, tables and figures.
 
-use super::comparison::{Kept, Scenario};
+use super::comparison::{PromiseKept, Scenario};
 use super::document::{about, judgements, kept_lines, policy_columns, policy_row};
-use super::finding::Verdict;
+use super::finding::CaseVerdict;
 use super::outcome::METRICS;
 use super::results::Gathered;
 use super::write::Circumstances;
 use crate::figure::Figure;
-use crate::report::page::{Page, STYLE};
+use crate::report::page::{HtmlPage, STYLE};
 
 /// Failed cases named at most, of each experiment.
 const FAILED_MAX: usize = 20;
@@ -19,7 +19,7 @@ pub(super) fn page(
     circumstances: &Circumstances,
     notes: &[String],
 ) -> String {
-    let mut page = Page(String::new());
+    let mut page = HtmlPage(String::new());
     page.raw("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>");
     page.text("KTH 2022 in virtual time");
     page.raw("</title><style>");
@@ -43,7 +43,7 @@ pub(super) fn page(
     page.0
 }
 
-fn experiment(page: &mut Page, gathered: &Gathered<'_>, figures: &[Figure]) {
+fn experiment(page: &mut HtmlPage, gathered: &Gathered<'_>, figures: &[Figure]) {
     page.heading(&format!("{}: {}", gathered.experiment.name, gathered.experiment.title));
     let notes = gathered.experiment.notes.split("\n\n").map(str::trim);
     for paragraph in notes.filter(|paragraph| !paragraph.is_empty()) {
@@ -65,7 +65,7 @@ fn experiment(page: &mut Page, gathered: &Gathered<'_>, figures: &[Figure]) {
     page.raw("</details>\n");
 }
 
-fn failures(page: &mut Page, gathered: &Gathered<'_>) {
+fn failures(page: &mut HtmlPage, gathered: &Gathered<'_>) {
     let failures = gathered.failures();
     if failures.is_empty() {
         return;
@@ -78,7 +78,7 @@ fn failures(page: &mut Page, gathered: &Gathered<'_>) {
     page.raw("</table>\n");
 }
 
-fn findings(page: &mut Page, gathered: &Gathered<'_>) {
+fn findings(page: &mut HtmlPage, gathered: &Gathered<'_>) {
     let judgements = judgements(gathered);
     if judgements.is_empty() {
         return;
@@ -86,9 +86,9 @@ fn findings(page: &mut Page, gathered: &Gathered<'_>) {
     page.head(&["finding", "source", "here", "figures", "but for", "why"]);
     for (finding, judgement, why) in judgements {
         let class = match judgement.verdict {
-            Verdict::Agrees => "yes",
-            Verdict::Disagrees => "no",
-            Verdict::InPart | Verdict::NotMeasured => "open",
+            CaseVerdict::Agrees => "yes",
+            CaseVerdict::Disagrees => "no",
+            CaseVerdict::InPart | CaseVerdict::NotMeasured => "open",
         };
         page.raw(&format!("<tr class=\"{class}\">"));
         let verdict = judgement.verdict.text().replace("**", "");
@@ -104,11 +104,11 @@ fn findings(page: &mut Page, gathered: &Gathered<'_>) {
     page.raw("</table>\n");
 }
 
-fn comparison(page: &mut Page, gathered: &Gathered<'_>) {
+fn comparison(page: &mut HtmlPage, gathered: &Gathered<'_>) {
     let Some(axis) = &gathered.experiment.comparison else { return };
     let seen = gathered.seen();
     let scenarios = Scenario::all(&seen, axis);
-    for line in kept_lines(&Kept::of(&scenarios)) {
+    for line in kept_lines(&PromiseKept::of(&scenarios)) {
         page.paragraph(&line.replace("**", ""));
     }
     for scenario in &scenarios {
@@ -124,7 +124,7 @@ fn comparison(page: &mut Page, gathered: &Gathered<'_>) {
 }
 
 /// Every run, folded away: there may be hundreds.
-fn cases(page: &mut Page, gathered: &Gathered<'_>) {
+fn cases(page: &mut HtmlPage, gathered: &Gathered<'_>) {
     let axes: Vec<&str> = gathered.experiment.axes.iter().map(|(name, _)| name.as_str()).collect();
     page.raw("<details><summary>All runs</summary>\n");
     let head: Vec<&str> = axes.iter().copied().chain(["run"]).chain(METRICS.iter().map(|metric| metric.text)).collect();

@@ -2,9 +2,9 @@
 //!
 //! A case that fails, or panics, or takes too long, is a record that says so; the others go on.
 
-use super::case::Bench;
+use super::case::CaseContext;
 use super::file::Case;
-use super::store::{Came, Made, Record, Store};
+use super::store::{CaseOutcome, CaseRecord, CaseStore, Provenance};
 use crate::clock::of_thread;
 use anyhow::Result;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_millis(200);
 
 /// How far it is.
 #[derive(Clone, Debug)]
-pub enum Event<'a> {
+pub enum CasesEvent<'a> {
     /// Now and then.
     Running {
         /// Cases that are done, those kept from before among them, and all.
@@ -32,12 +32,12 @@ pub enum Event<'a> {
         left: Option<Duration>,
     },
     /// A case is done.
-    Done(&'a Record),
+    Done(&'a CaseRecord),
 }
 
-/// What was done.
+/// The work done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Done {
+pub struct CasesSummary {
     /// Cases that were there already.
     pub kept: usize,
     /// Cases that came now.
@@ -50,13 +50,13 @@ pub struct Done {
 
 /// How it is done.
 #[derive(Clone, Debug)]
-pub struct Effort {
+pub struct PerformOptions {
     /// Cases at a time.
     pub jobs: usize,
     /// The longest a case may take.
     pub case_max: Duration,
-    /// Where and when.
-    pub made: Made,
+    /// The place and date.
+    pub made: Provenance,
 }
 
 /// A case took longer than it may.
@@ -67,24 +67,24 @@ struct TooLong;
 /// # Errors
 /// The store cannot be written. What becomes of a case is no error.
 pub fn perform(
-    bench: &Bench,
+    bench: &CaseContext,
     cases: &[&Case],
-    effort: &Effort,
-    store: &mut Store,
-    hear: &mut dyn FnMut(Event<'_>),
-) -> Result<Done> {
+    effort: &PerformOptions,
+    store: &mut CaseStore,
+    hear: &mut dyn FnMut(CasesEvent<'_>),
+) -> Result<CasesSummary> {
     let is_there = |case: &Case| {
         let record = store.find(&case.name(), &bench.fingerprint(case), bench.recordings_of(case));
-        record.is_some_and(|record| matches!(record.came, Came::Runs(_)))
+        record.is_some_and(|record| matches!(record.came, CaseOutcome::Runs(_)))
     };
     let mut wanted: Vec<(&Case, f64)> =
         cases.iter().filter(|case| !is_there(case)).map(|case| (*case, bench.packets(case))).collect();
-    let mut done = Done { kept: cases.len() - wanted.len(), ..Done::default() };
+    let mut done = CasesSummary { kept: cases.len() - wanted.len(), ..CasesSummary::default() };
     let all: f64 = wanted.iter().map(|(_, packets)| packets).sum();
     // The longest ones first, so that no core is left alone with one at the end.
     wanted.sort_by(|a, b| b.1.total_cmp(&a.1));
     let (next, simulated, began) = (AtomicUsize::new(0), AtomicU64::new(0), Instant::now());
-    let (sender, receiver) = mpsc::channel::<(Record, f64)>();
+    let (sender, receiver) = mpsc::channel::<(CaseRecord, f64)>();
     std::thread::scope(|scope| {
         for _ in 0..effort.jobs.clamp(1, 256) {
             let (sender, wanted, next, simulated) = (sender.clone(), &wanted, &next, &simulated);
@@ -104,10 +104,10 @@ pub fn perform(
                 Ok((record, packets)) => {
                     finished += packets;
                     match record.came {
-                        Came::Runs(_) => done.new += 1,
-                        Came::Failed(_) => done.failed += 1,
+                        CaseOutcome::Runs(_) => done.new += 1,
+                        CaseOutcome::Failed(_) => done.failed += 1,
                     }
-                    hear(Event::Done(&record));
+                    hear(CasesEvent::Done(&record));
                     if let Err(error) = store.add(record) {
                         // No further case is begun: its result could not be kept.
                         next.store(usize::MAX / 2, Ordering::Relaxed);
@@ -121,7 +121,7 @@ pub fn perform(
             let share = (finished.max(packets as f64) / all.max(1.0)).min(1.0);
             let left = (share > 0.01).then(|| elapsed.mul_f64((1.0 - share) / share));
             let count = done.kept + done.new + done.failed;
-            hear(Event::Running { done: count, cases: cases.len(), packets, elapsed, left });
+            hear(CasesEvent::Running { done: count, cases: cases.len(), packets, elapsed, left });
         }
     })?;
     done.packets = simulated.into_inner();
@@ -129,8 +129,8 @@ pub fn perform(
 }
 
 /// A case, whatever becomes of it.
-fn attempt(bench: &Bench, case: &Case, effort: &Effort, simulated: &AtomicU64) -> Record {
-    let Effort { case_max: most, made, .. } = effort;
+fn attempt(bench: &CaseContext, case: &Case, effort: &PerformOptions, simulated: &AtomicU64) -> CaseRecord {
+    let PerformOptions { case_max: most, made, .. } = effort;
     let (began, had) = (Instant::now(), of_thread());
     let mut seen = 0;
     let mut progress = |packets: u64| {
@@ -142,13 +142,13 @@ fn attempt(bench: &Bench, case: &Case, effort: &Effort, simulated: &AtomicU64) -
     };
     // Nothing that a panic leaves half done is used again: a case has everything to itself.
     let came = match catch_unwind(AssertUnwindSafe(|| bench.perform(case, &mut progress))) {
-        Ok(Ok(runs)) => Came::Runs(runs),
-        Ok(Err(error)) => Came::Failed(format!("{error:#}")),
-        Err(panic) => Came::Failed(reason(&*panic, *most)),
+        Ok(Ok(runs)) => CaseOutcome::Runs(runs),
+        Ok(Err(error)) => CaseOutcome::Failed(format!("{error:#}")),
+        Err(panic) => CaseOutcome::Failed(reason(&*panic, *most)),
     };
     let fingerprint = bench.fingerprint(case);
     let worked = Some((of_thread() - had).as_secs_f64());
-    Record {
+    CaseRecord {
         name: case.name(),
         fingerprint,
         took: began.elapsed().as_secs_f64(),

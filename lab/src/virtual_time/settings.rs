@@ -1,4 +1,4 @@
-//! What a case is: everything that can differ from one to the next, by name.
+//! The settings of a case: everything that can differ from one to the next, by name.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,9 +28,9 @@ pub enum PolicyKind {
     HeavyHitter,
     /// The fastest.
     FastestFlow,
-    /// What a trained tree says.
+    /// The decision of a trained tree.
     DecisionTree,
-    /// What is expected to pay.
+    /// Connections that are expected to pay.
     Auto,
     /// With each flow's future known.
     Yardstick,
@@ -51,7 +51,7 @@ pub enum By {
     Duration,
 }
 
-/// Where packets come from.
+/// The source of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MixKind {
@@ -73,7 +73,7 @@ pub enum MixKind {
 /// Everything of a case. Counts and rates are those of the whole testbed: what is simulated is a part of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Settings {
+pub struct CaseSettings {
     /// The device under test.
     pub device: DeviceKind,
     /// The balancer's connection table.
@@ -84,9 +84,9 @@ pub struct Settings {
     pub entries: u32,
     /// Backends.
     pub backends: u16,
-    /// What a core is like: a file of lab/profiles/cores.
+    /// The profile of a core: a file of lab/profiles/cores.
     pub core: String,
-    /// What the card is like: a file of profiles.
+    /// The profile of the card: a file of profiles.
     pub card: String,
     /// Rules that the card holds at most; as its file says, if 0.
     pub rules: u32,
@@ -114,7 +114,7 @@ pub struct Settings {
     pub flow_pps: u32,
     /// `decision-tree`: a model's file; the one that is built in, if empty.
     pub model: String,
-    /// Where packets come from.
+    /// The source of packets.
     pub mix: MixKind,
     /// Flows of `turns`, `trace` and `zipf`.
     pub flows: u32,
@@ -141,15 +141,15 @@ pub struct Settings {
     pub ends: bool,
     /// Milliseconds after which a connection that is silent is forgotten; the worker's own timeouts, if 0.
     pub idle_ms: u64,
-    /// What everything drawn comes from.
+    /// The seed of everything drawn.
     pub seed: u64,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for CaseSettings {
+    fn default() -> CaseSettings {
+        CaseSettings {
             device: DeviceKind::Balancer,
-            table: hairpin_core::table::Method::DEFAULT.name().to_owned(),
+            table: hairpin_core::table::LookupMethod::DEFAULT.name().to_owned(),
             cores: 1,
             entries: 16_000_000,
             backends: 4,
@@ -186,8 +186,8 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
-    /// What makes no sense, in words.
+impl CaseSettings {
+    /// The contradictions, in words.
     ///
     /// # Errors
     /// The first of it.
@@ -221,7 +221,7 @@ impl Settings {
         if self.device == DeviceKind::Forwarder && self.policy != PolicyKind::Never {
             return Err("a forwarder has no policy".into());
         }
-        let method = self.table.parse::<hairpin_core::table::Method>();
+        let method = self.table.parse::<hairpin_core::table::LookupMethod>();
         method.map(|_| ()).map_err(|_| format!("no connection table is called `{}`", self.table))
     }
 }

@@ -1,4 +1,4 @@
-//! What has come so far, on disk: a line of JSON for each case, written as soon as it is there.
+//! The results so far, on disk: a line of JSON for each case, written as soon as it is there.
 
 use super::outcome::Outcome;
 use anyhow::{Context, Result};
@@ -10,9 +10,9 @@ use std::path::Path;
 /// The file's name.
 pub const FILE: &str = "cases.jsonl";
 
-/// What came of a case.
+/// The outcome of a case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct CaseRecord {
     /// The case's name.
     pub name: String,
     /// All that it depends on but for the recordings: its settings, the scale, the profiles' numbers.
@@ -22,19 +22,19 @@ pub struct Record {
     /// Seconds of processor time in these: others may be busy beside it. `None` in records of an earlier program.
     #[serde(default)]
     pub worked: Option<f64>,
-    /// Where and when it was simulated. `None` in records of an earlier program.
+    /// The machine and date of the simulation. `None` in records of an earlier program.
     #[serde(default)]
-    pub made: Option<Made>,
+    pub made: Option<Provenance>,
     /// The recordings that were at hand, if there were any.
     #[serde(default)]
     pub recordings: Option<Recordings>,
     /// Each run, or why there is none.
-    pub came: Came,
+    pub came: CaseOutcome,
 }
 
-/// Where and when a case was simulated.
+/// The machine and date of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Made {
+pub struct Provenance {
     /// Processor, cores and kernel, in a line.
     pub machine: String,
     /// The day, as 2026-11-23.
@@ -54,10 +54,10 @@ pub struct Recordings {
     pub flows: u64,
 }
 
-/// What came.
+/// The outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Came {
+pub enum CaseOutcome {
     /// Each run.
     Runs(Vec<Outcome>),
     /// Why there is none.
@@ -65,18 +65,18 @@ pub enum Came {
 }
 
 /// All records there are.
-pub struct Store {
+pub struct CaseStore {
     file: File,
-    records: Vec<Record>,
+    records: Vec<CaseRecord>,
 }
 
-impl Store {
+impl CaseStore {
     /// Opens the store of a directory, which is made if it is not there. A line that was cut off, as a killed run leaves
     /// one, is skipped.
     ///
     /// # Errors
     /// It cannot be read or written.
-    pub fn open(directory: &Path) -> Result<Store> {
+    pub fn open(directory: &Path) -> Result<CaseStore> {
         std::fs::create_dir_all(directory).with_context(|| format!("could not make {}", directory.display()))?;
         let path = directory.join(FILE);
         let named = || format!("results in {}", path.display());
@@ -85,18 +85,18 @@ impl Store {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(error).with_context(named),
         };
-        let records: Vec<Record> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let records: Vec<CaseRecord> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let mut file = OpenOptions::new().create(true).append(true).open(&path).with_context(named)?;
         if !text.is_empty() && !text.ends_with('\n') {
             file.write_all(b"\n").with_context(named)?;
         }
-        Ok(Store { file, records })
+        Ok(CaseStore { file, records })
     }
 
-    /// What came of the case of this name, if it was the same case with the same recordings: the last one counts. Without
+    /// The outcome of the case of this name, if it was the same case with the same recordings: the last one counts. Without
     /// recordings at hand any will do, so that a page can be written where there are none.
-    pub fn find(&self, name: &str, fingerprint: &str, recordings: Option<Recordings>) -> Option<&Record> {
-        let is_of = |record: &&Record| recordings.is_none() || record.recordings == recordings;
+    pub fn find(&self, name: &str, fingerprint: &str, recordings: Option<Recordings>) -> Option<&CaseRecord> {
+        let is_of = |record: &&CaseRecord| recordings.is_none() || record.recordings == recordings;
         let mut of_case = self.records.iter().rev().filter(|record| record.name == name);
         of_case.find(|record| record.fingerprint == fingerprint && is_of(record))
     }
@@ -105,7 +105,7 @@ impl Store {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn add(&mut self, record: Record) -> Result<()> {
+    pub fn add(&mut self, record: CaseRecord) -> Result<()> {
         let mut line = serde_json::to_string(&record).context("a record")?;
         line.push('\n');
         self.file.write_all(line.as_bytes()).context("could not write a result")?;

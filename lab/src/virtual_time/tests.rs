@@ -1,8 +1,8 @@
 //! Files, rules, stores, comparisons: without a testbed. Whole runs are in tests/reproduce.rs.
 
-use super::comparison::{Kept, Scenario};
-use super::file::{Case, Experiment, Place};
-use super::finding::{Finding, Judgement, Seen, Verdict};
+use super::comparison::{PromiseKept, Scenario};
+use super::file::{Case, CasePlace, ModelExperiment};
+use super::finding::{CaseFinding, CaseVerdict, Judgement, SeenRun};
 use super::outcome::Outcome;
 use super::settings::{DeviceKind, PolicyKind};
 use super::*;
@@ -32,8 +32,8 @@ lines = "device"
 metrics = ["throughput", "loss"]
 "#;
 
-fn experiment() -> Experiment {
-    Experiment::parse(FILE_TEXT).unwrap()
+fn experiment() -> ModelExperiment {
+    ModelExperiment::parse(FILE_TEXT).unwrap()
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn mistakes_in_files_are_found() {
     ] {
         let text = FILE_TEXT.replacen(from, to, 1);
         assert_ne!(text, FILE_TEXT, "{from}");
-        let error = format!("{:#}", Experiment::parse(&text).expect_err(to));
+        let error = format!("{:#}", ModelExperiment::parse(&text).expect_err(to));
         assert!(error.contains(says), "{to}: {error}");
     }
 }
@@ -78,13 +78,13 @@ fn mistakes_in_files_are_found() {
 #[test]
 fn the_files_that_come_along_are_right() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let experiments = Experiment::load_all(&root.join("experiments")).unwrap();
+    let experiments = ModelExperiment::load_all(&root.join("experiments")).unwrap();
     let names: Vec<&str> = experiments.iter().map(|experiment| experiment.name.as_str()).collect();
     for name in ["matrix", "policies", "thresholds", "rates", "insertion", "lifetimes", "expiry", "mixes"] {
         assert!(names.contains(&name), "{name} is not among {names:?}");
     }
     // Every case's profiles are there.
-    let bench = Bench::load(0.1, &root.join("profiles"), None).unwrap();
+    let bench = CaseContext::load(0.1, &root.join("profiles"), None).unwrap();
     for case in experiments.iter().flat_map(|experiment| &experiment.cases) {
         assert!(bench.knows(&case.settings), "{}", case.name());
     }
@@ -92,7 +92,7 @@ fn the_files_that_come_along_are_right() {
 
 /// Places on the axes of `FILE_TEXT`, throughput in Mpps for each.
 fn judged(finding: &str, throughputs: &[(&str, &str, &str, u8, f64)]) -> Judgement {
-    let outcomes: Vec<(Place, u8, Outcome)> = throughputs
+    let outcomes: Vec<(CasePlace, u8, Outcome)> = throughputs
         .iter()
         .map(|(device, cores, entries, run, mpps)| {
             let place = [("device", device), ("cores", cores), ("entries", entries)];
@@ -100,8 +100,9 @@ fn judged(finding: &str, throughputs: &[(&str, &str, &str, u8, f64)]) -> Judgeme
             (place.to_vec(), *run, Outcome { received_pps: mpps * 1e6, ..Outcome::default() })
         })
         .collect();
-    let seen: Vec<Seen<'_>> = outcomes.iter().map(|(place, run, outcome)| Seen { place, run: *run, outcome }).collect();
-    let finding: Finding =
+    let seen: Vec<SeenRun<'_>> =
+        outcomes.iter().map(|(place, run, outcome)| SeenRun { place, run: *run, outcome }).collect();
+    let finding: CaseFinding =
         toml::from_str(&format!("text = \"t\"\nsource = \"s\"\nmetric = \"throughput\"\n{finding}")).unwrap();
     finding.check().unwrap();
     finding.judge(&seen, &experiment().axes)
@@ -120,17 +121,17 @@ fn findings_compare_what_stands_at_the_same_place() {
     ];
     let forwarder = "more = { device = [\"BF\"] }\nthan = { device = [\"LB\"] }\n";
     let judgement = judged(forwarder, &measured);
-    assert_eq!(judgement.verdict, Verdict::Agrees, "{judgement:?}");
+    assert_eq!(judgement.verdict, CaseVerdict::Agrees, "{judgement:?}");
     assert!(judgement.figures.starts_with("2 of 2 pairs"), "{judgement:?}");
     // With any table: 8 against 9 is not so.
     let judgement = judged(&format!("{forwarder}any = [\"entries\"]"), &measured);
-    assert_eq!(judgement.verdict, Verdict::InPart);
+    assert_eq!(judgement.verdict, CaseVerdict::InPart);
     assert_eq!(judgement.exceptions, ["device BF, cores 1, entries 2 M, run 1 (8.00 and 9.00)"]);
-    assert_eq!(judged(&format!("{forwarder}any = [\"entries\"]\nshare = 0.6"), &measured).verdict, Verdict::Agrees);
-    assert_eq!(judged(&format!("{forwarder}by = 0.1"), &measured).verdict, Verdict::InPart);
+    assert_eq!(judged(&format!("{forwarder}any = [\"entries\"]\nshare = 0.6"), &measured).verdict, CaseVerdict::Agrees);
+    assert_eq!(judged(&format!("{forwarder}by = 0.1"), &measured).verdict, CaseVerdict::InPart);
     let turned = "more = { device = [\"LB\"] }\nthan = { device = [\"BF\"] }\n";
-    assert_eq!(judged(turned, &measured).verdict, Verdict::Disagrees);
-    assert_eq!(judged(&format!("{turned}where = {{ cores = [\"4\"] }}"), &measured).verdict, Verdict::NotMeasured);
+    assert_eq!(judged(turned, &measured).verdict, CaseVerdict::Disagrees);
+    assert_eq!(judged(&format!("{turned}where = {{ cores = [\"4\"] }}"), &measured).verdict, CaseVerdict::NotMeasured);
 }
 
 #[test]
@@ -143,16 +144,16 @@ fn rules_are_what_they_say() {
     ];
     let pair = "more = { device = [\"LB\"] }\nthan = { device = [\"BF\"] }\n";
     let verdict = |rest: &str| judged(&format!("{pair}{rest}"), &measured).verdict;
-    assert_eq!(verdict("rule = \"no-less\""), Verdict::Disagrees);
-    assert_eq!(verdict("rule = \"no-less\"\nby = 0.02"), Verdict::InPart);
-    assert_eq!(verdict("rule = \"no-less\"\nby = 0.4"), Verdict::Agrees);
-    assert_eq!(verdict("rule = \"no-less\"\nbeyond = 3"), Verdict::Agrees);
-    assert_eq!(verdict("rule = \"alike\"\nby = 0.02"), Verdict::InPart);
-    assert_eq!(verdict("rule = \"alike\"\nby = 0.4"), Verdict::Agrees);
-    assert_eq!(verdict("rule = \"narrows\"\nalong = \"cores\""), Verdict::Agrees);
-    assert_eq!(verdict("rule = \"narrows\"\nalong = \"cores\"\nby = 0.99"), Verdict::Disagrees);
+    assert_eq!(verdict("rule = \"no-less\""), CaseVerdict::Disagrees);
+    assert_eq!(verdict("rule = \"no-less\"\nby = 0.02"), CaseVerdict::InPart);
+    assert_eq!(verdict("rule = \"no-less\"\nby = 0.4"), CaseVerdict::Agrees);
+    assert_eq!(verdict("rule = \"no-less\"\nbeyond = 3"), CaseVerdict::Agrees);
+    assert_eq!(verdict("rule = \"alike\"\nby = 0.02"), CaseVerdict::InPart);
+    assert_eq!(verdict("rule = \"alike\"\nby = 0.4"), CaseVerdict::Agrees);
+    assert_eq!(verdict("rule = \"narrows\"\nalong = \"cores\""), CaseVerdict::Agrees);
+    assert_eq!(verdict("rule = \"narrows\"\nalong = \"cores\"\nby = 0.99"), CaseVerdict::Disagrees);
     let most = |most: f64| judged(&format!("rule = \"at-most\"\nmore = {{}}\nbeyond = {most}"), &measured).verdict;
-    assert_eq!((most(9.0), most(8.5), most(1.0)), (Verdict::Agrees, Verdict::InPart, Verdict::Disagrees));
+    assert_eq!((most(9.0), most(8.5), most(1.0)), (CaseVerdict::Agrees, CaseVerdict::InPart, CaseVerdict::Disagrees));
 }
 
 #[test]
@@ -166,15 +167,15 @@ fn auto_keeps_its_promises() {
             ("auto", auto),
             ("yardstick", outcome(100.0, 900.0, 0.0)),
         ];
-        let places: Vec<Place> = policies
+        let places: Vec<CasePlace> = policies
             .iter()
             .map(|(policy, _)| vec![("mix".to_owned(), "m".to_owned()), ("policy".to_owned(), (*policy).to_owned())])
             .collect();
-        let seen: Vec<Seen<'_>> =
-            policies.iter().zip(&places).map(|((_, outcome), place)| Seen { place, run: 1, outcome }).collect();
+        let seen: Vec<SeenRun<'_>> =
+            policies.iter().zip(&places).map(|((_, outcome), place)| SeenRun { place, run: 1, outcome }).collect();
         let scenarios = Scenario::all(&seen, "policy");
         assert_eq!((scenarios.len(), scenarios[0].best()), (1, Some(("always", 40.0))));
-        Kept::of(&scenarios)
+        PromiseKept::of(&scenarios)
     };
     let good = compared(outcome(108.0, 1005.0, 0.0));
     assert_eq!((good.best_of, good.yardstick_of, good.never_of), (1, 1, 1));
@@ -204,7 +205,7 @@ impl Drop for Scratch {
 #[test]
 fn store_keeps_results_and_survives_truncation() {
     let scratch = Scratch::new("store");
-    let record = |name: &str, fingerprint: &str, came: Came| Record {
+    let record = |name: &str, fingerprint: &str, came: CaseOutcome| CaseRecord {
         name: name.to_owned(),
         fingerprint: fingerprint.to_owned(),
         took: 1.0,
@@ -213,19 +214,19 @@ fn store_keeps_results_and_survives_truncation() {
         recordings: None,
         came,
     };
-    let mut store = Store::open(&scratch.0).unwrap();
-    store.add(record("a", "1", Came::Runs(vec![Outcome { loss: 0.5, ..Outcome::default() }]))).unwrap();
-    store.add(record("b", "1", Came::Failed("why".to_owned()))).unwrap();
+    let mut store = CaseStore::open(&scratch.0).unwrap();
+    store.add(record("a", "1", CaseOutcome::Runs(vec![Outcome { loss: 0.5, ..Outcome::default() }]))).unwrap();
+    store.add(record("b", "1", CaseOutcome::Failed("why".to_owned()))).unwrap();
     drop(store);
     let path = scratch.0.join(FILE);
     let mut text = std::fs::read_to_string(&path).unwrap();
     text.push_str("{\"name\":\"c\",\"finger");
     std::fs::write(&path, text).unwrap();
-    let mut store = Store::open(&scratch.0).unwrap();
-    store.add(record("d", "1", Came::Runs(Vec::new()))).unwrap();
-    let store = Store::open(&scratch.0).unwrap();
-    assert!(matches!(&store.find("a", "1", None).unwrap().came, Came::Runs(runs) if runs[0].loss == 0.5));
-    assert!(matches!(&store.find("b", "1", None).unwrap().came, Came::Failed(why) if why == "why"));
+    let mut store = CaseStore::open(&scratch.0).unwrap();
+    store.add(record("d", "1", CaseOutcome::Runs(Vec::new()))).unwrap();
+    let store = CaseStore::open(&scratch.0).unwrap();
+    assert!(matches!(&store.find("a", "1", None).unwrap().came, CaseOutcome::Runs(runs) if runs[0].loss == 0.5));
+    assert!(matches!(&store.find("b", "1", None).unwrap().came, CaseOutcome::Failed(why) if why == "why"));
     assert_eq!((store.find("a", "2", None), store.find("c", "1", None)), (None, None), "another case, or none");
     assert!(store.find("d", "1", None).is_some(), "what was written after the line cut off");
 }
@@ -236,15 +237,15 @@ fn a_case_that_fails_is_reported_and_the_others_go_on() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = "name = \"x\"\ntitle = \"X\"\n[settings]\nflows = 100\npps = 1000\nseconds = 0.01\ncore = \"xeon-5217\"\n\
                 [[axis]]\nname = \"core\"\nvalues = [\"xeon-5217\", \"none-such\"]\n";
-    let experiments = [Experiment::parse(text).unwrap()];
-    let bench = Bench::load(1.0, &root.join("profiles"), None).unwrap();
+    let experiments = [ModelExperiment::parse(text).unwrap()];
+    let bench = CaseContext::load(1.0, &root.join("profiles"), None).unwrap();
     let cases: Vec<&Case> = experiments[0].cases.iter().collect();
-    let made = Made { machine: "here".into(), date: "today".into(), program: "this".into() };
-    let effort = Effort { jobs: 2, case_max: Duration::from_secs(60), made };
-    let mut store = Store::open(&scratch.0).unwrap();
+    let made = Provenance { machine: "here".into(), date: "today".into(), program: "this".into() };
+    let effort = PerformOptions { jobs: 2, case_max: Duration::from_secs(60), made };
+    let mut store = CaseStore::open(&scratch.0).unwrap();
     let mut heard = 0;
     let done = perform(&bench, &cases, &effort, &mut store, &mut |event| {
-        heard += u32::from(matches!(event, Event::Done(_)));
+        heard += u32::from(matches!(event, CasesEvent::Done(_)));
     });
     let done = done.unwrap();
     assert_eq!((done.new, done.failed, done.kept, heard), (1, 1, 0, 2));
@@ -254,7 +255,7 @@ fn a_case_that_fails_is_reported_and_the_others_go_on() {
     let gathered = [Gathered::new(&experiments[0], &bench, &store)];
     assert_eq!(gathered[0].seen().len(), 1);
     let circumstances = Circumstances { scale: 1.0, ..Circumstances::default() };
-    let parts = document::Parts {
+    let parts = document::DocumentParts {
         gathered: &gathered,
         beside: None,
         circumstances: &circumstances,

@@ -1,6 +1,6 @@
 //! Everything is written: tables, figures, the page of a run, the page in docs/evidence.
 
-use super::document::{Beside, Parts, document};
+use super::document::{DocumentParts, OtherScale, document};
 use super::drawing::figures;
 use super::page::page;
 use super::results::Gathered;
@@ -22,9 +22,9 @@ pub struct Circumstances {
     pub run: String,
 }
 
-/// What has been written.
+/// The files written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenPages {
     /// The page.
     pub page: PathBuf,
     /// Figures.
@@ -32,11 +32,11 @@ pub struct Written {
 }
 
 /// Writes `index.html`, and for each experiment a directory with `cases.csv`, `time.csv`, `figures/`.
-/// What cannot be drawn is left out, and named on the page.
+/// A figure that cannot be drawn is left out, and named on the page.
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn write(gathered: &[Gathered<'_>], circumstances: &Circumstances, directory: &Path) -> Result<Written> {
+pub fn write(gathered: &[Gathered<'_>], circumstances: &Circumstances, directory: &Path) -> Result<WrittenPages> {
     let raster = Raster::new();
     let mut drawn = Vec::new();
     let mut notes = Vec::new();
@@ -68,7 +68,7 @@ pub fn write(gathered: &[Gathered<'_>], circumstances: &Circumstances, directory
     }
     let path = directory.join("index.html");
     replace(&path, page(gathered, &drawn, circumstances, &notes).as_bytes())?;
-    Ok(Written { page: path, figures: drawn.iter().map(Vec::len).sum() })
+    Ok(WrittenPages { page: path, figures: drawn.iter().map(Vec::len).sum() })
 }
 
 fn make(directory: &Path) -> Result<()> {
@@ -92,7 +92,7 @@ fn write_figure(figure: &Figure, raster: &Raster, into: &Path, notes: &mut Vec<S
 /// A figure cannot be drawn, or a file cannot be written.
 pub fn write_evidence(
     gathered: &[Gathered<'_>],
-    beside: Option<Beside<'_>>,
+    beside: Option<OtherScale<'_>>,
     circumstances: &Circumstances,
     file: &Path,
     tables: Option<&Path>,
@@ -119,7 +119,7 @@ pub fn write_evidence(
         replace(&directory.join("findings.csv"), &tables::findings(gathered)?)?;
     }
     let tables = tables.map(|directory| directory.display().to_string()).unwrap_or_default();
-    let parts = Parts { gathered, beside, circumstances, figures: &drawn, prefix: &prefix, tables: &tables };
+    let parts = DocumentParts { gathered, beside, circumstances, figures: &drawn, prefix: &prefix, tables: &tables };
     replace(file, document(&parts).as_bytes())
 }
 

@@ -9,7 +9,7 @@ use hairpin_core::table::concurrent::Concurrent;
 use hairpin_core::table::cuckoo::CuckooPlusPlus;
 use hairpin_core::table::sharded::Sharded;
 use hairpin_core::table::stateless::Untracked;
-use hairpin_core::table::{Entries, Full, Hasher, Key, Lookup, Method, Table};
+use hairpin_core::table::{Entries, Full, Hasher, Key, Lookup, LookupMethod, Table};
 
 /// A worker's table of any method; which one is asked once per call (of a burst: once per burst).
 pub enum OwnTable<K = FlowKey> {
@@ -48,8 +48,8 @@ impl<K: Key> OwnTable<K> {
                 OwnTable::GlobalLock(Sharded::whole(GlobalLock::new(CuckooPlusPlus::new(capacity, hasher))))
             }
             OwnMethod::Concurrent => OwnTable::Concurrent(Sharded::whole(Concurrent::new(capacity, hasher))),
-            OwnMethod::Stateless => OwnTable::Untracked(Untracked { method: Method::Stateless }),
-            OwnMethod::Maglev => OwnTable::Untracked(Untracked { method: Method::Maglev }),
+            OwnMethod::Stateless => OwnTable::Untracked(Untracked { method: LookupMethod::Stateless }),
+            OwnMethod::Maglev => OwnTable::Untracked(Untracked { method: LookupMethod::Maglev }),
         }
     }
 

@@ -6,12 +6,12 @@
 //! holds the lock stops all others for so long. KTH 2020 measured 12 percent of the processor's time spent waiting at
 //! two cores and 80 at eight.
 //!
-//! [`Entries`] are asked, and what [`Shared::scan`] meets is shown, while the lock is held: neither may call the table.
+//! [`Entries`] are asked, and what [`SharedIndex::scan`] meets is shown, while the lock is held: neither may call the table.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use hairpin_core::table::{BURST, Entries, Full, Lookup, Shared, Table};
+use hairpin_core::table::{BURST, Entries, Full, Lookup, SharedIndex, Table};
 
 /// A word in a cache line of its own (two of them: neighbours are fetched in pairs).
 #[repr(align(128))]
@@ -24,12 +24,12 @@ pub struct GlobalLock<T> {
     table: UnsafeCell<T>,
 }
 
-// SAFETY: the table is reached through a `Held` only, and while there is one no other thread gets one. So threads never
+// SAFETY: the table is reached through a `LockedTable` only, and while there is one no other thread gets one. So threads never
 // use it at the same time, and it is enough that it may go from one to the other.
 unsafe impl<T: Send> Sync for GlobalLock<T> {}
 
 /// The lock, held.
-struct Held<'a, T>(&'a GlobalLock<T>);
+struct LockedTable<'a, T>(&'a GlobalLock<T>);
 
 impl<T> GlobalLock<T> {
     /// Shares `table`.
@@ -52,11 +52,11 @@ impl<T> GlobalLock<T> {
     }
 
     #[inline]
-    fn lock(&self) -> Held<'_, T> {
+    fn lock(&self) -> LockedTable<'_, T> {
         if !self.try_take() {
             self.wait();
         }
-        Held(self)
+        LockedTable(self)
     }
 
     #[inline]
@@ -79,25 +79,25 @@ impl<T> GlobalLock<T> {
     }
 }
 
-impl<T> Deref for Held<'_, T> {
+impl<T> Deref for LockedTable<'_, T> {
     type Target = T;
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: there is one `Held` at a time, and this borrows it.
+        // SAFETY: there is one `LockedTable` at a time, and this borrows it.
         unsafe { &*self.0.table.get() }
     }
 }
 
-impl<T> DerefMut for Held<'_, T> {
+impl<T> DerefMut for LockedTable<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: there is one `Held` at a time, and this borrows it exclusively.
+        // SAFETY: there is one `LockedTable` at a time, and this borrows it exclusively.
         unsafe { &mut *self.0.table.get() }
     }
 }
 
-impl<T> Drop for Held<'_, T> {
+impl<T> Drop for LockedTable<'_, T> {
     #[inline]
     fn drop(&mut self) {
         self.0.taken.0.store(false, Ordering::Release);
@@ -118,7 +118,7 @@ impl<K, T: Table<K>> Lookup<K> for GlobalLock<T> {
     }
 }
 
-impl<K, T: Table<K> + Send> Shared<K> for GlobalLock<T> {
+impl<K, T: Table<K> + Send> SharedIndex<K> for GlobalLock<T> {
     fn name(&self) -> &'static str {
         "global-lock"
     }

@@ -37,7 +37,7 @@ mod path;
 
 pub use check::Broken;
 
-use bucket::{Bucket, CHOICE, CHOICES, Entry, LISTED, SLOTS, UNLISTED_MAX, mark, screen};
+use bucket::{Bucket, CHOICE, CHOICES, InlineEntry, LISTED, SLOTS, UNLISTED_MAX, mark, screen};
 use core::hint::select_unpredictable;
 use core::sync::atomic::AtomicBool;
 use hairpin_core::table::fetch::Fetch;
@@ -70,7 +70,7 @@ pub struct Inline<K, V> {
     hasher: Hasher,
     /// A multiple of [`GROUP`], at least that.
     buckets: Box<[Bucket<K, V>]>,
-    /// [`Head::screen`](bucket::Head::screen) of each bucket.
+    /// [`BucketHead::screen`](bucket::BucketHead::screen) of each bucket.
     screens: Box<[u16]>,
     /// How lines of the buckets and of the screens are asked for.
     fetch: Fetch,
@@ -82,14 +82,14 @@ pub struct Inline<K, V> {
     len: usize,
 }
 
-/// What a hash says: its first bucket, and its lower half, from which the other two places and the tag follow.
+/// The parts of a hash: its first bucket, and its lower half, from which the other two places and the tag follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Place {
+struct HashPlace {
     primary: u32,
     low: u32,
 }
 
-impl Place {
+impl HashPlace {
     /// 13 bits and one that is set, so that it is not 0; the lowest two are left for the choice.
     #[inline]
     fn tag(self) -> u16 {
@@ -97,14 +97,14 @@ impl Place {
     }
 }
 
-/// Where an entry stands.
+/// The place of an entry.
 #[derive(Clone, Copy)]
-struct Found {
+struct FoundEntry {
     bucket: u32,
     slot: usize,
 }
 
-/// What it is made of.
+/// The parameters it is made of.
 impl<K: Key, V: Copy + Default> Inline<K, V> {
     /// An empty table for `capacity` entries, 1 to [`CAPACITY_MAX`]. So many find room with certainty for all practical
     /// purposes: filled with random keys, tables refused an entry for the first time at 98.7 percent of their slots (8 M
@@ -143,19 +143,19 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
     }
 
     #[inline]
-    fn place(&self, hash: Hash) -> Place {
+    fn place(&self, hash: Hash) -> HashPlace {
         let primary = ((hash.0 >> 32) * self.buckets.len() as u64) >> 32;
-        Place { primary: primary as u32, low: hash.0 as u32 }
+        HashPlace { primary: primary as u32, low: hash.0 as u32 }
     }
 
     #[inline]
-    fn place_of(&self, key: &K) -> Place {
+    fn place_of(&self, key: &K) -> HashPlace {
         self.place(key.hash(&self.hasher))
     }
 
     /// The bucket of one of an entry's choices, 0 to 3.
     #[inline]
-    fn chosen(&self, place: Place, choice: u8) -> u32 {
+    fn chosen(&self, place: HashPlace, choice: u8) -> u32 {
         let (pair, pairs) = (place.primary / 2, self.buckets.len() as u32 / 2);
         let spread = select_unpredictable(choice & 1 == 0, place.low, place.low.rotate_left(16));
         let sum = 2 * ((u64::from(spread) * u64::from(pairs / 2)) >> 32) as u32 + 1;
@@ -180,10 +180,10 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
 impl<K: Key, V: Copy + Default> Inline<K, V> {
     /// The entry at `place` for which `is` says yes.
     #[inline]
-    fn locate(&self, place: Place, mut is: impl FnMut(&K, V) -> bool) -> Option<Found> {
+    fn locate(&self, place: HashPlace, mut is: impl FnMut(&K, V) -> bool) -> Option<FoundEntry> {
         let primary = self.bucket(place.primary);
         if let Some(slot) = primary.confirm(mark(place.tag(), 0), &mut is) {
-            return Some(Found { bucket: place.primary, slot });
+            return Some(FoundEntry { bucket: place.primary, slot });
         }
         let mut choices = primary.head.choices(place.tag());
         while choices != 0 {
@@ -191,40 +191,40 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
             choices &= choices - 1;
             let bucket = self.chosen(place, choice);
             if let Some(slot) = self.bucket(bucket).confirm(mark(place.tag(), choice), &mut is) {
-                return Some(Found { bucket, slot });
+                return Some(FoundEntry { bucket, slot });
             }
         }
         None
     }
 
     #[inline]
-    fn entry(&self, found: Found) -> Option<Entry<K, V>> {
+    fn entry(&self, found: FoundEntry) -> Option<InlineEntry<K, V>> {
         self.bucket(found.bucket).entry(found.slot)
     }
 
     /// By which of its choices an entry stands in a bucket of its own.
     #[inline]
-    fn choice(&self, place: Place, bucket: u32) -> u8 {
+    fn choice(&self, place: HashPlace, bucket: u32) -> u8 {
         let choice = ((bucket ^ place.primary) & 1) as u8 | if bucket / 2 == place.primary / 2 { 0 } else { 2 };
         debug_assert_eq!(self.chosen(place, choice), bucket, "an entry stands in a bucket that is not its own");
         choice
     }
 
     #[inline]
-    fn insert_at(&mut self, place: Place, entry: Entry<K, V>) -> Result<(), Full> {
+    fn insert_at(&mut self, place: HashPlace, entry: InlineEntry<K, V>) -> Result<(), Full> {
         if let Some(slot) = self.bucket(place.primary).head.free() {
-            self.put_at(place, entry, Found { bucket: place.primary, slot });
+            self.put_at(place, entry, FoundEntry { bucket: place.primary, slot });
             return Ok(());
         }
         if let Some(slot) = self.send_guest_home(place.primary) {
-            self.put_at(place, entry, Found { bucket: place.primary, slot });
+            self.put_at(place, entry, FoundEntry { bucket: place.primary, slot });
             return Ok(());
         }
         if self.may_move(place) {
             for choice in 1..CHOICES {
                 let bucket = self.chosen(place, choice);
                 if let Some(slot) = self.bucket(bucket).head.free() {
-                    self.put_at(place, entry, Found { bucket, slot });
+                    self.put_at(place, entry, FoundEntry { bucket, slot });
                     return Ok(());
                 }
             }
@@ -237,7 +237,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
     fn send_guest_home(&mut self, at: u32) -> Option<usize> {
         let (slot, home, hole) =
             self.guests(at).find_map(|(slot, home)| Some((slot, home, self.bucket(home).head.free()?)))?;
-        self.shift_one(Found { bucket: at, slot }, Found { bucket: home, slot: hole });
+        self.shift_one(FoundEntry { bucket: at, slot }, FoundEntry { bucket: home, slot: hole });
         Some(slot)
     }
 
@@ -251,7 +251,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
 
     /// Puts an entry into a free slot of one of its buckets; if that is not the first, the head of the first has room.
     #[inline]
-    fn put_at(&mut self, place: Place, entry: Entry<K, V>, found: Found) {
+    fn put_at(&mut self, place: HashPlace, entry: InlineEntry<K, V>, found: FoundEntry) {
         let choice = self.choice(place, found.bucket);
         let mark = mark(place.tag(), choice);
         let mut bits = screen(mark);
@@ -267,7 +267,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
 
     /// Takes away what was found at `place`, and nothing else.
     #[inline]
-    fn clear_at(&mut self, place: Place, found: Found) {
+    fn clear_at(&mut self, place: HashPlace, found: FoundEntry) {
         let mark = core::mem::take(&mut self.bucket_mut(found.bucket).head.marks[found.slot]);
         if mark & CHOICE != 0 {
             self.bucket_mut(place.primary).head.strike(mark);
@@ -279,12 +279,12 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
     /// Takes away what was found at `place`. If an entry of the same bucket stands in the neighbour, it comes home: the
     /// neighbour is at hand, and an entry that stands there by its second choice can be of no other bucket.
     #[inline]
-    fn take_at(&mut self, place: Place, found: Found) {
+    fn take_at(&mut self, place: HashPlace, found: FoundEntry) {
         self.clear_at(place, found);
         let next = found.bucket ^ 1;
         let guest = self.bucket(next).head.marks.iter().position(|mark| mark & CHOICE == 1);
         if let Some(slot) = guest {
-            self.shift_one(Found { bucket: next, slot }, found);
+            self.shift_one(FoundEntry { bucket: next, slot }, found);
         }
     }
 }
@@ -303,7 +303,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
     /// # Errors
     /// [`Full`] when no room can be made for it; nothing changed.
     pub fn put(&mut self, key: &K, value: V) -> Result<(), Full> {
-        self.insert_at(self.place_of(key), Entry { key: *key, value })
+        self.insert_at(self.place_of(key), InlineEntry { key: *key, value })
     }
 
     /// Takes the entry of a key away; its value, if there was one.
@@ -368,7 +368,7 @@ impl<K: Key> Lookup<K> for Inline<K, u32> {
 
 impl<K: Key> Inline<K, u32> {
     #[inline]
-    fn position(&self, place: Place, key: &K, value: u32) -> Option<Found> {
+    fn position(&self, place: HashPlace, key: &K, value: u32) -> Option<FoundEntry> {
         self.locate(place, |other, there| there == value && other == key)
     }
 }

@@ -1,7 +1,7 @@
 //! The methods of finding a packet's connection, the product's and those to compare them with, by the names the papers and
 //! the field give them.
 
-use hairpin_core::table::Method;
+use hairpin_core::table::LookupMethod;
 use std::fmt;
 use std::str::FromStr;
 
@@ -27,7 +27,7 @@ pub enum OwnMethod {
 }
 
 impl OwnMethod {
-    /// What is used where nothing else is asked for.
+    /// The default method.
     pub const DEFAULT: OwnMethod = OwnMethod::CuckooPlusPlus;
 
     /// All methods.
@@ -45,22 +45,22 @@ impl OwnMethod {
     pub const fn name(self) -> &'static str {
         match self {
             OwnMethod::TwoChoice => "two-choice",
-            OwnMethod::CuckooPlusPlus => Method::CuckooPlusPlus.name(),
+            OwnMethod::CuckooPlusPlus => LookupMethod::CuckooPlusPlus.name(),
             OwnMethod::Inline => "inline",
             OwnMethod::GlobalLock => "global-lock",
-            OwnMethod::Concurrent => Method::Concurrent.name(),
-            OwnMethod::Stateless => Method::Stateless.name(),
-            OwnMethod::Maglev => Method::Maglev.name(),
+            OwnMethod::Concurrent => LookupMethod::Concurrent.name(),
+            OwnMethod::Stateless => LookupMethod::Stateless.name(),
+            OwnMethod::Maglev => LookupMethod::Maglev.name(),
         }
     }
 
     /// The product's method of this name, if it has it.
-    pub const fn product(self) -> Option<Method> {
+    pub const fn product(self) -> Option<LookupMethod> {
         match self {
-            OwnMethod::CuckooPlusPlus => Some(Method::CuckooPlusPlus),
-            OwnMethod::Concurrent => Some(Method::Concurrent),
-            OwnMethod::Stateless => Some(Method::Stateless),
-            OwnMethod::Maglev => Some(Method::Maglev),
+            OwnMethod::CuckooPlusPlus => Some(LookupMethod::CuckooPlusPlus),
+            OwnMethod::Concurrent => Some(LookupMethod::Concurrent),
+            OwnMethod::Stateless => Some(LookupMethod::Stateless),
+            OwnMethod::Maglev => Some(LookupMethod::Maglev),
             OwnMethod::TwoChoice | OwnMethod::Inline | OwnMethod::GlobalLock => None,
         }
     }
@@ -77,13 +77,13 @@ impl OwnMethod {
     }
 }
 
-impl From<Method> for OwnMethod {
-    fn from(method: Method) -> OwnMethod {
+impl From<LookupMethod> for OwnMethod {
+    fn from(method: LookupMethod) -> OwnMethod {
         match method {
-            Method::CuckooPlusPlus => OwnMethod::CuckooPlusPlus,
-            Method::Concurrent => OwnMethod::Concurrent,
-            Method::Stateless => OwnMethod::Stateless,
-            Method::Maglev => OwnMethod::Maglev,
+            LookupMethod::CuckooPlusPlus => OwnMethod::CuckooPlusPlus,
+            LookupMethod::Concurrent => OwnMethod::Concurrent,
+            LookupMethod::Stateless => OwnMethod::Stateless,
+            LookupMethod::Maglev => OwnMethod::Maglev,
         }
     }
 }

@@ -121,9 +121,9 @@ pub struct TwoChoice {
     len: usize,
 }
 
-/// What a hash says: its two buckets and its tag.
+/// The parts of a hash: its two buckets and its tag.
 #[derive(Clone, Copy)]
-struct Place {
+struct HashPlace {
     left: usize,
     right: usize,
     tag: u16,
@@ -142,29 +142,29 @@ impl TwoChoice {
     /// The lower 32 bits of the hash choose in the left half and the upper ones in the right, both by scaling, which
     /// uses their upper bits; the tag is made of their lower bits.
     #[inline]
-    fn place(&self, hash: Hash) -> Place {
+    fn place(&self, hash: Hash) -> HashPlace {
         let (low, high) = (hash.0 as u32, (hash.0 >> 32) as u32);
         let scaled = |x: u32| ((u64::from(x) * u64::from(self.half)) >> 32) as usize;
         let tag = (low & 0xff | (high & 0xff) << 8) as u16;
-        Place { left: scaled(low), right: self.half as usize + scaled(high), tag: tag.max(1) }
+        HashPlace { left: scaled(low), right: self.half as usize + scaled(high), tag: tag.max(1) }
     }
 }
 
 impl TwoChoice {
     #[inline]
-    fn place_of<K: Key>(&self, key: &K) -> Place {
+    fn place_of<K: Key>(&self, key: &K) -> HashPlace {
         self.place(key.hash(&self.hasher))
     }
 
     #[inline]
-    fn prefetch(&self, place: Place) {
+    fn prefetch(&self, place: HashPlace) {
         self.fetch.line(&self.buckets[place.left]);
         self.fetch.line(&self.buckets[place.right]);
     }
 
     /// The bucket and slot of an entry.
     #[inline]
-    fn position(&self, place: Place, value: u32) -> Option<(usize, usize)> {
+    fn position(&self, place: HashPlace, value: u32) -> Option<(usize, usize)> {
         [place.left, place.right].into_iter().find_map(|at| {
             let bucket = &self.buckets[at];
             let mut matches = bucket.matching(place.tag);
@@ -177,7 +177,7 @@ impl TwoChoice {
         })
     }
 
-    fn insert_at(&mut self, place: Place, value: u32) -> Result<(), Full> {
+    fn insert_at(&mut self, place: HashPlace, value: u32) -> Result<(), Full> {
         let (mut left, mut right) = (self.buckets[place.left].free(), self.buckets[place.right].free());
         let (bucket, slot) = if left.0.count_ones() >= right.0.count_ones() {
             (place.left, left.next())
@@ -192,7 +192,7 @@ impl TwoChoice {
         Ok(())
     }
 
-    fn remove_at(&mut self, place: Place, value: u32) -> bool {
+    fn remove_at(&mut self, place: HashPlace, value: u32) -> bool {
         let Some((bucket, slot)) = self.position(place, value) else { return false };
         self.buckets[bucket].set_tag(slot, 0);
         self.len -= 1;
@@ -201,8 +201,8 @@ impl TwoChoice {
 
     /// The places of up to [`BURST`] keys, prefetched.
     #[inline]
-    fn places<K: Key>(&self, keys: &[K]) -> [Place; BURST] {
-        let mut places = [Place { left: 0, right: 0, tag: 1 }; BURST];
+    fn places<K: Key>(&self, keys: &[K]) -> [HashPlace; BURST] {
+        let mut places = [HashPlace { left: 0, right: 0, tag: 1 }; BURST];
         for (place, key) in places.iter_mut().zip(keys) {
             *place = self.place_of(key);
             self.prefetch(*place);

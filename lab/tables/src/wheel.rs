@@ -22,7 +22,7 @@ pub const PASSED_MAX: usize = 64;
 
 /// Place of a position in the list of its slot; all zero when it has no deadline. Neighbours are positions plus one.
 #[repr(C)]
-struct Link {
+struct SlotLink {
     next: u32,
     previous: u32,
     /// The tick at which it is due, plus one; 0: no deadline.
@@ -30,26 +30,26 @@ struct Link {
 }
 
 // SAFETY: three integers.
-unsafe impl Zeroable for Link {}
+unsafe impl Zeroable for SlotLink {}
 
 /// First and last of a slot's list, plus one; 0 when it is empty.
 #[derive(Clone, Copy, Default)]
-struct Ends {
+struct ListEnds {
     first: u32,
     last: u32,
 }
 
 /// The wheel.
 pub struct Wheel {
-    links: Box<[Link]>,
-    slots: Box<[Ends]>,
+    links: Box<[SlotLink]>,
+    slots: Box<[ListEnds]>,
     /// One bit per slot: its list is not empty.
     occupied: Box<[u64]>,
     /// Nanoseconds per tick.
     granularity: u64,
     /// The tick whose slot is processed next; all before it are done.
     cursor: u64,
-    /// Where in the cursor's slot to go on (plus one); 0: at its beginning.
+    /// The position to continue from in the cursor's slot (plus one); 0: at its beginning.
     resume: u32,
     len: usize,
 }
@@ -61,7 +61,7 @@ impl Wheel {
         let slots = slots.clamp(64, 1 << 24).next_power_of_two();
         Wheel {
             links: zeroed(capacity),
-            slots: vec![Ends::default(); slots].into_boxed_slice(),
+            slots: vec![ListEnds::default(); slots].into_boxed_slice(),
             occupied: vec![0; slots / 64].into_boxed_slice(),
             granularity: u64::try_from(granularity.as_nanos()).unwrap_or(u64::MAX).max(1),
             cursor: 0,
@@ -112,7 +112,7 @@ impl Wheel {
         // At the end of the list, so that a walk that has stopped in this slot will still meet it.
         let slot = self.slot(tick);
         let last = self.slots[slot].last;
-        self.links[position as usize] = Link { next: 0, previous: last, due: tick + 1 };
+        self.links[position as usize] = SlotLink { next: 0, previous: last, due: tick + 1 };
         match last {
             0 => {
                 self.slots[slot].first = position + 1;
@@ -191,8 +191,8 @@ impl Wheel {
         tick.saturating_sub(self.slots.len() as u64 - 1)
     }
 
-    /// What is due is told by the deadline, not by the cursor: one round of slots up to `tick` finds all of it, however
-    /// long ago the last call was.
+    /// Whether an entry is due is told by the deadline, not by the cursor: one round of slots up to `tick` finds all of it,
+    /// however long ago the last call was.
     fn skip_rounds(&mut self, tick: u64) {
         let from = self.round_before(tick);
         if from > self.cursor {
@@ -223,7 +223,7 @@ impl Wheel {
 
     /// Takes `position`, which has a deadline, out of its list.
     fn unlink(&mut self, position: Position) {
-        let Link { next, previous, due } = self.links[position as usize];
+        let SlotLink { next, previous, due } = self.links[position as usize];
         let slot = self.slot(due - 1);
         if self.resume == position + 1 {
             // Nothing behind it: an empty resume would begin again, which is slow but right.
@@ -240,7 +240,7 @@ impl Wheel {
         if self.slots[slot].first == 0 {
             self.occupied[slot / 64] &= !(1 << (slot % 64));
         }
-        self.links[position as usize] = Link { next: 0, previous: 0, due: 0 };
+        self.links[position as usize] = SlotLink { next: 0, previous: 0, due: 0 };
         self.len -= 1;
     }
 }

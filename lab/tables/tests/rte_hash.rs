@@ -4,7 +4,7 @@ mod cases;
 
 use cases::{attack, model, rest, threads};
 use hairpin_dpdk::{Eal, EalOptions};
-use hairpin_tables::rte_hash::{Flags, Transactions};
+use hairpin_tables::rte_hash::{RteHashFlags, Transactions};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::sync::OnceLock;
 
@@ -16,9 +16,9 @@ pub(crate) fn eal() -> &'static Eal {
 }
 
 /// The flag sets that this machine can do.
-pub(crate) fn possible() -> impl Iterator<Item = Flags> {
+pub(crate) fn possible() -> impl Iterator<Item = RteHashFlags> {
     let transactions = Transactions::probe() == Transactions::Work;
-    Flags::ALL.into_iter().filter(move |flags| transactions || !flags.is_transactional())
+    RteHashFlags::ALL.into_iter().filter(move |flags| transactions || !flags.is_transactional())
 }
 
 fn main() {

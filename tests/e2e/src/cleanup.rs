@@ -1,4 +1,4 @@
-//! What has to go when this process is told to end: its children, its namespaces, its scratch directories, what its
+//! The objects to remove when this process is told to end: its children, its namespaces, its scratch directories, what its
 //! Hairpins leave elsewhere.
 //!
 //! Guards remove these things in the ordinary course (also when a panic unwinds). A signal gives no guard a chance, so

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// How much longer than planned a client may take.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// What wrk measured, all of its processes together.
+/// The results of wrk, all of its processes together.
 #[derive(Clone, Debug, Default)]
 pub struct Wrk {
     /// Answers per second.
@@ -77,7 +77,7 @@ pub fn wrk_command(client: &Namespace, target: &str, processes: usize, options: 
     wrk
 }
 
-/// What one wrk printed, as numbers.
+/// The output of one wrk, as numbers.
 pub fn parse_wrk(text: &str) -> Result<Wrk> {
     let field = |label: &str| {
         let line = text.lines().find(|line| line.trim_start().starts_with(label))?;
@@ -142,13 +142,13 @@ pub struct IperfOptions {
 /// The throughput of iperf3.
 #[derive(Clone, Copy, Debug)]
 pub enum Amount {
-    /// What it can in this time, whole seconds of it.
+    /// Sends as much as it can in this time, whole seconds of it.
     For(Duration),
     /// So many MB, all streams together, however long it takes (but not for ever).
     Megabytes(u32),
 }
 
-/// What iperf3 measured.
+/// The results of iperf3.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Iperf {
     /// Payload received, in bits per second.
@@ -232,16 +232,16 @@ pub fn goodput_after(text: &str, from_s: f64) -> Result<f64> {
     if seconds == 0.0 { bail!("no interval after {from_s} s") } else { Ok(8.0 * bytes / seconds) }
 }
 
-/// What curl brought.
+/// The response that curl received.
 #[derive(Clone, Debug, Default)]
-pub struct Page {
+pub struct FetchedPage {
     /// The answer's headers, names in lower case.
     pub headers: Vec<(String, String)>,
-    /// Where the body is.
+    /// The file of the body.
     pub body: PathBuf,
 }
 
-impl Page {
+impl FetchedPage {
     /// The value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(have, _)| have == name).map(|(_, value)| value.as_str())
@@ -249,7 +249,7 @@ impl Page {
 }
 
 /// Gets `http://target/page` into a file of the topology's scratch directory named `name`.
-pub fn curl(from: &Namespace, topology: &Topology, target: &str, page: &str, name: &str) -> Result<Page> {
+pub fn curl(from: &Namespace, topology: &Topology, target: &str, page: &str, name: &str) -> Result<FetchedPage> {
     let (body, headers) = (topology.scratch.file(name), topology.scratch.file(format!("{name}.headers")));
     let mut curl = from.command("curl");
     curl.args(["--silent", "--show-error", "--fail", "--globoff", "--max-time", "60", "--connect-timeout", "5"]);
@@ -258,7 +258,7 @@ pub fn curl(from: &Namespace, topology: &Topology, target: &str, page: &str, nam
     let text = std::fs::read_to_string(&headers)?;
     let headers = text.lines().filter_map(|line| line.split_once(':'));
     let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned())).collect();
-    Ok(Page { headers, body })
+    Ok(FetchedPage { headers, body })
 }
 
 #[cfg(test)]

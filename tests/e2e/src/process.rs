@@ -58,7 +58,7 @@ impl Process {
         nix::sys::prctl::set_child_subreaper(true).context("could not become the reaper of orphans")
     }
 
-    /// Where its output goes.
+    /// The file of its output.
     pub fn log_path(&self) -> &Path {
         &self.log
     }
@@ -73,7 +73,7 @@ impl Process {
         &self.line
     }
 
-    /// What it has printed so far.
+    /// Its output so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -200,7 +200,7 @@ impl Process {
     }
 }
 
-/// What /proc says of each thread of a process (its `status`). A thread may end while they are read: it is left out.
+/// The entry in /proc of each thread of a process (its `status`). A thread may end while they are read: it is left out.
 pub fn threads(process: u32) -> Result<Vec<String>> {
     let mut all = Vec::new();
     for task in std::fs::read_dir(format!("/proc/{process}/task"))? {

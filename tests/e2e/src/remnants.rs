@@ -1,10 +1,10 @@
-//! What a Hairpin of ours leaves outside of its process and its network namespace: pins in a BPF file system, shared
-//! memory. It removes them itself when it is asked to; a killed one cannot.
+//! The objects that a Hairpin of ours leaves outside of its process and its network namespace: pins in a BPF file system,
+//! shared memory. It removes them itself when it is asked to; a killed one cannot.
 
 use crate::cleanup;
 use std::path::{Path, PathBuf};
 
-/// Where an instance's pins may be; the shared memory with its connections.
+/// The directories of an instance's pins; the shared memory with its connections.
 const PINS: [&str; 2] = ["/sys/fs/bpf/hairpin", "/run/hairpin/bpf"];
 const MEMORY: &str = "/dev/shm";
 
@@ -29,7 +29,7 @@ impl Drop for Remnants {
     }
 }
 
-/// What there is of an instance, outside of its namespace and directories.
+/// The objects of an instance outside of its namespace and directories.
 pub fn of(instance: &str) -> Vec<PathBuf> {
     let pins = PINS.iter().map(|place| Path::new(place).join(instance)).filter(|path| path.exists());
     pins.chain(memory(instance)).collect()

@@ -1,4 +1,4 @@
-//! What runs in the servers: nginx with pages, iperf3, UDP echo.
+//! The servers: nginx with pages, iperf3, UDP echo.
 
 pub mod web;
 
@@ -30,7 +30,7 @@ pub const PAGES: [(&str, usize); 4] = [("1k", 1 << 10), ("128k", 128 << 10), ("1
 /// Longest time a server may take to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the page `/health` of a server that is well says.
+/// The page `/health` of a healthy server.
 pub const WELL: &str = "all is well\n";
 
 /// The running servers, ended when dropped.
@@ -112,7 +112,7 @@ impl Servers {
         Ok(())
     }
 
-    /// What a server's page `/health` says from now on; `None`: it answers 503.
+    /// Sets a server's page `/health` from now on; `None`: it answers 503.
     pub fn say(&self, topology: &Topology, server: usize, health: Option<&str>) -> Result<()> {
         let directory = directory(&topology.scratch, server);
         match health {

@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// How many servers there are.
 pub const SERVERS: usize = 4;
 
-/// What the virtual network cards do.
+/// The offloads of the virtual network cards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cards {
     /// Segmentation and checksums are left to the card: packets up to 64 KiB cross the links whole.
@@ -40,10 +40,10 @@ impl Cards {
     }
 }
 
-/// What network to make.
+/// The options of a network.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
-    /// What the virtual network cards do.
+pub struct TopologyOptions {
+    /// The offloads of the virtual network cards.
     pub cards: Cards,
     /// Whether a router stands between client and balancer, and one between balancer and server1.
     pub routers: bool,
@@ -127,13 +127,13 @@ pub struct Topology {
     pub scratch: Scratch,
     /// Its name, a prefix of all its namespaces.
     pub name: String,
-    /// What its cards do.
+    /// The offloads of its cards.
     pub cards: Cards,
 }
 
 impl Topology {
     /// Makes the network. Fails if not root.
-    pub fn create(options: Options) -> Result<Topology> {
+    pub fn create(options: TopologyOptions) -> Result<Topology> {
         if !nix::unistd::geteuid().is_root() {
             bail!("network namespaces need root: run it with sudo");
         }
@@ -247,7 +247,7 @@ impl Topology {
 
     /// Joins two namespaces by a veth pair: network `network`, `gateway` host 1, `host` host 2 with its default route
     /// (the balancer, which has none, is `host` towards a router, and the router then has its default route there).
-    fn link(&self, network: u16, gateway: Side<'_>, host: Side<'_>) -> Result<()> {
+    fn link(&self, network: u16, gateway: TopologySide<'_>, host: TopologySide<'_>) -> Result<()> {
         gateway.namespace.script(&format!(
             "ip link add {} type veth peer name {} netns {}\n",
             gateway.interface,
@@ -284,13 +284,13 @@ impl Topology {
     }
 }
 
-struct Side<'a> {
+struct TopologySide<'a> {
     namespace: &'a Namespace,
     interface: &'a str,
 }
 
-fn side<'a>(namespace: &'a Namespace, interface: &'a str) -> Side<'a> {
-    Side { namespace, interface }
+fn side<'a>(namespace: &'a Namespace, interface: &'a str) -> TopologySide<'a> {
+    TopologySide { namespace, interface }
 }
 
 fn address_pair(network: u16, host: u16) -> [IpAddr; 2] {

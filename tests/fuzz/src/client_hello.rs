@@ -4,7 +4,7 @@ use hairpin_core::l7::client_hello::{BadHello, Parsed, parse};
 
 const BYTES_MAX: usize = 16_384;
 
-/// What a hello says, on its own.
+/// The contents of a hello, on its own.
 #[derive(Clone, Debug, PartialEq)]
 struct Said {
     name: Option<Vec<u8>>,

@@ -43,7 +43,7 @@ pub fn head(input: &[u8]) -> bool {
     true
 }
 
-/// What was read, as text.
+/// The head that was read, as text.
 fn described<T, D: core::fmt::Debug>(read: Result<Parsed<T>, Refusal>, parts: impl Fn(&T) -> D) -> String {
     match read {
         Ok(Parsed::Partial) => "partial".into(),
@@ -62,7 +62,7 @@ fn told(response: &Response<'_>) -> String {
     format!("{:?}", Response { bytes: b"", ..response.clone() })
 }
 
-/// What is said of a prefix is said of all that begins with it.
+/// A verdict on a prefix holds for all that begins with it.
 fn same_however_cut(bytes: &[u8], read: impl Fn(&[u8]) -> String) {
     if bytes.len() > CUT_MAX {
         return;
@@ -135,7 +135,7 @@ pub fn body(input: &[u8]) -> bool {
     at_once.is_done()
 }
 
-/// Where a chunked body ends, to a reader that believes everything.
+/// The end of a chunked body, to a reader that believes everything.
 fn naive_end(bytes: &[u8]) -> Option<usize> {
     let line_end = |at: usize| Some(at + bytes.get(at..)?.windows(2).position(|two| two == b"\r\n")? + 2);
     let mut at = 0;

@@ -4,7 +4,7 @@
 //! bit 0 names its port, bit 1 says that the worker sends it. Less: so many tenths of a second pass.
 
 use hairpin_core::frame::{Batch, Frame, FrameIo, VecFrame};
-use hairpin_core::link::{HELD_MAX, Link, LinkOptions, Neighbours, Plan, PortAddresses};
+use hairpin_core::link::{HELD_MAX, Link, LinkOptions, LinkPlan, Neighbours, PortAddresses};
 use hairpin_core::time::{Duration, Time};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 /// Frames in, frames out.
 #[derive(Default)]
-struct Wire {
+struct FuzzWire {
     arriving: Option<VecFrame>,
     sent: Vec<VecFrame>,
 }
 
-impl FrameIo for Wire {
+impl FrameIo for FuzzWire {
     type Frame = VecFrame;
     fn receive(&mut self, out: &mut Batch<VecFrame>) {
         out.extend(self.arriving.take());
@@ -32,7 +32,7 @@ impl FrameIo for Wire {
     }
 }
 
-fn plan() -> Plan {
+fn plan() -> LinkPlan {
     let ip = |address: &str| -> IpAddr { address.parse().expect("an address") };
     let port = |number, networks: &[(&str, u8)], gateways: &[&str]| PortAddresses {
         mac: [MAC[0], 0, 0, 0, 0, number],
@@ -48,13 +48,13 @@ fn plan() -> Plan {
         local: vec![ip("10.0.0.80"), ip("2001:db8::80")],
         ..LinkOptions::default()
     };
-    Plan::new(&options).expect("a plan")
+    LinkPlan::new(&options).expect("a plan")
 }
 
 /// No frame is lost, no more wait than may, and what goes out says whose it is.
 pub fn link(mut input: &[u8]) -> bool {
     let neighbours = Arc::new(Neighbours::new(64, [1, 2, 3, 4]));
-    let mut link = Link::new(Arc::new(plan()), neighbours, Wire::default());
+    let mut link = Link::new(Arc::new(plan()), neighbours, FuzzWire::default());
     let mut now = Time::from_nanos(1_000_000_000_000);
     link.advance(now);
     let started = *link.statistics();

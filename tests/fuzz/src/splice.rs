@@ -54,9 +54,9 @@ const RESPONSES: [&str; 8] = [
     "nonsense\r\n\r\n",
 ];
 
-struct Port;
+struct NullPort;
 
-impl FrameIo for Port {
+impl FrameIo for NullPort {
     type Frame = VecFrame;
     fn receive(&mut self, _: &mut Batch<VecFrame>) {}
     fn transmit(&mut self, _: &mut Batch<VecFrame>) {}
@@ -66,7 +66,7 @@ impl FrameIo for Port {
 }
 
 /// One end of a connection, as the other side of the worker plays it.
-struct End {
+struct PlayedEnd {
     own: Endpoint,
     peer: Endpoint,
     /// The number of the first byte of `said`.
@@ -76,15 +76,15 @@ struct End {
     next: usize,
     expected: u32,
     window: u16,
-    /// What it got, in order.
+    /// The bytes received, in order.
     got: Vec<u8>,
 }
 
-struct Scene {
+struct SpliceScene {
     worker: Worker<Always>,
     now: Time,
-    clients: Vec<End>,
-    backends: VecDeque<End>,
+    clients: Vec<PlayedEnd>,
+    backends: VecDeque<PlayedEnd>,
     asked: VecDeque<RuleOp>,
     /// So many of the worker's next frames with data are lost.
     losses: u8,
@@ -121,9 +121,9 @@ fn http() -> Http {
     }
 }
 
-impl Scene {
+impl SpliceScene {
     /// Before an engine that can do all, or before one like a card.
-    fn new(able: bool) -> Scene {
+    fn new(able: bool) -> SpliceScene {
         let backend = |number: u16| Backend {
             number,
             name: "".into(),
@@ -156,7 +156,7 @@ impl Scene {
             ..WorkerOptions::new(snapshot, boxed(8), table, Always, [1, 2, 3, 4])
         });
         let now = Time::from_nanos(1_000_000_000_000);
-        Scene {
+        SpliceScene {
             worker,
             now,
             clients: Vec::new(),
@@ -206,7 +206,7 @@ impl Scene {
         frame.meta.checksum = Checksum::Partial;
         let mut rx: Batch<VecFrame> = [frame].into_iter().collect();
         let mut tx = Batch::new();
-        self.worker.handle_batch(self.now, &mut Port, &mut rx, &mut tx);
+        self.worker.handle_batch(self.now, &mut NullPort, &mut rx, &mut tx);
         self.sent(&tx);
     }
 
@@ -225,7 +225,7 @@ impl Scene {
                     continue;
                 }
                 self.backends.retain(|end| (end.own, end.peer) != (to, from));
-                let end = End {
+                let end = PlayedEnd {
                     own: to,
                     peer: from,
                     first,
@@ -268,7 +268,7 @@ impl Scene {
             return at;
         }
         let first = (u32::MAX - 200).wrapping_add(who.into());
-        self.clients.push(End {
+        self.clients.push(PlayedEnd {
             own,
             peer,
             first,
@@ -282,7 +282,7 @@ impl Scene {
         self.clients.len() - 1
     }
 
-    fn end_at(&mut self, is_client: bool, at: usize) -> Option<&mut End> {
+    fn end_at(&mut self, is_client: bool, at: usize) -> Option<&mut PlayedEnd> {
         if is_client { self.clients.get_mut(at) } else { self.backends.get_mut(at) }
     }
 
@@ -304,7 +304,7 @@ impl Scene {
             self.now = next.min(end);
             self.worker.handle_timeout(self.now);
             let mut tx = Batch::new();
-            self.worker.handle_splices(self.now, &mut Port, &mut tx);
+            self.worker.handle_splices(self.now, &mut NullPort, &mut tx);
             self.sent(&tx);
         }
     }
@@ -354,7 +354,7 @@ impl Scene {
             13 => self.engine(much & 1 != 0),
             14 if much & 7 == 0 => self.worker.end_backend(self.now, u16::from(who & 1), Which::All),
             14 if much & 7 == 1 => {
-                // What it has said last becomes the beginning of another message.
+                // The end of its last message becomes the beginning of another one.
                 let from = next.saturating_sub(usize::from(much >> 3) + 1);
                 let texts = if is_client { REQUESTS } else { RESPONSES };
                 end.said.truncate(from);
@@ -395,7 +395,7 @@ pub fn splice(input: &[u8]) -> bool {
 }
 
 fn play(input: &[u8], able: bool) -> bool {
-    let mut scene = Scene::new(able);
+    let mut scene = SpliceScene::new(able);
     for step in input.as_chunks::<3>().0 {
         scene.step(step[0], step[1], step[2]);
     }

@@ -13,7 +13,7 @@ use hairpin_core::offload::Always;
 use hairpin_core::table::slab::boxed;
 use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::time::{Duration, Time};
-use hairpin_core::worker::{Asked, Worker, WorkerOptions};
+use hairpin_core::worker::{SampledRules, Worker, WorkerOptions};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -61,9 +61,9 @@ impl Frame for Counted {
     }
 }
 
-struct Port(Rc<Cell<i64>>);
+struct CountedPort(Rc<Cell<i64>>);
 
-impl FrameIo for Port {
+impl FrameIo for CountedPort {
     type Frame = Counted;
     fn receive(&mut self, _: &mut Batch<Counted>) {}
     fn transmit(&mut self, _: &mut Batch<Counted>) {}
@@ -72,18 +72,18 @@ impl FrameIo for Port {
     }
 }
 
-struct Scene {
+struct WorkerScene {
     worker: Worker<Always>,
-    port: Port,
+    port: CountedPort,
     now: Time,
     rules: BTreeMap<FlowKey, RuleId>,
     answers: Vec<Completion>,
 }
 
-impl Scene {
+impl WorkerScene {
     /// One service per protocol and mode, its backends shared, made once per thread: a worker that has had its day of
     /// silence is as good as new.
-    fn new() -> Scene {
+    fn new() -> WorkerScene {
         let end = |host: u8, port| Endpoint::new(Address::from_ipv4([10, 0, 0, host]), port);
         let service = |n: u16, protocol, forwarding, unknown| Service {
             state: Default::default(),
@@ -123,8 +123,8 @@ impl Scene {
             caps: EngineCaps::full(1000),
             ..WorkerOptions::new(snapshot, boxed(CAPACITY), table, Always, [1, 2, 3, 4])
         });
-        let port = Port(Rc::new(Cell::new(0)));
-        Scene { worker, port, now: Time::from_nanos(1), rules: BTreeMap::new(), answers: Vec::new() }
+        let port = CountedPort(Rc::new(Cell::new(0)));
+        WorkerScene { worker, port, now: Time::from_nanos(1), rules: BTreeMap::new(), answers: Vec::new() }
     }
 
     fn frame(&mut self, tag: u8, bytes: &[u8]) -> bool {
@@ -171,7 +171,7 @@ impl Scene {
             for answer in std::mem::take(&mut self.answers) {
                 self.worker.handle_completion(self.now, &answer);
             }
-            let mut asked = Asked::new();
+            let mut asked = SampledRules::new();
             self.worker.poll_samples(&mut asked);
             let samples = asked.iter().map(|(_, key)| self.rules.get(key).map(|_| Counters::default())).collect();
             self.worker.handle_samples(self.now, &asked, &samples);
@@ -200,7 +200,7 @@ impl Scene {
 
 /// Plays the input's records; ends with silence, after which nothing may be left. Says whether any frame was sent on.
 pub fn worker(input: &[u8]) -> bool {
-    thread_local!(static SCENE: RefCell<Scene> = RefCell::new(Scene::new()));
+    thread_local!(static SCENE: RefCell<WorkerScene> = RefCell::new(WorkerScene::new()));
     SCENE.with_borrow_mut(|scene| {
         let mut rest = input;
         let mut sent = false;

@@ -35,7 +35,7 @@ fn replay(name: &str, target: fn(&[u8]) -> bool) {
     for path in &paths {
         let input = std::fs::read(path).unwrap();
         reached += usize::from(target(&input));
-        // What a fuzzer has found may be long and many; the seeds are short.
+        // A fuzzer's findings may be long and many; the seeds are short.
         if input.len() < 400 {
             variants(&input, |input| {
                 target(input);

@@ -2,7 +2,7 @@
 //! `sweep (http|streams) (direct|nat|full-nat|layer7) FIRST COUNT`.
 
 use hairpin_core::config::Forwarding;
-use hairpin_sim::scenario::{Between, Summary, streams};
+use hairpin_sim::scenario::{Between, RunSummary, streams};
 use hairpin_sim::{http, scenario};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -18,12 +18,12 @@ fn main() {
         "layer7" => Between::Layer7,
         _ => Between::Nothing,
     };
-    let run = |seed| -> Result<Summary, scenario::Failure> {
+    let run = |seed| -> Result<RunSummary, scenario::RunFailure> {
         if what == "http" { http::run(seed, between, None) } else { streams(seed, between, None) }
     };
     let first: u64 = first.parse().unwrap_or(0);
     let count: u64 = count.parse().unwrap_or(100);
-    let (mut failed, mut all) = (0, Summary::default());
+    let (mut failed, mut all) = (0, RunSummary::default());
     for seed in first..first + count {
         match catch_unwind(AssertUnwindSafe(|| run(seed))) {
             Ok(Ok(summary)) => all += summary,

@@ -5,16 +5,17 @@ use fastrand::Rng;
 use hairpin_core::config::Timeouts;
 use hairpin_core::flow::{Address, Direction, Endpoint, FlowKey, Protocol};
 use hairpin_core::offload::{Choice, HeavyHitter};
-use hairpin_core::table::Method;
+use hairpin_core::table::LookupMethod;
 use hairpin_core::time::{Duration, Time};
-use hairpin_sim::nic::Profile;
+use hairpin_sim::nic::CardProfile;
 use hairpin_sim::testbed::cores::CoreProfile;
 use hairpin_sim::testbed::{
-    Balancer, Device, Offered, Offload, Options, Part, Policy, Port, Testbed, Traffic, service,
+    BalancerSettings, CardOffload, CardPolicy, FlowPart, ModelDevice, ModelPort, ModelTestbed, ModelTraffic,
+    OfferedPacket, TestbedOptions, service,
 };
 
 /// All flows once, in turn, then any of them, 1000 bytes each, one packet in four from a backend.
-struct Mix {
+struct ExampleMix {
     flows: u32,
     left: u64,
     sent: u64,
@@ -22,8 +23,8 @@ struct Mix {
     random: Rng,
 }
 
-impl Traffic for Mix {
-    fn next(&mut self) -> Option<Offered> {
+impl ModelTraffic for ExampleMix {
+    fn next(&mut self) -> Option<OfferedPacket> {
         self.left = self.left.checked_sub(1)?;
         let at = Time::from_nanos((self.sent as f64 * 1e9 / self.rate) as u64);
         let is_first = self.sent < u64::from(self.flows);
@@ -31,8 +32,8 @@ impl Traffic for Mix {
         self.sent += 1;
         let from_backend = !is_first && self.random.u8(..4) == 0;
         let direction = if from_backend { Direction::FromBackend } else { Direction::FromClient };
-        let part = if is_first { Part::First } else { Part::Middle };
-        Some(Offered { at, flow, length: 1000, direction, part })
+        let part = if is_first { FlowPart::First } else { FlowPart::Middle };
+        Some(OfferedPacket { at, flow, length: 1000, direction, part })
     }
     fn key(&self, flow: u32) -> FlowKey {
         let address = Address::from_ipv4((0x0a00_0001 + flow % 65_521).to_be_bytes());
@@ -50,14 +51,14 @@ fn on_processor() -> f64 {
     told.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1e9
 }
 
-fn balancer(flows: u32, offload: Option<Choice>) -> Device {
-    let card = Profile::parse(include_str!("../../../lab/profiles/connectx-5.toml")).expect("a card");
-    Device::Balancer(Balancer {
-        table: Method::DEFAULT,
+fn balancer(flows: u32, offload: Option<Choice>) -> ModelDevice {
+    let card = CardProfile::parse(include_str!("../../../lab/profiles/connectx-5.toml")).expect("a card");
+    ModelDevice::Balancer(BalancerSettings {
+        table: LookupMethod::DEFAULT,
         entries: flows + flows / 4,
         backends: 16,
         timeouts: Timeouts::default(),
-        offload: offload.map(|choice| Offload { card, policy: Policy::Choice(choice) }),
+        offload: offload.map(|choice| CardOffload { card, policy: CardPolicy::Choice(choice) }),
     })
 }
 
@@ -68,7 +69,7 @@ fn main() {
     let only = arguments.next();
     let heavy = HeavyHitter { packets: Some(8), ..HeavyHitter::default() };
     let cases = [
-        ("forwarder", Device::Forwarder),
+        ("forwarder", ModelDevice::Forwarder),
         ("balancer", balancer(flows, None)),
         ("always", balancer(flows, Some(Choice::Always))),
         ("heavy-hitter", balancer(flows, Some(Choice::HeavyHitter(heavy)))),
@@ -76,11 +77,11 @@ fn main() {
     ];
     let core = CoreProfile::parse(include_str!("../../../lab/profiles/cores/xeon-5217.toml")).expect("a core");
     for (name, device) in cases.into_iter().filter(|(name, _)| only.as_deref().is_none_or(|only| only == *name)) {
-        let port = Port { gbit_s: 100.0, queue: 1024, latency: Duration::from_micros(2) };
+        let port = ModelPort { gbit_s: 100.0, queue: 1024, latency: Duration::from_micros(2) };
         let interval = Duration::from_millis(100);
-        let options = Options { scale: 1.0, cores: 8, core: core.clone(), port, device, seed: 1, interval };
-        let mut bed = Testbed::new(options).expect("a testbed");
-        let mut traffic = Mix { flows, left: packets, sent: 0, rate: 8e6, random: Rng::with_seed(1) };
+        let options = TestbedOptions { scale: 1.0, cores: 8, core: core.clone(), port, device, seed: 1, interval };
+        let mut bed = ModelTestbed::new(options).expect("a testbed");
+        let mut traffic = ExampleMix { flows, left: packets, sent: 0, rate: 8e6, random: Rng::with_seed(1) };
         let began = on_processor();
         let results = bed.run(&mut traffic, &mut |_, _| {});
         let took = on_processor() - began;

@@ -1,11 +1,11 @@
 //! The middle as Hairpin: the engine first, then the worker behind its queue, the kernel for what is neither's.
 
 use crate::carrier::Carrier;
-use crate::engine::{Engine, EngineBug, EngineOptions, Outcome};
-use crate::nic::{Nic, Profile};
-use crate::port::Port;
+use crate::engine::{Engine, EngineBug, EngineOptions, PacketOutcome};
+use crate::nic::{CardProfile, Nic};
+use crate::port::WorkerPort;
 use crate::segments::{self, transport};
-use crate::trace::{Place, Trace};
+use crate::trace::{Trace, TracePoint};
 use fastrand::Rng;
 use hairpin_core::balance::Loads;
 use hairpin_core::config::{BACKENDS_MAX, Snapshot};
@@ -44,15 +44,15 @@ pub enum Bug {
     SwapsSegments,
 }
 
-/// What the middle is like.
+/// The parameters of the middle.
 #[derive(Clone, Debug)]
-pub struct BalancerOptions {
+pub struct BalancerHostOptions {
     /// Its configuration.
     pub snapshot: Snapshot,
     /// Its engine.
     pub engine: EngineOptions,
     /// A card in place of that.
-    pub card: Option<Profile>,
+    pub card: Option<CardProfile>,
     /// Connections go to the engine after so many packets; `None`: never.
     pub offload_after: Option<u64>,
     /// How long frames wait for others to be put together with; `None`: they are not put together.
@@ -86,10 +86,10 @@ impl OffloadPolicy for AfterPackets {
 }
 
 /// Hairpin in the middle of the network.
-pub struct Balancer {
-    options: BalancerOptions,
+pub struct BalancerHost {
+    options: BalancerHostOptions,
     /// Its worker and its engine, and the event loop that every plane has.
-    pub event_loop: EventLoop<Port, Carrier, AfterPackets, AnyTable>,
+    pub event_loop: EventLoop<WorkerPort, Carrier, AfterPackets, AnyTable>,
     loads: Loads,
     services: BTreeSet<Endpoint>,
     /// Whether numbers change on the way.
@@ -103,16 +103,16 @@ pub struct Balancer {
     coalesce_at: Option<Time>,
     iterate_at: Option<Time>,
     rested: Time,
-    /// What is wrong with what it did.
+    /// The defects of its run.
     pub failures: Vec<String>,
     /// Frames dropped because the worker's queue was full.
     pub overflows: u64,
     payloads: u32,
 }
 
-impl Balancer {
+impl BalancerHost {
     /// A balancer; everything it draws comes from `random`.
-    pub fn new(options: BalancerOptions, random: &mut Rng) -> Balancer {
+    pub fn new(options: BalancerHostOptions, random: &mut Rng) -> BalancerHost {
         let snapshot = Arc::new(options.snapshot.clone());
         let loads = Loads::default();
         let mut engine_options = options.engine;
@@ -142,8 +142,8 @@ impl Balancer {
             None => Carrier::Kernel(Engine::new(engine_options, random.fork())),
             Some(profile) => Carrier::Card(Box::new(Nic::new(profile.clone(), random.fork()))),
         };
-        let port = Port::new(options.blocks.then(|| random.fork()), options.bug == Some(Bug::LeaksFrame));
-        Balancer {
+        let port = WorkerPort::new(options.blocks.then(|| random.fork()), options.bug == Some(Bug::LeaksFrame));
+        BalancerHost {
             // Virtual time stands still during an iteration: what frames and rules cost is not measured.
             event_loop: EventLoop::new(worker, port, engine, || Time::ZERO, || Duration::ZERO),
             loads,
@@ -172,7 +172,7 @@ impl Balancer {
 
     /// Frames have come in; what leaves is added to `out`, to be routed.
     pub fn arrive(&mut self, now: Time, frame: VecFrame, world: &mut Surroundings<'_>) {
-        world.trace.frame(now, Place::In, &frame);
+        world.trace.frame(now, TracePoint::In, &frame);
         match self.options.coalesce {
             None => self.ingress(now, frame, world),
             Some(wait) => {
@@ -199,7 +199,7 @@ impl Balancer {
         }
     }
 
-    /// What the BPF programs do with a frame: the rule, the worker, or the kernel.
+    /// The decision of the BPF programs for a frame: the rule, the worker, or the kernel.
     fn ingress(&mut self, now: Time, mut frame: VecFrame, world: &mut Surroundings<'_>) {
         self.event_loop.engine.advance(now);
         let parsed = wire::parse(&frame.data);
@@ -213,21 +213,21 @@ impl Balancer {
         let options = frame.data.get(at.l4 + tcp::HEADER..at.payload).unwrap_or_default();
         let has_edges = at.key.protocol == Protocol::Tcp && tcp::sack_edges(options).next().is_some();
         match self.event_loop.engine.packet(now, &mut frame, &at, world.mtu) {
-            Outcome::Forward => {
+            PacketOutcome::Forward => {
                 if has_edges && self.splices && !self.event_loop.engine.caps().rewrites_sack {
                     self.failures.push(format!(
                         "SACK edges of {} went by an engine that does not translate them",
                         at.key.source
                     ));
                 }
-                world.trace.frame(now, Place::Engine, &frame);
+                world.trace.frame(now, TracePoint::Engine, &frame);
                 self.leave(now, frame, world);
             }
-            Outcome::Gone => {}
-            Outcome::Pass => self.kernel(now, frame, world),
-            Outcome::Miss if self.services.contains(&at.key.destination) => self.enqueue(now, frame, world),
-            Outcome::Miss if self.backends.contains(&at.key.source) => self.enqueue(now, frame, world),
-            Outcome::Miss => self.kernel(now, frame, world),
+            PacketOutcome::Gone => {}
+            PacketOutcome::Pass => self.kernel(now, frame, world),
+            PacketOutcome::Miss if self.services.contains(&at.key.destination) => self.enqueue(now, frame, world),
+            PacketOutcome::Miss if self.backends.contains(&at.key.source) => self.enqueue(now, frame, world),
+            PacketOutcome::Miss => self.kernel(now, frame, world),
         }
     }
 
@@ -266,7 +266,7 @@ impl Balancer {
             self.overflows += 1;
             return;
         }
-        world.trace.frame(now, Place::Worker, &frame);
+        world.trace.frame(now, TracePoint::Worker, &frame);
         frame.meta.ticket = self.event_loop.engine.give() as u32;
         self.event_loop.io.waiting.push_back(frame);
         let soon = (now + self.options.iteration / 2).max(self.rested);
@@ -294,7 +294,7 @@ impl Balancer {
         }
     }
 
-    /// What must hold after every iteration.
+    /// The invariants after every iteration.
     fn check(&mut self) {
         if !self.event_loop.engine.is_idle() || !self.failures.is_empty() {
             return;
@@ -311,7 +311,7 @@ impl Balancer {
         }
     }
 
-    /// What the worker has sent takes its way out.
+    /// Sends the worker's frames out.
     fn sent(&mut self, now: Time, mut frame: VecFrame, world: &mut Surroundings<'_>) {
         if frame.meta.egress == Egress::Kernel {
             return self.kernel(now, frame, world);
@@ -352,7 +352,7 @@ impl Balancer {
 
     /// A packet that is not Hairpin's: the host answers what is for itself, and routes the rest.
     fn kernel(&mut self, now: Time, mut frame: VecFrame, world: &mut Surroundings<'_>) {
-        world.trace.frame(now, Place::Kernel, &frame);
+        world.trace.frame(now, TracePoint::Kernel, &frame);
         frame.meta = Meta { gso_size: frame.meta.gso_size, checksum: frame.meta.checksum, ..Meta::default() };
         let Some(at) = transport(&frame.data) else { return };
         if self.own.contains(&at.key.destination.address) {
@@ -391,7 +391,7 @@ impl Balancer {
         match segments::segment(frame) {
             Ok(frames) => {
                 for frame in frames {
-                    world.trace.frame(now, Place::Out, &frame);
+                    world.trace.frame(now, TracePoint::Out, &frame);
                     world.out.push(frame);
                 }
             }
@@ -399,7 +399,7 @@ impl Balancer {
         }
     }
 
-    /// What is left when everybody has gone: nothing.
+    /// Checks that nothing is left when all connections have ended.
     pub fn remains(&self) -> Vec<String> {
         let mut remains = Vec::new();
         let connections = self.event_loop.worker.connections().count();
@@ -449,11 +449,11 @@ impl Balancer {
     }
 }
 
-/// What the middle sees of the world around it.
+/// The middle's view of the world around it.
 pub struct Surroundings<'a> {
     /// Frames that leave, to be routed by destination.
     pub out: &'a mut Vec<VecFrame>,
-    /// What happens is noted here.
+    /// Events are noted here.
     pub trace: &'a mut Trace,
     /// The MTU of the way a flow leaves by.
     pub mtu: &'a dyn Fn(&FlowKey) -> usize,

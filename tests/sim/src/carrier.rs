@@ -1,6 +1,6 @@
 //! The engine in front of the worker: the kernel's, or a card.
 
-use crate::engine::{Engine, Outcome};
+use crate::engine::{Engine, PacketOutcome};
 use crate::nic::{Nic, Passage};
 use hairpin_core::engine::{Completions, EngineCaps, FlowEngine, RuleId, RuleOp, Samples};
 use hairpin_core::flow::FlowKey;
@@ -75,19 +75,19 @@ impl Carrier {
         frame: &mut VecFrame,
         at: &Transport,
         mtu: impl Fn(&FlowKey) -> usize,
-    ) -> Outcome {
+    ) -> PacketOutcome {
         let nic = match self {
             Carrier::Kernel(engine) => return engine.packet(now, frame, at, mtu),
             Carrier::Card(nic) => nic,
         };
         if nic.leads_to(&at.key).is_some_and(|to| at.end - at.l3 > mtu(&to)) {
-            return Outcome::Miss;
+            return PacketOutcome::Miss;
         }
         match nic.frame(now, frame, at) {
-            Passage::Forward(_) => Outcome::Forward,
-            Passage::Pass => Outcome::Pass,
-            Passage::Miss => Outcome::Miss,
-            Passage::Lost => Outcome::Gone,
+            Passage::Forward(_) => PacketOutcome::Forward,
+            Passage::Pass => PacketOutcome::Pass,
+            Passage::Miss => PacketOutcome::Miss,
+            Passage::Lost => PacketOutcome::Gone,
         }
     }
 }

@@ -16,10 +16,10 @@ use std::collections::{BTreeMap, VecDeque};
 /// How long an unfinished hand-over holds a rule back at most.
 const HAND_OVER_BOUND: Duration = Duration::from_millis(100);
 
-/// What a modelled engine is like.
+/// The parameters of a modelled engine.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineOptions {
-    /// What it says it can do.
+    /// The capabilities that it reports.
     pub caps: EngineCaps,
     /// From a request until it is in force, at most; at least a fiftieth of that.
     pub latency: Duration,
@@ -46,8 +46,8 @@ pub enum EngineBug {
     WrongPort,
 }
 
-/// What a packet meets.
-pub enum Outcome {
+/// The outcome for a packet.
+pub enum PacketOutcome {
     /// A rule has rewritten it: forward it.
     Forward,
     /// It belongs to the kernel.
@@ -79,18 +79,18 @@ impl Installed {
     }
 }
 
-struct Asked {
+struct PendingRequest {
     op: RuleOp,
     at: Time,
 }
 
 /// A flow engine in virtual time. Requests for one flow keep their order; others may overtake each other.
 pub struct Engine {
-    /// What it is like.
+    /// Its parameters.
     pub options: EngineOptions,
     rules: BTreeMap<FlowKey, Installed>,
     queued: VecDeque<RuleOp>,
-    asked: Vec<Asked>,
+    asked: Vec<PendingRequest>,
     answers: VecDeque<(Time, Completion)>,
     /// The last ticket given to a frame on its way to the worker.
     pub given: u64,
@@ -147,7 +147,7 @@ impl Engine {
                 index += 1;
                 continue;
             }
-            let Asked { op, at } = self.asked.remove(index);
+            let PendingRequest { op, at } = self.asked.remove(index);
             let answer = self.apply(op);
             let late = self.random.u64(..self.options.latency.as_nanos().max(1) as u64);
             self.answers.push_back((at.max(now) + Duration::from_nanos(late), answer));
@@ -201,30 +201,30 @@ impl Engine {
         frame: &mut VecFrame,
         at: &Transport,
         mtu: impl Fn(&FlowKey) -> usize,
-    ) -> Outcome {
+    ) -> PacketOutcome {
         let (given, finished, bug) = (self.given, self.finished, self.options.bug);
-        let Some(there) = self.rules.get_mut(&at.key) else { return Outcome::Miss };
+        let Some(there) = self.rules.get_mut(&at.key) else { return PacketOutcome::Miss };
         let tcp = at.key.protocol == Protocol::Tcp;
         if tcp && at.tcp_flags & (SYN | FIN | RST) != 0 || at.ttl <= 1 {
-            return Outcome::Miss;
+            return PacketOutcome::Miss;
         }
         if there.rule.fate == Fate::Pass {
             there.counters.last_seen = Some(now);
-            return Outcome::Pass;
+            return PacketOutcome::Pass;
         }
         let size = match usize::from(frame.meta.gso_size) {
             0 => at.end - at.l3,
             size => size + (at.payload - at.l3),
         };
         if size > mtu(&there.rule.rewrite.rewritten(&at.key)) {
-            return Outcome::Miss;
+            return PacketOutcome::Miss;
         }
         if let Some(guard) = there.rule.guard
             && bug != Some(EngineBug::IgnoresGuards)
             && !admits(&guard, &frame.data, at)
         {
             self.guarded += 1;
-            return Outcome::Miss;
+            return PacketOutcome::Miss;
         }
         let passes = match there.gate {
             Gate::Active => true,
@@ -237,7 +237,7 @@ impl Engine {
                 _ => now + HAND_OVER_BOUND,
             };
             there.gate = Gate::Fenced(given + 1, until);
-            return Outcome::Miss;
+            return PacketOutcome::Miss;
         }
         there.gate = Gate::Active;
         let payload = at.end - at.payload;
@@ -252,13 +252,13 @@ impl Engine {
         match bug {
             Some(EngineBug::OffByOne) => rewrite.sequence_delta = rewrite.sequence_delta.wrapping_add(1),
             Some(EngineBug::WrongPort) => rewrite.destination.port ^= 1,
-            Some(EngineBug::Loses) if there.counters.packets.is_multiple_of(16) => return Outcome::Gone,
+            Some(EngineBug::Loses) if there.counters.packets.is_multiple_of(16) => return PacketOutcome::Gone,
             _ => {}
         }
         self.carried += 1;
         let checksum = frame.meta.checksum;
         rewrite.apply(frame.bytes_mut(), at, checksum);
-        Outcome::Forward
+        PacketOutcome::Forward
     }
 }
 
@@ -280,7 +280,7 @@ impl FlowEngine for Engine {
         let latency = self.options.latency.as_nanos() as u64;
         for op in self.queued.drain(..) {
             let late = self.random.u64(latency / 50..=latency.max(1));
-            self.asked.push(Asked { op, at: now + Duration::from_nanos(late) });
+            self.asked.push(PendingRequest { op, at: now + Duration::from_nanos(late) });
         }
     }
 

@@ -20,7 +20,7 @@ const WINDOW: usize = 14;
 /// Rounds of reading and sending at one instant at most.
 const ROUNDS_MAX: usize = 16;
 
-/// What one end of a connection does.
+/// The work of one end of a connection.
 pub trait Role {
     /// Does what can be done now, and says when it wants to be called though nothing arrives.
     fn drive(&mut self, now: Time, socket: &mut Socket<'static>) -> Option<Time>;
@@ -95,20 +95,20 @@ fn duration(duration: Duration) -> smoltcp::time::Duration {
 }
 
 /// A connection to be made.
-struct Plan {
+struct ConnectionPlan {
     at: Time,
     to: Endpoint,
     port: u16,
     role: Box<dyn Role>,
 }
 
-struct Listener {
+struct HostListener {
     port: u16,
     sockets: Vec<SocketHandle>,
     accept: Box<dyn FnMut() -> Box<dyn Role>>,
 }
 
-struct End {
+struct HostEnd {
     handle: SocketHandle,
     role: Box<dyn Role>,
     /// When the role wants to be called.
@@ -120,19 +120,19 @@ pub struct Host {
     /// Its address.
     pub address: Address,
     interface: Interface,
-    device: Wire,
+    device: HostWire,
     sockets: SocketSet<'static>,
     options: SocketOptions,
-    listener: Option<Listener>,
-    plans: Vec<Plan>,
-    ends: Vec<End>,
+    listener: Option<HostListener>,
+    plans: Vec<ConnectionPlan>,
+    ends: Vec<HostEnd>,
     /// Packets that have arrived.
     queued: VecDeque<Vec<u8>>,
     /// The highest acknowledgement number that came from each remote end to each port, and the window with it.
     acknowledged: BTreeMap<(Endpoint, u16), (u32, [u8; 2])>,
     /// The highest sequence number that went to each remote end from each port.
     highest: BTreeMap<(Endpoint, u16), u32>,
-    /// What went wrong at connections that are closed.
+    /// The errors of connections that are closed.
     pub failures: Vec<String>,
     /// Connections that have ended.
     pub ended: usize,
@@ -143,7 +143,7 @@ pub struct Host {
 impl Host {
     /// A host with an address. `seed` decides on its initial sequence numbers.
     pub fn new(address: Address, mtu: usize, seed: u64, options: SocketOptions) -> Host {
-        let mut device = Wire { arrived: VecDeque::new(), sent: Vec::new(), mtu };
+        let mut device = HostWire { arrived: VecDeque::new(), sent: Vec::new(), mtu };
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = seed;
         let mut interface = Interface::new(config, &mut device, Instant::ZERO);
@@ -172,7 +172,7 @@ impl Host {
 
     /// Takes connections to `port`, `backlog` of them unaccepted at most.
     pub fn listen(&mut self, port: u16, backlog: usize, accept: Box<dyn FnMut() -> Box<dyn Role>>) {
-        let mut listener = Listener { port, sockets: Vec::new(), accept };
+        let mut listener = HostListener { port, sockets: Vec::new(), accept };
         for _ in 0..backlog {
             listener.sockets.push(listening(&self.options, &mut self.sockets, port));
         }
@@ -181,7 +181,7 @@ impl Host {
 
     /// Will connect from `port` to `to` at a point in time.
     pub fn connect(&mut self, at: Time, port: u16, to: Endpoint, role: Box<dyn Role>) {
-        self.plans.push(Plan { at, to, port, role });
+        self.plans.push(ConnectionPlan { at, to, port, role });
         self.next = Some(self.next.map_or(at, |next| next.min(at)));
     }
 
@@ -190,9 +190,9 @@ impl Host {
         self.plans.is_empty() && self.ends.is_empty()
     }
 
-    /// What its open connections are like, for people.
+    /// Describes its open connections, for people.
     pub fn open(&self) -> Vec<String> {
-        let state = |end: &End| {
+        let state = |end: &HostEnd| {
             let socket = self.sockets.get::<Socket<'static>>(end.handle);
             let (local, remote) = (socket.local_endpoint(), socket.remote_endpoint());
             let judged = end.role.judge().err().unwrap_or_default();
@@ -309,7 +309,8 @@ impl Host {
     }
 
     fn start(&mut self, now: Time) {
-        let (due, later): (Vec<Plan>, Vec<Plan>) = self.plans.drain(..).partition(|plan| plan.at <= now);
+        let (due, later): (Vec<ConnectionPlan>, Vec<ConnectionPlan>) =
+            self.plans.drain(..).partition(|plan| plan.at <= now);
         self.plans = later;
         for plan in due {
             let mut socket = self.options.socket();
@@ -317,7 +318,7 @@ impl Host {
             if let Err(error) = socket.connect(self.interface.context(), remote, plan.port) {
                 self.failures.push(format!("connect: {error}"));
             }
-            self.ends.push(End { handle: self.sockets.add(socket), role: plan.role, due: None });
+            self.ends.push(HostEnd { handle: self.sockets.add(socket), role: plan.role, due: None });
         }
     }
 
@@ -333,7 +334,7 @@ impl Host {
                 }
                 _ => {
                     listener.sockets[index] = listening(&self.options, &mut self.sockets, listener.port);
-                    self.ends.push(End { handle, role: (listener.accept)(), due: None });
+                    self.ends.push(HostEnd { handle, role: (listener.accept)(), due: None });
                 }
             }
         }
@@ -378,7 +379,7 @@ fn framed(packet: &[u8]) -> VecFrame {
 }
 
 /// The host's end of its wire.
-struct Wire {
+struct HostWire {
     arrived: VecDeque<Vec<u8>>,
     sent: Vec<Vec<u8>>,
     mtu: usize,
@@ -387,10 +388,10 @@ struct Wire {
 /// Packets that a host sends at one time at most.
 const AT_ONCE_MAX: usize = 100_000;
 
-struct Arrived(Vec<u8>);
+struct ArrivedFrame(Vec<u8>);
 struct Leaving<'a>(&'a mut Vec<Vec<u8>>);
 
-impl RxToken for Arrived {
+impl RxToken for ArrivedFrame {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
         f(&self.0)
     }
@@ -407,13 +408,13 @@ impl TxToken for Leaving<'_> {
     }
 }
 
-impl Device for Wire {
-    type RxToken<'a> = Arrived;
+impl Device for HostWire {
+    type RxToken<'a> = ArrivedFrame;
     type TxToken<'a> = Leaving<'a>;
 
-    fn receive(&mut self, _: Instant) -> Option<(Arrived, Leaving<'_>)> {
+    fn receive(&mut self, _: Instant) -> Option<(ArrivedFrame, Leaving<'_>)> {
         let packet = self.arrived.pop_front()?;
-        Some((Arrived(packet), Leaving(&mut self.sent)))
+        Some((ArrivedFrame(packet), Leaving(&mut self.sent)))
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Leaving<'_>> {

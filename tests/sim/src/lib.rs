@@ -18,7 +18,7 @@
 //! | [`testbed`] | KTH 2022's generator, device and sink, at any scale: what cores, tables, cards and policies make of it |
 //! | [`trace`] | what is shown of a failure; `HAIRPIN_SIM_PCAP=1` writes captures to `target/sim` |
 //!
-//! What every run of a [`scenario`] checks: each byte of each connection at both ends, every connection closed at both ends
+//! The checks of every run of a [`scenario`]: each byte of each connection at both ends, every connection closed at both ends
 //! in bounded time, one backend for each, the offload state equal to what the engine holds whenever nothing is under way,
 //! super-packets well formed; and that in the end the worker has no connection, the engine no rule, and every frame was
 //! given back.

@@ -6,7 +6,7 @@ use hairpin_core::time::{Duration, Time};
 
 /// Bytes of an Ethernet header, which no fault touches.
 const ETHERNET: usize = 14;
-/// What shares are shares of.
+/// The denominator of shares.
 const MILLION: u32 = 1_000_000;
 
 /// How a link treats frames. Shares are in millionths of frames.
@@ -66,16 +66,16 @@ impl Faults {
 
 /// One direction of a wire.
 #[derive(Clone, Debug)]
-pub struct Link {
+pub struct WireDirection {
     /// How it treats frames.
     pub faults: Faults,
     free_at: Time,
 }
 
-impl Link {
+impl WireDirection {
     /// A link with these faults.
-    pub fn new(faults: Faults) -> Link {
-        Link { faults, free_at: Time::ZERO }
+    pub fn new(faults: Faults) -> WireDirection {
+        WireDirection { faults, free_at: Time::ZERO }
     }
 
     /// Carries a frame, which is no larger than the link's MTU: when what arrives of it, and how often.

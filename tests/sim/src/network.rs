@@ -1,9 +1,9 @@
 //! Hosts, their links to a middle, and time.
 
-use crate::balancer::{Balancer, Surroundings};
+use crate::balancer::{BalancerHost, Surroundings};
 use crate::host::Host;
-use crate::link::{Faults, Link};
-use crate::trace::{Place, Trace};
+use crate::link::{Faults, WireDirection};
+use crate::trace::{Trace, TracePoint};
 use fastrand::Rng;
 use hairpin_core::flow::{Address, FlowKey};
 use hairpin_core::frame::VecFrame;
@@ -11,15 +11,15 @@ use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::{self, Parsed};
 use std::collections::BTreeMap;
 
-/// What stands between the hosts.
+/// The node between the hosts.
 pub enum Middle {
     /// A router without any opinion.
     Router,
     /// Hairpin.
-    Balancer(Box<Balancer>),
+    Balancer(Box<BalancerHost>),
 }
 
-/// Where a frame on a link goes.
+/// The destination of a frame on a link.
 #[derive(Clone, Copy)]
 enum Toward {
     Middle,
@@ -27,17 +27,17 @@ enum Toward {
 }
 
 /// Hosts around a middle, in virtual time.
-pub struct Network {
+pub struct VirtualNetwork {
     /// Now.
     pub now: Time,
     /// The hosts.
     pub hosts: Vec<Host>,
-    /// What stands between them.
+    /// The node between them.
     pub middle: Middle,
-    /// What has happened.
+    /// The events so far.
     pub trace: Trace,
     /// Each host's links: to the middle, and back.
-    links: Vec<[Link; 2]>,
+    links: Vec<[WireDirection; 2]>,
     flying: BTreeMap<(Time, u64), (Toward, VecFrame)>,
     sent: u64,
     random: Rng,
@@ -45,10 +45,10 @@ pub struct Network {
     pub events: u64,
 }
 
-impl Network {
+impl VirtualNetwork {
     /// A network without hosts.
-    pub fn new(middle: Middle, trace: Trace, random: Rng) -> Network {
-        Network {
+    pub fn new(middle: Middle, trace: Trace, random: Rng) -> VirtualNetwork {
+        VirtualNetwork {
             now: Time::from_nanos(1_000_000_000),
             hosts: Vec::new(),
             middle,
@@ -64,7 +64,7 @@ impl Network {
     /// Adds a host whose link has these faults, each way its own.
     pub fn attach(&mut self, host: Host, faults: [Faults; 2]) {
         self.hosts.push(host);
-        self.links.push(faults.map(Link::new));
+        self.links.push(faults.map(WireDirection::new));
     }
 
     /// Runs until all hosts are done, or `until`. Whether they are.
@@ -131,7 +131,7 @@ impl Network {
                 self.wake(index);
             }
             (Toward::Middle, Middle::Router) => {
-                self.trace.frame(self.now, Place::In, &frame);
+                self.trace.frame(self.now, TracePoint::In, &frame);
                 self.route(frame);
             }
             (Toward::Middle, Middle::Balancer(_)) => {
@@ -140,7 +140,7 @@ impl Network {
         }
     }
 
-    fn with_balancer(&mut self, f: impl FnOnce(&mut Balancer, Time, &mut Surroundings<'_>)) {
+    fn with_balancer(&mut self, f: impl FnOnce(&mut BalancerHost, Time, &mut Surroundings<'_>)) {
         let Middle::Balancer(balancer) = &mut self.middle else { return };
         let mut out = Vec::new();
         let (hosts, links) = (&self.hosts, &self.links);

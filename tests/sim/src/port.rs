@@ -33,7 +33,7 @@ impl Frame for LentFrame {
 }
 
 /// The worker's plane: frames wait here on their way to it, and leave through here.
-pub struct Port {
+pub struct WorkerPort {
     pub(crate) waiting: VecDeque<VecFrame>,
     pub(crate) sent: Vec<VecFrame>,
     lease: Rc<()>,
@@ -46,11 +46,11 @@ pub struct Port {
     leaked: Option<LentFrame>,
 }
 
-impl Port {
+impl WorkerPort {
     /// A plane; `moods` draws when it takes and lends nothing, and it can be made to leak a frame.
-    pub(crate) fn new(moods: Option<Rng>, leaks: bool) -> Port {
+    pub(crate) fn new(moods: Option<Rng>, leaks: bool) -> WorkerPort {
         let (waiting, sent, lease) = (VecDeque::new(), Vec::new(), Rc::new(()));
-        Port { waiting, sent, lease, moods, got_leftovers: false, leaks, leaked: None }
+        WorkerPort { waiting, sent, lease, moods, got_leftovers: false, leaks, leaked: None }
     }
 
     /// Frames the worker holds.
@@ -63,7 +63,7 @@ impl Port {
     }
 }
 
-impl FrameIo for Port {
+impl FrameIo for WorkerPort {
     type Frame = LentFrame;
 
     fn receive(&mut self, out: &mut Batch<LentFrame>) {

@@ -1,12 +1,12 @@
 //! A scenario: a network drawn from a seed, run to its end and checked.
 
-use crate::balancer::{Balancer, BalancerOptions, Bug};
+use crate::balancer::{BalancerHost, BalancerHostOptions, Bug};
 use crate::carrier::Carrier;
 use crate::engine::EngineOptions;
 use crate::host::{Host, SocketOptions};
 use crate::link::Faults;
-use crate::network::{Middle, Network};
-use crate::nic::Profile;
+use crate::network::{Middle, VirtualNetwork};
+use crate::nic::CardProfile;
 use crate::stream::{Book, Ending, Stream, StreamPlan};
 use crate::trace::Trace;
 use fastrand::Rng;
@@ -41,16 +41,16 @@ pub const SERVER_PORT: u16 = 8000;
 
 /// Why a run failed.
 #[derive(Debug)]
-pub struct Failure {
+pub struct RunFailure {
     /// Its seed.
     pub seed: u64,
-    /// What is wrong.
+    /// The failure.
     pub wrong: Vec<String>,
-    /// What happened last.
+    /// The last events.
     pub trace: String,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for RunFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}:", self.seed)?;
         for wrong in &self.wrong {
@@ -60,9 +60,9 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What a run was like.
+/// The summary of a run.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Summary {
+pub struct RunSummary {
     /// Events.
     pub events: u64,
     /// Connections.
@@ -81,8 +81,8 @@ pub struct Summary {
     pub lasted: Duration,
 }
 
-impl std::ops::AddAssign for Summary {
-    fn add_assign(&mut self, other: Summary) {
+impl std::ops::AddAssign for RunSummary {
+    fn add_assign(&mut self, other: RunSummary) {
         self.events += other.events;
         self.connections += other.connections;
         self.offloaded += other.offloaded;
@@ -94,7 +94,7 @@ impl std::ops::AddAssign for Summary {
     }
 }
 
-/// What stands in the middle.
+/// The node in the middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between {
     /// A router: proves peers and checkers.
@@ -106,10 +106,10 @@ pub enum Between {
 }
 
 /// Runs `run` for seeds from `first` on; how many `HAIRPIN_SIM_SEEDS` says, else `count`. Panics with the first failure.
-pub fn seeds(first: u64, count: u64, run: impl Fn(u64) -> Result<Summary, Failure>) -> Summary {
+pub fn seeds(first: u64, count: u64, run: impl Fn(u64) -> Result<RunSummary, RunFailure>) -> RunSummary {
     let count = std::env::var("HAIRPIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(count);
     let first = std::env::var("HAIRPIN_SIM_FIRST").ok().and_then(|text| text.parse().ok()).unwrap_or(first);
-    let mut all = Summary::default();
+    let mut all = RunSummary::default();
     for seed in first..first + count {
         match catch_unwind(AssertUnwindSafe(|| run(seed))) {
             Ok(Ok(summary)) => all += summary,
@@ -201,9 +201,9 @@ pub fn engine(random: &mut Rng) -> EngineOptions {
 }
 
 /// A card of those there are profiles of, drawn; some of them with hardly any room, and insertions that fail.
-pub fn card(random: &mut Rng) -> Profile {
+pub fn card(random: &mut Rng) -> CardProfile {
     let text = random.choice(CARDS).unwrap_or(CARDS[0]);
-    let mut profile = Profile::parse(text).expect("the profiles that come along are right");
+    let mut profile = CardProfile::parse(text).expect("the profiles that come along are right");
     if random.u8(..4) == 0 {
         profile.tables.rules_max = random.u32(2..8);
     }
@@ -214,11 +214,11 @@ pub fn card(random: &mut Rng) -> Profile {
 }
 
 /// A balancer's options, drawn, but for its snapshot. One in four has a card in place of the kernel's engine.
-pub fn balancer(random: &mut Rng, snapshot: Snapshot, bug: Option<Bug>) -> BalancerOptions {
+pub fn balancer(random: &mut Rng, snapshot: Snapshot, bug: Option<Bug>) -> BalancerHostOptions {
     // Of its own, so that the other seeds mean what they meant before there were cards.
     let mut chance = Rng::with_seed(random.get_seed());
     let card = (bug.is_none() && chance.u8(..4) == 0).then(|| card(&mut chance));
-    let mut options = BalancerOptions {
+    let mut options = BalancerHostOptions {
         snapshot,
         card: None,
         engine: engine(random),
@@ -237,7 +237,11 @@ pub fn balancer(random: &mut Rng, snapshot: Snapshot, bug: Option<Bug>) -> Balan
 }
 
 /// Runs a network to its end and checks what every run must show; `more` adds what else is wrong.
-pub fn conclude(seed: u64, mut network: Network, more: impl FnOnce() -> Vec<String>) -> Result<Summary, Failure> {
+pub fn conclude(
+    seed: u64,
+    mut network: VirtualNetwork,
+    more: impl FnOnce() -> Vec<String>,
+) -> Result<RunSummary, RunFailure> {
     let started = network.now;
     let done = network.run(started + OVER_BY);
     let mut wrong: Vec<String> = Vec::new();
@@ -247,7 +251,7 @@ pub fn conclude(seed: u64, mut network: Network, more: impl FnOnce() -> Vec<Stri
             wrong.extend(host.open().into_iter().map(|open| format!("not over: {open}")));
         }
     }
-    let mut summary = Summary { lasted: network.now.since(started), ..Summary::default() };
+    let mut summary = RunSummary { lasted: network.now.since(started), ..RunSummary::default() };
     if wrong.is_empty() {
         let until = network.now + FORGOTTEN_AFTER;
         wrong.extend(network.drain(until));
@@ -267,12 +271,12 @@ pub fn conclude(seed: u64, mut network: Network, more: impl FnOnce() -> Vec<Stri
     }
     match wrong.is_empty() {
         true => Ok(summary),
-        false => Err(Failure { seed, wrong, trace: network.trace.lines() }),
+        false => Err(RunFailure { seed, wrong, trace: network.trace.lines() }),
     }
 }
 
 /// Streams of exact bytes between clients and servers.
-pub fn streams(seed: u64, between: Between, bug: Option<Bug>) -> Result<Summary, Failure> {
+pub fn streams(seed: u64, between: Between, bug: Option<Bug>) -> Result<RunSummary, RunFailure> {
     let mut random = Rng::with_seed(seed);
     let ipv6 = random.bool();
     let vip = end(ipv6, 1, 1, 80);
@@ -288,11 +292,11 @@ pub fn streams(seed: u64, between: Between, bug: Option<Bug>) -> Result<Summary,
             service.unknown = if draw.bool() { UnknownPacket::Drop } else { UnknownPacket::Reset };
             service.algorithm = if draw.bool() { Algorithm::RoundRobin } else { Algorithm::PowerOfTwo };
             let options = balancer(draw, Snapshot::new([service].into(), pool(ipv6)), bug);
-            (Middle::Balancer(Box::new(Balancer::new(options, draw))), vip)
+            (Middle::Balancer(Box::new(BalancerHost::new(options, draw))), vip)
         }
     };
     let name = format!("streams-{seed}");
-    let mut network = Network::new(middle, Trace::new(&name), random.fork());
+    let mut network = VirtualNetwork::new(middle, Trace::new(&name), random.fork());
     let resets = random.u8(..4) == 0;
     let book = Rc::new(RefCell::new(Book { seed, ..Book::default() }));
     let mut sockets = SocketOptions::draw(&mut random);

@@ -55,8 +55,8 @@ fn set_length(frame: &mut [u8], at: &Transport) {
     }
 }
 
-/// What a coalesced frame may still take.
-struct Open {
+/// The remaining room of a coalesced frame.
+struct OpenSegment {
     key: FlowKey,
     next: u32,
     size: usize,
@@ -66,7 +66,7 @@ struct Open {
 /// Puts consecutive segments of a flow together, as Linux does: same acknowledgement, window and options, all of one size
 /// but the last, right checksums. Frames of a flow stay in order.
 pub fn coalesce(frames: Vec<VecFrame>) -> Vec<VecFrame> {
-    let mut out: Vec<(VecFrame, Option<Open>)> = Vec::new();
+    let mut out: Vec<(VecFrame, Option<OpenSegment>)> = Vec::new();
     for frame in frames {
         let Some(at) = mergeable(&frame) else {
             // nothing behind it may be put in front of it
@@ -87,7 +87,7 @@ pub fn coalesce(frames: Vec<VecFrame>) -> Vec<VecFrame> {
             *open = None;
         }
         let size = at.end - at.payload;
-        let open = Open {
+        let open = OpenSegment {
             key: at.key,
             next: sequence(&frame.data, &at).wrapping_add(size as u32),
             size,
@@ -107,7 +107,7 @@ fn mergeable(frame: &VecFrame) -> Option<Transport> {
     (tcp && plain && right).then_some(at)
 }
 
-fn append(whole: &mut VecFrame, open: &mut Option<Open>, frame: &VecFrame, at: &Transport) -> bool {
+fn append(whole: &mut VecFrame, open: &mut Option<OpenSegment>, frame: &VecFrame, at: &Transport) -> bool {
     let Some(state) = open else { return false };
     let Some(first) = transport(&whole.data) else { return false };
     let size = at.end - at.payload;

@@ -19,7 +19,7 @@ pub fn byte(key: u64, offset: u64) -> u8 {
     (word >> (8 * (offset % 8))) as u8
 }
 
-/// Who ends a connection, and how.
+/// The end that closes a connection, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The client closes when it has sent all; the server when it has sent all and seen that.
@@ -34,7 +34,7 @@ pub enum Ending {
     ServerResets(u64),
 }
 
-/// What happens on a connection.
+/// The events of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamPlan {
     /// Bytes from the client, at least 8, and from the server.
@@ -72,7 +72,7 @@ impl StreamPlan {
 pub struct Book {
     /// The run's seed.
     pub seed: u64,
-    /// What is to happen, by name.
+    /// The expected events, by name.
     pub plans: BTreeMap<u64, StreamPlan>,
     /// Which server accepted each.
     pub accepted: BTreeMap<u64, Vec<usize>>,

@@ -17,9 +17,9 @@ const LAST: usize = 60;
 /// Bytes kept of each.
 const HEADERS: usize = 134;
 
-/// Where a frame was seen.
+/// The point at which a frame was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum TracePoint {
     /// Arriving in the middle.
     In,
     /// Handed to the worker.
@@ -35,7 +35,7 @@ pub enum Place {
 /// The last frames, and a capture of all if one is wanted.
 #[derive(Default)]
 pub struct Trace {
-    last: VecDeque<(Time, Place, Vec<u8>, usize, u16)>,
+    last: VecDeque<(Time, TracePoint, Vec<u8>, usize, u16)>,
     capture: Option<PcapWriter<File>>,
     notes: VecDeque<String>,
     kept: usize,
@@ -51,13 +51,13 @@ impl Trace {
     }
 
     /// Notes a frame.
-    pub fn frame(&mut self, now: Time, place: Place, frame: &VecFrame) {
+    pub fn frame(&mut self, now: Time, place: TracePoint, frame: &VecFrame) {
         if self.last.len() >= self.kept {
             self.last.pop_front();
         }
         let headers = frame.data[..frame.data.len().min(HEADERS)].to_vec();
         self.last.push_back((now, place, headers, frame.data.len(), frame.meta.gso_size));
-        if let (Some(writer), Place::In | Place::Out) = (&mut self.capture, place) {
+        if let (Some(writer), TracePoint::In | TracePoint::Out) = (&mut self.capture, place) {
             let at = core::time::Duration::from_nanos(now.as_nanos());
             let length = frame.data.len().min(65_535);
             // A capture that cannot be written shows nothing; the run does not depend on it.

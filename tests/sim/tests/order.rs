@@ -10,9 +10,9 @@ use hairpin_core::frame::VecFrame;
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::tcp::{ACK, SYN};
 use hairpin_core::wire::{self, Parsed};
-use hairpin_sim::balancer::{Balancer, BalancerOptions, Surroundings};
+use hairpin_sim::balancer::{BalancerHost, BalancerHostOptions, Surroundings};
 use hairpin_sim::engine::EngineOptions;
-use hairpin_sim::nic::Profile;
+use hairpin_sim::nic::CardProfile;
 use hairpin_sim::scenario::{end, service};
 use hairpin_sim::trace::Trace;
 
@@ -46,7 +46,7 @@ fn segment(ends: [Endpoint; 2], flags: u8, [sequence, acknowledgement]: [u32; 2]
     frame
 }
 
-/// What came out of it.
+/// The result.
 #[derive(Debug, Default)]
 struct Outcome {
     /// Packets that left after a later one.
@@ -58,7 +58,7 @@ struct Outcome {
 }
 
 /// A client that sends a packet every `gap`, through the kernel's engine or a card.
-fn send(seed: u64, card: Option<Profile>, fence: bool, gap: Duration) -> Outcome {
+fn send(seed: u64, card: Option<CardProfile>, fence: bool, gap: Duration) -> Outcome {
     let (vip, backend, client) = (end(false, 1, 1, 80), end(false, 2, 1, 8080), end(false, 9, 9, 40_000));
     let pool = hairpin_sim::scenario::pool(false);
     let snapshot = Snapshot::new([service("order", vip, 0, &[backend])].into(), pool);
@@ -73,7 +73,7 @@ fn send(seed: u64, card: Option<Profile>, fence: bool, gap: Duration) -> Outcome
         counts: true,
     };
     let engine = EngineOptions { caps, latency: Duration::from_millis(1), refused: 0, fence, bug: None };
-    let options = BalancerOptions {
+    let options = BalancerHostOptions {
         snapshot,
         engine,
         card,
@@ -84,7 +84,7 @@ fn send(seed: u64, card: Option<Profile>, fence: bool, gap: Duration) -> Outcome
         capacity: 16,
         bug: None,
     };
-    let mut balancer = Balancer::new(options, &mut fastrand::Rng::with_seed(seed));
+    let mut balancer = BalancerHost::new(options, &mut fastrand::Rng::with_seed(seed));
     let (mut trace, mut out) = (Trace::new("order"), Vec::new());
     let to_vip = |flags, numbers, payload| segment([client, vip], flags, numbers, payload);
     let mut arrivals: Vec<(Time, VecFrame)> = vec![
@@ -137,8 +137,10 @@ fn judge(left: &[(Time, VecFrame)], backend: Endpoint, forwarded: u64) -> Outcom
     outcome
 }
 
-fn card() -> Option<Profile> {
-    Some(Profile::parse(include_str!("../../../lab/profiles/bluefield-2.toml")).expect("a profile that comes along"))
+fn card() -> Option<CardProfile> {
+    Some(
+        CardProfile::parse(include_str!("../../../lab/profiles/bluefield-2.toml")).expect("a profile that comes along"),
+    )
 }
 
 const DENSE: Duration = Duration::from_micros(5);

@@ -9,7 +9,7 @@ use hairpin_sim::scenario::{Between, streams};
 /// Seeds tried before a bug counts as not found.
 const SEEDS: u64 = 60;
 
-/// What is said of the first seed in which the bug shows.
+/// The failure of the first seed in which the bug shows.
 fn found(bug: Bug, forwarding: Forwarding) -> String {
     let failures = (0..SEEDS).filter_map(|seed| streams(seed, Between::Layer4(forwarding), Some(bug)).err());
     let failure = failures.into_iter().next().unwrap_or_else(|| panic!("{bug:?} was not found"));

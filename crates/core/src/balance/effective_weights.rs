@@ -52,10 +52,10 @@ pub const SHARE_FULL: u16 = 256;
 /// Beside a share: whether the backend is up is not settled yet.
 const UNSETTLED: u16 = 1 << 15;
 
-/// What is known of a backend.
+/// The state of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EffectiveWeight {
-    /// What part of its weight it has, in 1/256: 0 if it is down or its first checks have failed so far.
+    /// The effective part of its weight, in 1/256: 0 if it is down or its first checks have failed so far.
     pub share: u16,
     /// Whether that is a verdict. Until it is one, connections that may have begun elsewhere are taken to be the backend's
     /// whatever the share, and new ones go to it only if no other backend has a share.
@@ -115,7 +115,7 @@ impl EffectiveWeights {
         }
     }
 
-    /// What is known of backend `number`; one that cannot be is down.
+    /// The state of backend `number`; one that cannot be is down.
     pub fn of(&self, number: u16) -> EffectiveWeight {
         let word = self.inner.shares.get(usize::from(number)).map_or(0, |share| share.load(Ordering::Relaxed));
         EffectiveWeight { share: word & !UNSETTLED, settled: word & UNSETTLED == 0 }

@@ -4,7 +4,7 @@
 //! always won, the others would never get one.
 //! Workers start at different places, so that those that read the same loads do not all choose the same backend.
 
-use super::Share;
+use super::WorkerShare;
 use super::smooth_weighted::SmoothWeighted;
 use super::weights::{Weight, Weights};
 
@@ -14,7 +14,7 @@ pub(super) struct LeastConnections {
 }
 
 impl LeastConnections {
-    pub(super) fn new(weights: &Weights, share: Share) -> LeastConnections {
+    pub(super) fn new(weights: &Weights, share: WorkerShare) -> LeastConnections {
         LeastConnections { ties: SmoothWeighted::new(weights, share) }
     }
 

@@ -35,19 +35,19 @@ const SOURCE: u64 = 0x736f_7572_6365_3a31;
 
 /// A table; clones share it.
 #[derive(Clone)]
-pub(crate) struct Maglev {
+pub(crate) struct MaglevTable {
     entries: Arc<[u16]>,
-    /// What it was made from.
-    open: Arc<[Open]>,
+    /// The backends it was made from.
+    open: Arc<[OpenBackend]>,
 }
 
 /// A backend that has entries: its end, its index in the service, its weight.
-type Open = (Endpoint, u16, u16);
+type OpenBackend = (Endpoint, u16, u16);
 
 /// The tables of a snapshot's services, made once for all workers. Clones share them.
 #[derive(Clone, Default)]
 pub struct Tables {
-    by_service: Vec<Option<Maglev>>,
+    by_service: Vec<Option<MaglevTable>>,
 }
 
 impl Tables {
@@ -58,13 +58,13 @@ impl Tables {
             let held = before.by_service.get(number).and_then(Option::as_ref);
             match held.filter(|held| needs(service) && *held.open == *open(service)) {
                 Some(held) => Some(held.clone()),
-                None => Maglev::of(service),
+                None => MaglevTable::of(service),
             }
         };
         Tables { by_service: snapshot.services.iter().enumerate().map(table).collect() }
     }
 
-    pub(super) fn of(&self, service: u16) -> Option<Maglev> {
+    pub(super) fn of(&self, service: u16) -> Option<MaglevTable> {
         self.by_service.get(usize::from(service)).cloned().flatten()
     }
 }
@@ -76,8 +76,8 @@ fn needs(service: &Service) -> bool {
 }
 
 /// The enabled backends with weights above 0, at most 65535, in an order that the configuration's does not matter to.
-fn open(service: &Service) -> Vec<Open> {
-    let mut open: Vec<Open> = (0..u16::MAX)
+fn open(service: &Service) -> Vec<OpenBackend> {
+    let mut open: Vec<OpenBackend> = (0..u16::MAX)
         .zip(&service.backends)
         .filter(|(_, backend)| backend.state == BackendState::Enabled && backend.weight > 0)
         .map(|(index, backend)| (backend.endpoint, index, backend.weight))
@@ -95,23 +95,23 @@ struct Permutation {
     skip: usize,
 }
 
-impl Maglev {
+impl MaglevTable {
     /// The table of a service that needs one; `None` if it does not, or has no enabled backend with a weight above 0.
-    pub(super) fn of(service: &Service) -> Option<Maglev> {
-        if needs(service) { Maglev::new(open(service)) } else { None }
+    pub(super) fn of(service: &Service) -> Option<MaglevTable> {
+        if needs(service) { MaglevTable::new(open(service)) } else { None }
     }
 
     /// The table of backends with these ends and weights, named by their place in `backends`: up to 65535 of them, the
     /// rest has no entries. `None` if none has a weight above 0.
-    pub(crate) fn of_backends(backends: &[(Endpoint, u16)]) -> Option<Maglev> {
+    pub(crate) fn of_backends(backends: &[(Endpoint, u16)]) -> Option<MaglevTable> {
         let named = (0..u16::MAX).zip(backends);
-        let mut open: Vec<Open> = named.map(|(index, &(end, weight))| (end, index, weight)).collect();
+        let mut open: Vec<OpenBackend> = named.map(|(index, &(end, weight))| (end, index, weight)).collect();
         open.retain(|&(_, _, weight)| weight > 0);
         open.sort_unstable();
-        Maglev::new(open)
+        MaglevTable::new(open)
     }
 
-    /// Who has the entry of a flow of this hash, available or not.
+    /// The backend at the entry of a flow of this hash, available or not.
     #[inline]
     pub(crate) fn at(&self, hash: u64) -> u16 {
         self.entries[scale(hash, TABLE_SIZE)]
@@ -122,7 +122,7 @@ impl Maglev {
         size_of_val(&*self.entries)
     }
 
-    fn new(open: Vec<Open>) -> Option<Maglev> {
+    fn new(open: Vec<OpenBackend>) -> Option<MaglevTable> {
         let highest = open.iter().map(|&(_, _, weight)| u32::from(weight)).max()?;
         let mut candidates: Vec<Permutation> = open.iter().map(Permutation::new).collect();
 
@@ -147,16 +147,16 @@ impl Maglev {
                 }
             }
         }
-        Some(Maglev { entries: entries.into(), open: open.into() })
+        Some(MaglevTable { entries: entries.into(), open: open.into() })
     }
 
     /// Whether the two are one table in memory.
     #[cfg(test)]
-    pub(super) fn shares_with(&self, other: &Maglev) -> bool {
+    pub(super) fn shares_with(&self, other: &MaglevTable) -> bool {
         Arc::ptr_eq(&self.entries, &other.entries)
     }
 
-    /// Who has which entry.
+    /// The backend of each entry.
     #[cfg(test)]
     pub(super) fn entries(&self) -> &[u16] {
         &self.entries
@@ -169,7 +169,7 @@ impl Maglev {
         if is_open(weights, index) { Some(index) } else { self.next_available(weights, hash) }
     }
 
-    /// [`Maglev::choose`], where the first backend that it meets is not available.
+    /// [`MaglevTable::choose`], where the first backend that it meets is not available.
     #[cold]
     #[inline(never)]
     fn next_available(&self, weights: &[Weight], hash: u64) -> Option<u16> {
@@ -192,7 +192,7 @@ fn is_open(weights: &[Weight], index: u16) -> bool {
 }
 
 impl Permutation {
-    fn new(&(endpoint, index, weight): &Open) -> Permutation {
+    fn new(&(endpoint, index, weight): &OpenBackend) -> Permutation {
         let position = scale(end_hash(OFFSET, &endpoint), TABLE_SIZE);
         let skip = scale(end_hash(SKIP, &endpoint), TABLE_SIZE - 1) + 1;
         Permutation { index, weight: u32::from(weight), gained: 0, position, skip }

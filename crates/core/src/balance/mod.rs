@@ -24,7 +24,7 @@ use crate::flow::{Endpoint, FlowKey};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use least_connections::LeastConnections;
-use maglev::Maglev;
+use maglev::MaglevTable;
 use power_of_two::PowerOfTwo;
 use round_robin::RoundRobin;
 use smooth_weighted::SmoothWeighted;
@@ -38,9 +38,9 @@ enum Chooser {
     Hashed,
 }
 
-/// What a packet of IPv4 that goes to a backend is given.
+/// The rewrite target of a packet of IPv4 to a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Target {
+pub struct Ipv4Target {
     /// The backend's address; the last four bytes of it if it is one of IPv6.
     pub address: [u8; 4],
     /// Its port, host order.
@@ -56,14 +56,14 @@ pub struct Balancer {
     /// Numbers of the service's backends in the snapshot, and so in `loads`.
     numbers: Box<[u32]>,
     /// The same backends, side by side: where every packet chooses, each load from elsewhere counts.
-    targets: Box<[Target]>,
+    targets: Box<[Ipv4Target]>,
     /// Those of the backends that packets of any connection may go to now.
-    open_targets: Vec<Target>,
+    open_targets: Vec<Ipv4Target>,
     chooser: Chooser,
-    /// What a flow is hashed by: the client's address alone, or all of it.
+    /// The key of a flow's hash: the client's address alone, or all of it.
     by_source: bool,
     /// Only where the algorithm or picking up needs it.
-    maglev: Option<Maglev>,
+    maglev: Option<MaglevTable>,
 }
 
 impl Balancer {
@@ -73,7 +73,7 @@ impl Balancer {
     /// Takes some milliseconds where a Maglev table is built ([`Algorithm::Maglev`], [`Algorithm::SourceHash`] and
     /// [`UnknownPacket::PickUp`](crate::config::UnknownPacket::PickUp)); [`Balancer::with_table`] takes one that is there.
     pub fn new(service: &Service, loads: Loads, worker: u16, workers: u16, seed: u64) -> Balancer {
-        Balancer::with_maglev(service, loads, worker, workers, seed, Maglev::of(service))
+        Balancer::with_maglev(service, loads, worker, workers, seed, MaglevTable::of(service))
     }
 
     /// As [`Balancer::new`], for service `number` of the snapshot that `tables` were made for: takes no time.
@@ -93,10 +93,10 @@ impl Balancer {
         worker: u16,
         workers: u16,
         seed: u64,
-        maglev: Option<Maglev>,
+        maglev: Option<MaglevTable>,
     ) -> Balancer {
         let weights = Weights::new(service);
-        let share = Share { worker: u32::from(worker), workers: u32::from(workers.max(1)) };
+        let share = WorkerShare { worker: u32::from(worker), workers: u32::from(workers.max(1)) };
         let chooser = match service.algorithm {
             Algorithm::RoundRobin => Chooser::RoundRobin(RoundRobin::new(&weights, share)),
             Algorithm::WeightedRoundRobin => Chooser::SmoothWeighted(SmoothWeighted::new(&weights, share)),
@@ -108,9 +108,9 @@ impl Balancer {
         let numbers = service.backends.iter().map(|backend| u32::from(backend.number)).collect();
         let target = |backend: &Backend| {
             let Endpoint { address, port } = backend.endpoint;
-            Target { address: address.ipv4_octets(), port, number: backend.number }
+            Ipv4Target { address: address.ipv4_octets(), port, number: backend.number }
         };
-        let targets: Box<[Target]> = service.backends.iter().map(target).collect();
+        let targets: Box<[Ipv4Target]> = service.backends.iter().map(target).collect();
         let open_targets = Vec::with_capacity(targets.len());
         let mut balancer = Balancer { weights, loads, numbers, targets, open_targets, chooser, by_source, maglev };
         balancer.aim();
@@ -179,7 +179,7 @@ impl Balancer {
 
     /// The backend of this index in [`Service::backends`].
     #[inline]
-    pub fn target(&self, index: u16) -> Option<Target> {
+    pub fn target(&self, index: u16) -> Option<Ipv4Target> {
         self.targets.get(usize::from(index)).copied()
     }
 
@@ -189,9 +189,9 @@ impl Balancer {
         &self.weights.open
     }
 
-    /// What packets to these are given; while it is not settled whether a backend is up, it is among them.
+    /// The rewrite targets of the backends that take connections now; a backend that may yet prove to be up is among them.
     #[inline]
-    pub fn open_targets(&self) -> &[Target] {
+    pub fn open_targets(&self) -> &[Ipv4Target] {
         &self.open_targets
     }
 
@@ -223,12 +223,12 @@ impl Balancer {
 
 /// Which of how many workers: they begin their rounds at different points, so that the sum is even.
 #[derive(Clone, Copy)]
-struct Share {
+struct WorkerShare {
     worker: u32,
     workers: u32,
 }
 
-impl Share {
+impl WorkerShare {
     /// This worker's part of the way through `total` steps.
     fn start(self, total: u64) -> u64 {
         let worker = u64::from(self.worker % self.workers);

@@ -1,6 +1,6 @@
 //! Round robin: one backend after the other, whatever its weight (if it is above 0).
 
-use super::Share;
+use super::WorkerShare;
 use super::weights::Weights;
 
 pub(super) struct RoundRobin {
@@ -9,7 +9,7 @@ pub(super) struct RoundRobin {
 }
 
 impl RoundRobin {
-    pub(super) fn new(weights: &Weights, share: Share) -> RoundRobin {
+    pub(super) fn new(weights: &Weights, share: WorkerShare) -> RoundRobin {
         RoundRobin { next: share.start(weights.len() as u64) as usize }
     }
 

@@ -5,7 +5,7 @@
 //! A choice compares all backends: some tens of nanoseconds at 64, a microsecond at 1000, beside the cost of setting a
 //! connection up.
 
-use super::Share;
+use super::WorkerShare;
 use super::weights::{Weight, Weights};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -14,14 +14,14 @@ use alloc::vec::Vec;
 const START_STEPS_MAX: u64 = 1024;
 
 pub(super) struct SmoothWeighted {
-    /// What each backend has gained and not paid; below the sum of weights (2^40) either way.
+    /// The credit of each backend; below the sum of weights (2^40) either way.
     current: Vec<i64>,
     /// The sum of weights under which that was.
     total: u64,
 }
 
 impl SmoothWeighted {
-    pub(super) fn new(weights: &Weights, share: Share) -> SmoothWeighted {
+    pub(super) fn new(weights: &Weights, share: WorkerShare) -> SmoothWeighted {
         let mut chooser = SmoothWeighted { current: vec![0; weights.len()], total: weights.total };
         let divisor = weights.effective.iter().fold(0, |a, &b| greatest_common_divisor(a, b)).max(1);
         let round = weights.total / u64::from(divisor);
@@ -54,9 +54,9 @@ impl SmoothWeighted {
         Some(index)
     }
 
-    /// What was gained under other weights is worth as much of the new sum as it was of the old: the round goes on.
-    /// (To begin anew would favour the first, and weights change all the time while a backend starts slowly.) A backend
-    /// that gets nothing now has gained nothing when it comes back.
+    /// Credit gained under other weights is worth as much of the new sum as it was of the old: the round goes on. (To begin
+    /// anew would favour the first, and weights change all the time while a backend starts slowly.) A backend that gets
+    /// nothing now has gained nothing when it comes back.
     pub(super) fn weights_changed(&mut self, weights: &Weights) {
         let (new, old) = (i128::from(weights.total), i128::from(self.total.max(1)));
         for (current, &weight) in self.current.iter_mut().zip(&weights.effective) {

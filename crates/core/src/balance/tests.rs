@@ -1,4 +1,4 @@
-//! What each algorithm promises, statistically, with fixed seeds.
+//! The statistical promises of each algorithm, with fixed seeds.
 
 mod shares;
 
@@ -327,7 +327,7 @@ fn maglev_is_the_same_everywhere_and_in_any_order() {
     assert_eq!(fixed, FIXED.map(Some));
 }
 
-/// What version 0.1.0 said.
+/// The message of version 0.1.0.
 const FIXED: [u16; 10] = [4, 4, 0, 7, 6, 7, 7, 2, 2, 7];
 
 /// The paper (section 5.3) and the bound by which "minimal disruption" is meant here: beside the flows of the backend

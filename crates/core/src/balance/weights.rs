@@ -110,7 +110,7 @@ pub(super) fn open_from(weights: &[Weight], start: usize) -> impl Iterator<Item 
     after.chain(before).filter(|&(_, weight)| weight > 0)
 }
 
-/// What is known of the backends with these numbers.
+/// The states of the backends with these numbers.
 pub(super) fn of<'a>(
     effective_weights: &'a EffectiveWeights,
     numbers: &'a [u32],

@@ -19,7 +19,7 @@ const NOTICE_V4_MAX: usize = 576;
 /// An ICMPv6 error is at most this long, IP header included: the least MTU (RFC 4443, 2.4(c)).
 const NOTICE_V6_MAX: usize = 1280;
 
-/// What an ICMP error tells the sender of a packet.
+/// An ICMP error to the sender of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// It is too big for its way out (IPv4: and must not be fragmented).
@@ -182,7 +182,7 @@ pub fn fragment<F: Frame>(
     }
     frame.meta_mut().checksum = Checksum::Complete;
 
-    // What every later fragment starts with: the layers below, the header with the options that are copied.
+    // The start of every later fragment: the layers below, the header with the options that are copied.
     let (options, options_length) =
         ipv4::copied_options(frame.bytes().get(at.l3 + ipv4::HEADER..data).unwrap_or_default());
     let later = ipv4::HEADER + options_length;

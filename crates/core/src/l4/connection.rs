@@ -25,7 +25,7 @@ use crate::offload::RulePair;
 use crate::rewrite::Rewrite;
 use crate::time::Time;
 
-/// Where a connection is in its life.
+/// The state of a connection in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum State {
@@ -216,7 +216,7 @@ impl Volume {
 }
 
 /// A connection: both its flows, and what is known of them. 184 bytes, so that a slot of the slab is three cache lines.
-/// What a packet in software needs stands in the first two.
+/// The fields that a packet in software needs are in the first two.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Connection {
@@ -230,7 +230,7 @@ pub struct Connection {
     pub source: Endpoint,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// Where it is in its life.
+    /// Its state.
     pub state: State,
     /// Why the engine has none of its rules.
     pub kept: Kept,
@@ -240,7 +240,7 @@ pub struct Connection {
     pub flags: Flags,
     /// When a packet was last seen, in software or by the engine as far as it has told.
     pub last_seen: Time,
-    /// What software carried, and rules that are gone: [from client, from backend].
+    /// Traffic forwarded by software and by removed rules: [from client, from backend].
     pub forwarded: [Volume; 2],
     /// TCP, until the handshake is complete: what a client who has got the backend's SYN-ACK acknowledges at least. 0
     /// before there is one.
@@ -256,7 +256,7 @@ pub struct Connection {
     /// Not to be offered to the engine before. While the pair is
     /// [`Installing`](crate::offload::OffloadState::Installing): when its rules were asked for.
     pub offer_after: Time,
-    /// What the rules in force had carried when the engine was last asked.
+    /// The traffic of the rules in force at the last query.
     pub offloaded: [Volume; 2],
 }
 
@@ -334,7 +334,7 @@ impl Connection {
         }
     }
 
-    /// What is done to packets of one of its flows.
+    /// The treatment of packets of one of its flows.
     pub fn rewrite(&self, direction: Direction) -> Rewrite {
         let [source, destination] = self.ends(direction);
         Rewrite { source: *source, destination: *destination, ..Rewrite::default() }

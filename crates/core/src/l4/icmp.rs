@@ -36,8 +36,8 @@ pub fn translate(
     }
 }
 
-/// What the ICMP checksum covers: the message and, for ICMPv6, the addresses. Its own field is in it, before and after
-/// alike.
+/// The bytes that the ICMP checksum covers: the message and, for ICMPv6, the addresses. Its own field is in it, before and
+/// after alike.
 fn covered(packet: &[u8], error: &IcmpError) -> Sum {
     let message = Sum::of(packet.get(error.l4..).unwrap_or_default());
     match error.quoted.is_ipv4() {

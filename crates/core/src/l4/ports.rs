@@ -46,8 +46,8 @@ const NONE: u32 = u32::MAX;
 
 /// One worker's part of the pool.
 pub struct PortPool {
-    families: [Family; 2],
-    queues: Vec<Queue>,
+    families: [FamilyPairs; 2],
+    queues: Vec<PairQueue>,
     /// The queue of each backend end and protocol.
     ends: BTreeMap<(Endpoint, Protocol), u32>,
     /// The queue of each backend of the snapshot, or [`NONE`].
@@ -57,7 +57,7 @@ pub struct PortPool {
 }
 
 /// The pairs of one family that are this worker's.
-struct Family {
+struct FamilyPairs {
     /// Sorted.
     addresses: Vec<Address>,
     port_first: u16,
@@ -68,8 +68,8 @@ struct Family {
     places: Box<[u32]>,
 }
 
-impl Family {
-    fn new(pool: &Pool, is_ipv4: bool, steering: &Steering, worker: u16) -> Family {
+impl FamilyPairs {
+    fn new(pool: &Pool, is_ipv4: bool, steering: &Steering, worker: u16) -> FamilyPairs {
         let mut addresses: Vec<Address> =
             pool.addresses.iter().copied().filter(|address| address.is_ipv4() == is_ipv4).collect();
         addresses.sort_unstable();
@@ -77,7 +77,7 @@ impl Family {
         addresses.truncate(ADDRESSES_MAX);
         let port_first = pool.port_first.max(1);
         let ports = (u32::from(pool.port_last) + 1).saturating_sub(u32::from(port_first));
-        let mut family = Family { addresses, port_first, ports, codes: Box::default(), places: Box::default() };
+        let mut family = FamilyPairs { addresses, port_first, ports, codes: Box::default(), places: Box::default() };
         let count = family.addresses.len() as u32 * ports;
         let codes: Vec<u32> = (0..count).filter(|&code| steering.worker(&family.end(code)) == worker).collect();
         let mut places = vec![NONE; count as usize];
@@ -90,7 +90,7 @@ impl Family {
     }
 
     /// Whether places mean the same pairs in both.
-    fn is_like(&self, other: &Family) -> bool {
+    fn is_like(&self, other: &FamilyPairs) -> bool {
         self.addresses == other.addresses
             && (self.port_first, self.ports, self.codes.len()) == (other.port_first, other.ports, other.codes.len())
     }
@@ -108,20 +108,20 @@ impl Family {
     }
 }
 
-/// What is known of a pair in a queue; all zero: never used.
+/// The state of a pair in a queue; all zero: never used.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Pair(u64);
+struct QueuedPair(u64);
 
-/// The two top bits of a [`Pair`]'s upper half.
+/// The two top bits of a [`QueuedPair`]'s upper half.
 const IN_USE: u32 = 1 << 31;
 const RELEASED: u32 = 1 << 30;
 
-impl Pair {
-    const IN_USE: Pair = Pair((IN_USE as u64) << 32);
+impl QueuedPair {
+    const IN_USE: QueuedPair = QueuedPair((IN_USE as u64) << 32);
 
     /// Released at `tick`, nothing behind it in its line.
-    fn released(tick: u32) -> Pair {
-        Pair(u64::from(RELEASED | LAST) << 32 | u64::from(tick))
+    fn released(tick: u32) -> QueuedPair {
+        QueuedPair(u64::from(RELEASED | LAST) << 32 | u64::from(tick))
     }
 
     fn is_unused(self) -> bool {
@@ -136,8 +136,8 @@ impl Pair {
         Some((self.0 >> 32) as u32 & LAST).filter(|&next| next != LAST)
     }
 
-    fn with_next(self, next: u32) -> Pair {
-        Pair(u64::from(RELEASED | next) << 32 | u64::from(self.tick()))
+    fn with_next(self, next: u32) -> QueuedPair {
+        QueuedPair(u64::from(RELEASED | next) << 32 | u64::from(self.tick()))
     }
 }
 
@@ -146,18 +146,18 @@ const LAST: u32 = RELEASED - 1;
 
 /// A line of released pairs, in the order of their release.
 #[derive(Clone, Copy, Default)]
-struct Line {
+struct ReleasedLine {
     /// First and last place.
     ends: Option<(u32, u32)>,
 }
 
-impl Line {
+impl ReleasedLine {
     fn push(&mut self, pairs: &mut [u64], place: u32, tick: u32) {
-        pairs[place as usize] = Pair::released(tick).0;
+        pairs[place as usize] = QueuedPair::released(tick).0;
         let first = match self.ends {
             Some((first, last)) => {
                 let before = &mut pairs[last as usize];
-                *before = Pair(*before).with_next(place).0;
+                *before = QueuedPair(*before).with_next(place).0;
                 first
             }
             None => place,
@@ -166,38 +166,39 @@ impl Line {
     }
 
     fn first(&self, pairs: &[u64]) -> Option<(u32, u32)> {
-        self.ends.map(|(first, _)| (first, Pair(pairs[first as usize]).tick()))
+        self.ends.map(|(first, _)| (first, QueuedPair(pairs[first as usize]).tick()))
     }
 
     fn pop(&mut self, pairs: &[u64]) {
-        self.ends = self.ends.and_then(|(first, last)| Pair(pairs[first as usize]).next().map(|next| (next, last)));
+        self.ends =
+            self.ends.and_then(|(first, last)| QueuedPair(pairs[first as usize]).next().map(|next| (next, last)));
     }
 }
 
 /// The pairs as one backend end sees them.
-struct Queue {
+struct PairQueue {
     family: usize,
-    /// A [`Pair`] for each of the family's pairs, as plain numbers so that they come as untouched zero pages.
+    /// A [`QueuedPair`] for each of the family's pairs, as plain numbers so that they come as untouched zero pages.
     pairs: Vec<u64>,
-    /// Where the round of unused pairs began.
+    /// The start of the round of unused pairs.
     start: u32,
     /// Pairs of that round that have been looked at.
     looked_at: u32,
     /// Released, free to be used again.
-    free: Line,
+    free: ReleasedLine,
     /// Released, to rest first.
-    resting: Line,
+    resting: ReleasedLine,
     in_use: u32,
 }
 
-impl Queue {
+impl PairQueue {
     /// The next pair that was never used. Pairs marked in use are passed over, each once in the queue's life.
     fn take_unused(&mut self) -> Option<u32> {
         let count = self.pairs.len() as u32;
         while self.looked_at < count {
             let place = (u64::from(self.start) + u64::from(self.looked_at)) % u64::from(count);
             self.looked_at += 1;
-            if Pair(self.pairs[place as usize]).is_unused() {
+            if QueuedPair(self.pairs[place as usize]).is_unused() {
                 return Some(place as u32);
             }
         }
@@ -247,8 +248,8 @@ impl PortPool {
         count: usize,
         backends: impl Iterator<Item = (usize, (Endpoint, Protocol))>,
     ) -> PortPool {
-        let families = [false, true].map(|is_ipv4| Family::new(pool, is_ipv4, steering, worker));
-        let mut queues: Vec<Queue> = Vec::new();
+        let families = [false, true].map(|is_ipv4| FamilyPairs::new(pool, is_ipv4, steering, worker));
+        let mut queues: Vec<PairQueue> = Vec::new();
         let mut ends = BTreeMap::new();
         let mut queue_of = vec![NONE; count];
         for (number, (end, protocol)) in backends {
@@ -258,7 +259,7 @@ impl PortPool {
                 // The steering secret makes the start one that outsiders cannot know.
                 let draw = seed ^ steering.hash(&end).rotate_left(u32::from(protocol as u8) + u32::from(worker));
                 let start = ((u128::from(draw) * count as u128) >> 64) as u32;
-                queues.push(Queue::new(family, count, start));
+                queues.push(PairQueue::new(family, count, start));
                 queues.len() as u32 - 1
             });
         }
@@ -290,7 +291,7 @@ impl PortPool {
     pub fn take(&mut self, now: Time, backend: u32) -> Result<Endpoint, Exhausted> {
         let queue = queue_at(&self.queue_of, &mut self.queues, backend).ok_or(Exhausted)?;
         let place = queue.take_unused().or_else(|| queue.take_released(tick_at(now), self.rest)).ok_or(Exhausted)?;
-        queue.pairs[place as usize] = Pair::IN_USE.0;
+        queue.pairs[place as usize] = QueuedPair::IN_USE.0;
         queue.in_use += 1;
         let family = &self.families[queue.family];
         Ok(family.end(family.codes[place as usize]))
@@ -301,7 +302,7 @@ impl PortPool {
     pub fn release(&mut self, now: Time, backend: u32, end: Endpoint, rest: bool) -> bool {
         let Some(queue) = queue_at(&self.queue_of, &mut self.queues, backend) else { return false };
         let Some(place) = self.families[queue.family].place(&end) else { return false };
-        if Pair(queue.pairs[place as usize]) != Pair::IN_USE {
+        if QueuedPair(queue.pairs[place as usize]) != QueuedPair::IN_USE {
             return false;
         }
         let line = if rest { &mut queue.resting } else { &mut queue.free };
@@ -317,10 +318,10 @@ impl PortPool {
         let Some(queue) = queue_at(&self.queue_of, &mut self.queues, backend) else { return false };
         let Some(place) = self.families[queue.family].place(&end) else { return false };
         let pair = &mut queue.pairs[place as usize];
-        if !Pair(*pair).is_unused() {
+        if !QueuedPair(*pair).is_unused() {
             return false;
         }
-        *pair = Pair::IN_USE.0;
+        *pair = QueuedPair::IN_USE.0;
         queue.in_use += 1;
         true
     }
@@ -340,26 +341,26 @@ impl PortPool {
         self.queue(backend).map_or(0, |queue| queue.pairs.len() as u32)
     }
 
-    fn queue(&self, backend: u32) -> Option<&Queue> {
+    fn queue(&self, backend: u32) -> Option<&PairQueue> {
         self.queues.get(*self.queue_of.get(backend as usize)? as usize)
     }
 }
 
-impl Queue {
-    fn new(family: usize, count: usize, start: u32) -> Queue {
-        Queue {
+impl PairQueue {
+    fn new(family: usize, count: usize, start: u32) -> PairQueue {
+        PairQueue {
             family,
             pairs: vec![0; count],
             start,
             looked_at: 0,
-            free: Line::default(),
-            resting: Line::default(),
+            free: ReleasedLine::default(),
+            resting: ReleasedLine::default(),
             in_use: 0,
         }
     }
 }
 
-fn queue_at<'a>(queue_of: &[u32], queues: &'a mut [Queue], backend: u32) -> Option<&'a mut Queue> {
+fn queue_at<'a>(queue_of: &[u32], queues: &'a mut [PairQueue], backend: u32) -> Option<&'a mut PairQueue> {
     queues.get_mut(*queue_of.get(backend as usize)? as usize)
 }
 

@@ -38,7 +38,7 @@ pub fn next(state: State, direction: Direction, flags: u8) -> State {
 /// How far behind the SYN-ACK the first acknowledgement may be: what a backend can have sent on its heels (RFC 7413).
 const PROOF_WINDOW: u32 = 1 << 16;
 
-/// What a client acknowledges at least that has got a SYN-ACK of this sequence number. Never 0.
+/// The least acknowledgement of a client that has got a SYN-ACK of this sequence number. Never 0.
 pub fn proof(sequence: u32) -> u32 {
     match sequence.wrapping_add(1) {
         0 => u32::MAX,

@@ -1,7 +1,7 @@
 //! How long a message's body is, and where a chunked one ends (RFC 9112, sections 6 and 7).
 //!
 //! Bodies pass by as they are: [`Chunks`] only watches for the end, which is why it is as strict as the reader of heads.
-//! What it would read otherwise than a backend or a client could be the start of another message to them. The one thing
+//! Bytes that it would read otherwise than a backend or a client could be the start of another message to them. The one thing
 //! that backends may do and clients may not is to pad sizes with blanks, as old servers do: nginx and HAProxy take it too.
 
 #[cfg(test)]
@@ -124,9 +124,9 @@ impl BadChunk {
     }
 }
 
-/// Where in a chunked body we are.
+/// The position in a chunked body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum BodyState {
     /// In a chunk size, after this many digits.
     Size { digits: u8, size: u64 },
     /// In blanks behind a size, so many so far.
@@ -161,7 +161,7 @@ enum State {
 /// difference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chunks {
-    state: State,
+    state: BodyState,
     /// Bytes that chunks to come may have.
     room: u64,
     /// Sizes may have blanks behind them.
@@ -179,7 +179,7 @@ impl Chunks {
     /// At the start of a body of at most so many bytes, without what stands around the chunks. A chunk that is longer than
     /// what is left of them is refused before its first byte.
     pub fn at_most(bytes: u64) -> Chunks {
-        Chunks { state: State::Size { digits: 0, size: 0 }, room: bytes, padded: false }
+        Chunks { state: BodyState::Size { digits: 0, size: 0 }, room: bytes, padded: false }
     }
 
     /// At the start of a response's body, however long.
@@ -193,49 +193,49 @@ impl Chunks {
         let mut rest = bytes;
         loop {
             match self.state {
-                State::Done => break,
-                State::Bad(why) => return Err(why),
-                State::Data { left } => {
+                BodyState::Done => break,
+                BodyState::Bad(why) => return Err(why),
+                BodyState::Data { left } => {
                     let taken = usize::try_from(left).unwrap_or(usize::MAX).min(rest.len());
                     let left = left - taken as u64;
-                    self.state = if left == 0 { State::DataCr } else { State::Data { left } };
+                    self.state = if left == 0 { BodyState::DataCr } else { BodyState::Data { left } };
                     rest = &rest[taken..];
                 }
                 _ => {}
             }
             let [byte, behind @ ..] = rest else { break };
-            if !matches!(self.state, State::Data { .. }) {
+            if !matches!(self.state, BodyState::Data { .. }) {
                 self.state = match (self.state, byte) {
-                    (State::Size { digits: 1.., size }, b' ' | b'\t') if self.padded => {
-                        State::Blanks { bytes: 1, size }
+                    (BodyState::Size { digits: 1.., size }, b' ' | b'\t') if self.padded => {
+                        BodyState::Blanks { bytes: 1, size }
                     }
                     (state, byte) => state.step(*byte),
                 };
-                if let State::Data { left } = self.state {
+                if let BodyState::Data { left } = self.state {
                     match self.room.checked_sub(left) {
                         Some(room) => self.room = room,
-                        None => self.state = State::Bad(BadChunk::BodyTooLong),
+                        None => self.state = BodyState::Bad(BadChunk::BodyTooLong),
                     }
                 }
                 rest = behind;
             }
         }
         match self.state {
-            State::Bad(why) => Err(why),
+            BodyState::Bad(why) => Err(why),
             _ => Ok(bytes.len() - rest.len()),
         }
     }
 
     /// Whether the body has ended.
     pub fn is_done(&self) -> bool {
-        self.state == State::Done
+        self.state == BodyState::Done
     }
 
     /// How many of the next bytes are certain to be of this body, and need no parsing before they go on: what is
     /// left of a chunk. 0 where every byte counts.
     pub fn data_left(&self) -> u64 {
         match self.state {
-            State::Data { left } => left,
+            BodyState::Data { left } => left,
             _ => 0,
         }
     }
@@ -243,102 +243,102 @@ impl Chunks {
     /// Skips bytes that need no parsing, at most [`data_left`](Chunks::data_left), as if they had been fed. Returns
     /// how many were skipped.
     pub fn skip(&mut self, bytes: u64) -> u64 {
-        let State::Data { left } = self.state else { return 0 };
+        let BodyState::Data { left } = self.state else { return 0 };
         let left_then = left.saturating_sub(bytes);
-        self.state = if left_then == 0 { State::DataCr } else { State::Data { left: left_then } };
+        self.state = if left_then == 0 { BodyState::DataCr } else { BodyState::Data { left: left_then } };
         left - left_then
     }
 }
 
-impl State {
-    /// What follows when `byte` comes. Data is not stepped through.
-    fn step(self, byte: u8) -> State {
+impl BodyState {
+    /// The next state after `byte`. Data is not stepped through.
+    fn step(self, byte: u8) -> BodyState {
         match self {
-            State::Size { digits, size } => in_size(digits, size, byte),
-            State::Blanks { bytes, size } => match byte {
-                b'\r' => State::SizeEnd { size },
-                b'\n' => State::Bad(BadChunk::LineEnd),
-                b';' | b' ' | b'\t' if bytes >= EXTENSION_MAX => State::Bad(BadChunk::ExtensionTooLong),
-                b';' => State::Extension { bytes: bytes + 1, size },
-                b' ' | b'\t' => State::Blanks { bytes: bytes + 1, size },
-                _ => State::Bad(BadChunk::Size),
+            BodyState::Size { digits, size } => in_size(digits, size, byte),
+            BodyState::Blanks { bytes, size } => match byte {
+                b'\r' => BodyState::SizeEnd { size },
+                b'\n' => BodyState::Bad(BadChunk::LineEnd),
+                b';' | b' ' | b'\t' if bytes >= EXTENSION_MAX => BodyState::Bad(BadChunk::ExtensionTooLong),
+                b';' => BodyState::Extension { bytes: bytes + 1, size },
+                b' ' | b'\t' => BodyState::Blanks { bytes: bytes + 1, size },
+                _ => BodyState::Bad(BadChunk::Size),
             },
-            State::Extension { bytes, size } => match byte {
-                b'\r' => State::SizeEnd { size },
-                b'\n' => State::Bad(BadChunk::LineEnd),
-                _ if !is_value(byte) => State::Bad(BadChunk::Extension),
-                _ if bytes >= EXTENSION_MAX => State::Bad(BadChunk::ExtensionTooLong),
-                _ => State::Extension { bytes: bytes + 1, size },
+            BodyState::Extension { bytes, size } => match byte {
+                b'\r' => BodyState::SizeEnd { size },
+                b'\n' => BodyState::Bad(BadChunk::LineEnd),
+                _ if !is_value(byte) => BodyState::Bad(BadChunk::Extension),
+                _ if bytes >= EXTENSION_MAX => BodyState::Bad(BadChunk::ExtensionTooLong),
+                _ => BodyState::Extension { bytes: bytes + 1, size },
             },
-            State::SizeEnd { size } => match (byte, size) {
-                (b'\n', 0) => State::LineStart { trailers: 0 },
-                (b'\n', left) => State::Data { left },
-                _ => State::Bad(BadChunk::LineEnd),
+            BodyState::SizeEnd { size } => match (byte, size) {
+                (b'\n', 0) => BodyState::LineStart { trailers: 0 },
+                (b'\n', left) => BodyState::Data { left },
+                _ => BodyState::Bad(BadChunk::LineEnd),
             },
-            State::DataCr if byte == b'\r' => State::DataLf,
-            State::DataLf if byte == b'\n' => State::Size { digits: 0, size: 0 },
-            State::DataCr | State::DataLf => State::Bad(BadChunk::DataEnd),
-            State::LineStart { .. } if byte == b'\r' => State::LastEnd,
-            State::LastEnd if byte == b'\n' => State::Done,
-            State::LastEnd => State::Bad(BadChunk::LineEnd),
-            State::LineStart { trailers }
-            | State::Name { trailers, .. }
-            | State::Value { trailers }
-            | State::ValueEnd { trailers }
+            BodyState::DataCr if byte == b'\r' => BodyState::DataLf,
+            BodyState::DataLf if byte == b'\n' => BodyState::Size { digits: 0, size: 0 },
+            BodyState::DataCr | BodyState::DataLf => BodyState::Bad(BadChunk::DataEnd),
+            BodyState::LineStart { .. } if byte == b'\r' => BodyState::LastEnd,
+            BodyState::LastEnd if byte == b'\n' => BodyState::Done,
+            BodyState::LastEnd => BodyState::Bad(BadChunk::LineEnd),
+            BodyState::LineStart { trailers }
+            | BodyState::Name { trailers, .. }
+            | BodyState::Value { trailers }
+            | BodyState::ValueEnd { trailers }
                 if trailers >= TRAILERS_MAX =>
             {
-                State::Bad(BadChunk::TrailersTooLong)
+                BodyState::Bad(BadChunk::TrailersTooLong)
             }
-            State::LineStart { trailers } => in_name(trailers + 1, 0, ALL_FORBIDDEN, byte),
-            State::Name { trailers, bytes, like } => in_name(trailers + 1, bytes, like, byte),
-            State::Value { trailers } => match byte {
-                b'\r' => State::ValueEnd { trailers: trailers + 1 },
-                b'\n' => State::Bad(BadChunk::LineEnd),
-                _ if !is_value(byte) => State::Bad(BadChunk::TrailerValue),
-                _ => State::Value { trailers: trailers + 1 },
+            BodyState::LineStart { trailers } => in_name(trailers + 1, 0, ALL_FORBIDDEN, byte),
+            BodyState::Name { trailers, bytes, like } => in_name(trailers + 1, bytes, like, byte),
+            BodyState::Value { trailers } => match byte {
+                b'\r' => BodyState::ValueEnd { trailers: trailers + 1 },
+                b'\n' => BodyState::Bad(BadChunk::LineEnd),
+                _ if !is_value(byte) => BodyState::Bad(BadChunk::TrailerValue),
+                _ => BodyState::Value { trailers: trailers + 1 },
             },
-            State::ValueEnd { trailers } if byte == b'\n' => State::LineStart { trailers: trailers + 1 },
-            State::ValueEnd { .. } => State::Bad(BadChunk::LineEnd),
-            State::Data { .. } | State::Done | State::Bad(_) => self,
+            BodyState::ValueEnd { trailers } if byte == b'\n' => BodyState::LineStart { trailers: trailers + 1 },
+            BodyState::ValueEnd { .. } => BodyState::Bad(BadChunk::LineEnd),
+            BodyState::Data { .. } | BodyState::Done | BodyState::Bad(_) => self,
         }
     }
 }
 
 /// A byte of a size's line.
-fn in_size(digits: u8, size: u64, byte: u8) -> State {
+fn in_size(digits: u8, size: u64, byte: u8) -> BodyState {
     let digit = match byte {
         b'0'..=b'9' => byte - b'0',
         b'a'..=b'f' => byte - b'a' + 10,
         b'A'..=b'F' => byte - b'A' + 10,
-        b'\r' if digits > 0 => return State::SizeEnd { size },
-        b';' if digits > 0 => return State::Extension { bytes: 1, size },
-        b'\n' => return State::Bad(BadChunk::LineEnd),
-        _ => return State::Bad(BadChunk::Size),
+        b'\r' if digits > 0 => return BodyState::SizeEnd { size },
+        b';' if digits > 0 => return BodyState::Extension { bytes: 1, size },
+        b'\n' => return BodyState::Bad(BadChunk::LineEnd),
+        _ => return BodyState::Bad(BadChunk::Size),
     };
     // Sixteen digits fit into 64 bits.
     let size = size.wrapping_shl(4) | u64::from(digit);
     if digits >= SIZE_DIGITS_MAX || size > SIZE_MAX {
-        return State::Bad(BadChunk::Size);
+        return BodyState::Bad(BadChunk::Size);
     }
-    State::Size { digits: digits + 1, size }
+    BodyState::Size { digits: digits + 1, size }
 }
 
 /// A byte of a trailer's name, behind `bytes` others; `trailers` counts it.
-fn in_name(trailers: u16, bytes: u16, like: u32, byte: u8) -> State {
+fn in_name(trailers: u16, bytes: u16, like: u32, byte: u8) -> BodyState {
     let at = usize::from(bytes);
     match byte {
         b':' if bytes > 0 => {
             let forbidden = bits(like).any(|bit| FORBIDDEN[bit].len() == at);
-            if forbidden { State::Bad(BadChunk::TrailerForbidden) } else { State::Value { trailers } }
+            if forbidden { BodyState::Bad(BadChunk::TrailerForbidden) } else { BodyState::Value { trailers } }
         }
-        b'\n' => State::Bad(BadChunk::LineEnd),
-        _ if !is_token(byte) => State::Bad(BadChunk::TrailerName),
+        b'\n' => BodyState::Bad(BadChunk::LineEnd),
+        _ if !is_token(byte) => BodyState::Bad(BadChunk::TrailerName),
         _ => {
             // `_` counts as `-`: CGI makes them one.
             let lower = if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
             let begins = |bit: &usize| FORBIDDEN[*bit].get(at) == Some(&lower);
             let like = bits(like).filter(begins).fold(0, |like, bit| like | 1 << bit);
-            State::Name { trailers, bytes: bytes + 1, like }
+            BodyState::Name { trailers, bytes: bytes + 1, like }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a TLS client asks for: the server's name (RFC 6066, 3) and protocols (RFC 7301) of the ClientHello (RFC 8446,
+//! The requests of a TLS client: the server's name (RFC 6066, 3) and protocols (RFC 7301) of the ClientHello (RFC 8446,
 //! 4.1.2) that its stream begins with. Nothing is decrypted, changed or answered: a connection is routed by it, and goes
 //! on as it is.
 //!
@@ -29,7 +29,7 @@ const MESSAGE_HEADER: usize = 4;
 /// Handshake message: ClientHello.
 const CLIENT_HELLO: u8 = 1;
 
-/// What a ClientHello asks for.
+/// The contents of a ClientHello.
 #[derive(Clone, Debug)]
 pub struct Hello<'a> {
     /// The server's name: 1 to 253 letters, digits, `-`, `_` and `.`, in any case, nothing between its dots empty, no
@@ -103,7 +103,7 @@ pub fn parse<'a>(bytes: &'a [u8], scratch: &'a mut [u8], bytes_max: usize) -> Re
     let mut header = [0; MESSAGE_HEADER];
     // Bytes of the message: those at hand, and those that the records so far announce.
     let (mut held, mut announced) = (0, 0);
-    for record in Records::new(stream) {
+    for record in TlsRecords::new(stream) {
         let record = record?;
         announced += record.length;
         let room = &mut header[held.min(MESSAGE_HEADER)..];
@@ -138,7 +138,7 @@ pub fn parse<'a>(bytes: &'a [u8], scratch: &'a mut [u8], bytes_max: usize) -> Re
 /// The fragments of all records of `stream`, one behind the other in `scratch`, which is as long as they are.
 fn join<'a>(stream: &[u8], scratch: &'a mut [u8]) -> &'a [u8] {
     let mut at = 0;
-    for record in Records::new(stream).flatten() {
+    for record in TlsRecords::new(stream).flatten() {
         let end = at + record.fragment.len();
         if let Some(room) = scratch.get_mut(at..end) {
             room.copy_from_slice(record.fragment);
@@ -149,28 +149,28 @@ fn join<'a>(stream: &[u8], scratch: &'a mut [u8]) -> &'a [u8] {
 }
 
 /// A record whose end may still be missing.
-struct Record<'a> {
-    /// What there is of it, without the header.
+struct TlsRecord<'a> {
+    /// The bytes of it that have arrived, without the header.
     fragment: &'a [u8],
     /// Bytes it will have, without the header.
     length: usize,
-    /// Where what there is of it ends in the stream.
+    /// The end, in the stream, of the bytes that have arrived.
     end: usize,
 }
 
 /// The handshake records a stream begins with, up to the first that is not complete or not allowed.
-struct Records<'a> {
+struct TlsRecords<'a> {
     stream: &'a [u8],
     at: usize,
     count: usize,
 }
 
-impl<'a> Records<'a> {
-    fn new(stream: &'a [u8]) -> Records<'a> {
-        Records { stream, at: 0, count: 0 }
+impl<'a> TlsRecords<'a> {
+    fn new(stream: &'a [u8]) -> TlsRecords<'a> {
+        TlsRecords { stream, at: 0, count: 0 }
     }
 
-    /// What is wrong with the record that starts with `header`, of which the end may be missing.
+    /// The defect of the record that starts with `header`, of which the end may be missing.
     fn fault(&self, header: &[u8]) -> Option<BadHello> {
         let is_tls =
             header.first().is_none_or(|&kind| kind == HANDSHAKE) && header.get(1).is_none_or(|&major| major == 3);
@@ -184,10 +184,10 @@ impl<'a> Records<'a> {
     }
 }
 
-impl<'a> Iterator for Records<'a> {
-    type Item = Result<Record<'a>, BadHello>;
+impl<'a> Iterator for TlsRecords<'a> {
+    type Item = Result<TlsRecord<'a>, BadHello>;
 
-    fn next(&mut self) -> Option<Result<Record<'a>, BadHello>> {
+    fn next(&mut self) -> Option<Result<TlsRecord<'a>, BadHello>> {
         let rest = self.stream.get(self.at..)?;
         let header = &rest[..rest.len().min(RECORD_HEADER)];
         if let Some(fault) = self.fault(header) {
@@ -199,7 +199,7 @@ impl<'a> Iterator for Records<'a> {
         let fragment = &rest[RECORD_HEADER..rest.len().min(RECORD_HEADER + length)];
         self.at += RECORD_HEADER + fragment.len();
         self.count += 1;
-        Some(Ok(Record { fragment, length, end: self.at }))
+        Some(Ok(TlsRecord { fragment, length, end: self.at }))
     }
 }
 

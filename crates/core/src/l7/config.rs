@@ -1,13 +1,13 @@
 //! A service's layer-7 configuration, as the data plane sees it: immutable, validated before it gets here.
 
-use super::edit::Value;
+use super::edit::FieldValue;
 use super::head::Bounds;
 use super::route::{Access, Conditions};
 use crate::flow::Address;
 use crate::time::Duration;
 use alloc::boxed::Box;
 
-/// What a service is.
+/// The protocol of a service.
 #[derive(Clone, Debug, Default)]
 pub enum Kind {
     /// Layer 4: connections are forwarded as they are.
@@ -82,9 +82,9 @@ pub struct Http {
     pub access: Box<[Access]>,
     /// Asked in order; the first whose conditions hold is taken. None of them: 404.
     pub routes: Box<[Route]>,
-    /// What is changed in every request and response, before what the route changes.
+    /// The changes of every request and response, before what the route changes.
     pub edits: Edits,
-    /// What requests say of the client to backends.
+    /// The fields that tell backends about the client.
     pub forwarded: Forwarded,
     /// Clients stay with their backend by a cookie.
     pub sticky: Option<Sticky>,
@@ -94,7 +94,7 @@ pub struct Http {
     pub upgrade: bool,
     /// CONNECT requests are tunnelled to the route's backend; else refused with 501.
     pub connect: bool,
-    /// What connections to backends begin with.
+    /// The header that connections to backends begin with.
     pub proxy_protocol: Option<ProxyVersion>,
     /// Whether idle connections to backends are kept for other clients' requests. Not with `proxy_protocol`.
     pub reuse: bool,
@@ -109,13 +109,13 @@ pub struct Http {
 pub struct Route {
     /// When it is taken.
     pub conditions: Conditions,
-    /// What happens then.
+    /// The action.
     pub action: Action,
-    /// What is changed in requests and responses that take it.
+    /// The changes of requests and responses that take it.
     pub edits: Edits,
 }
 
-/// What a route does with a request.
+/// The action of a route.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Forward it to a backend.
@@ -130,7 +130,7 @@ pub enum Action {
     Redirect {
         /// 301, 302, 303, 307 or 308.
         status: u16,
-        /// Where to: text with the variables `{scheme}`, `{host}` (without port), `{authority}` (with it), `{path}` and
+        /// The destination: text with the variables `{scheme}`, `{host}` (without port), `{authority}` (with it), `{path}` and
         /// `{query}` (with its `?`, if there is one), checked by [`edit::location`](super::edit::location).
         location: Box<[u8]>,
     },
@@ -167,7 +167,7 @@ pub struct Field {
     /// Its name, as it will be written.
     pub name: Box<[u8]>,
     /// Its value, which may use the variables of [`Variable`](super::edit::Variable).
-    pub value: Value,
+    pub value: FieldValue,
 }
 
 /// Changes to both heads of an exchange.
@@ -179,7 +179,7 @@ pub struct Edits {
     pub response: HeadEdits,
 }
 
-/// What requests say of the client. What the client itself says in these fields is trusted, and added to, only if it
+/// The fields that tell backends about the client. The client's own text in these fields is trusted, and added to, only if it
 /// comes from `trusted`; else it is replaced.
 #[derive(Clone, Debug, Default)]
 pub struct Forwarded {
@@ -270,7 +270,7 @@ impl HttpLimits {
         if self.body_bytes_max == 0 { u64::MAX } else { self.body_bytes_max }
     }
 
-    /// What a head must be within.
+    /// The bounds of a head.
     pub fn head_bounds(&self) -> Bounds {
         Bounds {
             bytes_max: usize::from(self.head_bytes_max),
@@ -305,7 +305,7 @@ impl Default for HttpLimits {
 pub struct Tls {
     /// Asked in order; the first that matches is taken. None of them: the connection is reset.
     pub routes: Box<[TlsRoute]>,
-    /// What connections to backends begin with.
+    /// The header that connections to backends begin with.
     pub proxy_protocol: Option<ProxyVersion>,
     /// Bytes of a ClientHello, 512 to 16,384: reset.
     pub hello_bytes_max: u16,

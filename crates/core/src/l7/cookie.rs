@@ -43,18 +43,18 @@ pub const SCALE: u8 = 7;
 pub const MSS_V4: u16 = 1460;
 /// The MSS we announce over IPv6, in bytes.
 pub const MSS_V6: u16 = 1440;
-/// What clients behind tunnels and access networks take over IPv4, in bytes.
+/// The MSS over IPv4 of clients behind tunnels and access networks, in bytes.
 pub(crate) const MSS_TUNNEL_V4: u16 = 1300;
-/// What they take over IPv6, in bytes.
+/// Their MSS over IPv6, in bytes.
 pub(crate) const MSS_TUNNEL_V6: u16 = 1360;
 
-/// What an MSS is rounded down to over IPv4. The first is the least that Linux sends, whatever its peer says (its
+/// The values that an MSS is rounded down to over IPv4. The first is the least that Linux sends, whatever its peer says (its
 /// `net.ipv4.tcp_min_snd_mss`), the second that of hosts that say nothing (RFC 9293, 3.7.1). Between it and Ethernet's lie
 /// tunnels and access networks, most of them not far above 1300 (Alcock and Nelson, "An Analysis of TCP Maximum Segment
 /// Sizes", 2011); what rounding costs there is 0.3 % of the bytes. Nothing is sent in longer segments than Ethernet's, so
 /// jumbo frames' has no class.
 const CLASSES_V4: [u16; 4] = [48, 536, MSS_TUNNEL_V4, MSS_V4];
-/// What an MSS is rounded down to over IPv6: the least, the least MTU's, WireGuard's over Ethernet, Ethernet's.
+/// The values that an MSS is rounded down to over IPv6: the least, the least MTU's, WireGuard's over Ethernet, Ethernet's.
 const CLASSES_V6: [u16; 4] = [48, 1220, MSS_TUNNEL_V6, MSS_V6];
 /// The class of those that say nothing of their MSS.
 const CLASS_UNSAID: usize = 1;
@@ -81,7 +81,7 @@ const WINDOW: u16 = u16::MAX;
 /// Bytes of a SYN-ACK at most: header, MSS, SACK permitted, window scale.
 const SYN_ACK_MAX: usize = tcp::HEADER + 12;
 
-/// What a SYN offers, as far as it matters.
+/// The options of a SYN, as far as they matter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offer {
     /// The largest segment the client takes, in bytes. As a cookie tells it, rounded down to a class: over IPv4 48, 536,
@@ -101,7 +101,7 @@ impl Offer {
         u32::from(self.sack) << 6 | u32::from(scale) << 2 | class as u32
     }
 
-    /// What bits 0 to 6 of a cookie say.
+    /// The contents of bits 0 to 6 of a cookie.
     fn from_bits(bits: u32, ipv4: bool) -> Offer {
         let scale = (bits >> 2 & 0xf) as u8;
         Offer {
@@ -140,7 +140,7 @@ pub fn offer(options: &[u8], ipv4: bool) -> Offer {
 #[derive(Clone, Copy)]
 pub struct Cookies {
     keys: [[u64; 2]; 2],
-    /// What is added to the clock before it is counted, in ns.
+    /// The offset added to the clock before it is counted, in ns.
     ahead_ns: u64,
 }
 
@@ -166,7 +166,7 @@ impl Cookies {
         self.cookie(self.count(now), flow, sequence, offer.bits(flow.is_ipv4()))
     }
 
-    /// What the SYN offered to which `cookie` was the answer; `None` if it is no cookie of ours for this flow and
+    /// The options of the SYN to which `cookie` was the answer; `None` if it is no cookie of ours for this flow and
     /// number, or too old. `sequence` is the number of the first data byte, less one; `cookie` the acknowledgement number,
     /// less one.
     ///

@@ -31,7 +31,7 @@ impl Date {
         Date(text)
     }
 
-    /// What `Date` says.
+    /// The value of `Date`.
     pub fn bytes(&self) -> &[u8; LENGTH] {
         &self.0
     }

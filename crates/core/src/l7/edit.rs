@@ -28,25 +28,25 @@ pub use hops::{NoNumber, forwards_left};
 pub use request::request_head;
 pub use response::{can_go_to, response_head};
 pub use sticky::sticky_value;
-pub use value::{NAME_BYTES_MAX, Piece, VALUE_BYTES_MAX, Value, Variable, location};
+pub use value::{FieldValue, NAME_BYTES_MAX, VALUE_BYTES_MAX, ValuePiece, Variable, location};
 
 pub(super) use out::Out;
-pub(super) use value::{Part, parts};
+pub(super) use value::{TextPart, parts};
 
 use super::head::Request;
 use super::route::host;
 use crate::flow::Endpoint;
 
-/// What is to be written does not fit. What was written of it must not be sent.
+/// The output does not fit. What was written must not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;
 
-/// What is known of an exchange besides its heads.
+/// The facts of an exchange besides its heads.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// The client.
     pub client: Endpoint,
-    /// What the client connected to.
+    /// The address that the client connected to.
     pub vip: Endpoint,
     /// The chosen backend's name.
     pub backend: &'a str,
@@ -62,7 +62,7 @@ pub struct Facts<'a> {
     pub chosen_in_us: u32,
 }
 
-/// What variables stand for.
+/// The values of variables.
 struct Meaning<'a> {
     facts: &'a Facts<'a>,
     request: Option<&'a Request<'a>>,
@@ -70,13 +70,13 @@ struct Meaning<'a> {
 
 impl Meaning<'_> {
     /// Writes a field.
-    fn field(&self, out: &mut Out<'_>, name: &[u8], value: &Value) {
+    fn field(&self, out: &mut Out<'_>, name: &[u8], value: &FieldValue) {
         out.put(name);
         out.put(b": ");
         for piece in value.pieces() {
             match piece {
-                Piece::Text(text) => out.put(text),
-                Piece::Variable(variable) => self.variable(out, *variable),
+                ValuePiece::Text(text) => out.put(text),
+                ValuePiece::Variable(variable) => self.variable(out, *variable),
             }
         }
         out.put(b"\r\n");
@@ -105,7 +105,7 @@ fn scheme(https: bool) -> &'static [u8] {
     if https { b"https" } else { b"http" }
 }
 
-/// What a request asks for.
+/// Writes a variable of the request itself.
 pub(super) fn asked(out: &mut Out<'_>, variable: Variable, request: &Request<'_>) {
     match variable {
         Variable::Host => out.put(request.host.map_or(b"", host::name)),

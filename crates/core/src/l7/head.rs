@@ -32,7 +32,7 @@ pub(super) use octets::{is_token, is_value};
 pub use remembered::RememberedRequest;
 pub use request::{METHOD_MAX, Request, request};
 pub use response::{FramingFields, Response, response};
-pub use target::{Form, Target};
+pub use target::{Form, RequestTarget};
 
 /// Bounds of a head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -162,7 +162,7 @@ impl Refusal {
     }
 }
 
-/// What a request asks for (RFC 9110, 9; RFC 5789). Methods are case-sensitive.
+/// The method of a request (RFC 9110, 9; RFC 5789). Methods are case-sensitive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
     /// `GET`.
@@ -188,7 +188,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// What `bytes`, a token, stands for.
+    /// The method of `bytes`, a token.
     fn named(bytes: &[u8]) -> Method {
         match bytes {
             b"GET" => Method::Get,
@@ -220,7 +220,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// What eight bytes say; refused with [`Refusal::Version`] if they name another version, else with `malformed`.
+    /// The version in eight bytes; refused with [`Refusal::Version`] if they name another version, else with `malformed`.
     fn named(bytes: &[u8], malformed: Refusal) -> Result<Version, Refusal> {
         match bytes {
             b"HTTP/1.1" => Ok(Version::Http11),
@@ -237,7 +237,7 @@ fn window<'a>(bytes: &'a [u8], bounds: &Bounds) -> (&'a [u8], bool) {
     (&bytes[..bytes.len().min(bytes_max)], bytes.len() >= bytes_max)
 }
 
-/// What reading a window has come to, in the terms of the whole.
+/// The result of reading a window, in offsets of the whole.
 fn outcome<T>(read: Option<T>, full: bool) -> Result<Parsed<T>, Refusal> {
     match read {
         Some(read) => Ok(Parsed::Complete(read)),

@@ -12,7 +12,7 @@ use core::fmt::Write;
 /// Bytes of the longest header: version 1 with two IPv6 addresses in full.
 pub const HEADER_MAX: usize = 104;
 
-/// What version 2 begins with (section 2.2).
+/// The signature of version 2 (section 2.2).
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Version 2, command PROXY.
 const VERSION_AND_COMMAND: u8 = 0x21;

@@ -4,7 +4,7 @@
 //! those are for what backends say.
 
 use super::date::Date;
-use super::edit::{NoRoom, Out, Part, Variable, asked, parts};
+use super::edit::{NoRoom, Out, TextPart, Variable, asked, parts};
 use super::head::Request;
 
 #[cfg(test)]
@@ -17,7 +17,7 @@ pub struct Reply<'a> {
     pub status: u16,
     /// When it is written; `None`: the time is not known.
     pub date: Option<Date>,
-    /// What `Location` says.
+    /// The value of `Location`.
     pub location: Option<&'a [u8]>,
     /// The body, plain text.
     pub body: &'a [u8],
@@ -132,16 +132,18 @@ pub fn location(out: &mut [u8], template: &[u8], request: &Request<'_>, https: b
     let path = request.target.path;
     for part in parts(template) {
         match part {
-            Ok(Part::Text(text)) => out.put(text),
-            Ok(Part::Variable(Variable::Scheme)) => out.put(if https { b"https" } else { b"http" }),
-            Ok(Part::Variable(Variable::Host | Variable::Authority)) if request.host.is_none() => return Err(NoRoom),
+            Ok(TextPart::Text(text)) => out.put(text),
+            Ok(TextPart::Variable(Variable::Scheme)) => out.put(if https { b"https" } else { b"http" }),
+            Ok(TextPart::Variable(Variable::Host | Variable::Authority)) if request.host.is_none() => {
+                return Err(NoRoom);
+            }
             // `*`, and the target of CONNECT, have no path.
-            Ok(Part::Variable(Variable::Path)) if !path.starts_with(b"/") => out.put(b"/"),
-            Ok(Part::Variable(Variable::Path)) if out.len() == 0 => {
+            Ok(TextPart::Variable(Variable::Path)) if !path.starts_with(b"/") => out.put(b"/"),
+            Ok(TextPart::Variable(Variable::Path)) if out.len() == 0 => {
                 let slashes = path.iter().take_while(|&&byte| byte == b'/').count();
                 out.put(&path[slashes - 1..]);
             }
-            Ok(Part::Variable(variable)) => asked(&mut out, variable, request),
+            Ok(TextPart::Variable(variable)) => asked(&mut out, variable, request),
             Err(_) => return Err(NoRoom),
         }
     }

@@ -16,7 +16,7 @@ use super::head::{Method, Request};
 use crate::flow::Address;
 use alloc::boxed::Box;
 use host::HostPattern;
-use normal::{Odd, Reading, Scratch, normalise};
+use normal::{Odd, PathReading, PathScratch, normalise};
 use path::PathPattern;
 
 /// When a route is taken, or an access rule applies: every kind of condition that is given must hold. None given:
@@ -30,10 +30,10 @@ pub struct Conditions {
     /// Methods, one of which must be, as they are written in a request (they are case-sensitive); `GET` also stands for
     /// `HEAD`, which asks for the same without its body (RFC 9110, 9.3.2). Empty: any.
     pub methods: Box<[Box<[u8]>]>,
-    /// What must hold of fields, all of it. Names in any case. A field that is there more than once fulfils what any of
+    /// Conditions on fields; all must hold. Names in any case. A field that is there more than once fulfils what any of
     /// its lines fulfils.
     pub headers: Box<[Named]>,
-    /// What must hold of the query's parameters (`name=value`, separated by `&`), all of it. Compared byte by byte as
+    /// Conditions on the query's parameters (`name=value`, separated by `&`); all must hold. Compared byte by byte as
     /// they were written: nothing is decoded.
     pub queries: Box<[Named]>,
     /// Clients' networks, one of which must be; empty: any.
@@ -45,11 +45,11 @@ pub struct Conditions {
 pub struct Named {
     /// The name.
     pub name: Box<[u8]>,
-    /// What must hold of it.
+    /// The condition.
     pub test: Test,
 }
 
-/// What must hold of a field or a query parameter.
+/// A condition on a field or a query parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Test {
     /// It is there, with any value or none.
@@ -62,20 +62,20 @@ pub enum Test {
     Prefix(Box<[u8]>),
 }
 
-/// Who may pass: the first whose conditions hold decides.
+/// The access rules: the first whose conditions hold decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The host, path and query it names.
     pub conditions: Conditions,
-    /// What happens to it.
-    pub verdict: Verdict,
+    /// The action.
+    pub verdict: AccessVerdict,
     /// A request whose path fits in one reading and not in another is refused with 400, whatever the verdict.
     pub strict: bool,
 }
 
-/// What an access rule says.
+/// The effect of an access rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AccessVerdict {
     /// The request passes.
     Allow,
     /// It is answered with this status, 400 to 599; 403 is the usual one.
@@ -85,7 +85,7 @@ pub enum Verdict {
     },
 }
 
-/// What happens to a request.
+/// The decision for a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Decision<'a> {
     /// It is answered with this status, and not because no route was found.
@@ -99,15 +99,15 @@ pub enum Decision<'a> {
     NotFound,
 }
 
-/// What happens to `request` of `client`: 501 if it is a CONNECT or an upgrade and those are not for this service, 400
+/// The decision for `request` of `client`: 501 if it is a CONNECT or an upgrade and those are not for this service, 400
 /// or 414 if its path cannot be compared ([`Odd`]), else what the first access rule says whose conditions
 /// hold, else the first route whose conditions hold.
 pub fn decide<'a>(http: &'a Http, request: &Request<'_>, client: &Address) -> Decision<'a> {
     if (request.method == Method::Connect && !http.connect) || (request.upgrade && !http.upgrade) {
         return Decision::Deny { status: 501 };
     }
-    let mut scratch = Scratch::new();
-    let path = match normalise(request.target.path, Reading::WRITTEN, &mut scratch) {
+    let mut scratch = PathScratch::new();
+    let path = match normalise(request.target.path, PathReading::WRITTEN, &mut scratch) {
         Ok(path) => path,
         Err(odd) => return Decision::Deny { status: odd.status() },
     };
@@ -125,8 +125,8 @@ pub fn decide<'a>(http: &'a Http, request: &Request<'_>, client: &Address) -> De
 /// The status that refuses the request, if an access rule does.
 fn denied(access: &[Access], request: &Request<'_>, path: &[u8], client: &Address) -> Option<u16> {
     match access.iter().find(|rule| rule.conditions.hold(request, path, client))?.verdict {
-        Verdict::Allow => None,
-        Verdict::Deny { status } => Some(status),
+        AccessVerdict::Allow => None,
+        AccessVerdict::Deny { status } => Some(status),
     }
 }
 
@@ -136,7 +136,7 @@ fn denied_otherwise(access: &[Access], request: &Request<'_>, written: &[u8], cl
     if access.is_empty() {
         return None;
     }
-    Reading::others(request.target.path).find_map(|reading| denied_read(access, request, written, client, reading))
+    PathReading::others(request.target.path).find_map(|reading| denied_read(access, request, written, client, reading))
 }
 
 /// The status that refuses the request, if an access rule does for backends whose reading of the path is `reading`.
@@ -146,9 +146,9 @@ fn denied_read(
     request: &Request<'_>,
     written: &[u8],
     client: &Address,
-    reading: Reading,
+    reading: PathReading,
 ) -> Option<u16> {
-    let mut scratch = Scratch::new();
+    let mut scratch = PathScratch::new();
     let path = match normalise(request.target.path, reading, &mut scratch) {
         Ok(path) => path,
         Err(odd) => return Some(odd.status()),
@@ -160,14 +160,14 @@ fn denied_read(
             return Some(Odd::Ambiguous.status());
         }
         let holds = match rule.verdict {
-            // Who writes parameters in the rule knows what they are to the backend.
-            Verdict::Allow if rule.conditions.names_parameters() => as_written(),
+            // An operator who writes parameters in the rule knows their meaning to the backend.
+            AccessVerdict::Allow if rule.conditions.names_parameters() => as_written(),
             _ => as_read,
         };
         match rule.verdict {
             _ if !holds => {}
-            Verdict::Allow => return None,
-            Verdict::Deny { status } => return Some(status),
+            AccessVerdict::Allow => return None,
+            AccessVerdict::Deny { status } => return Some(status),
         }
     }
     None

@@ -77,7 +77,7 @@ impl Edit {
     }
 }
 
-/// Where an input number leads.
+/// The output position of an input number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// To this output number.
@@ -94,7 +94,7 @@ pub enum Place {
 /// A run of bytes of a segment that go through together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it starts, in bytes from the start of the segment's payload.
+    /// Its start, in bytes from the start of the segment's payload.
     pub offset: u32,
     /// Its bytes, at least 1.
     pub length: u32,
@@ -170,7 +170,7 @@ impl SequenceMap {
         Some(output)
     }
 
-    /// Where input number `input` leads. At a pure insertion: behind what was put in, data as well as a FIN.
+    /// The output position of input number `input`. At a pure insertion: behind what was put in, data as well as a FIN.
     #[inline]
     pub fn sequence(&self, input: u32) -> Place {
         let mut delta = self.delta;
@@ -238,9 +238,9 @@ impl SequenceMap {
         self.edits().iter().find(|edit| !before(output, edit.output) && before(output, edit.output_end())).copied()
     }
 
-    /// What is to be taken off the window, in bytes, that goes to the sender beside an acknowledgement of `output`: what
-    /// was put in beyond what was taken out behind that number. With it, nothing the sender may send lies beyond what
-    /// the receiver allows. Never below 0: where more was taken out, the sender gets the receiver's window and no more.
+    /// The bytes to subtract from the window that goes to the sender beside an acknowledgement of `output`: what was put in
+    /// beyond what was taken out behind that number. With it, nothing the sender may send lies beyond what the receiver
+    /// allows. Never below 0: where more was taken out, the sender gets the receiver's window and no more.
     #[inline]
     pub fn window_excess(&self, output: u32) -> u32 {
         if self.count == 0 {

@@ -7,7 +7,7 @@
 //! frames are super-packets, software forwards a body in a few of them. Old measurements count less and less. What takes
 //! longer than `ONE_MAX` was interrupted, and does not count.
 //!
-//! What the kernel spends on bringing a frame to the worker is not in T, so the threshold is rather too high than too low.
+//! The kernel's cost of bringing a frame to the worker is not in T, so the threshold is rather too high than too low.
 
 use crate::offload::Costs;
 use crate::time::Duration;
@@ -34,7 +34,7 @@ const FRAMES_MOST: u64 = 1 << 17;
 /// The longest that one measurement may take.
 const ONE_MAX: Duration = Duration::from_millis(2);
 
-/// What was measured, and what follows.
+/// The measurements, and the threshold that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threshold {
     /// Bytes from which on a body is offered to the engine, where the configuration does not say.
@@ -126,7 +126,7 @@ impl Meter {
         }
     }
 
-    /// What follows, if enough is new for another conclusion.
+    /// The new threshold, if there are enough new measurements.
     pub fn conclude(&mut self) -> Option<Threshold> {
         if self.news < FRAMES_LEAST && self.any_news < ANY_LEAST {
             return None;
@@ -147,7 +147,7 @@ impl Meter {
         Some(threshold)
     }
 
-    /// What packets and rules cost, as far as it was measured. (What the kernel spends on bringing a packet to the worker
+    /// The cost of packets and rules, as far as it was measured. (What the kernel spends on bringing a packet to the worker
     /// is not in it.)
     pub fn costs(&self) -> Costs {
         let unmeasured = Costs::default();

@@ -11,10 +11,10 @@ pub(super) const FRAME_MIN: usize = 60;
 /// Ethernet, IPv4, 6 and 4 bytes of address.
 const KIND: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
-/// What a packet wants.
+/// The operation of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Operation {
+pub(super) enum ArpOperation {
     /// Asks for the owner of the target address.
     Request = 1,
     /// Announces the owner of the sender address.
@@ -23,8 +23,8 @@ pub(super) enum Operation {
 
 /// A packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Packet {
-    pub(super) operation: Operation,
+pub(super) struct ArpPacket {
+    pub(super) operation: ArpOperation,
     pub(super) sender_mac: [u8; 6],
     pub(super) sender: [u8; 4],
     /// In a request: nothing.
@@ -32,16 +32,16 @@ pub(super) struct Packet {
     pub(super) target: [u8; 4],
 }
 
-impl Packet {
+impl ArpPacket {
     /// Reads the packet at `at`; `None` if it is no request or reply of Ethernet and IPv4, or cut off.
-    pub(super) fn read(frame: &[u8], at: usize) -> Option<Packet> {
+    pub(super) fn read(frame: &[u8], at: usize) -> Option<ArpPacket> {
         let bytes: [u8; LENGTH] = array_at(frame, at)?;
         let operation = match (bytes.first_chunk::<6>()?, bytes[6], bytes[7]) {
-            (&KIND, 0, 1) => Operation::Request,
-            (&KIND, 0, 2) => Operation::Reply,
+            (&KIND, 0, 1) => ArpOperation::Request,
+            (&KIND, 0, 2) => ArpOperation::Reply,
             _ => return None,
         };
-        Some(Packet {
+        Some(ArpPacket {
             operation,
             sender_mac: array_at(&bytes, 8)?,
             sender: array_at(&bytes, 14)?,

@@ -5,7 +5,7 @@
 //! which they do where no host on a port asks for anything else, and always on ports of routers.
 
 use crate::flow::Address;
-use crate::link::header::Header;
+use crate::link::header::CheckedHeader;
 use crate::wire::bytes::array_at;
 use crate::wire::checksum::Sum;
 use crate::wire::{icmp, ipv6};
@@ -14,7 +14,7 @@ use crate::wire::{icmp, ipv6};
 pub(super) const SOLICITATION: u8 = 135;
 /// ICMPv6 type: neighbour advertisement.
 pub(super) const ADVERTISEMENT: u8 = 136;
-/// What is sent to a neighbour only: no host beyond a router can have sent it.
+/// The hop limit of messages to a neighbour: no host beyond a router can have sent it.
 const HOPS: u8 = 255;
 /// Bytes of a message before its options.
 const MESSAGE: usize = 24;
@@ -29,20 +29,20 @@ const SOLICITED: u8 = 0x40;
 /// Flag: what is known must give way.
 const OVERRIDE: u8 = 0x20;
 
-/// Bytes of an IPv6 packet that [`Packet::bytes`] makes.
+/// Bytes of an IPv6 packet that [`DiscoveryPacket::bytes`] makes.
 pub(super) const LENGTH: usize = ipv6::HEADER + MESSAGE + 8;
 
 /// A message and what its IP header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Packet {
+pub(super) struct DiscoveryPacket {
     pub(super) source: Address,
     pub(super) destination: Address,
-    pub(super) message: Message,
+    pub(super) message: NeighbourMessage,
 }
 
 /// A message. An absent link-layer address stays absent: the frame's own is not believed instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum NeighbourMessage {
     Solicitation { target: Address, mac: Option<[u8; 6]> },
     Advertisement { target: Address, mac: Option<[u8; 6]>, solicited: bool, overrides: bool },
 }
@@ -62,9 +62,9 @@ pub(super) fn group_mac(group: &Address) -> [u8; 6] {
     [0x33, 0x33, group.0[12], group.0[13], group.0[14], group.0[15]]
 }
 
-impl Packet {
+impl DiscoveryPacket {
     /// Reads the message behind `header`; `None` if anything is not as RFC 4861 (7.1.1 and 7.1.2) wants it.
-    pub(super) fn read(frame: &[u8], header: &Header) -> Option<Packet> {
+    pub(super) fn read(frame: &[u8], header: &CheckedHeader) -> Option<DiscoveryPacket> {
         let bytes = frame.get(header.l4..header.end)?;
         let (source, destination) = (header.source, header.destination);
         let pseudo = Sum::pseudo_header(&source.0, &destination.0, icmp::PROTOCOL_V6, bytes.len());
@@ -83,7 +83,7 @@ impl Packet {
                 if unspecified && (mac.is_some() || destination != solicited_node(&target)) {
                     return None;
                 }
-                Message::Solicitation { target, mac }
+                NeighbourMessage::Solicitation { target, mac }
             }
             ADVERTISEMENT => {
                 let mac = option(options, TARGET_ADDRESS)?;
@@ -91,11 +91,11 @@ impl Packet {
                 if solicited && ipv6::is_group(&destination) || source == Address([0; 16]) {
                     return None;
                 }
-                Message::Advertisement { target, mac, solicited, overrides }
+                NeighbourMessage::Advertisement { target, mac, solicited, overrides }
             }
             _ => return None,
         };
-        Some(Packet { source, destination, message })
+        Some(DiscoveryPacket { source, destination, message })
     }
 
     /// The IPv6 packet's bytes. A message without link-layer address still has the option, of zeros: all that Hairpin
@@ -107,12 +107,12 @@ impl Packet {
         let length = MESSAGE + 8;
         header.copy_from_slice(&ipv6::header(&self.source, &self.destination, icmp::PROTOCOL_V6, hops, length));
         let (target, mac) = match self.message {
-            Message::Solicitation { target, mac } => {
+            NeighbourMessage::Solicitation { target, mac } => {
                 message[0] = SOLICITATION;
                 message[MESSAGE] = SOURCE_ADDRESS;
                 (target, mac)
             }
-            Message::Advertisement { target, mac, solicited, overrides } => {
+            NeighbourMessage::Advertisement { target, mac, solicited, overrides } => {
                 message[0] = ADVERTISEMENT;
                 message[4] = ROUTER | if solicited { SOLICITED } else { 0 } | if overrides { OVERRIDE } else { 0 };
                 message[MESSAGE] = TARGET_ADDRESS;

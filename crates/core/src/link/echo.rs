@@ -1,6 +1,6 @@
 //! Answers to ICMP and ICMPv6 echo requests (RFC 792; RFC 4443, 4.2), made of the request's own frame.
 
-use crate::link::header::Header;
+use crate::link::header::CheckedHeader;
 use crate::wire::bytes::{array_at, array_at_mut};
 use crate::wire::checksum::{Difference, Sum};
 use crate::wire::{icmp, ipv4, ipv6};
@@ -13,13 +13,13 @@ const V6_REPLY: u8 = 129;
 const HOPS: u8 = 64;
 
 /// Whether the ICMP message behind `header` is an echo request.
-pub(super) fn is_request(frame: &[u8], header: &Header) -> bool {
+pub(super) fn is_request(frame: &[u8], header: &CheckedHeader) -> bool {
     let kind = frame.get(..header.end).and_then(|packet| array_at::<2>(packet, header.l4));
     kind == Some([if header.source.is_ipv4() { V4_REQUEST } else { V6_REQUEST }, 0])
 }
 
 /// Whether the message's checksum is right, and the message whole.
-pub(super) fn is_whole(frame: &[u8], header: &Header) -> bool {
+pub(super) fn is_whole(frame: &[u8], header: &CheckedHeader) -> bool {
     let Some(message) = frame.get(header.l4..header.end).filter(|message| message.len() >= icmp::HEADER) else {
         return false;
     };
@@ -36,7 +36,7 @@ pub(super) fn is_whole(frame: &[u8], header: &Header) -> bool {
 /// Makes the packet the answer to itself: its ends and its Ethernet addresses change places. It goes back to the host
 /// that handed it over, so no neighbour has to be looked up. IPv4 options go along as they are (RFC 1122, 3.2.2.6 asks
 /// for no more).
-pub(super) fn answer(frame: &mut [u8], header: &Header) {
+pub(super) fn answer(frame: &mut [u8], header: &CheckedHeader) {
     let ipv4 = header.source.is_ipv4();
     let Some(ethernet) = array_at_mut::<12>(frame, 0) else { return };
     ethernet.rotate_left(6);

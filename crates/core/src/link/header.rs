@@ -9,7 +9,7 @@ use crate::wire::bytes::array_at;
 use crate::wire::checksum::Sum;
 use crate::wire::{ipv4, ipv6};
 
-/// What is wrong with an IP header.
+/// The defect of an IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadHeader {
     /// The frame ends before the header does.
@@ -27,10 +27,10 @@ pub enum BadHeader {
     Source,
 }
 
-/// What a checked header says.
+/// The contents of a checked header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// Who sends.
+pub struct CheckedHeader {
+    /// The sender.
     pub source: Address,
     /// The receiver.
     pub destination: Address,
@@ -50,7 +50,7 @@ pub struct Header {
 
 /// Checks the IPv4 header at `l3`.
 #[inline(always)]
-pub fn check_ipv4(frame: &[u8], l3: usize) -> Result<Header, BadHeader> {
+pub fn check_ipv4(frame: &[u8], l3: usize) -> Result<CheckedHeader, BadHeader> {
     let header = ipv4::Header(array_at(frame, l3).ok_or(BadHeader::Truncated)?);
     if header.version() != 4 {
         return Err(BadHeader::Version);
@@ -71,7 +71,7 @@ pub fn check_ipv4(frame: &[u8], l3: usize) -> Result<Header, BadHeader> {
     if !ipv4::is_host(header.source()) {
         return Err(BadHeader::Source);
     }
-    Ok(Header {
+    Ok(CheckedHeader {
         source: Address::from_ipv4(header.source()),
         destination: Address::from_ipv4(header.destination()),
         l3,
@@ -102,7 +102,7 @@ pub fn is_usual_ipv4(header: &[u8; ipv4::HEADER], behind: usize) -> bool {
 
 /// Checks the IPv6 header at `l3`. The source `::` passes: only who knows the protocol can tell.
 #[inline(always)]
-pub fn check_ipv6(frame: &[u8], l3: usize) -> Result<Header, BadHeader> {
+pub fn check_ipv6(frame: &[u8], l3: usize) -> Result<CheckedHeader, BadHeader> {
     let header = ipv6::Header(array_at(frame, l3).ok_or(BadHeader::Truncated)?);
     if header.version() != 6 {
         return Err(BadHeader::Version);
@@ -117,5 +117,5 @@ pub fn check_ipv6(frame: &[u8], l3: usize) -> Result<Header, BadHeader> {
         return Err(BadHeader::Source);
     }
     let (destination, protocol, hops) = (header.destination(), header.next_header(), header.hop_limit());
-    Ok(Header { source, destination, l3, l4, end, protocol, hops, fragment: false })
+    Ok(CheckedHeader { source, destination, l3, l4, end, protocol, hops, fragment: false })
 }

@@ -1,8 +1,8 @@
 //! The current next hop of an address, for a flow engine that forwards packets itself.
 
-use super::neighbours::Found;
+use super::neighbours::NeighbourFound;
 use super::plan::is_link_local;
-use super::{Neighbours, Plan, Segment};
+use super::{LinkPlan, LinkSegment, Neighbours};
 use crate::flow::Address;
 
 /// A next hop whose Ethernet address is known.
@@ -19,18 +19,18 @@ pub struct Hop {
 /// The next hop of untagged packets to `address`: the same as a [`Link`](super::Link) of this plan would take. `None` if
 /// there is no route, or the neighbour is not known now; it is not asked for. Addresses that only mean something on one
 /// link have none.
-pub fn hop(plan: &Plan, neighbours: &Neighbours, address: &Address) -> Option<Hop> {
+pub fn hop(plan: &LinkPlan, neighbours: &Neighbours, address: &Address) -> Option<Hop> {
     if is_link_local(address) || plan.is_local(address) || plan.is_broadcast(address) {
         return None;
     }
     for hop in plan.routes.find(address) {
         let port = plan.ports.get(usize::from(hop.port))?;
         let next = hop.gateway.unwrap_or(*address);
-        match neighbours.find(&next, Segment::untagged(hop.port)) {
-            Found::At { mac, .. } => return Some(Hop { port: hop.port, own: port.mac, mac }),
+        match neighbours.find(&next, LinkSegment::untagged(hop.port)) {
+            NeighbourFound::At { mac, .. } => return Some(Hop { port: hop.port, own: port.mac, mac }),
             // Another gateway may do, as for packets.
-            Found::Failed => {}
-            Found::Asked | Found::Busy | Found::Unknown => return None,
+            NeighbourFound::Failed => {}
+            NeighbourFound::Asked | NeighbourFound::Busy | NeighbourFound::Unknown => return None,
         }
     }
     None
@@ -44,7 +44,7 @@ pub fn hops_version(neighbours: &Neighbours) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::super::neighbours::Claim;
-    use super::super::{LinkOptions, PortAddresses, Route};
+    use super::super::{LinkOptions, LinkRoute, PortAddresses};
     use super::*;
     use crate::time::Time;
     use core::net::IpAddr;
@@ -53,25 +53,25 @@ mod tests {
         address.parse().unwrap()
     }
 
-    fn plan() -> Plan {
+    fn plan() -> LinkPlan {
         let port = |number: u8, network: &str| PortAddresses {
             mac: [2, 0, 0, 0, 0, number],
             mtu: 1500,
             networks: [(ip(network), 24)].into(),
             gateways: [].into(),
         };
-        let routes = ["10.1.0.8", "10.1.0.9"].map(|gateway| Route {
+        let routes = ["10.1.0.8", "10.1.0.9"].map(|gateway| LinkRoute {
             network: ip("172.16.0.0"),
             prefix: 12,
             port: 1,
             gateway: Some(ip(gateway)),
         });
         let ports = [port(1, "10.0.0.1"), port(2, "10.1.0.1")].into();
-        Plan::new(&LinkOptions { ports, routes: routes.into(), ..LinkOptions::default() }).unwrap()
+        LinkPlan::new(&LinkOptions { ports, routes: routes.into(), ..LinkOptions::default() }).unwrap()
     }
 
     fn hear(neighbours: &Neighbours, address: &str, port: u16, last: u8) {
-        let (address, segment) = (ip(address).into(), Segment::untagged(port));
+        let (address, segment) = (ip(address).into(), LinkSegment::untagged(port));
         let _ = neighbours.need(Time::from_nanos(1), &address, segment);
         let mac = Some([2, 0, 0, 0, 1, last]);
         let claim = Claim { address, segment, mac, solicited: true, overrides: true, learn: false };

@@ -1,19 +1,19 @@
 //! Frames that come in: checked, answered, or passed on to the worker.
 
-use super::arp::{self, Operation};
-use super::discovery::{self, Message};
-use super::header::{self, Header};
+use super::arp::{self, ArpOperation};
+use super::discovery::{self, NeighbourMessage};
+use super::header::{self, CheckedHeader};
 use super::neighbours::Claim;
-use super::plan::{Plan, Port};
-use super::segment::Segment;
-use super::{DEFEND_INTERVAL, Drop, Link, Positions, echo, is_returned};
+use super::plan::{LinkPlan, LinkPort};
+use super::segment::LinkSegment;
+use super::{DEFEND_INTERVAL, Link, LinkDrop, Positions, echo, is_returned};
 use crate::flow::Address;
 use crate::frame::{Batch, Checksum, Frame, FrameIo, Meta};
 use crate::wire::{ethernet, icmp, ipv4, ipv6};
 
-/// What becomes of a frame.
+/// The fate of a frame.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum InwardFate {
     /// The worker gets it.
     Worker,
     /// It has become our answer.
@@ -21,13 +21,13 @@ pub(super) enum Fate {
     /// It has told what it had to.
     Absorbed,
     /// Nothing.
-    Drop(Drop),
+    Drop(LinkDrop),
 }
 
 /// Whether a frame is what nearly all are, and in order: a whole TCP or UDP packet of IPv4 without options or of IPv6,
 /// for this port's Ethernet address, without tags, from an address that another host may have.
 #[inline(always)]
-pub(super) fn is_usual<F: Frame>(plan: &Plan, frame: &F) -> bool {
+pub(super) fn is_usual<F: Frame>(plan: &LinkPlan, frame: &F) -> bool {
     let bytes = frame.bytes();
     let Some(port) = plan.ports.get(usize::from(frame.meta().port)) else { return false };
     let Some(start) = bytes.first_chunk::<{ ethernet::HEADER + ipv4::HEADER }>() else { return false };
@@ -72,38 +72,40 @@ impl<I: FrameIo> Link<I> {
             }
             let number = frame.meta().port;
             match self.unusual(&mut frame, number) {
-                Fate::Worker => batch.push(frame),
-                Fate::Answer => self.depart(frame),
-                Fate::Absorbed => self.statistics.absorbed += 1,
-                Fate::Drop(reason) => self.drop_frame(reason),
+                InwardFate::Worker => batch.push(frame),
+                InwardFate::Answer => self.depart(frame),
+                InwardFate::Absorbed => self.statistics.absorbed += 1,
+                InwardFate::Drop(reason) => self.drop_frame(reason),
             }
         }
     }
 
-    /// What becomes of any frame.
-    pub(super) fn unusual(&mut self, frame: &mut I::Frame, number: u16) -> Fate {
+    /// The fate of any frame.
+    pub(super) fn unusual(&mut self, frame: &mut I::Frame, number: u16) -> InwardFate {
         if is_returned(frame) {
-            return Fate::Worker;
+            return InwardFate::Worker;
         }
         let bytes = frame.bytes();
-        let Some(port) = self.plan.ports.get(usize::from(number)) else { return Fate::Drop(Drop::Port) };
-        let Some(start) = bytes.first_chunk::<{ ethernet::HEADER }>() else { return Fate::Drop(Drop::Truncated) };
+        let Some(port) = self.plan.ports.get(usize::from(number)) else { return InwardFate::Drop(LinkDrop::Port) };
+        let Some(start) = bytes.first_chunk::<{ ethernet::HEADER }>() else {
+            return InwardFate::Drop(LinkDrop::Truncated);
+        };
         let (group, for_us) = (start[0] & 1 != 0, start[..6] == port.mac);
         if !group && !for_us || start[6] & 1 != 0 {
-            return Fate::Drop(Drop::OtherHost);
+            return InwardFate::Drop(LinkDrop::OtherHost);
         }
-        let (segment, ethertype, l3) = match Segment::of(bytes, number) {
+        let (segment, ethertype, l3) = match LinkSegment::of(bytes, number) {
             Ok(found) => found,
-            Err(malformed) => return Fate::Drop(malformed.into()),
+            Err(malformed) => return InwardFate::Drop(malformed.into()),
         };
         let checked = match ethertype {
             arp::ETHERTYPE => return self.arp(frame, segment, l3, for_us),
             ethernet::IPV4 => header::check_ipv4(bytes, l3),
             ethernet::IPV6 => header::check_ipv6(bytes, l3),
-            _ => return Fate::Drop(Drop::EtherType),
+            _ => return InwardFate::Drop(LinkDrop::EtherType),
         };
         match checked {
-            Err(bad) => Fate::Drop(bad.into()),
+            Err(bad) => InwardFate::Drop(bad.into()),
             Ok(header) if self.plan.is_no_source(&header.source) => self.own_source(frame, &header),
             Ok(header) if header.source.is_ipv4() => self.ipv4(frame, &header, for_us),
             Ok(header) => self.ipv6(frame, &header, segment, for_us),
@@ -111,7 +113,7 @@ impl<I: FrameIo> Link<I> {
     }
 
     /// A packet that says to come from us.
-    fn own_source(&mut self, frame: &I::Frame, header: &Header) -> Fate {
+    fn own_source(&mut self, frame: &I::Frame, header: &CheckedHeader) -> InwardFate {
         let sender = frame.bytes().get(6..12).and_then(|mac| mac.try_into().ok());
         let is_own = sender.is_none_or(|mac| self.plan.is_own_mac(&mac));
         // an advertisement of our address is mostly sent from it
@@ -119,45 +121,45 @@ impl<I: FrameIo> Link<I> {
         if discovers && !is_own && self.plan.is_local(&header.source) {
             self.conflict();
         }
-        Fate::Drop(Drop::Source)
+        InwardFate::Drop(LinkDrop::Source)
     }
 
-    fn ipv4(&mut self, frame: &mut I::Frame, header: &Header, for_us: bool) -> Fate {
+    fn ipv4(&mut self, frame: &mut I::Frame, header: &CheckedHeader, for_us: bool) -> InwardFate {
         if !for_us || ipv4::is_group(header.destination.ipv4_octets()) || self.plan.is_broadcast(&header.destination) {
-            return Fate::Drop(Drop::Group);
+            return InwardFate::Drop(LinkDrop::Group);
         }
         if header.protocol != icmp::PROTOCOL_V4 || !self.plan.is_local(&header.destination) {
-            return Fate::Worker;
+            return InwardFate::Worker;
         }
-        if header.fragment { Fate::Drop(Drop::IcmpFragment) } else { self.icmp(frame, header) }
+        if header.fragment { InwardFate::Drop(LinkDrop::IcmpFragment) } else { self.icmp(frame, header) }
     }
 
-    fn ipv6(&mut self, frame: &mut I::Frame, header: &Header, segment: Segment, for_us: bool) -> Fate {
+    fn ipv6(&mut self, frame: &mut I::Frame, header: &CheckedHeader, segment: LinkSegment, for_us: bool) -> InwardFate {
         let kind = frame.bytes().get(header.l4).copied().filter(|_| header.protocol == icmp::PROTOCOL_V6);
         if matches!(kind, Some(discovery::SOLICITATION | discovery::ADVERTISEMENT)) {
             return self.discovery(frame, header, segment, for_us);
         }
         if !for_us || ipv6::is_group(&header.destination) {
-            return Fate::Drop(Drop::Group);
+            return InwardFate::Drop(LinkDrop::Group);
         }
         if header.source == Address([0; 16]) {
-            return Fate::Drop(Drop::Source);
+            return InwardFate::Drop(LinkDrop::Source);
         }
         if !self.plan.is_local(&header.destination) {
-            return Fate::Worker;
+            return InwardFate::Worker;
         }
         match header.protocol {
             icmp::PROTOCOL_V6 => self.icmp(frame, header),
             // the worker counts fragments of everything else
             ipv6::FRAGMENT if frame.bytes().get(header.l4) == Some(&icmp::PROTOCOL_V6) => {
-                Fate::Drop(Drop::IcmpFragment)
+                InwardFate::Drop(LinkDrop::IcmpFragment)
             }
-            _ => Fate::Worker,
+            _ => InwardFate::Worker,
         }
     }
 
     /// An ICMP message for an address of ours: an echo request is answered, errors are the worker's.
-    fn icmp(&mut self, frame: &mut I::Frame, header: &Header) -> Fate {
+    fn icmp(&mut self, frame: &mut I::Frame, header: &CheckedHeader) -> InwardFate {
         if !echo::is_request(frame.bytes(), header) {
             let is_error = match (header.source.is_ipv4(), frame.bytes().get(header.l4)) {
                 (true, Some(kind)) => {
@@ -166,58 +168,62 @@ impl<I: FrameIo> Link<I> {
                 (false, Some(kind)) => *kind < 128,
                 (_, None) => false,
             };
-            return if is_error { Fate::Worker } else { Fate::Drop(Drop::Icmp) };
+            return if is_error { InwardFate::Worker } else { InwardFate::Drop(LinkDrop::Icmp) };
         }
         if !echo::is_whole(frame.bytes(), header) {
-            return Fate::Drop(Drop::EchoMalformed);
+            return InwardFate::Drop(LinkDrop::EchoMalformed);
         }
         if !self.echoes.admits(self.now) {
-            return Fate::Drop(Drop::EchoLimit);
+            return InwardFate::Drop(LinkDrop::EchoLimit);
         }
         echo::answer(frame.bytes_mut(), header);
         frame.resize(header.end);
         settle(frame);
         self.statistics.echoed += 1;
-        Fate::Answer
+        InwardFate::Answer
     }
 
-    fn arp(&mut self, frame: &mut I::Frame, segment: Segment, l3: usize, for_us: bool) -> Fate {
-        let Some(packet) = arp::Packet::read(frame.bytes(), l3) else { return Fate::Drop(Drop::ArpMalformed) };
-        let Some(port) = self.plan.ports.get(usize::from(segment.port())) else { return Fate::Drop(Drop::Port) };
+    fn arp(&mut self, frame: &mut I::Frame, segment: LinkSegment, l3: usize, for_us: bool) -> InwardFate {
+        let Some(packet) = arp::ArpPacket::read(frame.bytes(), l3) else {
+            return InwardFate::Drop(LinkDrop::ArpMalformed);
+        };
+        let Some(port) = self.plan.ports.get(usize::from(segment.port())) else {
+            return InwardFate::Drop(LinkDrop::Port);
+        };
         let (sender, target) = (Address::from_ipv4(packet.sender), Address::from_ipv4(packet.target));
         let mac = port.mac;
         let answers = self.plan.answering(&target) >> segment.port() & 1 != 0;
         let probes = packet.sender == [0; 4];
         if self.plan.is_own_mac(&packet.sender_mac) {
             // our own, come back from a switch or from our other port
-            return Fate::Drop(Drop::ArpOther);
+            return InwardFate::Drop(LinkDrop::ArpOther);
         }
         if packet.sender_mac[0] & 1 != 0 || packet.sender_mac == [0; 6] || !probes && !ipv4::is_host(packet.sender) {
-            return Fate::Drop(Drop::ArpMalformed);
+            return InwardFate::Drop(LinkDrop::ArpMalformed);
         }
         if self.plan.is_local(&sender) {
             self.conflict();
-            return Fate::Absorbed;
+            return InwardFate::Absorbed;
         }
         if !probes {
             let claim = Claim {
                 address: sender,
                 segment,
                 mac: Some(packet.sender_mac),
-                solicited: packet.operation == Operation::Reply && for_us,
+                solicited: packet.operation == ArpOperation::Reply && for_us,
                 overrides: true,
-                learn: answers && packet.operation == Operation::Request && self.learns(port, &sender),
+                learn: answers && packet.operation == ArpOperation::Request && self.learns(port, &sender),
             };
             let learn = self.neighbours.hear(self.now, &claim);
-            if packet.operation == Operation::Reply {
-                return if learn || answers { Fate::Absorbed } else { Fate::Drop(Drop::ArpOther) };
+            if packet.operation == ArpOperation::Reply {
+                return if learn || answers { InwardFate::Absorbed } else { InwardFate::Drop(LinkDrop::ArpOther) };
             }
         }
-        if packet.operation != Operation::Request || !answers {
-            return Fate::Drop(Drop::ArpOther);
+        if packet.operation != ArpOperation::Request || !answers {
+            return InwardFate::Drop(LinkDrop::ArpOther);
         }
-        let reply = arp::Packet {
-            operation: Operation::Reply,
+        let reply = arp::ArpPacket {
+            operation: ArpOperation::Reply,
             sender_mac: mac,
             sender: packet.target,
             target_mac: packet.sender_mac,
@@ -228,29 +234,37 @@ impl<I: FrameIo> Link<I> {
         self.answered(written)
     }
 
-    fn discovery(&mut self, frame: &mut I::Frame, header: &Header, segment: Segment, for_us: bool) -> Fate {
-        let Some(packet) = discovery::Packet::read(frame.bytes(), header) else {
-            return Fate::Drop(Drop::DiscoveryMalformed);
+    fn discovery(
+        &mut self,
+        frame: &mut I::Frame,
+        header: &CheckedHeader,
+        segment: LinkSegment,
+        for_us: bool,
+    ) -> InwardFate {
+        let Some(packet) = discovery::DiscoveryPacket::read(frame.bytes(), header) else {
+            return InwardFate::Drop(LinkDrop::DiscoveryMalformed);
         };
-        let Some(port) = self.plan.ports.get(usize::from(segment.port())) else { return Fate::Drop(Drop::Port) };
+        let Some(port) = self.plan.ports.get(usize::from(segment.port())) else {
+            return InwardFate::Drop(LinkDrop::Port);
+        };
         let own = port.mac;
         match packet.message {
-            Message::Advertisement { target, mac, solicited, overrides } => {
+            NeighbourMessage::Advertisement { target, mac, solicited, overrides } => {
                 if self.plan.is_local(&target) {
                     if mac.is_none_or(|mac| !self.plan.is_own_mac(&mac)) {
                         self.conflict();
                     }
-                    return Fate::Absorbed;
+                    return InwardFate::Absorbed;
                 }
                 let mac = mac.filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]);
                 let solicited = solicited && for_us;
                 let claim = Claim { address: target, segment, mac, solicited, overrides, learn: false };
                 self.neighbours.hear(self.now, &claim);
-                Fate::Absorbed
+                InwardFate::Absorbed
             }
-            Message::Solicitation { target, mac } => {
+            NeighbourMessage::Solicitation { target, mac } => {
                 if self.plan.answering(&target) >> segment.port() & 1 == 0 {
-                    return Fate::Drop(Drop::DiscoveryOther);
+                    return InwardFate::Drop(LinkDrop::DiscoveryOther);
                 }
                 let unspecified = packet.source == Address([0; 16]);
                 let mac = mac.filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]);
@@ -265,9 +279,13 @@ impl<I: FrameIo> Link<I> {
                     (false, Some(mac)) => (packet.source, mac),
                     _ => (discovery::ALL_NODES, discovery::group_mac(&discovery::ALL_NODES)),
                 };
-                let message =
-                    Message::Advertisement { target, mac: Some(own), solicited: !unspecified, overrides: true };
-                let answer = discovery::Packet { source: target, destination: to.0, message };
+                let message = NeighbourMessage::Advertisement {
+                    target,
+                    mac: Some(own),
+                    solicited: !unspecified,
+                    overrides: true,
+                };
+                let answer = discovery::DiscoveryPacket { source: target, destination: to.0, message };
                 let length = segment.header_length() + discovery::LENGTH;
                 let written = write(frame, segment, length, (to.1, own, ethernet::IPV6), &answer.bytes());
                 self.answered(written)
@@ -276,16 +294,16 @@ impl<I: FrameIo> Link<I> {
     }
 
     /// Whether a host that asked for us from `address` may be remembered.
-    fn learns(&self, port: &Port, address: &Address) -> bool {
+    fn learns(&self, port: &LinkPort, address: &Address) -> bool {
         port.is_near(address) && !self.plan.is_no_source(address)
     }
 
-    fn answered(&mut self, written: bool) -> Fate {
+    fn answered(&mut self, written: bool) -> InwardFate {
         if !written {
-            return Fate::Drop(Drop::NoRoom);
+            return InwardFate::Drop(LinkDrop::NoRoom);
         }
         self.statistics.answered += 1;
-        Fate::Answer
+        InwardFate::Answer
     }
 
     /// Another host says to have one of our addresses.
@@ -305,7 +323,7 @@ impl<I: FrameIo> Link<I> {
 /// `false`, and nothing changed, if it has no room.
 pub(super) fn write<F: Frame>(
     frame: &mut F,
-    segment: Segment,
+    segment: LinkSegment,
     length: usize,
     (to, from, ethertype): ([u8; 6], [u8; 6], u16),
     content: &[u8],

@@ -17,12 +17,12 @@
 //! hop's address is not known, it is asked for, and the frame waits. What the worker passes to the kernel
 //! ([`Egress::Kernel`]) is dropped: there is no other stack to take it. Hops were counted by the worker.
 //!
-//! VLAN tags stay as they are; neighbours under different tags are different ([`Segment`]).
+//! VLAN tags stay as they are; neighbours under different tags are different ([`LinkSegment`]).
 //!
 //! # Bounds
 //! [`HELD_MAX`] frames wait for neighbours, [`BATCH_MAX`] of our own for room on their way out, [`BATCH_MAX`] that are too
 //! big for the worker to ask; a worker's requests for new neighbours, and its echo answers, are 1000 a second each (a
-//! burst as many). Everything dropped is counted ([`Drop`]), and [`Statistics::balance`] holds after every call.
+//! burst as many). Everything dropped is counted ([`LinkDrop`]), and [`LinkStatistics::balance`] holds after every call.
 //!
 //! # Not here
 //! Fragments of what is for us, source routing, redirects, router and multicast listener discovery, ICMP host unreachable
@@ -48,10 +48,10 @@ mod tests;
 pub use held::{HELD_EACH, HELD_FOR, HELD_MAX};
 pub use hop::{Hop, hop, hops_version};
 pub use neighbours::{Neighbour, Neighbours};
-pub use plan::{ADDRESSES_MAX, LinkError, LinkOptions, MTU_MIN, PORTS_MAX, Plan, PortAddresses, ROUTES_MAX};
-pub use routes::Route;
-pub use segment::Segment;
-pub use statistics::{Drop, Statistics};
+pub use plan::{ADDRESSES_MAX, LinkError, LinkOptions, LinkPlan, MTU_MIN, PORTS_MAX, PortAddresses, ROUTES_MAX};
+pub use routes::LinkRoute;
+pub use segment::LinkSegment;
+pub use statistics::{LinkDrop, LinkStatistics};
 
 #[cfg(doc)]
 use crate::frame::{Arrival, Egress};
@@ -90,7 +90,7 @@ struct Announcing {
 /// The link layer of one worker. See the module's documentation.
 pub struct Link<I: FrameIo> {
     io: I,
-    plan: Arc<Plan>,
+    plan: Arc<LinkPlan>,
     neighbours: Arc<Neighbours>,
     now: Time,
     /// Whether the neighbours have been told which of them are to be known at all times.
@@ -109,12 +109,12 @@ pub struct Link<I: FrameIo> {
     defended: Time,
     asks: Answers,
     echoes: Answers,
-    statistics: Statistics,
+    statistics: LinkStatistics,
 }
 
 impl<I: FrameIo> Link<I> {
     /// A link layer around `io`. `neighbours` is shared by the workers of all of the plan's ports.
-    pub fn new(plan: Arc<Plan>, neighbours: Arc<Neighbours>, io: I) -> Link<I> {
+    pub fn new(plan: Arc<LinkPlan>, neighbours: Arc<Neighbours>, io: I) -> Link<I> {
         Link {
             io,
             plan,
@@ -130,12 +130,12 @@ impl<I: FrameIo> Link<I> {
             defended: Time::ZERO,
             asks: Answers::default(),
             echoes: Answers::default(),
-            statistics: Statistics::default(),
+            statistics: LinkStatistics::default(),
         }
     }
 
     /// Goes by another plan from now on. Its new addresses are announced if [`Link::announce`] is called.
-    pub fn set_plan(&mut self, plan: Arc<Plan>) {
+    pub fn set_plan(&mut self, plan: Arc<LinkPlan>) {
         self.plan = plan;
         self.kept = false;
         self.announcing = Announcing::default();
@@ -152,8 +152,8 @@ impl<I: FrameIo> Link<I> {
         &mut self.io
     }
 
-    /// What has been counted so far.
-    pub fn statistics(&self) -> &Statistics {
+    /// The counters so far.
+    pub fn statistics(&self) -> &LinkStatistics {
         &self.statistics
     }
 
@@ -205,11 +205,11 @@ impl<I: FrameIo> Link<I> {
             self.flush();
         }
         if self.departing.try_push(frame).is_err() {
-            self.drop_frame(Drop::Backlog);
+            self.drop_frame(LinkDrop::Backlog);
         }
     }
 
-    fn drop_frame(&mut self, reason: Drop) {
+    fn drop_frame(&mut self, reason: LinkDrop) {
         self.statistics.drops[reason as usize] += 1;
     }
 

@@ -1,14 +1,14 @@
 //! Frames that go out: routed, addressed, held, or handed back as too big; and frames that the link layer makes itself.
 
-use super::arp::{self, Operation};
-use super::discovery::{self, Message};
-use super::held::Held;
+use super::arp::{self, ArpOperation};
+use super::discovery::{self, NeighbourMessage};
+use super::held::HeldFrame;
 use super::inward::write;
-use super::neighbours::{Ask, Found, Needed};
-use super::plan::{Plan, Port, asked_at, is_link_local};
+use super::neighbours::{Ask, NeedOutcome, NeighbourFound};
+use super::plan::{LinkPlan, LinkPort, asked_at, is_link_local};
 use super::routes::NextHop;
-use super::segment::Segment;
-use super::{ANNOUNCED_AT_ONCE, ANNOUNCEMENT_INTERVAL, Drop, Link, Positions, REMEMBERED};
+use super::segment::LinkSegment;
+use super::{ANNOUNCED_AT_ONCE, ANNOUNCEMENT_INTERVAL, Link, LinkDrop, Positions, REMEMBERED};
 use crate::flow::Address;
 use crate::frame::{Arrival, Batch, Egress, Frame, FrameIo};
 use crate::time::Time;
@@ -21,7 +21,7 @@ use alloc::sync::Arc;
 #[repr(align(64))]
 pub(super) struct CachedHop {
     address: Address,
-    segment: Segment,
+    segment: LinkSegment,
     /// The table's version when it was read.
     version: u64,
     /// Until when it may be used without asking again.
@@ -32,32 +32,32 @@ pub(super) struct CachedHop {
     mtu: u16,
 }
 
-/// What becomes of a frame.
-enum Fate {
+/// The fate of a frame.
+enum OutwardFate {
     /// It is ready to be sent.
     Sent,
     /// It waits for this next hop.
-    Held(Address, Segment),
+    Held(Address, LinkSegment),
     /// It goes back to the worker.
     TooBig(u16),
     /// Nothing.
-    Drop(Drop),
+    Drop(LinkDrop),
 }
 
-/// Where a packet goes, of its IP header.
-struct Packet {
+/// The destination of a packet, from its IP header.
+struct OutwardPacket {
     destination: Address,
     /// Bytes of it.
     length: usize,
     l3: usize,
     /// The network it is in until it is routed.
-    segment: Segment,
+    segment: LinkSegment,
 }
 
-impl Packet {
+impl OutwardPacket {
     #[inline(always)]
-    fn read(frame: &[u8], port: u16) -> Option<Packet> {
-        let (segment, ethertype, l3) = Segment::of(frame, port).ok()?;
+    fn read(frame: &[u8], port: u16) -> Option<OutwardPacket> {
+        let (segment, ethertype, l3) = LinkSegment::of(frame, port).ok()?;
         let (destination, length) = match ethertype {
             ethernet::IPV4 => {
                 let header = ipv4::Header(array_at(frame, l3)?);
@@ -69,7 +69,7 @@ impl Packet {
             }
             _ => return None,
         };
-        Some(Packet { destination, length, l3, segment })
+        Some(OutwardPacket { destination, length, l3, segment })
     }
 }
 
@@ -139,7 +139,7 @@ impl<I: FrameIo> Link<I> {
 
     #[inline(always)]
     fn remembered_of(&self, next: &Address, port: u16) -> Option<&CachedHop> {
-        let segment = Segment::untagged(port);
+        let segment = LinkSegment::untagged(port);
         let known = &self.remembered[place(next, segment)];
         (known.segment == segment && known.address == *next).then_some(known)
     }
@@ -152,19 +152,19 @@ impl<I: FrameIo> Link<I> {
         let frames = core::mem::take(batch);
         for (position, mut frame) in frames.into_iter().enumerate() {
             let fate = match others >> position & 1 {
-                0 => Fate::Sent,
+                0 => OutwardFate::Sent,
                 _ => self.leaves(&plan, &mut frame),
             };
-            self.statistics.taken += u64::from(!matches!(fate, Fate::Sent));
+            self.statistics.taken += u64::from(!matches!(fate, OutwardFate::Sent));
             match fate {
-                Fate::Sent => batch.push(frame),
-                Fate::Held(next, segment) => {
+                OutwardFate::Sent => batch.push(frame),
+                OutwardFate::Held(next, segment) => {
                     if let Some(_oldest) = self.hold.keep(self.now, next, segment, frame) {
-                        self.drop_frame(Drop::HoldFull);
+                        self.drop_frame(LinkDrop::HoldFull);
                     }
                 }
-                Fate::TooBig(mtu) => self.return_too_big(frame, mtu),
-                Fate::Drop(reason) => self.drop_frame(reason),
+                OutwardFate::TooBig(mtu) => self.return_too_big(frame, mtu),
+                OutwardFate::Drop(reason) => self.drop_frame(reason),
             }
         }
     }
@@ -172,16 +172,18 @@ impl<I: FrameIo> Link<I> {
     fn return_too_big(&mut self, mut frame: I::Frame, mtu: u16) {
         frame.meta_mut().arrival = Arrival::TooBig { mtu };
         if self.too_big.try_push(frame).is_err() {
-            self.drop_frame(Drop::TooBig);
+            self.drop_frame(LinkDrop::TooBig);
         }
     }
 
     /// Finds a frame's route and addresses it.
-    fn leaves(&mut self, plan: &Plan, frame: &mut I::Frame) -> Fate {
+    fn leaves(&mut self, plan: &LinkPlan, frame: &mut I::Frame) -> OutwardFate {
         if frame.meta().egress == Egress::Kernel {
-            return Fate::Drop(Drop::NotOurs);
+            return OutwardFate::Drop(LinkDrop::NotOurs);
         }
-        let Some(packet) = Packet::read(frame.bytes(), frame.meta().port) else { return Fate::Drop(Drop::NotIp) };
+        let Some(packet) = OutwardPacket::read(frame.bytes(), frame.meta().port) else {
+            return OutwardFate::Drop(LinkDrop::NotIp);
+        };
         let here;
         let hops = match is_link_local(&packet.destination) {
             false => plan.routes.find(&packet.destination),
@@ -190,11 +192,11 @@ impl<I: FrameIo> Link<I> {
                 &here
             }
         };
-        let mut fate = Fate::Drop(Drop::NoRoute);
+        let mut fate = OutwardFate::Drop(LinkDrop::NoRoute);
         for hop in hops {
             let Some(port) = plan.ports.get(usize::from(hop.port)) else { continue };
             if packet.length > usize::from(port.mtu) && exceeds(frame, port.mtu) {
-                return Fate::TooBig(port.mtu);
+                return OutwardFate::TooBig(port.mtu);
             }
             let next = hop.gateway.unwrap_or(packet.destination);
             let segment = packet.segment.at(hop.port);
@@ -202,10 +204,10 @@ impl<I: FrameIo> Link<I> {
                 Ok(mac) => {
                     address(frame, &packet, (mac, port.mac));
                     frame.meta_mut().port = hop.port;
-                    return Fate::Sent;
+                    return OutwardFate::Sent;
                 }
                 // another gateway may do
-                Err(dropped @ Fate::Drop(Drop::Unreachable)) => fate = dropped,
+                Err(dropped @ OutwardFate::Drop(LinkDrop::Unreachable)) => fate = dropped,
                 Err(other) => return other,
             }
         }
@@ -213,18 +215,18 @@ impl<I: FrameIo> Link<I> {
     }
 
     /// The Ethernet address of a next hop, or what becomes of a frame to there.
-    fn look_up(&mut self, next: &Address, segment: Segment) -> Result<[u8; 6], Fate> {
+    fn look_up(&mut self, next: &Address, segment: LinkSegment) -> Result<[u8; 6], OutwardFate> {
         // before the entry, so that a change in between is noticed
         let version = self.neighbours.version();
         match self.neighbours.find(next, segment) {
-            Found::At { mac, until } if self.now < until => {
+            NeighbourFound::At { mac, until } if self.now < until => {
                 if let Some(port) = self.plan.ports.get(usize::from(segment.port())) {
                     let mut ends = [0; 12];
                     ends[..6].copy_from_slice(&mac);
                     ends[6..].copy_from_slice(&port.mac);
                     let known = CachedHop { address: *next, segment, version, until, ends, mtu: port.mtu };
                     self.remembered[place(next, segment)] = known;
-                    if segment == Segment::untagged(segment.port()) {
+                    if segment == LinkSegment::untagged(segment.port()) {
                         for at in self.plan.routes.few_by(next, segment.port()) {
                             self.remembered[REMEMBERED + at] = known;
                         }
@@ -232,40 +234,40 @@ impl<I: FrameIo> Link<I> {
                 }
                 Ok(mac)
             }
-            Found::At { mac, .. } => {
+            NeighbourFound::At { mac, .. } => {
                 // usable while it is asked after; if that cannot be now, the next frame tries again
-                if let Needed::Ask(ask) = self.neighbours.need(self.now, next, segment) {
+                if let NeedOutcome::Ask(ask) = self.neighbours.need(self.now, next, segment) {
                     self.ask(&ask);
                 }
                 Ok(mac)
             }
-            Found::Asked => Err(Fate::Held(*next, segment)),
-            Found::Failed => Err(Fate::Drop(Drop::Unreachable)),
-            Found::Busy => Err(Fate::Drop(Drop::Contended)),
-            Found::Unknown => Err(self.new_next_hop(next, segment)),
+            NeighbourFound::Asked => Err(OutwardFate::Held(*next, segment)),
+            NeighbourFound::Failed => Err(OutwardFate::Drop(LinkDrop::Unreachable)),
+            NeighbourFound::Busy => Err(OutwardFate::Drop(LinkDrop::Contended)),
+            NeighbourFound::Unknown => Err(self.new_next_hop(next, segment)),
         }
     }
 
     /// Asks for a neighbour that has not been asked for.
-    fn new_next_hop(&mut self, next: &Address, segment: Segment) -> Fate {
+    fn new_next_hop(&mut self, next: &Address, segment: LinkSegment) -> OutwardFate {
         let is_host = match next.is_ipv4() {
             true => ipv4::is_host(next.ipv4_octets()) && !self.plan.is_broadcast(next),
             false => ipv6::is_host(next),
         };
         if !is_host || self.plan.is_local(next) {
-            return Fate::Drop(Drop::NoRoute);
+            return OutwardFate::Drop(LinkDrop::NoRoute);
         }
         if !self.asks.admits(self.now) {
-            return Fate::Drop(Drop::AskLimit);
+            return OutwardFate::Drop(LinkDrop::AskLimit);
         }
         match self.neighbours.need(self.now, next, segment) {
-            Needed::Ask(ask) => {
+            NeedOutcome::Ask(ask) => {
                 self.ask(&ask);
-                Fate::Held(*next, segment)
+                OutwardFate::Held(*next, segment)
             }
-            Needed::Known => Fate::Held(*next, segment),
-            Needed::Full => Fate::Drop(Drop::NeighboursFull),
-            Needed::Busy => Fate::Drop(Drop::Contended),
+            NeedOutcome::Known => OutwardFate::Held(*next, segment),
+            NeedOutcome::Full => OutwardFate::Drop(LinkDrop::NeighboursFull),
+            NeedOutcome::Busy => OutwardFate::Drop(LinkDrop::Contended),
         }
     }
 
@@ -282,25 +284,25 @@ impl<I: FrameIo> Link<I> {
         let now = self.now;
         let Link { hold, neighbours, plan, departing, statistics, .. } = &mut *self;
         let mut left = false;
-        hold.sift(|Held { next, segment, until, mut frame }| {
+        hold.sift(|HeldFrame { next, segment, until, mut frame }| {
             let reason = match neighbours.find(&next, segment) {
-                Found::At { mac, .. } if !departing.is_full() => {
+                NeighbourFound::At { mac, .. } if !departing.is_full() => {
                     let port = plan.ports.get(usize::from(segment.port()));
-                    let packet = Packet::read(frame.bytes(), segment.port());
+                    let packet = OutwardPacket::read(frame.bytes(), segment.port());
                     if let (Some(port), Some(packet)) = (port, packet) {
                         address(&mut frame, &packet, (mac, port.mac));
                         frame.meta_mut().port = segment.port();
                         departing.push(frame);
                         return None;
                     }
-                    Drop::NoRoute
+                    LinkDrop::NoRoute
                 }
-                Found::At { .. } | Found::Busy | Found::Asked if now < until => {
+                NeighbourFound::At { .. } | NeighbourFound::Busy | NeighbourFound::Asked if now < until => {
                     left = true;
-                    return Some(Held { next, segment, until, frame });
+                    return Some(HeldFrame { next, segment, until, frame });
                 }
-                Found::Failed | Found::Unknown => Drop::Unreachable,
-                Found::At { .. } | Found::Busy | Found::Asked => Drop::HoldExpired,
+                NeighbourFound::Failed | NeighbourFound::Unknown => LinkDrop::Unreachable,
+                NeighbourFound::At { .. } | NeighbourFound::Busy | NeighbourFound::Asked => LinkDrop::HoldExpired,
             };
             statistics.drops[reason as usize] += 1;
             None
@@ -315,8 +317,8 @@ impl<I: FrameIo> Link<I> {
         let Some(port) = plan.ports.get(usize::from(ask.segment.port())) else { return };
         let source = port.asks_as(&ask.address);
         let made = if ask.address.is_ipv4() {
-            let packet = arp::Packet {
-                operation: Operation::Request,
+            let packet = arp::ArpPacket {
+                operation: ArpOperation::Request,
                 sender_mac: port.mac,
                 sender: source.ipv4_octets(),
                 target_mac: [0; 6],
@@ -326,8 +328,8 @@ impl<I: FrameIo> Link<I> {
         } else {
             let (group, group_mac) = asked_at(&ask.address);
             let destination = if ask.mac.is_some() { ask.address } else { group };
-            let message = Message::Solicitation { target: ask.address, mac: Some(port.mac) };
-            let packet = discovery::Packet { source, destination, message };
+            let message = NeighbourMessage::Solicitation { target: ask.address, mac: Some(port.mac) };
+            let packet = discovery::DiscoveryPacket { source, destination, message };
             self.send_discovery(port, ask.segment, ask.mac.unwrap_or(group_mac), &packet)
         };
         self.statistics.asked += u64::from(made);
@@ -360,31 +362,38 @@ impl<I: FrameIo> Link<I> {
         }
     }
 
-    fn announce_one(&mut self, port: &Port, number: u16, own: &Address) -> bool {
-        let segment = Segment::untagged(number);
+    fn announce_one(&mut self, port: &LinkPort, number: u16, own: &Address) -> bool {
+        let segment = LinkSegment::untagged(number);
         if own.is_ipv4() {
             let octets = own.ipv4_octets();
-            let (operation, target_mac) = (Operation::Request, [0; 6]);
-            let packet = arp::Packet { operation, sender_mac: port.mac, sender: octets, target_mac, target: octets };
+            let (operation, target_mac) = (ArpOperation::Request, [0; 6]);
+            let packet = arp::ArpPacket { operation, sender_mac: port.mac, sender: octets, target_mac, target: octets };
             return self.send_arp(port, segment, [0xff; 6], &packet);
         }
-        let message = Message::Advertisement { target: *own, mac: Some(port.mac), solicited: false, overrides: true };
-        let packet = discovery::Packet { source: *own, destination: discovery::ALL_NODES, message };
+        let message =
+            NeighbourMessage::Advertisement { target: *own, mac: Some(port.mac), solicited: false, overrides: true };
+        let packet = discovery::DiscoveryPacket { source: *own, destination: discovery::ALL_NODES, message };
         self.send_discovery(port, segment, discovery::group_mac(&discovery::ALL_NODES), &packet)
     }
 
-    fn send_arp(&mut self, port: &Port, segment: Segment, to: [u8; 6], packet: &arp::Packet) -> bool {
+    fn send_arp(&mut self, port: &LinkPort, segment: LinkSegment, to: [u8; 6], packet: &arp::ArpPacket) -> bool {
         let length = (segment.header_length() + arp::LENGTH).max(arp::FRAME_MIN);
         self.make(segment, length, (to, port.mac, arp::ETHERTYPE), &packet.bytes())
     }
 
-    fn send_discovery(&mut self, port: &Port, segment: Segment, to: [u8; 6], packet: &discovery::Packet) -> bool {
+    fn send_discovery(
+        &mut self,
+        port: &LinkPort,
+        segment: LinkSegment,
+        to: [u8; 6],
+        packet: &discovery::DiscoveryPacket,
+    ) -> bool {
         let length = segment.header_length() + discovery::LENGTH;
         self.make(segment, length, (to, port.mac, ethernet::IPV6), &packet.bytes())
     }
 
     /// Makes a frame and has it sent. `false`: there is none to be had.
-    fn make(&mut self, segment: Segment, length: usize, ethernet: ([u8; 6], [u8; 6], u16), content: &[u8]) -> bool {
+    fn make(&mut self, segment: LinkSegment, length: usize, ethernet: ([u8; 6], [u8; 6], u16), content: &[u8]) -> bool {
         let made = self.io.allocate().and_then(|mut frame| {
             let fits = write(&mut frame, segment, length, ethernet, content);
             fits.then_some(frame)
@@ -401,7 +410,7 @@ impl<I: FrameIo> Link<I> {
 
 /// The cache position of a next hop.
 #[inline(always)]
-fn place(next: &Address, segment: Segment) -> usize {
+fn place(next: &Address, segment: LinkSegment) -> usize {
     let low = u64::from_le_bytes([0, 0, next.0[10], next.0[11], next.0[12], next.0[13], next.0[14], next.0[15]]);
     let hash = (low ^ segment.packed()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (hash >> 57) as usize % REMEMBERED
@@ -420,7 +429,7 @@ fn exceeds<F: Frame>(frame: &F, mtu: u16) -> bool {
 
 /// Writes the Ethernet addresses (to, from), and cuts off what lies behind the packet and is no padding.
 #[inline(always)]
-fn address<F: Frame>(frame: &mut F, packet: &Packet, (to, from): ([u8; 6], [u8; 6])) {
+fn address<F: Frame>(frame: &mut F, packet: &OutwardPacket, (to, from): ([u8; 6], [u8; 6])) {
     if let Some(addresses) = array_at_mut::<12>(frame.bytes_mut(), 0) {
         addresses[..6].copy_from_slice(&to);
         addresses[6..].copy_from_slice(&from);

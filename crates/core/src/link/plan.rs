@@ -1,7 +1,7 @@
 //! The addresses of this host and its routes: made from the configuration once, and shared.
 
 use super::discovery;
-use super::routes::{Route, Routes, is_within};
+use super::routes::{LinkRoute, LinkRoutes, is_within};
 use crate::flow::Address;
 use crate::wire::{ipv4, ipv6};
 use alloc::boxed::Box;
@@ -32,7 +32,7 @@ pub struct PortAddresses {
     pub gateways: Vec<IpAddr>,
 }
 
-/// What a link layer is told. Ports are counted as the plane counts them ([`Meta::port`](crate::frame::Meta::port)).
+/// The configuration of a link layer. Ports are counted as the plane counts them ([`Meta::port`](crate::frame::Meta::port)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkOptions {
     /// The ports, 1 to [`PORTS_MAX`].
@@ -41,7 +41,7 @@ pub struct LinkOptions {
     /// networks it is in; on all of them if it is in none.
     pub local: Vec<IpAddr>,
     /// Routes beside those to connected networks and gateways.
-    pub routes: Vec<Route>,
+    pub routes: Vec<LinkRoute>,
     /// Addresses whose next hops are known before the first packet, and never give way to others: backends. Gateways are
     /// among them anyway.
     pub kept: Vec<IpAddr>,
@@ -90,7 +90,7 @@ impl core::error::Error for LinkError {}
 
 /// A port as the link layer uses it.
 #[derive(Clone, Debug)]
-pub(super) struct Port {
+pub(super) struct LinkPort {
     pub(super) mac: [u8; 6],
     /// The Ethernet address as the lower six bytes of a number, to be compared at once.
     pub(super) mac_word: u64,
@@ -102,9 +102,9 @@ pub(super) struct Port {
 
 /// Addresses, ports and routes of a running link layer; immutable.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    pub(super) ports: Box<[Port]>,
-    pub(super) routes: Routes,
+pub struct LinkPlan {
+    pub(super) ports: Box<[LinkPort]>,
+    pub(super) routes: LinkRoutes,
     /// Sorted; with the ports that answer for each, as bits.
     local: Box<[(Address, u64)]>,
     /// Broadcast addresses of connected networks, sorted.
@@ -115,7 +115,7 @@ pub struct Plan {
     pub(super) kept: Box<[(Address, u16)]>,
 }
 
-/// What is special about an address in the source of a packet.
+/// The bit of an address's last six bits, in a set of 64.
 fn suffix(address: &Address) -> u64 {
     1 << (address.0[15] & 63)
 }
@@ -151,8 +151,8 @@ fn link_local(mac: [u8; 6]) -> Address {
     IpAddr::V6(address).into()
 }
 
-impl Port {
-    fn new(number: u16, port: &PortAddresses) -> Result<Port, LinkError> {
+impl LinkPort {
+    fn new(number: u16, port: &PortAddresses) -> Result<LinkPort, LinkError> {
         if port.mac[0] & 1 != 0 || port.mac == [0; 6] {
             return Err(LinkError::Mac(number));
         }
@@ -168,7 +168,7 @@ impl Port {
         let networks: Box<[(IpAddr, u8)]> = port.networks.clone().into();
         let [a, b, c, d, e, f] = port.mac;
         let mac_word = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
-        Ok(Port { mac: port.mac, mac_word, mtu: port.mtu, networks, link_local: link_local(port.mac) })
+        Ok(LinkPort { mac: port.mac, mac_word, mtu: port.mtu, networks, link_local: link_local(port.mac) })
     }
 
     fn contains(&self, address: IpAddr) -> bool {
@@ -202,7 +202,7 @@ fn check_prefix(address: IpAddr, prefix: u8) -> Result<(), LinkError> {
     if prefix > bits { Err(LinkError::Prefix(address, prefix)) } else { Ok(()) }
 }
 
-fn check_gateway(ports: &[Port], gateway: IpAddr, port: u16) -> Result<(), LinkError> {
+fn check_gateway(ports: &[LinkPort], gateway: IpAddr, port: u16) -> Result<(), LinkError> {
     let there = ports.get(usize::from(port)).ok_or(LinkError::RoutePort(port))?;
     if !is_host(gateway) {
         return Err(LinkError::NotAHost(gateway));
@@ -210,15 +210,16 @@ fn check_gateway(ports: &[Port], gateway: IpAddr, port: u16) -> Result<(), LinkE
     if there.is_near(&gateway.into()) { Ok(()) } else { Err(LinkError::Gateway(gateway, port)) }
 }
 
-impl Plan {
+impl LinkPlan {
     /// Checks the options and makes a plan of them.
-    pub fn new(options: &LinkOptions) -> Result<Plan, LinkError> {
+    pub fn new(options: &LinkOptions) -> Result<LinkPlan, LinkError> {
         let LinkOptions { ports, local, routes, kept } = options;
         if ports.is_empty() || ports.len() > PORTS_MAX {
             return Err(LinkError::Ports);
         }
         let numbered = || (0u16..).zip(ports);
-        let made = numbered().map(|(number, port)| Port::new(number, port)).collect::<Result<Box<[Port]>, _>>()?;
+        let made =
+            numbered().map(|(number, port)| LinkPort::new(number, port)).collect::<Result<Box<[LinkPort]>, _>>()?;
         let routes = all_routes(ports, &made, routes)?;
         if let Some(&other) = local.iter().chain(kept).find(|address| !is_host(**address)) {
             return Err(LinkError::NotAHost(other));
@@ -229,7 +230,7 @@ impl Plan {
         broadcasts.sort_unstable();
         let special = local.iter().map(|(address, _)| address).chain(&broadcasts);
         let suffixes = special.map(suffix).fold(0, |all, one| all | one);
-        let table = Routes::new(&routes);
+        let table = LinkRoutes::new(&routes);
         let next_hop = |address: &IpAddr| {
             let address = Address::from(*address);
             let hop = table.find(&address).first()?;
@@ -240,7 +241,7 @@ impl Plan {
         kept.retain(|(address, _)| local.binary_search_by_key(address, |(own, _)| *own).is_err());
         kept.sort_unstable();
         kept.dedup();
-        Ok(Plan { ports: made, routes: table, local, broadcasts: broadcasts.into(), suffixes, kept: kept.into() })
+        Ok(LinkPlan { ports: made, routes: table, local, broadcasts: broadcasts.into(), suffixes, kept: kept.into() })
     }
 
     /// The ports that answer for `address`, as bits; 0: it is not ours.
@@ -268,7 +269,7 @@ impl Plan {
         self.suffixes & suffix(address) != 0 && self.is_ours_or_broadcast(address)
     }
 
-    /// [`Plan::is_no_source`] of an IPv4 address.
+    /// [`LinkPlan::is_no_source`] of an IPv4 address.
     #[inline(always)]
     pub(super) fn is_no_source_v4(&self, address: [u8; 4]) -> bool {
         self.suffixes >> (address[3] & 63) & 1 != 0 && self.is_ours_or_broadcast(&Address::from_ipv4(address))
@@ -291,11 +292,11 @@ impl Plan {
 }
 
 /// Connected networks, gateways, what else is wanted.
-fn all_routes(ports: &[PortAddresses], made: &[Port], wanted: &[Route]) -> Result<Vec<Route>, LinkError> {
+fn all_routes(ports: &[PortAddresses], made: &[LinkPort], wanted: &[LinkRoute]) -> Result<Vec<LinkRoute>, LinkError> {
     let mut routes = Vec::new();
     for (number, port) in (0u16..).zip(ports) {
         let connected = port.networks.iter();
-        routes.extend(connected.map(|&(network, prefix)| Route { network, prefix, port: number, gateway: None }));
+        routes.extend(connected.map(|&(network, prefix)| LinkRoute { network, prefix, port: number, gateway: None }));
     }
     for route in wanted {
         check_prefix(route.network, route.prefix)?;
@@ -313,14 +314,14 @@ fn all_routes(ports: &[PortAddresses], made: &[Port], wanted: &[Route]) -> Resul
                 IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
                 IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
             };
-            routes.push(Route { network, prefix: 0, port: number, gateway: Some(gateway) });
+            routes.push(LinkRoute { network, prefix: 0, port: number, gateway: Some(gateway) });
         }
     }
     if routes.len() > ROUTES_MAX { Err(LinkError::Routes) } else { Ok(routes) }
 }
 
 /// Every address of ours and the ports that answer for it.
-fn local_addresses(ports: &[Port], others: &[IpAddr]) -> Result<Box<[(Address, u64)]>, LinkError> {
+fn local_addresses(ports: &[LinkPort], others: &[IpAddr]) -> Result<Box<[(Address, u64)]>, LinkError> {
     let every = u64::MAX >> (PORTS_MAX - ports.len());
     let mut local: Vec<(Address, u64)> = Vec::new();
     for (number, port) in ports.iter().enumerate() {

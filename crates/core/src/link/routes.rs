@@ -10,7 +10,7 @@ use core::ops::Range;
 
 /// A route as the configuration names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct LinkRoute {
     /// Destinations: addresses whose first `prefix` bits are these; the others are ignored.
     pub network: IpAddr,
     /// 0 to 32 (IPv4), 0 to 128 (IPv6).
@@ -39,15 +39,15 @@ impl NextHop {
 
 /// Prefixes of one length, longest first; `N`: addresses of the family as numbers.
 #[derive(Clone, Debug)]
-struct Length<N> {
+struct PrefixesOfLength<N> {
     mask: N,
     hops: Range<usize>,
 }
 
 /// The routes of one family.
 #[derive(Clone, Debug)]
-struct Family<N> {
-    lengths: Box<[Length<N>]>,
+struct FamilyRoutes<N> {
+    lengths: Box<[PrefixesOfLength<N>]>,
     /// By length, then by number.
     networks: Box<[N]>,
     /// The next hop of each network, at the same position.
@@ -56,14 +56,14 @@ struct Family<N> {
 
 /// All routes.
 #[derive(Clone, Debug)]
-pub(super) struct Routes {
-    ipv4: Family<u32>,
-    ipv6: Family<u128>,
-    few: Few,
+pub(super) struct LinkRoutes {
+    ipv4: FamilyRoutes<u32>,
+    ipv6: FamilyRoutes<u128>,
+    few: FewRoutes,
 }
 
 /// IPv4 routes that are few enough for a linear search, longest first: the usual case.
-pub(super) type Few = ArrayVec<FewRoute, FEW_MAX>;
+pub(super) type FewRoutes = ArrayVec<FewRoute, FEW_MAX>;
 /// Routes that a linear search takes at most.
 pub(super) const FEW_MAX: usize = 8;
 
@@ -81,19 +81,19 @@ pub(super) struct FewRoute {
 /// Networks of one length up to which a linear search is used; above it, a binary search.
 const LINEAR_MAX: usize = 8;
 
-impl<N: Copy + Ord + core::ops::BitAnd<Output = N>> Family<N> {
+impl<N: Copy + Ord + core::ops::BitAnd<Output = N>> FamilyRoutes<N> {
     /// Takes networks, masks, lengths in bits and next hops; those to one network are in order of preference.
-    fn new(mut routes: Vec<(N, N, u8, NextHop)>) -> Family<N> {
+    fn new(mut routes: Vec<(N, N, u8, NextHop)>) -> FamilyRoutes<N> {
         // stable: routes to one network keep their order
         routes.sort_by_key(|(network, _, bits, _)| (Reverse(*bits), *network));
-        let mut lengths: Vec<(u8, Length<N>)> = Vec::new();
+        let mut lengths: Vec<(u8, PrefixesOfLength<N>)> = Vec::new();
         for (at, &(_, mask, bits, _)) in routes.iter().enumerate() {
             match lengths.last_mut() {
                 Some((of, last)) if *of == bits => last.hops.end = at + 1,
-                _ => lengths.push((bits, Length { mask, hops: at..at + 1 })),
+                _ => lengths.push((bits, PrefixesOfLength { mask, hops: at..at + 1 })),
             }
         }
-        Family {
+        FamilyRoutes {
             lengths: lengths.into_iter().map(|(_, length)| length).collect(),
             networks: routes.iter().map(|(network, ..)| *network).collect(),
             hops: routes.iter().map(|(.., hop)| *hop).collect(),
@@ -119,15 +119,15 @@ impl<N: Copy + Ord + core::ops::BitAnd<Output = N>> Family<N> {
 }
 
 /// The routes, if they are few and of different networks; none if not.
-fn few(ipv4: &Family<u32>) -> Few {
-    let mut few = Few::new();
+fn few(ipv4: &FamilyRoutes<u32>) -> FewRoutes {
+    let mut few = FewRoutes::new();
     for length in &ipv4.lengths {
         for at in length.hops.clone() {
             let (Some(&network), Some(hop)) = (ipv4.networks.get(at), ipv4.hops.get(at)) else { continue };
             let route = FewRoute { network, mask: length.mask, port: hop.port, has_gateway: hop.gateway.is_some() };
             let again = few.last().is_some_and(|last| last.network == network && last.mask == length.mask);
             if again || few.try_push(route).is_err() {
-                return Few::new();
+                return FewRoutes::new();
             }
         }
     }
@@ -152,9 +152,9 @@ pub(super) fn is_within(address: IpAddr, other: IpAddr, prefix: u8) -> bool {
     }
 }
 
-impl Routes {
+impl LinkRoutes {
     /// The table of `routes`, whose prefixes are in range. Of several to one network, the first that works is taken.
-    pub(super) fn new(routes: &[Route]) -> Routes {
+    pub(super) fn new(routes: &[LinkRoute]) -> LinkRoutes {
         let (mut ipv4, mut ipv6) = (Vec::new(), Vec::new());
         for route in routes {
             let hop = NextHop { port: route.port, gateway: route.gateway.map(Address::from) };
@@ -170,8 +170,8 @@ impl Routes {
                 }
             }
         }
-        let ipv4 = Family::new(ipv4);
-        Routes { few: few(&ipv4), ipv4, ipv6: Family::new(ipv6) }
+        let ipv4 = FamilyRoutes::new(ipv4);
+        LinkRoutes { few: few(&ipv4), ipv4, ipv6: FamilyRoutes::new(ipv6) }
     }
 
     /// The position of the route to `destination` among the few there are; `None`: there is none, or there are many.
@@ -202,18 +202,18 @@ mod tests {
     use proptest::prelude::*;
     use std::vec;
 
-    fn route(network: &str, prefix: u8, port: u16, gateway: Option<&str>) -> Route {
+    fn route(network: &str, prefix: u8, port: u16, gateway: Option<&str>) -> LinkRoute {
         let gateway = gateway.map(|gateway| gateway.parse().unwrap());
-        Route { network: network.parse().unwrap(), prefix, port, gateway }
+        LinkRoute { network: network.parse().unwrap(), prefix, port, gateway }
     }
 
-    fn port(routes: &Routes, to: &str) -> Vec<u16> {
+    fn port(routes: &LinkRoutes, to: &str) -> Vec<u16> {
         routes.find(&to.parse::<IpAddr>().unwrap().into()).iter().map(|hop| hop.port).collect()
     }
 
     #[test]
     fn the_longest_prefix_wins_and_families_stay_apart() {
-        let routes = Routes::new(&[
+        let routes = LinkRoutes::new(&[
             route("0.0.0.0", 0, 1, Some("10.0.0.254")),
             route("10.0.0.7", 24, 2, None),
             route("10.0.0.8", 32, 3, None),
@@ -225,15 +225,15 @@ mod tests {
         assert_eq!(port(&routes, "10.0.0.8"), [3]);
         assert_eq!(port(&routes, "2001:db9::1"), [4]);
         assert_eq!(port(&routes, "2001:db8::1"), [5]);
-        assert_eq!(port(&Routes::new(&[route("::", 0, 4, None)]), "10.0.0.1"), []);
-        assert_eq!(port(&Routes::new(&[route("0.0.0.0", 0, 4, None)]), "::1"), []);
-        assert_eq!(port(&Routes::new(&[]), "10.0.0.1"), []);
+        assert_eq!(port(&LinkRoutes::new(&[route("::", 0, 4, None)]), "10.0.0.1"), []);
+        assert_eq!(port(&LinkRoutes::new(&[route("0.0.0.0", 0, 4, None)]), "::1"), []);
+        assert_eq!(port(&LinkRoutes::new(&[]), "10.0.0.1"), []);
     }
 
     #[test]
     fn routes_to_one_network_keep_their_order() {
         let hops = [route("0.0.0.0", 0, 3, None), route("10.0.0.0", 8, 9, None), route("0.0.0.0", 0, 1, None)];
-        assert_eq!(port(&Routes::new(&hops), "192.0.2.1"), [3, 1]);
+        assert_eq!(port(&LinkRoutes::new(&hops), "192.0.2.1"), [3, 1]);
     }
 
     proptest! {
@@ -251,10 +251,10 @@ mod tests {
             let longest = routes.iter().filter(matches).map(|route| route.1).max();
             let expected: Vec<u16> = routes.iter().filter(matches)
                 .filter(|route| Some(route.1) == longest).map(|route| route.2).collect();
-            let table: Vec<Route> = routes.iter()
-                .map(|&(network, prefix, port)| Route { network: network.into(), prefix, port, gateway: None })
+            let table: Vec<LinkRoute> = routes.iter()
+                .map(|&(network, prefix, port)| LinkRoute { network: network.into(), prefix, port, gateway: None })
                 .collect();
-            let routes = Routes::new(&table);
+            let routes = LinkRoutes::new(&table);
             let found: Vec<u16> = routes.find(&Address::from_ipv4(to.to_be_bytes())).iter().map(|hop| hop.port).collect();
             prop_assert_eq!(&found, &expected);
             if let Some((_, few)) = routes.find_few(to.to_be_bytes()) {
@@ -267,10 +267,10 @@ mod tests {
 
     #[test]
     fn many_routes_of_one_length() {
-        let routes: Vec<Route> = (0..=255u8)
-            .map(|n| Route { network: [10, n, 0, 0].into(), prefix: 16, port: u16::from(n), gateway: None })
+        let routes: Vec<LinkRoute> = (0..=255u8)
+            .map(|n| LinkRoute { network: [10, n, 0, 0].into(), prefix: 16, port: u16::from(n), gateway: None })
             .collect();
-        let routes = Routes::new(&routes);
+        let routes = LinkRoutes::new(&routes);
         assert_eq!(port(&routes, "10.77.1.2"), vec![77]);
         assert_eq!(port(&routes, "11.77.1.2"), []);
     }

@@ -16,12 +16,12 @@ const NUMBER: u16 = 0x0fff;
 /// A port and up to two VLAN tags. Frames keep their tags on their way through a worker, so a frame that came in with a
 /// tag leaves with it, and the neighbour it goes to is asked for under the same tag.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Segment(u64);
+pub struct LinkSegment(u64);
 
-impl Segment {
+impl LinkSegment {
     /// The network that untagged frames of `port` are in.
-    pub const fn untagged(port: u16) -> Segment {
-        Segment(port as u64)
+    pub const fn untagged(port: u16) -> LinkSegment {
+        LinkSegment(port as u64)
     }
 
     /// The port.
@@ -31,8 +31,8 @@ impl Segment {
 
     /// The same tags at another port: where a frame goes that leaves by it.
     #[inline(always)]
-    pub(super) const fn at(self, port: u16) -> Segment {
-        Segment(self.0 & !0xffff | port as u64)
+    pub(super) const fn at(self, port: u16) -> LinkSegment {
+        LinkSegment(self.0 & !0xffff | port as u64)
     }
 
     /// The tags, outermost first: EtherType and VLAN number.
@@ -43,9 +43,9 @@ impl Segment {
         })
     }
 
-    /// Where a frame of `port` is, what it carries and at which offset. A third tag comes back as the EtherType.
+    /// The segment of a frame of `port`, its EtherType and the offset of its payload. A third tag comes back as the EtherType.
     #[inline(always)]
-    pub(super) fn of(frame: &[u8], port: u16) -> Result<(Segment, u16, usize), Malformed> {
+    pub(super) fn of(frame: &[u8], port: u16) -> Result<(LinkSegment, u16, usize), Malformed> {
         let (ethertype, offset) = ethernet::network_layer(frame)?;
         let mut packed = u64::from(port);
         for (position, at) in (ethernet::HEADER..offset).step_by(VLAN_TAG).enumerate() {
@@ -54,7 +54,7 @@ impl Segment {
             let tag = number | PRESENT | if kind == SERVICE_VLAN { SERVICE } else { 0 };
             packed |= tag << (16 + 16 * position);
         }
-        Ok((Segment(packed), ethertype, offset))
+        Ok((LinkSegment(packed), ethertype, offset))
     }
 
     /// Bytes of a frame of this network before what it carries.
@@ -84,19 +84,19 @@ impl Segment {
         self.0
     }
 
-    pub(super) const fn unpacked(packed: u64) -> Segment {
-        Segment(packed)
+    pub(super) const fn unpacked(packed: u64) -> LinkSegment {
+        LinkSegment(packed)
     }
 }
 
-impl fmt::Display for Segment {
+impl fmt::Display for LinkSegment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.port())?;
         self.tags().try_for_each(|(_, number)| write!(f, ".{number}"))
     }
 }
 
-impl fmt::Debug for Segment {
+impl fmt::Debug for LinkSegment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }

@@ -6,7 +6,7 @@ use crate::wire::Malformed;
 /// Why a frame was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Drop {
+pub enum LinkDrop {
     /// It came in on a port that is not configured.
     Port,
     /// It is for another Ethernet address (a port that listens to all of them), or claims to come from a group.
@@ -69,100 +69,100 @@ pub enum Drop {
     Backlog,
 }
 
-impl Drop {
+impl LinkDrop {
     /// All of them, in order.
-    pub const ALL: [Drop; 30] = [
-        Drop::Port,
-        Drop::OtherHost,
-        Drop::Truncated,
-        Drop::EtherType,
-        Drop::Version,
-        Drop::HeaderLength,
-        Drop::TotalLength,
-        Drop::HeaderChecksum,
-        Drop::Source,
-        Drop::Group,
-        Drop::ArpMalformed,
-        Drop::ArpOther,
-        Drop::DiscoveryMalformed,
-        Drop::DiscoveryOther,
-        Drop::Icmp,
-        Drop::IcmpFragment,
-        Drop::EchoMalformed,
-        Drop::EchoLimit,
-        Drop::NotOurs,
-        Drop::NotIp,
-        Drop::NoRoute,
-        Drop::Unreachable,
-        Drop::HoldFull,
-        Drop::HoldExpired,
-        Drop::NeighboursFull,
-        Drop::AskLimit,
-        Drop::Contended,
-        Drop::TooBig,
-        Drop::NoRoom,
-        Drop::Backlog,
+    pub const ALL: [LinkDrop; 30] = [
+        LinkDrop::Port,
+        LinkDrop::OtherHost,
+        LinkDrop::Truncated,
+        LinkDrop::EtherType,
+        LinkDrop::Version,
+        LinkDrop::HeaderLength,
+        LinkDrop::TotalLength,
+        LinkDrop::HeaderChecksum,
+        LinkDrop::Source,
+        LinkDrop::Group,
+        LinkDrop::ArpMalformed,
+        LinkDrop::ArpOther,
+        LinkDrop::DiscoveryMalformed,
+        LinkDrop::DiscoveryOther,
+        LinkDrop::Icmp,
+        LinkDrop::IcmpFragment,
+        LinkDrop::EchoMalformed,
+        LinkDrop::EchoLimit,
+        LinkDrop::NotOurs,
+        LinkDrop::NotIp,
+        LinkDrop::NoRoute,
+        LinkDrop::Unreachable,
+        LinkDrop::HoldFull,
+        LinkDrop::HoldExpired,
+        LinkDrop::NeighboursFull,
+        LinkDrop::AskLimit,
+        LinkDrop::Contended,
+        LinkDrop::TooBig,
+        LinkDrop::NoRoom,
+        LinkDrop::Backlog,
     ];
 
     /// Its name in status: lower case, words joined by hyphens.
     pub const fn name(self) -> &'static str {
         match self {
-            Drop::Port => "port",
-            Drop::OtherHost => "other-host",
-            Drop::Truncated => "truncated",
-            Drop::EtherType => "ethertype",
-            Drop::Version => "ip-version",
-            Drop::HeaderLength => "ip-header-length",
-            Drop::TotalLength => "ip-total-length",
-            Drop::HeaderChecksum => "ip-header-checksum",
-            Drop::Source => "ip-source",
-            Drop::Group => "group",
-            Drop::ArpMalformed => "arp-malformed",
-            Drop::ArpOther => "arp-other",
-            Drop::DiscoveryMalformed => "nd-malformed",
-            Drop::DiscoveryOther => "nd-other",
-            Drop::Icmp => "icmp",
-            Drop::IcmpFragment => "icmp-fragment",
-            Drop::EchoMalformed => "echo-malformed",
-            Drop::EchoLimit => "echo-limit",
-            Drop::NotOurs => "not-ours",
-            Drop::NotIp => "not-ip",
-            Drop::NoRoute => "no-route",
-            Drop::Unreachable => "unreachable",
-            Drop::HoldFull => "hold-full",
-            Drop::HoldExpired => "hold-expired",
-            Drop::NeighboursFull => "neighbours-full",
-            Drop::AskLimit => "ask-limit",
-            Drop::Contended => "contended",
-            Drop::TooBig => "too-big",
-            Drop::NoRoom => "no-room",
-            Drop::Backlog => "backlog",
+            LinkDrop::Port => "port",
+            LinkDrop::OtherHost => "other-host",
+            LinkDrop::Truncated => "truncated",
+            LinkDrop::EtherType => "ethertype",
+            LinkDrop::Version => "ip-version",
+            LinkDrop::HeaderLength => "ip-header-length",
+            LinkDrop::TotalLength => "ip-total-length",
+            LinkDrop::HeaderChecksum => "ip-header-checksum",
+            LinkDrop::Source => "ip-source",
+            LinkDrop::Group => "group",
+            LinkDrop::ArpMalformed => "arp-malformed",
+            LinkDrop::ArpOther => "arp-other",
+            LinkDrop::DiscoveryMalformed => "nd-malformed",
+            LinkDrop::DiscoveryOther => "nd-other",
+            LinkDrop::Icmp => "icmp",
+            LinkDrop::IcmpFragment => "icmp-fragment",
+            LinkDrop::EchoMalformed => "echo-malformed",
+            LinkDrop::EchoLimit => "echo-limit",
+            LinkDrop::NotOurs => "not-ours",
+            LinkDrop::NotIp => "not-ip",
+            LinkDrop::NoRoute => "no-route",
+            LinkDrop::Unreachable => "unreachable",
+            LinkDrop::HoldFull => "hold-full",
+            LinkDrop::HoldExpired => "hold-expired",
+            LinkDrop::NeighboursFull => "neighbours-full",
+            LinkDrop::AskLimit => "ask-limit",
+            LinkDrop::Contended => "contended",
+            LinkDrop::TooBig => "too-big",
+            LinkDrop::NoRoom => "no-room",
+            LinkDrop::Backlog => "backlog",
         }
     }
 }
 
-impl From<BadHeader> for Drop {
-    fn from(bad: BadHeader) -> Drop {
+impl From<BadHeader> for LinkDrop {
+    fn from(bad: BadHeader) -> LinkDrop {
         match bad {
-            BadHeader::Truncated => Drop::Truncated,
-            BadHeader::Version => Drop::Version,
-            BadHeader::HeaderLength => Drop::HeaderLength,
-            BadHeader::TotalLength => Drop::TotalLength,
-            BadHeader::Checksum => Drop::HeaderChecksum,
-            BadHeader::Source => Drop::Source,
+            BadHeader::Truncated => LinkDrop::Truncated,
+            BadHeader::Version => LinkDrop::Version,
+            BadHeader::HeaderLength => LinkDrop::HeaderLength,
+            BadHeader::TotalLength => LinkDrop::TotalLength,
+            BadHeader::Checksum => LinkDrop::HeaderChecksum,
+            BadHeader::Source => LinkDrop::Source,
         }
     }
 }
 
-impl From<Malformed> for Drop {
-    fn from(_: Malformed) -> Drop {
-        Drop::Truncated
+impl From<Malformed> for LinkDrop {
+    fn from(_: Malformed) -> LinkDrop {
+        LinkDrop::Truncated
     }
 }
 
-/// What came and went. Every frame is in these: see [`Statistics::balance`].
+/// Counters of frames. Every frame is in one of these: see see [`LinkStatistics::balance`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct LinkStatistics {
     /// Frames that came from the plane.
     pub received: u64,
     /// Frames handed to the worker: received ones, and its own that were too big for the egress MTU.
@@ -189,11 +189,11 @@ pub struct Statistics {
     pub no_frame: u64,
     /// Times another host claimed an address of ours (RFC 5227, 2.4).
     pub conflicts: u64,
-    /// Frames dropped, by [`Drop`].
-    pub drops: [u64; Drop::ALL.len()],
+    /// Frames dropped, by [`LinkDrop`].
+    pub drops: [u64; LinkDrop::ALL.len()],
 }
 
-impl Statistics {
+impl LinkStatistics {
     /// Frames that came minus frames that went: as many as wait now ([`super::Link::waiting`]), always.
     pub fn balance(&self) -> u64 {
         let came = self.received + self.taken + self.made;
@@ -202,7 +202,7 @@ impl Statistics {
     }
 
     /// Frames dropped for this reason.
-    pub fn dropped(&self, reason: Drop) -> u64 {
+    pub fn dropped(&self, reason: LinkDrop) -> u64 {
         self.drops[reason as usize]
     }
 }

@@ -1,17 +1,17 @@
 //! `auto`: a connection goes to the engine when what that saves is expected to be more than it costs.
 //!
 //! The saving: the packets that the connection may still be expected to have, from the number it has had and the sizes of
-//! others ([`Sizes`]), times what a packet costs the worker. The cost: making and removing its rules. Both costs are
+//! others ([`ObservedSizes`]), times what a packet costs the worker. The cost: making and removing its rules. Both costs are
 //! measured ([`Costs`]). If the connection may end with the next packets, waiting for them is better: the policy weighs
 //! this, too. Two things may be short besides, and have a price while they are:
 //! - the engine's time for requests: in packets, on top of the costs. It is short while as many are unanswered as a
-//!   [`Window`] has, and another connection is wanted there;
+//!   [`RequestWindow`] has, and another connection is wanted there;
 //! - room: in packets per second ([`Rent`]), since a rule that stands there keeps another from its place.
 
 use super::fastest_flow::is_short;
 use super::price::{EPOCH, Price};
-use super::rates::{ForwardedBy, Rates};
-use super::sizes::Sizes;
+use super::rates::{ConnectionRates, ForwardedBy};
+use super::sizes::ObservedSizes;
 use super::{EngineRoom, FlowStats, OffloadPolicy, Reason, Verdict};
 use crate::time::{Duration, Time};
 use alloc::boxed::Box;
@@ -23,12 +23,12 @@ const HORIZON_S: f32 = 2.0;
 /// come in time, so it is short.
 const AGE_LEAST: Duration = Duration::from_millis(1);
 
-/// What was measured of the machine.
+/// Costs measured on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// What a packet costs the worker beyond what it costs the engine, in nanoseconds.
+    /// The cost of a packet to the worker beyond that to the engine, in nanoseconds.
     pub packet_ns: u32,
-    /// What a pair of rules costs from its installation to its removal, in nanoseconds.
+    /// The cost of a pair of rules from its installation to its removal, in nanoseconds.
     pub pair_ns: u32,
 }
 
@@ -49,7 +49,7 @@ impl Costs {
 /// How many requests may be unanswered: as many as keep the engine busy and no more, or else what is asked for later waits
 /// in its queue. As many as are answered about as soon as one alone is, as TCP Vegas has it of segments.
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct RequestWindow {
     size: f32,
     /// How long rules take from being asked for to being in force where nothing else waits, in seconds; 0: unknown.
     alone: f32,
@@ -58,7 +58,7 @@ struct Window {
     at: Time,
 }
 
-impl Window {
+impl RequestWindow {
     /// Answered within so many seconds, or so many times what it takes alone, it may be more: engines that take requests in
     /// batches answer one alone soon and are slow all the same.
     const SOON_S: f32 = 0.002;
@@ -74,8 +74,8 @@ impl Window {
     /// In so long without another the mean has halved.
     const FORGOTTEN: Duration = Duration::from_millis(200);
 
-    fn new() -> Window {
-        Window { size: Self::LEAST, alone: 0.0, delay: 0.0, at: Time::ZERO }
+    fn new() -> RequestWindow {
+        RequestWindow { size: Self::LEAST, alone: 0.0, delay: 0.0, at: Time::ZERO }
     }
 
     fn add(&mut self, now: Time, delay: Duration) {
@@ -90,7 +90,7 @@ impl Window {
         (self.delay, self.at) = (before + (taken - before) / 8.0, now);
     }
 
-    /// What it takes now.
+    /// The delay now: the measured one, decayed since.
     fn delay(&self, now: Time) -> f32 {
         let since = now.since(self.at).as_secs_f32() / Self::FORGOTTEN.as_secs_f32();
         self.delay / (1.0 + since * since)
@@ -102,7 +102,7 @@ impl Window {
     }
 }
 
-/// What room is worth while there is too little, in packets per second.
+/// The price of room while it is scarce, in packets per second.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rent {
     /// The slowest fifth of what the engine forwards is slower than this. Who comes must be twice as fast.
@@ -162,10 +162,10 @@ impl Rent {
 
 /// The policy.
 pub struct Auto {
-    sizes: Box<Sizes>,
-    rates: Rates,
+    sizes: Box<ObservedSizes>,
+    rates: ConnectionRates,
     costs: Costs,
-    window: Window,
+    window: RequestWindow,
     /// In packets.
     requests: Price,
     /// When rules were last asked for. All packets of a burst come at one time, and at that no more than one connection
@@ -178,10 +178,10 @@ impl Auto {
     /// For so many connections of the worker.
     pub fn new(capacity: usize) -> Auto {
         Auto {
-            sizes: Box::new(Sizes::new()),
-            rates: Rates::new(capacity, AGE_LEAST),
+            sizes: Box::new(ObservedSizes::new()),
+            rates: ConnectionRates::new(capacity, AGE_LEAST),
             costs: Costs::default(),
-            window: Window::new(),
+            window: RequestWindow::new(),
             requests: Price::hasty(1.0, 3.0),
             asked: None,
             room: Rent::default(),
@@ -212,7 +212,7 @@ impl OffloadPolicy for Auto {
         let rate = self.observe(now, flow, ForwardedBy::Software);
         let cost = self.costs.packets() + self.requests.asked();
         self.sizes.set_cost(cost);
-        // What comes before the rules are in force saves nothing, and what comes late says nothing now.
+        // Packets before the rules are in force save nothing, and late ones say nothing now.
         let (lost, most) = (rate * self.window.delay(now), rate * HORIZON_S);
         let saved = self.sizes.remaining(flow.packets).min(most) - lost;
         self.room.follow(now, room);

@@ -1,7 +1,7 @@
 //! `fastest-flow`: the engine forwards the connections with the highest packet rates.
 
 use super::price::Price;
-use super::rates::Rates;
+use super::rates::ConnectionRates;
 use super::{EngineRoom, FlowStats, OffloadPolicy, Reason, Verdict};
 use crate::time::{Duration, Time};
 
@@ -25,8 +25,8 @@ pub(super) fn is_plenty(room: EngineRoom) -> bool {
 /// rises as long as the engine is full, and what has become slower than half of it comes back.
 pub struct FastestFlow {
     least: f32,
-    rates: Rates,
-    /// What is asked for beyond the least rate, in packets per second.
+    rates: ConnectionRates,
+    /// The price of room above the least rate, in packets per second.
     price: Price,
 }
 
@@ -34,7 +34,7 @@ impl FastestFlow {
     /// `packets_per_s`: the least rate; `capacity`: connections of the worker.
     pub fn new(packets_per_s: u32, capacity: usize) -> FastestFlow {
         let least = packets_per_s as f32;
-        FastestFlow { least, rates: Rates::new(capacity, AGE_LEAST), price: Price::new(least.max(1.0)) }
+        FastestFlow { least, rates: ConnectionRates::new(capacity, AGE_LEAST), price: Price::new(least.max(1.0)) }
     }
 
     fn asked(&self) -> f32 {

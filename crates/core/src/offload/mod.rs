@@ -34,7 +34,7 @@ pub use tree::{BUILT_IN, DecisionTree, Tree};
 use crate::flow::{Direction, Endpoint, Protocol};
 use crate::time::{Duration, Time};
 
-/// What a policy gets to see of a connection.
+/// A policy's view of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowStats {
     /// Which of its worker's connections it is: below their greatest number. Another one gets it when this has ended.
@@ -93,7 +93,7 @@ pub enum Reason {
     Small,
     /// Others are faster.
     Slow,
-    /// What is expected of it does not pay for its rules.
+    /// Its expected traffic does not pay for its rules.
     Unprofitable,
     /// Its first packets say that it is short.
     Short,
@@ -117,7 +117,7 @@ impl Reason {
     }
 }
 
-/// What to do with a connection.
+/// The decision about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Leave it where it is.
@@ -132,9 +132,9 @@ pub enum Verdict {
 pub trait OffloadPolicy {
     /// Its name in configuration and status.
     fn name(&self) -> &'static str;
-    /// What to do with a connection in software that has just had a packet: [`Verdict::Offload`] or [`Verdict::Keep`].
+    /// The decision about a connection in software that has just had a packet: [`Verdict::Offload`] or [`Verdict::Keep`].
     fn on_packet(&mut self, now: Time, flow: &FlowStats, room: EngineRoom) -> Verdict;
-    /// What to do with a connection that the engine forwards and whose counters were just read: [`Verdict::Offload`] (it
+    /// The decision about a connection that the engine forwards and whose counters were just read: [`Verdict::Offload`] (it
     /// stays) or [`Verdict::Evict`].
     fn on_sample(&mut self, _: Time, _: &FlowStats, _: EngineRoom) -> Verdict {
         Verdict::Offload
@@ -145,7 +145,7 @@ pub trait OffloadPolicy {
     fn on_installed(&mut self, _: Time, _: Duration) {}
     /// The engine has refused rules for want of room.
     fn on_refused(&mut self, _: Time) {}
-    /// What was measured of the machine.
+    /// Costs measured on the machine.
     fn set_costs(&mut self, _: Costs) {}
     /// In what time the counters of all rules are to be read once; `None`: the policy needs none now.
     fn samples_within(&self) -> Option<Duration> {

@@ -11,7 +11,7 @@ use crate::flow::{Direction, FlowKey};
 /// Both directions, in the order of the bits of [`RulePair::held`].
 pub(crate) const BOTH: [Direction; 2] = [Direction::FromClient, Direction::FromBackend];
 
-/// Where a connection's pair of rules is in its life.
+/// The state of a connection's pair of rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum OffloadState {
@@ -25,7 +25,7 @@ pub enum OffloadState {
     Removing,
 }
 
-/// What an engine has answered about one rule.
+/// An engine's answer about one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It is in force.
@@ -66,7 +66,7 @@ impl RulePair {
         state <= OffloadState::Removing as u8 && held <= 0b11 && answers_due <= 2
     }
 
-    /// Where it is in its life.
+    /// Its state.
     #[inline]
     pub fn state(&self) -> OffloadState {
         self.state

@@ -35,7 +35,7 @@ impl Price {
         Price { least, now: 0.0, changed: Time::ZERO, was_short: false, step: STEP, fall: STEP, step_most }
     }
 
-    /// What is asked now.
+    /// The current price.
     pub(super) fn asked(&self) -> f32 {
         self.now
     }

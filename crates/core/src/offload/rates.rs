@@ -10,7 +10,7 @@ pub(super) const HALF_LIFE: Duration = Duration::from_secs(1);
 const HALF_LIFE_NS: u64 = HALF_LIFE.as_nanos() as u64;
 const LN_2: f32 = core::f32::consts::LN_2;
 
-/// Who forwards a connection, as far as is known.
+/// The forwarder of a connection, as far as is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ForwardedBy {
     /// No carrier: it is new, or over.
@@ -21,9 +21,9 @@ pub(super) enum ForwardedBy {
     Engine,
 }
 
-/// What is known of one connection.
+/// The rate of one connection.
 #[derive(Clone, Copy, Debug, Default)]
-struct Rate {
+struct ConnectionRate {
     /// When it began, to tell it from one that had its position before.
     created: Time,
     at: Time,
@@ -35,16 +35,16 @@ struct Rate {
 }
 
 /// The rates of a worker's connections, by position.
-pub(super) struct Rates {
-    rates: Box<[Rate]>,
+pub(super) struct ConnectionRates {
+    rates: Box<[ConnectionRate]>,
     age_least: Duration,
 }
 
-impl Rates {
+impl ConnectionRates {
     /// For connections at positions below `capacity`: 32 bytes each. `age_least` is taken for the age of those that are
     /// younger.
-    pub(super) fn new(capacity: usize, age_least: Duration) -> Rates {
-        Rates { rates: vec![Rate::default(); capacity].into_boxed_slice(), age_least }
+    pub(super) fn new(capacity: usize, age_least: Duration) -> ConnectionRates {
+        ConnectionRates { rates: vec![ConnectionRate::default(); capacity].into_boxed_slice(), age_least }
     }
 
     /// How many packets a connection had when it was last sampled (1 at first), and what forwarded it then.
@@ -53,7 +53,7 @@ impl Rates {
         rate.map_or((1, ForwardedBy::Unknown), |rate| (rate.packets.max(1), rate.by))
     }
 
-    /// Who forwards it now.
+    /// Sets the current forwarder.
     pub(super) fn set_forwarded_by(&mut self, flow: &FlowStats, by: ForwardedBy) {
         if let Some(rate) = self.rates.get_mut(flow.position as usize) {
             rate.by = by;
@@ -66,20 +66,25 @@ impl Rates {
         let Some(rate) = self.rates.get_mut(flow.position as usize) else { return 0.0 };
         if rate.created != flow.created {
             // Its first packet says nothing of how fast others follow.
-            *rate = Rate { created: flow.created, at: flow.created, packets: 1, ..Rate::default() };
+            *rate = ConnectionRate { created: flow.created, at: flow.created, packets: 1, ..ConnectionRate::default() };
         }
         let fresh = flow.packets.saturating_sub(rate.packets) as f32;
         let elapsed = now.since(rate.at).as_nanos() as u64;
-        // What came since the last sample is taken to have come evenly.
+        // Packets since the last sample are taken to have come evenly.
         let (old, new) = (rate.recent * left(elapsed), fresh * left_of_even(elapsed));
-        *rate = Rate { at: rate.at.max(now), packets: flow.packets.max(rate.packets), recent: old + new, ..*rate };
+        *rate = ConnectionRate {
+            at: rate.at.max(now),
+            packets: flow.packets.max(rate.packets),
+            recent: old + new,
+            ..*rate
+        };
         // Of a young one less has come than would decay as fast.
         let age = now.since(flow.created).max(self.age_least);
         rate.recent * LN_2 / HALF_LIFE.as_secs_f32() / (1.0 - left(age.as_nanos() as u64))
     }
 }
 
-/// What is left of 1 after so many nanoseconds: 2^-t, t in half-lives, to half a percent.
+/// The remainder of 1 after so many nanoseconds: 2^-t, t in half-lives, to half a percent.
 fn left(elapsed_ns: u64) -> f32 {
     let whole = elapsed_ns / HALF_LIFE_NS;
     if whole >= 32 {
@@ -89,7 +94,7 @@ fn left(elapsed_ns: u64) -> f32 {
     (1.0 - part * (LN_2 - part * (0.2402 - part * 0.0471))) / (1u64 << whole) as f32
 }
 
-/// What is left, after so many nanoseconds, of 1 that has come evenly in that time.
+/// The remainder, after so many nanoseconds, of 1 that has come evenly in that time.
 fn left_of_even(elapsed_ns: u64) -> f32 {
     if elapsed_ns < HALF_LIFE_NS / 64 {
         return 1.0;
@@ -119,7 +124,7 @@ mod tests {
     #[test]
     fn steady_rate_is_independent_of_sampling() {
         for (every_us, packets) in [(100u64, 1u64), (1000, 10), (50_000, 500), (1_000_000, 10_000)] {
-            let mut rates = Rates::new(1, Duration::from_millis(10));
+            let mut rates = ConnectionRates::new(1, Duration::from_millis(10));
             let mut rate = 0.0;
             for look in 0..=20_000_000 / every_us {
                 rate = rates.update(Time::from_nanos(look * every_us * 1000), &flow(0, Time::ZERO, look * packets));
@@ -130,7 +135,7 @@ mod tests {
 
     #[test]
     fn silence_lowers_the_rate_new_flow_starts_at_zero() {
-        let mut rates = Rates::new(1, Duration::from_millis(10));
+        let mut rates = ConnectionRates::new(1, Duration::from_millis(10));
         let began = Time::from_nanos(5);
         let now = began + 10 * HALF_LIFE;
         let first = rates.update(now, &flow(0, began, 10_000));

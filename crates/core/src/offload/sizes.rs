@@ -38,21 +38,21 @@ impl Class {
     }
 }
 
-/// What was observed.
+/// The observed sizes.
 #[derive(Clone, Debug)]
-pub(super) struct Sizes {
+pub(super) struct ObservedSizes {
     classes: [Class; CLASSES],
-    /// What one that has just reached the class may be expected to have from then on.
+    /// The expected further packets of a connection that has just reached the class.
     ahead: [f32; CLASSES + 1],
-    /// What it is worth to act then or later, whichever is better, and only if it gets there: see [`Sizes::awaited`].
+    /// The value of acting then or later, whichever is better, and only if it gets there: see [`ObservedSizes::awaited`].
     worth: [f32; CLASSES + 1],
-    /// What acting costs, in packets.
+    /// The cost of acting, in packets.
     cost: f32,
     fresh: u32,
 }
 
-impl Sizes {
-    pub(super) fn new() -> Sizes {
+impl ObservedSizes {
+    pub(super) fn new() -> ObservedSizes {
         let passed = |class| if class < PRIOR_CLASSES { PRIOR / 2.0 } else { 0.0 };
         let ended = PRIOR / 2.0;
         let classes = core::array::from_fn(|class| Class {
@@ -62,7 +62,7 @@ impl Sizes {
             within: ended * size(class) / 2.0,
         });
         let (ahead, worth) = ([0.0; CLASSES + 1], [0.0; CLASSES + 1]);
-        let mut sizes = Sizes { classes, ahead, worth, cost: 0.0, fresh: 0 };
+        let mut sizes = ObservedSizes { classes, ahead, worth, cost: 0.0, fresh: 0 };
         sizes.sum();
         sizes
     }
@@ -137,8 +137,8 @@ impl Sizes {
         }
     }
 
-    /// What one may be expected to have that has this part of the class before it. Of those that end there as many are
-    /// taken to be left.
+    /// The expected further packets of a connection that has this part of the class before it. Of those that end there as
+    /// many are taken to be left.
     fn expected(&self, class: usize, left: f32) -> f32 {
         let (passing, mean) = (self.passing(class, left), self.classes[class].ending());
         let rest = left * size(class);
@@ -162,7 +162,7 @@ impl Sizes {
         self.expected(class, left(packets, class))
     }
 
-    /// What it is worth, in packets, to wait and see whether one that has had so many gets to the next class, and to act
+    /// The value, in packets, of waiting to see whether one that has had so many gets to the next class, and of acting
     /// then or later, if no more than `most` packets count from now on. Those that end before cost nothing; of those that
     /// do not, what they have until then is lost.
     pub(super) fn awaited(&self, packets: u64, most: f32) -> f32 {
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn mice_end_soon_and_elephants_go_on() {
-        let mut sizes = Sizes::new();
+        let mut sizes = ObservedSizes::new();
         for round in 0..20_000 {
             live(&mut sizes, if round % 100 == 0 { 10_000 } else { 4 });
         }
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn without_data_long_flows_are_expected_to_last() {
-        let sizes = Sizes::new();
+        let sizes = ObservedSizes::new();
         for packets in [1u64, 10, 100, 1000, 10_000] {
             let remaining = sizes.remaining(packets);
             assert!(remaining >= packets as f32 / 2.0, "{packets}: {remaining}");
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn who_goes_on_counts_before_it_has_ended() {
-        let mut sizes = Sizes::new();
+        let mut sizes = ObservedSizes::new();
         for round in 0..2000 {
             if round % 10 == 0 {
                 sizes.come(1);
@@ -231,12 +231,13 @@ mod tests {
 
     #[test]
     fn a_flow_that_may_end_at_once_is_waited_for() {
-        let mut sizes = Sizes::new();
+        let mut sizes = ObservedSizes::new();
         // Nine of ten end after one packet or two, the others have ten thousand.
         for round in 0..20_000 {
             live(&mut sizes, if round % 10 == 0 { 10_000 } else { 1 + round % 2 });
         }
-        let acts = |sizes: &Sizes, packets, cost| sizes.remaining(packets) - cost >= sizes.awaited(packets, f32::MAX);
+        let acts =
+            |sizes: &ObservedSizes, packets, cost| sizes.remaining(packets) - cost >= sizes.awaited(packets, f32::MAX);
         sizes.set_cost(20.0);
         assert!(sizes.remaining(1) > 900.0, "worth it at once, if there were no choice");
         assert!(!acts(&sizes, 1, 20.0) && !acts(&sizes, 2, 20.0));
@@ -246,7 +247,7 @@ mod tests {
     }
 
     /// A connection from its first packet to its last.
-    fn live(sizes: &mut Sizes, packets: u64) {
+    fn live(sizes: &mut ObservedSizes, packets: u64) {
         sizes.come(1);
         sizes.grow(1, packets);
         sizes.end(packets);
@@ -257,7 +258,7 @@ mod tests {
         fn expected_rest_is_the_mean_of_survivors(
             seen in proptest::collection::vec(1u64..5000, 200..600), packets in 1u64..4000,
         ) {
-            let mut sizes = Sizes::new();
+            let mut sizes = ObservedSizes::new();
             (0..50).for_each(|_| seen.iter().for_each(|&one| live(&mut sizes, one)));
             let left: Vec<f64> = seen.iter().filter(|&&one| one > packets).map(|&one| (one - packets) as f64).collect();
             prop_assume!(left.len() > 20);

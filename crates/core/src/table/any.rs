@@ -4,7 +4,7 @@ use super::concurrent::Concurrent;
 use super::cuckoo::CuckooPlusPlus;
 use super::sharded::Sharded;
 use super::stateless::Untracked;
-use super::{Entries, Full, Hasher, Key, Lookup, Method, Table};
+use super::{Entries, Full, Hasher, Key, Lookup, LookupMethod, Table};
 use alloc::vec::Vec;
 
 /// A worker's table of any method; which one is asked once per call (of a burst: once per burst).
@@ -25,29 +25,29 @@ const _: () = {
 impl AnyTable {
     /// The default method's table for `capacity` entries.
     pub fn new(capacity: usize, hasher: Hasher) -> AnyTable {
-        AnyTable::of(Method::DEFAULT, capacity, hasher)
+        AnyTable::of(LookupMethod::DEFAULT, capacity, hasher)
     }
 
     /// The table of a single worker by `method`, for `capacity` entries, 1 to 2^32 - 1.
-    pub fn of(method: Method, capacity: usize, hasher: Hasher) -> AnyTable {
+    pub fn of(method: LookupMethod, capacity: usize, hasher: Hasher) -> AnyTable {
         match method {
-            Method::CuckooPlusPlus => AnyTable::CuckooPlusPlus(CuckooPlusPlus::new(capacity, hasher)),
-            Method::Concurrent => AnyTable::Concurrent(Sharded::whole(Concurrent::new(capacity, hasher))),
-            Method::Stateless | Method::Maglev => AnyTable::Untracked(Untracked { method }),
+            LookupMethod::CuckooPlusPlus => AnyTable::CuckooPlusPlus(CuckooPlusPlus::new(capacity, hasher)),
+            LookupMethod::Concurrent => AnyTable::Concurrent(Sharded::whole(Concurrent::new(capacity, hasher))),
+            LookupMethod::Stateless | LookupMethod::Maglev => AnyTable::Untracked(Untracked { method }),
         }
     }
 
     /// The tables of `workers` workers (at least one) by `method`, each for `capacity_each` entries with values from 0
     /// to 2^32 / `workers` - 1. Of a shared method they are views of one table; else each has its own.
-    pub fn for_workers(method: Method, workers: usize, capacity_each: usize, hasher: Hasher) -> Vec<AnyTable> {
+    pub fn for_workers(method: LookupMethod, workers: usize, capacity_each: usize, hasher: Hasher) -> Vec<AnyTable> {
         let workers = workers.max(1);
         let all = capacity_each.saturating_mul(workers);
         match method {
-            Method::Concurrent => {
+            LookupMethod::Concurrent => {
                 let table = Concurrent::new(all, hasher);
                 Sharded::split(table, workers).into_iter().map(AnyTable::Concurrent).collect()
             }
-            Method::CuckooPlusPlus | Method::Stateless | Method::Maglev => {
+            LookupMethod::CuckooPlusPlus | LookupMethod::Stateless | LookupMethod::Maglev => {
                 (0..workers).map(|_| AnyTable::of(method, capacity_each, hasher.clone())).collect()
             }
         }

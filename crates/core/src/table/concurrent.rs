@@ -64,11 +64,11 @@ pub use model::Planted;
 pub use check::Broken;
 
 use super::fetch::Fetch;
-use super::{Entries, Full, Hash, Hasher, Key, Lookup, Shared};
+use super::{Entries, Full, Hash, Hasher, Key, Lookup, SharedIndex};
 use crate::table::sync::spin;
 use alloc::boxed::Box;
-use bucket::{AWAY, Bucket, Locked, SLOTS};
-use count::Count;
+use bucket::{AWAY, Bucket, LockedBucket, SLOTS};
+use count::StripedCount;
 
 /// Percent of the slots that are taken when a table holds its capacity.
 pub const LOAD_PERCENT: usize = 95;
@@ -92,21 +92,21 @@ pub struct Concurrent {
     buckets: Box<[Bucket]>,
     fetch: Fetch,
     capacity: usize,
-    count: Count,
+    count: StripedCount,
     #[cfg(loom)]
     planted: Planted,
 }
 
-/// What a hash says: its primary bucket, and its tag (15 bits, not 0), from which the secondary bucket follows.
+/// The parts of a hash: its primary bucket, and its tag (15 bits, not 0), from which the secondary bucket follows.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct HashPlace {
     primary: u32,
     tag: u16,
 }
 
-/// Where an entry was found.
+/// The place where an entry was found.
 #[derive(Clone, Copy, Debug, Default)]
-struct Found {
+struct FoundEntry {
     bucket: u32,
     slot: usize,
     value: u32,
@@ -123,7 +123,7 @@ impl Concurrent {
             fetch: Fetch::index(size_of_val(&*buckets)),
             buckets,
             capacity,
-            count: Count::default(),
+            count: StripedCount::default(),
             #[cfg(loom)]
             planted: Planted::Nothing,
         }
@@ -140,13 +140,13 @@ impl Concurrent {
     }
 
     #[inline]
-    fn place(&self, hash: Hash) -> Place {
+    fn place(&self, hash: Hash) -> HashPlace {
         let primary = ((hash.0 >> 32) * self.buckets.len() as u64) >> 32;
-        Place { primary: primary as u32, tag: (hash.0 as u16 & !AWAY).max(1) }
+        HashPlace { primary: primary as u32, tag: (hash.0 as u16 & !AWAY).max(1) }
     }
 
     #[inline]
-    fn place_of<K: Key>(&self, key: &K) -> Place {
+    fn place_of<K: Key>(&self, key: &K) -> HashPlace {
         self.place(key.hash(&self.hasher))
     }
 
@@ -167,7 +167,7 @@ impl Concurrent {
 
     /// Locks two different buckets, in the order of their numbers.
     #[inline]
-    fn lock_both(&self, a: u32, b: u32) -> (Locked<'_>, Locked<'_>) {
+    fn lock_both(&self, a: u32, b: u32) -> (LockedBucket<'_>, LockedBucket<'_>) {
         if a < b {
             let a = self.bucket(a).lock();
             (a, self.bucket(b).lock())
@@ -194,14 +194,14 @@ fn empty(count: usize) -> Box<[Bucket]> {
 /// Looking.
 impl Concurrent {
     #[inline]
-    fn search(&self, place: Place, mut is: impl FnMut(u32) -> bool) -> Option<Found> {
+    fn search(&self, place: HashPlace, mut is: impl FnMut(u32) -> bool) -> Option<FoundEntry> {
         for _ in 0..SEARCHES_MAX {
             let primary = self.bucket(place.primary);
             let before = primary.version();
             for slot in primary.tags().with(place.tag) {
                 let value = primary.value(slot);
                 if is(value) {
-                    return Some(Found { bucket: place.primary, slot, value });
+                    return Some(FoundEntry { bucket: place.primary, slot, value });
                 }
             }
             if primary.may_be_away(place.tag)
@@ -219,18 +219,18 @@ impl Concurrent {
 
     /// Looks into the secondary bucket.
     #[inline]
-    fn search_elsewhere(&self, place: Place, mut is: impl FnMut(u32) -> bool) -> Option<Found> {
+    fn search_elsewhere(&self, place: HashPlace, mut is: impl FnMut(u32) -> bool) -> Option<FoundEntry> {
         let number = self.other(place.primary, place.tag);
         let secondary = self.bucket(number);
         secondary.tags().with(place.tag | AWAY).find_map(|slot| {
             let value = secondary.value(slot);
-            is(value).then_some(Found { bucket: number, slot, value })
+            is(value).then_some(FoundEntry { bucket: number, slot, value })
         })
     }
 
     /// Asks about what stood in both buckets at one instant.
     #[cold]
-    fn search_locked(&self, place: Place, mut is: impl FnMut(u32) -> bool) -> Option<Found> {
+    fn search_locked(&self, place: HashPlace, mut is: impl FnMut(u32) -> bool) -> Option<FoundEntry> {
         let other = self.other(place.primary, place.tag);
         let mut candidates = [None; 2 * SLOTS];
         {
@@ -242,7 +242,7 @@ impl Concurrent {
             let here = of(&primary, place.primary, place.tag);
             let there = of(&secondary, other, place.tag | AWAY);
             for (candidate, (number, slot)) in candidates.iter_mut().zip(here.chain(there)) {
-                *candidate = Some(Found { bucket: number, slot, value: self.bucket(number).value(slot) });
+                *candidate = Some(FoundEntry { bucket: number, slot, value: self.bucket(number).value(slot) });
             }
         }
         candidates.into_iter().flatten().find(|found| is(found.value))
@@ -261,7 +261,7 @@ impl Concurrent {
 /// Changing.
 impl Concurrent {
     /// Adds an entry; does not count it.
-    fn insert_at(&self, place: Place, value: u32, stamp: u8) -> Result<(), Full> {
+    fn insert_at(&self, place: HashPlace, value: u32, stamp: u8) -> Result<(), Full> {
         let secondary = self.other(place.primary, place.tag);
         for _ in 0..TRIES_MAX {
             let is_put = self.put_primary(place, value, stamp)
@@ -276,7 +276,7 @@ impl Concurrent {
     }
 
     #[inline]
-    fn put_primary(&self, place: Place, value: u32, stamp: u8) -> bool {
+    fn put_primary(&self, place: HashPlace, value: u32, stamp: u8) -> bool {
         let bucket = self.bucket(place.primary);
         if bucket.free().is_none() {
             return false;
@@ -287,7 +287,7 @@ impl Concurrent {
         true
     }
 
-    fn put_secondary(&self, place: Place, secondary: u32, value: u32, stamp: u8) -> bool {
+    fn put_secondary(&self, place: HashPlace, secondary: u32, value: u32, stamp: u8) -> bool {
         if self.bucket(secondary).free().is_none() {
             return false;
         }
@@ -301,7 +301,13 @@ impl Concurrent {
     /// Runs `change` on the entry of this tag and value, with its bucket locked, and says whether there was one. If
     /// `leaves`, it does not stand there any more afterwards.
     #[inline]
-    fn change(&self, place: Place, value: u32, leaves: bool, change: impl Fn(&mut Locked<'_>, usize)) -> bool {
+    fn change(
+        &self,
+        place: HashPlace,
+        value: u32,
+        leaves: bool,
+        change: impl Fn(&mut LockedBucket<'_>, usize),
+    ) -> bool {
         let primary = self.bucket(place.primary);
         if primary.position(place.tag, value).is_some() {
             let mut primary = primary.lock();
@@ -314,7 +320,13 @@ impl Concurrent {
     }
 
     /// [`Concurrent::change`], with both buckets locked, so that the entry cannot be on its way.
-    fn change_either(&self, place: Place, value: u32, leaves: bool, change: impl Fn(&mut Locked<'_>, usize)) -> bool {
+    fn change_either(
+        &self,
+        place: HashPlace,
+        value: u32,
+        leaves: bool,
+        change: impl Fn(&mut LockedBucket<'_>, usize),
+    ) -> bool {
         let (mut primary, mut secondary) = self.lock_both(place.primary, self.other(place.primary, place.tag));
         if let Some(slot) = secondary.position(place.tag | AWAY, value) {
             change(&mut secondary, slot);
@@ -332,13 +344,13 @@ impl Concurrent {
 
     /// Gives an entry another value.
     #[inline]
-    fn replace_at(&self, place: Place, old: u32, new: u32) -> bool {
+    fn replace_at(&self, place: HashPlace, old: u32, new: u32) -> bool {
         self.change(place, old, false, |bucket, slot| bucket.set_value(slot, new))
     }
 
     /// Takes an entry away; does not count it.
     #[inline]
-    fn remove_at(&self, place: Place, value: u32) -> bool {
+    fn remove_at(&self, place: HashPlace, value: u32) -> bool {
         self.change(place, value, true, |bucket, slot| bucket.clear(slot))
     }
 }
@@ -354,7 +366,7 @@ impl<K: Key> Lookup<K> for Concurrent {
     }
 }
 
-impl<K: Key> Shared<K> for Concurrent {
+impl<K: Key> SharedIndex<K> for Concurrent {
     fn name(&self) -> &'static str {
         "concurrent"
     }

@@ -46,7 +46,7 @@ use super::fetch::Fetch;
 use super::{Entries, Full, Hash, Hasher, Key, Lookup, Table};
 use alloc::boxed::Box;
 use alloc::vec;
-use bucket::{Bucket, Entry, LISTED, MOVED, SLOTS, UNLISTED_MAX};
+use bucket::{Bucket, BucketEntry, LISTED, MOVED, SLOTS, UNLISTED_MAX};
 
 /// Percent of the slots that are taken when a table holds its capacity.
 pub const LOAD_PERCENT: usize = 95;
@@ -73,17 +73,17 @@ pub struct CuckooPlusPlus {
     len: usize,
 }
 
-/// What a hash says: its first bucket, and its tag, from which the second follows: 15 bits whose lower 8 are not
+/// The parts of a hash: its first bucket, and its tag, from which the second follows: 15 bits whose lower 8 are not
 /// all 0.
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct HashPlace {
     primary: u32,
     tag: u16,
 }
 
-/// Where an entry stands.
+/// The place of an entry.
 #[derive(Clone, Copy)]
-struct Found {
+struct FoundEntry {
     bucket: u32,
     slot: usize,
 }
@@ -135,14 +135,14 @@ impl CuckooPlusPlus {
 impl CuckooPlusPlus {
     /// The upper half of the hash chooses the first bucket, by scaling; the lowest 15 bits are the tag.
     #[inline]
-    fn place(&self, hash: Hash) -> Place {
+    fn place(&self, hash: Hash) -> HashPlace {
         let primary = ((hash.0 >> 32) * self.buckets.len() as u64) >> 32;
         let tag = hash.0 as u16 & !MOVED;
-        Place { primary: primary as u32, tag: tag + u16::from(tag as u8 == 0) }
+        HashPlace { primary: primary as u32, tag: tag + u16::from(tag as u8 == 0) }
     }
 
     #[inline]
-    fn place_of<K: Key>(&self, key: &K) -> Place {
+    fn place_of<K: Key>(&self, key: &K) -> HashPlace {
         self.place(key.hash(&self.hasher))
     }
 
@@ -157,7 +157,7 @@ impl CuckooPlusPlus {
     }
 
     #[inline]
-    fn secondary(&self, place: Place) -> u32 {
+    fn secondary(&self, place: HashPlace) -> u32 {
         self.other(place.primary, place.tag)
     }
 
@@ -183,26 +183,26 @@ impl CuckooPlusPlus {
 
     /// The entry at `place` whose value `is` confirms.
     #[inline]
-    fn locate(&self, place: Place, mut is: impl FnMut(u32) -> bool) -> Option<Found> {
+    fn locate(&self, place: HashPlace, mut is: impl FnMut(u32) -> bool) -> Option<FoundEntry> {
         let primary = self.bucket(place.primary);
         if let Some(slot) = primary.confirm(primary.at_home(place.tag), &mut is) {
-            return Some(Found { bucket: place.primary, slot });
+            return Some(FoundEntry { bucket: place.primary, slot });
         }
         if !primary.filter.may_have_moved(place.print()) {
             return None;
         }
         let bucket = self.secondary(place);
         let secondary = self.bucket(bucket);
-        secondary.confirm(secondary.moved_here(place.tag), &mut is).map(|slot| Found { bucket, slot })
+        secondary.confirm(secondary.moved_here(place.tag), &mut is).map(|slot| FoundEntry { bucket, slot })
     }
 
     #[inline]
-    fn position(&self, place: Place, value: u32) -> Option<Found> {
+    fn position(&self, place: HashPlace, value: u32) -> Option<FoundEntry> {
         self.locate(place, |other| other == value)
     }
 
     #[inline]
-    fn insert_at(&mut self, place: Place, value: u32, stamp: u8) -> Result<(), Full> {
+    fn insert_at(&mut self, place: HashPlace, value: u32, stamp: u8) -> Result<(), Full> {
         let primary = self.bucket(place.primary);
         if let Some(slot) = primary.free().first() {
             self.put_at(place, value, stamp, place.primary, slot);
@@ -240,17 +240,17 @@ impl CuckooPlusPlus {
 
     /// Puts an entry into a free slot of one of its buckets; if that is not the first, the first's filter has room.
     #[inline]
-    fn put_at(&mut self, place: Place, value: u32, stamp: u8, bucket: u32, slot: usize) {
+    fn put_at(&mut self, place: HashPlace, value: u32, stamp: u8, bucket: u32, slot: usize) {
         let is_moved = bucket != place.primary;
         if is_moved {
             self.bucket_mut(place.primary).filter.add(place.print());
         }
-        self.bucket_mut(bucket).put(slot, Entry { tag: place.tag, value, stamp, is_moved });
+        self.bucket_mut(bucket).put(slot, BucketEntry { tag: place.tag, value, stamp, is_moved });
         self.len += 1;
     }
 
     #[inline]
-    fn remove_at(&mut self, place: Place, value: u32) -> bool {
+    fn remove_at(&mut self, place: HashPlace, value: u32) -> bool {
         let Some(found) = self.position(place, value) else { return false };
         if self.bucket_mut(found.bucket).take(found.slot).is_moved {
             self.bucket_mut(place.primary).filter.remove(place.print());
@@ -260,7 +260,7 @@ impl CuckooPlusPlus {
     }
 
     #[inline]
-    fn replace_at(&mut self, place: Place, old: u32, new: u32) -> bool {
+    fn replace_at(&mut self, place: HashPlace, old: u32, new: u32) -> bool {
         let Some(found) = self.position(place, old) else { return false };
         self.bucket_mut(found.bucket).set_value(found.slot, new);
         true

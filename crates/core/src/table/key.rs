@@ -8,7 +8,7 @@ use core::hash::{BuildHasher, Hasher as _};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hash(pub u64);
 
-/// What a table can be keyed by.
+/// A key of a table.
 pub trait Key: Copy + PartialEq {
     /// The hash under the secret of `hasher`; equal keys have equal hashes.
     fn hash(&self, hasher: &Hasher) -> Hash;

@@ -5,7 +5,7 @@
 //! [`Entries`] whether a value is the one meant. So a table can be rebuilt from the slab at any time, and tables can be
 //! exchanged for each other. Other tables to compare these with are in the laboratory (`lab/tables`).
 //!
-//! A table has one owner ([`Table`], `&mut self` to change it: *per core*) or many ([`Shared`], `&self`). An
+//! A table has one owner ([`Table`], `&mut self` to change it: *per core*) or many ([`SharedIndex`], `&self`). An
 //! [`Arc`] of a shared one is a table like any other, so whatever takes a [`Table`] takes both.
 //!
 //! # Example
@@ -17,7 +17,7 @@
 //! use hairpin_core::table::{AnyTable, Entries, Hasher, Lookup, Table};
 //! use std::net::IpAddr;
 //!
-//! /// What the table's values lead to: value 1 is the connection at position 1.
+//! /// The entries behind the values of the table: value 1 is the connection at position 1.
 //! struct Connections(Vec<FlowKey>);
 //!
 //! impl Entries<FlowKey> for Connections {
@@ -71,11 +71,11 @@ pub mod zeroed;
 
 pub use any::AnyTable;
 pub use key::{Hash, Hasher, Key};
-pub use method::{Method, UnknownMethod};
+pub use method::{LookupMethod, UnknownMethod};
 
 use alloc::sync::Arc;
 
-/// Where a connection stands in the slab: 0 to its capacity, exclusive.
+/// The position of a connection in the slab: 0 to its capacity, exclusive.
 pub type Position = u32;
 
 /// Keys that tables handle in one pass of a burst; longer bursts are handled in pieces of so many.
@@ -93,7 +93,7 @@ impl core::fmt::Display for Full {
 
 impl core::error::Error for Full {}
 
-/// What a table's values lead to.
+/// The entries that a table's values lead to.
 pub trait Entries<K> {
     /// Whether the entry that `value` names is there and has this key. A table may ask about any value that was ever
     /// inserted, and asks about a few of other keys (whose tags agree).
@@ -183,8 +183,8 @@ pub trait Table<K>: Lookup<K> {
 
 /// An index that any number of threads may read and change at the same time.
 ///
-/// What the values lead to is shared as well: see the implementations for who may reuse an entry when.
-pub trait Shared<K>: Lookup<K> + Send + Sync {
+/// The entries behind the values are shared as well: see the implementations for who may reuse an entry when.
+pub trait SharedIndex<K>: Lookup<K> + Send + Sync {
     /// [`Table::name`].
     fn name(&self) -> &'static str;
     /// [`Table::capacity`].
@@ -240,7 +240,7 @@ impl<K, T: Lookup<K>> Lookup<K> for Arc<T> {
     }
 }
 
-impl<K, T: Shared<K>> Table<K> for Arc<T> {
+impl<K, T: SharedIndex<K>> Table<K> for Arc<T> {
     fn name(&self) -> &'static str {
         (**self).name()
     }

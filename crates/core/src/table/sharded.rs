@@ -5,7 +5,7 @@
 //! shows only its own: about others' values it does not even ask, because what they lead to belongs to other threads.
 //! So the same key may stand in the table once for each worker, and none meets another's.
 
-use super::{BURST, Entries, Full, Lookup, Shared, Table};
+use super::{BURST, Entries, Full, Lookup, SharedIndex, Table};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -25,7 +25,7 @@ struct Range {
 }
 
 impl Range {
-    /// What `local` is called in the table; `None` if there are not so many values.
+    /// The table's value for `local`; `None` if there are not so many values.
     #[inline]
     fn outside(self, local: u32) -> Option<u32> {
         (local <= self.last).then(|| self.base + local)
@@ -41,7 +41,7 @@ impl Range {
         Some(globals)
     }
 
-    /// What `global` is called in the view; `None` if it is another's.
+    /// The view's value for `global`; `None` if it is another's.
     #[inline]
     fn inside(self, global: u32) -> Option<u32> {
         let local = global.wrapping_sub(self.base);
@@ -50,12 +50,12 @@ impl Range {
 }
 
 /// The entries of one view, as the table asks about them.
-struct Own<'a, E> {
+struct OwnEntries<'a, E> {
     entries: &'a E,
     range: Range,
 }
 
-impl<K, E: Entries<K>> Entries<K> for Own<'_, E> {
+impl<K, E: Entries<K>> Entries<K> for OwnEntries<'_, E> {
     #[inline]
     fn is(&self, value: u32, key: &K) -> bool {
         self.range.inside(value).is_some_and(|value| self.entries.is(value, key))
@@ -99,13 +99,13 @@ impl<T> Sharded<T> {
 impl<K, T: Lookup<K>> Lookup<K> for Sharded<T> {
     #[inline]
     fn find<E: Entries<K>>(&self, key: &K, entries: &E) -> Option<u32> {
-        let found = self.table.find(key, &Own { entries, range: self.range })?;
+        let found = self.table.find(key, &OwnEntries { entries, range: self.range })?;
         self.range.inside(found)
     }
 
     #[inline]
     fn find_burst<E: Entries<K>>(&self, keys: &[K], entries: &E, out: &mut [Option<u32>]) {
-        self.table.find_burst(keys, &Own { entries, range: self.range }, out);
+        self.table.find_burst(keys, &OwnEntries { entries, range: self.range }, out);
         for found in out.iter_mut().take(keys.len()) {
             *found = found.and_then(|value| self.range.inside(value));
         }
@@ -113,7 +113,7 @@ impl<K, T: Lookup<K>> Lookup<K> for Sharded<T> {
 }
 
 /// Values beyond a view's range are refused: insertion says [`Full`], the others that there is no such entry.
-impl<K, T: Shared<K>> Table<K> for Sharded<T> {
+impl<K, T: SharedIndex<K>> Table<K> for Sharded<T> {
     fn name(&self) -> &'static str {
         self.table.name()
     }

@@ -20,7 +20,7 @@
 //! have left is made absent and counted.
 //!
 //! # Not
-//! Safe for two processes or threads at once: a slab has one owner at a time; others may read through a [`View`].
+//! Safe for two processes or threads at once: a slab has one owner at a time; others may read through a [`SlabView`].
 //! Proof against power loss: it is memory.
 
 use super::Position;
@@ -34,7 +34,7 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 mod view;
 
-pub use view::View;
+pub use view::SlabView;
 
 /// One place for a value. All-zero memory is an absent slot that was never used, so fresh anonymous or shared memory
 /// is a slab already.
@@ -265,7 +265,7 @@ impl<T: Copy + 'static> Slab<T> {
     /// Whether there is an entry at `position`.
     #[inline]
     pub fn contains(&self, position: Position) -> bool {
-        // What lies beyond the positions used is not believed, whatever it says.
+        // Bytes beyond the positions used are not believed, whatever they are.
         position < self.fresh && self.slots.get(position as usize).is_some_and(Slot::is_present)
     }
 

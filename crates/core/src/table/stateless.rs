@@ -4,7 +4,7 @@
 //! of backends changes: about half of them with [`Stateless`], hardly any beside those of the backend concerned with
 //! [`Maglev`]. The value found is the number of a backend, and every key has one.
 
-use super::{Entries, Full, Hash, Hasher, Key, Lookup, Method, Table};
+use super::{Entries, Full, Hash, Hasher, Key, Lookup, LookupMethod, Table};
 use crate::balance::maglev;
 use crate::flow::Endpoint;
 
@@ -51,14 +51,14 @@ impl<K: Key> Lookup<K> for Stateless {
 #[derive(Clone)]
 pub struct Maglev {
     hasher: Hasher,
-    table: maglev::Maglev,
+    table: maglev::MaglevTable,
 }
 
 impl Maglev {
     /// Over backends of these ends and weights (relative to each other), numbered in this order; up to 65535 of them,
     /// the rest gets nothing. Takes some milliseconds. `None` if no weight is above 0.
     pub fn new(backends: &[(Endpoint, u16)], hasher: Hasher) -> Option<Maglev> {
-        Some(Maglev { hasher, table: maglev::Maglev::of_backends(backends)? })
+        Some(Maglev { hasher, table: maglev::MaglevTable::of_backends(backends)? })
     }
 
     /// Bytes the table takes.
@@ -78,7 +78,7 @@ impl<K: Key> Lookup<K> for Maglev {
 #[derive(Clone, Copy, Debug)]
 pub struct Untracked {
     /// The method of the table.
-    pub method: Method,
+    pub method: LookupMethod,
 }
 
 impl<K> Lookup<K> for Untracked {

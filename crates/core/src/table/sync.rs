@@ -39,20 +39,20 @@ pub(super) const LINE: usize = 8;
 #[cfg(not(loom))]
 pub(super) struct Words {
     /// Enough for so many.
-    lines: Box<[Line]>,
+    lines: Box<[CacheLine]>,
     count: usize,
 }
 
 #[cfg(not(loom))]
 #[repr(C, align(64))]
-struct Line([AtomicU64; LINE]);
+struct CacheLine([AtomicU64; LINE]);
 
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Line>() == size_of::<[AtomicU64; LINE]>());
+const _: () = assert!(size_of::<CacheLine>() == size_of::<[AtomicU64; LINE]>());
 
 // SAFETY: an atomic integer is represented like the integer, and zero is one.
 #[cfg(not(loom))]
-unsafe impl super::zeroed::Zeroable for Line {}
+unsafe impl super::zeroed::Zeroable for CacheLine {}
 
 #[cfg(not(loom))]
 impl Words {

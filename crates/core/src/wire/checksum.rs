@@ -75,7 +75,7 @@ impl core::ops::Add for Sum {
     }
 }
 
-/// What changes of checksummed words add up to, in the machine's byte order: sums do not depend on it (RFC 1071, 2(B)).
+/// The sum of changes of checksummed words, in the machine's byte order: sums do not depend on it (RFC 1071, 2(B)).
 /// Fits any number of changes a packet has room for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Difference(u64);
@@ -136,21 +136,21 @@ impl core::ops::AddAssign for Difference {
 
 /// A [`Difference`] of a few words: up to a dozen of 16 bits, so that a machine word of half the size has room for it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Few(u32);
+pub(crate) struct FewWords(u32);
 
-impl Few {
+impl FewWords {
     /// Two 16-bit words in a row, at an even offset, became others.
     #[inline(always)]
-    pub(crate) fn words(old: [u8; 4], new: [u8; 4]) -> Few {
+    pub(crate) fn words(old: [u8; 4], new: [u8; 4]) -> FewWords {
         let (sum, carry) = (!u32::from_ne_bytes(old)).overflowing_add(u32::from_ne_bytes(new));
         let sum = sum + u32::from(carry);
-        Few((sum & 0xffff) + (sum >> 16))
+        FewWords((sum & 0xffff) + (sum >> 16))
     }
 
     /// A 16-bit word at an even offset became another.
     #[inline(always)]
-    pub(crate) fn word(old: u16, new: u16) -> Few {
-        Few(0xffff - u32::from(old.to_be()) + u32::from(new.to_be()))
+    pub(crate) fn word(old: u16, new: u16) -> FewWords {
+        FewWords(0xffff - u32::from(old.to_be()) + u32::from(new.to_be()))
     }
 
     /// [`Difference::update`].
@@ -159,10 +159,10 @@ impl Few {
         u16::from_be(!fold_few(self.0 + (2 * 0xffff - u32::from(checksum.to_be()))))
     }
 
-    /// [`Few::update`] for the checksum of an IPv4 header that has lost a hop besides.
+    /// [`FewWords::update`] for the checksum of an IPv4 header that has lost a hop besides.
     #[inline(always)]
     pub(crate) fn update_header(self, checksum: u16) -> u16 {
-        Few(self.0 + Difference::ONE_HOP.0 as u32).update(checksum)
+        FewWords(self.0 + Difference::ONE_HOP.0 as u32).update(checksum)
     }
 
     /// [`Difference::update_partial`].
@@ -172,11 +172,11 @@ impl Few {
     }
 }
 
-impl core::ops::Add for Few {
-    type Output = Few;
+impl core::ops::Add for FewWords {
+    type Output = FewWords;
     #[inline(always)]
-    fn add(self, other: Few) -> Few {
-        Few(self.0 + other.0)
+    fn add(self, other: FewWords) -> FewWords {
+        FewWords(self.0 + other.0)
     }
 }
 
@@ -299,7 +299,7 @@ mod tests {
             [(from, to), (other_from, other_to)] in [(corner32(), corner32()), (corner32(), corner32())],
         ) {
             let [other_from, other_to] = [other_from as u16, other_to as u16];
-            let few = Few::words(from.to_be_bytes(), to.to_be_bytes());
+            let few = FewWords::words(from.to_be_bytes(), to.to_be_bytes());
             let mut difference = Difference::NONE;
             difference.words(from.to_be_bytes(), to.to_be_bytes());
             prop_assert_eq!(few.update_partial(sum), difference.update_partial(sum));
@@ -307,7 +307,7 @@ mod tests {
             header += Difference::ONE_HOP;
             prop_assert_eq!(few.update_header(sum), header.update(sum));
             difference.word(other_from, other_to);
-            prop_assert_eq!((few + Few::word(other_from, other_to)).update(sum), difference.update(sum));
+            prop_assert_eq!((few + FewWords::word(other_from, other_to)).update(sum), difference.update(sum));
         }
 
         #[test]

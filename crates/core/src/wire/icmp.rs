@@ -27,7 +27,7 @@ pub const V6_TIME_EXCEEDED: u8 = 3;
 /// ICMPv6 type: parameter problem.
 pub const V6_PARAMETER_PROBLEM: u8 = 4;
 
-/// What an ICMP error says.
+/// The kind of an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// Destination unreachable, for any reason but size.
@@ -44,7 +44,7 @@ pub enum ErrorKind {
     ParameterProblem,
 }
 
-/// What an ICMP message of this header says; `None` if it is no error that Hairpin passes on (source quench and
+/// The kind of an ICMP message with this header; `None` if it is no error that Hairpin passes on (source quench and
 /// redirects are not, RFC 6633 and because they are for the next router only).
 pub(crate) fn error_kind_v4(header: &[u8; HEADER]) -> Option<ErrorKind> {
     match (header[0], header[1]) {
@@ -58,7 +58,7 @@ pub(crate) fn error_kind_v4(header: &[u8; HEADER]) -> Option<ErrorKind> {
     }
 }
 
-/// What an ICMPv6 message of this header says; `None` if it is no error.
+/// The kind of an ICMPv6 message with this header; `None` if it is no error.
 pub(crate) fn error_kind_v6(header: &[u8; HEADER]) -> Option<ErrorKind> {
     match header[0] {
         V6_UNREACHABLE => Some(ErrorKind::Unreachable),

@@ -81,7 +81,7 @@ pub fn is_host(address: &Address) -> bool {
     u128::from_be_bytes(address.0) > 1 && !is_group(address) && !address.is_ipv4()
 }
 
-/// What lies behind the extension headers.
+/// The transport behind the extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Upper {
     /// The protocol of this IANA number, at this offset.

@@ -135,17 +135,17 @@ pub struct IcmpError {
     pub end: usize,
     /// The flow of the quoted packet, as it was when the error's sender met it.
     pub quoted: FlowKey,
-    /// Who reports the error.
+    /// The sender of the error.
     pub source: Address,
     /// The host to report it to.
     pub destination: Address,
     /// Hops left: TTL or hop limit.
     pub ttl: u8,
-    /// What it says.
+    /// The kind of error.
     pub kind: ErrorKind,
 }
 
-/// What a frame carries.
+/// The contents of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// A whole TCP or UDP packet to one host.
@@ -330,7 +330,7 @@ fn parse_ipv6(frame: &[u8], l3: usize) -> Result<Parsed, Malformed> {
     }
 }
 
-/// What the transport parsers need of the network layer.
+/// The values that the transport parsers need of the network layer.
 struct Ip {
     l3: usize,
     l4: usize,

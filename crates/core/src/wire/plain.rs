@@ -20,15 +20,15 @@ pub(crate) const HOPS: usize = L3 + 8;
 /// Bytes that are read, whatever the transport is; a frame with fewer is not plain.
 pub(crate) const HEAD: usize = L4 + tcp::HEADER;
 
-/// What says that a packet is a fragment, as it stands in the header's word.
+/// The bits that mark a fragment, as they are in the header's word.
 const FRAGMENT: u64 = (ipv4::MORE_FRAGMENTS | ipv4::FRAGMENT_OFFSET).swap_bytes() as u64;
 
 /// The first bytes of a plain packet's frame.
-pub(crate) type Head = [u8; HEAD];
+pub(crate) type PlainHead = [u8; HEAD];
 
 /// A plain packet, but for its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Plain {
+pub(crate) struct PlainPacket {
     /// Offset of the end of the IP packet.
     pub(crate) end: u32,
     /// Offset of what the transport carries.
@@ -40,33 +40,33 @@ pub(crate) struct Plain {
 }
 
 // So many stand in an array for each burst.
-const _: () = assert!(size_of::<Option<Plain>>() == 8);
+const _: () = assert!(size_of::<Option<PlainPacket>>() == 8);
 
 /// A plain packet's flow, in the words in which it stands in the packet: hops, protocol, checksum and source; destination
 /// and ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ends {
+pub(crate) struct PlainEnds {
     words: [u64; 2],
     pub(crate) protocol: Protocol,
 }
 
-/// What a plain packet's IP header says.
+/// The IP header of a plain packet.
 #[derive(Clone, Copy)]
-pub(crate) struct Network<'a> {
-    head: &'a Head,
+pub(crate) struct PlainNetwork<'a> {
+    head: &'a PlainHead,
     /// Offset of the end of the IP packet.
     end: u32,
     words: [u64; 2],
 }
 
-/// The words of [`Ends`].
+/// The words of [`PlainEnds`].
 #[inline(always)]
-pub(crate) fn words(head: &Head) -> Option<[u64; 2]> {
+pub(crate) fn words(head: &PlainHead) -> Option<[u64; 2]> {
     let word = |at| array_at(head, at).map(u64::from_le_bytes);
     Some([word(HOPS)?, word(HOPS + 8)?])
 }
 
-impl Ends {
+impl PlainEnds {
     /// The end that it goes to, and the protocol, in a word that is not 0.
     #[inline(always)]
     pub(crate) fn destination(self) -> u64 {
@@ -76,7 +76,7 @@ impl Ends {
     /// The ends and the protocol as a [`FlowKey`].
     #[inline(always)]
     pub(crate) fn key(self) -> FlowKey {
-        let Ends { words, protocol } = self;
+        let PlainEnds { words, protocol } = self;
         let [source, destination] = [words[0] >> 32, words[1]].map(|word| mapped(word as u32));
         let [source_port, destination_port] = [words[1] >> 32, words[1] >> 48].map(|word| (word as u16).swap_bytes());
         FlowKey {
@@ -94,11 +94,11 @@ impl Ends {
     }
 }
 
-impl<'a> Network<'a> {
+impl<'a> PlainNetwork<'a> {
     /// The header of the packet in `frame`, if that may be a plain one.
     #[inline(always)]
-    pub(crate) fn of(frame: &'a [u8]) -> Option<Network<'a>> {
-        let head: &Head = frame.first_chunk()?;
+    pub(crate) fn of(frame: &'a [u8]) -> Option<PlainNetwork<'a>> {
+        let head: &PlainHead = frame.first_chunk()?;
         // In words, as they stand: taken byte by byte it would be twice the work.
         let first = u64::from_le_bytes(array_at(head, L3)?);
         let words = words(head)?;
@@ -112,7 +112,7 @@ impl<'a> Network<'a> {
         }
         // Some packets from an address to itself are made to loop.
         let hosts = ipv4::is_usual_host(source as u8) && ipv4::is_usual_host(destination as u8);
-        (hosts && source != destination).then_some(Network { head, end: end as u32, words })
+        (hosts && source != destination).then_some(PlainNetwork { head, end: end as u32, words })
     }
 
     /// The number of the protocol that it carries.
@@ -129,8 +129,8 @@ impl<'a> Network<'a> {
 
     /// The packet and its flow, if its transport header, of this protocol, is in order too.
     #[inline(always)]
-    pub(crate) fn with(self, protocol: Protocol) -> Option<(Plain, Ends)> {
-        let Network { head, end, words } = self;
+    pub(crate) fn with(self, protocol: Protocol) -> Option<(PlainPacket, PlainEnds)> {
+        let PlainNetwork { head, end, words } = self;
         let (header, least, tcp_flags) = match protocol {
             Protocol::Tcp => {
                 let length = usize::from(head[L4 + 12] >> 4) * 4;
@@ -146,16 +146,16 @@ impl<'a> Network<'a> {
         }
         let payload = L4 + if protocol == Protocol::Udp { udp::HEADER } else { header };
         let payload = NonZeroU8::new(payload as u8)?;
-        Some((Plain { end, payload, tcp_flags, ttl: self.ttl() }, Ends { words, protocol }))
+        Some((PlainPacket { end, payload, tcp_flags, ttl: self.ttl() }, PlainEnds { words, protocol }))
     }
 }
 
-impl Plain {
+impl PlainPacket {
     /// The packet in `frame` and its flow; `None` if it is not a plain one, for whatever reason. Where there is an answer,
     /// [`parse`](super::parse) has the same.
     #[cfg(test)]
-    fn of(frame: &[u8]) -> Option<(Plain, Ends)> {
-        let network = Network::of(frame)?;
+    fn of(frame: &[u8]) -> Option<(PlainPacket, PlainEnds)> {
+        let network = PlainNetwork::of(frame)?;
         match network.protocol() {
             TCP => network.with(Protocol::Tcp),
             UDP => network.with(Protocol::Udp),
@@ -166,7 +166,7 @@ impl Plain {
     /// The packet as [`parse`](super::parse) tells it; `key` is what came with it.
     #[inline]
     pub(crate) fn transport(self, key: FlowKey) -> Transport {
-        let Plain { end, payload, tcp_flags, ttl } = self;
+        let PlainPacket { end, payload, tcp_flags, ttl } = self;
         Transport { key, l3: L3, l4: L4, payload: usize::from(payload.get()), end: end as usize, tcp_flags, ttl }
     }
 
@@ -212,7 +212,7 @@ mod tests {
     fn nearly_all_packets_are_plain() {
         for (protocol, length) in [(6, 20), (6, 26), (17, 20), (17, 1400)] {
             let frame = frame(protocol, length);
-            let (plain, ends) = Plain::of(&frame).expect("plain");
+            let (plain, ends) = PlainPacket::of(&frame).expect("plain");
             assert_eq!(Ok(Parsed::Transport(plain.transport(ends.key()))), parse(&frame));
         }
     }
@@ -246,7 +246,7 @@ mod tests {
             if cut < 8 {
                 frame.truncate(frame.len() - cut);
             }
-            if let Some((plain, ends)) = Plain::of(&frame) {
+            if let Some((plain, ends)) = PlainPacket::of(&frame) {
                 let at = plain.transport(ends.key());
                 prop_assert_eq!(Ok(Parsed::Transport(at)), parse(&frame));
                 prop_assert_eq!(plain.length() as usize, at.end - at.l3);

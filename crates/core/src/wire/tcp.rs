@@ -40,7 +40,7 @@ pub const OPTION_SACK: u8 = 5;
 pub struct TcpOption {
     /// Its kind, 2 to 255.
     pub kind: u8,
-    /// Where its data starts, in bytes from the start of the options.
+    /// The start of its data, in bytes from the start of the options.
     pub offset: usize,
     /// Bytes of data, 0 to 38.
     pub length: usize,

@@ -1,9 +1,9 @@
 //! A worker takes over the connections that another process has left, in the middle of whatever it was doing.
 //!
-//! What an entry says about its connection is believed (as far as [`Connection`] allows for words of before and after a
-//! change); what it says about its rules is not: the engine is asked. Afterwards the usual invariants hold. In particular
-//! every rule that the engine holds and an entry names is in the offload state of exactly one entry. What the engine holds
-//! beyond all workers' [`Worker::rules_known`] belongs to none, and the caller takes it away before any worker gets to work.
+//! The contents of an entry are believed (as far as [`Connection`] allows for words of before and after a change); what it
+//! says about its rules is not: the engine is asked. Afterwards the usual invariants hold. In particular every rule that
+//! the engine holds and an entry names is in the offload state of exactly one entry. What the engine holds beyond all
+//! workers' [`Worker::rules_known`] belongs to none, and the caller takes it away before any worker gets to work.
 //!
 //! Entries that do not stay (already pending removal, Pass entries, those whose service or backend is gone) but still have rules
 //! become pending removal like any other, and go when the engine has confirmed that their rules are gone. A rule that both such an
@@ -22,7 +22,7 @@
 //! lets the engine carry out what [`Worker::poll_op`] has after adoption, and then they begin.
 
 use super::lifecycle::QUEUE_FULL_FOR;
-use super::{Flows, Worker, WorkerOptions, value};
+use super::{ConnectionFlows, Worker, WorkerOptions, value};
 use crate::config::{BackendState, ServiceState};
 use crate::flow::{Direction, FlowKey, Steering};
 use crate::l4::connection::{Connection, Flags, Kept, State};
@@ -47,7 +47,7 @@ const FINISH_MAX: usize = 2048;
 
 const BOTH: [Direction; 2] = [Direction::FromClient, Direction::FromBackend];
 
-/// What became of the entries that another process left.
+/// The fates of the entries that another process left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Adopted {
     /// Connections that go on.
@@ -94,7 +94,7 @@ pub fn home(connection: &Connection, steering: &Steering) -> u16 {
     steering.worker(&connection.source)
 }
 
-/// What adoption leaves to be done, by position and generation; both empty soon, and then for ever.
+/// The work that adoption leaves, by position and generation; both empty soon, and then for ever.
 #[derive(Default)]
 pub(super) struct Unfinished {
     /// Their rules are to be taken back.
@@ -110,8 +110,8 @@ impl Unfinished {
     }
 }
 
-/// What is to become of an entry.
-enum Verdict {
+/// The decision about an entry.
+enum AdoptVerdict {
     Keep,
     PendingRemoval,
     Pass,
@@ -177,7 +177,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 }
                 let connection = self.slab.at(position);
                 let verdict = self.verdict(number, connection);
-                if !matches!(verdict, Verdict::Keep) {
+                if !matches!(verdict, AdoptVerdict::Keep) {
                     self.let_go(position, &verdict, adopted);
                     going.push(position);
                     continue;
@@ -187,7 +187,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             // Sought together, so that cache misses overlap; what comes of it is looked at one by one.
             let keys: ArrayVec<FlowKey, { 2 * BLOCK as usize }> =
                 block.iter().flat_map(|&position| BOTH.map(|way| self.slab.at(position).key(way))).collect();
-            self.table.find_burst(&keys, &Flows(&self.slab), &mut [None; 2 * BLOCK as usize]);
+            self.table.find_burst(&keys, &ConnectionFlows(&self.slab), &mut [None; 2 * BLOCK as usize]);
             for position in block.drain(..) {
                 self.index_one(position, &mut going, adopted);
             }
@@ -195,21 +195,21 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         going
     }
 
-    fn verdict(&self, number: u16, connection: &Connection) -> Verdict {
+    fn verdict(&self, number: u16, connection: &Connection) -> AdoptVerdict {
         if connection.state == State::Pass {
-            return Verdict::Pass;
+            return AdoptVerdict::Pass;
         }
         if self.stateless.is_some() || !self.is_served(connection) {
-            return Verdict::WithoutService;
+            return AdoptVerdict::WithoutService;
         }
         let half_open = connection.state.is_half_open();
         if home(connection, &self.steering) != number || half_open && self.is_missteered(connection) {
-            return Verdict::Misplaced;
+            return AdoptVerdict::Misplaced;
         }
         if connection.flags.0 & (Flags::PENDING_REMOVAL | Flags::SEVERED) != 0 {
-            Verdict::PendingRemoval
+            AdoptVerdict::PendingRemoval
         } else {
-            Verdict::Keep
+            AdoptVerdict::Keep
         }
     }
 
@@ -231,17 +231,17 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// Marks an entry that does not stay. Only one whose service and place are right remains a connection until it is
     /// gone: it has a port of the pool to give back. Any other becomes a Pass entry, which is nothing but its keys.
-    fn let_go(&mut self, position: Position, verdict: &Verdict, adopted: &mut Adopted) {
+    fn let_go(&mut self, position: Position, verdict: &AdoptVerdict, adopted: &mut Adopted) {
         match verdict {
-            Verdict::Keep => adopted.duplicates += 1,
-            Verdict::PendingRemoval | Verdict::Pass => adopted.pending_removal += 1,
-            Verdict::WithoutService => adopted.without_service += 1,
-            Verdict::Misplaced => adopted.misplaced += 1,
+            AdoptVerdict::Keep => adopted.duplicates += 1,
+            AdoptVerdict::PendingRemoval | AdoptVerdict::Pass => adopted.pending_removal += 1,
+            AdoptVerdict::WithoutService => adopted.without_service += 1,
+            AdoptVerdict::Misplaced => adopted.misplaced += 1,
         }
         let connection = self.slab.at_mut(position);
         connection.flags.set(Flags::PENDING_REMOVAL);
         connection.flags.clear(Flags::COUNTED);
-        if !matches!(verdict, Verdict::PendingRemoval) {
+        if !matches!(verdict, AdoptVerdict::PendingRemoval) {
             connection.state = State::Pass;
         }
     }
@@ -259,7 +259,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         let connection = *self.slab.at(position);
         if is_older || !self.index(position, &connection) {
-            self.let_go(position, &Verdict::Keep, adopted);
+            self.let_go(position, &AdoptVerdict::Keep, adopted);
             going.push(position);
         }
     }
@@ -273,7 +273,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             let key = self.slab.at(rival).key(direction);
             self.table.remove(&key, value(rival, direction));
         }
-        self.let_go(rival, &Verdict::Keep, adopted);
+        self.let_go(rival, &AdoptVerdict::Keep, adopted);
         going.push(rival);
     }
 

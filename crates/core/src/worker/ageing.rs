@@ -22,9 +22,9 @@ pub(super) const PASS_IDLE: Duration = Duration::from_secs(30);
 const EXPIRE_MAX: usize = 64;
 
 /// Connections with a stamp: all are judged by the worker when it is due, since more than silence counts.
-struct Stamped<'a>(&'a Slab<Connection>);
+struct StampedConnections<'a>(&'a Slab<Connection>);
 
-impl Deadlines for Stamped<'_> {
+impl Deadlines for StampedConnections<'_> {
     fn deadline(&self, _: Position) -> Option<Time> {
         Some(Time::ZERO)
     }
@@ -35,7 +35,7 @@ impl Deadlines for Stamped<'_> {
 }
 
 /// Rules whose counters are wanted.
-pub type Asked = ArrayVec<(RuleId, FlowKey), COMPLETIONS_MAX>;
+pub type SampledRules = ArrayVec<(RuleId, FlowKey), COMPLETIONS_MAX>;
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// How long silence is borne in a connection's state.
@@ -108,7 +108,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.sweep(now);
         self.survey(now);
         let mut due: ArrayVec<Position, EXPIRE_MAX> = ArrayVec::new();
-        self.stamps.due(now, &Stamped(&self.slab), &mut due);
+        self.stamps.due(now, &StampedConnections(&self.slab), &mut due);
         for position in due {
             let connection = self.slab.at(position);
             match connection.pair.state() {
@@ -128,7 +128,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// Rules whose counters are needed to judge their connections. The caller must bring the answers to
     /// [`Worker::handle_samples`] before anything else.
-    pub fn poll_samples(&mut self, asked: &mut Asked) {
+    pub fn poll_samples(&mut self, asked: &mut SampledRules) {
         while asked.remaining_capacity() >= 2 {
             let Some(position) = self.sampling.pop_front() else { return };
             if !self.slab.contains(position) || self.slab.at(position).pair.state() != OffloadState::Offloaded {
@@ -143,7 +143,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     }
 
     /// Takes the counters asked for, in the order asked, and judges the connections.
-    pub fn handle_samples(&mut self, now: Time, asked: &Asked, samples: &Samples) {
+    pub fn handle_samples(&mut self, now: Time, asked: &SampledRules, samples: &Samples) {
         self.rules.refresh(self.splices.rules());
         for ((id, _), sample) in asked.iter().zip(samples) {
             if let (Some((position, direction)), Some(counters)) = (self.rule_of(*id), sample) {
@@ -179,7 +179,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// The last word on a connection whose time is up: gone, unless it went on after it seemed over.
     fn conclude(&mut self, now: Time, position: Position) {
         let connection = *self.slab.at(position);
-        // What still arrives in the first half may have been on its way; what comes in the second half means that the
+        // Packets that arrive in the first half may have been on their way; one in the second half means that the
         // FIN or RST was forged, or that the ends have started anew behind our back.
         let half = self.timeout(&connection) / 2;
         if connection.state.is_over() && connection.last_seen > connection.changed + half {

@@ -1,5 +1,5 @@
-//! What stands at an end of a service or a backend: looked up once or twice for every packet of no connection, and for every
-//! packet where none are tracked.
+//! The service or backend at an end: looked up once or twice for every packet of no connection, and for every packet where
+//! none are tracked.
 
 use crate::flow::{Endpoint, Protocol};
 use alloc::boxed::Box;
@@ -9,11 +9,11 @@ use alloc::vec;
 /// Numbers by (end, protocol). Made once from a configuration, so that no sender of packets chooses what is in it: open
 /// addressing in a power of two of places of which at most half are taken, and none is ever taken away.
 pub(super) struct Ends {
-    places: Box<[Option<Entry>]>,
+    places: Box<[Option<EndEntry>]>,
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct EndEntry {
     end: Endpoint,
     protocol: Protocol,
     number: u16,
@@ -21,13 +21,13 @@ struct Entry {
 
 impl From<&BTreeMap<(Endpoint, Protocol), u16>> for Ends {
     fn from(numbers: &BTreeMap<(Endpoint, Protocol), u16>) -> Ends {
-        let mut places: Box<[Option<Entry>]> = vec![None; (2 * numbers.len()).next_power_of_two().max(2)].into();
+        let mut places: Box<[Option<EndEntry>]> = vec![None; (2 * numbers.len()).next_power_of_two().max(2)].into();
         for (&(end, protocol), &number) in numbers {
             let mut at = place(&end, protocol, places.len());
             while places[at].is_some() {
                 at = (at + 1) & (places.len() - 1);
             }
-            places[at] = Some(Entry { end, protocol, number });
+            places[at] = Some(EndEntry { end, protocol, number });
         }
         Ends { places }
     }
@@ -55,7 +55,7 @@ fn is_same(one: &Endpoint, other: &Endpoint) -> bool {
     a ^ c | b ^ d | u64::from(one.port ^ other.port) == 0
 }
 
-/// Where it is sought first among `places`, a power of two: the halves of a product, one into the other, since what
+/// The first place to search among `places`, a power of two: the halves of a product, one into the other, since what
 /// differs may stand anywhere in it.
 #[inline]
 fn place(end: &Endpoint, protocol: Protocol, places: usize) -> usize {

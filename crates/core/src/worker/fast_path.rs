@@ -5,7 +5,7 @@
 //! in the statistics (`tests/fast_path.rs` compares them).
 
 use super::views::volume_of;
-use super::{Flows, Worker};
+use super::{ConnectionFlows, Worker};
 use crate::flow::{Direction, FlowKey};
 use crate::frame::{BATCH_MAX, Batch, Frame};
 use crate::l4::connection::{Connection, Flags, Kept, State};
@@ -14,7 +14,7 @@ use crate::offload::{OffloadPolicy, Reason};
 use crate::rewrite::Rewrite;
 use crate::table::Table;
 use crate::time::Time;
-use crate::wire::plain::Plain;
+use crate::wire::plain::PlainPacket;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
 
 /// Whether a packet of this direction, with these flags, leaves the connection in the state in which it is, and tells
@@ -23,8 +23,8 @@ use crate::wire::tcp::{ACK, FIN, RST, SYN};
 fn is_settled(connection: &Connection, direction: Direction, tcp_flags: u8) -> bool {
     match connection.state {
         State::Established | State::FinClient | State::FinBackend | State::SynSent => {
-            // What may prove the connection is no plain matter. Where only the client's packets come by, or the backend's
-            // SYN-ACK did not, nothing proves it.
+            // A packet that may prove the connection takes the slow path. If only the client's packets come by, or the
+            // backend's SYN-ACK did not, nothing proves it.
             let doubt = connection.flags.0 & (Flags::PROVEN | Flags::CHALLENGED);
             tcp_flags & (SYN | FIN | RST | ACK) == ACK && doubt != Flags::CHALLENGED
         }
@@ -51,7 +51,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// that knows of them beforehand. Nothing changes.
     pub fn warm(&self, keys: &[FlowKey]) {
         let mut found = [None; BATCH_MAX];
-        self.table.find_burst(keys, &Flows(&self.slab), &mut found);
+        self.table.find_burst(keys, &ConnectionFlows(&self.slab), &mut found);
         core::hint::black_box(&found);
     }
 
@@ -64,7 +64,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         now: Time,
         rx: &mut Batch<F>,
         keys: &[FlowKey],
-        plains: &[Option<Plain>],
+        plains: &[Option<PlainPacket>],
         found: &[Option<u32>],
     ) -> usize {
         let probed = self.index_changes;
@@ -86,7 +86,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         &mut self,
         now: Time,
         frame: &mut F,
-        plain: Plain,
+        plain: PlainPacket,
         key: &FlowKey,
         found: u32,
     ) -> bool {

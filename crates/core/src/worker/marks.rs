@@ -7,7 +7,7 @@
 //! (present and not pending removal); every other packet is looked up as ever. A worker that takes marks does, frame by frame,
 //! what one that does not take them does (`tests/marks.rs`).
 
-use super::{Flows, Worker, parts};
+use super::{ConnectionFlows, Worker, parts};
 use crate::flow::FlowKey;
 use crate::frame::{Arrival, BATCH_MAX, Batch, Frame, Meta};
 use crate::l4::connection::Flags;
@@ -38,17 +38,18 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         let mut sought = [None; BATCH_MAX];
         let sought = &mut sought[..others.len()];
-        self.table.find_burst(&others, &Flows(&self.slab), sought);
+        self.table.find_burst(&others, &ConnectionFlows(&self.slab), sought);
         for (place, value) in places.into_iter().zip(sought) {
             found[place] = *value;
         }
     }
 
-    /// What the index has for `key`, by a frame's mark.
+    /// The index's value for `key`, by a frame's mark.
     fn marked(&mut self, meta: &Meta, key: &FlowKey) -> Option<u32> {
         let value = meta.ticket.checked_sub(1).filter(|_| meta.arrival == Arrival::Received)?;
         let (position, _) = parts(value);
-        let known = Flows(&self.slab).is(value, key) && !self.slab.at(position).flags.has(Flags::PENDING_REMOVAL);
+        let known =
+            ConnectionFlows(&self.slab).is(value, key) && !self.slab.at(position).flags.has(Flags::PENDING_REMOVAL);
         let counted = if known { &mut self.statistics.marked } else { &mut self.statistics.mismarked };
         *counted += 1;
         known.then_some(value)

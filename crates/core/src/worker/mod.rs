@@ -48,11 +48,11 @@ pub mod limits {
 }
 
 pub use adopt::{Adopted, home};
-pub use ageing::Asked;
+pub use ageing::SampledRules;
 pub use known::Known;
 pub(crate) use occupancy::ByFamily;
 pub use occupancy::Occupancy;
-pub use stateless::Stateless;
+pub use stateless::StatelessMethod;
 pub use statistics::{
     BackendStatistics, Drop, LATENCY_BUCKETS, Latency, OffloadStatistics, ServiceStatistics, Statistics,
 };
@@ -83,7 +83,7 @@ use alloc::vec::Vec;
 pub(crate) use answers::Answers;
 use ends::Ends;
 use half_open::HalfOpen;
-use occupancy::Share;
+use occupancy::OccupancyShare;
 use survey::Survey;
 use sweep::Sweep;
 
@@ -94,7 +94,7 @@ pub const PASSES_SHARE: usize = 8;
 /// Granularity of timeouts.
 const TICK: Duration = Duration::from_millis(50);
 
-/// What a worker is made of.
+/// The parts of a worker.
 pub struct WorkerOptions<P, T = AnyTable> {
     /// Services, backends, pool.
     pub snapshot: Arc<Snapshot>,
@@ -104,27 +104,27 @@ pub struct WorkerOptions<P, T = AnyTable> {
     pub worker: u16,
     /// Secret seeds for hashes and draws, fresh for each start.
     pub seeds: [u64; 4],
-    /// Where connections lie; its length is the most there can be.
+    /// The memory of connections; its length is the most there can be.
     pub memory: &'static mut [Slot<Connection>],
     /// The index, empty, with room for twice as many entries.
     pub table: T,
     /// How every packet finds its backend by itself; `None`: connections are tracked, and keep theirs.
-    pub stateless: Option<Stateless>,
+    pub stateless: Option<StatelessMethod>,
     /// Connections of every backend, shared by all workers.
     pub loads: Loads,
-    /// What part of their weight backends have now, shared by all workers.
+    /// The effective weights of backends, shared by all workers.
     pub effective_weights: EffectiveWeights,
     /// Cells through which an engine recognises connections that have no rule; shared by all workers, may be empty.
     pub known: Known,
     /// Rules of all workers that share the engine; shared by those.
     pub occupancy: Occupancy,
-    /// What the engine can do.
+    /// The engine's capabilities.
     pub caps: EngineCaps,
     /// Which connections go to the engine.
     pub policy: P,
     /// Clients' connections of HTTP and TLS services there can be, and as many to their backends.
     pub splices_max: u32,
-    /// What SYN cookies are made with.
+    /// The keys of SYN cookies.
     pub cookies: Cookies,
 }
 
@@ -164,7 +164,7 @@ pub struct Worker<P, T = AnyTable> {
     snapshot: Arc<Snapshot>,
     steering: Steering,
     table: T,
-    stateless: Option<Stateless>,
+    stateless: Option<StatelessMethod>,
     /// How often the index has changed: what a probe has found holds as long as this stays the same.
     index_changes: u64,
     slab: Slab<Connection>,
@@ -186,7 +186,7 @@ pub struct Worker<P, T = AnyTable> {
     caps: EngineCaps,
     policy: P,
     answers: Answers,
-    /// What severed connections may be told, which is no answer to a flood.
+    /// The budget of packets to severed connections, which is no answer to a flood.
     tellings: Answers<{ severed::PER_SECOND }>,
     /// Severed connections, by position and generation, whose ends are to be asked for a packet.
     asking: VecDeque<(Position, u32)>,
@@ -197,7 +197,7 @@ pub struct Worker<P, T = AnyTable> {
     survey: Survey,
     half_open: HalfOpen,
     /// Its rules, and what is known of the other workers'.
-    rules: Share,
+    rules: OccupancyShare,
     /// Requests that the engine has taken and not answered.
     in_flight: u32,
     passes: usize,
@@ -243,7 +243,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             sampling: VecDeque::with_capacity(SAMPLES_MAX),
             survey: Survey::default(),
             half_open: HalfOpen::new(capacity),
-            rules: Share::new(occupancy, &caps),
+            rules: OccupancyShare::new(occupancy, &caps),
             in_flight: 0,
             passes: 0,
             unfinished: Unfinished::default(),
@@ -273,7 +273,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.slab.into_memory()
     }
 
-    /// What it has done so far.
+    /// Its counters so far.
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
     }
@@ -302,7 +302,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// Finds the connection a flow belongs to.
     fn find(&self, key: &FlowKey) -> Option<(Position, Direction)> {
-        self.table.find(key, &Flows(&self.slab)).map(parts)
+        self.table.find(key, &ConnectionFlows(&self.slab)).map(parts)
     }
 
     /// The name of a connection's rule: generation, position and direction.
@@ -320,9 +320,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 }
 
 /// The connections' flows, as the index asks for them.
-struct Flows<'a>(&'a Slab<Connection>);
+struct ConnectionFlows<'a>(&'a Slab<Connection>);
 
-impl Entries<FlowKey> for Flows<'_> {
+impl Entries<FlowKey> for ConnectionFlows<'_> {
     #[inline]
     fn is(&self, value: u32, key: &FlowKey) -> bool {
         let (position, direction) = parts(value);

@@ -22,7 +22,7 @@ impl Occupancy {
 }
 
 /// A worker's part of it. Ends with the worker.
-pub(super) struct Share {
+pub(super) struct OccupancyShare {
     all: Occupancy,
     /// Of connections, by family.
     own: ByFamily,
@@ -34,9 +34,9 @@ pub(super) struct Share {
     apart: bool,
 }
 
-impl Share {
-    pub(super) fn new(all: Occupancy, caps: &EngineCaps) -> Share {
-        Share { seen: all.rules(), all, own: [0; 2], spliced: [0; 2], apart: caps.families_apart }
+impl OccupancyShare {
+    pub(super) fn new(all: Occupancy, caps: &EngineCaps) -> OccupancyShare {
+        OccupancyShare { seen: all.rules(), all, own: [0; 2], spliced: [0; 2], apart: caps.families_apart }
     }
 
     fn add_to_all(&mut self, family: usize, rules: u32) {
@@ -92,7 +92,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for OccupancyShare {
     fn drop(&mut self) {
         for family in [0, 1] {
             self.take_from_all(family, self.own[family] + self.spliced[family]);
@@ -104,8 +104,8 @@ impl Drop for Share {
 mod tests {
     use super::*;
 
-    fn share(all: &Occupancy, families_apart: bool) -> Share {
-        Share::new(all.clone(), &EngineCaps { families_apart, ..EngineCaps::NONE })
+    fn share(all: &Occupancy, families_apart: bool) -> OccupancyShare {
+        OccupancyShare::new(all.clone(), &EngineCaps { families_apart, ..EngineCaps::NONE })
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! A burst's way through the worker: parse and key; hash and probe; act (rewrite, answer, pass to the kernel, drop). Most
 //! packets take the fast path ([`fast_path`](super::fast_path)).
 
-use super::views::{View, Views, look, volume};
-use super::{Drop, Flows, Worker, passive};
+use super::views::{FrameView, Views, look, volume};
+use super::{ConnectionFlows, Drop, Worker, passive};
 use crate::flow::{Direction, FlowKey, Protocol};
 use crate::frame::{Arrival, BATCH_MAX, Batch, Egress, Frame, FrameIo};
 use crate::l4::answer::{self, Notice};
@@ -59,7 +59,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         } else {
             // Whether it is so is asked of each only when its turn comes: until then its connection may still be on its way
             // into the cache.
-            self.table.guess_burst(keys, &Flows(&self.slab), found);
+            self.table.guess_burst(keys, &ConnectionFlows(&self.slab), found);
         }
         let probed = self.index_changes;
         // Nearly always all of a burst take the fast path, and stay where they are.
@@ -96,10 +96,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
-    /// What the probe has found, if it is so, and is still so; else it is sought again.
+    /// The connection that the probe found, if it is still there; else it is searched for again.
     fn find_again(&self, key: &FlowKey, found: Option<u32>) -> Option<(Position, Direction)> {
         match found {
-            Some(value) if Flows(&self.slab).is(value, key) => Some(super::parts(value)),
+            Some(value) if ConnectionFlows(&self.slab).is(value, key) => Some(super::parts(value)),
             _ => self.find(key),
         }
     }
@@ -109,29 +109,29 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         &mut self,
         now: Time,
         io: &mut IO,
-        (frame, view): (IO::Frame, View),
+        (frame, view): (IO::Frame, FrameView),
         found: Option<(Position, Direction)>,
         tx: &mut Batch<IO::Frame>,
     ) {
         match view {
-            View::Packet(at) => match found {
+            FrameView::Packet(at) => match found {
                 Some((position, direction)) => self.forward(now, frame, at, position, direction, tx),
                 None => self.without_connection(now, io, frame, at, tx),
             },
-            View::TooBig(at, mtu) if found.is_none() => {
+            FrameView::TooBig(at, mtu) if found.is_none() => {
                 if let Some(frame) = self.splice_too_big(now, io, frame, (&at, mtu), tx) {
                     self.too_big(now, io, frame, (at, mtu), None, tx);
                 }
             }
-            View::TooBig(at, mtu) => {
+            FrameView::TooBig(at, mtu) => {
                 let found = found.map(|(position, direction)| (*self.slab.at(position), direction));
                 self.too_big(now, io, frame, (at, mtu), found, tx)
             }
-            View::Icmp(error) if found.is_none() && self.splice_error(now, io, frame.bytes(), &error, tx) => {}
-            View::Icmp(error) => self.icmp_error(now, frame, error, found, tx),
-            View::Other => self.pass_to_kernel(frame, tx),
-            View::Bad(Ok(reason)) => self.drop_frame(reason),
-            View::Bad(Err(malformed)) => self.statistics.malformed[malformed.index()] += 1,
+            FrameView::Icmp(error) if found.is_none() && self.splice_error(now, io, frame.bytes(), &error, tx) => {}
+            FrameView::Icmp(error) => self.icmp_error(now, frame, error, found, tx),
+            FrameView::Other => self.pass_to_kernel(frame, tx),
+            FrameView::Bad(Ok(reason)) => self.drop_frame(reason),
+            FrameView::Bad(Err(malformed)) => self.statistics.malformed[malformed.index()] += 1,
         }
     }
 

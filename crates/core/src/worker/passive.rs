@@ -1,4 +1,4 @@
-//! What connections tell of their backends: passive health checks.
+//! Passive health checks: the evidence of connections about their backends.
 //!
 //! A connection counts once, as taken up or as failed, by its first exchange ([`Flags::JUDGED`]). Clients may be forged, so
 //! what they alone can bring about must not count as failed:
@@ -8,7 +8,7 @@
 //! - An ICMP error counts only if, a moment after it, the backend still has not answered.
 //! - A connection that is evicted does not count: a flood says nothing about the backend.
 //!
-//! What remains: a forger whose source address the backend ignores, or answers by another way than through here, makes a
+//! The remaining case: a forger whose source address the backend ignores, or answers by another way than through here, makes a
 //! SYN that is never answered. A caller that acts on these numbers should ask for failures in a row.
 
 use super::Worker;

@@ -1,4 +1,4 @@
-//! Where the worker and its splices (`crate::l7::splice`) meet: packets of HTTP and TLS services, their timers, the
+//! The seam between the worker and its splices (`crate::l7::splice`): packets of HTTP and TLS services, their timers, the
 //! engine's answers about their rules.
 
 use super::passive::is_broken;
@@ -17,7 +17,7 @@ use crate::wire::bytes::u32_at;
 use crate::wire::{ErrorKind, IcmpError, Transport};
 use alloc::vec::Vec;
 
-/// What the worker lends, and the splices it lends it to: its fields, each by itself.
+/// The worker's context for splices, and the splices: its fields, each by itself.
 macro_rules! lend {
     ($worker:ident, $now:expr, $io:expr, $tx:expr) => {{
         let offloads = $worker.policy.offloads();
@@ -55,7 +55,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         found: (u32, Direction),
         tx: &mut Batch<IO::Frame>,
     ) {
-        // What it says is acted on, and much of its payload is sent on with a checksum of ours.
+        // Its fields are acted on, and much of its payload is sent on with a checksum of ours.
         if is_broken(&frame, at) {
             return self.drop_frame(Drop::Checksum);
         }
@@ -108,7 +108,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.splices.set_cookies(cookies);
     }
 
-    /// What HTTP responses of our own say of the time from now on; before the first call they say nothing.
+    /// Sets the time in HTTP responses of our own; before the first call they have none.
     pub fn set_date(&mut self, date: Date) {
         self.splices.set_date(date);
     }

@@ -7,15 +7,15 @@
 //!
 //! # What that costs
 //! When the backends that may be chosen change (one comes, goes, drains, is down or up again), connections in progress
-//! move: about half of all under [`Stateless::Hash`], hardly any beside those of the backend concerned under
-//! [`Stateless::Maglev`]. A slow start is none, for shares of a weight do not count, only whether there is one. Whatever
+//! move: about half of all under [`StatelessMethod::Hash`], hardly any beside those of the backend concerned under
+//! [`StatelessMethod::Maglev`]. A slow start is none, for shares of a weight do not count, only whether there is one. Whatever
 //! comes from a backend's end is taken for an answer to a client. All of it is NAT: a pool's ports would have to be
 //! remembered. So no two services may share a backend's end, of the same protocol.
 
 use super::ends::Ends as Numbers;
-use super::views::{View, honest, volume};
+use super::views::{FrameView, honest, volume};
 use super::{BackendStatistics, Drop, Worker};
-use crate::balance::{Balancer, Target};
+use crate::balance::{Balancer, Ipv4Target};
 use crate::config::Snapshot;
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::{BATCH_MAX, Batch, Checksum, Frame, FrameIo};
@@ -25,7 +25,7 @@ use crate::rewrite::Rewrite;
 use crate::table::stateless::Stateless as Scatter;
 use crate::table::{Hash, Hasher, Key, Table};
 use crate::time::Time;
-use crate::wire::plain::{self, Ends, Network, Plain};
+use crate::wire::plain::{self, PlainEnds, PlainNetwork, PlainPacket};
 use crate::wire::tcp::{ACK, SYN};
 use crate::wire::{IcmpError, Transport};
 
@@ -34,7 +34,7 @@ const _: () = assert!(BATCH_MAX <= u64::BITS as usize);
 
 /// How every packet finds its backend by itself.
 #[derive(Clone, Debug)]
-pub enum Stateless {
+pub enum StatelessMethod {
     /// A hash of the 5-tuple, scaled to the number of backends that may be chosen; weights beyond 0 are ignored. A hasher
     /// of the same secret gives the same answers, in any worker and process.
     Hash(Hasher),
@@ -46,28 +46,28 @@ pub enum Stateless {
     Maglev,
 }
 
-impl Stateless {
+impl StatelessMethod {
     /// The backend that a client's flow goes to now.
-    fn choose(&self, balancer: &Balancer, key: &FlowKey) -> Option<Target> {
+    fn choose(&self, balancer: &Balancer, key: &FlowKey) -> Option<Ipv4Target> {
         match self {
-            Stateless::Hash(hasher) => place(balancer, key.hash(hasher)),
-            Stateless::Maglev => balancer.target(balancer.pick_up(key)?),
+            StatelessMethod::Hash(hasher) => place(balancer, key.hash(hasher)),
+            StatelessMethod::Maglev => balancer.target(balancer.pick_up(key)?),
         }
     }
 
     /// The backend that the flow of a client's plain packet goes to now.
     #[inline(always)]
-    fn choose_plain(&self, balancer: &Balancer, ends: Ends) -> Option<Target> {
+    fn choose_plain(&self, balancer: &Balancer, ends: PlainEnds) -> Option<Ipv4Target> {
         match self {
-            Stateless::Hash(hasher) => place(balancer, hasher.of_ipv4(ends.ipv4_words())),
-            Stateless::Maglev => balancer.target(balancer.pick_up_ipv4(ends.ipv4_words())?),
+            StatelessMethod::Hash(hasher) => place(balancer, hasher.of_ipv4(ends.ipv4_words())),
+            StatelessMethod::Maglev => balancer.target(balancer.pick_up_ipv4(ends.ipv4_words())?),
         }
     }
 }
 
 /// The backend, of those that may be chosen, that a flow of this hash goes to.
 #[inline(always)]
-fn place(balancer: &Balancer, hash: Hash) -> Option<Target> {
+fn place(balancer: &Balancer, hash: Hash) -> Option<Ipv4Target> {
     let open = balancer.open_targets();
     open.get(Scatter::place(hash, open.len() as u32) as usize).copied()
 }
@@ -81,7 +81,7 @@ enum Astray {
     NoBackend(u16),
 }
 
-/// Who serves a flow.
+/// The backend that serves a flow.
 struct Party<'a> {
     /// The backend's and the service's.
     ends: [&'a Endpoint; 2],
@@ -99,9 +99,9 @@ struct Aim<'a> {
     service: Option<&'a Balancer>,
 }
 
-/// What says where packets go.
+/// The parts that decide where packets go.
 struct Ways<'a> {
-    stateless: &'a Stateless,
+    stateless: &'a StatelessMethod,
     services: &'a Numbers,
     backends: &'a Numbers,
     balancers: &'a [Balancer],
@@ -130,20 +130,20 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 self.send(frame, tx);
                 continue;
             }
-            match View::of(&frame) {
-                View::Packet(at) => match self.way(now, &at.key) {
+            match FrameView::of(&frame) {
+                FrameView::Packet(at) => match self.way(now, &at.key) {
                     Ok((connection, direction)) => self.translate(now, frame, &at, &connection, direction, tx),
                     Err(Astray::NoBackend(service)) => self.turn_away(now, frame, &at, service, tx),
                     Err(Astray::NotOurs) => self.pass_to_kernel(frame, tx),
                 },
-                View::TooBig(at, mtu) => {
+                FrameView::TooBig(at, mtu) => {
                     let way = self.way(now, &at.key.reversed());
                     self.too_big(now, io, frame, (at, mtu), way.ok(), tx);
                 }
-                View::Icmp(error) => self.report(now, frame, &error, tx),
-                View::Other => self.pass_to_kernel(frame, tx),
-                View::Bad(Ok(reason)) => self.drop_frame(reason),
-                View::Bad(Err(malformed)) => self.statistics.malformed[malformed.index()] += 1,
+                FrameView::Icmp(error) => self.report(now, frame, &error, tx),
+                FrameView::Other => self.pass_to_kernel(frame, tx),
+                FrameView::Bad(Ok(reason)) => self.drop_frame(reason),
+                FrameView::Bad(Err(malformed)) => self.statistics.malformed[malformed.index()] += 1,
             }
         }
     }
@@ -247,7 +247,7 @@ impl<'a> Ways<'a> {
         aim: &mut Aim<'a>,
         backends: &mut [BackendStatistics],
     ) -> Option<()> {
-        let network = Network::of(frame.bytes())?;
+        let network = PlainNetwork::of(frame.bytes())?;
         if network.ttl() <= 1 || !frame.is_ordinary() {
             return None;
         }
@@ -270,7 +270,7 @@ impl<'a> Ways<'a> {
     fn readdress<F: Frame>(
         &self,
         frame: &mut F,
-        (plain, ends): (Plain, Ends),
+        (plain, ends): (PlainPacket, PlainEnds),
         aim: &mut Aim<'a>,
         backends: &mut [BackendStatistics],
     ) -> Option<()> {
@@ -299,10 +299,10 @@ impl<'a> Ways<'a> {
     }
 
     /// The service in whose name the backend that a packet comes from answers.
-    fn answers_for(&self, key: &FlowKey) -> Option<Target> {
+    fn answers_for(&self, key: &FlowKey) -> Option<Ipv4Target> {
         let number = self.backends.at(&key.source, key.protocol)?;
         let end = self.snapshot.backend(number)?.0.endpoint;
-        Some(Target { address: end.address.ipv4_octets(), port: end.port, number })
+        Some(Ipv4Target { address: end.address.ipv4_octets(), port: end.port, number })
     }
 }
 
@@ -310,8 +310,8 @@ impl<'a> Ways<'a> {
 #[inline(always)]
 fn forward<F: Frame>(
     frame: &mut F,
-    (plain, ends): (Plain, Ends),
-    target: Target,
+    (plain, ends): (PlainPacket, PlainEnds),
+    target: Ipv4Target,
     direction: Direction,
     backends: &mut [BackendStatistics],
 ) -> Option<()> {

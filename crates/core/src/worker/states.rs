@@ -1,4 +1,4 @@
-//! What a packet does to its connection's state. How long a state lasts is `ageing.rs`'s.
+//! The effect of a packet on its connection's state. How long a state lasts is `ageing.rs`'s.
 
 use super::Worker;
 use crate::flow::{Direction, FlowKey, Protocol};

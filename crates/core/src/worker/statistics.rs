@@ -1,4 +1,4 @@
-//! What a worker counts: plain numbers that it alone writes.
+//! The counters of a worker: plain numbers that it alone writes.
 
 use crate::config::Snapshot;
 use crate::l4::connection::Volume;
@@ -126,7 +126,7 @@ pub struct BackendStatistics {
     pub faults: [u64; Fault::ALL.len()],
     /// Its responses, of an HTTP service, by class: 1xx to 5xx.
     pub responses: [u64; 5],
-    /// What software forwarded: [from client, from backend].
+    /// Traffic that software forwarded: [from client, from backend].
     pub software: [Volume; 2],
 }
 

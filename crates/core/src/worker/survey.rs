@@ -1,5 +1,5 @@
-//! What the policy is asked and told: about connections in software at their packets, about those in the engine when their
-//! counters are read, about those that have ended.
+//! The questions and reports to the policy: about connections in software at their packets, about those in the engine when
+//! their counters are read, about those that have ended.
 
 use super::{SAMPLES_MAX, Worker};
 use crate::engine::OPS_MAX;
@@ -87,7 +87,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
-    /// What was measured of the machine is for the policy to know.
+    /// The policy gets the measurements of the machine.
     pub fn set_costs(&mut self, costs: Costs) {
         self.policy.set_costs(costs);
     }
@@ -143,7 +143,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// A connection ends, or both its ends have closed; its counters are final, but for a straggler.
     pub(super) fn tell_end(&mut self, now: Time, position: Position) {
         let connection = self.slab.at_mut(position);
-        // What was never established says nothing of those that the policy is asked about.
+        // A connection that was never established says nothing of those that the policy is asked about.
         if connection.state != State::Pass && connection.flags.0 & (Flags::PROVEN | Flags::TOLD) == Flags::PROVEN {
             connection.flags.set(Flags::TOLD);
             self.policy.on_end(now, &flow_stats(position, connection));

@@ -31,7 +31,7 @@ pub enum Which {
     Datagrams,
 }
 
-/// What a backend's connections must not be older than: begun at this time or before, they go.
+/// The age limit of a backend's connections: those begun at this time or before are removed.
 #[derive(Clone, Copy, Default)]
 struct Wanted {
     all: Option<Time>,
@@ -53,9 +53,9 @@ impl Wanted {
 pub(super) struct Sweep {
     /// By backend number. At most as many as there are backends.
     wanted: BTreeMap<u16, Wanted>,
-    /// Where it goes on.
+    /// The position to continue from.
     next: Position,
-    /// Where it turns back to the beginning. Fixed while a round lasts: positions used since then hold nothing it wants.
+    /// The position at which it wraps around. Fixed while a round lasts: positions used since then hold nothing it wants.
     reach: Position,
     /// Positions it still has to look at.
     left: u32,

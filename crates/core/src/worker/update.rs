@@ -53,7 +53,7 @@ pub struct Update {
     pub ended: Vec<(u16, Which)>,
 }
 
-/// What an update has replaced; to be dropped outside the worker's thread.
+/// The state that an update has replaced; to be dropped outside the worker's thread.
 pub struct Retired(#[expect(dead_code, reason = "it is there to be dropped")] Update);
 
 impl Update {

@@ -3,13 +3,13 @@
 use super::Drop;
 use crate::flow::{FlowKey, Protocol};
 use crate::frame::{Arrival, BATCH_MAX, Batch, Frame, Meta};
-use crate::wire::plain::{self, Ends, Network, Plain};
+use crate::wire::plain::{self, PlainEnds, PlainNetwork, PlainPacket};
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
 use crate::wire::{self, IcmpError, Malformed, Parsed, Transport};
 use arrayvec::ArrayVec;
 
-/// What the first pass makes of a frame.
-pub(super) enum View {
+/// The first pass's view of a frame.
+pub(super) enum FrameView {
     /// A packet to forward.
     Packet(Transport),
     /// A packet we sent, come back because its way out takes no more than so many bytes.
@@ -22,27 +22,27 @@ pub(super) enum View {
     Bad(Result<Drop, Malformed>),
 }
 
-impl View {
-    pub(super) fn of<F: Frame>(frame: &F) -> View {
+impl FrameView {
+    pub(super) fn of<F: Frame>(frame: &F) -> FrameView {
         match (wire::parse(frame.bytes()), frame.meta().arrival) {
-            (Err(malformed), _) => View::Bad(Err(malformed)),
-            (Ok(Parsed::Transport(at)), Arrival::TooBig { mtu }) => View::TooBig(at, mtu),
-            (Ok(_), Arrival::TooBig { .. }) => View::Bad(Ok(Drop::TooBig)),
-            (Ok(Parsed::Transport(at)), Arrival::Received) if impossible(&at) => View::Bad(Ok(Drop::Flags)),
-            (Ok(Parsed::Transport(at)), Arrival::Received) => View::Packet(at),
-            (Ok(Parsed::IcmpError(error)), Arrival::Received) => View::Icmp(error),
-            (Ok(Parsed::Fragment), Arrival::Received) => View::Bad(Ok(Drop::Fragment)),
-            (Ok(Parsed::Other), Arrival::Received) => View::Other,
+            (Err(malformed), _) => FrameView::Bad(Err(malformed)),
+            (Ok(Parsed::Transport(at)), Arrival::TooBig { mtu }) => FrameView::TooBig(at, mtu),
+            (Ok(_), Arrival::TooBig { .. }) => FrameView::Bad(Ok(Drop::TooBig)),
+            (Ok(Parsed::Transport(at)), Arrival::Received) if impossible(&at) => FrameView::Bad(Ok(Drop::Flags)),
+            (Ok(Parsed::Transport(at)), Arrival::Received) => FrameView::Packet(at),
+            (Ok(Parsed::IcmpError(error)), Arrival::Received) => FrameView::Icmp(error),
+            (Ok(Parsed::Fragment), Arrival::Received) => FrameView::Bad(Ok(Drop::Fragment)),
+            (Ok(Parsed::Other), Arrival::Received) => FrameView::Other,
         }
     }
 
     /// The flow by which its connection is found.
     pub(super) fn key(&self) -> Option<FlowKey> {
         match self {
-            View::Packet(at) => Some(at.key),
-            View::TooBig(at, _) => Some(at.key.reversed()),
-            View::Icmp(error) => Some(error.quoted.reversed()),
-            View::Other | View::Bad(_) => None,
+            FrameView::Packet(at) => Some(at.key),
+            FrameView::TooBig(at, _) => Some(at.key.reversed()),
+            FrameView::Icmp(error) => Some(error.quoted.reversed()),
+            FrameView::Other | FrameView::Bad(_) => None,
         }
     }
 }
@@ -58,12 +58,12 @@ pub(super) fn impossible_flags(tcp_flags: u8) -> bool {
 }
 
 /// Those of a burst that are not plain.
-pub(super) type Views = ArrayVec<View, BATCH_MAX>;
+pub(super) type Views = ArrayVec<FrameView, BATCH_MAX>;
 
-/// What the first pass makes of nearly all frames, at once; the others have a [`View`].
+/// The first pass's view of nearly all frames; the others have a [`FrameView`].
 #[inline(always)]
-pub(super) fn plain_of(bytes: &[u8]) -> Option<(Plain, Ends)> {
-    let network = Network::of(bytes)?;
+pub(super) fn plain_of(bytes: &[u8]) -> Option<(PlainPacket, PlainEnds)> {
+    let network = PlainNetwork::of(bytes)?;
     match network.protocol() {
         plain::TCP => honest(network, Protocol::Tcp),
         plain::UDP => honest(network, Protocol::Udp),
@@ -73,7 +73,7 @@ pub(super) fn plain_of(bytes: &[u8]) -> Option<(Plain, Ends)> {
 
 /// A plain packet whose flags an honest one may have.
 #[inline(always)]
-pub(super) fn honest(network: Network, protocol: Protocol) -> Option<(Plain, Ends)> {
+pub(super) fn honest(network: PlainNetwork, protocol: Protocol) -> Option<(PlainPacket, PlainEnds)> {
     let found = network.with(protocol)?;
     (protocol == Protocol::Udp || !impossible_flags(found.0.tcp_flags)).then_some(found)
 }
@@ -83,7 +83,7 @@ pub(super) fn honest(network: Network, protocol: Protocol) -> Option<(Plain, End
 pub(super) fn look<F: Frame>(
     rx: &Batch<F>,
     keys: &mut [FlowKey],
-    plains: &mut [Option<Plain>; BATCH_MAX],
+    plains: &mut [Option<PlainPacket>; BATCH_MAX],
     views: &mut Views,
 ) {
     for (frame, (key, room)) in rx.iter().zip(keys.iter_mut().zip(plains)) {
@@ -100,7 +100,7 @@ pub(super) fn look<F: Frame>(
 /// The first pass over a frame that is not plain: returns its key and adds its view.
 #[inline(never)]
 pub(super) fn look_closely<F: Frame>(frame: &F, views: &mut Views) -> FlowKey {
-    let view = View::of(frame);
+    let view = FrameView::of(frame);
     // no connection has the key that stands for none
     let key = view.key().unwrap_or_default();
     views.push(view);
@@ -120,6 +120,6 @@ pub(crate) fn volume(meta: &Meta, at: &Transport) -> (u64, u64) {
 
 /// Packets and bytes that a frame with a plain packet stands for.
 #[inline(always)]
-pub(super) fn volume_of(meta: &Meta, plain: Plain) -> (u64, u64) {
+pub(super) fn volume_of(meta: &Meta, plain: PlainPacket) -> (u64, u64) {
     if meta.gso_size == 0 { (1, u64::from(plain.length())) } else { volume(meta, &plain.transport(FlowKey::default())) }
 }

@@ -16,7 +16,7 @@ pub(crate) enum Item {
     Sack(Vec<(u32, u32)>),
 }
 
-/// What the transport header says.
+/// The transport header.
 #[derive(Clone, Debug)]
 pub(crate) enum Layer4 {
     Tcp { sequence: u32, acknowledgement: u32, flags: u8, window: u16, options: Vec<Item> },
@@ -182,7 +182,7 @@ pub(crate) fn encode(options: &[Item]) -> Vec<u8> {
     out
 }
 
-/// What `parse` finds in a frame that must hold a transport packet.
+/// The result of `parse` for a frame that must hold a transport packet.
 pub(crate) fn transport(frame: &[u8]) -> Transport {
     match parse(frame) {
         Ok(Parsed::Transport(at)) => at,

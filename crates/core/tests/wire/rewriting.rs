@@ -29,7 +29,7 @@ fn case() -> impl Strategy<Value = (Packet, Rewrite)> {
     })
 }
 
-/// What the packet should become.
+/// The expected packet.
 fn expected(packet: &Packet, rewrite: &Rewrite) -> Packet {
     let mut new = packet.clone();
     new.source = rewrite.source;
@@ -80,7 +80,7 @@ proptest! {
 
     #[test]
     fn there_and_back_again((packet, mut rewrite) in case()) {
-        // What a shift pushes out does not come back.
+        // Bits that a shift pushes out do not come back.
         rewrite.window_shift = 0;
         let mut bytes = packet.bytes();
         apply(&packet, &rewrite, &mut bytes);

@@ -10,13 +10,13 @@ use std::mem::{MaybeUninit, offset_of};
 pub(crate) struct RawMbuf {
     pub(crate) buffer: *mut u8,
     _address: u64,
-    /// Where the frame begins in the buffer.
+    /// The offset of the frame in the buffer.
     pub(crate) data_offset: u16,
     _references: u16,
     pub(crate) segments: u16,
     /// For a frame without [`WRITTEN`]: the place of its port.
     pub(crate) port: u16,
-    /// What is true of it: [`MARKED`], [`WRITTEN`], [`ELSEWHERE`] and others.
+    /// Its flags: [`MARKED`], [`WRITTEN`], [`ELSEWHERE`] and others.
     pub(crate) flags: u64,
     _packet_type: u32,
     /// Bytes of all segments, and of this one.
@@ -66,7 +66,7 @@ pub(crate) struct RawRing {
 pub(crate) const CHECKSUM_IPV4: u32 = 1 << 16;
 /// With a checksum for the device to fill in: the packet is a UDP datagram.
 pub(crate) const CHECKSUM_UDP: u32 = 1 << 17;
-/// Where the length of the IP header stands beside that; that of what is in front of it stands at 0.
+/// The shift of the length of the IP header in that; that of what is in front of it stands at 0.
 pub(crate) const CHECKSUM_L3_SHIFT: u32 = 7;
 
 /// `struct hairpin_port_options`.

@@ -43,7 +43,7 @@ macro_rules! bits {
 }
 
 bits! {
-    /// What a rule matches, besides family and protocol.
+    /// The match of a rule, besides family and protocol.
     Match {
         /// The source address.
         SOURCE = 1 << 0;
@@ -72,7 +72,7 @@ impl Match {
 }
 
 bits! {
-    /// What a rule does. Exactly one of it is a fate: `QUEUE`, `RSS`, `PORT_ID`, `REPRESENTED_PORT`,
+    /// The actions of a rule. Exactly one of them is a fate: `QUEUE`, `RSS`, `PORT_ID`, `REPRESENTED_PORT`,
     /// `PORT_REPRESENTOR`, `JUMP`.
     Does {
         /// Sets the source's Ethernet address.
@@ -156,7 +156,7 @@ pub enum Family {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Description {
-    /// What ageing calls the rule.
+    /// The rule's name in ageing.
     pub context: u64,
     /// The fields RSS hashes, as DPDK numbers them.
     pub rss_types: u64,
@@ -164,9 +164,9 @@ pub struct Description {
     pub group: u32,
     /// 0 is asked first.
     pub priority: u32,
-    /// What it matches.
+    /// The match.
     pub matches: Match,
-    /// What it does.
+    /// The actions.
     pub does: Does,
     /// How it is said.
     pub how: How,
@@ -230,7 +230,7 @@ impl Description {
         self.matches = self.matches | Match::FLOW;
     }
 
-    /// What all rules of a template have in common: everything but a rule's own values.
+    /// The common part of all rules of a template: everything but a rule's own values.
     pub(crate) fn shape(&self) -> Description {
         Description {
             group: self.group,
@@ -260,7 +260,7 @@ impl Description {
         text(|at, size| unsafe { raw::hairpin_flow_dump(self, i32::from(masks), at, size) })
     }
 
-    /// What `rte_flow_conv` makes of the arrays, as text.
+    /// The text that `rte_flow_conv` makes of the arrays.
     ///
     /// # Errors
     /// [`NoText`], also when DPDK does not convert them.

@@ -13,17 +13,17 @@ use std::fmt;
 
 /// A rule in a device. Not used again once its removal has been asked for without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Flow(*mut RawFlow);
+pub(crate) struct DeviceRule(*mut RawFlow);
 
 // SAFETY: a handle is only ever handed back to DPDK, whose calls for one port may come from any one thread at a time.
-unsafe impl Send for Flow {}
+unsafe impl Send for DeviceRule {}
 
-/// What a device said when it refused.
+/// A device's error when it refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowError {
     /// errno.
     pub code: i32,
-    /// What it was about, as `enum rte_flow_error_type` numbers it.
+    /// The kind of object that caused it, as `enum rte_flow_error_type` numbers it.
     pub kind: i32,
     /// The driver's words; may be empty.
     pub message: String,
@@ -38,7 +38,7 @@ impl FlowError {
         Err(FlowError { code: error.code, kind: error.kind, message })
     }
 
-    /// What the worker makes of it.
+    /// The worker's view of it.
     pub(crate) fn refusal(&self) -> Refusal {
         match self.code {
             libc::ENOSPC | libc::ENOMEM | libc::E2BIG => Refusal::Full,
@@ -47,7 +47,7 @@ impl FlowError {
         }
     }
 
-    /// What the refusal was about.
+    /// The object that caused the refusal.
     pub fn about(&self) -> &'static str {
         const KINDS: [&str; 18] = [
             "",
@@ -92,9 +92,9 @@ impl RawError {
 
 /// An answer to a request.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Outcome {
+pub(crate) enum DeviceOutcome {
     /// The rule is in force.
-    Created(u64, Flow),
+    Created(u64, DeviceRule),
     /// It is not.
     NotCreated(u64, Refusal),
     /// It is gone.
@@ -110,15 +110,15 @@ pub(crate) trait RuleDevice: Send {
     /// Begins to put a rule in. An error is the answer.
     fn create(&mut self, port: u16, rule: &Description, ticket: u64) -> Result<(), FlowError>;
     /// Begins to take a rule out. After an error it is still there.
-    fn destroy(&mut self, port: u16, flow: Flow, ticket: u64) -> Result<(), FlowError>;
+    fn destroy(&mut self, port: u16, flow: DeviceRule, ticket: u64) -> Result<(), FlowError>;
     /// Whether answers are awaited.
     fn is_waiting(&self) -> bool;
     /// Hands over what was begun.
     fn push(&mut self);
     /// The next answer that is there.
-    fn pull(&mut self) -> Option<Outcome>;
-    /// What a rule has counted.
-    fn query(&mut self, port: u16, flow: Flow, does: u32) -> Option<RawCount>;
+    fn pull(&mut self) -> Option<DeviceOutcome>;
+    /// The counters of a rule.
+    fn query(&mut self, port: u16, flow: DeviceRule, does: u32) -> Option<RawCount>;
     /// Removes all rules, ours or not: nothing of ours has been begun yet.
     fn clear(&mut self, ports: &[u16]) {
         flush(ports);
@@ -130,22 +130,22 @@ pub(crate) trait RuleDevice: Send {
 /// rte_flow_create() and rte_flow_destroy(), one at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Synchronous {
-    answers: VecDeque<Outcome>,
+    answers: VecDeque<DeviceOutcome>,
 }
 
 /// Answers kept until they are pulled, at most.
 const ANSWERS_MAX: usize = 64;
 
 /// Puts a rule in at once.
-pub(crate) fn create(port: u16, rule: &Description) -> Result<Flow, FlowError> {
+pub(crate) fn create(port: u16, rule: &Description) -> Result<DeviceRule, FlowError> {
     let (mut flow, mut error) = (std::ptr::null_mut(), RawError::EMPTY);
     // SAFETY: the description is as C has it; the rest is written.
     let code = unsafe { raw::hairpin_flow_create(port, rule, &raw mut flow, &raw mut error) };
-    FlowError::of(code, &error).map(|()| Flow(flow))
+    FlowError::of(code, &error).map(|()| DeviceRule(flow))
 }
 
 /// Takes a rule out at once. After an error it is still there.
-pub(crate) fn destroy(port: u16, flow: Flow) -> Result<(), FlowError> {
+pub(crate) fn destroy(port: u16, flow: DeviceRule) -> Result<(), FlowError> {
     let mut error = RawError::EMPTY;
     // SAFETY: the handle is one that the port gave and that was not handed back yet.
     let code = unsafe { raw::hairpin_flow_destroy(port, flow.0, &raw mut error) };
@@ -160,7 +160,7 @@ pub(crate) fn validate(port: u16, rule: &Description) -> Result<(), FlowError> {
     FlowError::of(code, &error)
 }
 
-pub(crate) fn query(port: u16, flow: Flow, does: u32) -> Option<RawCount> {
+pub(crate) fn query(port: u16, flow: DeviceRule, does: u32) -> Option<RawCount> {
     let mut count = RawCount::default();
     // SAFETY: the handle is of a rule in force.
     let code = unsafe { raw::hairpin_flow_query(port, flow.0, does, &raw mut count) };
@@ -191,13 +191,13 @@ impl RuleDevice for Synchronous {
 
     fn create(&mut self, port: u16, rule: &Description, ticket: u64) -> Result<(), FlowError> {
         let flow = create(port, rule)?;
-        self.answers.push_back(Outcome::Created(ticket, flow));
+        self.answers.push_back(DeviceOutcome::Created(ticket, flow));
         Ok(())
     }
 
-    fn destroy(&mut self, port: u16, flow: Flow, ticket: u64) -> Result<(), FlowError> {
+    fn destroy(&mut self, port: u16, flow: DeviceRule, ticket: u64) -> Result<(), FlowError> {
         destroy(port, flow)?;
-        self.answers.push_back(Outcome::Destroyed(ticket));
+        self.answers.push_back(DeviceOutcome::Destroyed(ticket));
         Ok(())
     }
 
@@ -207,11 +207,11 @@ impl RuleDevice for Synchronous {
 
     fn push(&mut self) {}
 
-    fn pull(&mut self) -> Option<Outcome> {
+    fn pull(&mut self) -> Option<DeviceOutcome> {
         self.answers.pop_front()
     }
 
-    fn query(&mut self, port: u16, flow: Flow, does: u32) -> Option<RawCount> {
+    fn query(&mut self, port: u16, flow: DeviceRule, does: u32) -> Option<RawCount> {
         query(port, flow, does)
     }
 
@@ -222,7 +222,7 @@ impl RuleDevice for Synchronous {
 
 /// A template table for rules of one shape on one port.
 #[derive(Debug)]
-struct Template {
+struct TemplateTable {
     port: u16,
     shape: Description,
     table: RawTable,
@@ -231,23 +231,23 @@ struct Template {
 /// rte_flow_async_create() and rte_flow_async_destroy(), by batches; one queue.
 #[derive(Debug)]
 pub(crate) struct Templates {
-    tables: Vec<Template>,
+    tables: Vec<TemplateTable>,
     ports: Vec<u16>,
     queue_size: u32,
     in_flight: u32,
     rules_max: u32,
-    /// What was asked for by each request under way, by place: at most as many as the queues take.
-    requests: Vec<Option<Request>>,
+    /// The purpose of each request under way, by place: at most as many as the queues take.
+    requests: Vec<Option<DeviceRequest>>,
     free: Vec<u32>,
-    answers: VecDeque<Outcome>,
+    answers: VecDeque<DeviceOutcome>,
     next: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Request {
+struct DeviceRequest {
     ticket: u64,
     /// The handle that creating has given.
-    flow: Option<Flow>,
+    flow: Option<DeviceRule>,
 }
 
 // SAFETY: templates are only ever handed back to DPDK, one thread at a time.
@@ -315,7 +315,7 @@ impl Templates {
         let code =
             unsafe { raw::hairpin_flow_table_create(port, &raw const shape, rules, &raw mut table, &raw mut error) };
         FlowError::of(code, &error)?;
-        self.tables.push(Template { port, shape, table });
+        self.tables.push(TemplateTable { port, shape, table });
         Ok(self.tables.len() - 1)
     }
 
@@ -323,12 +323,12 @@ impl Templates {
     fn take(&mut self, ticket: u64) -> Result<u32, FlowError> {
         let full = || FlowError { code: libc::EAGAIN, kind: 0, message: String::new() };
         let place = self.free.pop().ok_or_else(full)?;
-        self.requests[place as usize] = Some(Request { ticket, flow: None });
+        self.requests[place as usize] = Some(DeviceRequest { ticket, flow: None });
         self.in_flight += 1;
         Ok(place)
     }
 
-    fn give_back(&mut self, place: u32) -> Option<Request> {
+    fn give_back(&mut self, place: u32) -> Option<DeviceRequest> {
         let request = self.requests.get_mut(place as usize)?.take()?;
         self.free.push(place);
         self.in_flight -= 1;
@@ -352,10 +352,10 @@ impl Templates {
                     continue;
                 };
                 self.answers.push_back(match (request.flow, result.succeeded != 0) {
-                    (Some(flow), true) => Outcome::Created(request.ticket, flow),
-                    (Some(_), false) => Outcome::NotCreated(request.ticket, Refusal::Failed),
-                    (None, true) => Outcome::Destroyed(request.ticket),
-                    (None, false) => Outcome::Lost(request.ticket),
+                    (Some(flow), true) => DeviceOutcome::Created(request.ticket, flow),
+                    (Some(_), false) => DeviceOutcome::NotCreated(request.ticket, Refusal::Failed),
+                    (None, true) => DeviceOutcome::Destroyed(request.ticket),
+                    (None, false) => DeviceOutcome::Lost(request.ticket),
                 });
             }
             if !self.answers.is_empty() {
@@ -382,7 +382,7 @@ impl RuleDevice for Templates {
         match FlowError::of(code, &error) {
             Ok(()) => {
                 if let Some(request) = &mut self.requests[place as usize] {
-                    request.flow = Some(Flow(flow));
+                    request.flow = Some(DeviceRule(flow));
                 }
                 Ok(())
             }
@@ -393,7 +393,7 @@ impl RuleDevice for Templates {
         }
     }
 
-    fn destroy(&mut self, port: u16, flow: Flow, ticket: u64) -> Result<(), FlowError> {
+    fn destroy(&mut self, port: u16, flow: DeviceRule, ticket: u64) -> Result<(), FlowError> {
         let place = self.take(ticket)?;
         let mut error = RawError::EMPTY;
         // SAFETY: the handle is of a rule in force, and is not used again unless this fails.
@@ -414,14 +414,14 @@ impl RuleDevice for Templates {
         }
     }
 
-    fn pull(&mut self) -> Option<Outcome> {
+    fn pull(&mut self) -> Option<DeviceOutcome> {
         if self.answers.is_empty() && self.in_flight > 0 {
             self.fetch();
         }
         self.answers.pop_front()
     }
 
-    fn query(&mut self, port: u16, flow: Flow, does: u32) -> Option<RawCount> {
+    fn query(&mut self, port: u16, flow: DeviceRule, does: u32) -> Option<RawCount> {
         query(port, flow, does)
     }
 

@@ -1,18 +1,18 @@
-//! The engine: a thread that has the device ([`Service`]), and a handle for each worker ([`RteFlowEngine`]).
+//! The engine: a thread that has the device ([`RuleService`]), and a handle for each worker ([`RteFlowEngine`]).
 //!
 //! A worker never waits: requests and answers go through queues that each have room for all that a worker may have
 //! under way, so that neither side finds one full. Not yet run on hardware.
 
 use super::description::Does;
-use super::device::{FlowError, Outcome, RuleDevice, Synchronous, Templates};
+use super::device::{DeviceOutcome, FlowError, RuleDevice, Synchronous, Templates};
 use super::handle::RteFlowEngine;
 use super::hops::Hops;
-use super::machine::Machine;
+use super::machine::RuleMachine;
 use super::raw;
-use super::service::{AWAITING, Inbox, Service};
-use super::shared::{Flushes, OffloadReader, Shared};
-use super::statistics::Statistics;
-use super::translate::{EnginePort, Terms, standing};
+use super::service::{AWAITING, Inbox, RuleService};
+use super::shared::{Flushes, OffloadReader, SharedRules};
+use super::statistics::EngineStatistics;
+use super::translate::{DeviceTerms, EnginePort, standing};
 use crate::eal::Eal;
 use hairpin_core::engine::{EngineCaps, OPS_MAX};
 use hairpin_core::time::Time;
@@ -36,7 +36,7 @@ pub enum Submission {
     Templates,
 }
 
-/// What an engine works with.
+/// The parameters of an engine.
 #[derive(Clone, Debug)]
 pub struct OffloadOptions {
     /// The ports, in the order in which the plane counts them.
@@ -49,7 +49,7 @@ pub struct OffloadOptions {
     /// How many workers.
     pub workers: u16,
     /// In what terms the ports take rules: all of them alike.
-    pub terms: Terms,
+    pub terms: DeviceTerms,
     /// How rules are submitted.
     pub submission: Submission,
     /// The workers' clock.
@@ -63,9 +63,9 @@ pub struct OffloadOptions {
 pub enum OffloadError {
     /// The device took no template or one of the rules that have to stand before the flows'.
     Device {
-        /// What was tried.
+        /// The attempted operation.
         what: String,
-        /// What it said.
+        /// The error message.
         error: FlowError,
     },
     /// The device did not answer.
@@ -92,27 +92,30 @@ impl std::error::Error for OffloadError {}
 /// The thread. Dropping it takes every rule out of the ports and ends it; workers' requests are then refused. What an
 /// earlier process has left in the ports goes when it starts.
 #[derive(Debug)]
-pub struct Offload {
-    shared: Arc<Shared>,
+pub struct OffloadThread {
+    shared: Arc<SharedRules>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Offload {
+impl OffloadThread {
     /// Sets the ports up and begins; one engine for each worker.
     ///
     /// # Errors
     /// [`OffloadError`]; nothing is left in the ports.
-    pub fn start(options: OffloadOptions, hops: Box<dyn Hops>) -> Result<(Offload, Vec<RteFlowEngine>), OffloadError> {
+    pub fn start(
+        options: OffloadOptions,
+        hops: Box<dyn Hops>,
+    ) -> Result<(OffloadThread, Vec<RteFlowEngine>), OffloadError> {
         if !raw::agrees_with_the_shim() {
             return Err(OffloadError::Shim);
         }
         match options.submission {
-            Submission::Synchronous => Offload::run(options, hops, Synchronous::default()),
+            Submission::Synchronous => OffloadThread::run(options, hops, Synchronous::default()),
             Submission::Templates => {
                 let ports = ids(&options);
                 let device = Templates::open(&ports, options.rules_max, options.terms.counts);
                 let what = "preparing the ports for templates".into();
-                Offload::run(options, hops, device.map_err(|error| OffloadError::Device { what, error })?)
+                OffloadThread::run(options, hops, device.map_err(|error| OffloadError::Device { what, error })?)
             }
         }
     }
@@ -121,15 +124,15 @@ impl Offload {
         options: OffloadOptions,
         hops: Box<dyn Hops>,
         mut device: D,
-    ) -> Result<(Offload, Vec<RteFlowEngine>), OffloadError> {
+    ) -> Result<(OffloadThread, Vec<RteFlowEngine>), OffloadError> {
         let ids = ids(&options);
-        // What a process that ended without a word has left would match before our rules.
+        // Rules left by a process that died would match before our rules.
         device.clear(&ids);
         if let Err(error) = set_up(&mut device, &options) {
             device.close(&ids);
             return Err(error);
         }
-        let shared = Arc::new(Shared::new(options.rules_max, options.totals));
+        let shared = Arc::new(SharedRules::new(options.rules_max, options.totals));
         let (mut inboxes, mut ends) = (Vec::new(), Vec::new());
         for _ in 0..options.workers {
             let (request, requests) = sync_channel(OPS_MAX);
@@ -137,9 +140,10 @@ impl Offload {
             inboxes.push(Inbox { requests, waiting: None, answers: answer });
             ends.push((request, answers));
         }
-        let machine = Machine::new(device, options.terms, options.ports.clone(), options.rules_max, hops.generation());
+        let machine =
+            RuleMachine::new(device, options.terms, options.ports.clone(), options.rules_max, hops.generation());
         let service =
-            Service { machine, inboxes, current: None, hops, shared: Arc::clone(&shared), clock: options.clock };
+            RuleService { machine, inboxes, current: None, hops, shared: Arc::clone(&shared), clock: options.clock };
         let eal = options.eal;
         let thread = std::thread::Builder::new().name("flow engine".into()).spawn(move || {
             // Without an id of its own everything works, a little slower.
@@ -154,11 +158,11 @@ impl Offload {
             RteFlowEngine::new(caps, ends, (Arc::clone(&shared), thread), rules_max)
         });
         let engines = engines.collect();
-        Ok((Offload { shared, thread: Some(thread) }, engines))
+        Ok((OffloadThread { shared, thread: Some(thread) }, engines))
     }
 
-    /// What it has done.
-    pub fn statistics(&self) -> Statistics {
+    /// Its counters.
+    pub fn statistics(&self) -> EngineStatistics {
         *self.shared.statistics()
     }
 
@@ -172,7 +176,7 @@ impl Offload {
     }
 }
 
-impl Drop for Offload {
+impl Drop for OffloadThread {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
@@ -213,7 +217,7 @@ fn set_up(device: &mut impl RuleDevice, options: &OffloadOptions) -> Result<(), 
             device.push();
             loop {
                 match device.pull() {
-                    Some(Outcome::Created(..)) => break,
+                    Some(DeviceOutcome::Created(..)) => break,
                     Some(_) => {
                         let error = FlowError { code: libc::EIO, kind: 0, message: String::new() };
                         return Err(OffloadError::Device { what: what(), error });

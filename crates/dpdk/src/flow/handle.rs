@@ -1,8 +1,8 @@
 //! A worker's handle of the engine.
 
-use super::request::{Request, Told};
+use super::request::{DeviceRuleRequest, RequestAnswer};
 use super::service::refusals;
-use super::shared::Shared;
+use super::shared::SharedRules;
 use hairpin_core::engine::{
     COMPLETIONS_MAX, Completion, Completions, EngineCaps, FlowEngine, OPS_MAX, Rule, RuleId, RuleOp, Samples,
 };
@@ -28,23 +28,23 @@ pub struct RteFlowEngine {
     caps: EngineCaps,
     /// The last rule asked for, which may be half a pair.
     open: Option<Rule>,
-    queued: Vec<Request>,
+    queued: Vec<DeviceRuleRequest>,
     in_flight: usize,
-    requests: SyncSender<Request>,
-    answers: Receiver<Told>,
+    requests: SyncSender<DeviceRuleRequest>,
+    answers: Receiver<RequestAnswer>,
     /// Answers to what the thread was not there to take.
     refused: VecDeque<Completion>,
-    /// Where the counters of installed rules are.
+    /// The places of installed rules' counters.
     places: HashMap<FlowKey, (u32, u32)>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedRules>,
     thread: Thread,
 }
 
 impl RteFlowEngine {
     pub(super) fn new(
         caps: EngineCaps,
-        (requests, answers): (SyncSender<Request>, Receiver<Told>),
-        (shared, thread): (Arc<Shared>, Thread),
+        (requests, answers): (SyncSender<DeviceRuleRequest>, Receiver<RequestAnswer>),
+        (shared, thread): (Arc<SharedRules>, Thread),
         rules_max: u32,
     ) -> RteFlowEngine {
         RteFlowEngine {
@@ -61,15 +61,15 @@ impl RteFlowEngine {
         }
     }
 
-    /// What stood open is a rule of its own.
+    /// A request that was pending is for a rule of its own.
     fn close_pair(&mut self) {
         if let Some(rule) = self.open.take() {
-            self.queued.push(Request::Install(rule));
+            self.queued.push(DeviceRuleRequest::Install(rule));
         }
     }
 
     /// Answers for a thread that has ended: it has taken all rules out.
-    fn refuse(&mut self, request: Request) {
+    fn refuse(&mut self, request: DeviceRuleRequest) {
         refusals(&request, |told| self.refused.push_back(told.completion));
     }
 }
@@ -93,7 +93,7 @@ impl FlowEngine for RteFlowEngine {
                 {
                     // There was room for two when the first came.
                     self.open = None;
-                    self.queued.push(Request::Pair([first, rule]));
+                    self.queued.push(DeviceRuleRequest::Pair([first, rule]));
                 } else if self.in_flight + 2 > OPS_MAX {
                     return Err(op);
                 } else {
@@ -106,7 +106,7 @@ impl FlowEngine for RteFlowEngine {
                     return Err(op);
                 }
                 self.close_pair();
-                self.queued.push(Request::Remove { id, key });
+                self.queued.push(DeviceRuleRequest::Remove { id, key });
             }
         }
         self.in_flight += 1;

@@ -1,13 +1,13 @@
-//! Where packets go next, as far as rules need to know it: the link layer's part of a rule.
+//! The next hops of packets, as far as rules need to know it: the link layer's part of a rule.
 
 use hairpin_core::flow::Address;
-use hairpin_core::link::{self, Neighbours, Plan};
+use hairpin_core::link::{self, LinkPlan, Neighbours};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The next hop towards an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hop {
+pub struct RouteHop {
     /// The port that leads there, as the plane counts them
     /// ([`Meta::port`](hairpin_core::frame::Meta::port)).
     pub port: u16,
@@ -21,7 +21,7 @@ pub struct Hop {
 pub trait Hops: Send {
     /// The next hop towards `address`; `None` if there is no route, or the neighbour's address is not known now: the
     /// packets go to the worker then, which finds it out.
-    fn hop(&self, address: &Address) -> Option<Hop>;
+    fn hop(&self, address: &Address) -> Option<RouteHop>;
 
     /// Changes whenever an answer of [`Hops::hop`] may have: rules are then checked again.
     fn generation(&self) -> u64;
@@ -32,29 +32,29 @@ pub trait Hops: Send {
 pub struct LinkHops(Arc<Inner>);
 
 struct Inner {
-    plan: Mutex<Arc<Plan>>,
+    plan: Mutex<Arc<LinkPlan>>,
     plans: AtomicU64,
     neighbours: Arc<Neighbours>,
 }
 
 impl LinkHops {
     /// By the plan and the neighbours that the workers' [`Link`](hairpin_core::link::Link)s have.
-    pub fn new(plan: Arc<Plan>, neighbours: Arc<Neighbours>) -> LinkHops {
+    pub fn new(plan: Arc<LinkPlan>, neighbours: Arc<Neighbours>) -> LinkHops {
         LinkHops(Arc::new(Inner { plan: Mutex::new(plan), plans: AtomicU64::new(0), neighbours }))
     }
 
     /// Goes by another plan from now on.
-    pub fn set_plan(&self, plan: Arc<Plan>) {
+    pub fn set_plan(&self, plan: Arc<LinkPlan>) {
         *self.0.plan.lock().unwrap_or_else(PoisonError::into_inner) = plan;
         self.0.plans.fetch_add(1, Ordering::Release);
     }
 }
 
 impl Hops for LinkHops {
-    fn hop(&self, address: &Address) -> Option<Hop> {
+    fn hop(&self, address: &Address) -> Option<RouteHop> {
         let plan = Arc::clone(&self.0.plan.lock().unwrap_or_else(PoisonError::into_inner));
         let found = link::hop(&plan, &self.0.neighbours, address)?;
-        Some(Hop { port: found.port, source: found.own, destination: found.mac })
+        Some(RouteHop { port: found.port, source: found.own, destination: found.mac })
     }
 
     fn generation(&self) -> u64 {

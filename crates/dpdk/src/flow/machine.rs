@@ -8,13 +8,13 @@
 //! A rule may be held without being in the device: while its neighbour is unknown, or after the device has lost it. That
 //! is always right, since software may meet any packet at any time (invariant 1); it is put in again every second.
 
-use super::device::{Flow, Outcome, RuleDevice};
+use super::device::{DeviceOutcome, DeviceRule, RuleDevice};
 use super::hops::Hops;
-use super::records::{Record, Records, State, Then};
-use super::request::{Listener, Request, Told, answer};
-use super::statistics::Statistics;
-use super::translate::{EnginePort, Placed, Terms, place};
-use hairpin_core::engine::{Completion, Counters, Refusal, Rule, RuleId};
+use super::records::{RuleRecord, RuleRecords, RuleState, Then};
+use super::request::{AnswerSink, DeviceRuleRequest, RequestAnswer, answer};
+use super::statistics::EngineStatistics;
+use super::translate::{DeviceTerms, EnginePort, Placed, place};
+use hairpin_core::engine::{Completion, Refusal, Rule, RuleId};
 use hairpin_core::flow::FlowKey;
 use hairpin_core::time::{Duration, Time};
 use std::collections::VecDeque;
@@ -28,12 +28,12 @@ const ROUND: Duration = Duration::from_millis(500);
 
 /// Everything about the rules of one set of ports.
 #[derive(Debug)]
-pub(super) struct Machine<D> {
+pub(super) struct RuleMachine<D> {
     pub(super) device: D,
-    pub(super) statistics: Statistics,
-    terms: Terms,
+    pub(super) statistics: EngineStatistics,
+    terms: DeviceTerms,
     ports: Vec<EnginePort>,
-    records: Records,
+    records: RuleRecords,
     /// Rules to be tried again, oldest first: all wait equally long.
     waiting: VecDeque<(Time, u32)>,
     /// The hops' generation that all rules are known to agree with, and how far the scan of them has come.
@@ -44,14 +44,20 @@ pub(super) struct Machine<D> {
     next_round: Time,
 }
 
-impl<D: RuleDevice> Machine<D> {
-    pub(super) fn new(device: D, terms: Terms, ports: Vec<EnginePort>, rules_max: u32, generation: u64) -> Machine<D> {
-        Machine {
+impl<D: RuleDevice> RuleMachine<D> {
+    pub(super) fn new(
+        device: D,
+        terms: DeviceTerms,
+        ports: Vec<EnginePort>,
+        rules_max: u32,
+        generation: u64,
+    ) -> RuleMachine<D> {
+        RuleMachine {
             device,
-            statistics: Statistics::default(),
+            statistics: EngineStatistics::default(),
             terms,
             ports,
-            records: Records::new(rules_max),
+            records: RuleRecords::new(rules_max),
             waiting: VecDeque::new(),
             generation,
             scan: None,
@@ -66,30 +72,30 @@ impl<D: RuleDevice> Machine<D> {
         &mut self,
         now: Time,
         worker: u16,
-        request: Request,
+        request: DeviceRuleRequest,
         hops: &dyn Hops,
-        out: &mut impl Listener,
-    ) -> Option<Request> {
+        out: &mut impl AnswerSink,
+    ) -> Option<DeviceRuleRequest> {
         // A pair is two requests to the device at most.
         if self.device.room() < 2 || request.keys().any(|key| self.is_busy(&key)) {
             return Some(request);
         }
         match request {
-            Request::Install(rule) => self.install(now, worker, &rule, hops, out),
-            Request::Pair([first, second]) => {
+            DeviceRuleRequest::Install(rule) => self.install(now, worker, &rule, hops, out),
+            DeviceRuleRequest::Pair([first, second]) => {
                 let known = [first, second].iter().any(|rule| self.records.find(&rule.key).is_some());
                 if known || first.key == second.key {
                     // A change of what is there: each for itself.
                     self.install(now, worker, &first, hops, out);
                     if self.is_busy(&second.key) {
-                        return Some(Request::Install(second));
+                        return Some(DeviceRuleRequest::Install(second));
                     }
                     self.install(now, worker, &second, hops, out);
                 } else {
                     self.install_pair(now, worker, [&first, &second], hops, out);
                 }
             }
-            Request::Remove { id, key } => match self.records.find(&key) {
+            DeviceRuleRequest::Remove { id, key } => match self.records.find(&key) {
                 Some(place) => self.take_out(now, place, Then::Gone(id.0), out),
                 None => answer(out, worker, Completion::Removed(id, None), key),
             },
@@ -105,7 +111,7 @@ impl<D: RuleDevice> Machine<D> {
         place(&self.terms, &self.ports, hops, rule, rule.id.0)
     }
 
-    fn install(&mut self, now: Time, worker: u16, rule: &Rule, hops: &dyn Hops, out: &mut impl Listener) {
+    fn install(&mut self, now: Time, worker: u16, rule: &Rule, hops: &dyn Hops, out: &mut impl AnswerSink) {
         let refused = |refusal, out: &mut _| answer(out, worker, Completion::Rejected(rule.id, refusal), rule.key);
         let placed = match self.place(rule, hops) {
             Ok(placed) => placed,
@@ -113,13 +119,13 @@ impl<D: RuleDevice> Machine<D> {
         };
         if let Some(place) = self.records.find(&rule.key) {
             let record = self.records.at_mut(place);
-            if matches!(record.state, State::Lost) {
+            if matches!(record.state, RuleState::Lost) {
                 return refused(Refusal::Failed, out);
             }
             record.previous = Some(std::mem::replace(&mut record.rule, *rule));
             record.owner = worker;
             return match record.state {
-                State::Present(_) | State::Stuck(..) => self.take_out(now, place, Then::Replaced, out),
+                RuleState::Present(_) | RuleState::Stuck(..) => self.take_out(now, place, Then::Replaced, out),
                 _ => self.replace(now, place, hops, out),
             };
         }
@@ -130,7 +136,7 @@ impl<D: RuleDevice> Machine<D> {
         }
     }
 
-    fn install_pair(&mut self, now: Time, worker: u16, rules: [&Rule; 2], hops: &dyn Hops, out: &mut impl Listener) {
+    fn install_pair(&mut self, now: Time, worker: u16, rules: [&Rule; 2], hops: &dyn Hops, out: &mut impl AnswerSink) {
         let placed = match (self.place(rules[0], hops), self.place(rules[1], hops)) {
             (Ok(first), Ok(second)) if self.records.free_places() >= 2 => Ok([first, second]),
             (Ok(_), Ok(_)) => Err(Refusal::Full),
@@ -170,27 +176,27 @@ impl<D: RuleDevice> Machine<D> {
         })?;
         let record = self.records.at_mut(place);
         (record.port, record.device_port, record.out) = (placed.port, port, placed.out);
-        (record.state, record.stale) = (State::Coming, false);
+        (record.state, record.stale) = (RuleState::Coming, false);
         Ok(())
     }
 
     /// Begins to take a rule out, or does it at once if it is not in the device.
-    fn take_out(&mut self, now: Time, place: u32, then: Then, out: &mut impl Listener) {
+    fn take_out(&mut self, now: Time, place: u32, then: Then, out: &mut impl AnswerSink) {
         match self.records.at(place).state {
-            State::Present(flow) | State::Stuck(flow, ..) => {
+            RuleState::Present(flow) | RuleState::Stuck(flow, ..) => {
                 self.count(now, place, flow, out);
                 let record = self.records.at_mut(place);
                 match self.device.destroy(record.device_port, flow, u64::from(place)) {
-                    Ok(()) => record.state = State::Going(then),
+                    Ok(()) => record.state = RuleState::Going(then),
                     Err(_) => {
                         self.statistics.stuck += 1;
-                        record.state = State::Stuck(flow, then, now + RETRY);
+                        record.state = RuleState::Stuck(flow, then, now + RETRY);
                         self.wait(now, place);
                     }
                 }
             }
-            State::Absent(_) => self.destroyed_as(place, then, out),
-            State::Free | State::Coming | State::Going(_) | State::Lost => {}
+            RuleState::Absent(_) => self.destroyed_as(place, then, out),
+            RuleState::Free | RuleState::Coming | RuleState::Going(_) | RuleState::Lost => {}
         }
     }
 
@@ -202,14 +208,14 @@ impl<D: RuleDevice> Machine<D> {
     }
 
     /// Hands over what was begun, and takes the device's answers: `true` if there were any.
-    pub(super) fn settle(&mut self, now: Time, hops: &dyn Hops, out: &mut impl Listener) -> bool {
+    pub(super) fn settle(&mut self, now: Time, hops: &dyn Hops, out: &mut impl AnswerSink) -> bool {
         self.device.push();
         let mut any = false;
         while let Some(outcome) = self.device.pull() {
             any = true;
             match outcome {
-                Outcome::Created(ticket, flow) => self.created(now, ticket as u32, flow, out),
-                Outcome::NotCreated(ticket, refusal) => {
+                DeviceOutcome::Created(ticket, flow) => self.created(now, ticket as u32, flow, out),
+                DeviceOutcome::NotCreated(ticket, refusal) => {
                     self.statistics.refused += 1;
                     let place = ticket as u32;
                     let record = self.records.at(place);
@@ -218,8 +224,8 @@ impl<D: RuleDevice> Machine<D> {
                         false => self.not_placed(now, place, refusal, out),
                     }
                 }
-                Outcome::Destroyed(ticket) => self.destroyed(now, ticket as u32, hops, out),
-                Outcome::Lost(ticket) => {
+                DeviceOutcome::Destroyed(ticket) => self.destroyed(now, ticket as u32, hops, out),
+                DeviceOutcome::Lost(ticket) => {
                     self.statistics.lost += 1;
                     self.lose(ticket as u32, out);
                 }
@@ -228,16 +234,16 @@ impl<D: RuleDevice> Machine<D> {
         any
     }
 
-    fn created(&mut self, now: Time, place: u32, flow: Flow, out: &mut impl Listener) {
+    fn created(&mut self, now: Time, place: u32, flow: DeviceRule, out: &mut impl AnswerSink) {
         self.statistics.created += 1;
         let record = self.records.at_mut(place);
-        record.state = State::Present(flow);
+        record.state = RuleState::Present(flow);
         record.previous = None;
         if let Some(refusal) = record.condemned.take() {
             return self.take_out(now, place, Then::Rejected(refusal), out);
         }
         let Some(mate) = record.mate else { return self.installed(now, place, out) };
-        if matches!(self.records.at(mate).state, State::Present(_)) {
+        if matches!(self.records.at(mate).state, RuleState::Present(_)) {
             for half in [place.min(mate), place.max(mate)] {
                 self.records.at_mut(half).mate = None;
                 self.installed(now, half, out);
@@ -246,13 +252,13 @@ impl<D: RuleDevice> Machine<D> {
     }
 
     /// Tells that a rule is in, unless that was told already.
-    fn installed(&mut self, now: Time, place: u32, out: &mut impl Listener) {
+    fn installed(&mut self, now: Time, place: u32, out: &mut impl AnswerSink) {
         let record = self.records.at_mut(place);
         if std::mem::replace(&mut record.fresh, false) {
             let (id, key, owner) = (record.rule.id, record.rule.key, record.owner);
             let place = (place, record.generation);
-            out.counted(place, &counters(record));
-            out.tell(owner, Told { completion: Completion::Installed(id), key, place });
+            out.counted(place, &record.counters());
+            out.tell(owner, RequestAnswer { completion: Completion::Installed(id), key, place });
         }
         if self.records.at(place).stale {
             self.take_out(now, place, Then::Placed, out);
@@ -260,7 +266,7 @@ impl<D: RuleDevice> Machine<D> {
     }
 
     /// A new rule was refused, and with it the other one of its pair.
-    fn not_created(&mut self, now: Time, place: u32, refusal: Refusal, out: &mut impl Listener) {
+    fn not_created(&mut self, now: Time, place: u32, refusal: Refusal, out: &mut impl AnswerSink) {
         let record = *self.records.at(place);
         self.records.remove(place);
         answer(out, record.owner, Completion::Rejected(record.rule.id, refusal), record.rule.key);
@@ -268,13 +274,13 @@ impl<D: RuleDevice> Machine<D> {
         let other = self.records.at_mut(mate);
         other.mate = None;
         match other.state {
-            State::Coming => other.condemned = Some(refusal),
+            RuleState::Coming => other.condemned = Some(refusal),
             _ => self.take_out(now, mate, Then::Rejected(refusal), out),
         }
     }
 
     /// A rule that software knows of was not taken: the one before it is in force again, or it waits.
-    fn not_placed(&mut self, now: Time, place: u32, refusal: Refusal, out: &mut impl Listener) {
+    fn not_placed(&mut self, now: Time, place: u32, refusal: Refusal, out: &mut impl AnswerSink) {
         let record = self.records.at_mut(place);
         record.fresh = false;
         if let Some(previous) = record.previous.take() {
@@ -282,39 +288,39 @@ impl<D: RuleDevice> Machine<D> {
             record.rule = previous;
             answer(out, owner, Completion::Rejected(id, refusal), key);
         }
-        self.records.at_mut(place).state = State::Absent(now + RETRY);
+        self.records.at_mut(place).state = RuleState::Absent(now + RETRY);
         self.wait(now, place);
     }
 
     /// A rule may or may not be there; the one that was to take its place is not.
-    fn lose(&mut self, place: u32, out: &mut impl Listener) {
+    fn lose(&mut self, place: u32, out: &mut impl AnswerSink) {
         let record = self.records.at_mut(place);
-        record.state = State::Lost;
+        record.state = RuleState::Lost;
         if let Some(previous) = record.previous.take() {
             let new = std::mem::replace(&mut record.rule, previous);
             answer(out, record.owner, Completion::Rejected(new.id, Refusal::Failed), new.key);
         }
     }
 
-    fn destroyed(&mut self, now: Time, place: u32, hops: &dyn Hops, out: &mut impl Listener) {
+    fn destroyed(&mut self, now: Time, place: u32, hops: &dyn Hops, out: &mut impl AnswerSink) {
         self.statistics.destroyed += 1;
         let record = self.records.at_mut(place);
         record.packets_before += std::mem::take(&mut record.packets);
         record.bytes_before += std::mem::take(&mut record.bytes);
         match record.state {
-            State::Going(Then::Replaced) => self.replace(now, place, hops, out),
-            State::Going(Then::Placed) => self.put_back(now, place, hops, out),
-            State::Going(then) => self.destroyed_as(place, then, out),
+            RuleState::Going(Then::Replaced) => self.replace(now, place, hops, out),
+            RuleState::Going(Then::Placed) => self.put_back(now, place, hops, out),
+            RuleState::Going(then) => self.destroyed_as(place, then, out),
             _ => {}
         }
     }
 
-    /// What follows once a rule is out of the device for good.
-    fn destroyed_as(&mut self, place: u32, then: Then, out: &mut impl Listener) {
+    /// The steps after a rule has left the device for good.
+    fn destroyed_as(&mut self, place: u32, then: Then, out: &mut impl AnswerSink) {
         let record = *self.records.at(place);
         let completion = match then {
             Then::Rejected(refusal) => Completion::Rejected(record.rule.id, refusal),
-            Then::Gone(id) => Completion::Removed(RuleId(id), Some(counters(&record))),
+            Then::Gone(id) => Completion::Removed(RuleId(id), Some(record.counters())),
             Then::Replaced | Then::Placed => return,
         };
         self.records.remove(place);
@@ -322,7 +328,7 @@ impl<D: RuleDevice> Machine<D> {
     }
 
     /// Puts the new rule of a key in, the old one being out.
-    fn replace(&mut self, now: Time, place: u32, hops: &dyn Hops, out: &mut impl Listener) {
+    fn replace(&mut self, now: Time, place: u32, hops: &dyn Hops, out: &mut impl AnswerSink) {
         let rule = self.records.at(place).rule;
         let placed = self.place(&rule, hops);
         match placed.and_then(|placed| self.put_in(place, &placed)) {
@@ -336,7 +342,7 @@ impl<D: RuleDevice> Machine<D> {
     }
 
     /// Puts a rule in again that software believes in force.
-    fn put_back(&mut self, now: Time, place: u32, hops: &dyn Hops, out: &mut impl Listener) {
+    fn put_back(&mut self, now: Time, place: u32, hops: &dyn Hops, out: &mut impl AnswerSink) {
         let rule = self.records.at(place).rule;
         let placed = self.place(&rule, hops);
         if let Err(refusal) = placed.and_then(|placed| self.put_in(place, &placed)) {
@@ -344,14 +350,14 @@ impl<D: RuleDevice> Machine<D> {
         }
     }
 
-    /// What is to be done from time to time, a bounded amount of it: rules tried again, rules whose routes have changed
-    /// installed again, counters read. `true` if there is more to do now.
-    pub(super) fn tend(&mut self, now: Time, hops: &dyn Hops, out: &mut impl Listener) -> bool {
+    /// The periodic work, bounded at each call: rules tried again, rules whose routes have changed installed again,
+    /// counters read. `true` if there is more to do now.
+    pub(super) fn tend(&mut self, now: Time, hops: &dyn Hops, out: &mut impl AnswerSink) -> bool {
         self.try_again(now, hops, out);
         self.follow_hops(now, hops, out) | self.read_counters(now, out)
     }
 
-    fn try_again(&mut self, now: Time, hops: &dyn Hops, out: &mut impl Listener) {
+    fn try_again(&mut self, now: Time, hops: &dyn Hops, out: &mut impl AnswerSink) {
         for _ in 0..SCAN_MAX {
             match self.waiting.front() {
                 Some((due, _)) if *due <= now && self.device.room() > 0 => {}
@@ -361,17 +367,17 @@ impl<D: RuleDevice> Machine<D> {
             let record = self.records.at_mut(place);
             record.waits = false;
             match record.state {
-                State::Absent(due) if due <= now => self.put_back(now, place, hops, out),
-                State::Stuck(_, then, due) if due <= now => self.take_out(now, place, then, out),
+                RuleState::Absent(due) if due <= now => self.put_back(now, place, hops, out),
+                RuleState::Stuck(_, then, due) if due <= now => self.take_out(now, place, then, out),
                 // Waited anew since: a place stands in the queue once.
-                State::Absent(_) | State::Stuck(..) => self.wait(now, place),
+                RuleState::Absent(_) | RuleState::Stuck(..) => self.wait(now, place),
                 _ => {}
             }
         }
     }
 
     /// After a change of routes or neighbours, puts rules in anew whose packets would go elsewhere now.
-    fn follow_hops(&mut self, now: Time, hops: &dyn Hops, out: &mut impl Listener) -> bool {
+    fn follow_hops(&mut self, now: Time, hops: &dyn Hops, out: &mut impl AnswerSink) -> bool {
         let generation = hops.generation();
         if self.scan.is_none() && generation != self.generation {
             self.scan = Some((generation, 0));
@@ -385,9 +391,9 @@ impl<D: RuleDevice> Machine<D> {
             }
             let record = *self.records.at(place);
             match record.state {
-                State::Present(_) if !record.is_busy() => {}
+                RuleState::Present(_) if !record.is_busy() => {}
                 // Placed before the change, perhaps: put in anew as soon as it is in.
-                State::Coming | State::Present(_) => {
+                RuleState::Coming | RuleState::Present(_) => {
                     self.records.at_mut(place).stale = true;
                     continue;
                 }
@@ -405,7 +411,7 @@ impl<D: RuleDevice> Machine<D> {
         true
     }
 
-    fn read_counters(&mut self, now: Time, out: &mut impl Listener) -> bool {
+    fn read_counters(&mut self, now: Time, out: &mut impl AnswerSink) -> bool {
         if self.terms.counts.0 == 0 || self.records.rules() == 0 {
             return false;
         }
@@ -419,7 +425,7 @@ impl<D: RuleDevice> Machine<D> {
         };
         let to = from.saturating_add(SCAN_MAX).min(self.records.places());
         for place in from..to {
-            if let State::Present(flow) = self.records.at(place).state {
+            if let RuleState::Present(flow) = self.records.at(place).state {
                 self.count(now, place, flow, out);
             }
         }
@@ -428,7 +434,7 @@ impl<D: RuleDevice> Machine<D> {
     }
 
     /// Asks the device what a rule in force has done.
-    fn count(&mut self, now: Time, place: u32, flow: Flow, out: &mut impl Listener) {
+    fn count(&mut self, now: Time, place: u32, flow: DeviceRule, out: &mut impl AnswerSink) {
         let record = self.records.at_mut(place);
         let Some(count) = self.device.query(record.device_port, flow, self.terms.counts.0) else { return };
         if count.counted != 0 && count.packets != record.packets {
@@ -442,7 +448,7 @@ impl<D: RuleDevice> Machine<D> {
             let idle = Duration::from_secs(u64::from(count.idle_seconds));
             record.last_seen = Some(Time::from_nanos(now.as_nanos().saturating_sub(idle.as_nanos() as u64)));
         }
-        out.counted((place, record.generation), &counters(record));
+        out.counted((place, record.generation), &record.counters());
     }
 
     /// Whether rules may still be as an earlier answer of the hops' was.
@@ -470,29 +476,21 @@ impl<D: RuleDevice> Machine<D> {
     }
 
     /// Answers every request that has been begun and not answered: the device has been closed, no rule is left in it.
-    pub(super) fn give_up(&mut self, out: &mut impl Listener) {
+    pub(super) fn give_up(&mut self, out: &mut impl AnswerSink) {
         for place in 0..self.records.places() {
             let record = *self.records.at(place);
             let gone = match record.state {
-                State::Going(Then::Gone(id)) | State::Stuck(_, Then::Gone(id), _) => Some(id),
+                RuleState::Going(Then::Gone(id)) | RuleState::Stuck(_, Then::Gone(id), _) => Some(id),
                 _ => None,
             };
             let (id, key) = (record.rule.id, record.rule.key);
             if let Some(id) = gone {
-                answer(out, record.owner, Completion::Removed(RuleId(id), Some(counters(&record))), key);
+                answer(out, record.owner, Completion::Removed(RuleId(id), Some(record.counters())), key);
             } else if (record.fresh && !record.is_free()) || record.previous.is_some() {
                 answer(out, record.owner, Completion::Rejected(id, Refusal::Failed), key);
             }
-            // What it was told is in force is none the less held by the worker, which asks for its removal some time.
-            *self.records.at_mut(place) = Record { generation: record.generation, ..Record::default() };
+            // The worker still holds a rule that was reported as in force, and asks for its removal some time.
+            *self.records.at_mut(place) = RuleRecord { generation: record.generation, ..RuleRecord::default() };
         }
-    }
-}
-
-fn counters(record: &Record) -> Counters {
-    Counters {
-        packets: record.packets_before + record.packets,
-        bytes: record.bytes_before + record.bytes,
-        last_seen: record.last_seen,
     }
 }

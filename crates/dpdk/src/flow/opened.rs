@@ -1,10 +1,10 @@
 //! A port opened for an engine: with hairpin queues where there are some.
 
-use super::probe::{Depth, Findings, probe};
+use super::probe::{Findings, ProbeDepth, probe};
 use super::translate::EnginePort;
 use crate::eal::Eal;
 use crate::error::Error;
-use crate::pool::Pool;
+use crate::pool::MbufPool;
 use crate::port::{Port, PortOptions};
 
 /// A port, and what it can do for an engine.
@@ -12,7 +12,7 @@ use crate::port::{Port, PortOptions};
 pub struct Probed {
     /// The port, open.
     pub port: Port,
-    /// What was found.
+    /// The findings.
     pub findings: Findings,
     /// Why it has no hairpin queues though its driver says that there are some.
     pub no_hairpins: Option<Error>,
@@ -29,8 +29,8 @@ impl Probed {
     pub fn of(
         eal: &Eal,
         port: Port,
-        (options, pool): (&PortOptions, &Pool),
-        (number, depth): (u16, Depth),
+        (options, pool): (&PortOptions, &MbufPool),
+        (number, depth): (u16, ProbeDepth),
         others: &[u16],
     ) -> Result<Probed, Error> {
         let findings = probe(&EnginePort::of(number, &port), others, depth);

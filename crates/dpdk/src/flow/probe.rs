@@ -1,22 +1,22 @@
-//! What a port's device can do, found by trying: first each thing that a rule may ask for by itself, so that there is a
+//! The abilities of a port's device, found by trying: first each thing that a rule may ask for by itself, so that there is a
 //! reason for what is missing, then whole rules of what is left, in order of preference.
 //!
-//! That a device says it would take a rule proves little ([`Depth::Validate`]); that it took one and let it go, more
-//! ([`Depth::Create`]); that packets come out right, only packets do. Not yet run on a device that takes any.
+//! That a device says it would take a rule proves little ([`ProbeDepth::Validate`]); that it took one and let it go, more
+//! ([`ProbeDepth::Create`]); that packets come out right, only packets do. Not yet run on a device that takes any.
 
 use super::description::{Description, Does, Family, How, Match};
 use super::device::{self, FlowError};
 use super::raw::{self, RawError};
-use super::steering::{Stream, steering_rules};
-use super::subject::{Subject, kind};
-use super::translate::{EgressAction, EnginePort, KINDS, Terms, matching, standing, to_software};
+use super::steering::{SteeredStream, steering_rules};
+use super::subject::{ProbeSubject, kind};
+use super::translate::{DeviceTerms, EgressAction, EnginePort, KINDS, matching, standing, to_software};
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol, SteerBy, Steering};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// How a rule is tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Depth {
+pub enum ProbeDepth {
     /// The device is asked whether it would take it.
     #[default]
     Validate,
@@ -29,20 +29,20 @@ pub enum Depth {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
     /// What.
-    pub subject: Subject,
+    pub subject: ProbeSubject,
     /// In which rule; `None` where it takes none to find out.
     pub rule: Option<Description>,
-    /// What came of it.
+    /// The result.
     pub outcome: Result<(), FlowError>,
 }
 
-/// What was found out about a port.
+/// The findings about a port.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Findings {
     /// Everything tried, in that order.
     pub attempts: Vec<Attempt>,
     /// The terms of the best engine that there is; `None`: none at all.
-    pub terms: Option<Terms>,
+    pub terms: Option<DeviceTerms>,
     /// Whether it may be had by templates.
     pub templates: bool,
     /// Hairpin queues that the device may have.
@@ -53,18 +53,18 @@ pub struct Findings {
 
 impl Findings {
     /// Whether something may be had.
-    pub fn has(&self, subject: Subject) -> bool {
+    pub fn has(&self, subject: ProbeSubject) -> bool {
         self.attempts.iter().any(|attempt| attempt.subject == subject && attempt.outcome.is_ok())
     }
 
-    /// What is missing.
+    /// The missing abilities.
     pub fn missing(&self) -> impl Iterator<Item = &Attempt> {
         self.attempts.iter().filter(|attempt| attempt.outcome.is_err())
     }
 
     /// How packets would get to other ports, if there were any, as far as one port alone can tell.
     pub fn between_ports(&self) -> Option<EgressAction> {
-        BETWEEN_PORTS.into_iter().find(|egress| self.has(Subject::EgressAction(*egress)))
+        BETWEEN_PORTS.into_iter().find(|egress| self.has(ProbeSubject::EgressAction(*egress)))
     }
 
     /// Whether the driver has no rules at all: everything was answered with `ENOSYS`.
@@ -89,21 +89,24 @@ impl Findings {
     /// Why what backends send of large responses stays in software; `None` if it does not. The worker asks for such a rule
     /// only while all that it could meet is translated right without a check of ranges, and takes it back before that ends.
     fn why_no_bodies(&self) -> Option<String> {
-        let tcp = |terms: &Terms| [true, false].into_iter().any(|ipv4| terms.supports(ipv4, Protocol::Tcp));
+        let tcp = |terms: &DeviceTerms| [true, false].into_iter().any(|ipv4| terms.supports(ipv4, Protocol::Tcp));
         let Some(terms) = self.terms.filter(|terms| terms.egress != EgressAction::Mark && tcp(terms)) else {
             return Some(self.why_not(Family::V4, Protocol::Tcp));
         };
         let how = terms.how;
-        let subjects =
-            [Subject::Change(Does::SEQUENCE, how), Subject::Change(Does::ACKNOWLEDGEMENT, how), Subject::NoOptions];
+        let subjects = [
+            ProbeSubject::Change(Does::SEQUENCE, how),
+            ProbeSubject::Change(Does::ACKNOWLEDGEMENT, how),
+            ProbeSubject::NoOptions,
+        ];
         match subjects.into_iter().find_map(|subject| self.refusal(subject)) {
             Some(why) => Some(why),
             None => (!terms.joins()).then(|| NOT_TOGETHER.into()),
         }
     }
 
-    /// What was tried and refused, and how.
-    fn refusal(&self, subject: Subject) -> Option<String> {
+    /// The refused attempts, each with its message.
+    fn refusal(&self, subject: ProbeSubject) -> Option<String> {
         let refused = |attempt: &Attempt| match &attempt.outcome {
             Err(error) if attempt.subject == subject => Some(format!("{subject}: {error}")),
             _ => None,
@@ -117,22 +120,22 @@ impl Findings {
             return "the driver has no rules (rte_flow)".into();
         }
         let refused = |subject| self.refusal(subject);
-        let tcp = (protocol == Protocol::Tcp).then_some(Subject::NoControl);
+        let tcp = (protocol == Protocol::Tcp).then_some(ProbeSubject::NoControl);
         // Hairpin queues do not lead to other ports anyway: what the switch said is the reason.
         let egress_actions = if self.has_others { &BETWEEN_PORTS[..] } else { &EGRESS_ACTIONS };
-        let egress_actions: Vec<_> = egress_actions.iter().copied().map(Subject::EgressAction).collect();
-        let one_of = |subjects: &[Subject]| match subjects.iter().any(|subject| self.has(*subject)) {
+        let egress_actions: Vec<_> = egress_actions.iter().copied().map(ProbeSubject::EgressAction).collect();
+        let one_of = |subjects: &[ProbeSubject]| match subjects.iter().any(|subject| self.has(*subject)) {
             true => None,
             false => subjects.first().and_then(|subject| refused(*subject)),
         };
-        refused(Subject::Flow(family, protocol))
+        refused(ProbeSubject::Flow(family, protocol))
             .or_else(|| tcp.and_then(refused))
-            .or_else(|| refused(Subject::Whole))
-            .or_else(|| refused(Subject::LastHop))
+            .or_else(|| refused(ProbeSubject::Whole))
+            .or_else(|| refused(ProbeSubject::LastHop))
             .or_else(|| one_of(&egress_actions))
-            .or_else(|| one_of(&[Subject::Count, Subject::Age]))
-            .or_else(|| refused(Subject::Standing))
-            .or_else(|| refused(Subject::Together(family, protocol)))
+            .or_else(|| one_of(&[ProbeSubject::Count, ProbeSubject::Age]))
+            .or_else(|| refused(ProbeSubject::Standing))
+            .or_else(|| refused(ProbeSubject::Together(family, protocol)))
             .unwrap_or_else(|| NOT_TOGETHER.into())
     }
 }
@@ -142,7 +145,7 @@ const NOT_TOGETHER: &str = "its parts are there, but not together";
 
 /// Finds out what a port's device can do. The port is open and started; where the plane has `others` (open, by DPDK's
 /// numbers), packets have to get to one of them.
-pub fn probe(port: &EnginePort, others: &[u16], depth: Depth) -> Findings {
+pub fn probe(port: &EnginePort, others: &[u16], depth: ProbeDepth) -> Findings {
     let mut prober = Prober { port, others, depth, attempts: Vec::new() };
     let hairpin_queues = device::hairpin_queues(port.id).0;
     prober.survey(hairpin_queues);
@@ -154,7 +157,7 @@ pub fn probe(port: &EnginePort, others: &[u16], depth: Depth) -> Findings {
 struct Prober<'a> {
     port: &'a EnginePort,
     others: &'a [u16],
-    depth: Depth,
+    depth: ProbeDepth,
     attempts: Vec<Attempt>,
 }
 
@@ -193,12 +196,14 @@ fn example_flow(family: Family, protocol: Protocol) -> FlowKey {
 impl Prober<'_> {
     fn attempt(&self, rule: &Description) -> Result<(), FlowError> {
         match self.depth {
-            Depth::Validate => device::validate(self.port.id, rule),
-            Depth::Create => device::create(self.port.id, rule).and_then(|flow| device::destroy(self.port.id, flow)),
+            ProbeDepth::Validate => device::validate(self.port.id, rule),
+            ProbeDepth::Create => {
+                device::create(self.port.id, rule).and_then(|flow| device::destroy(self.port.id, flow))
+            }
         }
     }
 
-    fn try_rule(&mut self, subject: Subject, rule: Description) -> bool {
+    fn try_rule(&mut self, subject: ProbeSubject, rule: Description) -> bool {
         let outcome = self.attempt(&rule);
         let worked = outcome.is_ok();
         self.attempts.push(Attempt { subject, rule: Some(rule), outcome });
@@ -217,17 +222,17 @@ impl Prober<'_> {
     /// Each thing by itself.
     fn survey(&mut self, hairpin_queues: u16) {
         for (family, protocol) in KINDS {
-            self.try_rule(Subject::Flow(family, protocol), self.plain(family, protocol));
+            self.try_rule(ProbeSubject::Flow(family, protocol), self.plain(family, protocol));
         }
         let plain = self.plain(Family::V4, Protocol::Tcp);
         let matching = |more| Description { matches: plain.matches | more, ..plain };
-        self.try_rule(Subject::NoControl, matching(Match::NO_CONTROL));
-        self.try_rule(Subject::Whole, matching(Match::WHOLE));
-        self.try_rule(Subject::NoOptions, matching(Match::ACK | Match::NO_OPTIONS));
+        self.try_rule(ProbeSubject::NoControl, matching(Match::NO_CONTROL));
+        self.try_rule(ProbeSubject::Whole, matching(Match::WHOLE));
+        self.try_rule(ProbeSubject::NoOptions, matching(Match::ACK | Match::NO_OPTIONS));
         let last_hop = Description { matches: Match::LAST_HOP, protocol: 0, ..plain };
-        self.try_rule(Subject::LastHop, last_hop);
+        self.try_rule(ProbeSubject::LastHop, last_hop);
         let jump = Description { family: Family::V4, protocol: 6, does: Does::JUMP, jump: 1, ..Description::default() };
-        self.try_rule(Subject::Jump, jump);
+        self.try_rule(ProbeSubject::Jump, jump);
         for egress in EGRESS_ACTIONS {
             let rule = Description { does: egress.does(), how: egress.how(), ..plain };
             self.try_egress(egress, rule, hairpin_queues);
@@ -237,20 +242,20 @@ impl Prober<'_> {
                 let matches = if what == Does::ACKNOWLEDGEMENT { plain.matches | Match::ACK } else { plain.matches };
                 let (does, sequence_delta) = (plain.does | what, 1);
                 let rule = Description { matches, does, how, sequence_delta, acknowledgement_delta: 1, ..plain };
-                self.try_rule(Subject::Change(what, how), rule);
+                self.try_rule(ProbeSubject::Change(what, how), rule);
             }
         }
         let doing = |more| Description { does: plain.does | more, age_seconds: 10, mark: 1, ..plain };
-        self.try_rule(Subject::Count, doing(Does::COUNT));
-        self.try_rule(Subject::Age, doing(Does::AGE));
-        self.try_rule(Subject::Mark, doing(Does::MARK));
+        self.try_rule(ProbeSubject::Count, doing(Does::COUNT));
+        self.try_rule(ProbeSubject::Age, doing(Does::AGE));
+        self.try_rule(ProbeSubject::Mark, doing(Does::MARK));
         for family in [Family::V4, Family::V6] {
             let FlowKey { destination, protocol, .. } = example_flow(family, Protocol::Tcp);
-            let stream = BTreeSet::from([(Stream::ToService(destination), protocol)]);
+            let stream = BTreeSet::from([(SteeredStream::ToService(destination), protocol)]);
             let steering = Steering { by: SteerBy::Port, ..Steering::by_hash([0; 2], 2) };
             // The rule of the first worker's queue, which every port has.
             if let Some(rule) = steering_rules(&stream, &steering, None).first() {
-                self.try_rule(Subject::Steer(family), *rule);
+                self.try_rule(ProbeSubject::Steer(family), *rule);
             }
         }
     }
@@ -259,12 +264,12 @@ impl Prober<'_> {
     fn try_egress(&mut self, egress: EgressAction, rule: Description, hairpin_queues: u16) {
         if let Some(message) = self.no_hairpin(hairpin_queues).filter(|_| egress == EgressAction::Hairpin) {
             let outcome = Err(FlowError { code: libc::ENOTSUP, kind: 0, message: message.into() });
-            self.attempts.push(Attempt { subject: Subject::EgressAction(egress), rule: None, outcome });
+            self.attempts.push(Attempt { subject: ProbeSubject::EgressAction(egress), rule: None, outcome });
             return;
         }
         let exits = if self.others.is_empty() { std::slice::from_ref(&self.port.id) } else { self.others };
         for exit in exits {
-            self.try_rule(Subject::EgressAction(egress), self.leaving(rule, *exit));
+            self.try_rule(ProbeSubject::EgressAction(egress), self.leaving(rule, *exit));
         }
     }
 
@@ -287,7 +292,8 @@ impl Prober<'_> {
 
     /// A port that packets were found to get to in this way.
     fn exit(&self, egress: EgressAction) -> u16 {
-        let taken = |attempt: &&Attempt| attempt.subject == Subject::EgressAction(egress) && attempt.outcome.is_ok();
+        let taken =
+            |attempt: &&Attempt| attempt.subject == ProbeSubject::EgressAction(egress) && attempt.outcome.is_ok();
         let rule = self.attempts.iter().find(taken).and_then(|attempt| attempt.rule);
         rule.map_or(self.port.id, |rule| rule.port)
     }
@@ -304,28 +310,28 @@ impl Prober<'_> {
             _ => Err(FlowError { code: error.code, kind: error.kind, message: message() }),
         };
         let there = outcome.is_ok();
-        self.attempts.push(Attempt { subject: Subject::Templates, rule: None, outcome });
+        self.attempts.push(Attempt { subject: ProbeSubject::Templates, rule: None, outcome });
         there
     }
 
-    fn has(&self, subject: Subject) -> bool {
+    fn has(&self, subject: ProbeSubject) -> bool {
         self.attempts.iter().any(|attempt| attempt.subject == subject && attempt.outcome.is_ok())
     }
 
     /// The best terms whose complete rules are taken.
-    fn choose(&mut self) -> Option<Terms> {
-        let counts = match (self.has(Subject::Count), self.has(Subject::Age)) {
+    fn choose(&mut self) -> Option<DeviceTerms> {
+        let counts = match (self.has(ProbeSubject::Count), self.has(ProbeSubject::Age)) {
             (true, _) => Does::COUNT,
             (false, true) => Does::AGE,
             (false, false) => Does::NONE,
         };
-        let whole = [Subject::NoControl, Subject::Whole, Subject::LastHop];
+        let whole = [ProbeSubject::NoControl, ProbeSubject::Whole, ProbeSubject::LastHop];
         let possible = counts != Does::NONE && whole.into_iter().all(|subject| self.has(subject));
         for egress in EGRESS_ACTIONS.into_iter().filter(|_| possible) {
             for how in STYLES {
                 let changes = CHANGES.into_iter().filter(|what| Does::REWRITE.has(*what));
-                let able = changes.clone().all(|what| self.has(Subject::Change(what, how)));
-                if !able || !self.has(Subject::EgressAction(egress)) {
+                let able = changes.clone().all(|what| self.has(ProbeSubject::Change(what, how)));
+                if !able || !self.has(ProbeSubject::EgressAction(egress)) {
                     continue;
                 }
                 let terms = self.terms(egress, how, counts);
@@ -334,24 +340,24 @@ impl Prober<'_> {
                 }
             }
         }
-        let terms = Terms { counts: Does::NONE, ..self.terms(EgressAction::Mark, How::NONE, counts) };
-        if self.has(Subject::Mark) { self.whole_rules(terms) } else { None }
+        let terms = DeviceTerms { counts: Does::NONE, ..self.terms(EgressAction::Mark, How::NONE, counts) };
+        if self.has(ProbeSubject::Mark) { self.whole_rules(terms) } else { None }
     }
 
-    fn terms(&self, egress: EgressAction, how: How, counts: Does) -> Terms {
+    fn terms(&self, egress: EgressAction, how: How, counts: Does) -> DeviceTerms {
         let mut sequence_numbers = Does::NONE;
         for what in [Does::SEQUENCE, Does::ACKNOWLEDGEMENT] {
-            if self.has(Subject::Change(what, how)) {
+            if self.has(ProbeSubject::Change(what, how)) {
                 sequence_numbers = sequence_numbers | what;
             }
         }
-        let (jumps, options) = (self.has(Subject::Jump), self.has(Subject::NoOptions));
-        let supports = KINDS.map(|(family, protocol)| self.has(Subject::Flow(family, protocol)));
-        Terms { egress, how, jumps, counts, sequence_numbers, options, supports }
+        let (jumps, options) = (self.has(ProbeSubject::Jump), self.has(ProbeSubject::NoOptions));
+        let supports = KINDS.map(|(family, protocol)| self.has(ProbeSubject::Flow(family, protocol)));
+        DeviceTerms { egress, how, jumps, counts, sequence_numbers, options, supports }
     }
 
     /// Tries whole rules in these terms, and takes out of them the kinds of flows that are refused after all.
-    fn whole_rules(&mut self, mut terms: Terms) -> Option<Terms> {
+    fn whole_rules(&mut self, mut terms: DeviceTerms) -> Option<DeviceTerms> {
         for (at, (family, protocol)) in KINDS.into_iter().enumerate() {
             if !terms.supports[at] {
                 continue;
@@ -369,13 +375,13 @@ impl Prober<'_> {
                 rule.does = Does::REWRITE | terms.counts | terms.egress.does();
                 rule = self.leaving(rule, self.exit(terms.egress));
             }
-            terms.supports[at] = self.try_rule(Subject::Together(family, protocol), rule);
+            terms.supports[at] = self.try_rule(ProbeSubject::Together(family, protocol), rule);
         }
         if !terms.supports.contains(&true) {
             return None;
         }
         let before = standing(&terms, self.port);
-        let stand = before.into_iter().all(|rule| self.try_rule(Subject::Standing, rule));
+        let stand = before.into_iter().all(|rule| self.try_rule(ProbeSubject::Standing, rule));
         stand.then_some(terms)
     }
 }

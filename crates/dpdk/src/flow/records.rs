@@ -1,13 +1,13 @@
-//! What the engine knows of each rule it holds.
+//! The engine's records of the rules that it holds.
 
-use super::device::Flow;
-use super::hops::Hop;
-use hairpin_core::engine::{Refusal, Rule};
+use super::device::DeviceRule;
+use super::hops::RouteHop;
+use hairpin_core::engine::{Counters, Refusal, Rule};
 use hairpin_core::flow::FlowKey;
 use hairpin_core::time::Time;
 use std::collections::HashMap;
 
-/// What becomes of a rule once it is out of the device.
+/// The next state of a rule that has left the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Then {
     /// It is over: [`Completion::Removed`](hairpin_core::engine::Completion::Removed) under this id.
@@ -20,22 +20,22 @@ pub(super) enum Then {
     Placed,
 }
 
-/// Where a rule is.
+/// The position of a rule in its life.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) enum State {
+pub(super) enum RuleState {
     /// No rule.
     #[default]
     Free,
     /// On its way in.
     Coming,
     /// In force.
-    Present(Flow),
+    Present(DeviceRule),
     /// On its way out.
     Going(Then),
     /// Held, but not in the device: its packets go to the worker. Tried again at that time.
     Absent(Time),
     /// In force, though it should not be: the device did not let it go. Tried again at that time.
-    Stuck(Flow, Then, Time),
+    Stuck(DeviceRule, Then, Time),
     /// It is not known whether the device still has it. It keeps its id until the engine ends, so that neither the id
     /// nor the connection is used again while packets may still be changed by it.
     Lost,
@@ -43,11 +43,11 @@ pub(super) enum State {
 
 /// One rule, and what is under way with it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Record {
+pub(super) struct RuleRecord {
     pub(super) rule: Rule,
     /// Which worker asked for it.
     pub(super) owner: u16,
-    pub(super) state: State,
+    pub(super) state: RuleState,
     /// No worker was told yet that it is installed.
     pub(super) fresh: bool,
     /// The other rule of a pair not reported to its worker yet.
@@ -59,11 +59,11 @@ pub(super) struct Record {
     /// The port it is put into, as the plane counts them, and DPDK's number of it.
     pub(super) port: u16,
     pub(super) device_port: u16,
-    pub(super) out: Option<Hop>,
-    /// What it forwarded before it last went in.
+    pub(super) out: Option<RouteHop>,
+    /// The traffic that it forwarded before it last went in.
     pub(super) packets_before: u64,
     pub(super) bytes_before: u64,
-    /// What the device said last.
+    /// The device's last values.
     pub(super) packets: u64,
     pub(super) bytes: u64,
     pub(super) last_seen: Option<Time>,
@@ -75,34 +75,43 @@ pub(super) struct Record {
     pub(super) waits: bool,
 }
 
-impl Record {
+impl RuleRecord {
     /// Whether an answer of the device's is awaited, or half a pair's: nothing else is done with it until then.
     pub(super) fn is_busy(&self) -> bool {
         self.mate.is_some()
             || self.fresh
-            || matches!(self.state, State::Coming | State::Going(_))
+            || matches!(self.state, RuleState::Coming | RuleState::Going(_))
             // A rule that was only to get another route may as well be taken away.
-            || matches!(self.state, State::Stuck(_, then, _) if !matches!(then, Then::Placed))
+            || matches!(self.state, RuleState::Stuck(_, then, _) if !matches!(then, Then::Placed))
     }
 
     pub(super) fn is_free(&self) -> bool {
-        matches!(self.state, State::Free)
+        matches!(self.state, RuleState::Free)
+    }
+
+    /// The rule's counters, over all times that it was in the device.
+    pub(super) fn counters(&self) -> Counters {
+        Counters {
+            packets: self.packets_before + self.packets,
+            bytes: self.bytes_before + self.bytes,
+            last_seen: self.last_seen,
+        }
     }
 }
 
 /// All rules, found by the flow they match; a bounded number of places, which take memory once they are first used.
 #[derive(Debug)]
-pub(super) struct Records {
-    records: Vec<Record>,
+pub(super) struct RuleRecords {
+    records: Vec<RuleRecord>,
     records_max: usize,
     /// Places used before.
     free: Vec<u32>,
     by_key: HashMap<FlowKey, u32>,
 }
 
-impl Records {
-    pub(super) fn new(rules_max: u32) -> Records {
-        Records { records: Vec::new(), records_max: rules_max as usize, free: Vec::new(), by_key: HashMap::new() }
+impl RuleRecords {
+    pub(super) fn new(rules_max: u32) -> RuleRecords {
+        RuleRecords { records: Vec::new(), records_max: rules_max as usize, free: Vec::new(), by_key: HashMap::new() }
     }
 
     pub(super) fn find(&self, key: &FlowKey) -> Option<u32> {
@@ -127,14 +136,14 @@ impl Records {
         let place = match self.free.pop() {
             Some(place) => place,
             None if self.records.len() < self.records_max => {
-                self.records.push(Record::default());
+                self.records.push(RuleRecord::default());
                 (self.records.len() - 1) as u32
             }
             None => return None,
         };
         let record = &mut self.records[place as usize];
         let (generation, waits) = (record.generation.wrapping_add(1), record.waits);
-        *record = Record { rule: *rule, owner, fresh: true, generation, waits, ..Record::default() };
+        *record = RuleRecord { rule: *rule, owner, fresh: true, generation, waits, ..RuleRecord::default() };
         self.by_key.insert(rule.key, place);
         Some(place)
     }
@@ -146,15 +155,15 @@ impl Records {
             return;
         }
         self.by_key.remove(&record.rule.key);
-        *record = Record { generation: record.generation, waits: record.waits, ..Record::default() };
+        *record = RuleRecord { generation: record.generation, waits: record.waits, ..RuleRecord::default() };
         self.free.push(place);
     }
 
-    pub(super) fn at(&self, place: u32) -> &Record {
+    pub(super) fn at(&self, place: u32) -> &RuleRecord {
         &self.records[place as usize]
     }
 
-    pub(super) fn at_mut(&mut self, place: u32) -> &mut Record {
+    pub(super) fn at_mut(&mut self, place: u32) -> &mut RuleRecord {
         &mut self.records[place as usize]
     }
 }

@@ -1,11 +1,11 @@
-//! What workers ask of the ports' rules, and what they are told.
+//! The requests of workers to the ports' rules, and the answers.
 
 use hairpin_core::engine::{Completion, Counters, Rule, RuleId};
 use hairpin_core::flow::FlowKey;
 
-/// What a worker asks for.
+/// A request of a worker.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Request {
+pub(super) enum DeviceRuleRequest {
     /// One rule.
     Install(Rule),
     /// Both rules of a connection: both or none.
@@ -14,12 +14,12 @@ pub(super) enum Request {
     Remove { id: RuleId, key: FlowKey },
 }
 
-impl Request {
+impl DeviceRuleRequest {
     pub(super) fn keys(&self) -> impl Iterator<Item = FlowKey> {
         let (first, second) = match self {
-            Request::Install(rule) => (rule.key, None),
-            Request::Pair([first, second]) => (first.key, Some(second.key)),
-            Request::Remove { key, .. } => (*key, None),
+            DeviceRuleRequest::Install(rule) => (rule.key, None),
+            DeviceRuleRequest::Pair([first, second]) => (first.key, Some(second.key)),
+            DeviceRuleRequest::Remove { key, .. } => (*key, None),
         };
         std::iter::once(first).chain(second)
     }
@@ -27,24 +27,24 @@ impl Request {
 
 /// The answer to a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
+pub(super) struct RequestAnswer {
     pub(super) completion: Completion,
     /// The rule's.
     pub(super) key: FlowKey,
-    /// Where an installed rule's counters are, and the how manieth rule of that place it is.
+    /// The place of an installed rule's counters, and the generation of the rule at that place.
     pub(super) place: (u32, u32),
 }
 
-/// Where what is told goes.
-pub(super) trait Listener {
+/// The receiver of answers.
+pub(super) trait AnswerSink {
     /// Tells a worker. There is always room: no worker has more requests unanswered than its queue of answers takes.
-    fn tell(&mut self, worker: u16, told: Told);
+    fn tell(&mut self, worker: u16, told: RequestAnswer);
     /// A rule's counters, for callers that sample.
     fn counted(&mut self, place: (u32, u32), counters: &Counters);
     /// A rule of a slot ([`Rule::total`]) has forwarded so much since the last report.
     fn forwarded(&mut self, _total: u32, _packets: u64, _bytes: u64) {}
 }
 
-pub(super) fn answer(out: &mut impl Listener, worker: u16, completion: Completion, key: FlowKey) {
-    out.tell(worker, Told { completion, key, place: (0, 0) });
+pub(super) fn answer(out: &mut impl AnswerSink, worker: u16, completion: Completion, key: FlowKey) {
+    out.tell(worker, RequestAnswer { completion, key, place: (0, 0) });
 }

@@ -2,9 +2,9 @@
 
 use super::device::RuleDevice;
 use super::hops::Hops;
-use super::machine::Machine;
-use super::request::{Listener, Request, Told};
-use super::shared::Shared;
+use super::machine::RuleMachine;
+use super::request::{AnswerSink, DeviceRuleRequest, RequestAnswer};
+use super::shared::SharedRules;
 use hairpin_core::engine::{Completion, Counters, Refusal};
 use hairpin_core::time::Time;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,31 +22,31 @@ pub(super) const AWAITING: Duration = Duration::from_micros(20);
 /// The thread's end of one worker's queues.
 #[derive(Debug)]
 pub(super) struct Inbox {
-    pub(super) requests: Receiver<Request>,
+    pub(super) requests: Receiver<DeviceRuleRequest>,
     /// The oldest, which has to wait.
-    pub(super) waiting: Option<Request>,
-    pub(super) answers: SyncSender<Told>,
+    pub(super) waiting: Option<DeviceRuleRequest>,
+    pub(super) answers: SyncSender<RequestAnswer>,
 }
 
 /// Everything that the thread has.
-pub(super) struct Service<D> {
-    pub(super) machine: Machine<D>,
+pub(super) struct RuleService<D> {
+    pub(super) machine: RuleMachine<D>,
     pub(super) inboxes: Vec<Inbox>,
     /// The request that is being begun, and whose it is.
-    pub(super) current: Option<(u16, Request)>,
+    pub(super) current: Option<(u16, DeviceRuleRequest)>,
     pub(super) hops: Box<dyn Hops>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedRules>,
     pub(super) clock: fn() -> Time,
 }
 
-/// Where the machine's answers go.
+/// The destination of the machine's answers.
 struct Outboxes<'a> {
-    inboxes: Vec<SyncSender<Told>>,
-    shared: &'a Shared,
+    inboxes: Vec<SyncSender<RequestAnswer>>,
+    shared: &'a SharedRules,
 }
 
-impl Listener for Outboxes<'_> {
-    fn tell(&mut self, worker: u16, told: Told) {
+impl AnswerSink for Outboxes<'_> {
+    fn tell(&mut self, worker: u16, told: RequestAnswer) {
         self.shared.told(&told);
         if let Some(answers) = self.inboxes.get(usize::from(worker)) {
             // It is never full; a worker that is gone needs no answer.
@@ -63,7 +63,7 @@ impl Listener for Outboxes<'_> {
     }
 }
 
-impl<D: RuleDevice> Service<D> {
+impl<D: RuleDevice> RuleService<D> {
     /// Serves until it is told to stop; then no rule is left in the device.
     ///
     /// Should the engine fail in an unforeseen way, it takes its rules out, refuses what was asked for, and everything
@@ -83,7 +83,7 @@ impl<D: RuleDevice> Service<D> {
             let mut statistics = shared.statistics();
             (statistics.failed, statistics.rules) = (statistics.failed + 1, 0);
             drop(statistics);
-            // What it failed on was begun perhaps and perhaps not: it is refused as if it had not been.
+            // The request on which it failed may have begun: it is refused as if it had not.
             if let Some((worker, request)) = self.current.take() {
                 request.keys().for_each(|key| self.machine.forget(&key));
                 refusals(&request, |told| outboxes.tell(worker, told));
@@ -141,16 +141,16 @@ impl<D: RuleDevice> Service<D> {
 }
 
 /// The answers to a request when there is no engine any more.
-pub(super) fn refusals(request: &Request, mut tell: impl FnMut(Told)) {
+pub(super) fn refusals(request: &DeviceRuleRequest, mut tell: impl FnMut(RequestAnswer)) {
     let mut rejected = |rule: &hairpin_core::engine::Rule| {
         let completion = Completion::Rejected(rule.id, Refusal::Failed);
-        tell(Told { completion, key: rule.key, place: (0, 0) });
+        tell(RequestAnswer { completion, key: rule.key, place: (0, 0) });
     };
     match request {
-        Request::Install(rule) => rejected(rule),
-        Request::Pair(rules) => rules.iter().for_each(rejected),
-        Request::Remove { id, key } => {
-            tell(Told { completion: Completion::Removed(*id, None), key: *key, place: (0, 0) })
+        DeviceRuleRequest::Install(rule) => rejected(rule),
+        DeviceRuleRequest::Pair(rules) => rules.iter().for_each(rejected),
+        DeviceRuleRequest::Remove { id, key } => {
+            tell(RequestAnswer { completion: Completion::Removed(*id, None), key: *key, place: (0, 0) })
         }
     }
 }

@@ -1,7 +1,7 @@
 //! State that the engine's thread shares with workers and with threads that query rules: counters, as last read.
 
-use super::request::Told;
-use super::statistics::Statistics;
+use super::request::RequestAnswer;
+use super::statistics::EngineStatistics;
 use hairpin_core::engine::{Completion, Counters};
 use hairpin_core::flow::FlowKey;
 use hairpin_core::time::Time;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A rule's counters, as the thread last read them.
 #[derive(Debug, Default)]
-struct Cell {
+struct CounterCell {
     generation: AtomicU32,
     packets: AtomicU64,
     bytes: AtomicU64,
@@ -20,9 +20,9 @@ struct Cell {
     last_seen: AtomicU64,
 }
 
-/// What all rules of one slot have forwarded ([`Rule::total`](hairpin_core::engine::Rule::total)).
+/// The traffic that all rules of one slot have forwarded ([`Rule::total`](hairpin_core::engine::Rule::total)).
 #[derive(Debug, Default)]
-struct Total {
+struct SlotTotal {
     packets: AtomicU64,
     bytes: AtomicU64,
 }
@@ -38,17 +38,17 @@ impl Flushes {
     }
 }
 
-pub(super) struct Shared {
+pub(super) struct SharedRules {
     pub(super) stop: AtomicBool,
-    pub(super) statistics: Mutex<Statistics>,
-    cells: Box<[Cell]>,
-    totals: Box<[Total]>,
+    pub(super) statistics: Mutex<EngineStatistics>,
+    cells: Box<[CounterCell]>,
+    totals: Box<[SlotTotal]>,
     pub(super) flushes: Flushes,
-    /// Where the counters of each rule in force are. Only the engine's thread and queries take the lock; no worker.
+    /// The place of each installed rule's counters. Only the engine's thread and queries take the lock; no worker.
     places: Mutex<HashMap<FlowKey, (u32, u32)>>,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SharedRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").field("statistics", &self.statistics).finish_non_exhaustive()
     }
@@ -58,19 +58,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
-    pub(super) fn new(rules_max: u32, totals: u32) -> Shared {
-        Shared {
+impl SharedRules {
+    pub(super) fn new(rules_max: u32, totals: u32) -> SharedRules {
+        SharedRules {
             stop: AtomicBool::new(false),
             statistics: Mutex::default(),
-            cells: (0..rules_max).map(|_| Cell::default()).collect(),
-            totals: (0..totals).map(|_| Total::default()).collect(),
+            cells: (0..rules_max).map(|_| CounterCell::default()).collect(),
+            totals: (0..totals).map(|_| SlotTotal::default()).collect(),
             flushes: Flushes::default(),
             places: Mutex::new(HashMap::new()),
         }
     }
 
-    pub(super) fn statistics(&self) -> MutexGuard<'_, Statistics> {
+    pub(super) fn statistics(&self) -> MutexGuard<'_, EngineStatistics> {
         lock(&self.statistics)
     }
 
@@ -92,7 +92,7 @@ impl Shared {
     }
 
     /// The thread tells a worker something.
-    pub(super) fn told(&self, told: &Told) {
+    pub(super) fn told(&self, told: &RequestAnswer) {
         match told.completion {
             Completion::Installed(_) => drop(lock(&self.places).insert(told.key, told.place)),
             Completion::Removed(..) => drop(lock(&self.places).remove(&told.key)),
@@ -122,11 +122,11 @@ impl Shared {
 
 /// Queries an engine's rules, from any thread. Clones query the same engine.
 #[derive(Clone, Debug)]
-pub struct OffloadReader(pub(super) Arc<Shared>);
+pub struct OffloadReader(pub(super) Arc<SharedRules>);
 
 impl OffloadReader {
-    /// What the engine has done.
-    pub fn statistics(&self) -> Statistics {
+    /// The engine's counters.
+    pub fn statistics(&self) -> EngineStatistics {
         *self.0.statistics()
     }
 

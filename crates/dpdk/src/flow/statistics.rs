@@ -1,8 +1,8 @@
-//! What an engine has done.
+//! The counters of an engine.
 
 /// Counts since the engine began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct EngineStatistics {
     /// Rules that it holds now, in the device or waiting to go in again.
     pub rules: u64,
     /// Rules that the device put in, also again.

@@ -8,16 +8,16 @@
 //! software.
 
 use super::description::{Description, Does, Family, How, Match, octets};
-use super::device::{self, Flow, FlowError};
-use super::engine::Offload;
+use super::device::{self, DeviceRule, FlowError};
+use super::engine::OffloadThread;
 use super::shared::Flushes;
-use super::translate::{FLOWS_GROUP, STEERING, Terms};
+use super::translate::{DeviceTerms, FLOWS_GROUP, STEERING};
 use hairpin_core::flow::{Address, Endpoint, Protocol, Steering};
 use std::collections::{BTreeSet, HashSet};
 
 /// Packets whose port at one end names their service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Stream {
+pub enum SteeredStream {
     /// To what clients connect to: the port that they come from.
     ToService(Endpoint),
     /// From a backend, the client's address kept: the port that they go to.
@@ -29,13 +29,13 @@ pub enum Stream {
 /// One port's rules for `streams`: for each of them one for each class of ports. Its queues are the workers', in their
 /// order. `beside`: in what terms an engine has its rules in the same port; those are asked first.
 pub fn steering_rules(
-    streams: &BTreeSet<(Stream, Protocol)>,
+    streams: &BTreeSet<(SteeredStream, Protocol)>,
     steering: &Steering,
-    beside: Option<&Terms>,
+    beside: Option<&DeviceTerms>,
 ) -> Vec<Description> {
-    let of_stream = |(stream, protocol): &(Stream, Protocol)| {
+    let of_stream = |(stream, protocol): &(SteeredStream, Protocol)| {
         let rule = of_stream(*stream, *protocol, steering.port_mask(), beside);
-        let is_source = matches!(stream, Stream::ToService(_));
+        let is_source = matches!(stream, SteeredStream::ToService(_));
         steering.port_classes().map(move |(bits, queue)| match is_source {
             true => Description { source_port: bits, queue, ..rule },
             false => Description { destination_port: bits, queue, ..rule },
@@ -44,12 +44,12 @@ pub fn steering_rules(
     streams.iter().flat_map(of_stream).collect()
 }
 
-/// What the rules for a stream have in common.
-fn of_stream(stream: Stream, protocol: Protocol, bits: u16, beside: Option<&Terms>) -> Description {
+/// The common parts of the rules for a stream.
+fn of_stream(stream: SteeredStream, protocol: Protocol, bits: u16, beside: Option<&DeviceTerms>) -> Description {
     let (address, matches) = match stream {
-        Stream::ToService(end) => (end.address, Match::FLOW.without(Match::SOURCE)),
-        Stream::FromBackend(end) => (end.address, Match::FLOW.without(Match::DESTINATION)),
-        Stream::ToPool(address) => (address, Match::DESTINATION | Match::DESTINATION_PORT),
+        SteeredStream::ToService(end) => (end.address, Match::FLOW.without(Match::SOURCE)),
+        SteeredStream::FromBackend(end) => (end.address, Match::FLOW.without(Match::DESTINATION)),
+        SteeredStream::ToPool(address) => (address, Match::DESTINATION | Match::DESTINATION_PORT),
     };
     // Rules of the embedded switch come before those of what comes in, and are none of our business.
     let beside = beside.filter(|terms| !terms.egress.how().has(How::TRANSFER));
@@ -65,45 +65,45 @@ fn of_stream(stream: Stream, protocol: Protocol, bits: u16, beside: Option<&Term
         ..Description::default()
     };
     match stream {
-        Stream::ToService(end) => {
+        SteeredStream::ToService(end) => {
             Description { destination: octets(&address), destination_port: end.port, source_port_bits: bits, ..rule }
         }
-        Stream::FromBackend(end) => {
+        SteeredStream::FromBackend(end) => {
             Description { source: octets(&address), source_port: end.port, destination_port_bits: bits, ..rule }
         }
-        Stream::ToPool(_) => Description { destination: octets(&address), destination_port_bits: bits, ..rule },
+        SteeredStream::ToPool(_) => Description { destination: octets(&address), destination_port_bits: bits, ..rule },
     }
 }
 
 /// A port that took a rule no more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct SteeringRefused {
     /// DPDK's number of it.
     pub port: u16,
-    /// What its driver said.
+    /// The driver's message.
     pub error: FlowError,
 }
 
 /// Such rules in ports. Dropping it takes them out.
 #[derive(Debug, Default)]
 pub struct SteeringRules {
-    held: Vec<Held>,
+    held: Vec<HeldStream>,
     flushes: Flushes,
     /// The flushes up to which `held` is right.
     flushed: u64,
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldStream {
     port: u16,
     rule: Description,
-    flow: Flow,
+    flow: DeviceRule,
 }
 
 impl SteeringRules {
     /// None yet. `beside`: the engine that has rules in the same ports.
-    pub fn new(beside: Option<&Offload>) -> SteeringRules {
-        let flushes = beside.map(Offload::flushes).unwrap_or_default();
+    pub fn new(beside: Option<&OffloadThread>) -> SteeringRules {
+        let flushes = beside.map(OffloadThread::flushes).unwrap_or_default();
         let flushed = *flushes.lock();
         SteeringRules { held: Vec::new(), flushes, flushed }
     }
@@ -118,7 +118,7 @@ impl SteeringRules {
         self.those(|held| held.port == port)
     }
 
-    fn those(&self, wanted: impl Fn(&Held) -> bool) -> usize {
+    fn those(&self, wanted: impl Fn(&HeldStream) -> bool) -> usize {
         if *self.flushes.lock() == self.flushed { self.held.iter().filter(|held| wanted(held)).count() } else { 0 }
     }
 
@@ -127,8 +127,8 @@ impl SteeringRules {
     /// tried again with the next call.
     ///
     /// # Errors
-    /// [`Refused`], at the first rule that was refused twice; the rules before it are in force.
-    pub fn replace(&mut self, wanted: &[(u16, Description)]) -> Result<(), Refused> {
+    /// [`SteeringRefused`], at the first rule that was refused twice; the rules before it are in force.
+    pub fn replace(&mut self, wanted: &[(u16, Description)]) -> Result<(), SteeringRefused> {
         let flushes = self.flushes.clone();
         let flushed = flushes.lock();
         if *flushed != self.flushed {
@@ -148,11 +148,11 @@ impl SteeringRules {
     }
 
     /// Puts in what is not in yet, until one is refused.
-    fn put_in(&mut self, wanted: &[(u16, Description)]) -> Result<(), Refused> {
+    fn put_in(&mut self, wanted: &[(u16, Description)]) -> Result<(), SteeringRefused> {
         let there: HashSet<(u16, Description)> = self.held.iter().map(|held| (held.port, held.rule)).collect();
         for (port, rule) in wanted.iter().filter(|one| !there.contains(one)) {
-            let flow = device::create(*port, rule).map_err(|error| Refused { port: *port, error })?;
-            self.held.push(Held { port: *port, rule: *rule, flow });
+            let flow = device::create(*port, rule).map_err(|error| SteeringRefused { port: *port, error })?;
+            self.held.push(HeldStream { port: *port, rule: *rule, flow });
         }
         Ok(())
     }

@@ -1,13 +1,13 @@
-//! What a port is asked about its rules.
+//! The subjects of trials of a port's rules.
 
 use super::description::{Does, Family, How};
 use super::translate::EgressAction;
 use hairpin_core::flow::Protocol;
 use std::fmt;
 
-/// What is tried.
+/// The subject of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Subject {
+pub enum ProbeSubject {
     /// To match a flow's addresses and ports.
     Flow(Family, Protocol),
     /// To leave SYN, FIN and RST out.
@@ -42,7 +42,7 @@ pub enum Subject {
 
 /// Whether there is an engine without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Needed {
+pub enum Necessity {
     /// None.
     Yes,
     /// None unless there is another of its kind.
@@ -51,40 +51,45 @@ pub enum Needed {
     No,
 }
 
-impl Subject {
+impl ProbeSubject {
     /// Whether there is an engine without it.
-    pub fn needed(self) -> Needed {
+    pub fn needed(self) -> Necessity {
         match self {
-            Subject::NoControl | Subject::Whole | Subject::LastHop | Subject::Standing => Needed::Yes,
-            Subject::EgressAction(_) | Subject::Count | Subject::Age | Subject::Change(Does::SOURCE_MAC, _) => {
-                Needed::OneOf
+            ProbeSubject::NoControl | ProbeSubject::Whole | ProbeSubject::LastHop | ProbeSubject::Standing => {
+                Necessity::Yes
             }
-            Subject::Change(what, _) if Does::REWRITE.has(what) => Needed::OneOf,
-            Subject::Flow(..) | Subject::Together(..) => Needed::OneOf,
-            _ => Needed::No,
+            ProbeSubject::EgressAction(_)
+            | ProbeSubject::Count
+            | ProbeSubject::Age
+            | ProbeSubject::Change(Does::SOURCE_MAC, _) => Necessity::OneOf,
+            ProbeSubject::Change(what, _) if Does::REWRITE.has(what) => Necessity::OneOf,
+            ProbeSubject::Flow(..) | ProbeSubject::Together(..) => Necessity::OneOf,
+            _ => Necessity::No,
         }
     }
 
-    /// What follows from its absence.
+    /// The consequence of its absence.
     pub fn without(self) -> &'static str {
         match self {
-            Subject::Flow(..) | Subject::Together(..) => "such connections stay in software",
-            Subject::NoControl => "software would not see connections begin and end: no TCP connection is offloaded",
-            Subject::Whole => "first fragments would be rewritten and the rest not: no connection is offloaded",
-            Subject::LastHop => "packets would be forwarded for ever: no connection is offloaded",
-            Subject::NoOptions => {
+            ProbeSubject::Flow(..) | ProbeSubject::Together(..) => "such connections stay in software",
+            ProbeSubject::NoControl => {
+                "software would not see connections begin and end: no TCP connection is offloaded"
+            }
+            ProbeSubject::Whole => "first fragments would be rewritten and the rest not: no connection is offloaded",
+            ProbeSubject::LastHop => "packets would be forwarded for ever: no connection is offloaded",
+            ProbeSubject::NoOptions => {
                 "no rule may change acknowledgement numbers, as SACK blocks would be wrong: bodies of HTTP stay in software"
             }
-            Subject::Jump => "rules are in the first group, which is slow and small",
-            Subject::EgressAction(_) => "packets cannot leave this way",
-            Subject::Change(what, _) if Does::SEQUENCE_NUMBERS.has(what) => "bodies of HTTP stay in software",
-            Subject::Change(..) => "addresses cannot be translated this way",
-            Subject::Count => "rules do not count packets; AGE must tell when they were last hit",
-            Subject::Age => "COUNT must tell when rules were last hit",
-            Subject::Mark => "packets cannot be classified for the worker either",
-            Subject::Templates => "rules are put in one at a time",
-            Subject::Standing => "nothing is offloaded",
-            Subject::Steer(_) => "workers hand over to each other what comes to the wrong one",
+            ProbeSubject::Jump => "rules are in the first group, which is slow and small",
+            ProbeSubject::EgressAction(_) => "packets cannot leave this way",
+            ProbeSubject::Change(what, _) if Does::SEQUENCE_NUMBERS.has(what) => "bodies of HTTP stay in software",
+            ProbeSubject::Change(..) => "addresses cannot be translated this way",
+            ProbeSubject::Count => "rules do not count packets; AGE must tell when they were last hit",
+            ProbeSubject::Age => "COUNT must tell when rules were last hit",
+            ProbeSubject::Mark => "packets cannot be classified for the worker either",
+            ProbeSubject::Templates => "rules are put in one at a time",
+            ProbeSubject::Standing => "nothing is offloaded",
+            ProbeSubject::Steer(_) => "workers hand over to each other what comes to the wrong one",
         }
     }
 }
@@ -98,7 +103,7 @@ pub(super) fn kind(family: Family, protocol: Protocol) -> &'static str {
     }
 }
 
-impl fmt::Display for Subject {
+impl fmt::Display for ProbeSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let change = |what| match what {
             Does::SOURCE_MAC => "source Ethernet address",
@@ -113,23 +118,23 @@ impl fmt::Display for Subject {
             _ => "field",
         };
         match self {
-            Subject::Flow(family, protocol) => write!(f, "match flows: {}", kind(*family, *protocol)),
-            Subject::NoControl => f.write_str("match TCP without SYN, FIN, RST"),
-            Subject::Whole => f.write_str("match no fragments"),
-            Subject::LastHop => f.write_str("match a TTL of 0 or 1"),
-            Subject::NoOptions => f.write_str("match TCP without options"),
-            Subject::Jump => f.write_str("groups of rules (JUMP)"),
-            Subject::EgressAction(egress) => write!(f, "send out: {}", egress.name()),
-            Subject::Change(what, how) if how.has(How::MODIFY) => write!(f, "MODIFY_FIELD: {}", change(*what)),
-            Subject::Change(what, _) => write!(f, "set: {}", change(*what)),
-            Subject::Count => f.write_str("count (COUNT)"),
-            Subject::Age => f.write_str("age (AGE)"),
-            Subject::Mark => f.write_str("mark (MARK)"),
-            Subject::Templates => f.write_str("templates"),
-            Subject::Together(family, protocol) => write!(f, "a whole rule: {}", kind(*family, *protocol)),
-            Subject::Standing => f.write_str("rules before the flows'"),
-            Subject::Steer(Family::V6) => f.write_str("bring packets to workers by bits of a port: IPv6"),
-            Subject::Steer(_) => f.write_str("bring packets to workers by bits of a port: IPv4"),
+            ProbeSubject::Flow(family, protocol) => write!(f, "match flows: {}", kind(*family, *protocol)),
+            ProbeSubject::NoControl => f.write_str("match TCP without SYN, FIN, RST"),
+            ProbeSubject::Whole => f.write_str("match no fragments"),
+            ProbeSubject::LastHop => f.write_str("match a TTL of 0 or 1"),
+            ProbeSubject::NoOptions => f.write_str("match TCP without options"),
+            ProbeSubject::Jump => f.write_str("groups of rules (JUMP)"),
+            ProbeSubject::EgressAction(egress) => write!(f, "send out: {}", egress.name()),
+            ProbeSubject::Change(what, how) if how.has(How::MODIFY) => write!(f, "MODIFY_FIELD: {}", change(*what)),
+            ProbeSubject::Change(what, _) => write!(f, "set: {}", change(*what)),
+            ProbeSubject::Count => f.write_str("count (COUNT)"),
+            ProbeSubject::Age => f.write_str("age (AGE)"),
+            ProbeSubject::Mark => f.write_str("mark (MARK)"),
+            ProbeSubject::Templates => f.write_str("templates"),
+            ProbeSubject::Together(family, protocol) => write!(f, "a whole rule: {}", kind(*family, *protocol)),
+            ProbeSubject::Standing => f.write_str("rules before the flows'"),
+            ProbeSubject::Steer(Family::V6) => f.write_str("bring packets to workers by bits of a port: IPv6"),
+            ProbeSubject::Steer(_) => f.write_str("bring packets to workers by bits of a port: IPv4"),
         }
     }
 }

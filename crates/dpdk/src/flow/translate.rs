@@ -4,7 +4,7 @@
 //! by different ports gets nothing out of its rules, and loses nothing: the packets go to software.
 
 use super::description::{Description, Does, Family, How, Match, octets};
-use super::hops::{Hop, Hops};
+use super::hops::{Hops, RouteHop};
 use hairpin_core::engine::{Fate, Refusal, Rule};
 use hairpin_core::flow::{FlowKey, Protocol};
 use std::fmt;
@@ -29,7 +29,7 @@ pub enum EgressAction {
 }
 
 impl EgressAction {
-    /// What it is called.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             EgressAction::Hairpin => "hairpin queue",
@@ -58,7 +58,7 @@ impl EgressAction {
 
 /// In what terms a device takes rules, as probing has found ([`Findings`](super::Findings)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct DeviceTerms {
     /// How packets leave.
     pub egress: EgressAction,
     /// How changes are said: [`How::MODIFY`], [`How::SIGNED`].
@@ -75,7 +75,7 @@ pub struct Terms {
     pub supports: [bool; 4],
 }
 
-impl Terms {
+impl DeviceTerms {
     /// Whether rules for flows of this kind may be had.
     pub fn supports(&self, ipv4: bool, protocol: Protocol) -> bool {
         self.supports[usize::from(!ipv4) * 2 + usize::from(protocol == Protocol::Udp)]
@@ -88,7 +88,7 @@ impl Terms {
     }
 }
 
-impl fmt::Display for Terms {
+impl fmt::Display for DeviceTerms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.egress == EgressAction::Mark {
             return f.write_str("marks packets for the worker; nothing is offloaded");
@@ -144,15 +144,15 @@ impl EnginePort {
 pub(crate) struct Placed {
     /// The port that it is put into, as the plane counts them.
     pub(crate) port: u16,
-    /// Where its packets go; `None` for a mark.
-    pub(crate) out: Option<Hop>,
-    /// What is put there.
+    /// The destination of its packets; `None` for a mark.
+    pub(crate) out: Option<RouteHop>,
+    /// The rule to put there.
     pub(crate) description: Description,
 }
 
 /// The rule of a port that does what `rule` says; `context` is what ageing will call it.
 pub(crate) fn place(
-    terms: &Terms,
+    terms: &DeviceTerms,
     ports: &[EnginePort],
     hops: &dyn Hops,
     rule: &Rule,
@@ -173,7 +173,7 @@ pub(crate) fn place(
     }
     let out = hops.hop(&rule.rewrite.destination.address).ok_or(Refusal::Failed)?;
     let exit = ports.get(usize::from(out.port)).ok_or(Refusal::Failed)?;
-    // What is too big for the egress MTU would have to go to software, and no device looks at that.
+    // A packet over the egress MTU would have to go to software, but no device looks at that.
     if exit.mtu < port.mtu {
         return Err(Refusal::Unsupported);
     }
@@ -203,7 +203,7 @@ pub(crate) fn place(
 }
 
 /// A rule that matches the flow, in the flows' group, and does nothing yet.
-pub(crate) fn matching(terms: &Terms, key: &FlowKey, context: u64) -> Description {
+pub(crate) fn matching(terms: &DeviceTerms, key: &FlowKey, context: u64) -> Description {
     let mut description = Description {
         context,
         group: if terms.jumps { FLOWS_GROUP } else { 0 },
@@ -222,7 +222,7 @@ pub(crate) fn matching(terms: &Terms, key: &FlowKey, context: u64) -> Descriptio
 /// Aged rules are not asked for: it only has to be a time.
 const AGE_SECONDS: u32 = 10;
 
-/// What of a packet's addresses the rule changes: the fewer actions, the more rules fit.
+/// The addresses of a packet that the rule changes: the fewer actions, the more rules fit.
 fn changes(rule: &Rule) -> Does {
     let ((from, to), rewrite) = ((rule.key.source, rule.key.destination), &rule.rewrite);
     let each = [
@@ -236,7 +236,7 @@ fn changes(rule: &Rule) -> Does {
 }
 
 /// Adds what the rule does to TCP's numbers.
-fn number(terms: &Terms, rule: &Rule, description: &mut Description) -> Result<(), Refusal> {
+fn number(terms: &DeviceTerms, rule: &Rule, description: &mut Description) -> Result<(), Refusal> {
     // Ranges of numbers and windows are beyond every device.
     if rule.guard.is_some() || rule.rewrite.window_shift != 0 {
         return Err(Refusal::Unsupported);
@@ -263,7 +263,7 @@ fn number(terms: &Terms, rule: &Rule, description: &mut Description) -> Result<(
 }
 
 /// Classification only, as KTH 2020's FlowIPManagerHW: every packet of the flow goes on to the worker.
-fn marking(terms: &Terms, port: &EnginePort, rule: &Rule, context: u64) -> Result<Description, Refusal> {
+fn marking(terms: &DeviceTerms, port: &EnginePort, rule: &Rule, context: u64) -> Result<Description, Refusal> {
     let mut description = matching(terms, &rule.key, context);
     description.mark = mark(rule.id.0).ok_or(Refusal::Unsupported)?;
     description.does = Does::MARK | terms.counts;
@@ -293,7 +293,7 @@ pub(crate) fn to_software(port: &EnginePort, description: &mut Description) {
 
 /// The rules of a port that stand before flows', in the order in which they go in: last hops to software, what the flows'
 /// group does not know to software, flows of the supported kinds to that group.
-pub(crate) fn standing(terms: &Terms, port: &EnginePort) -> Vec<Description> {
+pub(crate) fn standing(terms: &DeviceTerms, port: &EnginePort) -> Vec<Description> {
     let mut rules = Vec::new();
     if terms.egress != EgressAction::Mark {
         for (family, protocols) in [(Family::V4, 0), (Family::V6, 2)] {
@@ -318,7 +318,7 @@ pub(crate) fn standing(terms: &Terms, port: &EnginePort) -> Vec<Description> {
     rules
 }
 
-/// The kinds of flows, in the order of [`Terms::supports`].
+/// The kinds of flows, in the order of [`DeviceTerms::supports`].
 pub(crate) const KINDS: [(Family, Protocol); 4] = [
     (Family::V4, Protocol::Tcp),
     (Family::V4, Protocol::Udp),
@@ -331,6 +331,6 @@ pub(super) const STEERING: u32 = 2;
 /// After everything.
 const REST: u32 = 3;
 
-fn base(terms: &Terms) -> Description {
+fn base(terms: &DeviceTerms) -> Description {
     Description { how: terms.egress.how(), ..Description::default() }
 }

@@ -1,9 +1,9 @@
 //! Rules put into a device and taken out again, to see that it goes and how long it takes (Laconic, figure 10): the
 //! whole path that a worker's rules take, with flows between addresses that no host has.
 
-use super::engine::{Offload, OffloadError, OffloadOptions, Submission};
-use super::hops::{Hop, Hops};
-use super::translate::{EnginePort, Terms};
+use super::engine::{OffloadError, OffloadOptions, OffloadThread, Submission};
+use super::hops::{Hops, RouteHop};
+use super::translate::{DeviceTerms, EnginePort};
 use crate::eal::Eal;
 use hairpin_core::engine::{Completion, Completions, Fate, FlowEngine, Refusal, Rule, RuleId, RuleOp, Samples};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 /// How long the device may be silent before it is given up.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Trial {
+pub struct TrialResult {
     /// Rules asked for.
     pub asked: u32,
     /// Rules confirmed.
@@ -37,12 +37,12 @@ pub struct Trial {
 }
 
 /// All packets leave by the one port, to an Ethernet address that no host has.
-struct Back([u8; 6]);
+struct TrialHops([u8; 6]);
 
-impl Hops for Back {
-    fn hop(&self, _: &Address) -> Option<Hop> {
+impl Hops for TrialHops {
+    fn hop(&self, _: &Address) -> Option<RouteHop> {
         // Locally administered, and of no vendor's.
-        Some(Hop { port: 0, source: self.0, destination: [2, 0, 0, 0, 0, 0xfe] })
+        Some(RouteHop { port: 0, source: self.0, destination: [2, 0, 0, 0, 0, 0xfe] })
     }
 
     fn generation(&self) -> u64 {
@@ -72,9 +72,9 @@ pub const TRIAL_MAX: u32 = 1 << 24;
 pub fn trial(
     eal: Option<Eal>,
     (port, mac): (&EnginePort, [u8; 6]),
-    (terms, submission): (Terms, Submission),
+    (terms, submission): (DeviceTerms, Submission),
     (rules, batch): (u32, u32),
-) -> Result<Trial, OffloadError> {
+) -> Result<TrialResult, OffloadError> {
     let (rules, batch) = (rules.min(TRIAL_MAX), batch.clamp(1, 1024));
     let clock = || Time::from_nanos(1);
     let options = OffloadOptions {
@@ -87,8 +87,8 @@ pub fn trial(
         clock,
         eal,
     };
-    let (_offload, mut engines) = Offload::start(options, Box::new(Back(mac)))?;
-    let mut trial = Trial { asked: rules, ..Trial::default() };
+    let (_offload, mut engines) = OffloadThread::start(options, Box::new(TrialHops(mac)))?;
+    let mut trial = TrialResult { asked: rules, ..TrialResult::default() };
     let Some(engine) = engines.first_mut() else { return Ok(trial) };
     let mut held = Vec::new();
     let begun = Instant::now();

@@ -5,7 +5,7 @@ use super::{Case, Whole, command, device, frame, in_namespace, send};
 use crate::eal;
 use hairpin_core::frame::{Batch, Checksum, Frame};
 use hairpin_core::wire::{self, Parsed};
-use hairpin_dpdk::{Error, Mbuf, Port, PortOptions, Rss, Spread, SpreadAbilities};
+use hairpin_dpdk::{Error, Mbuf, Port, PortOptions, PortSpread, Rss, SpreadAbilities};
 use std::net::UdpSocket;
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ fn refused() {
 fn null() {
     let whole = Whole::new(5000, 2048);
     let port = open(&options(device("net_null", "size=60")), &whole);
-    assert_eq!((port.driver(), port.queues(), port.rss()), ("net_null", 1, Spread::OneQueue));
+    assert_eq!((port.driver(), port.queues(), port.rss()), ("net_null", 1, PortSpread::OneQueue));
     assert!(port.name().starts_with("net_null") && !port.name().contains(','), "{}", port.name());
     let mut queue = port.queue(0).expect("a queue");
     let mut batch = Batch::new();
@@ -71,12 +71,12 @@ fn null() {
 fn null_rss() {
     let whole = Whole::new(20_000, 2048);
     for (rss, spread) in [
-        (Rss::None, Spread::Unknown),
-        (Rss::Device, Spread::Hash),
-        (Rss::Symmetric, Spread::Symmetric),
+        (Rss::None, PortSpread::Unknown),
+        (Rss::Device, PortSpread::Hash),
+        (Rss::Symmetric, PortSpread::Symmetric),
         // It cannot, and says so.
-        (Rss::Source, Spread::Hash),
-        (Rss::Destination, Spread::Hash),
+        (Rss::Source, PortSpread::Hash),
+        (Rss::Destination, PortSpread::Hash),
     ] {
         let port = open(&PortOptions { rss, queues: 4, ..options(device("net_null", "copy=0")) }, &whole);
         assert_eq!((port.queues(), port.rss()), (4, spread), "{rss:?}");

@@ -227,7 +227,7 @@ fn testpmd() {
     // and testpmd's still does.
     assert!(other.wait().expect("it ran").success());
     drop((port, queue));
-    // What it leaves is an empty directory.
+    // It leaves an empty directory.
     std::fs::remove_dir(format!("/run/dpdk/{socket}")).ok();
 }
 

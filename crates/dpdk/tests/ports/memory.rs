@@ -3,7 +3,7 @@
 use super::{Case, Whole, child, frame};
 use crate::eal;
 use hairpin_core::frame::{Batch, Checksum, Frame};
-use hairpin_dpdk::{Eal, EalOptions, EalPages, Error, Mbuf, Pool, PoolOptions, Port, PortOptions, Ring, RingKind};
+use hairpin_dpdk::{Eal, EalOptions, EalPages, Error, Mbuf, MbufPool, PoolOptions, Port, PortOptions, Ring, RingKind};
 use std::fs;
 
 pub(crate) fn all() -> Vec<Case> {
@@ -47,20 +47,20 @@ fn impossible_pools() {
     for (mbufs, data_room, cache) in [(0, 2048, 0), (100, 127, 0), (100, 65_001, 0), (100, 2048, 513), (100, 2048, 99)]
     {
         let options = PoolOptions { mbufs, data_room, cache, ..PoolOptions::default() };
-        let error = Pool::create(eal(), options).expect_err("no such pool");
+        let error = MbufPool::create(eal(), options).expect_err("no such pool");
         assert!(matches!(error, Error::Call { .. }), "{error}");
     }
     let huge = PoolOptions { mbufs: 1 << 24, ..PoolOptions::default() };
-    let error = Pool::create(eal(), huge).expect_err("there is no such memory").to_string();
+    let error = MbufPool::create(eal(), huge).expect_err("there is no such memory").to_string();
     assert!(error.contains("pool") && error.contains("memory"), "{error}");
 }
 
 fn outlived() {
     let options = PoolOptions { mbufs: 61, cache: 0, ..PoolOptions::default() };
-    let pool = Pool::create(eal(), options.clone()).expect("a pool");
+    let pool = MbufPool::create(eal(), options.clone()).expect("a pool");
     let mut late = frame(&pool, b"late");
     drop(pool);
-    let other = Pool::create(eal(), options).expect("a pool");
+    let other = MbufPool::create(eal(), options).expect("a pool");
     assert_eq!(other.in_use(), 0, "the one with a frame under way is not it");
     late.bytes_mut()[0] = b'd';
     assert_eq!(late.bytes(), b"date");
@@ -70,7 +70,7 @@ fn again() {
     let options = PoolOptions { mbufs: 59, cache: 0, ..PoolOptions::default() };
     // Far more than there is memory for at once.
     for _ in 0..20_000 {
-        let pool = Pool::create(eal(), options.clone()).unwrap_or_else(|error| panic!("{error}"));
+        let pool = MbufPool::create(eal(), options.clone()).unwrap_or_else(|error| panic!("{error}"));
         drop(frame(&pool, b"x"));
     }
 }
@@ -236,7 +236,7 @@ fn hugepages() {
     }
 }
 
-/// Where none are reserved, or all are taken, EAL says so; unless it was left the choice.
+/// If none are reserved, or all are taken, EAL says so; unless it was left the choice.
 fn no_hugepages() {
     let free = fs::read_to_string(RESERVED.replace("nr_", "free_"));
     if free.is_ok_and(|free| free.trim() != "0") {

@@ -9,7 +9,7 @@ mod wire;
 
 use crate::eal;
 use hairpin_core::frame::{Batch, Frame};
-use hairpin_dpdk::{Mbuf, Pool, PoolOptions, Queue};
+use hairpin_dpdk::{Mbuf, MbufPool, PoolOptions, PortQueue};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -25,12 +25,12 @@ pub(crate) fn all() -> Vec<Case> {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A pool that must be whole in the end, but for as many mbufs as a driver is known to keep.
-struct Whole(Pool, u32);
+struct Whole(MbufPool, u32);
 
 impl Whole {
     fn new(mbufs: u32, data_room: u16) -> Whole {
         let options = PoolOptions { mbufs, data_room, cache: 32, ..PoolOptions::default() };
-        Whole(Pool::create(eal(), options).unwrap_or_else(|error| panic!("{error}")), 0)
+        Whole(MbufPool::create(eal(), options).unwrap_or_else(|error| panic!("{error}")), 0)
     }
 
     fn but(mut self, kept: u32) -> Whole {
@@ -48,7 +48,7 @@ impl Drop for Whole {
 }
 
 /// A frame of these bytes.
-fn frame(pool: &Pool, bytes: &[u8]) -> Mbuf {
+fn frame(pool: &MbufPool, bytes: &[u8]) -> Mbuf {
     let mut frame = pool.allocate().expect("an mbuf");
     assert!(frame.resize(bytes.len()));
     frame.bytes_mut().copy_from_slice(bytes);
@@ -56,7 +56,7 @@ fn frame(pool: &Pool, bytes: &[u8]) -> Mbuf {
 }
 
 /// Receives until `enough` of what was wanted is there, or time is up.
-fn receive(queue: &mut Queue, mut wanted: impl FnMut(&Mbuf) -> bool, enough: usize) -> Batch<Mbuf> {
+fn receive(queue: &mut PortQueue, mut wanted: impl FnMut(&Mbuf) -> bool, enough: usize) -> Batch<Mbuf> {
     let mut found: Batch<Mbuf> = Batch::new();
     let mut batch = Batch::new();
     let start = Instant::now();
@@ -69,7 +69,7 @@ fn receive(queue: &mut Queue, mut wanted: impl FnMut(&Mbuf) -> bool, enough: usi
 }
 
 /// Sends all there is, again and again if need be.
-fn send(queue: &mut Queue, batch: &mut Batch<Mbuf>) {
+fn send(queue: &mut PortQueue, batch: &mut Batch<Mbuf>) {
     let start = Instant::now();
     while !batch.is_empty() {
         assert!(start.elapsed() < PATIENCE, "{} frames cannot be sent", batch.len());

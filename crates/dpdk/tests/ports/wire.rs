@@ -4,7 +4,7 @@ use super::{Case, Whole, frame, packets};
 use crate::eal;
 use hairpin_core::frame::{Batch, Checksum, Frame, FrameIo, Meta};
 use hairpin_core::wire::{self, Parsed};
-use hairpin_dpdk::{Mbuf, Pool, Port, PortIo, PortOptions, Queue, Rss, Spread};
+use hairpin_dpdk::{Mbuf, MbufPool, Port, PortIo, PortOptions, PortQueue, PortSpread, Rss};
 
 pub(crate) fn all() -> Vec<Case> {
     vec![
@@ -23,13 +23,13 @@ pub(crate) fn all() -> Vec<Case> {
     ]
 }
 
-fn pair(pool: &Pool, queues: u16, size: u16) -> (Port, Port) {
+fn pair(pool: &MbufPool, queues: u16, size: u16) -> (Port, Port) {
     let options = PortOptions { queues, tx_descriptors: size, ..PortOptions::default() };
     Port::pair(eal(), &options, pool).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// The first queues of a pair; the ports stay open by them.
-fn ends(pool: &Pool, size: u16) -> (Queue, Queue) {
+fn ends(pool: &MbufPool, size: u16) -> (PortQueue, PortQueue) {
     let (first, second) = pair(pool, 1, size);
     (first.queue(0).expect("a queue"), second.queue(0).expect("a queue"))
 }
@@ -65,7 +65,7 @@ fn queues() {
     assert!(first.queue(1).is_none() && first.queue(2).is_none());
     drop(queue);
     assert!(first.queue(1).is_some());
-    assert_eq!(first.rss(), Spread::Unknown);
+    assert_eq!(first.rss(), PortSpread::Unknown);
     let options = PortOptions { queues: 0, ..PortOptions::default() };
     assert!(Port::pair(eal(), &options, &whole.0).is_err());
 }
@@ -107,7 +107,7 @@ fn used() {
     assert_eq!(to.receive(&mut batch), 1);
 }
 
-fn partial(pool: &Pool, bytes: &[u8], gso_size: u16) -> Mbuf {
+fn partial(pool: &MbufPool, bytes: &[u8], gso_size: u16) -> Mbuf {
     let mut frame = frame(pool, bytes);
     (frame.meta_mut().checksum, frame.meta_mut().gso_size) = (Checksum::Partial, gso_size);
     frame
@@ -216,7 +216,7 @@ fn io() {
     let whole = Whole::new(500, 2048);
     let wires: Vec<(Port, Port)> = (0..3).map(|_| pair(&whole.0, 1, 64)).collect();
     let queues = wires.iter().map(|(near, _)| near.queue(0).expect("a queue")).collect();
-    let mut far: Vec<Queue> = wires.iter().map(|(_, far)| far.queue(0).expect("a queue")).collect();
+    let mut far: Vec<PortQueue> = wires.iter().map(|(_, far)| far.queue(0).expect("a queue")).collect();
     let mut io = PortIo::new(queues, whole.0.clone());
     assert_eq!((io.room(), io.allocate().map(|frame| frame.room())), (2048, Some(2048)));
 
@@ -245,7 +245,7 @@ fn io() {
         batch.clear();
     }
 
-    // What one cannot send stays, the others' goes.
+    // Frames that one port cannot send stay; the other ports' frames go.
     for _ in 0..2 {
         let mut batch: Batch<Mbuf> = (0..60).map(|i| frame(&whole.0, &[i])).collect();
         for (frame, i) in batch.iter_mut().zip(0..) {
@@ -279,7 +279,7 @@ fn drawn() {
         let whole = Whole::new(draw.u32(50..120), 2048);
         let wires: Vec<(Port, Port)> = (0..2).map(|_| pair(&whole.0, 1, draw.u16(1..40))).collect();
         let near = wires.iter().map(|(near, _)| near.queue(0).expect("a queue")).collect();
-        let mut far: Vec<Queue> = wires.iter().map(|(_, far)| far.queue(0).expect("a queue")).collect();
+        let mut far: Vec<PortQueue> = wires.iter().map(|(_, far)| far.queue(0).expect("a queue")).collect();
         let mut io = PortIo::new(near, whole.0.clone());
         let (mut next, mut last) = ([1_u32; 2], [0_u32; 2]);
         let (mut came, mut thrown) = (0, 0);
@@ -321,7 +321,7 @@ fn drawn() {
 }
 
 /// Receives some, whose numbers must go up, and returns how many.
-fn take(queue: &mut Queue, last: &mut u32, held: &mut Vec<Batch<Mbuf>>, at: (u64, u32)) -> u32 {
+fn take(queue: &mut PortQueue, last: &mut u32, held: &mut Vec<Batch<Mbuf>>, at: (u64, u32)) -> u32 {
     let mut batch = Batch::new();
     queue.receive(&mut batch);
     for frame in &batch {

@@ -18,7 +18,7 @@ const ROUNDS: u64 = 10;
 
 /// Whether a packet is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum CaptureVerdict {
     /// It is.
     Yes,
     /// If its connection turns out to be chosen.
@@ -27,7 +27,7 @@ pub(super) enum Verdict {
     No,
 }
 
-/// What is known of the chosen connections.
+/// The addresses of the chosen connections.
 #[derive(Debug)]
 pub(super) struct Chosen {
     client: Option<ClientFilter>,
@@ -119,20 +119,20 @@ impl Chosen {
     }
 
     /// Judges a packet by its flow.
-    pub(super) fn judge(&self, flow: &FlowKey) -> Verdict {
+    pub(super) fn judge(&self, flow: &FlowKey) -> CaptureVerdict {
         if self.flows.contains_key(&unordered(flow)) {
-            return Verdict::Yes;
+            return CaptureVerdict::Yes;
         }
         let ends = [flow.source, flow.destination];
         let is_in = |set: &HashSet<_>| ends.map(|end| set.contains(&(end, flow.protocol))).contains(&true);
         let client_fits = self.client.map(|client| ends.map(|end| client.fits(socket_address(end))).contains(&true));
         match (is_in(&self.vips), is_in(&self.backends), client_fits) {
-            (false, false, _) => Verdict::No,
+            (false, false, _) => CaptureVerdict::No,
             // The client's end shows between client and VIP; behind it, it may be hidden.
-            (true, _, Some(false)) => Verdict::No,
-            (_, _, Some(true)) | (true, _, None) if !self.hidden => Verdict::Yes,
-            (false, true, None) if !self.hidden && !self.of_service => Verdict::Yes,
-            _ => Verdict::Perhaps,
+            (true, _, Some(false)) => CaptureVerdict::No,
+            (_, _, Some(true)) | (true, _, None) if !self.hidden => CaptureVerdict::Yes,
+            (false, true, None) if !self.hidden && !self.of_service => CaptureVerdict::Yes,
+            _ => CaptureVerdict::Perhaps,
         }
     }
 

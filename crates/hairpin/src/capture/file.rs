@@ -1,7 +1,7 @@
 //! A pcapng file (draft-ietf-opsawg-pcapng): a section, an interface block for each interface, packets, and at the end
 //! what was lost.
 
-use super::source::Seen;
+use super::source::SeenPacket;
 use anyhow::Result;
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
@@ -61,7 +61,7 @@ impl<W: Write> CaptureFile<W> {
     }
 
     /// Writes a packet.
-    pub(super) fn packet(&mut self, seen: &Seen) -> Result<()> {
+    pub(super) fn packet(&mut self, seen: &SeenPacket) -> Result<()> {
         let block = EnhancedPacketBlock {
             interface_id: seen.interface,
             timestamp: seen.timestamp,

@@ -17,16 +17,16 @@ pub(crate) mod limits {
 }
 
 use crate::cli::connect;
-use crate::control::{Answer, Client, Query, Request, unexpected};
+use crate::control::{ControlAnswer, ControlClient, ControlRequest, Query, unexpected};
 use crate::status::Status;
 use anyhow::{Context, Result, bail};
 use chosen::Chosen;
 use clap::Args;
 use file::CaptureFile;
 use hairpin_linux::capture::SNAP_LENGTH_MAX;
-use queue::Queue;
+use queue::CaptureQueue;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use source::{Message, Sources};
+use source::{CaptureMessage, CaptureSources};
 use std::io::{IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -42,7 +42,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Connections asked for at a time.
 const PAGE: u32 = 10_000;
 
-/// What is captured where, and for how long.
+/// The filter, the place and the duration of a capture.
 #[derive(Args, Debug)]
 pub(crate) struct CaptureArgs {
     /// The file to write; - is standard output.
@@ -87,10 +87,11 @@ pub(crate) fn run(socket: &Path, query: &Query, args: &CaptureArgs) -> Result<()
     }
     let interfaces = if args.interfaces.is_empty() { &status.interfaces } else { &args.interfaces };
     let chosen = Chosen::new(query, &status.services)?;
-    let (sources, messages) = Sources::open(interfaces, &chosen.hosts(), status.pid)?;
+    let (sources, messages) = CaptureSources::open(interfaces, &chosen.hosts(), status.pid)?;
     let out = destination(&args.write)?;
     let file = CaptureFile::begin(out, interfaces, args.snap_length, &comment(&status, query))?;
-    let mut session = Session { chosen, queue: Queue::default(), file, count: args.count, short_of: false };
+    let mut session =
+        CaptureSession { chosen, queue: CaptureQueue::default(), file, count: args.count, short_of: false };
     let deadline = args.duration.and_then(|duration| Instant::now().checked_add(duration));
     let mut asker = Asker { socket, query, client: Some(client), silent: false };
     let over = session.run(&messages, &mut asker, deadline, &ended);
@@ -105,12 +106,12 @@ fn destination(name: &str) -> Result<Box<dyn Write>> {
     if name == "-" {
         return Ok(Box::new(std::io::stdout().lock()));
     }
-    // What people say to each other is in there.
+    // The file contains the payload of connections.
     let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(name);
     Ok(Box::new(file.with_context(|| format!("cannot write {name}"))?))
 }
 
-/// What the file says about itself.
+/// The file's description of itself.
 fn comment(status: &Status, query: &Query) -> String {
     let Query { client, service, backend, state, offloaded, cursor: _, limit: _ } = query;
     let mut comment = format!("instance {} (process {})", status.instance, status.pid);
@@ -127,12 +128,12 @@ fn comment(status: &Status, query: &Query) -> String {
     comment
 }
 
-/// Who knows the connections.
+/// The instance that knows the connections.
 struct Asker<'a> {
     socket: &'a Path,
     query: &'a Query,
     /// None while no instance answers.
-    client: Option<Client>,
+    client: Option<ControlClient>,
     /// Whether it has been said that no instance answers.
     silent: bool,
 }
@@ -145,7 +146,7 @@ impl Asker<'_> {
             return;
         }
         if self.client.is_none() {
-            self.client = Client::connect(self.socket).ok().flatten();
+            self.client = ControlClient::connect(self.socket).ok().flatten();
         }
         let asked = match &mut self.client {
             Some(client) => pages(client, self.query, chosen),
@@ -163,12 +164,12 @@ impl Asker<'_> {
     }
 }
 
-fn pages(client: &mut Client, query: &Query, chosen: &mut Chosen) -> Result<()> {
+fn pages(client: &mut ControlClient, query: &Query, chosen: &mut Chosen) -> Result<()> {
     let mut query = Query { limit: PAGE, ..query.clone() };
     chosen.begin_round();
     loop {
-        match client.request(&Request::Connections(query.clone()))? {
-            Answer::Connections(page) => {
+        match client.request(&ControlRequest::Connections(query.clone()))? {
+            ControlAnswer::Connections(page) => {
                 let all = page.connections.iter().all(|connection| chosen.learn(connection));
                 match page.next {
                     Some(next) if all && Some(next) != query.cursor => query.cursor = Some(next),
@@ -181,9 +182,9 @@ fn pages(client: &mut Client, query: &Query, chosen: &mut Chosen) -> Result<()> 
 }
 
 /// A capture in progress.
-struct Session<W: Write> {
+struct CaptureSession<W: Write> {
     chosen: Chosen,
-    queue: Queue,
+    queue: CaptureQueue,
     file: CaptureFile<W>,
     /// Packets to write at most.
     count: Option<u64>,
@@ -191,11 +192,11 @@ struct Session<W: Write> {
     short_of: bool,
 }
 
-impl<W: Write> Session<W> {
+impl<W: Write> CaptureSession<W> {
     /// Goes on until the count, the deadline or a signal.
     fn run(
         &mut self,
-        messages: &Receiver<Message>,
+        messages: &Receiver<CaptureMessage>,
         asker: &mut Asker<'_>,
         deadline: Option<Instant>,
         ended: &AtomicBool,
@@ -206,7 +207,7 @@ impl<W: Write> Session<W> {
             let now = Instant::now();
             let over = ended.load(Ordering::Relaxed) || deadline.is_some_and(|deadline| now >= deadline);
             if over || now >= refresh {
-                // What is seen from here on may be younger than the list of connections: it waits for the next.
+                // A packet seen from here on may be younger than the list of connections: it waits for the next.
                 let until = if over { Duration::MAX } else { since_1970() };
                 let full = self.take_waiting(messages)?;
                 asker.ask(&mut self.chosen);
@@ -228,7 +229,7 @@ impl<W: Write> Session<W> {
     }
 
     /// Takes what has been seen up to now. Whether the count is reached.
-    fn take_waiting(&mut self, messages: &Receiver<Message>) -> Result<bool> {
+    fn take_waiting(&mut self, messages: &Receiver<CaptureMessage>) -> Result<bool> {
         // Bounded, for packets may come as fast as they are taken.
         for message in messages.try_iter().take(source::CHANNEL) {
             if self.take(message)? {
@@ -238,13 +239,13 @@ impl<W: Write> Session<W> {
         Ok(false)
     }
 
-    fn take(&mut self, message: Message) -> Result<bool> {
+    fn take(&mut self, message: CaptureMessage) -> Result<bool> {
         let seen = match message {
-            Message::Seen(seen) => seen,
-            Message::Failed(error) => return Err(error),
+            CaptureMessage::Seen(seen) => seen,
+            CaptureMessage::Failed(error) => return Err(error),
         };
         let Some(flow) = chosen::flow(&seen.bytes) else { return Ok(false) };
-        if self.chosen.judge(&flow) == chosen::Verdict::No {
+        if self.chosen.judge(&flow) == chosen::CaptureVerdict::No {
             return Ok(false);
         }
         if self.queue.push(flow, seen) {

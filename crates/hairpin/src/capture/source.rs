@@ -1,7 +1,7 @@
-//! Where packets are seen: a packet socket on each interface, read by a thread of its own.
+//! The sources of captured packets: a packet socket on each interface, read by a thread of its own.
 
 use anyhow::{Context, Result};
-use hairpin_linux::capture::{Capture, Filter, SNAP_LENGTH_MAX};
+use hairpin_linux::capture::{Capture, CaptureFilter, SNAP_LENGTH_MAX};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// A packet as it was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct SeenPacket {
     /// Where, by position in the list of interfaces.
     pub(super) interface: u32,
     /// When, since 1970.
@@ -30,31 +30,35 @@ pub(super) struct Seen {
     pub(super) outgoing: bool,
 }
 
-/// What comes from the threads.
+/// A message from the capturing threads.
 #[derive(Debug)]
-pub(super) enum Message {
+pub(super) enum CaptureMessage {
     /// A packet.
-    Seen(Seen),
+    Seen(SeenPacket),
     /// An interface cannot be listened on any longer.
     Failed(anyhow::Error),
 }
 
 /// Sockets that are listened on.
 #[derive(Debug)]
-pub(super) struct Sources {
+pub(super) struct CaptureSources {
     threads: Vec<JoinHandle<u64>>,
     over: Arc<AtomicBool>,
 }
 
-impl Sources {
+impl CaptureSources {
     /// Listens on `interfaces` for packets from or to `hosts`, all if there are none. `process` is the instance's, for
     /// advice.
     ///
     /// # Errors
     /// An interface is not there, or this process may not listen.
-    pub(super) fn open(interfaces: &[String], hosts: &[IpAddr], process: u32) -> Result<(Sources, Receiver<Message>)> {
+    pub(super) fn open(
+        interfaces: &[String],
+        hosts: &[IpAddr],
+        process: u32,
+    ) -> Result<(CaptureSources, Receiver<CaptureMessage>)> {
         // Packets have to be whole to be judged; the file may keep less of them.
-        let filter = Filter { hosts: hosts.to_vec(), snap_length: SNAP_LENGTH_MAX };
+        let filter = CaptureFilter { hosts: hosts.to_vec(), snap_length: SNAP_LENGTH_MAX };
         let open = |name: &String| {
             Capture::open(name, &filter).with_context(|| {
                 format!(
@@ -66,7 +70,7 @@ impl Sources {
         let captures = interfaces.iter().map(open).collect::<Result<Vec<_>>>()?;
         let over = Arc::new(AtomicBool::new(false));
         let (sender, receiver) = sync_channel(CHANNEL);
-        let mut sources = Sources { threads: Vec::new(), over: Arc::clone(&over) };
+        let mut sources = CaptureSources { threads: Vec::new(), over: Arc::clone(&over) };
         for (interface, capture) in (0..).zip(captures) {
             let (sender, over) = (sender.clone(), Arc::clone(&over));
             let thread = std::thread::Builder::new().name(format!("capture-{interface}"));
@@ -76,7 +80,7 @@ impl Sources {
     }
 
     /// Ends it; `messages` is what was not taken. Packets that each socket has lost.
-    pub(super) fn stop(self, messages: Receiver<Message>) -> Vec<u64> {
+    pub(super) fn stop(self, messages: Receiver<CaptureMessage>) -> Vec<u64> {
         self.over.store(true, Ordering::Relaxed);
         // Threads that wait for room give up.
         drop(messages);
@@ -85,20 +89,20 @@ impl Sources {
 }
 
 /// Passes packets on until it is over; how many the kernel could not keep.
-fn listen(interface: u32, mut capture: Capture, sender: &SyncSender<Message>, over: &AtomicBool) -> u64 {
+fn listen(interface: u32, mut capture: Capture, sender: &SyncSender<CaptureMessage>, over: &AtomicBool) -> u64 {
     while !over.load(Ordering::Relaxed) {
         let message = match capture.next(TICK) {
             Ok(None) => continue,
-            Ok(Some(captured)) => Message::Seen(Seen {
+            Ok(Some(captured)) => CaptureMessage::Seen(SeenPacket {
                 interface,
                 timestamp: captured.timestamp.duration_since(UNIX_EPOCH).unwrap_or_default(),
                 bytes: captured.bytes.to_vec(),
                 length_on_wire: u32::try_from(captured.length_on_wire).unwrap_or(u32::MAX),
                 outgoing: captured.outgoing,
             }),
-            Err(error) => Message::Failed(error.into()),
+            Err(error) => CaptureMessage::Failed(error.into()),
         };
-        let failed = matches!(message, Message::Failed(_));
+        let failed = matches!(message, CaptureMessage::Failed(_));
         if sender.send(message).is_err() || failed {
             break;
         }

@@ -1,5 +1,5 @@
-use super::chosen::{Verdict, flow};
-use super::source::Seen;
+use super::chosen::{CaptureVerdict, flow};
+use super::source::SeenPacket;
 use super::*;
 use crate::control::{ConnectionView, Page, serve};
 use crate::status::{BackendStatus, ServiceStatus};
@@ -29,11 +29,11 @@ fn frame(from: &str, to: &str, payload: usize) -> Vec<u8> {
     bytes
 }
 
-fn seen(interface: u32, milliseconds: u64, from: &str, to: &str) -> Message {
+fn seen(interface: u32, milliseconds: u64, from: &str, to: &str) -> CaptureMessage {
     let bytes = frame(from, to, 100);
     let timestamp = Duration::from_millis(milliseconds);
     let length_on_wire = bytes.len() as u32;
-    Message::Seen(Seen { interface, timestamp, bytes, length_on_wire, outgoing: interface == 1 })
+    CaptureMessage::Seen(SeenPacket { interface, timestamp, bytes, length_on_wire, outgoing: interface == 1 })
 }
 
 fn services(mode: &str) -> Vec<ServiceStatus> {
@@ -67,7 +67,7 @@ fn query(client: Option<&str>, service: Option<&str>, backend: Option<&str>) -> 
 }
 
 /// The verdict about a packet, before and after the connection from `CLIENT` is known.
-fn verdicts(query: &Query, mode: &str, source: Option<&str>, from: &str, to: &str) -> (Verdict, Verdict) {
+fn verdicts(query: &Query, mode: &str, source: Option<&str>, from: &str, to: &str) -> (CaptureVerdict, CaptureVerdict) {
     let mut chosen = Chosen::new(query, &services(mode)).unwrap();
     let flow = flow(&frame(from, to, 10)).unwrap();
     let before = chosen.judge(&flow);
@@ -80,10 +80,10 @@ fn verdicts(query: &Query, mode: &str, source: Option<&str>, from: &str, to: &st
 fn capture_without_filters_takes_all_services() {
     let all = query(None, None, None);
     for (from, to) in [(CLIENT, VIP), (VIP, OTHER), (OTHER, BACKEND), (BACKEND, POOL)] {
-        assert_eq!(verdicts(&all, "nat", None, from, to).0, Verdict::Yes, "{from} {to}");
+        assert_eq!(verdicts(&all, "nat", None, from, to).0, CaptureVerdict::Yes, "{from} {to}");
     }
     for (from, to) in [(CLIENT, "192.0.2.10:81"), (CLIENT, "10.0.2.11:22"), ("[2001:db8::1]:1", "[2001:db8::2]:80")] {
-        assert_eq!(verdicts(&all, "nat", None, from, to).0, Verdict::No, "{from} {to}");
+        assert_eq!(verdicts(&all, "nat", None, from, to).0, CaptureVerdict::No, "{from} {to}");
     }
     assert!(!Chosen::new(&all, &services("nat")).unwrap().asks());
 }
@@ -92,27 +92,27 @@ fn capture_without_filters_takes_all_services() {
 fn a_client_is_caught_from_the_first_packet() {
     let one = query(Some("203.0.113.7"), None, None);
     for (from, to) in [(CLIENT, VIP), (VIP, CLIENT), (CLIENT, BACKEND), (BACKEND, CLIENT)] {
-        assert_eq!(verdicts(&one, "nat", None, from, to).0, Verdict::Yes, "{from} {to}");
+        assert_eq!(verdicts(&one, "nat", None, from, to).0, CaptureVerdict::Yes, "{from} {to}");
     }
-    assert_eq!(verdicts(&one, "nat", None, OTHER, VIP), (Verdict::No, Verdict::No));
+    assert_eq!(verdicts(&one, "nat", None, OTHER, VIP), (CaptureVerdict::No, CaptureVerdict::No));
     // Behind full NAT its packets are recognised when the connection is known.
     let behind = verdicts(&one, "full-nat", Some(POOL), BACKEND, POOL);
-    assert_eq!(behind, (Verdict::Perhaps, Verdict::Yes));
+    assert_eq!(behind, (CaptureVerdict::Perhaps, CaptureVerdict::Yes));
     let another = verdicts(&one, "full-nat", Some(POOL), BACKEND, "10.0.2.1:16385");
-    assert_eq!(another, (Verdict::Perhaps, Verdict::Perhaps));
+    assert_eq!(another, (CaptureVerdict::Perhaps, CaptureVerdict::Perhaps));
 }
 
 #[test]
 fn what_packets_do_not_show_is_asked_for() {
     let service = query(None, Some("web"), None);
-    assert_eq!(verdicts(&service, "nat", None, OTHER, VIP).0, Verdict::Yes);
-    assert_eq!(verdicts(&service, "nat", None, CLIENT, BACKEND), (Verdict::Perhaps, Verdict::Yes));
+    assert_eq!(verdicts(&service, "nat", None, OTHER, VIP).0, CaptureVerdict::Yes);
+    assert_eq!(verdicts(&service, "nat", None, CLIENT, BACKEND), (CaptureVerdict::Perhaps, CaptureVerdict::Yes));
     let backend = query(None, None, Some("web-1"));
-    assert_eq!(verdicts(&backend, "nat", None, CLIENT, VIP), (Verdict::Perhaps, Verdict::Yes));
-    assert_eq!(verdicts(&backend, "nat", None, OTHER, VIP), (Verdict::Perhaps, Verdict::Perhaps));
+    assert_eq!(verdicts(&backend, "nat", None, CLIENT, VIP), (CaptureVerdict::Perhaps, CaptureVerdict::Yes));
+    assert_eq!(verdicts(&backend, "nat", None, OTHER, VIP), (CaptureVerdict::Perhaps, CaptureVerdict::Perhaps));
     let state = Query { state: Some("established".into()), ..query(Some("203.0.113.7"), None, None) };
-    assert_eq!(verdicts(&state, "nat", None, CLIENT, VIP), (Verdict::Perhaps, Verdict::Yes));
-    assert_eq!(verdicts(&state, "nat", None, OTHER, VIP).0, Verdict::No);
+    assert_eq!(verdicts(&state, "nat", None, CLIENT, VIP), (CaptureVerdict::Perhaps, CaptureVerdict::Yes));
+    assert_eq!(verdicts(&state, "nat", None, OTHER, VIP).0, CaptureVerdict::No);
 }
 
 #[test]
@@ -125,11 +125,11 @@ fn spliced_connection_matches_by_existing_side() {
         [(CLIENT, VIP), (POOL, BACKEND)].map(|(from, to)| chosen.judge(&flow(&frame(from, to, 10)).unwrap()))
     };
     let both = connection(Some(POOL));
-    assert_eq!(judged(&both), [Verdict::Yes, Verdict::Yes]);
+    assert_eq!(judged(&both), [CaptureVerdict::Yes, CaptureVerdict::Yes]);
     let no_backend = ConnectionView { backend_end: String::new(), source: None, ..both.clone() };
-    assert_eq!(judged(&no_backend), [Verdict::Yes, Verdict::Perhaps]);
+    assert_eq!(judged(&no_backend), [CaptureVerdict::Yes, CaptureVerdict::Perhaps]);
     let no_client = ConnectionView { client: String::new(), vip: String::new(), ..both };
-    assert_eq!(judged(&no_client), [Verdict::Perhaps, Verdict::Yes]);
+    assert_eq!(judged(&no_client), [CaptureVerdict::Perhaps, CaptureVerdict::Yes]);
 }
 
 #[test]
@@ -163,10 +163,10 @@ fn ended_connections_are_remembered_for_a_while() {
     chosen.learn(&connection(None));
     for _ in 0..9 {
         chosen.begin_round();
-        assert_eq!(chosen.judge(&flow), Verdict::Yes);
+        assert_eq!(chosen.judge(&flow), CaptureVerdict::Yes);
     }
     chosen.begin_round();
-    assert_eq!(chosen.judge(&flow), Verdict::Perhaps);
+    assert_eq!(chosen.judge(&flow), CaptureVerdict::Perhaps);
 }
 
 /// An instance with the connection from `CLIENT`, on two pages.
@@ -177,13 +177,13 @@ impl Instance {
         let directory = std::env::temp_dir().join(format!("hairpin-capture-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let handle = |request| match request {
-            Request::Connections(Query { cursor: None, .. }) => {
-                Answer::Connections(Page { next: Some(7), ..Page::default() })
+            ControlRequest::Connections(Query { cursor: None, .. }) => {
+                ControlAnswer::Connections(Page { next: Some(7), ..Page::default() })
             }
-            Request::Connections(_) => {
-                Answer::Connections(Page { connections: vec![connection(None)], matched: 1, next: None })
+            ControlRequest::Connections(_) => {
+                ControlAnswer::Connections(Page { connections: vec![connection(None)], matched: 1, next: None })
             }
-            other => Answer::Error(format!("{other:?} is not for tests")),
+            other => ControlAnswer::Error(format!("{other:?} is not for tests")),
         };
         serve(&directory.join("s"), handle).unwrap();
         Instance(directory)
@@ -197,14 +197,14 @@ impl Drop for Instance {
 }
 
 /// Captures `messages` into a file; the file and the report.
-fn captured(name: &str, query: &Query, messages: Vec<Message>, count: Option<u64>) -> (Vec<u8>, String) {
+fn captured(name: &str, query: &Query, messages: Vec<CaptureMessage>, count: Option<u64>) -> (Vec<u8>, String) {
     let instance = Instance::new(name);
     let socket = instance.0.join("s");
     let interfaces = ["eth0".to_string(), "eth1".to_string()];
     let mut out = Vec::new();
     let file = CaptureFile::begin(&mut out, &interfaces, 64, "instance edge, client 203.0.113.7").unwrap();
     let chosen = Chosen::new(query, &services("nat")).unwrap();
-    let mut session = Session { chosen, queue: Queue::default(), file, count, short_of: false };
+    let mut session = CaptureSession { chosen, queue: CaptureQueue::default(), file, count, short_of: false };
     let (sender, receiver) = sync_channel(messages.len().max(1));
     messages.into_iter().for_each(|message| sender.send(message).unwrap());
     let mut asker = Asker { socket: &socket, query, client: None, silent: false };
@@ -271,9 +271,9 @@ fn a_failing_interface_ends_the_capture() {
     let file = CaptureFile::begin(&mut out, &interfaces, 64, "").unwrap();
     let all = query(None, None, None);
     let chosen = Chosen::new(&all, &services("nat")).unwrap();
-    let mut session = Session { chosen, queue: Queue::default(), file, count: None, short_of: false };
+    let mut session = CaptureSession { chosen, queue: CaptureQueue::default(), file, count: None, short_of: false };
     let (sender, receiver) = sync_channel(1);
-    sender.send(Message::Failed(anyhow::anyhow!("eth0 is gone"))).unwrap();
+    sender.send(CaptureMessage::Failed(anyhow::anyhow!("eth0 is gone"))).unwrap();
     let mut asker = Asker { socket: Path::new("/nonexistent"), query: &all, client: None, silent: false };
     let error = session.run(&receiver, &mut asker, None, &AtomicBool::new(false)).unwrap_err();
     assert_eq!(error.to_string(), "eth0 is gone");
@@ -282,10 +282,10 @@ fn a_failing_interface_ends_the_capture() {
 #[test]
 fn full_capture_queue_counts_lost_packets() {
     let chosen = Chosen::new(&query(None, None, Some("web-1")), &services("nat")).unwrap();
-    let mut queue = Queue::default();
-    let Message::Seen(small) = seen(0, 1, CLIENT, VIP) else { unreachable!() };
+    let mut queue = CaptureQueue::default();
+    let CaptureMessage::Seen(small) = seen(0, 1, CLIENT, VIP) else { unreachable!() };
     let key = flow(&small.bytes).unwrap();
-    let large = Seen { bytes: vec![0; 1 << 20], ..small };
+    let large = SeenPacket { bytes: vec![0; 1 << 20], ..small };
     let room = (0..100).take_while(|_| queue.push(key, large.clone())).count();
     assert_eq!(room, 63);
     assert!(queue.settle(Duration::MAX, &chosen).is_empty());

@@ -1,8 +1,8 @@
 //! `hairpin backend`: backends overridden at run time.
 
 use super::print;
-use super::target::Target;
-use crate::control::{Answer, BackendAction, BackendChange, Request, unexpected};
+use super::target::InstanceTarget;
+use crate::control::{BackendAction, BackendChange, ControlAnswer, ControlRequest, unexpected};
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
@@ -10,30 +10,30 @@ use clap::{Args, Subcommand};
 pub(super) enum BackendCommand {
     /// Keep the backend's connections, give it no new ones.
     #[command(after_help = "Example: hairpin backend drain web 10.0.2.11:8080")]
-    Drain(Which),
+    Drain(BackendArgs),
     /// Give the backend new connections again.
     #[command(after_help = "Example: hairpin backend enable web 10.0.2.11:8080")]
-    Enable(Which),
+    Enable(BackendArgs),
     /// Give the backend no new connections and end those it has.
     #[command(after_help = "Example: hairpin backend disable web 10.0.2.11:8080")]
-    Disable(Which),
+    Disable(BackendArgs),
     /// Give the backend another weight for new connections.
     #[command(after_help = "Example: hairpin backend weight web 10.0.2.11:8080 5")]
     Weight {
         #[command(flatten)]
-        which: Which,
+        which: BackendArgs,
         /// The weight, 0 to 65535; 0 gives it no new connections.
         #[arg(value_name = "WEIGHT")]
         weight: u16,
     },
     /// Remove the override: the configuration holds again.
     #[command(after_help = "Example: hairpin backend reset web 10.0.2.11:8080")]
-    Reset(Which),
+    Reset(BackendArgs),
 }
 
 /// The backend.
 #[derive(Args, Debug)]
-pub(super) struct Which {
+pub(super) struct BackendArgs {
     /// The service's name.
     #[arg(value_name = "SERVICE")]
     service: String,
@@ -41,7 +41,7 @@ pub(super) struct Which {
     #[arg(value_name = "BACKEND")]
     backend: String,
     #[command(flatten)]
-    target: Target,
+    target: InstanceTarget,
 }
 
 impl BackendCommand {
@@ -55,8 +55,8 @@ impl BackendCommand {
             BackendCommand::Reset(which) => (which, BackendAction::Reset),
         };
         let change = BackendChange { service: which.service, backend: which.backend, action };
-        match which.target.connect()?.request(&Request::Backend(change))? {
-            Answer::Done(sentence) => print(&format!("{sentence}\n")),
+        match which.target.connect()?.request(&ControlRequest::Backend(change))? {
+            ControlAnswer::Done(sentence) => print(&format!("{sentence}\n")),
             other => unexpected(other),
         }
     }

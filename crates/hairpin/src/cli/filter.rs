@@ -6,7 +6,7 @@ use clap::Args;
 
 /// The connections to show: those that match all filters given.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
-pub(super) struct Filter {
+pub(super) struct FilterArgs {
     /// Only connections of this client, these clients, or this client's port.
     #[arg(long, value_name = "ADDRESS|PREFIX|ADDRESS:PORT")]
     client: Option<String>,
@@ -28,10 +28,10 @@ pub(super) struct Filter {
     software: bool,
 }
 
-impl Filter {
+impl FilterArgs {
     /// Whether it says anything.
     pub(super) fn is_empty(&self) -> bool {
-        *self == Filter::default()
+        *self == FilterArgs::default()
     }
 
     /// Whether the client is one, so that a mistyped one is not taken for one without connections.
@@ -70,9 +70,9 @@ mod tests {
 
     #[test]
     fn mistyped_client_error_shows_the_forms() {
-        let filter = Filter { client: Some("203.0.113".into()), ..Filter::default() };
+        let filter = FilterArgs { client: Some("203.0.113".into()), ..FilterArgs::default() };
         let error = filter.check().unwrap_err().to_string();
         assert!(error.contains("203.0.113.0/24") && error.contains("[2001:db8::7]:40112"), "{error}");
-        assert!(Filter::default().check().is_ok() && Filter::default().is_empty() && !filter.is_empty());
+        assert!(FilterArgs::default().check().is_ok() && FilterArgs::default().is_empty() && !filter.is_empty());
     }
 }

@@ -1,9 +1,9 @@
 //! Commands that show what an instance has: status, connections, offload.
 
-use super::filter::Filter;
-use super::target::Target;
+use super::filter::FilterArgs;
+use super::target::InstanceTarget;
 use super::{Output, print};
-use crate::control::{Answer, Client, ConnectionView, Page, Query, Request, unexpected};
+use crate::control::{ConnectionView, ControlAnswer, ControlClient, ControlRequest, Page, Query, unexpected};
 use crate::{json, render};
 use anyhow::Result;
 use std::io::{IsTerminal, Write};
@@ -15,7 +15,7 @@ const PAGE: u64 = 1000;
 const EXPLAINED: u64 = 100;
 
 /// `hairpin status`.
-pub(super) fn status(target: &Target, output: Output, watch: Option<u64>) -> Result<()> {
+pub(super) fn status(target: &InstanceTarget, output: Output, watch: Option<u64>) -> Result<()> {
     let mut client = target.connect()?;
     let clear = watch.is_some() && std::io::stdout().is_terminal();
     loop {
@@ -51,8 +51,8 @@ pub(super) enum Extent {
 
 /// `hairpin connections`.
 pub(super) fn connections(
-    target: &Target,
-    filter: &Filter,
+    target: &InstanceTarget,
+    filter: &FilterArgs,
     output: Output,
     extent: Extent,
     cursor: Option<u64>,
@@ -75,19 +75,19 @@ fn counted(count: u64, output: Output) -> Result<String> {
     })
 }
 
-fn ask(client: &mut Client, query: Query) -> Result<Page> {
-    match client.request(&Request::Connections(query))? {
-        Answer::Connections(page) => Ok(page),
+fn ask(client: &mut ControlClient, query: Query) -> Result<Page> {
+    match client.request(&ControlRequest::Connections(query))? {
+        ControlAnswer::Connections(page) => Ok(page),
         other => unexpected(other),
     }
 }
 
-fn count(client: &mut Client, query: &Query) -> Result<u64> {
+fn count(client: &mut ControlClient, query: &Query) -> Result<u64> {
     let (mut sum, mut cursor) = (0, None);
     loop {
         let page = ask(client, Query { limit: 0, cursor, ..query.clone() })?;
         sum += page.matched;
-        // What takes too long to count comes in parts.
+        // A listing that takes long to count comes in parts.
         match page.next {
             Some(next) if Some(next) != cursor => cursor = Some(next),
             _ => return Ok(sum),
@@ -96,7 +96,7 @@ fn count(client: &mut Client, query: &Query) -> Result<u64> {
 }
 
 /// Writes `limit` connections that fit `query` at most, page by page: no more than a page is in memory at any time.
-fn list(client: &mut Client, mut query: Query, limit: u64, output: Output, out: &mut impl Write) -> Result<()> {
+fn list(client: &mut ControlClient, mut query: Query, limit: u64, output: Output, out: &mut impl Write) -> Result<()> {
     let mut table = render::Listing::default();
     let mut left = limit;
     let next = loop {
@@ -148,14 +148,14 @@ fn write_page(
 }
 
 /// `hairpin offload`.
-pub(super) fn offload(target: &Target, filter: &Filter, output: Output) -> Result<()> {
+pub(super) fn offload(target: &InstanceTarget, filter: &FilterArgs, output: Output) -> Result<()> {
     filter.check()?;
     let mut client = target.connect()?;
     if !filter.is_empty() {
         return explain(&mut client, filter.query(), output);
     }
-    match client.request(&Request::Offload)? {
-        Answer::Offload(view) => print(&match output {
+    match client.request(&ControlRequest::Offload)? {
+        ControlAnswer::Offload(view) => print(&match output {
             Output::Table => render::offload(&view),
             Output::Json => json::line(&*view)?,
         }),
@@ -164,7 +164,7 @@ pub(super) fn offload(target: &Target, filter: &Filter, output: Output) -> Resul
 }
 
 /// Why each of the connections that fit is, or is not, offloaded.
-fn explain(client: &mut Client, mut query: Query, output: Output) -> Result<()> {
+fn explain(client: &mut ControlClient, mut query: Query, output: Output) -> Result<()> {
     if output == Output::Json {
         return list(client, query, EXPLAINED, output, &mut std::io::stdout().lock());
     }

@@ -17,24 +17,24 @@ use crate::limits;
 use crate::probe;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
-use filter::Filter;
+use filter::FilterArgs;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use target::Target;
+use target::InstanceTarget;
 pub(crate) use target::connect;
 
 /// A load balancer for layers 4 and 7 that hands established connections to the kernel's BPF programs.
 #[derive(Debug, Parser)]
 #[command(name = "hairpin", version, arg_required_else_help = true, max_term_width = 100)]
 #[command(after_help = "`hairpin config` prints every field of the configuration file with its default.")]
-pub struct Command {
+pub struct CommandLine {
     #[command(subcommand)]
-    action: Action,
+    action: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum CliCommand {
     /// Balance connections, in the foreground, until stopped.
     ///
     /// SIGHUP reads the configuration file again, like `hairpin reload`. SIGTERM ends the process and leaves everything
@@ -88,7 +88,7 @@ enum Action {
                             Exit status with --ready: 0 ready, 1 not ready, 2 trouble")]
     Status {
         #[command(flatten)]
-        target: Target,
+        target: InstanceTarget,
         /// Whether this service, or every service, is ready: by the exit status, with a message for each that is not.
         #[arg(long, value_name = "SERVICE", num_args = 0..=1, conflicts_with = "watch")]
         ready: Option<Option<String>>,
@@ -110,7 +110,7 @@ enum Action {
     #[command(after_help = "Example: hairpin top -i edge")]
     Top {
         #[command(flatten)]
-        target: Target,
+        target: InstanceTarget,
     },
     /// List connections.
     ///
@@ -122,9 +122,9 @@ enum Action {
                             hairpin connections --client 203.0.113.0/24 --all -o json")]
     Connections {
         #[command(flatten)]
-        target: Target,
+        target: InstanceTarget,
         #[command(flatten)]
-        filter: Filter,
+        filter: FilterArgs,
         /// The output format; JSON gives one object a line.
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: Output,
@@ -148,9 +148,9 @@ enum Action {
     #[command(after_help = "Examples: hairpin offload\n          hairpin offload --client 203.0.113.7:40112")]
     Offload {
         #[command(flatten)]
-        target: Target,
+        target: InstanceTarget,
         #[command(flatten)]
-        filter: Filter,
+        filter: FilterArgs,
         /// The output format: a table, or JSON.
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: Output,
@@ -174,9 +174,9 @@ enum Action {
     )]
     Capture {
         #[command(flatten)]
-        target: Target,
+        target: InstanceTarget,
         #[command(flatten)]
-        filter: Filter,
+        filter: FilterArgs,
         #[command(flatten)]
         args: CaptureArgs,
     },
@@ -199,7 +199,7 @@ enum Action {
     #[command(after_help = "Example: hairpin reload -i edge\nExit status: 0 applied, 1 refused")]
     Reload {
         #[command(flatten)]
-        target: Target,
+        target: InstanceTarget,
         /// The output format: a table, or JSON.
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: Output,
@@ -211,7 +211,7 @@ enum Action {
         #[arg(value_name = "FILE")]
         file: PathBuf,
         #[command(flatten)]
-        target: Target,
+        target: InstanceTarget,
         /// The output format: a table, or JSON.
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: Output,
@@ -223,7 +223,7 @@ enum Action {
     #[command(after_help = "Example: hairpin upgrade --program /usr/local/bin/hairpin")]
     Upgrade {
         #[command(flatten)]
-        target: Target,
+        target: InstanceTarget,
         /// The program to start; the file the running process was started from, unless given.
         #[arg(long, value_name = "PATH")]
         program: Option<PathBuf>,
@@ -235,7 +235,7 @@ enum Action {
     #[command(after_help = "Example: hairpin stop --flush")]
     Stop {
         #[command(flatten)]
-        target: Target,
+        target: InstanceTarget,
         /// Remove every object the instance has made in the kernel, and its connections, even if its process is dead.
         #[arg(long)]
         flush: bool,
@@ -301,8 +301,8 @@ pub(crate) enum Output {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let matches = Command::command().long_version(version()).get_matches();
-    let command = Command::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let matches = CommandLine::command().long_version(version()).get_matches();
+    let command = CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let trouble = command.action.trouble();
     match command.action.perform() {
         Ok(code) => code,
@@ -331,25 +331,29 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
-impl Action {
+impl CliCommand {
     /// How it exits when it fails. `hairpin diff` keeps to diff(1), where 1 says that there are differences; so does
     /// `status --ready`, where 1 is an answer as well.
     fn trouble(&self) -> ExitCode {
-        ExitCode::from(if matches!(self, Action::Diff { .. } | Action::Status { ready: Some(_), .. }) { 2 } else { 1 })
+        ExitCode::from(if matches!(self, CliCommand::Diff { .. } | CliCommand::Status { ready: Some(_), .. }) {
+            2
+        } else {
+            1
+        })
     }
 
     fn perform(self) -> anyhow::Result<ExitCode> {
         match self {
-            Action::Run { config, as_orphan: Some(program), .. } => crate::run::start_orphan(&program, &config),
-            Action::Run { config, discard, take_over, .. } => process::run(config, discard, take_over),
-            Action::Validate { config, live: true, output } => return process::validate_live(&config, output),
-            Action::Validate { config, .. } => process::validate(&config),
-            Action::Status { target, ready: Some(service), output, .. } => {
+            CliCommand::Run { config, as_orphan: Some(program), .. } => crate::run::start_orphan(&program, &config),
+            CliCommand::Run { config, discard, take_over, .. } => process::run(config, discard, take_over),
+            CliCommand::Validate { config, live: true, output } => return process::validate_live(&config, output),
+            CliCommand::Validate { config, .. } => process::validate(&config),
+            CliCommand::Status { target, ready: Some(service), output, .. } => {
                 return ready::ready(&target, service.as_deref(), output);
             }
-            Action::Status { target, output, watch, .. } => listing::status(&target, output, watch),
-            Action::Top { target } => crate::top::run(&target.socket()?),
-            Action::Connections { target, filter, output, limit, all, count, cursor } => {
+            CliCommand::Status { target, output, watch, .. } => listing::status(&target, output, watch),
+            CliCommand::Top { target } => crate::top::run(&target.socket()?),
+            CliCommand::Connections { target, filter, output, limit, all, count, cursor } => {
                 let extent = match (count, all) {
                     (true, _) => listing::Extent::Count,
                     (false, true) => listing::Extent::All,
@@ -357,28 +361,28 @@ impl Action {
                 };
                 listing::connections(&target, &filter, output, extent, cursor)
             }
-            Action::Offload { target, filter, output } => listing::offload(&target, &filter, output),
-            Action::Backend { command } => command.perform(),
-            Action::Capture { target, filter, args } => {
+            CliCommand::Offload { target, filter, output } => listing::offload(&target, &filter, output),
+            CliCommand::Backend { command } => command.perform(),
+            CliCommand::Capture { target, filter, args } => {
                 filter.check()?;
                 crate::capture::run(&target.socket()?, &filter.query(), &args)
             }
-            Action::Probe { args, output } => print(&probe::run(&args, matches!(output, Output::Json))?),
-            Action::Reload { target, output } => return process::reload(&target, output),
-            Action::Diff { file, target, output } => return process::diff(&file, &target, output),
-            Action::Upgrade { target, program } => process::upgrade(&target, program),
-            Action::Stop { target, flush } => process::stop(&target, flush),
-            Action::Lab { words } => {
+            CliCommand::Probe { args, output } => print(&probe::run(&args, matches!(output, Output::Json))?),
+            CliCommand::Reload { target, output } => return process::reload(&target, output),
+            CliCommand::Diff { file, target, output } => return process::diff(&file, &target, output),
+            CliCommand::Upgrade { target, program } => process::upgrade(&target, program),
+            CliCommand::Stop { target, flush } => process::stop(&target, flush),
+            CliCommand::Lab { words } => {
                 eprintln!("the laboratory is a program of its own: run `{}`", laboratory(&words));
                 return Ok(ExitCode::from(2));
             }
-            Action::Config { markdown } => print(&if markdown { config::markdown() } else { config::template() }),
-            Action::Limits { markdown: true, .. } => print(&limits::markdown()),
-            Action::Limits { output: Output::Table, .. } => print(&limits::table()),
-            Action::Limits { output: Output::Json, .. } => print(&limits::json()?),
-            Action::Man { directory } => pages::manual(directory.as_deref()),
-            Action::Names { words } => return names::names(&words),
-            Action::Completions { shell } => pages::completions(shell),
+            CliCommand::Config { markdown } => print(&if markdown { config::markdown() } else { config::template() }),
+            CliCommand::Limits { markdown: true, .. } => print(&limits::markdown()),
+            CliCommand::Limits { output: Output::Table, .. } => print(&limits::table()),
+            CliCommand::Limits { output: Output::Json, .. } => print(&limits::json()?),
+            CliCommand::Man { directory } => pages::manual(directory.as_deref()),
+            CliCommand::Names { words } => return names::names(&words),
+            CliCommand::Completions { shell } => pages::completions(shell),
         }
         .map(|()| ExitCode::SUCCESS)
     }
@@ -404,12 +408,12 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Command::command().debug_assert();
+        CommandLine::command().debug_assert();
     }
 
     #[test]
     fn every_command_shows_an_example() {
-        for command in Command::command().get_subcommands() {
+        for command in CommandLine::command().get_subcommands() {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
             assert!(help.contains("Example"), "{}", command.get_name());
         }
@@ -419,8 +423,8 @@ mod tests {
     fn an_instance_is_found_by_socket_file_or_name() {
         let socket = |arguments: &[&str]| {
             let line = ["hairpin", "status"].iter().chain(arguments);
-            match Command::try_parse_from(line).unwrap().action {
-                Action::Status { target, .. } => target.socket().unwrap(),
+            match CommandLine::try_parse_from(line).unwrap().action {
+                CliCommand::Status { target, .. } => target.socket().unwrap(),
                 other => panic!("{other:?}"),
             }
         };
@@ -450,7 +454,7 @@ mod tests {
             "limits --markdown -o json",
         ] {
             let words = std::iter::once("hairpin").chain(line.split(' '));
-            assert!(Command::try_parse_from(words).is_err(), "{line}");
+            assert!(CommandLine::try_parse_from(words).is_err(), "{line}");
         }
     }
 }

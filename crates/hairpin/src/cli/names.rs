@@ -1,14 +1,14 @@
 //! `hairpin names`: what a shell offers where a service or a backend is to be named.
 
 use super::print;
-use super::target::Target;
+use super::target::InstanceTarget;
 use crate::status::{ServiceStatus, Status};
 use anyhow::Result;
 use std::process::ExitCode;
 
 /// The kind of word expected at a place of the command line.
 #[derive(Debug, PartialEq)]
-enum Place {
+enum WordPlace {
     /// A service.
     Service,
     /// A service that has backends of its own.
@@ -29,8 +29,8 @@ pub(super) fn names(words: &[String]) -> Result<ExitCode> {
 }
 
 /// The instance that the words name, and the words without that.
-fn without_target(words: &[String]) -> (Target, Vec<&str>) {
-    let (mut target, mut rest) = (Target::default(), Vec::new());
+fn without_target(words: &[String]) -> (InstanceTarget, Vec<&str>) {
+    let (mut target, mut rest) = (InstanceTarget::default(), Vec::new());
     let mut words = words.iter().skip(1).map(String::as_str);
     while let Some(word) = words.next() {
         match word {
@@ -44,16 +44,16 @@ fn without_target(words: &[String]) -> (Target, Vec<&str>) {
 }
 
 /// Completions after `words`, the first of which is the command.
-fn place(words: &[&str]) -> Option<Place> {
+fn place(words: &[&str]) -> Option<WordPlace> {
     match words {
-        ["connections" | "offload" | "capture", .., "--service"] => Some(Place::Service),
+        ["connections" | "offload" | "capture", .., "--service"] => Some(WordPlace::Service),
         ["connections" | "offload" | "capture", before @ .., "--backend"] => {
             let service = before.windows(2).find(|pair| pair[0] == "--service");
-            Some(Place::Backend(service.map(|pair| pair[1].to_string())))
+            Some(WordPlace::Backend(service.map(|pair| pair[1].to_string())))
         }
         ["backend", "drain" | "enable" | "disable" | "weight" | "reset", named @ ..] => match named {
-            [] => Some(Place::ServiceOfBackend),
-            [service] if !service.starts_with('-') => Some(Place::Backend(Some((*service).to_string()))),
+            [] => Some(WordPlace::ServiceOfBackend),
+            [service] if !service.starts_with('-') => Some(WordPlace::Backend(Some((*service).to_string()))),
             _ => None,
         },
         _ => None,
@@ -61,16 +61,16 @@ fn place(words: &[&str]) -> Option<Place> {
 }
 
 /// The names, each once. Names removed from the configuration are not offered.
-fn fitting(status: &Status, place: &Place) -> Vec<String> {
+fn fitting(status: &Status, place: &WordPlace) -> Vec<String> {
     let services = status.services.iter().filter(|service| service.state != "removed");
     let has_name =
         |service: &&ServiceStatus, name: &str| service.name == name || service.group_of.as_deref() == Some(name);
     let mut names: Vec<String> = match place {
-        Place::Service => services.map(|service| service.name.clone()).collect(),
-        Place::ServiceOfBackend => {
+        WordPlace::Service => services.map(|service| service.name.clone()).collect(),
+        WordPlace::ServiceOfBackend => {
             services.filter(|service| !service.backends.is_empty()).map(|service| service.name.clone()).collect()
         }
-        Place::Backend(of) => {
+        WordPlace::Backend(of) => {
             let services = services.filter(|service| of.as_deref().is_none_or(|name| has_name(service, name)));
             let backends = services.flat_map(|service| &service.backends);
             backends.filter(|backend| backend.state != "removed").map(|backend| backend.name.clone()).collect()
@@ -93,13 +93,13 @@ mod tests {
             let (target, words) = without_target(&words);
             (place(&words), target.instance)
         };
-        let backend = |of: Option<&str>| Some(Place::Backend(of.map(str::to_string)));
-        assert_eq!(at("hairpin backend drain"), (Some(Place::ServiceOfBackend), None));
-        assert_eq!(at("hairpin backend drain -i edge"), (Some(Place::ServiceOfBackend), Some("edge".into())));
+        let backend = |of: Option<&str>| Some(WordPlace::Backend(of.map(str::to_string)));
+        assert_eq!(at("hairpin backend drain"), (Some(WordPlace::ServiceOfBackend), None));
+        assert_eq!(at("hairpin backend drain -i edge"), (Some(WordPlace::ServiceOfBackend), Some("edge".into())));
         assert_eq!(at("hairpin backend weight web"), (backend(Some("web")), None));
         assert_eq!(at("hairpin backend drain web web-1").0, None);
         assert_eq!(at("hairpin backend").0, None);
-        assert_eq!(at("hairpin connections --software --service").0, Some(Place::Service));
+        assert_eq!(at("hairpin connections --software --service").0, Some(WordPlace::Service));
         assert_eq!(at("hairpin connections --service web --backend").0, backend(Some("web")));
         assert_eq!(at("hairpin capture --backend").0, backend(None));
         assert_eq!(at("hairpin connections --service web").0, None);
@@ -118,10 +118,10 @@ mod tests {
             service("web", vec![backend("web-2", "drain"), backend("web-1", "enabled"), backend("old", "removed")]);
         let gone = ServiceStatus { state: "removed".into(), ..service("gone", vec![backend("x", "enabled")]) };
         let status = Status { services: vec![service("shop", vec![]), group, web, gone], ..Status::default() };
-        assert_eq!(fitting(&status, &Place::Service), ["shop", "shop/a", "web"]);
-        assert_eq!(fitting(&status, &Place::ServiceOfBackend), ["shop/a", "web"]);
-        assert_eq!(fitting(&status, &Place::Backend(Some("web".into()))), ["web-1", "web-2"]);
-        assert_eq!(fitting(&status, &Place::Backend(Some("shop".into()))), ["a-1"]);
-        assert_eq!(fitting(&status, &Place::Backend(None)), ["a-1", "web-1", "web-2"]);
+        assert_eq!(fitting(&status, &WordPlace::Service), ["shop", "shop/a", "web"]);
+        assert_eq!(fitting(&status, &WordPlace::ServiceOfBackend), ["shop/a", "web"]);
+        assert_eq!(fitting(&status, &WordPlace::Backend(Some("web".into()))), ["web-1", "web-2"]);
+        assert_eq!(fitting(&status, &WordPlace::Backend(Some("shop".into()))), ["a-1"]);
+        assert_eq!(fitting(&status, &WordPlace::Backend(None)), ["a-1", "web-1", "web-2"]);
     }
 }

@@ -1,6 +1,6 @@
 //! `docs/reference/cli.md`, written from the command line's own description.
 
-use super::Command;
+use super::CommandLine;
 use clap::{Arg, Command as Description, CommandFactory};
 use std::fmt::Write;
 use std::path::Path;
@@ -23,7 +23,7 @@ fn page_of_commands_is_up_to_date() {
 }
 
 fn page_of_commands() -> String {
-    let mut program = Command::command().disable_help_subcommand(true);
+    let mut program = CommandLine::command().disable_help_subcommand(true);
     program.build();
     let mut out = String::from(BEGINNING);
     out.push_str("| command | what it does |\n|---|---|\n");
@@ -90,7 +90,7 @@ fn row(out: &mut String, argument: &Arg) {
     let _ = writeln!(out, "| `{}` | {default} | {} |", written.replace('|', "\\|"), cell(&help));
 }
 
-/// What can stand in a cell of a table, where a bar ends it.
+/// The characters that may end a bar in a cell of a table.
 fn cell(text: &str) -> String {
     escaped(&sentence(text)).replace('|', "\\|").replace('\n', " ")
 }

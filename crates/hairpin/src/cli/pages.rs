@@ -1,6 +1,6 @@
-//! What is written from the command line's own description: manual pages and shell completions.
+//! Manual pages and shell completions, written from the command line's own description.
 
-use super::Command;
+use super::CommandLine;
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use clap_complete::Shell;
@@ -13,11 +13,11 @@ pub(super) fn manual(directory: Option<&Path>) -> Result<()> {
         None => {
             let mut page = Vec::new();
             // As in the pages that are written below: `help` has none.
-            clap_mangen::Man::new(Command::command().disable_help_subcommand(true)).render(&mut page)?;
+            clap_mangen::Man::new(CommandLine::command().disable_help_subcommand(true)).render(&mut page)?;
             std::io::stdout().lock().write_all(&page)?;
             Ok(())
         }
-        Some(directory) => clap_mangen::generate_to(Command::command(), directory)
+        Some(directory) => clap_mangen::generate_to(CommandLine::command(), directory)
             .with_context(|| format!("cannot write manual pages into {}", directory.display())),
     }
 }
@@ -25,7 +25,7 @@ pub(super) fn manual(directory: Option<&Path>) -> Result<()> {
 /// Prints what `shell` needs.
 pub(super) fn completions(shell: Shell) -> Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Command::command(), "hairpin", &mut script);
+    clap_complete::generate(shell, &mut CommandLine::command(), "hairpin", &mut script);
     let script = String::from_utf8(script).context("a completion script is text")?;
     std::io::stdout().lock().write_all(with_names(shell, script).as_bytes())?;
     Ok(())

@@ -1,9 +1,9 @@
 //! Commands about a process: run, validate, reload, diff, upgrade, stop.
 
-use super::target::{Target, connect};
+use super::target::{InstanceTarget, connect};
 use super::{Output, print};
 use crate::config::{self, Config, Severity};
-use crate::control::{Answer, Changes, Client, Request, unexpected};
+use crate::control::{Changes, ControlAnswer, ControlClient, ControlRequest, unexpected};
 use crate::{json, live, render, run};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ fn summary(file: &Path, config: &Config) -> String {
 }
 
 /// `hairpin reload`. Programs get JSON in any case.
-pub(super) fn reload(target: &Target, output: Output) -> Result<ExitCode> {
+pub(super) fn reload(target: &InstanceTarget, output: Output) -> Result<ExitCode> {
     match (reloaded(target), output) {
         (Ok(changes), _) => {
             print(&shown(&changes, output, "reloaded: nothing has changed")?)?;
@@ -75,22 +75,22 @@ pub(super) fn reload(target: &Target, output: Output) -> Result<ExitCode> {
     }
 }
 
-fn reloaded(target: &Target) -> Result<Changes> {
+fn reloaded(target: &InstanceTarget) -> Result<Changes> {
     // The instance's own working directory is another one.
     let absolute = |file: &Path| file.canonicalize().with_context(|| format!("cannot use the file {}", file.display()));
     let file = target.file().map(absolute).transpose()?;
-    match target.connect()?.request(&Request::Reload { file })? {
-        Answer::Changes(changes) => Ok(changes),
+    match target.connect()?.request(&ControlRequest::Reload { file })? {
+        ControlAnswer::Changes(changes) => Ok(changes),
         other => unexpected(other),
     }
 }
 
 /// `hairpin diff`.
-pub(super) fn diff(file: &Path, target: &Target, output: Output) -> Result<ExitCode> {
+pub(super) fn diff(file: &Path, target: &InstanceTarget, output: Output) -> Result<ExitCode> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let request = Request::Diff { text, file: file.display().to_string() };
+    let request = ControlRequest::Diff { text, file: file.display().to_string() };
     match connect(&target.socket_or_of(file)?)?.request(&request)? {
-        Answer::Changes(changes) => {
+        ControlAnswer::Changes(changes) => {
             print(&shown(&changes, output, "no change")?)?;
             let differs = !changes.changes.is_empty() || !changes.later.is_empty();
             Ok(ExitCode::from(u8::from(differs)))
@@ -107,7 +107,7 @@ fn shown(changes: &Changes, output: Output, none: &str) -> Result<String> {
 }
 
 /// `hairpin upgrade`.
-pub(super) fn upgrade(target: &Target, program: Option<PathBuf>) -> Result<()> {
+pub(super) fn upgrade(target: &InstanceTarget, program: Option<PathBuf>) -> Result<()> {
     // The instance's own working directory is another one.
     let program = match program {
         Some(path) => Some(path.canonicalize().with_context(|| format!("cannot use the program {}", path.display()))?),
@@ -118,9 +118,9 @@ pub(super) fn upgrade(target: &Target, program: Option<PathBuf>) -> Result<()> {
 }
 
 /// `hairpin stop`.
-pub(super) fn stop(target: &Target, flush: bool) -> Result<()> {
+pub(super) fn stop(target: &InstanceTarget, flush: bool) -> Result<()> {
     let socket = target.socket()?;
-    match Client::connect(&socket)? {
+    match ControlClient::connect(&socket)? {
         Some(client) => client.stop(flush)?,
         None if flush => {}
         None => bail!("no instance answers at {}; --flush removes what a dead one has left", socket.display()),

@@ -1,6 +1,6 @@
 //! `hairpin status --ready`.
 
-use super::target::Target;
+use super::target::InstanceTarget;
 use super::{Output, print};
 use crate::config::nearest;
 use crate::json;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::process::ExitCode;
 
 /// Says which services are not ready: of all services, or of the named one.
-pub(super) fn ready(target: &Target, service: Option<&str>, output: Output) -> Result<ExitCode> {
+pub(super) fn ready(target: &InstanceTarget, service: Option<&str>, output: Output) -> Result<ExitCode> {
     let status = target.connect()?.status()?;
     let not_ready = not_ready(&status, service)?;
     print(&match output {
@@ -24,7 +24,7 @@ type NotReady<'a> = Vec<(&'a ServiceStatus, &'a str)>;
 
 fn not_ready<'a>(status: &'a Status, named: Option<&str>) -> Result<NotReady<'a>> {
     let Some(name) = named else {
-        // What is wrong with a group counts where its service has no other backend: then that is named.
+        // A problem of a group counts where its service has no other backend: then that is named.
         return Ok(status.not_ready().filter(|(service, _)| service.group_of.is_none()).collect());
     };
     let there = || status.services.iter().filter(|service| service.state != "removed").map(|service| &*service.name);
@@ -44,7 +44,7 @@ fn text(not_ready: &NotReady<'_>) -> String {
     if not_ready.is_empty() { "ready\n".to_string() } else { lines.collect() }
 }
 
-/// What docs/reference/json.md calls Readiness.
+/// The type `Readiness` of docs/reference/json.md.
 #[derive(Serialize)]
 struct Readiness<'a> {
     ready: bool,

@@ -1,17 +1,17 @@
 //! Which instance a command is about.
 
 use crate::config;
-use crate::control::Client;
+use crate::control::ControlClient;
 use anyhow::{Result, bail};
 use clap::Args;
 use std::path::{Path, PathBuf};
 
-/// Where control sockets are, unless a configuration says otherwise.
+/// The default directory of control sockets.
 const DIRECTORY: &str = "/run/hairpin";
 
 /// The instance.
 #[derive(Args, Debug, Default)]
-pub(super) struct Target {
+pub(super) struct InstanceTarget {
     /// The instance's name; "default" unless given.
     #[arg(short, long, value_name = "NAME", conflicts_with_all = ["config", "socket"])]
     pub(super) instance: Option<String>,
@@ -23,7 +23,7 @@ pub(super) struct Target {
     pub(super) socket: Option<PathBuf>,
 }
 
-impl Target {
+impl InstanceTarget {
     /// Its control socket.
     pub(super) fn socket(&self) -> Result<PathBuf> {
         match (&self.socket, &self.config) {
@@ -50,7 +50,7 @@ impl Target {
     }
 
     /// A connection to it.
-    pub(super) fn connect(&self) -> Result<Client> {
+    pub(super) fn connect(&self) -> Result<ControlClient> {
         connect(&self.socket()?)
     }
 }
@@ -59,8 +59,8 @@ impl Target {
 ///
 /// # Errors
 /// No instance answers there, or the socket may not be used.
-pub(crate) fn connect(socket: &Path) -> Result<Client> {
-    match Client::connect(socket)? {
+pub(crate) fn connect(socket: &Path) -> Result<ControlClient> {
+    match ControlClient::connect(socket)? {
         Some(client) => Ok(client),
         None => bail!(
             "no instance answers at {}; start one with `hairpin run`, or name the right one with --instance, --config \

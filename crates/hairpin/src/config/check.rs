@@ -1,6 +1,6 @@
-//! What must hold between the parts of a file.
+//! The checks between the parts of a file.
 
-use super::service::Draft;
+use super::service::ServiceDraft;
 use super::words::spoken;
 use hairpin_core::config::{Algorithm, BackendState, Forwarding, Pool, Service, UnknownPacket};
 use hairpin_core::flow::{Endpoint, Protocol};
@@ -9,9 +9,9 @@ use hairpin_diagnostics::Sink;
 use std::collections::HashMap;
 
 /// Checks every service by itself and beside the others. `is_tracked`: whether connections are.
-pub(super) fn services(sink: &Sink<'_>, drafts: &[Draft], pool: &At<Pool>, is_tracked: bool) {
-    let mut ends: HashMap<(Endpoint, Protocol), &Draft> = HashMap::new();
-    let mut names: HashMap<&str, &Draft> = HashMap::new();
+pub(super) fn services(sink: &Sink<'_>, drafts: &[ServiceDraft], pool: &At<Pool>, is_tracked: bool) {
+    let mut ends: HashMap<(Endpoint, Protocol), &ServiceDraft> = HashMap::new();
+    let mut names: HashMap<&str, &ServiceDraft> = HashMap::new();
     for draft in drafts {
         let service = &draft.service;
         if service.kind.is_group() {
@@ -38,7 +38,7 @@ pub(super) fn services(sink: &Sink<'_>, drafts: &[Draft], pool: &At<Pool>, is_tr
     }
 }
 
-fn backends(sink: &Sink<'_>, draft: &Draft, ends: &HashMap<(Endpoint, Protocol), &Draft>) {
+fn backends(sink: &Sink<'_>, draft: &ServiceDraft, ends: &HashMap<(Endpoint, Protocol), &ServiceDraft>) {
     let service = &draft.service;
     let mut seen: HashMap<Endpoint, usize> = HashMap::new();
     let mut names: HashMap<&str, usize> = HashMap::new();
@@ -71,7 +71,7 @@ fn backends(sink: &Sink<'_>, draft: &Draft, ends: &HashMap<(Endpoint, Protocol),
     }
 }
 
-fn full_nat(sink: &Sink<'_>, draft: &Draft, pool: &At<Pool>) {
+fn full_nat(sink: &Sink<'_>, draft: &ServiceDraft, pool: &At<Pool>) {
     let service = &draft.service;
     if service.forwarding != Forwarding::FullNat || service.kind.is_group() {
         return;
@@ -96,8 +96,8 @@ fn full_nat(sink: &Sink<'_>, draft: &Draft, pool: &At<Pool>) {
     }
 }
 
-/// What is legal but hardly meant.
-fn meaning(sink: &Sink<'_>, draft: &Draft, is_tracked: bool) {
+/// Warns of settings that are legal but hardly meant.
+fn meaning(sink: &Sink<'_>, draft: &ServiceDraft, is_tracked: bool) {
     let service = &draft.service;
     let takes_some = |backend: &At<_>| takes_connections(&backend.value);
     if !draft.backends.is_empty() && !draft.backends.iter().any(takes_some) {
@@ -136,7 +136,7 @@ fn takes_connections(backend: &hairpin_core::config::Backend) -> bool {
 }
 
 /// Checks the pool beside the services.
-pub(super) fn pool(sink: &Sink<'_>, drafts: &[Draft], pool: &At<Pool>) {
+pub(super) fn pool(sink: &Sink<'_>, drafts: &[ServiceDraft], pool: &At<Pool>) {
     let ports = pool.value.port_first..=pool.value.port_last;
     for address in &pool.value.addresses {
         for draft in drafts {
@@ -154,7 +154,7 @@ pub(super) fn pool(sink: &Sink<'_>, drafts: &[Draft], pool: &At<Pool>) {
     }
 }
 
-/// What it is, and its name.
+/// Its kind and its name.
 fn called(service: &Service) -> [&str; 2] {
     [if service.kind.is_group() { "group" } else { "service" }, &service.name]
 }

@@ -1,8 +1,8 @@
 //! Reads `[dpdk]`: the dpdk plane's ports, memory and routes.
 
-use super::reader::{self, Table};
-use super::service::Draft;
-use super::words::Word;
+use super::reader::{self, TomlTable};
+use super::service::ServiceDraft;
+use super::words::SettingWord;
 use super::{CheckKind, reference};
 use hairpin_core::config::Pool;
 use hairpin_core::flow::Address;
@@ -21,7 +21,7 @@ pub(crate) const DEVICE_BYTES_MAX: usize = 255;
 /// MiB of memory.
 const MEMORY_MIB: std::ops::RangeInclusive<u64> = 64..=1 << 20;
 
-/// What DPDK's memory stands on.
+/// The kind of pages that DPDK's memory is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// Hugepages if there are enough.
@@ -32,16 +32,16 @@ pub enum Pages {
     None,
 }
 
-/// What a worker does while nothing comes in.
+/// The behaviour of a worker while no packet comes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Idle {
+pub enum IdleMode {
     /// It sleeps, briefly.
     Sleep,
     /// It looks again at once.
     Poll,
 }
 
-/// What is done about checks that need a socket.
+/// The policy for checks that need a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probes {
     /// They are refused.
@@ -52,14 +52,14 @@ pub enum Probes {
 
 /// An address and the length of its network's prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network {
+pub struct PrefixedAddress {
     /// The address.
     pub address: IpAddr,
     /// Bits of the prefix.
     pub prefix: u8,
 }
 
-impl Network {
+impl PrefixedAddress {
     /// Whether `address` is of this network.
     pub fn contains(&self, address: IpAddr) -> bool {
         let same = |ours: u128, theirs: u128, bits: u32| {
@@ -74,7 +74,7 @@ impl Network {
     }
 }
 
-impl std::fmt::Display for Network {
+impl std::fmt::Display for PrefixedAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.address, self.prefix)
     }
@@ -83,8 +83,8 @@ impl std::fmt::Display for Network {
 /// A route of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteSettings {
-    /// Where to.
-    pub network: Network,
+    /// The destination.
+    pub network: PrefixedAddress,
     /// By whom.
     pub gateway: IpAddr,
     /// The port whose network the gateway is in, by its position.
@@ -97,8 +97,8 @@ pub struct PortSettings {
     /// The device as DPDK names it.
     pub device: String,
     /// Its own addresses, one at least.
-    pub addresses: Vec<Network>,
-    /// Where everything else goes; one for each family at most.
+    pub addresses: Vec<PrefixedAddress>,
+    /// The next hop for all other addresses; one for each family at most.
     pub gateways: Vec<IpAddr>,
     /// The largest IP packet, bytes.
     pub mtu: u16,
@@ -122,19 +122,19 @@ impl PortSettings {
 /// Settings of the dpdk plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DpdkSettings {
-    /// What memory stands on.
+    /// The kind of pages that memory is on.
     pub pages: Pages,
     /// Memory, MiB.
     pub memory_mib: u32,
     /// Packet buffers; `None`: as the ports need.
     pub mbufs: Option<u32>,
-    /// What a worker does while nothing comes in.
-    pub idle: Idle,
+    /// The behaviour of a worker while no packet comes in.
+    pub idle: IdleMode,
     /// Whether connections get rules that mark their packets where nothing better can be had.
     pub marks: bool,
     /// Whether ports' rules bring packets to their worker, where they can be had.
     pub port_rules: bool,
-    /// What is done about checks that need a socket.
+    /// The policy for checks that need a socket.
     pub probes: Probes,
     /// The ports, in the order of the file; their position is their number.
     pub ports: Vec<PortSettings>,
@@ -152,7 +152,7 @@ impl DpdkSettings {
 }
 
 /// The settings; `None` if one without default is wrong. All mistakes are reported.
-pub(super) fn read<'a>(sink: &'a Sink<'a>, table: &Table<'a>) -> Option<DpdkSettings> {
+pub(super) fn read<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>) -> Option<DpdkSettings> {
     let (pages, idle, probes) = (table.choice("pages"), table.choice("idle"), table.choice("health"));
     let memory_mib = read_memory(sink, table);
     if !table.has("port") {
@@ -181,7 +181,7 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, table: &Table<'a>) -> Option<DpdkSett
     })
 }
 
-fn read_memory(sink: &Sink<'_>, table: &Table<'_>) -> Option<u32> {
+fn read_memory(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<u32> {
     let text = table.text("memory")?;
     let number = |unit: &str, mib: u64| {
         let number = text.value.strip_suffix(unit)?.trim_end().parse::<u64>().ok()?;
@@ -201,7 +201,7 @@ fn read_memory(sink: &Sink<'_>, table: &Table<'_>) -> Option<u32> {
     }
 }
 
-fn read_port(sink: &Sink<'_>, table: &Table<'_>) -> Option<PortSettings> {
+fn read_port(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<PortSettings> {
     let device = read_device(sink, table);
     let addresses = read_addresses(sink, table);
     let gateways = addresses.as_ref().map(|addresses| read_gateways(sink, table, addresses));
@@ -219,7 +219,7 @@ fn read_port(sink: &Sink<'_>, table: &Table<'_>) -> Option<PortSettings> {
 }
 
 /// Syntax only: whether there is such a device is seen at the start, on the machine that has it.
-fn read_device(sink: &Sink<'_>, table: &Table<'_>) -> Option<String> {
+fn read_device(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<String> {
     if !table.has("device") {
         table.missing("device");
         return None;
@@ -233,7 +233,7 @@ fn read_device(sink: &Sink<'_>, table: &Table<'_>) -> Option<String> {
     } else if text.value.len() > DEVICE_BYTES_MAX {
         sink.error(&text.span, what, format!("it has more than {DEVICE_BYTES_MAX} bytes"));
     } else if !text.value.contains(['_', ':']) {
-        // What people write who come from the linux plane.
+        // Users of the linux plane may write this.
         let remedy = format!("an interface of the kernel's is \"net_af_packet0,iface={}\"; {examples}", text.value);
         sink.error(&text.span, what, remedy);
     } else {
@@ -242,13 +242,13 @@ fn read_device(sink: &Sink<'_>, table: &Table<'_>) -> Option<String> {
     None
 }
 
-fn read_addresses(sink: &Sink<'_>, table: &Table<'_>) -> Option<Vec<Network>> {
+fn read_addresses(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<Vec<PrefixedAddress>> {
     if !table.has("addresses") {
         table.missing("addresses");
         return None;
     }
     let texts = table.one_or_more("addresses");
-    let read: Vec<Option<Network>> = texts
+    let read: Vec<Option<PrefixedAddress>> = texts
         .iter()
         .map(|text| {
             let wrong = |wrong: &str| sink.error(&text.span, format!("port address \"{}\" {wrong}", text.value), "");
@@ -259,24 +259,24 @@ fn read_addresses(sink: &Sink<'_>, table: &Table<'_>) -> Option<Vec<Network>> {
         let what = format!("{} addresses of one port", texts.len());
         sink.error(&table.span_of("addresses"), what, format!("name {ADDRESSES_MAX} at most"));
     }
-    let all: Option<Vec<Network>> = read.into_iter().collect();
+    let all: Option<Vec<PrefixedAddress>> = read.into_iter().collect();
     all.filter(|all| !all.is_empty())
 }
 
 /// An address with the length of a prefix.
-fn network(text: &str) -> Result<Network, String> {
+fn network(text: &str) -> Result<PrefixedAddress, String> {
     let remedy = "write \"10.0.0.1/24\" or \"fd00::1/64\"";
     let Some((address, prefix)) = text.split_once('/') else { return Err(format!("has no prefix; {remedy}")) };
     let Ok(address) = address.parse::<IpAddr>() else { return Err(format!("is not an address and prefix; {remedy}")) };
     let bits = if address.is_ipv4() { 32 } else { 128 };
     match prefix.parse::<u8>() {
-        Ok(prefix) if prefix <= bits => Ok(Network { address, prefix }),
+        Ok(prefix) if prefix <= bits => Ok(PrefixedAddress { address, prefix }),
         _ => Err(format!("has prefix {prefix}; use 0 to {bits}")),
     }
 }
 
 /// Whether it is a host's own address, not its network's.
-fn host(own: Network) -> Result<(), String> {
+fn host(own: PrefixedAddress) -> Result<(), String> {
     match own.address {
         IpAddr::V6(v6) if v6.is_unicast_link_local() => {
             return Err("is link-local, which every port has by itself; leave it out".to_string());
@@ -297,7 +297,7 @@ fn host(own: Network) -> Result<(), String> {
     Ok(())
 }
 
-fn read_gateways(sink: &Sink<'_>, table: &Table<'_>, addresses: &[Network]) -> Vec<IpAddr> {
+fn read_gateways(sink: &Sink<'_>, table: &TomlTable<'_>, addresses: &[PrefixedAddress]) -> Vec<IpAddr> {
     let mut gateways: Vec<IpAddr> = Vec::new();
     for text in table.one_or_more("gateway") {
         let what = format!("gateway \"{}\"", text.value);
@@ -320,8 +320,8 @@ fn read_gateways(sink: &Sink<'_>, table: &Table<'_>, addresses: &[Network]) -> V
     gateways
 }
 
-/// What must hold between ports.
-fn beside_each_other(sink: &Sink<'_>, tables: &[Table<'_>], ports: &[PortSettings]) {
+/// Checks the ports against each other.
+fn beside_each_other(sink: &Sink<'_>, tables: &[TomlTable<'_>], ports: &[PortSettings]) {
     if tables.len() != ports.len() {
         return;
     }
@@ -356,7 +356,7 @@ fn beside_each_other(sink: &Sink<'_>, tables: &[Table<'_>], ports: &[PortSetting
     }
 }
 
-fn read_routes(sink: &Sink<'_>, table: &Table<'_>, ports: &[PortSettings]) -> Vec<RouteSettings> {
+fn read_routes(sink: &Sink<'_>, table: &TomlTable<'_>, ports: &[PortSettings]) -> Vec<RouteSettings> {
     let texts = table.texts("routes");
     if texts.len() > ROUTES_MAX {
         let what = format!("{} routes", texts.len());
@@ -384,7 +384,7 @@ fn read_route(sink: &Sink<'_>, text: &At<String>, ports: &[PortSettings]) -> Opt
     if gateway.is_ipv4() != to.address.is_ipv4() {
         return wrong("has two families".to_string(), "name a gateway of the network's family");
     }
-    let whole = Network { address: masked(to), ..to };
+    let whole = PrefixedAddress { address: masked(to), ..to };
     if whole != to {
         return wrong("has bits behind its prefix".to_string(), &format!("write {whole}"));
     }
@@ -396,7 +396,7 @@ fn read_route(sink: &Sink<'_>, text: &At<String>, ports: &[PortSettings]) -> Opt
 }
 
 /// The network's own address.
-fn masked(network: Network) -> IpAddr {
+fn masked(network: PrefixedAddress) -> IpAddr {
     let prefix = u32::from(network.prefix);
     match network.address {
         IpAddr::V4(v4) => IpAddr::V4((v4.to_bits() & !u32::MAX.checked_shr(prefix).unwrap_or(0)).into()),
@@ -404,8 +404,8 @@ fn masked(network: Network) -> IpAddr {
     }
 }
 
-/// What must hold between the plane and the services.
-pub(super) fn check(sink: &Sink<'_>, settings: &DpdkSettings, drafts: &[Draft], pool: &At<Pool>) {
+/// Checks the plane against the services.
+pub(super) fn check(sink: &Sink<'_>, settings: &DpdkSettings, drafts: &[ServiceDraft], pool: &At<Pool>) {
     for draft in drafts {
         if settings.probes == Probes::None && draft.settings.health.kind() != CheckKind::None {
             let what = format!(
@@ -460,12 +460,12 @@ fn taken(sink: &Sink<'_>, settings: &DpdkSettings, who: &str, address: Address, 
 
 macro_rules! words {
     ($kind:ident { $($value:ident = $word:literal),+ }) => {
-        impl Word for $kind {
+        impl SettingWord for $kind {
             const WORDS: &'static [($kind, &'static str)] = &[$(($kind::$value, $word)),+];
         }
     };
 }
 
 words!(Pages { Auto = "auto", Huge = "huge", None = "none" });
-words!(Idle { Sleep = "sleep", Poll = "poll" });
+words!(IdleMode { Sleep = "sleep", Poll = "poll" });
 words!(Probes { None = "none", Kernel = "kernel" });

@@ -4,8 +4,8 @@
 //! a port that no service has.
 
 use super::l7::OWN;
-use super::reader::Table;
-use super::service::{Draft, read_backends};
+use super::reader::TomlTable;
+use super::service::{ServiceDraft, read_backends};
 use super::words::Spoken;
 use super::{ServiceSettings, health, reference};
 use hairpin_core::config::Service;
@@ -16,16 +16,21 @@ use hairpin_diagnostics::{At, Sink};
 /// The groups of a service, and their names.
 pub(super) fn read<'a>(
     sink: &'a Sink<'a>,
-    table: &Table<'a>,
-    service: &Draft,
+    table: &TomlTable<'a>,
+    service: &ServiceDraft,
     spoken: Spoken,
-) -> (Vec<Draft>, Vec<At<String>>) {
+) -> (Vec<ServiceDraft>, Vec<At<String>>) {
     let tables = table.tables("group", &reference::GROUP);
     tables.iter().filter_map(|table| read_one(sink, table, service, spoken)).unzip()
 }
 
 /// `None` if it has no name.
-fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, of: &Draft, spoken: Spoken) -> Option<(Draft, At<String>)> {
+fn read_one<'a>(
+    sink: &'a Sink<'a>,
+    table: &TomlTable<'a>,
+    of: &ServiceDraft,
+    spoken: Spoken,
+) -> Option<(ServiceDraft, At<String>)> {
     if !table.has("name") {
         table.missing("name");
     }
@@ -52,7 +57,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, of: &Draft, spoken: Spoke
         false => of.settings.health.clone(),
     };
     let name = name?;
-    let draft = Draft {
+    let draft = ServiceDraft {
         service: Service {
             name: format!("{}/{}", of.service.name, name.value).into(),
             endpoint: Endpoint { address: of.service.endpoint.address, port: 0 },

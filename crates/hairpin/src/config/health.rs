@@ -1,9 +1,9 @@
 //! Reads `[service.health]`.
 
-use super::reader::Table;
+use super::reader::TomlTable;
 use super::words::Spoken;
 use super::{CheckKind, HealthSettings};
-use crate::health::{Check, HttpCheck, Passive, StatusRanges, Target};
+use crate::health::{Check, CheckTarget, HttpCheck, Passive, StatusRanges};
 use hairpin_core::flow::Protocol;
 use hairpin_diagnostics::{At, Sink};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,7 +14,7 @@ const UDP_FIELDS: [&str; 4] = ["send", "send_hex", "expect", "expect_hex"];
 const CHECK_FIELDS: [&str; 5] = ["interval", "timeout", "rise", "fall", "port"];
 
 /// The settings, as far as they are right; all mistakes are reported.
-pub(super) fn read(sink: &Sink<'_>, table: &Table<'_>, spoken: Option<Spoken>) -> HealthSettings {
+pub(super) fn read(sink: &Sink<'_>, table: &TomlTable<'_>, spoken: Option<Spoken>) -> HealthSettings {
     let protocol = spoken.map(Spoken::transport);
     let chosen: Option<CheckKind> = table.choice("check");
     let kind = chosen.unwrap_or_default();
@@ -57,7 +57,7 @@ pub(super) fn read(sink: &Sink<'_>, table: &Table<'_>, spoken: Option<Spoken>) -
 }
 
 /// Reports statuses that cannot speak against a backend, or mean nothing.
-fn judged(sink: &Sink<'_>, table: &Table<'_>, settings: &HealthSettings, spoken: Option<Spoken>) {
+fn judged(sink: &Sink<'_>, table: &TomlTable<'_>, settings: &HealthSettings, spoken: Option<Spoken>) {
     let Some(statuses) = &settings.passive_status else { return };
     let span = table.span_of("passive_status");
     if (100..500).any(|status| statuses.contains(status)) {
@@ -75,7 +75,7 @@ fn judged(sink: &Sink<'_>, table: &Table<'_>, settings: &HealthSettings, spoken:
 }
 
 /// Bounds of the check's parts, which the checker knows: each part by itself, so that it can be pointed at, then all.
-fn validate(sink: &Sink<'_>, table: &Table<'_>, settings: &HealthSettings) {
+fn validate(sink: &Sink<'_>, table: &TomlTable<'_>, settings: &HealthSettings) {
     let mut parts = Vec::new();
     match &settings.check {
         Check::None | Check::Tcp => {}
@@ -108,14 +108,14 @@ fn validate(sink: &Sink<'_>, table: &Table<'_>, settings: &HealthSettings) {
     }
 }
 
-fn target(settings: &HealthSettings, check: Check) -> Target {
+fn target(settings: &HealthSettings, check: Check) -> CheckTarget {
     let (service, name) = (String::new(), String::new());
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
     HealthSettings { check, ..settings.clone() }.aimed(0, service, name, address)
 }
 
 /// Reports fields that belong to another check than the chosen one.
-fn superfluous(sink: &Sink<'_>, table: &Table<'_>, settings: &HealthSettings) {
+fn superfluous(sink: &Sink<'_>, table: &TomlTable<'_>, settings: &HealthSettings) {
     let kind = settings.kind();
     let others = |fields: &'static [&'static str], of: CheckKind| fields.iter().filter(move |_| kind != of);
     let foreign = others(&HTTP_FIELDS, CheckKind::Http).map(|name| (*name, "http"));
@@ -149,11 +149,11 @@ fn superfluous(sink: &Sink<'_>, table: &Table<'_>, settings: &HealthSettings) {
     }
 }
 
-fn quoted(table: &Table<'_>, name: &str) -> String {
+fn quoted(table: &TomlTable<'_>, name: &str) -> String {
     format!("\"{}\"", table.text(name).map(|text| text.value).unwrap_or_default())
 }
 
-fn read_http(sink: &Sink<'_>, table: &Table<'_>) -> Check {
+fn read_http(sink: &Sink<'_>, table: &TomlTable<'_>) -> Check {
     let status = read_statuses(sink, table, "status");
     let text = |name| table.text(name).map(|text| text.value);
     Check::Http(HttpCheck {
@@ -165,13 +165,13 @@ fn read_http(sink: &Sink<'_>, table: &Table<'_>) -> Check {
     })
 }
 
-fn read_statuses(sink: &Sink<'_>, table: &Table<'_>, name: &str) -> Option<StatusRanges> {
+fn read_statuses(sink: &Sink<'_>, table: &TomlTable<'_>, name: &str) -> Option<StatusRanges> {
     let text = table.text(name)?;
     let parsed = text.value.parse::<StatusRanges>();
     parsed.map_err(|wrong| sink.error(&text.span, format!("`{name}`: {wrong}"), "")).ok()
 }
 
-fn read_udp(sink: &Sink<'_>, table: &Table<'_>, kind: CheckKind) -> Check {
+fn read_udp(sink: &Sink<'_>, table: &TomlTable<'_>, kind: CheckKind) -> Check {
     let send = read_bytes(sink, table, "send", "send_hex");
     if kind == CheckKind::Udp && !table.has("send") && !table.has("send_hex") {
         let remedy = "add send = \"...\" or send_hex = \"...\" with something that the server answers";
@@ -181,7 +181,7 @@ fn read_udp(sink: &Sink<'_>, table: &Table<'_>, kind: CheckKind) -> Check {
 }
 
 /// Bytes that are given as text or in hexadecimal digits.
-fn read_bytes(sink: &Sink<'_>, table: &Table<'_>, text: &str, hex: &str) -> Option<Vec<u8>> {
+fn read_bytes(sink: &Sink<'_>, table: &TomlTable<'_>, text: &str, hex: &str) -> Option<Vec<u8>> {
     if table.has(text) && table.has(hex) {
         sink.error(&table.span_of(hex), format!("both `{text}` and `{hex}` are given"), "leave one out");
     }
@@ -210,13 +210,13 @@ fn from_hex(text: &At<String>) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn read_passive(table: &Table<'_>) -> Option<Passive> {
+fn read_passive(table: &TomlTable<'_>) -> Option<Passive> {
     let failures = number(table, "passive");
     let retry = table.duration("passive_retry");
     (failures > 0).then_some(Passive { failures, retry })
 }
 
 /// A number that the reference keeps far below `u32::MAX`.
-fn number(table: &Table<'_>, name: &str) -> u32 {
+fn number(table: &TomlTable<'_>, name: &str) -> u32 {
     table.integer(name).and_then(|number| u32::try_from(number).ok()).unwrap_or_default()
 }

@@ -2,17 +2,22 @@
 
 use super::dpdk;
 use super::offload;
-use super::reader::{self, Table};
+use super::reader::{self, TomlTable};
 use super::words::PlaneChoice;
 use super::{Common, DpdkSettings, INTERFACES_MAX, LinuxSettings, POOL_ADDRESSES_MAX, Settings, reference};
 use hairpin_core::config::{Pool, Timeouts};
-use hairpin_core::table::Method;
+use hairpin_core::table::LookupMethod;
 use hairpin_diagnostics::{At, Sink};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 /// The settings; `None` if one without default is wrong. All mistakes are reported.
-pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, limits: &Table<'a>, common: &Common) -> Option<Settings> {
+pub(super) fn read<'a>(
+    sink: &'a Sink<'a>,
+    top: &TomlTable<'a>,
+    limits: &TomlTable<'a>,
+    common: &Common,
+) -> Option<Settings> {
     let offload = top.table("offload", &reference::OFFLOAD);
     let control = top.table("control", &reference::CONTROL);
     let metrics = top.table("metrics", &reference::METRICS);
@@ -21,7 +26,7 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, limits: &Table<'a>, 
     let instance = top.name("instance");
     let is_dpdk = plane == Some(PlaneChoice::Dpdk);
     let interfaces = if is_dpdk { Vec::new() } else { read_interfaces(sink, top) };
-    let connection_table: Option<Method> = top.choice("connection_table");
+    let connection_table: Option<LookupMethod> = top.choice("connection_table");
     let policy = offload.choice("policy");
     let choice = policy.and_then(|policy| offload::read(sink, &offload, policy));
     let dpdk = is_dpdk.then(|| read_dpdk(sink, top));
@@ -58,7 +63,7 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, limits: &Table<'a>, 
 }
 
 /// Settings of the dpdk plane, and what a file for it must not say.
-fn read_dpdk<'a>(sink: &'a Sink<'a>, top: &Table<'a>) -> Option<DpdkSettings> {
+fn read_dpdk<'a>(sink: &'a Sink<'a>, top: &TomlTable<'a>) -> Option<DpdkSettings> {
     if !PlaneChoice::Dpdk.is_built_in() {
         let remedy = "build it with DPDK (Debian: libdpdk-dev; `cargo build --release -p hairpin --features dpdk`), or use \
                       plane = \"linux\"";
@@ -74,8 +79,8 @@ fn read_dpdk<'a>(sink: &'a Sink<'a>, top: &Table<'a>) -> Option<DpdkSettings> {
     dpdk::read(sink, &top.table("dpdk", &reference::DPDK))
 }
 
-/// Where metrics are served: `Some(None)` if nowhere, `None` if the text is wrong.
-fn read_metrics(sink: &Sink<'_>, table: &Table<'_>) -> Option<Option<SocketAddr>> {
+/// The address that serves metrics: `Some(None)` if there is none, `None` if the text is wrong.
+fn read_metrics(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<Option<SocketAddr>> {
     let text = table.text("listen")?;
     if text.value == "off" {
         return Some(None);
@@ -99,11 +104,11 @@ fn read_metrics(sink: &Sink<'_>, table: &Table<'_>) -> Option<Option<SocketAddr>
     Some(Some(address))
 }
 
-fn number(table: &Table<'_>, name: &str) -> u32 {
+fn number(table: &TomlTable<'_>, name: &str) -> u32 {
     table.integer(name).and_then(|number| u32::try_from(number).ok()).unwrap_or(u32::MAX)
 }
 
-pub(super) fn read_timeouts(table: &Table<'_>) -> Timeouts {
+pub(super) fn read_timeouts(table: &TomlTable<'_>) -> Timeouts {
     Timeouts {
         tcp_handshake: table.duration("tcp_handshake"),
         tcp_established: table.duration("tcp_established"),
@@ -116,7 +121,7 @@ pub(super) fn read_timeouts(table: &Table<'_>) -> Timeouts {
 }
 
 /// Syntax only: whether they exist is seen at the start, on the machine that runs them.
-fn read_interfaces(sink: &Sink<'_>, top: &Table<'_>) -> Vec<String> {
+fn read_interfaces(sink: &Sink<'_>, top: &TomlTable<'_>) -> Vec<String> {
     if !top.has("interfaces") {
         top.missing("interfaces");
         return Vec::new();
@@ -145,7 +150,7 @@ fn read_interfaces(sink: &Sink<'_>, top: &Table<'_>) -> Vec<String> {
     names.into_iter().map(|name| name.value).collect()
 }
 
-fn read_linux(sink: &Sink<'_>, table: &Table<'_>) -> Option<LinuxSettings> {
+fn read_linux(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<LinuxSettings> {
     let forwarding = table.choice("forwarding");
     let when_absent = table.choice("when_absent");
     let attach = table.choice("attach");
@@ -172,7 +177,7 @@ fn read_linux(sink: &Sink<'_>, table: &Table<'_>) -> Option<LinuxSettings> {
     })
 }
 
-pub(super) fn absolute_path(sink: &Sink<'_>, table: &Table<'_>, name: &str) -> Option<PathBuf> {
+pub(super) fn absolute_path(sink: &Sink<'_>, table: &TomlTable<'_>, name: &str) -> Option<PathBuf> {
     let text = table.text(name)?;
     let path = PathBuf::from(&text.value);
     if path.is_absolute() && !text.value.contains('\0') {
@@ -183,7 +188,7 @@ pub(super) fn absolute_path(sink: &Sink<'_>, table: &Table<'_>, name: &str) -> O
     None
 }
 
-pub(super) fn read_pool(sink: &Sink<'_>, table: &Table<'_>) -> At<Pool> {
+pub(super) fn read_pool(sink: &Sink<'_>, table: &TomlTable<'_>) -> At<Pool> {
     let mut addresses: Vec<IpAddr> = Vec::new();
     for text in table.texts("addresses") {
         let usable = match text.value.parse::<IpAddr>() {
@@ -214,7 +219,7 @@ pub(super) fn read_pool(sink: &Sink<'_>, table: &Table<'_>) -> At<Pool> {
     At { value: pool, span }
 }
 
-fn read_ports(sink: &Sink<'_>, table: &Table<'_>) -> Option<(u16, u16)> {
+fn read_ports(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<(u16, u16)> {
     let text = table.text("ports")?;
     let ends = text
         .value

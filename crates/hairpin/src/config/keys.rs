@@ -1,7 +1,7 @@
 //! Reads the file of keys that several balancers share.
 
 use super::instance::absolute_path;
-use super::reader::Table;
+use super::reader::TomlTable;
 use hairpin_core::keys::{KEYS_MAX, Keys, Secret};
 use hairpin_diagnostics::Sink;
 use rustix::fs::OFlags;
@@ -17,12 +17,12 @@ const DIGITS: usize = 32;
 pub(crate) const FILE_BYTES_MAX: u64 = 16 << 10;
 const FORM: &str = "write one key a line, 32 hexadecimal digits (`openssl rand -hex 16` prints one)";
 
-/// What is wrong, and what to do about it. It never holds anything of a key.
-type Wrong = (String, String);
+/// The problem and its remedy. The text never holds anything of a key.
+type KeyFileError = (String, String);
 
 /// The keys of the file that `keys_file` names, and its path: no keys and `None` if it names none, or if something is wrong
 /// with it, which is reported.
-pub(super) fn read(sink: &Sink<'_>, top: &Table<'_>) -> (Keys, Option<PathBuf>) {
+pub(super) fn read(sink: &Sink<'_>, top: &TomlTable<'_>) -> (Keys, Option<PathBuf>) {
     let path = top.has("keys_file").then(|| absolute_path(sink, top, "keys_file")).flatten();
     let Some(path) = path else { return (Keys::default(), None) };
     match from_file(&path) {
@@ -34,7 +34,7 @@ pub(super) fn read(sink: &Sink<'_>, top: &Table<'_>) -> (Keys, Option<PathBuf>) 
     }
 }
 
-fn from_file(path: &Path) -> Result<Keys, Wrong> {
+fn from_file(path: &Path) -> Result<Keys, KeyFileError> {
     let cannot = |error: std::io::Error| {
         let user = rustix::process::geteuid().as_raw();
         (
@@ -55,7 +55,7 @@ fn from_file(path: &Path) -> Result<Keys, Wrong> {
 }
 
 /// Whether only root and this user can read and change the file.
-fn check(file: &File, path: &Path) -> Result<(), Wrong> {
+fn check(file: &File, path: &Path) -> Result<(), KeyFileError> {
     let facts = file.metadata().map_err(|error| (format!("cannot examine it: {error}"), String::new()))?;
     if !facts.is_file() {
         return Err(("it is not a regular file".to_string(), FORM.to_string()));
@@ -74,7 +74,7 @@ fn check(file: &File, path: &Path) -> Result<(), Wrong> {
     Ok(())
 }
 
-fn parse(bytes: &[u8]) -> Result<Keys, Wrong> {
+fn parse(bytes: &[u8]) -> Result<Keys, KeyFileError> {
     let mut secrets: Vec<(Secret, usize)> = Vec::new();
     for (line, number) in bytes.split(|&byte| byte == b'\n').zip(1..) {
         let text = line.trim_ascii();
@@ -108,7 +108,7 @@ fn key(text: &[u8]) -> Result<Secret, String> {
     Ok(Secret::from_bytes(std::array::from_fn(|byte| digits[2 * byte] << 4 | digits[2 * byte + 1])))
 }
 
-/// What is said of keys: what they are called, the one in use first. It reveals nothing about the keys.
+/// Describes keys by their names, the one in use first. This reveals nothing about the keys.
 pub(crate) fn said(keys: &Keys) -> String {
     let mut text = String::new();
     for (place, secret) in keys.all().iter().enumerate() {

@@ -28,25 +28,25 @@ pub(crate) mod limits {
     pub(crate) use super::{BACKENDS_MAX, FILE_BYTES_MAX, INTERFACES_MAX, POOL_ADDRESSES_MAX, SERVICES_MAX};
 }
 
-pub use dpdk::{DpdkSettings, Idle, Network, Pages, PortSettings, Probes, RouteSettings};
+pub use dpdk::{DpdkSettings, IdleMode, Pages, PortSettings, PrefixedAddress, Probes, RouteSettings};
 pub(crate) use hairpin_diagnostics::nearest;
 pub use hairpin_diagnostics::{Problem, Problems, Severity};
 pub(crate) use print::wrapped;
 pub use print::{markdown, template};
 pub use settings::{
-    Attach, CheckKind, ForwardingChoice, HealthSettings, LinuxSettings, PolicyChoice, Said, ServiceSettings, Settings,
-    WhenAbsent, socket_path,
+    Attach, CheckKind, ForwardingChoice, HealthSettings, HttpSections, LinuxSettings, PolicyChoice, ServiceSettings,
+    Settings, WhenAbsent, socket_path,
 };
-pub use words::{PlaneChoice, Word};
+pub use words::{PlaneChoice, SettingWord};
 
 use hairpin_core::config::{Snapshot, Timeouts};
 use hairpin_diagnostics::{Sink, text_of};
-use reader::Table;
+use reader::TomlTable;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-/// Where the configuration is unless `-c` says otherwise.
+/// The default path of the configuration; `-c` overrides it.
 pub const DEFAULT_PATH: &str = "/etc/hairpin/hairpin.toml";
 /// Services at most (`SERVICES_MAX` of `crates/linux/bpf/hairpin.h`).
 pub const SERVICES_MAX: usize = 1024;
@@ -64,18 +64,18 @@ pub(crate) const FILE_BYTES_MAX: u64 = 16 << 20;
 pub struct Config {
     /// The instance's settings.
     pub settings: Settings,
-    /// What the workers need. Services and backends are numbered as they stand in the file; numbers that stay are given
+    /// The workers' part. Services and backends are numbered as they stand in the file; numbers that stay are given
     /// by [`crate::registry`].
     pub snapshot: Snapshot,
-    /// What else is said about each service of the snapshot.
+    /// The other settings of each service of the snapshot.
     pub services: Vec<ServiceSettings>,
-    /// What the file says but probably does not mean.
+    /// Warnings: text in the file that is probably a mistake.
     pub warnings: Vec<Problem>,
 }
 
-type Parts = (Settings, Snapshot, Vec<ServiceSettings>);
+type ConfigParts = (Settings, Snapshot, Vec<ServiceSettings>);
 
-/// What holds for every service that does not say otherwise.
+/// The defaults for every service.
 struct Common {
     timeouts: Timeouts,
     drain_limit: Duration,
@@ -116,8 +116,8 @@ pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
     }
 }
 
-fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<Parts> {
-    let top = Table::root(sink, &reference::TOP, document);
+fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<ConfigParts> {
+    let top = TomlTable::root(sink, &reference::TOP, document);
     let limits = top.table("limits", &reference::LIMITS);
     let common = Common {
         timeouts: instance::read_timeouts(&top.table("timeouts", &reference::TIMEOUTS)),
@@ -128,7 +128,7 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<P
     let pool = instance::read_pool(sink, &top.table("pool", &reference::POOL));
     let mut services = service::read(sink, &top, &common);
     if sink.is_in_parts() {
-        // What follows compares one with another, and either may be missing.
+        // The checks below compare one with another, and either may be missing.
         return None;
     }
     let untracked = settings.as_ref().filter(|settings| !settings.connection_table.tracks_connections());

@@ -1,7 +1,7 @@
 //! Reads the numbers of a policy.
 
 use super::PolicyChoice;
-use super::reader::Table;
+use super::reader::TomlTable;
 use hairpin_core::offload::tree::{BUILT_IN, TEXT_MAX};
 use hairpin_core::offload::{Choice, FirstN, HeavyHitter, Tree};
 use hairpin_diagnostics::Sink;
@@ -23,7 +23,7 @@ const OF_POLICIES: [(&str, PolicyChoice); 7] = [
 ];
 
 /// The policy with its numbers; `None` if one is wrong.
-pub(super) fn read(sink: &Sink<'_>, offload: &Table<'_>, policy: PolicyChoice) -> Option<Choice> {
+pub(super) fn read(sink: &Sink<'_>, offload: &TomlTable<'_>, policy: PolicyChoice) -> Option<Choice> {
     for (name, of) in OF_POLICIES {
         if of != policy && offload.has(name) {
             let what = format!("`{name}` means nothing with `policy = \"{}\"`", policy.name());
@@ -44,7 +44,7 @@ pub(super) fn read(sink: &Sink<'_>, offload: &Table<'_>, policy: PolicyChoice) -
 }
 
 /// The tree that `model` names.
-fn model(sink: &Sink<'_>, offload: &Table<'_>) -> Option<Tree> {
+fn model(sink: &Sink<'_>, offload: &TomlTable<'_>) -> Option<Tree> {
     let text = offload.text("model")?;
     let read = match text.value.as_str() {
         "built-in" => {
@@ -68,7 +68,7 @@ fn from_file(path: &Path) -> Result<Tree, (String, &'static str)> {
     Tree::parse(&text).map_err(|wrong| (wrong.to_string(), "correct it, or train it anew with `hairpin-lab train`"))
 }
 
-fn heavy_hitter(offload: &Table<'_>) -> Option<HeavyHitter> {
+fn heavy_hitter(offload: &TomlTable<'_>) -> Option<HeavyHitter> {
     let number = |name| offload.has(name).then(|| offload.integer(name)).flatten();
     let (packets, bytes, duration) = (number("packets"), number("bytes"), offload.duration_given("duration"));
     let packets = if bytes.is_none() && duration.is_none() { packets.or(Some(HEAVY_PACKETS)) } else { packets };

@@ -1,6 +1,6 @@
 //! The reference as a commented file and as a documentation page.
 
-use super::reference::{COMMON, Fallback, Field, Kind, PORTS, SECTIONS, SPLICED, Section};
+use super::reference::{COMMON, Fallback, PORTS, ReferenceField, ReferenceSection, SECTIONS, SPLICED, ValueForm};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -39,16 +39,16 @@ pub fn template() -> String {
 }
 
 /// A section, with what stands before its header, before fields that must be given and before the others.
-fn commented(out: &mut String, section: &Section, [header, required, optional]: [&str; 3]) {
+fn commented(out: &mut String, section: &ReferenceSection, [header, required, optional]: [&str; 3]) {
     out.push('\n');
     comment(out, "", section.doc);
     if !section.header.is_empty() {
         let _ = writeln!(out, "{header}{}", section.header);
     }
-    for field in section.fields.iter().filter(|field| !matches!(field.kind, Kind::Tables)) {
+    for field in section.fields.iter().filter(|field| !matches!(field.kind, ValueForm::Tables)) {
         out.push('\n');
         comment(out, "", field.doc);
-        if let Kind::Choice(words) = field.kind {
+        if let ValueForm::Choice(words) = field.kind {
             for (word, doc) in words {
                 comment(out, "  ", &format!("\"{word}\": {doc}"));
             }
@@ -76,14 +76,14 @@ pub fn markdown() -> String {
         let title = if section.header.is_empty() { "Top level" } else { section.header };
         let _ = write!(out, "\n## {}\n\n{}\n\n", escaped(title), wrapped(section.doc, 118));
         out.push_str("| field | form | default | meaning |\n|---|---|---|---|\n");
-        for field in section.fields.iter().filter(|field| !matches!(field.kind, Kind::Tables)) {
+        for field in section.fields.iter().filter(|field| !matches!(field.kind, ValueForm::Tables)) {
             let _ = writeln!(out, "| `{}` | {} | {} | {} |", field.name, form(field), fallback(field), meaning(field));
         }
     }
     out
 }
 
-fn fallback(field: &Field) -> String {
+fn fallback(field: &ReferenceField) -> String {
     match field.fallback {
         Fallback::Required => "required".to_string(),
         Fallback::Value(_) => format!("`{}`", default(field)),
@@ -91,9 +91,9 @@ fn fallback(field: &Field) -> String {
     }
 }
 
-fn meaning(field: &Field) -> String {
+fn meaning(field: &ReferenceField) -> String {
     let mut out = escaped(field.doc);
-    if let Kind::Choice(words) = field.kind {
+    if let ValueForm::Choice(words) = field.kind {
         for (word, doc) in words {
             let _ = write!(out, "<br>`\"{word}\"`: {doc}.");
         }
@@ -102,43 +102,43 @@ fn meaning(field: &Field) -> String {
 }
 
 /// The default as it would stand in the file.
-fn default(field: &Field) -> String {
+fn default(field: &ReferenceField) -> String {
     let Fallback::Value(value) = field.fallback else { return String::new() };
     match field.kind {
-        Kind::Boolean
-        | Kind::Integer { .. }
-        | Kind::Interfaces
-        | Kind::Addresses
-        | Kind::Networks
-        | Kind::Endpoints => value.to_string(),
+        ValueForm::Boolean
+        | ValueForm::Integer { .. }
+        | ValueForm::Interfaces
+        | ValueForm::Addresses
+        | ValueForm::Networks
+        | ValueForm::Endpoints => value.to_string(),
         _ => format!("\"{value}\""),
     }
 }
 
-fn form(field: &Field) -> String {
+fn form(field: &ReferenceField) -> String {
     match field.kind {
-        Kind::Text => "text".to_string(),
-        Kind::Name { length_max } => format!("name, up to {length_max} characters"),
-        Kind::Choice(_) => "one of".to_string(),
-        Kind::Duration { min_ms, max_ms } => {
+        ValueForm::Text => "text".to_string(),
+        ValueForm::Name { length_max } => format!("name, up to {length_max} characters"),
+        ValueForm::Choice(_) => "one of".to_string(),
+        ValueForm::Duration { min_ms, max_ms } => {
             let [min, max] = [min_ms, max_ms].map(|ms| humantime::format_duration(Duration::from_millis(ms)));
             format!("duration, {min} to {max}")
         }
-        Kind::Boolean => "`true` or `false`".to_string(),
-        Kind::Integer { min, max } => format!("{min} to {max}"),
-        Kind::IntegerOrAuto { min, max } => format!("`\"auto\"` or {min} to {max}"),
-        Kind::Interfaces => format!("list of names, such as `{}`", field.example),
-        Kind::Addresses => format!("list of addresses, such as `{}`", field.example),
-        Kind::Ports => "`\"first-last\"`".to_string(),
-        Kind::Listen => "`\"address:port/protocol\"`".to_string(),
-        Kind::Endpoint => "`\"address:port\"`".to_string(),
-        Kind::EndpointOrOff => "`\"address:port\"` or `\"off\"`".to_string(),
-        Kind::Statuses => "numbers and ranges".to_string(),
-        Kind::Endpoints => "list of `\"address:port\"`".to_string(),
-        Kind::Texts => format!("text or list of texts, such as `{}`", escaped(field.example)),
-        Kind::Networks => format!("network or list of networks, such as `{}`", escaped(field.example)),
-        Kind::Map => format!("table, such as `{}`", escaped(field.example)),
-        Kind::Tables => "table".to_string(),
+        ValueForm::Boolean => "`true` or `false`".to_string(),
+        ValueForm::Integer { min, max } => format!("{min} to {max}"),
+        ValueForm::IntegerOrAuto { min, max } => format!("`\"auto\"` or {min} to {max}"),
+        ValueForm::Interfaces => format!("list of names, such as `{}`", field.example),
+        ValueForm::Addresses => format!("list of addresses, such as `{}`", field.example),
+        ValueForm::Ports => "`\"first-last\"`".to_string(),
+        ValueForm::Listen => "`\"address:port/protocol\"`".to_string(),
+        ValueForm::Endpoint => "`\"address:port\"`".to_string(),
+        ValueForm::EndpointOrOff => "`\"address:port\"` or `\"off\"`".to_string(),
+        ValueForm::Statuses => "numbers and ranges".to_string(),
+        ValueForm::Endpoints => "list of `\"address:port\"`".to_string(),
+        ValueForm::Texts => format!("text or list of texts, such as `{}`", escaped(field.example)),
+        ValueForm::Networks => format!("network or list of networks, such as `{}`", escaped(field.example)),
+        ValueForm::Map => format!("table, such as `{}`", escaped(field.example)),
+        ValueForm::Tables => "table".to_string(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads fields out of a parsed TOML document, reporting every mistake and continuing with the default.
 
-use super::reference::{Fallback, Field, Kind, SECTIONS, Section};
-use super::words::Word;
+use super::reference::{Fallback, ReferenceField, ReferenceSection, SECTIONS, ValueForm};
+use super::words::SettingWord;
 use hairpin_diagnostics::{At, Sink, described, nearest, one_of};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -10,27 +10,31 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 /// One table of the document, or the absence of one.
-pub(super) struct Table<'a> {
+pub(super) struct TomlTable<'a> {
     sink: &'a Sink<'a>,
-    section: &'static Section,
+    section: &'static ReferenceSection,
     entries: Option<&'a DeTable<'a>>,
-    /// Where the table stands.
+    /// The position of the table.
     pub(super) span: Range<usize>,
 }
 
-impl<'a> Table<'a> {
+impl<'a> TomlTable<'a> {
     /// The document's root.
-    pub(super) fn root(sink: &'a Sink<'a>, section: &'static Section, entries: &'a DeTable<'a>) -> Table<'a> {
-        Table::open(sink, section, Some(entries), 0..0)
+    pub(super) fn root(
+        sink: &'a Sink<'a>,
+        section: &'static ReferenceSection,
+        entries: &'a DeTable<'a>,
+    ) -> TomlTable<'a> {
+        TomlTable::open(sink, section, Some(entries), 0..0)
     }
 
     fn open(
         sink: &'a Sink<'a>,
-        section: &'static Section,
+        section: &'static ReferenceSection,
         entries: Option<&'a DeTable<'a>>,
         span: Range<usize>,
-    ) -> Table<'a> {
-        let table = Table { sink, section, entries, span };
+    ) -> TomlTable<'a> {
+        let table = TomlTable { sink, section, entries, span };
         table.refuse_unknown();
         table
     }
@@ -57,13 +61,13 @@ impl<'a> Table<'a> {
         self.given(name).is_some()
     }
 
-    /// Where the field stands, or else the table.
+    /// The position of the field, or else of the table.
     pub(super) fn span_of(&self, name: &str) -> Range<usize> {
         self.given(name).map_or_else(|| self.span.clone(), Spanned::span)
     }
 
     /// A table in this table; an absent one reads as empty.
-    pub(super) fn table(&self, name: &str, section: &'static Section) -> Table<'a> {
+    pub(super) fn table(&self, name: &str, section: &'static ReferenceSection) -> TomlTable<'a> {
         let value = self.given(name);
         let entries = value.and_then(|value| {
             let table = value.get_ref().as_table();
@@ -72,11 +76,11 @@ impl<'a> Table<'a> {
             }
             table
         });
-        Table::open(self.sink, section, entries, value.map_or_else(|| self.span.clone(), Spanned::span))
+        TomlTable::open(self.sink, section, entries, value.map_or_else(|| self.span.clone(), Spanned::span))
     }
 
     /// The tables of an array of tables.
-    pub(super) fn tables(&self, name: &str, section: &'static Section) -> Vec<Table<'a>> {
+    pub(super) fn tables(&self, name: &str, section: &'static ReferenceSection) -> Vec<TomlTable<'a>> {
         let Some(value) = self.given(name) else { return Vec::new() };
         let remedy = format!("write {} on a line of its own for each", section.header);
         let Some(array) = value.get_ref().as_array() else {
@@ -84,7 +88,7 @@ impl<'a> Table<'a> {
             return Vec::new();
         };
         let open = |item: &'a Spanned<DeValue<'a>>| match item.get_ref().as_table() {
-            Some(table) => Some(Table::open(self.sink, section, Some(table), item.span())),
+            Some(table) => Some(TomlTable::open(self.sink, section, Some(table), item.span())),
             None => {
                 self.wrong(item, name, "has an entry that is not a table", &remedy);
                 None
@@ -109,7 +113,9 @@ impl<'a> Table<'a> {
     /// A short name.
     pub(super) fn name(&self, name: &str) -> Option<At<String>> {
         let text = self.text(name)?;
-        let Some(Kind::Name { length_max }) = self.section.field(name).map(|field| field.kind) else { return None };
+        let Some(ValueForm::Name { length_max }) = self.section.field(name).map(|field| field.kind) else {
+            return None;
+        };
         let legal = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if text.value.is_empty() || text.value.len() > length_max || !text.value.chars().all(legal) {
             let what = format!("`{name}` is \"{}\"", text.value);
@@ -121,9 +127,9 @@ impl<'a> Table<'a> {
     }
 
     /// The value that a choice's word stands for.
-    pub(super) fn choice<T: Word>(&self, name: &str) -> Option<T> {
+    pub(super) fn choice<T: SettingWord>(&self, name: &str) -> Option<T> {
         let text = self.text(name)?;
-        let Some(Kind::Choice(words)) = self.section.field(name).map(|field| field.kind) else { return None };
+        let Some(ValueForm::Choice(words)) = self.section.field(name).map(|field| field.kind) else { return None };
         let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
         if words.contains(&text.value.as_str()) {
             return T::from_word(&text.value);
@@ -140,7 +146,7 @@ impl<'a> Table<'a> {
     /// A duration, only if the file gives it, right.
     pub(super) fn duration_given(&self, name: &str) -> Option<Duration> {
         let value = self.given(name)?;
-        let Some(Kind::Duration { min_ms, max_ms }) = self.section.field(name).map(|field| field.kind) else {
+        let Some(ValueForm::Duration { min_ms, max_ms }) = self.section.field(name).map(|field| field.kind) else {
             return None;
         };
         if let Some(number) = value.get_ref().as_integer() {
@@ -174,8 +180,8 @@ impl<'a> Table<'a> {
     /// A whole number; the default if absent or wrong. `None` if it is `"auto"`.
     pub(super) fn integer(&self, name: &str) -> Option<u64> {
         let (min, max, auto) = match self.section.field(name).map(|field| field.kind) {
-            Some(Kind::Integer { min, max }) => (min, max, false),
-            Some(Kind::IntegerOrAuto { min, max }) => (min, max, true),
+            Some(ValueForm::Integer { min, max }) => (min, max, false),
+            Some(ValueForm::IntegerOrAuto { min, max }) => (min, max, true),
             _ => return None,
         };
         let default = || self.default_text(name).and_then(|text| text.value.parse().ok());
@@ -278,8 +284,9 @@ impl<'a> Table<'a> {
     /// Every field that is no table, with what holds for it: what the file says, or the default.
     pub(super) fn said(&self) -> Vec<(String, String)> {
         let place = self.section.header.trim_matches(['[', ']']).trim_start_matches("service.");
-        let plain = self.section.fields.iter().filter(|field| !matches!(field.kind, Kind::Tables | Kind::Map));
-        let said = |field: &'static Field| {
+        let plain =
+            self.section.fields.iter().filter(|field| !matches!(field.kind, ValueForm::Tables | ValueForm::Map));
+        let said = |field: &'static ReferenceField| {
             let text = match (self.given(field.name), field.fallback) {
                 (Some(value), _) => written(value.get_ref()).trim_matches('"').to_string(),
                 (None, Fallback::Value(text) | Fallback::From(text)) => text.to_string(),
@@ -287,7 +294,7 @@ impl<'a> Table<'a> {
             };
             // However it is written. (What is wrong is reported where it is read.)
             let text = match humantime::parse_duration(&text) {
-                Ok(duration) if matches!(field.kind, Kind::Duration { .. }) => {
+                Ok(duration) if matches!(field.kind, ValueForm::Duration { .. }) => {
                     humantime::format_duration(duration).to_string()
                 }
                 _ => text,
@@ -299,7 +306,7 @@ impl<'a> Table<'a> {
 
     /// All that the file says in this table, on one line.
     pub(super) fn written(&self) -> String {
-        let given = |field: &&Field| self.given(field.name).map(|value| (field.name, value));
+        let given = |field: &&ReferenceField| self.given(field.name).map(|value| (field.name, value));
         let fields: Vec<String> = (self.section.fields.iter())
             .filter_map(|field| given(&field))
             .map(|(name, value)| format!("{name} = {}", written(value.get_ref())))
@@ -386,9 +393,9 @@ pub(super) fn unicast(address: IpAddr) -> Result<(), String> {
     Err(wrong.to_string())
 }
 
-fn nearest_field(section: &Section, name: &str, is_table: bool) -> String {
-    let fits = |other: &&&Section| {
-        other.field(name).is_some_and(|field| matches!(field.kind, Kind::Tables | Kind::Map) == is_table)
+fn nearest_field(section: &ReferenceSection, name: &str, is_table: bool) -> String {
+    let fits = |other: &&&ReferenceSection| {
+        other.field(name).is_some_and(|field| matches!(field.kind, ValueForm::Tables | ValueForm::Map) == is_table)
     };
     if let Some(elsewhere) = SECTIONS.iter().find(fits) {
         return format!("`{name}` belongs in {}", elsewhere.place());
@@ -397,7 +404,7 @@ fn nearest_field(section: &Section, name: &str, is_table: bool) -> String {
     if let Some(known) = nearest(name, &names) {
         return format!("did you mean `{known}`?");
     }
-    let near = |other: &&&Section| {
+    let near = |other: &&&ReferenceSection| {
         let names: Vec<&str> = other.fields.iter().map(|field| field.name).collect();
         nearest(name, &names).is_some()
     };

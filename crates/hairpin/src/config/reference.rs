@@ -17,7 +17,7 @@ pub use service::{BACKEND, HEALTH, SERVICE, TIMEOUTS};
 
 /// The form of a field's value.
 #[derive(Clone, Copy, Debug)]
-pub enum Kind {
+pub enum ValueForm {
     /// Text.
     Text,
     /// A short name of letters, digits, `-` and `_`.
@@ -76,7 +76,7 @@ pub enum Kind {
     Tables,
 }
 
-/// What a field is when the file does not say.
+/// The value of a field that the file leaves out.
 #[derive(Clone, Copy, Debug)]
 pub enum Fallback {
     /// It must be given.
@@ -89,33 +89,33 @@ pub enum Fallback {
 
 /// One field.
 #[derive(Clone, Copy, Debug)]
-pub struct Field {
+pub struct ReferenceField {
     /// Its name.
     pub name: &'static str,
     /// Its form.
-    pub kind: Kind,
+    pub kind: ValueForm,
     /// Its default.
     pub fallback: Fallback,
-    /// What it does, one paragraph.
+    /// The field's effect, one paragraph.
     pub doc: &'static str,
-    /// What it may look like.
+    /// An example of its value.
     pub example: &'static str,
 }
 
 /// One table of the file.
 #[derive(Debug)]
-pub struct Section {
+pub struct ReferenceSection {
     /// Its header as written, brackets included; empty for the top level.
     pub header: &'static str,
-    /// What it is about.
+    /// The subject of the table.
     pub doc: &'static str,
     /// Its fields, in the order they are documented in.
-    pub fields: &'static [Field],
+    pub fields: &'static [ReferenceField],
 }
 
-impl Section {
+impl ReferenceSection {
     /// The field of that name.
-    pub fn field(&self, name: &str) -> Option<&'static Field> {
+    pub fn field(&self, name: &str) -> Option<&'static ReferenceField> {
         self.fields.iter().find(|field| field.name == name)
     }
 
@@ -125,25 +125,31 @@ impl Section {
     }
 }
 
-const fn field(name: &'static str, kind: Kind, fallback: Fallback, example: &'static str, doc: &'static str) -> Field {
-    Field { name, kind, fallback, doc, example }
+const fn field(
+    name: &'static str,
+    kind: ValueForm,
+    fallback: Fallback,
+    example: &'static str,
+    doc: &'static str,
+) -> ReferenceField {
+    ReferenceField { name, kind, fallback, doc, example }
 }
 
 const DAY_MS: u64 = 86_400_000;
 
 /// Sections of every service and of the instance, in the order they are documented in.
-pub const COMMON: [&Section; 11] =
+pub const COMMON: [&ReferenceSection; 11] =
     [&TOP, &LIMITS, &OFFLOAD, &POOL, &LINUX, &CONTROL, &METRICS, &TIMEOUTS, &SERVICE, &HEALTH, &BACKEND];
 
 /// Sections of HTTP and TLS services only, likewise.
-pub const SPLICED: [&Section; 11] =
+pub const SPLICED: [&ReferenceSection; 11] =
     [&GROUP, &ROUTE, &REDIRECT, &REPLY, &EDITS, &ACCESS, &HTTP, &FORWARDED, &STICKY, &HTTP_LIMITS, &TLS];
 
 /// Sections of the dpdk plane, likewise.
-pub const PORTS: [&Section; 2] = [&DPDK, &DPDK_PORT];
+pub const PORTS: [&ReferenceSection; 2] = [&DPDK, &DPDK_PORT];
 
 /// All sections, in the order they are documented in.
-pub const SECTIONS: [&Section; COMMON.len() + PORTS.len() + SPLICED.len()] = {
+pub const SECTIONS: [&ReferenceSection; COMMON.len() + PORTS.len() + SPLICED.len()] = {
     let mut sections = [&TOP; COMMON.len() + PORTS.len() + SPLICED.len()];
     let mut i = 0;
     while i < sections.len() {

@@ -1,9 +1,9 @@
 //! Reads `[[service]]` tables.
 
 use super::l7::{self, Targets};
-use super::reader::{Table, is_empty_list, socket_address};
-use super::reference::Section;
-use super::words::{Spoken, Word};
+use super::reader::{TomlTable, is_empty_list, socket_address};
+use super::reference::ReferenceSection;
+use super::words::{SettingWord, Spoken};
 use super::{BACKENDS_MAX, Common, SERVICES_MAX, ServiceSettings, group, health, reference};
 use hairpin_core::config::{Backend, BackendState, Forwarding, Service, ServiceState, Timeouts, UnknownPacket};
 use hairpin_core::flow::Endpoint;
@@ -13,23 +13,23 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 /// A service as read, with where it stands.
-pub(super) struct Draft {
+pub(super) struct ServiceDraft {
     /// Its settings; `backends` are filled in by [`numbered`].
     pub(super) service: Service,
     pub(super) backends: Vec<At<Backend>>,
-    /// What the workers need not know.
+    /// The part that workers do not need.
     pub(super) settings: ServiceSettings,
-    /// Where `name` stands, or the table.
+    /// The position of `name`, or of the table.
     pub(super) name: Range<usize>,
-    /// Where `listen` stands.
+    /// The position of `listen`.
     pub(super) listen: Range<usize>,
-    /// Where `mode` stands, or the table.
+    /// The position of `mode`, or of the table.
     pub(super) mode: Range<usize>,
-    /// Where `balance` stands, or the table.
+    /// The position of `balance`, or of the table.
     pub(super) balance: Range<usize>,
-    /// Where `unknown` stands, or the table.
+    /// The position of `unknown`, or of the table.
     pub(super) unknown: Range<usize>,
-    /// Where `passive` of the health checks stands, or the table.
+    /// The position of `passive` of the health checks, or of the table.
     pub(super) passive: Range<usize>,
     /// Whether the file gives `balance`.
     pub(super) says_balance: bool,
@@ -38,12 +38,12 @@ pub(super) struct Draft {
 }
 
 /// The services whose end is right, each with its groups behind it; all mistakes are reported.
-pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, common: &Common) -> Vec<Draft> {
+pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &TomlTable<'a>, common: &Common) -> Vec<ServiceDraft> {
     let tables = top.tables("service", &reference::SERVICE);
     if !top.has("service") {
         sink.error(&(0..0), "there is no service", "add one: [[service]] with `listen` and `backends`");
     }
-    let mut drafts: Vec<Draft> = Vec::new();
+    let mut drafts: Vec<ServiceDraft> = Vec::new();
     for table in &tables {
         let number = u16::try_from(drafts.len()).unwrap_or(u16::MAX);
         drafts.extend(read_one(sink, table, common, number));
@@ -62,9 +62,9 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &Table<'a>, common: &Common) -> 
 }
 
 /// The services, their backends numbered through, and what the workers need not know of each.
-pub(super) fn numbered(drafts: Vec<Draft>) -> (Box<[Service]>, Vec<ServiceSettings>) {
+pub(super) fn numbered(drafts: Vec<ServiceDraft>) -> (Box<[Service]>, Vec<ServiceSettings>) {
     let mut numbers = 0..;
-    let mut service = |draft: Draft| {
+    let mut service = |draft: ServiceDraft| {
         let backends = draft.backends.into_iter().map(|backend| backend.value);
         let numbered = backends.zip(&mut numbers).map(|(backend, number)| Backend { number, ..backend });
         (Service { backends: numbered.collect(), ..draft.service }, draft.settings)
@@ -74,7 +74,7 @@ pub(super) fn numbered(drafts: Vec<Draft>) -> (Box<[Service]>, Vec<ServiceSettin
 }
 
 /// The service and its groups; nothing if it is not known where it listens.
-fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, common: &Common, number: u16) -> Vec<Draft> {
+fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, number: u16) -> Vec<ServiceDraft> {
     let listen = read_listen(table);
     let spoken = listen.spoken;
     let is_spliced = matches!(spoken, Some(Spoken::Http | Spoken::Tls));
@@ -93,7 +93,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, common: &Common, number: 
         let remedy = "add backends = [\"10.0.2.11:8080\"] or a [[service.backend]]";
         sink.error(&table.span, "the service has no backend", remedy);
     }
-    let draft = Draft {
+    let draft = ServiceDraft {
         service: Service {
             state: ServiceState::Active,
             name: name.as_str().into(),
@@ -125,7 +125,12 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &Table<'a>, common: &Common, number: 
 }
 
 /// Adds what an HTTP or TLS service has beside others; its groups come behind it.
-fn spliced<'a>(sink: &'a Sink<'a>, table: &Table<'a>, spoken: Spoken, (mut draft, number): (Draft, u16)) -> Vec<Draft> {
+fn spliced<'a>(
+    sink: &'a Sink<'a>,
+    table: &TomlTable<'a>,
+    spoken: Spoken,
+    (mut draft, number): (ServiceDraft, u16),
+) -> Vec<ServiceDraft> {
     l7::foreign(table, spoken, &draft.service.name);
     if !matches!(spoken, Spoken::Http | Spoken::Tls) {
         return vec![draft];
@@ -139,7 +144,7 @@ fn spliced<'a>(sink: &'a Sink<'a>, table: &Table<'a>, spoken: Spoken, (mut draft
     all
 }
 
-fn read_mode(table: &Table<'_>, spoken: Option<Spoken>) -> Forwarding {
+fn read_mode(table: &TomlTable<'_>, spoken: Option<Spoken>) -> Forwarding {
     let mode = table.choice("mode").unwrap_or_default();
     let Some(spoken @ (Spoken::Http | Spoken::Tls)) = spoken else { return mode };
     if table.has("mode") && mode == Forwarding::Nat {
@@ -150,7 +155,7 @@ fn read_mode(table: &Table<'_>, spoken: Option<Spoken>) -> Forwarding {
     Forwarding::FullNat
 }
 
-fn read_unknown(table: &Table<'_>, spoken: Option<Spoken>, name: &str) -> UnknownPacket {
+fn read_unknown(table: &TomlTable<'_>, spoken: Option<Spoken>, name: &str) -> UnknownPacket {
     let unknown = table.choice("unknown").unwrap_or_default();
     let Some(spoken @ (Spoken::Http | Spoken::Tls)) = spoken else { return unknown };
     match unknown {
@@ -165,7 +170,7 @@ fn read_unknown(table: &Table<'_>, spoken: Option<Spoken>, name: &str) -> Unknow
     }
 }
 
-/// What `listen` and `protocol` say, as far as it is right.
+/// The valid part of `listen` and `protocol`.
 struct Listen {
     address: Option<SocketAddr>,
     spoken: Option<Spoken>,
@@ -181,7 +186,7 @@ impl Listen {
     }
 }
 
-fn read_listen(table: &Table<'_>) -> Listen {
+fn read_listen(table: &TomlTable<'_>) -> Listen {
     let span = table.span_of("listen");
     let protocol: Option<Spoken> = if table.has("protocol") { table.choice("protocol") } else { None };
     if !table.has("listen") {
@@ -221,8 +226,8 @@ fn read_listen(table: &Table<'_>) -> Listen {
 /// `None` if the service or group names no backend at all.
 pub(super) fn read_backends<'a>(
     sink: &'a Sink<'a>,
-    table: &Table<'a>,
-    section: &'static Section,
+    table: &TomlTable<'a>,
+    section: &'static ReferenceSection,
 ) -> Option<Vec<At<Backend>>> {
     let tables = table.tables("backend", section);
     let texts = table.texts("backends");
@@ -242,7 +247,7 @@ pub(super) fn read_backends<'a>(
     Some(backends)
 }
 
-fn read_backend(sink: &Sink<'_>, table: &Table<'_>) -> Option<At<Backend>> {
+fn read_backend(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<At<Backend>> {
     if !table.has("address") {
         table.missing("address");
     }
@@ -272,7 +277,7 @@ fn read_endpoint(sink: &Sink<'_>, text: &At<String>) -> Option<Endpoint> {
     }
 }
 
-fn override_timeouts(table: &Table<'_>, default: &Timeouts) -> Timeouts {
+fn override_timeouts(table: &TomlTable<'_>, default: &Timeouts) -> Timeouts {
     let take = |name, default| table.duration_given(name).unwrap_or(default);
     Timeouts {
         tcp_handshake: take("tcp_handshake", default.tcp_handshake),

@@ -1,12 +1,12 @@
-//! What a file says, apart from the data plane's snapshot.
+//! The settings of a file, apart from the data plane's snapshot.
 
 use super::dpdk::DpdkSettings;
-use super::words::{PlaneChoice, Word};
-use crate::health::{Check, Passive, StatusRanges, Target};
+use super::words::{PlaneChoice, SettingWord};
+use crate::health::{Check, CheckTarget, Passive, StatusRanges};
 use hairpin_core::config::{Backend, Service, Timeouts};
 use hairpin_core::l7::config::ServerErrors;
 use hairpin_core::offload::Choice;
-use hairpin_core::table::Method;
+use hairpin_core::table::LookupMethod;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,13 +20,13 @@ pub enum PolicyChoice {
     Never,
     /// As many as come first.
     FirstN,
-    /// What has proved to be large.
+    /// Connections that have proved to be large.
     HeavyHitter,
     /// The fastest.
     FastestFlow,
-    /// What its first packets say is going to be long.
+    /// Connections whose first packets announce a large transfer.
     DecisionTree,
-    /// What is expected to pay for its rules.
+    /// Connections that are expected to pay for their rules.
     Auto,
 }
 
@@ -37,7 +37,7 @@ impl PolicyChoice {
     }
 }
 
-/// What is done about IP forwarding.
+/// The policy for IP forwarding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForwardingChoice {
     /// Refuse to start where it is off.
@@ -46,7 +46,7 @@ pub enum ForwardingChoice {
     Enable,
 }
 
-/// What becomes of misses while no process is alive.
+/// The treatment of misses while no process is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenAbsent {
     /// Dropped and counted.
@@ -87,7 +87,7 @@ pub struct LinuxSettings {
     pub coalesce: Duration,
     /// How programs are attached.
     pub attach: Attach,
-    /// Where objects are pinned; the instance's own directory is below it.
+    /// The directory of pinned objects; the instance's own directory is below it.
     pub pin_directory: PathBuf,
 }
 
@@ -96,7 +96,7 @@ pub struct LinuxSettings {
 pub struct Settings {
     /// The instance's name.
     pub instance: String,
-    /// Where its keys are, if it shares them with other instances. The keys are in the snapshot.
+    /// The file of its keys, if it shares them with other instances. The keys are in the snapshot.
     pub keys_file: Option<PathBuf>,
     /// How packets reach the workers.
     pub plane: PlaneChoice,
@@ -105,12 +105,12 @@ pub struct Settings {
     /// Worker threads; `None`: one for each core.
     pub workers: Option<u16>,
     /// How workers find a packet's connection.
-    pub connection_table: Method,
+    pub connection_table: LookupMethod,
     /// Connections of all workers.
     pub connections_max: u32,
     /// Rules for each address family.
     pub rules_max: u32,
-    /// Where the connection table lies.
+    /// The directory of the connection table.
     pub memory_directory: PathBuf,
     /// How long connections of draining and removed backends go on, in services that do not say otherwise; zero: until
     /// they end.
@@ -119,9 +119,9 @@ pub struct Settings {
     pub policy: PolicyChoice,
     /// The policy with its numbers.
     pub offload: Choice,
-    /// Where the socket and the lock file are.
+    /// The directory of the socket and the lock file.
     pub control_directory: PathBuf,
-    /// Where metrics are served; `None`: nowhere.
+    /// The address that serves metrics; `None`: metrics are off.
     pub metrics: Option<SocketAddr>,
     /// How long silence is borne in services that do not say otherwise.
     pub timeouts: Timeouts,
@@ -132,7 +132,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What packets come in on: interfaces, or ports by their devices.
+    /// The sources of packets: interfaces, or ports by their devices.
     pub fn devices(&self) -> Vec<String> {
         match &self.dpdk {
             Some(dpdk) => dpdk.ports.iter().map(|port| port.device.clone()).collect(),
@@ -151,7 +151,7 @@ pub fn socket_path(directory: &Path, instance: &str) -> PathBuf {
     directory.join(format!("{instance}.sock"))
 }
 
-/// What is done to find out whether a backend is well, without how.
+/// The kind of a health check, without its parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CheckKind {
     /// Nothing.
@@ -168,7 +168,7 @@ pub enum CheckKind {
 /// How the health of a service's backends is found out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthSettings {
-    /// What is done.
+    /// The kind of check.
     pub check: Check,
     /// From one check of a backend to the next.
     pub interval: Duration,
@@ -189,15 +189,15 @@ pub struct HealthSettings {
 }
 
 impl HealthSettings {
-    /// What the checker is to do about a backend of `service`.
-    pub fn target(&self, service: &Service, backend: &Backend) -> Target {
+    /// The checker's target for a backend of `service`.
+    pub fn target(&self, service: &Service, backend: &Backend) -> CheckTarget {
         let port = self.port.unwrap_or(backend.endpoint.port);
         let address = SocketAddr::new(IpAddr::from(backend.endpoint.address), port);
         self.aimed(backend.number, service.name.to_string(), backend.name.to_string(), address)
     }
 
-    pub(super) fn aimed(&self, backend: u16, service: String, name: String, address: SocketAddr) -> Target {
-        Target {
+    pub(super) fn aimed(&self, backend: u16, service: String, name: String, address: SocketAddr) -> CheckTarget {
+        CheckTarget {
             backend,
             service,
             name,
@@ -218,7 +218,7 @@ impl HealthSettings {
         (500..=599).filter(|status| statuses.is_some_and(|statuses| statuses.contains(*status))).collect()
     }
 
-    /// What is done, without how.
+    /// The kind of check, without its parameters.
     pub fn kind(&self) -> CheckKind {
         match self.check {
             Check::None => CheckKind::None,
@@ -229,18 +229,18 @@ impl HealthSettings {
     }
 }
 
-/// What the file says about a service and the workers need not know.
+/// The settings of a service that workers do not need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceSettings {
     /// How the health of its backends is found out.
     pub health: HealthSettings,
     /// HTTP and TLS services: their sections, as text.
-    pub said: Said,
+    pub said: HttpSections,
 }
 
-/// What the sections of an HTTP or TLS service say.
+/// The sections of an HTTP or TLS service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct HttpSections {
     /// Fields, each with what holds for it.
     pub fields: Vec<(String, String)>,
     /// Access rules, as they are written.

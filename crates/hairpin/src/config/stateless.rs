@@ -1,17 +1,17 @@
-//! What a file may not say when connections are not tracked (`connection_table` is `stateless` or `maglev`).
+//! Settings that a file may not have when connections are not tracked (`connection_table` is `stateless` or `maglev`).
 
-use super::service::Draft;
+use super::service::ServiceDraft;
 use super::words::spoken;
 use super::{PolicyChoice, Settings};
 use hairpin_core::config::{Algorithm, Forwarding};
 use hairpin_core::flow::{Endpoint, Protocol};
-use hairpin_core::table::Method;
+use hairpin_core::table::LookupMethod;
 use hairpin_diagnostics::Sink;
 use std::collections::HashMap;
 use std::ops::Range;
 
 /// Refuses what needs connections to be tracked, and sets what follows from the method. `at`: where that is named.
-pub(super) fn check(sink: &Sink<'_>, at: &Range<usize>, settings: &Settings, drafts: &mut [Draft]) {
+pub(super) fn check(sink: &Sink<'_>, at: &Range<usize>, settings: &Settings, drafts: &mut [ServiceDraft]) {
     let table = settings.connection_table;
     if settings.policy != PolicyChoice::Never {
         let what = format!("connections are offloaded, but `connection_table = \"{}\"` tracks none", table.name());
@@ -23,13 +23,13 @@ pub(super) fn check(sink: &Sink<'_>, at: &Range<usize>, settings: &Settings, dra
         service(sink, table, draft);
         backends(sink, table, draft, &mut ends);
         draft.service.algorithm = match table {
-            Method::Maglev => Algorithm::Maglev,
+            LookupMethod::Maglev => Algorithm::Maglev,
             _ => Algorithm::RoundRobin,
         };
     }
 }
 
-fn service(sink: &Sink<'_>, table: Method, draft: &Draft) {
+fn service(sink: &Sink<'_>, table: LookupMethod, draft: &ServiceDraft) {
     let name = &draft.service.name;
     let tracks_none = format!("`connection_table = \"{}\"` tracks no connections", table.name());
     if draft.service.kind.is_group() {
@@ -42,7 +42,7 @@ fn service(sink: &Sink<'_>, table: Method, draft: &Draft) {
         let what = format!("service \"{name}\" is full-nat, but {tracks_none}, and so no ports of the pool");
         sink.error(&draft.mode, what, "use mode = \"nat\", or a table that tracks connections");
     }
-    if draft.says_balance && (table, draft.service.algorithm) != (Method::Maglev, Algorithm::Maglev) {
+    if draft.says_balance && (table, draft.service.algorithm) != (LookupMethod::Maglev, Algorithm::Maglev) {
         let what = format!("service \"{name}\" says how new connections are balanced, but {tracks_none}");
         sink.error(&draft.balance, what, "leave `balance` out: the table's name says how packets are spread");
     }
@@ -57,7 +57,12 @@ fn service(sink: &Sink<'_>, table: Method, draft: &Draft) {
 }
 
 /// An answer's source must say which service it is of.
-fn backends(sink: &Sink<'_>, table: Method, draft: &Draft, ends: &mut HashMap<(Endpoint, Protocol), String>) {
+fn backends(
+    sink: &Sink<'_>,
+    table: LookupMethod,
+    draft: &ServiceDraft,
+    ends: &mut HashMap<(Endpoint, Protocol), String>,
+) {
     for backend in &draft.backends {
         let end = backend.value.endpoint;
         let name = draft.service.name.to_string();

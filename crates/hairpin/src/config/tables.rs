@@ -1,16 +1,16 @@
 //! The connection tables by their names in the file.
 
-use super::words::Word;
-use hairpin_core::table::Method;
+use super::words::SettingWord;
+use hairpin_core::table::LookupMethod;
 
-const COUNT: usize = Method::ALL.len();
+const COUNT: usize = LookupMethod::ALL.len();
 
 /// Every method and its word.
-const CHOICES: [(Method, &str); COUNT] = {
-    let mut choices = [(Method::DEFAULT, ""); COUNT];
+const CHOICES: [(LookupMethod, &str); COUNT] = {
+    let mut choices = [(LookupMethod::DEFAULT, ""); COUNT];
     let mut i = 0;
     while i < COUNT {
-        choices[i] = (Method::ALL[i], Method::ALL[i].name());
+        choices[i] = (LookupMethod::ALL[i], LookupMethod::ALL[i].name());
         i += 1;
     }
     choices
@@ -21,12 +21,12 @@ pub(super) const WORDS: [(&str, &str); COUNT] = {
     let mut words = [("", ""); COUNT];
     let mut i = 0;
     while i < COUNT {
-        words[i] = (Method::ALL[i].name(), Method::ALL[i].description());
+        words[i] = (LookupMethod::ALL[i].name(), LookupMethod::ALL[i].description());
         i += 1;
     }
     words
 };
 
-impl Word for Method {
-    const WORDS: &'static [(Method, &'static str)] = &CHOICES;
+impl SettingWord for LookupMethod {
+    const WORDS: &'static [(LookupMethod, &'static str)] = &CHOICES;
 }

@@ -9,7 +9,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A setting that has a word for each of its values.
-pub trait Word: Copy + PartialEq + 'static {
+pub trait SettingWord: Copy + PartialEq + 'static {
     /// Every value and its word.
     const WORDS: &'static [(Self, &'static str)];
 
@@ -45,7 +45,7 @@ impl PlaneChoice {
     }
 }
 
-/// What a service speaks.
+/// The protocol of a service.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Spoken {
     /// TCP, forwarded.
@@ -59,16 +59,16 @@ pub(super) enum Spoken {
 }
 
 impl Spoken {
-    /// What it goes over.
+    /// The transport protocol below it.
     pub(super) fn transport(self) -> Protocol {
         if self == Spoken::Udp { Protocol::Udp } else { Protocol::Tcp }
     }
 }
 
-/// What connections to backends begin with.
+/// The header that connections to backends begin with.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Preface {
-    /// What the client sends.
+    /// No header.
     #[default]
     Off,
     /// The PROXY protocol, version 1.
@@ -89,7 +89,7 @@ pub(super) enum SameSite {
     None,
 }
 
-/// What an access rule decides.
+/// The decision of an access rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum AccessAction {
     /// The request passes.
@@ -100,7 +100,7 @@ pub(super) enum AccessAction {
 
 macro_rules! words {
     ($kind:ident { $($value:ident = $word:literal),+ $(,)? }) => {
-        impl Word for $kind {
+        impl SettingWord for $kind {
             const WORDS: &'static [($kind, &'static str)] = &[$(($kind::$value, $word)),+];
         }
     };
@@ -155,13 +155,13 @@ pub(crate) fn spoken(service: &Service) -> &'static str {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Worded<T>(pub(crate) T);
 
-impl<T: Word> Serialize for Worded<T> {
+impl<T: SettingWord> Serialize for Worded<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.0.word())
     }
 }
 
-impl<'de, T: Word> Deserialize<'de> for Worded<T> {
+impl<'de, T: SettingWord> Deserialize<'de> for Worded<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Worded<T>, D::Error> {
         let word = String::deserialize(deserializer)?;
         let value = T::from_word(&word);
@@ -171,13 +171,13 @@ impl<'de, T: Word> Deserialize<'de> for Worded<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::dpdk::{Idle, Pages, Probes};
-    use super::super::reference::{self, Section};
+    use super::super::dpdk::{IdleMode, Pages, Probes};
+    use super::super::reference::{self, ReferenceSection};
     use super::*;
-    use hairpin_core::table::Method;
+    use hairpin_core::table::LookupMethod;
 
-    fn agrees<T: Word>(section: &Section, name: &str) {
-        let Some(reference::Kind::Choice(listed)) = section.field(name).map(|field| field.kind) else {
+    fn agrees<T: SettingWord>(section: &ReferenceSection, name: &str) {
+        let Some(reference::ValueForm::Choice(listed)) = section.field(name).map(|field| field.kind) else {
             panic!("{name}")
         };
         let listed: Vec<&str> = listed.iter().map(|(word, _)| *word).collect();
@@ -192,9 +192,9 @@ mod tests {
     fn words_are_those_of_the_reference() {
         agrees::<PlaneChoice>(&reference::TOP, "plane");
         agrees::<Pages>(&reference::DPDK, "pages");
-        agrees::<Idle>(&reference::DPDK, "idle");
+        agrees::<IdleMode>(&reference::DPDK, "idle");
         agrees::<Probes>(&reference::DPDK, "health");
-        agrees::<Method>(&reference::TOP, "connection_table");
+        agrees::<LookupMethod>(&reference::TOP, "connection_table");
         agrees::<PolicyChoice>(&reference::OFFLOAD, "policy");
         agrees::<Combine>(&reference::OFFLOAD, "combine");
         agrees::<ForwardingChoice>(&reference::LINUX, "forwarding");

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-/// What [`Query::client`](super::Query::client) means.
+/// The meaning of [`Query::client`](super::Query::client).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientFilter {
     /// The address; of a prefix, any in it.

@@ -8,8 +8,8 @@ mod protocol;
 
 pub(crate) use client::ClientFilter;
 pub use protocol::{
-    Answer, BackendAction, BackendChange, Changes, ConnectionView, ExchangeView, LatencyView, OffloadView, Page, Query,
-    Request, SplicedView,
+    BackendAction, BackendChange, Changes, ConnectionView, ControlAnswer, ControlRequest, ExchangeView, LatencyView,
+    OffloadView, Page, Query, SplicedView,
 };
 
 use crate::status::Status;
@@ -40,17 +40,17 @@ const CHANGE_PATIENCE: Duration = Duration::from_secs(65);
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
 /// An answer, and what is to be done once it has been sent.
-pub struct Reply {
+pub struct ControlReply {
     /// The answer.
-    pub answer: Answer,
+    pub answer: ControlAnswer,
     /// Called when the client has it, or is gone; the connection is then held open until the process ends, so that the
     /// client sees the end.
     pub then: Option<Box<dyn FnOnce() + Send>>,
 }
 
-impl From<Answer> for Reply {
-    fn from(answer: Answer) -> Reply {
-        Reply { answer, then: None }
+impl From<ControlAnswer> for ControlReply {
+    fn from(answer: ControlAnswer) -> ControlReply {
+        ControlReply { answer, then: None }
     }
 }
 
@@ -61,8 +61,8 @@ impl From<Answer> for Reply {
 /// The socket cannot be made.
 pub fn serve<H, R>(path: &Path, handle: H) -> Result<()>
 where
-    H: Fn(Request) -> R + Clone + Send + 'static,
-    R: Into<Reply>,
+    H: Fn(ControlRequest) -> R + Clone + Send + 'static,
+    R: Into<ControlReply>,
 {
     let about = || format!("cannot listen on the control socket {}", path.display());
     let new = path.with_extension("sock.new");
@@ -80,8 +80,8 @@ where
 
 fn accept<H, R>(listener: &UnixListener, handle: &H)
 where
-    H: Fn(Request) -> R + Clone + Send + 'static,
-    R: Into<Reply>,
+    H: Fn(ControlRequest) -> R + Clone + Send + 'static,
+    R: Into<ControlReply>,
 {
     // Workers come first; clients' threads are started from here and inherit this.
     let _ = rustix::process::setpriority_process(None, CLIENT_NICE);
@@ -108,14 +108,14 @@ where
     }
 }
 
-fn converse<R: Into<Reply>>(stream: UnixStream, handle: &impl Fn(Request) -> R) -> std::io::Result<()> {
+fn converse<R: Into<ControlReply>>(stream: UnixStream, handle: &impl Fn(ControlRequest) -> R) -> std::io::Result<()> {
     stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
     stream.set_write_timeout(Some(CLIENT_PATIENCE))?;
     let mut reader = BufReader::new(stream.try_clone()?);
     while let Some(line) = request_line(&mut reader)? {
-        let Reply { answer, then } = match serde_json::from_slice(&line) {
+        let ControlReply { answer, then } = match serde_json::from_slice(&line) {
             Ok(request) => handle(request).into(),
-            Err(error) => Answer::Error(format!("not a request: {error}")).into(),
+            Err(error) => ControlAnswer::Error(format!("not a request: {error}")).into(),
         };
         let sent = send(&stream, &answer);
         if let Some(then) = then {
@@ -153,7 +153,7 @@ fn request_line(reader: &mut BufReader<UnixStream>) -> std::io::Result<Option<Ve
     }
 }
 
-fn send(mut stream: &UnixStream, answer: &Answer) -> std::io::Result<()> {
+fn send(mut stream: &UnixStream, answer: &ControlAnswer) -> std::io::Result<()> {
     let mut text = serde_json::to_vec(answer)?;
     text.push(b'\n');
     stream.write_all(&text)
@@ -161,21 +161,21 @@ fn send(mut stream: &UnixStream, answer: &Answer) -> std::io::Result<()> {
 
 /// A client's end of the socket.
 #[derive(Debug)]
-pub struct Client {
+pub struct ControlClient {
     stream: UnixStream,
 }
 
-impl Client {
+impl ControlClient {
     /// Connects to the instance at `path`; `None` if no instance answers there.
     ///
     /// # Errors
     /// The socket is there, but may not be used.
-    pub fn connect(path: &Path) -> Result<Option<Client>> {
+    pub fn connect(path: &Path) -> Result<Option<ControlClient>> {
         match UnixStream::connect(path) {
             Ok(stream) => {
                 stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
                 stream.set_write_timeout(Some(ANSWER_PATIENCE))?;
-                Ok(Some(Client { stream }))
+                Ok(Some(ControlClient { stream }))
             }
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
@@ -190,8 +190,8 @@ impl Client {
     /// # Errors
     /// It does not answer in time or does not make sense.
     pub fn status(&mut self) -> Result<Status> {
-        match self.ask(&Request::Status)? {
-            Answer::Status(status) => Ok(*status),
+        match self.ask(&ControlRequest::Status)? {
+            ControlAnswer::Status(status) => Ok(*status),
             other => unexpected(other),
         }
     }
@@ -201,8 +201,8 @@ impl Client {
     /// # Errors
     /// It does not answer, or does not end in time.
     pub fn stop(mut self, flush: bool) -> Result<()> {
-        match self.ask(&Request::Stop { flush })? {
-            Answer::Stopping => self.await_end(),
+        match self.ask(&ControlRequest::Stop { flush })? {
+            ControlAnswer::Stopping => self.await_end(),
             other => unexpected(other),
         }
     }
@@ -213,8 +213,8 @@ impl Client {
     /// It could not; the old process serves on.
     pub fn upgrade(mut self, program: Option<std::path::PathBuf>) -> Result<u32> {
         self.stream.set_read_timeout(Some(STOP_PATIENCE))?;
-        match self.ask(&Request::Upgrade { program })? {
-            Answer::Upgraded { pid } => self.await_end().map(|()| pid),
+        match self.ask(&ControlRequest::Upgrade { program })? {
+            ControlAnswer::Upgraded { pid } => self.await_end().map(|()| pid),
             other => unexpected(other),
         }
     }
@@ -229,21 +229,21 @@ impl Client {
         }
     }
 
-    /// Asks anything and gives the answer; [`Answer::Error`] is an error.
+    /// Asks anything and gives the answer; [`ControlAnswer::Error`] is an error.
     ///
     /// # Errors
     /// It does not answer in time, does not make sense, or says why not.
-    pub fn request(&mut self, request: &Request) -> Result<Answer> {
-        if matches!(request, Request::Reload { .. } | Request::Diff { .. } | Request::Backend(_)) {
+    pub fn request(&mut self, request: &ControlRequest) -> Result<ControlAnswer> {
+        if matches!(request, ControlRequest::Reload { .. } | ControlRequest::Diff { .. } | ControlRequest::Backend(_)) {
             self.stream.set_read_timeout(Some(CHANGE_PATIENCE))?;
         }
         match self.ask(request)? {
-            Answer::Error(error) => bail!("{error}"),
+            ControlAnswer::Error(error) => bail!("{error}"),
             answer => Ok(answer),
         }
     }
 
-    fn ask(&mut self, request: &Request) -> Result<Answer> {
+    fn ask(&mut self, request: &ControlRequest) -> Result<ControlAnswer> {
         let mut text = serde_json::to_vec(request)?;
         text.push(b'\n');
         self.stream.write_all(&text).context("the instance does not read its control socket")?;
@@ -258,10 +258,10 @@ impl Client {
 }
 
 /// For an answer to something else, or a refusal.
-pub(crate) fn unexpected<T>(answer: Answer) -> Result<T> {
+pub(crate) fn unexpected<T>(answer: ControlAnswer) -> Result<T> {
     match answer {
-        Answer::Error(error) => bail!("{error}"),
-        Answer::Stopping => bail!("the instance is stopping"),
+        ControlAnswer::Error(error) => bail!("{error}"),
+        ControlAnswer::Stopping => bail!("the instance is stopping"),
         _ => bail!("the instance answers something else; is it another version?"),
     }
 }
@@ -284,12 +284,12 @@ mod tests {
             let (sender, stopped) = mpsc::channel();
             let fixture = Fixture { directory, stopped };
             let handle = move |request| match request {
-                Request::Status => Answer::Status(Box::new(status.clone())),
-                Request::Stop { flush } => {
+                ControlRequest::Status => ControlAnswer::Status(Box::new(status.clone())),
+                ControlRequest::Stop { flush } => {
                     sender.send(flush).unwrap();
-                    Answer::Stopping
+                    ControlAnswer::Stopping
                 }
-                other => Answer::Error(format!("{other:?} is not for tests")),
+                other => ControlAnswer::Error(format!("{other:?} is not for tests")),
             };
             serve(&fixture.path(), handle).unwrap();
             fixture
@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn status_goes_through_the_socket() {
         let fixture = Fixture::new("status");
-        let mut client = Client::connect(&fixture.path()).unwrap().unwrap();
+        let mut client = ControlClient::connect(&fixture.path()).unwrap().unwrap();
         for _ in 0..2 {
             let status = client.status().unwrap();
             assert_eq!((&*status.instance, status.uptime_s), ("status", 1.5));
@@ -321,8 +321,8 @@ mod tests {
     #[test]
     fn a_request_to_stop_says_whether_to_flush() {
         let fixture = Fixture::new("stop");
-        let mut client = Client::connect(&fixture.path()).unwrap().unwrap();
-        assert_eq!(client.ask(&Request::Stop { flush: true }).unwrap(), Answer::Stopping);
+        let mut client = ControlClient::connect(&fixture.path()).unwrap().unwrap();
+        assert_eq!(client.ask(&ControlRequest::Stop { flush: true }).unwrap(), ControlAnswer::Stopping);
         assert_eq!(fixture.stopped.recv_timeout(Duration::from_secs(5)), Ok(true));
     }
 
@@ -352,15 +352,15 @@ mod tests {
     fn silent_clients_do_not_keep_others_out() {
         let fixture = Fixture::new("silent");
         let _silent: Vec<_> = (0..CLIENTS_MAX - 1).map(|_| UnixStream::connect(fixture.path()).unwrap()).collect();
-        assert!(Client::connect(&fixture.path()).unwrap().unwrap().status().is_ok());
+        assert!(ControlClient::connect(&fixture.path()).unwrap().unwrap().status().is_ok());
     }
 
     #[test]
     fn an_absent_instance_is_no_error() {
-        assert!(Client::connect(Path::new("/nonexistent/s")).unwrap().is_none());
+        assert!(ControlClient::connect(Path::new("/nonexistent/s")).unwrap().is_none());
         let fixture = Fixture::new("dead");
         let path = fixture.directory.join("dead");
         drop(UnixListener::bind(&path).unwrap());
-        assert!(Client::connect(&path).unwrap().is_none());
+        assert!(ControlClient::connect(&path).unwrap().is_none());
     }
 }

@@ -1,14 +1,14 @@
-//! What goes over the control socket: one JSON request per line, one JSON answer per line. Field names carry their
+//! The protocol of the control socket: one JSON request per line, one JSON answer per line. Field names carry their
 //! units and stay as they are; new ones may be added.
 
 use crate::status::Status;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Request {
+pub enum ControlRequest {
     /// The status.
     Status,
     /// End the process.
@@ -28,18 +28,18 @@ pub enum Request {
         #[serde(default)]
         program: Option<PathBuf>,
     },
-    /// What a configuration would change. Nothing is applied.
+    /// The changes that a configuration would make. Nothing is applied.
     Diff {
         /// The configuration's text.
         text: String,
-        /// What its problems call it.
+        /// The name of the file in its problems.
         file: String,
     },
     /// Change a backend at run time.
     Backend(BackendChange),
     /// Connections, page by page.
     Connections(Query),
-    /// What the engine holds and how it gets there.
+    /// The engine's contents and its state.
     Offload,
 }
 
@@ -52,11 +52,11 @@ pub struct BackendChange {
     pub service: String,
     /// The backend's name or address.
     pub backend: String,
-    /// What to do.
+    /// The action.
     pub action: BackendAction,
 }
 
-/// What is done to a backend.
+/// An action on a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BackendAction {
@@ -100,7 +100,7 @@ pub struct Page {
     pub connections: Vec<ConnectionView>,
     /// How many were examined and fit the query (only counting: all of them).
     pub matched: u64,
-    /// Where the next page begins; none after the last.
+    /// The start of the next page; none after the last.
     pub next: Option<u64>,
 }
 
@@ -142,7 +142,7 @@ pub struct ConnectionView {
     pub age_s: f64,
     /// Seconds since its last packet.
     pub idle_s: f64,
-    /// What there is beside that to a connection of an HTTP or TLS service.
+    /// The further fields of a connection of an HTTP or TLS service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spliced: Option<SplicedView>,
 }
@@ -174,9 +174,9 @@ pub struct ExchangeView {
     pub route: Option<u16>,
     /// The group its backend was chosen from; the service's name: its own backends.
     pub group: String,
-    /// What of the request is still to come: `head`, `bytes`, `chunks`, `until-close`, `nothing`.
+    /// The part of the request that is still to come: `head`, `bytes`, `chunks`, `until-close`, `nothing`.
     pub request: String,
-    /// What of the response is.
+    /// The part of the response that is still to come.
     pub response: String,
     /// How many bytes are still to come of a message of known length, as far as the worker knows: [request, response].
     pub bytes_left: [Option<u64>; 2],
@@ -226,37 +226,37 @@ pub struct LatencyView {
     pub count: u64,
 }
 
-/// What a configuration changes, or has changed.
+/// The changes that a configuration makes, or has made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
     /// A sentence each, such as `service web: backend 10.0.2.13:8080 added`.
     pub changes: Vec<String>,
-    /// What takes a restart or an upgrade to take effect, a sentence each; it was not applied.
+    /// Changes that need a restart or an upgrade to take effect, a sentence each; they were not applied.
     pub later: Vec<String>,
-    /// What the file says but probably does not mean.
+    /// Warnings: text in the file that is probably a mistake.
     pub warnings: Vec<String>,
 }
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
-    /// To [`Request::Status`].
+pub enum ControlAnswer {
+    /// To [`ControlRequest::Status`].
     Status(Box<Status>),
-    /// To [`Request::Stop`]; the connection is closed when the process ends.
+    /// To [`ControlRequest::Stop`]; the connection is closed when the process ends.
     Stopping,
-    /// To [`Request::Reload`] and [`Request::Diff`].
+    /// To [`ControlRequest::Reload`] and [`ControlRequest::Diff`].
     Changes(Changes),
-    /// To [`Request::Upgrade`]: the process that serves now.
+    /// To [`ControlRequest::Upgrade`]: the process that serves now.
     Upgraded {
         /// Its number.
         pid: u32,
     },
-    /// To [`Request::Backend`]: what is different now, in a sentence.
+    /// To [`ControlRequest::Backend`]: what is different now, in a sentence.
     Done(String),
-    /// To [`Request::Connections`].
+    /// To [`ControlRequest::Connections`].
     Connections(Page),
-    /// To [`Request::Offload`].
+    /// To [`ControlRequest::Offload`].
     Offload(Box<OffloadView>),
     /// The request was not understood, or cannot be served now, or failed; nothing changed.
     Error(String),

@@ -9,22 +9,22 @@ use tokio::runtime;
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
-use super::probe::{Outcome, probe};
-use super::record::{BackendHealth, Moment, Observed, Saved, State};
-use super::schedule::{Change, Job, Schedule, Totals};
-use super::target::Target;
+use super::probe::{CheckOutcome, probe};
+use super::record::{BackendHealth, HealthState, Moment, ObservedTotals, Saved};
+use super::schedule::{Change, CheckTotals, Job, Schedule};
+use super::target::CheckTarget;
 
 /// Checks targets on a thread of its own until it is dropped.
 ///
 /// No method waits for the network; each holds a lock that is never held for longer than a walk over the targets.
 #[derive(Debug)]
 pub struct Checker {
-    shared: Arc<Shared>,
+    shared: Arc<CheckerShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct CheckerShared {
     inner: Mutex<Inner>,
     /// Wakes the thread: something has happened that may give it work.
     wake: Notify,
@@ -36,7 +36,7 @@ struct Inner {
     stop: bool,
 }
 
-impl Shared {
+impl CheckerShared {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // A panic elsewhere cannot have left it half changed in a way that makes checks unsafe; they go on.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -51,9 +51,9 @@ impl Checker {
     /// it was told last. It must be quick: while it runs no check goes on. It may call the checker.
     ///
     /// # Errors
-    /// A target breaks a bound of [`Target`], two have one number, or the thread cannot be started.
+    /// A target breaks a bound of [`CheckTarget`], two have one number, or the thread cannot be started.
     pub fn start(
-        targets: Vec<Target>,
+        targets: Vec<CheckTarget>,
         links_down: Option<String>,
         on_change: impl Fn(Vec<Change>) + Send + 'static,
     ) -> Result<Self> {
@@ -65,7 +65,8 @@ impl Checker {
             .enable_time()
             .build()
             .context("health checks cannot be started: no event loop; see the limit on open files (ulimit -n)")?;
-        let shared = Arc::new(Shared { inner: Mutex::new(Inner { schedule, stop: false }), wake: Notify::new() });
+        let shared =
+            Arc::new(CheckerShared { inner: Mutex::new(Inner { schedule, stop: false }), wake: Notify::new() });
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("health".into())
@@ -78,8 +79,8 @@ impl Checker {
     /// the others begin anew as unknown. That a backend began anew is not told to `on_change`.
     ///
     /// # Errors
-    /// A target breaks a bound of [`Target`], or two have one number; then nothing has changed.
-    pub fn update(&self, targets: Vec<Target>) -> Result<()> {
+    /// A target breaks a bound of [`CheckTarget`], or two have one number; then nothing has changed.
+    pub fn update(&self, targets: Vec<CheckTarget>) -> Result<()> {
         self.shared.lock().schedule.update(targets, Moment::now())?;
         self.shared.wake.notify_one();
         Ok(())
@@ -94,7 +95,7 @@ impl Checker {
     /// Takes in running totals of clients' connections, by backend number. To be called a few times a second: failures
     /// count as being in a row if no success is seen in the same call or between. Totals that went back begin anew;
     /// the first ones of a backend only serve for comparison. Unknown numbers are ignored.
-    pub fn observe(&self, observations: impl IntoIterator<Item = (u16, Observed)>) {
+    pub fn observe(&self, observations: impl IntoIterator<Item = (u16, ObservedTotals)>) {
         let now = Moment::now();
         let mut inner = self.shared.lock();
         for (backend, observed) in observations {
@@ -110,12 +111,12 @@ impl Checker {
         self.shared.lock().schedule.backends_health(Instant::now())
     }
 
-    /// What is known of each backend, by number.
-    pub fn states(&self) -> Vec<State> {
+    /// The health of each backend, by number.
+    pub fn states(&self) -> Vec<HealthState> {
         self.shared.lock().schedule.states()
     }
 
-    /// What a later process can give to [`Checker::restore`].
+    /// The states that a later process can give to [`Checker::restore`].
     pub fn saved(&self) -> Vec<Saved> {
         self.shared.lock().schedule.saved()
     }
@@ -128,7 +129,7 @@ impl Checker {
     }
 
     /// Totals over all targets since the start.
-    pub fn totals(&self) -> Totals {
+    pub fn totals(&self) -> CheckTotals {
         self.shared.lock().schedule.totals()
     }
 }
@@ -148,7 +149,7 @@ impl Drop for Checker {
     }
 }
 
-async fn run(shared: Arc<Shared>, on_change: impl Fn(Vec<Change>)) {
+async fn run(shared: Arc<CheckerShared>, on_change: impl Fn(Vec<Change>)) {
     loop {
         let iteration = {
             let mut inner = shared.lock();
@@ -159,7 +160,7 @@ async fn run(shared: Arc<Shared>, on_change: impl Fn(Vec<Change>)) {
             inner.schedule.iterate(Moment::now())
         };
         for job in iteration.jobs {
-            tokio::spawn(check(Running { job, shared: Arc::clone(&shared) }));
+            tokio::spawn(check(RunningCheck { job, shared: Arc::clone(&shared) }));
         }
         if !iteration.changes.is_empty() {
             on_change(iteration.changes);
@@ -173,27 +174,27 @@ async fn run(shared: Arc<Shared>, on_change: impl Fn(Vec<Change>)) {
     }
 }
 
-async fn check(running: Running) {
+async fn check(running: RunningCheck) {
     let begun = Instant::now();
     let outcome = probe(&running.job.target).await;
     running.result(outcome, begun);
 }
 
 /// A check in flight; its end frees the slot, however it comes about.
-struct Running {
+struct RunningCheck {
     job: Job,
-    shared: Arc<Shared>,
+    shared: Arc<CheckerShared>,
 }
 
-impl Running {
-    fn result(&self, outcome: Outcome, begun: Instant) {
+impl RunningCheck {
+    fn result(&self, outcome: CheckOutcome, begun: Instant) {
         let now = Moment::now();
         let took = now.instant.saturating_duration_since(begun);
         self.shared.lock().schedule.result(&self.job, outcome, took, now);
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCheck {
     fn drop(&mut self) {
         self.shared.lock().schedule.end(&self.job, Instant::now());
         self.shared.wake.notify_one();

@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use super::servers::{Server, eventually, fresh_address, get, request_head, response, target, udp_server};
-use super::{Change, Check, Checker, Health, HttpCheck, IN_FLIGHT_MAX, Observed, Passive, State, Target};
+use super::servers::{TestServer, eventually, fresh_address, get, request_head, response, target, udp_server};
+use super::{
+    Change, Check, CheckTarget, Checker, Health, HealthState, HttpCheck, IN_FLIGHT_MAX, ObservedTotals, Passive,
+};
 
 /// A checker and what it tells.
-fn started(targets: Vec<Target>) -> (Checker, mpsc::Receiver<Change>) {
+fn started(targets: Vec<CheckTarget>) -> (Checker, mpsc::Receiver<Change>) {
     let (tell, told) = mpsc::channel();
     let checker = Checker::start(targets, None, move |changes| {
         for change in changes {
@@ -28,7 +30,7 @@ fn next(told: &mpsc::Receiver<Change>) -> (u16, Health, String) {
     (change.backend, change.to, change.reason)
 }
 
-fn state(checker: &Checker, backend: u16) -> State {
+fn state(checker: &Checker, backend: u16) -> HealthState {
     checker.states().into_iter().find(|state| state.backend == backend).unwrap()
 }
 
@@ -44,7 +46,7 @@ fn available(checker: &Checker) -> Vec<u16> {
 #[test]
 fn down_when_the_server_stops_and_up_when_it_returns() {
     let address = fresh_address();
-    let server = Server::at(address, |_| {});
+    let server = TestServer::at(address, |_| {});
     let (checker, told) = started(vec![target(1, address, Check::Tcp)]);
     assert_eq!(next(&told), (1, Health::Up, "connected".into()));
     assert_eq!(available(&checker), [1]);
@@ -56,7 +58,7 @@ fn down_when_the_server_stops_and_up_when_it_returns() {
     assert_eq!(available(&checker), [0_u16; 0]);
     let failed = state(&checker, 1).failures;
     assert!(failed >= 3, "down after {failed} failures");
-    let server = Server::at(address, |_| {});
+    let server = TestServer::at(address, |_| {});
     assert_eq!(next(&told), (1, Health::Up, "connected".into()));
     let seen = state(&checker, 1);
     assert!(seen.last_duration.is_some() && seen.checks > seen.failures, "{seen:?}");
@@ -65,9 +67,9 @@ fn down_when_the_server_stops_and_up_when_it_returns() {
 
 #[test]
 fn every_kind_of_check_and_its_reason() {
-    let good = Server::http(|_| response(200, "fine"));
-    let ill = Server::http(|_| response(503, "ill"));
-    let mute = Server::new(|mut stream| drop(stream.read_to_end(&mut Vec::new())));
+    let good = TestServer::http(|_| response(200, "fine"));
+    let ill = TestServer::http(|_| response(503, "ill"));
+    let mute = TestServer::new(|mut stream| drop(stream.read_to_end(&mut Vec::new())));
     let echo = udp_server(|datagram| Some(datagram.to_vec()));
     let udp = Check::Udp { send: b"x".to_vec(), expect: None };
     let wrong_body = HttpCheck { body: Some("nice".into()), ..get() };
@@ -75,7 +77,7 @@ fn every_kind_of_check_and_its_reason() {
     let targets = vec![
         target(1, good.address, Check::Http(get())),
         target(2, ill.address, Check::Http(get())),
-        Target { timeout: impatient, ..target(3, mute.address, Check::Http(get())) },
+        CheckTarget { timeout: impatient, ..target(3, mute.address, Check::Http(get())) },
         target(4, good.address, Check::Http(wrong_body)),
         target(5, echo, udp.clone()),
         target(6, fresh_address(), udp),
@@ -102,7 +104,7 @@ fn results_are_counted_as_rise_and_fall_say() {
     // Good, then three bad ones, then good ones: as the server, which knows how often it was asked, decides.
     let asked = Arc::new(AtomicU16::new(0));
     let count = Arc::clone(&asked);
-    let server = Server::http(move |_| match count.fetch_add(1, Ordering::Relaxed) {
+    let server = TestServer::http(move |_| match count.fetch_add(1, Ordering::Relaxed) {
         0 | 3 | 7.. => response(200, ""),
         _ => response(500, ""),
     });
@@ -117,13 +119,13 @@ fn results_are_counted_as_rise_and_fall_say() {
 
 #[test]
 fn an_update_keeps_state_and_drops_what_is_gone() {
-    let server = Server::new(|_| {});
+    let server = TestServer::new(|_| {});
     let gone = fresh_address();
     let (checker, _told) =
         started(vec![target(1, server.address, Check::Tcp), target(2, gone, Check::Tcp), target(3, gone, Check::Tcp)]);
     eventually("three verdicts", || checker.states().iter().all(|state| state.settled));
     let before = state(&checker, 2);
-    let slower = Target { name: "other".into(), fall: 9, ..target(2, gone, Check::Tcp) };
+    let slower = CheckTarget { name: "other".into(), fall: 9, ..target(2, gone, Check::Tcp) };
     checker.update(vec![target(1, server.address, Check::Tcp), slower]).unwrap();
     let after = state(&checker, 2);
     assert_eq!((after.health, after.since), (Health::Down, before.since));
@@ -138,23 +140,23 @@ fn an_update_keeps_state_and_drops_what_is_gone() {
 #[test]
 fn clients_failures_are_told_and_tried_again() {
     let passive = Some(Passive { failures: 4, retry: Duration::from_millis(20) });
-    let (checker, told) = started(vec![Target { passive, ..target(1, fresh_address(), Check::None) }]);
+    let (checker, told) = started(vec![CheckTarget { passive, ..target(1, fresh_address(), Check::None) }]);
     let mut failed = 0;
-    checker.observe([(1, Observed { established: 0, failed })]);
+    checker.observe([(1, ObservedTotals { established: 0, failed })]);
     for _ in 0..3 {
         failed += 4;
-        checker.observe([(1, Observed { established: 0, failed })]);
+        checker.observe([(1, ObservedTotals { established: 0, failed })]);
         assert_eq!(next(&told), (1, Health::Down, "passive: 4 failures in a row".into()));
         assert_eq!(next(&told), (1, Health::Unknown, "passive: on trial".into()));
     }
-    checker.observe([(1, Observed { established: 1, failed })]);
+    checker.observe([(1, ObservedTotals { established: 1, failed })]);
     assert_eq!(next(&told).1, Health::Up);
 }
 
 #[test]
 fn states_go_through_a_restart() {
     let address = fresh_address();
-    let once = || vec![Target { interval: Duration::from_secs(3600), ..target(1, address, Check::Http(get())) }];
+    let once = || vec![CheckTarget { interval: Duration::from_secs(3600), ..target(1, address, Check::Http(get())) }];
     let (checker, told) = started(once());
     assert_eq!(next(&told), (1, Health::Down, "connection refused".into()));
     let saved = serde_json::to_string(&checker.saved()).unwrap();
@@ -163,7 +165,7 @@ fn states_go_through_a_restart() {
     // Answers only when the state has been given back: the first result would have decided at once otherwise.
     let (allow, allowed) = mpsc::channel();
     let allowed = Mutex::new(allowed);
-    let server = Server::at(address, move |mut stream| {
+    let server = TestServer::at(address, move |mut stream| {
         request_head(&stream);
         allowed.lock().unwrap().recv().unwrap();
         stream.write_all(&response(200, "")).unwrap();
@@ -207,7 +209,7 @@ fn thousands_of_targets_are_checked_a_few_at_a_time() {
     let most = Arc::new(AtomicU16::new(0));
     let address = hesitant_udp_server(Arc::clone(&most));
     let udp = Check::Udp { send: b"?".to_vec(), expect: Some(b"ok".to_vec()) };
-    let all = || (0..2000).map(|n| Target { timeout: Duration::from_secs(60), ..target(n, address, udp.clone()) });
+    let all = || (0..2000).map(|n| CheckTarget { timeout: Duration::from_secs(60), ..target(n, address, udp.clone()) });
     let (checker, _told) = started(all().collect());
     eventually("two thousand verdicts", || checker.states().iter().all(|state| state.checks > 0));
     assert!(checker.states().iter().all(|state| state.health == Health::Up));
@@ -231,15 +233,15 @@ fn sockets_towards(peer: SocketAddr, table: &str) -> Vec<String> {
 fn no_socket_is_left() {
     const TCP: &str = "/proc/thread-self/net/tcp";
     const UDP: &str = "/proc/thread-self/net/udp";
-    let plain = Server::new(|mut stream| drop(stream.read_to_end(&mut Vec::new())));
-    let http = Server::http(|_| response(200, "fine"));
+    let plain = TestServer::new(|mut stream| drop(stream.read_to_end(&mut Vec::new())));
+    let http = TestServer::http(|_| response(200, "fine"));
     // Answers for ever, so that every check is cut off.
-    let endless = Server::new(|mut stream| {
+    let endless = TestServer::new(|mut stream| {
         request_head(&stream);
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
         while stream.write_all(&[b'x'; 4096]).is_ok() {}
     });
-    let mute = Server::new(|mut stream| drop(stream.read_to_end(&mut Vec::new())));
+    let mute = TestServer::new(|mut stream| drop(stream.read_to_end(&mut Vec::new())));
     let silent = udp_server(|_| None);
     let looking = HttpCheck { body: Some("never".into()), ..get() };
     let hasty = Duration::from_millis(30);
@@ -247,8 +249,8 @@ fn no_socket_is_left() {
         target(1, plain.address, Check::Tcp),
         target(2, http.address, Check::Http(get())),
         target(3, endless.address, Check::Http(looking)),
-        Target { timeout: hasty, ..target(4, mute.address, Check::Http(get())) },
-        Target { timeout: hasty, ..target(5, silent, Check::Udp { send: b"?".to_vec(), expect: None }) },
+        CheckTarget { timeout: hasty, ..target(4, mute.address, Check::Http(get())) },
+        CheckTarget { timeout: hasty, ..target(5, silent, Check::Udp { send: b"?".to_vec(), expect: None }) },
     ];
     let (checker, _told) = started(targets);
     eventually("twenty checks of each", || checker.states().iter().all(|state| state.checks >= 20));
@@ -282,7 +284,7 @@ fn a_callback_may_ask_the_checker_and_even_drop_it() {
 
 #[test]
 fn a_bad_target_is_refused_at_the_start() {
-    let bad = Target { rise: 0, ..target(1, fresh_address(), Check::Tcp) };
+    let bad = CheckTarget { rise: 0, ..target(1, fresh_address(), Check::Tcp) };
     let error = Checker::start(vec![bad], None, |_| {}).unwrap_err();
     assert!(format!("{error:#}").contains("rise is 0"), "{error:#}");
 }

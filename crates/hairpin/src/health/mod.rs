@@ -14,9 +14,9 @@
 //! fail. A backend that comes back gets its share slowly if `slow_start` says so.
 //!
 //! *Bounds.* At most [`IN_FLIGHT_MAX`] checks are in flight, each with one socket, and at most 128 KiB of an answer's
-//! head and 64 KiB of its body; others wait and are counted ([`Totals::late`]). A check is under one timeout as a
+//! head and 64 KiB of its body; others wait and are counted ([`CheckTotals::late`]). A check is under one timeout as a
 //! whole, and a target is never checked twice at once. A lack on this host (descriptors, ports) does not count
-//! against a backend; it is counted ([`Totals::local_errors`]).
+//! against a backend; it is counted ([`CheckTotals::local_errors`]).
 
 mod checker;
 mod probe;
@@ -42,9 +42,9 @@ pub(crate) mod limits {
 }
 
 pub use checker::Checker;
-pub use record::{BackendHealth, Health, Observed, Saved, State};
-pub use schedule::{Change, IN_FLIGHT_MAX, Totals};
+pub use record::{BackendHealth, Health, HealthState, ObservedTotals, Saved};
+pub use schedule::{Change, CheckTotals, IN_FLIGHT_MAX};
 pub use target::{
-    Check, DATAGRAM_BYTES_MAX, DURATION_MAX, HttpCheck, IN_A_ROW_MAX, INTERVAL_MIN, Passive, STATUS_RANGES_MAX,
-    StatusRanges, TEXT_BYTES_MAX, Target,
+    Check, CheckTarget, DATAGRAM_BYTES_MAX, DURATION_MAX, HttpCheck, IN_A_ROW_MAX, INTERVAL_MIN, Passive,
+    STATUS_RANGES_MAX, StatusRanges, TEXT_BYTES_MAX,
 };

@@ -21,7 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::{Instant, timeout_at};
 
-use super::target::{Check, HttpCheck, Target};
+use super::target::{Check, CheckTarget, HttpCheck};
 
 /// The head of an HTTP answer is given up when it is incomplete with this many bytes; hyper's last read can bring as
 /// many again. Its default bound on header lines, 100, holds too.
@@ -31,12 +31,12 @@ pub(crate) const BODY_BYTES_MAX: usize = 64 * 1024;
 /// How much of a datagram is read, in bytes.
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 8 * 1024;
 
-/// What a check found out: why the backend is healthy, or what was wrong.
-pub(super) type Outcome = Result<String, Failure>;
+/// The outcome of a check: why the backend is healthy, or what was wrong.
+pub(super) type CheckOutcome = Result<String, CheckFailure>;
 
 /// Why a check did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum CheckFailure {
     /// The backend, or the way there.
     Backend(String),
     /// This host, which lacks something (a descriptor, a port, memory): says nothing about the backend.
@@ -44,10 +44,10 @@ pub(super) enum Failure {
 }
 
 /// Performs `target`'s check; ends at its timeout at the latest.
-pub(super) async fn probe(target: &Target) -> Outcome {
+pub(super) async fn probe(target: &CheckTarget) -> CheckOutcome {
     let deadline = Instant::now() + target.timeout;
     match &target.check {
-        Check::None => Err(Failure::Local("no check is configured".into())),
+        Check::None => Err(CheckFailure::Local("no check is configured".into())),
         Check::Tcp => connect(target, deadline).await.map(|_| "connected".into()),
         Check::Http(check) => {
             let stream = connect(target, deadline).await?;
@@ -60,7 +60,7 @@ pub(super) async fn probe(target: &Target) -> Outcome {
 }
 
 /// A connection to the target, which will be reset when it is dropped.
-async fn connect(target: &Target, deadline: Instant) -> Result<TcpStream, Failure> {
+async fn connect(target: &CheckTarget, deadline: Instant) -> Result<TcpStream, CheckFailure> {
     let socket = match target.address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
@@ -69,24 +69,28 @@ async fn connect(target: &Target, deadline: Instant) -> Result<TcpStream, Failur
     // Now rather than when it is connected, since it can be dropped at any moment.
     socket.set_zero_linger().map_err(|error| io_failure(&error))?;
     let Ok(connected) = timeout_at(deadline, socket.connect(target.address)).await else {
-        return Err(Failure::Backend(format!("no connection within {}", text(target.timeout))));
+        return Err(CheckFailure::Backend(format!("no connection within {}", text(target.timeout))));
     };
     let stream = connected.map_err(|error| io_failure(&error))?;
-    // Where no process listens on this host, TCP can connect a port drawn at random with itself.
+    // On this host, if no process listens, TCP can connect a port drawn at random with itself.
     if stream.local_addr().ok() == Some(target.address) {
-        return Err(Failure::Backend("connection refused".into()));
+        return Err(CheckFailure::Backend("connection refused".into()));
     }
     Ok(stream)
 }
 
-async fn answer_within(target: &Target, deadline: Instant, check: impl Future<Output = Outcome>) -> Outcome {
+async fn answer_within(
+    target: &CheckTarget,
+    deadline: Instant,
+    check: impl Future<Output = CheckOutcome>,
+) -> CheckOutcome {
     match timeout_at(deadline, check).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(Failure::Backend(format!("no answer within {}", text(target.timeout)))),
+        Err(_) => Err(CheckFailure::Backend(format!("no answer within {}", text(target.timeout)))),
     }
 }
 
-async fn udp(address: SocketAddr, send: &[u8], expect: Option<&[u8]>) -> Outcome {
+async fn udp(address: SocketAddr, send: &[u8], expect: Option<&[u8]>) -> CheckOutcome {
     let any: SocketAddr = match address {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
@@ -99,13 +103,13 @@ async fn udp(address: SocketAddr, send: &[u8], expect: Option<&[u8]>) -> Outcome
     let length = socket.recv(&mut answer).await.map_err(|error| io_failure(&error))?;
     match expect {
         Some(expect) if memmem::find(&answer[..length], expect).is_none() => {
-            Err(Failure::Backend("the answer does not contain what is expected".into()))
+            Err(CheckFailure::Backend("the answer does not contain what is expected".into()))
         }
         _ => Ok("answered".into()),
     }
 }
 
-async fn http(stream: TcpStream, address: SocketAddr, check: &HttpCheck) -> Outcome {
+async fn http(stream: TcpStream, address: SocketAddr, check: &HttpCheck) -> CheckOutcome {
     let request = request(address, check)?;
     let mut client = http1::Builder::new();
     client.max_buf_size(HEAD_BYTES_MAX);
@@ -120,7 +124,7 @@ async fn http(stream: TcpStream, address: SocketAddr, check: &HttpCheck) -> Outc
     alongside(exchange, connection).await
 }
 
-fn request(address: SocketAddr, check: &HttpCheck) -> Result<Request<Empty<Bytes>>, Failure> {
+fn request(address: SocketAddr, check: &HttpCheck) -> Result<Request<Empty<Bytes>>, CheckFailure> {
     let host = match &check.host {
         Some(host) => host.clone(),
         None => address.to_string(),
@@ -133,18 +137,18 @@ fn request(address: SocketAddr, check: &HttpCheck) -> Result<Request<Empty<Bytes
         .header(header::ACCEPT, "*/*")
         .header(header::CONNECTION, "close")
         .body(Empty::new())
-        .map_err(|error| Failure::Local(format!("the request cannot be made: {error}")))
+        .map_err(|error| CheckFailure::Local(format!("the request cannot be made: {error}")))
 }
 
 /// Drives an HTTP connection until `exchange` has ended; then both are dropped, and with them the socket.
-async fn alongside(exchange: impl Future<Output = Outcome>, connection: impl Future) -> Outcome {
+async fn alongside(exchange: impl Future<Output = CheckOutcome>, connection: impl Future) -> CheckOutcome {
     let (mut exchange, mut connection) = (pin!(exchange), pin!(connection));
     let mut connected = true;
     std::future::poll_fn(|context| {
         if let Poll::Ready(outcome) = exchange.as_mut().poll(context) {
             return Poll::Ready(outcome);
         }
-        // What the connection has to tell, its errors too, it tells the exchange, whose waker is this one.
+        // The connection reports all its results, errors too, to the exchange, whose waker is this one.
         if connected {
             connected = connection.as_mut().poll(context).is_pending();
         }
@@ -153,21 +157,21 @@ async fn alongside(exchange: impl Future<Output = Outcome>, connection: impl Fut
     .await
 }
 
-async fn judge(response: Response<Incoming>, check: &HttpCheck) -> Outcome {
+async fn judge(response: Response<Incoming>, check: &HttpCheck) -> CheckOutcome {
     let status = response.status().as_u16();
     if !check.status.contains(status) {
-        return Err(Failure::Backend(format!("HTTP status {status}, expected {}", check.status)));
+        return Err(CheckFailure::Backend(format!("HTTP status {status}, expected {}", check.status)));
     }
     if let Some(text) = &check.body
         && !body_contains(response.into_body(), text.as_bytes()).await?
     {
-        return Err(Failure::Backend(format!("HTTP status {status}, but the body lacks {text:?}")));
+        return Err(CheckFailure::Backend(format!("HTTP status {status}, but the body lacks {text:?}")));
     }
     Ok(format!("HTTP status {status}"))
 }
 
 /// Whether the first [`BODY_BYTES_MAX`] bytes of `body` contain `text`; reads no further than it must.
-async fn body_contains(mut body: Incoming, text: &[u8]) -> Result<bool, Failure> {
+async fn body_contains(mut body: Incoming, text: &[u8]) -> Result<bool, CheckFailure> {
     let finder = memmem::Finder::new(text);
     let mut seen = Vec::new();
     while seen.len() < BODY_BYTES_MAX {
@@ -206,12 +210,12 @@ impl AsyncWrite for Unclosed {
     }
 }
 
-fn http_failure(error: &hyper::Error) -> Failure {
+fn http_failure(error: &hyper::Error) -> CheckFailure {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
     if let Some(source) = source {
         return io_failure(source);
     }
-    Failure::Backend(if error.is_parse() {
+    CheckFailure::Backend(if error.is_parse() {
         // hyper's words are fixed, such as "message head is too large"; nothing of the answer is in them.
         format!("the answer is not HTTP as it should be: {error}")
     } else if error.is_incomplete_message() || error.is_closed() || error.is_canceled() {
@@ -221,8 +225,8 @@ fn http_failure(error: &hyper::Error) -> Failure {
     })
 }
 
-pub(super) fn io_failure(error: &io::Error) -> Failure {
-    let backend = |text: &str| Failure::Backend(text.into());
+pub(super) fn io_failure(error: &io::Error) -> CheckFailure {
+    let backend = |text: &str| CheckFailure::Backend(text.into());
     match Errno::from_io_error(error) {
         Some(Errno::CONNREFUSED) => backend("connection refused"),
         Some(Errno::CONNRESET | Errno::PIPE) => backend("connection reset"),
@@ -230,10 +234,10 @@ pub(super) fn io_failure(error: &io::Error) -> Failure {
         Some(Errno::HOSTUNREACH) => backend("host unreachable"),
         Some(Errno::NETUNREACH) => backend("network unreachable"),
         Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT) => {
-            Failure::Local(format!("this host cannot check: {error}"))
+            CheckFailure::Local(format!("this host cannot check: {error}"))
         }
         _ if error.kind() == io::ErrorKind::UnexpectedEof => backend("closed before the HTTP answer was complete"),
-        _ => Failure::Backend(error.to_string()),
+        _ => CheckFailure::Backend(error.to_string()),
     }
 }
 

@@ -5,29 +5,29 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::probe::{Failure, Outcome, io_failure, probe};
-use super::servers::{Server, fresh_address, get, request_head, response, target, udp_server};
-use super::{Check, HttpCheck, Target};
+use super::probe::{CheckFailure, CheckOutcome, io_failure, probe};
+use super::servers::{TestServer, fresh_address, get, request_head, response, target, udp_server};
+use super::{Check, CheckTarget, HttpCheck};
 
-fn probed(target: &Target) -> Outcome {
+fn probed(target: &CheckTarget) -> CheckOutcome {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(probe(target))
 }
 
-fn check(address: SocketAddr, check: Check) -> Outcome {
+fn check(address: SocketAddr, check: Check) -> CheckOutcome {
     probed(&target(1, address, check))
 }
 
-fn impatient(address: SocketAddr, check: Check) -> Outcome {
-    probed(&Target { timeout: Duration::from_millis(50), ..target(1, address, check) })
+fn impatient(address: SocketAddr, check: Check) -> CheckOutcome {
+    probed(&CheckTarget { timeout: Duration::from_millis(50), ..target(1, address, check) })
 }
 
-fn failed(reason: &str) -> Outcome {
-    Err(Failure::Backend(reason.into()))
+fn failed(reason: &str) -> CheckOutcome {
+    Err(CheckFailure::Backend(reason.into()))
 }
 
-fn reason(outcome: Outcome) -> String {
+fn reason(outcome: CheckOutcome) -> String {
     match outcome {
-        Err(Failure::Backend(reason)) => reason,
+        Err(CheckFailure::Backend(reason)) => reason,
         other => panic!("no failure of the backend: {other:?}"),
     }
 }
@@ -40,7 +40,7 @@ fn mute(stream: TcpStream) {
 #[test]
 fn tcp_connects_and_resets() {
     let (tell, told) = mpsc::channel();
-    let server = Server::new(move |mut stream| {
+    let server = TestServer::new(move |mut stream| {
         tell.send(stream.read(&mut [0]).map_err(|error| error.kind())).unwrap();
     });
     assert_eq!(check(server.address, Check::Tcp), Ok("connected".into()));
@@ -78,7 +78,7 @@ fn socket_with_short_queue(address: SocketAddr) -> TcpListener {
 #[test]
 fn http_asks_as_configured() {
     let (tell, told) = mpsc::channel();
-    let server = Server::http(move |head| {
+    let server = TestServer::http(move |head| {
         tell.send(head.to_ascii_lowercase()).unwrap();
         response(204, "")
     });
@@ -98,7 +98,7 @@ fn http_asks_as_configured() {
 
 #[test]
 fn http_host_decides() {
-    let server = Server::http(|head| {
+    let server = TestServer::http(|head| {
         let good = head.to_ascii_lowercase().contains("host: right.example\r\n");
         response(if good { 200 } else { 404 }, "")
     });
@@ -109,7 +109,7 @@ fn http_host_decides() {
 
 #[test]
 fn http_statuses() {
-    let server = Server::http(|_| response(503, ""));
+    let server = TestServer::http(|_| response(503, ""));
     let expecting = |status: &str| Check::Http(HttpCheck { status: status.parse().unwrap(), ..get() });
     assert_eq!(check(server.address, expecting("200-399")), failed("HTTP status 503, expected 200-399"));
     assert_eq!(
@@ -122,9 +122,9 @@ fn http_statuses() {
 #[test]
 fn http_redirects_are_not_followed() {
     let (tell, told) = mpsc::channel();
-    let elsewhere = Server::new(move |_| tell.send(()).unwrap());
+    let elsewhere = TestServer::new(move |_| tell.send(()).unwrap());
     let location = elsewhere.address;
-    let server = Server::http(move |_| {
+    let server = TestServer::http(move |_| {
         format!("HTTP/1.1 302 Found\r\nLocation: http://{location}/\r\nContent-Length: 0\r\n\r\n").into_bytes()
     });
     assert_eq!(check(server.address, Check::Http(get())), Ok("HTTP status 302".into()));
@@ -134,24 +134,24 @@ fn http_redirects_are_not_followed() {
 #[test]
 fn http_bodies() {
     let looking_for = |text: &str| Check::Http(HttpCheck { body: Some(text.into()), ..get() });
-    let server = Server::http(|_| response(200, "all is well"));
+    let server = TestServer::http(|_| response(200, "all is well"));
     assert_eq!(check(server.address, looking_for("is well")), Ok("HTTP status 200".into()));
     let lacks = failed("HTTP status 200, but the body lacks \"is ill\"");
     assert_eq!(check(server.address, looking_for("is ill")), lacks);
 
     // In chunks that tear the text apart, and without a length.
-    let chunked = Server::http(|_| {
+    let chunked = TestServer::http(|_| {
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nis w\r\n3\r\nell\r\n0\r\n\r\n".to_vec()
     });
     assert_eq!(check(chunked.address, looking_for("is well")), Ok("HTTP status 200".into()));
-    let unbounded = Server::http(|_| b"HTTP/1.0 200 OK\r\n\r\nis well".to_vec());
+    let unbounded = TestServer::http(|_| b"HTTP/1.0 200 OK\r\n\r\nis well".to_vec());
     assert_eq!(check(unbounded.address, looking_for("is well")), Ok("HTTP status 200".into()));
 }
 
 #[test]
 fn http_endless_body_is_bounded() {
     let (tell, told) = mpsc::channel();
-    let server = Server::new(move |mut stream| {
+    let server = TestServer::new(move |mut stream| {
         request_head(&stream);
         let mut sent = stream.write(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
         while let Ok(length) = stream.write(&[b'x'; 4096]) {
@@ -161,7 +161,7 @@ fn http_endless_body_is_bounded() {
     });
     let looking = Check::Http(HttpCheck { body: Some("y".into()), ..get() });
     assert_eq!(check(server.address, looking), failed("HTTP status 200, but the body lacks \"y\""));
-    // What the kernel's buffers hold comes on top of what is read.
+    // The contents of the kernel's buffers come on top of the bytes read.
     assert!(told.recv_timeout(Duration::from_secs(10)).unwrap() < 32 << 20, "the connection was not closed");
     // Without a text to search for, the body is not awaited at all.
     assert_eq!(check(server.address, Check::Http(get())), Ok("HTTP status 200".into()));
@@ -169,7 +169,7 @@ fn http_endless_body_is_bounded() {
 
 #[test]
 fn http_body_text_within_and_beyond_the_limit() {
-    let padded = |padding: usize| Server::http(move |_| response(200, &("x".repeat(padding) + "end")));
+    let padded = |padding: usize| TestServer::http(move |_| response(200, &("x".repeat(padding) + "end")));
     let looking = Check::Http(HttpCheck { body: Some("end".into()), ..get() });
     let within = padded(64 * 1024 - 3);
     assert_eq!(check(within.address, looking.clone()), Ok("HTTP status 200".into()));
@@ -179,7 +179,7 @@ fn http_body_text_within_and_beyond_the_limit() {
 
 #[test]
 fn http_endless_head_is_bounded() {
-    let server = Server::new(|mut stream| {
+    let server = TestServer::new(|mut stream| {
         request_head(&stream);
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nX: ");
         while stream.write_all(&[b'x'; 4096]).is_ok() {}
@@ -191,7 +191,7 @@ fn http_endless_head_is_bounded() {
 #[test]
 fn http_heads_up_to_64_kib() {
     let padded = |padding: usize| {
-        Server::http(move |_| format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(padding)).into_bytes())
+        TestServer::http(move |_| format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(padding)).into_bytes())
     };
     let within = padded(60 * 1024);
     assert_eq!(check(within.address, Check::Http(get())), Ok("HTTP status 200".into()));
@@ -203,15 +203,15 @@ fn http_heads_up_to_64_kib() {
 
 #[test]
 fn http_broken_answers() {
-    let server = Server::http(|_| b"SSH-2.0-OpenSSH_9.6\r\n\r\n".to_vec());
+    let server = TestServer::http(|_| b"SSH-2.0-OpenSSH_9.6\r\n\r\n".to_vec());
     let told = reason(check(server.address, Check::Http(get())));
     assert!(told.starts_with("the answer is not HTTP as it should be"), "{told}");
 
     for part in ["", "HTTP/1.1 200 OK\r\nContent-Le"] {
-        let server = Server::http(|_| part.as_bytes().to_vec());
+        let server = TestServer::http(|_| part.as_bytes().to_vec());
         assert_eq!(check(server.address, Check::Http(get())), failed("closed before the HTTP answer was complete"));
     }
-    let short = Server::http(|_| b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort".to_vec());
+    let short = TestServer::http(|_| b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort".to_vec());
     let looking = Check::Http(HttpCheck { body: Some("long".into()), ..get() });
     let told = reason(check(short.address, looking));
     assert!(told.starts_with("the HTTP answer is broken") || told.starts_with("closed before"), "{told}");
@@ -219,7 +219,7 @@ fn http_broken_answers() {
 
 #[test]
 fn http_reset_by_the_backend() {
-    let server = Server::new(|stream| {
+    let server = TestServer::new(|stream| {
         request_head(&stream);
         rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
     });
@@ -230,7 +230,7 @@ fn http_reset_by_the_backend() {
 fn http_silence_at_every_stage() {
     let looking = HttpCheck { body: Some("never".into()), ..get() };
     for part in ["", "HTTP/1.1 20", "HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\nsome"] {
-        let server = Server::new(move |mut stream| {
+        let server = TestServer::new(move |mut stream| {
             request_head(&stream);
             stream.write_all(part.as_bytes()).unwrap();
             mute(stream);
@@ -238,7 +238,7 @@ fn http_silence_at_every_stage() {
         let outcome = impatient(server.address, Check::Http(looking.clone()));
         assert_eq!(outcome, failed("no answer within 50ms"), "after {part:?}");
     }
-    let server = Server::new(mute);
+    let server = TestServer::new(mute);
     assert_eq!(impatient(server.address, Check::Http(get())), failed("no answer within 50ms"));
 }
 
@@ -265,7 +265,7 @@ fn udp_refused_and_silent() {
 #[test]
 fn ipv6() {
     let (tell, told) = mpsc::channel();
-    let server = Server::at("[::1]:0".parse().unwrap(), move |mut stream| {
+    let server = TestServer::at("[::1]:0".parse().unwrap(), move |mut stream| {
         tell.send(request_head(&stream).to_ascii_lowercase()).unwrap();
         stream.write_all(&response(200, "")).unwrap();
     });
@@ -280,7 +280,7 @@ fn local_errors_do_not_count_against_a_backend() {
     for lack in [Errno::MFILE, Errno::NFILE, Errno::ADDRNOTAVAIL, Errno::NOBUFS, Errno::NOMEM] {
         let failure = io_failure(&lack.into());
         assert!(
-            matches!(&failure, Failure::Local(reason) if reason.starts_with("this host cannot check: ")),
+            matches!(&failure, CheckFailure::Local(reason) if reason.starts_with("this host cannot check: ")),
             "{failure:?}"
         );
     }
@@ -291,6 +291,6 @@ fn local_errors_do_not_count_against_a_backend() {
         (Errno::HOSTUNREACH, "host unreachable"),
         (Errno::NETUNREACH, "network unreachable"),
     ] {
-        assert_eq!(io_failure(&wrong.into()), Failure::Backend(reason.into()));
+        assert_eq!(io_failure(&wrong.into()), CheckFailure::Backend(reason.into()));
     }
 }

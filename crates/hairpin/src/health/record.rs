@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::probe::{Failure, Outcome};
-use super::target::{Check, Target};
+use super::probe::{CheckFailure, CheckOutcome};
+use super::target::{Check, CheckTarget};
 
 /// The full share of a backend, of 256.
 const FULL_SHARE: u16 = 256;
@@ -21,7 +21,7 @@ pub(super) const SETTLING_MAX: Duration = Duration::from_secs(10);
 /// The longest reason kept, in characters.
 const REASON_CHARS_MAX: usize = 200;
 
-/// What is believed of a backend.
+/// The state of a backend, as far as checks show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
@@ -46,7 +46,7 @@ impl Health {
 
 /// Totals of clients' handshakes with one backend, of an HTTP service's their requests; they only grow, or begin anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Observed {
+pub struct ObservedTotals {
     /// Those that succeeded.
     pub established: u64,
     /// Those that failed: refused by RST, not answered, or ICMP unreachable; requests also by a connection that ended
@@ -67,12 +67,12 @@ pub struct BackendHealth {
     pub settled: bool,
 }
 
-/// What is known of one backend, for the status.
+/// The health of one backend, for the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct HealthState {
     /// The backend's stable number.
     pub backend: u16,
-    /// What is believed of it.
+    /// Its current state.
     pub health: Health,
     /// Why, in words.
     pub reason: String,
@@ -92,14 +92,14 @@ pub struct State {
     pub failures: u64,
 }
 
-/// What outlives a restart.
+/// The part that outlives a restart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
     /// The backend's stable number.
     pub backend: u16,
-    /// Where it was checked; the state is not given to another address.
+    /// The address of its checks; the state is not given to another address.
     pub address: std::net::SocketAddr,
-    /// What was believed of it.
+    /// Its state at that time.
     pub health: Health,
     /// Why.
     pub reason: String,
@@ -150,7 +150,7 @@ struct Settling {
 
 /// The machine.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(super) struct HealthRecord {
     health: Health,
     /// Until the first checks have come to a verdict.
     settling: Option<Settling>,
@@ -163,7 +163,7 @@ pub(super) struct Record {
     /// When it last ceased to be down, if it ever did.
     returned: Option<Moment>,
     /// The totals of the last observation.
-    observed: Option<Observed>,
+    observed: Option<ObservedTotals>,
     /// Clients' connections or requests that failed since the last that did not.
     failed_in_a_row: u64,
     /// Times that clients' connections took it down since one succeeded.
@@ -172,11 +172,11 @@ pub(super) struct Record {
     retry: Option<Instant>,
 }
 
-impl Record {
-    pub(super) fn new(target: &Target, now: Moment) -> Self {
+impl HealthRecord {
+    pub(super) fn new(target: &CheckTarget, now: Moment) -> Self {
         let is_checked = target.check != Check::None;
         let reason = if is_checked { "not checked yet" } else { "no check is configured" };
-        Record {
+        HealthRecord {
             health: Health::Unknown,
             settling: is_checked.then_some(Settling { since: now.instant, failures: 0 }),
             reason: reason.into(),
@@ -208,7 +208,7 @@ impl Record {
         self.reason = bounded(why);
     }
 
-    /// What made it count as down was perhaps common to all backends of its service: its next checks are first checks
+    /// The cause of its failure was perhaps common to all backends of its service: its next checks are first checks
     /// again.
     pub(super) fn unsettle(&mut self, now: Moment) {
         self.settling = Some(Settling { since: now.instant, failures: 0 });
@@ -224,11 +224,11 @@ impl Record {
     }
 
     /// Takes in the result of an active check that took `took`.
-    pub(super) fn result(&mut self, target: &Target, outcome: Outcome, took: Duration, now: Moment) {
+    pub(super) fn result(&mut self, target: &CheckTarget, outcome: CheckOutcome, took: Duration, now: Moment) {
         let (passed, reason) = match outcome {
             Ok(reason) => (true, reason),
-            Err(Failure::Backend(reason)) => (false, reason),
-            Err(Failure::Local(reason)) => {
+            Err(CheckFailure::Backend(reason)) => (false, reason),
+            Err(CheckFailure::Local(reason)) => {
                 if self.health == Health::Unknown {
                     self.reason = bounded(&reason);
                 }
@@ -263,7 +263,7 @@ impl Record {
 
     /// Whether a result settles what the backend's health is, or that was settled before. One success does: nothing was
     /// lost if it is wrong. Failures do when there are as many as take a backend down that is up, or when the time is over.
-    fn settle(&mut self, target: &Target, passed: bool, now: Moment) -> bool {
+    fn settle(&mut self, target: &CheckTarget, passed: bool, now: Moment) -> bool {
         let Some(settling) = &mut self.settling else { return true };
         settling.failures += u32::from(!passed);
         let is_over = now.instant.saturating_duration_since(settling.since) >= SETTLING_MAX;
@@ -280,7 +280,7 @@ impl Record {
 
     /// Takes in the totals of clients' connections. The first after the start, and those that went back, count only
     /// as what later ones are compared with.
-    pub(super) fn observe(&mut self, target: &Target, observed: Observed, now: Moment) {
+    pub(super) fn observe(&mut self, target: &CheckTarget, observed: ObservedTotals, now: Moment) {
         let Some(passive) = target.passive else { return };
         let Some(before) = self.observed.replace(observed) else { return };
         let established = observed.established.checked_sub(before.established);
@@ -316,14 +316,14 @@ impl Record {
     }
 
     /// Lives on under a target whose address and check are the same, but perhaps nothing else is.
-    pub(super) fn retarget(&mut self, target: &Target, now: Moment) {
+    pub(super) fn retarget(&mut self, target: &CheckTarget, now: Moment) {
         if self.health == Health::Down && !target.can_return() {
             self.change(Health::Unknown, "no check is configured", now);
         }
     }
 
-    /// What outlives a restart.
-    pub(super) fn saved(&self, target: &Target) -> Saved {
+    /// The part that outlives a restart.
+    pub(super) fn saved(&self, target: &CheckTarget) -> Saved {
         Saved {
             backend: target.backend,
             address: target.address,
@@ -336,7 +336,7 @@ impl Record {
     }
 
     /// Takes over what was believed before a restart, unless more is known by now.
-    pub(super) fn restore(&mut self, target: &Target, saved: &Saved, now: Moment) {
+    pub(super) fn restore(&mut self, target: &CheckTarget, saved: &Saved, now: Moment) {
         let known = self.health != Health::Unknown || self.checks > 0;
         if known || saved.address != target.address || (saved.health == Health::Down && !target.can_return()) {
             return;
@@ -354,7 +354,7 @@ impl Record {
         }
     }
 
-    pub(super) fn backend_health(&self, target: &Target, now: Instant) -> BackendHealth {
+    pub(super) fn backend_health(&self, target: &CheckTarget, now: Instant) -> BackendHealth {
         let fails = self.settling.is_some_and(|settling| settling.failures > 0);
         let available = match self.health {
             Health::Up => true,
@@ -368,8 +368,8 @@ impl Record {
         BackendHealth { backend: target.backend, available, share_256, settled: self.settling.is_none() }
     }
 
-    pub(super) fn state(&self, backend: u16) -> State {
-        State {
+    pub(super) fn state(&self, backend: u16) -> HealthState {
+        HealthState {
             backend,
             health: self.health,
             reason: self.reason.clone(),
@@ -396,7 +396,7 @@ impl Record {
         self.retry = None;
     }
 
-    fn plan_retry(&mut self, target: &Target, now: Instant) {
+    fn plan_retry(&mut self, target: &CheckTarget, now: Instant) {
         if let (Check::None, Some(passive)) = (&target.check, target.passive) {
             let doublings = self.trips.saturating_sub(1).min(DOUBLINGS_MAX);
             self.retry = Some(now + passive.retry * (1 << doublings));

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use proptest::prelude::*;
 
-use super::probe::{Failure, Outcome};
-use super::record::{Moment, Record, SETTLING_MAX};
+use super::probe::{CheckFailure, CheckOutcome};
+use super::record::{HealthRecord, Moment, SETTLING_MAX};
 use super::servers::target;
-use super::{Check, Health, Observed, Passive, Saved, Target};
+use super::{Check, CheckTarget, Health, ObservedTotals, Passive, Saved};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -18,16 +18,16 @@ fn address() -> SocketAddr {
 
 /// A record and the time.
 struct Case {
-    target: Target,
-    record: Record,
+    target: CheckTarget,
+    record: HealthRecord,
     now: Moment,
-    totals: Observed,
+    totals: ObservedTotals,
 }
 
 impl Case {
-    fn new(target: Target) -> Self {
+    fn new(target: CheckTarget) -> Self {
         let now = Moment { instant: Instant::now() + 1000 * SECOND, wall: SystemTime::now() };
-        let mut case = Case { record: Record::new(&target, now), target, now, totals: Observed::default() };
+        let mut case = Case { record: HealthRecord::new(&target, now), target, now, totals: ObservedTotals::default() };
         case.observe(0, 0);
         case
     }
@@ -38,14 +38,14 @@ impl Case {
 
     fn passive(check: Check) -> Self {
         let passive = Some(Passive { failures: 5, retry: 10 * SECOND });
-        Case::new(Target { passive, ..target(1, address(), check) })
+        Case::new(CheckTarget { passive, ..target(1, address(), check) })
     }
 
     fn pass(&mut self, by: Duration) {
         self.now = Moment { instant: self.now.instant + by, wall: self.now.wall + by };
     }
 
-    fn result(&mut self, outcome: Outcome) -> Health {
+    fn result(&mut self, outcome: CheckOutcome) -> Health {
         self.record.result(&self.target, outcome, SECOND / 100, self.now);
         self.record.health()
     }
@@ -55,7 +55,7 @@ impl Case {
     }
 
     fn bad(&mut self) -> Health {
-        self.result(Err(Failure::Backend("connection refused".into())))
+        self.result(Err(CheckFailure::Backend("connection refused".into())))
     }
 
     fn down(&mut self) {
@@ -171,7 +171,7 @@ fn while_it_is_down_the_latest_reason_is_shown() {
     case.down();
     let since = case.record.state(1).since;
     case.pass(SECOND);
-    case.result(Err(Failure::Backend("HTTP status 503, expected 200-399".into())));
+    case.result(Err(CheckFailure::Backend("HTTP status 503, expected 200-399".into())));
     let state = case.record.state(1);
     assert_eq!((state.reason.as_str(), state.since), ("HTTP status 503, expected 200-399", since));
 }
@@ -179,7 +179,7 @@ fn while_it_is_down_the_latest_reason_is_shown() {
 #[test]
 fn what_the_host_lacks_changes_nothing() {
     let mut case = Case::checked();
-    let lack = || Err(Failure::Local("this host cannot check: too many open files".into()));
+    let lack = || Err(CheckFailure::Local("this host cannot check: too many open files".into()));
     assert_eq!(case.result(lack()), Health::Unknown);
     assert_eq!(case.record.reason(), "this host cannot check: too many open files");
     case.good();
@@ -230,7 +230,7 @@ fn passive_only_backend_is_retried_with_backoff() {
 fn totals_that_go_back_begin_anew() {
     let mut case = Case::passive(Check::None);
     case.observe(10, 10);
-    case.totals = Observed { established: 0, failed: 8 };
+    case.totals = ObservedTotals { established: 0, failed: 8 };
     assert_eq!(case.observe(0, 0), Health::Up);
     assert_eq!(case.observe(0, 4), Health::Up);
     assert_eq!(case.observe(0, 1), Health::Down);

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::probe::{Failure, Outcome};
-use super::record::{BackendHealth, Health, Moment, Observed, Record, Saved, State};
+use super::probe::{CheckFailure, CheckOutcome};
+use super::record::{BackendHealth, Health, HealthRecord, HealthState, Moment, ObservedTotals, Saved};
 #[cfg(doc)]
 use super::target::DURATION_MAX;
-use super::target::{Check, Target};
+use super::target::{Check, CheckTarget};
 
 /// The most checks in flight. One more waits, and is counted as late.
 pub const IN_FLIGHT_MAX: usize = 256;
@@ -35,9 +35,9 @@ pub struct Change {
     pub service: String,
     /// Its name.
     pub name: String,
-    /// What was believed when changes were last told.
+    /// The state at the previous report of changes.
     pub from: Health,
-    /// What is believed now.
+    /// The state now.
     pub to: Health,
     /// Why.
     pub reason: String,
@@ -45,7 +45,7 @@ pub struct Change {
 
 /// Totals over all targets since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct CheckTotals {
     /// Checks that were started.
     pub started: u64,
     /// Checks that had to wait because [`IN_FLIGHT_MAX`] were in flight (`health.late`).
@@ -63,20 +63,20 @@ pub struct Totals {
 /// A check to start.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) target: Arc<Target>,
+    pub(super) target: Arc<CheckTarget>,
     pub(super) ticket: u64,
 }
 
-/// What is to be done now, and when to ask again.
+/// The checks that are due, and the time of the next call.
 #[derive(Debug, Default)]
-pub(super) struct Iteration {
+pub(super) struct DueChecks {
     pub(super) jobs: Vec<Job>,
     pub(super) changes: Vec<Change>,
     pub(super) next: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum SchedulePlace {
     /// No active check, and no trial planned.
     Idle,
     /// To be checked, or tried, at this instant; so it says in `due`.
@@ -88,31 +88,31 @@ enum Place {
 }
 
 #[derive(Debug)]
-struct Entry {
-    target: Arc<Target>,
-    record: Record,
-    place: Place,
-    /// What the owner was last told.
+struct TargetEntry {
+    target: Arc<CheckTarget>,
+    record: HealthRecord,
+    place: SchedulePlace,
+    /// The state last reported to the owner.
     told: Health,
 }
 
 /// All targets.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    entries: BTreeMap<u16, Entry>,
+    entries: BTreeMap<u16, TargetEntry>,
     due: BTreeSet<(Instant, u16)>,
     waiting: VecDeque<u16>,
     /// Backends whose health may differ from what the owner was told.
     untold: BTreeSet<u16>,
-    totals: Totals,
-    /// What phases are counted from.
+    totals: CheckTotals,
+    /// The origin of the phases.
     epoch: Instant,
-    links: Links,
+    links: CheckLinks,
 }
 
 /// The interfaces by which backends are reached.
 #[derive(Debug)]
-enum Links {
+enum CheckLinks {
     /// All of them have been up since then.
     Up(Instant),
     /// Not all of them are: which, and what that means.
@@ -126,18 +126,18 @@ impl Schedule {
             due: BTreeSet::new(),
             waiting: VecDeque::new(),
             untold: BTreeSet::new(),
-            totals: Totals::default(),
+            totals: CheckTotals::default(),
             epoch: now,
-            links: Links::Up(now),
+            links: CheckLinks::Up(now),
         }
     }
 
     /// Learns which interfaces are down, in words; `None`: none is.
     pub(super) fn set_links(&mut self, down: Option<String>, now: Instant) {
         match (down, &self.links) {
-            (Some(which), _) => self.links = Links::Down(which),
-            (None, Links::Down(_)) => self.links = Links::Up(now),
-            (None, Links::Up(_)) => {}
+            (Some(which), _) => self.links = CheckLinks::Down(which),
+            (None, CheckLinks::Down(_)) => self.links = CheckLinks::Up(now),
+            (None, CheckLinks::Up(_)) => {}
         }
     }
 
@@ -145,9 +145,9 @@ impl Schedule {
     fn excuse(&self, begun: Instant) -> Option<String> {
         match &self.links {
             _ if begun.saturating_duration_since(self.epoch) >= LINKS_PATIENCE => None,
-            Links::Up(since) if *since == self.epoch => None,
-            Links::Up(since) => (begun < *since).then(|| "checked before the links were up".to_string()),
-            Links::Down(which) => Some(format!("not checked: {which}")),
+            CheckLinks::Up(since) if *since == self.epoch => None,
+            CheckLinks::Up(since) => (begun < *since).then(|| "checked before the links were up".to_string()),
+            CheckLinks::Down(which) => Some(format!("not checked: {which}")),
         }
     }
 
@@ -155,7 +155,7 @@ impl Schedule {
     ///
     /// # Errors
     /// A target breaks a bound, or two share a number; then nothing has changed.
-    pub(super) fn update(&mut self, targets: Vec<Target>, now: Moment) -> Result<()> {
+    pub(super) fn update(&mut self, targets: Vec<CheckTarget>, now: Moment) -> Result<()> {
         let mut numbers = BTreeSet::new();
         for target in &targets {
             target.validate()?;
@@ -181,35 +181,35 @@ impl Schedule {
         self.due = self.entries.iter().filter_map(|(&backend, entry)| entry.place.due_at(backend)).collect();
         let entries = &self.entries;
         let place = |backend: &u16| entries.get(backend).map(|entry| entry.place);
-        self.waiting.retain(|backend| place(backend) == Some(Place::Waiting));
+        self.waiting.retain(|backend| place(backend) == Some(SchedulePlace::Waiting));
         self.untold.retain(|backend| entries.contains_key(backend));
         Ok(())
     }
 
-    fn fresh(&self, target: Target, now: Moment) -> Entry {
+    fn fresh(&self, target: CheckTarget, now: Moment) -> TargetEntry {
         let place = match target.check {
-            Check::None => Place::Idle,
-            _ => Place::Due(now.instant + part(FIRST_SPREAD.min(target.interval), target.backend)),
+            Check::None => SchedulePlace::Idle,
+            _ => SchedulePlace::Due(now.instant + part(FIRST_SPREAD.min(target.interval), target.backend)),
         };
-        let record = Record::new(&target, now);
-        Entry { target: Arc::new(target), record, place, told: Health::Unknown }
+        let record = HealthRecord::new(&target, now);
+        TargetEntry { target: Arc::new(target), record, place, told: Health::Unknown }
     }
 
-    fn renewed(&mut self, mut entry: Entry, target: Target, now: Moment) -> Entry {
-        if entry.target.interval != target.interval && matches!(entry.place, Place::Due(_)) {
-            entry.place = Place::Due(self.next_due(&target, now.instant));
+    fn renewed(&mut self, mut entry: TargetEntry, target: CheckTarget, now: Moment) -> TargetEntry {
+        if entry.target.interval != target.interval && matches!(entry.place, SchedulePlace::Due(_)) {
+            entry.place = SchedulePlace::Due(self.next_due(&target, now.instant));
         }
         entry.record.retarget(&target, now);
         entry.target = Arc::new(target);
         if entry.target.check == Check::None {
-            entry.place = entry.record.retry_at().map_or(Place::Idle, Place::Due);
+            entry.place = entry.record.retry_at().map_or(SchedulePlace::Idle, SchedulePlace::Due);
         }
         self.untold.insert(entry.target.backend);
         entry
     }
 
     /// Moves on to `now`: what is to be started and told, and when to come again if nothing happens before.
-    pub(super) fn iterate(&mut self, now: Moment) -> Iteration {
+    pub(super) fn iterate(&mut self, now: Moment) -> DueChecks {
         // Before anything moves on, so that no state is skipped in silence: only iterations begin checks and trials.
         let mut changes = self.tell();
         let waited = self.waiting.len();
@@ -229,17 +229,17 @@ impl Schedule {
         // First come, first served: what is left came last.
         self.totals.late += newly_due.min(self.waiting.len()) as u64;
         changes.extend(self.tell());
-        Iteration { jobs, changes, next: self.due.first().map(|&(at, _)| at) }
+        DueChecks { jobs, changes, next: self.due.first().map(|&(at, _)| at) }
     }
 
     fn fall_due(&mut self, backend: u16, now: Moment) {
         let Some(entry) = self.entries.get_mut(&backend) else { return };
         if entry.target.check == Check::None {
-            entry.place = Place::Idle;
+            entry.place = SchedulePlace::Idle;
             entry.record.retry(now);
             self.untold.insert(backend);
         } else {
-            entry.place = Place::Waiting;
+            entry.place = SchedulePlace::Waiting;
             self.waiting.push_back(backend);
         }
     }
@@ -249,7 +249,7 @@ impl Schedule {
         self.totals.started += 1;
         self.totals.in_flight += 1;
         self.totals.in_flight_peak = self.totals.in_flight_peak.max(self.totals.in_flight);
-        entry.place = Place::Running(self.totals.started);
+        entry.place = SchedulePlace::Running(self.totals.started);
         Some(Job { target: Arc::clone(&entry.target), ticket: self.totals.started })
     }
 
@@ -274,17 +274,17 @@ impl Schedule {
     }
 
     /// Takes in the result of a check that took `took`; one whose target is gone or another by now is ignored.
-    pub(super) fn result(&mut self, job: &Job, outcome: Outcome, took: Duration, now: Moment) {
-        self.totals.local_errors += u64::from(matches!(outcome, Err(Failure::Local(_))));
+    pub(super) fn result(&mut self, job: &Job, outcome: CheckOutcome, took: Duration, now: Moment) {
+        self.totals.local_errors += u64::from(matches!(outcome, Err(CheckFailure::Local(_))));
         let backend = job.target.backend;
         let excuse = self.excuse(now.instant.checked_sub(took).unwrap_or(now.instant));
         let Some(entry) = self.entries.get_mut(&backend) else { return };
-        if entry.place != Place::Running(job.ticket) {
+        if entry.place != SchedulePlace::Running(job.ticket) {
             return;
         }
         self.totals.overran += u64::from(took > entry.target.interval);
         self.untold.insert(backend);
-        if let (Err(Failure::Backend(_)), true, Some(why)) = (&outcome, entry.record.is_settling(), excuse) {
+        if let (Err(CheckFailure::Backend(_)), true, Some(why)) = (&outcome, entry.record.is_settling(), excuse) {
             return entry.record.excuse(&why, now);
         }
         let before = entry.record.health();
@@ -298,7 +298,7 @@ impl Schedule {
     /// The first backend of a service is up: what kept all from answering may have kept the others too, and their ways may be
     /// back only now. So that they are down is not settled any more.
     fn unsettle_others(&mut self, backend: u16, service: &str, now: Moment) {
-        let mut others: Vec<(u16, &mut Entry)> = self
+        let mut others: Vec<(u16, &mut TargetEntry)> = self
             .entries
             .iter_mut()
             .filter(|(number, entry)| **number != backend && entry.target.service == service)
@@ -307,13 +307,13 @@ impl Schedule {
         if others.iter().any(|(_, entry)| entry.record.health() == Health::Up) {
             return;
         }
-        let down = |entry: &Entry| entry.record.health() == Health::Down && entry.target.check != Check::None;
+        let down = |entry: &TargetEntry| entry.record.health() == Health::Down && entry.target.check != Check::None;
         for (number, entry) in others.iter_mut().filter(|(_, entry)| down(entry)) {
             entry.record.unsettle(now);
-            if let Place::Due(at) = entry.place {
+            if let SchedulePlace::Due(at) = entry.place {
                 let soon = now.instant + part(SETTLING_PACE.min(entry.target.interval), *number);
                 self.due.remove(&(at, *number));
-                entry.place = Place::Due(soon.min(at));
+                entry.place = SchedulePlace::Due(soon.min(at));
                 self.due.insert((soon.min(at), *number));
             }
         }
@@ -324,7 +324,7 @@ impl Schedule {
         self.totals.in_flight -= 1;
         let backend = job.target.backend;
         let Some(entry) = self.entries.get(&backend) else { return };
-        if entry.place != Place::Running(job.ticket) {
+        if entry.place != SchedulePlace::Running(job.ticket) {
             return;
         }
         let next = match self.next_due(&entry.target, now) {
@@ -333,12 +333,12 @@ impl Schedule {
         };
         self.due.insert((next, backend));
         if let Some(entry) = self.entries.get_mut(&backend) {
-            entry.place = Place::Due(next);
+            entry.place = SchedulePlace::Due(next);
         }
     }
 
     /// Takes in what became of clients' connections.
-    pub(super) fn observe(&mut self, backend: u16, observed: Observed, now: Moment) {
+    pub(super) fn observe(&mut self, backend: u16, observed: ObservedTotals, now: Moment) {
         let Some(entry) = self.entries.get_mut(&backend) else { return };
         let before = entry.record.health();
         entry.record.observe(&entry.target, observed, now);
@@ -364,12 +364,12 @@ impl Schedule {
         if entry.target.check != Check::None {
             return;
         }
-        entry.place = entry.record.retry_at().map_or(Place::Idle, Place::Due);
+        entry.place = entry.record.retry_at().map_or(SchedulePlace::Idle, SchedulePlace::Due);
         self.due.extend(entry.place.due_at(backend));
     }
 
     /// The next instant after `now` in the target's phase.
-    fn next_due(&self, target: &Target, now: Instant) -> Instant {
+    fn next_due(&self, target: &CheckTarget, now: Instant) -> Instant {
         let first = self.epoch + part(target.interval, target.backend);
         let Some(since) = now.checked_duration_since(first) else { return first };
         let into = nanos(since.as_nanos() % target.interval.as_nanos());
@@ -380,7 +380,7 @@ impl Schedule {
         self.entries.values().map(|entry| entry.record.backend_health(&entry.target, now)).collect()
     }
 
-    pub(super) fn states(&self) -> Vec<State> {
+    pub(super) fn states(&self) -> Vec<HealthState> {
         self.entries.iter().map(|(&backend, entry)| entry.record.state(backend)).collect()
     }
 
@@ -388,15 +388,15 @@ impl Schedule {
         self.entries.values().map(|entry| entry.record.saved(&entry.target)).collect()
     }
 
-    pub(super) fn totals(&self) -> Totals {
+    pub(super) fn totals(&self) -> CheckTotals {
         self.totals
     }
 }
 
-impl Place {
+impl SchedulePlace {
     fn due_at(self, backend: u16) -> Option<(Instant, u16)> {
         match self {
-            Place::Due(at) => Some((at, backend)),
+            SchedulePlace::Due(at) => Some((at, backend)),
             _ => None,
         }
     }

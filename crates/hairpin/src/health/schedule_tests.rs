@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::probe::Failure;
+use super::probe::CheckFailure;
 use super::record::Moment;
 use super::schedule::{Job, Schedule};
 use super::servers::target;
-use super::{Check, Health, IN_FLIGHT_MAX, Observed, Passive, StatusRanges, Target};
+use super::{Check, CheckTarget, Health, IN_FLIGHT_MAX, ObservedTotals, Passive, StatusRanges};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ struct Case {
 }
 
 impl Case {
-    fn new(targets: Vec<Target>) -> Self {
+    fn new(targets: Vec<CheckTarget>) -> Self {
         let now = Moment { instant: Instant::now(), wall: SystemTime::now() };
         let mut schedule = Schedule::new(now.instant);
         schedule.update(targets, now).unwrap();
@@ -43,7 +43,7 @@ impl Case {
     /// Ends all checks in flight.
     fn end_all(&mut self, good: bool) {
         for job in std::mem::take(&mut self.running) {
-            let outcome = if good { Ok("connected".into()) } else { Err(Failure::Backend("refused".into())) };
+            let outcome = if good { Ok("connected".into()) } else { Err(CheckFailure::Backend("refused".into())) };
             self.schedule.result(&job, outcome, MILLISECOND, self.now);
             self.schedule.end(&job, self.now.instant);
         }
@@ -54,13 +54,13 @@ impl Case {
     }
 }
 
-fn every(interval: Duration, backends: std::ops::Range<u16>) -> Vec<Target> {
-    backends.map(|backend| Target { interval, ..target(backend, address(), Check::Tcp) }).collect()
+fn every(interval: Duration, backends: std::ops::Range<u16>) -> Vec<CheckTarget> {
+    backends.map(|backend| CheckTarget { interval, ..target(backend, address(), Check::Tcp) }).collect()
 }
 
 /// With one failure for a verdict.
-fn hasty(targets: Vec<Target>) -> Vec<Target> {
-    targets.into_iter().map(|target| Target { fall: 1, ..target }).collect()
+fn hasty(targets: Vec<CheckTarget>) -> Vec<CheckTarget> {
+    targets.into_iter().map(|target| CheckTarget { fall: 1, ..target }).collect()
 }
 
 fn address() -> SocketAddr {
@@ -200,7 +200,7 @@ fn changed_target_leaves_the_waiting_list() {
     let mut case = Case::new(hourly());
     case.pass(SECOND);
     case.iterate();
-    let moved = hourly().into_iter().map(|target| Target { address: "192.0.2.2:80".parse().unwrap(), ..target });
+    let moved = hourly().into_iter().map(|target| CheckTarget { address: "192.0.2.2:80".parse().unwrap(), ..target });
     case.schedule.update(moved.collect(), case.now).unwrap();
     let mut begun = Vec::new();
     for _ in 0..3 {
@@ -234,11 +234,11 @@ fn a_change_is_told_once() {
 #[test]
 fn a_trial_without_an_active_check() {
     let passive = Some(Passive { failures: 3, retry: 10 * SECOND });
-    let mut case = Case::new(vec![Target { passive, ..target(1, address(), Check::None) }]);
+    let mut case = Case::new(vec![CheckTarget { passive, ..target(1, address(), Check::None) }]);
     assert_eq!(case.schedule.iterate(case.now).next, None);
-    case.schedule.observe(1, Observed::default(), case.now);
-    case.schedule.observe(1, Observed { established: 0, failed: 3 }, case.now);
-    case.schedule.observe(2, Observed { established: 0, failed: 3 }, case.now);
+    case.schedule.observe(1, ObservedTotals::default(), case.now);
+    case.schedule.observe(1, ObservedTotals { established: 0, failed: 3 }, case.now);
+    case.schedule.observe(2, ObservedTotals { established: 0, failed: 3 }, case.now);
     let iteration = case.schedule.iterate(case.now);
     assert_eq!((iteration.changes[0].to, iteration.next), (Health::Down, Some(case.now.instant + 10 * SECOND)));
     case.pass(10 * SECOND);
@@ -247,20 +247,20 @@ fn a_trial_without_an_active_check() {
     assert!(iteration.jobs.is_empty());
 
     // However late the iteration comes, no state is skipped.
-    case.schedule.observe(1, Observed { established: 0, failed: 6 }, case.now);
+    case.schedule.observe(1, ObservedTotals { established: 0, failed: 6 }, case.now);
     case.pass(100 * SECOND);
     let told: Vec<_> = case.schedule.iterate(case.now).changes.iter().map(|change| change.to).collect();
     assert_eq!(told, [Health::Down, Health::Unknown]);
 
     // A trial that is planned is not planned twice by an update or a restart, and goes with the rule it came from.
-    case.schedule.observe(1, Observed { established: 0, failed: 9 }, case.now);
+    case.schedule.observe(1, ObservedTotals { established: 0, failed: 9 }, case.now);
     let saved = case.schedule.saved();
-    case.schedule.update(vec![Target { passive, ..target(1, address(), Check::None) }], case.now).unwrap();
+    case.schedule.update(vec![CheckTarget { passive, ..target(1, address(), Check::None) }], case.now).unwrap();
     assert_eq!(case.schedule.iterate(case.now).next, Some(case.now.instant + 40 * SECOND));
     case.schedule.update(vec![target(1, address(), Check::None)], case.now).unwrap();
     assert_eq!((case.schedule.iterate(case.now).next, case.health(1)), (None, Health::Unknown));
 
-    let mut after = Case::new(vec![Target { passive, ..target(1, address(), Check::None) }]);
+    let mut after = Case::new(vec![CheckTarget { passive, ..target(1, address(), Check::None) }]);
     after.schedule.restore(&saved, after.now);
     let iteration = after.schedule.iterate(after.now);
     assert_eq!((iteration.changes.len(), iteration.next), (0, Some(after.now.instant + 40 * SECOND)));
@@ -277,7 +277,7 @@ fn a_bad_update_changes_nothing() {
     twice[1].backend = 1;
     let error = case.schedule.update(twice, case.now).unwrap_err();
     assert!(error.to_string().contains("two health checks for the backend number 1"), "{error}");
-    let bad = Target { fall: 0, ..target(7, address(), Check::Tcp) };
+    let bad = CheckTarget { fall: 0, ..target(7, address(), Check::Tcp) };
     let error = format!("{:#}", case.schedule.update(vec![bad], case.now).unwrap_err());
     assert_eq!(error, "health check of backend b7 of service shop: fall is 0; allowed are 1 to 1000");
     assert_eq!((case.health(1), case.health(2)), (Health::Down, Health::Down));
@@ -289,23 +289,23 @@ fn bounds_of_a_target() {
     let http = |change: fn(&mut HttpCheck)| {
         let mut check = super::servers::get();
         change(&mut check);
-        Target { check: Check::Http(check), ..target(1, address(), Check::Tcp) }
+        CheckTarget { check: Check::Http(check), ..target(1, address(), Check::Tcp) }
     };
     let udp = |send: usize, expect: usize| {
         target(1, address(), Check::Udp { send: vec![0; send], expect: Some(vec![0; expect]) })
     };
     let plain = || target(1, address(), Check::Tcp);
-    let passive = |failures, retry| Target { passive: Some(Passive { failures, retry }), ..plain() };
+    let passive = |failures, retry| CheckTarget { passive: Some(Passive { failures, retry }), ..plain() };
     for good in [plain(), http(|_| {}), udp(1452, 4096), udp(0, 1), passive(1, SECOND)] {
         good.validate().unwrap();
     }
     let bad = [
-        Target { rise: 0, ..plain() },
-        Target { rise: 1001, ..plain() },
-        Target { interval: Duration::ZERO, ..plain() },
-        Target { timeout: Duration::ZERO, ..plain() },
-        Target { slow_start: Duration::MAX, ..plain() },
-        Target { address: "192.0.2.1:0".parse().unwrap(), ..plain() },
+        CheckTarget { rise: 0, ..plain() },
+        CheckTarget { rise: 1001, ..plain() },
+        CheckTarget { interval: Duration::ZERO, ..plain() },
+        CheckTarget { timeout: Duration::ZERO, ..plain() },
+        CheckTarget { slow_start: Duration::MAX, ..plain() },
+        CheckTarget { address: "192.0.2.1:0".parse().unwrap(), ..plain() },
         passive(0, SECOND),
         passive(1, Duration::ZERO),
         udp(1453, 1),
@@ -393,7 +393,7 @@ fn down_link_excuses_failures_for_30_s() {
     assert_eq!(case.health(1), Health::Down);
 }
 
-/// What kept all from answering kept each: when the first is back, nothing is known of the others for a while.
+/// A common cause kept all from answering: when the first is back, the state of the others is unknown for a while.
 #[test]
 fn first_recovery_makes_others_settle_anew() {
     let mut case = Case::new(every(60 * SECOND, 1..4));

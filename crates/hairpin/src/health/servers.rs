@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Check, HttpCheck, Target};
+use super::{Check, CheckTarget, HttpCheck};
 
 /// An address of loopback that no other test uses, nor any ordinary program.
 pub(super) fn fresh_address() -> SocketAddr {
@@ -20,8 +20,8 @@ pub(super) fn fresh_address() -> SocketAddr {
 }
 
 /// A target with short intervals and a patient timeout.
-pub(super) fn target(backend: u16, address: SocketAddr, check: Check) -> Target {
-    Target {
+pub(super) fn target(backend: u16, address: SocketAddr, check: Check) -> CheckTarget {
+    CheckTarget {
         backend,
         service: "shop".into(),
         name: format!("b{backend}"),
@@ -57,13 +57,13 @@ pub(super) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// A TCP server that gives each connection to a closure on a thread of its own; dropping it closes the port.
-pub(super) struct Server {
+pub(super) struct TestServer {
     pub(super) address: SocketAddr,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Server {
+impl TestServer {
     pub(super) fn at(address: SocketAddr, serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
@@ -78,16 +78,16 @@ impl Server {
                 std::thread::spawn(move || serve(stream));
             }
         });
-        Server { address, stop, thread: Some(thread) }
+        TestServer { address, stop, thread: Some(thread) }
     }
 
     pub(super) fn new(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
-        Server::at(fresh_address(), serve)
+        TestServer::at(fresh_address(), serve)
     }
 
     /// One that answers every HTTP request with these bytes, given its head, and closes.
     pub(super) fn http(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> Self {
-        Server::new(move |mut stream| {
+        TestServer::new(move |mut stream| {
             let head = request_head(&stream);
             // The checker may have gone away.
             let _ = stream.write_all(&answer(&head));
@@ -95,7 +95,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for TestServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         drop(TcpStream::connect(self.address));
@@ -105,7 +105,7 @@ impl Drop for Server {
     }
 }
 
-/// What a client says up to the empty line.
+/// Reads a client's request up to the empty line.
 pub(super) fn request_head(stream: &TcpStream) -> String {
     let mut head = String::new();
     let mut reader = BufReader::new(stream);

@@ -1,4 +1,4 @@
-//! What is checked and how: the checker's configuration, and the limits that protect it.
+//! The targets of health checks: the checker's configuration, and the limits that protect it.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -25,16 +25,16 @@ pub const STATUS_RANGES_MAX: usize = 32;
 
 /// One backend of one service, and how its health is found out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct CheckTarget {
     /// The backend's stable number; no two targets share one.
     pub backend: u16,
     /// The service's name, for people.
     pub service: String,
     /// The backend's name, for people.
     pub name: String,
-    /// Where the check goes; its port may differ from the port that connections go to.
+    /// The address to check; its port may differ from the port that connections go to.
     pub address: SocketAddr,
-    /// What is done there.
+    /// The kind of check.
     pub check: Check,
     /// Successes in a row that bring a backend that is down up again, 1 to [`IN_A_ROW_MAX`].
     pub rise: u32,
@@ -54,7 +54,7 @@ pub struct Target {
 /// An active check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// None; only [`Target::passive`] can take the backend down.
+    /// None; only [`CheckTarget::passive`] can take the backend down.
     None,
     /// A connection that is opened and reset at once.
     Tcp,
@@ -62,14 +62,14 @@ pub enum Check {
     Http(HttpCheck),
     /// A datagram that must be answered.
     Udp {
-        /// What is sent, up to [`DATAGRAM_BYTES_MAX`] bytes; may be empty.
+        /// The datagram to send, up to [`DATAGRAM_BYTES_MAX`] bytes; may be empty.
         send: Vec<u8>,
-        /// What the first answer must contain; `None`: any answer will do.
+        /// Text that the first answer must contain; `None`: any answer will do.
         expect: Option<Vec<u8>>,
     },
 }
 
-/// What is asked over HTTP and what makes a good answer.
+/// The HTTP request of a check, and the conditions for its response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpCheck {
     /// The method, such as `GET` or `HEAD`; any token but `CONNECT`.
@@ -80,7 +80,7 @@ pub struct HttpCheck {
     pub host: Option<String>,
     /// The statuses that are good. Redirects are not followed.
     pub status: StatusRanges,
-    /// What the first 64 KiB of the body must contain; `None`: the body is not read.
+    /// Text that the first 64 KiB of the body must contain; `None`: the body is not read.
     pub body: Option<String>,
 }
 
@@ -116,7 +116,7 @@ impl FromStr for StatusRanges {
     type Err = anyhow::Error;
 
     /// # Errors
-    /// What is wrong with the text and what would be right.
+    /// The problem of the text, and the correct form.
     fn from_str(text: &str) -> Result<Self> {
         let status = |part: &str| -> Result<u16> {
             let number = part.trim().parse().ok().filter(|number| (100..=599).contains(number));
@@ -147,7 +147,7 @@ impl fmt::Display for StatusRanges {
     }
 }
 
-impl Target {
+impl CheckTarget {
     /// Whether something can bring this backend back once it is down.
     pub(super) fn can_return(&self) -> bool {
         self.check != Check::None || self.passive.is_some()

@@ -17,7 +17,7 @@ mod tests;
 pub use print::markdown;
 pub(crate) use print::{json, table};
 
-use crate::config::reference::{Fallback, Kind, Section};
+use crate::config::reference::{Fallback, ReferenceSection, ValueForm};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(super) enum Bound {
     /// So long.
     Time(Duration),
     /// What a field of the configuration says, here its default; of a number, its unit. A default of 0 sets no bound.
-    Option(&'static Section, &'static str, &'static str),
+    Option(&'static ReferenceSection, &'static str, &'static str),
 }
 
 /// A counter that shows that a bound was reached: a series, and a label of it with its value.
@@ -189,18 +189,18 @@ impl Limit {
 }
 
 /// The default of a field. What the reference does not say counts as automatic; a test finds that there is none such.
-fn default_of(section: &Section, name: &str) -> Value {
+fn default_of(section: &ReferenceSection, name: &str) -> Value {
     let Some((kind, Fallback::Value(text))) = section.field(name).map(|field| (field.kind, field.fallback)) else {
         return Value::Automatic;
     };
     match kind {
-        Kind::Duration { .. } => {
+        ValueForm::Duration { .. } => {
             humantime::parse_duration(text).map_or(Value::Automatic, |time| match time.is_zero() {
                 true => Value::Unlimited,
                 false => Value::Time(time),
             })
         }
-        Kind::Ports => {
+        ValueForm::Ports => {
             let ends = text.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
             ends.map_or(Value::Automatic, |(first, last): (u64, u64)| Value::Number(last - first + 1))
         }

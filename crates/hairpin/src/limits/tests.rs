@@ -24,7 +24,7 @@ fn page_of_limits_is_up_to_date() {
 
 #[test]
 fn every_counter_is_a_metric_with_that_label() {
-    let known: BTreeSet<String> = families::all().map(families::Family::series).collect();
+    let known: BTreeSet<String> = families::all().map(families::MetricFamily::series).collect();
     for limit in all() {
         for Counter { series, label } in limit.counters {
             assert!(known.contains(*series), "{series} of {}", limit.name);

@@ -1,11 +1,11 @@
-//! What the kernel says about this machine, as far as a file depends on it.
+//! The kernel's facts about this machine, as far as a file depends on it.
 
 use super::judge::Services;
 use crate::config::{Config, Settings};
 use crate::run::unknown_interface;
 use anyhow::{Context, Result};
 use hairpin_linux::device::{self, Family, Interface};
-use hairpin_linux::network::{self, Listener, Route, Routes};
+use hairpin_linux::network::{self, HostRoute, PortListener, RouteLookup};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
@@ -14,7 +14,7 @@ use std::path::Path;
 
 /// A configured interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Link {
+pub(super) enum ConfiguredLink {
     /// There is none of this name, in words.
     Missing(String),
     NotEthernet,
@@ -25,7 +25,7 @@ pub(super) enum Link {
     Good,
 }
 
-/// Where the host's own packets to an address go.
+/// The route of the host's own packets to an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LocalRoute {
     /// To this host itself.
@@ -40,7 +40,7 @@ pub(super) enum LocalRoute {
 
 /// An address of an interface, with the bits that its network has in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct HostAddress {
     pub(super) interface: String,
     pub(super) address: IpAddr,
     pub(super) prefix: u8,
@@ -62,10 +62,10 @@ pub(super) struct Socket {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Facts {
+pub(super) struct HostFacts {
     /// The configured interfaces, in the order of the file.
-    pub(super) links: Vec<(String, Link)>,
-    pub(super) held: Vec<Held>,
+    pub(super) links: Vec<(String, ConfiguredLink)>,
+    pub(super) held: Vec<HostAddress>,
     /// The routes to VIPs and backends.
     pub(super) routes: BTreeMap<IpAddr, LocalRoute>,
     /// Interfaces, each with an IPv6 address for which it answers neighbour solicitations as a proxy.
@@ -75,23 +75,26 @@ pub(super) struct Facts {
     pub(super) sockets: Vec<Socket>,
 }
 
-impl Facts {
-    pub(super) fn gather(config: &Config) -> Result<Facts> {
+impl HostFacts {
+    pub(super) fn gather(config: &Config) -> Result<HostFacts> {
         let interfaces = &config.settings.interfaces;
         let services = Services::of(&config.snapshot);
         let names = names().context("cannot list interfaces")?;
         let name = |index: u32| names.get(&index).cloned().unwrap_or_else(|| format!("interface {index}"));
         let held = network::addresses().context("cannot list addresses")?.into_iter();
-        let held =
-            held.map(|held| Held { interface: name(held.interface), address: held.address, prefix: held.prefix });
-        let ask = Routes::open().context("cannot ask for routes")?;
+        let held = held.map(|held| HostAddress {
+            interface: name(held.interface),
+            address: held.address,
+            prefix: held.prefix,
+        });
+        let ask = RouteLookup::open().context("cannot ask for routes")?;
         let ends = services.vips.keys().chain(services.backends.keys());
         let routes = ends.map(|end| (*end, route_of(&ask, *end, &name)));
         let is_set =
             |name: &str, family, setting| device::larger_of(name, family, setting).is_ok_and(|value| value > 0);
         let proxies = network::proxies().context("cannot list proxy entries")?.into_iter();
         let proxies = proxies.map(|(index, address)| (name(index), address));
-        Ok(Facts {
+        Ok(HostFacts {
             links: links(&config.settings)?,
             held: held.collect(),
             routes: routes.collect(),
@@ -116,14 +119,14 @@ fn names() -> std::io::Result<BTreeMap<u32, String>> {
     Ok(found.collect())
 }
 
-fn links(settings: &Settings) -> Result<Vec<(String, Link)>> {
+fn links(settings: &Settings) -> Result<Vec<(String, ConfiguredLink)>> {
     let link = |name: &String| {
         let link = match Interface::by_name(name) {
-            Ok(interface) if !interface.ethernet => Link::NotEthernet,
-            Ok(interface) if !interface.up => Link::Down,
-            Ok(_) if device::is_running(name)? => Link::Good,
-            Ok(_) => Link::Unlinked,
-            Err(error) if error.kind() == ErrorKind::NotFound => Link::Missing(unknown_interface(name)),
+            Ok(interface) if !interface.ethernet => ConfiguredLink::NotEthernet,
+            Ok(interface) if !interface.up => ConfiguredLink::Down,
+            Ok(_) if device::is_running(name)? => ConfiguredLink::Good,
+            Ok(_) => ConfiguredLink::Unlinked,
+            Err(error) if error.kind() == ErrorKind::NotFound => ConfiguredLink::Missing(unknown_interface(name)),
             Err(error) => return Err(error.into()),
         };
         Ok((name.clone(), link))
@@ -131,17 +134,17 @@ fn links(settings: &Settings) -> Result<Vec<(String, Link)>> {
     settings.interfaces.iter().map(link).collect()
 }
 
-fn route_of(routes: &Routes, to: IpAddr, name: &impl Fn(u32) -> String) -> LocalRoute {
+fn route_of(routes: &RouteLookup, to: IpAddr, name: &impl Fn(u32) -> String) -> LocalRoute {
     match routes.to(to) {
-        Ok(Route::Local) => LocalRoute::Local,
-        Ok(Route::Out { interface, gateway }) => LocalRoute::Out { interface: name(interface), gateway },
+        Ok(HostRoute::Local) => LocalRoute::Local,
+        Ok(HostRoute::Out { interface, gateway }) => LocalRoute::Out { interface: name(interface), gateway },
         Err(error) => LocalRoute::None(error.to_string()),
     }
 }
 
 /// The sockets that listen on ports of services.
 fn sockets(services: &Services<'_>, name: &impl Fn(u32) -> String) -> Result<Vec<Socket>> {
-    let mut found: Vec<(bool, Listener)> = Vec::new();
+    let mut found: Vec<(bool, PortListener)> = Vec::new();
     for is_udp in [false, true] {
         let ports: BTreeSet<u16> =
             services.ends.iter().filter(|end| end.is_udp == is_udp).map(|end| end.address.port()).collect();
@@ -152,7 +155,7 @@ fn sockets(services: &Services<'_>, name: &impl Fn(u32) -> String) -> Result<Vec
     }
     let inodes: BTreeSet<u32> = found.iter().map(|(_, one)| one.inode).collect();
     let processes = if inodes.is_empty() { BTreeMap::new() } else { processes(Path::new("/proc"), &inodes) };
-    let socket = |(is_udp, one): (bool, Listener)| Socket {
+    let socket = |(is_udp, one): (bool, PortListener)| Socket {
         is_udp,
         address: one.address,
         port: one.port,

@@ -1,7 +1,7 @@
-//! What facts mean for a file.
+//! The meaning of facts for a file.
 
-use super::facts::{Facts, Link, LocalRoute};
-use super::{Finding, Severity};
+use super::facts::{ConfiguredLink, HostFacts, LocalRoute};
+use super::{FindingSeverity, HostFinding};
 use hairpin_core::config::{BackendState, Forwarding, Service, ServiceState, Snapshot};
 use hairpin_core::flow::{Address, Protocol};
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,20 +10,20 @@ use std::net::{IpAddr, SocketAddr};
 /// Names of services or backends in one finding at most.
 const NAMED_MAX: usize = 3;
 
-/// Where a service listens.
-pub(super) struct End<'a> {
+/// The address that a service listens on.
+pub(super) struct ListenEnd<'a> {
     service: &'a str,
     pub(super) address: SocketAddr,
     pub(super) is_udp: bool,
 }
 
-/// What of the services depends on the machine, by address.
+/// The addresses of the services that depend on the machine.
 #[derive(Default)]
 pub(super) struct Services<'a> {
-    pub(super) ends: Vec<End<'a>>,
+    pub(super) ends: Vec<ListenEnd<'a>>,
     /// The services of each VIP.
     pub(super) vips: BTreeMap<IpAddr, Vec<&'a str>>,
-    /// What has each backend's address, as SERVICE/BACKEND: those that are disabled left out.
+    /// The backends at each address, as SERVICE/BACKEND; disabled ones are left out.
     pub(super) backends: BTreeMap<IpAddr, Vec<String>>,
     /// Backends that see pool addresses.
     full_nat: BTreeSet<IpAddr>,
@@ -44,7 +44,7 @@ impl<'a> Services<'a> {
         if !service.kind.is_group() {
             let address = SocketAddr::new(service.endpoint.address.into(), service.endpoint.port);
             let is_udp = service.protocol == Protocol::Udp;
-            self.ends.push(End { service: &service.name, address, is_udp });
+            self.ends.push(ListenEnd { service: &service.name, address, is_udp });
             self.vips.entry(address.ip()).or_default().push(&service.name);
         }
         for backend in service.backends.iter().filter(|backend| backend.state != BackendState::Disabled) {
@@ -57,8 +57,8 @@ impl<'a> Services<'a> {
     }
 }
 
-/// What is not as it has to be. `interfaces`: the configured ones.
-pub(super) fn judge(interfaces: &[String], services: &Services<'_>, facts: &Facts) -> Vec<Finding> {
+/// Everything on the machine that is not as required. `interfaces`: the configured ones.
+pub(super) fn judge(interfaces: &[String], services: &Services<'_>, facts: &HostFacts) -> Vec<HostFinding> {
     let links = facts.links.iter().filter_map(|(name, link)| self::link(name, link));
     let vips = services.vips.iter().filter_map(|(vip, names)| self::vip(*vip, names, interfaces, facts));
     let pool = services.pool.iter().flat_map(|address| self::pool(*address, interfaces, services, facts));
@@ -67,25 +67,25 @@ pub(super) fn judge(interfaces: &[String], services: &Services<'_>, facts: &Fact
     links.chain(vips).chain(pool).chain(backends).chain(sockets).collect()
 }
 
-fn link(name: &str, link: &Link) -> Option<Finding> {
+fn link(name: &str, link: &ConfiguredLink) -> Option<HostFinding> {
     let (what, remedy) = match link {
-        Link::Good => return None,
-        Link::Missing(said) => (said.clone(), "make it, or correct `interfaces`".into()),
-        Link::NotEthernet => {
+        ConfiguredLink::Good => return None,
+        ConfiguredLink::Missing(said) => (said.clone(), "make it, or correct `interfaces`".into()),
+        ConfiguredLink::NotEthernet => {
             ("it is not Ethernet".into(), "name an Ethernet interface: Hairpin works on no others".into())
         }
-        Link::Down => ("it is down".into(), format!("run `ip link set dev {name} up`")),
-        Link::Unlinked => {
+        ConfiguredLink::Down => ("it is down".into(), format!("run `ip link set dev {name} up`")),
+        ConfiguredLink::Unlinked => {
             let remedy =
                 "see to its cable or the port of the switch; of a veth, bridge or bond, to what is at its other end";
             ("it has no link".into(), remedy.into())
         }
     };
-    Some(Finding { severity: Severity::Error, subject: format!("interface {name}"), what, remedy })
+    Some(HostFinding { severity: FindingSeverity::Error, subject: format!("interface {name}"), what, remedy })
 }
 
 /// Hosts on the network of an interface ask each other by ARP or neighbour solicitation.
-fn vip(vip: IpAddr, names: &[&str], interfaces: &[String], facts: &Facts) -> Option<Finding> {
+fn vip(vip: IpAddr, names: &[&str], interfaces: &[String], facts: &HostFacts) -> Option<HostFinding> {
     let deaf = interfaces.iter().find(|name| is_deaf(name, vip, None, facts));
     let (what, remedy) = match (facts.owner(vip), deaf) {
         (Some(_), None) => return None,
@@ -119,7 +119,7 @@ fn vip(vip: IpAddr, names: &[&str], interfaces: &[String], facts: &Facts) -> Opt
     };
     let plural = if names.len() == 1 { "" } else { "s" };
     let subject = format!("VIP {vip} (service{plural} {})", listed(names));
-    Some(Finding { severity: Severity::Warning, subject, what, remedy })
+    Some(HostFinding { severity: FindingSeverity::Warning, subject, what, remedy })
 }
 
 /// A pool address is asked for by backends on the network it belongs to, or by the router that leads to them.
@@ -127,8 +127,8 @@ fn pool<'a>(
     address: IpAddr,
     interfaces: &'a [String],
     services: &'a Services<'_>,
-    facts: &'a Facts,
-) -> impl Iterator<Item = Finding> + 'a {
+    facts: &'a HostFacts,
+) -> impl Iterator<Item = HostFinding> + 'a {
     let first = move |name: &String| {
         services.full_nat.iter().find_map(|backend| match facts.routes.get(backend)? {
             LocalRoute::Out { interface, gateway } if interface == name => {
@@ -151,13 +151,13 @@ fn pool<'a>(
             in_vain(address, name)
         );
         let subject = format!("pool address {address}");
-        Some(Finding { severity: Severity::Error, subject, what, remedy: answers(address, name) })
+        Some(HostFinding { severity: FindingSeverity::Error, subject, what, remedy: answers(address, name) })
     })
 }
 
 /// Whether a host on the network of `interface` asks there for `address`, and this one does not answer. `hop`: only if this
 /// neighbour does.
-fn is_deaf(interface: &str, address: IpAddr, hop: Option<IpAddr>, facts: &Facts) -> bool {
+fn is_deaf(interface: &str, address: IpAddr, hop: Option<IpAddr>, facts: &HostFacts) -> bool {
     let own = || facts.held.iter().filter(|held| held.interface == interface);
     // From a link-local address it cannot be told which networks a neighbour takes to be its own.
     let hop = hop.filter(|hop| !matches!(hop, IpAddr::V6(hop) if hop.is_unicast_link_local()));
@@ -173,7 +173,7 @@ fn is_deaf(interface: &str, address: IpAddr, hop: Option<IpAddr>, facts: &Facts)
     is_near && !answered
 }
 
-fn is_proxied(address: IpAddr, interfaces: &[String], facts: &Facts) -> bool {
+fn is_proxied(address: IpAddr, interfaces: &[String], facts: &HostFacts) -> bool {
     facts.proxies.iter().any(|(name, proxied)| *proxied == address && interfaces.contains(name))
 }
 
@@ -181,7 +181,7 @@ fn question(address: IpAddr) -> &'static str {
     if address.is_ipv4() { "ARP" } else { "IPv6 neighbour solicitation" }
 }
 
-/// What a neighbour asks, and why it gets no answer.
+/// A neighbour's query, and the reason why it gets no answer.
 fn in_vain(address: IpAddr, interface: &str) -> String {
     match address {
         IpAddr::V4(_) => format!("for it by ARP, which {interface} answers only for its own addresses (arp_ignore)"),
@@ -204,7 +204,7 @@ fn answers(address: IpAddr, interface: &str) -> String {
     )
 }
 
-fn backend(address: IpAddr, names: &[String], interfaces: &[String], facts: &Facts) -> Option<Finding> {
+fn backend(address: IpAddr, names: &[String], interfaces: &[String], facts: &HostFacts) -> Option<HostFinding> {
     let (what, remedy) = match facts.routes.get(&address)? {
         LocalRoute::Out { interface, .. } if interfaces.contains(interface) => return None,
         LocalRoute::Out { interface, .. } => (
@@ -221,11 +221,15 @@ fn backend(address: IpAddr, names: &[String], interfaces: &[String], facts: &Fac
         }
     };
     let subject = format!("backend {address} ({})", listed(names));
-    Some(Finding { severity: Severity::Error, subject, what, remedy })
+    Some(HostFinding { severity: FindingSeverity::Error, subject, what, remedy })
 }
 
 /// Sockets that clients of the service do not reach, where the host has the VIP.
-fn sockets<'a>(end: &'a End<'_>, interfaces: &'a [String], facts: &'a Facts) -> impl Iterator<Item = Finding> + 'a {
+fn sockets<'a>(
+    end: &'a ListenEnd<'_>,
+    interfaces: &'a [String],
+    facts: &'a HostFacts,
+) -> impl Iterator<Item = HostFinding> + 'a {
     let vip = end.address.ip();
     let fits = move |address: IpAddr, takes_ipv4: bool| match address {
         IpAddr::V6(all) if all.is_unspecified() => vip.is_ipv6() || takes_ipv4,
@@ -243,8 +247,8 @@ fn sockets<'a>(end: &'a End<'_>, interfaces: &'a [String], facts: &'a Facts) -> 
         is_first.then(|| {
             let at = SocketAddr::new(socket.address, socket.port);
             let protocol = if socket.is_udp { "udp" } else { "tcp" };
-            Finding {
-                severity: Severity::Warning,
+            HostFinding {
+                severity: FindingSeverity::Warning,
                 subject: format!("service {}", end.service),
                 what: format!(
                     "{} listens on {at}/{protocol}: what clients send to {} goes to the service, and not to this socket",

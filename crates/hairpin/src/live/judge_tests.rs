@@ -1,4 +1,4 @@
-use super::super::facts::{Held, Socket};
+use super::super::facts::{HostAddress, Socket};
 use super::*;
 use crate::config;
 
@@ -32,9 +32,9 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn held(interface: &str, text: &str) -> Held {
+fn held(interface: &str, text: &str) -> HostAddress {
     let (own, prefix) = text.split_once('/').unwrap();
-    Held { interface: interface.into(), address: address(own), prefix: prefix.parse().unwrap() }
+    HostAddress { interface: interface.into(), address: address(own), prefix: prefix.parse().unwrap() }
 }
 
 fn out(interface: &str, gateway: Option<&str>) -> LocalRoute {
@@ -42,7 +42,7 @@ fn out(interface: &str, gateway: Option<&str>) -> LocalRoute {
 }
 
 /// A machine on which all is as it should be.
-fn good() -> Facts {
+fn good() -> HostFacts {
     let routes = [
         ("192.0.2.1", LocalRoute::Local),
         ("fd00::5", LocalRoute::Local),
@@ -50,8 +50,8 @@ fn good() -> Facts {
         ("fd00:1::2", out("eth1", None)),
         ("10.0.3.2", out("eth1", Some("10.0.1.254"))),
     ];
-    Facts {
-        links: ["eth0", "eth1"].map(|name| (name.to_string(), Link::Good)).into(),
+    HostFacts {
+        links: ["eth0", "eth1"].map(|name| (name.to_string(), ConfiguredLink::Good)).into(),
         held: vec![
             held("eth0", "192.0.2.254/24"),
             held("eth0", "192.0.2.1/32"),
@@ -63,12 +63,12 @@ fn good() -> Facts {
             held("eth1", "fd00:1::9/128"),
         ],
         routes: routes.into_iter().map(|(to, route)| (address(to), route)).collect(),
-        ..Facts::default()
+        ..HostFacts::default()
     }
 }
 
-/// What is found on a machine that differs from the good one.
-fn found(change: impl FnOnce(&mut Facts)) -> Vec<String> {
+/// Findings on a machine that differs from the good one.
+fn found(change: impl FnOnce(&mut HostFacts)) -> Vec<String> {
     let config = config::parse("test", TEXT).unwrap();
     let mut facts = good();
     change(&mut facts);
@@ -76,7 +76,7 @@ fn found(change: impl FnOnce(&mut Facts)) -> Vec<String> {
     findings.iter().map(|finding| format!("{:?}: {finding}", finding.severity)).collect()
 }
 
-fn moved(facts: &mut Facts, what: &str, to: &str) {
+fn moved(facts: &mut HostFacts, what: &str, to: &str) {
     facts.held.iter_mut().filter(|held| held.address == address(what)).for_each(|held| held.interface = to.into());
 }
 
@@ -97,10 +97,10 @@ fn nothing_is_found_where_all_is_well() {
 #[test]
 fn interfaces_must_be_there_and_have_a_link() {
     for (link, words) in [
-        (Link::Missing("there is no interface eth1; there are eth0".into()), "there is no interface eth1"),
-        (Link::NotEthernet, "not Ethernet"),
-        (Link::Down, "ip link set dev eth1 up"),
-        (Link::Unlinked, "no link"),
+        (ConfiguredLink::Missing("there is no interface eth1; there are eth0".into()), "there is no interface eth1"),
+        (ConfiguredLink::NotEthernet, "not Ethernet"),
+        (ConfiguredLink::Down, "ip link set dev eth1 up"),
+        (ConfiguredLink::Unlinked, "no link"),
     ] {
         assert_one(&found(|facts| facts.links[1].1 = link), &["Error: interface eth1: ", words]);
     }
@@ -108,7 +108,7 @@ fn interfaces_must_be_there_and_have_a_link() {
 
 #[test]
 fn vip_without_owner_is_reported_with_its_place() {
-    let none = |vip: &str, facts: &mut Facts| {
+    let none = |vip: &str, facts: &mut HostFacts| {
         facts.held.retain(|held| held.address != address(vip));
         facts.routes.insert(address(vip), out("eth0", None));
     };
@@ -143,7 +143,7 @@ fn a_vip_on_loopback_is_not_found_by_ipv6_neighbours() {
 
 #[test]
 fn a_pool_address_is_answered_for_at_the_backends() {
-    let lo = |facts: &mut Facts| moved(facts, "fd00:1::9", "lo");
+    let lo = |facts: &mut HostFacts| moved(facts, "fd00:1::9", "lo");
     let words = [
         "Error: pool address fd00:1::9: it is on lo: backend fd00:1::2 on the network of eth1",
         "IPv6 neighbour solicitation",
@@ -212,7 +212,7 @@ fn sockets_where_a_service_listens_are_named() {
     for (is_udp, end) in [(true, "0.0.0.0:80"), (false, "192.0.2.1:81"), (false, "192.0.2.2:80"), (true, "[::]:53")] {
         assert_eq!(found(|facts| facts.sockets = vec![socket(is_udp, end, false)]), [""; 0], "{end}");
     }
-    let elsewhere = |facts: &mut Facts| {
+    let elsewhere = |facts: &mut HostFacts| {
         let bound = Socket { interface: Some("eth9".into()), ..socket(false, "0.0.0.0:80", true) };
         facts.sockets = vec![bound];
     };

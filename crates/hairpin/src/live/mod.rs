@@ -7,17 +7,17 @@ mod judge;
 use crate::config::{Config, PlaneChoice};
 use crate::run;
 use anyhow::Result;
-use facts::Facts;
+use facts::HostFacts;
 use serde::Serialize;
 use std::fmt;
 
 /// Findings a start says at most: with a route missing there may be one for each backend.
 const SAID_MAX: usize = 20;
 
-/// What a finding means.
+/// The consequence of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Severity {
+pub(crate) enum FindingSeverity {
     /// A service or one of its backends cannot serve.
     Error,
     /// It can, but something is probably not as it was meant.
@@ -26,17 +26,17 @@ pub(crate) enum Severity {
 
 /// Something on this machine that is not as the file needs it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Finding {
-    pub(crate) severity: Severity,
-    /// What it is about: an interface, a VIP, a pool address, a backend, a service.
+pub(crate) struct HostFinding {
+    pub(crate) severity: FindingSeverity,
+    /// Its subject: an interface, a VIP, a pool address, a backend, a service.
     pub(crate) subject: String,
-    /// What is wrong.
+    /// The problem.
     pub(crate) what: String,
-    /// What to do about it.
+    /// The remedy.
     pub(crate) remedy: String,
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for HostFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}; {}", self.subject, self.what, self.remedy)
     }
@@ -50,21 +50,21 @@ pub(crate) struct Vip {
     interface: Option<String>,
 }
 
-/// What was found.
+/// The findings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct HostReport {
     vips: Vec<Vip>,
-    pub(crate) findings: Vec<Finding>,
+    pub(crate) findings: Vec<HostFinding>,
 }
 
-impl Report {
+impl HostReport {
     /// Whether something keeps a service or a backend from serving.
     pub(crate) fn has_errors(&self) -> bool {
-        self.findings.iter().any(|finding| finding.severity == Severity::Error)
+        self.findings.iter().any(|finding| finding.severity == FindingSeverity::Error)
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for HostReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for vip in &self.vips {
             match &vip.interface {
@@ -73,7 +73,7 @@ impl fmt::Display for Report {
             }
         }
         for finding in &self.findings {
-            let severity = if finding.severity == Severity::Error { "error" } else { "warning" };
+            let severity = if finding.severity == FindingSeverity::Error { "error" } else { "warning" };
             writeln!(f, "{severity}: {finding}")?;
         }
         if self.findings.is_empty() { writeln!(f, "nothing found on this machine") } else { Ok(()) }
@@ -84,10 +84,10 @@ impl fmt::Display for Report {
 ///
 /// # Errors
 /// The kernel did not tell.
-pub(crate) fn report(config: &Config) -> Result<Report> {
+pub(crate) fn report(config: &Config) -> Result<HostReport> {
     let mut report = machine(config)?;
-    report.findings.extend(run::rival(config).map(|rival| Finding {
-        severity: Severity::Error,
+    report.findings.extend(run::rival(config).map(|rival| HostFinding {
+        severity: FindingSeverity::Error,
         subject: format!("instance {}", rival.instance),
         what: format!("process {} serves {} on {}, and only one instance can", rival.pid, rival.end, rival.device),
         remedy: rival.remedy(),
@@ -110,12 +110,12 @@ pub(crate) fn warn(config: &Config, log: impl Fn(&str)) {
 }
 
 /// The ports of the dpdk plane, with their addresses and routes, are not the kernel's: there it finds nothing.
-fn machine(config: &Config) -> Result<Report> {
+fn machine(config: &Config) -> Result<HostReport> {
     if config.settings.plane != PlaneChoice::Linux {
-        return Ok(Report::default());
+        return Ok(HostReport::default());
     }
-    let facts = Facts::gather(config)?;
+    let facts = HostFacts::gather(config)?;
     let services = judge::Services::of(&config.snapshot);
     let vips = services.vips.keys().map(|vip| Vip { address: vip.to_string(), interface: facts.owner(*vip) });
-    Ok(Report { vips: vips.collect(), findings: judge::judge(&config.settings.interfaces, &services, &facts) })
+    Ok(HostReport { vips: vips.collect(), findings: judge::judge(&config.settings.interfaces, &services, &facts) })
 }

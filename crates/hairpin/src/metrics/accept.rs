@@ -1,8 +1,8 @@
 //! Taking connections: so many at a time, and what happens to the one too many.
 
 use super::counts::Closed;
-use super::exchange::{self, Exchange};
-use super::source::Source;
+use super::exchange::{self, MetricsExchange};
+use super::source::StatusSource;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -14,25 +14,25 @@ pub(crate) const CONNECTIONS_MAX: usize = 32;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection being served.
-struct Client {
-    exchange: Arc<Exchange>,
+struct ServedClient {
+    exchange: Arc<MetricsExchange>,
     task: JoinHandle<()>,
 }
 
 /// Aborts what it holds when it goes, so that no client is served after the server has stopped.
-struct Clients(Vec<Client>);
+struct ServedClients(Vec<ServedClient>);
 
-impl Drop for Clients {
+impl Drop for ServedClients {
     fn drop(&mut self) {
         self.0.iter().for_each(|client| client.task.abort());
     }
 }
 
 /// Serves every client that connects, for ever.
-pub(super) async fn accept(listener: std::net::TcpListener, source: Arc<Source>) {
+pub(super) async fn accept(listener: std::net::TcpListener, source: Arc<StatusSource>) {
     // Only a runtime without I/O would refuse.
     let Ok(listener) = TcpListener::from_std(listener) else { return };
-    let mut clients = Clients(Vec::with_capacity(CONNECTIONS_MAX));
+    let mut clients = ServedClients(Vec::with_capacity(CONNECTIONS_MAX));
     loop {
         match listener.accept().await {
             Ok((stream, _)) => admit(&mut clients.0, stream, &source),
@@ -46,7 +46,7 @@ pub(super) async fn accept(listener: std::net::TcpListener, source: Arc<Source>)
 
 /// Serves `stream`, if need be in place of the connection that has gone longest without a whole request: connections
 /// that only sit there must not keep a monitoring system out. If all are being answered, the new connection is closed.
-fn admit(clients: &mut Vec<Client>, stream: TcpStream, source: &Arc<Source>) {
+fn admit(clients: &mut Vec<ServedClient>, stream: TcpStream, source: &Arc<StatusSource>) {
     clients.retain(|client| !client.task.is_finished());
     if clients.len() >= CONNECTIONS_MAX {
         // They are in the order of their arrival.
@@ -57,7 +57,7 @@ fn admit(clients: &mut Vec<Client>, stream: TcpStream, source: &Arc<Source>) {
         clients.remove(idle).task.abort();
         source.counts().close(Closed::GaveWay);
     }
-    let exchange = Arc::new(Exchange::default());
+    let exchange = Arc::new(MetricsExchange::default());
     let task = tokio::spawn(exchange::serve(stream, Arc::clone(&exchange), Arc::clone(source)));
-    clients.push(Client { exchange, task });
+    clients.push(ServedClient { exchange, task });
 }

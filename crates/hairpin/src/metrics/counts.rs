@@ -1,4 +1,4 @@
-//! What the server counts about itself.
+//! The server's counters of itself.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ pub(super) enum Closed {
     GaveWay,
     /// Its client took too long to send its first request or to read an answer.
     Timeout,
-    /// What it sent was not HTTP, or too long.
+    /// Its request was not HTTP, or too long.
     Malformed,
     /// Its client was gone before the end.
     Broken,
@@ -44,13 +44,13 @@ pub(super) const CODES: [u16; 6] = [200, 400, 404, 405, 413, 503];
 
 /// Totals since the start of the server.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct ServerCounts {
     closed: [AtomicU64; Closed::ALL.len()],
     answers: [AtomicU64; CODES.len()],
     started_unix_s: OnceLock<f64>,
 }
 
-impl Counts {
+impl ServerCounts {
     /// A connection ended out of order.
     pub(super) fn close(&self, why: Closed) {
         self.closed[why as usize].fetch_add(1, Ordering::Relaxed);

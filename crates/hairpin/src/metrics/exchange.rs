@@ -6,7 +6,7 @@
 //! begins (RFC 9112, 11.2: request smuggling).
 
 use super::counts::Closed;
-use super::source::{Format, Source};
+use super::source::{Format, StatusSource};
 use crate::status::Status;
 use bytes::Bytes;
 use http_body_util::Full;
@@ -46,7 +46,7 @@ const INDEX: &str = "/metrics  metrics for Prometheus\n/status   the status as J
 
 /// How far a connection is.
 #[derive(Debug, Default)]
-pub(super) struct Exchange {
+pub(super) struct MetricsExchange {
     requests: AtomicU32,
     /// When the request that is being answered was there; `None` between requests.
     since: Mutex<Option<Instant>>,
@@ -54,7 +54,7 @@ pub(super) struct Exchange {
     answered: AtomicBool,
 }
 
-impl Exchange {
+impl MetricsExchange {
     /// Whether a request is being answered.
     pub(super) fn is_open(&self) -> bool {
         self.since().is_some()
@@ -91,7 +91,7 @@ impl Exchange {
 }
 
 /// Serves the client behind `stream` until it or a bound ends it.
-pub(super) async fn serve(stream: TcpStream, exchange: Arc<Exchange>, source: Arc<Source>) {
+pub(super) async fn serve(stream: TcpStream, exchange: Arc<MetricsExchange>, source: Arc<StatusSource>) {
     let service = service_fn(|request| {
         let (exchange, source) = (&exchange, &source);
         async move {
@@ -122,7 +122,7 @@ pub(super) async fn serve(stream: TcpStream, exchange: Arc<Exchange>, source: Ar
     }
 }
 
-fn account(ended: hyper::Result<()>, exchange: &Exchange, source: &Source) {
+fn account(ended: hyper::Result<()>, exchange: &MetricsExchange, source: &StatusSource) {
     let Err(error) = ended else { return };
     let why = match () {
         // Silence after an answer is the ordinary end.
@@ -135,7 +135,7 @@ fn account(ended: hyper::Result<()>, exchange: &Exchange, source: &Source) {
 }
 
 /// The answer; `may_go_on`: whether the client may send another request on this connection.
-async fn respond(request: &Request<Incoming>, source: &Source, may_go_on: bool) -> Response<Full<Bytes>> {
+async fn respond(request: &Request<Incoming>, source: &StatusSource, may_go_on: bool) -> Response<Full<Bytes>> {
     let has_body = !request.body().is_end_stream();
     let mut response = if has_body {
         plain(StatusCode::PAYLOAD_TOO_LARGE, "requests with a body are refused\n")
@@ -151,7 +151,7 @@ async fn respond(request: &Request<Incoming>, source: &Source, may_go_on: bool) 
     response
 }
 
-async fn answer(request: &Request<Incoming>, source: &Source) -> Response<Full<Bytes>> {
+async fn answer(request: &Request<Incoming>, source: &StatusSource) -> Response<Full<Bytes>> {
     let format = match request.uri().path() {
         "/" => None,
         "/metrics" => Some(metrics_format(request)),
@@ -201,7 +201,7 @@ fn with_type(code: StatusCode, content_type: &'static str, body: Bytes) -> Respo
     response
 }
 
-/// What the client would rather have (RFC 9110, 12.5.1). Without a request for OpenMetrics 1.0 it gets the older text,
+/// The format that the client prefers (RFC 9110, 12.5.1). Without a request for OpenMetrics 1.0 it gets the older text,
 /// which every scraper understands.
 fn metrics_format(request: &Request<Incoming>) -> Format {
     let accepted = request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
@@ -233,7 +233,7 @@ fn preferred<'a>(accepted: impl Iterator<Item = &'a str>) -> Format {
 /// A stream that tells when an answer has left.
 struct Watched {
     stream: TokioIo<TcpStream>,
-    exchange: Arc<Exchange>,
+    exchange: Arc<MetricsExchange>,
 }
 
 impl Read for Watched {

@@ -8,7 +8,7 @@ mod http;
 mod ports;
 mod services;
 
-use super::counts::Counts;
+use super::counts::ServerCounts;
 use super::labels::Names;
 use super::reasons::{drop_reasons, event_names, offload_reasons, reasons};
 use super::text::PREFIX;
@@ -19,22 +19,22 @@ use emit::{
 
 /// A metric family.
 #[derive(Debug)]
-pub struct Family {
+pub struct MetricFamily {
     /// Its name, without prefix and suffix.
     pub(super) name: &'static str,
     /// Its type.
-    pub(super) kind: Kind,
+    pub(super) kind: MetricKind,
     /// The names of its labels.
     pub(super) labels: &'static [&'static str],
-    /// What it means: one line without quotes and backslashes, so that it needs no escaping.
+    /// Its meaning: one line without quotes and backslashes, so that it needs no escaping.
     pub(super) help: &'static str,
     /// Its samples.
-    pub(super) samples: fn(&View<'_>, &mut Emit<'_>),
+    pub(super) samples: fn(&MetricView<'_>, &mut Emit<'_>),
 }
 
 /// The type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MetricKind {
     /// A total that grows; its series end in `_total`.
     Counter,
     /// A number that goes up and down.
@@ -47,7 +47,7 @@ pub(super) enum Kind {
 
 /// A sample's value.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Value<'a> {
+pub(super) enum SampleValue<'a> {
     /// A whole number.
     Count(u64),
     /// Any number.
@@ -61,42 +61,42 @@ pub(super) enum Value<'a> {
     },
 }
 
-impl From<u64> for Value<'_> {
+impl From<u64> for SampleValue<'_> {
     fn from(count: u64) -> Self {
-        Value::Count(count)
+        SampleValue::Count(count)
     }
 }
 
-impl From<bool> for Value<'_> {
+impl From<bool> for SampleValue<'_> {
     fn from(is: bool) -> Self {
-        Value::Count(u64::from(is))
+        SampleValue::Count(u64::from(is))
     }
 }
 
-impl From<f64> for Value<'_> {
+impl From<f64> for SampleValue<'_> {
     fn from(number: f64) -> Self {
-        Value::Number(number)
+        SampleValue::Number(number)
     }
 }
 
 /// Takes a sample: the values of the family's labels, and its own.
-pub(super) type Emit<'a> = dyn FnMut(&[&str], Value<'_>) + 'a;
+pub(super) type Emit<'a> = dyn FnMut(&[&str], SampleValue<'_>) + 'a;
 
-/// What samples are made of.
+/// The input from which samples are made.
 #[derive(Debug)]
-pub(super) struct View<'a> {
+pub(super) struct MetricView<'a> {
     pub(super) status: &'a Status,
     pub(super) names: Names,
-    pub(super) counts: &'a Counts,
+    pub(super) counts: &'a ServerCounts,
 }
 
-impl Family {
+impl MetricFamily {
     /// The name of its series, without what a histogram adds.
     pub fn series(&self) -> String {
         let suffix = match self.kind {
-            Kind::Counter => "_total",
-            Kind::Info => "_info",
-            Kind::Gauge | Kind::Histogram => "",
+            MetricKind::Counter => "_total",
+            MetricKind::Info => "_info",
+            MetricKind::Gauge | MetricKind::Histogram => "",
         };
         format!("{PREFIX}_{}{suffix}", self.name)
     }
@@ -104,7 +104,7 @@ impl Family {
 
 /// The only engine there is, as a label.
 const ENGINE: &str = "kernel";
-/// What a backend's state can be.
+/// The states of a backend.
 const BACKEND_STATES: [&str; 4] = ["enabled", "drain", "disabled", "removed"];
 
 const NONE: &[&str] = &[];
@@ -114,21 +114,21 @@ const WORKER: &[&str] = &["worker"];
 
 macro_rules! family {
     ($kind:ident, $name:literal, $labels:expr, $help:literal, $samples:expr) => {
-        Family { name: $name, kind: Kind::$kind, labels: $labels, help: $help, samples: $samples }
+        MetricFamily { name: $name, kind: MetricKind::$kind, labels: $labels, help: $help, samples: $samples }
     };
 }
 
 use family;
 
 /// All of them, in the order in which they are written.
-pub fn all() -> impl Iterator<Item = &'static Family> {
+pub fn all() -> impl Iterator<Item = &'static MetricFamily> {
     GENERAL.iter().chain(services::FAMILIES).chain(http::FAMILIES).chain(ports::FAMILIES).chain(SERVER)
 }
 
-const GENERAL: &[Family] = &[
+const GENERAL: &[MetricFamily] = &[
     // The process.
     family!(Info, "build", &["version", "name"], "Version, and the instance's name; always 1.", |view, emit| {
-        emit(&[&view.status.version, &view.status.instance], Value::Count(1));
+        emit(&[&view.status.version, &view.status.instance], SampleValue::Count(1));
     }),
     family!(Gauge, "start_time_seconds", NONE, "When the process started, in seconds since 1970.", |view, emit| {
         emit(&[], view.counts.started(view.status.uptime_s).into());
@@ -148,7 +148,7 @@ const GENERAL: &[Family] = &[
         "connection_table",
         &["method"],
         "How workers find a packet's connection: the connection table's name; always 1.",
-        |view, emit| emit(&[&view.status.connection_table], Value::Count(1))
+        |view, emit| emit(&[&view.status.connection_table], SampleValue::Count(1))
     ),
     // Room.
     family!(
@@ -396,7 +396,7 @@ const GENERAL: &[Family] = &[
         "From the request for a rule to the engine's answer.",
         |view, emit| {
             let OffloadStatus { latency, latency_sum_s, .. } = &view.status.offload;
-            emit(&[engine(view)], Value::Histogram { sum: *latency_sum_s, buckets: latency });
+            emit(&[engine(view)], SampleValue::Histogram { sum: *latency_sum_s, buckets: latency });
         }
     ),
     // Packets that came to nothing, and others worth knowing about.
@@ -436,7 +436,7 @@ const GENERAL: &[Family] = &[
 ];
 
 /// Metrics of this server.
-const SERVER: &[Family] = &[
+const SERVER: &[MetricFamily] = &[
     family!(
         Counter,
         "metrics_answers",
@@ -458,10 +458,10 @@ pub fn markdown() -> String {
     let mut page = String::from("| metric | type | labels | meaning |\n|---|---|---|---|\n");
     for family in all() {
         let kind = match family.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
-            Kind::Info => "info",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
+            MetricKind::Info => "info",
         };
         let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
         page += &format!("| `{}` | {kind} | {} | {} |\n", family.series(), labels.join(", "), family.help);

@@ -29,7 +29,7 @@ pub(crate) mod limits {
 
 use crate::status::Status;
 use anyhow::{Context, Result, anyhow};
-use source::Source;
+use source::StatusSource;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -41,21 +41,21 @@ const NICE: i32 = 10;
 
 /// A server at work; it stops, and every exchange with it, when this is dropped.
 #[derive(Debug)]
-pub struct Server {
+pub struct MetricsServer {
     address: SocketAddr,
     /// Dropped: the thread ends.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Server {
-    /// Where it listens, with the port the kernel chose if 0 was asked for.
+impl MetricsServer {
+    /// The address that it listens on, with the port the kernel chose if 0 was asked for.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-impl Drop for Server {
+impl Drop for MetricsServer {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -71,7 +71,7 @@ impl Drop for Server {
 ///
 /// # Errors
 /// `listen` cannot be listened on, or a thread cannot be started; the text names the address and the remedy.
-pub fn serve<F>(listen: SocketAddr, status: F) -> Result<Server>
+pub fn serve<F>(listen: SocketAddr, status: F) -> Result<MetricsServer>
 where
     F: Fn() -> std::result::Result<Status, String> + Clone + Send + 'static,
 {
@@ -89,7 +89,7 @@ where
         // Serving at the priority of the thread that started this one is no disaster.
         let _ = rustix::process::setpriority_process(None, NICE);
         runtime.block_on(async move {
-            let accepting = tokio::spawn(accept::accept(listener, Arc::new(Source::new(status))));
+            let accepting = tokio::spawn(accept::accept(listener, Arc::new(StatusSource::new(status))));
             // Only an end wakes this: nothing is ever sent.
             let _ = stopped.await;
             accepting.abort();
@@ -99,7 +99,7 @@ where
     };
     let thread = std::thread::Builder::new().name("metrics".into()).spawn(body);
     let thread = thread.context("cannot start the metrics server's thread")?;
-    Ok(Server { address, stop: Some(stop), thread: Some(thread) })
+    Ok(MetricsServer { address, stop: Some(stop), thread: Some(thread) })
 }
 
 fn bind(listen: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
@@ -114,7 +114,7 @@ fn bind(listen: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
     })
 }
 
-/// What to do about a failure to listen.
+/// The advice for a failure to listen.
 fn remedy(listen: SocketAddr, error: ErrorKind) -> String {
     match error {
         ErrorKind::AddrInUse => format!(

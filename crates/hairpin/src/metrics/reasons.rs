@@ -1,4 +1,4 @@
-//! What is counted by reason, and which reasons there are.
+//! The counters by reason, and the list of reasons.
 
 use super::families::Emit;
 use hairpin_core::l7::splice::{Fault, Refused};
@@ -17,7 +17,7 @@ const DEVICE_REASONS: [&str; 7] = [
     "device.down",
     "device.write-failed",
 ];
-/// What worker events the status tells.
+/// The worker events that the status reports.
 const WORKER_EVENTS: [&str; 2] = ["worker.evicted", "worker.revived"];
 /// Why rules or connections are not offloaded, as the status calls it.
 const OFFLOAD_REASONS: [&str; 6] =
@@ -83,7 +83,7 @@ pub(crate) fn values_of(series: &str, label: &str) -> Vec<String> {
         _ if !has_label => Vec::new(),
         ("hairpin_drops_total", _) => {
             let ports =
-                link::Drop::ALL.iter().map(|reason| reason.name()).chain([crate::run::limits::dpdk::HANDOVER_FULL]);
+                link::LinkDrop::ALL.iter().map(|reason| reason.name()).chain([crate::run::limits::dpdk::HANDOVER_FULL]);
             drop_reasons().chain(ports.map(|reason| format!("device.{reason}"))).collect()
         }
         ("hairpin_events_total", _) => event_names().collect(),

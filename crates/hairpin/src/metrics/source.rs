@@ -1,6 +1,6 @@
 //! One status, shared by all clients that ask at about the same time.
 
-use super::counts::Counts;
+use super::counts::ServerCounts;
 use super::text;
 use crate::status::Status;
 use bytes::Bytes;
@@ -27,7 +27,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// What goes into Content-Type.
+    /// The value of Content-Type.
     pub(super) fn content_type(self) -> &'static str {
         match self {
             Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -39,14 +39,14 @@ impl Format {
 
 /// A status and its forms, each written when it is first asked for.
 #[derive(Debug)]
-struct Made {
+struct RenderedStatus {
     at: Instant,
     status: Result<Arc<Status>, String>,
-    counts: Arc<Counts>,
+    counts: Arc<ServerCounts>,
     forms: [OnceLock<Vec<u8>>; 3],
 }
 
-impl Made {
+impl RenderedStatus {
     /// Takes a while for large configurations.
     fn write(&self, format: Format) -> Result<(), String> {
         let status = self.status.as_ref().map_err(String::clone)?;
@@ -61,41 +61,41 @@ impl Made {
 }
 
 /// One form; it keeps the status alive while it is being sent.
-struct Written(Arc<Made>, Format);
+struct WrittenStatus(Arc<RenderedStatus>, Format);
 
-impl AsRef<[u8]> for Written {
+impl AsRef<[u8]> for WrittenStatus {
     fn as_ref(&self) -> &[u8] {
         self.0.forms[self.1 as usize].get().map_or(&[], Vec::as_slice)
     }
 }
 
 /// Somewhere a status that is being made will appear.
-type Awaited = watch::Receiver<Option<Arc<Made>>>;
+type Awaited = watch::Receiver<Option<Arc<RenderedStatus>>>;
 
 #[derive(Debug, Default)]
 struct Latest {
-    made: Option<Arc<Made>>,
+    made: Option<Arc<RenderedStatus>>,
     running: Option<Awaited>,
     /// All that clients may still be reading.
-    alive: Vec<Weak<Made>>,
+    alive: Vec<Weak<RenderedStatus>>,
 }
 
-type Make = dyn Fn() -> Result<Status, String> + Send;
+type MakeStatus = dyn Fn() -> Result<Status, String> + Send;
 
 /// Makes statuses, never two at once.
-pub(super) struct Source {
-    make: Arc<Mutex<Box<Make>>>,
+pub(super) struct StatusSource {
+    make: Arc<Mutex<Box<MakeStatus>>>,
     latest: Arc<Mutex<Latest>>,
-    counts: Arc<Counts>,
+    counts: Arc<ServerCounts>,
 }
 
-impl Source {
-    pub(super) fn new(make: impl Fn() -> Result<Status, String> + Send + 'static) -> Source {
-        Source { make: Arc::new(Mutex::new(Box::new(make))), latest: Arc::default(), counts: Arc::default() }
+impl StatusSource {
+    pub(super) fn new(make: impl Fn() -> Result<Status, String> + Send + 'static) -> StatusSource {
+        StatusSource { make: Arc::new(Mutex::new(Box::new(make))), latest: Arc::default(), counts: Arc::default() }
     }
 
-    /// What is counted about the server.
-    pub(super) fn counts(&self) -> &Arc<Counts> {
+    /// The server's counters.
+    pub(super) fn counts(&self) -> &Arc<ServerCounts> {
         &self.counts
     }
 
@@ -107,7 +107,7 @@ impl Source {
             let written = tokio::task::spawn_blocking(move || writing.write(format)).await;
             written.map_err(|_| "the status cannot be written down".to_string())??;
         }
-        Ok(Bytes::from_owner(Written(made, format)))
+        Ok(Bytes::from_owner(WrittenStatus(made, format)))
     }
 
     /// A status not older than about [`FRESH`], not written down; the error says why there is none.
@@ -115,7 +115,7 @@ impl Source {
         self.fresh().await?.status.clone()
     }
 
-    async fn fresh(&self) -> Result<Arc<Made>, String> {
+    async fn fresh(&self) -> Result<Arc<RenderedStatus>, String> {
         let mut awaited = {
             let mut latest = lock(&self.latest);
             if let Some(made) = latest.usable() {
@@ -139,7 +139,7 @@ impl Source {
         tokio::task::spawn_blocking(move || {
             let made = catch_unwind(AssertUnwindSafe(|| lock(&make)()));
             let status = made.unwrap_or_else(|_| Err("making the status failed".to_string())).map(Arc::new);
-            let made = Arc::new(Made { at: Instant::now(), status, counts, forms: Default::default() });
+            let made = Arc::new(RenderedStatus { at: Instant::now(), status, counts, forms: Default::default() });
             let mut latest = lock(&shared);
             latest.running = None;
             latest.alive.push(Arc::downgrade(&made));
@@ -154,7 +154,7 @@ impl Source {
 
 impl Latest {
     /// The newest, if it is fresh or nothing newer may be made.
-    fn usable(&mut self) -> Option<Arc<Made>> {
+    fn usable(&mut self) -> Option<Arc<RenderedStatus>> {
         self.alive.retain(|made| made.strong_count() > 0);
         let crowded = self.alive.len() >= ALIVE_MAX;
         self.made.clone().filter(|made| crowded || made.at.elapsed() < FRESH)

@@ -3,8 +3,8 @@
 //! OpenMetrics is written by `prometheus-client`. Prometheus' older format (0.0.4) differs in what a family is called:
 //! there `# TYPE` names the series, suffix and all.
 
-use super::counts::Counts;
-use super::families::{self, Family, Kind, Value, View};
+use super::counts::ServerCounts;
+use super::families::{self, MetricFamily, MetricKind, MetricView, SampleValue};
 use super::labels::Names;
 use crate::status::Status;
 use prometheus_client::collector::Collector;
@@ -16,11 +16,11 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
 
-/// What every name begins with.
+/// The prefix of every name.
 pub(super) const PREFIX: &str = "hairpin";
 
 /// `status`, and what the server counts about itself, in OpenMetrics 1.0.
-pub(super) fn open_metrics(status: &Arc<Status>, counts: &Arc<Counts>) -> String {
+pub(super) fn open_metrics(status: &Arc<Status>, counts: &Arc<ServerCounts>) -> String {
     let mut registry = Registry::with_prefix(PREFIX);
     registry.register_collector(Box::new(Exposition { status: Arc::clone(status), counts: Arc::clone(counts) }));
     let mut written = String::new();
@@ -32,18 +32,18 @@ pub(super) fn open_metrics(status: &Arc<Status>, counts: &Arc<Counts>) -> String
 #[derive(Debug)]
 struct Exposition {
     status: Arc<Status>,
-    counts: Arc<Counts>,
+    counts: Arc<ServerCounts>,
 }
 
 impl Collector for Exposition {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let view = View { status: &self.status, names: Names::of(&self.status), counts: &self.counts };
+        let view = MetricView { status: &self.status, names: Names::of(&self.status), counts: &self.counts };
         for family in families::all() {
             let metric_type = match family.kind {
-                Kind::Counter => MetricType::Counter,
-                Kind::Gauge => MetricType::Gauge,
-                Kind::Histogram => MetricType::Histogram,
-                Kind::Info => MetricType::Info,
+                MetricKind::Counter => MetricType::Counter,
+                MetricKind::Gauge => MetricType::Gauge,
+                MetricKind::Histogram => MetricType::Histogram,
+                MetricKind::Info => MetricType::Info,
             };
             let metric = encoder.encode_descriptor(family.name, family.help, None, metric_type)?;
             samples(family, &view, metric)?;
@@ -52,13 +52,13 @@ impl Collector for Exposition {
     }
 }
 
-fn samples(family: &Family, view: &View<'_>, mut metric: MetricEncoder<'_>) -> fmt::Result {
+fn samples(family: &MetricFamily, view: &MetricView<'_>, mut metric: MetricEncoder<'_>) -> fmt::Result {
     let mut outcome = Ok(());
     (family.samples)(view, &mut |values, value| {
         debug_assert_eq!(values.len(), family.labels.len(), "{}", family.name);
         let labels = Labels { names: family.labels, values };
         let written = match family.kind {
-            Kind::Info => metric.encode_info(&labels),
+            MetricKind::Info => metric.encode_info(&labels),
             _ if values.is_empty() => sample(&mut metric, family.kind, value),
             _ => metric.encode_family(&labels).and_then(|mut metric| sample(&mut metric, family.kind, value)),
         };
@@ -69,15 +69,19 @@ fn samples(family: &Family, view: &View<'_>, mut metric: MetricEncoder<'_>) -> f
     outcome
 }
 
-fn sample(metric: &mut MetricEncoder<'_>, kind: Kind, value: Value<'_>) -> fmt::Result {
+fn sample(metric: &mut MetricEncoder<'_>, kind: MetricKind, value: SampleValue<'_>) -> fmt::Result {
     match value {
         // Nothing that is worth a metric is infinite; better no sample than one that cannot be parsed.
-        Value::Number(number) if !number.is_finite() => Ok(()),
-        Value::Count(count) if kind == Kind::Counter => metric.encode_counter::<NoLabelSet, _, u64>(&count, None),
-        Value::Number(number) if kind == Kind::Counter => metric.encode_counter::<NoLabelSet, _, u64>(&number, None),
-        Value::Count(count) => metric.encode_gauge(&count),
-        Value::Number(number) => metric.encode_gauge(&number),
-        Value::Histogram { sum, buckets } => {
+        SampleValue::Number(number) if !number.is_finite() => Ok(()),
+        SampleValue::Count(count) if kind == MetricKind::Counter => {
+            metric.encode_counter::<NoLabelSet, _, u64>(&count, None)
+        }
+        SampleValue::Number(number) if kind == MetricKind::Counter => {
+            metric.encode_counter::<NoLabelSet, _, u64>(&number, None)
+        }
+        SampleValue::Count(count) => metric.encode_gauge(&count),
+        SampleValue::Number(number) => metric.encode_gauge(&number),
+        SampleValue::Histogram { sum, buckets } => {
             let mut buckets = buckets.to_vec();
             if buckets.last().is_none_or(|(upper, _)| *upper < f64::INFINITY) {
                 buckets.push((f64::INFINITY, 0));

@@ -1,4 +1,4 @@
-//! What is kept of a service and of a backend, as it is written to the file.
+//! The stored entries of services and backends, as it is written to the file.
 
 use crate::config::words::Worded;
 use hairpin_core::config::{
@@ -31,7 +31,7 @@ pub(super) struct ServiceEntry {
 }
 
 impl ServiceEntry {
-    /// What is kept of a service of the configuration.
+    /// The stored entry of a service of the configuration.
     pub(super) fn of(service: &Service) -> ServiceEntry {
         ServiceEntry {
             name: service.name.to_string(),
@@ -48,7 +48,7 @@ impl ServiceEntry {
         }
     }
 
-    /// What makes it the same service from configuration to configuration.
+    /// The fields that identify a service across configurations.
     pub(super) fn identity(&self) -> Identity<'_> {
         Identity { end: (self.address, self.protocol.0), group: self.group.then_some(&*self.name) }
     }
@@ -79,7 +79,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// What makes a service the same from configuration to configuration: where it listens. A group listens nowhere: its name
+/// The identity of a service across configurations: the address that it listens on. A group listens nowhere: its name
 /// (with its service's in front), the address of its service's VIP and protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity<'a> {
@@ -169,7 +169,7 @@ pub(super) struct Override {
     pub(super) was: Configured,
 }
 
-/// What the configuration says about what can be overridden.
+/// The configured values of settings that can be overridden.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Configured {
     pub(super) state: Worded<BackendState>,

@@ -17,9 +17,9 @@ pub const KEPT_S: u64 = 60;
 /// A configuration whose services and backends have their numbers, beside what is left of earlier ones.
 #[derive(Clone, Debug)]
 pub struct Merged {
-    /// What the workers need; the position of a service is its number.
+    /// The workers' part; the position of a service is its number.
     pub snapshot: Snapshot,
-    /// What else the configuration says about the service of each number; `None`: it says nothing.
+    /// The other settings of the service of each number; `None`: the configuration does not have it.
     pub settings: Vec<Option<ServiceSettings>>,
     /// Services that have a number which another one had: its counters must start anew.
     pub fresh_services: Vec<u16>,
@@ -52,16 +52,16 @@ impl Merged {
 }
 
 /// Numbers that can be given: first those that were never given, then those that are free again.
-struct Numbers {
+struct FreeIdentifiers {
     used: u32,
     max: u32,
     free: std::vec::IntoIter<u16>,
 }
 
-impl Numbers {
-    fn new<E>(used: u32, max: usize, taken: &BTreeMap<u16, E>) -> Numbers {
+impl FreeIdentifiers {
+    fn new<E>(used: u32, max: usize, taken: &BTreeMap<u16, E>) -> FreeIdentifiers {
         let free: Vec<u16> = (0..used as u16).filter(|number| !taken.contains_key(number)).collect();
-        Numbers { used, max: max as u32, free: free.into_iter() }
+        FreeIdentifiers { used, max: max as u32, free: free.into_iter() }
     }
 
     /// A number, and whether it was given before.
@@ -159,8 +159,8 @@ impl<'a> Merge<'a> {
         let known = by_identity(&before);
         let by_end = |(number, entry): (&u16, &BackendEntry)| ((entry.service, entry.address), *number);
         let known_backends: HashMap<(u16, Endpoint), u16> = self.registry.backends.iter().map(by_end).collect();
-        let mut services = Numbers::new(self.registry.services_used, SERVICES_MAX, &self.registry.services);
-        let mut backends = Numbers::new(self.registry.backends_used, BACKENDS_MAX, &self.registry.backends);
+        let mut services = FreeIdentifiers::new(self.registry.services_used, SERVICES_MAX, &self.registry.services);
+        let mut backends = FreeIdentifiers::new(self.registry.backends_used, BACKENDS_MAX, &self.registry.backends);
         for (service, settings) in self.config.snapshot.services.iter().zip(&self.config.services) {
             let number = match known.get(&Identity::of(service)) {
                 Some(number) => *number,
@@ -188,7 +188,7 @@ impl<'a> Merge<'a> {
         (service_number, service): (u16, &Service),
         backend: &Backend,
         known: Option<u16>,
-        numbers: &mut Numbers,
+        numbers: &mut FreeIdentifiers,
     ) -> Result<()> {
         let number = match known {
             Some(number) => number,
@@ -212,7 +212,7 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    /// What the configuration's services do with their connections, by number, with the groups by theirs.
+    /// The HTTP and TLS settings of the configuration's services, by number, with the groups by theirs.
     fn kinds(&self) -> HashMap<u16, Kind> {
         let kind = |(number, service): (&u16, &Service)| {
             let mut kind = service.kind.clone();
@@ -231,7 +231,7 @@ impl<'a> Merge<'a> {
         )
     }
 
-    /// What the configuration has not is removed; it stays for its connections.
+    /// A backend that is not in the configuration is removed; it stays for its connections.
     fn remove(&mut self) {
         for (number, entry) in &mut self.registry.services {
             entry.removed = !self.settings.contains_key(number);
@@ -245,7 +245,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// What was removed and is still there must not be taken for what is new.
+    /// A removed service that is still there must not be taken for a new one.
     fn refuse_conflicts(&self) -> Result<()> {
         // Groups listen nowhere.
         let listening = |removed: bool| {

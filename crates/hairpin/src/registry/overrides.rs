@@ -3,7 +3,7 @@
 use super::Registry;
 use super::entry::{BackendEntry, Configured, Identity, Override};
 use crate::config::words::Worded;
-use crate::config::{Config, Word, nearest};
+use crate::config::{Config, SettingWord, nearest};
 use crate::control::{BackendAction, BackendChange};
 use anyhow::{Context, Result, anyhow};
 use hairpin_core::config::{Algorithm, Backend, BackendState, Service};
@@ -33,7 +33,7 @@ impl Registry {
             BackendAction::Weight(new) => weight = Some(new),
             BackendAction::Reset => (state, weight) = (None, None),
         }
-        // What the configuration says as well needs no override.
+        // A value that the configuration has as well needs no override.
         let state = state.filter(|state| *state != was.state);
         let weight = weight.filter(|weight| *weight != was.weight);
         entry.overridden = (state.is_some() || weight.is_some()).then_some(Override { state, weight, was });

@@ -1,4 +1,4 @@
-//! What a reload has changed, or would change.
+//! The changes that a reload has made, or would make.
 
 use crate::control::Changes;
 use std::fmt::Write;

@@ -4,7 +4,7 @@ use super::{add, aligned, number};
 use crate::status::{Count, HttpStatus};
 use comfy_table::Table;
 
-/// What there is, and what there can be.
+/// The numbers of connections and buffers, and their limits.
 pub(super) fn room(http: &HttpStatus) -> Table {
     let mut table = aligned(&["HTTP AND TLS"], &["NOW", "PEAK", "MAX"]);
     let numbers = |numbers: [Option<u64>; 3]| numbers.map(|n| n.map_or_else(String::new, |n| number(n as f64)));
@@ -17,7 +17,7 @@ pub(super) fn room(http: &HttpStatus) -> Table {
     table
 }
 
-/// What was done so far. What never happened is left out, but for requests and responses.
+/// The totals so far. Those that are zero are left out, except requests and responses.
 pub(super) fn counts(http: &HttpStatus) -> Table {
     let mut table = aligned(&["SO FAR"], &["TOTAL", "/s"]);
     let mut row = |name: &str, count: &Count| {

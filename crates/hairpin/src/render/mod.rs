@@ -1,4 +1,4 @@
-//! What an instance tells, for people: tables with units.
+//! The answers of an instance, for people: tables with units.
 
 mod changes;
 mod connections;

@@ -4,7 +4,7 @@ use super::{add, aligned, bare, fitted, number, percent, right, scaled, span, tr
 use super::{http, not_ready, ports};
 use crate::status::{BackendStatus, Count, OffloadStatus, Status, Traffic};
 use comfy_table::{Cell, Table};
-use hairpin_core::table::Method;
+use hairpin_core::table::LookupMethod;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -135,7 +135,7 @@ fn capacity(status: &Status) -> Option<String> {
 
 /// Whether connections are tracked by the table of this name. (Names that are not known here track them.)
 fn tracks_connections(table: &str) -> bool {
-    table.parse().map_or(true, Method::tracks_connections)
+    table.parse().map_or(true, LookupMethod::tracks_connections)
 }
 
 /// Backends that are checked. The reason comes last: it may be long.

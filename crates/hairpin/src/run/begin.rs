@@ -3,7 +3,7 @@
 
 use super::handover::Legacy;
 use super::host;
-use super::instance::Record;
+use super::instance::InstanceRecord;
 use super::namespace::Namespace;
 use super::plane::Plane;
 use super::plane::linux::{LinuxPlane, Passed};
@@ -15,7 +15,7 @@ use hairpin_core::config::Snapshot;
 use hairpin_core::flow::{Direction, FlowKey, SteerBy, Steering};
 use hairpin_core::l4::connection::Connection;
 use hairpin_linux::device::{self, Interface};
-use hairpin_linux::shared::{self, Header, Opened, SharedTable};
+use hairpin_linux::shared::{self, OpenedTable, SharedTable, TableHeader};
 use hairpin_linux::tap::Tap;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -43,9 +43,9 @@ impl Began {
 }
 
 /// Everything outside of the process, ready for the workers.
-pub(crate) struct Base {
+pub(crate) struct PreparedHost {
     pub(crate) began: Began,
-    pub(crate) record: Record,
+    pub(crate) record: InstanceRecord,
     pub(crate) registry: Registry,
     pub(crate) merged: Merged,
     pub(crate) plane: Box<dyn Plane>,
@@ -58,19 +58,19 @@ pub(crate) struct Base {
     pub(crate) legacy: Legacy,
 }
 
-/// Where the connections of an instance lie.
+/// The location of an instance's connections.
 pub(crate) fn table_path(settings: &Settings) -> PathBuf {
     shared::path(&settings.memory_directory, &settings.instance)
 }
 
-/// What a process can see before it touches anything: how connections are spread, and that it could adopt them.
+/// State that a process reads before it changes anything: how connections are spread, and that it could adopt them.
 pub(crate) fn inspect(config: &Config, workers: u16) -> Result<Steering> {
     let socket = config.settings.socket();
-    Registry::load(&Record::numbers(&socket))?;
+    Registry::load(&InstanceRecord::numbers(&socket))?;
     match SharedTable::open(&table_path(&config.settings))? {
-        Opened::Table(table) => Ok(Steering::by_hash(table.header().steering_key, workers)),
-        Opened::Absent => bail!("there is no connection table at {}", table_path(&config.settings).display()),
-        Opened::Incompatible(why) => bail!("{}", incompatible(&why)),
+        OpenedTable::Table(table) => Ok(Steering::by_hash(table.header().steering_key, workers)),
+        OpenedTable::Absent => bail!("there is no connection table at {}", table_path(&config.settings).display()),
+        OpenedTable::Incompatible(why) => bail!("{}", incompatible(&why)),
     }
 }
 
@@ -81,17 +81,17 @@ pub(crate) fn incompatible(why: &str) -> String {
     )
 }
 
-/// What a living process has handed over, and what was prepared before that.
-pub(crate) struct Handed {
+/// The state handed over by a living process, and everything prepared before that.
+pub(crate) struct HandedInstance {
     /// Devices and programs.
     pub(crate) passed: Passed,
-    /// What it knows.
+    /// The state of that process.
     pub(crate) legacy: Legacy,
 }
 
-/// Where a process begins.
+/// The interfaces and cores that a process begins with.
 #[derive(Clone, Copy)]
-pub(crate) struct Machine<'a> {
+pub(crate) struct WorkerPlaces<'a> {
     /// The linux plane's interfaces.
     pub(crate) interfaces: &'a [Interface],
     /// The core of each worker.
@@ -100,9 +100,14 @@ pub(crate) struct Machine<'a> {
 
 /// Makes or takes over everything. What an earlier process has left is not harmed by a failure; what this one has made
 /// is removed after it.
-pub(crate) fn begin(config: &Config, machine: Machine<'_>, discard: bool, handed: Option<Handed>) -> Result<Base> {
+pub(crate) fn begin(
+    config: &Config,
+    machine: WorkerPlaces<'_>,
+    discard: bool,
+    handed: Option<HandedInstance>,
+) -> Result<PreparedHost> {
     let socket = config.settings.socket();
-    let mut left = Record::read(&socket)?;
+    let mut left = InstanceRecord::read(&socket)?;
     if let Some(record) = left.take_if(|_| discard) {
         log(&format!("removing what an earlier process of instance {} has left", record.instance));
         record.flush(&socket).context("cannot remove what an earlier process has left")?;
@@ -111,7 +116,7 @@ pub(crate) fn begin(config: &Config, machine: Machine<'_>, discard: bool, handed
     let base = build(config, machine, left, handed);
     if base.is_err()
         && fresh
-        && let Ok(Some(record)) = Record::read(&socket)
+        && let Ok(Some(record)) = InstanceRecord::read(&socket)
         && let Err(failure) = record.flush(&socket)
     {
         log(&format!("not everything could be removed: {failure:#}"));
@@ -119,7 +124,12 @@ pub(crate) fn begin(config: &Config, machine: Machine<'_>, discard: bool, handed
     base
 }
 
-fn build(config: &Config, machine: Machine<'_>, left: Option<Record>, handed: Option<Handed>) -> Result<Base> {
+fn build(
+    config: &Config,
+    machine: WorkerPlaces<'_>,
+    left: Option<InstanceRecord>,
+    handed: Option<HandedInstance>,
+) -> Result<PreparedHost> {
     let (settings, cpus) = (&config.settings, machine.cpus);
     let socket = settings.socket();
     let began = match (&left, &handed) {
@@ -127,16 +137,16 @@ fn build(config: &Config, machine: Machine<'_>, left: Option<Record>, handed: Op
         (Some(_), None) => Began::Restart,
         (None, None) => Began::Fresh,
     };
-    let mut registry = Registry::load(&Record::numbers(&socket))?;
+    let mut registry = Registry::load(&InstanceRecord::numbers(&socket))?;
     let path = table_path(settings);
     let mut old = match SharedTable::open(&path)? {
-        Opened::Incompatible(why) => bail!("{}", incompatible(&why)),
-        Opened::Table(_) if left.is_none() => {
+        OpenedTable::Incompatible(why) => bail!("{}", incompatible(&why)),
+        OpenedTable::Table(_) if left.is_none() => {
             log(&format!("{} belongs to no process that is known; it is replaced", path.display()));
             None
         }
-        Opened::Table(table) => Some(table),
-        Opened::Absent => None,
+        OpenedTable::Table(table) => Some(table),
+        OpenedTable::Absent => None,
     };
     let key = match &old {
         Some(table) => table.header().steering_key,
@@ -153,18 +163,18 @@ fn build(config: &Config, machine: Machine<'_>, left: Option<Record>, handed: Op
     // From here on the kernel is changed: what there will be is noted first, beside what there is.
     let record = record(settings, &merged.snapshot, cpus, left.as_ref(), &path)?;
     record.write(&socket)?;
-    registry.save(&Record::numbers(&socket))?;
+    registry.save(&InstanceRecord::numbers(&socket))?;
     for switch in &record.forwarding {
         device::set_forwarding(&switch.interface, switch.family(), true)
             .with_context(|| format!("cannot switch on forwarding on {}", switch.interface))?;
     }
     let had_table = old.is_some();
-    // What its ports' rules can do decides by what workers are told apart, and with it where connections lie.
+    // The abilities of its ports' rules decide how packets find their worker, and so where connections lie.
     let driven = driven(settings, &merged.snapshot, steering)?;
     let steering = driven.as_ref().map_or(steering, |(_, steering)| *steering);
     let (table, resteered) = table(settings, &path, old, steering)?;
     let (passed, legacy) = match handed {
-        Some(Handed { passed, legacy }) => (passed, legacy),
+        Some(HandedInstance { passed, legacy }) => (passed, legacy),
         None => Default::default(),
     };
     let mut plane: Box<dyn Plane> = match driven {
@@ -176,7 +186,7 @@ fn build(config: &Config, machine: Machine<'_>, left: Option<Record>, handed: Op
     };
     plane.configure(&merged.snapshot)?;
     let held = plane.rules()?;
-    Ok(Base { began, record, registry, merged, plane, table, steering, resteered, held, legacy })
+    Ok(PreparedHost { began, record, registry, merged, plane, table, steering, resteered, held, legacy })
 }
 
 /// The plane that drives its ports itself, if the configuration has it, and how it tells workers apart.
@@ -219,15 +229,15 @@ fn for_each(table: &mut SharedTable, mut visit: impl FnMut(&Connection)) -> Resu
     Ok(())
 }
 
-/// What the instance has once everything stands; while it changes, the devices of before belong to it as well.
+/// The objects of the instance once everything stands; while it changes, the devices of before belong to it as well.
 fn record(
     settings: &Settings,
     snapshot: &Snapshot,
     cpus: &[usize],
-    left: Option<&Record>,
+    left: Option<&InstanceRecord>,
     table: &Path,
-) -> Result<Record> {
-    let mut record = Record {
+) -> Result<InstanceRecord> {
+    let mut record = InstanceRecord {
         instance: settings.instance.clone(),
         pin_directory: settings.linux.pin_directory.clone(),
         plane: settings.plane.name().to_string(),
@@ -266,7 +276,7 @@ fn record(
         let more = |name: &&String| !record.taps.contains(name);
         let surplus: Vec<String> = left.taps.iter().filter(more).cloned().collect();
         record.taps.extend(surplus);
-        let more = |switch: &&super::instance::Forwarding| !record.forwarding.contains(switch);
+        let more = |switch: &&super::instance::ForwardingSwitch| !record.forwarding.contains(switch);
         let switched: Vec<_> = left.forwarding.iter().filter(more).cloned().collect();
         record.forwarding.extend(switched);
     }
@@ -281,7 +291,7 @@ pub(crate) fn table(
     old: Option<SharedTable>,
     steering: Steering,
 ) -> Result<(SharedTable, bool)> {
-    let header = Header {
+    let header = TableHeader {
         instance: settings.instance.clone(),
         workers: steering.workers,
         slots_per_worker: settings.connections_max.div_ceil(u32::from(steering.workers)),
@@ -295,7 +305,7 @@ pub(crate) fn table(
     if there == header {
         return Ok((old, false));
     }
-    let by = |header: &Header| match header.steer_by {
+    let by = |header: &TableHeader| match header.steer_by {
         SteerBy::Hash => "by address and port",
         SteerBy::Port => "by port",
     };
@@ -328,7 +338,12 @@ pub(crate) fn tap_names(settings: &Settings, workers: usize) -> Vec<String> {
 }
 
 /// Removes the devices of workers that are no more, and notes what there is now.
-pub(crate) fn remove_surplus(record: &mut Record, settings: &Settings, workers: usize, socket: &Path) -> Result<()> {
+pub(crate) fn remove_surplus(
+    record: &mut InstanceRecord,
+    settings: &Settings,
+    workers: usize,
+    socket: &Path,
+) -> Result<()> {
     let wanted = tap_names(settings, workers);
     for name in record.taps.iter().filter(|name| !wanted.contains(name)) {
         Tap::remove(name).with_context(|| format!("cannot remove the device {name}"))?;

@@ -26,7 +26,7 @@ impl Fill {
     /// The fill level: `now` of at most `max`.
     pub(crate) fn of(now: u64, max: u64) -> Fill {
         match now {
-            // Where there is nothing, nothing is full: rules without an engine.
+            // A table without places is never full: rules without an engine.
             _ if max == 0 => Fill::Ok,
             _ if now >= max => Fill::Full,
             _ if now * 100 >= max * NEARLY_FULL_PERCENT => Fill::NearlyFull,
@@ -44,7 +44,7 @@ impl Fill {
     }
 }
 
-/// What a reading says about it; the caller keeps the peak. Workers do not lend each other room, so the fullest one
+/// The use of a table in a reading; the caller keeps the peak. Workers do not lend each other room, so the fullest one
 /// counts.
 pub(crate) fn status(reading: &Reading, rules_max: u64, peak: u64) -> CapacityStatus {
     let statistics = || reading.workers.iter().map(|worker| &worker.statistics);
@@ -64,14 +64,14 @@ pub(crate) fn status(reading: &Reading, rules_max: u64, peak: u64) -> CapacitySt
 
 /// Complains about full tables, at most once a minute about each.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct CapacityWatch {
     peak: u64,
     refused: u64,
     connections_at: Option<Instant>,
     rules_at: Option<Instant>,
 }
 
-impl Watch {
+impl CapacityWatch {
     /// The most connections there were.
     pub(crate) fn peak(&self) -> u64 {
         self.peak
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_full_table_is_complained_about_once_a_minute() {
-        let mut watch = Watch::default();
+        let mut watch = CapacityWatch::default();
         let full = CapacityStatus {
             connections_peak: 5,
             connections_state: Fill::Full.name().into(),

@@ -2,10 +2,10 @@
 //! and backends freed.
 
 use super::begin::table_path;
-use super::instance::Record;
-use super::policer::Rate;
+use super::instance::InstanceRecord;
+use super::policer::ServiceRate;
 use super::supervisor::Supervisor;
-use super::thread::Command;
+use super::thread::WorkerCommand;
 use super::{effective_weights, log, notify, reading, unix_s};
 use crate::config::words::spoken;
 use crate::config::{self, Config, DpdkSettings};
@@ -70,7 +70,7 @@ impl Supervisor {
         Ok(changes)
     }
 
-    /// What the configuration `text` would change.
+    /// The changes that the configuration `text` would make.
     pub(super) fn diff(&self, text: &str, file: &str) -> std::result::Result<Changes, String> {
         let new = config::parse(file, text).map_err(|problems| problems.to_string())?;
         Ok(diff::changes(&self.config, &new))
@@ -112,19 +112,21 @@ impl Supervisor {
         let merged = registry.merge(&config, &connections, unix_s())?;
         let snapshot = Arc::new(merged.snapshot.clone());
         // Known numbers first, so that a process that starts after a crash knows them too.
-        registry.save(&Record::numbers(&self.socket))?;
+        registry.save(&InstanceRecord::numbers(&self.socket))?;
         self.plane.begin_backends(&merged.fresh_backends).context("cannot clear counters")?;
         let forwarding_table = self.plane.forwarding_table(&snapshot)?;
         // Workers know what is new before packets come, and what is gone after they have ceased to come.
         let mut updates = self.updates(&snapshot, &merged).into_iter();
         let heartbeat = || self.plane.heartbeat();
         self.worker_pool.command(
-            |_| updates.next().map_or(Command::End(Vec::new()), |update| Command::Update(Box::new(update))),
+            |_| updates.next().map_or(WorkerCommand::End(Vec::new()), |update| WorkerCommand::Update(Box::new(update))),
             heartbeat,
         )?;
         if let Some(forwarding_table) = forwarding_table {
-            self.worker_pool
-                .command(|_| Command::ForwardingTable(Arc::clone(&forwarding_table)), || self.plane.heartbeat())?;
+            self.worker_pool.command(
+                |_| WorkerCommand::ForwardingTable(Arc::clone(&forwarding_table)),
+                || self.plane.heartbeat(),
+            )?;
         }
         self.plane.configure(&snapshot)?;
         let notes = merged.notes.clone();
@@ -135,7 +137,7 @@ impl Supervisor {
 
     /// Takes note of what is in force now.
     fn settle(&mut self, config: Config, registry: Registry, merged: Merged, snapshot: Arc<Snapshot>) {
-        // What takes a restart stays as it was, so that the next comparison names it again.
+        // A setting that needs a restart stays as it was, so that the next comparison names it again.
         let running = &self.config.settings;
         let linux = crate::config::LinuxSettings {
             attach: running.linux.attach,
@@ -158,11 +160,11 @@ impl Supervisor {
         };
         self.config = Config { settings, ..config };
         self.plane.set_options(&self.config.settings);
-        self.rates.resize(snapshot.services.len(), Rate::new(self.config.settings.linux.policer_ceiling));
+        self.rates.resize(snapshot.services.len(), ServiceRate::new(self.config.settings.linux.policer_ceiling));
         let ceiling = self.config.settings.linux.policer_ceiling;
         self.rates.iter_mut().for_each(|rate| rate.set_ceiling(ceiling));
         for &number in &merged.fresh_services {
-            self.rates[usize::from(number)] = Rate::new(ceiling);
+            self.rates[usize::from(number)] = ServiceRate::new(ceiling);
         }
         self.parameters.snapshot = Arc::clone(&snapshot);
         self.inspector.follow(Arc::clone(&snapshot));
@@ -183,7 +185,7 @@ impl Supervisor {
         self.stand();
     }
 
-    /// What each worker is told; everything that takes time is done here.
+    /// The update for each worker; everything that takes time is done here.
     fn updates(&mut self, snapshot: &Arc<Snapshot>, merged: &Merged) -> Vec<Update> {
         self.tables = Tables::new(snapshot, &self.tables);
         let parameters = &self.parameters;
@@ -247,7 +249,7 @@ fn ended(before: &Snapshot, after: &Snapshot) -> Vec<(u16, Which)> {
     ended
 }
 
-/// What is said at the start.
+/// The messages at the start.
 pub(super) fn summary(config: &Config, snapshot: &Snapshot, cpus: &[usize]) -> String {
     let settings = &config.settings;
     let cores: Vec<String> = cpus.iter().map(ToString::to_string).collect();

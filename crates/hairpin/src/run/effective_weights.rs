@@ -2,7 +2,7 @@
 
 use super::reading::WorkerReading;
 use crate::config::ServiceSettings;
-use crate::health::{self, Checker, Observed, Target};
+use crate::health::{self, CheckTarget, Checker, ObservedTotals};
 use crate::status::HealthStatus;
 use hairpin_core::balance::{EffectiveWeight, EffectiveWeights};
 use hairpin_core::config::{BackendState, ServiceState, Snapshot};
@@ -11,8 +11,8 @@ use hairpin_core::worker::Which;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::UNIX_EPOCH;
 
-/// What is to be checked: all backends that may get connections.
-pub(crate) fn targets(snapshot: &Snapshot, settings: &[Option<ServiceSettings>]) -> Vec<Target> {
+/// The targets of checks: all backends that may get connections.
+pub(crate) fn targets(snapshot: &Snapshot, settings: &[Option<ServiceSettings>]) -> Vec<CheckTarget> {
     let mut targets = Vec::new();
     for (service, settings) in snapshot.services.iter().zip(settings) {
         let Some(settings) = settings else { continue };
@@ -26,12 +26,12 @@ pub(crate) fn targets(snapshot: &Snapshot, settings: &[Option<ServiceSettings>])
     targets
 }
 
-/// What clients' connections have shown of each backend so far.
-pub(crate) fn observed(workers: &[WorkerReading]) -> Vec<(u16, Observed)> {
+/// The totals of clients' connections at each backend so far.
+pub(crate) fn observed(workers: &[WorkerReading]) -> Vec<(u16, ObservedTotals)> {
     let backends = workers.iter().map(|worker| worker.statistics.backends.len()).max().unwrap_or(0);
     let sum = |number: usize| {
         let of_workers = workers.iter().filter_map(|worker| worker.statistics.backends.get(number));
-        of_workers.fold(Observed::default(), |sum, backend| Observed {
+        of_workers.fold(ObservedTotals::default(), |sum, backend| ObservedTotals {
             established: sum.established + backend.established,
             failed: sum.failed + backend.failed + backend.faults.iter().sum::<u64>(),
         })
@@ -91,7 +91,7 @@ pub(crate) fn statuses(checker: &Checker, workers: &[WorkerReading]) -> HashMap<
         .collect();
     let failed: HashMap<u16, u64> =
         observed(workers).into_iter().map(|(number, observed)| (number, observed.failed)).collect();
-    let status = |state: health::State| {
+    let status = |state: health::HealthState| {
         let since = state.since.duration_since(UNIX_EPOCH).unwrap_or_default();
         let status = HealthStatus {
             state: state.health.name().to_string(),

@@ -11,7 +11,7 @@
 //! has heard of another one.)
 
 use super::instance::Lock;
-use super::orphan::{self, Process};
+use super::orphan::{self, ProcessHandle};
 use crate::health::Saved;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::net::{
@@ -48,25 +48,25 @@ const DESCRIPTORS_MAX: usize = 65;
 /// Bytes of a message at most: states of 16,384 backends take 4 MB.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
-/// What the old process tells the new one beside descriptors.
+/// The message from the old process to the new one, beside descriptors.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Legacy {
     /// The devices, in the order of their descriptors.
     pub(crate) taps: Vec<String>,
-    /// What is known of the backends' health.
+    /// The health of the backends.
     pub(crate) health: Vec<Saved>,
 }
 
 /// The new process as the old one sees it.
 pub(crate) struct Successor {
-    process: Process,
+    process: ProcessHandle,
     talk: Talk,
 }
 
 /// The old process's end of the socket.
 struct Talk {
     stream: UnixStream,
-    /// What the new process has said before it was known which one it is.
+    /// Messages of new processes received before this one was identified.
     early: VecDeque<u8>,
 }
 
@@ -149,7 +149,7 @@ impl Successor {
 
 impl Talk {
     /// Which process the new one is, as the one that has started it said before it ended.
-    fn process(&mut self) -> Result<Process> {
+    fn process(&mut self) -> Result<ProcessHandle> {
         loop {
             let (byte, handle) = self.receive()?.context("it is gone")?;
             let Some(handle) = handle else {
@@ -157,7 +157,7 @@ impl Talk {
                 ensure!(self.early.len() <= WORD_BYTES_MAX, "it talks too much");
                 continue;
             };
-            // What else was said by the same process lies together.
+            // The other messages of the same process lie together.
             let mut text = vec![byte];
             while let Some((byte, _)) = self.receive()?
                 && byte != b'\n'
@@ -165,7 +165,7 @@ impl Talk {
                 text.push(byte);
             }
             let pid = std::str::from_utf8(&text)?.parse().context("its number makes no sense")?;
-            return Ok(Process::new(pid, handle));
+            return Ok(ProcessHandle::new(pid, handle));
         }
     }
 
@@ -247,7 +247,7 @@ pub(crate) struct Predecessor {
     stream: UnixStream,
 }
 
-/// What the old process has passed on.
+/// The state that the old process has passed on.
 pub(crate) struct Inheritance {
     /// The instance's lock.
     pub(crate) lock: Lock,
@@ -329,7 +329,7 @@ mod tests {
     fn successor(ours: UnixStream) -> (Successor, Child) {
         let child = Command::new("sleep").arg("1000").spawn().unwrap();
         let talk = Talk { stream: ours, early: VecDeque::new() };
-        (Successor { process: Process::of(&child).unwrap(), talk }, child)
+        (Successor { process: ProcessHandle::of(&child).unwrap(), talk }, child)
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! What the machine must offer: rights, interfaces, forwarding. Every failure says what to do about it.
+//! The requirements on the machine: rights, interfaces, forwarding. Every failure says what to do about it.
 
-use super::instance::Forwarding;
+use super::instance::ForwardingSwitch;
 use crate::config::{ForwardingChoice, Settings, nearest};
 use anyhow::{Context, Result, bail};
 use hairpin_core::config::{Pool, ServiceState, Snapshot};
@@ -86,14 +86,14 @@ pub(crate) fn unknown_interface(name: &str) -> String {
 }
 
 /// The forwarding switches that are off and should be on.
-pub(crate) fn forwarding_off(settings: &Settings, snapshot: &Snapshot) -> Result<Vec<Forwarding>> {
+pub(crate) fn forwarding_off(settings: &Settings, snapshot: &Snapshot) -> Result<Vec<ForwardingSwitch>> {
     let services = || snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant);
     let ipv6_used = |ipv6: bool| services().any(|service| service.endpoint.address.is_ipv4() != ipv6);
     let mut off = Vec::new();
     for interface in &settings.interfaces {
         for ipv6 in [false, true] {
             let family = if ipv6 { Family::Ipv6 } else { Family::Ipv4 };
-            let switch = Forwarding { interface: interface.clone(), ipv6 };
+            let switch = ForwardingSwitch { interface: interface.clone(), ipv6 };
             match device::forwarding(interface, family) {
                 _ if !ipv6_used(ipv6) => {}
                 Ok(true) => {}

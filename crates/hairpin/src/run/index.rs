@@ -1,19 +1,19 @@
 //! The connection table of each worker: its own, made on its thread, or its view of one that all share.
 
 use hairpin_core::flow::Steering;
-use hairpin_core::table::{AnyTable, Hasher, Method};
-use hairpin_core::worker::Stateless;
+use hairpin_core::table::{AnyTable, Hasher, LookupMethod};
+use hairpin_core::worker::StatelessMethod;
 /// A worker's table, or how to make it.
 pub(crate) enum Index {
     /// It is there: a view of a table that all workers share.
     Made(AnyTable),
     /// A table of its own: for so many entries, hashed so. Made where it is used, so that its memory is near.
-    Own(Method, usize, Hasher),
+    Own(LookupMethod, usize, Hasher),
 }
 
 impl Index {
     /// Those of `workers` workers, each for `capacity_each` entries.
-    pub(crate) fn of(method: Method, workers: usize, capacity_each: usize, secret: [u64; 4]) -> Vec<Index> {
+    pub(crate) fn of(method: LookupMethod, workers: usize, capacity_each: usize, secret: [u64; 4]) -> Vec<Index> {
         let hasher = Hasher::new(secret);
         if method.is_shared() {
             let views = AnyTable::for_workers(method, workers, capacity_each, hasher);
@@ -34,11 +34,11 @@ impl Index {
 /// How packets find their backends where connections are not tracked. The secret of the hash is made of the instance's
 /// steering key, which outlives processes, so that connections keep their backends across a restart and whatever the
 /// number of workers.
-pub(crate) fn stateless(method: Method, steering: &Steering) -> Option<Stateless> {
+pub(crate) fn stateless(method: LookupMethod, steering: &Steering) -> Option<StatelessMethod> {
     let [a, b] = steering.key;
     match method {
-        Method::Stateless => Some(Stateless::Hash(Hasher::new([a, b, a.rotate_left(32), !b]))),
-        Method::Maglev => Some(Stateless::Maglev),
-        Method::CuckooPlusPlus | Method::Concurrent => None,
+        LookupMethod::Stateless => Some(StatelessMethod::Hash(Hasher::new([a, b, a.rotate_left(32), !b]))),
+        LookupMethod::Maglev => Some(StatelessMethod::Maglev),
+        LookupMethod::CuckooPlusPlus | LookupMethod::Concurrent => None,
     }
 }

@@ -5,17 +5,17 @@
 mod filter;
 mod splices;
 
-use super::plane::{MARKS, Rules};
-use super::thread::Shared;
+use super::plane::{MARKS, RuleQueries};
+use super::thread::ThreadShared;
 use crate::control::{ConnectionView, LatencyView, OffloadView, Page, Query};
 use crate::status::Status;
-use filter::Filter;
+use filter::ConnectionFilter;
 use hairpin_core::config::Snapshot;
 use hairpin_core::engine::Counters;
 use hairpin_core::flow::{Direction, FlowKey, Protocol};
 use hairpin_core::l4::connection::{Connection, Kept, State};
 use hairpin_core::offload::OffloadState;
-use hairpin_core::table::slab::View;
+use hairpin_core::table::slab::SlabView;
 use hairpin_core::time::Time;
 use hairpin_linux::cpu;
 use std::collections::BTreeMap;
@@ -31,15 +31,15 @@ const STRIDE: usize = 4096;
 /// Cursors from here on are of connections of HTTP and TLS services. (Numbers in JSON are exact up to 2^53.)
 const SPLICED: u64 = 1 << 48;
 
-/// What other threads look with. Clones look at the same.
+/// Handle for queries from other threads. Clones look at the same.
 #[derive(Clone)]
 pub(crate) struct Inspector {
     /// Each worker's part of the table.
-    views: Arc<[View<Connection>]>,
+    views: Arc<[SlabView<Connection>]>,
     snapshot: Arc<RwLock<Arc<Snapshot>>>,
     engine: EngineView,
     policy: &'static str,
-    workers: Arc<[Arc<Shared>]>,
+    workers: Arc<[Arc<ThreadShared>]>,
 }
 
 /// How the flow engine is looked at.
@@ -48,18 +48,18 @@ pub(crate) struct EngineView {
     /// Its name.
     pub(crate) name: &'static str,
     /// Its rules; `None`: it has none.
-    pub(crate) rules: Option<Arc<dyn Rules>>,
+    pub(crate) rules: Option<Arc<dyn RuleQueries>>,
     /// Rules there can be: IPv4, IPv6.
     pub(crate) rules_max: [u32; 2],
 }
 
 impl Inspector {
     pub(crate) fn new(
-        views: Vec<View<Connection>>,
+        views: Vec<SlabView<Connection>>,
         snapshot: Arc<Snapshot>,
         engine: EngineView,
         policy: &'static str,
-        workers: Vec<Arc<Shared>>,
+        workers: Vec<Arc<ThreadShared>>,
     ) -> Inspector {
         let snapshot = Arc::new(RwLock::new(snapshot));
         Inspector { views: views.into(), snapshot, engine, policy, workers: workers.into() }
@@ -78,8 +78,8 @@ impl Inspector {
     /// TLS services come behind all others.
     pub(crate) fn connections(&self, query: &Query) -> Result<Page, String> {
         let snapshot = self.snapshot();
-        let filter = Filter::of(query, &snapshot)?;
-        let search = Search {
+        let filter = ConnectionFilter::of(query, &snapshot)?;
+        let search = ConnectionSearch {
             limit: query.limit.min(PAGE_MAX) as usize,
             now: cpu::now(),
             begun: Instant::now(),
@@ -98,8 +98,12 @@ impl Inspector {
     }
 
     /// A page of the table's connections.
-    fn tracked(&self, search: &Search<'_>, (mut worker, mut position): (usize, usize)) -> Result<Page, String> {
-        let Search { limit, now, begun, snapshot, filter } = *search;
+    fn tracked(
+        &self,
+        search: &ConnectionSearch<'_>,
+        (mut worker, mut position): (usize, usize),
+    ) -> Result<Page, String> {
+        let ConnectionSearch { limit, now, begun, snapshot, filter } = *search;
         let mut page = Page::default();
         while let Some(view) = self.views.get(worker) {
             let used = view.used();
@@ -246,14 +250,14 @@ impl Inspector {
     }
 }
 
-/// What is looked for.
-struct Search<'a> {
+/// The connection that is searched for.
+struct ConnectionSearch<'a> {
     /// Connections of a page at most; 0: they are only counted.
     limit: usize,
     now: Time,
     begun: Instant,
     snapshot: &'a Snapshot,
-    filter: &'a Filter,
+    filter: &'a ConnectionFilter,
 }
 
 /// Upper ends of the buckets in which the percentiles are.

@@ -96,22 +96,22 @@ impl AsFd for Lock {
 
 /// A forwarding switch that was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Forwarding {
+pub(crate) struct ForwardingSwitch {
     /// The interface.
     pub(crate) interface: String,
     /// Whether it is IPv6's.
     pub(crate) ipv6: bool,
 }
 
-impl Forwarding {
+impl ForwardingSwitch {
     pub(crate) fn family(&self) -> Family {
         if self.ipv6 { Family::Ipv6 } else { Family::Ipv4 }
     }
 }
 
-/// What an instance has made, or is about to make, outside of its process.
+/// The objects that an instance has made, or is about to make, outside of its process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct InstanceRecord {
     /// The instance.
     pub(crate) instance: String,
     /// How packets reach its workers, by the configuration's word.
@@ -122,7 +122,7 @@ pub(crate) struct Record {
     /// Its worker devices.
     pub(crate) taps: Vec<String>,
     /// Forwarding switches it has switched on.
-    pub(crate) forwarding: Vec<Forwarding>,
+    pub(crate) forwarding: Vec<ForwardingSwitch>,
     /// The shared memory in which its connections lie.
     #[serde(default)]
     pub(crate) table: PathBuf,
@@ -136,19 +136,19 @@ fn linux() -> String {
     PlaneChoice::Linux.name().to_string()
 }
 
-impl Record {
+impl InstanceRecord {
     fn path(socket: &Path) -> PathBuf {
         socket.with_extension("objects")
     }
 
-    /// Where the numbers of services and backends are kept.
+    /// The path of the file with the numbers of services and backends.
     pub(crate) fn numbers(socket: &Path) -> PathBuf {
         socket.with_extension("numbers")
     }
 
     /// Writes it beside the control socket, before the objects are made.
     pub(crate) fn write(&self, socket: &Path) -> Result<()> {
-        let path = Record::path(socket);
+        let path = InstanceRecord::path(socket);
         let about = || format!("cannot write {}", path.display());
         let text = serde_json::to_string_pretty(self)?;
         let new = path.with_extension("objects.new");
@@ -157,8 +157,8 @@ impl Record {
     }
 
     /// That of an earlier process, if there is one.
-    pub(crate) fn read(socket: &Path) -> Result<Option<Record>> {
-        let path = Record::path(socket);
+    pub(crate) fn read(socket: &Path) -> Result<Option<InstanceRecord>> {
+        let path = InstanceRecord::path(socket);
         match std::fs::read(&path) {
             Ok(text) => serde_json::from_slice(&text).map(Some).with_context(|| {
                 format!("{} makes no sense; remove it if you know that nothing is left", path.display())
@@ -197,7 +197,8 @@ impl Record {
         if !failures.is_empty() {
             bail!("{}", failures.join("; "));
         }
-        let files = [socket.to_path_buf(), self.table.clone(), Record::numbers(socket), Record::path(socket)];
+        let files =
+            [socket.to_path_buf(), self.table.clone(), InstanceRecord::numbers(socket), InstanceRecord::path(socket)];
         for path in files.iter().filter(|path| !path.as_os_str().is_empty()) {
             match std::fs::remove_file(path) {
                 Err(error) if error.kind() != ErrorKind::NotFound => bail!("cannot remove {}: {error}", path.display()),
@@ -234,8 +235,8 @@ mod tests {
     #[test]
     fn a_record_is_read_back_and_gone_after_a_flush() {
         let socket = socket("record");
-        assert_eq!(Record::read(&socket).unwrap(), None);
-        let record = Record {
+        assert_eq!(InstanceRecord::read(&socket).unwrap(), None);
+        let record = InstanceRecord {
             instance: "i".into(),
             plane: linux(),
             pin_directory: socket.with_file_name("pins"),
@@ -245,11 +246,11 @@ mod tests {
             namespace: Namespace::current(),
         };
         record.write(&socket).unwrap();
-        assert_eq!(Record::read(&socket).unwrap().as_ref(), Some(&record));
+        assert_eq!(InstanceRecord::read(&socket).unwrap().as_ref(), Some(&record));
         record.flush(&socket).unwrap();
-        assert_eq!(Record::read(&socket).unwrap(), None);
-        std::fs::write(Record::path(&socket), "nonsense").unwrap();
-        let error = Record::read(&socket).unwrap_err();
+        assert_eq!(InstanceRecord::read(&socket).unwrap(), None);
+        std::fs::write(InstanceRecord::path(&socket), "nonsense").unwrap();
+        let error = InstanceRecord::read(&socket).unwrap_err();
         assert!(error.to_string().contains("makes no sense"), "{error}");
         std::fs::remove_dir_all(socket.parent().unwrap()).unwrap();
     }

@@ -47,18 +47,18 @@ pub(crate) use orphan::start as start_orphan;
 pub(crate) use rivals::rival;
 
 use crate::config::{Config, PlaneChoice, Settings};
-use crate::control::{self, Answer, BackendChange, Changes, Reply, Request};
+use crate::control::{self, BackendChange, Changes, ControlAnswer, ControlReply, ControlRequest};
 use crate::live;
 use crate::metrics;
 use crate::status::Status;
 use anyhow::{Context, Result, bail};
-use begin::{Base, Began, Handed, Machine};
+use begin::{Began, HandedInstance, PreparedHost, WorkerPlaces};
 use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::worker::Occupancy;
 use hairpin_linux::cpu;
 use handover::Predecessor;
 use inspect::Inspector;
-use instance::{Lock, Record};
+use instance::{InstanceRecord, Lock};
 use log::log;
 use plane::linux::Passed;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -88,29 +88,29 @@ pub struct RunOptions {
     pub take_over: bool,
 }
 
-type Asked<T> = Sender<std::result::Result<T, String>>;
+type ReplySender<T> = Sender<std::result::Result<T, String>>;
 
-/// What the supervisor is told.
-enum Message {
+/// A message to the supervisor.
+enum SupervisorMessage {
     /// It is over.
-    End(End),
+    End(ProcessEnd),
     /// Read the configuration again: for a signal, or for a client of the control socket, which may name the file.
-    Reload(Option<(Option<PathBuf>, Asked<Changes>)>),
+    Reload(Option<(Option<PathBuf>, ReplySender<Changes>)>),
     /// A client of the control socket, or the metrics server, requests the status.
-    Status(Asked<Status>),
-    /// What would a configuration change?
-    Diff { text: String, file: String, answer: Asked<Changes> },
+    Status(ReplySender<Status>),
+    /// Asks what a configuration would change.
+    Diff { text: String, file: String, answer: ReplySender<Changes> },
     /// Change a backend at run time.
-    Backend { change: BackendChange, answer: Asked<String> },
+    Backend { change: BackendChange, answer: ReplySender<String> },
     /// Hand over to another process; the answer is its number. The last is told when the client knows.
-    Upgrade { program: Option<PathBuf>, answer: Asked<u32>, known: Receiver<()> },
+    Upgrade { program: Option<PathBuf>, answer: ReplySender<u32>, known: Receiver<()> },
     /// A backend's health has changed.
     Health,
 }
 
 /// Why the process ends.
 #[derive(Debug)]
-enum End {
+enum ProcessEnd {
     /// A signal.
     Signal(i32),
     /// A client of the control socket asked for it.
@@ -123,11 +123,11 @@ enum End {
     Failed(String),
 }
 
-impl End {
+impl ProcessEnd {
     /// Whether everything is removed. What a crashed worker leaves is like what a crashed process leaves: the kernel goes
     /// on with it.
     fn flushes(&self) -> bool {
-        matches!(self, End::Asked { flush: true } | End::Signal(SIGINT))
+        matches!(self, ProcessEnd::Asked { flush: true } | ProcessEnd::Signal(SIGINT))
     }
 }
 
@@ -153,8 +153,8 @@ pub fn run(config: Config, options: RunOptions) -> Result<()> {
     } else {
         (take_lock(&config.settings)?, None, None)
     };
-    let fresh = !options.take_over && (options.discard || Record::read(&socket)?.is_none());
-    let machine = Machine { interfaces: &interfaces, cpus: &cpus };
+    let fresh = !options.take_over && (options.discard || InstanceRecord::read(&socket)?.is_none());
+    let machine = WorkerPlaces { interfaces: &interfaces, cpus: &cpus };
     let base = match begin::begin(&config, machine, options.discard, handed) {
         Ok(base) => base,
         Err(error) if fresh => {
@@ -163,7 +163,7 @@ pub fn run(config: Config, options: RunOptions) -> Result<()> {
         }
         Err(error) => return Err(error),
     };
-    let served = Service { config, options, cpus, socket, lock, predecessor }.serve(base, signals);
+    let served = ServingProcess { config, options, cpus, socket, lock, predecessor }.serve(base, signals);
     served.finish(fresh)
 }
 
@@ -183,7 +183,7 @@ fn take_lock(settings: &Settings) -> Result<Lock> {
 }
 
 /// Prepares what takes time, then takes over from the process that has started this one.
-fn take_over(config: &Config, cpus: &[usize]) -> Result<(Lock, Handed, Predecessor)> {
+fn take_over(config: &Config, cpus: &[usize]) -> Result<(Lock, HandedInstance, Predecessor)> {
     let mut predecessor = Predecessor::find()?;
     let steering = begin::inspect(config, cpus.len() as u16)?;
     if config.settings.plane != PlaneChoice::Linux {
@@ -194,7 +194,7 @@ fn take_over(config: &Config, cpus: &[usize]) -> Result<(Lock, Handed, Predecess
     predecessor.say("ready")?;
     let inherited = predecessor.inherit(&config.settings.socket())?;
     let passed = Passed { taps: inherited.taps, programs: Some(programs) };
-    Ok((inherited.lock, Handed { passed, legacy: inherited.legacy }, predecessor))
+    Ok((inherited.lock, HandedInstance { passed, legacy: inherited.legacy }, predecessor))
 }
 
 /// Removes what a dead process of the instance behind `socket` has left.
@@ -213,7 +213,7 @@ pub(crate) fn flush_dead(socket: &Path) -> Result<()> {
             }
         }
     };
-    if let Some(record) = Record::read(socket)? {
+    if let Some(record) = InstanceRecord::read(socket)? {
         record.flush(socket).context("not everything could be removed")?;
     }
     lock.remove();
@@ -236,7 +236,7 @@ fn worker_cpus(settings: &Settings) -> Result<Vec<usize>> {
 }
 
 /// A process about to serve.
-struct Service {
+struct ServingProcess {
     config: Config,
     options: RunOptions,
     cpus: Vec<usize>,
@@ -246,17 +246,17 @@ struct Service {
 }
 
 /// A process that has served.
-struct Served {
-    result: Result<End>,
-    record: Record,
+struct ServedProcess {
+    result: Result<ProcessEnd>,
+    record: InstanceRecord,
     lock: Lock,
     socket: PathBuf,
 }
 
-impl Service {
+impl ServingProcess {
     /// Everything between the first object and the end.
-    fn serve(self, base: Base, signals: Signals) -> Served {
-        let Service { config, options, cpus, socket, mut lock, predecessor } = self;
+    fn serve(self, base: PreparedHost, signals: Signals) -> ServedProcess {
+        let ServingProcess { config, options, cpus, socket, mut lock, predecessor } = self;
         let mut record = base.record.clone();
         let result = (|| {
             let (sender, messages) = mpsc::channel();
@@ -277,28 +277,30 @@ impl Service {
             lock.sign().context("cannot sign the lock")?;
             let end = supervisor.keep(&messages, &mut lock);
             // Another process serves on: to systemd `STOPPING=1` from any process would end the service.
-            if !matches!(end, End::HandedOver { .. }) {
+            if !matches!(end, ProcessEnd::HandedOver { .. }) {
                 notify::stopping();
             }
             log(&match &end {
-                End::Signal(signal) if end.flushes() => format!("signal {signal}: stopping and removing everything"),
-                End::Signal(signal) => format!("signal {signal}: stopping; offloaded connections go on"),
-                End::Asked { flush } => format!("asked to stop{}", if *flush { " and flush" } else { "" }),
-                End::HandedOver { pid } => format!("process {pid} serves now"),
-                End::Worker(number, what) => format!("worker {number} ended: {what}"),
-                End::Failed(what) => what.clone(),
+                ProcessEnd::Signal(signal) if end.flushes() => {
+                    format!("signal {signal}: stopping and removing everything")
+                }
+                ProcessEnd::Signal(signal) => format!("signal {signal}: stopping; offloaded connections go on"),
+                ProcessEnd::Asked { flush } => format!("asked to stop{}", if *flush { " and flush" } else { "" }),
+                ProcessEnd::HandedOver { pid } => format!("process {pid} serves now"),
+                ProcessEnd::Worker(number, what) => format!("worker {number} ended: {what}"),
+                ProcessEnd::Failed(what) => what.clone(),
             });
             supervisor.stop();
             Ok(end)
         })();
-        Served { result, record, lock, socket }
+        ServedProcess { result, record, lock, socket }
     }
 }
 
-impl Served {
+impl ServedProcess {
     /// Removes what is to be removed. `fresh`: this process had made everything itself.
     fn finish(self, fresh: bool) -> Result<()> {
-        let Served { result, record, lock, socket } = self;
+        let ServedProcess { result, record, lock, socket } = self;
         let flush = match &result {
             Ok(end) => end.flushes(),
             Err(_) => fresh,
@@ -306,37 +308,47 @@ impl Served {
         let flushed = if flush { record.flush(&socket) } else { Ok(()) };
         if flush && flushed.is_ok() {
             lock.remove();
-        } else if !matches!(result, Ok(End::HandedOver { .. })) {
+        } else if !matches!(result, Ok(ProcessEnd::HandedOver { .. })) {
             // No process answers there any more.
             let _ = std::fs::remove_file(&socket);
         }
         match result? {
-            End::Worker(number, what) => {
+            ProcessEnd::Worker(number, what) => {
                 bail!("worker {number} ended: {what}; what is left in the kernel goes on, and the next start adopts it")
             }
-            End::Failed(what) => bail!("{what}"),
-            End::HandedOver { .. } => Ok(()),
-            End::Signal(_) | End::Asked { .. } => flushed.context("not everything could be removed"),
+            ProcessEnd::Failed(what) => bail!("{what}"),
+            ProcessEnd::HandedOver { .. } => Ok(()),
+            ProcessEnd::Signal(_) | ProcessEnd::Asked { .. } => flushed.context("not everything could be removed"),
         }
     }
 }
 
-/// What the first minute of a process needs.
+/// The arguments of the first minute of a process.
 struct Startup<'a> {
     config: Config,
     options: RunOptions,
     cpus: Vec<usize>,
     socket: &'a Path,
-    sender: &'a Sender<Message>,
+    sender: &'a Sender<SupervisorMessage>,
 }
 
 impl Startup<'_> {
     /// Makes the workers, brings the engine in line with them, and lets them begin.
-    fn start(self, base: Base) -> Result<Supervisor> {
+    fn start(self, base: PreparedHost) -> Result<Supervisor> {
         let Startup { config, options, cpus, socket, sender } = self;
         let started = Instant::now();
-        let Base { began, mut record, registry, merged, mut plane, mut table, steering, resteered, held, legacy } =
-            base;
+        let PreparedHost {
+            began,
+            mut record,
+            registry,
+            merged,
+            mut plane,
+            mut table,
+            steering,
+            resteered,
+            held,
+            legacy,
+        } = base;
         let snapshot = Arc::new(merged.snapshot.clone());
         table.set_clean(false);
         plane.prepare()?;
@@ -374,7 +386,7 @@ impl Startup<'_> {
                 started.elapsed().as_secs_f64() * 1000.0
             ));
         }
-        Supervisor::new(supervisor::Parts {
+        Supervisor::new(supervisor::SupervisorParts {
             began,
             adopted: adopted.kept,
             config,
@@ -395,10 +407,14 @@ impl Startup<'_> {
 }
 
 /// Starts the thread that passes signals on; those that came since `signals` was made are not lost.
-fn watch_signals(mut signals: Signals, messages: Sender<Message>) -> Result<()> {
+fn watch_signals(mut signals: Signals, messages: Sender<SupervisorMessage>) -> Result<()> {
     let body = move || {
         for signal in signals.forever() {
-            let message = if signal == SIGHUP { Message::Reload(None) } else { Message::End(End::Signal(signal)) };
+            let message = if signal == SIGHUP {
+                SupervisorMessage::Reload(None)
+            } else {
+                SupervisorMessage::End(ProcessEnd::Signal(signal))
+            };
             if messages.send(message).is_err() {
                 return;
             }
@@ -410,65 +426,69 @@ fn watch_signals(mut signals: Signals, messages: Sender<Message>) -> Result<()> 
 
 /// Asks the supervisor something and waits for its answer.
 fn ask<T>(
-    sender: &Sender<Message>,
+    sender: &Sender<SupervisorMessage>,
     patience: Duration,
-    message: impl FnOnce(Asked<T>) -> Message,
+    message: impl FnOnce(ReplySender<T>) -> SupervisorMessage,
 ) -> std::result::Result<T, String> {
     let (answer, answered) = mpsc::channel();
     sender.send(message(answer)).map_err(|_| "it is stopping".to_string())?;
     answered.recv_timeout(patience).map_err(|_| "it is busy or stopping".to_string())?
 }
 
-fn listen(socket: &Path, sender: &Sender<Message>, inspector: Inspector) -> Result<()> {
+fn listen(socket: &Path, sender: &Sender<SupervisorMessage>, inspector: Inspector) -> Result<()> {
     let sender = sender.clone();
     control::serve(socket, move |request| handle(&sender, &inspector, request))
 }
 
-fn handle(sender: &Sender<Message>, inspector: &Inspector, request: Request) -> Reply {
+fn handle(sender: &Sender<SupervisorMessage>, inspector: &Inspector, request: ControlRequest) -> ControlReply {
     let answer = match request {
-        Request::Status => ask(sender, STATUS_PATIENCE, Message::Status).map(|status| Answer::Status(Box::new(status))),
-        Request::Stop { flush } => {
+        ControlRequest::Status => ask(sender, STATUS_PATIENCE, SupervisorMessage::Status)
+            .map(|status| ControlAnswer::Status(Box::new(status))),
+        ControlRequest::Stop { flush } => {
             let sender = sender.clone();
             let then = move || {
-                let _ = sender.send(Message::End(End::Asked { flush }));
+                let _ = sender.send(SupervisorMessage::End(ProcessEnd::Asked { flush }));
             };
-            return Reply { answer: Answer::Stopping, then: Some(Box::new(then)) };
+            return ControlReply { answer: ControlAnswer::Stopping, then: Some(Box::new(then)) };
         }
-        Request::Upgrade { program } => {
+        ControlRequest::Upgrade { program } => {
             let (tell, known) = mpsc::channel();
-            let upgraded = ask(sender, CHANGE_PATIENCE, |answer| Message::Upgrade { program, answer, known });
+            let upgraded = ask(sender, CHANGE_PATIENCE, |answer| SupervisorMessage::Upgrade { program, answer, known });
             return match upgraded {
                 Ok(pid) => {
                     let then = move || {
                         // A supervisor that no longer waits knows anyway.
                         let _ = tell.send(());
                     };
-                    Reply { answer: Answer::Upgraded { pid }, then: Some(Box::new(then)) }
+                    ControlReply { answer: ControlAnswer::Upgraded { pid }, then: Some(Box::new(then)) }
                 }
-                Err(error) => Answer::Error(error).into(),
+                Err(error) => ControlAnswer::Error(error).into(),
             };
         }
-        Request::Reload { file } => {
-            ask(sender, CHANGE_PATIENCE, |answer| Message::Reload(Some((file, answer)))).map(Answer::Changes)
+        ControlRequest::Reload { file } => {
+            ask(sender, CHANGE_PATIENCE, |answer| SupervisorMessage::Reload(Some((file, answer))))
+                .map(ControlAnswer::Changes)
         }
-        Request::Diff { text, file } => {
-            ask(sender, CHANGE_PATIENCE, |answer| Message::Diff { text, file, answer }).map(Answer::Changes)
+        ControlRequest::Diff { text, file } => {
+            ask(sender, CHANGE_PATIENCE, |answer| SupervisorMessage::Diff { text, file, answer })
+                .map(ControlAnswer::Changes)
         }
-        Request::Backend(change) => {
-            ask(sender, CHANGE_PATIENCE, |answer| Message::Backend { change, answer }).map(Answer::Done)
+        ControlRequest::Backend(change) => {
+            ask(sender, CHANGE_PATIENCE, |answer| SupervisorMessage::Backend { change, answer })
+                .map(ControlAnswer::Done)
         }
-        Request::Connections(query) => inspector.connections(&query).map(Answer::Connections),
-        Request::Offload => ask(sender, STATUS_PATIENCE, Message::Status)
+        ControlRequest::Connections(query) => inspector.connections(&query).map(ControlAnswer::Connections),
+        ControlRequest::Offload => ask(sender, STATUS_PATIENCE, SupervisorMessage::Status)
             .and_then(|status| inspector.offload(&status))
-            .map(|view| Answer::Offload(Box::new(view))),
+            .map(|view| ControlAnswer::Offload(Box::new(view))),
     };
-    answer.unwrap_or_else(Answer::Error).into()
+    answer.unwrap_or_else(ControlAnswer::Error).into()
 }
 
 /// Serves `/metrics`, if that is wanted. That it cannot is no reason not to balance.
-fn serve_metrics(settings: &Settings, sender: &Sender<Message>) -> Option<metrics::Server> {
+fn serve_metrics(settings: &Settings, sender: &Sender<SupervisorMessage>) -> Option<metrics::MetricsServer> {
     let sender = sender.clone();
-    let status = move || ask(&sender, STATUS_PATIENCE, Message::Status);
+    let status = move || ask(&sender, STATUS_PATIENCE, SupervisorMessage::Status);
     match metrics::serve(settings.metrics?, status) {
         Ok(server) => Some(server),
         Err(error) => {

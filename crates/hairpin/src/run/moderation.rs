@@ -98,7 +98,7 @@ mod tests {
     const FRAME: Duration = Duration::from_micros(2);
     const LONG: Duration = Duration::from_millis(400);
 
-    /// What a worker has done in [`LONG`].
+    /// The work of a worker during [`LONG`].
     #[derive(Debug, Default, PartialEq)]
     struct Done {
         wakes: u64,

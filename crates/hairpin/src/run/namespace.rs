@@ -39,7 +39,7 @@ impl Namespace {
         self.supervisor(Path::new("/proc"))
     }
 
-    /// What keeps it: a mount (`ip netns add` makes one), a thread in it, or an open file.
+    /// The object that keeps it alive: a mount (`ip netns add` makes one), a thread in it, or an open file.
     fn supervisor(self, proc: &Path) -> Option<String> {
         let link = format!("net:[{}]", self.inode);
         // Fields of a line: mount, parent, device, root, mount point. proc(5).

@@ -21,20 +21,20 @@ const END_PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// A process by a descriptor, which means no other process even when its number is given again.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct ProcessHandle {
     pub(crate) pid: u32,
     handle: OwnedFd,
 }
 
-impl Process {
-    pub(crate) fn new(pid: u32, handle: OwnedFd) -> Process {
-        Process { pid, handle }
+impl ProcessHandle {
+    pub(crate) fn new(pid: u32, handle: OwnedFd) -> ProcessHandle {
+        ProcessHandle { pid, handle }
     }
 
     /// A child that has not been waited for.
-    pub(crate) fn of(child: &Child) -> Result<Process> {
+    pub(crate) fn of(child: &Child) -> Result<ProcessHandle> {
         let handle = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).context("cannot refer to a process")?;
-        Ok(Process { pid: child.id(), handle })
+        Ok(ProcessHandle { pid: child.id(), handle })
     }
 
     /// Whether it has ended.
@@ -64,7 +64,7 @@ pub(crate) fn starter(program: &Path, file: &Path, theirs: UnixStream) -> Result
     command.spawn().context("cannot start this program once more")
 }
 
-/// What that process does: starts `program` on the configuration `file`, to take over, and tells the process at the
+/// The work of that process: it starts `program` on the configuration `file`, to take over, and tells the process at the
 /// standard input which one it is.
 pub(crate) fn start(program: &Path, file: &Path) -> Result<()> {
     let input = std::io::stdin().as_fd().try_clone_to_owned().context("cannot use the standard input")?;
@@ -79,7 +79,7 @@ pub(crate) fn start(program: &Path, file: &Path) -> Result<()> {
 }
 
 fn announce(stream: &UnixStream, child: &Child) -> Result<()> {
-    let process = Process::of(child)?;
+    let process = ProcessHandle::of(child)?;
     let descriptors = [process.handle.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);

@@ -16,12 +16,12 @@ const LOAD_HIGH_PERCENT: u128 = 30;
 /// How busy the busiest worker has been over the judged time. While there is time to spare, an answered datagram counts
 /// as worth something (a name server's clients ask once and are gone); when there is not, only what no forger can do.
 #[derive(Debug, Default)]
-pub(crate) struct Load {
+pub(crate) struct WorkerLoad {
     /// (when, time worked until then)
     history: VecDeque<(Instant, Duration)>,
 }
 
-impl Load {
+impl WorkerLoad {
     /// Takes the time that the busiest worker has worked so far.
     pub(crate) fn note(&mut self, busy: Duration) {
         self.note_at(Instant::now(), busy);
@@ -46,19 +46,19 @@ impl Load {
 
 /// The rate of one service.
 #[derive(Clone, Debug)]
-pub(crate) struct Rate {
+pub(crate) struct ServiceRate {
     ceiling: u32,
     rate: u32,
-    /// Whether what was judged last was worth little.
+    /// Whether the packets judged last were worth little.
     suspect: bool,
     /// Totals at earlier steps: (speculative frames, connections established).
     history: VecDeque<(u64, u64)>,
 }
 
-impl Rate {
+impl ServiceRate {
     /// Starts at the ceiling: innocent until shown otherwise.
-    pub(crate) fn new(ceiling: u32) -> Rate {
-        Rate { ceiling, rate: ceiling, suspect: false, history: VecDeque::with_capacity(STEPS) }
+    pub(crate) fn new(ceiling: u32) -> ServiceRate {
+        ServiceRate { ceiling, rate: ceiling, suspect: false, history: VecDeque::with_capacity(STEPS) }
     }
 
     /// Sets the most it may be.
@@ -110,11 +110,11 @@ mod tests {
     use super::*;
 
     /// The rate after `steps` steps with so many speculative frames and established connections in each.
-    fn after(rate: &mut Rate, steps: u64, frames: u64, worth: u64) -> u32 {
+    fn after(rate: &mut ServiceRate, steps: u64, frames: u64, worth: u64) -> u32 {
         after_with_floor(rate, steps, frames, worth, 100)
     }
 
-    fn after_with_floor(rate: &mut Rate, steps: u64, frames: u64, worth: u64, floor: u32) -> u32 {
+    fn after_with_floor(rate: &mut ServiceRate, steps: u64, frames: u64, worth: u64, floor: u32) -> u32 {
         let (mut speculative, mut established) = *rate.history.back().unwrap_or(&(0, 0));
         for _ in 0..steps {
             speculative += frames;
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn the_load_is_that_of_the_last_second() {
         let start = Instant::now();
-        let mut load = Load::default();
+        let mut load = WorkerLoad::default();
         assert!(!load.is_high());
         for step in 0..40u64 {
             let busy = Duration::from_millis(if step < 20 { step * 80 } else { 1600 + (step - 20) * 10 });
@@ -138,25 +138,25 @@ mod tests {
 
     #[test]
     fn flood_holds_rate_at_the_floor() {
-        let mut rate = Rate::new(100_000);
+        let mut rate = ServiceRate::new(100_000);
         assert_eq!(after(&mut rate, 12, 10_000, 0), 100);
         assert_eq!(after(&mut rate, 1000, 20, 0), 100);
     }
 
     #[test]
     fn real_clients_bring_it_to_the_ceiling() {
-        let mut rate = Rate::new(100_000);
+        let mut rate = ServiceRate::new(100_000);
         after(&mut rate, 30, 10_000, 0);
         assert_eq!(after(&mut rate, 40, 100, 90), 100_000);
     }
 
     #[test]
     fn full_table_limits_flood_not_rush() {
-        let mut rate = Rate::new(100_000);
+        let mut rate = ServiceRate::new(100_000);
         rate.step(0, 0, true, 100);
         rate.step(10_000, 0, true, 100);
         assert_eq!(rate.packets_per_s(), 100);
-        let mut rate = Rate::new(100_000);
+        let mut rate = ServiceRate::new(100_000);
         rate.step(0, 0, true, 100);
         rate.step(10_000, 8_000, true, 100);
         assert_eq!(rate.packets_per_s(), 100_000);
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn silence_forgives_slowly() {
-        let mut rate = Rate::new(100_000);
+        let mut rate = ServiceRate::new(100_000);
         after(&mut rate, 30, 10_000, 0);
         let soon = after(&mut rate, 15, 0, 0);
         assert!((100..1000).contains(&soon), "{soon}");
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_first_round_trips_of_a_rush_do_not_end_it() {
-        let mut rate = Rate::new(100_000);
+        let mut rate = ServiceRate::new(100_000);
         // 300 ms until the first handshakes are complete
         after(&mut rate, 3, 1000, 0);
         assert!(rate.packets_per_s() >= 12_500);
@@ -182,13 +182,13 @@ mod tests {
 
     #[test]
     fn a_floor_above_the_ceiling_is_the_ceiling() {
-        let mut rate = Rate::new(5);
+        let mut rate = ServiceRate::new(5);
         assert_eq!(after(&mut rate, 3, 1000, 0), 5);
     }
 
     #[test]
     fn a_floor_that_sinks_or_rises_is_followed() {
-        let mut rate = Rate::new(100_000);
+        let mut rate = ServiceRate::new(100_000);
         assert_eq!(after_with_floor(&mut rate, 30, 1000, 0, 100), 100);
         assert_eq!(after_with_floor(&mut rate, 5, 1000, 0, 20), 20);
         assert_eq!(after_with_floor(&mut rate, 1, 1000, 0, 100), 100);

@@ -5,7 +5,7 @@ pub(crate) mod http;
 use crate::config::Settings;
 use crate::config::words::spoken;
 use crate::status::{BackendStatus, Count, OffloadStatus, ServiceStatus, Status, Traffic, WorkerStatus};
-use hairpin_core::config::{Algorithm, BackendState, Forwarding, Service, ServiceState, Snapshot};
+use hairpin_core::config::{Algorithm, Backend, BackendState, Forwarding, Service, ServiceState, Snapshot};
 use hairpin_core::flow::Address;
 use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::config::Kind;
@@ -15,7 +15,7 @@ use hairpin_core::worker::{BackendStatistics, Drop, LATENCY_BUCKETS, OffloadStat
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// What a worker has published.
+/// The values that a worker has published.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerReading {
     /// The core it runs on.
@@ -26,7 +26,7 @@ pub(crate) struct WorkerReading {
     pub(crate) statistics: Statistics,
     /// Frames dropped on its device, by reason.
     pub(crate) device_drops: Vec<(&'static str, u64)>,
-    /// What else is counted there.
+    /// Further counters of the plane.
     pub(crate) device_events: Vec<(&'static str, u64)>,
 }
 
@@ -37,16 +37,16 @@ pub(crate) struct Reading {
     pub(crate) uptime: Duration,
     /// Every worker's.
     pub(crate) workers: Vec<WorkerReading>,
-    /// What rules forwarded since the programs were loaded: slot by slot, a backend's number times two plus direction.
+    /// Traffic that rules forwarded since the programs were loaded: slot by slot, a backend's number times two plus direction.
     pub(crate) totals: Vec<Volume>,
-    /// What became of packets in the BPF programs, by name, and whether that means they were dropped.
+    /// Counts of packets in the BPF programs by fate, and whether that fate is a drop.
     pub(crate) events: Vec<(&'static str, u64, bool)>,
 }
 
 /// The status that follows from two readings, the earlier one first.
 pub(crate) fn status(settings: &Settings, snapshot: &Snapshot, before: &Reading, now: &Reading) -> Status {
     let seconds = now.uptime.saturating_sub(before.uptime).as_secs_f64();
-    let per_s = Rates { seconds };
+    let per_s = ReadingRates { seconds };
     let mut status = Status {
         version: env!("CARGO_PKG_VERSION").to_string(),
         instance: settings.instance.clone(),
@@ -78,11 +78,11 @@ pub(crate) fn status(settings: &Settings, snapshot: &Snapshot, before: &Reading,
 }
 
 #[derive(Clone, Copy)]
-struct Rates {
+struct ReadingRates {
     seconds: f64,
 }
 
-impl Rates {
+impl ReadingRates {
     fn of(self, before: u64, now: u64) -> f64 {
         if self.seconds > 0.0 { now.saturating_sub(before) as f64 / self.seconds } else { 0.0 }
     }
@@ -124,7 +124,7 @@ fn counts(reading: &Reading) -> impl Iterator<Item = (String, u64, bool)> {
     all.into_iter()
 }
 
-fn workers(per_s: Rates, before: &Reading, now: &Reading) -> Vec<WorkerStatus> {
+fn workers(per_s: ReadingRates, before: &Reading, now: &Reading) -> Vec<WorkerStatus> {
     let worker = |(id, (before, now)): (usize, (&WorkerReading, &WorkerReading))| {
         let statistics = &now.statistics;
         let busy = now.busy.saturating_sub(before.busy).as_secs_f64();
@@ -151,7 +151,7 @@ fn workers(per_s: Rates, before: &Reading, now: &Reading) -> Vec<WorkerStatus> {
     before.workers.iter().zip(&now.workers).enumerate().map(worker).collect()
 }
 
-fn offload(settings: &Settings, per_s: Rates, before: &Reading, now: &Reading) -> OffloadStatus {
+fn offload(settings: &Settings, per_s: ReadingRates, before: &Reading, now: &Reading) -> OffloadStatus {
     type Number = fn(&Statistics) -> u64;
     let sum =
         |reading: &Reading, of: Number| -> u64 { reading.workers.iter().map(|worker| of(&worker.statistics)).sum() };
@@ -224,7 +224,7 @@ pub(super) fn group_of(group: &Service) -> Option<&str> {
 
 fn service_status(
     settings: &Settings,
-    per_s: Rates,
+    per_s: ReadingRates,
     (number, service): (usize, &Service),
     before: &Reading,
     now: &Reading,
@@ -260,31 +260,7 @@ fn service_status(
         ..ServiceStatus::default()
     };
     for backend in &service.backends {
-        let number = usize::from(backend.number);
-        let [earlier, statistics] = [before, now].map(|reading| backend_statistics(reading, number));
-        let [offloaded_before, offloaded] = [before, now].map(|reading| offloaded(reading, number));
-        let backend = BackendStatus {
-            name: backend.name.to_string(),
-            address: backend.endpoint.to_string(),
-            weight: backend.weight,
-            state: match backend.state {
-                BackendState::Enabled => "enabled",
-                BackendState::Draining => "drain",
-                BackendState::Disabled => "disabled",
-                BackendState::Removed => "removed",
-            }
-            .to_string(),
-            connections: statistics.open_now,
-            connections_total: statistics.connections,
-            connections_per_s: per_s.of(earlier.connections, statistics.connections),
-            responses: match service.kind {
-                Kind::Http(_) | Kind::Group => http::by_class(&statistics.responses),
-                _ => BTreeMap::new(),
-            },
-            software: per_s.traffic(both(earlier.software), both(statistics.software)),
-            offloaded: per_s.traffic(offloaded_before, offloaded),
-            ..BackendStatus::default()
-        };
+        let backend = backend_status(per_s, service, backend, before, now);
         status.connections += backend.connections;
         status.software += backend.software;
         status.offloaded += backend.offloaded;
@@ -299,6 +275,40 @@ fn service_status(
         status.offloaded_share = status.offloaded.packets as f64 / packets as f64;
     }
     status
+}
+
+fn backend_status(
+    per_s: ReadingRates,
+    service: &Service,
+    backend: &Backend,
+    before: &Reading,
+    now: &Reading,
+) -> BackendStatus {
+    let number = usize::from(backend.number);
+    let [earlier, statistics] = [before, now].map(|reading| backend_statistics(reading, number));
+    let [offloaded_before, offloaded] = [before, now].map(|reading| offloaded(reading, number));
+    BackendStatus {
+        name: backend.name.to_string(),
+        address: backend.endpoint.to_string(),
+        weight: backend.weight,
+        state: match backend.state {
+            BackendState::Enabled => "enabled",
+            BackendState::Draining => "drain",
+            BackendState::Disabled => "disabled",
+            BackendState::Removed => "removed",
+        }
+        .to_string(),
+        connections: statistics.open_now,
+        connections_total: statistics.connections,
+        connections_per_s: per_s.of(earlier.connections, statistics.connections),
+        responses: match service.kind {
+            Kind::Http(_) | Kind::Group => http::by_class(&statistics.responses),
+            _ => BTreeMap::new(),
+        },
+        software: per_s.traffic(both(earlier.software), both(statistics.software)),
+        offloaded: per_s.traffic(offloaded_before, offloaded),
+        ..BackendStatus::default()
+    }
 }
 
 fn backend_statistics(reading: &Reading, number: usize) -> BackendStatistics {

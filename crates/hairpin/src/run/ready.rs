@@ -14,22 +14,22 @@ use std::time::{Duration, Instant};
 /// not make the start fail: another balancer may have others, and checks go on here.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the service manager has been told.
+/// The state last reported to the service manager.
 #[derive(Debug)]
-pub(super) struct Readiness {
+pub(super) struct NotifiedReadiness {
     started: Instant,
     /// The manager waits for this process.
     starting: bool,
     /// The first checks of what was configured at the start have not all come to a verdict.
     settling: bool,
-    /// What it was told last of services that are not ready.
+    /// The services last reported as not ready.
     told: Option<String>,
 }
 
-impl Readiness {
+impl NotifiedReadiness {
     /// `starting`: it is not known to the manager yet.
-    pub(super) fn new(starting: bool) -> Readiness {
-        Readiness { started: Instant::now(), starting, settling: true, told: None }
+    pub(super) fn new(starting: bool) -> NotifiedReadiness {
+        NotifiedReadiness { started: Instant::now(), starting, settling: true, told: None }
     }
 
     /// Whether the manager waits for this process.

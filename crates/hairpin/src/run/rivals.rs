@@ -2,7 +2,7 @@
 
 use super::namespace::Namespace;
 use crate::config::Config;
-use crate::control::Client;
+use crate::control::ControlClient;
 use crate::status::Status;
 use anyhow::{Result, bail};
 use hairpin_core::flow::Protocol;
@@ -22,7 +22,7 @@ pub(crate) struct Rival {
 }
 
 impl Rival {
-    /// What to do about it.
+    /// The remedy.
     pub(crate) fn remedy(&self) -> String {
         format!(
             "stop that one with `hairpin stop -i {}`, or take the service or the interface out of one of the two files",
@@ -61,7 +61,7 @@ pub(crate) fn rival(config: &Config) -> Option<Rival> {
 }
 
 fn asked(socket: &Path) -> Option<Status> {
-    Client::connect(socket).ok()??.status().ok()
+    ControlClient::connect(socket).ok()??.status().ok()
 }
 
 /// An interface and an end that both have.

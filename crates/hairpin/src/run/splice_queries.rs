@@ -14,11 +14,11 @@ pub(crate) const QUERIES_MAX: usize = 16;
 /// How long a query is waited for.
 pub(crate) const QUERY_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a query has found.
+/// The result of a query.
 pub(crate) struct SpliceAnswer {
     /// Connections, in order of their places.
     pub(crate) found: Vec<SplicedConnection>,
-    /// Where to go on; `None`: there are no more.
+    /// The position to continue from; `None`: there are no more.
     pub(crate) next: Option<u32>,
 }
 

@@ -7,14 +7,14 @@ use super::capacity;
 use super::effective_weights;
 use super::handover::Legacy;
 use super::inspect::{EngineView, Inspector};
-use super::instance::{Lock, Record};
+use super::instance::{InstanceRecord, Lock};
 use super::plane::{NO_ENGINE, Plane};
-use super::policer::{Load, Rate};
+use super::policer::{ServiceRate, WorkerLoad};
 use super::reading::{self, Reading};
-use super::ready::{self, Readiness};
-use super::thread::{Command, Shared};
+use super::ready::{self, NotifiedReadiness};
+use super::thread::{ThreadShared, WorkerCommand};
 use super::worker_pool::{WorkerParameters, WorkerPool};
-use super::{End, Message, RunOptions, log, notify, unix_s};
+use super::{ProcessEnd, RunOptions, SupervisorMessage, log, notify, unix_s};
 use crate::config::{Config, PolicyChoice, Settings};
 use crate::health::Checker;
 use crate::metrics;
@@ -44,13 +44,13 @@ const FRESH_PATIENCE: Duration = Duration::from_millis(20);
 /// How long a client that asked for an upgrade may take to hear of it.
 const TELL_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a supervisor is made of.
-pub(super) struct Parts {
+/// The parts of a supervisor.
+pub(super) struct SupervisorParts {
     pub(super) began: Began,
     pub(super) adopted: u64,
     pub(super) config: Config,
     pub(super) options: RunOptions,
-    pub(super) record: Record,
+    pub(super) record: InstanceRecord,
     pub(super) registry: Registry,
     pub(super) merged: Merged,
     pub(super) snapshot: Arc<Snapshot>,
@@ -60,7 +60,7 @@ pub(super) struct Parts {
     pub(super) worker_pool: WorkerPool,
     pub(super) legacy: Legacy,
     pub(super) socket: PathBuf,
-    pub(super) sender: Sender<Message>,
+    pub(super) sender: Sender<SupervisorMessage>,
 }
 
 /// The main thread's state.
@@ -77,30 +77,30 @@ pub(super) struct Supervisor {
     pub(super) worker_pool: WorkerPool,
     pub(super) socket: PathBuf,
     pub(super) health: Checker,
-    pub(super) rates: Vec<Rate>,
+    pub(super) rates: Vec<ServiceRate>,
     pub(super) reloads: ReloadStatus,
     pub(super) inspector: Inspector,
-    pub(super) readiness: Readiness,
+    pub(super) readiness: NotifiedReadiness,
     /// Draining backends whose connections have been ended.
     pub(super) ended: BTreeSet<u16>,
     began: Began,
     adopted: u64,
-    record: Record,
+    record: InstanceRecord,
     /// Kept mapped: the workers' connections lie in it.
     table: SharedTable,
-    sender: Sender<Message>,
+    sender: Sender<SupervisorMessage>,
     started: Instant,
-    load: Load,
-    capacity: capacity::Watch,
-    metrics: Option<metrics::Server>,
+    load: WorkerLoad,
+    capacity: capacity::CapacityWatch,
+    metrics: Option<metrics::MetricsServer>,
     /// Readings from a second ago or a little more, and from less than a second ago.
     readings: [Option<Reading>; 2],
 }
 
 impl Supervisor {
-    pub(super) fn new(parts: Parts) -> Result<Supervisor> {
-        let Parts { began, adopted, config, options, record, registry, merged, snapshot, .. } = parts;
-        let Parts { plane, mut table, parameters, worker_pool, legacy, socket, sender, .. } = parts;
+    pub(super) fn new(parts: SupervisorParts) -> Result<Supervisor> {
+        let SupervisorParts { began, adopted, config, options, record, registry, merged, snapshot, .. } = parts;
+        let SupervisorParts { plane, mut table, parameters, worker_pool, legacy, socket, sender, .. } = parts;
         let targets = effective_weights::targets(&snapshot, &merged.settings);
         let teller = sender.clone();
         let on_change = move |changes: Vec<crate::health::Change>| {
@@ -114,7 +114,7 @@ impl Supervisor {
                     change.reason
                 ));
             }
-            let _ = teller.send(Message::Health);
+            let _ = teller.send(SupervisorMessage::Health);
         };
         let health = Checker::start(targets, ready::links_down(&config.settings, &*plane), on_change)?;
         health.restore(&legacy.health);
@@ -126,8 +126,8 @@ impl Supervisor {
             worker_pool.handles(),
         );
         // The manager knows the process that this one takes over from.
-        let readiness = Readiness::new(!options.take_over);
-        let rates = vec![Rate::new(config.settings.linux.policer_ceiling); snapshot.services.len()];
+        let readiness = NotifiedReadiness::new(!options.take_over);
+        let rates = vec![ServiceRate::new(config.settings.linux.policer_ceiling); snapshot.services.len()];
         let mut supervisor = Supervisor {
             config,
             options,
@@ -151,8 +151,8 @@ impl Supervisor {
             table,
             sender,
             started: Instant::now(),
-            load: Load::default(),
-            capacity: capacity::Watch::default(),
+            load: WorkerLoad::default(),
+            capacity: capacity::CapacityWatch::default(),
             metrics: None,
             readings: [None, None],
         };
@@ -160,7 +160,7 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    pub(super) fn record(&self) -> &Record {
+    pub(super) fn record(&self) -> &InstanceRecord {
         &self.record
     }
 
@@ -180,7 +180,7 @@ impl Supervisor {
     }
 
     /// Serves until the end.
-    pub(super) fn keep(&mut self, messages: &Receiver<Message>, lock: &mut Lock) -> End {
+    pub(super) fn keep(&mut self, messages: &Receiver<SupervisorMessage>, lock: &mut Lock) -> ProcessEnd {
         let mut next = Instant::now();
         for heartbeat in 0usize.. {
             self.plane.heartbeat();
@@ -197,22 +197,22 @@ impl Supervisor {
                     }
                     Err(RecvTimeoutError::Timeout) => break,
                     Err(RecvTimeoutError::Disconnected) => {
-                        return End::Failed("no thread can send to the supervisor any more".into());
+                        return ProcessEnd::Failed("no thread can send to the supervisor any more".into());
                     }
                 }
             }
         }
-        End::Failed("time has run out".into())
+        ProcessEnd::Failed("time has run out".into())
     }
 
-    /// What is done now and then.
+    /// The periodic work.
     fn maintain(&mut self, heartbeat: usize) {
         if self.readiness.is_starting() || heartbeat.is_multiple_of(READ_HEARTBEATS) {
             self.tell_readiness();
         }
         if heartbeat.is_multiple_of(OBSERVE_HEARTBEATS) {
             self.health.set_links(ready::links_down(&self.config.settings, &*self.plane));
-            let workers: Vec<_> = self.worker_pool.shared().map(Shared::reading).collect();
+            let workers: Vec<_> = self.worker_pool.shared().map(ThreadShared::reading).collect();
             self.health.observe(effective_weights::observed(&workers));
             self.stand();
         }
@@ -249,7 +249,7 @@ impl Supervisor {
     pub(super) fn renew_cookies(&mut self) {
         let renewed = self.plane.renew_cookies(self.snapshot.keys.first()).and_then(|()| {
             let cookies = self.plane.cookies();
-            self.worker_pool.command(|_| Command::Cookies(cookies), || self.plane.heartbeat())
+            self.worker_pool.command(|_| WorkerCommand::Cookies(cookies), || self.plane.heartbeat())
         });
         if let Err(error) = renewed {
             log(&format!("warning: {error:#}; the last keys of SYN cookies are used on"));
@@ -272,12 +272,12 @@ impl Supervisor {
         })
     }
 
-    fn hear(&mut self, message: Message, lock: &mut Lock) -> Option<End> {
+    fn hear(&mut self, message: SupervisorMessage, lock: &mut Lock) -> Option<ProcessEnd> {
         match message {
-            Message::End(end) => return Some(end),
-            Message::Status(answer) => drop(answer.send(self.status())),
-            Message::Health => self.stand(),
-            Message::Reload(asked) => {
+            SupervisorMessage::End(end) => return Some(end),
+            SupervisorMessage::Status(answer) => drop(answer.send(self.status())),
+            SupervisorMessage::Health => self.stand(),
+            SupervisorMessage::Reload(asked) => {
                 let (file, answer) = asked.map_or((None, None), |(file, answer)| (file, Some(answer)));
                 let result = self.with_heartbeat(|supervisor| supervisor.reload(file.as_deref()));
                 match &result {
@@ -288,11 +288,13 @@ impl Supervisor {
                     let _ = answer.send(result);
                 }
             }
-            Message::Diff { text, file, answer } => drop(answer.send(self.diff(&text, &file))),
-            Message::Backend { change, answer } => {
+            SupervisorMessage::Diff { text, file, answer } => drop(answer.send(self.diff(&text, &file))),
+            SupervisorMessage::Backend { change, answer } => {
                 drop(answer.send(self.with_heartbeat(|supervisor| supervisor.set_backend(&change))))
             }
-            Message::Upgrade { program, answer, known } => return self.hand_over(program, answer, &known, lock),
+            SupervisorMessage::Upgrade { program, answer, known } => {
+                return self.hand_over(program, answer, &known, lock);
+            }
         }
         None
     }
@@ -300,7 +302,7 @@ impl Supervisor {
     /// Passes how the backends stand on to the workers.
     pub(super) fn stand(&mut self) {
         if effective_weights::tell(&self.health, &self.parameters.effective_weights) {
-            self.worker_pool.shared().for_each(Shared::wake);
+            self.worker_pool.shared().for_each(ThreadShared::wake);
         }
     }
 
@@ -320,7 +322,7 @@ impl Supervisor {
             return;
         }
         let heartbeat = || self.plane.heartbeat();
-        if let Err(error) = self.worker_pool.command(|_| Command::End(ends.clone()), heartbeat) {
+        if let Err(error) = self.worker_pool.command(|_| WorkerCommand::End(ends.clone()), heartbeat) {
             log(&format!("warning: connections of backends could not be ended: {error:#}"));
         }
     }
@@ -329,11 +331,11 @@ impl Supervisor {
         if !self.config.settings.connection_table.tracks_connections() {
             return (0..self.snapshot.services.len()).for_each(|number| self.plane.unlimit(number));
         }
-        self.load.note(self.worker_pool.shared().map(Shared::busy).max().unwrap_or_default());
+        self.load.note(self.worker_pool.shared().map(ThreadShared::busy).max().unwrap_or_default());
         // Services under a flood share the floor, so that flooding more of them does not cost the workers more.
         let suspects = self.rates.iter().filter(|rate| rate.is_suspect()).count().max(1);
         let floor = (self.config.settings.linux.policer_floor / suspects as u32).max(1);
-        let crowded = self.worker_pool.shared().any(Shared::is_crowded);
+        let crowded = self.worker_pool.shared().any(ThreadShared::is_crowded);
         for (number, rate) in self.rates.iter_mut().enumerate() {
             let (mut speculative, mut established, mut answered) = (0, 0, 0);
             for worker in self.worker_pool.shared() {
@@ -351,7 +353,7 @@ impl Supervisor {
     pub(super) fn read(&self) -> Result<Reading> {
         Ok(Reading {
             uptime: self.started.elapsed(),
-            workers: self.worker_pool.shared().map(Shared::reading).collect(),
+            workers: self.worker_pool.shared().map(ThreadShared::reading).collect(),
             totals: self.plane.totals()?,
             events: self.plane.events()?,
         })
@@ -361,7 +363,7 @@ impl Supervisor {
         self.plane.rules_max().into_iter().max().unwrap_or(0).into()
     }
 
-    /// What is to be said of the engine.
+    /// Messages about the engine.
     fn tell_engine(&self, offload: &mut OffloadStatus) {
         let words = self.plane.engine_words();
         offload.engine = self.plane.engine().to_string();
@@ -374,9 +376,9 @@ impl Supervisor {
 
     /// The status now, rates since the reading before the last: those of one to two seconds.
     fn status(&self) -> std::result::Result<Status, String> {
-        self.worker_pool.shared().for_each(Shared::ask);
+        self.worker_pool.shared().for_each(ThreadShared::ask);
         let patient = Instant::now() + FRESH_PATIENCE;
-        while Instant::now() < patient && self.worker_pool.shared().any(Shared::is_asked) {
+        while Instant::now() < patient && self.worker_pool.shared().any(ThreadShared::is_asked) {
             std::thread::sleep(Duration::from_micros(100));
         }
         let now = self.read().map_err(|error| format!("it cannot read its counters: {error:#}"))?;

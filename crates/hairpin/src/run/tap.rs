@@ -1,7 +1,7 @@
 //! A worker's device on the linux plane: frames of a TAP, asleep until some come.
 
 use super::moderation::Moderation;
-use super::thread::Device;
+use super::thread::WorkerDevice;
 use anyhow::{Context, Result};
 use hairpin_core::frame::{Batch, FrameIo};
 use hairpin_core::time::Time;
@@ -54,7 +54,7 @@ impl FrameIo for TapDevice {
     }
 }
 
-impl Device for TapDevice {
+impl WorkerDevice for TapDevice {
     const POLLED: bool = false;
 
     fn advance(&mut self, _: Time) {}

@@ -37,7 +37,7 @@ const HALF_OPEN_SHARE: u64 = 5;
 pub(crate) const COMMANDS_MAX: usize = 64;
 
 /// A command to a worker, applied between iterations.
-pub(crate) enum Command {
+pub(crate) enum WorkerCommand {
     /// Apply another snapshot.
     Update(Box<Update>),
     /// End connections of backends.
@@ -48,8 +48,8 @@ pub(crate) enum Command {
     Cookies(Cookies),
 }
 
-/// What a worker's thread shares with the rest of the process.
-pub(crate) struct Shared {
+/// The data that a worker's thread shares with the rest of the process.
+pub(crate) struct ThreadShared {
     stop: AtomicBool,
     /// Another thread waits for news.
     asked: AtomicBool,
@@ -57,17 +57,17 @@ pub(crate) struct Shared {
     commanded: AtomicBool,
     wake: OwnedFd,
     published: Mutex<WorkerReading>,
-    commands: Mutex<VecDeque<Command>>,
+    commands: Mutex<VecDeque<WorkerCommand>>,
     /// Queries about its connections.
     splice_queries: SpliceQueries,
-    /// What the worker has no use for any more, to be freed by another thread that has time.
+    /// Objects that the worker no longer needs, to be freed by another thread that has time.
     retired: Mutex<Vec<Retired>>,
 }
 
-impl Shared {
-    pub(crate) fn new(first: WorkerReading) -> Result<Shared> {
+impl ThreadShared {
+    pub(crate) fn new(first: WorkerReading) -> Result<ThreadShared> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("cannot make an eventfd")?;
-        Ok(Shared {
+        Ok(ThreadShared {
             stop: AtomicBool::new(false),
             asked: AtomicBool::new(false),
             commanded: AtomicBool::new(false),
@@ -80,7 +80,7 @@ impl Shared {
     }
 
     /// Gives the worker a command; `false` if too many wait already.
-    pub(crate) fn command(&self, command: Command) -> bool {
+    pub(crate) fn command(&self, command: WorkerCommand) -> bool {
         let mut commands = lock(&self.commands);
         if commands.len() >= COMMANDS_MAX {
             return false;
@@ -112,7 +112,7 @@ impl Shared {
     /// The worker applies its commands.
     fn apply<I, E, P, T>(&self, now: Time, event_loop: &mut EventLoop<I, E, P, T>)
     where
-        I: Device,
+        I: WorkerDevice,
         P: OffloadPolicy,
         T: Table<FlowKey>,
     {
@@ -120,13 +120,15 @@ impl Shared {
         let commands = std::mem::take(&mut *lock(&self.commands));
         for command in commands {
             match command {
-                Command::Update(update) => {
+                WorkerCommand::Update(update) => {
                     let retired = worker.reconfigure(now, *update);
                     lock(&self.retired).push(retired);
                 }
-                Command::ForwardingTable(forwarding_table) => event_loop.io.set_forwarding_table(&forwarding_table),
-                Command::Cookies(cookies) => worker.set_cookies(cookies),
-                Command::End(ends) => {
+                WorkerCommand::ForwardingTable(forwarding_table) => {
+                    event_loop.io.set_forwarding_table(&forwarding_table)
+                }
+                WorkerCommand::Cookies(cookies) => worker.set_cookies(cookies),
+                WorkerCommand::End(ends) => {
                     ends.into_iter().for_each(|(backend, which)| worker.end_backend(now, backend, which))
                 }
             }
@@ -158,7 +160,7 @@ impl Shared {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// What it has published last of one service.
+    /// The last published values of one service.
     pub(crate) fn service(&self, number: usize) -> ServiceStatistics {
         lock(&self.published).statistics.services.get(number).copied().unwrap_or_default()
     }
@@ -175,14 +177,14 @@ impl Shared {
         lock(&self.published).busy
     }
 
-    /// What it has published last.
+    /// The last published values.
     pub(crate) fn reading(&self) -> WorkerReading {
         lock(&self.published).clone()
     }
 }
 
 /// A worker's access to its plane, as its thread uses it.
-pub(crate) trait Device: FrameIo {
+pub(crate) trait WorkerDevice: FrameIo {
     /// Whether waiting for frames takes processor time, so that the thread's does not say how much the worker has to do.
     const POLLED: bool;
 
@@ -202,8 +204,8 @@ pub(crate) trait Device: FrameIo {
     fn events(&self, _out: &mut Vec<(&'static str, u64)>) {}
 }
 
-/// What a worker's thread is made of.
-pub(crate) struct Bench<O, E, W> {
+/// The parts of a worker's thread.
+pub(crate) struct WorkerThreadParts<O, E, W> {
     /// The core it runs on.
     pub(crate) cpu: usize,
     /// Opens its device, on the thread itself.
@@ -212,19 +214,19 @@ pub(crate) struct Bench<O, E, W> {
     pub(crate) make: W,
     /// Its engine.
     pub(crate) engine: E,
-    /// Where all workers wait for each other before their first frames.
+    /// The barrier at which all workers wait for each other before their first frames.
     pub(crate) together: Arc<Barrier>,
 }
 
 /// Runs a worker until it is told to stop. `ready` is called when it is made, and says whether to go on.
-pub(crate) fn run<I: Device, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
-    shared: &Shared,
-    bench: Bench<impl FnOnce() -> Result<I>, E, impl FnOnce() -> (Worker<P, T>, Adopted)>,
+pub(crate) fn run<I: WorkerDevice, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
+    shared: &ThreadShared,
+    bench: WorkerThreadParts<impl FnOnce() -> Result<I>, E, impl FnOnce() -> (Worker<P, T>, Adopted)>,
     ready: impl FnOnce(Adopted) -> bool,
     publish_ticket: impl Fn(Ticket),
     heartbeat: impl Fn(Time),
 ) -> Result<()> {
-    let Bench { cpu, open, make, engine, together } = bench;
+    let WorkerThreadParts { cpu, open, make, engine, together } = bench;
     cpu::pin(cpu).with_context(|| format!("cannot pin a worker to core {cpu}"))?;
     let io = open()?;
     let (worker, adopted) = make();
@@ -232,7 +234,7 @@ pub(crate) fn run<I: Device, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>
     if !ready(adopted) {
         return Ok(());
     }
-    // What adoption has left to tell the engine comes before any worker's first frames.
+    // Commands to the engine that adoption left come before any worker's first frames.
     event_loop.finish(cpu::now(), &publish_ticket);
     together.wait();
     let mut publisher = Publisher { cpu, worked: Duration::ZERO, published_at: Time::ZERO, dirty: true };
@@ -296,10 +298,10 @@ struct Publisher {
 }
 
 impl Publisher {
-    fn publish_if_due<I: Device, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
+    fn publish_if_due<I: WorkerDevice, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
         &mut self,
         now: Time,
-        shared: &Shared,
+        shared: &ThreadShared,
         event_loop: &EventLoop<I, E, P, T>,
     ) {
         let asked = shared.asked.load(Ordering::Relaxed);
@@ -325,7 +327,7 @@ impl Publisher {
     }
 
     /// How long the thread may sleep: until the next timeout, or until its news must be told.
-    fn sleep_at_most<I: Device, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
+    fn sleep_at_most<I: WorkerDevice, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
         &self,
         now: Time,
         event_loop: &EventLoop<I, E, P, T>,

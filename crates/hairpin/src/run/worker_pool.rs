@@ -2,8 +2,8 @@
 
 use super::index::{self, Index};
 use super::reading::WorkerReading;
-use super::thread::{self, Bench, Command, Device, Shared};
-use super::{End, Message};
+use super::thread::{self, ThreadShared, WorkerCommand, WorkerDevice, WorkerThreadParts};
+use super::{ProcessEnd, SupervisorMessage};
 use anyhow::{Context, Result, bail};
 use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::config::Snapshot;
@@ -13,7 +13,7 @@ use hairpin_core::flow::{FlowKey, Steering};
 use hairpin_core::l4::connection::Connection;
 use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::offload::{AnyPolicy, Choice};
-use hairpin_core::table::Method;
+use hairpin_core::table::LookupMethod;
 use hairpin_core::table::slab::Slot;
 use hairpin_core::time::Time;
 use hairpin_core::worker::{Adopted, Known, Occupancy, Statistics, Worker, WorkerOptions};
@@ -33,7 +33,7 @@ pub(crate) const START_PATIENCE: Duration = Duration::from_secs(120);
 /// How long workers may take to apply a command: one that shares its core with others may not get a turn for seconds.
 pub(crate) const COMMAND_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What every worker is made from.
+/// The parameters that all workers have in common.
 #[derive(Clone)]
 pub(crate) struct WorkerParameters {
     /// Services, backends, pool.
@@ -45,7 +45,7 @@ pub(crate) struct WorkerParameters {
     /// The core of each worker.
     pub(crate) cpus: Vec<usize>,
     /// How they find a packet's connection.
-    pub(crate) table: Method,
+    pub(crate) table: LookupMethod,
     /// Which connections go to the engine.
     pub(crate) policy: Choice,
     /// Connections of every backend.
@@ -60,7 +60,7 @@ pub(crate) struct WorkerParameters {
 
 /// A worker's thread and what it shares.
 struct WorkerHandle {
-    shared: Arc<Shared>,
+    shared: Arc<ThreadShared>,
     thread: std::thread::JoinHandle<()>,
     /// Lets it begin.
     gate: Option<Sender<()>>,
@@ -71,10 +71,10 @@ pub(crate) struct WorkerPool {
     workers: Vec<WorkerHandle>,
 }
 
-/// Where each worker's connections are.
-pub(crate) type Memory = Vec<&'static mut [Slot<Connection>]>;
+/// The memory of each worker's connections.
+pub(crate) type WorkerMemory = Vec<&'static mut [Slot<Connection>]>;
 
-/// What a worker gets of its plane.
+/// The plane's resources of one worker.
 pub(crate) struct WorkerResources<O, E, F, B> {
     /// Opens its device, on the worker's own thread.
     pub(crate) open: O,
@@ -95,13 +95,13 @@ impl WorkerPool {
     /// A thread or an engine could not be had, or a worker failed.
     pub(crate) fn make<I, O, E, F, B>(
         parameters: &WorkerParameters,
-        memory: Memory,
+        memory: WorkerMemory,
         resources: Vec<WorkerResources<O, E, F, B>>,
         common: (Known, Cookies),
-        messages: &Sender<Message>,
+        messages: &Sender<SupervisorMessage>,
     ) -> Result<(WorkerPool, Adopted)>
     where
-        I: Device,
+        I: WorkerDevice,
         O: FnOnce() -> Result<I> + Send + 'static,
         E: FlowEngine + Send + 'static,
         F: Fn(Ticket) + Send + 'static,
@@ -139,13 +139,13 @@ impl WorkerPool {
         }
     }
 
-    /// What each worker shares.
-    pub(crate) fn shared(&self) -> impl Iterator<Item = &Shared> {
+    /// The shared state of each worker.
+    pub(crate) fn shared(&self) -> impl Iterator<Item = &ThreadShared> {
         self.workers.iter().map(|handle| &*handle.shared)
     }
 
-    /// What each worker shares, for holders that outlast the worker pool.
-    pub(crate) fn handles(&self) -> Vec<Arc<Shared>> {
+    /// The shared state of each worker, for holders that outlast the worker pool.
+    pub(crate) fn handles(&self) -> Vec<Arc<ThreadShared>> {
         self.workers.iter().map(|handle| Arc::clone(&handle.shared)).collect()
     }
 
@@ -154,7 +154,7 @@ impl WorkerPool {
     ///
     /// # Errors
     /// One has too many commands waiting, or does not take any.
-    pub(crate) fn command(&self, mut command: impl FnMut(usize) -> Command, meanwhile: impl Fn()) -> Result<()> {
+    pub(crate) fn command(&self, mut command: impl FnMut(usize) -> WorkerCommand, meanwhile: impl Fn()) -> Result<()> {
         for (number, shared) in self.shared().enumerate() {
             if !shared.command(command(number)) {
                 bail!("worker {number} does not take commands");
@@ -168,7 +168,7 @@ impl WorkerPool {
             meanwhile();
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.shared().for_each(Shared::clear_away);
+        self.shared().for_each(ThreadShared::clear_away);
         Ok(())
     }
 
@@ -201,11 +201,11 @@ impl WorkerHandle {
         (memory, index): (&'static mut [Slot<Connection>], Index),
         resources: WorkerResources<O, E, F, B>,
         (known, cookies): (Known, Cookies),
-        messages: &Sender<Message>,
+        messages: &Sender<SupervisorMessage>,
         (reports, together): (Sender<Adopted>, Arc<Barrier>),
     ) -> Result<WorkerHandle>
     where
-        I: Device,
+        I: WorkerDevice,
         O: FnOnce() -> Result<I> + Send + 'static,
         E: FlowEngine + Send + 'static,
         F: Fn(Ticket) + Send + 'static,
@@ -219,7 +219,7 @@ impl WorkerHandle {
             device_drops: Vec::new(),
             device_events: Vec::new(),
         };
-        let shared = Arc::new(Shared::new(first)?);
+        let shared = Arc::new(ThreadShared::new(first)?);
         let WorkerResources { open, engine, publish, heartbeat, marks } = resources;
         let (snapshot, steering, seeds) = (Arc::clone(&parameters.snapshot), parameters.steering, parameters.seeds);
         let (loads, effective_weights, occupancy) =
@@ -258,20 +258,25 @@ impl WorkerHandle {
         let (on_thread, messages) = (Arc::clone(&shared), messages.clone());
         let body = move || {
             let ready = |adopted| reports.send(adopted).is_ok() && wait_for(&opened);
-            let bench = Bench { cpu, open, make, engine, together };
-            let body = || thread::run(&on_thread, bench, ready, publish, heartbeat);
-            // The data plane has no panics reachable from input; if one is there all the same, the process ends in
-            // order instead of serving on with a worker missing.
-            let what = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
-                Ok(Ok(())) => return,
-                Ok(Err(error)) => format!("{error:#}"),
-                Err(_) => "it panicked (see above)".to_string(),
-            };
-            let _ = messages.send(Message::End(End::Worker(number, what)));
+            let parts = WorkerThreadParts { cpu, open, make, engine, together };
+            report_failure(number, &messages, || thread::run(&on_thread, parts, ready, publish, heartbeat));
         };
         let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(body);
         Ok(WorkerHandle { shared, thread: thread.context("cannot start a worker's thread")?, gate: Some(gate) })
     }
+}
+
+/// Runs a worker's thread by `run`, and tells the supervisor if it fails.
+///
+/// The data plane has no panics reachable from input; if one is there all the same, the process ends in order instead of
+/// serving on with a worker missing.
+fn report_failure(number: usize, messages: &Sender<SupervisorMessage>, run: impl FnOnce() -> Result<()>) {
+    let what = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => format!("{error:#}"),
+        Err(_) => "it panicked (see above)".to_string(),
+    };
+    let _ = messages.send(SupervisorMessage::End(ProcessEnd::Worker(number, what)));
 }
 
 /// Whether the gate is opened, rather than given up.

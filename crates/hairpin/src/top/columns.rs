@@ -1,7 +1,7 @@
 //! The table of services and backends: as wide as what stands in it, and without the columns that matter least where the
 //! screen is narrower than that.
 
-use super::model::Row;
+use super::model::TopRow;
 use crate::render::{number, scaled};
 use crate::status::{BackendStatus, ServiceStatus, Traffic};
 use ratatui::layout::{Alignment, Constraint};
@@ -23,7 +23,7 @@ const GAP: usize = 1;
 
 /// The table of the rows `shown`, among all `rows`, in `width` columns of characters. Widths follow from all rows, so that
 /// nothing moves while they scroll by.
-pub(super) fn table(rows: &[Row<'_>], shown: Range<usize>, width: usize) -> Table<'static> {
+pub(super) fn table(rows: &[TopRow<'_>], shown: Range<usize>, width: usize) -> Table<'static> {
     let texts: Vec<[String; HEADER.len()]> = rows.iter().map(texts).collect();
     let mut widths = HEADER.map(|title| title.chars().count());
     for row in &texts {
@@ -70,18 +70,18 @@ fn cell(column: usize, text: &str) -> Cell<'static> {
     }
 }
 
-/// What stands in each column.
-fn texts(row: &Row<'_>) -> [String; HEADER.len()] {
+/// The contents of each column.
+fn texts(row: &TopRow<'_>) -> [String; HEADER.len()] {
     let bits = |traffic: &Traffic| scaled(traffic.bits_per_s) + "bit/s";
     match row {
-        Row::Service(service) => {
+        TopRow::Service(service) => {
             let removed = if service.state == "removed" { "removed" } else { "" };
             let listen = if service.group_of.is_some() { "group" } else { &service.listen };
             let ServiceStatus { connections, connections_per_s, software, offloaded, .. } = service;
             let numbers = [number(*connections as f64), number(*connections_per_s), bits(software), bits(offloaded)];
             join([service.name.clone(), listen.to_string(), removed.into(), String::new()], numbers)
         }
-        Row::Backend(backend) => {
+        TopRow::Backend(backend) => {
             let hand = if backend.overridden { "*" } else { "" };
             let health = match &*backend.health.state {
                 "" | "unchecked" => String::new(),
@@ -102,22 +102,22 @@ fn join([a, b, c, d]: [String; 4], [e, f, g, h]: [String; 4]) -> [String; HEADER
 }
 
 /// The state of a row where nothing else tells of its health.
-fn with_health(row: &Row<'_>, state: &str) -> String {
+fn with_health(row: &TopRow<'_>, state: &str) -> String {
     match row {
-        Row::Backend(backend) if backend.health.state == "down" => "down".to_string(),
+        TopRow::Backend(backend) if backend.health.state == "down" => "down".to_string(),
         _ => state.to_string(),
     }
 }
 
-fn state_width(rows: &[Row<'_>], texts: &[[String; HEADER.len()]]) -> usize {
+fn state_width(rows: &[TopRow<'_>], texts: &[[String; HEADER.len()]]) -> usize {
     let states = rows.iter().zip(texts).map(|(row, texts)| with_health(row, &texts[STATE]).chars().count());
     states.max().unwrap_or(0).max(HEADER[STATE].len())
 }
 
-fn style(row: &Row<'_>) -> Style {
+fn style(row: &TopRow<'_>) -> Style {
     match row {
-        Row::Service(_) => Style::new().add_modifier(Modifier::BOLD),
-        Row::Backend(backend) => match (&*backend.health.state, &*backend.state) {
+        TopRow::Service(_) => Style::new().add_modifier(Modifier::BOLD),
+        TopRow::Backend(backend) => match (&*backend.health.state, &*backend.state) {
             ("down", _) => Style::new().fg(Color::Red),
             (_, "enabled") => Style::new(),
             _ => Style::new().add_modifier(Modifier::DIM),

@@ -1,4 +1,4 @@
-//! What is shown, apart from how: figures, history, order and position.
+//! The data to show, apart from its form: figures, history, order and position.
 
 use super::poll::News;
 use crate::control::OffloadView;
@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 /// Seconds of history: as wide as a wide terminal.
 pub(super) const HISTORY: usize = 300;
 
-/// What services and backends are sorted by.
+/// The column that services and backends are sorted by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum SortOrder {
     /// As in the configuration.
     #[default]
     Configuration,
@@ -23,40 +23,40 @@ pub(super) enum Order {
     Traffic,
 }
 
-impl Order {
-    fn next(self) -> Order {
+impl SortOrder {
+    fn next(self) -> SortOrder {
         match self {
-            Order::Configuration => Order::Connections,
-            Order::Connections => Order::NewConnections,
-            Order::NewConnections => Order::Traffic,
-            Order::Traffic => Order::Configuration,
+            SortOrder::Configuration => SortOrder::Connections,
+            SortOrder::Connections => SortOrder::NewConnections,
+            SortOrder::NewConnections => SortOrder::Traffic,
+            SortOrder::Traffic => SortOrder::Configuration,
         }
     }
 
     /// Its name.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Order::Configuration => "configuration",
-            Order::Connections => "connections",
-            Order::NewConnections => "new/s",
-            Order::Traffic => "traffic",
+            SortOrder::Configuration => "configuration",
+            SortOrder::Connections => "connections",
+            SortOrder::NewConnections => "new/s",
+            SortOrder::Traffic => "traffic",
         }
     }
 
-    /// What to sort by, greatest first.
+    /// The value to sort by, greatest first.
     fn of(self, connections: u64, new: f64, software: &Traffic, offloaded: &Traffic) -> f64 {
         match self {
-            Order::Configuration => 0.0,
-            Order::Connections => connections as f64,
-            Order::NewConnections => new,
-            Order::Traffic => software.bits_per_s + offloaded.bits_per_s,
+            SortOrder::Configuration => 0.0,
+            SortOrder::Connections => connections as f64,
+            SortOrder::NewConnections => new,
+            SortOrder::Traffic => software.bits_per_s + offloaded.bits_per_s,
         }
     }
 }
 
 /// A line of the table: a service, or one of its backends.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Row<'a> {
+pub(super) enum TopRow<'a> {
     /// A service.
     Service(&'a ServiceStatus),
     /// A backend of the service above.
@@ -65,16 +65,16 @@ pub(super) enum Row<'a> {
 
 /// Rates of all services together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Totals {
+pub(super) struct RateTotals {
     /// New connections per second.
     pub(super) new_per_s: f64,
-    /// What workers forward.
+    /// Traffic that workers forward.
     pub(super) software: Traffic,
-    /// What the kernel forwards.
+    /// Traffic that the kernel forwards.
     pub(super) offloaded: Traffic,
 }
 
-impl Totals {
+impl RateTotals {
     /// Share of the packets of the last second that was offloaded.
     pub(super) fn offloaded_share(&self) -> f64 {
         let all = self.software.packets_per_s + self.offloaded.packets_per_s;
@@ -87,7 +87,7 @@ impl Totals {
 pub(super) struct Model {
     /// The newest figures, or those at which it was paused.
     pub(super) status: Option<Box<Status>>,
-    /// What the engine holds.
+    /// The rules that the engine holds.
     pub(super) offload: Option<Box<OffloadView>>,
     /// Why the instance does not answer, if it does not.
     pub(super) away: Option<String>,
@@ -96,7 +96,7 @@ pub(super) struct Model {
     /// Whether figures stay as they are.
     pub(super) paused: bool,
     /// The order of services.
-    pub(super) order: Order,
+    pub(super) order: SortOrder,
     /// Lines of the table that are above the screen.
     pub(super) scroll: usize,
     /// Lines of the table that fit on the screen, as last drawn.
@@ -141,7 +141,7 @@ impl Model {
     }
 
     /// The table's lines, in order.
-    pub(super) fn rows(&self) -> Vec<Row<'_>> {
+    pub(super) fn rows(&self) -> Vec<TopRow<'_>> {
         let Some(status) = &self.status else { return Vec::new() };
         let service_key =
             |s: &ServiceStatus| self.order.of(s.connections, s.connections_per_s, &s.software, &s.offloaded);
@@ -152,17 +152,17 @@ impl Model {
         services.sort_by(|a, b| service_key(b).total_cmp(&service_key(a)));
         let mut rows = Vec::new();
         for service in services {
-            rows.push(Row::Service(service));
+            rows.push(TopRow::Service(service));
             let mut backends: Vec<_> = service.backends.iter().collect();
             backends.sort_by(|a, b| backend_key(b).total_cmp(&backend_key(a)));
-            rows.extend(backends.into_iter().map(Row::Backend));
+            rows.extend(backends.into_iter().map(TopRow::Backend));
         }
         rows
     }
 
     /// Rates of all services together.
-    pub(super) fn totals(&self) -> Totals {
-        let mut totals = Totals::default();
+    pub(super) fn totals(&self) -> RateTotals {
+        let mut totals = RateTotals::default();
         for service in self.status.iter().flat_map(|status| &status.services) {
             totals.new_per_s += service.connections_per_s;
             totals.software += service.software;

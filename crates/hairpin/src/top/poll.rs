@@ -1,6 +1,6 @@
 //! Asks the instance once a second.
 
-use crate::control::{Answer, Client, OffloadView, Request};
+use crate::control::{ControlAnswer, ControlClient, ControlRequest, OffloadView};
 use crate::status::Status;
 use anyhow::Result;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// News that wait to be drawn.
 const CHANNEL: usize = 4;
 
-/// What a round of questions gives.
+/// The answers of one round of queries.
 #[derive(Debug)]
 pub(super) enum News {
     /// The instance's state; what the engine holds, unless it does not tell.
@@ -44,14 +44,14 @@ fn poll(socket: &Path, sender: &SyncSender<News>) {
 }
 
 /// One round; connects if need be.
-fn ask(socket: &Path, client: &mut Option<Client>) -> Result<News> {
+fn ask(socket: &Path, client: &mut Option<ControlClient>) -> Result<News> {
     if client.is_none() {
-        *client = Client::connect(socket)?;
+        *client = ControlClient::connect(socket)?;
     }
     let Some(client) = client else { return Ok(News::Away("the instance does not answer".into())) };
     let status = client.status()?;
-    let offload = match client.request(&Request::Offload) {
-        Ok(Answer::Offload(view)) => Some(view),
+    let offload = match client.request(&ControlRequest::Offload) {
+        Ok(ControlAnswer::Offload(view)) => Some(view),
         // The rest is worth showing. If it is the connection that has failed, the next round says so.
         Ok(_) | Err(_) => None,
     };

@@ -1,7 +1,7 @@
-use super::model::{HISTORY, Model, Order, Row};
+use super::model::{HISTORY, Model, SortOrder, TopRow};
 use super::poll::{self, News};
 use super::view;
-use crate::control::{Answer, LatencyView, OffloadView, Request, serve};
+use crate::control::{ControlAnswer, ControlRequest, LatencyView, OffloadView, serve};
 use crate::status::{
     BackendStatus, CapacityStatus, Count, HealthStatus, HttpStatus, OffloadStatus, ServiceStatus, Status, Traffic,
     WorkerStatus,
@@ -80,7 +80,7 @@ fn figures(status: Status) -> News {
     News::Figures(Box::new(status), Some(Box::new(engine())))
 }
 
-/// What stands on the screen, words one space apart.
+/// The words on the screen, one space apart.
 fn screen(model: &mut Model, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| view::draw(frame, model)).unwrap();
@@ -182,7 +182,7 @@ fn top_status_and_metrics_count_the_same_connections() {
     };
     let group = ServiceStatus { group_of: Some("shop".into()), ..spliced("shop/a", "group", 4) };
     status.services.extend([spliced("shop", "http", 7), group]);
-    // What is kept of those that are over takes entries, and is none of them.
+    // Records kept of ended connections take entries, and are no connections.
     status.capacity = CapacityStatus { connections: 42, entries: 90, connections_max: 1000, ..status.capacity };
     let mut model = Model::default();
     model.take(figures(status.clone()));
@@ -232,8 +232,8 @@ fn sorting_goes_through_the_columns_and_back() {
             .rows()
             .iter()
             .map(|row| match row {
-                Row::Service(service) => service.name.clone(),
-                Row::Backend(backend) => backend.name.clone(),
+                TopRow::Service(service) => service.name.clone(),
+                TopRow::Backend(backend) => backend.name.clone(),
             })
             .collect()
     };
@@ -241,11 +241,11 @@ fn sorting_goes_through_the_columns_and_back() {
     press(&mut model, KeyCode::Char('s'));
     assert_eq!(names(&model), ["dns", "ns", "web", "web-2", "web-1"]);
     press(&mut model, KeyCode::Char('s'));
-    assert_eq!((model.order, names(&model)[1].as_str()), (Order::NewConnections, "web-1"));
+    assert_eq!((model.order, names(&model)[1].as_str()), (SortOrder::NewConnections, "web-1"));
     press(&mut model, KeyCode::Char('s'));
-    assert_eq!((model.order, names(&model)[1].as_str()), (Order::Traffic, "web-2"));
+    assert_eq!((model.order, names(&model)[1].as_str()), (SortOrder::Traffic, "web-2"));
     press(&mut model, KeyCode::Char('s'));
-    assert_eq!(model.order, Order::Configuration);
+    assert_eq!(model.order, SortOrder::Configuration);
 }
 
 #[test]
@@ -311,8 +311,8 @@ fn an_instance_may_go_away_and_come_back() {
     assert_eq!(model.away.as_deref(), Some("the instance does not answer"));
     assert!(screen(&mut model, 120, 30)[0].contains("waiting for the instance AWAY: the instance does not answer"));
     serve(&socket, |request| match request {
-        Request::Status => Answer::Status(Box::new(example())),
-        other => Answer::Error(format!("{other:?} is not for tests")),
+        ControlRequest::Status => ControlAnswer::Status(Box::new(example())),
+        other => ControlAnswer::Error(format!("{other:?} is not for tests")),
     })
     .unwrap();
     while model.away.is_some() {

@@ -1,7 +1,7 @@
 //! The screen.
 
 use super::columns;
-use super::model::{Model, Totals};
+use super::model::{Model, RateTotals};
 use crate::render::{brief, number, percent, scaled, span};
 use crate::status::{HttpStatus, Status, Traffic, WorkerStatus};
 use ratatui::Frame;
@@ -130,7 +130,7 @@ fn requests(http: &HttpStatus) -> Vec<String> {
     line
 }
 
-fn share(totals: &Totals) -> Line<'static> {
+fn share(totals: &RateTotals) -> Line<'static> {
     let share = totals.offloaded_share();
     let mut line = Line::from(format!(" {:<12} {:>16}  ", "share", percent(share)));
     line.push_span(Span::from(bar(share, BAR)).fg(Color::Green));

@@ -4,7 +4,7 @@ use super::{GOOD, warned};
 #[cfg(feature = "dpdk")]
 use super::{good, refuses};
 #[cfg(feature = "dpdk")]
-use hairpin::config::{Idle, Network, Pages, PlaneChoice, Probes};
+use hairpin::config::{IdleMode, Pages, PlaneChoice, PrefixedAddress, Probes};
 
 /// Ports with these lines of their own (from line 4 on), and a service.
 #[cfg(feature = "dpdk")]
@@ -49,9 +49,9 @@ fn a_port_gets_every_default() {
     assert_eq!(settings.devices(), ["net_af_packet0,iface=a"]);
     let dpdk = settings.dpdk.as_ref().unwrap();
     assert_eq!((dpdk.pages, dpdk.memory_mib, dpdk.mbufs), (Pages::Auto, 512, None));
-    assert_eq!((dpdk.idle, dpdk.probes, &*dpdk.routes), (Idle::Sleep, Probes::None, &[][..]));
+    assert_eq!((dpdk.idle, dpdk.probes, &*dpdk.routes), (IdleMode::Sleep, Probes::None, &[][..]));
     let port = &dpdk.ports[0];
-    let network = |address: &str, prefix| Network { address: address.parse().unwrap(), prefix };
+    let network = |address: &str, prefix| PrefixedAddress { address: address.parse().unwrap(), prefix };
     assert_eq!(port.addresses, [network("10.0.0.1", 24), network("fd00::1", 64)]);
     assert_eq!((port.mtu, port.queues, port.promiscuous, &*port.gateways), (1500, None, true, &[][..]));
     assert_eq!((port.rx_descriptors, port.tx_descriptors), (1024, 1024));
@@ -67,7 +67,7 @@ fn everything_arrives() {
     );
     let config = good(&text);
     let dpdk = config.settings.dpdk.unwrap();
-    assert_eq!((dpdk.memory_mib, dpdk.mbufs, dpdk.pages, dpdk.idle), (2048, Some(4095), Pages::None, Idle::Poll));
+    assert_eq!((dpdk.memory_mib, dpdk.mbufs, dpdk.pages, dpdk.idle), (2048, Some(4095), Pages::None, IdleMode::Poll));
     let routes: Vec<String> =
         dpdk.routes.iter().map(|route| format!("{} via {} on {}", route.network, route.gateway, route.port)).collect();
     assert_eq!(routes, ["10.9.0.0/16 via 10.0.0.254 on 0", "fd09::/16 via fd00::fe on 0"]);

@@ -7,7 +7,7 @@ use hairpin_core::config::{Algorithm, AllDown, Forwarding, Service, UnknownPacke
 use hairpin_core::l7::config::{Action, Http, HttpLimits, Kind, ProxyVersion, Route};
 use hairpin_core::l7::route::host::HostPattern;
 use hairpin_core::l7::route::path::PathPattern;
-use hairpin_core::l7::route::{Conditions, Named, Test, Verdict};
+use hairpin_core::l7::route::{AccessVerdict, Conditions, Named, Test};
 use std::time::Duration;
 
 /// Two services: an HTTP one with a group, and another one.
@@ -128,7 +128,7 @@ fn groups_are_services_behind_theirs() {
     let shares: Vec<_> = http(web).routes.iter().map(groups).collect();
     assert_eq!(shares, [vec![(2, 7), (0, 3)].into_iter().rev().collect::<Vec<_>>(), vec![(1, 1)], vec![(0, 1)]]);
     assert_eq!(config.services.len(), 4);
-    // What a group does not say is its service's.
+    // A setting that a group leaves out is its service's.
     let text = with(&[("#WEB", "balance = \"source-hash\"\ndrain_limit = \"1m\"\nhealth.check = \"tcp\"")]);
     let config = good(&text);
     let group = &config.snapshot.services[1];
@@ -227,8 +227,11 @@ fn access_rules_arrive() {
     let config = good(&with(&[("#MORE", rules)]));
     let access = &http(&config.snapshot.services[0]).access;
     assert!(access.iter().map(|rule| rule.strict).eq([false, false, true]));
-    let verdicts: Vec<Verdict> = access.iter().map(|rule| rule.verdict).collect();
-    assert_eq!(verdicts, [Verdict::Allow, Verdict::Deny { status: 403 }, Verdict::Deny { status: 404 }]);
+    let verdicts: Vec<AccessVerdict> = access.iter().map(|rule| rule.verdict).collect();
+    assert_eq!(
+        verdicts,
+        [AccessVerdict::Allow, AccessVerdict::Deny { status: 403 }, AccessVerdict::Deny { status: 404 }]
+    );
     let refuses =
         |rule: &str, expected: &str| refuses(&with(&[("#MORE", &format!("[[service.access]]\n{rule}"))]), expected);
     refuses("path = \"/x\"", "15:1: error: `action` is missing in [[service.access]]; add action = \"deny\"");

@@ -32,7 +32,7 @@ impl Drop for File {
     }
 }
 
-/// What is said about the file, without its path.
+/// The message about the file, without its path.
 fn wrong(text: &str, mode: u32) -> String {
     let file = File::new("wrong", text, mode);
     let problems = said(&file.field());

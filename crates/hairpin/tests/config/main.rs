@@ -22,7 +22,7 @@ fn good(text: &str) -> Config {
     config::parse("t.toml", text).unwrap_or_else(|problems| panic!("{problems}"))
 }
 
-/// What is said about a bad file, one line for each problem.
+/// The messages about a bad file, one line for each problem.
 fn said(text: &str) -> Vec<String> {
     match config::parse("t.toml", text) {
         Ok(config) => panic!("taken, with warnings {:?}", config.warnings),
@@ -415,7 +415,7 @@ fn a_syntax_error_hides_no_other_mistake() {
     let lines: Vec<String> = said(text).iter().map(|line| line.split(": ").next().unwrap().to_string()).collect();
     // No error that the service has no backend: the wrong line may be its backend.
     assert_eq!(lines, ["t.toml:2:1", "t.toml:3:12", "t.toml:5:14", "t.toml:7:8", "t.toml:8:10", "t.toml:9:8"]);
-    // What stands behind a broken name of a table would be read as part of another one.
+    // The text behind a broken name of a table would be read as part of another one.
     assert_eq!(said("workrs = 2\n[timeouts\ntcp_closed = 5\n").len(), 1);
 }
 

@@ -1,8 +1,8 @@
-//! What is printed from the reference, and the examples beside it.
+//! The output printed from the reference, and the examples beside it.
 
 use super::good;
 use hairpin::config;
-use hairpin::config::reference::{self, Fallback, Kind};
+use hairpin::config::reference::{self, Fallback, ValueForm};
 use std::path::Path;
 
 #[test]
@@ -28,13 +28,13 @@ fn the_full_examples_show_every_field() {
             let shown = match field.kind {
                 // Of another plane than theirs.
                 _ if field.name == "dpdk" => true,
-                // What only HTTP and TLS services have is in the one example, the rest in the other.
+                // Fields of HTTP and TLS services are in the one example, the rest in the other.
                 _ if ["protocol", "group", "route", "access", "http", "tls", "passive_status"]
                     .contains(&field.name) =>
                 {
                     http.contains(&format!(".{}]", field.name)) || http.contains(&format!("\n{} = ", field.name))
                 }
-                Kind::Tables => {
+                ValueForm::Tables => {
                     text.contains(&format!("[{}", field.name))
                         || text.contains(&format!(".{}]", field.name))
                         || text.contains(&format!("{} = {{", field.name))
@@ -131,7 +131,7 @@ fn defaults_and_examples_of_the_reference_are_readable() {
     for section in reference::SECTIONS {
         for field in section.fields {
             assert!(!field.doc.is_empty());
-            if let (Kind::Choice(words), Fallback::Value(default)) = (field.kind, field.fallback) {
+            if let (ValueForm::Choice(words), Fallback::Value(default)) = (field.kind, field.fallback) {
                 assert!(words.iter().any(|(word, _)| *word == default), "{}", field.name);
             }
         }

@@ -3,7 +3,7 @@
 use super::{GOOD, good, refuses, said, warned, with};
 use hairpin::config::PolicyChoice;
 use hairpin_core::config::Algorithm;
-use hairpin_core::table::Method;
+use hairpin_core::table::LookupMethod;
 
 /// A good file that tracks no connections, with more lines of its service.
 fn untracked(method: &str, service: &str) -> String {
@@ -12,8 +12,8 @@ fn untracked(method: &str, service: &str) -> String {
 
 #[test]
 fn every_method_has_its_name() {
-    assert_eq!(good(GOOD).settings.connection_table, Method::DEFAULT);
-    for &method in Method::ALL {
+    assert_eq!(good(GOOD).settings.connection_table, LookupMethod::DEFAULT);
+    for &method in LookupMethod::ALL {
         let file = match method.tracks_connections() {
             true => with(&format!("connection_table = \"{method}\"")),
             false => untracked(method.name(), ""),
@@ -29,7 +29,7 @@ fn an_unknown_one_is_told_the_nearest_and_all() {
     let said = said(&with("connection_table = \"concurent\"")).remove(0);
     let start = "t.toml:2:20: error: `connection_table` is \"concurent\"; did you mean \"concurrent\"? (one of ";
     assert!(said.starts_with(start), "{said}");
-    for method in Method::ALL {
+    for method in LookupMethod::ALL {
         assert!(said.contains(&format!("\"{method}\"")), "{said}");
     }
 }

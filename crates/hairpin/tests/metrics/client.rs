@@ -1,6 +1,6 @@
 //! A plain HTTP client over a socket, and a server to talk to.
 
-use hairpin::metrics::{self, Server};
+use hairpin::metrics::{self, MetricsServer};
 use hairpin::status::Status;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,12 +10,12 @@ use std::time::Duration;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server of this status on a port of its own.
-pub(crate) fn server(status: Status) -> Server {
+pub(crate) fn server(status: Status) -> MetricsServer {
     serve(move || Ok(status.clone()))
 }
 
 /// A server of this source on a port of its own.
-pub(crate) fn serve(status: impl Fn() -> Result<Status, String> + Clone + Send + 'static) -> Server {
+pub(crate) fn serve(status: impl Fn() -> Result<Status, String> + Clone + Send + 'static) -> MetricsServer {
     metrics::serve("127.0.0.1:0".parse().unwrap(), status).unwrap()
 }
 

@@ -1,4 +1,4 @@
-//! What the numbers of a status look like to Prometheus.
+//! The numbers of a status as Prometheus sees them.
 
 use crate::client::{get, get_with, server};
 use crate::parser::{Format, Page, parse};

@@ -3,12 +3,12 @@
 use crate::client::{Client, PATIENCE, get, server};
 use crate::exposition::{backend, full_status};
 use crate::parser::{Format, parse};
-use hairpin::metrics::Server;
+use hairpin::metrics::MetricsServer;
 use hairpin::status::{ServiceStatus, Status};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// What the server counts about connections that ended out of order, up to 100 ms ago.
+/// The server's counters of connections that ended out of order, up to 100 ms ago.
 fn closed(address: SocketAddr, reason: &str) -> f64 {
     let page = parse(Format::Prometheus, &get(address, "/metrics").body).unwrap();
     page.value("hairpin_metrics_connections_closed_total", &[("reason", reason)])
@@ -22,7 +22,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-fn serves(server: &Server) {
+fn serves(server: &MetricsServer) {
     assert_eq!(get(server.address(), "/metrics").code, 200);
 }
 
@@ -161,7 +161,7 @@ fn a_request_with_a_body_ends_its_connection() {
             if let Some(response) = client.response(false) {
                 assert!(matches!(response.code, 400 | 413), "{framing}: {}", response.code);
             }
-            // What is hidden behind the body is never answered.
+            // A request hidden behind the body is never answered.
             assert!(client.is_closed(), "{framing}");
         }
         serves(&server);

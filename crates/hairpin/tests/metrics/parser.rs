@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a page says.
+/// The contents of a page.
 #[derive(Debug, Default)]
 pub(crate) struct Page {
     /// Type and meaning by family, as the format calls it.

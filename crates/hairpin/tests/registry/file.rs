@@ -11,7 +11,7 @@ fn the_file_is_whole_and_for_root_only() {
     assert_eq!(format!("{:?}", Registry::load(&place.file()).unwrap()), format!("{:?}", Registry::default()));
     let mut registry = Registry::default();
     merged(&mut registry, &config(&plan(&[(80, &[1])])), 0);
-    // What a process that died while it wrote has left is no hindrance.
+    // Remains of a process that died while it wrote do no harm.
     std::fs::write(place.0.join("default.numbers.new"), "{").unwrap();
     registry.save(&place.file()).unwrap();
     let mode = std::fs::metadata(place.file()).unwrap().permissions().mode();

@@ -21,7 +21,7 @@ fn config(name: &str, listen: &str, groups: &[&str]) -> Config {
     config::parse("t.toml", &text).unwrap_or_else(|problems| panic!("{problems}\n{text}"))
 }
 
-/// Where the routes of service `number` lead.
+/// The targets of the routes of service `number`.
 fn routes(merged: &hairpin::registry::Merged, number: usize) -> Vec<u16> {
     let Kind::Http(http) = &merged.snapshot.services[number].kind else { panic!("{:?}", merged.snapshot.services) };
     let to = |action: &Action| match action {

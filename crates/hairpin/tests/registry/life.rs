@@ -7,7 +7,7 @@ use hairpin_core::config::{BackendState, ServiceState};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a drawn life does next.
+/// The next step of a drawn life.
 #[derive(Clone, Debug)]
 enum Step {
     /// Services (80 to 83) and backends (1 to 4) of a configuration, as bits, four for each service.

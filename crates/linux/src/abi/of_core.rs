@@ -1,7 +1,7 @@
 //! The core's flows, ends and rules in these layouts.
 
 use super::sequence_change::changes_sequence;
-use super::{Bytes, End, FlowV4, FlowV6, RULE_ACTIVE, RULE_PASS, RULE_SEQUENCE, RuleHead, RuleV4, RuleV6};
+use super::{Bytes, EndKey, FlowV4, FlowV6, RULE_ACTIVE, RULE_PASS, RULE_SEQUENCE, RuleHead, RuleV4, RuleV6};
 use crate::cpu;
 use hairpin_core::engine::{Fate, Rule};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
@@ -59,10 +59,10 @@ fn protocol(number: u8) -> Option<Protocol> {
     [Protocol::Tcp, Protocol::Udp].into_iter().find(|&protocol| protocol as u8 == number)
 }
 
-impl End {
+impl EndKey {
     /// An end of `protocol`.
-    pub fn of(endpoint: &Endpoint, protocol: Protocol) -> End {
-        End { address: endpoint.address.0, port: endpoint.port.to_be_bytes(), protocol: protocol as u8, zero: 0 }
+    pub fn of(endpoint: &Endpoint, protocol: Protocol) -> EndKey {
+        EndKey { address: endpoint.address.0, port: endpoint.port.to_be_bytes(), protocol: protocol as u8, zero: 0 }
     }
 }
 
@@ -118,7 +118,7 @@ impl RuleV6 {
     }
 }
 
-/// What the new addresses for the old add to a one's complement sum of 16-bit words as they lie in memory (RFC 1071,
+/// The difference that the new addresses make to a one's complement sum of 16-bit words as they lie in memory (RFC 1071,
 /// 2(B)): the sum of the old ones' complements and the new ones. 0xffff, not 0, for nothing, so that a sum it is added
 /// to is not 0 either.
 fn checksum_addresses(key: &FlowKey, rewrite: &Rewrite) -> u16 {

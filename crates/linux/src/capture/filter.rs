@@ -93,7 +93,7 @@ fn ipv6(hosts: &[IpAddr], admit: libc::sock_filter, refuse: libc::sock_filter) -
 mod tests {
     use super::*;
 
-    /// What the kernel does with such a program, as far as it is used here. No jump may lead outside.
+    /// Runs such a program as the kernel does, as far as it is used here. No jump may lead outside.
     fn run(program: &[libc::sock_filter], frame: &[u8]) -> u32 {
         let (mut a, mut x, mut at) = (0u32, 0u32, 0);
         loop {

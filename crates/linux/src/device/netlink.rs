@@ -15,7 +15,7 @@ const LINK_BYTES: usize = 32;
 pub(crate) const HEADER_BYTES: usize = 16;
 /// Room for a part of a list: the kernel sends 32 KiB at most at once.
 const DUMP_BYTES: usize = 65_536;
-/// What a device without a queueing discipline has.
+/// The queueing discipline of a device that has none.
 const NONE: &[u8] = b"noqueue\0";
 
 /// Takes the queueing discipline of `name` away, so that a packet goes straight to the device: for devices that never

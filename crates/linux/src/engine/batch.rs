@@ -3,7 +3,7 @@
 use crate::abi::{Bytes, RULE_OPS_MAX, RULE_SEQUENCE, RuleCounters, RuleHead, SequenceChange, slice_bytes};
 use crate::control::QuerySlot;
 use crate::programs::Queries;
-use crate::query::{Key, Value, query};
+use crate::query::{RuleKey, RuleValue, query};
 use anyhow::Result;
 use hairpin_core::engine::{Completion, Counters, Fate, Refusal, Rule, RuleId};
 use hairpin_core::flow::Protocol;
@@ -12,16 +12,16 @@ use std::collections::VecDeque;
 
 /// The rules of one address family.
 #[derive(Debug)]
-pub(super) struct Family<K, R> {
+pub(super) struct FamilyRules<K, R> {
     rules: MapHandle,
     changes: MapHandle,
     pub(super) installs: Installs<K, R>,
     pub(super) removals: Removals<K>,
 }
 
-impl<K: Key, R: Value<K>> Family<K, R> {
-    pub(super) fn new(rules: &MapHandle, changes: &MapHandle, ops_max: usize) -> Result<Family<K, R>> {
-        Ok(Family {
+impl<K: RuleKey, R: RuleValue<K>> FamilyRules<K, R> {
+    pub(super) fn new(rules: &MapHandle, changes: &MapHandle, ops_max: usize) -> Result<FamilyRules<K, R>> {
+        Ok(FamilyRules {
             rules: MapHandle::try_from(rules)?,
             changes: MapHandle::try_from(changes)?,
             installs: Installs::new(ops_max),
@@ -50,7 +50,7 @@ impl<K: Key, R: Value<K>> Family<K, R> {
         self.removals.keys.clear();
     }
 
-    /// What the query does for one rule, in case it cannot run.
+    /// The query's work for one rule, in case it cannot run.
     fn take_one(&self, key: &K) -> RuleCounters {
         let taken = self.rules.lookup_and_delete(key.bytes()).ok().flatten();
         let Some(rule) = taken.and_then(|value| R::from_bytes(&value)) else { return RuleCounters::zeroed() };
@@ -87,7 +87,7 @@ pub(super) struct Installs<K, R> {
     changes: Vec<(usize, SequenceChange)>,
 }
 
-impl<K: Key, R: Value<K>> Installs<K, R> {
+impl<K: RuleKey, R: RuleValue<K>> Installs<K, R> {
     fn new(ops_max: usize) -> Installs<K, R> {
         Installs {
             ids: Vec::with_capacity(ops_max),

@@ -2,9 +2,9 @@
 
 use super::object::{self, Constants, Programs};
 use super::pins::{self, Pins};
-use super::{CONTROL, Maps, Options, Plane, check};
+use super::{CONTROL, LoadedPlane, Maps, ProgramOptions, check};
 use crate::abi::{self, Bytes};
-use crate::control::{Block, Control};
+use crate::control::{Control, SharedControlBlock};
 use anyhow::{Context, Result};
 use hairpin_core::flow::Steering;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenMap, OpenObject};
@@ -13,43 +13,46 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What [`Plane::adopt`] has found.
+/// The result of [`LoadedPlane::adopt`].
 #[derive(Debug)]
-pub enum Adopted {
-    /// What was pinned, with the programs of this build. What is attached still runs the programs it had, on the same
+pub enum AdoptedPrograms {
+    /// The pinned maps, with the programs of this build. Attached hooks still run the programs it had, on the same
     /// maps, until it is attached anew.
-    Plane(Box<Plane>),
+    Plane(Box<LoadedPlane>),
     /// There is nothing, or nothing that was ever completed.
     Absent,
     /// There is something that this build does not understand, for the reason given; it has been left as it is.
-    /// [`Plane::load`] would remove it.
+    /// [`LoadedPlane::load`] would remove it.
     Incompatible(String),
 }
 
-impl Plane {
+impl LoadedPlane {
     /// Takes over the maps and attachments that an earlier process of this instance has pinned, with all their
     /// contents, and brings the pinned programs up to those of this build. `steering.key` is the one that the
-    /// connections were spread by; how many workers there are from now on is told by [`Plane::steer`], not here. The
+    /// connections were spread by; how many workers there are from now on is told by [`LoadedPlane::steer`], not here. The
     /// settings of `options` take effect at once, except for the numbers of rules, which stay what they were
-    /// ([`Plane::rules_max`]), and the way of attaching, which [`Plane::attach`] follows. The heartbeat is left alone.
+    /// ([`LoadedPlane::rules_max`]), and the way of attaching, which [`LoadedPlane::attach`] follows. The heartbeat is left
+    /// alone.
     ///
     /// The earlier process may still be running, as long as its workers' engines are not in use beside this one's.
-    /// Errors: as for [`Plane::load`].
-    pub fn adopt(options: &Options, steering: Steering) -> Result<Adopted> {
+    /// Errors: as for [`LoadedPlane::load`].
+    pub fn adopt(options: &ProgramOptions, steering: Steering) -> Result<AdoptedPrograms> {
         check(steering)?;
-        let Some(pins) = Pins::find(&options.pin_directory, &options.instance)? else { return Ok(Adopted::Absent) };
+        let Some(pins) = Pins::find(&options.pin_directory, &options.instance)? else {
+            return Ok(AdoptedPrograms::Absent);
+        };
         let open = object::open(options)?;
         let maps = match pinned(&pins, &open, steering)? {
             Pinned::Maps(maps) => Arc::new(maps),
-            Pinned::Absent => return Ok(Adopted::Absent),
-            Pinned::Incompatible(why) => return Ok(Adopted::Incompatible(why)),
+            Pinned::Absent => return Ok(AdoptedPrograms::Absent),
+            Pinned::Incompatible(why) => return Ok(AdoptedPrograms::Incompatible(why)),
         };
         let control = Arc::new(Control::map(&maps)?);
         settle(control.block(), options);
         let programs = adopt_programs(options, &pins, &maps, control.block(), open)?;
         let rules = (maps.named("rules_v4")?.max_entries(), maps.named("rules_v6")?.max_entries());
         let attachments = Vec::new();
-        Ok(Adopted::Plane(Box::new(Plane {
+        Ok(AdoptedPrograms::Plane(Box::new(LoadedPlane {
             pins,
             maps,
             control,
@@ -61,9 +64,9 @@ impl Plane {
     }
 }
 
-impl Plane {
-    /// Puts the settings of `options` into force that [`Plane::adopt`] puts into force, while everything runs.
-    pub fn set_options(&self, options: &Options) {
+impl LoadedPlane {
+    /// Puts the settings of `options` into force that [`LoadedPlane::adopt`] puts into force, while everything runs.
+    pub fn set_options(&self, options: &ProgramOptions) {
         settle(self.control.block(), options);
     }
 }
@@ -136,7 +139,7 @@ fn difference(wanted: &OpenMap<'_>, found: &MapHandle) -> Option<String> {
 }
 
 /// Writes the settings, field by field: each is whole at any instant.
-fn settle(block: &Block, options: &Options) {
+fn settle(block: &SharedControlBlock, options: &ProgramOptions) {
     let order = Ordering::Relaxed;
     block.absent_drop.store(options.when_absent as u32, order);
     block.heartbeat_timeout_ns.store(options.heartbeat_timeout.as_nanos() as u64, order);
@@ -146,7 +149,13 @@ fn settle(block: &Block, options: &Options) {
 
 /// The pinned programs if they are this build's; else this build's, which are pinned instead. Old and new ones run side
 /// by side for a moment, so they mark frames that pass to the kernel alike.
-fn adopt_programs(options: &Options, pins: &Pins, maps: &Maps, block: &Block, open: OpenObject) -> Result<Programs> {
+fn adopt_programs(
+    options: &ProgramOptions,
+    pins: &Pins,
+    maps: &Maps,
+    block: &SharedControlBlock,
+    open: OpenObject,
+) -> Result<Programs> {
     let constants = Constants::with_mark(options, block.to_kernel_mark.load(Ordering::Relaxed));
     let fingerprint = constants.fingerprint();
     if block.programs.load(Ordering::Relaxed) == fingerprint

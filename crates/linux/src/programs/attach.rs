@@ -63,7 +63,7 @@ impl Attachment {
     fn fresh(mode: AttachMode, program: BorrowedFd<'_>, ifindex: u32, links: &Path) -> Result<Attachment> {
         if mode != AttachMode::Clsact {
             match tcx(program, ifindex, links) {
-                // What a kernel says that does not know the attach type.
+                // The error of a kernel that does not know the attach type.
                 Err(error) if mode == AttachMode::Auto && error.raw_os_error() == Some(libc::EINVAL) => {}
                 result => {
                     return result.with_context(|| format!("cannot attach to device {ifindex} by tcx"));

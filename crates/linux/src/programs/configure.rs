@@ -1,6 +1,6 @@
 //! Writes services and backends to the programs' maps.
 
-use super::Plane;
+use super::LoadedPlane;
 use crate::abi::{self, Bytes};
 use anyhow::{Context, Result};
 use hairpin_core::config::{Forwarding, Service, ServiceState, Snapshot, UnknownPacket};
@@ -8,7 +8,7 @@ use hairpin_core::flow::Protocol;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use std::collections::HashMap;
 
-impl Plane {
+impl LoadedPlane {
     /// Tells the programs what they balance: ends and addresses. Can be told anew at any time: what is new comes first,
     /// then what is no longer there goes, whichever process has put it in.
     pub fn configure(&self, snapshot: &Snapshot) -> Result<()> {
@@ -42,13 +42,13 @@ fn remove(map: &MapHandle, keys: &mut Vec<Vec<u8>>) -> Result<()> {
 }
 
 /// Every service's and backend's end and what it is. A group has backends, but no end of its own.
-fn ends(snapshot: &Snapshot) -> HashMap<abi::End, abi::EndRoles> {
-    let mut ends: HashMap<abi::End, abi::EndRoles> = HashMap::new();
+fn ends(snapshot: &Snapshot) -> HashMap<abi::EndKey, abi::EndRoles> {
+    let mut ends: HashMap<abi::EndKey, abi::EndRoles> = HashMap::new();
     let vacant = |service: &Service| service.state == ServiceState::Vacant;
     for (number, service) in snapshot.services.iter().enumerate().filter(|(_, service)| !vacant(service)) {
         let number = number as u16;
         if !service.kind.is_group() {
-            let roles = ends.entry(abi::End::of(&service.endpoint, service.protocol)).or_insert_with(Bytes::zeroed);
+            let roles = ends.entry(abi::EndKey::of(&service.endpoint, service.protocol)).or_insert_with(Bytes::zeroed);
             roles.roles |= abi::END_SERVICE;
             if service.kind.is_spliced() && service.protocol == Protocol::Tcp {
                 roles.roles |= abi::END_SPLICED;
@@ -59,7 +59,7 @@ fn ends(snapshot: &Snapshot) -> HashMap<abi::End, abi::EndRoles> {
             roles.service = number;
         }
         for backend in &service.backends {
-            let roles = ends.entry(abi::End::of(&backend.endpoint, service.protocol)).or_insert_with(Bytes::zeroed);
+            let roles = ends.entry(abi::EndKey::of(&backend.endpoint, service.protocol)).or_insert_with(Bytes::zeroed);
             if roles.roles & abi::END_BACKEND == 0 {
                 roles.roles |= abi::END_BACKEND;
                 roles.backend_service = number;
@@ -111,7 +111,7 @@ mod tests {
         let snapshot = Snapshot::new(services.into(), pool);
         let ends = ends(&snapshot);
         assert_eq!(ends.len(), 3);
-        let roles = |end: &Endpoint| ends.get(&abi::End::of(end, hairpin_core::flow::Protocol::Tcp));
+        let roles = |end: &Endpoint| ends.get(&abi::EndKey::of(end, hairpin_core::flow::Protocol::Tcp));
         let [web, group] = &*snapshot.services else { unreachable!() };
         assert!(roles(&web.endpoint).is_some_and(|roles| roles.roles == abi::END_SERVICE));
         assert!(roles(&group.endpoint).is_none());

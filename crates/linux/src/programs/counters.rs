@@ -1,13 +1,13 @@
 //! Reading what the programs count, in one system call each: it is asked for often.
 
-use super::{Plane, checked, raw};
+use super::{LoadedPlane, checked, raw};
 use crate::abi::{self, Bytes};
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{MapCore, MapFlags};
 use std::os::fd::AsFd;
 
-impl Plane {
-    /// What became of packets that took no rule, summed over CPUs: in the order of [`abi::EVENTS`].
+impl LoadedPlane {
+    /// The fates of packets that took no rule, summed over CPUs: in the order of [`abi::EVENTS`].
     pub fn events(&self) -> Result<[u64; abi::EVENTS.len()]> {
         let mut sums = [0; abi::EVENTS.len()];
         let found = self.maps.named("events")?.lookup_percpu(0u32.bytes(), MapFlags::ANY);
@@ -19,9 +19,9 @@ impl Plane {
         Ok(sums)
     }
 
-    /// What rules have forwarded, summed over CPUs: of the first `count` values of [`hairpin_core::engine::Rule::total`],
-    /// at most twice [`abi::BACKENDS_MAX`]. One system call.
-    pub fn totals(&self, count: u32) -> Result<Vec<abi::Total>> {
+    /// Traffic that rules have forwarded, summed over CPUs: of the first `count` values of
+    /// [`hairpin_core::engine::Rule::total`], at most twice [`abi::BACKENDS_MAX`]. One system call.
+    pub fn totals(&self, count: u32) -> Result<Vec<abi::TotalsValue>> {
         let map = self.maps.named("totals")?;
         ensure!(count <= map.max_entries(), "{count} totals: there are {}", map.max_entries());
         if count == 0 {
@@ -29,7 +29,7 @@ impl Plane {
         }
         let cpus = libbpf_rs::num_possible_cpus().context("cannot count CPUs")?;
         let mut keys = vec![0u32; count as usize];
-        let mut values = vec![abi::Total::default(); count as usize * cpus];
+        let mut values = vec![abi::TotalsValue::default(); count as usize * cpus];
         let mut read = count;
         let mut next = 0u32;
         let options = libbpf_sys::bpf_map_batch_opts {
@@ -55,18 +55,18 @@ impl Plane {
             result => drop(result.context("cannot read map totals")?),
         }
         ensure!(read == count, "map totals gave {read} of {count} elements");
-        let sum = |sum: abi::Total, cpu: &abi::Total| abi::Total {
+        let sum = |sum: abi::TotalsValue, cpu: &abi::TotalsValue| abi::TotalsValue {
             packets: sum.packets.wrapping_add(cpu.packets),
             bytes: sum.bytes.wrapping_add(cpu.bytes),
         };
-        Ok(values.chunks_exact(cpus).map(|all| all.iter().fold(abi::Total::default(), sum)).collect())
+        Ok(values.chunks_exact(cpus).map(|all| all.iter().fold(abi::TotalsValue::default(), sum)).collect())
     }
 
     /// Sets totals to zero, for backends that are new under an old one's number. Rules that still count there, count
     /// on.
     pub fn clear_totals(&self, totals: &[u32]) -> Result<()> {
         let cpus = libbpf_rs::num_possible_cpus().context("cannot count CPUs")?;
-        let zeros = vec![abi::Total::default().bytes().to_vec(); cpus];
+        let zeros = vec![abi::TotalsValue::default().bytes().to_vec(); cpus];
         let map = self.maps.named("totals")?;
         totals.iter().try_for_each(|total| {
             let cleared = map.update_percpu(total.bytes(), &zeros, MapFlags::ANY);

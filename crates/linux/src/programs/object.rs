@@ -1,6 +1,6 @@
 //! The embedded object: its maps and programs as they are loaded, or taken from where they are pinned.
 
-use super::{Options, refusal};
+use super::{ProgramOptions, refusal};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
 use std::collections::HashMap;
@@ -86,24 +86,24 @@ impl Programs {
     }
 }
 
-/// What the loader sets before it loads: constants to the programs.
+/// The constants that the loader sets before it loads the programs.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Constants {
     /// Mark of frames that a worker passes to the kernel.
     pub(super) to_kernel_mark: u32,
-    /// What TTL and hop limit are lowered by.
+    /// The decrement of TTL and hop limit.
     pub(super) hop: u8,
 }
 
 impl Constants {
     /// With a mark that no other program uses: random, not zero.
-    pub(super) fn fresh(options: &Options) -> Constants {
+    pub(super) fn fresh(options: &ProgramOptions) -> Constants {
         let mark = RandomState::new().hash_one(std::process::id()) as u32 | 1;
         Constants::with_mark(options, mark)
     }
 
     /// With the mark of programs that are there.
-    pub(super) fn with_mark(options: &Options, to_kernel_mark: u32) -> Constants {
+    pub(super) fn with_mark(options: &ProgramOptions, to_kernel_mark: u32) -> Constants {
         Constants { to_kernel_mark, hop: u8::from(!options.keep_ttl) }
     }
 
@@ -118,7 +118,7 @@ impl Constants {
 }
 
 /// Opens the object and sizes its maps.
-pub(super) fn open(options: &Options) -> Result<OpenObject> {
+pub(super) fn open(options: &ProgramOptions) -> Result<OpenObject> {
     ensure!(options.rules_v4_max > 0 && options.rules_v6_max > 0, "no room for rules: at least one of each family");
     let mut open = ObjectBuilder::default().open_memory(OBJECT).context("the embedded BPF object is damaged")?;
     for mut map in open.maps_mut() {
@@ -173,7 +173,7 @@ mod tests {
             eprintln!("skipped: needs root");
             return;
         }
-        let options = Options { rules_v4_max: 16, rules_v6_max: 16, ..Options::default() };
+        let options = ProgramOptions { rules_v4_max: 16, rules_v6_max: 16, ..ProgramOptions::default() };
         let mut open = open(&options).unwrap();
         // A program of this type gets registers, not a packet.
         open.progs_mut().find(|program| program.name() == "hairpin_worker").unwrap().set_prog_type(ProgramType::Kprobe);

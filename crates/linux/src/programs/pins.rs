@@ -1,4 +1,4 @@
-//! Where objects are pinned: a directory per instance in a BPF file system.
+//! The directory of pinned objects: one directory directory per instance in a BPF file system.
 
 use super::{CONTROL, attach, checked, raw};
 use anyhow::{Context, Result, bail, ensure};
@@ -11,9 +11,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where BPF file systems are by custom.
+/// The usual mount points of BPF file systems.
 pub const PIN_DIRECTORY_DEFAULT: &str = "/sys/fs/bpf/hairpin";
-/// Where one is mounted if there is none at the configured place: `ip netns exec`, for one, hides the usual one.
+/// The mount point used if there is none at the configured place: `ip netns exec`, for one, hides the usual one.
 pub const PIN_DIRECTORY_OWN: &str = "/run/hairpin/bpf";
 
 /// An instance's directory.
@@ -61,7 +61,7 @@ impl Pins {
         let path = self.0.join("programs").join(name);
         let new = self.0.join("programs").join(format!("{name}-new"));
         let pinned = || -> io::Result<()> {
-            // What a process left that died right here.
+            // Remains of a process that died right here.
             match fs::remove_file(&new) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => pin(raw(program), &new)?,
@@ -142,7 +142,7 @@ pub(super) fn network() -> Result<u32> {
     u32::try_from(found.ino()).with_context(|| format!("{file} has an impossible inode number"))
 }
 
-/// Removes what a dead instance has left, wherever [`super::Plane::load`] may have pinned it. Only from the network
+/// Removes what a dead instance has left, wherever [`super::LoadedPlane::load`] may have pinned it. Only from the network
 /// namespace it ran in. Nothing there is fine.
 pub fn flush(pin_directory: &Path, instance: &str) -> Result<()> {
     for directory in [pin_directory, Path::new(PIN_DIRECTORY_OWN)] {
@@ -153,7 +153,7 @@ pub fn flush(pin_directory: &Path, instance: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether what is pinned at `path` is still there when this process and its children have ended. It is not where the file
+/// Whether the object pinned at `path` is still there when this process and its children have ended. It is not where the file
 /// system is mounted in a mount namespace of the process's own, as under `ip netns exec`: with the last process the
 /// namespace goes, and with it pins, links and programs, from one packet to the next. `true` if that cannot be found out.
 pub fn is_lasting(path: &Path) -> bool {
@@ -186,7 +186,7 @@ pub(super) fn pin(fd: i32, path: &Path) -> io::Result<()> {
     checked(unsafe { libbpf_sys::bpf_obj_pin(fd, path.as_ptr()) }).map(|_| ())
 }
 
-/// What is pinned at `path`.
+/// The object pinned at `path`.
 pub(super) fn open(path: &Path) -> Result<OwnedFd> {
     let name = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path is a C string that lives through the call.

@@ -1,6 +1,6 @@
 //! Reads rules for listings, not for workers.
 
-use super::Plane;
+use super::LoadedPlane;
 use super::object::Maps;
 use super::rules::{InstalledRule, walk};
 use crate::abi::{Bytes, FlowV4, FlowV6, RuleHead, RuleV4, RuleV6};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct RuleReader(Arc<Maps>);
 
-impl Plane {
+impl LoadedPlane {
     /// A handle with which other threads can query rules.
     pub fn rule_reader(&self) -> RuleReader {
         RuleReader(self.maps())
@@ -23,7 +23,7 @@ impl Plane {
 }
 
 impl RuleReader {
-    /// What the rule for `key` has done so far; `None` if there is none. `now` is the time.
+    /// The counters of the rule for `key`; `None` if there is none. `now` is the time.
     pub fn counters(&self, key: &FlowKey, now: Time) -> Result<Option<Counters>> {
         let head = if key.is_ipv4() {
             self.value("rules_v4", FlowV4::of(key).bytes())?

@@ -8,11 +8,11 @@ use std::sync::Once;
 const LINES_MAX: usize = 16;
 
 thread_local! {
-    /// What libbpf has said since [`listen`] began; `None` while nothing listens.
+    /// The messages of libbpf since [`listen`] began; `None` without [`listen`].
     static HEARD: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// What `act` returns, and what libbpf said meanwhile on this thread.
+/// The result of `act`, and the messages of libbpf meanwhile on this thread.
 pub(super) fn listen<T>(act: impl FnOnce() -> T) -> (T, String) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,9 +1,9 @@
 //! All rules in force, whichever process has installed them: to compare them with the connections there are.
 
-use super::{Plane, checked, raw};
+use super::{LoadedPlane, checked, raw};
 use crate::abi::{self, FlowV4, FlowV6, RuleV4, RuleV6};
 use crate::control::QuerySlot;
-use crate::query::{Key, Value, query_all};
+use crate::query::{RuleKey, RuleValue, query_all};
 use anyhow::{Context, Result, ensure};
 use hairpin_core::flow::FlowKey;
 use libbpf_rs::{MapCore, MapHandle};
@@ -22,11 +22,11 @@ pub struct InstalledRule {
     pub pass: bool,
     /// The worker that gets the packets it does not take.
     pub worker: u8,
-    /// Where its traffic is summed up; [`hairpin_core::engine::Rule::total`].
+    /// The slot that sums up its traffic; [`hairpin_core::engine::Rule::total`].
     pub total: u16,
 }
 
-impl Plane {
+impl LoadedPlane {
     /// All rules in force, in no order. One that is installed or removed meanwhile may be among them or not; all others
     /// are there once.
     pub fn rules(&self) -> Result<Vec<InstalledRule>> {
@@ -35,7 +35,7 @@ impl Plane {
         Ok(rules)
     }
 
-    /// Shows all rules in force to `visit`, as [`Plane::rules`] does, without needing memory for all of them at once.
+    /// Shows all rules in force to `visit`, as [`LoadedPlane::rules`] does, without needing memory for all of them at once.
     pub fn for_each_rule(&self, mut visit: impl FnMut(InstalledRule)) -> Result<()> {
         walk::<FlowV4, RuleV4>(self.maps.named("rules_v4")?, &mut visit).context("cannot read map rules_v4")?;
         walk::<FlowV6, RuleV6>(self.maps.named("rules_v6")?, &mut visit).context("cannot read map rules_v6")
@@ -86,11 +86,11 @@ impl Plane {
 }
 
 /// Shows every element of `map` to `visit`.
-pub(super) fn walk<K: Key, R: Value<K>>(map: &MapHandle, visit: &mut impl FnMut(InstalledRule)) -> Result<()> {
+pub(super) fn walk<K: RuleKey, R: RuleValue<K>>(map: &MapHandle, visit: &mut impl FnMut(InstalledRule)) -> Result<()> {
     ensure!(map.key_size() as usize == size_of::<K>() && map.value_size() as usize == size_of::<R>(), "other sizes");
     let most = map.max_entries() as usize;
     let (mut keys, mut values) = (vec![K::zeroed(); BATCH.min(most)], vec![R::zeroed(); BATCH.min(most)]);
-    // Where the kernel is to go on, a number of its own: none yet.
+    // The kernel's cursor: none yet.
     let mut place: Option<u32> = None;
     loop {
         let mut count = keys.len() as u32;
@@ -125,7 +125,7 @@ pub(super) fn walk<K: Key, R: Value<K>>(map: &MapHandle, visit: &mut impl FnMut(
 
 /// Reads up to `count` elements, as many as `keys` and `values` have room for, from `place` on. Returns where to go on;
 /// ENOENT: these were the last ones.
-fn read<K: Key, R: Value<K>>(
+fn read<K: RuleKey, R: RuleValue<K>>(
     map: &MapHandle,
     place: Option<u32>,
     keys: &mut [K],

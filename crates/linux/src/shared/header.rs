@@ -10,7 +10,7 @@ use hairpin_core::table::slab::Slot;
 pub(super) const HEADER_BYTES: usize = 4096;
 /// Bytes of the header that are written when the file is made.
 pub(super) const FIXED_BYTES: usize = 256;
-/// Where the word is that says how the last process ended: in a cache line of its own.
+/// The offset of the word that says how the last process ended: in a cache line of its own.
 pub(super) const CLEAN_AT: usize = FIXED_BYTES;
 /// Longest name of an instance, in bytes.
 pub const INSTANCE_MAX: usize = 96;
@@ -21,9 +21,9 @@ const MAGIC: [u8; 8] = *b"hairpin1";
 const BOOT_BYTES: usize = 36;
 const CHECKSUM_AT: usize = FIXED_BYTES - 8;
 
-/// What a connection table is made for.
+/// The parameters of a connection table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct TableHeader {
     /// The instance it belongs to, 1 to [`INSTANCE_MAX`] bytes.
     pub instance: String,
     /// Workers, 1 to 256. Each has a region of its own.
@@ -33,20 +33,20 @@ pub struct Header {
     /// The steering key (`Steering::key`), which has to outlive the process as well: connections lie with the worker
     /// that it steers them to.
     pub steering_key: [u64; 2],
-    /// What of a connection's end has decided whose it is.
+    /// The part of a connection's 5-tuple that selects its worker.
     pub steer_by: SteerBy,
 }
 
 /// Why bytes are no header of a table that can be adopted.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum HeaderRefusal {
     /// The entries are of an earlier boot: their times mean nothing, and no engine holds their rules.
     OtherBoot,
-    /// What is wrong with it.
+    /// The difference.
     Unusable(String),
 }
 
-impl Header {
+impl TableHeader {
     /// Bytes of a file with this header. Fails if the numbers are out of their ranges.
     pub(super) fn file_bytes(&self) -> Result<usize> {
         ensure!(
@@ -87,26 +87,26 @@ impl Header {
 
     /// Reads a header that another process has written. The layout is checked first, because all that follows may
     /// depend on it.
-    pub(super) fn decode(bytes: &[u8; FIXED_BYTES], boot: &str) -> std::result::Result<Header, Refusal> {
-        let mut parts = Parts(bytes);
+    pub(super) fn decode(bytes: &[u8; FIXED_BYTES], boot: &str) -> std::result::Result<TableHeader, HeaderRefusal> {
+        let mut parts = HeaderBytes(bytes);
         if parts.take::<8>() != MAGIC {
-            return Err(Refusal::Unusable("it is not a connection table that this version knows".into()));
+            return Err(HeaderRefusal::Unusable("it is not a connection table that this version knows".into()));
         }
         let (layout, slot_bytes) = (parts.u64(), parts.u32());
         if layout != LAYOUT || slot_bytes as usize != size_of::<Slot<Connection>>() {
-            return Err(Refusal::Unusable(format!(
+            return Err(HeaderRefusal::Unusable(format!(
                 "another version of Hairpin made it: its layout is {layout:016x} with {slot_bytes} bytes for a \
                  connection, this version's is {LAYOUT:016x} with {}",
                 size_of::<Slot<Connection>>()
             )));
         }
         if checksum(&bytes[..CHECKSUM_AT]).to_le_bytes() != bytes[CHECKSUM_AT..] {
-            return Err(Refusal::Unusable("its header is damaged: the checksum is wrong".into()));
+            return Err(HeaderRefusal::Unusable("its header is damaged: the checksum is wrong".into()));
         }
         let (workers, slots_per_worker, length) = (parts.u32(), parts.u32(), parts.u32() as usize);
         let steering_key = [parts.u64(), parts.u64()];
         if parts.take::<BOOT_BYTES>() != padded::<BOOT_BYTES>(boot.as_bytes()) {
-            return Err(Refusal::OtherBoot);
+            return Err(HeaderRefusal::OtherBoot);
         }
         let name = parts.take::<INSTANCE_MAX>();
         let instance = name.get(..length).and_then(|name| std::str::from_utf8(name).ok());
@@ -114,9 +114,9 @@ impl Header {
         let by = parts.u32();
         let steer_by = [SteerBy::Hash, SteerBy::Port].into_iter().find(|known| *known as u32 == by);
         let (Some(instance), Ok(workers), Some(steer_by)) = (instance, u16::try_from(workers), steer_by) else {
-            return Err(Refusal::Unusable("its header makes no sense".into()));
+            return Err(HeaderRefusal::Unusable("its header makes no sense".into()));
         };
-        Ok(Header { instance: instance.into(), workers, slots_per_worker, steering_key, steer_by })
+        Ok(TableHeader { instance: instance.into(), workers, slots_per_worker, steering_key, steer_by })
     }
 }
 
@@ -128,9 +128,9 @@ pub(super) fn boot() -> Result<String> {
 }
 
 /// Bytes of a header, taken one after the other.
-struct Parts<'a>(&'a [u8]);
+struct HeaderBytes<'a>(&'a [u8]);
 
-impl Parts<'_> {
+impl HeaderBytes<'_> {
     fn take<const N: usize>(&mut self) -> [u8; N] {
         match self.0.split_first_chunk::<N>() {
             Some((part, rest)) => {
@@ -171,8 +171,8 @@ mod tests {
 
     const BOOT: &str = "01234567-89ab-cdef-0123-456789abcdef";
 
-    fn header() -> Header {
-        Header {
+    fn header() -> TableHeader {
+        TableHeader {
             instance: "edge".into(),
             workers: 3,
             slots_per_worker: 1000,
@@ -183,11 +183,11 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read() {
-        assert_eq!(Header::decode(&header().encode(BOOT), BOOT), Ok(header()));
-        let longest = Header { instance: "x".repeat(INSTANCE_MAX), ..header() };
-        assert_eq!(Header::decode(&longest.encode(BOOT), BOOT), Ok(longest.clone()));
-        let by_port = Header { steer_by: SteerBy::Port, ..longest };
-        assert_eq!(Header::decode(&by_port.encode(BOOT), BOOT), Ok(by_port));
+        assert_eq!(TableHeader::decode(&header().encode(BOOT), BOOT), Ok(header()));
+        let longest = TableHeader { instance: "x".repeat(INSTANCE_MAX), ..header() };
+        assert_eq!(TableHeader::decode(&longest.encode(BOOT), BOOT), Ok(longest.clone()));
+        let by_port = TableHeader { steer_by: SteerBy::Port, ..longest };
+        assert_eq!(TableHeader::decode(&by_port.encode(BOOT), BOOT), Ok(by_port));
     }
 
     #[test]
@@ -196,18 +196,20 @@ mod tests {
         for bit in 0..FIXED_BYTES * 8 {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(Header::decode(&bad, BOOT).is_err(), "bit {bit}");
+            assert!(TableHeader::decode(&bad, BOOT).is_err(), "bit {bit}");
         }
-        assert!(Header::decode(&[0; FIXED_BYTES], BOOT).is_err());
+        assert!(TableHeader::decode(&[0; FIXED_BYTES], BOOT).is_err());
     }
 
     #[test]
     fn another_boot_or_layout_is_told_apart() {
         let bytes = header().encode(BOOT);
-        assert_eq!(Header::decode(&bytes, "fedcba98-89ab-cdef-0123-456789abcdef"), Err(Refusal::OtherBoot));
+        assert_eq!(TableHeader::decode(&bytes, "fedcba98-89ab-cdef-0123-456789abcdef"), Err(HeaderRefusal::OtherBoot));
         let mut other = bytes;
         other[8] ^= 1;
-        let Err(Refusal::Unusable(why)) = Header::decode(&other, BOOT) else { panic!("another layout was accepted") };
+        let Err(HeaderRefusal::Unusable(why)) = TableHeader::decode(&other, BOOT) else {
+            panic!("another layout was accepted")
+        };
         assert!(why.contains("another version of Hairpin") && why.contains("192"), "{why}");
     }
 
@@ -215,16 +217,16 @@ mod tests {
     fn impossible_sizes_are_refused() {
         assert_eq!(header().file_bytes().unwrap(), 4096 + 3000 * 192);
         for bad in [
-            Header { workers: 0, ..header() },
-            Header { workers: 257, ..header() },
-            Header { slots_per_worker: 0, ..header() },
-            Header { slots_per_worker: u32::MAX, ..header() },
-            Header { instance: String::new(), ..header() },
-            Header { instance: "x".repeat(INSTANCE_MAX + 1), ..header() },
+            TableHeader { workers: 0, ..header() },
+            TableHeader { workers: 257, ..header() },
+            TableHeader { slots_per_worker: 0, ..header() },
+            TableHeader { slots_per_worker: u32::MAX, ..header() },
+            TableHeader { instance: String::new(), ..header() },
+            TableHeader { instance: "x".repeat(INSTANCE_MAX + 1), ..header() },
         ] {
             assert!(bad.file_bytes().is_err(), "{bad:?}");
         }
-        assert!(Header { workers: 256, slots_per_worker: 1 << 31, ..header() }.file_bytes().is_ok());
+        assert!(TableHeader { workers: 256, slots_per_worker: 1 << 31, ..header() }.file_bytes().is_ok());
         assert!(boot().unwrap().len() == BOOT_BYTES);
     }
 }

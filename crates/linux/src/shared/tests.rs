@@ -32,8 +32,8 @@ impl Drop for Place {
     }
 }
 
-fn header(workers: u16, slots_per_worker: u32) -> Header {
-    Header { instance: "test".into(), workers, slots_per_worker, steering_key: [3, 4], steer_by: SteerBy::Hash }
+fn header(workers: u16, slots_per_worker: u32) -> TableHeader {
+    TableHeader { instance: "test".into(), workers, slots_per_worker, steering_key: [3, 4], steer_by: SteerBy::Hash }
 }
 
 fn connection(port: u16, state: State) -> Connection {
@@ -43,9 +43,9 @@ fn connection(port: u16, state: State) -> Connection {
     Connection::new(Time::from_nanos(1), protocol, state, ends)
 }
 
-fn table(opened: Opened) -> SharedTable {
+fn table(opened: OpenedTable) -> SharedTable {
     match opened {
-        Opened::Table(table) => table,
+        OpenedTable::Table(table) => table,
         other => panic!("no table: {other:?}"),
     }
 }
@@ -58,7 +58,7 @@ fn ports(slab: &Slab<Connection>) -> Vec<u16> {
 fn connections_are_there_for_the_next_process() {
     let place = Place::new("next");
     let path = place.path();
-    assert!(matches!(SharedTable::open(&path).unwrap(), Opened::Absent));
+    assert!(matches!(SharedTable::open(&path).unwrap(), OpenedTable::Absent));
     let mut first = SharedTable::create(&path, &header(2, 100)).unwrap();
     assert_eq!(place.names(), ["hairpin-test.connections"]);
     let mut slabs: Vec<_> = first.regions().into_iter().map(Slab::new).collect();
@@ -80,7 +80,7 @@ fn connections_are_there_for_the_next_process() {
         [(vec![2, 4, 6, 8], 0), (vec![1, 3, 5, 7, 9], 0)]
     );
     assert!(remove(&path).unwrap() && !remove(&path).unwrap());
-    assert!(matches!(SharedTable::open(&path).unwrap(), Opened::Absent));
+    assert!(matches!(SharedTable::open(&path).unwrap(), OpenedTable::Absent));
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn shared_memory_grows_with_use_and_is_readable() {
 /// Why a file is refused.
 fn refused(path: &Path) -> String {
     match SharedTable::open(path).unwrap() {
-        Opened::Incompatible(why) => {
+        OpenedTable::Incompatible(why) => {
             assert!(why.contains("--flush") && why.contains("--discard"), "no remedy: {why}");
             why
         }
@@ -164,7 +164,7 @@ fn table_of_an_earlier_boot_is_ignored() {
     SharedTable::create(&path, &header(1, 10)).unwrap();
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     file.write_all_at(&header(1, 10).encode("00000000-1111-2222-3333-444444444444"), 0).unwrap();
-    assert!(matches!(SharedTable::open(&path).unwrap(), Opened::Absent));
+    assert!(matches!(SharedTable::open(&path).unwrap(), OpenedTable::Absent));
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn connections_are_resteered_to_other_workers() {
         let old = filled(&path);
         let by = |connection: &Connection| connection.client.port % workers;
         let (mut new, dropped) = SharedTable::rebuild(old, &path, &header(workers, 50), by).unwrap();
-        assert_eq!(dropped, Dropped::default());
+        assert_eq!(dropped, AdoptionLosses::default());
         assert_eq!(place.names(), ["hairpin-test.connections"]);
         let mut all = Vec::new();
         for (worker, region) in new.regions().into_iter().enumerate() {
@@ -239,10 +239,10 @@ fn established_connections_are_the_last_to_be_dropped() {
     let place = Place::new("fit");
     let path = place.path();
     for (room, wanted) in [
-        (16, Dropped::default()),
-        (12, Dropped { others: 4, ..Dropped::default() }),
-        (7, Dropped { others: 9, ..Dropped::default() }),
-        (4, Dropped { established: 2, others: 10, invalid: 0 }),
+        (16, AdoptionLosses::default()),
+        (12, AdoptionLosses { others: 4, ..AdoptionLosses::default() }),
+        (7, AdoptionLosses { others: 9, ..AdoptionLosses::default() }),
+        (4, AdoptionLosses { established: 2, others: 10, invalid: 0 }),
     ] {
         let (mut new, dropped) = SharedTable::rebuild(filled(&path), &path, &header(1, room), |_| 0).unwrap();
         assert_eq!(dropped, wanted, "room for {room}");
@@ -253,7 +253,7 @@ fn established_connections_are_the_last_to_be_dropped() {
         assert_eq!(kept.len(), room as usize);
     }
     let (_, dropped) = SharedTable::rebuild(filled(&path), &path, &header(1, 16), |_| 5).unwrap();
-    assert_eq!(dropped, Dropped { established: 6, others: 10, invalid: 0 }, "a worker that there is not");
+    assert_eq!(dropped, AdoptionLosses { established: 6, others: 10, invalid: 0 }, "a worker that there is not");
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn an_interrupted_rebuilding_leaves_the_old_table() {
     std::fs::write(unfinished(&path), b"half of a table").unwrap();
     assert_eq!(table(SharedTable::open(&path).unwrap()).header(), old.header());
     let (mut new, dropped) = SharedTable::rebuild(old, &path, &header(3, 40), |c| c.client.port % 3).unwrap();
-    assert_eq!((dropped, new.regions().len()), (Dropped::default(), 3));
+    assert_eq!((dropped, new.regions().len()), (AdoptionLosses::default(), 3));
     assert_eq!(place.names(), ["hairpin-test.connections"]);
     let error = SharedTable::rebuild(new, &path, &header(1, 10), |_| 0).unwrap_err();
     assert!(format!("{error:#}").contains("in use"));

@@ -2,7 +2,7 @@
 //! made one of them.
 //!
 //! A write runs the kernel's receive path, BPF, the transmit path and the interrupt that wakes the other side, all once.
-//! Where cards do not coalesce, a worker has a burst of segments instead of one super-packet; where they do, it has several
+//! If cards do not coalesce, a worker has a burst of segments instead of one super-packet; where they do, it has several
 //! super-packets of what was written in several parts (a server that corks sends whole segments first, and then the rest).
 //! Joined they cost all of that once. Only what can be cut into the same segments again is joined: same headers, sequence
 //! numbers and identifications that follow, checksums that are right or still to be filled in (the kernel computes new
@@ -25,7 +25,7 @@ const IPV4: usize = 20;
 const IPV6: usize = 40;
 /// The flag of an IPv4 header that says not to fragment, alone.
 const DONT_FRAGMENT: u16 = 0x4000;
-/// What only the last segment of a super-packet has.
+/// TCP flags that only the last segment of a super-packet has.
 const LAST: u8 = tcp::PSH | tcp::FIN;
 
 /// The first frames of a burst, to be joined to one super-packet.
@@ -118,7 +118,7 @@ pub(super) fn payload_of<F: Frame>(frame: &F, headers: usize) -> &[u8] {
 /// it. It may be a super-packet itself.
 struct Car<'a, F> {
     frame: &'a F,
-    /// Where things are in it.
+    /// Offsets in the frame.
     at: Transport,
     /// Bytes of payload of each of its segments but the last.
     size: usize,

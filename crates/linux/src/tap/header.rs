@@ -33,25 +33,25 @@ pub(super) fn of_segments(at: &Transport, size: u16) -> [u8; BYTES] {
     header
 }
 
-/// What a frame's header said beside what [`Meta`] has room for; goes out again with the frame.
+/// The fields of a frame's header that [`Meta`] has no room for; goes out again with the frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Offload {
+pub(crate) struct OffloadHeader {
     /// Kind of super-packet, `GSO_*`; [`GSO_NONE`] if it is none.
     gso_type: u8,
-    /// Where the checksummed part begins, from the Ethernet header on; with `checksum_offset` 0: not known.
+    /// The start of the checksummed part, from the Ethernet header on; unknown if `checksum_offset` is 0.
     checksum_start: u16,
-    /// Where in that part the checksum goes.
+    /// The offset of the checksum in that part.
     checksum_offset: u16,
 }
 
-impl Offload {
+impl OffloadHeader {
     /// Reads a header that stood in front of a frame of `length` bytes and notes in `meta` what it says. `None`: it
     /// makes no sense for this frame.
-    pub(crate) fn decode(header: [u8; BYTES], length: usize, meta: &mut Meta) -> Option<Offload> {
+    pub(crate) fn decode(header: [u8; BYTES], length: usize, meta: &mut Meta) -> Option<OffloadHeader> {
         let [flags, gso_type, rest @ ..] = header;
         let word = |i: usize| u16::from_ne_bytes([rest[2 * i], rest[2 * i + 1]]);
         let (gso_size, checksum_start, checksum_offset) = (word(1), word(2), word(3));
-        let mut offload = Offload::default();
+        let mut offload = OffloadHeader::default();
         if flags & NEEDS_CSUM != 0 {
             offload.checksum_start = checksum_start;
             offload.checksum_offset = checksum_offset;
@@ -81,15 +81,15 @@ impl Offload {
         let partial = meta.checksum == Checksum::Partial;
         let (mut offload, mut gso_size) = (*self, meta.gso_size);
         if (partial || gso_size != 0)
-            && let Some((own, payload)) = Offload::of(frame)
+            && let Some((own, payload)) = OffloadHeader::of(frame)
         {
             if own.gso_type != GSO_UDP_L4 {
                 // That the first segment alone carries CWR is not to be seen in a frame.
                 let ecn = if self.is_tcp() { self.gso_type & GSO_ECN } else { 0 };
-                offload = Offload { gso_type: own.gso_type | ecn, ..own };
+                offload = OffloadHeader { gso_type: own.gso_type | ecn, ..own };
                 gso_size = if payload > usize::from(gso_size) { gso_size } else { 0 };
             } else if !self.checksum_fits(frame.len()) {
-                offload = Offload { gso_type: self.gso_type, ..own };
+                offload = OffloadHeader { gso_type: self.gso_type, ..own };
             }
         }
         if partial && !offload.checksum_fits(frame.len()) || gso_size != 0 && offload.gso_type == GSO_NONE {
@@ -109,8 +109,8 @@ impl Offload {
         Some(header)
     }
 
-    /// What a frame's own headers say of it as a super-packet, and bytes of its payload.
-    fn of(frame: &[u8]) -> Option<(Offload, usize)> {
+    /// The size of a super-packet's segments by the frame's own headers, and bytes of its payload.
+    fn of(frame: &[u8]) -> Option<(OffloadHeader, usize)> {
         let Ok(Parsed::Transport(at)) = wire::parse(frame) else { return None };
         let gso_type = match (at.key.protocol, at.key.is_ipv4()) {
             (Protocol::Tcp, true) => GSO_TCPV4,
@@ -119,7 +119,7 @@ impl Offload {
         };
         let checksum_start = u16::try_from(at.l4).ok()?;
         let checksum_offset = u16::try_from(at.checksum_offset() - at.l4).ok()?;
-        Some((Offload { gso_type, checksum_start, checksum_offset }, at.end - at.payload))
+        Some((OffloadHeader { gso_type, checksum_start, checksum_offset }, at.end - at.payload))
     }
 
     fn is_tcp(&self) -> bool {
@@ -129,7 +129,7 @@ impl Offload {
     /// Drops what does not fit a frame cut to `length` bytes.
     pub(crate) fn truncate(&mut self, length: usize) {
         if !self.checksum_fits(length) {
-            *self = Offload::default();
+            *self = OffloadHeader::default();
         }
     }
 
@@ -177,7 +177,7 @@ mod tests {
         frame[34 + 12] = 8 << 4;
         let mut meta = Meta::default();
         let came = header(NEEDS_CSUM, GSO_TCPV4 | GSO_ECN, [66, 1448, 34, 16]);
-        let offload = Offload::decode(came, frame.len(), &mut meta).unwrap();
+        let offload = OffloadHeader::decode(came, frame.len(), &mut meta).unwrap();
         assert_eq!((meta.gso_size, meta.checksum), (1448, Checksum::Partial));
         assert_eq!(offload.encode(&frame, &meta), Some(came));
     }
@@ -188,10 +188,10 @@ mod tests {
         frame[38 + 12] = 5 << 4;
         let mut meta = Meta::default();
         let came = header(NEEDS_CSUM, GSO_TCPV4, [256, 1400, 38, 16]);
-        let offload = Offload::decode(came, frame.len(), &mut meta).unwrap();
+        let offload = OffloadHeader::decode(came, frame.len(), &mut meta).unwrap();
         assert_eq!(offload.encode(&frame, &meta).unwrap()[2..4], 58u16.to_ne_bytes());
         let came = header(NEEDS_CSUM, GSO_UDP_L4, [256, 1400, 54, 6]);
-        let offload = Offload::decode(came, frame.len(), &mut meta).unwrap();
+        let offload = OffloadHeader::decode(came, frame.len(), &mut meta).unwrap();
         assert_eq!(offload.encode(&frame, &meta).unwrap()[2..4], 62u16.to_ne_bytes());
     }
 
@@ -199,7 +199,7 @@ mod tests {
     fn a_replaced_frame_loses_its_offloads() {
         let mut meta = Meta::default();
         let came = header(NEEDS_CSUM, GSO_TCPV6, [74, 1428, 54, 16]);
-        let mut offload = Offload::decode(came, 9000, &mut meta).unwrap();
+        let mut offload = OffloadHeader::decode(came, 9000, &mut meta).unwrap();
         (meta.checksum, meta.gso_size) = (Checksum::Complete, 0);
         assert_eq!(offload.encode(&[0; 90], &meta), Some(header(0, 0, [90, 0, 0, 0])));
         // A worker that forgets to say so sends nothing half true.
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn headers_that_make_no_sense_are_refused() {
-        let refused = |header, length| Offload::decode(header, length, &mut Meta::default()).is_none();
+        let refused = |header, length| OffloadHeader::decode(header, length, &mut Meta::default()).is_none();
         assert!(refused(header(NEEDS_CSUM, 0, [0, 0, 34, 16]), 51), "checksum past the end");
         assert!(refused(header(NEEDS_CSUM, 0, [0, 0, 0xffff, 0xffff]), 65_535), "checksum far past the end");
         assert!(refused(header(NEEDS_CSUM, 0, [0, 0, 6, 4]), 100), "checksum in the Ethernet header");
@@ -256,7 +256,7 @@ mod tests {
         // It came as a super-packet over IPv6 with a tag, and the worker wrote another over it.
         let mut meta = Meta::default();
         let came = header(NEEDS_CSUM, GSO_TCPV6 | GSO_ECN, [78, 1428, 58, 16]);
-        let offload = Offload::decode(came, 9000, &mut meta).unwrap();
+        let offload = OffloadHeader::decode(came, 9000, &mut meta).unwrap();
         let (frame, start) = tcp(true, 0, 3, 5000);
         let out = offload.encode(&frame, &described(Checksum::Partial, 1448)).unwrap();
         let headers = start as u16 + 32;
@@ -267,7 +267,7 @@ mod tests {
     fn what_fits_one_segment_is_no_super_packet() {
         for (payload, gso_size) in [(1449, 1448), (1448, 0), (1, 0), (0, 0)] {
             let (frame, start) = tcp(true, 0, 3, payload);
-            let out = Offload::default().encode(&frame, &described(Checksum::Partial, 1448)).unwrap();
+            let out = OffloadHeader::default().encode(&frame, &described(Checksum::Partial, 1448)).unwrap();
             assert_eq!(out[4..6], u16::to_ne_bytes(gso_size), "{payload}");
             assert_eq!((out[0], out[1]), (NEEDS_CSUM, if gso_size == 0 { GSO_NONE } else { GSO_TCPV4 }));
             assert_eq!(out[6..8], u16::to_ne_bytes(start as u16));
@@ -285,11 +285,11 @@ mod tests {
         assert!(matches!(wire::parse(&frame), Ok(Parsed::Transport(_))));
         let mut meta = Meta::default();
         let came = header(NEEDS_CSUM, GSO_NONE, [142, 0, 100, 16]);
-        let offload = Offload::decode(came, frame.len(), &mut meta).unwrap();
+        let offload = OffloadHeader::decode(came, frame.len(), &mut meta).unwrap();
         assert_eq!(offload.encode(&frame, &meta), Some(came));
-        assert_eq!(Offload::default().encode(&frame, &meta).unwrap()[6..8], u16::to_ne_bytes(start as u16));
+        assert_eq!(OffloadHeader::default().encode(&frame, &meta).unwrap()[6..8], u16::to_ne_bytes(start as u16));
         meta.gso_size = 100;
-        assert_eq!(Offload::default().encode(&frame, &meta), None, "datagrams are not ours to make many of");
+        assert_eq!(OffloadHeader::default().encode(&frame, &meta), None, "datagrams are not ours to make many of");
     }
 
     proptest! {
@@ -300,12 +300,12 @@ mod tests {
             cut in 14usize..300,
         ) {
             let mut meta = Meta::default();
-            if let Some(mut offload) = Offload::decode(bytes, frame.len(), &mut meta) {
+            if let Some(mut offload) = OffloadHeader::decode(bytes, frame.len(), &mut meta) {
                 let out = offload.encode(&frame, &meta).unwrap();
                 let headers = u16::from_ne_bytes([out[2], out[3]]);
                 prop_assert!(usize::from(headers) <= frame.len());
                 let mut again = Meta::default();
-                prop_assert_eq!(Offload::decode(out, frame.len(), &mut again), Some(offload));
+                prop_assert_eq!(OffloadHeader::decode(out, frame.len(), &mut again), Some(offload));
                 prop_assert_eq!((again.gso_size, again.checksum), (meta.gso_size, meta.checksum));
                 let cut = cut.min(frame.len());
                 offload.truncate(cut);
@@ -326,10 +326,10 @@ mod tests {
             frame.extend(vec![0; padding]);
             let meta = described(if partial { Checksum::Partial } else { Checksum::Complete }, gso_size);
             // Whatever is known from another packet makes no difference, ECN aside.
-            let offload = Offload::decode(known, 65_535, &mut Meta::default()).unwrap_or_default();
+            let offload = OffloadHeader::decode(known, 65_535, &mut Meta::default()).unwrap_or_default();
             let out = offload.encode(&frame, &meta).unwrap();
             let mut again = Meta::default();
-            prop_assert!(Offload::decode(out, frame.len(), &mut again).is_some());
+            prop_assert!(OffloadHeader::decode(out, frame.len(), &mut again).is_some());
             let segments = usize::from(gso_size) < payload && gso_size != 0;
             prop_assert_eq!(again.gso_size, if segments { gso_size } else { 0 });
             prop_assert_eq!(again.checksum, meta.checksum);

@@ -12,7 +12,7 @@ pub(crate) const ROUTE: u8 = 0x12;
 /// From the worker: not ours.
 pub(crate) const TO_KERNEL: u8 = 0x16;
 
-/// What the mark `destination` says, for a frame that is otherwise ordinary. `None`: the plane did not send this frame
+/// Decodes the mark `destination`, for a frame that is otherwise ordinary. `None`: the plane did not send this frame
 /// (the kernel itself did, or another program).
 ///
 /// A ticket is the CPU that gave it (upper 8 bits) and its number (lower 24); frames that come back too big carry

@@ -1,7 +1,7 @@
 //! Frame buffers: a fixed number of them in one mapping, handed out last in, first out, so that the few that are in
 //! use stay in the cache. Nothing is allocated after construction.
 
-use super::header::{self, Offload};
+use super::header::{self, OffloadHeader};
 use super::mark;
 use crate::memory::Mapping;
 use hairpin_core::frame::{Frame, Meta};
@@ -14,7 +14,7 @@ use std::rc::Rc;
 pub const FRAME_BYTES_MAX: usize = 65_664;
 
 /// A frame's bytes begin here in its buffer, at the second cache line: a small packet touches this line and the first,
-/// where [`Head`] and, right in front of the bytes, the device's header stand.
+/// where [`BufferHead`] and, right in front of the bytes, the device's header stand.
 const DATA: usize = 64;
 /// The device's header begins here.
 const HEADER: usize = DATA - header::BYTES;
@@ -26,27 +26,27 @@ const STRIDE: usize = DATA + FRAME_BYTES_MAX;
 const AHEAD: usize = 128;
 
 const _: () = assert!(STRIDE.is_multiple_of(64) && STRIDE / 64 % 2 == 1);
-const _: () = assert!(size_of::<Head>() <= HEADER && align_of::<Head>() <= 64);
+const _: () = assert!(size_of::<BufferHead>() <= HEADER && align_of::<BufferHead>() <= 64);
 
-/// What stands at the beginning of a buffer.
+/// The beginning of a buffer.
 #[repr(C)]
-struct Head {
+struct BufferHead {
     meta: Meta,
     length: u32,
-    offload: Offload,
+    offload: OffloadHeader,
 }
 
 /// The buffers of one device. Single-threaded; lives until its last frame is gone.
 #[derive(Debug)]
-pub(super) struct Pool {
-    free: RefCell<Vec<NonNull<Head>>>,
+pub(super) struct BufferPool {
+    free: RefCell<Vec<NonNull<BufferHead>>>,
     // Dropped last: the pointers above go into it.
     _memory: Mapping,
 }
 
-impl Pool {
+impl BufferPool {
     /// A pool of `buffers`; no thread waits for the memory of the first [`AHEAD`].
-    pub(super) fn new(buffers: usize) -> io::Result<Rc<Pool>> {
+    pub(super) fn new(buffers: usize) -> io::Result<Rc<BufferPool>> {
         let memory = Mapping::zeroed(buffers.max(1) * STRIDE)?;
         memory.populate(AHEAD * STRIDE);
         // The lowest address is on top, so that few buffers in use touch few huge pages.
@@ -54,14 +54,14 @@ impl Pool {
             // SAFETY: buffer `i` lies inside the mapping of `buffers` times `STRIDE` bytes.
             unsafe { memory.start().add(i * STRIDE) }.cast()
         });
-        Ok(Rc::new(Pool { free: RefCell::new(free.collect()), _memory: memory }))
+        Ok(Rc::new(BufferPool { free: RefCell::new(free.collect()), _memory: memory }))
     }
 
     /// An empty frame, if a buffer is free.
-    pub(super) fn take(self: &Rc<Pool>) -> Option<TapFrame> {
+    pub(super) fn take(self: &Rc<BufferPool>) -> Option<TapFrame> {
         let buffer = self.free.borrow_mut().pop()?;
-        // SAFETY: a free buffer has no other owner; it is aligned to a cache line and longer than a `Head`.
-        unsafe { buffer.write(Head { meta: Meta::default(), length: 0, offload: Offload::default() }) };
+        // SAFETY: a free buffer has no other owner; it is aligned to a cache line and longer than a `BufferHead`.
+        unsafe { buffer.write(BufferHead { meta: Meta::default(), length: 0, offload: OffloadHeader::default() }) };
         Some(TapFrame { buffer, pool: Rc::clone(self) })
     }
 
@@ -74,10 +74,10 @@ impl Pool {
 /// A frame read from, or to be written to, a TAP device. It owns its buffer; dropping it gives the buffer back.
 #[derive(Debug)]
 pub struct TapFrame {
-    /// A buffer of [`STRIDE`] bytes that begins with an initialised [`Head`], ours until dropped.
-    buffer: NonNull<Head>,
+    /// A buffer of [`STRIDE`] bytes that begins with an initialised [`BufferHead`], ours until dropped.
+    buffer: NonNull<BufferHead>,
     /// Keeps the buffer mapped, and takes it back.
-    pool: Rc<Pool>,
+    pool: Rc<BufferPool>,
 }
 
 /// Why bytes from the device are no frame for a worker.
@@ -90,8 +90,8 @@ pub(super) enum Rejected {
 }
 
 impl TapFrame {
-    /// Where the device's header goes or stands, the frame's bytes right behind it; [`TapFrame::PACKET_BYTES_MAX`]
-    /// may be written there.
+    /// The place of the device's header, the frame's bytes right behind it; [`TapFrame::PACKET_BYTES_MAX`] may be written
+    /// there.
     pub(super) fn packet(&mut self) -> *mut u8 {
         // SAFETY: inside the buffer.
         unsafe { self.buffer.cast::<u8>().add(HEADER) }.as_ptr()
@@ -109,7 +109,7 @@ impl TapFrame {
         if length < 14 {
             return Err(Rejected::Malformed);
         }
-        let offload = Offload::decode(*self.header(), length, &mut meta).ok_or(Rejected::Malformed)?;
+        let offload = OffloadHeader::decode(*self.header(), length, &mut meta).ok_or(Rejected::Malformed)?;
         (self.head_mut().meta, self.head_mut().offload) = (meta, offload);
         Ok(())
     }
@@ -128,17 +128,17 @@ impl TapFrame {
     }
 
     fn header(&mut self) -> &mut [u8; header::BYTES] {
-        // SAFETY: the header's place is inside the buffer, apart from `Head` and the frame's bytes, and only this
+        // SAFETY: the header's place is inside the buffer, apart from `BufferHead` and the frame's bytes, and only this
         // frame has the buffer. Its bytes are initialised: the mapping began as zeroes.
         unsafe { &mut *self.packet().cast() }
     }
 
-    fn head(&self) -> &Head {
-        // SAFETY: initialised in `Pool::take`, and only this frame has the buffer.
+    fn head(&self) -> &BufferHead {
+        // SAFETY: initialised in `BufferPool::take`, and only this frame has the buffer.
         unsafe { self.buffer.as_ref() }
     }
 
-    fn head_mut(&mut self) -> &mut Head {
+    fn head_mut(&mut self) -> &mut BufferHead {
         // SAFETY: as in `head`.
         unsafe { self.buffer.as_mut() }
     }
@@ -148,7 +148,7 @@ impl Frame for TapFrame {
     fn bytes(&self) -> &[u8] {
         let length = self.head().length as usize;
         // SAFETY: `length` is at most `FRAME_BYTES_MAX`, which fit behind `DATA`; the mapping began as zeroes, so
-        // they are initialised; they do not overlap `Head`.
+        // they are initialised; they do not overlap `BufferHead`.
         unsafe { std::slice::from_raw_parts(self.buffer.cast::<u8>().add(DATA).as_ptr(), length) }
     }
 
@@ -163,7 +163,7 @@ impl Frame for TapFrame {
         if fits {
             let head = self.head_mut();
             head.length = length as u32;
-            // Where the checksum goes is forgotten once it lies outside: a writer of new contents says Complete.
+            // The checksum's offset is forgotten once it lies outside: a writer of new contents says Complete.
             head.offload.truncate(length);
         }
         fits
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn buffers_come_back_and_the_last_one_used_is_used_next() {
-        let pool = Pool::new(3).unwrap();
+        let pool = BufferPool::new(3).unwrap();
         let frames: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
         assert_eq!((frames.len(), pool.free()), (3, 0));
         let last = frames[2].buffer;
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn frames_do_not_share_bytes_and_outlive_the_pool_handle() {
-        let pool = Pool::new(2).unwrap();
+        let pool = BufferPool::new(2).unwrap();
         let (mut a, mut b) = (pool.take().unwrap(), pool.take().unwrap());
         drop(pool);
         assert!(a.resize(FRAME_BYTES_MAX) && b.resize(FRAME_BYTES_MAX) && !b.resize(FRAME_BYTES_MAX + 1));
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_reused_buffer_remembers_nothing() {
-        let pool = Pool::new(1).unwrap();
+        let pool = BufferPool::new(1).unwrap();
         let mut frame = pool.take().unwrap();
         frame.resize(100);
         frame.meta_mut().gso_size = 1000;
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_frame_cut_before_its_checksum_forgets_where_it_goes() {
-        let pool = Pool::new(1).unwrap();
+        let pool = BufferPool::new(1).unwrap();
         let mut frame = pool.take().unwrap();
         frame.resize(60);
         frame.bytes_mut()[0] = mark::RECEIVED;
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn what_the_device_delivers_is_judged() {
-        let pool = Pool::new(1).unwrap();
+        let pool = BufferPool::new(1).unwrap();
         let mut frame = pool.take().unwrap();
         for bytes in [0, 9, header::BYTES, header::BYTES + 5] {
             assert_eq!(frame.received(bytes), Err(Rejected::Malformed));

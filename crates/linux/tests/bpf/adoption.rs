@@ -11,7 +11,7 @@ use hairpin_core::flow::{FlowKey, Protocol, Steering};
 use hairpin_core::rewrite::Rewrite;
 use hairpin_linux::abi::{self, Bytes, RULE_ACTIVE};
 use hairpin_linux::device::Interface;
-use hairpin_linux::programs::{Absent, Adopted, AttachMode, Options, Plane, flush};
+use hairpin_linux::programs::{Absent, AdoptedPrograms, AttachMode, LoadedPlane, ProgramOptions, flush};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -19,16 +19,16 @@ use std::time::{Duration, Instant};
 pub(crate) const STEERING: Steering = Steering::by_hash(KEY, 1);
 const NEXT_HOP: [u8; 12] = [2, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2];
 
-pub(crate) fn adopted(options: &Options) -> Plane {
-    match Plane::adopt(options, STEERING).unwrap() {
-        Adopted::Plane(plane) => *plane,
+pub(crate) fn adopted(options: &ProgramOptions) -> LoadedPlane {
+    match LoadedPlane::adopt(options, STEERING).unwrap() {
+        AdoptedPrograms::Plane(plane) => *plane,
         other => panic!("{other:?}"),
     }
 }
 
-fn refused(options: &Options) -> String {
-    match Plane::adopt(options, STEERING).unwrap() {
-        Adopted::Incompatible(why) => why,
+fn refused(options: &ProgramOptions) -> String {
+    match LoadedPlane::adopt(options, STEERING).unwrap() {
+        AdoptedPrograms::Incompatible(why) => why,
         other => panic!("{other:?}"),
     }
 }
@@ -54,7 +54,7 @@ fn put(rig: &Rig) {
     });
 }
 
-fn attach(plane: &mut Plane, left: &Interface, right: &Interface) {
+fn attach(plane: &mut LoadedPlane, left: &Interface, right: &Interface) {
     plane.attach(0, left.index, left.mac).unwrap();
     plane.attach(1, right.index, right.mac).unwrap();
 }
@@ -129,7 +129,7 @@ fn everything_stays_but_the_settings() {
             options.when_absent = Absent::Pass;
         });
         put(&rig);
-        let send = |plane: &Plane, key| {
+        let send = |plane: &LoadedPlane, key| {
             let frame = Packet::new(key).to(rig.left.mac).frame();
             run(plane.ingress_program(), &frame, rig.left.index, Default::default()).unwrap().verdict
         };
@@ -139,8 +139,12 @@ fn everything_stays_but_the_settings() {
         let events = rig.plane.events().unwrap();
 
         // Whether rules take their memory at once is no difference either.
-        let options =
-            Options { rules_v4_max: 7, when_absent: Absent::DropAll, rules_v6_sparse: true, ..rig.options.clone() };
+        let options = ProgramOptions {
+            rules_v4_max: 7,
+            when_absent: Absent::DropAll,
+            rules_v6_sparse: true,
+            ..rig.options.clone()
+        };
         let plane = adopted(&options);
         assert_eq!(plane.rules_max(), (100, 200), "the room there is");
         assert_eq!(plane.events().unwrap(), events);
@@ -170,14 +174,14 @@ fn everything_stays_but_the_settings() {
 fn frames_that_old_programs_pass_to_the_kernel_pass_new_ones() {
     in_namespace(|| {
         let rig = Rig::new(1, |_| ());
-        let mark = |plane: &Plane| {
+        let mark = |plane: &LoadedPlane| {
             let mut frame = Packet::new(key()).frame();
             frame[..6].copy_from_slice(&[0x16, 0, 0, 0, 0, 0]);
             run(plane.worker_program(), &frame, rig.right.index, Default::default()).unwrap().mark
         };
         let old = mark(&rig.plane);
         assert_ne!(old, 0);
-        let other = Options { keep_ttl: true, ..rig.options.clone() };
+        let other = ProgramOptions { keep_ttl: true, ..rig.options.clone() };
         for options in [&rig.options, &other, &rig.options] {
             let plane = adopted(options);
             assert_eq!(mark(&plane), old);
@@ -195,9 +199,11 @@ fn what_is_not_understood_is_left_alone() {
         let rig = Rig::new(1, |_| ());
         put(&rig);
         let (options, path) = (&rig.options, rig.plane.pin_path().to_path_buf());
-        let missing = Options { instance: "never-was".to_string(), ..options.clone() };
-        assert!(matches!(Plane::adopt(&missing, STEERING).unwrap(), Adopted::Absent));
-        assert!(Plane::adopt(&Options { instance: "../x".to_string(), ..options.clone() }, STEERING).is_err());
+        let missing = ProgramOptions { instance: "never-was".to_string(), ..options.clone() };
+        assert!(matches!(LoadedPlane::adopt(&missing, STEERING).unwrap(), AdoptedPrograms::Absent));
+        assert!(
+            LoadedPlane::adopt(&ProgramOptions { instance: "../x".to_string(), ..options.clone() }, STEERING).is_err()
+        );
 
         let maps = rig.plane.maps();
         let control = maps.named("control").unwrap();
@@ -215,7 +221,7 @@ fn what_is_not_understood_is_left_alone() {
         assert!(with(&|block| block.abi_layout ^= 1).contains("layout"));
         assert!(with(&|block| block.network ^= 1).contains("network namespace"));
         let other_key = Steering::by_hash([1, 2], 1);
-        let Adopted::Incompatible(why) = Plane::adopt(options, other_key).unwrap() else { panic!() };
+        let AdoptedPrograms::Incompatible(why) = LoadedPlane::adopt(options, other_key).unwrap() else { panic!() };
         assert!(why.contains("key"), "{why}");
 
         // A map that holds other elements, or is another kind of map, or is not there.
@@ -246,8 +252,8 @@ fn what_is_not_understood_is_left_alone() {
 
         // A process that died while it pinned or unpinned leaves nothing that counts, and `load` gets over it.
         std::fs::remove_file(path.join("maps/control")).unwrap();
-        assert!(matches!(Plane::adopt(options, STEERING).unwrap(), Adopted::Absent));
-        let plane = Plane::load(options, STEERING).unwrap();
+        assert!(matches!(LoadedPlane::adopt(options, STEERING).unwrap(), AdoptedPrograms::Absent));
+        let plane = LoadedPlane::load(options, STEERING).unwrap();
         assert!(plane.rules().unwrap().is_empty());
         assert_eq!(attached(), (0, 0));
     });
@@ -360,7 +366,7 @@ fn a_qdisc_of_our_own_is_still_known_to_be_after_adoptions() {
         no_qdisc();
         // A qdisc that was there before is not ours. The test deletes it; the one made anew is ours.
         command("tc", &["qdisc", "add", "dev", "left", "clsact"]);
-        attach(&mut Plane::load(&options, STEERING).unwrap(), &left, &right);
+        attach(&mut LoadedPlane::load(&options, STEERING).unwrap(), &left, &right);
         attach(&mut adopted(&options), &left, &right);
         command("tc", &["qdisc", "delete", "dev", "left", "clsact"]);
         attach(&mut adopted(&options), &left, &right);
@@ -386,7 +392,7 @@ fn ends_of_an_earlier_configuration_go() {
         let ends = ends.named("ends").unwrap();
         let start = Instant::now();
         for number in 2..ends.max_entries() {
-            let mut end = abi::End::zeroed();
+            let mut end = abi::EndKey::zeroed();
             end.address[..4].copy_from_slice(&number.to_ne_bytes());
             ends.update(end.bytes(), abi::EndRoles::zeroed().bytes(), MapFlags::ANY).unwrap();
             assert!(start.elapsed() < Duration::from_secs(60));
@@ -411,7 +417,7 @@ fn the_number_of_workers_changes_when_it_is_said_to() {
         };
         assert_eq!(workers(), [0]);
         let more = Steering::by_hash(KEY, 3);
-        let Adopted::Plane(plane) = Plane::adopt(&rig.options, more).unwrap() else { panic!() };
+        let AdoptedPrograms::Plane(plane) = LoadedPlane::adopt(&rig.options, more).unwrap() else { panic!() };
         for worker in 1..3u32 {
             rig.write("workers", &worker, &1u32);
         }
@@ -428,7 +434,7 @@ fn the_number_of_workers_changes_when_it_is_said_to() {
 fn a_hand_over_does_not_wait_for_what_died_with_the_process() {
     in_namespace(|| {
         let rig = Rig::new(1, |options| options.handover_bound = Duration::from_secs(3600));
-        let send = |plane: &Plane, port: u16| -> Option<(u8, u32)> {
+        let send = |plane: &LoadedPlane, port: u16| -> Option<(u8, u32)> {
             let frame = Packet::new(v4(CLIENT, port, VIP, 80, Protocol::Tcp)).to(rig.left.mac).frame();
             let run = run(plane.ingress_program(), &frame, rig.left.index, Default::default()).unwrap();
             let [0x0a, 0, cpu, a, b, c, ..] = run.frame[..] else { return None };

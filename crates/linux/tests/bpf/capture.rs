@@ -7,14 +7,14 @@ use hairpin_core::engine::Rule;
 use hairpin_core::flow::{FlowKey, Protocol};
 use hairpin_core::frame::{Checksum, Frame, FrameIo};
 use hairpin_core::rewrite::Rewrite;
-use hairpin_linux::capture::{Capture, Filter, HOSTS_MAX, SNAP_LENGTH_MAX};
+use hairpin_linux::capture::{Capture, CaptureFilter, HOSTS_MAX, SNAP_LENGTH_MAX};
 use hairpin_linux::device::Interface;
 use hairpin_linux::tap::{Tap, TapIo};
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
-fn filter(hosts: &[[u8; 4]]) -> Filter {
-    Filter { hosts: hosts.iter().map(|host| IpAddr::from(*host)).collect(), snap_length: 65_536 }
+fn filter(hosts: &[[u8; 4]]) -> CaptureFilter {
+    CaptureFilter { hosts: hosts.iter().map(|host| IpAddr::from(*host)).collect(), snap_length: 65_536 }
 }
 
 /// Waits for one.
@@ -86,7 +86,7 @@ fn tags_are_put_back_and_long_packets_cut() {
         let rig = Rig::new(1, |_| ());
         let near = Link::open("left-peer");
         let mut whole = Capture::open("left", &filter(&[])).unwrap();
-        let short = Filter { snap_length: 60, ..filter(&[CLIENT]) };
+        let short = CaptureFilter { snap_length: 60, ..filter(&[CLIENT]) };
         let mut short = Capture::open("left", &short).unwrap();
         let key = v4(CLIENT, 40_000, VIP, 80, Protocol::Tcp);
         for tags in [vec![], vec![[0x81, 0, 0x20, 7]], vec![[0x88, 0xa8, 0, 9], [0x81, 0, 0, 7]]] {
@@ -137,12 +137,12 @@ fn unread_packets_are_lost_and_counted() {
 #[test]
 fn what_cannot_be_captured_is_refused() {
     in_namespace(|| {
-        let kind = |interface: &str, filter: &Filter| Capture::open(interface, filter).unwrap_err().kind();
+        let kind = |interface: &str, filter: &CaptureFilter| Capture::open(interface, filter).unwrap_err().kind();
         assert_eq!(kind("no-such", &filter(&[])), std::io::ErrorKind::NotFound);
         assert_eq!(kind("lo", &filter(&[CLIENT; HOSTS_MAX + 1])), std::io::ErrorKind::InvalidInput);
         Capture::open("lo", &filter(&[CLIENT; HOSTS_MAX])).unwrap();
         for snap_length in [0, SNAP_LENGTH_MAX + 1] {
-            assert_eq!(kind("lo", &Filter { snap_length, ..filter(&[]) }), std::io::ErrorKind::InvalidInput);
+            assert_eq!(kind("lo", &CaptureFilter { snap_length, ..filter(&[]) }), std::io::ErrorKind::InvalidInput);
         }
         // An interface that goes is an error, once.
         command("ip", &["link", "add", "gone", "type", "veth", "peer", "name", "gone-peer"]);

@@ -11,7 +11,7 @@ use hairpin_core::keys::Secret;
 use hairpin_core::l7::config::{Kind, Tls};
 use hairpin_core::l7::cookie::{self, Cookies, EpochKeys, Offer};
 use hairpin_core::time::{Duration, Time};
-use hairpin_linux::capture::{Capture, Filter};
+use hairpin_linux::capture::{Capture, CaptureFilter};
 use hairpin_linux::cpu;
 use hairpin_linux::programs::Absent;
 use proptest::collection::vec;
@@ -151,7 +151,7 @@ fn answers_are_cores() {
     });
 }
 
-/// What becomes of a packet: verdict, worker, events other than that it went to a worker.
+/// The fate of a packet: verdict, worker, events other than that it went to a worker.
 fn offer(rig: &Rig, packet: &Packet) -> (i32, Option<u16>, Vec<&'static str>) {
     let before = rig.tickets();
     let frame = packet.clone().to(rig.left.mac).frame();
@@ -176,7 +176,7 @@ fn only_data_with_a_valid_cookie_reaches_its_worker() {
     in_namespace(|| {
         let rig = rig(8);
         let steering = Steering::by_hash(KEY, 8);
-        // What is right passes the policer by.
+        // A valid cookie passes the policer by.
         (0..4).for_each(|service| rig.plane.control().set_client_rate(service, 0));
         let cookies = cookies(&rig);
         let given = Offer { mss: 1460, scale: Some(9), sack: true };
@@ -607,7 +607,7 @@ fn an_answer_goes_back_into_the_vlan_the_syn_came_from() {
     in_namespace(|| {
         let rig = rig(1);
         let near = Link::open("left-peer");
-        let mut seen = Capture::open("left-peer", &Filter { hosts: Vec::new(), snap_length: 200 }).unwrap();
+        let mut seen = Capture::open("left-peer", &CaptureFilter { hosts: Vec::new(), snap_length: 200 }).unwrap();
         for ipv4 in [true, false] {
             let tags = vec![[0x81, 0, 0, 7]];
             let packet = Packet { flags: SYN, tags, payload: Vec::new(), ..Packet::new(client(9, ipv4)) };

@@ -9,7 +9,7 @@ use crate::wire::{Link, Vnet};
 use hairpin_core::engine::{Completion, Completions, FlowEngine, RuleOp};
 use hairpin_linux::cpu;
 use hairpin_linux::device::Interface;
-use hairpin_linux::programs::{Options, Plane};
+use hairpin_linux::programs::{LoadedPlane, ProgramOptions};
 use hairpin_linux::tap::Tap;
 use libbpf_rs::MapCore;
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
@@ -18,11 +18,11 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
-fn options() -> Options {
-    Options { instance: "crash".to_string(), ..Options::default() }
+fn options() -> ProgramOptions {
+    ProgramOptions { instance: "crash".to_string(), ..ProgramOptions::default() }
 }
 
-fn attach(plane: &mut Plane) {
+fn attach(plane: &mut LoadedPlane) {
     for (slot, name) in ["left", "right"].into_iter().enumerate() {
         let interface = Interface::by_name(name).unwrap();
         plane.attach(slot as u32, interface.index, interface.mac).unwrap();
@@ -43,7 +43,7 @@ fn said(output: &mut BufReader<ChildStdout>, wanted: &str) {
 fn killed_instance_keeps_forwarding_and_is_adopted() {
     in_namespace(|| {
         let (left, _right) = devices();
-        // What leaves by the neighbour entry arrives at its MAC.
+        // A frame that leaves by the neighbour entry arrives at its MAC.
         let next_hop = crate::rig::BACKEND_MAC;
         let (near, far) = (Link::open("left-peer"), Link::open("right-peer"));
         let frame = Packet::new(key()).to(left.mac).frame();
@@ -95,7 +95,8 @@ fn holds_everything() {
     if !child::is_one() {
         return;
     }
-    let mut plane = Plane::load(&Options { rules_v4_max: 1000, rules_v6_max: 10, ..options() }, STEERING).unwrap();
+    let mut plane =
+        LoadedPlane::load(&ProgramOptions { rules_v4_max: 1000, rules_v6_max: 10, ..options() }, STEERING).unwrap();
     plane.configure(&snapshot()).unwrap();
     let _tap = Tap::create("tap-0", 64).unwrap();
     attach(&mut plane);
@@ -119,7 +120,7 @@ fn objects() -> (usize, usize) {
     (programs.len(), maps.len())
 }
 
-/// What is pinned, by name.
+/// The pinned objects, by name.
 fn pins() -> Vec<String> {
     let found = command("find", &[adopted(&options()).pin_path().to_str().unwrap()]);
     let mut names: Vec<String> = found.lines().map(str::to_string).collect();
@@ -132,7 +133,7 @@ fn nothing_leaks_over_a_hundred_adoptions() {
     in_namespace(|| {
         devices();
         let _tap = Tap::create("tap-0", 64).unwrap();
-        let mut plane = Plane::load(&options(), STEERING).unwrap();
+        let mut plane = LoadedPlane::load(&options(), STEERING).unwrap();
         attach(&mut plane);
         drop(plane);
         let (before, pinned) = (objects(), pins());
@@ -161,7 +162,7 @@ fn adopts_a_hundred_times() {
         return;
     }
     let adopt = |round: u32| {
-        let mut plane = adopted(&Options { keep_ttl: round % 20 < 10, ..options() });
+        let mut plane = adopted(&ProgramOptions { keep_ttl: round % 20 < 10, ..options() });
         attach(&mut plane);
     };
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();

@@ -47,7 +47,7 @@ fn case() -> impl Strategy<Value = (Packet, Guard)> {
         let extensions = packet.extensions.clone();
         let mut packet = Packet { key, flags, payload: vec![7; payload], tags: Vec::new(), ..packet };
         if !extensions.is_empty() {
-            // What follows the last extension is TCP now.
+            // The header after the last extension is TCP now.
             let last = extensions.len() - 8;
             packet.extensions[last] = Protocol::Tcp as u8;
         }
@@ -165,7 +165,7 @@ fn counters(engine: &mut KernelEngine) -> Counters {
     samples[0].expect("there is a rule")
 }
 
-/// What became of a packet with sequence number 1000: the worker's, with CPU and ticket, or on its way to a port with a
+/// The fate of a packet with sequence number 1000: the worker's, with CPU and ticket, or on its way to a port with a
 /// number.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
@@ -318,7 +318,7 @@ fn only_tcp_rules_that_forward_have_guards() {
     });
 }
 
-/// What a packet can meet in the middle of an update, and what other than an update cannot bring about.
+/// States that a packet can meet in the middle of an update, and that only an update can bring about.
 #[test]
 fn foreign_sequence_change_is_not_used() {
     in_namespace(|| {
@@ -416,7 +416,7 @@ fn no_packet_meets_a_mixture() {
         });
         assert!(met.iter().all(|count| *count > 0) || rounds < 1000, "not all were met: {met:?}");
         let counted = counters(&mut engine).packets;
-        // Where the element is another, a packet between the two may go uncounted.
+        // If the element is a new one, a packet between the two may go uncounted.
         assert!(counted <= sent && sent - counted <= sent / 100 + 10, "{counted} of {sent} counted");
     });
 }

@@ -27,7 +27,7 @@ fn send(rig: &Rig, port: u16) -> Option<(u8, u32)> {
     Some((cpu, u32::from_be_bytes([0, a, b, c])))
 }
 
-fn slow(options: &mut hairpin_linux::programs::Options) {
+fn slow(options: &mut hairpin_linux::programs::ProgramOptions) {
     options.handover_bound = Duration::from_secs(3600);
 }
 

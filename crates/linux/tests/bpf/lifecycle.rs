@@ -3,7 +3,7 @@
 use crate::rig::{Rig, attach_modes, command, in_namespace, snapshot};
 use hairpin_core::flow::Steering;
 use hairpin_linux::device::Interface;
-use hairpin_linux::programs::{AttachMode, Options, PIN_DIRECTORY_OWN, Plane, flush};
+use hairpin_linux::programs::{AttachMode, LoadedPlane, PIN_DIRECTORY_OWN, ProgramOptions, flush};
 use libbpf_rs::MapCore;
 use std::path::Path;
 
@@ -56,7 +56,7 @@ fn dead_instance_objects_work_until_removed() {
     for mode in attach_modes() {
         in_namespace(move || {
             let directory = Path::new("/no/such/place");
-            let options = |options: &mut Options| {
+            let options = |options: &mut ProgramOptions| {
                 options.attach = mode;
                 options.instance = "dead".to_string();
                 options.pin_directory = directory.to_path_buf();
@@ -68,9 +68,9 @@ fn dead_instance_objects_work_until_removed() {
             assert!(path.exists());
             assert_eq!(attached(), attached_by(mode), "it goes on without its process");
 
-            let mut again = Options::default();
+            let mut again = ProgramOptions::default();
             options(&mut again);
-            let mut plane = Plane::load(&again, Steering::by_hash([1, 2], 1)).unwrap();
+            let mut plane = LoadedPlane::load(&again, Steering::by_hash([1, 2], 1)).unwrap();
             assert_eq!(attached(), (0, 0));
             plane.attach(0, left.index, left.mac).unwrap();
             assert_eq!(attached(), attached_by(mode));
@@ -107,7 +107,7 @@ fn filters_of_other_programs_stay() {
 fn a_new_configuration_replaces_the_old() {
     in_namespace(|| {
         let Rig { plane, .. } = Rig::new(1, |_| ());
-        let count = |plane: &Plane, map: &str| plane.maps().named(map).unwrap().keys().count();
+        let count = |plane: &LoadedPlane, map: &str| plane.maps().named(map).unwrap().keys().count();
         assert_eq!((count(&plane, "ends"), count(&plane, "addresses")), (8, 3));
         let mut less = snapshot();
         less.services = less.services[..1].to_vec().into();
@@ -122,11 +122,11 @@ fn a_new_configuration_replaces_the_old() {
 fn what_cannot_be_is_refused() {
     in_namespace(|| {
         let steering = |workers| Steering::by_hash([1, 2], workers);
-        let bad = Options { instance: "../elsewhere".to_string(), ..Options::default() };
-        assert!(Plane::load(&bad, steering(1)).is_err());
-        assert!(Plane::load(&Options::default(), steering(0)).is_err());
-        assert!(Plane::load(&Options::default(), steering(65)).is_err());
-        let mut plane = Plane::load(&Options::default(), steering(1)).unwrap();
+        let bad = ProgramOptions { instance: "../elsewhere".to_string(), ..ProgramOptions::default() };
+        assert!(LoadedPlane::load(&bad, steering(1)).is_err());
+        assert!(LoadedPlane::load(&ProgramOptions::default(), steering(0)).is_err());
+        assert!(LoadedPlane::load(&ProgramOptions::default(), steering(65)).is_err());
+        let mut plane = LoadedPlane::load(&ProgramOptions::default(), steering(1)).unwrap();
         assert!(plane.attach(64, 1, [0; 6]).is_err());
         let error = plane.attach(0, 4_000_000, [0; 6]).unwrap_err();
         assert!(format!("{error:#}").contains("4000000"), "{error:#}");

@@ -11,7 +11,7 @@ fn client(port: u16) -> FlowKey {
     v4(CLIENT, port, VIP, 80, Protocol::Tcp)
 }
 
-/// What comes of a frame, which worker it goes to, what is counted.
+/// The fate of a frame: verdict, worker, and the events counted.
 fn offer(rig: &Rig, frame: &[u8]) -> (Run, Option<u16>, BTreeMap<&'static str, u64>) {
     let before = rig.tickets();
     let (run, counted) = rig.counted(|| rig.ingress(frame));

@@ -114,7 +114,7 @@ impl Packet {
     }
 }
 
-/// Where core finds the headers of a frame; panics if it is no packet.
+/// The positions of a frame's headers, as core finds them; panics if it is no packet.
 pub(crate) fn parsed(frame: &[u8]) -> Transport {
     match parse(frame) {
         Ok(Parsed::Transport(at)) => at,

@@ -8,7 +8,7 @@ use hairpin_core::time::{Duration, Time};
 use hairpin_linux::abi::{self, Bytes, FlowV4, FlowV6, RuleHead, RuleV4, RuleV6, SequenceChange};
 use hairpin_linux::cpu;
 use hairpin_linux::device::Interface;
-use hairpin_linux::programs::{AttachMode, Options, Plane};
+use hairpin_linux::programs::{AttachMode, LoadedPlane, ProgramOptions};
 use libbpf_rs::{MapCore, MapFlags};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -71,7 +71,7 @@ fn ip(line: &str) {
     command("ip", &line.split_whitespace().collect::<Vec<_>>());
 }
 
-/// What a run of a program gave.
+/// The result of a run of a program.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     pub(crate) verdict: i32,
@@ -79,7 +79,7 @@ pub(crate) struct Run {
     pub(crate) mark: u32,
 }
 
-/// What the socket buffer is like beside its bytes.
+/// The metadata of the socket buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Buffer {
     pub(crate) mark: u32,
@@ -90,8 +90,8 @@ pub(crate) struct Buffer {
 }
 
 pub(crate) struct Rig {
-    pub(crate) plane: Plane,
-    pub(crate) options: Options,
+    pub(crate) plane: LoadedPlane,
+    pub(crate) options: ProgramOptions,
     pub(crate) left: Interface,
     pub(crate) right: Interface,
 }
@@ -161,14 +161,14 @@ pub(crate) fn devices() -> (Interface, Interface) {
 
 impl Rig {
     /// The devices, a plane with a heartbeat, rates without limit, every worker on a device.
-    pub(crate) fn new(workers: u16, change: impl FnOnce(&mut Options)) -> Rig {
+    pub(crate) fn new(workers: u16, change: impl FnOnce(&mut ProgramOptions)) -> Rig {
         let (left, right) = devices();
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let mut options = Options { instance: format!("test-{number}"), ..Options::default() };
+        let mut options = ProgramOptions { instance: format!("test-{number}"), ..ProgramOptions::default() };
         options.policer_backend_pps = u32::MAX;
         change(&mut options);
-        let mut plane = Plane::load(&options, Steering::by_hash(KEY, workers)).unwrap();
+        let mut plane = LoadedPlane::load(&options, Steering::by_hash(KEY, workers)).unwrap();
         plane.configure(&snapshot()).unwrap();
         plane.attach(0, left.index, left.mac).unwrap();
         plane.attach(1, right.index, right.mac).unwrap();
@@ -250,7 +250,7 @@ impl Rig {
         run(self.plane.worker_program(), frame, self.right.index, buffer).unwrap()
     }
 
-    /// What `act` counts, by event; those that count nothing are left out.
+    /// The events that `act` counts; zero counts are left out.
     pub(crate) fn counted<T>(&self, act: impl FnOnce() -> T) -> (T, BTreeMap<&'static str, u64>) {
         let before = self.plane.events().unwrap();
         let result = act();

@@ -5,7 +5,7 @@ use crate::rig::{BACKEND, CLIENT, REDIRECT, Rig, VIP, in_namespace};
 use hairpin_core::engine::{Fate, Rule};
 use hairpin_core::flow::{FlowKey, Protocol};
 use hairpin_core::rewrite::Rewrite;
-use hairpin_linux::abi::{RULE_ACTIVE, RULE_FENCED, Total};
+use hairpin_linux::abi::{RULE_ACTIVE, RULE_FENCED, TotalsValue};
 use hairpin_linux::programs::InstalledRule;
 use libbpf_rs::MapCore;
 use std::collections::BTreeSet;
@@ -182,7 +182,7 @@ fn totals_are_read_together_and_cleared_one_by_one() {
         assert!(rig.plane.totals(32_769).is_err());
         rig.plane.clear_totals(&[7, 32_767]).unwrap();
         assert_eq!(packets(32_768), [(9, 4)]);
-        assert_eq!(rig.plane.totals(8).unwrap()[7], Total::default());
+        assert_eq!(rig.plane.totals(8).unwrap()[7], TotalsValue::default());
         assert!(rig.plane.clear_totals(&[32_768]).is_err());
     });
 }

@@ -42,7 +42,7 @@ impl Hairpin {
         });
     }
 
-    /// What comes out; the kernel's own chatter aside.
+    /// The frames that come out; the kernel's own chatter aside.
     fn out(&self) -> Option<(Vnet, Vec<u8>)> {
         std::iter::from_fn(|| self.far.receive()).find(|(_, frame)| frame[..12] == NEXT_HOP)
     }

@@ -139,7 +139,7 @@ fn super_packets_are_joined_as_segments_are() {
         for ipv6 in [false, true] {
             let most = if ipv6 { 1440 } else { 1460 };
             let l4 = if ipv6 { 54 } else { 34 };
-            // What a server has written in several parts: so many segments each; whether they go together.
+            // A response that a server writes in several parts: the segments of each; whether they coalesce.
             let cases: [(&[usize], &[usize], bool); 6] = [
                 (&[most; 12], &[11, 1], true),
                 (&[most, most, most, most, 100], &[2, 3], true),

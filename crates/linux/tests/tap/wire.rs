@@ -77,7 +77,7 @@ impl Link {
         let link = Link(unsafe { OwnedFd::from_raw_fd(fd) });
         link.option(libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1);
         link.option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, 64 << 20);
-        // What this host sends on the interface is not seen, only what comes in.
+        // Frames that this host sends on the interface are not seen, only incoming ones.
         link.option(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1);
         // SAFETY: plain integers and bytes.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };

@@ -1,7 +1,7 @@
 //! One mechanism at work: a worker-like loop over the index, the slab of connections and the traffic, each of its own.
 
-use super::mechanisms::{Due, Mechanism, Told};
-use super::traffic::{BURST, Kind, Packet, Purpose, Traffic, ends_of, key_of};
+use super::mechanisms::{Due, FlowNotice, Mechanism};
+use super::traffic::{AgeingPacket, AgeingTraffic, BURST, FlowEnd, PacketPurpose, ends_of, key_of};
 use anyhow::{Context, Result, ensure};
 use hairpin_core::flow::{Direction, FlowKey, Protocol};
 use hairpin_core::l4::connection::{Connection, State};
@@ -15,12 +15,12 @@ use nix::time::{ClockId, clock_gettime};
 use std::time::Instant;
 
 /// The connections, with their timeouts.
-pub(super) struct Connections<'a> {
+pub(super) struct TimedConnections<'a> {
     slab: &'a Slab<Connection>,
     established: Duration,
 }
 
-impl Entries<FlowKey> for Connections<'_> {
+impl Entries<FlowKey> for TimedConnections<'_> {
     #[inline]
     fn is(&self, value: u32, key: &FlowKey) -> bool {
         let position = value / 2;
@@ -33,7 +33,7 @@ impl Entries<FlowKey> for Connections<'_> {
     }
 }
 
-impl Deadlines for Connections<'_> {
+impl Deadlines for TimedConnections<'_> {
     #[inline]
     fn deadline(&self, position: Position) -> Option<Time> {
         self.slab.contains(position).then(|| deadline(self.slab.at(position), self.established))
@@ -45,7 +45,7 @@ impl Deadlines for Connections<'_> {
     }
 }
 
-impl Indexed<FlowKey> for Connections<'_> {
+impl Indexed<FlowKey> for TimedConnections<'_> {
     fn key(&self, position: Position) -> FlowKey {
         self.slab.at(position).key(Direction::FromClient)
     }
@@ -57,20 +57,20 @@ fn direction(value: u32) -> Direction {
 
 /// As a worker judges: after silence, or so long after it seemed over.
 fn deadline(connection: &Connection, established: Duration) -> Time {
-    let timeout = |kind: Kind| kind.timeout(established);
+    let timeout = |kind: FlowEnd| kind.timeout(established);
     match connection.state {
-        State::Closed => connection.changed + timeout(Kind::Closed),
-        State::SynSent => connection.last_seen + timeout(Kind::HalfOpen),
-        _ => connection.last_seen + timeout(Kind::Silent),
+        State::Closed => connection.changed + timeout(FlowEnd::Closed),
+        State::SynSent => connection.last_seen + timeout(FlowEnd::HalfOpen),
+        _ => connection.last_seen + timeout(FlowEnd::Silent),
     }
 }
 
 /// One window of work; all windows have equally many packets.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Window {
+pub(super) struct WorkWindow {
     /// Processor time of the thread.
     pub(super) cpu: Duration,
-    /// What the clock says.
+    /// The time by the clock.
     pub(super) wall: Duration,
     /// In the mechanism, finding out what is over.
     pub(super) ageing: Duration,
@@ -91,19 +91,19 @@ pub(super) struct MechanismBench {
     pub(super) mechanism: Box<dyn Mechanism>,
     table: CuckooPlusPlus,
     slab: Slab<Connection>,
-    traffic: Traffic,
+    traffic: AgeingTraffic,
     established: Duration,
     keys: [FlowKey; BURST],
-    packets: [Packet; BURST],
+    packets: [AgeingPacket; BURST],
     found: [Option<u32>; BURST],
-    clock: Clock,
+    clock: SpanClock,
 }
 
 impl MechanismBench {
     /// Room for `capacity` connections; established ones time out after `established`.
     pub(super) fn new(
         mechanism: Box<dyn Mechanism>,
-        traffic: Traffic,
+        traffic: AgeingTraffic,
         capacity: usize,
         established: Duration,
     ) -> Result<MechanismBench> {
@@ -114,9 +114,9 @@ impl MechanismBench {
             traffic,
             established,
             keys: [FlowKey::default(); BURST],
-            packets: [Packet { flow: 0, purpose: Purpose::Goes }; BURST],
+            packets: [AgeingPacket { flow: 0, purpose: PacketPurpose::Goes }; BURST],
             found: [None; BURST],
-            clock: Clock::new()?,
+            clock: SpanClock::new()?,
         })
     }
 
@@ -134,15 +134,15 @@ impl MechanismBench {
                 self.begin(now, eternal)?;
                 eternal += 1;
             }
-            while self.age(now, &mut Window::default())? {}
+            while self.age(now, &mut WorkWindow::default())? {}
         }
         self.traffic.set_brief(false);
         Ok(())
     }
 
     /// Works off `bursts` bursts.
-    pub(super) fn window(&mut self, bursts: usize) -> Result<Window> {
-        let mut window = Window::default();
+    pub(super) fn window(&mut self, bursts: usize) -> Result<WorkWindow> {
+        let mut window = WorkWindow::default();
         let (cpu, wall) = (thread_time()?, Instant::now());
         for _ in 0..bursts {
             let now = self.traffic.burst(&mut self.keys, &mut self.packets);
@@ -155,38 +155,38 @@ impl MechanismBench {
     }
 
     fn receive(&mut self, now: Time) -> Result<()> {
-        let connections = Connections { slab: &self.slab, established: self.established };
+        let connections = TimedConnections { slab: &self.slab, established: self.established };
         self.mechanism.find(now, &mut self.table, &connections, &self.keys, &mut self.found);
         for i in 0..BURST {
-            let Packet { flow, purpose } = self.packets[i];
+            let AgeingPacket { flow, purpose } = self.packets[i];
             match self.found[i] {
-                None if purpose == Purpose::Begins => self.begin(now, flow)?,
+                None if purpose == PacketPurpose::Begins => self.begin(now, flow)?,
                 None => ensure!(false, "{}: flow {flow} was taken away while it went on", self.mechanism.name()),
-                Some(_) if purpose == Purpose::Begins => ensure!(false, "flow {flow} is there before it begins"),
+                Some(_) if purpose == PacketPurpose::Begins => ensure!(false, "flow {flow} is there before it begins"),
                 Some(value) => self.packet(now, value, purpose),
             }
         }
         Ok(())
     }
 
-    fn packet(&mut self, now: Time, value: u32, purpose: Purpose) {
+    fn packet(&mut self, now: Time, value: u32, purpose: PacketPurpose) {
         let position = value / 2;
         let connection = self.slab.at_mut(position);
         connection.last_seen = now;
         connection.forwarded[direction(value) as usize].add(1, 1500);
-        if purpose == Purpose::Closes {
+        if purpose == PacketPurpose::Closes {
             connection.state = State::Closed;
             connection.changed = now;
             let (key, deadline) = (connection.key(Direction::FromClient), deadline(connection, self.established));
-            let told = Told { key: &key, position, deadline, kind: Kind::Closed, truth: None };
+            let told = FlowNotice { key: &key, position, deadline, kind: FlowEnd::Closed, truth: None };
             self.mechanism.told(&mut self.table, &told);
         }
     }
 
     fn begin(&mut self, now: Time, flow: u64) -> Result<()> {
-        let kind = Kind::of(flow);
+        let kind = FlowEnd::of(flow);
         let [client, vip, backend] = ends_of(flow);
-        let state = if kind == Kind::HalfOpen { State::SynSent } else { State::Established };
+        let state = if kind == FlowEnd::HalfOpen { State::SynSent } else { State::Established };
         let connection = Connection::new(now, Protocol::Tcp, state, [client, vip, backend, client]);
         let position = self.slab.insert(connection).context("the slab is full")?;
         let keys = [Direction::FromClient, Direction::FromBackend].map(|direction| key_of(flow, direction));
@@ -194,17 +194,17 @@ impl MechanismBench {
         ensure!(self.table.insert_burst(&keys, &values) == 2, "the index is full");
         let truth = kind.life(self.established).map(|life| now + life);
         let deadline = deadline(&connection, self.established);
-        self.mechanism.told(&mut self.table, &Told { key: &keys[0], position, deadline, kind, truth });
+        self.mechanism.told(&mut self.table, &FlowNotice { key: &keys[0], position, deadline, kind, truth });
         Ok(())
     }
 
     /// One iteration's ageing; whether there is more at once.
-    fn age(&mut self, now: Time, window: &mut Window) -> Result<bool> {
+    fn age(&mut self, now: Time, window: &mut WorkWindow) -> Result<bool> {
         self.clock.start()?;
         let (mut finding, mut removal) = (Duration::ZERO, Duration::ZERO);
         loop {
             let mut due = Due::new();
-            let connections = Connections { slab: &self.slab, established: self.established };
+            let connections = TimedConnections { slab: &self.slab, established: self.established };
             let more = self.mechanism.due(now, &mut self.table, &connections, &mut due);
             finding += self.clock.lap()?;
             if !due.is_empty() {
@@ -222,7 +222,7 @@ impl MechanismBench {
     }
 
     /// Fails if an entry is taken away early; notes in `window` how late they are.
-    fn judge(&self, now: Time, due: &[Position], window: &mut Window) -> Result<()> {
+    fn judge(&self, now: Time, due: &[Position], window: &mut WorkWindow) -> Result<()> {
         window.over += due.len();
         due.iter().for_each(|&position| self.slab.prefetch(position));
         for &position in due {
@@ -255,7 +255,7 @@ impl MechanismBench {
 }
 
 /// Measures short spans: by the clock, which is fast to read, but without the time that the thread was not running.
-struct Clock {
+struct SpanClock {
     last: Instant,
     /// The clock and the thread's time, when they were last read together.
     wall: Instant,
@@ -263,20 +263,20 @@ struct Clock {
     starts: u32,
 }
 
-impl Clock {
+impl SpanClock {
     /// Longer ones are investigated.
     const LONG: Duration = Duration::from_micros(20);
     /// Both are read together once in so many starts.
     const STARTS: u32 = 16;
 
-    fn new() -> Result<Clock> {
+    fn new() -> Result<SpanClock> {
         let now = Instant::now();
-        Ok(Clock { last: now, wall: now, cpu: thread_time()?, starts: 0 })
+        Ok(SpanClock { last: now, wall: now, cpu: thread_time()?, starts: 0 })
     }
 
     fn start(&mut self) -> Result<()> {
         self.starts += 1;
-        if self.starts.is_multiple_of(Clock::STARTS) {
+        if self.starts.is_multiple_of(SpanClock::STARTS) {
             (self.wall, self.cpu) = (Instant::now(), thread_time()?);
         }
         self.last = Instant::now();
@@ -288,7 +288,7 @@ impl Clock {
         let now = Instant::now();
         let mut lap = now - self.last;
         self.last = now;
-        if lap > Clock::LONG {
+        if lap > SpanClock::LONG {
             let cpu = thread_time()?;
             let away = (now - self.wall).saturating_sub(cpu - self.cpu);
             lap = lap.saturating_sub(away);
@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn all_keep_up_with_full_churn() {
         let established = Duration::from_secs(2);
-        let traffic = || Traffic::new(Duration::from_micros(40), established, 64);
+        let traffic = || AgeingTraffic::new(Duration::from_micros(40), established, 64);
         let capacity = 64 + traffic().begun_in(3 * established);
         for mechanism in mechanisms::all(capacity, established) {
             let (name, late_max) = (mechanism.name(), mechanism.late_max());

@@ -1,7 +1,7 @@
-//! What is measured: every mechanism, none at all, and the sweep that stops the world.
+//! The measured mechanisms: every mechanism, none at all, and the sweep that stops the world.
 
-use super::mechanism_bench::Connections;
-use super::traffic::{BURST, Kind};
+use super::mechanism_bench::TimedConnections;
+use super::traffic::{BURST, FlowEnd};
 use arrayvec::ArrayVec;
 use hairpin_core::flow::FlowKey;
 use hairpin_core::table::cuckoo::CuckooPlusPlus;
@@ -30,11 +30,11 @@ const SPARE: Duration = Duration::from_millis(100);
 const BUCKET_TICK: Duration = Duration::from_millis(250);
 
 /// A flow that has begun, or whose deadline is earlier than it was said to be.
-pub(super) struct Told<'a> {
+pub(super) struct FlowNotice<'a> {
     pub(super) key: &'a FlowKey,
     pub(super) position: Position,
     pub(super) deadline: Time,
-    pub(super) kind: Kind,
+    pub(super) kind: FlowEnd,
     /// When it will be over, which only who makes the traffic can know. Said when it begins; `None`: never, or said.
     pub(super) truth: Option<Time>,
 }
@@ -61,17 +61,18 @@ pub(super) trait Mechanism {
         &mut self,
         _now: Time,
         table: &mut CuckooPlusPlus,
-        connections: &Connections<'_>,
+        connections: &TimedConnections<'_>,
         keys: &[FlowKey; BURST],
         out: &mut [Option<u32>; BURST],
     ) {
         table.find_burst(keys, connections, out);
     }
 
-    fn told(&mut self, table: &mut CuckooPlusPlus, told: &Told<'_>);
+    fn told(&mut self, table: &mut CuckooPlusPlus, told: &FlowNotice<'_>);
 
     /// Adds what is over to `out`; whether there is more at once.
-    fn due(&mut self, now: Time, table: &mut CuckooPlusPlus, connections: &Connections<'_>, out: &mut Due) -> bool;
+    fn due(&mut self, now: Time, table: &mut CuckooPlusPlus, connections: &TimedConnections<'_>, out: &mut Due)
+    -> bool;
 }
 
 /// All of them for `capacity` connections; the first is the one without ageing.
@@ -103,11 +104,11 @@ impl<A: Ageing> Mechanism for OverAny<A> {
         Some(self.0.late_max())
     }
 
-    fn told(&mut self, _: &mut CuckooPlusPlus, told: &Told<'_>) {
+    fn told(&mut self, _: &mut CuckooPlusPlus, told: &FlowNotice<'_>) {
         self.0.started(told.position, told.deadline);
     }
 
-    fn due(&mut self, now: Time, _: &mut CuckooPlusPlus, connections: &Connections<'_>, out: &mut Due) -> bool {
+    fn due(&mut self, now: Time, _: &mut CuckooPlusPlus, connections: &TimedConnections<'_>, out: &mut Due) -> bool {
         self.0.due(now, connections, out)
     }
 }
@@ -137,7 +138,7 @@ impl Mechanism for InBuckets {
         &mut self,
         now: Time,
         table: &mut CuckooPlusPlus,
-        connections: &Connections<'_>,
+        connections: &TimedConnections<'_>,
         keys: &[FlowKey; BURST],
         out: &mut [Option<u32>; BURST],
     ) {
@@ -147,11 +148,17 @@ impl Mechanism for InBuckets {
         }
     }
 
-    fn told(&mut self, table: &mut CuckooPlusPlus, told: &Told<'_>) {
+    fn told(&mut self, table: &mut CuckooPlusPlus, told: &FlowNotice<'_>) {
         table.restamp(told.key, told.position * 2, self.stamps.stamp(told.deadline));
     }
 
-    fn due(&mut self, now: Time, table: &mut CuckooPlusPlus, connections: &Connections<'_>, out: &mut Due) -> bool {
+    fn due(
+        &mut self,
+        now: Time,
+        table: &mut CuckooPlusPlus,
+        connections: &TimedConnections<'_>,
+        out: &mut Due,
+    ) -> bool {
         self.stamps.due(now, table, connections, out)
     }
 }
@@ -174,18 +181,18 @@ impl Mechanism for Oracle {
         0
     }
 
-    fn told(&mut self, _: &mut CuckooPlusPlus, told: &Told<'_>) {
+    fn told(&mut self, _: &mut CuckooPlusPlus, told: &FlowNotice<'_>) {
         let Some(end) = told.truth.map(|end| end + SPARE) else { return };
         let queue = match told.kind {
-            Kind::Eternal => return,
-            Kind::Silent => &mut self.silent,
-            Kind::Closed => &mut self.closed,
-            Kind::HalfOpen => &mut self.half_open,
+            FlowEnd::Eternal => return,
+            FlowEnd::Silent => &mut self.silent,
+            FlowEnd::Closed => &mut self.closed,
+            FlowEnd::HalfOpen => &mut self.half_open,
         };
         queue.push_back((end, told.position));
     }
 
-    fn due(&mut self, now: Time, _: &mut CuckooPlusPlus, _: &Connections<'_>, out: &mut Due) -> bool {
+    fn due(&mut self, now: Time, _: &mut CuckooPlusPlus, _: &TimedConnections<'_>, out: &mut Due) -> bool {
         for queue in [&mut self.silent, &mut self.closed, &mut self.half_open] {
             while let Some(&(end, position)) = queue.front()
                 && end <= now
@@ -201,7 +208,7 @@ impl Mechanism for Oracle {
     }
 }
 
-/// What the papers had: once in a timeout, all entries are scanned at once.
+/// The papers' mechanism: once in a timeout, all entries are scanned at once.
 struct StopTheWorld {
     every: Duration,
     next: Time,
@@ -222,11 +229,11 @@ impl Mechanism for StopTheWorld {
         true
     }
 
-    fn told(&mut self, _: &mut CuckooPlusPlus, told: &Told<'_>) {
+    fn told(&mut self, _: &mut CuckooPlusPlus, told: &FlowNotice<'_>) {
         self.used = self.used.max(told.position + 1);
     }
 
-    fn due(&mut self, now: Time, _: &mut CuckooPlusPlus, connections: &Connections<'_>, out: &mut Due) -> bool {
+    fn due(&mut self, now: Time, _: &mut CuckooPlusPlus, connections: &TimedConnections<'_>, out: &mut Due) -> bool {
         if self.cursor.is_none() && now >= self.next {
             self.next = self.next + self.every;
             self.cursor = Some(0);

@@ -7,7 +7,7 @@
 //! the traffic generator tells which flows are over; and beside the sweep of the papers, which scans
 //! everything at once.
 //!
-//! What is neighbours' and what is ageing's doing is told apart three ways: throughput is by the thread's processor
+//! The effects of neighbours and of ageing are told apart in three ways: throughput is by the thread's processor
 //! time, each window is compared with that of the one without ageing beside it, and the time spent on ageing is
 //! measured in each window.
 
@@ -19,11 +19,11 @@ mod traffic;
 
 use anyhow::Result;
 use hairpin_core::time::{Duration, Time};
-use mechanism_bench::{MechanismBench, Window};
+use mechanism_bench::{MechanismBench, WorkWindow};
 use std::path::PathBuf;
-use traffic::Traffic;
+use traffic::AgeingTraffic;
 
-/// What a packet takes: ten million a second.
+/// The time of a packet: ten million a second.
 const PACKET: Duration = Duration::from_nanos(100);
 /// The traffic of a window.
 const WINDOW: Duration = Duration::from_millis(100);
@@ -35,13 +35,13 @@ const QUICK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeouts that are measured, after the table has been filled.
 const PERIODS: u32 = 2;
 
-/// What to measure.
+/// The arguments of the benchmark.
 #[derive(clap::Args, Debug)]
-pub struct Arguments {
+pub struct AgeingArgs {
     /// A quick run: a timeout of two seconds instead of ten, a fifth of the connections.
     #[arg(long)]
     quick: bool,
-    /// Where the files go: ageing.json, ageing/windows.csv, ageing/throughput.svg.
+    /// The directory for the files: ageing.json, ageing/windows.csv, ageing/throughput.svg.
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
 }
@@ -52,16 +52,16 @@ pub(crate) struct Course {
     /// Beside index and slab.
     bytes_per_connection: f64,
     late_max: Option<Duration>,
-    windows: Vec<Window>,
+    windows: Vec<WorkWindow>,
 }
 
-/// Measures all mechanisms, prints a table and writes what [`Arguments`] says. A missed bar is no failure.
+/// Measures all mechanisms, prints a table and writes what [`AgeingArgs`] says. A missed bar is no failure.
 ///
 /// # Errors
 /// If a file cannot be written, and if a mechanism lost an entry or took one away early.
-pub fn run(arguments: &Arguments) -> Result<()> {
+pub fn run(arguments: &AgeingArgs) -> Result<()> {
     let timeout = if arguments.quick { QUICK_TIMEOUT } else { TIMEOUT };
-    let traffic = || Traffic::new(PACKET, timeout, traffic::ETERNAL);
+    let traffic = || AgeingTraffic::new(PACKET, timeout, traffic::ETERNAL);
     let active = traffic::active(timeout);
     let mut benches = Vec::new();
     let mut courses = Vec::new();

@@ -1,10 +1,10 @@
-//! What came out: a table for people, rows for the bars, a line per window for everyone else.
+//! The results: a table for people, rows for the bars, a line per window for everyone else.
 
 use super::Course;
 use super::figure;
-use super::mechanism_bench::Window;
-use crate::suite::report::{self, Bar, Row, metric};
-use crate::suite::samples::Samples;
+use super::mechanism_bench::WorkWindow;
+use crate::suite::report::{self, Bar, ReportRow, metric};
+use crate::suite::samples::RepeatedValues;
 use anyhow::{Context, Result, ensure};
 use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{CellAlignment, Table};
@@ -12,18 +12,18 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-/// What the worker uses.
+/// The worker's own mechanism.
 const CHOSEN: &str = "stamps";
 /// A window below this share of the median is a dip.
 const DIP: f64 = 0.9;
 
 /// Shares of their median, one for each window.
-struct Shares(Vec<f64>);
+struct MedianShares(Vec<f64>);
 
-impl Shares {
-    fn of(values: Vec<f64>) -> Shares {
-        let median = Samples::from(values.clone()).median();
-        Shares(values.into_iter().map(|value| value / median).collect())
+impl MedianShares {
+    fn of(values: Vec<f64>) -> MedianShares {
+        let median = RepeatedValues::from(values.clone()).median();
+        MedianShares(values.into_iter().map(|value| value / median).collect())
     }
 
     fn worst(&self) -> f64 {
@@ -40,47 +40,47 @@ impl Shares {
 }
 
 /// One course, as it is judged.
-struct Verdict<'a> {
+struct CourseVerdict<'a> {
     course: &'a Course,
     /// Packets a second of processor time.
     throughput: f64,
     /// The windows' throughput.
-    plain: Shares,
+    plain: MedianShares,
     /// Each as a multiple of that of the window without ageing beside it.
-    beside: Shares,
-    /// What the time not spent on ageing would have allowed.
-    by_time: Shares,
+    beside: MedianShares,
+    /// The rate if no time were spent on ageing.
+    by_time: MedianShares,
     /// Median throughput as a multiple of that without ageing.
     speed: f64,
 }
 
-impl Window {
+impl WorkWindow {
     /// Time spent on ageing, as a share of all.
     fn share(&self) -> f64 {
         (self.ageing + self.removal).as_secs_f64() / self.cpu.as_secs_f64()
     }
 }
 
-impl<'a> Verdict<'a> {
-    fn new(course: &'a Course, without: &Course, packets: usize) -> Verdict<'a> {
-        let rate = |window: &Window| packets as f64 / window.cpu.as_secs_f64();
+impl<'a> CourseVerdict<'a> {
+    fn new(course: &'a Course, without: &Course, packets: usize) -> CourseVerdict<'a> {
+        let rate = |window: &WorkWindow| packets as f64 / window.cpu.as_secs_f64();
         let rates: Vec<f64> = course.windows.iter().map(rate).collect();
         let beside: Vec<f64> = rates.iter().zip(&without.windows).map(|(ours, window)| ours / rate(window)).collect();
         let remaining = course.windows.iter().map(|window| 1.0 - window.share()).collect();
-        Verdict {
+        CourseVerdict {
             course,
-            throughput: Samples::from(rates.clone()).median(),
-            speed: Samples::from(beside.clone()).median(),
-            plain: Shares::of(rates),
-            beside: Shares::of(beside),
-            by_time: Shares::of(remaining),
+            throughput: RepeatedValues::from(rates.clone()).median(),
+            speed: RepeatedValues::from(beside.clone()).median(),
+            plain: MedianShares::of(rates),
+            beside: MedianShares::of(beside),
+            by_time: MedianShares::of(remaining),
         }
     }
 
     fn cells(&self) -> [String; 10] {
         let windows = &self.course.windows;
-        let total = |of: fn(&Window) -> Duration| windows.iter().map(of).sum::<Duration>().as_secs_f64();
-        let percent = |of: fn(&Window) -> Duration| 100.0 * total(of) / total(|window| window.cpu);
+        let total = |of: fn(&WorkWindow) -> Duration| windows.iter().map(of).sum::<Duration>().as_secs_f64();
+        let percent = |of: fn(&WorkWindow) -> Duration| 100.0 * total(of) / total(|window| window.cpu);
         let longest: Vec<f64> = windows.iter().map(|window| window.longest.as_secs_f64() * 1e6).collect();
         let late = windows.iter().map(|window| window.late).max().unwrap_or_default();
         let late_max = self.course.late_max.map_or("-".to_owned(), |max| format!("{} ms", max.as_millis()));
@@ -92,7 +92,7 @@ impl<'a> Verdict<'a> {
             self.beside.text(),
             self.by_time.text(),
             format!("{:.2} + {:.2} %", percent(|window| window.ageing), percent(|window| window.removal)),
-            format!("{:.0} µs", Samples::from(longest).median()),
+            format!("{:.0} µs", RepeatedValues::from(longest).median()),
             format!("{} ms of {late_max}", late.as_millis()),
             format!("{:.2}", self.course.bytes_per_connection),
         ]
@@ -102,7 +102,8 @@ impl<'a> Verdict<'a> {
 /// Prints and writes everything.
 pub(super) fn write(directory: &Path, courses: &[Course], packets: usize) -> Result<()> {
     let without = courses.first().context("nothing was measured")?;
-    let verdicts: Vec<Verdict<'_>> = courses.iter().map(|course| Verdict::new(course, without, packets)).collect();
+    let verdicts: Vec<CourseVerdict<'_>> =
+        courses.iter().map(|course| CourseVerdict::new(course, without, packets)).collect();
     println!("{}", table(&verdicts));
     println!("worst window, as a share of the median (windows below {DIP}): by processor time; beside the one without");
     println!("ageing; by the time not spent on ageing. Work: finding what is over + taking it away.");
@@ -115,7 +116,7 @@ pub(super) fn write(directory: &Path, courses: &[Course], packets: usize) -> Res
     figure::draw(&directory.join("throughput.svg"), courses, packets)
 }
 
-fn table(verdicts: &[Verdict<'_>]) -> Table {
+fn table(verdicts: &[CourseVerdict<'_>]) -> Table {
     let mut table = Table::new();
     table.load_style(UTF8_BORDERS_ONLY);
     table.set_header([
@@ -142,15 +143,15 @@ fn table(verdicts: &[Verdict<'_>]) -> Table {
 }
 
 /// The worker's mechanism against the bar, the others beside it.
-fn rows(verdicts: &[Verdict<'_>]) -> Result<Vec<Row>> {
+fn rows(verdicts: &[CourseVerdict<'_>]) -> Result<Vec<ReportRow>> {
     ensure!(verdicts.iter().any(|verdict| verdict.course.name == CHOSEN), "{CHOSEN} was not measured");
-    let row = |case: &str, against: &str, limit: f64, value: &dyn Fn(&Verdict<'_>) -> f64| {
+    let row = |case: &str, against: &str, limit: f64, value: &dyn Fn(&CourseVerdict<'_>) -> f64| {
         let all: BTreeMap<String, f64> =
             verdicts.iter().map(|verdict| (verdict.course.name.to_owned(), value(verdict))).collect();
-        let ours = Samples::from(vec![all[CHOSEN]]);
+        let ours = RepeatedValues::from(vec![all[CHOSEN]]);
         let beside = all.into_iter().filter(|(name, _)| name != CHOSEN).collect();
-        let row = Row::against_value(format!("ageing: {case}"), "", &ours, against, limit, Bar::AtLeast(DIP));
-        Row { beside, ..row }
+        let row = ReportRow::against_value(format!("ageing: {case}"), "", &ours, against, limit, Bar::AtLeast(DIP));
+        ReportRow { beside, ..row }
     };
     // Neighbours make dips as well, with ageing and without.
     let without = verdicts.first().map_or(f64::NAN, |verdict| verdict.plain.worst());
@@ -202,10 +203,10 @@ mod tests {
     use super::*;
 
     fn course(name: &'static str, windows: &[(u64, u64)]) -> Course {
-        let window = |&(cpu, ageing): &(u64, u64)| Window {
+        let window = |&(cpu, ageing): &(u64, u64)| WorkWindow {
             cpu: Duration::from_millis(cpu),
             ageing: Duration::from_millis(ageing),
-            ..Window::default()
+            ..WorkWindow::default()
         };
         Course { name, bytes_per_connection: 0.0, late_max: None, windows: windows.iter().map(window).collect() }
     }
@@ -215,14 +216,14 @@ mod tests {
         // The second window is slow for both: a neighbour. The third is slow because of ageing.
         let without = course("none", &[(100, 0), (200, 0), (100, 0), (100, 0), (100, 0)]);
         let wheel = course(CHOSEN, &[(100, 0), (200, 0), (150, 50), (100, 0), (100, 0)]);
-        let verdict = Verdict::new(&wheel, &without, 1000);
+        let verdict = CourseVerdict::new(&wheel, &without, 1000);
         assert_eq!((verdict.plain.dips(), verdict.beside.dips(), verdict.by_time.dips()), (2, 1, 1));
         assert_eq!(verdict.plain.worst(), 0.5);
         assert!(
             (verdict.beside.worst() - 2.0 / 3.0).abs() < 1e-9 && (verdict.by_time.worst() - 2.0 / 3.0).abs() < 1e-9
         );
         assert_eq!(verdict.speed, 1.0);
-        let rows = rows(&[Verdict::new(&without, &without, 1000), verdict]).unwrap();
+        let rows = rows(&[CourseVerdict::new(&without, &without, 1000), verdict]).unwrap();
         assert_eq!(rows.iter().map(|row| row.held).collect::<Vec<_>>(), [false, true, true]);
         assert_eq!(rows[0].beside["none"], 1.0);
     }

@@ -22,7 +22,7 @@ pub(super) fn active(established: Duration) -> Duration {
 
 /// How a flow ends, which decides how long its silence is borne.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FlowEnd {
     /// Not at all.
     Eternal,
     /// It falls silent (7 in 10).
@@ -33,38 +33,38 @@ pub(super) enum Kind {
     HalfOpen,
 }
 
-impl Kind {
-    pub(super) fn of(flow: u64) -> Kind {
+impl FlowEnd {
+    pub(super) fn of(flow: u64) -> FlowEnd {
         match flow % 10 {
-            _ if flow < ETERNAL => Kind::Eternal,
-            0..7 => Kind::Silent,
-            7 | 8 => Kind::Closed,
-            _ => Kind::HalfOpen,
+            _ if flow < ETERNAL => FlowEnd::Eternal,
+            0..7 => FlowEnd::Silent,
+            7 | 8 => FlowEnd::Closed,
+            _ => FlowEnd::HalfOpen,
         }
     }
 
     /// From its first packet to when its last silence has been borne for long enough; `None`: it never ends.
     pub(super) fn life(self, established: Duration) -> Option<Duration> {
         match self {
-            Kind::Eternal => None,
-            Kind::Silent | Kind::Closed => Some(active(established) + self.timeout(established)),
-            Kind::HalfOpen => Some(self.timeout(established)),
+            FlowEnd::Eternal => None,
+            FlowEnd::Silent | FlowEnd::Closed => Some(active(established) + self.timeout(established)),
+            FlowEnd::HalfOpen => Some(self.timeout(established)),
         }
     }
 
     /// How long its last silence is borne, given the timeout of established ones.
     pub(super) fn timeout(self, established: Duration) -> Duration {
         match self {
-            Kind::Eternal | Kind::Silent => established,
-            Kind::Closed => established / 5,
-            Kind::HalfOpen => established / 2,
+            FlowEnd::Eternal | FlowEnd::Silent => established,
+            FlowEnd::Closed => established / 5,
+            FlowEnd::HalfOpen => established / 2,
         }
     }
 }
 
-/// What a packet is for.
+/// The purpose of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum PacketPurpose {
     /// Its flow has begun.
     Goes,
     /// It begins a flow.
@@ -75,13 +75,13 @@ pub(super) enum Purpose {
 
 /// A packet: its key is beside it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Packet {
+pub(super) struct AgeingPacket {
     pub(super) flow: u64,
-    pub(super) purpose: Purpose,
+    pub(super) purpose: PacketPurpose,
 }
 
 /// The source of packets.
-pub(super) struct Traffic {
+pub(super) struct AgeingTraffic {
     random: fastrand::Rng,
     packet: Duration,
     packets: u64,
@@ -92,18 +92,18 @@ pub(super) struct Traffic {
     /// Flows that never end.
     eternal: u64,
     /// The last packet of one that leaves, if it is to be sent in its iteration.
-    last: Option<Packet>,
+    last: Option<AgeingPacket>,
     /// Whether all packets but the first and the last of each flow are left out.
     brief: bool,
 }
 
-impl Traffic {
+impl AgeingTraffic {
     /// A packet takes `packet`; silence of established flows is borne for `established`; `eternal` flows never end (1 to
     /// [`ETERNAL`]).
-    pub(super) fn new(packet: Duration, established: Duration, eternal: u64) -> Traffic {
+    pub(super) fn new(packet: Duration, established: Duration, eternal: u64) -> AgeingTraffic {
         let active = active(established).as_nanos() as u64 / packet.as_nanos() as u64 / NEW_EVERY;
         let random = fastrand::Rng::with_seed(4);
-        Traffic { random, packet, packets: 0, head: ETERNAL, active, eternal, last: None, brief: false }
+        AgeingTraffic { random, packet, packets: 0, head: ETERNAL, active, eternal, last: None, brief: false }
     }
 
     /// Flows that begin in `time`.
@@ -132,17 +132,17 @@ impl Traffic {
     }
 
     /// The next packets, which arrive now. No flow is used in the burst in which it begins.
-    pub(super) fn burst(&mut self, keys: &mut [FlowKey; BURST], packets: &mut [Packet; BURST]) -> Time {
+    pub(super) fn burst(&mut self, keys: &mut [FlowKey; BURST], packets: &mut [AgeingPacket; BURST]) -> Time {
         let begun = self.head;
         for (key, packet) in keys.iter_mut().zip(packets) {
             *packet = self.packet(begun);
-            let backwards = packet.purpose != Purpose::Begins && self.random.bool();
+            let backwards = packet.purpose != PacketPurpose::Begins && self.random.bool();
             *key = key_of(packet.flow, if backwards { Direction::FromBackend } else { Direction::FromClient });
         }
         self.now()
     }
 
-    fn packet(&mut self, begun: u64) -> Packet {
+    fn packet(&mut self, begun: u64) -> AgeingPacket {
         self.packets += 1;
         if let Some(last) = self.last.take() {
             return last;
@@ -154,7 +154,7 @@ impl Traffic {
             let flow = self.head;
             self.head += 1;
             self.last = self.last_of(flow.saturating_sub(self.active));
-            return Packet { flow, purpose: Purpose::Begins };
+            return AgeingPacket { flow, purpose: PacketPurpose::Begins };
         }
         // Those that leave within the burst are left out.
         let oldest = (begun + 4).saturating_sub(self.active).max(ETERNAL);
@@ -162,16 +162,16 @@ impl Traffic {
             self.random.u64(..self.eternal)
         } else {
             let flow = self.random.u64(oldest + 1..begun);
-            if Kind::of(flow) == Kind::HalfOpen { flow - 1 } else { flow }
+            if FlowEnd::of(flow) == FlowEnd::HalfOpen { flow - 1 } else { flow }
         };
-        Packet { flow, purpose: Purpose::Goes }
+        AgeingPacket { flow, purpose: PacketPurpose::Goes }
     }
 
     /// The last packet of a flow that leaves, if it is told apart from others.
-    fn last_of(&self, flow: u64) -> Option<Packet> {
-        match Kind::of(flow) {
-            Kind::Closed => Some(Packet { flow, purpose: Purpose::Closes }),
-            Kind::Silent if self.brief => Some(Packet { flow, purpose: Purpose::Goes }),
+    fn last_of(&self, flow: u64) -> Option<AgeingPacket> {
+        match FlowEnd::of(flow) {
+            FlowEnd::Closed => Some(AgeingPacket { flow, purpose: PacketPurpose::Closes }),
+            FlowEnd::Silent if self.brief => Some(AgeingPacket { flow, purpose: PacketPurpose::Goes }),
             _ => None,
         }
     }
@@ -208,22 +208,22 @@ mod tests {
 
     #[test]
     fn flows_begin_go_on_and_end() {
-        let mut traffic = Traffic::new(Duration::from_micros(20), TIMEOUT, ETERNAL);
+        let mut traffic = AgeingTraffic::new(Duration::from_micros(20), TIMEOUT, ETERNAL);
         let mut keys = [FlowKey::default(); BURST];
-        let mut packets = [Packet { flow: 0, purpose: Purpose::Goes }; BURST];
+        let mut packets = [AgeingPacket { flow: 0, purpose: PacketPurpose::Goes }; BURST];
         let (mut last, mut closed) = (BTreeMap::new(), BTreeSet::new());
         let (mut new, mut now) = (0, Time::ZERO);
         for _ in 0..traffic.bursts_in(Duration::from_secs(10)) {
             now = traffic.burst(&mut keys, &mut packets);
             let known: BTreeSet<u64> = last.keys().copied().collect();
-            for Packet { flow, purpose } in packets {
+            for AgeingPacket { flow, purpose } in packets {
                 match purpose {
-                    Purpose::Begins => new += 1,
+                    PacketPurpose::Begins => new += 1,
                     _ => assert!(flow < ETERNAL || known.contains(&flow), "{flow} has not begun"),
                 }
                 assert!(!closed.contains(&flow), "{flow} goes on after its end");
-                if purpose == Purpose::Closes {
-                    assert_eq!(Kind::of(flow), Kind::Closed);
+                if purpose == PacketPurpose::Closes {
+                    assert_eq!(FlowEnd::of(flow), FlowEnd::Closed);
                     closed.insert(flow);
                 }
                 last.insert(flow, now);
@@ -231,7 +231,7 @@ mod tests {
         }
         assert_eq!(now, Time::ZERO + Duration::from_secs(10));
         assert_eq!(new, traffic.begun_in(Duration::from_secs(10)));
-        let ended = last.iter().filter(|(flow, _)| Kind::of(**flow) == Kind::Closed).count();
+        let ended = last.iter().filter(|(flow, _)| FlowEnd::of(**flow) == FlowEnd::Closed).count();
         assert!(closed.len() * 10 > ended * 7, "{} of {ended}", closed.len());
         let silent = last.iter().filter(|(flow, _)| **flow > ETERNAL && **flow < ETERNAL + 1000);
         assert!(silent.map(|(_, last)| now.since(*last)).all(|silence| silence > Duration::from_secs(4)));
@@ -240,17 +240,17 @@ mod tests {
     /// The last packets of flows are as late in brief traffic.
     #[test]
     fn brief_traffic_leaves_out_the_middle() {
-        let mut traffic = Traffic::new(Duration::from_micros(20), TIMEOUT, ETERNAL);
+        let mut traffic = AgeingTraffic::new(Duration::from_micros(20), TIMEOUT, ETERNAL);
         traffic.set_brief(true);
         let mut keys = [FlowKey::default(); BURST];
-        let mut packets = [Packet { flow: 0, purpose: Purpose::Goes }; BURST];
+        let mut packets = [AgeingPacket { flow: 0, purpose: PacketPurpose::Goes }; BURST];
         let mut seen: BTreeMap<u64, Vec<Time>> = BTreeMap::new();
         while traffic.now() < Time::ZERO + Duration::from_secs(10) {
             let now = traffic.burst(&mut keys, &mut packets);
             packets.iter().for_each(|packet| seen.entry(packet.flow).or_default().push(now));
         }
         assert!(seen.len().abs_diff(traffic.begun_in(Duration::from_secs(10))) < BURST);
-        let left = seen.iter().filter(|(flow, times)| Kind::of(**flow) != Kind::HalfOpen && times.len() == 2);
+        let left = seen.iter().filter(|(flow, times)| FlowEnd::of(**flow) != FlowEnd::HalfOpen && times.len() == 2);
         let spans: Vec<Duration> = left.map(|(_, times)| times[1].since(times[0])).collect();
         assert!(spans.len() * 10 > seen.len() * 6, "{} of {}", spans.len(), seen.len());
         assert!(spans.iter().all(|span| span.abs_diff(active(TIMEOUT)) < Duration::from_millis(100)));

@@ -1,18 +1,18 @@
 //! Measured and simulated, side by side.
 
-use super::Arguments;
-use crate::suite::report::{self, Bar, Row, metric};
-use crate::suite::samples::Samples;
+use super::CalibrateArgs;
+use crate::suite::report::{self, Bar, ReportRow, metric};
+use crate::suite::samples::RepeatedValues;
 use anyhow::{Context, Result, ensure};
 use hairpin_dpdk::{Eal, EalOptions};
 use hairpin_lab::calibrate::check::{
-    BOUND, Beside, Case, IDLE_MAX, Load, Offered, PACKETS, by_size, capacity, compare, of_iterations, simulate,
-    write_sizes,
+    BOUND, CheckCase, CheckLoad, IDLE_MAX, OfferedTimes, PACKETS, RunOutcome, by_size, capacity, compare,
+    of_iterations, simulate, write_sizes,
 };
 use hairpin_lab::calibrate::rings::OverRings;
-use hairpin_lab::calibrate::{self, Bench, Options, Point, calibrate_beside};
-use hairpin_lab::testbed::meter::Work;
-use hairpin_lab::testbed::{Device, Rate};
+use hairpin_lab::calibrate::{self, Bench, CalibrationOptions, DevicePoint, calibrate_beside};
+use hairpin_lab::testbed::meter::CoreWork;
+use hairpin_lab::testbed::{Device, SendRate};
 use hairpin_sim::testbed::cores::CoreProfile;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,15 +25,15 @@ const REPETITIONS: usize = 5;
 
 /// A run, and what was measured of it, in each repetition.
 struct Checked {
-    case: Case,
+    case: CheckCase,
     measured: Vec<Checkup>,
 }
 
 impl Checked {
     /// Whether all points have been measured that its costs are taken from: of a table the two numbers of flows nearest to
     /// its own.
-    fn is_due(&self, flows: &[u32], seen: &[&Point]) -> bool {
-        let Case { device, table, flows: own, .. } = &self.case;
+    fn is_due(&self, flows: &[u32], seen: &[&DevicePoint]) -> bool {
+        let CheckCase { device, table, flows: own, .. } = &self.case;
         if *device != Device::Balancer {
             return seen.iter().any(|point| point.device == *device);
         }
@@ -46,7 +46,7 @@ impl Checked {
 /// All runs, measured alternating with the costs that they are simulated with.
 struct Runs<'a> {
     checked: Vec<Checked>,
-    options: &'a Options,
+    options: &'a CalibrationOptions,
     sizes: &'a Path,
 }
 
@@ -55,22 +55,23 @@ struct Checkup {
     /// Packets that were offered, and when.
     packets: u64,
     handed: Vec<(u64, u32)>,
-    came: Beside,
-    iterations: Work,
-    /// What the machine's costs were in this repetition, which is known at its end.
+    came: RunOutcome,
+    iterations: CoreWork,
+    /// The machine's costs in this repetition, known at its end.
     profile: Option<CoreProfile>,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
-    let mut options = if arguments.quick { Options::quick() } else { Options::default() };
+pub(super) fn run(arguments: &CalibrateArgs) -> Result<()> {
+    let mut options = if arguments.quick { CalibrationOptions::quick() } else { CalibrationOptions::default() };
     // rte_hash is no table of the data plane's: it is in no profile.
     options.tables.retain(|table| !table.starts_with("rte-hash"));
     options.repetitions = arguments.repetitions.unwrap_or(if arguments.quick { 1 } else { REPETITIONS });
-    let wanted = |case: &Case| {
+    let wanted = |case: &CheckCase| {
         arguments.only.is_empty() || arguments.only.iter().any(|word| case.to_string().contains(word.as_str()))
     };
-    let measures = |case: &Case| options.tables.iter().any(|table| table == case.table.name());
-    let cases = Case::all().into_iter().filter(|case| wanted(case) && (arguments.profile.is_some() || measures(case)));
+    let measures = |case: &CheckCase| options.tables.iter().any(|table| table == case.table.name());
+    let cases =
+        CheckCase::all().into_iter().filter(|case| wanted(case) && (arguments.profile.is_some() || measures(case)));
     let checked: Vec<Checked> = cases.map(|case| Checked { case, measured: Vec::new() }).collect();
     ensure!(!checked.is_empty(), "there is no such run");
     std::fs::create_dir_all(&arguments.directory).context("the directory")?;
@@ -87,7 +88,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
                 CoreProfile::parse(&text).map_err(anyhow::Error::msg).with_context(|| file.display().to_string())?;
             for repetition in 0..options.repetitions {
                 runs.measure(repetition, &mut bench, |_| true)?;
-                calibrate::Beside::found(&mut runs, &profile);
+                calibrate::SideMeasurement::found(&mut runs, &profile);
             }
         }
         None => {
@@ -98,7 +99,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     let _ = std::fs::remove_file(&sizes);
-    let rows = runs.checked.iter().map(row).collect::<Result<Vec<Row>>>()?;
+    let rows = runs.checked.iter().map(row).collect::<Result<Vec<ReportRow>>>()?;
     report::write(&arguments.directory, "calibrate", &rows)?;
     println!("\n{}", report::table(&rows));
     let held = rows.iter().filter(|row| row.held).count();
@@ -106,8 +107,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-impl calibrate::Beside for Runs<'_> {
-    fn after(&mut self, repetition: usize, points: &[&Point], bench: &mut dyn Bench) -> Result<()> {
+impl calibrate::SideMeasurement for Runs<'_> {
+    fn after(&mut self, repetition: usize, points: &[&DevicePoint], bench: &mut dyn Bench) -> Result<()> {
         let flows = &self.options.flows;
         self.measure(repetition, bench, |checked| checked.is_due(flows, points))
     }
@@ -127,19 +128,19 @@ impl Runs<'_> {
         if repetition % 2 == 1 {
             order.reverse();
         }
-        order.sort_by_key(|&at| self.checked[at].case.load != Load::Full);
+        order.sort_by_key(|&at| self.checked[at].case.load != CheckLoad::Full);
         order.into_iter().try_for_each(|at| self.run(at, repetition, bench).context("the runs to be compared"))
     }
 
     fn run(&mut self, at: usize, repetition: usize, bench: &mut dyn Bench) -> Result<()> {
         let case = self.checked[at].case.clone();
         let rate = match case.load.part() {
-            None => Rate::Max,
-            Some(part) => Rate::Packets(self.lower((&case, part), bench)?),
+            None => SendRate::Max,
+            Some(part) => SendRate::Packets(self.lower((&case, part), bench)?),
         };
         let trial = case.trial(rate, self.options.duration, self.sizes, 100 + repetition as u64);
         let measured = bench.trial(&trial).with_context(|| case.to_string())?;
-        let came = Beside::measured(&measured).with_context(|| format!("{case}: no packet came"))?;
+        let came = RunOutcome::measured(&measured).with_context(|| format!("{case}: no packet came"))?;
         println!(
             "  {case}: {}packet/s of a busy second, {}packet/s through, {:.0} % idle",
             metric(came.busy_pps),
@@ -147,20 +148,22 @@ impl Runs<'_> {
             came.idle * 100.0
         );
         // At full speed it is the simulated device that sets the pace.
-        let handed = if case.load == Load::Full { Vec::new() } else { measured.handed };
+        let handed = if case.load == CheckLoad::Full { Vec::new() } else { measured.handed };
         let (packets, iterations) = (measured.sent, measured.work.unwrap_or_default());
         self.checked[at].measured.push(Checkup { packets, handed, came, iterations, profile: None });
         Ok(())
     }
 
     /// A part of what the device takes at full speed, if the generator can do that.
-    fn lower(&self, (case, part): (&Case, f64), bench: &mut dyn Bench) -> Result<f64> {
-        let full = Case { load: Load::Full, ..case.clone() };
+    fn lower(&self, (case, part): (&CheckCase, f64), bench: &mut dyn Bench) -> Result<f64> {
+        let full = CheckCase { load: CheckLoad::Full, ..case.clone() };
         let known = self.checked.iter().find(|other| other.case == full).and_then(|other| other.measured.last());
         let came = match known {
             Some(checkup) => checkup.came,
-            None => Beside::measured(&bench.trial(&full.trial(Rate::Max, self.options.duration, self.sizes, 1))?)
-                .with_context(|| format!("{full}: no packet came"))?,
+            None => {
+                RunOutcome::measured(&bench.trial(&full.trial(SendRate::Max, self.options.duration, self.sizes, 1))?)
+                    .with_context(|| format!("{full}: no packet came"))?
+            }
         };
         let generator = if came.idle > IDLE_MAX { GENERATOR * came.pps } else { f64::INFINITY };
         Ok((came.busy_pps * part).min(generator))
@@ -168,18 +171,18 @@ impl Runs<'_> {
 }
 
 /// A run that was measured once, simulated with the costs of the same repetition.
-fn simulated(case: &Case, checkup: &Checkup, profile: &CoreProfile) -> Result<Beside> {
+fn simulated(case: &CheckCase, checkup: &Checkup, profile: &CoreProfile) -> Result<RunOutcome> {
     let offered = match case.load {
-        Load::Full => Offered::in_bursts(1.5 * capacity(profile, case)),
-        Load::Half | Load::Tenth => Offered::Recorded(&checkup.handed),
+        CheckLoad::Full => OfferedTimes::in_bursts(1.5 * capacity(profile, case)),
+        CheckLoad::Half | CheckLoad::Tenth => OfferedTimes::Recorded(&checkup.handed),
     };
-    // Where flows come and go the table fills as it goes.
+    // If flows come and go, the table fills meanwhile.
     let packets = if case.moving { checkup.packets } else { PACKETS };
     simulate(profile, case, offered, packets)
 }
 
-/// What there is to say of a run: that of the repetition whose ratio is in the middle.
-fn row(checked: &Checked) -> Result<Row> {
+/// The report of a run: that of the repetition whose ratio is in the middle.
+fn row(checked: &Checked) -> Result<ReportRow> {
     let case = &checked.case;
     let mut all = Vec::new();
     for checkup in &checked.measured {
@@ -196,7 +199,7 @@ fn row(checked: &Checked) -> Result<Row> {
     println!("  {case}, a packet in turns of: {}", by_size(profile, case, &checkup.iterations));
     let measured = checkup.came;
     let mut title = case.to_string();
-    if case.load == Load::Full && measured.idle > IDLE_MAX {
+    if case.load == CheckLoad::Full && measured.idle > IDLE_MAX {
         title.push_str(&format!(" (generator is the limit, device {:.0} % idle)", measured.idle * 100.0));
     }
     let beside = BTreeMap::from([
@@ -205,11 +208,11 @@ fn row(checked: &Checked) -> Result<Row> {
         ("simulated, wall clock".to_owned(), simulated.pps),
         ("profile, turns as measured".to_owned(), of_iterations(profile, case, &checkup.iterations)),
     ]);
-    let ours = Samples::from(vec![simulated.busy_pps]);
-    let row = Row::new(title, "packet/s", &ours, &beside, "measured", Bar::Within(BOUND));
+    let ours = RepeatedValues::from(vec![simulated.busy_pps]);
+    let row = ReportRow::new(title, "packet/s", &ours, &beside, "measured", Bar::Within(BOUND));
     ensure!(row.held == held && (row.ratio - ratio).abs() < 1e-9, "{case}: two ratios");
-    let spread = Samples::from(all.iter().map(|(ratio, ..)| *ratio).collect::<Vec<f64>>()).spread();
-    Ok(Row { spread, ..row })
+    let spread = RepeatedValues::from(all.iter().map(|(ratio, ..)| *ratio).collect::<Vec<f64>>()).spread();
+    Ok(ReportRow { spread, ..row })
 }
 
 #[cfg(test)]
@@ -218,9 +221,9 @@ mod tests {
 
     #[test]
     fn a_run_is_due_when_its_costs_have_been_measured() {
-        let options = Options::default();
+        let options = CalibrationOptions::default();
         let points = options.points();
-        for case in Case::all() {
+        for case in CheckCase::all() {
             let checked = Checked { case: case.clone(), measured: Vec::new() };
             for mut points in [points.iter().collect::<Vec<_>>(), points.iter().rev().collect()] {
                 let due = |count: usize| checked.is_due(&options.flows, &points[..count]);

@@ -11,9 +11,9 @@
 use anyhow::Result;
 use std::path::PathBuf;
 
-/// What to measure.
+/// The arguments of the calibration.
 #[derive(Debug, clap::Args)]
-pub struct Arguments {
+pub struct CalibrateArgs {
     /// A quick run: few points, once.
     #[arg(long)]
     quick: bool,
@@ -26,7 +26,7 @@ pub struct Arguments {
     /// Check this profile instead of one that is measured.
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Where `calibrate.json` and the profile, `this-machine.toml`, go.
+    /// The directory for `calibrate.json` and the profile, `this-machine.toml`.
     #[arg(long, default_value = "target/bench")]
     directory: PathBuf,
 }
@@ -36,7 +36,7 @@ pub struct Arguments {
 /// # Errors
 /// When something could not be measured or simulated; a missed bar is no failure.
 #[cfg(feature = "dpdk")]
-pub fn run(arguments: &Arguments) -> Result<()> {
+pub fn run(arguments: &CalibrateArgs) -> Result<()> {
     comparison::run(arguments)
 }
 
@@ -45,7 +45,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 /// # Errors
 /// Always.
 #[cfg(not(feature = "dpdk"))]
-pub fn run(arguments: &Arguments) -> Result<()> {
+pub fn run(arguments: &CalibrateArgs) -> Result<()> {
     anyhow::bail!("{arguments:?}: this program was built without DPDK: make bench-calibrate")
 }
 

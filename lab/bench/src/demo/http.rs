@@ -4,9 +4,9 @@ use crate::suite::report::metric;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::load;
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service, Transport};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService, TransportProtocol};
 use hairpin_e2e::servers::{HTTP_PORT, web};
-use hairpin_e2e::tool::http::{Answer, Connection};
+use hairpin_e2e::tool::http::{HttpConnection, HttpResponse};
 use hairpin_e2e::tool::inside;
 use hairpin_e2e::tool::recorder::Recorder;
 use hairpin_e2e::topology::{Family, Topology, end, server_address, vip};
@@ -40,7 +40,7 @@ pub(super) fn run(topology: &Topology) -> Result<()> {
     Ok(())
 }
 
-fn services() -> Vec<Service> {
+fn services() -> Vec<PeerService> {
     let [three, four] = [3, 4].map(|server| server_address(Family::V4, server));
     let shop = format!(
         r#"
@@ -83,12 +83,17 @@ group = "files"
         )
     });
     vec![
-        Service { servers: vec![1, 2], server_port: RECORDER_PORT, tables: shop, ..Service::http("shop", HTTP_PORT) },
-        Service {
-            transport: Transport::Tls,
+        PeerService {
+            servers: vec![1, 2],
+            server_port: RECORDER_PORT,
+            tables: shop,
+            ..PeerService::http("shop", HTTP_PORT)
+        },
+        PeerService {
+            transport: TransportProtocol::Tls,
             servers: Vec::new(),
             tables: tls.collect(),
-            ..Service::http("secure", TLS_PORT)
+            ..PeerService::http("secure", TLS_PORT)
         },
     ]
 }
@@ -102,15 +107,15 @@ fn show(topology: &Topology, hairpin: &Hairpin) -> Result<()> {
 }
 
 /// A request on a connection of its own.
-fn get(topology: &Topology, path: &str, fields: &str) -> Result<Answer> {
+fn get(topology: &Topology, path: &str, fields: &str) -> Result<HttpResponse> {
     let to = SocketAddr::new(vip(Family::V4), HTTP_PORT);
-    let mut connection = inside::run(&topology.client, move || Connection::open(to, PATIENCE))?;
+    let mut connection = inside::run(&topology.client, move || HttpConnection::open(to, PATIENCE))?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: shop.example\r\n{fields}\r\n");
     connection.send(request.as_bytes(), PATIENCE)?;
     connection.answer(false, PATIENCE).with_context(|| format!("GET {path}"))
 }
 
-fn server(answer: &Answer) -> Result<&str> {
+fn server(answer: &HttpResponse) -> Result<&str> {
     answer.header("X-Server").with_context(|| format!("no X-Server in {}", answer.head()))
 }
 
@@ -213,17 +218,17 @@ fn download(topology: &Topology, hairpin: &Hairpin) -> Result<()> {
 
 /// How many packets of large files software and engine forwarded, and how many bodies the engine was handed.
 #[derive(Clone, Copy)]
-struct Forwarded {
+struct ForwardedCounts {
     software: u64,
     offloaded: u64,
     handed: u64,
 }
 
-fn forwarded(hairpin: &Hairpin) -> Result<Forwarded> {
+fn forwarded(hairpin: &Hairpin) -> Result<ForwardedCounts> {
     let status = hairpin.status()?;
     let files = status.service("shop/files").context("no group \"files\" in the status")?;
     let handed = status.http.as_ref().context("no HTTP in the status")?.offloaded_total;
-    Ok(Forwarded { software: files.software.packets, offloaded: files.offloaded.packets, handed })
+    Ok(ForwardedCounts { software: files.software.packets, offloaded: files.offloaded.packets, handed })
 }
 
 fn names(topology: &Topology) -> Result<()> {

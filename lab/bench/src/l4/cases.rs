@@ -1,10 +1,10 @@
-//! What is measured, in rounds, and what has to be reached.
+//! The measurements, in rounds, and their bars.
 
-use super::device::Measured;
+use super::device::MeasuredWork;
 use super::traffic::{self, Sort};
 use super::{Pages, testpmd};
-use crate::suite::report::{Bar, Row, metric};
-use crate::suite::samples::Samples;
+use crate::suite::report::{Bar, ReportRow, metric};
+use crate::suite::samples::RepeatedValues;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 const REPLAY: usize = 1 << 20;
 /// Modes of testpmd.
 const MODES: [&str; 3] = ["io", "macswap", "5tswap"];
-/// What is measured of a source, in the order of a round: what is compared is measured close together.
+/// The measurements of a source, in the order of a round: compared ones are close together.
 const ORDER: [&str; 9] = ["io", "nothing", "forward", "macswap", "stateless", "5tswap", "nat", "full-nat", "maglev"];
 /// Connections of the flooded table, and the known flows among them.
 const FLOOD: (usize, usize) = (1_000_000, 1_000);
@@ -23,28 +23,28 @@ const FLOOD: (usize, usize) = (1_000_000, 1_000);
 const NEW_PER_S: f64 = 1.5e6;
 
 /// How, and for how long.
-pub(super) struct Plan {
+pub(super) struct L4Plan {
     pub(super) seconds: f64,
     pub(super) repetitions: usize,
     pub(super) pages: Pages,
     /// Processors: testpmd's console and ours, and those of workers.
     pub(super) cores: Vec<usize>,
-    /// Where replays are kept.
+    /// The directory of replays.
     pub(super) directory: PathBuf,
 }
 
 /// One source.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Source {
+pub(super) struct BenchSource {
     pub(super) sort: Sort,
     pub(super) flows: usize,
     /// The replay is one packet of each flow, so that few flows stay in the cache: packets, too.
     pub(super) hot: bool,
 }
 
-impl Source {
-    pub(super) const fn new(sort: Sort, flows: usize) -> Source {
-        Source { sort, flows, hot: false }
+impl BenchSource {
+    pub(super) const fn new(sort: Sort, flows: usize) -> BenchSource {
+        BenchSource { sort, flows, hot: false }
     }
 
     pub(super) fn name(&self) -> String {
@@ -67,17 +67,17 @@ impl Source {
 }
 
 /// A packet rate by processor time: on a machine that others use, what the thread would have done alone.
-fn rate(measured: &Measured) -> f64 {
+fn rate(measured: &MeasuredWork) -> f64 {
     measured.sent as f64 / measured.running_s
 }
 
 /// A measurement with lost packets has no rate.
-fn whole(measured: &Measured) -> Result<()> {
+fn whole(measured: &MeasuredWork) -> Result<()> {
     ensure!(measured.sent == measured.received, "{} of {} were sent on", measured.sent, measured.received);
     Ok(())
 }
 
-fn tell(what: &str, measured: &Measured) {
+fn tell(what: &str, measured: &MeasuredWork) {
     let share = 100.0 * measured.running_s / measured.elapsed_s;
     let each = 1e9 / rate(measured);
     println!(
@@ -86,7 +86,7 @@ fn tell(what: &str, measured: &Measured) {
     );
 }
 
-impl Plan {
+impl L4Plan {
     /// Ours, in a process of its own.
     fn ours(
         &self,
@@ -94,7 +94,7 @@ impl Plan {
         sort: Sort,
         replays: &[(&Path, usize)],
         shape: (usize, usize, &[usize]),
-    ) -> Result<Vec<Measured>> {
+    ) -> Result<Vec<MeasuredWork>> {
         let (flows, connections, cores) = shape;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["l4", "device", "--work", work, "--sort", sort.name()]);
@@ -119,12 +119,12 @@ impl Plan {
     }
 
     /// One source, everything over it, in rounds.
-    pub(super) fn source(&self, source: Source) -> Result<Vec<Row>> {
+    pub(super) fn source(&self, source: BenchSource) -> Result<Vec<ReportRow>> {
         let path = self.directory.join("replay.pcap");
         source.write(&path)?;
         let packets = source.packets();
         println!("{}, a replay of {packets} packets", source.name());
-        let mut samples: BTreeMap<&str, Samples> = BTreeMap::new();
+        let mut samples: BTreeMap<&str, RepeatedValues> = BTreeMap::new();
         // Full NAT picks no connections up.
         let works = ORDER.iter().filter(|work| source.sort != Sort::Tcp || **work != "full-nat");
         let mut order: Vec<&str> = works.copied().collect();
@@ -149,14 +149,15 @@ impl Plan {
     }
 
     /// A table that fills up, and the connections that were there before.
-    pub(super) fn flood(&self, sort: Sort) -> Result<Vec<Row>> {
+    pub(super) fn flood(&self, sort: Sort) -> Result<Vec<ReportRow>> {
         let (connections, flows) = FLOOD;
         let (known, flood) = (self.directory.join("known.pcap"), self.directory.join("flood.pcap"));
         let established = if sort == Sort::Syn { Sort::Tcp } else { sort };
         traffic::write_pcap(&known, &traffic::packets(established, 0, flows), REPLAY / flows)?;
         traffic::write_pcap(&flood, &traffic::packets(sort, flows, 2 * connections), 1)?;
         println!("{} flows of one packet each, {connections} connections", sort.name());
-        let (mut new, mut after, mut before) = (Samples::default(), Samples::default(), Samples::default());
+        let (mut new, mut after, mut before) =
+            (RepeatedValues::default(), RepeatedValues::default(), RepeatedValues::default());
         for _ in 0..self.repetitions {
             let replays = [(&*known, REPLAY / flows * flows), (&*flood, 2 * connections)];
             let cores = [*self.cores.last().context("a processor")?];
@@ -181,8 +182,8 @@ impl Plan {
         let _ = (std::fs::remove_file(&known), std::fs::remove_file(&flood));
         let title = format!("{}: new flows until {connections} connections are there", sort.name());
         Ok(vec![
-            Row::against_value(title, "flow/s", &new, "1.5 M/s", NEW_PER_S, Bar::AtLeast(1.0)),
-            Row::alternating(
+            ReportRow::against_value(title, "flow/s", &new, "1.5 M/s", NEW_PER_S, Bar::AtLeast(1.0)),
+            ReportRow::alternating(
                 format!("{}: known flows when the table is full", sort.name()),
                 "packet/s",
                 &after,
@@ -194,15 +195,15 @@ impl Plan {
     }
 
     /// Two workers beside one.
-    pub(super) fn workers(&self) -> Result<Vec<Row>> {
+    pub(super) fn workers(&self) -> Result<Vec<ReportRow>> {
         let [first, second] = [0, 1].map(|at| self.cores.iter().rev().nth(at).copied());
         let (Some(first), Some(second)) = (first, second) else { return Ok(Vec::new()) };
-        let source = Source::new(Sort::Udp, 100_000);
+        let source = BenchSource::new(Sort::Udp, 100_000);
         let paths = [0, 1].map(|number| self.directory.join(format!("replay-{number}.pcap")));
         paths.iter().try_for_each(|path| source.write(path))?;
         let replays = [0, 1].map(|number| (&*paths[number], source.packets()));
         println!("two workers, {}", source.name());
-        let (mut one, mut two) = (Samples::default(), Samples::default());
+        let (mut one, mut two) = (RepeatedValues::default(), RepeatedValues::default());
         for _ in 0..self.repetitions {
             for workers in [1, 2] {
                 let cores = &[first, second][..workers];
@@ -221,12 +222,12 @@ impl Plan {
         }
         paths.iter().for_each(|path| drop(std::fs::remove_file(path)));
         let (case, one) = ("two workers, udp 100 k flows", ("one worker", &one));
-        Ok(vec![Row::alternating(case, "packet/s", &two, one, BTreeMap::new(), Bar::AtLeast(1.8))])
+        Ok(vec![ReportRow::alternating(case, "packet/s", &two, one, BTreeMap::new(), Bar::AtLeast(1.8))])
     }
 }
 
-/// What there is to say of a source.
-fn rows(source: Source, samples: &BTreeMap<&str, Samples>) -> Vec<Row> {
+/// The report of a source.
+fn rows(source: BenchSource, samples: &BTreeMap<&str, RepeatedValues>) -> Vec<ReportRow> {
     let mut beside: BTreeMap<String, f64> =
         MODES.iter().filter_map(|mode| Some(((*mode).to_owned(), samples.get(mode)?.median()))).collect();
     if let Some(nothing) = samples.get("nothing") {
@@ -243,7 +244,7 @@ fn rows(source: Source, samples: &BTreeMap<&str, Samples>) -> Vec<Row> {
     let row = |(work, against, bar): (&str, &str, f64)| {
         let title = format!("{}: {work}", source.name());
         let (ours, others) = (samples.get(work)?, samples.get(against)?);
-        Some(Row::alternating(title, "packet/s", ours, (against, others), beside.clone(), Bar::AtLeast(bar)))
+        Some(ReportRow::alternating(title, "packet/s", ours, (against, others), beside.clone(), Bar::AtLeast(bar)))
     };
     bars.into_iter().filter_map(row).collect()
 }

@@ -1,7 +1,7 @@
 //! `hairpin-bench l4 device`: the device under test, a process of its own as `dpdk-testpmd` is, over the same ports.
 
 use super::Pages;
-use super::subject::{self, Work};
+use super::subject::{self, PacketWork};
 use super::traffic::Sort;
 use anyhow::{Context, Result, ensure};
 use hairpin_core::engine::NoEngine;
@@ -11,7 +11,7 @@ use hairpin_core::offload::Never;
 use hairpin_core::table::AnyTable;
 use hairpin_core::time::{Duration as CoreDuration, Time};
 use hairpin_core::worker::Worker;
-use hairpin_dpdk::{Eal, EalOptions, EalPages, Mbuf, Pool, PoolOptions, Port, PortIo, PortOptions};
+use hairpin_dpdk::{Eal, EalOptions, EalPages, Mbuf, MbufPool, PoolOptions, Port, PortIo, PortOptions};
 use hairpin_lab::clock;
 use hairpin_lab::forward::Forwarder;
 use hairpin_lab::testbed::card::DevicePort;
@@ -30,9 +30,9 @@ pub(super) const CACHE: u16 = 512;
 /// Packets of each flow before measuring: with eight an unanswered UDP flow counts as established.
 const WARM_UP: usize = 10;
 
-/// What the device does.
+/// The work of the device.
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {
+pub(super) struct DeviceArgs {
     /// A replay for each worker; of a flood: the known flows, then the new ones.
     #[arg(long, required = true)]
     pub(super) pcap: Vec<PathBuf>,
@@ -57,14 +57,14 @@ pub(super) struct Arguments {
     /// How long.
     #[arg(long)]
     pub(super) seconds: f64,
-    /// What pages DPDK's memory stands on.
+    /// The kind of pages that DPDK's memory is on.
     #[arg(long)]
     pub(super) pages: Pages,
 }
 
-/// What a worker did in some time.
+/// The work of a worker in some time.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(super) struct Measured {
+pub(super) struct MeasuredWork {
     pub(super) what: String,
     pub(super) received: u64,
     pub(super) sent: u64,
@@ -75,8 +75,8 @@ pub(super) struct Measured {
     pub(super) elapsed_s: f64,
 }
 
-/// What is done to the packets, and the port that they come from and go to.
-enum Device {
+/// The work on the packets, and the port that they come from and go to.
+enum BenchDevice {
     Nothing(DevicePort<PortIo>),
     Forward(Box<Forwarder>, DevicePort<PortIo>),
     /// The worker in the event loop that every plane has.
@@ -88,27 +88,27 @@ fn now() -> Time {
     Time::from_nanos(clock::now())
 }
 
-impl Device {
-    fn new(worker: Worker<Never>, io: PortIo) -> Device {
+impl BenchDevice {
+    fn new(worker: Worker<Never>, io: PortIo) -> BenchDevice {
         let event_loop = EventLoop::new(worker, DevicePort::bare(io), NoEngine::default(), now, || CoreDuration::ZERO);
-        Device::Worker(Box::new(event_loop))
+        BenchDevice::Worker(Box::new(event_loop))
     }
 
     fn io(&mut self) -> &mut DevicePort<PortIo> {
         match self {
-            Device::Nothing(io) | Device::Forward(_, io) => io,
-            Device::Worker(event_loop) => &mut event_loop.io,
+            BenchDevice::Nothing(io) | BenchDevice::Forward(_, io) => io,
+            BenchDevice::Worker(event_loop) => &mut event_loop.io,
         }
     }
 
     /// Receives, works and sends for so long, or for so many packets.
-    fn run(&mut self, what: &str, packets: u64, time: Duration) -> Result<Measured> {
+    fn run(&mut self, what: &str, packets: u64, time: Duration) -> Result<MeasuredWork> {
         let (mut rx, mut tx): (Batch<Mbuf>, Batch<Mbuf>) = (Batch::new(), Batch::new());
-        let mut measured = Measured { what: what.to_owned(), ..Measured::default() };
+        let mut measured = MeasuredWork { what: what.to_owned(), ..MeasuredWork::default() };
         let (created, before) = (self.created(), self.io().counts());
         let (running, begin) = (clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?, Instant::now());
         // The worker's event loop needs the time in every iteration; the others only look when to end.
-        let patience = if matches!(self, Device::Worker(_)) { 1 } else { 64 };
+        let patience = if matches!(self, BenchDevice::Worker(_)) { 1 } else { 64 };
         let mut end = false;
         for iteration in 0_u64.. {
             if iteration % patience == 0 {
@@ -118,18 +118,18 @@ impl Device {
                 break;
             }
             match self {
-                Device::Nothing(io) => {
+                BenchDevice::Nothing(io) => {
                     io.receive(&mut rx);
                     io.transmit(&mut rx);
                     rx.clear();
                 }
-                Device::Forward(forwarder, io) => {
+                BenchDevice::Forward(forwarder, io) => {
                     io.receive(&mut rx);
                     forwarder.handle_batch(&mut rx, &mut tx);
                     io.transmit(&mut tx);
                     tx.clear();
                 }
-                Device::Worker(event_loop) => {
+                BenchDevice::Worker(event_loop) => {
                     event_loop.iterate(now(), |_| {});
                     event_loop.discard();
                 }
@@ -147,16 +147,16 @@ impl Device {
 
     fn created(&self) -> u64 {
         match self {
-            Device::Worker(event_loop) => {
+            BenchDevice::Worker(event_loop) => {
                 event_loop.worker.statistics().services.iter().map(|service| service.created).sum()
             }
-            Device::Nothing(_) | Device::Forward(..) => 0,
+            BenchDevice::Nothing(_) | BenchDevice::Forward(..) => 0,
         }
     }
 }
 
 /// Runs and prints what was measured, a line of JSON for each worker and part.
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
+pub(super) fn run(arguments: &DeviceArgs) -> Result<()> {
     let sort = Sort::ALL.into_iter().find(|sort| sort.name() == arguments.sort).context("no such packets")?;
     let memory_mib = (((arguments.packets + MBUFS_SPARE) * 1024) >> 20) as u32 + 512;
     let pages = match arguments.pages {
@@ -166,7 +166,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let eal = Eal::start(EalOptions { memory_mib, pages, pci: false }).context("DPDK")?;
     let mbufs = (arguments.packets + MBUFS_SPARE * arguments.pcap.len()) as u32;
     let name = "frames".to_owned();
-    let pool = Pool::create(&eal, PoolOptions { name, mbufs, data_room: DATA_ROOM, cache: CACHE }).context("a pool")?;
+    let pool =
+        MbufPool::create(&eal, PoolOptions { name, mbufs, data_room: DATA_ROOM, cache: CACHE }).context("a pool")?;
     let replays: Vec<String> = arguments.pcap.iter().map(|pcap| format!("rx_pcap={}", pcap.display())).collect();
     let device = format!("net_pcap0,{},infinite_rx=1", replays.join(","));
     let queues = arguments.pcap.len() as u16;
@@ -183,22 +184,22 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         let [known, flood] = <[PortIo; 2]>::try_from(io).map_err(|_| anyhow::anyhow!("a flood takes two replays"))?;
         hairpin_linux::cpu::pin(arguments.cores[0])?;
         let _registration = eal.register_thread()?;
-        let worker = subject::workers(Work::Nat(Default::default()), sort, arguments.connections, 1).pop();
-        let device = Device::new(worker.context("a worker")?, known);
+        let worker = subject::workers(PacketWork::Nat(Default::default()), sort, arguments.connections, 1).pop();
+        let device = BenchDevice::new(worker.context("a worker")?, known);
         return report(&self::flood(arguments, device, DevicePort::bare(flood))?);
     }
-    let work = Work::ALL.into_iter().find(|work| work.name() == arguments.work);
-    let devices: Vec<Device> = match (arguments.work.as_str(), work) {
-        ("forward", _) => io.into_iter().map(|io| Device::Forward(Box::default(), DevicePort::bare(io))).collect(),
-        (_, Some(Work::Nothing)) => io.into_iter().map(|io| Device::Nothing(DevicePort::bare(io))).collect(),
+    let work = PacketWork::ALL.into_iter().find(|work| work.name() == arguments.work);
+    let devices: Vec<BenchDevice> = match (arguments.work.as_str(), work) {
+        ("forward", _) => io.into_iter().map(|io| BenchDevice::Forward(Box::default(), DevicePort::bare(io))).collect(),
+        (_, Some(PacketWork::Nothing)) => io.into_iter().map(|io| BenchDevice::Nothing(DevicePort::bare(io))).collect(),
         (_, Some(work)) => {
             let workers = subject::workers(work, sort, arguments.connections, queues);
-            workers.into_iter().zip(io).map(|(worker, io)| Device::new(worker, io)).collect()
+            workers.into_iter().zip(io).map(|(worker, io)| BenchDevice::new(worker, io)).collect()
         }
         (name, None) => anyhow::bail!("no such work: {name}"),
     };
     let together = Barrier::new(devices.len());
-    let measured: Vec<Result<Measured>> = std::thread::scope(|scope| {
+    let measured: Vec<Result<MeasuredWork>> = std::thread::scope(|scope| {
         let cores = arguments.cores.iter().cycle();
         let parts = devices.into_iter().zip(cores);
         let threads = parts.map(|(mut device, &core)| {
@@ -222,7 +223,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Known flows; then new ones, one packet each, until the table is full; then both; then the known ones again.
-fn flood(arguments: &Arguments, mut device: Device, other: DevicePort<PortIo>) -> Result<Vec<Measured>> {
+fn flood(arguments: &DeviceArgs, mut device: BenchDevice, other: DevicePort<PortIo>) -> Result<Vec<MeasuredWork>> {
     let time = Duration::from_secs_f64(arguments.seconds);
     let room = (arguments.connections - arguments.flows) as u64;
     device.run("warm", (WARM_UP * arguments.flows) as u64, Duration::MAX)?;
@@ -232,7 +233,7 @@ fn flood(arguments: &Arguments, mut device: Device, other: DevicePort<PortIo>) -
     let mut over = device.run("new, beyond", room / 2, Duration::MAX)?;
     // The known ones among them: they must not give way.
     let flood = std::mem::replace(device.io(), known);
-    let mut beside = Measured { what: "known, beside".to_owned(), ..Measured::default() };
+    let mut beside = MeasuredWork { what: "known, beside".to_owned(), ..MeasuredWork::default() };
     let mut ios = [flood];
     for round in 0..2 * (room / 4 / BATCH_MAX as u64) {
         let part = device.run("", BATCH_MAX as u64, Duration::MAX)?;
@@ -246,7 +247,7 @@ fn flood(arguments: &Arguments, mut device: Device, other: DevicePort<PortIo>) -
     Ok(vec![before, new, over, beside, after])
 }
 
-fn report(all: &[Measured]) -> Result<()> {
+fn report(all: &[MeasuredWork]) -> Result<()> {
     for measured in all {
         println!("{}", serde_json::to_string(measured)?);
     }

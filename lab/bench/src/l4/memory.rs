@@ -2,9 +2,9 @@
 //! goes (under callgrind, for one) and what a change of it does, also on a machine that others use: what is counted is
 //! processor time of the thread. What stands beside is the same without the worker.
 
-use super::subject::{self, Work};
+use super::subject::{self, PacketWork};
 use super::traffic::{self, FRAME, Sort};
-use crate::suite::samples::Samples;
+use crate::suite::samples::RepeatedValues;
 use anyhow::Result;
 use hairpin_core::frame::{BATCH_MAX, Batch, FrameIo, Replay};
 use hairpin_core::offload::Never;
@@ -13,9 +13,9 @@ use hairpin_core::worker::Worker;
 use nix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// What to measure.
+/// The arguments of the measurement in memory.
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {
+pub(super) struct MemoryArgs {
     /// Flows.
     #[arg(long, value_delimiter = ',', default_values_t = [1_000, 1_000_000])]
     flows: Vec<usize>,
@@ -25,7 +25,7 @@ pub(super) struct Arguments {
     /// Measurements of each.
     #[arg(long, default_value_t = 5)]
     repetitions: usize,
-    /// What is done: nothing, stateless, maglev, nat, full-nat; all by default.
+    /// The work: nothing, stateless, maglev, nat, full-nat; all by default.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Packets: udp, tcp, syn.
@@ -36,7 +36,7 @@ pub(super) struct Arguments {
     new: bool,
 }
 
-type Packets<'a> = Replay<&'a [traffic::Bytes], FRAME>;
+type Packets<'a> = Replay<&'a [traffic::FrameBytes], FRAME>;
 
 /// Time of this thread on a processor.
 fn thread_time() -> Result<Duration> {
@@ -71,27 +71,27 @@ fn bursts(
 
 /// A kind of work in the middle of its measurement.
 struct Round<'a> {
-    work: Work,
+    work: PacketWork,
     worker: Option<Worker<Never>>,
     io: Packets<'a>,
     clock: Time,
-    samples: Samples,
+    samples: RepeatedValues,
 }
 
 /// Measures and prints.
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
+pub(super) fn run(arguments: &MemoryArgs) -> Result<()> {
     let wanted = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
     for sort in Sort::ALL.into_iter().filter(|sort| arguments.sort.iter().any(|name| name == sort.name())) {
         for &flows in &arguments.flows {
             let packets = traffic::packets(sort, 0, flows.max(BATCH_MAX));
             let count = (if arguments.new { flows } else { arguments.packets.max(flows) }) / BATCH_MAX;
-            let works: Vec<Work> = Work::ALL.into_iter().filter(|work| wanted(work.name())).collect();
-            let begin = |work: &Work| Round {
+            let works: Vec<PacketWork> = PacketWork::ALL.into_iter().filter(|work| wanted(work.name())).collect();
+            let begin = |work: &PacketWork| Round {
                 work: *work,
                 worker: None,
                 io: Replay::new(&packets[..], BATCH_MAX),
                 clock: Time::from_nanos(1_000_000_000),
-                samples: Samples::default(),
+                samples: RepeatedValues::default(),
             };
             let mut rounds: Vec<Round<'_>> = works.iter().map(begin).collect();
             for _ in 0..arguments.repetitions.max(1) {
@@ -115,7 +115,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
 /// One sample of a kind of work. Of known flows, all have had ten packets before.
 fn measure(round: &mut Round<'_>, (sort, flows, count): (Sort, usize, usize), new: bool) -> Result<()> {
     let Round { work, worker, io, clock, samples } = round;
-    if *work != Work::Nothing && (worker.is_none() || new) {
+    if *work != PacketWork::Nothing && (worker.is_none() || new) {
         *worker = subject::workers(*work, sort, flows, 1).pop();
         if !new {
             bursts(io, worker.as_mut(), clock, 10 * flows.div_ceil(BATCH_MAX))?;

@@ -28,33 +28,33 @@ mod traffic;
 
 use anyhow::Result;
 
-/// What to measure; all of `make bench-l4` by default.
+/// The measurements; all of `make bench-l4` by default.
 #[derive(Debug, clap::Args)]
-pub struct Arguments {
+pub struct L4Args {
     #[command(subcommand)]
-    part: Option<Part>,
+    part: Option<BenchPart>,
     #[cfg(feature = "dpdk")]
     #[command(flatten)]
     all: All,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Part {
+enum BenchPart {
     /// The worker by itself, between frames in memory: processor time per packet.
-    Memory(memory::Arguments),
+    Memory(memory::MemoryArgs),
     /// The device under test, for `l4` itself.
     #[cfg(feature = "dpdk")]
     #[command(hide = true)]
-    Device(device::Arguments),
+    Device(device::DeviceArgs),
 }
 
-/// What pages DPDK's memory stands on.
+/// The kind of pages that DPDK's memory is on.
 #[cfg(feature = "dpdk")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Pages {
     /// Reserved hugepages.
     Huge,
-    /// What there is.
+    /// Ordinary pages.
     Ordinary,
 }
 
@@ -87,7 +87,7 @@ struct All {
     /// Measurements of each; 5.
     #[arg(long)]
     repetitions: Option<usize>,
-    /// Where `l4.json` goes.
+    /// The directory for `l4.json`.
     #[arg(long, default_value = "target/bench")]
     directory: std::path::PathBuf,
 }
@@ -96,11 +96,11 @@ struct All {
 ///
 /// # Errors
 /// When something could not be measured; a missed bar is no failure.
-pub fn run(arguments: &Arguments) -> Result<()> {
+pub fn run(arguments: &L4Args) -> Result<()> {
     match &arguments.part {
-        Some(Part::Memory(arguments)) => memory::run(arguments),
+        Some(BenchPart::Memory(arguments)) => memory::run(arguments),
         #[cfg(feature = "dpdk")]
-        Some(Part::Device(arguments)) => device::run(arguments),
+        Some(BenchPart::Device(arguments)) => device::run(arguments),
         #[cfg(feature = "dpdk")]
         None => all(&arguments.all),
         #[cfg(not(feature = "dpdk"))]
@@ -112,7 +112,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 fn all(arguments: &All) -> Result<()> {
     use crate::suite::report;
     use anyhow::Context;
-    use cases::{Plan, Source};
+    use cases::{BenchSource, L4Plan};
     use traffic::Sort;
     /// Bytes that an mbuf takes, about.
     const MBUF: usize = 640;
@@ -122,18 +122,18 @@ fn all(arguments: &All) -> Result<()> {
         flows = if quick { vec![1_000, 1_000_000] } else { vec![1_000, 100_000, 1_000_000, 4_000_000] };
     }
     let sorts: &[Sort] = if quick { &[Sort::Udp] } else { &[Sort::Udp, Sort::Tcp] };
-    let mut sources: Vec<Source> = Vec::new();
+    let mut sources: Vec<BenchSource> = Vec::new();
     for &sort in sorts {
-        sources.extend(flows.iter().map(|&flows| Source::new(sort, flows)));
+        sources.extend(flows.iter().map(|&flows| BenchSource::new(sort, flows)));
     }
-    sources.extend(flows.iter().min().map(|&flows| Source { hot: true, ..Source::new(Sort::Udp, flows) }));
-    let most = sources.iter().map(Source::packets).max().unwrap_or(0).max(4 << 20);
+    sources.extend(flows.iter().min().map(|&flows| BenchSource { hot: true, ..BenchSource::new(Sort::Udp, flows) }));
+    let most = sources.iter().map(BenchSource::packets).max().unwrap_or(0).max(4 << 20);
     let reserved = huge::Reserved::take((most + 8 * device::MBUFS_SPARE) * MBUF)?;
     let pages = if reserved.is_some() { Pages::Huge } else { Pages::Ordinary };
     let available = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0))?;
     let cores = (0..nix::sched::CpuSet::count()).filter(|&core| available.is_set(core).unwrap_or(false)).collect();
     std::fs::create_dir_all(&arguments.directory).context("the directory")?;
-    let plan = Plan {
+    let plan = L4Plan {
         seconds: arguments.seconds.unwrap_or(1.0),
         repetitions: arguments.repetitions.unwrap_or(if quick { 1 } else { 5 }).max(1),
         pages,
@@ -143,7 +143,7 @@ fn all(arguments: &All) -> Result<()> {
     println!("l4: {}; buffers on {} pages", crate::tables::machine_name(), pages.name());
     let wanted = |part: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == part);
     let (mut rows, mut failed) = (Vec::new(), Vec::new());
-    let mut add = |what: String, measured: Result<Vec<report::Row>>| -> Result<()> {
+    let mut add = |what: String, measured: Result<Vec<report::ReportRow>>| -> Result<()> {
         match measured {
             Ok(more) => rows.extend(more),
             Err(error) => {
@@ -151,7 +151,7 @@ fn all(arguments: &All) -> Result<()> {
                 failed.push(what);
             }
         }
-        // What there is is kept, should the rest be broken off.
+        // The results so far are kept, should the rest be broken off.
         report::write(&arguments.directory, "l4", &rows)
     };
     for source in sources.iter().filter(|_| wanted("sources")) {

@@ -8,8 +8,8 @@ use hairpin_core::config::{
 use hairpin_core::flow::{Address, Endpoint, Steering};
 use hairpin_core::offload::Never;
 use hairpin_core::table::slab::boxed_touched;
-use hairpin_core::table::{AnyTable, Hasher, Method};
-use hairpin_core::worker::{Known, Occupancy, Stateless, Worker, WorkerOptions};
+use hairpin_core::table::{AnyTable, Hasher, LookupMethod};
+use hairpin_core::worker::{Known, Occupancy, StatelessMethod, Worker, WorkerOptions};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ const BACKENDS: u16 = 64;
 /// Secret seeds are fixed here: figures of two runs are to be of the same work.
 const SEEDS: [u64; 4] = [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344];
 
-/// What is done to a packet.
+/// The work on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Work {
+pub(super) enum PacketWork {
     /// Nothing: it goes back as it came.
     Nothing,
     /// Its backend follows from a hash of its 5-tuple.
@@ -28,48 +28,53 @@ pub(super) enum Work {
     /// Its backend follows from Maglev's table.
     Maglev,
     /// Its connection is tracked; its destination is rewritten.
-    Nat(Method),
+    Nat(LookupMethod),
     /// Its connection is tracked; both its ends are rewritten.
-    FullNat(Method),
+    FullNat(LookupMethod),
 }
 
-impl Work {
+impl PacketWork {
     /// All kinds, tables by the default method.
-    pub(super) const ALL: [Work; 5] =
-        [Work::Nothing, Work::Stateless, Work::Maglev, Work::Nat(Method::DEFAULT), Work::FullNat(Method::DEFAULT)];
+    pub(super) const ALL: [PacketWork; 5] = [
+        PacketWork::Nothing,
+        PacketWork::Stateless,
+        PacketWork::Maglev,
+        PacketWork::Nat(LookupMethod::DEFAULT),
+        PacketWork::FullNat(LookupMethod::DEFAULT),
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Work::Nothing => "nothing",
-            Work::Stateless => "stateless",
-            Work::Maglev => "maglev",
-            Work::Nat(_) => "nat",
-            Work::FullNat(_) => "full-nat",
+            PacketWork::Nothing => "nothing",
+            PacketWork::Stateless => "stateless",
+            PacketWork::Maglev => "maglev",
+            PacketWork::Nat(_) => "nat",
+            PacketWork::FullNat(_) => "full-nat",
         }
     }
 
     fn forwarding(self) -> Forwarding {
-        if matches!(self, Work::FullNat(_)) { Forwarding::FullNat } else { Forwarding::Nat }
+        if matches!(self, PacketWork::FullNat(_)) { Forwarding::FullNat } else { Forwarding::Nat }
     }
 
-    fn stateless(self) -> Option<Stateless> {
+    fn stateless(self) -> Option<StatelessMethod> {
         match self {
-            Work::Stateless => Some(Stateless::Hash(Hasher::new(SEEDS))),
-            Work::Maglev => Some(Stateless::Maglev),
-            Work::Nothing | Work::Nat(_) | Work::FullNat(_) => None,
+            PacketWork::Stateless => Some(StatelessMethod::Hash(Hasher::new(SEEDS))),
+            PacketWork::Maglev => Some(StatelessMethod::Maglev),
+            PacketWork::Nothing | PacketWork::Nat(_) | PacketWork::FullNat(_) => None,
         }
     }
 
-    fn method(self) -> Method {
+    fn method(self) -> LookupMethod {
         match self {
-            Work::Nat(method) | Work::FullNat(method) => method,
-            Work::Nothing | Work::Stateless | Work::Maglev => Method::Stateless,
+            PacketWork::Nat(method) | PacketWork::FullNat(method) => method,
+            PacketWork::Nothing | PacketWork::Stateless | PacketWork::Maglev => LookupMethod::Stateless,
         }
     }
 }
 
 /// Workers `0..workers`, their connections' memory touched beforehand, that do `work`, each for `connections` connections of packets of `sort`.
-pub(super) fn workers(work: Work, sort: Sort, connections: usize, workers: u16) -> Vec<Worker<Never>> {
+pub(super) fn workers(work: PacketWork, sort: Sort, connections: usize, workers: u16) -> Vec<Worker<Never>> {
     let snapshot = Arc::new(snapshot(work, sort));
     let (loads, effective_weights) = (Loads::new(snapshot.backends()), EffectiveWeights::new());
     let occupancy = Occupancy::default();
@@ -91,7 +96,7 @@ pub(super) fn workers(work: Work, sort: Sort, connections: usize, workers: u16) 
     (0..workers).zip(tables).map(make).collect()
 }
 
-fn snapshot(work: Work, sort: Sort) -> Snapshot {
+fn snapshot(work: PacketWork, sort: Sort) -> Snapshot {
     let backend = |number: u16| Backend {
         number,
         name: format!("b{number}").into(),
@@ -108,14 +113,14 @@ fn snapshot(work: Work, sort: Sort) -> Snapshot {
         endpoint: traffic::service(),
         protocol: sort.protocol(),
         forwarding: work.forwarding(),
-        algorithm: if work == Work::Maglev { Algorithm::Maglev } else { Algorithm::RoundRobin },
+        algorithm: if work == PacketWork::Maglev { Algorithm::Maglev } else { Algorithm::RoundRobin },
         unknown,
         timeouts: Timeouts { udp_new: long, tcp_handshake: long, ..Timeouts::default() },
         backends: (0..BACKENDS).map(backend).collect(),
         ..Service::vacant()
     };
     let addresses = match work {
-        Work::FullNat(_) => (1..=4).map(|last| Address::from_ipv4([10, 2, 0, last])).collect(),
+        PacketWork::FullNat(_) => (1..=4).map(|last| Address::from_ipv4([10, 2, 0, last])).collect(),
         _ => Box::default(),
     };
     let pool = Pool { addresses, port_first: 1024, port_last: 65_535, time_wait: Duration::from_secs(60) };

@@ -1,7 +1,7 @@
 //! `dpdk-testpmd` over the same source: what stands beside.
 
 use super::Pages;
-use super::device::{CACHE, DATA_ROOM, MBUFS_SPARE, Measured};
+use super::device::{CACHE, DATA_ROOM, MBUFS_SPARE, MeasuredWork};
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -69,7 +69,7 @@ pub(super) fn measure(
     (main, core): (usize, usize),
     seconds: f64,
     pages: Pages,
-) -> Result<Measured> {
+) -> Result<MeasuredWork> {
     let mut command = Command::new("stdbuf");
     let memory = (((packets + MBUFS_SPARE) * 1024) >> 20) + 512;
     command.args(["-oL", "dpdk-testpmd", "--lcores"]).arg(format!("0@{main},1@{core}"));
@@ -118,7 +118,7 @@ pub(super) fn measure(
     testpmd.say("quit")?;
     let _ = testpmd.wait_for("Bye", Duration::from_secs(20));
     let (running_s, elapsed_s) = (running.as_secs_f64(), elapsed.as_secs_f64());
-    Ok(Measured { what: mode.to_owned(), received, sent, created: 0, running_s, elapsed_s })
+    Ok(MeasuredWork { what: mode.to_owned(), received, sent, created: 0, running_s, elapsed_s })
 }
 
 /// The number behind `what` in the next line that has it.

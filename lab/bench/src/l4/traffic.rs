@@ -17,9 +17,9 @@ const PORTS: usize = 32_768;
 const PORT_FIRST: u16 = 1024;
 
 /// A frame's bytes.
-pub(super) type Bytes = [u8; FRAME];
+pub(super) type FrameBytes = [u8; FRAME];
 
-/// What the packets are.
+/// The kind of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     /// Datagrams.
@@ -49,7 +49,7 @@ impl Sort {
     }
 }
 
-/// Where the clients send to.
+/// The address that clients send to.
 pub(super) fn service() -> Endpoint {
     Endpoint { address: Address::from_ipv4([10, 0, 0, 1]), port: 80 }
 }
@@ -61,14 +61,14 @@ fn client(number: usize) -> Endpoint {
 }
 
 /// One packet of each of the flows `first` to `first + flows`, in random order, the same each time.
-pub(super) fn packets(sort: Sort, first: usize, flows: usize) -> Vec<Bytes> {
+pub(super) fn packets(sort: Sort, first: usize, flows: usize) -> Vec<FrameBytes> {
     let mut numbers: Vec<u32> = (first as u32..(first + flows) as u32).collect();
     Rng::with_seed(flows as u64).shuffle(&mut numbers);
     numbers.into_iter().map(|number| packet(sort, client(number as usize))).collect()
 }
 
 /// A packet from `source` to the service, its checksums right.
-fn packet(sort: Sort, source: Endpoint) -> Bytes {
+fn packet(sort: Sort, source: Endpoint) -> FrameBytes {
     let (destination, mut frame) = (service(), [0; FRAME]);
     frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
     let ip = &mut frame[14..34];
@@ -100,7 +100,7 @@ fn packet(sort: Sort, source: Endpoint) -> Bytes {
 
 /// Writes frames, so many times over, as a pcap file of microseconds, all at time 0.
 #[cfg_attr(not(feature = "dpdk"), expect(dead_code, reason = "only DPDK reads such files"))]
-pub(super) fn write_pcap(path: &Path, frames: &[Bytes], times: usize) -> Result<()> {
+pub(super) fn write_pcap(path: &Path, frames: &[FrameBytes], times: usize) -> Result<()> {
     let write = || -> std::io::Result<()> {
         let mut file = BufWriter::with_capacity(1 << 20, std::fs::File::create(path)?);
         file.write_all(&0xa1b2_c3d4_u32.to_le_bytes())?;

@@ -1,16 +1,16 @@
 //! The cases, and the bars they are held to.
 
-use super::Effort;
+use super::L7Effort;
 use super::pages::SIZES;
-use super::peers::{BenchNetwork, OTHER_CPU, Peer, Running};
+use super::peers::{BenchNetwork, Intermediary, OTHER_CPU, RunningIntermediary};
 use super::processor::Cores;
 use super::resent::Resent;
-use crate::suite::report::{Bar, Row, metric};
-use crate::suite::samples::Samples;
+use crate::suite::report::{Bar, ReportRow, metric};
+use crate::suite::samples::RepeatedValues;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::load;
-use hairpin_e2e::tool::paced::{self, Pace};
+use hairpin_e2e::tool::paced::{self, RequestPace};
 use hairpin_e2e::topology::Cards;
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -20,14 +20,14 @@ use std::time::Duration;
 const SOME: usize = 32;
 /// Bytes from which on a page is large.
 const LARGE: usize = 1 << 20;
-/// What starting and ending a peer takes, on average of all, in seconds.
+/// The time to start and end a peer, on average of all, in seconds.
 const AROUND_S: f64 = 0.6;
 /// How much longer than planned wrk may take.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// What is asked for.
+/// The requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Load {
+enum RequestLoad {
     /// A page, over connections that stay, or over one each.
     Page { page: &'static str, bytes: usize, connections: usize, close: bool },
     /// Pages of web search's sizes.
@@ -38,105 +38,107 @@ enum Load {
 
 /// One of them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Case {
+pub(super) struct L7Case {
     pub(super) cards: Cards,
-    load: Load,
+    load: RequestLoad,
 }
 
-impl Case {
+impl L7Case {
     /// Its name.
     pub(super) fn name(&self) -> String {
         let cards = self.cards.name();
         match self.load {
-            Load::Page { page, connections, close, .. } => {
+            RequestLoad::Page { page, connections, close, .. } => {
                 format!("{cards} {page} x {connections} {}", if close { "new" } else { "kept" })
             }
-            Load::Mix => format!("{cards} mix web-search x {SOME} kept"),
-            Load::Latency => format!("{cards} latency 1k x {SOME}, half of nginx's rate"),
+            RequestLoad::Mix => format!("{cards} mix web-search x {SOME} kept"),
+            RequestLoad::Latency => format!("{cards} latency 1k x {SOME}, half of nginx's rate"),
         }
     }
 
     /// Whether it belongs to a quick run.
     pub(super) fn is_quick(&self) -> bool {
         match self.load {
-            Load::Page { bytes, connections, .. } => connections == 32 && [1 << 10, 1 << 20].contains(&bytes),
-            Load::Mix | Load::Latency => true,
+            RequestLoad::Page { bytes, connections, .. } => connections == 32 && [1 << 10, 1 << 20].contains(&bytes),
+            RequestLoad::Mix | RequestLoad::Latency => true,
         }
     }
 
     /// How much of it is measured, unless told otherwise: so that all cases take some twenty minutes. A second has many
     /// responses of the small sizes and few of the large ones, where a connection first has to find its speed.
-    pub(super) fn effort(&self) -> Effort {
+    pub(super) fn effort(&self) -> L7Effort {
         let seconds = |seconds| Duration::from_secs(seconds);
         match self.load {
-            Load::Page { bytes, .. } if bytes < LARGE => Effort { duration: seconds(1), repetitions: 3 },
-            Load::Page { connections, .. } if connections != SOME => Effort { duration: seconds(2), repetitions: 2 },
-            Load::Page { .. } | Load::Mix => Effort { duration: seconds(2), repetitions: 3 },
+            RequestLoad::Page { bytes, .. } if bytes < LARGE => L7Effort { duration: seconds(1), repetitions: 3 },
+            RequestLoad::Page { connections, .. } if connections != SOME => {
+                L7Effort { duration: seconds(2), repetitions: 2 }
+            }
+            RequestLoad::Page { .. } | RequestLoad::Mix => L7Effort { duration: seconds(2), repetitions: 3 },
             // The slowest hundredth of a second depends on whether anything held a core up in it: with every peer it lies
             // between 0.3 and 20 ms, so the median of a few says nothing.
-            Load::Latency => Effort { duration: seconds(1), repetitions: 24 },
+            RequestLoad::Latency => L7Effort { duration: seconds(1), repetitions: 24 },
         }
     }
 
     /// Seconds that all peers together take, about.
-    pub(super) fn seconds(&self, effort: Effort) -> f64 {
-        let first = if self.load == Load::Latency { effort.duration.as_secs_f64() + AROUND_S } else { 0.0 };
+    pub(super) fn seconds(&self, effort: L7Effort) -> f64 {
+        let first = if self.load == RequestLoad::Latency { effort.duration.as_secs_f64() + AROUND_S } else { 0.0 };
         let each = effort.duration.as_secs_f64() + AROUND_S;
-        first + (Peer::ALL.len() * effort.repetitions) as f64 * each
+        first + (Intermediary::ALL.len() * effort.repetitions) as f64 * each
     }
 
     /// The bars: against whom, and what.
-    fn bars(&self) -> Vec<(Against, Bar)> {
-        let nginx = Against::Peer(Peer::Nginx);
+    fn bars(&self) -> Vec<(BarReference, Bar)> {
+        let nginx = BarReference::Peer(Intermediary::Nginx);
         match (self.cards, self.load) {
-            (Cards::Wire, Load::Latency) | (Cards::Gso, Load::Latency) => vec![(nginx, Bar::AtMost(1.0))],
+            (Cards::Wire, RequestLoad::Latency) | (Cards::Gso, RequestLoad::Latency) => vec![(nginx, Bar::AtMost(1.0))],
             (Cards::Wire, _) => vec![(nginx, Bar::AtLeast(0.95))],
-            (Cards::Gso, Load::Mix) => vec![(nginx, Bar::AtLeast(1.6))],
-            (Cards::Gso, Load::Page { bytes, .. }) => match bytes {
-                0..=1024 => vec![(Against::Best, Bar::AtLeast(1.1))],
+            (Cards::Gso, RequestLoad::Mix) => vec![(nginx, Bar::AtLeast(1.6))],
+            (Cards::Gso, RequestLoad::Page { bytes, .. }) => match bytes {
+                0..=1024 => vec![(BarReference::Best, Bar::AtLeast(1.1))],
                 1025..=0xffff => vec![(nginx, Bar::AtLeast(1.0))],
                 0x1_0000..=0xf_ffff => vec![(nginx, Bar::AtLeast(1.3))],
-                _ => vec![(Against::Peer(Peer::Direct), Bar::AtLeast(0.7)), (nginx, Bar::AtLeast(1.8))],
+                _ => vec![(BarReference::Peer(Intermediary::Direct), Bar::AtLeast(0.7)), (nginx, Bar::AtLeast(1.8))],
             },
         }
     }
 }
 
-/// What a bar compares with.
+/// The reference of a bar.
 #[derive(Clone, Copy, Debug)]
-enum Against {
-    Peer(Peer),
+enum BarReference {
+    Peer(Intermediary),
     /// The better of the proxies.
     Best,
 }
 
 /// All cases.
-pub(super) fn all() -> Vec<Case> {
+pub(super) fn all() -> Vec<L7Case> {
     let mut cases = Vec::new();
     for cards in [Cards::Gso, Cards::Wire] {
         for (page, bytes) in SIZES {
             for connections in [8, 32, 256] {
                 for close in [false, true] {
-                    cases.push(Case { cards, load: Load::Page { page, bytes, connections, close } });
+                    cases.push(L7Case { cards, load: RequestLoad::Page { page, bytes, connections, close } });
                 }
             }
         }
-        cases.push(Case { cards, load: Load::Mix });
-        cases.push(Case { cards, load: Load::Latency });
+        cases.push(L7Case { cards, load: RequestLoad::Mix });
+        cases.push(L7Case { cards, load: RequestLoad::Latency });
     }
     cases
 }
 
 /// Measures a case: each peer in turn, several times.
-pub(super) fn measure(net: &BenchNetwork, case: &Case, effort: Effort) -> Result<Vec<Row>> {
+pub(super) fn measure(net: &BenchNetwork, case: &L7Case, effort: L7Effort) -> Result<Vec<ReportRow>> {
     println!("\n{}", case.name());
     let rate = match case.load {
-        Load::Latency => half_of_nginx(net, effort)?,
+        RequestLoad::Latency => half_of_nginx(net, effort)?,
         _ => 0.0,
     };
-    let mut samples: BTreeMap<Peer, Samples> = BTreeMap::new();
+    let mut samples: BTreeMap<Intermediary, RepeatedValues> = BTreeMap::new();
     for repetition in 0..effort.repetitions {
-        let mut order = Peer::ALL;
+        let mut order = Intermediary::ALL;
         if repetition % 2 == 1 {
             order.reverse();
         }
@@ -152,41 +154,45 @@ pub(super) fn measure(net: &BenchNetwork, case: &Case, effort: Effort) -> Result
     let unit = unit(case.load);
     let beside: BTreeMap<String, f64> =
         samples.iter().map(|(peer, samples)| (peer.name().to_owned(), samples.median())).collect();
-    let ours = samples.remove(&Peer::Hairpin).unwrap_or_default();
+    let ours = samples.remove(&Intermediary::Hairpin).unwrap_or_default();
     let rows = case.bars().into_iter().map(|(against, bar)| {
         let against = match against {
-            Against::Peer(peer) => peer,
-            Against::Best => {
-                let median = |peer| beside.get(Peer::name(peer)).copied().unwrap_or(0.0);
-                if median(Peer::Nginx) >= median(Peer::Haproxy) { Peer::Nginx } else { Peer::Haproxy }
+            BarReference::Peer(peer) => peer,
+            BarReference::Best => {
+                let median = |peer| beside.get(Intermediary::name(peer)).copied().unwrap_or(0.0);
+                if median(Intermediary::Nginx) >= median(Intermediary::Haproxy) {
+                    Intermediary::Nginx
+                } else {
+                    Intermediary::Haproxy
+                }
             }
         };
         let mut others = beside.clone();
-        others.remove(Peer::Hairpin.name());
-        Row::new(case.name(), unit, &ours, &others, against.name(), bar)
+        others.remove(Intermediary::Hairpin.name());
+        ReportRow::new(case.name(), unit, &ours, &others, against.name(), bar)
     });
     Ok(rows.collect())
 }
 
-fn unit(load: Load) -> &'static str {
+fn unit(load: RequestLoad) -> &'static str {
     match load {
-        Load::Page { bytes, .. } if bytes <= 1024 => "/s",
-        Load::Latency => "ms",
-        Load::Page { .. } | Load::Mix => "bit/s",
+        RequestLoad::Page { bytes, .. } if bytes <= 1024 => "/s",
+        RequestLoad::Latency => "ms",
+        RequestLoad::Page { .. } | RequestLoad::Mix => "bit/s",
     }
 }
 
 /// One measurement of one peer.
-fn once(net: &BenchNetwork, case: &Case, effort: Effort, peer: Peer, rate: f64) -> Result<f64> {
+fn once(net: &BenchNetwork, case: &L7Case, effort: L7Effort, peer: Intermediary, rate: f64) -> Result<f64> {
     let topology = &net.topology;
     let ends = || [&topology.client, &topology.balancer, &topology.servers[0]];
     let resent = Resent::now(ends())?;
     let before = Cores::now()?;
     let (value, rest) = match case.load {
-        Load::Latency => {
+        RequestLoad::Latency => {
             let times = paced::run(
                 &net.topology.client,
-                Pace {
+                RequestPace {
                     to: peer.target(),
                     page: "1k",
                     connections: SOME as u32,
@@ -217,17 +223,17 @@ fn once(net: &BenchNetwork, case: &Case, effort: Effort, peer: Peer, rate: f64) 
     Ok(value)
 }
 
-fn wrk(net: &BenchNetwork, load: Load, peer: Peer, duration: Duration) -> Command {
+fn wrk(net: &BenchNetwork, load: RequestLoad, peer: Intermediary, duration: Duration) -> Command {
     let mut wrk = net.topology.client.command_on(OTHER_CPU, "wrk");
     let (page, connections, close) = match load {
-        Load::Page { page, connections, close, .. } => (page, connections, close),
-        Load::Mix | Load::Latency => ("1k", SOME, false),
+        RequestLoad::Page { page, connections, close, .. } => (page, connections, close),
+        RequestLoad::Mix | RequestLoad::Latency => ("1k", SOME, false),
     };
     wrk.args(["-t1", &format!("-c{connections}"), &format!("-d{}s", duration.as_secs().max(1)), "--latency"]);
     if close {
         wrk.args(["-H", "Connection: close"]);
     }
-    if load == Load::Mix {
+    if load == RequestLoad::Mix {
         wrk.arg("-s").arg(&net.mix);
     }
     wrk.arg(format!("http://{}/{page}", peer.target()));
@@ -235,9 +241,9 @@ fn wrk(net: &BenchNetwork, load: Load, peer: Peer, duration: Duration) -> Comman
 }
 
 /// Half of the requests a second that nginx answers.
-fn half_of_nginx(net: &BenchNetwork, effort: Effort) -> Result<f64> {
-    let load = Load::Page { page: "1k", bytes: 1 << 10, connections: SOME, close: false };
-    let _running: Running = net.start(Peer::Nginx)?;
-    let peak = once(net, &Case { cards: net.topology.cards, load }, effort, Peer::Nginx, 0.0)?;
+fn half_of_nginx(net: &BenchNetwork, effort: L7Effort) -> Result<f64> {
+    let load = RequestLoad::Page { page: "1k", bytes: 1 << 10, connections: SOME, close: false };
+    let _running: RunningIntermediary = net.start(Intermediary::Nginx)?;
+    let peak = once(net, &L7Case { cards: net.topology.cards, load }, effort, Intermediary::Nginx, 0.0)?;
     Ok(peak / 2.0)
 }

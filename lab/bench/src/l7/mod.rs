@@ -16,15 +16,15 @@ mod peers;
 mod processor;
 mod resent;
 
-use crate::suite::report::{self, Row};
+use crate::suite::report::{self, ReportRow};
 use anyhow::{Result, bail};
-use cases::Case;
+use cases::L7Case;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What to measure, and how long.
+/// The arguments of the benchmark: what to measure, and how long.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Arguments {
+pub struct L7Args {
     /// A quick run: two sizes, one second, once.
     #[arg(long)]
     quick: bool,
@@ -40,28 +40,28 @@ pub struct Arguments {
     /// Lists the cases.
     #[arg(long)]
     list: bool,
-    /// Where `l7.json` goes.
+    /// The directory for `l7.json`.
     #[arg(long, default_value = "target/bench")]
     directory: PathBuf,
 }
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
-struct Effort {
+struct L7Effort {
     duration: Duration,
     repetitions: usize,
 }
 
 /// Measures the cases asked for, prints as it goes and a table at the end, and writes `l7.json`. Fails if a case could
 /// not be measured; a missed bar is no failure.
-pub fn run(arguments: &Arguments) -> Result<()> {
-    let wanted = |case: &&Case| {
+pub fn run(arguments: &L7Args) -> Result<()> {
+    let wanted = |case: &&L7Case| {
         let name = case.name();
         let asked = arguments.only.is_empty() || arguments.only.iter().any(|part| name.contains(part.as_str()));
         asked && (!arguments.quick || !arguments.only.is_empty() || case.is_quick())
     };
     let all = cases::all();
-    let cases: Vec<&Case> = all.iter().filter(wanted).collect();
+    let cases: Vec<&L7Case> = all.iter().filter(wanted).collect();
     if arguments.list {
         cases.iter().for_each(|case| println!("{}", case.name()));
         return Ok(());
@@ -69,10 +69,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if cases.is_empty() {
         bail!("no case is called so; --list names them");
     }
-    let effort = |case: &Case| {
-        let Effort { duration, repetitions } = case.effort();
+    let effort = |case: &L7Case| {
+        let L7Effort { duration, repetitions } = case.effort();
         let seconds = arguments.seconds.or(arguments.quick.then_some(1));
-        Effort {
+        L7Effort {
             duration: seconds.map_or(duration, |seconds| Duration::from_secs(seconds.max(1))),
             repetitions: arguments.repetitions.or(arguments.quick.then_some(1)).unwrap_or(repetitions).max(1),
         }
@@ -80,7 +80,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let planned: f64 = cases.iter().map(|case| case.seconds(effort(case))).sum();
     let mut done = 0.0;
     let start = Instant::now();
-    let (mut rows, mut failed): (Vec<Row>, Vec<String>) = (Vec::new(), Vec::new());
+    let (mut rows, mut failed): (Vec<ReportRow>, Vec<String>) = (Vec::new(), Vec::new());
     println!("balancer on core 1 with all that arrives at its interfaces, client and server on core 0");
     println!("{} cases, about {:.0} minutes", cases.len(), (planned / 60.0).ceil());
     for cards in [hairpin_e2e::topology::Cards::Gso, hairpin_e2e::topology::Cards::Wire] {
@@ -97,7 +97,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
                     failed.push(case.name());
                 }
             }
-            // What there is is kept, should the rest be broken off.
+            // The results so far are kept, should the rest be broken off.
             report::write(&arguments.directory, "l7", &rows)?;
             done += case.seconds(effort(case));
             let took = start.elapsed().as_secs_f64();

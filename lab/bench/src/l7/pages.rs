@@ -1,4 +1,4 @@
-//! What is asked for: pages of five sizes, and pages whose sizes are those of flows to web-search servers.
+//! The requested pages: pages of five sizes, and pages whose sizes are those of flows to web-search servers.
 
 use anyhow::Result;
 use hairpin_e2e::topology::Topology;
@@ -9,7 +9,7 @@ use std::path::Path;
 pub(super) const SIZES: [(&str, usize); 5] =
     [("1k", 1 << 10), ("16k", 16 << 10), ("128k", 128 << 10), ("1m", 1 << 20), ("16m", 16 << 20)];
 
-/// What figures of Laconic ask for beside those.
+/// The further pages that figures of Laconic ask for.
 pub(super) const MORE_SIZES: [(&str, usize); 4] =
     [("4k", 4 << 10), ("64k", 64 << 10), ("256k", 256 << 10), ("4m", 4 << 20)];
 

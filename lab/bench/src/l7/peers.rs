@@ -4,10 +4,10 @@ use super::pages;
 use anyhow::{Context, Result};
 use hairpin_e2e::command;
 use hairpin_e2e::namespace::Namespace;
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::process::Process;
 use hairpin_e2e::servers::{HTTP_PORT, listening};
-use hairpin_e2e::topology::{Cards, Family, Options, Topology, end, server_address, vip};
+use hairpin_e2e::topology::{Cards, Family, Topology, TopologyOptions, end, server_address, vip};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
@@ -20,9 +20,9 @@ pub(super) const OTHER_CPU: &str = "0";
 
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Who stands between.
+/// The process between clients and servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Peer {
+pub(super) enum Intermediary {
     Hairpin,
     Nginx,
     Haproxy,
@@ -30,31 +30,32 @@ pub(super) enum Peer {
     Direct,
 }
 
-impl Peer {
-    pub(super) const ALL: [Peer; 4] = [Peer::Hairpin, Peer::Nginx, Peer::Haproxy, Peer::Direct];
+impl Intermediary {
+    pub(super) const ALL: [Intermediary; 4] =
+        [Intermediary::Hairpin, Intermediary::Nginx, Intermediary::Haproxy, Intermediary::Direct];
 
     /// Its name in results.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Peer::Hairpin => "hairpin",
-            Peer::Nginx => "nginx",
-            Peer::Haproxy => "haproxy",
-            Peer::Direct => "none",
+            Intermediary::Hairpin => "hairpin",
+            Intermediary::Nginx => "nginx",
+            Intermediary::Haproxy => "haproxy",
+            Intermediary::Direct => "none",
         }
     }
 
     fn port(self) -> u16 {
         match self {
-            Peer::Hairpin => 8000,
-            Peer::Nginx => 8001,
-            Peer::Haproxy => 8002,
-            Peer::Direct => HTTP_PORT,
+            Intermediary::Hairpin => 8000,
+            Intermediary::Nginx => 8001,
+            Intermediary::Haproxy => 8002,
+            Intermediary::Direct => HTTP_PORT,
         }
     }
 
-    /// Where clients connect.
+    /// The address that clients connect to.
     pub(super) fn target(self) -> SocketAddr {
-        let address = if self == Peer::Direct { server_address(Family::V4, 1) } else { vip(Family::V4) };
+        let address = if self == Intermediary::Direct { server_address(Family::V4, 1) } else { vip(Family::V4) };
         SocketAddr::new(address, self.port())
     }
 }
@@ -68,19 +69,19 @@ pub(super) struct BenchNetwork {
 }
 
 /// A peer that runs; gone when dropped.
-pub(super) enum Running {
+pub(super) enum RunningIntermediary {
     Process(Process),
     Hairpin(Box<Hairpin>),
     Direct,
 }
 
-impl Running {
+impl RunningIntermediary {
     /// Fails, with what it printed, if its program has ended.
     pub(super) fn check(&mut self) -> Result<()> {
         match self {
-            Running::Process(process) => process.check(),
-            Running::Hairpin(hairpin) => hairpin.process().check(),
-            Running::Direct => Ok(()),
+            RunningIntermediary::Process(process) => process.check(),
+            RunningIntermediary::Hairpin(hairpin) => hairpin.process().check(),
+            RunningIntermediary::Direct => Ok(()),
         }
     }
 }
@@ -88,7 +89,7 @@ impl Running {
 impl BenchNetwork {
     /// Makes it.
     pub(super) fn create(cards: Cards) -> Result<BenchNetwork> {
-        let topology = Topology::create(Options { cards, ..Options::default() })?;
+        let topology = Topology::create(TopologyOptions { cards, ..TopologyOptions::default() })?;
         let directory = topology.scratch.file("l7-pages");
         let mix = pages::write(&topology, &directory)?;
         for (namespace, cpu) in topology.namespaces().map(|namespace| {
@@ -108,7 +109,7 @@ impl BenchNetwork {
     }
 
     /// Starts a peer on the balancer's core.
-    pub(super) fn start(&self, peer: Peer) -> Result<Running> {
+    pub(super) fn start(&self, peer: Intermediary) -> Result<RunningIntermediary> {
         let topology = &self.topology;
         let listen = peer.target().to_string();
         let server = end(server_address(Family::V4, 1), HTTP_PORT);
@@ -119,19 +120,20 @@ impl BenchNetwork {
             topology.scratch.write(name, &text.replace("DIRECTORY", &directory.display().to_string()))
         };
         let command = match peer {
-            Peer::Direct => return Ok(Running::Direct),
-            Peer::Hairpin => {
-                let service = Service { servers: vec![1], server_port: HTTP_PORT, ..Service::http("l7", peer.port()) };
+            Intermediary::Direct => return Ok(RunningIntermediary::Direct),
+            Intermediary::Hairpin => {
+                let service =
+                    PeerService { servers: vec![1], server_port: HTTP_PORT, ..PeerService::http("l7", peer.port()) };
                 let options = HairpinOptions { cpus: BALANCER_CPU, ..HairpinOptions::default() };
-                return Ok(Running::Hairpin(Box::new(Hairpin::start(topology, &[service], &options)?)));
+                return Ok(RunningIntermediary::Hairpin(Box::new(Hairpin::start(topology, &[service], &options)?)));
             }
-            Peer::Nginx => {
+            Intermediary::Nginx => {
                 let mut nginx = topology.balancer.command_on(BALANCER_CPU, "nginx");
                 nginx.arg("-c").arg(configured(hairpin_e2e::differential::NGINX, "l7-nginx.conf")?);
                 nginx.arg("-e").arg(topology.scratch.file("l7-nginx.error.log"));
                 nginx
             }
-            Peer::Haproxy => {
+            Intermediary::Haproxy => {
                 let mut haproxy = topology.balancer.command_on(BALANCER_CPU, "haproxy");
                 haproxy.arg("-db").arg("-f").arg(configured(hairpin_e2e::differential::HAPROXY, "l7-haproxy.cfg")?);
                 haproxy
@@ -141,7 +143,7 @@ impl BenchNetwork {
         let mut process = topology.balancer.start(command, &log)?;
         let name = topology.balancer.name().to_owned();
         process.wait_until(START_TIMEOUT, || listening(&name, &[peer.port()])).context(peer.name())?;
-        Ok(Running::Process(process))
+        Ok(RunningIntermediary::Process(process))
     }
 }
 

@@ -1,18 +1,18 @@
-//! What the cores were doing.
+//! The activity of the cores.
 
 use anyhow::{Context, Result};
 
 /// Time of a core so far, in ticks.
 #[derive(Clone, Copy, Debug, Default)]
-struct Core {
+struct CoreTime {
     all: u64,
     idle: u64,
     softirq: u64,
 }
 
-/// What a core has done for some time, in seconds. The kernel gives hundredths.
+/// The times of a core by kind, in seconds. The kernel gives hundredths.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Times {
+pub(super) struct CoreTimes {
     pub(super) idle_s: f64,
     pub(super) softirq_s: f64,
 }
@@ -22,7 +22,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The cores' times so far.
 #[derive(Clone, Debug)]
-pub(super) struct Cores(Vec<Core>);
+pub(super) struct Cores(Vec<CoreTime>);
 
 impl Cores {
     /// Reads them.
@@ -33,22 +33,22 @@ impl Cores {
             // user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
             let ticks: Vec<u64> = line.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
             let at = |index: usize| ticks.get(index).copied().unwrap_or(0);
-            Core { all: ticks.iter().take(8).sum(), idle: at(3) + at(4), softirq: at(5) + at(6) }
+            CoreTime { all: ticks.iter().take(8).sum(), idle: at(3) + at(4), softirq: at(5) + at(6) }
         };
         Ok(Cores(lines.map(core).collect()))
     }
 
-    /// What each has done since `before`.
-    pub(super) fn times_since(&self, before: &Cores) -> Vec<Times> {
+    /// The times of each since `before`.
+    pub(super) fn times_since(&self, before: &Cores) -> Vec<CoreTimes> {
         let seconds = |now: u64, then: u64| now.saturating_sub(then) as f64 / TICKS_PER_SECOND;
-        let of = |(now, then): (&Core, &Core)| Times {
+        let of = |(now, then): (&CoreTime, &CoreTime)| CoreTimes {
             idle_s: seconds(now.idle, then.idle),
             softirq_s: seconds(now.softirq, then.softirq),
         };
         self.0.iter().zip(&before.0).map(of).collect()
     }
 
-    /// What they have done since `before`, as people read it.
+    /// Their times since `before`, as people read them.
     pub(super) fn since(&self, before: &Cores) -> String {
         let one = |number: usize, who: &str| {
             let (Some(now), Some(then)) = (self.0.get(number), before.0.get(number)) else { return String::new() };

@@ -1,4 +1,4 @@
-//! What the kernel's TCP had to send again.
+//! The segments that the kernel's TCP had to send again.
 
 use anyhow::{Context, Result};
 use hairpin_e2e::namespace::Namespace;
@@ -31,7 +31,7 @@ impl Resent {
         Ok(all)
     }
 
-    /// What came since `before`, as people read it.
+    /// The difference since `before`, as people read it.
     pub(super) fn since(&self, before: &Resent) -> String {
         let segments = self.segments.saturating_sub(before.segments);
         let probes = self.probes.saturating_sub(before.probes);

@@ -1,49 +1,49 @@
 //! HTTP requests: on connections that stay, and on one connection each.
 
-use super::report::{Bar, Row};
-use super::samples::{Samples, interleaved};
+use super::report::{Bar, ReportRow};
+use super::samples::{RepeatedValues, interleaved};
 use super::tcp::medians;
-use super::{Plan, progress};
+use super::{SuitePlan, progress};
 use anyhow::Result;
 use hairpin_e2e::command;
 use hairpin_e2e::load::{self, WrkOptions};
-use hairpin_e2e::peer::{self, Kind, Service};
+use hairpin_e2e::peer::{self, PeerKind, PeerService};
 use hairpin_e2e::servers::{HTTP_PORT, Servers};
-use hairpin_e2e::topology::{Cards, Family, Options, Topology};
+use hairpin_e2e::topology::{Cards, Family, Topology, TopologyOptions};
 use std::collections::BTreeMap;
 
 /// Connections of all clients together.
 const CONNECTIONS: usize = 64;
 
 /// One service of all servers.
-fn spread() -> Vec<Service> {
-    vec![Service::tcp("http", Family::V4, HTTP_PORT)]
+fn spread() -> Vec<PeerService> {
+    vec![PeerService::tcp("http", Family::V4, HTTP_PORT)]
 }
 
 /// A service for each server.
-fn pairs() -> Vec<Service> {
-    let one = |(i, name): (u16, &'static str)| Service {
+fn pairs() -> Vec<PeerService> {
+    let one = |(i, name): (u16, &'static str)| PeerService {
         servers: vec![1 + usize::from(i)],
         server_port: HTTP_PORT,
-        ..Service::tcp(name, Family::V4, 8001 + i)
+        ..PeerService::tcp(name, Family::V4, 8001 + i)
     };
     (0_u16..).zip(["http-1", "http-2", "http-3", "http-4"]).map(one).collect()
 }
 
 /// Requests per second, each peer in turn.
 fn measure(
-    plan: &Plan,
+    plan: &SuitePlan,
     case: &str,
     cards: Cards,
-    kinds: &[Kind],
-    services: &[Service],
+    kinds: &[PeerKind],
+    services: &[PeerService],
     close: bool,
-) -> Result<BTreeMap<Kind, Samples>> {
+) -> Result<BTreeMap<PeerKind, RepeatedValues>> {
     let options = WrkOptions { page: "1k", connections: CONNECTIONS, duration: plan.duration, close };
     interleaved(kinds, plan.repetitions, |kind| {
         // A network of its own for each: servers remember in TIME_WAIT the ports and time stamps that clients had by
         // way of another peer, and take their next SYNs for old ones.
-        let topology = Topology::create(Options { cards, ..Options::default() })?;
+        let topology = Topology::create(TopologyOptions { cards, ..TopologyOptions::default() })?;
         let _servers = Servers::start(&topology)?;
         let mut peer = peer::start(kind, &topology, services)?;
         let targets: Vec<String> = services.iter().flat_map(|service| peer.targets(service)).collect();
@@ -58,31 +58,33 @@ fn measure(
 
 /// Keep-alive requests of 1 KB, beside the kernel's routing: four clients, each with a server of its own, and four
 /// clients that all talk to all servers.
-pub(super) fn keep_alive(plan: &Plan) -> Result<Vec<Row>> {
+pub(super) fn keep_alive(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
     let mut rows = Vec::new();
     for cards in [Cards::Gso, Cards::Wire] {
-        for (name, services, routed) in [("pairs", pairs(), Kind::Routed), ("spread", spread(), Kind::Multipath)] {
+        for (name, services, routed) in
+            [("pairs", pairs(), PeerKind::Routed), ("spread", spread(), PeerKind::Multipath)]
+        {
             let case = format!("wrk {} 1 KB, {name}", cards.name());
-            let mut samples = measure(plan, &case, cards, &[Kind::Hairpin, routed], &services, false)?;
-            let ours = samples.remove(&Kind::Hairpin).unwrap_or_default();
-            rows.push(Row::new(case, "/s", &ours, &medians(&samples), routed.name(), Bar::AtLeast(0.9)));
+            let mut samples = measure(plan, &case, cards, &[PeerKind::Hairpin, routed], &services, false)?;
+            let ours = samples.remove(&PeerKind::Hairpin).unwrap_or_default();
+            rows.push(ReportRow::new(case, "/s", &ours, &medians(&samples), routed.name(), Bar::AtLeast(0.9)));
         }
     }
     Ok(rows)
 }
 
 /// New connections, beside the proxies and nftables.
-pub(super) fn connections(plan: &Plan) -> Result<Vec<Row>> {
-    let kinds = [Kind::Hairpin, Kind::Nftables, Kind::Haproxy, Kind::NginxStream, Kind::Multipath];
-    let bars = [(Kind::Haproxy, 1.15), (Kind::NginxStream, 1.15), (Kind::Nftables, 0.8)];
+pub(super) fn connections(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
+    let kinds = [PeerKind::Hairpin, PeerKind::Nftables, PeerKind::Haproxy, PeerKind::NginxStream, PeerKind::Multipath];
+    let bars = [(PeerKind::Haproxy, 1.15), (PeerKind::NginxStream, 1.15), (PeerKind::Nftables, 0.8)];
     let mut rows = Vec::new();
     for cards in [Cards::Gso, Cards::Wire] {
         let case = format!("new connections {}", cards.name());
         let mut samples = measure(plan, &case, cards, &kinds, &spread(), true)?;
-        let ours = samples.remove(&Kind::Hairpin).unwrap_or_default();
+        let ours = samples.remove(&PeerKind::Hairpin).unwrap_or_default();
         let beside = medians(&samples);
         for (peer, bar) in bars {
-            rows.push(Row::new(case.clone(), "/s", &ours, &beside, peer.name(), Bar::AtLeast(bar)));
+            rows.push(ReportRow::new(case.clone(), "/s", &ours, &beside, peer.name(), Bar::AtLeast(bar)));
         }
     }
     Ok(rows)

@@ -1,18 +1,18 @@
 //! A million connections, filled with real packets: what they take of memory, how long it takes to list, count and
 //! forget them.
 
-use super::report::{Bar, Row};
-use super::samples::Samples;
-use super::{Plan, progress};
+use super::report::{Bar, ReportRow};
+use super::samples::RepeatedValues;
+use super::{SuitePlan, progress};
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::peer::control;
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::servers::HTTP_PORT;
 use hairpin_e2e::tool::blast::SOURCES;
-use hairpin_e2e::tool::frames::Link;
+use hairpin_e2e::tool::frames::LinkEnds;
 use hairpin_e2e::tool::handshakes::{self, Responders};
-use hairpin_e2e::topology::{Cards, Family, Options, SERVERS, Topology, client_address, server_address, vip};
+use hairpin_e2e::topology::{Cards, Family, SERVERS, Topology, TopologyOptions, client_address, server_address, vip};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -32,15 +32,15 @@ const SILENCE: Duration = Duration::from_secs(120);
 const FORGETTING_MAX: Duration = Duration::from_secs(120);
 
 /// Fills the table, measures, waits until it is empty.
-pub(super) fn connections(plan: &Plan) -> Result<Vec<Row>> {
+pub(super) fn connections(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
     let count = if plan.quick { CONNECTIONS_QUICK } else { CONNECTIONS };
     let topology = network()?;
     let responders = Responders::start(&topology.servers, count);
-    let mut hairpin = Hairpin::start(&topology, &[Service::tcp("http", Family::V4, HTTP_PORT)], &options(count))?;
+    let mut hairpin = Hairpin::start(&topology, &[PeerService::tcp("http", Family::V4, HTTP_PORT)], &options(count))?;
     let empty = memory(&mut hairpin)?;
-    let link = Link { to: topology.balancer.mac("client0")?, from: topology.client.mac("eth0")? };
+    let link = LinkEnds { to: topology.balancer.mac("client0")?, from: topology.client.mac("eth0")? };
     let target = SocketAddr::new(vip(Family::V4), HTTP_PORT);
-    let shake = handshakes::Plan { link, target, count, per_second: PER_SECOND };
+    let shake = handshakes::HandshakePlan { link, target, count, per_second: PER_SECOND };
     let filled = handshakes::establish(&topology.client, "eth0", shake, &responders)?;
     let last = Instant::now();
     let per_s = filled.connections as f64 / filled.took.as_secs_f64();
@@ -71,7 +71,7 @@ fn options(count: usize) -> HairpinOptions {
 
 /// A network in which no host answers by itself: hosts drop what arrives, and the balancer knows every host's address.
 fn network() -> Result<Topology> {
-    let topology = Topology::create(Options { cards: Cards::Wire, ..Options::default() })?;
+    let topology = Topology::create(TopologyOptions { cards: Cards::Wire, ..TopologyOptions::default() })?;
     let mut lines = format!("ip route add {SOURCES} via {}\n", client_address(Family::V4));
     let mut know = |address: std::net::IpAddr, mac: [u8; 6], device: &str| {
         let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
@@ -90,14 +90,14 @@ fn network() -> Result<Topology> {
 }
 
 /// Bytes.
-struct Memory {
+struct MemoryBytes {
     /// Memory of the kernel's maps.
     maps: u64,
     /// Resident in the process, what it shares with others or maps of the kernel's included.
     process: u64,
 }
 
-fn memory(hairpin: &mut Hairpin) -> Result<Memory> {
+fn memory(hairpin: &mut Hairpin) -> Result<MemoryBytes> {
     let instance = hairpin.instance().to_owned();
     let text = command::output(Command::new("bpftool").args(["--bpffs", "--json", "map", "show"]))?;
     let maps: Vec<Value> = serde_json::from_str(&text)?;
@@ -107,11 +107,11 @@ fn memory(hairpin: &mut Hairpin) -> Result<Memory> {
     };
     let maps: u64 = maps.iter().filter(ours).filter_map(|map| map["bytes_memlock"].as_u64()).sum();
     ensure!(maps > 0, "no pinned maps of instance {instance}");
-    Ok(Memory { maps, process: hairpin.process().resident_bytes()? })
+    Ok(MemoryBytes { maps, process: hairpin.process().resident_bytes()? })
 }
 
 /// All are there and offloaded; what they take.
-fn held(hairpin: &mut Hairpin, count: usize, empty: &Memory) -> Result<Vec<Row>> {
+fn held(hairpin: &mut Hairpin, count: usize, empty: &MemoryBytes) -> Result<Vec<ReportRow>> {
     let start = Instant::now();
     let view = loop {
         let view = hairpin.offload()?;
@@ -143,7 +143,7 @@ fn held(hairpin: &mut Hairpin, count: usize, empty: &Memory) -> Result<Vec<Row>>
     ])
 }
 
-fn listed(topology: &Topology, hairpin: &Hairpin, count: usize) -> Result<Vec<Row>> {
+fn listed(topology: &Topology, hairpin: &Hairpin, count: usize) -> Result<Vec<ReportRow>> {
     let start = Instant::now();
     let counted = control::count(&hairpin.socket(), &json!({}))?;
     let counting = start.elapsed().as_secs_f64();
@@ -178,6 +178,6 @@ fn forgotten(hairpin: &Hairpin, last: Instant) -> Result<f64> {
 }
 
 /// A single value against a limit it has to keep.
-fn value(case: &str, unit: &'static str, ours: f64, against: &str, limit: f64) -> Row {
-    Row::against_value(case, unit, &Samples::from(vec![ours]), against, limit, Bar::AtMost(1.0))
+fn value(case: &str, unit: &'static str, ours: f64, against: &str, limit: f64) -> ReportRow {
+    ReportRow::against_value(case, unit, &RepeatedValues::from(vec![ours]), against, limit, Bar::AtMost(1.0))
 }

@@ -15,13 +15,13 @@ mod tcp;
 mod udp;
 
 use anyhow::{Context, Result, bail};
-use report::Row;
+use report::ReportRow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct SuitePlan {
     /// Time of each measurement.
     pub duration: Duration,
     /// Measurements of each peer.
@@ -30,22 +30,22 @@ pub struct Plan {
     pub quick: bool,
 }
 
-impl Plan {
+impl SuitePlan {
     /// The full plan: five seconds, three times.
-    pub fn full() -> Plan {
-        Plan { duration: Duration::from_secs(5), repetitions: 3, quick: false }
+    pub fn full() -> SuitePlan {
+        SuitePlan { duration: Duration::from_secs(5), repetitions: 3, quick: false }
     }
 
     /// A quick run: two seconds, once.
-    pub fn quick() -> Plan {
-        Plan { duration: Duration::from_secs(2), repetitions: 1, quick: true }
+    pub fn quick() -> SuitePlan {
+        SuitePlan { duration: Duration::from_secs(2), repetitions: 1, quick: true }
     }
 }
 
 struct Benchmark {
     name: &'static str,
     about: &'static str,
-    run: fn(&Plan) -> Result<Vec<Row>>,
+    run: fn(&SuitePlan) -> Result<Vec<ReportRow>>,
 }
 
 const BENCHMARKS: [Benchmark; 10] = [
@@ -68,7 +68,7 @@ pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 /// Runs the named benchmarks (all, if none is named), prints progress and a table, and writes
 /// `directory/NAME.json`. Fails if one could not be measured; a missed bar is no failure.
-pub fn run(chosen: &[String], plan: &Plan, directory: &Path) -> Result<()> {
+pub fn run(chosen: &[String], plan: &SuitePlan, directory: &Path) -> Result<()> {
     if let Some(unknown) = chosen.iter().find(|name| names().all(|(known, _)| known != *name)) {
         let known: Vec<&str> = names().map(|(name, _)| name).collect();
         bail!("no benchmark \"{unknown}\"; there are {}", known.join(", "));

@@ -1,6 +1,6 @@
 //! Results: lines as they come, a table at the end, a JSON file per benchmark.
 
-use super::samples::Samples;
+use super::samples::RepeatedValues;
 use anyhow::{Context, Result};
 use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{CellAlignment, Table};
@@ -10,8 +10,8 @@ use std::path::Path;
 
 /// One comparison: ours, what stands beside it, and the bar.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    /// What was measured.
+pub struct ReportRow {
+    /// The measured quantity.
     pub case: String,
     /// In what.
     pub unit: &'static str,
@@ -27,7 +27,7 @@ pub struct Row {
     pub limit: f64,
     /// Ours divided by the limit; of rounds that were compared one by one, the median of their ratios.
     pub ratio: f64,
-    /// What the ratio must be.
+    /// The bound of the ratio.
     pub bar: Bar,
     /// Whether it is.
     pub held: bool,
@@ -64,19 +64,19 @@ impl Bar {
     }
 }
 
-impl Row {
+impl ReportRow {
     /// Ours against one of those beside it.
     pub fn new(
         case: impl Into<String>,
         unit: &'static str,
-        ours: &Samples,
+        ours: &RepeatedValues,
         beside: &BTreeMap<String, f64>,
         against: &str,
         bar: Bar,
-    ) -> Row {
+    ) -> ReportRow {
         let limit = beside.get(against).copied().unwrap_or(f64::NAN);
         let beside = beside.clone();
-        Row { beside, ..Row::against_value(case, unit, ours, against, limit, bar) }
+        ReportRow { beside, ..ReportRow::against_value(case, unit, ours, against, limit, bar) }
     }
 
     /// Ours against one of those beside it, round by round: where the machine is now fast and now slow, and a round's
@@ -84,27 +84,27 @@ impl Row {
     pub fn alternating(
         case: impl Into<String>,
         unit: &'static str,
-        ours: &Samples,
-        (against, others): (&str, &Samples),
+        ours: &RepeatedValues,
+        (against, others): (&str, &RepeatedValues),
         mut beside: BTreeMap<String, f64>,
         bar: Bar,
-    ) -> Row {
+    ) -> ReportRow {
         beside.insert(against.to_owned(), others.median());
         let ratio = ours.beside(others).median();
-        Row { ratio, held: bar.holds(ratio), ..Row::new(case, unit, ours, &beside, against, bar) }
+        ReportRow { ratio, held: bar.holds(ratio), ..ReportRow::new(case, unit, ours, &beside, against, bar) }
     }
 
     /// Ours against a fixed value.
     pub fn against_value(
         case: impl Into<String>,
         unit: &'static str,
-        ours: &Samples,
+        ours: &RepeatedValues,
         against: &str,
         limit: f64,
         bar: Bar,
-    ) -> Row {
+    ) -> ReportRow {
         let ratio = ours.median() / limit;
-        Row {
+        ReportRow {
             case: case.into(),
             unit,
             ours: ours.median(),
@@ -132,7 +132,7 @@ pub fn metric(value: f64) -> String {
 }
 
 /// The rows as people read them.
-pub fn table(rows: &[Row]) -> String {
+pub fn table(rows: &[ReportRow]) -> String {
     let mut table = Table::new();
     table.load_style(UTF8_BORDERS_ONLY);
     table.set_header(["case", "Hairpin", "±", "beside it", "against", "ratio", "bar", ""]);
@@ -158,7 +158,7 @@ pub fn table(rows: &[Row]) -> String {
 }
 
 /// Writes the rows of a benchmark to `directory/name.json`.
-pub fn write(directory: &Path, name: &str, rows: &[Row]) -> Result<()> {
+pub fn write(directory: &Path, name: &str, rows: &[ReportRow]) -> Result<()> {
     std::fs::create_dir_all(directory).with_context(|| format!("could not make {}", directory.display()))?;
     let path = directory.join(format!("{name}.json"));
     std::fs::write(&path, serde_json::to_string_pretty(rows)? + "\n")
@@ -188,9 +188,9 @@ mod tests {
 
     #[test]
     fn a_missing_peer_misses_the_bar() {
-        let mut ours = Samples::default();
+        let mut ours = RepeatedValues::default();
         ours.push(1.0);
-        let row = Row::new("x", "bit/s", &ours, &BTreeMap::new(), "routed", Bar::AtLeast(0.1));
+        let row = ReportRow::new("x", "bit/s", &ours, &BTreeMap::new(), "routed", Bar::AtLeast(0.1));
         assert!(!row.held);
     }
 }

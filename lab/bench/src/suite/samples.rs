@@ -1,20 +1,20 @@
 //! Repeated measurements.
 
 use anyhow::Result;
-use hairpin_e2e::peer::Kind;
+use hairpin_e2e::peer::PeerKind;
 use std::collections::BTreeMap;
 
 /// The values of one thing, measured several times.
 #[derive(Clone, Debug, Default)]
-pub struct Samples(Vec<f64>);
+pub struct RepeatedValues(Vec<f64>);
 
-impl From<Vec<f64>> for Samples {
-    fn from(values: Vec<f64>) -> Samples {
-        Samples(values)
+impl From<Vec<f64>> for RepeatedValues {
+    fn from(values: Vec<f64>) -> RepeatedValues {
+        RepeatedValues(values)
     }
 }
 
-impl Samples {
+impl RepeatedValues {
     /// Adds one.
     pub fn push(&mut self, value: f64) {
         self.0.push(value);
@@ -38,14 +38,14 @@ impl Samples {
 
     /// All of them, divided by `divisor`: in another unit.
     #[must_use]
-    pub fn divided_by(&self, divisor: f64) -> Samples {
-        Samples(self.0.iter().map(|value| value / divisor).collect())
+    pub fn divided_by(&self, divisor: f64) -> RepeatedValues {
+        RepeatedValues(self.0.iter().map(|value| value / divisor).collect())
     }
 
     /// Each divided by the other's of the same round: what made both slow or fast is not in it.
     #[must_use]
-    pub fn beside(&self, other: &Samples) -> Samples {
-        Samples(self.0.iter().zip(&other.0).map(|(own, other)| own / other).collect())
+    pub fn beside(&self, other: &RepeatedValues) -> RepeatedValues {
+        RepeatedValues(self.0.iter().zip(&other.0).map(|(own, other)| own / other).collect())
     }
 
     /// The smallest and the largest; NaN twice if there is none.
@@ -64,11 +64,11 @@ impl Samples {
 /// Measures every kind `repetitions` times, in turn (a, b, c, c, b, a, a, ...), so that what drifts - heat, neighbours -
 /// falls on all alike.
 pub fn interleaved(
-    kinds: &[Kind],
+    kinds: &[PeerKind],
     repetitions: usize,
-    mut once: impl FnMut(Kind) -> Result<f64>,
-) -> Result<BTreeMap<Kind, Samples>> {
-    let mut samples: BTreeMap<Kind, Samples> = BTreeMap::new();
+    mut once: impl FnMut(PeerKind) -> Result<f64>,
+) -> Result<BTreeMap<PeerKind, RepeatedValues>> {
+    let mut samples: BTreeMap<PeerKind, RepeatedValues> = BTreeMap::new();
     for repetition in 0..repetitions {
         let mut order = kinds.to_vec();
         if repetition % 2 == 1 {
@@ -87,23 +87,23 @@ mod tests {
 
     #[test]
     fn medians() {
-        assert_eq!(Samples(vec![3.0, 1.0, 2.0]).median(), 2.0);
-        assert_eq!(Samples(vec![4.0, 1.0, 2.0, 3.0]).median(), 2.5);
-        assert!(Samples(vec![]).median().is_nan());
-        assert_eq!(Samples(vec![8.0, 10.0, 12.0]).spread(), 0.2);
-        assert_eq!(Samples(vec![10.0, 8.0, 12.0]).range(), (8.0, 12.0));
-        assert_eq!(Samples(vec![10.0, 8.0]).beside(&Samples(vec![5.0, 2.0])).values(), [2.0, 4.0]);
+        assert_eq!(RepeatedValues(vec![3.0, 1.0, 2.0]).median(), 2.0);
+        assert_eq!(RepeatedValues(vec![4.0, 1.0, 2.0, 3.0]).median(), 2.5);
+        assert!(RepeatedValues(vec![]).median().is_nan());
+        assert_eq!(RepeatedValues(vec![8.0, 10.0, 12.0]).spread(), 0.2);
+        assert_eq!(RepeatedValues(vec![10.0, 8.0, 12.0]).range(), (8.0, 12.0));
+        assert_eq!(RepeatedValues(vec![10.0, 8.0]).beside(&RepeatedValues(vec![5.0, 2.0])).values(), [2.0, 4.0]);
     }
 
     #[test]
     fn order_alternates() {
         let mut order = Vec::new();
-        let samples = interleaved(&[Kind::Hairpin, Kind::Routed], 2, |kind| {
+        let samples = interleaved(&[PeerKind::Hairpin, PeerKind::Routed], 2, |kind| {
             order.push(kind);
             Ok(1.0)
         })
         .unwrap();
-        assert_eq!(order, [Kind::Hairpin, Kind::Routed, Kind::Routed, Kind::Hairpin]);
+        assert_eq!(order, [PeerKind::Hairpin, PeerKind::Routed, PeerKind::Routed, PeerKind::Hairpin]);
         assert_eq!(samples.len(), 2);
     }
 }

@@ -1,14 +1,14 @@
-//! What it costs the packets that a client reads the metrics and the status ten times a second.
+//! The cost for packets when a client reads the metrics and the status ten times a second.
 
-use super::report::{Bar, Row};
-use super::samples::Samples;
-use super::{Plan, progress};
+use super::report::{Bar, ReportRow};
+use super::samples::RepeatedValues;
+use super::{SuitePlan, progress};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::load::{self, WrkOptions};
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service, control};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService, control};
 use hairpin_e2e::servers::{HTTP_PORT, Servers};
 use hairpin_e2e::tool::inside;
-use hairpin_e2e::topology::{Family, Options, Topology};
+use hairpin_e2e::topology::{Family, Topology, TopologyOptions};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// Scrapes a second: of the metrics, and as many of the status.
 const PER_SECOND: u32 = 10;
-/// Where the metrics are unless the configuration says otherwise.
+/// The default address of the metrics.
 const METRICS: &str = "127.0.0.1:9560";
 /// One load runs all the time; scrapes are on for so long, then off, then off, then on, and so forth.
 const SLICE: Duration = Duration::from_millis(500);
@@ -32,10 +32,10 @@ const IDLE: Duration = Duration::from_secs(10);
 
 /// Packets of short connections, most of which go through the workers, with scrapes and without, in turn; and the
 /// processor time that scrapes take.
-pub(super) fn scrapes(plan: &Plan) -> Result<Vec<Row>> {
-    let topology = Topology::create(Options::default())?;
+pub(super) fn scrapes(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
-    let service = Service::tcp("http", Family::V4, HTTP_PORT);
+    let service = PeerService::tcp("http", Family::V4, HTTP_PORT);
     let mut hairpin = Hairpin::start(&topology, std::slice::from_ref(&service), &HairpinOptions::default())?;
     let time = processor_time(&topology, &mut hairpin)?;
     let rounds = if plan.quick { ROUNDS_QUICK } else { ROUNDS };
@@ -45,7 +45,8 @@ pub(super) fn scrapes(plan: &Plan) -> Result<Vec<Row>> {
     let command = load::wrk_command(&topology.client, &service.listen(), 1, &options);
     let mut wrk = topology.client.start(command, &topology.scratch.file("wrk-scrape"))?;
     sleep(Duration::from_secs(2));
-    let (mut with, mut without, mut ratios) = (Samples::default(), Samples::default(), Samples::default());
+    let (mut with, mut without, mut ratios) =
+        (RepeatedValues::default(), RepeatedValues::default(), RepeatedValues::default());
     for _ in 0..rounds {
         // On, off, off, on: what drifts falls on both alike.
         let (first, second) = (slice(&topology, &hairpin, true)?, slice(&topology, &hairpin, false)?);
@@ -60,11 +61,15 @@ pub(super) fn scrapes(plan: &Plan) -> Result<Vec<Row>> {
     progress("scrape", "left alone", without.median(), " packet/s", "");
     progress("scrape", "ratio", ratios.median(), "", &format!("median of {rounds} rounds, each on, off, off, on"));
     let beside = BTreeMap::from([("left alone".to_owned(), without.median())]);
-    let mut row = Row::new("scraped 10 times a second", "packet/s", &with, &beside, "left alone", Bar::AtLeast(0.99));
+    let mut row =
+        ReportRow::new("scraped 10 times a second", "packet/s", &with, &beside, "left alone", Bar::AtLeast(0.99));
     // Slices of a round lie close together in time: the median of their ratios is less noisy than that of the medians.
     row.ratio = ratios.median();
     row.held = row.bar.holds(row.ratio);
-    Ok(vec![row, Row::against_value("10 scrapes a second", "% of the cores", &time, "1 %", 1.0, Bar::AtMost(1.0))])
+    Ok(vec![
+        row,
+        ReportRow::against_value("10 scrapes a second", "% of the cores", &time, "1 %", 1.0, Bar::AtMost(1.0)),
+    ])
 }
 
 /// Packets per second that reach the servers' cards.
@@ -82,9 +87,9 @@ fn slice(topology: &Topology, hairpin: &Hairpin, scraped: bool) -> Result<f64> {
 
 /// Share of all cores, which workers and packets have to themselves otherwise, that scrapes take of the process when
 /// nothing else happens, in percent.
-fn processor_time(topology: &Topology, hairpin: &mut Hairpin) -> Result<Samples> {
+fn processor_time(topology: &Topology, hairpin: &mut Hairpin) -> Result<RepeatedValues> {
     let cores = std::thread::available_parallelism()?.get() as f64;
-    let mut samples = Samples::default();
+    let mut samples = RepeatedValues::default();
     for _ in 0..3 {
         let mut share = |scraped: bool| -> Result<f64> {
             let scraper = scraped.then(|| Scraper::start(topology, hairpin));

@@ -1,38 +1,38 @@
 //! TCP in bulk: beside plain routing, and under a flood.
 
-use super::report::{Bar, Row};
-use super::samples::{Samples, interleaved};
-use super::{Plan, progress};
+use super::report::{Bar, ReportRow};
+use super::samples::{RepeatedValues, interleaved};
+use super::{SuitePlan, progress};
 use anyhow::{Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::load::{self, Amount, IperfOptions};
-use hairpin_e2e::peer::{self, Hairpin, HairpinOptions, Kind, Service};
+use hairpin_e2e::peer::{self, Hairpin, HairpinOptions, PeerKind, PeerService};
 use hairpin_e2e::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_e2e::tool::flood;
-use hairpin_e2e::tool::frames::Link;
-use hairpin_e2e::topology::{Cards, Family, Options, Topology, server_address, vip};
+use hairpin_e2e::tool::frames::LinkEnds;
+use hairpin_e2e::topology::{Cards, Family, Topology, TopologyOptions, server_address, vip};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-fn service() -> Service {
-    Service { servers: vec![1], ..Service::tcp("iperf", Family::V4, IPERF_PORTS[0]) }
+fn service() -> PeerService {
+    PeerService { servers: vec![1], ..PeerService::tcp("iperf", Family::V4, IPERF_PORTS[0]) }
 }
 
-fn options(plan: &Plan, streams: usize) -> IperfOptions {
+fn options(plan: &SuitePlan, streams: usize) -> IperfOptions {
     IperfOptions { streams, amount: Amount::For(plan.duration), udp_mbit_s: None, reverse: false }
 }
 
 /// iperf3 through `nat` to one server, beside the same server's own address routed by the kernel.
-pub(super) fn bulk(plan: &Plan) -> Result<Vec<Row>> {
+pub(super) fn bulk(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
     let mut rows = Vec::new();
     for cards in [Cards::Gso, Cards::Wire] {
-        let topology = Topology::create(Options { cards, ..Options::default() })?;
+        let topology = Topology::create(TopologyOptions { cards, ..TopologyOptions::default() })?;
         let _servers = Servers::start(&topology)?;
         for streams in [1, 8] {
             let case = format!("tcp {} {streams} stream(s)", cards.name());
             let options = options(plan, streams);
-            let mut samples = interleaved(&[Kind::Hairpin, Kind::Routed], plan.repetitions, |kind| {
-                let to = if kind == Kind::Routed { server_address(Family::V4, 1) } else { vip(Family::V4) };
+            let mut samples = interleaved(&[PeerKind::Hairpin, PeerKind::Routed], plan.repetitions, |kind| {
+                let to = if kind == PeerKind::Routed { server_address(Family::V4, 1) } else { vip(Family::V4) };
                 let mut peer = peer::start(kind, &topology, &[service()])?;
                 let result = load::iperf(&topology, to, IPERF_PORTS[0], &options)?;
                 peer.check()?;
@@ -40,16 +40,16 @@ pub(super) fn bulk(plan: &Plan) -> Result<Vec<Row>> {
                 progress(&case, kind.name(), result.bits_per_s, "bit/s", &line);
                 Ok(result.bits_per_s)
             })?;
-            let ours = samples.remove(&Kind::Hairpin).unwrap_or_default();
+            let ours = samples.remove(&PeerKind::Hairpin).unwrap_or_default();
             let beside = medians(&samples);
-            rows.push(Row::new(case, "bit/s", &ours, &beside, Kind::Routed.name(), Bar::AtLeast(0.9)));
+            rows.push(ReportRow::new(case, "bit/s", &ours, &beside, PeerKind::Routed.name(), Bar::AtLeast(0.9)));
         }
     }
     Ok(rows)
 }
 
 /// The medians by peer's name.
-pub(super) fn medians(samples: &BTreeMap<Kind, Samples>) -> BTreeMap<String, f64> {
+pub(super) fn medians(samples: &BTreeMap<PeerKind, RepeatedValues>) -> BTreeMap<String, f64> {
     samples.iter().map(|(kind, samples)| (kind.name().to_owned(), samples.median())).collect()
 }
 
@@ -59,32 +59,32 @@ const FLOOD_PER_SECOND: u32 = 100_000;
 /// iperf3 through Hairpin while a flood at its services comes in on another interface: once met by Hairpin, once by a BPF program that
 /// drops everything. Once as fast as the machine can make it - a flood that costs more per packet then is a smaller one -
 /// and once at a rate that is the same for both.
-pub(super) fn under_flood(plan: &Plan) -> Result<Vec<Row>> {
-    let topology = Topology::create(Options::default())?;
+pub(super) fn under_flood(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let floods = [("tcp under flood", None), ("tcp under the same rate of flood", Some(FLOOD_PER_SECOND))];
     let mut rows = Vec::new();
     for (case, per_second) in floods {
-        let (mut ours, mut bare) = (Samples::default(), Samples::default());
+        let (mut ours, mut bare) = (RepeatedValues::default(), RepeatedValues::default());
         for _ in 0..plan.repetitions {
             for (met_by, samples) in [("hairpin", &mut ours), ("bare drop", &mut bare)] {
                 samples.push(flooded(plan, &topology, case, met_by, per_second)?);
             }
         }
         let beside = BTreeMap::from([("bare drop".to_owned(), bare.median())]);
-        rows.push(Row::new(case, "bit/s", &ours, &beside, "bare drop", Bar::AtLeast(0.9)));
+        rows.push(ReportRow::new(case, "bit/s", &ours, &beside, "bare drop", Bar::AtLeast(0.9)));
     }
     Ok(rows)
 }
 
 /// The goodput in bit/s of one transfer under a flood.
-fn flooded(plan: &Plan, topology: &Topology, case: &str, met_by: &str, per_second: Option<u32>) -> Result<f64> {
-    let link = Link { to: topology.balancer.mac("flood0")?, from: topology.flooder.mac("eth0")? };
+fn flooded(plan: &SuitePlan, topology: &Topology, case: &str, met_by: &str, per_second: Option<u32>) -> Result<f64> {
+    let link = LinkEnds { to: topology.balancer.mac("flood0")?, from: topology.flooder.mac("eth0")? };
     let services = [
         service(),
-        Service::tcp("http4", Family::V4, HTTP_PORT),
-        Service::tcp("http6", Family::V6, HTTP_PORT),
-        Service::udp("echo4", Family::V4, ECHO_PORT),
+        PeerService::tcp("http4", Family::V4, HTTP_PORT),
+        PeerService::tcp("http6", Family::V6, HTTP_PORT),
+        PeerService::udp("echo4", Family::V4, ECHO_PORT),
     ];
     let by_hairpin = met_by == "hairpin";
     let more_interfaces = if by_hairpin { vec!["flood0"] } else { Vec::new() };
@@ -117,11 +117,11 @@ const SYNS_PER_SECOND: u32 = 100_000;
 
 /// iperf3, established before the flood, while 100,000 SYNs a second come from ten times as many sources as the table
 /// has entries: met by Hairpin, and by a BPF program that drops everything.
-pub(super) fn under_syns(plan: &Plan) -> Result<Vec<Row>> {
-    let topology = Topology::create(Options::default())?;
+pub(super) fn under_syns(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let case = "tcp under SYNs";
-    let (mut ours, mut bare) = (Samples::default(), Samples::default());
+    let (mut ours, mut bare) = (RepeatedValues::default(), RepeatedValues::default());
     for repetition in 0..plan.repetitions {
         let mut order = [("hairpin", &mut ours), ("bare drop", &mut bare)];
         if repetition % 2 == 1 {
@@ -132,15 +132,15 @@ pub(super) fn under_syns(plan: &Plan) -> Result<Vec<Row>> {
         }
     }
     let beside = BTreeMap::from([("bare drop".to_owned(), bare.median())]);
-    Ok(vec![Row::new(case, "bit/s", &ours, &beside, "bare drop", Bar::AtLeast(0.9))])
+    Ok(vec![ReportRow::new(case, "bit/s", &ours, &beside, "bare drop", Bar::AtLeast(0.9))])
 }
 
 /// The goodput in bit/s of the transfer while the flood lasts.
-fn under_syns_once(plan: &Plan, topology: &Topology, case: &str, met_by: &str) -> Result<f64> {
-    let link = Link { to: topology.balancer.mac("flood0")?, from: topology.flooder.mac("eth0")? };
+fn under_syns_once(plan: &SuitePlan, topology: &Topology, case: &str, met_by: &str) -> Result<f64> {
+    let link = LinkEnds { to: topology.balancer.mac("flood0")?, from: topology.flooder.mac("eth0")? };
     let by_hairpin = met_by == "hairpin";
     let services =
-        [service(), Service::tcp("http4", Family::V4, HTTP_PORT), Service::tcp("http6", Family::V6, HTTP_PORT)];
+        [service(), PeerService::tcp("http4", Family::V4, HTTP_PORT), PeerService::tcp("http6", Family::V6, HTTP_PORT)];
     let hairpin_options = HairpinOptions {
         more_interfaces: if by_hairpin { vec!["flood0"] } else { Vec::new() },
         tables: format!("[limits]\nconnections_max = {SYN_TABLE}\n"),

@@ -4,16 +4,16 @@
 //! fast as both cores can send them, and the servers' cards count what arrives (and drop it there, so that the servers'
 //! work is the same small one for all).
 
-use super::report::{Bar, Row};
+use super::report::{Bar, ReportRow};
 use super::samples::interleaved;
 use super::tcp::medians;
-use super::{Plan, progress};
+use super::{SuitePlan, progress};
 use anyhow::{Result, bail};
-use hairpin_e2e::peer::{self, Kind, Peer, Service};
+use hairpin_e2e::peer::{self, PeerKind, PeerService, RunningPeer};
 use hairpin_e2e::servers::{ECHO_PORT, Servers};
 use hairpin_e2e::tool::blast::{Blast, SOURCES};
-use hairpin_e2e::tool::frames::Link;
-use hairpin_e2e::topology::{Cards, Family, Options, Topology, client_address};
+use hairpin_e2e::tool::frames::LinkEnds;
+use hairpin_e2e::topology::{Cards, Family, Topology, TopologyOptions, client_address};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -23,34 +23,40 @@ const OPEN_PER_SECOND: u32 = 15_000;
 const WARM_UP: Duration = Duration::from_millis(500);
 
 /// Packets per second that arrive, over 1 k and 100 k flows, beside plain routing and nftables.
-pub(super) fn small_packets(plan: &Plan) -> Result<Vec<Row>> {
+pub(super) fn small_packets(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
     let mut rows = Vec::new();
     for (flows, bar) in [(1_000, 0.9), (100_000, 0.6)] {
         let case = format!("udp {flows} flows");
-        let kinds = [Kind::Hairpin, Kind::Routed, Kind::Nftables];
+        let kinds = [PeerKind::Hairpin, PeerKind::Routed, PeerKind::Nftables];
         let mut samples = interleaved(&kinds, plan.repetitions, |kind| {
             // A network of its own for each: connection tracking forgets nothing when its rules go.
-            let topology = Topology::create(Options { cards: Cards::Wire, ..Options::default() })?;
+            let topology = Topology::create(TopologyOptions { cards: Cards::Wire, ..TopologyOptions::default() })?;
             let servers = Servers::start(&topology)?;
             let (rate, rest) = once(plan, &topology, &servers, kind, flows)?;
             progress(&case, kind.name(), rate, "packet/s", &rest);
             Ok(rate)
         })?;
-        let ours = samples.remove(&Kind::Hairpin).unwrap_or_default();
+        let ours = samples.remove(&PeerKind::Hairpin).unwrap_or_default();
         let beside = medians(&samples);
-        rows.push(Row::new(case.clone(), "packet/s", &ours, &beside, Kind::Routed.name(), Bar::AtLeast(bar)));
-        rows.push(Row::new(case, "packet/s", &ours, &beside, Kind::Nftables.name(), Bar::AtLeast(1.0)));
+        rows.push(ReportRow::new(case.clone(), "packet/s", &ours, &beside, PeerKind::Routed.name(), Bar::AtLeast(bar)));
+        rows.push(ReportRow::new(case, "packet/s", &ours, &beside, PeerKind::Nftables.name(), Bar::AtLeast(1.0)));
     }
     Ok(rows)
 }
 
 /// One measurement: packets that arrive per second, and words about it.
-fn once(plan: &Plan, topology: &Topology, servers: &Servers, kind: Kind, flows: usize) -> Result<(f64, String)> {
+fn once(
+    plan: &SuitePlan,
+    topology: &Topology,
+    servers: &Servers,
+    kind: PeerKind,
+    flows: usize,
+) -> Result<(f64, String)> {
     topology.balancer.script(&format!("ip route add {SOURCES} via {}\n", client_address(Family::V4)))?;
-    let service = Service::udp("echo", Family::V4, ECHO_PORT);
+    let service = PeerService::udp("echo", Family::V4, ECHO_PORT);
     let mut peer = peer::start(kind, topology, std::slice::from_ref(&service))?;
     let targets: Vec<SocketAddr> = peer.targets(&service).iter().map(|end| end.parse()).collect::<Result<_, _>>()?;
-    let link = Link { to: topology.balancer.mac("client0")?, from: topology.client.mac("eth0")? };
+    let link = LinkEnds { to: topology.balancer.mac("client0")?, from: topology.client.mac("eth0")? };
     let blast = Blast::new(link, flows, &targets);
     let opened = open(&blast, topology, servers, &peer, flows)?;
     for server in &topology.servers {
@@ -71,7 +77,7 @@ fn arrived(topology: &Topology) -> Result<u64> {
 }
 
 /// Opens every flow and waits until it has been answered and, with Hairpin, offloaded.
-fn open(blast: &Blast, topology: &Topology, servers: &Servers, peer: &Peer<'_>, flows: usize) -> Result<String> {
+fn open(blast: &Blast, topology: &Topology, servers: &Servers, peer: &RunningPeer<'_>, flows: usize) -> Result<String> {
     // The second round reaches what the first has lost.
     for _ in 0..2 {
         blast.open(&topology.client, "eth0", OPEN_PER_SECOND)?;

@@ -1,8 +1,8 @@
-//! What is measured of a table.
+//! The cases of a table's measurement.
 
-/// What a figure is of.
+/// The case of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Case {
+pub(super) enum TablesCase {
     /// Lookups that hit, one key per call.
     HitsSingle,
     /// Lookups that hit, in bursts of 32.
@@ -25,34 +25,34 @@ pub(super) enum Case {
     Fill,
 }
 
-impl Case {
+impl TablesCase {
     /// All, in the order of reports.
-    pub(super) const ALL: [Case; 10] = [
-        Case::HitsSingle,
-        Case::Hits,
-        Case::Misses,
-        Case::MostlyHits,
-        Case::Inserts,
-        Case::InsertsAbsent,
-        Case::Deletes,
-        Case::ReadersBesideWriter,
-        Case::WriterBesideReaders,
-        Case::Fill,
+    pub(super) const ALL: [TablesCase; 10] = [
+        TablesCase::HitsSingle,
+        TablesCase::Hits,
+        TablesCase::Misses,
+        TablesCase::MostlyHits,
+        TablesCase::Inserts,
+        TablesCase::InsertsAbsent,
+        TablesCase::Deletes,
+        TablesCase::ReadersBesideWriter,
+        TablesCase::WriterBesideReaders,
+        TablesCase::Fill,
     ];
 
     /// Its name in reports and the CSV file.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Case::HitsSingle => "hits, single",
-            Case::Hits => "hits",
-            Case::Misses => "misses",
-            Case::MostlyHits => "99 % hits",
-            Case::Inserts => "inserts",
-            Case::InsertsAbsent => "inserts, known absent",
-            Case::Deletes => "deletes",
-            Case::ReadersBesideWriter => "reads beside writer",
-            Case::WriterBesideReaders => "writes beside readers",
-            Case::Fill => "fill",
+            TablesCase::HitsSingle => "hits, single",
+            TablesCase::Hits => "hits",
+            TablesCase::Misses => "misses",
+            TablesCase::MostlyHits => "99 % hits",
+            TablesCase::Inserts => "inserts",
+            TablesCase::InsertsAbsent => "inserts, known absent",
+            TablesCase::Deletes => "deletes",
+            TablesCase::ReadersBesideWriter => "reads beside writer",
+            TablesCase::WriterBesideReaders => "writes beside readers",
+            TablesCase::Fill => "fill",
         }
     }
 
@@ -64,10 +64,14 @@ impl Case {
     /// Its unit.
     pub(super) fn unit(self) -> &'static str {
         match self {
-            Case::HitsSingle | Case::Hits | Case::Misses | Case::MostlyHits | Case::ReadersBesideWriter => "lookup/s",
-            Case::Inserts | Case::InsertsAbsent | Case::Fill => "insert/s",
-            Case::Deletes => "delete/s",
-            Case::WriterBesideReaders => "change/s",
+            TablesCase::HitsSingle
+            | TablesCase::Hits
+            | TablesCase::Misses
+            | TablesCase::MostlyHits
+            | TablesCase::ReadersBesideWriter => "lookup/s",
+            TablesCase::Inserts | TablesCase::InsertsAbsent | TablesCase::Fill => "insert/s",
+            TablesCase::Deletes => "delete/s",
+            TablesCase::WriterBesideReaders => "change/s",
         }
     }
 }

@@ -1,33 +1,37 @@
 //! Figures: throughput by threads, by entries and by load factor, as SVG. Of methods that track connections: the others
 //! are so much faster that nothing else could be seen.
 
-use super::case::Case;
-use super::results::{Results, size_name};
+use super::case::TablesCase;
+use super::results::{TableResults, size_name};
 use super::series;
-use crate::suite::samples::Samples;
+use crate::suite::samples::RepeatedValues;
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 use std::path::Path;
 
 /// Width and height.
 const SIZE: (u32, u32) = (1000, 620);
-/// What every figure shows.
-const CASES: [(Case, &str); 4] =
-    [(Case::Hits, "hits"), (Case::Misses, "misses"), (Case::Inserts, "inserts"), (Case::Deletes, "deletes")];
+/// The common part of every figure.
+const CASES: [(TablesCase, &str); 4] = [
+    (TablesCase::Hits, "hits"),
+    (TablesCase::Misses, "misses"),
+    (TablesCase::Inserts, "inserts"),
+    (TablesCase::Deletes, "deletes"),
+];
 
 /// The methods that track nothing.
 const UNTRACKED: [&str; 2] = ["stateless", "maglev"];
 
 /// One method's values: where, and what.
-struct Line {
+struct MethodLine {
     method: String,
-    points: Vec<(f64, Samples)>,
+    points: Vec<(f64, RepeatedValues)>,
 }
 
-/// What the axis below says.
-struct Axis<'a> {
+/// The text of the axis below.
+struct AxisText<'a> {
     title: &'a str,
-    /// Where there are values, from 0 on in steps of halves, and what is written there.
+    /// The places of values, from 0 on in steps of halves, and their labels.
     at: Vec<(f64, String)>,
 }
 
@@ -36,7 +40,7 @@ struct Axis<'a> {
 /// # Errors
 /// When a file cannot be written.
 pub(super) fn draw(
-    results: &Results,
+    results: &TableResults,
     sizes: &[usize],
     threads: &[usize],
     machine: &str,
@@ -45,20 +49,20 @@ pub(super) fn draw(
     for (case, name) in CASES {
         let of = |title: &str| format!("{} in bursts of 32, {title} ({machine})", case.name());
         if let Some(&slots) = sizes.last() {
-            let axis = Axis::even("threads", threads, ToString::to_string);
+            let axis = AxisText::even("threads", threads, ToString::to_string);
             let lines =
                 lines(results, &axis, threads, |method, &threads| results.samples(method, case, slots, threads));
             let title = of(&format!("{} slots 80 % full", size_name(slots)));
             chart(&title, &axis, case.unit(), lines, &directory.join(format!("threads-{name}.svg")))?;
         }
         if let Some(&threads) = threads.first() {
-            let axis = Axis::even("slots, 80 % full", sizes, |slots| size_name(*slots));
+            let axis = AxisText::even("slots, 80 % full", sizes, |slots| size_name(*slots));
             let lines = lines(results, &axis, sizes, |method, &slots| results.samples(method, case, slots, threads));
             let title = of(&format!("{threads} thread(s)"));
             chart(&title, &axis, case.unit(), lines, &directory.join(format!("entries-{name}.svg")))?;
         }
         let at = series::LOADS.map(|percent| ((percent - series::LOADS[0]) as f64 / 10.0, format!("{percent} %")));
-        let axis = Axis { title: "load factor", at: at.to_vec() };
+        let axis = AxisText { title: "load factor", at: at.to_vec() };
         let lines = lines(results, &axis, &series::LOADS, |method, &percent| {
             results.at_load(method, case, series::entries(percent))
         });
@@ -68,26 +72,26 @@ pub(super) fn draw(
     Ok(())
 }
 
-impl Axis<'_> {
+impl AxisText<'_> {
     /// One with these values at equal distances.
-    fn even<'a, P>(title: &'a str, places: &[P], label: impl Fn(&P) -> String) -> Axis<'a> {
-        Axis { title, at: places.iter().enumerate().map(|(i, place)| (i as f64, label(place))).collect() }
+    fn even<'a, P>(title: &'a str, places: &[P], label: impl Fn(&P) -> String) -> AxisText<'a> {
+        AxisText { title, at: places.iter().enumerate().map(|(i, place)| (i as f64, label(place))).collect() }
     }
 }
 
 /// Every method's values at `places`, which stand on the axis in this order.
 fn lines<P>(
-    results: &Results,
-    axis: &Axis<'_>,
+    results: &TableResults,
+    axis: &AxisText<'_>,
     places: &[P],
-    value: impl Fn(&str, &P) -> Option<Samples>,
-) -> Vec<Line> {
+    value: impl Fn(&str, &P) -> Option<RepeatedValues>,
+) -> Vec<MethodLine> {
     let mut lines = Vec::new();
     for method in results.methods().into_iter().filter(|method| !UNTRACKED.contains(method)) {
         let places = axis.at.iter().zip(places);
         let points: Vec<_> = places.filter_map(|((x, _), place)| Some((*x, value(method, place)?))).collect();
         if !points.is_empty() {
-            lines.push(Line { method: method.to_owned(), points });
+            lines.push(MethodLine { method: method.to_owned(), points });
         }
     }
     lines
@@ -99,7 +103,7 @@ fn is_peer(method: &str) -> bool {
 }
 
 /// One figure; nothing if there is nothing to draw.
-fn chart(title: &str, axis: &Axis<'_>, unit: &str, lines: Vec<Line>, path: &Path) -> Result<()> {
+fn chart(title: &str, axis: &AxisText<'_>, unit: &str, lines: Vec<MethodLine>, path: &Path) -> Result<()> {
     let most = lines.iter().flat_map(|line| &line.points).map(|(_, samples)| samples.range().1).fold(0.0, f64::max);
     if most <= 0.0 {
         return Ok(());
@@ -131,7 +135,7 @@ fn chart(title: &str, axis: &Axis<'_>, unit: &str, lines: Vec<Line>, path: &Path
         .draw()
         .map_err(|error| failed(&error))?;
     let count = lines.len();
-    for (i, Line { method, points }) in lines.into_iter().enumerate() {
+    for (i, MethodLine { method, points }) in lines.into_iter().enumerate() {
         let color = HSLColor(i as f64 / count as f64, 0.85, 0.42);
         let style = color.stroke_width(if is_peer(&method) { 1 } else { 3 });
         let medians = points.iter().map(|(x, samples)| (*x, samples.median() / 1e6));

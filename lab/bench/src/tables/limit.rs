@@ -1,13 +1,13 @@
-//! What memory allows: the least that a lookup reads, and nothing else.
+//! The limit by memory: the least that a lookup reads, and nothing else.
 //!
 //! `limit/one-line`: a hash, and a random line of an array as large as an index of 8 bytes per slot; as of a key that is
 //! absent. `limit/two-lines`: also the entry to which a number in that line leads; as of a key that is there. No tag is
 //! compared, no key confirmed. A table that stores full keys outside its index cannot be faster in bursts; what it takes
 //! beyond that is what it could still save.
 
-use super::keys::Key;
+use super::keys::BenchKey;
 use super::own::hasher;
-use super::subject::{BURST, Found, Hands, Sharing, Size, Subject};
+use super::subject::{BURST, Hands, LookupSum, TableSharing, TableSize, TableSubject};
 use anyhow::{Context, Result};
 use hairpin_core::table::{Hasher, Key as _};
 use hairpin_tables::store::Store;
@@ -17,7 +17,7 @@ const SLOTS: usize = 8;
 
 /// How much is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Depth {
+pub(super) enum ReadDepth {
     /// A line of the index.
     Line,
     /// That and the entry it leads to.
@@ -26,11 +26,11 @@ pub(super) enum Depth {
 
 /// Lines that lead to random entries.
 pub(super) struct Limit {
-    depth: Depth,
+    depth: ReadDepth,
     hasher: Hasher,
     /// A line each; the value is the position of an entry.
     lines: Store<[u64; 7], u64>,
-    entries: Store<Key, u64>,
+    entries: Store<BenchKey, u64>,
 }
 
 impl Limit {
@@ -38,7 +38,7 @@ impl Limit {
     ///
     /// # Errors
     /// When a store has less room than was asked for.
-    pub(super) fn new(size: &Size, depth: Depth) -> Result<Limit> {
+    pub(super) fn new(size: &TableSize, depth: ReadDepth) -> Result<Limit> {
         // One entry at least, for lines to lead to.
         let (count, reached) = (size.slots / SLOTS, size.entries.max(1));
         let (mut lines, mut entries) = (Store::new(count), Store::new(reached));
@@ -52,14 +52,14 @@ impl Limit {
     }
 
     #[inline]
-    fn line(&self, key: &Key) -> u32 {
+    fn line(&self, key: &BenchKey) -> u32 {
         (((key.hash(&self.hasher).0 >> 32) * self.lines.len() as u64) >> 32) as u32
     }
 }
 
-impl Subject for Limit {
-    fn sharing(&self) -> Sharing {
-        Sharing::Fixed
+impl TableSubject for Limit {
+    fn sharing(&self) -> TableSharing {
+        TableSharing::Fixed
     }
 
     fn hands(&self, _: usize, _: usize) -> Result<Box<dyn Hands + '_>> {
@@ -78,19 +78,19 @@ impl Subject for Limit {
 struct LimitHands<'a>(&'a Limit);
 
 impl Hands for LimitHands<'_> {
-    fn find_each(&mut self, keys: &[Key]) -> Found {
+    fn find_each(&mut self, keys: &[BenchKey]) -> LookupSum {
         let Limit { depth, lines, entries, .. } = self.0;
-        let mut found = Found::default();
+        let mut found = LookupSum::default();
         for key in keys {
             let next = lines.value(self.0.line(key));
-            found.add(Some(if *depth == Depth::Entry { entries.value(next as u32) } else { next }));
+            found.add(Some(if *depth == ReadDepth::Entry { entries.value(next as u32) } else { next }));
         }
         found
     }
 
-    fn find_bursts(&mut self, keys: &[Key]) -> Found {
+    fn find_bursts(&mut self, keys: &[BenchKey]) -> LookupSum {
         let Limit { depth, lines, entries, .. } = self.0;
-        let mut found = Found::default();
+        let mut found = LookupSum::default();
         for keys in keys.chunks(BURST) {
             let mut at = [0; BURST];
             for (at, key) in at.iter_mut().zip(keys) {
@@ -98,7 +98,7 @@ impl Hands for LimitHands<'_> {
                 lines.prefetch(*at);
             }
             let at = &mut at[..keys.len()];
-            if *depth == Depth::Line {
+            if *depth == ReadDepth::Line {
                 at.iter().for_each(|&at| found.add(Some(lines.value(at))));
                 continue;
             }
@@ -111,11 +111,11 @@ impl Hands for LimitHands<'_> {
         found
     }
 
-    fn insert(&mut self, _: &[Key]) -> usize {
+    fn insert(&mut self, _: &[BenchKey]) -> usize {
         0
     }
 
-    fn remove(&mut self, _: &[Key]) -> usize {
+    fn remove(&mut self, _: &[BenchKey]) -> usize {
         0
     }
 }

@@ -1,9 +1,9 @@
-//! Where figures come from, and large pages for all alike.
+//! The machine that figures come from, and large pages for all alike.
 
 use anyhow::{Context, Result};
 use std::fs::read_to_string;
 
-/// What makes glibc's malloc ask for large pages for what it maps, as our own allocator does.
+/// The setting that makes glibc's malloc ask for large pages for what it maps, as our own allocator does.
 const TUNABLE: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 
 /// Processor, cores and kernel, in a line.

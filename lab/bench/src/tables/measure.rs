@@ -6,9 +6,9 @@
 //! for each other has to count. All answers are counted: a method that loses a key
 //! is an error, not a figure.
 
-use super::case::Case;
-use super::keys::{CHUNK, Key, Sequence, Share, value};
-use super::subject::{Found, Hands, Sharing, Subject};
+use super::case::TablesCase;
+use super::keys::{BenchKey, CHUNK, KeyShare, Sequence, value};
+use super::subject::{Hands, LookupSum, TableSharing, TableSubject};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
@@ -30,14 +30,14 @@ struct Spent {
 
 /// A rate, of all threads together.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Rate {
+pub(super) struct ThreadsRate {
     /// Operations per second.
     pub per_second: f64,
     /// The smallest share of the time that a thread was running and not waiting for a processor.
     pub running: f64,
 }
 
-impl Rate {
+impl ThreadsRate {
     /// Counts one of so many threads.
     fn add(&mut self, spent: &Spent, threads: usize) {
         let (time, running) = (spent.time.as_secs_f64(), spent.running.as_secs_f64());
@@ -78,7 +78,7 @@ impl std::ops::AddAssign for Spent {
 
 /// How long is measured.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
+pub(super) struct MeasureWindow {
     /// At most, before the first case of a round, to look each key up once: to bring back into the caches what the methods
     /// in between have driven out.
     pub settle: Duration,
@@ -115,18 +115,18 @@ pub(super) fn on_threads<R: Send>(
     })
 }
 
-/// What a thread makes of its share.
-struct Worker<'a> {
+/// The work of a thread on its share.
+struct ThreadWork<'a> {
     hands: Box<dyn Hands + 'a>,
-    share: &'a Share<'a>,
-    window: Window,
+    share: &'a KeyShare<'a>,
+    window: MeasureWindow,
     /// The number of the repetition, so that each takes other keys.
     repetition: usize,
-    /// What the answers say about the table.
+    /// The verdict on the table by its answers.
     trust: Trust,
 }
 
-/// What to make of wrong answers.
+/// The treatment of wrong answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
     /// They are errors.
@@ -136,9 +136,9 @@ enum Trust {
 }
 
 impl Trust {
-    fn of(sharing: Sharing) -> Trust {
+    fn of(sharing: TableSharing) -> Trust {
         match sharing {
-            Sharing::Fixed | Sharing::Unprotected => Trust::Unchecked,
+            TableSharing::Fixed | TableSharing::Unprotected => Trust::Unchecked,
             _ => Trust::Checked,
         }
     }
@@ -152,54 +152,54 @@ impl Trust {
 
 /// A part of a round, which all threads do at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum RoundStep {
     Settle,
-    Lookup(Case),
+    Lookup(TablesCase),
     Change { absent: bool },
     BesideWriter,
 }
 
 /// A table had no room for some keys.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Refused {
+pub(super) struct KeysRefused {
     inserted: usize,
     keys: usize,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for KeysRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "only {} of {} keys found room", self.inserted, self.keys)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for KeysRefused {}
 
-impl Worker<'_> {
-    fn run(&mut self, step: Step, last: bool) -> Result<Vec<(Case, Spent)>> {
+impl ThreadWork<'_> {
+    fn run(&mut self, step: RoundStep, last: bool) -> Result<Vec<(TablesCase, Spent)>> {
         let share = self.share;
         Ok(match step {
-            Step::Settle => {
+            RoundStep::Settle => {
                 self.settle()?;
                 Vec::new()
             }
-            Step::Lookup(case) => {
+            RoundStep::Lookup(case) => {
                 let sequence = match case {
-                    Case::Misses => &share.misses,
-                    Case::MostlyHits => &share.mostly_hits,
+                    TablesCase::Misses => &share.misses,
+                    TablesCase::MostlyHits => &share.mostly_hits,
                     _ => &share.hits,
                 };
-                vec![(case, self.lookup(sequence, case == Case::HitsSingle)?)]
+                vec![(case, self.lookup(sequence, case == TablesCase::HitsSingle)?)]
             }
-            Step::Change { absent } => {
+            RoundStep::Change { absent } => {
                 let (deletes, inserts) = self.change(absent)?;
                 if absent {
-                    vec![(Case::InsertsAbsent, inserts)]
+                    vec![(TablesCase::InsertsAbsent, inserts)]
                 } else {
-                    vec![(Case::Deletes, deletes), (Case::Inserts, inserts)]
+                    vec![(TablesCase::Deletes, deletes), (TablesCase::Inserts, inserts)]
                 }
             }
-            Step::BesideWriter if last => vec![(Case::WriterBesideReaders, self.write()?)],
-            Step::BesideWriter => vec![(Case::ReadersBesideWriter, self.lookup(&share.hits, false)?)],
+            RoundStep::BesideWriter if last => vec![(TablesCase::WriterBesideReaders, self.write()?)],
+            RoundStep::BesideWriter => vec![(TablesCase::ReadersBesideWriter, self.lookup(&share.hits, false)?)],
         })
     }
 
@@ -211,7 +211,7 @@ impl Worker<'_> {
         for chunk in self.share.hits.keys[..once].chunks(CHUNK) {
             let found = self.hands.find_bursts(chunk);
             let sum = chunk.iter().map(|key| u64::from(value(key))).sum();
-            let right = Found { count: chunk.len(), sum };
+            let right = LookupSum { count: chunk.len(), sum };
             self.trust
                 .check(found == right, || format!("found {found:?}, not {right:?}: wrong values, or lost keys"))?;
             if start.elapsed() >= self.window.settle {
@@ -223,7 +223,7 @@ impl Worker<'_> {
 
     /// Goes through `sequence`; every chunk has to answer as it should.
     fn lookup(&mut self, sequence: &Sequence, single: bool) -> Result<Spent> {
-        let (mut operations, mut found) = (0, Found::default());
+        let (mut operations, mut found) = (0, LookupSum::default());
         let skip = self.repetition * 97 % (sequence.keys.len() / CHUNK);
         let mut chunks = sequence.keys.chunks(CHUNK).cycle().skip(skip);
         let clock = Clock::start();
@@ -265,7 +265,7 @@ impl Worker<'_> {
         self.trust.check(left == 0, || format!("{left} keys are still found after they were deleted"))
     }
 
-    fn remove(&mut self, keys: &[Key]) -> Result<Spent> {
+    fn remove(&mut self, keys: &[BenchKey]) -> Result<Spent> {
         let clock = Clock::start();
         let removed = self.hands.remove(keys);
         let spent = clock.stop(keys.len());
@@ -274,12 +274,12 @@ impl Worker<'_> {
         Ok(spent)
     }
 
-    fn insert(&mut self, keys: &[Key], absent: bool) -> Result<Spent> {
+    fn insert(&mut self, keys: &[BenchKey], absent: bool) -> Result<Spent> {
         let clock = Clock::start();
         let inserted = if absent { self.hands.insert_absent(keys) } else { self.hands.insert(keys) };
         let spent = clock.stop(keys.len());
         if inserted < keys.len() && self.trust == Trust::Checked {
-            bail!(Refused { inserted, keys: keys.len() });
+            bail!(KeysRefused { inserted, keys: keys.len() });
         }
         Ok(spent)
     }
@@ -311,22 +311,23 @@ impl Worker<'_> {
     }
 }
 
-/// What a method can be asked for by so many threads.
-fn steps(subject: &dyn Subject, threads: usize) -> Vec<Step> {
+/// The operations that a method supports with that many threads.
+fn steps(subject: &dyn TableSubject, threads: usize) -> Vec<RoundStep> {
     let sharing = subject.sharing();
-    if sharing == Sharing::Copies {
-        return vec![Step::Settle, Step::Lookup(Case::Hits)];
+    if sharing == TableSharing::Copies {
+        return vec![RoundStep::Settle, RoundStep::Lookup(TablesCase::Hits)];
     }
-    let mut steps = vec![Step::Settle, Step::Lookup(Case::HitsSingle), Step::Lookup(Case::Hits)];
-    if sharing != Sharing::Fixed {
-        steps.extend([Step::Lookup(Case::Misses), Step::Lookup(Case::MostlyHits)]);
+    let mut steps =
+        vec![RoundStep::Settle, RoundStep::Lookup(TablesCase::HitsSingle), RoundStep::Lookup(TablesCase::Hits)];
+    if sharing != TableSharing::Fixed {
+        steps.extend([RoundStep::Lookup(TablesCase::Misses), RoundStep::Lookup(TablesCase::MostlyHits)]);
     }
     if sharing.writers(threads) {
-        steps.push(Step::Change { absent: false });
-        steps.extend(subject.takes_absent().then_some(Step::Change { absent: true }));
+        steps.push(RoundStep::Change { absent: false });
+        steps.extend(subject.takes_absent().then_some(RoundStep::Change { absent: true }));
     }
     if threads > 1 && sharing.beside_writer() {
-        steps.push(Step::BesideWriter);
+        steps.push(RoundStep::BesideWriter);
     }
     steps
 }
@@ -336,19 +337,19 @@ fn steps(subject: &dyn Subject, threads: usize) -> Vec<Step> {
 /// # Errors
 /// When entries were lost or values wrong, or when threads could not be had.
 pub(super) fn round(
-    subject: &dyn Subject,
-    shares: &[Share<'_>],
-    window: Window,
+    subject: &dyn TableSubject,
+    shares: &[KeyShare<'_>],
+    window: MeasureWindow,
     repetition: usize,
     processors: &[usize],
-) -> Result<BTreeMap<Case, Rate>> {
+) -> Result<BTreeMap<TablesCase, ThreadsRate>> {
     let threads = shares.len();
     let (steps, barrier) = (steps(subject, threads), Barrier::new(threads));
     let each = on_threads(processors, threads, |thread, pinned| {
         let trust = Trust::of(subject.sharing());
         let share = &shares[thread];
         let hands = pinned.and_then(|()| subject.hands(threads, thread));
-        let mut worker = hands.map(|hands| Worker { hands, share, window, repetition, trust });
+        let mut worker = hands.map(|hands| ThreadWork { hands, share, window, repetition, trust });
         let mut results = Vec::new();
         for &step in &steps {
             // Whatever goes wrong, a thread comes to every barrier: the others wait there.
@@ -368,7 +369,7 @@ pub(super) fn round(
         }
         worker.map(|_| results)
     })?;
-    let mut rates: BTreeMap<Case, Rate> = BTreeMap::new();
+    let mut rates: BTreeMap<TablesCase, ThreadsRate> = BTreeMap::new();
     for (case, spent) in each.into_iter().flatten() {
         rates.entry(case).or_default().add(&spent, threads);
     }
@@ -376,7 +377,7 @@ pub(super) fn round(
 }
 
 /// Puts entries in; what that took.
-fn put(hands: &mut dyn Hands, part: &[Key]) -> Result<Spent> {
+fn put(hands: &mut dyn Hands, part: &[BenchKey]) -> Result<Spent> {
     let clock = Clock::start();
     let inserted = hands.insert(part);
     let spent = clock.stop(part.len());
@@ -388,15 +389,19 @@ fn put(hands: &mut dyn Hands, part: &[Key]) -> Result<Spent> {
 ///
 /// # Errors
 /// When it refuses an entry, or threads could not be had.
-pub(super) fn fill(subject: &dyn Subject, shares: &[Vec<Share<'_>>], processors: &[usize]) -> Result<Option<Rate>> {
-    let one = |shares: &[Share<'_>], thread: usize| {
+pub(super) fn fill(
+    subject: &dyn TableSubject,
+    shares: &[Vec<KeyShare<'_>>],
+    processors: &[usize],
+) -> Result<Option<ThreadsRate>> {
+    let one = |shares: &[KeyShare<'_>], thread: usize| {
         let mut hands = subject.hands(shares.len(), thread)?;
         put(&mut *hands, shares[thread].part)
     };
     let mut rate = None;
     match subject.sharing() {
-        Sharing::Fixed => {}
-        Sharing::Copies => {
+        TableSharing::Fixed => {}
+        TableSharing::Copies => {
             for shares in shares {
                 on_threads(processors, shares.len(), |thread, pinned| {
                     pinned?;
@@ -405,14 +410,14 @@ pub(super) fn fill(subject: &dyn Subject, shares: &[Vec<Share<'_>>], processors:
                 })?;
             }
         }
-        Sharing::Private => {
+        TableSharing::Private => {
             for shares in shares {
                 let spent = on_threads(processors, shares.len(), |thread, pinned| {
                     pinned?;
                     one(shares, thread)
                 })?;
                 if let [spent] = &spent[..] {
-                    rate.get_or_insert_with(Rate::default).add(spent, 1);
+                    rate.get_or_insert_with(ThreadsRate::default).add(spent, 1);
                 }
             }
         }
@@ -427,7 +432,7 @@ pub(super) fn fill(subject: &dyn Subject, shares: &[Vec<Share<'_>>], processors:
             {
                 all += spent;
             }
-            rate.get_or_insert_with(Rate::default).add(&all, 1);
+            rate.get_or_insert_with(ThreadsRate::default).add(&all, 1);
         }
     }
     Ok(rate)

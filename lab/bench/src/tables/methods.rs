@@ -1,19 +1,19 @@
 //! The methods by name, and how each one's tables are made.
 
-use super::keys::Key;
-use super::limit::{Depth, Limit};
-use super::own::{Indexed, Locked, Untracked, hasher};
+use super::keys::BenchKey;
+use super::limit::{Limit, ReadDepth};
+use super::own::{IndexedTable, SpinlockedTable, UntrackedMethod, hasher};
 #[cfg(feature = "libcuckoo")]
 use super::peers::libcuckoo::Libcuckoo;
 use super::peers::rust_maps::{Dashmap, Hashbrown};
-use super::shared::SharedIndex;
-use super::subject::{Copies, Owned, PerCore, Size, Subject};
+use super::shared::IndexWithStore;
+use super::subject::{OwnedTable, PerCore, TablePerThread, TableSize, TableSubject};
 use anyhow::{Context, Result, bail};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::table::concurrent::Concurrent;
 use hairpin_core::table::cuckoo::CuckooPlusPlus;
 use hairpin_core::table::stateless::{Maglev, Stateless};
-use hairpin_core::table::{AnyTable, Method, Table};
+use hairpin_core::table::{AnyTable, LookupMethod, Table};
 use hairpin_tables::inline::Inline;
 use hairpin_tables::two_choice::{self, TwoChoice};
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,15 +23,15 @@ const CUCKOO_PERCENT: usize = 95;
 /// Backends of the methods that track nothing.
 const BACKENDS: u32 = 16;
 
-/// What memory allows to who finds nothing.
+/// The limit by memory for lookups that find nothing.
 pub(super) const ONE_LINE: &str = "limit/one-line";
-/// What memory allows to who finds something.
+/// The limit by memory for lookups that find an entry.
 pub(super) const TWO_LINES: &str = "limit/two-lines";
 
 /// `concurrent`, not shared: a whole one for each thread.
 pub(super) const COPIES: &str = "copies/concurrent";
 
-type Make = Box<dyn Fn(&Size, &[usize]) -> Result<Box<dyn Subject>>>;
+type MakeSubject = Box<dyn Fn(&TableSize, &[usize]) -> Result<Box<dyn TableSubject>>>;
 
 /// A method under measurement.
 pub(super) struct Candidate {
@@ -39,7 +39,7 @@ pub(super) struct Candidate {
     pub name: String,
     /// Tables of the whole size for each number of threads.
     tables: fn(usize) -> usize,
-    make: Make,
+    make: MakeSubject,
 }
 
 impl Candidate {
@@ -47,7 +47,7 @@ impl Candidate {
     ///
     /// # Errors
     /// When the method cannot be had on this machine.
-    pub(super) fn make(&self, size: &Size, threads: &[usize]) -> Result<Box<dyn Subject>> {
+    pub(super) fn make(&self, size: &TableSize, threads: &[usize]) -> Result<Box<dyn TableSubject>> {
         (self.make)(size, threads)
     }
 
@@ -62,80 +62,84 @@ impl Candidate {
     }
 }
 
-/// What our default method is called here.
+/// The name of our default method here.
 pub(super) fn default_name() -> String {
-    format!("per-core/{}", Method::DEFAULT)
+    format!("per-core/{}", LookupMethod::DEFAULT)
 }
 
 /// Private tables whose size gives them `slots` slots together.
-pub(super) fn private<O: Owned + 'static>(
+pub(super) fn private<O: OwnedTable + 'static>(
     name: &str,
-    slots: fn(&Size) -> Option<usize>,
-    make: impl Fn(&Size) -> Result<O> + 'static,
+    slots: fn(&TableSize) -> Option<usize>,
+    make: impl Fn(&TableSize) -> Result<O> + 'static,
 ) -> Candidate {
-    let make: Make = Box::new(move |size, threads| Ok(Box::new(PerCore::new(threads, size, slots(size), &make)?)));
+    let make: MakeSubject =
+        Box::new(move |size, threads| Ok(Box::new(PerCore::new(threads, size, slots(size), &make)?)));
     Candidate { name: format!("per-core/{name}"), tables: |_| 1, make }
 }
 
 /// One table for all threads.
-pub(super) fn shared<S: Subject + 'static>(name: &str, make: impl Fn(&Size) -> Result<S> + 'static) -> Candidate {
-    let make: Make = Box::new(move |size, _| Ok(Box::new(make(size)?)));
+pub(super) fn shared<S: TableSubject + 'static>(
+    name: &str,
+    make: impl Fn(&TableSize) -> Result<S> + 'static,
+) -> Candidate {
+    let make: MakeSubject = Box::new(move |size, _| Ok(Box::new(make(size)?)));
     Candidate { name: name.to_owned(), tables: |_| 0, make }
 }
 
 /// The entries that ours are made for: as many as a cuckoo table with so many slots promises to take.
-fn capacity(size: &Size) -> usize {
+fn capacity(size: &TableSize) -> usize {
     size.slots * CUCKOO_PERCENT / 100
 }
 
 /// Two-choice tables are made for as many entries, and have more slots for them; filled to the brim, they get as many
 /// slots as the others.
-fn two_choice_capacity(size: &Size) -> usize {
+fn two_choice_capacity(size: &TableSize) -> usize {
     if size.brim { size.slots * two_choice::LOAD_PERCENT / 100 } else { capacity(size) }
 }
 
-fn two_choice_slots(size: &Size) -> usize {
+fn two_choice_slots(size: &TableSize) -> usize {
     two_choice_capacity(size) * 100 / two_choice::LOAD_PERCENT
 }
 
 /// One of ours by itself.
-fn single<T: Table<Key> + Send + 'static>(name: &str, make: fn(usize) -> T) -> Candidate {
-    private(name, |size| Some(size.slots), move |size| Ok(Indexed::new(make(capacity(size)), size)))
+fn single<T: Table<BenchKey> + Send + 'static>(name: &str, make: fn(usize) -> T) -> Candidate {
+    private(name, |size| Some(size.slots), move |size| Ok(IndexedTable::new(make(capacity(size)), size)))
 }
 
 /// One of ours that threads share.
-fn concurrent(size: &Size) -> Result<SharedIndex<Concurrent>> {
-    Ok(SharedIndex::new(Concurrent::new(capacity(size), hasher()), size))
+fn concurrent(size: &TableSize) -> Result<IndexWithStore<Concurrent>> {
+    Ok(IndexWithStore::new(Concurrent::new(capacity(size), hasher()), size))
 }
 
-/// What threads share, each with one of its own.
-fn copies<S: Subject + 'static>(name: &str, make: fn(&Size) -> Result<S>) -> Candidate {
-    let make: Make = Box::new(move |size, threads| Ok(Box::new(Copies::new(threads, || make(size))?)));
+/// A table that threads share, each with a handle of its own.
+fn copies<S: TableSubject + 'static>(name: &str, make: fn(&TableSize) -> Result<S>) -> Candidate {
+    let make: MakeSubject = Box::new(move |size, threads| Ok(Box::new(TablePerThread::new(threads, || make(size))?)));
     Candidate { name: name.to_owned(), tables: |threads| threads, make }
 }
 
 /// Ours, in the order of the papers.
 fn own() -> Vec<Candidate> {
     vec![
-        shared("stateless", |_| Ok(Untracked(Stateless::new(BACKENDS, hasher())))),
+        shared("stateless", |_| Ok(UntrackedMethod(Stateless::new(BACKENDS, hasher())))),
         shared("maglev", |_| {
             let address = |i: u32| IpAddr::from(Ipv4Addr::from_bits(0x0a00_0001 + i));
             let backends: Vec<_> = (0..BACKENDS).map(|i| (Endpoint::new(address(i), 80), 1)).collect();
-            Ok(Untracked(Maglev::new(&backends, hasher()).context("no backend has a weight")?))
+            Ok(UntrackedMethod(Maglev::new(&backends, hasher()).context("no backend has a weight")?))
         }),
         shared("global-lock", |size| {
             let table = AnyTable::new(capacity(size), hasher());
-            Ok(Locked::new(Indexed::new(table, size), size.slots))
+            Ok(SpinlockedTable::new(IndexedTable::new(table, size), size.slots))
         }),
         private(
             "two-choice",
             |size| Some(two_choice_slots(size)),
-            |size| Ok(Indexed::new(TwoChoice::new(two_choice_capacity(size), hasher()), size)),
+            |size| Ok(IndexedTable::new(TwoChoice::new(two_choice_capacity(size), hasher()), size)),
         ),
-        shared(ONE_LINE, |size| Limit::new(size, Depth::Line)),
-        shared(TWO_LINES, |size| Limit::new(size, Depth::Entry)),
+        shared(ONE_LINE, |size| Limit::new(size, ReadDepth::Line)),
+        shared(TWO_LINES, |size| Limit::new(size, ReadDepth::Entry)),
         single("cuckoo++", |capacity| CuckooPlusPlus::new(capacity, hasher())),
-        private("inline", |size| Some(size.slots), |size| Ok(Inline::<Key, u64>::new(capacity(size), hasher()))),
+        private("inline", |size| Some(size.slots), |size| Ok(Inline::<BenchKey, u64>::new(capacity(size), hasher()))),
         shared("concurrent", concurrent),
         copies(COPIES, concurrent),
     ]

@@ -5,8 +5,8 @@
 //! once; then they take turns, again and again, each with its threads pinned and all its cases in a row, so that what
 //! drifts - heat, neighbours - falls on all alike. Only ratios from one run mean anything.
 //!
-//! What a method is asked for is the same for all, and every answer is counted: a method that loses a key is an error,
-//! not a figure. Everybody's memory is on large pages.
+//! The requests are the same for all methods, and every answer is counted: a method that loses a key is an error, not a
+//! figure. Everybody's memory is on large pages.
 
 mod bars;
 mod case;
@@ -28,24 +28,24 @@ pub(crate) use machine::name as machine_name;
 
 use crate::suite::report;
 use anyhow::{Context, Result, bail, ensure};
-use case::Case;
-use measure::Window;
+use case::TablesCase;
+use measure::MeasureWindow;
 use methods::Candidate;
-use results::{BYTES, Fact, Figure, Results, size_name};
+use results::{BYTES, Fact, FigureKey, TableResults, size_name};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use subject::{Sharing, Size, Subject};
+use subject::{TableSharing, TableSize, TableSubject};
 
-/// What a table holds, in percent of its slots.
+/// The load of a table, in percent of its slots.
 const LOAD_PERCENT: usize = 80;
 /// Threads at most, unless more are asked for.
 const THREADS_MAX: usize = 16;
 /// Bytes that a table and its keys take per slot, about, at most.
 const BYTES_PER_SLOT: usize = 64;
 
-/// What is measured.
+/// The arguments of `tables`.
 #[derive(Debug, clap::Args)]
-pub struct Arguments {
+pub struct TablesArgs {
     /// A quick run: two sizes, short, twice.
     #[arg(long)]
     quick: bool,
@@ -64,7 +64,7 @@ pub struct Arguments {
     /// Also measures rte_hash tables that several threads use although their flags protect nothing: they can corrupt.
     #[arg(long)]
     r#unsafe: bool,
-    /// Where tables.json and the directory tables (CSV, figures) go.
+    /// The directory for tables.json and the directory tables (CSV, figures).
     #[arg(long, default_value = "target/bench", value_name = "DIR")]
     out: PathBuf,
 }
@@ -89,11 +89,11 @@ fn slots(text: &str) -> Result<usize, String> {
 }
 
 /// How much is measured.
-struct Plan {
+struct TablesPlan {
     sizes: Vec<usize>,
     threads: Vec<usize>,
     repetitions: usize,
-    window: Window,
+    window: MeasureWindow,
     processors: Vec<usize>,
     /// Operations of the comparison with a plain map.
     soak: usize,
@@ -101,8 +101,8 @@ struct Plan {
     load_repetitions: usize,
 }
 
-impl Plan {
-    fn new(arguments: &Arguments) -> Result<Plan> {
+impl TablesPlan {
+    fn new(arguments: &TablesArgs) -> Result<TablesPlan> {
         let processors = measure::processors()?;
         let most = processors.len().min(THREADS_MAX);
         let mut threads = arguments.threads.clone();
@@ -122,11 +122,11 @@ impl Plan {
         sizes.dedup();
         let milliseconds = Duration::from_millis;
         let (settle, timed) = if quick { (1_000, 40) } else { (2_000, 80) };
-        Ok(Plan {
+        Ok(TablesPlan {
             sizes,
             threads,
             repetitions: arguments.repetitions.unwrap_or(if quick { 2 } else { 5 }).max(1),
-            window: Window { settle: milliseconds(settle), timed: milliseconds(timed) },
+            window: MeasureWindow { settle: milliseconds(settle), timed: milliseconds(timed) },
             processors,
             soak: if quick { 10_000_000 } else { 100_000_000 },
             load_repetitions: if quick { 1 } else { 3 },
@@ -135,27 +135,27 @@ impl Plan {
 }
 
 /// A method whose tables are filled.
-struct Filled {
+struct FilledMethod {
     name: String,
-    subject: Box<dyn Subject>,
+    subject: Box<dyn TableSubject>,
 }
 
 /// Measures, prints, and writes `tables.json`, a CSV file and figures.
 ///
 /// # Errors
 /// When a method lost a key, gave a wrong value or could not be measured; what could be is written all the same.
-pub fn run(arguments: &Arguments) -> Result<()> {
+pub fn run(arguments: &TablesArgs) -> Result<()> {
     if cfg!(feature = "libcuckoo") {
         machine::with_large_pages()?;
     }
-    let plan = Plan::new(arguments)?;
+    let plan = TablesPlan::new(arguments)?;
     let candidates = methods::candidates(&arguments.only, arguments.r#unsafe)?;
     let (machine, pages, start) = (machine::name(), machine::pages(), Instant::now());
     println!("tables: {machine}; pages of {pages}");
     for missing in methods::missing() {
         println!("  not in this program: {missing}");
     }
-    let mut results = Results::default();
+    let mut results = TableResults::default();
     for &slots in &plan.sizes {
         one_size(slots, &plan, &candidates, &mut results);
         for &threads in &plan.threads {
@@ -164,7 +164,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     let directory = arguments.out.join("tables");
-    let write = |results: &Results, soaked: &[soak::Soaked]| {
+    let write = |results: &TableResults, soaked: &[soak::Soaked]| {
         let rows = bars::rows(results, soaked);
         report::write(&arguments.out, "tables", &rows)?;
         std::fs::create_dir_all(&directory).with_context(|| format!("could not make {}", directory.display()))?;
@@ -199,8 +199,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// All methods at one size.
-fn one_size(slots: usize, plan: &Plan, candidates: &[Candidate], results: &mut Results) {
-    let size = Size { slots, entries: slots * LOAD_PERCENT / 100, brim: false };
+fn one_size(slots: usize, plan: &TablesPlan, candidates: &[Candidate], results: &mut TableResults) {
+    let size = TableSize { slots, entries: slots * LOAD_PERCENT / 100, brim: false };
     let tables: usize = candidates.iter().map(|method| method.tables(&plan.threads)).sum();
     let needed = (tables + plan.threads.len() + 1) * slots * BYTES_PER_SLOT;
     if needed > machine::memory() {
@@ -217,7 +217,7 @@ fn one_size(slots: usize, plan: &Plan, candidates: &[Candidate], results: &mut R
         filled.retain(|method| {
             shares.iter().all(|shares| {
                 let round = measure::round(&*method.subject, shares, plan.window, repetition, &plan.processors);
-                let of = Figure::of(&method.name, &size, shares.len(), repetition);
+                let of = FigureKey::of(&method.name, &size, shares.len(), repetition);
                 results.record(&of, round)
             })
         });
@@ -228,14 +228,14 @@ fn one_size(slots: usize, plan: &Plan, candidates: &[Candidate], results: &mut R
 /// Tables of all methods, filled; those that cannot be had or filled are noted and left out.
 fn fill(
     candidates: &[Candidate],
-    size: &Size,
-    shares: &[Vec<keys::Share<'_>>],
-    plan: &Plan,
-    results: &mut Results,
-) -> Vec<Filled> {
+    size: &TableSize,
+    shares: &[Vec<keys::KeyShare<'_>>],
+    plan: &TablesPlan,
+    results: &mut TableResults,
+) -> Vec<FilledMethod> {
     let mut filled = Vec::new();
     for method in candidates {
-        let of = Figure::of(&method.name, size, 1, 0);
+        let of = FigureKey::of(&method.name, size, 1, 0);
         let subject = match method.make(size, &plan.threads) {
             Ok(subject) => subject,
             Err(error) => {
@@ -245,9 +245,9 @@ fn fill(
             }
         };
         let rate = measure::fill(&*subject, shares, &plan.processors);
-        let rates = rate.map(|rate| rate.map(|rate| (Case::Fill, rate)).into_iter().collect());
+        let rates = rate.map(|rate| rate.map(|rate| (TablesCase::Fill, rate)).into_iter().collect());
         if results.record(&of, rates) {
-            if subject.sharing() != Sharing::Fixed {
+            if subject.sharing() != TableSharing::Fixed {
                 results.facts.push(Fact {
                     method: method.name.clone(),
                     what: BYTES,
@@ -257,7 +257,7 @@ fn fill(
                     value: subject.bytes() as f64 / size.entries as f64,
                 });
             }
-            filled.push(Filled { name: method.name.clone(), subject });
+            filled.push(FilledMethod { name: method.name.clone(), subject });
         }
     }
     filled

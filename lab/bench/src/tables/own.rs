@@ -1,7 +1,7 @@
 //! Our own indexes with one owner, each beside a bare store of keys and values: private ones, or one under a lock.
 
-use super::keys::{Key, value};
-use super::subject::{BURST, Found, Hands, Owned, Sharing, Size, Subject};
+use super::keys::{BenchKey, value};
+use super::subject::{BURST, Hands, LookupSum, OwnedTable, TableSharing, TableSize, TableSubject};
 use anyhow::Result;
 use hairpin_core::table::{Hasher, Lookup, Table};
 use hairpin_tables::global_lock::GlobalLock;
@@ -9,27 +9,27 @@ use hairpin_tables::inline::Inline;
 use hairpin_tables::store::Store;
 
 /// An index and what it leads to.
-pub(super) struct Indexed<T> {
+pub(super) struct IndexedTable<T> {
     index: T,
-    store: Store<Key, u64>,
+    store: Store<BenchKey, u64>,
 }
 
-impl<T: Table<Key>> Indexed<T> {
+impl<T: Table<BenchKey>> IndexedTable<T> {
     /// An empty one; the store has room for what the index is made for, or, of a table to be filled to the brim, for
     /// whatever the index takes.
-    pub(super) fn new(index: T, size: &Size) -> Indexed<T> {
+    pub(super) fn new(index: T, size: &TableSize) -> IndexedTable<T> {
         let store = Store::new(if size.brim { size.slots } else { index.capacity() });
-        Indexed { index, store }
+        IndexedTable { index, store }
     }
 
-    /// Where the keys are. (An array returned would be copied; rte_hash's answers are not either.)
+    /// The keys of a burst. (An array returned would be copied; rte_hash's answers are not either.)
     #[inline]
-    fn positions<'a>(&self, keys: &[Key], out: &'a mut [Option<u32>; BURST]) -> &'a [Option<u32>] {
+    fn positions<'a>(&self, keys: &[BenchKey], out: &'a mut [Option<u32>; BURST]) -> &'a [Option<u32>] {
         self.index.find_burst(keys, &self.store, out);
         &out[..keys.len()]
     }
 
-    fn add(&mut self, keys: &[Key]) -> usize {
+    fn add(&mut self, keys: &[BenchKey]) -> usize {
         let mut positions = [0; BURST];
         let mut room = 0;
         for (position, key) in positions.iter_mut().zip(keys) {
@@ -45,24 +45,24 @@ impl<T: Table<Key>> Indexed<T> {
     }
 }
 
-impl<T: Table<Key> + Send> Owned for Indexed<T> {
+impl<T: Table<BenchKey> + Send> OwnedTable for IndexedTable<T> {
     const TAKES_ABSENT: bool = true;
 
     #[inline]
-    fn find(&self, key: &Key) -> Option<u64> {
+    fn find(&self, key: &BenchKey) -> Option<u64> {
         self.index.find(key, &self.store).map(|position| self.store.value(position))
     }
 
     #[inline]
-    fn find_burst(&self, keys: &[Key]) -> Found {
-        let mut found = Found::default();
+    fn find_burst(&self, keys: &[BenchKey]) -> LookupSum {
+        let mut found = LookupSum::default();
         for position in self.positions(keys, &mut [None; BURST]) {
             found.add(position.map(|position| self.store.value(position)));
         }
         found
     }
 
-    fn insert(&mut self, keys: &[Key]) -> usize {
+    fn insert(&mut self, keys: &[BenchKey]) -> usize {
         let mut absent = [[0; 16]; BURST];
         let mut count = 0;
         for (key, found) in keys.iter().zip(self.positions(keys, &mut [None; BURST])) {
@@ -72,11 +72,11 @@ impl<T: Table<Key> + Send> Owned for Indexed<T> {
         self.add(&absent[..count])
     }
 
-    fn insert_absent(&mut self, keys: &[Key]) -> usize {
+    fn insert_absent(&mut self, keys: &[BenchKey]) -> usize {
         self.add(keys)
     }
 
-    fn remove(&mut self, keys: &[Key]) -> usize {
+    fn remove(&mut self, keys: &[BenchKey]) -> usize {
         let (mut there, mut positions) = ([[0; 16]; BURST], [0; BURST]);
         let mut count = 0;
         for (key, found) in keys.iter().zip(self.positions(keys, &mut [None; BURST])) {
@@ -97,23 +97,23 @@ impl<T: Table<Key> + Send> Owned for Indexed<T> {
 }
 
 /// A table that has keys and values itself: nothing stands beside it.
-impl Owned for Inline<Key, u64> {
+impl OwnedTable for Inline<BenchKey, u64> {
     const TAKES_ABSENT: bool = true;
 
     #[inline]
-    fn find(&self, key: &Key) -> Option<u64> {
+    fn find(&self, key: &BenchKey) -> Option<u64> {
         self.value(key)
     }
 
     #[inline]
-    fn find_burst(&self, keys: &[Key]) -> Found {
-        let (mut found, mut values) = (Found::default(), [None; BURST]);
+    fn find_burst(&self, keys: &[BenchKey]) -> LookupSum {
+        let (mut found, mut values) = (LookupSum::default(), [None; BURST]);
         self.values(keys, &mut values);
         values[..keys.len()].iter().for_each(|value| found.add(*value));
         found
     }
 
-    fn insert(&mut self, keys: &[Key]) -> usize {
+    fn insert(&mut self, keys: &[BenchKey]) -> usize {
         let (mut there, mut absent, mut count) = ([None; BURST], [[0; 16]; BURST], 0);
         self.values(keys, &mut there);
         for (key, found) in keys.iter().zip(there) {
@@ -123,13 +123,13 @@ impl Owned for Inline<Key, u64> {
         self.insert_absent(&absent[..count])
     }
 
-    fn insert_absent(&mut self, keys: &[Key]) -> usize {
+    fn insert_absent(&mut self, keys: &[BenchKey]) -> usize {
         let mut values = [0; BURST];
         values.iter_mut().zip(keys).for_each(|(to, key)| *to = u64::from(value(key)));
         self.put_burst(keys, &values[..keys.len()])
     }
 
-    fn remove(&mut self, keys: &[Key]) -> usize {
+    fn remove(&mut self, keys: &[BenchKey]) -> usize {
         self.take_burst(keys)
     }
 
@@ -139,21 +139,21 @@ impl Owned for Inline<Key, u64> {
 }
 
 /// One table of any single-owner kind, its store with it, under one spinlock that is taken once per burst.
-pub(super) struct Locked<O> {
+pub(super) struct SpinlockedTable<O> {
     table: GlobalLock<O>,
     slots: usize,
 }
 
-impl<O: Owned> Locked<O> {
+impl<O: OwnedTable> SpinlockedTable<O> {
     /// Shares a table of so many slots.
-    pub(super) fn new(table: O, slots: usize) -> Locked<O> {
-        Locked { table: GlobalLock::new(table), slots }
+    pub(super) fn new(table: O, slots: usize) -> SpinlockedTable<O> {
+        SpinlockedTable { table: GlobalLock::new(table), slots }
     }
 }
 
-impl<O: Owned> Subject for Locked<O> {
-    fn sharing(&self) -> Sharing {
-        Sharing::Any
+impl<O: OwnedTable> TableSubject for SpinlockedTable<O> {
+    fn sharing(&self) -> TableSharing {
+        TableSharing::Any
     }
 
     fn hands(&self, _: usize, _: usize) -> Result<Box<dyn Hands + '_>> {
@@ -175,51 +175,51 @@ impl<O: Owned> Subject for Locked<O> {
 
 struct LockedHands<'a, O>(&'a GlobalLock<O>);
 
-impl<O: Owned> Hands for LockedHands<'_, O> {
-    fn find_each(&mut self, keys: &[Key]) -> Found {
-        let mut found = Found::default();
+impl<O: OwnedTable> Hands for LockedHands<'_, O> {
+    fn find_each(&mut self, keys: &[BenchKey]) -> LookupSum {
+        let mut found = LookupSum::default();
         for key in keys {
             found.add(self.0.with(|table| table.find(key)));
         }
         found
     }
 
-    fn find_bursts(&mut self, keys: &[Key]) -> Found {
-        let mut found = Found::default();
+    fn find_bursts(&mut self, keys: &[BenchKey]) -> LookupSum {
+        let mut found = LookupSum::default();
         for keys in keys.chunks(BURST) {
             found += self.0.with(|table| table.find_burst(keys));
         }
         found
     }
 
-    fn insert(&mut self, keys: &[Key]) -> usize {
+    fn insert(&mut self, keys: &[BenchKey]) -> usize {
         keys.chunks(BURST).map(|keys| self.0.with(|table| table.insert(keys))).sum()
     }
 
-    fn insert_absent(&mut self, keys: &[Key]) -> usize {
+    fn insert_absent(&mut self, keys: &[BenchKey]) -> usize {
         keys.chunks(BURST).map(|keys| self.0.with(|table| table.insert_absent(keys))).sum()
     }
 
-    fn remove(&mut self, keys: &[Key]) -> usize {
+    fn remove(&mut self, keys: &[BenchKey]) -> usize {
         keys.chunks(BURST).map(|keys| self.0.with(|table| table.remove(keys))).sum()
     }
 }
 
 /// A method that keeps nothing: every lookup has an answer, and there is nothing to change.
-pub(super) struct Untracked<L>(pub L);
+pub(super) struct UntrackedMethod<L>(pub L);
 
 /// No entries: these methods never ask.
-struct Nothing;
+struct NeverAsked;
 
-impl hairpin_core::table::Entries<Key> for Nothing {
-    fn is(&self, _: u32, _: &Key) -> bool {
+impl hairpin_core::table::Entries<BenchKey> for NeverAsked {
+    fn is(&self, _: u32, _: &BenchKey) -> bool {
         false
     }
 }
 
-impl<L: Lookup<Key> + Send + Sync> Subject for Untracked<L> {
-    fn sharing(&self) -> Sharing {
-        Sharing::Fixed
+impl<L: Lookup<BenchKey> + Send + Sync> TableSubject for UntrackedMethod<L> {
+    fn sharing(&self) -> TableSharing {
+        TableSharing::Fixed
     }
 
     fn hands(&self, _: usize, _: usize) -> Result<Box<dyn Hands + '_>> {
@@ -237,30 +237,30 @@ impl<L: Lookup<Key> + Send + Sync> Subject for Untracked<L> {
 
 struct UntrackedHands<'a, L>(&'a L);
 
-impl<L: Lookup<Key>> Hands for UntrackedHands<'_, L> {
-    fn find_each(&mut self, keys: &[Key]) -> Found {
-        let mut found = Found::default();
+impl<L: Lookup<BenchKey>> Hands for UntrackedHands<'_, L> {
+    fn find_each(&mut self, keys: &[BenchKey]) -> LookupSum {
+        let mut found = LookupSum::default();
         for key in keys {
-            found.add(self.0.find(key, &Nothing).map(u64::from));
+            found.add(self.0.find(key, &NeverAsked).map(u64::from));
         }
         found
     }
 
-    fn find_bursts(&mut self, keys: &[Key]) -> Found {
-        let mut found = Found::default();
+    fn find_bursts(&mut self, keys: &[BenchKey]) -> LookupSum {
+        let mut found = LookupSum::default();
         let mut out = [None; BURST];
         for keys in keys.chunks(BURST) {
-            self.0.find_burst(keys, &Nothing, &mut out);
+            self.0.find_burst(keys, &NeverAsked, &mut out);
             out[..keys.len()].iter().for_each(|backend| found.add(backend.map(u64::from)));
         }
         found
     }
 
-    fn insert(&mut self, _: &[Key]) -> usize {
+    fn insert(&mut self, _: &[BenchKey]) -> usize {
         0
     }
 
-    fn remove(&mut self, _: &[Key]) -> usize {
+    fn remove(&mut self, _: &[BenchKey]) -> usize {
         0
     }
 }

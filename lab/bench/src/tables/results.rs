@@ -1,9 +1,9 @@
-//! What was measured, and how it reads.
+//! The measured values, and how they read.
 
-use super::case::Case;
-use super::measure::Rate;
-use super::subject::Size;
-use crate::suite::samples::Samples;
+use super::case::TablesCase;
+use super::measure::ThreadsRate;
+use super::subject::TableSize;
+use crate::suite::samples::RepeatedValues;
 use anyhow::{Context, Result};
 use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{CellAlignment, Table};
@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-/// What figures are of: one method, of some size, in one repetition.
+/// The subject of a figure: one method, of some size, in one repetition.
 #[derive(Clone, Debug)]
-pub(super) struct Figure {
+pub(super) struct FigureKey {
     pub method: String,
     /// Slots that tables of this size have, a power of two.
     pub slots: usize,
@@ -23,21 +23,21 @@ pub(super) struct Figure {
     pub repetition: usize,
     /// Whether they belong to the series by load factor.
     pub by_load: bool,
-    pub rates: BTreeMap<Case, Rate>,
+    pub rates: BTreeMap<TablesCase, ThreadsRate>,
 }
 
-impl Figure {
+impl FigureKey {
     /// Figures to come.
-    pub(super) fn of(method: &str, size: &Size, threads: usize, repetition: usize) -> Figure {
-        let &Size { slots, entries, brim } = size;
+    pub(super) fn of(method: &str, size: &TableSize, threads: usize, repetition: usize) -> FigureKey {
+        let &TableSize { slots, entries, brim } = size;
         let (method, rates) = (method.to_owned(), BTreeMap::new());
-        Figure { method, slots, entries, threads, repetition, by_load: brim, rates }
+        FigureKey { method, slots, entries, threads, repetition, by_load: brim, rates }
     }
 }
 
-impl fmt::Display for Figure {
+impl fmt::Display for FigureKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Figure { method, slots, entries, threads, .. } = self;
+        let FigureKey { method, slots, entries, threads, .. } = self;
         let (slots, load) = (size_name(*slots), *entries as f64 / *slots as f64 * 100.0);
         write!(f, "{slots} slots {load:.0} % full, {threads} thread(s): {method}")
     }
@@ -56,10 +56,10 @@ pub(super) struct Fact {
 
 /// All there is.
 #[derive(Default)]
-pub(super) struct Results {
-    pub figures: Vec<Figure>,
+pub(super) struct TableResults {
+    pub figures: Vec<FigureKey>,
     pub facts: Vec<Fact>,
-    /// What could not be measured, and why.
+    /// The cases that could not be measured, with the reason.
     pub failures: Vec<String>,
 }
 
@@ -68,14 +68,14 @@ pub(super) const BYTES: &str = "bytes per stored entry";
 /// The name of [`Fact`]s.
 pub(super) const REFUSAL: &str = "load factor at first refusal";
 
-impl Results {
+impl TableResults {
     /// Keeps what a round gave, and says so; whether it gave anything.
-    pub(super) fn record(&mut self, of: &Figure, round: Result<BTreeMap<Case, Rate>>) -> bool {
+    pub(super) fn record(&mut self, of: &FigureKey, round: Result<BTreeMap<TablesCase, ThreadsRate>>) -> bool {
         match round {
             Ok(rates) => {
                 let shown = rates.iter().map(|(case, rate)| format!("{} {:.1} M", case.name(), rate.per_second / 1e6));
                 eprintln!("  {of}: {} per second", shown.collect::<Vec<_>>().join(", "));
-                self.figures.push(Figure { rates, ..of.clone() });
+                self.figures.push(FigureKey { rates, ..of.clone() });
                 true
             }
             Err(error) => {
@@ -86,20 +86,26 @@ impl Results {
         }
     }
 
-    /// What one method reached in one case, by repetition; apart from the series by load factor.
-    pub(super) fn samples(&self, method: &str, case: Case, slots: usize, threads: usize) -> Option<Samples> {
+    /// The rates of one method in one case, by repetition; apart from the series by load factor.
+    pub(super) fn samples(
+        &self,
+        method: &str,
+        case: TablesCase,
+        slots: usize,
+        threads: usize,
+    ) -> Option<RepeatedValues> {
         self.select(case, |of| !of.by_load && (&*of.method, of.slots, of.threads) == (method, slots, threads))
     }
 
-    /// What one method reached in one case with so many entries, in the series by load factor.
-    pub(super) fn at_load(&self, method: &str, case: Case, entries: usize) -> Option<Samples> {
+    /// The rates of one method in one case with that many entries, in the series by load factor.
+    pub(super) fn at_load(&self, method: &str, case: TablesCase, entries: usize) -> Option<RepeatedValues> {
         self.select(case, |of| of.by_load && (&*of.method, of.entries) == (method, entries))
     }
 
-    fn select(&self, case: Case, wanted: impl Fn(&Figure) -> bool) -> Option<Samples> {
+    fn select(&self, case: TablesCase, wanted: impl Fn(&FigureKey) -> bool) -> Option<RepeatedValues> {
         let figures = self.figures.iter().filter(|of| wanted(of));
         let samples: Vec<f64> = figures.filter_map(|of| Some(of.rates.get(&case)?.per_second)).collect();
-        (!samples.is_empty()).then(|| Samples::from(samples))
+        (!samples.is_empty()).then(|| RepeatedValues::from(samples))
     }
 
     /// A fact.
@@ -133,14 +139,16 @@ impl Results {
     /// The medians of one size and number of threads, with the range in brackets, millions per second: lookups, then
     /// changes.
     pub(super) fn tables(&self, slots: usize, threads: usize) -> String {
-        let (lookups, changes): (Vec<Case>, Vec<Case>) = Case::ALL.into_iter().partition(|case| case.is_lookup());
+        let (lookups, changes): (Vec<TablesCase>, Vec<TablesCase>) =
+            TablesCase::ALL.into_iter().partition(|case| case.is_lookup());
         [self.table(slots, threads, &lookups), self.table(slots, threads, &changes)].join("\n")
     }
 
-    fn table(&self, slots: usize, threads: usize, cases: &[Case]) -> String {
+    fn table(&self, slots: usize, threads: usize, cases: &[TablesCase]) -> String {
         let methods = self.methods();
-        let measured = |case: &Case| methods.iter().any(|method| self.samples(method, *case, slots, threads).is_some());
-        let cases: Vec<Case> = cases.iter().copied().filter(measured).collect();
+        let measured =
+            |case: &TablesCase| methods.iter().any(|method| self.samples(method, *case, slots, threads).is_some());
+        let cases: Vec<TablesCase> = cases.iter().copied().filter(measured).collect();
         let mut table = Table::new();
         table.load_style(UTF8_BORDERS_ONLY);
         let titles = cases.iter().map(|case| format!("{}\nM {}", case.name(), case.unit()));
@@ -164,7 +172,7 @@ impl Results {
 
     /// The share of figures during which every thread ran for at least 97 percent of the time.
     pub(super) fn undisturbed(&self) -> f64 {
-        let rates: Vec<&Rate> = self.figures.iter().flat_map(|of| of.rates.values()).collect();
+        let rates: Vec<&ThreadsRate> = self.figures.iter().flat_map(|of| of.rates.values()).collect();
         rates.iter().filter(|rate| rate.running >= 0.97).count() as f64 / rates.len().max(1) as f64
     }
 
@@ -230,7 +238,7 @@ impl Results {
 }
 
 /// A median with its range, in millions.
-fn millions(samples: Samples) -> String {
+fn millions(samples: RepeatedValues) -> String {
     let (low, high) = samples.range();
     format!("{:.1} ({:.1}..{:.1})", samples.median() / 1e6, low / 1e6, high / 1e6)
 }

@@ -1,11 +1,11 @@
 //! Throughput as a table fills, and how far it can be filled.
 
 use super::keys;
-use super::measure::{self, Window};
+use super::measure::{self, MeasureWindow};
 use super::methods::Candidate;
-use super::results::{Fact, Figure, REFUSAL, Results};
-use super::subject::{BURST, Size, Subject};
-use super::{Filled, Plan};
+use super::results::{Fact, FigureKey, REFUSAL, TableResults};
+use super::subject::{BURST, TableSize, TableSubject};
+use super::{FilledMethod, TablesPlan};
 use anyhow::Result;
 use std::time::Duration;
 
@@ -21,15 +21,17 @@ pub(super) fn entries(percent: usize) -> usize {
 
 /// Fills all methods that have a bound step by step and gives each some rounds at every step, with one thread; then fills
 /// them until they refuse.
-pub(super) fn by_load(plan: &Plan, candidates: &[Candidate], results: &mut Results) {
+pub(super) fn by_load(plan: &TablesPlan, candidates: &[Candidate], results: &mut TableResults) {
     // Some take more than their slots; none takes twice as many.
     let population = keys::population(2 * SLOTS, 0);
-    let window = Window { timed: plan.window.timed.min(Duration::from_millis(50)), ..plan.window };
-    let mut size = Size { slots: SLOTS, entries: 0, brim: true };
-    let mut tables: Vec<Filled> = Vec::new();
+    let window = MeasureWindow { timed: plan.window.timed.min(Duration::from_millis(50)), ..plan.window };
+    let mut size = TableSize { slots: SLOTS, entries: 0, brim: true };
+    let mut tables: Vec<FilledMethod> = Vec::new();
     for method in candidates {
         match method.make(&size, &[1]) {
-            Ok(subject) if subject.slots().is_some() => tables.push(Filled { name: method.name.clone(), subject }),
+            Ok(subject) if subject.slots().is_some() => {
+                tables.push(FilledMethod { name: method.name.clone(), subject })
+            }
             // It has no bound, or is not there; then that was said before.
             _ => {}
         }
@@ -52,7 +54,7 @@ pub(super) fn by_load(plan: &Plan, candidates: &[Candidate], results: &mut Resul
             tables.retain(|table| {
                 let round = measure::round(&*table.subject, &shares, window, repetition, &plan.processors);
                 // Some take a little more than they promise, until chance is against them.
-                if round.as_ref().is_err_and(|error| error.is::<measure::Refused>()) {
+                if round.as_ref().is_err_and(|error| error.is::<measure::KeysRefused>()) {
                     results.facts.push(refusal(table, to));
                     return false;
                 }
@@ -69,17 +71,17 @@ pub(super) fn by_load(plan: &Plan, candidates: &[Candidate], results: &mut Resul
     }
 }
 
-fn of(table: &Filled, size: &Size, repetition: usize) -> Figure {
-    Figure::of(&table.name, size, 1, repetition)
+fn of(table: &FilledMethod, size: &TableSize, repetition: usize) -> FigureKey {
+    FigureKey::of(&table.name, size, 1, repetition)
 }
 
-fn refusal(table: &Filled, entries: usize) -> Fact {
+fn refusal(table: &FilledMethod, entries: usize) -> Fact {
     let (method, value) = (table.name.clone(), entries as f64 / table.subject.slots().unwrap_or(SLOTS) as f64);
     Fact { method, what: REFUSAL, unit: "of all slots", slots: SLOTS, entries, value }
 }
 
 /// Inserts keys until one is refused; how many went in.
-fn insert(subject: &dyn Subject, keys: &[keys::Key], plan: &Plan) -> Result<usize> {
+fn insert(subject: &dyn TableSubject, keys: &[keys::BenchKey], plan: &TablesPlan) -> Result<usize> {
     let inserted = measure::on_threads(&plan.processors, 1, |_, pinned| {
         pinned?;
         let mut hands = subject.hands(1, 0)?;

@@ -1,10 +1,10 @@
 //! Our own index for many threads, beside a store that reuses positions only when no thread can still read them.
 
-use super::keys::{Key, value};
-use super::subject::{BURST, Found, Hands, PATIENCE, Sharing, Size, Subject};
+use super::keys::{BenchKey, value};
+use super::subject::{BURST, Hands, LookupSum, PATIENCE, TableSharing, TableSize, TableSubject};
 use anyhow::{Context, Result};
-use hairpin_core::table::Shared;
-use hairpin_core::table::concurrent::quiescence::Reader;
+use hairpin_core::table::SharedIndex;
+use hairpin_core::table::concurrent::quiescence::QuiescenceReader;
 use hairpin_core::table::concurrent::store::{SharedStore, Writer};
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,26 +12,26 @@ use std::time::Instant;
 /// Threads that may read at a time.
 const READERS_MAX: usize = 64;
 
-type Store = SharedStore<Key, u64>;
+type BenchStore = SharedStore<BenchKey, u64>;
 
 /// An index and what it leads to, for many threads.
-pub(super) struct SharedIndex<T> {
+pub(super) struct IndexWithStore<T> {
     index: T,
-    store: Arc<Store>,
+    store: Arc<BenchStore>,
     slots: usize,
 }
 
-impl<T: Shared<Key>> SharedIndex<T> {
+impl<T: SharedIndex<BenchKey>> IndexWithStore<T> {
     /// An empty one; the store has room as that of private tables has.
-    pub(super) fn new(index: T, size: &Size) -> SharedIndex<T> {
+    pub(super) fn new(index: T, size: &TableSize) -> IndexWithStore<T> {
         let capacity = if size.brim { size.slots } else { index.capacity() };
-        SharedIndex { index, store: Arc::new(Store::new(capacity, READERS_MAX)), slots: size.slots }
+        IndexWithStore { index, store: Arc::new(BenchStore::new(capacity, READERS_MAX)), slots: size.slots }
     }
 }
 
-impl<T: Shared<Key>> Subject for SharedIndex<T> {
-    fn sharing(&self) -> Sharing {
-        Sharing::Any
+impl<T: SharedIndex<BenchKey>> TableSubject for IndexWithStore<T> {
+    fn sharing(&self) -> TableSharing {
+        TableSharing::Any
     }
 
     fn hands(&self, _: usize, _: usize) -> Result<Box<dyn Hands + '_>> {
@@ -55,21 +55,21 @@ impl<T: Shared<Key>> Subject for SharedIndex<T> {
 /// A thread that reads and writes. It says after every burst that it holds nothing any more.
 struct SharedHands<'a, T> {
     index: &'a T,
-    store: &'a Store,
-    reader: Reader,
-    writer: Writer<Key, u64>,
+    store: &'a BenchStore,
+    reader: QuiescenceReader,
+    writer: Writer<BenchKey, u64>,
 }
 
-impl<T: Shared<Key>> SharedHands<'_, T> {
-    /// Where the keys are. (An array returned would be copied; rte_hash's answers are not either.)
+impl<T: SharedIndex<BenchKey>> SharedHands<'_, T> {
+    /// The keys of a burst. (An array returned would be copied; rte_hash's answers are not either.)
     #[inline]
-    fn positions<'a>(&self, keys: &[Key], out: &'a mut [Option<u32>; BURST]) -> &'a [Option<u32>] {
+    fn positions<'a>(&self, keys: &[BenchKey], out: &'a mut [Option<u32>; BURST]) -> &'a [Option<u32>] {
         self.index.find_burst(keys, self.store, out);
         &out[..keys.len()]
     }
 
     /// Inserts a burst of keys that are not there.
-    fn add(&mut self, keys: &[Key]) -> usize {
+    fn add(&mut self, keys: &[BenchKey]) -> usize {
         let mut positions = [0; BURST];
         let mut room = 0;
         for (position, key) in positions.iter_mut().zip(keys) {
@@ -84,12 +84,12 @@ impl<T: Shared<Key>> SharedHands<'_, T> {
 
     /// A place for a key. If there is none, some may still wait for readers; of a small table they are many.
     #[inline]
-    fn put(&mut self, key: &Key) -> Option<u32> {
+    fn put(&mut self, key: &BenchKey) -> Option<u32> {
         self.writer.put(key, &u64::from(value(key))).or_else(|| self.put_later(key))
     }
 
     #[cold]
-    fn put_later(&mut self, key: &Key) -> Option<u32> {
+    fn put_later(&mut self, key: &BenchKey) -> Option<u32> {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             self.reader.quiescent();
@@ -110,7 +110,7 @@ impl<T: Shared<Key>> SharedHands<'_, T> {
         }
     }
 
-    fn remove_burst(&mut self, keys: &[Key]) -> usize {
+    fn remove_burst(&mut self, keys: &[BenchKey]) -> usize {
         let (mut there, mut positions) = ([[0; 16]; BURST], [0; BURST]);
         let mut count = 0;
         for (key, found) in keys.iter().zip(self.positions(keys, &mut [None; BURST])) {
@@ -127,9 +127,9 @@ impl<T: Shared<Key>> SharedHands<'_, T> {
     }
 }
 
-impl<T: Shared<Key>> Hands for SharedHands<'_, T> {
-    fn find_each(&mut self, keys: &[Key]) -> Found {
-        let mut found = Found::default();
+impl<T: SharedIndex<BenchKey>> Hands for SharedHands<'_, T> {
+    fn find_each(&mut self, keys: &[BenchKey]) -> LookupSum {
+        let mut found = LookupSum::default();
         for keys in keys.chunks(BURST) {
             for key in keys {
                 let position = self.index.find(key, self.store);
@@ -140,8 +140,8 @@ impl<T: Shared<Key>> Hands for SharedHands<'_, T> {
         found
     }
 
-    fn find_bursts(&mut self, keys: &[Key]) -> Found {
-        let mut found = Found::default();
+    fn find_bursts(&mut self, keys: &[BenchKey]) -> LookupSum {
+        let mut found = LookupSum::default();
         for keys in keys.chunks(BURST) {
             for position in self.positions(keys, &mut [None; BURST]) {
                 found.add(position.and_then(|position| self.store.value(position)));
@@ -151,7 +151,7 @@ impl<T: Shared<Key>> Hands for SharedHands<'_, T> {
         found
     }
 
-    fn insert(&mut self, keys: &[Key]) -> usize {
+    fn insert(&mut self, keys: &[BenchKey]) -> usize {
         let mut inserted = 0;
         for keys in keys.chunks(BURST) {
             let mut absent = [[0; 16]; BURST];
@@ -166,7 +166,7 @@ impl<T: Shared<Key>> Hands for SharedHands<'_, T> {
         inserted
     }
 
-    fn insert_absent(&mut self, keys: &[Key]) -> usize {
+    fn insert_absent(&mut self, keys: &[BenchKey]) -> usize {
         let mut inserted = 0;
         for keys in keys.chunks(BURST) {
             inserted += self.add(keys);
@@ -175,7 +175,7 @@ impl<T: Shared<Key>> Hands for SharedHands<'_, T> {
         inserted
     }
 
-    fn remove(&mut self, keys: &[Key]) -> usize {
+    fn remove(&mut self, keys: &[BenchKey]) -> usize {
         let mut removed = 0;
         for keys in keys.chunks(BURST) {
             removed += self.remove_burst(keys);

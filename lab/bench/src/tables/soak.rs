@@ -3,11 +3,11 @@
 //! The published Cuckoo++ refuses to delete about one in 6,000 keys that are there. Here a deletion that is refused, a
 //! key that is not found or found under another value, and an entry that is still found after it was deleted all count.
 
-use super::keys::Key;
+use super::keys::BenchKey;
 use super::own::hasher;
 use fastrand::Rng;
 use hairpin_core::table::concurrent::Concurrent;
-use hairpin_core::table::{AnyTable, Entries, Method, Table};
+use hairpin_core::table::{AnyTable, Entries, LookupMethod, Table};
 use hairpin_tables::{OwnMethod, OwnTable};
 use std::sync::Arc;
 
@@ -32,10 +32,10 @@ pub(super) struct Soaked {
 }
 
 /// Keys by number; the number is the value.
-struct Numbered(Vec<Key>);
+struct Numbered(Vec<BenchKey>);
 
-impl Entries<Key> for Numbered {
-    fn is(&self, value: u32, key: &Key) -> bool {
+impl Entries<BenchKey> for Numbered {
+    fn is(&self, value: u32, key: &BenchKey) -> bool {
         self.0.get(value as usize) == Some(key)
     }
 }
@@ -44,7 +44,7 @@ impl Entries<Key> for Numbered {
 pub(super) fn run(operations: usize) -> Vec<Soaked> {
     let shared = Arc::new(Concurrent::new(CAPACITY, hasher()));
     let soaked = vec![
-        one(AnyTable::new(CAPACITY, hasher()), Method::DEFAULT.name(), operations),
+        one(AnyTable::new(CAPACITY, hasher()), LookupMethod::DEFAULT.name(), operations),
         one(shared, "concurrent", operations),
         one(OwnTable::of(OwnMethod::Inline, CAPACITY, hasher()), OwnMethod::Inline.name(), operations),
     ];
@@ -56,7 +56,7 @@ pub(super) fn run(operations: usize) -> Vec<Soaked> {
     soaked
 }
 
-fn one(mut table: impl Table<Key>, method: &'static str, operations: usize) -> Soaked {
+fn one(mut table: impl Table<BenchKey>, method: &'static str, operations: usize) -> Soaked {
     let seed = fastrand::u64(..);
     let mut rng = Rng::with_seed(seed);
     // Half of all keys are there when insertions and deletions, each of a key at random, balance.
@@ -120,38 +120,38 @@ mod tests {
     /// Refuses one deletion in 6,000, as the published Cuckoo++ does.
     struct Published(AnyTable, Rng);
 
-    impl Lookup<Key> for Published {
-        fn find<E: Entries<Key>>(&self, key: &Key, entries: &E) -> Option<u32> {
+    impl Lookup<BenchKey> for Published {
+        fn find<E: Entries<BenchKey>>(&self, key: &BenchKey, entries: &E) -> Option<u32> {
             self.0.find(key, entries)
         }
     }
 
-    impl Table<Key> for Published {
+    impl Table<BenchKey> for Published {
         fn name(&self) -> &'static str {
             "published"
         }
 
         fn capacity(&self) -> usize {
-            Table::<Key>::capacity(&self.0)
+            Table::<BenchKey>::capacity(&self.0)
         }
 
         fn len(&self) -> usize {
-            Table::<Key>::len(&self.0)
+            Table::<BenchKey>::len(&self.0)
         }
 
         fn bytes(&self) -> usize {
             0
         }
 
-        fn insert(&mut self, key: &Key, value: u32) -> Result<(), Full> {
+        fn insert(&mut self, key: &BenchKey, value: u32) -> Result<(), Full> {
             self.0.insert(key, value)
         }
 
-        fn remove(&mut self, key: &Key, value: u32) -> bool {
+        fn remove(&mut self, key: &BenchKey, value: u32) -> bool {
             self.1.u32(..6_000) != 0 && self.0.remove(key, value)
         }
 
-        fn replace(&mut self, _: &Key, _: u32, _: u32) -> bool {
+        fn replace(&mut self, _: &BenchKey, _: u32, _: u32) -> bool {
             false
         }
 

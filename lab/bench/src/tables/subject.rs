@@ -1,6 +1,6 @@
-//! What is measured: a method's tables, and one thread's access to them.
+//! The subjects of measurement: a method's tables, and one thread's access to them.
 
-use super::keys::Key;
+use super::keys::BenchKey;
 use anyhow::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How large a table is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Size {
+pub(super) struct TableSize {
     /// Places for entries in the index, of methods that fill them; they are a power of two.
     pub slots: usize,
     /// Entries that come in.
@@ -22,24 +22,24 @@ pub(super) struct Size {
     pub brim: bool,
 }
 
-impl Size {
+impl TableSize {
     /// One thread's share of it.
-    pub(super) fn share(&self, threads: usize) -> Size {
+    pub(super) fn share(&self, threads: usize) -> TableSize {
         let part = |whole: usize| whole.div_ceil(threads);
-        Size { slots: part(self.slots), entries: part(self.entries), brim: self.brim }
+        TableSize { slots: part(self.slots), entries: part(self.entries), brim: self.brim }
     }
 }
 
-/// What lookups found: how many, and the sum of their values, so that values are really read.
+/// The results of lookups: their number, and the sum of their values, so that values are really read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct LookupSum {
     /// Keys that were there.
     pub count: usize,
     /// The sum of their values.
     pub sum: u64,
 }
 
-impl Found {
+impl LookupSum {
     /// Counts one lookup.
     #[inline]
     pub(super) fn add(&mut self, value: Option<u64>) {
@@ -50,17 +50,17 @@ impl Found {
     }
 }
 
-impl std::ops::AddAssign for Found {
-    fn add_assign(&mut self, other: Found) {
+impl std::ops::AddAssign for LookupSum {
+    fn add_assign(&mut self, other: LookupSum) {
         self.count += other.count;
         self.sum = self.sum.wrapping_add(other.sum);
     }
 }
 
-/// Who may use a method's tables at the same time.
+/// The threads that may use a method's tables at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code, reason = "some are DPDK's only"))]
-pub(super) enum Sharing {
+pub(super) enum TableSharing {
     /// Each thread has a table of its own with its share of the entries.
     Private,
     /// Each thread has a table of its own with all the entries, and only reads it.
@@ -75,26 +75,26 @@ pub(super) enum Sharing {
     Fixed,
 }
 
-impl Sharing {
+impl TableSharing {
     /// Whether so many threads may change entries, each its own.
     pub(super) fn writers(self, threads: usize) -> bool {
         match self {
-            Sharing::Private | Sharing::Any | Sharing::Unprotected => true,
-            Sharing::OneWriter => threads == 1,
-            Sharing::Copies | Sharing::Fixed => false,
+            TableSharing::Private | TableSharing::Any | TableSharing::Unprotected => true,
+            TableSharing::OneWriter => threads == 1,
+            TableSharing::Copies | TableSharing::Fixed => false,
         }
     }
 
     /// Whether threads may read a table while another changes it.
     pub(super) fn beside_writer(self) -> bool {
-        matches!(self, Sharing::OneWriter | Sharing::Any | Sharing::Unprotected)
+        matches!(self, TableSharing::OneWriter | TableSharing::Any | TableSharing::Unprotected)
     }
 }
 
 /// A method's tables of one size, as all threads see them.
-pub(super) trait Subject: Send + Sync {
-    /// Who may use them at the same time.
-    fn sharing(&self) -> Sharing;
+pub(super) trait TableSubject: Send + Sync {
+    /// The threads that may use them at the same time.
+    fn sharing(&self) -> TableSharing;
 
     /// Access for `thread` (0 on) of `threads`. Belongs to the thread that asked for it.
     ///
@@ -118,22 +118,22 @@ pub(super) trait Subject: Send + Sync {
 /// One thread's access. Each call makes whatever reports to the method a worker would make once per burst.
 pub(super) trait Hands {
     /// Looks up one key per call.
-    fn find_each(&mut self, keys: &[Key]) -> Found;
+    fn find_each(&mut self, keys: &[BenchKey]) -> LookupSum;
 
     /// Looks up [`BURST`] keys per call, where the method has such a call.
-    fn find_bursts(&mut self, keys: &[Key]) -> Found;
+    fn find_bursts(&mut self, keys: &[BenchKey]) -> LookupSum;
 
     /// Inserts keys, with [`super::keys::value`] as their values, after a check whether each is there already. How many
     /// went in.
-    fn insert(&mut self, keys: &[Key]) -> usize;
+    fn insert(&mut self, keys: &[BenchKey]) -> usize;
 
     /// Inserts keys that are known to be absent: of methods that can make use of that; the others search first.
-    fn insert_absent(&mut self, keys: &[Key]) -> usize {
+    fn insert_absent(&mut self, keys: &[BenchKey]) -> usize {
         self.insert(keys)
     }
 
     /// Removes keys; how many were there.
-    fn remove(&mut self, keys: &[Key]) -> usize;
+    fn remove(&mut self, keys: &[BenchKey]) -> usize;
 
     /// Does something that takes no part in the measurement; no thread waits for this one meanwhile.
     fn rest(&mut self, rest: &mut dyn FnMut()) {
@@ -142,23 +142,23 @@ pub(super) trait Hands {
 }
 
 /// A table with one owner; takes bursts of at most [`BURST`] keys.
-pub(super) trait Owned: Send {
-    /// See [`Subject::takes_absent`].
+pub(super) trait OwnedTable: Send {
+    /// See [`TableSubject::takes_absent`].
     const TAKES_ABSENT: bool = false;
 
     /// The value of a key.
-    fn find(&self, key: &Key) -> Option<u64>;
+    fn find(&self, key: &BenchKey) -> Option<u64>;
     /// Those of a burst.
-    fn find_burst(&self, keys: &[Key]) -> Found;
+    fn find_burst(&self, keys: &[BenchKey]) -> LookupSum;
     /// See [`Hands::insert`].
-    fn insert(&mut self, keys: &[Key]) -> usize;
+    fn insert(&mut self, keys: &[BenchKey]) -> usize;
     /// See [`Hands::insert_absent`].
-    fn insert_absent(&mut self, keys: &[Key]) -> usize {
+    fn insert_absent(&mut self, keys: &[BenchKey]) -> usize {
         self.insert(keys)
     }
     /// See [`Hands::remove`].
-    fn remove(&mut self, keys: &[Key]) -> usize;
-    /// See [`Subject::bytes`].
+    fn remove(&mut self, keys: &[BenchKey]) -> usize;
+    /// See [`TableSubject::bytes`].
     fn bytes(&self) -> usize;
 }
 
@@ -169,16 +169,16 @@ pub(super) struct PerCore<O> {
     slots: Option<usize>,
 }
 
-impl<O: Owned> PerCore<O> {
+impl<O: OwnedTable> PerCore<O> {
     /// Tables for each of these numbers of threads, made by `make` from each one's size.
     ///
     /// # Errors
     /// Those of `make`.
     pub(super) fn new(
         threads: &[usize],
-        size: &Size,
+        size: &TableSize,
         slots: Option<usize>,
-        mut make: impl FnMut(&Size) -> Result<O>,
+        mut make: impl FnMut(&TableSize) -> Result<O>,
     ) -> Result<PerCore<O>> {
         let mut set = |threads: usize| -> Result<Vec<Mutex<O>>> {
             (0..threads).map(|_| Ok(Mutex::new(make(&size.share(threads))?))).collect()
@@ -187,14 +187,14 @@ impl<O: Owned> PerCore<O> {
     }
 }
 
-impl<O: Owned> Subject for PerCore<O> {
-    fn sharing(&self) -> Sharing {
-        Sharing::Private
+impl<O: OwnedTable> TableSubject for PerCore<O> {
+    fn sharing(&self) -> TableSharing {
+        TableSharing::Private
     }
 
     fn hands(&self, threads: usize, thread: usize) -> Result<Box<dyn Hands + '_>> {
         let table = of_thread(&self.sets, threads, thread)?;
-        Ok(Box::new(Own(table.lock().unwrap_or_else(PoisonError::into_inner))))
+        Ok(Box::new(HeldTable(table.lock().unwrap_or_else(PoisonError::into_inner))))
     }
 
     fn takes_absent(&self) -> bool {
@@ -212,25 +212,25 @@ impl<O: Owned> Subject for PerCore<O> {
 }
 
 /// A table of its own for each thread, none of them divided: what sharing one costs is seen beside that.
-pub(super) struct Copies<S> {
+pub(super) struct TablePerThread<S> {
     /// For each number of threads, its tables.
     sets: Vec<Vec<S>>,
 }
 
-impl<S: Subject> Copies<S> {
+impl<S: TableSubject> TablePerThread<S> {
     /// Tables for each of these numbers of threads.
     ///
     /// # Errors
     /// Those of `make`.
-    pub(super) fn new(threads: &[usize], make: impl Fn() -> Result<S>) -> Result<Copies<S>> {
+    pub(super) fn new(threads: &[usize], make: impl Fn() -> Result<S>) -> Result<TablePerThread<S>> {
         let set = |&threads: &usize| (0..threads).map(|_| make()).collect::<Result<_>>();
-        Ok(Copies { sets: threads.iter().map(set).collect::<Result<_>>()? })
+        Ok(TablePerThread { sets: threads.iter().map(set).collect::<Result<_>>()? })
     }
 }
 
-impl<S: Subject> Subject for Copies<S> {
-    fn sharing(&self) -> Sharing {
-        Sharing::Copies
+impl<S: TableSubject> TableSubject for TablePerThread<S> {
+    fn sharing(&self) -> TableSharing {
+        TableSharing::Copies
     }
 
     fn hands(&self, threads: usize, thread: usize) -> Result<Box<dyn Hands + '_>> {
@@ -238,7 +238,7 @@ impl<S: Subject> Subject for Copies<S> {
     }
 
     fn bytes(&self) -> usize {
-        self.sets.first().and_then(|set| set.first()).map_or(0, Subject::bytes)
+        self.sets.first().and_then(|set| set.first()).map_or(0, TableSubject::bytes)
     }
 
     /// How full copies can be is not measured; how full their original can be is.
@@ -247,7 +247,7 @@ impl<S: Subject> Subject for Copies<S> {
     }
 }
 
-/// What belongs to `thread` of `threads`.
+/// The part of `thread` of `threads`.
 fn of_thread<T>(sets: &[Vec<T>], threads: usize, thread: usize) -> Result<&T> {
     let set = sets.iter().find(|set| set.len() == threads);
     let table = set.and_then(|set| set.get(thread));
@@ -255,34 +255,34 @@ fn of_thread<T>(sets: &[Vec<T>], threads: usize, thread: usize) -> Result<&T> {
 }
 
 /// A private table, held.
-struct Own<'a, O>(MutexGuard<'a, O>);
+struct HeldTable<'a, O>(MutexGuard<'a, O>);
 
-impl<O: Owned> Hands for Own<'_, O> {
-    fn find_each(&mut self, keys: &[Key]) -> Found {
-        let mut found = Found::default();
+impl<O: OwnedTable> Hands for HeldTable<'_, O> {
+    fn find_each(&mut self, keys: &[BenchKey]) -> LookupSum {
+        let mut found = LookupSum::default();
         for key in keys {
             found.add(self.0.find(key));
         }
         found
     }
 
-    fn find_bursts(&mut self, keys: &[Key]) -> Found {
-        let mut found = Found::default();
+    fn find_bursts(&mut self, keys: &[BenchKey]) -> LookupSum {
+        let mut found = LookupSum::default();
         for keys in keys.chunks(BURST) {
             found += self.0.find_burst(keys);
         }
         found
     }
 
-    fn insert(&mut self, keys: &[Key]) -> usize {
+    fn insert(&mut self, keys: &[BenchKey]) -> usize {
         keys.chunks(BURST).map(|keys| self.0.insert(keys)).sum()
     }
 
-    fn insert_absent(&mut self, keys: &[Key]) -> usize {
+    fn insert_absent(&mut self, keys: &[BenchKey]) -> usize {
         keys.chunks(BURST).map(|keys| self.0.insert_absent(keys)).sum()
     }
 
-    fn remove(&mut self, keys: &[Key]) -> usize {
+    fn remove(&mut self, keys: &[BenchKey]) -> usize {
         keys.chunks(BURST).map(|keys| self.0.remove(keys)).sum()
     }
 }

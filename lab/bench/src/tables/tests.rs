@@ -1,24 +1,28 @@
 //! All methods answer as they should, and one that does not is caught.
 
-use super::case::Case;
-use super::keys::{self, Key, Share};
-use super::measure::{self, Rate};
+use super::case::TablesCase;
+use super::keys::{self, BenchKey, KeyShare};
+use super::measure::{self, ThreadsRate};
 use super::methods;
-use super::results::Results;
-use super::subject::{Found, Hands, Sharing, Size, Subject};
+use super::results::TableResults;
+use super::subject::{Hands, LookupSum, TableSharing, TableSize, TableSubject};
 use super::*;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 
-const WINDOW: Window = Window { settle: Duration::from_millis(2), timed: Duration::from_millis(2) };
-const SIZE: Size = Size { slots: 1 << 14, entries: (1 << 14) * 8 / 10, brim: false };
+const WINDOW: MeasureWindow = MeasureWindow { settle: Duration::from_millis(2), timed: Duration::from_millis(2) };
+const SIZE: TableSize = TableSize { slots: 1 << 14, entries: (1 << 14) * 8 / 10, brim: false };
 
 /// One or two threads, as there are processors.
 fn threads(processors: &[usize]) -> Vec<usize> {
     (1..=processors.len().min(2)).collect()
 }
 
-fn rounds(subject: &dyn Subject, shares: &[Vec<Share<'_>>], processors: &[usize]) -> Result<Vec<BTreeMap<Case, Rate>>> {
+fn rounds(
+    subject: &dyn TableSubject,
+    shares: &[Vec<KeyShare<'_>>],
+    processors: &[usize],
+) -> Result<Vec<BTreeMap<TablesCase, ThreadsRate>>> {
     measure::fill(subject, shares, processors)?;
     let twice = shares.iter().chain(shares).enumerate();
     twice.map(|(repetition, shares)| measure::round(subject, shares, WINDOW, repetition, processors)).collect()
@@ -43,9 +47,9 @@ fn every_method_answers_as_it_should() {
         for (rates, shares) in rates.iter().zip(shares.iter().chain(&shares)) {
             assert!(rates.values().all(|rate| rate.per_second > 1.0), "{}: {rates:?}", method.name);
             let sharing = subject.sharing();
-            assert_eq!(rates.contains_key(&Case::Inserts), sharing.writers(shares.len()), "{}", method.name);
+            assert_eq!(rates.contains_key(&TablesCase::Inserts), sharing.writers(shares.len()), "{}", method.name);
             let beside = shares.len() > 1 && sharing.beside_writer();
-            assert_eq!(rates.contains_key(&Case::WriterBesideReaders), beside, "{}", method.name);
+            assert_eq!(rates.contains_key(&TablesCase::WriterBesideReaders), beside, "{}", method.name);
         }
         assert!(sharing_is_told(&*subject, &method));
     }
@@ -54,26 +58,26 @@ fn every_method_answers_as_it_should() {
 /// As the series by load factor begins.
 #[test]
 fn every_method_can_be_made_empty() {
-    let size = Size { slots: 1 << 14, entries: 0, brim: true };
+    let size = TableSize { slots: 1 << 14, entries: 0, brim: true };
     for method in methods::candidates(&[], false).unwrap() {
         let Ok(subject) = method.make(&size, &[1]) else { continue };
         let hands = subject.hands(1, 0);
         let found =
             hands.unwrap_or_else(|error| panic!("{}: {error:#}", method.name)).find_bursts(&[[7; 16]; 40]).count;
-        assert!(found == 0 || subject.sharing() == Sharing::Fixed, "{}", method.name);
+        assert!(found == 0 || subject.sharing() == TableSharing::Fixed, "{}", method.name);
     }
 }
 
 /// Private tables are divided; of all but those that keep nothing, memory is known.
-fn sharing_is_told(subject: &dyn Subject, method: &Candidate) -> bool {
-    let fixed = subject.sharing() == Sharing::Fixed;
+fn sharing_is_told(subject: &dyn TableSubject, method: &Candidate) -> bool {
+    let fixed = subject.sharing() == TableSharing::Fixed;
     let bytes = subject.bytes() as f64 / SIZE.entries as f64;
-    (subject.sharing() == Sharing::Private) == method.name.starts_with("per-core/") && (fixed || bytes > 24.0)
+    (subject.sharing() == TableSharing::Private) == method.name.starts_with("per-core/") && (fixed || bytes > 24.0)
 }
 
 /// A map that makes mistakes.
 struct Faulty {
-    map: Mutex<HashMap<Key, u64>>,
+    map: Mutex<HashMap<BenchKey, u64>>,
     mistake: Mistake,
 }
 
@@ -86,9 +90,9 @@ enum Mistake {
     RefusesToDelete,
 }
 
-impl Subject for Faulty {
-    fn sharing(&self) -> Sharing {
-        Sharing::Any
+impl TableSubject for Faulty {
+    fn sharing(&self) -> TableSharing {
+        TableSharing::Any
     }
 
     fn hands(&self, _: usize, _: usize) -> Result<Box<dyn Hands + '_>> {
@@ -108,15 +112,15 @@ struct FaultyHands<'a>(&'a Faulty);
 
 impl FaultyHands<'_> {
     /// One key in 64 is treated badly.
-    fn errs(&self, mistake: Mistake, key: &Key) -> bool {
+    fn errs(&self, mistake: Mistake, key: &BenchKey) -> bool {
         self.0.mistake == mistake && key[15].is_multiple_of(64)
     }
 }
 
 impl Hands for FaultyHands<'_> {
-    fn find_each(&mut self, keys: &[Key]) -> Found {
+    fn find_each(&mut self, keys: &[BenchKey]) -> LookupSum {
         let map = self.0.map.lock().unwrap();
-        let mut found = Found::default();
+        let mut found = LookupSum::default();
         keys.iter().for_each(|key| {
             let wrong = u64::from(self.errs(Mistake::WrongValue, key));
             found.add(map.get(key).map(|value| value + wrong));
@@ -124,11 +128,11 @@ impl Hands for FaultyHands<'_> {
         found
     }
 
-    fn find_bursts(&mut self, keys: &[Key]) -> Found {
+    fn find_bursts(&mut self, keys: &[BenchKey]) -> LookupSum {
         self.find_each(keys)
     }
 
-    fn insert(&mut self, keys: &[Key]) -> usize {
+    fn insert(&mut self, keys: &[BenchKey]) -> usize {
         let mut map = self.0.map.lock().unwrap();
         keys.iter().filter(|key| !self.errs(Mistake::LosesOnInsert, key)).for_each(|key| {
             map.insert(*key, u64::from(keys::value(key)));
@@ -136,7 +140,7 @@ impl Hands for FaultyHands<'_> {
         keys.len()
     }
 
-    fn remove(&mut self, keys: &[Key]) -> usize {
+    fn remove(&mut self, keys: &[BenchKey]) -> usize {
         let mut map = self.0.map.lock().unwrap();
         let left = keys.iter().filter(|key| !self.errs(Mistake::RefusesToDelete, key));
         left.filter(|key| {
@@ -165,15 +169,15 @@ fn mistakes_are_errors() {
 
 #[test]
 fn failures_are_kept_and_figures_found_again() {
-    let mut results = Results::default();
-    let of = Figure::of("x", &SIZE, 1, 0);
-    let rate = Rate { per_second: 5.0, running: 1.0 };
-    assert!(results.record(&of, Ok(BTreeMap::from([(Case::Hits, rate)]))));
+    let mut results = TableResults::default();
+    let of = FigureKey::of("x", &SIZE, 1, 0);
+    let rate = ThreadsRate { per_second: 5.0, running: 1.0 };
+    assert!(results.record(&of, Ok(BTreeMap::from([(TablesCase::Hits, rate)]))));
     assert!(!results.record(&of, Err(anyhow::anyhow!("lost"))));
     assert_eq!(results.failures.len(), 1);
-    assert_eq!(results.samples("x", Case::Hits, SIZE.slots, 1).unwrap().median(), 5.0);
-    assert!(results.samples("x", Case::Misses, SIZE.slots, 1).is_none());
-    assert!(results.samples("x", Case::Hits, SIZE.slots, 2).is_none());
+    assert_eq!(results.samples("x", TablesCase::Hits, SIZE.slots, 1).unwrap().median(), 5.0);
+    assert!(results.samples("x", TablesCase::Misses, SIZE.slots, 1).is_none());
+    assert!(results.samples("x", TablesCase::Hits, SIZE.slots, 2).is_none());
     assert!(results.tables(SIZE.slots, 1).contains("hits"));
 }
 

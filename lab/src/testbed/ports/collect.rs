@@ -1,26 +1,26 @@
 //! A sink alone, of a generator in another process.
 
 use super::super::account::{Books, seen_otherwise};
-use super::super::cores::{Watch, pin};
+use super::super::cores::{CoreWatch, pin};
 use super::super::device::Handled;
 use super::super::ends::{Inlet, Outlet};
-use super::super::generator::Sent;
-use super::super::{Measurement, Progress};
-use super::{Ends, PortSettings, STEPS, between, session, take};
+use super::super::generator::SentCounts;
+use super::super::{Measurement, TrialProgress};
+use super::{PortSetup, QueueEnds, STEPS, between, session, take};
 use crate::clock;
 use crate::sink::timeline::Timeline;
-use crate::sink::{Sink, SinkOptions};
+use crate::sink::{PacketSink, SinkOptions};
 use anyhow::{Result, anyhow};
 use hairpin_core::frame::Batch;
 use hairpin_dpdk::Eal;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What a sink alone is told.
+/// The arguments of a sink alone.
 #[derive(Clone, Debug)]
 pub struct SinkSettings {
     /// The port to receive from.
-    pub port: PortSettings,
+    pub port: PortSetup,
     /// The generator's seed.
     pub seed: u64,
     /// The generator's cores.
@@ -35,11 +35,11 @@ pub struct SinkSettings {
     pub idle: Duration,
 }
 
-/// What a sink alone has found.
+/// The findings of a sink alone.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Collected {
-    /// What can be said without the generator: `sent` is what it must have sent, by the numbers of what came whole; the
-    /// last packets, if they are lost or damaged, are not missed.
+    /// The measurement without the generator: `sent` is the number that it must have sent, by the numbers of what came
+    /// whole; the last packets, if they are lost or damaged, are not missed.
     pub measurement: Measurement,
     /// Frames of no session, or of another session.
     pub foreign: u64,
@@ -53,7 +53,7 @@ pub fn sink(
     eal: &Eal,
     settings: &SinkSettings,
     stop: &AtomicBool,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(TrialProgress),
 ) -> Result<Collected> {
     let opened = settings.port.open(eal, stop)?;
     let duration = settings.duration.as_nanos() as u64;
@@ -64,11 +64,11 @@ pub fn sink(
         balanced: settings.balanced,
         duration,
     };
-    let queues: Vec<Ends> =
+    let queues: Vec<QueueEnds> =
         (0..settings.port.cpus.len() as u16).map(|queue| opened.ends(queue)).collect::<Result<_>>()?;
     opened.wait(stop)?;
     let before = opened.port.statistics();
-    progress(Progress::Started { device: Vec::new() });
+    progress(TrialProgress::Started { device: Vec::new() });
     let first = AtomicU64::new(0);
     let received = AtomicU64::new(0);
     let sinks = std::thread::scope(|scope| {
@@ -85,15 +85,15 @@ pub fn sink(
             let start = first.load(Ordering::Relaxed);
             let elapsed = if start == 0 { 0 } else { clock::now().saturating_sub(start) };
             let received = received.load(Ordering::Relaxed);
-            progress(Progress::Running { elapsed: Duration::from_nanos(elapsed), sent: received, received });
+            progress(TrialProgress::Running { elapsed: Duration::from_nanos(elapsed), sent: received, received });
         }
         let joined = running.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread has panicked"))?);
-        joined.collect::<Result<Vec<(Sink, u64)>>>()
+        joined.collect::<Result<Vec<(PacketSink, u64)>>>()
     })?;
     let start = first.load(Ordering::Relaxed);
     let last = sinks.iter().map(|&(_, last)| last).max().unwrap_or(0);
     let duration = if start == 0 { 0 } else { last.saturating_sub(start).max(1) };
-    let mut all = Sink::new(SinkOptions { flows: 0, duration, ..options }, start);
+    let mut all = PacketSink::new(SinkOptions { flows: 0, duration, ..options }, start);
     sinks.iter().for_each(|(sink, _)| all.merge(sink));
     let measurement = close(&all, start, duration, &between(&before, &opened.port.statistics()))?;
     opened.close()?;
@@ -102,20 +102,20 @@ pub fn sink(
 
 /// The accounts of a sink that knows of the generator only what its packets' numbers say; `between` is what the port has
 /// lost.
-fn close(all: &Sink, start: u64, duration: u64, between: &[(String, u64)]) -> Result<Measurement> {
+fn close(all: &PacketSink, start: u64, duration: u64, between: &[(String, u64)]) -> Result<Measurement> {
     let counts = all.counts();
     let packets = all.numbered();
     let [corrupted, late, future] = seen_otherwise(counts).map(|(reason, count)| (reason.to_owned(), count));
-    // What says it comes from the future has a number of its own, as what is received has. Of what else came it is not
-    // known whether it had come before, or whose it was.
+    // A packet from the future has a number of its own, as a received one has. Of other packets it is not known whether it
+    // had come before, or whose it was.
     let mut missing = packets.saturating_sub(counts.received + future.1);
     let others = [corrupted, late].into_iter().chain(between.iter().cloned());
     let mut lost: Vec<_> = others.map(|(reason, count)| (reason, take(&mut missing, count))).collect();
     lost.extend([future, ("on-the-way".to_owned(), missing)]);
     lost.retain(|&(_, count)| count > 0);
     let books = Books {
-        sent: Sent { packets, ..Sent::default() },
-        full: Ends::FULL,
+        sent: SentCounts { packets, ..SentCounts::default() },
+        full: QueueEnds::FULL,
         behind: 0,
         timeline: Timeline::new(start, 0),
         handled: Handled::default(),
@@ -127,18 +127,18 @@ fn close(all: &Sink, start: u64, duration: u64, between: &[(String, u64)]) -> Re
 }
 
 fn collect(
-    mut ends: Ends,
+    mut ends: QueueEnds,
     cpu: usize,
     eal: &Eal,
     settings: &SinkSettings,
     options: SinkOptions,
     stop: &AtomicBool,
     (first, received): (&AtomicU64, &AtomicU64),
-) -> Result<(Sink, u64)> {
+) -> Result<(PacketSink, u64)> {
     pin(cpu)?;
     let _registered = eal.register_thread()?;
-    let mut sink = Sink::new(options, 0);
-    let (mut batch, mut watch) = (Batch::new(), Watch::default());
+    let mut sink = PacketSink::new(options, 0);
+    let (mut batch, mut watch) = (Batch::new(), CoreWatch::default());
     let (mut started, mut last, mut told) = (false, 0, 0);
     loop {
         for _ in 0..STEPS {
@@ -178,11 +178,11 @@ fn collect(
 mod tests {
     use super::*;
     use crate::sink::order::WINDOW;
-    use crate::testbed::{Arrivals, Size, Transport};
-    use crate::traffic::flows::Lane;
+    use crate::testbed::{Arrivals, FrameSize, TransportProtocol};
+    use crate::traffic::flows::FlowLane;
     use crate::traffic::synthetic::{Synthetic, SyntheticOptions};
-    use crate::traffic::template::Link;
-    use crate::traffic::{Numbering, Traffic};
+    use crate::traffic::template::LinkAddresses;
+    use crate::traffic::{Numbering, TrafficSource};
     use hairpin_core::frame::VecFrame;
 
     const SESSION: u64 = 9;
@@ -191,16 +191,16 @@ mod tests {
 
     fn packets(count: usize) -> Vec<VecFrame> {
         let options = SyntheticOptions {
-            transport: Transport::Udp,
+            transport: TransportProtocol::Udp,
             ipv6: false,
             arrivals: Arrivals::Fixed,
             sizes: None,
-            length: Size::Fixed(64),
+            length: FrameSize::Fixed(64),
             flows: 10,
             known: false,
-            link: Link::default(),
+            link: LinkAddresses::default(),
         };
-        let mut source = Synthetic::new(options, Lane::only(), Numbering::new(SESSION, 0), 0, 1).unwrap();
+        let mut source = Synthetic::new(options, FlowLane::only(), Numbering::new(SESSION, 0), 0, 1).unwrap();
         let mut all = Vec::new();
         while all.len() < count {
             let mut frames: Batch<VecFrame> = (0..10).map(|_| VecFrame::default()).collect();
@@ -215,10 +215,10 @@ mod tests {
         frames.iter_mut().for_each(|frame| *frame.data.last_mut().unwrap() ^= 1);
     }
 
-    /// What a sink says of what comes at these times: sent, received, and what was lost.
+    /// A sink's report of packets at these times: sent, received, and what was lost.
     fn accounts(came: &[(u64, &[VecFrame])], between: &[(&str, u64)]) -> (u64, u64, Vec<(String, u64)>) {
         let options = SinkOptions { session: SESSION, generators: 1, flows: 10, balanced: false, duration: 1 };
-        let mut sink = Sink::new(options, 0);
+        let mut sink = PacketSink::new(options, 0);
         came.iter().for_each(|&(now, frames)| sink.take(now, frames));
         let between: Vec<_> = between.iter().map(|&(reason, count)| (reason.to_owned(), count)).collect();
         let measured = close(&sink, 0, 1, &between).unwrap();
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn a_packet_that_two_queues_count_is_no_figure() {
         let options = SinkOptions { session: SESSION, generators: 1, flows: 10, balanced: false, duration: 1 };
-        let [mut one, mut other] = [(); 2].map(|()| Sink::new(options, 0));
+        let [mut one, mut other] = [(); 2].map(|()| PacketSink::new(options, 0));
         let frames = packets(100);
         one.take(SENT, &frames);
         other.take(SENT, &frames[..1]);

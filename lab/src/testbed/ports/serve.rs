@@ -1,9 +1,9 @@
 //! A device under test in a process of its own.
 
-use super::super::Progress;
+use super::super::TrialProgress;
 use super::super::cores::pin;
-use super::super::device::{Core, Handled, Serving};
-use super::PortSettings;
+use super::super::device::{DeviceCore, Handled, ServingCore};
+use super::PortSetup;
 use crate::forward::Forwarder;
 use anyhow::{Context, Result, anyhow, ensure};
 use hairpin_dpdk::{Eal, PortIo};
@@ -15,10 +15,10 @@ use std::sync::atomic::AtomicBool;
 /// A port that cannot be opened, frames that are not accounted for, or that are missing from the pool.
 pub fn forward(
     eal: &Eal,
-    settings: &PortSettings,
-    cores: Vec<Core>,
+    settings: &PortSetup,
+    cores: Vec<DeviceCore>,
     stop: &AtomicBool,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(TrialProgress),
 ) -> Result<Handled> {
     ensure!(cores.len() == settings.cpus.len(), "{} cores for {} queues", cores.len(), settings.cpus.len());
     let opened = settings.open(eal, stop)?;
@@ -27,13 +27,13 @@ pub fn forward(
             opened.port.queue(number).with_context(|| format!("{} has no queue {number}", opened.port.name()))?;
         Ok(PortIo::new(vec![queue], opened.pool.clone()))
     };
-    let io = |(number, core): (u16, &Core)| match core {
-        Core::Forwarder(_) => Ok(io(number)?.in_bursts_of(Forwarder::BURST)),
+    let io = |(number, core): (u16, &DeviceCore)| match core {
+        DeviceCore::Forwarder(_) => Ok(io(number)?.in_bursts_of(Forwarder::BURST)),
         _ => io(number),
     };
     let queues: Vec<PortIo> = (0..).zip(&cores).map(io).collect::<Result<_>>()?;
     opened.wait(stop)?;
-    progress(Progress::Started { device: Vec::new() });
+    progress(TrialProgress::Started { device: Vec::new() });
     let handled = std::thread::scope(|scope| {
         let running: Vec<_> = cores
             .into_iter()
@@ -43,7 +43,7 @@ pub fn forward(
                 scope.spawn(move || -> Result<Handled> {
                     pin(cpu)?;
                     let _registered = eal.register_thread()?;
-                    let mut serving = Serving::returning(core, io);
+                    let mut serving = ServingCore::returning(core, io);
                     serving.serve(stop);
                     Ok(serving.handled())
                 })

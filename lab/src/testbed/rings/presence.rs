@@ -32,7 +32,7 @@ mod tests {
         let presence = Presence::begin();
         std::thread::sleep(Duration::from_millis(50));
         assert!(presence.share(Duration::ZERO) < 0.5);
-        // What it slept by its own choice it did not want.
+        // Time slept by its own choice was not wanted.
         assert!(presence.share(Duration::from_secs(1)) == 1.0);
     }
 }

@@ -2,16 +2,16 @@
 
 use super::presence::Presence;
 use crate::clock;
-use crate::sink::Sink;
+use crate::sink::PacketSink;
 use crate::testbed::cores::pin;
-use crate::testbed::device::{Handled, Serving};
+use crate::testbed::device::{Handled, ServingCore};
 use crate::testbed::ends::{Inlet, Outlet};
 use crate::testbed::generator::Generator;
-use crate::testbed::{Progress, Trial};
+use crate::testbed::{Trial, TrialProgress};
 use crate::traffic::AnyTraffic;
 use anyhow::{Result, ensure};
 use hairpin_core::frame::{Batch, FrameIo};
-use hairpin_dpdk::{Eal, Mbuf, Pool, RingReceiver, RingSender};
+use hairpin_dpdk::{Eal, Mbuf, MbufPool, RingReceiver, RingSender};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
@@ -24,12 +24,12 @@ const STUCK: u64 = 10_000_000_000;
 const STEPS: u32 = 64;
 
 /// A generator's end of a lane.
-pub(super) struct Out {
+pub(super) struct GeneratorEnd {
     pub(super) ring: RingSender,
-    pub(super) pool: Pool,
+    pub(super) pool: MbufPool,
 }
 
-impl Outlet for Out {
+impl Outlet for GeneratorEnd {
     type Frame = Mbuf;
     const FULL: &'static str = "ring-full";
 
@@ -62,13 +62,13 @@ impl Inlet for In {
 }
 
 /// The device's ends.
-pub(super) struct Both {
+pub(super) struct DeviceEnds {
     pub(super) from: RingReceiver,
     pub(super) to: RingSender,
-    pub(super) pool: Pool,
+    pub(super) pool: MbufPool,
 }
 
-impl FrameIo for Both {
+impl FrameIo for DeviceEnds {
     type Frame = Mbuf;
 
     fn receive(&mut self, out: &mut Batch<Mbuf>) {
@@ -87,10 +87,10 @@ impl FrameIo for Both {
     }
 }
 
-/// What the threads of a trial have in common.
+/// The common state of the threads of a trial.
 #[derive(Default)]
 pub(super) struct TrialState {
-    /// What comes from now on is measured.
+    /// Packets from now on are measured.
     pub(super) measuring: AtomicBool,
     /// Cores of the device that do not know that yet.
     pub(super) unaware: AtomicU32,
@@ -102,7 +102,7 @@ pub(super) struct TrialState {
     pub(super) device_stops: AtomicBool,
     /// Cores of the device that are not done.
     pub(super) serving: AtomicU32,
-    /// What each core of the device had received and sent when it last had nothing to do, before the clock starts.
+    /// The counts of each core of the device when it last had nothing to do, before the clock starts.
     pub(super) idle: Vec<(AtomicU64, AtomicU64)>,
     /// Something went wrong, or will: all are to leave.
     pub(super) leave: AtomicBool,
@@ -110,12 +110,12 @@ pub(super) struct TrialState {
     pub(super) received: AtomicU64,
 }
 
-pub(super) type LaneGenerator = Generator<Out, AnyTraffic>;
+pub(super) type LaneGenerator = Generator<GeneratorEnd, AnyTraffic>;
 
 /// A sink and where its frames come from.
 pub(super) struct Collector {
     pub(super) from: In,
-    pub(super) sink: Sink,
+    pub(super) sink: PacketSink,
     pub(super) batch: Batch<Mbuf>,
 }
 
@@ -180,30 +180,30 @@ impl Drop for Leave<'_> {
 pub(super) struct Tasks {
     pub(super) generators: Vec<LaneGenerator>,
     pub(super) collectors: Vec<Collector>,
-    /// What share of its processor the thread has had.
+    /// The thread's share of its processor.
     pub(super) ran: f64,
 }
 
-/// What a device's thread gives back.
-pub(super) struct Served {
-    pub(super) device: Serving<Both>,
-    /// What it had done when the clock started.
+/// The result of a device's thread.
+pub(super) struct DeviceThreadResult {
+    pub(super) device: ServingCore<DeviceEnds>,
+    /// Its counts when the clock started.
     pub(super) before: Handled,
-    /// What share of its processor the thread has had since.
+    /// The thread's share of its processor since then.
     pub(super) ran: f64,
 }
 
 /// The device's thread.
 pub(super) fn serve(
-    mut device: Serving<Both>,
+    mut device: ServingCore<DeviceEnds>,
     lane: usize,
     (cpu, metered): (usize, bool),
     eal: &Eal,
     state: &TrialState,
     threads: std::sync::mpsc::Sender<u32>,
-) -> Result<Served> {
+) -> Result<DeviceThreadResult> {
     // Also where it cannot begin: the sinks wait for it.
-    let _done = Count(&state.serving);
+    let _done = CountGuard(&state.serving);
     pin(cpu)?;
     let _registered = eal.register_thread()?;
     let _ = threads.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
@@ -225,13 +225,13 @@ pub(super) fn serve(
     state.unaware.fetch_sub(1, Ordering::AcqRel);
     let presence = Presence::begin();
     let slept = device.serve(&state.device_stops);
-    Ok(Served { device, before, ran: presence.share(slept) })
+    Ok(DeviceThreadResult { device, before, ran: presence.share(slept) })
 }
 
 /// One less when it is dropped.
-struct Count<'a>(&'a AtomicU32);
+struct CountGuard<'a>(&'a AtomicU32);
 
-impl Drop for Count<'_> {
+impl Drop for CountGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Release);
     }
@@ -295,12 +295,12 @@ pub(super) fn watch(
     trial: &Trial,
     start: u64,
     testing: &[ScopedJoinHandle<'_, Result<Tasks>>],
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(TrialProgress),
 ) {
     while !testing.iter().all(ScopedJoinHandle::is_finished) {
         std::thread::sleep(Duration::from_millis(20));
         let elapsed = Duration::from_nanos(clock::now().saturating_sub(start)).min(trial.duration);
         let sent = state.sent.load(Ordering::Relaxed);
-        progress(Progress::Running { elapsed, sent, received: state.received.load(Ordering::Relaxed) });
+        progress(TrialProgress::Running { elapsed, sent, received: state.received.load(Ordering::Relaxed) });
     }
 }

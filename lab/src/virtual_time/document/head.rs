@@ -1,10 +1,10 @@
 //! The head of the page: what was done, where and when, and how verdicts differ between scales.
 
-use super::super::finding::{Finding, Verdict};
+use super::super::finding::{CaseFinding, CaseVerdict};
 use super::super::results::Gathered;
-use super::super::store::{Came, Made, Record};
+use super::super::store::{CaseOutcome, CaseRecord, Provenance};
 use super::super::write::Circumstances;
-use super::{Parts, cell, judgements, paragraph, push, scale_name};
+use super::{DocumentParts, cell, judgements, paragraph, push, scale_name};
 use std::collections::BTreeMap;
 
 /// Verdicts at another scale, to stand beside the page's own.
@@ -12,12 +12,12 @@ pub(super) struct Verdicts<'a> {
     /// The other scale, if there are results of it.
     pub(super) beside: Option<f64>,
     /// Experiment, finding, verdict there.
-    others: Vec<(&'a str, &'a Finding, Verdict)>,
+    others: Vec<(&'a str, &'a CaseFinding, CaseVerdict)>,
 }
 
 impl<'a> Verdicts<'a> {
     /// Judges everything at the other scale.
-    pub(super) fn of(parts: &Parts<'a>) -> Verdicts<'a> {
+    pub(super) fn of(parts: &DocumentParts<'a>) -> Verdicts<'a> {
         let Some(beside) = &parts.beside else { return Verdicts { beside: None, others: Vec::new() } };
         let of_one = |one: &Gathered<'a>| {
             let name = one.experiment.name.as_str();
@@ -27,15 +27,15 @@ impl<'a> Verdicts<'a> {
     }
 
     /// The verdict on a finding there.
-    pub(super) fn other(&self, gathered: &Gathered<'_>, finding: &Finding) -> Option<Verdict> {
-        let is_it = |(name, other, _): &&(&str, &Finding, Verdict)| {
+    pub(super) fn other(&self, gathered: &Gathered<'_>, finding: &CaseFinding) -> Option<CaseVerdict> {
+        let is_it = |(name, other, _): &&(&str, &CaseFinding, CaseVerdict)| {
             *name == gathered.experiment.name && other.id == finding.id && other.text == finding.text
         };
         self.others.iter().find(is_it).map(|(_, _, verdict)| *verdict)
     }
 }
 
-pub(super) fn write(text: &mut String, parts: &Parts<'_>) {
+pub(super) fn write(text: &mut String, parts: &DocumentParts<'_>) {
     let scale = parts.circumstances.scale;
     push(text, &format!("# KTH 2022 in virtual time, {}\n", at(scale)));
     for prose in about(parts.gathered, parts.circumstances) {
@@ -127,7 +127,7 @@ fn minutes(seconds: f64) -> String {
 /// Which machine simulated what, and when.
 fn machines(text: &mut String, gathered: &[Gathered<'_>]) {
     // Cases, packets, seconds of processor time.
-    let mut all: BTreeMap<Option<&Made>, (usize, u64, f64)> = BTreeMap::new();
+    let mut all: BTreeMap<Option<&Provenance>, (usize, u64, f64)> = BTreeMap::new();
     for record in gathered.iter().flat_map(|one| &one.cases).filter_map(|(_, record)| *record) {
         let of = all.entry(record.made.as_ref()).or_default();
         of.0 += 1;
@@ -148,27 +148,27 @@ fn machines(text: &mut String, gathered: &[Gathered<'_>]) {
     text.push('\n');
 }
 
-fn packets(record: &Record) -> u64 {
+fn packets(record: &CaseRecord) -> u64 {
     match &record.came {
-        Came::Runs(runs) => runs.iter().map(|run| run.simulated).sum(),
-        Came::Failed(_) => 0,
+        CaseOutcome::Runs(runs) => runs.iter().map(|run| run.simulated).sum(),
+        CaseOutcome::Failed(_) => 0,
     }
 }
 
-fn counts(text: &mut String, parts: &Parts<'_>) {
-    let verdicts = |gathered: &[Gathered<'_>]| -> Vec<Verdict> {
+fn counts(text: &mut String, parts: &DocumentParts<'_>) {
+    let verdicts = |gathered: &[Gathered<'_>]| -> Vec<CaseVerdict> {
         gathered.iter().flat_map(judgements).map(|(_, judgement, _)| judgement.verdict).collect()
     };
-    let line = |scale: f64, all: &[Verdict]| {
+    let line = |scale: f64, all: &[CaseVerdict]| {
         let count = |verdict| all.iter().filter(|other| **other == verdict).count();
         format!(
             "| {} | {} | {} | {} | {} | {} |",
             scale_name(scale),
             all.len(),
-            count(Verdict::Agrees),
-            count(Verdict::InPart),
-            count(Verdict::Disagrees),
-            count(Verdict::NotMeasured)
+            count(CaseVerdict::Agrees),
+            count(CaseVerdict::InPart),
+            count(CaseVerdict::Disagrees),
+            count(CaseVerdict::NotMeasured)
         )
     };
     push(text, "| scale | findings | agree | in part | do not agree | not measured |\n|---|---:|---:|---:|---:|---:|");
@@ -180,7 +180,7 @@ fn counts(text: &mut String, parts: &Parts<'_>) {
 }
 
 /// Findings on which the two scales differ.
-fn differences(text: &mut String, parts: &Parts<'_>) {
+fn differences(text: &mut String, parts: &DocumentParts<'_>) {
     let all = Verdicts::of(parts);
     let Some(scale) = all.beside else { return };
     let mut rows = Vec::new();

@@ -1,11 +1,11 @@
 //! Policies beside each other on the page.
 
-use super::super::comparison::{BEST_WITHIN, Kept, LOSS_WITHIN, NEAR_SHARE, OF_YARDSTICK, P99_WITHIN, Scenario};
+use super::super::comparison::{BEST_WITHIN, LOSS_WITHIN, NEAR_SHARE, OF_YARDSTICK, P99_WITHIN, PromiseKept, Scenario};
 use super::super::outcome::Outcome;
 use super::super::results::Gathered;
 use super::{NAMED_MAX, cell, paragraph, push};
 
-/// What is told of each policy.
+/// The columns of each policy.
 pub(in super::super) fn policy_columns() -> Vec<&'static str> {
     vec![
         "policy",
@@ -33,7 +33,7 @@ pub(in super::super) fn policy_row(scenario: &Scenario<'_>, policy: &str, outcom
 }
 
 /// Whether `auto` keeps its promises, in sentences. The table of what is saved shows where it does not.
-pub(in super::super) fn kept_lines(kept: &Kept) -> [String; 3] {
+pub(in super::super) fn kept_lines(kept: &PromiseKept) -> [String; 3] {
     let word = |holds: bool| if holds { "holds" } else { "**does not hold**" };
     let best = format!(
         "`auto` saves at least as much processor time as every other policy (within {BEST_WITHIN} percent of `never`'s): {}; \
@@ -79,7 +79,7 @@ pub(super) fn write(text: &mut String, gathered: &Gathered<'_>) {
     if scenarios.is_empty() {
         return;
     }
-    let kept = Kept::of(&scenarios);
+    let kept = PromiseKept::of(&scenarios);
     for line in kept_lines(&kept) {
         paragraph(text, &line, "");
         text.push('\n');

@@ -1,4 +1,4 @@
-//! What comes next, for tens of thousands of connections that each say when they send again.
+//! The order of events, for tens of thousands of connections that each say when they send again.
 //!
 //! A wheel of buckets, each for a short time: what is entered goes to the end of its bucket, which is sorted when its time
 //! comes. So an event costs a few nanoseconds, where a heap costs as many cache misses as it has levels. What is beyond the
@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 const BUCKETS: u64 = 4096;
 
 /// Time, order among events at that time, and place.
-type Event = (u64, u64, u32);
+type AgendaEvent = (u64, u64, u32);
 
 /// Events in the order of their time; those at once in the order in which they were entered.
 pub(super) struct Agenda {
@@ -19,14 +19,14 @@ pub(super) struct Agenda {
     shift: u32,
     /// The bucket at hand, counted from the beginning of time.
     at: u64,
-    /// What is left of it, and whatever was entered for earlier times: the last one comes first.
-    at_hand: Vec<Event>,
+    /// The rest of the current slot, and events entered for earlier times: the last one comes first.
+    at_hand: Vec<AgendaEvent>,
     /// Those after it.
-    buckets: Vec<Vec<Event>>,
+    buckets: Vec<Vec<AgendaEvent>>,
     /// Events in them.
     count: usize,
-    /// What is beyond them.
-    later: BinaryHeap<Reverse<Event>>,
+    /// The events beyond them.
+    later: BinaryHeap<Reverse<AgendaEvent>>,
     serial: u64,
 }
 

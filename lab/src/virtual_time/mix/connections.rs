@@ -5,12 +5,12 @@
 
 use super::agenda::Agenda;
 use super::{FLOWS_MAX, key};
-use crate::traffic::sizes::Sizes;
+use crate::traffic::sizes::FlowSizes;
 use fastrand::Rng;
 use hairpin_core::flow::Direction;
 use hairpin_core::flow::{FlowKey, Protocol};
 use hairpin_core::time::Time;
-use hairpin_sim::testbed::{Offered, Part, Traffic};
+use hairpin_sim::testbed::{FlowPart, ModelTraffic, OfferedPacket};
 use std::sync::Arc;
 
 /// Bytes of payload in a full frame, and of what is around them (Ethernet, IPv4, TCP with timestamps).
@@ -23,19 +23,19 @@ const DRAWN: u32 = 20_000;
 
 /// How large a response is.
 #[derive(Clone, Debug)]
-pub enum Size {
+pub enum ResponseSize {
     /// Bytes by a measured distribution, cut at so many.
-    Measured(Arc<Sizes>, u64),
+    Measured(Arc<FlowSizes>, u64),
     /// Full frames, exponentially distributed around this mean, one at least.
     Frames(f64),
 }
 
-impl Size {
+impl ResponseSize {
     /// Draws one, in bytes.
     fn draw(&self, random: &mut Rng) -> u64 {
         match self {
-            Size::Measured(sizes, most) => sizes.draw(random).min(*most),
-            Size::Frames(mean) => {
+            ResponseSize::Measured(sizes, most) => sizes.draw(random).min(*most),
+            ResponseSize::Frames(mean) => {
                 let frames = -(1.0 - random.f64()).ln() * mean;
                 (frames.round().max(1.0) as u64).saturating_mul(SEGMENT)
             }
@@ -43,11 +43,11 @@ impl Size {
     }
 }
 
-/// What connections are like.
+/// The kind of connections.
 #[derive(Clone, Debug)]
 pub struct ConnectionsOptions {
     /// How large.
-    pub size: Size,
+    pub size: ResponseSize,
     /// How fast a connection's response comes, in Mbit/s: between these, evenly in the logarithm.
     pub mbit_s: (f64, f64),
     /// Packets per second of all together, both directions, on average over the run.
@@ -61,7 +61,7 @@ pub struct ConnectionsOptions {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum ConnectionStep {
     Syn,
     SynAck,
     Request,
@@ -72,9 +72,9 @@ enum Step {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Connection {
+struct MixConnection {
     number: u32,
-    step: Step,
+    step: ConnectionStep,
     /// Bytes of the response that are left.
     left: u64,
     /// Whether the next full frame is the second since the last acknowledgement.
@@ -88,7 +88,7 @@ pub struct Connections {
     options: ConnectionsOptions,
     /// When each place sends again.
     events: Agenda,
-    places: Vec<Connection>,
+    places: Vec<MixConnection>,
     free: Vec<u32>,
     /// When the next one comes, in nanoseconds, and how many came.
     arrival: f64,
@@ -139,7 +139,7 @@ impl Connections {
     /// A new one comes at `self.arrival`.
     fn arrive(&mut self) {
         let (left, gap) = drawn(&self.options, &mut self.random);
-        let connection = Connection { number: self.arrived, step: Step::Syn, left, is_second: false, gap };
+        let connection = MixConnection { number: self.arrived, step: ConnectionStep::Syn, left, is_second: false, gap };
         self.arrived += 1;
         let place = match self.free.pop() {
             Some(place) => {
@@ -156,9 +156,9 @@ impl Connections {
     }
 }
 
-impl Traffic for Connections {
+impl ModelTraffic for Connections {
     #[inline]
-    fn next(&mut self) -> Option<Offered> {
+    fn next(&mut self) -> Option<OfferedPacket> {
         while self.arrived < self.flows
             && self.arrival < self.end as f64
             && self.events.next_at().is_none_or(|at| self.arrival <= at as f64)
@@ -176,7 +176,7 @@ impl Traffic for Connections {
             Some(after) => self.events.enter(at + after, place),
             None => self.free.push(place),
         }
-        Some(Offered { at: Time::from_nanos(at), flow, length, direction, part })
+        Some(OfferedPacket { at: Time::from_nanos(at), flow, length, direction, part })
     }
 
     fn key(&self, flow: u32) -> FlowKey {
@@ -209,32 +209,39 @@ fn packets_each(options: &ConnectionsOptions, random: &mut Rng) -> f64 {
     all / f64::from(DRAWN)
 }
 
-/// What a connection sends now, and in how many nanoseconds it sends again.
+/// The next packet of a connection, and the nanoseconds until the one after it.
 #[inline]
-fn step(connection: &mut Connection, options: &ConnectionsOptions) -> (u16, Direction, Part, Option<u64>) {
+fn step(connection: &mut MixConnection, options: &ConnectionsOptions) -> (u16, Direction, FlowPart, Option<u64>) {
     let round_trip = options.round_trip;
     let (from_client, from_backend) = (Direction::FromClient, Direction::FromBackend);
-    let at_end = |after: u64| if options.ends { (Step::FinBackend, Some(after)) } else { (Step::FinBackend, None) };
+    let at_end = |after: u64| {
+        if options.ends { (ConnectionStep::FinBackend, Some(after)) } else { (ConnectionStep::FinBackend, None) }
+    };
     let (length, direction, part, (next, after)) = match connection.step {
-        Step::Syn => (HEADERS, from_client, Part::First, (Step::SynAck, Some(round_trip))),
-        Step::SynAck => (HEADERS, from_backend, Part::First, (Step::Request, Some(round_trip))),
-        Step::Request => (REQUEST, from_client, Part::Middle, (Step::Data, Some(round_trip))),
-        Step::Data => {
+        ConnectionStep::Syn => (HEADERS, from_client, FlowPart::First, (ConnectionStep::SynAck, Some(round_trip))),
+        ConnectionStep::SynAck => (HEADERS, from_backend, FlowPart::First, (ConnectionStep::Request, Some(round_trip))),
+        ConnectionStep::Request => (REQUEST, from_client, FlowPart::Middle, (ConnectionStep::Data, Some(round_trip))),
+        ConnectionStep::Data => {
             let sent = connection.left.min(SEGMENT);
             connection.left -= sent;
             let acknowledged = connection.is_second || connection.left == 0;
             connection.is_second = !acknowledged;
-            let next =
-                if acknowledged { (Step::Ack, Some(connection.gap / 2)) } else { (Step::Data, Some(connection.gap)) };
-            (sent as u16 + HEADERS, from_backend, Part::Middle, next)
+            let next = if acknowledged {
+                (ConnectionStep::Ack, Some(connection.gap / 2))
+            } else {
+                (ConnectionStep::Data, Some(connection.gap))
+            };
+            (sent as u16 + HEADERS, from_backend, FlowPart::Middle, next)
         }
-        Step::Ack => {
+        ConnectionStep::Ack => {
             let rest = connection.gap - connection.gap / 2;
-            let next = if connection.left > 0 { (Step::Data, Some(rest)) } else { at_end(rest) };
-            (HEADERS, from_client, Part::Middle, next)
+            let next = if connection.left > 0 { (ConnectionStep::Data, Some(rest)) } else { at_end(rest) };
+            (HEADERS, from_client, FlowPart::Middle, next)
         }
-        Step::FinBackend => (HEADERS, from_backend, Part::Last, (Step::FinClient, Some(round_trip))),
-        Step::FinClient => (HEADERS, from_client, Part::Last, (Step::FinClient, None)),
+        ConnectionStep::FinBackend => {
+            (HEADERS, from_backend, FlowPart::Last, (ConnectionStep::FinClient, Some(round_trip)))
+        }
+        ConnectionStep::FinClient => (HEADERS, from_client, FlowPart::Last, (ConnectionStep::FinClient, None)),
     };
     connection.step = next;
     (length, direction, part, after)

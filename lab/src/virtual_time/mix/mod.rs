@@ -2,7 +2,7 @@
 //!
 //! | mix | packets |
 //! |---|---|
-//! | [`Replay`] | recordings played with ever fresh addresses until there are as many flows as asked for (KTH 2022, 3.2) |
+//! | [`ReplayMix`] | recordings played with ever fresh addresses until there are as many flows as asked for (KTH 2022, 3.2) |
 //! | [`Popular`] | each packet's flow drawn by Zipf's law, or all flows in turn |
 //! | [`Connections`] | connections that come by a Poisson process, each with its size and its own rate, both directions |
 //!
@@ -18,13 +18,13 @@ mod structure;
 #[cfg(test)]
 mod tests;
 
-pub use connections::{Connections, ConnectionsOptions, Size};
+pub use connections::{Connections, ConnectionsOptions, ResponseSize};
 pub use popular::{Popular, Zipf};
-pub use replay::Replay;
-pub use structure::{Structure, Unit};
+pub use replay::ReplayMix;
+pub use structure::{RecordingUnit, Structure};
 
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
-use hairpin_sim::testbed::{Offered, Traffic};
+use hairpin_sim::testbed::{ModelTraffic, OfferedPacket};
 use std::net::Ipv4Addr;
 
 /// Flows of a mix at most: as many as keys can tell apart.
@@ -44,16 +44,16 @@ fn key(number: u32, protocol: Protocol) -> FlowKey {
 /// Any of them.
 pub enum Mix {
     /// Recordings.
-    Replay(Replay),
+    Replay(ReplayMix),
     /// By popularity, or in turn.
     Popular(Popular),
     /// Whole connections.
     Connections(Connections),
 }
 
-impl Traffic for Mix {
+impl ModelTraffic for Mix {
     #[inline]
-    fn next(&mut self) -> Option<Offered> {
+    fn next(&mut self) -> Option<OfferedPacket> {
         match self {
             Mix::Replay(mix) => mix.next(),
             Mix::Popular(mix) => mix.next(),
@@ -80,7 +80,7 @@ impl Traffic for Mix {
 
 /// Packets at even distances: when the next one comes.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
+struct EvenPace {
     /// Nanoseconds between two, and how many came.
     gap: f64,
     count: u64,
@@ -88,9 +88,9 @@ struct Pace {
     end: u64,
 }
 
-impl Pace {
-    fn new(packets_per_s: f64, seconds: f64) -> Pace {
-        Pace { gap: 1e9 / packets_per_s.max(1e-3), count: 0, end: (seconds * 1e9) as u64 }
+impl EvenPace {
+    fn new(packets_per_s: f64, seconds: f64) -> EvenPace {
+        EvenPace { gap: 1e9 / packets_per_s.max(1e-3), count: 0, end: (seconds * 1e9) as u64 }
     }
 
     #[inline]

@@ -1,11 +1,11 @@
 //! Flows that are there all the time: in turn, or the more popular ones more often.
 
-use super::{Pace, key};
+use super::{EvenPace, key};
 use fastrand::Rng;
 use hairpin_core::flow::Direction;
 use hairpin_core::flow::{FlowKey, Protocol};
 use hairpin_core::time::Time;
-use hairpin_sim::testbed::{Offered, Part, Traffic};
+use hairpin_sim::testbed::{FlowPart, ModelTraffic, OfferedPacket};
 
 /// Ranks from 1 on, each with a probability in proportion to `1 / rank^exponent`.
 ///
@@ -71,7 +71,7 @@ pub struct Popular {
     next: u32,
     flows: u32,
     length: u16,
-    pace: Pace,
+    pace: EvenPace,
     random: Rng,
 }
 
@@ -79,14 +79,14 @@ impl Popular {
     /// `flows` flows, in turn or by Zipf's law with this exponent; frames of `length` bytes.
     pub fn new(flows: u32, exponent: Option<f64>, packets_per_s: f64, seconds: f64, length: u16, seed: u64) -> Popular {
         let zipf = exponent.map(|exponent| Zipf::new(flows, exponent));
-        let pace = Pace::new(packets_per_s, seconds);
+        let pace = EvenPace::new(packets_per_s, seconds);
         Popular { zipf, next: 0, flows: flows.max(1), length, pace, random: Rng::with_seed(seed) }
     }
 }
 
-impl Traffic for Popular {
+impl ModelTraffic for Popular {
     #[inline]
-    fn next(&mut self) -> Option<Offered> {
+    fn next(&mut self) -> Option<OfferedPacket> {
         let at = Time::from_nanos(self.pace.next()?);
         let flow = match &self.zipf {
             Some(zipf) => zipf.draw(&mut self.random) - 1,
@@ -96,7 +96,7 @@ impl Traffic for Popular {
                 flow
             }
         };
-        Some(Offered { at, flow, length: self.length, direction: Direction::FromClient, part: Part::Middle })
+        Some(OfferedPacket { at, flow, length: self.length, direction: Direction::FromClient, part: FlowPart::Middle })
     }
 
     fn key(&self, flow: u32) -> FlowKey {

@@ -7,12 +7,12 @@
 //! established from its eighth packet on only, and KTH 2022's balancer made no such difference.
 
 use super::structure::Structure;
-use super::{Pace, key};
+use super::{EvenPace, key};
 use fastrand::Rng;
 use hairpin_core::flow::Direction;
 use hairpin_core::flow::{FlowKey, Protocol};
 use hairpin_core::time::Time;
-use hairpin_sim::testbed::{Offered, Part, Traffic};
+use hairpin_sim::testbed::{FlowPart, ModelTraffic, OfferedPacket};
 use std::sync::Arc;
 
 /// Recordings under way at a time at most.
@@ -20,14 +20,14 @@ const LANES_MAX: u64 = 4096;
 
 /// A recording under way.
 #[derive(Clone, Copy, Debug)]
-struct Lane {
+struct ReplayLane {
     unit: u32,
     at: u32,
     /// The number of its first flow.
     first: u32,
 }
 
-/// What the next recording is.
+/// The next recording to play.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
     unit: usize,
@@ -35,17 +35,17 @@ struct Cursor {
 }
 
 /// A replay.
-pub struct Replay {
+pub struct ReplayMix {
     structure: Arc<Structure>,
-    lanes: Vec<Lane>,
+    lanes: Vec<ReplayLane>,
     cursor: Cursor,
     flows: u32,
     length: Option<u16>,
-    pace: Pace,
+    pace: EvenPace,
     random: Rng,
 }
 
-impl Replay {
+impl ReplayMix {
     /// `flows` flows at `packets_per_s` for `seconds`; frames of `length` bytes, or as recorded.
     pub fn new(
         structure: Arc<Structure>,
@@ -54,14 +54,14 @@ impl Replay {
         seconds: f64,
         length: Option<u16>,
         seed: u64,
-    ) -> Replay {
+    ) -> ReplayMix {
         // A quarter of all recordings that there will be is under way at a time.
         let copies = u64::from(flows) * structure.units.len() as u64 / structure.flows().max(1);
         let lanes = (copies / 4).clamp(1, LANES_MAX);
         let random = Rng::with_seed(seed);
-        let pace = Pace::new(packets_per_s, seconds);
+        let pace = EvenPace::new(packets_per_s, seconds);
         let mut replay =
-            Replay { structure, lanes: Vec::new(), cursor: Cursor::default(), flows, length, pace, random };
+            ReplayMix { structure, lanes: Vec::new(), cursor: Cursor::default(), flows, length, pace, random };
         for _ in 0..lanes {
             let lane = replay.begin();
             replay.lanes.push(lane);
@@ -75,8 +75,8 @@ impl Replay {
     }
 
     /// The next recording. The order of recordings begins anew with the flows, so that a flow is the same each time.
-    fn begin(&mut self) -> Lane {
-        let lane = Lane { unit: self.cursor.unit as u32, at: 0, first: self.cursor.first };
+    fn begin(&mut self) -> ReplayLane {
+        let lane = ReplayLane { unit: self.cursor.unit as u32, at: 0, first: self.cursor.first };
         let flows = self.structure.units.get(self.cursor.unit).map_or(1, |unit| unit.flows);
         self.cursor.first = self.cursor.first.saturating_add(flows);
         self.cursor.unit = (self.cursor.unit + 1) % self.structure.units.len().max(1);
@@ -108,13 +108,13 @@ impl Replay {
     }
 }
 
-impl Traffic for Replay {
+impl ModelTraffic for ReplayMix {
     #[inline]
-    fn next(&mut self) -> Option<Offered> {
+    fn next(&mut self) -> Option<OfferedPacket> {
         let at = self.pace.next()?;
         let (flow, length) = self.draw()?;
         let at = Time::from_nanos(at);
-        Some(Offered { at, flow, length, direction: Direction::FromClient, part: Part::Middle })
+        Some(OfferedPacket { at, flow, length, direction: Direction::FromClient, part: FlowPart::Middle })
     }
 
     fn key(&self, flow: u32) -> FlowKey {

@@ -1,7 +1,7 @@
-//! What a replay keeps of recordings: the order of packets and their flows.
+//! The parts of recordings that a replay keeps: the order of packets and their flows.
 
 use crate::traffic::recording::Recording;
-use crate::traffic::template::Ends;
+use crate::traffic::template::PacketEnds;
 use anyhow::{Context, Result, ensure};
 use hairpin_core::flow::Protocol;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// One recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Unit {
+pub struct RecordingUnit {
     /// The flow of each packet, in order; a flow has the number of the first packet's rank among flows.
     pub order: Vec<u32>,
     /// The length of each packet's frame, in bytes.
@@ -22,7 +22,7 @@ pub struct Unit {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Structure {
     /// Each of them.
-    pub units: Vec<Unit>,
+    pub units: Vec<RecordingUnit>,
 }
 
 impl Structure {
@@ -42,7 +42,7 @@ impl Structure {
         paths.sort();
         // One that cannot be used is one recording less; the caller reports how many there are.
         let recordings = paths.iter().filter_map(|path| Recording::read(path, false).ok());
-        let units: Vec<Unit> = recordings.map(|recording| Unit::of(&recording)).collect();
+        let units: Vec<RecordingUnit> = recordings.map(|recording| RecordingUnit::of(&recording)).collect();
         ensure!(!units.is_empty(), "no capture file with TCP or UDP packets in {}", directory.display());
         Ok(Structure { units })
     }
@@ -58,10 +58,10 @@ impl Structure {
     }
 }
 
-impl Unit {
-    fn of(recording: &Recording) -> Unit {
-        let mut numbers: HashMap<(Protocol, Ends), u32> = HashMap::new();
-        let mut unit = Unit::default();
+impl RecordingUnit {
+    fn of(recording: &Recording) -> RecordingUnit {
+        let mut numbers: HashMap<(Protocol, PacketEnds), u32> = HashMap::new();
+        let mut unit = RecordingUnit::default();
         for packet in &recording.packets {
             let next = numbers.len() as u32;
             unit.order.push(*numbers.entry((packet.protocol, packet.ends)).or_insert(next));

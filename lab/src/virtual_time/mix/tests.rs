@@ -1,16 +1,16 @@
 //! Mixes are what they say: a wrong distribution does not pass.
 
 use super::*;
-use crate::traffic::sizes::Sizes;
+use crate::traffic::sizes::FlowSizes;
 use fastrand::Rng;
 use hairpin_core::flow::Direction;
-use hairpin_sim::testbed::Part;
+use hairpin_sim::testbed::FlowPart;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Two recordings: one of a flow of five packets among three small ones, one of two flows.
 fn structure() -> Arc<Structure> {
-    let unit = |order: &[u32]| Unit {
+    let unit = |order: &[u32]| RecordingUnit {
         order: order.to_vec(),
         lengths: order.iter().map(|flow| 100 + *flow as u16).collect(),
         flows: order.iter().max().map_or(0, |most| most + 1),
@@ -18,15 +18,15 @@ fn structure() -> Arc<Structure> {
     Arc::new(Structure { units: vec![unit(&[0, 1, 0, 2, 0, 3, 0, 0]), unit(&[0, 1, 1])] })
 }
 
-fn all(mut mix: Mix) -> Vec<Offered> {
+fn all(mut mix: Mix) -> Vec<OfferedPacket> {
     std::iter::from_fn(|| mix.next()).collect()
 }
 
 fn replay(flows: u32, seconds: f64, seed: u64) -> Mix {
-    Mix::Replay(Replay::new(structure(), flows, 1e6, seconds, None, seed))
+    Mix::Replay(ReplayMix::new(structure(), flows, 1e6, seconds, None, seed))
 }
 
-fn counts(packets: &[Offered]) -> HashMap<u32, u64> {
+fn counts(packets: &[OfferedPacket]) -> HashMap<u32, u64> {
     let mut counts = HashMap::new();
     for packet in packets {
         *counts.entry(packet.flow).or_insert(0) += 1;
@@ -37,9 +37,9 @@ fn counts(packets: &[Offered]) -> HashMap<u32, u64> {
 #[test]
 fn replay_multiplies_recorded_flows() {
     // Six flows and eleven packets in both recordings: 600,000 flows are 1.1 million packets.
-    assert!((Replay::pass_seconds(&structure(), 600_000, 1e6) - 1.1).abs() < 1e-9);
+    assert!((ReplayMix::pass_seconds(&structure(), 600_000, 1e6) - 1.1).abs() < 1e-9);
     let mut mix = replay(600_000, 2.0, 1);
-    let packets: Vec<Offered> = (0..1_100_000).map_while(|_| mix.next()).collect();
+    let packets: Vec<OfferedPacket> = (0..1_100_000).map_while(|_| mix.next()).collect();
     let mut sizes: HashMap<u64, u32> = HashMap::new();
     for count in counts(&packets).values() {
         *sizes.entry(*count).or_default() += 1;
@@ -49,7 +49,7 @@ fn replay_multiplies_recorded_flows() {
     assert!(near(1, 400_000.0) && near(2, 100_000.0) && near(5, 100_000.0), "{sizes:?}");
     assert!(counts(&packets).len() > 590_000, "{}", counts(&packets).len());
     let lengths = packets.iter().all(|packet| (100..104).contains(&packet.length));
-    assert!(lengths && packets.iter().all(|packet| packet.flow < 600_000 && packet.part == Part::Middle));
+    assert!(lengths && packets.iter().all(|packet| packet.flow < 600_000 && packet.part == FlowPart::Middle));
 }
 
 #[test]
@@ -110,7 +110,7 @@ const SIZES: &str = "100,0\n1500,0.5\n3000,0.6\n30000,0.9\n300000,1\n";
 
 fn options(packets_per_s: f64, seconds: f64) -> ConnectionsOptions {
     ConnectionsOptions {
-        size: Size::Measured(Arc::new(Sizes::parse(SIZES).unwrap()), u64::MAX),
+        size: ResponseSize::Measured(Arc::new(FlowSizes::parse(SIZES).unwrap()), u64::MAX),
         mbit_s: (100.0, 1000.0),
         packets_per_s,
         seconds,
@@ -119,12 +119,12 @@ fn options(packets_per_s: f64, seconds: f64) -> ConnectionsOptions {
     }
 }
 
-fn connections(options: ConnectionsOptions, seed: u64) -> Vec<Offered> {
+fn connections(options: ConnectionsOptions, seed: u64) -> Vec<OfferedPacket> {
     all(Mix::Connections(Connections::new(options, seed)))
 }
 
-fn by_flow(packets: &[Offered]) -> HashMap<u32, Vec<Offered>> {
-    let mut flows: HashMap<u32, Vec<Offered>> = HashMap::new();
+fn by_flow(packets: &[OfferedPacket]) -> HashMap<u32, Vec<OfferedPacket>> {
+    let mut flows: HashMap<u32, Vec<OfferedPacket>> = HashMap::new();
     for packet in packets {
         flows.entry(packet.flow).or_default().push(*packet);
     }
@@ -138,21 +138,22 @@ fn connections_are_whole_and_in_order() {
     let (mut whole, mut cut) = (0, 0);
     for (flow, packets) in by_flow(&packets) {
         let (from_client, from_backend) = (Direction::FromClient, Direction::FromBackend);
-        assert_eq!((packets[0].part, packets[0].direction), (Part::First, from_client), "{flow}");
-        if packets.last().unwrap().part != Part::Last {
+        assert_eq!((packets[0].part, packets[0].direction), (FlowPart::First, from_client), "{flow}");
+        if packets.last().unwrap().part != FlowPart::Last {
             cut += 1;
             continue;
         }
         whole += 1;
-        assert_eq!((packets[1].part, packets[1].direction), (Part::First, from_backend));
-        assert_eq!((packets[2].part, packets[2].direction), (Part::Middle, from_client));
+        assert_eq!((packets[1].part, packets[1].direction), (FlowPart::First, from_backend));
+        assert_eq!((packets[2].part, packets[2].direction), (FlowPart::Middle, from_client));
         let last: Vec<Direction> =
-            packets.iter().filter(|packet| packet.part == Part::Last).map(|packet| packet.direction).collect();
+            packets.iter().filter(|packet| packet.part == FlowPart::Last).map(|packet| packet.direction).collect();
         assert!(last == [from_backend, from_client] || last == [from_backend], "{last:?}");
         let data =
-            packets.iter().filter(|packet| (packet.part, packet.direction) == (Part::Middle, from_backend)).count();
+            packets.iter().filter(|packet| (packet.part, packet.direction) == (FlowPart::Middle, from_backend)).count();
         let acknowledgements =
-            packets.iter().filter(|packet| (packet.part, packet.direction) == (Part::Middle, from_client)).count() - 1;
+            packets.iter().filter(|packet| (packet.part, packet.direction) == (FlowPart::Middle, from_client)).count()
+                - 1;
         assert_eq!(acknowledgements, data.div_ceil(2));
     }
     assert!(whole > 20 * cut && whole > 1000, "{whole} whole, {cut} cut off by the end");
@@ -163,16 +164,16 @@ fn sizes_follow_the_distribution() {
     let packets = connections(options(1e6, 1.0), 5);
     let mut sizes: Vec<u64> = Vec::new();
     for packets in by_flow(&packets).values() {
-        if packets.iter().any(|packet| packet.part == Part::Last) {
+        if packets.iter().any(|packet| packet.part == FlowPart::Last) {
             let data = packets
                 .iter()
-                .filter(|packet| packet.part == Part::Middle && packet.direction == Direction::FromBackend);
+                .filter(|packet| packet.part == FlowPart::Middle && packet.direction == Direction::FromBackend);
             sizes.push(data.map(|packet| u64::from(packet.length) - 66).sum());
         }
     }
     sizes.sort_unstable();
     let count = sizes.len() as f64;
-    let expected = Sizes::parse(SIZES).unwrap();
+    let expected = FlowSizes::parse(SIZES).unwrap();
     // Kolmogorov and Smirnov's distance, and what the ends of the run take away (large ones do not end in it).
     let most = 1.95 / count.sqrt() + 0.004;
     for hundredth in 1..100 {
@@ -190,7 +191,7 @@ fn connections_come_by_a_poisson_process_at_the_load() {
     assert!((offered / rate - 1.0).abs() < 0.03, "{offered} packets per second");
     let arrivals: Vec<u64> = packets
         .iter()
-        .filter(|packet| (packet.part, packet.direction) == (Part::First, Direction::FromClient))
+        .filter(|packet| (packet.part, packet.direction) == (FlowPart::First, Direction::FromClient))
         .map(|packet| packet.at.as_nanos())
         .collect();
     // In a thousand intervals the counts' variance is their mean: not of even distances (0), nor of bursts (more).
@@ -208,9 +209,9 @@ fn each_connection_has_a_pace_of_its_own_between_the_bounds() {
     let packets = connections(options(1e5, 1.0), 13);
     let mut rates: Vec<f64> = Vec::new();
     for packets in by_flow(&packets).values() {
-        let data: Vec<&Offered> = packets
+        let data: Vec<&OfferedPacket> = packets
             .iter()
-            .filter(|packet| (packet.part, packet.direction) == (Part::Middle, Direction::FromBackend))
+            .filter(|packet| (packet.part, packet.direction) == (FlowPart::Middle, Direction::FromBackend))
             .collect();
         if let [first, .., last, _] = data[..] {
             let seconds = last.at.since(first.at).as_secs_f64();
@@ -225,9 +226,9 @@ fn each_connection_has_a_pace_of_its_own_between_the_bounds() {
 
 #[test]
 fn life_times_are_exponential_around_their_mean() {
-    let options = ConnectionsOptions { size: Size::Frames(20.0), ..options(1e6, 1.0) };
+    let options = ConnectionsOptions { size: ResponseSize::Frames(20.0), ..options(1e6, 1.0) };
     let packets = connections(ConnectionsOptions { ends: false, ..options }, 17);
-    assert!(packets.iter().all(|packet| packet.part != Part::Last), "they fall silent");
+    assert!(packets.iter().all(|packet| packet.part != FlowPart::Last), "they fall silent");
     let flows = by_flow(&packets);
     let early = flows.values().filter(|packets| packets[0].at.as_nanos() < 500_000_000);
     let frames: Vec<f64> = early

@@ -41,7 +41,7 @@ pub struct BucketStamps {
     granularity: u64,
     /// The tick of the sweep, or of the last one.
     tick: u64,
-    /// Where the sweep goes on; `None`: there is none.
+    /// The position to continue the sweep from; `None`: there is none.
     cursor: Option<u32>,
     /// Whether this sweep takes all stamps for due.
     blind: bool,
@@ -55,7 +55,7 @@ impl BucketStamps {
         BucketStamps { granularity: nanos(granularity), tick: 0, cursor: None, blind: false, hurried: false }
     }
 
-    /// What to stamp an entry with that is to be asked at `at`.
+    /// The stamp of an entry that is due at `at`.
     pub fn stamp(&self, at: Time) -> u8 {
         let tick = at.as_nanos().div_ceil(self.granularity);
         tick.clamp(self.tick, self.tick.saturating_add(AHEAD_MAX)) as u8

@@ -47,7 +47,7 @@ impl SlabSweep {
     /// Begins another round if this one is over at `now`.
     fn turn(&mut self, now: u64) {
         if self.cursor == self.end && now >= self.over() {
-            // What was missed during a silence is missed once.
+            // Time missed during a silence counts once.
             self.began = self.over().max(now - self.period.min(now));
             self.end = self.used;
             self.cursor = 0;

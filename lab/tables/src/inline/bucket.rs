@@ -16,16 +16,16 @@ pub(super) const UNLISTED_MAX: u16 = u16::MAX;
 
 /// A key and its value.
 #[derive(Clone, Copy)]
-pub(super) struct Entry<K, V> {
+pub(super) struct InlineEntry<K, V> {
     pub(super) key: K,
     pub(super) value: V,
 }
 
-/// What a bucket knows: of the entries that stand in it, and of those *of* it (of whose hash it is the first bucket)
+/// A bucket's metadata: of the entries that stand in it, and of those *of* it (of whose hash it is the first bucket)
 /// that stand elsewhere. All in lanes of 16 bits, so that one comparison tells all of it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct BucketHead {
     /// For each slot: the [mark] of the entry in it; 0: free.
     pub(super) marks: [u16; SLOTS],
     /// The marks of entries that have moved away; 0: none.
@@ -37,7 +37,7 @@ pub(super) struct Head {
 /// Lanes of a head.
 pub(super) const LANES: usize = SLOTS + LISTED + 1;
 
-const _: () = assert!(size_of::<Head>() == 2 * LANES);
+const _: () = assert!(size_of::<BucketHead>() == 2 * LANES);
 
 /// The bits of a mark that say by which of its choices the entry stands where it does; the others are its tag.
 pub(super) const CHOICE: u16 = CHOICES as u16 - 1;
@@ -59,7 +59,7 @@ const MARKS: u32 = (1 << (2 * SLOTS)) - 1;
 const MARKS_AND_CELLS: u32 = (1 << (2 * (SLOTS + LISTED))) - 1;
 const UNLISTED: u32 = 1 << (2 * (SLOTS + LISTED));
 
-impl Head {
+impl BucketHead {
     /// A slot that is free.
     #[inline]
     pub(super) fn free(&self) -> Option<usize> {
@@ -89,14 +89,14 @@ impl Head {
         unsafe { &*core::ptr::from_ref(self).cast() }
     }
 
-    /// Where to search first for an entry of this bucket with this tag: its mark there. `None`: nowhere, it is certainly
+    /// The first place to search for an entry of this bucket with this tag: its mark there. `None`: it is certainly
     /// not in the table. (It may be another entry's mark, or, if there are entries that are not listed, no entry's.)
     #[inline]
     pub(super) fn lead(&self, tag: u16) -> Option<u16> {
         Some(self.mark_of(self.lane(tag)?, tag))
     }
 
-    /// The lane that [`Head::lead`] uses.
+    /// The lane that [`BucketHead::lead`] uses.
     #[inline]
     pub(super) fn lane(&self, tag: u16) -> Option<usize> {
         let equal = self.with_tag(tag);
@@ -156,7 +156,7 @@ impl Head {
         }
     }
 
-    /// An entry that [`Head::add`] was told of is gone or back. (What is unlisted stays right also if the cell struck
+    /// An entry that [`BucketHead::add`] was told of is gone or back. (What is unlisted stays right also if the cell struck
     /// out was that of another entry: as many of this kind are left, listed or not, as there are entries.)
     #[inline]
     pub(super) fn strike(&mut self, mark: u16) {
@@ -197,7 +197,7 @@ pub(super) fn with_tag_words(lanes: &[u16; LANES], tag: u16) -> u32 {
 #[repr(C, align(64))]
 pub(super) struct Bucket<K, V> {
     /// Marks are set together with entries, in [`Bucket::put`] only.
-    pub(super) head: Head,
+    pub(super) head: BucketHead,
     keys: [MaybeUninit<K>; SLOTS],
     /// Undefined for a slot without an entry.
     values: [V; SLOTS],
@@ -217,7 +217,7 @@ const _: () = assert!(size_of::<Bucket<[u8; 16], u64>>() == 64);
 impl<K: Copy + PartialEq, V: Copy + Default> Bucket<K, V> {
     /// One without entries.
     pub(super) fn empty() -> Bucket<K, V> {
-        Bucket { head: Head::default(), keys: [MaybeUninit::uninit(); SLOTS], values: [V::default(); SLOTS] }
+        Bucket { head: BucketHead::default(), keys: [MaybeUninit::uninit(); SLOTS], values: [V::default(); SLOTS] }
     }
 
     /// The key in a slot, if it is taken.
@@ -228,10 +228,10 @@ impl<K: Copy + PartialEq, V: Copy + Default> Bucket<K, V> {
         (self.head.marks[slot] != 0).then(|| unsafe { self.keys[slot].assume_init_ref() })
     }
 
-    /// What stands in a slot, if it is taken.
+    /// The entry in a slot, if it is taken.
     #[inline]
-    pub(super) fn entry(&self, slot: usize) -> Option<Entry<K, V>> {
-        Some(Entry { key: *self.key(slot)?, value: self.values[slot] })
+    pub(super) fn entry(&self, slot: usize) -> Option<InlineEntry<K, V>> {
+        Some(InlineEntry { key: *self.key(slot)?, value: self.values[slot] })
     }
 
     /// The value of `key`, if the first slot with this mark holds it.
@@ -259,7 +259,7 @@ impl<K: Copy + PartialEq, V: Copy + Default> Bucket<K, V> {
 
     /// Fills a slot. The mark is not 0.
     #[inline]
-    pub(super) fn put(&mut self, slot: usize, mark: u16, entry: Entry<K, V>) {
+    pub(super) fn put(&mut self, slot: usize, mark: u16, entry: InlineEntry<K, V>) {
         self.keys[slot].write(entry.key);
         self.values[slot] = entry.value;
         self.head.marks[slot] = mark;

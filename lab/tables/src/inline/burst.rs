@@ -1,13 +1,13 @@
 //! Bursts: each of the passes brings in what the next one reads, so that cache misses overlap.
 
-use super::bucket::{CHOICE, CHOICES, Entry, screen};
-use super::{Inline, Place};
+use super::bucket::{CHOICE, CHOICES, InlineEntry, screen};
+use super::{HashPlace, Inline};
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use hairpin_core::table::{BURST, Key};
 
 /// Room for the places of a burst.
-type Places = [MaybeUninit<Place>; BURST];
+type BurstPlaces = [MaybeUninit<HashPlace>; BURST];
 
 /// The numbers of the bits that are set, ascending: all below [`BURST`].
 struct Bits(u32);
@@ -25,9 +25,9 @@ impl Iterator for Bits {
     }
 }
 
-/// Where a key may be found: the bucket and the mark that its entry has there.
+/// A place where a key may be found: the bucket and the mark that its entry has there.
 #[derive(Clone, Copy, Default)]
-struct Target {
+struct KeyTarget {
     bucket: u32,
     mark: u16,
 }
@@ -57,7 +57,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
     #[inline(never)]
     fn values_of_few(&self, keys: &[K], out: &mut [Option<V>]) {
         let mut places = [const { MaybeUninit::uninit() }; BURST];
-        let mut targets = [const { MaybeUninit::<Target>::uninit() }; BURST];
+        let mut targets = [const { MaybeUninit::<KeyTarget>::uninit() }; BURST];
         let places = self.places(keys, &mut places, |place| self.prefetch_screen(place.primary));
         let perhaps = self.screened(places, out);
         if 2 * perhaps.count_ones() as usize > keys.len() {
@@ -86,7 +86,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
     #[inline(never)]
     fn values_of_most(&self, keys: &[K], out: &mut [Option<V>]) {
         let mut places = [const { MaybeUninit::uninit() }; BURST];
-        let mut targets = [const { MaybeUninit::<Target>::uninit() }; BURST];
+        let mut targets = [const { MaybeUninit::<KeyTarget>::uninit() }; BURST];
         let places = self.places(keys, &mut places, |place| self.prefetch(place.primary));
         let (mut elsewhere, mut absent) = (0, 0);
         let asked = places.iter().zip(&mut targets).zip(&mut *out).zip(keys);
@@ -112,17 +112,17 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
         }
     }
 
-    /// Where the entry with this mark is, with its bucket on the way into the cache.
+    /// The place of the entry with this mark, with its bucket on the way into the cache.
     #[inline(always)]
-    fn target(&self, place: Place, mark: u16) -> Target {
+    fn target(&self, place: HashPlace, mark: u16) -> KeyTarget {
         let bucket = self.chosen(place, (mark & CHOICE) as u8);
         self.prefetch(bucket);
-        Target { bucket, mark }
+        KeyTarget { bucket, mark }
     }
 
     /// The value of a key that is to be found there.
     #[inline(always)]
-    fn follow(&self, target: Target, place: Place, key: &K) -> Option<V> {
+    fn follow(&self, target: KeyTarget, place: HashPlace, key: &K) -> Option<V> {
         match self.bucket(target.bucket).marked(target.mark, key) {
             Some(value) => Some(value),
             None => self.start_over(place, key),
@@ -131,7 +131,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
 
     /// Which keys may be there, as the screens tell; the others get their answer. First buckets are prefetched.
     #[inline(always)]
-    fn screened(&self, places: &[Place], out: &mut [Option<V>]) -> u32 {
+    fn screened(&self, places: &[HashPlace], out: &mut [Option<V>]) -> u32 {
         let mut perhaps = 0;
         for (i, (place, found)) in places.iter().zip(&mut *out).enumerate() {
             if screen(place.tag()) & !self.screens[place.primary as usize] != 0 {
@@ -147,7 +147,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
     /// Another entry has the same mark, or some are not listed.
     #[cold]
     #[inline(never)]
-    fn start_over(&self, place: Place, key: &K) -> Option<V> {
+    fn start_over(&self, place: HashPlace, key: &K) -> Option<V> {
         let found = self.locate(place, |other, _| other == key)?;
         self.entry(found).map(|entry| entry.value)
     }
@@ -176,7 +176,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
 
     /// The places of up to [`BURST`] keys; what they lead to is prefetched.
     #[inline(always)]
-    fn places<'a>(&self, keys: &[K], places: &'a mut Places, prefetch: impl Fn(Place)) -> &'a [Place] {
+    fn places<'a>(&self, keys: &[K], places: &'a mut BurstPlaces, prefetch: impl Fn(HashPlace)) -> &'a [HashPlace] {
         let places = &mut places[..keys.len()];
         for (place, key) in places.iter_mut().zip(keys) {
             prefetch(*place.write(self.place_of(key)));
@@ -198,7 +198,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
                 }
             }
             for ((&place, &key), &value) in places.iter().zip(keys).zip(values) {
-                if self.insert_at(place, Entry { key, value }).is_err() {
+                if self.insert_at(place, InlineEntry { key, value }).is_err() {
                     return count;
                 }
                 count += 1;

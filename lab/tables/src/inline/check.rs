@@ -5,7 +5,7 @@ use super::bucket::{SLOTS, mark};
 use hairpin_core::table::Key;
 use std::vec::Vec;
 
-/// What is wrong with a table.
+/// The defect of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// An entry stands in the wrong bucket, or with the wrong tag.
@@ -38,7 +38,7 @@ pub enum Broken {
     },
     /// The number of entries is wrong.
     Length {
-        /// What the table says.
+        /// The table's own value.
         said: usize,
         /// Entries that there are.
         counted: usize,
@@ -51,7 +51,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
     /// table.
     ///
     /// # Errors
-    /// What is wrong first.
+    /// The first defect.
     pub fn check(&self) -> Result<(), Broken> {
         let mut moved = Vec::new();
         let mut counted = 0;

@@ -1,7 +1,7 @@
 //! Room made for an entry whose buckets are full.
 
-use super::bucket::{CHOICES, Entry, SLOTS};
-use super::{Found, Inline, Place};
+use super::bucket::{CHOICES, InlineEntry, SLOTS};
+use super::{FoundEntry, HashPlace, Inline};
 use arrayvec::ArrayVec;
 use hairpin_core::table::{Full, Key};
 
@@ -9,12 +9,12 @@ use hairpin_core::table::{Full, Key};
 /// the slots are taken, about one in a hundred has one; with a third as many nodes, one search in 50,000 finds none.)
 const NODES: usize = 720;
 
-/// Where the entries of a bucket can move, at most.
+/// The number of targets to which the entries of a bucket can move, at most.
 const REACHED: usize = SLOTS * CHOICES as usize;
 
 /// A full bucket that the search has reached.
 #[derive(Clone, Copy)]
-struct Node {
+struct SearchNode {
     bucket: u32,
     /// The node from which it was reached.
     parent: u16,
@@ -36,11 +36,11 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
     /// slots that the search saw are as it saw them when the entries move. A head may be that of several of them, so it
     /// needs room for a whole chain.
     #[cold]
-    pub(super) fn insert_displacing(&mut self, place: Place, entry: Entry<K, V>) -> Result<(), Full> {
-        let mut nodes = ArrayVec::<Node, NODES>::new();
+    pub(super) fn insert_displacing(&mut self, place: HashPlace, entry: InlineEntry<K, V>) -> Result<(), Full> {
+        let mut nodes = ArrayVec::<SearchNode, NODES>::new();
         let choices = if self.may_move(place) { CHOICES } else { 1 };
         for choice in 0..choices {
-            nodes.push(Node { bucket: self.chosen(place, choice), parent: ROOT, slot: 0 });
+            nodes.push(SearchNode { bucket: self.chosen(place, choice), parent: ROOT, slot: 0 });
         }
         let mut at = 0;
         while let Some(&node) = nodes.get(at) {
@@ -51,13 +51,13 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
                 }
                 let slot = (i / CHOICES as usize) as u8;
                 if let Some(hole) = self.bucket(bucket).head.free() {
-                    let last = Node { bucket, parent: at as u16, slot };
-                    let found = self.shift(&nodes, last, Found { bucket, slot: hole });
+                    let last = SearchNode { bucket, parent: at as u16, slot };
+                    let found = self.shift(&nodes, last, FoundEntry { bucket, slot: hole });
                     self.put_at(place, entry, found);
                     return Ok(());
                 }
                 // When there is no room, the nodes there are still lead somewhere.
-                let _ = nodes.try_push(Node { bucket, parent: at as u16, slot });
+                let _ = nodes.try_push(SearchNode { bucket, parent: at as u16, slot });
             }
             at += 1;
         }
@@ -66,7 +66,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
 
     /// Whether the head of an entry's first bucket has room for whatever a search may move.
     #[inline]
-    pub(super) fn may_move(&self, place: Place) -> bool {
+    pub(super) fn may_move(&self, place: HashPlace) -> bool {
         self.bucket(place.primary).head.has_room_for(NODES)
     }
 
@@ -74,7 +74,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
     fn reached(&self, bucket: u32) -> [u32; REACHED] {
         let mut reached = [bucket; REACHED];
         for (slot, next) in reached.chunks_exact_mut(CHOICES as usize).enumerate() {
-            let Some(place) = self.standing(Found { bucket, slot }) else { continue };
+            let Some(place) = self.standing(FoundEntry { bucket, slot }) else { continue };
             if self.may_move(place) {
                 for (choice, next) in (0..).zip(next) {
                     *next = self.chosen(place, choice);
@@ -86,15 +86,15 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
     }
 
     /// The place of the entry in a slot.
-    fn standing(&self, at: Found) -> Option<Place> {
+    fn standing(&self, at: FoundEntry) -> Option<HashPlace> {
         self.entry(at).map(|entry| self.place_of(&entry.key))
     }
 
     /// Moves entries along the chain that ends with `last` and its `hole`; the hole that is left in the end.
-    fn shift(&mut self, nodes: &[Node], mut last: Node, mut hole: Found) -> Found {
+    fn shift(&mut self, nodes: &[SearchNode], mut last: SearchNode, mut hole: FoundEntry) -> FoundEntry {
         while last.parent != ROOT {
             let parent = nodes[last.parent as usize];
-            let from = Found { bucket: parent.bucket, slot: last.slot as usize };
+            let from = FoundEntry { bucket: parent.bucket, slot: last.slot as usize };
             self.shift_one(from, hole);
             (last, hole) = (parent, from);
         }
@@ -102,7 +102,7 @@ impl<K: Key, V: Copy + Default> Inline<K, V> {
     }
 
     /// Moves one entry to a hole in another of its buckets.
-    pub(super) fn shift_one(&mut self, from: Found, to: Found) {
+    pub(super) fn shift_one(&mut self, from: FoundEntry, to: FoundEntry) {
         let Some(entry) = self.entry(from) else { return };
         let place = self.place_of(&entry.key);
         self.clear_at(place, from);

@@ -1,7 +1,7 @@
 //! The table against a plain map with its invariants checked after every operation, how far it fills, and what hashes
 //! chosen by an enemy can do.
 
-use super::bucket::{CHOICE, Head, LANES, LISTED, SLOTS, UNLISTED_MAX, with_tag_words};
+use super::bucket::{BucketHead, CHOICE, LANES, LISTED, SLOTS, UNLISTED_MAX, with_tag_words};
 use super::{Broken, Inline, MOVED_MAX};
 use core::sync::atomic::Ordering;
 use hairpin_core::flow::FlowKey;
@@ -170,7 +170,7 @@ proptest! {
         ops in prop::collection::vec((any::<bool>(), prop_oneof![1u16..0x4000, 1u16..5], 1u16..4, any::<usize>()), 1..200),
     ) {
         let marks = [0xfffc, 0];
-        let (mut head, mut moved) = (Head { marks, ..Head::default() }, Vec::<u16>::new());
+        let (mut head, mut moved) = (BucketHead { marks, ..BucketHead::default() }, Vec::<u16>::new());
         for (is_added, tag, choice, which) in ops {
             if is_added {
                 head.add(tag << 2 | choice);
@@ -201,7 +201,7 @@ proptest! {
 #[test]
 #[cfg_attr(miri, ignore = "slow")]
 fn heads_have_a_bound() {
-    let mut head = Head::default();
+    let mut head = BucketHead::default();
     let mark = |i: usize| ((i % 63) as u16 + 1) << 2 | ((i % 3) as u16 + 1);
     let most = LISTED + UNLISTED_MAX as usize;
     for i in 0..most {
@@ -212,7 +212,7 @@ fn heads_have_a_bound() {
     for i in 0..most {
         head.strike(mark(i));
     }
-    assert_eq!(head, Head::default());
+    assert_eq!(head, BucketHead::default());
 }
 
 /// An entry's four buckets are different, the first two neighbours.
@@ -236,7 +236,7 @@ fn choices_are_different() {
     }
 }
 
-/// What a bucket takes: of the keys that benchmarks use, and of a worker's.
+/// The entries that fit in a bucket: with the keys that benchmarks use, and with a worker's.
 #[test]
 fn sizes_are_as_documented() {
     assert_eq!(Inline::<[u8; 16], u64>::bucket_bytes(), 64);
@@ -269,7 +269,7 @@ fn is_filled_to_98_percent_and_to_its_capacity() {
     }
 }
 
-/// What Miri can do in its time, with keys that leave holes in the memory of an entry.
+/// A test short enough for Miri, with keys that leave holes in the memory of an entry.
 #[test]
 fn lives_a_short_life() {
     let mut pair = Pair { table: table(40), map: BTreeMap::new() };
@@ -370,7 +370,7 @@ fn one_first_bucket_for_all_is_borne() {
             assert!(numbers.iter().all(|&number| table.value(&hash(number)) == Some(number)));
         }
     }
-    assert!(table.buckets.iter().all(|bucket| bucket.head == Head::default()));
+    assert!(table.buckets.iter().all(|bucket| bucket.head == BucketHead::default()));
 }
 
 /// When a head can count no more, entries of its bucket stay in their first bucket or are refused; nothing is lost.

@@ -1,6 +1,6 @@
-//! What can go wrong with an rte_hash.
+//! The errors of an rte_hash.
 
-use super::{CAPACITY_MAX, CAPACITY_MIN, Flags, HANDLES_MAX, Transactions};
+use super::{CAPACITY_MAX, CAPACITY_MIN, HANDLES_MAX, RteHashFlags, Transactions};
 use std::fmt;
 
 /// Why a table was refused.
@@ -18,9 +18,9 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A flag set asks for transactions, which do not work here.
-    NoTransactions(Flags, Transactions),
+    NoTransactions(RteHashFlags, Transactions),
     /// The flag set does not protect several threads from each other.
-    Unprotected(Flags),
+    Unprotected(RteHashFlags),
     /// All handles of a shared table are taken.
     TooManyHandles,
 }

@@ -10,13 +10,13 @@ const RW_CONCURRENCY_LF: u8 = 0x20;
 
 /// A set of rte_hash's concurrency flags (KTH 2020, section 4.2), by the name `rte-hash/<flags>`.
 ///
-/// What each protects, by DPDK 22.11's source:
+/// The protection of each, by DPDK 22.11's source:
 /// - the readers' flags (`rw-concurrency`, `lock-free`) let any number of readers work beside *one* writer: positions
 ///   for new keys come from a ring with one consumer, outside the lock;
 /// - `multi-writer` lets several writers work, and leaves readers unprotected from them;
 /// - only both together make a table that any thread may use at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Flags {
+pub enum RteHashFlags {
     /// `none`: nothing; one thread.
     None,
     /// `multi-writer` (`MULTI_WRITER_ADD`): several writers, no reader meanwhile.
@@ -36,30 +36,30 @@ pub enum Flags {
     MultiWriterTransactional,
 }
 
-impl Flags {
+impl RteHashFlags {
     /// All of them, in the order of the papers.
-    pub const ALL: [Flags; 8] = [
-        Flags::None,
-        Flags::MultiWriter,
-        Flags::RwConcurrency,
-        Flags::MultiWriterRwConcurrency,
-        Flags::LockFree,
-        Flags::MultiWriterLockFree,
-        Flags::Transactional,
-        Flags::MultiWriterTransactional,
+    pub const ALL: [RteHashFlags; 8] = [
+        RteHashFlags::None,
+        RteHashFlags::MultiWriter,
+        RteHashFlags::RwConcurrency,
+        RteHashFlags::MultiWriterRwConcurrency,
+        RteHashFlags::LockFree,
+        RteHashFlags::MultiWriterLockFree,
+        RteHashFlags::Transactional,
+        RteHashFlags::MultiWriterTransactional,
     ];
 
     /// `rte-hash/<flags>`.
     pub fn name(self) -> &'static str {
         match self {
-            Flags::None => "rte-hash/none",
-            Flags::MultiWriter => "rte-hash/multi-writer",
-            Flags::RwConcurrency => "rte-hash/rw-concurrency",
-            Flags::MultiWriterRwConcurrency => "rte-hash/multi-writer+rw-concurrency",
-            Flags::LockFree => "rte-hash/lock-free",
-            Flags::MultiWriterLockFree => "rte-hash/multi-writer+lock-free",
-            Flags::Transactional => "rte-hash/transactional",
-            Flags::MultiWriterTransactional => "rte-hash/multi-writer+transactional",
+            RteHashFlags::None => "rte-hash/none",
+            RteHashFlags::MultiWriter => "rte-hash/multi-writer",
+            RteHashFlags::RwConcurrency => "rte-hash/rw-concurrency",
+            RteHashFlags::MultiWriterRwConcurrency => "rte-hash/multi-writer+rw-concurrency",
+            RteHashFlags::LockFree => "rte-hash/lock-free",
+            RteHashFlags::MultiWriterLockFree => "rte-hash/multi-writer+lock-free",
+            RteHashFlags::Transactional => "rte-hash/transactional",
+            RteHashFlags::MultiWriterTransactional => "rte-hash/multi-writer+transactional",
         }
     }
 
@@ -87,19 +87,19 @@ impl Flags {
     /// `extra_flag` of `rte_hash_parameters`.
     pub(crate) fn bits(self) -> u8 {
         match self {
-            Flags::None => 0,
-            Flags::MultiWriter => MULTI_WRITER_ADD,
-            Flags::RwConcurrency => RW_CONCURRENCY,
-            Flags::MultiWriterRwConcurrency => MULTI_WRITER_ADD | RW_CONCURRENCY,
-            Flags::LockFree => RW_CONCURRENCY_LF,
-            Flags::MultiWriterLockFree => MULTI_WRITER_ADD | RW_CONCURRENCY_LF,
-            Flags::Transactional => TRANS_MEM_SUPPORT | RW_CONCURRENCY,
-            Flags::MultiWriterTransactional => TRANS_MEM_SUPPORT | MULTI_WRITER_ADD | RW_CONCURRENCY,
+            RteHashFlags::None => 0,
+            RteHashFlags::MultiWriter => MULTI_WRITER_ADD,
+            RteHashFlags::RwConcurrency => RW_CONCURRENCY,
+            RteHashFlags::MultiWriterRwConcurrency => MULTI_WRITER_ADD | RW_CONCURRENCY,
+            RteHashFlags::LockFree => RW_CONCURRENCY_LF,
+            RteHashFlags::MultiWriterLockFree => MULTI_WRITER_ADD | RW_CONCURRENCY_LF,
+            RteHashFlags::Transactional => TRANS_MEM_SUPPORT | RW_CONCURRENCY,
+            RteHashFlags::MultiWriterTransactional => TRANS_MEM_SUPPORT | MULTI_WRITER_ADD | RW_CONCURRENCY,
         }
     }
 }
 
-impl fmt::Display for Flags {
+impl fmt::Display for RteHashFlags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -113,7 +113,7 @@ impl fmt::Display for UnknownFlags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "no rte_hash flag set is called {:?}; there are", self.0)?;
         let mut before = " ";
-        for flags in Flags::ALL {
+        for flags in RteHashFlags::ALL {
             write!(f, "{before}{flags}")?;
             before = ", ";
         }
@@ -124,14 +124,14 @@ impl fmt::Display for UnknownFlags {
 impl std::error::Error for UnknownFlags {}
 
 /// `rte-hash/<flags>`; a plain `rte-hash` is `rte-hash/none`.
-impl FromStr for Flags {
+impl FromStr for RteHashFlags {
     type Err = UnknownFlags;
 
-    fn from_str(name: &str) -> Result<Flags, UnknownFlags> {
+    fn from_str(name: &str) -> Result<RteHashFlags, UnknownFlags> {
         if name == "rte-hash" {
-            return Ok(Flags::None);
+            return Ok(RteHashFlags::None);
         }
-        Flags::ALL.into_iter().find(|flags| flags.name() == name).ok_or_else(|| UnknownFlags(name.to_owned()))
+        RteHashFlags::ALL.into_iter().find(|flags| flags.name() == name).ok_or_else(|| UnknownFlags(name.to_owned()))
     }
 }
 

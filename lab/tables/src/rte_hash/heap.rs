@@ -10,15 +10,15 @@ use std::ffi::CString;
 
 /// A heap of rte_malloc's in memory of ours.
 #[derive(Debug)]
-pub(crate) struct Heap {
+pub(crate) struct RteHeap {
     name: CString,
     mapping: Mapping,
     socket: i32,
 }
 
-impl Heap {
+impl RteHeap {
     /// A heap with room for `bytes`. There are at most about 30 at a time (`RTE_MAX_HEAPS`).
-    pub(crate) fn new(name: CString, bytes: usize) -> Result<Heap, Error> {
+    pub(crate) fn new(name: CString, bytes: usize) -> Result<RteHeap, Error> {
         let mapping = Mapping::new(bytes).map_err(|source| Error::Memory { bytes, source })?;
         let length = mapping.length;
         let mut socket = 0;
@@ -27,10 +27,10 @@ impl Heap {
             ffi::hairpin_heap_create(name.as_ptr(), mapping.address.as_ptr(), length, LARGE, &raw mut socket)
         };
         Error::of(code, "lending memory to DPDK (about 30 tables at a time)")?;
-        Ok(Heap { name, mapping, socket })
+        Ok(RteHeap { name, mapping, socket })
     }
 
-    /// What allocations name.
+    /// The socket that allocations name.
     pub(crate) fn socket(&self) -> i32 {
         self.socket
     }
@@ -46,7 +46,7 @@ impl Heap {
     }
 }
 
-impl Drop for Heap {
+impl Drop for RteHeap {
     fn drop(&mut self) {
         // SAFETY: the name, address and length are those it was made with.
         let code = unsafe {

@@ -1,7 +1,7 @@
 //! Tables of DPDK's rte_hash (22.11): a cuckoo table with buckets of eight, which copies its keys.
 //!
-//! [`RteHash`] is a table with one owner, of any [`Flags`]; [`SharedRteHash`] one that any number of threads use, through a
-//! [`Handle`] each; [`WorkerTable`] either of them or one of ours.
+//! [`RteHash`] is a table with one owner, of any [`RteHashFlags`]; [`SharedRteHash`] one that any number of threads use,
+//! through a [`TableHandle`] each; [`WorkerTable`] either of them or one of ours.
 //!
 //! Room: an rte_hash has as many positions for keys as its capacity (with several writers about 8,000 more, for their
 //! caches), and buckets for the next power of two.
@@ -17,20 +17,20 @@ mod view;
 mod worker;
 
 pub use error::Error;
-pub use flags::{Flags, HashFunction, UnknownFlags};
+pub use flags::{HashFunction, RteHashFlags, UnknownFlags};
 pub use key::PackedKey;
 pub use transactions::Transactions;
 
 pub(crate) use shared::HANDLES_MAX;
-pub use shared::{Handle, SharedRteHash, Sharing, UNPROTECTED_WARNING};
-pub use view::View;
+pub use shared::{SharedRteHash, TableHandle, UNPROTECTED_WARNING, UnprotectedSharing};
+pub use view::TableView;
 pub use worker::WorkerTable;
 
 use ffi::{RawHash, RawQsbr};
 use hairpin_core::table::{BURST, Entries, Full, Lookup, Table};
 use hairpin_dpdk::memory::Pages;
 use hairpin_dpdk::{Eal, ensure_registered};
-use heap::Heap;
+use heap::RteHeap;
 use std::ffi::CString;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -65,7 +65,7 @@ impl<K: PackedKey> RteHash<K> {
     /// # Errors
     /// [`Error::Capacity`], [`Error::Memory`]; [`Error::NoTransactions`] for a transactional one where the processor has
     /// no working transactions; [`Error::Call`] when DPDK refuses.
-    pub fn new(eal: &Eal, capacity: usize, flags: Flags, secret: u32) -> Result<RteHash<K>, Error> {
+    pub fn new(eal: &Eal, capacity: usize, flags: RteHashFlags, secret: u32) -> Result<RteHash<K>, Error> {
         RteHash::with_hash(eal, capacity, flags, secret, HashFunction::Crc)
     }
 
@@ -76,7 +76,7 @@ impl<K: PackedKey> RteHash<K> {
     pub fn with_hash(
         _: &Eal,
         capacity: usize,
-        flags: Flags,
+        flags: RteHashFlags,
         secret: u32,
         function: HashFunction,
     ) -> Result<RteHash<K>, Error> {
@@ -84,11 +84,11 @@ impl<K: PackedKey> RteHash<K> {
     }
 
     /// The flags it was made with.
-    pub fn flags(&self) -> Flags {
+    pub fn flags(&self) -> RteHashFlags {
         self.raw.flags
     }
 
-    /// What pages it stands on.
+    /// The kind of its pages.
     pub fn pages(&self) -> Pages {
         self.raw.heap.pages()
     }
@@ -181,10 +181,10 @@ struct Raw<K> {
     hash: NonNull<RawHash>,
     /// For a lock-free table.
     qsbr: Option<NonNull<RawQsbr>>,
-    flags: Flags,
+    flags: RteHashFlags,
     capacity: usize,
     bytes: usize,
-    heap: Heap,
+    heap: RteHeap,
     key: PhantomData<K>,
 }
 
@@ -209,7 +209,7 @@ impl<K> Drop for Raw<K> {
 }
 
 impl<K: PackedKey> Raw<K> {
-    fn new(capacity: usize, flags: Flags, seed: u32, function: HashFunction) -> Result<Raw<K>, Error> {
+    fn new(capacity: usize, flags: RteHashFlags, seed: u32, function: HashFunction) -> Result<Raw<K>, Error> {
         if !(CAPACITY_MIN..=CAPACITY_MAX).contains(&capacity) {
             return Err(Error::Capacity(capacity));
         }
@@ -223,7 +223,7 @@ impl<K: PackedKey> Raw<K> {
         let name = unique_name();
         // SAFETY: computes from the numbers.
         let memory = unsafe { ffi::hairpin_hash_memory(entries, length, flags.bits()) };
-        let heap = Heap::new(name.clone(), memory)?;
+        let heap = RteHeap::new(name.clone(), memory)?;
         let (mut hash, mut qsbr, mut queue) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
         // SAFETY: the name is copied, the heap is there, and the results have room.
         let code = unsafe {

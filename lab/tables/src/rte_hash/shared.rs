@@ -2,10 +2,10 @@
 
 use super::error::Error;
 use super::ffi::{self, RawQsbr};
-use super::flags::Flags;
+use super::flags::RteHashFlags;
 use super::key::PackedKey;
 use super::{BURST, Raw, RteHash, whole_bursts};
-use hairpin_core::table::{Entries, Full, Lookup, Shared, Table};
+use hairpin_core::table::{Entries, Full, Lookup, SharedIndex, Table};
 use hairpin_dpdk::memory::Pages;
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -17,7 +17,7 @@ pub(crate) const HANDLES_MAX: usize = 64;
 
 /// Whether a table may be shared that its flags do not protect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sharing {
+pub enum UnprotectedSharing {
     /// Only if readers may work beside writers. Where the flags allow one writer at a time, writers take turns, by a
     /// lock around each burst.
     OnlyIfSafe,
@@ -27,13 +27,13 @@ pub enum Sharing {
     EvenIfUnsafe,
 }
 
-/// What to tell who shares an unprotected table.
+/// The message for a caller that shares an unprotected table.
 pub const UNPROTECTED_WARNING: &str = "warning: this rte_hash is shared by threads that its flags do not protect from \
                                        each other; it can corrupt: connections may get lost or reach wrong backends";
 
 /// An rte_hash for any number of threads.
 ///
-/// Each thread had better use it through a [`Handle`]. The table itself can be used as well; of a lock-free one, each
+/// Each thread had better use it through a [`TableHandle`]. The table itself can be used as well; of a lock-free one, each
 /// call then signs on as a reader and off again, which costs more than the lookup.
 pub struct SharedRteHash<K> {
     pub(super) raw: Raw<K>,
@@ -45,7 +45,7 @@ pub struct SharedRteHash<K> {
     handles: AtomicU64,
     /// Those that single calls have taken; they come after [`HANDLES_MAX`].
     calls: AtomicU64,
-    /// Each caller has signed on by itself: there are only [`View`](super::View)s.
+    /// Each caller has signed on by itself: there are only [`TableView`](super::TableView)s.
     pub(super) viewed: bool,
 }
 
@@ -54,14 +54,14 @@ impl<K: PackedKey> RteHash<K> {
     ///
     /// # Errors
     /// [`Error::Unprotected`] if its flags protect no readers, unless that is asked for.
-    pub fn share(self, sharing: Sharing) -> Result<SharedRteHash<K>, Error> {
+    pub fn share(self, sharing: UnprotectedSharing) -> Result<SharedRteHash<K>, Error> {
         let RteHash { raw, len } = self;
         let flags = raw.flags;
-        if sharing == Sharing::OnlyIfSafe && !flags.protects_readers() {
+        if sharing == UnprotectedSharing::OnlyIfSafe && !flags.protects_readers() {
             return Err(Error::Unprotected(flags));
         }
         let protected = flags.protects_readers() && flags.protects_writers();
-        let lock_writes = sharing == Sharing::OnlyIfSafe && !protected;
+        let lock_writes = sharing == UnprotectedSharing::OnlyIfSafe && !protected;
         Ok(SharedRteHash {
             raw,
             len: AtomicUsize::new(len),
@@ -79,22 +79,22 @@ impl<K: PackedKey> SharedRteHash<K> {
     ///
     /// # Errors
     /// [`Error::TooManyHandles`] when 64 are there.
-    pub fn handle(self: &Arc<Self>) -> Result<Handle<K>, Error> {
+    pub fn handle(self: &Arc<Self>) -> Result<TableHandle<K>, Error> {
         let number = take_number(&self.handles).ok_or(Error::TooManyHandles)?;
-        let mut handle = Handle { table: Arc::clone(self), number, reader: None, unreported: Cell::new(0) };
+        let mut handle = TableHandle { table: Arc::clone(self), number, reader: None, unreported: Cell::new(0) };
         if let Some(qsbr) = self.raw.qsbr {
             // SAFETY: the table is kept by the handle, and no other reader has this number.
-            handle.reader = Some(unsafe { Reader::register(qsbr, number) }?);
+            handle.reader = Some(unsafe { TableReader::register(qsbr, number) }?);
         }
         Ok(handle)
     }
 
     /// The flags it was made with.
-    pub fn flags(&self) -> Flags {
+    pub fn flags(&self) -> RteHashFlags {
         self.raw.flags
     }
 
-    /// What pages it stands on.
+    /// The kind of its pages.
     pub fn pages(&self) -> Pages {
         self.raw.heap.pages()
     }
@@ -115,7 +115,7 @@ impl<K: PackedKey> SharedRteHash<K> {
         removed
     }
 
-    /// Where the flags allow one writer at a time: until this is dropped, no other writes.
+    /// The writer's lock, if the flags allow one writer at a time: until it is dropped, no other writes.
     #[inline]
     fn lock_writes(&self) -> Option<MutexGuard<'_, ()>> {
         // A writer that panicked did so outside of DPDK's code, so its table is whole.
@@ -158,7 +158,7 @@ impl<K: PackedKey> SharedRteHash<K> {
                 None => std::thread::yield_now(),
             }
         };
-        let reader = Reader { qsbr, number: number + HANDLES_MAX as u32 };
+        let reader = TableReader { qsbr, number: number + HANDLES_MAX as u32 };
         // SAFETY: no other reader has this number, which is below the 128 there are; so it cannot fail.
         unsafe { ffi::hairpin_reader_register(qsbr.as_ptr(), reader.number) };
         let result = call();
@@ -179,12 +179,12 @@ fn give_number(taken: &AtomicU64, number: u32) {
 }
 
 /// A reader of a lock-free table, registered and online.
-pub(super) struct Reader {
+pub(super) struct TableReader {
     qsbr: NonNull<RawQsbr>,
     number: u32,
 }
 
-impl Reader {
+impl TableReader {
     /// One of this number, within the table.
     ///
     /// # Errors
@@ -192,11 +192,11 @@ impl Reader {
     ///
     /// # Safety
     /// `qsbr` outlives it, and no other reader has the number.
-    pub(super) unsafe fn register(qsbr: NonNull<RawQsbr>, number: u32) -> Result<Reader, Error> {
+    pub(super) unsafe fn register(qsbr: NonNull<RawQsbr>, number: u32) -> Result<TableReader, Error> {
         // SAFETY: as the caller says.
         let code = unsafe { ffi::hairpin_reader_register(qsbr.as_ptr(), number) };
         Error::of(code, "registering a reader of an rte_hash")?;
-        Ok(Reader { qsbr, number })
+        Ok(TableReader { qsbr, number })
     }
 
     /// Within a call from now on: positions of entries that are removed stay theirs.
@@ -215,9 +215,9 @@ impl Reader {
 }
 
 // SAFETY: a reader's number belongs to no thread, only to one thread at a time, and this is neither Clone nor Sync.
-unsafe impl Send for Reader {}
+unsafe impl Send for TableReader {}
 
-impl Drop for Reader {
+impl Drop for TableReader {
     fn drop(&mut self) {
         // SAFETY: registered under this number, of a table that is there: its owner keeps it.
         unsafe { ffi::hairpin_reader_unregister(self.qsbr.as_ptr(), self.number) }
@@ -236,7 +236,7 @@ impl<K: PackedKey> Lookup<K> for SharedRteHash<K> {
     }
 }
 
-impl<K: PackedKey> Shared<K> for SharedRteHash<K> {
+impl<K: PackedKey> SharedIndex<K> for SharedRteHash<K> {
     fn name(&self) -> &'static str {
         self.raw.flags.name()
     }
@@ -282,18 +282,18 @@ impl<K: PackedKey> Shared<K> for SharedRteHash<K> {
 ///
 /// For a lock-free table it is a registered reader: positions of removed entries become free once every handle has been
 /// quiescent, which it reports by itself after each [`BURST`] keys that it handled. A handle that rests for long while
-/// others write has to rest [`Handle::offline`], else the table fills up. It reports also before it writes, so that it
+/// others write has to rest [`TableHandle::offline`], else the table fills up. It reports also before it writes, so that it
 /// never waits for itself.
-pub struct Handle<K: PackedKey> {
+pub struct TableHandle<K: PackedKey> {
     // Dropped in this order: the reader leaves before the table may go.
-    reader: Option<Reader>,
+    reader: Option<TableReader>,
     table: Arc<SharedRteHash<K>>,
     number: u32,
     /// Keys handled since the last report.
     unreported: Cell<usize>,
 }
 
-impl<K: PackedKey> Handle<K> {
+impl<K: PackedKey> TableHandle<K> {
     /// The table.
     pub fn table(&self) -> &Arc<SharedRteHash<K>> {
         &self.table
@@ -313,7 +313,7 @@ impl<K: PackedKey> Handle<K> {
     pub fn offline<R>(&mut self, rest: impl FnOnce() -> R) -> R {
         let Some(reader) = &self.reader else { return rest() };
         /// Comes back also when `rest` panics.
-        struct Offline<'a>(&'a Reader);
+        struct Offline<'a>(&'a TableReader);
         impl Drop for Offline<'_> {
             fn drop(&mut self) {
                 // SAFETY: registered, by the thread that has the handle.
@@ -342,14 +342,14 @@ impl<K: PackedKey> Handle<K> {
     }
 }
 
-impl<K: PackedKey> Drop for Handle<K> {
+impl<K: PackedKey> Drop for TableHandle<K> {
     fn drop(&mut self) {
         self.reader = None;
         give_number(&self.table.handles, self.number);
     }
 }
 
-impl<K: PackedKey> Lookup<K> for Handle<K> {
+impl<K: PackedKey> Lookup<K> for TableHandle<K> {
     #[inline]
     fn find<E: Entries<K>>(&self, key: &K, _: &E) -> Option<u32> {
         let found = self.table.raw.find(key);
@@ -365,7 +365,7 @@ impl<K: PackedKey> Lookup<K> for Handle<K> {
     }
 }
 
-impl<K: PackedKey> Table<K> for Handle<K> {
+impl<K: PackedKey> Table<K> for TableHandle<K> {
     fn name(&self) -> &'static str {
         self.table.raw.flags.name()
     }
@@ -375,7 +375,7 @@ impl<K: PackedKey> Table<K> for Handle<K> {
     }
 
     fn len(&self) -> usize {
-        Shared::len(&*self.table)
+        SharedIndex::len(&*self.table)
     }
 
     fn bytes(&self) -> usize {
@@ -384,7 +384,7 @@ impl<K: PackedKey> Table<K> for Handle<K> {
 
     fn insert(&mut self, key: &K, value: u32) -> Result<(), Full> {
         self.quiescent();
-        Shared::insert(&*self.table, key, value)
+        SharedIndex::insert(&*self.table, key, value)
     }
 
     fn insert_burst(&mut self, keys: &[K], values: &[u32]) -> usize {

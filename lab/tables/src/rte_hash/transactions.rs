@@ -3,7 +3,7 @@
 use super::ffi;
 use std::fmt;
 
-/// What became of a few trial transactions.
+/// The outcomes of a few trial transactions.
 ///
 /// DPDK itself asks only for the processor's RTM flag and otherwise silently takes the lock each time, which would
 /// measure something else. Processors whose microcode aborts every transaction may still show the flag.

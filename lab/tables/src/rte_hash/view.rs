@@ -1,7 +1,7 @@
 //! A worker's view of an rte_hash that all workers share.
 
 use super::error::Error;
-use super::shared::{HANDLES_MAX, Reader};
+use super::shared::{HANDLES_MAX, TableReader};
 use super::{BURST, SharedRteHash};
 use hairpin_core::flow::FlowKey;
 use hairpin_core::table::sharded::Sharded;
@@ -12,19 +12,19 @@ impl SharedRteHash<FlowKey> {
     ///
     /// # Errors
     /// [`Error::TooManyHandles`] for more than 64 views of a lock-free table.
-    pub(crate) fn into_views(mut self, workers: usize) -> Result<Vec<View>, Error> {
+    pub(crate) fn into_views(mut self, workers: usize) -> Result<Vec<TableView>, Error> {
         let qsbr = self.raw.qsbr;
         self.viewed = true;
         // Each view has its table, so that readers signed on before an error leave before the table goes.
-        let mut views: Vec<View> =
-            Sharded::split(self, workers).into_iter().map(|table| View { reader: None, table }).collect();
+        let mut views: Vec<TableView> =
+            Sharded::split(self, workers).into_iter().map(|table| TableView { reader: None, table }).collect();
         let Some(qsbr) = qsbr else { return Ok(views) };
         if views.len() > HANDLES_MAX {
             return Err(Error::TooManyHandles);
         }
         for (number, view) in (0..).zip(&mut views) {
             // SAFETY: the view keeps the table, and no other reader has this number.
-            let reader = unsafe { Reader::register(qsbr, number) }?;
+            let reader = unsafe { TableReader::register(qsbr, number) }?;
             reader.leave();
             view.reader = Some(reader);
         }
@@ -36,13 +36,13 @@ impl SharedRteHash<FlowKey> {
 ///
 /// For a lock-free table it has a reader's number of its own, and is within the table during calls only: so it may rest as
 /// long as it wants, and signing on and off are writes to a cache line that no other reader has.
-pub struct View {
+pub struct TableView {
     // Dropped in this order: the reader leaves before the table may go.
-    reader: Option<Reader>,
+    reader: Option<TableReader>,
     table: Sharded<SharedRteHash<FlowKey>>,
 }
 
-impl View {
+impl TableView {
     #[inline]
     fn within<R>(&self, call: impl FnOnce(&Sharded<SharedRteHash<FlowKey>>) -> R) -> R {
         let _within = self.reader.as_ref().map(Within::new);
@@ -57,11 +57,11 @@ impl View {
 }
 
 /// Between entering and leaving, also when a call panics.
-struct Within<'a>(&'a Reader);
+struct Within<'a>(&'a TableReader);
 
 impl<'a> Within<'a> {
     #[inline]
-    fn new(reader: &'a Reader) -> Within<'a> {
+    fn new(reader: &'a TableReader) -> Within<'a> {
         reader.enter();
         Within(reader)
     }
@@ -74,7 +74,7 @@ impl Drop for Within<'_> {
     }
 }
 
-impl Lookup<FlowKey> for View {
+impl Lookup<FlowKey> for TableView {
     fn find<E: Entries<FlowKey>>(&self, key: &FlowKey, entries: &E) -> Option<u32> {
         self.within(|table| table.find(key, entries))
     }
@@ -87,7 +87,7 @@ impl Lookup<FlowKey> for View {
 }
 
 /// Insertion is not within the table: it waits for positions that readers have left, and would wait for itself.
-impl Table<FlowKey> for View {
+impl Table<FlowKey> for TableView {
     fn name(&self) -> &'static str {
         Table::<FlowKey>::name(&self.table)
     }

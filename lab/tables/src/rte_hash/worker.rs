@@ -1,8 +1,8 @@
 //! A worker's connection table, where DPDK's stand beside the data plane's own (KTH 2020, section 4.2).
 
 use super::error::Error;
-use super::flags::Flags;
-use super::{RteHash, Sharing, View};
+use super::flags::RteHashFlags;
+use super::{RteHash, TableView, UnprotectedSharing};
 use crate::OwnTable;
 use hairpin_core::flow::FlowKey;
 use hairpin_core::table::{Entries, Full, Lookup, Table};
@@ -18,7 +18,7 @@ pub enum WorkerTable {
     /// DPDK's, this worker's alone.
     Alone(RteHash<FlowKey>),
     /// A view of DPDK's for all workers.
-    View(View),
+    View(TableView),
 }
 
 impl WorkerTable {
@@ -27,7 +27,7 @@ impl WorkerTable {
     /// # Errors
     /// DPDK could not make it.
     pub fn alone(eal: &Eal, workers: usize, capacity_each: usize, seed: u32) -> Result<Vec<WorkerTable>, Error> {
-        let make = |_| RteHash::new(eal, capacity_each, Flags::None, seed).map(WorkerTable::Alone);
+        let make = |_| RteHash::new(eal, capacity_each, RteHashFlags::None, seed).map(WorkerTable::Alone);
         (0..workers).map(make).collect()
     }
 
@@ -38,11 +38,11 @@ impl WorkerTable {
     /// 64 workers.
     pub fn views(
         eal: &Eal,
-        flags: Flags,
+        flags: RteHashFlags,
         workers: usize,
         capacity_each: usize,
         seed: u32,
-        sharing: Sharing,
+        sharing: UnprotectedSharing,
     ) -> Result<Vec<WorkerTable>, Error> {
         let shared = RteHash::new(eal, capacity_each.saturating_mul(workers), flags, seed)?.share(sharing)?;
         Ok(shared.into_views(workers)?.into_iter().map(WorkerTable::View).collect())

@@ -2,7 +2,7 @@
 
 use crate::eal;
 use hairpin_core::table::{Full, Table};
-use hairpin_tables::rte_hash::{Flags, HashFunction, RteHash};
+use hairpin_tables::rte_hash::{HashFunction, RteHash, RteHashFlags};
 
 type Case = (&'static str, fn());
 
@@ -10,7 +10,7 @@ pub(crate) fn all() -> Vec<Case> {
     vec![("keys that collide under CRC whatever the secret", collisions)]
 }
 
-/// What the processor's CRC-32C instruction does to its state with one byte.
+/// Applies the processor's CRC-32C instruction to a state and one byte.
 fn crc(state: u32, byte: u8) -> u32 {
     (0..8).fold(state ^ u32::from(byte), |state, _| (state >> 1) ^ (0x82f6_3b78 & (state & 1).wrapping_neg()))
 }
@@ -29,7 +29,8 @@ fn collisions() {
     let keys: Vec<[u8; 16]> = (0..1000).map(colliding).collect();
     let values: Vec<u32> = (0..1000).collect();
     for secret in [0, 1, 0xdead_beef] {
-        let table = |function| RteHash::with_hash(eal(), 100_000, Flags::None, secret, function).expect("a table");
+        let table =
+            |function| RteHash::with_hash(eal(), 100_000, RteHashFlags::None, secret, function).expect("a table");
         let mut crc = table(HashFunction::Crc);
         let inserted = crc.insert_burst(&keys, &values);
         assert!(inserted <= 16, "{inserted} entries found room");

@@ -4,7 +4,7 @@ use super::{NotAsked, key};
 use crate::eal;
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
 use hairpin_core::table::{Lookup, Table};
-use hairpin_tables::rte_hash::{Flags, HashFunction, PackedKey, RteHash, Sharing};
+use hairpin_tables::rte_hash::{HashFunction, PackedKey, RteHash, RteHashFlags, UnprotectedSharing};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -18,17 +18,17 @@ fn steps() -> u32 {
 }
 
 /// Every kind of key, owned and by a handle.
-pub(crate) fn all(flags: Flags) {
+pub(crate) fn all(flags: RteHashFlags) {
     let bytes = |number: u32, length: usize| key(number).into_iter().cycle().take(length).collect::<Vec<u8>>();
     owned::<[u8; 16]>(flags, HashFunction::Crc, key);
     owned::<[u8; 13]>(flags, HashFunction::Jhash, |number| bytes(number, 13).try_into().expect("13 bytes"));
     owned::<[u8; 37]>(flags, HashFunction::Crc, |number| bytes(number, 37).try_into().expect("37 bytes"));
     owned::<FlowKey>(flags, HashFunction::Jhash, flow);
     let table = RteHash::<[u8; 16]>::new(eal(), 2 * KEYS as usize, flags, 7).expect("a table");
-    let shared = Arc::new(table.share(Sharing::EvenIfUnsafe).expect("shared by one thread"));
+    let shared = Arc::new(table.share(UnprotectedSharing::EvenIfUnsafe).expect("shared by one thread"));
     against_map(shared.handle().expect("a handle"), key);
     let table = RteHash::<[u8; 16]>::new(eal(), 2 * KEYS as usize, flags, 8).expect("a table");
-    against_map(Arc::new(table.share(Sharing::EvenIfUnsafe).expect("shared by one thread")), key);
+    against_map(Arc::new(table.share(UnprotectedSharing::EvenIfUnsafe).expect("shared by one thread")), key);
 }
 
 /// Flows of both families that differ in any one part, the direction included.
@@ -44,7 +44,7 @@ fn flow(number: u32) -> FlowKey {
     if number & 4 == 0 { flow } else { flow.reversed() }
 }
 
-fn owned<K: PackedKey>(flags: Flags, function: HashFunction, key: impl Fn(u32) -> K) {
+fn owned<K: PackedKey>(flags: RteHashFlags, function: HashFunction, key: impl Fn(u32) -> K) {
     let table = RteHash::<K>::with_hash(eal(), 2 * KEYS as usize, flags, 0x1234_5678, function).expect("a table");
     assert_eq!(table.flags(), flags);
     against_map(table, key);
@@ -140,7 +140,7 @@ fn find_burst<K: PackedKey>(
 }
 
 /// A capacity that is no power of two is reached; removed entries make room, by whichever way they are removed.
-pub(crate) fn fill(flags: Flags) {
+pub(crate) fn fill(flags: RteHashFlags) {
     const CAPACITY: u32 = 3000;
     let mut table = RteHash::<[u8; 16]>::new(eal(), CAPACITY as usize, flags, 99).expect("a table");
     assert_eq!((Table::capacity(&table), table.len()), (CAPACITY as usize, 0));
@@ -155,7 +155,7 @@ pub(crate) fn fill(flags: Flags) {
     let expected = if flags.protects_writers() { 3800..=4096 } else { CAPACITY..=CAPACITY };
     assert!(expected.contains(&inserted), "full at {inserted}");
     assert_eq!(table.len(), inserted as usize);
-    // Where the slots are the limit, what found room once need not find it again: leave some.
+    // If the slots are the limit, an entry that found room once need not find it again: leave some free.
     let spare: Vec<[u8; 16]> = (inserted - 300..inserted).map(key).collect();
     inserted -= table.remove_keys(&spare) as u32;
     for round in 0..3 {

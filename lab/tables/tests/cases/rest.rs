@@ -2,9 +2,9 @@
 
 use super::{NotAsked, key};
 use crate::eal;
-use hairpin_core::table::{Lookup, Shared, Table};
+use hairpin_core::table::{Lookup, SharedIndex, Table};
 use hairpin_dpdk::{Eal, EalOptions};
-use hairpin_tables::rte_hash::{Error, Flags, RteHash, Sharing, Transactions};
+use hairpin_tables::rte_hash::{Error, RteHash, RteHashFlags, Transactions, UnprotectedSharing};
 use std::sync::Arc;
 
 type Case = (&'static str, fn());
@@ -23,7 +23,7 @@ pub(crate) fn all() -> Vec<Case> {
     ]
 }
 
-/// What starting EAL might disturb: the thread's affinity and signal mask, the process's signal handling.
+/// State that starting EAL might disturb: the thread's affinity and signal mask, the process's signal handling.
 pub(crate) fn standing() -> Vec<(String, u64)> {
     /// Signals 32 and 33 are the C library's own, for threads.
     const OURS: u64 = !(3 << 31);
@@ -42,13 +42,13 @@ pub(crate) fn standing() -> Vec<(String, u64)> {
 }
 
 fn names() {
-    for flags in Flags::ALL {
+    for flags in RteHashFlags::ALL {
         assert_eq!(flags.name().parse(), Ok(flags));
         assert_eq!(flags.to_string(), flags.name());
     }
-    assert_eq!("rte-hash".parse(), Ok(Flags::None));
+    assert_eq!("rte-hash".parse(), Ok(RteHashFlags::None));
     for wrong in ["", "rte-hash/", "rte-hash/lockfree", "multi-writer", "rte-hash/lock-free+multi-writer"] {
-        let error = wrong.parse::<Flags>().expect_err("no such name");
+        let error = wrong.parse::<RteHashFlags>().expect_err("no such name");
         assert!(error.to_string().contains("rte-hash/multi-writer+lock-free"), "{error}");
     }
 }
@@ -60,11 +60,11 @@ fn once() {
 
 fn capacities() {
     for wrong in [0, 7, (1 << 29) + 1, usize::MAX] {
-        let result = RteHash::<[u8; 16]>::new(eal(), wrong, Flags::None, 0);
+        let result = RteHash::<[u8; 16]>::new(eal(), wrong, RteHashFlags::None, 0);
         assert!(matches!(result, Err(Error::Capacity(capacity)) if capacity == wrong));
     }
     for right in [8, 9, 100, 4096] {
-        let table = RteHash::<[u8; 16]>::new(eal(), right, Flags::MultiWriterLockFree, 0).expect("a table");
+        let table = RteHash::<[u8; 16]>::new(eal(), right, RteHashFlags::MultiWriterLockFree, 0).expect("a table");
         assert_eq!(Table::capacity(&table), right);
     }
 }
@@ -72,7 +72,7 @@ fn capacities() {
 /// On a machine with them the other cases use the transactional tables; here only that the answer is one and the same.
 fn transactions() {
     let found = Transactions::probe();
-    for flags in [Flags::Transactional, Flags::MultiWriterTransactional] {
+    for flags in [RteHashFlags::Transactional, RteHashFlags::MultiWriterTransactional] {
         match RteHash::<[u8; 16]>::new(eal(), 100, flags, 0) {
             Ok(_) => assert_eq!(found, Transactions::Work),
             Err(Error::NoTransactions(refused, why)) => assert_eq!((refused, why), (flags, found)),
@@ -82,27 +82,27 @@ fn transactions() {
 }
 
 fn unprotected() {
-    for flags in [Flags::None, Flags::MultiWriter] {
+    for flags in [RteHashFlags::None, RteHashFlags::MultiWriter] {
         let table = || RteHash::<[u8; 16]>::new(eal(), 100, flags, 0).expect("a table");
-        let Err(error) = table().share(Sharing::OnlyIfSafe) else { panic!("{flags} protects no readers") };
+        let Err(error) = table().share(UnprotectedSharing::OnlyIfSafe) else { panic!("{flags} protects no readers") };
         assert!(matches!(error, Error::Unprotected(refused) if refused == flags), "{error}");
-        let shared = table().share(Sharing::EvenIfUnsafe).expect("asked for");
+        let shared = table().share(UnprotectedSharing::EvenIfUnsafe).expect("asked for");
         assert!(shared.is_unprotected());
         assert_eq!(shared.name(), flags.name());
     }
     // One writer at a time is enough of a rule for these, and it is kept only where safety is asked for.
-    let table = || RteHash::<[u8; 16]>::new(eal(), 100, Flags::LockFree, 0).expect("a table");
-    assert!(!table().share(Sharing::OnlyIfSafe).expect("writers take turns").is_unprotected());
-    assert!(table().share(Sharing::EvenIfUnsafe).expect("asked for").is_unprotected());
+    let table = || RteHash::<[u8; 16]>::new(eal(), 100, RteHashFlags::LockFree, 0).expect("a table");
+    assert!(!table().share(UnprotectedSharing::OnlyIfSafe).expect("writers take turns").is_unprotected());
+    assert!(table().share(UnprotectedSharing::EvenIfUnsafe).expect("asked for").is_unprotected());
 }
 
 fn handles() {
-    let table = RteHash::<[u8; 16]>::new(eal(), 100, Flags::LockFree, 0).expect("a table");
-    let table = Arc::new(table.share(Sharing::OnlyIfSafe).expect("readers are protected"));
+    let table = RteHash::<[u8; 16]>::new(eal(), 100, RteHashFlags::LockFree, 0).expect("a table");
+    let table = Arc::new(table.share(UnprotectedSharing::OnlyIfSafe).expect("readers are protected"));
     let mut handles: Vec<_> = (0..64).map(|_| table.handle().expect("a handle")).collect();
     assert!(matches!(table.handle(), Err(Error::TooManyHandles)));
-    // Who has none still gets through.
-    assert_eq!(Shared::insert(&*table, &key(1), 1), Ok(()));
+    // A thread without a number still gets through.
+    assert_eq!(SharedIndex::insert(&*table, &key(1), 1), Ok(()));
     assert_eq!(table.find(&key(1), &NotAsked), Some(1));
     drop(handles.swap_remove(20));
     assert_eq!(table.handle().expect("one was given back").find(&key(1), &NotAsked), Some(1));
@@ -111,7 +111,7 @@ fn handles() {
 /// More tables than there are heaps, one after another, used in between.
 fn memory_comes_back() {
     for round in 0..100 {
-        let flags = Flags::ALL[round % 6];
+        let flags = RteHashFlags::ALL[round % 6];
         let mut table = RteHash::<[u8; 16]>::new(eal(), 20_000, flags, 0).expect("a table");
         for number in 0..1000 {
             assert_eq!(table.insert(&key(number), number), Ok(()));
@@ -123,8 +123,8 @@ fn memory_comes_back() {
 
 /// More threads than there are lcore ids write to a table with a cache per lcore, one after another.
 fn registration() {
-    let table = RteHash::<[u8; 16]>::new(eal(), 1000, Flags::MultiWriterRwConcurrency, 0).expect("a table");
-    let table = table.share(Sharing::OnlyIfSafe).expect("protected");
+    let table = RteHash::<[u8; 16]>::new(eal(), 1000, RteHashFlags::MultiWriterRwConcurrency, 0).expect("a table");
+    let table = table.share(UnprotectedSharing::OnlyIfSafe).expect("protected");
     for number in 0..200 {
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -140,11 +140,11 @@ fn registration() {
 
 /// Positions still wait in the defer queue when a thread that DPDK does not know drops the table.
 fn dropped_elsewhere() {
-    let table = RteHash::<[u8; 16]>::new(eal(), 1000, Flags::MultiWriterLockFree, 0).expect("a table");
-    let table = Arc::new(table.share(Sharing::OnlyIfSafe).expect("protected"));
+    let table = RteHash::<[u8; 16]>::new(eal(), 1000, RteHashFlags::MultiWriterLockFree, 0).expect("a table");
+    let table = Arc::new(table.share(UnprotectedSharing::OnlyIfSafe).expect("protected"));
     let reader = table.handle().expect("a handle");
     for number in 0..500 {
-        assert_eq!(Shared::insert(&*table, &key(number), number), Ok(()));
+        assert_eq!(SharedIndex::insert(&*table, &key(number), number), Ok(()));
     }
     let keys: Vec<[u8; 16]> = (0..500).map(key).collect();
     assert_eq!(table.remove_keys(&keys), keys.len());

@@ -2,8 +2,8 @@
 
 use super::{NotAsked, key};
 use crate::eal;
-use hairpin_core::table::{Full, Lookup, Shared, Table};
-use hairpin_tables::rte_hash::{Flags, Handle, RteHash, SharedRteHash, Sharing};
+use hairpin_core::table::{Full, Lookup, SharedIndex, Table};
+use hairpin_tables::rte_hash::{RteHash, RteHashFlags, SharedRteHash, TableHandle, UnprotectedSharing};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,12 +20,12 @@ fn rounds() -> u32 {
 }
 
 /// Two writers churn, one of them without a handle, while readers never miss what stays, nor find another value.
-pub(crate) fn churn(flags: Flags) {
+pub(crate) fn churn(flags: RteHashFlags) {
     let table = RteHash::new(eal(), (STAYING + 2 * OWN) as usize, flags, 5).expect("a table");
-    let table = Arc::new(table.share(Sharing::OnlyIfSafe).expect("readers are protected"));
+    let table = Arc::new(table.share(UnprotectedSharing::OnlyIfSafe).expect("readers are protected"));
     assert!(!table.is_unprotected());
     for number in 0..STAYING {
-        assert_eq!(Shared::insert(&*table, &key(number), number), Ok(()));
+        assert_eq!(SharedIndex::insert(&*table, &key(number), number), Ok(()));
     }
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -41,11 +41,11 @@ pub(crate) fn churn(flags: Flags) {
             result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
     });
-    assert_eq!(Shared::len(&*table), STAYING as usize);
+    assert_eq!(SharedIndex::len(&*table), STAYING as usize);
     let mut seen = 0;
     let mut from = Some(0);
     while let Some(at) = from {
-        from = Shared::scan(&*table, at, &mut |value| seen += u32::from(value < STAYING));
+        from = SharedIndex::scan(&*table, at, &mut |value| seen += u32::from(value < STAYING));
     }
     assert_eq!(seen, STAYING);
 }
@@ -94,9 +94,9 @@ fn write(mut table: impl Table<Bytes>, first: u32) {
 }
 
 /// A table without room, and how many entries it took.
-fn full(flags: Flags) -> (Arc<SharedRteHash<Bytes>>, Handle<Bytes>, u32) {
+fn full(flags: RteHashFlags) -> (Arc<SharedRteHash<Bytes>>, TableHandle<Bytes>, u32) {
     let table = RteHash::new(eal(), 1000, flags, 6).expect("a table");
-    let table = Arc::new(table.share(Sharing::OnlyIfSafe).expect("readers are protected"));
+    let table = Arc::new(table.share(UnprotectedSharing::OnlyIfSafe).expect("readers are protected"));
     let mut writer = table.handle().expect("a handle");
     let mut count = 0;
     while writer.insert(&key(count), count).is_ok() {
@@ -106,7 +106,7 @@ fn full(flags: Flags) -> (Arc<SharedRteHash<Bytes>>, Handle<Bytes>, u32) {
 }
 
 /// A position is used again only once every reader that was online has been quiescent.
-pub(crate) fn positions_wait_for_readers(flags: Flags) {
+pub(crate) fn positions_wait_for_readers(flags: RteHashFlags) {
     if flags.protects_writers() {
         // Its spare positions outnumber its slots, so that it never lacks one: only that it works is shown.
         let (table, mut writer, _) = full(flags);
@@ -124,7 +124,7 @@ pub(crate) fn positions_wait_for_readers(flags: Flags) {
     assert_eq!(writer.insert(&key(count), count), Err(Full), "the reader may be looking at it");
     reader.quiescent();
     assert_eq!(writer.insert(&key(count), count), Ok(()));
-    // Who is offline is not waited for.
+    // An offline thread is not waited for.
     reader.offline(|| {
         assert!(writer.remove(&key(1), 1));
         assert_eq!(writer.insert(&key(0), 0), Ok(()));

@@ -78,7 +78,7 @@ impl Entries<FlowKey> for Slab<'_> {
     }
 }
 
-/// What becomes of `flows` in a table under `secret`: how many find room, and how many questions a lookup takes.
+/// Puts `flows` into a table under `secret`: returns how many find room, and how many probes a lookup takes.
 fn outcome(method: OwnMethod, secret: [u64; 4], flows: &[FlowKey], capacity: usize) -> (usize, f64) {
     let mut table = OwnTable::of(method, capacity, Hasher::new(secret));
     let held: Vec<bool> = (0u32..).zip(flows).map(|(value, flow)| table.insert(flow, value).is_ok()).collect();

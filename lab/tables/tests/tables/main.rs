@@ -28,7 +28,7 @@ fn cases() -> u32 {
     asked.unwrap_or(if cfg!(miri) { 2 } else { 150 })
 }
 
-/// What `tables` makes for a capacity in all, as so many views, agrees with a map, whatever a script does to it.
+/// A table that `tables` makes for a capacity, as that many views, agrees with a map, whatever a script does to it.
 fn agree<K, T, S>(name: &str, views: usize, keys: S, may_refuse: bool, tables: impl Fn(usize, Hasher) -> Vec<T>)
 where
     K: Key + Ord + Debug,

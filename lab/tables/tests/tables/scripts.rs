@@ -1,4 +1,4 @@
-//! What proptest makes up: keys of every kind, and things to do with them.
+//! The input that proptest makes up: keys of every kind, and operations on them.
 
 use super::model::Op;
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol};

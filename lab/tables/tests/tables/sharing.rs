@@ -2,7 +2,7 @@
 
 use crate::model::ModelTest;
 use crate::random::Random;
-use hairpin_core::table::{Entries, Full, Hash, Hasher, Lookup, Shared, Table};
+use hairpin_core::table::{Entries, Full, Hash, Hasher, Lookup, SharedIndex, Table};
 use hairpin_tables::global_lock::GlobalLock;
 use hairpin_tables::two_choice::TwoChoice;
 use hairpin_tables::{OwnMethod, OwnTable};
@@ -52,7 +52,7 @@ fn a_key_may_belong_to_another_thread() {
             assert_eq!(met, Vec::from_iter(wanted), "{method}");
             assert_eq!(Table::<Hash>::len(&tables[number]), usize::from(wanted.is_some()));
         }
-        // What another holds cannot be taken away or changed.
+        // Entries of another view cannot be taken away or changed.
         assert!(!tables[3].remove(&key, 5) && !tables[3].replace(&key, 6, 1) && !tables[0].remove(&key, 6));
         assert_eq!(tables[0].remove_burst(&[key; 3], &[6, 5, 5]), 1);
         workers[0].held[5] = None;
@@ -111,12 +111,12 @@ fn threads_do_not_disturb_each_other() {
 #[test]
 fn the_global_lock_locks() {
     let table = GlobalLock::new(TwoChoice::new(10, Hasher::new([1, 2, 3, 4])));
-    assert_eq!(Shared::<Hash>::insert(&table, &Hash(1), 1), Ok(()));
+    assert_eq!(SharedIndex::<Hash>::insert(&table, &Hash(1), 1), Ok(()));
     let is_free = AtomicBool::new(false);
     thread::scope(|threads| {
         table.with(|inside| {
             threads.spawn(|| {
-                assert!(Shared::<Hash>::remove(&table, &Hash(1), 1));
+                assert!(SharedIndex::<Hash>::remove(&table, &Hash(1), 1));
                 assert!(is_free.load(Ordering::Relaxed), "removed while another held the lock");
             });
             while table.contended() == 0 {
@@ -126,11 +126,11 @@ fn the_global_lock_locks() {
             assert_eq!(Table::<Hash>::len(inside), 1);
         });
     });
-    assert_eq!((Shared::<Hash>::len(&table), table.contended()), (0, 1));
+    assert_eq!((SharedIndex::<Hash>::len(&table), table.contended()), (0, 1));
 
     let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         table.with(|_| std::panic::resume_unwind(Box::new(())))
     }));
     assert!(panics.is_err());
-    assert!(Shared::<Hash>::is_empty(&table), "the lock is free again");
+    assert!(SharedIndex::<Hash>::is_empty(&table), "the lock is free again");
 }

@@ -5,12 +5,12 @@
 //! remembers. What is compared: the status of the first answer, and the requests that the backend understood, as their
 //! request lines with the bytes of their bodies.
 
-use crate::peer::{Hairpin, HairpinOptions, Service};
+use crate::peer::{Hairpin, HairpinOptions, PeerService};
 use crate::servers::listening;
-use crate::tool::http::Connection;
+use crate::tool::http::HttpConnection;
 use crate::tool::inside;
 use crate::tool::recorder::Recorder;
-use crate::topology::{Family, Options, Topology, end, server_address, vip};
+use crate::topology::{Family, Topology, TopologyOptions, end, server_address, vip};
 use anyhow::{Context, Result};
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -30,16 +30,16 @@ const PROXIES: [(&str, u16); 3] = [("Hairpin", 8000), ("nginx", 8001), ("HAProxy
 const PATIENCE: Duration = Duration::from_millis(1500);
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct RequestOutcome {
     /// The status of the first answer; `None`: none, the connection closed or nothing said.
     pub status: Option<u16>,
-    /// What the backend understood.
+    /// The request as the backend understood it.
     pub seen: Vec<String>,
 }
 
-impl Outcome {
+impl RequestOutcome {
     fn text(&self) -> String {
         let status = self.status.map_or("no answer".to_owned(), |status| status.to_string());
         let seen: Vec<String> = self.seen.iter().map(|seen| format!("`{seen}`")).collect();
@@ -53,7 +53,7 @@ pub struct Comparison {
     /// Its name in the corpus.
     pub name: String,
     /// Hairpin, nginx, HAProxy.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<RequestOutcome>,
 }
 
 impl Comparison {
@@ -96,9 +96,9 @@ fn bytes(text: &str) -> Vec<u8> {
 
 /// Sends the corpus through all three.
 pub fn compare() -> Result<Vec<Comparison>> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let recorder = Recorder::start(&topology.servers[0], BACKEND_PORT, "backend")?;
-    let service = Service { servers: vec![1], server_port: BACKEND_PORT, ..Service::http("all", PROXIES[0].1) };
+    let service = PeerService { servers: vec![1], server_port: BACKEND_PORT, ..PeerService::http("all", PROXIES[0].1) };
     let _hairpin = Hairpin::start(&topology, &[service], &HairpinOptions::default())?;
     let server = end(server_address(Family::V4, 1), BACKEND_PORT);
     let mut proxies = Vec::new();
@@ -125,20 +125,20 @@ pub fn compare() -> Result<Vec<Comparison>> {
     Ok(all)
 }
 
-fn once(topology: &Topology, recorder: &Recorder, port: u16, request: &[u8]) -> Result<Outcome> {
+fn once(topology: &Topology, recorder: &Recorder, port: u16, request: &[u8]) -> Result<RequestOutcome> {
     recorder.forget();
     let to = SocketAddr::new(vip(Family::V4), port);
-    let mut connection = inside::run(&topology.client, move || Connection::open(to, Duration::from_secs(5)))?;
+    let mut connection = inside::run(&topology.client, move || HttpConnection::open(to, Duration::from_secs(5)))?;
     connection.send(request, Duration::from_secs(5))?;
     let status = connection.answer(false, PATIENCE).ok().map(|answer| answer.status);
     drop(connection);
-    // What is still on its way to the backend gets there.
+    // Bytes that are still on their way to the backend get there.
     std::thread::sleep(Duration::from_millis(30));
     let seen = recorder.heard().into_iter().map(|heard| match heard.body_bytes {
         0 => heard.line().chars().take(60).collect(),
         bytes => format!("{} + {bytes} bytes", heard.line()),
     });
-    Ok(Outcome { status, seen: seen.collect() })
+    Ok(RequestOutcome { status, seen: seen.collect() })
 }
 
 /// Why Hairpin does as it does with a request that others treat differently.
@@ -156,7 +156,7 @@ pub fn row(comparison: &Comparison) -> String {
 pub fn document(all: &[Comparison]) -> Result<String> {
     let mut text = String::from(HEAD);
     for comparison in all.iter().filter(|comparison| !comparison.is_same()) {
-        let others: Vec<String> = comparison.outcomes[1..].iter().map(Outcome::text).collect();
+        let others: Vec<String> = comparison.outcomes[1..].iter().map(RequestOutcome::text).collect();
         let why = justification(&comparison.name).unwrap_or("NOT JUSTIFIED");
         writeln!(text, "{} {} | {why} |", row(comparison), others.join(" | "))?;
     }
@@ -165,7 +165,7 @@ pub fn document(all: &[Comparison]) -> Result<String> {
     Ok(text)
 }
 
-/// What stands before the rows.
+/// The text before the rows.
 const HEAD: &str = "\
 # Where Hairpin, nginx and HAProxy differ
 

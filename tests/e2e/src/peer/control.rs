@@ -133,7 +133,7 @@ impl OffloadView {
     }
 }
 
-/// What the engine holds.
+/// The engine's contents.
 pub fn offload(socket: &Path) -> Result<OffloadView> {
     part(ask(socket, &json!({"request": "offload"}))?, "offload")
 }

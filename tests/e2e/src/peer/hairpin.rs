@@ -2,7 +2,7 @@
 
 use super::control::{self, ConnectionView, OffloadView};
 use super::status::Status;
-use super::{START_TIMEOUT, Service, Transport};
+use super::{PeerService, START_TIMEOUT, TransportProtocol};
 use crate::command;
 use crate::namespace::{CONFIGURATION, Namespace};
 use crate::process::{Process, patience};
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// How long it may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What a configuration may say beside its services.
+/// The settings of a configuration beside its services.
 #[derive(Clone, Debug, Default)]
 pub struct HairpinOptions {
     /// Interfaces beside those of client and servers.
@@ -89,8 +89,8 @@ fn built(name: &str) -> Option<PathBuf> {
 
 impl Hairpin {
     /// Starts it in the balancer for these services and waits until its status answers.
-    pub fn start(topology: &Topology, services: &[Service], options: &HairpinOptions) -> Result<Hairpin> {
-        // What takes over from it, in an upgrade, is its child, not ours.
+    pub fn start(topology: &Topology, services: &[PeerService], options: &HairpinOptions) -> Result<Hairpin> {
+        // The process that takes over in an upgrade is its child, not ours.
         Process::inherit_orphans()?;
         let directory = topology.scratch.file("hairpin");
         std::fs::create_dir_all(&directory)?;
@@ -135,7 +135,7 @@ impl Hairpin {
     }
 
     /// Writes another configuration; the process does not read it yet.
-    pub fn configure(&self, topology: &Topology, services: &[Service], options: &HairpinOptions) -> Result<()> {
+    pub fn configure(&self, topology: &Topology, services: &[PeerService], options: &HairpinOptions) -> Result<()> {
         let text = configuration(topology, &self.instance, &self.directory, services, options)?;
         topology.scratch.write(CONFIGURATION, &text)?;
         Ok(())
@@ -151,7 +151,7 @@ impl Hairpin {
         &mut self.process
     }
 
-    /// What it has printed, all of its processes.
+    /// The output of all of its processes.
     pub fn logs(&self) -> String {
         let first = self.file.with_file_name("hairpin.log");
         let more = (1..).map(|number| self.directory.join(format!("log-{number}"))).take_while(|path| path.exists());
@@ -183,7 +183,7 @@ impl Hairpin {
         control::connections(&self.socket(), filter)
     }
 
-    /// What the engine holds.
+    /// The engine's contents.
     pub fn offload(&self) -> Result<OffloadView> {
         control::offload(&self.socket())
     }
@@ -271,7 +271,7 @@ fn configuration(
     topology: &Topology,
     instance: &str,
     directory: &Path,
-    services: &[Service],
+    services: &[PeerService],
     options: &HairpinOptions,
 ) -> Result<String> {
     let mut interfaces = topology.balancer_interfaces();
@@ -291,7 +291,7 @@ fn configuration(
     for service in services {
         writeln!(text, "\n[[service]]\nname = {:?}", service.name)?;
         writeln!(text, "listen = \"{}/{}\"", service.listen(), service.transport.name())?;
-        if matches!(service.transport, Transport::Tcp | Transport::Udp) {
+        if matches!(service.transport, TransportProtocol::Tcp | TransportProtocol::Udp) {
             writeln!(text, "mode = \"{}\"", if service.full_nat { "full-nat" } else { "nat" })?;
         }
         if !service.balance.is_empty() {

@@ -1,4 +1,4 @@
-//! What stands between client and servers: nothing but routing, nftables, HAProxy, nginx or Hairpin, for the same
+//! The peers between client and servers: nothing but routing, nftables, HAProxy, nginx or Hairpin, for the same
 //! services, started through one function, so that whatever is compared is set up alike.
 
 pub mod control;
@@ -19,7 +19,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The transport protocol of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
+pub enum TransportProtocol {
     /// TCP.
     Tcp,
     /// UDP.
@@ -30,27 +30,27 @@ pub enum Transport {
     Tls,
 }
 
-impl Transport {
+impl TransportProtocol {
     /// Its name as configurations write it.
     pub fn name(self) -> &'static str {
         match self {
-            Transport::Tcp => "tcp",
-            Transport::Udp => "udp",
-            Transport::Http => "http",
-            Transport::Tls => "tls",
+            TransportProtocol::Tcp => "tcp",
+            TransportProtocol::Udp => "udp",
+            TransportProtocol::Http => "http",
+            TransportProtocol::Tls => "tls",
         }
     }
 }
 
 /// A service all peers can offer.
 #[derive(Clone, Debug)]
-pub struct Service {
+pub struct PeerService {
     /// Its name.
     pub name: &'static str,
     /// The family of the VIP and the servers.
     pub family: Family,
     /// The transport protocol.
-    pub transport: Transport,
+    pub transport: TransportProtocol,
     /// The VIP's port.
     pub port: u16,
     /// The servers' port.
@@ -67,13 +67,13 @@ pub struct Service {
     pub tables: String,
 }
 
-impl Service {
+impl PeerService {
     /// A TCP service of all four servers by NAT and round robin, the same port on both sides.
-    pub fn tcp(name: &'static str, family: Family, port: u16) -> Service {
-        Service {
+    pub fn tcp(name: &'static str, family: Family, port: u16) -> PeerService {
+        PeerService {
             name,
             family,
-            transport: Transport::Tcp,
+            transport: TransportProtocol::Tcp,
             port,
             server_port: port,
             servers: vec![1, 2, 3, 4],
@@ -84,14 +84,14 @@ impl Service {
         }
     }
 
-    /// A UDP service, else as [`Service::tcp`].
-    pub fn udp(name: &'static str, family: Family, port: u16) -> Service {
-        Service { transport: Transport::Udp, ..Service::tcp(name, family, port) }
+    /// A UDP service, else as [`PeerService::tcp`].
+    pub fn udp(name: &'static str, family: Family, port: u16) -> PeerService {
+        PeerService { transport: TransportProtocol::Udp, ..PeerService::tcp(name, family, port) }
     }
 
-    /// An HTTP service over IPv4, else as [`Service::tcp`].
-    pub fn http(name: &'static str, port: u16) -> Service {
-        Service { transport: Transport::Http, ..Service::tcp(name, Family::V4, port) }
+    /// An HTTP service over IPv4, else as [`PeerService::tcp`].
+    pub fn http(name: &'static str, port: u16) -> PeerService {
+        PeerService { transport: TransportProtocol::Http, ..PeerService::tcp(name, Family::V4, port) }
     }
 
     /// `address:port` of the VIP.
@@ -107,7 +107,7 @@ impl Service {
 
 /// The kinds of peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum PeerKind {
     /// No balancer: the client talks to the servers' own addresses, which the balancer's kernel routes.
     Routed,
     /// No balancer either: the VIP is an address of every server, and the balancer's kernel routes it to all of them by
@@ -124,56 +124,56 @@ pub enum Kind {
     Hairpin,
 }
 
-impl Kind {
+impl PeerKind {
     /// Its name in results.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Routed => "routed",
-            Kind::Multipath => "multipath",
-            Kind::Nftables => "nftables",
-            Kind::Haproxy => "haproxy",
-            Kind::NginxStream => "nginx-stream",
-            Kind::Hairpin => "hairpin",
+            PeerKind::Routed => "routed",
+            PeerKind::Multipath => "multipath",
+            PeerKind::Nftables => "nftables",
+            PeerKind::Haproxy => "haproxy",
+            PeerKind::NginxStream => "nginx-stream",
+            PeerKind::Hairpin => "hairpin",
         }
     }
 }
 
 /// A running peer, gone when dropped.
 #[derive(Debug)]
-pub struct Peer<'a> {
+pub struct RunningPeer<'a> {
     topology: &'a Topology,
-    kind: Kind,
+    kind: PeerKind,
     process: Option<Process>,
     hairpin: Option<Hairpin>,
 }
 
 /// Starts a peer for these services and waits until it serves them.
-pub fn start<'a>(kind: Kind, topology: &'a Topology, services: &[Service]) -> Result<Peer<'a>> {
-    let mut peer = Peer { topology, kind, process: None, hairpin: None };
+pub fn start<'a>(kind: PeerKind, topology: &'a Topology, services: &[PeerService]) -> Result<RunningPeer<'a>> {
+    let mut peer = RunningPeer { topology, kind, process: None, hairpin: None };
     match kind {
-        Kind::Routed => {}
-        Kind::Multipath => multipath(topology, services)?,
-        Kind::Nftables => {
+        PeerKind::Routed => {}
+        PeerKind::Multipath => multipath(topology, services)?,
+        PeerKind::Nftables => {
             topology.balancer.script(&format!("nft -f - <<'END'\n{}END\n", nftables(services)?))?;
         }
-        Kind::Haproxy => peer.process = Some(proxy::haproxy(topology, services)?),
-        Kind::NginxStream => peer.process = Some(proxy::nginx_stream(topology, services)?),
-        Kind::Hairpin => peer.hairpin = Some(Hairpin::start(topology, services, &HairpinOptions::default())?),
+        PeerKind::Haproxy => peer.process = Some(proxy::haproxy(topology, services)?),
+        PeerKind::NginxStream => peer.process = Some(proxy::nginx_stream(topology, services)?),
+        PeerKind::Hairpin => peer.hairpin = Some(Hairpin::start(topology, services, &HairpinOptions::default())?),
     }
     Ok(peer)
 }
 
-impl Peer<'_> {
+impl RunningPeer<'_> {
     /// Which kind it is.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> PeerKind {
         self.kind
     }
 
-    /// Where clients of a service connect, one for every server: the VIP each time, or the servers themselves if
-    /// nothing stands between.
-    pub fn targets(&self, service: &Service) -> Vec<String> {
+    /// The addresses that clients of a service connect to, one for every server: the VIP each time, or the servers
+    /// themselves if nothing stands between.
+    pub fn targets(&self, service: &PeerService) -> Vec<String> {
         match self.kind {
-            Kind::Routed => service.server_ends(),
+            PeerKind::Routed => service.server_ends(),
             _ => vec![service.listen(); service.servers.len()],
         }
     }
@@ -193,11 +193,11 @@ impl Peer<'_> {
     }
 }
 
-impl Drop for Peer<'_> {
+impl Drop for RunningPeer<'_> {
     fn drop(&mut self) {
         let result = match self.kind {
-            Kind::Nftables => self.topology.balancer.script("nft flush ruleset\n").map(drop),
-            Kind::Multipath => end_multipath(self.topology),
+            PeerKind::Nftables => self.topology.balancer.script("nft flush ruleset\n").map(drop),
+            PeerKind::Multipath => end_multipath(self.topology),
             _ => Ok(()),
         };
         if let Err(error) = result {
@@ -208,7 +208,7 @@ impl Drop for Peer<'_> {
 
 /// Moves the VIPs from the balancer to the servers and routes them there. Ports are not translated: services whose
 /// servers listen elsewhere are refused.
-fn multipath(topology: &Topology, services: &[Service]) -> Result<()> {
+fn multipath(topology: &Topology, services: &[PeerService]) -> Result<()> {
     if let Some(service) = services.iter().find(|service| service.port != service.server_port) {
         bail!("routing cannot translate the port of service {}", service.name);
     }
@@ -241,7 +241,7 @@ fn end_multipath(topology: &Topology) -> Result<()> {
     Ok(())
 }
 
-fn nftables(services: &[Service]) -> Result<String> {
+fn nftables(services: &[PeerService]) -> Result<String> {
     let mut rules = String::new();
     for (family, table, version) in [(Family::V4, "ip", "ip"), (Family::V6, "ip6", "ip6")] {
         writeln!(rules, "table {table} balance {{\n  chain services {{")?;

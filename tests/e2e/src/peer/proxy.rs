@@ -2,7 +2,7 @@
 //!
 //! Both get as many threads or processes as there are cores, and the pinning they choose themselves.
 
-use super::{START_TIMEOUT, Service};
+use super::{PeerService, START_TIMEOUT};
 use crate::process::{Process, patience};
 use crate::servers::listening;
 use crate::topology::Topology;
@@ -13,7 +13,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get())
 }
 
-fn wait(topology: &Topology, mut process: Process, services: &[Service]) -> Result<Process> {
+fn wait(topology: &Topology, mut process: Process, services: &[PeerService]) -> Result<Process> {
     let ports: Vec<u16> = services.iter().map(|service| service.port).collect();
     process
         .wait_until(patience(START_TIMEOUT), || listening(topology.balancer.name(), &ports))
@@ -22,7 +22,7 @@ fn wait(topology: &Topology, mut process: Process, services: &[Service]) -> Resu
 }
 
 /// Starts HAProxy. Services must be TCP.
-pub(super) fn haproxy(topology: &Topology, services: &[Service]) -> Result<Process> {
+pub(super) fn haproxy(topology: &Topology, services: &[PeerService]) -> Result<Process> {
     let mut text = format!(
         "global\n  nbthread {}\n  maxconn 8000\ndefaults\n  mode tcp\n  maxconn 8000\n  \
          balance roundrobin\n  timeout connect 5s\n  timeout client 60s\n  timeout server 60s\n",
@@ -41,7 +41,7 @@ pub(super) fn haproxy(topology: &Topology, services: &[Service]) -> Result<Proce
 }
 
 /// Starts nginx with the stream module. Services must be TCP.
-pub(super) fn nginx_stream(topology: &Topology, services: &[Service]) -> Result<Process> {
+pub(super) fn nginx_stream(topology: &Topology, services: &[PeerService]) -> Result<Process> {
     let directory = topology.scratch.file("nginx-stream");
     std::fs::create_dir_all(&directory)?;
     let mut text = format!(

@@ -1,4 +1,4 @@
-//! What of `hairpin status -o json` tests and benchmarks read. Declared here once more, on purpose: a field that is
+//! The fields of `hairpin status -o json` that tests and benchmarks read. Declared here once more, on purpose: a field that is
 //! renamed there breaks its readers, and these.
 
 use serde::Deserialize;
@@ -12,21 +12,21 @@ pub struct Status {
     /// How its workers find a packet's connection.
     pub connection_table: String,
     /// Its workers.
-    pub workers: Vec<Worker>,
+    pub workers: Vec<WorkerStatus>,
     /// Its services.
     pub services: Vec<ServiceStatus>,
     /// The rules.
-    pub offload: Offload,
+    pub offload: OffloadStatus,
     /// HTTP and TLS services, if there are any.
-    pub http: Option<Http>,
+    pub http: Option<HttpStatus>,
     /// Packets dropped, by reason.
     pub drops: BTreeMap<String, Count>,
-    /// What else became of packets that no rule forwarded.
+    /// Other fates of packets that no rule forwarded.
     pub events: BTreeMap<String, Count>,
     /// How full the tables are.
-    pub capacity: Capacity,
+    pub capacity: CapacityStatus,
     /// Reloads so far.
-    pub reloads: Reloads,
+    pub reloads: ReloadStatus,
     /// How this process began: `fresh`, `restart` or `upgrade`.
     pub began: String,
     /// Connections adopted from the process before.
@@ -35,7 +35,7 @@ pub struct Status {
 
 /// HTTP and TLS services, all together.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Http {
+pub struct HttpStatus {
     /// Clients' connections now.
     pub clients: u64,
     /// Connections to backends now.
@@ -52,7 +52,7 @@ pub struct Http {
     pub cookies_sent_total: u64,
     /// From how many bytes on that is done, where the configuration does not say.
     pub offload_bytes_min: u64,
-    /// What that follows from: microseconds that a pair of rules costs a worker; 0: not measured yet.
+    /// The value behind that: microseconds that a pair of rules costs a worker; 0: not measured yet.
     pub rule_pair_us: f64,
     /// Microseconds that a frame of a body costs a worker; 0: not measured yet.
     pub body_frame_us: f64,
@@ -62,7 +62,7 @@ pub struct Http {
 
 /// How full the tables are.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Capacity {
+pub struct CapacityStatus {
     /// Connections now.
     pub connections: u64,
     /// The most there were.
@@ -79,7 +79,7 @@ pub struct Capacity {
 
 /// Reloads.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Reloads {
+pub struct ReloadStatus {
     /// Those that were applied.
     pub succeeded_total: u64,
     /// Those that were refused.
@@ -97,7 +97,7 @@ pub struct Count {
 
 /// A worker.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Worker {
+pub struct WorkerStatus {
     /// Connections it tracks.
     pub connections: u64,
     /// Connections it can track.
@@ -122,9 +122,9 @@ pub struct ServiceStatus {
     pub connections: u64,
     /// Connections so far.
     pub connections_total: u64,
-    /// What the workers forwarded.
+    /// Traffic that the workers forwarded.
     pub software: Traffic,
-    /// What the kernel forwarded by itself.
+    /// Traffic that the kernel forwarded by itself.
     pub offloaded: Traffic,
     /// Share of all its packets that was offloaded, 0 to 1.
     pub offloaded_share: f64,
@@ -142,7 +142,7 @@ pub struct BackendStatus {
     /// `enabled`, `drain`, `disabled` or `removed`.
     pub state: String,
     /// Whether it answers.
-    pub health: Health,
+    pub health: HealthStatus,
     /// Connections now.
     pub connections: u64,
     /// Connections so far.
@@ -151,10 +151,10 @@ pub struct BackendStatus {
 
 /// A backend's health.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Health {
+pub struct HealthStatus {
     /// `unchecked`, `unknown`, `up` or `down`.
     pub state: String,
-    /// What the last check found.
+    /// The result of the last check.
     pub reason: String,
     /// Since when, in seconds since 1970.
     pub since_unix_s: f64,
@@ -164,7 +164,7 @@ pub struct Health {
 
 /// The rules.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Offload {
+pub struct OffloadStatus {
     /// Rules the engine holds.
     pub rules: u64,
 }
@@ -187,7 +187,7 @@ impl Status {
 
     /// Connections of all workers, and how many they can hold.
     pub fn connections(&self) -> (u64, u64) {
-        let sum = |of: fn(&Worker) -> u64| self.workers.iter().map(of).sum();
+        let sum = |of: fn(&WorkerStatus) -> u64| self.workers.iter().map(of).sum();
         (sum(|worker| worker.connections), sum(|worker| worker.connections_max))
     }
 }

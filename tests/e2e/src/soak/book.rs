@@ -1,4 +1,4 @@
-//! What has happened: operations, the backends that were disabled meanwhile, and which failures these explain.
+//! The record of a soak: operations, the backends that were disabled meanwhile, and which failures these explain.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,9 +12,9 @@ const AT_ONCE: Duration = Duration::from_secs(5);
 /// Failures of a kind that are kept in words.
 const KEPT: u64 = 3;
 
-/// What an operation was.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum OperationKind {
     /// GET, answered with a length.
     Get,
     /// GET, answered in chunks.
@@ -27,34 +27,40 @@ pub(super) enum Kind {
     WebSocket,
 }
 
-impl Kind {
-    pub(super) const ALL: [Kind; 5] = [Kind::Get, Kind::Chunked, Kind::Echo, Kind::Mirror, Kind::WebSocket];
+impl OperationKind {
+    pub(super) const ALL: [OperationKind; 5] = [
+        OperationKind::Get,
+        OperationKind::Chunked,
+        OperationKind::Echo,
+        OperationKind::Mirror,
+        OperationKind::WebSocket,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Kind::Get => "GET",
-            Kind::Chunked => "GET in chunks",
-            Kind::Echo => "POST echoed",
-            Kind::Mirror => "POST mirrored",
-            Kind::WebSocket => "WebSocket",
+            OperationKind::Get => "GET",
+            OperationKind::Chunked => "GET in chunks",
+            OperationKind::Echo => "POST echoed",
+            OperationKind::Mirror => "POST mirrored",
+            OperationKind::WebSocket => "WebSocket",
         }
     }
 }
 
 /// An operation that is under way.
 #[derive(Clone, Debug)]
-pub(super) struct Operation {
+pub(super) struct SoakOperation {
     pub(super) number: u64,
     pub(super) service: &'static str,
-    pub(super) kind: Kind,
-    /// What else is to be said of it in case it fails: lengths, how its connection is used.
+    pub(super) kind: OperationKind,
+    /// Details for the case that it fails: lengths, how its connection is used.
     pub(super) about: String,
     pub(super) began: Instant,
 }
 
 /// Why an operation failed.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum OperationFailure {
     /// Other bytes came than were sent, or more, or fewer.
     WrongBytes(String),
     /// All else.
@@ -72,9 +78,9 @@ struct Disabled {
 
 /// Counts of a soak.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub struct SoakTally {
     /// Operations that went well: GET, GET in chunks, POST echoed when complete, POST echoed as it came, WebSockets.
-    pub done: [u64; Kind::ALL.len()],
+    pub done: [u64; OperationKind::ALL.len()],
     /// Messages echoed by WebSockets.
     pub messages: u64,
     /// Connections that clients have opened.
@@ -97,7 +103,7 @@ pub struct Tally {
     pub reasons: BTreeMap<String, u64>,
 }
 
-impl Tally {
+impl SoakTally {
     /// Operations that went well.
     pub fn operations(&self) -> u64 {
         self.done.iter().sum()
@@ -106,18 +112,18 @@ impl Tally {
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(super) struct Book {
+pub(super) struct SoakBook {
     /// The servers that each operation under way has met.
     met: Mutex<HashMap<u64, Vec<usize>>>,
     disabled: Mutex<Vec<Disabled>>,
-    tally: Mutex<Tally>,
+    tally: Mutex<SoakTally>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Book {
+impl SoakBook {
     /// The operation has come to the server.
     pub(super) fn met(&self, operation: u64, server: usize) {
         locked(&self.met).entry(operation).or_default().push(server);
@@ -136,17 +142,17 @@ impl Book {
     }
 
     /// Counts something else.
-    pub(super) fn note(&self, note: impl FnOnce(&mut Tally)) {
+    pub(super) fn note(&self, note: impl FnOnce(&mut SoakTally)) {
         note(&mut locked(&self.tally));
     }
 
-    /// What there is so far.
-    pub(super) fn tally(&self) -> Tally {
+    /// The tallies so far.
+    pub(super) fn tally(&self) -> SoakTally {
         locked(&self.tally).clone()
     }
 
     /// The operation has come to its end, with so many bytes received.
-    pub(super) fn end(&self, operation: &Operation, result: Result<u64, Failure>) {
+    pub(super) fn end(&self, operation: &SoakOperation, result: Result<u64, OperationFailure>) {
         let met = locked(&self.met).remove(&operation.number).unwrap_or_default();
         let failure = match result {
             Ok(bytes) => {
@@ -158,8 +164,8 @@ impl Book {
             Err(failure) => failure,
         };
         let (is_wrong, why) = match failure {
-            Failure::WrongBytes(why) => (true, why),
-            Failure::Failed(why) => (false, why),
+            OperationFailure::WrongBytes(why) => (true, why),
+            OperationFailure::Failed(why) => (false, why),
         };
         let told = if is_wrong { None } else { self.told(operation, &met) };
         self.note(|tally| {
@@ -172,7 +178,7 @@ impl Book {
             let count = tally.reasons.entry(reason(&why)).or_default();
             *count += 1;
             if *count <= KEPT {
-                let Operation { number, service, kind, about, began } = operation;
+                let SoakOperation { number, service, kind, about, began } = operation;
                 let kind = kind.name();
                 tally.faults.push(format!(
                     "{kind} {number} on {service} ({about}; servers {met:?}) after {:?}: {why}",
@@ -183,7 +189,7 @@ impl Book {
     }
 
     /// How long after its backend was disabled the operation failed; `None`: nothing of the kind explains it.
-    fn told(&self, operation: &Operation, met: &[usize]) -> Option<Duration> {
+    fn told(&self, operation: &SoakOperation, met: &[usize]) -> Option<Duration> {
         let now = Instant::now();
         let explains = |disabled: &&Disabled| {
             let answered = disabled.answered.unwrap_or(now);
@@ -200,7 +206,7 @@ impl Book {
     }
 }
 
-/// What failures of a kind have in common: the words before the first detail.
+/// The common part of failures of a kind: the words before the first detail.
 fn reason(why: &str) -> String {
     why.split(['{', ',', '(']).next().unwrap_or_default().trim().to_owned()
 }
@@ -209,17 +215,17 @@ fn reason(why: &str) -> String {
 mod tests {
     use super::*;
 
-    fn operation(number: u64, began: Instant) -> Operation {
-        Operation { number, service: "soak", kind: Kind::Echo, about: String::new(), began }
+    fn operation(number: u64, began: Instant) -> SoakOperation {
+        SoakOperation { number, service: "soak", kind: OperationKind::Echo, about: String::new(), began }
     }
 
-    fn failed() -> Result<u64, Failure> {
-        Err(Failure::Failed("reset".into()))
+    fn failed() -> Result<u64, OperationFailure> {
+        Err(OperationFailure::Failed("reset".into()))
     }
 
     #[test]
     fn only_its_disabled_backend_excuses_a_failure() {
-        let book = Book::default();
+        let book = SoakBook::default();
         let before = operation(1, Instant::now());
         book.met(1, 2);
         book.end(&before, failed());
@@ -236,7 +242,7 @@ mod tests {
         book.end(&operation(4, Instant::now()), failed());
         assert_eq!((book.tally().failed, book.tally().disabled), (3, 1), "it began afterwards");
         book.met(5, 2);
-        book.end(&operation(5, before.began), Err(Failure::WrongBytes("one".into())));
+        book.end(&operation(5, before.began), Err(OperationFailure::WrongBytes("one".into())));
         assert_eq!((book.tally().wrong, book.tally().faults.len()), (1, 4), "nothing explains wrong bytes");
     }
 }

@@ -23,15 +23,15 @@ fn table() -> &'static [u8] {
     })
 }
 
-/// Where in a stream we are.
+/// The position in a stream.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place(usize);
+pub(super) struct StreamPlace(usize);
 
-impl Place {
+impl StreamPlace {
     /// The beginning of the stream of this number.
-    pub(super) fn of(stream: u64) -> Place {
+    pub(super) fn of(stream: u64) -> StreamPlace {
         // Neighbours in number are far from each other in place.
-        Place((stream.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize % PERIOD)
+        StreamPlace((stream.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) as usize % PERIOD)
     }
 
     /// The next bytes, at most 64 KiB of them.
@@ -57,7 +57,7 @@ impl Place {
 /// A message's body: the first bytes of a stream.
 #[derive(Debug)]
 pub(super) struct Contents {
-    place: Place,
+    place: StreamPlace,
     left: u64,
     /// Whether the length is told beforehand; otherwise the body goes in chunks.
     told: bool,
@@ -68,7 +68,7 @@ pub(super) struct Contents {
 impl Contents {
     /// `length` bytes of the stream.
     pub(super) fn of(stream: u64, length: u64, told: bool) -> Contents {
-        Contents { place: Place::of(stream), left: length, told, random: fastrand::Rng::with_seed(stream) }
+        Contents { place: StreamPlace::of(stream), left: length, told, random: fastrand::Rng::with_seed(stream) }
     }
 }
 
@@ -104,16 +104,16 @@ mod tests {
 
     #[test]
     fn bytes_are_known_by_their_place() {
-        let mut sent = Place::of(7);
+        let mut sent = StreamPlace::of(7);
         let stream: Vec<u8> = (0..40).flat_map(|_| sent.take(60_000).to_vec()).collect();
-        let mut place = Place::of(7);
+        let mut place = StreamPlace::of(7);
         assert!(stream.chunks(70_001).all(|part| place.is_next(part)));
         let mut wrong = stream.clone();
         wrong[2_000_000] ^= 1;
-        assert!(!Place::of(7).is_next(&wrong), "one bit");
+        assert!(!StreamPlace::of(7).is_next(&wrong), "one bit");
         wrong.clone_from(&stream);
         wrong.drain(65_536..131_072);
-        assert!(!Place::of(7).is_next(&wrong), "a piece is missing");
-        assert!(!Place::of(8).is_next(&stream[..100]), "another stream");
+        assert!(!StreamPlace::of(7).is_next(&wrong), "a piece is missing");
+        assert!(!StreamPlace::of(8).is_next(&stream[..100]), "another stream");
     }
 }

@@ -1,8 +1,8 @@
 //! One of the soak's clients: request after request of all kinds, on connections that are kept and on others, and
 //! WebSockets. Every byte that comes is compared.
 
-use super::book::{Book, Failure, Kind, OPERATION, Operation};
-use super::bytes::{Contents, Place};
+use super::book::{OPERATION, OperationFailure, OperationKind, SoakBook, SoakOperation};
+use super::bytes::{Contents, StreamPlace};
 use futures_util::{SinkExt, StreamExt};
 use http_body_util::BodyExt;
 use hyper::client::conn::http1::{SendRequest, handshake};
@@ -33,27 +33,27 @@ const KEPT_MAX: u32 = 30;
 type Sender = SendRequest<Contents>;
 
 /// See the module's documentation.
-pub(super) struct Client {
+pub(super) struct SoakClient {
     pub(super) service: &'static str,
     pub(super) to: SocketAddr,
-    pub(super) book: Arc<Book>,
+    pub(super) book: Arc<SoakBook>,
     pub(super) random: fastrand::Rng,
     pub(super) stop: Arc<AtomicBool>,
 }
 
-fn failed(what: &str, error: impl Display) -> Failure {
-    Failure::Failed(format!("{what}: {error}"))
+fn failed(what: &str, error: impl Display) -> OperationFailure {
+    OperationFailure::Failed(format!("{what}: {error}"))
 }
 
 /// Waits, but not for ever.
-async fn within<T, E: Display>(what: &str, future: impl Future<Output = Result<T, E>>) -> Result<T, Failure> {
+async fn within<T, E: Display>(what: &str, future: impl Future<Output = Result<T, E>>) -> Result<T, OperationFailure> {
     match timeout(STALL, future).await {
         Ok(result) => result.map_err(|error| failed(what, error)),
-        Err(_) => Err(Failure::Failed(format!("{what}: nothing for {STALL:?}"))),
+        Err(_) => Err(OperationFailure::Failed(format!("{what}: nothing for {STALL:?}"))),
     }
 }
 
-impl Client {
+impl SoakClient {
     /// Goes on until it is told to stop; what is under way then comes to its end.
     pub(super) async fn run(mut self) {
         while !self.stop.load(Ordering::Relaxed) {
@@ -74,17 +74,17 @@ impl Client {
         length.clamp(1, most)
     }
 
-    fn operation(&self, kind: Kind, about: String) -> Operation {
+    fn operation(&self, kind: OperationKind, about: String) -> SoakOperation {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Operation { number, service: self.service, kind, about, began: Instant::now() }
+        SoakOperation { number, service: self.service, kind, about, began: Instant::now() }
     }
 
-    async fn connect(&self) -> Result<Sender, Failure> {
+    async fn connect(&self) -> Result<Sender, OperationFailure> {
         let stream = within("connecting", TcpStream::connect(self.to)).await?;
         stream.set_nodelay(true).map_err(|error| failed("connecting", error))?;
         let (sender, connection) = within("beginning", handshake(TokioIo::new(stream))).await?;
-        // What goes wrong in it the operation is told.
+        // Errors in it are reported to the operation.
         tokio::spawn(connection.with_upgrades());
         self.book.note(|tally| tally.connections += 1);
         Ok(sender)
@@ -103,9 +103,20 @@ impl Client {
                 self.book.note(|tally| tally.closed_idle += 1);
                 kept = None;
             }
-            let kinds = [Kind::Get, Kind::Get, Kind::Chunked, Kind::Echo, Kind::Echo, Kind::Mirror];
-            let kind = *self.random.choice(&kinds).unwrap_or(&Kind::Get);
-            let length = self.length(if matches!(kind, Kind::Get | Kind::Chunked) { DOWN_MAX } else { UP_MAX });
+            let kinds = [
+                OperationKind::Get,
+                OperationKind::Get,
+                OperationKind::Chunked,
+                OperationKind::Echo,
+                OperationKind::Echo,
+                OperationKind::Mirror,
+            ];
+            let kind = *self.random.choice(&kinds).unwrap_or(&OperationKind::Get);
+            let length = self.length(if matches!(kind, OperationKind::Get | OperationKind::Chunked) {
+                DOWN_MAX
+            } else {
+                UP_MAX
+            });
             let told = self.random.bool();
             let (last, how) = (number == count, if kept.is_some() { "kept" } else { "new" });
             let operation = self.operation(kind, format!("{length} bytes, told {told}, {how} connection, last {last}"));
@@ -124,19 +135,21 @@ impl Client {
     async fn request(
         &self,
         kept: &mut Option<Sender>,
-        operation: &Operation,
+        operation: &SoakOperation,
         (length, told, last): (u64, bool, bool),
-    ) -> Result<u64, Failure> {
+    ) -> Result<u64, OperationFailure> {
         let sender = match kept {
             Some(sender) => sender,
             None => kept.insert(self.connect().await?),
         };
         let stream = operation.number;
         let (method, path, body) = match operation.kind {
-            Kind::Echo => (Method::POST, "/echo".to_owned(), Contents::of(stream, length, told)),
-            Kind::Mirror => (Method::POST, "/mirror".to_owned(), Contents::of(stream, length, told)),
-            Kind::Chunked => (Method::GET, format!("/{stream}/{length}/chunked"), Contents::of(0, 0, true)),
-            Kind::Get | Kind::WebSocket => (Method::GET, format!("/{stream}/{length}"), Contents::of(0, 0, true)),
+            OperationKind::Echo => (Method::POST, "/echo".to_owned(), Contents::of(stream, length, told)),
+            OperationKind::Mirror => (Method::POST, "/mirror".to_owned(), Contents::of(stream, length, told)),
+            OperationKind::Chunked => (Method::GET, format!("/{stream}/{length}/chunked"), Contents::of(0, 0, true)),
+            OperationKind::Get | OperationKind::WebSocket => {
+                (Method::GET, format!("/{stream}/{length}"), Contents::of(0, 0, true))
+            }
         };
         let mut request = self.head(operation, method, &path);
         if last {
@@ -147,7 +160,7 @@ impl Client {
         compare(answer, stream, length).await
     }
 
-    fn head(&self, operation: &Operation, method: Method, path: &str) -> hyper::http::request::Builder {
+    fn head(&self, operation: &SoakOperation, method: Method, path: &str) -> hyper::http::request::Builder {
         let request = Request::builder().method(method).uri(path).header(HOST, self.service);
         request.header(OPERATION, operation.number)
     }
@@ -155,14 +168,14 @@ impl Client {
     /// A WebSocket, from its handshake to its end.
     async fn websocket(&mut self) {
         let count = self.random.u32(1..=KEPT_MAX);
-        let operation = self.operation(Kind::WebSocket, format!("{count} messages"));
+        let operation = self.operation(OperationKind::WebSocket, format!("{count} messages"));
         let result = self.converse(&operation, count).await;
         self.book.end(&operation, result);
     }
 
-    async fn converse(&mut self, operation: &Operation, count: u32) -> Result<u64, Failure> {
+    async fn converse(&mut self, operation: &SoakOperation, count: u32) -> Result<u64, OperationFailure> {
         let mut socket = self.upgraded(operation).await?;
-        let (mut out, mut back, mut bytes) = (Place::of(operation.number), Place::of(operation.number), 0);
+        let (mut out, mut back, mut bytes) = (StreamPlace::of(operation.number), StreamPlace::of(operation.number), 0);
         for number in 1..=count {
             let (mut message, mut left) = (Vec::new(), self.length(MESSAGE_MAX));
             while left > 0 {
@@ -178,7 +191,7 @@ impl Client {
             let echoed = echoed.await?.into_data();
             if echoed.len() != length || !back.is_next(&echoed) {
                 let came = echoed.len();
-                return Err(Failure::WrongBytes(format!(
+                return Err(OperationFailure::WrongBytes(format!(
                     "message {number} of {length} bytes came back as {came} others"
                 )));
             }
@@ -188,14 +201,14 @@ impl Client {
         within("closing", socket.close(None)).await?;
         match within("being closed", async { socket.next().await.transpose() }).await? {
             None | Some(Message::Close(_)) => Ok(bytes),
-            Some(other) => Err(Failure::WrongBytes(format!("more than was sent, {} bytes", other.len()))),
+            Some(other) => Err(OperationFailure::WrongBytes(format!("more than was sent, {} bytes", other.len()))),
         }
     }
 
     async fn upgraded(
         &self,
-        operation: &Operation,
-    ) -> Result<WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>, Failure> {
+        operation: &SoakOperation,
+    ) -> Result<WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>, OperationFailure> {
         let mut sender = self.connect().await?;
         let key = "dGhlIHNhbXBsZSBub25jZQ==";
         let request = self.head(operation, Method::GET, "/socket").header(CONNECTION, "Upgrade");
@@ -205,7 +218,11 @@ impl Client {
         let answer = within("asking for a WebSocket", sender.send_request(request)).await?;
         let accept = answer.headers().get(SEC_WEBSOCKET_ACCEPT).and_then(|value| value.to_str().ok());
         if answer.status() != StatusCode::SWITCHING_PROTOCOLS || accept != Some(&derive_accept_key(key.as_bytes())) {
-            return Err(Failure::Failed(format!("no WebSocket but {} {:?}", answer.status(), answer.headers())));
+            return Err(OperationFailure::Failed(format!(
+                "no WebSocket but {} {:?}",
+                answer.status(),
+                answer.headers()
+            )));
         }
         let upgraded = within("becoming a WebSocket", hyper::upgrade::on(answer)).await?;
         Ok(WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Client, None).await)
@@ -213,29 +230,32 @@ impl Client {
 }
 
 /// Reads an answer to its end: it has to be 200, with the first `length` bytes of the stream.
-async fn compare(answer: Response<hyper::body::Incoming>, stream: u64, length: u64) -> Result<u64, Failure> {
+async fn compare(answer: Response<hyper::body::Incoming>, stream: u64, length: u64) -> Result<u64, OperationFailure> {
     if answer.status() != StatusCode::OK {
-        return Err(Failure::Failed(format!("status {} {:?}", answer.status(), answer.headers())));
+        return Err(OperationFailure::Failed(format!("status {} {:?}", answer.status(), answer.headers())));
     }
-    let (mut body, mut place, mut came) = (answer.into_body(), Place::of(stream), 0);
+    let (mut body, mut place, mut came) = (answer.into_body(), StreamPlace::of(stream), 0);
     while let Some(frame) =
         within("reading", async { body.frame().await.transpose() }).await.map_err(|failure| after(failure, came))?
     {
         let Some(bytes) = frame.data_ref() else { continue };
         if !place.is_next(bytes) {
-            return Err(Failure::WrongBytes(format!("wrong bytes, within {} after {came} of {length}", bytes.len())));
+            return Err(OperationFailure::WrongBytes(format!(
+                "wrong bytes, within {} after {came} of {length}",
+                bytes.len()
+            )));
         }
         came += bytes.len() as u64;
     }
     match came == length {
         true => Ok(came),
-        false => Err(Failure::WrongBytes(format!("another length, {came} instead of {length}"))),
+        false => Err(OperationFailure::WrongBytes(format!("another length, {came} instead of {length}"))),
     }
 }
 
-fn after(failure: Failure, came: u64) -> Failure {
+fn after(failure: OperationFailure, came: u64) -> OperationFailure {
     match failure {
-        Failure::Failed(why) => Failure::Failed(format!("{why}, after {came} bytes")),
-        wrong @ Failure::WrongBytes(_) => wrong,
+        OperationFailure::Failed(why) => OperationFailure::Failed(format!("{why}, after {came} bytes")),
+        wrong @ OperationFailure::WrongBytes(_) => wrong,
     }
 }

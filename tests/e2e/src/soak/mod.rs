@@ -13,17 +13,17 @@ mod client;
 mod operator;
 mod server;
 
-pub use book::Tally;
+pub use book::SoakTally;
 
 use crate::namespace::Namespace;
-use crate::peer::{Hairpin, HairpinOptions, Service};
+use crate::peer::{Hairpin, HairpinOptions, PeerService};
 use crate::tool::inside;
-use crate::topology::{Cards, Family, Options, Topology, vip};
+use crate::topology::{Cards, Family, Topology, TopologyOptions, vip};
 use anyhow::{Context, Result, ensure};
-use book::{Book, Kind};
-use client::Client;
+use book::{OperationKind, SoakBook};
+use client::SoakClient;
 use operator::Operator;
-use server::Server;
+use server::SoakServer;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +41,7 @@ const RELOADS: Duration = Duration::from_secs(2);
 
 /// How long, and how much.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Arguments {
+pub struct SoakArgs {
     /// Minutes; fractions are allowed.
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
@@ -56,25 +56,25 @@ pub struct Arguments {
     wire: bool,
 }
 
-impl Arguments {
+impl SoakArgs {
     /// For so long with so many clients, the rest as usual.
-    pub fn of(duration: Duration, clients: usize) -> Arguments {
-        Arguments { minutes: duration.as_secs_f64() / 60.0, clients, seed: 22, wire: false }
+    pub fn of(duration: Duration, clients: usize) -> SoakArgs {
+        SoakArgs { minutes: duration.as_secs_f64() / 60.0, clients, seed: 22, wire: false }
     }
 }
 
 /// Soaks, prints a line every ten seconds and one at the end. Fails if a byte was wrong, or if an operation failed that
 /// no disabled backend explains.
-pub fn run(arguments: &Arguments) -> Result<()> {
+pub fn run(arguments: &SoakArgs) -> Result<()> {
     let cards = if arguments.wire { Cards::Wire } else { Cards::Gso };
-    let topology = Topology::create(Options { cards, routers: false })?;
-    let book = Arc::new(Book::default());
+    let topology = Topology::create(TopologyOptions { cards, routers: false })?;
+    let book = Arc::new(SoakBook::default());
     let servers = (1..).zip(&topology.servers);
-    let _servers: Vec<Server> =
-        servers.map(|(number, namespace)| Server::start(namespace, PORT, number, &book)).collect::<Result<_>>()?;
+    let _servers: Vec<SoakServer> =
+        servers.map(|(number, namespace)| SoakServer::start(namespace, PORT, number, &book)).collect::<Result<_>>()?;
     let hairpin = Hairpin::start(&topology, &services(), &HairpinOptions::default())?;
     let mut operator = Operator::new(&topology, hairpin, Arc::clone(&book));
-    let clients = Clients::start(&topology.client, arguments, &book);
+    let clients = SoakClients::start(&topology.client, arguments, &book);
     let result = soak(arguments, &mut operator, &book);
     let ended = clients.stop();
     let tally = book.tally();
@@ -84,18 +84,23 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let verdict = result.and(ended).and_then(|()| {
         ensure!(tally.wrong == 0, "bytes were wrong in {} operations", tally.wrong);
         ensure!(tally.failed == 0, "{} operations failed, and no disabled backend explains it", tally.failed);
-        ensure!(Kind::ALL.iter().all(|kind| tally.done[*kind as usize] > 0), "not all was done: {:?}", tally.done);
+        ensure!(
+            OperationKind::ALL.iter().all(|kind| tally.done[*kind as usize] > 0),
+            "not all was done: {:?}",
+            tally.done
+        );
         operator.check()
     });
     verdict.with_context(|| operator.state())
 }
 
-fn services() -> Vec<Service> {
-    let service = |(name, family)| Service { family, balance: "weighted-round-robin", ..Service::http(name, PORT) };
+fn services() -> Vec<PeerService> {
+    let service =
+        |(name, family)| PeerService { family, balance: "weighted-round-robin", ..PeerService::http(name, PORT) };
     SERVICES.map(service).to_vec()
 }
 
-fn soak(arguments: &Arguments, operator: &mut Operator<'_>, book: &Book) -> Result<()> {
+fn soak(arguments: &SoakArgs, operator: &mut Operator<'_>, book: &SoakBook) -> Result<()> {
     let (begun, duration) = (Instant::now(), Duration::from_secs_f64(arguments.minutes.max(0.0) * 60.0));
     let mut told = begun;
     while begun.elapsed() < duration {
@@ -110,8 +115,8 @@ fn soak(arguments: &Arguments, operator: &mut Operator<'_>, book: &Book) -> Resu
     Ok(())
 }
 
-fn sentence(tally: &Tally) -> String {
-    let kinds = Kind::ALL.map(|kind| format!("{} {}", kind.name(), tally.done[kind as usize])).join(", ");
+fn sentence(tally: &SoakTally) -> String {
+    let kinds = OperationKind::ALL.map(|kind| format!("{} {}", kind.name(), tally.done[kind as usize])).join(", ");
     format!(
         "{} operations ({kinds}, {} messages) on {} connections, {:.1} GB; wrong bytes {}, failed {}, on disabled backends {} \
          (told within {} ms), closed while idle {}",
@@ -128,21 +133,21 @@ fn sentence(tally: &Tally) -> String {
 }
 
 /// All clients, on one thread in the clients' namespace. They end when dropped.
-struct Clients {
+struct SoakClients {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
-impl Clients {
-    fn start(namespace: &Namespace, arguments: &Arguments, book: &Arc<Book>) -> Clients {
+impl SoakClients {
+    fn start(namespace: &Namespace, arguments: &SoakArgs, book: &Arc<SoakBook>) -> SoakClients {
         let stop = Arc::new(AtomicBool::new(false));
         let mut random = fastrand::Rng::with_seed(arguments.seed);
         let client = |number: usize| {
             let (service, family) = SERVICES[number % SERVICES.len()];
             let to = SocketAddr::new(vip(family), PORT);
-            Client { service, to, book: Arc::clone(book), random: random.fork(), stop: Arc::clone(&stop) }
+            SoakClient { service, to, book: Arc::clone(book), random: random.fork(), stop: Arc::clone(&stop) }
         };
-        let clients: Vec<Client> = (0..arguments.clients.max(1)).map(client).collect();
+        let clients: Vec<SoakClient> = (0..arguments.clients.max(1)).map(client).collect();
         let thread = inside::spawn(namespace, None, move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
@@ -153,7 +158,7 @@ impl Clients {
                 Ok(())
             })
         });
-        Clients { stop, thread: Some(thread) }
+        SoakClients { stop, thread: Some(thread) }
     }
 
     /// Lets what is under way come to its end.
@@ -163,7 +168,7 @@ impl Clients {
     }
 }
 
-impl Drop for Clients {
+impl Drop for SoakClients {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

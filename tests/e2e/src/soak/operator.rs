@@ -1,6 +1,6 @@
-//! Who reloads, drains, enables and disables while the soak goes on.
+//! The operator, who reloads, drains, enables and disables while the soak goes on.
 
-use super::book::Book;
+use super::book::SoakBook;
 use super::{SERVICES, services};
 use crate::peer::{Hairpin, HairpinOptions};
 use crate::topology::Topology;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is done to a backend by hand, one after the other.
+/// Runtime overrides of a backend, one after the other.
 const ACTIONS: [&str; 4] = ["drain", "enable", "disable", "enable"];
 /// Backends by whose hand: server4 comes and goes with the configuration.
 const BY_HAND: usize = 3;
@@ -17,14 +17,14 @@ const BY_HAND: usize = 3;
 pub(super) struct Operator<'a> {
     topology: &'a Topology,
     hairpin: Hairpin,
-    book: Arc<Book>,
+    book: Arc<SoakBook>,
     /// Iterations so far; each has a reload.
     iterations: usize,
     done: [usize; ACTIONS.len()],
 }
 
 impl Operator<'_> {
-    pub(super) fn new(topology: &Topology, hairpin: Hairpin, book: Arc<Book>) -> Operator<'_> {
+    pub(super) fn new(topology: &Topology, hairpin: Hairpin, book: Arc<SoakBook>) -> Operator<'_> {
         Operator { topology, hairpin, book, iterations: 0, done: [0; ACTIONS.len()] }
     }
 
@@ -69,7 +69,7 @@ impl Operator<'_> {
         Ok(())
     }
 
-    /// What has been done.
+    /// The commands given so far.
     pub(super) fn sentence(&self) -> String {
         let [drained, first, disabled, second] = self.done;
         let iterations = self.iterations;
@@ -84,7 +84,7 @@ impl Operator<'_> {
         Ok(())
     }
 
-    /// What an investigation begins with.
+    /// The commands that an investigation begins with.
     pub(super) fn state(&self) -> String {
         let status = self.hairpin.status_table().unwrap_or_else(|error| format!("no status: {error:#}"));
         let logs = self.hairpin.logs();

@@ -6,7 +6,7 @@
 //!
 //! It notes in the [book](Book) which operation it has met, so that a failure can be told from one of its own backend's.
 
-use super::book::{Book, OPERATION};
+use super::book::{OPERATION, SoakBook};
 use super::bytes::Contents;
 use crate::namespace::Namespace;
 use crate::tool::inside;
@@ -29,18 +29,18 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
-type Answer = Response<BoxBody<Bytes, hyper::Error>>;
+type BodyResponse = Response<BoxBody<Bytes, hyper::Error>>;
 
 /// One of the servers, ended when dropped.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct SoakServer {
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
-impl Server {
+impl SoakServer {
     /// Starts server `number` (1 to 4) on `port`, both families.
-    pub(super) fn start(namespace: &Namespace, port: u16, number: usize, book: &Arc<Book>) -> Result<Server> {
+    pub(super) fn start(namespace: &Namespace, port: u16, number: usize, book: &Arc<SoakBook>) -> Result<SoakServer> {
         let listener = inside::run(namespace, move || {
             let listener = std::net::TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))
                 .with_context(|| format!("could not listen on port {port}"))?;
@@ -60,11 +60,11 @@ impl Server {
                 }
             })
         });
-        Ok(Server { end: Some(end), thread: Some(thread) })
+        Ok(SoakServer { end: Some(end), thread: Some(thread) })
     }
 }
 
-impl Drop for Server {
+impl Drop for SoakServer {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
@@ -73,7 +73,7 @@ impl Drop for Server {
     }
 }
 
-async fn serve(listener: tokio::net::TcpListener, number: usize, book: Arc<Book>) -> Result<()> {
+async fn serve(listener: tokio::net::TcpListener, number: usize, book: Arc<SoakBook>) -> Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
@@ -87,7 +87,7 @@ async fn serve(listener: tokio::net::TcpListener, number: usize, book: Arc<Book>
     }
 }
 
-async fn answer(request: Request<Incoming>, number: usize, book: Arc<Book>) -> Result<Answer, hyper::Error> {
+async fn answer(request: Request<Incoming>, number: usize, book: Arc<SoakBook>) -> Result<BodyResponse, hyper::Error> {
     let field = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
     if let Some(operation) = field(OPERATION).and_then(|text| text.parse().ok()) {
         book.met(operation, number);
@@ -136,12 +136,12 @@ fn empty() -> BoxBody<Bytes, hyper::Error> {
     Empty::new().map_err(|never| match never {}).boxed()
 }
 
-fn not_found() -> Answer {
+fn not_found() -> BodyResponse {
     complete(Response::builder().status(StatusCode::NOT_FOUND), empty())
 }
 
 /// The fields are ours, and in order.
-fn complete(answer: hyper::http::response::Builder, body: BoxBody<Bytes, hyper::Error>) -> Answer {
+fn complete(answer: hyper::http::response::Builder, body: BoxBody<Bytes, hyper::Error>) -> BodyResponse {
     answer.body(body).unwrap_or_default()
 }
 

@@ -4,7 +4,7 @@
 //! frames are sent flow after flow, again and again. What arrives is counted by the receivers' cards.
 
 use crate::namespace::Namespace;
-use crate::tool::frames::{self, Link};
+use crate::tool::frames::{self, LinkEnds};
 use crate::tool::inside;
 use crate::tool::packet_socket::{BURST_MAX, PacketSocket};
 use anyhow::Result;
@@ -32,7 +32,7 @@ pub const SOURCES: &str = "10.1.0.0/16";
 
 impl Blast {
     /// `flows` IPv4 flows, flow i to `destinations[i % n]`, for as many threads as there are cores.
-    pub fn new(link: Link, flows: usize, destinations: &[SocketAddr]) -> Blast {
+    pub fn new(link: LinkEnds, flows: usize, destinations: &[SocketAddr]) -> Blast {
         let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let mut frames = vec![Vec::new(); threads];
         for flow in 0..flows {
@@ -70,13 +70,13 @@ impl Blast {
     /// Sends as fast as it goes, one thread on each core, until the result is stopped.
     pub fn fire(&self, sender: &Namespace, interface: &'static str) -> Sending {
         let shares = self.frames.iter().cloned().enumerate().collect();
-        Sending::start(sender, interface, shares, Pace::default())
+        Sending::start(sender, interface, shares, BlastPace::default())
     }
 }
 
 /// How frames are sent again and again.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Pace {
+pub struct BlastPace {
     /// Frames per second and thread at most; as many as go, if none.
     pub per_second: Option<u32>,
     /// Another source port each time, so that no flow is seen twice.
@@ -98,7 +98,7 @@ impl Sending {
         sender: &Namespace,
         interface: &'static str,
         shares: Vec<(usize, Arc<Vec<Vec<u8>>>)>,
-        pace: Pace,
+        pace: BlastPace,
     ) -> Sending {
         let stop = Arc::new(AtomicBool::new(false));
         let threads = shares.into_iter().map(|(cpu, frames)| {
@@ -129,7 +129,7 @@ impl Drop for Sending {
 }
 
 /// Sends the frames in turn until told to stop; returns how many the device took.
-fn send_in_turn(interface: &str, frames: &[Vec<u8>], pace: Pace, stop: &AtomicBool) -> Result<u64> {
+fn send_in_turn(interface: &str, frames: &[Vec<u8>], pace: BlastPace, stop: &AtomicBool) -> Result<u64> {
     let mut frames = frames.to_vec();
     let socket = PacketSocket::open(interface)?;
     let start = Instant::now();

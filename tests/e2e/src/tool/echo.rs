@@ -63,7 +63,7 @@ impl Drop for UdpEcho {
     }
 }
 
-/// What the client found.
+/// The client's findings.
 #[derive(Clone, Debug, Default)]
 pub struct EchoResult {
     /// Datagrams answered with the bytes that were sent.

@@ -2,8 +2,8 @@
 
 use crate::namespace::Namespace;
 use crate::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS};
-use crate::tool::blast::{Pace, Sending};
-use crate::tool::frames::{self, ACK, Link, RST, SYN};
+use crate::tool::blast::{BlastPace, Sending};
+use crate::tool::frames::{self, ACK, LinkEnds, RST, SYN};
 use crate::topology::{Family, server_address, vip};
 use fastrand::Rng;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,14 +17,14 @@ const FRAMES: usize = 65_536;
 pub fn start(
     namespace: &Namespace,
     interface: &'static str,
-    link: Link,
+    link: LinkEnds,
     targets: &[SocketAddr],
     seed: u64,
     cpus: &[usize],
     per_second: Option<u32>,
 ) -> Sending {
     let frames = Arc::new(frames_of(link, targets, seed));
-    let pace = Pace { per_second, fresh: true };
+    let pace = BlastPace { per_second, fresh: true };
     Sending::start(namespace, interface, cpus.iter().map(|&cpu| (cpu, frames.clone())).collect(), pace)
 }
 
@@ -32,20 +32,20 @@ pub fn start(
 pub fn syns(
     namespace: &Namespace,
     interface: &'static str,
-    link: Link,
+    link: LinkEnds,
     targets: &[SocketAddr],
     sources: usize,
     cpus: &[usize],
     per_second: u32,
 ) -> Sending {
-    let pace = Pace { per_second: Some(per_second), fresh: true };
+    let pace = BlastPace { per_second: Some(per_second), fresh: true };
     let each = sources / cpus.len();
     let shares =
         cpus.iter().enumerate().map(|(i, &cpu)| (cpu, Arc::new(syns_of(link, targets, i * each..(i + 1) * each))));
     Sending::start(namespace, interface, shares.collect(), pace)
 }
 
-fn syns_of(link: Link, targets: &[SocketAddr], sources: std::ops::Range<usize>) -> Vec<Vec<u8>> {
+fn syns_of(link: LinkEnds, targets: &[SocketAddr], sources: std::ops::Range<usize>) -> Vec<Vec<u8>> {
     let one = |source: usize| {
         let target = targets[source % targets.len()];
         let number = (source as u32).wrapping_mul(0x9e37_79b9);
@@ -59,7 +59,7 @@ fn syns_of(link: Link, targets: &[SocketAddr], sources: std::ops::Range<usize>) 
     sources.map(one).collect()
 }
 
-/// What a flood aims at if nothing else is said: services of both families, a port that is none, a backend.
+/// The default targets of a flood: services of both families, a port that is none, a backend.
 pub fn usual_targets() -> Vec<SocketAddr> {
     let others = [(vip(Family::V4), 9999), (server_address(Family::V4, 2), HTTP_PORT)];
     let others = others.map(|(address, port)| SocketAddr::new(address, port));
@@ -78,12 +78,12 @@ pub fn services() -> Vec<SocketAddr> {
 }
 
 /// The frames of a flood: a third TCP without SYN, a third SYN, UDP, and the rest broken in some way.
-pub fn frames_of(link: Link, targets: &[SocketAddr], seed: u64) -> Vec<Vec<u8>> {
+pub fn frames_of(link: LinkEnds, targets: &[SocketAddr], seed: u64) -> Vec<Vec<u8>> {
     let mut random = Rng::with_seed(seed);
     (0..FRAMES).map(|_| frame(link, targets, &mut random)).collect()
 }
 
-fn frame(link: Link, targets: &[SocketAddr], random: &mut Rng) -> Vec<u8> {
+fn frame(link: LinkEnds, targets: &[SocketAddr], random: &mut Rng) -> Vec<u8> {
     let target = targets[random.usize(..targets.len())];
     let source = spoofed(target, random);
     let numbers = (random.u32(..), random.u32(..));
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn syns_have_as_many_sources_as_asked_for() {
-        let link = Link { to: [2; 6], from: [4; 6] };
+        let link = LinkEnds { to: [2; 6], from: [4; 6] };
         let targets = ["10.0.100.1:80".parse().unwrap(), "[fd00:100::1]:80".parse().unwrap()];
         let frames = syns_of(link, &targets, 0..10_000);
         let source = |frame: &Vec<u8>| if frame[12] == 0x08 { frame[26..30].to_vec() } else { frame[22..38].to_vec() };
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_seed_gives_the_same_flood_and_every_kind() {
-        let link = Link { to: [2; 6], from: [4; 6] };
+        let link = LinkEnds { to: [2; 6], from: [4; 6] };
         let targets = ["10.0.100.1:80".parse().unwrap(), "[fd00:100::1]:80".parse().unwrap()];
         let frames = frames_of(link, &targets, 1);
         assert_eq!(frames, frames_of(link, &targets, 1));

@@ -14,7 +14,7 @@ const UDP: u8 = 17;
 
 /// The Ethernet ends of a link: from the sender's card to the receiver's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct LinkEnds {
     /// The receiver's address.
     pub to: [u8; 6],
     /// The sender's address.
@@ -22,7 +22,7 @@ pub struct Link {
 }
 
 /// A UDP datagram in an Ethernet frame, checksums complete. Source and destination must be of one family.
-pub fn udp(link: Link, source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Vec<u8> {
+pub fn udp(link: LinkEnds, source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let mut segment = Vec::with_capacity(8 + payload.len());
     segment.extend(source.port().to_be_bytes());
     segment.extend(destination.port().to_be_bytes());
@@ -40,7 +40,7 @@ pub fn udp(link: Link, source: SocketAddr, destination: SocketAddr, payload: &[u
 
 /// A TCP segment in an Ethernet frame, checksums complete.
 pub fn tcp(
-    link: Link,
+    link: LinkEnds,
     source: SocketAddr,
     destination: SocketAddr,
     flags: u8,
@@ -61,7 +61,7 @@ pub fn tcp(
     ip(link, source.ip(), destination.ip(), TCP, &segment)
 }
 
-fn ip(link: Link, source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> Vec<u8> {
+fn ip(link: LinkEnds, source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(54 + segment.len());
     frame.extend(link.to);
     frame.extend(link.from);
@@ -133,7 +133,7 @@ pub fn next_source_port(frame: &mut [u8]) {
 mod tests {
     use super::*;
 
-    const LINK: Link = Link { to: [2, 0, 0, 0, 0, 1], from: [2, 0, 0, 0, 0, 2] };
+    const LINK: LinkEnds = LinkEnds { to: [2, 0, 0, 0, 0, 1], from: [2, 0, 0, 0, 0, 2] };
 
     #[test]
     fn a_fresh_source_port_keeps_the_checksum_right() {

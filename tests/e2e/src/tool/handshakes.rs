@@ -5,7 +5,7 @@
 
 use crate::namespace::Namespace;
 use crate::tool::blast::{FIRST_PORT, PORTS};
-use crate::tool::frames::{self, ACK, Link, SYN};
+use crate::tool::frames::{self, ACK, LinkEnds, SYN};
 use crate::tool::inside;
 use crate::tool::packet_socket::{BURST_MAX, PacketSocket, SNAP};
 use anyhow::{Result, bail};
@@ -17,19 +17,22 @@ use std::time::{Duration, Instant};
 
 /// How often a thread that waits checks whether it should end.
 const POLL: Duration = Duration::from_millis(50);
-/// What has not been established is tried again, this often in all.
+/// Connections that are not established are tried again, this often in all.
 const ROUNDS: usize = 30;
 
 /// Which connections are established, a bit each.
 #[derive(Debug)]
-struct Done {
+struct EstablishedSet {
     bits: Vec<AtomicU64>,
     count: AtomicU64,
 }
 
-impl Done {
-    fn new(connections: usize) -> Done {
-        Done { bits: (0..connections.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(), count: AtomicU64::new(0) }
+impl EstablishedSet {
+    fn new(connections: usize) -> EstablishedSet {
+        EstablishedSet {
+            bits: (0..connections.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            count: AtomicU64::new(0),
+        }
     }
 
     fn has(&self, connection: usize) -> bool {
@@ -53,13 +56,13 @@ impl Done {
 pub struct Responders {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Result<()>>>,
-    done: Arc<Done>,
+    done: Arc<EstablishedSet>,
 }
 
 impl Responders {
     /// Starts one in each namespace, on its interface `eth0`, for `connections` of [`establish`].
     pub fn start(servers: &[Namespace], connections: usize) -> Responders {
-        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(Done::new(connections)));
+        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(EstablishedSet::new(connections)));
         let threads = servers.iter().map(|server| {
             let (stop, done) = (stop.clone(), done.clone());
             inside::spawn(server, None, move || {
@@ -93,17 +96,17 @@ fn answer(
     listening: &PacketSocket,
     sending: &PacketSocket,
     stop: &AtomicBool,
-    mut reply: impl FnMut(&Segment) -> Option<Vec<u8>>,
+    mut reply: impl FnMut(&SegmentHeaders) -> Option<Vec<u8>>,
 ) {
     let mut frames = [[0; SNAP]; BURST_MAX];
     let mut replies = Vec::with_capacity(BURST_MAX);
     while !stop.load(Ordering::Relaxed) {
         replies.clear();
-        listening.receive(&mut frames, |frame| replies.extend(Segment::parse(frame).and_then(|s| reply(&s))));
+        listening.receive(&mut frames, |frame| replies.extend(SegmentHeaders::parse(frame).and_then(|s| reply(&s))));
         let bytes: Vec<&[u8]> = replies.iter().map(Vec::as_slice).collect();
         let mut sent = 0;
         while sent < bytes.len() {
-            // What the device has no room for is offered again.
+            // Frames that the device has no room for are offered again.
             sent += sending.send(&bytes[sent..]);
         }
     }
@@ -111,8 +114,8 @@ fn answer(
 
 /// The headers of a TCP segment over IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Segment {
-    link: Link,
+struct SegmentHeaders {
+    link: LinkEnds,
     source: SocketAddr,
     destination: SocketAddr,
     flags: u8,
@@ -120,16 +123,16 @@ struct Segment {
     acknowledgement: u32,
 }
 
-impl Segment {
-    fn parse(frame: &[u8]) -> Option<Segment> {
+impl SegmentHeaders {
+    fn parse(frame: &[u8]) -> Option<SegmentHeaders> {
         if frame.get(12..15)? != [0x08, 0x00, 0x45] || *frame.get(23)? != 6 {
             return None;
         }
         let long = |at: usize| Some(u32::from_be_bytes(frame.get(at..at + 4)?.try_into().ok()?));
         let port = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
         let end = |address: usize, at: usize| Some(SocketAddr::new(Ipv4Addr::from(long(address)?).into(), port(at)?));
-        Some(Segment {
-            link: Link { to: frame[..6].try_into().ok()?, from: frame[6..12].try_into().ok()? },
+        Some(SegmentHeaders {
+            link: LinkEnds { to: frame[..6].try_into().ok()?, from: frame[6..12].try_into().ok()? },
             source: end(26, 34)?,
             destination: end(30, 36)?,
             sequence: long(38)?,
@@ -140,13 +143,13 @@ impl Segment {
 
     /// The segment that acknowledges this one's SYN.
     fn reply(&self, flags: u8, sequence: u32) -> Vec<u8> {
-        let link = Link { to: self.link.from, from: self.link.to };
+        let link = LinkEnds { to: self.link.from, from: self.link.to };
         let numbers = (sequence, self.sequence.wrapping_add(1));
         frames::tcp(link, self.destination, self.source, flags, numbers, &[])
     }
 }
 
-/// What [`establish`] has done.
+/// The result of [`establish`].
 #[derive(Clone, Copy, Debug)]
 pub struct Established {
     /// Connections established.
@@ -159,9 +162,9 @@ pub struct Established {
 
 /// How connections are established.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct HandshakePlan {
     /// From the client to the balancer.
-    pub link: Link,
+    pub link: LinkEnds,
     /// The service.
     pub target: SocketAddr,
     /// How many.
@@ -178,7 +181,7 @@ pub struct Plan {
 pub fn establish(
     client: &Namespace,
     interface: &'static str,
-    plan: Plan,
+    plan: HandshakePlan,
     responders: &Responders,
 ) -> Result<Established> {
     let (stop, done) = (Arc::new(AtomicBool::new(false)), responders.done.clone());
@@ -210,7 +213,7 @@ pub fn establish(
 }
 
 /// Sends a SYN for every connection that is not established, again and again.
-fn rounds(socket: &PacketSocket, plan: Plan, done: &Done) -> Result<u64> {
+fn rounds(socket: &PacketSocket, plan: HandshakePlan, done: &EstablishedSet) -> Result<u64> {
     let mut syns = 0;
     let start = Instant::now();
     for _ in 0..ROUNDS {
@@ -266,7 +269,7 @@ mod tests {
 
     #[test]
     fn each_connection_counts_once() {
-        let done = Done::new(100);
+        let done = EstablishedSet::new(100);
         for connection in [0, 64, 99, 64, 1000] {
             done.add(connection);
         }
@@ -276,15 +279,15 @@ mod tests {
 
     #[test]
     fn a_segment_and_its_reply() {
-        let link = Link { to: [2; 6], from: [4; 6] };
+        let link = LinkEnds { to: [2; 6], from: [4; 6] };
         let (client, server) = (source(5), "10.0.1.2:80".parse().unwrap());
-        let syn = Segment::parse(&frames::tcp(link, client, server, SYN, (u32::MAX, 0), &[])).unwrap();
+        let syn = SegmentHeaders::parse(&frames::tcp(link, client, server, SYN, (u32::MAX, 0), &[])).unwrap();
         assert_eq!((syn.source, syn.destination, syn.flags, syn.sequence), (client, server, SYN, u32::MAX));
-        let reply = Segment::parse(&syn.reply(SYN | ACK, 7)).unwrap();
+        let reply = SegmentHeaders::parse(&syn.reply(SYN | ACK, 7)).unwrap();
         assert_eq!((reply.source, reply.destination, reply.flags), (server, client, SYN | ACK));
         assert_eq!((reply.sequence, reply.acknowledgement), (7, 0));
-        assert_eq!(reply.link, Link { to: [4; 6], from: [2; 6] });
-        assert_eq!(Segment::parse(&[0; 54]), None);
-        assert_eq!(Segment::parse(&[]), None);
+        assert_eq!(reply.link, LinkEnds { to: [4; 6], from: [2; 6] });
+        assert_eq!(SegmentHeaders::parse(&[0; 54]), None);
+        assert_eq!(SegmentHeaders::parse(&[]), None);
     }
 }

@@ -10,15 +10,15 @@ const HEAD_MAX: usize = 16 << 10;
 
 /// A connection from the calling thread's namespace.
 #[derive(Debug)]
-pub struct Connection {
+pub struct HttpConnection {
     stream: TcpStream,
-    /// What has been read and not been used.
+    /// Bytes that have been read and not been used.
     ahead: Vec<u8>,
 }
 
 /// An answer.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     /// HTTP status.
     pub status: u16,
     head: String,
@@ -26,7 +26,7 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl HttpResponse {
     /// The first value of the header `name`, in any case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers(name).next()
@@ -54,12 +54,12 @@ impl Answer {
     }
 }
 
-impl Connection {
+impl HttpConnection {
     /// Connects within `timeout`.
-    pub fn open(to: SocketAddr, timeout: Duration) -> Result<Connection> {
+    pub fn open(to: SocketAddr, timeout: Duration) -> Result<HttpConnection> {
         let stream = TcpStream::connect_timeout(&to, timeout).context("connect")?;
         stream.set_nodelay(true)?;
-        Ok(Connection { stream, ahead: Vec::new() })
+        Ok(HttpConnection { stream, ahead: Vec::new() })
     }
 
     /// Our own end.
@@ -68,7 +68,7 @@ impl Connection {
     }
 
     /// Asks for a page and waits for the answer, both within `timeout`. With `close` the server is asked to close.
-    pub fn get(&mut self, page: &str, close: bool, timeout: Duration) -> Result<Answer> {
+    pub fn get(&mut self, page: &str, close: bool, timeout: Duration) -> Result<HttpResponse> {
         let last = if close { "Connection: close\r\n" } else { "" };
         self.send(format!("GET /{page} HTTP/1.1\r\nHost: test\r\n{last}\r\n").as_bytes(), timeout)?;
         self.answer(false, timeout)
@@ -86,12 +86,12 @@ impl Connection {
     }
 
     /// The next answer (one of 1xx counts), complete within `timeout`. `to_head`: it is one to HEAD and has no body.
-    pub fn answer(&mut self, to_head: bool, timeout: Duration) -> Result<Answer> {
+    pub fn answer(&mut self, to_head: bool, timeout: Duration) -> Result<HttpResponse> {
         let deadline = Instant::now() + timeout;
         let head = String::from_utf8_lossy(&self.take_until(b"\r\n\r\n", deadline)?).into_owned();
         let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
         let mut answer =
-            Answer { status: status.with_context(|| format!("no status in {head:?}"))?, head, body: Vec::new() };
+            HttpResponse { status: status.with_context(|| format!("no status in {head:?}"))?, head, body: Vec::new() };
         if to_head || matches!(answer.status, 100..200 | 204 | 304) {
             return Ok(answer);
         }
@@ -113,7 +113,7 @@ impl Connection {
         self.take(length, Instant::now() + timeout)
     }
 
-    /// What else comes until the connection is closed; fails if it is not within `timeout`, not if it is reset.
+    /// The bytes until the connection is closed; fails if it is not within `timeout`, not if it is reset.
     pub fn rest(&mut self, timeout: Duration) -> Result<Vec<u8>> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -193,7 +193,7 @@ fn is_reset(error: &std::io::Error) -> bool {
 /// One request on a connection of its own; name of the server that answered. The page must be `expected`.
 pub fn once(to: SocketAddr, page: &str, expected: &[u8], timeout: Duration) -> Result<String> {
     let start = Instant::now();
-    let mut connection = Connection::open(to, timeout)?;
+    let mut connection = HttpConnection::open(to, timeout)?;
     let answer = connection.get(page, true, timeout.saturating_sub(start.elapsed()).max(Duration::from_millis(1)))?;
     ensure!(answer.status == 200, "HTTP status {}", answer.status);
     ensure!(answer.body == expected, "other bytes than the page's ({} of them)", answer.body.len());

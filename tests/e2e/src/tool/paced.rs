@@ -17,7 +17,7 @@ const NICE: i32 = -20;
 
 /// How to ask.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct RequestPace {
     /// Whom.
     pub to: SocketAddr,
     /// For what.
@@ -34,9 +34,9 @@ pub struct Pace {
     pub cpu: usize,
 }
 
-/// What came of it.
+/// The results.
 #[derive(Clone, Debug)]
-pub struct Times {
+pub struct PacedTimes {
     /// Requests answered per second.
     pub per_second: f64,
     /// They took so long on average, in milliseconds.
@@ -50,7 +50,7 @@ pub struct Times {
 }
 
 /// Asks; fails if a request does.
-pub fn run(client: &Namespace, pace: Pace) -> Result<Times> {
+pub fn run(client: &Namespace, pace: RequestPace) -> Result<PacedTimes> {
     let interval = Duration::from_secs_f64(f64::from(pace.connections) / pace.per_second);
     let begin = Instant::now() + Duration::from_millis(200);
     let counts = begin + pace.warm_up;
@@ -67,7 +67,7 @@ pub fn run(client: &Namespace, pace: Pace) -> Result<Times> {
     ensure!(!all.is_empty(), "no request was due in {:?}", pace.duration);
     all.sort_unstable();
     let at = |share: f64| all[((all.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e3;
-    Ok(Times {
+    Ok(PacedTimes {
         per_second: all.len() as f64 / pace.duration.as_secs_f64(),
         mean_ms: all.iter().map(Duration::as_secs_f64).sum::<f64>() * 1e3 / all.len() as f64,
         p50_ms: at(0.5),
@@ -77,9 +77,14 @@ pub fn run(client: &Namespace, pace: Pace) -> Result<Times> {
 }
 
 /// `counts` and `end`: requests that are due between them count.
-fn one(pace: Pace, mut due: Instant, interval: Duration, (counts, end): (Instant, Instant)) -> Result<Vec<Duration>> {
+fn one(
+    pace: RequestPace,
+    mut due: Instant,
+    interval: Duration,
+    (counts, end): (Instant, Instant),
+) -> Result<Vec<Duration>> {
     rustix::process::setpriority_process(None, NICE).context("the client's precedence")?;
-    let mut connection = http::Connection::open(pace.to, TIMEOUT)?;
+    let mut connection = http::HttpConnection::open(pace.to, TIMEOUT)?;
     let mut times = Vec::new();
     while due < end {
         sleep(due.saturating_duration_since(Instant::now()));

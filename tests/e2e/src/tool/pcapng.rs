@@ -11,12 +11,12 @@ const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 
 /// A captured TCP or UDP packet.
 #[derive(Clone, Copy, Debug)]
-pub struct Packet {
+pub struct CapturedPacket {
     /// Number of the interface in the file.
     pub interface: u32,
-    /// Where it came from.
+    /// The source address.
     pub source: SocketAddr,
-    /// Where it went.
+    /// The destination address.
     pub destination: SocketAddr,
     /// TCP flags; 0 for UDP.
     pub flags: u8,
@@ -28,15 +28,15 @@ pub struct Packet {
 ///
 /// # Errors
 /// The file is not pcapng, or ends in the middle of a block other than its last.
-pub fn read(file: &Path) -> Result<Vec<Packet>> {
+pub fn read(file: &Path) -> Result<Vec<CapturedPacket>> {
     let bytes = std::fs::read(file).with_context(|| format!("could not read {}", file.display()))?;
     packets(&bytes)
 }
 
-fn packets(mut bytes: &[u8]) -> Result<Vec<Packet>> {
+fn packets(mut bytes: &[u8]) -> Result<Vec<CapturedPacket>> {
     ensure!(little(bytes, 0) == Some(SECTION_HEADER), "not pcapng");
     // The writer of the file chose the order of bytes.
-    let word: Word = match little(bytes, 8) {
+    let word: ReadWord = match little(bytes, 8) {
         Some(BYTE_ORDER) => little,
         Some(order) if order.swap_bytes() == BYTE_ORDER => big,
         order => bail!("no order of bytes: {order:?}"),
@@ -58,7 +58,7 @@ fn packets(mut bytes: &[u8]) -> Result<Vec<Packet>> {
 }
 
 /// Reads 32 bits at a place.
-type Word = fn(&[u8], usize) -> Option<u32>;
+type ReadWord = fn(&[u8], usize) -> Option<u32>;
 
 fn little(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
@@ -68,12 +68,12 @@ fn big(bytes: &[u8], at: usize) -> Option<u32> {
     little(bytes, at).map(u32::swap_bytes)
 }
 
-fn enhanced(block: &[u8], word: Word) -> Option<Packet> {
+fn enhanced(block: &[u8], word: ReadWord) -> Option<CapturedPacket> {
     let (captured, original) = (word(block, 20)? as usize, word(block, 24)?);
     ethernet(word(block, 8)?, original, block.get(28..28 + captured)?)
 }
 
-fn ethernet(interface: u32, original: u32, frame: &[u8]) -> Option<Packet> {
+fn ethernet(interface: u32, original: u32, frame: &[u8]) -> Option<CapturedPacket> {
     let ip = frame.get(14..)?;
     let (source, destination, protocol, l4): (IpAddr, IpAddr, u8, &[u8]) = match frame.get(12..14)? {
         [0x08, 0x00] => {
@@ -93,7 +93,7 @@ fn ethernet(interface: u32, original: u32, frame: &[u8]) -> Option<Packet> {
         17 => 0,
         _ => return None,
     };
-    Some(Packet {
+    Some(CapturedPacket {
         interface,
         source: SocketAddr::new(source, port(0)?),
         destination: SocketAddr::new(destination, port(2)?),
@@ -105,7 +105,7 @@ fn ethernet(interface: u32, original: u32, frame: &[u8]) -> Option<Packet> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tool::frames::{self, Link, SYN};
+    use crate::tool::frames::{self, LinkEnds, SYN};
 
     type Bytes = fn(u32) -> [u8; 4];
 
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn packets_of_a_file_in_either_order() {
-        let link = Link { to: [2; 6], from: [4; 6] };
+        let link = LinkEnds { to: [2; 6], from: [4; 6] };
         let (from, to) = ("10.0.0.2:1000".parse().unwrap(), "10.0.100.1:80".parse().unwrap());
         let frame = frames::tcp(link, from, to, SYN, (1, 2), b"x");
         for bytes in [u32::to_le_bytes as Bytes, u32::to_be_bytes] {

@@ -25,7 +25,7 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// A request as the recorder understood it.
 #[derive(Clone, Debug, Default)]
-pub struct Heard {
+pub struct RecordedRequest {
     /// Number of its connection, from 1.
     pub connection: usize,
     /// The head, as it came, with the empty line.
@@ -36,7 +36,7 @@ pub struct Heard {
     pub body_sum: u64,
 }
 
-impl Heard {
+impl RecordedRequest {
     /// The first value of a field, in any case.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.fields(name).next()
@@ -66,14 +66,14 @@ pub fn sum(so_far: u64, bytes: &[u8]) -> u64 {
 /// [`sum`] of nothing.
 pub const SUM_OF_NOTHING: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// What `/bytes/` with this number is answered with.
+/// The answer to `/bytes/` with this number.
 pub fn letters(count: usize) -> String {
     ('a'..='z').cycle().take(count).collect()
 }
 
 #[derive(Debug, Default)]
-struct Memory {
-    heard: Vec<Heard>,
+struct RecorderMemory {
+    heard: Vec<RecordedRequest>,
     raw: Vec<Vec<u8>>,
 }
 
@@ -81,7 +81,7 @@ struct Memory {
 #[derive(Debug)]
 pub struct Recorder {
     stop: Arc<AtomicBool>,
-    memory: Arc<Mutex<Memory>>,
+    memory: Arc<Mutex<RecorderMemory>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -92,7 +92,7 @@ impl Recorder {
             TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).with_context(|| format!("could not listen on port {port}"))
         })?;
         listener.set_nonblocking(true)?;
-        let (stop, memory) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Memory::default())));
+        let (stop, memory) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(RecorderMemory::default())));
         let thread = std::thread::spawn({
             let (stop, memory, name) = (stop.clone(), memory.clone(), name.to_owned());
             move || serve(&listener, &stop, &memory, &name)
@@ -100,16 +100,16 @@ impl Recorder {
         Ok(Recorder { stop, memory, thread: Some(thread) })
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
+    fn memory(&self) -> MutexGuard<'_, RecorderMemory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The requests so far, in the order in which they were complete.
-    pub fn heard(&self) -> Vec<Heard> {
+    pub fn heard(&self) -> Vec<RecordedRequest> {
         self.memory().heard.clone()
     }
 
-    /// What each connection has brought, up to a bound, in the order in which they were made.
+    /// The bytes of each connection, up to a bound, in the order in which they were made.
     pub fn raw(&self) -> Vec<Vec<u8>> {
         self.memory().raw.clone()
     }
@@ -144,7 +144,7 @@ fn decoded(text: &str) -> Vec<u8> {
     bytes
 }
 
-fn serve(listener: &TcpListener, stop: &Arc<AtomicBool>, memory: &Arc<Mutex<Memory>>, name: &str) {
+fn serve(listener: &TcpListener, stop: &Arc<AtomicBool>, memory: &Arc<Mutex<RecorderMemory>>, name: &str) {
     let mut threads = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let Ok((stream, _)) = listener.accept() else {
@@ -158,7 +158,7 @@ fn serve(listener: &TcpListener, stop: &Arc<AtomicBool>, memory: &Arc<Mutex<Memo
         };
         let (stop, memory, name) = (stop.clone(), memory.clone(), name.to_owned());
         threads.push(std::thread::spawn(move || {
-            let mut connection = Connection { stream, ahead: Vec::new(), number, stop, memory };
+            let mut connection = RecordedConnection { stream, ahead: Vec::new(), number, stop, memory };
             // It ends when the client goes, in whatever way.
             let _ = connection.converse(&name);
         }));
@@ -168,22 +168,22 @@ fn serve(listener: &TcpListener, stop: &Arc<AtomicBool>, memory: &Arc<Mutex<Memo
     }
 }
 
-struct Connection {
+struct RecordedConnection {
     stream: TcpStream,
     ahead: Vec<u8>,
     number: usize,
     stop: Arc<AtomicBool>,
-    memory: Arc<Mutex<Memory>>,
+    memory: Arc<Mutex<RecorderMemory>>,
 }
 
-impl Connection {
+impl RecordedConnection {
     fn converse(&mut self, name: &str) -> Result<()> {
         self.stream.set_nonblocking(false)?;
         self.stream.set_nodelay(true)?;
         self.stream.set_read_timeout(Some(POLL))?;
         loop {
             let head = String::from_utf8_lossy(&self.until(b"\r\n\r\n")?).into_owned();
-            let mut heard = Heard { connection: self.number, head, body_bytes: 0, body_sum: SUM_OF_NOTHING };
+            let mut heard = RecordedRequest { connection: self.number, head, body_bytes: 0, body_sum: SUM_OF_NOTHING };
             if heard.field("Expect").is_some_and(|expected| expected.eq_ignore_ascii_case("100-continue")) {
                 self.stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
             }
@@ -210,7 +210,7 @@ impl Connection {
     }
 
     /// Answers; whether the answer's end is the connection's.
-    fn answer(&mut self, name: &str, heard: &Heard) -> Result<bool> {
+    fn answer(&mut self, name: &str, heard: &RecordedRequest) -> Result<bool> {
         let target = heard.target();
         if let Some((path, raw)) = target.split_once('?').filter(|(path, _)| path.contains("/raw")) {
             self.stream.write_all(&decoded(raw))?;
@@ -264,7 +264,7 @@ impl Connection {
         }
     }
 
-    fn body(&mut self, heard: &mut Heard) -> Result<()> {
+    fn body(&mut self, heard: &mut RecordedRequest) -> Result<()> {
         let coding = heard.field("Transfer-Encoding").map(str::to_ascii_lowercase);
         if coding.is_some_and(|coding| coding.ends_with("chunked")) {
             loop {
@@ -282,7 +282,7 @@ impl Connection {
         self.bytes(length, heard)
     }
 
-    fn bytes(&mut self, length: u64, heard: &mut Heard) -> Result<()> {
+    fn bytes(&mut self, length: u64, heard: &mut RecordedRequest) -> Result<()> {
         let mut left = length;
         while left > 0 {
             if self.ahead.is_empty() && self.read()? == 0 {

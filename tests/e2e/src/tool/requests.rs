@@ -19,7 +19,7 @@ const STACK: usize = 128 << 10;
 
 /// A request, and what became of it.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct RequestRecord {
     /// Which of the targets it was for.
     pub target: usize,
     /// When it began.
@@ -34,7 +34,7 @@ pub struct Outcome {
 #[derive(Debug)]
 pub struct OpenLoop {
     stop: Arc<AtomicBool>,
-    outcomes: Arc<Mutex<Vec<Outcome>>>,
+    outcomes: Arc<Mutex<Vec<RequestRecord>>>,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
@@ -78,13 +78,13 @@ impl OpenLoop {
         OpenLoop { stop, outcomes, thread: Some(thread) }
     }
 
-    /// What became of those that have ended so far.
-    pub fn so_far(&self) -> Vec<Outcome> {
+    /// The outcomes of those that have ended so far.
+    pub fn so_far(&self) -> Vec<RequestRecord> {
         self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Ends it, waits for the requests on their way, and says what became of all.
-    pub fn stop(mut self) -> Result<Vec<Outcome>> {
+    pub fn stop(mut self) -> Result<Vec<RequestRecord>> {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             inside::join(thread)?;
@@ -109,12 +109,12 @@ fn request(
     page: &'static str,
     expected: &Arc<Vec<u8>>,
     timeout: Duration,
-    send: &Sender<Outcome>,
+    send: &Sender<RequestRecord>,
     in_flight: &Arc<AtomicUsize>,
 ) {
     let start = Instant::now();
     let fail = |why: String| {
-        let _ = send.send(Outcome { target, start, end: Instant::now(), result: Err(why) });
+        let _ = send.send(RequestRecord { target, start, end: Instant::now(), result: Err(why) });
     };
     if in_flight.load(Ordering::Relaxed) >= IN_FLIGHT_MAX {
         return fail(format!("{IN_FLIGHT_MAX} requests are on their way already"));
@@ -123,7 +123,7 @@ fn request(
     let (expected, sender, counter) = (expected.clone(), send.clone(), in_flight.clone());
     let body = move || {
         let result = http::once(to, page, &expected, timeout).map_err(|error| format!("{error:#}"));
-        let _ = sender.send(Outcome { target, start, end: Instant::now(), result });
+        let _ = sender.send(RequestRecord { target, start, end: Instant::now(), result });
         counter.fetch_sub(1, Ordering::Relaxed);
     };
     if let Err(error) = std::thread::Builder::new().stack_size(STACK).spawn(body) {
@@ -136,13 +136,13 @@ fn request(
 #[derive(Debug)]
 pub struct Sessions {
     stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<Result<Session>>>,
+    threads: Vec<JoinHandle<Result<ConnectionSession>>>,
     ends: Vec<(SocketAddr, SocketAddr)>,
 }
 
-/// What one of these connections has met.
+/// The events of one of these connections.
 #[derive(Clone, Debug)]
-pub struct Session {
+pub struct ConnectionSession {
     /// Which of the targets it was for.
     pub target: usize,
     /// Our end of it.
@@ -170,10 +170,10 @@ impl Sessions {
         let mut sessions = Sessions { stop: stop.clone(), threads: Vec::new(), ends: Vec::new() };
         for i in 0..count {
             let (target, to) = (i % targets.len(), targets[i % targets.len()]);
-            let connection = inside::run(client, move || http::Connection::open(to, timeout))?;
+            let connection = inside::run(client, move || http::HttpConnection::open(to, timeout))?;
             let own_end = connection.own_end()?;
             sessions.ends.push((own_end, to));
-            let session = Session { target, own_end, answered: 0, servers: BTreeSet::new(), failed: None };
+            let session = ConnectionSession { target, own_end, answered: 0, servers: BTreeSet::new(), failed: None };
             let stop = stop.clone();
             sessions.threads.push(std::thread::spawn(move || {
                 // Not all of them at the same time.
@@ -190,7 +190,7 @@ impl Sessions {
     }
 
     /// Ends them and says what each has met.
-    pub fn stop(mut self) -> Result<Vec<Session>> {
+    pub fn stop(mut self) -> Result<Vec<ConnectionSession>> {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.drain(..).map(inside::join).collect()
     }
@@ -206,13 +206,13 @@ impl Drop for Sessions {
 }
 
 fn converse(
-    mut connection: http::Connection,
-    mut session: Session,
+    mut connection: http::HttpConnection,
+    mut session: ConnectionSession,
     page: &str,
     interval: Duration,
     timeout: Duration,
     stop: &AtomicBool,
-) -> Session {
+) -> ConnectionSession {
     while !stop.load(Ordering::Relaxed) {
         match connection.get(page, false, timeout) {
             Ok(answer) => {

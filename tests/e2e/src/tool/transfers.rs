@@ -17,9 +17,9 @@ use std::time::Duration;
 /// Longest time one transfer may take.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What a lane does.
+/// The work of a lane.
 #[derive(Clone, Debug)]
-pub enum Lane {
+pub enum TransferLane {
     /// curl fetches a page and gets the bytes of the page.
     Curl {
         /// From where.
@@ -46,9 +46,9 @@ pub enum Lane {
     },
 }
 
-/// What a lane has done.
+/// The result of a lane.
 #[derive(Clone, Debug, Default)]
-pub struct Done {
+pub struct LaneResult {
     /// Transfers brought to their end.
     pub transfers: u64,
     /// Those that were not.
@@ -59,20 +59,20 @@ pub struct Done {
 #[derive(Debug)]
 pub struct Transfers {
     stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<Result<Done>>>,
+    threads: Vec<JoinHandle<Result<LaneResult>>>,
 }
 
 impl Transfers {
     /// Starts every lane from the client.
-    pub fn start(topology: &Topology, lanes: Vec<Lane>) -> Transfers {
+    pub fn start(topology: &Topology, lanes: Vec<TransferLane>) -> Transfers {
         let stop = Arc::new(AtomicBool::new(false));
         let threads = lanes.into_iter().enumerate().map(|(number, lane)| {
             let stop = stop.clone();
             let file = topology.scratch.file(format!("lane-{number}"));
             let pages = topology.scratch.file("pages");
-            // What a thread starts belongs to its namespace.
+            // A process that a thread starts belongs to its namespace.
             inside::spawn(&topology.client, None, move || {
-                let mut done = Done::default();
+                let mut done = LaneResult::default();
                 while !stop.load(Ordering::Relaxed) {
                     match lane.once(&file, &pages) {
                         Ok(()) => done.transfers += 1,
@@ -90,7 +90,7 @@ impl Transfers {
     }
 
     /// Lets every transfer come to its end and says what each lane has done.
-    pub fn stop(mut self) -> Result<Vec<Done>> {
+    pub fn stop(mut self) -> Result<Vec<LaneResult>> {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.drain(..).map(inside::join).collect()
     }
@@ -105,11 +105,11 @@ impl Drop for Transfers {
     }
 }
 
-impl Lane {
+impl TransferLane {
     fn once(&self, file: &Path, pages: &Path) -> Result<()> {
         match self {
-            Lane::Curl { target, page, rate } => curl(target, page, rate, file, pages),
-            Lane::Iperf { to, port, streams, mbit_s, reverse, seconds } => {
+            TransferLane::Curl { target, page, rate } => curl(target, page, rate, file, pages),
+            TransferLane::Iperf { to, port, streams, mbit_s, reverse, seconds } => {
                 let mut iperf = Command::new("iperf3");
                 iperf.args(["--client", &to.to_string(), "--port", &port.to_string(), "--json"]);
                 iperf.args(["--parallel", &streams.to_string(), "--bitrate", &format!("{mbit_s}M")]);

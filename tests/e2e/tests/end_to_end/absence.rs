@@ -5,10 +5,10 @@ use crate::network::{FULL_NAT_HTTP_PORT, test};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::namespace::Namespace;
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service, hairpin_program};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService, hairpin_program};
 use hairpin_e2e::servers::{HTTP_PORT, Servers};
 use hairpin_e2e::tool::{http, inside};
-use hairpin_e2e::topology::{Family, Options, Topology, pool_address, server_address, vip};
+use hairpin_e2e::topology::{Family, Topology, TopologyOptions, pool_address, server_address, vip};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use std::io::{ErrorKind, Read, Write};
@@ -26,7 +26,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// A service's port that speaks HTTP at layer 7.
 const WEB: u16 = 8070;
-/// Where a service by NAT and one by full NAT lead to a server that speaks when it is told to.
+/// A service by NAT and one by full NAT that lead to a server that speaks when it is told to.
 const SPEAK: [u16; 2] = [8071, 8072];
 
 /// A connection to a service, both of its ends.
@@ -77,16 +77,21 @@ fn refusal(from: &Namespace, to: SocketAddr) -> Result<ErrorKind> {
 }
 
 fn no_packet_is_refused() -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     // The kernel would answer for the pool's addresses, too.
     topology.balancer.script(&format!("ip address add {}/32 dev lo\n", pool_address(Family::V4)))?;
-    let speaks = |name, port, full_nat| Service { servers: vec![1], full_nat, ..Service::tcp(name, Family::V4, port) };
+    let speaks =
+        |name, port, full_nat| PeerService { servers: vec![1], full_nat, ..PeerService::tcp(name, Family::V4, port) };
     let services = [
-        Service::tcp("tcp4", Family::V4, HTTP_PORT),
-        Service::tcp("tcp6", Family::V6, HTTP_PORT),
-        Service { server_port: HTTP_PORT, full_nat: true, ..Service::tcp("full4", Family::V4, FULL_NAT_HTTP_PORT) },
-        Service { server_port: HTTP_PORT, ..Service::http("web", WEB) },
+        PeerService::tcp("tcp4", Family::V4, HTTP_PORT),
+        PeerService::tcp("tcp6", Family::V6, HTTP_PORT),
+        PeerService {
+            server_port: HTTP_PORT,
+            full_nat: true,
+            ..PeerService::tcp("full4", Family::V4, FULL_NAT_HTTP_PORT)
+        },
+        PeerService { server_port: HTTP_PORT, ..PeerService::http("web", WEB) },
         speaks("nat", SPEAK[0], false),
         speaks("full-nat", SPEAK[1], true),
     ];
@@ -95,7 +100,7 @@ fn no_packet_is_refused() -> Result<()> {
     let mut conversations =
         SPEAK.into_iter().map(|port| Conversation::open(&topology, port)).collect::<Result<Vec<_>>>()?;
     hairpin.end(Signal::SIGKILL)?;
-    // What is said at once waits in a device that no process reads; what is said later meets the rule for absence.
+    // Bytes sent at once wait in a device that no process reads; later ones meet the rule for absence.
     conversations.iter_mut().try_for_each(|both| both.say(b"early"))?;
     sleep(Duration::from_millis(800));
     conversations.iter_mut().try_for_each(|both| both.say(b"later"))?;
@@ -106,7 +111,7 @@ fn no_packet_is_refused() -> Result<()> {
         let kind = refusal(&topology.client, to)?;
         ensure!(kind == ErrorKind::TimedOut, "a new connection to {to} met {kind:?}");
     }
-    // Who talks to a backend directly is not disturbed, and finds what is the host's own where it was.
+    // A client that talks to a backend directly is not disturbed, and reaches the host's own services as before.
     let direct = SocketAddr::new(server_address(Family::V4, 2), HTTP_PORT);
     let page = std::fs::read(topology.scratch.file("pages/1k"))?;
     inside::run(&topology.client, move || http::once(direct, "1k", &page, TIMEOUT).map(drop))
@@ -121,11 +126,11 @@ fn no_packet_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Where the BPF file system is mounted in the process's own mount namespace, nothing outlives the process. That is what
+/// If the BPF file system is mounted in the process's own mount namespace, nothing outlives the process. That is what
 /// `ip netns exec` makes where none is mounted for all. The start says so.
 fn own_mount() -> Result<()> {
-    let topology = Topology::create(Options::default())?;
-    let services = [Service::tcp("tcp4", Family::V4, HTTP_PORT)];
+    let topology = Topology::create(TopologyOptions::default())?;
+    let services = [PeerService::tcp("tcp4", Family::V4, HTTP_PORT)];
     let said = |wrapper: &[&str]| -> Result<String> {
         let mut hairpin = Hairpin::start(&topology, &services, &HairpinOptions::default())?;
         hairpin.stop(true)?;

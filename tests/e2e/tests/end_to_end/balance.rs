@@ -3,7 +3,7 @@
 use super::network::{Network, Networks, Which, service};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
-use hairpin_e2e::peer::Service;
+use hairpin_e2e::peer::PeerService;
 use hairpin_e2e::servers::HTTP_PORT;
 use hairpin_e2e::tool::inside;
 use hairpin_e2e::topology::{Family, SERVERS};
@@ -16,16 +16,17 @@ use std::time::Duration;
 const WEIGHTS: [u16; SERVERS] = [4, 3, 2, 1];
 
 /// One service for each algorithm.
-pub(crate) fn services() -> Vec<Service> {
-    let http = |name, port| Service { server_port: HTTP_PORT, balance: name, ..Service::tcp(name, Family::V4, port) };
+pub(crate) fn services() -> Vec<PeerService> {
+    let http =
+        |name, port| PeerService { server_port: HTTP_PORT, balance: name, ..PeerService::tcp(name, Family::V4, port) };
     vec![
         http("round-robin", 9001),
-        Service { weights: WEIGHTS.to_vec(), ..http("weighted-round-robin", 9002) },
+        PeerService { weights: WEIGHTS.to_vec(), ..http("weighted-round-robin", 9002) },
         http("least-connections", 9003),
         http("power-of-two", 9004),
         http("maglev", 9005),
         http("source-hash", 9006),
-        Service { weights: WEIGHTS.to_vec(), balance: "maglev", ..http("weighted-maglev", 9007) },
+        PeerService { weights: WEIGHTS.to_vec(), balance: "maglev", ..http("weighted-maglev", 9007) },
     ]
 }
 

@@ -36,11 +36,11 @@ fn tell(network: &Network, arguments: &[&str]) -> Result<String> {
     network.hairpin.tell(&network.topology, arguments)
 }
 
-fn open(network: &Network, name: &str, count: usize) -> Result<Vec<http::Connection>> {
+fn open(network: &Network, name: &str, count: usize) -> Result<Vec<http::HttpConnection>> {
     let to: SocketAddr = service(name).listen().parse()?;
     inside::run(&network.topology.client, move || {
         let one = |_| {
-            let mut connection = http::Connection::open(to, TIMEOUT)?;
+            let mut connection = http::HttpConnection::open(to, TIMEOUT)?;
             connection.get("1k", false, TIMEOUT)?;
             Ok(connection)
         };
@@ -136,7 +136,7 @@ fn capture(network: &Network, arguments: &[&str], name: &str) -> Result<(Process
     Ok((process, file))
 }
 
-fn end(mut process: Process, file: &Path) -> Result<Vec<pcapng::Packet>> {
+fn end(mut process: Process, file: &Path) -> Result<Vec<pcapng::CapturedPacket>> {
     sleep(Duration::from_millis(500));
     process.signal(Signal::SIGINT);
     let status = process.wait(TIMEOUT)?;
@@ -145,7 +145,7 @@ fn end(mut process: Process, file: &Path) -> Result<Vec<pcapng::Packet>> {
 }
 
 /// Bytes of IP packets between two ends, `None` standing for any port.
-fn bytes(packets: &[pcapng::Packet], from: (IpAddr, Option<u16>), to: (IpAddr, Option<u16>)) -> u64 {
+fn bytes(packets: &[pcapng::CapturedPacket], from: (IpAddr, Option<u16>), to: (IpAddr, Option<u16>)) -> u64 {
     let is = |end: SocketAddr, like: (IpAddr, Option<u16>)| {
         end.ip() == like.0 && like.1.is_none_or(|port| port == end.port())
     };

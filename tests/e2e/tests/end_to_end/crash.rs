@@ -5,11 +5,11 @@ use crate::network::test;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hairpin_e2e::load::{self, WrkOptions};
 use hairpin_e2e::peer::control;
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::process::Process;
 use hairpin_e2e::servers::{HTTP_PORT, Servers};
 use hairpin_e2e::tool::{http, inside};
-use hairpin_e2e::topology::{Family, Options, Topology};
+use hairpin_e2e::topology::{Family, Topology, TopologyOptions};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -35,16 +35,16 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const TIMEOUTS: &str = "[timeouts]\ntcp_handshake = \"2s\"\ntcp_established = \"5s\"\ntcp_half_closed = \"2s\"\n\
                         tcp_closed = \"1s\"\ntcp_reset = \"1s\"\n";
 
-fn services() -> Vec<Service> {
+fn services() -> Vec<PeerService> {
     let all = vec![1, 2, 3, 4];
     vec![
-        Service::tcp("http4", Family::V4, HTTP_PORT),
-        Service { servers: all, full_nat: true, ..Service::tcp("full-http6", Family::V6, HTTP_PORT) },
-        Service {
+        PeerService::tcp("http4", Family::V4, HTTP_PORT),
+        PeerService { servers: all, full_nat: true, ..PeerService::tcp("full-http6", Family::V6, HTTP_PORT) },
+        PeerService {
             servers: vec![1],
             server_port: HTTP_PORT,
             full_nat: true,
-            ..Service::tcp("pool", Family::V4, POOL_SERVICE)
+            ..PeerService::tcp("pool", Family::V4, POOL_SERVICE)
         },
     ]
 }
@@ -59,7 +59,7 @@ struct Scene {
 
 impl Scene {
     fn start() -> Result<Scene> {
-        let topology = Topology::create(Options::default())?;
+        let topology = Topology::create(TopologyOptions::default())?;
         let servers = Servers::start(&topology)?;
         let options = HairpinOptions {
             top: "workers = 1".to_owned(),
@@ -171,7 +171,7 @@ impl Scene {
         let to: SocketAddr = services()[2].listen().parse()?;
         inside::run(&self.topology.client, move || {
             let open = (0..POOL_PORTS).map_while(|_| {
-                let mut connection = http::Connection::open(to, Duration::from_secs(3)).ok()?;
+                let mut connection = http::HttpConnection::open(to, Duration::from_secs(3)).ok()?;
                 connection.get("1k", false, Duration::from_secs(3)).ok()?;
                 Some(connection)
             });

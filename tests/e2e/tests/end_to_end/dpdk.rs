@@ -12,7 +12,7 @@ use hairpin_e2e::load;
 use hairpin_e2e::peer::{self, Hairpin, HairpinOptions};
 use hairpin_e2e::servers::Servers;
 use hairpin_e2e::tool::inside;
-use hairpin_e2e::topology::{Cards, Family, Options, Topology, balancer_address, vip};
+use hairpin_e2e::topology::{Cards, Family, Topology, TopologyOptions, balancer_address, vip};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -79,7 +79,7 @@ pub(crate) fn net(options: HairpinOptions) -> Result<Option<Net>> {
     if !is_built_in()? {
         return Ok(None);
     }
-    let topology = Topology::create(Options { cards: Cards::Wire, routers: false })?;
+    let topology = Topology::create(TopologyOptions { cards: Cards::Wire, routers: false })?;
     let servers = Servers::start(&topology)?;
     let hairpin = Hairpin::start(&topology, &services(), &options)?;
     Ok(Some(Net { hairpin, _servers: servers, topology }))
@@ -163,7 +163,7 @@ fn answers() -> Result<()> {
     ensure!(offload["policy"] == "never" && offload["rules_max"] == 0 && offload["engine"] == "none", "{offload}");
     ensure!(table.contains("engine none: no port takes rules") && table.contains("the driver has no rules"), "{table}");
     whole(&net.hairpin)?;
-    // What was made goes with the process.
+    // Its objects go with the process.
     let instance = net.hairpin.instance().to_owned();
     net.hairpin.stop(true)?;
     let left = hairpin_e2e::remnants::of(&instance);
@@ -307,7 +307,7 @@ fn refusals() -> Result<()> {
         ("net_nonsense{},iface={}", "", "cannot open a port"),
         (PORTS, "[service.health]\ncheck = \"tcp\"\n", "the kernel does not own the ports of the dpdk plane"),
     ] {
-        let topology = Topology::create(Options { cards: Cards::Wire, routers: false })?;
+        let topology = Topology::create(TopologyOptions { cards: Cards::Wire, routers: false })?;
         let mut services = services();
         services.truncate(1);
         services[0].tables = tables.to_owned();

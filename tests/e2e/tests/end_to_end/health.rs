@@ -3,11 +3,11 @@
 use crate::network::test;
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_e2e::load::{self, WrkOptions};
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::servers::{ECHO_PORT, HTTP_PORT, Servers, WELL};
 use hairpin_e2e::tool::requests::OpenLoop;
 use hairpin_e2e::tool::{echo, http, inside};
-use hairpin_e2e::topology::{Family, Options, Topology};
+use hairpin_e2e::topology::{Family, Topology, TopologyOptions};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
@@ -56,10 +56,10 @@ fn health(lines: &str) -> String {
 
 impl Scene {
     /// One service, `web`, of all servers.
-    fn start(service: Service, lines: &str, tables: &str) -> Result<Scene> {
-        let topology = Topology::create(Options::default())?;
+    fn start(service: PeerService, lines: &str, tables: &str) -> Result<Scene> {
+        let topology = Topology::create(TopologyOptions::default())?;
         let servers = Servers::start(&topology)?;
-        let service = Service { name: "web", tables: tables.to_owned(), ..service };
+        let service = PeerService { name: "web", tables: tables.to_owned(), ..service };
         let options = HairpinOptions { service: lines.to_owned(), ..HairpinOptions::default() };
         let to = service.listen().parse()?;
         let hairpin = Hairpin::start(&topology, &[service], &options)?;
@@ -67,7 +67,7 @@ impl Scene {
     }
 
     fn http(tables: &str) -> Result<Scene> {
-        Scene::start(Service::tcp("", Family::V4, HTTP_PORT), "", tables)
+        Scene::start(PeerService::tcp("", Family::V4, HTTP_PORT), "", tables)
     }
 
     /// Waits until a backend's health is this; how long that took.
@@ -120,7 +120,7 @@ impl Scene {
         Ok(())
     }
 
-    /// What becomes of a new connection.
+    /// The fate of a new connection.
     fn connect(&self) -> Result<Option<ErrorKind>> {
         let to = self.to;
         inside::run(&self.topology.client, move || {
@@ -189,7 +189,7 @@ fn unwell() -> Result<()> {
 
 fn udp() -> Result<()> {
     let checks = health("check = \"udp\"\nsend = \"ping\"\nexpect = \"ping\"");
-    let mut scene = Scene::start(Service::udp("", Family::V4, ECHO_PORT), "", &checks)?;
+    let mut scene = Scene::start(PeerService::udp("", Family::V4, ECHO_PORT), "", &checks)?;
     scene.await_all_up()?;
     scene.servers.stop_echo(1);
     scene.await_state(1, "down", fall_bound())?;
@@ -209,7 +209,7 @@ fn udp() -> Result<()> {
 fn no_backend_up() -> Result<()> {
     for (all_down, expected) in [("", Some(ErrorKind::ConnectionRefused)), ("all_down = \"use-all\"", None)] {
         let checks = health("check = \"http\"\npath = \"/health\"");
-        let scene = Scene::start(Service::tcp("", Family::V4, HTTP_PORT), all_down, &checks)?;
+        let scene = Scene::start(PeerService::tcp("", Family::V4, HTTP_PORT), all_down, &checks)?;
         scene.await_all_up()?;
         (1..=4).try_for_each(|server| scene.servers.say(&scene.topology, server, None))?;
         (1..=4).try_for_each(|server| scene.await_state(server, "down", fall_bound()).map(drop))?;
@@ -282,11 +282,11 @@ fn drained() -> Result<()> {
 
 /// Connections of a draining backend go on until the limit, and no longer.
 fn drain_limit() -> Result<()> {
-    let scene = Scene::start(Service::tcp("", Family::V4, HTTP_PORT), "drain_limit = \"3s\"", "")?;
+    let scene = Scene::start(PeerService::tcp("", Family::V4, HTTP_PORT), "drain_limit = \"3s\"", "")?;
     let to = scene.to;
     let mut open = inside::run(&scene.topology.client, move || {
         let one = |_| {
-            let mut connection = http::Connection::open(to, TIMEOUT)?;
+            let mut connection = http::HttpConnection::open(to, TIMEOUT)?;
             let server = connection.get("1k", false, TIMEOUT)?.server()?.to_owned();
             Ok((connection, server))
         };
@@ -315,7 +315,7 @@ fn drain_limit() -> Result<()> {
 
 fn slow_start() -> Result<()> {
     let tables = health("check = \"tcp\"\nslow_start = \"8s\"");
-    let service = Service { balance: "weighted-round-robin", ..Service::tcp("", Family::V4, HTTP_PORT) };
+    let service = PeerService { balance: "weighted-round-robin", ..PeerService::tcp("", Family::V4, HTTP_PORT) };
     let mut scene = Scene::start(service, "", &tables)?;
     scene.await_all_up()?;
     scene.servers.nginx(2).stop()?;
@@ -341,8 +341,11 @@ fn slow_start() -> Result<()> {
 }
 
 fn backends_overridden() -> Result<()> {
-    let mut scene =
-        Scene::start(Service { balance: "weighted-round-robin", ..Service::tcp("", Family::V4, HTTP_PORT) }, "", "")?;
+    let mut scene = Scene::start(
+        PeerService { balance: "weighted-round-robin", ..PeerService::tcp("", Family::V4, HTTP_PORT) },
+        "",
+        "",
+    )?;
     scene.change_backend(&["weight", "web", "server1", "5"])?;
     sleep(Duration::from_millis(100));
     let answers = scene.answers(80)?;

@@ -4,11 +4,11 @@ use super::network::service;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::load;
 use hairpin_e2e::peer::status::Status;
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::servers::Servers;
 use hairpin_e2e::tool::flood;
-use hairpin_e2e::tool::frames::Link;
-use hairpin_e2e::topology::{Family, Options, Topology, vip};
+use hairpin_e2e::tool::frames::LinkEnds;
+use hairpin_e2e::topology::{Family, Topology, TopologyOptions, vip};
 use libtest_mimic::Trial;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 const TIMEOUTS: &str = "[timeouts]\ntcp_handshake = \"2s\"\nudp_new = \"2s\"\nudp_established = \"2s\"\n";
 
 fn hostile(connections_max: u64, new_connections: bool) -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let options = HairpinOptions {
         more_interfaces: vec!["flood0"],
@@ -44,17 +44,17 @@ fn hostile(connections_max: u64, new_connections: bool) -> Result<()> {
 
 /// Cookies answer for the kernel: no worker hears of the flood, nothing is kept of it, and clients are served beside it.
 fn syns() -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let options = HairpinOptions { more_interfaces: vec!["flood0"], ..HairpinOptions::default() };
-    let web = [Service::http("web", 80), Service { family: Family::V6, ..Service::http("web6", 80) }];
+    let web = [PeerService::http("web", 80), PeerService { family: Family::V6, ..PeerService::http("web6", 80) }];
     let mut hairpin = Hairpin::start(&topology, &web, &options)?;
     let result = syns_at(&topology, &hairpin, &web).and_then(|()| hairpin.process().check());
     result.with_context(|| hairpin.status_table().unwrap_or_default())
 }
 
-fn syns_at(topology: &Topology, hairpin: &Hairpin, web: &[Service]) -> Result<()> {
-    let link = Link { to: topology.balancer.mac("flood0")?, from: topology.flooder.mac("eth0")? };
+fn syns_at(topology: &Topology, hairpin: &Hairpin, web: &[PeerService]) -> Result<()> {
+    let link = LinkEnds { to: topology.balancer.mac("flood0")?, from: topology.flooder.mac("eth0")? };
     let targets: Vec<SocketAddr> = web.iter().map(|web| SocketAddr::new(vip(web.family), web.port)).collect();
     let before = hairpin.status()?;
     let flood = flood::syns(&topology.flooder, "eth0", link, &targets, 100_000, &[0, 1], 50_000);
@@ -82,7 +82,7 @@ fn same(topology: &Topology, body: &Path) -> Result<()> {
 }
 
 fn floods(topology: &Topology, hairpin: &Hairpin, connections_max: u64, new_connections: bool) -> Result<()> {
-    let link = Link { to: topology.balancer.mac("flood0")?, from: topology.flooder.mac("eth0")? };
+    let link = LinkEnds { to: topology.balancer.mac("flood0")?, from: topology.flooder.mac("eth0")? };
     let target = service("http4").listen();
     for seed in 1..=2 {
         // Established before the flood: it takes some three seconds.

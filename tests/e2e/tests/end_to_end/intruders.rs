@@ -7,7 +7,7 @@ use hairpin_e2e::peer::{Hairpin, HairpinOptions};
 use hairpin_e2e::servers::Servers;
 use hairpin_e2e::tool::inside;
 use hairpin_e2e::tool::requests::OpenLoop;
-use hairpin_e2e::topology::{Options, Topology};
+use hairpin_e2e::topology::{Topology, TopologyOptions};
 use hairpin_e2e::{process, remnants};
 use libtest_mimic::Trial;
 use std::io::{Read, Write};
@@ -28,7 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Where the metrics are unless the configuration says otherwise.
+/// The default address of the metrics.
 const METRICS: &str = "127.0.0.1:9560";
 /// Memory that intruders may make the process take, in bytes: eight requests of 24 MiB and their JSON, and then some.
 const MEMORY: u64 = 512 << 20;
@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Requests go through all the while.
 fn intruded(intrude: fn(&Topology, &Hairpin) -> Result<()>) -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let mut hairpin = Hairpin::start(&topology, &services(), &HairpinOptions::default())?;
     let page = Arc::new(std::fs::read(topology.scratch.file("pages/1k"))?);
@@ -164,7 +164,7 @@ fn at_metrics(topology: &Topology, _: &Hairpin) -> Result<()> {
 /// Every thread has CAP_NET_ADMIN (12), CAP_PERFMON (38) and CAP_BPF (39) at most, and cannot get more; the same after an
 /// upgrade.
 fn rights() -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let mut hairpin = Hairpin::start(&topology, &services(), &HairpinOptions::default())?;
     let check = |pid: u32| -> Result<()> {
@@ -189,7 +189,7 @@ fn rights() -> Result<()> {
 }
 
 fn modes() -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let hairpin = Hairpin::start(&topology, &services(), &HairpinOptions::default())?;
     let socket = hairpin.socket();

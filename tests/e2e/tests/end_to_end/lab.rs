@@ -75,7 +75,7 @@ impl Bench {
     }
 }
 
-/// What a process has printed by `-o json`, once it has ended well.
+/// The JSON that a process printed by `-o json`, once it has ended well.
 fn printed(process: &mut Process) -> Result<Value> {
     let status = process.wait(6 * PATIENCE)?;
     ensure!(status.success(), "{status}: {}", process.log());
@@ -98,7 +98,7 @@ fn sum(reasons: &Value) -> Result<u64> {
     reasons.iter().map(|reason| reason[1].as_u64().context("no count")).sum()
 }
 
-/// What must be so of every measurement: every packet accounted for, none twice, none changed, times that go forward.
+/// The invariants of every measurement: every packet accounted for, none twice, none changed, times that go forward.
 fn is_sound(measured: &Value) -> Result<()> {
     let of = |what| number(measured, what);
     ensure!(of("sent")? == of("received")? + sum(&measured["lost_by_reason"])?, "{measured}");
@@ -149,7 +149,7 @@ fn three_processes() -> Result<()> {
     let received = &collected["measurement"];
     is_sound(received)?;
     ensure!(number(&handled, "received")? == number(&handled, "sent")? + sum(&handled["dropped"])?, "{handled}");
-    // What each has seen is no more than the one before has sent; the last packets, if lost, the sink cannot miss.
+    // Each has seen no more than the one before has sent; the last packets, if lost, the sink cannot miss.
     ensure!(number(&sent, "sent")? >= number(received, "sent")?, "{sent}\n{received}");
     ensure!(number(&sent, "sent")? >= number(&handled, "received")?, "{sent}\n{handled}");
     ensure!(number(&handled, "sent")? >= number(received, "received")?, "{handled}\n{received}");

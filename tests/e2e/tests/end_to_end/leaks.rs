@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use hairpin_e2e::peer::{Hairpin, HairpinOptions};
 use hairpin_e2e::servers::Servers;
 use hairpin_e2e::tool::requests::Sessions;
-use hairpin_e2e::topology::{Options, Topology};
+use hairpin_e2e::topology::{Topology, TopologyOptions};
 use hairpin_e2e::{command, remnants};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
@@ -23,12 +23,12 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// How often it is restarted, unless `HAIRPIN_RESTARTS` says otherwise.
 const RESTARTS: usize = 40;
 
-/// What there is of everything that could leak, by name.
+/// Counts of everything that could leak, by name.
 type Census = BTreeMap<String, u64>;
 
 fn restarts() -> Result<()> {
     let count = std::env::var("HAIRPIN_RESTARTS").ok().map_or(Ok(RESTARTS), |text| text.parse())?;
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let mut hairpin = Hairpin::start(&topology, &services(), &HairpinOptions::default())?;
     let ends: Vec<_> = ["http4", "full-http6"].iter().map(|name| crate::network::service(name).listen()).collect();

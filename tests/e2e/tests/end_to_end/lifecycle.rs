@@ -8,7 +8,7 @@ use hairpin_e2e::peer::{Hairpin, HairpinOptions};
 use hairpin_e2e::remnants;
 use hairpin_e2e::servers::{HTTP_PORT, Servers};
 use hairpin_e2e::tool::inside;
-use hairpin_e2e::topology::{Family, Options, Topology, server_address};
+use hairpin_e2e::topology::{Family, Topology, TopologyOptions, server_address};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -74,7 +74,7 @@ fn ids(kind: &str) -> Result<BTreeSet<u64>> {
 }
 
 fn leaves_nothing(stop: impl FnOnce(&mut Hairpin) -> Result<()>) -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let before = topology.balancer.interfaces()?;
     let settings = topology.balancer.script("sysctl -a --pattern '^net\\.' 2>/dev/null | grep -v random | sort\n")?;
@@ -126,7 +126,7 @@ fn nothing_left(
 
 /// A killed Hairpin leaves its objects; the next one of the same name takes them up, works, and leaves nothing.
 fn killed() -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let before = topology.balancer.interfaces()?;
     let mut first = start(&topology)?;
@@ -143,9 +143,9 @@ fn killed() -> Result<()> {
     nothing_left(&topology, &before, &instance, &programs, &maps)
 }
 
-/// What a Hairpin leaves that was killed, or told to end by SIGTERM, goes by `hairpin stop --flush`, too.
+/// The remains of a Hairpin that was killed, or ended by SIGTERM, are removed by `hairpin stop --flush`, too.
 fn ended_and_flushed(signal: Signal) -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let before = topology.balancer.interfaces()?;
     let mut hairpin = start(&topology)?;
@@ -169,7 +169,7 @@ fn flush(topology: &Topology) -> Result<()> {
 
 /// After `hairpin stop` what is offloaded goes on, a while at least.
 fn offloaded_go_on() -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let before = topology.balancer.interfaces()?;
     let mut hairpin = start(&topology)?;
@@ -193,7 +193,7 @@ fn offloaded_go_on() -> Result<()> {
 /// A connection from the client straight to a backend's address and port, made before Hairpin came, goes on while it
 /// comes and after it has gone.
 fn others_go_on() -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let to = SocketAddr::new(server_address(Family::V4, 1), HTTP_PORT);
     let mut stream =
@@ -225,7 +225,7 @@ fn request(stream: &mut TcpStream) -> Result<()> {
 }
 
 fn second() -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let hairpin = start(&topology)?;
     let mut other = topology.balancer.command("timeout");

@@ -3,10 +3,10 @@
 use crate::network::test;
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_e2e::command;
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service, hairpin_program};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService, hairpin_program};
 use hairpin_e2e::servers::{HTTP_PORT, Servers};
 use hairpin_e2e::tool::inside;
-use hairpin_e2e::topology::{Family, Options, Topology, pool_address};
+use hairpin_e2e::topology::{Family, Topology, TopologyOptions, pool_address};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -25,10 +25,10 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// The program says it after a link has gone, and the kernel takes a moment for that.
 const ATTEMPTS: usize = 100;
 
-fn services() -> Vec<Service> {
-    let web = Service { servers: vec![1, 4], ..Service::tcp("web", Family::V4, HTTP_PORT) };
-    let of_ipv6 = Service::tcp("web6", Family::V6, 8080);
-    vec![web, Service { server_port: HTTP_PORT, full_nat: true, servers: vec![1], ..of_ipv6 }]
+fn services() -> Vec<PeerService> {
+    let web = PeerService { servers: vec![1, 4], ..PeerService::tcp("web", Family::V4, HTTP_PORT) };
+    let of_ipv6 = PeerService::tcp("web6", Family::V6, 8080);
+    vec![web, PeerService { server_port: HTTP_PORT, full_nat: true, servers: vec![1], ..of_ipv6 }]
 }
 
 fn start(topology: &Topology) -> Result<Hairpin> {
@@ -67,7 +67,7 @@ fn expect(topology: &Topology, file: &Path, words: &[&str]) -> Result<()> {
     bail!("{words:?} is not what was found: {said:#?}")
 }
 
-/// What is done on the balancer, what is found then, and how it is undone.
+/// A change on the balancer, the finding that follows, and the command that undoes it.
 type Case<'a> = (&'a str, &'a [&'a str], &'a str);
 
 const CASES: &[Case<'_>] = &[
@@ -109,7 +109,7 @@ const CASES: &[Case<'_>] = &[
 ];
 
 fn findings() -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let hairpin = start(&topology)?;
     let file = hairpin.file();
     expect(&topology, file, &[])?;
@@ -150,7 +150,7 @@ fn sockets(topology: &Topology, file: &Path) -> Result<()> {
 /// A pool address on the loopback device, of the network of the backend: the start warns, requests time out, and each of the
 /// two remedies helps.
 fn pool() -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     topology.balancer.script("ip address add fd00:1::9/128 dev lo\n")?;
     let mut hairpin = start(&topology)?;

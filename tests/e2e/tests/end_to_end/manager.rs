@@ -5,10 +5,10 @@ use super::network::{services, test};
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::load;
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service, control, hairpin_program};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService, control, hairpin_program};
 use hairpin_e2e::process::Process;
 use hairpin_e2e::servers::{HTTP_PORT, Servers};
-use hairpin_e2e::topology::{Family, Options, Topology};
+use hairpin_e2e::topology::{Family, Topology, TopologyOptions};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt};
@@ -36,7 +36,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// A message, and what was so when it was read.
 #[derive(Debug)]
 struct Told {
-    /// Who sent it.
+    /// Its sender.
     process: u32,
     /// Its lines.
     states: Vec<String>,
@@ -154,7 +154,7 @@ fn alive_beside(process: u32) -> Result<Vec<u32>> {
 /// The new process names itself while the old one still lives, and is a child of the process that takes orphans by
 /// then; the old one does not say that the service stops.
 fn passes_on() -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let manager = Manager::listen(&topology.scratch.file("notify"))?;
     let mut hairpin = start(&topology)?;
@@ -182,7 +182,7 @@ fn passes_on() -> Result<()> {
 
 /// A program that cannot take over is ended, and the manager hears nothing of it.
 fn fails() -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let manager = Manager::listen(&topology.scratch.file("notify"))?;
     let mut hairpin = start(&topology)?;
@@ -211,12 +211,12 @@ fn fails() -> Result<()> {
 
 /// No backend answers: the manager hears that it serves all the same, but not before the first checks are over.
 fn waits() -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let manager = Manager::listen(&topology.scratch.file("notify"))?;
     let notify = topology.scratch.file("notify").to_string_lossy().into_owned();
     let options = HairpinOptions { environment: vec![("NOTIFY_SOCKET", notify)], ..HairpinOptions::default() };
     let tables = "[service.health]\ncheck = \"tcp\"\ninterval = \"500ms\"\ntimeout = \"400ms\"\n".to_string();
-    let service = Service { tables, ..Service::tcp("web", Family::V4, HTTP_PORT) };
+    let service = PeerService { tables, ..PeerService::tcp("web", Family::V4, HTTP_PORT) };
     let hairpin = Hairpin::start(&topology, &[service], &options)?;
     let ready = |name: &str| -> Result<(Option<i32>, String)> {
         let output = hairpin.command(&topology, &["status", "--ready", name])?.output()?;
@@ -248,7 +248,7 @@ fn works(topology: &Topology) -> Result<()> {
 
 /// With PID 1 of a PID namespace, all its processes end: the new one could not stay.
 fn first_of_a_container() -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let mut hairpin = Hairpin::start(&topology, &services(), &HairpinOptions::default())?;
     hairpin.end(Signal::SIGTERM)?;

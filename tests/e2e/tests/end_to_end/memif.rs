@@ -68,7 +68,7 @@ fn again() -> Result<()> {
     whole(&net.hairpin)
 }
 
-/// What comes into a queue that no worker has would be lost.
+/// Packets in a queue that no worker has would be lost.
 fn mixed() -> Result<()> {
     let Some(net) = with(MIXED)? else { return Ok(()) };
     let server = server(&net, 1)?;

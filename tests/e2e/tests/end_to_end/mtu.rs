@@ -15,7 +15,7 @@ use std::sync::Arc;
 const NARROW: u16 = 1400;
 const WIDE: u16 = 1500;
 
-/// Where the narrow link is. Both of its ends are narrow (a virtual card takes nothing larger than its own MTU, except
+/// The place of the narrow link. Both of its ends are narrow (a virtual card takes nothing larger than its own MTU, except
 /// super-packets), and neither is an end of a connection, so that the ends announce segments of 1460 bytes.
 #[derive(Clone, Copy, Debug)]
 enum Place {

@@ -3,9 +3,9 @@
 use crate::dpdk::{PORTS, is_built_in, whole};
 use crate::lane;
 use anyhow::{Result, anyhow, bail};
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
-use hairpin_e2e::topology::{Cards, Family, Options, Topology};
+use hairpin_e2e::topology::{Cards, Family, Topology, TopologyOptions};
 use libtest_mimic::Trial;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -82,7 +82,7 @@ impl Network {
         let cards =
             if matches!(which, Which::Wire | Which::WireRouters | Which::Dpdk) { Cards::Wire } else { Cards::Gso };
         let routers = matches!(which, Which::GsoRouters | Which::WireRouters);
-        let topology = Topology::create(Options { cards, routers })?;
+        let topology = Topology::create(TopologyOptions { cards, routers })?;
         let servers = Servers::start(&topology)?;
         let policy = if matches!(which, Which::Software | Which::Dpdk) { "never" } else { "always" };
         let tables = format!("[offload]\npolicy = \"{policy}\"\n");
@@ -115,35 +115,35 @@ pub(crate) const FULL_NAT_HTTP_PORT: u16 = 8080;
 pub(crate) const FULL_NAT_ECHO_PORT: u16 = 8007;
 
 /// All services of the shared networks.
-pub(crate) fn services() -> Vec<Service> {
+pub(crate) fn services() -> Vec<PeerService> {
     let mut services = Vec::new();
     for (family, names) in [
         (Family::V4, ["http4", "full-http4", "echo4", "full-echo4", "iperf4", "iperf-udp4"]),
         (Family::V6, ["http6", "full-http6", "echo6", "full-echo6", "iperf6", "iperf-udp6"]),
     ] {
         let [http, full_http, echo, full_echo, iperf, iperf_udp] = names;
-        services.push(Service::tcp(http, family, HTTP_PORT));
-        services.push(Service {
+        services.push(PeerService::tcp(http, family, HTTP_PORT));
+        services.push(PeerService {
             server_port: HTTP_PORT,
             full_nat: true,
-            ..Service::tcp(full_http, family, FULL_NAT_HTTP_PORT)
+            ..PeerService::tcp(full_http, family, FULL_NAT_HTTP_PORT)
         });
-        services.push(Service::udp(echo, family, ECHO_PORT));
-        services.push(Service {
+        services.push(PeerService::udp(echo, family, ECHO_PORT));
+        services.push(PeerService {
             server_port: ECHO_PORT,
             full_nat: true,
-            ..Service::udp(full_echo, family, FULL_NAT_ECHO_PORT)
+            ..PeerService::udp(full_echo, family, FULL_NAT_ECHO_PORT)
         });
-        services.push(Service { servers: vec![1], ..Service::tcp(iperf, family, IPERF_PORTS[0]) });
-        services.push(Service { servers: vec![1], ..Service::udp(iperf_udp, family, IPERF_PORTS[0]) });
+        services.push(PeerService { servers: vec![1], ..PeerService::tcp(iperf, family, IPERF_PORTS[0]) });
+        services.push(PeerService { servers: vec![1], ..PeerService::udp(iperf_udp, family, IPERF_PORTS[0]) });
     }
     services.extend(super::balance::services());
     services
 }
 
 /// HTTP services of the networks with routers: to web servers, and to a [recorder](RECORDER_PORT) for what goes up.
-fn http_services() -> Vec<Service> {
-    let of = |family, name, port, server_port| Service { family, server_port, ..Service::http(name, port) };
+fn http_services() -> Vec<PeerService> {
+    let of = |family, name, port, server_port| PeerService { family, server_port, ..PeerService::http(name, port) };
     vec![
         of(Family::V4, "web4", 8081, HTTP_PORT),
         of(Family::V6, "web6", 8081, HTTP_PORT),
@@ -152,11 +152,11 @@ fn http_services() -> Vec<Service> {
     ]
 }
 
-/// Where server1 has a recorder for tests that start one.
+/// The address of server1's recorder for tests that start one.
 pub(crate) const RECORDER_PORT: u16 = 8090;
 
 /// The service of that name.
-pub(crate) fn service(name: &str) -> Service {
+pub(crate) fn service(name: &str) -> PeerService {
     services()
         .into_iter()
         .chain(http_services())

@@ -1,4 +1,4 @@
-//! What is not Hairpin's goes on working: the balancer's own connections, its own services, others' connections to a
+//! Traffic that is not Hairpin's goes on working: the balancer's own connections, its own services, others' connections to a
 //! backend's very address and port, pings.
 
 use super::network::{Network, Networks, Which};

@@ -1,11 +1,11 @@
-//! What each policy hands to the kernel, of real connections, short and long.
+//! The connections that each policy hands to the kernel: real ones, short and long.
 
 use super::lane;
 use anyhow::{Result, ensure};
 use hairpin_e2e::load::{self, Amount, IperfOptions, WrkOptions};
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::servers::{HTTP_PORT, IPERF_PORTS, Servers};
-use hairpin_e2e::topology::{Family, Options, Topology, end, vip};
+use hairpin_e2e::topology::{Family, Topology, TopologyOptions, end, vip};
 use libtest_mimic::Trial;
 use std::time::Duration;
 
@@ -36,11 +36,11 @@ struct Scene {
 
 impl Scene {
     fn start(offload: &str) -> Result<Scene> {
-        let topology = Topology::create(Options::default())?;
+        let topology = Topology::create(TopologyOptions::default())?;
         let servers = Servers::start(&topology)?;
-        let iperf = Service { servers: vec![1], ..Service::tcp("iperf", Family::V4, IPERF_PORTS[0]) };
-        let services = [Service::tcp("web", Family::V4, HTTP_PORT), iperf];
-        // What has ended is learnt from at once.
+        let iperf = PeerService { servers: vec![1], ..PeerService::tcp("iperf", Family::V4, IPERF_PORTS[0]) };
+        let services = [PeerService::tcp("web", Family::V4, HTTP_PORT), iperf];
+        // A connection that has ended is learnt from at once.
         let tables = format!("[offload]\n{offload}\n[timeouts]\ntcp_closed = \"100ms\"\n");
         let options = HairpinOptions { top: "workers = 1".into(), tables, ..HairpinOptions::default() };
         let hairpin = Hairpin::start(&topology, &services, &options)?;

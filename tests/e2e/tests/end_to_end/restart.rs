@@ -7,7 +7,7 @@ use hairpin_e2e::peer::{Hairpin, HairpinOptions, hairpin_program};
 use hairpin_e2e::process::Process;
 use hairpin_e2e::servers::{HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_e2e::tool::{http, inside};
-use hairpin_e2e::topology::{Family, Options, Topology, vip};
+use hairpin_e2e::topology::{Family, Topology, TopologyOptions, vip};
 use hairpin_e2e::{command, remnants};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
@@ -31,7 +31,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A network with a Hairpin, connections that are idle and a transfer that is not.
 struct Scene {
-    idle: Vec<http::Connection>,
+    idle: Vec<http::HttpConnection>,
     transfer: Process,
     hairpin: Hairpin,
     _servers: Servers,
@@ -41,7 +41,7 @@ struct Scene {
 
 impl Scene {
     fn start(top: &str, tables: &str) -> Result<Scene> {
-        let topology = Topology::create(Options::default())?;
+        let topology = Topology::create(TopologyOptions::default())?;
         let servers = Servers::start(&topology)?;
         let options = HairpinOptions { top: top.to_owned(), tables: tables.to_owned(), ..HairpinOptions::default() };
         let hairpin = Hairpin::start(&topology, &services(), &options)?;
@@ -125,13 +125,13 @@ impl Scene {
 }
 
 /// Connections to both HTTP services of both families that have had an answer.
-fn open(topology: &Topology, count: usize) -> Result<Vec<http::Connection>> {
+fn open(topology: &Topology, count: usize) -> Result<Vec<http::HttpConnection>> {
     let ends = [(Family::V4, HTTP_PORT), (Family::V4, FULL_NAT_HTTP_PORT)];
     let ends: Vec<_> = ends.into_iter().chain([(Family::V6, HTTP_PORT), (Family::V6, FULL_NAT_HTTP_PORT)]).collect();
     inside::run(&topology.client, move || {
         let one = |i: usize| {
             let (family, port) = ends[i % ends.len()];
-            let mut connection = http::Connection::open(SocketAddr::new(vip(family), port), TIMEOUT)?;
+            let mut connection = http::HttpConnection::open(SocketAddr::new(vip(family), port), TIMEOUT)?;
             connection.get("1k", false, TIMEOUT)?;
             Ok(connection)
         };

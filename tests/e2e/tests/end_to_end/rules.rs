@@ -17,7 +17,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::Instant;
 
-/// What says what the fake does wrong.
+/// The variable that tells the fake its faults.
 const FAKE: &str = "HAIRPIN_FAKE_FLOW";
 /// Connections end soon, and their rules with them.
 const TIMEOUTS: &str = "[timeouts]\ntcp_established = \"5s\"\ntcp_half_closed = \"1s\"\ntcp_closed = \"500ms\"\nudp_new = \"1s\"\nudp_established = \"2s\"\n";

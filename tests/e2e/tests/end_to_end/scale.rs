@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// A datagram to another thread and back takes less than this where the whole load fits.
 const WHOLE: Duration = Duration::from_micros(100);
-/// What it takes on the machines that the load was made for, two cores of a server: 10 to 50 µs. Slower ones than `WHOLE`
+/// The time it takes on the machines that the load was made for, two cores of a server: 10 to 50 µs. Slower ones than `WHOLE`
 /// get a load in proportion to this, so that they are about as busy.
 const USUAL: Duration = Duration::from_micros(25);
 const LEAST: f64 = 0.05;
@@ -31,8 +31,8 @@ pub(crate) fn scaled(number: usize, least: usize) -> usize {
     ((number as f64 * share()) as usize).max(least)
 }
 
-/// What the load consists of is system calls, the kernel's network and changes of threads. The best of many batches
-/// counts: what else runs on the machine takes nothing off the load.
+/// The load consists of system calls, the kernel's network and changes of threads. The best of many batches counts: what
+/// else runs on the machine takes nothing off the load.
 fn measured() -> (f64, String) {
     const BATCHES: u32 = 30;
     const TRIPS: u32 = 50;

@@ -2,7 +2,7 @@
 
 use super::network::test;
 use anyhow::Result;
-use hairpin_e2e::soak::{self, Arguments};
+use hairpin_e2e::soak::{self, SoakArgs};
 use libtest_mimic::Trial;
 use std::time::Duration;
 
@@ -11,5 +11,5 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 fn short() -> Result<()> {
-    soak::run(&Arguments::of(Duration::from_secs(25), 24))
+    soak::run(&SoakArgs::of(Duration::from_secs(25), 24))
 }

@@ -4,14 +4,14 @@
 use super::network::{FULL_NAT_HTTP_PORT, services, test};
 use super::{lane, transfer};
 use anyhow::{Context, Result, bail, ensure};
-use hairpin_core::table::Method;
+use hairpin_core::table::LookupMethod;
 use hairpin_e2e::load::{self, Amount, IperfOptions, WrkOptions};
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service, hairpin_program};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService, hairpin_program};
 use hairpin_e2e::process::threads;
 use hairpin_e2e::remnants;
 use hairpin_e2e::servers::{HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_e2e::tool::{http, inside};
-use hairpin_e2e::topology::{Family, Options, Topology, vip};
+use hairpin_e2e::topology::{Family, Topology, TopologyOptions, vip};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -40,11 +40,11 @@ struct Table {
     is_tracked: bool,
 }
 
-const METHODS: [Table; Method::ALL.len()] = {
-    let mut all = [Table::of(Method::DEFAULT); Method::ALL.len()];
+const METHODS: [Table; LookupMethod::ALL.len()] = {
+    let mut all = [Table::of(LookupMethod::DEFAULT); LookupMethod::ALL.len()];
     let mut i = 0;
     while i < all.len() {
-        all[i] = Table::of(Method::ALL[i]);
+        all[i] = Table::of(LookupMethod::ALL[i]);
         i += 1;
     }
     all
@@ -57,11 +57,11 @@ impl std::fmt::Display for Table {
 }
 
 impl Table {
-    const DEFAULT: Table = Table::of(Method::DEFAULT);
-    const STATELESS: Table = Table::of(Method::Stateless);
-    const MAGLEV: Table = Table::of(Method::Maglev);
+    const DEFAULT: Table = Table::of(LookupMethod::DEFAULT);
+    const STATELESS: Table = Table::of(LookupMethod::Stateless);
+    const MAGLEV: Table = Table::of(LookupMethod::Maglev);
 
-    const fn of(method: Method) -> Table {
+    const fn of(method: LookupMethod) -> Table {
         Table { name: method.name(), is_tracked: method.tracks_connections() }
     }
 }
@@ -71,12 +71,12 @@ struct Scene {
     hairpin: Hairpin,
     servers: Servers,
     topology: Topology,
-    services: Vec<Service>,
+    services: Vec<PeerService>,
 }
 
 impl Scene {
     fn start(method: Table, service_lines: &str) -> Result<Scene> {
-        let topology = Topology::create(Options::default())?;
+        let topology = Topology::create(TopologyOptions::default())?;
         let servers = Servers::start(&topology)?;
         let services = served(method);
         let hairpin = Hairpin::start(&topology, &services, &options(method, service_lines))?;
@@ -131,12 +131,12 @@ impl Scene {
 }
 
 /// The services that a method can serve: without tracking, all by NAT, and no backend in two of them.
-fn served(method: Table) -> Vec<Service> {
-    let named = |service: &Service| match method.is_tracked {
+fn served(method: Table) -> Vec<PeerService> {
+    let named = |service: &PeerService| match method.is_tracked {
         true => service.port < 9000,
         false => ["http4", "http6", "echo4", "echo6", "iperf4", "iperf6"].contains(&service.name),
     };
-    let mut services: Vec<Service> = services().into_iter().filter(named).collect();
+    let mut services: Vec<PeerService> = services().into_iter().filter(named).collect();
     if !method.is_tracked {
         services.iter_mut().for_each(|service| service.balance = "");
     }
@@ -144,7 +144,7 @@ fn served(method: Table) -> Vec<Service> {
 }
 
 fn options(method: Table, service_lines: &str) -> HairpinOptions {
-    // Where nothing is known of connections, nothing is held back either, whatever the file says.
+    // If connections are not tracked, nothing is held back either, whatever the file says.
     let policed = "[linux]\npolicer_floor = 1\npolicer_ceiling = 1\npolicer_backend = 1\n";
     let (policy, linux) = if method.is_tracked { ("always", "") } else { ("never", policed) };
     HairpinOptions {
@@ -206,7 +206,7 @@ fn pinned(process: u32) -> Result<()> {
 }
 
 /// Connections that have had an answer, and who gave it.
-pub(crate) struct Idle(Vec<(http::Connection, String)>);
+pub(crate) struct Idle(Vec<(http::HttpConnection, String)>);
 
 impl Idle {
     /// So many to these ports of both families' VIPs.
@@ -214,7 +214,7 @@ impl Idle {
         let one = move |i: usize| {
             let family = if i.is_multiple_of(2) { Family::V4 } else { Family::V6 };
             let to = SocketAddr::new(vip(family), ports[i / 2 % ports.len()]);
-            let mut connection = http::Connection::open(to, TIMEOUT)?;
+            let mut connection = http::HttpConnection::open(to, TIMEOUT)?;
             let server = connection.get("1k", false, TIMEOUT)?.server()?.to_owned();
             Ok((connection, server))
         };
@@ -234,7 +234,7 @@ impl Idle {
         Ok(())
     }
 
-    fn check_one((connection, server): &mut (http::Connection, String), when: &str) -> Result<()> {
+    fn check_one((connection, server): &mut (http::HttpConnection, String), when: &str) -> Result<()> {
         let end = connection.own_end()?;
         let answer = connection.get("1k", false, TIMEOUT).with_context(|| format!("{end}, {when}"))?;
         ensure!(answer.server()? == server, "{end}, {when}: {} answers, not {server}", answer.server()?);
@@ -301,7 +301,7 @@ fn one_backend_less() -> Result<()> {
     })
 }
 
-/// What Maglev has spread, a table takes up connection by connection, as Maglev would have it.
+/// A table takes up connections that Maglev has spread, connection by connection, as Maglev would have it.
 fn picked_up() -> Result<()> {
     Scene::start(Table::MAGLEV, "")?.play(|scene| {
         let mut idle = Idle::open(&scene.topology, &[HTTP_PORT], 40)?;

@@ -4,10 +4,10 @@ use super::network::test;
 use super::tables::Idle;
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_e2e::namespace::Namespace;
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service, hairpin_program};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService, hairpin_program};
 use hairpin_e2e::servers::{HTTP_PORT, Servers};
 use hairpin_e2e::tool::inside;
-use hairpin_e2e::topology::{Family, Options, SERVERS, Topology, client_address, server_address, vip};
+use hairpin_e2e::topology::{Family, SERVERS, Topology, TopologyOptions, client_address, server_address, vip};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -30,12 +30,12 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-fn services() -> [Service; 2] {
+fn services() -> [PeerService; 2] {
     let tables = "[service.health]\ncheck = \"tcp\"\ninterval = \"500ms\"\ntimeout = \"400ms\"\n";
-    [("http4", Family::V4), ("http6", Family::V6)].map(|(name, family)| Service {
+    [("http4", Family::V4), ("http6", Family::V6)].map(|(name, family)| PeerService {
         balance: "maglev",
         tables: tables.to_string(),
-        ..Service::tcp(name, family, HTTP_PORT)
+        ..PeerService::tcp(name, family, HTTP_PORT)
     })
 }
 
@@ -83,14 +83,14 @@ fn ask_anew(topology: &Topology, cookie: &str) -> Result<(String, Option<String>
     ask(greeted(topology)?, Some(cookie))
 }
 
-/// What a node has begun, a handshake and a sticky cookie, another one goes on with that has the same keys, also after they
-/// were changed, a crash and an upgrade. Keys that others can read are refused.
+/// A node continues another one's handshake and sticky cookie if it has the same keys, also after they were changed, a
+/// crash and an upgrade. Keys that others can read are refused.
 fn shared_keys() -> Result<()> {
-    let mut topology = Topology::create(Options::default())?;
+    let mut topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let keys = write_keys(&topology, &[OLD], 0o600)?;
     let tables = "[service.http.sticky]\ncookie = \"node\"\n".to_string();
-    let service = Service { tables, ..Service::http("web", HTTP_PORT) };
+    let service = PeerService { tables, ..PeerService::http("web", HTTP_PORT) };
     let options = HairpinOptions { top: format!("keys_file = {keys:?}\n"), ..HairpinOptions::default() };
     let mut hairpin = Hairpin::start(&topology, &[service], &options)?;
     ask(greeted(&topology)?, None)?;
@@ -152,7 +152,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()>
 /// A node starts while half of its links are down, and they come up with the first packets. Every connection is found where
 /// it is.
 fn late_links() -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let mut hairpin = Hairpin::start(&topology, &services(), &options())?;
     let mut idle = Idle::open(&topology, &[HTTP_PORT], 64)?;
@@ -217,7 +217,7 @@ fn move_routes(topology: &Topology) -> Result<()> {
 /// A client reads a part of a page and then nothing, so that it says nothing either while its connection moves to another
 /// balancer: that one hears the backend first.
 fn download() -> Result<()> {
-    let mut topology = Topology::create(Options::default())?;
+    let mut topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let page = std::fs::read(topology.scratch.file("pages/10m"))?;
     let [service, _] = services();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// How long an end may take at most to be told: far longer than it does, and far shorter than any timeout of TCP.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What a connection has done when its backend is disabled.
+/// The state of a connection when its backend is disabled.
 const KINDS: [Kind; 3] = [Kind::Silent, Kind::Asked, Kind::Downloads];
 
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +75,7 @@ pub(crate) fn open(to: SocketAddr, kind: Kind) -> Result<TcpStream> {
     Ok(client)
 }
 
-/// What its kernel has received it may still read.
+/// The client may still read the bytes that its kernel has received.
 pub(crate) fn is_reset(mut client: TcpStream) -> Result<()> {
     let mut some = vec![0; 1 << 20];
     loop {

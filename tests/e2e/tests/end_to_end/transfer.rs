@@ -1,4 +1,4 @@
-//! What goes in comes out: large pages, many clients at once, UDP; and it is offloaded.
+//! The bytes sent are the bytes received: large pages, many clients at once, UDP; and it is offloaded.
 
 use super::network::{Network, Networks, Which, service};
 use anyhow::{Context, Result, bail, ensure};

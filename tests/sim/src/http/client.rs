@@ -1,7 +1,7 @@
 //! A client: asks what its conversation says, and compares every response with what the seed says it must be.
 
-use super::exchange::{Answer, Conversation, Exchange, Fault, HOP, Plans};
-use super::message::{Event, Framing, Head, Reader, comparable};
+use super::exchange::{AnswerKind, Conversation, Exchange, HOP, InjectedFault, Plans};
+use super::message::{BodyFraming, MessageHead, MessageReader, ReaderEvent, comparable};
 use super::site::{Site, name_of};
 use crate::host::Role;
 use crate::stream::byte;
@@ -16,8 +16,8 @@ const CONTINUE_WAIT: Duration = Duration::from_secs(20);
 
 /// A response that is coming in.
 struct Incoming {
-    head: Head,
-    framing: Framing,
+    head: MessageHead,
+    framing: BodyFraming,
     bytes: u64,
     /// It is not the response that was planned but one that says what went wrong.
     excuse: bool,
@@ -29,7 +29,7 @@ pub struct Client {
     site: Option<Site>,
     conversation: Conversation,
     random: Rng,
-    reader: Reader,
+    reader: MessageReader,
     outgoing: Vec<u8>,
     sent: usize,
     asked: usize,
@@ -58,7 +58,7 @@ impl Client {
             site,
             conversation,
             random,
-            reader: Reader::default(),
+            reader: MessageReader::default(),
             outgoing: Vec::new(),
             sent: 0,
             asked: 0,
@@ -115,16 +115,16 @@ impl Client {
         self.reader.push(bytes);
         while self.wrong.is_none() {
             match self.reader.event() {
-                Ok(Event::Nothing) => return,
-                Ok(Event::Head(head)) => self.head(now, head),
-                Ok(Event::Data(data)) => self.data(&data),
-                Ok(Event::End(trailers)) => self.end_of_response(trailers),
+                Ok(ReaderEvent::Nothing) => return,
+                Ok(ReaderEvent::Head(head)) => self.head(now, head),
+                Ok(ReaderEvent::Data(data)) => self.data(&data),
+                Ok(ReaderEvent::End(trailers)) => self.end_of_response(trailers),
                 Err(why) => self.fail(why),
             }
         }
     }
 
-    fn head(&mut self, now: Time, head: Head) {
+    fn head(&mut self, now: Time, head: MessageHead) {
         let Some(exchange) = self.exchange(self.answered) else {
             return self.fail(format!("a response to nothing: {head:?}"));
         };
@@ -144,7 +144,7 @@ impl Client {
             if let Some((_, until)) = &mut self.held {
                 *until = now;
             }
-            return self.reader.expect(Framing::None, 0);
+            return self.reader.expect(BodyFraming::None, 0);
         }
         let framing = framing(&head, &exchange);
         let length = head.values("content-length").first().and_then(|value| value.parse().ok()).unwrap_or(0);
@@ -154,13 +154,13 @@ impl Client {
     }
 
     /// Compares a response's head; whether it is an excuse.
-    fn check_head(&mut self, exchange: &Exchange, head: &Head, framing: Framing) -> bool {
+    fn check_head(&mut self, exchange: &Exchange, head: &MessageHead, framing: BodyFraming) -> bool {
         let status = head.status();
         let disturbed = self.plans.borrow().servers_reset || self.plans.borrow().disturbed.contains(&exchange.name);
         if self.site.is_some() && disturbed && matches!(status, 502..=504) {
             return true;
         }
-        if let Answer::Balancer(expected, location) = &exchange.answer {
+        if let AnswerKind::Balancer(expected, location) = &exchange.answer {
             let there = head.values("location").first().map(|value| value.to_string());
             if status != *expected || there != *location {
                 self.fail(format!("{head:?}, not {expected} to {location:?}"));
@@ -190,7 +190,7 @@ impl Client {
     fn data(&mut self, data: &[u8]) {
         let Some(exchange) = self.exchange(self.answered) else { return };
         let own = self.site.and_then(|site| site.own_body(&exchange)).map(str::as_bytes);
-        let planned = exchange.answer == Answer::Server;
+        let planned = exchange.answer == AnswerKind::Server;
         let Some(incoming) = &mut self.incoming else { return };
         let first = incoming.bytes;
         incoming.bytes += data.len() as u64;
@@ -210,7 +210,7 @@ impl Client {
     fn end_of_response(&mut self, trailers: Vec<(String, String)>) {
         let Some(incoming) = self.incoming.take() else { return };
         let Some(exchange) = self.exchange(self.answered) else { return };
-        let planned = exchange.answer == Answer::Server && !incoming.excuse;
+        let planned = exchange.answer == AnswerKind::Server && !incoming.excuse;
         if planned && incoming.bytes != exchange.response.sent() {
             self.fail(format!("{} bytes of body, not {}", incoming.bytes, exchange.response.sent()));
         }
@@ -220,7 +220,7 @@ impl Client {
         if !incoming.excuse {
             self.plans.borrow_mut().answered.insert(exchange.name);
         }
-        if incoming.head.says("close") || incoming.framing == Framing::Close {
+        if incoming.head.says("close") || incoming.framing == BodyFraming::Close {
             self.stopped = true;
             let limited = self.site.is_some_and(|site| site.requests_max > 0);
             let may = incoming.excuse || exchange.closes || exchange.last || exchange.minor == 0 || limited;
@@ -236,7 +236,7 @@ impl Client {
     fn end_of_stream(&mut self) {
         let Some(incoming) = &self.incoming else { return };
         let Some(exchange) = self.exchange(self.answered) else { return };
-        if incoming.framing == Framing::Close {
+        if incoming.framing == BodyFraming::Close {
             // also if it was cut short on purpose: a FIN says that it is whole
             self.end_of_response(Vec::new());
         } else if !self.plans.borrow().disturbed.contains(&exchange.name) {
@@ -282,7 +282,7 @@ impl Client {
 
     fn end(&mut self, socket: &mut Socket<'static>) {
         let quiet = self.outgoing.is_empty() && self.held.is_none();
-        if let Some(Exchange { fault: Fault::ClientResets(after), .. }) = self.exchange(self.answered)
+        if let Some(Exchange { fault: InjectedFault::ClientResets(after), .. }) = self.exchange(self.answered)
             && !self.closed
             && self.asked > self.answered
             && (after > 0 || quiet)
@@ -352,15 +352,19 @@ impl Role for Client {
 }
 
 /// How the body behind a response's head is framed (RFC 9112, 6.3).
-fn framing(head: &Head, exchange: &Exchange) -> Framing {
+fn framing(head: &MessageHead, exchange: &Exchange) -> BodyFraming {
     let status = head.status();
     let told = !head.values("content-length").is_empty();
     if exchange.method == "HEAD" || status == 204 || status == 304 {
-        return if told || !head.values("transfer-encoding").is_empty() { Framing::Told } else { Framing::None };
+        return if told || !head.values("transfer-encoding").is_empty() {
+            BodyFraming::Told
+        } else {
+            BodyFraming::None
+        };
     }
     match head.values("transfer-encoding")[..] {
-        ["chunked"] => Framing::Chunked,
-        [] if told => Framing::Length,
-        _ => Framing::Close,
+        ["chunked"] => BodyFraming::Chunked,
+        [] if told => BodyFraming::Length,
+        _ => BodyFraming::Close,
     }
 }

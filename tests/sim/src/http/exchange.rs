@@ -1,6 +1,6 @@
-//! What clients ask and servers answer, drawn from the seed.
+//! The requests of clients and the answers of servers, drawn from the seed.
 
-use super::message::{Content, Framing, Head};
+use super::message::{BodyContent, BodyFraming, MessageHead};
 use fastrand::Rng;
 use hairpin_core::flow::Address;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,9 +11,9 @@ pub const NAME: &str = "X-Exchange";
 /// A field that goes no further than `Connection` says.
 pub const HOP: &str = "X-Hop";
 
-/// What goes wrong on purpose.
+/// A fault injected on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum InjectedFault {
     /// Nothing.
     None,
     /// The server resets the connection after so many bytes of its response.
@@ -22,9 +22,9 @@ pub enum Fault {
     ClientResets(u64),
 }
 
-/// Who answers, and with what.
+/// The expected sender and kind of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum AnswerKind {
     /// A server.
     Server,
     /// The balancer: status, and what `Location` says.
@@ -47,7 +47,7 @@ pub struct Exchange {
     /// Its other fields, but for framing.
     pub fields: Vec<(String, String)>,
     /// Its body.
-    pub content: Content,
+    pub content: BodyContent,
     /// Whether the client waits to be told that the body is wanted.
     pub waits: bool,
     /// Whether the client says that it is the last.
@@ -61,20 +61,20 @@ pub struct Exchange {
     /// Its fields, but for framing.
     pub response_fields: Vec<(String, String)>,
     /// Its body.
-    pub response: Content,
+    pub response: BodyContent,
     /// Whether the server closes afterwards, and says so.
     pub closes: bool,
     /// Milliseconds that the server thinks about it.
     pub thinks: u64,
-    /// What goes wrong.
-    pub fault: Fault,
-    /// Who answers if there is a balancer for HTTP.
-    pub answer: Answer,
+    /// The injected fault.
+    pub fault: InjectedFault,
+    /// The expected sender of the answer if there is a balancer for HTTP.
+    pub answer: AnswerKind,
 }
 
 impl Exchange {
     /// The request's head, as the client writes it.
-    pub fn request(&self) -> Head {
+    pub fn request(&self) -> MessageHead {
         let mut fields = vec![("Host".to_string(), self.host.to_string())];
         fields.push((NAME.to_string(), format!("{:016x}", self.name)));
         fields.extend(self.fields.iter().cloned());
@@ -83,23 +83,23 @@ impl Exchange {
             fields.push(("Expect".into(), "100-continue".into()));
         }
         fields.extend(connection(self.hops, self.last && self.minor == 1));
-        Head { start: format!("{} {} HTTP/1.{}", self.method, self.target, self.minor), fields }
+        MessageHead { start: format!("{} {} HTTP/1.{}", self.method, self.target, self.minor), fields }
     }
 
     /// The response's head, as the server writes it.
-    pub fn response_head(&self) -> Head {
+    pub fn response_head(&self) -> MessageHead {
         let mut fields = vec![(NAME.to_string(), format!("{:016x}", self.name))];
         fields.extend(self.response_fields.iter().cloned());
         fields.extend(self.response.fields());
         fields.extend(connection(self.hops, self.closes));
-        Head { start: format!("HTTP/1.1 {} Whatever", self.status), fields }
+        MessageHead { start: format!("HTTP/1.1 {} Whatever", self.status), fields }
     }
 
     /// The head of an interim response with this status, as the server writes it.
-    pub fn interim_head(&self, status: u16) -> Head {
+    pub fn interim_head(&self, status: u16) -> MessageHead {
         let mut fields = vec![("Link".to_string(), "</x>".to_string())];
         fields.extend(connection(self.hops, false));
-        Head { start: format!("HTTP/1.1 {status} Soon"), fields }
+        MessageHead { start: format!("HTTP/1.1 {status} Soon"), fields }
     }
 
     /// The whole response as the server sends it.
@@ -120,7 +120,7 @@ fn connection(hops: bool, closes: bool) -> Vec<(String, String)> {
     fields
 }
 
-/// What a client does on one connection.
+/// A client's exchanges on one connection.
 #[derive(Clone, Debug, Default)]
 pub struct Conversation {
     /// Names of its exchanges.
@@ -133,20 +133,20 @@ pub struct Conversation {
     pub pauses: bool,
 }
 
-/// What clients and servers of a run share.
+/// The shared state of a run's clients and servers.
 #[derive(Debug, Default)]
 pub struct Plans {
     /// The run's seed.
     pub seed: u64,
     /// All exchanges.
     pub exchanges: BTreeMap<u64, Exchange>,
-    /// Who served each.
+    /// The server of each.
     pub served: BTreeMap<u64, Vec<usize>>,
     /// Those whose response the client has in full.
     pub answered: BTreeSet<u64>,
     /// Those that something went wrong with on purpose, and all behind them on their connection.
     pub disturbed: BTreeSet<u64>,
-    /// Who asks each.
+    /// The client of each.
     pub clients: BTreeMap<u64, Address>,
     /// Servers that are the group's, from this number on.
     pub group_from: usize,
@@ -156,7 +156,7 @@ pub struct Plans {
     pub clients_reset: bool,
 }
 
-/// What may be drawn.
+/// The features that may be drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct Variety {
     /// Something goes wrong on purpose.
@@ -177,19 +177,19 @@ pub fn draw(random: &mut Rng, plans: &mut Plans, variety: Variety) -> Conversati
         let mut exchange = one(random, variety, old);
         let last = number + 1 == count;
         exchange.last = last && random.bool();
-        if last && !old && exchange.answer == Answer::Server && random.u8(..4) == 0 {
-            if random.bool() && exchange.response.framing == Framing::Length {
-                exchange.response.framing = Framing::Close;
+        if last && !old && exchange.answer == AnswerKind::Server && random.u8(..4) == 0 {
+            if random.bool() && exchange.response.framing == BodyFraming::Length {
+                exchange.response.framing = BodyFraming::Close;
             }
             exchange.closes = true;
         }
         exchange.waits &= !pipelined;
-        plans.servers_reset |= matches!(exchange.fault, Fault::ServerResets(_));
-        plans.clients_reset |= matches!(exchange.fault, Fault::ClientResets(_));
+        plans.servers_reset |= matches!(exchange.fault, InjectedFault::ServerResets(_));
+        plans.clients_reset |= matches!(exchange.fault, InjectedFault::ClientResets(_));
         exchanges.push(exchange.name);
         plans.exchanges.insert(exchange.name, exchange);
     }
-    let faulty = exchanges.iter().position(|name| plans.exchanges[name].fault != Fault::None);
+    let faulty = exchanges.iter().position(|name| plans.exchanges[name].fault != InjectedFault::None);
     if let Some(at) = faulty {
         plans.disturbed.extend(&exchanges[at..]);
     }
@@ -206,33 +206,33 @@ fn size(random: &mut Rng, most: u64) -> u64 {
     }
 }
 
-fn content(random: &mut Rng, most: u64, chunks: bool) -> Content {
-    let framing = if chunks && random.bool() { Framing::Chunked } else { Framing::Length };
+fn content(random: &mut Rng, most: u64, chunks: bool) -> BodyContent {
+    let framing = if chunks && random.bool() { BodyFraming::Chunked } else { BodyFraming::Length };
     let trailers = match framing {
-        Framing::Chunked if random.u8(..3) == 0 => vec![("X-Trailer".to_string(), random.u64(..).to_string())],
+        BodyFraming::Chunked if random.u8(..3) == 0 => vec![("X-Trailer".to_string(), random.u64(..).to_string())],
         _ => Vec::new(),
     };
     // Chunks are read in order, so every segment out of order comes again: bodies of any size take forever on the worst
     // of links.
-    let most = if framing == Framing::Chunked { most.min(40_000) } else { most };
-    Content { framing, bytes: size(random, most), key: random.u64(..), trailers }
+    let most = if framing == BodyFraming::Chunked { most.min(40_000) } else { most };
+    BodyContent { framing, bytes: size(random, most), key: random.u64(..), trailers }
 }
 
 fn one(random: &mut Rng, variety: Variety, old: bool) -> Exchange {
     let method = ["GET", "GET", "GET", "HEAD", "POST", "POST", "PUT", "DELETE"][random.usize(..8)];
     let (target, host, answer) = asked(random, variety);
     // an unread part of a body may turn the answer into a reset on its way: not here
-    let method = if answer == Answer::Server || method == "HEAD" { method } else { "GET" };
+    let method = if answer == AnswerKind::Server || method == "HEAD" { method } else { "GET" };
     let uploads = matches!(method, "POST" | "PUT");
-    let uploaded = if uploads { content(random, 120_000, !old) } else { Content::none() };
+    let uploaded = if uploads { content(random, 120_000, !old) } else { BodyContent::none() };
     let mut status = [200, 200, 200, 200, 201, 404, 500, 204, 304][random.usize(..9)];
     let mut response = content(random, 300_000, !old);
     if status == 204 {
-        response = Content::none();
+        response = BodyContent::none();
     } else if method == "HEAD" || status == 304 {
-        response = Content { framing: Framing::Told, trailers: Vec::new(), ..response };
+        response = BodyContent { framing: BodyFraming::Told, trailers: Vec::new(), ..response };
     } else if old && random.bool() {
-        response.framing = Framing::Close;
+        response.framing = BodyFraming::Close;
     }
     let mut fields = vec![("User-Agent".to_string(), "hairpin-sim".to_string())];
     for number in 0..random.u8(..4) {
@@ -248,15 +248,17 @@ fn one(random: &mut Rng, variety: Variety, old: bool) -> Exchange {
     if random.bool() {
         response_fields.push(("X-Internal".into(), random.u32(..).to_string()));
     }
-    if answer != Answer::Server {
+    if answer != AnswerKind::Server {
         status = 0;
     }
     let interim = if old || random.u8(..6) > 0 { Vec::new() } else { vec![103; random.usize(1..3)] };
     let waits = uploads && !old && random.u8(..4) == 0 && uploaded.bytes > 0;
     let fault = match random.u8(..12) {
-        0 if variety.faults => Fault::ServerResets(if random.bool() { 0 } else { random.u64(..=response.bytes + 200) }),
-        1 if variety.faults => Fault::ClientResets(random.u64(..=response.bytes + 200)),
-        _ => Fault::None,
+        0 if variety.faults => {
+            InjectedFault::ServerResets(if random.bool() { 0 } else { random.u64(..=response.bytes + 200) })
+        }
+        1 if variety.faults => InjectedFault::ClientResets(random.u64(..=response.bytes + 200)),
+        _ => InjectedFault::None,
     };
     let thinks = if random.bool() { 0 } else { random.u64(..400) };
     let name = random.u64(..);
@@ -284,20 +286,20 @@ fn one(random: &mut Rng, variety: Variety, old: bool) -> Exchange {
     }
 }
 
-/// What is asked of whom, and who answers.
-fn asked(random: &mut Rng, variety: Variety) -> (String, &'static str, Answer) {
+/// The destination of a request, and the expected sender of the answer.
+fn asked(random: &mut Rng, variety: Variety) -> (String, &'static str, AnswerKind) {
     let host = if random.u8(..3) == 0 { "b.example" } else { "a.example" };
     let path = format!("/{}/{}", ["x", "long/path", "strip/me"][random.usize(..3)], random.u32(..));
     let query = if random.bool() { "?q=1&r=%20" } else { "" };
     let other = |path: &str, answer| (path.to_string(), host, answer);
     match random.u8(..16) {
-        0 if variety.own => other("/denied/1", Answer::Balancer(403, None)),
+        0 if variety.own => other("/denied/1", AnswerKind::Balancer(403, None)),
         1 if variety.own => {
             let location = format!("https://{host}/moved/1?z=2");
-            other("/moved/1?z=2", Answer::Balancer(308, Some(location)))
+            other("/moved/1?z=2", AnswerKind::Balancer(308, Some(location)))
         }
-        2 if variety.own => other("/fixed", Answer::Balancer(200, None)),
-        3 if variety.own => ("/anything".to_string(), "unrouted.example", Answer::Balancer(404, None)),
-        _ => (path + query, host, Answer::Server),
+        2 if variety.own => other("/fixed", AnswerKind::Balancer(200, None)),
+        3 if variety.own => ("/anything".to_string(), "unrouted.example", AnswerKind::Balancer(404, None)),
+        _ => (path + query, host, AnswerKind::Server),
     }
 }

@@ -9,14 +9,14 @@ const HEAD_MAX: usize = 65_536;
 
 /// A start line and fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Head {
+pub struct MessageHead {
     /// The request or status line.
     pub start: String,
     /// Names as they were written, and values.
     pub fields: Vec<(String, String)>,
 }
 
-impl Head {
+impl MessageHead {
     /// Its bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = self.start.clone() + "\r\n";
@@ -45,7 +45,7 @@ impl Head {
         self.start.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
     }
 
-    fn parse(bytes: &[u8]) -> Result<Head, String> {
+    fn parse(bytes: &[u8]) -> Result<MessageHead, String> {
         let text = std::str::from_utf8(bytes).map_err(|_| "a head that is not text".to_string())?;
         let mut lines = text.split("\r\n");
         let start = lines.next().unwrap_or_default().to_string();
@@ -59,13 +59,13 @@ impl Head {
             }
             fields.push((name.to_string(), value.trim().to_string()));
         }
-        Ok(Head { start, fields })
+        Ok(MessageHead { start, fields })
     }
 }
 
 /// How a body is framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
+pub enum BodyFraming {
     /// There is none, and nothing says how long it is.
     None,
     /// There is none, but a length is told: the answer to HEAD, or 304.
@@ -80,41 +80,41 @@ pub enum Framing {
 
 /// A body.
 #[derive(Clone, Debug)]
-pub struct Content {
+pub struct BodyContent {
     /// How it is framed.
-    pub framing: Framing,
+    pub framing: BodyFraming,
     /// Its bytes.
     pub bytes: u64,
-    /// What its bytes, and the sizes of its chunks, are made of.
+    /// The seed of its bytes, and of the sizes of its chunks.
     pub key: u64,
     /// Trailers behind its last chunk.
     pub trailers: Vec<(String, String)>,
 }
 
-impl Content {
+impl BodyContent {
     /// No body.
-    pub fn none() -> Content {
-        Content { framing: Framing::None, bytes: 0, key: 0, trailers: Vec::new() }
+    pub fn none() -> BodyContent {
+        BodyContent { framing: BodyFraming::None, bytes: 0, key: 0, trailers: Vec::new() }
     }
 
     /// The fields that say how it is framed.
     pub fn fields(&self) -> Vec<(String, String)> {
         match self.framing {
-            Framing::None | Framing::Close => Vec::new(),
-            Framing::Length | Framing::Told => vec![("Content-Length".into(), self.bytes.to_string())],
-            Framing::Chunked => vec![("Transfer-Encoding".into(), "chunked".into())],
+            BodyFraming::None | BodyFraming::Close => Vec::new(),
+            BodyFraming::Length | BodyFraming::Told => vec![("Content-Length".into(), self.bytes.to_string())],
+            BodyFraming::Chunked => vec![("Transfer-Encoding".into(), "chunked".into())],
         }
     }
 
     /// Bytes that are sent of it, without framing.
     pub fn sent(&self) -> u64 {
-        if matches!(self.framing, Framing::None | Framing::Told) { 0 } else { self.bytes }
+        if matches!(self.framing, BodyFraming::None | BodyFraming::Told) { 0 } else { self.bytes }
     }
 
-    /// What goes over the wire.
+    /// The bytes on the wire.
     pub fn wire(&self) -> Vec<u8> {
         let data: Vec<u8> = (0..self.sent()).map(|offset| byte(self.key, offset)).collect();
-        if self.framing != Framing::Chunked {
+        if self.framing != BodyFraming::Chunked {
             return data;
         }
         let mut random = Rng::with_seed(self.key);
@@ -138,13 +138,13 @@ impl Content {
     }
 }
 
-/// What a reader has come upon.
+/// An event of a reader.
 #[derive(Debug)]
-pub enum Event {
+pub enum ReaderEvent {
     /// Nothing whole.
     Nothing,
-    /// A head. [`Reader::expect`] must say what follows.
-    Head(Head),
+    /// A head. [`MessageReader::expect`] must say what follows.
+    Head(MessageHead),
     /// Bytes of a body.
     Data(Vec<u8>),
     /// The end of a message, and its trailers.
@@ -152,7 +152,7 @@ pub enum Event {
 }
 
 #[derive(Debug)]
-enum State {
+enum ReaderState {
     Head,
     Length(u64),
     ChunkSize,
@@ -164,18 +164,18 @@ enum State {
 
 /// Reads messages, one behind the other.
 #[derive(Debug)]
-pub struct Reader {
+pub struct MessageReader {
     buffer: Vec<u8>,
-    state: State,
+    state: ReaderState,
 }
 
-impl Default for Reader {
-    fn default() -> Reader {
-        Reader { buffer: Vec::new(), state: State::Head }
+impl Default for MessageReader {
+    fn default() -> MessageReader {
+        MessageReader { buffer: Vec::new(), state: ReaderState::Head }
     }
 }
 
-impl Reader {
+impl MessageReader {
     /// More bytes have come.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
@@ -183,71 +183,71 @@ impl Reader {
 
     /// Whether it is between two messages and has nothing of the next.
     pub fn is_clean(&self) -> bool {
-        matches!(self.state, State::Head) && self.buffer.is_empty()
+        matches!(self.state, ReaderState::Head) && self.buffer.is_empty()
     }
 
     /// Says how the body of the head just read is framed.
-    pub fn expect(&mut self, framing: Framing, length: u64) {
+    pub fn expect(&mut self, framing: BodyFraming, length: u64) {
         self.state = match framing {
-            Framing::None | Framing::Told => State::Length(0),
-            Framing::Length => State::Length(length),
-            Framing::Chunked => State::ChunkSize,
-            Framing::Close => State::Close,
+            BodyFraming::None | BodyFraming::Told => ReaderState::Length(0),
+            BodyFraming::Length => ReaderState::Length(length),
+            BodyFraming::Chunked => ReaderState::ChunkSize,
+            BodyFraming::Close => ReaderState::Close,
         };
     }
 
     /// The next event.
-    pub fn event(&mut self) -> Result<Event, String> {
+    pub fn event(&mut self) -> Result<ReaderEvent, String> {
         match &mut self.state {
-            State::Head => {
+            ReaderState::Head => {
                 let Some(end) = self.buffer.windows(4).position(|four| four == b"\r\n\r\n") else {
                     return if self.buffer.len() > HEAD_MAX {
                         Err("an endless head".into())
                     } else {
-                        Ok(Event::Nothing)
+                        Ok(ReaderEvent::Nothing)
                     };
                 };
                 let head: Vec<u8> = self.buffer.drain(..end + 4).collect();
-                Head::parse(&head).map(Event::Head)
+                MessageHead::parse(&head).map(ReaderEvent::Head)
             }
-            State::Length(0) => {
-                self.state = State::Head;
-                Ok(Event::End(Vec::new()))
+            ReaderState::Length(0) => {
+                self.state = ReaderState::Head;
+                Ok(ReaderEvent::End(Vec::new()))
             }
-            State::Length(left) | State::Chunk(left) if *left > 0 => {
+            ReaderState::Length(left) | ReaderState::Chunk(left) if *left > 0 => {
                 if self.buffer.is_empty() {
-                    return Ok(Event::Nothing);
+                    return Ok(ReaderEvent::Nothing);
                 }
                 let take = (*left).min(self.buffer.len() as u64);
                 *left -= take;
-                Ok(Event::Data(self.buffer.drain(..take as usize).collect()))
+                Ok(ReaderEvent::Data(self.buffer.drain(..take as usize).collect()))
             }
-            State::Close if self.buffer.is_empty() => Ok(Event::Nothing),
-            State::Close => Ok(Event::Data(std::mem::take(&mut self.buffer))),
+            ReaderState::Close if self.buffer.is_empty() => Ok(ReaderEvent::Nothing),
+            ReaderState::Close => Ok(ReaderEvent::Data(std::mem::take(&mut self.buffer))),
             _ => self.next_line(),
         }
     }
 
-    fn next_line(&mut self) -> Result<Event, String> {
-        if matches!(self.state, State::Chunk(_)) {
-            self.state = State::ChunkEnd;
+    fn next_line(&mut self) -> Result<ReaderEvent, String> {
+        if matches!(self.state, ReaderState::Chunk(_)) {
+            self.state = ReaderState::ChunkEnd;
         }
-        let Some(end) = self.buffer.windows(2).position(|two| two == b"\r\n") else { return Ok(Event::Nothing) };
+        let Some(end) = self.buffer.windows(2).position(|two| two == b"\r\n") else { return Ok(ReaderEvent::Nothing) };
         let line: Vec<u8> = self.buffer.drain(..end + 2).take(end).collect();
         let line = String::from_utf8(line).map_err(|_| "a line of chunks that is not text".to_string())?;
         match &mut self.state {
-            State::ChunkSize => {
+            ReaderState::ChunkSize => {
                 let digits = line.split(';').next().unwrap_or_default();
                 let size = u64::from_str_radix(digits, 16).map_err(|_| format!("a bad chunk size: {line:?}"))?;
-                self.state = if size == 0 { State::Trailers(Vec::new()) } else { State::Chunk(size) };
+                self.state = if size == 0 { ReaderState::Trailers(Vec::new()) } else { ReaderState::Chunk(size) };
             }
-            State::ChunkEnd if line.is_empty() => self.state = State::ChunkSize,
-            State::Trailers(trailers) if line.is_empty() => {
+            ReaderState::ChunkEnd if line.is_empty() => self.state = ReaderState::ChunkSize,
+            ReaderState::Trailers(trailers) if line.is_empty() => {
                 let trailers = std::mem::take(trailers);
-                self.state = State::Head;
-                return Ok(Event::End(trailers));
+                self.state = ReaderState::Head;
+                return Ok(ReaderEvent::End(trailers));
             }
-            State::Trailers(trailers) => match line.split_once(':') {
+            ReaderState::Trailers(trailers) => match line.split_once(':') {
                 Some((name, value)) => trailers.push((name.to_string(), value.trim().to_string())),
                 None => return Err(format!("a bad trailer: {line:?}")),
             },

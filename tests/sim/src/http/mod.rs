@@ -15,14 +15,14 @@ pub mod message;
 pub mod server;
 pub mod site;
 
-use crate::balancer::{Balancer, Bug};
+use crate::balancer::{BalancerHost, Bug};
 use crate::host::{Host, Role, SocketOptions};
 use crate::link::Faults;
-use crate::network::{Middle, Network};
-use crate::scenario::{Between, Failure, SERVER_PORT, Summary, balancer, conclude, end, pool, service};
+use crate::network::{Middle, VirtualNetwork};
+use crate::scenario::{Between, RunFailure, RunSummary, SERVER_PORT, balancer, conclude, end, pool, service};
 use crate::trace::Trace;
 use client::Client;
-use exchange::{Answer, Plans, Variety};
+use exchange::{AnswerKind, Plans, Variety};
 use fastrand::Rng;
 use hairpin_core::config::Snapshot;
 use hairpin_core::flow::Endpoint;
@@ -36,7 +36,7 @@ use std::rc::Rc;
 const BACKLOG: usize = 24;
 
 /// HTTP between clients and servers.
-pub fn run(seed: u64, between: Between, bug: Option<Bug>) -> Result<Summary, Failure> {
+pub fn run(seed: u64, between: Between, bug: Option<Bug>) -> Result<RunSummary, RunFailure> {
     let mut random = Rng::with_seed(seed);
     let ipv6 = random.bool();
     let vip = end(ipv6, 1, 1, 80);
@@ -52,15 +52,15 @@ pub fn run(seed: u64, between: Between, bug: Option<Bug>) -> Result<Summary, Fai
             let mut service = service("http", vip, 0, &servers);
             service.forwarding = forwarding;
             let options = balancer(&mut draw_balancer, Snapshot::new([service].into(), pool(ipv6)), bug);
-            (Middle::Balancer(Box::new(Balancer::new(options, &mut draw_balancer))), vip)
+            (Middle::Balancer(Box::new(BalancerHost::new(options, &mut draw_balancer))), vip)
         }
         Between::Layer7 => {
             let services = drawn.services(vip, &servers[..own], &servers[own..]);
             let options = balancer(&mut draw_balancer, Snapshot::new(services.into(), pool(ipv6)), bug);
-            (Middle::Balancer(Box::new(Balancer::new(options, &mut draw_balancer))), vip)
+            (Middle::Balancer(Box::new(BalancerHost::new(options, &mut draw_balancer))), vip)
         }
     };
-    let mut network = Network::new(middle, Trace::new(&name), random.fork());
+    let mut network = VirtualNetwork::new(middle, Trace::new(&name), random.fork());
     let plans = Rc::new(RefCell::new(Plans { seed, group_from: own, ..Plans::default() }));
     let faults = random.u8(..4) == 0;
     let variety = Variety { faults, own: site.is_some(), old: true };
@@ -70,7 +70,7 @@ pub fn run(seed: u64, between: Between, bug: Option<Bug>) -> Result<Summary, Fai
 
 /// Adds servers and clients.
 fn populate(
-    network: &mut Network,
+    network: &mut VirtualNetwork,
     random: &mut Rng,
     plans: &Rc<RefCell<Plans>>,
     site: Option<Site>,
@@ -81,8 +81,8 @@ fn populate(
         let mut sockets = SocketOptions::draw(random);
         // A RST that is lost is not sent again, nor is the last acknowledgement: a peer that asks long enough gives up.
         (sockets.keep_alive, sockets.timeout) = (Some(Duration::from_secs(10)), Some(Duration::from_secs(200)));
-        // Who sends a whole window again after each timeout, as RFC 5681 (3.1) forbids, overflows a short queue, or disorders
-        // chunks that are read in order, each time the same way: a segment a minute gets through.
+        // A sender that sends a whole window again after each timeout, as RFC 5681 (3.1) forbids, overflows a short queue,
+        // or disorders chunks that are read in order, each time the same way: a segment a minute gets through.
         sockets.reno = true;
         sockets
     };
@@ -120,8 +120,8 @@ fn count(plans: &Plans) -> Vec<String> {
     for (name, exchange) in &plans.exchanges {
         let served = plans.served.get(name).map_or(0, Vec::len);
         let answered = plans.answered.contains(name);
-        let expected = usize::from(exchange.answer == Answer::Server);
-        // What is lost with a connection may be asked again, if asking twice is as good as once (RFC 9110, 9.2.2).
+        let expected = usize::from(exchange.answer == AnswerKind::Server);
+        // A request lost with a connection may be asked again, if asking twice is as good as once (RFC 9110, 9.2.2).
         let again = plans.servers_reset && exchange.method != "POST";
         if served > expected + usize::from(again) * expected || answered && served < expected {
             wrong.push(format!("exchange {name:016x} was served {served} times, not {expected}"));

@@ -1,7 +1,7 @@
 //! A server: compares every request with what the seed says it must be, and answers as the seed says.
 
-use super::exchange::{Exchange, Fault, Plans};
-use super::message::{Event, Framing, Head, Reader, comparable};
+use super::exchange::{Exchange, InjectedFault, Plans};
+use super::message::{BodyFraming, MessageHead, MessageReader, ReaderEvent, comparable};
 use super::site::{Site, name_of};
 use crate::host::Role;
 use crate::stream::byte;
@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 /// A request being read or answered.
-struct Serving {
+struct ServedRequest {
     exchange: Exchange,
     bytes: u64,
     /// When it is answered, once it is whole.
@@ -28,11 +28,11 @@ pub struct Server {
     site: Option<Site>,
     number: usize,
     random: Rng,
-    reader: Reader,
-    /// What the connection begins with, until it is whole; then, whose it is.
+    reader: MessageReader,
+    /// The header that the connection begins with, until it is whole; then its client.
     preface: Vec<u8>,
     asks: Option<Address>,
-    serving: Option<Serving>,
+    serving: Option<ServedRequest>,
     outgoing: Vec<u8>,
     sent: usize,
     resets: bool,
@@ -55,7 +55,7 @@ impl Server {
             site,
             number,
             random,
-            reader: Reader::default(),
+            reader: MessageReader::default(),
             preface: Vec::new(),
             asks: None,
             serving: None,
@@ -120,16 +120,16 @@ impl Server {
             && self.serving.as_ref().is_none_or(|serving| serving.due.is_none())
         {
             match self.reader.event() {
-                Ok(Event::Nothing) => return,
-                Ok(Event::Head(head)) => self.head(&head),
-                Ok(Event::Data(data)) => self.data(&data),
-                Ok(Event::End(trailers)) => self.end_of_request(now, &trailers),
+                Ok(ReaderEvent::Nothing) => return,
+                Ok(ReaderEvent::Head(head)) => self.head(&head),
+                Ok(ReaderEvent::Data(data)) => self.data(&data),
+                Ok(ReaderEvent::End(trailers)) => self.end_of_request(now, &trailers),
                 Err(why) => self.fail(why),
             }
         }
     }
 
-    fn head(&mut self, head: &Head) {
+    fn head(&mut self, head: &MessageHead) {
         let plans = self.plans.clone();
         let mut plans = plans.borrow_mut();
         let Some(exchange) = name_of(head).and_then(|name| plans.exchanges.get(&name)).cloned() else {
@@ -138,9 +138,9 @@ impl Server {
         plans.served.entry(exchange.name).or_default().push(self.number);
         let client = plans.clients.get(&exchange.name).copied().unwrap_or_default();
         let framing = match (head.values("transfer-encoding").as_slice(), head.values("content-length").as_slice()) {
-            (["chunked"], []) => Framing::Chunked,
-            ([], [_]) => Framing::Length,
-            _ => Framing::None,
+            (["chunked"], []) => BodyFraming::Chunked,
+            ([], [_]) => BodyFraming::Length,
+            _ => BodyFraming::None,
         };
         let length = head.values("content-length").first().and_then(|value| value.parse().ok()).unwrap_or(0);
         self.reader.expect(framing, length);
@@ -151,7 +151,7 @@ impl Server {
         if exchange.waits {
             self.outgoing.extend(b"HTTP/1.1 100 Continue\r\n\r\n");
         }
-        self.serving = Some(Serving { exchange: exchange.clone(), bytes: 0, due: None });
+        self.serving = Some(ServedRequest { exchange: exchange.clone(), bytes: 0, due: None });
         if self.asks.is_some_and(|asks| asks != client) {
             self.fail(format!("{client} asks, not {:?}", self.asks));
         } else if head.start != expected.start {
@@ -189,7 +189,7 @@ impl Server {
     }
 
     fn answer(&mut self, now: Time) {
-        let Some(Serving { exchange, due: Some(due), .. }) = &self.serving else { return };
+        let Some(ServedRequest { exchange, due: Some(due), .. }) = &self.serving else { return };
         if now < *due {
             return;
         }
@@ -197,7 +197,7 @@ impl Server {
             self.outgoing.extend(exchange.interim_head(*status).bytes());
         }
         let mut response = exchange.response_bytes();
-        if let Fault::ServerResets(after) = exchange.fault {
+        if let InjectedFault::ServerResets(after) = exchange.fault {
             response.truncate(after as usize);
             self.resets = true;
         }

@@ -2,7 +2,7 @@
 //! configuration, and compared with what arrives.
 
 use super::exchange::{Exchange, HOP, NAME};
-use super::message::Head;
+use super::message::MessageHead;
 use crate::scenario::{end, service};
 use fastrand::Rng;
 use hairpin_core::config::{Forwarding, Service};
@@ -10,10 +10,10 @@ use hairpin_core::flow::{Address, Endpoint};
 use hairpin_core::l7::config::{
     Action, Edits, Field, Forwarded, HeadEdits, Http, HttpLimits, Kind, ProxyVersion, Route, Sticky,
 };
-use hairpin_core::l7::edit::Value;
+use hairpin_core::l7::edit::FieldValue;
 use hairpin_core::l7::route::host::HostPattern;
 use hairpin_core::l7::route::path::PathPattern;
-use hairpin_core::l7::route::{Access, Conditions, Verdict};
+use hairpin_core::l7::route::{Access, AccessVerdict, Conditions};
 use hairpin_core::time::Duration;
 
 /// The cookie's name.
@@ -22,7 +22,7 @@ const COOKIE: &str = "stuck";
 /// The body of the fixed reply.
 pub const FIXED: &str = "as configured\n";
 
-/// What the service does, drawn.
+/// The drawn settings of the service.
 #[derive(Clone, Copy, Debug)]
 pub struct Site {
     /// Fields are set, added and removed.
@@ -97,7 +97,7 @@ impl Site {
         let denied =
             Conditions { paths: PathPattern::prefix("/denied/").into_iter().collect(), ..Conditions::default() };
         Http {
-            access: [Access { conditions: denied, verdict: Verdict::Deny { status: 403 }, strict: false }].into(),
+            access: [Access { conditions: denied, verdict: AccessVerdict::Deny { status: 403 }, strict: false }].into(),
             routes: routes.into(),
             edits: if self.edits { edits() } else { Edits::default() },
             forwarded: Forwarded { x_for: self.forwarded, x_proto: self.forwarded, ..Forwarded::default() },
@@ -123,7 +123,7 @@ impl Site {
     }
 
     /// The head of a request as it is to reach a server.
-    pub fn request(&self, exchange: &Exchange, client: &Address) -> Head {
+    pub fn request(&self, exchange: &Exchange, client: &Address) -> MessageHead {
         let mut head = exchange.request();
         let drops = |name: &str| {
             let name = name.to_ascii_lowercase();
@@ -147,7 +147,7 @@ impl Site {
     }
 
     /// The head of a server's response as it is to reach the client.
-    pub fn response(&self, exchange: &Exchange) -> Head {
+    pub fn response(&self, exchange: &Exchange) -> MessageHead {
         let mut head = exchange.response_head();
         head.fields.retain(|(name, _)| name != HOP);
         if self.edits {
@@ -159,7 +159,7 @@ impl Site {
     }
 
     /// Takes out of a response what the balancer says there of itself and no peer can know; what is wrong with it.
-    pub fn take_own(&self, head: &mut Head) -> Result<(), String> {
+    pub fn take_own(&self, head: &mut MessageHead) -> Result<(), String> {
         let is_cookie = |value: &str| {
             let hash = value.strip_prefix(COOKIE).and_then(|rest| rest.strip_prefix('=')?.strip_suffix("; Path=/"));
             hash.is_some_and(|hash| hash.len() == 16 && u64::from_str_radix(hash, 16).is_ok())
@@ -195,7 +195,7 @@ fn hosts(text: &str) -> Box<[HostPattern]> {
 }
 
 fn field(name: &str, value: &str) -> Field {
-    Field { name: name.as_bytes().into(), value: Value::parse(value).unwrap_or_default() }
+    Field { name: name.as_bytes().into(), value: FieldValue::parse(value).unwrap_or_default() }
 }
 
 fn edits() -> Edits {
@@ -214,7 +214,7 @@ fn edits() -> Edits {
 }
 
 /// The exchange that a head names.
-pub fn name_of(head: &Head) -> Option<u64> {
+pub fn name_of(head: &MessageHead) -> Option<u64> {
     let [name] = head.values(NAME)[..] else { return None };
     u64::from_str_radix(name, 16).ok()
 }

@@ -2,14 +2,16 @@
 //! batches, are confirmed late and out of order, refused when it is full; packets that match are turned round at its own
 //! speed, which suffers while rules change.
 //!
-//! Everything follows from a [`Profile`], a seed and the times that it is told: virtual ones here, real ones in the lab, where
-//! it stands in front of a device's port. Unlike the kernel's engine a card knows nothing of packets that are
+//! Everything follows from a [`CardProfile`], a seed and the times that it is told: virtual ones here, real ones in the
+//! lab, where it stands in front of a device's port. Unlike the kernel's engine a card knows nothing of packets that are
 //! still inside the worker: what it takes over may overtake those.
 
 mod profile;
 mod rules;
 
-pub use profile::{Abilities, ByBatch, Counting, Forwarding, Profile, Tables, Updates, Wrong};
+pub use profile::{
+    ByBatch, CardAbilities, CardProfile, Counting, ForwardingProfile, ProfileError, RuleTables, Updates,
+};
 pub use rules::Hint;
 
 use fastrand::Rng;
@@ -20,14 +22,14 @@ use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::Transport;
 use hairpin_core::wire::tcp::{FIN, RST, SYN};
 use profile::each_ns;
-use rules::Rules;
+use rules::CardRules;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 /// Bytes of a packet on the wire beyond the frame: preamble, checksum, gap.
 const WIRE: usize = 24;
 
-/// What a packet meets.
+/// The outcome for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passage {
     /// A rule has rewritten it; it leaves then.
@@ -40,9 +42,9 @@ pub enum Passage {
     Lost,
 }
 
-/// What a card has done.
+/// The totals of a card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct CardTally {
     /// Packets turned round.
     pub forwarded: u64,
     /// Bytes of those, from the Ethernet header on.
@@ -66,32 +68,32 @@ pub struct Tally {
 }
 
 /// A confirmation on its way: when, in which order it was made, and what it says.
-struct Answer(Time, u64, Completion);
+struct PendingConfirmation(Time, u64, Completion);
 
-impl PartialEq for Answer {
-    fn eq(&self, other: &Answer) -> bool {
+impl PartialEq for PendingConfirmation {
+    fn eq(&self, other: &PendingConfirmation) -> bool {
         (self.0, self.1) == (other.0, other.1)
     }
 }
 
-impl Eq for Answer {}
+impl Eq for PendingConfirmation {}
 
-impl PartialOrd for Answer {
-    fn partial_cmp(&self, other: &Answer) -> Option<std::cmp::Ordering> {
+impl PartialOrd for PendingConfirmation {
+    fn partial_cmp(&self, other: &PendingConfirmation) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Answer {
-    fn cmp(&self, other: &Answer) -> std::cmp::Ordering {
+impl Ord for PendingConfirmation {
+    fn cmp(&self, other: &PendingConfirmation) -> std::cmp::Ordering {
         (self.0, self.1).cmp(&(other.0, other.1))
     }
 }
 
 /// The card.
 pub struct Nic {
-    profile: Profile,
-    rules: Rules,
+    profile: CardProfile,
+    rules: CardRules,
     /// Asked for, not handed over.
     queued: VecDeque<RuleOp>,
     /// Handed over.
@@ -100,19 +102,19 @@ pub struct Nic {
     changing: VecDeque<(Time, RuleOp)>,
     /// When the firmware last had nothing left to do, or will.
     idle_from: Time,
-    answers: BinaryHeap<Reverse<Answer>>,
+    answers: BinaryHeap<Reverse<PendingConfirmation>>,
     answered: u64,
     /// When what waits to be turned round has left.
     free_from: Time,
-    tally: Tally,
+    tally: CardTally,
     random: Rng,
 }
 
 impl Nic {
     /// A card without rules.
-    pub fn new(profile: Profile, random: Rng) -> Nic {
+    pub fn new(profile: CardProfile, random: Rng) -> Nic {
         Nic {
-            rules: Rules::new(profile.tables, profile.counters),
+            rules: CardRules::new(profile.tables, profile.counters),
             profile,
             queued: VecDeque::new(),
             waiting: VecDeque::new(),
@@ -121,7 +123,7 @@ impl Nic {
             answers: BinaryHeap::new(),
             answered: 0,
             free_from: Time::ZERO,
-            tally: Tally::default(),
+            tally: CardTally::default(),
             random,
         }
     }
@@ -136,14 +138,14 @@ impl Nic {
         self.answers.reserve(waiting);
     }
 
-    /// What it is like.
-    pub fn profile(&self) -> &Profile {
+    /// Its parameters.
+    pub fn profile(&self) -> &CardProfile {
         &self.profile
     }
 
-    /// What it has done.
-    pub fn tally(&self) -> Tally {
-        Tally { rules_peak: self.rules.peak(), ..self.tally }
+    /// Its totals.
+    pub fn tally(&self) -> CardTally {
+        CardTally { rules_peak: self.rules.peak(), ..self.tally }
     }
 
     /// Rules in force.
@@ -272,7 +274,7 @@ impl Nic {
         let (least, most) = self.profile.updates.confirmed_us;
         let late = (least + (most - least) * self.random.f64()) * 1000.0;
         self.answered += 1;
-        self.answers.push(Reverse(Answer(at + Duration::from_nanos(late as u64), self.answered, answer)));
+        self.answers.push(Reverse(PendingConfirmation(at + Duration::from_nanos(late as u64), self.answered, answer)));
     }
 
     /// Whether it can do what a rule asks.
@@ -331,7 +333,7 @@ impl Nic {
 
 /// When a packet leaves that is to be turned round; `None`: it finds the buffer full.
 fn departure(
-    forwarding: &Forwarding,
+    forwarding: &ForwardingProfile,
     free_from: &mut Time,
     is_changing: bool,
     now: Time,
@@ -373,7 +375,7 @@ impl FlowEngine for Nic {
     fn poll(&mut self, now: Time, out: &mut Completions) {
         self.advance(now);
         while !out.is_full() && self.answers.peek().is_some_and(|Reverse(answer)| answer.0 <= now) {
-            if let Some(Reverse(Answer(_, _, completion))) = self.answers.pop() {
+            if let Some(Reverse(PendingConfirmation(_, _, completion))) = self.answers.pop() {
                 out.push(completion);
             }
         }

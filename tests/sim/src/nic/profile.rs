@@ -1,4 +1,4 @@
-//! What a card is like, as a file says it (`lab/profiles/*.toml`), each number with where it is from.
+//! The profile of a card, as in a file (`lab/profiles/*.toml`), each number with its source.
 
 use hairpin_core::engine::EngineCaps;
 use serde::{Deserialize, Serialize};
@@ -7,28 +7,28 @@ use std::fmt;
 /// A card.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Profile {
+pub struct CardProfile {
     /// Its name.
     pub name: String,
-    /// Where the numbers are from, and which are guesses.
+    /// The source of the numbers, and which are guesses.
     pub source: String,
-    /// What it can do.
-    pub abilities: Abilities,
-    /// Where rules stand.
-    pub tables: Tables,
+    /// Its abilities.
+    pub abilities: CardAbilities,
+    /// The tables of rules.
+    pub tables: RuleTables,
     /// How rules come and go.
     pub updates: Updates,
     /// How packets are turned round.
-    pub forwarding: Forwarding,
-    /// What it tells of rules.
+    pub forwarding: ForwardingProfile,
+    /// Its reports about rules.
     #[serde(default)]
     pub counters: Counting,
 }
 
-/// What a card can do with a packet.
+/// The abilities of a card for a packet.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Abilities {
+pub struct CardAbilities {
     /// It adds to sequence and acknowledgement numbers.
     pub rewrites_sequence: bool,
     /// It translates SACK blocks.
@@ -42,7 +42,7 @@ pub struct Abilities {
 /// Tables of rules. Rules go to the first one as long as it has room, if there are two.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Tables {
+pub struct RuleTables {
     /// Rules in all, at most.
     pub rules_max: u32,
     /// Rules in the first table; 0: there is but one.
@@ -57,9 +57,9 @@ pub struct Tables {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Updates {
-    /// What an insertion takes, in microseconds, in batches of so many; in between, and beyond, by the nearest smaller one.
+    /// The time of an insertion, in microseconds, in batches of so many; in between, and beyond, by the nearest smaller one.
     pub insert_us: Vec<ByBatch>,
-    /// What a deletion takes, in microseconds, by the size of the batch as in `insert_us`.
+    /// The time of a deletion, in microseconds, by the size of the batch as in `insert_us`.
     pub delete_us: Vec<ByBatch>,
     /// Changes in a batch at most.
     pub batch_max: u32,
@@ -86,7 +86,7 @@ pub struct ByBatch {
 /// Packets that match.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Forwarding {
+pub struct ForwardingProfile {
     /// Gigabits per second.
     pub gbit_s: f64,
     /// Millions of packets per second.
@@ -95,12 +95,12 @@ pub struct Forwarding {
     pub latency_us: f64,
     /// Packets that may wait; others are lost.
     pub waiting_max: u32,
-    /// What part of its speed is left while rules change, 0 to 1.
+    /// The part of its speed that is left while rules change, 0 to 1.
     #[serde(default = "one")]
     pub while_changing: f64,
 }
 
-/// What is reported of rules.
+/// The reports about rules.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Counting {
@@ -114,32 +114,32 @@ fn one() -> f64 {
     1.0
 }
 
-/// What is wrong with a profile.
+/// The defect of a profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wrong(String);
+pub struct ProfileError(String);
 
-impl fmt::Display for Wrong {
+impl fmt::Display for ProfileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Wrong {}
+impl std::error::Error for ProfileError {}
 
-impl Profile {
+impl CardProfile {
     /// Reads a profile.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
-    pub fn parse(text: &str) -> Result<Profile, Wrong> {
-        let profile: Profile = toml::from_str(text).map_err(|error| Wrong(error.to_string()))?;
-        profile.check().map_err(Wrong)?;
+    /// Its defect, and the place of it.
+    pub fn parse(text: &str) -> Result<CardProfile, ProfileError> {
+        let profile: CardProfile = toml::from_str(text).map_err(|error| ProfileError(error.to_string()))?;
+        profile.check().map_err(ProfileError)?;
         Ok(profile)
     }
 
     /// This card with all that is a rate or a number of rules times `scale`, and the fixed times divided by it. How
-    /// many requests may wait stays ([`Profile::scale_waiting`]).
-    pub fn scaled(&self, scale: f64) -> Profile {
+    /// many requests may wait stays ([`CardProfile::scale_waiting`]).
+    pub fn scaled(&self, scale: f64) -> CardProfile {
         let mut card = self.clone();
         let rules = |rules: u32| (f64::from(rules) * scale).round() as u32;
         card.tables.rules_max = rules(card.tables.rules_max).max(2);
@@ -158,15 +158,15 @@ impl Profile {
         card
     }
 
-    /// What may wait is a time, at the card's rate of rules: where that is scaled, and how long flows live is not, so many
-    /// fewer requests may. A batch may always.
+    /// The limit of waiting requests is a time, at the card's rate of rules: where that is scaled, and how long flows live
+    /// is not, so many fewer requests may. A batch may always.
     pub fn scale_waiting(&mut self, scale: f64) {
         let most = self.updates.waiting_max;
         let waiting = (f64::from(most) * scale).round() as u32;
         self.updates.waiting_max = waiting.max(self.updates.batch_max).min(most);
     }
 
-    /// What the worker learns of it.
+    /// The worker's view of it.
     pub fn caps(&self) -> EngineCaps {
         EngineCaps {
             rules_max: self.tables.rules_max,
@@ -232,7 +232,7 @@ mod tests {
                 continue;
             }
             let text = std::fs::read_to_string(&path).expect("a text");
-            let profile = Profile::parse(&text).unwrap_or_else(|wrong| panic!("{}: {wrong}", path.display()));
+            let profile = CardProfile::parse(&text).unwrap_or_else(|wrong| panic!("{}: {wrong}", path.display()));
             assert_eq!(path.file_stem().and_then(|stem| stem.to_str()), Some(profile.name.as_str()));
             assert!(profile.source.len() > 40, "{}: where are the numbers from?", profile.name);
             names.push(profile.name);
@@ -258,7 +258,7 @@ mod tests {
         ] {
             let text = good.replacen(from, to, 1);
             assert_ne!(text, good, "{from}");
-            let wrong = Profile::parse(&text).expect_err(to).to_string();
+            let wrong = CardProfile::parse(&text).expect_err(to).to_string();
             assert!(wrong.contains(why), "{wrong}");
         }
     }

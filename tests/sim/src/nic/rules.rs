@@ -3,7 +3,7 @@
 //! An index leads from a flow to the place of its rule; what packets need of a rule is there by itself, in two cache lines.
 //! The order of the rules in the index is never visible.
 
-use super::profile::{Counting, Tables};
+use super::profile::{Counting, RuleTables};
 use hairpin_core::engine::{Counters, Fate, Rule, RuleId};
 use hairpin_core::flow::{Endpoint, FlowKey};
 use hairpin_core::table::cuckoo::CuckooPlusPlus;
@@ -14,21 +14,21 @@ use std::hint::black_box;
 /// Rules that there is room for at first; it doubles when that is used up.
 const ROOM: usize = 4096;
 
-/// What a packet needs of its rule.
+/// The parts of a rule that a packet needs.
 #[derive(Clone)]
 #[repr(align(64))]
 pub(super) struct Met {
     key: FlowKey,
-    /// What becomes of it; `None`: there is no rule in this place.
+    /// The fate of the packet; `None`: there is no rule in this place.
     fate: Option<Fate>,
-    /// Where it goes.
+    /// The destination.
     pub(super) destination: Endpoint,
     pub(super) counters: Counters,
 }
 
 /// The rest of a rule.
 #[derive(Clone)]
-struct Held {
+struct RuleRemainder {
     rule: Rule,
     /// The rule whose place it took.
     before: Option<RuleId>,
@@ -39,16 +39,16 @@ struct Held {
     told_at: Time,
 }
 
-impl Held {
+impl RuleRemainder {
     fn is_named(&self, id: RuleId) -> bool {
         self.rule.id == id || self.before == Some(id)
     }
 }
 
-/// What the index leads to.
-struct Places<'a>(&'a [Met]);
+/// The places that the index leads to.
+struct RulePlaces<'a>(&'a [Met]);
 
-impl Entries<FlowKey> for Places<'_> {
+impl Entries<FlowKey> for RulePlaces<'_> {
     #[inline]
     fn is(&self, value: u32, key: &FlowKey) -> bool {
         self.0.get(value as usize).is_some_and(|met| met.is(key))
@@ -73,7 +73,7 @@ impl Met {
     }
 }
 
-/// What is known of a packet's rule since `Rules::warm`: good for as long as no rule has been added, and checked else.
+/// The state of a packet's rule since `CardRules::warm`: good for as long as no rule has been added, and checked else.
 #[derive(Clone, Copy, Debug)]
 pub struct Hint {
     place: Option<u32>,
@@ -88,18 +88,18 @@ impl Hint {
 }
 
 /// All rules.
-pub(super) struct Rules {
+pub(super) struct CardRules {
     index: CuckooPlusPlus,
     /// Rules that the index is made for.
     room: usize,
     hasher: Hasher,
     met: Vec<Met>,
-    held: Vec<Held>,
+    held: Vec<RuleRemainder>,
     /// Places without a rule.
     free: Vec<u32>,
     /// Rules added so far, wrapping.
     added: u32,
-    tables: Tables,
+    tables: RuleTables,
     counting: Counting,
     /// Rules in the first table.
     first: u32,
@@ -108,10 +108,10 @@ pub(super) struct Rules {
     now: Time,
 }
 
-impl Rules {
-    pub(super) fn new(tables: Tables, counting: Counting) -> Rules {
+impl CardRules {
+    pub(super) fn new(tables: RuleTables, counting: Counting) -> CardRules {
         let hasher = Hasher::new([1, 2, 3, 4]);
-        Rules {
+        CardRules {
             index: CuckooPlusPlus::new(ROOM, hasher.clone()),
             room: ROOM,
             hasher,
@@ -151,10 +151,10 @@ impl Rules {
         keys
     }
 
-    /// Where a flow's rule is.
+    /// The place of a flow's rule.
     #[inline]
     fn place(&self, key: &FlowKey) -> Option<usize> {
-        self.index.find(key, &Places(&self.met)).map(|place| place as usize)
+        self.index.find(key, &RulePlaces(&self.met)).map(|place| place as usize)
     }
 
     /// Whether a new rule, behind `fresh` others, goes to the first table.
@@ -185,7 +185,7 @@ impl Rules {
         }
         let counters = Counters::default();
         let met = Met { key: rule.key, fate: Some(rule.fate), destination: rule.rewrite.destination, counters };
-        let held = Held { rule, before: None, is_first, told: counters, told_at: Time::ZERO };
+        let held = RuleRemainder { rule, before: None, is_first, told: counters, told_at: Time::ZERO };
         let place = self.free.last().copied().unwrap_or(self.met.len() as u32);
         // By chance once in more rules than are simulated; the card is full, then.
         if self.index.insert(&rule.key, place).is_err() {
@@ -230,7 +230,7 @@ impl Rules {
     pub(super) fn warm(&self, keys: &[FlowKey], hints: &mut [Hint]) {
         for (keys, hints) in keys.chunks(BURST).zip(hints.chunks_mut(BURST)) {
             let mut found = [None; BURST];
-            self.index.find_burst(keys, &Places(&self.met), &mut found);
+            self.index.find_burst(keys, &RulePlaces(&self.met), &mut found);
             for (hint, place) in hints.iter_mut().zip(found) {
                 *hint = Hint { place, added: self.added };
             }
@@ -257,7 +257,7 @@ impl Rules {
         Hint { place: None, added: self.added.wrapping_sub(1) }
     }
 
-    /// What the card tells of a rule: read anew only so often, and not at all while there are too many.
+    /// The card's report of a rule: read anew only so often, and not at all while there are too many.
     pub(super) fn sample(&mut self, id: RuleId, key: &FlowKey) -> Option<Counters> {
         let reads = self.counting.rules_max == 0 || self.len() as u32 <= self.counting.rules_max;
         let (now, stale_ns) = (self.now, (self.counting.stale_ms * 1e6) as u128);

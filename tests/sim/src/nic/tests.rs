@@ -2,9 +2,9 @@ use super::*;
 use hairpin_core::engine::Rule;
 use hairpin_core::flow::{Address, Endpoint};
 
-fn profile(name: &str) -> Profile {
+fn profile(name: &str) -> CardProfile {
     let path = format!("{}/../../lab/profiles/{name}.toml", env!("CARGO_MANIFEST_DIR"));
-    Profile::parse(&std::fs::read_to_string(path).unwrap()).unwrap()
+    CardProfile::parse(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
 fn key(number: u32) -> FlowKey {
@@ -24,9 +24,9 @@ fn us(microseconds: u64) -> Time {
 fn rule_lookup_matches_a_map_for_any_hint() {
     const FLOWS: u32 = 20_000;
     let mut random = Rng::with_seed(5);
-    let Profile { mut tables, counters, .. } = profile("connectx-5");
+    let CardProfile { mut tables, counters, .. } = profile("connectx-5");
     tables.rules_max = 12_000;
-    let mut rules = Rules::new(tables, counters);
+    let mut rules = CardRules::new(tables, counters);
     let mut model: std::collections::BTreeMap<u32, (u64, u64)> = Default::default();
     for round in 0..200u32 {
         // Hints are from before what then changes.

@@ -1,11 +1,11 @@
-//! What is counted in a run, and what must come out of it: every packet is received or lost, and the workers and the card
-//! know of the same rules.
+//! The counters of a run, and their invariants: every packet is received or lost, and the workers and the card know of the
+//! same rules.
 
-use super::Testbed;
+use super::ModelTestbed;
 use super::core::TestbedWorker;
-use super::frames::Packet;
-use super::results::{Results, Rows};
-use crate::nic::Tally;
+use super::frames::ModelPacket;
+use super::results::{IntervalRows, RunResults};
+use crate::nic::CardTally;
 use hairpin_core::offload::Reason;
 use hairpin_core::time::Duration;
 use hairpin_core::wire::Malformed;
@@ -33,9 +33,9 @@ const LOSSES: [(Loss, &str); 7] = [
     (Loss::Unexplained, "unexplained"),
 ];
 
-/// What is counted in a run.
-pub(super) struct Count {
-    pub(super) rows: Rows,
+/// The counters of a run.
+pub(super) struct RunCounts {
+    pub(super) rows: IntervalRows,
     pub(super) offered: u64,
     pub(super) received: u64,
     pub(super) received_bytes: u64,
@@ -50,28 +50,28 @@ pub(super) struct Count {
     pub(super) rules_peak: u32,
 }
 
-/// What workers and card had counted before.
+/// The counters of workers and card before the run.
 pub(super) struct Before {
     busy: Vec<u64>,
     kept: [u64; Reason::ALL.len()],
     evicted: [u64; Reason::ALL.len()],
     established: u64,
-    card: Tally,
+    card: CardTally,
 }
 
-/// What a worker had dropped.
-pub(super) type Dropped = ([u64; Drop::ALL.len()], [u64; Malformed::ALL.len()]);
+/// The drops of a worker.
+pub(super) type WorkerDrops = ([u64; Drop::ALL.len()], [u64; Malformed::ALL.len()]);
 
-/// What a worker has dropped so far.
-pub(super) fn dropped(statistics: &Statistics) -> Dropped {
+/// The drops of a worker so far.
+pub(super) fn dropped(statistics: &Statistics) -> WorkerDrops {
     (statistics.drops, statistics.malformed)
 }
 
-impl Count {
+impl RunCounts {
     /// A run begins.
-    pub(super) fn new(began: u64, interval: Duration, rules: u32) -> Count {
-        Count {
-            rows: Rows::new(began, interval),
+    pub(super) fn new(began: u64, interval: Duration, rules: u32) -> RunCounts {
+        RunCounts {
+            rows: IntervalRows::new(began, interval),
             offered: 0,
             received: 0,
             received_bytes: 0,
@@ -85,7 +85,7 @@ impl Count {
         }
     }
 
-    pub(super) fn lose(&mut self, now: u64, packet: &Packet, why: Loss) {
+    pub(super) fn lose(&mut self, now: u64, packet: &ModelPacket, why: Loss) {
         self.lost[why as usize] += 1;
         self.rows.lost(now, packet.length);
     }
@@ -95,8 +95,8 @@ impl Count {
     pub(super) fn dropped<'a>(
         &mut self,
         now: u64,
-        packets: impl Iterator<Item = &'a Packet>,
-        before: &Dropped,
+        packets: impl Iterator<Item = &'a ModelPacket>,
+        before: &WorkerDrops,
         statistics: &Statistics,
     ) {
         let Statistics { drops, malformed, .. } = statistics;
@@ -115,9 +115,9 @@ impl Count {
     }
 
     /// Adds everything up, and checks it.
-    pub(super) fn results(self, bed: &Testbed, began: u64, before: &Before) -> Results {
+    pub(super) fn results(self, bed: &ModelTestbed, began: u64, before: &Before) -> RunResults {
         let after = bed.counted();
-        let Count { rows, offered, received, received_bytes, lost, drops, malformed, unfaithful, last, .. } = self;
+        let RunCounts { rows, offered, received, received_bytes, lost, drops, malformed, unfaithful, last, .. } = self;
         let (rows, latency) = rows.finish();
         let own = LOSSES.iter().map(|&(why, name)| (name, lost[why as usize]));
         let dropped = Drop::ALL.iter().map(|&why| (why.name(), drops[why as usize]));
@@ -128,7 +128,7 @@ impl Count {
             each.filter(|&(_, count)| count > 0).collect()
         };
         let (mean, since) = (self.rules.0, self.rules.1 - began);
-        let results = Results {
+        let results = RunResults {
             rows,
             offered,
             received,
@@ -161,12 +161,12 @@ impl Count {
             failures: Vec::new(),
         };
         let failures = bed.failures(&results);
-        Results { failures, ..results }
+        RunResults { failures, ..results }
     }
 }
 
-impl Testbed {
-    /// What workers and card have counted so far.
+impl ModelTestbed {
+    /// The counters of workers and card so far.
     pub(super) fn counted(&self) -> Before {
         let mut before = Before {
             busy: self.cores.iter().map(|core| core.busy_ns).collect(),
@@ -186,8 +186,8 @@ impl Testbed {
         before
     }
 
-    /// What is wrong with what a run has shown.
-    fn failures(&self, results: &Results) -> Vec<String> {
+    /// The inconsistencies in a run's results.
+    fn failures(&self, results: &RunResults) -> Vec<String> {
         let mut failures = Vec::new();
         let lost: u64 = results.lost.iter().map(|(_, count)| count).sum();
         if results.offered != results.received + lost {

@@ -1,13 +1,13 @@
-//! One card for all cores: each has a [`Handle`] of it, and hears of its own rules only.
+//! One card for all cores: each has a [`CardHandle`] of it, and hears of its own rules only.
 
-use super::core::Core;
-use crate::nic::{Nic, Profile};
+use super::core::ModelCore;
+use crate::nic::{CardProfile, Nic};
 use fastrand::Rng;
 use hairpin_core::engine::{Completion, Completions, EngineCaps, FlowEngine, RuleId, RuleOp, Samples};
 use hairpin_core::flow::FlowKey;
 use hairpin_core::time::Time;
 
-/// Where a core's number stands in the name of a rule; a worker's own part is below and above (see
+/// The place of a core's number in the name of a rule; a worker's own part is below and above (see
 /// [`ENTRIES_EACH_MAX`](super::ENTRIES_EACH_MAX)).
 const CORE_SHIFT: u32 = 27;
 const CORE_BITS: u64 = 0b1_1111 << CORE_SHIFT;
@@ -25,7 +25,7 @@ pub(super) struct Card {
 }
 
 impl Card {
-    pub(super) fn new(profile: &Profile, scale: f64, random: Rng) -> Card {
+    pub(super) fn new(profile: &CardProfile, scale: f64, random: Rng) -> Card {
         Card { nic: Nic::new(profile.scaled(scale), random), completions: Box::default() }
     }
 
@@ -34,12 +34,12 @@ impl Card {
     }
 
     /// One core's way to it.
-    pub(super) fn handle(&mut self, core: usize) -> Handle<'_> {
-        Handle { card: self, core: core as u64 }
+    pub(super) fn handle(&mut self, core: usize) -> CardHandle<'_> {
+        CardHandle { card: self, core: core as u64 }
     }
 
     /// Deals its answers to the cores.
-    pub(super) fn deal(&mut self, now: Time, cores: &mut [Core]) {
+    pub(super) fn deal(&mut self, now: Time, cores: &mut [ModelCore]) {
         loop {
             self.nic.poll(now, &mut self.completions);
             if self.completions.is_empty() {
@@ -67,12 +67,12 @@ fn addressed(completion: Completion) -> (usize, Completion) {
 }
 
 /// A core's way to the card. Completions come through [`Card::deal`].
-pub(super) struct Handle<'a> {
+pub(super) struct CardHandle<'a> {
     card: &'a mut Card,
     core: u64,
 }
 
-impl Handle<'_> {
+impl CardHandle<'_> {
     /// Whether the card takes no more requests now.
     pub(super) fn is_full(&self) -> bool {
         self.card.nic.is_full()
@@ -93,7 +93,7 @@ impl Handle<'_> {
     }
 }
 
-impl FlowEngine for Handle<'_> {
+impl FlowEngine for CardHandle<'_> {
     fn caps(&self) -> EngineCaps {
         self.card.caps()
     }

@@ -1,9 +1,9 @@
 //! A core of the device under test: its queue, its worker, and what it is doing.
 
 use super::costs::Remembered;
-use super::frames::{self, Packet, end};
+use super::frames::{self, ModelPacket, end};
 use super::yardstick::Yardstick;
-use super::{BACKENDS_MAX, Balancer, ENTRIES_EACH_MIN, Policy, service};
+use super::{BACKENDS_MAX, BalancerSettings, CardPolicy, ENTRIES_EACH_MIN, service};
 use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::config::{Algorithm, Backend, BackendState, Pool, Service, ServiceState, Snapshot, UnknownPacket};
 use hairpin_core::engine::{Completion, EngineCaps};
@@ -11,9 +11,9 @@ use hairpin_core::flow::{Protocol, Steering};
 use hairpin_core::l4::connection::Connection;
 use hairpin_core::offload::{AnyPolicy, Choice};
 use hairpin_core::table::slab::{Slot, boxed};
-use hairpin_core::table::{AnyTable, Hasher, Method};
+use hairpin_core::table::{AnyTable, Hasher, LookupMethod};
 use hairpin_core::time::Duration;
-use hairpin_core::worker::{Occupancy, Stateless, Worker, WorkerOptions};
+use hairpin_core::worker::{Occupancy, StatelessMethod, Worker, WorkerOptions};
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,10 +21,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The data plane's worker, with a policy of its own or one that knows the future.
 pub(super) type TestbedWorker = Worker<AnyPolicy<Yardstick>, AnyTable>;
 
-/// What a core is doing.
+/// The activity of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Nothing; it checks whether there is something when [`Testbed::until`](super::Testbed) says.
+    /// Nothing; it checks whether there is something when [`ModelTestbed::until`](super::ModelTestbed) says.
     Idle,
     /// Packets, which leave then.
     Packets,
@@ -33,14 +33,14 @@ pub(super) enum Phase {
 }
 
 /// A core.
-pub(super) struct Core {
+pub(super) struct ModelCore {
     /// Its worker; none of a forwarder.
     pub(super) worker: Option<TestbedWorker>,
     /// Packets that wait.
-    pub(super) queue: VecDeque<Packet>,
+    pub(super) queue: VecDeque<ModelPacket>,
     pub(super) phase: Phase,
     /// Packets that leave when this iteration is over.
-    pub(super) leaving: Vec<Packet>,
+    pub(super) leaving: Vec<ModelPacket>,
     /// Answers of the card for its worker.
     pub(super) inbox: VecDeque<Completion>,
     /// When timeouts are checked next.
@@ -51,9 +51,9 @@ pub(super) struct Core {
     pub(super) busy_ns: u64,
 }
 
-impl Core {
-    pub(super) fn new(worker: Option<TestbedWorker>) -> Core {
-        Core {
+impl ModelCore {
+    pub(super) fn new(worker: Option<TestbedWorker>) -> ModelCore {
+        ModelCore {
             worker,
             queue: VecDeque::new(),
             phase: Phase::Idle,
@@ -79,7 +79,7 @@ impl Core {
     }
 }
 
-impl std::ops::Drop for Core {
+impl std::ops::Drop for ModelCore {
     fn drop(&mut self) {
         if let Some(worker) = self.worker.take() {
             RETIRED.lock().unwrap_or_else(PoisonError::into_inner).push(worker.into_memory());
@@ -104,8 +104,8 @@ fn memory(connections: usize) -> &'static mut [Slot<Connection>] {
 }
 
 /// The services: TCP and UDP at the same address and port.
-fn snapshot(balancer: &Balancer) -> Snapshot {
-    let algorithm = if balancer.table == Method::Maglev { Algorithm::Maglev } else { Algorithm::RoundRobin };
+fn snapshot(balancer: &BalancerSettings) -> Snapshot {
+    let algorithm = if balancer.table == LookupMethod::Maglev { Algorithm::Maglev } else { Algorithm::RoundRobin };
     let kinds = [Protocol::Tcp, Protocol::Udp];
     let services = kinds.iter().enumerate().map(|(place, &protocol)| Service {
         state: ServiceState::Active,
@@ -133,25 +133,25 @@ fn snapshot(balancer: &Balancer) -> Snapshot {
 
 /// The cores of a balancer.
 pub(super) fn balancers(
-    balancer: &Balancer,
+    balancer: &BalancerSettings,
     cores: u16,
     steering: Steering,
     seeds: [u64; 4],
     (caps, began): (Option<EngineCaps>, &Arc<AtomicU64>),
-) -> Vec<Core> {
+) -> Vec<ModelCore> {
     let snapshot = Arc::new(snapshot(balancer));
     let (loads, effective_weights, occupancy) = (Loads::default(), EffectiveWeights::new(), Occupancy::default());
     let each = (balancer.entries as usize / usize::from(cores)).max(ENTRIES_EACH_MIN);
     let tables = AnyTable::for_workers(balancer.table, usize::from(cores), 2 * each, Hasher::new(seeds));
     let stateless = || match balancer.table {
-        Method::Stateless => Some(Stateless::Hash(Hasher::new(seeds))),
-        Method::Maglev => Some(Stateless::Maglev),
+        LookupMethod::Stateless => Some(StatelessMethod::Hash(Hasher::new(seeds))),
+        LookupMethod::Maglev => Some(StatelessMethod::Maglev),
         _ => None,
     };
     let policy = || match balancer.offload.as_ref().map(|offload| &offload.policy) {
         None => AnyPolicy::new(Choice::Never, each),
-        Some(Policy::Choice(choice)) => AnyPolicy::new(choice.clone(), each),
-        Some(Policy::Yardstick(plan)) => AnyPolicy::Other(Yardstick::new(plan.clone(), began.clone())),
+        Some(CardPolicy::Choice(choice)) => AnyPolicy::new(choice.clone(), each),
+        Some(CardPolicy::Yardstick(plan)) => AnyPolicy::Other(Yardstick::new(plan.clone(), began.clone())),
     };
     let worker = |(number, table)| {
         Worker::new(WorkerOptions {
@@ -166,5 +166,5 @@ pub(super) fn balancers(
             ..WorkerOptions::new(snapshot.clone(), memory(each), table, policy(), seeds)
         })
     };
-    tables.into_iter().enumerate().map(|place| Core::new(Some(worker(place)))).collect()
+    tables.into_iter().enumerate().map(|place| ModelCore::new(Some(worker(place)))).collect()
 }

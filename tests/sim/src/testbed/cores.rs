@@ -1,5 +1,4 @@
-//! What the work of a worker's core costs, as a file says it (`lab/profiles/cores/*.toml`), each number with where it is
-//! from.
+//! The cost of a worker's core, as in a file (`lab/profiles/cores/*.toml`), each number with where it is from.
 //!
 //! An iteration of a core costs so much for itself (`burst_ns`: polling, the loops' beginnings, the misses that nothing
 //! else overlaps with) and so much for each packet in it (`packet_ns`). What a packet of a known flow costs grows with the
@@ -11,7 +10,7 @@
 
 mod text;
 
-use hairpin_core::table::Method;
+use hairpin_core::table::LookupMethod;
 use serde::{Deserialize, Deserializer};
 
 /// No work of a core that a profile can speak of takes longer than this many nanoseconds.
@@ -23,15 +22,15 @@ const NS_MAX: f64 = 1e6;
 pub struct CoreProfile {
     /// Its name.
     pub name: String,
-    /// Where the numbers are from as a whole, and what is assumed.
+    /// The source of the numbers as a whole, and the assumptions.
     pub source: String,
     /// An iteration that finds nothing.
     pub poll: Cost,
     /// Receiving and sending without reading the packet. For information: all that follow have it in them.
-    pub io: Iteration,
+    pub io: IterationCost,
     /// The basic forwarder.
-    pub forwarder: Iteration,
-    /// The balancer, by connection table; one of them is that of [`Method::DEFAULT`].
+    pub forwarder: IterationCost,
+    /// The balancer, by connection table; one of them is that of [`LookupMethod::DEFAULT`].
     pub method: Vec<MethodCost>,
     /// The end of a flow, or its expiry.
     pub end: Cost,
@@ -45,34 +44,34 @@ pub struct CoreProfile {
 pub struct Cost {
     /// Nanoseconds.
     pub ns: f64,
-    /// Where that is from.
+    /// The source of that.
     pub source: String,
 }
 
-/// What an iteration costs.
+/// The cost of an iteration.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-pub struct Iteration {
+pub struct IterationCost {
     /// Nanoseconds for itself.
     pub burst_ns: f64,
     /// Nanoseconds for each packet.
     pub packet_ns: f64,
-    /// Where that is from.
+    /// The source of that.
     pub source: String,
 }
 
-/// What the balancer costs with one kind of table.
+/// The cost of the balancer with one kind of table.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct MethodCost {
     /// Which.
     #[serde(deserialize_with = "method_by_name")]
-    pub table: Method,
-    /// Where the numbers are from.
+    pub table: LookupMethod,
+    /// The source of the numbers.
     pub source: String,
     /// Iterations with packets of known flows.
-    pub known: Vec<Known>,
-    /// What a flow that comes and goes costs on top of that; nothing, if there are no points.
+    pub known: Vec<KnownFlowCost>,
+    /// The further cost of a flow that comes and goes; nothing, if there are no points.
     #[serde(default)]
     pub new: Vec<New>,
 }
@@ -80,7 +79,7 @@ pub struct MethodCost {
 /// Iterations with packets of known flows.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
-pub struct Known {
+pub struct KnownFlowCost {
     /// Flows in use on the core.
     pub flows: f64,
     /// Nanoseconds for the iteration.
@@ -103,7 +102,7 @@ pub struct New {
     pub iteration_ns: f64,
 }
 
-fn method_by_name<'de, D: Deserializer<'de>>(from: D) -> Result<Method, D::Error> {
+fn method_by_name<'de, D: Deserializer<'de>>(from: D) -> Result<LookupMethod, D::Error> {
     String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
 }
 
@@ -111,7 +110,7 @@ impl CoreProfile {
     /// Reads a profile.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// Its defect, and the place of it.
     pub fn parse(text: &str) -> Result<CoreProfile, String> {
         let profile: CoreProfile = toml::from_str(text).map_err(|error| error.to_string())?;
         profile.check()?;
@@ -119,7 +118,7 @@ impl CoreProfile {
     }
 
     /// Whether it has points of its own for this table.
-    pub fn has(&self, method: Method) -> bool {
+    pub fn has(&self, method: LookupMethod) -> bool {
         self.method.iter().any(|cost| cost.table == method)
     }
 
@@ -138,15 +137,16 @@ impl CoreProfile {
     /// iterations of `burst` packets (0 is taken for 1).
     ///
     /// A table that the profile knows nothing of costs what the nearest of its kind does: see [`CoreProfile::has`].
-    pub fn known_ns(&self, method: Method, flows: f64, burst: usize) -> f64 {
+    pub fn known_ns(&self, method: LookupMethod, flows: f64, burst: usize) -> f64 {
         let known = &self.of(method).known;
-        let at = |value: fn(&Known) -> f64| between(flows, known.iter().map(|point| (point.flows, value(point))));
+        let at =
+            |value: fn(&KnownFlowCost) -> f64| between(flows, known.iter().map(|point| (point.flows, value(point))));
         each(at(|point| point.burst_ns), at(|point| point.packet_ns), burst)
     }
 
     /// Nanoseconds that a new flow costs on top of its packets, with `flows` flows in use on this core; and beside these
     /// each turn in which any begins.
-    pub fn new_ns(&self, method: Method, flows: f64) -> (f64, f64) {
+    pub fn new_ns(&self, method: LookupMethod, flows: f64) -> (f64, f64) {
         let at = |value: fn(&New) -> f64| {
             between(flows, self.of(method).new.iter().map(|point| (point.flows, value(point))))
         };
@@ -165,11 +165,11 @@ impl CoreProfile {
 
     /// The costs of a table, or of the nearest of its kind: of those that keep no connections another such, else the
     /// default.
-    fn of(&self, method: Method) -> &MethodCost {
-        let find = |wanted: &dyn Fn(Method) -> bool| self.method.iter().find(|cost| wanted(cost.table));
+    fn of(&self, method: LookupMethod) -> &MethodCost {
+        let find = |wanted: &dyn Fn(LookupMethod) -> bool| self.method.iter().find(|cost| wanted(cost.table));
         find(&|table| table == method)
             .or_else(|| find(&|table| !method.tracks_connections() && !table.tracks_connections()))
-            .or_else(|| find(&|table| table == Method::DEFAULT))
+            .or_else(|| find(&|table| table == LookupMethod::DEFAULT))
             .unwrap_or(&self.method[0])
     }
 
@@ -178,8 +178,8 @@ impl CoreProfile {
     /// # Errors
     /// Which does not.
     pub fn check(&self) -> Result<(), String> {
-        if !self.has(Method::DEFAULT) {
-            return Err(format!("there is no [[method]] with table = \"{}\"", Method::DEFAULT.name()));
+        if !self.has(LookupMethod::DEFAULT) {
+            return Err(format!("there is no [[method]] with table = \"{}\"", LookupMethod::DEFAULT.name()));
         }
         for (what, cost) in [("poll", &self.poll), ("end", &self.end), ("rule", &self.rule)] {
             time(&format!("{what}.ns"), cost.ns)?;

@@ -1,25 +1,25 @@
-//! What iterations take: a [`CoreProfile`], scaled, with what was worked out last remembered. At a tenth of the scale a
+//! The cost of iterations: a [`CoreProfile`], scaled, with the last computed values remembered. At a tenth of the scale a
 //! flow stands for ten: so many share a cache at full scale.
 
 use super::cores::CoreProfile;
 use super::run::BURST;
-use hairpin_core::table::Method;
+use hairpin_core::table::LookupMethod;
 use hairpin_core::worker::Statistics;
 
 /// Packets after which what they have cost is told.
 const MEASURED_LEAST: u64 = 1000;
 
 /// A core's costs for one method of finding connections, in nanoseconds of virtual time.
-pub(super) struct Costs {
+pub(super) struct MethodCosts {
     profile: CoreProfile,
-    method: Method,
+    method: LookupMethod,
     /// How many times as long everything takes.
     factor: f64,
     /// Of an iteration with so many packets through the forwarder.
     forward: [f64; BURST + 1],
 }
 
-/// What was worked out for a number of flows in use.
+/// The costs computed for a number of flows in use.
 #[derive(Clone)]
 pub(super) struct Remembered {
     /// For this many, more or less.
@@ -36,11 +36,11 @@ impl Default for Remembered {
     }
 }
 
-impl Costs {
-    pub(super) fn new(profile: CoreProfile, method: Method, scale: f64) -> Costs {
+impl MethodCosts {
+    pub(super) fn new(profile: CoreProfile, method: LookupMethod, scale: f64) -> MethodCosts {
         let factor = 1.0 / scale;
         let forward = std::array::from_fn(|burst| burst as f64 * profile.forward_ns(burst) * factor);
-        Costs { profile, method, factor, forward }
+        MethodCosts { profile, method, factor, forward }
     }
 
     /// How long a core that has nothing to do goes without polling, on average.
@@ -71,8 +71,9 @@ impl Costs {
         asked as f64 * self.profile.rule_ns() * self.factor
     }
 
-    /// What the policies are told: a packet, as `hairpin run` measures it (all that they took, by their number; before
-    /// there were enough, one of a known flow in a full burst), and a pair of rules from its installation to its removal.
+    /// The measurements given to the policies: a packet, as `hairpin run` measures it (all that they took, by their number;
+    /// before there were enough, one of a known flow in a full burst), and a pair of rules from its installation to its
+    /// removal.
     pub(super) fn told(&self, busy_ns: u64, statistics: &Statistics) -> hairpin_core::offload::Costs {
         let offload = &statistics.offload;
         let answered = offload.installed + offload.removed + offload.lost;
@@ -116,7 +117,7 @@ mod tests {
         for point in profile.method.iter_mut().flat_map(|method| &mut method.new) {
             (point.ns, point.iteration_ns) = (300.0, 80.0);
         }
-        let costs = Costs::new(profile, Method::DEFAULT, 0.5);
+        let costs = MethodCosts::new(profile, LookupMethod::DEFAULT, 0.5);
         let mut remembered = Remembered::default();
         let mut iteration = |new| costs.iteration(32, new, 0, 1000, &mut remembered);
         let known = iteration(0);

@@ -9,7 +9,7 @@ use hairpin_core::wire::tcp::{ACK, FIN, SYN};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::Part;
+use super::FlowPart;
 
 /// The service's address and port.
 pub(super) const SERVICE: u32 = 0xc000_0201;
@@ -24,7 +24,7 @@ pub(super) const NOWHERE: u16 = u16::MAX;
 pub(super) const LENGTH: std::ops::RangeInclusive<u16> = 60..=9216;
 /// Bytes of a frame's memory: an odd number of cache lines, so that heads do not all meet in the same place of a cache.
 const ROOM: usize = 145 * 64;
-/// Where the headers are.
+/// The offsets of the headers.
 const L3: usize = 14;
 const L4: usize = 34;
 const HEAD: usize = 54;
@@ -35,7 +35,7 @@ const FROM_BACKEND: u32 = 5000;
 
 /// A packet on its way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Packet {
+pub(super) struct ModelPacket {
     /// When it was offered.
     pub(super) offered: u64,
     /// Of which flow.
@@ -50,7 +50,7 @@ pub(super) struct Packet {
     /// The core it goes to.
     pub(super) core: u8,
     pub(super) direction: Direction,
-    pub(super) part: Part,
+    pub(super) part: FlowPart,
     pub(super) protocol: Protocol,
 }
 
@@ -59,7 +59,7 @@ pub(super) fn end(address: u32, port: u16) -> Endpoint {
     Endpoint { address: Address::from_ipv4(address.to_be_bytes()), port }
 }
 
-impl Packet {
+impl ModelPacket {
     /// Its addresses and ports as it arrives.
     fn ends(&self) -> [(u32, u16); 2] {
         match self.direction {
@@ -76,18 +76,18 @@ impl Packet {
 
     /// Whether a rule may match it: SYN and FIN go to software.
     pub(super) fn may_match(&self) -> bool {
-        self.protocol == Protocol::Udp || self.part == Part::Middle
+        self.protocol == Protocol::Udp || self.part == FlowPart::Middle
     }
 
     /// Its flags, and its sequence and acknowledgement numbers.
     fn numbers(&self) -> (u8, u32, u32) {
         match (self.direction, self.part) {
-            (Direction::FromClient, Part::First) => (SYN, FROM_CLIENT, 0),
-            (Direction::FromClient, Part::Middle) => (ACK, FROM_CLIENT + 1, FROM_BACKEND + 1),
-            (Direction::FromClient, Part::Last) => (FIN | ACK, FROM_CLIENT + 1, FROM_BACKEND + 1),
-            (Direction::FromBackend, Part::First) => (SYN | ACK, FROM_BACKEND, FROM_CLIENT + 1),
-            (Direction::FromBackend, Part::Middle) => (ACK, FROM_BACKEND + 1, FROM_CLIENT + 1),
-            (Direction::FromBackend, Part::Last) => (FIN | ACK, FROM_BACKEND + 1, FROM_CLIENT + 1),
+            (Direction::FromClient, FlowPart::First) => (SYN, FROM_CLIENT, 0),
+            (Direction::FromClient, FlowPart::Middle) => (ACK, FROM_CLIENT + 1, FROM_BACKEND + 1),
+            (Direction::FromClient, FlowPart::Last) => (FIN | ACK, FROM_CLIENT + 1, FROM_BACKEND + 1),
+            (Direction::FromBackend, FlowPart::First) => (SYN | ACK, FROM_BACKEND, FROM_CLIENT + 1),
+            (Direction::FromBackend, FlowPart::Middle) => (ACK, FROM_BACKEND + 1, FROM_CLIENT + 1),
+            (Direction::FromBackend, FlowPart::Last) => (FIN | ACK, FROM_BACKEND + 1, FROM_CLIENT + 1),
         }
     }
 
@@ -148,14 +148,14 @@ fn folded(sum: u32) -> u16 {
 }
 
 /// Frames' memory that is not in use.
-type Store = Rc<RefCell<Vec<Box<[u8]>>>>;
+type FrameMemory = Rc<RefCell<Vec<Box<[u8]>>>>;
 
 /// A frame; its memory goes back to where it is from.
 pub(super) struct Sheet {
     data: Box<[u8]>,
     length: u16,
     meta: Meta,
-    store: Store,
+    store: FrameMemory,
 }
 
 impl std::ops::Drop for Sheet {
@@ -190,18 +190,18 @@ impl Frame for Sheet {
     }
 }
 
-/// Where workers' frames are from.
-pub(super) struct Plane {
-    store: Store,
+/// The origin of workers' frames.
+pub(super) struct ModelPlane {
+    store: FrameMemory,
 }
 
-impl Plane {
-    pub(super) fn new() -> Plane {
-        Plane { store: Store::default() }
+impl ModelPlane {
+    pub(super) fn new() -> ModelPlane {
+        ModelPlane { store: FrameMemory::default() }
     }
 
     /// A packet as a frame with a number.
-    pub(super) fn frame(&mut self, packet: &Packet, ticket: u32) -> Sheet {
+    pub(super) fn frame(&mut self, packet: &ModelPacket, ticket: u32) -> Sheet {
         let data = self.store.borrow_mut().pop();
         let mut data = data.unwrap_or_else(|| vec![0; ROOM].into());
         if let Some(head) = data.first_chunk_mut() {
@@ -213,7 +213,7 @@ impl Plane {
 }
 
 /// Frames come and go elsewhere; the worker is lent none for what it would say by itself.
-impl FrameIo for Plane {
+impl FrameIo for ModelPlane {
     type Frame = Sheet;
     fn receive(&mut self, _: &mut Batch<Sheet>) {}
     fn transmit(&mut self, _: &mut Batch<Sheet>) {}
@@ -229,11 +229,11 @@ mod tests {
 
     #[test]
     fn frames_are_what_packets_say() {
-        let mut plane = Plane::new();
+        let mut plane = ModelPlane::new();
         for protocol in [Protocol::Tcp, Protocol::Udp] {
             for direction in [Direction::FromClient, Direction::FromBackend] {
-                for (part, length) in [(Part::First, 60), (Part::Middle, 1514), (Part::Last, 9216)] {
-                    let packet = Packet {
+                for (part, length) in [(FlowPart::First, 60), (FlowPart::Middle, 1514), (FlowPart::Last, 9216)] {
+                    let packet = ModelPacket {
                         offered: 0,
                         flow: 0,
                         client: 0x0a12_3456,
@@ -251,7 +251,7 @@ mod tests {
                     if protocol == Protocol::Tcp {
                         assert_eq!(at.tcp_flags, packet.numbers().0);
                     }
-                    // What a device fills in: the complement of the sum of everything, the partial sum included.
+                    // The checksum that a device fills in: the complement of the sum of everything, the partial sum included.
                     let words = frame.bytes()[L4..].chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
                     let filled = match !folded(words.sum()) {
                         0 if protocol == Protocol::Udp => 0xffff,

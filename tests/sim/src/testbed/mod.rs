@@ -15,9 +15,9 @@
 //! - Packets are lost when a queue of a core is full (`receive-queue`), the card's buffer (`card`), the queue in front of
 //!   the line out (`sending-queue`), and when the worker drops them (its own names). Packets that a backend would have to
 //!   send before anything of their flow has reached one are lost too, as `no-backend-yet`; that is not the device's fault.
-//!   Each packet offered is received or lost: [`Testbed::run`] checks it.
-//! - TCP's part is told by [`Part`]: SYN, SYN-ACK, FIN; numbers are right as far as the worker reads them. A trace of one
-//!   direction only is UDP, or TCP of nothing but [`Part::Middle`], which is picked up, by Maglev's table
+//!   Each packet offered is received or lost: [`ModelTestbed::run`] checks it.
+//! - TCP's part is told by [`FlowPart`]: SYN, SYN-ACK, FIN; numbers are right as far as the worker reads them. A trace of one
+//!   direction only is UDP, or TCP of nothing but [`FlowPart::Middle`], which is picked up, by Maglev's table
 //!   ([`UnknownPacket::PickUp`](hairpin_core::config::UnknownPacket)): a SYN without an answer establishes nothing.
 //!
 //! # Scale
@@ -27,13 +27,13 @@
 //! for rules. All of a core's times, and the fixed delays of card and port, are ten times as long; what a profile says of
 //! the flows in use on a core is looked up for ten times as many as there are. So each core is as busy,
 //! each queue (of as many packets) as full, each flow lasts as long and each table is as short of room as at full scale;
-//! but what is waited for takes ten times as long. **Latencies in [`Results`] are virtual time as it is: divide them by the
+//! but what is waited for takes ten times as long. **Latencies in [`RunResults`] are virtual time as it is: divide them by the
 //! scale's inverse** (multiply by the scale) to compare them with the full scale. Timeouts, intervals, and how stale a
 //! card's counters are do not change: they belong to the time of flows.
 //!
 //! # What is not modelled
 //!
-//! Memory that cores share: a method whose table is shared ([`Method::is_shared`]) costs what its profile says, whatever
+//! Memory that cores share: a method whose table is shared ([`LookupMethod::is_shared`]) costs what its profile says, whatever
 //! the other cores do. A packet that is refused for want of room costs what one of a known flow does. Reading counters
 //! costs a core nothing. Polling in vain is not counted as being busy.
 
@@ -50,23 +50,23 @@ mod tests;
 mod wire;
 pub mod yardstick;
 
-pub use results::{Latency, Results, Row};
+pub use results::{IntervalRow, PacketLatency, RunResults};
 
 use crate::nic;
 use card::Card;
-use core::Core;
+use core::ModelCore;
 use cores::CoreProfile;
-use costs::Costs;
+use costs::MethodCosts;
 use fastrand::Rng;
-use frames::Plane;
+use frames::ModelPlane;
 use hairpin_core::config::Timeouts;
 use hairpin_core::flow::{Address, Direction, Endpoint, FlowKey, Steering};
-use hairpin_core::table::Method;
+use hairpin_core::table::LookupMethod;
 use hairpin_core::time::{Duration, Time};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use wire::Wire;
-use yardstick::Plan;
+use yardstick::OffloadPlan;
 
 /// Cores at most.
 pub const CORES_MAX: u16 = 32;
@@ -77,29 +77,29 @@ const ENTRIES_EACH_MAX: usize = 1 << 26;
 /// Entries of each core at least.
 const ENTRIES_EACH_MIN: usize = 64;
 
-/// The service's end, 192.0.2.1:80: where the keys of all [`Traffic`] lead.
+/// The service's end, 192.0.2.1:80: where the keys of all [`ModelTraffic`] lead.
 pub fn service() -> Endpoint {
     Endpoint { address: Address::from_ipv4(frames::SERVICE.to_be_bytes()), port: frames::SERVICE_PORT }
 }
 
 /// A packet that is offered to the device under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offered {
+pub struct OfferedPacket {
     /// When, from the beginning of the run.
     pub at: Time,
-    /// Of which flow; below [`Traffic::flows`].
+    /// Of which flow; below [`ModelTraffic::flows`].
     pub flow: u32,
     /// Bytes from the Ethernet header on, without checksum; fewer than 60 are padded, more than 9,216 are cut.
     pub length: u16,
-    /// Who sends it.
+    /// Its sender.
     pub direction: Direction,
     /// Which of the flow's packets it is.
-    pub part: Part,
+    pub part: FlowPart,
 }
 
 /// Which of its flow's packets one is. UDP packets are all the same on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum FlowPart {
     /// The first one: a client's SYN, a backend's SYN-ACK, a first datagram.
     First,
     /// Any other: an acknowledgement with data.
@@ -108,88 +108,88 @@ pub enum Part {
     Last,
 }
 
-/// What is offered.
-pub trait Traffic {
+/// The offered traffic.
+pub trait ModelTraffic {
     /// The next packet; times never descend. `None`: the run is over.
-    fn next(&mut self) -> Option<Offered>;
+    fn next(&mut self) -> Option<OfferedPacket>;
     /// A flow's ends, client to [`service`]: IPv4, TCP or UDP, distinct among flows, clients not in 198.18.0.0/15.
     fn key(&self, flow: u32) -> FlowKey;
     /// Flow numbers are below it.
     fn flows(&self) -> u32;
 }
 
-/// What the testbed is like.
+/// The options of the testbed.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct TestbedOptions {
     /// 1 for all of it; 0.1 for a tenth. See the module.
     pub scale: f64,
     /// Cores of the device under test, 1 to [`CORES_MAX`].
     pub cores: u16,
-    /// What a core's work costs, at full scale.
+    /// The cost of a core's work, at full scale.
     pub core: CoreProfile,
     /// How packets come and go.
-    pub port: Port,
-    /// What the device does.
-    pub device: Device,
-    /// What everything drawn comes from.
+    pub port: ModelPort,
+    /// The work of the device.
+    pub device: ModelDevice,
+    /// The seed of everything drawn.
     pub seed: u64,
-    /// What a row of the results is about; at least a microsecond.
+    /// The interval of a row of the results; at least a microsecond.
     pub interval: Duration,
 }
 
 /// The device's port, at full scale.
 #[derive(Clone, Copy, Debug)]
-pub struct Port {
+pub struct ModelPort {
     /// Gigabits per second, each way.
     pub gbit_s: f64,
     /// Packets in each core's receive queue; the line out has a queue of as many for each core.
     pub queue: u32,
-    /// What a packet through a core spends between line and core, both ways together. (What the card turns round has that
+    /// The time of a packet through a core between line and core, both ways together. (What the card turns round has that
     /// card's own latency instead.)
     pub latency: Duration,
 }
 
-/// What the device under test does.
+/// The work of the device under test.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one for each run")]
-pub enum Device {
+pub enum ModelDevice {
     /// KTH 2022's basic forwarder.
     Forwarder,
     /// The balancer.
-    Balancer(Balancer),
+    Balancer(BalancerSettings),
 }
 
 /// The balancer: round robin over backends, by connection.
 #[derive(Clone, Debug)]
-pub struct Balancer {
+pub struct BalancerSettings {
     /// How connections are found.
-    pub table: Method,
+    pub table: LookupMethod,
     /// Connections that all workers together have room for, already scaled by the caller.
     pub entries: u32,
     /// Backends, 1 to [`BACKENDS_MAX`].
     pub backends: u16,
     /// How long silent connections are remembered.
     pub timeouts: Timeouts,
-    /// What goes to the card; `None`: there is none.
-    pub offload: Option<Offload>,
+    /// The offload settings of the card; `None`: there is none.
+    pub offload: Option<CardOffload>,
 }
 
 /// Rules in a card.
 #[derive(Clone, Debug)]
-pub struct Offload {
+pub struct CardOffload {
     /// The card, at full scale.
-    pub card: nic::Profile,
+    pub card: nic::CardProfile,
     /// Which flows it gets. Each worker has a policy of its own, and is told the card's whole room, as in `hairpin run`.
-    pub policy: Policy,
+    pub policy: CardPolicy,
 }
 
 /// Which flows the card gets.
 #[derive(Clone, Debug)]
-pub enum Policy {
+pub enum CardPolicy {
     /// By one of the data plane's policies.
     Choice(hairpin_core::offload::Choice),
     /// By one that knows the future.
-    Yardstick(Plan),
+    Yardstick(OffloadPlan),
 }
 
 /// Mistakes the device can be told to make, so that the checks can be seen to find them.
@@ -204,15 +204,15 @@ pub enum Mistake {
 }
 
 /// The testbed.
-pub struct Testbed {
-    options: Options,
-    costs: Costs,
+pub struct ModelTestbed {
+    options: TestbedOptions,
+    costs: MethodCosts,
     steering: Steering,
-    cores: Vec<Core>,
+    cores: Vec<ModelCore>,
     /// When each core is done with what it is at.
     until: Vec<u64>,
     card: Option<Card>,
-    plane: Plane,
+    plane: ModelPlane,
     line_in: Wire,
     line_out: Wire,
     /// Virtual time; goes on from run to run.
@@ -224,18 +224,18 @@ pub struct Testbed {
     mistake: Option<Mistake>,
 }
 
-impl Testbed {
+impl ModelTestbed {
     /// A testbed in which nothing has happened yet.
     ///
     /// # Errors
-    /// What of the options makes no sense.
-    pub fn new(options: Options) -> Result<Testbed, String> {
+    /// The contradictions in the options.
+    pub fn new(options: TestbedOptions) -> Result<ModelTestbed, String> {
         check(&options)?;
         let mut random = Rng::with_seed(options.seed);
         let steering = Steering::by_hash([random.u64(..), random.u64(..)], options.cores);
         let seeds = [(); 4].map(|()| random.u64(..));
         let card = match &options.device {
-            Device::Balancer(Balancer { offload: Some(offload), .. }) => {
+            ModelDevice::Balancer(BalancerSettings { offload: Some(offload), .. }) => {
                 Some(Card::new(&offload.card, options.scale, random.fork()))
             }
             _ => None,
@@ -243,23 +243,23 @@ impl Testbed {
         let began = Arc::new(AtomicU64::new(0));
         let gbit_s = options.port.gbit_s * options.scale;
         let cores = match &options.device {
-            Device::Forwarder => (0..options.cores).map(|_| Core::new(None)).collect(),
-            Device::Balancer(balancer) => {
+            ModelDevice::Forwarder => (0..options.cores).map(|_| ModelCore::new(None)).collect(),
+            ModelDevice::Balancer(balancer) => {
                 let caps = card.as_ref().map(Card::caps);
                 core::balancers(balancer, options.cores, steering, seeds, (caps, &began))
             }
         };
         let method = match &options.device {
-            Device::Forwarder => Method::DEFAULT,
-            Device::Balancer(balancer) => balancer.table,
+            ModelDevice::Forwarder => LookupMethod::DEFAULT,
+            ModelDevice::Balancer(balancer) => balancer.table,
         };
-        Ok(Testbed {
-            costs: Costs::new(options.core.clone(), method, options.scale),
+        Ok(ModelTestbed {
+            costs: MethodCosts::new(options.core.clone(), method, options.scale),
             steering,
             until: vec![0; cores.len()],
             cores,
             card,
-            plane: Plane::new(),
+            plane: ModelPlane::new(),
             line_in: Wire::new(gbit_s, usize::MAX),
             line_out: Wire::new(gbit_s, options.port.queue as usize * usize::from(options.cores)),
             now: 0,
@@ -277,8 +277,8 @@ impl Testbed {
 }
 
 /// Whether options make sense.
-fn check(options: &Options) -> Result<(), String> {
-    let Options { scale, cores, port, device, interval, .. } = options;
+fn check(options: &TestbedOptions) -> Result<(), String> {
+    let TestbedOptions { scale, cores, port, device, interval, .. } = options;
     if !(scale.is_finite() && (1e-6..=1.0).contains(scale)) {
         return Err(format!("the scale is 0.000001 to 1, and stands as {scale}"));
     }
@@ -294,7 +294,7 @@ fn check(options: &Options) -> Result<(), String> {
     if *interval < Duration::from_micros(1) {
         return Err("the interval is at least a microsecond".into());
     }
-    let Device::Balancer(balancer) = device else { return Ok(()) };
+    let ModelDevice::Balancer(balancer) = device else { return Ok(()) };
     if !(1..=BACKENDS_MAX).contains(&balancer.backends) {
         return Err(format!("there are 1 to {BACKENDS_MAX} backends, not {}", balancer.backends));
     }

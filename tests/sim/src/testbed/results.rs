@@ -1,11 +1,11 @@
-//! What a run has shown.
+//! The results of a run.
 
 use super::wire::Departure;
 use hairpin_core::time::Duration;
 
 /// One interval of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Row {
+pub struct IntervalRow {
     /// When it began, from the beginning of the run.
     pub at: Duration,
     /// Packets offered in it, and their bytes.
@@ -33,7 +33,7 @@ pub struct Row {
 /// How long packets took, from when they were offered until their last bit was sent, in nanoseconds of virtual time (see
 /// the module about scale). Percentiles are within 0.5%.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Latency {
+pub struct PacketLatency {
     /// The mean.
     pub mean: f64,
     /// The median.
@@ -48,11 +48,11 @@ pub struct Latency {
     pub max: f64,
 }
 
-/// What a run has shown.
+/// The results of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Results {
+pub struct RunResults {
     /// One for each interval.
-    pub rows: Vec<Row>,
+    pub rows: Vec<IntervalRow>,
     /// Packets offered.
     pub offered: u64,
     /// Packets that have reached the sink.
@@ -64,7 +64,7 @@ pub struct Results {
     /// Until the last packet had left.
     pub duration: Duration,
     /// How long packets took.
-    pub latency: Latency,
+    pub latency: PacketLatency,
     /// Packets that the card turned round.
     pub offloaded_packets: u64,
     /// Bytes of those.
@@ -90,7 +90,7 @@ pub struct Results {
     /// Packets that reached another backend than those of their flow before them: 0, unless flows were given up for others
     /// because the table was full, or were silent for too long, and went on.
     pub unfaithful: u64,
-    /// What is wrong with the run itself: packets that are nowhere, rules that only one side knows of. Must be empty.
+    /// The defects of the run itself: packets that are nowhere, rules that only one side knows of. Must be empty.
     pub failures: Vec<String>,
 }
 
@@ -181,15 +181,15 @@ impl Histogram {
         values
     }
 
-    pub(super) fn latency(&self) -> Latency {
+    pub(super) fn latency(&self) -> PacketLatency {
         let [p50, p95, p99, p999] = self.percentiles([0.5, 0.95, 0.99, 0.999]);
-        Latency { mean: self.mean(), p50, p95, p99, p999, max: self.max as f64 }
+        PacketLatency { mean: self.mean(), p50, p95, p99, p999, max: self.max as f64 }
     }
 }
 
 /// Rows, as they come to be.
-pub(super) struct Rows {
-    pub(super) rows: Vec<Row>,
+pub(super) struct IntervalRows {
+    pub(super) rows: Vec<IntervalRow>,
     interval: u64,
     /// When the run began.
     began: u64,
@@ -202,22 +202,22 @@ pub(super) struct Rows {
     before: Histogram,
 }
 
-impl Rows {
-    pub(super) fn new(began: u64, interval: Duration) -> Rows {
+impl IntervalRows {
+    pub(super) fn new(began: u64, interval: Duration) -> IntervalRows {
         let interval = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
         let ends = began.saturating_add(interval);
         let (at_hand, before) = (Histogram::new(), Histogram::new());
-        Rows { rows: Vec::new(), interval, began, ends, closed: 0, at_hand, before }
+        IntervalRows { rows: Vec::new(), interval, began, ends, closed: 0, at_hand, before }
     }
 
     /// The row of a point in time.
     #[inline]
-    fn row(&mut self, at: u64) -> &mut Row {
+    fn row(&mut self, at: u64) -> &mut IntervalRow {
         let at_hand = at < self.ends && at.saturating_add(self.interval) >= self.ends;
         let place = if at_hand { self.closed } else { (at.saturating_sub(self.began) / self.interval) as usize };
         while self.rows.len() <= place {
             let at = Duration::from_nanos(self.rows.len() as u64 * self.interval);
-            self.rows.push(Row { at, ..Row::default() });
+            self.rows.push(IntervalRow { at, ..IntervalRow::default() });
         }
         &mut self.rows[place]
     }
@@ -253,7 +253,7 @@ impl Rows {
     }
 
     /// All rows, and all latencies.
-    pub(super) fn finish(mut self) -> (Vec<Row>, Latency) {
+    pub(super) fn finish(mut self) -> (Vec<IntervalRow>, PacketLatency) {
         self.before.take(&mut self.at_hand);
         (self.rows, self.before.latency())
     }

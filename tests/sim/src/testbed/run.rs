@@ -3,18 +3,18 @@
 //! Three things can be next: a packet is through the line in, a packet that the card has turned round comes out of it, a
 //! core is done with what it was at. Of those at the same time the core is first, then the card.
 
-use super::account::{Count, Loss, dropped};
+use super::account::{Loss, RunCounts, dropped};
 use super::card::Turned;
 use super::core::{Phase, TestbedWorker};
-use super::frames::{BACKENDS, LENGTH, NOWHERE, Packet, Sheet};
-use super::results::Results;
-use super::{Mistake, Offered, Testbed, Traffic};
+use super::frames::{BACKENDS, LENGTH, ModelPacket, NOWHERE, Sheet};
+use super::results::RunResults;
+use super::{Mistake, ModelTestbed, ModelTraffic, OfferedPacket};
 use crate::nic::{Hint, Passage};
 use hairpin_core::engine::{Completion, FlowEngine, RuleOp, Samples};
 use hairpin_core::flow::{Direction, FlowKey};
 use hairpin_core::frame::{Batch, Egress, Frame};
 use hairpin_core::time::{Duration, Time};
-use hairpin_core::worker::Asked;
+use hairpin_core::worker::SampledRules;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
@@ -35,16 +35,16 @@ const SELDOM: u64 = 1000;
 struct Ahead {
     /// When it is through the line in.
     through: u64,
-    packet: Packet,
-    /// Where the card's rule for it is.
+    packet: ModelPacket,
+    /// The place of the card's rule for it.
     hint: Option<Hint>,
 }
 
 /// A run under way.
-struct Run<'a> {
-    bed: &'a mut Testbed,
+struct TestbedRun<'a> {
+    bed: &'a mut ModelTestbed,
     began: u64,
-    count: Count,
+    count: RunCounts,
     /// Out of the traffic, and which of them is next.
     ahead: Vec<Ahead>,
     next: usize,
@@ -53,12 +53,12 @@ struct Run<'a> {
     hints: Vec<Hint>,
     expected: Vec<Batch<FlowKey>>,
     /// Out of the card.
-    turned: VecDeque<Turned<Packet>>,
+    turned: VecDeque<Turned<ModelPacket>>,
     /// The core that is done next, and when.
     soonest: (u64, usize),
     /// A core's frames before and after an iteration, and its packets.
     frames: (Batch<Sheet>, Batch<Sheet>),
-    burst: Vec<Packet>,
+    burst: Vec<ModelPacket>,
     poll: u64,
     queue: usize,
     beside: u64,
@@ -66,14 +66,14 @@ struct Run<'a> {
     chances: u64,
 }
 
-impl Testbed {
+impl ModelTestbed {
     /// Offers all of `traffic`, and says what became of it. `progress` is told every so often: the time since the
     /// beginning, and how many packets there have been.
     ///
     /// A second run is KTH 2022's run 2: what the device knows it still knows.
-    pub fn run<T: Traffic>(&mut self, traffic: &mut T, progress: &mut dyn FnMut(Time, u64)) -> Results {
+    pub fn run<T: ModelTraffic>(&mut self, traffic: &mut T, progress: &mut dyn FnMut(Time, u64)) -> RunResults {
         let before = self.counted();
-        let mut run = Run::begin(self, traffic.flows());
+        let mut run = TestbedRun::begin(self, traffic.flows());
         let mut tells_at = PROGRESS;
         while run.step(traffic) {
             if run.count.offered >= tells_at {
@@ -82,22 +82,22 @@ impl Testbed {
             }
         }
         run.settle();
-        let Run { bed, began, count, .. } = run;
+        let TestbedRun { bed, began, count, .. } = run;
         count.results(bed, began, &before)
     }
 }
 
-impl<'a> Run<'a> {
-    fn begin(bed: &'a mut Testbed, flows: u32) -> Run<'a> {
+impl<'a> TestbedRun<'a> {
+    fn begin(bed: &'a mut ModelTestbed, flows: u32) -> TestbedRun<'a> {
         let began = bed.now;
         if bed.seen.len() < flows as usize {
             bed.seen.resize(flows as usize, NOWHERE);
         }
         bed.began.store(began, Ordering::Relaxed);
         let rules = bed.card.as_ref().map_or(0, |card| card.nic.rules()) as u32;
-        let count = Count::new(began, bed.options.interval, rules);
+        let count = RunCounts::new(began, bed.options.interval, rules);
         let slower = if bed.card.is_some() { 1.0 } else { 10.0 };
-        let mut run = Run {
+        let mut run = TestbedRun {
             began,
             count,
             ahead: Vec::with_capacity(AHEAD),
@@ -137,13 +137,13 @@ impl<'a> Run<'a> {
     }
 
     /// Does what is next; `false`: all is over.
-    fn step<T: Traffic>(&mut self, traffic: &mut T) -> bool {
+    fn step<T: ModelTraffic>(&mut self, traffic: &mut T) -> bool {
         if self.next >= self.ahead.len() {
             self.fetch(traffic);
         }
         let arrives = self.ahead.get(self.next).map_or(u64::MAX, |ahead| ahead.through);
         let turned = self.turned.front().map_or(u64::MAX, |turned| turned.at);
-        let idle = |core: &super::core::Core| core.phase == Phase::Idle && core.queue.is_empty();
+        let idle = |core: &super::core::ModelCore| core.phase == Phase::Idle && core.queue.is_empty();
         if arrives == u64::MAX && turned == u64::MAX && self.bed.cores.iter().all(idle) {
             return false;
         }
@@ -164,18 +164,18 @@ impl<'a> Run<'a> {
     }
 
     /// Fetches some packets from the traffic.
-    fn fetch<T: Traffic>(&mut self, traffic: &mut T) {
+    fn fetch<T: ModelTraffic>(&mut self, traffic: &mut T) {
         self.ahead.clear();
         self.next = 0;
         while self.ahead.len() < AHEAD
-            && let Some(Offered { at, flow, length, direction, part }) = traffic.next()
+            && let Some(OfferedPacket { at, flow, length, direction, part }) = traffic.next()
         {
             let offered = self.began + at.as_nanos();
             let length = length.clamp(*LENGTH.start(), *LENGTH.end());
             let through = self.bed.line_in.through(offered, length);
             let seen = self.bed.seen.get(flow as usize).copied();
             let key = if seen.is_some() { traffic.key(flow) } else { FlowKey::default() };
-            let packet = Packet {
+            let packet = ModelPacket {
                 offered,
                 flow,
                 client: u32::from_be_bytes(key.source.address.ipv4_octets()),
@@ -248,7 +248,7 @@ impl<'a> Run<'a> {
     }
 
     /// A packet is through the line in.
-    fn arrive(&mut self, now: u64, mut packet: Packet, hint: Option<Hint>) {
+    fn arrive(&mut self, now: u64, mut packet: ModelPacket, hint: Option<Hint>) {
         self.count.offered += 1;
         self.count.rows.offered(packet.offered, packet.length);
         let Some(&seen) = self.bed.seen.get(packet.flow as usize) else {
@@ -292,7 +292,7 @@ impl<'a> Run<'a> {
     }
 
     /// A packet is to be sent.
-    fn leave(&mut self, now: u64, mut packet: Packet, beside: u64) {
+    fn leave(&mut self, now: u64, mut packet: ModelPacket, beside: u64) {
         self.sink(now);
         let hit = |chances: &mut u64| {
             *chances += 1;
@@ -308,7 +308,7 @@ impl<'a> Run<'a> {
         }
         let seen = &mut self.bed.seen[packet.flow as usize];
         if packet.direction == Direction::FromClient && *seen != packet.backend {
-            if *seen != NOWHERE && packet.part != super::Part::First {
+            if *seen != NOWHERE && packet.part != super::FlowPart::First {
                 self.count.unfaithful += 1;
             }
             *seen = packet.backend;
@@ -375,7 +375,7 @@ impl<'a> Run<'a> {
             let backend = packet.destination_of(frame.bytes());
             if backend != NOWHERE {
                 missing &= !(1 << place);
-                core.leaving.push(Packet { backend, ..*packet });
+                core.leaving.push(ModelPacket { backend, ..*packet });
             }
         }
         if missing != 0 {
@@ -459,7 +459,7 @@ impl<'a> Run<'a> {
 
 /// Reads the counters that a worker asks for.
 fn sample(worker: &mut TestbedWorker, handle: &mut impl FlowEngine, now: Time) {
-    let mut asked = Asked::new();
+    let mut asked = SampledRules::new();
     worker.poll_samples(&mut asked);
     if !asked.is_empty() {
         let mut samples = Samples::new();

@@ -27,17 +27,17 @@ fn client(flow: u32, protocol: Protocol) -> FlowKey {
     FlowKey { source, destination: service(), protocol }
 }
 
-impl Traffic for RoundRobin {
-    fn next(&mut self) -> Option<Offered> {
+impl ModelTraffic for RoundRobin {
+    fn next(&mut self) -> Option<OfferedPacket> {
         self.left = self.left.checked_sub(1)?;
         let (round, flow) = (self.sent / u64::from(self.flows), (self.sent % u64::from(self.flows)) as u32);
         let at = Time::from_nanos((self.sent as f64 * 1e9 / self.rate) as u64);
         self.sent += 1;
         let tcp = self.protocol == Protocol::Tcp;
         let back = if tcp && round == 1 { true } else { self.answers > 0 && round > 2 && round % self.answers == 0 };
-        let part = if round == 0 || tcp && round == 1 { Part::First } else { Part::Middle };
+        let part = if round == 0 || tcp && round == 1 { FlowPart::First } else { FlowPart::Middle };
         let direction = if back { Direction::FromBackend } else { Direction::FromClient };
-        Some(Offered { at, flow, length: self.length, direction, part })
+        Some(OfferedPacket { at, flow, length: self.length, direction, part })
     }
     fn key(&self, flow: u32) -> FlowKey {
         client(flow, self.protocol)
@@ -51,33 +51,39 @@ fn profile() -> CoreProfile {
     CoreProfile::parse(include_str!("../../../../lab/profiles/cores/xeon-5217.toml")).expect("a profile")
 }
 
-fn card() -> nic::Profile {
-    nic::Profile::parse(include_str!("../../../../lab/profiles/connectx-5.toml")).expect("a card")
+fn card() -> nic::CardProfile {
+    nic::CardProfile::parse(include_str!("../../../../lab/profiles/connectx-5.toml")).expect("a card")
 }
 
-fn options(cores: u16, device: Device) -> Options {
-    let port = Port { gbit_s: 100.0, queue: 1024, latency: Duration::from_micros(2) };
-    Options { scale: 1.0, cores, core: profile(), port, device, seed: 7, interval: Duration::from_millis(1) }
+fn options(cores: u16, device: ModelDevice) -> TestbedOptions {
+    let port = ModelPort { gbit_s: 100.0, queue: 1024, latency: Duration::from_micros(2) };
+    TestbedOptions { scale: 1.0, cores, core: profile(), port, device, seed: 7, interval: Duration::from_millis(1) }
 }
 
-fn balancer(entries: u32, policy: Option<Policy>) -> Device {
-    let offload = policy.map(|policy| Offload { card: card(), policy });
-    Device::Balancer(Balancer { table: Method::DEFAULT, entries, backends: 8, timeouts: Timeouts::default(), offload })
+fn balancer(entries: u32, policy: Option<CardPolicy>) -> ModelDevice {
+    let offload = policy.map(|policy| CardOffload { card: card(), policy });
+    ModelDevice::Balancer(BalancerSettings {
+        table: LookupMethod::DEFAULT,
+        entries,
+        backends: 8,
+        timeouts: Timeouts::default(),
+        offload,
+    })
 }
 
-fn run(options: Options, traffic: &RoundRobin) -> Results {
-    let mut bed = Testbed::new(options).expect("a testbed");
+fn run(options: TestbedOptions, traffic: &RoundRobin) -> RunResults {
+    let mut bed = ModelTestbed::new(options).expect("a testbed");
     let results = bed.run(&mut traffic.clone(), &mut |_, _| {});
     assert_eq!(results.failures, Vec::<String>::new());
     results
 }
 
-fn lost(results: &Results, why: &str) -> u64 {
+fn lost(results: &RunResults, why: &str) -> u64 {
     results.lost.iter().filter(|(name, _)| *name == why).map(|(_, count)| count).sum()
 }
 
 /// Packets per second.
-fn rate(results: &Results) -> f64 {
+fn rate(results: &RunResults) -> f64 {
     results.received as f64 / results.duration.as_secs_f64()
 }
 
@@ -87,7 +93,7 @@ fn the_forwarder_is_as_fast_as_its_cores_and_the_line() {
     for cores in [1u16, 2, 4] {
         // Small packets, many more than the cores can bear, over a line that has room for all.
         let traffic = RoundRobin { length: 60, ..RoundRobin::new(4096, each * 1.5 * f64::from(cores), 400_000) };
-        let mut options = options(cores, Device::Forwarder);
+        let mut options = options(cores, ModelDevice::Forwarder);
         options.port.gbit_s = 1000.0;
         let results = run(options, &traffic);
         let right = each * f64::from(cores);
@@ -96,19 +102,19 @@ fn the_forwarder_is_as_fast_as_its_cores_and_the_line() {
         assert!(lost(&results, "receive-queue") > 50_000);
     }
     let line = 100e9 / (1024.0 * 8.0);
-    let results = run(options(16, Device::Forwarder), &RoundRobin::new(4096, line * 1.5, 400_000));
+    let results = run(options(16, ModelDevice::Forwarder), &RoundRobin::new(4096, line * 1.5, 400_000));
     assert!((rate(&results) / line - 1.0).abs() < 0.01, "the line: {}, not {line}", rate(&results));
 }
 
 #[test]
 fn the_same_seed_does_the_same_to_the_byte() {
-    let policy = Policy::Choice(Choice::FirstN(FirstN { connections: 300 }));
+    let policy = CardPolicy::Choice(Choice::FirstN(FirstN { connections: 300 }));
     let traffic = RoundRobin { answers: 3, ..RoundRobin::new(1000, 3e6, 60_000) };
     let results = || run(options(3, balancer(4096, Some(policy.clone()))), &traffic);
     let (one, other) = (results(), results());
     assert_eq!(format!("{one:?}"), format!("{other:?}"));
     assert!(one.offloaded_packets > 10_000 && one.inserted > 0, "{one:?}");
-    let other = run(Options { seed: 8, ..options(3, balancer(4096, Some(policy))) }, &traffic);
+    let other = run(TestbedOptions { seed: 8, ..options(3, balancer(4096, Some(policy))) }, &traffic);
     assert_ne!(one, other);
 }
 
@@ -125,7 +131,7 @@ fn the_balancer_keeps_each_flow_on_a_backend() {
 
 #[test]
 fn what_comes_too_fast_is_lost_in_front_of_the_core() {
-    let known = 1e9 / profile().known_ns(Method::DEFAULT, 2000.0, 32);
+    let known = 1e9 / profile().known_ns(LookupMethod::DEFAULT, 2000.0, 32);
     let traffic = RoundRobin { length: 60, ..RoundRobin::new(2000, known * 2.0, 300_000) };
     let results = run(options(1, balancer(8192, None)), &traffic);
     assert_eq!(results.offered, results.received + lost(&results, "receive-queue"));
@@ -137,11 +143,11 @@ fn what_comes_too_fast_is_lost_in_front_of_the_core() {
 #[test]
 fn backend_packets_before_the_client_are_not_lost() {
     struct Backwards(RoundRobin);
-    impl Traffic for Backwards {
-        fn next(&mut self) -> Option<Offered> {
+    impl ModelTraffic for Backwards {
+        fn next(&mut self) -> Option<OfferedPacket> {
             let offered = self.0.next()?;
             let direction = if self.0.sent <= 100 { Direction::FromBackend } else { Direction::FromClient };
-            Some(Offered { direction, ..offered })
+            Some(OfferedPacket { direction, ..offered })
         }
         fn key(&self, flow: u32) -> FlowKey {
             self.0.key(flow)
@@ -150,16 +156,16 @@ fn backend_packets_before_the_client_are_not_lost() {
             self.0.flows()
         }
     }
-    let mut bed = Testbed::new(options(1, balancer(8192, None))).expect("a testbed");
+    let mut bed = ModelTestbed::new(options(1, balancer(8192, None))).expect("a testbed");
     let results = bed.run(&mut Backwards(RoundRobin::new(100, 1e5, 1000)), &mut |_, _| {});
     assert_eq!((lost(&results, "no-backend-yet"), results.received), (100, 900));
 }
 
 #[test]
 fn offloaded_packets_cost_the_core_nothing() {
-    let policy = Policy::Choice(Choice::Always);
+    let policy = CardPolicy::Choice(Choice::Always);
     let mut traffic = RoundRobin { answers: 3, ..RoundRobin::new(500, 1e6, 50_000) };
-    let mut bed = Testbed::new(options(2, balancer(8192, Some(policy)))).expect("a testbed");
+    let mut bed = ModelTestbed::new(options(2, balancer(8192, Some(policy)))).expect("a testbed");
     let first = bed.run(&mut traffic.clone(), &mut |_, _| {});
     assert_eq!((&first.failures, first.unfaithful), (&Vec::new(), 0));
     assert_eq!((first.inserted, first.rules_peak, first.received), (1000, 1000, 50_000), "{first:?}");
@@ -176,7 +182,7 @@ fn offloaded_packets_cost_the_core_nothing() {
 fn a_policy_that_waits_asks_for_less() {
     let heavy = HeavyHitter { bytes: Some(30_000), packets: None, duration: None, combine: Combine::All };
     let traffic = RoundRobin { answers: 3, ..RoundRobin::new(500, 1e6, 50_000) };
-    let results = run(options(2, balancer(8192, Some(Policy::Choice(Choice::HeavyHitter(heavy))))), &traffic);
+    let results = run(options(2, balancer(8192, Some(CardPolicy::Choice(Choice::HeavyHitter(heavy))))), &traffic);
     assert_eq!(results.inserted, 1000);
     // 30 packets of each flow, and a few more while rules are on their way.
     let software = results.received - results.offloaded_packets;
@@ -187,8 +193,8 @@ fn a_policy_that_waits_asks_for_less() {
 #[test]
 fn cores_share_a_small_card_within_its_capacity() {
     let traffic = RoundRobin { answers: 3, ..RoundRobin::new(500, 1e6, 50_000) };
-    let mut options = options(2, balancer(8192, Some(Policy::Choice(Choice::Always))));
-    if let Device::Balancer(Balancer { offload: Some(offload), .. }) = &mut options.device {
+    let mut options = options(2, balancer(8192, Some(CardPolicy::Choice(Choice::Always))));
+    if let ModelDevice::Balancer(BalancerSettings { offload: Some(offload), .. }) = &mut options.device {
         offload.card.tables.rules_max = 200;
     }
     let results = run(options, &traffic);
@@ -200,11 +206,11 @@ fn cores_share_a_small_card_within_its_capacity() {
 fn planted_mistakes_are_seen() {
     let traffic = RoundRobin { answers: 3, ..RoundRobin::new(500, 1e6, 50_000) };
     let planted = |mistake, timeouts| {
-        let mut options = options(2, balancer(8192, Some(Policy::Choice(Choice::Always))));
-        if let Device::Balancer(balancer) = &mut options.device {
+        let mut options = options(2, balancer(8192, Some(CardPolicy::Choice(Choice::Always))));
+        if let ModelDevice::Balancer(balancer) = &mut options.device {
             balancer.timeouts = timeouts;
         }
-        let mut bed = Testbed::new(options).expect("a testbed");
+        let mut bed = ModelTestbed::new(options).expect("a testbed");
         bed.plant(mistake);
         bed.run(&mut traffic.clone(), &mut |_, _| {})
     };
@@ -243,12 +249,12 @@ impl Sizes {
     }
 }
 
-impl Traffic for Sizes {
-    fn next(&mut self) -> Option<Offered> {
+impl ModelTraffic for Sizes {
+    fn next(&mut self) -> Option<OfferedPacket> {
         let &(at, flow) = self.packets.get(self.next)?;
         self.next += 1;
-        let (direction, part) = (Direction::FromClient, Part::Middle);
-        Some(Offered { at: Time::from_nanos(at), flow, length: 1000, direction, part })
+        let (direction, part) = (Direction::FromClient, FlowPart::Middle);
+        Some(OfferedPacket { at: Time::from_nanos(at), flow, length: 1000, direction, part })
     }
     fn key(&self, flow: u32) -> FlowKey {
         client(flow, Protocol::Tcp)
@@ -261,12 +267,12 @@ impl Traffic for Sizes {
 #[test]
 fn the_yardstick_saves_most_where_room_is_short() {
     let traffic = Sizes::new(3000, 4.0, 5);
-    let saved = |policy: Policy, room: u32| {
+    let saved = |policy: CardPolicy, room: u32| {
         let mut options = options(1, balancer(8192, Some(policy)));
-        if let Device::Balancer(Balancer { offload: Some(offload), .. }) = &mut options.device {
+        if let ModelDevice::Balancer(BalancerSettings { offload: Some(offload), .. }) = &mut options.device {
             offload.card.tables.rules_max = room;
         }
-        let mut bed = Testbed::new(options).expect("a testbed");
+        let mut bed = ModelTestbed::new(options).expect("a testbed");
         let results = bed.run(&mut traffic.clone(), &mut |_, _| {});
         assert_eq!((&results.failures, results.unfaithful), (&Vec::new(), 0));
         assert!(results.rules_peak <= room);
@@ -274,8 +280,8 @@ fn the_yardstick_saves_most_where_room_is_short() {
     };
     for room in [40, 200, 1000, 100_000] {
         let budget = Budget { pairs: room / 2, pairs_per_s: 100_000.0, packets_before: 1, worth: 1 };
-        let plan = Plan::greedy(&mut traffic.clone(), budget);
-        let (planned, yardstick) = (plan.saves(), saved(Policy::Yardstick(plan), room));
+        let plan = OffloadPlan::greedy(&mut traffic.clone(), budget);
+        let (planned, yardstick) = (plan.saves(), saved(CardPolicy::Yardstick(plan), room));
         assert!(yardstick as f64 > 0.8 * planned as f64, "room {room}: {yardstick} of {planned} planned");
         let heavy = |packets| HeavyHitter { packets: Some(packets), ..HeavyHitter::default() };
         let choices = [
@@ -287,8 +293,8 @@ fn the_yardstick_saves_most_where_room_is_short() {
             Choice::Auto,
         ];
         for choice in choices {
-            let other = saved(Policy::Choice(choice.clone()), room);
-            // Where there is room for all of them, it is a matter of a few packets at their beginnings.
+            let other = saved(CardPolicy::Choice(choice.clone()), room);
+            // If there is room for all of them, it is a matter of a few packets at their beginnings.
             assert!(yardstick as f64 >= 0.999 * other as f64, "room {room}: {yardstick}, and {choice:?} {other}");
         }
     }
@@ -299,27 +305,27 @@ fn at_a_tenth_of_the_scale_everything_takes_ten_times_as_long() {
     let whole = RoundRobin { answers: 3, ..RoundRobin::new(5000, 2e6, 400_000) };
     let tenth = RoundRobin { answers: 3, ..RoundRobin::new(500, 2e5, 40_000) };
     // Flows that all begin at once are a burst, which does not scale: what counts is the second run.
-    let run = |options: Options, traffic: &RoundRobin| {
-        let mut bed = Testbed::new(options).expect("a testbed");
+    let run = |options: TestbedOptions, traffic: &RoundRobin| {
+        let mut bed = ModelTestbed::new(options).expect("a testbed");
         bed.run(&mut traffic.clone(), &mut |_, _| {});
         bed.run(&mut traffic.clone(), &mut |_, _| {})
     };
-    for policy in [None, Some(Policy::Choice(Choice::FirstN(FirstN { connections: 1000 })))] {
-        let fewer = policy.as_ref().map(|_| Policy::Choice(Choice::FirstN(FirstN { connections: 100 })));
+    for policy in [None, Some(CardPolicy::Choice(Choice::FirstN(FirstN { connections: 1000 })))] {
+        let fewer = policy.as_ref().map(|_| CardPolicy::Choice(Choice::FirstN(FirstN { connections: 100 })));
         let whole = run(options(1, balancer(80_000, policy)), &whole);
-        let tenth = run(Options { scale: 0.1, ..options(1, balancer(8000, fewer)) }, &tenth);
-        let share = |results: &Results| results.offloaded_packets as f64 / results.offered as f64;
+        let tenth = run(TestbedOptions { scale: 0.1, ..options(1, balancer(8000, fewer)) }, &tenth);
+        let share = |results: &RunResults| results.offloaded_packets as f64 / results.offered as f64;
         assert!((share(&whole) - share(&tenth)).abs() < 0.01, "{} and {}", share(&whole), share(&tenth));
         let slower = tenth.latency.mean / whole.latency.mean;
         assert!((9.5..10.5).contains(&slower), "{slower}");
-        let busy = |results: &Results| results.busy[0].as_secs_f64() / results.duration.as_secs_f64();
+        let busy = |results: &RunResults| results.busy[0].as_secs_f64() / results.duration.as_secs_f64();
         assert!((busy(&whole) / busy(&tenth) - 1.0).abs() < 0.05, "{} and {}", busy(&whole), busy(&tenth));
     }
 }
 
 /// Connections one after the other, from SYN to FIN, and one packet long after.
 struct Lives {
-    packets: Vec<Offered>,
+    packets: Vec<OfferedPacket>,
     next: usize,
 }
 
@@ -330,24 +336,24 @@ impl Lives {
         let mut at = 0;
         let mut add = |flow, direction, part, after| {
             at += after;
-            packets.push(Offered { at: Time::from_nanos(at), flow, length: 200, direction, part });
+            packets.push(OfferedPacket { at: Time::from_nanos(at), flow, length: 200, direction, part });
         };
         for flow in 0..flows {
-            add(flow, FromClient, Part::First, 1000);
-            add(flow, FromBackend, Part::First, 50_000);
+            add(flow, FromClient, FlowPart::First, 1000);
+            add(flow, FromBackend, FlowPart::First, 50_000);
             for number in 0..data {
-                add(flow, if number % 4 == 0 { FromClient } else { FromBackend }, Part::Middle, 50_000);
+                add(flow, if number % 4 == 0 { FromClient } else { FromBackend }, FlowPart::Middle, 50_000);
             }
-            add(flow, FromClient, Part::Last, 50_000);
-            add(flow, FromBackend, Part::Last, 50_000);
+            add(flow, FromClient, FlowPart::Last, 50_000);
+            add(flow, FromBackend, FlowPart::Last, 50_000);
         }
-        add(0, FromClient, Part::First, 20_000_000_000);
+        add(0, FromClient, FlowPart::First, 20_000_000_000);
         Lives { packets, next: 0 }
     }
 }
 
-impl Traffic for Lives {
-    fn next(&mut self) -> Option<Offered> {
+impl ModelTraffic for Lives {
+    fn next(&mut self) -> Option<OfferedPacket> {
         self.next += 1;
         self.packets.get(self.next - 1).copied()
     }
@@ -361,8 +367,8 @@ impl Traffic for Lives {
 
 #[test]
 fn connections_begin_and_end_and_take_their_rules_along() {
-    let options = options(2, balancer(8192, Some(Policy::Choice(Choice::Always))));
-    let mut bed = Testbed::new(Options { interval: Duration::from_secs(1), ..options }).expect("a testbed");
+    let options = options(2, balancer(8192, Some(CardPolicy::Choice(Choice::Always))));
+    let mut bed = ModelTestbed::new(TestbedOptions { interval: Duration::from_secs(1), ..options }).expect("a testbed");
     let results = bed.run(&mut Lives::new(200, 20), &mut |_, _| {});
     assert_eq!((&results.failures, results.unfaithful), (&Vec::new(), 0));
     assert_eq!((results.established, results.received), (200, results.offered), "{:?}", results.lost);
@@ -377,7 +383,7 @@ fn connections_begin_and_end_and_take_their_rules_along() {
 fn rows_add_up_to_the_whole() {
     let traffic = RoundRobin { length: 60, ..RoundRobin::new(2000, 2e7, 100_000) };
     let results = run(options(1, balancer(8192, None)), &traffic);
-    let sum = |of: fn(&Row) -> u64| results.rows.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&IntervalRow) -> u64| results.rows.iter().map(of).sum::<u64>();
     assert_eq!((sum(|row| row.offered), sum(|row| row.received)), (results.offered, results.received));
     assert_eq!(sum(|row| row.lost), results.offered - results.received);
     assert_eq!(sum(|row| row.received_bytes), results.received_bytes);
@@ -386,14 +392,14 @@ fn rows_add_up_to_the_whole() {
 
 #[test]
 fn options_that_make_no_sense_are_refused() {
-    let refused = |options: Options| Testbed::new(options).map(|_| ()).expect_err("nonsense");
-    let good = || options(1, balancer(100, Some(Policy::Choice(Choice::Always))));
-    assert!(refused(Options { scale: 0.0, ..good() }).contains("scale"));
-    assert!(refused(Options { cores: 0, ..good() }).contains("cores"));
-    assert!(refused(Options { interval: Duration::ZERO, ..good() }).contains("interval"));
+    let refused = |options: TestbedOptions| ModelTestbed::new(options).map(|_| ()).expect_err("nonsense");
+    let good = || options(1, balancer(100, Some(CardPolicy::Choice(Choice::Always))));
+    assert!(refused(TestbedOptions { scale: 0.0, ..good() }).contains("scale"));
+    assert!(refused(TestbedOptions { cores: 0, ..good() }).contains("cores"));
+    assert!(refused(TestbedOptions { interval: Duration::ZERO, ..good() }).contains("interval"));
     let mut maglev = good();
-    if let Device::Balancer(balancer) = &mut maglev.device {
-        balancer.table = Method::Maglev;
+    if let ModelDevice::Balancer(balancer) = &mut maglev.device {
+        balancer.table = LookupMethod::Maglev;
     }
     assert!(refused(maglev).contains("knows no connections"));
 }

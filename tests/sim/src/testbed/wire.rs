@@ -12,7 +12,7 @@ const PARTS: u64 = 1024;
 pub(super) struct Departure {
     /// When its last bit leaves.
     pub(super) at: u64,
-    /// What it has spent elsewhere.
+    /// The time spent elsewhere.
     pub(super) beside: u64,
     /// When it was offered.
     pub(super) offered: u64,

@@ -7,7 +7,7 @@
 //! few thousand points in time; a flow's packets in between are taken to come evenly. So it is a yardstick and no bound: a
 //! policy can save more.
 
-use super::{Offered, Part, Traffic};
+use super::{FlowPart, ModelTraffic, OfferedPacket};
 use hairpin_core::flow::Protocol;
 use hairpin_core::offload::{EngineRoom, FlowStats, OffloadPolicy, Reason, Verdict};
 use hairpin_core::time::{Duration, Time};
@@ -22,7 +22,7 @@ const SAMPLES_WITHIN: Duration = Duration::from_millis(200);
 /// How much what a flow saves is worth less the longer it takes a place: powers of that time.
 const ORDERS: [f64; 3] = [0.0, 0.5, 1.0];
 
-/// What the yardstick must get by with, all of it scaled as the rest of the run is.
+/// The limits of the yardstick, scaled as the rest of the run is.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// Pairs of rules that the card has room for.
@@ -45,13 +45,13 @@ struct Stay {
 
 /// Which flows go to the card, and when, from the beginning of a run. Copies share their memory.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct OffloadPlan {
     stays: Arc<HashMap<u64, Stay, ahash::RandomState>>,
     saves: u64,
     is_short: bool,
 }
 
-/// What is known of a flow's future.
+/// The yardstick's knowledge of a flow's future.
 #[derive(Clone, Copy, Default)]
 struct Future {
     packets: u32,
@@ -67,25 +67,25 @@ fn name(address: u32, port: u16, protocol: Protocol) -> u64 {
     u64::from(address) << 32 | u64::from(port) << 8 | protocol as u64
 }
 
-impl Plan {
+impl OffloadPlan {
     /// A plan for all of `traffic`, which is read to its end.
-    pub fn greedy<T: Traffic>(traffic: &mut T, budget: Budget) -> Plan {
+    pub fn greedy<T: ModelTraffic>(traffic: &mut T, budget: Budget) -> OffloadPlan {
         let mut futures = vec![Future::default(); traffic.flows() as usize];
         let mut end = 0;
-        while let Some(Offered { at, flow, part, .. }) = traffic.next() {
+        while let Some(OfferedPacket { at, flow, part, .. }) = traffic.next() {
             let Some(future) = futures.get_mut(flow as usize) else { continue };
             let now = at.as_nanos();
             future.packets = future.packets.saturating_add(1);
             if future.packets <= budget.packets_before {
                 future.from = now;
-            } else if part == Part::Middle || traffic.key(flow).protocol == Protocol::Udp {
+            } else if part == FlowPart::Middle || traffic.key(flow).protocol == Protocol::Udp {
                 future.saves += 1;
             }
             (future.last, end) = (now, now);
         }
-        let mut best: Option<Draft> = None;
+        let mut best: Option<PlanDraft> = None;
         for order in ORDERS {
-            let draft = Draft::new(&futures, budget, end, order);
+            let draft = PlanDraft::new(&futures, budget, end, order);
             if best.as_ref().is_none_or(|best| draft.saves > best.saves) {
                 best = Some(draft);
             }
@@ -98,7 +98,7 @@ impl Plan {
             let address = u32::from_be_bytes(key.source.address.ipv4_octets());
             stays.insert(name(address, key.source.port, key.protocol), stay);
         }
-        Plan { stays: Arc::new(stays), saves: draft.saves as u64, is_short: draft.is_short }
+        OffloadPlan { stays: Arc::new(stays), saves: draft.saves as u64, is_short: draft.is_short }
     }
 
     /// Flows that it offloads.
@@ -114,15 +114,15 @@ impl Plan {
 
 /// A plan in the making.
 #[derive(Default)]
-struct Draft {
+struct PlanDraft {
     stays: Vec<(u32, Stay)>,
     saves: f64,
     /// A flow found no place at once.
     is_short: bool,
 }
 
-impl Draft {
-    fn new(futures: &[Future], budget: Budget, end: u64, order: f64) -> Draft {
+impl PlanDraft {
+    fn new(futures: &[Future], budget: Budget, end: u64, order: f64) -> PlanDraft {
         let slot_ns = end / SLOTS as u64 + 1;
         let slot = |at: u64| ((at / slot_ns) as usize).min(SLOTS - 1);
         let last = |future: &Future| slot(future.last);
@@ -141,8 +141,8 @@ impl Draft {
 
         let each = (budget.pairs_per_s * slot_ns as f64 / 1e9).max(1.0);
         let mut insertions = Insertions::new(if each < f64::from(u32::MAX) { each as u32 } else { u32::MAX });
-        let mut places = Places::new();
-        let mut draft = Draft::default();
+        let mut places = TakenPlaces::new();
+        let mut draft = PlanDraft::default();
         for (_, flow) in queue {
             let future = &futures[flow as usize];
             let (first, last) = (slot(future.from), last(future));
@@ -196,14 +196,14 @@ impl Insertions {
 
 /// How many places are taken in each slot: a tree over them, with the most in each part, and what is to be added to all of
 /// it.
-struct Places {
+struct TakenPlaces {
     most: Vec<u32>,
     added: Vec<u32>,
 }
 
-impl Places {
-    fn new() -> Places {
-        Places { most: vec![0; 2 * SLOTS], added: vec![0; 2 * SLOTS] }
+impl TakenPlaces {
+    fn new() -> TakenPlaces {
+        TakenPlaces { most: vec![0; 2 * SLOTS], added: vec![0; 2 * SLOTS] }
     }
 
     /// The earliest slot from `first` on from which there is a place up to `last`; `last` + 1 if there is none.
@@ -247,13 +247,13 @@ impl Places {
 
 /// A plan carried out. It knows its flow by the client's end.
 pub(super) struct Yardstick {
-    plan: Plan,
+    plan: OffloadPlan,
     /// When the run began.
     began: Arc<AtomicU64>,
 }
 
 impl Yardstick {
-    pub(super) fn new(plan: Plan, began: Arc<AtomicU64>) -> Yardstick {
+    pub(super) fn new(plan: OffloadPlan, began: Arc<AtomicU64>) -> Yardstick {
         Yardstick { plan, began }
     }
 

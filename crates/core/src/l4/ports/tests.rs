@@ -42,7 +42,7 @@ fn backends() -> [(Endpoint, Protocol); 5] {
 /// The queue a backend has to share.
 const QUEUES: [usize; 5] = [0, 1, 0, 2, 3];
 
-/// What a queue should be: which pairs are in use, and which were released when (and to rest?), in that order.
+/// The expected state of a queue: which pairs are in use, and which were released when (and to rest?), in that order.
 #[derive(Default)]
 struct Model {
     all: BTreeSet<Endpoint>,

@@ -258,7 +258,7 @@ proptest! {
         prop_assert_eq!(read_cut(&body, []), read(&body));
     }
 
-    /// What we accept, another reader accepts and ends at the same byte: httparse reads the sizes.
+    /// A body that we accept is accepted by another reader, which ends at the same byte: httparse reads the sizes.
     #[test]
     fn like_httparse(body in bodies()) {
         if let Ok(Some(end)) = read(&body) {

@@ -31,17 +31,17 @@ impl<'a> Iterator for Protocols<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
-        let mut rest = Reader(self.list);
+        let mut rest = HelloReader(self.list);
         let protocol = rest.vector8()?;
         self.list = rest.0;
         Some(protocol)
     }
 }
 
-/// What is still to be read. `None`: there is less.
-struct Reader<'a>(&'a [u8]);
+/// The rest to read. `None`: it ended too early.
+struct HelloReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> HelloReader<'a> {
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
@@ -89,8 +89,8 @@ pub(super) fn read(message: &[u8], bytes: usize) -> Result<Hello<'_>, BadHello> 
 }
 
 /// The extensions of a message: none in some hellos of TLS 1.2 and before. The outer `None`: it is malformed.
-fn extensions(message: &[u8]) -> Option<Option<Reader<'_>>> {
-    let mut rest = Reader(message);
+fn extensions(message: &[u8]) -> Option<Option<HelloReader<'_>>> {
+    let mut rest = HelloReader(message);
     let major = rest.word()? >> 8;
     rest.take(RANDOM)?;
     let session = rest.vector8()?;
@@ -108,13 +108,13 @@ fn extensions(message: &[u8]) -> Option<Option<Reader<'_>>> {
         return Some(None);
     }
     let extensions = rest.vector16()?;
-    rest.0.is_empty().then_some(Some(Reader(extensions)))
+    rest.0.is_empty().then_some(Some(HelloReader(extensions)))
 }
 
 /// The name in the extension that holds it: a list of exactly one, of a host. A dot at its end is dropped.
 fn host_name(data: &[u8]) -> Option<&[u8]> {
-    let mut data = Reader(data);
-    let mut list = Reader(data.vector16()?);
+    let mut data = HelloReader(data);
+    let mut list = HelloReader(data.vector16()?);
     let kind = list.byte()?;
     let name = list.vector16()?;
     if kind != HOST_NAME || !list.0.is_empty() || !data.0.is_empty() {
@@ -130,9 +130,9 @@ fn host_name(data: &[u8]) -> Option<&[u8]> {
 
 /// The protocols in the extension that holds them.
 fn protocols(data: &[u8]) -> Option<Protocols<'_>> {
-    let mut data = Reader(data);
+    let mut data = HelloReader(data);
     let list = data.vector16()?;
-    let mut rest = Reader(list);
+    let mut rest = HelloReader(list);
     let mut count = 0;
     while !rest.0.is_empty() {
         if rest.vector8()?.is_empty() {

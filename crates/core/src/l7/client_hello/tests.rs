@@ -10,7 +10,7 @@ use std::vec::Vec;
 
 const BYTES_MAX: usize = 16_384;
 
-/// What a test checks of an outcome.
+/// The parts of an outcome that a test checks.
 #[derive(Clone, Debug, PartialEq)]
 enum Read {
     Partial,

@@ -1,12 +1,12 @@
-//! What requests say of the client: `X-Forwarded-*`, `X-Real-IP`, `Forwarded` (RFC 7239).
+//! The fields that tell backends about the client: `X-Forwarded-*`, `X-Real-IP`, `Forwarded` (RFC 7239).
 //!
-//! What a client says of itself in these fields goes on only if it comes from a trusted proxy; then it is added to, or
-//! kept where it says all. From others all of them are dropped, also those that Hairpin is not asked to set, and also
-//! other names that begin with `X-Forwarded-`: backends believe them.
+//! A client's own text in these fields goes on only if it comes from a trusted proxy; then it is added to, or kept where it
+//! says all. From others all of them are dropped, also those that Hairpin is not asked to set, and also other names that
+//! begin with `X-Forwarded-`: backends believe them.
 
 use super::super::config::Forwarded;
 use super::super::head::Request;
-use super::plan::{Plan, is_same};
+use super::plan::{EditPlan, is_same};
 use super::{Facts, Out, scheme};
 
 const FOR: &[u8] = b"X-Forwarded-For";
@@ -14,10 +14,10 @@ const PROTO: &[u8] = b"X-Forwarded-Proto";
 const HOST: &[u8] = b"X-Forwarded-Host";
 const REAL_IP: &[u8] = b"X-Real-IP";
 const STANDARD: &[u8] = b"Forwarded";
-/// What all the others begin with.
+/// The common prefix of all the others.
 const ANY: &[u8] = b"X-Forwarded-";
 
-/// What is done with these fields in one request.
+/// The treatment of these fields in one request.
 pub(super) struct Teller<'a> {
     config: &'a Forwarded,
     is_trusted: bool,
@@ -56,7 +56,7 @@ impl<'a> Teller<'a> {
     }
 
     /// Writes what is to be said, and not dropped again by `plan`.
-    pub(super) fn write(&self, out: &mut Out<'_>, request: &Request<'_>, facts: &Facts<'_>, plan: &Plan<'_>) {
+    pub(super) fn write(&self, out: &mut Out<'_>, request: &Request<'_>, facts: &Facts<'_>, plan: &EditPlan<'_>) {
         let config = self.config;
         let stays = |name: &[u8]| plan.is_empty() || !plan.drops(name);
         if config.x_for && stays(FOR) {
@@ -92,7 +92,7 @@ impl<'a> Teller<'a> {
         }
     }
 
-    /// What a trusted proxy says in the field, if it says one thing.
+    /// The field's value from a trusted proxy, if there is exactly one.
     fn said<'r>(&self, lower_name: &[u8], request: &Request<'r>) -> Option<&'r [u8]> {
         if self.is_trusted { request.fields.find(lower_name).find(|value| !value.is_empty()) } else { None }
     }

@@ -1,17 +1,17 @@
-//! What a service and its route change in a head, together.
+//! The changes that a service and its route make to a head, together.
 
 use super::super::config::{Field, HeadEdits};
 use super::{Meaning, Out};
 
 /// Both changes, in the order in which they act.
-pub(super) struct Plan<'a> {
+pub(super) struct EditPlan<'a> {
     service: &'a HeadEdits,
     route: &'a HeadEdits,
 }
 
-impl<'a> Plan<'a> {
-    pub(super) fn new(service: &'a HeadEdits, route: &'a HeadEdits) -> Plan<'a> {
-        Plan { service, route }
+impl<'a> EditPlan<'a> {
+    pub(super) fn new(service: &'a HeadEdits, route: &'a HeadEdits) -> EditPlan<'a> {
+        EditPlan { service, route }
     }
 
     pub(super) fn is_empty(&self) -> bool {

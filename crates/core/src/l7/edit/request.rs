@@ -2,9 +2,9 @@
 
 use super::super::config::{Action, Http, Route};
 use super::super::head::{Form, Request, Version};
-use super::super::route::normal::{Reading, Scratch, behind, normalise};
+use super::super::route::normal::{PathReading, PathScratch, behind, normalise};
 use super::forwarded::Teller;
-use super::plan::Plan;
+use super::plan::EditPlan;
 use super::{Facts, Meaning, NoRoom, Out, forwards_left, hops, query};
 
 /// Writes the head of `request` that goes to a backend, for the `route` that [`decide`](super::super::route::decide)
@@ -21,7 +21,7 @@ pub fn request_head(
     facts: &Facts<'_>,
 ) -> Result<usize, NoRoom> {
     let mut out = Out::new(out);
-    let plan = Plan::new(&http.edits.request, &route.edits.request);
+    let plan = EditPlan::new(&http.edits.request, &route.edits.request);
     let meaning = Meaning { facts, request: Some(request) };
     out.put(request.method_bytes);
     out.put(b" ");
@@ -77,14 +77,14 @@ fn target(out: &mut Out<'_>, request: &Request<'_>, route: &Route) -> Result<(),
 /// would take what follows them for a host.
 #[inline(never)]
 fn replaced(out: &mut Out<'_>, path: &[u8], prefix: &[u8], route: &Route) -> Result<(), NoRoom> {
-    let mut scratch = Scratch::new();
-    let normal = normalise(path, Reading::WRITTEN, &mut scratch).map_err(|_| NoRoom)?;
+    let mut scratch = PathScratch::new();
+    let normal = normalise(path, PathReading::WRITTEN, &mut scratch).map_err(|_| NoRoom)?;
     let Some(bytes) = route.conditions.prefix_bytes(normal) else {
         out.put(path);
         return Ok(());
     };
     let bytes = bytes - usize::from(normal[..bytes].ends_with(b"/"));
-    let rest = behind(normalise(path, Reading::WHOLE, &mut scratch).map_err(|_| NoRoom)?, bytes);
+    let rest = behind(normalise(path, PathReading::WHOLE, &mut scratch).map_err(|_| NoRoom)?, bytes);
     if rest.is_empty() {
         out.put(prefix);
         return Ok(());

@@ -3,12 +3,12 @@
 use super::super::body::Length;
 use super::super::config::{HeadEdits, Http, Route};
 use super::super::head::{FramingFields, Response, Version};
-use super::plan::Plan;
+use super::plan::EditPlan;
 use super::{Facts, Meaning, NoRoom, Out};
 
-/// What `Connection` says to the client.
+/// The value of `Connection` to the client.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Connection {
+enum ConnectionField {
     /// Nothing needs to be said; `keep-alive` may be.
     Any,
     /// `keep-alive`: an HTTP/1.0 client would not know.
@@ -21,15 +21,15 @@ enum Connection {
     Upgrade,
 }
 
-impl Connection {
-    fn to(response: &Response<'_>, asked: Version, facts: &Facts<'_>) -> Connection {
+impl ConnectionField {
+    fn to(response: &Response<'_>, asked: Version, facts: &Facts<'_>) -> ConnectionField {
         match (response.status, response.body) {
-            (101, _) => Connection::Upgrade,
-            (..200, _) | (_, Length::Tunnel) => Connection::Any,
-            (_, Length::UntilClose) => Connection::Ends,
-            _ if facts.close_client => Connection::Close,
-            _ if asked == Version::Http10 => Connection::Kept,
-            _ => Connection::Any,
+            (101, _) => ConnectionField::Upgrade,
+            (..200, _) | (_, Length::Tunnel) => ConnectionField::Any,
+            (_, Length::UntilClose) => ConnectionField::Ends,
+            _ if facts.close_client => ConnectionField::Close,
+            _ if asked == Version::Http10 => ConnectionField::Kept,
+            _ => ConnectionField::Any,
         }
     }
 
@@ -37,20 +37,20 @@ impl Connection {
     fn is_said_by(self, said: Option<&[u8]>) -> bool {
         let is = |option: &[u8]| said.is_some_and(|said| said.eq_ignore_ascii_case(option));
         match self {
-            Connection::Any => said.is_none() || is(b"keep-alive"),
-            Connection::Kept => is(b"keep-alive"),
-            Connection::Close => is(b"close"),
-            Connection::Ends => said.is_none() || is(b"close"),
-            Connection::Upgrade => is(b"upgrade"),
+            ConnectionField::Any => said.is_none() || is(b"keep-alive"),
+            ConnectionField::Kept => is(b"keep-alive"),
+            ConnectionField::Close => is(b"close"),
+            ConnectionField::Ends => said.is_none() || is(b"close"),
+            ConnectionField::Upgrade => is(b"upgrade"),
         }
     }
 
     fn line(self) -> &'static [u8] {
         match self {
-            Connection::Any => b"",
-            Connection::Kept => b"Connection: keep-alive\r\n",
-            Connection::Close | Connection::Ends => b"Connection: close\r\n",
-            Connection::Upgrade => b"Connection: upgrade\r\n",
+            ConnectionField::Any => b"",
+            ConnectionField::Kept => b"Connection: keep-alive\r\n",
+            ConnectionField::Close | ConnectionField::Ends => b"Connection: close\r\n",
+            ConnectionField::Upgrade => b"Connection: upgrade\r\n",
         }
     }
 }
@@ -79,8 +79,9 @@ pub fn response_head(
     let sticky = http.sticky.as_ref().zip(facts.sticky).filter(|_| is_last);
     let timed = http.server_timing && is_last;
     let none = HeadEdits::default();
-    let plan = if is_last { Plan::new(&http.edits.response, &route.edits.response) } else { Plan::new(&none, &none) };
-    let connection = Connection::to(response, asked, facts);
+    let plan =
+        if is_last { EditPlan::new(&http.edits.response, &route.edits.response) } else { EditPlan::new(&none, &none) };
+    let connection = ConnectionField::to(response, asked, facts);
     let unedited = sticky.is_none() && !timed && plan.is_empty() && response.version == Version::Http11;
     if unedited && stays(response, connection) {
         return Ok(None);
@@ -124,7 +125,7 @@ pub fn response_head(
 }
 
 /// Whether all of the response's fields go on, and say what is to be said of the connection.
-fn stays(response: &Response<'_>, connection: Connection) -> bool {
+fn stays(response: &Response<'_>, connection: ConnectionField) -> bool {
     if response.framing != FramingFields::AsSaid {
         return false;
     }

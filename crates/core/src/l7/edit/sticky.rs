@@ -23,7 +23,7 @@ impl Sticky {
     /// A cookie of this name with these attributes, such as `Path=/; HttpOnly; SameSite=Lax`; none if empty.
     ///
     /// # Errors
-    /// What is wrong with the name or the attributes.
+    /// The defect of the name or the attributes.
     pub fn parse(cookie: &str, attributes: &str) -> Result<Sticky, &'static str> {
         let is_token = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b));
         if cookie.is_empty() || cookie.len() > 64 || !is_token(cookie) {

@@ -1,4 +1,4 @@
-//! What is written is read again by our own reader.
+//! Our own reader reads what the edits have written.
 
 mod hostile;
 mod requests;
@@ -109,15 +109,15 @@ fn edits(remove: &[&str], set: &[(&str, &str)], add: &[(&str, &str)]) -> HeadEdi
 
 #[test]
 fn values_are_text_and_variables() {
-    let pieces = |text: &str| Value::parse(text).map(|value| value.pieces().to_vec());
-    let plain = |text: &str| Piece::Text(text.as_bytes().into());
+    let pieces = |text: &str| FieldValue::parse(text).map(|value| value.pieces().to_vec());
+    let plain = |text: &str| ValuePiece::Text(text.as_bytes().into());
     assert_eq!(pieces(""), Ok(Vec::new()));
     assert_eq!(pieces("a b"), Ok([plain("a b")].into()));
     assert_eq!(
         pieces("{client_ip}:{client_port}"),
-        Ok([Piece::Variable(Variable::ClientIp), plain(":"), Piece::Variable(Variable::ClientPort)].into())
+        Ok([ValuePiece::Variable(Variable::ClientIp), plain(":"), ValuePiece::Variable(Variable::ClientPort)].into())
     );
-    assert_eq!(pieces("a{{b}}{{{host}"), Ok([plain("a{b}{"), Piece::Variable(Variable::Host)].into()));
+    assert_eq!(pieces("a{{b}}{{{host}"), Ok([plain("a{b}{"), ValuePiece::Variable(Variable::Host)].into()));
     for bad in ["{", "}", "a{b", "{unknown}", "{}", "{host", "a}b", "a\r\nb", "a\nb", "\0", "ä", "\u{7f}"] {
         assert!(pieces(bad).is_err(), "{bad:?}");
     }

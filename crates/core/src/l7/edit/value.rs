@@ -9,7 +9,7 @@ pub const VALUE_BYTES_MAX: usize = 4096;
 /// Bytes of a field's name.
 pub const NAME_BYTES_MAX: usize = 128;
 
-/// What a field's value can say of the exchange. In text it is written by its name in braces: `{client_ip}`; `{{` and
+/// A variable of the exchange in a field's value. In text it is written by its name in braces: `{client_ip}`; `{{` and
 /// `}}` stand for braces. Something that is not there (a host that an HTTP/1.0 request did not name) is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variable {
@@ -76,7 +76,7 @@ impl Variable {
 
 /// A part of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum ValuePiece {
     /// Text, as it is.
     Text(Box<[u8]>),
     /// A variable.
@@ -85,55 +85,55 @@ pub enum Piece {
 
 /// A field's value, taken apart when the configuration is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Value {
-    pieces: Box<[Piece]>,
+pub struct FieldValue {
+    pieces: Box<[ValuePiece]>,
 }
 
-impl Value {
+impl FieldValue {
     /// Parses text with variables: visible ASCII, space and tab, at most [`VALUE_BYTES_MAX`] bytes.
     ///
     /// # Errors
-    /// What is wrong with `text`.
-    pub fn parse(text: &str) -> Result<Value, &'static str> {
+    /// The defect of `text`.
+    pub fn parse(text: &str) -> Result<FieldValue, &'static str> {
         if text.len() > VALUE_BYTES_MAX {
             return Err("a value has at most 4096 bytes");
         }
         if !text.bytes().all(|byte| byte == b' ' || byte == b'\t' || byte.is_ascii_graphic()) {
             return Err("a value is made of visible ASCII characters, spaces and tabs");
         }
-        let mut pieces: Vec<Piece> = Vec::new();
+        let mut pieces: Vec<ValuePiece> = Vec::new();
         for part in parts(text.as_bytes()) {
             match (part?, pieces.last_mut()) {
-                (Part::Text(more), Some(Piece::Text(text))) => *text = [&text[..], more].concat().into(),
-                (Part::Text(text), _) => pieces.push(Piece::Text(text.into())),
-                (Part::Variable(variable), _) => pieces.push(Piece::Variable(variable)),
+                (TextPart::Text(more), Some(ValuePiece::Text(text))) => *text = [&text[..], more].concat().into(),
+                (TextPart::Text(text), _) => pieces.push(ValuePiece::Text(text.into())),
+                (TextPart::Variable(variable), _) => pieces.push(ValuePiece::Variable(variable)),
             }
         }
-        Ok(Value { pieces: pieces.into() })
+        Ok(FieldValue { pieces: pieces.into() })
     }
 
     /// Its parts, in order.
-    pub fn pieces(&self) -> &[Piece] {
+    pub fn pieces(&self) -> &[ValuePiece] {
         &self.pieces
     }
 
     /// The variables in it.
     pub fn variables(&self) -> impl Iterator<Item = Variable> {
         self.pieces.iter().filter_map(|piece| match piece {
-            Piece::Variable(variable) => Some(*variable),
-            Piece::Text(_) => None,
+            ValuePiece::Variable(variable) => Some(*variable),
+            ValuePiece::Text(_) => None,
         })
     }
 }
 
 /// A part of a text with variables.
-pub(in super::super) enum Part<'a> {
+pub(in super::super) enum TextPart<'a> {
     Text(&'a [u8]),
     Variable(Variable),
 }
 
 /// The parts of `text`. After an error, there is nothing more.
-pub(in super::super) fn parts(text: &[u8]) -> impl Iterator<Item = Result<Part<'_>, &'static str>> {
+pub(in super::super) fn parts(text: &[u8]) -> impl Iterator<Item = Result<TextPart<'_>, &'static str>> {
     let mut rest = text;
     core::iter::from_fn(move || {
         if rest.is_empty() {
@@ -146,19 +146,19 @@ pub(in super::super) fn parts(text: &[u8]) -> impl Iterator<Item = Result<Part<'
 }
 
 /// The first part of `text`, and the rest.
-fn part(text: &[u8]) -> Result<(Part<'_>, &[u8]), &'static str> {
+fn part(text: &[u8]) -> Result<(TextPart<'_>, &[u8]), &'static str> {
     match text {
-        [b'{', b'{', rest @ ..] | [b'}', b'}', rest @ ..] => Ok((Part::Text(&text[..1]), rest)),
+        [b'{', b'{', rest @ ..] | [b'}', b'}', rest @ ..] => Ok((TextPart::Text(&text[..1]), rest)),
         [b'{', rest @ ..] => {
             let end = rest.iter().position(|&byte| byte == b'}').ok_or(UNKNOWN)?;
             let variable = Variable::named(&rest[..end]).ok_or(UNKNOWN)?;
-            Ok((Part::Variable(variable), &rest[end + 1..]))
+            Ok((TextPart::Variable(variable), &rest[end + 1..]))
         }
         [b'}', ..] => Err("a closing brace without an opening one; }} stands for a brace"),
         _ => {
             let end = text.iter().position(|byte| matches!(byte, b'{' | b'}')).unwrap_or(text.len());
             let (text, rest) = text.split_at(end);
-            Ok((Part::Text(text), rest))
+            Ok((TextPart::Text(text), rest))
         }
     }
 }
@@ -198,15 +198,15 @@ impl Field {
     /// same, for there is exactly one.
     ///
     /// # Errors
-    /// What is wrong with the name or the value.
+    /// The defect of the name or the value.
     pub fn parse(name: &str, value: &str) -> Result<Field, &'static str> {
-        Ok(Field { name: self::name(name)?.into(), value: Value::parse(value.trim_matches([' ', '\t']))? })
+        Ok(Field { name: self::name(name)?.into(), value: FieldValue::parse(value.trim_matches([' ', '\t']))? })
     }
 
     /// A field to set or add in responses.
     ///
     /// # Errors
-    /// What is wrong with the name or the value.
+    /// The defect of the name or the value.
     pub fn parse_response(name: &str, value: &str) -> Result<Field, &'static str> {
         let field = Field::parse(name, value)?;
         if !field.value.variables().all(Variable::is_in_responses) {
@@ -218,7 +218,7 @@ impl Field {
     /// The name of a field to remove, as [`HeadEdits`](super::super::config::HeadEdits) holds it.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Its defect.
     pub fn parse_removed(name: &str) -> Result<Box<[u8]>, &'static str> {
         if name.eq_ignore_ascii_case("host") {
             return Err("every request has a host; it can be set, not removed");
@@ -231,12 +231,12 @@ impl Field {
 /// `{path}` and `{query}`.
 ///
 /// # Errors
-/// What is wrong with `text`.
+/// The defect of `text`.
 pub fn location(text: &str) -> Result<Box<[u8]>, &'static str> {
     if text.is_empty() || text.len() > VALUE_BYTES_MAX || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err("a location is a URL of 1 to 4096 visible ASCII characters (anything else as %XX)");
     }
-    if !Value::parse(text)?.variables().all(Variable::is_in_redirects) {
+    if !FieldValue::parse(text)?.variables().all(Variable::is_in_redirects) {
         return Err("a location may use {scheme}, {host}, {authority}, {path} and {query}");
     }
     Ok(text.as_bytes().into())

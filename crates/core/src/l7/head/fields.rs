@@ -12,9 +12,9 @@ pub const FIELDS_MAX: usize = 128;
 /// Fields of a head that is remembered at most; browsers send some 15 to 20.
 const FIELDS_REMEMBERED_MAX: usize = 32;
 
-/// Where a field is, in bytes from the head's first.
+/// The place of a field, in bytes from the head's first.
 #[derive(Clone, Copy)]
-struct Place {
+struct FieldPlace {
     name: u16,
     name_bytes: u16,
     value: u16,
@@ -22,11 +22,11 @@ struct Place {
 }
 
 /// A field that was read.
-pub(super) struct Line<'a> {
+pub(super) struct FieldLine<'a> {
     pub(super) name: &'a [u8],
     /// Trimmed.
     pub(super) value: &'a [u8],
-    /// Where the next line starts, in bytes from the head's first.
+    /// The start of the next line, in bytes from the head's first.
     pub(super) next: usize,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Line<'a> {
 #[derive(Clone)]
 pub struct Fields<'a> {
     head: &'a [u8],
-    places: ArrayVec<Place, FIELDS_MAX>,
+    places: ArrayVec<FieldPlace, FIELDS_MAX>,
     /// Whether `Connection` names more than `close`, `keep-alive` and `upgrade`.
     names_others: bool,
 }
@@ -46,7 +46,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Reads the next field, whose line starts at `at`. `None`: there is not all of it yet.
-    pub(super) fn read(&mut self, at: usize, fields_max: usize) -> Result<Option<Line<'a>>, Refusal> {
+    pub(super) fn read(&mut self, at: usize, fields_max: usize) -> Result<Option<FieldLine<'a>>, Refusal> {
         let line = &self.head[at..];
         let name = octets::token(line);
         match line.get(name) {
@@ -69,13 +69,13 @@ impl<'a> Fields<'a> {
         }
         let value = trimmed(&behind[..length]);
         let indent = behind[..length].iter().position(|byte| !matches!(byte, b' ' | b'\t')).unwrap_or(0);
-        self.places.push(Place {
+        self.places.push(FieldPlace {
             name: at as u16,
             name_bytes: name as u16,
             value: (at + name + 1 + indent) as u16,
             value_bytes: value.len() as u16,
         });
-        Ok(Some(Line { name: &line[..name], value, next: at + name + 1 + length + 2 }))
+        Ok(Some(FieldLine { name: &line[..name], value, next: at + name + 1 + length + 2 }))
     }
 
     /// The head ends after `end` bytes: what is behind is no concern of the fields'.
@@ -88,18 +88,18 @@ impl<'a> Fields<'a> {
         self.names_others = true;
     }
 
-    /// Where they are, without the head. `None`: there are too many to be remembered.
+    /// The places of the fields, without the head. `None`: there are too many to be remembered.
     pub(super) fn places(&self) -> Option<FieldPlaces> {
         let mut places = ArrayVec::new();
         places.try_extend_from_slice(&self.places).ok()?;
         Some(FieldPlaces { places, names_others: self.names_others })
     }
 
-    fn name(&self, place: &Place) -> &'a [u8] {
+    fn name(&self, place: &FieldPlace) -> &'a [u8] {
         &self.head[usize::from(place.name)..][..usize::from(place.name_bytes)]
     }
 
-    fn value(&self, place: &Place) -> &'a [u8] {
+    fn value(&self, place: &FieldPlace) -> &'a [u8] {
         &self.head[usize::from(place.value)..][..usize::from(place.value_bytes)]
     }
 
@@ -133,7 +133,7 @@ impl<'a> Fields<'a> {
         listed || (self.names_others && self.options().any(|option| option.eq_ignore_ascii_case(name)))
     }
 
-    /// What `Connection` says, option by option, as it was written. None is empty.
+    /// The options of `Connection`, as they were written. None is empty.
     fn options(&self) -> impl Iterator<Item = &'a [u8]> {
         self.find(b"connection").flat_map(members).filter(|option| !option.is_empty())
     }
@@ -149,10 +149,10 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Where the fields of a head are, of one that has no more than [`FIELDS_REMEMBERED_MAX`].
+/// The places of the fields of a head with no more than [`FIELDS_REMEMBERED_MAX`].
 #[derive(Clone)]
 pub(super) struct FieldPlaces {
-    places: ArrayVec<Place, FIELDS_REMEMBERED_MAX>,
+    places: ArrayVec<FieldPlace, FIELDS_REMEMBERED_MAX>,
     names_others: bool,
 }
 
@@ -160,7 +160,7 @@ impl FieldPlaces {
     /// The fields in a head. `None`: it is too short for one of them.
     pub(super) fn in_head<'a>(&self, head: &'a [u8]) -> Option<Fields<'a>> {
         // Fields stand in order, each name before its value: the last value reaches farthest.
-        let end = |place: &Place| usize::from(place.value) + usize::from(place.value_bytes);
+        let end = |place: &FieldPlace| usize::from(place.value) + usize::from(place.value_bytes);
         if self.places.last().is_some_and(|last| end(last) > head.len()) {
             return None;
         }

@@ -1,15 +1,15 @@
-//! What a head says of the message's length, of the connection and of where the request goes.
+//! The fields of a head about the message's length, about the connection and of where the request goes.
 
-use super::fields::{Fields, Line, members};
+use super::fields::{FieldLine, Fields, members};
 use super::octets::{is_token, trimmed};
 use super::{Refusal, Version};
 
 /// The largest `Content-Length`.
 const LENGTH_MAX: u64 = i64::MAX as u64;
 
-/// What the fields that matter to us say, gathered field by field.
+/// The contents of the fields that matter to framing, gathered field by field.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Said<'a> {
+pub(super) struct FramingFacts<'a> {
     /// `Host`.
     pub(super) host: Option<&'a [u8]>,
     /// `Content-Length`.
@@ -31,9 +31,9 @@ pub(super) struct Said<'a> {
 }
 
 /// The fields of a head, and what they say.
-pub(super) struct Section<'a> {
+pub(super) struct HeadSection<'a> {
     pub(super) fields: Fields<'a>,
-    pub(super) said: Said<'a>,
+    pub(super) said: FramingFacts<'a>,
     /// Bytes of the head, with its last CRLF.
     pub(super) end: usize,
 }
@@ -45,21 +45,21 @@ pub(super) fn section(
     mut at: usize,
     fields_max: usize,
     is_request: bool,
-) -> Result<Option<Section<'_>>, Refusal> {
+) -> Result<Option<HeadSection<'_>>, Refusal> {
     let mut fields = Fields::new(bytes);
-    let mut said = Said::default();
+    let mut said = FramingFacts::default();
     loop {
         match &bytes[at..] {
             [b'\r', b'\n', ..] => {
                 let end = at + 2;
                 fields.cut(end);
-                return Ok(Some(Section { fields, said, end }));
+                return Ok(Some(HeadSection { fields, said, end }));
             }
             [] | [b'\r'] => return Ok(None),
             [b'\r', ..] => return Err(Refusal::LineEnd),
             _ => {}
         }
-        let Some(Line { name, value, next }) = fields.read(at, fields_max)? else { return Ok(None) };
+        let Some(FieldLine { name, value, next }) = fields.read(at, fields_max)? else { return Ok(None) };
         said.add(&mut fields, name, value, is_request)?;
         at = next;
     }
@@ -78,7 +78,7 @@ struct Codings {
     others: bool,
 }
 
-impl<'a> Said<'a> {
+impl<'a> FramingFacts<'a> {
     /// Takes in one field of `fields`. `Host`, `Expect` and `Upgrade` mean something in requests only.
     pub(super) fn add(
         &mut self,

@@ -2,7 +2,7 @@
 //! read a second time.
 
 use super::fields::FieldPlaces;
-use super::{Bounds, Form, Method, Parsed, Request, Target, Version, request};
+use super::{Bounds, Form, Method, Parsed, Request, RequestTarget, Version, request};
 use crate::l7::body::Length;
 
 /// A part of a head: where it starts, in bytes from the head's first, and how long it is.
@@ -28,7 +28,7 @@ impl Span {
     }
 }
 
-/// What [`super::request`] has found in a head, as places.
+/// The findings of [`super::request`] in a head, as places.
 #[derive(Clone)]
 pub struct RememberedRequest {
     head: Span,
@@ -88,7 +88,7 @@ impl RememberedRequest {
             bytes,
             method: self.method,
             method_bytes: self.method_bytes.in_bytes(bytes)?,
-            target: Target {
+            target: RequestTarget {
                 whole: self.target.in_bytes(bytes)?,
                 form: self.form,
                 authority: maybe(self.authority)?,

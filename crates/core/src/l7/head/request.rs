@@ -1,8 +1,8 @@
 //! Heads of requests.
 
 use super::fields::Fields;
-use super::framing::{Section, section};
-use super::target::{Form, Target, is_authority};
+use super::framing::{HeadSection, section};
+use super::target::{Form, RequestTarget, is_authority};
 use super::{Bounds, Method, Parsed, Refusal, Version, octets, outcome, window};
 use crate::l7::body::Length;
 
@@ -19,8 +19,8 @@ pub struct Request<'a> {
     pub method: Method,
     /// The method as it was written, a token of at most 32 bytes.
     pub method_bytes: &'a [u8],
-    /// What it is for.
-    pub target: Target<'a>,
+    /// The target.
+    pub target: RequestTarget<'a>,
     /// The version of HTTP.
     pub version: Version,
     /// The fields.
@@ -47,10 +47,10 @@ pub fn request<'a>(bytes: &'a [u8], bounds: &Bounds) -> Result<Parsed<Request<'a
 }
 
 /// The parts of a request line.
-struct Line<'a> {
+struct RequestLine<'a> {
     method: Method,
     method_bytes: &'a [u8],
-    target: Target<'a>,
+    target: RequestTarget<'a>,
     version: Version,
 }
 
@@ -62,8 +62,8 @@ fn read<'a>(bytes: &'a [u8], bounds: &Bounds) -> Result<Option<Request<'a>>, Ref
         _ => 0,
     };
     let Some((line, at)) = read_line(bytes, start, bounds)? else { return Ok(None) };
-    let Some(Section { fields, said, end }) = section(bytes, at, bounds.fields_max, true)? else { return Ok(None) };
-    let Line { method, method_bytes, target, version } = line;
+    let Some(HeadSection { fields, said, end }) = section(bytes, at, bounds.fields_max, true)? else { return Ok(None) };
+    let RequestLine { method, method_bytes, target, version } = line;
     let host = host(&target, version, said.host)?;
     let body = match (said.is_chunked(version)?, said.length) {
         (true, _) => Length::Chunked,
@@ -86,7 +86,7 @@ fn read<'a>(bytes: &'a [u8], bounds: &Bounds) -> Result<Option<Request<'a>>, Ref
 }
 
 /// The request line, and where the next starts.
-fn read_line<'a>(bytes: &'a [u8], start: usize, bounds: &Bounds) -> Result<Option<(Line<'a>, usize)>, Refusal> {
+fn read_line<'a>(bytes: &'a [u8], start: usize, bounds: &Bounds) -> Result<Option<(RequestLine<'a>, usize)>, Refusal> {
     let line = &bytes[start..];
     let length = octets::token(&line[..line.len().min(METHOD_MAX + 1)]);
     let method_bytes = &line[..length.min(METHOD_MAX)];
@@ -121,13 +121,17 @@ fn read_line<'a>(bytes: &'a [u8], start: usize, bounds: &Bounds) -> Result<Optio
         [b'\n', _] | [b'\r', _] => return Err(Refusal::LineEnd),
         _ => return Err(Refusal::RequestLine),
     };
-    let target = Target::read(target, method)?;
+    let target = RequestTarget::read(target, method)?;
     let next = bytes.len() - rest.len() + 10;
-    Ok(Some((Line { method, method_bytes, target, version }, next)))
+    Ok(Some((RequestLine { method, method_bytes, target, version }, next)))
 }
 
 /// The host of a request (RFC 9112, 3.2).
-fn host<'a>(target: &Target<'a>, version: Version, field: Option<&'a [u8]>) -> Result<Option<&'a [u8]>, Refusal> {
+fn host<'a>(
+    target: &RequestTarget<'a>,
+    version: Version,
+    field: Option<&'a [u8]>,
+) -> Result<Option<&'a [u8]>, Refusal> {
     match field {
         Some(host) if !is_authority(host) => return Err(Refusal::Host),
         None if version == Version::Http11 => return Err(Refusal::Host),

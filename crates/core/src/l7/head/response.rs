@@ -1,7 +1,7 @@
 //! Heads of responses.
 
 use super::fields::Fields;
-use super::framing::{Said, Section, section};
+use super::framing::{FramingFacts, HeadSection, section};
 use super::{Bounds, Method, Parsed, Refusal, Version, octets, outcome, window};
 use crate::l7::body::Length;
 
@@ -27,7 +27,7 @@ pub struct Response<'a> {
     pub keep_alive: bool,
 }
 
-/// What of a response's framing fields (`Content-Length`, `Transfer-Encoding`) goes on.
+/// The framing fields of a response (`Content-Length`, `Transfer-Encoding`) that are forwarded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FramingFields {
     /// They go on as they are.
@@ -46,15 +46,17 @@ pub fn response<'a>(bytes: &'a [u8], bounds: &Bounds, asked: Method) -> Result<P
 }
 
 /// The parts of a status line.
-struct Line<'a> {
+struct StatusLine<'a> {
     version: Version,
     status: u16,
     reason: &'a [u8],
 }
 
 fn read<'a>(bytes: &'a [u8], bounds: &Bounds, asked: Method) -> Result<Option<Response<'a>>, Refusal> {
-    let Some((Line { version, status, reason }, at)) = read_line(bytes)? else { return Ok(None) };
-    let Some(Section { fields, said, end }) = section(bytes, at, bounds.fields_max, false)? else { return Ok(None) };
+    let Some((StatusLine { version, status, reason }, at)) = read_line(bytes)? else { return Ok(None) };
+    let Some(HeadSection { fields, said, end }) = section(bytes, at, bounds.fields_max, false)? else {
+        return Ok(None);
+    };
     let (body, framing, is_sure) = body(&said, version, status, asked)?;
     let keep_alive = said.is_kept(version) && is_sure && !matches!(body, Length::UntilClose | Length::Tunnel);
     Ok(Some(Response { bytes: &bytes[..end], status, version, reason, fields, body, framing, keep_alive }))
@@ -62,7 +64,7 @@ fn read<'a>(bytes: &'a [u8], bounds: &Bounds, asked: Method) -> Result<Option<Re
 
 /// The status line, and where the next starts. A missing space before a missing reason is accepted: it is common, and
 /// cannot be misread.
-fn read_line(bytes: &[u8]) -> Result<Option<(Line<'_>, usize)>, Refusal> {
+fn read_line(bytes: &[u8]) -> Result<Option<(StatusLine<'_>, usize)>, Refusal> {
     const START: &[u8] = b"HTTP/";
     let known = bytes.len().min(START.len());
     if bytes[..known] != START[..known] {
@@ -90,21 +92,21 @@ fn read_line(bytes: &[u8]) -> Result<Option<(Line<'_>, usize)>, Refusal> {
         Some(_) => return Err(Refusal::StatusLine),
     }
     let next = bytes.len() - reason.len() + length + 2;
-    Ok(Some((Line { version, status, reason: &reason[..length] }, next)))
+    Ok(Some((StatusLine { version, status, reason: &reason[..length] }, next)))
 }
 
 /// How long the body is (RFC 9112, 6.3), what goes on of the fields that say so, and whether it is sure that the next
 /// response begins behind it: where the backend contradicts itself it may send more, which must not be taken for one.
 fn body(
-    said: &Said<'_>,
+    said: &FramingFacts<'_>,
     version: Version,
     status: u16,
     asked: Method,
 ) -> Result<(Length, FramingFields, bool), Refusal> {
     let identity = said.is_identity();
     let chunked = !identity && said.is_chunked(version)?;
-    // What such a response must not say (RFC 9112, 6.1; RFC 9110, 8.6), and what a client might believe. A length of 0 is
-    // common, and does no harm.
+    // Fields that such a response must not have (RFC 9112, 6.1; RFC 9110, 8.6), and that a client might believe. A length
+    // of 0 is common, and does no harm.
     let has_body = chunked || said.length.is_some_and(|length| length > 0);
     if (100..200).contains(&status) && has_body {
         return Err(if chunked { Refusal::TransferEncoding } else { Refusal::ContentLength });

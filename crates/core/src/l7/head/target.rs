@@ -17,9 +17,9 @@ pub enum Form {
     Asterisk,
 }
 
-/// What a request is for. All of it is visible ASCII without `#`; percent-encodings are left as they are.
+/// The target of a request. All of it is visible ASCII without `#`; percent-encodings are left as they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Target<'a> {
+pub struct RequestTarget<'a> {
     /// As it was written.
     pub whole: &'a [u8],
     /// How it was written.
@@ -29,26 +29,26 @@ pub struct Target<'a> {
     /// The path: `/` where an absolute form has none (`*` for OPTIONS, RFC 9112, 3.2.4), `*` of the asterisk form, empty
     /// for the authority form.
     pub path: &'a [u8],
-    /// What follows `?`, maybe nothing.
+    /// The text behind `?`, maybe empty.
     pub query: Option<&'a [u8]>,
 }
 
-impl<'a> Target<'a> {
+impl<'a> RequestTarget<'a> {
     /// Reads a target, visible ASCII without `#`.
-    pub(super) fn read(whole: &'a [u8], method: Method) -> Result<Target<'a>, Refusal> {
+    pub(super) fn read(whole: &'a [u8], method: Method) -> Result<RequestTarget<'a>, Refusal> {
         if method == Method::Connect {
             let ported = whole.last() != Some(&b']') && whole.contains(&b':');
             if !ported || !is_authority(whole) {
                 return Err(Refusal::Target);
             }
-            return Ok(Target { whole, form: Form::Authority, authority: Some(whole), path: b"", query: None });
+            return Ok(RequestTarget { whole, form: Form::Authority, authority: Some(whole), path: b"", query: None });
         }
         if whole.first() == Some(&b'/') {
             let (path, query) = split_query(whole);
-            return Ok(Target { whole, form: Form::Origin, authority: None, path, query });
+            return Ok(RequestTarget { whole, form: Form::Origin, authority: None, path, query });
         }
         if whole == b"*" && method == Method::Options {
-            return Ok(Target { whole, form: Form::Asterisk, authority: None, path: whole, query: None });
+            return Ok(RequestTarget { whole, form: Form::Asterisk, authority: None, path: whole, query: None });
         }
         let rest = without_scheme(whole).ok_or(Refusal::Target)?;
         let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
@@ -61,7 +61,7 @@ impl<'a> Target<'a> {
             (b"", query) => (&b"/"[..], query),
             parts => parts,
         };
-        Ok(Target { whole, form: Form::Absolute, authority: Some(authority), path, query })
+        Ok(RequestTarget { whole, form: Form::Absolute, authority: Some(authority), path, query })
     }
 }
 

@@ -28,7 +28,7 @@ fn answered(text: &str, asked: Method) -> Response<'_> {
     }
 }
 
-/// What is said of `bytes`, without its parts.
+/// The result for `bytes`, without its parts.
 fn verdict<T>(result: Result<Parsed<T>, Refusal>) -> Result<Parsed<()>, Refusal> {
     Ok(match result? {
         Parsed::Partial => Parsed::Partial,

@@ -10,7 +10,7 @@ fn of_status(status: u16, head_only: bool, close: bool) -> Reply<'static> {
     Reply { status, date: None, location: None, body: text(status).as_bytes(), head_only, close }
 }
 
-/// What is written for `reply`; also that it says so if there is a byte too little of room.
+/// The bytes of `reply`; also checks the error when the room is a byte too small.
 fn written(reply: &Reply<'_>) -> String {
     let mut out = [0; 8192];
     let length = write(&mut out, reply).unwrap();

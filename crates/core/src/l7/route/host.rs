@@ -18,7 +18,7 @@ impl HostPattern {
     /// Parses `example.org`, `*.example.org` (all below it, at any depth, not itself), `192.0.2.1` or `[2001:db8::1]`.
     ///
     /// # Errors
-    /// What is wrong with `text`.
+    /// The defect of `text`.
     pub fn parse(text: &str) -> Result<HostPattern, &'static str> {
         let (name, suffix) = match text.strip_prefix('*') {
             Some(rest) if rest.starts_with('.') => (&rest[1..], true),

@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 pub const PATH_BYTES_MAX: usize = 8192;
 
 /// Room for a path that has to be written anew.
-pub type Scratch = ArrayVec<u8, PATH_BYTES_MAX>;
+pub type PathScratch = ArrayVec<u8, PATH_BYTES_MAX>;
 
 /// Why a path cannot be compared with anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Odd {
 
 /// How a path is read. Backends differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct PathReading {
     /// `%2F` and `%5C` are slashes, as they are to backends that decode before they look; else part of a segment.
     pub decodes_slashes: bool,
     /// Parameters (what follows `;` or `%3B` in a segment) are removed before dot segments are resolved, as servlet
@@ -41,22 +41,23 @@ pub struct Reading {
     pub keeps_empty: bool,
 }
 
-impl Reading {
+impl PathReading {
     /// As the path is written; that is what routes go by.
-    pub const WRITTEN: Reading = Reading { decodes_slashes: false, drops_parameters: false, keeps_empty: false };
+    pub const WRITTEN: PathReading =
+        PathReading { decodes_slashes: false, drops_parameters: false, keeps_empty: false };
     /// As written, but with empty segments: what goes on to a backend behind a replaced prefix.
-    pub const WHOLE: Reading = Reading { keeps_empty: true, ..Reading::WRITTEN };
+    pub const WHOLE: PathReading = PathReading { keeps_empty: true, ..PathReading::WRITTEN };
 
     /// The other ways in which backends may read `path`.
-    pub fn others(path: &[u8]) -> impl Iterator<Item = Reading> + use<> {
+    pub fn others(path: &[u8]) -> impl Iterator<Item = PathReading> + use<> {
         let (slash, parameter) = (has_encoded_slash(path), has_parameter(path));
         [(true, false), (false, true), (true, true)]
             .into_iter()
             .filter(move |(decodes, drops)| (slash || !decodes) && (parameter || !drops))
-            .map(|(decodes_slashes, drops_parameters)| Reading {
+            .map(|(decodes_slashes, drops_parameters)| PathReading {
                 decodes_slashes,
                 drops_parameters,
-                ..Reading::WRITTEN
+                ..PathReading::WRITTEN
             })
     }
 }
@@ -67,7 +68,7 @@ impl Reading {
 ///
 /// # Errors
 /// Why it cannot be compared.
-pub fn normalise<'a>(path: &'a [u8], reading: Reading, scratch: &'a mut Scratch) -> Result<&'a [u8], Odd> {
+pub fn normalise<'a>(path: &'a [u8], reading: PathReading, scratch: &'a mut PathScratch) -> Result<&'a [u8], Odd> {
     if !reading.drops_parameters && is_normal(path) {
         return if path.len() > PATH_BYTES_MAX { Err(Odd::TooLong) } else { Ok(path) };
     }
@@ -75,8 +76,8 @@ pub fn normalise<'a>(path: &'a [u8], reading: Reading, scratch: &'a mut Scratch)
     Ok(scratch)
 }
 
-/// What follows `bytes` of the normalised path in `whole`, the same path with its empty segments
-/// ([`Reading::WHOLE`]).
+/// The rest behind `bytes` of the normalised path in `whole`, the same path with its empty segments
+/// ([`PathReading::WHOLE`]).
 pub fn behind(whole: &[u8], bytes: usize) -> &[u8] {
     let (mut at, mut passed, mut last) = (0, 0, 0);
     while passed < bytes {
@@ -111,7 +112,7 @@ fn has_parameter(path: &[u8]) -> bool {
 }
 
 #[inline(never)]
-fn rewrite(path: &[u8], reading: Reading, out: &mut Scratch) -> Result<(), Odd> {
+fn rewrite(path: &[u8], reading: PathReading, out: &mut PathScratch) -> Result<(), Odd> {
     out.clear();
     let Some(path) = path.strip_prefix(b"/") else {
         return out.try_extend_from_slice(path).map_err(|_| Odd::TooLong);
@@ -146,9 +147,9 @@ fn rewrite(path: &[u8], reading: Reading, out: &mut Scratch) -> Result<(), Odd> 
 
 /// Writes the first segment of `from` to `out`, decoded as far as that changes nothing; gives what comes after its
 /// slash, `None` if there is none.
-fn segment<'a>(from: &'a [u8], reading: Reading, out: &mut Scratch) -> Result<Option<&'a [u8]>, Odd> {
+fn segment<'a>(from: &'a [u8], reading: PathReading, out: &mut PathScratch) -> Result<Option<&'a [u8]>, Odd> {
     let mut at = 0;
-    // Where the segment ends without its parameters.
+    // The end of the segment without its parameters.
     let mut name_end = None;
     let rest = loop {
         let Some(&byte) = from.get(at) else { break None };
@@ -187,7 +188,7 @@ fn segment<'a>(from: &'a [u8], reading: Reading, out: &mut Scratch) -> Result<Op
     Ok(rest)
 }
 
-fn put(out: &mut Scratch, byte: u8) -> Result<(), Odd> {
+fn put(out: &mut PathScratch, byte: u8) -> Result<(), Odd> {
     out.try_push(byte).map_err(|_| Odd::TooLong)
 }
 

@@ -1,6 +1,6 @@
 //! Paths that requests ask for.
 
-use super::normal::{Odd, Reading, Scratch, normalise};
+use super::normal::{Odd, PathReading, PathScratch, normalise};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -81,7 +81,7 @@ fn usual(text: &str) -> Result<Box<[u8]>, &'static str> {
     if text[1..].split('/').rev().skip(1).any(str::is_empty) || text.split('/').any(|part| matches!(part, "." | "..")) {
         return Err("a path is compared without '//', '/./' and '/../'");
     }
-    match normalise(text.as_bytes(), Reading::WRITTEN, &mut Scratch::new()) {
+    match normalise(text.as_bytes(), PathReading::WRITTEN, &mut PathScratch::new()) {
         Ok(path) => Ok(path.into()),
         Err(Odd::TooLong) => Err("a path has at most 8192 characters"),
         Err(Odd::Ambiguous) => Err("a path has '%' before two hexadecimal digits only, and no '%00' or hidden '..'"),
@@ -100,7 +100,7 @@ impl Regex {
     /// The expression `text`; see [`PathPattern::regex`].
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Its defect.
     pub fn new(text: &str) -> Result<Regex, &'static str> {
         if text.is_empty() || text.len() > REGEX_BYTES_MAX {
             return Err("a regular expression has 1 to 1024 bytes");

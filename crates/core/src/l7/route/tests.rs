@@ -14,8 +14,8 @@ mod readings;
 const BOUNDS: Bounds = Bounds { bytes_max: 16_384, fields_max: 128, target_bytes_max: 12_000 };
 
 fn normal(path: &str) -> Result<String, Odd> {
-    let mut scratch = Scratch::new();
-    normalise(path.as_bytes(), Reading::WRITTEN, &mut scratch).map(|path| String::from_utf8(path.to_vec()).unwrap())
+    let mut scratch = PathScratch::new();
+    normalise(path.as_bytes(), PathReading::WRITTEN, &mut scratch).map(|path| String::from_utf8(path.to_vec()).unwrap())
 }
 
 #[test]
@@ -89,13 +89,13 @@ fn paths_that_can_be_read_in_two_ways_are_refused() {
 #[test]
 fn encoded_slashes_are_also_read_as_slashes() {
     let decoded = |path: &str| {
-        let mut scratch = Scratch::new();
-        let reading = Reading { decodes_slashes: true, ..Reading::WRITTEN };
+        let mut scratch = PathScratch::new();
+        let reading = PathReading { decodes_slashes: true, ..PathReading::WRITTEN };
         normalise(path.as_bytes(), reading, &mut scratch).map(|path| String::from_utf8(path.to_vec()).unwrap())
     };
     assert_eq!(decoded("/a%2fb%5Cc%2F/d"), Ok("/a/b/c/d".into()));
     assert_eq!(decoded("/a%2F..%2Fb"), Ok("/b".into()));
-    let readings = |path: &[u8]| Reading::others(path).count();
+    let readings = |path: &[u8]| PathReading::others(path).count();
     assert_eq!([&b"/a%2f"[..], b"%5C", b"/a%2", b"/;a", b"/%3b", b"/;%2f"].map(readings), [1, 1, 0, 1, 1, 3]);
 }
 
@@ -145,8 +145,8 @@ proptest! {
 
     #[test]
     fn nothing_panics(path in prop::collection::vec(any::<u8>(), 0..64), (slash, parameters, empty) in any::<(bool, bool, bool)>()) {
-        let reading = Reading { decodes_slashes: slash, drops_parameters: parameters, keeps_empty: empty };
-        let _ = normalise(&path, reading, &mut Scratch::new());
+        let reading = PathReading { decodes_slashes: slash, drops_parameters: parameters, keeps_empty: empty };
+        let _ = normalise(&path, reading, &mut PathScratch::new());
     }
 }
 
@@ -231,7 +231,7 @@ fn service(access: Vec<Access>, routes: Vec<Conditions>) -> Http {
     }
 }
 
-/// What becomes of the request `head` from `client`: the number of its route, or a status.
+/// The decision for the request `head` from `client`: the number of its route, or a status.
 fn outcome(http: &Http, head: &str, client: &str) -> Result<u8, u16> {
     let Ok(Parsed::Complete(request)) = head::request(head.as_bytes(), &BOUNDS) else { panic!("not a head: {head}") };
     match decide(http, &request, &client.parse::<IpAddr>().unwrap().into()) {
@@ -354,11 +354,11 @@ fn query_parameters_are_compared_as_written() {
 }
 
 fn allow(conditions: Conditions) -> Access {
-    Access { conditions, verdict: Verdict::Allow, strict: false }
+    Access { conditions, verdict: AccessVerdict::Allow, strict: false }
 }
 
 fn deny(conditions: Conditions) -> Access {
-    Access { conditions, verdict: Verdict::Deny { status: 403 }, strict: false }
+    Access { conditions, verdict: AccessVerdict::Deny { status: 403 }, strict: false }
 }
 
 #[test]

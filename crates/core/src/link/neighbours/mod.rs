@@ -1,4 +1,4 @@
-//! Who has which Ethernet address: a bounded table, shared by all workers, read without a lock.
+//! The Ethernet addresses of neighbours: a bounded table, shared by all workers, read without a lock.
 //!
 //! # States (RFC 4861, 7.3.2, simplified; the same for ARP)
 //!
@@ -16,7 +16,7 @@
 //! # Who is believed
 //! An entry comes into being because a frame of ours needs it, because the plan names it (*kept*), or because a neighbour
 //! asked for us (*learnt*: in at most a quarter of its places, none instead of an entry that a frame needed). What
-//! answers or announces changes existing entries only, of the same address in the same [`Segment`]. Within a second of
+//! answers or announces changes existing entries only, of the same address in the same [`LinkSegment`]. Within a second of
 //! an answer no other one is believed, so that of two answers to one request the first counts.
 //!
 //! # When it is full
@@ -36,7 +36,7 @@ mod slot;
 #[cfg(test)]
 mod tests;
 
-use super::segment::Segment;
+use super::segment::LinkSegment;
 use crate::flow::Address;
 use crate::table::{Hasher, Key};
 use crate::time::{Duration, Time};
@@ -45,7 +45,7 @@ use arrayvec::ArrayVec;
 use change::Writing;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use slot::{Entry, Slot};
+use slot::{NeighbourEntry, NeighbourSlot};
 
 /// How long an answer counts.
 pub const REACHABLE: Duration = Duration::from_secs(30);
@@ -73,10 +73,10 @@ const SWEEP_PLACES: usize = 256;
 /// Tries to get the lock, each some nanoseconds; its holder needs less than a microsecond unless it is held up.
 const LOCK_TRIES: usize = 2000;
 
-/// What is known of a neighbour.
+/// The state of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum State {
+pub enum NeighbourState {
     /// Asked for, never answered.
     Incomplete,
     /// Answered not long ago.
@@ -89,24 +89,30 @@ pub enum State {
     Failed,
 }
 
-impl State {
+impl NeighbourState {
     /// All of them, in order.
-    pub const ALL: [State; 5] = [State::Incomplete, State::Reachable, State::Stale, State::Probe, State::Failed];
+    pub const ALL: [NeighbourState; 5] = [
+        NeighbourState::Incomplete,
+        NeighbourState::Reachable,
+        NeighbourState::Stale,
+        NeighbourState::Probe,
+        NeighbourState::Failed,
+    ];
 
     /// Its name in status.
     pub const fn name(self) -> &'static str {
         match self {
-            State::Incomplete => "incomplete",
-            State::Reachable => "reachable",
-            State::Stale => "stale",
-            State::Probe => "probe",
-            State::Failed => "failed",
+            NeighbourState::Incomplete => "incomplete",
+            NeighbourState::Reachable => "reachable",
+            NeighbourState::Stale => "stale",
+            NeighbourState::Probe => "probe",
+            NeighbourState::Failed => "failed",
         }
     }
 
     /// Whether frames can be sent to its Ethernet address.
     pub const fn is_usable(self) -> bool {
-        matches!(self, State::Reachable | State::Stale | State::Probe)
+        matches!(self, NeighbourState::Reachable | NeighbourState::Stale | NeighbourState::Probe)
     }
 }
 
@@ -115,12 +121,12 @@ impl State {
 pub struct Neighbour {
     /// Its IP address.
     pub address: IpAddr,
-    /// Where it is.
-    pub segment: Segment,
+    /// Its place.
+    pub segment: LinkSegment,
     /// Its Ethernet address, if its state is usable.
     pub mac: [u8; 6],
-    /// What is known of it.
-    pub state: State,
+    /// Its state.
+    pub state: NeighbourState,
     /// Whether the plan names it.
     pub kept: bool,
     /// When it was last known to be right, or since when it is asked for.
@@ -130,9 +136,9 @@ pub struct Neighbour {
 /// No time that comes.
 const FAR: Time = Time::from_nanos(u64::MAX);
 
-/// What a reader finds.
+/// A reader's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum NeighbourFound {
     /// Send there. From `until` on it has to be asked after ([`Neighbours::need`]).
     At { mac: [u8; 6], until: Time },
     /// Wait: it is asked for.
@@ -145,9 +151,9 @@ pub(super) enum Found {
     Busy,
 }
 
-/// What comes of needing a neighbour.
+/// The outcome of needing a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Needed {
+pub(super) enum NeedOutcome {
     /// It is to be asked for.
     Ask(Ask),
     /// There is an entry already, and nothing is to be asked.
@@ -162,7 +168,7 @@ pub(super) enum Needed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ask {
     pub(super) address: Address,
-    pub(super) segment: Segment,
+    pub(super) segment: LinkSegment,
     /// The host to ask; `None`: the broadcast or multicast address.
     pub(super) mac: Option<[u8; 6]>,
 }
@@ -171,11 +177,11 @@ pub(super) struct Ask {
 pub(super) const ASKS_AT_ONCE: usize = 16;
 pub(super) type Asks = ArrayVec<Ask, ASKS_AT_ONCE>;
 
-/// What a host says about an address.
+/// A host's message about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) address: Address,
-    pub(super) segment: Segment,
+    pub(super) segment: LinkSegment,
     /// `None`: the known address.
     pub(super) mac: Option<[u8; 6]>,
     /// Whether it says so because it was asked.
@@ -188,10 +194,10 @@ pub(super) struct Claim {
 
 /// The places that an address may have.
 #[derive(Clone, Copy)]
-struct Places<'a>(&'a [Slot], &'a [Slot]);
+struct AddressPlaces<'a>(&'a [NeighbourSlot], &'a [NeighbourSlot]);
 
-impl<'a> Places<'a> {
-    fn iter(self) -> impl Iterator<Item = &'a Slot> {
+impl<'a> AddressPlaces<'a> {
+    fn iter(self) -> impl Iterator<Item = &'a NeighbourSlot> {
         self.0.iter().chain(self.1)
     }
 
@@ -202,13 +208,13 @@ impl<'a> Places<'a> {
 
 /// The table.
 pub struct Neighbours {
-    slots: Box<[Slot]>,
+    slots: Box<[NeighbourSlot]>,
     hasher: Hasher,
     writer: AtomicU32,
     version: AtomicU64,
     /// When the next sweep begins, in nanoseconds.
     sweep_due: AtomicU64,
-    /// Where it goes on.
+    /// The position to continue from.
     cursor: AtomicU64,
     /// Rounds of announcements wanted so far, and begun.
     announcements: AtomicU64,
@@ -222,7 +228,7 @@ impl Neighbours {
     pub fn new(capacity: usize, secret: [u64; 4]) -> Neighbours {
         let capacity = capacity.clamp(BUCKET_SIZE, CAPACITY_MAX).next_power_of_two();
         Neighbours {
-            slots: (0..capacity).map(|_| Slot::default()).collect(),
+            slots: (0..capacity).map(|_| NeighbourSlot::default()).collect(),
             hasher: Hasher::new(secret),
             writer: AtomicU32::new(0),
             version: AtomicU64::new(0),
@@ -268,8 +274,8 @@ impl Neighbours {
     /// A port's link is back: who was asked for in vain meanwhile is asked for anew. From any thread. (What a worker holds
     /// the lock against stays as it is: its time ends soon anyway.)
     pub fn ask_anew(&self, now: Time, port: u16) {
-        let in_vain = |entry: &Entry| {
-            let unanswered = matches!(entry.state, Some(State::Incomplete | State::Failed));
+        let in_vain = |entry: &NeighbourEntry| {
+            let unanswered = matches!(entry.state, Some(NeighbourState::Incomplete | NeighbourState::Failed));
             unanswered && entry.segment.port() == port
         };
         for slot in self.slots.iter().filter(|slot| slot.read().is_none_or(|entry| in_vain(&entry))) {
@@ -293,7 +299,7 @@ impl Neighbours {
         self.version.load(Ordering::Acquire)
     }
 
-    fn places(&self, address: &Address, segment: Segment) -> Places<'_> {
+    fn places(&self, address: &Address, segment: LinkSegment) -> AddressPlaces<'_> {
         let mut key = [0; 24];
         key[..16].copy_from_slice(&address.0);
         key[16..].copy_from_slice(&segment.packed().to_le_bytes());
@@ -303,27 +309,29 @@ impl Neighbours {
         let bucket =
             |number: usize| self.slots.get(number * BUCKET_SIZE..(number + 1) * BUCKET_SIZE).unwrap_or_default();
         match first == second {
-            false => Places(bucket(first), bucket(second)),
-            true if mask > 0 => Places(bucket(first), bucket(first ^ 1)),
-            true => Places(bucket(first), &[]),
+            false => AddressPlaces(bucket(first), bucket(second)),
+            true if mask > 0 => AddressPlaces(bucket(first), bucket(first ^ 1)),
+            true => AddressPlaces(bucket(first), &[]),
         }
     }
 
-    /// What is known of a neighbour.
-    pub(super) fn find(&self, address: &Address, segment: Segment) -> Found {
+    /// The state of a neighbour.
+    pub(super) fn find(&self, address: &Address, segment: LinkSegment) -> NeighbourFound {
         for slot in self.places(address, segment).iter() {
-            let Some(entry) = slot.read() else { return Found::Busy };
+            let Some(entry) = slot.read() else { return NeighbourFound::Busy };
             if entry.is(address, segment) {
                 return match entry.state {
-                    Some(State::Reachable) => Found::At { mac: entry.mac, until: entry.confirmed + REACHABLE },
-                    Some(State::Stale) => Found::At { mac: entry.mac, until: Time::ZERO },
-                    Some(State::Probe) => Found::At { mac: entry.mac, until: FAR },
-                    Some(State::Incomplete) => Found::Asked,
-                    Some(State::Failed) | None => Found::Failed,
+                    Some(NeighbourState::Reachable) => {
+                        NeighbourFound::At { mac: entry.mac, until: entry.confirmed + REACHABLE }
+                    }
+                    Some(NeighbourState::Stale) => NeighbourFound::At { mac: entry.mac, until: Time::ZERO },
+                    Some(NeighbourState::Probe) => NeighbourFound::At { mac: entry.mac, until: FAR },
+                    Some(NeighbourState::Incomplete) => NeighbourFound::Asked,
+                    Some(NeighbourState::Failed) | None => NeighbourFound::Failed,
                 };
             }
         }
-        Found::Unknown
+        NeighbourFound::Unknown
     }
 
     fn lock(&self, tries: usize) -> Option<Writing<'_>> {
@@ -338,8 +346,8 @@ impl Neighbours {
     }
 
     /// A frame goes there: sees to it that it is known, or asked for.
-    pub(super) fn need(&self, now: Time, address: &Address, segment: Segment) -> Needed {
-        let Some(writing) = self.lock(LOCK_TRIES) else { return Needed::Busy };
+    pub(super) fn need(&self, now: Time, address: &Address, segment: LinkSegment) -> NeedOutcome {
+        let Some(writing) = self.lock(LOCK_TRIES) else { return NeedOutcome::Busy };
         writing.need(now, address, segment, false)
     }
 
@@ -348,14 +356,14 @@ impl Neighbours {
     pub(super) fn keep(&self, now: Time, kept: &[(Address, u16)]) -> bool {
         let mut done = true;
         for slot in &self.slots {
-            let is_kept = |entry: &Entry| kept.binary_search(&(entry.address, entry.segment.port())).is_ok();
-            let outdated = |entry: &Entry| entry.state.is_some() && entry.kept && !is_kept(entry);
+            let is_kept = |entry: &NeighbourEntry| kept.binary_search(&(entry.address, entry.segment.port())).is_ok();
+            let outdated = |entry: &NeighbourEntry| entry.state.is_some() && entry.kept && !is_kept(entry);
             if slot.read().is_some_and(|entry| !outdated(&entry)) {
                 continue;
             }
             match self.lock(LOCK_TRIES) {
                 Some(writing) if outdated(&slot.owned()) => {
-                    writing.write(slot, &Entry { kept: false, ..slot.owned() });
+                    writing.write(slot, &NeighbourEntry { kept: false, ..slot.owned() });
                 }
                 Some(_) => {}
                 None => done = false,
@@ -365,7 +373,7 @@ impl Neighbours {
             match self.lock(LOCK_TRIES) {
                 Some(writing) => {
                     // what is new is due at once: the next sweep asks
-                    writing.need(now, address, Segment::untagged(*port), true);
+                    writing.need(now, address, LinkSegment::untagged(*port), true);
                 }
                 None => done = false,
             }

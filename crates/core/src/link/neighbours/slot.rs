@@ -3,9 +3,9 @@
 //! A sequence number counts changes and is odd during one; a reader that finds it odd, or changed behind its back, reads
 //! again. Writers take turns by the table's lock.
 
-use super::State;
+use super::NeighbourState;
 use crate::flow::Address;
-use crate::link::segment::Segment;
+use crate::link::segment::LinkSegment;
 use crate::time::Time;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -19,14 +19,14 @@ const KEPT: u64 = 1 << 56;
 const LEARNT: u64 = 1 << 57;
 const MAC_MASK: u64 = (1 << 48) - 1;
 
-/// What a place holds. Default: nothing.
+/// The contents of a place. Default: nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct NeighbourEntry {
     pub(super) address: Address,
-    pub(super) segment: Segment,
+    pub(super) segment: LinkSegment,
     pub(super) mac: [u8; 6],
     /// `None`: the place is free.
-    pub(super) state: Option<State>,
+    pub(super) state: Option<NeighbourState>,
     /// Requests sent since the state began, 0 to 15.
     pub(super) tries: u8,
     /// Never gives way, and is always asked after.
@@ -42,12 +42,12 @@ pub(super) struct Entry {
 /// A place; a cache line of its own.
 #[repr(align(64))]
 #[derive(Default)]
-pub(super) struct Slot {
+pub(super) struct NeighbourSlot {
     sequence: AtomicU64,
     words: [AtomicU64; WORDS],
 }
 
-impl Entry {
+impl NeighbourEntry {
     fn words(&self) -> [u64; WORDS] {
         let address = u128::from_be_bytes(self.address.0);
         let [a, b, c, d, e, f] = self.mac;
@@ -65,13 +65,13 @@ impl Entry {
         ]
     }
 
-    fn of([high, low, segment, packed, confirmed, due]: [u64; WORDS]) -> Entry {
+    fn of([high, low, segment, packed, confirmed, due]: [u64; WORDS]) -> NeighbourEntry {
         let [_, _, mac @ ..] = (packed & MAC_MASK).to_be_bytes();
-        Entry {
+        NeighbourEntry {
             address: Address((u128::from(high) << 64 | u128::from(low)).to_be_bytes()),
-            segment: Segment::unpacked(segment),
+            segment: LinkSegment::unpacked(segment),
             mac,
-            state: State::ALL.get(((packed >> STATE_SHIFT & 15) as usize).wrapping_sub(1)).copied(),
+            state: NeighbourState::ALL.get(((packed >> STATE_SHIFT & 15) as usize).wrapping_sub(1)).copied(),
             tries: (packed >> TRIES_SHIFT & 15) as u8,
             kept: packed & KEPT != 0,
             learnt: packed & LEARNT != 0,
@@ -80,34 +80,34 @@ impl Entry {
         }
     }
 
-    pub(super) fn is(&self, address: &Address, segment: Segment) -> bool {
+    pub(super) fn is(&self, address: &Address, segment: LinkSegment) -> bool {
         self.state.is_some() && self.address == *address && self.segment == segment
     }
 }
 
-impl Slot {
-    /// What it holds; `None` if it is being changed all the time.
+impl NeighbourSlot {
+    /// Its contents; `None` if it is being changed all the time.
     #[inline]
-    pub(super) fn read(&self) -> Option<Entry> {
+    pub(super) fn read(&self) -> Option<NeighbourEntry> {
         for _ in 0..READS_MAX {
             let before = self.sequence.load(Ordering::Acquire);
             let words = core::array::from_fn(|at| self.words[at].load(Ordering::Relaxed));
             fence(Ordering::Acquire);
             if before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before {
-                return Some(Entry::of(words));
+                return Some(NeighbourEntry::of(words));
             }
             core::hint::spin_loop();
         }
         None
     }
 
-    /// What it holds, for the holder of the table's lock: no other thread changes it.
-    pub(super) fn owned(&self) -> Entry {
-        Entry::of(core::array::from_fn(|at| self.words[at].load(Ordering::Relaxed)))
+    /// Its contents, for the holder of the table's lock: no other thread changes it.
+    pub(super) fn owned(&self) -> NeighbourEntry {
+        NeighbourEntry::of(core::array::from_fn(|at| self.words[at].load(Ordering::Relaxed)))
     }
 
     /// Changes it; only with the table's lock.
-    pub(super) fn write(&self, entry: &Entry) {
+    pub(super) fn write(&self, entry: &NeighbourEntry) {
         let before = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(before.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);

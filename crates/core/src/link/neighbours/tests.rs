@@ -10,7 +10,7 @@ fn address(number: u16) -> Address {
     Address::from_ipv4([10, 0, high, low])
 }
 
-const SEGMENT: Segment = Segment::untagged(3);
+const SEGMENT: LinkSegment = LinkSegment::untagged(3);
 
 fn claim(address: Address, mac: [u8; 6]) -> Claim {
     Claim { address, segment: SEGMENT, mac: Some(mac), solicited: true, overrides: true, learn: false }
@@ -35,7 +35,7 @@ fn readers_see_whole_entries() {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
                     for number in 0..ADDRESSES {
-                        if let Found::At { mac, until } = table.find(&address(number), SEGMENT)
+                        if let NeighbourFound::At { mac, until } = table.find(&address(number), SEGMENT)
                             && until != FAR
                             && until != Time::ZERO
                         {
@@ -69,7 +69,7 @@ fn readers_see_whole_entries() {
     // No writer is in the way any more: an address for which the lock was taken each time gets in now.
     let late = Time::ZERO + Duration::from_secs(2 * ROUNDS_MAX);
     for number in 0..ADDRESSES {
-        assert_ne!(table.need(late, &address(number), SEGMENT), Needed::Full);
+        assert_ne!(table.need(late, &address(number), SEGMENT), NeedOutcome::Full);
     }
     assert_eq!(table.entries().count(), usize::from(ADDRESSES));
 }
@@ -79,10 +79,10 @@ fn a_version_changes_behind_every_change() {
     let table = Neighbours::new(64, [3; 4]);
     let (now, one) = (Time::from_nanos(5), address(1));
     let before = table.version();
-    assert!(matches!(table.need(now, &one, SEGMENT), Needed::Ask(_)));
+    assert!(matches!(table.need(now, &one, SEGMENT), NeedOutcome::Ask(_)));
     let asked = table.version();
     assert_ne!(asked, before);
-    assert_eq!((table.need(now, &one, SEGMENT), table.version()), (Needed::Known, asked));
+    assert_eq!((table.need(now, &one, SEGMENT), table.version()), (NeedOutcome::Known, asked));
     assert!(!table.hear(now, &claim(address(2), [2; 6])));
     assert_eq!(table.version(), asked);
     assert!(table.hear(now, &claim(one, [2; 6])));
@@ -94,7 +94,7 @@ fn a_lock_held_too_long_is_not_waited_for() {
     let table = Neighbours::new(64, [3; 4]);
     let one = address(1);
     let writing = table.lock(1).unwrap();
-    assert_eq!(table.need(Time::ZERO, &one, SEGMENT), Needed::Busy);
+    assert_eq!(table.need(Time::ZERO, &one, SEGMENT), NeedOutcome::Busy);
     assert!(!table.keep(Time::ZERO, &[(one, 3)]));
     table.sweep(Time::ZERO, &mut Asks::new());
     assert_eq!((table.contended(), table.entries().count()), (2, 0));
@@ -108,7 +108,7 @@ fn a_lock_held_too_long_is_not_waited_for() {
 fn eviction_order() {
     let second = |seconds| Time::ZERO + Duration::from_secs(seconds);
     let table = Neighbours::new(BUCKET_SIZE, [3; 4]);
-    let there = |number| table.find(&address(number), SEGMENT) != Found::Unknown;
+    let there = |number| table.find(&address(number), SEGMENT) != NeighbourFound::Unknown;
     // six that answer
     for number in 0..6 {
         table.need(second(1), &address(number), SEGMENT);
@@ -116,28 +116,28 @@ fn eviction_order() {
     }
     // two that do not, and no room for another
     for number in 10..12 {
-        assert!(matches!(table.need(second(u64::from(number)), &address(number), SEGMENT), Needed::Ask(_)));
+        assert!(matches!(table.need(second(u64::from(number)), &address(number), SEGMENT), NeedOutcome::Ask(_)));
     }
-    assert_eq!(table.need(second(12), &address(12), SEGMENT), Needed::Full);
+    assert_eq!(table.need(second(12), &address(12), SEGMENT), NeedOutcome::Full);
     // who failed gives way
     let mut asks = Asks::new();
     for at in 11..40 {
         table.sweep(second(at), &mut asks);
         asks.clear();
-        if table.find(&address(10), SEGMENT) == Found::Failed {
+        if table.find(&address(10), SEGMENT) == NeighbourFound::Failed {
             break;
         }
     }
-    assert!(matches!(table.need(second(15), &address(12), SEGMENT), Needed::Ask(_)));
+    assert!(matches!(table.need(second(15), &address(12), SEGMENT), NeedOutcome::Ask(_)));
     assert!(!there(10) && there(11) && there(12));
     // failed entries before those not heard of for long
     for at in [32, 33] {
         table.sweep(second(at), &mut asks);
     }
     let answering = || (0..6).filter(|number| there(*number)).count();
-    assert!(matches!(table.need(second(34), &address(13), SEGMENT), Needed::Ask(_)));
+    assert!(matches!(table.need(second(34), &address(13), SEGMENT), NeedOutcome::Ask(_)));
     assert!(!there(11) && there(12) && answering() == 6);
-    assert!(matches!(table.need(second(34), &address(14), SEGMENT), Needed::Ask(_)));
+    assert!(matches!(table.need(second(34), &address(14), SEGMENT), NeedOutcome::Ask(_)));
     assert!(there(12) && there(13) && answering() == 5);
     // the kept one always finds a place, and keeps it
     assert!(table.keep(second(35), &[(address(20), 3)]));
@@ -154,7 +154,7 @@ fn who_did_not_answer_is_asked_anew() {
     let second = |seconds| Time::ZERO + Duration::from_secs(seconds);
     let table = Neighbours::new(64, [3; 4]);
     let [needed, kept, waiting, answering] = [1, 2, 3, 4].map(address);
-    let elsewhere = Segment::untagged(4);
+    let elsewhere = LinkSegment::untagged(4);
     table.need(second(0), &needed, SEGMENT);
     table.need(second(0), &needed, elsewhere);
     assert!(table.keep(second(0), &[(kept, 3)]));
@@ -166,14 +166,14 @@ fn who_did_not_answer_is_asked_anew() {
     table.need(second(4), &answering, SEGMENT);
     assert!(table.hear(second(4), &claim(answering, [2; 6])));
     table.need(second(4), &waiting, SEGMENT);
-    assert_eq!([needed, kept].map(|address| table.find(&address, SEGMENT)), [Found::Failed; 2]);
+    assert_eq!([needed, kept].map(|address| table.find(&address, SEGMENT)), [NeighbourFound::Failed; 2]);
     let before = table.find(&answering, SEGMENT);
     let now = second(4) + Duration::from_millis(500);
     table.ask_anew(now, 3);
-    assert_eq!(table.find(&needed, SEGMENT), Found::Unknown);
-    assert!(matches!(table.need(now, &needed, SEGMENT), Needed::Ask(_)));
-    assert_eq!([kept, waiting].map(|address| table.find(&address, SEGMENT)), [Found::Asked; 2]);
-    assert_eq!((table.find(&answering, SEGMENT), table.find(&needed, elsewhere)), (before, Found::Failed));
+    assert_eq!(table.find(&needed, SEGMENT), NeighbourFound::Unknown);
+    assert!(matches!(table.need(now, &needed, SEGMENT), NeedOutcome::Ask(_)));
+    assert_eq!([kept, waiting].map(|address| table.find(&address, SEGMENT)), [NeighbourFound::Asked; 2]);
+    assert_eq!((table.find(&answering, SEGMENT), table.find(&needed, elsewhere)), (before, NeighbourFound::Failed));
     table.sweep(now, &mut asks);
     let asked: Vec<Address> = asks.iter().map(|ask| ask.address).collect();
     assert!(asked.contains(&kept) && asked.contains(&waiting) && asked.len() == 2, "{asked:?}");
@@ -190,10 +190,13 @@ fn the_same_address_elsewhere_is_another() {
     let table = Neighbours::new(BUCKET_SIZE, [3; 4]);
     let one = address(1);
     table.need(Time::ZERO, &one, SEGMENT);
-    let elsewhere = Segment::untagged(4);
-    assert_eq!((table.find(&one, SEGMENT), table.find(&one, elsewhere)), (Found::Asked, Found::Unknown));
+    let elsewhere = LinkSegment::untagged(4);
+    assert_eq!(
+        (table.find(&one, SEGMENT), table.find(&one, elsewhere)),
+        (NeighbourFound::Asked, NeighbourFound::Unknown)
+    );
     assert!(!table.hear(Time::ZERO, &Claim { segment: elsewhere, ..claim(one, [2; 6]) }));
-    assert_eq!(table.find(&one, SEGMENT), Found::Asked);
+    assert_eq!(table.find(&one, SEGMENT), NeighbourFound::Asked);
 }
 
 /// Twice as many places as neighbours are enough for all of them, kept or not.
@@ -205,7 +208,7 @@ fn half_full_is_room_for_all() {
     assert!(table.keep(Time::ZERO, &kept));
     for number in 1024..2048 {
         let now = Time::from_nanos(u64::from(number));
-        assert!(matches!(table.need(now, &address(number), SEGMENT), Needed::Ask(_)), "{number}");
+        assert!(matches!(table.need(now, &address(number), SEGMENT), NeedOutcome::Ask(_)), "{number}");
         assert!(table.hear(now, &claim(address(number), [2; 6])));
     }
     assert_eq!(table.entries().filter(|entry| entry.kept).count(), 1024);

@@ -1,11 +1,11 @@
-//! Who lies, who scans, who floods.
+//! Neighbours that lie, scan and flood.
 
 use super::stations::*;
 use crate::frame::{Frame, VecFrame};
-use crate::link::arp::{ETHERTYPE, Operation, Packet};
-use crate::link::discovery::Message;
-use crate::link::neighbours::{LOCK_TIME, State};
-use crate::link::{Drop, LinkError, LinkOptions, Plan, Route, Segment, discovery, inward};
+use crate::link::arp::{ArpOperation, ArpPacket, ETHERTYPE};
+use crate::link::discovery::NeighbourMessage;
+use crate::link::neighbours::{LOCK_TIME, NeighbourState};
+use crate::link::{LinkDrop, LinkError, LinkOptions, LinkPlan, LinkRoute, LinkSegment, discovery, inward};
 use crate::time::Duration;
 use proptest::prelude::*;
 use std::vec;
@@ -20,30 +20,30 @@ fn options() -> LinkOptions {
     }
 }
 
-fn arp(operation: Operation, sender: ([u8; 6], [u8; 4]), target: [u8; 4], to: [u8; 6]) -> Vec<u8> {
+fn arp(operation: ArpOperation, sender: ([u8; 6], [u8; 4]), target: [u8; 4], to: [u8; 6]) -> Vec<u8> {
     let mut frame = VecFrame::default();
-    let packet = Packet { operation, sender_mac: sender.0, sender: sender.1, target_mac: [0; 6], target };
-    assert!(inward::write(&mut frame, Segment::default(), 60, (to, sender.0, ETHERTYPE), &packet.bytes()));
+    let packet = ArpPacket { operation, sender_mac: sender.0, sender: sender.1, target_mac: [0; 6], target };
+    assert!(inward::write(&mut frame, LinkSegment::default(), 60, (to, sender.0, ETHERTYPE), &packet.bytes()));
     frame.data
 }
 
 fn reply(sender: [u8; 4], number: u8) -> Vec<u8> {
-    arp(Operation::Reply, (mac(number), sender), [10, 0, 0, 1], mac(1))
+    arp(ArpOperation::Reply, (mac(number), sender), [10, 0, 0, 1], mac(1))
 }
 
 fn advertisement(target: &str, number: Option<u8>, solicited: bool, overrides: bool) -> Vec<u8> {
     let mac_of = number.map(mac);
-    let message = Message::Advertisement { target: at(target), mac: mac_of, solicited, overrides };
+    let message = NeighbourMessage::Advertisement { target: at(target), mac: mac_of, solicited, overrides };
     let destination = if solicited { at("2001:db8::1") } else { discovery::ALL_NODES };
-    let packet = discovery::Packet { source: at(target), destination, message };
+    let packet = discovery::DiscoveryPacket { source: at(target), destination, message };
     let mut frame = VecFrame::default();
     let to = if solicited { mac(1) } else { discovery::group_mac(&destination) };
     let from = mac(number.unwrap_or(3));
-    assert!(inward::write(&mut frame, Segment::default(), 86, (to, from, 0x86dd), &packet.bytes()));
+    assert!(inward::write(&mut frame, LinkSegment::default(), 86, (to, from, 0x86dd), &packet.bytes()));
     frame.data
 }
 
-fn state(station: &Station, address: &str) -> Option<(State, [u8; 6])> {
+fn state(station: &Station, address: &str) -> Option<(NeighbourState, [u8; 6])> {
     station.neighbour(address).map(|neighbour| (neighbour.state, neighbour.mac))
 }
 
@@ -51,13 +51,13 @@ fn state(station: &Station, address: &str) -> Option<(State, [u8; 6])> {
 fn an_announcement_makes_no_neighbour() {
     let mut a = Station::new(&options());
     a.arrives(0, &reply([10, 0, 0, 9], 9));
-    a.arrives(0, &arp(Operation::Request, (mac(9), [10, 0, 0, 9]), [10, 0, 0, 9], [0xff; 6]));
-    a.arrives(0, &arp(Operation::Request, (mac(9), [10, 0, 0, 9]), [10, 0, 0, 77], [0xff; 6]));
+    a.arrives(0, &arp(ArpOperation::Request, (mac(9), [10, 0, 0, 9]), [10, 0, 0, 9], [0xff; 6]));
+    a.arrives(0, &arp(ArpOperation::Request, (mac(9), [10, 0, 0, 9]), [10, 0, 0, 77], [0xff; 6]));
     a.arrives(0, &advertisement("2001:db8::9", Some(9), true, true));
     a.arrives(0, &advertisement("2001:db8::9", Some(9), false, true));
     assert_eq!((state(&a, "10.0.0.9"), state(&a, "2001:db8::9")), (None, None));
     // nor is a host outside the port's networks that asks for us
-    a.arrives(0, &arp(Operation::Request, (mac(9), [192, 0, 2, 9]), [10, 0, 0, 80], [0xff; 6]));
+    a.arrives(0, &arp(ArpOperation::Request, (mac(9), [192, 0, 2, 9]), [10, 0, 0, 80], [0xff; 6]));
     assert_eq!((state(&a, "192.0.2.9"), a.sent().len()), (None, 1));
 }
 
@@ -68,9 +68,9 @@ fn an_answer_counts_at_the_port_that_was_asked_only() {
     let mut frame = reply([10, 0, 0, 9], 9);
     frame[..6].copy_from_slice(&mac(2));
     a.arrives(1, &frame);
-    assert_eq!(state(&a, "10.0.0.9").unwrap().0, State::Incomplete);
+    assert_eq!(state(&a, "10.0.0.9").unwrap().0, NeighbourState::Incomplete);
     a.arrives(0, &reply([10, 0, 0, 9], 9));
-    assert_eq!(state(&a, "10.0.0.9"), Some((State::Reachable, mac(9))));
+    assert_eq!(state(&a, "10.0.0.9"), Some((NeighbourState::Reachable, mac(9))));
 }
 
 #[test]
@@ -79,13 +79,13 @@ fn the_first_answer_stands_for_a_second() {
     a.send(&[datagram("10.0.0.80", "10.0.0.9", 100)]);
     a.arrives(0, &reply([10, 0, 0, 9], 9));
     a.arrives(0, &reply([10, 0, 0, 9], 66));
-    assert_eq!(state(&a, "10.0.0.9"), Some((State::Reachable, mac(9))));
+    assert_eq!(state(&a, "10.0.0.9"), Some((NeighbourState::Reachable, mac(9))));
     a.wait(LOCK_TIME);
     // then a host that announces itself is believed until it has been asked: a gateway may have been relieved
-    a.arrives(0, &arp(Operation::Request, (mac(66), [10, 0, 0, 9]), [10, 0, 0, 9], [0xff; 6]));
-    assert_eq!(state(&a, "10.0.0.9"), Some((State::Stale, mac(66))));
+    a.arrives(0, &arp(ArpOperation::Request, (mac(66), [10, 0, 0, 9]), [10, 0, 0, 9], [0xff; 6]));
+    assert_eq!(state(&a, "10.0.0.9"), Some((NeighbourState::Stale, mac(66))));
     a.send(&[datagram("10.0.0.80", "10.0.0.9", 100)]);
-    assert_eq!(state(&a, "10.0.0.9"), Some((State::Probe, mac(66))));
+    assert_eq!(state(&a, "10.0.0.9"), Some((NeighbourState::Probe, mac(66))));
 }
 
 #[test]
@@ -96,32 +96,32 @@ fn advertisements_change_what_rfc_4861_says() {
         a.send(&[datagram("2001:db8::80", to, 100)]);
         // without an Ethernet address it says nothing to a host that has none
         a.arrives(0, &advertisement_without_mac(to));
-        assert_eq!(state(&a, to).unwrap().0, State::Incomplete);
+        assert_eq!(state(&a, to).unwrap().0, NeighbourState::Incomplete);
         a.arrives(0, &advertisement(to, Some(9), true, false));
-        assert_eq!(state(&a, to), Some((State::Reachable, mac(9))));
+        assert_eq!(state(&a, to), Some((NeighbourState::Reachable, mac(9))));
         a.wait(LOCK_TIME);
         a
     };
     // another address, not to override: doubt, but no change
     let mut a = known();
     a.arrives(0, &advertisement(to, Some(8), false, false));
-    assert_eq!(state(&a, to), Some((State::Stale, mac(9))));
+    assert_eq!(state(&a, to), Some((NeighbourState::Stale, mac(9))));
     a.arrives(0, &advertisement(to, Some(8), true, false));
-    assert_eq!(state(&a, to), Some((State::Stale, mac(9))));
+    assert_eq!(state(&a, to), Some((NeighbourState::Stale, mac(9))));
     // to override: taken over, to be asked after; solicited ones are sure only where we asked
     let mut a = known();
     a.arrives(0, &advertisement(to, Some(8), false, true));
-    assert_eq!(state(&a, to), Some((State::Stale, mac(8))));
+    assert_eq!(state(&a, to), Some((NeighbourState::Stale, mac(8))));
     // the same, unsolicited: no news
     let mut a = known();
     a.arrives(0, &advertisement(to, Some(9), false, true));
-    assert_eq!(state(&a, to), Some((State::Reachable, mac(9))));
+    assert_eq!(state(&a, to), Some((NeighbourState::Reachable, mac(9))));
     // asked after, answered without the address: confirmed
     a.wait(Duration::from_secs(30));
     a.send(&[datagram("2001:db8::80", to, 100)]);
-    assert_eq!(state(&a, to), Some((State::Probe, mac(9))));
+    assert_eq!(state(&a, to), Some((NeighbourState::Probe, mac(9))));
     a.arrives(0, &advertisement_without_mac(to));
-    assert_eq!(state(&a, to), Some((State::Reachable, mac(9))));
+    assert_eq!(state(&a, to), Some((NeighbourState::Reachable, mac(9))));
 }
 
 /// A solicited advertisement whose option is of an unknown type.
@@ -161,16 +161,16 @@ fn a_scan_evicts_no_neighbour_that_answers() {
     let unresolved = a.neighbours.entries().filter(|n| !n.state.is_usable() && !n.kept).count();
     assert!(unresolved > 0, "{unresolved}");
     // and there is always room for another
-    assert_eq!(a.dropped(Drop::NeighboursFull), 0);
+    assert_eq!(a.dropped(LinkDrop::NeighboursFull), 0);
     for peer in &peers {
-        assert_eq!(state(&a, peer).map(|found| found.0), Some(State::Reachable), "{peer}");
+        assert_eq!(state(&a, peer).map(|found| found.0), Some(NeighbourState::Reachable), "{peer}");
     }
-    assert_eq!(state(&a, "10.0.0.254"), Some((State::Reachable, mac(54))));
+    assert_eq!(state(&a, "10.0.0.254"), Some((NeighbourState::Reachable, mac(54))));
     assert!(a.neighbour("10.0.0.20").is_some());
     // a thousand a second, a thousand at once, whatever is asked of us
     let asked = a.link.statistics().asked;
     assert!(asked < 1000 + 4 * 1000 + 3 * 1000, "{asked}");
-    assert!(a.dropped(Drop::AskLimit) > 0);
+    assert!(a.dropped(LinkDrop::AskLimit) > 0);
     a.wait(Duration::from_secs(12));
     assert_eq!(a.link.waiting(), 0);
     assert_eq!(a.neighbours.entries().filter(|n| !n.state.is_usable() && !n.kept).count(), 0);
@@ -181,7 +181,7 @@ fn who_asks_us_fills_a_share_at_most() {
     let mut a = Station::new(&options());
     for n in 0..10_000u32 {
         let sender = [10, 0, (n / 256) as u8, (n % 256) as u8];
-        a.arrives(0, &arp(Operation::Request, (mac(9), sender), [10, 0, 0, 80], [0xff; 6]));
+        a.arrives(0, &arp(ArpOperation::Request, (mac(9), sender), [10, 0, 0, 80], [0xff; 6]));
     }
     let learnt = a.neighbours.entries().filter(|neighbour| !neighbour.kept).count();
     assert!(learnt > 0 && learnt <= a.neighbours.capacity() / 2, "{learnt}");
@@ -191,7 +191,7 @@ fn who_asks_us_fills_a_share_at_most() {
         a.send(&[datagram("10.0.0.80", &std::format!("10.0.200.{n}"), 100)]);
         lacking += usize::from(a.neighbour(&std::format!("10.0.200.{n}")).is_none());
     }
-    assert_eq!((lacking, a.dropped(Drop::NeighboursFull)), (0, 0));
+    assert_eq!((lacking, a.dropped(LinkDrop::NeighboursFull)), (0, 0));
 }
 
 #[test]
@@ -210,27 +210,27 @@ fn kept_neighbours_evict_others_and_stay() {
         a.send(&[datagram("10.0.0.80", &std::format!("10.0.8.{n}"), 100)]);
     }
     assert_eq!(a.neighbours.entries().filter(|neighbour| neighbour.kept).count(), kept);
-    assert!(a.dropped(Drop::NeighboursFull) > 0);
+    assert!(a.dropped(LinkDrop::NeighboursFull) > 0);
 }
 
 #[test]
 fn address_conflict_is_counted_and_defended_every_10_s() {
     let mut a = Station::new(&options());
-    a.arrives(0, &arp(Operation::Request, (mac(66), [10, 0, 0, 80]), [10, 0, 0, 80], [0xff; 6]));
+    a.arrives(0, &arp(ArpOperation::Request, (mac(66), [10, 0, 0, 80]), [10, 0, 0, 80], [0xff; 6]));
     a.arrives(0, &advertisement("2001:db8::80", Some(66), false, true));
     assert_eq!(a.link.statistics().conflicts, 2);
     a.wait(Duration::from_secs(3));
     let first = a.link.statistics().announced;
     assert!(first > 0);
-    a.arrives(0, &arp(Operation::Reply, (mac(66), [10, 0, 0, 80]), [10, 0, 0, 1], mac(1)));
+    a.arrives(0, &arp(ArpOperation::Reply, (mac(66), [10, 0, 0, 80]), [10, 0, 0, 1], mac(1)));
     a.wait(Duration::from_secs(3));
     assert_eq!((a.link.statistics().conflicts, a.link.statistics().announced), (3, first));
     a.wait(Duration::from_secs(5));
-    a.arrives(0, &arp(Operation::Reply, (mac(66), [10, 0, 0, 80]), [10, 0, 0, 1], mac(1)));
+    a.arrives(0, &arp(ArpOperation::Reply, (mac(66), [10, 0, 0, 80]), [10, 0, 0, 1], mac(1)));
     a.wait(Duration::from_secs(3));
     assert_eq!(a.link.statistics().announced, 2 * first);
     // our own words, come back
-    a.arrives(0, &arp(Operation::Request, (mac(2), [10, 0, 0, 80]), [10, 0, 0, 80], [0xff; 6]));
+    a.arrives(0, &arp(ArpOperation::Request, (mac(2), [10, 0, 0, 80]), [10, 0, 0, 80], [0xff; 6]));
     assert_eq!(a.link.statistics().conflicts, 4);
 }
 
@@ -239,7 +239,7 @@ fn impossible_options_are_refused() {
     let with = |change: fn(&mut LinkOptions)| {
         let mut options = options();
         change(&mut options);
-        Plan::new(&options).map(|_| ())
+        LinkPlan::new(&options).map(|_| ())
     };
     assert_eq!(with(|_| {}), Ok(()));
     assert_eq!(with(|o| o.ports.clear()), Err(LinkError::Ports));
@@ -255,12 +255,12 @@ fn impossible_options_are_refused() {
     assert_eq!(with(|o| o.kept = vec![ip("::ffff:1.2.3.4")]), Err(LinkError::NotAHost(ip("::ffff:1.2.3.4"))));
     assert_eq!(with(|o| o.ports[1].gateways = vec![ip("10.8.0.1")]), Err(LinkError::Gateway(ip("10.8.0.1"), 1)));
     let route = |o: &mut LinkOptions, prefix, port, gateway| {
-        o.routes = vec![Route { network: ip("192.0.2.0"), prefix, port, gateway }];
+        o.routes = vec![LinkRoute { network: ip("192.0.2.0"), prefix, port, gateway }];
     };
     let with_route = |prefix, port, gateway| {
         let mut options = options();
         route(&mut options, prefix, port, gateway);
-        Plan::new(&options).map(|_| ())
+        LinkPlan::new(&options).map(|_| ())
     };
     assert_eq!(with_route(24, 1, Some(ip("10.9.0.2"))), Ok(()));
     assert_eq!(with_route(24, 1, Some(ip("fe80::2"))), Ok(()));
@@ -281,7 +281,7 @@ proptest! {
         for (what, x, y, z, place) in steps {
             let mut frame = match what {
                 0 => reply([10, 0, 0, x & 15], y),
-                1 => arp(Operation::Request, (mac(y), [10, 0, 0, x & 15]), [10, 0, 0, if z & 1 == 0 { 80 } else { z }], [0xff; 6]),
+                1 => arp(ArpOperation::Request, (mac(y), [10, 0, 0, x & 15]), [10, 0, 0, if z & 1 == 0 { 80 } else { z }], [0xff; 6]),
                 2 => advertisement(&std::format!("2001:db8::{:x}", x & 15), Some(y), z & 1 == 0, z & 2 == 0),
                 3 => { a.now = a.now + Duration::from_millis(u64::from(place)); a.iterate(); continue }
                 4 => { a.wire.room.set(usize::from(x & 7)); continue }
@@ -337,6 +337,6 @@ fn a_frame_without_room_for_the_answer_is_counted() {
     }
     let mut short = Tight(VecFrame::new(&reply([10, 0, 0, 9], 9)[..42]));
     let before = short.0.data.clone();
-    assert!(!inward::write(&mut short, Segment::default(), 60, (mac(1), mac(2), ETHERTYPE), &[1; 28]));
+    assert!(!inward::write(&mut short, LinkSegment::default(), 60, (mac(1), mac(2), ETHERTYPE), &[1; 28]));
     assert_eq!(short.0.data, before);
 }

@@ -1,13 +1,13 @@
-//! What comes in: answered, checked, passed on.
+//! Inbound frames: answered, checked, passed on.
 
 use super::stations::*;
 use crate::frame::{Egress, Frame, VecFrame};
-use crate::link::arp::{ETHERTYPE, Operation, Packet};
-use crate::link::{Drop, LinkOptions, Segment, discovery, header, inward};
+use crate::link::arp::{ArpOperation, ArpPacket, ETHERTYPE};
+use crate::link::{LinkDrop, LinkOptions, LinkSegment, discovery, header, inward};
 use crate::time::Duration;
 use crate::wire::checksum::Sum;
 use crate::wire::{ipv4, ipv6};
-use discovery::Message;
+use discovery::NeighbourMessage;
 use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
 use std::vec::Vec;
@@ -22,16 +22,22 @@ fn balancer() -> Station {
     })
 }
 
-fn arp(operation: Operation, sender: ([u8; 6], [u8; 4]), target: [u8; 4], to: [u8; 6], segment: Segment) -> Vec<u8> {
+fn arp(
+    operation: ArpOperation,
+    sender: ([u8; 6], [u8; 4]),
+    target: [u8; 4],
+    to: [u8; 6],
+    segment: LinkSegment,
+) -> Vec<u8> {
     let mut frame = VecFrame::default();
-    let packet = Packet { operation, sender_mac: sender.0, sender: sender.1, target_mac: [0; 6], target };
+    let packet = ArpPacket { operation, sender_mac: sender.0, sender: sender.1, target_mac: [0; 6], target };
     let length = segment.header_length() + 28;
     assert!(inward::write(&mut frame, segment, length, (to, sender.0, ETHERTYPE), &packet.bytes()));
     frame.data
 }
 
 fn who_has(target: [u8; 4]) -> Vec<u8> {
-    arp(Operation::Request, (mac(9), [10, 0, 0, 9]), target, [0xff; 6], Segment::default())
+    arp(ArpOperation::Request, (mac(9), [10, 0, 0, 9]), target, [0xff; 6], LinkSegment::default())
 }
 
 #[test]
@@ -53,24 +59,24 @@ fn arp_is_answered_for_our_addresses_where_they_are() {
         let Some(reply) = sent.first() else { continue };
         let own = mac(port as u8 + 1);
         assert_eq!((ends(reply), reply.meta.port, reply.bytes().len()), ((mac(9), own), port, 60));
-        let expected = Packet {
-            operation: Operation::Reply,
+        let expected = ArpPacket {
+            operation: ArpOperation::Reply,
             sender_mac: own,
             sender: target,
             target_mac: mac(9),
             target: [10, 0, 0, 9],
         };
-        assert_eq!(Packet::read(reply.bytes(), 14), Some(expected));
+        assert_eq!(ArpPacket::read(reply.bytes(), 14), Some(expected));
         assert_eq!(reply.bytes()[42..], [0; 18]);
     }
-    assert_eq!((a.link.statistics().answered, a.dropped(Drop::ArpOther)), (5, 3));
+    assert_eq!((a.link.statistics().answered, a.dropped(LinkDrop::ArpOther)), (5, 3));
 }
 
 #[test]
 fn arp_probes_are_answered_and_not_remembered() {
     let mut a = balancer();
-    a.arrives(0, &arp(Operation::Request, (mac(9), [0; 4]), [10, 0, 0, 80], [0xff; 6], Segment::default()));
-    assert_eq!(Packet::read(a.sent()[0].bytes(), 14).unwrap().target, [0; 4]);
+    a.arrives(0, &arp(ArpOperation::Request, (mac(9), [0; 4]), [10, 0, 0, 80], [0xff; 6], LinkSegment::default()));
+    assert_eq!(ArpPacket::read(a.sent()[0].bytes(), 14).unwrap().target, [0; 4]);
     assert!(a.neighbours.entries().all(|neighbour| neighbour.kept));
 }
 
@@ -85,13 +91,13 @@ fn arp_that_is_none() {
         assert_eq!(a.sent().len(), 0, "byte {at}");
     }
     a.arrives(0, &good[..41]);
-    assert_eq!(a.dropped(Drop::ArpMalformed), 11);
+    assert_eq!(a.dropped(LinkDrop::ArpMalformed), 11);
     assert_eq!(a.sent().len(), 0);
 }
 
 fn solicitation(source: &str, destination: &str, target: &str, from: Option<[u8; 6]>) -> Vec<u8> {
-    let message = Message::Solicitation { target: at(target), mac: from };
-    let packet = discovery::Packet { source: at(source), destination: at(destination), message };
+    let message = NeighbourMessage::Solicitation { target: at(target), mac: from };
+    let packet = discovery::DiscoveryPacket { source: at(source), destination: at(destination), message };
     let mut bytes = packet.bytes().to_vec();
     if from.is_none() {
         // no option
@@ -101,7 +107,7 @@ fn solicitation(source: &str, destination: &str, target: &str, from: Option<[u8;
     }
     let mut frame = VecFrame::default();
     let to = if destination.starts_with("ff") { discovery::group_mac(&at(destination)) } else { mac(1) };
-    assert!(inward::write(&mut frame, Segment::default(), 14 + bytes.len(), (to, mac(9), 0x86dd), &bytes));
+    assert!(inward::write(&mut frame, LinkSegment::default(), 14 + bytes.len(), (to, mac(9), 0x86dd), &bytes));
     frame.data
 }
 
@@ -114,9 +120,9 @@ fn checksum_icmp(bytes: &mut [u8], l3: usize) {
     message[2..4].copy_from_slice(&checksum.to_be_bytes());
 }
 
-fn advertised(frame: &VecFrame) -> (discovery::Packet, [u8; 6]) {
+fn advertised(frame: &VecFrame) -> (discovery::DiscoveryPacket, [u8; 6]) {
     let header = header::check_ipv6(frame.bytes(), 14).unwrap();
-    (discovery::Packet::read(frame.bytes(), &header).unwrap(), ends(frame).0)
+    (discovery::DiscoveryPacket::read(frame.bytes(), &header).unwrap(), ends(frame).0)
 }
 
 #[test]
@@ -135,8 +141,8 @@ fn solicitations_are_answered() {
         assert!(a.arrives(0, &solicitation(source, destination, "2001:db8::80", option)).is_empty());
         let (packet, ethernet) = advertised(&a.sent()[0]);
         let (target, overrides) = (at("2001:db8::80"), true);
-        let message = Message::Advertisement { target, mac: Some(mac(1)), solicited: to.2, overrides };
-        assert_eq!(packet, discovery::Packet { source: target, destination: at(to.0), message });
+        let message = NeighbourMessage::Advertisement { target, mac: Some(mac(1)), solicited: to.2, overrides };
+        assert_eq!(packet, discovery::DiscoveryPacket { source: target, destination: at(to.0), message });
         assert_eq!(ethernet, to.1);
         assert_eq!(a.neighbour(source).map(|neighbour| neighbour.mac), option);
     }
@@ -149,7 +155,7 @@ fn solicitations_for_others_are_not() {
     // the address is not at this port
     let mut frame = solicitation("2001:db8::9", "ff02::1:ff00:80", "2001:db8::80", Some(mac(9)));
     a.arrives(1, &frame);
-    assert_eq!((a.dropped(Drop::DiscoveryOther), a.sent().len()), (2, 0));
+    assert_eq!((a.dropped(LinkDrop::DiscoveryOther), a.sent().len()), (2, 0));
     // every port has a link-local address
     let own = "fe80::ff:fe00:1";
     frame = solicitation("fe80::9", "ff02::1:ff00:1", own, Some(mac(9)));
@@ -185,7 +191,7 @@ fn discovery_that_breaks_the_rules() {
     let mut a = balancer();
     for (number, (name, frame)) in (1..).zip(cases) {
         assert!(a.arrives(0, &frame).is_empty());
-        assert_eq!((a.sent().len(), a.dropped(Drop::DiscoveryMalformed)), (0, number), "{name}");
+        assert_eq!((a.sent().len(), a.dropped(LinkDrop::DiscoveryMalformed)), (0, number), "{name}");
     }
     a.arrives(0, &short);
     assert_eq!(a.sent().len(), 0);
@@ -251,17 +257,17 @@ fn echo_requests_for_others_are_the_workers_odd_ones_dropped() {
     let mut wrong = ping_v4([198, 51, 100, 7], [10, 0, 0, 1]);
     wrong[37] ^= 1;
     a.arrives(0, &wrong);
-    assert_eq!(a.dropped(Drop::EchoMalformed), 1);
+    assert_eq!(a.dropped(LinkDrop::EchoMalformed), 1);
     let mut part = ping_v4([198, 51, 100, 7], [10, 0, 0, 1]);
     part[20] |= 0x20;
     ipv4::fill_checksum(&mut part[14..34]);
     a.arrives(0, &part);
-    assert_eq!(a.dropped(Drop::IcmpFragment), 1);
+    assert_eq!(a.dropped(LinkDrop::IcmpFragment), 1);
     // a timestamp request
     let mut other = ping_v4([198, 51, 100, 7], [10, 0, 0, 1]);
     other[34] = 13;
     a.arrives(0, &other);
-    assert_eq!(a.dropped(Drop::Icmp), 1);
+    assert_eq!(a.dropped(LinkDrop::Icmp), 1);
     // an unreachable, however wrong, is the worker's
     other[34] = 3;
     assert_eq!(a.arrives(0, &other).len(), 1);
@@ -270,7 +276,7 @@ fn echo_requests_for_others_are_the_workers_odd_ones_dropped() {
     let mut everybody = ping_v4([198, 51, 100, 7], [10, 0, 0, 1]);
     everybody[..6].fill(0xff);
     a.arrives(0, &everybody);
-    assert_eq!(a.dropped(Drop::Group), 2);
+    assert_eq!(a.dropped(LinkDrop::Group), 2);
     assert_eq!(a.sent().len(), 0);
 }
 
@@ -281,7 +287,7 @@ fn echo_answers_are_limited() {
     for _ in 0..1500 {
         a.arrives(0, &ping);
     }
-    assert_eq!((a.link.statistics().echoed, a.dropped(Drop::EchoLimit)), (1000, 500));
+    assert_eq!((a.link.statistics().echoed, a.dropped(LinkDrop::EchoLimit)), (1000, 500));
     a.sent();
     a.wait(Duration::from_millis(500));
     for _ in 0..1000 {
@@ -315,28 +321,28 @@ fn headers_are_checked_and_the_reason_counted() {
         bad
     };
     for (reason, frame) in [
-        (Drop::Truncated, good[..33].to_vec()),
-        (Drop::Truncated, good[..13].to_vec()),
-        (Drop::Truncated, std::vec::Vec::new()),
-        (Drop::Version, fixed(|ip| ip[0] = 0x65)),
-        (Drop::HeaderLength, fixed(|ip| ip[0] = 0x44)),
-        (Drop::TotalLength, fixed(|ip| ip[2..4].copy_from_slice(&19u16.to_be_bytes()))),
-        (Drop::TotalLength, fixed(|ip| ip[2..4].copy_from_slice(&101u16.to_be_bytes()))),
-        (Drop::HeaderChecksum, wrong),
-        (Drop::Source, fixed(|ip| ip[12] = 0)),
-        (Drop::Source, fixed(|ip| ip[12] = 127)),
-        (Drop::Source, fixed(|ip| ip[12] = 224)),
-        (Drop::Source, fixed(|ip| ip[12..16].fill(255))),
+        (LinkDrop::Truncated, good[..33].to_vec()),
+        (LinkDrop::Truncated, good[..13].to_vec()),
+        (LinkDrop::Truncated, std::vec::Vec::new()),
+        (LinkDrop::Version, fixed(|ip| ip[0] = 0x65)),
+        (LinkDrop::HeaderLength, fixed(|ip| ip[0] = 0x44)),
+        (LinkDrop::TotalLength, fixed(|ip| ip[2..4].copy_from_slice(&19u16.to_be_bytes()))),
+        (LinkDrop::TotalLength, fixed(|ip| ip[2..4].copy_from_slice(&101u16.to_be_bytes()))),
+        (LinkDrop::HeaderChecksum, wrong),
+        (LinkDrop::Source, fixed(|ip| ip[12] = 0)),
+        (LinkDrop::Source, fixed(|ip| ip[12] = 127)),
+        (LinkDrop::Source, fixed(|ip| ip[12] = 224)),
+        (LinkDrop::Source, fixed(|ip| ip[12..16].fill(255))),
         // ours, and networks' broadcast addresses
-        (Drop::Source, fixed(|ip| ip[12..16].copy_from_slice(&[192, 0, 2, 80]))),
-        (Drop::Source, fixed(|ip| ip[12..16].copy_from_slice(&[10, 1, 0, 255]))),
-        (Drop::OtherHost, other),
-        (Drop::OtherHost, group),
-        (Drop::EtherType, unknown),
-        (Drop::Version, v6_bad(14, 0x40)),
-        (Drop::Truncated, v6[..53].to_vec()),
-        (Drop::TotalLength, v6_bad(19, 61)),
-        (Drop::Source, v6_bad(22, 0xff)),
+        (LinkDrop::Source, fixed(|ip| ip[12..16].copy_from_slice(&[192, 0, 2, 80]))),
+        (LinkDrop::Source, fixed(|ip| ip[12..16].copy_from_slice(&[10, 1, 0, 255]))),
+        (LinkDrop::OtherHost, other),
+        (LinkDrop::OtherHost, group),
+        (LinkDrop::EtherType, unknown),
+        (LinkDrop::Version, v6_bad(14, 0x40)),
+        (LinkDrop::Truncated, v6[..53].to_vec()),
+        (LinkDrop::TotalLength, v6_bad(19, 61)),
+        (LinkDrop::Source, v6_bad(22, 0xff)),
     ] {
         let mut a = balancer();
         assert!(a.arrives(0, &frame).is_empty(), "{reason:?}");
@@ -346,7 +352,7 @@ fn headers_are_checked_and_the_reason_counted() {
     assert_eq!(a.arrives(0, &good).len(), 1);
     assert_eq!(a.arrives(0, &v6).len(), 1);
     a.arrives(2, &good);
-    assert_eq!(a.dropped(Drop::Port), 1);
+    assert_eq!(a.dropped(LinkDrop::Port), 1);
 }
 
 fn datagram_to_us() -> Vec<u8> {
@@ -386,7 +392,7 @@ fn tags_are_kept() {
     a.arrives(0, request.bytes());
     let reply = a.sent().pop().unwrap();
     assert_eq!(reply.bytes()[12..18], [0x81, 0, 0, 7, 8, 6]);
-    assert_eq!(Packet::read(reply.bytes(), 18).unwrap().sender, [10, 0, 0, 80]);
+    assert_eq!(ArpPacket::read(reply.bytes(), 18).unwrap().sender, [10, 0, 0, 80]);
     let known: Vec<_> = a.neighbours.entries().filter(|neighbour| !neighbour.kept).collect();
     assert_eq!(known.len(), 1);
     assert_eq!(std::format!("{}", known[0].segment), "0.7");
@@ -401,11 +407,11 @@ fn what_the_worker_gives_back_ends_here() {
     let mut frame = datagram("198.51.100.7", "10.0.0.9", 100);
     frame.meta.egress = Egress::Kernel;
     assert!(a.send(&[frame]).is_empty());
-    assert_eq!((a.dropped(Drop::NotOurs), a.sent().len()), (1, 0));
+    assert_eq!((a.dropped(LinkDrop::NotOurs), a.sent().len()), (1, 0));
 }
 
 proptest! {
-    /// What is waved through would have passed every check, and nothing ordinary is checked twice.
+    /// A frame on the short path would have passed every check, and no ordinary frame is checked twice.
     #[test]
     fn quick_check_agrees_with_the_full_one(
         ipv6 in any::<bool>(), changes in prop::collection::vec((0usize..64, any::<u8>()), 0..3), refill in any::<bool>(),
@@ -431,7 +437,7 @@ proptest! {
         let usual = inward::is_usual(&plan, &frame);
         let plain = frame.data.len() >= 34 && (frame.data[12..14] == [0x86, 0xdd] || frame.data[14] == 0x45)
             && matches!(frame.data[if frame.data[12..14] == [8, 0] { 23 } else { 20 }], 6 | 17);
-        let passes = station.link.unusual(&mut frame.clone(), 0) == inward::Fate::Worker;
+        let passes = station.link.unusual(&mut frame.clone(), 0) == inward::InwardFate::Worker;
         if usual {
             prop_assert!(passes);
         } else if plain && frame.data[12] != 0x81 && frame.data[12] != 0x88 && (ipv6 || frame.data[26] < 240) {

@@ -1,10 +1,10 @@
-//! What goes out: routed, held, handed back; nothing without bound.
+//! Outbound frames: routed, held, handed back; nothing without bound.
 
 use super::stations::*;
 use crate::frame::{Arrival, Frame, VecFrame};
 use crate::l4::answer::{self, Notice};
-use crate::link::arp::{ETHERTYPE, Operation, Packet};
-use crate::link::{Drop, HELD_EACH, HELD_MAX, LinkOptions, Route, Segment, inward};
+use crate::link::arp::{ArpOperation, ArpPacket, ETHERTYPE};
+use crate::link::{HELD_EACH, HELD_MAX, LinkDrop, LinkOptions, LinkRoute, LinkSegment, inward};
 use crate::time::Duration;
 use crate::wire::{Parsed, parse};
 use proptest::prelude::*;
@@ -18,8 +18,8 @@ fn balancer() -> Station {
         ports: [port(1, &[("10.0.0.1", 24)], &["10.0.0.254"]), second].into(),
         local: [ip("10.0.0.80")].into(),
         routes: [
-            Route { network: ip("172.16.0.0"), prefix: 12, port: 1, gateway: Some(ip("10.1.0.9")) },
-            Route { network: ip("10.99.0.0"), prefix: 16, port: 1, gateway: None },
+            LinkRoute { network: ip("172.16.0.0"), prefix: 12, port: 1, gateway: Some(ip("10.1.0.9")) },
+            LinkRoute { network: ip("10.99.0.0"), prefix: 16, port: 1, gateway: None },
         ]
         .into(),
         ..LinkOptions::default()
@@ -31,12 +31,12 @@ fn balancer() -> Station {
 }
 
 fn answer(port: u16, address: [u8; 4], number: u8) -> Vec<u8> {
-    answer_under(Segment::untagged(port), address, number)
+    answer_under(LinkSegment::untagged(port), address, number)
 }
 
-fn answer_under(segment: Segment, sender: [u8; 4], number: u8) -> Vec<u8> {
+fn answer_under(segment: LinkSegment, sender: [u8; 4], number: u8) -> Vec<u8> {
     let (own, to) = (mac(number), mac(segment.port() as u8 + 1));
-    let packet = Packet { operation: Operation::Reply, sender_mac: own, sender, target_mac: to, target: [0; 4] };
+    let packet = ArpPacket { operation: ArpOperation::Reply, sender_mac: own, sender, target_mac: to, target: [0; 4] };
     let mut frame = VecFrame::default();
     assert!(inward::write(&mut frame, segment, 60, (to, own, ETHERTYPE), &packet.bytes()));
     frame.data
@@ -74,13 +74,13 @@ fn no_route() {
         datagram("10.0.0.1", "10.0.0.0", 100),           // a host like others, which does not answer
     ];
     a.send(&frames);
-    assert_eq!((a.dropped(Drop::NoRoute), a.link.waiting()), (3, 1));
+    assert_eq!((a.dropped(LinkDrop::NoRoute), a.link.waiting()), (3, 1));
     a.send(&[
         VecFrame::new(&[0; 60]),
         VecFrame::new(&[0; 6]),
         VecFrame::new(&datagram("10.0.0.1", "10.0.0.9", 100).data[..33]),
     ]);
-    assert_eq!(a.dropped(Drop::NotIp), 3);
+    assert_eq!(a.dropped(LinkDrop::NotIp), 3);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn link_local_destinations_are_at_the_port_that_the_frame_names() {
     frame.meta.port = 1;
     a.send(&[frame]);
     let known = a.neighbour("fe80::2").unwrap();
-    assert_eq!(known.segment, Segment::untagged(1));
+    assert_eq!(known.segment, LinkSegment::untagged(1));
     let asked = a.sent();
     assert_eq!((asked.len(), asked[0].meta.port), (1, 1));
     // in the name of the port's own link-local address
@@ -177,7 +177,7 @@ fn neighbours_under_different_tags_are_different() {
     a.arrives(1, &answer(1, [10, 1, 0, 9], 77));
     a.iterate();
     assert_eq!(a.link.waiting(), 1);
-    let mut under = Segment::of(tagged(&plain, 7).bytes(), 1).unwrap().0;
+    let mut under = LinkSegment::of(tagged(&plain, 7).bytes(), 1).unwrap().0;
     assert_eq!(under.tags().collect::<Vec<_>>(), [(0x8100, 7)]);
     under = under.at(1);
     a.arrives(1, &answer_under(under, [10, 1, 0, 9], 20));
@@ -194,7 +194,7 @@ fn no_more_than_so_many_wait() {
     for number in 0..HELD_EACH + 2 {
         a.send(&[numbered(100, number)]);
     }
-    assert_eq!((a.link.waiting(), a.dropped(Drop::HoldFull)), (HELD_EACH, 2));
+    assert_eq!((a.link.waiting(), a.dropped(LinkDrop::HoldFull)), (HELD_EACH, 2));
     a.arrives(0, &answer(0, [10, 0, 0, 100], 99));
     a.sent();
     a.iterate();
@@ -204,9 +204,9 @@ fn no_more_than_so_many_wait() {
     for to in 101..101 + HELD_MAX as u8 {
         a.send(&[numbered(to, 0)]);
     }
-    assert_eq!((a.link.waiting(), a.dropped(Drop::HoldFull)), (HELD_MAX, 2));
+    assert_eq!((a.link.waiting(), a.dropped(LinkDrop::HoldFull)), (HELD_MAX, 2));
     a.send(&[numbered(101 + HELD_MAX as u8, 0)]);
-    assert_eq!((a.link.waiting(), a.dropped(Drop::HoldFull)), (HELD_MAX, 3));
+    assert_eq!((a.link.waiting(), a.dropped(LinkDrop::HoldFull)), (HELD_MAX, 3));
     a.wait(Duration::from_secs(10));
     assert_eq!(a.link.waiting(), 0);
 }
@@ -245,18 +245,24 @@ fn our_own_frames_wait_for_room_within_bounds() {
     let mut a = balancer();
     a.wire.room.set(0);
     for number in 0..100u8 {
-        let request = Packet {
-            operation: Operation::Request,
+        let request = ArpPacket {
+            operation: ArpOperation::Request,
             sender_mac: mac(9),
             sender: [10, 0, 0, number + 100],
             target_mac: [0; 6],
             target: [10, 0, 0, 80],
         };
         let mut frame = VecFrame::default();
-        assert!(inward::write(&mut frame, Segment::default(), 60, ([0xff; 6], mac(9), ETHERTYPE), &request.bytes()));
+        assert!(inward::write(
+            &mut frame,
+            LinkSegment::default(),
+            60,
+            ([0xff; 6], mac(9), ETHERTYPE),
+            &request.bytes()
+        ));
         a.arrives(0, frame.bytes());
     }
-    assert_eq!((a.link.waiting(), a.dropped(Drop::Backlog)), (64, 36));
+    assert_eq!((a.link.waiting(), a.dropped(LinkDrop::Backlog)), (64, 36));
     a.wire.room.set(usize::MAX);
     a.iterate();
     assert_eq!((a.link.waiting(), a.sent().len()), (0, 64));
@@ -268,7 +274,7 @@ fn too_many_too_big_ones_are_dropped() {
     let frames: Vec<VecFrame> = (0..60).map(|_| datagram("10.0.0.80", "10.1.0.9", 1401)).collect();
     a.send(&frames);
     a.send(&frames);
-    assert_eq!((a.link.waiting(), a.dropped(Drop::TooBig)), (64, 56));
+    assert_eq!((a.link.waiting(), a.dropped(LinkDrop::TooBig)), (64, 56));
     assert_eq!(a.receive().len(), 64);
 }
 

@@ -2,7 +2,7 @@
 
 use crate::flow::Address;
 use crate::frame::{Batch, Frame, FrameIo, VecFrame};
-use crate::link::{Drop, Link, LinkOptions, Neighbour, Neighbours, Plan, PortAddresses};
+use crate::link::{Link, LinkDrop, LinkOptions, LinkPlan, Neighbour, Neighbours, PortAddresses};
 use crate::time::{Duration, Time};
 use crate::wire::checksum::Sum;
 use crate::wire::{ipv4, ipv6};
@@ -94,12 +94,12 @@ impl Station {
     }
 
     pub(super) fn with_places(options: &LinkOptions, capacity: usize) -> Station {
-        let plan = Arc::new(Plan::new(options).unwrap());
+        let plan = Arc::new(LinkPlan::new(options).unwrap());
         Station::beside(plan, Arc::new(Neighbours::new(capacity, [1, 2, 3, 4])))
     }
 
     /// Another worker of the same ports.
-    pub(super) fn beside(plan: Arc<Plan>, neighbours: Arc<Neighbours>) -> Station {
+    pub(super) fn beside(plan: Arc<LinkPlan>, neighbours: Arc<Neighbours>) -> Station {
         let wire = Wire::default();
         wire.room.set(usize::MAX);
         wire.frames.set(usize::MAX);
@@ -122,7 +122,7 @@ impl Station {
         }
     }
 
-    /// What came in on the wire, as the worker gets it.
+    /// The frames that came in on the wire, as the worker gets them.
     pub(super) fn receive(&mut self) -> Vec<VecFrame> {
         let mut batch = Batch::new();
         self.link.receive(&mut batch);
@@ -146,12 +146,12 @@ impl Station {
         batch.into_iter().collect()
     }
 
-    /// What was sent since the last call.
+    /// The frames sent since the last call.
     pub(super) fn sent(&self) -> Vec<VecFrame> {
         core::mem::take(&mut *self.wire.sent.borrow_mut())
     }
 
-    pub(super) fn dropped(&self, reason: Drop) -> u64 {
+    pub(super) fn dropped(&self, reason: LinkDrop) -> u64 {
         self.link.statistics().dropped(reason)
     }
 

@@ -15,9 +15,9 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-pub use model::{DEPTH_MAX, EXPECTED_MAX, Feature, Leaf, NODES_MAX, Node, Step, Told, Tree, Unsound};
+pub use model::{DEPTH_MAX, EXPECTED_MAX, Feature, Leaf, NODES_MAX, Node, Tree, TreeFeature, TreeStep, Unsound};
 pub use packets::{FirstPackets, PACKETS_MAX};
-pub use text::{Refused, TEXT_MAX};
+pub use text::{TEXT_MAX, TreeTextError};
 
 use super::fastest_flow::{is_plenty, is_short};
 use super::price::Price;
@@ -36,33 +36,33 @@ const FIRST_AT_MOST: u64 = 64;
 const UNKNOWN: u8 = u8::MAX;
 const _: () = assert!(NODES_MAX <= UNKNOWN as usize);
 
-/// What is known of one connection: a cache line.
+/// The state of one connection: a cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Row {
+struct TreeRow {
     /// When it began, to tell it from one that had its position before.
     created: Time,
-    state: State,
+    state: TreeState,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum TreeState {
     /// Its first packets, so far.
     Watched(FirstPackets),
     /// It got to this leaf, or to none, when it had had so many packets.
     Judged { leaf: u8, at: u64 },
 }
 
-const _: () = assert!(size_of::<Row>() == 64);
+const _: () = assert!(size_of::<TreeRow>() == 64);
 
-impl Row {
-    const NONE: Row = Row { created: Time::ZERO, state: State::Watched(FirstPackets::NONE) };
+impl TreeRow {
+    const NONE: TreeRow = TreeRow { created: Time::ZERO, state: TreeState::Watched(FirstPackets::NONE) };
 }
 
 /// The policy.
 pub struct DecisionTree {
     tree: Arc<Tree>,
-    rows: Box<[Row]>,
+    rows: Box<[TreeRow]>,
     /// In packets.
     room: Price,
 }
@@ -70,7 +70,7 @@ pub struct DecisionTree {
 impl DecisionTree {
     /// For so many connections of the worker: 64 bytes each.
     pub fn new(tree: Arc<Tree>, capacity: usize) -> DecisionTree {
-        DecisionTree { tree, rows: vec![Row::NONE; capacity].into_boxed_slice(), room: Price::new(1.0) }
+        DecisionTree { tree, rows: vec![TreeRow::NONE; capacity].into_boxed_slice(), room: Price::new(1.0) }
     }
 
     /// How many packets more the connection is expected to have, if it is taken for a long one; else why it stays.
@@ -78,25 +78,25 @@ impl DecisionTree {
         let row = self.rows.get_mut(flow.position as usize).ok_or(Reason::Small)?;
         if row.created != flow.created {
             let state = match flow.packets {
-                0..=FIRST_AT_MOST => State::Watched(FirstPackets::NONE),
-                at => State::Judged { leaf: UNKNOWN, at },
+                0..=FIRST_AT_MOST => TreeState::Watched(FirstPackets::NONE),
+                at => TreeState::Judged { leaf: UNKNOWN, at },
             };
-            *row = Row { created: flow.created, state };
+            *row = TreeRow { created: flow.created, state };
         }
-        if let State::Watched(packets) = &mut row.state {
+        if let TreeState::Watched(packets) = &mut row.state {
             if flow.length > 0 {
                 packets.add(flow.length, flow.direction, now.since(flow.created));
             }
             match self.tree.walk(flow.protocol, flow.service.port, packets) {
-                Step::Wait => return Err(Reason::Small),
-                Step::Leaf(leaf) => row.state = State::Judged { leaf, at: flow.packets },
+                TreeStep::Wait => return Err(Reason::Small),
+                TreeStep::Leaf(leaf) => row.state = TreeState::Judged { leaf, at: flow.packets },
             }
         }
-        let State::Judged { leaf, at } = row.state else { return Err(Reason::Small) };
+        let TreeState::Judged { leaf, at } = row.state else { return Err(Reason::Small) };
         let since = flow.packets.saturating_sub(at);
         match self.tree.leaf(leaf) {
             Some(leaf) if leaf.is_long => Ok(leaf.expected),
-            // What has lasted is expected to last.
+            // A connection that has lasted is expected to last.
             _ if since >= u64::from(self.tree.more()) => Ok(since as f32),
             Some(_) => Err(Reason::Short),
             None => Err(Reason::Small),
@@ -123,7 +123,7 @@ impl OffloadPolicy for DecisionTree {
     fn on_end(&mut self, _: Time, flow: &FlowStats) {
         // One that begins in the same nanosecond, in its place, is another.
         if let Some(row) = self.rows.get_mut(flow.position as usize) {
-            *row = Row::NONE;
+            *row = TreeRow::NONE;
         }
     }
     fn on_refused(&mut self, now: Time) {

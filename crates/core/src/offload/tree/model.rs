@@ -21,7 +21,7 @@ pub const EXPECTED_MAX: f32 = 1e9;
 
 /// Features of a packet, or of the first packets together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Told {
+pub enum TreeFeature {
     /// Bytes of the packet, from the IP header on.
     Length,
     /// Microseconds since the packet before it; none of the first.
@@ -38,21 +38,28 @@ pub enum Told {
     Elapsed,
 }
 
-impl Told {
+impl TreeFeature {
     /// All of them.
-    pub const ALL: [Told; 7] =
-        [Told::Length, Told::Gap, Told::Backend, Told::Bytes, Told::BackendPackets, Told::BackendBytes, Told::Elapsed];
+    pub const ALL: [TreeFeature; 7] = [
+        TreeFeature::Length,
+        TreeFeature::Gap,
+        TreeFeature::Backend,
+        TreeFeature::Bytes,
+        TreeFeature::BackendPackets,
+        TreeFeature::BackendBytes,
+        TreeFeature::Elapsed,
+    ];
 
     /// Its name in a model; the packet's number follows.
     pub fn name(self) -> &'static str {
         match self {
-            Told::Length => "length",
-            Told::Gap => "gap",
-            Told::Backend => "backend",
-            Told::Bytes => "bytes",
-            Told::BackendPackets => "backend-packets",
-            Told::BackendBytes => "backend-bytes",
-            Told::Elapsed => "elapsed",
+            TreeFeature::Length => "length",
+            TreeFeature::Gap => "gap",
+            TreeFeature::Backend => "backend",
+            TreeFeature::Bytes => "bytes",
+            TreeFeature::BackendPackets => "backend-packets",
+            TreeFeature::BackendBytes => "backend-bytes",
+            TreeFeature::Elapsed => "elapsed",
         }
     }
 }
@@ -65,14 +72,14 @@ pub enum Feature {
     /// The service's port.
     Port,
     /// A feature of one of its first packets, from 1 to [`PACKETS_MAX`].
-    Of(Told, u8),
+    Of(TreeFeature, u8),
 }
 
 impl Feature {
     /// All of them that a connection's first `packets` packets have.
     pub fn all(packets: u8) -> impl Iterator<Item = Feature> {
-        let of =
-            (1..=packets.min(PACKETS_MAX as u8)).flat_map(|packet| Told::ALL.map(|told| Feature::Of(told, packet)));
+        let of = (1..=packets.min(PACKETS_MAX as u8))
+            .flat_map(|packet| TreeFeature::ALL.map(|told| Feature::Of(told, packet)));
         [Feature::Udp, Feature::Port].into_iter().chain(of).filter(|feature| feature.is_any())
     }
 
@@ -84,7 +91,7 @@ impl Feature {
             _ => {}
         }
         let (told, packet) = name.rsplit_once('-')?;
-        let told = *Told::ALL.iter().find(|known| known.name() == told)?;
+        let told = *TreeFeature::ALL.iter().find(|known| known.name() == told)?;
         // One digit, so that no two texts mean the same.
         let packet = packet.parse().ok().filter(|_| packet.len() == 1)?;
         Some(Feature::Of(told, packet)).filter(|feature| feature.is_any())
@@ -101,11 +108,13 @@ impl Feature {
     /// The largest value it can have.
     pub fn largest(self) -> u32 {
         match self {
-            Feature::Udp | Feature::Of(Told::Backend, _) => 1,
-            Feature::Port | Feature::Of(Told::Length, _) => u32::from(u16::MAX),
-            Feature::Of(Told::BackendPackets, packet) => u32::from(packet),
-            Feature::Of(Told::Bytes | Told::BackendBytes, packet) => u32::from(packet) * u32::from(u16::MAX),
-            Feature::Of(Told::Gap | Told::Elapsed, _) => u32::MAX,
+            Feature::Udp | Feature::Of(TreeFeature::Backend, _) => 1,
+            Feature::Port | Feature::Of(TreeFeature::Length, _) => u32::from(u16::MAX),
+            Feature::Of(TreeFeature::BackendPackets, packet) => u32::from(packet),
+            Feature::Of(TreeFeature::Bytes | TreeFeature::BackendBytes, packet) => {
+                u32::from(packet) * u32::from(u16::MAX)
+            }
+            Feature::Of(TreeFeature::Gap | TreeFeature::Elapsed, _) => u32::MAX,
         }
     }
 
@@ -114,7 +123,10 @@ impl Feature {
             Feature::Udp | Feature::Port => true,
             Feature::Of(told, packet) => {
                 // Of one packet alone, sums are the packet's own.
-                let is_sum = matches!(told, Told::Gap | Told::Bytes | Told::BackendPackets | Told::BackendBytes);
+                let is_sum = matches!(
+                    told,
+                    TreeFeature::Gap | TreeFeature::Bytes | TreeFeature::BackendPackets | TreeFeature::BackendBytes
+                );
                 (1 + u8::from(is_sum)..=PACKETS_MAX as u8).contains(&packet)
             }
         }
@@ -147,34 +159,34 @@ pub struct Leaf {
 /// A node of a tree.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Node {
-    /// What is at most `most` goes on at the next node, what is above it at the node of that index.
+    /// A value of at most `most` continues at the next node, a larger one at the node of that index.
     Split {
-        /// What is compared.
+        /// The compared feature.
         feature: Feature,
         /// With what.
         most: u32,
-        /// Where to go if it is more.
+        /// The node to go to if it is more.
         above: u8,
     },
     /// An end.
     Leaf(Leaf),
 }
 
-/// What a way down a tree came to.
+/// The result of a way down a tree.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Step {
+pub enum TreeStep {
     /// It depends on a packet that has not come yet.
     Wait,
     /// The leaf of this index.
     Leaf(u8),
 }
 
-/// What is wrong with a model, and at which of its nodes.
+/// The defect of a model, and the node that has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsound {
     /// Index of the node.
     pub node: usize,
-    /// What is wrong with it.
+    /// The defect.
     pub what: String,
 }
 
@@ -226,18 +238,18 @@ impl Tree {
         packets.max().unwrap_or(0)
     }
 
-    /// Where a connection with these first packets gets.
-    pub fn walk(&self, protocol: Protocol, port: u16, packets: &FirstPackets) -> Step {
+    /// The leaf of a connection with these first packets.
+    pub fn walk(&self, protocol: Protocol, port: u16, packets: &FirstPackets) -> TreeStep {
         let mut at = 0;
         // Indexes rise, so that there are no more rounds than nodes.
         while let Some(Node::Split { feature, most, above }) = self.nodes.get(at) {
             match packets.value(*feature, protocol, port) {
-                None => return Step::Wait,
+                None => return TreeStep::Wait,
                 Some(value) if value <= *most => at += 1,
                 Some(_) => at = usize::from(*above),
             }
         }
-        Step::Leaf(at as u8)
+        TreeStep::Leaf(at as u8)
     }
 
     /// The leaf of that index.
@@ -291,7 +303,7 @@ impl Walk<'_> {
 }
 
 impl Leaf {
-    /// What is wrong with it.
+    /// Its defect.
     fn check(&self) -> Option<String> {
         if !(0.0..=1.0).contains(&self.probability) {
             return Some(format!("a probability of {}: use 0 to 1", self.probability));

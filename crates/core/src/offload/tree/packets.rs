@@ -1,6 +1,6 @@
-//! What is kept of a connection's first packets.
+//! The kept features of a connection's first packets.
 
-use super::model::{Feature, Told};
+use super::model::{Feature, TreeFeature};
 use crate::flow::{Direction, Protocol};
 use crate::time::Duration;
 
@@ -38,7 +38,7 @@ impl FirstPackets {
         true
     }
 
-    /// What there was after so many of them.
+    /// The values after that many packets.
     #[must_use]
     pub fn first(&self, count: u8) -> FirstPackets {
         FirstPackets { seen: self.seen.min(count), ..*self }
@@ -71,13 +71,13 @@ impl FirstPackets {
                 .sum()
         };
         Some(match told {
-            Told::Length => u32::from(self.lengths[at]),
-            Told::Gap => self.at_us[at].saturating_sub(self.at_us[at.checked_sub(1)?]),
-            Told::Backend => u32::from(backend(at)),
-            Told::Bytes => sum(&|_| true),
-            Told::BackendPackets => (0..count).map(|place| u32::from(backend(place))).sum(),
-            Told::BackendBytes => sum(&backend),
-            Told::Elapsed => self.at_us[at],
+            TreeFeature::Length => u32::from(self.lengths[at]),
+            TreeFeature::Gap => self.at_us[at].saturating_sub(self.at_us[at.checked_sub(1)?]),
+            TreeFeature::Backend => u32::from(backend(at)),
+            TreeFeature::Bytes => sum(&|_| true),
+            TreeFeature::BackendPackets => (0..count).map(|place| u32::from(backend(place))).sum(),
+            TreeFeature::BackendBytes => sum(&backend),
+            TreeFeature::Elapsed => self.at_us[at],
         })
     }
 }

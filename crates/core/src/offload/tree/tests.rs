@@ -35,7 +35,7 @@ fn flow(position: u32, packets: u64, length: u32, direction: Direction) -> FlowS
 
 const ROOM: EngineRoom = EngineRoom { rules: 0, own: 0, rules_max: 1000, waiting: 0, waiting_max: 100, unanswered: 0 };
 
-/// What the policy says to packets of these lengths, so many microseconds apart, of a connection that has had two before.
+/// The policy's decision for packets of these lengths, so many microseconds apart, of a connection that has had two before.
 fn says(policy: &mut DecisionTree, packets: &[(u32, u64)]) -> Vec<Verdict> {
     let mut now = Time::from_nanos(1 << 40);
     let verdict = |(number, &(length, gap)): (usize, &(u32, u64))| {
@@ -220,7 +220,7 @@ fn nodes_that_are_no_tree_are_refused() {
         [split(3), leaf, leaf].to_vec(),
         [split(2), leaf].to_vec(),
         [split(2), leaf, leaf, leaf].to_vec(),
-        [Node::Split { feature: Feature::Of(Told::Length, 0), most: 1, above: 2 }, leaf, leaf].to_vec(),
+        [Node::Split { feature: Feature::Of(TreeFeature::Length, 0), most: 1, above: 2 }, leaf, leaf].to_vec(),
         std::vec![leaf; NODES_MAX + 1],
     ] {
         assert!(Tree::new(nodes.clone(), 1).is_err(), "{nodes:?}");

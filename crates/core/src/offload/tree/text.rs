@@ -23,25 +23,25 @@ use core::fmt;
 pub const TEXT_MAX: usize = 1 << 20;
 const FIRST_LINE: &str = "decision-tree 1";
 
-/// What is wrong with a text.
+/// The error in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct TreeTextError {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong there, and what would be right.
+    /// The problem there, and the correct form.
     pub what: String,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for TreeTextError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}: {}", self.line, self.what)
     }
 }
 
-impl core::error::Error for Refused {}
+impl core::error::Error for TreeTextError {}
 
 /// Lines that are not for people only, and what was made of them.
-struct Reading<'a> {
+struct TreeReading<'a> {
     lines: core::iter::Peekable<Lines<'a>>,
     /// Lines of the text.
     count: usize,
@@ -57,74 +57,79 @@ impl Tree {
     ///
     /// # Errors
     /// It is none, or one that is not sound: where, and what would be right.
-    pub fn parse(text: &str) -> Result<Tree, Refused> {
+    pub fn parse(text: &str) -> Result<Tree, TreeTextError> {
         if text.len() > TEXT_MAX {
-            return Err(Refused { line: 1, what: format!("a text of {} bytes: {TEXT_MAX} at most", text.len()) });
+            return Err(TreeTextError { line: 1, what: format!("a text of {} bytes: {TEXT_MAX} at most", text.len()) });
         }
         let all = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim_end()));
         let told: Vec<_> = all.filter(|(_, line)| !line.is_empty() && !line.trim_start().starts_with('#')).collect();
         let lines = told.into_iter().peekable();
         let mut reading =
-            Reading { lines, count: text.lines().count().max(1), nodes: Vec::new(), of_nodes: Vec::new() };
+            TreeReading { lines, count: text.lines().count().max(1), nodes: Vec::new(), of_nodes: Vec::new() };
         let (line, first) = reading.next(FIRST_LINE)?;
         if first != FIRST_LINE {
-            return Err(Refused { line, what: format!("\"{}\": a model begins with `{FIRST_LINE}`", short(first)) });
+            return Err(TreeTextError {
+                line,
+                what: format!("\"{}\": a model begins with `{FIRST_LINE}`", short(first)),
+            });
         }
         let (line, more) = reading.next("more NUMBER")?;
         let Some(more) =
             more.strip_prefix("more ").and_then(|number| number.parse::<u32>().ok()).filter(|more| *more > 0)
         else {
-            return Err(Refused { line, what: format!("\"{}\": write `more NUMBER`, 1 or more", short(more)) });
+            return Err(TreeTextError { line, what: format!("\"{}\": write `more NUMBER`, 1 or more", short(more)) });
         };
         reading.subtree(0)?;
         if let Some((line, what)) = reading.lines.next() {
-            return Err(Refused { line, what: format!("\"{}\": the tree is complete before this", short(what)) });
+            return Err(TreeTextError { line, what: format!("\"{}\": the tree is complete before this", short(what)) });
         }
-        let Reading { nodes, of_nodes, count, .. } = reading;
-        Tree::new(nodes, more)
-            .map_err(|Unsound { node, what }| Refused { line: of_nodes.get(node).copied().unwrap_or(count), what })
+        let TreeReading { nodes, of_nodes, count, .. } = reading;
+        Tree::new(nodes, more).map_err(|Unsound { node, what }| TreeTextError {
+            line: of_nodes.get(node).copied().unwrap_or(count),
+            what,
+        })
     }
 }
 
-impl<'a> Reading<'a> {
-    fn next(&mut self, expected: &str) -> Result<(usize, &'a str), Refused> {
-        let end = || Refused { line: self.count, what: format!("it ends where `{expected}` is missing") };
+impl<'a> TreeReading<'a> {
+    fn next(&mut self, expected: &str) -> Result<(usize, &'a str), TreeTextError> {
+        let end = || TreeTextError { line: self.count, what: format!("it ends where `{expected}` is missing") };
         self.lines.next().ok_or_else(end)
     }
 
     /// The next line, which has to be so far in; the rest of it.
-    fn next_in(&mut self, depth: usize, expected: &str) -> Result<(usize, &'a str), Refused> {
+    fn next_in(&mut self, depth: usize, expected: &str) -> Result<(usize, &'a str), TreeTextError> {
         let (line, text) = self.next(expected)?;
         let rest = text.trim_start_matches(' ');
         let (found, right) = (text.len() - rest.len(), 2 * depth);
         if found != right {
             let what = format!("\"{}\" is {found} spaces in, not {right}, where `{expected}` belongs", short(rest));
-            return Err(Refused { line, what });
+            return Err(TreeTextError { line, what });
         }
         Ok((line, rest))
     }
 
-    fn subtree(&mut self, depth: usize) -> Result<(), Refused> {
+    fn subtree(&mut self, depth: usize) -> Result<(), TreeTextError> {
         let (line, text) = self.next_in(depth, "if FEATURE <= NUMBER")?;
         let index = self.nodes.len();
         if index >= NODES_MAX {
-            return Err(Refused { line, what: format!("more than {NODES_MAX} nodes") });
+            return Err(TreeTextError { line, what: format!("more than {NODES_MAX} nodes") });
         }
         let Some(condition) = text.strip_prefix("if ") else {
-            self.nodes.push(Node::Leaf(leaf(text).map_err(|what| Refused { line, what })?));
+            self.nodes.push(Node::Leaf(leaf(text).map_err(|what| TreeTextError { line, what })?));
             self.of_nodes.push(line);
             return Ok(());
         };
         if depth >= DEPTH_MAX {
-            return Err(Refused { line, what: format!("more than {DEPTH_MAX} splits deep") });
+            return Err(TreeTextError { line, what: format!("more than {DEPTH_MAX} splits deep") });
         }
-        let (feature, most) = split(condition).map_err(|what| Refused { line, what })?;
+        let (feature, most) = split(condition).map_err(|what| TreeTextError { line, what })?;
         self.nodes.push(Node::Split { feature, most, above: 0 });
         self.of_nodes.push(line);
         self.subtree(depth + 1)?;
         let (line, text) = self.next_in(depth, "else")?;
         if text != "else" {
-            return Err(Refused { line, what: format!("\"{}\": `else` is missing", short(text)) });
+            return Err(TreeTextError { line, what: format!("\"{}\": `else` is missing", short(text)) });
         }
         let other = self.nodes.len();
         if let Some(Node::Split { above, .. }) = self.nodes.get_mut(index) {
@@ -183,7 +188,7 @@ fn short(text: &str) -> &str {
 impl fmt::Display for Tree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{FIRST_LINE}\nmore {}", self.more())?;
-        // Where an `else` is due, and how far in; the nearest last.
+        // The lines where an `else` is due, and their indentation; the nearest last.
         let mut due: Vec<(usize, usize)> = Vec::new();
         let mut depth = 0;
         for (index, node) in self.nodes().iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Ageing: finds the entries whose time is up, over any table, without ever stopping for it.
 //!
-//! What KTH 2020 (section 6.3.3, figure 6.1) regrets is a timer that checks the whole flow table at once: throughput
-//! fell each time, from the first timeout on. Here every mechanism is
+//! KTH 2020 (section 6.3.3, figure 6.1) regrets a timer that checks the whole flow table at once: throughput fell each
+//! time, from the first timeout on. Here every mechanism is
 //! - *lazy*: a packet only writes when it came into its entry. When an entry's time seems to have come it is asked anew
 //!   ([`Deadlines`]), and put off if it has gone on;
 //! - *incremental*: a call does a bounded amount of work and goes on where it stopped;

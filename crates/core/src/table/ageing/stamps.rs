@@ -29,14 +29,14 @@ const LANES: usize = 32;
 /// Stamps of neighbouring positions. 0: none; else twice the tick, modulo 2^16, plus one.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Block([u16; LANES]);
+struct StampBlock([u16; LANES]);
 
 // SAFETY: integers.
-unsafe impl Zeroable for Block {}
+unsafe impl Zeroable for StampBlock {}
 
 /// The stamps of all positions.
 pub struct Stamps {
-    blocks: Box<[Block]>,
+    blocks: Box<[StampBlock]>,
     /// Not later than the earliest stamp of each block; 0 when there has never been any, or none since it was seen to.
     earliest: Box<[u16]>,
     /// Nanoseconds per tick.
@@ -75,7 +75,7 @@ fn earlier(a: u16, b: u16, at: u16) -> u16 {
     if b == 0 || (a != 0 && ahead(a) <= ahead(b)) { a } else { b }
 }
 
-impl Block {
+impl StampBlock {
     /// The lanes with a stamp that is due at `at`; with any stamp, if `blind`.
     #[inline]
     fn due(&self, at: u16, blind: bool) -> u32 {

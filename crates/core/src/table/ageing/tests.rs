@@ -27,7 +27,7 @@ proptest! {
     }
 }
 
-/// What was once a block's earliest stamp must not be taken for one to come when it has grown old.
+/// A block's earliest stamp must not be taken for a future one when it has grown old.
 #[test]
 fn models_agree_after_an_old_removal() {
     let ops = [Op::Start(1, 0), Op::End(1), Op::Due(16, 1), Op::Start(0, 0), Op::Drain(163_824)];

@@ -25,17 +25,17 @@ pub(super) const CELL_MAX: u32 = (1 << CELL_BITS) - 1;
 
 /// A set of slots: slot `s` is bits `2 * s` and `2 * s + 1`, both of them, as comparing lanes of 16 bits tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Slots(u16);
+pub(super) struct SlotSet(u16);
 
-impl Slots {
+impl SlotSet {
     /// Expands a bit for each slot.
     #[cfg(test)]
-    pub(super) fn of(bits: u8) -> Slots {
-        Slots((0..SLOTS).filter(|slot| bits >> slot & 1 != 0).fold(0, |slots, slot| slots | 3 << (2 * slot)))
+    pub(super) fn of(bits: u8) -> SlotSet {
+        SlotSet((0..SLOTS).filter(|slot| bits >> slot & 1 != 0).fold(0, |slots, slot| slots | 3 << (2 * slot)))
     }
 }
 
-impl Iterator for Slots {
+impl Iterator for SlotSet {
     type Item = usize;
 
     #[inline]
@@ -64,7 +64,7 @@ impl Tags {
 
     /// The slots that have `tag`; 0 finds free ones.
     #[inline]
-    pub(super) fn with(self, tag: u16) -> Slots {
+    pub(super) fn with(self, tag: u16) -> SlotSet {
         #[cfg(target_arch = "x86_64")]
         return self.with_sse2(tag);
         #[cfg(not(target_arch = "x86_64"))]
@@ -73,20 +73,20 @@ impl Tags {
 
     /// The slots that are taken.
     #[inline]
-    pub(super) fn taken(self) -> Slots {
-        Slots(!self.with(0).0)
+    pub(super) fn taken(self) -> SlotSet {
+        SlotSet(!self.with(0).0)
     }
 
     /// The slots of entries whose secondary bucket this is.
     #[inline]
-    pub(super) fn guests(self) -> Slots {
+    pub(super) fn guests(self) -> SlotSet {
         let away = |slot: &usize| self.at(*slot) & AWAY != 0;
-        Slots((0..SLOTS).filter(away).fold(0, |slots, slot| slots | 3 << (2 * slot)))
+        SlotSet((0..SLOTS).filter(away).fold(0, |slots, slot| slots | 3 << (2 * slot)))
     }
 
     #[cfg(target_arch = "x86_64")]
     #[inline]
-    fn with_sse2(self, tag: u16) -> Slots {
+    fn with_sse2(self, tag: u16) -> SlotSet {
         use core::arch::x86_64::{_mm_cmpeq_epi16, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi16};
         let [low, high] = self.0;
         // SAFETY: SSE2 is part of x86-64.
@@ -94,12 +94,12 @@ impl Tags {
             let equal = _mm_cmpeq_epi16(_mm_set_epi64x(high as i64, low as i64), _mm_set1_epi16(tag as i16));
             _mm_movemask_epi8(equal)
         };
-        Slots(mask as u16)
+        SlotSet(mask as u16)
     }
 
     #[cfg(any(test, not(target_arch = "x86_64")))]
     #[inline]
-    pub(super) fn with_scalar(self, tag: u16) -> Slots {
+    pub(super) fn with_scalar(self, tag: u16) -> SlotSet {
         const LANES: u64 = 0x0001_0001_0001_0001;
         const LOW: u64 = 0x7fff * LANES;
         let [low, high] = self.0.map(|word| {
@@ -109,18 +109,18 @@ impl Tags {
             let zero = 3 * zero;
             (zero | zero >> 14 | zero >> 28 | zero >> 42) as u16 & 0xff
         });
-        Slots(low | high << 8)
+        SlotSet(low | high << 8)
     }
 }
 
-/// What [`Bucket::state`] said; tells whether an entry has returned since.
+/// The value of [`Bucket::state`]; tells whether an entry has returned since.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Version(u32);
+pub(super) struct BucketVersion(u32);
 
-impl Version {
+impl BucketVersion {
     /// Whether no entry returned between this and `later`.
     #[inline]
-    pub(super) fn is_same(self, later: Version) -> bool {
+    pub(super) fn is_same(self, later: BucketVersion) -> bool {
         (self.0 ^ later.0) & !LOCKED == 0
     }
 }
@@ -197,8 +197,8 @@ impl Bucket {
     }
 
     #[inline]
-    pub(super) fn version(&self) -> Version {
-        Version(self.state.load(Acquire))
+    pub(super) fn version(&self) -> BucketVersion {
+        BucketVersion(self.state.load(Acquire))
     }
 
     /// Whether entries of this primary bucket with `tag` may stand in their secondary one.
@@ -226,12 +226,12 @@ impl Bucket {
 
     /// Waits until no other thread changes the bucket.
     #[inline]
-    pub(super) fn lock(&self) -> Locked<'_> {
+    pub(super) fn lock(&self) -> LockedBucket<'_> {
         loop {
             let state = self.state.load(Relaxed);
             if state & LOCKED == 0 && self.state.compare_exchange_weak(state, state | LOCKED, Acquire, Relaxed).is_ok()
             {
-                return Locked { bucket: self, state };
+                return LockedBucket { bucket: self, state };
             }
             spin();
         }
@@ -248,7 +248,7 @@ impl Bucket {
     }
 }
 
-/// Where the counter of `tag` begins in [`Bucket::away`].
+/// The offset of the counter of `tag` in [`Bucket::away`].
 #[inline]
 fn cell(tag: u16) -> u32 {
     CELL_BITS * cell_number(tag)
@@ -261,13 +261,13 @@ pub(super) fn cell_number(tag: u16) -> u32 {
 }
 
 /// The right to change a bucket; given back when dropped.
-pub(super) struct Locked<'a> {
+pub(super) struct LockedBucket<'a> {
     bucket: &'a Bucket,
-    /// What it was before.
+    /// The previous value.
     state: u32,
 }
 
-impl Deref for Locked<'_> {
+impl Deref for LockedBucket<'_> {
     type Target = Bucket;
 
     #[inline]
@@ -276,14 +276,14 @@ impl Deref for Locked<'_> {
     }
 }
 
-impl Drop for Locked<'_> {
+impl Drop for LockedBucket<'_> {
     #[inline]
     fn drop(&mut self) {
         self.bucket.state.store(self.state, Release);
     }
 }
 
-impl Locked<'_> {
+impl LockedBucket<'_> {
     /// Puts an entry into a free slot. Who sees the tag sees the rest.
     #[inline]
     pub(super) fn put(&mut self, slot: usize, tag: u16, value: u32, stamp: u8) {
@@ -322,7 +322,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Takes back what [`Locked::leaves`] counted: the entry does not stand there any more.
+    /// Takes back what [`LockedBucket::leaves`] counted: the entry does not stand there any more.
     #[inline]
     pub(super) fn left(&mut self, tag: u16) {
         let away = self.bucket.away.load(Relaxed);

@@ -1,7 +1,7 @@
 //! Bursts: passes over up to [`BURST`] keys, so that cache misses overlap.
 
 use super::bucket::AWAY;
-use super::{Concurrent, Found, Place};
+use super::{Concurrent, FoundEntry, HashPlace};
 use crate::table::{BURST, Entries, Key};
 use core::mem::MaybeUninit;
 
@@ -28,13 +28,13 @@ impl Set {
 }
 
 /// Room for the places of a burst.
-type Places = [MaybeUninit<Place>; BURST];
+type BurstPlaces = [MaybeUninit<HashPlace>; BURST];
 
 impl Concurrent {
     /// The places of up to [`BURST`] keys, with their primary buckets on their way into the cache. (An array returned
     /// would be copied, and the copy would wait until everything before it has been done.)
     #[inline(always)]
-    fn places<'a, K: Key>(&self, keys: &[K], places: &'a mut Places) -> &'a [Place] {
+    fn places<'a, K: Key>(&self, keys: &[K], places: &'a mut BurstPlaces) -> &'a [HashPlace] {
         let places = &mut places[..keys.len()];
         for (place, key) in places.iter_mut().zip(keys) {
             self.prefetch(place.write(self.place_of(key)).primary);
@@ -49,7 +49,7 @@ impl Concurrent {
     }
 
     #[inline]
-    fn prefetch_secondary(&self, place: Place) {
+    fn prefetch_secondary(&self, place: HashPlace) {
         self.prefetch(self.other(place.primary, place.tag));
     }
 
@@ -61,7 +61,7 @@ impl Concurrent {
         keys: &[K],
         entries: &E,
         out: &mut [Option<u32>],
-        hit: impl Fn(Place, Found),
+        hit: impl Fn(HashPlace, FoundEntry),
     ) {
         let count = keys.len().min(out.len());
         let (mut keys, mut out) = (&keys[..count], &mut out[..count]);
@@ -81,18 +81,18 @@ impl Concurrent {
         keys: &[K],
         entries: &E,
         out: &mut [Option<u32>],
-        hit: &impl Fn(Place, Found),
+        hit: &impl Fn(HashPlace, FoundEntry),
     ) {
         let mut places = [const { MaybeUninit::uninit() }; BURST];
         let places = self.places(keys, &mut places);
         // As many answers as keys: a loop over both then counts one of them.
         let out = &mut out[..keys.len()];
-        let mut at = [Found::default(); BURST];
+        let mut at = [FoundEntry::default(); BURST];
         let mut is_any_there = false;
         let mut candidate = |i: usize, bucket: u32, slot: usize, value: u32| {
             entries.prefetch(value);
             if TOLD {
-                at[i] = Found { bucket, slot, value };
+                at[i] = FoundEntry { bucket, slot, value };
             }
             is_any_there = true;
             Some(value)
@@ -147,13 +147,13 @@ impl Concurrent {
     /// Looks for one key after all.
     #[cold]
     #[inline(never)]
-    fn start_over<K: Key, E: Entries<K>>(&self, place: Place, key: &K, entries: &E) -> Option<Found> {
+    fn start_over<K: Key, E: Entries<K>>(&self, place: HashPlace, key: &K, entries: &E) -> Option<FoundEntry> {
         self.search(place, |value| entries.is(value, key))
     }
 
     /// Has the buckets brought into the cache that an insertion may turn to if the primary one is full.
     #[inline]
-    fn prefetch_room(&self, place: Place) {
+    fn prefetch_room(&self, place: HashPlace) {
         let tags = self.bucket(place.primary).tags();
         if tags.with(0).next().is_none() {
             self.prefetch_secondary(place);
@@ -161,7 +161,7 @@ impl Concurrent {
         }
     }
 
-    /// [`crate::table::Shared::insert_burst`].
+    /// [`crate::table::SharedIndex::insert_burst`].
     pub(super) fn insert_many<K: Key>(&self, keys: &[K], values: &[u32]) -> usize {
         let mut count = 0;
         for (keys, values) in keys.chunks(BURST).zip(values.chunks(BURST)) {
@@ -181,7 +181,7 @@ impl Concurrent {
         count
     }
 
-    /// [`crate::table::Shared::remove_burst`].
+    /// [`crate::table::SharedIndex::remove_burst`].
     pub(super) fn remove_many<K: Key>(&self, keys: &[K], values: &[u32]) -> usize {
         let mut count = 0;
         for (keys, values) in keys.chunks(BURST).zip(values.chunks(BURST)) {
@@ -195,7 +195,7 @@ impl Concurrent {
         count
     }
 
-    /// [`crate::table::Shared::replace_burst`].
+    /// [`crate::table::SharedIndex::replace_burst`].
     pub(super) fn replace_many<K: Key>(&self, keys: &[K], old: &[u32], new: &[u32]) -> usize {
         let mut count = 0;
         for ((keys, old), new) in keys.chunks(BURST).zip(old.chunks(BURST)).zip(new.chunks(BURST)) {
@@ -210,7 +210,7 @@ impl Concurrent {
 
     /// Prefetches the secondary buckets of entries that are not in their primary ones.
     #[inline]
-    fn prefetch_away(&self, places: &[Place], values: &[u32]) {
+    fn prefetch_away(&self, places: &[HashPlace], values: &[u32]) {
         for (place, value) in places.iter().zip(values) {
             if self.bucket(place.primary).position(place.tag, *value).is_none() {
                 self.prefetch_secondary(*place);

@@ -1,10 +1,10 @@
-//! What must be true of a table that no thread is changing.
+//! The invariants of a table that no thread is changing.
 
 use super::Concurrent;
 use super::bucket::{AWAY, Bucket, CELL_MAX, cell_number};
 use alloc::vec;
 
-/// What is wrong with a table; only a defect of this program, or a thread that died, can have brought it about.
+/// The defect of a table; only a defect of this program, or a thread that died, can have brought it about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// The bucket of this number is locked.
@@ -35,7 +35,7 @@ impl Concurrent {
     /// their secondary one, and the entries are as many as were counted. Allocates; for tests.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The defect.
     pub fn check(&mut self) -> Result<(), Broken> {
         let mut away = vec![self.buckets[0].cells().map(|_| 0u32); self.buckets.len()];
         let mut entries = 0;

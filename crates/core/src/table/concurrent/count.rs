@@ -10,11 +10,11 @@ const STRIPES: usize = 16;
 /// A count, as the sum of some that threads keep apart. (Always of the processor's atomics: nothing depends on their
 /// order, and a model checker would only have more orders to try.)
 #[derive(Default)]
-pub(super) struct Count {
+pub(super) struct StripedCount {
     stripes: Box<[Apart<AtomicIsize>; STRIPES]>,
 }
 
-impl Count {
+impl StripedCount {
     /// Adds `change`. There is no number of the thread to be had here, but each has a stack of its own, and where that
     /// lies is as good: which counter is taken matters to speed only.
     #[inline]

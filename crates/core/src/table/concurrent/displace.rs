@@ -10,7 +10,7 @@ const SEEN_MAX: usize = if cfg!(loom) { 20 } else { 512 };
 
 /// A bucket that a search has come to.
 #[derive(Clone, Copy, Default)]
-struct Node {
+struct SearchNode {
     bucket: u32,
     /// The node before it on the path; of the first two, themselves.
     parent: u16,
@@ -21,15 +21,15 @@ struct Node {
 
 /// An entry that is to be moved: its bucket, its slot and its tag as they were when the path was found.
 #[derive(Clone, Copy)]
-pub(super) struct Step {
+pub(super) struct DisplacementStep {
     pub(super) bucket: u32,
     pub(super) slot: usize,
     pub(super) tag: u16,
 }
 
 /// The nodes of a search.
-struct Search {
-    nodes: [Node; SEEN_MAX],
+struct DisplacementSearch {
+    nodes: [SearchNode; SEEN_MAX],
     len: usize,
 }
 
@@ -42,7 +42,7 @@ impl Concurrent {
         tags.guests().any(|slot| {
             let tag = tags.at(slot);
             let home = self.other(bucket, tag);
-            self.bucket(home).free().is_some() && self.displace(Step { bucket, slot, tag }, home)
+            self.bucket(home).free().is_some() && self.displace(DisplacementStep { bucket, slot, tag }, home)
         })
     }
 
@@ -50,16 +50,16 @@ impl Concurrent {
     /// only if there is no path to a hole.
     #[cold]
     pub(super) fn make_room(&self, primary: u32, secondary: u32) -> Result<(), Full> {
-        let mut search = Search { nodes: [Node::default(); SEEN_MAX], len: 2 };
+        let mut search = DisplacementSearch { nodes: [SearchNode::default(); SEEN_MAX], len: 2 };
         search.nodes[0].bucket = primary;
-        search.nodes[1] = Node { bucket: secondary, parent: 1, ..Node::default() };
+        search.nodes[1] = SearchNode { bucket: secondary, parent: 1, ..SearchNode::default() };
         let mut last = self.find_hole(&mut search).ok_or(Full)?;
         // From the hole backwards. The path is as it was a moment ago: if a step is not possible any more, the caller
         // begins anew, and the steps made have done no harm.
         while last >= 2 {
-            let Node { bucket, parent, slot, tag } = search.nodes[last];
+            let SearchNode { bucket, parent, slot, tag } = search.nodes[last];
             let from = search.nodes[usize::from(parent)].bucket;
-            if !self.displace(Step { bucket: from, slot: usize::from(slot), tag }, bucket) {
+            if !self.displace(DisplacementStep { bucket: from, slot: usize::from(slot), tag }, bucket) {
                 return Ok(());
             }
             last = usize::from(parent);
@@ -68,7 +68,7 @@ impl Concurrent {
     }
 
     /// The first node found whose bucket has a hole, breadth first, so that the path to it is one of the shortest.
-    fn find_hole(&self, search: &mut Search) -> Option<usize> {
+    fn find_hole(&self, search: &mut DisplacementSearch) -> Option<usize> {
         let mut at = 0;
         while at < search.len {
             let node = search.nodes[at];
@@ -83,7 +83,7 @@ impl Concurrent {
                 let tag = tags.at(slot);
                 let bucket = self.other(node.bucket, tag);
                 self.prefetch(bucket);
-                search.nodes[search.len] = Node { bucket, parent: at as u16, slot: slot as u8, tag };
+                search.nodes[search.len] = SearchNode { bucket, parent: at as u16, slot: slot as u8, tag };
                 search.len += 1;
             }
             at += 1;
@@ -93,9 +93,9 @@ impl Concurrent {
 
     /// Moves an entry into its other bucket, `to`, if it is still where it was and there is room. (Any entry with the
     /// same tag is as good: it has the same other bucket.)
-    pub(super) fn displace(&self, step: Step, to: u32) -> bool {
+    pub(super) fn displace(&self, step: DisplacementStep, to: u32) -> bool {
         let (mut source, mut target) = self.lock_both(step.bucket, to);
-        let Step { slot, tag, .. } = step;
+        let DisplacementStep { slot, tag, .. } = step;
         if tag == 0 || source.tags().at(slot) != tag {
             return false;
         }

@@ -1,6 +1,6 @@
 //! For the model checker (`--cfg loom`) only: bugs to be planted, and single steps to be taken.
 
-use super::displace::Step;
+use super::displace::DisplacementStep;
 use super::{AWAY, Concurrent};
 use crate::table::Key;
 
@@ -33,7 +33,7 @@ impl Concurrent {
         let both = [(place.primary, place.tag), (self.other(place.primary, place.tag), place.tag | AWAY)];
         both.into_iter().any(|(bucket, tag)| {
             let slot = self.bucket(bucket).position(tag, value);
-            slot.is_some_and(|slot| self.displace(Step { bucket, slot, tag }, self.other(bucket, tag)))
+            slot.is_some_and(|slot| self.displace(DisplacementStep { bucket, slot, tag }, self.other(bucket, tag)))
         })
     }
 }

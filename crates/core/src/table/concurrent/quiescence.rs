@@ -1,7 +1,7 @@
 //! When may what a thread has removed be used again? When all readers have been seen quiescent.
 //!
 //! Quiescent-state-based reclamation (McKenney and Slingwine, "Read-copy update", 1998; DPDK's `rte_rcu_qsbr`): threads
-//! that read register, and say between two bursts that they hold nothing they have found ([`Reader::quiescent`]). Who
+//! that read register, and say between two bursts that they hold nothing they have found ([`QuiescenceReader::quiescent`]). Who
 //! has removed something begins a *grace period* ([`Quiescence::begin`]); it has passed ([`Quiescence::has_passed`])
 //! once every registered reader has said so since, or was offline. No thread ever waits for another one: a reader that
 //! says nothing delays the reuse of memory, so their number is bounded and they are expected to go offline before they
@@ -29,7 +29,7 @@ const FIRST: u64 = 2;
 pub struct Quiescence {
     /// Grace periods that have begun.
     begun: Apart<AtomicU64>,
-    /// What each reader has last seen of that, or [`VACANT`], or [`OFFLINE`].
+    /// Each reader's last value of the epoch, or [`VACANT`], or [`OFFLINE`].
     slots: Box<[Apart<AtomicU64>]>,
 }
 
@@ -38,10 +38,10 @@ pub struct Quiescence {
 pub struct Grace(u64);
 
 /// A reader: registered from the beginning to the end of its life, and online at first.
-pub struct Reader {
+pub struct QuiescenceReader {
     quiescence: Arc<Quiescence>,
     slot: usize,
-    /// What the slot says.
+    /// The value of the slot.
     seen: u64,
 }
 
@@ -55,12 +55,12 @@ impl Quiescence {
     }
 
     /// Registers a reader; `None` if there are as many as there may be.
-    pub fn register(self: &Arc<Quiescence>) -> Option<Reader> {
+    pub fn register(self: &Arc<Quiescence>) -> Option<QuiescenceReader> {
         let claim = |slot: &Apart<AtomicU64>| {
             slot.compare_exchange(VACANT, OFFLINE, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
         let slot = self.slots.iter().position(claim)?;
-        let mut reader = Reader { quiescence: Arc::clone(self), slot, seen: OFFLINE };
+        let mut reader = QuiescenceReader { quiescence: Arc::clone(self), slot, seen: OFFLINE };
         reader.online();
         Some(reader)
     }
@@ -84,7 +84,7 @@ impl Quiescence {
     }
 }
 
-impl Reader {
+impl QuiescenceReader {
     /// Says that nothing is held that was found before now.
     #[inline]
     pub fn quiescent(&mut self) {
@@ -94,12 +94,12 @@ impl Reader {
         }
     }
 
-    /// Says that nothing is held, and that nothing will be read until [`Reader::online`].
+    /// Says that nothing is held, and that nothing will be read until [`QuiescenceReader::online`].
     pub fn offline(&mut self) {
         self.say(OFFLINE);
     }
 
-    /// Ends [`Reader::offline`].
+    /// Ends [`QuiescenceReader::offline`].
     pub fn online(&mut self) {
         if self.seen == OFFLINE {
             let begun = self.quiescence.begun.load(Ordering::Acquire);
@@ -114,7 +114,7 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for QuiescenceReader {
     fn drop(&mut self) {
         self.quiescence.slots[self.slot].store(VACANT, Ordering::Release);
     }

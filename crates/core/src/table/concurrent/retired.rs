@@ -8,8 +8,8 @@ use alloc::boxed::Box;
 pub(super) const BATCH: usize = 64;
 
 /// Positions on their way from removal to reuse: a ring of batches, each with its grace period.
-pub(super) struct Retired {
-    batches: Box<[Batch]>,
+pub(super) struct RetiredPositions {
+    batches: Box<[RetiredBatch]>,
     /// The oldest batch.
     first: usize,
     /// Batches whose grace period has begun; the one behind them is being filled.
@@ -22,28 +22,28 @@ pub(super) struct Retired {
 
 /// Positions whose grace period is one.
 #[derive(Clone, Copy)]
-pub(super) struct Batch {
+pub(super) struct RetiredBatch {
     grace: Option<Grace>,
     count: usize,
     positions: [Position; BATCH],
 }
 
-impl Batch {
+impl RetiredBatch {
     /// The positions.
     pub(super) fn positions(&self) -> &[Position] {
         &self.positions[..self.count]
     }
 }
 
-impl Retired {
+impl RetiredPositions {
     /// For so many batches.
-    pub(super) fn new(batches: usize) -> Retired {
-        let batch = Batch { grace: None, count: 0, positions: [0; BATCH] };
-        Retired { batches: alloc::vec![batch; batches].into(), first: 0, closed: 0, open: 0, passed: None }
+    pub(super) fn new(batches: usize) -> RetiredPositions {
+        let batch = RetiredBatch { grace: None, count: 0, positions: [0; BATCH] };
+        RetiredPositions { batches: alloc::vec![batch; batches].into(), first: 0, closed: 0, open: 0, passed: None }
     }
 
     /// The batch that is being filled.
-    fn last(&mut self) -> &mut Batch {
+    fn last(&mut self) -> &mut RetiredBatch {
         let at = self.first + self.closed;
         let count = self.batches.len();
         &mut self.batches[if at >= count { at - count } else { at }]
@@ -65,7 +65,7 @@ impl Retired {
         is_room
     }
 
-    /// Whether the batch that is being filled is full: it has to be closed before the next [`Retired::push`].
+    /// Whether the batch that is being filled is full: it has to be closed before the next [`RetiredPositions::push`].
     pub(super) fn is_batch_full(&self) -> bool {
         self.open == BATCH
     }
@@ -83,7 +83,7 @@ impl Retired {
     }
 
     /// The oldest batch, if its grace period has passed.
-    pub(super) fn pop(&mut self, quiescence: &Quiescence) -> Option<Batch> {
+    pub(super) fn pop(&mut self, quiescence: &Quiescence) -> Option<RetiredBatch> {
         if self.closed == 0 {
             return None;
         }

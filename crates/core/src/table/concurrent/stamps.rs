@@ -11,7 +11,7 @@
 //!
 //! Stamps wrap around. A caller that subtracts two of them has to look at every entry more often than they do.
 
-use super::{AWAY, Concurrent, Found, Full, Key, Place};
+use super::{AWAY, Concurrent, FoundEntry, Full, HashPlace, Key};
 use crate::table::Entries;
 use crate::table::sync::fence;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -20,7 +20,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 const MOVES_MAX: usize = 8;
 
 impl Concurrent {
-    /// [`crate::table::Shared::insert`] with a stamp (it stores 0).
+    /// [`crate::table::SharedIndex::insert`] with a stamp (it stores 0).
     ///
     /// # Errors
     /// [`Full`] when no room can be made; nothing changed.
@@ -41,7 +41,7 @@ impl Concurrent {
         self.search_burst::<true, K, E>(keys, entries, out, |place, found| self.refresh(place, found, stamp));
     }
 
-    /// [`crate::table::Shared::scan`] with stamps; one bucket per step.
+    /// [`crate::table::SharedIndex::scan`] with stamps; one bucket per step.
     ///
     /// While an entry is being moved, its stamp may be older than it is. [`Concurrent::remove_stamped`] is not
     /// deceived.
@@ -54,7 +54,7 @@ impl Concurrent {
         (from as usize + 1 < self.buckets.len()).then_some(from + 1)
     }
 
-    /// [`crate::table::Shared::remove`], if the entry still has this stamp: for a caller that has found it too old in a
+    /// [`crate::table::SharedIndex::remove`], if the entry still has this stamp: for a caller that has found it too old in a
     /// scan. A lookup that hits it at the same instant may come too late.
     pub fn remove_stamped<K: Key>(&self, key: &K, value: u32, stamp: u8) -> bool {
         let place = self.place_of(key);
@@ -84,7 +84,7 @@ impl Concurrent {
 
     /// Stamps an entry that was found.
     #[inline]
-    pub(super) fn refresh(&self, place: Place, found: Found, stamp: u8) {
+    pub(super) fn refresh(&self, place: HashPlace, found: FoundEntry, stamp: u8) {
         let (mut at, primary) = (found, self.bucket(place.primary));
         for _ in 0..MOVES_MAX {
             let (bucket, before) = (self.bucket(at.bucket), primary.version());

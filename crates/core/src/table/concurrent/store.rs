@@ -20,8 +20,8 @@
 //! Entries are read and written as atomic words, so that even a caller that breaks the rules (reads without being
 //! registered, or asks about a position found long ago) gets nonsense at worst, not undefined behaviour.
 
-use super::quiescence::{Quiescence, Reader};
-use super::retired::{BATCH, Batch, Retired};
+use super::quiescence::{Quiescence, QuiescenceReader};
+use super::retired::{BATCH, RetiredBatch, RetiredPositions};
 use crate::table::fetch::Fetch;
 use crate::table::sync::{Apart, AtomicU32, AtomicU64, LINE, Ordering, Words, spin};
 use crate::table::{Entries, Position};
@@ -43,14 +43,14 @@ const NONE: u32 = u32::MAX;
 ///
 /// # Safety
 /// It has no padding, and any bytes are a valid value of it.
-pub unsafe trait Plain: Copy + Send + Sync + 'static {}
+pub unsafe trait PlainData: Copy + Send + Sync + 'static {}
 
 // SAFETY: an array of bytes.
-unsafe impl<const N: usize> Plain for [u8; N] {}
+unsafe impl<const N: usize> PlainData for [u8; N] {}
 // SAFETY: an integer.
-unsafe impl Plain for u32 {}
+unsafe impl PlainData for u32 {}
 // SAFETY: an integer.
-unsafe impl Plain for u64 {}
+unsafe impl PlainData for u64 {}
 
 /// There is no room for another retired position: readers may still read those there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl core::fmt::Display for StillRead {
 
 impl core::error::Error for StillRead {}
 
-/// What is put in and read out again.
+/// A value that is put in and read out again.
 type Of<K, V> = fn(K, V) -> (K, V);
 
 /// The store.
@@ -74,7 +74,7 @@ pub struct SharedStore<K, V> {
     capacity: usize,
     /// From here on no position was ever used.
     fresh: Apart<AtomicU32>,
-    pool: Pool,
+    pool: ChainPool,
     quiescence: Arc<Quiescence>,
     of: PhantomData<Of<K, V>>,
 }
@@ -84,7 +84,7 @@ const fn words_of<T>() -> usize {
     size_of::<T>().div_ceil(8)
 }
 
-impl<K: Plain, V: Plain> SharedStore<K, V> {
+impl<K: PlainData, V: PlainData> SharedStore<K, V> {
     /// Words of an entry: at least one, for the chain of free ones; a power of two.
     const WORDS: usize = (words_of::<K>() + words_of::<V>()).next_power_of_two();
 
@@ -97,7 +97,7 @@ impl<K: Plain, V: Plain> SharedStore<K, V> {
             words,
             capacity,
             fresh: Apart(AtomicU32::new(0)),
-            pool: Pool::default(),
+            pool: ChainPool::default(),
             quiescence: Arc::new(Quiescence::new(readers_max)),
             of: PhantomData,
         }
@@ -119,7 +119,7 @@ impl<K: Plain, V: Plain> SharedStore<K, V> {
     }
 
     /// Registers a reader; `None` if there are as many as there may be.
-    pub fn reader(&self) -> Option<Reader> {
+    pub fn reader(&self) -> Option<QuiescenceReader> {
         self.quiescence.register()
     }
 
@@ -135,7 +135,7 @@ impl<K: Plain, V: Plain> SharedStore<K, V> {
             fresh: 0..0,
             here: Chain::EMPTY,
             spare: Chain::EMPTY,
-            retired: Retired::new(self.retired_max() / BATCH),
+            retired: RetiredPositions::new(self.retired_max() / BATCH),
         }
     }
 
@@ -172,7 +172,7 @@ impl<K: Plain, V: Plain> SharedStore<K, V> {
     }
 }
 
-impl<K: Plain + PartialEq, V: Plain> Entries<K> for SharedStore<K, V> {
+impl<K: PlainData + PartialEq, V: PlainData> Entries<K> for SharedStore<K, V> {
     #[inline]
     fn is(&self, value: u32, key: &K) -> bool {
         self.key(value).is_some_and(|there| there == *key)
@@ -190,7 +190,7 @@ impl<K: Plain + PartialEq, V: Plain> Entries<K> for SharedStore<K, V> {
 
 /// Reads a `T` from the words it was stored to.
 #[inline]
-fn load<T: Plain>(words: &[AtomicU64]) -> T {
+fn load<T: PlainData>(words: &[AtomicU64]) -> T {
     let mut value = MaybeUninit::<T>::uninit();
     let bytes = value.as_mut_ptr().cast::<u8>();
     for (i, word) in words.iter().take(words_of::<T>()).enumerate() {
@@ -206,7 +206,7 @@ fn load<T: Plain>(words: &[AtomicU64]) -> T {
 
 /// Writes a `T`.
 #[inline]
-fn store<T: Plain>(words: &[AtomicU64], value: &T) {
+fn store<T: PlainData>(words: &[AtomicU64], value: &T) {
     let bytes = core::ptr::from_ref(value).cast::<u8>();
     for (i, place) in words.iter().take(words_of::<T>()).enumerate() {
         let mut word = [0; 8];
@@ -231,27 +231,27 @@ impl Chain {
 
 /// Chains that no writer has, one after the other (upper halves of their first words), and what writers have left.
 #[derive(Default)]
-struct Pool {
+struct ChainPool {
     taken: Apart<AtomicU32>,
-    chains: UnsafeCell<Heap>,
+    chains: UnsafeCell<ChainHeap>,
 }
 
-struct Heap {
+struct ChainHeap {
     first: u32,
-    left: Vec<Retired>,
+    left: Vec<RetiredPositions>,
 }
 
-impl Default for Heap {
-    fn default() -> Heap {
-        Heap { first: NONE, left: Vec::new() }
+impl Default for ChainHeap {
+    fn default() -> ChainHeap {
+        ChainHeap { first: NONE, left: Vec::new() }
     }
 }
 
-// SAFETY: the heap is reached through `Pool::with` only, which lets one in at a time; it may go from thread to thread.
-unsafe impl Sync for Pool {}
+// SAFETY: the heap is reached through `ChainPool::with` only, which lets one in at a time; it may go from thread to thread.
+unsafe impl Sync for ChainPool {}
 
-impl Pool {
-    fn with<R>(&self, act: impl FnOnce(&mut Heap) -> R) -> R {
+impl ChainPool {
+    fn with<R>(&self, act: impl FnOnce(&mut ChainHeap) -> R) -> R {
         struct Give<'a>(&'a AtomicU32);
         impl Drop for Give<'_> {
             fn drop(&mut self) {
@@ -269,7 +269,7 @@ impl Pool {
 }
 
 /// A writer, which puts entries into a [`SharedStore`] and retires them.
-pub struct Writer<K: Plain, V: Plain> {
+pub struct Writer<K: PlainData, V: PlainData> {
     store: Arc<SharedStore<K, V>>,
     /// Never used, and this writer's.
     fresh: Range<u32>,
@@ -277,10 +277,10 @@ pub struct Writer<K: Plain, V: Plain> {
     here: Chain,
     /// Free; full or empty.
     spare: Chain,
-    retired: Retired,
+    retired: RetiredPositions,
 }
 
-impl<K: Plain, V: Plain> Writer<K, V> {
+impl<K: PlainData, V: PlainData> Writer<K, V> {
     /// The store.
     pub fn store(&self) -> &Arc<SharedStore<K, V>> {
         &self.store
@@ -331,7 +331,7 @@ impl<K: Plain, V: Plain> Writer<K, V> {
         count
     }
 
-    fn free_batch(&mut self, batch: &Batch) {
+    fn free_batch(&mut self, batch: &RetiredBatch) {
         for &position in batch.positions() {
             self.free(position);
         }
@@ -423,8 +423,8 @@ impl<K: Plain, V: Plain> Writer<K, V> {
     }
 }
 
-/// What a writer has free goes to the pool; what waits for readers is left to the other writers.
-impl<K: Plain, V: Plain> Drop for Writer<K, V> {
+/// A writer's free positions go to the pool; those that wait for readers are left to the other writers.
+impl<K: PlainData, V: PlainData> Drop for Writer<K, V> {
     fn drop(&mut self) {
         for position in self.fresh.clone() {
             self.free(position);
@@ -436,7 +436,7 @@ impl<K: Plain, V: Plain> Drop for Writer<K, V> {
         }
         self.retired.close(&self.store.quiescence);
         if !self.retired.is_empty() {
-            let left = core::mem::replace(&mut self.retired, Retired::new(0));
+            let left = core::mem::replace(&mut self.retired, RetiredPositions::new(0));
             self.store.pool.with(|heap| heap.left.push(left));
         }
     }

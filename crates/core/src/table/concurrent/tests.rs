@@ -2,11 +2,11 @@
 //! filter say. (Threads: `crates/core/tests/concurrent_stress.rs`; all orders of a few steps:
 //! `crates/core/tests/concurrent_loom.rs`.)
 
-use super::bucket::{AWAY, SLOTS, Slots, Tags};
+use super::bucket::{AWAY, SLOTS, SlotSet, Tags};
 use super::quiescence::Quiescence;
 use super::store::{SharedStore, StillRead};
 use super::{Concurrent, LOAD_PERCENT};
-use crate::table::{Entries, Full, Hash, Hasher, Lookup, Shared};
+use crate::table::{Entries, Full, Hash, Hasher, Lookup, SharedIndex};
 use alloc::sync::Arc;
 use core::cell::RefCell;
 use proptest::prelude::*;
@@ -269,8 +269,8 @@ proptest! {
             *word = *word & !(0xffff << shift) | u64::from(tag) << shift;
         }
         let wanted: u8 = (0..SLOTS).map(|slot| u8::from(tags.at(slot) == tag) << slot).sum();
-        prop_assert_eq!(tags.with(tag), Slots::of(wanted));
-        prop_assert_eq!(tags.with_scalar(tag), Slots::of(wanted));
+        prop_assert_eq!(tags.with(tag), SlotSet::of(wanted));
+        prop_assert_eq!(tags.with_scalar(tag), SlotSet::of(wanted));
     }
 
     /// An entry's other bucket is another one, exists, and leads back.
@@ -375,7 +375,7 @@ fn equal_hashes_are_refused_cleanly() {
     assert_eq!(table.insert(&Hash(0), 100), Ok(()));
     for value in 0..all {
         assert_eq!(table.find(&Hash(u64::MAX), &Is(|v| v == value)), Some(value));
-        // What many lookups would do if entries kept returning while they search.
+        // The reads of many lookups if entries kept returning while they search.
         let found = table.search_locked(table.place(Hash(u64::MAX)), |v| v == value);
         assert_eq!(found.map(|found| found.value), Some(value));
     }

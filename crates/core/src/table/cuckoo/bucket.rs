@@ -1,14 +1,14 @@
 //! One cache line of the table: eight entries, and what is known of this bucket's entries that live elsewhere.
 
-use super::Place;
+use super::HashPlace;
 
 /// Entries per bucket.
 pub(super) const SLOTS: usize = 8;
 
-/// What a bucket holds of an entry.
+/// A bucket's part of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    /// As in [`Place`].
+pub(super) struct BucketEntry {
+    /// As in [`HashPlace`].
     pub(super) tag: u16,
     pub(super) value: u32,
     pub(super) stamp: u8,
@@ -21,13 +21,13 @@ pub(super) const MOVED: u16 = 0x8000;
 
 /// A set of slots: slot `s` is bits `2 * s` and `2 * s + 1`, both of them, as comparing lanes of 16 bits tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Slots(u16);
+pub(super) struct SlotSet(u16);
 
-impl Slots {
+impl SlotSet {
     /// Expands a bit for each slot.
     #[cfg(test)]
-    pub(super) fn of(bits: u8) -> Slots {
-        Slots((0..SLOTS).filter(|slot| bits >> slot & 1 != 0).fold(0, |slots, slot| slots | 3 << (2 * slot)))
+    pub(super) fn of(bits: u8) -> SlotSet {
+        SlotSet((0..SLOTS).filter(|slot| bits >> slot & 1 != 0).fold(0, |slots, slot| slots | 3 << (2 * slot)))
     }
 
     #[inline]
@@ -46,7 +46,7 @@ impl Slots {
     }
 }
 
-impl Iterator for Slots {
+impl Iterator for SlotSet {
     type Item = usize;
 
     #[inline]
@@ -65,18 +65,18 @@ pub(super) struct Bucket {
     tags: [u16; SLOTS],
     values: [u32; SLOTS],
     stamps: [u8; SLOTS],
-    pub(super) filter: Filter,
+    pub(super) filter: SecondaryFilter,
 }
 
 const _: () = assert!(size_of::<Bucket>() == 64);
 
 impl Bucket {
     pub(super) const EMPTY: Bucket =
-        Bucket { tags: [0; SLOTS], values: [0; SLOTS], stamps: [0; SLOTS], filter: Filter(0) };
+        Bucket { tags: [0; SLOTS], values: [0; SLOTS], stamps: [0; SLOTS], filter: SecondaryFilter(0) };
 
     /// The slots whose tag is `tag`; of 0: those that are free.
     #[inline]
-    pub(super) fn matching(&self, tag: u16) -> Slots {
+    pub(super) fn matching(&self, tag: u16) -> SlotSet {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         return matching_sse2(&self.tags, tag);
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
@@ -84,32 +84,32 @@ impl Bucket {
     }
 
     #[inline]
-    pub(super) fn free(&self) -> Slots {
+    pub(super) fn free(&self) -> SlotSet {
         self.matching(0)
     }
 
     #[inline]
-    pub(super) fn taken(&self) -> Slots {
-        Slots(!self.free().0)
+    pub(super) fn taken(&self) -> SlotSet {
+        SlotSet(!self.free().0)
     }
 
     /// The slots whose entries have `tag` and this as the first bucket of their hash.
     #[inline]
-    pub(super) fn at_home(&self, tag: u16) -> Slots {
+    pub(super) fn at_home(&self, tag: u16) -> SlotSet {
         self.matching(tag)
     }
 
     /// The slots whose entries have `tag` and this as the second bucket of their hash.
     #[inline]
-    pub(super) fn moved_here(&self, tag: u16) -> Slots {
+    pub(super) fn moved_here(&self, tag: u16) -> SlotSet {
         self.matching(tag | MOVED)
     }
 
     /// The slots whose entries have this as the second bucket of their hash.
     #[inline]
-    pub(super) fn guests(&self) -> Slots {
+    pub(super) fn guests(&self) -> SlotSet {
         let moved = self.tags.iter().enumerate().filter(|(_, tag)| **tag & MOVED != 0);
-        Slots(moved.fold(0, |slots, (slot, _)| slots | 3 << (2 * slot)))
+        SlotSet(moved.fold(0, |slots, (slot, _)| slots | 3 << (2 * slot)))
     }
 
     #[inline]
@@ -127,23 +127,23 @@ impl Bucket {
         self.stamps[slot] = stamp;
     }
 
-    /// What stands in a slot; of a free one: nonsense with tag 0.
+    /// The contents of a slot; of a free one: nonsense with tag 0.
     #[inline]
-    pub(super) fn entry(&self, slot: usize) -> Entry {
+    pub(super) fn entry(&self, slot: usize) -> BucketEntry {
         let tag = self.tags[slot];
         let (value, stamp) = (self.values[slot], self.stamps[slot]);
-        Entry { tag: tag & !MOVED, value, stamp, is_moved: tag & MOVED != 0 }
+        BucketEntry { tag: tag & !MOVED, value, stamp, is_moved: tag & MOVED != 0 }
     }
 
     #[inline]
-    pub(super) fn put(&mut self, slot: usize, entry: Entry) {
+    pub(super) fn put(&mut self, slot: usize, entry: BucketEntry) {
         self.tags[slot] = entry.tag | if entry.is_moved { MOVED } else { 0 };
         self.values[slot] = entry.value;
         self.stamps[slot] = entry.stamp;
     }
 
     #[inline]
-    pub(super) fn take(&mut self, slot: usize) -> Entry {
+    pub(super) fn take(&mut self, slot: usize) -> BucketEntry {
         let entry = self.entry(slot);
         self.tags[slot] = 0;
         entry
@@ -151,7 +151,7 @@ impl Bucket {
 
     /// The first of `slots` of whose value `is` says yes.
     #[inline]
-    pub(super) fn confirm(&self, mut slots: Slots, is: &mut impl FnMut(u32) -> bool) -> Option<usize> {
+    pub(super) fn confirm(&self, mut slots: SlotSet, is: &mut impl FnMut(u32) -> bool) -> Option<usize> {
         slots.find(|&slot| is(self.values[slot]))
     }
 }
@@ -159,20 +159,20 @@ impl Bucket {
 /// Eight comparisons at once.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
-pub(super) fn matching_sse2(tags: &[u16; SLOTS], tag: u16) -> Slots {
+pub(super) fn matching_sse2(tags: &[u16; SLOTS], tag: u16) -> SlotSet {
     use core::arch::x86_64::{__m128i, _mm_cmpeq_epi16, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi16};
     // SAFETY: SSE2 is part of x86-64; the load reads the 16 bytes of `tags`, wherever they are aligned.
     unsafe {
         let tags = _mm_loadu_si128(tags.as_ptr().cast::<__m128i>());
         let equal = _mm_cmpeq_epi16(tags, _mm_set1_epi16(tag as i16));
-        Slots(_mm_movemask_epi8(equal) as u16)
+        SlotSet(_mm_movemask_epi8(equal) as u16)
     }
 }
 
 /// [`matching_sse2`] for all other processors, and for Miri: four comparisons in a word.
 #[cfg(any(test, not(target_arch = "x86_64"), miri))]
 #[inline]
-pub(super) fn matching_words(tags: &[u16; SLOTS], tag: u16) -> Slots {
+pub(super) fn matching_words(tags: &[u16; SLOTS], tag: u16) -> SlotSet {
     const LANES: u64 = 0x0001_0001_0001_0001;
     const LOW: u64 = 0x7fff * LANES;
     let half = |tags: [u16; 4]| {
@@ -184,14 +184,14 @@ pub(super) fn matching_words(tags: &[u16; SLOTS], tag: u16) -> Slots {
         (zero | zero >> 14 | zero >> 28 | zero >> 42) as u16 & 0xff
     };
     let [a, b, c, d, e, f, g, h] = *tags;
-    Slots(half([a, b, c, d]) | half([e, f, g, h]) << 8)
+    SlotSet(half([a, b, c, d]) | half([e, f, g, h]) << 8)
 }
 
 /// Which entries *of* this bucket (of whose hash it is the first bucket) live in their second one.
 ///
 /// From the low end: seven prints of 8 bits (0: none), and the number of entries for whose print there was no room.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Filter(u64);
+pub(super) struct SecondaryFilter(u64);
 
 /// Prints a filter can list.
 pub(super) const LISTED: usize = 7;
@@ -202,8 +202,8 @@ const PRINTS: u64 = (1 << 56) - 1;
 const EACH_PRINT: u64 = 0x01_0101_0101_0101;
 const UNLISTED_SHIFT: u32 = 56;
 
-impl Filter {
-    /// Where among the prints `print` stands first, in bits; of 0: where there is room.
+impl SecondaryFilter {
+    /// The offset of the first `print` among the prints, in bits; of 0: of free room.
     #[inline]
     fn cell(self, print: u8) -> Option<u32> {
         const LOW: u64 = 0x0101_0101_0101_0101;
@@ -258,14 +258,14 @@ impl Filter {
     }
 }
 
-/// What the filter remembers of an entry; not 0, as [`Place`] sees to. It is a part of the tag, so that moving an entry
+/// The filter's print of an entry; not 0, as [`HashPlace`] sees to. It is a part of the tag, so that moving an entry
 /// does not need its key.
 #[inline]
 pub(super) fn print(tag: u16) -> u8 {
     tag as u8
 }
 
-impl Place {
+impl HashPlace {
     /// [`print`] of its tag.
     #[inline]
     pub(super) fn print(self) -> u8 {

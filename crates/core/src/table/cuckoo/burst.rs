@@ -1,6 +1,6 @@
 //! Bursts: each of the passes brings in what the next one reads, so that cache misses overlap.
 
-use super::{CuckooPlusPlus, Place};
+use super::{CuckooPlusPlus, HashPlace};
 use crate::table::fetch::Fetch;
 use crate::table::{BURST, Entries, Key};
 use core::mem::MaybeUninit;
@@ -29,7 +29,7 @@ impl CuckooPlusPlus {
         E: Entries<K>,
     {
         for (keys, out) in keys.chunks(BURST).zip(out.chunks_mut(BURST)) {
-            let mut hits = [(Place::default(), 0); BURST];
+            let mut hits = [(HashPlace::default(), 0); BURST];
             self.look_up(keys, entries, out, |i, place, value| hits[i] = (place, value));
             for (found, (place, value)) in out.iter().zip(hits).take(keys.len()) {
                 if found.is_some()
@@ -47,7 +47,7 @@ impl CuckooPlusPlus {
     where
         K: Key,
         E: Entries<K>,
-        F: FnMut(usize, Place, u32),
+        F: FnMut(usize, HashPlace, u32),
     {
         let count = keys.len().min(out.len());
         let (mut keys, mut out) = (&keys[..count], &mut out[..count]);
@@ -69,7 +69,7 @@ impl CuckooPlusPlus {
     where
         K: Key,
         E: Entries<K>,
-        F: FnMut(usize, Place, u32),
+        F: FnMut(usize, HashPlace, u32),
     {
         match self.fetch {
             Fetch::Near => self.passes(Fetch::Near, keys, entries, out, hit),
@@ -83,7 +83,7 @@ impl CuckooPlusPlus {
     where
         K: Key,
         E: Entries<K>,
-        F: FnMut(usize, Place, u32),
+        F: FnMut(usize, HashPlace, u32),
     {
         let mut places = [const { MaybeUninit::uninit() }; BURST];
         let places = self.places(fetch, keys, &mut places);
@@ -131,7 +131,7 @@ impl CuckooPlusPlus {
     fn guess_piece<K, E: Entries<K>>(
         &self,
         fetch: Fetch,
-        places: &[Place],
+        places: &[HashPlace],
         entries: &E,
         out: &mut [Option<u32>],
     ) -> bool {
@@ -166,7 +166,7 @@ impl CuckooPlusPlus {
     /// Another entry has the same tag.
     #[cold]
     #[inline(never)]
-    fn start_over<K: Key, E: Entries<K>>(&self, place: Place, key: &K, entries: &E) -> Option<u32> {
+    fn start_over<K: Key, E: Entries<K>>(&self, place: HashPlace, key: &K, entries: &E) -> Option<u32> {
         let found = self.locate(place, |value| entries.is(value, key))?;
         Some(self.bucket(found.bucket).value(found.slot))
     }
@@ -174,7 +174,12 @@ impl CuckooPlusPlus {
     /// The places of keys that `places` has room for, their first buckets prefetched. (An array returned would be copied,
     /// and the copy would wait until everything before it has been done.)
     #[inline(always)]
-    fn places<'a, K: Key>(&self, fetch: Fetch, keys: &[K], places: &'a mut [MaybeUninit<Place>]) -> &'a [Place] {
+    fn places<'a, K: Key>(
+        &self,
+        fetch: Fetch,
+        keys: &[K],
+        places: &'a mut [MaybeUninit<HashPlace>],
+    ) -> &'a [HashPlace] {
         let places = &mut places[..keys.len()];
         for (place, key) in places.iter_mut().zip(keys) {
             self.prefetch_by(fetch, place.write(self.place_of(key)).primary);
@@ -234,7 +239,7 @@ impl CuckooPlusPlus {
 
     /// Prefetches the second buckets of entries that are not in their first ones.
     #[inline]
-    fn prefetch_moved(&self, places: &[Place], values: &[u32]) {
+    fn prefetch_moved(&self, places: &[HashPlace], values: &[u32]) {
         for (place, &value) in places.iter().zip(values) {
             let bucket = self.bucket(place.primary);
             let is_home = bucket.confirm(bucket.at_home(place.tag), &mut |other| other == value).is_some();

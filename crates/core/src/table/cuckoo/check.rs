@@ -4,7 +4,7 @@ use super::bucket::print;
 use super::{CuckooPlusPlus, Hash};
 use alloc::vec::Vec;
 
-/// What is wrong with a table.
+/// The defect of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// An entry stands in the wrong bucket, or with the wrong tag.
@@ -32,7 +32,7 @@ pub enum Broken {
     },
     /// The number of entries is wrong.
     Length {
-        /// What [`Table::len`](crate::table::Table::len) says.
+        /// The value of [`Table::len`](crate::table::Table::len).
         said: usize,
         /// Entries that there are.
         counted: usize,
@@ -44,7 +44,7 @@ impl CuckooPlusPlus {
     /// entries is right. Takes memory and time in proportion to the table.
     ///
     /// # Errors
-    /// What is wrong first.
+    /// The first defect.
     pub fn check(&self) -> Result<(), Broken> {
         let mut moved = Vec::new();
         let mut counted = 0;
@@ -70,7 +70,7 @@ impl CuckooPlusPlus {
     /// [`CuckooPlusPlus::check`], and that each entry stands where its hash says, which `hash_of` tells of its value.
     ///
     /// # Errors
-    /// What is wrong first.
+    /// The first defect.
     pub fn check_against(&self, mut hash_of: impl FnMut(u32) -> Hash) -> Result<(), Broken> {
         self.check()?;
         for (at, bucket) in (0..).zip(&self.buckets) {

@@ -1,7 +1,7 @@
 //! Room made for an entry whose two buckets are full.
 
-use super::bucket::{Entry, SLOTS, print};
-use super::{CuckooPlusPlus, Place};
+use super::bucket::{BucketEntry, SLOTS, print};
+use super::{CuckooPlusPlus, HashPlace};
 use crate::table::Full;
 use arrayvec::ArrayVec;
 
@@ -10,7 +10,7 @@ const NODES: usize = 64;
 
 /// A full bucket that the search has reached.
 #[derive(Clone, Copy)]
-struct Node {
+struct SearchNode {
     bucket: u32,
     /// The node from which it was reached.
     parent: u8,
@@ -32,11 +32,11 @@ impl CuckooPlusPlus {
     /// search would have found that before. So the moves do not get in each other's way, and what was true of a bucket
     /// when the search saw it is true when the entry moves.
     #[cold]
-    pub(super) fn insert_displacing(&mut self, place: Place, value: u32, stamp: u8) -> Result<(), Full> {
-        let mut nodes = ArrayVec::<Node, NODES>::new();
-        nodes.push(Node { bucket: place.primary, parent: ROOT, slot: 0 });
+    pub(super) fn insert_displacing(&mut self, place: HashPlace, value: u32, stamp: u8) -> Result<(), Full> {
+        let mut nodes = ArrayVec::<SearchNode, NODES>::new();
+        nodes.push(SearchNode { bucket: place.primary, parent: ROOT, slot: 0 });
         if self.bucket(place.primary).filter.has_room() {
-            nodes.push(Node { bucket: self.other(place.primary, place.tag), parent: ROOT, slot: 0 });
+            nodes.push(SearchNode { bucket: self.other(place.primary, place.tag), parent: ROOT, slot: 0 });
         }
         let mut at = 0;
         while let Some(&node) = nodes.get(at) {
@@ -51,15 +51,15 @@ impl CuckooPlusPlus {
                     return Ok(());
                 }
                 // When there is no room, the nodes there are still lead somewhere.
-                let _ = nodes.try_push(Node { bucket: next, parent: at as u8, slot: slot as u8 });
+                let _ = nodes.try_push(SearchNode { bucket: next, parent: at as u8, slot: slot as u8 });
             }
             at += 1;
         }
         Err(Full)
     }
 
-    /// Where the entries of a full bucket can move, by slot; the bucket itself: nowhere.
-    fn reached(&self, node: Node) -> [u32; SLOTS] {
+    /// The targets to which the entries of a full bucket can move, by slot; the bucket itself: none.
+    fn reached(&self, node: SearchNode) -> [u32; SLOTS] {
         let bucket = self.bucket(node.bucket);
         let has_room = bucket.filter.has_room();
         let mut reached = [node.bucket; SLOTS];
@@ -75,7 +75,7 @@ impl CuckooPlusPlus {
 
     /// Moves the entry of `slot` in the node `at` into the hole, the one before it into the hole that this leaves, and
     /// so on; the hole that is left in the end.
-    fn shift(&mut self, nodes: &[Node], mut at: usize, mut slot: usize, mut hole: (u32, usize)) -> (u32, usize) {
+    fn shift(&mut self, nodes: &[SearchNode], mut at: usize, mut slot: usize, mut hole: (u32, usize)) -> (u32, usize) {
         loop {
             let node = nodes[at];
             self.shift_one((node.bucket, slot), hole);
@@ -96,6 +96,6 @@ impl CuckooPlusPlus {
         } else {
             self.bucket_mut(from.0).filter.add(print(entry.tag));
         }
-        self.bucket_mut(to.0).put(to.1, Entry { is_moved: !entry.is_moved, ..entry });
+        self.bucket_mut(to.0).put(to.1, BucketEntry { is_moved: !entry.is_moved, ..entry });
     }
 }

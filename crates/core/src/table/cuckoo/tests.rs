@@ -1,7 +1,7 @@
 //! The table against a plain list with its invariants checked after every operation, how far it fills, and what hashes
 //! chosen by an enemy can do.
 
-use super::bucket::{Filter, LISTED, SLOTS, Slots, matching_words, print};
+use super::bucket::{LISTED, SLOTS, SecondaryFilter, SlotSet, matching_words, print};
 use super::{Bucket, CuckooPlusPlus, MOVED_MAX};
 use crate::table::{Entries, Full, Hash, Hasher, Lookup, Table};
 use proptest::prelude::*;
@@ -212,9 +212,9 @@ proptest! {
     ) {
         let plain = |tag| (0..SLOTS).filter(|&slot| tags[slot] == tag).fold(0, |set, slot| set | 1 << slot);
         for tag in tags.into_iter().chain([tag]) {
-            assert_eq!(matching_words(&tags, tag), Slots::of(plain(tag)));
+            assert_eq!(matching_words(&tags, tag), SlotSet::of(plain(tag)));
             #[cfg(all(target_arch = "x86_64", not(miri)))]
-            assert_eq!(super::bucket::matching_sse2(&tags, tag), Slots::of(plain(tag)));
+            assert_eq!(super::bucket::matching_sse2(&tags, tag), SlotSet::of(plain(tag)));
         }
     }
 
@@ -243,7 +243,7 @@ proptest! {
 /// A filter is full when seven prints are listed and 255 are not, and empty again when they are gone.
 #[test]
 fn filter_has_a_bound() {
-    let mut filter: Filter = Bucket::EMPTY.filter;
+    let mut filter: SecondaryFilter = Bucket::EMPTY.filter;
     for i in 0..MOVED_MAX {
         assert!(filter.has_room(), "after {i}");
         filter.add((i % 255) as u8 + 1);
@@ -297,7 +297,7 @@ fn is_filled_to_95_percent_and_to_its_capacity() {
     }
 }
 
-/// What Miri can do in its time: the way of comparing that is not for x86-64 serves a whole table, in bursts.
+/// A test short enough for Miri: the way of comparing that is not for x86-64 serves a whole table, in bursts.
 #[test]
 fn lives_a_short_life() {
     let mut pair = Pair { table: table(40), model: BTreeMap::new(), next: 0 };

@@ -1,4 +1,4 @@
-//! What is believed of the bytes of a connection.
+//! Which bytes of a connection are believed.
 
 use super::{Adoptable, LAYOUT};
 use crate::flow::{Endpoint, Protocol};

@@ -1,7 +1,7 @@
 //! The slab against a map, and adoption of what a crash leaves. (`crates/core/tests/slab_crash.rs` stops a process at every
 //! instruction.)
 
-use super::{PRESENT, Slab, Slot, View, boxed, slots_at};
+use super::{PRESENT, Slab, SlabView, Slot, boxed, slots_at};
 use crate::table::Position;
 use crate::table::entry::Adoptable;
 use core::ptr::NonNull;
@@ -34,9 +34,9 @@ impl<T: Adoptable> Memory<T> {
     }
 
     /// Only between uses.
-    fn view(&self) -> View<T> {
+    fn view(&self) -> SlabView<T> {
         // SAFETY: as above; nothing is written while the view reads, or by atomic stores.
-        unsafe { View::at(NonNull::new(self.start).unwrap(), self.count) }
+        unsafe { SlabView::at(NonNull::new(self.start).unwrap(), self.count) }
     }
 }
 

@@ -15,26 +15,26 @@ const TRIES_MAX: usize = 4;
 /// Positions do not move, so a caller that pages through a slab that changes by ascending position meets every entry
 /// that is there all the time exactly once.
 #[derive(Debug)]
-pub struct View<T> {
+pub struct SlabView<T> {
     start: NonNull<Slot<T>>,
     count: usize,
     values: PhantomData<fn() -> T>,
 }
 
 // SAFETY: a view only reads, by atomic loads; `at` has its memory readable until the process ends.
-unsafe impl<T> Send for View<T> {}
+unsafe impl<T> Send for SlabView<T> {}
 // SAFETY: as above.
-unsafe impl<T> Sync for View<T> {}
+unsafe impl<T> Sync for SlabView<T> {}
 
-impl<T> Clone for View<T> {
-    fn clone(&self) -> View<T> {
+impl<T> Clone for SlabView<T> {
+    fn clone(&self) -> SlabView<T> {
         *self
     }
 }
 
-impl<T> Copy for View<T> {}
+impl<T> Copy for SlabView<T> {}
 
-impl<T: Adoptable> View<T> {
+impl<T: Adoptable> SlabView<T> {
     /// A view of the `count` slots at `start`.
     ///
     /// # Safety
@@ -42,8 +42,8 @@ impl<T: Adoptable> View<T> {
     /// ends; their bytes have been written, or are zeroes from the kernel. Through these addresses this process writes
     /// by atomic stores only, while there are views: the slab itself is another process's, or works on another mapping
     /// of the same memory.
-    pub unsafe fn at(start: NonNull<Slot<T>>, count: usize) -> View<T> {
-        View { start, count: count.min(1 << 31), values: PhantomData }
+    pub unsafe fn at(start: NonNull<Slot<T>>, count: usize) -> SlabView<T> {
+        SlabView { start, count: count.min(1 << 31), values: PhantomData }
     }
 
     /// Positions there are.

@@ -1,4 +1,4 @@
-//! What another process has left is taken over: one situation at a time.
+//! Adoption of the state that another process has left: one situation at a time.
 
 use super::many_workers::{ManyWorkers, Restart};
 use super::one_worker::{OneWorker, Way, client, packet};

@@ -87,7 +87,7 @@ struct DrawnRun {
     /// Whether the number of workers may change. A connection that then only the engine can carry is in trouble while
     /// the engine refuses it, so it does not.
     moving: bool,
-    /// Where each backend last got a packet from.
+    /// The source from which each backend last got a packet.
     last: [Option<Endpoint>; 4],
 }
 
@@ -160,7 +160,7 @@ impl DrawnRun {
     }
 }
 
-/// What no restart may change: who talks to whom, how far they are, and how much they have said.
+/// The state that no restart may change: the ends, their TCP states, and their counts.
 fn facts(c: &Connection) -> impl PartialEq + use<> {
     let total = |way: usize| {
         let mut sum: Volume = c.forwarded[way];

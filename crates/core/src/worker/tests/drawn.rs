@@ -42,7 +42,7 @@ enum Step {
     Change(Edit),
     /// A backend has this share of its weight: it goes down, comes up, starts slowly.
     Share { number: u16, share: u16 },
-    /// What a backend has is to be ended.
+    /// Ends connections of a backend.
     End { number: u16, which: Which },
 }
 
@@ -81,7 +81,7 @@ struct DrawnRun {
     fixture: OneWorker,
     ipv6: bool,
     services: DrawnServices,
-    /// Where each backend last got a packet from.
+    /// The source from which each backend last got a packet.
     last: BTreeMap<Endpoint, Endpoint>,
     given: u64,
     seen: u64,

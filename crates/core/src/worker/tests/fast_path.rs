@@ -8,12 +8,12 @@ use crate::offload::{Choice, HeavyHitter};
 use crate::table::Hasher;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
-use crate::worker::Stateless;
+use crate::worker::StatelessMethod;
 use alloc::format;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
-/// Who sends, what, and how.
+/// Sender, payload and flags of a packet.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     client: u8,
@@ -116,7 +116,7 @@ fn tagged(frame: &VecFrame) -> VecFrame {
     tagged
 }
 
-/// What left, from the IP header on.
+/// The packet that left, from the IP header on.
 pub(super) fn packets(frames: Vec<VecFrame>, l3: usize) -> Vec<(Vec<u8>, Checksum)> {
     frames.into_iter().map(|frame| (frame.data[l3..].to_vec(), frame.meta.checksum)).collect()
 }
@@ -175,7 +175,7 @@ proptest! {
 
     #[test]
     fn leaves_what_the_other_way_leaves_without_connections(steps in steps()) {
-        let stateless = || Stateless::Hash(Hasher::new([5, 6, 7, 8]));
+        let stateless = || StatelessMethod::Hash(Hasher::new([5, 6, 7, 8]));
         check([(); 2].map(|()| OneWorker::stateless(false, stateless(), |_| {})), &steps)?;
     }
 }

@@ -25,7 +25,7 @@ fn taken_over(ipv6: bool, client: Endpoint) -> (OneWorker, Endpoint) {
     (OneWorker::new(ipv6, picks_up), backend)
 }
 
-/// What the backend sends in the middle of a download: it has everything up to 511.
+/// The backend's packet in the middle of a download: it has everything up to 511.
 fn download(backend: Endpoint, client: Endpoint) -> Packet {
     packet(backend, client, Way::Data(1000))
 }

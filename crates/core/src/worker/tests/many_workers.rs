@@ -1,6 +1,6 @@
 //! Several workers, the engine they share, and a process around them that may end at any moment: memory and engine stay.
 
-use super::super::{Adopted, Known, Occupancy, Stateless, Worker, WorkerOptions, home};
+use super::super::{Adopted, Known, Occupancy, StatelessMethod, Worker, WorkerOptions, home};
 use super::one_worker::{NoPort, Packet};
 use crate::balance::{EffectiveWeights, Loads};
 use crate::config::Snapshot;
@@ -43,16 +43,16 @@ pub(super) struct ManyWorkers {
     pub(super) loads: Loads,
     effective_weights: EffectiveWeights,
     occupancy: Occupancy,
-    /// What workers that start from now on are told of the engine's room.
+    /// The engine's room, as reported to workers that start from now on.
     pub(super) rules_max: u32,
     /// Of workers that start from now on.
-    pub(super) stateless: Option<Stateless>,
+    pub(super) stateless: Option<StatelessMethod>,
     known: &'static [AtomicU8],
     capacity: usize,
     starts: u64,
 }
 
-/// What a crash may change.
+/// The state that a crash may change.
 pub(super) struct Restart {
     pub(super) workers: u16,
     pub(super) capacity: usize,
@@ -282,7 +282,7 @@ impl ManyWorkers {
         self.connections().filter(live).copied().collect()
     }
 
-    /// What has to be true right after adoption, and whenever the engine has answered everything.
+    /// The invariants right after adoption, and whenever the engine has answered everything.
     pub(super) fn check(&self) {
         let mut offload_state: Vec<FlowKey> = self.workers.iter().flat_map(|worker| worker.rules_known()).collect();
         offload_state.sort();
@@ -361,7 +361,7 @@ impl ManyWorkers {
     }
 }
 
-/// What the linux plane does when the number of workers or connections changes.
+/// Does as the linux plane when the number of workers or connections changes.
 fn redealt(
     memory: Vec<&'static mut [Slot<Connection>]>,
     steering: Steering,

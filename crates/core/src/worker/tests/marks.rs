@@ -17,7 +17,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
-/// What mark a frame has.
+/// The mark of a frame.
 #[derive(Clone, Copy, Debug)]
 enum Mark {
     None,

@@ -1,6 +1,6 @@
 //! A worker with a service, an engine, and packets to throw at them.
 
-use super::super::{Drop, Stateless, Update, Which, Worker, WorkerOptions};
+use super::super::{Drop, StatelessMethod, Update, Which, Worker, WorkerOptions};
 use crate::balance::{EffectiveWeights, Loads, SHARE_FULL, Tables};
 use crate::config::{BACKENDS_MAX, Backend, BackendState, Forwarding, Pool, Service, Snapshot, WhenFull};
 use crate::engine::{Completion, Counters, EngineCaps, Fate, Refusal, Rule, RuleId, RuleOp, Samples};
@@ -98,7 +98,7 @@ pub(super) struct OneWorker {
     loads: Loads,
     pub(super) effective_weights: EffectiveWeights,
     capacity: usize,
-    /// What the worker has sent of its own, by time.
+    /// The worker's own packets, by time.
     pub(super) told: Vec<VecFrame>,
 }
 
@@ -124,7 +124,7 @@ impl OneWorker {
     }
 
     /// With a worker that tracks no connections. The second service's backends have a port of their own.
-    pub(super) fn stateless(ipv6: bool, stateless: Stateless, change: impl Fn(&mut Service)) -> OneWorker {
+    pub(super) fn stateless(ipv6: bool, stateless: StatelessMethod, change: impl Fn(&mut Service)) -> OneWorker {
         let change = |service: &mut Service| {
             if service.endpoint.port == 81 {
                 service.backends.iter_mut().for_each(|backend| backend.endpoint.port = 8001);
@@ -134,7 +134,7 @@ impl OneWorker {
         OneWorker::of(plan(ipv6, change), 64, Some(stateless))
     }
 
-    fn of(snapshot: Snapshot, capacity: usize, stateless: Option<Stateless>) -> OneWorker {
+    fn of(snapshot: Snapshot, capacity: usize, stateless: Option<StatelessMethod>) -> OneWorker {
         let snapshot = Arc::new(snapshot);
         let loads = Loads::default();
         let effective_weights = EffectiveWeights::new();
@@ -148,7 +148,7 @@ impl OneWorker {
     fn options(
         snapshot: Arc<Snapshot>,
         capacity: usize,
-        stateless: Option<Stateless>,
+        stateless: Option<StatelessMethod>,
         (loads, effective_weights): (&Loads, &EffectiveWeights),
     ) -> WorkerOptions<AnyPolicy> {
         let table = AnyTable::new(2 * capacity, Hasher::new([7, 2, 3, 4]));
@@ -162,7 +162,7 @@ impl OneWorker {
         }
     }
 
-    /// What becomes of new connections while the table is full.
+    /// The policy for new connections while the table is full.
     pub(super) fn set_when_full(&mut self, when_full: WhenFull) {
         let mut snapshot = Snapshot::new(self.snapshot.services.clone(), self.snapshot.pool.clone());
         snapshot.when_full = when_full;
@@ -531,7 +531,7 @@ fn refresh_header(packet: &mut Packet) {
     packet.data[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// What a router or host at `from` says about a packet it could not deliver.
+/// The ICMP error of a router or host at `from` about a packet that it could not deliver.
 pub(super) fn complaint(about: &VecFrame, from: Address) -> VecFrame {
     let mut frame = about.clone();
     let at = transport(&frame);

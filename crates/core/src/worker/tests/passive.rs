@@ -1,4 +1,4 @@
-//! What connections tell of their backends, and what forged clients must not be able to tell.
+//! The evidence of connections about their backends, and the evidence that forged clients must not be able to give.
 
 use super::one_worker::{OneWorker, Packet, Way, client, complaint, end, packet, with_tcp};
 use crate::flow::Endpoint;

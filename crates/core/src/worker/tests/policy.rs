@@ -1,4 +1,4 @@
-//! What a policy decides, carried out: connections stay in software, go to the engine, and come back from it.
+//! The decisions of a policy, carried out: connections stay in software, go to the engine, and come back from it.
 
 use super::one_worker::{OneWorker, Way, client, packet};
 use crate::flow::{Direction, Endpoint};

@@ -56,10 +56,10 @@ pub(super) fn edit() -> impl Strategy<Value = Edit> {
     ]
 }
 
-/// What makes a connection this one and no other.
+/// The identity of a connection.
 type Name = (FlowKey, Time);
 
-/// What was so when it was last looked at.
+/// The drawn services, with the backend of each connection at the last look.
 #[derive(Default)]
 pub(super) struct DrawnServices {
     backends: BTreeMap<Name, Endpoint>,
@@ -118,7 +118,7 @@ impl DrawnServices {
         Some(number)
     }
 
-    /// What must hold after every step.
+    /// The invariants after every step.
     pub(super) fn check(&mut self, fixture: &OneWorker) {
         let connections: Vec<&Connection> = fixture.worker().connections().collect();
         let real = || connections.iter().filter(|connection| connection.state != State::Pass);
@@ -151,7 +151,7 @@ impl DrawnServices {
         check_ports(fixture, real().copied());
     }
 
-    /// What must hold once the engine has answered and a second has passed.
+    /// The invariants once the engine has answered and a second has passed.
     pub(super) fn check_settled(&self, fixture: &OneWorker) {
         assert_eq!(fixture.rules_known(), fixture.engine_keys());
         for connection in fixture.worker().connections().filter(|connection| connection.state != State::Pass) {

@@ -26,7 +26,7 @@ fn acknowledges(from: Endpoint, to: Endpoint, number: u32) -> Packet {
     with_tcp(packet(from, to, Way::Tcp(ACK | PSH)), |tcp| tcp[8..12].copy_from_slice(&number.to_be_bytes()))
 }
 
-/// What the worker has asked an end since it was last looked at.
+/// The worker's questions to an end since the last call.
 fn questions(fixture: &mut OneWorker, of: Endpoint) -> Vec<u32> {
     let (its, others) = core::mem::take(&mut fixture.told).into_iter().partition(|frame| frame.key().destination == of);
     fixture.told = others;

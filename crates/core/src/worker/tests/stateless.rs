@@ -1,6 +1,6 @@
 //! Workers that track no connections: one situation at a time, and what holds of any flows.
 
-use super::super::{Drop, Stateless};
+use super::super::{Drop, StatelessMethod};
 use super::many_workers::ManyWorkers;
 use super::one_worker::{OneWorker, Way, client, complaint, end, last_hop, packet};
 use crate::balance::Balancer;
@@ -16,15 +16,15 @@ use alloc::vec;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
-fn hash() -> Stateless {
-    Stateless::Hash(Hasher::new([5, 6, 7, 8]))
+fn hash() -> StatelessMethod {
+    StatelessMethod::Hash(Hasher::new([5, 6, 7, 8]))
 }
 
-fn both() -> [(Stateless, Algorithm); 2] {
-    [(hash(), Algorithm::RoundRobin), (Stateless::Maglev, Algorithm::Maglev)]
+fn both() -> [(StatelessMethod, Algorithm); 2] {
+    [(hash(), Algorithm::RoundRobin), (StatelessMethod::Maglev, Algorithm::Maglev)]
 }
 
-fn fixture(ipv6: bool, (stateless, algorithm): (Stateless, Algorithm)) -> OneWorker {
+fn fixture(ipv6: bool, (stateless, algorithm): (StatelessMethod, Algorithm)) -> OneWorker {
     OneWorker::stateless(ipv6, stateless, |service| service.algorithm = algorithm)
 }
 
@@ -180,7 +180,7 @@ impl Entries<FlowKey> for Nothing {
     }
 }
 
-/// Where the packets of these flows go.
+/// The destinations of these flows' packets.
 fn destinations(fixture: &mut OneWorker, clients: &[Endpoint], flags: u8) -> Vec<Endpoint> {
     clients.iter().map(|client| fixture.client_sends(*client, flags).destination).collect()
 }

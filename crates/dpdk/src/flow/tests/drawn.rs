@@ -4,7 +4,7 @@ use super::fake::{self, FakeOptions, Held};
 use super::fixture::{BOTH_SUBMISSIONS, EngineFixture, connection, remove};
 use crate::flow::Submission;
 use crate::flow::machine::RETRY;
-use crate::flow::request::Request;
+use crate::flow::request::DeviceRuleRequest;
 use hairpin_core::engine::{Completion, Rule};
 use hairpin_core::time::Duration;
 use std::collections::{HashMap, VecDeque};
@@ -12,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 const CONNECTIONS: usize = 12;
 const STEPS: usize = 1500;
 
-/// What a worker knows of one connection's rules.
+/// A worker's knowledge of one connection's rules.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     rules: [Rule; 2],
@@ -24,7 +24,7 @@ struct Known {
 /// A worker that keeps to what [`hairpin_core::worker`] does: it asks about a connection only when it is owed nothing.
 struct Worker {
     connections: Vec<Known>,
-    asked: VecDeque<Request>,
+    asked: VecDeque<DeviceRuleRequest>,
     by_id: HashMap<u64, (usize, usize)>,
 }
 
@@ -48,13 +48,13 @@ impl Worker {
         }
         match known.held {
             [false, false] => {
-                self.asked.push_back(Request::Pair(known.rules));
+                self.asked.push_back(DeviceRuleRequest::Pair(known.rules));
                 known.due = [true; 2];
             }
             [true, true] if random.u8(..4) == 0 => {
                 // Another backend's port, under the same id.
                 known.rules[0].rewrite.destination.port ^= 1;
-                self.asked.push_back(Request::Install(known.rules[0]));
+                self.asked.push_back(DeviceRuleRequest::Install(known.rules[0]));
                 known.due[0] = true;
             }
             held => {
@@ -105,7 +105,7 @@ impl Worker {
         }
     }
 
-    /// What the worker believes is what the device has: nothing of what is gone, and both or none of a pair.
+    /// The worker's belief equals the device's state: no rule of an ended connection, and both or none of a pair.
     fn check(&self, fixture: &EngineFixture, strictly: bool) {
         for known in &self.connections {
             if known.due != [false; 2] {

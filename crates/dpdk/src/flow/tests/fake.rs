@@ -36,7 +36,7 @@ unsafe extern "C" {
 /// The ports that tests use: `HAIRPIN_FAKE_PORT` and the next.
 pub(super) const PORTS: [u16; 2] = [0x8000, 0x8001];
 
-/// What a port has of a rule.
+/// A rule in a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
     No,

@@ -2,12 +2,12 @@
 
 use super::fake::{self, FakeOptions, FakeState, Held, PORTS};
 use crate::flow::description::{Description, Does, How};
-use crate::flow::device::{Flow, FlowError, Outcome, RuleDevice, Synchronous, Templates};
-use crate::flow::hops::{Hop, Hops};
-use crate::flow::machine::Machine;
+use crate::flow::device::{DeviceOutcome, DeviceRule, FlowError, RuleDevice, Synchronous, Templates};
+use crate::flow::hops::{Hops, RouteHop};
+use crate::flow::machine::RuleMachine;
 use crate::flow::raw::RawCount;
-use crate::flow::request::{Listener, Request, Told};
-use crate::flow::translate::{EgressAction, EnginePort, Placed, Terms, place};
+use crate::flow::request::{AnswerSink, DeviceRuleRequest, RequestAnswer};
+use crate::flow::translate::{DeviceTerms, EgressAction, EnginePort, Placed, place};
 use crate::flow::{Submission, raw};
 use hairpin_core::engine::{Completion, Counters, Rule, RuleId};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
@@ -23,7 +23,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 pub(super) const BOTH_SUBMISSIONS: [Submission; 2] = [Submission::Synchronous, Submission::Templates];
 
 /// Terms in which two ports of the fake without faults take rules.
-pub(super) const TERMS: Terms = Terms {
+pub(super) const TERMS: DeviceTerms = DeviceTerms {
     egress: EgressAction::RepresentedPort,
     how: How::NONE,
     jumps: true,
@@ -34,7 +34,7 @@ pub(super) const TERMS: Terms = Terms {
 };
 
 /// Terms in which one alone does.
-pub(super) const ALONE: Terms = Terms { egress: EgressAction::Hairpin, ..TERMS };
+pub(super) const ALONE: DeviceTerms = DeviceTerms { egress: EgressAction::Hairpin, ..TERMS };
 
 /// Clients behind the first port, backends behind the second.
 pub(super) fn ports() -> Vec<EnginePort> {
@@ -59,7 +59,7 @@ pub(super) struct TestHops {
 }
 
 impl Hops for TestHops {
-    fn hop(&self, address: &Address) -> Option<Hop> {
+    fn hop(&self, address: &Address) -> Option<RouteHop> {
         let is_backend = match IpAddr::from(*address) {
             IpAddr::V4(v4) => v4.octets()[0] == 192,
             IpAddr::V6(v6) => v6.segments()[0] == 0xfd00,
@@ -69,9 +69,9 @@ impl Hops for TestHops {
             true if !self.backends_known => None,
             true => {
                 let port = self.backends_port;
-                Some(Hop { port, source: own(port), destination: [2, 0, 0, 0, 3, self.backend] })
+                Some(RouteHop { port, source: own(port), destination: [2, 0, 0, 0, 3, self.backend] })
             }
-            false => Some(Hop { port: 0, source: own(0), destination: [2, 0, 0, 0, 2, 1] }),
+            false => Some(RouteHop { port: 0, source: own(0), destination: [2, 0, 0, 0, 2, 1] }),
         }
     }
 
@@ -86,7 +86,7 @@ impl Default for TestHops {
     }
 }
 
-/// What workers were told, and the counters as they were told last.
+/// The answers to workers, and the counters in the last of them.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
     pub(super) answers: Vec<(u16, Completion)>,
@@ -94,8 +94,8 @@ pub(super) struct Heard {
     pub(super) places: HashMap<FlowKey, (u32, u32)>,
 }
 
-impl Listener for Heard {
-    fn tell(&mut self, worker: u16, told: Told) {
+impl AnswerSink for Heard {
+    fn tell(&mut self, worker: u16, told: RequestAnswer) {
         if let Completion::Installed(_) = told.completion {
             self.places.insert(told.key, told.place);
         }
@@ -114,7 +114,7 @@ impl RuleDevice for Box<dyn RuleDevice> {
     fn create(&mut self, port: u16, rule: &Description, ticket: u64) -> Result<(), FlowError> {
         (**self).create(port, rule, ticket)
     }
-    fn destroy(&mut self, port: u16, flow: Flow, ticket: u64) -> Result<(), FlowError> {
+    fn destroy(&mut self, port: u16, flow: DeviceRule, ticket: u64) -> Result<(), FlowError> {
         (**self).destroy(port, flow, ticket)
     }
     fn is_waiting(&self) -> bool {
@@ -123,10 +123,10 @@ impl RuleDevice for Box<dyn RuleDevice> {
     fn push(&mut self) {
         (**self).push();
     }
-    fn pull(&mut self) -> Option<Outcome> {
+    fn pull(&mut self) -> Option<DeviceOutcome> {
         (**self).pull()
     }
-    fn query(&mut self, port: u16, flow: Flow, does: u32) -> Option<RawCount> {
+    fn query(&mut self, port: u16, flow: DeviceRule, does: u32) -> Option<RawCount> {
         (**self).query(port, flow, does)
     }
     fn close(&mut self, ports: &[u16]) {
@@ -135,11 +135,11 @@ impl RuleDevice for Box<dyn RuleDevice> {
 }
 
 pub(super) struct EngineFixture {
-    pub(super) machine: Machine<Box<dyn RuleDevice>>,
+    pub(super) machine: RuleMachine<Box<dyn RuleDevice>>,
     pub(super) hops: TestHops,
     pub(super) heard: Heard,
     pub(super) now: Time,
-    pub(super) terms: Terms,
+    pub(super) terms: DeviceTerms,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -161,13 +161,13 @@ impl EngineFixture {
             }
         };
         let hops = TestHops::default();
-        let machine = Machine::new(device, TERMS, ports(), rules_max, hops.generation);
+        let machine = RuleMachine::new(device, TERMS, ports(), rules_max, hops.generation);
         let now = Time::from_nanos(1_000_000_000);
         EngineFixture { machine, hops, heard: Heard::default(), now, terms: TERMS, _alone: alone }
     }
 
     /// Asks on behalf of worker 0; `false` if it has to wait.
-    pub(super) fn ask(&mut self, request: Request) -> bool {
+    pub(super) fn ask(&mut self, request: DeviceRuleRequest) -> bool {
         self.machine.request(self.now, 0, request, &self.hops, &mut self.heard).is_none()
     }
 
@@ -188,7 +188,7 @@ impl EngineFixture {
         panic!("the device goes on for ever");
     }
 
-    /// What was told since the last time.
+    /// The answers since the last call.
     pub(super) fn told(&mut self) -> Vec<Completion> {
         std::mem::take(&mut self.heard.answers).into_iter().map(|(_, completion)| completion).collect()
     }
@@ -197,12 +197,12 @@ impl EngineFixture {
         place(&self.terms, &ports(), &self.hops, rule, rule.id.0).expect("it has a place")
     }
 
-    /// What the device has of a rule.
+    /// The state of a rule in the device.
     pub(super) fn holds(&self, rule: &Rule) -> Held {
         self.hit(rule, 0, 0)
     }
 
-    /// What the device has of a rule made with the backends' other neighbour.
+    /// The state in the device of a rule made with the backends' other neighbour.
     pub(super) fn holds_as_it_was(&self, rule: &Rule) -> Held {
         let hops = TestHops { backend: self.hops.backend ^ 1, ..self.hops };
         let placed = place(&self.terms, &ports(), &hops, rule, rule.id.0).expect("it has a place");
@@ -250,8 +250,8 @@ pub(super) fn rules(protocol: Protocol, ends: [Endpoint; 4], id: u64) -> [Rule; 
     [there, back]
 }
 
-pub(super) fn remove(rule: &Rule) -> Request {
-    Request::Remove { id: rule.id, key: rule.key }
+pub(super) fn remove(rule: &Rule) -> DeviceRuleRequest {
+    DeviceRuleRequest::Remove { id: rule.id, key: rule.key }
 }
 
 /// A clock that goes on by a tenth of a second whenever it is asked.

@@ -2,8 +2,8 @@
 
 use super::fixture::{ALONE, TERMS, TestHops, address, end, one_port, ports, rules};
 use crate::flow::description::{Description, Does, How, NoText};
-use crate::flow::steering::{Stream, steering_rules};
-use crate::flow::translate::{EgressAction, EnginePort, Terms, place, standing};
+use crate::flow::steering::{SteeredStream, steering_rules};
+use crate::flow::translate::{DeviceTerms, EgressAction, EnginePort, place, standing};
 use hairpin_core::engine::Rule;
 use hairpin_core::flow::{Protocol, SteerBy, Steering};
 use std::collections::BTreeSet;
@@ -30,14 +30,14 @@ fn arrays(rule: &Description) -> String {
 }
 
 /// A rule written in each form; backends are behind the last port.
-fn all_forms(rule: &Rule, terms: &Terms, ports: &[EnginePort]) -> String {
+fn all_forms(rule: &Rule, terms: &DeviceTerms, ports: &[EnginePort]) -> String {
     let mut text = String::new();
     for (title, how) in [("by names", How::NONE), ("by names, deltas signed", How::SIGNED), ("by fields", How::MODIFY)]
     {
         if how == How::SIGNED && (rule.rewrite.sequence_delta | rule.rewrite.acknowledgement_delta) == 0 {
             continue;
         }
-        let terms = Terms { how, ..*terms };
+        let terms = DeviceTerms { how, ..*terms };
         let hops = TestHops { backends_port: ports.len() as u16 - 1, ..TestHops::default() };
         let description = place(&terms, ports, &hops, rule, 7).expect("it can be placed").description;
         let _ = write!(text, "# {title}\n{}", arrays(&description));
@@ -96,7 +96,7 @@ fn splice_rule_translates_sequence_numbers() {
 fn other_egress() {
     let ends = [end("10.0.0.9", 40000), end("203.0.113.1", 80), end("10.0.0.9", 40000), end("192.168.0.7", 8080)];
     let [there, _] = rules(Protocol::Tcp, ends, 6);
-    compare("port-id", &all_forms(&there, &Terms { egress: EgressAction::PortId, ..TERMS }, &ports()));
+    compare("port-id", &all_forms(&there, &DeviceTerms { egress: EgressAction::PortId, ..TERMS }, &ports()));
     compare("hairpin-queue", &all_forms(&there, &ALONE, &[one_port()]));
 }
 
@@ -104,14 +104,14 @@ fn other_egress() {
 fn one_group_and_age() {
     let ends = [end("10.0.0.9", 40000), end("203.0.113.1", 80), end("10.0.0.9", 40000), end("192.168.0.7", 8080)];
     let [there, _] = rules(Protocol::Tcp, ends, 6);
-    compare("one-group-age", &all_forms(&there, &Terms { jumps: false, counts: Does::AGE, ..TERMS }, &ports()));
+    compare("one-group-age", &all_forms(&there, &DeviceTerms { jumps: false, counts: Does::AGE, ..TERMS }, &ports()));
 }
 
 #[test]
 fn marks() {
     let ends = [end("10.0.0.9", 40000), end("203.0.113.1", 80), end("10.0.0.9", 40000), end("192.168.0.7", 8080)];
     let [there, _] = rules(Protocol::Udp, ends, 0x5_0000_0011);
-    let terms = Terms { egress: EgressAction::Mark, counts: Does::NONE, ..TERMS };
+    let terms = DeviceTerms { egress: EgressAction::Mark, counts: Does::NONE, ..TERMS };
     let hops = TestHops::default();
     let one = place(&terms, &ports(), &hops, &there, 7).expect("it can be placed");
     assert_eq!(one.description.mark, 0x12);
@@ -124,29 +124,33 @@ fn marks() {
 
 #[test]
 fn what_stands_before() {
-    let all =
-        |terms: &Terms, port: &EnginePort| standing(terms, port).iter().map(arrays).collect::<Vec<_>>().join("--\n");
+    let all = |terms: &DeviceTerms, port: &EnginePort| {
+        standing(terms, port).iter().map(arrays).collect::<Vec<_>>().join("--\n")
+    };
     let port = &one_port();
     compare("standing", &all(&ALONE, port));
-    compare("standing-one-group", &all(&Terms { jumps: false, ..ALONE }, port));
-    compare("standing-tcp4", &all(&Terms { supports: [true, false, false, false], ..ALONE }, port));
+    compare("standing-one-group", &all(&DeviceTerms { jumps: false, ..ALONE }, port));
+    compare("standing-tcp4", &all(&DeviceTerms { supports: [true, false, false, false], ..ALONE }, port));
     compare("standing-switch", &all(&TERMS, port));
     let spread = EnginePort { queues: 4, rss_types: 0x38, ..port.clone() };
     compare("standing-several-queues", &all(&ALONE, &spread));
-    compare("standing-mark", &all(&Terms { egress: EgressAction::Mark, ..ALONE }, port));
+    compare("standing-mark", &all(&DeviceTerms { egress: EgressAction::Mark, ..ALONE }, port));
 }
 
 #[test]
 fn what_brings_packets_to_their_worker() {
     let streams = |protocol, [vip, backend, pool]: [&str; 3]| {
-        let all =
-            [Stream::ToService(end(vip, 80)), Stream::FromBackend(end(backend, 8080)), Stream::ToPool(address(pool))];
+        let all = [
+            SteeredStream::ToService(end(vip, 80)),
+            SteeredStream::FromBackend(end(backend, 8080)),
+            SteeredStream::ToPool(address(pool)),
+        ];
         all.into_iter().map(|stream| (stream, protocol)).collect::<BTreeSet<_>>()
     };
     let v4 = streams(Protocol::Tcp, ["203.0.113.1", "192.168.0.7", "192.168.0.1"]);
     let v6 = streams(Protocol::Udp, ["2001:db8:1::1", "fd00::7", "fd00::1"]);
     let steering = Steering { by: SteerBy::Port, ..Steering::by_hash([1, 2], 2) };
-    let text = |streams: &BTreeSet<_>, terms: Option<&Terms>| {
+    let text = |streams: &BTreeSet<_>, terms: Option<&DeviceTerms>| {
         let rules: Vec<String> = steering_rules(streams, &steering, terms).iter().map(arrays).collect();
         rules.join("--\n")
     };
@@ -154,9 +158,9 @@ fn what_brings_packets_to_their_worker() {
     compare("steering-udp6", &text(&v6, None));
     // Beside flows' rules: after them, in their group, if there is one and these packets come there.
     compare("steering-beside-flows", &text(&v4, Some(&ALONE)));
-    compare("steering-one-group", &text(&v4, Some(&Terms { jumps: false, ..ALONE })));
-    let terms = Terms { supports: [false, true, true, true], ..ALONE };
-    assert_eq!(text(&v4, Some(&terms)), text(&v4, Some(&Terms { jumps: false, ..ALONE })));
+    compare("steering-one-group", &text(&v4, Some(&DeviceTerms { jumps: false, ..ALONE })));
+    let terms = DeviceTerms { supports: [false, true, true, true], ..ALONE };
+    assert_eq!(text(&v4, Some(&terms)), text(&v4, Some(&DeviceTerms { jumps: false, ..ALONE })));
     // The switch's rules are elsewhere.
     assert_eq!(text(&v4, Some(&TERMS)), text(&v4, None));
 }

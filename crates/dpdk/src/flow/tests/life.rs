@@ -4,7 +4,7 @@ use super::fake::{self, FakeOptions, Held};
 use super::fixture::{BOTH_SUBMISSIONS, EngineFixture, connection, remove};
 use crate::flow::Submission;
 use crate::flow::machine::RETRY;
-use crate::flow::request::Request;
+use crate::flow::request::DeviceRuleRequest;
 use hairpin_core::engine::{Completion, Counters, Fate, Guard, Refusal, Rule, RuleId};
 use hairpin_core::time::{Duration, Time};
 
@@ -33,7 +33,7 @@ fn a_pair_comes_and_goes() {
     for submission in BOTH_SUBMISSIONS {
         let mut fixture = EngineFixture::new(submission, &FakeOptions { delay: 2, ..FakeOptions::default() }, 16);
         let rules = connection(1);
-        assert!(fixture.ask(Request::Pair(rules)));
+        assert!(fixture.ask(DeviceRuleRequest::Pair(rules)));
         if submission == Submission::Templates {
             fixture.settle();
             assert!(fixture.told().is_empty(), "nothing was confirmed yet");
@@ -58,7 +58,7 @@ fn half_a_pair_is_not_reported() {
         let mut fixture = EngineFixture::new(Submission::Templates, &FakeOptions::default(), 16);
         fake::change_port(slow, &FakeOptions { delay: 5, ..FakeOptions::default() });
         let rules = connection(1);
-        fixture.ask(Request::Pair(rules));
+        fixture.ask(DeviceRuleRequest::Pair(rules));
         let mut halves = 0;
         loop {
             fixture.settle();
@@ -84,7 +84,7 @@ fn a_refused_half_takes_the_other_back() {
             let faulty = FakeOptions { delay: 1, refuse_create_every: 1, refuse_late: late, ..FakeOptions::default() };
             fake::change_port(refusing, &faulty);
             let rules = connection(1);
-            assert!(fixture.ask(Request::Pair(rules)));
+            assert!(fixture.ask(DeviceRuleRequest::Pair(rules)));
             fixture.after(Duration::ZERO);
             let mut told = rejected(&fixture.told());
             told.sort_by_key(|(id, _)| *id);
@@ -92,7 +92,7 @@ fn a_refused_half_takes_the_other_back() {
             assert_eq!((fixture.fake().live, fixture.fake().pending, fixture.machine.rules()), (0, 0, 0));
             // And its ids may be used again.
             fake::change(&FakeOptions::default());
-            assert!(fixture.ask(Request::Pair(rules)));
+            assert!(fixture.ask(DeviceRuleRequest::Pair(rules)));
             fixture.after(Duration::ZERO);
             assert_eq!(installed(&fixture.told()).len(), 2);
         }
@@ -105,7 +105,7 @@ fn what_is_full_says_so() {
         // The device is full, port by port.
         let mut fixture = EngineFixture::new(submission, &FakeOptions { capacity: 2, ..FakeOptions::default() }, 16);
         for number in 0..3 {
-            assert!(fixture.ask(Request::Pair(connection(number))));
+            assert!(fixture.ask(DeviceRuleRequest::Pair(connection(number))));
         }
         fixture.after(Duration::ZERO);
         let told = fixture.told();
@@ -116,13 +116,13 @@ fn what_is_full_says_so() {
         // The engine is: of three places, a pair has two.
         let mut fixture = EngineFixture::new(submission, &FakeOptions::default(), 3);
         for number in 0..2 {
-            assert!(fixture.ask(Request::Pair(connection(number))));
+            assert!(fixture.ask(DeviceRuleRequest::Pair(connection(number))));
         }
         fixture.after(Duration::ZERO);
         let told = fixture.told();
         assert_eq!((installed(&told).len(), rejected(&told).len()), (2, 2));
         // One more fits by itself.
-        assert!(fixture.ask(Request::Install(connection(7)[0])));
+        assert!(fixture.ask(DeviceRuleRequest::Install(connection(7)[0])));
         fixture.after(Duration::ZERO);
         assert_eq!(installed(&fixture.told()), [connection(7)[0].id]);
     }
@@ -133,16 +133,16 @@ fn removal_waits_for_what_is_pending() {
     let mut fixture =
         EngineFixture::new(Submission::Templates, &FakeOptions { delay: 3, ..FakeOptions::default() }, 16);
     let rules = connection(1);
-    assert!(fixture.ask(Request::Pair(rules)));
+    assert!(fixture.ask(DeviceRuleRequest::Pair(rules)));
     fixture.settle();
     assert!(!fixture.ask(remove(&rules[0])), "it is on its way in");
-    assert!(!fixture.ask(Request::Install(rules[1])), "likewise");
+    assert!(!fixture.ask(DeviceRuleRequest::Install(rules[1])), "likewise");
     while !fixture.ask(remove(&rules[0])) {
         assert!(installed(&fixture.told()).is_empty());
         fixture.settle();
     }
     assert_eq!(installed(&fixture.told()).len(), 2);
-    assert!(!fixture.ask(Request::Install(rules[0])), "it is on its way out");
+    assert!(!fixture.ask(DeviceRuleRequest::Install(rules[0])), "it is on its way out");
     fixture.after(Duration::ZERO);
     assert_eq!(removed(&fixture.told()).len(), 1);
     assert_eq!((fixture.holds(&rules[0]), fixture.holds(&rules[1])), (Held::No, Held::Yes));
@@ -155,15 +155,15 @@ fn a_new_rule_takes_the_place_of_the_old_one() {
         let [old, _] = connection(1);
         let mut new = Rule { id: RuleId(99), ..old };
         new.rewrite.destination.port = 8081;
-        fixture.ask(Request::Install(old));
+        fixture.ask(DeviceRuleRequest::Install(old));
         fixture.after(Duration::ZERO);
         assert_eq!(fixture.hit(&old, 5, 500), Held::Yes);
-        assert!(fixture.ask(Request::Install(new)));
+        assert!(fixture.ask(DeviceRuleRequest::Install(new)));
         fixture.after(Duration::ZERO);
         assert_eq!(installed(&fixture.told()), [old.id, new.id]);
         assert_eq!(fixture.hit(&new, 3, 300), Held::Yes);
         // Under either id, and with what both forwarded.
-        fixture.ask(Request::Remove { id: old.id, key: old.key });
+        fixture.ask(DeviceRuleRequest::Remove { id: old.id, key: old.key });
         fixture.after(Duration::ZERO);
         let told = removed(&fixture.told());
         let (id, counters) = told[0];
@@ -180,11 +180,11 @@ fn a_refused_change_leaves_the_old_rule() {
         let [old, _] = connection(1);
         let mut new = Rule { id: RuleId(99), ..old };
         new.rewrite.destination.port = 8081;
-        fixture.ask(Request::Install(old));
+        fixture.ask(DeviceRuleRequest::Install(old));
         fixture.after(Duration::ZERO);
         fixture.hit(&old, 5, 500);
         fake::change(&FakeOptions { refuse_create_every: 1, refuse_late: late, ..FakeOptions::default() });
-        assert!(fixture.ask(Request::Install(new)));
+        assert!(fixture.ask(DeviceRuleRequest::Install(new)));
         fixture.after(Duration::ZERO);
         let told = fixture.told();
         assert_eq!(
@@ -199,11 +199,11 @@ fn a_refused_change_leaves_the_old_rule() {
         fixture.ask(remove(&old));
         fixture.after(Duration::ZERO);
         assert_eq!(removed(&fixture.told())[0].1.map(|counters| counters.packets), Some(5));
-        // What the device could never do is refused with the old rule untouched.
-        fixture.ask(Request::Install(old));
+        // A change that the device could never make is refused with the old rule untouched.
+        fixture.ask(DeviceRuleRequest::Install(old));
         fixture.after(Duration::ZERO);
         let destroyed = fixture.fake().destroyed;
-        fixture.ask(Request::Install(Rule { guard: Some(Guard::default()), ..new }));
+        fixture.ask(DeviceRuleRequest::Install(Rule { guard: Some(Guard::default()), ..new }));
         fixture.after(Duration::ZERO);
         assert_eq!(rejected(&fixture.told()), [(new.id, Refusal::Unsupported)]);
         assert_eq!((fixture.fake().destroyed, fixture.holds(&old)), (destroyed, Held::Yes));
@@ -215,7 +215,7 @@ fn what_does_not_go_is_not_said_to_be_gone() {
     for submission in BOTH_SUBMISSIONS {
         let mut fixture = EngineFixture::new(submission, &FakeOptions::default(), 16);
         let rules = connection(1);
-        fixture.ask(Request::Pair(rules));
+        fixture.ask(DeviceRuleRequest::Pair(rules));
         fixture.after(Duration::ZERO);
         fixture.told();
         fake::change(&FakeOptions { refuse_destroy_every: 1, ..FakeOptions::default() });
@@ -223,7 +223,7 @@ fn what_does_not_go_is_not_said_to_be_gone() {
         for _ in 0..3 {
             fixture.after(RETRY);
             assert!(fixture.told().is_empty());
-            assert!(!fixture.ask(Request::Install(rules[0])), "its key is not free");
+            assert!(!fixture.ask(DeviceRuleRequest::Install(rules[0])), "its key is not free");
         }
         assert_eq!(fixture.machine.statistics.stuck, 4);
         fake::change(&FakeOptions::default());
@@ -238,7 +238,7 @@ fn what_does_not_go_is_not_said_to_be_gone() {
 fn what_is_lost_keeps_its_name() {
     let mut fixture = EngineFixture::new(Submission::Templates, &FakeOptions::default(), 16);
     let rules = connection(1);
-    fixture.ask(Request::Pair(rules));
+    fixture.ask(DeviceRuleRequest::Pair(rules));
     fixture.after(Duration::ZERO);
     fixture.told();
     fake::change(&FakeOptions { lose_every: 1, ..FakeOptions::default() });
@@ -248,16 +248,16 @@ fn what_is_lost_keeps_its_name() {
     assert!(fixture.told().is_empty(), "it is not said to be gone");
     assert_eq!((fixture.machine.statistics.lost, fixture.machine.rules()), (1, 2));
     // Nothing waits for it: others go on, and its flow stays in software.
-    assert!(fixture.ask(Request::Install(rules[0])));
+    assert!(fixture.ask(DeviceRuleRequest::Install(rules[0])));
     assert_eq!(rejected(&fixture.told()), [(rules[0].id, Refusal::Failed)]);
-    assert!(fixture.ask(remove(&rules[1])) && fixture.ask(Request::Pair(connection(2))));
+    assert!(fixture.ask(remove(&rules[1])) && fixture.ask(DeviceRuleRequest::Pair(connection(2))));
     fixture.after(Duration::ZERO);
     let told = fixture.told();
     assert_eq!((removed(&told).len(), installed(&told).len()), (1, 2));
     // Lost on the way to a change: the change is refused.
     fake::change(&FakeOptions { lose_every: 1, ..FakeOptions::default() });
     let changed = Rule { id: RuleId(99), ..connection(2)[0] };
-    assert!(fixture.ask(Request::Install(changed)));
+    assert!(fixture.ask(DeviceRuleRequest::Install(changed)));
     fixture.after(Duration::ZERO);
     assert_eq!(rejected(&fixture.told()), [(RuleId(99), Refusal::Failed)]);
     assert_eq!(fixture.machine.statistics.lost, 2);
@@ -269,10 +269,10 @@ fn rules_follow_route_changes() {
         let mut fixture = EngineFixture::new(submission, &FakeOptions::default(), 16);
         let rules = connection(1);
         fixture.hops.backends_known = false;
-        fixture.ask(Request::Pair(rules));
+        fixture.ask(DeviceRuleRequest::Pair(rules));
         assert_eq!(rejected(&fixture.told()), rules.map(|rule| (rule.id, Refusal::Failed)));
         fixture.hops.backends_known = true;
-        fixture.ask(Request::Pair(rules));
+        fixture.ask(DeviceRuleRequest::Pair(rules));
         fixture.after(Duration::ZERO);
         fixture.told();
         fixture.hit(&rules[0], 5, 500);
@@ -305,7 +305,7 @@ fn late_rule_uses_the_new_route() {
     let mut fixture =
         EngineFixture::new(Submission::Templates, &FakeOptions { delay: 3, ..FakeOptions::default() }, 16);
     let rules = connection(1);
-    fixture.ask(Request::Pair(rules));
+    fixture.ask(DeviceRuleRequest::Pair(rules));
     fixture.settle();
     (fixture.hops.backend, fixture.hops.generation) = (2, 2);
     fixture.machine.tend(fixture.now, &fixture.hops, &mut fixture.heard);
@@ -319,7 +319,7 @@ fn counters_are_read() {
     for submission in BOTH_SUBMISSIONS {
         let mut fixture = EngineFixture::new(submission, &FakeOptions::default(), 600);
         let rules = connection(1);
-        fixture.ask(Request::Pair(rules));
+        fixture.ask(DeviceRuleRequest::Pair(rules));
         fixture.after(Duration::ZERO);
         let counters = |fixture: &EngineFixture| fixture.heard.counters[&fixture.heard.places[&rules[0].key]];
         assert_eq!(counters(&fixture), Counters::default());
@@ -340,7 +340,7 @@ fn what_no_device_can_do_is_refused() {
     let mut window = rule;
     window.rewrite.window_shift = 1;
     for wrong in [Rule { fate: Fate::Pass, ..rule }, Rule { guard: Some(Guard::default()), ..rule }, window] {
-        fixture.ask(Request::Install(wrong));
+        fixture.ask(DeviceRuleRequest::Install(wrong));
         assert_eq!(rejected(&fixture.told()), [(rule.id, Refusal::Unsupported)]);
     }
     assert_eq!(fixture.fake().created, 0);

@@ -1,4 +1,4 @@
-//! What the engine asks for and what it makes of the answers, on the fake device.
+//! The engine's requests and its reactions to the answers, on the fake device.
 
 mod drawn;
 mod fake;

@@ -3,9 +3,9 @@
 use super::fake::{self, FakeOptions, PORTS};
 use super::fixture::{TERMS, TestHops, alone, connection, one_port, ports};
 use crate::flow::translate::{EnginePort, place};
-use crate::flow::{Agreement, Depth, Does, EgressAction, Family, Findings, How, Match, Subject, probe};
+use crate::flow::{Agreement, Does, EgressAction, Family, Findings, How, Match, ProbeDepth, ProbeSubject, probe};
 
-fn found(options: &FakeOptions, port: &EnginePort, others: &[u16], depth: Depth) -> Findings {
+fn found(options: &FakeOptions, port: &EnginePort, others: &[u16], depth: ProbeDepth) -> Findings {
     let _alone = alone(options);
     let findings = probe(port, others, depth);
     let state = fake::state();
@@ -14,7 +14,7 @@ fn found(options: &FakeOptions, port: &EnginePort, others: &[u16], depth: Depth)
 }
 
 /// Probes a single port, with a hairpin queue.
-fn probed(options: &FakeOptions, depth: Depth) -> Findings {
+fn probed(options: &FakeOptions, depth: ProbeDepth) -> Findings {
     found(options, &one_port(), &[], depth)
 }
 
@@ -22,7 +22,7 @@ fn probed(options: &FakeOptions, depth: Depth) -> Findings {
 fn both(options: &FakeOptions) -> [Findings; 2] {
     [(0, 1), (1, 0)].map(|(number, other)| {
         let port = EnginePort { hairpins: vec![(number, 1)], ..ports()[usize::from(number)].clone() };
-        found(options, &port, &[PORTS[other]], Depth::Create)
+        found(options, &port, &[PORTS[other]], ProbeDepth::Create)
     })
 }
 
@@ -32,7 +32,7 @@ fn reason(findings: &Findings, service: &str) -> Option<String> {
 
 #[test]
 fn a_device_that_can_do_everything() {
-    for depth in [Depth::Validate, Depth::Create] {
+    for depth in [ProbeDepth::Validate, ProbeDepth::Create] {
         let findings = probed(&FakeOptions::default(), depth);
         let terms = findings.terms.expect("it can");
         assert_eq!((terms.egress, terms.how, terms.counts), (EgressAction::Hairpin, How::NONE, Does::COUNT));
@@ -45,12 +45,12 @@ fn a_device_that_can_do_everything() {
     }
 }
 
-/// What backends send of large responses is offloaded exactly where the engine says that it can be.
+/// The backends' packets of large responses are offloaded exactly where the engine says that it can be.
 #[test]
 fn http_bodies_need_sequence_and_options() {
     let bodies = |does, matches| {
         let options = FakeOptions { refuse_does: does, refuse_match: matches, ..FakeOptions::default() };
-        let findings = probed(&options, Depth::Create);
+        let findings = probed(&options, ProbeDepth::Create);
         assert!(findings.terms.is_some());
         (findings.terms.is_some_and(|terms| terms.joins()), reason(&findings, "bodies of large HTTP responses"))
     };
@@ -84,7 +84,7 @@ fn two_ports_get_rules_that_lead_from_one_to_the_other() {
     assert_eq!(first.terms, Some(TERMS));
 }
 
-/// What can only be sent back out of the port that it came in by is not offloaded, and that is said.
+/// A flow that could only leave by its ingress port is not offloaded, and a message says so.
 #[test]
 fn two_ports_without_egress_between_them() {
     let findings = both(&FakeOptions { hairpin_queues: 4, refuse_others: 1, ..FakeOptions::default() });
@@ -93,7 +93,7 @@ fn two_ports_without_egress_between_them() {
         let why = reason(findings, "UDP over IPv6").expect("it stays in software");
         assert!(why.starts_with("send out: represented port") && why.contains("does not lead there"), "{why}");
     }
-    let alone = probed(&FakeOptions { refuse_others: 1, ..FakeOptions::default() }, Depth::Create);
+    let alone = probed(&FakeOptions { refuse_others: 1, ..FakeOptions::default() }, ProbeDepth::Create);
     assert_eq!(alone.terms.map(|terms| terms.egress), Some(EgressAction::Hairpin));
 }
 
@@ -101,15 +101,15 @@ fn two_ports_without_egress_between_them() {
 #[test]
 fn hairpin_queues_that_there_are_not() {
     let options = FakeOptions { hairpin_queues: 4, ..FakeOptions::default() };
-    let findings = found(&options, &ports()[0], &[], Depth::Create);
-    assert_eq!((findings.hairpin_queues, findings.has(Subject::EgressAction(EgressAction::Hairpin))), (4, false));
+    let findings = found(&options, &ports()[0], &[], ProbeDepth::Create);
+    assert_eq!((findings.hairpin_queues, findings.has(ProbeSubject::EgressAction(EgressAction::Hairpin))), (4, false));
     assert_eq!(findings.terms.map(|terms| terms.egress), Some(EgressAction::RepresentedPort));
 }
 
 #[test]
 fn what_is_missing_is_done_without() {
     let with = |does| FakeOptions { refuse_does: does, ..FakeOptions::default() };
-    let without = |does| probed(&with(does), Depth::Create).terms;
+    let without = |does| probed(&with(does), ProbeDepth::Create).terms;
     assert_eq!(without(Does::QUEUE).map(|terms| terms.egress), None, "not even to software");
     assert_eq!(without(Does::COUNT).map(|terms| terms.counts), Some(Does::AGE));
     assert_eq!(without(Does::JUMP).map(|terms| terms.jumps), Some(false));
@@ -118,17 +118,19 @@ fn what_is_missing_is_done_without() {
     assert_eq!(without(Does::SOURCE_MAC).map(|terms| terms.how), Some(How::MODIFY));
     assert_eq!(without(Does::COUNT | Does::AGE).map(|terms| terms.egress), Some(EgressAction::Mark));
     let names = FakeOptions { refuse_names: 1, refuse_modify: 1, ..FakeOptions::default() };
-    assert_eq!(probed(&names, Depth::Create).terms.map(|terms| terms.egress), Some(EgressAction::Mark));
+    assert_eq!(probed(&names, ProbeDepth::Create).terms.map(|terms| terms.egress), Some(EgressAction::Mark));
     let options = FakeOptions { refuse_match: Match::NO_OPTIONS, ..FakeOptions::default() };
-    assert_eq!(probed(&options, Depth::Create).terms.map(|terms| terms.options), Some(false));
+    assert_eq!(probed(&options, ProbeDepth::Create).terms.map(|terms| terms.options), Some(false));
 }
 
 #[test]
 fn what_would_be_wrong_is_not_done() {
-    for (missing, subject) in
-        [(Match::NO_CONTROL, Subject::NoControl), (Match::WHOLE, Subject::Whole), (Match::LAST_HOP, Subject::LastHop)]
-    {
-        let findings = probed(&FakeOptions { refuse_match: missing, ..FakeOptions::default() }, Depth::Validate);
+    for (missing, subject) in [
+        (Match::NO_CONTROL, ProbeSubject::NoControl),
+        (Match::WHOLE, ProbeSubject::Whole),
+        (Match::LAST_HOP, ProbeSubject::LastHop),
+    ] {
+        let findings = probed(&FakeOptions { refuse_match: missing, ..FakeOptions::default() }, ProbeDepth::Validate);
         assert_eq!(findings.terms.map(|terms| terms.egress), Some(EgressAction::Mark), "{subject}");
         let why = reason(&findings, "TCP over IPv4").expect("it stays in software");
         assert!(why.starts_with(&subject.to_string()) && why.contains("cannot match"), "{why}");
@@ -137,27 +139,27 @@ fn what_would_be_wrong_is_not_done() {
 
 #[test]
 fn one_family_may_go_without_the_other() {
-    let findings = probed(&FakeOptions { refuse_ipv6: 1, ..FakeOptions::default() }, Depth::Create);
+    let findings = probed(&FakeOptions { refuse_ipv6: 1, ..FakeOptions::default() }, ProbeDepth::Create);
     assert_eq!(findings.terms.map(|terms| terms.supports), Some([true, true, false, false]));
     assert!(reason(&findings, "UDP over IPv6").expect("why").contains("no IPv6 here"));
     assert_eq!(reason(&findings, "UDP over IPv4"), None);
-    assert!(findings.has(Subject::Steer(Family::V4)) && !findings.has(Subject::Steer(Family::V6)));
+    assert!(findings.has(ProbeSubject::Steer(Family::V4)) && !findings.has(ProbeSubject::Steer(Family::V6)));
 }
 
 #[test]
 fn a_device_without_templates() {
-    let findings = probed(&FakeOptions { no_templates: 1, ..FakeOptions::default() }, Depth::Validate);
+    let findings = probed(&FakeOptions { no_templates: 1, ..FakeOptions::default() }, ProbeDepth::Validate);
     assert!(!findings.templates && findings.terms.is_some());
-    assert_eq!(findings.missing().map(|attempt| attempt.subject).collect::<Vec<_>>(), [Subject::Templates]);
+    assert_eq!(findings.missing().map(|attempt| attempt.subject).collect::<Vec<_>>(), [ProbeSubject::Templates]);
 }
 
 /// Ports of one plane that are not alike.
 #[test]
 fn ports_agree_on_what_all_of_them_can() {
-    let with = |does| probed(&FakeOptions { refuse_does: does, ..FakeOptions::default() }, Depth::Create);
+    let with = |does| probed(&FakeOptions { refuse_does: does, ..FakeOptions::default() }, ProbeDepth::Create);
     let (all, no_ipv6) = (
         with(Does::NONE),
-        probed(&FakeOptions { refuse_ipv6: 1, no_templates: 1, ..FakeOptions::default() }, Depth::Create),
+        probed(&FakeOptions { refuse_ipv6: 1, no_templates: 1, ..FakeOptions::default() }, ProbeDepth::Create),
     );
     let [nothing, marks, no_jump] = [Does::QUEUE, Does::COUNT | Does::AGE, Does::JUMP].map(with);
     assert_eq!(nothing.terms, None);

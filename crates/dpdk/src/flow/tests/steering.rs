@@ -3,8 +3,8 @@
 use super::fake::{self, FakeOptions, Held, PORTS};
 use super::fixture::{ALONE, address, alone, end, one_port};
 use crate::flow::description::{Description, Match, octets};
-use crate::flow::steering::{SteeringRules, Stream, steering_rules};
-use crate::flow::{Hop, Hops, Offload, OffloadOptions, Submission};
+use crate::flow::steering::{SteeredStream, SteeringRules, steering_rules};
+use crate::flow::{Hops, OffloadOptions, OffloadThread, RouteHop, Submission};
 use hairpin_core::flow::{Address, Endpoint, Protocol, SteerBy, Steering};
 use hairpin_core::time::Time;
 use std::collections::BTreeSet;
@@ -14,11 +14,11 @@ fn steering(workers: u16) -> Steering {
 }
 
 /// A service for each of `names` with a backend, and the pool.
-fn streams(names: &[u8]) -> BTreeSet<(Stream, Protocol)> {
-    let mut all = BTreeSet::from([(Stream::ToPool(address("192.168.0.1")), Protocol::Tcp)]);
+fn streams(names: &[u8]) -> BTreeSet<(SteeredStream, Protocol)> {
+    let mut all = BTreeSet::from([(SteeredStream::ToPool(address("192.168.0.1")), Protocol::Tcp)]);
     for name in names {
-        all.insert((Stream::ToService(end(&format!("203.0.113.{name}"), 80)), Protocol::Tcp));
-        all.insert((Stream::FromBackend(end(&format!("192.168.0.{name}"), 8080)), Protocol::Tcp));
+        all.insert((SteeredStream::ToService(end(&format!("203.0.113.{name}"), 80)), Protocol::Tcp));
+        all.insert((SteeredStream::FromBackend(end(&format!("192.168.0.{name}"), 8080)), Protocol::Tcp));
     }
     all
 }
@@ -142,7 +142,7 @@ fn what_is_not_let_go_is_asked_for_again() {
 struct Nowhere;
 
 impl Hops for Nowhere {
-    fn hop(&self, _: &Address) -> Option<Hop> {
+    fn hop(&self, _: &Address) -> Option<RouteHop> {
         None
     }
 
@@ -164,7 +164,7 @@ fn an_engine_that_ends_takes_them_along() {
         clock: || Time::from_nanos(1),
         eal: None,
     };
-    let (offload, _engines) = Offload::start(options, Box::new(Nowhere)).expect("it starts");
+    let (offload, _engines) = OffloadThread::start(options, Box::new(Nowhere)).expect("it starts");
     let standing = nothing_forbidden().live;
     let mut rules = SteeringRules::new(Some(&offload));
     let beside: Vec<_> =

@@ -3,9 +3,11 @@
 use super::fake::{self, FakeOptions, PORTS};
 use super::fixture::{ALONE, BOTH_SUBMISSIONS, TERMS, TestHops, alone, connection, one_port, ports};
 use crate::flow::description::{Description, Does};
-use crate::flow::device::{Flow, FlowError, Outcome, RuleDevice, Synchronous, Templates};
+use crate::flow::device::{DeviceOutcome, DeviceRule, FlowError, RuleDevice, Synchronous, Templates};
 use crate::flow::raw::RawCount;
-use crate::flow::{Offload, OffloadError, OffloadOptions, RteFlowEngine, Submission, Terms, Trial, trial};
+use crate::flow::{
+    DeviceTerms, OffloadError, OffloadOptions, OffloadThread, RteFlowEngine, Submission, TrialResult, trial,
+};
 use hairpin_core::engine::{Completion, Completions, FlowEngine, Refusal, RuleOp, Samples};
 use hairpin_core::time::Time;
 use std::time::Duration;
@@ -15,8 +17,9 @@ fn options(submission: Submission, rules_max: u32, workers: u16) -> OffloadOptio
     OffloadOptions { ports: ports(), rules_max, totals: 8, workers, terms: TERMS, submission, clock, eal: None }
 }
 
-fn start(submission: Submission, rules_max: u32, workers: u16) -> (Offload, Vec<RteFlowEngine>) {
-    Offload::start(options(submission, rules_max, workers), Box::new(TestHops::default())).expect("the fake takes it")
+fn start(submission: Submission, rules_max: u32, workers: u16) -> (OffloadThread, Vec<RteFlowEngine>) {
+    OffloadThread::start(options(submission, rules_max, workers), Box::new(TestHops::default()))
+        .expect("the fake takes it")
 }
 
 /// Waits for so many answers.
@@ -127,13 +130,13 @@ fn what_cannot_stand_before_ends_it() {
     let faulty = FakeOptions { refuse_does: crate::flow::Does::JUMP, ..FakeOptions::default() };
     for submission in BOTH_SUBMISSIONS {
         let _alone = alone(&faulty);
-        let failed = Offload::start(options(submission, 16, 1), Box::new(TestHops::default()));
+        let failed = OffloadThread::start(options(submission, 16, 1), Box::new(TestHops::default()));
         assert!(matches!(failed, Err(OffloadError::Device { .. })), "{failed:?}");
         let state = fake::state();
         assert_eq!((state.live, state.templates, state.violations), (0, 0, 0), "{}", state.first_violation());
     }
     let _alone = alone(&FakeOptions { no_templates: 1, ..FakeOptions::default() });
-    let failed = Offload::start(options(Submission::Templates, 16, 1), Box::new(TestHops::default()));
+    let failed = OffloadThread::start(options(Submission::Templates, 16, 1), Box::new(TestHops::default()));
     assert!(matches!(failed, Err(OffloadError::Device { .. })), "{failed:?}");
 }
 
@@ -157,7 +160,7 @@ impl RuleDevice for Brittle {
         self.wear();
         self.device.create(port, rule, ticket)
     }
-    fn destroy(&mut self, port: u16, flow: Flow, ticket: u64) -> Result<(), FlowError> {
+    fn destroy(&mut self, port: u16, flow: DeviceRule, ticket: u64) -> Result<(), FlowError> {
         self.wear();
         self.device.destroy(port, flow, ticket)
     }
@@ -165,10 +168,10 @@ impl RuleDevice for Brittle {
         self.device.is_waiting()
     }
     fn push(&mut self) {}
-    fn pull(&mut self) -> Option<Outcome> {
+    fn pull(&mut self) -> Option<DeviceOutcome> {
         self.device.pull()
     }
-    fn query(&mut self, port: u16, flow: Flow, does: u32) -> Option<RawCount> {
+    fn query(&mut self, port: u16, flow: DeviceRule, does: u32) -> Option<RawCount> {
         self.device.query(port, flow, does)
     }
     fn close(&mut self, ports: &[u16]) {
@@ -185,7 +188,7 @@ fn failed_engine_removes_rules_and_answers() {
         let _alone = alone(&FakeOptions::default());
         let device = Brittle { device: Synchronous::default(), left: breaks_after };
         let (offload, mut engines) =
-            Offload::run(options(Submission::Synchronous, 1000, 2), Box::new(TestHops::default()), device)
+            OffloadThread::run(options(Submission::Synchronous, 1000, 2), Box::new(TestHops::default()), device)
                 .expect("it starts");
         let mut asked = [0; 2];
         for (worker, engine) in engines.iter_mut().enumerate() {
@@ -233,14 +236,14 @@ fn failed_engine_removes_rules_and_answers() {
     }
 }
 
-/// What rules have forwarded can be seen by rule and by slot, and stays when the rules go.
+/// Traffic that rules have forwarded can be seen by rule and by slot, and stays when the rules go.
 #[test]
 fn rule_traffic_is_summed() {
     for submission in BOTH_SUBMISSIONS {
         let _alone = alone(&FakeOptions { ticks: 9, ..FakeOptions::default() });
         let clock = || Time::from_nanos(super::fixture::ticking());
         let options = OffloadOptions { clock, ..options(submission, 64, 1) };
-        let (offload, mut engines) = Offload::start(options, Box::new(TestHops::default())).expect("it starts");
+        let (offload, mut engines) = OffloadThread::start(options, Box::new(TestHops::default())).expect("it starts");
         let reader = offload.reader();
         for (total, rule) in (0..).zip(connection(1)) {
             let rule = hairpin_core::engine::Rule { total: 2 + total, ..rule };
@@ -270,7 +273,7 @@ fn rule_traffic_is_summed() {
     }
 }
 
-/// What a process that was killed has left in a card would match before the new rules.
+/// Rules that a killed process left in a card would match before the new rules.
 #[test]
 fn what_is_left_in_the_ports_goes_first() {
     for submission in BOTH_SUBMISSIONS {
@@ -295,7 +298,7 @@ fn a_trial_leaves_nothing() {
         for batch in [1, 16, 300] {
             let (terms, found) =
                 ((ALONE, submission), trial(None, port, (ALONE, submission), (600, batch)).expect("it starts"));
-            let Trial { installed, counted, removed, silent, refusal, .. } = found;
+            let TrialResult { installed, counted, removed, silent, refusal, .. } = found;
             assert_eq!(
                 (installed, counted, removed, silent, refusal),
                 (600, 600, 600, false, None),
@@ -316,7 +319,7 @@ fn as_many_count_as_were_asked_for() {
     for (counts, other) in [(Does::COUNT, Does::AGE), (Does::AGE, Does::COUNT)] {
         for ages_by_counters in [0, 1] {
             let _alone = alone(&FakeOptions { refuse_does: other, ages_by_counters, ..FakeOptions::default() });
-            let (port, terms) = ((&one_port(), [2, 0, 0, 0, 1, 0]), Terms { counts, ..ALONE });
+            let (port, terms) = ((&one_port(), [2, 0, 0, 0, 1, 0]), DeviceTerms { counts, ..ALONE });
             let found = trial(None, port, (terms, Submission::Templates), (600, 64)).expect("it starts");
             assert_eq!((found.installed, found.removed, found.refusal), (600, 600, None), "{counts:?}");
         }

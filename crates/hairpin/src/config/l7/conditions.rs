@@ -1,6 +1,6 @@
 //! Reads what routes and access rules ask for.
 
-use super::super::reader::Table;
+use super::super::reader::TomlTable;
 use super::{ENTRIES_MAX, bounded};
 use hairpin_core::flow::Address;
 use hairpin_core::l7::config::Network;
@@ -18,8 +18,8 @@ pub(super) const FIELDS: [&str; 8] =
 
 type ParsePath = fn(&str) -> Result<PathPattern, String>;
 
-/// What a table asks for of requests.
-pub(super) fn read(table: &Table<'_>) -> Conditions {
+/// The conditions that a table sets for requests.
+pub(super) fn read(table: &TomlTable<'_>) -> Conditions {
     let forms: [(&str, ParsePath); 3] = [
         ("path", |text| Ok(PathPattern::exact(text)?)),
         ("path_prefix", |text| Ok(PathPattern::prefix(text)?)),
@@ -37,7 +37,7 @@ pub(super) fn read(table: &Table<'_>) -> Conditions {
     }
 }
 
-/// Where a regular expression is none, and why.
+/// The position of an invalid regular expression, and the reason.
 fn regex_mistake(text: &str) -> Option<String> {
     let mut parser = regex_syntax::ParserBuilder::new().unicode(false).utf8(false).build();
     let (why, at) = match parser.parse(text).err()? {
@@ -49,13 +49,13 @@ fn regex_mistake(text: &str) -> Option<String> {
 }
 
 /// The networks that a field names.
-pub(super) fn networks(table: &Table<'_>, name: &str) -> Box<[Network]> {
+pub(super) fn networks(table: &TomlTable<'_>, name: &str) -> Box<[Network]> {
     let empty = table.given(name).is_some_and(super::super::reader::is_empty_list);
     if name == "trusted" && empty { Box::default() } else { parsed(table, name, network).into() }
 }
 
-/// What a field's texts mean; those that are wrong are reported, with what would be right.
-pub(super) fn parsed<T, E: Display>(table: &Table<'_>, name: &str, parse: impl Fn(&str) -> Result<T, E>) -> Vec<T> {
+/// The meaning of a field's texts; those that are wrong are reported, with what would be right.
+pub(super) fn parsed<T, E: Display>(table: &TomlTable<'_>, name: &str, parse: impl Fn(&str) -> Result<T, E>) -> Vec<T> {
     let texts = table.one_or_more(name);
     bounded(table, name, texts.len(), ENTRIES_MAX);
     let parsed = |text: &At<String>| {
@@ -92,8 +92,8 @@ fn parameter_name(text: &str) -> Result<(), &'static str> {
     }
 }
 
-/// What must hold of things with names.
-fn named(table: &Table<'_>, field: &str, check: fn(&str) -> Result<(), &'static str>) -> Box<[Named]> {
+/// Rules for things with names.
+fn named(table: &TomlTable<'_>, field: &str, check: fn(&str) -> Result<(), &'static str>) -> Box<[Named]> {
     let entries = table.entries(field);
     bounded(table, field, entries.len(), ENTRIES_MAX);
     let mut conditions = Vec::new();

@@ -1,7 +1,7 @@
 //! Reads what is changed in heads.
 
-use super::super::reader::Table;
-use super::super::reference::Section;
+use super::super::reader::TomlTable;
+use super::super::reference::ReferenceSection;
 use super::conditions::parsed;
 use super::{ENTRIES_MAX, bounded};
 use hairpin_core::l7::config::{Field, HeadEdits};
@@ -11,16 +11,16 @@ use toml::de::DeValue;
 type Parse = fn(&str, &str) -> Result<Field, &'static str>;
 
 /// The changes to requests' heads that a table gives, and what the file says there.
-pub(super) fn requests(table: &Table<'_>, section: &'static Section) -> HeadEdits {
+pub(super) fn requests(table: &TomlTable<'_>, section: &'static ReferenceSection) -> HeadEdits {
     read(&table.table("request_headers", section), Field::parse)
 }
 
 /// The changes to responses' heads that a table gives, and what the file says there.
-pub(super) fn responses(table: &Table<'_>, section: &'static Section) -> HeadEdits {
+pub(super) fn responses(table: &TomlTable<'_>, section: &'static ReferenceSection) -> HeadEdits {
     read(&table.table("response_headers", section), Field::parse_response)
 }
 
-fn read(table: &Table<'_>, parse: Parse) -> HeadEdits {
+fn read(table: &TomlTable<'_>, parse: Parse) -> HeadEdits {
     HeadEdits {
         remove: parsed(table, "remove", Field::parse_removed).into(),
         set: fields(table, "set", parse),
@@ -28,7 +28,7 @@ fn read(table: &Table<'_>, parse: Parse) -> HeadEdits {
     }
 }
 
-fn fields(table: &Table<'_>, list: &str, parse: Parse) -> Box<[Field]> {
+fn fields(table: &TomlTable<'_>, list: &str, parse: Parse) -> Box<[Field]> {
     let entries = table.entries(list);
     bounded(table, list, entries.len(), ENTRIES_MAX);
     let mut fields = Vec::new();

@@ -1,7 +1,7 @@
 //! Reads HTTP services: `[service.http]` and what is below it.
 
-use super::super::Said;
-use super::super::reader::Table;
+use super::super::HttpSections;
+use super::super::reader::TomlTable;
 use super::super::reference;
 use super::super::words::SameSite;
 use super::conditions::networks;
@@ -13,7 +13,7 @@ use hairpin_core::l7::route::host::HostPattern;
 pub(crate) const PATH_BYTES_MAX: usize = 128;
 
 /// An HTTP service, and what the file says about it.
-pub(super) fn read(service: &Table<'_>, targets: &Targets) -> (Http, Said) {
+pub(super) fn read(service: &TomlTable<'_>, targets: &Targets) -> (Http, HttpSections) {
     let table = service.table("http", &reference::HTTP);
     let forwarded = table.table("forwarded", &reference::FORWARDED);
     let limits = table.table("limits", &reference::HTTP_LIMITS);
@@ -48,10 +48,10 @@ pub(super) fn read(service: &Table<'_>, targets: &Targets) -> (Http, Said) {
     }
     fields.extend(forwarded.said());
     fields.extend(limits.said());
-    (http, Said { fields, access: said_access, routes: said_routes })
+    (http, HttpSections { fields, access: said_access, routes: said_routes })
 }
 
-fn read_forwarded(table: &Table<'_>) -> Forwarded {
+fn read_forwarded(table: &TomlTable<'_>) -> Forwarded {
     Forwarded {
         x_for: table.boolean("x_forwarded_for"),
         x_proto: table.boolean("x_forwarded_proto"),
@@ -62,7 +62,7 @@ fn read_forwarded(table: &Table<'_>) -> Forwarded {
     }
 }
 
-fn read_limits(table: &Table<'_>) -> HttpLimits {
+fn read_limits(table: &TomlTable<'_>) -> HttpLimits {
     let head_bytes_max: u16 = number(table, "head_bytes_max");
     let target_bytes_max: u16 = number(table, "target_bytes_max");
     if table.has("target_bytes_max") && target_bytes_max > head_bytes_max {
@@ -87,7 +87,7 @@ fn read_limits(table: &Table<'_>) -> HttpLimits {
 }
 
 /// `None` if the file does not ask for it, or if its cookie has no name.
-fn read_sticky(http: &Table<'_>) -> Option<Sticky> {
+fn read_sticky(http: &TomlTable<'_>) -> Option<Sticky> {
     let table = http.table("sticky", &reference::STICKY);
     if !http.has("sticky") {
         return None;
@@ -143,7 +143,7 @@ fn read_sticky(http: &Table<'_>) -> Option<Sticky> {
 }
 
 /// Names that browsers attach conditions to (RFC 6265bis, 4.1.3).
-fn prefixes(table: &Table<'_>, cookie: &str, secure: bool, whole_host: bool) {
+fn prefixes(table: &TomlTable<'_>, cookie: &str, secure: bool, whole_host: bool) {
     let begins = |prefix: &str| cookie.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
     let wrong = match () {
         () if begins("__Secure-") && !secure => Some("needs secure = true"),

@@ -19,9 +19,9 @@ pub(crate) mod limits {
 
 pub(super) use target::{OWN, Targets};
 
-use super::Said;
-use super::reader::Table;
-use super::words::{Preface, Spoken, Word};
+use super::HttpSections;
+use super::reader::TomlTable;
+use super::words::{Preface, SettingWord, Spoken};
 use hairpin_core::l7::config::{Kind, ProxyVersion};
 
 /// Routes of a service at most, and access rules.
@@ -29,8 +29,8 @@ pub(crate) const ROUTES_MAX: usize = 1024;
 /// Entries of a list at most, such as a route's hosts.
 pub(crate) const ENTRIES_MAX: usize = 256;
 
-/// What the service does with its connections, and what the file says about that.
-pub(super) fn read(table: &Table<'_>, spoken: Spoken, targets: &Targets) -> (Kind, Said) {
+/// The HTTP or TLS settings of the service, and where the file gives them.
+pub(super) fn read(table: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -> (Kind, HttpSections) {
     match spoken {
         Spoken::Http => {
             let (http, said) = http::read(table, targets);
@@ -40,12 +40,12 @@ pub(super) fn read(table: &Table<'_>, spoken: Spoken, targets: &Targets) -> (Kin
             let (tls, said) = tls::read(table, targets);
             (Kind::Tls(Box::new(tls)), said)
         }
-        Spoken::Tcp | Spoken::Udp => (Kind::Forward, Said::default()),
+        Spoken::Tcp | Spoken::Udp => (Kind::Forward, HttpSections::default()),
     }
 }
 
 /// Reports tables that a service that speaks this has not.
-pub(super) fn foreign(table: &Table<'_>, spoken: Spoken, name: &str) {
+pub(super) fn foreign(table: &TomlTable<'_>, spoken: Spoken, name: &str) {
     let both = [Spoken::Http, Spoken::Tls];
     let tables: [(&str, &[Spoken]); 5] = [
         ("group", &both),
@@ -64,8 +64,8 @@ pub(super) fn foreign(table: &Table<'_>, spoken: Spoken, name: &str) {
     }
 }
 
-/// What connections to backends begin with.
-fn read_proxy_protocol(table: &Table<'_>) -> Option<ProxyVersion> {
+/// The header that connections to backends begin with.
+fn read_proxy_protocol(table: &TomlTable<'_>) -> Option<ProxyVersion> {
     match table.choice::<Preface>("proxy_protocol").unwrap_or_default() {
         Preface::Off => None,
         Preface::V1 => Some(ProxyVersion::V1),
@@ -74,12 +74,12 @@ fn read_proxy_protocol(table: &Table<'_>) -> Option<ProxyVersion> {
 }
 
 /// A number that the reference keeps within `T`.
-fn number<T: TryFrom<u64> + Default>(table: &Table<'_>, name: &str) -> T {
+fn number<T: TryFrom<u64> + Default>(table: &TomlTable<'_>, name: &str) -> T {
     table.integer(name).and_then(|number| T::try_from(number).ok()).unwrap_or_default()
 }
 
 /// Reports a list that is too long.
-fn bounded(table: &Table<'_>, name: &str, length: usize, max: usize) {
+fn bounded(table: &TomlTable<'_>, name: &str, length: usize, max: usize) {
     if length > max {
         let what = format!("{length} entries in `{name}`");
         table.error(&table.span_of(name), what, format!("have {max} at most"));

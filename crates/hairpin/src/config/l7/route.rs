@@ -1,22 +1,22 @@
 //! Reads routes and access rules of HTTP services.
 
-use super::super::reader::Table;
+use super::super::reader::TomlTable;
 use super::super::reference;
 use super::super::words::AccessAction;
 use super::conditions::{self, FIELDS};
 use super::{ROUTES_MAX, Targets, bounded, edits, number};
 use hairpin_core::l7::config::{Action, Edits, Route};
 use hairpin_core::l7::route::path::PathPattern;
-use hairpin_core::l7::route::{Access, Conditions, Verdict};
+use hairpin_core::l7::route::{Access, AccessVerdict, Conditions};
 use hairpin_core::l7::{edit, reply, route};
 
-/// What a route can lead to; it has one of them.
+/// The actions of a route; it has exactly one.
 const TARGETS: [&str; 4] = ["group", "groups", "redirect", "reply"];
 /// Bytes of a reply's body at most.
 pub(crate) const BODY_BYTES_MAX: usize = 4096;
 
 /// The routes of a service, in the end one to its own backends if it has any, and how they are written.
-pub(super) fn read(service: &Table<'_>, targets: &Targets) -> (Box<[Route]>, Vec<String>) {
+pub(super) fn read(service: &TomlTable<'_>, targets: &Targets) -> (Box<[Route]>, Vec<String>) {
     let tables = service.tables("route", &reference::ROUTE);
     bounded(service, "route", tables.len(), ROUTES_MAX);
     let mut all_taken = None;
@@ -51,18 +51,18 @@ pub(super) fn read(service: &Table<'_>, targets: &Targets) -> (Box<[Route]>, Vec
 }
 
 /// How a route or rule is written.
-pub(super) fn written(table: &Table<'_>) -> String {
+pub(super) fn written(table: &TomlTable<'_>) -> String {
     let written = table.written();
     if written.is_empty() { "all to the service's own backends".to_string() } else { written }
 }
 
 /// Warns of a route behind one that takes everything.
-pub(super) fn never_taken(table: &Table<'_>, line: usize) {
+pub(super) fn never_taken(table: &TomlTable<'_>, line: usize) {
     table.warning(&table.span, "the route is never taken", format!("the one on line {line} takes all: put it last"));
 }
 
 /// Reports fields that only the other kind of service has.
-pub(super) fn only(table: &Table<'_>, fields: &[&str], spoken: &str, remedy: &str) {
+pub(super) fn only(table: &TomlTable<'_>, fields: &[&str], spoken: &str, remedy: &str) {
     for field in fields.iter().filter(|field| table.has(field)) {
         let what = format!("`{field}` is given, but the service is {spoken}");
         table.error(&table.span_of(field), what, remedy);
@@ -70,10 +70,10 @@ pub(super) fn only(table: &Table<'_>, fields: &[&str], spoken: &str, remedy: &st
 }
 
 /// The access rules of a service, and how they are written.
-pub(super) fn read_access(service: &Table<'_>) -> (Box<[Access]>, Vec<String>) {
+pub(super) fn read_access(service: &TomlTable<'_>) -> (Box<[Access]>, Vec<String>) {
     let tables = service.tables("access", &reference::ACCESS);
     bounded(service, "access", tables.len(), ROUTES_MAX);
-    let rule = |table: &Table<'_>| {
+    let rule = |table: &TomlTable<'_>| {
         if !table.has("action") {
             table.missing("action");
         }
@@ -88,19 +88,19 @@ pub(super) fn read_access(service: &Table<'_>) -> (Box<[Access]>, Vec<String>) {
             AccessAction::Allow if table.has("status") => {
                 let what = "`status` means nothing where requests pass";
                 table.warning(&table.span_of("status"), what, "leave it out");
-                Verdict::Allow
+                AccessVerdict::Allow
             }
-            AccessAction::Allow => Verdict::Allow,
-            AccessAction::Deny => Verdict::Deny { status },
+            AccessAction::Allow => AccessVerdict::Allow,
+            AccessAction::Deny => AccessVerdict::Deny { status },
         };
         Some(Access { conditions, verdict, strict })
     };
     let access = tables.iter().filter_map(rule).collect();
-    (access, tables.iter().map(Table::written).collect())
+    (access, tables.iter().map(TomlTable::written).collect())
 }
 
-/// What a route does; `None` if that is wrong.
-fn action(table: &Table<'_>, targets: &Targets) -> Option<Action> {
+/// The action of a route; `None` if it is wrong.
+fn action(table: &TomlTable<'_>, targets: &Targets) -> Option<Action> {
     let given: Vec<&str> = TARGETS.into_iter().filter(|target| table.has(target)).collect();
     if let [first, second, ..] = given[..] {
         let what = format!("the route has `{first}` and `{second}`");
@@ -124,14 +124,14 @@ fn action(table: &Table<'_>, targets: &Targets) -> Option<Action> {
 }
 
 /// Reports what means nothing where no request goes on.
-fn answers_itself(table: &Table<'_>) {
+fn answers_itself(table: &TomlTable<'_>) {
     for field in ["replace_prefix", "request_headers", "response_headers"].iter().filter(|field| table.has(field)) {
         let what = format!("`{field}` means nothing where Hairpin answers by itself");
         table.error(&table.span_of(field), what, "leave it out");
     }
 }
 
-fn replace_prefix(table: &Table<'_>) -> Option<Box<[u8]>> {
+fn replace_prefix(table: &TomlTable<'_>) -> Option<Box<[u8]>> {
     let text = table.text("replace_prefix")?;
     let replaces = (table.has("path_prefix") || table.has("path")) && !table.has("path_regex");
     if !replaces {
@@ -148,7 +148,7 @@ fn replace_prefix(table: &Table<'_>) -> Option<Box<[u8]>> {
     }
 }
 
-fn read_redirect(table: &Table<'_>) -> Option<Action> {
+fn read_redirect(table: &TomlTable<'_>) -> Option<Action> {
     let status: u16 = number(table, "status");
     if !matches!(status, 301 | 302 | 303 | 307 | 308) {
         let what = format!("`status` is {status}, which is no redirect");
@@ -167,7 +167,7 @@ fn has_body(status: u16) -> bool {
     !matches!(status, 204 | 205 | 304)
 }
 
-fn read_reply(table: &Table<'_>) -> Option<Action> {
+fn read_reply(table: &TomlTable<'_>) -> Option<Action> {
     if !table.has("status") {
         table.missing("status");
         return None;

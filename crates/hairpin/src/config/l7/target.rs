@@ -1,12 +1,12 @@
-//! Where routes lead: groups of backends, by name and number.
+//! The targets of routes: groups of backends, by name and number.
 
 use super::super::nearest;
-use super::super::reader::Table;
+use super::super::reader::TomlTable;
 use super::bounded;
 use hairpin_core::l7::config::Group;
 use hairpin_diagnostics::{At, described};
 
-/// What routes call the service's own backends.
+/// The name by which routes call the service's own backends.
 pub(in super::super) const OWN: &str = "own";
 /// Groups of one route at most.
 pub(crate) const SHARES_MAX: usize = 64;
@@ -29,8 +29,8 @@ impl Targets {
         self.has_own.then(|| Box::from([(self.number, 1)]))
     }
 
-    /// Where a route leads that neither redirects nor replies. `None`: something is wrong and has been reported.
-    pub(super) fn of(&self, route: &Table<'_>) -> Option<Box<[(Group, u16)]>> {
+    /// The destination of a route that neither redirects nor replies. `None`: something is wrong and has been reported.
+    pub(super) fn of(&self, route: &TomlTable<'_>) -> Option<Box<[(Group, u16)]>> {
         if route.has("groups") {
             return self.shares(route);
         }
@@ -46,7 +46,7 @@ impl Targets {
         own
     }
 
-    fn shares(&self, route: &Table<'_>) -> Option<Box<[(Group, u16)]>> {
+    fn shares(&self, route: &TomlTable<'_>) -> Option<Box<[(Group, u16)]>> {
         let entries = route.entries("groups");
         bounded(route, "groups", entries.len(), SHARES_MAX);
         let mut shares = Vec::new();
@@ -70,7 +70,7 @@ impl Targets {
         (!shares.is_empty()).then(|| shares.into())
     }
 
-    fn named(&self, route: &Table<'_>, at: &std::ops::Range<usize>, name: &str) -> Option<Group> {
+    fn named(&self, route: &TomlTable<'_>, at: &std::ops::Range<usize>, name: &str) -> Option<Group> {
         if name == OWN {
             if !self.has_own && !route.is_in_parts() {
                 let what = format!("service \"{}\" has no backends of its own", self.service);
@@ -95,7 +95,7 @@ impl Targets {
     }
 
     /// Warns of groups that are none of those used; of none if a route is wrong, which may have been meant to lead there.
-    pub(super) fn warn_unused(&self, service: &Table<'_>, used: Option<&[Group]>) {
+    pub(super) fn warn_unused(&self, service: &TomlTable<'_>, used: Option<&[Group]>) {
         let Some(used) = used else { return };
         for (position, (number, name)) in (self.number.saturating_add(1)..).zip(&self.groups).enumerate() {
             let is_double = self.groups[..position].iter().any(|earlier| earlier.value == name.value);

@@ -1,20 +1,20 @@
 //! Reads TLS services: `[service.tls]` and their routes.
 
-use super::super::Said;
-use super::super::reader::Table;
+use super::super::HttpSections;
+use super::super::reader::TomlTable;
 use super::super::reference;
 use super::conditions::{FIELDS, parsed};
 use super::{ROUTES_MAX, Targets, bounded, number, read_proxy_protocol, route};
 use hairpin_core::l7::config::{Tls, TlsRoute};
 use hairpin_core::l7::route::host::HostPattern;
 
-/// What routes of HTTP services have beside what they ask for.
+/// The fields of a route of an HTTP service besides its conditions.
 const OF_HTTP: [&str; 5] = ["redirect", "reply", "replace_prefix", "request_headers", "response_headers"];
 /// Bytes of a protocol's name at most (RFC 7301, 3.1).
 const PROTOCOL_BYTES_MAX: usize = 255;
 
 /// A TLS service, and what the file says about it.
-pub(super) fn read(service: &Table<'_>, targets: &Targets) -> (Tls, Said) {
+pub(super) fn read(service: &TomlTable<'_>, targets: &Targets) -> (Tls, HttpSections) {
     let table = service.table("tls", &reference::TLS);
     let (routes, said_routes) = read_routes(service, targets);
     let tls = Tls {
@@ -26,11 +26,11 @@ pub(super) fn read(service: &Table<'_>, targets: &Targets) -> (Tls, Said) {
         connect_tries: number(&table, "connect_tries"),
         offload_bytes_min: table.integer("offload_bytes_min"),
     };
-    (tls, Said { fields: table.said(), access: Vec::new(), routes: said_routes })
+    (tls, HttpSections { fields: table.said(), access: Vec::new(), routes: said_routes })
 }
 
 /// The routes, in the end one to the service's own backends if it has any.
-fn read_routes(service: &Table<'_>, targets: &Targets) -> (Box<[TlsRoute]>, Vec<String>) {
+fn read_routes(service: &TomlTable<'_>, targets: &Targets) -> (Box<[TlsRoute]>, Vec<String>) {
     let tables = service.tables("route", &reference::ROUTE);
     bounded(service, "route", tables.len(), ROUTES_MAX);
     let mut all_taken = None;

@@ -1,16 +1,16 @@
 //! The sections of the dpdk plane.
 
 use super::Fallback::{From, Required, Value};
-use super::{Kind, Section, field};
+use super::{ReferenceSection, ValueForm, field};
 
 /// `[dpdk]`
-pub const DPDK: Section = Section {
+pub const DPDK: ReferenceSection = ReferenceSection {
     header: "[dpdk]",
     doc: "The dpdk plane (`plane = \"dpdk\"`): ports that Hairpin drives itself, without the kernel. See docs/guide/dpdk.md.",
     fields: &[
         field(
             "pages",
-            Kind::Choice(&[
+            ValueForm::Choice(&[
                 ("auto", "reserved hugepages where there are enough, else ordinary ones"),
                 ("huge", "reserved hugepages; refuse to start without them. Most network cards need them"),
                 ("none", "ordinary ones: enough for the kernel's devices (af_packet, tap) and memif"),
@@ -21,7 +21,7 @@ pub const DPDK: Section = Section {
         ),
         field(
             "memory",
-            Kind::Text,
+            ValueForm::Text,
             Value("512 MiB"),
             "\"2 GiB\"",
             "Memory of DPDK's own on ordinary pages: what drivers take, and packet buffers where PCI devices fetch from them. \
@@ -30,7 +30,7 @@ pub const DPDK: Section = Section {
         ),
         field(
             "mbufs",
-            Kind::IntegerOrAuto { min: 512, max: 16_777_215 },
+            ValueForm::IntegerOrAuto { min: 512, max: 16_777_215 },
             Value("auto"),
             "65535",
             "Packet buffers. `\"auto\"`: what the ports' rings can hold, and as much again and 8,192 for what is under \
@@ -38,7 +38,7 @@ pub const DPDK: Section = Section {
         ),
         field(
             "idle",
-            Kind::Choice(&[
+            ValueForm::Choice(&[
                 ("sleep", "rest for up to 200 microseconds at a time: some latency, hardly any processor time"),
                 ("poll", "look again at once: the least latency, and all of a core for each worker"),
             ]),
@@ -48,7 +48,7 @@ pub const DPDK: Section = Section {
         ),
         field(
             "marks",
-            Kind::Boolean,
+            ValueForm::Boolean,
             Value("false"),
             "true",
             "Whether connections get rules that mark their packets, on ports whose cards can do that and cannot reflect \
@@ -57,7 +57,7 @@ pub const DPDK: Section = Section {
         ),
         field(
             "port_rules",
-            Kind::Boolean,
+            ValueForm::Boolean,
             Value("true"),
             "false",
             "Whether rules of the ports bring both directions of a connection to its worker's queue, where their cards take such rules \
@@ -66,7 +66,7 @@ pub const DPDK: Section = Section {
         ),
         field(
             "health",
-            Kind::Choice(&[
+            ValueForm::Choice(&[
                 (
                     "none",
                     "refuse services with `check`: no socket reaches backends through ports that are not the kernel's",
@@ -82,18 +82,18 @@ pub const DPDK: Section = Section {
         ),
         field(
             "routes",
-            Kind::Texts,
+            ValueForm::Texts,
             From("none"),
             "[\"10.9.0.0/16 via 10.0.1.254\"]",
             "Routes beside those that follow from the ports' addresses and gateways: `network/prefix via gateway`, the \
              gateway in a network of one of the ports. 256 at most.",
         ),
-        field("port", Kind::Tables, Required, "", "See [[dpdk.port]]."),
+        field("port", ValueForm::Tables, Required, "", "See [[dpdk.port]]."),
     ],
 };
 
 /// `[[dpdk.port]]`
-pub const DPDK_PORT: Section = Section {
+pub const DPDK_PORT: ReferenceSection = ReferenceSection {
     header: "[[dpdk.port]]",
     doc: "A port: those that face clients and those that face backends. Hairpin alone owns it: it answers and asks ARP \
           and neighbour discovery there, and answers echo requests, for its own addresses, the services' and the pool's. \
@@ -101,7 +101,7 @@ pub const DPDK_PORT: Section = Section {
     fields: &[
         field(
             "device",
-            Kind::Text,
+            ValueForm::Text,
             Required,
             "\"net_af_packet0,iface=eth1\"",
             "The device as DPDK names it: a PCI address (\"0000:03:00.0\", bound to vfio-pci or of a bifurcated driver) or \
@@ -109,7 +109,7 @@ pub const DPDK_PORT: Section = Section {
         ),
         field(
             "addresses",
-            Kind::Networks,
+            ValueForm::Networks,
             Required,
             "[\"10.0.0.1/24\", \"fd00::1/64\"]",
             "The port's own addresses, each with the length of its network's prefix; hosts of these networks are reached \
@@ -117,7 +117,7 @@ pub const DPDK_PORT: Section = Section {
         ),
         field(
             "gateway",
-            Kind::Texts,
+            ValueForm::Texts,
             From("none"),
             "[\"10.0.0.254\", \"fd00::ff\"]",
             "Default gateways: one address for each family at most, in a network of this \
@@ -125,14 +125,14 @@ pub const DPDK_PORT: Section = Section {
         ),
         field(
             "mtu",
-            Kind::Integer { min: 1280, max: 9600 },
+            ValueForm::Integer { min: 1280, max: 9600 },
             Value("1500"),
             "9000",
             "The largest IP packet that the port takes and sends, in bytes.",
         ),
         field(
             "queues",
-            Kind::IntegerOrAuto { min: 1, max: 64 },
+            ValueForm::IntegerOrAuto { min: 1, max: 64 },
             Value("auto"),
             "2",
             "Pairs of queues, each served by one worker. `\"auto\"`: one for each worker, as far as the device has them. \
@@ -140,21 +140,21 @@ pub const DPDK_PORT: Section = Section {
         ),
         field(
             "rx_descriptors",
-            Kind::Integer { min: 64, max: 32_768 },
+            ValueForm::Integer { min: 64, max: 32_768 },
             Value("1024"),
             "2048",
             "Packets that may wait in a receive queue.",
         ),
         field(
             "tx_descriptors",
-            Kind::Integer { min: 64, max: 32_768 },
+            ValueForm::Integer { min: 64, max: 32_768 },
             Value("1024"),
             "2048",
             "Packets that may wait in a transmit queue.",
         ),
         field(
             "promiscuous",
-            Kind::Boolean,
+            ValueForm::Boolean,
             Value("true"),
             "false",
             "Whether the port takes packets for all Ethernet addresses; what is not for its own is dropped and counted. \

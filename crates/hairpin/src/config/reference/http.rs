@@ -2,36 +2,36 @@
 
 use super::Fallback::{From, Required, Value};
 use super::route::EDITS;
-use super::{DAY_MS, Field, Kind, Section, field};
+use super::{DAY_MS, ReferenceField, ReferenceSection, ValueForm, field};
 
-const WAIT: Kind = Kind::Duration { min_ms: 100, max_ms: DAY_MS };
+const WAIT: ValueForm = ValueForm::Duration { min_ms: 100, max_ms: DAY_MS };
 
-const PROXY_PROTOCOL: Field = field(
+const PROXY_PROTOCOL: ReferenceField = field(
     "proxy_protocol",
-    Kind::Choice(&[("off", "with what the client sends"), ("v1", "as text"), ("v2", "in binary")]),
+    ValueForm::Choice(&[("off", "with what the client sends"), ("v1", "as text"), ("v2", "in binary")]),
     Value("off"),
     "\"v2\"",
     "Whether connections to backends begin with the client's address, in the PROXY protocol. Backends must expect it; \
      checks do not send it, so give them a `port` of their own.",
 );
 const CONNECT_TIMEOUT: &str = "From the SYN to a backend until it has answered; then another one is tried.";
-const CONNECT_TRIES: Kind = Kind::Integer { min: 1, max: 16 };
+const CONNECT_TRIES: ValueForm = ValueForm::Integer { min: 1, max: 16 };
 
 /// `[service.http]`
-pub const HTTP: Section = Section {
+pub const HTTP: ReferenceSection = ReferenceSection {
     header: "[service.http]",
     doc: "What an HTTP service does with all of its requests.",
     fields: &[
         field(
             "server_timing",
-            Kind::Boolean,
+            ValueForm::Boolean,
             Value("false"),
             "true",
             "Whether responses say which backend was chosen, and how long that took (`Server-Timing`).",
         ),
         field(
             "upgrade",
-            Kind::Boolean,
+            ValueForm::Boolean,
             Value("true"),
             "false",
             "Whether requests for an upgrade (WebSocket) are passed on, and the connection is a tunnel once the backend \
@@ -39,7 +39,7 @@ pub const HTTP: Section = Section {
         ),
         field(
             "connect",
-            Kind::Boolean,
+            ValueForm::Boolean,
             Value("false"),
             "true",
             "Whether CONNECT is passed on to the backend that its route leads to; else it is answered with 501.",
@@ -47,49 +47,61 @@ pub const HTTP: Section = Section {
         PROXY_PROTOCOL,
         field(
             "reuse",
-            Kind::Boolean,
+            ValueForm::Boolean,
             Value("true"),
             "false",
             "Whether idle connections to backends are kept for requests of other clients. Never with `proxy_protocol`.",
         ),
         field(
             "offload_bytes_min",
-            Kind::IntegerOrAuto { min: 0, max: 1 << 50 },
+            ValueForm::IntegerOrAuto { min: 0, max: 1 << 50 },
             Value("auto"),
             "1048576",
             "Bodies of at least so many bytes leave the worker and go through the kernel's rules. `\"auto\"`: what the \
              measured costs of packets and rules say.",
         ),
-        field("request_headers", Kind::Tables, From("none"), "", "See [service.route.request_headers]."),
-        field("response_headers", Kind::Tables, From("none"), "", "See [service.route.request_headers]."),
-        field("forwarded", Kind::Tables, From("each field's default"), "", "See [service.http.forwarded]."),
-        field("sticky", Kind::Tables, From("none"), "", "See [service.http.sticky]."),
-        field("limits", Kind::Tables, From("each field's default"), "", "See [service.http.limits]."),
+        field("request_headers", ValueForm::Tables, From("none"), "", "See [service.route.request_headers]."),
+        field("response_headers", ValueForm::Tables, From("none"), "", "See [service.route.request_headers]."),
+        field("forwarded", ValueForm::Tables, From("each field's default"), "", "See [service.http.forwarded]."),
+        field("sticky", ValueForm::Tables, From("none"), "", "See [service.http.sticky]."),
+        field("limits", ValueForm::Tables, From("each field's default"), "", "See [service.http.limits]."),
     ],
 };
 
 /// `[service.http.request_headers]`
-pub const HTTP_REQUEST_EDITS: Section =
-    Section { header: "[service.http.request_headers]", doc: EDITS.doc, fields: EDITS.fields };
+pub const HTTP_REQUEST_EDITS: ReferenceSection =
+    ReferenceSection { header: "[service.http.request_headers]", doc: EDITS.doc, fields: EDITS.fields };
 
 /// `[service.http.response_headers]`
-pub const HTTP_RESPONSE_EDITS: Section =
-    Section { header: "[service.http.response_headers]", doc: EDITS.doc, fields: EDITS.fields };
+pub const HTTP_RESPONSE_EDITS: ReferenceSection =
+    ReferenceSection { header: "[service.http.response_headers]", doc: EDITS.doc, fields: EDITS.fields };
 
 /// `[service.http.forwarded]`
-pub const FORWARDED: Section = Section {
+pub const FORWARDED: ReferenceSection = ReferenceSection {
     header: "[service.http.forwarded]",
     doc: "Fields that tell backends about the client. These fields are dropped from what a client sends, unless it is one \
           of `trusted`.",
     fields: &[
-        field("x_forwarded_for", Kind::Boolean, Value("true"), "false", "`X-Forwarded-For`: the client's address."),
-        field("x_forwarded_proto", Kind::Boolean, Value("true"), "false", "`X-Forwarded-Proto`: `http`."),
-        field("x_forwarded_host", Kind::Boolean, Value("true"), "false", "`X-Forwarded-Host`: the host asked for."),
-        field("x_real_ip", Kind::Boolean, Value("false"), "true", "`X-Real-IP`: the client's address."),
-        field("forwarded", Kind::Boolean, Value("false"), "true", "`Forwarded` (RFC 7239): all of that in one."),
+        field(
+            "x_forwarded_for",
+            ValueForm::Boolean,
+            Value("true"),
+            "false",
+            "`X-Forwarded-For`: the client's address.",
+        ),
+        field("x_forwarded_proto", ValueForm::Boolean, Value("true"), "false", "`X-Forwarded-Proto`: `http`."),
+        field(
+            "x_forwarded_host",
+            ValueForm::Boolean,
+            Value("true"),
+            "false",
+            "`X-Forwarded-Host`: the host asked for.",
+        ),
+        field("x_real_ip", ValueForm::Boolean, Value("false"), "true", "`X-Real-IP`: the client's address."),
+        field("forwarded", ValueForm::Boolean, Value("false"), "true", "`Forwarded` (RFC 7239): all of that in one."),
         field(
             "trusted",
-            Kind::Networks,
+            ValueForm::Networks,
             Value("[]"),
             "[\"10.0.1.0/24\"]",
             "Proxies in front of Hairpin: what they say in these fields is kept, and added to.",
@@ -98,32 +110,32 @@ pub const FORWARDED: Section = Section {
 };
 
 /// `[service.http.sticky]`
-pub const STICKY: Section = Section {
+pub const STICKY: ReferenceSection = ReferenceSection {
     header: "[service.http.sticky]",
     doc: "Clients stay with their backend: a response sets a cookie that names it (by a keyed hash; it does not \
           show which it is), and requests with that cookie go there as long as it takes requests.",
     fields: &[
-        field("cookie", Kind::Text, Required, "\"backend\"", "The cookie's name, up to 64 characters."),
-        field("path", Kind::Text, Value("/"), "\"/app\"", "Its path."),
-        field("domain", Kind::Text, From("the host asked for alone"), "\"example.com\"", "Its domain."),
+        field("cookie", ValueForm::Text, Required, "\"backend\"", "The cookie's name, up to 64 characters."),
+        field("path", ValueForm::Text, Value("/"), "\"/app\"", "Its path."),
+        field("domain", ValueForm::Text, From("the host asked for alone"), "\"example.com\"", "Its domain."),
         field(
             "max_age",
-            Kind::Duration { min_ms: 1000, max_ms: 400 * DAY_MS },
+            ValueForm::Duration { min_ms: 1000, max_ms: 400 * DAY_MS },
             From("as long as the browser runs"),
             "\"1h\"",
             "How long clients keep it; whole seconds.",
         ),
         field(
             "secure",
-            Kind::Boolean,
+            ValueForm::Boolean,
             Value("false"),
             "true",
             "Whether it is sent over TLS only: for services behind something that speaks TLS for them.",
         ),
-        field("http_only", Kind::Boolean, Value("true"), "false", "Whether it is kept from scripts."),
+        field("http_only", ValueForm::Boolean, Value("true"), "false", "Whether it is kept from scripts."),
         field(
             "same_site",
-            Kind::Choice(&[
+            ValueForm::Choice(&[
                 ("lax", "also when the client follows a link from elsewhere"),
                 ("strict", "only from the same site"),
                 ("none", "always; needs `secure`"),
@@ -136,35 +148,35 @@ pub const STICKY: Section = Section {
 };
 
 /// `[service.http.limits]`
-pub const HTTP_LIMITS: Section = Section {
+pub const HTTP_LIMITS: ReferenceSection = ReferenceSection {
     header: "[service.http.limits]",
     doc: "Bounds of an HTTP service. A request beyond one is answered with the status given below, and its \
           connection closed.",
     fields: &[
         field(
             "head_bytes_max",
-            Kind::Integer { min: 256, max: 16_384 },
+            ValueForm::Integer { min: 256, max: 16_384 },
             Value("16384"),
             "8192",
             "Bytes of a head with its first line. Requests: 431; responses: 502.",
         ),
         field(
             "fields_max",
-            Kind::Integer { min: 1, max: 128 },
+            ValueForm::Integer { min: 1, max: 128 },
             Value("100"),
             "50",
             "Fields of a head. Requests: 431; responses: 502.",
         ),
         field(
             "target_bytes_max",
-            Kind::Integer { min: 64, max: 8192 },
+            ValueForm::Integer { min: 64, max: 8192 },
             Value("8192"),
             "2048",
             "Bytes of what is asked for, path and query: 414.",
         ),
         field(
             "body_bytes_max",
-            Kind::Integer { min: 0, max: 1 << 50 },
+            ValueForm::Integer { min: 0, max: 1 << 50 },
             Value("0"),
             "10000000",
             "Bytes of a request's body, without the framing of chunks: 413, or reset if the response has begun. 0: any \
@@ -212,14 +224,14 @@ pub const HTTP_LIMITS: Section = Section {
         ),
         field(
             "requests_max",
-            Kind::Integer { min: 0, max: 4_000_000_000 },
+            ValueForm::Integer { min: 0, max: 4_000_000_000 },
             Value("0"),
             "1000",
             "Requests on one connection of a client; the last one's response says that it closes. 0: any number.",
         ),
         field(
             "idle_per_backend_max",
-            Kind::Integer { min: 0, max: 65_535 },
+            ValueForm::Integer { min: 0, max: 65_535 },
             Value("256"),
             "64",
             "Idle connections that a worker keeps to one backend; beyond that the oldest is closed.",
@@ -228,14 +240,14 @@ pub const HTTP_LIMITS: Section = Section {
 };
 
 /// `[service.tls]`
-pub const TLS: Section = Section {
+pub const TLS: ReferenceSection = ReferenceSection {
     header: "[service.tls]",
     doc: "What a TLS service does with all of its connections. TLS is not ended here: the ClientHello is read and passed on.",
     fields: &[
         PROXY_PROTOCOL,
         field(
             "hello_bytes_max",
-            Kind::Integer { min: 512, max: 16_384 },
+            ValueForm::Integer { min: 512, max: 16_384 },
             Value("16384"),
             "8192",
             "Bytes of a ClientHello; beyond that the connection is reset.",
@@ -245,7 +257,7 @@ pub const TLS: Section = Section {
         field("connect_tries", CONNECT_TRIES, Value("3"), "2", "Backends tried for a connection; then it is reset."),
         field(
             "offload_bytes_min",
-            Kind::IntegerOrAuto { min: 0, max: 1 << 50 },
+            ValueForm::IntegerOrAuto { min: 0, max: 1 << 50 },
             Value("auto"),
             "1048576",
             "Connections leave the worker and go through the kernel's rules after this many bytes in one direction. \

@@ -2,17 +2,17 @@
 
 use super::super::tables::WORDS;
 use super::Fallback::{From, Required, Value};
-use super::{DAY_MS, Kind, Section, field};
-use hairpin_core::table::Method;
+use super::{DAY_MS, ReferenceSection, ValueForm, field};
+use hairpin_core::table::LookupMethod;
 
 /// The top level.
-pub const TOP: Section = Section {
+pub const TOP: ReferenceSection = ReferenceSection {
     header: "",
     doc: "Fields of the instance come first in the file, before any table.",
     fields: &[
         field(
             "instance",
-            Kind::Name { length_max: 9 },
+            ValueForm::Name { length_max: 9 },
             Value("default"),
             "\"edge\"",
             "Name of this instance: it names the worker devices (`hp-<instance>-<n>`), the pins and the control \
@@ -20,7 +20,7 @@ pub const TOP: Section = Section {
         ),
         field(
             "interfaces",
-            Kind::Interfaces,
+            ValueForm::Interfaces,
             Required,
             "[\"eth0\", \"eth1\"]",
             "The network interfaces packets are balanced on: those that face clients and those that face backends. \
@@ -28,14 +28,14 @@ pub const TOP: Section = Section {
         ),
         field(
             "workers",
-            Kind::IntegerOrAuto { min: 1, max: 64 },
+            ValueForm::IntegerOrAuto { min: 1, max: 64 },
             Value("auto"),
             "4",
             "Worker threads, each pinned to a core. `\"auto\"`: one for each core this process may use.",
         ),
         field(
             "plane",
-            Kind::Choice(&[
+            ValueForm::Choice(&[
                 ("linux", "the kernel's own network devices and BPF hooks"),
                 ("dpdk", "DPDK's ports, past the kernel; needs a Hairpin built with DPDK (cargo feature `dpdk`)"),
             ]),
@@ -45,8 +45,8 @@ pub const TOP: Section = Section {
         ),
         field(
             "connection_table",
-            Kind::Choice(&WORDS),
-            Value(Method::DEFAULT.name()),
+            ValueForm::Choice(&WORDS),
+            Value(LookupMethod::DEFAULT.name()),
             "\"maglev\"",
             "How a worker finds the connection of a packet. Another one takes effect with a restart or `hairpin upgrade`; \
              connections are kept, unless one of the two methods tracks none. Those that track none need `policy = \
@@ -55,7 +55,7 @@ pub const TOP: Section = Section {
         ),
         field(
             "keys_file",
-            Kind::Text,
+            ValueForm::Text,
             From("keys of its own, made at random"),
             "\"/etc/hairpin/keys\"",
             "A file with the keys of sticky cookies and SYN cookies, an absolute path. Instances on several machines that have \
@@ -64,20 +64,20 @@ pub const TOP: Section = Section {
              at most, are accepted. It must belong to root or to the user that Hairpin runs as, with no rights for others (mode \
              0600 or 0400). A reload reads it again.",
         ),
-        field("limits", Kind::Tables, From("each field's default"), "", "See [limits]."),
-        field("offload", Kind::Tables, From("each field's default"), "", "See [offload]."),
-        field("pool", Kind::Tables, From("each field's default"), "", "See [pool]."),
-        field("linux", Kind::Tables, From("each field's default"), "", "See [linux]."),
-        field("dpdk", Kind::Tables, From("none"), "", "See [dpdk]."),
-        field("control", Kind::Tables, From("each field's default"), "", "See [control]."),
-        field("metrics", Kind::Tables, From("each field's default"), "", "See [metrics]."),
-        field("timeouts", Kind::Tables, From("each field's default"), "", "See [timeouts]."),
-        field("service", Kind::Tables, Required, "", "See [[service]]."),
+        field("limits", ValueForm::Tables, From("each field's default"), "", "See [limits]."),
+        field("offload", ValueForm::Tables, From("each field's default"), "", "See [offload]."),
+        field("pool", ValueForm::Tables, From("each field's default"), "", "See [pool]."),
+        field("linux", ValueForm::Tables, From("each field's default"), "", "See [linux]."),
+        field("dpdk", ValueForm::Tables, From("none"), "", "See [dpdk]."),
+        field("control", ValueForm::Tables, From("each field's default"), "", "See [control]."),
+        field("metrics", ValueForm::Tables, From("each field's default"), "", "See [metrics]."),
+        field("timeouts", ValueForm::Tables, From("each field's default"), "", "See [timeouts]."),
+        field("service", ValueForm::Tables, Required, "", "See [[service]]."),
     ],
 };
 
 /// `[limits]`
-pub const LIMITS: Section = Section {
+pub const LIMITS: ReferenceSection = ReferenceSection {
     header: "[limits]",
     doc: "What the instance holds at most. Memory is set aside at the start and, but for the beginning of each \
           table, touched only as it fills. When the connection table is full, a new connection takes the place of the oldest one that is not \
@@ -86,14 +86,14 @@ pub const LIMITS: Section = Section {
     fields: &[
         field(
             "connections_max",
-            Kind::Integer { min: 64, max: 67_108_864 },
+            ValueForm::Integer { min: 64, max: 67_108_864 },
             Value("1000000"),
             "1000000",
             "Connections of the whole instance, divided evenly over the workers.",
         ),
         field(
             "rules_max",
-            Kind::Integer { min: 64, max: 16_777_216 },
+            ValueForm::Integer { min: 64, max: 16_777_216 },
             Value("262144"),
             "262144",
             "Rules in the kernel for each address family; an offloaded connection has two. Connections beyond that \
@@ -102,7 +102,7 @@ pub const LIMITS: Section = Section {
         ),
         field(
             "memory_directory",
-            Kind::Text,
+            ValueForm::Text,
             Value("/dev/shm"),
             "\"/dev/shm\"",
             "Where the connection table lies, in a file that outlives the process; on a file system in memory. \
@@ -110,7 +110,7 @@ pub const LIMITS: Section = Section {
         ),
         field(
             "when_full",
-            Kind::Choice(&[
+            ValueForm::Choice(&[
                 ("drop", "it is dropped: its client sends it again, and there may be room then"),
                 ("reset", "it is answered with RST (TCP) or ICMP port unreachable (UDP): its client gives up at once"),
             ]),
@@ -122,7 +122,7 @@ pub const LIMITS: Section = Section {
         ),
         field(
             "drain_limit",
-            Kind::Duration { min_ms: 0, max_ms: 30 * DAY_MS },
+            ValueForm::Duration { min_ms: 0, max_ms: 30 * DAY_MS },
             Value("1h"),
             "\"1h\"",
             "How long connections go on whose backend drains, or whose backend or service is no longer in the \
@@ -132,13 +132,13 @@ pub const LIMITS: Section = Section {
 };
 
 /// `[offload]`
-pub const OFFLOAD: Section = Section {
+pub const OFFLOAD: ReferenceSection = ReferenceSection {
     header: "[offload]",
     doc: "Which connections the kernel's BPF programs forward without waking a worker.",
     fields: &[
         field(
             "policy",
-            Kind::Choice(&[
+            ValueForm::Choice(&[
                 ("always", "every connection, as soon as it is established"),
                 ("never", "none: every packet goes through a worker"),
                 ("first-n", "as many as come first; others when some of those have ended"),
@@ -161,49 +161,49 @@ pub const OFFLOAD: Section = Section {
         ),
         field(
             "connections",
-            Kind::Integer { min: 1, max: 33_554_432 },
+            ValueForm::Integer { min: 1, max: 33_554_432 },
             Value("4096"),
             "4096",
             "With `\"first-n\"`: how many connections of each worker may be offloaded at a time.",
         ),
         field(
             "packets",
-            Kind::Integer { min: 1, max: 1 << 40 },
+            ValueForm::Integer { min: 1, max: 1 << 40 },
             From("none; 16 if neither bytes nor duration is given"),
             "16",
             "With `\"heavy-hitter\"`: packets, both directions together.",
         ),
         field(
             "bytes",
-            Kind::Integer { min: 1, max: 1 << 50 },
+            ValueForm::Integer { min: 1, max: 1 << 50 },
             From("none"),
             "65536",
             "With `\"heavy-hitter\"`: bytes of IP packets, both directions together.",
         ),
         field(
             "duration",
-            Kind::Duration { min_ms: 1, max_ms: DAY_MS },
+            ValueForm::Duration { min_ms: 1, max_ms: DAY_MS },
             From("none"),
             "\"1s\"",
             "With `\"heavy-hitter\"`: time since the first packet.",
         ),
         field(
             "combine",
-            Kind::Choice(&[("any", "one that is reached is enough"), ("all", "all must be reached")]),
+            ValueForm::Choice(&[("any", "one that is reached is enough"), ("all", "all must be reached")]),
             Value("any"),
             "\"any\"",
             "With `\"heavy-hitter\"`: how several thresholds go together.",
         ),
         field(
             "packets_per_s",
-            Kind::Integer { min: 0, max: 100_000_000 },
+            ValueForm::Integer { min: 0, max: 100_000_000 },
             Value("100"),
             "100",
             "With `\"fastest-flow\"`: slower connections are not offloaded, however much room there is.",
         ),
         field(
             "model",
-            Kind::Text,
+            ValueForm::Text,
             Value("built-in"),
             "\"/etc/hairpin/model.tree\"",
             "With `\"decision-tree\"`: the model, a file that `hairpin-lab train` has written (absolute), or \
@@ -213,21 +213,21 @@ pub const OFFLOAD: Section = Section {
 };
 
 /// `[pool]`
-pub const POOL: Section = Section {
+pub const POOL: ReferenceSection = ReferenceSection {
     header: "[pool]",
     doc: "Source addresses and ports for services with `mode = \"full-nat\"`. Hairpin alone uses these ports of these \
           addresses; backends must have a route to them.",
     fields: &[
         field(
             "addresses",
-            Kind::Addresses,
+            ValueForm::Addresses,
             Value("[]"),
             "[\"10.0.2.1\", \"fd00:2::1\"]",
             "The addresses, of either family. Needed for each family a full-NAT service has. 256 at most.",
         ),
         field(
             "ports",
-            Kind::Ports,
+            ValueForm::Ports,
             Value("16384-28671"),
             "\"16384-28671\"",
             "First and last port, 1024 to 65535. Keep them out of net.ipv4.ip_local_port_range (32768 to 60999 unless \
@@ -235,7 +235,7 @@ pub const POOL: Section = Section {
         ),
         field(
             "time_wait",
-            Kind::Duration { min_ms: 0, max_ms: 600_000 },
+            ValueForm::Duration { min_ms: 0, max_ms: 600_000 },
             Value("60s"),
             "\"60s\"",
             "How long a port rests after a connection that the backend may still hold in TIME_WAIT.",
@@ -244,13 +244,13 @@ pub const POOL: Section = Section {
 };
 
 /// `[linux]`
-pub const LINUX: Section = Section {
+pub const LINUX: ReferenceSection = ReferenceSection {
     header: "[linux]",
     doc: "The linux plane.",
     fields: &[
         field(
             "forwarding",
-            Kind::Choice(&[
+            ValueForm::Choice(&[
                 ("check", "refuse to start if the kernel does not forward on a named interface, and say what to run"),
                 ("enable", "switch it on where it is off, and back when Hairpin's objects are removed"),
             ]),
@@ -260,7 +260,7 @@ pub const LINUX: Section = Section {
         ),
         field(
             "when_absent",
-            Kind::Choice(&[
+            ValueForm::Choice(&[
                 (
                     "drop",
                     "drop and count them, of new and of established connections: clients and backends send again what \
@@ -279,14 +279,14 @@ pub const LINUX: Section = Section {
         ),
         field(
             "heartbeat_timeout",
-            Kind::Duration { min_ms: 500, max_ms: 3_600_000 },
+            ValueForm::Duration { min_ms: 500, max_ms: 3_600_000 },
             Value("3s"),
             "\"3s\"",
             "How long the BPF programs wait for a sign of life before they apply `when_absent`.",
         ),
         field(
             "policer_floor",
-            Kind::Integer { min: 1, max: 4_000_000_000 },
+            ValueForm::Integer { min: 1, max: 4_000_000_000 },
             Value("2000"),
             "2000",
             "Packets per second of no known connection that a service admits to the workers, per core, even if \
@@ -294,7 +294,7 @@ pub const LINUX: Section = Section {
         ),
         field(
             "policer_ceiling",
-            Kind::Integer { min: 1, max: 4_000_000_000 },
+            ValueForm::Integer { min: 1, max: 4_000_000_000 },
             Value("200000"),
             "200000",
             "The same for each service, while most of what is admitted becomes established connections. Not below \
@@ -302,14 +302,14 @@ pub const LINUX: Section = Section {
         ),
         field(
             "policer_backend",
-            Kind::Integer { min: 1, max: 4_000_000_000 },
+            ValueForm::Integer { min: 1, max: 4_000_000_000 },
             Value("20000"),
             "20000",
             "Packets per second of no known connection that are admitted from backends, per core and service.",
         ),
         field(
             "handover_bound",
-            Kind::Duration { min_ms: 1, max_ms: 1_000 },
+            ValueForm::Duration { min_ms: 1, max_ms: 1_000 },
             Value("50ms"),
             "\"50ms\"",
             "How long, at most, a connection's packets stay with the worker after its rule is in force so that they \
@@ -317,14 +317,14 @@ pub const LINUX: Section = Section {
         ),
         field(
             "tap_queue",
-            Kind::Integer { min: 64, max: 65_536 },
+            ValueForm::Integer { min: 64, max: 65_536 },
             Value("4096"),
             "4096",
             "Packets that may wait for a worker in its device.",
         ),
         field(
             "coalesce",
-            Kind::Duration { min_ms: 0, max_ms: 1 },
+            ValueForm::Duration { min_ms: 0, max_ms: 1 },
             Value("50us"),
             "\"50us\"",
             "A worker for which frames come several at a time wakes no more often than this, so that one wake does for \
@@ -332,7 +332,7 @@ pub const LINUX: Section = Section {
         ),
         field(
             "attach",
-            Kind::Choice(&[
+            ValueForm::Choice(&[
                 ("auto", "tcx where the kernel has it (6.6 and later), else clsact"),
                 ("clsact", "a clsact filter, even where the kernel has tcx"),
             ]),
@@ -342,7 +342,7 @@ pub const LINUX: Section = Section {
         ),
         field(
             "pin_directory",
-            Kind::Text,
+            ValueForm::Text,
             Value("/sys/fs/bpf/hairpin"),
             "\"/sys/fs/bpf/hairpin\"",
             "Where programs, maps and links are pinned, in a directory per instance; on a bpf file system. Absolute.",
@@ -351,12 +351,12 @@ pub const LINUX: Section = Section {
 };
 
 /// `[control]`
-pub const CONTROL: Section = Section {
+pub const CONTROL: ReferenceSection = ReferenceSection {
     header: "[control]",
     doc: "How `hairpin status`, `hairpin reload` and the other commands reach the process.",
     fields: &[field(
         "directory",
-        Kind::Text,
+        ValueForm::Text,
         Value("/run/hairpin"),
         "\"/run/hairpin\"",
         "Where the control socket (`<instance>.sock`, for root only), the lock file (`<instance>.lock`) and what a \
@@ -366,12 +366,12 @@ pub const CONTROL: Section = Section {
 };
 
 /// `[metrics]`
-pub const METRICS: Section = Section {
+pub const METRICS: ReferenceSection = ReferenceSection {
     header: "[metrics]",
     doc: "Metrics for monitoring over HTTP: `/metrics` in the form of Prometheus, `/status` in JSON.",
     fields: &[field(
         "listen",
-        Kind::EndpointOrOff,
+        ValueForm::EndpointOrOff,
         Value("127.0.0.1:9560"),
         "\"off\"",
         "Address and port, or `\"off\"`. Every host that reaches it can read the names and addresses of all services and \

@@ -2,10 +2,10 @@
 
 use super::Fallback::{From, Required, Value};
 use super::service::{ALL_DOWN, BACKEND, BALANCE, HEALTH};
-use super::{Field, Kind, Section, field};
+use super::{ReferenceField, ReferenceSection, ValueForm, field};
 
 /// `[[service.group]]`
-pub const GROUP: Section = Section {
+pub const GROUP: ReferenceSection = ReferenceSection {
     header: "[[service.group]]",
     doc: "Backends of an HTTP or TLS service beside those of the service itself; routes lead to them. Status, metrics and \
           `hairpin backend` call a group by its service's name and its own: `web/static`. Its backends are \
@@ -14,7 +14,7 @@ pub const GROUP: Section = Section {
     fields: &[
         field(
             "name",
-            Kind::Name { length_max: 64 },
+            ValueForm::Name { length_max: 64 },
             Required,
             "\"static\"",
             "Its name, for routes; unique in its service. `own` is taken: it means the service's own backends.",
@@ -29,80 +29,81 @@ pub const GROUP: Section = Section {
         ),
         field(
             "backends",
-            Kind::Endpoints,
+            ValueForm::Endpoints,
             Value("[]"),
             "[\"10.0.2.21:8080\"]",
             "Backends that need no more than address and port. A group has at least one backend.",
         ),
-        field("backend", Kind::Tables, From("none"), "", "See [[service.backend]]."),
-        field("health", Kind::Tables, From("[service.health]"), "", "See [service.health]."),
+        field("backend", ValueForm::Tables, From("none"), "", "See [[service.backend]]."),
+        field("health", ValueForm::Tables, From("[service.health]"), "", "See [service.health]."),
     ],
 };
 
 /// `[[service.group.backend]]`
-pub const GROUP_BACKEND: Section =
-    Section { header: "[[service.group.backend]]", doc: BACKEND.doc, fields: BACKEND.fields };
+pub const GROUP_BACKEND: ReferenceSection =
+    ReferenceSection { header: "[[service.group.backend]]", doc: BACKEND.doc, fields: BACKEND.fields };
 
 /// `[service.group.health]`
-pub const GROUP_HEALTH: Section = Section { header: "[service.group.health]", doc: HEALTH.doc, fields: HEALTH.fields };
+pub const GROUP_HEALTH: ReferenceSection =
+    ReferenceSection { header: "[service.group.health]", doc: HEALTH.doc, fields: HEALTH.fields };
 
-const HOST: Field = field(
+const HOST: ReferenceField = field(
     "host",
-    Kind::Texts,
+    ValueForm::Texts,
     From("any"),
     "[\"example.com\", \"*.example.com\"]",
     "Hosts asked for, without port: names, `*.` and what all names below it end with, or addresses. In any case.",
 );
-const PATH: Field = field(
+const PATH: ReferenceField = field(
     "path",
-    Kind::Texts,
+    ValueForm::Texts,
     From("any"),
     "\"/favicon.ico\"",
     "Paths, exactly. Paths are compared as RFC 3986 normalises them: `/a/../b` and `/%62` are `/b`. The query is no part \
      of them. With more than one of `path`, `path_prefix` and `path_regex` given, one has to fit.",
 );
-const PATH_PREFIX: Field = field(
+const PATH_PREFIX: ReferenceField = field(
     "path_prefix",
-    Kind::Texts,
+    ValueForm::Texts,
     From("any"),
     "[\"/img/\", \"/css/\"]",
     "Beginnings of paths, byte by byte: `/api` is also the beginning of `/apist`, `/api/` is not one of `/api`.",
 );
-const PATH_REGEX: Field = field(
+const PATH_REGEX: ReferenceField = field(
     "path_regex",
-    Kind::Texts,
+    ValueForm::Texts,
     From("any"),
     "'\\.(png|jpg)$'",
     "Regular expressions, one of which is found in the path: anywhere, unless anchored with `^` and `$`; no look-around, \
      no back references. Bounded: 1024 bytes, and 1 MiB for the automaton that is made of it.",
 );
-const METHOD: Field =
-    field("method", Kind::Texts, From("any"), "[\"POST\", \"PUT\"]", "Methods, in capitals; GET includes HEAD.");
-const HEADER: Field = field(
+const METHOD: ReferenceField =
+    field("method", ValueForm::Texts, From("any"), "[\"POST\", \"PUT\"]", "Methods, in capitals; GET includes HEAD.");
+const HEADER: ReferenceField = field(
     "header",
-    Kind::Map,
+    ValueForm::Map,
     From("any"),
     "{ X-Version = \"2\", Cookie = { prefix = \"beta=\" }, X-Old = false }",
     "Conditions on fields, all of which must hold: a text for a value, `{ prefix = \"...\" }` for the beginning of one, `true` for a \
      field that is there, `false` for one that is not. Of a field that is there more than once, one line has to fit.",
 );
-const QUERY: Field = field(
+const QUERY: ReferenceField = field(
     "query",
-    Kind::Map,
+    ValueForm::Map,
     From("any"),
     "{ lang = \"de\", debug = true }",
     "Conditions on the query's parameters, in the forms of `header`, compared byte by byte as they stand in the request.",
 );
-const CLIENT: Field = field(
+const CLIENT: ReferenceField = field(
     "client",
-    Kind::Networks,
+    ValueForm::Networks,
     From("any"),
     "[\"192.0.2.0/24\", \"2001:db8::/32\"]",
     "Networks or addresses of clients.",
 );
 
 /// `[[service.route]]`
-pub const ROUTE: Section = Section {
+pub const ROUTE: ReferenceSection = ReferenceSection {
     header: "[[service.route]]",
     doc: "Where requests of an HTTP service, or connections of a TLS service, go. The first route whose conditions all hold \
           is taken: `host` to `client` in HTTP services, `sni` and `alpn` in TLS services; one that asks for \
@@ -120,49 +121,49 @@ pub const ROUTE: Section = Section {
         CLIENT,
         field(
             "sni",
-            Kind::Texts,
+            ValueForm::Texts,
             From("any"),
             "[\"example.com\", \"*.example.com\"]",
             "TLS: names of servers, one of which the client asks for; as with `host`.",
         ),
-        field("alpn", Kind::Texts, From("any"), "[\"h2\"]", "TLS: protocols, one of which the client offers."),
+        field("alpn", ValueForm::Texts, From("any"), "[\"h2\"]", "TLS: protocols, one of which the client offers."),
         field(
             "group",
-            Kind::Name { length_max: 64 },
+            ValueForm::Name { length_max: 64 },
             From("`own`"),
             "\"static\"",
             "The group that it leads to; `own`: the service's own backends.",
         ),
         field(
             "groups",
-            Kind::Map,
+            ValueForm::Map,
             From("`group`"),
             "{ own = 9, canary = 1 }",
             "Several groups, each with its share, 1 to 65535.",
         ),
-        field("redirect", Kind::Tables, From("none"), "", "See [service.route.redirect]."),
-        field("reply", Kind::Tables, From("none"), "", "See [service.route.reply]."),
+        field("redirect", ValueForm::Tables, From("none"), "", "See [service.route.redirect]."),
+        field("reply", ValueForm::Tables, From("none"), "", "See [service.route.reply]."),
         field(
             "replace_prefix",
-            Kind::Text,
+            ValueForm::Text,
             From("the path goes on as it is"),
             "\"/v2/\"",
             "What replaces the matching `path_prefix` or `path` in the path that backends see.",
         ),
-        field("request_headers", Kind::Tables, From("none"), "", "See [service.route.request_headers]."),
-        field("response_headers", Kind::Tables, From("none"), "", "See [service.route.request_headers]."),
+        field("request_headers", ValueForm::Tables, From("none"), "", "See [service.route.request_headers]."),
+        field("response_headers", ValueForm::Tables, From("none"), "", "See [service.route.request_headers]."),
     ],
 };
 
 /// `[service.route.redirect]`
-pub const REDIRECT: Section = Section {
+pub const REDIRECT: ReferenceSection = ReferenceSection {
     header: "[service.route.redirect]",
     doc: "The client is sent elsewhere: `redirect = { status = 301, location = \"https://{host}{path}{query}\" }`.",
     fields: &[
-        field("status", Kind::Integer { min: 301, max: 308 }, Value("302"), "301", "301, 302, 303, 307 or 308."),
+        field("status", ValueForm::Integer { min: 301, max: 308 }, Value("302"), "301", "301, 302, 303, 307 or 308."),
         field(
             "location",
-            Kind::Text,
+            ValueForm::Text,
             Required,
             "\"https://{host}{path}{query}\"",
             "Where to. `{scheme}`, `{host}` (without port), `{authority}` (with it), `{path}` and `{query}` (with its `?`) \
@@ -172,14 +173,14 @@ pub const REDIRECT: Section = Section {
 };
 
 /// `[service.route.reply]`
-pub const REPLY: Section = Section {
+pub const REPLY: ReferenceSection = ReferenceSection {
     header: "[service.route.reply]",
     doc: "Hairpin answers by itself: `reply = { status = 200, body = \"ok\" }`.",
     fields: &[
-        field("status", Kind::Integer { min: 200, max: 599 }, Required, "200", "The status."),
+        field("status", ValueForm::Integer { min: 200, max: 599 }, Required, "200", "The status."),
         field(
             "body",
-            Kind::Text,
+            ValueForm::Text,
             From("the status and its meaning"),
             "\"ok\\n\"",
             "The body, plain text of 4096 bytes at most.",
@@ -188,7 +189,7 @@ pub const REPLY: Section = Section {
 };
 
 /// `[service.route.request_headers]` and its like.
-pub const EDITS: Section = Section {
+pub const EDITS: ReferenceSection = ReferenceSection {
     header: "[service.route.request_headers]",
     doc: "What is changed in requests that take the route: `request_headers = { set = { X-Tier = \"1\" }, remove = \
           [\"Cookie\"] }`. Removed first, then set, then added. [service.route.response_headers] is the same for \
@@ -198,7 +199,7 @@ pub const EDITS: Section = Section {
     fields: &[
         field(
             "set",
-            Kind::Map,
+            ValueForm::Map,
             From("none"),
             "{ X-Client = \"{client_ip}\" }",
             "Fields that replace all of their name. In values `{client_ip}`, `{client_port}`, `{vip}`, `{vip_port}`, \
@@ -207,36 +208,42 @@ pub const EDITS: Section = Section {
         ),
         field(
             "add",
-            Kind::Map,
+            ValueForm::Map,
             From("none"),
             "{ Cache-Control = \"private\" }",
             "Fields that are added to what there is; a list of values for several of one name.",
         ),
-        field("remove", Kind::Texts, From("none"), "[\"Server\"]", "Names of fields that are removed."),
+        field("remove", ValueForm::Texts, From("none"), "[\"Server\"]", "Names of fields that are removed."),
     ],
 };
 
 /// `[service.route.response_headers]`
-pub const RESPONSE_EDITS: Section =
-    Section { header: "[service.route.response_headers]", doc: EDITS.doc, fields: EDITS.fields };
+pub const RESPONSE_EDITS: ReferenceSection =
+    ReferenceSection { header: "[service.route.response_headers]", doc: EDITS.doc, fields: EDITS.fields };
 
 /// `[[service.access]]`
-pub const ACCESS: Section = Section {
+pub const ACCESS: ReferenceSection = ReferenceSection {
     header: "[[service.access]]",
     doc: "Which requests may pass, decided before any route: the first rule whose conditions all hold decides; if none \
           does, the request passes. 1024 at most. It asks for the same as [[service.route]] of HTTP services.",
     fields: &[
         field(
             "action",
-            Kind::Choice(&[("allow", "the request passes"), ("deny", "it is answered with `status`")]),
+            ValueForm::Choice(&[("allow", "the request passes"), ("deny", "it is answered with `status`")]),
             Required,
             "\"deny\"",
             "What is decided.",
         ),
-        field("status", Kind::Integer { min: 400, max: 599 }, Value("403"), "404", "The status for denied requests."),
+        field(
+            "status",
+            ValueForm::Integer { min: 400, max: 599 },
+            Value("403"),
+            "404",
+            "The status for denied requests.",
+        ),
         field(
             "strict",
-            Kind::Boolean,
+            ValueForm::Boolean,
             Value("false"),
             "true",
             "Paths with parameters (`/a;x/b`) or encoded slashes (`/a%2Fb`) can be read in more than one way. Every rule is \

@@ -1,14 +1,14 @@
 //! The sections about services.
 
 use super::Fallback::{From, Required, Value};
-use super::{DAY_MS, Kind, Section, field};
+use super::{DAY_MS, ReferenceSection, ValueForm, field};
 
-const STATE_TIMEOUT: Kind = Kind::Duration { min_ms: 100, max_ms: 30 * DAY_MS };
-const CHECK_TIME: Kind = Kind::Duration { min_ms: 10, max_ms: DAY_MS };
-const IN_A_ROW: Kind = Kind::Integer { min: 1, max: 1000 };
+const STATE_TIMEOUT: ValueForm = ValueForm::Duration { min_ms: 100, max_ms: 30 * DAY_MS };
+const CHECK_TIME: ValueForm = ValueForm::Duration { min_ms: 10, max_ms: DAY_MS };
+const IN_A_ROW: ValueForm = ValueForm::Integer { min: 1, max: 1000 };
 
 /// How a backend is chosen.
-pub(super) const BALANCE: Kind = Kind::Choice(&[
+pub(super) const BALANCE: ValueForm = ValueForm::Choice(&[
     ("round-robin", "one backend after the other; weights are ignored"),
     ("weighted-round-robin", "in proportion to weights, interleaved"),
     ("least-connections", "the fewest connections per weight"),
@@ -16,14 +16,14 @@ pub(super) const BALANCE: Kind = Kind::Choice(&[
     ("maglev", "consistent hashing of the connection's addresses and ports, with weights"),
     ("source-hash", "consistent hashing of the client's address: one client, one backend"),
 ]);
-/// What becomes of what comes while all backends are down.
-pub(super) const ALL_DOWN: Kind = Kind::Choice(&[
+/// The treatment of packets that arrive while all backends are down.
+pub(super) const ALL_DOWN: ValueForm = ValueForm::Choice(&[
     ("refuse", "they are refused: RST, or ICMP port unreachable"),
     ("use-all", "they are spread over all enabled backends as if these were up: the checks may be what is wrong"),
 ]);
 
 /// `[timeouts]`, and `[service.timeouts]` with other defaults.
-pub const TIMEOUTS: Section = Section {
+pub const TIMEOUTS: ReferenceSection = ReferenceSection {
     header: "[timeouts]",
     doc: "How long a silent connection is remembered, by state. `[service.timeouts]` under a service takes the same \
           fields and overrides these for that service. 100ms to 30days.",
@@ -57,21 +57,21 @@ pub const TIMEOUTS: Section = Section {
 };
 
 /// `[[service]]`
-pub const SERVICE: Section = Section {
+pub const SERVICE: ReferenceSection = ReferenceSection {
     header: "[[service]]",
     doc: "A service: what clients connect to and who serves it. One `[[service]]` for each, 1024 at most, groups \
           of backends included. The address (VIP) must be this host's own, or be routed to it.",
     fields: &[
         field(
             "name",
-            Kind::Name { length_max: 64 },
+            ValueForm::Name { length_max: 64 },
             From("`listen`"),
             "\"web\"",
             "Its name in status and messages; unique.",
         ),
         field(
             "listen",
-            Kind::Listen,
+            ValueForm::Listen,
             Required,
             "\"192.0.2.10:80/tcp\"",
             "Address, port and protocol (tcp, udp, http or tls); an IPv6 address in brackets: \
@@ -79,7 +79,7 @@ pub const SERVICE: Section = Section {
         ),
         field(
             "protocol",
-            Kind::Choice(&[
+            ValueForm::Choice(&[
                 ("tcp", "connections are forwarded as they are"),
                 ("udp", "datagrams are forwarded as they are"),
                 ("http", "HTTP/1.1 over TCP, every request routed by itself: see [[service.route]], [service.http]"),
@@ -94,7 +94,7 @@ pub const SERVICE: Section = Section {
         ),
         field(
             "mode",
-            Kind::Choice(&[
+            ValueForm::Choice(&[
                 (
                     "nat",
                     "only the destination changes: backends see the client's address, and must route back \
@@ -112,7 +112,7 @@ pub const SERVICE: Section = Section {
         field("balance", BALANCE, Value("round-robin"), "\"maglev\"", "How the backend of a new connection is chosen."),
         field(
             "unknown",
-            Kind::Choice(&[
+            ValueForm::Choice(&[
                 ("drop", "dropped and counted"),
                 ("reset", "answered with RST"),
                 (
@@ -135,7 +135,7 @@ pub const SERVICE: Section = Section {
         ),
         field(
             "drain_limit",
-            Kind::Duration { min_ms: 0, max_ms: 30 * DAY_MS },
+            ValueForm::Duration { min_ms: 0, max_ms: 30 * DAY_MS },
             From("`drain_limit` of [limits]"),
             "\"10m\"",
             "How long connections go on whose backend drains or was removed, or when this service is; `\"0s\"`: until \
@@ -143,25 +143,25 @@ pub const SERVICE: Section = Section {
         ),
         field(
             "backends",
-            Kind::Endpoints,
+            ValueForm::Endpoints,
             Value("[]"),
             "[\"10.0.2.11:8080\", \"10.0.2.12:8080\"]",
             "Backends that need no more than address and port. A service has at least one backend, here or as \
              [[service.backend]], unless it is an HTTP or TLS service with routes; 16384 in the whole file.",
         ),
-        field("backend", Kind::Tables, From("none"), "", "See [[service.backend]]."),
-        field("health", Kind::Tables, From("each field's default"), "", "See [service.health]."),
-        field("timeouts", Kind::Tables, From("[timeouts]"), "", "See [timeouts]."),
-        field("group", Kind::Tables, From("none"), "", "See [[service.group]]."),
-        field("route", Kind::Tables, From("none"), "", "See [[service.route]]."),
-        field("access", Kind::Tables, From("none"), "", "See [[service.access]]."),
-        field("http", Kind::Tables, From("each field's default"), "", "See [service.http]."),
-        field("tls", Kind::Tables, From("each field's default"), "", "See [service.tls]."),
+        field("backend", ValueForm::Tables, From("none"), "", "See [[service.backend]]."),
+        field("health", ValueForm::Tables, From("each field's default"), "", "See [service.health]."),
+        field("timeouts", ValueForm::Tables, From("[timeouts]"), "", "See [timeouts]."),
+        field("group", ValueForm::Tables, From("none"), "", "See [[service.group]]."),
+        field("route", ValueForm::Tables, From("none"), "", "See [[service.route]]."),
+        field("access", ValueForm::Tables, From("none"), "", "See [[service.access]]."),
+        field("http", ValueForm::Tables, From("each field's default"), "", "See [service.http]."),
+        field("tls", ValueForm::Tables, From("each field's default"), "", "See [service.tls]."),
     ],
 };
 
 /// `[service.health]`
-pub const HEALTH: Section = Section {
+pub const HEALTH: ReferenceSection = ReferenceSection {
     header: "[service.health]",
     doc: "How the health of the backends of the service above it is found out. A backend that is down gets no new \
           connections; over TCP it keeps those it has. The first success of a backend decides at once; of failures, `fall` in a row do, and the \
@@ -169,7 +169,7 @@ pub const HEALTH: Section = Section {
     fields: &[
         field(
             "check",
-            Kind::Choice(&[
+            ValueForm::Choice(&[
                 ("none", "nothing: backends count as up"),
                 ("tcp", "a connection is opened, and reset at once"),
                 ("http", "a request is sent over HTTP/1.1, without TLS; redirects are not followed"),
@@ -191,59 +191,59 @@ pub const HEALTH: Section = Section {
         field("fall", IN_A_ROW, Value("3"), "3", "Failures in a row that take a backend down."),
         field(
             "port",
-            Kind::Integer { min: 1, max: 65_535 },
+            ValueForm::Integer { min: 1, max: 65_535 },
             From("each backend's own"),
             "8081",
             "The port that is checked, at each backend's address.",
         ),
-        field("method", Kind::Text, Value("GET"), "\"HEAD\"", "HTTP: the request's method."),
-        field("path", Kind::Text, Value("/"), "\"/healthz\"", "HTTP: the request's path, with its query."),
+        field("method", ValueForm::Text, Value("GET"), "\"HEAD\"", "HTTP: the request's method."),
+        field("path", ValueForm::Text, Value("/"), "\"/healthz\"", "HTTP: the request's path, with its query."),
         field(
             "host",
-            Kind::Text,
+            ValueForm::Text,
             From("the backend's address and port"),
             "\"www.example.com\"",
             "HTTP: the Host header.",
         ),
         field(
             "status",
-            Kind::Statuses,
+            ValueForm::Statuses,
             Value("200-399"),
             "\"200,204\"",
             "HTTP: the statuses that are well, numbers and ranges.",
         ),
         field(
             "body",
-            Kind::Text,
+            ValueForm::Text,
             From("anything"),
             "\"ok\"",
             "HTTP: what the first 64 KiB of the answer's body must contain.",
         ),
         field(
             "send",
-            Kind::Text,
+            ValueForm::Text,
             From("required for `check = \"udp\"`, or `send_hex`"),
             "\"ping\"",
             "UDP: what is sent, 1452 bytes at most; may be empty.",
         ),
         field(
             "send_hex",
-            Kind::Text,
+            ValueForm::Text,
             From("`send`"),
             "\"00 01 0a ff\"",
             "UDP: the same in hexadecimal digits; spaces may stand between bytes.",
         ),
-        field("expect", Kind::Text, From("any answer"), "\"pong\"", "UDP: what the first answer must contain."),
+        field("expect", ValueForm::Text, From("any answer"), "\"pong\"", "UDP: what the first answer must contain."),
         field(
             "expect_hex",
-            Kind::Text,
+            ValueForm::Text,
             From("`expect`"),
             "\"81 80\"",
             "UDP: the same in hexadecimal digits; spaces may stand between bytes.",
         ),
         field(
             "passive",
-            Kind::Integer { min: 0, max: 1000 },
+            ValueForm::Integer { min: 0, max: 1000 },
             Value("0"),
             "5",
             "Clients' connections to a backend that fail in a row (refused, unanswered, or unreachable) and take it \
@@ -262,7 +262,7 @@ pub const HEALTH: Section = Section {
         ),
         field(
             "passive_status",
-            Kind::Statuses,
+            ValueForm::Statuses,
             From("none"),
             "\"500,502-504\"",
             "HTTP services: responses with these statuses, from 500 to 599, count for `passive` like requests that are not \
@@ -271,7 +271,7 @@ pub const HEALTH: Section = Section {
         ),
         field(
             "slow_start",
-            Kind::Duration { min_ms: 0, max_ms: DAY_MS },
+            ValueForm::Duration { min_ms: 0, max_ms: DAY_MS },
             Value("0s"),
             "\"30s\"",
             "How long a backend that was down takes to get its full share of new connections; it grows from a \
@@ -281,34 +281,34 @@ pub const HEALTH: Section = Section {
 };
 
 /// `[[service.backend]]`
-pub const BACKEND: Section = Section {
+pub const BACKEND: ReferenceSection = ReferenceSection {
     header: "[[service.backend]]",
     doc: "A backend of the service above it.",
     fields: &[
         field(
             "address",
-            Kind::Endpoint,
+            ValueForm::Endpoint,
             Required,
             "\"10.0.2.11:8080\"",
             "Address and port; of the service's address family.",
         ),
         field(
             "name",
-            Kind::Name { length_max: 64 },
+            ValueForm::Name { length_max: 64 },
             From("`address`"),
             "\"web-1\"",
             "Its name in status and messages; unique in its service.",
         ),
         field(
             "weight",
-            Kind::Integer { min: 0, max: 65_535 },
+            ValueForm::Integer { min: 0, max: 65_535 },
             Value("1"),
             "10",
             "Its share of new connections beside the other backends' weights; with 0 it gets none.",
         ),
         field(
             "state",
-            Kind::Choice(&[
+            ValueForm::Choice(&[
                 ("enabled", "takes new connections"),
                 ("drain", "keeps the connections it has, for up to `drain_limit`, and takes no new ones"),
                 ("disabled", "has no connections: both ends of those it had are reset"),

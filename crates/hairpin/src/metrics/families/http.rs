@@ -1,11 +1,11 @@
-//! What is measured of HTTP and TLS services. Without any, there are no samples.
+//! The metrics of HTTP and TLS services. Without any, there are no samples.
 
-use super::{Emit, Family, Kind, NONE, View, family};
+use super::{Emit, MetricFamily, MetricKind, MetricView, NONE, family};
 use crate::metrics::reasons::{faults, reasons, refusals};
 use crate::status::{Count, HttpStatus};
 
 /// All of them, in the order in which they are written.
-pub(super) const FAMILIES: &[Family] = &[
+pub(super) const FAMILIES: &[MetricFamily] = &[
     family!(
         Counter,
         "http_requests",
@@ -174,13 +174,13 @@ pub(super) const FAMILIES: &[Family] = &[
 ];
 
 /// Counters and gauges alike: their suffix makes the difference.
-fn number(view: &View<'_>, emit: &mut Emit<'_>, value: fn(&HttpStatus) -> u64) {
+fn number(view: &MetricView<'_>, emit: &mut Emit<'_>, value: fn(&HttpStatus) -> u64) {
     if let Some(http) = &view.status.http {
         emit(&[], value(http).into());
     }
 }
 
-fn responses(view: &View<'_>, emit: &mut Emit<'_>) {
+fn responses(view: &MetricView<'_>, emit: &mut Emit<'_>) {
     let services = &view.status.services;
     let of_http = |name: &str| services.iter().any(|service| service.name == name && service.protocol == "http");
     for (service, (name, names)) in services.iter().zip(&view.names.services) {
@@ -198,7 +198,7 @@ fn responses(view: &View<'_>, emit: &mut Emit<'_>) {
     }
 }
 
-fn requests_failed(view: &View<'_>, emit: &mut Emit<'_>) {
+fn requests_failed(view: &MetricView<'_>, emit: &mut Emit<'_>) {
     let services = &view.status.services;
     let of_http = |name: &str| services.iter().any(|service| service.name == name && service.protocol == "http");
     for (service, (name, names)) in services.iter().zip(&view.names.services) {
@@ -212,7 +212,7 @@ fn requests_failed(view: &View<'_>, emit: &mut Emit<'_>) {
 }
 
 /// HTTP and TLS services: name, clients' connections, requests.
-fn services(view: &View<'_>, each: &mut dyn FnMut(&str, u64, Count)) {
+fn services(view: &MetricView<'_>, each: &mut dyn FnMut(&str, u64, Count)) {
     for (service, (name, _)) in view.status.services.iter().zip(&view.names.services) {
         if let Some(requests) = service.requests {
             each(name, service.connections, requests);

@@ -1,10 +1,10 @@
-//! What is measured of the dpdk plane's ports. On another plane there are no samples.
+//! The metrics of the dpdk plane's ports. On another plane there are no samples.
 
-use super::{Emit, Family, Kind, View, family};
+use super::{Emit, MetricFamily, MetricKind, MetricView, family};
 use crate::status::PortStatus;
 
 /// All of them, in the order in which they are written.
-pub(super) const FAMILIES: &[Family] = &[
+pub(super) const FAMILIES: &[MetricFamily] = &[
     family!(
         Counter,
         "port_frames",
@@ -59,7 +59,7 @@ pub(super) const FAMILIES: &[Family] = &[
     })),
 ];
 
-fn each(view: &View<'_>, visit: impl FnMut(&PortStatus)) {
+fn each(view: &MetricView<'_>, visit: impl FnMut(&PortStatus)) {
     view.status.ports.iter().for_each(visit);
 }
 

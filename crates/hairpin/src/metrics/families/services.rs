@@ -1,9 +1,9 @@
-//! What is measured of services as a whole.
+//! The metrics of services as a whole.
 
-use super::{Family, Kind, Value, family};
+use super::{MetricFamily, MetricKind, SampleValue, family};
 
 /// All of them, in the order in which they are written.
-pub(super) const FAMILIES: &[Family] = &[family!(
+pub(super) const FAMILIES: &[MetricFamily] = &[family!(
     Gauge,
     "service_ready",
     &["service"],
@@ -11,7 +11,7 @@ pub(super) const FAMILIES: &[Family] = &[family!(
     |view, emit| {
         for (service, (name, _)) in view.status.services.iter().zip(&view.names.services) {
             if service.state != "removed" {
-                emit(&[name], Value::from(service.ready));
+                emit(&[name], SampleValue::from(service.ready));
             }
         }
     }

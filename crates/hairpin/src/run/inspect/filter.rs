@@ -13,7 +13,7 @@ const LISTED_MAX: usize = 20;
 
 /// Which connections are wanted.
 #[derive(Debug, Default)]
-pub(super) struct Filter {
+pub(super) struct ConnectionFilter {
     client: Option<ClientFilter>,
     /// The service or group, and behind a service its groups.
     services: Option<Vec<u16>>,
@@ -29,8 +29,8 @@ struct AskedState {
     spliced: Option<&'static str>,
 }
 
-impl Filter {
-    pub(super) fn of(query: &Query, snapshot: &Snapshot) -> Result<Filter, String> {
+impl ConnectionFilter {
+    pub(super) fn of(query: &Query, snapshot: &Snapshot) -> Result<ConnectionFilter, String> {
         let services = query.service.as_ref().map(|name| {
             let Some(first) = snapshot.services.iter().position(|service| *service.name == **name) else {
                 let names: Vec<&str> = snapshot.services.iter().map(|service| &*service.name).collect();
@@ -60,7 +60,7 @@ impl Filter {
             }
             Ok(AskedState { forwarded, spliced })
         });
-        Ok(Filter {
+        Ok(ConnectionFilter {
             client: query.client.as_deref().map(client).transpose()?,
             services: services.transpose()?,
             backends: backends.transpose()?,
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn clients_are_named_by_address_net_or_end() {
         let fits = |text: &str, who: &str| {
-            let filter = Filter { client: Some(client(text).unwrap()), ..Filter::default() };
+            let filter = ConnectionFilter { client: Some(client(text).unwrap()), ..ConnectionFilter::default() };
             filter.fits(&connection(who, State::Established))
         };
         assert!(fits("198.51.100.7", "198.51.100.7:1"));
@@ -171,10 +171,12 @@ mod tests {
 
     #[test]
     fn pass_entries_are_shown_only_on_request() {
-        let all = Filter::default();
+        let all = ConnectionFilter::default();
         assert!(!all.fits(&connection("198.51.100.7:1", State::Pass)));
-        let passes =
-            Filter { state: Some(AskedState { forwarded: Some(State::Pass), spliced: None }), ..Filter::default() };
+        let passes = ConnectionFilter {
+            state: Some(AskedState { forwarded: Some(State::Pass), spliced: None }),
+            ..ConnectionFilter::default()
+        };
         assert!(passes.fits(&connection("198.51.100.7:1", State::Pass)));
         assert!(!passes.fits(&connection("198.51.100.7:1", State::Established)));
     }

@@ -1,6 +1,6 @@
 //! Connections of HTTP and TLS services: the workers are asked for copies, some places at a time (`run::splice_queries`).
 
-use super::{Inspector, SEARCH_MAX, SPLICED, Search, cursor};
+use super::{ConnectionSearch, Inspector, SEARCH_MAX, SPLICED, cursor};
 use crate::control::{ConnectionView, ExchangeView, Page, SplicedView};
 use hairpin_core::config::Snapshot;
 use hairpin_core::l7::config::{Action, Kind};
@@ -15,7 +15,7 @@ impl Inspector {
     /// Adds connections to a page, from those of a worker at a place on.
     pub(super) fn spliced(
         &self,
-        search: &Search<'_>,
+        search: &ConnectionSearch<'_>,
         (worker, start): (usize, usize),
         page: &mut Page,
     ) -> Result<(), String> {
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
     use crate::config;
     use crate::control::Query;
-    use crate::run::inspect::filter::Filter;
+    use crate::run::inspect::filter::ConnectionFilter;
     use hairpin_core::flow::Endpoint;
     use hairpin_core::l4::connection::Volume;
     use hairpin_core::l7::splice::{BackendConnState, BackendLeg, ClientConnState, SplicedState};
@@ -331,7 +331,7 @@ mod tests {
     fn filters_find_them_by_everything() {
         let snapshot = snapshot();
         let fits = |query: Query| {
-            let filter = Filter::of(&query, &snapshot).unwrap();
+            let filter = ConnectionFilter::of(&query, &snapshot).unwrap();
             (filter.fits_spliced(&client_s()), filter.fits_spliced(&idle()))
         };
         let some = |text: &str| Some(text.to_string());
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(fits(Query { state: some("established"), ..Query::default() }), (false, false));
         assert_eq!(fits(Query { offloaded: Some(true), ..Query::default() }), (false, false));
         assert_eq!(fits(Query { offloaded: Some(false), ..Query::default() }), (true, true));
-        let wrong = Filter::of(&Query { state: some("splcied"), ..Query::default() }, &snapshot).unwrap_err();
+        let wrong = ConnectionFilter::of(&Query { state: some("splcied"), ..Query::default() }, &snapshot).unwrap_err();
         assert_eq!(wrong, "there is no state \"splcied\"; did you mean \"spliced\"?");
     }
 }

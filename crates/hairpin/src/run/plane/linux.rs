@@ -3,11 +3,11 @@
 mod options;
 
 use super::super::begin::{self, tap_names};
-use super::super::instance::Record;
+use super::super::instance::InstanceRecord;
 use super::super::tap::TapDevice;
-use super::super::worker_pool::{Memory, WorkerParameters, WorkerPool, WorkerResources};
-use super::super::{Message, log};
-use super::{Event, Plane, Rules};
+use super::super::worker_pool::{WorkerMemory, WorkerParameters, WorkerPool, WorkerResources};
+use super::super::{SupervisorMessage, log};
+use super::{Plane, PlaneEvent, RuleQueries};
 use crate::config::Settings;
 use anyhow::{Context, Result};
 use hairpin_core::config::{ServiceState, Snapshot};
@@ -22,7 +22,7 @@ use hairpin_linux::abi;
 use hairpin_linux::control::Control;
 use hairpin_linux::cpu;
 use hairpin_linux::device::Interface;
-use hairpin_linux::programs::{self, Options, RuleReader};
+use hairpin_linux::programs::{self, ProgramOptions, RuleReader};
 use hairpin_linux::tap::Tap;
 use options::{UNLIMITED, options};
 use rustix::thread::CapabilitySet;
@@ -35,18 +35,18 @@ use std::time::Duration;
 
 /// Programs and maps of this instance.
 #[derive(Debug)]
-pub(crate) struct Programs {
-    programs: programs::Plane,
+pub(crate) struct InstancePrograms {
+    programs: programs::LoadedPlane,
     control: Arc<Control>,
     /// Slots of the totals in use: two for each backend.
     totals: u32,
-    base: Base,
+    base: EarlierTotals,
 }
 
 /// The linux plane: programs, and the devices they are attached to.
 #[derive(Debug)]
 pub(crate) struct LinuxPlane {
-    programs: Programs,
+    programs: InstancePrograms,
     interfaces: Vec<Interface>,
     /// The workers' devices, until the workers have them.
     taps: Vec<Tap>,
@@ -58,23 +58,23 @@ pub(crate) struct LinuxPlane {
     coalesce: Duration,
 }
 
-/// What there is to adopt.
+/// The objects to adopt.
 pub(crate) enum Adoption {
-    /// What an earlier process has left.
-    Programs(Box<Programs>),
+    /// The state that an earlier process has left.
+    Programs(Box<InstancePrograms>),
     /// Nothing.
     Absent,
     /// An invalid form, with the reason.
     Incompatible(String),
 }
 
-/// What a living process has handed over, and what was prepared before that.
+/// The state handed over by a living process, and everything prepared before that.
 #[derive(Default)]
 pub(crate) struct Passed {
     /// The workers' devices.
     pub(crate) taps: Vec<(String, OwnedFd)>,
     /// Its programs and maps, opened.
-    pub(crate) programs: Option<Programs>,
+    pub(crate) programs: Option<InstancePrograms>,
 }
 
 impl LinuxPlane {
@@ -96,7 +96,7 @@ impl LinuxPlane {
         };
         let programs = match adopted {
             Some(programs) => programs,
-            None => Programs::load(settings, snapshot, steering)?,
+            None => InstancePrograms::load(settings, snapshot, steering)?,
         };
         if !programs.outlive_process() {
             log(&format!(
@@ -146,8 +146,8 @@ impl Plane for LinuxPlane {
     fn worker_pool(
         &mut self,
         parameters: &WorkerParameters,
-        memory: Memory,
-        messages: &Sender<Message>,
+        memory: WorkerMemory,
+        messages: &Sender<SupervisorMessage>,
     ) -> Result<(WorkerPool, Adopted)> {
         let (mut resources, coalesce) = (Vec::new(), self.coalesce);
         for (worker, tap) in std::mem::take(&mut self.taps).into_iter().enumerate() {
@@ -208,7 +208,7 @@ impl Plane for LinuxPlane {
         self.programs.assign_rules(owners)
     }
 
-    fn rule_reader(&self) -> Option<Arc<dyn Rules>> {
+    fn rule_reader(&self) -> Option<Arc<dyn RuleQueries>> {
         Some(Arc::new(self.programs.rule_reader()))
     }
 
@@ -244,14 +244,14 @@ impl Plane for LinuxPlane {
         self.programs.totals()
     }
 
-    fn events(&self) -> Result<Vec<Event>> {
+    fn events(&self) -> Result<Vec<PlaneEvent>> {
         self.programs.events()
     }
 }
 
 /// The programs and maps that an earlier process has left; `None` if there are none.
-pub(crate) fn adopt(settings: &Settings, steering: Steering) -> Result<Option<Programs>> {
-    match Programs::adopt(settings, steering)? {
+pub(crate) fn adopt(settings: &Settings, steering: Steering) -> Result<Option<InstancePrograms>> {
+    match InstancePrograms::adopt(settings, steering)? {
         Adoption::Programs(programs) => Ok(Some(*programs)),
         Adoption::Absent => Ok(None),
         Adoption::Incompatible(why) => anyhow::bail!("{}", begin::incompatible(&why)),
@@ -271,37 +271,37 @@ fn taps(settings: &Settings, workers: u16, mut passed: Vec<(String, OwnedFd)>) -
     Ok(taps)
 }
 
-impl Programs {
+impl InstancePrograms {
     /// Loads and pins everything. Nothing is attached yet.
-    pub(crate) fn load(settings: &Settings, snapshot: &Snapshot, steering: Steering) -> Result<Programs> {
+    pub(crate) fn load(settings: &Settings, snapshot: &Snapshot, steering: Steering) -> Result<InstancePrograms> {
         // Rules take memory from the start, but for a family that no service is of, as long as that is so.
         let services = || snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant);
         let unused = |ipv4: bool| !services().any(|service| service.endpoint.address.is_ipv4() == ipv4);
         let (rules_v4_sparse, rules_v6_sparse) = (unused(true), unused(false));
-        let options = Options { rules_v4_sparse, rules_v6_sparse, ..options(settings) };
-        Ok(Programs::of(programs::Plane::load(&options, steering)?))
+        let options = ProgramOptions { rules_v4_sparse, rules_v6_sparse, ..options(settings) };
+        Ok(InstancePrograms::of(programs::LoadedPlane::load(&options, steering)?))
     }
 
     /// Opens what an earlier process has left. Traffic goes on as before until programs are attached.
     pub(crate) fn adopt(settings: &Settings, steering: Steering) -> Result<Adoption> {
-        Ok(match programs::Plane::adopt(&options(settings), steering)? {
-            programs::Adopted::Plane(plane) => Adoption::Programs(Box::new(Programs::of(*plane))),
-            programs::Adopted::Absent => Adoption::Absent,
-            programs::Adopted::Incompatible(why) => Adoption::Incompatible(why),
+        Ok(match programs::LoadedPlane::adopt(&options(settings), steering)? {
+            programs::AdoptedPrograms::Plane(plane) => Adoption::Programs(Box::new(InstancePrograms::of(*plane))),
+            programs::AdoptedPrograms::Absent => Adoption::Absent,
+            programs::AdoptedPrograms::Incompatible(why) => Adoption::Incompatible(why),
         })
     }
 
-    fn of(programs: programs::Plane) -> Programs {
+    fn of(programs: programs::LoadedPlane) -> InstancePrograms {
         let control = programs.control();
-        Programs { programs, control, totals: 0, base: Base::default() }
+        InstancePrograms { programs, control, totals: 0, base: EarlierTotals::default() }
     }
 
-    /// Where everything is pinned.
+    /// The directory of pinned objects.
     fn pin_directory(&self) -> &Path {
         self.programs.pin_path()
     }
 
-    /// Whether what is pinned is still there when this process has ended.
+    /// Whether pinned objects are still there when this process has ended.
     fn outlive_process(&self) -> bool {
         programs::is_lasting(self.programs.pin_path())
     }
@@ -338,7 +338,7 @@ impl Programs {
         self.programs.assign_rules(owners).map(drop)
     }
 
-    /// What the programs keep for the workers of a process, as it is before any worker has begun.
+    /// The state that the programs keep for the workers of a process, before any worker has begun.
     fn forget(&self) {
         self.control.forget_known();
     }
@@ -355,8 +355,8 @@ impl Programs {
 
     /// Lets counters begin at zero as seen from here.
     fn begin_counting(&mut self) -> Result<()> {
-        self.base = Base::default();
-        self.base = Base { totals: self.totals()?, events: self.programs.events()?.to_vec() };
+        self.base = EarlierTotals::default();
+        self.base = EarlierTotals { totals: self.totals()?, events: self.programs.events()?.to_vec() };
         Ok(())
     }
 
@@ -401,12 +401,12 @@ impl Programs {
         self.programs.engine(number).with_context(|| format!("worker {worker} has no flow engine"))
     }
 
-    /// Where workers note which connections there are.
+    /// The array in which workers note which connections there are.
     fn known(&self) -> Known {
         Known::new(self.control.known())
     }
 
-    /// What SYN cookies are made with now.
+    /// The secrets that make SYN cookies now.
     fn cookies(&self) -> Cookies {
         self.control.cookies()
     }
@@ -437,7 +437,7 @@ impl Programs {
         self.control.set_client_rate(service, packets_per_s);
     }
 
-    /// What rules have forwarded since counting began, by slot: a backend's number times two, plus direction.
+    /// Traffic that rules have forwarded since counting began, by slot: a backend's number times two, plus direction.
     fn totals(&self) -> Result<Vec<Volume>> {
         let totals = self.programs.totals(self.totals)?;
         let base = self.base.totals.iter().copied().chain(std::iter::repeat(Volume::default()));
@@ -448,8 +448,8 @@ impl Programs {
         Ok(since.collect())
     }
 
-    /// What became of packets that no rule forwarded, since counting began: name, how many, whether they were dropped.
-    fn events(&self) -> Result<Vec<Event>> {
+    /// Fates of packets that no rule forwarded, since counting began: name, how many, whether they were dropped.
+    fn events(&self) -> Result<Vec<PlaneEvent>> {
         let events = self.programs.events()?;
         let base = self.base.events.iter().copied().chain(std::iter::repeat(0));
         let named = abi::EVENTS.iter().zip(events).zip(base);
@@ -462,15 +462,15 @@ impl Programs {
     }
 }
 
-/// What an earlier process had counted.
+/// The counters of an earlier process.
 #[derive(Debug, Default)]
-struct Base {
+struct EarlierTotals {
     totals: Vec<Volume>,
     events: Vec<u64>,
 }
 
 /// Detaches and unpins everything an instance has left.
-pub(crate) fn flush(record: &Record) -> Result<()> {
+pub(crate) fn flush(record: &InstanceRecord) -> Result<()> {
     programs::flush(&record.pin_directory, &record.instance)?;
     // Goes only if it is empty: other instances may have their pins in it.
     let _ = std::fs::remove_dir(&record.pin_directory);

@@ -6,8 +6,8 @@
 pub(super) mod dpdk;
 pub(super) mod linux;
 
-use super::Message;
-use super::worker_pool::{Memory, WorkerParameters, WorkerPool};
+use super::SupervisorMessage;
+use super::worker_pool::{WorkerMemory, WorkerParameters, WorkerPool};
 use crate::config::Settings;
 use crate::status::{BufferStatus, PortStatus};
 use ahash::RandomState;
@@ -18,7 +18,7 @@ use hairpin_core::flow::{Endpoint, FlowKey, Protocol, Steering};
 use hairpin_core::keys::Secret;
 use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::cookie::Cookies;
-use hairpin_core::link::Plan;
+use hairpin_core::link::LinkPlan;
 use hairpin_core::time::Time;
 use hairpin_core::worker::Adopted;
 use hairpin_linux::programs::RuleReader;
@@ -43,46 +43,46 @@ pub(crate) mod limits {
     pub(crate) const HANDOVER_FULL: &str = "handover-full";
 }
 
-/// What a flow engine is called where there is none.
+/// The name of the flow engine where there is none.
 pub(crate) const NO_ENGINE: &str = "none";
 
-/// What became of packets outside of the workers: name, how many, whether they were dropped.
-pub(crate) type Event = (&'static str, u64, bool);
+/// The fate of packets outside of the workers: name, how many, whether they were dropped.
+pub(crate) type PlaneEvent = (&'static str, u64, bool);
 
 /// The addresses of this host, its routes, and the services that tell a client's packets from a backend's.
 #[derive(Debug)]
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 pub(crate) struct ForwardingTable {
     /// Addresses and routes.
-    pub(crate) plan: Arc<Plan>,
-    /// What clients connect to.
+    pub(crate) plan: Arc<LinkPlan>,
+    /// The addresses that clients connect to.
     pub(crate) services: HashSet<(Endpoint, Protocol), RandomState>,
 }
 
-/// What one is called that only says whose packets are.
+/// The name of an engine that only steers packets to workers.
 pub(crate) const MARKS: &str = "rte_flow-marks";
 
-/// What there is to say of a flow engine beside its name.
+/// The further facts about a flow engine beside its name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EngineWords {
     /// How it does it, or why there is none.
     pub(crate) detail: String,
-    /// What it has done, by name.
+    /// Its counters, by name.
     pub(crate) counts: Vec<(&'static str, u64)>,
     /// Kinds of connections that it cannot take, and why.
     pub(crate) software: Vec<(&'static str, String)>,
 }
 
 /// Queries an engine's rules, from any thread.
-pub(crate) trait Rules: Send + Sync {
+pub(crate) trait RuleQueries: Send + Sync {
     /// How many there are: IPv4, IPv6, and how many of both leave their flow to the kernel.
     fn count(&self) -> Result<[u64; 3]>;
 
-    /// What the rule for a flow has done so far; `None` if there is none.
+    /// The counters of the rule for a flow; `None` if there is none.
     fn counters(&self, key: &FlowKey, now: Time) -> Result<Option<Counters>>;
 }
 
-impl Rules for RuleReader {
+impl RuleQueries for RuleReader {
     fn count(&self) -> Result<[u64; 3]> {
         RuleReader::count(self)
     }
@@ -99,7 +99,7 @@ pub(crate) trait Plane {
         NO_ENGINE
     }
 
-    /// What else is to be said of it.
+    /// Further facts about it.
     fn engine_words(&self) -> EngineWords {
         EngineWords::default()
     }
@@ -121,8 +121,8 @@ pub(crate) trait Plane {
     fn worker_pool(
         &mut self,
         parameters: &WorkerParameters,
-        memory: Memory,
-        messages: &Sender<Message>,
+        memory: WorkerMemory,
+        messages: &Sender<SupervisorMessage>,
     ) -> Result<(WorkerPool, Adopted)>;
 
     /// The forwarding table of a plane that routes packets itself, made from a snapshot that will be in force.
@@ -169,7 +169,7 @@ pub(crate) trait Plane {
     }
 
     /// A handle with which other threads can query rules.
-    fn rule_reader(&self) -> Option<Arc<dyn Rules>> {
+    fn rule_reader(&self) -> Option<Arc<dyn RuleQueries>> {
         None
     }
 
@@ -186,7 +186,7 @@ pub(crate) trait Plane {
         Box::new(|_| {})
     }
 
-    /// What SYN cookies are made with now.
+    /// The secrets that make SYN cookies now.
     fn cookies(&self) -> Cookies;
 
     /// Sees to the keys of SYN cookies: makes them of the secret that is shared with other balancers, or draws the next one
@@ -199,13 +199,13 @@ pub(crate) trait Plane {
     /// Sets how many packets of no known connection a service admits, per second and CPU.
     fn set_policer_rate(&self, _service: usize, _packets_per_s: u32) {}
 
-    /// What rules have forwarded since counting began, by slot: a backend's number times two, plus direction.
+    /// Traffic that rules have forwarded since counting began, by slot: a backend's number times two, plus direction.
     fn totals(&self) -> Result<Vec<Volume>> {
         Ok(Vec::new())
     }
 
-    /// What became of packets that no rule forwarded, since counting began.
-    fn events(&self) -> Result<Vec<Event>> {
+    /// The fates of packets that no rule forwarded, since counting began.
+    fn events(&self) -> Result<Vec<PlaneEvent>> {
         Ok(Vec::new())
     }
 

@@ -1,6 +1,6 @@
 //! The workers' counters of HTTP and TLS services.
 
-use super::{Rates, Reading};
+use super::{Reading, ReadingRates};
 use crate::status::{Count, HttpStatus, Status};
 use hairpin_core::config::Snapshot;
 use hairpin_core::l7::splice::{HttpStatistics, Refused};
@@ -15,8 +15,8 @@ pub(super) fn by_class(responses: &[u64; 5]) -> BTreeMap<String, u64> {
     CLASSES.iter().zip(responses).map(|(class, count)| (class.to_string(), *count)).collect()
 }
 
-/// What they did, if there are such services, or have been any that did something.
-pub(super) fn status(snapshot: &Snapshot, per_s: Rates, before: &Reading, now: &Reading) -> Option<HttpStatus> {
+/// The totals of HTTP and TLS services, if there are any, or have been any that did something.
+pub(super) fn status(snapshot: &Snapshot, per_s: ReadingRates, before: &Reading, now: &Reading) -> Option<HttpStatus> {
     let configured = snapshot.services.iter().any(|service| service.kind.is_spliced());
     let sum = |reading: &Reading, of: &dyn Fn(&HttpStatistics) -> u64| -> u64 {
         reading.workers.iter().map(|worker| of(&worker.statistics.http)).sum()

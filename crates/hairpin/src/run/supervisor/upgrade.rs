@@ -4,11 +4,11 @@ use super::super::handover::{Legacy, Successor};
 use super::super::inspect::Inspector;
 use super::super::instance::Lock;
 use super::super::plane::Plane;
-use super::super::{Asked, End, log, notify};
+use super::super::{ProcessEnd, ReplySender, log, notify};
 use super::{HEARTBEAT, READ_HEARTBEATS, Supervisor, TELL_PATIENCE, engine_view, policy};
 use anyhow::{Context, Result, bail};
 use hairpin_linux::cpu;
-use hairpin_linux::shared::{Opened, SharedTable};
+use hairpin_linux::shared::{OpenedTable, SharedTable};
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ impl Supervisor {
     pub(super) fn hand_over(
         &mut self,
         program: Option<PathBuf>,
-        answer: Asked<u32>,
+        answer: ReplySender<u32>,
         known: &Receiver<()>,
         lock: &mut Lock,
-    ) -> Option<End> {
+    ) -> Option<ProcessEnd> {
         let Some(descriptors) = self.plane.descriptors() else {
             let why = "the ports of the dpdk plane cannot be passed on to another process: restart this one (`hairpin stop`, \
                        then `hairpin run`); forwarded connections are kept";
@@ -59,11 +59,11 @@ impl Supervisor {
                     let why =
                         format!("{error:#}; start it again: what is left in the kernel goes on, and it adopts that");
                     let _ = answer.send(Err(why.clone()));
-                    return Some(End::Failed(why));
+                    return Some(ProcessEnd::Failed(why));
                 }
                 let _ = answer.send(Ok(pid));
                 let _ = known.recv_timeout(TELL_PATIENCE);
-                Some(End::HandedOver { pid })
+                Some(ProcessEnd::HandedOver { pid })
             }
             Err(error) => {
                 successor.end();
@@ -73,7 +73,7 @@ impl Supervisor {
                     Ok(()) => (format!("{why}; this one goes on"), None),
                     Err(failure) => {
                         let told = format!("{why}; and this one cannot go on: {failure:#}");
-                        (told.clone(), Some(End::Failed(told)))
+                        (told.clone(), Some(ProcessEnd::Failed(told)))
                     }
                 };
                 log(&told);
@@ -85,7 +85,7 @@ impl Supervisor {
 
     /// Goes on after a hand-over that failed: new workers take the connections from where the old ones left them.
     fn resume(&mut self, lock: &mut Lock) -> Result<()> {
-        let Opened::Table(table) = SharedTable::open(&self.record.table)? else {
+        let OpenedTable::Table(table) = SharedTable::open(&self.record.table)? else {
             bail!("the connection table {} is gone", self.record.table.display());
         };
         // The other process may have given it another shape.
@@ -117,7 +117,7 @@ impl Supervisor {
     }
 }
 
-/// What gives signs of life to the BPF programs, and to the service manager, while a new process prepares: that may take
+/// Gives signs of life to the BPF programs, and to the service manager, while a new process prepares: that may take
 /// longer than the manager's watchdog waits.
 fn signs_of_life(plane: &dyn Plane) -> impl Fn() + use<> {
     let heartbeat = plane.heartbeat_sender();

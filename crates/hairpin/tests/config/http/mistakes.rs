@@ -1,4 +1,4 @@
-//! What is said about mistakes in HTTP services.
+//! The messages about mistakes in HTTP services.
 
 use super::super::{refuses, said, warned};
 use super::{route, with};

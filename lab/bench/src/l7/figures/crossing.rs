@@ -1,10 +1,10 @@
 //! From which size of response on offloading is the cheaper way, as measured.
 
 use super::load::{THROUGHPUT, Variant};
-use super::results::{Place, Results};
-use crate::suite::samples::Samples;
+use super::results::{FigureResults, ResultPlace};
+use crate::suite::samples::RepeatedValues;
 
-/// Where that is.
+/// The crossing point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Crossing {
     /// From the smallest size measured on.
@@ -21,17 +21,17 @@ const PART: &str = "crossing";
 const BYTES: &str = "bytes";
 const IS_THERE: &str = "is_there";
 
-fn place(setting: &str) -> Place<'_> {
-    Place { part: PART, setting, series: "hairpin", x: 0 }
+fn place(setting: &str) -> ResultPlace<'_> {
+    ResultPlace { part: PART, setting, series: "hairpin", x: 0 }
 }
 
 /// Compares what a response costs the balancer's core, repetition by repetition, and keeps what comes of it.
-pub(super) fn record(results: &mut Results, setting: &str) {
+pub(super) fn record(results: &mut FigureResults, setting: &str) {
     let places = results.places(THROUGHPUT, setting);
     let cost = |variant: Variant, x: u64| {
-        results.samples(Place { part: THROUGHPUT, setting, series: variant.name(), x }, "core_us_per_response")
+        results.samples(ResultPlace { part: THROUGHPUT, setting, series: variant.name(), x }, "core_us_per_response")
     };
-    let both: Vec<(u64, Samples, Samples)> = places
+    let both: Vec<(u64, RepeatedValues, RepeatedValues)> = places
         .into_iter()
         .filter_map(|x| Some((x, cost(Variant::Software, x)?, cost(Variant::Offloaded, x)?)))
         .collect();
@@ -49,8 +49,8 @@ pub(super) fn record(results: &mut Results, setting: &str) {
     }
 }
 
-/// What [`record`] has found; `None` if nothing was compared.
-pub(super) fn of(results: &Results, setting: &str) -> Option<Crossing> {
+/// The result of [`record`]; `None` if nothing was compared.
+pub(super) fn of(results: &FigureResults, setting: &str) -> Option<Crossing> {
     let all = results.samples(place(setting), IS_THERE)?.values().len();
     let Some(there) = results.samples(place(setting), BYTES).filter(|there| there.values().len() * 2 >= all) else {
         return Some(Crossing::Nowhere);
@@ -89,10 +89,10 @@ mod tests {
 
     #[test]
     fn repetitions_are_compared_one_by_one() {
-        let mut results = Results::default();
+        let mut results = FigureResults::default();
         let mut add = |variant: Variant, x, costs: [f64; 3]| {
             for (repetition, cost) in costs.into_iter().enumerate() {
-                let place = Place { part: THROUGHPUT, setting: "gso", series: variant.name(), x };
+                let place = ResultPlace { part: THROUGHPUT, setting: "gso", series: variant.name(), x };
                 results.add(place, repetition, &[("core_us_per_response", cost)]);
             }
         };

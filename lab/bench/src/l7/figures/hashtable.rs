@@ -1,6 +1,6 @@
 //! The hash tables of Laconic, figure 11, beside ours: `hairpin-bench tables` in a process of its own.
 
-use super::results::{Place, Results};
+use super::results::{FigureResults, ResultPlace};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use std::process::Command;
 pub(super) const PART: &str = "hashtable";
 /// The size that is measured.
 const ENTRIES: &str = "1M";
-/// What the figure of Laconic shows: insertions and look-ups. Names as in `tables.csv`.
+/// The operations in Laconic's figure: insertions and look-ups. Names as in `tables.csv`.
 pub(super) const CASES: [(&str, &str); 2] = [("hits", "look-ups (hits)"), ("inserts", "insertions")];
 
 /// DPDK's tables that threads share: with lock-free readers, and with a lock.
@@ -30,7 +30,7 @@ fn missing() -> impl Iterator<Item = &'static str> {
 
 /// A line of `tables.csv`.
 #[derive(Debug, Deserialize)]
-struct Line {
+struct CsvLine {
     series: String,
     method: String,
     case: String,
@@ -43,7 +43,7 @@ struct Line {
 ///
 /// # Errors
 /// When it cannot be measured, or this program lacks a method that the figure shows; the others are measured all the same.
-pub(super) fn measure(results: &mut Results, repetitions: usize, directory: &Path) -> Result<()> {
+pub(super) fn measure(results: &mut FigureResults, repetitions: usize, directory: &Path) -> Result<()> {
     let lacks: Vec<&str> = missing().collect();
     let methods: Vec<&str> = METHODS.into_iter().filter(|method| !lacks.contains(method)).collect();
     let mut tables = Command::new(std::env::current_exe()?);
@@ -53,10 +53,10 @@ pub(super) fn measure(results: &mut Results, repetitions: usize, directory: &Pat
     let path = directory.join("tables/tables.csv");
     let mut reader = csv::Reader::from_path(&path).with_context(|| format!("could not read {}", path.display()))?;
     for line in reader.deserialize() {
-        let line: Line = line.with_context(|| format!("in {}", path.display()))?;
+        let line: CsvLine = line.with_context(|| format!("in {}", path.display()))?;
         let Some((_, shown)) = CASES.iter().find(|(name, _)| *name == line.case) else { continue };
         if line.series == "size" {
-            let place = Place { part: PART, setting: shown, series: &line.method, x: line.threads };
+            let place = ResultPlace { part: PART, setting: shown, series: &line.method, x: line.threads };
             results.add(place, line.repetition, &[("per_s", line.value)]);
         }
     }

@@ -5,16 +5,16 @@
 //! one that offloads all of them. Within a repetition each of Hairpin, nginx and none is started once and asked for all
 //! sizes; repetitions go forwards and backwards.
 
-use super::results::{Place, Results};
-use super::{Progress, Sizes};
-use crate::l7::peers::{BALANCER_CPU, BenchNetwork, OTHER_CPU, Peer, Running};
+use super::results::{FigureResults, ResultPlace};
+use super::{PageSizes, ProgressLines};
+use crate::l7::peers::{BALANCER_CPU, BenchNetwork, Intermediary, OTHER_CPU, RunningIntermediary};
 use crate::l7::processor::Cores;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::load::parse_wrk;
 use hairpin_e2e::peer::status::{Status, Traffic};
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::servers::HTTP_PORT;
-use hairpin_e2e::tool::paced::{self, Pace};
+use hairpin_e2e::tool::paced::{self, RequestPace};
 use hairpin_e2e::topology::{Cards, Family, vip};
 use std::net::SocketAddr;
 use std::thread::sleep;
@@ -74,16 +74,16 @@ impl Variant {
         }
     }
 
-    /// Who has to run.
-    fn peer(self) -> Peer {
+    /// The intermediary that has to run.
+    fn peer(self) -> Intermediary {
         match self {
-            Variant::Auto | Variant::Software | Variant::Offloaded => Peer::Hairpin,
-            Variant::Nginx => Peer::Nginx,
-            Variant::Direct => Peer::Direct,
+            Variant::Auto | Variant::Software | Variant::Offloaded => Intermediary::Hairpin,
+            Variant::Nginx => Intermediary::Nginx,
+            Variant::Direct => Intermediary::Direct,
         }
     }
 
-    /// Where clients connect.
+    /// The address that clients connect to.
     pub(super) fn target(self) -> SocketAddr {
         let ours = |port| SocketAddr::new(vip(Family::V4), port);
         match self {
@@ -94,7 +94,7 @@ impl Variant {
         }
     }
 
-    /// What its service's configuration says of offloading, if it is Hairpin's.
+    /// The offload settings of its service's configuration, if it is Hairpin's.
     fn offload_bytes_min(self) -> Option<&'static str> {
         match self {
             Variant::Auto => Some("\"auto\""),
@@ -116,31 +116,31 @@ impl Variant {
 }
 
 /// Starts the balancer of a variant, and of all that share it.
-pub(super) fn start(net: &BenchNetwork, variant: Variant) -> Result<Running> {
-    if variant.peer() != Peer::Hairpin {
+pub(super) fn start(net: &BenchNetwork, variant: Variant) -> Result<RunningIntermediary> {
+    if variant.peer() != Intermediary::Hairpin {
         return net.start(variant.peer());
     }
     let ours = Variant::ALL.into_iter().filter_map(|variant| {
         let tables = format!("[service.http]\noffload_bytes_min = {}\n", variant.offload_bytes_min()?);
-        let service = Service::http(variant.service(), variant.target().port());
-        Some(Service { servers: vec![1], server_port: HTTP_PORT, tables, ..service })
+        let service = PeerService::http(variant.service(), variant.target().port());
+        Some(PeerService { servers: vec![1], server_port: HTTP_PORT, tables, ..service })
     });
-    let services: Vec<Service> = ours.collect();
+    let services: Vec<PeerService> = ours.collect();
     let options = HairpinOptions { cpus: BALANCER_CPU, ..HairpinOptions::default() };
-    Ok(Running::Hairpin(Box::new(Hairpin::start(&net.topology, &services, &options)?)))
+    Ok(RunningIntermediary::Hairpin(Box::new(Hairpin::start(&net.topology, &services, &options)?)))
 }
 
-/// What one repetition asks for.
+/// The requests of one repetition.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan<'a> {
+pub(super) struct LoadPlan<'a> {
     pub(super) variants: &'a [Variant],
-    pub(super) sizes: Sizes,
+    pub(super) sizes: PageSizes,
     /// Whether the mix is asked for as well.
     pub(super) mix: bool,
     pub(super) duration: Duration,
 }
 
-impl Plan<'_> {
+impl LoadPlan<'_> {
     /// How long a repetition takes, about: for the progress.
     pub(super) fn seconds(&self) -> f64 {
         let mix = if self.mix { 2 * self.variants.len() } else { 0 };
@@ -153,10 +153,10 @@ impl Plan<'_> {
 /// Measures throughput once for every variant. `backwards`: from the last to the first.
 pub(super) fn throughput(
     net: &BenchNetwork,
-    plan: Plan<'_>,
+    plan: LoadPlan<'_>,
     repetition: usize,
-    results: &mut Results,
-    progress: &Progress,
+    results: &mut FigureResults,
+    progress: &ProgressLines,
 ) -> Result<()> {
     let mut variants = plan.variants.to_vec();
     if repetition % 2 == 1 {
@@ -167,22 +167,22 @@ pub(super) fn throughput(
         for &(page, bytes) in plan.sizes {
             for &variant in group {
                 let seconds = if bytes >= LARGE { 2 * plan.duration } else { plan.duration };
-                let values = wrk(net, &running, variant, Asked { page, bytes, mix: false }, seconds)
+                let values = wrk(net, &running, variant, WrkRequest { page, bytes, mix: false }, seconds)
                     .with_context(|| format!("{page} through {}", variant.name()))?;
                 let setting = net.topology.cards.name();
-                let place = Place { part: THROUGHPUT, setting, series: variant.name(), x: bytes as u64 };
+                let place = ResultPlace { part: THROUGHPUT, setting, series: variant.name(), x: bytes as u64 };
                 results.add(place, repetition, &values);
                 progress.line(&format!("{setting} {page} {}: {}", variant.name(), short(&values)));
             }
         }
         for &variant in group.iter().filter(|_| plan.mix) {
-            let asked = Asked { page: "1k", bytes: 0, mix: true };
+            let asked = WrkRequest { page: "1k", bytes: 0, mix: true };
             let values = wrk(net, &running, variant, asked, 2 * plan.duration)?;
             let setting = net.topology.cards.name();
-            results.add(Place { part: MIX, setting, series: variant.name(), x: 0 }, repetition, &values);
+            results.add(ResultPlace { part: MIX, setting, series: variant.name(), x: 0 }, repetition, &values);
             progress.line(&format!("{setting} mix {}: {}", variant.name(), short(&values)));
         }
-        if let Running::Hairpin(hairpin) = &running {
+        if let RunningIntermediary::Hairpin(hairpin) = &running {
             threshold(&hairpin.status()?, net.topology.cards, repetition, results);
         }
         running.check()?;
@@ -200,8 +200,8 @@ fn short(values: &[(&'static str, f64)]) -> String {
     )
 }
 
-/// What a worker has made of what it measured.
-fn threshold(status: &Status, cards: Cards, repetition: usize, results: &mut Results) {
+/// The costs that a worker has derived from its measurements.
+fn threshold(status: &Status, cards: Cards, repetition: usize, results: &mut FigureResults) {
     let Some(http) = &status.http else { return };
     let values = [
         ("offload_bytes_min", http.offload_bytes_min as f64),
@@ -209,12 +209,12 @@ fn threshold(status: &Status, cards: Cards, repetition: usize, results: &mut Res
         ("body_frame_us", http.body_frame_us),
         ("body_frame_bytes", http.body_frame_bytes as f64),
     ];
-    results.add(Place { part: THRESHOLD, setting: cards.name(), series: "hairpin", x: 0 }, repetition, &values);
+    results.add(ResultPlace { part: THRESHOLD, setting: cards.name(), series: "hairpin", x: 0 }, repetition, &values);
 }
 
-/// What wrk asks for.
+/// The parameters of wrk.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct WrkRequest<'a> {
     pub(super) page: &'a str,
     /// Bytes of a response's body; 0 for the mix.
     pub(super) bytes: usize,
@@ -225,7 +225,7 @@ pub(super) struct Asked<'a> {
 pub(super) fn start_wrk(
     net: &BenchNetwork,
     variant: Variant,
-    asked: Asked<'_>,
+    asked: WrkRequest<'_>,
     duration: Duration,
 ) -> Result<hairpin_e2e::process::Process> {
     let mut wrk = net.topology.client.command_on(OTHER_CPU, "wrk");
@@ -237,9 +237,9 @@ pub(super) fn start_wrk(
     net.topology.client.start(wrk, &net.topology.scratch.file("figures-wrk.log"))
 }
 
-/// What Hairpin has forwarded for a variant so far.
-fn forwarded(running: &Running, variant: Variant) -> Result<Option<(Traffic, Traffic)>> {
-    let Running::Hairpin(hairpin) = running else { return Ok(None) };
+/// The traffic that Hairpin has forwarded for a variant so far.
+fn forwarded(running: &RunningIntermediary, variant: Variant) -> Result<Option<(Traffic, Traffic)>> {
+    let RunningIntermediary::Hairpin(hairpin) = running else { return Ok(None) };
     let status = hairpin.status()?;
     let service = status.services.iter().find(|service| service.name == variant.service());
     Ok(service.map(|service| (service.software, service.offloaded)))
@@ -248,9 +248,9 @@ fn forwarded(running: &Running, variant: Variant) -> Result<Option<(Traffic, Tra
 /// One measurement: requests as fast as they are answered.
 fn wrk(
     net: &BenchNetwork,
-    running: &Running,
+    running: &RunningIntermediary,
     variant: Variant,
-    asked: Asked<'_>,
+    asked: WrkRequest<'_>,
     duration: Duration,
 ) -> Result<Vec<(&'static str, f64)>> {
     let frames = || -> Result<u64> {
@@ -307,10 +307,10 @@ pub(super) const PACED: [Variant; 4] = [Variant::Auto, Variant::Software, Varian
 /// Measures latency once for every variant, at half of the rate nginx has reached in this run.
 pub(super) fn latency(
     net: &BenchNetwork,
-    plan: Plan<'_>,
+    plan: LoadPlan<'_>,
     repetition: usize,
-    results: &mut Results,
-    progress: &Progress,
+    results: &mut FigureResults,
+    progress: &ProgressLines,
 ) -> Result<()> {
     let setting = net.topology.cards.name();
     let mut variants = PACED.to_vec();
@@ -320,11 +320,11 @@ pub(super) fn latency(
     for group in variants.chunk_by(|a, b| a.peer() == b.peer()) {
         let mut running = start(net, group[0])?;
         for &(page, bytes) in plan.sizes {
-            let place = |part, series| Place { part, setting, series, x: bytes as u64 };
+            let place = |part, series| ResultPlace { part, setting, series, x: bytes as u64 };
             let peak = results.median(place(THROUGHPUT, Variant::Nginx.name()), "responses_per_s");
             let peak = peak.with_context(|| format!("nginx's rate at {page} was not measured"))?;
             for &variant in group {
-                let pace = Pace {
+                let pace = RequestPace {
                     to: variant.target(),
                     page,
                     connections: CONNECTIONS,
@@ -344,7 +344,7 @@ pub(super) fn latency(
                 results.add(place(LATENCY, variant.name()), repetition, &values);
                 if let Some(part) = distribution(page) {
                     for (percent, ms) in times.percentiles_ms.iter().enumerate() {
-                        let place = Place { part, setting, series: variant.name(), x: percent as u64 };
+                        let place = ResultPlace { part, setting, series: variant.name(), x: percent as u64 };
                         results.add(place, repetition, &[("ms", *ms)]);
                     }
                 }

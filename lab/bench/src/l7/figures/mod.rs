@@ -21,15 +21,15 @@ mod rules;
 use super::peers::BenchNetwork;
 use anyhow::{Context, Result, bail};
 use hairpin_e2e::topology::Cards;
-use load::{Plan, Variant};
-use results::Results;
+use load::{LoadPlan, Variant};
+use results::FigureResults;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What to measure, and how long.
+/// The arguments of the figures: what to measure, and how long.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Arguments {
+pub struct FiguresArgs {
     /// A quick run: fewer sizes, once.
     #[arg(long)]
     quick: bool,
@@ -42,7 +42,7 @@ pub struct Arguments {
     /// Measurements of everything.
     #[arg(long)]
     repetitions: Option<usize>,
-    /// Where results go.
+    /// The directory for results.
     #[arg(long, default_value = "target/bench/laconic")]
     directory: PathBuf,
     /// Also writes the page here, and its figures to `figures` beside it: docs/evidence/laconic.md.
@@ -56,7 +56,7 @@ pub struct Arguments {
     report: Option<PathBuf>,
 }
 
-impl Arguments {
+impl FiguresArgs {
     /// Whether nothing is measured.
     pub fn is_report(&self) -> bool {
         self.report.is_some()
@@ -68,10 +68,10 @@ const VALUES: &str = "measurements.csv";
 const CONTEXT: &str = "context.json";
 
 /// Pages: names and lengths in bytes.
-type Sizes = &'static [(&'static str, usize)];
+type PageSizes = &'static [(&'static str, usize)];
 
 /// Those of figures 8 and 10, of table 3 on cards as on a wire, and of the latencies.
-const SIZES: Sizes = &[
+const SIZES: PageSizes = &[
     ("1k", 1 << 10),
     ("4k", 4 << 10),
     ("16k", 16 << 10),
@@ -81,33 +81,33 @@ const SIZES: Sizes = &[
     ("4m", 4 << 20),
     ("16m", 16 << 20),
 ];
-const SIZES_WIRE: Sizes = &[("1k", 1 << 10), ("16k", 16 << 10), ("1m", 1 << 20), ("16m", 16 << 20)];
-const SIZES_PACED: Sizes = &[("1k", 1 << 10), ("64k", 64 << 10), ("1m", 1 << 20), ("4m", 4 << 20)];
+const SIZES_WIRE: PageSizes = &[("1k", 1 << 10), ("16k", 16 << 10), ("1m", 1 << 20), ("16m", 16 << 20)];
+const SIZES_PACED: PageSizes = &[("1k", 1 << 10), ("64k", 64 << 10), ("1m", 1 << 20), ("4m", 4 << 20)];
 /// Those of a quick run.
-const SIZES_QUICK: Sizes = &[("1k", 1 << 10), ("64k", 64 << 10), ("4m", 4 << 20)];
-const SIZES_PACED_QUICK: Sizes = &[("1k", 1 << 10), ("4m", 4 << 20)];
+const SIZES_QUICK: PageSizes = &[("1k", 1 << 10), ("64k", 64 << 10), ("4m", 4 << 20)];
+const SIZES_PACED_QUICK: PageSizes = &[("1k", 1 << 10), ("4m", 4 << 20)];
 
 /// The parts there are.
 const PARTS: [&str; 5] = [rules::PART, load::THROUGHPUT, load::LATENCY, profile::PART, hashtable::PART];
 /// How long tables and rules take, about, in seconds.
 const TABLES_S: f64 = 55.0;
 const RULES_S: f64 = 4.0;
-/// What of a paced measurement and of a profile is no measuring, in seconds.
+/// The overhead of a paced measurement and of a profile, in seconds.
 const AROUND_S: f64 = 0.7;
 const AROUND_PROFILE_S: f64 = 2.5;
 
 /// Lines of progress, with the time that is left.
 #[derive(Debug)]
-struct Progress {
+struct ProgressLines {
     start: Instant,
     /// Seconds that all of it takes, about; and those of what is done.
     planned_s: f64,
     done_s: Cell<f64>,
 }
 
-impl Progress {
-    fn new(planned_s: f64) -> Progress {
-        Progress { start: Instant::now(), planned_s, done_s: Cell::new(0.0) }
+impl ProgressLines {
+    fn new(planned_s: f64) -> ProgressLines {
+        ProgressLines { start: Instant::now(), planned_s, done_s: Cell::new(0.0) }
     }
 
     /// Something was measured.
@@ -126,7 +126,7 @@ impl Progress {
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
-struct Effort {
+struct FiguresEffort {
     quick: bool,
     duration: Duration,
     repetitions: usize,
@@ -136,28 +136,28 @@ struct Effort {
 ///
 /// # Errors
 /// When a part could not be measured; what could be is written all the same.
-pub fn run(arguments: &Arguments) -> Result<()> {
+pub fn run(arguments: &FiguresArgs) -> Result<()> {
     if let Some(unknown) = arguments.only.iter().find(|part| !PARTS.contains(&part.as_str())) {
         bail!("no part \"{unknown}\"; there are {}", PARTS.join(", "));
     }
     let wanted = |part: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == part);
-    let effort = Effort {
+    let effort = FiguresEffort {
         quick: arguments.quick,
         duration: Duration::from_secs(arguments.seconds.unwrap_or(1).max(1)),
         repetitions: arguments.repetitions.unwrap_or(if arguments.quick { 1 } else { 3 }).max(1),
     };
     make(&arguments.directory)?;
     if let Some(from) = &arguments.report {
-        let results = Results::read_csv(&from.join(VALUES))?;
-        let context = page::Context::read(&from.join(CONTEXT))?;
+        let results = FigureResults::read_csv(&from.join(VALUES))?;
+        let context = page::PageContext::read(&from.join(CONTEXT))?;
         return page::write(&results, &context, &arguments.directory, arguments.document.as_deref());
     }
-    let mut context = page::Context::new(effort.repetitions)?;
+    let mut context = page::PageContext::new(effort.repetitions)?;
     // Latencies are measured at half of the rate that nginx reaches.
     let loaded = wanted(load::THROUGHPUT) || wanted(load::LATENCY);
-    let progress = Progress::new(planned(effort, wanted));
+    let progress = ProgressLines::new(planned(effort, wanted));
     println!("about {:.0} s: {}", progress.planned_s, context.machine);
-    let mut results = Results::default();
+    let mut results = FigureResults::default();
     if wanted(rules::PART) {
         let done = rules::measure(&mut results, effort.repetitions);
         results.note(rules::PART, done);
@@ -199,31 +199,31 @@ fn make(directory: &Path) -> Result<()> {
     std::fs::create_dir_all(directory).with_context(|| format!("could not make {}", directory.display()))
 }
 
-fn plan_gso(effort: Effort) -> Plan<'static> {
+fn plan_gso(effort: FiguresEffort) -> LoadPlan<'static> {
     let sizes = if effort.quick { SIZES_QUICK } else { SIZES };
-    Plan { variants: &Variant::ALL, sizes, mix: true, duration: effort.duration }
+    LoadPlan { variants: &Variant::ALL, sizes, mix: true, duration: effort.duration }
 }
 
-fn plan_wire(effort: Effort) -> Plan<'static> {
-    Plan { variants: &Variant::ALL, sizes: SIZES_WIRE, mix: false, duration: effort.duration }
+fn plan_wire(effort: FiguresEffort) -> LoadPlan<'static> {
+    LoadPlan { variants: &Variant::ALL, sizes: SIZES_WIRE, mix: false, duration: effort.duration }
 }
 
-fn plan_paced(effort: Effort) -> Plan<'static> {
+fn plan_paced(effort: FiguresEffort) -> LoadPlan<'static> {
     let sizes = if effort.quick { SIZES_PACED_QUICK } else { SIZES_PACED };
-    Plan { variants: &load::PACED, sizes, mix: false, duration: effort.duration }
+    LoadPlan { variants: &load::PACED, sizes, mix: false, duration: effort.duration }
 }
 
-fn paced_seconds(plan: Plan<'_>) -> f64 {
+fn paced_seconds(plan: LoadPlan<'_>) -> f64 {
     let each = |bytes| (load::paced_duration(plan.duration, bytes) + load::WARM_UP).as_secs_f64() + AROUND_S;
     plan.variants.len() as f64 * plan.sizes.iter().map(|&(_, bytes)| each(bytes)).sum::<f64>() + 2.0
 }
 
-fn profile_seconds(effort: Effort) -> f64 {
+fn profile_seconds(effort: FiguresEffort) -> f64 {
     profile::SCENES.len() as f64 * (effort.duration.as_secs_f64() + AROUND_PROFILE_S) + 2.0
 }
 
 /// Seconds that all of it takes, about.
-fn planned(effort: Effort, wanted: impl Fn(&str) -> bool) -> f64 {
+fn planned(effort: FiguresEffort, wanted: impl Fn(&str) -> bool) -> f64 {
     let loaded = wanted(load::THROUGHPUT) || wanted(load::LATENCY);
     let of = |is_wanted: bool, seconds: f64| if is_wanted { seconds } else { 0.0 };
     let repeated = of(loaded, plan_gso(effort).seconds())
@@ -235,11 +235,11 @@ fn planned(effort: Effort, wanted: impl Fn(&str) -> bool) -> f64 {
 
 /// All that is measured on cards that take super-packets.
 fn gso(
-    effort: Effort,
+    effort: FiguresEffort,
     loaded: bool,
     wanted: &impl Fn(&str) -> bool,
-    results: &mut Results,
-    progress: &Progress,
+    results: &mut FigureResults,
+    progress: &ProgressLines,
 ) -> Result<()> {
     let net = BenchNetwork::create(Cards::Gso)?;
     for repetition in 0..effort.repetitions {
@@ -265,7 +265,7 @@ fn gso(
 }
 
 /// Throughput on cards as on a wire.
-fn wire(effort: Effort, results: &mut Results, progress: &Progress) -> Result<()> {
+fn wire(effort: FiguresEffort, results: &mut FigureResults, progress: &ProgressLines) -> Result<()> {
     let net = BenchNetwork::create(Cards::Wire)?;
     for repetition in 0..effort.repetitions {
         let plan = plan_wire(effort);
@@ -286,8 +286,8 @@ mod tests {
         let scratch = std::env::temp_dir().join(format!("hb-laconic-{}", std::process::id()));
         fs::create_dir_all(&scratch).unwrap();
         let kept = root.join("lab/results/laconic");
-        let results = Results::read_csv(&kept.join(VALUES)).unwrap();
-        let context = page::Context::read(&kept.join(CONTEXT)).unwrap();
+        let results = FigureResults::read_csv(&kept.join(VALUES)).unwrap();
+        let context = page::PageContext::read(&kept.join(CONTEXT)).unwrap();
         page::write(&results, &context, &scratch, Some(&scratch.join("laconic.md"))).unwrap();
         let figures = fs::read_dir(scratch.join("figures")).unwrap();
         let figures = figures.map(|entry| Path::new("figures").join(entry.unwrap().file_name()));

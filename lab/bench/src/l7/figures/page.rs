@@ -5,10 +5,10 @@ mod engine;
 mod requests;
 mod tables;
 
-use super::draw::{self, Figure};
+use super::draw::{self, FigureSpec};
 use super::load::{CONNECTIONS, THROUGHPUT, Variant};
 use super::paper;
-use super::results::{Place, Results, shown};
+use super::results::{FigureResults, ResultPlace, shown};
 use anyhow::{Context as _, Result};
 use hairpin_e2e::command;
 use hairpin_e2e::peer::hairpin_program;
@@ -17,9 +17,9 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// Where and when it was measured.
+/// The machine and date of the measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Context {
+pub(super) struct PageContext {
     pub(super) machine: String,
     date: String,
     /// Load averages of the last minute and the last five minutes, before the run.
@@ -29,7 +29,7 @@ pub(super) struct Context {
     line: String,
     /// Hairpin's version, and its commit where that is known.
     version: String,
-    /// What else is to be known of the values.
+    /// Further notes on the values.
     #[serde(default)]
     note: String,
     /// Parts that could not be measured, and why.
@@ -37,16 +37,16 @@ pub(super) struct Context {
     pub(super) failures: Vec<String>,
 }
 
-impl Context {
+impl PageContext {
     /// Reads it, before anything is measured.
-    pub(super) fn new(repetitions: usize) -> Result<Context> {
+    pub(super) fn new(repetitions: usize) -> Result<PageContext> {
         let load = std::fs::read_to_string("/proc/loadavg").context("/proc/loadavg")?;
         let date = command::output(Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]))?;
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         let version = command::output(Command::new(hairpin_program()?).arg("--version")).unwrap_or_default();
         let commit = command::output(Command::new("git").args(["rev-parse", "--short", "HEAD"])).unwrap_or_default();
         let commit = if commit.trim().is_empty() { String::new() } else { format!(", commit {}", commit.trim()) };
-        Ok(Context {
+        Ok(PageContext {
             machine: crate::tables::machine_name(),
             date: date.trim().to_owned(),
             load: load.split(' ').take(2).collect::<Vec<_>>().join(", "),
@@ -58,8 +58,8 @@ impl Context {
         })
     }
 
-    /// Reads what [`Context::write`] has written.
-    pub(super) fn read(path: &Path) -> Result<Context> {
+    /// Reads what [`PageContext::write`] has written.
+    pub(super) fn read(path: &Path) -> Result<PageContext> {
         let named = || format!("could not read {}", path.display());
         serde_json::from_slice(&std::fs::read(path).with_context(named)?).with_context(named)
     }
@@ -72,8 +72,13 @@ impl Context {
 }
 
 /// Draws the figures and writes the page, to `document` as well if there is one.
-pub(super) fn write(results: &Results, context: &Context, directory: &Path, document: Option<&Path>) -> Result<()> {
-    let mut page = Page { results, text: String::new(), directory };
+pub(super) fn write(
+    results: &FigureResults,
+    context: &PageContext,
+    directory: &Path,
+    document: Option<&Path>,
+) -> Result<()> {
+    let mut page = FiguresPage { results, text: String::new(), directory };
     page.head(context)?;
     page.throughput()?;
     page.latency()?;
@@ -111,8 +116,8 @@ fn keep(text: &str, directory: &Path, file: &Path) -> Result<()> {
     std::fs::write(file, kept).with_context(|| format!("could not write {}", file.display()))
 }
 
-struct Page<'a> {
-    results: &'a Results,
+struct FiguresPage<'a> {
+    results: &'a FigureResults,
     text: String,
     directory: &'a Path,
 }
@@ -126,7 +131,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// What holds in `held` of `all` places, for people.
+/// Says, for people, that a claim holds in `held` of `all` places.
 fn verdict(held: usize, all: usize) -> &'static str {
     match held {
         _ if held == all => "agrees",
@@ -135,9 +140,9 @@ fn verdict(held: usize, all: usize) -> &'static str {
     }
 }
 
-impl Page<'_> {
-    fn head(&mut self, context: &Context) -> Result<()> {
-        let Context { machine, date, load, repetitions, line, version, note, failures } = context;
+impl FiguresPage<'_> {
+    fn head(&mut self, context: &PageContext) -> Result<()> {
+        let PageContext { machine, date, load, repetitions, line, version, note, failures } = context;
         writeln!(self.text, "# The evaluation of Laconic, here\n")?;
         self.paragraph(
             "Section 4 of Laconic ([references](../references.md)), figures 8 to 12 and tables 2 to 4, beside the same \
@@ -208,14 +213,14 @@ impl Page<'_> {
     }
 
     /// Draws a figure, if there is anything to draw, and shows it.
-    fn figure(&mut self, file: &str, figure: Figure<'_>, label: fn(u64) -> String) -> Result<()> {
+    fn figure(&mut self, file: &str, figure: FigureSpec<'_>, label: fn(u64) -> String) -> Result<()> {
         let path = self.directory.join(file);
         self.forget(file);
         draw::by_place(self.results, &figure, label, &path)?;
         self.show(file, figure.title)
     }
 
-    /// What an earlier run has drawn does not stand beside this one's values.
+    /// Removes figures of an earlier run, so that none stands beside this run's values.
     fn forget(&self, file: &str) {
         let _ = std::fs::remove_file(self.directory.join(file));
     }
@@ -238,21 +243,22 @@ impl Page<'_> {
     ) -> Vec<Vec<String>> {
         let places = self.results.places(part, setting).into_iter();
         let row = |x: u64| {
-            let of =
-                |series: &&str| shown(self.results.samples(Place { part, setting, series, x }, what).as_ref(), digits);
+            let of = |series: &&str| {
+                shown(self.results.samples(ResultPlace { part, setting, series, x }, what).as_ref(), digits)
+            };
             std::iter::once(size(x)).chain(series.iter().map(of)).collect()
         };
         places.map(row).collect()
     }
 
     fn median(&self, part: &str, setting: &str, way: Variant, x: u64, what: &str) -> Option<f64> {
-        self.results.median(Place { part, setting, series: way.name(), x }, what)
+        self.results.median(ResultPlace { part, setting, series: way.name(), x }, what)
     }
 }
 
-/// What most figures have in common.
-fn goodput(setting: &str) -> Figure<'_> {
-    Figure {
+/// The common part of most figures.
+fn goodput(setting: &str) -> FigureSpec<'_> {
+    FigureSpec {
         part: THROUGHPUT,
         setting,
         what: "gbit_per_s",

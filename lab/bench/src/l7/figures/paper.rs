@@ -1,4 +1,4 @@
-//! What Laconic says: the findings of docs/evidence/findings.toml that the page answers, and the numbers of its tables.
+//! The claims of Laconic: the findings of docs/evidence/findings.toml that the page answers, and the numbers of its tables.
 
 use anyhow::{Context, Result};
 use hairpin_lab::findings::{Listed, find};

@@ -1,4 +1,4 @@
-//! Where the balancer's core spends its time: the counterpart of Laconic, table 4.
+//! The distribution of the time of the balancer's core: the counterpart of Laconic, table 4.
 //!
 //! `perf record` samples the balancer's core some thousand times a second, by the processor's clock (a virtual machine has
 //! no counters of cycles). What it finds, its callers included, is sorted into stages by names of functions: of the kernel,
@@ -8,10 +8,10 @@
 //! it takes to be interrupted, at the start of the softirqs that follow. (A virtual machine leaves itself for each
 //! interrupt that one core sends to another.)
 
-use super::load::{self, Asked, Variant};
-use super::results::{Place, Results};
-use super::{Progress, Sizes};
-use crate::l7::peers::{BALANCER_CPU, BenchNetwork, OTHER_CPU, Running};
+use super::load::{self, Variant, WrkRequest};
+use super::results::{FigureResults, ResultPlace};
+use super::{PageSizes, ProgressLines};
+use crate::l7::peers::{BALANCER_CPU, BenchNetwork, OTHER_CPU, RunningIntermediary};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use std::collections::BTreeMap;
@@ -90,7 +90,7 @@ impl Stages {
         }
     }
 
-    /// What the paper's table calls it, where it has it.
+    /// Its name in the paper's table, if it is there.
     pub(super) fn of_the_paper(self) -> &'static str {
         match self {
             Stages::TapRead => "DPDK_Rx",
@@ -122,7 +122,7 @@ const NAMES: [(&[&str], Stages); 15] = [
     (&["memmove", "memcpy", "memset"], Stages::Copies),
 ];
 
-/// Where nothing more telling is found: the system call, or whose code it is.
+/// The name where nothing more telling is found: the system call, or whose code it is.
 const LAST: [(&[&str], Stages); 5] = [
     (&["libc_read", "__read"], Stages::TapRead),
     (&["libc_write", "__write"], Stages::TapWrite),
@@ -145,7 +145,7 @@ fn sort(thread: &str, stack: &[&str]) -> Option<Stages> {
     if !ours || (!in_softirq && stack.iter().any(|function| is(function, &IDLE))) {
         return None;
     }
-    // Where interrupts are let in again after one was taken: that is what has taken the time.
+    // The place where interrupts are let in again after one was taken: that interrupt took the time.
     if stack.first().is_some_and(|function| function.contains("handle_softirqs")) {
         return Some(Stages::Interrupts);
     }
@@ -183,28 +183,28 @@ fn count(text: &str) -> BTreeMap<Stages, usize> {
 
 /// One of the profiles.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Scene {
+pub(super) struct ProfileScene {
     pub(super) name: &'static str,
     variant: Variant,
     page: &'static str,
 }
 
-/// What is profiled.
-pub(super) const SCENES: [Scene; 4] = [
-    Scene { name: "1 KB", variant: Variant::Auto, page: "1k" },
-    Scene { name: "16 KB, software only", variant: Variant::Software, page: "16k" },
-    Scene { name: "1 MB, software only", variant: Variant::Software, page: "1m" },
-    Scene { name: "1 MB, offloaded", variant: Variant::Offloaded, page: "1m" },
+/// The profiled scenes.
+pub(super) const SCENES: [ProfileScene; 4] = [
+    ProfileScene { name: "1 KB", variant: Variant::Auto, page: "1k" },
+    ProfileScene { name: "16 KB, software only", variant: Variant::Software, page: "16k" },
+    ProfileScene { name: "1 MB, software only", variant: Variant::Software, page: "1m" },
+    ProfileScene { name: "1 MB, offloaded", variant: Variant::Offloaded, page: "1m" },
 ];
 
 /// Looks at all of them once.
 pub(super) fn measure(
     net: &BenchNetwork,
-    sizes: Sizes,
+    sizes: PageSizes,
     duration: Duration,
     repetition: usize,
-    results: &mut Results,
-    progress: &Progress,
+    results: &mut FigureResults,
+    progress: &ProgressLines,
 ) -> Result<()> {
     let mut running = load::start(net, Variant::Auto)?;
     let mut scenes = SCENES.to_vec();
@@ -218,7 +218,7 @@ pub(super) fn measure(
         ensure!(all >= SAMPLES_MIN, "{}: the balancer's core was found at work only {all} times", scene.name);
         for part in Stages::ALL {
             let share = 100.0 * counts.get(&part).copied().unwrap_or(0) as f64 / all as f64;
-            let place = Place { part: PART, setting: scene.name, series: part.name(), x: bytes as u64 };
+            let place = ResultPlace { part: PART, setting: scene.name, series: part.name(), x: bytes as u64 };
             results.add(place, repetition, &[(SHARE, share)]);
         }
         progress.line(&format!("profile of {}: {all} looks at work", scene.name));
@@ -228,13 +228,13 @@ pub(super) fn measure(
 
 fn sample(
     net: &BenchNetwork,
-    running: &Running,
-    scene: Scene,
+    running: &RunningIntermediary,
+    scene: ProfileScene,
     bytes: usize,
     duration: Duration,
 ) -> Result<BTreeMap<Stages, usize>> {
-    debug_assert!(matches!(running, Running::Hairpin(_)));
-    let asked = Asked { page: scene.page, bytes, mix: false };
+    debug_assert!(matches!(running, RunningIntermediary::Hairpin(_)));
+    let asked = WrkRequest { page: scene.page, bytes, mix: false };
     // It is ended when enough was seen: perf takes its time to begin where others use the machine.
     let mut wrk = load::start_wrk(net, scene.variant, asked, duration + PERF_TIMEOUT)?;
     sleep(WARM_UP);

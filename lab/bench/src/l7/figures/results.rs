@@ -1,32 +1,32 @@
 //! Everything that was measured, as one long table.
 
-use crate::suite::samples::Samples;
+use crate::suite::samples::RepeatedValues;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// One value of one repetition.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Point {
-    /// What of: `throughput`, `latency`, `rules`, ...
+pub(super) struct ResultPoint {
+    /// The quantity: `throughput`, `latency`, `rules`, ...
     pub(super) part: String,
-    /// What the virtual cards did, or another setting that all series of a figure share; empty if there is none.
+    /// The mode of the virtual cards, or another setting that all series of a figure share; empty if there is none.
     pub(super) setting: String,
     /// The series of the value: a line of a figure.
     pub(super) series: String,
-    /// Where on the axis: bytes of a response, rules of a batch, threads, percent of the requests.
+    /// The position on the axis: bytes of a response, rules of a batch, threads, percent of the requests.
     pub(super) x: u64,
     /// Which time it was measured.
     pub(super) repetition: usize,
-    /// What was measured.
+    /// The name of the measured value.
     pub(super) what: String,
     /// That, in the unit that `what` names.
     pub(super) value: f64,
 }
 
-/// Where a value belongs, but for the repetition and what it is.
+/// The place of a value, without its repetition and quantity.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct ResultPlace<'a> {
     pub(super) part: &'a str,
     pub(super) setting: &'a str,
     pub(super) series: &'a str,
@@ -35,13 +35,13 @@ pub(super) struct Place<'a> {
 
 /// All values.
 #[derive(Debug, Default)]
-pub(super) struct Results {
-    points: Vec<Point>,
+pub(super) struct FigureResults {
+    points: Vec<ResultPoint>,
     /// Parts that could not be measured, and why.
     pub(super) failures: Vec<String>,
 }
 
-impl Results {
+impl FigureResults {
     /// Keeps why a part could not be measured, if it could not, and says so.
     pub(super) fn note(&mut self, part: &str, done: Result<()>) {
         if let Err(error) = done {
@@ -56,26 +56,26 @@ impl Results {
     }
 
     /// Adds the values of one measurement.
-    pub(super) fn add(&mut self, place: Place<'_>, repetition: usize, values: &[(&'static str, f64)]) {
+    pub(super) fn add(&mut self, place: ResultPlace<'_>, repetition: usize, values: &[(&'static str, f64)]) {
         for &(what, value) in values {
-            let Place { part, setting, series, x } = place;
+            let ResultPlace { part, setting, series, x } = place;
             let [part, setting, series, what] = [part, setting, series, what].map(str::to_owned);
-            self.points.push(Point { part, setting, series, x, repetition, what, value });
+            self.points.push(ResultPoint { part, setting, series, x, repetition, what, value });
         }
     }
 
     /// The values of one thing, one for each repetition; `None` if there are none.
-    pub(super) fn samples(&self, place: Place<'_>, what: &str) -> Option<Samples> {
+    pub(super) fn samples(&self, place: ResultPlace<'_>, what: &str) -> Option<RepeatedValues> {
         let here = self.points.iter().filter(|point| {
             let at = (point.part.as_str(), point.setting.as_str(), point.series.as_str(), point.x);
             at == (place.part, place.setting, place.series, place.x) && point.what == what
         });
         let values: Vec<f64> = here.map(|point| point.value).collect();
-        (!values.is_empty()).then(|| Samples::from(values))
+        (!values.is_empty()).then(|| RepeatedValues::from(values))
     }
 
     /// The middle one of them.
-    pub(super) fn median(&self, place: Place<'_>, what: &str) -> Option<f64> {
+    pub(super) fn median(&self, place: ResultPlace<'_>, what: &str) -> Option<f64> {
         self.samples(place, what).map(|samples| samples.median())
     }
 
@@ -99,15 +99,15 @@ impl Results {
         all
     }
 
-    /// Reads what [`Results::write_csv`] has written.
+    /// Reads what [`FigureResults::write_csv`] has written.
     ///
     /// # Errors
     /// When the file cannot be read or is no such file.
-    pub(super) fn read_csv(path: &Path) -> Result<Results> {
+    pub(super) fn read_csv(path: &Path) -> Result<FigureResults> {
         let about = || format!("could not read {}", path.display());
         let mut reader = csv::Reader::from_path(path).with_context(about)?;
-        let points = reader.deserialize().collect::<Result<Vec<Point>, _>>().with_context(about)?;
-        Ok(Results { points, failures: Vec::new() })
+        let points = reader.deserialize().collect::<Result<Vec<ResultPoint>, _>>().with_context(about)?;
+        Ok(FigureResults { points, failures: Vec::new() })
     }
 
     /// Writes them all.
@@ -125,7 +125,7 @@ impl Results {
 }
 
 /// A median with its range, as tables show it.
-pub(super) fn shown(samples: Option<&Samples>, digits: usize) -> String {
+pub(super) fn shown(samples: Option<&RepeatedValues>, digits: usize) -> String {
     let Some(samples) = samples else { return "-".to_owned() };
     let (low, high) = samples.range();
     match samples.values().len() {
@@ -140,12 +140,12 @@ mod tests {
 
     #[test]
     fn values_are_found_where_they_belong_and_read_back() {
-        let mut results = Results::default();
-        let at = |x| Place { part: "throughput", setting: "gso", series: "nginx", x };
+        let mut results = FigureResults::default();
+        let at = |x| ResultPlace { part: "throughput", setting: "gso", series: "nginx", x };
         for (repetition, value) in [3.0, 1.0, 2.0].into_iter().enumerate() {
             results.add(at(1024), repetition, &[("gbit_per_s", value), ("errors", 0.0)]);
         }
-        results.add(Place { setting: "wire", ..at(4096) }, 0, &[("gbit_per_s", 9.0)]);
+        results.add(ResultPlace { setting: "wire", ..at(4096) }, 0, &[("gbit_per_s", 9.0)]);
         assert_eq!(results.median(at(1024), "gbit_per_s"), Some(2.0));
         assert_eq!(results.median(at(4096), "gbit_per_s"), None);
         assert_eq!(results.places("throughput", "gso"), [1024]);
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(shown(None, 1), "-");
         let path = std::env::temp_dir().join(format!("hb-results-{}.csv", std::process::id()));
         results.write_csv(&path).unwrap();
-        let read = Results::read_csv(&path).unwrap();
+        let read = FigureResults::read_csv(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(read.samples(at(1024), "gbit_per_s").unwrap().values(), [3.0, 1.0, 2.0]);
     }

@@ -1,17 +1,17 @@
-//! What rules cost, by how many are asked for at a time: the counterpart of Laconic, table 2.
+//! The cost of rules, by the size of the batch: the counterpart of Laconic, table 2.
 //!
 //! The engine is the one that workers have: the same maps and BPF programs (`rules_put`, `rules_take`), and rules as the
 //! splice asks for them, which move numbers and have guards. What is timed is what a worker does: submit each request of
 //! a batch, flush, poll the answers; by the thread's own time, which does not know of others on the processor (nothing
 //! in it waits). There is no traffic meanwhile. Requests are for flows in an arbitrary order.
 
-use super::results::{Place, Results};
+use super::results::{FigureResults, ResultPlace};
 use anyhow::{Result, ensure};
 use hairpin_core::engine::{Completion, Completions, FlowEngine, Guard, Rule, RuleId, RuleOp};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use hairpin_core::rewrite::Rewrite;
 use hairpin_core::time::Time;
-use hairpin_linux::programs::{Options, Plane};
+use hairpin_linux::programs::{LoadedPlane, ProgramOptions};
 use nix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
@@ -28,22 +28,22 @@ pub(super) const INSERT: &str = "insert_us";
 pub(super) const DELETE: &str = "delete_us";
 
 /// Measures all batches, in turn.
-pub(super) fn measure(results: &mut Results, repetitions: usize) -> Result<()> {
+pub(super) fn measure(results: &mut FigureResults, repetitions: usize) -> Result<()> {
     let most = PRESENT.iter().map(|(present, _)| present).max().copied().unwrap_or_default() + RULES;
-    let options = Options {
+    let options = ProgramOptions {
         instance: format!("laconic-{}", std::process::id()),
         rules_v4_max: most.next_power_of_two() as u32,
         rules_v6_max: 1,
-        ..Options::default()
+        ..ProgramOptions::default()
     };
-    let plane = Plane::load(&options, Steering::by_hash([1, 2], 1))?;
+    let plane = LoadedPlane::load(&options, Steering::by_hash([1, 2], 1))?;
     let measured = on(&plane, results, repetitions);
-    // What was pinned goes in any case.
+    // Pinned objects go in any case.
     plane.detach()?;
     measured
 }
 
-fn on(plane: &Plane, results: &mut Results, repetitions: usize) -> Result<()> {
+fn on(plane: &LoadedPlane, results: &mut FigureResults, repetitions: usize) -> Result<()> {
     let mut engine = plane.engine(0)?;
     let mut there = 0;
     let timed: Vec<Rule> = scattered(RULES).map(|number| rule(number as u32, 1)).collect();
@@ -60,7 +60,7 @@ fn on(plane: &Plane, results: &mut Results, repetitions: usize) -> Result<()> {
                 let insert = install(&mut engine, &timed, batch)?;
                 let delete = remove(&mut engine, &timed, batch)?;
                 let us = |took: Duration| took.as_secs_f64() * 1e6 / timed.len() as f64;
-                let place = Place { part: PART, setting: "", series, x: batch as u64 };
+                let place = ResultPlace { part: PART, setting: "", series, x: batch as u64 };
                 results.add(place, repetition, &[(INSERT, us(insert)), (DELETE, us(delete))]);
             }
         }
@@ -70,9 +70,9 @@ fn on(plane: &Plane, results: &mut Results, repetitions: usize) -> Result<()> {
 }
 
 /// One line of progress.
-fn summary(results: &Results, series: &str) -> String {
+fn summary(results: &FigureResults, series: &str) -> String {
     let of = |batch: usize| {
-        let place = Place { part: PART, setting: "", series, x: batch as u64 };
+        let place = ResultPlace { part: PART, setting: "", series, x: batch as u64 };
         let (insert, delete) = (results.median(place, INSERT), results.median(place, DELETE));
         format!("{batch}: {:.2}/{:.2} us", insert.unwrap_or(f64::NAN), delete.unwrap_or(f64::NAN))
     };

@@ -4,8 +4,8 @@
 //! way there costs it nothing that shows.
 #![allow(unsafe_code)]
 
-use crate::tables::keys::Key;
-use crate::tables::subject::{Found, Hands, Sharing, Subject};
+use crate::tables::keys::BenchKey;
+use crate::tables::subject::{Hands, LookupSum, TableSharing, TableSubject};
 use anyhow::{Context, Result};
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -15,9 +15,9 @@ unsafe extern "C" {
     fn hairpin_libcuckoo_free(table: *mut c_void);
     fn hairpin_libcuckoo_bytes(table: *const c_void) -> usize;
     fn hairpin_libcuckoo_slots(table: *const c_void) -> usize;
-    fn hairpin_libcuckoo_find(table: *const c_void, keys: *const Key, count: usize, sum: *mut u64) -> usize;
-    fn hairpin_libcuckoo_insert(table: *mut c_void, keys: *const Key, count: usize) -> usize;
-    fn hairpin_libcuckoo_remove(table: *mut c_void, keys: *const Key, count: usize) -> usize;
+    fn hairpin_libcuckoo_find(table: *const c_void, keys: *const BenchKey, count: usize, sum: *mut u64) -> usize;
+    fn hairpin_libcuckoo_insert(table: *mut c_void, keys: *const BenchKey, count: usize) -> usize;
+    fn hairpin_libcuckoo_remove(table: *mut c_void, keys: *const BenchKey, count: usize) -> usize;
 }
 
 /// One map.
@@ -48,9 +48,9 @@ impl Drop for Libcuckoo {
     }
 }
 
-impl Subject for Libcuckoo {
-    fn sharing(&self) -> Sharing {
-        Sharing::Any
+impl TableSubject for Libcuckoo {
+    fn sharing(&self) -> TableSharing {
+        TableSharing::Any
     }
 
     fn hands(&self, _: usize, _: usize) -> Result<Box<dyn Hands + '_>> {
@@ -71,23 +71,23 @@ impl Subject for Libcuckoo {
 struct LibcuckooHands<'a>(&'a Libcuckoo);
 
 impl Hands for LibcuckooHands<'_> {
-    fn find_each(&mut self, keys: &[Key]) -> Found {
+    fn find_each(&mut self, keys: &[BenchKey]) -> LookupSum {
         let mut sum = 0;
         // SAFETY: the map lives as long as the borrow, the keys and the sum as long as the call.
         let count = unsafe { hairpin_libcuckoo_find(self.0.0.as_ptr(), keys.as_ptr(), keys.len(), &mut sum) };
-        Found { count, sum }
+        LookupSum { count, sum }
     }
 
-    fn find_bursts(&mut self, keys: &[Key]) -> Found {
+    fn find_bursts(&mut self, keys: &[BenchKey]) -> LookupSum {
         self.find_each(keys)
     }
 
-    fn insert(&mut self, keys: &[Key]) -> usize {
+    fn insert(&mut self, keys: &[BenchKey]) -> usize {
         // SAFETY: as in `find_each`; the map takes changes from any number of threads.
         unsafe { hairpin_libcuckoo_insert(self.0.0.as_ptr(), keys.as_ptr(), keys.len()) }
     }
 
-    fn remove(&mut self, keys: &[Key]) -> usize {
+    fn remove(&mut self, keys: &[BenchKey]) -> usize {
         // SAFETY: as in `insert`.
         unsafe { hairpin_libcuckoo_remove(self.0.0.as_ptr(), keys.as_ptr(), keys.len()) }
     }

@@ -2,13 +2,13 @@
 //!
 //! Values are 32 bits and stand in its data pointer, which takes eight bytes as everywhere.
 
-use crate::tables::keys::{Key, value};
+use crate::tables::keys::{BenchKey, value};
 use crate::tables::methods::{Candidate, private, shared};
-use crate::tables::subject::{BURST, Found, Hands, Owned, PATIENCE, Sharing, Size, Subject};
+use crate::tables::subject::{BURST, Hands, LookupSum, OwnedTable, PATIENCE, TableSharing, TableSize, TableSubject};
 use anyhow::{Context, Result, anyhow};
 use hairpin_core::table::{Entries, Lookup, Table};
 use hairpin_dpdk::{Eal, EalOptions};
-use hairpin_tables::rte_hash::{Flags, Handle, RteHash, SharedRteHash};
+use hairpin_tables::rte_hash::{RteHash, RteHashFlags, SharedRteHash, TableHandle};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -24,60 +24,61 @@ fn eal() -> Result<&'static Eal> {
 pub(in crate::tables) fn candidates(unsafe_too: bool) -> Vec<Candidate> {
     // The lock-free ones first: they come next to ours that they are compared with, and have the first claim to DPDK's
     // about 30 heaps.
-    let (lock_free, others): (Vec<Flags>, _) = Flags::ALL.into_iter().partition(|flags| flags.is_lock_free());
+    let (lock_free, others): (Vec<RteHashFlags>, _) =
+        RteHashFlags::ALL.into_iter().partition(|flags| flags.is_lock_free());
     let all = lock_free.into_iter().chain(others);
     let chosen = all.filter(|flags| flags.protects_readers() || unsafe_too);
-    let none = private("rte-hash", |size| Some(size.slots), |size| Ok(Private(new(size, Flags::None)?)));
-    chosen.map(|flags| shared(flags.name(), move |size| Shared::new(size, flags))).chain([none]).collect()
+    let none = private("rte-hash", |size| Some(size.slots), |size| Ok(Private(new(size, RteHashFlags::None)?)));
+    chosen.map(|flags| shared(flags.name(), move |size| SharedHash::new(size, flags))).chain([none]).collect()
 }
 
-fn new(size: &Size, flags: Flags) -> Result<RteHash<Key>> {
+fn new(size: &TableSize, flags: RteHashFlags) -> Result<RteHash<BenchKey>> {
     RteHash::new(eal()?, size.slots, flags, fastrand::u32(..)).with_context(|| format!("making an {flags}"))
 }
 
 /// It compares its own copies of the keys.
-struct Copies;
+struct KeyCopies;
 
-impl Entries<Key> for Copies {
-    fn is(&self, _: u32, _: &Key) -> bool {
+impl Entries<BenchKey> for KeyCopies {
+    fn is(&self, _: u32, _: &BenchKey) -> bool {
         true
     }
 }
 
 /// A burst's lookups of any of them.
 #[inline]
-fn find_burst(table: &impl Lookup<Key>, keys: &[Key]) -> Found {
+fn find_burst(table: &impl Lookup<BenchKey>, keys: &[BenchKey]) -> LookupSum {
     let mut out = [None; BURST];
-    let mut found = Found::default();
-    table.find_burst(keys, &Copies, &mut out);
+    let mut found = LookupSum::default();
+    table.find_burst(keys, &KeyCopies, &mut out);
     out[..keys.len()].iter().for_each(|value| found.add(value.map(u64::from)));
     found
 }
 
 /// A burst's insertions into any of them; it looks for each key by itself.
-fn insert_burst(table: &mut impl Table<Key>, keys: &[Key]) -> usize {
+fn insert_burst(table: &mut impl Table<BenchKey>, keys: &[BenchKey]) -> usize {
     let mut values = [0; BURST];
     keys.iter().zip(&mut values).for_each(|(key, stored)| *stored = value(key));
     table.insert_burst(keys, &values[..keys.len()])
 }
 
 /// One with one owner.
-struct Private(RteHash<Key>);
+struct Private(RteHash<BenchKey>);
 
-impl Owned for Private {
-    fn find(&self, key: &Key) -> Option<u64> {
-        self.0.find(key, &Copies).map(u64::from)
+impl OwnedTable for Private {
+    fn find(&self, key: &BenchKey) -> Option<u64> {
+        self.0.find(key, &KeyCopies).map(u64::from)
     }
 
-    fn find_burst(&self, keys: &[Key]) -> Found {
+    fn find_burst(&self, keys: &[BenchKey]) -> LookupSum {
         find_burst(&self.0, keys)
     }
 
-    fn insert(&mut self, keys: &[Key]) -> usize {
+    fn insert(&mut self, keys: &[BenchKey]) -> usize {
         insert_burst(&mut self.0, keys)
     }
 
-    fn remove(&mut self, keys: &[Key]) -> usize {
+    fn remove(&mut self, keys: &[BenchKey]) -> usize {
         self.0.remove_keys(keys)
     }
 
@@ -87,42 +88,42 @@ impl Owned for Private {
 }
 
 /// One that threads share, each by a handle.
-struct Shared {
-    table: Arc<SharedRteHash<Key>>,
-    sharing: Sharing,
+struct SharedHash {
+    table: Arc<SharedRteHash<BenchKey>>,
+    sharing: TableSharing,
     slots: usize,
 }
 
-impl Shared {
-    fn new(size: &Size, flags: Flags) -> Result<Shared> {
+impl SharedHash {
+    fn new(size: &TableSize, flags: RteHashFlags) -> Result<SharedHash> {
         let sharing = match (flags.protects_readers(), flags.protects_writers()) {
-            (true, true) => Sharing::Any,
-            (true, false) => Sharing::OneWriter,
-            (false, _) => Sharing::Unprotected,
+            (true, true) => TableSharing::Any,
+            (true, false) => TableSharing::OneWriter,
+            (false, _) => TableSharing::Unprotected,
         };
         let asked = match sharing {
-            Sharing::Unprotected => hairpin_tables::rte_hash::Sharing::EvenIfUnsafe,
-            _ => hairpin_tables::rte_hash::Sharing::OnlyIfSafe,
+            TableSharing::Unprotected => hairpin_tables::rte_hash::UnprotectedSharing::EvenIfUnsafe,
+            _ => hairpin_tables::rte_hash::UnprotectedSharing::OnlyIfSafe,
         };
         let table = Arc::new(new(size, flags)?.share(asked)?);
         if table.is_unprotected() {
             eprintln!("{flags}: {}", hairpin_tables::rte_hash::UNPROTECTED_WARNING);
         }
-        Ok(Shared { table, sharing, slots: size.slots })
+        Ok(SharedHash { table, sharing, slots: size.slots })
     }
 }
 
-impl Subject for Shared {
-    fn sharing(&self) -> Sharing {
+impl TableSubject for SharedHash {
+    fn sharing(&self) -> TableSharing {
         self.sharing
     }
 
     fn hands(&self, _: usize, _: usize) -> Result<Box<dyn Hands + '_>> {
-        Ok(Box::new(SharedHands(self.table.handle()?)))
+        Ok(Box::new(RteHashHands(self.table.handle()?)))
     }
 
     fn bytes(&self) -> usize {
-        hairpin_core::table::Shared::bytes(&*self.table)
+        hairpin_core::table::SharedIndex::bytes(&*self.table)
     }
 
     fn slots(&self) -> Option<usize> {
@@ -130,11 +131,11 @@ impl Subject for Shared {
     }
 }
 
-impl SharedHands {
+impl RteHashHands {
     /// Inserts the rest of a burst. Of a lock-free table, places that were removed may still wait for readers; if it
     /// is small they are many.
     #[cold]
-    fn insert_later(&mut self, keys: &[Key]) -> usize {
+    fn insert_later(&mut self, keys: &[BenchKey]) -> usize {
         let start = Instant::now();
         let mut inserted = 0;
         let waits = self.0.table().flags().is_lock_free();
@@ -148,22 +149,22 @@ impl SharedHands {
 }
 
 /// A thread's handle, which says once a burst that the thread is not reading.
-struct SharedHands(Handle<Key>);
+struct RteHashHands(TableHandle<BenchKey>);
 
-impl Hands for SharedHands {
-    fn find_each(&mut self, keys: &[Key]) -> Found {
-        let mut found = Found::default();
-        keys.iter().for_each(|key| found.add(self.0.find(key, &Copies).map(u64::from)));
+impl Hands for RteHashHands {
+    fn find_each(&mut self, keys: &[BenchKey]) -> LookupSum {
+        let mut found = LookupSum::default();
+        keys.iter().for_each(|key| found.add(self.0.find(key, &KeyCopies).map(u64::from)));
         found
     }
 
-    fn find_bursts(&mut self, keys: &[Key]) -> Found {
-        let mut found = Found::default();
+    fn find_bursts(&mut self, keys: &[BenchKey]) -> LookupSum {
+        let mut found = LookupSum::default();
         keys.chunks(BURST).for_each(|keys| found += find_burst(&self.0, keys));
         found
     }
 
-    fn insert(&mut self, keys: &[Key]) -> usize {
+    fn insert(&mut self, keys: &[BenchKey]) -> usize {
         let mut inserted = 0;
         for keys in keys.chunks(BURST) {
             let now = insert_burst(&mut self.0, keys);
@@ -172,7 +173,7 @@ impl Hands for SharedHands {
         inserted
     }
 
-    fn remove(&mut self, keys: &[Key]) -> usize {
+    fn remove(&mut self, keys: &[BenchKey]) -> usize {
         keys.chunks(BURST).map(|keys| self.0.remove_keys(keys)).sum()
     }
 

@@ -229,7 +229,7 @@ fn asymmetric(net: &Net) -> Result<()> {
     net.inner.script("sysctl -qw net.ipv4.fib_multipath_hash_seed=1\n")?;
     let to = vips()?[0];
     let failed = inside::run(&net.nodes.client, move || {
-        let tries = (0..CONNECTIONS).map(|_| http::Connection::open(to, Duration::from_secs(2)));
+        let tries = (0..CONNECTIONS).map(|_| http::HttpConnection::open(to, Duration::from_secs(2)));
         Ok(tries.filter(|tried| tried.is_err()).take(1).count())
     })?;
     ensure!(failed > 0, "the routers choose differently, and all connections work");

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const KEEPALIVED: &str = include_str!("../../../../../examples/keepalived/keepalived.conf");
 const HAIRPIN: &str = include_str!("../../../../../examples/keepalived/hairpin.toml");
-/// What moves: interface and address.
+/// The moving part: interface and address.
 const MOVES: [(&str, &str); 5] = [
     ("eth0", "192.0.2.10/"),
     ("eth0", "2001:db8::10/"),
@@ -151,7 +151,7 @@ fn taken_over(network: &mut Network, first: usize) -> Result<()> {
     let second = 1 - first;
     let site: SocketAddr = "192.0.2.10:8080".parse()?;
     let mut kept = inside::run(&network.client, move || {
-        let mut kept = http::Connection::open(site, PATIENCE)?;
+        let mut kept = http::HttpConnection::open(site, PATIENCE)?;
         kept.get("1k", false, PATIENCE)?;
         Ok(kept)
     })?;
@@ -160,7 +160,7 @@ fn taken_over(network: &mut Network, first: usize) -> Result<()> {
     moves_to(network, second).context("Hairpin has ended, and does not come back")?;
     new_connections(&network.client, &network.scratch, &vips()?, 10)?;
     new_connections(&network.client, &network.scratch, &[site], 10).context("full NAT")?;
-    // What no node can take over ends, and is told.
+    // Connections that no node can take over end, and are reset.
     let told = kept.get("1k", false, PATIENCE).err().context("an HTTP connection went on at another node")?;
     ensure!(format!("{told:#}").contains("reset"), "an HTTP connection that cannot go on ended with {told:#}");
     traffic.judge().context("Hairpin has ended, and does not come back")?;

@@ -74,7 +74,7 @@ impl Node {
     fn start(namespace: Namespace, scratch: Scratch, prefix: &str, example: &str) -> Result<Node> {
         let instance = instance_of(prefix);
         let directory = scratch.file("");
-        // What an example cannot say: that it is not the only one on this machine.
+        // An example cannot know that it is not the only one on this machine.
         let text = format!("instance = {instance:?}\n{example}\n[control]\ndirectory = {directory:?}\n");
         let file = scratch.write(CONFIGURATION, &text)?;
         let remnants = Remnants::of(&instance);
@@ -138,7 +138,7 @@ impl Node {
         Ok(())
     }
 
-    /// What its daemons and its Hairpin have printed, and its status.
+    /// The output of its daemons and its Hairpin, and its status.
     pub(super) fn logs(&self) -> String {
         let said = |process: &Process| format!("{}:\n{}\n", process.line(), process.log());
         let status = status_table(&self.socket()).unwrap_or_else(|error| format!("no status: {error:#}\n"));
@@ -171,7 +171,7 @@ fn run(namespace: &Namespace, file: &std::path::Path, scratch: &Scratch) -> Resu
     namespace.start(command, &log.context("a name for the log")?)
 }
 
-/// What stands around the nodes of a set-up.
+/// The surroundings of the nodes of a set-up.
 pub(super) struct Plan<'a> {
     /// Hairpin's configuration.
     pub(super) configuration: &'a str,

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const SESSIONS: usize = 16;
 const DOWNLOADS: usize = 8;
-/// What a download takes at once, and how long it waits then: a slow reader, whose page lasts longer than any test.
+/// The bytes that a download takes at once, and its wait after that: a slow reader, whose page lasts longer than any test.
 const PIECE: usize = 8 << 10;
 const BETWEEN: Duration = Duration::from_millis(20);
 

@@ -3,11 +3,11 @@
 use super::http_network::PATIENCE;
 use crate::network::test;
 use anyhow::{Context, Result, ensure};
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::servers::{HTTP_PORT, Servers};
-use hairpin_e2e::tool::http::Connection;
+use hairpin_e2e::tool::http::HttpConnection;
 use hairpin_e2e::tool::inside;
-use hairpin_e2e::topology::{Family, Options, Topology, vip};
+use hairpin_e2e::topology::{Family, Topology, TopologyOptions, vip};
 use libtest_mimic::Trial;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,12 +16,12 @@ pub(super) fn tests() -> Vec<Trial> {
     vec![test("http: backends under SYN cookies are skipped", skipped)]
 }
 
-/// Who answers so many requests of clients of their own.
+/// The servers that answer that many requests of separate clients.
 fn ask(topology: &Topology, count: usize) -> Result<BTreeMap<String, usize>> {
     inside::run(&topology.client, move || {
         let mut servers = BTreeMap::new();
         for i in 0..count {
-            let mut connection = Connection::open(SocketAddr::new(vip(Family::V4), HTTP_PORT), PATIENCE)?;
+            let mut connection = HttpConnection::open(SocketAddr::new(vip(Family::V4), HTTP_PORT), PATIENCE)?;
             let answer = connection.get("1k", true, PATIENCE).with_context(|| format!("request {i}"))?;
             ensure!(answer.status == 200, "request {i}: {}", answer.head());
             *servers.entry(answer.server()?.to_owned()).or_default() += 1;
@@ -31,10 +31,10 @@ fn ask(topology: &Topology, count: usize) -> Result<BTreeMap<String, usize>> {
 }
 
 fn skipped() -> Result<()> {
-    let topology = Topology::create(Options::default())?;
+    let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let tables = "[service.http]\nreuse = false\n".to_owned();
-    let service = Service { servers: vec![1, 2], tables, ..Service::http("web", HTTP_PORT) };
+    let service = PeerService { servers: vec![1, 2], tables, ..PeerService::http("web", HTTP_PORT) };
     let mut hairpin = Hairpin::start(&topology, &[service], &HairpinOptions::default())?;
     let skipped = |hairpin: &Hairpin| Ok::<_, anyhow::Error>(hairpin.status()?.http.context("no HTTP")?.skipped_total);
     // 2: cookies for every SYN.

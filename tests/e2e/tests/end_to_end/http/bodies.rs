@@ -2,7 +2,7 @@
 
 use super::http_network::{HttpNetwork, HttpNetworks, PATIENCE, PLAIN, STICKY, WEB, Which};
 use anyhow::{Context, Result, ensure};
-use hairpin_e2e::tool::http::Connection;
+use hairpin_e2e::tool::http::HttpConnection;
 use hairpin_e2e::tool::inside;
 use hairpin_e2e::tool::recorder::{SUM_OF_NOTHING, letters, sum};
 use hairpin_e2e::topology::{Family, vip};
@@ -229,10 +229,10 @@ fn tunnel(net: &mut HttpNetwork) -> Result<()> {
 
 fn vanish(net: &mut HttpNetwork) -> Result<()> {
     for i in 0..40 {
-        let mut connection: Connection = net.connect(WEB)?;
+        let mut connection: HttpConnection = net.connect(WEB)?;
         connection.send(b"GET /10m HTTP/1.1\r\nHost: test\r\n\r\n", PATIENCE)?;
         connection.bytes(1 + 10_000 * i, PATIENCE)?;
-        // What is unread makes it a reset.
+        // Unread bytes make it a reset.
     }
     let answer = net.fetch(WEB, "/1k", "Connection: close\r\n")?;
     ensure!(answer.body == net.page("1k")?, "other bytes afterwards");

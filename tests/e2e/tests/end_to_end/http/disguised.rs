@@ -118,7 +118,7 @@ fn responses(net: &mut HttpNetwork) -> Result<()> {
         if close {
             continue;
         }
-        // What follows on the client's connection is the next answer.
+        // The next answer follows on the client's connection.
         connection.send(b"GET /next HTTP/1.1\r\nHost: test\r\n\r\n", PATIENCE)?;
         let answer = connection.answer(false, PATIENCE).with_context(|| format!("behind {response}"))?;
         ensure!(answer.text().starts_with("GET /next "), "behind {response}: {}", answer.head());

@@ -3,12 +3,12 @@
 use super::http_network::PATIENCE;
 use crate::network::test;
 use anyhow::{Context, Result, ensure};
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::process::Process;
 use hairpin_e2e::servers::{HTTP_PORT, Servers, listening, web};
-use hairpin_e2e::tool::http::Connection;
+use hairpin_e2e::tool::http::HttpConnection;
 use hairpin_e2e::tool::inside;
-use hairpin_e2e::topology::{Family, Options, Topology, end, server_address, vip};
+use hairpin_e2e::topology::{Family, Topology, TopologyOptions, end, server_address, vip};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ struct Scene {
 impl Scene {
     /// One service, `web`, of a server that is well and three that are not.
     fn start(health: &str) -> Result<Scene> {
-        let topology = Topology::create(Options::default())?;
+        let topology = Topology::create(TopologyOptions::default())?;
         let servers = Servers::start(&topology)?;
         let unwell = nginx(&topology, 500)?;
         let mut others = Vec::new();
@@ -62,7 +62,7 @@ impl Scene {
         let backends = [("unwell", 2, UNWELL_PORT), ("resetting", 3, RESETTING_PORT), ("mute", 4, MUTE_PORT)];
         let tables = backends.map(backend).concat()
             + &format!("[service.http.limits]\nresponse_timeout = \"500ms\"\n[service.health]\n{health}");
-        let service = Service { servers: vec![1], tables, ..Service::http("web", HTTP_PORT) };
+        let service = PeerService { servers: vec![1], tables, ..PeerService::http("web", HTTP_PORT) };
         let hairpin = Hairpin::start(&topology, &[service], &HairpinOptions::default())?;
         Ok(Scene { hairpin, _servers: servers, unwell, _others: others, topology })
     }
@@ -73,7 +73,7 @@ impl Scene {
         inside::run(&self.topology.client, move || {
             let mut statuses = BTreeMap::new();
             for i in 0..count {
-                let mut connection = Connection::open(to, PATIENCE)?;
+                let mut connection = HttpConnection::open(to, PATIENCE)?;
                 connection.send(b"GET /1k HTTP/1.1\r\nHost: test\r\n\r\n", PATIENCE)?;
                 let answer = connection.answer(false, PATIENCE).with_context(|| format!("request {i}"))?;
                 *statuses.entry(answer.status).or_default() += 1;

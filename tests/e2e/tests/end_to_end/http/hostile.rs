@@ -1,4 +1,5 @@
-//! What no honest client sends, clients that are slow on purpose, backends that fail: statuses, and nothing gets through.
+//! Requests that no honest client sends, clients that are slow on purpose, backends that fail: statuses, and nothing gets
+//! through.
 
 use super::http_network::{DEAD, HALF_DEAD, HttpNetwork, HttpNetworks, LIMITS, PATIENCE, PLAIN, Which};
 use anyhow::{Context, Result, ensure};

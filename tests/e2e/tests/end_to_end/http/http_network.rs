@@ -4,13 +4,13 @@ use crate::dpdk::{PORTS, is_built_in, whole};
 use crate::lane;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hairpin_e2e::command;
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service, Transport};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService, TransportProtocol};
 use hairpin_e2e::process::Process;
 use hairpin_e2e::servers::{HTTP_PORT, PROXIED_PORT, Servers, web};
-use hairpin_e2e::tool::http::{Answer, Connection};
+use hairpin_e2e::tool::http::{HttpConnection, HttpResponse};
 use hairpin_e2e::tool::inside;
 use hairpin_e2e::tool::recorder::Recorder;
-use hairpin_e2e::topology::{Cards, Family, Options, Topology, end, vip};
+use hairpin_e2e::topology::{Cards, Family, Topology, TopologyOptions, end, vip};
 use libtest_mimic::Trial;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -50,7 +50,7 @@ pub(super) const PROXIED: [u16; 2] = [8016, 8017];
 /// TLS by name.
 pub(super) const TLS: u16 = 8443;
 
-/// What runs. (Dropped in this order.)
+/// The running processes. (Dropped in this order.)
 pub(super) struct HttpNetwork {
     pub(super) hairpin: Hairpin,
     pub(super) servers: Servers,
@@ -120,7 +120,7 @@ impl HttpNetworks {
 impl HttpNetwork {
     fn create(which: Which) -> Result<HttpNetwork> {
         let cards = if matches!(which, Which::Wire | Which::Dpdk) { Cards::Wire } else { Cards::Gso };
-        let topology = Topology::create(Options { cards, ..Options::default() })?;
+        let topology = Topology::create(TopologyOptions { cards, ..TopologyOptions::default() })?;
         let servers = Servers::start(&topology)?;
         let names = ["one", "two", "three"];
         let recorders = names.iter().zip(&topology.servers);
@@ -142,13 +142,13 @@ impl HttpNetwork {
     }
 
     /// A connection from the client to a port of the VIP.
-    pub(super) fn connect(&self, port: u16) -> Result<Connection> {
+    pub(super) fn connect(&self, port: u16) -> Result<HttpConnection> {
         let to = SocketAddr::new(vip(Family::V4), port);
-        inside::run(&self.topology.client, move || Connection::open(to, PATIENCE))
+        inside::run(&self.topology.client, move || HttpConnection::open(to, PATIENCE))
     }
 
     /// Sends bytes on a connection of their own and waits for an answer.
-    pub(super) fn ask(&self, port: u16, request: impl AsRef<[u8]>) -> Result<Answer> {
+    pub(super) fn ask(&self, port: u16, request: impl AsRef<[u8]>) -> Result<HttpResponse> {
         let mut connection = self.connect(port)?;
         connection.send(request.as_ref(), PATIENCE)?;
         let text = String::from_utf8_lossy(request.as_ref()).into_owned();
@@ -157,7 +157,7 @@ impl HttpNetwork {
     }
 
     /// A GET for `target`, with more fields (lines that end in CRLF).
-    pub(super) fn fetch(&self, port: u16, target: &str, fields: &str) -> Result<Answer> {
+    pub(super) fn fetch(&self, port: u16, target: &str, fields: &str) -> Result<HttpResponse> {
         self.ask(port, format!("GET {target} HTTP/1.1\r\nHost: test\r\n{fields}\r\n"))
     }
 
@@ -221,28 +221,31 @@ pub(super) fn missing(what: &str) -> Option<String> {
     (!there).then(|| format!("there is no {what} on this machine (scripts/install-deps)"))
 }
 
-fn services() -> Vec<Service> {
-    let one =
-        |name, port, server, server_port| Service { servers: vec![server], server_port, ..Service::http(name, port) };
+fn services() -> Vec<PeerService> {
+    let one = |name, port, server, server_port| PeerService {
+        servers: vec![server],
+        server_port,
+        ..PeerService::http(name, port)
+    };
     let recorded =
-        |name, port, tables: &str| Service { tables: tables.to_owned(), ..one(name, port, 1, RECORDER_PORT) };
-    let proxied = |name, port, version: &str| Service {
+        |name, port, tables: &str| PeerService { tables: tables.to_owned(), ..one(name, port, 1, RECORDER_PORT) };
+    let proxied = |name, port, version: &str| PeerService {
         tables: format!("[service.http]\nproxy_protocol = \"{version}\"\n"),
         ..one(name, port, 1, PROXIED_PORT)
     };
     vec![
-        Service::http("web", WEB),
-        Service { family: Family::V6, ..Service::http("web6", WEB) },
+        PeerService::http("web", WEB),
+        PeerService { family: Family::V6, ..PeerService::http("web6", WEB) },
         recorded("routes", ROUTES, include_str!("routes.toml")),
-        Service {
+        PeerService {
             servers: vec![1, 2, 3],
             server_port: RECORDER_PORT,
             tables: "[service.http.sticky]\ncookie = \"backend\"\nmax_age = \"1h\"\n".to_owned(),
-            ..Service::http("sticky", STICKY)
+            ..PeerService::http("sticky", STICKY)
         },
         recorded("limits", LIMITS, include_str!("limits.toml")),
         one("dead", DEAD, 1, 9),
-        Service {
+        PeerService {
             tables: "[[service.backend]]\naddress = \"10.0.2.2:9\"\n".to_owned(),
             ..one("half-dead", HALF_DEAD, 1, RECORDER_PORT)
         },
@@ -259,16 +262,16 @@ fn services() -> Vec<Service> {
         one("python", PYTHON, 2, web::PYTHON_PORT),
         one("node", NODE, 3, web::NODE_PORT),
         one("websocket", WEBSOCKET, 4, web::WEBSOCKET_PORT),
-        Service {
+        PeerService {
             server_port: HTTP_PORT,
             tables: include_str!("browser.toml").to_owned(),
-            ..Service::http("browser", BROWSER)
+            ..PeerService::http("browser", BROWSER)
         },
-        Service {
-            transport: Transport::Tls,
+        PeerService {
+            transport: TransportProtocol::Tls,
             servers: vec![],
             tables: include_str!("tls.toml").to_owned(),
-            ..Service::http("tls", TLS)
+            ..PeerService::http("tls", TLS)
         },
     ]
 }

@@ -1,9 +1,9 @@
-//! What `hairpin connections` tells of HTTP and TLS services.
+//! The entries of HTTP and TLS services in `hairpin connections`.
 
 use super::http_network::{HttpNetwork, HttpNetworks, PATIENCE, PLAIN, TLS, WEB, Which};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::peer::control;
-use hairpin_e2e::tool::http::Connection;
+use hairpin_e2e::tool::http::HttpConnection;
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -32,7 +32,7 @@ fn count(net: &HttpNetwork, filters: &[&str]) -> Result<usize> {
 }
 
 /// So many kept connections, each with an answer.
-fn open(net: &HttpNetwork, port: u16, many: usize) -> Result<Vec<Connection>> {
+fn open(net: &HttpNetwork, port: u16, many: usize) -> Result<Vec<HttpConnection>> {
     let one = |_| {
         let mut connection = net.connect(port)?;
         connection.send(b"GET /1k HTTP/1.1\r\nHost: test\r\n\r\n", PATIENCE)?;

@@ -88,7 +88,7 @@ fn ab(net: &mut HttpNetwork) -> Result<()> {
     Ok(())
 }
 
-/// Where a path leads.
+/// The service that a path leads to.
 fn target(i: usize) -> (String, &'static str) {
     match i % 3 {
         0 => (format!("/{i}"), "one"),

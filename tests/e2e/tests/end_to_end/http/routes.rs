@@ -1,8 +1,8 @@
-//! Where requests go, what is changed on the way, and what Hairpin answers by itself.
+//! The routes of requests, their edits, and Hairpin's own answers.
 
 use super::http_network::{HttpNetwork, HttpNetworks, PATIENCE, PLAIN, PROXIED, ROUTES, STICKY, TRUSTED, Which};
 use anyhow::{Context, Result, ensure};
-use hairpin_e2e::tool::recorder::Heard;
+use hairpin_e2e::tool::recorder::RecordedRequest;
 use libtest_mimic::Trial;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ fn answers(net: &mut HttpNetwork) -> Result<()> {
     Ok(())
 }
 
-fn last(net: &HttpNetwork, recorder: usize) -> Result<Heard> {
+fn last(net: &HttpNetwork, recorder: usize) -> Result<RecordedRequest> {
     net.recorders[recorder].heard().pop().context("nothing arrived")
 }
 

@@ -55,7 +55,7 @@ fn names(net: &mut HttpNetwork) -> Result<()> {
 fn protocols(net: &mut HttpNetwork) -> Result<()> {
     for (arguments, server) in [
         (&["--http2"][..], "server1"),
-        // What the client offers is in the ClientHello; what it would speak without, is not.
+        // The client's offers are in the ClientHello; its protocol without ALPN is not.
         (&["--http1.1"], "server2"),
         (&["--http2", "--no-alpn"], "server2"),
     ] {

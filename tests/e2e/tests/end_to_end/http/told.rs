@@ -11,8 +11,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 const CLIENTS: usize = 6;
-/// What a client's kernel takes before its program reads on, in `tcp_rmem`'s terms: much less than a download, which could
-/// otherwise be complete there.
+/// The bytes that a client's kernel takes before its program reads on, in `tcp_rmem`'s terms: much less than a download,
+/// which could otherwise be complete there.
 const SMALL_BUFFERS: &str = "4096 131072 262144";
 
 pub(super) fn tests(networks: &Arc<HttpNetworks>) -> Vec<Trial> {

@@ -4,11 +4,11 @@ use crate::network::{FULL_NAT_HTTP_PORT, service};
 use crate::scale::scaled;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hairpin_e2e::peer::control::ConnectionView;
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, Service};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::servers::{HTTP_PORT, IPERF_PORTS, Servers};
-use hairpin_e2e::tool::requests::{OpenLoop, Outcome, Sessions};
-use hairpin_e2e::tool::transfers::{Lane, Transfers};
-use hairpin_e2e::topology::{Family, Options, Topology, vip};
+use hairpin_e2e::tool::requests::{OpenLoop, RequestRecord, Sessions};
+use hairpin_e2e::tool::transfers::{TransferLane, Transfers};
+use hairpin_e2e::topology::{Family, Topology, TopologyOptions, vip};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// The services whose backends come and go.
 pub(super) const HTTP: [&str; 4] = ["http4", "full-http4", "http6", "full-http6"];
 
-/// What runs at every moment.
+/// The processes that run at every moment.
 #[derive(Clone, Copy)]
 struct Load {
     /// Transfers: these lanes of curl, and two lanes of iperf3 with this many streams.
@@ -53,17 +53,17 @@ const BEGINNING: Duration = Duration::from_secs(60);
 const SETTLING: Duration = Duration::from_millis(100);
 
 /// HTTP by NAT and full NAT over both families, iperf3 by NAT and full NAT.
-pub(super) fn services() -> Vec<Service> {
-    let mut services: Vec<Service> = HTTP.iter().map(|name| service(name)).collect();
+pub(super) fn services() -> Vec<PeerService> {
+    let mut services: Vec<PeerService> = HTTP.iter().map(|name| service(name)).collect();
     for service in &mut services {
         service.balance = "weighted-round-robin";
         service.weights = vec![1; 4];
     }
-    services.push(Service { servers: vec![1], ..Service::tcp("iperf", Family::V4, IPERF_PORTS[0]) });
-    services.push(Service {
+    services.push(PeerService { servers: vec![1], ..PeerService::tcp("iperf", Family::V4, IPERF_PORTS[0]) });
+    services.push(PeerService {
         servers: vec![2],
         full_nat: true,
-        ..Service::tcp("full-iperf", Family::V6, IPERF_PORTS[1])
+        ..PeerService::tcp("full-iperf", Family::V6, IPERF_PORTS[1])
     });
     services
 }
@@ -74,13 +74,14 @@ fn ends() -> Vec<SocketAddr> {
     ports.map(|(family, port)| SocketAddr::new(vip(family), port)).collect()
 }
 
-fn lanes(load: &Load) -> Vec<Lane> {
+fn lanes(load: &Load) -> Vec<TransferLane> {
     let ends = ends();
-    let curl = |number: usize| Lane::Curl { target: ends[number % ends.len()].to_string(), page: "10m", rate: "900k" };
-    let mut lanes: Vec<Lane> = (0..load.curl_lanes).map(curl).collect();
+    let curl =
+        |number: usize| TransferLane::Curl { target: ends[number % ends.len()].to_string(), page: "10m", rate: "900k" };
+    let mut lanes: Vec<TransferLane> = (0..load.curl_lanes).map(curl).collect();
     for (i, (family, reverse)) in [(Family::V4, false), (Family::V6, true)].into_iter().enumerate() {
         let (to, port) = (vip(family), IPERF_PORTS[i]);
-        lanes.push(Lane::Iperf { to, port, streams: load.iperf_streams, mbit_s: 8, reverse, seconds: 10 });
+        lanes.push(TransferLane::Iperf { to, port, streams: load.iperf_streams, mbit_s: 8, reverse, seconds: 10 });
     }
     lanes
 }
@@ -118,7 +119,7 @@ impl LoadedNetwork {
     }
 
     fn start(policy: &str) -> Result<LoadedNetwork> {
-        let topology = Topology::create(Options::default())?;
+        let topology = Topology::create(TopologyOptions::default())?;
         let servers = Servers::start(&topology)?;
         let tables = format!("[offload]\npolicy = \"{policy}\"\n");
         let options = HairpinOptions { tables, ..HairpinOptions::default() };
@@ -172,7 +173,7 @@ impl LoadedNetwork {
     }
 
     /// Writes a configuration, which has yet to be loaded.
-    pub(super) fn configure(&mut self, services: &[Service]) -> Result<()> {
+    pub(super) fn configure(&mut self, services: &[PeerService]) -> Result<()> {
         self.hairpin.configure(&self.topology, services, &self.options)
     }
 
@@ -233,14 +234,14 @@ impl LoadedNetwork {
         Ok(())
     }
 
-    fn judge_requests(&self, outcomes: &[Outcome]) -> Result<()> {
+    fn judge_requests(&self, outcomes: &[RequestRecord]) -> Result<()> {
         let spent = self.start.elapsed().as_secs() as usize;
         // Less than planned would be no load to speak of.
         let least = spent.saturating_sub(REQUEST_TIMEOUT.as_secs() as usize) * self.load.requests_per_s as usize / 2;
         ensure!(outcomes.len() >= least, "only {} requests in {spent} s", outcomes.len());
         let excused =
-            |outcome: &Outcome| self.absent.iter().any(|(from, to)| outcome.start < *to && outcome.end > *from);
-        let failed: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.result.is_err()).collect();
+            |outcome: &RequestRecord| self.absent.iter().any(|(from, to)| outcome.start < *to && outcome.end > *from);
+        let failed: Vec<&RequestRecord> = outcomes.iter().filter(|outcome| outcome.result.is_err()).collect();
         let lost: Vec<String> =
             failed.iter().filter(|outcome| !excused(outcome)).map(|outcome| self.describe(outcome)).collect();
         ensure!(lost.is_empty(), "{} of {} requests were lost: {:#?}", lost.len(), outcomes.len(), first(&lost));
@@ -254,7 +255,7 @@ impl LoadedNetwork {
         Ok(())
     }
 
-    fn describe(&self, outcome: &Outcome) -> String {
+    fn describe(&self, outcome: &RequestRecord) -> String {
         let at = |instant: Instant| instant.saturating_duration_since(self.start).as_secs_f64();
         let (from, to) = (at(outcome.start), at(outcome.end));
         format!("{}, {from:.3} s to {to:.3} s: {:?}", HTTP[outcome.target], outcome.result)

@@ -94,7 +94,7 @@ fn by_signal(net: &mut LoadedNetwork) -> Result<()> {
 }
 
 /// The status names the backends and weights that the configuration does.
-fn expect(net: &mut LoadedNetwork, services: &[hairpin_e2e::peer::Service]) -> Result<()> {
+fn expect(net: &mut LoadedNetwork, services: &[hairpin_e2e::peer::PeerService]) -> Result<()> {
     let status = net.hairpin.status()?;
     for service in services.iter().filter(|service| HTTP.contains(&service.name)) {
         for (server, weight) in service.servers.iter().zip(&service.weights) {

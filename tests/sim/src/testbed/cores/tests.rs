@@ -49,10 +49,10 @@ fn the_profiles_that_come_along_are_right() {
     for (name, profile) in &profiles {
         assert_eq!(*name, profile.name);
         assert!(profile.source.len() > 40, "{name}: where are the numbers from?");
-        // What receives and sends as well costs more than that alone, and tracking connections more than forwarding.
+        // Receiving and sending costs more than the work alone, and tracking connections more than forwarding.
         assert!(profile.forward_ns(32) >= each(profile.io.burst_ns, profile.io.packet_ns, 32), "{name}");
-        assert!(profile.known_ns(Method::DEFAULT, 4e6, 32) >= profile.forward_ns(32), "{name}");
-        assert!(profile.new_ns(Method::DEFAULT, 1e6).0 > 0.0, "{name}");
+        assert!(profile.known_ns(LookupMethod::DEFAULT, 4e6, 32) >= profile.forward_ns(32), "{name}");
+        assert!(profile.new_ns(LookupMethod::DEFAULT, 1e6).0 > 0.0, "{name}");
     }
     assert!(profiles.iter().any(|(name, _)| name == "this-machine"));
 }
@@ -70,7 +70,7 @@ fn what_is_written_is_read_again_as_it_was() {
 #[test]
 fn points_are_met_and_between_them_the_logarithm_counts() {
     let profile = good();
-    let known = |flows, burst| profile.known_ns(Method::CuckooPlusPlus, flows, burst);
+    let known = |flows, burst| profile.known_ns(LookupMethod::CuckooPlusPlus, flows, burst);
     for (flows, burst_ns, packet_ns) in [(1e3, 60.0, 40.0), (1e5, 80.0, 60.0), (1e6, 200.0, 100.0)] {
         for burst in [1, 2, 32] {
             assert!((known(flows, burst) - (packet_ns + burst_ns / burst as f64)).abs() < 1e-9);
@@ -81,7 +81,7 @@ fn points_are_met_and_between_them_the_logarithm_counts() {
     assert_eq!((known(1.0, 8), known(0.0, 8), known(f64::NAN, 8)), (known(1e3, 8), known(1e3, 8), known(1e3, 8)));
     assert_eq!((known(1e9, 8), known(f64::INFINITY, 8)), (known(1e6, 8), known(1e6, 8)));
     assert_eq!(known(1e3, 0), known(1e3, 1));
-    let (new, iteration) = profile.new_ns(Method::CuckooPlusPlus, 10f64.powf(4.5));
+    let (new, iteration) = profile.new_ns(LookupMethod::CuckooPlusPlus, 10f64.powf(4.5));
     assert!((new - 450.0).abs() < 1e-6 && (iteration - 40.0).abs() < 1e-6);
     assert_eq!((profile.forward_ns(1), profile.forward_ns(40)), (60.0, 21.0));
     assert_eq!((profile.poll_ns(), profile.end_ns(), profile.rule_ns()), (20.0, 90.0, 150.0));
@@ -90,16 +90,19 @@ fn points_are_met_and_between_them_the_logarithm_counts() {
 #[test]
 fn between_rising_points_it_rises_without_a_jump() {
     let profile = good();
-    let mut last = profile.known_ns(Method::DEFAULT, 500.0, 32);
+    let mut last = profile.known_ns(LookupMethod::DEFAULT, 500.0, 32);
     let mut flows = 500.0;
     while flows < 2e6 {
         flows *= 1.01;
-        let next = profile.known_ns(Method::DEFAULT, flows, 32);
+        let next = profile.known_ns(LookupMethod::DEFAULT, flows, 32);
         assert!((last..last + 1.0).contains(&next), "{flows} flows: {last} ns, then {next}");
         last = next;
     }
     for burst in 1..64 {
-        assert!(profile.known_ns(Method::DEFAULT, 1e4, burst + 1) < profile.known_ns(Method::DEFAULT, 1e4, burst));
+        assert!(
+            profile.known_ns(LookupMethod::DEFAULT, 1e4, burst + 1)
+                < profile.known_ns(LookupMethod::DEFAULT, 1e4, burst)
+        );
     }
 }
 
@@ -107,10 +110,10 @@ fn between_rising_points_it_rises_without_a_jump() {
 fn unmeasured_table_costs_as_the_nearest_kind() {
     let profile = good();
     let at = |method| profile.known_ns(method, 1e4, 32);
-    assert_eq!(at(Method::Concurrent), at(Method::CuckooPlusPlus));
-    assert_eq!(at(Method::Maglev), at(Method::Stateless));
-    assert_eq!((profile.has(Method::Stateless), profile.has(Method::Maglev)), (true, false));
-    assert_eq!(profile.new_ns(Method::Maglev, 1e4), (0.0, 0.0));
+    assert_eq!(at(LookupMethod::Concurrent), at(LookupMethod::CuckooPlusPlus));
+    assert_eq!(at(LookupMethod::Maglev), at(LookupMethod::Stateless));
+    assert_eq!((profile.has(LookupMethod::Stateless), profile.has(LookupMethod::Maglev)), (true, false));
+    assert_eq!(profile.new_ns(LookupMethod::Maglev, 1e4), (0.0, 0.0));
 }
 
 #[test]

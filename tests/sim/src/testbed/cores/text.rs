@@ -1,6 +1,6 @@
 //! A profile as a file.
 
-use super::{CoreProfile, Cost, Iteration};
+use super::{CoreProfile, Cost, IterationCost};
 use std::fmt::Write;
 
 impl CoreProfile {
@@ -38,7 +38,7 @@ fn cost(text: &mut String, name: &str, cost: &Cost) {
     let _ = write!(text, "\n[{name}]\nns = {:.2}\nsource = {}\n", cost.ns, quoted(&cost.source));
 }
 
-fn iteration(text: &mut String, name: &str, iteration: &Iteration) {
+fn iteration(text: &mut String, name: &str, iteration: &IterationCost) {
     let (burst, packet, source) = (iteration.burst_ns, iteration.packet_ns, quoted(&iteration.source));
     let _ = write!(text, "\n[{name}]\nburst_ns = {burst:.2}\npacket_ns = {packet:.2}\nsource = {source}\n");
 }

@@ -89,7 +89,7 @@ fn listed(fields: &[(String, String)]) -> Vec<String> {
     lists.flat_map(|(_, list)| list.split(',')).map(|name| name.trim().to_ascii_lowercase()).collect()
 }
 
-/// What should be left of `fields`, of those that Hairpin neither sets nor drops.
+/// The expected remains of `fields`, of those that Hairpin neither sets nor drops.
 fn left(fields: &[(String, String)], ours: &[&str]) -> BTreeMap<String, Vec<String>> {
     let listed = listed(fields);
     let hop = ["connection", "keep-alive", "proxy-connection", "te", "upgrade"];
@@ -158,7 +158,7 @@ proptest! {
             expected.insert("connection".into(), [if close { "close".into() } else { "keep-alive".into() }].into());
         }
         let mut found = gathered(again.fields.iter());
-        // Where ours stand among those of the same name is not said.
+        // The position of our fields among those of the same name is open.
         for values in found.values_mut().chain(expected.values_mut()) {
             values.sort();
         }

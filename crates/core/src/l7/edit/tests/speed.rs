@@ -1,5 +1,5 @@
-//! What deciding and editing cost; figures, not assertions:
-//! `cargo test --release -p hairpin-core l7::edit::tests::speed -- --ignored --nocapture`
+//! The cost of deciding and editing; figures, not assertions: `cargo test --release -p hairpin-core l7::edit::tests::speed
+//! -- --ignored --nocapture`
 #![expect(clippy::disallowed_types, reason = "not the data plane, but how long it takes")]
 
 use super::super::super::route::{Decision, decide};

@@ -1,4 +1,4 @@
-//! What holds for all heads: how they are cut makes no difference, nothing panics, and what we accept, httparse accepts
+//! Properties of all heads: how they are cut makes no difference, nothing panics, and what we accept, httparse accepts
 //! with the same parts.
 
 use super::super::Version;
@@ -95,7 +95,7 @@ fn responses() -> impl Strategy<Value = Vec<u8>> {
     ])
 }
 
-/// What is said of a prefix is said of all that begins with it.
+/// A verdict on a prefix holds for all that begins with it.
 fn same_however_cut(bytes: &[u8], read: impl Fn(&[u8]) -> String) -> Result<(), TestCaseError> {
     let mut decided: Option<String> = None;
     for length in 0..=bytes.len() {

@@ -425,7 +425,7 @@ fn bounds_hold_and_are_told_early() {
     assert_eq!(judge(&head(101)), Err(Refusal::TooLarge));
     assert_eq!(judge(&head(101)[..99]), Ok(Parsed::Partial));
     assert_eq!(judge(&head(101)[..100]), Err(Refusal::TooLarge));
-    // What is beyond is not read, whatever it is.
+    // The bytes beyond are not read, whatever they are.
     assert_eq!(judge(&(String::from(&head(101)[..100]) + "\0")), Err(Refusal::TooLarge));
     // Fields.
     let fields = "GET / HTTP/1.1\r\nHost: a\r\nA: b\r\nC: d\r\n";

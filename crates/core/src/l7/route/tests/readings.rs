@@ -6,8 +6,8 @@ use super::*;
 #[test]
 fn parameters_can_be_removed_before_dots_are_resolved() {
     let bare = |path: &str| {
-        let mut scratch = Scratch::new();
-        let reading = Reading { drops_parameters: true, ..Reading::WRITTEN };
+        let mut scratch = PathScratch::new();
+        let reading = PathReading { drops_parameters: true, ..PathReading::WRITTEN };
         normalise(path.as_bytes(), reading, &mut scratch).map(|path| String::from_utf8(path.to_vec()).unwrap())
     };
     for (written, expected) in [
@@ -28,8 +28,8 @@ fn parameters_can_be_removed_before_dots_are_resolved() {
 #[test]
 fn what_is_behind_a_prefix_keeps_its_empty_segments() {
     let rest = |path: &str, bytes| {
-        let mut scratch = Scratch::new();
-        let whole = normalise(path.as_bytes(), Reading::WHOLE, &mut scratch).unwrap();
+        let mut scratch = PathScratch::new();
+        let whole = normalise(path.as_bytes(), PathReading::WHOLE, &mut scratch).unwrap();
         String::from_utf8(behind(whole, bytes).to_vec()).unwrap()
     };
     assert_eq!(rest("/api//admin", 4), "//admin");
@@ -60,7 +60,7 @@ fn a_guarded_path_cannot_be_reached_by_parameters() {
     }
     let open = service(vec![], vec![prefix("/")]);
     assert_eq!(get(&open, "/admin;x/y"), Ok(0));
-    // What is allowed is so in every reading, unless its own rule names the parameters.
+    // An allowed path is allowed in every reading, unless its own rule names the parameters.
     let allowed = |path| service(vec![allow(prefix(path)), deny(prefix("/"))], vec![prefix("/")]);
     assert_eq!(get(&allowed("/maps/"), "/maps;v=2/x"), Err(403));
     assert_eq!(get(&allowed("/maps/"), "/maps/x;v=2/y"), Ok(0));

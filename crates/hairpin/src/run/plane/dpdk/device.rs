@@ -1,14 +1,14 @@
 //! A worker's device on the dpdk plane: its access to the ports, the link layer around it, what other workers have received
 //! for it, and what it does while nothing comes in.
 
-use super::super::super::thread::Device;
+use super::super::super::thread::WorkerDevice;
 use super::super::{ForwardingTable, limits};
 use super::port_access::PortAccess;
-use super::spread::Spread;
-use crate::config::Idle;
+use super::spread::WorkerSpread;
+use crate::config::IdleMode;
 use anyhow::{Context, Result};
 use hairpin_core::frame::{Batch, FrameIo};
-use hairpin_core::link::{Drop, Link, Neighbours};
+use hairpin_core::link::{Link, LinkDrop, Neighbours};
 use hairpin_core::time::Time;
 use hairpin_dpdk::{Eal, Mbuf, Registration};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,7 +27,7 @@ const SLEEP_MAX: Duration = Duration::from_micros(200);
 /// See the module's documentation. (Dropped in this order: frames before the thread leaves DPDK.)
 pub(super) struct PortDevice {
     link: Link<PortAccess>,
-    spread: Option<Spread>,
+    spread: Option<WorkerSpread>,
     rest: Rest,
     _registration: Registration,
 }
@@ -37,12 +37,12 @@ impl PortDevice {
     pub(super) fn open(
         eal: Eal,
         access: PortAccess,
-        spread: Option<Spread>,
+        spread: Option<WorkerSpread>,
         (forwarding_table, neighbours): (&ForwardingTable, Arc<Neighbours>),
-        idle: Idle,
+        idle: IdleMode,
     ) -> Result<PortDevice> {
         let registration = eal.register_thread().context("cannot make a worker's thread known to DPDK")?;
-        if idle == Idle::Sleep {
+        if idle == IdleMode::Sleep {
             // Sleeps are of microseconds; the kernel would add 50 to each.
             rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).context("cannot set the timer's slack")?;
         }
@@ -62,7 +62,7 @@ impl FrameIo for PortDevice {
         let first = out.len();
         self.link.receive(out);
         if let Some(spread) = &mut self.spread {
-            // What is handed over was something to do as well.
+            // Handing frames over counts as work as well.
             if out.len() > first {
                 self.rest.end();
             }
@@ -86,7 +86,7 @@ impl FrameIo for PortDevice {
     }
 }
 
-impl Device for PortDevice {
+impl WorkerDevice for PortDevice {
     const POLLED: bool = true;
 
     fn advance(&mut self, now: Time) {
@@ -121,7 +121,7 @@ impl Device for PortDevice {
 
     fn drops(&self, out: &mut Vec<(&'static str, u64)>) {
         let statistics = self.link.statistics();
-        out.extend(Drop::ALL.map(|reason| (reason.name(), statistics.dropped(reason))));
+        out.extend(LinkDrop::ALL.map(|reason| (reason.name(), statistics.dropped(reason))));
         let access = self.link.io();
         out.extend([("misrouted", access.misrouted()), ("too-long", access.too_long()), ("no-link", access.cut_off())]);
         if let Some(spread) = &self.spread {
@@ -150,14 +150,14 @@ impl Device for PortDevice {
 /// How long the next rest is while nothing comes in.
 #[derive(Debug)]
 struct Rest {
-    idle: Idle,
+    idle: IdleMode,
     /// Iterations in a row without a frame.
     iterations: u32,
     sleep: Duration,
 }
 
 impl Rest {
-    fn new(idle: Idle) -> Rest {
+    fn new(idle: IdleMode) -> Rest {
         Rest { idle, iterations: 0, sleep: SLEEP_MIN }
     }
 
@@ -169,7 +169,7 @@ impl Rest {
     /// How long to sleep; `None`: not at all.
     fn next(&mut self) -> Option<Duration> {
         self.iterations = self.iterations.saturating_add(1);
-        if self.idle == Idle::Poll || self.iterations <= SPINS {
+        if self.idle == IdleMode::Poll || self.iterations <= SPINS {
             return None;
         }
         let sleep = self.sleep;
@@ -184,13 +184,13 @@ mod tests {
 
     #[test]
     fn idle_sleep_doubles_and_resets_on_frames() {
-        let mut rest = Rest::new(Idle::Sleep);
+        let mut rest = Rest::new(IdleMode::Sleep);
         assert!((0..SPINS).all(|_| rest.next().is_none()));
         let sleeps: Vec<u128> = (0..8).filter_map(|_| rest.next()).map(|sleep| sleep.as_micros()).collect();
         assert_eq!(sleeps, [5, 10, 20, 40, 80, 160, 200, 200]);
         rest.end();
         assert_eq!(rest.next(), None);
-        let mut rest = Rest::new(Idle::Poll);
+        let mut rest = Rest::new(IdleMode::Poll);
         assert!((0..10 * SPINS).all(|_| rest.next().is_none()));
     }
 }

@@ -5,7 +5,7 @@ use hairpin_core::flow::FlowKey;
 use hairpin_core::time::Time;
 use hairpin_dpdk::flow::RteFlowEngine;
 
-/// What a worker has.
+/// The engine handle of a worker.
 #[derive(Debug)]
 pub(super) enum WorkerEngine {
     /// Nothing.

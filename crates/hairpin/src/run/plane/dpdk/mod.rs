@@ -16,9 +16,9 @@ mod steer;
 #[cfg(test)]
 mod testing;
 
-use super::super::worker_pool::{Memory, WorkerParameters, WorkerPool, WorkerResources};
-use super::super::{Message, eal, host, log};
-use super::{EngineWords, ForwardingTable, MARKS, NO_ENGINE, Plane, Rules, limits};
+use super::super::worker_pool::{WorkerMemory, WorkerParameters, WorkerPool, WorkerResources};
+use super::super::{SupervisorMessage, eal, host, log};
+use super::{EngineWords, ForwardingTable, MARKS, NO_ENGINE, Plane, RuleQueries, limits};
 use crate::config::{DpdkSettings, Pages, PortSettings, Settings};
 use crate::status::{BufferStatus, PortStatus};
 use ahash::RandomState;
@@ -29,13 +29,13 @@ use hairpin_core::flow::Steering;
 use hairpin_core::keys::Secret;
 use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::cookie::Cookies;
-use hairpin_core::link::{LinkOptions, Neighbours, Plan, PortAddresses, Route};
+use hairpin_core::link::{LinkOptions, LinkPlan, LinkRoute, Neighbours, PortAddresses};
 use hairpin_core::offload::Choice;
 use hairpin_core::worker::{Adopted, Known};
-use hairpin_dpdk::{Eal, EalOptions, EalPages, Pool, PoolOptions, Port, PortOptions, PortStatistics, Rss};
+use hairpin_dpdk::{Eal, EalOptions, EalPages, MbufPool, PoolOptions, Port, PortOptions, PortStatistics, Rss};
 use hairpin_linux::cpu;
-use offload::Engine;
-use port_access::Links;
+use offload::PortEngine;
+use port_access::PortLinks;
 use rustix::thread::CapabilitySet;
 use secrets::Secrets;
 use std::cell::RefCell;
@@ -60,15 +60,15 @@ const DATA_ROOM_MIN: u16 = 2048;
 /// Ports, and what their workers share.
 pub(crate) struct DpdkPlane {
     /// Dropped before the ports, as is what follows: their rules are in them.
-    engine: Engine,
+    engine: PortEngine,
     steer: Steer,
     settings: DpdkSettings,
     eal: Eal,
-    pool: Pool,
+    pool: MbufPool,
     ports: Vec<Port>,
     /// Whether each port's link was up when it was last looked at.
-    links: Arc<Links>,
-    /// What each port had counted when it was last asked.
+    links: Arc<PortLinks>,
+    /// The counters of each port at the last query.
     counted: RefCell<Vec<PortStatistics>>,
     /// Workers that have a queue of every port.
     queues: u16,
@@ -103,10 +103,10 @@ impl DpdkPlane {
         let opened = open_all(&eal, &settings.ports, steering.workers, &pool)?;
         let forwarding_table = Arc::new(forwarding_table(settings, opened.iter().map(|(port, _)| port), snapshot)?);
         let neighbours = Arc::new(Neighbours::new(limits::NEIGHBOURS_MAX, host::secret::<4>()?));
-        let (engine, ports) = Engine::probe((&eal, all), opened, &pool, (&forwarding_table.plan, &neighbours))?;
+        let (engine, ports) = PortEngine::probe((&eal, all), opened, &pool, (&forwarding_table.plan, &neighbours))?;
         let queues = ports.iter().map(Port::queues).min().unwrap_or(1).clamp(1, steering.workers);
         let steer = Steer::probe(settings.port_rules, (steering, queues), &ports, snapshot, &engine);
-        let links = Arc::new(Links::of(&ports));
+        let links = Arc::new(PortLinks::of(&ports));
         let counted = RefCell::new(vec![PortStatistics::default(); ports.len()]);
         let secrets = Secrets::draw(cpu::now())?;
         Ok(DpdkPlane {
@@ -130,7 +130,7 @@ impl DpdkPlane {
         self.steer.steering()
     }
 
-    /// What a port has counted. Without a peer memif's driver says that it was nothing, and knows better when it has one.
+    /// The counters of a port. Without a peer memif's driver says that it was nothing, and knows better when it has one.
     fn counted(&self, number: usize, port: &Port) -> PortStatistics {
         let counted = port.statistics();
         let mut known = self.counted.borrow_mut();
@@ -154,7 +154,7 @@ impl Plane for DpdkPlane {
         [self.engine.rules_max(); 2]
     }
 
-    fn rule_reader(&self) -> Option<Arc<dyn Rules>> {
+    fn rule_reader(&self) -> Option<Arc<dyn RuleQueries>> {
         self.engine.reader()
     }
 
@@ -214,8 +214,8 @@ impl Plane for DpdkPlane {
     fn worker_pool(
         &mut self,
         parameters: &WorkerParameters,
-        memory: Memory,
-        messages: &Sender<Message>,
+        memory: WorkerMemory,
+        messages: &Sender<SupervisorMessage>,
     ) -> Result<(WorkerPool, Adopted)> {
         let steering = self.steering();
         let accesses = port_access::of_workers(
@@ -338,7 +338,7 @@ fn is_pci(device: &str) -> bool {
 }
 
 /// The pool of packet buffers.
-fn pool(eal: &Eal, settings: &DpdkSettings, workers: u16) -> Result<Pool> {
+fn pool(eal: &Eal, settings: &DpdkSettings, workers: u16) -> Result<MbufPool> {
     let of_port = |port: &PortSettings| {
         let queues = u32::from(port.queues.unwrap_or(workers));
         queues * (u32::from(port.rx_descriptors) + u32::from(port.tx_descriptors))
@@ -350,7 +350,7 @@ fn pool(eal: &Eal, settings: &DpdkSettings, workers: u16) -> Result<Pool> {
     // Small pools: no more than two thirds of them may be kept by workers, says DPDK, and half a third is enough here.
     let cache = MBUFS_CACHED.min(u16::try_from(mbufs / 6).unwrap_or(MBUFS_CACHED));
     let options = PoolOptions { name: "frames".to_string(), mbufs, data_room, cache };
-    Pool::create(eal, options).with_context(|| {
+    MbufPool::create(eal, options).with_context(|| {
         format!(
             "no memory for {mbufs} packet buffers of {data_room} bytes: raise `memory` in [dpdk] ({} MiB) or the reserve \
              of hugepages, or lower `mbufs` or the ports' descriptors",
@@ -361,7 +361,7 @@ fn pool(eal: &Eal, settings: &DpdkSettings, workers: u16) -> Result<Pool> {
 
 /// Opens the ports, all with as many queues as each of them has: a worker has one of every port or none, and what comes
 /// into a queue that no worker has is lost.
-fn open_all(eal: &Eal, settings: &[PortSettings], workers: u16, pool: &Pool) -> Result<Vec<(Port, PortOptions)>> {
+fn open_all(eal: &Eal, settings: &[PortSettings], workers: u16, pool: &MbufPool) -> Result<Vec<(Port, PortOptions)>> {
     let mut queues = settings.iter().filter_map(|port| port.queues).chain([workers]).min().unwrap_or(1).max(1);
     let mut opened: Vec<Option<(Port, PortOptions)>> = settings.iter().map(|_| None).collect();
     // Clients come last: they begin to ask their servers at once, for all of their queues.
@@ -395,7 +395,7 @@ fn options(settings: &PortSettings, queues: u16) -> PortOptions {
 }
 
 /// Opens a port with so many queues, or with one.
-fn open(eal: &Eal, settings: &PortSettings, wanted: u16, pool: &Pool) -> Result<(Port, PortOptions)> {
+fn open(eal: &Eal, settings: &PortSettings, wanted: u16, pool: &MbufPool) -> Result<(Port, PortOptions)> {
     let try_with = |options: PortOptions| Port::open(eal, &options, pool).map(|port| (port, options));
     match try_with(options(settings, wanted)) {
         Ok(opened) => Ok(opened),
@@ -428,7 +428,7 @@ fn forwarding_table<'a>(
         routes: settings
             .routes
             .iter()
-            .map(|route| Route {
+            .map(|route| LinkRoute {
                 network: route.network.address,
                 prefix: route.network.prefix,
                 port: route.port as u16,
@@ -437,7 +437,7 @@ fn forwarding_table<'a>(
             .collect(),
         kept: kept.into_iter().collect(),
     };
-    let plan = Arc::new(Plan::new(&options).context("addresses and routes do not fit together")?);
+    let plan = Arc::new(LinkPlan::new(&options).context("addresses and routes do not fit together")?);
     let ends = listening().map(|service| (service.endpoint, service.protocol));
     // A sender of packets does not choose what is in there, so no sender can make it slow.
     let mut services = std::collections::HashSet::with_hasher(RandomState::with_seed(0));

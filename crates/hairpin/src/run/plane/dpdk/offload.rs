@@ -1,7 +1,7 @@
 //! The flow engine of the ports, where they have one: what probing has found, the thread that has their rules, and what is
 //! said of it. **Not yet run on hardware** (docs/guide/offload-nic.md).
 
-use super::super::{EngineWords, MARKS, NO_ENGINE, Rules};
+use super::super::{EngineWords, MARKS, NO_ENGINE, RuleQueries};
 use super::engine::WorkerEngine;
 use crate::config::{BACKENDS_MAX, PolicyChoice, PortSettings, Settings};
 use crate::run::log;
@@ -9,13 +9,13 @@ use anyhow::{Context, Result};
 use hairpin_core::engine::Counters;
 use hairpin_core::flow::FlowKey;
 use hairpin_core::l4::connection::Volume;
-use hairpin_core::link::{Neighbours, Plan};
+use hairpin_core::link::{LinkPlan, Neighbours};
 use hairpin_core::time::Time;
 use hairpin_dpdk::flow::{
-    Agreement, Depth, EgressAction, EnginePort, Findings, LinkHops, Offload, OffloadOptions, OffloadReader, Probed,
-    RteFlowEngine, Submission, Terms,
+    Agreement, DeviceTerms, EgressAction, EnginePort, Findings, LinkHops, OffloadOptions, OffloadReader, OffloadThread,
+    ProbeDepth, Probed, RteFlowEngine, Submission,
 };
-use hairpin_dpdk::{Eal, Pool, Port, PortOptions};
+use hairpin_dpdk::{Eal, MbufPool, Port, PortOptions};
 use hairpin_linux::cpu;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -33,10 +33,10 @@ fn unwanted(settings: &Settings) -> Option<&'static str> {
 }
 
 /// See the module's documentation.
-pub(super) struct Engine {
+pub(super) struct PortEngine {
     /// Why there is none, before or instead of probing.
     why_not: Option<String>,
-    /// What was found about each port; none where ports were not probed.
+    /// The findings for each port; none where ports were not probed.
     findings: Vec<Findings>,
     agreement: Option<Agreement>,
     rules_max: u32,
@@ -44,26 +44,26 @@ pub(super) struct Engine {
     marks: bool,
     hops: LinkHops,
     /// The thread, while there is one.
-    running: Option<Running>,
+    running: Option<RunningEngine>,
     /// Its failure has been said.
     told: Cell<bool>,
 }
 
-struct Running {
-    offload: Offload,
+struct RunningEngine {
+    offload: OffloadThread,
     submission: Submission,
-    /// What slots had carried when backends got their numbers.
+    /// The totals of slots when backends got their numbers.
     base: RefCell<Vec<Volume>>,
 }
 
-impl Engine {
+impl PortEngine {
     /// Tries what the ports' devices can do. Ports may be closed and opened again for it.
     pub(super) fn probe(
         (eal, settings): (&Eal, &Settings),
         ports: Vec<(Port, PortOptions)>,
-        pool: &Pool,
-        (plan, neighbours): (&Arc<Plan>, &Arc<Neighbours>),
-    ) -> Result<(Engine, Vec<Port>)> {
+        pool: &MbufPool,
+        (plan, neighbours): (&Arc<LinkPlan>, &Arc<Neighbours>),
+    ) -> Result<(PortEngine, Vec<Port>)> {
         let why_not = unwanted(settings).map(str::to_string);
         let (mut open, mut findings) = (Vec::new(), Vec::new());
         let ids: Vec<u16> = ports.iter().map(|(port, _)| port.id()).collect();
@@ -76,7 +76,7 @@ impl Engine {
             }
             // No worker uses the ports yet, so rules may be put in to see whether they are taken.
             let others: Vec<u16> = ids.iter().copied().filter(|id| *id != port.id()).collect();
-            let probed = Probed::of(eal, port, (&options, pool), (number, Depth::Create), &others);
+            let probed = Probed::of(eal, port, (&options, pool), (number, ProbeDepth::Create), &others);
             let probed = probed.with_context(|| {
                 format!("cannot open {} again with what its driver says that it has", options.device)
             })?;
@@ -90,7 +90,7 @@ impl Engine {
             findings.push(probed.findings);
         }
         let agreement = Agreement::of(&findings);
-        let engine = Engine {
+        let engine = PortEngine {
             why_not,
             findings,
             agreement,
@@ -133,7 +133,7 @@ impl Engine {
         ports: &[Port],
         settings: &[PortSettings],
         workers: u16,
-    ) -> Option<(Running, Vec<RteFlowEngine>)> {
+    ) -> Option<(RunningEngine, Vec<RteFlowEngine>)> {
         let agreement = self.agreement.as_ref().filter(|_| self.marks || !self.only_marks())?;
         let port = |(number, ((port, settings), takes_rules)): (u16, ((&Port, &PortSettings), &bool))| EnginePort {
             takes_rules: *takes_rules,
@@ -151,15 +151,15 @@ impl Engine {
             clock: cpu::now,
             eal: Some(eal),
         };
-        let mut started = Offload::start(options.clone(), Box::new(self.hops.clone()));
+        let mut started = OffloadThread::start(options.clone(), Box::new(self.hops.clone()));
         let mut submission = options.submission;
         if let (Err(error), Submission::Templates) = (&started, submission) {
             log(&format!("no rules by template: {error}; they go in one at a time"));
             submission = Submission::Synchronous;
-            started = Offload::start(OffloadOptions { submission, ..options }, Box::new(self.hops.clone()));
+            started = OffloadThread::start(OffloadOptions { submission, ..options }, Box::new(self.hops.clone()));
         }
         match started {
-            Ok((offload, engines)) => Some((Running { offload, submission, base: RefCell::default() }, engines)),
+            Ok((offload, engines)) => Some((RunningEngine { offload, submission, base: RefCell::default() }, engines)),
             Err(error) => {
                 log(&format!("no flow engine, connections stay in software: {error}"));
                 self.why_not = Some(format!("it did not start: {error}"));
@@ -169,7 +169,7 @@ impl Engine {
     }
 
     /// In what terms there are rules of this engine's in a port, or will be once it has started.
-    pub(super) fn terms_of(&self, number: usize) -> Option<&Terms> {
+    pub(super) fn terms_of(&self, number: usize) -> Option<&DeviceTerms> {
         let failed = self.offload().is_some_and(|offload| offload.statistics().failed > 0);
         let agreement = self.agreement.as_ref().filter(|_| self.why_not.is_none() && !failed)?;
         let takes_part = agreement.takes_part.get(number).is_some_and(|takes_part| *takes_part);
@@ -177,12 +177,12 @@ impl Engine {
     }
 
     /// The thread that has its rules.
-    pub(super) fn offload(&self) -> Option<&Offload> {
+    pub(super) fn offload(&self) -> Option<&OffloadThread> {
         self.running.as_ref().map(|running| &running.offload)
     }
 
     /// Goes by other addresses and routes from now on.
-    pub(super) fn set_plan(&self, plan: &Arc<Plan>) {
+    pub(super) fn set_plan(&self, plan: &Arc<LinkPlan>) {
         self.hops.set_plan(Arc::clone(plan));
     }
 
@@ -218,7 +218,7 @@ impl Engine {
     }
 
     pub(super) fn words(&self) -> EngineWords {
-        let Some(Running { offload, submission, .. }) = &self.running else {
+        let Some(RunningEngine { offload, submission, .. }) = &self.running else {
             return EngineWords { detail: self.why_none(), ..EngineWords::default() };
         };
         let counted = offload.statistics();
@@ -265,7 +265,7 @@ impl Engine {
         self.findings.iter().zip(takes_part).filter(|(_, takes_part)| **takes_part).map(|(findings, _)| findings)
     }
 
-    /// What there is to say of one port.
+    /// Describes one port.
     pub(super) fn of_port(&self, number: usize) -> String {
         let Some(findings) = self.findings.get(number) else { return self.why_none() };
         let takes_part = self.agreement.as_ref().and_then(|agreement| agreement.takes_part.get(number));
@@ -278,13 +278,15 @@ impl Engine {
         }
     }
 
-    pub(super) fn reader(&self) -> Option<Arc<dyn Rules>> {
-        self.running.as_ref().map(|running| Arc::new(Reader(running.offload.reader())) as Arc<dyn Rules>)
+    pub(super) fn reader(&self) -> Option<Arc<dyn RuleQueries>> {
+        self.running
+            .as_ref()
+            .map(|running| Arc::new(EngineRuleReader(running.offload.reader())) as Arc<dyn RuleQueries>)
     }
 
-    /// What rules have forwarded, by slot, since backends got their numbers.
+    /// Traffic that rules have forwarded, by slot, since backends got their numbers.
     pub(super) fn totals(&self) -> Vec<Volume> {
-        let Some(Running { offload, base, .. }) = &self.running else { return Vec::new() };
+        let Some(RunningEngine { offload, base, .. }) = &self.running else { return Vec::new() };
         let base = base.borrow();
         let since = |(slot, (packets, bytes)): (usize, (u64, u64))| {
             let before = base.get(slot).copied().unwrap_or_default();
@@ -295,7 +297,7 @@ impl Engine {
 
     /// Lets counters of backends that are new under their numbers begin at zero.
     pub(super) fn begin_backends(&self, numbers: &[u16]) {
-        let Some(Running { offload, base, .. }) = &self.running else { return };
+        let Some(RunningEngine { offload, base, .. }) = &self.running else { return };
         let (now, mut base) = (offload.reader().totals(), base.borrow_mut());
         base.resize(now.len(), Volume::default());
         for slot in numbers.iter().flat_map(|number| [0, 1].map(|submission| usize::from(*number) * 2 + submission)) {
@@ -307,9 +309,9 @@ impl Engine {
 }
 
 /// The engine's rules, for people.
-struct Reader(OffloadReader);
+struct EngineRuleReader(OffloadReader);
 
-impl Rules for Reader {
+impl RuleQueries for EngineRuleReader {
     fn count(&self) -> Result<[u64; 3]> {
         let [ipv4, ipv6] = self.0.rules();
         Ok([ipv4, ipv6, 0])

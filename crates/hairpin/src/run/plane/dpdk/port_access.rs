@@ -3,22 +3,22 @@
 use super::super::limits::RELAYED_MAX;
 use anyhow::{Context, Result};
 use hairpin_core::frame::{Batch, Frame, FrameIo};
-use hairpin_dpdk::{Eal, Mbuf, Pool, Port, PortIo, Ring, RingKind, RingReceiver, RingSender};
+use hairpin_dpdk::{Eal, Mbuf, MbufPool, Port, PortIo, Ring, RingKind, RingReceiver, RingSender};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Where a worker's frames come from and go to.
+/// The source and the destination of a worker's frames.
 pub(super) enum PortAccess {
     /// A queue of each port, and frames of workers that have none.
     Queues {
         /// The queues.
         io: PortIo,
-        /// What others want to send.
+        /// Frames that others want to send.
         relayed: Option<RingReceiver>,
         /// Frames of others that the ports had no room for yet.
         waiting: Box<Batch<Mbuf>>,
-        /// What is known of the ports' links.
-        links: Arc<Links>,
+        /// The state of the ports' links.
+        links: Arc<PortLinks>,
         /// Frames dropped for want of a link.
         cut_off: u64,
     },
@@ -26,17 +26,17 @@ pub(super) enum PortAccess {
     Relay {
         /// That worker.
         to: RingSender,
-        /// Where frames of the worker's own are from.
-        pool: Pool,
+        /// The source addresses of the worker's own frames.
+        pool: MbufPool,
     },
 }
 
 /// Whether each port's link is up, as the supervisor saw it last.
-pub(super) struct Links(Vec<AtomicBool>);
+pub(super) struct PortLinks(Vec<AtomicBool>);
 
-impl Links {
-    pub(super) fn of(ports: &[Port]) -> Links {
-        Links(ports.iter().map(|port| AtomicBool::new(port.is_up())).collect())
+impl PortLinks {
+    pub(super) fn of(ports: &[Port]) -> PortLinks {
+        PortLinks(ports.iter().map(|port| AtomicBool::new(port.is_up())).collect())
     }
 
     /// A link's state now. Whether that is another than before.
@@ -52,8 +52,8 @@ impl Links {
 /// One for each of `workers` workers, the first `queues` of which have queues.
 pub(super) fn of_workers(
     eal: &Eal,
-    (ports, links): (&[Port], &Arc<Links>),
-    pool: &Pool,
+    (ports, links): (&[Port], &Arc<PortLinks>),
+    pool: &MbufPool,
     (queues, workers): (u16, u16),
 ) -> Result<Vec<PortAccess>> {
     let mut senders: Vec<RingSender> = Vec::new();
@@ -126,7 +126,7 @@ impl PortAccess {
 
 /// Sends; what finds no room stays in the batch, unless it is for a port whose link is down: frames for other ports
 /// must not wait for that link's return.
-fn send(io: &mut PortIo, batch: &mut Batch<Mbuf>, (links, cut_off): (&Links, &mut u64)) {
+fn send(io: &mut PortIo, batch: &mut Batch<Mbuf>, (links, cut_off): (&PortLinks, &mut u64)) {
     io.transmit(batch);
     if !batch.is_empty() {
         let before = batch.len();
@@ -174,11 +174,11 @@ mod tests {
     use hairpin_dpdk::PortOptions;
 
     /// A port that returns what is sent to it, as far as it has room, between workers of which one has a queue.
-    fn accesses(fixture: &DpdkFixture, workers: u16) -> (Port, Arc<Links>, Vec<PortAccess>) {
+    fn accesses(fixture: &DpdkFixture, workers: u16) -> (Port, Arc<PortLinks>, Vec<PortAccess>) {
         let options = PortOptions { device: "net_ring0".into(), ..PortOptions::default() };
         let port = Port::open(&fixture.eal, &options, &fixture.pool).expect("a ring is a port");
         let ports = [port];
-        let links = Arc::new(Links::of(&ports));
+        let links = Arc::new(PortLinks::of(&ports));
         let accesses = of_workers(&fixture.eal, (&ports, &links), &fixture.pool, (1, workers)).expect("its queue");
         let [port] = ports;
         (port, links, accesses)

@@ -8,14 +8,14 @@ use hairpin_core::l7::cookie::{Cookies, EpochKeys};
 use hairpin_core::time::Time;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-struct Held {
+struct HeldSecrets {
     keys: EpochKeys,
     /// Shared keys: by how much real time is ahead of the clock, in ns, modulo 2^64.
     ahead_ns: Option<u64>,
 }
 
 /// The keys.
-pub(super) struct Secrets(Mutex<Held>);
+pub(super) struct Secrets(Mutex<HeldSecrets>);
 
 impl Secrets {
     /// Draws both.
@@ -23,11 +23,11 @@ impl Secrets {
         Ok(Secrets(Mutex::new(drawn(now)?)))
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, HeldSecrets> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What cookies are made with now.
+    /// The secrets that make cookies now.
     pub(super) fn cookies(&self) -> Cookies {
         let held = self.held();
         Cookies::new(held.keys.keys).ahead(held.ahead_ns.unwrap_or(0))
@@ -54,14 +54,14 @@ impl Secrets {
             Some(_) => held.keys.renewed(secret, real),
             None => EpochKeys::of(secret, real),
         };
-        *held = Held { keys, ahead_ns: Some(ahead_ns) };
+        *held = HeldSecrets { keys, ahead_ns: Some(ahead_ns) };
     }
 }
 
 /// Own ones.
-fn drawn(now: Time) -> Result<Held> {
+fn drawn(now: Time) -> Result<HeldSecrets> {
     let keys = [host::secret::<2>()?, host::secret::<2>()?];
-    Ok(Held { keys: EpochKeys { keys, last: Cookies::epoch(now) }, ahead_ns: None })
+    Ok(HeldSecrets { keys: EpochKeys { keys, last: Cookies::epoch(now) }, ahead_ns: None })
 }
 
 #[cfg(test)]

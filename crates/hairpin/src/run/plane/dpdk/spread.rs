@@ -15,11 +15,11 @@ use hairpin_dpdk::{Eal, Mbuf, Ring, RingKind, RingReceiver, RingSender};
 use std::sync::Arc;
 
 /// A worker's part in it.
-pub(super) struct Spread {
+pub(super) struct WorkerSpread {
     worker: u16,
     steering: Steering,
     forwarding_table: Arc<ForwardingTable>,
-    /// What others have received for this one.
+    /// Frames that others have received for this worker.
     inbox: RingReceiver,
     /// To each worker; the one to itself is not used.
     outboxes: Vec<Outbox>,
@@ -38,7 +38,7 @@ pub(super) fn of_workers(
     eal: &Eal,
     forwarding_table: &Arc<ForwardingTable>,
     steering: Steering,
-) -> Result<Vec<Option<Spread>>> {
+) -> Result<Vec<Option<WorkerSpread>>> {
     if steering.workers <= 1 {
         return Ok(vec![None]);
     }
@@ -48,7 +48,7 @@ pub(super) fn of_workers(
     let spread = |(worker, inbox)| {
         let outbox =
             |to: &RingSender| Ok(Outbox { to: to.another().context("a ring for one sender")?, frames: Batch::new() });
-        Ok(Some(Spread {
+        Ok(Some(WorkerSpread {
             worker,
             steering,
             forwarding_table: Arc::clone(forwarding_table),
@@ -74,7 +74,7 @@ fn owner(forwarding_table: &ForwardingTable, steering: &Steering, frame: &[u8]) 
     Some(steering.worker(if from_client { &key.source } else { &key.destination }))
 }
 
-impl Spread {
+impl WorkerSpread {
     /// Uses another set of services from now on.
     pub(super) fn set_forwarding_table(&mut self, forwarding_table: &Arc<ForwardingTable>) {
         self.forwarding_table = Arc::clone(forwarding_table);
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use etherparse::PacketBuilder;
     use hairpin_core::flow::{Endpoint, Protocol};
-    use hairpin_core::link::{LinkOptions, Plan, PortAddresses};
+    use hairpin_core::link::{LinkOptions, LinkPlan, PortAddresses};
     use std::net::IpAddr;
 
     const CLIENT: ([u8; 4], u16) = ([198, 51, 100, 1], 4000);
@@ -139,7 +139,7 @@ mod tests {
             networks: vec![(IpAddr::from([10, 0, 0, 1]), 24)],
             gateways: Vec::new(),
         };
-        let plan = Plan::new(&LinkOptions { ports: vec![port], ..LinkOptions::default() }).unwrap();
+        let plan = LinkPlan::new(&LinkOptions { ports: vec![port], ..LinkOptions::default() }).unwrap();
         let mut services = std::collections::HashSet::with_hasher(ahash::RandomState::with_seed(0));
         services.insert((Endpoint::new(IpAddr::from(VIP.0), VIP.1), Protocol::Tcp));
         ForwardingTable { plan: Arc::new(plan), services }

@@ -1,16 +1,16 @@
 //! How packets find the worker of their connection: by rules of the ports, where every worker has a queue and the devices
 //! take such rules, else by hand-over alone ([`super::spread`]). **The rules have not yet been run on hardware.**
 //!
-//! What tells workers apart is chosen once, by trying the rules, before the connection table is opened: connections lie
-//! with their workers. Rules that are refused later leave their packets to the hand-over, which looks at every packet
-//! anyway.
+//! The field that tells workers apart is chosen once, by trying the rules, before the connection table is opened:
+//! connections lie with their workers. Rules that are refused later leave their packets to the hand-over, which looks at
+//! every packet anyway.
 
-use super::offload::Engine;
+use super::offload::PortEngine;
 use crate::run::log;
 use hairpin_core::config::{Forwarding, ServiceState, Snapshot};
 use hairpin_core::flow::{Protocol, STEERING_RULES_MAX, SteerBy, Steering};
 use hairpin_dpdk::Port;
-use hairpin_dpdk::flow::{Description, SteeringRules, Stream, steering_rules};
+use hairpin_dpdk::flow::{Description, SteeredStream, SteeringRules, steering_rules};
 use std::collections::BTreeSet;
 
 /// See the module's documentation.
@@ -18,7 +18,7 @@ pub(super) struct Steer {
     steering: Steering,
     /// Workers with a queue of every port.
     queues: u16,
-    streams: BTreeSet<(Stream, Protocol)>,
+    streams: BTreeSet<(SteeredStream, Protocol)>,
     /// Rules that there should be, by port.
     wanted: Vec<usize>,
     rules: SteeringRules,
@@ -34,7 +34,7 @@ impl Steer {
         (by_hash, queues): (Steering, u16),
         ports: &[Port],
         snapshot: &Snapshot,
-        engine: &Engine,
+        engine: &PortEngine,
     ) -> Steer {
         let by_port = Steering { by: SteerBy::Port, ..by_hash };
         let rules = SteeringRules::default();
@@ -70,7 +70,7 @@ impl Steer {
     }
 
     /// Brings the ports' rules in line with the services, and says so if that does not succeed.
-    pub(super) fn install(&mut self, ports: &[Port], engine: &Engine) {
+    pub(super) fn install(&mut self, ports: &[Port], engine: &PortEngine) {
         if self.steering.by != SteerBy::Port {
             return;
         }
@@ -90,7 +90,7 @@ impl Steer {
         }
     }
 
-    fn put_in(&mut self, ports: &[Port], engine: &Engine) -> Result<(), String> {
+    fn put_in(&mut self, ports: &[Port], engine: &PortEngine) -> Result<(), String> {
         let mut wanted: Vec<(u16, Description)> = Vec::new();
         self.wanted.clear();
         for (number, port) in ports.iter().enumerate() {
@@ -119,7 +119,7 @@ impl Steer {
         (there as u64, wanted.saturating_sub(there) as u64)
     }
 
-    /// What there is to say of it.
+    /// Describes it.
     pub(super) fn words(&self) -> String {
         let workers = self.steering.workers;
         let why_not = self.why_not.as_deref().unwrap_or_default();
@@ -141,19 +141,19 @@ impl Steer {
     }
 }
 
-/// What comes from clients and from backends.
-fn streams(snapshot: &Snapshot) -> BTreeSet<(Stream, Protocol)> {
+/// The streams of packets from clients and from backends.
+fn streams(snapshot: &Snapshot) -> BTreeSet<(SteeredStream, Protocol)> {
     let mut streams = BTreeSet::new();
     for service in snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant) {
         let protocol = service.protocol;
         if !service.kind.is_group() {
-            streams.insert((Stream::ToService(service.endpoint), protocol));
+            streams.insert((SteeredStream::ToService(service.endpoint), protocol));
         }
         if service.forwarding == Forwarding::FullNat {
-            streams.extend(snapshot.pool.addresses.iter().map(|address| (Stream::ToPool(*address), protocol)));
+            streams.extend(snapshot.pool.addresses.iter().map(|address| (SteeredStream::ToPool(*address), protocol)));
         } else {
             let backends = service.backends.iter();
-            streams.extend(backends.map(|backend| (Stream::FromBackend(backend.endpoint), protocol)));
+            streams.extend(backends.map(|backend| (SteeredStream::FromBackend(backend.endpoint), protocol)));
         }
     }
     streams

@@ -1,8 +1,8 @@
-//! What tests of the plane's parts have in common: DPDK, which starts once in a process, and frames.
+//! The common parts of the plane's tests: DPDK, which starts once in a process, and frames.
 
 use crate::run::eal;
 use hairpin_core::frame::{Batch, Frame, FrameIo, Meta};
-use hairpin_dpdk::{Eal, EalOptions, EalPages, Mbuf, Pool, PoolOptions};
+use hairpin_dpdk::{Eal, EalOptions, EalPages, Mbuf, MbufPool, PoolOptions};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// DPDK's devices are the process's: one test at a time.
@@ -10,7 +10,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 pub(super) struct DpdkFixture {
     pub(super) eal: Eal,
-    pub(super) pool: Pool,
+    pub(super) pool: MbufPool,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -21,7 +21,7 @@ impl DpdkFixture {
         let options = EalOptions { memory_mib: 128, pages: EalPages::None, ..EalOptions::default() };
         let eal = eal::started(options).expect("DPDK starts");
         let options = PoolOptions { name: "test".into(), mbufs, cache: 0, ..PoolOptions::default() };
-        let pool = Pool::create(&eal, options).expect("a pool");
+        let pool = MbufPool::create(&eal, options).expect("a pool");
         DpdkFixture { eal, pool, _alone: alone }
     }
 

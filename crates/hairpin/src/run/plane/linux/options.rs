@@ -1,16 +1,16 @@
 //! The options of the BPF programs, from the configuration.
 
 use crate::config::{Attach, Settings, WhenAbsent};
-use hairpin_linux::programs::{Absent, AttachMode, Options};
+use hairpin_linux::programs::{Absent, AttachMode, ProgramOptions};
 
 /// A policer's rate that holds nothing back.
 pub(super) const UNLIMITED: u32 = u32::MAX;
 
-pub(super) fn options(settings: &Settings) -> Options {
+pub(super) fn options(settings: &Settings) -> ProgramOptions {
     let linux = &settings.linux;
     // Packets of connections cannot be told from others if connections are not tracked.
     let is_policed = settings.connection_table.tracks_connections();
-    Options {
+    ProgramOptions {
         instance: settings.instance.clone(),
         pin_directory: linux.pin_directory.clone(),
         rules_v4_max: settings.rules_max,
@@ -27,6 +27,6 @@ pub(super) fn options(settings: &Settings) -> Options {
         heartbeat_timeout: linux.heartbeat_timeout,
         policer_backend_pps: if is_policed { linux.policer_backend } else { UNLIMITED },
         handover_bound: linux.handover_bound,
-        ..Options::default()
+        ..ProgramOptions::default()
     }
 }

@@ -2,13 +2,13 @@
 
 use super::super::crossing::{self, Crossing};
 use super::super::load::{THRESHOLD, THROUGHPUT, Variant};
-use super::super::results::{Place, shown};
+use super::super::results::{ResultPlace, shown};
 use super::super::{paper, profile, rules};
-use super::{Figure, Page, goodput, size, verdict};
-use crate::suite::samples::Samples;
+use super::{FigureSpec, FiguresPage, goodput, size, verdict};
+use crate::suite::samples::RepeatedValues;
 use anyhow::Result;
 
-impl Page<'_> {
+impl FiguresPage<'_> {
     pub(super) fn offloading(&mut self) -> Result<()> {
         self.section("Figure 10: what offloading is good for, and from which size on", paper::OFFLOADING)?;
         let rule = paper::finding(paper::THRESHOLD)?;
@@ -29,7 +29,7 @@ impl Page<'_> {
                 gains.len()
             ))?;
             let title = format!("what a response costs the balancer's core, {setting}");
-            let figure = Figure {
+            let figure = FigureSpec {
                 what: "core_us_per_response",
                 title: &title,
                 y_title: "us",
@@ -40,7 +40,7 @@ impl Page<'_> {
             self.figure(&format!("figure-10-{setting}.svg"), figure, size)?;
             let file = format!("figure-10-share-{setting}.svg");
             let title = format!("share of the bytes past the worker, {setting}");
-            let share = Figure {
+            let share = FigureSpec {
                 what: "offloaded_byte_share",
                 divisor: 0.01,
                 title: &title,
@@ -72,10 +72,10 @@ impl Page<'_> {
     }
 
     fn threshold(&mut self, setting: &str) -> Result<()> {
-        let of = |what| self.results.samples(Place { part: THRESHOLD, setting, series: "hairpin", x: 0 }, what);
+        let of = |what| self.results.samples(ResultPlace { part: THRESHOLD, setting, series: "hairpin", x: 0 }, what);
         let (Some(bytes), Some(pair)) = (of("offload_bytes_min"), of("rule_pair_us")) else { return Ok(()) };
         let (frame, length) = (of("body_frame_us"), of("body_frame_bytes"));
-        let kb = |samples: Option<Samples>| shown(samples.map(|s| s.divided_by(1024.0)).as_ref(), 0);
+        let kb = |samples: Option<RepeatedValues>| shown(samples.map(|s| s.divided_by(1024.0)).as_ref(), 0);
         let measured = match crossing::of(self.results, setting) {
             None => "not compared".to_owned(),
             Some(Crossing::Everywhere) => "offloading was the cheaper one at every size measured".to_owned(),
@@ -123,7 +123,7 @@ impl Page<'_> {
                     [format!("{insert:.2}"), format!("{delete:.2}")]
                 }));
                 for (_, series) in rules::PRESENT {
-                    let place = Place { part: rules::PART, setting: "", series, x: batch as u64 };
+                    let place = ResultPlace { part: rules::PART, setting: "", series, x: batch as u64 };
                     row.extend(
                         [rules::INSERT, rules::DELETE].map(|what| shown(self.results.samples(place, what).as_ref(), 2)),
                     );
@@ -134,7 +134,7 @@ impl Page<'_> {
         self.table(&header.iter().map(String::as_str).collect::<Vec<_>>(), rows)?;
         for (what, name) in [(rules::INSERT, "insert"), (rules::DELETE, "delete")] {
             let title = format!("time to {name} a rule, by batch");
-            let figure = Figure {
+            let figure = FigureSpec {
                 part: rules::PART,
                 what,
                 title: &title,
@@ -149,7 +149,7 @@ impl Page<'_> {
             .iter()
             .flat_map(|(_, series)| [rules::INSERT, rules::DELETE].map(|what| (series, what)))
             .filter_map(|(series, what)| {
-                let of = |x| self.results.median(Place { part: rules::PART, setting: "", series, x }, what);
+                let of = |x| self.results.median(ResultPlace { part: rules::PART, setting: "", series, x }, what);
                 Some(of(*rules::BATCHES.last()? as u64)? < of(rules::BATCHES[0] as u64)?)
             })
             .collect();
@@ -168,7 +168,7 @@ impl Page<'_> {
             return self.not_measured();
         }
         let of = |setting: &str, x, what| {
-            let place = Place { part: THROUGHPUT, setting, series: Variant::Software.name(), x };
+            let place = ResultPlace { part: THROUGHPUT, setting, series: Variant::Software.name(), x };
             shown(self.results.samples(place, what).map(|samples| samples.divided_by(1e6)).as_ref(), 2)
         };
         let rows: Vec<Vec<String>> = places
@@ -193,7 +193,7 @@ impl Page<'_> {
         let header = ["response", "paper", "gso", "gso, frames", "gso, at full load", "wire", "wire, at full load"];
         self.table(&header, rows)?;
         if !self.results.places(THROUGHPUT, "wire").is_empty() {
-            let figure = Figure {
+            let figure = FigureSpec {
                 what: "frames_per_s",
                 divisor: 1e6,
                 title: "packets a second by size of response, wire",
@@ -203,7 +203,7 @@ impl Page<'_> {
             };
             self.figure("table-3-wire.svg", figure, size)?;
         }
-        let figure = Figure {
+        let figure = FigureSpec {
             what: "packets_per_s",
             divisor: 1e6,
             title: "packets a second by size of response, software only beside offloaded",
@@ -243,9 +243,9 @@ impl Page<'_> {
         let rows: Vec<Vec<String>> = profile::Stages::ALL
             .into_iter()
             .map(|stage| {
-                let of = |scene: &profile::Scene| {
+                let of = |scene: &profile::ProfileScene| {
                     let x = self.results.places(profile::PART, scene.name).first().copied().unwrap_or_default();
-                    let place = Place { part: profile::PART, setting: scene.name, series: stage.name(), x };
+                    let place = ResultPlace { part: profile::PART, setting: scene.name, series: stage.name(), x };
                     shown(self.results.samples(place, profile::SHARE).as_ref(), 1)
                 };
                 [stage.name().to_owned(), stage.of_the_paper().to_owned()]

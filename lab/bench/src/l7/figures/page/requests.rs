@@ -1,12 +1,12 @@
 //! The sections on requests: figures 8, 9 and 12.
 
 use super::super::load::{LATENCY, MIX, PACED, THROUGHPUT, Variant, distribution};
-use super::super::results::{Place, shown};
+use super::super::results::{ResultPlace, shown};
 use super::super::{draw, paper};
-use super::{Figure, Page, goodput, size, verdict};
+use super::{FigureSpec, FiguresPage, goodput, size, verdict};
 use anyhow::Result;
 
-impl Page<'_> {
+impl FiguresPage<'_> {
     pub(super) fn throughput(&mut self) -> Result<()> {
         self.section("Figure 8: throughput by size of response", paper::GOODPUT)?;
         let variants = Variant::ALL.map(Variant::name);
@@ -19,7 +19,7 @@ impl Page<'_> {
             let rows = self.by_series(THROUGHPUT, setting, "gbit_per_s", &variants, 2);
             self.table(&header, rows)?;
             let title = format!("goodput by size of response, {setting}");
-            let figure = Figure { title: &title, ..goodput(setting) };
+            let figure = FigureSpec { title: &title, ..goodput(setting) };
             self.figure(&format!("figure-8-{setting}.svg"), figure, size)?;
         }
         let ratios = self.beside_nginx(THROUGHPUT, "gbit_per_s");
@@ -70,7 +70,7 @@ impl Page<'_> {
         self.paragraph("99th percentile:")?;
         let rows = self.by_series(LATENCY, "gso", "p99_ms", &variants, 2);
         self.table(&header, rows)?;
-        let base = Figure {
+        let base = FigureSpec {
             part: LATENCY,
             what: "mean_ms",
             title: "mean latency at half of nginx's rate",
@@ -83,7 +83,7 @@ impl Page<'_> {
             let Some(part) = distribution(page) else { continue };
             let title = format!("distribution of latencies, {page}");
             let (x_title, y_title) = ("ms", "percent of the requests");
-            let figure = Figure { part, what: "ms", title: &title, x_title, y_title, logarithmic: false, ..base };
+            let figure = FigureSpec { part, what: "ms", title: &title, x_title, y_title, logarithmic: false, ..base };
             self.forget(file);
             draw::distribution(self.results, &figure, &self.directory.join(file))?;
             self.show(file, &title)?;
@@ -105,8 +105,9 @@ impl Page<'_> {
     pub(super) fn mix(&mut self) -> Result<()> {
         self.section("Figure 12: real-world sizes", paper::MIX)?;
         let variants = Variant::ALL.map(Variant::name);
-        let of =
-            |way: &str, what: &str| self.results.samples(Place { part: MIX, setting: "gso", series: way, x: 0 }, what);
+        let of = |way: &str, what: &str| {
+            self.results.samples(ResultPlace { part: MIX, setting: "gso", series: way, x: 0 }, what)
+        };
         if variants.iter().all(|way| of(way, "gbit_per_s").is_none()) {
             return self.not_measured();
         }

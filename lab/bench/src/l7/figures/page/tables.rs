@@ -1,14 +1,14 @@
 //! The section on hash tables: figure 11.
 
-use super::super::results::{Place, Results, shown};
+use super::super::results::{FigureResults, ResultPlace, shown};
 use super::super::{hashtable, paper};
-use super::{Figure, Page, goodput, verdict};
+use super::{FigureSpec, FiguresPage, goodput, verdict};
 use anyhow::Result;
 
 /// Ours that threads share, as Laconic's table is.
 const OURS: &str = "concurrent";
 
-impl Page<'_> {
+impl FiguresPage<'_> {
     pub(super) fn hashtable(&mut self) -> Result<()> {
         self.section("Figure 11: concurrent hash table", paper::TABLE)?;
         if hashtable::CASES.iter().all(|(_, case)| self.results.places(hashtable::PART, case).is_empty()) {
@@ -26,7 +26,7 @@ impl Page<'_> {
                 hashtable::METHODS.iter().map(|method| row(self.results, case, method, &threads)).collect();
             self.table(&header.iter().map(String::as_str).collect::<Vec<_>>(), rows)?;
             let title = format!("hash table, {case}");
-            let figure = Figure {
+            let figure = FigureSpec {
                 part: hashtable::PART,
                 what: "per_s",
                 divisor: 1e6,
@@ -41,8 +41,9 @@ impl Page<'_> {
         let mut pairs = Vec::new();
         for (_, case) in hashtable::CASES {
             for x in self.results.places(hashtable::PART, case) {
-                let of =
-                    |series| self.results.median(Place { part: hashtable::PART, setting: case, series, x }, "per_s");
+                let of = |series| {
+                    self.results.median(ResultPlace { part: hashtable::PART, setting: case, series, x }, "per_s")
+                };
                 pairs.extend(hashtable::RTE_HASH.iter().filter_map(|peer| Some((of(OURS)?, of(peer)?))));
             }
         }
@@ -60,9 +61,9 @@ impl Page<'_> {
 }
 
 /// A method's operations by threads; a method without any says so.
-fn row(results: &Results, case: &str, method: &str, threads: &[u64]) -> Vec<String> {
+fn row(results: &FigureResults, case: &str, method: &str, threads: &[u64]) -> Vec<String> {
     let of = |&x: &u64| {
-        let place = Place { part: hashtable::PART, setting: case, series: method, x };
+        let place = ResultPlace { part: hashtable::PART, setting: case, series: method, x };
         let samples = results.samples(place, "per_s");
         samples.map_or_else(|| "not measured".to_owned(), |samples| shown(Some(&samples.divided_by(1e6)), 1))
     };
