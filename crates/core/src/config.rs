@@ -202,6 +202,9 @@ pub struct Snapshot {
     pub when_full: WhenFull,
     /// Secrets that this balancer shares with others.
     pub keys: Keys,
+    /// Which configuration it is: another number for each other one, the same from process to process. 0: that is not
+    /// known, and it counts as another one in every process.
+    pub id: u64,
     /// By backend number: service and position in it.
     places: Box<[Option<(u16, u16)>]>,
 }
@@ -217,7 +220,7 @@ impl Snapshot {
                 places[usize::from(backend.number)] = Some((number as u16, index as u16));
             }
         }
-        Snapshot { services, pool, when_full: WhenFull::Drop, keys: Keys::default(), places: places.into() }
+        Snapshot { services, pool, when_full: WhenFull::Drop, keys: Keys::default(), id: 0, places: places.into() }
     }
 
     /// One more than the highest number of a backend: how long arrays by number are.

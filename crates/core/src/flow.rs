@@ -1,14 +1,18 @@
 //! Names of flows: addresses, the 5-tuple, directions.
 
 use crate::keys::{Purpose, Secret};
+use crate::stored::stored_leaf;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 /// An IPv4 or IPv6 address in 16 bytes; IPv4 is held as `::ffff:a.b.c.d` (RFC 4291, 2.5.5.2), so that one code path
 /// serves both families.
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(transparent)]
 pub struct Address(pub [u8; 16]);
+
+stored_leaf!(Address: 1, Protocol: 1, Endpoint: 1, Direction: 1);
 
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 /// The last four bytes of it, read with the lowest first; the others are 0.
@@ -73,7 +77,9 @@ impl fmt::Debug for Address {
 }
 
 /// A transport protocol Hairpin balances; the values are IANA's protocol numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, TryFromBytes, IntoBytes, KnownLayout, Immutable,
+)]
 #[repr(u8)]
 pub enum Protocol {
     /// TCP (RFC 9293).
@@ -84,7 +90,7 @@ pub enum Protocol {
 }
 
 /// One end of a flow: address and port (host order).
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Endpoint {
     /// The address.
@@ -156,7 +162,7 @@ impl FlowKey {
 }
 
 /// Which way a flow of a connection goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(u8)]
 pub enum Direction {
     /// From the client to the backend: key (client, VIP).

@@ -21,6 +21,8 @@ pub enum Purpose {
     SynCookies = 3,
     /// The name of a secret, so that people can compare those of two machines.
     Fingerprint = 4,
+    /// The seeds of the hash by which ended connections are remembered from process to process.
+    Ended = 5,
 }
 
 /// A key of 128 bits. It is never printed.

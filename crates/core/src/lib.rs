@@ -23,6 +23,7 @@ pub mod l7;
 pub mod link;
 pub mod offload;
 pub mod rewrite;
+pub mod stored;
 pub mod table;
 pub mod time;
 pub mod wire;

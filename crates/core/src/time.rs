@@ -1,11 +1,18 @@
 //! Points in time, given by the caller: nanoseconds since an arbitrary start, the same for every worker.
 
+use crate::stored::stored_leaf;
 pub use core::time::Duration;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// A point in time, in nanoseconds of a clock that never goes back (`CLOCK_MONOTONIC` on the linux plane, virtual time
 /// in the simulator).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
+#[repr(transparent)]
 pub struct Time(u64);
+
+stored_leaf!(Time: 1);
 
 impl Time {
     /// The clock's zero.

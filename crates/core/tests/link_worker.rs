@@ -102,7 +102,7 @@ impl RoutedWorker {
         let snapshot = snapshot();
         let worker = Worker::new(WorkerOptions {
             loads: Loads::new(snapshot.backends()),
-            splices_max: 0,
+            splices: hairpin_core::l7::splice::SplicedMemory::own(0),
             ..WorkerOptions::new(
                 snapshot,
                 boxed(64),

@@ -8,6 +8,7 @@
 use hairpin_core::table::Position;
 use hairpin_core::table::slab::{Slab, Slot, boxed, slots_at};
 use std::collections::BTreeSet;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Larger than a cache line and than any store.
@@ -129,7 +130,7 @@ fn whole_or_absent_after_every_instruction() {
         return;
     }
 
-    let copy: *mut Slot<Entry> = boxed::<Entry>(CAPACITY).as_mut_ptr();
+    let copy: *mut Slot<Entry> = ManuallyDrop::new(boxed::<Entry>(CAPACITY)).as_mut_ptr();
     const BYTES: usize = size_of::<[Slot<Entry>; CAPACITY]>();
     let mut last = [1u8; BYTES];
     let (mut steps, mut images) = (0u64, 0u32);

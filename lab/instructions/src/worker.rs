@@ -6,6 +6,7 @@ use hairpin_core::config::{Backend, BackendState, Forwarding, Pool, Service, Ser
 use hairpin_core::engine::EngineCaps;
 use hairpin_core::flow::{Endpoint, Protocol};
 use hairpin_core::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Kind, Route};
+use hairpin_core::l7::splice::SplicedMemory;
 use hairpin_core::offload::{AnyPolicy, Choice};
 use hairpin_core::table::slab::boxed;
 use hairpin_core::table::{AnyTable, Hasher};
@@ -74,7 +75,7 @@ fn make(snapshot: Snapshot, offloaded: bool) -> CountedWorker {
     Worker::new(WorkerOptions {
         caps,
         loads,
-        splices_max: CONNECTIONS as u32,
+        splices: SplicedMemory::own(CONNECTIONS as u32),
         ..WorkerOptions::new(Arc::new(snapshot), boxed(CONNECTIONS), table, policy, SEEDS)
     })
 }

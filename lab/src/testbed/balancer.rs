@@ -15,7 +15,9 @@ use hairpin_core::event_loop::EventLoop;
 use hairpin_core::flow::{Protocol, Steering};
 use hairpin_core::frame::FrameIo;
 use hairpin_core::l4::connection::Connection;
+use hairpin_core::l7::splice::SplicedMemory;
 use hairpin_core::offload::{Never, OffloadPolicy};
+use hairpin_core::table::region::Array;
 use hairpin_core::table::slab::{Slot, boxed};
 use hairpin_core::table::{Hasher, LookupMethod};
 use hairpin_core::time::{Duration, Time};
@@ -112,7 +114,7 @@ pub fn with_engine<P: OffloadPolicy>(
             effective_weights: effective_weights.clone(),
             occupancy: occupancy.clone(),
             caps,
-            splices_max: 1,
+            splices: SplicedMemory::own(1),
             ..WorkerOptions::new(snapshot.clone(), memory(options.connections()), table, policy(), options.seeds)
         })
     };
@@ -121,15 +123,15 @@ pub fn with_engine<P: OffloadPolicy>(
 
 /// A worker is needed no more: the next one of its size uses its memory.
 pub fn retire<P: OffloadPolicy>(worker: Worker<P, LabTable>) {
-    RETIRED.lock().unwrap_or_else(PoisonError::into_inner).push(worker.into_memory());
+    RETIRED.lock().unwrap_or_else(PoisonError::into_inner).push(worker.into_memory().0);
 }
 
-/// Memory of workers that have been retired: it cannot be given back to the system, so the next worker of that size uses
-/// it, and a long row of trials takes no more than one of each size.
-static RETIRED: Mutex<Vec<&'static mut [Slot<Connection>]>> = Mutex::new(Vec::new());
+/// Memory of workers that have been retired: the next worker of that size finds its pages touched, so that all trials of a
+/// row begin alike but the first.
+static RETIRED: Mutex<Vec<Array<Slot<Connection>>>> = Mutex::new(Vec::new());
 
 /// Memory for so many connections.
-fn memory(connections: usize) -> &'static mut [Slot<Connection>] {
+fn memory(connections: usize) -> Array<Slot<Connection>> {
     let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
     match retired.iter().position(|memory| memory.len() == connections) {
         Some(place) => retired.swap_remove(place),

@@ -6,6 +6,7 @@
 //! is lost, a backend sees nothing but requests that were read and edited, one behind another, and after a while nothing is
 //! left.
 
+use hairpin_core::l7::splice::SplicedMemory;
 use hairpin_core::config::{Backend, BackendState, Forwarding, Pool, Service, Snapshot};
 use hairpin_core::engine::{Completion, EngineCaps, Refusal, RuleOp};
 use hairpin_core::flow::{Address, Endpoint, Protocol};
@@ -152,7 +153,7 @@ impl SpliceScene {
                 checks_guards: able,
                 ..EngineCaps::full(1000)
             },
-            splices_max: 8,
+            splices: SplicedMemory::own(8),
             ..WorkerOptions::new(snapshot, boxed(8), table, Always, [1, 2, 3, 4])
         });
         let now = Time::from_nanos(1_000_000_000_000);

@@ -23,7 +23,9 @@ use crate::engine::Counters;
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::offload::RulePair;
 use crate::rewrite::Rewrite;
+use crate::stored::stored;
 use crate::time::Time;
+use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 /// The state of a connection in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -198,7 +200,7 @@ impl Flags {
 }
 
 /// Packets and bytes of one flow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Volume {
     /// Packets; segments of super-packets counted one by one.
@@ -206,6 +208,8 @@ pub struct Volume {
     /// Bytes of IP packets, headers of every segment included.
     pub bytes: u64,
 }
+
+stored!(Volume: packets, bytes);
 
 impl Volume {
     /// Adds to it.

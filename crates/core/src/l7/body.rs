@@ -8,6 +8,8 @@
 mod tests;
 
 use super::head::{is_token, is_value};
+use crate::stored::{stored, stored_leaf};
+use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 /// The body behind a head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,7 +69,8 @@ const FORBIDDEN: [&[u8]; 24] = [
 const ALL_FORBIDDEN: u32 = ((1u64 << FORBIDDEN.len()) - 1) as u32;
 
 /// Why a chunked body is refused: the connection cannot be used any more.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(u8)]
 pub enum BadChunk {
     /// A size is not 1 to 16 hexadecimal digits directly followed by `;` or CRLF (in responses there may be blanks
     /// between), or is beyond 2^63 - 1.
@@ -157,16 +160,48 @@ enum BodyState {
     Bad(BadChunk),
 }
 
+/// [`BodyState`] without its fields.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(u8)]
+enum Step {
+    Size,
+    Blanks,
+    Extension,
+    SizeEnd,
+    Data,
+    DataCr,
+    DataLf,
+    LineStart,
+    Name,
+    Value,
+    ValueEnd,
+    LastEnd,
+    Done,
+    Bad,
+}
+
 /// Follows a chunked body to its end. It is fed the stream behind the head in any pieces; how it is cut makes no
-/// difference.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// difference. Plain data: it lies in connection entries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
 pub struct Chunks {
-    state: BodyState,
+    /// `size` and `left` of [`BodyState`]; 0 where it has none, as the other fields of it.
+    size: u64,
     /// Bytes that chunks to come may have.
     room: u64,
+    like: u32,
+    trailers: u16,
+    /// `bytes` and `digits` of [`BodyState`].
+    bytes: u16,
+    step: Step,
+    why: BadChunk,
     /// Sizes may have blanks behind them.
     padded: bool,
+    unused: [u8; 5],
 }
+
+stored_leaf!(BadChunk: 1, Step: 1);
+stored!(Chunks: size, room, like, trailers, bytes, step, why, padded, unused);
 
 impl Default for Chunks {
     /// At the start of a body, however long.
@@ -179,7 +214,17 @@ impl Chunks {
     /// At the start of a body of at most so many bytes, without what stands around the chunks. A chunk that is longer than
     /// what is left of them is refused before its first byte.
     pub fn at_most(bytes: u64) -> Chunks {
-        Chunks { state: BodyState::Size { digits: 0, size: 0 }, room: bytes, padded: false }
+        Chunks {
+            size: 0,
+            room: bytes,
+            like: 0,
+            trailers: 0,
+            bytes: 0,
+            step: Step::Size,
+            why: BadChunk::Size,
+            padded: false,
+            unused: [0; 5],
+        }
     }
 
     /// At the start of a response's body, however long.
@@ -190,63 +235,148 @@ impl Chunks {
     /// Goes on with the next bytes of the stream. Returns how many of them belong to this body: all, unless it ends among
     /// them. An error is final, and said of the first byte that is wrong: bytes before it may already be underway.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<usize, BadChunk> {
-        let mut rest = bytes;
+        let (mut state, mut rest) = (self.state(), bytes);
         loop {
-            match self.state {
-                BodyState::Done => break,
-                BodyState::Bad(why) => return Err(why),
+            match state {
+                BodyState::Done | BodyState::Bad(_) => break,
                 BodyState::Data { left } => {
                     let taken = usize::try_from(left).unwrap_or(usize::MAX).min(rest.len());
                     let left = left - taken as u64;
-                    self.state = if left == 0 { BodyState::DataCr } else { BodyState::Data { left } };
+                    state = if left == 0 { BodyState::DataCr } else { BodyState::Data { left } };
                     rest = &rest[taken..];
                 }
                 _ => {}
             }
             let [byte, behind @ ..] = rest else { break };
-            if !matches!(self.state, BodyState::Data { .. }) {
-                self.state = match (self.state, byte) {
+            if !matches!(state, BodyState::Data { .. }) {
+                state = match (state, byte) {
                     (BodyState::Size { digits: 1.., size }, b' ' | b'\t') if self.padded => {
                         BodyState::Blanks { bytes: 1, size }
                     }
                     (state, byte) => state.step(*byte),
                 };
-                if let BodyState::Data { left } = self.state {
+                if let BodyState::Data { left } = state {
                     match self.room.checked_sub(left) {
                         Some(room) => self.room = room,
-                        None => self.state = BodyState::Bad(BadChunk::BodyTooLong),
+                        None => state = BodyState::Bad(BadChunk::BodyTooLong),
                     }
                 }
                 rest = behind;
             }
         }
-        match self.state {
+        self.set_state(state);
+        match state {
             BodyState::Bad(why) => Err(why),
             _ => Ok(bytes.len() - rest.len()),
         }
     }
 
+    fn state(&self) -> BodyState {
+        let &Chunks { size, like, trailers, bytes, .. } = self;
+        match self.step {
+            Step::Size => BodyState::Size { digits: bytes as u8, size },
+            Step::Blanks => BodyState::Blanks { bytes, size },
+            Step::Extension => BodyState::Extension { bytes, size },
+            Step::SizeEnd => BodyState::SizeEnd { size },
+            Step::Data => BodyState::Data { left: size },
+            Step::DataCr => BodyState::DataCr,
+            Step::DataLf => BodyState::DataLf,
+            Step::LineStart => BodyState::LineStart { trailers },
+            Step::Name => BodyState::Name { trailers, bytes, like },
+            Step::Value => BodyState::Value { trailers },
+            Step::ValueEnd => BodyState::ValueEnd { trailers },
+            Step::LastEnd => BodyState::LastEnd,
+            Step::Done => BodyState::Done,
+            Step::Bad => BodyState::Bad(self.why),
+        }
+    }
+
+    fn set_state(&mut self, state: BodyState) {
+        (self.size, self.like, self.trailers, self.bytes) = (0, 0, 0, 0);
+        self.step = match state {
+            BodyState::Size { digits, size } => {
+                (self.bytes, self.size) = (digits.into(), size);
+                Step::Size
+            }
+            BodyState::Blanks { bytes, size } => {
+                (self.bytes, self.size) = (bytes, size);
+                Step::Blanks
+            }
+            BodyState::Extension { bytes, size } => {
+                (self.bytes, self.size) = (bytes, size);
+                Step::Extension
+            }
+            BodyState::SizeEnd { size } => {
+                self.size = size;
+                Step::SizeEnd
+            }
+            BodyState::Data { left } => {
+                self.size = left;
+                Step::Data
+            }
+            BodyState::DataCr => Step::DataCr,
+            BodyState::DataLf => Step::DataLf,
+            BodyState::LineStart { trailers } => {
+                self.trailers = trailers;
+                Step::LineStart
+            }
+            BodyState::Name { trailers, bytes, like } => {
+                (self.trailers, self.bytes, self.like) = (trailers, bytes, like);
+                Step::Name
+            }
+            BodyState::Value { trailers } => {
+                self.trailers = trailers;
+                Step::Value
+            }
+            BodyState::ValueEnd { trailers } => {
+                self.trailers = trailers;
+                Step::ValueEnd
+            }
+            BodyState::LastEnd => Step::LastEnd,
+            BodyState::Done => Step::Done,
+            BodyState::Bad(why) => {
+                self.why = why;
+                Step::Bad
+            }
+        };
+    }
+
+    /// Whether a body can have led there.
+    pub fn is_plausible(&self) -> bool {
+        let bytes = match self.step {
+            Step::Size => u16::from(SIZE_DIGITS_MAX),
+            Step::Blanks | Step::Extension => EXTENSION_MAX,
+            _ => TRAILERS_MAX,
+        };
+        self.bytes <= bytes
+            && self.trailers <= TRAILERS_MAX
+            && self.size <= SIZE_MAX
+            && (self.step != Step::Data || self.size > 0)
+    }
+
     /// Whether the body has ended.
     pub fn is_done(&self) -> bool {
-        self.state == BodyState::Done
+        self.step == Step::Done
     }
 
     /// How many of the next bytes are certain to be of this body, and need no parsing before they go on: what is
     /// left of a chunk. 0 where every byte counts.
     pub fn data_left(&self) -> u64 {
-        match self.state {
-            BodyState::Data { left } => left,
-            _ => 0,
-        }
+        if self.step == Step::Data { self.size } else { 0 }
     }
 
     /// Skips bytes that need no parsing, at most [`data_left`](Chunks::data_left), as if they had been fed. Returns
     /// how many were skipped.
     pub fn skip(&mut self, bytes: u64) -> u64 {
-        let BodyState::Data { left } = self.state else { return 0 };
-        let left_then = left.saturating_sub(bytes);
-        self.state = if left_then == 0 { BodyState::DataCr } else { BodyState::Data { left: left_then } };
-        left - left_then
+        let left = self.data_left();
+        let skipped = left.min(bytes);
+        if left > 0 {
+            self.size = left - skipped;
+            if self.size == 0 {
+                self.step = Step::DataCr;
+            }
+        }
+        skipped
     }
 }
 

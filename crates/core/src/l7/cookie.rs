@@ -62,7 +62,7 @@ const CLASS_UNSAID: usize = 1;
 /// The value for "no window scale".
 const UNSCALED: u8 = 15;
 /// The greatest window scale (RFC 7323, 2.3).
-const SCALE_MAX: u8 = 14;
+pub(crate) const SCALE_MAX: u8 = 14;
 /// Bits of what a cookie says of the SYN's options.
 const OFFER_BITS: u32 = 7;
 /// Bits of a cookie that are not hash.

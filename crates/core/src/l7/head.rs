@@ -34,6 +34,11 @@ pub use request::{METHOD_MAX, Request, request};
 pub use response::{FramingFields, Response, response};
 pub use target::{Form, RequestTarget};
 
+use crate::stored::stored_leaf;
+use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
+
+stored_leaf!(Method: 1, Version: 1);
+
 /// Bounds of a head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
@@ -163,7 +168,8 @@ impl Refusal {
 }
 
 /// The method of a request (RFC 9110, 9; RFC 5789). Methods are case-sensitive.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(u8)]
 pub enum Method {
     /// `GET`.
     Get,
@@ -211,7 +217,8 @@ impl Method {
 }
 
 /// A version of HTTP.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(u8)]
 pub enum Version {
     /// HTTP/1.0.
     Http10,

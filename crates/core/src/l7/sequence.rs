@@ -23,7 +23,9 @@ mod tests;
 
 pub use options::{strip_sack, translate_sack};
 
+use crate::stored::stored;
 use core::ops::Range;
+use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 /// Edits that can wait for their acknowledgement at once. An exchange makes one in each direction; a second comes
 /// before the first is acknowledged when an interim response, or a short exchange and its successor, meet a receiver
@@ -34,7 +36,7 @@ pub const EDITS_MAX: usize = 4;
 const SPAN_MAX: u32 = 1 << 30;
 
 /// A place in the stream where bytes were taken out, others put in, or both.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Edit {
     /// Input number of the first byte taken out; where none was, of the byte that follows what was put in.
@@ -103,7 +105,7 @@ pub struct Piece {
 }
 
 /// Translates the sender's sequence numbers to the receiver's, and back. Plain data: it lies in connection entries.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct SequenceMap {
     /// Output minus input numbers behind all edits.
@@ -113,6 +115,9 @@ pub struct SequenceMap {
     /// In order; those from `count` on mean nothing.
     edits: [Edit; EDITS_MAX],
 }
+
+stored!(Edit: at, taken, put, output);
+stored!(SequenceMap: delta, count, edits);
 
 /// Whether `a` is before `b`.
 #[inline(always)]

@@ -7,12 +7,14 @@
 
 use crate::engine::{RuleId, RuleOp};
 use crate::flow::{Direction, FlowKey};
+use crate::stored::{stored, stored_leaf};
+use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 /// Both directions, in the order of the bits of [`RulePair::held`].
 pub(crate) const BOTH: [Direction; 2] = [Direction::FromClient, Direction::FromBackend];
 
 /// The state of a connection's pair of rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(u8)]
 pub enum OffloadState {
     /// The engine holds nothing.
@@ -38,7 +40,7 @@ pub enum Answer {
 
 /// The rules of one connection, as far as is known what the engine holds. Three bytes without padding: it lies in shared
 /// memory, where each byte may be seen before or after the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct RulePair {
     state: OffloadState,
@@ -47,6 +49,9 @@ pub struct RulePair {
     /// Answers of the engine that are still to come.
     answers_due: u8,
 }
+
+stored_leaf!(OffloadState: 1);
+stored!(RulePair: state, held, answers_due);
 
 impl Default for RulePair {
     fn default() -> RulePair {

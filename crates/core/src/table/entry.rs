@@ -11,7 +11,7 @@ use core::mem::offset_of;
 /// # Safety
 /// It has no padding, its size is a multiple of eight, it is aligned to eight bytes at most, and bytes for which
 /// [`Adoptable::is_valid`] says yes are a valid value of it.
-pub unsafe trait Adoptable: Copy + 'static {
+pub unsafe trait Adoptable: 'static {
     /// Whether `bytes`, as many as the type has, are a value that a slab may have left.
     fn is_valid(bytes: &[u8]) -> bool;
 }

@@ -63,6 +63,8 @@ pub mod entry;
 pub mod fetch;
 mod key;
 mod method;
+pub mod numbered;
+pub mod region;
 pub mod sharded;
 pub mod slab;
 pub mod stateless;

@@ -26,8 +26,7 @@
 use super::Position;
 use super::entry::Adoptable;
 use super::fetch::Fetch;
-use super::zeroed::{Zeroable, zeroed};
-use alloc::boxed::Box;
+use super::region::{Array, Region};
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -38,6 +37,7 @@ pub use view::SlabView;
 
 /// One place for a value. All-zero memory is an absent slot that was never used, so fresh anonymous or shared memory
 /// is a slab already.
+#[derive(zerocopy::FromBytes)]
 #[repr(C)]
 pub struct Slot<T> {
     /// Bit 0: the value is present. The bits above: how often the slot has been filled, kept when it is empty, so that
@@ -49,9 +49,6 @@ pub struct Slot<T> {
 const PRESENT: u64 = 1;
 /// Bytes of a cache line, as far as it matters.
 const LINE: usize = 64;
-
-// SAFETY: zero is a valid atomic, and anything is a valid `MaybeUninit`.
-unsafe impl<T> Zeroable for Slot<T> {}
 
 impl<T> Slot<T> {
     fn is_present(&self) -> bool {
@@ -78,22 +75,18 @@ impl<T> Slot<T> {
     }
 }
 
-/// Memory of this process for `capacity` slots, all absent, that is never given back. Pages are touched as slots are
-/// filled.
-pub fn boxed<T>(capacity: usize) -> &'static mut [Slot<T>]
+/// Memory of this process for `capacity` slots, all absent. Pages are touched as slots are filled.
+///
+/// It begins at a cache line, as memory that was mapped does: what is used together stands in lines, not across them.
+pub fn boxed<T>(capacity: usize) -> Array<Slot<T>>
 where
     T: 'static,
 {
-    // From a cache line on, as in memory that was mapped: what is used together stands in lines, not across them.
-    let spare = LINE.div_ceil(size_of::<Slot<T>>());
-    let start = Box::leak(zeroed::<Slot<T>>(capacity + spare)).as_mut_ptr().cast::<u8>();
-    let start = start.wrapping_add(start.align_offset(LINE).min(LINE)).cast();
-    // SAFETY: aligned at least as before, zeroes, never given back; the spare slots are no less than what was left out.
-    unsafe { slots_at(start, capacity) }
+    Region::own(Region::room::<Slot<T>>(capacity)).take(capacity)
 }
 
 /// [`boxed`], but every page is touched now, so that filling a slot for the first time does not wait for one.
-pub fn boxed_touched<T>(capacity: usize) -> &'static mut [Slot<T>]
+pub fn boxed_touched<T>(capacity: usize) -> Array<Slot<T>>
 where
     T: 'static,
 {
@@ -120,8 +113,8 @@ where
 ///
 /// Free positions are reused last in, first out: the entry freed last is the one most likely in the cache, and the
 /// pages in use stay few. Telling a reused position from the one remembered is what [`Slab::generation`] is for.
-pub struct Slab<T: Copy + 'static> {
-    slots: &'static mut [Slot<T>],
+pub struct Slab<T: 'static> {
+    slots: Array<Slot<T>>,
     /// If more positions have ever been used, they are [far](Fetch::Far).
     near_max: usize,
     /// Free positions below `fresh`; never grows beyond its first allocation.
@@ -130,19 +123,18 @@ pub struct Slab<T: Copy + 'static> {
     fresh: Position,
 }
 
-impl<T: Copy + 'static> Slab<T> {
+impl<T: 'static> Slab<T> {
     /// An empty slab in `memory`, whatever is there. (For memory whose entries are wanted there is [`Slab::adopt`].) Of
     /// more than 2^31 slots the rest stays unused.
-    pub fn new(memory: &'static mut [Slot<T>]) -> Slab<T> {
-        let count = memory.len().min(1 << 31);
-        let slots = &mut memory[..count];
+    pub fn new(memory: impl Into<Array<Slot<T>>>) -> Slab<T> {
+        let slots = memory.into().truncated(1 << 31);
         let near_max = Fetch::near_bytes_max() / size_of::<Slot<T>>();
         Slab { free: Vec::with_capacity(slots.len()), slots, near_max, fresh: 0 }
     }
 
     /// The slab that another process left in `memory`, and how many of its entries were nonsense. What it holds,
     /// [`Slab::positions`] tells. Entries keep their positions and generations.
-    pub fn adopt(memory: &'static mut [Slot<T>]) -> (Slab<T>, usize)
+    pub fn adopt(memory: impl Into<Array<Slot<T>>>) -> (Slab<T>, usize)
     where
         T: Adoptable,
     {
@@ -177,8 +169,33 @@ impl<T: Copy + 'static> Slab<T> {
         invalid
     }
 
+    /// Shows the bytes of every entry that another process has left to `judge`, before [`Slab::recover`], to be changed; an
+    /// entry for which it says `false` is made absent. Returns how many these are.
+    pub fn mend(&mut self, mut judge: impl FnMut(Position, &mut [u8]) -> bool) -> usize
+    where
+        T: Adoptable,
+    {
+        let mut removed = 0;
+        for (position, slot) in (0..).zip(self.slots.iter_mut()) {
+            if slot.commit.load(Ordering::Acquire) == 0 {
+                break;
+            }
+            if !slot.is_present() {
+                continue;
+            }
+            // SAFETY: the bytes of a slot have been written (`slots_at`) or are zeroes (`boxed`), and stay so, because a
+            // `T: Adoptable` has no padding; nothing takes them for a value before `recover` has checked them.
+            let bytes = unsafe { core::slice::from_raw_parts_mut(slot.value.as_mut_ptr().cast(), size_of::<T>()) };
+            if !judge(position, bytes) {
+                slot.take_back();
+                removed += 1;
+            }
+        }
+        removed
+    }
+
     /// The memory as it is now: what a process leaves that ends without a word, or what the next slab may use.
-    pub fn into_memory(self) -> &'static mut [Slot<T>] {
+    pub fn into_memory(self) -> Array<Slot<T>> {
         self.slots
     }
 
@@ -224,8 +241,11 @@ impl<T: Copy + 'static> Slab<T> {
     /// # Panics
     /// If there is none.
     pub fn remove(&mut self, position: Position) -> T {
-        let value = *self.at(position);
-        self.slots[position as usize].take_back();
+        assert!(self.contains(position), "no entry at position {position}");
+        let slot = &mut self.slots[position as usize];
+        // SAFETY: as in `at`; once it is taken back, it is not read again.
+        let value = unsafe { slot.value.assume_init_read() };
+        slot.take_back();
         self.free.push(position);
         value
     }

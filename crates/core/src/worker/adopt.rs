@@ -26,6 +26,7 @@ use super::{ConnectionFlows, Worker, WorkerOptions, value};
 use crate::config::{BackendState, ServiceState};
 use crate::flow::{Direction, FlowKey, Steering};
 use crate::l4::connection::{Connection, Flags, Kept, State};
+use crate::l7::splice::AdoptedSplices;
 use crate::offload::OffloadPolicy;
 use crate::offload::OffloadState;
 use crate::table::ageing::Ageing;
@@ -71,6 +72,8 @@ pub struct Adopted {
     pub misplaced: u64,
     /// Older entries of flows that a newer one has.
     pub duplicates: u64,
+    /// What became of connections of HTTP and TLS services.
+    pub splices: AdoptedSplices,
 }
 
 impl Adopted {
@@ -86,6 +89,7 @@ impl Adopted {
         self.without_service += other.without_service;
         self.misplaced += other.misplaced;
         self.duplicates += other.duplicates;
+        self.splices.add(&other.splices);
     }
 }
 
@@ -156,6 +160,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         half_open.iter().for_each(|&(_, position)| worker.remember_half_open(position));
         going.into_iter().for_each(|position| worker.dismiss(now, position));
         worker.statistics.offload.rules = u64::from(worker.rules.own());
+        adopted.splices = worker.adopt_splices(now, number, engine);
         worker.finish_adoption(now);
         (worker, adopted)
     }

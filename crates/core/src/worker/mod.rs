@@ -68,9 +68,10 @@ use crate::frame::BATCH_MAX;
 use crate::l4::connection::Connection;
 use crate::l4::ports::PortPool;
 use crate::l7::cookie::Cookies;
-use crate::l7::splice::Splices;
+use crate::l7::splice::{SplicedMemory, Splices};
 use crate::offload::OffloadPolicy;
 use crate::table::ageing::Stamps;
+use crate::table::region::Array;
 use crate::table::slab::{Slab, Slot};
 use crate::table::{AnyTable, Entries, Hasher, Position, Table};
 use crate::time::Duration;
@@ -105,7 +106,7 @@ pub struct WorkerOptions<P, T = AnyTable> {
     /// Secret seeds for hashes and draws, fresh for each start.
     pub seeds: [u64; 4],
     /// The memory of connections; its length is the most there can be.
-    pub memory: &'static mut [Slot<Connection>],
+    pub memory: Array<Slot<Connection>>,
     /// The index, empty, with room for twice as many entries.
     pub table: T,
     /// How every packet finds its backend by itself; `None`: connections are tracked, and keep theirs.
@@ -122,8 +123,8 @@ pub struct WorkerOptions<P, T = AnyTable> {
     pub caps: EngineCaps,
     /// Which connections go to the engine.
     pub policy: P,
-    /// Clients' connections of HTTP and TLS services there can be, and as many to their backends.
-    pub splices_max: u32,
+    /// The memory of connections of HTTP and TLS services.
+    pub splices: SplicedMemory,
     /// The keys of SYN cookies.
     pub cookies: Cookies,
 }
@@ -133,7 +134,7 @@ impl<P, T> WorkerOptions<P, T> {
     /// Steering and SYN cookies follow from `seeds`. A caller that wants something else sets the field.
     pub fn new(
         snapshot: Arc<Snapshot>,
-        memory: &'static mut [Slot<Connection>],
+        memory: impl Into<Array<Slot<Connection>>>,
         table: T,
         policy: P,
         seeds: [u64; 4],
@@ -144,7 +145,7 @@ impl<P, T> WorkerOptions<P, T> {
             steering: Steering::by_hash([a, b], 1),
             worker: 0,
             seeds,
-            memory,
+            memory: memory.into(),
             table,
             stateless: None,
             loads: Loads::default(),
@@ -153,7 +154,7 @@ impl<P, T> WorkerOptions<P, T> {
             occupancy: Occupancy::default(),
             caps: EngineCaps::NONE,
             policy,
-            splices_max: 64,
+            splices: SplicedMemory::own(64),
             cookies: Cookies::new([[a, b], [c, d]]),
         }
     }
@@ -215,8 +216,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// A worker without connections. All memory it will ever use is taken here.
     pub fn new(options: WorkerOptions<P, T>) -> Worker<P, T> {
         let WorkerOptions { snapshot, steering, worker, seeds, memory, table, stateless, .. } = options;
-        let WorkerOptions { loads, effective_weights, known, occupancy, caps, policy, splices_max, cookies, .. } =
-            options;
+        let WorkerOptions { loads, effective_weights, known, occupancy, caps, policy, splices, cookies, .. } = options;
         let capacity = memory.len();
         let tables = Tables::new(&snapshot, &Tables::default());
         let Update { services, backends, guessed, mut balancers, ports, .. } =
@@ -224,7 +224,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let effective_weights_seen = effective_weights.version();
         let down = (0..BACKENDS_MAX as u16).map(|number| effective_weights.of(number).is_down()).collect();
         balancers.iter_mut().for_each(|balancer| balancer.refresh(&effective_weights));
-        let splices = Splices::new(splices_max, Hasher::new(seeds), cookies);
+        let splices = Splices::new(splices, Hasher::new(seeds), &steering, cookies);
         let mut statistics = Statistics::new(&snapshot, capacity);
         splices.tell(&mut statistics.http);
         Worker {
@@ -268,9 +268,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
-    /// The memory its connections lie in, for another worker: they are forgotten.
-    pub fn into_memory(self) -> &'static mut [Slot<Connection>] {
-        self.slab.into_memory()
+    /// The memory that its connections lie in, as a process leaves it that ends without a word: those of layer 4, and
+    /// those of HTTP and TLS services.
+    pub fn into_memory(self) -> (Array<Slot<Connection>>, SplicedMemory) {
+        (self.slab.into_memory(), self.splices.into_memory())
     }
 
     /// Its counters so far.

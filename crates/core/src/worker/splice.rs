@@ -8,7 +8,7 @@ use crate::flow::{Direction, FlowKey};
 use crate::frame::{Batch, FrameIo};
 use crate::l7::cookie::Cookies;
 use crate::l7::date::Date;
-use crate::l7::splice::{Context, SplicedConnection, Terms};
+use crate::l7::splice::{AdoptedSplices, Adoption, Context, SplicedConnection, Terms};
 use crate::l7::threshold::Threshold;
 use crate::offload::OffloadPolicy;
 use crate::table::Table;
@@ -61,6 +61,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         let (splices, mut context) = lend!(self, now, io, tx);
         splices.handle_segment(&mut context, frame, at, found);
+        splices.finish_operation();
     }
 
     /// A packet to an HTTP or TLS service that is of no connection: it may begin one.
@@ -82,6 +83,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.statistics.services[usize::from(service)].speculative += 1;
         let (splices, mut context) = lend!(self, now, io, tx);
         splices.new_flow(&mut context, frame, at, service);
+        splices.finish_operation();
     }
 
     /// Does what is due for HTTP and TLS services, and asks ends of severed connections; what is to be sent is in `tx`
@@ -101,6 +103,36 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     pub fn abandon_splices<IO: FrameIo>(&mut self, now: Time, io: &mut IO, tx: &mut Batch<IO::Frame>) -> bool {
         let (splices, mut context) = lend!(self, now, io, tx);
         splices.abandon_some(&mut context)
+    }
+
+    /// Takes over the connections of HTTP and TLS services that another process has left.
+    pub(super) fn adopt_splices(
+        &mut self,
+        now: Time,
+        worker: u16,
+        engine: &dyn Fn(&FlowKey) -> bool,
+    ) -> AdoptedSplices {
+        let Worker { splices, snapshot, ports, loads, known, steering, statistics, .. } = self;
+        let adoption = Adoption { now, worker, snapshot, ports, loads, known, steering, statistics, engine };
+        splices.adopt(adoption)
+    }
+
+    /// Whether neither the engine nor the queue to it has anything of connections of HTTP and TLS services.
+    #[cfg(test)]
+    pub(crate) fn is_in_software(&self) -> bool {
+        self.splices.rules() == [0; 2] && self.ops.is_empty()
+    }
+
+    /// Sees what a process leaves of them that ends now.
+    #[cfg(test)]
+    pub(crate) fn spliced_image(&self) -> crate::table::region::Image {
+        self.splices.image()
+    }
+
+    /// Goes on from another worker's counters.
+    #[cfg(test)]
+    pub(crate) fn count_from(&mut self, statistics: crate::worker::Statistics) {
+        self.statistics = statistics;
     }
 
     /// Makes and checks SYN cookies with other keys from now on.
@@ -149,6 +181,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let Some(found) = self.splices.find(&at.key.reversed()) else { return Some(frame) };
         let (splices, mut context) = lend!(self, now, io, tx);
         splices.too_big(&mut context, frame, at, mtu, found);
+        splices.finish_operation();
         None
     }
 
@@ -166,6 +199,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if let (ErrorKind::TooBig { mtu }, Some(sequence)) = (error.kind, u32_at(frame, error.quoted_l4 + 4)) {
             let (splices, mut context) = lend!(self, now, io, tx);
             splices.path_is_narrow(&mut context, error.quoted.is_ipv4(), mtu, found, sequence);
+            splices.finish_operation();
         }
         true
     }
@@ -174,6 +208,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     pub(super) fn handle_splice_completion(&mut self, now: Time, completion: &Completion) {
         let Worker { splices, ops, statistics, .. } = self;
         splices.handle_completion(now, completion, &mut |op| ops.push_back(op));
+        splices.finish_operation();
         splices.tell(&mut statistics.http);
     }
 }

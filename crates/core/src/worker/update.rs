@@ -109,7 +109,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         for (next, before) in update.balancers.iter_mut().zip(&mut self.balancers) {
             next.follow(before);
         }
-        self.splices.reconfigured();
+        self.splices.reconfigured(self.snapshot.id);
         let has_followed = update.ports.follow(&mut self.ports);
         self.carry_statistics(&mut update);
         swap(&mut self.snapshot, &mut update.snapshot);

@@ -12,6 +12,7 @@ use hairpin_core::event_loop::Ticket;
 use hairpin_core::flow::{FlowKey, Steering};
 use hairpin_core::l4::connection::Connection;
 use hairpin_core::l7::cookie::Cookies;
+use hairpin_core::l7::splice::SplicedMemory;
 use hairpin_core::offload::{AnyPolicy, Choice};
 use hairpin_core::table::LookupMethod;
 use hairpin_core::table::slab::Slot;
@@ -236,7 +237,7 @@ impl WorkerHandle {
                 steering,
                 worker,
                 seeds,
-                memory,
+                memory: memory.into(),
                 table: index.table(),
                 stateless,
                 loads,
@@ -245,7 +246,7 @@ impl WorkerHandle {
                 known,
                 caps,
                 policy,
-                splices_max,
+                splices: SplicedMemory::own(splices_max),
                 cookies,
             };
             let (mut worker, adopted) = Worker::adopt(options, cpu::now(), &|key: &FlowKey| held.contains(key));

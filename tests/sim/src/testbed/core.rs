@@ -8,15 +8,15 @@ use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::config::{Algorithm, Backend, BackendState, Pool, Service, ServiceState, Snapshot, UnknownPacket};
 use hairpin_core::engine::{Completion, EngineCaps};
 use hairpin_core::flow::{Protocol, Steering};
-use hairpin_core::l4::connection::Connection;
+use hairpin_core::l7::splice::SplicedMemory;
 use hairpin_core::offload::{AnyPolicy, Choice};
-use hairpin_core::table::slab::{Slot, boxed};
+use hairpin_core::table::slab::boxed;
 use hairpin_core::table::{AnyTable, Hasher, LookupMethod};
 use hairpin_core::time::Duration;
 use hairpin_core::worker::{Occupancy, StatelessMethod, Worker, WorkerOptions};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// The data plane's worker, with a policy of its own or one that knows the future.
 pub(super) type TestbedWorker = Worker<AnyPolicy<Yardstick>, AnyTable>;
@@ -79,30 +79,6 @@ impl ModelCore {
     }
 }
 
-impl std::ops::Drop for ModelCore {
-    fn drop(&mut self) {
-        if let Some(worker) = self.worker.take() {
-            RETIRED.lock().unwrap_or_else(PoisonError::into_inner).push(worker.into_memory());
-        }
-    }
-}
-
-/// Memory of workers that are no more: it cannot be given back to the system, so the next ones use it, in smaller pieces if
-/// need be.
-static RETIRED: Mutex<Vec<&'static mut [Slot<Connection>]>> = Mutex::new(Vec::new());
-
-/// Memory for so many connections: of the smallest piece that has as many.
-fn memory(connections: usize) -> &'static mut [Slot<Connection>] {
-    let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
-    let fitting = retired.iter().enumerate().filter(|(_, memory)| memory.len() >= connections);
-    let Some((place, _)) = fitting.min_by_key(|(_, memory)| memory.len()) else { return boxed(connections) };
-    let (memory, rest) = retired.swap_remove(place).split_at_mut(connections);
-    if !rest.is_empty() {
-        retired.push(rest);
-    }
-    memory
-}
-
 /// The services: TCP and UDP at the same address and port.
 fn snapshot(balancer: &BalancerSettings) -> Snapshot {
     let algorithm = if balancer.table == LookupMethod::Maglev { Algorithm::Maglev } else { Algorithm::RoundRobin };
@@ -162,8 +138,8 @@ pub(super) fn balancers(
             effective_weights: effective_weights.clone(),
             occupancy: occupancy.clone(),
             caps: caps.unwrap_or(EngineCaps::NONE),
-            splices_max: 1,
-            ..WorkerOptions::new(snapshot.clone(), memory(each), table, policy(), seeds)
+            splices: SplicedMemory::own(1),
+            ..WorkerOptions::new(snapshot.clone(), boxed(each), table, policy(), seeds)
         })
     };
     tables.into_iter().enumerate().map(|place| ModelCore::new(Some(worker(place)))).collect()

@@ -52,6 +52,13 @@ impl Splices {
             return self.new_flow(cx, frame, at, service);
         }
         let resets = client_conn.state == ClientConnState::Resetting;
+        if client_conn.is_unknown {
+            return match (segment.has(RST), segment.has(ACK)) {
+                (true, _) => self.remove_client(cx, position),
+                (_, true) => self.answer_with_reset(cx, &segment, position),
+                _ => cx.drop(USELESS),
+            };
+        }
         let near = if client_conn.uploads_by_engine() || resets { NEAR_OFFLOADED } else { NEAR };
         let apart = segment.sequence.wrapping_sub(client_conn.peer.highest).wrapping_add(near);
         let is_near = apart <= 2 * near;
@@ -111,12 +118,12 @@ impl Splices {
             if !cx.answers.admits(cx.now) {
                 return cx.drop(Drop::AnswerLimit);
             }
-            return match entry.peer.owned {
+            return match entry.peer.owned.as_ref() {
                 Some(_) => self.send_all(cx, End::Backend(backend_conn)),
                 None => self.acknowledge(cx, End::Backend(backend_conn)),
             };
         }
-        let spliced = entry.client_conn.filter(|&client_conn| {
+        let spliced = entry.client_conn.get().filter(|&client_conn| {
             self.client_conns.get(client_conn).is_some_and(|client_conn| client_conn.state == ClientConnState::Spliced)
         });
         if !segment.has(ACK) && !segment.has(RST) {

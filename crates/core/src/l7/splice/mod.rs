@@ -25,6 +25,7 @@
 //! - A backend connection is given to another client connection only when no rule of the engine leads to it any more.
 //! - Whatever is dropped is sent again: by the sender if it is the sender's, by a timer (`timers.rs`) if Hairpin owns it.
 
+mod adopt;
 mod dispatch;
 mod fault;
 mod rules;
@@ -38,6 +39,8 @@ mod view;
 #[cfg(test)]
 mod tests;
 
+pub use adopt::AdoptedSplices;
+pub(crate) use adopt::Adoption;
 /// Bounds of HTTP and TLS services, for programs that list them.
 pub mod limits {
     pub use super::stages::read::CLOSING_TIMEOUT;
@@ -54,6 +57,7 @@ pub mod limits {
 pub use fault::Fault;
 pub(crate) use rules::RULE_BIT;
 pub use state::entry::{BackendConnState, ClientConnState};
+pub use state::memory::SplicedMemory;
 pub use statistics::{HttpStatistics, Refused};
 pub(crate) use view::Terms;
 pub use view::{BackendLeg, ExchangeView, LOOKED_MAX, MessageView, SplicedConnection, SplicedPath, SplicedState};
@@ -70,6 +74,8 @@ use crate::frame::{Batch, Frame, FrameIo};
 use crate::l4::ports::PortPool;
 use crate::table::ageing::{Ageing, Stamps};
 use crate::table::cuckoo::CuckooPlusPlus;
+use crate::table::numbered::{Done, NumberedSlab};
+use crate::table::region::Array;
 use crate::table::{Entries, Hasher, Lookup, Table};
 use crate::time::{Duration, Time};
 use crate::wire::tcp::ACK;
@@ -81,8 +87,9 @@ use state::buffers::Buffers;
 use state::ended::Ended;
 use state::entry::{BackendConn, ClientConn};
 use state::idle::Idle;
+use state::memory::Parts;
 use state::peer::Peer;
-use state::slots::Slots;
+use state::resting::Resting;
 use state::unmatched::Unmatched;
 use tcp::segment::Own;
 
@@ -140,9 +147,12 @@ type HeadOf = (u32, u32, u32);
 
 /// All client connections and backend connections of a worker.
 pub(crate) struct Splices {
+    done: Done,
+    /// See [`Parts`].
+    configuration: Array<u64>,
     table: CuckooPlusPlus,
-    client_conns: Slots<ClientConn>,
-    backend_conns: Slots<BackendConn>,
+    client_conns: NumberedSlab<ClientConn>,
+    backend_conns: NumberedSlab<BackendConn>,
     client_conns_max: u32,
     buffers: Buffers,
     stamps: Stamps,
@@ -151,6 +161,7 @@ pub(crate) struct Splices {
     /// What responses of our own say of the time; `None`: nothing.
     date: Option<Date>,
     ended: Ended,
+    resting: Resting,
     unmatched: Unmatched,
     /// Client connections that can go on without a packet of theirs.
     ready: VecDeque<u32>,
@@ -171,23 +182,30 @@ pub(crate) struct Splices {
     is_ending: bool,
     /// Client connections before this place have been told so.
     abandoned: u32,
+    memory: SplicedMemory,
 }
 
 impl Splices {
-    /// Room for `client_conns_max` clients' connections and as many to backends.
-    pub(crate) fn new(client_conns_max: u32, hasher: Hasher, cookies: Cookies) -> Splices {
+    /// None yet, as many as `memory` has room for.
+    pub(crate) fn new(mut memory: SplicedMemory, hasher: Hasher, steering: &Steering, cookies: Cookies) -> Splices {
+        let client_conns_max = memory.connections();
         let backend_conns_max = client_conns_max;
+        let Parts { done, configuration, client_conns, backend_conns, ended, resting, buffers } = memory.parts();
+        let operation = done.operation();
         Splices {
+            done,
+            configuration,
             table: CuckooPlusPlus::new((client_conns_max + backend_conns_max) as usize, hasher.clone()),
-            client_conns: Slots::new(client_conns_max),
-            backend_conns: Slots::new(backend_conns_max),
+            client_conns: NumberedSlab::new(client_conns, operation),
+            backend_conns: NumberedSlab::new(backend_conns, operation),
             client_conns_max,
-            buffers: Buffers::new(state::buffers::counts(client_conns_max)),
+            buffers: Buffers::new(buffers),
             stamps: Stamps::new((client_conns_max + backend_conns_max) as usize, TICK),
             idle: Idle::new(BACKENDS_MAX as usize),
             cookies,
             date: None,
-            ended: Ended::new(client_conns_max, hasher.clone()),
+            ended: Ended::new(ended, state::ended::hasher(steering)),
+            resting: Resting::new(resting),
             unmatched: Unmatched::new(hasher),
             ready: VecDeque::with_capacity(2 * client_conns_max as usize),
             scratch: vec![0; 2 * HEAD_ROOM].into(),
@@ -198,7 +216,30 @@ impl Splices {
             hand: 0,
             is_ending: false,
             abandoned: 0,
+            memory,
         }
+    }
+
+    /// All that this segment, timer, completion or step has changed fits now: what comes next is another operation
+    /// (`table::numbered`).
+    #[inline]
+    pub(crate) fn finish_operation(&mut self) {
+        let next = self.done.finish();
+        self.client_conns.begin(next);
+        self.backend_conns.begin(next);
+    }
+
+    /// Sees what a process leaves that ends now.
+    #[cfg(test)]
+    pub(crate) fn image(&self) -> crate::table::region::Image {
+        self.memory.image()
+    }
+
+    /// What a process leaves that ends without a word.
+    pub(crate) fn into_memory(mut self) -> SplicedMemory {
+        let memory = core::mem::replace(&mut self.memory, SplicedMemory::own(0));
+        drop(self);
+        memory.again()
     }
 
     /// Rules in force or asked for.
@@ -216,9 +257,19 @@ impl Splices {
         self.date = Some(date);
     }
 
-    /// The configuration has become another.
-    pub(crate) fn reconfigured(&mut self) {
-        self.generation = self.generation.wrapping_add(1);
+    /// The configuration has become another, the one with this [`Snapshot::id`].
+    pub(crate) fn reconfigured(&mut self, id: u64) {
+        self.go_by(self.generation.wrapping_add(1), id);
+    }
+
+    /// Goes by the configuration with this id, which has this number among those that there have been.
+    fn go_by(&mut self, generation: u32, id: u64) {
+        self.generation = generation;
+        if let [number, named] = &mut *self.configuration {
+            // A process that ends between the two leaves no id: its successor takes the configuration for another one.
+            *named = 0;
+            (*number, *named) = (generation.into(), id);
+        }
     }
 
     /// The client or backend connection whose packets have this key.
@@ -276,6 +327,16 @@ impl Splices {
         }
     }
 
+    /// Whether the numbers of an end are not known.
+    fn is_unknown(&self, end: End) -> bool {
+        match end {
+            End::Client(position) => self.client_conns.get(position).is_some_and(|client_conn| client_conn.is_unknown),
+            End::Backend(position) => {
+                self.backend_conns.get(position).is_some_and(|backend_conn| backend_conn.is_unknown)
+            }
+        }
+    }
+
     fn peer_mut(&mut self, end: End) -> Option<&mut Peer> {
         match end {
             End::Client(position) => self.client_conns.get_mut(position).map(|client_conn| &mut client_conn.peer),
@@ -293,7 +354,7 @@ impl Splices {
 
     /// Looks at a client connection at `when` at the latest.
     fn stamp_client(&mut self, position: u32, when: Time) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        let Some(client_conn) = self.client_conns.get_mut_unnumbered(position) else { return };
         if when < client_conn.stamped {
             client_conn.stamped = when;
             self.stamps.started(position, when);
@@ -302,7 +363,7 @@ impl Splices {
 
     /// Looks at a backend connection at `when` at the latest.
     fn stamp_backend(&mut self, position: u32, when: Time) {
-        let Some(backend_conn) = self.backend_conns.get_mut(position) else { return };
+        let Some(backend_conn) = self.backend_conns.get_mut_unnumbered(position) else { return };
         if when < backend_conn.stamped {
             backend_conn.stamped = when;
             self.stamps.started(self.client_conns_max + position, when);
@@ -318,10 +379,10 @@ impl Entries<FlowKey> for Flows<'_> {
     fn is(&self, value: u32, key: &FlowKey) -> bool {
         match parts(value) {
             (position, Direction::FromClient) => {
-                self.0.client_conns.get(position).is_some_and(|client_conn| client_conn.key == *key)
+                self.0.client_conns.get(position).is_some_and(|client_conn| client_conn.key.is(key))
             }
             (position, Direction::FromBackend) => {
-                self.0.backend_conns.get(position).is_some_and(|backend_conn| backend_conn.key == *key)
+                self.0.backend_conns.get(position).is_some_and(|backend_conn| backend_conn.key.is(key))
             }
         }
     }

@@ -15,12 +15,14 @@ use crate::engine::{Completion, EngineCaps, Fate, Guard, OPS_MAX, Refusal, Rule,
 use crate::flow::{Direction, FlowKey};
 use crate::frame::FrameIo;
 use crate::l7::config::Kind;
+use crate::l7::splice::state::entry::OffloadRange;
 use crate::l7::splice::state::entry::{BackendConn, ClientConn, ClientConnState};
 use crate::l7::splice::state::exchange::Message;
 use crate::l7::splice::state::sizes::{fit, fits};
 use crate::l7::splice::tcp::numbers::{before, beyond, later};
 use crate::offload::{Answer, BOTH, OffloadState};
 use crate::rewrite::Rewrite;
+use crate::stored::Optional;
 use crate::time::{Duration, Time};
 
 /// Names of rules of splices have this bit; those of layer 4 never get there.
@@ -84,7 +86,8 @@ impl Splices {
             return;
         }
         let Some((least, directions)) = self.terms(cx, client_conn) else { return self.release_clamp(cx, position) };
-        let Some(backend_conn) = client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get(backend_conn))
+        let Some(backend_conn) =
+            client_conn.backend_conn.get().and_then(|backend_conn| self.backend_conns.get(backend_conn))
         else {
             return;
         };
@@ -95,7 +98,7 @@ impl Splices {
         let owns = backend_conn.peer.owned.is_some() || client_conn.peer.owned.is_some();
         let settled = !owns && client_conn.up.is_settled() && same_backend;
         // The backend's acknowledgement of the request's end has to come by here: an exchange is over only with it.
-        let able = |_: &(Guard, Guard)| match client_conn.exchange.request {
+        let able = |_: &(Guard, Guard)| match client_conn.exchange.request.get() {
             Message::Done => only_answers(client_conn, backend_conn),
             _ => directions == Directions::Both,
         };
@@ -131,8 +134,8 @@ impl Splices {
             (Direction::FromBackend, backend.sequence, backend.sequence_length)
         };
         // What still comes by here of a offload range that is the engine's was on its way already.
-        if client_conn.offload_range.is_some_and(|(of, start, length)| of == from && first.wrapping_sub(start) < length)
-        {
+        let is_in = |range: &OffloadRange| range.from == from && first.wrapping_sub(range.first) < range.bytes;
+        if client_conn.offload_range.as_ref().is_some_and(is_in) {
             return;
         }
         let (rewrites, keys) = (rewrites(client_conn, backend_conn), [client_conn.key, backend_conn.key]);
@@ -144,7 +147,7 @@ impl Splices {
             }
             let rule = Rule {
                 id: self.rule_id(position, direction),
-                key: keys[at],
+                key: keys[at].flow(),
                 rewrite: rewrites[at],
                 guard: Some(guard).filter(|_| cx.caps.checks_guards),
                 fate: Fate::Forward,
@@ -154,7 +157,8 @@ impl Splices {
             cx.ops.push_back(RuleOp::Install(rule));
         }
         cx.statistics.http.offloaded += 1;
-        if let Some(backend_conn) = self.client_conns.get(position).and_then(|client_conn| client_conn.backend_conn)
+        if let Some(backend_conn) =
+            self.client_conns.get(position).and_then(|client_conn| client_conn.backend_conn.get())
             && let Some(backend_conn) = self.backend_conns.get_mut(backend_conn)
         {
             backend_conn.peer.reach = later(backend_conn.peer.sent, reaches[1]);
@@ -169,7 +173,7 @@ impl Splices {
                 client_conn.exchange.request_floor = client.sequence;
             }
             client_conn.rule_key = keys[1];
-            client_conn.offload_range = Some((from, first, length));
+            client_conn.offload_range = OffloadRange::new(from, first, length).into();
             client_conn.offer_after = cx.now;
         }
     }
@@ -184,6 +188,7 @@ impl Splices {
         };
         let backend_conn = client_conn
             .backend_conn
+            .get()
             .and_then(|backend_conn| self.backend_conns.get(backend_conn))
             .filter(|backend_conn| !backend_conn.peer.is_narrow)?;
         if !fit(client_conn, backend_conn) {
@@ -203,7 +208,8 @@ impl Splices {
             return None;
         }
         let (least, _) = self.terms(cx, client_conn)?;
-        let backend_conn = client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get(backend_conn))?;
+        let backend_conn =
+            client_conn.backend_conn.get().and_then(|backend_conn| self.backend_conns.get(backend_conn))?;
         if !fits(client_conn, backend_conn, Direction::FromBackend) {
             return None;
         }
@@ -214,7 +220,7 @@ impl Splices {
     /// The engine does not carry a client connection's response, whatever it is: the backend is held back no longer.
     fn release_clamp<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
-        if !client_conn.is_clamped || matches!(client_conn.exchange.response, Message::Head) {
+        if !client_conn.is_clamped || matches!(client_conn.exchange.response.get(), Message::Head) {
             return;
         }
         client_conn.is_clamped = false;
@@ -222,6 +228,7 @@ impl Splices {
         let (is_done, end) = (exchange.response.is_done(), exchange.response.end(None));
         let Some((number, backend_conn)) = client_conn
             .backend_conn
+            .get()
             .and_then(|backend_conn| Some((backend_conn, self.backend_conns.get(backend_conn)?)))
         else {
             return;
@@ -249,7 +256,7 @@ impl Splices {
         let ids = BOTH.map(|direction| self.rule_id(position, direction));
         let Some(client_conn) = self.client_conns.get_mut(position) else { return 0 };
         let keys = [client_conn.key, client_conn.rule_key];
-        client_conn.pair.remove(|direction| (ids[direction as usize], keys[direction as usize]), ops)
+        client_conn.pair.remove(|direction| (ids[direction as usize], keys[direction as usize].flow()), ops)
     }
 
     /// Takes an answer of the engine about a splice's rule. Returns whether the rule is held.
@@ -269,14 +276,14 @@ impl Splices {
                 if !client_conn.pair.holds(direction) {
                     *rules = rules.saturating_sub(1);
                 }
-                client_conn.offload_range = None;
+                client_conn.offload_range = Optional::NONE;
                 let wait = if *refusal == Refusal::Unsupported { REFUSED_FOR * 3600 } else { REFUSED_FOR };
                 client_conn.offer_after = now + wait;
                 Answer::Rejected
             }
             Completion::Removed(_, counters) => {
                 *rules = rules.saturating_sub(1);
-                client_conn.offload_range = None;
+                client_conn.offload_range = Optional::NONE;
                 if let Some(counters) = counters {
                     client_conn.forwarded[direction as usize].add(counters.packets, counters.bytes);
                     client_conn.forwarded_by_engine[direction as usize].add(counters.packets, counters.bytes);
@@ -293,24 +300,16 @@ impl Splices {
         if !is_held {
             return self.settle_rules(position);
         }
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
-        let is_endless = matches!(client_conn.exchange.response, Message::Endless);
-        let unwanted = client_conn.pair.held() != client_conn.wanted
-            || client_conn.is_offloaded_down_only() && client_conn.state != ClientConnState::Spliced
-            || is_endless && (client_conn.peer.has_closed || client_conn.peer.was_closed)
-            || matches!(client_conn.state, ClientConnState::PendingRemoval | ClientConnState::Waiting)
-            || client_conn.peer.was_closed && client_conn.is_between_exchanges()
-            || client_conn.backend_conn.is_none();
-        if unwanted {
+        if self.client_conns.get(position).is_some_and(ClientConn::has_unwanted_rules) {
             self.ask_removal(position, ops);
         }
     }
 
     /// The engine carries a client connection's response from now on, or has refused it: the backend is to see all of the
     /// client's window. If there is no room to note it, the client's next acknowledgement says so.
-    fn release_clamp_later(&mut self, position: u32) {
+    pub(super) fn release_clamp_later(&mut self, position: u32) {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
-        let is_over = !matches!(client_conn.exchange.response, Message::Head);
+        let is_over = !matches!(client_conn.exchange.response.get(), Message::Head);
         if client_conn.is_clamped && client_conn.state == ClientConnState::Spliced && is_over {
             client_conn.is_clamped = false;
             if self.ready.len() < self.ready.capacity() {
@@ -340,7 +339,7 @@ impl Splices {
     /// The keys of the flows whose rules are in force or asked for.
     pub(crate) fn rules_known(&self) -> impl Iterator<Item = FlowKey> {
         self.client_conns.iter().flat_map(|(_, client_conn)| {
-            let keys = [(client_conn.key, 1), (client_conn.rule_key, 2)];
+            let keys = [(client_conn.key.flow(), 1), (client_conn.rule_key.flow(), 2)];
             keys.into_iter().filter(|&(_, bit)| client_conn.pair.held() & bit != 0).map(|(key, _)| key)
         })
     }
@@ -351,7 +350,7 @@ impl Splices {
 fn only_answers(client_conn: &ClientConn, backend_conn: &BackendConn) -> bool {
     let exchange = &client_conn.exchange;
     exchange.request.is_done()
-        && exchange.request_end.is_some_and(|end| {
+        && exchange.request_end.get().is_some_and(|end| {
             let end = end.wrapping_add(client_conn.up.delta_at_end());
             !before(backend_conn.peer.acknowledged, end)
         })
@@ -384,14 +383,14 @@ fn rewrites(client_conn: &ClientConn, backend_conn: &BackendConn) -> [Rewrite; 2
 fn guards(client_conn: &ClientConn, backend_conn: &BackendConn, least: u64) -> Option<(Guard, Guard)> {
     let (exchange, down, up) = (&client_conn.exchange, client_conn.down.delta_at_end(), client_conn.up.delta_at_end());
     let is_open = !client_conn.peer.has_closed && !backend_conn.peer.has_closed;
-    match (&exchange.request, &exchange.response) {
+    match (exchange.request.get(), exchange.response.get()) {
         // What ends with the connection, in one direction or in both; it is worth rules once there was much of it.
         (request, Message::Endless)
             if is_open && client_conn.forwarded.iter().any(|forwarded| forwarded.bytes >= least) =>
         {
             let (sequence, sequence_length) = match request {
                 Message::Endless => (client_conn.peer.highest, OFFLOAD_RANGE_MAX as u32),
-                _ => (exchange.request_end?, 0),
+                _ => (exchange.request_end.get()?, 0),
             };
             let client = Guard {
                 sequence,
@@ -408,10 +407,10 @@ fn guards(client_conn: &ClientConn, backend_conn: &BackendConn, least: u64) -> O
             Some((client, backend))
         }
         // A response: what comes of the client are acknowledgements.
-        (Message::Done, Message::Bytes { next, left }) if *left >= least => {
-            let (request_end, length) = (exchange.request_end?, (*left).min(OFFLOAD_RANGE_MAX) as u32);
+        (Message::Done, Message::Bytes { next, left }) if left >= least => {
+            let (request_end, length) = (exchange.request_end.get()?, left.min(OFFLOAD_RANGE_MAX) as u32);
             // The last segment of a client's last response comes by here, to have FIN.
-            let comes_by = exchange.close_client && *left == u64::from(length);
+            let comes_by = exchange.close_client && left == u64::from(length);
             let client = Guard {
                 sequence: request_end,
                 sequence_length: 0,
@@ -419,7 +418,7 @@ fn guards(client_conn: &ClientConn, backend_conn: &BackendConn, least: u64) -> O
                 acknowledgement_length: length,
             };
             let backend = Guard {
-                sequence: *next,
+                sequence: next,
                 sequence_length: length - u32::from(comes_by),
                 acknowledgement: request_end.wrapping_add(up),
                 acknowledgement_length: 0,
@@ -427,11 +426,11 @@ fn guards(client_conn: &ClientConn, backend_conn: &BackendConn, least: u64) -> O
             Some((client, backend))
         }
         // A request's body: what comes of the backend are acknowledgements, until it answers.
-        (Message::Bytes { next, left }, Message::Head) if *left >= least => {
-            let length = (*left).min(OFFLOAD_RANGE_MAX) as u32;
+        (Message::Bytes { next, left }, Message::Head) if left >= least => {
+            let length = left.min(OFFLOAD_RANGE_MAX) as u32;
             let answer = exchange.response_floor;
             let client = Guard {
-                sequence: *next,
+                sequence: next,
                 sequence_length: length,
                 acknowledgement: answer.wrapping_add(down),
                 acknowledgement_length: 0,

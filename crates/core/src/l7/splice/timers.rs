@@ -5,7 +5,7 @@ use crate::config::Snapshot;
 use crate::frame::FrameIo;
 use crate::l7::config::Kind;
 use crate::l7::splice::stages::remove::Fate;
-use crate::l7::splice::state::entry::{BackendConnState, ClientConn, ClientConnState};
+use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
 use crate::l7::splice::state::exchange::Message;
 use crate::offload::OffloadState;
 use crate::table::Position;
@@ -36,11 +36,28 @@ impl Deadlines for Stamped {
 
 /// How long a body may pause; a tunnel as long as any connection.
 pub(super) fn body_timeout(snapshot: &Snapshot, client_conn: &ClientConn) -> Duration {
-    let is_tunnel = matches!(client_conn.exchange.request, Message::Endless);
+    let is_tunnel = matches!(client_conn.exchange.request.get(), Message::Endless);
     match snapshot.services.get(usize::from(client_conn.service)).map(|service| (&service.kind, &service.timeouts)) {
         Some((Kind::Http(http), _)) if !is_tunnel => http.limits.body_timeout,
         Some((_, timeouts)) => timeouts.tcp_established,
         None => Duration::from_secs(60),
+    }
+}
+
+impl BackendConn {
+    /// When it next has to be looked at.
+    pub(super) fn due(&self) -> Option<Time> {
+        let owned = self.peer.owned.as_ref().map(|owned| owned.due);
+        let deadline = match self.state {
+            // It ends with its client connection.
+            BackendConnState::Attached => Some(self.deadline).filter(|_| self.is_unwanted),
+            BackendConnState::Connecting => Some(self.again.min(self.deadline)),
+            BackendConnState::Idle
+            | BackendConnState::Closing
+            | BackendConnState::TimeWait
+            | BackendConnState::Resetting => Some(self.deadline),
+        };
+        [owned, deadline].into_iter().flatten().min()
     }
 }
 
@@ -55,6 +72,7 @@ impl Splices {
         for _ in 0..DUE_MAX {
             let Some(position) = self.ready.pop_front() else { break };
             self.go_on(cx, position);
+            self.finish_operation();
         }
         let mut due: ArrayVec<Position, DUE_MAX> = ArrayVec::new();
         self.stamps.due(cx.now, &Stamped, &mut due);
@@ -63,20 +81,25 @@ impl Splices {
                 None => self.client_due(cx, position),
                 Some(backend_conn) => self.backend_due(cx, backend_conn),
             }
+            self.finish_operation();
         }
         self.tell(&mut cx.statistics.http);
     }
 
     /// The engine has answered what a client connection waited for: it holds no rule of it any more, or carries its response.
     fn go_on<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
+        // One that was adopted may have gone meanwhile.
+        let Some(client_conn) = self.client_conns.get(position) else { return };
+        if client_conn.is_to_leave_engine() {
+            return self.remove_rules(cx, position);
+        }
         if client_conn.state == ClientConnState::Spliced
             && client_conn.asks > 0
             && client_conn.pair.state() == OffloadState::Software
         {
             return self.acknowledge_below(cx, End::Client(position));
         }
-        if let (ClientConnState::Spliced, Some(backend_conn)) = (client_conn.state, client_conn.backend_conn) {
+        if let (ClientConnState::Spliced, Some(backend_conn)) = (client_conn.state, client_conn.backend_conn.get()) {
             return self.acknowledge(cx, End::Backend(backend_conn));
         }
         if client_conn.is_between_exchanges() {
@@ -91,6 +114,7 @@ impl Splices {
         {
             let connecting = client_conn
                 .backend_conn
+                .get()
                 .and_then(|backend_conn| self.backend_conns.get(backend_conn))
                 .is_some_and(|backend_conn| backend_conn.state == BackendConnState::Connecting);
             if !connecting {
@@ -101,7 +125,8 @@ impl Splices {
     }
 
     fn client_due<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
+        // What was due at the same time may have taken it along.
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
         client_conn.stamped = Time::from_nanos(u64::MAX);
         if client_conn.peer.owned.as_ref().is_some_and(|owned| owned.due <= cx.now) {
             if !client_conn.peer.backend_off(cx.now) {
@@ -162,6 +187,7 @@ impl Splices {
         let closed = client_conn.peer.has_closed
             && client_conn
                 .backend_conn
+                .get()
                 .and_then(|backend_conn| self.backend_conns.get(backend_conn))
                 .is_some_and(|backend_conn| backend_conn.peer.has_closed);
         if closed {
@@ -171,7 +197,7 @@ impl Splices {
             }
             return self.remove_client(cx, position);
         }
-        match exchange.response {
+        match exchange.response.get() {
             Message::Head if !exchange.has_begun && exchange.request.is_done() => {
                 cx.failed_request(exchange.backend, Fault::Silent);
                 self.refuse(cx, position, 504, Refused::ResponseTimeout);
@@ -183,7 +209,7 @@ impl Splices {
 
     /// A backend connection whose backend was taken away.
     fn backend_unwanted<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
-        let client_conn = self.backend_conns.get(backend_conn).and_then(|entry| entry.client_conn);
+        let client_conn = self.backend_conns.get(backend_conn).and_then(|entry| entry.client_conn.get());
         match client_conn.and_then(|client_conn| Some((client_conn, self.client_conns.get(client_conn)?.state))) {
             Some((client_conn, ClientConnState::Spliced | ClientConnState::Waiting)) => self.abandon(cx, client_conn),
             Some((client_conn, _)) => self.detach(cx, client_conn, Fate::Reset),
@@ -195,7 +221,8 @@ impl Splices {
     }
 
     fn backend_due<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
+        // What was due at the same time may have taken it along.
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return };
         entry.stamped = Time::from_nanos(u64::MAX);
         if entry.peer.owned.as_ref().is_some_and(|owned| owned.due <= cx.now) {
             if !entry.peer.backend_off(cx.now) {
@@ -228,16 +255,7 @@ impl Splices {
             _ => {}
         }
         let Some(entry) = self.backend_conns.get(backend_conn) else { return cx.impossible() };
-        let owned = entry.peer.owned.as_ref().map(|owned| owned.due);
-        let deadline = match entry.state {
-            BackendConnState::Attached => None,
-            BackendConnState::Connecting => Some(entry.again.min(entry.deadline)),
-            BackendConnState::Idle
-            | BackendConnState::Closing
-            | BackendConnState::TimeWait
-            | BackendConnState::Resetting => Some(entry.deadline),
-        };
-        let next = [owned, deadline].into_iter().flatten().min();
+        let next = entry.due();
         next.into_iter().for_each(|next| self.stamp_backend(backend_conn, next));
     }
 }

@@ -16,6 +16,7 @@ use crate::l7::head::{Method, Version};
 use crate::l7::splice::stages::read::CLOSING_TIMEOUT;
 use crate::l7::splice::stages::remove::IDLE_TIMEOUT;
 use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
+use crate::l7::splice::state::exchange::StoredMessage;
 use crate::l7::splice::state::exchange::{Exchange, Message};
 use crate::l7::splice::state::sizes::fit;
 use crate::offload::OffloadState;
@@ -141,10 +142,10 @@ pub enum MessageView {
 }
 
 impl MessageView {
-    fn of(message: &Message) -> MessageView {
-        match message {
+    fn of(message: &StoredMessage) -> MessageView {
+        match message.get() {
             Message::Head => MessageView::Head,
-            Message::Bytes { left, .. } => MessageView::Bytes(*left),
+            Message::Bytes { left, .. } => MessageView::Bytes(left),
             Message::Chunked(_) => MessageView::Chunks,
             Message::Endless => MessageView::Endless,
             Message::Done => MessageView::Done,
@@ -229,7 +230,7 @@ impl Splices {
     }
 
     fn view_of_client(&self, terms: &Terms<'_>, place: u32, client_conn: &ClientConn) -> SplicedConnection {
-        let backend_conn = client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get(backend_conn));
+        let backend_conn = client_conn.backend_conn.get().and_then(|backend_conn| self.backend_conns.get(backend_conn));
         let exchange = &client_conn.exchange;
         let under_way = matches!(client_conn.state, ClientConnState::Spliced | ClientConnState::Waiting);
         let rule = |direction, key| (client_conn.pair.holds(direction)).then_some(key);
@@ -243,7 +244,10 @@ impl Splices {
             exchange: under_way.then(|| self.view_of_exchange(exchange)),
             forwarded: client_conn.forwarded,
             forwarded_by_engine: client_conn.forwarded_by_engine,
-            rules: [rule(Direction::FromClient, client_conn.key), rule(Direction::FromBackend, client_conn.rule_key)],
+            rules: [
+                rule(Direction::FromClient, client_conn.key.flow()),
+                rule(Direction::FromBackend, client_conn.rule_key.flow()),
+            ],
             path: path(terms, client_conn, backend_conn),
             created: client_conn.created,
             last_seen: client_conn.last_seen,
@@ -268,7 +272,7 @@ fn leg(backend_conn: &BackendConn) -> BackendLeg {
 }
 
 fn view_of_backend(terms: &Terms<'_>, place: u32, backend_conn: &BackendConn) -> Option<SplicedConnection> {
-    if backend_conn.client_conn.is_some() {
+    if backend_conn.client_conn.get().is_some() {
         return None;
     }
     // When it is over says when it began.
@@ -313,10 +317,10 @@ fn path(terms: &Terms<'_>, client_conn: &ClientConn, backend_conn: Option<&Backe
         return SplicedPath::NoExchange;
     };
     let directions = directions(terms.caps, client_conn, backend_conn);
-    let is_upload = matches!(client_conn.exchange.request, Message::Bytes { .. } | Message::Endless);
+    let is_upload = matches!(client_conn.exchange.request.get(), Message::Bytes { .. } | Message::Endless);
     let least = configured.unwrap_or(terms.bytes_min);
     let offered = if terms.now < client_conn.offer_after { SplicedPath::Refused } else { SplicedPath::Next };
-    match (&client_conn.exchange.request, &client_conn.exchange.response) {
+    match (client_conn.exchange.request.get(), client_conn.exchange.response.get()) {
         _ if !terms.offloads => SplicedPath::Policy,
         _ if directions.is_none() || directions == Some(Directions::Down) && is_upload => SplicedPath::Unsupported,
         _ if client_conn.peer.is_narrow || backend_conn.peer.is_narrow => SplicedPath::Narrow,
@@ -325,7 +329,7 @@ fn path(terms: &Terms<'_>, client_conn: &ClientConn, backend_conn: Option<&Backe
         (_, Message::Endless) if client_conn.forwarded.iter().all(|way| way.bytes < least) => SplicedPath::Endless,
         (_, Message::Endless) => offered,
         (Message::Chunked(_), _) | (Message::Done, Message::Chunked(_)) => SplicedPath::Chunked,
-        (Message::Done, Message::Bytes { left, .. }) | (Message::Bytes { left, .. }, Message::Head) => match *left {
+        (Message::Done, Message::Bytes { left, .. }) | (Message::Bytes { left, .. }, Message::Head) => match left {
             left if left < least => SplicedPath::Small(least),
             _ => offered,
         },

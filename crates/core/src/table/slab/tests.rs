@@ -4,6 +4,7 @@
 use super::{PRESENT, Slab, SlabView, Slot, boxed, slots_at};
 use crate::table::Position;
 use crate::table::entry::Adoptable;
+use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use proptest::prelude::*;
@@ -24,12 +25,13 @@ fn value(seed: u64) -> Value {
 
 impl<T: Adoptable> Memory<T> {
     fn new(count: usize) -> Memory<T> {
-        Memory { start: boxed::<T>(count).as_mut_ptr(), count }
+        let mut memory = ManuallyDrop::new(boxed::<T>(count));
+        Memory { start: memory.as_mut_ptr(), count }
     }
 
     /// Only one use at a time.
     fn slots(&self) -> &'static mut [Slot<T>] {
-        // SAFETY: `boxed` memory lives for ever, and the tests drop a slab before they make the next one.
+        // SAFETY: the memory is never given back, and the tests drop a slab before they make the next one.
         unsafe { slots_at(self.start, self.count) }
     }
 

@@ -9,6 +9,7 @@ use crate::flow::{Direction, FlowKey, Steering};
 use crate::frame::{Batch, VecFrame};
 use crate::l4::connection::{Connection, Flags, State};
 use crate::offload::Always;
+use crate::table::region::Array;
 use crate::table::slab::{Slab, Slot, boxed};
 use crate::table::{AnyTable, Hasher, Table};
 use crate::time::{Duration, Time};
@@ -89,7 +90,7 @@ impl ManyWorkers {
     }
 
     /// Starts workers on what is in memory, and does what a process does with what they find.
-    fn start(&mut self, memory: Vec<&'static mut [Slot<Connection>]>) -> Adopted {
+    fn start(&mut self, memory: Vec<Array<Slot<Connection>>>) -> Adopted {
         self.starts += 1;
         let count = memory.len();
         self.answers = vec![VecDeque::new(); count];
@@ -112,7 +113,7 @@ impl ManyWorkers {
         sum
     }
 
-    fn options(&self, worker: u16, memory: &'static mut [Slot<Connection>]) -> WorkerOptions<Always> {
+    fn options(&self, worker: u16, memory: Array<Slot<Connection>>) -> WorkerOptions<Always> {
         let table = AnyTable::new(2 * memory.len(), Hasher::new([7, 2, 3, 4]));
         WorkerOptions {
             steering: self.steering(),
@@ -362,11 +363,7 @@ impl ManyWorkers {
 }
 
 /// Does as the linux plane when the number of workers or connections changes.
-fn redealt(
-    memory: Vec<&'static mut [Slot<Connection>]>,
-    steering: Steering,
-    capacity: usize,
-) -> Vec<&'static mut [Slot<Connection>]> {
+fn redealt(memory: Vec<Array<Slot<Connection>>>, steering: Steering, capacity: usize) -> Vec<Array<Slot<Connection>>> {
     let mut slabs: Vec<Slab<Connection>> = (0..steering.workers).map(|_| Slab::new(boxed(capacity))).collect();
     for region in memory {
         let (slab, invalid) = Slab::adopt(region);

@@ -29,7 +29,7 @@ impl Splices {
         let start = client_conn.peer.sent.wrapping_sub(u32::from(client_conn.peer.was_closed));
         let is_said = client_conn.peer.was_closed;
         if before(client_conn.peer.acknowledged, start.wrapping_add(1)) {
-            client_conn.peer.owned = Some(Owned::new(cx.now, start, None, true));
+            client_conn.peer.owned = Owned::new(cx.now, start, None, true).into();
             client_conn.peer.has_sent(client_conn.peer.sent);
         }
         client_conn.peer.was_closed = true;

@@ -18,7 +18,7 @@ impl Splices {
             return;
         }
         let (Some(request), Some(response)) =
-            (exchange.request.end(exchange.request_end), exchange.response.end(exchange.response_end))
+            (exchange.request.end(exchange.request_end.get()), exchange.response.end(exchange.response_end.get()))
         else {
             return self.conclude_endless(cx, position);
         };
@@ -27,7 +27,7 @@ impl Splices {
             return;
         }
         let Some(backend_conn) =
-            client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get_mut(backend_conn))
+            client_conn.backend_conn.get().and_then(|backend_conn| self.backend_conns.get_mut(backend_conn))
         else {
             return;
         };
@@ -72,7 +72,8 @@ impl Splices {
     /// Ends the exchange where the ends close, if it is over: both have sent FIN and acknowledged the other's.
     fn conclude_endless<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
-        let Some(backend_conn) = client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get(backend_conn))
+        let Some(backend_conn) =
+            client_conn.backend_conn.get().and_then(|backend_conn| self.backend_conns.get(backend_conn))
         else {
             return;
         };
@@ -100,7 +101,7 @@ impl Splices {
 
     /// Acknowledges to a backend connection what its last exchange has left unacknowledged, if nothing else does.
     pub(in crate::l7::splice) fn settle_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(backend_conn) = self.client_conns.get(position).and_then(|client_conn| client_conn.backend_conn)
+        let Some(backend_conn) = self.client_conns.get(position).and_then(|client_conn| client_conn.backend_conn.get())
         else {
             return;
         };

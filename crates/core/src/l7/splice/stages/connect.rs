@@ -19,7 +19,8 @@ use crate::l7::splice::tcp::numbers::later;
 use crate::l7::splice::tcp::segment::{Abilities, flow};
 use crate::l7::splice::{Context, End, Next, Refused, Splices};
 use crate::offload::OffloadState;
-use crate::time::{Duration, Time};
+use crate::stored::Optional;
+use crate::time::Duration;
 use alloc::boxed::Box;
 
 /// How long a backend has for its SYN-ACK before the SYN is sent again; doubled each time.
@@ -88,7 +89,8 @@ impl Splices {
     fn choose<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, stuck: Option<Stuck>) -> Next {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         let (group, service) = (usize::from(client_conn.exchange.group), client_conn.service);
-        let chosen = stuck.map(|stuck| stuck.index).or_else(|| cx.balancers.get_mut(group)?.choose(&client_conn.key));
+        let chosen =
+            stuck.map(|stuck| stuck.index).or_else(|| cx.balancers.get_mut(group)?.choose(&client_conn.key.flow()));
         let of = |index| cx.snapshot.services.get(group)?.backends.get(usize::from(index));
         let mut backend = chosen.and_then(of);
         if client_conn.exchange.tries > 0
@@ -106,7 +108,10 @@ impl Splices {
         let wants_cookie = matches!(cx.kind(service), Kind::Http(http) if http.sticky.is_some());
         // A client that comes with a cookie of an older key gets one of the first, before the older key goes.
         let has_cookie = stuck.is_some_and(|stuck| !stuck.is_stale);
-        client_conn.exchange.sticky = (wants_cookie && !has_cookie).then(|| Self::sticky(cx, backend.endpoint));
+        client_conn.exchange.sets_sticky = wants_cookie && !has_cookie;
+        if client_conn.exchange.sets_sticky {
+            client_conn.exchange.sticky = Self::sticky(cx, backend.endpoint);
+        }
         self.go(cx, position)
     }
 
@@ -115,7 +120,7 @@ impl Splices {
         let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
         let (number, is_ruled) = (client_conn.exchange.backend, client_conn.pair.state() != OffloadState::Software);
         let is_down_only = client_conn.is_offloaded_down_only();
-        if let Some(attached) = client_conn.backend_conn {
+        if let Some(attached) = client_conn.backend_conn.get() {
             let usable = !is_down_only
                 && self.backend_conns.get(attached).is_some_and(|backend_conn| {
                     let is_open = backend_conn.state == BackendConnState::Attached
@@ -169,8 +174,8 @@ impl Splices {
         if let (Some(client_conn), Some(entry)) =
             (self.client_conns.get_mut(position), self.backend_conns.get_mut(backend_conn))
         {
-            client_conn.backend_conn = Some(backend_conn);
-            entry.client_conn = Some(position);
+            client_conn.backend_conn = Some(backend_conn).into();
+            entry.client_conn = Some(position).into();
             if entry.state == BackendConnState::Idle {
                 entry.state = BackendConnState::Attached;
             }
@@ -193,30 +198,15 @@ impl Splices {
         let first = clock.wrapping_add(cx.steering.secret(Purpose::Sequence, &[source, endpoint]) as u32);
         let abilities = Abilities { mss: u16::MAX, scale: None, sack: false };
         let key = flow(endpoint, source);
+        let peer = Peer::new(0, first.wrapping_add(1), &abilities);
         let backend_conn = BackendConn {
-            key,
-            number,
             port,
-            state: BackendConnState::Connecting,
-            peer: Peer::new(0, first.wrapping_add(1), &abilities),
-            input: None,
-            client_conn: Some(position),
-            requests: 0,
-            next_idle: None,
-            previous_idle: None,
+            client_conn: Some(position).into(),
             deadline: cx.now + timeout,
-            stamped: Time::from_nanos(u64::MAX),
-            tries: 1,
-            reset_with: None,
             again: cx.now + SYN_AGAIN_AFTER,
-            closed_first: false,
-            is_unwanted: false,
-            is_spent: false,
-            is_counted: false,
             idle_max: idle_max(cx.kind(service)),
             asked,
-            created: cx.now,
-            window_clamp: u32::MAX,
+            ..BackendConn::new(cx.now, &key, number, peer)
         };
         let again = backend_conn.again;
         let made = self.backend_conns.insert(backend_conn).ok().filter(|&made| {
@@ -247,7 +237,7 @@ impl Splices {
     pub(in crate::l7::splice) fn connect_again<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
         let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         entry.again = cx.now + SYN_AGAIN_AFTER * (1 << entry.tries.min(6));
-        entry.tries += 1;
+        entry.tries = entry.tries.saturating_add(1);
         let next = entry.again.min(entry.deadline);
         self.stamp_backend(backend_conn, next);
         self.send_syn(cx, backend_conn);
@@ -268,7 +258,7 @@ impl Splices {
         entry.peer = Peer::new(expected, sent, abilities);
         // A SYN's window is never scaled (RFC 7323, 2.2).
         entry.peer.window = u32::from(window);
-        let (number, client_conn) = (entry.number, entry.client_conn);
+        let (number, client_conn) = (entry.number, entry.client_conn.get());
         let service = client_conn
             .and_then(|client_conn| self.client_conns.get(client_conn))
             .map(|client_conn| client_conn.service);
@@ -291,7 +281,7 @@ impl Splices {
         backend_conn: u32,
         agreed: &Abilities,
     ) -> bool {
-        let position = self.backend_conns.get(backend_conn).and_then(|entry| entry.client_conn);
+        let position = self.backend_conns.get(backend_conn).and_then(|entry| entry.client_conn.get());
         let Some(client_conn) = position.and_then(|position| self.client_conns.get(position)) else { return false };
         let group = usize::from(client_conn.exchange.group);
         let is_free = cx.snapshot.services.get(group).is_some_and(|group| group.algorithm != Algorithm::SourceHash);
@@ -309,13 +299,13 @@ impl Splices {
         backend_conn: u32,
     ) -> Next {
         let Some(entry) = self.backend_conns.get(backend_conn) else { return cx.impossible() };
-        let (position, sent) = (entry.client_conn, entry.peer.sent);
+        let (position, sent) = (entry.client_conn.get(), entry.peer.sent);
         self.reset_unopened(cx, backend_conn, sent);
         self.remove_backend(cx, backend_conn, false);
         let Some((position, client_conn)) = position.and_then(|at| Some((at, self.client_conns.get_mut(at)?))) else {
             return Next::Done;
         };
-        client_conn.backend_conn = None;
+        client_conn.backend_conn = None.into();
         cx.statistics.http.skipped += 1;
         self.choose(cx, position, None)
     }
@@ -328,17 +318,17 @@ impl Splices {
         why: Refused,
     ) -> Next {
         let Some(entry) = self.backend_conns.get(backend_conn) else { return cx.impossible() };
-        let (position, number) = (entry.client_conn, entry.number);
+        let (position, number) = (entry.client_conn.get(), entry.number);
         if let Some(backend) = cx.statistics.backends.get_mut(usize::from(number)) {
             backend.failed += 1;
         }
         self.remove_backend(cx, backend_conn, false);
         let Some(position) = position else { return cx.impossible() };
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
-        client_conn.backend_conn = None;
-        if let Some((sent, _)) = client_conn.again.take() {
+        client_conn.backend_conn = None.into();
+        if let Some(again) = client_conn.again.take() {
             // It has been on its way to this one, and was written for it: no other gets it.
-            self.buffers.release(sent);
+            self.buffers.release(again.buffer);
             return self.refused(cx, position, 502, Refused::BackendClosed);
         }
         if client_conn.exchange.tries < Self::connect_bounds(cx, client_conn.service).1 {
@@ -351,10 +341,8 @@ impl Splices {
 
     /// Sends the request at hand over the client connection's backend connection, and splices the two.
     fn dispatch<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Next {
-        if let Some((owned, taken)) =
-            self.client_conns.get_mut(position).and_then(|client_conn| client_conn.again.take())
-        {
-            self.join(cx, position, owned, taken, Message::Done);
+        if let Some(again) = self.client_conns.get_mut(position).and_then(|client_conn| client_conn.again.take()) {
+            self.join(cx, position, again.buffer, again.bytes, Message::Done);
             return Next::Done;
         }
         if let Some(client_conn) =
@@ -402,7 +390,7 @@ impl Splices {
         let Splices { client_conns, backend_conns, buffers, .. } = self;
         let Some(client_conn) = client_conns.get_mut(position) else { return buffers.release(owned) };
         let Some((number, backend_conn)) =
-            client_conn.backend_conn.and_then(|number| Some((number, backend_conns.get_mut(number)?)))
+            client_conn.backend_conn.get().and_then(|number| Some((number, backend_conns.get_mut(number)?)))
         else {
             return buffers.release(owned);
         };
@@ -418,25 +406,21 @@ impl Splices {
         client_conn.down = SequenceMap::new(client_conn.peer.sent.wrapping_sub(backend_conn.peer.expected));
         let _ = client_conn.up.edit(start, taken, put + u32::from(closes));
         let exchange = &mut client_conn.exchange;
-        exchange.request = request;
-        exchange.response = if exchange.method == head::Method::Connect && matches!(exchange.request, Message::Endless)
-        {
-            Message::Endless
-        } else {
-            Message::Head
-        };
+        exchange.request.set(request);
+        let is_tunnel = exchange.method == head::Method::Connect && matches!(request, Message::Endless);
+        exchange.response.set(if is_tunnel { Message::Endless } else { Message::Head });
         exchange.request_floor = start.wrapping_add(taken);
         exchange.response_floor = backend_conn.peer.expected;
-        exchange.request_end = exchange.request.is_done().then_some(exchange.request_floor);
-        exchange.response_end = None;
+        exchange.request_end = exchange.request.is_done().then_some(exchange.request_floor).into();
+        exchange.response_end = None.into();
         exchange.has_begun = false;
         exchange.chosen_in_us = u32::try_from(cx.now.since(exchange.started).as_micros()).unwrap_or(u32::MAX);
         client_conn.state = ClientConnState::Spliced;
-        client_conn.offload_range = None;
+        client_conn.offload_range = Optional::NONE;
         backend_conn.peer.told = later(backend_conn.peer.told, backend_conn.peer.expected);
         client_conn.requests += 1;
         backend_conn.requests += 1;
-        backend_conn.peer.owned = Some(Owned::new(cx.now, backend_conn.peer.sent, Some(owned), closes));
+        backend_conn.peer.owned = Owned::new(cx.now, backend_conn.peer.sent, Some(owned), closes).into();
         backend_conn.peer.was_closed |= closes;
         client_conn.deadline = cx.now + response_timeout(cx.kind(client_conn.service));
         let deadline = client_conn.deadline;

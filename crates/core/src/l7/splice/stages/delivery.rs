@@ -36,10 +36,10 @@ impl Splices {
         cx.responded(client_conn.exchange.backend, class);
         cx.answered_with(client_conn.exchange.backend, client_conn.exchange.group, status);
         if message == Length::Tunnel {
-            client_conn.exchange.request = Message::Endless;
-            client_conn.exchange.request_end = None;
+            client_conn.exchange.request.set(Message::Endless);
+            client_conn.exchange.request_end = None.into();
         }
-        if matches!(client_conn.exchange.response, Message::Endless) {
+        if matches!(client_conn.exchange.response.get(), Message::Endless) {
             client_conn.exchange.close_backend = true;
             client_conn.exchange.close_client = true;
         }
@@ -126,9 +126,10 @@ impl Splices {
         entry.closed_first = !entry.peer.was_closed;
         let exchange = &mut client_conn.exchange;
         exchange.close_backend = true;
-        if exchange.response.end(exchange.response_end) == Some(end) {
+        if exchange.response.end(exchange.response_end.get()) == Some(end) {
             // Where the response ends, whether all of it has come by here or not.
-            (exchange.response, exchange.response_end) = (Message::Done, Some(end));
+            exchange.response.set(Message::Done);
+            exchange.response_end = Some(end).into();
         }
         if exchange.response.is_done() {
             // Acknowledged when the client has it all.
@@ -136,7 +137,7 @@ impl Splices {
         }
         // Its end is the response's, or it was cut short: then the client is to see that. What is not of this request still
         // does not go to the backend, which may go on reading.
-        exchange.response = Message::Endless;
+        exchange.response.set(Message::Endless);
         exchange.close_client = true;
         client_conn.peer.was_closed = true;
         FIN
@@ -151,7 +152,7 @@ impl Splices {
             return 0;
         };
         let exchange = &client_conn.exchange;
-        let is_last = exchange.close_client && exchange.response.is_done() && exchange.response_end == Some(end);
+        let is_last = exchange.close_client && exchange.response.is_done() && exchange.response_end.get() == Some(end);
         let is_quiet =
             client_conn.waiting() == 0 && !client_conn.peer.has_closed && !client_conn.is_offloaded_down_only();
         if !is_last || !is_quiet || entry.peer.owned.is_some() || !client_conn.is_request_received(entry) {

@@ -75,7 +75,7 @@ impl Splices {
         if segment.payload == 0 && !segment.has(FIN) {
             return self.acknowledgement_downward(cx, Arrived { frame, at, segment, position, backend_conn });
         }
-        match client_conn.exchange.response {
+        match client_conn.exchange.response.get() {
             Message::Head if segment.payload > 0 => {
                 self.response(cx, Arrived { frame, at, segment, position, backend_conn })
             }
@@ -109,7 +109,7 @@ impl Splices {
             // FIN has a number, and may be ours.
             sequence = later(sequence, client_conn.peer.sent);
         }
-        if matches!(client_conn.exchange.response, Message::Head | Message::Chunked(_) | Message::Done) {
+        if matches!(client_conn.exchange.response.get(), Message::Head | Message::Chunked(_) | Message::Done) {
             // What of a message that is read in order lies behind a gap has not gone on.
             sequence = earlier(sequence, client_conn.peer.sent);
         }

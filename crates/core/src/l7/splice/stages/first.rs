@@ -6,18 +6,14 @@ use super::remove::Fate;
 use crate::config::{UnknownPacket, WhenFull};
 use crate::flow::Direction;
 use crate::frame::{Egress, Frame, FrameIo};
-use crate::l4::connection::Volume;
+use crate::l7::config::Kind;
 use crate::l7::cookie;
-use crate::l7::sequence::SequenceMap;
 use crate::l7::splice::state::entry::{ClientConn, ClientConnState};
-use crate::l7::splice::state::exchange::Exchange;
-use crate::l7::splice::state::framing::Framing;
 use crate::l7::splice::state::peer::Peer;
 use crate::l7::splice::tcp::segment::{Abilities, Own, Segment, phantoms};
 use crate::l7::splice::tcp::send::emit;
 use crate::l7::splice::{Context, Splices, port_of};
-use crate::offload::{OffloadState, RulePair};
-use crate::time::Time;
+use crate::offload::OffloadState;
 use crate::wire::Transport;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
 use crate::worker::Drop;
@@ -69,7 +65,7 @@ impl Splices {
             cx.statistics.http.cookies_invalid += 1;
             return self.unknown(cx, &frame, at, service);
         };
-        if self.ended.has(cx.now, &at.key, (segment.sequence, segment.acknowledgement)) {
+        if self.ended.has(cx.now, &at.key, [segment.sequence, segment.acknowledgement]) {
             cx.statistics.http.cookies_used += 1;
             return self.disclaim(cx, &frame, at, &segment, RST);
         }
@@ -77,39 +73,11 @@ impl Splices {
         let mut peer = Peer::new(segment.sequence, segment.acknowledgement, &abilities);
         peer.window = u32::from(segment.window) << peer.scale;
         let client_conn = ClientConn {
-            key: at.key,
-            service,
             port: port_of(&frame),
-            state: ClientConnState::Reading,
-            first: (segment.sequence, segment.acknowledgement),
-            peer,
-            input: None,
-            backend_conn: None,
-            exchange: Exchange::default(),
-            up: SequenceMap::new(0),
-            down: SequenceMap::new(0),
-            requests: 0,
+            first: [segment.sequence, segment.acknowledgement],
+            is_tls: matches!(cx.kind(service), Kind::Tls(_)),
             deadline: cx.now + self.head_timeout(cx, service),
-            stamped: Time::from_nanos(u64::MAX),
-            last_seen: cx.now,
-            forwarded: [Volume::default(); 2],
-            forwarded_by_engine: [Volume::default(); 2],
-            created: cx.now,
-            pair: RulePair::default(),
-            rule_key: at.key,
-            wanted: 0,
-            offer_after: Time::ZERO,
-            again: None,
-            framing: Framing::default(),
-            is_open: true,
-            challenge_after: Time::ZERO,
-            asks: 0,
-            taken: cx.now,
-            looked: cx.now,
-            reset_with: None,
-            offload_range: None,
-            is_clamped: false,
-            left: None,
+            ..ClientConn::new(cx.now, &at.key, service, peer)
         };
         let deadline = client_conn.deadline;
         let inserted = match self.client_conns.insert(client_conn) {
@@ -146,9 +114,9 @@ impl Splices {
         let own = self.client_conns.get(position).map(|client_conn| client_conn.first);
         let (theirs, ours) = (segment.sequence.wrapping_sub(1), segment.acknowledgement.wrapping_sub(1));
         segment.payload > 0
-            && own != Some((segment.sequence, segment.acknowledgement))
+            && own != Some([segment.sequence, segment.acknowledgement])
             && self.cookies.check(cx.now, &at.key, theirs, ours).is_some()
-            && !self.ended.has(cx.now, &at.key, (segment.sequence, segment.acknowledgement))
+            && !self.ended.has(cx.now, &at.key, [segment.sequence, segment.acknowledgement])
     }
 
     /// A packet whose numbers are not the client connection's: the client may have begun another connection between the

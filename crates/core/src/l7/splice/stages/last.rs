@@ -90,7 +90,7 @@ impl Splices {
         let number = entry.number;
         entry.peer.expected = segment.payload_end();
         entry.peer.highest = later(entry.peer.highest, entry.peer.expected);
-        if let Some(end) = client_conn.exchange.request_end {
+        if let Some(end) = client_conn.exchange.request_end.get() {
             client_conn.peer.expected = later(client_conn.peer.expected, end);
             client_conn.peer.highest = later(client_conn.peer.highest, client_conn.peer.expected);
         }

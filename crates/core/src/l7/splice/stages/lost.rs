@@ -2,7 +2,7 @@
 
 use crate::frame::FrameIo;
 use crate::l7::config::Kind;
-use crate::l7::splice::state::buffers::Buffer;
+use crate::l7::splice::state::entry::Again;
 use crate::l7::splice::state::entry::{BackendConnState, ClientConnState};
 use crate::l7::splice::state::exchange::Message;
 use crate::l7::splice::tcp::numbers::{before, beyond, later};
@@ -17,7 +17,7 @@ impl Splices {
     /// The backend has reset its connection, or closed it before it answered.
     pub(in crate::l7::splice) fn lost_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
         let Some(entry) = self.backend_conns.get(backend_conn) else { return cx.impossible() };
-        let (position, number) = (entry.client_conn, entry.number);
+        let (position, number) = (entry.client_conn.get(), entry.number);
         let is_stale = entry.is_stale();
         let again = self.unanswered(backend_conn);
         // While the engine leads to its port, no other connection may have that port.
@@ -28,9 +28,9 @@ impl Splices {
         // An idle one has no client connection.
         let Some(position) = position else { return };
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
-        client_conn.backend_conn = None;
+        client_conn.backend_conn = None.into();
         if let Some(again) = again {
-            client_conn.again = Some(again);
+            client_conn.again = again.into();
             client_conn.state = ClientConnState::Waiting;
             client_conn.exchange.backend = number;
             cx.statistics.http.retries += 1;
@@ -43,7 +43,9 @@ impl Splices {
         if client_conn.is_between_exchanges() || client_conn.state == ClientConnState::Waiting {
             return self.remove_rules(cx, position);
         }
-        if client_conn.state != ClientConnState::Spliced || !matches!(client_conn.exchange.response, Message::Head) {
+        if client_conn.state != ClientConnState::Spliced
+            || !matches!(client_conn.exchange.response.get(), Message::Head)
+        {
             return self.abandon(cx, position);
         }
         if !matches!(cx.kind(client_conn.service), Kind::Http(_)) {
@@ -62,23 +64,23 @@ impl Splices {
     /// The request that a backend connection was sent, with the bytes of the client's it stands for, if the backend cannot
     /// have seen it: the connection had been used before, and was closed while the request was on its way (RFC 9112,
     /// 9.3.1).
-    fn unanswered(&mut self, backend_conn: u32) -> Option<(Buffer, u32)> {
+    fn unanswered(&mut self, backend_conn: u32) -> Option<Again> {
         let entry = self.backend_conns.get_mut(backend_conn)?;
-        let client_conn = self.client_conns.get(entry.client_conn?)?;
+        let client_conn = self.client_conns.get(entry.client_conn.get()?)?;
         let exchange = &client_conn.exchange;
         let unseen = entry.peer.owned.as_ref().is_some_and(|owned| entry.peer.acknowledged == owned.start);
         // A body that went through is its sender's, who would not know that it has to be sent again.
         let fresh = client_conn.state == ClientConnState::Spliced
             && !exchange.has_begun
-            && matches!(exchange.response, Message::Head)
+            && matches!(exchange.response.get(), Message::Head)
             && exchange.request.is_done()
-            && exchange.request_end == Some(exchange.request_floor)
+            && exchange.request_end.get() == Some(exchange.request_floor)
             && exchange.is_idempotent;
         if !unseen || !fresh || entry.requests < 2 {
             return None;
         }
         let taken = client_conn.up.edits().first()?.taken;
-        Some((entry.peer.owned.take()?.buffer?, taken))
+        Some(Again { buffer: entry.peer.owned.take()?.buffer.take()?, bytes: taken })
     }
 
     /// A packet of a backend connection that has no exchange.
@@ -122,7 +124,7 @@ impl Splices {
             BackendConnState::Attached | BackendConnState::Idle if closes => {
                 let position = entry.client_conn.take();
                 if let Some(client_conn) = position.and_then(|position| self.client_conns.get_mut(position)) {
-                    client_conn.backend_conn = None;
+                    client_conn.backend_conn = None.into();
                 }
                 self.close_backend(cx, backend_conn);
                 position.into_iter().for_each(|position| self.remove_rules(cx, position));

@@ -296,7 +296,7 @@ pub(in crate::l7::splice) fn store(
         return 0;
     }
     if client_conn.input.is_none() {
-        client_conn.input = buffers.take_most(bytes.len());
+        client_conn.input = buffers.take_most(bytes.len()).into();
     }
     client_conn.input.as_mut().map_or(0, |input| buffers.append(input, bytes))
 }

@@ -12,6 +12,7 @@ use crate::l7::splice::state::peer::Owned;
 use crate::l7::splice::tcp::numbers::before;
 use crate::l7::splice::{Context, End, Splices};
 use crate::offload::OffloadState;
+use crate::stored::OptionalNumber;
 use crate::table::ageing::Ageing;
 use crate::time::{Duration, Time};
 
@@ -36,12 +37,13 @@ impl Splices {
         let Some(backend_conn) = client_conn.backend_conn.take() else { return };
         let ruled = client_conn.pair.state() != OffloadState::Software;
         let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
-        entry.client_conn = None;
+        entry.client_conn = None.into();
         let open = entry.state == BackendConnState::Attached && !entry.peer.has_closed;
         match fate {
             // The engine may still lead the client's packets to it.
             Fate::Keep if open && !ruled => {
-                client_conn.left = Some((backend_conn, self.backend_conns.generation(backend_conn)));
+                client_conn.left = Some(backend_conn).into();
+                client_conn.left_generation = self.backend_conns.generation(backend_conn);
                 self.rest(cx, backend_conn);
             }
             Fate::Keep | Fate::Close if entry.state == BackendConnState::Attached => {
@@ -91,7 +93,7 @@ impl Splices {
             self.send_reset(cx, End::Backend(backend_conn));
             return self.remove_backend(cx, backend_conn, true);
         }
-        entry.peer.owned = Some(Owned::new(cx.now, entry.peer.sent, None, true));
+        entry.peer.owned = Owned::new(cx.now, entry.peer.sent, None, true).into();
         entry.peer.was_closed = true;
         entry.state = BackendConnState::Closing;
         entry.deadline = cx.now + CLOSING_TIMEOUT;
@@ -129,7 +131,7 @@ impl Splices {
         }
         self.count_backend(cx, backend_conn, false);
         let Some(mut entry) = self.backend_conns.remove(backend_conn) else { return cx.impossible() };
-        self.unindex(&entry.key, backend_conn, Direction::FromBackend);
+        self.unindex(&entry.key.flow(), backend_conn, Direction::FromBackend);
         self.stamps.ended(self.client_conns_max + backend_conn);
         entry.peer.disown(&mut self.buffers);
         if let Some(input) = entry.input.take() {
@@ -138,6 +140,9 @@ impl Splices {
         let source = entry.own_end();
         cx.known.remove(cx.steering.hash(&source));
         cx.ports.release(cx.now, u32::from(entry.number), source, rest);
+        if rest {
+            self.resting.add(cx.now, source, entry.target());
+        }
         if let Some(backend) = cx.statistics.backends.get_mut(usize::from(entry.number)) {
             backend.connections_now = backend.connections_now.saturating_sub(1);
             // One in TIME_WAIT has been counted out.
@@ -156,8 +161,8 @@ impl Splices {
         let offload_state = client_conn.pair.state();
         self.release_buffers(position);
         if was != ClientConnState::PendingRemoval {
-            self.unindex(&key, position, Direction::FromClient);
-            self.ended.add(cx.now, &key, first);
+            self.unindex(&key.flow(), position, Direction::FromClient);
+            self.ended.add(cx.now, &key.flow(), first);
             cx.known.remove(cx.steering.hash(&key.source));
         }
         if offload_state != OffloadState::Software {
@@ -170,28 +175,32 @@ impl Splices {
     /// Ends every connection to a backend: those that are idle at once, the others with what they are doing.
     pub(crate) fn end_backend(&mut self, now: Time, number: u16) {
         for backend_conn in 0..self.backend_conns.reach() {
-            let wanted =
-                |entry: &&mut BackendConn| entry.number == number && entry.state != BackendConnState::Resetting;
-            let Some(entry) = self.backend_conns.get_mut(backend_conn).filter(wanted) else { continue };
-            entry.is_unwanted = true;
-            entry.deadline = now;
+            let wanted = |entry: &BackendConn| entry.number == number && entry.state != BackendConnState::Resetting;
+            if !self.backend_conns.get(backend_conn).is_some_and(wanted) {
+                continue;
+            }
+            if let Some(entry) = self.backend_conns.get_mut(backend_conn) {
+                (entry.is_unwanted, entry.deadline) = (true, now);
+            }
             self.stamp_backend(backend_conn, now);
+            self.finish_operation();
         }
     }
 
     /// Closes the idle connections of all backends that get no more requests.
     pub(crate) fn end_idle(&mut self, now: Time, snapshot: &Snapshot) {
         for backend_conn in 0..self.backend_conns.reach() {
-            let Some(entry) =
-                self.backend_conns.get_mut(backend_conn).filter(|entry| entry.state == BackendConnState::Idle)
-            else {
-                continue;
-            };
+            let idle = |entry: &&BackendConn| entry.state == BackendConnState::Idle;
+            let Some(entry) = self.backend_conns.get(backend_conn).filter(idle) else { continue };
             let enabled = |state| state == BackendAllowed::Enabled;
-            if !snapshot.backend(entry.number).is_some_and(|(_, backend)| enabled(backend.state)) {
-                entry.deadline = now;
-                self.stamp_backend(backend_conn, now);
+            if snapshot.backend(entry.number).is_some_and(|(_, backend)| enabled(backend.state)) {
+                continue;
             }
+            if let Some(entry) = self.backend_conns.get_mut(backend_conn) {
+                entry.deadline = now;
+            }
+            self.stamp_backend(backend_conn, now);
+            self.finish_operation();
         }
     }
 
@@ -209,7 +218,7 @@ impl Splices {
             self.buffers.release(input);
         }
         entry.state = BackendConnState::Resetting;
-        (entry.tries, entry.reset_with, entry.again) = (0, None, cx.now);
+        (entry.tries, entry.reset_with, entry.again) = (0, OptionalNumber::default(), cx.now);
         // Until then the engine's rules have gone: what it sends before goes to its client.
         entry.deadline = cx.now + ASK_AGAIN_AFTER;
         let deadline = entry.deadline;
@@ -220,7 +229,7 @@ impl Splices {
     pub(in crate::l7::splice) fn release_buffers(&mut self, position: u32) {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
         client_conn.peer.disown(&mut self.buffers);
-        let kept = [client_conn.input.take(), client_conn.again.take().map(|(buffer, _)| buffer)];
+        let kept = [client_conn.input.take(), client_conn.again.take().map(|again| again.buffer)];
         kept.into_iter().flatten().for_each(|buffer| self.buffers.release(buffer));
         client_conn.framing.clear(&mut self.buffers);
     }

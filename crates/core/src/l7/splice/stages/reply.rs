@@ -71,7 +71,7 @@ impl Splices {
     ) {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return self.buffers.release(buffer) };
         client_conn.framing.clear(&mut self.buffers);
-        client_conn.peer.owned = Some(Owned::new(cx.now, client_conn.peer.sent, Some(buffer), close));
+        client_conn.peer.owned = Owned::new(cx.now, client_conn.peer.sent, Some(buffer), close).into();
         client_conn.peer.was_closed |= close;
         client_conn.state = if close { ClientConnState::Closing } else { ClientConnState::Replying };
         client_conn.deadline = cx.now + CLOSING_TIMEOUT;
@@ -87,7 +87,7 @@ impl Splices {
         let Some(mut input) = client_conn.input.take() else { return };
         if count < input.len() {
             self.buffers.consume(&mut input, count);
-            client_conn.input = Some(input);
+            client_conn.input = Some(input).into();
         } else {
             self.buffers.release(input);
         }

@@ -94,7 +94,7 @@ impl Splices {
     fn write_request<IO: FrameIo>(&mut self, cx: &Context<'_, IO>, position: u32) -> Option<(usize, usize, Length)> {
         let Splices { client_conns, backend_conns, buffers, scratch, generation, remembered, .. } = self;
         let client_conn = client_conns.get(position)?;
-        let backend_conn = client_conn.backend_conn.and_then(|backend_conn| backend_conns.get(backend_conn))?;
+        let backend_conn = client_conn.backend_conn.get().and_then(|backend_conn| backend_conns.get(backend_conn))?;
         let bytes = client_conn.input.as_ref().map_or(&[][..], |input| buffers.bytes(input));
         let is_fresh = backend_conn.requests == 0;
         let mut preface = |version| match version {

@@ -16,6 +16,7 @@ use crate::l7::splice::tcp::segment::{Own, Segment};
 use crate::l7::splice::tcp::send::emit;
 use crate::l7::splice::{Context, End, Splices};
 use crate::offload::OffloadState;
+use crate::stored::OptionalNumber;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, RST};
 use arrayvec::ArrayVec;
@@ -64,16 +65,19 @@ impl Splices {
             if state.is_some_and(|state| !matches!(state, ClientConnState::Resetting | ClientConnState::PendingRemoval))
             {
                 self.abandon(cx, position);
+                self.finish_operation();
             }
         }
         self.abandoned = end;
         // Those of clients whose turn has not come are reset with their clients.
-        let waits = |entry: &BackendConn| entry.client_conn.is_none() && entry.state != BackendConnState::Resetting;
+        let waits =
+            |entry: &BackendConn| entry.client_conn.get().is_none() && entry.state != BackendConnState::Resetting;
         let rest = self.backend_conns.iter().filter(|(_, entry)| waits(entry)).map(|(at, _)| at);
         let rest: ArrayVec<u32, ABANDONED_MAX> = rest.take(ABANDONED_MAX).collect();
         for &backend_conn in &rest {
             self.send_reset(cx, End::Backend(backend_conn));
             self.remove_backend(cx, backend_conn, true);
+            self.finish_operation();
         }
         self.abandoned < self.client_conns.reach() || rest.is_full()
     }
@@ -85,7 +89,7 @@ impl Splices {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         client_conn.state = ClientConnState::Resetting;
         cx.count_out(client_conn);
-        (client_conn.asks, client_conn.reset_with) = (0, None);
+        (client_conn.asks, client_conn.reset_with) = (0, OptionalNumber::default());
         client_conn.challenge_after = cx.now;
         client_conn.is_clamped = false;
         self.ask(cx, position);
@@ -119,10 +123,10 @@ impl Splices {
     ) {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         let number = segment.acknowledgement;
-        if client_conn.reset_with == Some(number) && cx.now < client_conn.challenge_after {
+        if client_conn.reset_with.get() == Some(number) && cx.now < client_conn.challenge_after {
             return;
         }
-        client_conn.reset_with = Some(number);
+        client_conn.reset_with = Some(number).into();
         client_conn.challenge_after = cx.now + ASK_AGAIN_AFTER;
         let own = Own {
             source: client_conn.key.destination,
@@ -165,10 +169,10 @@ impl Splices {
             return cx.drop(super::read::USELESS);
         };
         let number = segment.acknowledgement;
-        if entry.reset_with == Some(number) && cx.now < entry.again {
+        if entry.reset_with.get() == Some(number) && cx.now < entry.again {
             return;
         }
-        (entry.reset_with, entry.again) = (Some(number), cx.now + ASK_AGAIN_AFTER);
+        (entry.reset_with, entry.again) = (Some(number).into(), cx.now + ASK_AGAIN_AFTER);
         self.reset_unopened(cx, backend_conn, number);
     }
 }

@@ -102,7 +102,7 @@ impl Splices {
         entry.peer.expected = start.wrapping_add(input.len() as u32);
         match input.len() {
             0 => self.buffers.release(input),
-            _ => entry.input = Some(input),
+            _ => entry.input = input.into(),
         }
     }
 
@@ -110,9 +110,9 @@ impl Splices {
     fn gather(&mut self, backend_conn: u32, bytes: &[u8]) -> bool {
         let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return false };
         if entry.input.is_none() {
-            entry.input = self.buffers.take(bytes.len());
+            entry.input = self.buffers.take(bytes.len()).into();
         }
-        let Some(input) = &mut entry.input else { return false };
+        let Some(input) = entry.input.as_mut() else { return false };
         let stored = self.buffers.append(input, bytes);
         entry.peer.expected = entry.peer.expected.wrapping_add(stored as u32);
         entry.peer.highest = later(entry.peer.highest, entry.peer.expected);
@@ -142,7 +142,7 @@ impl Splices {
             let start = entry.peer.expected.wrapping_sub(input.len() as u32);
             match seen {
                 Seen::Partial => {
-                    entry.input = Some(input);
+                    entry.input = Some(input).into();
                     return false;
                 }
                 Seen::Bad => {
@@ -165,7 +165,7 @@ impl Splices {
                     buffers.consume(&mut input, length);
                     match input.len() {
                         0 => buffers.release(input),
-                        _ => entry.input = Some(input),
+                        _ => entry.input = input.into(),
                     }
                     client_conn.exchange.response_floor = start.wrapping_add(length as u32);
                     if !edited.is_some_and(|output| self.own_for_client(cx, position, output, put)) {
@@ -228,19 +228,18 @@ impl Splices {
             return true;
         }
         client_conn.exchange.has_begun = true;
-        match &mut client_conn.peer.owned {
-            Some(Owned { buffer: Some(buffer), length: owned, start, fin: false, .. })
-                if start.wrapping_add(*owned) == output =>
-            {
+        match client_conn.peer.owned.as_mut() {
+            Some(owned) => {
+                let follows = !owned.fin && owned.start.wrapping_add(owned.length) == output;
+                let Some(buffer) = owned.buffer.as_mut().filter(|_| follows) else { return false };
                 let fits = buffers.append(buffer, bytes) == bytes.len();
-                *owned = buffer.len() as u32;
+                owned.length = buffer.len() as u32;
                 fits
             }
-            Some(_) => false,
-            none => {
+            None => {
                 let Some(mut buffer) = buffers.take(length) else { return false };
                 buffers.append(&mut buffer, bytes);
-                *none = Some(Owned::new(cx.now, output, Some(buffer), false));
+                client_conn.peer.owned = Owned::new(cx.now, output, Some(buffer), false).into();
                 true
             }
         }
@@ -259,7 +258,7 @@ impl Splices {
             return Seen::Bad;
         };
         let Kind::Http(http) = cx.kind(client_conn.service) else { return Seen::Bad };
-        let bytes = match (fresh, &entry.input) {
+        let bytes = match (fresh, entry.input.as_ref()) {
             (Some(fresh), _) => fresh,
             (None, Some(input)) => buffers.bytes(input),
             (None, None) => return Seen::Partial,
@@ -293,7 +292,7 @@ impl Splices {
         if message == Length::Chunked && !is_interim && Chunks::of_response().feed(behind).is_err() {
             return Seen::Bad;
         }
-        let facts = facts(cx, client_conn, exchange.sticky);
+        let facts = facts(cx, client_conn, exchange.sets_sticky.then_some(exchange.sticky));
         match edit::response_head(&mut scratch[..HEAD_ROOM], &response, exchange.version, http, route, &facts) {
             Ok(written) if is_interim => Seen::Interim { length, written },
             Ok(written) => {

@@ -30,7 +30,7 @@ impl ClientConn {
 
     /// Whether a response has begun that the client may not have all of.
     fn is_sent_to(&self) -> bool {
-        self.state == ClientConnState::Spliced && !matches!(self.exchange.response, Message::Head)
+        self.state == ClientConnState::Spliced && !matches!(self.exchange.response.get(), Message::Head)
     }
 
     /// Whether the client is waited for: it has not acknowledged all that it was sent, or takes nothing now, or has not

@@ -32,7 +32,7 @@ impl Splices {
             .get(position)
             .filter(|client_conn| reports && client_conn.state == ClientConnState::Reading && !is_probe(client_conn))
             .and_then(|client_conn| {
-                let backend_conn = self.backend_conns.get(client_conn.backend_conn?)?;
+                let backend_conn = self.backend_conns.get(client_conn.backend_conn.get()?)?;
                 (backend_conn.state == BackendConnState::Attached && client_conn.peer.sack && backend_conn.peer.sack)
                     .then_some(backend_conn.peer.sent)
             });
@@ -49,10 +49,8 @@ impl Splices {
     /// to others. Numbers of this client's mean nothing there any more, but an acknowledgement that says nothing new is
     /// enough for a backend to know that its probe was needless (RFC 8985, 7.4.2).
     fn report<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, bytes: &[u8], at: &Transport, position: u32) {
-        let Some((backend_conn, generation)) = self.client_conns.get(position).and_then(|client_conn| client_conn.left)
-        else {
-            return;
-        };
+        let Some(client_conn) = self.client_conns.get(position) else { return };
+        let (Some(backend_conn), generation) = (client_conn.left.get(), client_conn.left_generation) else { return };
         let options = bytes.get(at.l4 + tcp::HEADER..at.payload).unwrap_or_default();
         let reports = tcp::Options::new(options).any(|option| option.kind == tcp::OPTION_SACK);
         let is_there = self.backend_conns.generation(backend_conn) == generation
@@ -83,14 +81,14 @@ impl Splices {
         if segment.payload == 0 && !segment.has(FIN) {
             let is_probe = before(segment.sequence, client_conn.exchange.request_floor);
             // A number beyond the request's end is that of requests that wait here.
-            let number = match client_conn.exchange.request_end {
+            let number = match client_conn.exchange.request_end.get() {
                 Some(end) if before(end, segment.sequence) => end,
                 _ => segment.sequence,
             };
             let mut sequence = number.wrapping_add(client_conn.up.delta_at_end());
-            if matches!(client_conn.exchange.request, Message::Chunked(_))
+            if matches!(client_conn.exchange.request.get(), Message::Chunked(_))
                 && let Some(backend_conn) =
-                    client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get(backend_conn))
+                    client_conn.backend_conn.get().and_then(|backend_conn| self.backend_conns.get(backend_conn))
             {
                 // What of a body that is read in order lies behind a gap has not gone on.
                 sequence = earlier(sequence, backend_conn.peer.sent);
@@ -118,7 +116,7 @@ impl Splices {
     fn catch_up(&mut self, position: u32) {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
         let Some(backend_conn) =
-            client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get_mut(backend_conn))
+            client_conn.backend_conn.get().and_then(|backend_conn| self.backend_conns.get_mut(backend_conn))
         else {
             return;
         };
@@ -126,10 +124,11 @@ impl Splices {
             client_conn.catch_up_downwards(backend_conn);
         }
         let exchange = &mut client_conn.exchange;
-        if let (Message::Bytes { .. }, Some(end)) = (&exchange.request, exchange.request.end(None))
+        if let (Message::Bytes { .. }, Some(end)) = (exchange.request.get(), exchange.request.end(None))
             && !before(backend_conn.peer.acknowledged, end.wrapping_add(client_conn.up.delta_at_end()))
         {
-            (exchange.request, exchange.request_end) = (Message::Done, Some(end));
+            exchange.request.set(Message::Done);
+            exchange.request_end = Some(end).into();
             client_conn.peer.expected = later(client_conn.peer.expected, end);
             client_conn.peer.highest = later(client_conn.peer.highest, end);
         }
@@ -178,7 +177,7 @@ impl Splices {
         let exchange = &client_conn.exchange;
         let rest = admitted < mine.len();
         let ends = segment.has(FIN) && !rest;
-        let is_endless = matches!(exchange.request, Message::Endless);
+        let is_endless = matches!(exchange.request.get(), Message::Endless);
         let is_done = exchange.request.is_done();
         let out = start.wrapping_add(client_conn.up.delta_at_end());
         let mut flags = ACK | segment.flags & PSH;
@@ -186,7 +185,7 @@ impl Splices {
             flags |= FIN;
             client_conn.peer.has_closed = true;
             if let Some(backend_conn) =
-                client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get_mut(backend_conn))
+                client_conn.backend_conn.get().and_then(|backend_conn| self.backend_conns.get_mut(backend_conn))
             {
                 backend_conn.peer.was_closed = true;
             }
@@ -206,7 +205,7 @@ impl Splices {
         } else if ends && !is_done && !is_endless {
             // At the body's end it has overtaken the rest of it, and comes again; before that, there will be no rest.
             let exchange = &client_conn.exchange;
-            if exchange.request.end(exchange.request_end).is_none_or(|end| before(segment.payload_end(), end)) {
+            if exchange.request.end(exchange.request_end.get()).is_none_or(|end| before(segment.payload_end(), end)) {
                 return self.abandon(cx, position);
             }
         }
@@ -250,14 +249,14 @@ impl Splices {
             return false;
         }
         if let (Message::Chunked(chunks), false) =
-            (&client_conn.exchange.request, before(client_conn.peer.expected, start))
+            (client_conn.exchange.request.get(), before(client_conn.peer.expected, start))
         {
             let fresh = (start.wrapping_add(had as u32), &mine[had..]);
-            let backend_conn = client_conn.backend_conn.and_then(|backend_conn| backend_conns.get(backend_conn));
+            let backend_conn = client_conn.backend_conn.get().and_then(|backend_conn| backend_conns.get(backend_conn));
             let acknowledged = backend_conn.map_or(start, |backend_conn| {
                 backend_conn.peer.acknowledged.wrapping_sub(client_conn.up.delta_at_end())
             });
-            if !client_conn.framing.note(buffers, *chunks, fresh, acknowledged) {
+            if !client_conn.framing.note(buffers, chunks, fresh, acknowledged) {
                 cx.statistics.http.unrecorded += 1;
                 return false;
             }
@@ -289,7 +288,7 @@ impl Splices {
         asks: bool,
     ) {
         let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
-        let backend_conn = client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get(backend_conn));
+        let backend_conn = client_conn.backend_conn.get().and_then(|backend_conn| self.backend_conns.get(backend_conn));
         let translated = client_conn.down.acknowledgement(segment.acknowledgement);
         // That there is room again where there was none is said once, maybe with what is ours to keep: a FIN.
         let opens = |shown: u16| shown == 0 && segment.window > 0;
@@ -298,6 +297,7 @@ impl Splices {
         if is_news && !client_conn.peer.holds(segment.acknowledgement) {
             let sent = client_conn
                 .backend_conn
+                .get()
                 .and_then(|backend_conn| self.backend_conns.get(backend_conn))
                 .map_or(0, |backend_conn| backend_conn.peer.sent);
             let Some((at, segment)) = trim(&mut frame, at, segment, (0, 0)) else { return cx.drop(Drop::NoFrame) };

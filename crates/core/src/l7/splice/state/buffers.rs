@@ -2,8 +2,13 @@
 //! Three sizes, each with a bounded number; all memory is reserved at start and touched as it is first used.
 
 use crate::l7::proxy_protocol;
+use crate::stored::{Vacant, stored};
+use crate::table::region::Array;
+#[cfg(test)]
+use crate::table::region::Region;
 use alloc::vec;
 use alloc::vec::Vec;
+use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 /// Bytes of a buffer of each size: nearly any head; the longest head; a super-packet with a head in front.
 pub const SIZES: [usize; 3] = [2048, 20_480, 98_304];
@@ -17,21 +22,40 @@ pub const INPUT_MAX: usize = SIZES[2] - crate::l7::splice::HEAD_ROOM - proxy_pro
 const _: () = assert!(INPUT_MAX >= crate::l7::splice::tcp::send::RECEIVE_WINDOW as usize);
 
 /// How many buffers of each size there are for so many connections.
-pub(in crate::l7::splice) fn counts(connections: u32) -> [u32; 3] {
-    let [a, b, c] = CONNECTIONS_EACH.map(|each| connections / each);
-    [a.max(64), b.max(32), c.max(16)]
+pub(in crate::l7::splice) const fn counts(connections: u32) -> [u32; 3] {
+    const fn at_least(count: u32, least: u32) -> u32 {
+        if count < least { least } else { count }
+    }
+    let [a, b, c] = CONNECTIONS_EACH;
+    [at_least(connections / a, 64), at_least(connections / b, 32), at_least(connections / c, 16)]
 }
 
 /// A buffer that is in use. Not Clone: its owner gives it back with [`Buffers::release`].
-#[derive(Debug)]
+#[derive(Debug, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
 pub(in crate::l7::splice) struct Buffer {
+    /// Its place in [`SIZES`].
     size: u8,
+    unused: [u8; 3],
     number: u32,
     /// Bytes in it.
     length: u32,
 }
 
+stored!(Buffer: size, unused, number, length);
+
+impl Vacant for Buffer {
+    const VACANT: Buffer = Buffer { size: u8::MAX, unused: [0; 3], number: 0, length: 0 };
+    fn is_vacant(&self) -> bool {
+        self.size == u8::MAX
+    }
+}
+
 impl Buffer {
+    fn empty(size: usize, number: u32) -> Buffer {
+        Buffer { size: size as u8, unused: [0; 3], number, length: 0 }
+    }
+
     /// Bytes in it.
     pub(in crate::l7::splice) fn len(&self) -> usize {
         self.length as usize
@@ -46,7 +70,7 @@ pub(in crate::l7::splice) struct Buffers {
 }
 
 struct Pool {
-    memory: Vec<u8>,
+    memory: Array<u8>,
     size: usize,
     free: Vec<u32>,
     /// Buffers from this one on were never used.
@@ -55,9 +79,9 @@ struct Pool {
 }
 
 impl Pool {
-    fn new(size: usize, count: u32) -> Pool {
-        let memory = vec![0; size * count as usize];
-        Pool { memory, size, free: Vec::with_capacity(count as usize), fresh: 0, count }
+    fn new(size: usize, memory: Array<u8>) -> Pool {
+        let count = memory.len() / size;
+        Pool { memory, size, free: Vec::with_capacity(count), fresh: 0, count: count as u32 }
     }
 
     fn take(&mut self) -> Option<u32> {
@@ -84,18 +108,26 @@ impl Pool {
 }
 
 impl Buffers {
-    /// Buffers of each size in these numbers.
-    pub(in crate::l7::splice) fn new(counts: [u32; 3]) -> Buffers {
-        let [a, b, c] = counts;
+    /// As many buffers of each size as its memory has room for, all free.
+    pub(in crate::l7::splice) fn new(memory: [Array<u8>; 3]) -> Buffers {
+        let [a, b, c] = memory;
         Buffers { pools: [Pool::new(SIZES[0], a), Pool::new(SIZES[1], b), Pool::new(SIZES[2], c)], exhausted: 0 }
+    }
+
+    /// Buffers of each size in these numbers, in memory of their own.
+    #[cfg(test)]
+    pub(in crate::l7::splice) fn with(counts: [u32; 3]) -> Buffers {
+        Buffers::new([0, 1, 2].map(|size| {
+            let bytes = counts[size] as usize * SIZES[size];
+            Region::own(bytes).take(bytes)
+        }))
     }
 
     /// An empty buffer with room for `room` bytes.
     pub(in crate::l7::splice) fn take(&mut self, room: usize) -> Option<Buffer> {
         let first = SIZES.iter().position(|&size| size >= room);
         let taken = first.and_then(|first| {
-            (first..SIZES.len())
-                .find_map(|size| Some(Buffer { size: size as u8, number: self.pools[size].take()?, length: 0 }))
+            (first..SIZES.len()).find_map(|size| Some(Buffer::empty(size, self.pools[size].take()?)))
         });
         self.exhausted += u64::from(taken.is_none());
         taken
@@ -110,15 +142,23 @@ impl Buffers {
     fn take_between(&mut self, least: usize, room: usize) -> Option<Buffer> {
         self.take(room.min(SIZES[2])).or_else(|| {
             let smaller = (least..SIZES.len()).rev().filter(|&size| SIZES[size] < room);
-            smaller
-                .into_iter()
-                .find_map(|size| Some(Buffer { size: size as u8, number: self.pools[size].take()?, length: 0 }))
+            smaller.into_iter().find_map(|size| Some(Buffer::empty(size, self.pools[size].take()?)))
         })
     }
 
     /// Gives a buffer back.
     pub(in crate::l7::splice) fn release(&mut self, buffer: Buffer) {
         self.pools[usize::from(buffer.size)].free.push(buffer.number);
+    }
+
+    /// Those that were claimed are in use; nothing was in use before.
+    pub(in crate::l7::splice) fn adopt(&mut self, claims: &Claims) {
+        for (pool, claimed) in self.pools.iter_mut().zip(&claims.0) {
+            let used = claimed.iter().rposition(|&claimed| claimed).map_or(0, |last| last + 1);
+            pool.fresh = used as u32;
+            // The lowest is used again first.
+            pool.free.extend((0..used as u32).rev().filter(|&number| !claimed[number as usize]));
+        }
     }
 
     /// What is in it.
@@ -230,6 +270,34 @@ impl Buffers {
     }
 }
 
+/// Which buffers connections have that another process has left.
+pub(in crate::l7::splice) struct Claims([Vec<bool>; 3]);
+
+impl Claims {
+    /// None yet.
+    pub(in crate::l7::splice) fn new(buffers: &Buffers) -> Claims {
+        Claims([0, 1, 2].map(|size| vec![false; buffers.pools[size].count as usize]))
+    }
+
+    /// Claims buffers for one connection: all of them, or, if one is none or another's, none.
+    pub(in crate::l7::splice) fn claim(&mut self, wanted: &[Option<&Buffer>]) -> bool {
+        for (claimed, buffer) in wanted.iter().flatten().enumerate() {
+            let size = usize::from(buffer.size);
+            let fits = SIZES.get(size).is_some_and(|&bytes| buffer.len() <= bytes);
+            match self.0.get_mut(size).and_then(|pool| pool.get_mut(buffer.number as usize)) {
+                Some(is_claimed) if fits && !*is_claimed => *is_claimed = true,
+                _ => {
+                    for buffer in wanted.iter().flatten().take(claimed) {
+                        self.0[usize::from(buffer.size)][buffer.number as usize] = false;
+                    }
+                    return false;
+                }
+            }
+        }
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,7 +305,7 @@ mod tests {
     #[test]
     fn a_buffer_grows_and_comes_back() {
         // More than one of each: the biggest is not replaced by another of its size.
-        let mut buffers = Buffers::new([2, 2, 2]);
+        let mut buffers = Buffers::with([2, 2, 2]);
         let mut buffer = buffers.take(10).unwrap();
         assert!(buffers.has_room(&buffer, 98_304) && !buffers.has_room(&buffer, 98_305));
         assert_eq!(buffers.append(&mut buffer, &[7; 2000]), 2000);
@@ -255,7 +323,7 @@ mod tests {
 
     #[test]
     fn the_first_bytes_are_replaced_where_they_lie() {
-        let mut buffers = Buffers::new([1, 0, 0]);
+        let mut buffers = Buffers::with([1, 0, 0]);
         let mut buffer = buffers.take(10).unwrap();
         buffers.append(&mut buffer, b"head, body");
         for (cut, put, expected) in
@@ -273,7 +341,7 @@ mod tests {
 
     #[test]
     fn where_the_right_size_is_missing_a_smaller_one_serves() {
-        let mut buffers = Buffers::new([1, 1, 1]);
+        let mut buffers = Buffers::with([1, 1, 1]);
         let mut all: Vec<Buffer> = (0..3).map(|_| buffers.take_most(90_000).unwrap()).collect();
         let rooms: Vec<usize> = all.iter_mut().map(|buffer| buffers.grow(buffer, 0)).collect();
         assert_eq!(rooms, [SIZES[2], SIZES[1], SIZES[0]]);
@@ -286,7 +354,7 @@ mod tests {
 
     #[test]
     fn there_are_only_so_many() {
-        let mut buffers = Buffers::new([1, 1, 1]);
+        let mut buffers = Buffers::with([1, 1, 1]);
         let all: Vec<Buffer> = (0..3).map(|_| buffers.take(1).unwrap()).collect();
         assert!(buffers.take(1).is_none());
         assert!(buffers.has_room(&all[0], 2048) && !buffers.has_room(&all[0], 2049), "others have the bigger ones");

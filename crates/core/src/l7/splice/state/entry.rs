@@ -5,16 +5,19 @@ use super::buffers::Buffer;
 use super::exchange::{Exchange, Message};
 use super::framing::Framing;
 use super::peer::Peer;
-use crate::flow::{Direction, Endpoint, FlowKey};
+use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::l4::connection::Volume;
 use crate::l7::sequence::SequenceMap;
 use crate::l7::splice::rules::OFFLOAD_RANGE_MAX;
 use crate::l7::splice::tcp::numbers::{before, beyond, follow, later};
 use crate::offload::{OffloadState, RulePair};
+use crate::stored::{Optional, OptionalNumber, OptionalPosition, Vacant, stored, stored_leaf};
 use crate::time::Time;
+use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 /// Where a client connection is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(u8)]
 pub enum ClientConnState {
     /// A request is awaited, or part of its head is there.
     Reading,
@@ -51,7 +54,8 @@ impl ClientConnState {
 }
 
 /// Where a backend connection is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(u8)]
 pub enum BackendConnState {
     /// Its SYN is sent.
     Connecting,
@@ -67,29 +71,107 @@ pub enum BackendConnState {
     Resetting,
 }
 
+stored_leaf!(ClientConnState: 1, BackendConnState: 1);
+
+/// The key of a flow, which is of TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(in crate::l7::splice) struct TcpKey {
+    pub(in crate::l7::splice) source: Endpoint,
+    pub(in crate::l7::splice) destination: Endpoint,
+}
+
+stored!(TcpKey: source, destination);
+
+impl TcpKey {
+    pub(in crate::l7::splice) fn of(key: &FlowKey) -> TcpKey {
+        TcpKey { source: key.source, destination: key.destination }
+    }
+
+    /// As other code names it.
+    #[inline]
+    pub(in crate::l7::splice) fn flow(&self) -> FlowKey {
+        FlowKey { source: self.source, destination: self.destination, protocol: Protocol::Tcp }
+    }
+
+    /// Whether this is the flow's.
+    #[inline]
+    pub(in crate::l7::splice) fn is(&self, key: &FlowKey) -> bool {
+        key.source == self.source && key.destination == self.destination && key.protocol == Protocol::Tcp
+    }
+
+    pub(in crate::l7::splice) fn is_ipv4(&self) -> bool {
+        self.source.address.is_ipv4()
+    }
+
+    /// Whether both ends are of one family.
+    pub(in crate::l7::splice) fn is_plausible(&self) -> bool {
+        self.source.address.is_ipv4() == self.destination.address.is_ipv4()
+    }
+}
+
+/// A request that was sent over a connection which its backend had closed meanwhile: to be sent once more.
+#[derive(Debug, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(in crate::l7::splice) struct Again {
+    pub(in crate::l7::splice) buffer: Buffer,
+    /// Bytes of the client's that it stands for.
+    pub(in crate::l7::splice) bytes: u32,
+}
+
+stored!(Again: buffer, bytes);
+
+impl Vacant for Again {
+    const VACANT: Again = Again { buffer: Buffer::VACANT, bytes: 0 };
+    fn is_vacant(&self) -> bool {
+        self.buffer.is_vacant()
+    }
+}
+
+/// The offload range that a pair of rules holds for, of one exchange, in the numbers of the end that sends it.
+#[derive(Clone, Copy, Debug, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(in crate::l7::splice) struct OffloadRange {
+    pub(in crate::l7::splice) first: u32,
+    pub(in crate::l7::splice) bytes: u32,
+    pub(in crate::l7::splice) from: Direction,
+    is_there: bool,
+    unused: [u8; 2],
+}
+
+stored!(OffloadRange: first, bytes, from, is_there, unused);
+
+impl OffloadRange {
+    pub(in crate::l7::splice) fn new(from: Direction, first: u32, bytes: u32) -> OffloadRange {
+        OffloadRange { first, bytes, from, is_there: true, unused: [0; 2] }
+    }
+}
+
+impl Vacant for OffloadRange {
+    const VACANT: OffloadRange =
+        OffloadRange { first: 0, bytes: 0, from: Direction::FromClient, is_there: false, unused: [0; 2] };
+    fn is_vacant(&self) -> bool {
+        !self.is_there
+    }
+}
+
 /// A client's connection.
-#[derive(Debug)]
+#[derive(Debug, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
 pub(in crate::l7::splice) struct ClientConn {
     /// Client to VIP.
-    pub(in crate::l7::splice) key: FlowKey,
+    pub(in crate::l7::splice) key: TcpKey,
     pub(in crate::l7::splice) service: u16,
     /// The interface its packets come in on.
     pub(in crate::l7::splice) port: u16,
-    pub(in crate::l7::splice) state: ClientConnState,
-    /// The numbers it began with: the client's first, and ours.
-    pub(in crate::l7::splice) first: (u32, u32),
     pub(in crate::l7::splice) peer: Peer,
-    /// Bytes of requests that are read and not used yet: those before `peer.expected`.
-    pub(in crate::l7::splice) input: Option<Buffer>,
-    pub(in crate::l7::splice) backend_conn: Option<u32>,
     pub(in crate::l7::splice) exchange: Exchange,
     /// From the client's numbers to the backend connection's.
     pub(in crate::l7::splice) up: SequenceMap,
     /// From the backend connection's numbers to the client's.
     pub(in crate::l7::splice) down: SequenceMap,
-    pub(in crate::l7::splice) requests: u32,
-    /// It is one of its service's connections: not over yet.
-    pub(in crate::l7::splice) is_open: bool,
+    /// The numbers it began with: the client's first, and ours.
+    pub(in crate::l7::splice) first: [u32; 2],
     /// When its state has lasted too long.
     pub(in crate::l7::splice) deadline: Time,
     /// When it will be looked at.
@@ -99,52 +181,147 @@ pub(in crate::l7::splice) struct ClientConn {
     /// What of that the engine has.
     pub(in crate::l7::splice) forwarded_by_engine: [Volume; 2],
     pub(in crate::l7::splice) created: Time,
-    /// Its pair of rules, as far as is known what the engine holds.
-    pub(in crate::l7::splice) pair: RulePair,
-    /// The key of the backend connection's flow that has a rule.
-    pub(in crate::l7::splice) rule_key: FlowKey,
-    /// Which it was last asked to hold.
-    pub(in crate::l7::splice) wanted: u8,
     pub(in crate::l7::splice) offer_after: Time,
-    /// A request that was sent over a connection which its backend had closed meanwhile, and the bytes of the client's that
-    /// it stands for: to be sent once more.
-    pub(in crate::l7::splice) again: Option<(Buffer, u32)>,
-    /// What of the request at hand must not be another when it comes again.
-    pub(in crate::l7::splice) framing: Framing,
     /// Before that, no reset of it is asked about again.
     pub(in crate::l7::splice) challenge_after: Time,
-    /// How often its client was asked for a packet, to answer it with RST or to see what it has taken.
-    pub(in crate::l7::splice) asks: u8,
     /// When its client last took something of a response, or began to be sent one.
     pub(in crate::l7::splice) taken: Time,
     /// When rules of it last went so that its client could be asked.
     pub(in crate::l7::splice) looked: Time,
+    /// Bytes of requests that are read and not used yet: those before `peer.expected`.
+    pub(in crate::l7::splice) input: Optional<Buffer>,
+    pub(in crate::l7::splice) backend_conn: OptionalPosition,
+    pub(in crate::l7::splice) again: Optional<Again>,
+    /// What of the request at hand must not be another when it comes again.
+    pub(in crate::l7::splice) framing: Framing,
+    pub(in crate::l7::splice) requests: u32,
+    /// The key of the backend connection's flow that has a rule.
+    pub(in crate::l7::splice) rule_key: TcpKey,
     /// The number that its client was last reset with.
-    pub(in crate::l7::splice) reset_with: Option<u32>,
-    /// The offload range that they hold for, of this exchange: its first number and its bytes, in the numbers of who sends
-    /// them.
-    pub(in crate::l7::splice) offload_range: Option<(Direction, u32, u32)>,
+    pub(in crate::l7::splice) reset_with: OptionalNumber,
+    pub(in crate::l7::splice) offload_range: Optional<OffloadRange>,
+    /// The backend connection that it had last and left to others,
+    pub(in crate::l7::splice) left: OptionalPosition,
+    /// and that backend connection's generation.
+    pub(in crate::l7::splice) left_generation: u32,
+    pub(in crate::l7::splice) state: ClientConnState,
+    /// Its pair of rules, as far as is known what the engine holds.
+    pub(in crate::l7::splice) pair: RulePair,
+    /// Which it was last asked to hold.
+    pub(in crate::l7::splice) wanted: u8,
+    /// How often its client was asked for a packet, to answer it with RST or to see what it has taken.
+    pub(in crate::l7::splice) asks: u8,
+    /// It is one of its service's connections: not over yet.
+    pub(in crate::l7::splice) is_open: bool,
     /// The backend is shown a small window, until it is known whether the engine carries the response.
     pub(in crate::l7::splice) is_clamped: bool,
-    /// The backend connection that it had last and left to others, and that backend connection's generation.
-    pub(in crate::l7::splice) left: Option<(u32, u32)>,
+    /// It is of a TLS service.
+    pub(in crate::l7::splice) is_tls: bool,
+    /// It is reset, and its numbers are not known.
+    pub(in crate::l7::splice) is_unknown: bool,
+    pub(in crate::l7::splice) unused: [u8; 2],
 }
 
+stored!(
+    ClientConn: key,
+    service,
+    port,
+    peer,
+    exchange,
+    up,
+    down,
+    first,
+    deadline,
+    stamped,
+    last_seen,
+    forwarded,
+    forwarded_by_engine,
+    created,
+    offer_after,
+    challenge_after,
+    taken,
+    looked,
+    input,
+    backend_conn,
+    again,
+    framing,
+    requests,
+    rule_key,
+    reset_with,
+    offload_range,
+    left,
+    left_generation,
+    state,
+    pair,
+    wanted,
+    asks,
+    is_open,
+    is_clamped,
+    is_tls,
+    is_unknown,
+    unused,
+);
+
 impl ClientConn {
+    /// One of `service` that begins now, at interface 0.
+    pub(in crate::l7::splice) fn new(now: Time, key: &FlowKey, service: u16, peer: Peer) -> ClientConn {
+        let key = TcpKey::of(key);
+        ClientConn {
+            key,
+            service,
+            port: 0,
+            peer,
+            exchange: Exchange::default(),
+            up: SequenceMap::new(0),
+            down: SequenceMap::new(0),
+            first: [0; 2],
+            deadline: now,
+            stamped: Time::from_nanos(u64::MAX),
+            last_seen: now,
+            forwarded: [Volume::default(); 2],
+            forwarded_by_engine: [Volume::default(); 2],
+            created: now,
+            offer_after: Time::ZERO,
+            challenge_after: Time::ZERO,
+            taken: now,
+            looked: now,
+            input: Optional::NONE,
+            backend_conn: OptionalPosition::NONE,
+            again: Optional::NONE,
+            framing: Framing::default(),
+            requests: 0,
+            rule_key: key,
+            reset_with: OptionalNumber::default(),
+            offload_range: Optional::NONE,
+            left: OptionalPosition::NONE,
+            left_generation: 0,
+            state: ClientConnState::Reading,
+            pair: RulePair::default(),
+            wanted: 0,
+            asks: 0,
+            is_open: true,
+            is_clamped: false,
+            is_tls: false,
+            is_unknown: false,
+            unused: [0; 2],
+        }
+    }
+
     /// What the client has acknowledged of a response that the engine alone carries has come of the backend, and it may
     /// acknowledge so much more.
     pub(in crate::l7::splice) fn catch_up_downwards(&mut self, backend_conn: &mut BackendConn) {
         let (exchange, acknowledged) = (&mut self.exchange, self.peer.acknowledged);
         let through = acknowledged.wrapping_sub(self.down.delta_at_end());
-        let ahead = match &mut exchange.response {
+        let ahead = match exchange.response.get() {
             Message::Bytes { next, left } => {
-                let progress = u64::from(beyond(*next, through)).min(*left);
-                (*next, *left) = (next.wrapping_add(progress as u32), *left - progress);
-                let (next, left) = (*next, *left);
+                let progress = u64::from(beyond(next, through)).min(left);
+                let (next, left) = (next.wrapping_add(progress as u32), left - progress);
+                exchange.response.set(Message::Bytes { next, left });
                 backend_conn.peer.highest = later(backend_conn.peer.highest, next);
                 backend_conn.peer.expected = later(backend_conn.peer.expected, next);
                 if left == 0 {
-                    (exchange.response, exchange.response_end) = (Message::Done, Some(next));
+                    exchange.response.set(Message::Done);
+                    exchange.response_end = Some(next).into();
                 }
                 left.min(OFFLOAD_RANGE_MAX)
             }
@@ -166,7 +343,7 @@ impl ClientConn {
 
     /// Whether the request is complete, and its backend has acknowledged all of it.
     pub(in crate::l7::splice) fn is_request_received(&self, backend_conn: &BackendConn) -> bool {
-        let end = self.exchange.request_end.filter(|_| self.exchange.request.is_done());
+        let end = self.exchange.request_end.get().filter(|_| self.exchange.request.is_done());
         end.is_some_and(|end| !before(backend_conn.peer.acknowledged, end.wrapping_add(self.up.delta_at_end())))
     }
 
@@ -178,7 +355,7 @@ impl ClientConn {
     /// Whether the engine may carry bytes of the client's that software does not see.
     pub(in crate::l7::splice) fn uploads_by_engine(&self) -> bool {
         let all = !self.is_offloaded_down_only();
-        self.pair.held() != 0 && all && matches!(self.exchange.request, Message::Bytes { .. } | Message::Endless)
+        self.pair.held() != 0 && all && matches!(self.exchange.request.get(), Message::Bytes { .. } | Message::Endless)
     }
 
     /// Whether the engine has been asked to carry what the backend sends, and not what the client sends.
@@ -188,7 +365,7 @@ impl ClientConn {
 
     /// Whether the engine may carry bytes of the backend's that software does not see.
     pub(in crate::l7::splice) fn downloads_by_engine(&self) -> bool {
-        self.pair.held() != 0 && matches!(self.exchange.response, Message::Bytes { .. } | Message::Endless)
+        self.pair.held() != 0 && matches!(self.exchange.response.get(), Message::Bytes { .. } | Message::Endless)
     }
 
     /// The client's number of the first byte that waits.
@@ -198,30 +375,39 @@ impl ClientConn {
 }
 
 /// A connection to a backend.
-#[derive(Debug)]
+#[derive(Debug, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
 pub(in crate::l7::splice) struct BackendConn {
     /// Backend to pool.
-    pub(in crate::l7::splice) key: FlowKey,
+    pub(in crate::l7::splice) key: TcpKey,
     /// The backend's number.
     pub(in crate::l7::splice) number: u16,
     pub(in crate::l7::splice) port: u16,
-    pub(in crate::l7::splice) state: BackendConnState,
     pub(in crate::l7::splice) peer: Peer,
+    pub(in crate::l7::splice) deadline: Time,
+    pub(in crate::l7::splice) stamped: Time,
+    /// When the SYN is sent again.
+    pub(in crate::l7::splice) again: Time,
+    pub(in crate::l7::splice) created: Time,
     /// A response's head that is not complete yet: the bytes before `peer.expected`.
-    pub(in crate::l7::splice) input: Option<Buffer>,
-    pub(in crate::l7::splice) client_conn: Option<u32>,
+    pub(in crate::l7::splice) input: Optional<Buffer>,
+    pub(in crate::l7::splice) client_conn: OptionalPosition,
     /// Requests it was sent.
     pub(in crate::l7::splice) requests: u32,
     /// The next idle one of the same backend.
-    pub(in crate::l7::splice) next_idle: Option<u32>,
-    pub(in crate::l7::splice) previous_idle: Option<u32>,
-    pub(in crate::l7::splice) deadline: Time,
-    pub(in crate::l7::splice) stamped: Time,
-    /// SYNs sent; of one that is reset, how often its backend was asked for a packet, and the number it was reset with.
+    pub(in crate::l7::splice) next_idle: OptionalPosition,
+    pub(in crate::l7::splice) previous_idle: OptionalPosition,
+    pub(in crate::l7::splice) reset_with: OptionalNumber,
+    /// Bytes it is shown room for until the head of its response is read: what follows a large one's head at once would
+    /// come before the engine carries it.
+    pub(in crate::l7::splice) window_clamp: u32,
+    /// Idle ones there may be of its backend.
+    pub(in crate::l7::splice) idle_max: u16,
+    /// The MSS that its backend was told: it sends no longer segments.
+    pub(in crate::l7::splice) asked: u16,
+    pub(in crate::l7::splice) state: BackendConnState,
+    /// SYNs sent; of one that is reset, how often its backend was asked for a packet.
     pub(in crate::l7::splice) tries: u8,
-    pub(in crate::l7::splice) reset_with: Option<u32>,
-    /// When the SYN is sent again.
-    pub(in crate::l7::splice) again: Time,
     /// It closed before we did, so TIME_WAIT is its.
     pub(in crate::l7::splice) closed_first: bool,
     /// It is to end, whatever it is doing: its backend was taken away.
@@ -230,17 +416,71 @@ pub(in crate::l7::splice) struct BackendConn {
     pub(in crate::l7::splice) is_spent: bool,
     /// It counts towards its backend's load.
     pub(in crate::l7::splice) is_counted: bool,
-    /// Idle ones there may be of its backend.
-    pub(in crate::l7::splice) idle_max: u16,
-    /// The MSS that its backend was told: it sends no longer segments.
-    pub(in crate::l7::splice) asked: u16,
-    pub(in crate::l7::splice) created: Time,
-    /// Bytes it is shown room for until the head of its response is read: what follows a large one's head at once would
-    /// come before the engine carries it.
-    pub(in crate::l7::splice) window_clamp: u32,
+    /// It is reset, and its numbers are not known.
+    pub(in crate::l7::splice) is_unknown: bool,
+    pub(in crate::l7::splice) unused: [u8; 5],
 }
 
+stored!(
+    BackendConn: key,
+    number,
+    port,
+    peer,
+    deadline,
+    stamped,
+    again,
+    created,
+    input,
+    client_conn,
+    requests,
+    next_idle,
+    previous_idle,
+    reset_with,
+    window_clamp,
+    idle_max,
+    asked,
+    state,
+    tries,
+    closed_first,
+    is_unwanted,
+    is_spent,
+    is_counted,
+    is_unknown,
+    unused,
+);
+
 impl BackendConn {
+    /// One to a backend whose SYN is sent now, of no client connection, at interface 0.
+    pub(in crate::l7::splice) fn new(now: Time, key: &FlowKey, number: u16, peer: Peer) -> BackendConn {
+        BackendConn {
+            key: TcpKey::of(key),
+            number,
+            port: 0,
+            peer,
+            deadline: now,
+            stamped: Time::from_nanos(u64::MAX),
+            again: now,
+            created: now,
+            input: Optional::NONE,
+            client_conn: OptionalPosition::NONE,
+            requests: 0,
+            next_idle: OptionalPosition::NONE,
+            previous_idle: OptionalPosition::NONE,
+            reset_with: OptionalNumber::default(),
+            window_clamp: u32::MAX,
+            idle_max: 0,
+            asked: 0,
+            state: BackendConnState::Connecting,
+            tries: 1,
+            closed_first: false,
+            is_unwanted: false,
+            is_spent: false,
+            is_counted: false,
+            is_unknown: false,
+            unused: [0; 5],
+        }
+    }
+
     /// Whom the backend sees.
     pub(in crate::l7::splice) fn own_end(&self) -> Endpoint {
         self.key.destination

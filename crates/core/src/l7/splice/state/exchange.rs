@@ -3,7 +3,9 @@
 use crate::l7::body::{BadChunk, Chunks, Length};
 use crate::l7::head::{Method, Version};
 use crate::l7::splice::tcp::numbers::{beyond, later};
+use crate::stored::{OptionalNumber, stored, stored_leaf};
 use crate::time::Time;
+use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 /// What of a message is still to come from its sender.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +105,96 @@ impl Message {
     }
 }
 
+/// [`Message`] without its fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(u8)]
+enum Kind {
+    Head,
+    Bytes,
+    Chunked,
+    Endless,
+    Done,
+}
+
+/// A [`Message`] as plain data.
+#[derive(Clone, Copy, Debug, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(in crate::l7::splice) struct StoredMessage {
+    kind: Kind,
+    unused: [u8; 3],
+    next: u32,
+    left: u64,
+    chunks: Chunks,
+}
+
+stored_leaf!(Kind: 1);
+stored!(StoredMessage: kind, unused, next, left, chunks);
+
+impl StoredMessage {
+    #[inline]
+    pub(in crate::l7::splice) fn get(&self) -> Message {
+        match self.kind {
+            Kind::Head => Message::Head,
+            Kind::Bytes => Message::Bytes { next: self.next, left: self.left },
+            Kind::Chunked => Message::Chunked(self.chunks),
+            Kind::Endless => Message::Endless,
+            Kind::Done => Message::Done,
+        }
+    }
+
+    #[inline]
+    pub(in crate::l7::splice) fn set(&mut self, message: Message) {
+        self.kind = match message {
+            Message::Head => Kind::Head,
+            Message::Bytes { next, left } => {
+                (self.next, self.left) = (next, left);
+                Kind::Bytes
+            }
+            Message::Chunked(chunks) => {
+                self.chunks = chunks;
+                Kind::Chunked
+            }
+            Message::Endless => Kind::Endless,
+            Message::Done => Kind::Done,
+        };
+    }
+
+    #[inline]
+    pub(in crate::l7::splice) fn is_done(&self) -> bool {
+        self.kind == Kind::Done
+    }
+
+    /// [`Message::end`].
+    #[inline]
+    pub(in crate::l7::splice) fn end(&self, end: Option<u32>) -> Option<u32> {
+        self.get().end(end)
+    }
+
+    /// [`Message::admit`].
+    pub(in crate::l7::splice) fn admit(
+        &mut self,
+        end: &mut OptionalNumber,
+        expected: &mut u32,
+        start: u32,
+        bytes: &[u8],
+    ) -> Result<usize, Inadmissible> {
+        let (mut message, mut known) = (self.get(), end.get());
+        let admitted = message.admit(&mut known, expected, start, bytes);
+        self.set(message);
+        *end = known.into();
+        admitted
+    }
+}
+
+impl From<Message> for StoredMessage {
+    fn from(message: Message) -> StoredMessage {
+        let (next, left, chunks) = (0, 0, Chunks::default());
+        let mut stored = StoredMessage { kind: Kind::Done, unused: [0; 3], next, left, chunks };
+        stored.set(message);
+        stored
+    }
+}
+
 /// Why bytes of a message cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::l7::splice) enum Inadmissible {
@@ -113,25 +205,36 @@ pub(in crate::l7::splice) enum Inadmissible {
 }
 
 /// A request and its response.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
 pub(in crate::l7::splice) struct Exchange {
-    pub(in crate::l7::splice) method: Method,
-    pub(in crate::l7::splice) version: Version,
-    /// The route it took, as long as the configuration is the one it took it by.
-    pub(in crate::l7::splice) route: u16,
-    pub(in crate::l7::splice) generation: u32,
     /// What is still to come of the request, in the client's numbers.
-    pub(in crate::l7::splice) request: Message,
+    pub(in crate::l7::splice) request: StoredMessage,
     /// What is still to come of the response, in the backend's numbers.
-    pub(in crate::l7::splice) response: Message,
+    pub(in crate::l7::splice) response: StoredMessage,
+    /// When its head was complete.
+    pub(in crate::l7::splice) started: Time,
+    /// The cookie the response is to set, where `sets_sticky` says so.
+    pub(in crate::l7::splice) sticky: u64,
+    pub(in crate::l7::splice) generation: u32,
     /// All the client's numbers before this one are ours or done with.
     pub(in crate::l7::splice) request_floor: u32,
     /// All the backend's numbers before this one are ours or done with.
     pub(in crate::l7::splice) response_floor: u32,
     /// One past the last number of the request, once all of it has been seen.
-    pub(in crate::l7::splice) request_end: Option<u32>,
+    pub(in crate::l7::splice) request_end: OptionalNumber,
     /// One past the last number of the response, once all of it has been seen.
-    pub(in crate::l7::splice) response_end: Option<u32>,
+    pub(in crate::l7::splice) response_end: OptionalNumber,
+    /// How long until it had a connection, in microseconds.
+    pub(in crate::l7::splice) chosen_in_us: u32,
+    /// The route it took, as long as the configuration is the one it took it by.
+    pub(in crate::l7::splice) route: u16,
+    /// The backend's number.
+    pub(in crate::l7::splice) backend: u16,
+    /// The group it was chosen from.
+    pub(in crate::l7::splice) group: u16,
+    pub(in crate::l7::splice) method: Method,
+    pub(in crate::l7::splice) version: Version,
     /// The client's connection ends with it.
     pub(in crate::l7::splice) close_client: bool,
     /// The backend's does.
@@ -146,31 +249,53 @@ pub(in crate::l7::splice) struct Exchange {
     pub(in crate::l7::splice) is_idempotent: bool,
     /// It asks for another protocol: 101 may answer it.
     pub(in crate::l7::splice) upgrade: bool,
-    /// The backend's number.
-    pub(in crate::l7::splice) backend: u16,
-    /// The group it was chosen from.
-    pub(in crate::l7::splice) group: u16,
-    /// The cookie the response is to set.
-    pub(in crate::l7::splice) sticky: Option<u64>,
-    /// When its head was complete.
-    pub(in crate::l7::splice) started: Time,
-    /// How long until it had a connection, in microseconds.
-    pub(in crate::l7::splice) chosen_in_us: u32,
+    pub(in crate::l7::splice) sets_sticky: bool,
 }
+
+stored!(
+    Exchange: request,
+    response,
+    started,
+    sticky,
+    generation,
+    request_floor,
+    response_floor,
+    request_end,
+    response_end,
+    chosen_in_us,
+    route,
+    backend,
+    group,
+    method,
+    version,
+    close_client,
+    close_backend,
+    has_begun,
+    tries,
+    is_stuck,
+    is_idempotent,
+    upgrade,
+    sets_sticky,
+);
 
 impl Default for Exchange {
     fn default() -> Exchange {
         Exchange {
-            method: Method::Get,
-            version: Version::Http11,
-            route: u16::MAX,
+            request: Message::Done.into(),
+            response: Message::Done.into(),
+            started: Time::ZERO,
+            sticky: 0,
             generation: 0,
-            request: Message::Done,
-            response: Message::Done,
             request_floor: 0,
             response_floor: 0,
-            request_end: None,
-            response_end: None,
+            request_end: OptionalNumber::default(),
+            response_end: OptionalNumber::default(),
+            chosen_in_us: 0,
+            route: u16::MAX,
+            backend: 0,
+            group: 0,
+            method: Method::Get,
+            version: Version::Http11,
             close_client: false,
             close_backend: false,
             has_begun: false,
@@ -178,20 +303,26 @@ impl Default for Exchange {
             is_stuck: false,
             is_idempotent: false,
             upgrade: false,
-            backend: 0,
-            group: 0,
-            sticky: None,
-            started: Time::ZERO,
-            chosen_in_us: 0,
+            sets_sticky: false,
         }
     }
 }
 
 impl Exchange {
+    /// Whether this program could have left it.
+    pub(in crate::l7::splice) fn is_plausible(&self) -> bool {
+        let is_plausible = |message: &StoredMessage| match message.get() {
+            Message::Bytes { left, .. } => left < 1 << 63,
+            Message::Chunked(chunks) => chunks.is_plausible(),
+            _ => true,
+        };
+        is_plausible(&self.request) && is_plausible(&self.response)
+    }
+
     /// The head of its response has ended where the body begins, at a number of the backend's.
     pub(in crate::l7::splice) fn begin_body(&mut self, length: Length, start: u32, closes: bool) {
-        self.response = Message::of(length, start);
-        self.response_end = self.response.is_done().then_some(start);
+        self.response.set(Message::of(length, start));
+        self.response_end = self.response.is_done().then_some(start).into();
         self.close_backend |= closes;
     }
 }

@@ -17,6 +17,8 @@ use super::entry::ClientConn;
 use super::exchange::Message;
 use crate::l7::body::Chunks;
 use crate::l7::splice::tcp::numbers::{before, beyond};
+use crate::stored::{Optional, stored};
+use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 /// Bytes of records at most.
 pub const BYTES_MAX: usize = SIZES[2];
@@ -38,19 +40,23 @@ const DENSE_RATIO: u32 = 8;
 const SETTLE_ABOVE: usize = 512;
 
 /// The records of a request, in the client's numbers.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
 pub(in crate::l7::splice) struct Framing {
-    records: Option<Buffer>,
+    records: Optional<Buffer>,
     /// Where in them the last one begins.
-    last: usize,
+    last: u32,
     /// Bytes of records that were left when acknowledged ones were last forgotten.
-    needed: usize,
-    /// How many of the chunk's first bytes that is being read are in them.
-    first: u8,
+    needed: u32,
     /// Bytes that have been read, and bytes of records that they took.
     read: u32,
     noted: u32,
+    /// How many of the chunk's first bytes that is being read are in them.
+    first: u8,
+    unused: [u8; 3],
 }
+
+stored!(Framing: records, last, needed, read, noted, first, unused);
 
 /// A record.
 struct Run<'a> {
@@ -68,7 +74,7 @@ impl Framing {
         (start, bytes): (u32, &[u8]),
         acknowledged: u32,
     ) -> bool {
-        if self.records.as_ref().is_some_and(|records| records.len() > 2 * self.needed + SETTLE_ABOVE) {
+        if self.records.as_ref().is_some_and(|records| records.len() > 2 * self.needed as usize + SETTLE_ABOVE) {
             self.settle(buffers, acknowledged);
         }
         if self.write(buffers, chunks, (start, bytes)) {
@@ -82,7 +88,7 @@ impl Framing {
     fn write(&mut self, buffers: &mut Buffers, chunks: Chunks, (start, bytes): (u32, &[u8])) -> bool {
         let (had, last, first) = (self.records.as_ref().map_or(0, Buffer::len), self.last, self.first);
         let last_length =
-            self.records.as_ref().and_then(|records| buffers.bytes(records).get(last + RECORD - 1).copied());
+            self.records.as_ref().and_then(|records| buffers.bytes(records).get(last as usize + RECORD - 1).copied());
         let mut fits = true;
         self.first = around(chunks, first, bytes, |at, run| {
             fits = fits && self.add(buffers, start.wrapping_add(at as u32), run);
@@ -94,10 +100,10 @@ impl Framing {
             return true;
         }
         (self.last, self.first) = (last, first);
-        match (&mut self.records, last_length) {
+        match (self.records.as_mut(), last_length) {
             (Some(records), Some(length)) => {
                 buffers.truncate(records, had);
-                set_length(buffers, records, last, length);
+                set_length(buffers, records, last as usize, length);
             }
             _ => self.release(buffers),
         }
@@ -110,21 +116,21 @@ impl Framing {
         if rest.is_empty() {
             return true;
         }
-        if let Some(records) = &mut self.records {
-            let run = runs(buffers.bytes(records).get(self.last..).unwrap_or_default()).next();
+        if let Some(records) = self.records.as_mut() {
+            let run = runs(buffers.bytes(records).get(self.last as usize..).unwrap_or_default()).next();
             let (end, length) = run.map_or((0, RUN_MAX), |run| (run.end(), run.bytes.len()));
             let taken = if end == start { rest.len().min(RUN_MAX - length) } else { 0 };
             if taken > 0 {
                 if !append(buffers, records, &rest[..taken]) {
                     return false;
                 }
-                set_length(buffers, records, self.last, (length + taken) as u8);
+                set_length(buffers, records, self.last as usize, (length + taken) as u8);
                 rest = &rest[taken..];
             }
         } else {
-            self.records = buffers.take(RECORD + rest.len().min(RUN_MAX));
+            self.records = buffers.take(RECORD + rest.len().min(RUN_MAX)).into();
         }
-        let Some(records) = &mut self.records else { return false };
+        let Some(records) = self.records.as_mut() else { return false };
         for run in rest.chunks(RUN_MAX) {
             let number = start.wrapping_add((bytes.len() - rest.len()) as u32);
             let [a, b, c, d] = number.to_le_bytes();
@@ -132,10 +138,20 @@ impl Framing {
             if !append(buffers, records, &[a, b, c, d, run.len() as u8]) || !append(buffers, records, run) {
                 return false;
             }
-            self.last = at;
+            self.last = at as u32;
             rest = &rest[run.len()..];
         }
         true
+    }
+
+    /// Whether this program could have left it.
+    pub(in crate::l7::splice) fn is_plausible(&self) -> bool {
+        self.first <= FIRST_MAX && self.last as usize <= self.records.as_ref().map_or(0, Buffer::len)
+    }
+
+    /// The buffer that they lie in.
+    pub(in crate::l7::splice) fn records(&self) -> Option<&Buffer> {
+        self.records.as_ref()
     }
 
     /// Whether the chunks are so small, or may be, that their records take much of what a client may send.
@@ -170,15 +186,15 @@ impl Framing {
 
     /// Forgets what lies before number `acknowledged`.
     fn settle(&mut self, buffers: &mut Buffers, acknowledged: u32) {
-        let Some(records) = &mut self.records else { return };
+        let Some(records) = self.records.as_mut() else { return };
         let is_over = |run: &Run<'_>| !before(acknowledged, run.end());
         let over = runs(buffers.bytes(records)).take_while(is_over).map(|run| RECORD + run.bytes.len()).sum();
         buffers.consume(records, over);
-        self.needed = records.len();
+        self.needed = records.len() as u32;
         if self.needed == 0 {
             return self.release(buffers);
         }
-        self.last -= over;
+        self.last -= over as u32;
     }
 }
 
@@ -186,7 +202,7 @@ impl ClientConn {
     /// Beside this acknowledgement number, what the client is shown of its backend's window at most, in bytes: of a body of
     /// many small chunks no more than can be remembered of it.
     pub(in crate::l7::splice) fn most_for_client(&self, acknowledgement: u32) -> u32 {
-        match self.exchange.request {
+        match self.exchange.request.get() {
             Message::Chunked(_) if self.framing.is_dense() => DENSE_WINDOW.max(beyond(acknowledgement, self.peer.edge)),
             _ => u32::MAX,
         }
@@ -273,7 +289,7 @@ mod tests {
         let data: Vec<usize> = (12..19).chain(30..41).collect();
         for start in [1000, u32::MAX - 20] {
             for piece in [1, 3, 7, 100] {
-                let mut buffers = Buffers::new([2, 2, 2]);
+                let mut buffers = Buffers::with([2, 2, 2]);
                 let mut framing = read(&mut buffers, start, piece);
                 assert!(framing.agrees(&buffers, start, BODY), "the same");
                 for at in 0..BODY.len() {
@@ -295,7 +311,7 @@ mod tests {
 
     #[test]
     fn what_is_acknowledged_is_forgotten() {
-        let mut buffers = Buffers::new([1, 1, 1]);
+        let mut buffers = Buffers::with([1, 1, 1]);
         let mut framing = read(&mut buffers, 1000, 7);
         let other = |from: usize| vec![b'-'; BODY.len() - from];
         framing.settle(&mut buffers, 1030);
@@ -307,7 +323,7 @@ mod tests {
 
     #[test]
     fn what_finds_no_room_is_not_noted() {
-        let mut buffers = Buffers::new([0, 1, 1]);
+        let mut buffers = Buffers::with([0, 1, 1]);
         let (mut framing, mut chunks, mut at) = (Framing::default(), Chunks::default(), 0u32);
         let chunk = b"1\r\nx\r\n";
         while framing.note(&mut buffers, chunks, (at, chunk), 0) {
@@ -322,7 +338,7 @@ mod tests {
         assert!(framing.note(&mut buffers, chunks, (at, chunk), at / 2), "as soon as some of it has arrived");
         framing.clear(&mut buffers);
 
-        let mut none = Buffers::new([0, 0, 0]);
+        let mut none = Buffers::with([0, 0, 0]);
         assert!(!Framing::default().note(&mut none, Chunks::default(), (0, b"1"), 0));
         assert!(Framing::default().note(&mut none, Chunks::default(), (0, b""), 0));
     }
@@ -331,7 +347,7 @@ mod tests {
     fn records_are_not_much_longer_than_what_they_are_of() {
         for chunk in [&b"1\r\nx\r\n"[..], b"5\r\nhello\r\n", b"6\r\nhello!\r\n", b"b\r\nhello, you!\r\n"] {
             for piece in [1, 2, 3, 5, 7, 1460, 65_000] {
-                let mut buffers = Buffers::new([1, 1, 1]);
+                let mut buffers = Buffers::with([1, 1, 1]);
                 let (mut framing, mut chunks) = (Framing::default(), Chunks::default());
                 let all = chunk.repeat(DENSE_WINDOW as usize / chunk.len());
                 for (number, bytes) in all.chunks(piece).enumerate() {
@@ -351,7 +367,7 @@ mod tests {
 
     #[test]
     fn large_chunks_take_little() {
-        let mut buffers = Buffers::new([1, 0, 0]);
+        let mut buffers = Buffers::with([1, 0, 0]);
         let (mut framing, mut chunks, mut at) = (Framing::default(), Chunks::default(), 0u32);
         let chunk = [&b"2000\r\n"[..], &[b'x'; 0x2000], b"\r\n"].concat();
         for number in 0..1000 {

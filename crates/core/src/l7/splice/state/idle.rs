@@ -1,8 +1,9 @@
-//! Connections to backends that no client connection uses now, by backend and size, the youngest first.
+//! Connections to backends that no client connection uses now, by backend and size, the youngest first. Links count as
+//! unchanged: a process that adopts the connections makes the lists anew.
 
 use super::entry::BackendConn;
 use super::sizes::Size;
-use super::slots::Slots;
+use crate::table::numbered::NumberedSlab;
 use alloc::boxed::Box;
 use alloc::vec;
 
@@ -46,7 +47,7 @@ impl Idle {
     }
 
     /// That of a backend's which has been idle longest.
-    pub(in crate::l7::splice) fn oldest(&self, backend_conns: &Slots<BackendConn>, number: u16) -> Option<u32> {
+    pub(in crate::l7::splice) fn oldest(&self, backend_conns: &NumberedSlab<BackendConn>, number: u16) -> Option<u32> {
         let oldest = self.oldest.get(usize::from(number))?.iter().copied();
         oldest
             .filter(|&position| position != NONE)
@@ -54,7 +55,7 @@ impl Idle {
     }
 
     /// Adds one.
-    pub(in crate::l7::splice) fn push(&mut self, backend_conns: &mut Slots<BackendConn>, position: u32) {
+    pub(in crate::l7::splice) fn push(&mut self, backend_conns: &mut NumberedSlab<BackendConn>, position: u32) {
         let Some(backend_conn) = backend_conns.get(position) else { return };
         let (number, size) = (usize::from(backend_conn.number), backend_conn.size() as usize);
         let Some(youngest) = self.youngest.get_mut(number).map(|sizes| &mut sizes[size]) else { return };
@@ -62,26 +63,26 @@ impl Idle {
         *youngest = position;
         self.counts[number] += 1;
         self.total += 1;
-        match next.and_then(|next| backend_conns.get_mut(next)) {
-            Some(next) => next.previous_idle = Some(position),
+        match next.and_then(|next| backend_conns.get_mut_unnumbered(next)) {
+            Some(next) => next.previous_idle = Some(position).into(),
             None => self.oldest[number][size] = position,
         }
-        if let Some(backend_conn) = backend_conns.get_mut(position) {
-            (backend_conn.next_idle, backend_conn.previous_idle) = (next, None);
+        if let Some(backend_conn) = backend_conns.get_mut_unnumbered(position) {
+            (backend_conn.next_idle, backend_conn.previous_idle) = (next.into(), None.into());
         }
     }
 
     /// Takes one out that is in.
-    pub(in crate::l7::splice) fn remove(&mut self, backend_conns: &mut Slots<BackendConn>, position: u32) {
-        let Some(backend_conn) = backend_conns.get_mut(position) else { return };
+    pub(in crate::l7::splice) fn remove(&mut self, backend_conns: &mut NumberedSlab<BackendConn>, position: u32) {
+        let Some(backend_conn) = backend_conns.get_mut_unnumbered(position) else { return };
         let (number, size) = (usize::from(backend_conn.number), backend_conn.size() as usize);
         let (next, previous) = (backend_conn.next_idle.take(), backend_conn.previous_idle.take());
-        match previous.and_then(|previous| backend_conns.get_mut(previous)) {
-            Some(previous) => previous.next_idle = next,
+        match previous.and_then(|previous| backend_conns.get_mut_unnumbered(previous)) {
+            Some(previous) => previous.next_idle = next.into(),
             None => self.youngest[number][size] = next.unwrap_or(NONE),
         }
-        match next.and_then(|next| backend_conns.get_mut(next)) {
-            Some(next) => next.previous_idle = previous,
+        match next.and_then(|next| backend_conns.get_mut_unnumbered(next)) {
+            Some(next) => next.previous_idle = previous.into(),
             None => self.oldest[number][size] = previous.unwrap_or(NONE),
         }
         self.counts[number] = self.counts[number].saturating_sub(1);

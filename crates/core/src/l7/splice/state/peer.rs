@@ -4,7 +4,9 @@ use super::buffers::{Buffer, Buffers};
 use crate::l7::cookie;
 use crate::l7::splice::tcp::numbers::{before, later};
 use crate::l7::splice::tcp::segment::{Abilities, Segment};
+use crate::stored::{Optional, Vacant, stored};
 use crate::time::{Duration, Time};
+use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 /// How long the first acknowledgement of what we sent is awaited; doubled each time (RFC 6298, 5.5).
 pub const RETRANSMIT_AFTER: Duration = Duration::from_millis(200);
@@ -16,31 +18,57 @@ pub const RETRANSMITS_MAX: u8 = 7;
 const DUPLICATES: u8 = 3;
 
 /// Bytes, and perhaps FIN, that Hairpin itself has put into a stream and keeps until they are acknowledged.
-#[derive(Debug)]
+#[derive(Debug, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
 pub(in crate::l7::splice) struct Owned {
-    /// `None`: nothing but FIN.
-    pub(in crate::l7::splice) buffer: Option<Buffer>,
+    /// When it is sent again.
+    pub(in crate::l7::splice) due: Time,
+    /// None: nothing but FIN.
+    pub(in crate::l7::splice) buffer: Optional<Buffer>,
     /// The number of the first byte.
     pub(in crate::l7::splice) start: u32,
     /// Bytes.
     pub(in crate::l7::splice) length: u32,
-    /// Whether FIN follows.
-    pub(in crate::l7::splice) fin: bool,
     /// One past the last number of it that was sent.
     pub(in crate::l7::splice) sent: u32,
-    /// When it is sent again.
-    pub(in crate::l7::splice) due: Time,
+    /// Whether FIN follows.
+    pub(in crate::l7::splice) fin: bool,
     pub(in crate::l7::splice) tries: u8,
     /// How often it is sent again at most.
     pub(in crate::l7::splice) tries_max: u8,
     duplicates: u8,
+    is_there: bool,
+    unused: [u8; 3],
+}
+
+stored!(Owned: due, buffer, start, length, sent, fin, tries, tries_max, duplicates, is_there, unused);
+
+impl Vacant for Owned {
+    const VACANT: Owned = Owned {
+        due: Time::ZERO,
+        buffer: Optional::NONE,
+        start: 0,
+        length: 0,
+        sent: 0,
+        fin: false,
+        tries: 0,
+        tries_max: 0,
+        duplicates: 0,
+        is_there: false,
+        unused: [0; 3],
+    };
+    fn is_vacant(&self) -> bool {
+        !self.is_there
+    }
 }
 
 impl Owned {
     pub(in crate::l7::splice) fn new(now: Time, start: u32, buffer: Option<Buffer>, fin: bool) -> Owned {
         let length = buffer.as_ref().map_or(0, |buffer| buffer.len() as u32);
         let due = now + RETRANSMIT_AFTER;
-        Owned { buffer, start, length, fin, sent: start, due, tries: 0, tries_max: RETRANSMITS_MAX, duplicates: 0 }
+        let buffer = buffer.into();
+        let (tries_max, is_there) = (RETRANSMITS_MAX, true);
+        Owned { due, buffer, start, length, sent: start, fin, tries_max, is_there, ..Owned::VACANT }
     }
 
     /// One past its last number.
@@ -50,7 +78,8 @@ impl Owned {
 }
 
 /// A TCP end.
-#[derive(Debug)]
+#[derive(Debug, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
 pub(in crate::l7::splice) struct Peer {
     /// One past the last number seen from it, wherever its segments have come through software.
     pub(in crate::l7::splice) highest: u32,
@@ -66,16 +95,16 @@ pub(in crate::l7::splice) struct Peer {
     pub(in crate::l7::splice) acknowledged: u32,
     /// Bytes it was ready to take beyond `acknowledged` when it last said so.
     pub(in crate::l7::splice) window: u32,
+    /// Its numbers before this one were within a window that it was shown.
+    pub(in crate::l7::splice) edge: u32,
+    /// The window field it was last sent.
+    pub(in crate::l7::splice) shown: u16,
+    /// The longest segment it takes.
+    pub(in crate::l7::splice) mss: u16,
     /// What its window fields are shifted by.
     pub(in crate::l7::splice) scale: u8,
     /// What ours to it are.
     pub(in crate::l7::splice) announced: u8,
-    /// The window field it was last sent.
-    pub(in crate::l7::splice) shown: u16,
-    /// Its numbers before this one were within a window that it was shown.
-    pub(in crate::l7::splice) edge: u32,
-    /// The longest segment it takes.
-    pub(in crate::l7::splice) mss: u16,
     /// The way to it takes less than the two ends have agreed on, by our own link or by what a router says: the engine,
     /// which cuts nothing, has no part in it any more.
     pub(in crate::l7::splice) is_narrow: bool,
@@ -83,10 +112,32 @@ pub(in crate::l7::splice) struct Peer {
     pub(in crate::l7::splice) sack: bool,
     /// It has sent FIN, and we have seen all before it.
     pub(in crate::l7::splice) has_closed: bool,
-    /// It was sent FIN, by whomever.
+    /// It was sent FIN, by Hairpin or by the other end.
     pub(in crate::l7::splice) was_closed: bool,
-    pub(in crate::l7::splice) owned: Option<Owned>,
+    unused: [u8; 6],
+    pub(in crate::l7::splice) owned: Optional<Owned>,
 }
+
+stored!(
+    Peer: highest,
+    expected,
+    told,
+    sent,
+    reach,
+    acknowledged,
+    window,
+    edge,
+    shown,
+    mss,
+    scale,
+    announced,
+    is_narrow,
+    sack,
+    has_closed,
+    was_closed,
+    unused,
+    owned,
+);
 
 /// What an acknowledgement has brought about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,8 +172,24 @@ impl Peer {
             sack: abilities.sack,
             has_closed: false,
             was_closed: false,
-            owned: None,
+            unused: [0; 6],
+            owned: Optional::NONE,
         }
+    }
+
+    /// What Hairpin owns was perhaps never sent: it is sent again soon, by a process that begins now.
+    pub(in crate::l7::splice) fn wake(&mut self, now: Time) {
+        if let Some(owned) = self.owned.as_mut() {
+            owned.due = owned.due.min(now + RETRANSMIT_AFTER);
+        }
+    }
+
+    /// Whether this program could have left it.
+    pub(in crate::l7::splice) fn is_plausible(&self) -> bool {
+        let owned = self.owned.as_ref().is_none_or(|owned| {
+            owned.buffer.as_ref().map_or(0, Buffer::len) == owned.length as usize && owned.tries_max > 0
+        });
+        owned && self.scale <= cookie::SCALE_MAX && self.announced <= cookie::SCALE_MAX && self.mss > 0
     }
 
     /// Takes what a segment of it says of our numbers. `false`: it acknowledges what was never sent, or is too old to
@@ -144,7 +211,7 @@ impl Peer {
             self.sent = later(self.sent, ack);
             self.reach = later(self.reach, ack);
         }
-        if let Some(owned) = &mut self.owned {
+        if let Some(owned) = self.owned.as_mut() {
             if !before(ack, owned.end()) {
                 heard.delivered = true;
             } else if is_new {
@@ -173,14 +240,14 @@ impl Peer {
     /// Of what we own, all before `end` has been sent.
     pub(in crate::l7::splice) fn has_sent(&mut self, end: u32) {
         self.sent = later(self.sent, end);
-        if let Some(owned) = &mut self.owned {
+        if let Some(owned) = self.owned.as_mut() {
             owned.sent = later(owned.sent, end);
         }
     }
 
     /// Lets go of what we own.
     pub(in crate::l7::splice) fn disown(&mut self, buffers: &mut Buffers) {
-        if let Some(buffer) = self.owned.take().and_then(|owned| owned.buffer) {
+        if let Some(buffer) = self.owned.take().and_then(|mut owned| owned.buffer.take()) {
             buffers.release(buffer);
         }
     }
@@ -205,7 +272,7 @@ impl Peer {
 
     /// Puts off the next time that what we own is sent again. `false`: it was sent too often.
     pub(in crate::l7::splice) fn backend_off(&mut self, now: Time) -> bool {
-        let Some(owned) = &mut self.owned else { return true };
+        let Some(owned) = self.owned.as_mut() else { return true };
         owned.tries += 1;
         owned.due = now + (RETRANSMIT_AFTER * (1 << owned.tries.min(10))).min(RETRANSMIT_AFTER_MAX);
         owned.tries <= owned.tries_max

@@ -62,8 +62,8 @@ pub(in crate::l7::splice) fn fits(client_conn: &ClientConn, backend_conn: &Backe
 
 /// Whether what an exchange still has to carry fits its receiver. Acknowledgements fit every receiver.
 pub(in crate::l7::splice) fn fit(client_conn: &ClientConn, backend_conn: &BackendConn) -> bool {
-    let up = matches!(client_conn.exchange.request, Message::Bytes { .. } | Message::Endless);
-    let down = matches!(client_conn.exchange.response, Message::Bytes { .. } | Message::Endless);
+    let up = matches!(client_conn.exchange.request.get(), Message::Bytes { .. } | Message::Endless);
+    let down = matches!(client_conn.exchange.response.get(), Message::Bytes { .. } | Message::Endless);
     (!up || fits(client_conn, backend_conn, Direction::FromClient))
         && (!down || fits(client_conn, backend_conn, Direction::FromBackend))
 }

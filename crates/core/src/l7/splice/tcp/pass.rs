@@ -26,7 +26,7 @@ impl Splices {
     ) {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         let Some(backend_conn) =
-            client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get_mut(backend_conn))
+            client_conn.backend_conn.get().and_then(|backend_conn| self.backend_conns.get_mut(backend_conn))
         else {
             return;
         };
@@ -52,7 +52,7 @@ impl Splices {
         let ends = direction == Direction::FromClient
             && client_conn.peer.was_closed
             && client_conn.exchange.response.is_done();
-        let end = client_conn.exchange.response_end.filter(|_| ends);
+        let end = client_conn.exchange.response_end.get().filter(|_| ends);
         let (from, to) = match direction {
             Direction::FromClient => (&mut client_conn.peer, &mut backend_conn.peer),
             Direction::FromBackend => (&mut backend_conn.peer, &mut client_conn.peer),

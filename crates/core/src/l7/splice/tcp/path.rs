@@ -74,7 +74,7 @@ impl Splices {
             }
             (position, Direction::FromBackend) => {
                 self.send_all(cx, End::Backend(position));
-                self.backend_conns.get(position).and_then(|backend_conn| backend_conn.client_conn)
+                self.backend_conns.get(position).and_then(|backend_conn| backend_conn.client_conn.get())
             }
         };
         if let Some(client_conn) = client_conn.filter(|_| is_narrow) {

@@ -54,7 +54,7 @@ impl ClientConn {
         acknowledgement: u32,
         window: u32,
     ) -> u32 {
-        match self.exchange.response {
+        match self.exchange.response.get() {
             Message::Head => window.min(backend_conn.window_clamp),
             _ if self.state != ClientConnState::Spliced => window.min(backend_conn.window_clamp),
             _ if self.is_clamped => window.min(beyond(acknowledgement, backend_conn.peer.edge)),
@@ -66,7 +66,7 @@ impl ClientConn {
 impl Splices {
     /// What a client connection's client may send beyond what it is told was received, in bytes.
     fn window_for_client(&self, client_conn: &ClientConn) -> u32 {
-        let backend_conn = client_conn.backend_conn.and_then(|backend_conn| self.backend_conns.get(backend_conn));
+        let backend_conn = client_conn.backend_conn.get().and_then(|backend_conn| self.backend_conns.get(backend_conn));
         match (client_conn.state, backend_conn) {
             (ClientConnState::Spliced, Some(backend_conn)) => {
                 backend_conn.peer.window.min(client_conn.most_for_client(client_conn.peer.told))
@@ -100,7 +100,7 @@ impl Splices {
     }
 
     fn own_of_backend(&self, backend_conn: &BackendConn, flags: u8, sequence: u32) -> Own {
-        let client_conn = backend_conn.client_conn.and_then(|client_conn| self.client_conns.get(client_conn));
+        let client_conn = backend_conn.client_conn.get().and_then(|client_conn| self.client_conns.get(client_conn));
         let reads_in_order = backend_conn.input.is_some()
             || !matches!(client_conn, Some(client_conn) if client_conn.state == ClientConnState::Spliced);
         let acknowledgement = if reads_in_order {
@@ -149,6 +149,15 @@ impl Splices {
     /// numbers (RFC 9293, 3.10.7.4).
     pub(in crate::l7::splice) fn acknowledge_below<IO: FrameIo>(&self, cx: &mut Context<'_, IO>, end: End) {
         let Some(acknowledged) = self.peer(end).map(|peer| peer.acknowledged) else { return cx.impossible() };
+        if self.is_unknown(end) {
+            // Of two numbers half their space apart one is outside any window.
+            for number in [acknowledged, acknowledged.wrapping_add(1 << 31)] {
+                if let Some(own) = self.own(end, ACK, number) {
+                    emit(cx, &own, [&[], &[]]);
+                }
+            }
+            return;
+        }
         if let Some(own) = self.own(end, ACK, acknowledged.wrapping_sub(1)) {
             emit(cx, &own, [&[], &[]]);
         }

@@ -34,6 +34,8 @@ fn a_head_has_its_time_from_its_first_byte_on_however_it_comes() {
         let second = Duration::from_secs(1);
         let mut fixture =
             OneWorker::new(|http| http.limits = HttpLimits { head_timeout: second, ..Default::default() });
+        // Every process gives what waits a second more.
+        fixture.restarts = false;
         let mut client = Script::client(&mut fixture, 1000);
         let found = dribbles(&mut fixture, &mut client, &REQUEST.repeat(10), Duration::from_millis(every));
         let (after, reply) = found.expect("an end");
@@ -41,6 +43,7 @@ fn a_head_has_its_time_from_its_first_byte_on_however_it_comes() {
         // And the next one's, on a connection that was idle for longer than that.
         let mut fixture =
             OneWorker::new(|http| http.limits = HttpLimits { head_timeout: second, ..Default::default() });
+        fixture.restarts = false;
         let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
         client.receives(&backend.sends(&mut fixture, RESPONSE));
         client.acknowledges(&mut fixture);

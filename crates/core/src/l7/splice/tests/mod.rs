@@ -8,6 +8,7 @@ mod cards;
 mod chunked;
 mod clamp;
 mod closing;
+mod crashes;
 mod endless;
 mod ends;
 mod faults;
@@ -221,6 +222,8 @@ fn replies_of_our_own_say_when_they_were_made() {
             Some(action) => http.routes.iter_mut().for_each(|route| route.action = action.clone()),
             None => http.routes = [].into(),
         });
+        // Every process is told the date by its caller.
+        fixture.restarts = false;
         fixture.worker.set_date(Date::new(784_111_777));
         let mut client = Script::client(&mut fixture, 1000);
         let reply = only(client.sends(&mut fixture, request));

@@ -3,13 +3,14 @@
 
 use crate::config::{Backend, BackendState, Forwarding, Pool, Service, Snapshot};
 use crate::engine::EngineCaps;
-use crate::flow::{Endpoint, Protocol};
+use crate::flow::{Endpoint, FlowKey, Protocol};
 use crate::frame::{Batch, Frame, FrameIo, ROOM, VecFrame};
 use crate::l4::connection::Connection;
 use crate::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Kind, Route};
 use crate::l7::cookie::{self};
 use crate::l7::splice::tcp::numbers::before;
 use crate::l7::splice::tcp::segment::{Abilities, Own, Segment};
+use crate::l7::splice::{AdoptedSplices, SplicedMemory};
 use crate::offload::Always;
 use crate::table::slab::boxed;
 use crate::table::{AnyTable, Hasher};
@@ -17,6 +18,7 @@ use crate::time::{Duration, Time};
 use crate::wire::tcp::{ACK, PSH, SYN};
 use crate::wire::{self, Parsed};
 use crate::worker::{Worker, WorkerOptions};
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -145,16 +147,11 @@ fn snapshot_of(ipv6: bool, count: u16, kind: Kind) -> Snapshot {
     Snapshot::new(vec![service(kind, 0), service(Kind::Group, count)].into(), pool)
 }
 
-fn worker(snapshot: Snapshot, change: impl FnOnce(&mut EngineCaps)) -> Worker<Always> {
-    let table = AnyTable::new(64, Hasher::new([7, 2, 3, 4]));
-    let mut options = WorkerOptions {
-        caps: EngineCaps::full(1000),
-        splices_max: SPLICES_MAX,
-        ..WorkerOptions::new(Arc::new(snapshot), boxed::<Connection>(32), table, Always, [1, 2, 3, 4])
-    };
-    change(&mut options.caps);
-    Worker::new(options)
+fn table() -> AnyTable {
+    AnyTable::new(64, Hasher::new([7, 2, 3, 4]))
 }
+
+const SEEDS: [u64; 4] = [1, 2, 3, 4];
 
 pub(super) struct OneWorker {
     pub(super) worker: Worker<Always>,
@@ -162,6 +159,14 @@ pub(super) struct OneWorker {
     pub(super) vip: Endpoint,
     /// Bytes that a frame of the worker's own has room for.
     pub(super) room: usize,
+    /// What it goes by now.
+    pub(super) snapshot: Arc<Snapshot>,
+    caps: EngineCaps,
+    /// Before each segment another process takes over, unless the engine is at work (`scripts/test` runs all tests so,
+    /// too).
+    pub(super) restarts: bool,
+    /// Restarts so far.
+    processes: u64,
 }
 
 impl OneWorker {
@@ -198,10 +203,20 @@ impl OneWorker {
         OneWorker::before(snapshot(1, Kind::Http(http().into())), change)
     }
 
-    fn before(snapshot: Snapshot, change: impl FnOnce(&mut EngineCaps)) -> OneWorker {
+    fn before(mut snapshot: Snapshot, change: impl FnOnce(&mut EngineCaps)) -> OneWorker {
         let vip = snapshot.services[0].endpoint;
-        let worker = worker(snapshot, change);
-        OneWorker { worker, now: Time::from_nanos(1_000_000_000_000), vip, room: ROOM }
+        snapshot.id = 1;
+        let (snapshot, mut caps) = (Arc::new(snapshot), EngineCaps::full(1000));
+        change(&mut caps);
+        let now = Time::from_nanos(1_000_000_000_000);
+        let options = WorkerOptions {
+            caps,
+            splices: SplicedMemory::own(SPLICES_MAX),
+            ..WorkerOptions::new(snapshot.clone(), boxed::<Connection>(32), table(), Always, SEEDS)
+        };
+        let (worker, _) = Worker::adopt(options, now, &|_| false);
+        let restarts = std::env::var_os("HAIRPIN_TEST_RESTARTS").is_some();
+        OneWorker { worker, now, vip, room: ROOM, snapshot, caps, restarts, processes: 0 }
     }
 
     /// A segment arrives; what the worker sends for it.
@@ -232,8 +247,40 @@ impl OneWorker {
         self.come([frame])
     }
 
+    /// Another process takes over what this one leaves in the midst of everything. Its counters go on counting.
+    pub(super) fn restart(&mut self) -> AdoptedSplices {
+        self.restart_from(None)
+    }
+
+    /// As [`OneWorker::restart`], with this memory if that is given.
+    pub(super) fn restart_from(&mut self, image: Option<&[u8]>) -> AdoptedSplices {
+        let rules: BTreeSet<FlowKey> = self.worker.rules_known().collect();
+        // What is drawn at the start of a process is drawn anew.
+        self.processes += 1;
+        let seeds = SEEDS.map(|seed| seed + self.processes);
+        let options = |memory, splices| WorkerOptions {
+            seeds,
+            caps: self.caps,
+            splices,
+            ..WorkerOptions::new(self.snapshot.clone(), memory, table(), Always, SEEDS)
+        };
+        let spare = options(boxed::<Connection>(32), SplicedMemory::own(0));
+        let old = core::mem::replace(&mut self.worker, Worker::new(spare));
+        let statistics = old.statistics().clone();
+        let (memory, mut splices) = old.into_memory();
+        image.into_iter().for_each(|image| splices.overwrite(image));
+        let (mut worker, adopted) = Worker::adopt(options(memory, splices), self.now, &|key| rules.contains(key));
+        worker.count_from(statistics);
+        self.worker = worker;
+        adopted.splices
+    }
+
     /// Frames arrive at once.
     pub(super) fn come(&mut self, frames: impl IntoIterator<Item = VecFrame>) -> Vec<Sent> {
+        if self.restarts && self.worker.is_in_software() {
+            let adopted = self.restart();
+            assert_eq!((adopted.interrupted, adopted.invalid), (0, 0), "{adopted:?}");
+        }
         let mut rx: Batch<VecFrame> = frames.into_iter().collect();
         let mut tx = Batch::new();
         self.worker.handle_batch(self.now, &mut NoPort(self.room), &mut rx, &mut tx);
@@ -245,6 +292,7 @@ impl OneWorker {
     /// The process ends: what the worker sends in one call, and whether there is more.
     pub(super) fn abandons(&mut self) -> (Vec<Sent>, bool) {
         let mut tx = Batch::new();
+        self.restarts = false;
         let more = self.worker.abandon_splices(self.now, &mut NoPort(self.room), &mut tx);
         (tx.iter().map(Sent::of).collect(), more)
     }

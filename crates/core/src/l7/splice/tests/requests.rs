@@ -227,6 +227,8 @@ fn what_was_on_its_way_to_one_backend_goes_to_no_other() {
         let set = [Field::parse("X-B", "{backend}").unwrap()].into();
         http.edits.request = HeadEdits { set, ..HeadEdits::default() };
     });
+    // Every process begins with the first backend.
+    fixture.restarts = false;
     let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
     client.receives(&backend.sends(&mut fixture, RESPONSE));
     client.acknowledges(&mut fixture);
@@ -374,10 +376,12 @@ fn reload(fixture: &mut OneWorker, change: impl FnOnce(&mut Http)) {
     reload_as(fixture, snapshot(1, Kind::Http(kind.into())));
 }
 
-fn reload_as(fixture: &mut OneWorker, snapshot: Snapshot) {
+fn reload_as(fixture: &mut OneWorker, mut snapshot: Snapshot) {
+    snapshot.id = fixture.snapshot.id + 1;
     let snapshot = Arc::new(snapshot);
     let tables = Tables::new(&snapshot, &Tables::default());
     let steering = crate::flow::Steering::by_hash([1, 2], 1);
+    fixture.snapshot = snapshot.clone();
     let update = Update::new(snapshot, &tables, &Loads::default(), &steering, 0, 4);
     fixture.worker.reconfigure(fixture.now, update);
 }

@@ -19,7 +19,10 @@ fn fixture(keys: &[Secret]) -> OneWorker {
     http.sticky = Some(Sticky { cookie: (*b"stuck").into(), attributes: (*b"").into() });
     let mut snapshot = snapshot(8, Kind::Http(http.into()));
     snapshot.keys = Keys::new(keys);
-    OneWorker::with(snapshot)
+    let mut fixture = OneWorker::with(snapshot);
+    // Every process begins with the first backend.
+    fixture.restarts = false;
+    fixture
 }
 
 /// Asks with this cookie; the end that was asked, and the cookie that the response sets.

@@ -153,6 +153,8 @@ fn uploads_that_wait_are_all_served_also_without_large_buffers() {
 #[test]
 fn upload_after_offloaded_response_changes_backend() {
     let mut fixture = OneWorker::with_backends(2, |_| {});
+    // Every process begins with the first backend.
+    fixture.restarts = false;
     let (script, mut backend, _) = asked(&mut fixture, 1000, super::REQUEST);
     let mut client = Uploader::new(script, Vec::new());
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n0123456789", 3 << 20);

@@ -98,6 +98,8 @@ fn a_shut_window_is_probed_ever_later_while_probes_are_answered() {
             http.limits.body_timeout = Duration::from_secs(300);
             http.limits.send_timeout = Duration::from_secs(300);
         });
+        // Every process probes again soon.
+        fixture.restarts = false;
         let mut client = Script::client(&mut fixture, 1000);
         client.window = if to_client { 0 } else { 1000 };
         let syn = only(client.sends(&mut fixture, REQUEST));

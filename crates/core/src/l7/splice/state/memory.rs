@@ -1,0 +1,116 @@
+//! Where a worker's spliced connections lie.
+
+use super::buffers::{SIZES, counts};
+use super::ended::{self, Bucket};
+use super::entry::{BackendConn, ClientConn};
+use super::resting::{self, RestingPort};
+use crate::stored::{Stored, mixed};
+use crate::table::numbered::{Done, Numbered};
+use crate::table::region::{Array, Region};
+use crate::table::slab::Slot;
+
+/// To be raised whenever the meaning of what is stored changes in a way that [`SplicedMemory::LAYOUT_HASH`] cannot see.
+const LAYOUT_VERSION: u64 = 1;
+
+/// Words of [`Parts::configuration`].
+const CONFIGURATION: usize = 2;
+
+/// Memory for the spliced connections of one worker: all that has to outlive the process. What follows from it (index,
+/// timers, idle lists, free buffers) is the process's.
+pub struct SplicedMemory {
+    region: Region,
+    connections: u32,
+}
+
+/// Its parts, in order.
+pub(in crate::l7::splice) struct Parts {
+    pub(in crate::l7::splice) done: Done,
+    /// The number of the configuration in force among those that there have been, and its
+    /// [`Snapshot::id`](crate::config::Snapshot::id).
+    pub(in crate::l7::splice) configuration: Array<u64>,
+    pub(in crate::l7::splice) client_conns: Array<Slot<Numbered<ClientConn>>>,
+    pub(in crate::l7::splice) backend_conns: Array<Slot<Numbered<BackendConn>>>,
+    pub(in crate::l7::splice) ended: Array<Bucket>,
+    pub(in crate::l7::splice) resting: Array<RestingPort>,
+    pub(in crate::l7::splice) buffers: [Array<u8>; 3],
+}
+
+impl SplicedMemory {
+    /// Names how this memory is laid out. A process adopts what another has left only if theirs is the same.
+    pub const LAYOUT_HASH: u64 = {
+        let mut hash = mixed(<ClientConn as Stored>::LAYOUT_HASH, LAYOUT_VERSION);
+        hash = mixed(hash, <BackendConn as Stored>::LAYOUT_HASH);
+        hash = mixed(hash, <Bucket as Stored>::LAYOUT_HASH);
+        hash = mixed(hash, <RestingPort as Stored>::LAYOUT_HASH);
+        let mut i = 0;
+        while i < SIZES.len() {
+            hash = mixed(hash, SIZES[i] as u64);
+            i += 1;
+        }
+        hash
+    };
+
+    /// Memory of this process, for `connections` clients' connections and as many to backends.
+    pub fn own(connections: u32) -> SplicedMemory {
+        SplicedMemory::new(Region::own(SplicedMemory::bytes(connections)), connections)
+    }
+
+    /// A region of at least [`SplicedMemory::bytes`], of which nothing has been taken.
+    pub fn new(region: Region, connections: u32) -> SplicedMemory {
+        SplicedMemory { region, connections }
+    }
+
+    /// Bytes that so many connections need. Most are touched only as they are used.
+    pub const fn bytes(connections: u32) -> usize {
+        let count = connections as usize;
+        let mut bytes = Region::room::<u64>(1)
+            + Region::room::<u64>(CONFIGURATION)
+            + Region::room::<Slot<Numbered<ClientConn>>>(count)
+            + Region::room::<Slot<Numbered<BackendConn>>>(count)
+            + Region::room::<Bucket>(ended::buckets(connections))
+            + Region::room::<RestingPort>(resting::places(connections));
+        let (counts, mut i) = (counts(connections), 0);
+        while i < SIZES.len() {
+            bytes += Region::room::<u8>(counts[i] as usize * SIZES[i]);
+            i += 1;
+        }
+        bytes
+    }
+
+    /// Clients' connections there can be, and as many to backends.
+    pub fn connections(&self) -> u32 {
+        self.connections
+    }
+
+    /// Sees it while it is in use.
+    #[cfg(test)]
+    pub(in crate::l7::splice) fn image(&self) -> crate::table::region::Image {
+        self.region.image()
+    }
+
+    /// Makes it what an image of it has shown.
+    #[cfg(test)]
+    pub(crate) fn overwrite(&mut self, bytes: &[u8]) {
+        self.region.overwrite(bytes);
+    }
+
+    /// As another process will find it, when its parts are no longer in use.
+    pub(in crate::l7::splice) fn again(self) -> SplicedMemory {
+        SplicedMemory { region: self.region.again(), ..self }
+    }
+
+    pub(in crate::l7::splice) fn parts(&mut self) -> Parts {
+        let SplicedMemory { region, connections } = self;
+        let connections = *connections;
+        let (count, counts) = (connections as usize, counts(connections));
+        Parts {
+            done: Done::new(region.take(1)),
+            configuration: region.take(CONFIGURATION),
+            client_conns: region.take(count),
+            backend_conns: region.take(count),
+            ended: region.take(ended::buckets(connections)),
+            resting: region.take(resting::places(connections)),
+            buffers: [0, 1, 2].map(|size| region.take(counts[size] as usize * SIZES[size])),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Ports of the pool that rest, because a backend may still remember the connection that had them (TIME_WAIT): they rest on
+//! in the next process.
+//!
+//! The pool knows them; this is for the next process alone. It is a ring: of more ports than it has places for, those that
+//! have rested longest are forgotten, and the next process may use them too early.
+
+use crate::flow::Endpoint;
+use crate::stored::stored;
+use crate::table::region::Array;
+use crate::time::{Duration, Time};
+use alloc::vec::Vec;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// A port that rests; at time 0, none.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(in crate::l7::splice) struct RestingPort {
+    /// Since when.
+    released: Time,
+    pub(in crate::l7::splice) source: Endpoint,
+    pub(in crate::l7::splice) backend: Endpoint,
+    unused: [u8; 4],
+}
+
+stored!(RestingPort: released, source, backend, unused);
+
+/// Places for a worker with so many connections at a time.
+pub(in crate::l7::splice) const fn places(connections: u32) -> usize {
+    connections as usize
+}
+
+/// The ring.
+pub(in crate::l7::splice) struct Resting {
+    ports: Array<RestingPort>,
+    next: usize,
+}
+
+impl Resting {
+    /// The ring that another process has left; all zeroes: nothing rests.
+    pub(in crate::l7::splice) fn new(ports: Array<RestingPort>) -> Resting {
+        let youngest = (0..).zip(ports.iter()).max_by_key(|(_, port)| port.released);
+        let next = youngest.map_or(0, |(at, port)| if port.released == Time::ZERO { 0 } else { at + 1 });
+        Resting { ports, next }
+    }
+
+    /// Notes that the port `source` rests from now on at this backend.
+    pub(in crate::l7::splice) fn add(&mut self, now: Time, source: Endpoint, backend: Endpoint) {
+        if self.next >= self.ports.len() {
+            self.next = 0;
+        }
+        if let Some(port) = self.ports.get_mut(self.next) {
+            *port = RestingPort { released: now, source, backend, unused: [0; 4] };
+            self.next += 1;
+        }
+    }
+
+    /// Those that have not rested for `time_wait`, in the order of their release, each with the time of that.
+    pub(in crate::l7::splice) fn at(&self, now: Time, time_wait: Duration) -> Vec<(Time, RestingPort)> {
+        let rests = |port: &&RestingPort| port.released != Time::ZERO && now.since(port.released) < time_wait;
+        let mut resting: Vec<_> = self.ports.iter().filter(rests).map(|port| (port.released.min(now), *port)).collect();
+        resting.sort_by_key(|(released, _)| *released);
+        resting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flow::Address;
+    use crate::table::region::Region;
+
+    #[test]
+    fn the_next_process_knows_the_ports_that_rest() {
+        let mut region = Region::own(Region::room::<RestingPort>(3));
+        let end = |port| Endpoint::new(Address::from_ipv4([10, 0, 0, 1]), port);
+        let at = |seconds: u64| Time::from_nanos(seconds * 1_000_000_000);
+        let mut resting = Resting::new(region.take(3));
+        assert!(resting.at(at(5), Duration::from_secs(60)).is_empty());
+        (1..=4).for_each(|port| resting.add(at(u64::from(port)), end(port), end(80)));
+        drop(resting);
+        let mut region = region.again();
+        let mut resting = Resting::new(region.take(3));
+        let ports = |resting: &Resting, now| -> Vec<u16> {
+            resting.at(now, Duration::from_secs(60)).iter().map(|(_, port)| port.source.port).collect()
+        };
+        assert_eq!(ports(&resting, at(10)), [2, 3, 4], "the oldest has given way");
+        assert_eq!(ports(&resting, at(63)), [4], "the others have rested");
+        resting.add(at(64), end(5), end(80));
+        assert_eq!(ports(&resting, at(64)), [5]);
+        assert_eq!(ports(&resting, at(60)), [3, 4, 5], "it is in the place of the oldest");
+    }
+}
