@@ -1,5 +1,7 @@
 //! The middle as Hairpin: the engine first, then the worker behind its queue, the kernel for what is neither's.
 
+mod killed;
+
 use crate::carrier::Carrier;
 use crate::engine::{Engine, EngineBug, EngineOptions, PacketOutcome};
 use crate::nic::{CardProfile, Nic};
@@ -14,18 +16,21 @@ use hairpin_core::event_loop::{EventLoop, Ticket};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use hairpin_core::frame::{Arrival, Egress, Meta, VecFrame};
 use hairpin_core::l4::answer;
+use hairpin_core::l7::splice::SplicedMemory;
 use hairpin_core::offload::{EngineRoom, FlowStats, OffloadPolicy, Reason, Verdict};
+use hairpin_core::table::AnyTable;
 use hairpin_core::table::slab::boxed;
-use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::tcp::{self, FIN, RST, SYN};
 use hairpin_core::wire::{self, Parsed, Transport};
-use hairpin_core::worker::{Worker, WorkerOptions};
+use hairpin_core::worker::Worker;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Frames that wait for the worker at most; more are dropped, as by a TAP device's ring.
 const QUEUE_MAX: usize = 512;
+/// Clients' connections of HTTP services there can be.
+const SPLICES_MAX: u32 = 64;
 
 /// Mistakes the middle can be told to make, so that a checker can be seen to find them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +68,9 @@ pub struct BalancerHostOptions {
     pub blocks: bool,
     /// Connections it can have.
     pub capacity: usize,
+    /// How long a process lasts, on average, until it is killed and another one takes over the memory that it leaves;
+    /// `None`: to the end. Not with a card.
+    pub process_lasts: Option<Duration>,
     /// A mistake to make.
     pub bug: Option<Bug>,
 }
@@ -91,6 +99,14 @@ pub struct BalancerHost {
     /// Its worker and its engine, and the event loop that every plane has.
     pub event_loop: EventLoop<WorkerPort, Carrier, AfterPackets, AnyTable>,
     loads: Loads,
+    snapshot: Arc<Snapshot>,
+    steering: Steering,
+    /// Draws what a process draws at its start, and when it ends.
+    fates: Rng,
+    /// When the process is killed.
+    killed_at: Option<Time>,
+    /// Processes that were killed.
+    pub killed: u64,
     services: BTreeSet<Endpoint>,
     /// Whether numbers change on the way.
     splices: bool,
@@ -113,7 +129,9 @@ pub struct BalancerHost {
 impl BalancerHost {
     /// A balancer; everything it draws comes from `random`.
     pub fn new(options: BalancerHostOptions, random: &mut Rng) -> BalancerHost {
-        let snapshot = Arc::new(options.snapshot.clone());
+        let mut snapshot = options.snapshot.clone();
+        snapshot.id = 1;
+        let snapshot = Arc::new(snapshot);
         let loads = Loads::default();
         let mut engine_options = options.engine;
         if let Some(Bug::Engine(bug)) = options.bug {
@@ -121,17 +139,11 @@ impl BalancerHost {
         }
         let seeds = [(); 4].map(|()| random.u64(..));
         let steering = Steering::by_hash([random.u64(..), random.u64(..)], 1);
-        let table = AnyTable::new(2 * options.capacity, Hasher::new(seeds));
-        let policy = AfterPackets(options.offload_after);
-        let worker = Worker::new(WorkerOptions {
-            steering,
-            loads: loads.clone(),
-            caps: match &options.card {
-                None => engine_options.caps,
-                Some(profile) => profile.caps(),
-            },
-            ..WorkerOptions::new(snapshot.clone(), boxed(options.capacity), table, policy, seeds)
-        });
+        let fates = Rng::with_seed(seeds[0]);
+        let making = (&options, snapshot.clone(), steering, loads.clone());
+        let start = killed::worker_options(making, boxed(options.capacity), SplicedMemory::own(SPLICES_MAX), seeds);
+        // Of nothing, but what the next process asks for is said.
+        let (worker, _) = Worker::adopt(start, Time::ZERO, &|_| false);
         let services =
             snapshot.services.iter().filter(|service| !service.kind.is_group()).map(|service| service.endpoint);
         let services: BTreeSet<_> = services.collect();
@@ -148,6 +160,11 @@ impl BalancerHost {
             event_loop: EventLoop::new(worker, port, engine, || Time::ZERO, || Duration::ZERO),
             loads,
             backends: backends.map(|backend| backend.endpoint).collect(),
+            snapshot,
+            steering,
+            fates,
+            killed_at: None,
+            killed: 0,
             services,
             splices,
             own,
@@ -167,7 +184,7 @@ impl BalancerHost {
     pub fn next(&self, now: Time) -> Option<Time> {
         let worker = self.event_loop.worker.poll_timeout(now).map(|due| due.max(self.rested));
         let engine = self.event_loop.engine.next().map(|due| due.max(self.rested));
-        [self.coalesce_at, self.iterate_at, worker, engine].into_iter().flatten().min()
+        [self.coalesce_at, self.iterate_at, self.killed_at, worker, engine].into_iter().flatten().min()
     }
 
     /// Frames have come in; what leaves is added to `out`, to be routed.
@@ -184,6 +201,9 @@ impl BalancerHost {
 
     /// Does what is due.
     pub fn wake(&mut self, now: Time, world: &mut Surroundings<'_>) {
+        if self.killed_at.is_some_and(|due| due <= now) {
+            self.restart(now);
+        }
         self.event_loop.engine.advance(now);
         if self.coalesce_at.is_some_and(|due| due <= now) {
             self.coalesce_at = None;
@@ -289,6 +309,7 @@ impl BalancerHost {
             self.failures.push("the worker left frames in the batch it was given".into());
         }
         self.check();
+        self.draw_end(now);
         for frame in std::mem::take(&mut self.event_loop.io.sent) {
             self.sent(now, frame, world);
         }

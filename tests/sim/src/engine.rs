@@ -11,7 +11,7 @@ use hairpin_core::frame::{Frame, VecFrame};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::Transport;
 use hairpin_core::wire::tcp::{FIN, RST, SYN};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How long an unfinished hand-over holds a rule back at most.
 const HAND_OVER_BOUND: Duration = Duration::from_millis(100);
@@ -123,6 +123,24 @@ impl Engine {
     /// The keys it has rules for, sorted.
     pub fn keys(&self) -> Vec<FlowKey> {
         self.rules.keys().copied().collect()
+    }
+
+    /// The process that asked is killed: of what it has asked for last some is done, and no answer comes.
+    pub fn lose_process(&mut self) {
+        self.queued.clear();
+        for asked in std::mem::take(&mut self.asked) {
+            if self.random.bool() {
+                self.apply(asked.op);
+            }
+        }
+        self.answers.clear();
+        // No frame is inside a worker any more.
+        self.finished = self.given;
+    }
+
+    /// Takes away all rules but these.
+    pub fn keep_only(&mut self, known: &BTreeSet<FlowKey>) {
+        self.rules.retain(|key, _| known.contains(key));
     }
 
     /// Whether nothing is under way.

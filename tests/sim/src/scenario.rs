@@ -71,6 +71,8 @@ pub struct RunSummary {
     pub offloaded: u64,
     /// Those of them that a card forwarded.
     pub by_cards: u64,
+    /// Processes that were killed.
+    pub killed: u64,
     /// Of those forwarded, by engines that check no guards.
     pub unguarded: u64,
     /// Frames that a guard kept for software.
@@ -87,6 +89,7 @@ impl std::ops::AddAssign for RunSummary {
         self.connections += other.connections;
         self.offloaded += other.offloaded;
         self.by_cards += other.by_cards;
+        self.killed += other.killed;
         self.unguarded += other.unguarded;
         self.guarded += other.guarded;
         self.frames += other.frames;
@@ -227,6 +230,7 @@ pub fn balancer(random: &mut Rng, snapshot: Snapshot, bug: Option<Bug>) -> Balan
         iteration: Duration::from_micros(random.u64(1..300)),
         blocks: random.u8(..4) == 0,
         capacity: 128,
+        process_lasts: None,
         bug,
     };
     if card.is_some() {
@@ -265,6 +269,7 @@ pub fn conclude(
         summary.unguarded = if balancer.event_loop.engine.caps().checks_guards { 0 } else { summary.offloaded };
         summary.by_cards = if matches!(balancer.event_loop.engine, Carrier::Card(_)) { summary.offloaded } else { 0 };
         summary.frames = balancer.event_loop.worker.statistics().frames;
+        summary.killed = balancer.killed;
         if !wrong.is_empty() {
             wrong.push(format!("{:?}", balancer.tally()));
         }

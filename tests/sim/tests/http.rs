@@ -2,7 +2,8 @@
 //! `HAIRPIN_SIM_SEEDS` says how many seeds, `HAIRPIN_SIM_FIRST` the first.
 
 use hairpin_core::config::Forwarding;
-use hairpin_sim::http::run;
+use hairpin_core::time::Duration;
+use hairpin_sim::http::{run, run_killed};
 use hairpin_sim::scenario::{Between, seeds};
 
 #[test]
@@ -22,4 +23,13 @@ fn every_byte_and_every_field_comes_through_the_splice() {
     let all = seeds(0, 300, |seed| run(seed, Between::Layer7, None));
     println!("{all:?}");
     assert!(all.offloaded > 0 && all.guarded > 0 && all.by_cards > 0 && all.unguarded > 0, "{all:?}");
+}
+
+#[test]
+fn killed_processes_break_no_exchange() {
+    for lasts in [Duration::from_millis(300), Duration::from_millis(30)] {
+        let all = seeds(0, 100, |seed| run_killed(seed, Between::Layer7, None, Some(lasts)));
+        println!("{all:?}");
+        assert!(all.killed > 100 && all.offloaded > 0 && all.guarded > 0, "{all:?}");
+    }
 }

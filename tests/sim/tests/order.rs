@@ -82,6 +82,7 @@ fn send(seed: u64, card: Option<CardProfile>, fence: bool, gap: Duration) -> Out
         iteration: ITERATION,
         blocks: false,
         capacity: 16,
+        process_lasts: None,
         bug: None,
     };
     let mut balancer = BalancerHost::new(options, &mut fastrand::Rng::with_seed(seed));

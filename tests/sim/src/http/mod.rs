@@ -37,6 +37,16 @@ const BACKLOG: usize = 24;
 
 /// HTTP between clients and servers.
 pub fn run(seed: u64, between: Between, bug: Option<Bug>) -> Result<RunSummary, RunFailure> {
+    run_killed(seed, between, bug, None)
+}
+
+/// As [`run`], through processes that last so long on average.
+pub fn run_killed(
+    seed: u64,
+    between: Between,
+    bug: Option<Bug>,
+    process_lasts: Option<Duration>,
+) -> Result<RunSummary, RunFailure> {
     let mut random = Rng::with_seed(seed);
     let ipv6 = random.bool();
     let vip = end(ipv6, 1, 1, 80);
@@ -56,7 +66,8 @@ pub fn run(seed: u64, between: Between, bug: Option<Bug>) -> Result<RunSummary, 
         }
         Between::Layer7 => {
             let services = drawn.services(vip, &servers[..own], &servers[own..]);
-            let options = balancer(&mut draw_balancer, Snapshot::new(services.into(), pool(ipv6)), bug);
+            let mut options = balancer(&mut draw_balancer, Snapshot::new(services.into(), pool(ipv6)), bug);
+            options.process_lasts = process_lasts;
             (Middle::Balancer(Box::new(BalancerHost::new(options, &mut draw_balancer))), vip)
         }
     };
