@@ -25,6 +25,13 @@ fn every_byte_and_every_field_comes_through_the_splice() {
     assert!(all.offloaded > 0 && all.guarded > 0 && all.by_cards > 0 && all.unguarded > 0, "{all:?}");
 }
 
+/// Seed 3667: a client whose window has no room for the end of its last response counted the FIN that was cut off with it,
+/// as smoltcp 0.14 does, and took the connection for over.
+#[test]
+fn a_window_without_room_for_our_fin() {
+    run(3667, Between::Layer7, None).unwrap_or_else(|failure| panic!("{failure}"));
+}
+
 #[test]
 fn killed_processes_break_no_exchange() {
     for lasts in [Duration::from_millis(300), Duration::from_millis(30)] {

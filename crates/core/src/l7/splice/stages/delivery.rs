@@ -4,7 +4,7 @@ use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
 use crate::l7::body::Length;
 use crate::l7::splice::state::exchange::{Inadmissible, Message};
-use crate::l7::splice::tcp::numbers::{beyond, follow, later};
+use crate::l7::splice::tcp::numbers::{before, beyond, follow, later};
 use crate::l7::splice::tcp::segment::{Segment, replace_payload};
 use crate::l7::splice::{Context, End, Refused, Splices};
 use crate::wire::Transport;
@@ -156,6 +156,12 @@ impl Splices {
         let is_quiet =
             client_conn.waiting() == 0 && !client_conn.peer.has_closed && !client_conn.is_offloaded_down_only();
         if !is_last || !is_quiet || entry.peer.owned.is_some() || !client_conn.is_request_received(entry) {
+            return 0;
+        }
+        // A client cuts off what its window has no room for, FIN too; some count that FIN all the same (smoltcp 0.14).
+        let takes = client_conn.peer.acknowledged.wrapping_add(client_conn.peer.window);
+        let is_known = !client_conn.is_ahead_of_software();
+        if is_known && !before(end.wrapping_add(client_conn.down.delta_at_end()), takes) {
             return 0;
         }
         client_conn.peer.was_closed = true;
