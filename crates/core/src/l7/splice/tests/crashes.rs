@@ -61,7 +61,7 @@ impl Conversation {
         Conversation { client: End::new(Script::client(fixture, port)), backend: None, syn: None }
     }
 
-    /// A client sends something, which its backend gets; what was sent in the midst of a crash nobody gets.
+    /// A client sends something, which its backend gets; what the killed process was about to send is lost.
     fn client_sends(&mut self, fixture: &mut OneWorker, text: &str) -> Vec<Sent> {
         if let Some(backend) = &mut self.backend {
             backend.stream += text;
