@@ -1,5 +1,6 @@
 //! One direction of a wire, with its faults.
 
+use crate::segments::transport;
 use fastrand::Rng;
 use hairpin_core::frame::{Frame, VecFrame};
 use hairpin_core::time::{Duration, Time};
@@ -20,7 +21,8 @@ pub struct Faults {
     pub loss: u32,
     /// Frames that come twice.
     pub duplicated: u32,
-    /// Frames in which one bit flips, behind the Ethernet header: what every checksum finds.
+    /// Frames in which one bit flips, behind the Ethernet header, unless one has flipped on an earlier link: every checksum
+    /// finds one. A second one can hide the first (seed 5022), also from a host behind a router.
     pub corrupted: u32,
     /// Bits per second; 0: no bound.
     pub rate: u64,
@@ -97,10 +99,21 @@ impl WireDirection {
         let copies = if happens(faults.duplicated, random) { 2 } else { 1 };
         if happens(faults.corrupted, random) && frame.data.len() > ETHERNET {
             let bit = random.usize(ETHERNET * 8..frame.data.len() * 8);
-            frame.bytes_mut()[bit / 8] ^= 1 << (bit % 8);
+            if is_intact(&frame) {
+                frame.bytes_mut()[bit / 8] ^= 1 << (bit % 8);
+            }
         }
         let jitter = faults.jitter.as_nanos() as u64;
         let late = |random: &mut Rng| if jitter > 0 { random.u64(..jitter) } else { 0 };
         (0..copies).map(|_| (leaves + faults.delay + Duration::from_nanos(late(random)), frame.clone())).collect()
     }
+}
+
+/// Whether no bit of a frame has flipped.
+fn is_intact(frame: &VecFrame) -> bool {
+    transport(&frame.data).is_some_and(|at| {
+        let field = at.checksum_offset();
+        let there = frame.data.get(field..field + 2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
+        at.transport_checksum(&frame.data) == there
+    })
 }
