@@ -125,7 +125,9 @@ impl DrawnServices {
         let statistics = fixture.worker().statistics();
         assert_eq!(statistics.connections_now, real().count() as u64);
         assert_eq!(statistics.open_now, statistics.backends.iter().map(|backend| backend.open_now).sum::<u64>());
-        let half_open = |connection: &&&Connection| connection.flags.0 & (Flags::PROVEN | Flags::PENDING_REMOVAL) == 0;
+        // One that is severed does not give way to others: its ends have to be told.
+        let none_of = Flags::PROVEN | Flags::PENDING_REMOVAL | Flags::SEVERED;
+        let half_open = |connection: &&&Connection| connection.flags.0 & none_of == 0;
         assert_eq!(statistics.half_open_now, real().filter(half_open).count() as u64);
         for (number, backend) in statistics.backends.iter().enumerate() {
             let held = || real().filter(|connection| usize::from(connection.backend_number) == number);
