@@ -152,6 +152,13 @@ impl<T: Stored> NumberedSlab<T> {
         self.slab.contains(position).then(|| self.slab.remove(position).value)
     }
 
+    /// Makes the entry there absent; whether there was one.
+    pub fn forget(&mut self, position: Position) -> bool {
+        #[cfg(test)]
+        interrupt::passed();
+        self.slab.forget(position)
+    }
+
     /// The entry there, if there is one.
     #[inline]
     pub fn get(&self, position: Position) -> Option<&T> {

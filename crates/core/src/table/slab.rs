@@ -250,6 +250,16 @@ impl<T: 'static> Slab<T> {
         value
     }
 
+    /// Makes the entry at `position` absent; whether there was one.
+    pub fn forget(&mut self, position: Position) -> bool {
+        let is_there = self.contains(position);
+        if is_there {
+            self.slots[position as usize].take_back();
+            self.free.push(position);
+        }
+        is_there
+    }
+
     /// The entry at `position`.
     ///
     /// # Panics

@@ -43,7 +43,7 @@ impl Splices {
         position: u32,
     ) {
         let segment = Segment::of(frame.bytes(), at);
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.drop(USELESS) };
+        let Some(client_conn) = self.client_conns.get(position) else { return cx.drop(USELESS) };
         if at.ttl <= 1 {
             return cx.drop(Drop::TimeToLive);
         }
@@ -103,7 +103,7 @@ impl Splices {
         backend_conn: u32,
     ) {
         let segment = Segment::of(frame.bytes(), at);
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.drop(USELESS) };
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return cx.drop(USELESS) };
         if at.ttl <= 1 {
             return cx.drop(Drop::TimeToLive);
         }

@@ -308,7 +308,7 @@ impl Splices {
 
     /// Frees a client connection's place.
     pub(super) fn release_client(&mut self, position: u32) {
-        self.client_conns.remove(position);
+        self.client_conns.forget(position);
         self.stamps.ended(position);
     }
 

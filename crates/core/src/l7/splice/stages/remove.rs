@@ -55,14 +55,14 @@ impl Splices {
 
     /// Puts a backend connection among the idle ones, if there is room.
     pub(in crate::l7::splice) fn rest<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return cx.impossible() };
         let number = entry.number;
         if before(entry.peer.told, entry.peer.expected) {
             self.acknowledge(cx, End::Backend(backend_conn));
         }
         let enabled = |state| state == BackendAllowed::Enabled;
         let takes = cx.snapshot.backend(number).is_some_and(|(_, backend)| enabled(backend.state));
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return cx.impossible() };
         let limit = if takes && !entry.is_unwanted && !entry.is_spent { entry.idle_max } else { 0 };
         if !entry.peer.is_settled() || entry.input.is_some() || limit == 0 {
             return self.close_backend(cx, backend_conn);
@@ -84,7 +84,7 @@ impl Splices {
 
     /// Closes a connection to a backend in order.
     pub(in crate::l7::splice) fn close_backend<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return cx.impossible() };
         if entry.state == BackendConnState::Idle {
             self.idle.remove(&mut self.backend_conns, backend_conn);
         }
@@ -130,23 +130,25 @@ impl Splices {
             self.idle.remove(&mut self.backend_conns, backend_conn);
         }
         self.count_backend(cx, backend_conn, false);
-        let Some(mut entry) = self.backend_conns.remove(backend_conn) else { return cx.impossible() };
-        self.unindex(&entry.key.flow(), backend_conn, Direction::FromBackend);
-        self.stamps.ended(self.client_conns_max + backend_conn);
+        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         entry.peer.disown(&mut self.buffers);
         if let Some(input) = entry.input.take() {
             self.buffers.release(input);
         }
-        let source = entry.own_end();
-        cx.known.remove(cx.steering.hash(&source));
-        cx.ports.release(cx.now, u32::from(entry.number), source, rest);
+        let (key, number, source, target) = (entry.key.flow(), entry.number, entry.own_end(), entry.target());
+        let was_open = entry.state != BackendConnState::TimeWait;
+        self.unindex(&key, backend_conn, Direction::FromBackend);
+        self.stamps.ended(self.client_conns_max + backend_conn);
         if rest {
-            self.resting.add(cx.now, source, entry.target());
+            self.resting.add(cx.now, source, target);
         }
-        if let Some(backend) = cx.statistics.backends.get_mut(usize::from(entry.number)) {
+        self.backend_conns.forget(backend_conn);
+        cx.known.remove(cx.steering.hash(&source));
+        cx.ports.release(cx.now, u32::from(number), source, rest);
+        if let Some(backend) = cx.statistics.backends.get_mut(usize::from(number)) {
             backend.connections_now = backend.connections_now.saturating_sub(1);
             // One in TIME_WAIT has been counted out.
-            backend.open_now = backend.open_now.saturating_sub((entry.state != BackendConnState::TimeWait).into());
+            backend.open_now = backend.open_now.saturating_sub(was_open.into());
         }
         self.tell(&mut cx.statistics.http);
     }

@@ -40,7 +40,7 @@ impl Splices {
         arrived: Arrived<'_, IO::Frame>,
     ) {
         let Arrived { frame, at, segment, position, backend_conn } = arrived;
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return cx.impossible() };
         if before(entry.peer.expected, segment.sequence) {
             cx.statistics.http.out_of_order += 1;
             return self.acknowledge(cx, End::Backend(backend_conn));
@@ -49,7 +49,7 @@ impl Splices {
             // It is sent again, and there is room when the client has acknowledged what is before it.
             return drop(frame);
         }
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
+        let Some(entry) = self.backend_conns.get(backend_conn) else { return cx.impossible() };
         let skip = beyond(segment.sequence, entry.peer.expected) as usize;
         let payload = frame.bytes().get(at.payload..at.end).unwrap_or_default();
         let Some(fresh) = payload.get(skip..).filter(|fresh| !fresh.is_empty()) else {
