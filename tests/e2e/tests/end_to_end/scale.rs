@@ -5,9 +5,8 @@ use std::net::UdpSocket;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// A datagram to another thread and back takes less than this where the whole load fits. (An emulated machine with Linux 6.12
-/// takes 60 to 100 µs: the whole load kept it from anything else.)
-const WHOLE: Duration = Duration::from_micros(60);
+/// A datagram to another thread and back takes less than this where the whole load fits.
+const WHOLE: Duration = Duration::from_micros(100);
 /// The time it takes on the machines that the load was made for, two cores of a server: 10 to 50 µs. Slower ones than `WHOLE`
 /// get a load in proportion to this, so that they are about as busy.
 const USUAL: Duration = Duration::from_micros(25);
