@@ -23,12 +23,12 @@ use crate::engine::Counters;
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::offload::RulePair;
 use crate::rewrite::Rewrite;
-use crate::stored::stored;
+use crate::stored::{stored, stored_leaf};
 use crate::time::Time;
 use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 /// The state of a connection in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(u8)]
 pub enum State {
     /// TCP: the client's SYN has passed.
@@ -102,7 +102,7 @@ impl State {
 
 /// Why a connection is not with the engine, or was not when that was last decided. Meaningful while the offload state says
 /// [`Software`](crate::offload::OffloadState::Software) or [`Removing`](crate::offload::OffloadState::Removing).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(u8)]
 pub enum Kept {
     /// Nothing has been decided: it is not established yet, or no longer, or it was with the engine.
@@ -139,7 +139,7 @@ impl Kept {
 }
 
 /// Facts about a connection that are no state of their own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(transparent)]
 pub struct Flags(pub u16);
 
@@ -209,7 +209,28 @@ pub struct Volume {
     pub bytes: u64,
 }
 
+stored_leaf!(State: 1, Kept: 1, Flags: 1);
 stored!(Volume: packets, bytes);
+stored!(
+    Connection: client,
+    vip,
+    backend,
+    source,
+    protocol,
+    state,
+    kept,
+    pair,
+    flags,
+    last_seen,
+    forwarded,
+    proof,
+    service,
+    backend_number,
+    created,
+    changed,
+    offer_after,
+    offloaded,
+);
 
 impl Volume {
     /// Adds to it.
@@ -221,7 +242,7 @@ impl Volume {
 
 /// A connection: both its flows, and what is known of them. 184 bytes, so that a slot of the slab is three cache lines.
 /// The fields that a packet in software needs are in the first two.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Connection {
     /// The client's end.

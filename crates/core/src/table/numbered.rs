@@ -12,7 +12,6 @@ use super::entry::Adoptable;
 use super::region::Array;
 use super::slab::{Slab, Slot};
 use crate::stored::Stored;
-use alloc::vec::Vec;
 use core::ptr::addr_of_mut;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -46,7 +45,8 @@ pub struct Done {
 impl Done {
     /// As another process has left it in `word`, which has one element.
     pub fn new(word: Array<u64>) -> Done {
-        let operation = word.first().map_or(0, |done| done + 1);
+        // Damaged memory may say anything: nothing wraps.
+        let operation = word.first().map_or(1, |done| done.saturating_add(1));
         Done { word, operation }
     }
 
@@ -68,16 +68,16 @@ impl Done {
             // SAFETY: aligned, valid, and borrowed alone.
             unsafe { AtomicU64::from_ptr(word) }.store(self.operation, Ordering::Release);
         }
-        self.operation += 1;
+        self.operation = self.operation.saturating_add(1);
         self.operation
     }
 }
 
 /// What adoption has found.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Entries that were being changed, and are fresh ones now.
-    pub interrupted: Vec<Position>,
+    pub interrupted: usize,
     /// Entries that made no sense, and are absent now.
     pub invalid: usize,
 }
@@ -99,7 +99,7 @@ impl<T: Stored> NumberedSlab<T> {
     pub fn adopt(&mut self, done: u64, mut renew: impl FnMut(&[u8]) -> Option<T>) -> Found {
         let mut found = Found::default();
         let operation = self.operation;
-        found.invalid += self.slab.mend(|position, bytes| {
+        found.invalid += self.slab.mend(|bytes| {
             let Some((number, value)) = bytes.split_first_chunk_mut::<NUMBER>() else { return false };
             if u64::from_ne_bytes(*number) <= done {
                 return true;
@@ -109,7 +109,7 @@ impl<T: Stored> NumberedSlab<T> {
             };
             *number = operation.to_ne_bytes();
             value.copy_from_slice(renewed.as_bytes());
-            found.interrupted.push(position);
+            found.interrupted += 1;
             true
         });
         found.invalid += self.slab.recover();
@@ -143,13 +143,6 @@ impl<T: Stored> NumberedSlab<T> {
             Some(position) => Ok(position),
             None => unreachable!("a slab that is not full has room"),
         }
-    }
-
-    /// Takes an entry out.
-    pub fn remove(&mut self, position: Position) -> Option<T> {
-        #[cfg(test)]
-        interrupt::passed();
-        self.slab.contains(position).then(|| self.slab.remove(position).value)
     }
 
     /// Makes the entry there absent; whether there was one.
@@ -242,7 +235,7 @@ pub(crate) mod interrupt {
 mod tests {
     use super::*;
     use crate::table::region::Region;
-    use std::vec;
+    use std::vec::Vec;
 
     type Value = [u64; 2];
 
@@ -258,8 +251,8 @@ mod tests {
         let (a, b) = (slab.insert([1; 2]).unwrap(), slab.insert([2; 2]).unwrap());
         assert_eq!(slab.insert([3; 2]), Err([3; 2]), "full");
         let generation = slab.generation(a);
-        assert_eq!(slab.remove(a), Some([1; 2]));
-        assert_eq!((slab.remove(a), slab.get(a), slab.len()), (None, None, 1));
+        assert!(slab.forget(a));
+        assert_eq!((slab.forget(a), slab.get(a), slab.len()), (false, None, 1));
         assert_eq!(slab.insert([4; 2]), Ok(a));
         assert_ne!(slab.generation(a), generation);
         assert_eq!(slab.iter().map(|(at, &entry)| (at, entry[0])).collect::<Vec<_>>(), [(a, 4), (b, 2)]);
@@ -273,7 +266,7 @@ mod tests {
         let mut slab: NumberedSlab<Value> = NumberedSlab::new(region.take(4), done.operation());
         let places: Vec<_> = (0..4).map(|at| slab.insert([at; 2]).unwrap()).collect();
         slab.begin(done.finish());
-        slab.remove(places[3]);
+        slab.forget(places[3]);
         slab.get_mut(places[1]).unwrap()[0] = 7;
         slab.begin(done.finish());
         slab.get_mut(places[2]).unwrap()[0] = 8;
@@ -288,7 +281,7 @@ mod tests {
             assert_eq!(bytes[..8], 8u64.to_ne_bytes());
             Some([5, 5])
         });
-        assert_eq!((found.interrupted, found.invalid), (vec![places[2]], 0));
+        assert_eq!((found.interrupted, found.invalid), (1, 0));
         let entries: Vec<Value> = slab.iter().map(|(_, entry)| *entry).collect();
         assert_eq!(entries, [[0, 9], [7, 1], [5, 5]]);
         assert_eq!(slab.insert([6; 2]), Ok(places[3]), "what was taken out has gone");
@@ -298,6 +291,6 @@ mod tests {
         let done = Done::new(region.take(1));
         let mut slab: NumberedSlab<Value> = NumberedSlab::new(region.take(4), done.operation());
         let found = slab.adopt(done.last(), |_| None);
-        assert_eq!((found.interrupted.len(), found.invalid, slab.len()), (0, 2, 2));
+        assert_eq!((found.interrupted, found.invalid, slab.len()), (0, 2, 2));
     }
 }

@@ -44,6 +44,9 @@ impl Drop for Memory {
 impl Region {
     /// Memory of this process, all zeroes. Pages are touched as arrays are used. Aborts like any other allocation if there
     /// is none.
+    ///
+    /// # Panics
+    /// `bytes` is more than the address space has. The configuration bounds it: `limits.connections_max` is at most 2^31.
     pub fn own(bytes: usize) -> Region {
         let Ok(layout) = Layout::from_size_align(bytes.max(ALIGN), ALIGN) else {
             panic!("a region of {bytes} bytes is larger than the address space");
@@ -63,7 +66,7 @@ impl Region {
         Region { memory: Arc::new(Memory { start, bytes, layout: None }), taken: 0 }
     }
 
-    /// The same memory, for the same arrays once more, when those of this region are no longer in use.
+    /// A region of this memory from which nothing has been taken: its arrays have what those of this region had.
     ///
     /// # Panics
     /// An array is still in use.
@@ -72,10 +75,10 @@ impl Region {
         Region { taken: 0, ..self }
     }
 
-    /// A copy of all of it, while arrays are in use, as another process would find it now.
+    /// Sees all of it while arrays are in use, and in the region that [`Region::again`] returns.
     #[cfg(test)]
     pub(crate) fn image(&self) -> Image {
-        Image { memory: Arc::clone(&self.memory) }
+        Image { memory: Arc::downgrade(&self.memory) }
     }
 
     /// Makes all of it what [`Image::copy`] has found, when no array is in use.
@@ -110,16 +113,17 @@ impl Region {
 /// Sees a region's memory while arrays are in use.
 #[cfg(test)]
 pub(crate) struct Image {
-    memory: Arc<Memory>,
+    memory: alloc::sync::Weak<Memory>,
 }
 
 #[cfg(test)]
 impl Image {
     /// Its bytes now.
     pub(crate) fn copy(&self) -> alloc::vec::Vec<u8> {
-        let mut bytes = alloc::vec![0; self.memory.bytes];
+        let memory = self.memory.upgrade().expect("the region is still there");
+        let mut bytes = alloc::vec![0; memory.bytes];
         // SAFETY: of the memory's length; another process reads it so, whatever this one has borrowed.
-        unsafe { core::ptr::copy_nonoverlapping(self.memory.start.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
+        unsafe { core::ptr::copy_nonoverlapping(memory.start.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
         bytes
     }
 }

@@ -171,12 +171,12 @@ impl<T: 'static> Slab<T> {
 
     /// Shows the bytes of every entry that another process has left to `judge`, before [`Slab::recover`], to be changed; an
     /// entry for which it says `false` is made absent. Returns how many these are.
-    pub fn mend(&mut self, mut judge: impl FnMut(Position, &mut [u8]) -> bool) -> usize
+    pub fn mend(&mut self, mut judge: impl FnMut(&mut [u8]) -> bool) -> usize
     where
         T: Adoptable,
     {
         let mut removed = 0;
-        for (position, slot) in (0..).zip(self.slots.iter_mut()) {
+        for slot in self.slots.iter_mut() {
             if slot.commit.load(Ordering::Acquire) == 0 {
                 break;
             }
@@ -186,7 +186,7 @@ impl<T: 'static> Slab<T> {
             // SAFETY: the bytes of a slot have been written (`slots_at`) or are zeroes (`boxed`), and stay so, because a
             // `T: Adoptable` has no padding; nothing takes them for a value before `recover` has checked them.
             let bytes = unsafe { core::slice::from_raw_parts_mut(slot.value.as_mut_ptr().cast(), size_of::<T>()) };
-            if !judge(position, bytes) {
+            if !judge(bytes) {
                 slot.take_back();
                 removed += 1;
             }

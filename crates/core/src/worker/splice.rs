@@ -123,7 +123,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.splices.rules() == [0; 2] && self.ops.is_empty()
     }
 
-    /// Sees what a process leaves of them that ends now.
+    /// Sees the memory of spliced connections as a process leaves it that ends now.
     #[cfg(test)]
     pub(crate) fn spliced_image(&self) -> crate::table::region::Image {
         self.splices.image()

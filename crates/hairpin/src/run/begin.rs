@@ -158,7 +158,7 @@ fn build(
         None => Vec::new(),
     };
     let connections = |number: u16| counts.get(usize::from(number)).copied().unwrap_or(0);
-    let merged = registry.merge(config, &connections, super::unix_s())?;
+    let merged = registry.merge(config, &connections, super::host::unix_s())?;
 
     // From here on the kernel is changed: what there will be is noted first, beside what there is.
     let record = record(settings, &merged.snapshot, cpus, left.as_ref(), &path)?;

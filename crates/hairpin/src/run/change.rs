@@ -2,11 +2,12 @@
 //! and backends freed.
 
 use super::begin::table_path;
+use super::host::unix_s;
 use super::instance::InstanceRecord;
 use super::policer::ServiceRate;
 use super::supervisor::Supervisor;
 use super::thread::WorkerCommand;
-use super::{effective_weights, log, notify, reading, unix_s};
+use super::{effective_weights, log, notify, reading};
 use crate::config::words::spoken;
 use crate::config::{self, Config, DpdkSettings};
 use crate::control::{BackendChange, Changes};

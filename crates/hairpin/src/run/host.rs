@@ -7,6 +7,7 @@ use hairpin_core::config::{Pool, ServiceState, Snapshot};
 use hairpin_linux::device::{self, Family, Interface};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io::ErrorKind;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Checks that the process may do what it is about to do.
 pub(crate) fn require_rights() -> Result<()> {
@@ -139,6 +140,11 @@ fn overlap_warning(pool: &Pool, range: &str) -> Option<String> {
             pool.port_first, pool.port_last
         )
     })
+}
+
+/// Seconds since 1970.
+pub(super) fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 #[cfg(test)]

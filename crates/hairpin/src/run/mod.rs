@@ -66,7 +66,7 @@ use signal_hook::iterator::Signals;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use supervisor::Supervisor;
 use worker_pool::WorkerParameters;
 
@@ -496,9 +496,4 @@ fn serve_metrics(settings: &Settings, sender: &Sender<SupervisorMessage>) -> Opt
             None
         }
     }
-}
-
-/// Seconds since 1970.
-fn unix_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

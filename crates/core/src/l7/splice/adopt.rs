@@ -1,12 +1,12 @@
 //! A worker takes over the spliced connections that another process has left.
 //!
-//! What the last process was changing when it ended is not believed, nor is its partner: both ends are reset, by numbers
-//! that they say themselves (`stages/reset.rs`). All other connections fit each other (`table::numbered`) and go on. Index,
-//! timers, idle lists, free buffers, ports in use and loads follow from them. Which rules there are, the engine says; what it
-//! holds beyond [`Splices::rules_known`] belongs to none, and the caller takes it away.
+//! A connection that the last process was changing when it ended is not believed, nor is its partner: both ends are reset,
+//! by numbers that the ends say themselves (`stages/reset.rs`). All other connections fit each other (`table::numbered`)
+//! and go on. Index, timers, idle lists, free buffers, ports in use and loads follow from them. The engine says which rules
+//! there are; the caller takes away those that [`Splices::rules_known`] does not name.
 //!
 //! Bytes that no process of this layout can have left are no connection: they are forgotten without a word to either
-//! end, and what was joined to them is reset.
+//! end, and what was joined to them is reset. An address that was damaged into another is not recognised.
 
 use super::Splices;
 use super::state::buffers::Claims;
@@ -31,7 +31,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// No backend's number: of a connection whose backend has gone.
 const NO_BACKEND: u16 = u16::MAX;
 
-/// What became of the spliced connections that another process left.
+/// The fate of the spliced connections that another process left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AdoptedSplices {
     /// Clients' connections that go on.
@@ -42,7 +42,8 @@ pub struct AdoptedSplices {
     pub offloaded: u64,
     /// Connections that are reset because they, or those that they were joined to, were being changed.
     pub interrupted: u64,
-    /// Connections that are reset because their service has gone or become another.
+    /// Connections that are reset because their service has gone or become another; or forgotten, if they were being
+    /// changed too.
     pub without_service: u64,
     /// Connections of other workers, which are reset.
     pub misplaced: u64,
@@ -51,7 +52,7 @@ pub struct AdoptedSplices {
 }
 
 impl AdoptedSplices {
-    /// Adds what became of another worker's.
+    /// Adds those of another worker.
     pub fn add(&mut self, other: &AdoptedSplices) {
         self.client_conns += other.client_conns;
         self.backend_conns += other.backend_conns;
@@ -63,7 +64,7 @@ impl AdoptedSplices {
     }
 }
 
-/// What a worker lends to adoption.
+/// The parts of a worker that adoption needs.
 pub(crate) struct Adoption<'a> {
     pub(crate) now: Time,
     /// The worker's number.
@@ -96,6 +97,7 @@ impl ClientConn {
         let mut renewed = ClientConn {
             port: field(bytes, offset_of!(ClientConn, port))?,
             first: field(bytes, offset_of!(ClientConn, first))?,
+            is_tls: field(bytes, offset_of!(ClientConn, is_tls))?,
             is_unknown: true,
             ..ClientConn::new(now, &key.flow(), service, unknown_peer())
         };
@@ -173,15 +175,19 @@ impl Splices {
         let client_conns = self.client_conns.adopt(done, |bytes| ClientConn::renewed(now, bytes));
         let backend_conns = self.backend_conns.adopt(done, |bytes| BackendConn::renewed(now, bytes));
         adopted.invalid += (client_conns.invalid + backend_conns.invalid) as u64;
-        adopted.interrupted += (client_conns.interrupted.len() + backend_conns.interrupted.len()) as u64;
+        adopted.interrupted += (client_conns.interrupted + backend_conns.interrupted) as u64;
+        self.finish_operation();
         self.forget_nonsense(&mut adopted);
         self.part_strangers(now, &mut adopted);
+        // Each entry is an operation of its own: a process that is killed meanwhile leaves one that is not believed.
         for position in 0..self.client_conns.reach() {
             self.take_in_client(&mut cx, position, &mut adopted);
+            self.finish_operation();
         }
         let mut idle = Vec::new();
         for position in 0..self.backend_conns.reach() {
             idle.extend(self.take_in_backend(&mut cx, position, &mut adopted).map(|deadline| (deadline, position)));
+            self.finish_operation();
         }
         idle.sort_unstable();
         idle.iter().for_each(|&(_, position)| self.idle.push(&mut self.backend_conns, position));
@@ -192,7 +198,6 @@ impl Splices {
                 let _ = cx.ports.mark(number, port.source) && cx.ports.release(released, number, port.source, true);
             }
         }
-        self.finish_operation();
         self.tell(&mut cx.statistics.http);
         adopted
     }
@@ -206,7 +211,7 @@ impl Splices {
             let again = client_conn.again.as_ref().map(|again| &again.buffer);
             let buffers = [client_conn.input.as_ref(), again, client_conn.framing.records(), owned];
             if !client_conn.is_plausible() || !claims.claim(&buffers) {
-                self.client_conns.remove(position);
+                self.client_conns.forget(position);
                 adopted.invalid += 1;
             }
         }
@@ -214,7 +219,7 @@ impl Splices {
             let Some(backend_conn) = self.backend_conns.get(position) else { continue };
             let owned = backend_conn.peer.owned.as_ref().and_then(|owned| owned.buffer.as_ref());
             if !backend_conn.is_plausible() || !claims.claim(&[backend_conn.input.as_ref(), owned]) {
-                self.backend_conns.remove(position);
+                self.backend_conns.forget(position);
                 adopted.invalid += 1;
             }
         }
@@ -233,6 +238,7 @@ impl Splices {
             if joined.is_some_and(|joined| !self.backend_conns.get(joined).is_some_and(knows)) {
                 adopted.interrupted += 1;
                 self.reset_client_later(now, position);
+                self.finish_operation();
             }
         }
         for position in 0..self.backend_conns.reach() {
@@ -242,6 +248,7 @@ impl Splices {
             if joined.is_some_and(|joined| !self.client_conns.get(joined).is_some_and(knows)) {
                 adopted.interrupted += 1;
                 self.reset_backend_later(now, position);
+                self.finish_operation();
             }
         }
     }
@@ -277,6 +284,12 @@ impl Splices {
             backend_conn.into_iter().for_each(|backend_conn| self.reset_backend_later(now, backend_conn));
         }
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
+        if client_conn.is_unknown && !is_served(cx.snapshot, client_conn) {
+            // Only a service vouches for the ends of one that may be torn: no packet goes to other ends.
+            adopted.without_service += 1;
+            self.client_conns.forget(position);
+            return;
+        }
         let keys = [key, client_conn.rule_key.flow()];
         // Of one that may be torn the engine keeps nothing; and the backend connection that one in software had rules for
         // may be another client's now.
@@ -289,13 +302,13 @@ impl Splices {
         self.rules[usize::from(!key.is_ipv4())] += held.count_ones();
         let is_removed = client_conn.state == ClientConnState::PendingRemoval;
         if is_removed && held == 0 {
-            self.client_conns.remove(position);
+            self.client_conns.forget(position);
             return;
         }
         if !is_removed {
             if self.find(&key).is_some() || !self.index(&key, position, Direction::FromClient) {
                 self.release_buffers(position);
-                self.client_conns.remove(position);
+                self.client_conns.forget(position);
                 adopted.invalid += 1;
                 return;
             }
@@ -333,8 +346,18 @@ impl Splices {
         let target = entry.target();
         let named = cx.snapshot.backend(entry.number).map(|(_, backend)| backend);
         let is_same = named.is_some_and(|backend| backend.endpoint == target);
+        if !is_same && entry.is_unknown {
+            // Only a backend vouches for the ends of one that may be torn: no packet goes to other ends.
+            adopted.without_service += 1;
+            self.backend_conns.forget(position);
+            return None;
+        }
         if !is_same {
             entry.number = NO_BACKEND;
+            if entry.state == BackendConnState::Idle {
+                // Idle ones are listed by backend.
+                entry.become_reset(now);
+            }
         }
         let is_wanted = is_same && named.is_some_and(|backend| backend.state != BackendState::Disabled);
         let is_over = matches!(entry.state, BackendConnState::TimeWait | BackendConnState::Resetting);
@@ -349,7 +372,7 @@ impl Splices {
             let client_conn = self.backend_conns.get(position).and_then(|entry| entry.client_conn.get());
             client_conn.into_iter().for_each(|client_conn| self.reset_client_later(now, client_conn));
             self.reset_backend_later(now, position);
-            self.backend_conns.remove(position);
+            self.backend_conns.forget(position);
             adopted.invalid += 1;
             return None;
         }

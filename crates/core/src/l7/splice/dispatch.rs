@@ -53,11 +53,7 @@ impl Splices {
         }
         let resets = client_conn.state == ClientConnState::Resetting;
         if client_conn.is_unknown {
-            return match (segment.has(RST), segment.has(ACK)) {
-                (true, _) => self.remove_client(cx, position),
-                (_, true) => self.answer_with_reset(cx, &segment, position),
-                _ => cx.drop(USELESS),
-            };
+            return self.handle_unknown(cx, frame, at, &segment, position);
         }
         let near = if client_conn.uploads_by_engine() || resets { NEAR_OFFLOADED } else { NEAR };
         let apart = segment.sequence.wrapping_sub(client_conn.peer.highest).wrapping_add(near);
@@ -91,6 +87,26 @@ impl Splices {
             Some(ClientConnState::Spliced) => self.upward(cx, frame, at, &segment, position),
             Some(_) => self.behind(cx, frame, at, &segment, position),
             None => {}
+        }
+    }
+
+    /// A packet of a client that is to be reset and whose numbers are not known.
+    fn handle_unknown<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        frame: IO::Frame,
+        at: &Transport,
+        segment: &Segment,
+        position: u32,
+    ) {
+        match (segment.has(RST), segment.has(ACK)) {
+            (true, _) => self.remove_client(cx, position),
+            // The acknowledgement that ends its handshake is dropped, and the data behind that begins it.
+            (_, true) if self.is_of_another(cx, at, segment, position) => {
+                self.another(cx, frame, at, segment, position)
+            }
+            (_, true) => self.answer_with_reset(cx, segment, position),
+            _ => cx.drop(USELESS),
         }
     }
 

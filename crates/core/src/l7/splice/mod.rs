@@ -229,13 +229,13 @@ impl Splices {
         self.backend_conns.begin(next);
     }
 
-    /// Sees what a process leaves that ends now.
+    /// Sees the memory as a process leaves it that ends now.
     #[cfg(test)]
     pub(crate) fn image(&self) -> crate::table::region::Image {
         self.memory.image()
     }
 
-    /// What a process leaves that ends without a word.
+    /// The memory as a process leaves it that ends without a word.
     pub(crate) fn into_memory(mut self) -> SplicedMemory {
         let memory = core::mem::replace(&mut self.memory, SplicedMemory::own(0));
         drop(self);

@@ -212,7 +212,7 @@ impl Splices {
         let made = self.backend_conns.insert(backend_conn).ok().filter(|&made| {
             let indexed = self.find(&key).is_none() && self.index(&key, made, Direction::FromBackend);
             if !indexed {
-                self.backend_conns.remove(made);
+                self.backend_conns.forget(made);
             }
             indexed
         });

@@ -86,7 +86,7 @@ impl Splices {
         };
         let Ok(position) = inserted else { return self.refuse_full(cx, &frame, at, service) };
         if !self.index(&at.key, position, Direction::FromClient) {
-            self.client_conns.remove(position);
+            self.client_conns.forget(position);
             return self.refuse_full(cx, &frame, at, service);
         }
         self.stamp_client(position, deadline);
@@ -111,10 +111,21 @@ impl Splices {
         segment: &Segment,
         position: u32,
     ) -> bool {
+        segment.payload > 0 && self.is_of_another(cx, at, segment, position)
+    }
+
+    /// Whether a segment has the first numbers of another connection that we have offered between a client connection's
+    /// ends, and that has not ended.
+    pub(in crate::l7::splice) fn is_of_another<IO: FrameIo>(
+        &self,
+        cx: &Context<'_, IO>,
+        at: &Transport,
+        segment: &Segment,
+        position: u32,
+    ) -> bool {
         let own = self.client_conns.get(position).map(|client_conn| client_conn.first);
         let (theirs, ours) = (segment.sequence.wrapping_sub(1), segment.acknowledgement.wrapping_sub(1));
-        segment.payload > 0
-            && own != Some([segment.sequence, segment.acknowledgement])
+        own != Some([segment.sequence, segment.acknowledgement])
             && self.cookies.check(cx.now, &at.key, theirs, ours).is_some()
             && !self.ended.has(cx.now, &at.key, [segment.sequence, segment.acknowledgement])
     }

@@ -79,13 +79,14 @@ impl Idle {
         let (next, previous) = (backend_conn.next_idle.take(), backend_conn.previous_idle.take());
         match previous.and_then(|previous| backend_conns.get_mut_unnumbered(previous)) {
             Some(previous) => previous.next_idle = next.into(),
-            None => self.youngest[number][size] = next.unwrap_or(NONE),
+            None => self.youngest.get_mut(number).into_iter().for_each(|ends| ends[size] = next.unwrap_or(NONE)),
         }
         match next.and_then(|next| backend_conns.get_mut_unnumbered(next)) {
             Some(next) => next.previous_idle = previous.into(),
-            None => self.oldest[number][size] = previous.unwrap_or(NONE),
+            None => self.oldest.get_mut(number).into_iter().for_each(|ends| ends[size] = previous.unwrap_or(NONE)),
         }
-        self.counts[number] = self.counts[number].saturating_sub(1);
+        let Some(count) = self.counts.get_mut(number) else { return };
+        *count = count.saturating_sub(1);
         self.total = self.total.saturating_sub(1);
     }
 }

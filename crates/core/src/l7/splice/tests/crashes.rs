@@ -1,12 +1,13 @@
 //! A process that is killed at every place at which it begins to change an entry, and the next one, which takes over what
 //! it leaves.
 
-use super::one_worker::{OneWorker, Script, Sent};
+use super::one_worker::{OneWorker, Script, Sent, USUAL};
 use super::{REQUEST, only};
 use crate::table::numbered::interrupt;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST};
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 const UPLOAD: &str = "PUT /b HTTP/1.1\r\nHost: example.org\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -177,4 +178,70 @@ fn killed_at_every_change_of_a_conversation() {
         places += (0..).take_while(|&at| killed(step, at)).count();
     }
     assert!(places > 100, "{places} places");
+}
+
+#[test]
+fn killed_while_it_takes_over() {
+    let mut places = 0;
+    for steps in [3, 6, 8, 10, 12] {
+        for at in 0.. {
+            let mut fixture = OneWorker::new(|_| {});
+            fixture.restarts = false;
+            let mut talks = [Conversation::new(&mut fixture, 2000), Conversation::new(&mut fixture, 1000)];
+            (0..3).for_each(|step| drop(talks[0].step(&mut fixture, step)));
+            (0..steps).for_each(|step| drop(talks[1].step(&mut fixture, step)));
+            interrupt::arm(fixture.worker.spliced_image(), at);
+            fixture.restart();
+            let Some(image) = interrupt::disarm() else { break };
+            let adopted = fixture.restart_from(Some(&image));
+            assert_eq!((adopted.invalid, adopted.without_service, adopted.misplaced), (0, 0, 0), "{adopted:?}");
+            // What it was about to take in, and its partner.
+            assert!(adopted.interrupted <= 2, "{steps} steps, change {at}: {adopted:?}");
+            places += 1;
+            fixture.over();
+        }
+    }
+    assert!(places > 20, "{places} places");
+}
+
+#[test]
+fn a_client_begins_anew_while_its_old_connection_is_reset() {
+    let mut fixture = OneWorker::new(|_| {});
+    fixture.restarts = false;
+    let mut talk = Conversation::new(&mut fixture, 1000);
+    (0..4).for_each(|step| drop(talk.step(&mut fixture, step)));
+    interrupt::arm(fixture.worker.spliced_image(), 0);
+    talk.step(&mut fixture, 4);
+    let image = interrupt::disarm().unwrap();
+    assert_eq!(fixture.restart_from(Some(&image)).interrupted, 2);
+    let mut anew = Script::client_with(&mut fixture, 1000, 700_000, USUAL);
+    let syn = only(anew.sends(&mut fixture, REQUEST).into_iter().filter(|sent| sent.to != anew.own).collect());
+    let (mut backend, sent) = Script::backend(&mut fixture, &syn);
+    assert_eq!(backend.receives(&sent), REQUEST);
+}
+
+#[test]
+fn backends_that_have_gone_meanwhile_lose_their_connections() {
+    // Its connection is idle, or a response is on its way.
+    for steps in [3, 5] {
+        let mut fixture = OneWorker::new(|_| {});
+        fixture.restarts = false;
+        let mut talk = Conversation::new(&mut fixture, 1000);
+        (0..steps).for_each(|step| drop(talk.step(&mut fixture, step)));
+        let mut snapshot = (*fixture.snapshot).clone();
+        snapshot.id += 1;
+        snapshot.services[0].backends[0].endpoint.port += 1;
+        fixture.snapshot = Arc::new(snapshot);
+        assert_eq!(fixture.restart().invalid, 0);
+        let sent = fixture.wait(Duration::from_secs(1));
+        let backend = talk.backend.as_mut().unwrap();
+        assert!(sent.iter().any(|sent| sent.to == backend.script.own), "{sent:?}");
+        assert!(backend.is_reset(&mut fixture) || sent.iter().any(|sent| sent.segment.has(RST)), "{sent:?}");
+        if steps == 5 {
+            // The client's next request goes to the backend that is there now.
+            let syn = only(talk.client.script.sends(&mut fixture, REQUEST));
+            assert_eq!(syn.to.port, backend.script.own.port + 1);
+        }
+        fixture.over();
+    }
 }
