@@ -83,7 +83,9 @@ impl Splices {
         client_conn.last_seen = cx.now;
         self.send_more(cx, End::Client(position), heard);
         match self.client_conns.get(position).map(|client_conn| client_conn.state) {
-            Some(ClientConnState::Resetting) => self.answer_with_reset(cx, &segment, position),
+            Some(ClientConnState::Resetting) if !self.has_its_response(cx, &segment, position) => {
+                self.answer_with_reset(cx, &segment, position)
+            }
             Some(ClientConnState::Spliced) => self.upward(cx, frame, at, &segment, position),
             Some(_) => self.behind(cx, frame, at, &segment, position),
             None => {}

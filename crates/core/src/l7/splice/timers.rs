@@ -211,7 +211,18 @@ impl Splices {
     fn backend_unwanted<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
         let client_conn = self.backend_conns.get(backend_conn).and_then(|entry| entry.client_conn.get());
         match client_conn.and_then(|client_conn| Some((client_conn, self.client_conns.get(client_conn)?.state))) {
-            Some((client_conn, ClientConnState::Spliced | ClientConnState::Waiting)) => self.abandon(cx, client_conn),
+            Some((client_conn, ClientConnState::Spliced)) => self.end_exchange(cx, client_conn),
+            // Its request has not been sent: it gets another backend.
+            Some((_, ClientConnState::Waiting)) => {
+                self.send_reset(cx, End::Backend(backend_conn));
+                match self.backend_conns.get(backend_conn).map(|entry| entry.state) {
+                    Some(BackendConnState::Connecting) => {
+                        let next = self.unconnected(cx, backend_conn, Refused::ConnectTimeout);
+                        self.follow(cx, next);
+                    }
+                    _ => self.lost_backend(cx, backend_conn),
+                }
+            }
             Some((client_conn, _)) => self.detach(cx, client_conn, Fate::Reset),
             None => {
                 self.send_reset(cx, End::Backend(backend_conn));

@@ -13,16 +13,13 @@ impl Splices {
     /// Ends the exchange of a spliced client connection if it is over, and goes on with what the client has sent meanwhile.
     pub(in crate::l7::splice) fn conclude<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
-        let exchange = &client_conn.exchange;
         if client_conn.state != ClientConnState::Spliced {
             return;
         }
-        let (Some(request), Some(response)) =
-            (exchange.request.end(exchange.request_end.get()), exchange.response.end(exchange.response_end.get()))
-        else {
+        let Some((request, delivered)) = client_conn.exchange_ends() else {
             return self.conclude_endless(cx, position);
         };
-        let delivered = response.wrapping_add(client_conn.down.delta_at_end());
+        let response = delivered.wrapping_sub(client_conn.down.delta_at_end());
         if before(client_conn.peer.acknowledged, delivered) || client_conn.peer.owned.is_some() {
             return;
         }
@@ -36,18 +33,13 @@ impl Splices {
         {
             return;
         }
-        client_conn.peer.expected = later(client_conn.peer.expected, request);
-        client_conn.peer.highest = later(client_conn.peer.highest, client_conn.peer.expected);
-        client_conn.peer.sent = later(client_conn.peer.sent, delivered);
+        client_conn.end_exchange((request, delivered), cx.now + idle_timeout(cx.kind(client_conn.service)));
         backend_conn.peer.expected =
             later(response, if backend_conn.peer.has_closed { response.wrapping_add(1) } else { response });
         backend_conn.peer.highest = later(backend_conn.peer.highest, backend_conn.peer.expected);
-        let close_backend = exchange.close_backend || backend_conn.peer.has_closed;
-        // A client that has closed may have requests waiting here.
-        let close_client = exchange.close_client || client_conn.peer.has_closed && client_conn.waiting() == 0;
+        let close_backend = client_conn.exchange.close_backend || backend_conn.peer.has_closed;
+        let close_client = client_conn.closes_after_exchange();
         client_conn.framing.clear(&mut self.buffers);
-        client_conn.state = ClientConnState::Reading;
-        client_conn.deadline = cx.now + idle_timeout(cx.kind(client_conn.service));
         let (deadline, client_waits) = (client_conn.deadline, client_conn.waiting() == 0);
         // What has nothing left to say to its backend is others' to take meanwhile.
         let is_quiet =

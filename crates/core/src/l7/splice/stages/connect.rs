@@ -318,9 +318,9 @@ impl Splices {
         why: Refused,
     ) -> Next {
         let Some(entry) = self.backend_conns.get(backend_conn) else { return cx.impossible() };
-        let (position, number) = (entry.client_conn.get(), entry.number);
+        let (position, number, failed) = (entry.client_conn.get(), entry.number, !entry.is_unwanted);
         if let Some(backend) = cx.statistics.backends.get_mut(usize::from(number)) {
-            backend.failed += 1;
+            backend.failed += u64::from(failed);
         }
         self.remove_backend(cx, backend_conn, false);
         let Some(position) = position else { return cx.impossible() };

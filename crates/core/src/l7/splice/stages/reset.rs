@@ -8,6 +8,7 @@
 //! the RST answers the next such question with a RST of its own, and is forgotten. The same goes for backends in the
 //! middle of an upload.
 
+use super::conclude::idle_timeout;
 use super::remove::Fate;
 use crate::frame::FrameIo;
 use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
@@ -34,6 +35,14 @@ impl ClientConn {
     pub(in crate::l7::splice) fn is_ahead_of_software(&self) -> bool {
         before(self.peer.sent, self.peer.reach)
     }
+
+    /// Whether the whole response may have been sent to the client, by software or by the engine.
+    fn may_have_its_response(&self) -> bool {
+        let sent = if self.is_ahead_of_software() { self.peer.reach } else { self.peer.sent };
+        self.state == ClientConnState::Spliced
+            && self.exchange.request.is_done()
+            && self.exchange_ends().is_some_and(|(_, response)| !before(sent, response))
+    }
 }
 
 impl BackendConn {
@@ -53,6 +62,43 @@ impl Splices {
             true => self.begin_reset(cx, position),
             false => self.remove_client(cx, position),
         }
+    }
+
+    /// Ends the exchange of a client whose backend was taken away: the client is reset. But one that may have got all of its
+    /// response takes the exchange for over, and would lose its next request: it is asked first.
+    pub(in crate::l7::splice) fn end_exchange<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        if !self.client_conns.get(position).is_some_and(ClientConn::may_have_its_response) {
+            return self.abandon(cx, position);
+        }
+        self.detach(cx, position, Fate::Reset);
+        if let Some(client_conn) = self.client_conns.get_mut(position) {
+            client_conn.may_go_on = true;
+        }
+        self.begin_reset(cx, position);
+    }
+
+    /// Whether a segment of a client that is to be reset says that it has got all of its response: it goes on, then.
+    pub(in crate::l7::splice) fn has_its_response<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        segment: &Segment,
+        position: u32,
+    ) -> bool {
+        let Some(client_conn) = self.client_conns.get_mut(position).filter(|client_conn| client_conn.may_go_on) else {
+            return false;
+        };
+        let ends = client_conn.exchange_ends().filter(|(_, response)| *response == segment.acknowledgement);
+        let Some(ends) = ends else { return false };
+        client_conn.end_exchange(ends, cx.now + idle_timeout(cx.kind(client_conn.service)));
+        (client_conn.may_go_on, client_conn.asks) = (false, 0);
+        client_conn.peer.reach = client_conn.peer.sent;
+        client_conn.framing.clear(&mut self.buffers);
+        let (deadline, close_client) = (client_conn.deadline, client_conn.closes_after_exchange());
+        self.stamp_client(position, deadline);
+        if close_client {
+            self.close_client(cx, position);
+        }
+        true
     }
 
     /// Resets a bounded number of connections, each once, for a process that ends; says whether there are more. Those
@@ -85,10 +131,14 @@ impl Splices {
     /// Begins to answer all that a client sends with RST, and asks it for a packet as soon as the engine holds no rule
     /// of it.
     pub(in crate::l7::splice) fn begin_reset<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        self.release_buffers(position);
+        if self.client_conns.get(position).is_some_and(|client_conn| !client_conn.may_go_on) {
+            self.release_buffers(position);
+        }
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         client_conn.state = ClientConnState::Resetting;
-        cx.count_out(client_conn);
+        if !client_conn.may_go_on {
+            cx.count_out(client_conn);
+        }
         (client_conn.asks, client_conn.reset_with) = (0, OptionalNumber::default());
         client_conn.challenge_after = cx.now;
         client_conn.is_clamped = false;

@@ -219,7 +219,9 @@ pub(in crate::l7::splice) struct ClientConn {
     pub(in crate::l7::splice) is_tls: bool,
     /// It is reset, and its numbers are not known.
     pub(in crate::l7::splice) is_unknown: bool,
-    pub(in crate::l7::splice) unused: [u8; 2],
+    /// It is reset because its backend has gone, unless its client has got all of its response.
+    pub(in crate::l7::splice) may_go_on: bool,
+    pub(in crate::l7::splice) unused: [u8; 1],
 }
 
 stored!(
@@ -259,6 +261,7 @@ stored!(
     is_clamped,
     is_tls,
     is_unknown,
+    may_go_on,
     unused,
 );
 
@@ -303,8 +306,32 @@ impl ClientConn {
             is_clamped: false,
             is_tls: false,
             is_unknown: false,
-            unused: [0; 2],
+            may_go_on: false,
+            unused: [0; 1],
         }
+    }
+
+    /// The last numbers of the exchange: of its request, and of its response as the client gets it. `None`: they are not
+    /// known yet.
+    pub(in crate::l7::splice) fn exchange_ends(&self) -> Option<(u32, u32)> {
+        let exchange = &self.exchange;
+        let request = exchange.request.end(exchange.request_end.get())?;
+        let response = exchange.response.end(exchange.response_end.get())?;
+        Some((request, response.wrapping_add(self.down.delta_at_end())))
+    }
+
+    /// Its exchange is over: the next request is awaited until `deadline`.
+    pub(in crate::l7::splice) fn end_exchange(&mut self, (request, response): (u32, u32), deadline: Time) {
+        self.peer.expected = later(self.peer.expected, request);
+        self.peer.highest = later(self.peer.highest, self.peer.expected);
+        self.peer.sent = later(self.peer.sent, response);
+        self.state = ClientConnState::Reading;
+        self.deadline = deadline;
+    }
+
+    /// Whether its connection ends with the exchange. A client that has closed may have requests waiting here.
+    pub(in crate::l7::splice) fn closes_after_exchange(&self) -> bool {
+        self.exchange.close_client || self.peer.has_closed && self.waiting() == 0
     }
 
     /// What the client has acknowledged of a response that the engine alone carries has come of the backend, and it may

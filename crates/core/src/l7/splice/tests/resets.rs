@@ -1,11 +1,11 @@
 //! Resets of clients whose next expected sequence number software does not know, because the engine forwarded to them.
 
 use super::offload::{complete, installs, removals};
-use super::one_worker::{OneWorker, Script, Sent};
+use super::one_worker::{OneWorker, Script, Sent, end};
 use super::{REQUEST, asked, only};
 use crate::engine::{Completion, Rule};
 use crate::time::Duration;
-use crate::wire::tcp::{ACK, PSH, RST};
+use crate::wire::tcp::{ACK, PSH, RST, SYN};
 use crate::worker::Which;
 use alloc::format;
 use alloc::vec::Vec;
@@ -64,6 +64,69 @@ fn the_client_of_a_disabled_backend_is_reset_with_its_number() {
     assert_eq!(again.segment.flags, ACK);
     assert!(client.says(&mut fixture, RST, b"").is_empty());
     assert_eq!(fixture.worker.splices().0, 0);
+    fixture.over();
+}
+
+/// A client that has got all of a response does not know that its exchange goes on for Hairpin: it takes its connection for
+/// idle.
+#[test]
+fn client_with_its_whole_response_outlives_its_backend() {
+    let mut fixture = OneWorker::new(|_| {});
+    let (mut client, _, rules) = forwarded(&mut fixture, 1000);
+    client.expected = client.expected.wrapping_add(LENGTH - 10 - CARRIED);
+    fixture.worker.end_backend(fixture.now, 0, Which::All);
+    let sent = fixture.wait(Duration::from_millis(100));
+    assert!(to(&client, &sent).iter().all(|sent| sent.segment.sequence != client.expected), "{sent:?}");
+    release_clamp(&mut fixture, &rules);
+    let sent = fixture.wait(Duration::from_millis(10));
+    let [question] = to(&client, &sent)[..] else { panic!("{sent:?}") };
+    assert_eq!(question.segment.flags, ACK);
+    assert_eq!(fixture.worker.statistics().services[0].client_conns_now, 1, "it goes on, perhaps");
+    assert!(client.acknowledges(&mut fixture).is_empty());
+    let syn = only(client.sends(&mut fixture, REQUEST));
+    let (mut next, _) = Script::backend(&mut fixture, &syn);
+    client.receives(&next.sends(&mut fixture, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"));
+    client.acknowledges(&mut fixture);
+    assert_eq!(fixture.worker.statistics().services[0].client_conns_now, 1);
+    fixture.over();
+}
+
+/// The same without the engine: the acknowledgement of the last byte is on its way, or comes with the next request.
+#[test]
+fn client_sent_its_whole_response_outlives_its_backend() {
+    for has_all in [true, false] {
+        let mut fixture = OneWorker::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
+        client.receives(&backend.sends(&mut fixture, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"));
+        fixture.worker.end_backend(fixture.now, 0, Which::All);
+        let sent = fixture.wait(Duration::from_millis(10));
+        assert!(to(&client, &sent).iter().all(|sent| sent.segment.flags == ACK), "{sent:?}");
+        if has_all {
+            let syn = only(client.sends(&mut fixture, REQUEST));
+            assert_eq!((syn.segment.flags, syn.to.port), (SYN, backend.own.port));
+        } else {
+            client.expected = client.expected.wrapping_sub(2);
+            let reset = only(client.acknowledges(&mut fixture));
+            assert_eq!((reset.segment.flags, reset.segment.sequence), (RST, client.expected));
+        }
+        fixture.over();
+    }
+}
+
+#[test]
+fn unsent_request_of_a_disabled_backend_goes_to_another() {
+    let mut fixture = OneWorker::with_backends(2, |_| {});
+    let mut client = Script::client(&mut fixture, 1000);
+    let first = only(client.sends(&mut fixture, REQUEST));
+    let number = (0..4).find(|&number| end(false, 100 + number, 8080) == first.to).expect("a backend's address");
+    fixture.worker.end_backend(fixture.now, number.into(), Which::All);
+    let sent = fixture.wait(Duration::from_millis(10));
+    let [reset, second] = &sent[..] else { panic!("{sent:?}") };
+    assert!(reset.segment.has(RST) && reset.to == first.to, "{reset:?}");
+    assert!(second.segment.flags == SYN && second.to != first.to, "{second:?}");
+    let (_, sent) = Script::backend(&mut fixture, second);
+    assert_eq!(only(sent).text(), REQUEST);
+    assert!(fixture.worker.statistics().backends.iter().all(|backend| backend.failed == 0));
     fixture.over();
 }
 
