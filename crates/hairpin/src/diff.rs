@@ -81,7 +81,7 @@ fn numbers(config: &Config) -> String {
 }
 
 /// In the order of the file.
-const SETTINGS: [Setting; 47] = [
+const SETTINGS: [Setting; 48] = [
     anew("instance", |c| c.settings.instance.clone()),
     later("interfaces", |c| list(&c.settings.interfaces)),
     anew("plane", |c| c.settings.plane.name().to_string()),
@@ -89,6 +89,9 @@ const SETTINGS: [Setting; 47] = [
     later("connection_table", |c| c.settings.connection_table.name().to_string()),
     live("keys_file", shared_keys),
     later("[limits] connections_max", |c| c.settings.connections_max.to_string()),
+    later("[limits] http_connections_max", |c| {
+        c.settings.http_connections_max.map_or("as many as fit".to_string(), |count| count.to_string())
+    }),
     anew("[limits] rules_max", |c| c.settings.rules_max.to_string()),
     anew("[limits] memory_directory", |c| c.settings.memory_directory.display().to_string()),
     live("[limits] when_full", |c| c.snapshot.when_full.word().to_string()),

@@ -58,9 +58,32 @@ pub struct Status {
     /// How this process began: `fresh`, `restart` (it adopted what another had left) or `upgrade`.
     #[serde(default)]
     pub began: String,
-    /// Connections adopted from the process before.
+    /// Connections of TCP and UDP services adopted from the process before.
     #[serde(default)]
     pub adopted_connections: u64,
+    /// What became of the process before's connections of HTTP and TLS services.
+    #[serde(default)]
+    pub adopted_http: AdoptedHttpStatus,
+}
+
+/// Connections of HTTP and TLS services that the process before had, and what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdoptedHttpStatus {
+    /// Clients' connections that go on.
+    pub clients: u64,
+    /// Connections to backends that go on.
+    pub backend_connections: u64,
+    /// Clients' connections that the engine carried meanwhile.
+    pub offloaded: u64,
+    /// Connections that were reset because the process before ended in the middle of changing them.
+    pub interrupted: u64,
+    /// Connections that were reset because their service or backend is not in the configuration any more, or serves
+    /// something else.
+    pub without_service: u64,
+    /// Connections that were reset because they belong to another worker now.
+    pub misplaced: u64,
+    /// Entries that made no sense, and were forgotten: something else has written into the memory.
+    pub invalid: u64,
 }
 
 impl Status {

@@ -135,6 +135,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         engine: &dyn Fn(&FlowKey) -> bool,
     ) -> (Worker<P, T>, Adopted) {
         let number = options.worker;
+        let mut options = options;
+        let formers = core::mem::take(&mut options.formers);
         let mut worker = Worker::new(options);
         // Stamps count from the last time they were looked at.
         worker.handle_timeout(now);
@@ -160,7 +162,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         half_open.iter().for_each(|&(_, position)| worker.remember_half_open(position));
         going.into_iter().for_each(|position| worker.dismiss(now, position));
         worker.statistics.offload.rules = u64::from(worker.rules.own());
-        adopted.splices = worker.adopt_splices(now, number, engine);
+        adopted.splices = worker.adopt_splices((now, number), &formers, engine);
         worker.finish_adoption(now);
         (worker, adopted)
     }

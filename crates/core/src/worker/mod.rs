@@ -125,6 +125,9 @@ pub struct WorkerOptions<P, T = AnyTable> {
     pub policy: P,
     /// The memory of connections of HTTP and TLS services.
     pub splices: SplicedMemory,
+    /// Snapshots of configurations that were in force before this process, with their ids: exchanges that began with one of
+    /// them end as it says.
+    pub formers: Vec<Arc<Snapshot>>,
     /// The keys of SYN cookies.
     pub cookies: Cookies,
 }
@@ -155,6 +158,7 @@ impl<P, T> WorkerOptions<P, T> {
             caps: EngineCaps::NONE,
             policy,
             splices: SplicedMemory::own(64),
+            formers: Vec::new(),
             cookies: Cookies::new([[a, b], [c, d]]),
         }
     }
@@ -299,6 +303,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 .map(|direction| connection.key(direction))
         });
         of_connections.chain(self.splices.rules_known())
+    }
+
+    /// The part of [`Worker::rules_known`] that is of connections of HTTP and TLS services.
+    pub fn splice_rules_known(&self) -> impl Iterator<Item = FlowKey> {
+        self.splices.rules_known()
     }
 
     /// Finds the connection a flow belongs to.

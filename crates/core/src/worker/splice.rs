@@ -3,6 +3,7 @@
 
 use super::passive::is_broken;
 use super::{Drop, Worker};
+use crate::config::Snapshot;
 use crate::engine::Completion;
 use crate::flow::{Direction, FlowKey};
 use crate::frame::{Batch, FrameIo};
@@ -15,6 +16,7 @@ use crate::table::Table;
 use crate::time::Time;
 use crate::wire::bytes::u32_at;
 use crate::wire::{ErrorKind, IcmpError, Transport};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// The worker's context for splices, and the splices: its fields, each by itself.
@@ -108,12 +110,12 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Takes over the connections of HTTP and TLS services that another process has left.
     pub(super) fn adopt_splices(
         &mut self,
-        now: Time,
-        worker: u16,
+        (now, worker): (Time, u16),
+        formers: &[Arc<Snapshot>],
         engine: &dyn Fn(&FlowKey) -> bool,
     ) -> AdoptedSplices {
         let Worker { splices, snapshot, ports, loads, known, steering, statistics, .. } = self;
-        let adoption = Adoption { now, worker, snapshot, ports, loads, known, steering, statistics, engine };
+        let adoption = Adoption { now, worker, snapshot, formers, ports, loads, known, steering, statistics, engine };
         splices.adopt(adoption)
     }
 

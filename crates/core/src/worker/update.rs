@@ -54,7 +54,8 @@ pub struct Update {
 }
 
 /// The state that an update has replaced; to be dropped outside the worker's thread.
-pub struct Retired(#[expect(dead_code, reason = "it is there to be dropped")] Update);
+#[expect(dead_code, reason = "it is there to be dropped")]
+pub struct Retired(Update, Option<Arc<Snapshot>>);
 
 impl Update {
     /// For worker `worker`. `tables` are those made for `snapshot`; `seed` is for draws and need not be secret.
@@ -109,7 +110,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         for (next, before) in update.balancers.iter_mut().zip(&mut self.balancers) {
             next.follow(before);
         }
-        self.splices.reconfigured(self.snapshot.id);
+        let forgotten = self.splices.reconfigured(Arc::clone(&self.snapshot), update.snapshot.id);
         let has_followed = update.ports.follow(&mut self.ports);
         self.carry_statistics(&mut update);
         swap(&mut self.snapshot, &mut update.snapshot);
@@ -132,7 +133,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         for &(number, which) in &update.ended {
             self.end_backend(now, number, which);
         }
-        Retired(update)
+        Retired(update, forgotten)
     }
 
     /// Counters go on, but for fresh numbers. The arrays never get shorter: a connection's numbers always are within.

@@ -38,7 +38,8 @@ enum CliCommand {
     /// Balance connections, in the foreground, until stopped.
     ///
     /// SIGHUP reads the configuration file again, like `hairpin reload`. SIGTERM ends the process and leaves everything
-    /// it has made in the kernel, like `hairpin stop`: offloaded connections go on, and the next `run` adopts them all.
+    /// it has made in the kernel, like `hairpin stop`: offloaded connections go on, and the next `run` adopts all
+    /// connections, those of HTTP and TLS services too.
     /// SIGINT (Ctrl-C) ends it and removes everything, like `hairpin stop --flush`.
     #[command(after_help = "Example: hairpin run -c /etc/hairpin/hairpin.toml")]
     Run {
@@ -54,6 +55,9 @@ enum CliCommand {
         /// Start this program, to take over, as an orphan process, and end. (`hairpin upgrade` does this.)
         #[arg(long, hide = true, value_name = "PROGRAM", requires = "take_over")]
         as_orphan: Option<PathBuf>,
+        /// Give up connections of HTTP and TLS services. (`hairpin upgrade --reset-http` does this.)
+        #[arg(long, hide = true, requires = "take_over")]
+        reset_http: bool,
     },
     /// Check a configuration file and report every mistake in it.
     ///
@@ -227,11 +231,15 @@ enum CliCommand {
         /// The program to start; the file the running process was started from, unless given.
         #[arg(long, value_name = "PATH")]
         program: Option<PathBuf>,
+        /// Reset connections of HTTP and TLS services, and keep TCP and UDP connections: for a program that stores the former
+        /// in another way. Without this option such an upgrade is refused.
+        #[arg(long)]
+        reset_http: bool,
     },
     /// End an instance.
     ///
     /// Without --flush its objects stay: offloaded connections go on, and the next `hairpin run` adopts them and all
-    /// others. Until then `when_absent` in the configuration decides about packets that no rule takes.
+    /// others, those of HTTP and TLS services too. Until then `when_absent` in the configuration decides about packets that no rule takes.
     #[command(after_help = "Example: hairpin stop --flush")]
     Stop {
         #[command(flatten)]
@@ -344,8 +352,12 @@ impl CliCommand {
 
     fn perform(self) -> anyhow::Result<ExitCode> {
         match self {
-            CliCommand::Run { config, as_orphan: Some(program), .. } => crate::run::start_orphan(&program, &config),
-            CliCommand::Run { config, discard, take_over, .. } => process::run(config, discard, take_over),
+            CliCommand::Run { config, as_orphan: Some(program), reset_http, .. } => {
+                crate::run::start_orphan(&program, &config, reset_http)
+            }
+            CliCommand::Run { config: file, discard, take_over, reset_http, .. } => {
+                process::run(crate::run::RunOptions { file, discard, take_over, reset_http })
+            }
             CliCommand::Validate { config, live: true, output } => return process::validate_live(&config, output),
             CliCommand::Validate { config, .. } => process::validate(&config),
             CliCommand::Status { target, ready: Some(service), output, .. } => {
@@ -370,7 +382,9 @@ impl CliCommand {
             CliCommand::Probe { args, output } => print(&probe::run(&args, matches!(output, Output::Json))?),
             CliCommand::Reload { target, output } => return process::reload(&target, output),
             CliCommand::Diff { file, target, output } => return process::diff(&file, &target, output),
-            CliCommand::Upgrade { target, program } => process::upgrade(&target, program),
+            CliCommand::Upgrade { target, program, reset_http } => {
+                process::upgrade(&target, crate::control::Upgrade { program, reset_http })
+            }
             CliCommand::Stop { target, flush } => process::stop(&target, flush),
             CliCommand::Lab { words } => {
                 eprintln!("the laboratory is a program of its own: run `{}`", laboratory(&words));

@@ -3,17 +3,17 @@
 use super::target::{InstanceTarget, connect};
 use super::{Output, print};
 use crate::config::{self, Config, Severity};
-use crate::control::{Changes, ControlAnswer, ControlClient, ControlRequest, unexpected};
+use crate::control::{Changes, ControlAnswer, ControlClient, ControlRequest, Upgrade, unexpected};
 use crate::{json, live, render, run};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// `hairpin run`.
-pub(super) fn run(file: PathBuf, discard: bool, take_over: bool) -> Result<()> {
-    let config = config::load(&file)?;
+pub(super) fn run(options: run::RunOptions) -> Result<()> {
+    let config = config::load(&options.file)?;
     report_warnings(&config);
-    run::run(config, run::RunOptions { file, discard, take_over })
+    run::run(config, options)
 }
 
 fn report_warnings(config: &Config) {
@@ -107,13 +107,12 @@ fn shown(changes: &Changes, output: Output, none: &str) -> Result<String> {
 }
 
 /// `hairpin upgrade`.
-pub(super) fn upgrade(target: &InstanceTarget, program: Option<PathBuf>) -> Result<()> {
+pub(super) fn upgrade(target: &InstanceTarget, how: Upgrade) -> Result<()> {
     // The instance's own working directory is another one.
-    let program = match program {
-        Some(path) => Some(path.canonicalize().with_context(|| format!("cannot use the program {}", path.display()))?),
-        None => None,
-    };
-    let pid = target.connect()?.upgrade(program)?;
+    let absolute =
+        |path: PathBuf| path.canonicalize().with_context(|| format!("cannot use the program {}", path.display()));
+    let program = how.program.map(absolute).transpose()?;
+    let pid = target.connect()?.upgrade(Upgrade { program, ..how })?;
     print(&format!("process {pid} has taken over\n"))
 }
 

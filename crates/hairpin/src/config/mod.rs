@@ -44,6 +44,7 @@ use hairpin_diagnostics::{Sink, text_of};
 use reader::TomlTable;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The default path of the configuration; `-c` overrides it.
@@ -69,6 +70,8 @@ pub struct Config {
     pub snapshot: Snapshot,
     /// The other settings of each service of the snapshot.
     pub services: Vec<ServiceSettings>,
+    /// The file's text.
+    pub text: Arc<str>,
     /// Warnings: text in the file that is probably a mistake.
     pub warnings: Vec<Problem>,
 }
@@ -110,7 +113,7 @@ pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
         Some((settings, snapshot, services))
             if problems.iter().all(|problem| problem.severity == Severity::Warning) =>
         {
-            Ok(Config { settings, snapshot, services, warnings: problems })
+            Ok(Config { settings, snapshot, services, text: text.into(), warnings: problems })
         }
         _ => Err(Problems(problems)),
     }

@@ -108,9 +108,11 @@ pub struct Settings {
     pub connection_table: LookupMethod,
     /// Connections of all workers.
     pub connections_max: u32,
+    /// Clients' connections of HTTP and TLS services, of all workers; `None`: as many as fit, within bounds.
+    pub http_connections_max: Option<u32>,
     /// Rules for each address family.
     pub rules_max: u32,
-    /// The directory of the connection table.
+    /// The directory of the files with connections.
     pub memory_directory: PathBuf,
     /// How long connections of draining and removed backends go on, in services that do not say otherwise; zero: until
     /// they end.

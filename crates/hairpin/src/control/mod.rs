@@ -9,7 +9,7 @@ mod protocol;
 pub(crate) use client::ClientFilter;
 pub use protocol::{
     BackendAction, BackendChange, Changes, ConnectionView, ControlAnswer, ControlRequest, ExchangeView, LatencyView,
-    OffloadView, Page, Query, SplicedView,
+    OffloadView, Page, Query, SplicedView, Upgrade,
 };
 
 use crate::status::Status;
@@ -211,9 +211,9 @@ impl ControlClient {
     ///
     /// # Errors
     /// It could not; the old process serves on.
-    pub fn upgrade(mut self, program: Option<std::path::PathBuf>) -> Result<u32> {
+    pub fn upgrade(mut self, how: Upgrade) -> Result<u32> {
         self.stream.set_read_timeout(Some(STOP_PATIENCE))?;
-        match self.ask(&ControlRequest::Upgrade { program })? {
+        match self.ask(&ControlRequest::Upgrade(how))? {
             ControlAnswer::Upgraded { pid } => self.await_end().map(|()| pid),
             other => unexpected(other),
         }

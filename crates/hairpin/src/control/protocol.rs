@@ -23,11 +23,7 @@ pub enum ControlRequest {
         file: Option<PathBuf>,
     },
     /// Hand over to a new process.
-    Upgrade {
-        /// The program to start; the one this process was started from, if none is named.
-        #[serde(default)]
-        program: Option<PathBuf>,
-    },
+    Upgrade(Upgrade),
     /// The changes that a configuration would make. Nothing is applied.
     Diff {
         /// The configuration's text.
@@ -41,6 +37,18 @@ pub enum ControlRequest {
     Connections(Query),
     /// The engine's contents and its state.
     Offload,
+}
+
+/// How to hand over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Upgrade {
+    /// The program to start; the one this process was started from, if none is named.
+    #[serde(default)]
+    pub program: Option<PathBuf>,
+    /// Reset connections of HTTP and TLS services, whose table the new program may not know.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reset_http: bool,
 }
 
 /// An override of a backend. It holds, across reloads, restarts and upgrades, until it is taken back, or the

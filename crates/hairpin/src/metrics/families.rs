@@ -140,8 +140,26 @@ const GENERAL: &[MetricFamily] = &[
         Gauge,
         "adopted_connections",
         NONE,
-        "Connections that this process took over from the one before it.",
+        "Connections of TCP and UDP services that this process took over from the one before it.",
         |view, emit| emit(&[], view.status.adopted_connections.into())
+    ),
+    family!(
+        Gauge,
+        "adopted_http_connections",
+        &["fate"],
+        "Connections of HTTP and TLS services that the process before had: clients' and backends' that go on (`client`, \
+         `backend`); those that were reset because it ended in the middle of changing them (`interrupted`), because \
+         their service or backend is not there any more (`without-service`), or because another worker has them now \
+         (`misplaced`); entries that made no sense (`invalid`).",
+        |view, emit| {
+            let adopted = &view.status.adopted_http;
+            emit(&["client"], adopted.clients.into());
+            emit(&["backend"], adopted.backend_connections.into());
+            emit(&["interrupted"], adopted.interrupted.into());
+            emit(&["without-service"], adopted.without_service.into());
+            emit(&["misplaced"], adopted.misplaced.into());
+            emit(&["invalid"], adopted.invalid.into());
+        }
     ),
     family!(
         Info,

@@ -19,6 +19,8 @@ pub const KEPT_S: u64 = 60;
 pub struct Merged {
     /// The workers' part; the position of a service is its number.
     pub snapshot: Snapshot,
+    /// The numbers of the configuration's services, in its order.
+    pub numbers: Vec<u16>,
     /// The other settings of the service of each number; `None`: the configuration does not have it.
     pub settings: Vec<Option<ServiceSettings>>,
     /// Services that have a number which another one had: its counters must start anew.
@@ -120,9 +122,19 @@ impl<'a> Merge<'a> {
         self.remove();
         self.refuse_conflicts()?;
         let snapshot = self.snapshot();
+        let numbers = self.numbers;
         let settings = (0..snapshot.services.len()).map(|number| self.settings.remove(&(number as u16))).collect();
         let (fresh_services, fresh_backends, notes) = (self.fresh_services, self.fresh_backends, self.notes);
-        Ok(Merged { snapshot, settings, fresh_services, fresh_backends, freed_services, freed_backends, notes })
+        Ok(Merged {
+            snapshot,
+            numbers,
+            settings,
+            fresh_services,
+            fresh_backends,
+            freed_services,
+            freed_backends,
+            notes,
+        })
     }
 
     /// Frees the numbers of what neither the configuration has nor a connection needs.
@@ -292,8 +304,17 @@ impl<'a> Merge<'a> {
         let mut snapshot = Snapshot::new(services.into(), self.config.snapshot.pool.clone());
         snapshot.when_full = self.config.snapshot.when_full;
         snapshot.keys = self.config.snapshot.keys.clone();
+        snapshot.id = id(&self.config.text, &self.numbers);
         snapshot
     }
+}
+
+/// [`Snapshot::id`] of a configuration whose services have these numbers: FNV-1a, which stays the same from version to
+/// version; never 0.
+fn id(text: &str, numbers: &[u16]) -> u64 {
+    let bytes = text.bytes().chain(numbers.iter().flat_map(|number| number.to_le_bytes()));
+    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    bytes.fold(0xcbf2_9ce4_8422_2325, hash).max(1)
 }
 
 fn by_identity(services: &BTreeMap<u16, ServiceEntry>) -> HashMap<Identity<'_>, u16> {

@@ -68,12 +68,26 @@ fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
 
 /// How the process began, if it did not begin from nothing.
 fn beginning(status: &Status) -> Option<String> {
-    let adopted = number(status.adopted_connections as f64);
+    let (http, others) = (&status.adopted_http, number(status.adopted_connections as f64));
+    let mut adopted = format!("{others} TCP and UDP connections");
+    if http.clients + http.backend_connections > 0 {
+        let _ = write!(adopted, ", {} of HTTP and TLS services", number(http.clients as f64));
+    }
+    for (count, why) in [
+        (http.interrupted, "interrupted by its end"),
+        (http.without_service, "without a service now"),
+        (http.misplaced, "another worker's"),
+        (http.invalid, "senseless"),
+    ] {
+        if count > 0 {
+            let _ = write!(adopted, "; {} {why}", number(count as f64));
+        }
+    }
     match &*status.began {
         "" | "fresh" => None,
-        "restart" => Some(format!("began by a restart: adopted {adopted} connections")),
-        "upgrade" => Some(format!("began by an upgrade: took over {adopted} connections")),
-        other => Some(format!("began by {other}: {adopted} connections adopted")),
+        "restart" => Some(format!("began by a restart: adopted {adopted}")),
+        "upgrade" => Some(format!("began by an upgrade: took over {adopted}")),
+        other => Some(format!("began by {other}: adopted {adopted}")),
     }
 }
 
@@ -314,7 +328,8 @@ mod tests {
     use super::super::squeezed;
     use super::*;
     use crate::status::{
-        BackendStatus, CapacityStatus, HealthStatus, OffloadStatus, ReloadStatus, ServiceStatus, WorkerStatus,
+        AdoptedHttpStatus, BackendStatus, CapacityStatus, HealthStatus, OffloadStatus, ReloadStatus, ServiceStatus,
+        WorkerStatus,
     };
 
     #[test]
@@ -477,6 +492,12 @@ mod tests {
         let all = Status {
             began: "restart".into(),
             adopted_connections: 1234,
+            adopted_http: AdoptedHttpStatus {
+                clients: 56,
+                backend_connections: 7,
+                interrupted: 2,
+                ..Default::default()
+            },
             reloads: ReloadStatus {
                 succeeded_total: 3,
                 failed_total: 1,
@@ -487,7 +508,10 @@ mod tests {
             ..Status::default()
         };
         let lines = squeezed(&status_at(&all, 1000.0, None));
-        assert_eq!(lines[1], "began by a restart: adopted 1234 connections");
+        assert_eq!(
+            lines[1],
+            "began by a restart: adopted 1234 TCP and UDP connections, 56 of HTTP and TLS services; 2 interrupted by its end"
+        );
         assert_eq!(lines[2], "reloads: 3 applied, 1 refused; the last, 1m00s ago, was refused: x.toml:1:1: error: odd");
         assert_eq!(squeezed(&status_at(&Status { began: "fresh".into(), ..Status::default() }, 0.0, None))[1], "");
     }

@@ -7,6 +7,7 @@ use super::instance::InstanceRecord;
 use super::namespace::Namespace;
 use super::plane::Plane;
 use super::plane::linux::{LinuxPlane, Passed};
+use super::worker_pool::SPLICES_MAX;
 use super::{log, tap_name};
 use crate::config::{Config, PlaneChoice, Settings};
 use crate::registry::{Merged, Registry};
@@ -15,7 +16,7 @@ use hairpin_core::config::Snapshot;
 use hairpin_core::flow::{Direction, FlowKey, SteerBy, Steering};
 use hairpin_core::l4::connection::Connection;
 use hairpin_linux::device::{self, Interface};
-use hairpin_linux::shared::{self, OpenedTable, SharedTable, TableHeader};
+use hairpin_linux::shared::{self, Content, OpenedTable, SharedTable, SplicedTable, TableHeader};
 use hairpin_linux::tap::Tap;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,7 @@ pub(crate) struct PreparedHost {
     pub(crate) merged: Merged,
     pub(crate) plane: Box<dyn Plane>,
     pub(crate) table: SharedTable,
+    pub(crate) splices: SplicedTable,
     pub(crate) steering: Steering,
     /// Whether the rules in force may name other workers than their connections have now.
     pub(crate) resteered: bool,
@@ -59,17 +61,26 @@ pub(crate) struct PreparedHost {
 }
 
 /// The location of an instance's connections.
-pub(crate) fn table_path(settings: &Settings) -> PathBuf {
-    shared::path(&settings.memory_directory, &settings.instance)
+pub(crate) fn table_path(settings: &Settings, content: Content) -> PathBuf {
+    shared::path(&settings.memory_directory, &settings.instance, content)
 }
 
-/// State that a process reads before it changes anything: how connections are spread, and that it could adopt them.
-pub(crate) fn inspect(config: &Config, workers: u16) -> Result<Steering> {
-    let socket = config.settings.socket();
+/// State that a process reads before it changes anything: how connections are spread, and that it could adopt them, those
+/// of HTTP and TLS services unless they are given up.
+pub(crate) fn inspect(config: &Config, workers: u16, gives_up_http: bool) -> Result<Steering> {
+    let (socket, path) = (config.settings.socket(), table_path(&config.settings, Content::Connections));
     Registry::load(&InstanceRecord::numbers(&socket))?;
-    match SharedTable::open(&table_path(&config.settings))? {
+    if let OpenedTable::Incompatible(why) = SplicedTable::open(&table_path(&config.settings, Content::Splices))?
+        && !gives_up_http
+    {
+        bail!(
+            "connections of HTTP and TLS services cannot be taken over: {why}. Either keep the version that runs, or give \
+             them up, and keep TCP and UDP connections: `hairpin upgrade --reset-http`"
+        );
+    }
+    match SharedTable::open(&path)? {
         OpenedTable::Table(table) => Ok(Steering::by_hash(table.header().steering_key, workers)),
-        OpenedTable::Absent => bail!("there is no connection table at {}", table_path(&config.settings).display()),
+        OpenedTable::Absent => bail!("there is no connection table at {}", path.display()),
         OpenedTable::Incompatible(why) => bail!("{}", incompatible(&why)),
     }
 }
@@ -138,7 +149,7 @@ fn build(
         (None, None) => Began::Fresh,
     };
     let mut registry = Registry::load(&InstanceRecord::numbers(&socket))?;
-    let path = table_path(settings);
+    let path = table_path(settings, Content::Connections);
     let mut old = match SharedTable::open(&path)? {
         OpenedTable::Incompatible(why) => bail!("{}", incompatible(&why)),
         OpenedTable::Table(_) if left.is_none() => {
@@ -161,7 +172,7 @@ fn build(
     let merged = registry.merge(config, &connections, super::host::unix_s())?;
 
     // From here on the kernel is changed: what there will be is noted first, beside what there is.
-    let record = record(settings, &merged.snapshot, cpus, left.as_ref(), &path)?;
+    let record = record(settings, &merged.snapshot, cpus, left.as_ref())?;
     record.write(&socket)?;
     registry.save(&InstanceRecord::numbers(&socket))?;
     for switch in &record.forwarding {
@@ -173,6 +184,7 @@ fn build(
     let driven = driven(settings, &merged.snapshot, steering)?;
     let steering = driven.as_ref().map_or(steering, |(_, steering)| *steering);
     let (table, resteered) = table(settings, &path, old, steering)?;
+    let splices = splices(settings, left.is_some(), &table)?;
     let (passed, legacy) = match handed {
         Some(HandedInstance { passed, legacy }) => (passed, legacy),
         None => Default::default(),
@@ -186,7 +198,7 @@ fn build(
     };
     plane.configure(&merged.snapshot)?;
     let held = plane.rules()?;
-    Ok(PreparedHost { began, record, registry, merged, plane, table, steering, resteered, held, legacy })
+    Ok(PreparedHost { began, record, registry, merged, plane, table, splices, steering, resteered, held, legacy })
 }
 
 /// The plane that drives its ports itself, if the configuration has it, and how it tells workers apart.
@@ -235,7 +247,6 @@ fn record(
     snapshot: &Snapshot,
     cpus: &[usize],
     left: Option<&InstanceRecord>,
-    table: &Path,
 ) -> Result<InstanceRecord> {
     let mut record = InstanceRecord {
         instance: settings.instance.clone(),
@@ -243,7 +254,8 @@ fn record(
         plane: settings.plane.name().to_string(),
         taps: tap_names(settings, cpus.len()),
         forwarding: host::forwarding_off(settings, snapshot)?,
-        table: table.to_path_buf(),
+        table: table_path(settings, Content::Connections),
+        splices: table_path(settings, Content::Splices),
         namespace: Namespace::current(),
     };
     if let Some(left) = left {
@@ -292,9 +304,10 @@ pub(crate) fn table(
     steering: Steering,
 ) -> Result<(SharedTable, bool)> {
     let header = TableHeader {
+        content: Content::Connections,
         instance: settings.instance.clone(),
         workers: steering.workers,
-        slots_per_worker: settings.connections_max.div_ceil(u32::from(steering.workers)),
+        connections: settings.connections_max.div_ceil(u32::from(steering.workers)),
         steering_key: steering.key,
         steer_by: steering.by,
     };
@@ -315,8 +328,8 @@ pub(crate) fn table(
         by(&there),
         header.workers,
         by(&header),
-        there.slots_per_worker,
-        header.slots_per_worker
+        there.connections,
+        header.connections
     ));
     let worker_of = |connection: &Connection| hairpin_core::worker::home(connection, &steering);
     let (table, dropped) = SharedTable::rebuild(old, path, &header, worker_of)?;
@@ -327,6 +340,36 @@ pub(crate) fn table(
         ));
     }
     Ok((table, (there.workers, there.steer_by) != (header.workers, header.steer_by)))
+}
+
+/// The table of HTTP and TLS connections: the old one if it has the right shape, else a new one. `is_left`: another
+/// process has left something. The table of layer 4 is there already.
+pub(crate) fn splices(settings: &Settings, is_left: bool, table: &SharedTable) -> Result<SplicedTable> {
+    let path = table_path(settings, Content::Splices);
+    let old = match SplicedTable::open(&path)? {
+        OpenedTable::Incompatible(why) => {
+            log(&format!("warning: {why}; connections of HTTP and TLS services are reset"));
+            None
+        }
+        OpenedTable::Table(table) if is_left => Some(table),
+        OpenedTable::Table(_) | OpenedTable::Absent => None,
+    };
+    let mut header = TableHeader { content: Content::Splices, ..table.header().clone() };
+    let most = header.connections;
+    header.connections = match (settings.http_connections_max, &old) {
+        (Some(count), _) => count.div_ceil(u32::from(header.workers)).min(most),
+        // It does not depend on what has filled the file system meanwhile.
+        (None, Some(old)) if old.header().workers == header.workers => old.header().connections.min(most),
+        (None, _) => SplicedTable::fitting(&path, &header, table)?.min(SPLICES_MAX),
+    };
+    match old {
+        Some(old) if *old.header() == header => Ok(old),
+        Some(_) => {
+            log("warning: connections of HTTP and TLS services are reset: their table has another shape");
+            SplicedTable::create(&path, &header, table)
+        }
+        None => SplicedTable::create(&path, &header, table),
+    }
 }
 
 /// The workers' devices, on a plane that makes some.
@@ -357,6 +400,7 @@ pub(crate) fn remove_surplus(
 pub(crate) fn reconcile(
     plane: &dyn Plane,
     table: &mut SharedTable,
+    splice_rules: &[(FlowKey, u16)],
     held: &HashSet<FlowKey>,
     steering: &Steering,
     resteered: bool,
@@ -365,6 +409,12 @@ pub(crate) fn reconcile(
         return Ok(0);
     }
     let (mut owners, mut owned) = (Vec::new(), HashSet::with_capacity(held.len()));
+    for &(key, worker) in splice_rules {
+        owned.insert(key);
+        if resteered {
+            owners.push((key, worker as u8));
+        }
+    }
     for_each(table, |connection| {
         for direction in [Direction::FromClient, Direction::FromBackend] {
             let key = connection.key(direction);

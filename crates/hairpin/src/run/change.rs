@@ -18,6 +18,7 @@ use hairpin_core::balance::Tables;
 use hairpin_core::config::{ServiceState, Snapshot};
 use hairpin_core::l7::config::Kind;
 use hairpin_core::worker::{Update, Which};
+use hairpin_linux::shared::Content;
 use std::collections::{BTreeSet, HashSet};
 use std::mem::discriminant;
 use std::path::Path;
@@ -116,6 +117,7 @@ impl Supervisor {
         registry.save(&InstanceRecord::numbers(&self.socket))?;
         self.plane.begin_backends(&merged.fresh_backends).context("cannot clear counters")?;
         let forwarding_table = self.plane.forwarding_table(&snapshot)?;
+        super::former::keep(&self.socket, &merged, &self.options.file, &config.text);
         // Workers know what is new before packets come, and what is gone after they have ceased to come.
         let mut updates = self.updates(&snapshot, &merged).into_iter();
         let heartbeat = || self.plane.heartbeat();
@@ -255,7 +257,7 @@ pub(super) fn summary(config: &Config, snapshot: &Snapshot, cpus: &[usize]) -> S
     let settings = &config.settings;
     let cores: Vec<String> = cpus.iter().map(ToString::to_string).collect();
     let mut lines = vec![format!(
-        "instance {} serves on {}: {} worker{} on cores {}, connection table {}, offload {}, connections in {}",
+        "instance {} serves on {}: {} worker{} on cores {}, connection table {}, offload {}, connections in {} and {}",
         settings.instance,
         settings.devices().join(", "),
         cpus.len(),
@@ -263,7 +265,8 @@ pub(super) fn summary(config: &Config, snapshot: &Snapshot, cpus: &[usize]) -> S
         cores.join(", "),
         settings.connection_table.name(),
         settings.policy.name(),
-        table_path(settings).display()
+        table_path(settings, Content::Connections).display(),
+        table_path(settings, Content::Splices).display()
     )];
     if let Some(file) = &settings.keys_file {
         lines.push(format!("  keys of cookies from {}: {}", file.display(), config::keys::said(&snapshot.keys)));

@@ -12,6 +12,7 @@
 
 use super::instance::Lock;
 use super::orphan::{self, ProcessHandle};
+use crate::control::Upgrade;
 use crate::health::Saved;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::net::{
@@ -39,8 +40,10 @@ const STEP: Duration = Duration::from_millis(50);
 const STARTER_STEP: Duration = Duration::from_millis(5);
 /// Bytes that are passed on of what such a program says, at most. (It may say more than a pipe holds only by hanging.)
 const SAID_BYTES_MAX: u64 = 16 << 10;
-/// Bytes of a word at most.
-const WORD_BYTES_MAX: usize = 64;
+/// Bytes of a word at most: a refusal has a sentence or two.
+const WORD_BYTES_MAX: usize = 4096;
+/// Begins a word that says why the new process cannot take over.
+const DECLINES: &str = "no: ";
 /// By this the old process gives up for good.
 const COMMITTED: &[u8] = b"yours\n";
 /// Descriptors passed at most: the lock and the devices of 64 workers.
@@ -71,19 +74,19 @@ struct Talk {
 }
 
 impl Successor {
-    /// Starts `program`, or the program this process runs, on the configuration `file`, if it finds that file right.
+    /// Starts the program, or the one that this process runs, on the configuration `file`, if it finds that file right.
     /// `meanwhile` is called now and then. The new process belongs to PID 1 then.
-    pub(crate) fn start(program: Option<&Path>, file: &Path, meanwhile: impl Fn()) -> Result<Successor> {
+    pub(crate) fn start(how: &Upgrade, file: &Path, meanwhile: impl Fn()) -> Result<Successor> {
         orphan::require_no_init()?;
-        let program = match program {
-            Some(program) => program.to_path_buf(),
+        let program = match &how.program {
+            Some(program) => program.clone(),
             None => own_program()?,
         };
         validate(&program, file, &meanwhile)?;
         let (ours, theirs) = UnixStream::pair().context("cannot make a socket pair")?;
         ours.set_read_timeout(Some(STEP))?;
         ours.set_write_timeout(Some(PATIENCE))?;
-        let mut starter = orphan::starter(&program, file, theirs)?;
+        let mut starter = orphan::starter(&program, file, how.reset_http, theirs)?;
         match orphan::await_child(&mut starter, (PATIENCE, STARTER_STEP), meanwhile)? {
             Some(status) if status.success() => {}
             Some(status) => bail!("cannot start {} ({status}); what it printed says why", program.display()),
@@ -106,6 +109,9 @@ impl Successor {
     pub(crate) fn await_word(&mut self, word: &str, meanwhile: impl Fn()) -> Result<()> {
         let result = match self.talk.word(PATIENCE, meanwhile) {
             Ok(Some(said)) if said == word.as_bytes() => Ok(()),
+            Ok(Some(said)) if said.starts_with(DECLINES.as_bytes()) => {
+                Err(anyhow::anyhow!("{}", String::from_utf8_lossy(&said[DECLINES.len()..])))
+            }
             Ok(Some(said)) => Err(anyhow::anyhow!("it says {:?}, not `{word}`", String::from_utf8_lossy(&said))),
             Ok(None) => Err(anyhow::anyhow!("it ended; what it printed says why")),
             Err(error) => Err(error.context(format!("it has not said `{word}`"))),
@@ -274,6 +280,13 @@ impl Predecessor {
         self.stream.write_all(format!("{word}\n").as_bytes()).context("the old process is gone")
     }
 
+    /// Says why this process cannot take over.
+    pub(crate) fn decline(&mut self, why: &anyhow::Error) {
+        let text: String = format!("{DECLINES}{why:#}").replace('\n', " ").chars().take(WORD_BYTES_MAX / 4).collect();
+        // An old process that has gone hears nothing.
+        let _ = self.say(&text);
+    }
+
     /// Waits until the old process has given up for good. One that says nothing has ended, or will not go on either: it
     /// would have ended this process.
     pub(crate) fn await_commitment(&mut self) {
@@ -368,7 +381,7 @@ mod tests {
 
     #[test]
     fn successor_that_ends_or_misspeaks_is_an_error() {
-        for (words, expected) in [("", "it ended"), ("no\n", "it says \"no\"")] {
+        for (words, expected) in [("", "it ended"), ("no\n", "it says \"no\""), ("no: too old\n", "too old")] {
             let (ours, mut theirs) = UnixStream::pair().unwrap();
             ours.set_read_timeout(Some(STEP)).unwrap();
             theirs.write_all(words.as_bytes()).unwrap();

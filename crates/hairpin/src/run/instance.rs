@@ -123,9 +123,12 @@ pub(crate) struct InstanceRecord {
     pub(crate) taps: Vec<String>,
     /// Forwarding switches it has switched on.
     pub(crate) forwarding: Vec<ForwardingSwitch>,
-    /// The shared memory in which its connections lie.
+    /// The shared memory in which its connections of layer 4 lie.
     #[serde(default)]
     pub(crate) table: PathBuf,
+    /// The shared memory in which its connections of HTTP and TLS services lie; unknown of earlier versions.
+    #[serde(default)]
+    pub(crate) splices: PathBuf,
     /// The network namespace that its devices are in; unknown of earlier versions.
     #[serde(default)]
     pub(crate) namespace: Option<Namespace>,
@@ -197,14 +200,20 @@ impl InstanceRecord {
         if !failures.is_empty() {
             bail!("{}", failures.join("; "));
         }
-        let files =
-            [socket.to_path_buf(), self.table.clone(), InstanceRecord::numbers(socket), InstanceRecord::path(socket)];
+        let files = [
+            socket.to_path_buf(),
+            self.table.clone(),
+            self.splices.clone(),
+            InstanceRecord::numbers(socket),
+            InstanceRecord::path(socket),
+        ];
         for path in files.iter().filter(|path| !path.as_os_str().is_empty()) {
             match std::fs::remove_file(path) {
                 Err(error) if error.kind() != ErrorKind::NotFound => bail!("cannot remove {}: {error}", path.display()),
                 _ => {}
             }
         }
+        super::former::remove(socket);
         Ok(())
     }
 }
@@ -243,6 +252,7 @@ mod tests {
             taps: vec![],
             forwarding: vec![],
             table: PathBuf::new(),
+            splices: PathBuf::new(),
             namespace: Namespace::current(),
         };
         record.write(&socket).unwrap();

@@ -10,6 +10,7 @@ mod change;
 #[cfg(feature = "dpdk")]
 mod eal;
 mod effective_weights;
+mod former;
 mod handover;
 mod host;
 mod index;
@@ -24,6 +25,7 @@ mod plane;
 mod policer;
 mod reading;
 mod ready;
+mod requests;
 mod rivals;
 mod splice_queries;
 mod supervisor;
@@ -47,9 +49,8 @@ pub(crate) use orphan::start as start_orphan;
 pub(crate) use rivals::rival;
 
 use crate::config::{Config, PlaneChoice, Settings};
-use crate::control::{self, BackendChange, Changes, ControlAnswer, ControlReply, ControlRequest};
+use crate::control::{BackendChange, Changes, Upgrade};
 use crate::live;
-use crate::metrics;
 use crate::status::Status;
 use anyhow::{Context, Result, bail};
 use begin::{Began, HandedInstance, PreparedHost, WorkerPlaces};
@@ -57,7 +58,6 @@ use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::worker::Occupancy;
 use hairpin_linux::cpu;
 use handover::Predecessor;
-use inspect::Inspector;
 use instance::{InstanceRecord, Lock};
 use log::log;
 use plane::linux::Passed;
@@ -68,7 +68,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 use supervisor::Supervisor;
-use worker_pool::WorkerParameters;
+use worker_pool::{WorkerMemory, WorkerParameters};
 
 /// How long a status may take to make.
 pub(crate) const STATUS_PATIENCE: Duration = Duration::from_secs(2);
@@ -86,6 +86,8 @@ pub struct RunOptions {
     pub discard: bool,
     /// Take over from the process that has started this one.
     pub take_over: bool,
+    /// Then without its connections of HTTP and TLS services.
+    pub reset_http: bool,
 }
 
 type ReplySender<T> = Sender<std::result::Result<T, String>>;
@@ -103,7 +105,7 @@ enum SupervisorMessage {
     /// Change a backend at run time.
     Backend { change: BackendChange, answer: ReplySender<String> },
     /// Hand over to another process; the answer is its number. The last is told when the client knows.
-    Upgrade { program: Option<PathBuf>, answer: ReplySender<u32>, known: Receiver<()> },
+    Upgrade { how: Upgrade, answer: ReplySender<u32>, known: Receiver<()> },
     /// A backend's health has changed.
     Health,
 }
@@ -148,7 +150,7 @@ pub fn run(config: Config, options: RunOptions) -> Result<()> {
     let cpus = worker_cpus(&config.settings)?;
     let socket = config.settings.socket();
     let (lock, handed, predecessor) = if options.take_over {
-        let (lock, handed, predecessor) = take_over(&config, &cpus)?;
+        let (lock, handed, predecessor) = take_over(&config, &cpus, options.reset_http)?;
         (lock, Some(handed), Some(predecessor))
     } else {
         (take_lock(&config.settings)?, None, None)
@@ -183,18 +185,24 @@ fn take_lock(settings: &Settings) -> Result<Lock> {
 }
 
 /// Prepares what takes time, then takes over from the process that has started this one.
-fn take_over(config: &Config, cpus: &[usize]) -> Result<(Lock, HandedInstance, Predecessor)> {
+fn take_over(config: &Config, cpus: &[usize], reset_http: bool) -> Result<(Lock, HandedInstance, Predecessor)> {
     let mut predecessor = Predecessor::find()?;
-    let steering = begin::inspect(config, cpus.len() as u16)?;
-    if config.settings.plane != PlaneChoice::Linux {
-        bail!("only the linux plane can be taken over from a living process");
-    }
-    let programs = plane::linux::adopt(&config.settings, steering)?;
-    let programs = programs.context("the old process has no objects in the kernel")?;
+    let prepared = prepare(config, cpus, reset_http);
+    let programs = prepared.inspect_err(|error| predecessor.decline(error))?;
     predecessor.say("ready")?;
     let inherited = predecessor.inherit(&config.settings.socket())?;
     let passed = Passed { taps: inherited.taps, programs: Some(programs) };
     Ok((inherited.lock, HandedInstance { passed, legacy: inherited.legacy }, predecessor))
+}
+
+/// The programs of the process that is to be taken over from, if this one can do that.
+fn prepare(config: &Config, cpus: &[usize], reset_http: bool) -> Result<plane::linux::InstancePrograms> {
+    let steering = begin::inspect(config, cpus.len() as u16, reset_http)?;
+    if config.settings.plane != PlaneChoice::Linux {
+        bail!("only the linux plane can be taken over from a living process");
+    }
+    let programs = plane::linux::adopt(&config.settings, steering)?;
+    programs.context("the old process has no objects in the kernel")
 }
 
 /// Removes what a dead process of the instance behind `socket` has left.
@@ -263,7 +271,7 @@ impl ServingProcess {
             let mut supervisor = Startup { config, options, cpus, socket: &socket, sender: &sender }.start(base)?;
             record = supervisor.record().clone();
             watch_signals(signals, sender.clone())?;
-            listen(&socket, &sender, supervisor.inspector())?;
+            requests::listen(&socket, &sender, supervisor.inspector())?;
             supervisor.serve_metrics();
             if let Some(mut predecessor) = predecessor {
                 predecessor.say("serving")?;
@@ -284,13 +292,15 @@ impl ServingProcess {
                 ProcessEnd::Signal(signal) if end.flushes() => {
                     format!("signal {signal}: stopping and removing everything")
                 }
-                ProcessEnd::Signal(signal) => format!("signal {signal}: stopping; offloaded connections go on"),
+                ProcessEnd::Signal(signal) => {
+                    format!("signal {signal}: stopping; offloaded connections go on, others wait for the next process")
+                }
                 ProcessEnd::Asked { flush } => format!("asked to stop{}", if *flush { " and flush" } else { "" }),
                 ProcessEnd::HandedOver { pid } => format!("process {pid} serves now"),
                 ProcessEnd::Worker(number, what) => format!("worker {number} ended: {what}"),
                 ProcessEnd::Failed(what) => what.clone(),
             });
-            supervisor.stop();
+            supervisor.stop(end.flushes());
             Ok(end)
         })();
         ServedProcess { result, record, lock, socket }
@@ -344,6 +354,7 @@ impl Startup<'_> {
             merged,
             mut plane,
             mut table,
+            mut splices,
             steering,
             resteered,
             held,
@@ -353,8 +364,11 @@ impl Startup<'_> {
         table.set_clean(false);
         plane.prepare()?;
         let held = Arc::new(held);
+        let formers = former::load(socket);
+        former::keep(socket, &merged, &options.file, &config.text);
         let parameters = WorkerParameters {
             snapshot: Arc::clone(&snapshot),
+            formers,
             steering,
             seeds: host::secret::<4>()?,
             cpus: cpus.clone(),
@@ -370,8 +384,10 @@ impl Startup<'_> {
         }
         // Rights are each thread's own: before the first worker's thread is made.
         host::drop_rights(plane.rights())?;
-        let (mut worker_pool, adopted) = plane.worker_pool(&parameters, table.regions(), sender)?;
-        let orphans = begin::reconcile(&*plane, &mut table, &held, &steering, resteered)?;
+        let memory = WorkerMemory { connections: table.regions(), splices: splices.regions() };
+        let (mut worker_pool, taken) = plane.worker_pool(&parameters, memory, sender)?;
+        let orphans = begin::reconcile(&*plane, &mut table, &taken.splice_rules, &held, &steering, resteered)?;
+        let adopted = taken.adopted;
         plane.heartbeat();
         plane.steer(steering)?;
         plane.open()?;
@@ -380,15 +396,17 @@ impl Startup<'_> {
         log(&change::summary(&config, &snapshot, &cpus));
         if began != Began::Fresh {
             log(&format!(
-                "{}: took over {} connections in {:.0} ms; {orphans} rules without a connection removed",
+                "{}: took over {} connections and {} of HTTP and TLS services in {:.0} ms; {orphans} rules without a \
+                 connection removed",
                 began.name(),
                 adopted.kept,
+                adopted.splices.client_conns,
                 started.elapsed().as_secs_f64() * 1000.0
             ));
         }
         Supervisor::new(supervisor::SupervisorParts {
             began,
-            adopted: adopted.kept,
+            adopted,
             config,
             options,
             record,
@@ -422,78 +440,4 @@ fn watch_signals(mut signals: Signals, messages: Sender<SupervisorMessage>) -> R
     };
     std::thread::Builder::new().name("signals".into()).spawn(body).context("cannot start a thread")?;
     Ok(())
-}
-
-/// Asks the supervisor something and waits for its answer.
-fn ask<T>(
-    sender: &Sender<SupervisorMessage>,
-    patience: Duration,
-    message: impl FnOnce(ReplySender<T>) -> SupervisorMessage,
-) -> std::result::Result<T, String> {
-    let (answer, answered) = mpsc::channel();
-    sender.send(message(answer)).map_err(|_| "it is stopping".to_string())?;
-    answered.recv_timeout(patience).map_err(|_| "it is busy or stopping".to_string())?
-}
-
-fn listen(socket: &Path, sender: &Sender<SupervisorMessage>, inspector: Inspector) -> Result<()> {
-    let sender = sender.clone();
-    control::serve(socket, move |request| handle(&sender, &inspector, request))
-}
-
-fn handle(sender: &Sender<SupervisorMessage>, inspector: &Inspector, request: ControlRequest) -> ControlReply {
-    let answer = match request {
-        ControlRequest::Status => ask(sender, STATUS_PATIENCE, SupervisorMessage::Status)
-            .map(|status| ControlAnswer::Status(Box::new(status))),
-        ControlRequest::Stop { flush } => {
-            let sender = sender.clone();
-            let then = move || {
-                let _ = sender.send(SupervisorMessage::End(ProcessEnd::Asked { flush }));
-            };
-            return ControlReply { answer: ControlAnswer::Stopping, then: Some(Box::new(then)) };
-        }
-        ControlRequest::Upgrade { program } => {
-            let (tell, known) = mpsc::channel();
-            let upgraded = ask(sender, CHANGE_PATIENCE, |answer| SupervisorMessage::Upgrade { program, answer, known });
-            return match upgraded {
-                Ok(pid) => {
-                    let then = move || {
-                        // A supervisor that no longer waits knows anyway.
-                        let _ = tell.send(());
-                    };
-                    ControlReply { answer: ControlAnswer::Upgraded { pid }, then: Some(Box::new(then)) }
-                }
-                Err(error) => ControlAnswer::Error(error).into(),
-            };
-        }
-        ControlRequest::Reload { file } => {
-            ask(sender, CHANGE_PATIENCE, |answer| SupervisorMessage::Reload(Some((file, answer))))
-                .map(ControlAnswer::Changes)
-        }
-        ControlRequest::Diff { text, file } => {
-            ask(sender, CHANGE_PATIENCE, |answer| SupervisorMessage::Diff { text, file, answer })
-                .map(ControlAnswer::Changes)
-        }
-        ControlRequest::Backend(change) => {
-            ask(sender, CHANGE_PATIENCE, |answer| SupervisorMessage::Backend { change, answer })
-                .map(ControlAnswer::Done)
-        }
-        ControlRequest::Connections(query) => inspector.connections(&query).map(ControlAnswer::Connections),
-        ControlRequest::Offload => ask(sender, STATUS_PATIENCE, SupervisorMessage::Status)
-            .and_then(|status| inspector.offload(&status))
-            .map(|view| ControlAnswer::Offload(Box::new(view))),
-    };
-    answer.unwrap_or_else(ControlAnswer::Error).into()
-}
-
-/// Serves `/metrics`, if that is wanted. That it cannot is no reason not to balance.
-fn serve_metrics(settings: &Settings, sender: &Sender<SupervisorMessage>) -> Option<metrics::MetricsServer> {
-    let sender = sender.clone();
-    let status = move || ask(&sender, STATUS_PATIENCE, SupervisorMessage::Status);
-    match metrics::serve(settings.metrics?, status) {
-        Ok(server) => Some(server),
-        Err(error) => {
-            log(&format!("warning: no metrics: {error:#}"));
-            None
-        }
-    }
 }

@@ -16,6 +16,9 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+/// The option that tells a new process to give up connections of HTTP and TLS services. Earlier versions do not know it.
+const RESET_HTTP: &str = "--reset-http";
+
 /// How long a killed process may take to end.
 const END_PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
@@ -55,23 +58,30 @@ impl ProcessHandle {
     }
 }
 
-/// Starts the first of the two processes; `theirs` becomes the standard input of both. `file` is the configuration.
-pub(crate) fn starter(program: &Path, file: &Path, theirs: UnixStream) -> Result<Child> {
+/// Starts the first of the two processes; `theirs` becomes the standard input of both. `file` is the configuration, and
+/// with `reset_http` the second gives up connections of HTTP and TLS services.
+pub(crate) fn starter(program: &Path, file: &Path, reset_http: bool, theirs: UnixStream) -> Result<Child> {
     // The file this process runs, also when another one of its name has taken its place.
     let mut command = Command::new("/proc/self/exe");
     command.arg("run").arg("--config").arg(file).arg("--take-over").arg("--as-orphan").arg(program);
+    if reset_http {
+        command.arg(RESET_HTTP);
+    }
     command.stdin(Stdio::from(OwnedFd::from(theirs)));
     command.spawn().context("cannot start this program once more")
 }
 
 /// The work of that process: it starts `program` on the configuration `file`, to take over, and tells the process at the
 /// standard input which one it is.
-pub(crate) fn start(program: &Path, file: &Path) -> Result<()> {
+pub(crate) fn start(program: &Path, file: &Path, reset_http: bool) -> Result<()> {
     let input = std::io::stdin().as_fd().try_clone_to_owned().context("cannot use the standard input")?;
     let stream = UnixStream::from(input);
     stream.peer_addr().context("`--as-orphan` is for `hairpin upgrade`, which starts this process itself")?;
     let mut command = Command::new(program);
     command.arg("run").arg("--config").arg(file).arg("--take-over");
+    if reset_http {
+        command.arg(RESET_HTTP);
+    }
     let mut child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
     announce(&stream, &child).inspect_err(|_| {
         let _ = child.kill();

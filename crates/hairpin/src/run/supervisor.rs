@@ -24,6 +24,7 @@ use crate::status::{OffloadStatus, ReloadStatus, Status};
 use anyhow::Result;
 use hairpin_core::balance::Tables;
 use hairpin_core::config::Snapshot;
+use hairpin_core::worker::Adopted;
 use hairpin_linux::cpu;
 use hairpin_linux::shared::SharedTable;
 use std::collections::BTreeSet;
@@ -48,7 +49,7 @@ const TELL_PATIENCE: Duration = Duration::from_secs(1);
 /// The parts of a supervisor.
 pub(super) struct SupervisorParts {
     pub(super) began: Began,
-    pub(super) adopted: u64,
+    pub(super) adopted: Adopted,
     pub(super) config: Config,
     pub(super) options: RunOptions,
     pub(super) record: InstanceRecord,
@@ -85,7 +86,7 @@ pub(super) struct Supervisor {
     /// Draining backends whose connections have been ended.
     pub(super) ended: BTreeSet<u16>,
     began: Began,
-    adopted: u64,
+    adopted: Adopted,
     record: InstanceRecord,
     /// Kept mapped: the workers' connections lie in it.
     table: SharedTable,
@@ -171,12 +172,13 @@ impl Supervisor {
 
     /// Begins to serve `/metrics`, if that is wanted.
     pub(super) fn serve_metrics(&mut self) {
-        self.metrics = super::serve_metrics(&self.config.settings, &self.sender);
+        self.metrics = super::requests::serve_metrics(&self.config.settings, &self.sender);
     }
 
-    /// Ends the workers. Everything else stays as it is.
-    pub(super) fn stop(self) {
-        self.worker_pool.stop();
+    /// Ends the workers. Everything else stays as it is; `resets`: but connections of HTTP and TLS services, which are
+    /// reset.
+    pub(super) fn stop(mut self, resets: bool) {
+        self.worker_pool.end(resets);
         self.table.set_clean(true);
     }
 
@@ -293,8 +295,8 @@ impl Supervisor {
             SupervisorMessage::Backend { change, answer } => {
                 drop(answer.send(self.with_heartbeat(|supervisor| supervisor.set_backend(&change))))
             }
-            SupervisorMessage::Upgrade { program, answer, known } => {
-                return self.hand_over(program, answer, &known, lock);
+            SupervisorMessage::Upgrade { how, answer, known } => {
+                return self.hand_over(&how, answer, &known, lock);
             }
         }
         None
@@ -391,7 +393,8 @@ impl Supervisor {
         status.mbufs = self.plane.buffers();
         status.reloads = self.reloads.clone();
         status.began = self.began.name().to_string();
-        status.adopted_connections = self.adopted;
+        status.adopted_connections = self.adopted.kept;
+        status.adopted_http = reading::http::adopted(&self.adopted.splices);
         let mut health = effective_weights::statuses(&self.health, &now.workers);
         let failed = effective_weights::observed(&now.workers);
         for (shown, why) in status.services.iter_mut().zip(self.why_not_ready()) {

@@ -51,6 +51,8 @@ pub(crate) enum WorkerCommand {
 /// The data that a worker's thread shares with the rest of the process.
 pub(crate) struct ThreadShared {
     stop: AtomicBool,
+    /// At the end connections of HTTP and TLS services are reset.
+    resets: AtomicBool,
     /// Another thread waits for news.
     asked: AtomicBool,
     /// There are commands.
@@ -69,6 +71,7 @@ impl ThreadShared {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("cannot make an eventfd")?;
         Ok(ThreadShared {
             stop: AtomicBool::new(false),
+            resets: AtomicBool::new(false),
             asked: AtomicBool::new(false),
             commanded: AtomicBool::new(false),
             wake,
@@ -137,8 +140,10 @@ impl ThreadShared {
         self.commanded.store(!lock(&self.commands).is_empty(), Ordering::Release);
     }
 
-    /// Ends the thread's loop.
-    pub(crate) fn stop(&self) {
+    /// Ends the thread's loop. `resets`: no other process goes on with its connections of HTTP and TLS services, so their
+    /// ends are told.
+    pub(crate) fn stop(&self, resets: bool) {
+        self.resets.store(resets, Ordering::Release);
         self.stop.store(true, Ordering::Release);
         self.wake();
     }
@@ -218,11 +223,20 @@ pub(crate) struct WorkerThreadParts<O, E, W> {
     pub(crate) together: Arc<Barrier>,
 }
 
+/// A worker that is made, and has taken over what another process has left.
+pub(crate) struct WorkerStart {
+    /// Its number.
+    pub(crate) worker: u16,
+    pub(crate) adopted: Adopted,
+    /// Flows of HTTP and TLS services for which it knows a rule.
+    pub(crate) splice_rules: Vec<FlowKey>,
+}
+
 /// Runs a worker until it is told to stop. `ready` is called when it is made, and says whether to go on.
 pub(crate) fn run<I: WorkerDevice, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
     shared: &ThreadShared,
     bench: WorkerThreadParts<impl FnOnce() -> Result<I>, E, impl FnOnce() -> (Worker<P, T>, Adopted)>,
-    ready: impl FnOnce(Adopted) -> bool,
+    ready: impl FnOnce(Adopted, Vec<FlowKey>) -> bool,
     publish_ticket: impl Fn(Ticket),
     heartbeat: impl Fn(Time),
 ) -> Result<()> {
@@ -231,7 +245,7 @@ pub(crate) fn run<I: WorkerDevice, E: FlowEngine, P: OffloadPolicy, T: Table<Flo
     let io = open()?;
     let (worker, adopted) = make();
     let mut event_loop = EventLoop::new(worker, io, engine, cpu::now, cpu::time_of_day);
-    if !ready(adopted) {
+    if !ready(adopted, event_loop.worker.splice_rules_known().collect()) {
         return Ok(());
     }
     // Commands to the engine that adoption left come before any worker's first frames.
@@ -263,9 +277,11 @@ pub(crate) fn run<I: WorkerDevice, E: FlowEngine, P: OffloadPolicy, T: Table<Flo
             event_loop.io.wait(&shared.wake, publisher.sleep_at_most(now, &event_loop))?;
         }
     }
-    event_loop.abandon(cpu::now());
+    if shared.resets.load(Ordering::Acquire) {
+        event_loop.abandon(cpu::now());
+    }
     let until = cpu::now() + PARTING;
-    while event_loop.is_parting() && cpu::now() < until {
+    while shared.resets.load(Ordering::Acquire) && event_loop.is_parting() && cpu::now() < until {
         let now = cpu::now();
         event_loop.io.advance(now);
         let busy = event_loop.iterate(now, &publish_ticket);

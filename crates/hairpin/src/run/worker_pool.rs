@@ -2,7 +2,7 @@
 
 use super::index::{self, Index};
 use super::reading::WorkerReading;
-use super::thread::{self, ThreadShared, WorkerCommand, WorkerDevice, WorkerThreadParts};
+use super::thread::{self, ThreadShared, WorkerCommand, WorkerDevice, WorkerStart, WorkerThreadParts};
 use super::{ProcessEnd, SupervisorMessage};
 use anyhow::{Context, Result, bail};
 use hairpin_core::balance::{EffectiveWeights, Loads};
@@ -24,7 +24,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-/// Clients' connections of HTTP and TLS services that a worker has at most; never more than it may have connections.
+/// Clients' connections of HTTP and TLS services that a worker has at most, unless the configuration says how many; never
+/// more than it may have connections.
 pub(crate) const SPLICES_MAX: u32 = 65_536;
 
 /// How long a worker may take to stop.
@@ -39,6 +40,8 @@ pub(crate) const COMMAND_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct WorkerParameters {
     /// Services, backends, pool.
     pub(crate) snapshot: Arc<Snapshot>,
+    /// Those of configurations before, which exchanges may have begun with.
+    pub(crate) formers: Vec<Arc<Snapshot>>,
     /// How connections are spread.
     pub(crate) steering: Steering,
     /// Secrets of hashes and draws.
@@ -73,7 +76,20 @@ pub(crate) struct WorkerPool {
 }
 
 /// The memory of each worker's connections.
-pub(crate) type WorkerMemory = Vec<&'static mut [Slot<Connection>]>;
+pub(crate) struct WorkerMemory {
+    /// Of layer 4.
+    pub(crate) connections: Vec<&'static mut [Slot<Connection>]>,
+    /// Of HTTP and TLS services.
+    pub(crate) splices: Vec<SplicedMemory>,
+}
+
+/// What the workers have taken over.
+#[derive(Debug, Default)]
+pub(crate) struct TakenOver {
+    pub(crate) adopted: Adopted,
+    /// Flows of HTTP and TLS services for which a worker knows a rule, and that worker.
+    pub(crate) splice_rules: Vec<(FlowKey, u16)>,
+}
 
 /// The plane's resources of one worker.
 pub(crate) struct WorkerResources<O, E, F, B> {
@@ -100,7 +116,7 @@ impl WorkerPool {
         resources: Vec<WorkerResources<O, E, F, B>>,
         common: (Known, Cookies),
         messages: &Sender<SupervisorMessage>,
-    ) -> Result<(WorkerPool, Adopted)>
+    ) -> Result<(WorkerPool, TakenOver)>
     where
         I: WorkerDevice,
         O: FnOnce() -> Result<I> + Send + 'static,
@@ -111,24 +127,26 @@ impl WorkerPool {
         let (reports, reported) = mpsc::channel();
         let together = Arc::new(Barrier::new(parameters.cpus.len()));
         let mut worker_pool = WorkerPool { workers: Vec::new() };
+        let WorkerMemory { connections: memory, splices } = memory;
         let connections = memory.iter().map(|memory| memory.len()).max().unwrap_or(0);
         let indexes = Index::of(parameters.table, memory.len(), 2 * connections, parameters.seeds);
-        let regions = memory.into_iter().zip(indexes);
+        let regions = memory.into_iter().zip(splices).zip(indexes);
         for (number, (region, resources)) in regions.zip(resources).enumerate() {
             let rest = (reports.clone(), Arc::clone(&together));
             let handle = WorkerHandle::make(parameters, number, region, resources, common, messages, rest)?;
             worker_pool.workers.push(handle);
         }
         drop(reports);
-        let mut sum = Adopted::default();
+        let mut sum = TakenOver::default();
         let deadline = Instant::now() + START_PATIENCE;
         for _ in 0..worker_pool.workers.len() {
             let patience = deadline.saturating_duration_since(Instant::now());
-            let Ok(adopted) = reported.recv_timeout(patience) else {
-                worker_pool.stop();
+            let Ok(start) = reported.recv_timeout(patience) else {
+                worker_pool.end(false);
                 bail!("a worker did not start (see above)");
             };
-            sum.add(&adopted);
+            sum.adopted.add(&start.adopted);
+            sum.splice_rules.extend(start.splice_rules.into_iter().map(|flow| (flow, start.worker)));
         }
         Ok((worker_pool, sum))
     }
@@ -173,16 +191,12 @@ impl WorkerPool {
         Ok(())
     }
 
-    /// Ends all workers; whatever they hold stays where it is.
-    pub(crate) fn stop(mut self) {
-        self.end();
-    }
-
-    /// Ends all workers, as `stop` does; the worker pool has no workers afterwards.
-    pub(crate) fn end(&mut self) {
+    /// Ends all workers; the worker pool has none afterwards. What they hold stays where it is, for another process, but
+    /// with `resets` connections of HTTP and TLS services are reset.
+    pub(crate) fn end(&mut self, resets: bool) {
         // Those that wait for their beginning see that it will not come.
         self.workers.iter_mut().for_each(|handle| drop(handle.gate.take()));
-        self.workers.iter().for_each(|handle| handle.shared.stop());
+        self.workers.iter().for_each(|handle| handle.shared.stop(resets));
         let deadline = Instant::now() + STOP_PATIENCE;
         for handle in self.workers.drain(..) {
             while !handle.thread.is_finished() && Instant::now() < deadline {
@@ -199,11 +213,11 @@ impl WorkerHandle {
     fn make<I, O, E, F, B>(
         parameters: &WorkerParameters,
         number: usize,
-        (memory, index): (&'static mut [Slot<Connection>], Index),
+        ((memory, splices), index): ((&'static mut [Slot<Connection>], SplicedMemory), Index),
         resources: WorkerResources<O, E, F, B>,
         (known, cookies): (Known, Cookies),
         messages: &Sender<SupervisorMessage>,
-        (reports, together): (Sender<Adopted>, Arc<Barrier>),
+        (reports, together): (Sender<WorkerStart>, Arc<Barrier>),
     ) -> Result<WorkerHandle>
     where
         I: WorkerDevice,
@@ -223,11 +237,11 @@ impl WorkerHandle {
         let shared = Arc::new(ThreadShared::new(first)?);
         let WorkerResources { open, engine, publish, heartbeat, marks } = resources;
         let (snapshot, steering, seeds) = (Arc::clone(&parameters.snapshot), parameters.steering, parameters.seeds);
+        let formers = parameters.formers.clone();
         let (loads, effective_weights, occupancy) =
             (parameters.loads.clone(), parameters.effective_weights.clone(), parameters.occupancy.clone());
         let policy: AnyPolicy = AnyPolicy::new(parameters.policy.clone(), memory.len());
         let stateless = index::stateless(parameters.table, &steering);
-        let splices_max = u32::try_from(memory.len()).unwrap_or(u32::MAX).min(SPLICES_MAX);
         let (caps, held) = (engine.caps(), Arc::clone(&parameters.held));
         // On its own thread, so that its memory lies where it is used.
         let make = move || {
@@ -246,7 +260,8 @@ impl WorkerHandle {
                 known,
                 caps,
                 policy,
-                splices: SplicedMemory::own(splices_max),
+                splices,
+                formers,
                 cookies,
             };
             let (mut worker, adopted) = Worker::adopt(options, cpu::now(), &|key: &FlowKey| held.contains(key));
@@ -258,7 +273,10 @@ impl WorkerHandle {
         let (gate, opened) = mpsc::channel();
         let (on_thread, messages) = (Arc::clone(&shared), messages.clone());
         let body = move || {
-            let ready = |adopted| reports.send(adopted).is_ok() && wait_for(&opened);
+            let ready = |adopted, splice_rules| {
+                let start = WorkerStart { worker: number as u16, adopted, splice_rules };
+                reports.send(start).is_ok() && wait_for(&opened)
+            };
             let parts = WorkerThreadParts { cpu, open, make, engine, together };
             report_failure(number, &messages, || thread::run(&on_thread, parts, ready, publish, heartbeat));
         };

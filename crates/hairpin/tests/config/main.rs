@@ -48,7 +48,7 @@ fn refuses(text: &str, expected: &str) {
 
 #[test]
 fn the_least_file_gets_every_default() {
-    let Config { settings, snapshot, services, warnings } = good(GOOD);
+    let Config { settings, snapshot, services, warnings, .. } = good(GOOD);
     assert_eq!(warnings, []);
     assert_eq!(settings.instance, "default");
     assert_eq!(settings.interfaces, ["eth0"]);

@@ -138,6 +138,7 @@ pub(crate) fn full_status() -> Status {
             ..ReloadStatus::default()
         },
         adopted_connections: 11,
+        adopted_http: AdoptedHttpStatus { clients: 12, interrupted: 3, ..AdoptedHttpStatus::default() },
         ports: vec![PortStatus {
             device: "net_memif0,role=client".into(),
             received: 5,
@@ -158,6 +159,8 @@ fn numbers_are_where_they_belong() {
         assert_eq!(page.value("hairpin_connection_table_info", &[("method", "concurrent")]), 1.0);
         assert_eq!(page.value("hairpin_uptime_seconds", &[]), 61.5);
         assert_eq!(page.value("hairpin_adopted_connections", &[]), 11.0);
+        let adopted = |fate| page.value("hairpin_adopted_http_connections", &[("fate", fate)]);
+        assert_eq!((adopted("client"), adopted("interrupted"), adopted("misplaced")), (12.0, 3.0, 0.0));
         assert_eq!(page.value("hairpin_table_connections", &[]), 6.0);
         assert_eq!(page.value("hairpin_table_entries", &[]), 9.0);
         assert_eq!(page.value("hairpin_table_connections_peak", &[]), 60.0);

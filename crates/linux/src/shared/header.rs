@@ -1,8 +1,9 @@
-//! The first page of a connection table's file: what it holds and how.
+//! The first page of a table's file: what it holds and how.
 
 use anyhow::{Context, Result, ensure};
 use hairpin_core::flow::SteerBy;
 use hairpin_core::l4::connection::Connection;
+use hairpin_core::l7::splice::SplicedMemory;
 use hairpin_core::table::entry::LAYOUT;
 use hairpin_core::table::slab::Slot;
 
@@ -15,21 +16,90 @@ pub(super) const CLEAN_AT: usize = FIXED_BYTES;
 /// Longest name of an instance, in bytes.
 pub const INSTANCE_MAX: usize = 96;
 
-/// Names the format of the header itself.
-const MAGIC: [u8; 8] = *b"hairpin1";
 /// The kernel's name for this boot has so many characters.
 const BOOT_BYTES: usize = 36;
 const CHECKSUM_AT: usize = FIXED_BYTES - 8;
 
-/// The parameters of a connection table.
+/// What a file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Connections of layer 4.
+    Connections,
+    /// Connections of HTTP and TLS services, which are spliced: clients', and those to backends.
+    Splices,
+}
+
+impl Content {
+    /// Its name in messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Content::Connections => "connection table",
+            Content::Splices => "table of HTTP and TLS connections",
+        }
+    }
+
+    /// The option of `[limits]` that says how many connections it has room for.
+    pub(super) fn limit(self) -> &'static str {
+        match self {
+            Content::Connections => "connections_max",
+            Content::Splices => "http_connections_max",
+        }
+    }
+
+    /// The end of the file's name.
+    pub(super) fn extension(self) -> &'static str {
+        match self {
+            Content::Connections => "connections",
+            Content::Splices => "splices",
+        }
+    }
+
+    /// Names the format of the header itself.
+    fn magic(self) -> [u8; 8] {
+        match self {
+            Content::Connections => *b"hairpin1",
+            Content::Splices => *b"hairpin7",
+        }
+    }
+
+    /// Names how the connections are laid out.
+    fn layout(self) -> u64 {
+        match self {
+            Content::Connections => LAYOUT,
+            Content::Splices => SplicedMemory::LAYOUT_HASH,
+        }
+    }
+
+    /// Bytes that one connection takes, beside what there is once for many.
+    fn connection_bytes(self) -> u32 {
+        const MANY: u32 = 1 << 10;
+        match self {
+            Content::Connections => size_of::<Slot<Connection>>() as u32,
+            Content::Splices => (SplicedMemory::bytes(MANY) / MANY as usize) as u32,
+        }
+    }
+
+    /// Bytes of a worker's region with room for `connections`, which are at most 2^31; a multiple of a cache line.
+    pub(super) fn region_bytes(self, connections: u32) -> Option<usize> {
+        match self {
+            Content::Connections => (connections as usize).checked_mul(size_of::<Slot<Connection>>()),
+            Content::Splices => SplicedMemory::bytes(connections).checked_next_multiple_of(HEADER_BYTES),
+        }
+    }
+}
+
+/// The parameters of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableHeader {
+    /// What it holds.
+    pub content: Content,
     /// The instance it belongs to, 1 to [`INSTANCE_MAX`] bytes.
     pub instance: String,
     /// Workers, 1 to 256. Each has a region of its own.
     pub workers: u16,
-    /// Connections a worker can have, at least 1 and at most 2^31.
-    pub slots_per_worker: u32,
+    /// Connections a worker can have, at least 1 and at most 2^31. (Of HTTP and TLS services clients', and as many to
+    /// backends.)
+    pub connections: u32,
     /// The steering key (`Steering::key`), which has to outlive the process as well: connections lie with the worker
     /// that it steers them to.
     pub steering_key: [u64; 2],
@@ -56,9 +126,10 @@ impl TableHeader {
             self.instance.len()
         );
         ensure!((1..=256).contains(&self.workers), "{} workers: there are 1 to 256", self.workers);
-        ensure!((1..=1 << 31).contains(&self.slots_per_worker), "a worker has room for 1 to 2^31 connections");
-        let slots = usize::from(self.workers) * self.slots_per_worker as usize;
-        let bytes = slots.checked_mul(size_of::<Slot<Connection>>()).and_then(|bytes| bytes.checked_add(HEADER_BYTES));
+        ensure!((1..=1 << 31).contains(&self.connections), "a worker has room for 1 to 2^31 connections");
+        let region = self.content.region_bytes(self.connections);
+        let regions = region.and_then(|bytes| bytes.checked_mul(usize::from(self.workers)));
+        let bytes = regions.and_then(|bytes| bytes.checked_add(HEADER_BYTES));
         bytes.filter(|&bytes| bytes <= isize::MAX as usize).context("more connections than memory can address")
     }
 
@@ -70,11 +141,11 @@ impl TableHeader {
             bytes[at..at + part.len()].copy_from_slice(part);
             at += part.len();
         };
-        put(&MAGIC);
-        put(&LAYOUT.to_le_bytes());
-        put(&(size_of::<Slot<Connection>>() as u32).to_le_bytes());
+        put(&self.content.magic());
+        put(&self.content.layout().to_le_bytes());
+        put(&self.content.connection_bytes().to_le_bytes());
         put(&u32::from(self.workers).to_le_bytes());
-        put(&self.slots_per_worker.to_le_bytes());
+        put(&self.connections.to_le_bytes());
         put(&(self.instance.len() as u32).to_le_bytes());
         self.steering_key.iter().for_each(|word| put(&word.to_le_bytes()));
         put(&padded::<BOOT_BYTES>(boot.as_bytes()));
@@ -87,23 +158,29 @@ impl TableHeader {
 
     /// Reads a header that another process has written. The layout is checked first, because all that follows may
     /// depend on it.
-    pub(super) fn decode(bytes: &[u8; FIXED_BYTES], boot: &str) -> std::result::Result<TableHeader, HeaderRefusal> {
+    pub(super) fn decode(
+        content: Content,
+        bytes: &[u8; FIXED_BYTES],
+        boot: &str,
+    ) -> std::result::Result<TableHeader, HeaderRefusal> {
         let mut parts = HeaderBytes(bytes);
-        if parts.take::<8>() != MAGIC {
-            return Err(HeaderRefusal::Unusable("it is not a connection table that this version knows".into()));
+        if parts.take::<8>() != content.magic() {
+            let why = format!("it is not a {} that this version knows", content.name());
+            return Err(HeaderRefusal::Unusable(why));
         }
-        let (layout, slot_bytes) = (parts.u64(), parts.u32());
-        if layout != LAYOUT || slot_bytes as usize != size_of::<Slot<Connection>>() {
+        let (layout, connection_bytes) = (parts.u64(), parts.u32());
+        if (layout, connection_bytes) != (content.layout(), content.connection_bytes()) {
             return Err(HeaderRefusal::Unusable(format!(
-                "another version of Hairpin made it: its layout is {layout:016x} with {slot_bytes} bytes for a \
-                 connection, this version's is {LAYOUT:016x} with {}",
-                size_of::<Slot<Connection>>()
+                "another version of Hairpin made it: its layout is {layout:016x} with {connection_bytes} bytes for a \
+                 connection, this version's is {:016x} with {}",
+                content.layout(),
+                content.connection_bytes()
             )));
         }
         if checksum(&bytes[..CHECKSUM_AT]).to_le_bytes() != bytes[CHECKSUM_AT..] {
             return Err(HeaderRefusal::Unusable("its header is damaged: the checksum is wrong".into()));
         }
-        let (workers, slots_per_worker, length) = (parts.u32(), parts.u32(), parts.u32() as usize);
+        let (workers, connections, length) = (parts.u32(), parts.u32(), parts.u32() as usize);
         let steering_key = [parts.u64(), parts.u64()];
         if parts.take::<BOOT_BYTES>() != padded::<BOOT_BYTES>(boot.as_bytes()) {
             return Err(HeaderRefusal::OtherBoot);
@@ -116,7 +193,7 @@ impl TableHeader {
         let (Some(instance), Ok(workers), Some(steer_by)) = (instance, u16::try_from(workers), steer_by) else {
             return Err(HeaderRefusal::Unusable("its header makes no sense".into()));
         };
-        Ok(TableHeader { instance: instance.into(), workers, slots_per_worker, steering_key, steer_by })
+        Ok(TableHeader { content, instance: instance.into(), workers, connections, steering_key, steer_by })
     }
 }
 
@@ -173,9 +250,10 @@ mod tests {
 
     fn header() -> TableHeader {
         TableHeader {
+            content: Content::Connections,
             instance: "edge".into(),
             workers: 3,
-            slots_per_worker: 1000,
+            connections: 1000,
             steering_key: [5, u64::MAX],
             steer_by: SteerBy::Hash,
         }
@@ -183,11 +261,11 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read() {
-        assert_eq!(TableHeader::decode(&header().encode(BOOT), BOOT), Ok(header()));
+        assert_eq!(TableHeader::decode(Content::Connections, &header().encode(BOOT), BOOT), Ok(header()));
         let longest = TableHeader { instance: "x".repeat(INSTANCE_MAX), ..header() };
-        assert_eq!(TableHeader::decode(&longest.encode(BOOT), BOOT), Ok(longest.clone()));
+        assert_eq!(TableHeader::decode(Content::Connections, &longest.encode(BOOT), BOOT), Ok(longest.clone()));
         let by_port = TableHeader { steer_by: SteerBy::Port, ..longest };
-        assert_eq!(TableHeader::decode(&by_port.encode(BOOT), BOOT), Ok(by_port));
+        assert_eq!(TableHeader::decode(Content::Connections, &by_port.encode(BOOT), BOOT), Ok(by_port));
     }
 
     #[test]
@@ -196,18 +274,21 @@ mod tests {
         for bit in 0..FIXED_BYTES * 8 {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(TableHeader::decode(&bad, BOOT).is_err(), "bit {bit}");
+            assert!(TableHeader::decode(Content::Connections, &bad, BOOT).is_err(), "bit {bit}");
         }
-        assert!(TableHeader::decode(&[0; FIXED_BYTES], BOOT).is_err());
+        assert!(TableHeader::decode(Content::Connections, &[0; FIXED_BYTES], BOOT).is_err());
     }
 
     #[test]
     fn another_boot_or_layout_is_told_apart() {
         let bytes = header().encode(BOOT);
-        assert_eq!(TableHeader::decode(&bytes, "fedcba98-89ab-cdef-0123-456789abcdef"), Err(HeaderRefusal::OtherBoot));
+        assert_eq!(
+            TableHeader::decode(Content::Connections, &bytes, "fedcba98-89ab-cdef-0123-456789abcdef"),
+            Err(HeaderRefusal::OtherBoot)
+        );
         let mut other = bytes;
         other[8] ^= 1;
-        let Err(HeaderRefusal::Unusable(why)) = TableHeader::decode(&other, BOOT) else {
+        let Err(HeaderRefusal::Unusable(why)) = TableHeader::decode(Content::Connections, &other, BOOT) else {
             panic!("another layout was accepted")
         };
         assert!(why.contains("another version of Hairpin") && why.contains("192"), "{why}");
@@ -219,14 +300,14 @@ mod tests {
         for bad in [
             TableHeader { workers: 0, ..header() },
             TableHeader { workers: 257, ..header() },
-            TableHeader { slots_per_worker: 0, ..header() },
-            TableHeader { slots_per_worker: u32::MAX, ..header() },
+            TableHeader { connections: 0, ..header() },
+            TableHeader { connections: u32::MAX, ..header() },
             TableHeader { instance: String::new(), ..header() },
             TableHeader { instance: "x".repeat(INSTANCE_MAX + 1), ..header() },
         ] {
             assert!(bad.file_bytes().is_err(), "{bad:?}");
         }
-        assert!(TableHeader { workers: 256, slots_per_worker: 1 << 31, ..header() }.file_bytes().is_ok());
+        assert!(TableHeader { workers: 256, connections: 1 << 31, ..header() }.file_bytes().is_ok());
         assert!(boot().unwrap().len() == BOOT_BYTES);
     }
 }

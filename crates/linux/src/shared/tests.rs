@@ -1,10 +1,12 @@
 //! The file: made whole, read back, refused when anything is wrong with it, dealt out anew.
 
+use super::file::unfinished;
 use super::*;
 use hairpin_core::flow::{Endpoint, Protocol, SteerBy};
 use hairpin_core::time::Time;
+use std::fs::{File, OpenOptions};
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::fs::{chown, symlink};
+use std::os::unix::fs::{FileExt, PermissionsExt, chown, symlink};
 
 /// A directory that goes with the test.
 struct Place(PathBuf);
@@ -17,7 +19,7 @@ impl Place {
     }
 
     fn path(&self) -> PathBuf {
-        path(&self.0, "test")
+        path(&self.0, "test", Content::Connections)
     }
 
     fn names(&self) -> Vec<String> {
@@ -32,8 +34,9 @@ impl Drop for Place {
     }
 }
 
-fn header(workers: u16, slots_per_worker: u32) -> TableHeader {
-    TableHeader { instance: "test".into(), workers, slots_per_worker, steering_key: [3, 4], steer_by: SteerBy::Hash }
+fn header(workers: u16, connections: u32) -> TableHeader {
+    let (content, instance) = (Content::Connections, "test".into());
+    TableHeader { content, instance, workers, connections, steering_key: [3, 4], steer_by: SteerBy::Hash }
 }
 
 fn connection(port: u16, state: State) -> Connection {
@@ -43,7 +46,7 @@ fn connection(port: u16, state: State) -> Connection {
     Connection::new(Time::from_nanos(1), protocol, state, ends)
 }
 
-fn table(opened: OpenedTable) -> SharedTable {
+fn table(opened: OpenedTable<SharedTable>) -> SharedTable {
     match opened {
         OpenedTable::Table(table) => table,
         other => panic!("no table: {other:?}"),
@@ -111,7 +114,7 @@ fn shared_memory_grows_with_use_and_is_readable() {
 fn refused(path: &Path) -> String {
     match SharedTable::open(path).unwrap() {
         OpenedTable::Incompatible(why) => {
-            assert!(why.contains("--flush") && why.contains("--discard"), "no remedy: {why}");
+            assert!(why.contains(path.to_str().unwrap()), "which file: {why}");
             why
         }
         other => panic!("not refused: {other:?}"),
@@ -272,4 +275,32 @@ fn an_interrupted_rebuilding_leaves_the_old_table() {
     std::fs::write(unfinished(&path), b"half of a table").unwrap();
     assert!(remove(&path).unwrap());
     assert!(place.names().is_empty());
+}
+
+/// The table of HTTP and TLS connections is a file of its own: neither is taken for the other, and what was written into
+/// a region is there for the next process.
+#[test]
+fn splices_lie_in_a_file_of_their_own() {
+    let place = Place::new("splices");
+    let path = super::path(&place.0, "test", Content::Splices);
+    let header = TableHeader { content: Content::Splices, ..header(2, 100) };
+    assert!(matches!(SplicedTable::open(&path).unwrap(), OpenedTable::Absent));
+    let beside =
+        SharedTable::create(&place.path(), &TableHeader { content: Content::Connections, ..header.clone() }).unwrap();
+    let mut table = SplicedTable::create(&path, &header, &beside).unwrap();
+    assert_eq!(SplicedTable::fitting(&path, &header, &beside).unwrap(), 100);
+    let huge = TableHeader { connections: 1 << 31, ..header.clone() };
+    assert!((64..1 << 30).contains(&SplicedTable::fitting(&path, &huge, &beside).unwrap()));
+    let regions = table.regions();
+    assert_eq!(regions.iter().map(|region| region.connections()).collect::<Vec<_>>(), [100, 100]);
+    assert!(table.regions().is_empty(), "each has one owner");
+    let OpenedTable::Table(again) = SplicedTable::open(&path).unwrap() else { panic!("it is there") };
+    assert_eq!(again.header(), &header);
+    assert!(again.bytes_used().unwrap() < 1 << 20, "most is untouched");
+    let OpenedTable::Incompatible(why) = SharedTable::open(&path).unwrap() else { panic!("it is no such table") };
+    assert!(why.contains("not a connection table"), "{why}");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).open(&path).unwrap().write_at(&[1], 8).unwrap();
+    let OpenedTable::Incompatible(why) = SplicedTable::open(&path).unwrap() else { panic!("another layout") };
+    assert!(why.contains("another version of Hairpin"), "{why}");
 }

@@ -202,8 +202,14 @@ impl Hairpin {
 
     /// Has a process of another program take over; returns when the old one has ended.
     pub fn upgrade(&mut self, topology: &Topology, program: &Path) -> Result<()> {
+        self.upgrade_with(topology, program, &[])
+    }
+
+    /// As [`Hairpin::upgrade`], with more arguments.
+    pub fn upgrade_with(&mut self, topology: &Topology, program: &Path, arguments: &[&str]) -> Result<()> {
         let old = self.process.id();
-        self.tell(topology, &["upgrade", "--program", &program.to_string_lossy()])?;
+        let program_text = program.to_string_lossy();
+        self.tell(topology, &[&["upgrade", "--program", &*program_text], arguments].concat())?;
         let status = self.process.wait(patience(END_TIMEOUT))?;
         ensure!(status.success(), "after the upgrade the old process ended with {status}");
         let id = self.status()?.pid;

@@ -31,6 +31,21 @@ pub struct Status {
     pub began: String,
     /// Connections adopted from the process before.
     pub adopted_connections: u64,
+    /// Its connections of HTTP and TLS services.
+    pub adopted_http: AdoptedHttp,
+}
+
+/// What became of the connections of HTTP and TLS services that the process before had.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct AdoptedHttp {
+    /// Clients' connections that go on.
+    pub clients: u64,
+    /// Connections that were reset because the process before ended in the middle of changing them.
+    pub interrupted: u64,
+    /// Connections that were reset because another worker has them now.
+    pub misplaced: u64,
+    /// Entries that made no sense.
+    pub invalid: u64,
 }
 
 /// HTTP and TLS services, all together.

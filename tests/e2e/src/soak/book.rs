@@ -91,6 +91,8 @@ pub struct SoakTally {
     pub wrong: u64,
     /// Operations that failed otherwise, and should not have.
     pub failed: u64,
+    /// Of these, ones whose client heard nothing for long.
+    pub hung: u64,
     /// Operations that failed on a backend that was disabled.
     pub disabled: u64,
     /// The longest, after a disabling had been answered, until a client had heard of it.
@@ -175,6 +177,7 @@ impl SoakBook {
                 return;
             }
             *if is_wrong { &mut tally.wrong } else { &mut tally.failed } += 1;
+            tally.hung += u64::from(why.contains(": nothing for "));
             let count = tally.reasons.entry(reason(&why)).or_default();
             *count += 1;
             if *count <= KEPT {

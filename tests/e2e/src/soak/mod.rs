@@ -10,10 +10,12 @@
 mod book;
 mod bytes;
 mod client;
+mod deaths;
 mod operator;
 mod server;
 
 pub use book::SoakTally;
+pub use deaths::SoakDeaths;
 
 use crate::namespace::Namespace;
 use crate::peer::{Hairpin, HairpinOptions, PeerService};
@@ -22,6 +24,7 @@ use crate::topology::{Cards, Family, Topology, TopologyOptions, vip};
 use anyhow::{Context, Result, ensure};
 use book::{OperationKind, SoakBook};
 use client::SoakClient;
+use deaths::DeathTally;
 use operator::Operator;
 use server::SoakServer;
 use std::net::SocketAddr;
@@ -54,12 +57,20 @@ pub struct SoakArgs {
     /// Packets as on a wire: no segmentation or checksum offload on the virtual cards.
     #[arg(long)]
     wire: bool,
+    #[command(flatten)]
+    deaths: SoakDeaths,
 }
 
 impl SoakArgs {
     /// For so long with so many clients, the rest as usual.
     pub fn of(duration: Duration, clients: usize) -> SoakArgs {
-        SoakArgs { minutes: duration.as_secs_f64() / 60.0, clients, seed: 22, wire: false }
+        let deaths = SoakDeaths::default();
+        SoakArgs { minutes: duration.as_secs_f64() / 60.0, clients, seed: 22, wire: false, deaths }
+    }
+
+    /// With so many clients while processes end, on such cards.
+    pub fn of_deaths(deaths: SoakDeaths, clients: usize, cards: Cards) -> SoakArgs {
+        SoakArgs { deaths, wire: cards == Cards::Wire, ..SoakArgs::of(Duration::ZERO, clients) }
     }
 }
 
@@ -75,15 +86,27 @@ pub fn run(arguments: &SoakArgs) -> Result<()> {
     let hairpin = Hairpin::start(&topology, &services(), &HairpinOptions::default())?;
     let mut operator = Operator::new(&topology, hairpin, Arc::clone(&book));
     let clients = SoakClients::start(&topology.client, arguments, &book);
-    let result = soak(arguments, &mut operator, &book);
+    let result = match arguments.deaths.is_some() {
+        true => deaths::run(arguments.deaths, &topology, &mut operator, &book),
+        false => soak(arguments, &mut operator, &book).map(|()| DeathTally::default()),
+    };
     let ended = clients.stop();
     let tally = book.tally();
     println!("soak: {}; {}", sentence(&tally), operator.sentence());
+    let dead = result.as_ref().ok().filter(|_| arguments.deaths.is_some());
+    dead.iter().for_each(|dead| println!("  {}", dead.sentence()));
     tally.reasons.iter().for_each(|(reason, count)| println!("  {count} times: {reason}"));
     tally.faults.iter().for_each(|fault| println!("  {fault}"));
-    let verdict = result.and(ended).and_then(|()| {
+    let verdict = result.and_then(|dead| ended.map(|()| dead)).and_then(|dead| {
         ensure!(tally.wrong == 0, "bytes were wrong in {} operations", tally.wrong);
-        ensure!(tally.failed == 0, "{} operations failed, and no disabled backend explains it", tally.failed);
+        ensure!(tally.hung == 0, "{} operations hung", tally.hung);
+        // A connection of which a client had no operation is broken, too.
+        let broken = tally.failed + if arguments.deaths.is_some() { tally.closed_idle } else { 0 };
+        ensure!(
+            broken <= dead.excused,
+            "{broken} operations failed that no disabled backend explains; kills explain {} at most",
+            dead.excused
+        );
         ensure!(
             OperationKind::ALL.iter().all(|kind| tally.done[*kind as usize] > 0),
             "not all was done: {:?}",

@@ -50,6 +50,18 @@ impl Operator<'_> {
         Ok(())
     }
 
+    /// Its Hairpin.
+    pub(super) fn hairpin(&mut self) -> &mut Hairpin {
+        &mut self.hairpin
+    }
+
+    /// A reload, and nothing else.
+    pub(super) fn reload_now(&mut self) -> Result<()> {
+        self.reload()?;
+        self.iterations += 1;
+        Ok(())
+    }
+
     /// Other weights; every third time server4 is not there. What was done by hand holds as long as a backend's
     /// configuration does not change, so the weight of one that is being treated stays.
     fn reload(&mut self) -> Result<()> {

@@ -169,19 +169,23 @@ impl HttpConnection {
 
     /// Reads on; 0 bytes at the stream's end.
     fn read(&mut self, deadline: Instant) -> Result<usize> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            bail!("no answer in time");
-        }
-        self.stream.set_read_timeout(Some(left))?;
         let mut part = [0; 16 << 10];
-        match self.stream.read(&mut part) {
-            Ok(length) => {
-                self.ahead.extend_from_slice(&part[..length]);
-                Ok(length)
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                bail!("no answer in time");
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("no answer in time"),
-            Err(error) => Err(error).context("receive"),
+            self.stream.set_read_timeout(Some(left))?;
+            match self.stream.read(&mut part) {
+                Ok(length) => {
+                    self.ahead.extend_from_slice(&part[..length]);
+                    return Ok(length);
+                }
+                // A socket with a timeout is not read on by the kernel after a process was stopped (signal(7)).
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => bail!("no answer in time"),
+                Err(error) => return Err(error).context("receive"),
+            }
         }
     }
 }

@@ -314,6 +314,7 @@ impl RecordedConnection {
         let length = loop {
             match self.stream.read(&mut part) {
                 Ok(length) => break length,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock && !self.stop.load(Ordering::Relaxed) => {}
                 Err(error) => return Err(error.into()),
             }

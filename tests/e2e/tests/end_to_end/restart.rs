@@ -201,7 +201,10 @@ fn other_layout() -> Result<()> {
     scene.transfer.signal(Signal::SIGTERM);
     scene.hairpin.end(Signal::SIGTERM)?;
     let files = remnants::memory(scene.hairpin.instance());
-    let [file] = files.as_slice() else { bail!("the shared memory should be one file: {files:?}") };
+    let of = |end: &str| files.iter().find(|file| file.extension().is_some_and(|extension| extension == end));
+    let (Some(file), Some(_), 2) = (of("connections"), of("splices"), files.len()) else {
+        bail!("the shared memory should be two files: {files:?}")
+    };
     let memory = std::fs::OpenOptions::new().read(true).write(true).open(file)?;
     let mut header = [0; 16];
     memory.read_exact_at(&mut header, 0)?;

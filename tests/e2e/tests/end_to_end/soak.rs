@@ -2,12 +2,23 @@
 
 use super::network::test;
 use anyhow::Result;
-use hairpin_e2e::soak::{self, SoakArgs};
+use hairpin_e2e::soak::{self, SoakArgs, SoakDeaths};
+use hairpin_e2e::topology::Cards;
 use libtest_mimic::Trial;
 use std::time::Duration;
 
 pub(crate) fn tests() -> Vec<Trial> {
-    vec![test("soak: no byte is wrong, no operation fails", short)]
+    vec![
+        test("soak: no byte is wrong, no operation fails", short),
+        test("soak: processes end and others take over (gso)", || deaths(Cards::Gso)),
+        test("soak: processes end and others take over (wire)", || deaths(Cards::Wire)),
+    ]
+}
+
+/// `make crashes` kills 500 times.
+fn deaths(cards: Cards) -> Result<()> {
+    let deaths = SoakDeaths { restarts: 3, upgrades: 2, kills: 6 };
+    soak::run(&SoakArgs::of_deaths(deaths, 24, cards))
 }
 
 fn short() -> Result<()> {

@@ -64,15 +64,28 @@ pub(crate) fn open(to: SocketAddr, kind: Kind) -> Result<TcpStream> {
         Kind::Downloads => "10m",
     };
     client.write_all(format!("GET /{page} HTTP/1.1\r\nHost: test\r\n\r\n").as_bytes())?;
+    // The answer stays in the kernel, whole.
     let mut some = [0; 1024];
-    let mut had = 0;
-    while had < some.len() {
-        match client.read(&mut some)? {
-            0 => bail!("closed after {had} bytes"),
-            length => had += length,
-        }
+    while client.peek(&mut some)? < some.len() {
+        sleep(Duration::from_millis(1));
     }
     Ok(client)
+}
+
+/// The client's answer is this page, to its end.
+pub(crate) fn is_complete(mut client: TcpStream, page: &[u8]) -> Result<()> {
+    let (mut answer, mut some) = (Vec::new(), vec![0; 1 << 20]);
+    loop {
+        let head = answer.windows(4).position(|part| part == b"\r\n\r\n").map(|at| at + 4);
+        if let Some(head) = head.filter(|head| answer.len() >= head + page.len()) {
+            ensure!(answer[head..] == *page, "the page arrived changed");
+            return Ok(());
+        }
+        match client.read(&mut some).with_context(|| format!("reading on after {} bytes", answer.len()))? {
+            0 => bail!("closed after {} bytes", answer.len()),
+            length => answer.extend_from_slice(&some[..length]),
+        }
+    }
 }
 
 /// The client may still read the bytes that its kernel has received.

@@ -22,6 +22,7 @@ use crate::offload::{OffloadState, RulePair};
 use crate::stored::{Optional, OptionalNumber, OptionalPosition};
 use crate::time::{Duration, Time};
 use crate::worker::{Known, Statistics};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem::offset_of;
 use zerocopy::TryFromBytes;
@@ -70,6 +71,8 @@ pub(crate) struct Adoption<'a> {
     /// The worker's number.
     pub(crate) worker: u16,
     pub(crate) snapshot: &'a Snapshot,
+    /// Snapshots of configurations that were in force before.
+    pub(crate) formers: &'a [Arc<Snapshot>],
     pub(crate) ports: &'a mut PortPool,
     pub(crate) loads: &'a Loads,
     pub(crate) known: &'a Known,
@@ -167,10 +170,7 @@ impl Splices {
     /// Takes over what another process has left in the memory of this one, into which nothing has been put yet.
     pub(crate) fn adopt(&mut self, mut cx: Adoption<'_>) -> AdoptedSplices {
         let mut adopted = AdoptedSplices::default();
-        if let [number, id] = *self.configuration {
-            let is_same = id != 0 && id == cx.snapshot.id;
-            self.go_by((number as u32).wrapping_add(u32::from(!is_same)), cx.snapshot.id);
-        }
+        self.configurations.adopt(cx.snapshot.id, cx.formers);
         let (done, now) = (self.done.last(), cx.now);
         let client_conns = self.client_conns.adopt(done, |bytes| ClientConn::renewed(now, bytes));
         let backend_conns = self.backend_conns.adopt(done, |bytes| BackendConn::renewed(now, bytes));

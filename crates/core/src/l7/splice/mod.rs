@@ -47,6 +47,7 @@ pub mod limits {
     pub use super::stages::remove::IDLE_TIMEOUT;
     pub use super::stages::reset::ASKS_MAX;
     pub use super::state::buffers::{CONNECTIONS_EACH, INPUT_MAX, SIZES};
+    pub use super::state::configurations::FORMERS_MAX;
     pub use super::state::ended::PER_CONNECTION as ENDED_PER_CONNECTION;
     pub use super::state::framing::BYTES_MAX as RECORDS_BYTES_MAX;
     pub use super::state::peer::{RETRANSMIT_AFTER, RETRANSMIT_AFTER_MAX, RETRANSMITS_MAX};
@@ -75,15 +76,16 @@ use crate::l4::ports::PortPool;
 use crate::table::ageing::{Ageing, Stamps};
 use crate::table::cuckoo::CuckooPlusPlus;
 use crate::table::numbered::{Done, NumberedSlab};
-use crate::table::region::Array;
 use crate::table::{Entries, Hasher, Lookup, Table};
 use crate::time::{Duration, Time};
 use crate::wire::tcp::ACK;
 use crate::worker::{Answers, ByFamily, Known, Statistics};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec;
 use state::buffers::Buffers;
+use state::configurations::Configurations;
 use state::ended::Ended;
 use state::entry::{BackendConn, ClientConn};
 use state::idle::Idle;
@@ -149,7 +151,7 @@ type HeadOf = (u32, u32, u32);
 pub(crate) struct Splices {
     done: Done,
     /// See [`Parts`].
-    configuration: Array<u64>,
+    configurations: Configurations,
     table: CuckooPlusPlus,
     client_conns: NumberedSlab<ClientConn>,
     backend_conns: NumberedSlab<BackendConn>,
@@ -170,8 +172,6 @@ pub(crate) struct Splices {
     /// Heads of requests that were read and may wait for their backends: whose they are, and where their parts are. By the
     /// client connection's position; of two at one place the later one is remembered, and the other is read again.
     remembered: Box<[Option<(HeadOf, RememberedRequest)>]>,
-    /// Configurations there have been.
-    generation: u32,
     /// For shares among groups.
     turn: u32,
     /// Rules in force or asked for.
@@ -190,11 +190,11 @@ impl Splices {
     pub(crate) fn new(mut memory: SplicedMemory, hasher: Hasher, steering: &Steering, cookies: Cookies) -> Splices {
         let client_conns_max = memory.connections();
         let backend_conns_max = client_conns_max;
-        let Parts { done, configuration, client_conns, backend_conns, ended, resting, buffers } = memory.parts();
+        let Parts { done, configurations, client_conns, backend_conns, ended, resting, buffers } = memory.parts();
         let operation = done.operation();
         Splices {
             done,
-            configuration,
+            configurations,
             table: CuckooPlusPlus::new((client_conns_max + backend_conns_max) as usize, hasher.clone()),
             client_conns: NumberedSlab::new(client_conns, operation),
             backend_conns: NumberedSlab::new(backend_conns, operation),
@@ -210,7 +210,6 @@ impl Splices {
             ready: VecDeque::with_capacity(2 * client_conns_max as usize),
             scratch: vec![0; 2 * HEAD_ROOM].into(),
             remembered: vec![None; REMEMBERED_MAX].into(),
-            generation: 0,
             turn: 0,
             rules: [0; 2],
             hand: 0,
@@ -257,19 +256,10 @@ impl Splices {
         self.date = Some(date);
     }
 
-    /// The configuration has become another, the one with this [`Snapshot::id`].
-    pub(crate) fn reconfigured(&mut self, id: u64) {
-        self.go_by(self.generation.wrapping_add(1), id);
-    }
-
-    /// Goes by the configuration with this id, which has this number among those that there have been.
-    fn go_by(&mut self, generation: u32, id: u64) {
-        self.generation = generation;
-        if let [number, named] = &mut *self.configuration {
-            // A process that ends between the two leaves no id: its successor takes the configuration for another one.
-            *named = 0;
-            (*number, *named) = (generation.into(), id);
-        }
+    /// The configuration has become another, the one with this [`Snapshot::id`], in the place of `before`. Returns a snapshot
+    /// that is to be dropped outside the worker's thread.
+    pub(crate) fn reconfigured(&mut self, before: Arc<Snapshot>, id: u64) -> Option<Arc<Snapshot>> {
+        self.configurations.follow(before, id)
     }
 
     /// The client or backend connection whose packets have this key.

@@ -258,7 +258,8 @@ impl Splices {
         ExchangeView {
             method: exchange.method,
             version: exchange.version,
-            route: Some(exchange.route).filter(|route| exchange.generation == self.generation && *route != u16::MAX),
+            route: Some(exchange.route)
+                .filter(|route| exchange.generation == self.configurations.number() && *route != u16::MAX),
             group: exchange.group,
             request: MessageView::of(&exchange.request),
             response: MessageView::of(&exchange.response),

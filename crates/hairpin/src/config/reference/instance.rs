@@ -92,6 +92,17 @@ pub const LIMITS: ReferenceSection = ReferenceSection {
             "Connections of the whole instance, divided evenly over the workers.",
         ),
         field(
+            "http_connections_max",
+            ValueForm::Integer { min: 64, max: 67_108_864 },
+            From(
+                "65,536 for each worker, but never more than `connections_max`, nor than half of the room in \
+                  `memory_directory` takes",
+            ),
+            "262144",
+            "Clients' connections of HTTP and TLS services of the whole instance, divided evenly over the workers, and as \
+             many to backends. Each has about 5 KB of the file in `memory_directory`, which takes memory only as it is used.",
+        ),
+        field(
             "rules_max",
             ValueForm::Integer { min: 64, max: 16_777_216 },
             Value("262144"),
@@ -105,8 +116,7 @@ pub const LIMITS: ReferenceSection = ReferenceSection {
             ValueForm::Text,
             Value("/dev/shm"),
             "\"/dev/shm\"",
-            "Where the connection table lies, in a file that outlives the process; on a file system in memory. \
-             Absolute.",
+            "Where the connections lie, in files that outlive the process; on a file system in memory. Absolute.",
         ),
         field(
             "when_full",

@@ -5,7 +5,7 @@ mod options;
 use super::super::begin::{self, tap_names};
 use super::super::instance::InstanceRecord;
 use super::super::tap::TapDevice;
-use super::super::worker_pool::{WorkerMemory, WorkerParameters, WorkerPool, WorkerResources};
+use super::super::worker_pool::{TakenOver, WorkerMemory, WorkerParameters, WorkerPool, WorkerResources};
 use super::super::{SupervisorMessage, log};
 use super::{Plane, PlaneEvent, RuleQueries};
 use crate::config::Settings;
@@ -17,7 +17,7 @@ use hairpin_core::keys::Secret;
 use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::time::Time;
-use hairpin_core::worker::{Adopted, Known};
+use hairpin_core::worker::Known;
 use hairpin_linux::abi;
 use hairpin_linux::control::Control;
 use hairpin_linux::cpu;
@@ -148,7 +148,7 @@ impl Plane for LinuxPlane {
         parameters: &WorkerParameters,
         memory: WorkerMemory,
         messages: &Sender<SupervisorMessage>,
-    ) -> Result<(WorkerPool, Adopted)> {
+    ) -> Result<(WorkerPool, TakenOver)> {
         let (mut resources, coalesce) = (Vec::new(), self.coalesce);
         for (worker, tap) in std::mem::take(&mut self.taps).into_iter().enumerate() {
             self.programs.attach_worker(worker, &Interface::by_name(tap.name())?)?;

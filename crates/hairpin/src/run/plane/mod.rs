@@ -7,7 +7,7 @@ pub(super) mod dpdk;
 pub(super) mod linux;
 
 use super::SupervisorMessage;
-use super::worker_pool::{WorkerMemory, WorkerParameters, WorkerPool};
+use super::worker_pool::{TakenOver, WorkerMemory, WorkerParameters, WorkerPool};
 use crate::config::Settings;
 use crate::status::{BufferStatus, PortStatus};
 use ahash::RandomState;
@@ -20,7 +20,6 @@ use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::link::LinkPlan;
 use hairpin_core::time::Time;
-use hairpin_core::worker::Adopted;
 use hairpin_linux::programs::RuleReader;
 use rustix::thread::CapabilitySet;
 use std::collections::HashSet;
@@ -123,7 +122,7 @@ pub(crate) trait Plane {
         parameters: &WorkerParameters,
         memory: WorkerMemory,
         messages: &Sender<SupervisorMessage>,
-    ) -> Result<(WorkerPool, Adopted)>;
+    ) -> Result<(WorkerPool, TakenOver)>;
 
     /// The forwarding table of a plane that routes packets itself, made from a snapshot that will be in force.
     fn forwarding_table(&mut self, _snapshot: &Snapshot) -> Result<Option<Arc<ForwardingTable>>> {

@@ -1,9 +1,9 @@
 //! The workers' counters of HTTP and TLS services.
 
 use super::{Reading, ReadingRates};
-use crate::status::{Count, HttpStatus, Status};
+use crate::status::{AdoptedHttpStatus, Count, HttpStatus, Status};
 use hairpin_core::config::Snapshot;
-use hairpin_core::l7::splice::{HttpStatistics, Refused};
+use hairpin_core::l7::splice::{AdoptedSplices, HttpStatistics, Refused};
 use hairpin_core::l7::threshold::Threshold;
 use std::collections::BTreeMap;
 
@@ -79,6 +79,19 @@ pub(super) fn count_connections(status: &mut Status) {
             _ => continue,
         }
         http.backend_connections += service.backends.iter().map(|backend| backend.connections).sum::<u64>();
+    }
+}
+
+/// What became of the connections of HTTP and TLS services that the process before had.
+pub(crate) fn adopted(adopted: &AdoptedSplices) -> AdoptedHttpStatus {
+    AdoptedHttpStatus {
+        clients: adopted.client_conns,
+        backend_connections: adopted.backend_conns,
+        offloaded: adopted.offloaded,
+        interrupted: adopted.interrupted,
+        without_service: adopted.without_service,
+        misplaced: adopted.misplaced,
+        invalid: adopted.invalid,
     }
 }
 

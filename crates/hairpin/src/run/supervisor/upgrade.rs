@@ -4,13 +4,14 @@ use super::super::handover::{Legacy, Successor};
 use super::super::inspect::Inspector;
 use super::super::instance::Lock;
 use super::super::plane::Plane;
-use super::super::{ProcessEnd, ReplySender, log, notify};
+use super::super::worker_pool::WorkerMemory;
+use super::super::{ProcessEnd, ReplySender, begin, former, log, notify};
 use super::{HEARTBEAT, READ_HEARTBEATS, Supervisor, TELL_PATIENCE, engine_view, policy};
+use crate::control::Upgrade;
 use anyhow::{Context, Result, bail};
 use hairpin_linux::cpu;
 use hairpin_linux::shared::{OpenedTable, SharedTable};
 use std::cell::Cell;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
@@ -19,7 +20,7 @@ impl Supervisor {
     /// Hands over to a new process. The end of this one, if the other has taken over; this one goes on if not.
     pub(super) fn hand_over(
         &mut self,
-        program: Option<PathBuf>,
+        how: &Upgrade,
         answer: ReplySender<u32>,
         known: &Receiver<()>,
         lock: &mut Lock,
@@ -33,11 +34,10 @@ impl Supervisor {
         };
         log("starting a new process to take over");
         let heartbeat = signs_of_life(&*self.plane);
-        let prepared =
-            Successor::start(program.as_deref(), &self.options.file, &heartbeat).and_then(|mut successor| {
-                successor.await_word("ready", &heartbeat)?;
-                Ok(successor)
-            });
+        let prepared = Successor::start(how, &self.options.file, &heartbeat).and_then(|mut successor| {
+            successor.await_word("ready", &heartbeat)?;
+            Ok(successor)
+        });
         let mut successor = match prepared {
             Ok(successor) => successor,
             Err(error) => {
@@ -49,7 +49,7 @@ impl Supervisor {
         };
         // From here on frames wait in the devices.
         self.metrics = None;
-        self.worker_pool.end();
+        self.worker_pool.end(how.reset_http);
         let legacy = Legacy { taps: self.record.taps.clone(), health: self.health.saved() };
         let passed = successor.bequeath(lock, descriptors, &legacy);
         match passed.and_then(|()| successor.await_word("serving", &heartbeat)) {
@@ -90,14 +90,18 @@ impl Supervisor {
         };
         // The other process may have given it another shape.
         let (settings, steering) = (&self.config.settings, self.parameters.steering);
-        let (mut table, resteered) = super::super::begin::table(settings, &self.record.table, Some(table), steering)?;
+        let (mut table, resteered) = begin::table(settings, &self.record.table, Some(table), steering)?;
         self.plane.resume(&self.record.taps)?;
         self.parameters.held = Arc::new(self.plane.rules()?);
+        self.parameters.formers = former::load(&self.socket);
         self.parameters.loads = Default::default();
         self.parameters.occupancy = Default::default();
         self.plane.steer(steering)?;
-        let (mut worker_pool, _) = self.plane.worker_pool(&self.parameters, table.regions(), &self.sender)?;
-        super::super::begin::reconcile(&*self.plane, &mut table, &self.parameters.held, &steering, resteered)?;
+        let mut splices = begin::splices(settings, true, &table)?;
+        let memory = WorkerMemory { connections: table.regions(), splices: splices.regions() };
+        let (mut worker_pool, taken) = self.plane.worker_pool(&self.parameters, memory, &self.sender)?;
+        let held = &self.parameters.held;
+        begin::reconcile(&*self.plane, &mut table, &taken.splice_rules, held, &steering, resteered)?;
         self.inspector = Inspector::new(
             table.views()?,
             Arc::clone(&self.snapshot),
@@ -109,7 +113,7 @@ impl Supervisor {
         worker_pool.begin();
         self.worker_pool = worker_pool;
         lock.sign().context("cannot sign the lock")?;
-        super::super::listen(&self.socket, &self.sender, self.inspector())?;
+        super::super::requests::listen(&self.socket, &self.sender, self.inspector())?;
         self.serve_metrics();
         notify::ready();
         self.stand();

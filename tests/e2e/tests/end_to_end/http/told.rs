@@ -1,13 +1,16 @@
-//! Clients whose downloads end before their time are told, by a RST that they believe.
+//! Downloads while a process ends: they outlive it, if another one takes over. Those that end before their time are told, by a
+//! RST that they believe.
 
 use super::http_network::{HttpNetwork, HttpNetworks, WEB, Which};
 use crate::told::{self, Kind};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use hairpin_e2e::peer::hairpin_program;
 use hairpin_e2e::process::Process;
 use hairpin_e2e::tool::inside;
 use libtest_mimic::Trial;
 use std::net::TcpStream;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 
 const CLIENTS: usize = 6;
@@ -18,9 +21,11 @@ const SMALL_BUFFERS: &str = "4096 131072 262144";
 pub(super) fn tests(networks: &Arc<HttpNetworks>) -> Vec<Trial> {
     vec![
         networks.test("clients of disabled backends are told", Which::Gso, |net| with_small_buffers(net, disabled)),
-        networks.test("clients are told when another process takes over", Which::Gso, |net| {
-            with_small_buffers(net, upgraded)
+        networks.test("downloads outlive an upgrade", Which::Gso, |net| with_small_buffers(net, upgraded)),
+        networks.test("an upgrade to another layout is refused, or resets", Which::Gso, |net| {
+            with_small_buffers(net, relaid)
         }),
+        networks.test("a flush tells clients", Which::Gso, |net| with_small_buffers(net, flushed)),
     ]
 }
 
@@ -73,8 +78,41 @@ fn upgraded(net: &mut HttpNetwork) -> Result<()> {
     Process::inherit_orphans()?;
     let clients = downloads(net)?;
     net.hairpin.upgrade(&net.topology, &hairpin_program()?)?;
-    are_reset(clients)?;
+    let status = net.hairpin.status()?;
+    ensure!(status.adopted_http.clients >= CLIENTS as u64, "{:?}", status.adopted_http);
+    clients.into_iter().try_for_each(|client| told::is_complete(client, &net.page("10m")?))?;
     let answer = net.fetch(WEB, "/1k", "Connection: close\r\n")?;
     ensure!(answer.body == net.page("1k")?, "1 KB arrived changed");
     Ok(())
+}
+
+/// A program that stores connections in another way is refused before anything is touched, and TCP's can be kept without
+/// them. The file's header is made to say that another program has written it.
+fn relaid(net: &mut HttpNetwork) -> Result<()> {
+    Process::inherit_orphans()?;
+    let clients = downloads(net)?;
+    let file = Path::new("/dev/shm").join(format!("hairpin-{}.splices", net.hairpin.instance()));
+    std::fs::OpenOptions::new().write(true).open(&file)?.write_all_at(b"another!", 8)?;
+    let refused = net.hairpin.tell(&net.topology, &["upgrade"]).err().context("it was not refused")?;
+    let refused = format!("{refused:#}");
+    for part in ["HTTP", "another version", "--reset-http"] {
+        ensure!(refused.contains(part), "the refusal does not contain {part:?}: {refused}");
+    }
+    let serves = net.hairpin.status()?.pid;
+    ensure!(serves == net.hairpin.process().id(), "process {serves} serves");
+    let [first, rest @ ..] = &mut clients.into_iter().map(Some).collect::<Vec<_>>()[..] else { bail!("no clients") };
+    told::is_complete(first.take().context("it has gone")?, &net.page("10m")?).context("after the refusal")?;
+    net.hairpin.upgrade_with(&net.topology, &hairpin_program()?, &["--reset-http"])?;
+    are_reset(rest.iter_mut().filter_map(Option::take).collect())?;
+    let answer = net.fetch(WEB, "/1k", "Connection: close\r\n")?;
+    ensure!(answer.body == net.page("1k")?, "1 KB arrived changed");
+    Ok(())
+}
+
+/// `hairpin stop --flush` leaves nothing for another process, so it tells all clients.
+fn flushed(net: &mut HttpNetwork) -> Result<()> {
+    let clients = downloads(net)?;
+    net.hairpin.stop(true)?;
+    are_reset(clients)?;
+    net.hairpin.start_again(&net.topology, &[])
 }

@@ -5,7 +5,7 @@ use crate::config::Algorithm;
 use crate::flow::{Direction, Endpoint};
 use crate::frame::FrameIo;
 use crate::keys::{Purpose, Secret};
-use crate::l7::config::{Action, Edits, Group, Http, Kind, Route};
+use crate::l7::config::{Action, Edits, Group, Kind, Route};
 use crate::l7::edit::Facts;
 use crate::l7::head;
 use crate::l7::route::Conditions;
@@ -345,8 +345,10 @@ impl Splices {
             self.join(cx, position, again.buffer, again.bytes, Message::Done);
             return Next::Done;
         }
-        if let Some(client_conn) =
-            self.client_conns.get_mut(position).filter(|client_conn| client_conn.exchange.generation != self.generation)
+        if let Some(client_conn) = self
+            .client_conns
+            .get_mut(position)
+            .filter(|client_conn| client_conn.exchange.generation != self.configurations.number())
         {
             // The configuration has become another one while the request waited: it is decided anew.
             client_conn.state = ClientConnState::Reading;
@@ -447,14 +449,6 @@ fn response_timeout(kind: &Kind) -> Duration {
         Kind::Http(http) => http.limits.response_timeout,
         _ => Duration::from_secs(3600),
     }
-}
-
-/// The route an exchange took; `None` if the configuration has become another one meanwhile, or has no routes any more.
-pub(in crate::l7::splice) fn route_of<'a>(http: &'a Http, exchange: &Exchange, generation: u32) -> Option<&'a Route> {
-    if exchange.generation != generation {
-        return None;
-    }
-    http.routes.get(usize::from(exchange.route))
 }
 
 /// What stands for the route of an exchange whose configuration is gone: it changes nothing.

@@ -179,7 +179,7 @@ impl Splices {
     }
 
     fn examine(&mut self, now: Time, http: &Http, position: u32) -> Found {
-        let Splices { client_conns, buffers, scratch, turn, generation, date, remembered, .. } = self;
+        let Splices { client_conns, buffers, scratch, turn, configurations, date, remembered, .. } = self;
         let date = *date;
         let Some((client_conn, input)) =
             client_conns.get(position).and_then(|client_conn| Some((client_conn, client_conn.input.as_ref()?)))
@@ -225,7 +225,7 @@ impl Splices {
                     method: request.method,
                     version: request.version,
                     route: number.map_or(u16::MAX, |number| number as u16),
-                    generation: *generation,
+                    generation: configurations.number(),
                     close_client: close,
                     close_backend: !http.reuse || request.version == Version::Http10 && !request.keep_alive,
                     is_idempotent: request.method.is_idempotent(),
@@ -254,7 +254,7 @@ impl Splices {
     }
 
     fn examine_hello(&mut self, now: Time, tls: &Tls, position: u32) -> Found {
-        let Splices { client_conns, buffers, scratch, turn, generation, .. } = self;
+        let Splices { client_conns, buffers, scratch, turn, configurations, .. } = self;
         let Some(input) = client_conns.get(position).and_then(|client_conn| client_conn.input.as_ref()) else {
             return Found::Partial;
         };
@@ -266,7 +266,7 @@ impl Splices {
         let group = client_hello::tls_route(tls, &hello).and_then(|route| pick(&route.groups, turn));
         let exchange = Exchange {
             method: Method::Connect,
-            generation: *generation,
+            generation: configurations.number(),
             close_client: true,
             close_backend: true,
             started: now,

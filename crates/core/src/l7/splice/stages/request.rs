@@ -1,6 +1,6 @@
 //! A request on its way from a client's input to what is ours to send to its backend.
 
-use super::connect::{facts, route_of};
+use super::connect::facts;
 use crate::frame::FrameIo;
 use crate::l7::body::{Chunks, Length};
 use crate::l7::config::Kind;
@@ -92,7 +92,7 @@ impl Splices {
     /// Writes the head that goes on into the scratch buffer: its bytes, those it stands for, and its body's length; of a TLS
     /// connection, everything is body. `None`: it cannot.
     fn write_request<IO: FrameIo>(&mut self, cx: &Context<'_, IO>, position: u32) -> Option<(usize, usize, Length)> {
-        let Splices { client_conns, backend_conns, buffers, scratch, generation, remembered, .. } = self;
+        let Splices { client_conns, backend_conns, buffers, scratch, configurations, remembered, .. } = self;
         let client_conn = client_conns.get(position)?;
         let backend_conn = client_conn.backend_conn.get().and_then(|backend_conn| backend_conns.get(backend_conn))?;
         let bytes = client_conn.input.as_ref().map_or(&[][..], |input| buffers.bytes(input));
@@ -120,10 +120,10 @@ impl Splices {
                             _ => return None,
                         },
                     };
-                let route = route_of(http, &client_conn.exchange, *generation)?;
+                let (_, route) = configurations.of(cx.snapshot, client_conn)?;
                 let facts = facts(cx, client_conn, None);
                 let out = &mut scratch[before..before + HEAD_ROOM];
-                let written = before + edit::request_head(out, &request, http, route, &facts).ok()?;
+                let written = before + edit::request_head(out, &request, http, route?, &facts).ok()?;
                 Some((written, request.bytes.len(), request.body))
             }
             Kind::Tls(tls) => Some((preface(tls.proxy_protocol)?, 0, Length::UntilClose)),

@@ -1,12 +1,11 @@
 //! Responses' heads: found, edited, and delivered.
 
-use super::connect::{facts, no_route, route_of};
+use super::connect::{facts, no_route};
 use super::delivery::Arrived;
 use super::last::Head;
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
 use crate::l7::body::{Chunks, Length};
-use crate::l7::config::Kind;
 use crate::l7::edit;
 use crate::l7::head::{self, Parsed, Version};
 use crate::l7::sequence::SequenceMap;
@@ -253,11 +252,11 @@ impl Splices {
         fresh: Option<&[u8]>,
         backend_conn: u32,
     ) -> Seen {
-        let Splices { client_conns, backend_conns, buffers, scratch, generation, .. } = self;
+        let Splices { client_conns, backend_conns, buffers, scratch, configurations, .. } = self;
         let (Some(client_conn), Some(entry)) = (client_conns.get(position), backend_conns.get(backend_conn)) else {
             return Seen::Bad;
         };
-        let Kind::Http(http) = cx.kind(client_conn.service) else { return Seen::Bad };
+        let Some((http, route)) = configurations.of(cx.snapshot, client_conn) else { return Seen::Bad };
         let bytes = match (fresh, entry.input.as_ref()) {
             (Some(fresh), _) => fresh,
             (None, Some(input)) => buffers.bytes(input),
@@ -278,7 +277,7 @@ impl Splices {
             return Seen::Bad;
         }
         let none;
-        let route = match route_of(http, exchange, *generation) {
+        let route = match route {
             Some(route) => route,
             None => {
                 none = no_route();

@@ -1,6 +1,7 @@
 //! Where a worker's spliced connections lie.
 
 use super::buffers::{SIZES, counts};
+use super::configurations::{self, Configurations};
 use super::ended::{self, Bucket};
 use super::entry::{BackendConn, ClientConn};
 use super::resting::{self, RestingPort};
@@ -10,10 +11,7 @@ use crate::table::region::{Array, Region};
 use crate::table::slab::Slot;
 
 /// To be raised whenever the meaning of what is stored changes in a way that [`SplicedMemory::LAYOUT_HASH`] cannot see.
-const LAYOUT_VERSION: u64 = 1;
-
-/// Words of [`Parts::configuration`].
-const CONFIGURATION: usize = 2;
+const LAYOUT_VERSION: u64 = 2;
 
 /// Memory for the spliced connections of one worker: all that has to outlive the process. What follows from it (index,
 /// timers, idle lists, free buffers) is the process's.
@@ -25,9 +23,7 @@ pub struct SplicedMemory {
 /// Its parts, in order.
 pub(in crate::l7::splice) struct Parts {
     pub(in crate::l7::splice) done: Done,
-    /// The number of the configuration in force among those that there have been, and its
-    /// [`Snapshot::id`](crate::config::Snapshot::id).
-    pub(in crate::l7::splice) configuration: Array<u64>,
+    pub(in crate::l7::splice) configurations: Configurations,
     pub(in crate::l7::splice) client_conns: Array<Slot<Numbered<ClientConn>>>,
     pub(in crate::l7::splice) backend_conns: Array<Slot<Numbered<BackendConn>>>,
     pub(in crate::l7::splice) ended: Array<Bucket>,
@@ -64,7 +60,7 @@ impl SplicedMemory {
     pub const fn bytes(connections: u32) -> usize {
         let count = connections as usize;
         let mut bytes = Region::room::<u64>(1)
-            + Region::room::<u64>(CONFIGURATION)
+            + Region::room::<u64>(configurations::WORDS)
             + Region::room::<Slot<Numbered<ClientConn>>>(count)
             + Region::room::<Slot<Numbered<BackendConn>>>(count)
             + Region::room::<Bucket>(ended::buckets(connections))
@@ -105,7 +101,7 @@ impl SplicedMemory {
         let (count, counts) = (connections as usize, counts(connections));
         Parts {
             done: Done::new(region.take(1)),
-            configuration: region.take(CONFIGURATION),
+            configurations: Configurations::new(region.take(configurations::WORDS)),
             client_conns: region.take(count),
             backend_conns: region.take(count),
             ended: region.take(ended::buckets(connections)),

@@ -1,6 +1,7 @@
 //! State: connections, exchanges, messages, buffers, and the lists they are in. Nothing here sends a segment.
 
 pub(super) mod buffers;
+pub(super) mod configurations;
 pub(super) mod ended;
 pub(super) mod entry;
 pub(super) mod exchange;

@@ -12,6 +12,7 @@ mod crashes;
 mod endless;
 mod ends;
 mod faults;
+mod former;
 mod heads;
 mod hunted;
 mod interim;

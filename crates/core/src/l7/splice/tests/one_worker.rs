@@ -161,6 +161,8 @@ pub(super) struct OneWorker {
     pub(super) room: usize,
     /// What it goes by now.
     pub(super) snapshot: Arc<Snapshot>,
+    /// What it went by before.
+    pub(super) formers: Vec<Arc<Snapshot>>,
     caps: EngineCaps,
     /// Before each segment another process takes over, unless the engine is at work (`scripts/test` runs all tests so,
     /// too).
@@ -216,7 +218,7 @@ impl OneWorker {
         };
         let (worker, _) = Worker::adopt(options, now, &|_| false);
         let restarts = std::env::var_os("HAIRPIN_TEST_RESTARTS").is_some();
-        OneWorker { worker, now, vip, room: ROOM, snapshot, caps, restarts, processes: 0 }
+        OneWorker { worker, now, vip, room: ROOM, snapshot, formers: Vec::new(), caps, restarts, processes: 0 }
     }
 
     /// A segment arrives; what the worker sends for it.
@@ -262,6 +264,7 @@ impl OneWorker {
             seeds,
             caps: self.caps,
             splices,
+            formers: self.formers.clone(),
             ..WorkerOptions::new(self.snapshot.clone(), memory, table(), Always, SEEDS)
         };
         let spare = options(boxed::<Connection>(32), SplicedMemory::own(0));

@@ -376,8 +376,14 @@ fn reload(fixture: &mut OneWorker, change: impl FnOnce(&mut Http)) {
     reload_as(fixture, snapshot(1, Kind::Http(kind.into())));
 }
 
-fn reload_as(fixture: &mut OneWorker, mut snapshot: Snapshot) {
-    snapshot.id = fixture.snapshot.id + 1;
+pub(super) fn reload_as(fixture: &mut OneWorker, snapshot: Snapshot) {
+    let id = fixture.snapshot.id + 1;
+    reload_with(fixture, snapshot, id);
+}
+
+pub(super) fn reload_with(fixture: &mut OneWorker, mut snapshot: Snapshot, id: u64) {
+    snapshot.id = id;
+    fixture.formers.push(Arc::clone(&fixture.snapshot));
     let snapshot = Arc::new(snapshot);
     let tables = Tables::new(&snapshot, &Tables::default());
     let steering = crate::flow::Steering::by_hash([1, 2], 1);

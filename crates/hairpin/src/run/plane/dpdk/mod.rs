@@ -16,7 +16,7 @@ mod steer;
 #[cfg(test)]
 mod testing;
 
-use super::super::worker_pool::{WorkerMemory, WorkerParameters, WorkerPool, WorkerResources};
+use super::super::worker_pool::{TakenOver, WorkerMemory, WorkerParameters, WorkerPool, WorkerResources};
 use super::super::{SupervisorMessage, eal, host, log};
 use super::{EngineWords, ForwardingTable, MARKS, NO_ENGINE, Plane, RuleQueries, limits};
 use crate::config::{DpdkSettings, Pages, PortSettings, Settings};
@@ -31,7 +31,7 @@ use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::link::{LinkOptions, LinkPlan, LinkRoute, Neighbours, PortAddresses};
 use hairpin_core::offload::Choice;
-use hairpin_core::worker::{Adopted, Known};
+use hairpin_core::worker::Known;
 use hairpin_dpdk::{Eal, EalOptions, EalPages, MbufPool, PoolOptions, Port, PortOptions, PortStatistics, Rss};
 use hairpin_linux::cpu;
 use offload::PortEngine;
@@ -216,7 +216,7 @@ impl Plane for DpdkPlane {
         parameters: &WorkerParameters,
         memory: WorkerMemory,
         messages: &Sender<SupervisorMessage>,
-    ) -> Result<(WorkerPool, Adopted)> {
+    ) -> Result<(WorkerPool, TakenOver)> {
         let steering = self.steering();
         let accesses = port_access::of_workers(
             &self.eal,

@@ -1,0 +1,86 @@
+//! What other threads request of the supervisor: for clients of the control socket, and for the metrics server.
+
+use super::inspect::Inspector;
+use super::{CHANGE_PATIENCE, ProcessEnd, ReplySender, STATUS_PATIENCE, SupervisorMessage, log};
+use crate::config::Settings;
+use crate::control::{self, ControlAnswer, ControlReply, ControlRequest};
+use crate::metrics;
+use anyhow::Result;
+use std::path::Path;
+use std::sync::mpsc::{self, Sender};
+use std::time::Duration;
+
+/// Asks the supervisor something and waits for its answer.
+fn ask<T>(
+    sender: &Sender<SupervisorMessage>,
+    patience: Duration,
+    message: impl FnOnce(ReplySender<T>) -> SupervisorMessage,
+) -> std::result::Result<T, String> {
+    let (answer, answered) = mpsc::channel();
+    sender.send(message(answer)).map_err(|_| "it is stopping".to_string())?;
+    answered.recv_timeout(patience).map_err(|_| "it is busy or stopping".to_string())?
+}
+
+/// Serves the control socket from now on.
+pub(super) fn listen(socket: &Path, sender: &Sender<SupervisorMessage>, inspector: Inspector) -> Result<()> {
+    let sender = sender.clone();
+    control::serve(socket, move |request| handle(&sender, &inspector, request))
+}
+
+fn handle(sender: &Sender<SupervisorMessage>, inspector: &Inspector, request: ControlRequest) -> ControlReply {
+    let answer = match request {
+        ControlRequest::Status => ask(sender, STATUS_PATIENCE, SupervisorMessage::Status)
+            .map(|status| ControlAnswer::Status(Box::new(status))),
+        ControlRequest::Stop { flush } => {
+            let sender = sender.clone();
+            let then = move || {
+                let _ = sender.send(SupervisorMessage::End(ProcessEnd::Asked { flush }));
+            };
+            return ControlReply { answer: ControlAnswer::Stopping, then: Some(Box::new(then)) };
+        }
+        ControlRequest::Upgrade(how) => {
+            let (tell, known) = mpsc::channel();
+            let upgraded = ask(sender, CHANGE_PATIENCE, |answer| SupervisorMessage::Upgrade { how, answer, known });
+            return match upgraded {
+                Ok(pid) => {
+                    let then = move || {
+                        // A supervisor that no longer waits knows anyway.
+                        let _ = tell.send(());
+                    };
+                    ControlReply { answer: ControlAnswer::Upgraded { pid }, then: Some(Box::new(then)) }
+                }
+                Err(error) => ControlAnswer::Error(error).into(),
+            };
+        }
+        ControlRequest::Reload { file } => {
+            ask(sender, CHANGE_PATIENCE, |answer| SupervisorMessage::Reload(Some((file, answer))))
+                .map(ControlAnswer::Changes)
+        }
+        ControlRequest::Diff { text, file } => {
+            ask(sender, CHANGE_PATIENCE, |answer| SupervisorMessage::Diff { text, file, answer })
+                .map(ControlAnswer::Changes)
+        }
+        ControlRequest::Backend(change) => {
+            ask(sender, CHANGE_PATIENCE, |answer| SupervisorMessage::Backend { change, answer })
+                .map(ControlAnswer::Done)
+        }
+        ControlRequest::Connections(query) => inspector.connections(&query).map(ControlAnswer::Connections),
+        ControlRequest::Offload => ask(sender, STATUS_PATIENCE, SupervisorMessage::Status)
+            .and_then(|status| inspector.offload(&status))
+            .map(|view| ControlAnswer::Offload(Box::new(view))),
+    };
+    answer.unwrap_or_else(ControlAnswer::Error).into()
+}
+
+/// Serves `/metrics`, if that is wanted. That it cannot is no reason not to balance.
+pub(super) fn serve_metrics(settings: &Settings, sender: &Sender<SupervisorMessage>) -> Option<metrics::MetricsServer> {
+    let sender = sender.clone();
+    let status = move || ask(&sender, STATUS_PATIENCE, SupervisorMessage::Status);
+    match metrics::serve(settings.metrics?, status) {
+        Ok(server) => Some(server),
+        Err(error) => {
+            log(&format!("warning: no metrics: {error:#}"));
+            None
+        }
+    }
+}
