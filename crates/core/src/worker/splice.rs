@@ -114,8 +114,22 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         formers: &[Arc<Snapshot>],
         engine: &dyn Fn(&FlowKey) -> bool,
     ) -> AdoptedSplices {
-        let Worker { splices, snapshot, ports, loads, known, steering, statistics, .. } = self;
-        let adoption = Adoption { now, worker, snapshot, formers, ports, loads, known, steering, statistics, engine };
+        let Worker { splices, snapshot, ports, loads, known, steering, statistics, ops, caps, .. } = self;
+        let diverts = caps.checks_guards;
+        let adoption = Adoption {
+            now,
+            worker,
+            snapshot,
+            formers,
+            ports,
+            loads,
+            known,
+            steering,
+            statistics,
+            ops,
+            diverts,
+            engine,
+        };
         splices.adopt(adoption)
     }
 

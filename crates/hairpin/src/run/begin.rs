@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail};
 use hairpin_core::config::Snapshot;
 use hairpin_core::flow::{Direction, FlowKey, SteerBy, Steering};
 use hairpin_core::l4::connection::Connection;
+use hairpin_linux::cpu;
 use hairpin_linux::device::{self, Interface};
 use hairpin_linux::shared::{self, Content, OpenedTable, SharedTable, SplicedTable, TableHeader};
 use hairpin_linux::tap::Tap;
@@ -184,7 +185,7 @@ fn build(
     let driven = driven(settings, &merged.snapshot, steering)?;
     let steering = driven.as_ref().map_or(steering, |(_, steering)| *steering);
     let (table, resteered) = table(settings, &path, old, steering)?;
-    let splices = splices(settings, left.is_some(), &table)?;
+    let splices = splices(settings, left.is_some(), &table, &steering)?;
     let (passed, legacy) = match handed {
         Some(HandedInstance { passed, legacy }) => (passed, legacy),
         None => Default::default(),
@@ -344,7 +345,12 @@ pub(crate) fn table(
 
 /// The table of HTTP and TLS connections: the old one if it has the right shape, else a new one. `is_left`: another
 /// process has left something. The table of layer 4 is there already.
-pub(crate) fn splices(settings: &Settings, is_left: bool, table: &SharedTable) -> Result<SplicedTable> {
+pub(crate) fn splices(
+    settings: &Settings,
+    is_left: bool,
+    table: &SharedTable,
+    steering: &Steering,
+) -> Result<SplicedTable> {
     let path = table_path(settings, Content::Splices);
     let old = match SplicedTable::open(&path)? {
         OpenedTable::Incompatible(why) => {
@@ -364,12 +370,32 @@ pub(crate) fn splices(settings: &Settings, is_left: bool, table: &SharedTable) -
     };
     match old {
         Some(old) if *old.header() == header => Ok(old),
-        Some(_) => {
-            log("warning: connections of HTTP and TLS services are reset: their table has another shape");
-            SplicedTable::create(&path, &header, table)
-        }
+        Some(old) => rebuilt(old, &path, &header, table, steering),
         None => SplicedTable::create(&path, &header, table),
     }
+}
+
+/// A table of HTTP and TLS connections of another shape.
+fn rebuilt(
+    old: SplicedTable,
+    path: &Path,
+    header: &TableHeader,
+    table: &SharedTable,
+    steering: &Steering,
+) -> Result<SplicedTable> {
+    let there = old.header().clone();
+    let (rebuilt, dealt) = SplicedTable::rebuild(old, path, header, table, (cpu::now(), steering))?;
+    let told = if dealt.dropped + dealt.reset == 0 {
+        String::new()
+    } else {
+        format!("; warning: {} did not fit, {} are reset for want of a buffer", dealt.dropped, dealt.reset)
+    };
+    log(&format!(
+        "the table of HTTP and TLS connections is dealt out anew: from {} workers to {}, from {} to {} clients' connections \
+         each: {} go on{told}",
+        there.workers, header.workers, there.connections, header.connections, dealt.client_conns
+    ));
+    Ok(rebuilt)
 }
 
 /// The workers' devices, on a plane that makes some.

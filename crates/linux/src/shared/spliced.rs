@@ -1,11 +1,13 @@
 //! Connections of HTTP and TLS services in a file of their own, so that one table can be given up and the other kept.
 
 use super::SharedTable;
-use super::file::{OpenedTable, SharedFile, free_bytes};
+use super::file::{OpenedTable, SharedFile, check_room, free_bytes};
 use super::header::{Content, TableHeader};
-use anyhow::Result;
-use hairpin_core::l7::splice::SplicedMemory;
+use anyhow::{Result, ensure};
+use hairpin_core::flow::Steering;
+use hairpin_core::l7::splice::{self, DealtSplices, SplicedMemory};
 use hairpin_core::table::region::Region;
+use hairpin_core::time::Time;
 use std::path::Path;
 
 /// A worker has room for so many connections at least, where it can have them.
@@ -54,6 +56,34 @@ impl SplicedTable {
         Ok(SharedFile::open(path, Content::Splices)?.map(|file| SplicedTable { file }))
     }
 
+    /// A new table at `path` with the connections of `old`, dealt out to the workers of `steering`, for when the number of
+    /// workers or of connections changes. It takes the place of the old one at `path` in one step, at the end.
+    ///
+    /// # Errors
+    /// As [`SplicedTable::create`]; the old one stays. Also if `old` is in use.
+    pub fn rebuild(
+        old: SplicedTable,
+        path: &Path,
+        header: &TableHeader,
+        beside: &SharedTable,
+        (now, steering): (Time, &Steering),
+    ) -> Result<(SplicedTable, DealtSplices)> {
+        ensure!(!old.file.is_given_out(), "the {} {} is in use", header.content.name(), old.path().display());
+        let used = old.bytes_used().unwrap_or(0);
+        // Both are there for a moment, as far as they are touched; then the old one makes room.
+        check_room(path, header.content, used, 0)?;
+        let freed = if old.path() == path { used } else { 0 };
+        let wanted = (header.file_bytes()? as u64).saturating_add(beside.bytes_untouched()?);
+        check_room(path, header.content, wanted, freed)?;
+        let table = SplicedTable { file: SharedFile::make(path, header)? };
+        // SAFETY: no other code has them, and all are dropped before the tables are.
+        let (from, to) = unsafe { (old.memory(), table.memory()) };
+        let (to, dealt) = splice::deal(now, from, to, steering);
+        drop(to);
+        table.file.take_place()?;
+        Ok((table, dealt))
+    }
+
     /// The parameters it was made with.
     pub fn header(&self) -> &TableHeader {
         self.file.header()
@@ -77,11 +107,18 @@ impl SplicedTable {
         if !self.file.give_out() {
             return Vec::new();
         }
+        // SAFETY: it is the first time, and the mapping is never unmapped from now on.
+        unsafe { self.memory() }
+    }
+
+    /// # Safety
+    /// No other code uses the regions as long as they are in use, and the mapping outlives them.
+    unsafe fn memory(&self) -> Vec<SplicedMemory> {
         let connections = self.header().connections;
         let region = |worker: u16| {
             let (start, bytes) = self.file.region(worker);
-            // SAFETY: it is the first time, and the mapping is never unmapped from now on; regions do not overlap, and are
-            // aligned to a page; the file's bytes have been written or are zeroes.
+            // SAFETY: regions do not overlap, and are aligned to a page; the file's bytes have been written or are zeroes; and
+            // the caller promises the rest.
             SplicedMemory::new(unsafe { Region::at(start, bytes) }, connections)
         };
         (0..self.header().workers).map(region).collect()

@@ -26,12 +26,15 @@ pub struct SoakDeaths {
     /// each time.
     #[arg(long, default_value_t = 0)]
     pub kills: usize,
+    /// Restart so often with another number of workers, 1 and 2 by turns. Nothing may break.
+    #[arg(long, default_value_t = 0)]
+    pub workers: usize,
 }
 
 impl SoakDeaths {
     /// Whether any process ends.
     pub(super) fn is_some(&self) -> bool {
-        self.restarts + self.upgrades + self.kills > 0
+        self.restarts + self.upgrades + self.kills + self.workers > 0
     }
 }
 
@@ -57,9 +60,9 @@ pub(super) struct DeathTally {
 
 impl DeathTally {
     pub(super) fn sentence(&self) -> String {
-        let SoakDeaths { restarts, upgrades, kills } = self.done;
+        let SoakDeaths { restarts, upgrades, kills, workers } = self.done;
         format!(
-            "{restarts} restarts, {upgrades} upgrades, {kills} kills; {} connections of HTTP services adopted, {} \
+            "{restarts} restarts, {workers} with another number of workers, {upgrades} upgrades, {kills} kills; {} connections of HTTP services adopted, {} \
              interrupted; processes served within {} ms",
             self.adopted,
             self.interrupted,
@@ -90,6 +93,15 @@ pub(super) fn run(
         }
     }
     nothing_broke(book, "restarts")?;
+    for number in 1..=deaths.workers {
+        pause();
+        operator.set_workers(1 + number % 2)?;
+        let hairpin = operator.hairpin();
+        hairpin.end(Signal::SIGTERM)?;
+        tally.begin_again(hairpin, topology).with_context(|| format!("change {number} of workers"))?;
+        tally.done.workers += 1;
+    }
+    nothing_broke(book, "changes of the number of workers")?;
     for number in 1..=deaths.upgrades {
         pause();
         let program = rebuilt(topology, number)?;

@@ -21,11 +21,19 @@ pub(super) struct Operator<'a> {
     /// Iterations so far; each has a reload.
     iterations: usize,
     done: [usize; ACTIONS.len()],
+    options: HairpinOptions,
 }
 
 impl Operator<'_> {
     pub(super) fn new(topology: &Topology, hairpin: Hairpin, book: Arc<SoakBook>) -> Operator<'_> {
-        Operator { topology, hairpin, book, iterations: 0, done: [0; ACTIONS.len()] }
+        Operator {
+            topology,
+            hairpin,
+            book,
+            iterations: 0,
+            done: [0; ACTIONS.len()],
+            options: HairpinOptions::default(),
+        }
     }
 
     /// A reload, then a step by hand with a backend of each service; spread over this time.
@@ -55,6 +63,12 @@ impl Operator<'_> {
         &mut self.hairpin
     }
 
+    /// The next process has so many workers.
+    pub(super) fn set_workers(&mut self, count: usize) -> Result<()> {
+        self.options.top = format!("workers = {count}");
+        self.hairpin.configure(self.topology, &services(), &self.options)
+    }
+
     /// A reload, and nothing else.
     pub(super) fn reload_now(&mut self) -> Result<()> {
         self.reload()?;
@@ -76,7 +90,7 @@ impl Operator<'_> {
                 service.weights.pop();
             }
         }
-        self.hairpin.configure(self.topology, &services, &HairpinOptions::default())?;
+        self.hairpin.configure(self.topology, &services, &self.options)?;
         self.hairpin.tell(self.topology, &["reload"])?;
         Ok(())
     }

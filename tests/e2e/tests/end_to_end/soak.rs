@@ -17,7 +17,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 /// `make crashes` kills 500 times.
 fn deaths(cards: Cards) -> Result<()> {
-    let deaths = SoakDeaths { restarts: 3, upgrades: 2, kills: 6 };
+    let deaths = SoakDeaths { restarts: 3, workers: 4, upgrades: 2, kills: 6 };
     soak::run(&SoakArgs::of_deaths(deaths, 24, cards))
 }
 

@@ -15,6 +15,7 @@ use super::state::peer::Peer;
 use super::tcp::segment::Abilities;
 use crate::balance::Loads;
 use crate::config::{BackendState, ServiceState, Snapshot};
+use crate::engine::RuleOp;
 use crate::flow::{Direction, FlowKey, Steering};
 use crate::l4::ports::PortPool;
 use crate::l7::config::Kind;
@@ -22,6 +23,7 @@ use crate::offload::{OffloadState, RulePair};
 use crate::stored::{Optional, OptionalNumber, OptionalPosition};
 use crate::time::{Duration, Time};
 use crate::worker::{Known, Statistics};
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::mem::offset_of;
@@ -78,6 +80,10 @@ pub(crate) struct Adoption<'a> {
     pub(crate) known: &'a Known,
     pub(crate) steering: &'a Steering,
     pub(crate) statistics: &'a mut Statistics,
+    /// Requests to the engine.
+    pub(crate) ops: &'a mut VecDeque<RuleOp>,
+    /// Whether the engine can bring packets to another worker than theirs.
+    pub(crate) diverts: bool,
     /// Whether the engine holds the rule of a flow.
     pub(crate) engine: &'a dyn Fn(&FlowKey) -> bool,
 }
@@ -110,7 +116,7 @@ impl ClientConn {
 
     /// From now on whatever its client sends is answered with RST, and its client is asked for a packet at once. It has
     /// no backend connection any more; its buffers are not released.
-    fn become_reset(&mut self, now: Time) {
+    pub(super) fn become_reset(&mut self, now: Time) {
         self.state = ClientConnState::Resetting;
         (self.is_open, self.is_clamped) = (false, false);
         (self.asks, self.reset_with) = (0, OptionalNumber::default());
@@ -147,7 +153,7 @@ impl BackendConn {
     }
 
     /// From now on whatever its backend sends is answered with RST, and its backend is asked for a packet at once.
-    fn become_reset(&mut self, now: Time) {
+    pub(super) fn become_reset(&mut self, now: Time) {
         self.state = BackendConnState::Resetting;
         (self.tries, self.reset_with, self.again, self.deadline) = (0, OptionalNumber::default(), now, now);
         self.is_counted = false;
@@ -169,16 +175,8 @@ impl BackendConn {
 impl Splices {
     /// Takes over what another process has left in the memory of this one, into which nothing has been put yet.
     pub(crate) fn adopt(&mut self, mut cx: Adoption<'_>) -> AdoptedSplices {
-        let mut adopted = AdoptedSplices::default();
         self.configurations.adopt(cx.snapshot.id, cx.formers);
-        let (done, now) = (self.done.last(), cx.now);
-        let client_conns = self.client_conns.adopt(done, |bytes| ClientConn::renewed(now, bytes));
-        let backend_conns = self.backend_conns.adopt(done, |bytes| BackendConn::renewed(now, bytes));
-        adopted.invalid += (client_conns.invalid + backend_conns.invalid) as u64;
-        adopted.interrupted += (client_conns.interrupted + backend_conns.interrupted) as u64;
-        self.finish_operation();
-        self.forget_nonsense(&mut adopted);
-        self.part_strangers(now, &mut adopted);
+        let (mut adopted, now) = (self.believe(cx.now), cx.now);
         // Each entry is an operation of its own: a process that is killed meanwhile leaves one that is not believed.
         for position in 0..self.client_conns.reach() {
             self.take_in_client(&mut cx, position, &mut adopted);
@@ -195,10 +193,26 @@ impl Splices {
             let mut backends = cx.snapshot.services.iter().flat_map(|service| &service.backends);
             if let Some(backend) = backends.find(|backend| backend.endpoint == port.backend) {
                 let number = backend.number.into();
-                let _ = cx.ports.mark(number, port.source) && cx.ports.release(released, number, port.source, true);
+                let is_marked = cx.ports.mark(number, port.source);
+                // Another worker's connection has it, and this worker does not hear of its end: it stays marked.
+                let _ = is_marked && port.is_lent == 0 && cx.ports.release(released, number, port.source, true);
             }
         }
         self.tell(&mut cx.statistics.http);
+        adopted
+    }
+
+    /// Finds the entries that can be believed, and makes all others such as are to be reset, or none.
+    pub(super) fn believe(&mut self, now: Time) -> AdoptedSplices {
+        let mut adopted = AdoptedSplices::default();
+        let done = self.done.last();
+        let client_conns = self.client_conns.adopt(done, |bytes| ClientConn::renewed(now, bytes));
+        let backend_conns = self.backend_conns.adopt(done, |bytes| BackendConn::renewed(now, bytes));
+        adopted.invalid += (client_conns.invalid + backend_conns.invalid) as u64;
+        adopted.interrupted += (client_conns.interrupted + backend_conns.interrupted) as u64;
+        self.finish_operation();
+        self.forget_nonsense(&mut adopted);
+        self.part_strangers(now, &mut adopted);
         adopted
     }
 
@@ -207,18 +221,14 @@ impl Splices {
         let mut claims = Claims::new(&self.buffers);
         for position in 0..self.client_conns.reach() {
             let Some(client_conn) = self.client_conns.get(position) else { continue };
-            let owned = client_conn.peer.owned.as_ref().and_then(|owned| owned.buffer.as_ref());
-            let again = client_conn.again.as_ref().map(|again| &again.buffer);
-            let buffers = [client_conn.input.as_ref(), again, client_conn.framing.records(), owned];
-            if !client_conn.is_plausible() || !claims.claim(&buffers) {
+            if !client_conn.is_plausible() || !claims.claim(&client_conn.buffers()) {
                 self.client_conns.forget(position);
                 adopted.invalid += 1;
             }
         }
         for position in 0..self.backend_conns.reach() {
             let Some(backend_conn) = self.backend_conns.get(position) else { continue };
-            let owned = backend_conn.peer.owned.as_ref().and_then(|owned| owned.buffer.as_ref());
-            if !backend_conn.is_plausible() || !claims.claim(&[backend_conn.input.as_ref(), owned]) {
+            if !backend_conn.is_plausible() || !claims.claim(&backend_conn.buffers()) {
                 self.backend_conns.forget(position);
                 adopted.invalid += 1;
             }
@@ -359,6 +369,16 @@ impl Splices {
                 entry.become_reset(now);
             }
         }
+        entry.is_diverted = cx.steering.worker(&entry.own_end()) != cx.worker;
+        // It is closed after its exchange, so that its rule goes.
+        entry.is_spent |= entry.is_diverted;
+        if entry.is_diverted && !cx.diverts && entry.state != BackendConnState::Resetting {
+            let client_conn = entry.client_conn.get();
+            adopted.misplaced += 1;
+            client_conn.into_iter().for_each(|client_conn| self.reset_client_later(now, client_conn));
+            self.reset_backend_later(now, position);
+        }
+        let entry = self.backend_conns.get_mut(position)?;
         let is_wanted = is_same && named.is_some_and(|backend| backend.state != BackendState::Disabled);
         let is_over = matches!(entry.state, BackendConnState::TimeWait | BackendConnState::Resetting);
         if !is_wanted && !is_over {
@@ -366,7 +386,7 @@ impl Splices {
         }
         entry.wake(now);
         let (number, source, counted, state) = (entry.number, entry.own_end(), entry.is_counted, entry.state);
-        let deadline = entry.deadline;
+        let (deadline, client_conn) = (entry.deadline, entry.client_conn.get());
         let next = entry.due();
         if self.find(&key).is_some() || !self.index(&key, position, Direction::FromBackend) {
             let client_conn = self.backend_conns.get(position).and_then(|entry| entry.client_conn.get());
@@ -377,6 +397,11 @@ impl Splices {
             return None;
         }
         cx.ports.mark(u32::from(number), source);
+        let carries =
+            |client_conn: &ClientConn| client_conn.pair.holds(Direction::FromBackend) && client_conn.rule_key.is(&key);
+        if !client_conn.and_then(|position| self.client_conns.get(position)).is_some_and(carries) {
+            self.divert(position, &mut |op| cx.ops.push_back(op));
+        }
         cx.known.add(cx.steering.hash(&source));
         if counted {
             cx.loads.add(u32::from(number));

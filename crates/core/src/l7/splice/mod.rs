@@ -26,7 +26,9 @@
 //! - Whatever is dropped is sent again: by the sender if it is the sender's, by a timer (`timers.rs`) if Hairpin owns it.
 
 mod adopt;
+mod deal;
 mod dispatch;
+mod divert;
 mod fault;
 mod rules;
 mod stages;
@@ -41,6 +43,7 @@ mod tests;
 
 pub use adopt::AdoptedSplices;
 pub(crate) use adopt::Adoption;
+pub use deal::{DealtSplices, deal};
 /// Bounds of HTTP and TLS services, for programs that list them.
 pub mod limits {
     pub use super::stages::read::CLOSING_TIMEOUT;

@@ -256,7 +256,11 @@ impl Splices {
         let ids = BOTH.map(|direction| self.rule_id(position, direction));
         let Some(client_conn) = self.client_conns.get_mut(position) else { return 0 };
         let keys = [client_conn.key, client_conn.rule_key];
-        client_conn.pair.remove(|direction| (ids[direction as usize], keys[direction as usize].flow()), ops)
+        let backend_conn = client_conn.backend_conn.get();
+        let asked =
+            client_conn.pair.remove(|direction| (ids[direction as usize], keys[direction as usize].flow()), &mut *ops);
+        backend_conn.into_iter().for_each(|backend_conn| self.divert(backend_conn, ops));
+        asked
     }
 
     /// Takes an answer of the engine about a splice's rule. Returns whether the rule is held.

@@ -97,7 +97,7 @@ impl Supervisor {
         self.parameters.loads = Default::default();
         self.parameters.occupancy = Default::default();
         self.plane.steer(steering)?;
-        let mut splices = begin::splices(settings, true, &table)?;
+        let mut splices = begin::splices(settings, true, &table, &steering)?;
         let memory = WorkerMemory { connections: table.regions(), splices: splices.regions() };
         let (mut worker_pool, taken) = self.plane.worker_pool(&self.parameters, memory, &self.sender)?;
         let held = &self.parameters.held;

@@ -130,6 +130,7 @@ impl Splices {
             self.idle.remove(&mut self.backend_conns, backend_conn);
         }
         self.count_backend(cx, backend_conn, false);
+        self.end_diversion(cx, backend_conn);
         let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         entry.peer.disown(&mut self.buffers);
         if let Some(input) = entry.input.take() {

@@ -161,6 +161,11 @@ impl Buffers {
         }
     }
 
+    /// Bytes there is room for in it.
+    pub(in crate::l7::splice) fn size(&self, buffer: &Buffer) -> usize {
+        self.pools[usize::from(buffer.size)].size
+    }
+
     /// What is in it.
     pub(in crate::l7::splice) fn bytes(&self, buffer: &Buffer) -> &[u8] {
         &self.pools[usize::from(buffer.size)].bytes(buffer.number)[..buffer.len()]

@@ -94,6 +94,20 @@ impl Configurations {
         self.set(last.wrapping_add(u32::from(!is_same)), id);
     }
 
+    /// Becomes another worker's, of which nothing is known but the names of configurations.
+    pub(in crate::l7::splice) fn copy(&mut self, other: &Configurations) {
+        self.memory.copy_from_slice(&other.memory);
+        self.number = other.number;
+    }
+
+    /// The number here of the configuration that has this one in another worker; if it has none, one that is nothing's.
+    pub(in crate::l7::splice) fn translated(&self, other: &Configurations, number: u32) -> u32 {
+        let id = other.id_of(number);
+        let mut all = (0..PLACES as u32).map(|back| self.number.wrapping_sub(back));
+        let unknown = self.number.wrapping_sub(PLACES as u32);
+        all.find(|&number| id != 0 && self.id_of(number) == id).unwrap_or(unknown)
+    }
+
     /// What a client connection's exchange goes by: its service, and its route. `None`: its service is no HTTP service any
     /// more, and was none when it began as far as is known. Without a route: that is not known any more.
     pub(in crate::l7::splice) fn of<'a>(

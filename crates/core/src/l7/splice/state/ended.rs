@@ -71,6 +71,17 @@ impl Ended {
         *oldest = Entry { fingerprint, ended: now };
     }
 
+    /// Knows what another worker knows, too, as far as there is room.
+    pub(in crate::l7::splice) fn take_over(&mut self, now: Time, other: &Ended) {
+        for entry in other.buckets.iter().flatten().filter(|entry| is_good(now, entry)) {
+            let place = self.place(entry.fingerprint);
+            let Some(oldest) = self.buckets[place].iter_mut().min_by_key(|entry| entry.ended) else { return };
+            if oldest.ended < entry.ended {
+                *oldest = *entry;
+            }
+        }
+    }
+
     /// Whether that is so.
     pub(in crate::l7::splice) fn has(&self, now: Time, key: &FlowKey, first: [u32; 2]) -> bool {
         let fingerprint = self.fingerprint(key, first);

@@ -363,6 +363,20 @@ impl ClientConn {
         self.peer.reach = later(self.peer.reach, acknowledged.wrapping_add(ahead as u32));
     }
 
+    /// All buffers that it has.
+    pub(in crate::l7::splice) fn buffers(&self) -> [Option<&Buffer>; 4] {
+        let owned = self.peer.owned.as_ref().and_then(|owned| owned.buffer.as_ref());
+        let again = self.again.as_ref().map(|again| &again.buffer);
+        [self.input.as_ref(), again, self.framing.records(), owned]
+    }
+
+    /// [`ClientConn::buffers`], to be changed.
+    pub(in crate::l7::splice) fn buffers_mut(&mut self) -> [Option<&mut Buffer>; 4] {
+        let owned = self.peer.owned.as_mut().and_then(|owned| owned.buffer.as_mut());
+        let again = self.again.as_mut().map(|again| &mut again.buffer);
+        [self.input.as_mut(), again, self.framing.records_mut(), owned]
+    }
+
     /// Whether nothing is asked and nothing answered: the next request is awaited, or none will come.
     pub(in crate::l7::splice) fn is_between_exchanges(&self) -> bool {
         matches!(self.state, ClientConnState::Reading | ClientConnState::Closing | ClientConnState::TimeWait)
@@ -445,7 +459,9 @@ pub(in crate::l7::splice) struct BackendConn {
     pub(in crate::l7::splice) is_counted: bool,
     /// It is reset, and its numbers are not known.
     pub(in crate::l7::splice) is_unknown: bool,
-    pub(in crate::l7::splice) unused: [u8; 5],
+    /// Its packets are steered to another worker: a rule brings them.
+    pub(in crate::l7::splice) is_diverted: bool,
+    pub(in crate::l7::splice) unused: [u8; 4],
 }
 
 stored!(
@@ -473,10 +489,21 @@ stored!(
     is_spent,
     is_counted,
     is_unknown,
+    is_diverted,
     unused,
 );
 
 impl BackendConn {
+    /// All buffers that it has.
+    pub(in crate::l7::splice) fn buffers(&self) -> [Option<&Buffer>; 2] {
+        [self.input.as_ref(), self.peer.owned.as_ref().and_then(|owned| owned.buffer.as_ref())]
+    }
+
+    /// [`BackendConn::buffers`], to be changed.
+    pub(in crate::l7::splice) fn buffers_mut(&mut self) -> [Option<&mut Buffer>; 2] {
+        [self.input.as_mut(), self.peer.owned.as_mut().and_then(|owned| owned.buffer.as_mut())]
+    }
+
     /// One to a backend whose SYN is sent now, of no client connection, at interface 0.
     pub(in crate::l7::splice) fn new(now: Time, key: &FlowKey, number: u16, peer: Peer) -> BackendConn {
         BackendConn {
@@ -504,7 +531,8 @@ impl BackendConn {
             is_spent: false,
             is_counted: false,
             is_unknown: false,
-            unused: [0; 5],
+            is_diverted: false,
+            unused: [0; 4],
         }
     }
 

@@ -154,6 +154,10 @@ impl Framing {
         self.records.as_ref()
     }
 
+    pub(in crate::l7::splice) fn records_mut(&mut self) -> Option<&mut Buffer> {
+        self.records.as_mut()
+    }
+
     /// Whether the chunks are so small, or may be, that their records take much of what a client may send.
     pub(in crate::l7::splice) fn is_dense(&self) -> bool {
         self.read < DENSE_UNTIL || self.noted > self.read / DENSE_RATIO

@@ -19,10 +19,12 @@ pub(in crate::l7::splice) struct RestingPort {
     released: Time,
     pub(in crate::l7::splice) source: Endpoint,
     pub(in crate::l7::splice) backend: Endpoint,
-    unused: [u8; 4],
+    /// It does not rest: a connection of another worker's has it (after a change of the number of workers).
+    pub(in crate::l7::splice) is_lent: u8,
+    unused: [u8; 3],
 }
 
-stored!(RestingPort: released, source, backend, unused);
+stored!(RestingPort: released, source, backend, is_lent, unused);
 
 /// Places for a worker with so many connections at a time.
 pub(in crate::l7::splice) const fn places(connections: u32) -> usize {
@@ -45,18 +47,37 @@ impl Resting {
 
     /// Notes that the port `source` rests from now on at this backend.
     pub(in crate::l7::splice) fn add(&mut self, now: Time, source: Endpoint, backend: Endpoint) {
+        self.put(RestingPort { released: now, source, backend, is_lent: 0, unused: [0; 3] });
+    }
+
+    /// Notes that a connection of another worker's has the port `source`, which is of this worker's part of the pool.
+    pub(in crate::l7::splice) fn lend(&mut self, now: Time, source: Endpoint, backend: Endpoint) {
+        self.put(RestingPort { released: now, source, backend, is_lent: 1, unused: [0; 3] });
+    }
+
+    /// Notes a port that another worker had noted.
+    pub(in crate::l7::splice) fn put(&mut self, noted: RestingPort) {
         if self.next >= self.ports.len() {
             self.next = 0;
         }
         if let Some(port) = self.ports.get_mut(self.next) {
-            *port = RestingPort { released: now, source, backend, unused: [0; 4] };
+            *port = noted;
             self.next += 1;
         }
     }
 
+    /// All that are noted, the oldest first.
+    pub(in crate::l7::splice) fn all(&self) -> Vec<RestingPort> {
+        let mut all: Vec<RestingPort> = self.ports.iter().filter(|port| port.released != Time::ZERO).copied().collect();
+        all.sort_by_key(|port| port.released);
+        all
+    }
+
     /// Those that have not rested for `time_wait`, in the order of their release, each with the time of that.
     pub(in crate::l7::splice) fn at(&self, now: Time, time_wait: Duration) -> Vec<(Time, RestingPort)> {
-        let rests = |port: &&RestingPort| port.released != Time::ZERO && now.since(port.released) < time_wait;
+        let rests = |port: &&RestingPort| {
+            port.released != Time::ZERO && (now.since(port.released) < time_wait || port.is_lent != 0)
+        };
         let mut resting: Vec<_> = self.ports.iter().filter(rests).map(|port| (port.released.min(now), *port)).collect();
         resting.sort_by_key(|(released, _)| *released);
         resting

@@ -9,6 +9,7 @@ mod chunked;
 mod clamp;
 mod closing;
 mod crashes;
+mod dealt;
 mod endless;
 mod ends;
 mod faults;

@@ -3,7 +3,7 @@
 
 use crate::config::{Backend, BackendState, Forwarding, Pool, Service, Snapshot};
 use crate::engine::EngineCaps;
-use crate::flow::{Endpoint, FlowKey, Protocol};
+use crate::flow::{Endpoint, FlowKey, Protocol, Steering};
 use crate::frame::{Batch, Frame, FrameIo, ROOM, VecFrame};
 use crate::l4::connection::Connection;
 use crate::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Kind, Route};
@@ -17,7 +17,7 @@ use crate::table::{AnyTable, Hasher};
 use crate::time::{Duration, Time};
 use crate::wire::tcp::{ACK, PSH, SYN};
 use crate::wire::{self, Parsed};
-use crate::worker::{Worker, WorkerOptions};
+use crate::worker::{Adopted, Worker, WorkerOptions};
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -276,6 +276,37 @@ impl OneWorker {
         worker.count_from(statistics);
         self.worker = worker;
         adopted.splices
+    }
+
+    /// How its packets are steered.
+    pub(super) fn steering(&self) -> Steering {
+        Steering::by_hash([SEEDS[0], SEEDS[1]], 1)
+    }
+
+    /// The memory of spliced connections that this process leaves; its worker has none any more.
+    pub(super) fn take_memory(&mut self) -> SplicedMemory {
+        let options = WorkerOptions {
+            splices: SplicedMemory::own(0),
+            ..WorkerOptions::new(self.snapshot.clone(), boxed::<Connection>(32), table(), Always, SEEDS)
+        };
+        core::mem::replace(&mut self.worker, Worker::new(options)).into_memory().1
+    }
+
+    /// A worker that takes over this memory.
+    pub(super) fn adopting(
+        &self,
+        worker: u16,
+        steering: Steering,
+        splices: SplicedMemory,
+    ) -> (Worker<Always, AnyTable>, Adopted) {
+        let options = WorkerOptions {
+            worker,
+            steering,
+            caps: self.caps,
+            splices,
+            ..WorkerOptions::new(self.snapshot.clone(), boxed::<Connection>(32), table(), Always, SEEDS)
+        };
+        Worker::adopt(options, self.now, &|_| false)
     }
 
     /// Frames arrive at once.
