@@ -17,7 +17,8 @@ pub(super) const HTTP: Group = Group {
     doc: "What this page calls a reset of an HTTP connection goes to both of its ends.",
     limits: &[
         limit(
-            "client connections of a worker, never more than its part of `connections_max`",
+            "client connections of a worker, unless `limits.http_connections_max` says how many; never more than its part of \
+             `connections_max`",
             Number(SPLICES_MAX as u64, "connections"),
             &[events("worker.evicted"), drops("worker.table-full")],
             "A connection between two requests or in time-wait gives way, if a search of bounded length finds one. If not, \
@@ -235,6 +236,12 @@ pub(super) const HTTP: Group = Group {
             Number(limits::ENDED_PER_CONNECTION as u64, "connections"),
             &[series("hairpin_http_ended_overwritten_total")],
             "An older one is forgotten: if the network repeats its first segment, its request is made again.",
+        ),
+        limit(
+            "former configurations that exchanges end by",
+            Number(limits::FORMERS_MAX as u64, "configurations"),
+            &[],
+            "An exchange that began with an older one ends without the edits of its route.",
         ),
         limit(
             "connections of a worker that are remembered because data came without their first segment",

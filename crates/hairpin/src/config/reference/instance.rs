@@ -100,7 +100,7 @@ pub const LIMITS: ReferenceSection = ReferenceSection {
             ),
             "262144",
             "Clients' connections of HTTP and TLS services of the whole instance, divided evenly over the workers, and as \
-             many to backends. Each has about 5 KB of the file in `memory_directory`, which takes memory only as it is used.",
+             many to backends. Each has about 6 KB of the file in `memory_directory`, which takes memory only as it is used.",
         ),
         field(
             "rules_max",

@@ -22,9 +22,8 @@ pub(super) fn tests(networks: &Arc<HttpNetworks>) -> Vec<Trial> {
     vec![
         networks.test("clients of disabled backends are told", Which::Gso, |net| with_small_buffers(net, disabled)),
         networks.test("downloads outlive an upgrade", Which::Gso, |net| with_small_buffers(net, upgraded)),
-        networks.test("an upgrade to another layout is refused, or resets", Which::Gso, |net| {
-            with_small_buffers(net, relaid)
-        }),
+        networks
+            .test("another layout refuses an upgrade, or resets", Which::Gso, |net| with_small_buffers(net, relaid)),
         networks.test("a flush tells clients", Which::Gso, |net| with_small_buffers(net, flushed)),
     ]
 }
