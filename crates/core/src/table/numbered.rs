@@ -23,6 +23,11 @@ pub struct Numbered<T> {
     value: T,
 }
 
+impl<T> Numbered<T> {
+    /// Where the value begins in its bytes.
+    pub(crate) const VALUE_AT: usize = NUMBER;
+}
+
 /// Bytes of the number in front of the value.
 const NUMBER: usize = size_of::<u64>();
 

@@ -169,7 +169,14 @@ fn build(
         Some(table) => connections_by_backend(table)?,
         None => Vec::new(),
     };
-    let connections = |number: u16| counts.get(usize::from(number)).copied().unwrap_or(0);
+    let of_http = match SplicedTable::open(&table_path(settings, Content::Splices))? {
+        OpenedTable::Table(table) if left.is_some() => table.connections_by_backend()?,
+        _ => Vec::new(),
+    };
+    let connections = |number: u16| {
+        let of = |counts: &[u64]| counts.get(usize::from(number)).copied().unwrap_or(0);
+        of(&counts) + of(&of_http)
+    };
     let merged = registry.merge(config, &connections, super::host::unix_s())?;
 
     // From here on the kernel is changed: what there will be is noted first, beside what there is.

@@ -84,6 +84,23 @@ impl SplicedTable {
         Ok((table, dealt))
     }
 
+    /// How many connections each backend has, by its number, before they are adopted.
+    ///
+    /// # Errors
+    /// The table is in use.
+    pub fn connections_by_backend(&self) -> Result<Vec<u64>> {
+        ensure!(!self.file.is_given_out(), "the {} is in use", self.header().content.name());
+        let mut sum = Vec::new();
+        // SAFETY: no other code has them, and each is dropped here.
+        for memory in unsafe { self.memory() } {
+            let (memory, counts) = memory.connections_by_backend();
+            drop(memory);
+            sum.resize(counts.len().max(sum.len()), 0);
+            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        Ok(sum)
+    }
+
     /// The parameters it was made with.
     pub fn header(&self) -> &TableHeader {
         self.file.header()

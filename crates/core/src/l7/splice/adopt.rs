@@ -287,7 +287,12 @@ impl Splices {
         let (key, now) = (client_conn.key.flow(), cx.now);
         let is_over = matches!(client_conn.state, ClientConnState::Resetting | ClientConnState::PendingRemoval);
         let is_misplaced = cx.steering.worker(&key.source) != cx.worker;
-        if !is_over && (is_misplaced || !is_served(cx.snapshot, client_conn)) {
+        let is_served_now = is_served(cx.snapshot, client_conn);
+        let is_idle = client_conn.state == ClientConnState::Reading && client_conn.input.is_none();
+        let closes = is_idle && !is_misplaced && !is_served_now && !client_conn.is_unknown;
+        if closes {
+            adopted.without_service += 1;
+        } else if !is_over && (is_misplaced || !is_served_now) {
             let backend_conn = client_conn.backend_conn.get();
             *(if is_misplaced { &mut adopted.misplaced } else { &mut adopted.without_service }) += 1;
             self.reset_client_later(now, position);
@@ -326,6 +331,10 @@ impl Splices {
         }
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
         client_conn.wake(now);
+        if closes {
+            // It waits for its next request: its timer closes it in order.
+            client_conn.deadline = now;
+        }
         let owned = client_conn.peer.owned.as_ref().map_or(client_conn.deadline, |owned| owned.due);
         let next = client_conn.deadline.min(owned);
         if client_conn.is_open
@@ -333,7 +342,7 @@ impl Splices {
         {
             service.client_conns_now += 1;
         }
-        if !matches!(client_conn.state, ClientConnState::Resetting | ClientConnState::PendingRemoval) {
+        if !closes && !matches!(client_conn.state, ClientConnState::Resetting | ClientConnState::PendingRemoval) {
             adopted.client_conns += 1;
             adopted.offloaded += u64::from(held != 0);
         }

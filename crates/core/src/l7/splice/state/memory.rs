@@ -5,10 +5,14 @@ use super::configurations::{self, Configurations};
 use super::ended::{self, Bucket};
 use super::entry::{BackendConn, ClientConn};
 use super::resting::{self, RestingPort};
+use crate::config::BACKENDS_MAX;
 use crate::stored::{Stored, mixed};
 use crate::table::numbered::{Done, Numbered};
 use crate::table::region::{Array, Region};
-use crate::table::slab::Slot;
+use crate::table::slab::{Slab, Slot};
+use alloc::vec::Vec;
+use core::mem::offset_of;
+use zerocopy::FromBytes;
 
 /// To be raised whenever the meaning of what is stored changes in a way that [`SplicedMemory::LAYOUT_HASH`] cannot see.
 const LAYOUT_VERSION: u64 = 2;
@@ -71,6 +75,25 @@ impl SplicedMemory {
             i += 1;
         }
         bytes
+    }
+
+    /// How many connections each backend has, by its number, before a process adopts them. Entries that an adopter would not
+    /// believe count, too. The memory is as before.
+    pub fn connections_by_backend(mut self) -> (SplicedMemory, Vec<u64>) {
+        let mut counts = Vec::new();
+        let mut entries = Slab::new(self.parts().backend_conns);
+        entries.mend(|bytes| {
+            let at = Numbered::<BackendConn>::VALUE_AT + offset_of!(BackendConn, number);
+            let number = bytes.get(at..at + 2).and_then(|bytes| u16::read_from_bytes(bytes).ok()).unwrap_or(u16::MAX);
+            let number = usize::from(number);
+            if number < BACKENDS_MAX as usize {
+                counts.resize(counts.len().max(number + 1), 0);
+                counts[number] += 1;
+            }
+            true
+        });
+        drop(entries);
+        (self.again(), counts)
     }
 
     /// Clients' connections there can be, and as many to backends.

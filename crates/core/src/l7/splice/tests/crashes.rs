@@ -3,6 +3,7 @@
 
 use super::one_worker::{OneWorker, Script, Sent, USUAL};
 use super::{REQUEST, only};
+use crate::config::ServiceState;
 use crate::table::numbered::interrupt;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST};
@@ -241,6 +242,35 @@ fn backends_that_have_gone_meanwhile_lose_their_connections() {
             // The client's next request goes to the backend that is there now.
             let syn = only(talk.client.script.sends(&mut fixture, REQUEST));
             assert_eq!(syn.to.port, backend.script.own.port + 1);
+        }
+        fixture.over();
+    }
+}
+
+#[test]
+fn service_that_has_gone_closes_its_idle_clients() {
+    // The client is idle, or in the middle of a response.
+    for is_idle in [true, false] {
+        let mut fixture = OneWorker::new(|_| {});
+        fixture.restarts = false;
+        let mut talk = Conversation::new(&mut fixture, 1000);
+        (0..3).for_each(|step| drop(talk.step(&mut fixture, step)));
+        if is_idle {
+            talk.backend_sends(&mut fixture, LENGTH[1]);
+            talk.client.script.acknowledges(&mut fixture);
+        }
+        let mut snapshot = (*fixture.snapshot).clone();
+        snapshot.id += 1;
+        snapshot.services[0].state = ServiceState::Vacant;
+        fixture.snapshot = Arc::new(snapshot);
+        let adopted = fixture.restart();
+        assert_eq!((adopted.without_service, adopted.client_conns, adopted.invalid), (1, 0, 0), "{adopted:?}");
+        let sent = fixture.wait(Duration::from_millis(10));
+        if is_idle {
+            let fin = sent.iter().find(|sent| sent.to == talk.client.script.own).unwrap();
+            assert_eq!((fin.segment.flags, fin.segment.sequence), (ACK | FIN, talk.client.script.expected));
+        } else {
+            assert!(talk.client.is_reset(&mut fixture), "{sent:?}");
         }
         fixture.over();
     }
