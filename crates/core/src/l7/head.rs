@@ -244,11 +244,7 @@ fn window<'a>(bytes: &'a [u8], bounds: &Bounds) -> (&'a [u8], bool) {
     (&bytes[..bytes.len().min(bytes_max)], bytes.len() >= bytes_max)
 }
 
-/// The result of reading a window, in offsets of the whole.
-fn outcome<T>(read: Option<T>, full: bool) -> Result<Parsed<T>, Refusal> {
-    match read {
-        Some(read) => Ok(Parsed::Complete(read)),
-        None if full => Err(Refusal::TooLarge),
-        None => Ok(Parsed::Partial),
-    }
+/// What is said of a window that has no complete head.
+fn incomplete<T>(full: bool) -> Result<Parsed<T>, Refusal> {
+    if full { Err(Refusal::TooLarge) } else { Ok(Parsed::Partial) }
 }

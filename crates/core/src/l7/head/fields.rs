@@ -157,16 +157,15 @@ pub(super) struct FieldPlaces {
 }
 
 impl FieldPlaces {
-    /// The fields in a head. `None`: it is too short for one of them.
-    pub(super) fn in_head<'a>(&self, head: &'a [u8]) -> Option<Fields<'a>> {
+    /// Makes `fields`, which are new, those of their head. `None`: it is too short for one of them.
+    pub(super) fn put_into(&self, fields: &mut Fields<'_>) -> Option<()> {
         // Fields stand in order, each name before its value: the last value reaches farthest.
         let end = |place: &FieldPlace| usize::from(place.value) + usize::from(place.value_bytes);
-        if self.places.last().is_some_and(|last| end(last) > head.len()) {
+        if self.places.last().is_some_and(|last| end(last) > fields.head.len()) {
             return None;
         }
-        let mut places = ArrayVec::new();
-        places.try_extend_from_slice(&self.places).ok()?;
-        Some(Fields { head, places, names_others: self.names_others })
+        fields.names_others = self.names_others;
+        fields.places.try_extend_from_slice(&self.places).ok()
     }
 }
 

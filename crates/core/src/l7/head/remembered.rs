@@ -1,7 +1,7 @@
 //! A request's head that was read, without the bytes that it lies in: so that a request which waits for its backend need not be
 //! read a second time.
 
-use super::fields::FieldPlaces;
+use super::fields::{FieldPlaces, Fields};
 use super::{Bounds, Form, Method, Parsed, Request, RequestTarget, Version, request};
 use crate::l7::body::Length;
 
@@ -84,6 +84,8 @@ impl RememberedRequest {
             Some(span) => span.in_bytes(bytes).map(Some),
             None => Some(None),
         };
+        let mut fields = Fields::new(bytes);
+        self.fields.put_into(&mut fields)?;
         Some(Request {
             bytes,
             method: self.method,
@@ -96,7 +98,7 @@ impl RememberedRequest {
                 query: maybe(self.query)?,
             },
             version: self.version,
-            fields: self.fields.in_head(bytes)?,
+            fields,
             body: self.body,
             host: maybe(self.host)?,
             keep_alive: self.keep_alive,

@@ -3,7 +3,7 @@
 use super::fields::Fields;
 use super::framing::{HeadSection, section};
 use super::target::{Form, RequestTarget, is_authority};
-use super::{Bounds, Method, Parsed, Refusal, Version, octets, outcome, window};
+use super::{Bounds, Method, Parsed, Refusal, Version, incomplete, octets, window};
 use crate::l7::body::Length;
 
 /// Bytes of a method at most.
@@ -43,34 +43,19 @@ pub struct Request<'a> {
 /// Reads the head of a request at the start of `bytes`. [`Refusal::status`] is the answer's.
 pub fn request<'a>(bytes: &'a [u8], bounds: &Bounds) -> Result<Parsed<Request<'a>>, Refusal> {
     let (bytes, full) = window(bytes, bounds);
-    outcome(read(bytes, bounds)?, full)
-}
-
-/// The parts of a request line.
-struct RequestLine<'a> {
-    method: Method,
-    method_bytes: &'a [u8],
-    target: RequestTarget<'a>,
-    version: Version,
-}
-
-fn read<'a>(bytes: &'a [u8], bounds: &Bounds) -> Result<Option<Request<'a>>, Refusal> {
-    let start = match bytes {
-        [b'\r', b'\n', ..] => 2,
-        [] | [b'\r'] => return Ok(None),
-        [b'\r' | b'\n', ..] => return Err(Refusal::LineEnd),
-        _ => 0,
+    let mut fields = Fields::new(bytes);
+    let Some((RequestLine { method, method_bytes, target, version }, HeadSection { said, end })) =
+        read(&mut fields, bytes, bounds)?
+    else {
+        return incomplete(full);
     };
-    let Some((line, at)) = read_line(bytes, start, bounds)? else { return Ok(None) };
-    let Some(HeadSection { fields, said, end }) = section(bytes, at, bounds.fields_max, true)? else { return Ok(None) };
-    let RequestLine { method, method_bytes, target, version } = line;
     let host = host(&target, version, said.host)?;
     let body = match (said.is_chunked(version)?, said.length) {
         (true, _) => Length::Chunked,
         (false, None | Some(0)) => Length::None,
         (false, Some(length)) => Length::Bytes(length),
     };
-    Ok(Some(Request {
+    Ok(Parsed::Complete(Request {
         bytes: &bytes[..end],
         method,
         method_bytes,
@@ -83,6 +68,30 @@ fn read<'a>(bytes: &'a [u8], bounds: &Bounds) -> Result<Option<Request<'a>>, Ref
         expects_continue: said.continues && version == Version::Http11,
         upgrade: said.is_upgrade(version),
     }))
+}
+
+/// The parts of a request line.
+struct RequestLine<'a> {
+    method: Method,
+    method_bytes: &'a [u8],
+    target: RequestTarget<'a>,
+    version: Version,
+}
+
+/// The request line and the fields. `None`: there are not all of them yet.
+fn read<'a>(
+    fields: &mut Fields<'a>,
+    bytes: &'a [u8],
+    bounds: &Bounds,
+) -> Result<Option<(RequestLine<'a>, HeadSection<'a>)>, Refusal> {
+    let start = match bytes {
+        [b'\r', b'\n', ..] => 2,
+        [] | [b'\r'] => return Ok(None),
+        [b'\r' | b'\n', ..] => return Err(Refusal::LineEnd),
+        _ => 0,
+    };
+    let Some((line, at)) = read_line(bytes, start, bounds)? else { return Ok(None) };
+    Ok(section(fields, bytes, at, bounds.fields_max, true)?.map(|section| (line, section)))
 }
 
 /// The request line, and where the next starts.

@@ -2,7 +2,7 @@
 
 use super::fields::Fields;
 use super::framing::{FramingFacts, HeadSection, section};
-use super::{Bounds, Method, Parsed, Refusal, Version, octets, outcome, window};
+use super::{Bounds, Method, Parsed, Refusal, Version, incomplete, octets, window};
 use crate::l7::body::Length;
 
 /// The head of a response.
@@ -42,7 +42,14 @@ pub enum FramingFields {
 /// who calls must know.
 pub fn response<'a>(bytes: &'a [u8], bounds: &Bounds, asked: Method) -> Result<Parsed<Response<'a>>, Refusal> {
     let (bytes, full) = window(bytes, bounds);
-    outcome(read(bytes, bounds, asked)?, full)
+    let mut fields = Fields::new(bytes);
+    let Some((StatusLine { version, status, reason }, HeadSection { said, end })) = read(&mut fields, bytes, bounds)?
+    else {
+        return incomplete(full);
+    };
+    let (body, framing, is_sure) = body(&said, version, status, asked)?;
+    let keep_alive = said.is_kept(version) && is_sure && !matches!(body, Length::UntilClose | Length::Tunnel);
+    Ok(Parsed::Complete(Response { bytes: &bytes[..end], status, version, reason, fields, body, framing, keep_alive }))
 }
 
 /// The parts of a status line.
@@ -52,14 +59,14 @@ struct StatusLine<'a> {
     reason: &'a [u8],
 }
 
-fn read<'a>(bytes: &'a [u8], bounds: &Bounds, asked: Method) -> Result<Option<Response<'a>>, Refusal> {
-    let Some((StatusLine { version, status, reason }, at)) = read_line(bytes)? else { return Ok(None) };
-    let Some(HeadSection { fields, said, end }) = section(bytes, at, bounds.fields_max, false)? else {
-        return Ok(None);
-    };
-    let (body, framing, is_sure) = body(&said, version, status, asked)?;
-    let keep_alive = said.is_kept(version) && is_sure && !matches!(body, Length::UntilClose | Length::Tunnel);
-    Ok(Some(Response { bytes: &bytes[..end], status, version, reason, fields, body, framing, keep_alive }))
+/// The status line and the fields. `None`: there are not all of them yet.
+fn read<'a>(
+    fields: &mut Fields<'a>,
+    bytes: &'a [u8],
+    bounds: &Bounds,
+) -> Result<Option<(StatusLine<'a>, HeadSection<'a>)>, Refusal> {
+    let Some((line, at)) = read_line(bytes)? else { return Ok(None) };
+    Ok(section(fields, bytes, at, bounds.fields_max, false)?.map(|section| (line, section)))
 }
 
 /// The status line, and where the next starts. A missing space before a missing reason is accepted: it is common, and
