@@ -2,7 +2,7 @@
 //! read a second time.
 
 use super::fields::{FieldPlaces, Fields};
-use super::{Bounds, Form, Method, Parsed, Request, RequestTarget, Version, request};
+use super::{Bounds, Form, Method, ParseStatus, Request, RequestTarget, Version, request};
 use crate::l7::body::Length;
 
 /// A part of a head: where it starts, in bytes from the head's first, and how long it is.
@@ -111,7 +111,7 @@ impl RememberedRequest {
 impl Request<'_> {
     /// Whether reading `bytes` gives this request: for assertions.
     pub(crate) fn is_what_is_read(&self, bytes: &[u8], bounds: &Bounds) -> bool {
-        let Ok(Parsed::Complete(read)) = request(bytes, bounds) else { return false };
+        let Ok(ParseStatus::Complete(read)) = request(bytes, bounds) else { return false };
         read.bytes == self.bytes
             && read.method_bytes == self.method_bytes
             && read.target == self.target
@@ -134,7 +134,7 @@ mod tests {
     const BOUNDS: Bounds = Bounds { bytes_max: 8192, fields_max: FIELDS_MAX, target_bytes_max: 2048 };
 
     fn is_remembered(head: &[u8], behind: &[u8]) -> bool {
-        let Ok(Parsed::Complete(parsed)) = request(head, &BOUNDS) else { panic!("a head is wanted") };
+        let Ok(ParseStatus::Complete(parsed)) = request(head, &BOUNDS) else { panic!("a head is wanted") };
         let Some(remembered) = RememberedRequest::of(&parsed) else { return false };
         // The bytes lie elsewhere by then, and more may have come.
         let elsewhere: Vec<u8> = head.iter().chain(behind).copied().collect();

@@ -1,6 +1,6 @@
 //! When an exchange is over: the response is delivered, the request acknowledged, and nothing of either is on its way.
 
-use super::remove::Fate;
+use super::remove::Detach;
 use crate::frame::FrameIo;
 use crate::l7::config::Kind;
 use crate::l7::splice::state::entry::{BackendConn, ClientConnState};
@@ -49,9 +49,9 @@ impl Splices {
         if is_carried {
             self.remove_rules(cx, position);
         } else if close_backend {
-            self.detach(cx, position, Fate::Close);
+            self.detach(cx, position, Detach::Close);
         } else if is_quiet && client_waits {
-            self.detach(cx, position, Fate::Keep);
+            self.detach(cx, position, Detach::Keep);
         }
         if close_client {
             return self.close_client(cx, position);
@@ -70,7 +70,7 @@ impl Splices {
         }
         if !backend_conn.peer.was_closed {
             // The client's FIN came with its request and was ours to keep: the backend gets one of ours.
-            self.detach(cx, position, Fate::Close);
+            self.detach(cx, position, Detach::Close);
             let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
             client_conn.state = ClientConnState::TimeWait;
             client_conn.deadline = cx.now + crate::l7::splice::timers::TIME_WAIT;
@@ -101,7 +101,7 @@ impl Splices {
         }
         if is_quiet {
             // A client that has nothing to ask now, or has closed, needs no backend.
-            self.detach(cx, position, Fate::Keep);
+            self.detach(cx, position, Detach::Keep);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! From a request to its backend: which one, over which connection, and sending it.
 
-use super::remove::Fate;
+use super::remove::Detach;
 use super::request::RequestWriter;
 use crate::config::Algorithm;
 use crate::flow::{Direction, Endpoint};
@@ -124,7 +124,7 @@ impl Splices {
         let is_again = client_conn.again.is_some();
         let size = Size::of(asked(cx, client_conn), client_conn.key.is_ipv4());
         if attached.is_some() {
-            self.detach(cx, position, Fate::Keep);
+            self.detach(cx, position, Detach::Keep);
         }
         if let Some(idle) = self.idle.youngest(number, size).filter(|_| !is_again) {
             return self.reuse(cx, position, idle);

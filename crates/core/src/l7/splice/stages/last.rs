@@ -6,7 +6,7 @@
 //! to send again once all before it is acknowledged.
 
 use super::delivery::Arrived;
-use super::remove::Fate;
+use super::remove::Detach;
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
 use crate::l7::body::Length;
@@ -103,7 +103,7 @@ impl Splices {
         }
         let closes = head.closes || client_conn.exchange.close_backend;
         Self::answered(cx, (stamps, buffers), (*position, client_conn), head.body, head.status);
-        self.detach(cx, *position, if closes { Fate::Close } else { Fate::Keep });
+        self.detach(cx, *position, if closes { Detach::Close } else { Detach::Keep });
         self.deliver(cx, *position, buffer, true);
         true
     }

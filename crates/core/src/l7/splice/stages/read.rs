@@ -4,7 +4,7 @@ use crate::frame::{Frame, FrameIo};
 use crate::l7::body::{Chunks, Length};
 use crate::l7::config::{Action, Group, Http, Kind, Tls};
 use crate::l7::date::Date;
-use crate::l7::head::{self, Method, Parsed, Refusal, RememberedRequest, Request, Version};
+use crate::l7::head::{self, BadHead, Method, ParseStatus, RememberedRequest, Request, Version};
 use crate::l7::reply::{self, Reply};
 use crate::l7::route::{self, Decision};
 use crate::l7::splice::state::buffers::INPUT_MAX;
@@ -186,8 +186,8 @@ impl Splices {
         // Not moved: its fields take a kilobyte.
         let read = head::request(buffers.bytes(input), &http.limits.head_bounds());
         let request = match &read {
-            Ok(Parsed::Partial) => return Found::Partial,
-            Ok(Parsed::Complete(request)) => request,
+            Ok(ParseStatus::Partial) => return Found::Partial,
+            Ok(ParseStatus::Complete(request)) => request,
             Err(refusal) => return refused(*refusal),
         };
         let is_last = http.limits.requests_max > 0 && client_conn.requests + 1 >= http.limits.requests_max;
@@ -235,8 +235,8 @@ impl Splices {
             return Found::Partial;
         };
         let hello = match client_hello::parse(buffers.bytes(input), scratch, usize::from(tls.hello_bytes_max)) {
-            Ok(Parsed::Partial) => return Found::Partial,
-            Ok(Parsed::Complete(hello)) => hello,
+            Ok(ParseStatus::Partial) => return Found::Partial,
+            Ok(ParseStatus::Complete(hello)) => hello,
             Err(_) => return Found::Reset,
         };
         let group = client_hello::tls_route(tls, &hello).and_then(|route| pick(&route.groups, turn));
@@ -279,7 +279,7 @@ pub(in crate::l7::splice) fn store(
     client_conn.input.as_mut().map_or(0, |input| buffers.append(input, bytes))
 }
 
-fn refused(refusal: Refusal) -> Found {
+fn refused(refusal: BadHead) -> Found {
     let status = refusal.status();
     let why = if matches!(status, 414 | 431) { Refused::TooLarge } else { Refused::Malformed };
     Found::Refuse { status, why }

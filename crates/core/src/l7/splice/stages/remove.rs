@@ -21,7 +21,7 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What becomes of a backend connection whose client connection lets go of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::l7::splice) enum Fate {
+pub(in crate::l7::splice) enum Detach {
     /// Others may have it.
     Keep,
     /// It is closed.
@@ -47,21 +47,21 @@ impl BackendConn {
 
 impl Splices {
     /// Takes the backend connection from a client connection.
-    pub(in crate::l7::splice) fn detach<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, fate: Fate) {
+    pub(in crate::l7::splice) fn detach<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, how: Detach) {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         let Some(backend_conn) = client_conn.backend_conn.take() else { return };
         let ruled = client_conn.pair.state() != OffloadState::Software;
         let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         entry.client_conn = None.into();
         let open = entry.state == BackendConnState::Attached && !entry.peer.has_closed;
-        match fate {
+        match how {
             // The engine may still lead the client's packets to it.
-            Fate::Keep if open && !ruled => {
+            Detach::Keep if open && !ruled => {
                 client_conn.left = Some(backend_conn).into();
                 client_conn.left_generation = self.backend_conns.generation(backend_conn);
                 self.rest(cx, backend_conn);
             }
-            Fate::Keep | Fate::Close if entry.state == BackendConnState::Attached => {
+            Detach::Keep | Detach::Close if entry.state == BackendConnState::Attached => {
                 self.close_backend(cx, backend_conn)
             }
             _ => self.drop_backend(cx, backend_conn),
@@ -151,7 +151,7 @@ impl Splices {
 
     /// Forgets a client connection, as soon as the engine holds no rule of it.
     pub(in crate::l7::splice) fn remove_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        self.detach(cx, position, Fate::Keep);
+        self.detach(cx, position, Detach::Keep);
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         let (key, was, first) = (client_conn.key, client_conn.state, client_conn.first);
         client_conn.state = ClientConnState::PendingRemoval;

@@ -5,7 +5,7 @@ use crate::frame::FrameIo;
 use crate::l7::body::{Chunks, Length};
 use crate::l7::config::Kind;
 use crate::l7::edit;
-use crate::l7::head::{self, Parsed, RememberedRequest};
+use crate::l7::head::{self, ParseStatus, RememberedRequest};
 use crate::l7::proxy_protocol;
 use crate::l7::splice::state::buffers::{Buffer, Buffers};
 use crate::l7::splice::state::entry::{BackendConn, ClientConn};
@@ -148,7 +148,7 @@ impl RequestWriter<'_> {
                     // Another client's request was read while this one waited for its backend.
                     None => {
                         anew = head::request(bytes, &http.limits.head_bounds());
-                        let Ok(Parsed::Complete(request)) = &anew else { return None };
+                        let Ok(ParseStatus::Complete(request)) = &anew else { return None };
                         request
                     }
                 };

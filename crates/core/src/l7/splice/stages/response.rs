@@ -8,7 +8,7 @@ use crate::frame::{Frame, FrameIo};
 use crate::l7::body::{Chunks, Length};
 use crate::l7::config::Kind;
 use crate::l7::edit;
-use crate::l7::head::{self, Parsed, Version};
+use crate::l7::head::{self, ParseStatus, Version};
 use crate::l7::sequence::SequenceMap;
 use crate::l7::splice::state::buffers::Buffers;
 use crate::l7::splice::state::entry::{BackendConn, ClientConn};
@@ -387,8 +387,8 @@ fn read_start<IO: FrameIo>(
     // Not moved: its fields take a kilobyte.
     let read = head::response(bytes, &http.limits.head_bounds(), exchange.method);
     let response = match &read {
-        Ok(Parsed::Partial) => return ResponseStart::Partial,
-        Ok(Parsed::Complete(response)) => response,
+        Ok(ParseStatus::Partial) => return ResponseStart::Partial,
+        Ok(ParseStatus::Complete(response)) => response,
         Err(_) => return ResponseStart::Bad,
     };
     let length = response.bytes.len();
