@@ -1,6 +1,6 @@
 //! The begin of a TLS client's stream.
 
-use hairpin_core::l7::client_hello::{BadHello, Parsed, parse};
+use hairpin_core::l7::client_hello::{BadHello, ParseStatus, parse};
 
 const BYTES_MAX: usize = 16_384;
 
@@ -15,8 +15,8 @@ struct Said {
 fn said(stream: &[u8], bytes_max: usize) -> Result<Option<Said>, BadHello> {
     let mut scratch = vec![0; bytes_max];
     Ok(match parse(stream, &mut scratch, bytes_max)? {
-        Parsed::Partial => None,
-        Parsed::Complete(hello) => Some(Said {
+        ParseStatus::Partial => None,
+        ParseStatus::Complete(hello) => Some(Said {
             name: hello.name.map(<[u8]>::to_vec),
             protocols: hello.protocols.map(<[u8]>::to_vec).collect(),
             bytes: hello.bytes,

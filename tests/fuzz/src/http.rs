@@ -1,7 +1,7 @@
 //! Targets of `l7::head` and `l7::body`. An input is a byte of parameters, then the stream.
 
 use hairpin_core::l7::body::Chunks;
-use hairpin_core::l7::head::{Bounds, Fields, Method, Parsed, Refusal, Request, Response, request, response};
+use hairpin_core::l7::head::{Bounds, Fields, Method, ParseStatus, BadHead, Request, Response, request, response};
 
 /// Longer inputs are not cut at every byte.
 const CUT_MAX: usize = 600;
@@ -18,9 +18,9 @@ pub fn head(input: &[u8]) -> bool {
         same_however_cut(bytes, |bytes| {
             described(request(bytes, &bounds), |request| (request.bytes.len(), parts(request)))
         });
-        let Ok(Parsed::Complete(first)) = request(bytes, &bounds) else { return false };
+        let Ok(ParseStatus::Complete(first)) = request(bytes, &bounds) else { return false };
         let again = rewritten(&first);
-        let Ok(Parsed::Complete(second)) = request(&again, &Bounds { bytes_max: 65_535, ..bounds }) else {
+        let Ok(ParseStatus::Complete(second)) = request(&again, &Bounds { bytes_max: 65_535, ..bounds }) else {
             panic!("{first:?} is not read again")
         };
         assert_eq!(second.bytes.len(), again.len());
@@ -36,7 +36,7 @@ pub fn head(input: &[u8]) -> bool {
             described(response(bytes, &bounds, asked), |response| (response.bytes.len(), told(response)))
         };
         same_however_cut(bytes, described);
-        let Ok(Parsed::Complete(response)) = response(bytes, &bounds, asked) else { return false };
+        let Ok(ParseStatus::Complete(response)) = response(bytes, &bounds, asked) else { return false };
         assert!((100..1000).contains(&response.status));
         whole(response.bytes, &response.fields);
     }
@@ -44,10 +44,10 @@ pub fn head(input: &[u8]) -> bool {
 }
 
 /// The head that was read, as text.
-fn described<T, D: core::fmt::Debug>(read: Result<Parsed<T>, Refusal>, parts: impl Fn(&T) -> D) -> String {
+fn described<T, D: core::fmt::Debug>(read: Result<ParseStatus<T>, BadHead>, parts: impl Fn(&T) -> D) -> String {
     match read {
-        Ok(Parsed::Partial) => "partial".into(),
-        Ok(Parsed::Complete(head)) => format!("{:?}", parts(&head)),
+        Ok(ParseStatus::Partial) => "partial".into(),
+        Ok(ParseStatus::Complete(head)) => format!("{:?}", parts(&head)),
         Err(refusal) => format!("{refusal:?}"),
     }
 }

@@ -13,7 +13,7 @@ use hairpin_core::flow::{Address, Endpoint, Protocol};
 use hairpin_core::frame::{Batch, Checksum, Frame, FrameIo, VecFrame};
 use hairpin_core::l7::body::{Chunks, Length};
 use hairpin_core::l7::config::{Action, Edits, Field, Forwarded, HeadEdits, Http, HttpLimits, Kind, Route};
-use hairpin_core::l7::head::{Bounds, Parsed, request};
+use hairpin_core::l7::head::{Bounds, ParseStatus, request};
 use hairpin_core::offload::Always;
 use hairpin_core::table::slab::boxed;
 use hairpin_core::table::{AnyTable, Hasher};
@@ -374,8 +374,8 @@ fn was_read(mut got: &[u8]) {
     let bounds = Bounds { bytes_max: 65_535, fields_max: 200, target_bytes_max: 8192 };
     while !got.is_empty() {
         let head = match request(got, &bounds) {
-            Ok(Parsed::Partial) => return,
-            Ok(Parsed::Complete(head)) => head,
+            Ok(ParseStatus::Partial) => return,
+            Ok(ParseStatus::Complete(head)) => head,
             Err(refusal) => panic!("{refusal:?}: {:?}", String::from_utf8_lossy(got)),
         };
         assert!(head.fields.find(b"x-via").eq([&b"hairpin"[..]]), "unread: {:?}", String::from_utf8_lossy(got));

@@ -14,7 +14,7 @@ mod tests;
 pub use message::{EXTENSIONS_MAX, PROTOCOLS_MAX, Protocols};
 
 use super::config::{Tls, TlsRoute};
-pub use super::head::Parsed;
+pub use super::head::ParseStatus;
 
 /// Records a ClientHello may be spread over. One is usual; some clients cut it into a few.
 pub const RECORDS_MAX: usize = 64;
@@ -98,7 +98,7 @@ impl BadHello {
 ///
 /// # Errors
 /// See [`BadHello`]; said as early as it is certain, often from the first byte.
-pub fn parse<'a>(bytes: &'a [u8], scratch: &'a mut [u8], bytes_max: usize) -> Result<Parsed<Hello<'a>>, BadHello> {
+pub fn parse<'a>(bytes: &'a [u8], scratch: &'a mut [u8], bytes_max: usize) -> Result<ParseStatus<Hello<'a>>, BadHello> {
     let stream = &bytes[..bytes.len().min(bytes_max)];
     let mut header = [0; MESSAGE_HEADER];
     // Bytes of the message: those at hand, and those that the records so far announce.
@@ -129,10 +129,10 @@ pub fn parse<'a>(bytes: &'a [u8], scratch: &'a mut [u8], bytes_max: usize) -> Re
             } else {
                 join(&stream[..record.end], scratch.get_mut(..length).ok_or(BadHello::TooLong)?)
             };
-            return message::read(&message[MESSAGE_HEADER..], record.end).map(Parsed::Complete);
+            return message::read(&message[MESSAGE_HEADER..], record.end).map(ParseStatus::Complete);
         }
     }
-    if bytes.len() < bytes_max { Ok(Parsed::Partial) } else { Err(BadHello::TooLong) }
+    if bytes.len() < bytes_max { Ok(ParseStatus::Partial) } else { Err(BadHello::TooLong) }
 }
 
 /// The fragments of all records of `stream`, one behind the other in `scratch`, which is as long as they are.

@@ -52,7 +52,7 @@ pub struct Bounds {
 
 /// Whether there is all of what is to be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Parsed<T> {
+pub enum ParseStatus<T> {
     /// Nothing wrong so far, but more bytes are needed.
     Partial,
     /// All of it.
@@ -61,7 +61,7 @@ pub enum Parsed<T> {
 
 /// Why a head is refused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Refusal {
+pub enum BadHead {
     /// The request line is not `method SP target SP version`, or the method is longer than 32 bytes.
     RequestLine,
     /// The status line is not `version SP status [SP reason]`, or the status is not 100 to 999.
@@ -103,40 +103,40 @@ pub enum Refusal {
     Expectation,
 }
 
-impl Refusal {
+impl BadHead {
     /// All of them, in the order of their declaration.
-    pub const ALL: [Refusal; 19] = [
-        Refusal::RequestLine,
-        Refusal::StatusLine,
-        Refusal::Target,
-        Refusal::TargetTooLong,
-        Refusal::Version,
-        Refusal::LineEnd,
-        Refusal::Folded,
-        Refusal::FieldName,
-        Refusal::FieldValue,
-        Refusal::TooLarge,
-        Refusal::TooManyFields,
-        Refusal::Host,
-        Refusal::Connection,
-        Refusal::ContentLength,
-        Refusal::TransferEncoding,
-        Refusal::TwoLengths,
-        Refusal::Lookalike,
-        Refusal::Coding,
-        Refusal::Expectation,
+    pub const ALL: [BadHead; 19] = [
+        BadHead::RequestLine,
+        BadHead::StatusLine,
+        BadHead::Target,
+        BadHead::TargetTooLong,
+        BadHead::Version,
+        BadHead::LineEnd,
+        BadHead::Folded,
+        BadHead::FieldName,
+        BadHead::FieldValue,
+        BadHead::TooLarge,
+        BadHead::TooManyFields,
+        BadHead::Host,
+        BadHead::Connection,
+        BadHead::ContentLength,
+        BadHead::TransferEncoding,
+        BadHead::TwoLengths,
+        BadHead::Lookalike,
+        BadHead::Coding,
+        BadHead::Expectation,
     ];
 
     /// The status of the answer to a request that is refused: 400, 414, 417, 431, 501 or 505. For a refused response,
     /// the client is answered with 502, whatever the reason.
     pub fn status(self) -> u16 {
         match self {
-            Refusal::TargetTooLong => 414,
-            Refusal::Expectation => 417,
-            Refusal::TooLarge | Refusal::TooManyFields => 431,
-            Refusal::Coding => 501,
-            Refusal::StatusLine => 502,
-            Refusal::Version => 505,
+            BadHead::TargetTooLong => 414,
+            BadHead::Expectation => 417,
+            BadHead::TooLarge | BadHead::TooManyFields => 431,
+            BadHead::Coding => 501,
+            BadHead::StatusLine => 502,
+            BadHead::Version => 505,
             _ => 400,
         }
     }
@@ -144,25 +144,25 @@ impl Refusal {
     /// A name for counters and logs: lower case, words joined by `-`.
     pub fn name(self) -> &'static str {
         match self {
-            Refusal::RequestLine => "request-line",
-            Refusal::StatusLine => "status-line",
-            Refusal::Target => "target",
-            Refusal::TargetTooLong => "target-too-long",
-            Refusal::Version => "version",
-            Refusal::LineEnd => "line-end",
-            Refusal::Folded => "folded",
-            Refusal::FieldName => "field-name",
-            Refusal::FieldValue => "field-value",
-            Refusal::TooLarge => "head-too-large",
-            Refusal::TooManyFields => "too-many-fields",
-            Refusal::Host => "host",
-            Refusal::Connection => "connection",
-            Refusal::ContentLength => "content-length",
-            Refusal::TransferEncoding => "transfer-encoding",
-            Refusal::TwoLengths => "two-lengths",
-            Refusal::Lookalike => "lookalike",
-            Refusal::Coding => "transfer-coding",
-            Refusal::Expectation => "expectation",
+            BadHead::RequestLine => "request-line",
+            BadHead::StatusLine => "status-line",
+            BadHead::Target => "target",
+            BadHead::TargetTooLong => "target-too-long",
+            BadHead::Version => "version",
+            BadHead::LineEnd => "line-end",
+            BadHead::Folded => "folded",
+            BadHead::FieldName => "field-name",
+            BadHead::FieldValue => "field-value",
+            BadHead::TooLarge => "head-too-large",
+            BadHead::TooManyFields => "too-many-fields",
+            BadHead::Host => "host",
+            BadHead::Connection => "connection",
+            BadHead::ContentLength => "content-length",
+            BadHead::TransferEncoding => "transfer-encoding",
+            BadHead::TwoLengths => "two-lengths",
+            BadHead::Lookalike => "lookalike",
+            BadHead::Coding => "transfer-coding",
+            BadHead::Expectation => "expectation",
         }
     }
 }
@@ -227,12 +227,12 @@ pub enum Version {
 }
 
 impl Version {
-    /// The version in eight bytes; refused with [`Refusal::Version`] if they name another version, else with `malformed`.
-    fn named(bytes: &[u8], malformed: Refusal) -> Result<Version, Refusal> {
+    /// The version in eight bytes; refused with [`BadHead::Version`] if they name another version, else with `malformed`.
+    fn named(bytes: &[u8], malformed: BadHead) -> Result<Version, BadHead> {
         match bytes {
             b"HTTP/1.1" => Ok(Version::Http11),
             b"HTTP/1.0" => Ok(Version::Http10),
-            [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => Err(Refusal::Version),
+            [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => Err(BadHead::Version),
             _ => Err(malformed),
         }
     }
@@ -244,11 +244,7 @@ fn window<'a>(bytes: &'a [u8], bounds: &Bounds) -> (&'a [u8], bool) {
     (&bytes[..bytes.len().min(bytes_max)], bytes.len() >= bytes_max)
 }
 
-/// The result of reading a window, in offsets of the whole.
-fn outcome<T>(read: Option<T>, full: bool) -> Result<Parsed<T>, Refusal> {
-    match read {
-        Some(read) => Ok(Parsed::Complete(read)),
-        None if full => Err(Refusal::TooLarge),
-        None => Ok(Parsed::Partial),
-    }
+/// What is said of a window that has no complete head.
+fn incomplete<T>(full: bool) -> Result<ParseStatus<T>, BadHead> {
+    if full { Err(BadHead::TooLarge) } else { Ok(ParseStatus::Partial) }
 }

@@ -119,7 +119,7 @@ pub struct Slab<T: 'static> {
     near_max: usize,
     /// Free positions below `fresh`; never grows beyond its first allocation.
     free: Vec<Position>,
-    /// From here on no position has been used.
+    /// From here on no position has been used. At most the number of slots.
     fresh: Position,
 }
 
@@ -302,18 +302,25 @@ impl<T: 'static> Slab<T> {
     /// The entry at `position`, if there is one.
     #[inline]
     pub fn entry(&self, position: Position) -> Option<&T> {
-        let slot = self.slots.get(position as usize).filter(|slot| position < self.fresh && slot.is_present())?;
+        if position >= self.fresh {
+            return None;
+        }
+        // SAFETY: `fresh` is at most the number of slots.
+        let slot = unsafe { self.slots.get_unchecked(position as usize) };
         // SAFETY: as in `at`.
-        Some(unsafe { slot.value.assume_init_ref() })
+        slot.is_present().then(|| unsafe { slot.value.assume_init_ref() })
     }
 
     /// The entry at `position`, if there is one, to change by stores of single words (see "Whole or absent").
     #[inline]
     pub fn entry_mut(&mut self, position: Position) -> Option<&mut T> {
-        let fresh = self.fresh;
-        let slot = self.slots.get_mut(position as usize).filter(|slot| position < fresh && slot.is_present())?;
+        if position >= self.fresh {
+            return None;
+        }
+        // SAFETY: `fresh` is at most the number of slots.
+        let slot = unsafe { self.slots.get_unchecked_mut(position as usize) };
         // SAFETY: as in `at`.
-        Some(unsafe { slot.value.assume_init_mut() })
+        slot.is_present().then(|| unsafe { slot.value.assume_init_mut() })
     }
 
     /// The positions of all entries, ascending. Goes through all slots ever used.

@@ -92,7 +92,7 @@ impl Lane {
     }
 
     /// Waits until the lane has room and no earlier test waits. (A test that has been filtered out never waits.)
-    fn admit(&'static self, number: usize) -> Slot {
+    fn admit(&'static self, number: usize) -> LaneSlot {
         let mut state = self.state();
         state.waiting.insert(number);
         while state.running >= self.width || state.waiting.first() != Some(&number) {
@@ -102,7 +102,7 @@ impl Lane {
         state.running += 1;
         drop(state);
         self.changed.notify_all();
-        Slot(self)
+        LaneSlot(self)
     }
 }
 
@@ -115,9 +115,9 @@ pub(crate) fn alone(name: &str, body: fn() -> Result<()>) -> Trial {
 }
 
 /// Ends when dropped, also by a panic.
-struct Slot(&'static Lane);
+struct LaneSlot(&'static Lane);
 
-impl Drop for Slot {
+impl Drop for LaneSlot {
     fn drop(&mut self) {
         self.0.state().running -= 1;
         self.0.changed.notify_all();

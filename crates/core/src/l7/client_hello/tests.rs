@@ -20,8 +20,8 @@ enum Read {
 fn read_within(stream: &[u8], bytes_max: usize) -> Result<Read, BadHello> {
     let mut scratch = std::vec![0xaa; bytes_max];
     Ok(match parse(stream, &mut scratch, bytes_max)? {
-        Parsed::Partial => Read::Partial,
-        Parsed::Complete(hello) => Read::Hello {
+        ParseStatus::Partial => Read::Partial,
+        ParseStatus::Complete(hello) => Read::Hello {
             name: hello.name.map(|name| String::from_utf8(name.to_vec()).unwrap()),
             protocols: hello.protocols.map(<[u8]>::to_vec).collect(),
             bytes: hello.bytes,
@@ -333,7 +333,7 @@ fn the_first_route_that_fits_is_taken() {
         extensions.extend((!protocols.is_empty()).then(|| application_protocols(protocols)));
         let stream = Built::with(&extensions).stream();
         match parse(&stream, &mut [], BYTES_MAX) {
-            Ok(Parsed::Complete(hello)) => tls_route(tls, &hello).map(|route| route.groups[0].0),
+            Ok(ParseStatus::Complete(hello)) => tls_route(tls, &hello).map(|route| route.groups[0].0),
             other => panic!("{other:?}"),
         }
     };

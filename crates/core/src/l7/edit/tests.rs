@@ -6,7 +6,7 @@ mod responses;
 mod speed;
 
 use super::super::config::{Action, Edits, Field, Forwarded, HeadEdits, Http, HttpLimits, Network, Route, Sticky};
-use super::super::head::{self, Bounds, Method, Parsed, Request, Response, Version};
+use super::super::head::{self, Bounds, Method, ParseStatus, Request, Response, Version};
 use super::super::route::Conditions;
 use super::super::route::path::PathPattern;
 use super::*;
@@ -55,14 +55,14 @@ fn facts() -> Facts<'static> {
 
 fn parsed(head: &[u8]) -> Request<'_> {
     match head::request(head, &BOUNDS) {
-        Ok(Parsed::Complete(request)) => request,
+        Ok(ParseStatus::Complete(request)) => request,
         other => panic!("{other:?}: {}", String::from_utf8_lossy(head)),
     }
 }
 
 fn answered(head: &[u8]) -> Response<'_> {
     match head::response(head, &BOUNDS, Method::Get) {
-        Ok(Parsed::Complete(response)) => response,
+        Ok(ParseStatus::Complete(response)) => response,
         other => panic!("{other:?}: {}", String::from_utf8_lossy(head)),
     }
 }

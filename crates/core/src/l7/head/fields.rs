@@ -1,6 +1,6 @@
 //! The fields of a head (RFC 9112, 5): lines of name, colon and value.
 
-use super::Refusal;
+use super::BadHead;
 use super::octets::{self, trimmed};
 use alloc::string::ToString;
 use arrayvec::ArrayVec;
@@ -46,26 +46,26 @@ impl<'a> Fields<'a> {
     }
 
     /// Reads the next field, whose line starts at `at`. `None`: there is not all of it yet.
-    pub(super) fn read(&mut self, at: usize, fields_max: usize) -> Result<Option<FieldLine<'a>>, Refusal> {
+    pub(super) fn read(&mut self, at: usize, fields_max: usize) -> Result<Option<FieldLine<'a>>, BadHead> {
         let line = &self.head[at..];
         let name = octets::token(line);
         match line.get(name) {
             None => return Ok(None),
             Some(b':') if name > 0 => {}
-            Some(b' ' | b'\t') if name == 0 => return Err(Refusal::Folded),
-            Some(b'\n') => return Err(Refusal::LineEnd),
-            Some(_) => return Err(Refusal::FieldName),
+            Some(b' ' | b'\t') if name == 0 => return Err(BadHead::Folded),
+            Some(b'\n') => return Err(BadHead::LineEnd),
+            Some(_) => return Err(BadHead::FieldName),
         }
         let behind = &line[name + 1..];
         let length = octets::value(behind);
         match behind.get(length..) {
             Some([b'\r', b'\n', ..]) => {}
             Some([] | [b'\r']) | None => return Ok(None),
-            Some([b'\r' | b'\n', ..]) => return Err(Refusal::LineEnd),
-            Some(_) => return Err(Refusal::FieldValue),
+            Some([b'\r' | b'\n', ..]) => return Err(BadHead::LineEnd),
+            Some(_) => return Err(BadHead::FieldValue),
         }
         if self.places.len() >= fields_max.min(FIELDS_MAX) {
-            return Err(Refusal::TooManyFields);
+            return Err(BadHead::TooManyFields);
         }
         let value = trimmed(&behind[..length]);
         let indent = behind[..length].iter().position(|byte| !matches!(byte, b' ' | b'\t')).unwrap_or(0);
@@ -157,16 +157,15 @@ pub(super) struct FieldPlaces {
 }
 
 impl FieldPlaces {
-    /// The fields in a head. `None`: it is too short for one of them.
-    pub(super) fn in_head<'a>(&self, head: &'a [u8]) -> Option<Fields<'a>> {
+    /// Makes `fields`, which are new, those of their head. `None`: it is too short for one of them.
+    pub(super) fn put_into(&self, fields: &mut Fields<'_>) -> Option<()> {
         // Fields stand in order, each name before its value: the last value reaches farthest.
         let end = |place: &FieldPlace| usize::from(place.value) + usize::from(place.value_bytes);
-        if self.places.last().is_some_and(|last| end(last) > head.len()) {
+        if self.places.last().is_some_and(|last| end(last) > fields.head.len()) {
             return None;
         }
-        let mut places = ArrayVec::new();
-        places.try_extend_from_slice(&self.places).ok()?;
-        Some(Fields { head, places, names_others: self.names_others })
+        fields.names_others = self.names_others;
+        fields.places.try_extend_from_slice(&self.places).ok()
     }
 }
 

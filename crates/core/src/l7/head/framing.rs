@@ -2,7 +2,7 @@
 
 use super::fields::{FieldLine, Fields, members};
 use super::octets::{is_token, trimmed};
-use super::{Refusal, Version};
+use super::{BadHead, Version};
 
 /// The largest `Content-Length`.
 const LENGTH_MAX: u64 = i64::MAX as u64;
@@ -30,37 +30,38 @@ pub(super) struct FramingFacts<'a> {
     pub(super) continues: bool,
 }
 
-/// The fields of a head, and what they say.
+/// What the fields of a head say.
 pub(super) struct HeadSection<'a> {
-    pub(super) fields: Fields<'a>,
     pub(super) said: FramingFacts<'a>,
     /// Bytes of the head, with its last CRLF.
     pub(super) end: usize,
 }
 
-/// Reads the fields of the head at the start of `bytes`, whose first line starts at `at`. `None`: there are not all of
-/// them yet.
-pub(super) fn section(
-    bytes: &[u8],
+/// Reads the fields of the head at the start of `bytes`, whose first line starts at `at`, into `fields`, which is new and
+/// of `bytes`. `None`: there are not all of them yet.
+///
+/// `fields` is the caller's because it takes a kilobyte, which costs as much to move as some fields cost to read.
+pub(super) fn section<'a>(
+    fields: &mut Fields<'a>,
+    bytes: &'a [u8],
     mut at: usize,
     fields_max: usize,
     is_request: bool,
-) -> Result<Option<HeadSection<'_>>, Refusal> {
-    let mut fields = Fields::new(bytes);
+) -> Result<Option<HeadSection<'a>>, BadHead> {
     let mut said = FramingFacts::default();
     loop {
         match &bytes[at..] {
             [b'\r', b'\n', ..] => {
                 let end = at + 2;
                 fields.cut(end);
-                return Ok(Some(HeadSection { fields, said, end }));
+                return Ok(Some(HeadSection { said, end }));
             }
             [] | [b'\r'] => return Ok(None),
-            [b'\r', ..] => return Err(Refusal::LineEnd),
+            [b'\r', ..] => return Err(BadHead::LineEnd),
             _ => {}
         }
         let Some(FieldLine { name, value, next }) = fields.read(at, fields_max)? else { return Ok(None) };
-        said.add(&mut fields, name, value, is_request)?;
+        said.add(fields, name, value, is_request)?;
         at = next;
     }
 }
@@ -86,10 +87,10 @@ impl<'a> FramingFacts<'a> {
         name: &[u8],
         value: &'a [u8],
         is_request: bool,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), BadHead> {
         match name.len() {
             4 if is_request && name.eq_ignore_ascii_case(b"host") && self.host.replace(value).is_some() => {
-                Err(Refusal::Host)
+                Err(BadHead::Host)
             }
             6 if is_request && name.eq_ignore_ascii_case(b"expect") => self.expect(value),
             7 if is_request && name.eq_ignore_ascii_case(b"upgrade") => {
@@ -99,13 +100,13 @@ impl<'a> FramingFacts<'a> {
             10 if name.eq_ignore_ascii_case(b"connection") => self.connection(fields, value),
             14 if is_like(name, b"content-length") => {
                 if !name.eq_ignore_ascii_case(b"content-length") {
-                    return Err(Refusal::Lookalike);
+                    return Err(BadHead::Lookalike);
                 }
                 self.content_length(value, is_request)
             }
             17 if is_like(name, b"transfer-encoding") => {
                 if !name.eq_ignore_ascii_case(b"transfer-encoding") {
-                    return Err(Refusal::Lookalike);
+                    return Err(BadHead::Lookalike);
                 }
                 self.transfer_encoding(value)
             }
@@ -115,51 +116,51 @@ impl<'a> FramingFacts<'a> {
 
     /// A response may repeat itself (RFC 9112, 6.3), and its numbers may begin with zeros (RFC 9110, 8.6): a client is
     /// told one plain number.
-    fn content_length(&mut self, value: &[u8], is_request: bool) -> Result<(), Refusal> {
+    fn content_length(&mut self, value: &[u8], is_request: bool) -> Result<(), BadHead> {
         for member in value.split(|byte| *byte == b',') {
             let plain = if is_request { member } else { without_zeros(trimmed(member)) };
             self.is_roundabout |= plain.len() != member.len();
-            let length = number(plain).ok_or(Refusal::ContentLength)?;
+            let length = number(plain).ok_or(BadHead::ContentLength)?;
             match self.length.replace(length) {
                 None => {}
                 Some(before) if before == length && !is_request => self.is_roundabout = true,
-                Some(_) => return Err(Refusal::ContentLength),
+                Some(_) => return Err(BadHead::ContentLength),
             }
         }
         Ok(())
     }
 
-    fn expect(&mut self, value: &[u8]) -> Result<(), Refusal> {
+    fn expect(&mut self, value: &[u8]) -> Result<(), BadHead> {
         if self.continues || !value.eq_ignore_ascii_case(b"100-continue") {
-            return Err(Refusal::Expectation);
+            return Err(BadHead::Expectation);
         }
         self.continues = true;
         Ok(())
     }
 
-    fn connection(&mut self, fields: &mut Fields<'_>, value: &[u8]) -> Result<(), Refusal> {
+    fn connection(&mut self, fields: &mut Fields<'_>, value: &[u8]) -> Result<(), BadHead> {
         for option in members(value) {
             match option.len() {
                 0 => {}
                 5 if option.eq_ignore_ascii_case(b"close") => self.close = true,
                 10 if option.eq_ignore_ascii_case(b"keep-alive") => self.keep_alive = true,
                 7 if option.eq_ignore_ascii_case(b"upgrade") => self.upgrade = true,
-                4 if option.eq_ignore_ascii_case(b"host") => return Err(Refusal::Connection),
-                14 if option.eq_ignore_ascii_case(b"content-length") => return Err(Refusal::Connection),
-                _ if !option.iter().all(|byte| is_token(*byte)) => return Err(Refusal::Connection),
+                4 if option.eq_ignore_ascii_case(b"host") => return Err(BadHead::Connection),
+                14 if option.eq_ignore_ascii_case(b"content-length") => return Err(BadHead::Connection),
+                _ if !option.iter().all(|byte| is_token(*byte)) => return Err(BadHead::Connection),
                 _ => fields.set_names_others(),
             }
         }
         Ok(())
     }
 
-    fn transfer_encoding(&mut self, value: &[u8]) -> Result<(), Refusal> {
+    fn transfer_encoding(&mut self, value: &[u8]) -> Result<(), BadHead> {
         let codings = self.codings.get_or_insert_default();
         for coding in members(value) {
             // Parameters: of a coding we do not know anyway, and `chunked` has none.
             let name = coding.split(|byte| matches!(byte, b';' | b' ' | b'\t')).next().unwrap_or_default();
             if name.is_empty() || !name.iter().all(|byte| is_token(*byte)) {
-                return Err(Refusal::TransferEncoding);
+                return Err(BadHead::TransferEncoding);
             }
             codings.chunked_last = coding.eq_ignore_ascii_case(b"chunked");
             codings.chunked += u32::from(codings.chunked_last);
@@ -171,15 +172,15 @@ impl<'a> FramingFacts<'a> {
     }
 
     /// Whether the body is chunked; refused where the length could be read in two ways.
-    pub(super) fn is_chunked(&self, version: Version) -> Result<bool, Refusal> {
+    pub(super) fn is_chunked(&self, version: Version) -> Result<bool, BadHead> {
         let Some(codings) = self.codings else { return Ok(false) };
         if self.length.is_some() {
-            return Err(Refusal::TwoLengths);
+            return Err(BadHead::TwoLengths);
         }
         if version == Version::Http10 || codings.chunked != 1 || !codings.chunked_last {
-            return Err(Refusal::TransferEncoding);
+            return Err(BadHead::TransferEncoding);
         }
-        if codings.others || codings.identity { Err(Refusal::Coding) } else { Ok(true) }
+        if codings.others || codings.identity { Err(BadHead::Coding) } else { Ok(true) }
     }
 
     /// Whether the only transfer coding is `identity`.

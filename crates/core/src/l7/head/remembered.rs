@@ -1,8 +1,8 @@
 //! A request's head that was read, without the bytes that it lies in: so that a request which waits for its backend need not be
 //! read a second time.
 
-use super::fields::FieldPlaces;
-use super::{Bounds, Form, Method, Parsed, Request, RequestTarget, Version, request};
+use super::fields::{FieldPlaces, Fields};
+use super::{Bounds, Form, Method, ParseStatus, Request, RequestTarget, Version, request};
 use crate::l7::body::Length;
 
 /// A part of a head: where it starts, in bytes from the head's first, and how long it is.
@@ -84,6 +84,8 @@ impl RememberedRequest {
             Some(span) => span.in_bytes(bytes).map(Some),
             None => Some(None),
         };
+        let mut fields = Fields::new(bytes);
+        self.fields.put_into(&mut fields)?;
         Some(Request {
             bytes,
             method: self.method,
@@ -96,7 +98,7 @@ impl RememberedRequest {
                 query: maybe(self.query)?,
             },
             version: self.version,
-            fields: self.fields.in_head(bytes)?,
+            fields,
             body: self.body,
             host: maybe(self.host)?,
             keep_alive: self.keep_alive,
@@ -109,7 +111,7 @@ impl RememberedRequest {
 impl Request<'_> {
     /// Whether reading `bytes` gives this request: for assertions.
     pub(crate) fn is_what_is_read(&self, bytes: &[u8], bounds: &Bounds) -> bool {
-        let Ok(Parsed::Complete(read)) = request(bytes, bounds) else { return false };
+        let Ok(ParseStatus::Complete(read)) = request(bytes, bounds) else { return false };
         read.bytes == self.bytes
             && read.method_bytes == self.method_bytes
             && read.target == self.target
@@ -132,7 +134,7 @@ mod tests {
     const BOUNDS: Bounds = Bounds { bytes_max: 8192, fields_max: FIELDS_MAX, target_bytes_max: 2048 };
 
     fn is_remembered(head: &[u8], behind: &[u8]) -> bool {
-        let Ok(Parsed::Complete(parsed)) = request(head, &BOUNDS) else { panic!("a head is wanted") };
+        let Ok(ParseStatus::Complete(parsed)) = request(head, &BOUNDS) else { panic!("a head is wanted") };
         let Some(remembered) = RememberedRequest::of(&parsed) else { return false };
         // The bytes lie elsewhere by then, and more may have come.
         let elsewhere: Vec<u8> = head.iter().chain(behind).copied().collect();

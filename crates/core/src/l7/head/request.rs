@@ -3,7 +3,7 @@
 use super::fields::Fields;
 use super::framing::{HeadSection, section};
 use super::target::{Form, RequestTarget, is_authority};
-use super::{Bounds, Method, Parsed, Refusal, Version, octets, outcome, window};
+use super::{BadHead, Bounds, Method, ParseStatus, Version, incomplete, octets, window};
 use crate::l7::body::Length;
 
 /// Bytes of a method at most.
@@ -40,37 +40,22 @@ pub struct Request<'a> {
     pub upgrade: bool,
 }
 
-/// Reads the head of a request at the start of `bytes`. [`Refusal::status`] is the answer's.
-pub fn request<'a>(bytes: &'a [u8], bounds: &Bounds) -> Result<Parsed<Request<'a>>, Refusal> {
+/// Reads the head of a request at the start of `bytes`. [`BadHead::status`] is the answer's.
+pub fn request<'a>(bytes: &'a [u8], bounds: &Bounds) -> Result<ParseStatus<Request<'a>>, BadHead> {
     let (bytes, full) = window(bytes, bounds);
-    outcome(read(bytes, bounds)?, full)
-}
-
-/// The parts of a request line.
-struct RequestLine<'a> {
-    method: Method,
-    method_bytes: &'a [u8],
-    target: RequestTarget<'a>,
-    version: Version,
-}
-
-fn read<'a>(bytes: &'a [u8], bounds: &Bounds) -> Result<Option<Request<'a>>, Refusal> {
-    let start = match bytes {
-        [b'\r', b'\n', ..] => 2,
-        [] | [b'\r'] => return Ok(None),
-        [b'\r' | b'\n', ..] => return Err(Refusal::LineEnd),
-        _ => 0,
+    let mut fields = Fields::new(bytes);
+    let Some((RequestLine { method, method_bytes, target, version }, HeadSection { said, end })) =
+        read(&mut fields, bytes, bounds)?
+    else {
+        return incomplete(full);
     };
-    let Some((line, at)) = read_line(bytes, start, bounds)? else { return Ok(None) };
-    let Some(HeadSection { fields, said, end }) = section(bytes, at, bounds.fields_max, true)? else { return Ok(None) };
-    let RequestLine { method, method_bytes, target, version } = line;
     let host = host(&target, version, said.host)?;
     let body = match (said.is_chunked(version)?, said.length) {
         (true, _) => Length::Chunked,
         (false, None | Some(0)) => Length::None,
         (false, Some(length)) => Length::Bytes(length),
     };
-    Ok(Some(Request {
+    Ok(ParseStatus::Complete(Request {
         bytes: &bytes[..end],
         method,
         method_bytes,
@@ -85,29 +70,53 @@ fn read<'a>(bytes: &'a [u8], bounds: &Bounds) -> Result<Option<Request<'a>>, Ref
     }))
 }
 
+/// The parts of a request line.
+struct RequestLine<'a> {
+    method: Method,
+    method_bytes: &'a [u8],
+    target: RequestTarget<'a>,
+    version: Version,
+}
+
+/// The request line and the fields. `None`: there are not all of them yet.
+fn read<'a>(
+    fields: &mut Fields<'a>,
+    bytes: &'a [u8],
+    bounds: &Bounds,
+) -> Result<Option<(RequestLine<'a>, HeadSection<'a>)>, BadHead> {
+    let start = match bytes {
+        [b'\r', b'\n', ..] => 2,
+        [] | [b'\r'] => return Ok(None),
+        [b'\r' | b'\n', ..] => return Err(BadHead::LineEnd),
+        _ => 0,
+    };
+    let Some((line, at)) = read_line(bytes, start, bounds)? else { return Ok(None) };
+    Ok(section(fields, bytes, at, bounds.fields_max, true)?.map(|section| (line, section)))
+}
+
 /// The request line, and where the next starts.
-fn read_line<'a>(bytes: &'a [u8], start: usize, bounds: &Bounds) -> Result<Option<(RequestLine<'a>, usize)>, Refusal> {
+fn read_line<'a>(bytes: &'a [u8], start: usize, bounds: &Bounds) -> Result<Option<(RequestLine<'a>, usize)>, BadHead> {
     let line = &bytes[start..];
     let length = octets::token(&line[..line.len().min(METHOD_MAX + 1)]);
     let method_bytes = &line[..length.min(METHOD_MAX)];
     match line.get(length) {
-        _ if length > METHOD_MAX => return Err(Refusal::RequestLine),
+        _ if length > METHOD_MAX => return Err(BadHead::RequestLine),
         None => return Ok(None),
         Some(b' ') if length > 0 => {}
-        Some(_) => return Err(Refusal::RequestLine),
+        Some(_) => return Err(BadHead::RequestLine),
     }
     let method = Method::named(method_bytes);
 
     let rest = &line[length + 1..];
     let length = octets::target(&rest[..rest.len().min(bounds.target_bytes_max.saturating_add(1))]);
     if length > bounds.target_bytes_max {
-        return Err(Refusal::TargetTooLong);
+        return Err(BadHead::TargetTooLong);
     }
     match rest.get(length) {
         None => return Ok(None),
         Some(b' ') if length > 0 => {}
-        Some(b'\r' | b'\n' | b' ') => return Err(Refusal::RequestLine),
-        Some(_) => return Err(Refusal::Target),
+        Some(b'\r' | b'\n' | b' ') => return Err(BadHead::RequestLine),
+        Some(_) => return Err(BadHead::Target),
     }
     let (target, rest) = (&rest[..length], &rest[length + 1..]);
 
@@ -117,9 +126,9 @@ fn read_line<'a>(bytes: &'a [u8], start: usize, bounds: &Bounds) -> Result<Optio
         return Ok(None);
     };
     let version = match end {
-        b"\r\n" => Version::named(version, Refusal::RequestLine)?,
-        [b'\n', _] | [b'\r', _] => return Err(Refusal::LineEnd),
-        _ => return Err(Refusal::RequestLine),
+        b"\r\n" => Version::named(version, BadHead::RequestLine)?,
+        [b'\n', _] | [b'\r', _] => return Err(BadHead::LineEnd),
+        _ => return Err(BadHead::RequestLine),
     };
     let target = RequestTarget::read(target, method)?;
     let next = bytes.len() - rest.len() + 10;
@@ -131,10 +140,10 @@ fn host<'a>(
     target: &RequestTarget<'a>,
     version: Version,
     field: Option<&'a [u8]>,
-) -> Result<Option<&'a [u8]>, Refusal> {
+) -> Result<Option<&'a [u8]>, BadHead> {
     match field {
-        Some(host) if !is_authority(host) => return Err(Refusal::Host),
-        None if version == Version::Http11 => return Err(Refusal::Host),
+        Some(host) if !is_authority(host) => return Err(BadHead::Host),
+        None if version == Version::Http11 => return Err(BadHead::Host),
         _ => {}
     }
     debug_assert_eq!(target.authority.is_some(), matches!(target.form, Form::Absolute | Form::Authority));

@@ -2,7 +2,7 @@
 
 use super::fields::Fields;
 use super::framing::{FramingFacts, HeadSection, section};
-use super::{Bounds, Method, Parsed, Refusal, Version, octets, outcome, window};
+use super::{BadHead, Bounds, Method, ParseStatus, Version, incomplete, octets, window};
 use crate::l7::body::Length;
 
 /// The head of a response.
@@ -40,9 +40,25 @@ pub enum FramingFields {
 
 /// Reads the head of a response at the start of `bytes`, to a request with method `asked`. Whether a 101 was asked for,
 /// who calls must know.
-pub fn response<'a>(bytes: &'a [u8], bounds: &Bounds, asked: Method) -> Result<Parsed<Response<'a>>, Refusal> {
+pub fn response<'a>(bytes: &'a [u8], bounds: &Bounds, asked: Method) -> Result<ParseStatus<Response<'a>>, BadHead> {
     let (bytes, full) = window(bytes, bounds);
-    outcome(read(bytes, bounds, asked)?, full)
+    let mut fields = Fields::new(bytes);
+    let Some((StatusLine { version, status, reason }, HeadSection { said, end })) = read(&mut fields, bytes, bounds)?
+    else {
+        return incomplete(full);
+    };
+    let (body, framing, is_sure) = body(&said, version, status, asked)?;
+    let keep_alive = said.is_kept(version) && is_sure && !matches!(body, Length::UntilClose | Length::Tunnel);
+    Ok(ParseStatus::Complete(Response {
+        bytes: &bytes[..end],
+        status,
+        version,
+        reason,
+        fields,
+        body,
+        framing,
+        keep_alive,
+    }))
 }
 
 /// The parts of a status line.
@@ -52,44 +68,44 @@ struct StatusLine<'a> {
     reason: &'a [u8],
 }
 
-fn read<'a>(bytes: &'a [u8], bounds: &Bounds, asked: Method) -> Result<Option<Response<'a>>, Refusal> {
-    let Some((StatusLine { version, status, reason }, at)) = read_line(bytes)? else { return Ok(None) };
-    let Some(HeadSection { fields, said, end }) = section(bytes, at, bounds.fields_max, false)? else {
-        return Ok(None);
-    };
-    let (body, framing, is_sure) = body(&said, version, status, asked)?;
-    let keep_alive = said.is_kept(version) && is_sure && !matches!(body, Length::UntilClose | Length::Tunnel);
-    Ok(Some(Response { bytes: &bytes[..end], status, version, reason, fields, body, framing, keep_alive }))
+/// The status line and the fields. `None`: there are not all of them yet.
+fn read<'a>(
+    fields: &mut Fields<'a>,
+    bytes: &'a [u8],
+    bounds: &Bounds,
+) -> Result<Option<(StatusLine<'a>, HeadSection<'a>)>, BadHead> {
+    let Some((line, at)) = read_line(bytes)? else { return Ok(None) };
+    Ok(section(fields, bytes, at, bounds.fields_max, false)?.map(|section| (line, section)))
 }
 
 /// The status line, and where the next starts. A missing space before a missing reason is accepted: it is common, and
 /// cannot be misread.
-fn read_line(bytes: &[u8]) -> Result<Option<(StatusLine<'_>, usize)>, Refusal> {
+fn read_line(bytes: &[u8]) -> Result<Option<(StatusLine<'_>, usize)>, BadHead> {
     const START: &[u8] = b"HTTP/";
     let known = bytes.len().min(START.len());
     if bytes[..known] != START[..known] {
-        return Err(Refusal::StatusLine);
+        return Err(BadHead::StatusLine);
     }
     let Some((start, rest)) = bytes.split_at_checked(12) else { return Ok(None) };
-    let version = Version::named(&start[..8], Refusal::StatusLine)?;
+    let version = Version::named(&start[..8], BadHead::StatusLine)?;
     let status = match start[8..] {
         [b' ', hundreds @ b'1'..=b'9', tens @ b'0'..=b'9', ones @ b'0'..=b'9'] => {
             u16::from(hundreds - b'0') * 100 + u16::from(tens - b'0') * 10 + u16::from(ones - b'0')
         }
-        _ => return Err(Refusal::StatusLine),
+        _ => return Err(BadHead::StatusLine),
     };
     let reason = match rest {
         [] => return Ok(None),
         [b' ', rest @ ..] => rest,
         [b'\r' | b'\n', ..] => rest,
-        _ => return Err(Refusal::StatusLine),
+        _ => return Err(BadHead::StatusLine),
     };
     let length = octets::value(reason);
     match reason.get(length..) {
         Some([b'\r', b'\n', ..]) => {}
         Some([] | [b'\r']) | None => return Ok(None),
-        Some([b'\r' | b'\n', ..]) => return Err(Refusal::LineEnd),
-        Some(_) => return Err(Refusal::StatusLine),
+        Some([b'\r' | b'\n', ..]) => return Err(BadHead::LineEnd),
+        Some(_) => return Err(BadHead::StatusLine),
     }
     let next = bytes.len() - reason.len() + length + 2;
     Ok(Some((StatusLine { version, status, reason: &reason[..length] }, next)))
@@ -102,14 +118,14 @@ fn body(
     version: Version,
     status: u16,
     asked: Method,
-) -> Result<(Length, FramingFields, bool), Refusal> {
+) -> Result<(Length, FramingFields, bool), BadHead> {
     let identity = said.is_identity();
     let chunked = !identity && said.is_chunked(version)?;
     // Fields that such a response must not have (RFC 9112, 6.1; RFC 9110, 8.6), and that a client might believe. A length
     // of 0 is common, and does no harm.
     let has_body = chunked || said.length.is_some_and(|length| length > 0);
     if (100..200).contains(&status) && has_body {
-        return Err(if chunked { Refusal::TransferEncoding } else { Refusal::ContentLength });
+        return Err(if chunked { BadHead::TransferEncoding } else { BadHead::ContentLength });
     }
     let length = match (status, asked) {
         (101, _) => Length::Tunnel,

@@ -1,7 +1,7 @@
 //! A request's target (RFC 9112, 3.2; RFC 3986).
 
 use super::octets::is_name;
-use super::{Method, Refusal};
+use super::{BadHead, Method};
 use core::net::Ipv6Addr;
 
 /// How a target is written.
@@ -35,11 +35,11 @@ pub struct RequestTarget<'a> {
 
 impl<'a> RequestTarget<'a> {
     /// Reads a target, visible ASCII without `#`.
-    pub(super) fn read(whole: &'a [u8], method: Method) -> Result<RequestTarget<'a>, Refusal> {
+    pub(super) fn read(whole: &'a [u8], method: Method) -> Result<RequestTarget<'a>, BadHead> {
         if method == Method::Connect {
             let ported = whole.last() != Some(&b']') && whole.contains(&b':');
             if !ported || !is_authority(whole) {
-                return Err(Refusal::Target);
+                return Err(BadHead::Target);
             }
             return Ok(RequestTarget { whole, form: Form::Authority, authority: Some(whole), path: b"", query: None });
         }
@@ -50,11 +50,11 @@ impl<'a> RequestTarget<'a> {
         if whole == b"*" && method == Method::Options {
             return Ok(RequestTarget { whole, form: Form::Asterisk, authority: None, path: whole, query: None });
         }
-        let rest = without_scheme(whole).ok_or(Refusal::Target)?;
+        let rest = without_scheme(whole).ok_or(BadHead::Target)?;
         let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
         let (authority, rest) = rest.split_at(end);
         if !is_authority(authority) {
-            return Err(Refusal::Target);
+            return Err(BadHead::Target);
         }
         let (path, query) = match split_query(rest) {
             (b"", None) if method == Method::Options => (&b"*"[..], None),

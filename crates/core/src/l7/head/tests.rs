@@ -5,7 +5,7 @@ mod requests;
 mod responses;
 mod speed;
 
-use super::{Bounds, Parsed, Refusal, Request, Response, octets, request, response};
+use super::{BadHead, Bounds, ParseStatus, Request, Response, octets, request, response};
 use crate::l7::head::Method;
 use std::vec::Vec;
 
@@ -15,7 +15,7 @@ const BOUNDS: Bounds = Bounds { bytes_max: 16_384, fields_max: 100, target_bytes
 /// The complete head in `text`.
 fn read(text: &str) -> Request<'_> {
     match request(text.as_bytes(), &BOUNDS) {
-        Ok(Parsed::Complete(request)) => request,
+        Ok(ParseStatus::Complete(request)) => request,
         other => panic!("{text:?}: {other:?}"),
     }
 }
@@ -23,37 +23,38 @@ fn read(text: &str) -> Request<'_> {
 /// The complete head of a response to `asked` in `text`.
 fn answered(text: &str, asked: Method) -> Response<'_> {
     match response(text.as_bytes(), &BOUNDS, asked) {
-        Ok(Parsed::Complete(response)) => response,
+        Ok(ParseStatus::Complete(response)) => response,
         other => panic!("{text:?}: {other:?}"),
     }
 }
 
 /// The result for `bytes`, without its parts.
-fn verdict<T>(result: Result<Parsed<T>, Refusal>) -> Result<Parsed<()>, Refusal> {
+fn verdict<T>(result: Result<ParseStatus<T>, BadHead>) -> Result<ParseStatus<()>, BadHead> {
     Ok(match result? {
-        Parsed::Partial => Parsed::Partial,
-        Parsed::Complete(_) => Parsed::Complete(()),
+        ParseStatus::Partial => ParseStatus::Partial,
+        ParseStatus::Complete(_) => ParseStatus::Complete(()),
     })
 }
 
 /// Each of `cases`, a name, a text and why it is refused; also when it comes byte by byte. `read` is asked of prefixes.
-fn refused(cases: &[(&str, &str, Refusal)], read: impl Fn(&[u8]) -> Result<Parsed<()>, Refusal>) {
+fn refused(cases: &[(&str, &str, BadHead)], read: impl Fn(&[u8]) -> Result<ParseStatus<()>, BadHead>) {
     for (name, text, why) in cases {
         assert_eq!(read(text.as_bytes()), Err(*why), "{name}: {text:?}");
-        let first =
-            (0..=text.len()).map(|length| read(&text.as_bytes()[..length])).find(|read| *read != Ok(Parsed::Partial));
+        let first = (0..=text.len())
+            .map(|length| read(&text.as_bytes()[..length]))
+            .find(|read| *read != Ok(ParseStatus::Partial));
         assert_eq!(first, Some(Err(*why)), "{name}, byte by byte");
     }
 }
 
 #[test]
 fn refusals_have_names_and_statuses_of_their_own() {
-    let mut names: Vec<_> = Refusal::ALL.iter().map(|refusal| refusal.name()).collect();
+    let mut names: Vec<_> = BadHead::ALL.iter().map(|refusal| refusal.name()).collect();
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), Refusal::ALL.len());
-    assert!(Refusal::ALL.windows(2).all(|pair| pair[0] < pair[1]), "in the order of their declaration");
-    for refusal in Refusal::ALL {
+    assert_eq!(names.len(), BadHead::ALL.len());
+    assert!(BadHead::ALL.windows(2).all(|pair| pair[0] < pair[1]), "in the order of their declaration");
+    for refusal in BadHead::ALL {
         assert!([400, 414, 417, 431, 501, 502, 505].contains(&refusal.status()), "{refusal:?}");
     }
 }

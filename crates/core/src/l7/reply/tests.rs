@@ -1,5 +1,5 @@
 use super::super::body::Length;
-use super::super::head::{self, Bounds, Method, Parsed};
+use super::super::head::{self, Bounds, Method, ParseStatus};
 use super::*;
 use std::string::String;
 
@@ -72,7 +72,7 @@ fn every_reply_can_be_read() {
         for close in [false, true] {
             let reply = Reply { body: b"body", ..of_status(status, false, close) };
             let bytes = written(&reply);
-            let Ok(Parsed::Complete(read)) = head::response(bytes.as_bytes(), &BOUNDS, Method::Get) else {
+            let Ok(ParseStatus::Complete(read)) = head::response(bytes.as_bytes(), &BOUNDS, Method::Get) else {
                 panic!("{bytes}");
             };
             assert_eq!((read.status, read.keep_alive), (status, !close));
@@ -81,7 +81,7 @@ fn every_reply_can_be_read() {
             assert_eq!(text(status).is_empty(), read.reason.is_empty());
         }
     }
-    for refusal in head::Refusal::ALL {
+    for refusal in head::BadHead::ALL {
         assert!(!text(refusal.status()).is_empty(), "{refusal:?}");
     }
 }
@@ -106,7 +106,7 @@ fn locations_are_filled_in() {
     ] {
         let method = if line.starts_with('*') { "OPTIONS" } else { "GET" };
         let head = std::format!("{method} {line}\r\n\r\n");
-        let Ok(Parsed::Complete(request)) = head::request(head.as_bytes(), &BOUNDS) else { panic!("{head}") };
+        let Ok(ParseStatus::Complete(request)) = head::request(head.as_bytes(), &BOUNDS) else { panic!("{head}") };
         let mut out = [0; 256];
         let found = location(&mut out, template.as_bytes(), &request, https);
         assert_eq!(found.map(|length| core::str::from_utf8(&out[..length]).unwrap()), expected, "{template} {line}");

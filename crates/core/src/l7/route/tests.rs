@@ -1,5 +1,5 @@
 use super::super::config::{Action, Edits, Forwarded, HttpLimits};
-use super::super::head::{self, Bounds, Parsed};
+use super::super::head::{self, Bounds, ParseStatus};
 use super::normal::PATH_BYTES_MAX;
 use super::path::Regex;
 use super::*;
@@ -233,7 +233,9 @@ fn service(access: Vec<Access>, routes: Vec<Conditions>) -> Http {
 
 /// The decision for the request `head` from `client`: the number of its route, or a status.
 fn outcome(http: &Http, head: &str, client: &str) -> Result<u8, u16> {
-    let Ok(Parsed::Complete(request)) = head::request(head.as_bytes(), &BOUNDS) else { panic!("not a head: {head}") };
+    let Ok(ParseStatus::Complete(request)) = head::request(head.as_bytes(), &BOUNDS) else {
+        panic!("not a head: {head}")
+    };
     match decide(http, &request, &client.parse::<IpAddr>().unwrap().into()) {
         Decision::Take(Route { action: Action::Reply { body, .. }, .. }) => Ok(body[0]),
         Decision::Take(route) => panic!("{route:?}"),

@@ -72,7 +72,7 @@ impl Splices {
         if segment.payload > 0 && (peer.has_closed || !is_known) && self.begins(cx, at, &segment, position) {
             return self.another(cx, frame, at, &segment, position);
         }
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.drop(USELESS) };
+        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         let before = (client_conn.peer.acknowledged, client_conn.peer.window);
         let heard = match is_near {
             true => client_conn.peer.hear(cx.now, &segment, &mut self.buffers),
@@ -81,14 +81,14 @@ impl Splices {
         let Some(heard) = heard else { return self.another(cx, frame, at, &segment, position) };
         client_conn.has_heard(cx.now, cx.snapshot, before);
         client_conn.last_seen = cx.now;
+        let state = client_conn.state;
         self.send_more(cx, End::Client(position), heard);
-        match self.client_conns.get(position).map(|client_conn| client_conn.state) {
-            Some(ClientConnState::Resetting) if !self.has_its_response(cx, &segment, position) => {
+        match state {
+            ClientConnState::Resetting if !self.has_its_response(cx, &segment, position) => {
                 self.answer_with_reset(cx, &segment, position)
             }
-            Some(ClientConnState::Spliced) => self.upward(cx, frame, at, &segment, position),
-            Some(_) => self.behind(cx, frame, at, &segment, position),
-            None => {}
+            ClientConnState::Spliced => self.upward(cx, frame, at, &segment, position),
+            _ => self.behind(cx, frame, at, &segment, position),
         }
     }
 

@@ -348,19 +348,22 @@ impl Splices {
     /// Looks at a client connection at `when` at the latest.
     fn stamp_client(&mut self, position: u32, when: Time) {
         let Some(client_conn) = self.client_conns.get_mut_unnumbered(position) else { return };
-        if when < client_conn.stamped {
-            client_conn.stamped = when;
-            self.stamps.started(position, when);
-        }
+        stamp(&mut self.stamps, &mut client_conn.stamped, position, when);
     }
 
     /// Looks at a backend connection at `when` at the latest.
     fn stamp_backend(&mut self, position: u32, when: Time) {
         let Some(backend_conn) = self.backend_conns.get_mut_unnumbered(position) else { return };
-        if when < backend_conn.stamped {
-            backend_conn.stamped = when;
-            self.stamps.started(self.client_conns_max + position, when);
-        }
+        stamp(&mut self.stamps, &mut backend_conn.stamped, self.client_conns_max + position, when);
+    }
+}
+
+/// Looks at the connection with this place in `stamps` at `when` at the latest; `stamped` is its own note of that time.
+#[inline]
+fn stamp(stamps: &mut Stamps, stamped: &mut Time, place: u32, when: Time) {
+    if when < *stamped {
+        *stamped = when;
+        stamps.started(place, when);
     }
 }
 

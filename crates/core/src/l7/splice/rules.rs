@@ -15,9 +15,9 @@ use crate::engine::{Completion, EngineCaps, Fate, Guard, OPS_MAX, Refusal, Rule,
 use crate::flow::{Direction, FlowKey};
 use crate::frame::FrameIo;
 use crate::l7::config::Kind;
-use crate::l7::splice::state::entry::OffloadRange;
-use crate::l7::splice::state::entry::{BackendConn, ClientConn, ClientConnState};
+use crate::l7::splice::state::entry::{BackendConn, ClientConn, ClientConnState, OffloadRange};
 use crate::l7::splice::state::exchange::Message;
+use crate::l7::splice::state::joined::{joined, joined_mut};
 use crate::l7::splice::state::sizes::{fit, fits};
 use crate::l7::splice::tcp::numbers::{before, beyond, later};
 use crate::offload::{Answer, BOTH, OffloadState};
@@ -27,7 +27,7 @@ use crate::time::{Duration, Time};
 
 /// Names of rules of splices have this bit; those of layer 4 never get there.
 pub(crate) const RULE_BIT: u64 = 1 << 63;
-/// Bytes of a offload range at most: numbers are compared within half their space.
+/// Bytes of an offload range at most: numbers are compared within half their space.
 pub(super) const OFFLOAD_RANGE_MAX: u64 = 1 << 30;
 /// A backend is not held back for more bytes than that: the client's window does it.
 const CLAMP_MAX: u64 = 512 << 10;
@@ -71,6 +71,122 @@ pub(super) fn directions(
     }
 }
 
+/// What the engine is offered of an exchange now.
+struct OfferTerms {
+    /// A body of so many bytes and more.
+    least: u64,
+    directions: Directions,
+}
+
+/// A pair of rules for one offload range of an exchange.
+struct RuleOffer {
+    /// Of the client's packets, and of the backend's.
+    guards: [Guard; 2],
+    directions: Directions,
+    range: OffloadRange,
+    /// Nothing that is on its way can be overtaken.
+    at_once: bool,
+}
+
+/// Whether an exchange gets rules.
+enum OfferVerdict {
+    Rules(RuleOffer),
+    /// It may, later.
+    NotNow,
+    /// Not for what it carries now.
+    Never,
+}
+
+impl OfferTerms {
+    /// What the engine is offered now of a client connection's exchange. `None`: nothing.
+    fn of<IO: FrameIo>(
+        cx: &Context<'_, IO>,
+        client_conn: &ClientConn,
+        backend_conn: &BackendConn,
+    ) -> Option<OfferTerms> {
+        let configured = match cx.kind(client_conn.service) {
+            Kind::Http(http) => http.offload_bytes_min,
+            Kind::Tls(tls) => tls.offload_bytes_min,
+            Kind::Forward | Kind::Group => return None,
+        };
+        let may = cx.offloads && cx.now >= client_conn.offer_after && cx.ops.len() + 2 <= OPS_MAX;
+        let is_narrow = client_conn.peer.is_narrow || backend_conn.peer.is_narrow;
+        if !may || is_narrow || !fit(client_conn, backend_conn) {
+            return None;
+        }
+        let directions = directions(cx.caps, client_conn, backend_conn)?;
+        Some(OfferTerms { least: configured.unwrap_or(cx.statistics.http.threshold.bytes_min), directions })
+    }
+
+    /// The rules for what is left of an exchange's body.
+    fn plan(&self, client_conn: &ClientConn, backend_conn: &BackendConn) -> OfferVerdict {
+        let directions = self.directions;
+        // The backend's acknowledgement of the request's end has to come by here: an exchange is over only with it.
+        let able = |_: &(Guard, Guard)| match client_conn.exchange.request.get() {
+            Message::Done => only_answers(client_conn, backend_conn),
+            _ => directions == Directions::Both,
+        };
+        let Some((mut client, backend)) = guards(client_conn, backend_conn, self.least).filter(able) else {
+            return OfferVerdict::Never;
+        };
+        // Rules that lead to another backend connection go first.
+        let same_backend = client_conn.pair.held() == 0 || client_conn.rule_key == backend_conn.key;
+        // An end that has something of ours still to acknowledge may do so with a number that the engine takes:
+        // software would send it again and again, and give up.
+        let owns = backend_conn.peer.owned.is_some() || client_conn.peer.owned.is_some();
+        if owns || !client_conn.up.is_settled() || !same_backend {
+            return OfferVerdict::NotNow;
+        }
+        let at_once = client_conn.is_clamped && backend.sequence_length > 0;
+        if at_once {
+            // What is on its way comes by here; when it has come, there is nothing that the rest could overtake.
+            let room = beyond(backend_conn.peer.highest, backend_conn.peer.edge);
+            if u64::from(backend.sequence_length) < self.least + u64::from(room) {
+                return OfferVerdict::Never;
+            }
+            // A backend does not send into a window of less than a segment.
+            if room >= u32::from(client_conn.peer.mss) {
+                return OfferVerdict::NotNow;
+            }
+        }
+        // The acknowledgement that says that the client has it all comes by here: it ends the exchange, and shows the backend
+        // a small window.
+        if client.sequence_length == 0 {
+            client.acknowledgement_length = client.acknowledgement_length.saturating_sub(1);
+        }
+        let (from, first, length) = if client.sequence_length > 0 {
+            (Direction::FromClient, client.sequence, client.sequence_length)
+        } else {
+            (Direction::FromBackend, backend.sequence, backend.sequence_length)
+        };
+        // What still comes by here of an offload range that is the engine's was on its way already.
+        let is_in = |range: &OffloadRange| range.from == from && first.wrapping_sub(range.first) < range.bytes;
+        if client_conn.offload_range.as_ref().is_some_and(is_in) {
+            return OfferVerdict::NotNow;
+        }
+        let range = OffloadRange::new(from, first, length);
+        OfferVerdict::Rules(RuleOffer { guards: [client, backend], directions, range, at_once })
+    }
+}
+
+/// What a backend is shown room for until the head of its response to a client connection is read: enough for one whose
+/// body the engine is not offered. `None`: as much as the client has, if that is less, or more is not worth it.
+pub(super) fn window_clamp<IO: FrameIo>(
+    cx: &Context<'_, IO>,
+    client_conn: &ClientConn,
+    backend_conn: &BackendConn,
+) -> Option<u32> {
+    if !matches!(cx.kind(client_conn.service), Kind::Http(_)) {
+        return None;
+    }
+    let least = OfferTerms::of(cx, client_conn, backend_conn)?.least;
+    if !fits(client_conn, backend_conn, Direction::FromBackend) {
+        return None;
+    }
+    let clamp = least.min(CLAMP_MAX + 1) as u32 + CLAMP_HEAD;
+    (clamp <= CLAMP_MAX as u32 && clamp < client_conn.peer.window).then_some(clamp)
+}
+
 impl Splices {
     fn rule_id(&self, position: u32, direction: Direction) -> RuleId {
         let generation = u64::from(self.client_conns.generation(position)) & 0x7fff_ffff;
@@ -79,142 +195,66 @@ impl Splices {
 
     /// Offers what is left of a large body to the engine.
     pub(super) fn offer<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
+        let Some((client_conn, backend_conn)) = joined(&self.client_conns, &self.backend_conns, position) else {
+            return;
+        };
         if client_conn.pair.state() != OffloadState::Software && client_conn.pair.state() != OffloadState::Offloaded
             || client_conn.state != ClientConnState::Spliced
         {
             return;
         }
-        let Some((least, directions)) = self.terms(cx, client_conn) else { return self.release_clamp(cx, position) };
-        let Some(backend_conn) =
-            client_conn.backend_conn.get().and_then(|backend_conn| self.backend_conns.get(backend_conn))
-        else {
-            return;
-        };
-        // Rules that lead to another backend connection go first.
-        let same_backend = client_conn.pair.held() == 0 || client_conn.rule_key == backend_conn.key;
-        // An end that has something of ours still to acknowledge may do so with a number that the engine takes:
-        // software would send it again and again, and give up.
-        let owns = backend_conn.peer.owned.is_some() || client_conn.peer.owned.is_some();
-        let settled = !owns && client_conn.up.is_settled() && same_backend;
-        // The backend's acknowledgement of the request's end has to come by here: an exchange is over only with it.
-        let able = |_: &(Guard, Guard)| match client_conn.exchange.request.get() {
-            Message::Done => only_answers(client_conn, backend_conn),
-            _ => directions == Directions::Both,
-        };
-        let Some((mut client, backend)) = guards(client_conn, backend_conn, least).filter(able) else {
-            return self.release_clamp(cx, position);
-        };
-        if !settled {
-            return;
+        match OfferTerms::of(cx, client_conn, backend_conn) {
+            Some(terms) => match terms.plan(client_conn, backend_conn) {
+                OfferVerdict::Rules(offer) => self.install(cx, position, &offer),
+                OfferVerdict::NotNow => {}
+                OfferVerdict::Never => self.release_clamp(cx, position),
+            },
+            None if client_conn.is_clamped => self.release_clamp(cx, position),
+            None => {}
         }
-        let at_once = client_conn.is_clamped && backend.sequence_length > 0;
-        if at_once {
-            // What is on its way comes by here; when it has come, there is nothing that the rest could overtake.
-            let room = beyond(backend_conn.peer.highest, backend_conn.peer.edge);
-            if u64::from(backend.sequence_length) < least + u64::from(room) {
-                return self.release_clamp(cx, position);
-            }
-            // A backend does not send into a window of less than a segment.
-            if room >= u32::from(client_conn.peer.mss) {
-                return;
-            }
-        }
-        // The acknowledgement that says that the client has it all comes by here: it ends the exchange, and shows the backend
-        // a small window.
-        if client.sequence_length == 0 {
-            client.acknowledgement_length = client.acknowledgement_length.saturating_sub(1);
-        }
-        // How far either may acknowledge what it got from the engine, which software does not see.
-        let reaches =
-            [client, backend].map(|guard| guard.acknowledgement.wrapping_add(guard.acknowledgement_length + 1));
-        let (from, first, length) = if client.sequence_length > 0 {
-            (Direction::FromClient, client.sequence, client.sequence_length)
-        } else {
-            (Direction::FromBackend, backend.sequence, backend.sequence_length)
+    }
+
+    /// Requests the rules of an offer.
+    fn install<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, offer: &RuleOffer) {
+        let ids = BOTH.map(|direction| self.rule_id(position, direction));
+        let Splices { client_conns, backend_conns, rules, .. } = self;
+        let Some((client_conn, backend_conn)) = joined_mut(client_conns, backend_conns, position) else {
+            return cx.impossible();
         };
-        // What still comes by here of a offload range that is the engine's was on its way already.
-        let is_in = |range: &OffloadRange| range.from == from && first.wrapping_sub(range.first) < range.bytes;
-        if client_conn.offload_range.as_ref().is_some_and(is_in) {
-            return;
-        }
         let (rewrites, keys) = (rewrites(client_conn, backend_conn), [client_conn.key, backend_conn.key]);
-        let (number, wanted) = (u32::from(backend_conn.number) * 2, directions.bits());
-        for (direction, guard) in BOTH.into_iter().zip([client, backend]) {
+        let (number, wanted) = (u32::from(backend_conn.number) * 2, offer.directions.bits());
+        for (direction, guard) in BOTH.into_iter().zip(offer.guards) {
             let at = direction as usize;
             if wanted & (1 << at) == 0 {
                 continue;
             }
             let rule = Rule {
-                id: self.rule_id(position, direction),
+                id: ids[at],
                 key: keys[at].flow(),
                 rewrite: rewrites[at],
                 guard: Some(guard).filter(|_| cx.caps.checks_guards),
                 fate: Fate::Forward,
                 total: number + direction as u32,
-                at_once,
+                at_once: offer.at_once,
             };
             cx.ops.push_back(RuleOp::Install(rule));
         }
         cx.statistics.http.offloaded += 1;
-        if let Some(backend_conn) =
-            self.client_conns.get(position).and_then(|client_conn| client_conn.backend_conn.get())
-            && let Some(backend_conn) = self.backend_conns.get_mut(backend_conn)
-        {
-            backend_conn.peer.reach = later(backend_conn.peer.sent, reaches[1]);
+        // How far either may acknowledge what it got from the engine, which software does not see.
+        let [to_client, to_backend] =
+            offer.guards.map(|guard| guard.acknowledgement.wrapping_add(guard.acknowledgement_length + 1));
+        backend_conn.peer.reach = later(backend_conn.peer.sent, to_backend);
+        client_conn.peer.reach = later(client_conn.peer.sent, to_client);
+        rules[usize::from(!client_conn.key.is_ipv4())] += client_conn.pair.ask(wanted);
+        client_conn.wanted = wanted;
+        if offer.directions == Directions::Down {
+            // What the client sends again of its request is answered here: the backend would report it (RFC 2883) in
+            // numbers that are not translated.
+            client_conn.exchange.request_floor = offer.guards[0].sequence;
         }
-        if let Some(client_conn) = self.client_conns.get_mut(position) {
-            client_conn.peer.reach = later(client_conn.peer.sent, reaches[0]);
-            self.rules[usize::from(!client_conn.key.is_ipv4())] += client_conn.pair.ask(wanted);
-            client_conn.wanted = wanted;
-            if directions == Directions::Down {
-                // What the client sends again of its request is answered here: the backend would report it (RFC 2883) in
-                // numbers that are not translated.
-                client_conn.exchange.request_floor = client.sequence;
-            }
-            client_conn.rule_key = keys[1];
-            client_conn.offload_range = OffloadRange::new(from, first, length).into();
-            client_conn.offer_after = cx.now;
-        }
-    }
-
-    /// From how many bytes on a body of a client connection's exchange is offered to the engine now, and which of its
-    /// directions. `None`: none is.
-    fn terms<IO: FrameIo>(&self, cx: &Context<'_, IO>, client_conn: &ClientConn) -> Option<(u64, Directions)> {
-        let configured = match cx.kind(client_conn.service) {
-            Kind::Http(http) => http.offload_bytes_min,
-            Kind::Tls(tls) => tls.offload_bytes_min,
-            Kind::Forward | Kind::Group => return None,
-        };
-        let backend_conn = client_conn
-            .backend_conn
-            .get()
-            .and_then(|backend_conn| self.backend_conns.get(backend_conn))
-            .filter(|backend_conn| !backend_conn.peer.is_narrow)?;
-        if !fit(client_conn, backend_conn) {
-            return None;
-        }
-        let directions = directions(cx.caps, client_conn, backend_conn).filter(|_| !client_conn.peer.is_narrow)?;
-        let now = cx.now >= client_conn.offer_after && cx.ops.len() + 2 <= OPS_MAX;
-        let least = configured.unwrap_or(cx.statistics.http.threshold.bytes_min);
-        (cx.offloads && now).then_some((least, directions))
-    }
-
-    /// What a backend is shown room for until the head of its response to a client connection is read: enough for one whose
-    /// body the engine is not offered. `None`: as much as the client has, if that is less, or more is not worth it.
-    pub(super) fn window_clamp<IO: FrameIo>(&self, cx: &Context<'_, IO>, position: u32) -> Option<u32> {
-        let client_conn = self.client_conns.get(position)?;
-        if !matches!(cx.kind(client_conn.service), Kind::Http(_)) {
-            return None;
-        }
-        let (least, _) = self.terms(cx, client_conn)?;
-        let backend_conn =
-            client_conn.backend_conn.get().and_then(|backend_conn| self.backend_conns.get(backend_conn))?;
-        if !fits(client_conn, backend_conn, Direction::FromBackend) {
-            return None;
-        }
-        let clamp = least.min(CLAMP_MAX + 1) as u32 + CLAMP_HEAD;
-        (clamp <= CLAMP_MAX as u32 && clamp < client_conn.peer.window).then_some(clamp)
+        client_conn.rule_key = keys[1];
+        client_conn.offload_range = offer.range.into();
+        client_conn.offer_after = cx.now;
     }
 
     /// The engine does not carry a client connection's response, whatever it is: the backend is held back no longer.

@@ -4,7 +4,7 @@ use super::{Context, End, Fault, Refused, Splices};
 use crate::config::Snapshot;
 use crate::frame::FrameIo;
 use crate::l7::config::Kind;
-use crate::l7::splice::stages::remove::Fate;
+use crate::l7::splice::stages::remove::Detach;
 use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
 use crate::l7::splice::state::exchange::Message;
 use crate::offload::OffloadState;
@@ -223,7 +223,7 @@ impl Splices {
                     _ => self.lost_backend(cx, backend_conn),
                 }
             }
-            Some((client_conn, _)) => self.detach(cx, client_conn, Fate::Reset),
+            Some((client_conn, _)) => self.detach(cx, client_conn, Detach::Reset),
             None => {
                 self.send_reset(cx, End::Backend(backend_conn));
                 self.remove_backend(cx, backend_conn, true);

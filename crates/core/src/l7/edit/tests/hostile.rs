@@ -109,7 +109,7 @@ proptest! {
     fn requests_say_what_they_said_and_what_we_say(fields in fields(), room in 0..400usize) {
         let head = std::format!("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n{}\r\n", written(&fields));
         // Not all of them can be read: a Connection field may be no list of names.
-        let Ok(Parsed::Complete(request)) = head::request(head.as_bytes(), &BOUNDS) else { return Ok(()) };
+        let Ok(ParseStatus::Complete(request)) = head::request(head.as_bytes(), &BOUNDS) else { return Ok(()) };
         let (http, route, facts) = (busy(), route(), facts());
         let mut out = [0; 4096];
         let length = request_head(&mut out, &request, &http, &route, &facts).unwrap();
@@ -141,7 +141,7 @@ proptest! {
     fn responses_say_what_they_said_and_what_we_say(fields in fields(), old in any::<bool>(), close in any::<bool>()) {
         let head = std::format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n{}\r\n", written(&fields));
         let read = head::response(head.as_bytes(), &BOUNDS, Method::Get);
-        let Ok(Parsed::Complete(response)) = read else { return Ok(()) };
+        let Ok(ParseStatus::Complete(response)) = read else { return Ok(()) };
         let asked = if old { Version::Http10 } else { Version::Http11 };
         let facts = Facts { close_client: close, sticky: Some(1), ..facts() };
         let mut out = [0; 4096];
@@ -170,7 +170,7 @@ proptest! {
     fn what_goes_on_as_it_is_needs_no_change(fields in fields(), old in any::<bool>(), close in any::<bool>()) {
         let head = std::format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n{}\r\n", written(&fields));
         let read = head::response(head.as_bytes(), &BOUNDS, Method::Get);
-        let Ok(Parsed::Complete(response)) = read else { return Ok(()) };
+        let Ok(ParseStatus::Complete(response)) = read else { return Ok(()) };
         let asked = if old { Version::Http10 } else { Version::Http11 };
         let facts = Facts { close_client: close, ..facts() };
         let mut out = [0; 4096];

@@ -117,7 +117,7 @@ fn same_fields(ours: &super::super::Fields<'_>, theirs: &[httparse::Header<'_>])
 }
 
 fn like_httparse_request(bytes: &[u8]) -> Result<bool, TestCaseError> {
-    let Ok(Parsed::Complete(ours)) = request(bytes, &BOUNDS) else { return Ok(false) };
+    let Ok(ParseStatus::Complete(ours)) = request(bytes, &BOUNDS) else { return Ok(false) };
     let mut headers = [httparse::EMPTY_HEADER; 128];
     let mut theirs = httparse::Request::new(&mut headers);
     let end = theirs.parse(bytes);
@@ -141,7 +141,7 @@ fn like_httparse_request(bytes: &[u8]) -> Result<bool, TestCaseError> {
 }
 
 fn like_httparse_response(bytes: &[u8]) -> Result<bool, TestCaseError> {
-    let Ok(Parsed::Complete(ours)) = response(bytes, &BOUNDS, Method::Get) else { return Ok(false) };
+    let Ok(ParseStatus::Complete(ours)) = response(bytes, &BOUNDS, Method::Get) else { return Ok(false) };
     let mut headers = [httparse::EMPTY_HEADER; 128];
     let mut theirs = httparse::Response::new(&mut headers);
     let end = theirs.parse(bytes);

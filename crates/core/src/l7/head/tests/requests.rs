@@ -6,13 +6,13 @@ use crate::l7::body::Length;
 use std::format;
 use std::string::String;
 
-fn judge(bytes: &[u8]) -> Result<Parsed<()>, Refusal> {
+fn judge(bytes: &[u8]) -> Result<ParseStatus<()>, BadHead> {
     verdict(request(bytes, &BOUNDS))
 }
 
 #[test]
 fn what_is_smuggled_is_refused() {
-    use Refusal::*;
+    use BadHead::*;
     refused(
         &[
             (
@@ -164,8 +164,8 @@ fn what_is_smuggled_is_refused() {
 
 #[test]
 fn request_lines_are_exact() {
-    use Refusal::*;
-    let cases: &[(&str, &str, Refusal)] = &[
+    use BadHead::*;
+    let cases: &[(&str, &str, BadHead)] = &[
         ("two spaces", "GET  / HTTP/1.1", RequestLine),
         ("two spaces before version", "GET /  HTTP/1.1", RequestLine),
         ("space at the end", "GET / HTTP/1.1 ", RequestLine),
@@ -250,9 +250,9 @@ fn hosts() {
     ];
     for host in bad {
         let text = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
-        assert_eq!(judge(text.as_bytes()), Err(Refusal::Host), "{host:?}");
+        assert_eq!(judge(text.as_bytes()), Err(BadHead::Host), "{host:?}");
         let text = format!("GET http://b/ HTTP/1.0\r\nHost: {host}\r\n\r\n");
-        assert_eq!(judge(text.as_bytes()), Err(Refusal::Host), "{host:?}, though there is an authority");
+        assert_eq!(judge(text.as_bytes()), Err(BadHead::Host), "{host:?}, though there is an authority");
     }
     for host in [
         "a",
@@ -276,7 +276,7 @@ fn hosts() {
         ("GET / HTTP/1.0\r\nHost: a\r\nhost: b\r\n\r\n", "two in 1.0"),
         ("GET / HTTP/1.1\r\nHost: a\r\nHost:\r\n\r\n", "a second, empty one"),
     ] {
-        assert_eq!(judge(text.as_bytes()), Err(Refusal::Host), "{why}");
+        assert_eq!(judge(text.as_bytes()), Err(BadHead::Host), "{why}");
     }
     assert_eq!(read("GET / HTTP/1.0\r\n\r\n").host, None);
     // The target wins.
@@ -410,7 +410,7 @@ fn an_empty_line_may_come_first() {
     let request = read(text);
     assert_eq!((request.bytes, request.target.path), (text.as_bytes(), &b"/a"[..]));
     assert_eq!(request.fields.iter().nth(1), Some((&b"X"[..], &b"c"[..])));
-    assert_eq!(judge(b"\r\n"), Ok(Parsed::Partial));
+    assert_eq!(judge(b"\r\n"), Ok(ParseStatus::Partial));
 }
 
 #[test]
@@ -420,32 +420,32 @@ fn bounds_hold_and_are_told_early() {
     // Bytes.
     let head = |bytes: usize| format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", "a".repeat(bytes - 26));
     assert_eq!(head(100).len(), 100);
-    assert_eq!(judge(&head(100)), Ok(Parsed::Complete(())));
-    assert_eq!(judge(&(head(100) + "more")), Ok(Parsed::Complete(())));
-    assert_eq!(judge(&head(101)), Err(Refusal::TooLarge));
-    assert_eq!(judge(&head(101)[..99]), Ok(Parsed::Partial));
-    assert_eq!(judge(&head(101)[..100]), Err(Refusal::TooLarge));
+    assert_eq!(judge(&head(100)), Ok(ParseStatus::Complete(())));
+    assert_eq!(judge(&(head(100) + "more")), Ok(ParseStatus::Complete(())));
+    assert_eq!(judge(&head(101)), Err(BadHead::TooLarge));
+    assert_eq!(judge(&head(101)[..99]), Ok(ParseStatus::Partial));
+    assert_eq!(judge(&head(101)[..100]), Err(BadHead::TooLarge));
     // The bytes beyond are not read, whatever they are.
-    assert_eq!(judge(&(String::from(&head(101)[..100]) + "\0")), Err(Refusal::TooLarge));
+    assert_eq!(judge(&(String::from(&head(101)[..100]) + "\0")), Err(BadHead::TooLarge));
     // Fields.
     let fields = "GET / HTTP/1.1\r\nHost: a\r\nA: b\r\nC: d\r\n";
-    assert_eq!(judge(&format!("{fields}\r\n")), Ok(Parsed::Complete(())));
-    assert_eq!(judge(&format!("{fields}E: ")), Ok(Parsed::Partial));
-    assert_eq!(judge(&format!("{fields}E: f\r\n")), Err(Refusal::TooManyFields));
+    assert_eq!(judge(&format!("{fields}\r\n")), Ok(ParseStatus::Complete(())));
+    assert_eq!(judge(&format!("{fields}E: ")), Ok(ParseStatus::Partial));
+    assert_eq!(judge(&format!("{fields}E: f\r\n")), Err(BadHead::TooManyFields));
     // Targets.
-    assert_eq!(judge("GET /123456789 HTTP/1.1\r\nHost: a\r\n\r\n"), Ok(Parsed::Complete(())));
-    assert_eq!(judge("GET /123456789"), Ok(Parsed::Partial));
-    assert_eq!(judge("GET /1234567890"), Err(Refusal::TargetTooLong));
-    assert_eq!(judge("GET /1234567890 HTTP/1.1\r\nHost: a\r\n\r\n"), Err(Refusal::TargetTooLong));
+    assert_eq!(judge("GET /123456789 HTTP/1.1\r\nHost: a\r\n\r\n"), Ok(ParseStatus::Complete(())));
+    assert_eq!(judge("GET /123456789"), Ok(ParseStatus::Partial));
+    assert_eq!(judge("GET /1234567890"), Err(BadHead::TargetTooLong));
+    assert_eq!(judge("GET /1234567890 HTTP/1.1\r\nHost: a\r\n\r\n"), Err(BadHead::TargetTooLong));
     // Absurd bounds.
     let none = Bounds { bytes_max: 0, fields_max: 0, target_bytes_max: 0 };
-    assert_eq!(verdict(request(b"", &none)), Err(Refusal::TooLarge));
+    assert_eq!(verdict(request(b"", &none)), Err(BadHead::TooLarge));
     let all = Bounds { bytes_max: usize::MAX, fields_max: usize::MAX, target_bytes_max: usize::MAX };
     let field = "A: b\r\n";
     let many = |fields: usize| format!("GET / HTTP/1.0\r\n{}\r\n", field.repeat(fields));
-    assert_eq!(verdict(request(many(128).as_bytes(), &all)), Ok(Parsed::Complete(())));
-    assert_eq!(verdict(request(many(129).as_bytes(), &all)), Err(Refusal::TooManyFields));
+    assert_eq!(verdict(request(many(128).as_bytes(), &all)), Ok(ParseStatus::Complete(())));
+    assert_eq!(verdict(request(many(129).as_bytes(), &all)), Err(BadHead::TooManyFields));
     let long = |bytes: usize| format!("GET / HTTP/1.0\r\nA:{}\r\n\r\n", "b".repeat(bytes - 22));
-    assert_eq!(verdict(request(long(65_535).as_bytes(), &all)), Ok(Parsed::Complete(())));
-    assert_eq!(verdict(request(long(65_536).as_bytes(), &all)), Err(Refusal::TooLarge));
+    assert_eq!(verdict(request(long(65_535).as_bytes(), &all)), Ok(ParseStatus::Complete(())));
+    assert_eq!(verdict(request(long(65_536).as_bytes(), &all)), Err(BadHead::TooLarge));
 }

@@ -5,13 +5,13 @@ use super::*;
 use crate::l7::body::Length;
 use std::format;
 
-fn judge(bytes: &[u8]) -> Result<Parsed<()>, Refusal> {
+fn judge(bytes: &[u8]) -> Result<ParseStatus<()>, BadHead> {
     verdict(response(bytes, &BOUNDS, Method::Get))
 }
 
 #[test]
 fn what_is_ambiguous_is_refused() {
-    use Refusal::*;
+    use BadHead::*;
     refused(
         &[
             (
@@ -144,10 +144,10 @@ fn bounds_hold() {
     let bounds = Bounds { bytes_max: 60, fields_max: 2, target_bytes_max: 0 };
     let judge = |text: &str| verdict(response(text.as_bytes(), &bounds, Method::Get));
     let head = |bytes: usize| format!("HTTP/1.1 200 OK\r\nA: {}\r\n\r\n", "a".repeat(bytes - 24));
-    assert_eq!(judge(&head(60)), Ok(Parsed::Complete(())));
-    assert_eq!(judge(&head(61)), Err(Refusal::TooLarge));
-    assert_eq!(judge(&head(61)[..59]), Ok(Parsed::Partial));
-    assert_eq!(judge(&head(61)[..60]), Err(Refusal::TooLarge));
-    assert_eq!(judge("HTTP/1.1 200 OK\r\nA: b\r\nC: d\r\n\r\n"), Ok(Parsed::Complete(())));
-    assert_eq!(judge("HTTP/1.1 200 OK\r\nA: b\r\nC: d\r\nE: f\r\n"), Err(Refusal::TooManyFields));
+    assert_eq!(judge(&head(60)), Ok(ParseStatus::Complete(())));
+    assert_eq!(judge(&head(61)), Err(BadHead::TooLarge));
+    assert_eq!(judge(&head(61)[..59]), Ok(ParseStatus::Partial));
+    assert_eq!(judge(&head(61)[..60]), Err(BadHead::TooLarge));
+    assert_eq!(judge("HTTP/1.1 200 OK\r\nA: b\r\nC: d\r\n\r\n"), Ok(ParseStatus::Complete(())));
+    assert_eq!(judge("HTTP/1.1 200 OK\r\nA: b\r\nC: d\r\nE: f\r\n"), Err(BadHead::TooManyFields));
 }

@@ -48,7 +48,7 @@ fn nanoseconds(mut call: impl FnMut()) -> f64 {
 fn heads() {
     for (name, text) in [("wrk's request", WRK), ("a browser's request", BROWSER)] {
         let bytes = text.as_bytes();
-        let ours = nanoseconds(|| assert!(matches!(request(black_box(bytes), &BOUNDS), Ok(Parsed::Complete(_)))));
+        let ours = nanoseconds(|| assert!(matches!(request(black_box(bytes), &BOUNDS), Ok(ParseStatus::Complete(_)))));
         let theirs = nanoseconds(|| {
             let mut headers = [httparse::EMPTY_HEADER; 100];
             assert!(
@@ -59,7 +59,8 @@ fn heads() {
         println!("{name}, {} bytes, {fields} fields: {ours:.0} ns; httparse {theirs:.0} ns", bytes.len());
     }
     let bytes = RESPONSE.as_bytes();
-    let ours =
-        nanoseconds(|| assert!(matches!(response(black_box(bytes), &BOUNDS, Method::Get), Ok(Parsed::Complete(_)))));
+    let ours = nanoseconds(|| {
+        assert!(matches!(response(black_box(bytes), &BOUNDS, Method::Get), Ok(ParseStatus::Complete(_))))
+    });
     println!("nginx's response, {} bytes, 7 fields: {ours:.0} ns", bytes.len());
 }

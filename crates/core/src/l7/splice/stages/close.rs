@@ -1,7 +1,7 @@
 //! How connections end.
 
 use super::read::CLOSING_TIMEOUT;
-use super::remove::Fate;
+use super::remove::Detach;
 use crate::frame::FrameIo;
 use crate::l7::splice::state::entry::ClientConnState;
 use crate::l7::splice::state::peer::Owned;
@@ -21,7 +21,7 @@ impl Splices {
     /// has let go of it.
     pub(in crate::l7::splice) fn close_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         match self.client_conns.get(position).map(|client_conn| client_conn.pair.state()) {
-            Some(OffloadState::Software) => self.detach(cx, position, Fate::Keep),
+            Some(OffloadState::Software) => self.detach(cx, position, Detach::Keep),
             _ => self.remove_rules(cx, position),
         }
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
@@ -102,7 +102,7 @@ impl Splices {
             return self.challenge(cx, position);
         }
         let idle = client_conn.is_between_exchanges();
-        self.detach(cx, position, if idle { Fate::Keep } else { Fate::Reset });
+        self.detach(cx, position, if idle { Detach::Keep } else { Detach::Reset });
         self.remove_client(cx, position);
     }
 

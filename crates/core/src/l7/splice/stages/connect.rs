@@ -1,6 +1,7 @@
 //! From a request to its backend: which one, over which connection, and sending it.
 
-use super::remove::Fate;
+use super::remove::Detach;
+use super::request::RequestWriter;
 use crate::config::Algorithm;
 use crate::flow::{Direction, Endpoint};
 use crate::frame::FrameIo;
@@ -10,14 +11,16 @@ use crate::l7::edit::Facts;
 use crate::l7::head;
 use crate::l7::route::Conditions;
 use crate::l7::sequence::SequenceMap;
-use crate::l7::splice::state::buffers::Buffer;
+use crate::l7::splice::rules::window_clamp;
+use crate::l7::splice::state::buffers::{Buffer, Buffers};
 use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
 use crate::l7::splice::state::exchange::{Exchange, Message};
+use crate::l7::splice::state::joined::joined_mut;
 use crate::l7::splice::state::peer::{Owned, Peer};
 use crate::l7::splice::state::sizes::{self, Size};
 use crate::l7::splice::tcp::numbers::later;
 use crate::l7::splice::tcp::segment::{Abilities, flow};
-use crate::l7::splice::{Context, End, Next, Refused, Splices};
+use crate::l7::splice::{Context, End, Next, REMEMBERED_MAX, Refused, Splices, stamp};
 use crate::offload::OffloadState;
 use crate::stored::Optional;
 use crate::time::Duration;
@@ -50,15 +53,17 @@ impl Splices {
         &mut self,
         cx: &mut Context<'_, IO>,
         position: u32,
-        group: Group,
         exchange: Exchange,
         sticky: Option<u64>,
     ) -> Next {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
-        client_conn.exchange = Exchange { group, ..exchange };
+        let stuck = sticky.and_then(|value| Self::stuck_to(cx, exchange.group, value));
+        client_conn.exchange = exchange;
         client_conn.state = ClientConnState::Waiting;
-        let stuck = sticky.and_then(|value| Self::stuck_to(cx, group, value));
-        self.choose(cx, position, stuck)
+        match client_conn.choose(cx, stuck) {
+            true => self.go(cx, position),
+            false => self.refused(cx, position, 503, Refused::NoBackend),
+        }
     }
 
     /// The backend of a group that a cookie names, if it takes requests.
@@ -85,65 +90,42 @@ impl Splices {
         cx.snapshot.keys.first().unwrap_or(Secret::new(cx.steering.key)).of(Purpose::Sticky, &[backend])
     }
 
-    /// Chooses a backend (`stuck`: the one that a cookie names) and goes to it.
-    fn choose<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, stuck: Option<Stuck>) -> Next {
+    /// The backend that was chosen is of no use: another one is chosen, and gone to.
+    fn go_elsewhere<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Next {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
-        let (group, service) = (usize::from(client_conn.exchange.group), client_conn.service);
-        let chosen =
-            stuck.map(|stuck| stuck.index).or_else(|| cx.balancers.get_mut(group)?.choose(&client_conn.key.flow()));
-        let of = |index| cx.snapshot.services.get(group)?.backends.get(usize::from(index));
-        let mut backend = chosen.and_then(of);
-        if client_conn.exchange.tries > 0
-            && backend.is_some_and(|backend| backend.number == client_conn.exchange.backend)
-        {
-            // A balancer that goes by the client's address would choose the one that has just failed, again and again.
-            let open = cx.balancers.get(group).map_or(&[][..], |balancer| balancer.open());
-            let after = open.iter().position(|&index| Some(index) == chosen).map_or(0, |at| at + 1);
-            backend = open.iter().cycle().skip(after).take(open.len()).find_map(|&index| of(index)).or(backend);
+        match client_conn.choose(cx, None) {
+            true => self.go(cx, position),
+            false => self.refused(cx, position, 503, Refused::NoBackend),
         }
-        let Some(backend) = backend else { return self.refused(cx, position, 503, Refused::NoBackend) };
-        client_conn.exchange.backend = backend.number;
-        client_conn.exchange.tries += 1;
-        client_conn.exchange.is_stuck = stuck.is_some();
-        let wants_cookie = matches!(cx.kind(service), Kind::Http(http) if http.sticky.is_some());
-        // A client that comes with a cookie of an older key gets one of the first, before the older key goes.
-        let has_cookie = stuck.is_some_and(|stuck| !stuck.is_stale);
-        client_conn.exchange.sets_sticky = wants_cookie && !has_cookie;
-        if client_conn.exchange.sets_sticky {
-            client_conn.exchange.sticky = Self::sticky(cx, backend.endpoint);
-        }
-        self.go(cx, position)
     }
 
     /// Goes to the chosen backend: by the connection at hand, an idle one, a new one.
     pub(in crate::l7::splice) fn go<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Next {
         let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
-        let (number, is_ruled) = (client_conn.exchange.backend, client_conn.pair.state() != OffloadState::Software);
-        let is_down_only = client_conn.is_offloaded_down_only();
-        if let Some(attached) = client_conn.backend_conn.get() {
-            let usable = !is_down_only
-                && self.backend_conns.get(attached).is_some_and(|backend_conn| {
-                    let is_open = backend_conn.state == BackendConnState::Attached
-                        && !backend_conn.peer.has_closed
-                        && !backend_conn.is_spent;
-                    backend_conn.number == number && is_open
-                });
-            if usable {
-                cx.statistics.http.reused += 1;
-                return self.dispatch(cx, position);
-            }
+        let (number, attached) = (client_conn.exchange.backend, client_conn.backend_conn.get());
+        let is_usable = |entry: &BackendConn| {
+            entry.number == number
+                && entry.state == BackendConnState::Attached
+                && !entry.peer.has_closed
+                && !entry.is_spent
+                && !client_conn.is_offloaded_down_only()
+        };
+        if attached.and_then(|attached| self.backend_conns.get(attached)).is_some_and(is_usable) {
+            cx.statistics.http.reused += 1;
+            return self.dispatch(cx, position);
         }
-        if is_ruled {
+        if client_conn.pair.state() != OffloadState::Software {
             // The engine still leads to another one, which may have gone already, or would take the next response for the last
             // one's: on when it has answered.
             self.remove_rules(cx, position);
             return Next::Done;
         }
-        self.detach(cx, position, Fate::Keep);
-        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
         // One that is sent again goes over a new connection, so that it is sent again once.
         let is_again = client_conn.again.is_some();
         let size = Size::of(asked(cx, client_conn), client_conn.key.is_ipv4());
+        if attached.is_some() {
+            self.detach(cx, position, Detach::Keep);
+        }
         if let Some(idle) = self.idle.youngest(number, size).filter(|_| !is_again) {
             return self.reuse(cx, position, idle);
         }
@@ -170,10 +152,10 @@ impl Splices {
     /// Gives an idle or new backend connection to a client connection. It counts towards its backend's load as long as one
     /// has it.
     fn attach<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, backend_conn: u32) {
-        self.count_backend(cx, backend_conn, true);
         if let (Some(client_conn), Some(entry)) =
             (self.client_conns.get_mut(position), self.backend_conns.get_mut(backend_conn))
         {
+            entry.count(cx, true);
             client_conn.backend_conn = Some(backend_conn).into();
             entry.client_conn = Some(position).into();
             if entry.state == BackendConnState::Idle {
@@ -307,7 +289,7 @@ impl Splices {
         };
         client_conn.backend_conn = None.into();
         cx.statistics.http.skipped += 1;
-        self.choose(cx, position, None)
+        self.go_elsewhere(cx, position)
     }
 
     /// A backend cannot be connected to: another one, or the client is told.
@@ -333,7 +315,7 @@ impl Splices {
         }
         if client_conn.exchange.tries < Self::connect_bounds(cx, client_conn.service).1 {
             cx.statistics.http.retries += 1;
-            return self.choose(cx, position, None);
+            return self.go_elsewhere(cx, position);
         }
         let status = if why == Refused::ConnectTimeout { 504 } else { 502 };
         self.refused(cx, position, status, why)
@@ -341,34 +323,32 @@ impl Splices {
 
     /// Sends the request at hand over the client connection's backend connection, and splices the two.
     fn dispatch<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Next {
-        if let Some(again) = self.client_conns.get_mut(position).and_then(|client_conn| client_conn.again.take()) {
-            self.join(cx, position, again.buffer, again.bytes, Message::Done);
-            return Next::Done;
-        }
-        if let Some(client_conn) = self
-            .client_conns
-            .get_mut(position)
-            .filter(|client_conn| client_conn.exchange.generation != self.configurations.number())
-        {
-            // The configuration has become another one while the request waited: it is decided anew.
-            client_conn.state = ClientConnState::Reading;
-            return Next::Read(position);
-        }
-        let ready = match self.prepare(cx, position) {
-            Ok(ready) => ready,
-            Err((status, why)) => return self.refused(cx, position, status, why),
+        let Splices { client_conns, backend_conns, buffers, scratch, remembered, stamps, configurations, .. } = self;
+        let uses = client_conns.generation(position);
+        let Some((client_conn, backend_conn)) = joined_mut(client_conns, backend_conns, position) else {
+            return cx.impossible();
         };
-        let taken = (ready.used + ready.body) as u32;
-        let Some(owned) = self.own_request(position, &ready) else {
-            return self.refused(cx, position, 503, Refused::NoRoom);
+        let (owned, taken, request) = if let Some(again) = client_conn.again.take() {
+            (again.buffer, again.bytes, Message::Done)
+        } else {
+            if client_conn.exchange.generation != configurations.number() {
+                // The configuration has become another one while the request waited: it is decided anew.
+                client_conn.state = ClientConnState::Reading;
+                return Next::Read(position);
+            }
+            let head_of = (position, uses, client_conn.requests);
+            let remembered = remembered[position as usize % REMEMBERED_MAX].as_ref().filter(|(of, _)| *of == head_of);
+            let mut writer = RequestWriter { buffers, scratch, remembered: remembered.map(|(_, request)| request) };
+            match writer.prepare(cx, client_conn, backend_conn) {
+                Ok(ready) => ready,
+                Err((status, why)) => return self.refused(cx, position, status, why),
+            }
         };
-        let is_whole = matches!(ready.request, Message::Done | Message::Endless);
-        if !is_whole && self.client_conns.get(position).is_some_and(|client_conn| client_conn.peer.has_closed) {
-            // The rest of its body will never come.
-            self.buffers.release(owned);
-            return self.refused(cx, position, 400, Refused::Malformed);
+        client_conn.join(cx, buffers, backend_conn, (owned, taken, request));
+        stamp(stamps, &mut client_conn.stamped, position, client_conn.deadline);
+        if let Some(backend_conn) = client_conn.backend_conn.get() {
+            self.send_all(cx, End::Backend(backend_conn));
         }
-        self.join(cx, position, owned, taken, ready.request);
         Next::Done
     }
 
@@ -377,39 +357,64 @@ impl Splices {
         self.refuse(cx, position, status, why);
         Next::Done
     }
+}
 
-    /// Splices a client connection with its backend connection: `owned`, which stands for so many bytes of the client's in
-    /// front of those that wait, is sent, and `request` follows.
+impl ClientConn {
+    /// Chooses a backend of the exchange's group (`stuck`: the one that a cookie names). `false`: there is none.
+    fn choose<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, stuck: Option<Stuck>) -> bool {
+        let exchange = &mut self.exchange;
+        let group = usize::from(exchange.group);
+        let chosen = match stuck {
+            Some(stuck) => Some(stuck.index),
+            None => cx.balancers.get_mut(group).and_then(|balancer| balancer.choose(&self.key.flow())),
+        };
+        let of = |index| cx.snapshot.services.get(group)?.backends.get(usize::from(index));
+        let mut backend = chosen.and_then(of);
+        if exchange.tries > 0 && backend.is_some_and(|backend| backend.number == exchange.backend) {
+            // A balancer that goes by the client's address would choose the one that has just failed, again and again.
+            let open = cx.balancers.get(group).map_or(&[][..], |balancer| balancer.open());
+            let after = open.iter().position(|&index| Some(index) == chosen).map_or(0, |at| at + 1);
+            backend = open.iter().cycle().skip(after).take(open.len()).find_map(|&index| of(index)).or(backend);
+        }
+        let Some(backend) = backend else { return false };
+        exchange.backend = backend.number;
+        exchange.tries += 1;
+        exchange.is_stuck = stuck.is_some();
+        let wants_cookie = matches!(cx.kind(self.service), Kind::Http(http) if http.sticky.is_some());
+        // A client that comes with a cookie of an older key gets one of the first, before the older key goes.
+        let has_cookie = stuck.is_some_and(|stuck| !stuck.is_stale);
+        exchange.sets_sticky = wants_cookie && !has_cookie;
+        if exchange.sets_sticky {
+            exchange.sticky = Splices::sticky(cx, backend.endpoint);
+        }
+        true
+    }
+
+    /// Splices it with its backend connection: `owned`, which stands for `taken` bytes of the client's in front of those
+    /// that wait, is to be sent, and `request` follows.
     fn join<IO: FrameIo>(
         &mut self,
-        cx: &mut Context<'_, IO>,
-        position: u32,
-        owned: Buffer,
-        taken: u32,
-        request: Message,
+        cx: &Context<'_, IO>,
+        buffers: &mut Buffers,
+        backend_conn: &mut BackendConn,
+        (owned, taken, request): (Buffer, u32, Message),
     ) {
-        let clamp = self.window_clamp(cx, position);
-        let Splices { client_conns, backend_conns, buffers, .. } = self;
-        let Some(client_conn) = client_conns.get_mut(position) else { return buffers.release(owned) };
-        let Some((number, backend_conn)) =
-            client_conn.backend_conn.get().and_then(|number| Some((number, backend_conns.get_mut(number)?)))
-        else {
-            return buffers.release(owned);
-        };
-        client_conn.framing.clear(buffers);
+        let clamp = window_clamp(cx, self, backend_conn);
+        self.framing.clear(buffers);
         backend_conn.window_clamp = clamp.unwrap_or(u32::MAX);
         backend_conn.peer.edge = backend_conn.peer.expected;
-        client_conn.is_clamped = clamp.is_some() && !matches!(request, Message::Endless);
-        let start = client_conn.input_start().wrapping_sub(taken);
+        let is_endless = matches!(request, Message::Endless);
+        self.is_clamped = clamp.is_some() && !is_endless;
+        let start = self.input_start().wrapping_sub(taken);
         let put = owned.len() as u32;
         // A tunnel's client has closed behind what it said so far: so the backend is told.
-        let closes = client_conn.peer.has_closed && matches!(request, Message::Endless);
-        client_conn.up = SequenceMap::new(backend_conn.peer.sent.wrapping_sub(start));
-        client_conn.down = SequenceMap::new(client_conn.peer.sent.wrapping_sub(backend_conn.peer.expected));
-        let _ = client_conn.up.edit(start, taken, put + u32::from(closes));
-        let exchange = &mut client_conn.exchange;
+        let closes = self.peer.has_closed && is_endless;
+        self.up = SequenceMap::new(backend_conn.peer.sent.wrapping_sub(start));
+        self.down = SequenceMap::new(self.peer.sent.wrapping_sub(backend_conn.peer.expected));
+        let _ = self.up.edit(start, taken, put + u32::from(closes));
+        let exchange = &mut self.exchange;
         exchange.request.set(request);
-        let is_tunnel = exchange.method == head::Method::Connect && matches!(request, Message::Endless);
+        let is_tunnel = exchange.method == head::Method::Connect && is_endless;
         exchange.response.set(if is_tunnel { Message::Endless } else { Message::Head });
         exchange.request_floor = start.wrapping_add(taken);
         exchange.response_floor = backend_conn.peer.expected;
@@ -417,17 +422,14 @@ impl Splices {
         exchange.response_end = None.into();
         exchange.has_begun = false;
         exchange.chosen_in_us = u32::try_from(cx.now.since(exchange.started).as_micros()).unwrap_or(u32::MAX);
-        client_conn.state = ClientConnState::Spliced;
-        client_conn.offload_range = Optional::NONE;
+        self.state = ClientConnState::Spliced;
+        self.offload_range = Optional::NONE;
         backend_conn.peer.told = later(backend_conn.peer.told, backend_conn.peer.expected);
-        client_conn.requests += 1;
+        self.requests += 1;
         backend_conn.requests += 1;
         backend_conn.peer.owned = Owned::new(cx.now, backend_conn.peer.sent, Some(owned), closes).into();
         backend_conn.peer.was_closed |= closes;
-        client_conn.deadline = cx.now + response_timeout(cx.kind(client_conn.service));
-        let deadline = client_conn.deadline;
-        self.stamp_client(position, deadline);
-        self.send_all(cx, End::Backend(number));
+        self.deadline = cx.now + response_timeout(cx.kind(self.service));
     }
 }
 

@@ -3,10 +3,15 @@
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
 use crate::l7::body::Length;
+use crate::l7::splice::state::buffers::Buffers;
+use crate::l7::splice::state::entry::{BackendConn, ClientConn};
 use crate::l7::splice::state::exchange::{Inadmissible, Message};
 use crate::l7::splice::tcp::numbers::{before, beyond, follow, later};
+use crate::l7::splice::tcp::pass::pass;
 use crate::l7::splice::tcp::segment::{Segment, replace_payload};
-use crate::l7::splice::{Context, End, Refused, Splices};
+use crate::l7::splice::timers::body_timeout;
+use crate::l7::splice::{Context, End, Refused, Splices, stamp};
+use crate::table::ageing::Stamps;
 use crate::wire::Transport;
 use crate::wire::tcp::{ACK, FIN, PSH};
 use crate::worker::Drop;
@@ -25,28 +30,29 @@ pub(in crate::l7::splice) struct Arrived<'a, F> {
 impl Splices {
     /// A final response is on its way.
     pub(in crate::l7::splice) fn answered<IO: FrameIo>(
-        &mut self,
         cx: &mut Context<'_, IO>,
-        position: u32,
+        (stamps, buffers): (&mut Stamps, &mut Buffers),
+        (position, client_conn): (u32, &mut ClientConn),
         message: Length,
         status: u16,
     ) {
         let class = usize::from(status / 100).saturating_sub(1).min(4);
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         cx.responded(client_conn.exchange.backend, class);
         cx.answered_with(client_conn.exchange.backend, client_conn.exchange.group, status);
         if message == Length::Tunnel {
             client_conn.exchange.request.set(Message::Endless);
             client_conn.exchange.request_end = None.into();
         }
-        if matches!(client_conn.exchange.response.get(), Message::Endless) {
+        if client_conn.exchange.response.is_endless() {
             client_conn.exchange.close_backend = true;
             client_conn.exchange.close_client = true;
         }
-        client_conn.deadline = cx.now + crate::l7::splice::timers::body_timeout(cx.snapshot, client_conn);
-        self.begin_taking(cx, position);
+        client_conn.deadline = cx.now + body_timeout(cx.snapshot, client_conn);
+        if let Some(when) = client_conn.begin_taking(cx.now, cx.snapshot) {
+            stamp(stamps, &mut client_conn.stamped, position, when);
+        }
         if message == Length::Tunnel {
-            self.unread(position);
+            client_conn.unread(buffers);
         }
     }
 
@@ -58,8 +64,8 @@ impl Splices {
         head: Option<u32>,
     ) {
         let Arrived { mut frame, at, segment, position, backend_conn } = arrived;
-        let (Some(client_conn), Some(entry)) =
-            (self.client_conns.get_mut(position), self.backend_conns.get_mut(backend_conn))
+        let Splices { client_conns, backend_conns, .. } = self;
+        let (Some(client_conn), Some(entry)) = (client_conns.get_mut(position), backend_conns.get_mut(backend_conn))
         else {
             return;
         };
@@ -90,7 +96,7 @@ impl Splices {
         let mut flags = ACK | segment.flags & PSH;
         let closes = segment.has(FIN) && all;
         if closes {
-            flags |= self.closed_by_backend(position, backend_conn, segment.payload_end());
+            flags |= client_conn.closed_by_backend(entry, segment.payload_end());
         }
         if admitted == 0 && flags & FIN == 0 {
             // All of it is ours, or was there before.
@@ -98,15 +104,12 @@ impl Splices {
             return self.conclude(cx, position);
         }
         if flags & FIN == 0 {
-            flags |= self.last_flag(position, backend_conn, start.wrapping_add(admitted as u32));
+            flags |= client_conn.last_flag(entry, start.wrapping_add(admitted as u32));
         }
         let cut = (skip as usize, skip as usize + admitted);
         let Some((at, segment)) = trim(&mut frame, at, segment, cut) else { return cx.drop(Drop::NoFrame) };
-        if let Some(client_conn) = self.client_conns.get_mut(position) {
-            let timeout = crate::l7::splice::timers::body_timeout(cx.snapshot, client_conn);
-            client_conn.deadline = client_conn.deadline.max(cx.now + timeout);
-        }
-        self.pass(cx, frame, &at, &segment, (position, Direction::FromBackend), (out, flags));
+        client_conn.deadline = client_conn.deadline.max(cx.now + body_timeout(cx.snapshot, client_conn));
+        pass(cx, (frame, &at, &segment), (client_conn, entry), Direction::FromBackend, (out, flags));
         if closes {
             // Who closes has to see what is acknowledged.
             self.remove_rules(cx, position);
@@ -114,17 +117,14 @@ impl Splices {
         }
         self.offer(cx, position);
     }
+}
 
+impl ClientConn {
     /// The backend's FIN has come, with number `end`, behind all it had to say. Returns the flag that goes to the client.
-    pub(in crate::l7::splice) fn closed_by_backend(&mut self, position: u32, backend_conn: u32, end: u32) -> u8 {
-        let (Some(client_conn), Some(entry)) =
-            (self.client_conns.get_mut(position), self.backend_conns.get_mut(backend_conn))
-        else {
-            return 0;
-        };
-        entry.peer.has_closed = true;
-        entry.closed_first = !entry.peer.was_closed;
-        let exchange = &mut client_conn.exchange;
+    pub(in crate::l7::splice) fn closed_by_backend(&mut self, backend_conn: &mut BackendConn, end: u32) -> u8 {
+        backend_conn.peer.has_closed = true;
+        backend_conn.closed_first = !backend_conn.peer.was_closed;
+        let exchange = &mut self.exchange;
         exchange.close_backend = true;
         if exchange.response.end(exchange.response_end.get()) == Some(end) {
             // Where the response ends, whether all of it has come by here or not.
@@ -139,43 +139,36 @@ impl Splices {
         // does not go to the backend, which may go on reading.
         exchange.response.set(Message::Endless);
         exchange.close_client = true;
-        client_conn.peer.was_closed = true;
+        self.peer.was_closed = true;
         FIN
     }
 
     /// FIN, if there is nothing for the client behind the number `end` of its backend's, to which a segment goes that is about
     /// to be passed on; nothing otherwise.
-    pub(in crate::l7::splice) fn last_flag(&mut self, position: u32, backend_conn: u32, end: u32) -> u8 {
-        let (Some(client_conn), Some(entry)) =
-            (self.client_conns.get_mut(position), self.backend_conns.get(backend_conn))
-        else {
-            return 0;
-        };
-        let exchange = &client_conn.exchange;
+    pub(in crate::l7::splice) fn last_flag(&mut self, backend_conn: &BackendConn, end: u32) -> u8 {
+        let exchange = &self.exchange;
         let is_last = exchange.close_client && exchange.response.is_done() && exchange.response_end.get() == Some(end);
-        let is_quiet =
-            client_conn.waiting() == 0 && !client_conn.peer.has_closed && !client_conn.is_offloaded_down_only();
-        if !is_last || !is_quiet || entry.peer.owned.is_some() || !client_conn.is_request_received(entry) {
+        let is_quiet = self.waiting() == 0 && !self.peer.has_closed && !self.is_offloaded_down_only();
+        if !is_last || !is_quiet || backend_conn.peer.owned.is_some() || !self.is_request_received(backend_conn) {
             return 0;
         }
         // A client cuts off what its window has no room for, FIN too; some count that FIN all the same (smoltcp 0.14).
-        let takes = client_conn.peer.acknowledged.wrapping_add(client_conn.peer.window);
-        let is_known = !client_conn.is_ahead_of_software();
-        if is_known && !before(end.wrapping_add(client_conn.down.delta_at_end()), takes) {
+        let takes = self.peer.acknowledged.wrapping_add(self.peer.window);
+        let is_known = !self.is_ahead_of_software();
+        if is_known && !before(end.wrapping_add(self.down.delta_at_end()), takes) {
             return 0;
         }
-        client_conn.peer.was_closed = true;
+        self.peer.was_closed = true;
         FIN
     }
 
     /// What was read of a client's is not read in order any more: it comes again, and goes through. (Bytes that a client
     /// sends before it knows of a tunnel are few, and not acknowledged yet.)
-    fn unread(&mut self, position: u32) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
-        let start = client_conn.input_start();
-        if let Some(input) = client_conn.input.take() {
-            self.buffers.release(input);
-            client_conn.peer.expected = start;
+    fn unread(&mut self, buffers: &mut Buffers) {
+        let start = self.input_start();
+        if let Some(input) = self.input.take() {
+            buffers.release(input);
+            self.peer.expected = start;
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
 use crate::l7::splice::state::exchange::Message;
 use crate::l7::splice::tcp::numbers::{before, earlier, later};
+use crate::l7::splice::tcp::pass::pass;
 use crate::l7::splice::tcp::segment::{Abilities, Segment};
 use crate::l7::splice::{Context, End, Refused, Splices};
 use crate::wire::Transport;
@@ -52,10 +53,13 @@ impl Splices {
         cx: &mut Context<'_, IO>,
         arrived: Arrived<'_, IO::Frame>,
     ) {
-        let Arrived { frame, at, segment, position, backend_conn } = arrived;
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
+        let Arrived { segment, position, backend_conn, .. } = arrived;
+        let Splices { client_conns, backend_conns, buffers, .. } = self;
+        let (Some(client_conn), Some(entry)) = (client_conns.get_mut(position), backend_conns.get_mut(backend_conn))
+        else {
+            return cx.impossible();
+        };
         if segment.has(RST) {
-            let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
             // What the engine has forwarded, software does not know of; this number tells.
             let forwarded = client_conn.downloads_by_engine();
             let window = if forwarded { (1 << 24) + (1 << 30) } else { 1 << 24 };
@@ -66,31 +70,24 @@ impl Splices {
             }
             return if is_near { self.lost_backend(cx, backend_conn) } else { cx.drop(USELESS) };
         }
-        let Some(heard) = entry.peer.hear(cx.now, segment, &mut self.buffers) else { return cx.drop(USELESS) };
-        let acknowledged = entry.peer.acknowledged;
-        self.send_more(cx, End::Backend(backend_conn), heard);
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
+        let Some(heard) = entry.peer.hear(cx.now, segment, buffers) else { return cx.drop(USELESS) };
         client_conn.last_seen = cx.now;
-        client_conn.up.settle(acknowledged);
-        if segment.payload == 0 && !segment.has(FIN) {
-            return self.acknowledgement_downward(cx, Arrived { frame, at, segment, position, backend_conn });
-        }
-        match client_conn.exchange.response.get() {
-            Message::Head if segment.payload > 0 => {
-                self.response(cx, Arrived { frame, at, segment, position, backend_conn })
-            }
-            Message::Head => {
-                let is_next =
-                    self.backend_conns.get(backend_conn).is_some_and(|entry| entry.peer.expected == segment.sequence);
-                if is_next { self.lost_backend(cx, backend_conn) } else { cx.drop(USELESS) }
-            }
-            _ => self.body_downward(cx, Arrived { frame, at, segment, position, backend_conn }, None),
+        client_conn.up.settle(entry.peer.acknowledged);
+        let (is_head, is_next) = (client_conn.exchange.response.is_head(), entry.peer.expected == segment.sequence);
+        self.send_more(cx, End::Backend(backend_conn), heard);
+        match (segment.payload > 0, segment.has(FIN)) {
+            (false, false) => self.acknowledgement_downward(cx, arrived),
+            (true, _) if is_head => self.response(cx, arrived),
+            (false, true) if is_head && is_next => self.lost_backend(cx, backend_conn),
+            (false, true) if is_head => cx.drop(USELESS),
+            _ => self.body_downward(cx, arrived, None),
         }
     }
 
     fn acknowledgement_downward<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, arrived: Arrived<'_, IO::Frame>) {
         let Arrived { frame, at, segment, position, backend_conn } = arrived;
-        let (Some(client_conn), Some(entry)) = (self.client_conns.get(position), self.backend_conns.get(backend_conn))
+        let Splices { client_conns, backend_conns, .. } = self;
+        let (Some(client_conn), Some(entry)) = (client_conns.get_mut(position), backend_conns.get_mut(backend_conn))
         else {
             return;
         };
@@ -113,7 +110,8 @@ impl Splices {
             // What of a message that is read in order lies behind a gap has not gone on.
             sequence = earlier(sequence, client_conn.peer.sent);
         }
-        self.pass(cx, frame, at, segment, (position, Direction::FromBackend), (sequence, ACK));
+        let both = (client_conn, entry);
+        pass(cx, (frame, at, segment), both, Direction::FromBackend, (sequence, ACK));
         self.conclude(cx, position);
     }
 }

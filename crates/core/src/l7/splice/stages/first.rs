@@ -2,7 +2,7 @@
 //! a client connection.
 
 use super::read::USELESS;
-use super::remove::Fate;
+use super::remove::Detach;
 use crate::config::{UnknownPacket, WhenFull};
 use crate::flow::Direction;
 use crate::frame::{Egress, Frame, FrameIo};
@@ -145,7 +145,7 @@ impl Splices {
         else {
             return cx.drop(USELESS);
         };
-        self.detach(cx, position, Fate::Reset);
+        self.detach(cx, position, Detach::Reset);
         self.remove_client(cx, position);
         self.first(cx, frame, at, service);
     }
@@ -228,7 +228,7 @@ impl Splices {
             match state.map(|client_conn| client_conn.state) {
                 Some(ClientConnState::TimeWait | ClientConnState::Resetting) => self.remove_client(cx, self.hand),
                 Some(ClientConnState::Reading | ClientConnState::Closing) => {
-                    self.detach(cx, self.hand, Fate::Keep);
+                    self.detach(cx, self.hand, Detach::Keep);
                     self.abandon(cx, self.hand);
                 }
                 _ => continue,

@@ -6,12 +6,14 @@
 //! to send again once all before it is acknowledged.
 
 use super::delivery::Arrived;
-use super::remove::Fate;
+use super::remove::Detach;
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
 use crate::l7::body::Length;
 use crate::l7::splice::state::buffers::SIZES;
+use crate::l7::splice::state::entry::{BackendConn, ClientConn};
 use crate::l7::splice::tcp::numbers::{beyond, later};
+use crate::l7::splice::tcp::segment::Segment;
 use crate::l7::splice::{Context, Splices};
 use crate::offload::OffloadState;
 use crate::wire::tcp::FIN;
@@ -34,51 +36,50 @@ pub(in crate::l7::splice) struct Head {
     pub(in crate::l7::splice) status: u16,
 }
 
-impl Splices {
-    /// Whether the segment that has this head is a client's last response as a whole, and nothing else is to be waited for.
-    fn is_last<F: Frame>(&self, arrived: &Arrived<'_, F>, head: &Head) -> bool {
-        let Arrived { segment, position, backend_conn, .. } = arrived;
-        let (Some(client_conn), Some(entry)) =
-            (self.client_conns.get(*position), self.backend_conns.get(*backend_conn))
-        else {
-            return false;
-        };
-        let exchange = &client_conn.exchange;
-        let body = segment.payload as usize - head.skip - head.length;
-        let is_whole = match head.body {
-            Length::None => body == 0,
-            Length::Bytes(length) => length == body as u64,
-            _ => false,
-        };
-        let start = segment.sequence.wrapping_add(head.skip as u32).wrapping_add(client_conn.down.delta_at_end());
-        let length = head.written.unwrap_or(head.length) + body;
-        let takes = beyond(start, client_conn.peer.acknowledged.wrapping_add(client_conn.peer.window)) as usize;
-        let owns = client_conn.peer.owned.is_some() || entry.peer.owned.is_some();
-        exchange.close_client
-            && is_whole
-            && client_conn.is_request_received(entry)
-            && !owns
-            && client_conn.waiting() == 0
-            && client_conn.pair.state() == OffloadState::Software
-            && start == client_conn.peer.sent
-            && !segment.has(FIN)
-            && length <= BYTES_MAX.min(takes)
+/// Whether the segment that has this head is a client's last response as a whole, and nothing else is to be waited for.
+pub(in crate::l7::splice) fn is_last(
+    client_conn: &ClientConn,
+    backend_conn: &BackendConn,
+    segment: &Segment,
+    head: &Head,
+) -> bool {
+    let exchange = &client_conn.exchange;
+    if !exchange.close_client {
+        return false;
     }
+    let body = segment.payload as usize - head.skip - head.length;
+    let is_whole = match head.body {
+        Length::None => body == 0,
+        Length::Bytes(length) => length == body as u64,
+        _ => false,
+    };
+    let start = segment.sequence.wrapping_add(head.skip as u32).wrapping_add(client_conn.down.delta_at_end());
+    let length = head.written.unwrap_or(head.length) + body;
+    let takes = beyond(start, client_conn.peer.acknowledged.wrapping_add(client_conn.peer.window)) as usize;
+    let owns = client_conn.peer.owned.is_some() || backend_conn.peer.owned.is_some();
+    is_whole
+        && client_conn.is_request_received(backend_conn)
+        && !owns
+        && client_conn.waiting() == 0
+        && client_conn.pair.state() == OffloadState::Software
+        && start == client_conn.peer.sent
+        && !segment.has(FIN)
+        && length <= BYTES_MAX.min(takes)
+}
 
-    /// Takes such a response in, and delivers it. `false`: it is not one, or there is no buffer for it; nothing has changed.
+impl Splices {
+    /// Takes a response in for which [`is_last`] holds, and delivers it. `false`: there is no buffer for it, and nothing has
+    /// changed.
     pub(in crate::l7::splice) fn take_last<IO: FrameIo>(
         &mut self,
         cx: &mut Context<'_, IO>,
         arrived: &Arrived<'_, IO::Frame>,
         head: &Head,
     ) -> bool {
-        if !self.is_last(arrived, head) {
-            return false;
-        }
         let Arrived { frame, at, position, backend_conn, segment } = arrived;
         let payload = frame.bytes().get(at.payload + head.skip..at.end).unwrap_or_default();
         let Some((old, body)) = payload.split_at_checked(head.length) else { return false };
-        let Splices { client_conns, backend_conns, buffers, scratch, .. } = self;
+        let Splices { client_conns, backend_conns, buffers, scratch, stamps, .. } = self;
         let (Some(client_conn), Some(entry)) = (client_conns.get_mut(*position), backend_conns.get_mut(*backend_conn))
         else {
             return false;
@@ -101,8 +102,8 @@ impl Splices {
             backend.software[down].add(packets, bytes);
         }
         let closes = head.closes || client_conn.exchange.close_backend;
-        self.answered(cx, *position, head.body, head.status);
-        self.detach(cx, *position, if closes { Fate::Close } else { Fate::Keep });
+        Self::answered(cx, (stamps, buffers), (*position, client_conn), head.body, head.status);
+        self.detach(cx, *position, if closes { Detach::Close } else { Detach::Keep });
         self.deliver(cx, *position, buffer, true);
         true
     }

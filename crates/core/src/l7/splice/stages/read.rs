@@ -4,7 +4,7 @@ use crate::frame::{Frame, FrameIo};
 use crate::l7::body::{Chunks, Length};
 use crate::l7::config::{Action, Group, Http, Kind, Tls};
 use crate::l7::date::Date;
-use crate::l7::head::{self, Method, Parsed, Refusal, RememberedRequest, Request, Version};
+use crate::l7::head::{self, BadHead, Method, ParseStatus, RememberedRequest, Request, Version};
 use crate::l7::reply::{self, Reply};
 use crate::l7::route::{self, Decision};
 use crate::l7::splice::state::buffers::INPUT_MAX;
@@ -26,8 +26,8 @@ pub const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
 enum Found {
     /// More is needed.
     Partial,
-    /// It goes to a backend of this group.
-    Forward { group: Group, exchange: Exchange, sticky: Option<u64> },
+    /// It goes to a backend of the exchange's group.
+    Forward { exchange: Exchange, sticky: Option<u64> },
     /// It is answered: so many bytes in the scratch buffer; `why` if that is a refusal.
     Reply { length: usize, head: usize, close: bool, why: Option<Refused> },
     /// It cannot be read.
@@ -106,20 +106,23 @@ impl Splices {
         let is_news = segment.payload > 0 || segment.has(FIN);
         // A keep-alive probe has no news, and a number before the one expected (RFC 9293, 3.8.4).
         let asks = had > 0 && segment.payload == 0;
-        let state = client_conn.state;
+        let (state, is_useful) = (client_conn.state, client_conn.waiting() > 0 || client_conn.peer.has_closed);
         drop(frame);
         match state {
-            ClientConnState::Reading => self.read(cx, position),
+            ClientConnState::Reading if is_useful => self.read(cx, position),
             ClientConnState::Closing | ClientConnState::TimeWait | ClientConnState::Replying => {
                 let next = self.closing(cx, position);
                 self.follow(cx, next);
             }
             _ => {}
         }
+        if !is_news && !asks {
+            return;
+        }
         // What went on to a backend is acknowledged by it; what did not, by us.
         let Some(client_conn) = self.client_conns.get(position) else { return };
         let ours = !matches!(client_conn.state, ClientConnState::Spliced | ClientConnState::Waiting) || asks;
-        if (is_news || asks) && ours && (before(client_conn.peer.told, client_conn.peer.expected) || had > 0) {
+        if ours && (before(client_conn.peer.told, client_conn.peer.expected) || had > 0) {
             self.acknowledge(cx, End::Client(position));
         }
     }
@@ -137,32 +140,26 @@ impl Splices {
             if client_conn.state != ClientConnState::Reading {
                 return;
             }
+            let (service, deadline, has_closed) =
+                (client_conn.service, client_conn.deadline, client_conn.peer.has_closed);
             if client_conn.waiting() == 0 {
-                if client_conn.peer.has_closed {
+                if has_closed {
                     self.close_client(cx, position);
                 }
                 return;
             }
-            let service = client_conn.service;
             let found = match cx.kind(service) {
                 Kind::Http(http) => self.examine(cx.now, http, position),
                 Kind::Tls(tls) => self.examine_hello(cx.now, tls, position),
                 Kind::Forward | Kind::Group => Found::Reset,
             };
             match found {
-                Found::Partial
-                    if self.client_conns.get(position).is_some_and(|client_conn| client_conn.peer.has_closed) =>
-                {
-                    return self.close_client(cx, position);
-                }
-                Found::Partial => {
-                    let deadline = self.client_conns.get(position).map(|client_conn| client_conn.deadline);
-                    return deadline.into_iter().for_each(|deadline| self.stamp_client(position, deadline));
-                }
-                Found::Forward { group, exchange, sticky } => {
+                Found::Partial if has_closed => return self.close_client(cx, position),
+                Found::Partial => return self.stamp_client(position, deadline),
+                Found::Forward { exchange, sticky } => {
                     cx.count_request(service);
                     // Where the request is to be read anew, this loop does so.
-                    let (Next::Done | Next::Read(_)) = self.begin(cx, position, group, exchange, sticky);
+                    let (Next::Done | Next::Read(_)) = self.begin(cx, position, exchange, sticky);
                 }
                 Found::Reply { length, head, close, why } => {
                     cx.count_request(service);
@@ -180,77 +177,56 @@ impl Splices {
 
     fn examine(&mut self, now: Time, http: &Http, position: u32) -> Found {
         let Splices { client_conns, buffers, scratch, turn, configurations, date, remembered, .. } = self;
-        let date = *date;
+        let paper = (&mut scratch[..], *date);
         let Some((client_conn, input)) =
             client_conns.get(position).and_then(|client_conn| Some((client_conn, client_conn.input.as_ref()?)))
         else {
             return Found::Partial;
         };
-        let request = match head::request(buffers.bytes(input), &http.limits.head_bounds()) {
-            Ok(Parsed::Partial) => return Found::Partial,
-            Ok(Parsed::Complete(request)) => request,
-            Err(refusal) => return refused(refusal),
+        // Not moved: its fields take a kilobyte.
+        let read = head::request(buffers.bytes(input), &http.limits.head_bounds());
+        let request = match &read {
+            Ok(ParseStatus::Partial) => return Found::Partial,
+            Ok(ParseStatus::Complete(request)) => request,
+            Err(refusal) => return refused(*refusal),
         };
         let is_last = http.limits.requests_max > 0 && client_conn.requests + 1 >= http.limits.requests_max;
         // What a client has closed behind is its last request, not what stands before that.
         let ends =
             client_conn.peer.has_closed && !has_another(request.body, &buffers.bytes(input)[request.bytes.len()..]);
         let close = !request.keep_alive || is_last || ends;
-        let client = &client_conn.key.source.address;
-        let route = match route::decide(http, &request, client) {
-            Decision::Deny { status } => return answer((scratch, date), &request, status, close, Refused::Denied),
-            Decision::NotFound => return answer((scratch, date), &request, 404, close, Refused::NoRoute),
+        let route = match route::decide(http, request, &client_conn.key.source.address) {
+            Decision::Deny { status } => return answer(paper, request, status, close, Refused::Denied),
+            Decision::NotFound => return answer(paper, request, 404, close, Refused::NoRoute),
             Decision::Take(route) => route,
         };
-        match &route.action {
-            Action::Forward { groups, .. } => {
-                if request.upgrade && !http.upgrade || request.method == Method::Connect && !http.connect {
-                    return Found::Refuse { status: 501, why: Refused::Tunnel };
-                }
-                if matches!(request.body, Length::Bytes(length) if length > http.limits.body_bound()) {
-                    return Found::Refuse { status: 413, why: Refused::TooLarge };
-                }
-                match edit::forwards_left(&request) {
-                    Err(_) => return answer((scratch, date), &request, 400, close, Refused::Malformed),
-                    // It may go no further. There is no resource here to tell of, and fields are not reflected.
-                    Ok(Some(0)) if request.method == Method::Trace => {
-                        return write_reply((scratch, date), &request, 501, None, reply::text(501).as_bytes(), close);
-                    }
-                    Ok(Some(0)) => return write_reply((scratch, date), &request, 200, None, &[], close),
-                    Ok(_) => {}
-                }
-                let number = http.routes.iter().position(|other| core::ptr::eq(other, route));
-                let sticky = http.sticky.as_ref().and_then(|sticky| edit::sticky_value(&request, sticky));
-                let exchange = Exchange {
-                    method: request.method,
-                    version: request.version,
-                    route: number.map_or(u16::MAX, |number| number as u16),
-                    generation: configurations.number(),
-                    close_client: close,
-                    close_backend: !http.reuse || request.version == Version::Http10 && !request.keep_alive,
-                    is_idempotent: request.method.is_idempotent(),
-                    upgrade: request.upgrade,
-                    started: now,
-                    ..Exchange::default()
-                };
-                let head_of = (position, client_conns.generation(position), client_conn.requests);
-                remembered[position as usize % REMEMBERED_MAX] =
-                    RememberedRequest::of(&request).map(|places| (head_of, places));
-                match pick(groups, turn) {
-                    Some(group) => Found::Forward { group, exchange, sticky },
-                    None => Found::Refuse { status: 503, why: Refused::NoBackend },
-                }
-            }
-            Action::Redirect { status, location } => {
-                // The text is written behind the room that the response will need.
-                let (head, room) = scratch.split_at_mut(HEAD_ROOM);
-                let Ok(length) = reply::location(room, location, &request, false) else {
-                    return Found::Refuse { status: 414, why: Refused::TooLarge };
-                };
-                write_reply((head, date), &request, *status, Some(&room[..length]), &[], close)
-            }
-            Action::Reply { status, body } => write_reply((scratch, date), &request, *status, None, body, close),
+        let groups = match &route.action {
+            Action::Forward { groups, .. } => groups,
+            Action::Redirect { status, location } => return redirect(paper, request, *status, location, close),
+            Action::Reply { status, body } => return write_reply(paper, request, *status, None, body, close),
+        };
+        if let Some(found) = not_forwarded(paper, http, request, close) {
+            return found;
         }
+        let head_of = (position, client_conns.generation(position), client_conn.requests);
+        remembered[position as usize % REMEMBERED_MAX] = RememberedRequest::of(request).map(|places| (head_of, places));
+        let Some(group) = pick(groups, turn) else { return Found::Refuse { status: 503, why: Refused::NoBackend } };
+        let number = http.routes.iter().position(|other| core::ptr::eq(other, route));
+        let sticky = http.sticky.as_ref().and_then(|sticky| edit::sticky_value(request, sticky));
+        let exchange = Exchange {
+            method: request.method,
+            version: request.version,
+            route: number.map_or(u16::MAX, |number| number as u16),
+            group,
+            generation: configurations.number(),
+            close_client: close,
+            close_backend: !http.reuse || request.version == Version::Http10 && !request.keep_alive,
+            is_idempotent: request.method.is_idempotent(),
+            upgrade: request.upgrade,
+            started: now,
+            ..Exchange::default()
+        };
+        Found::Forward { exchange, sticky }
     }
 
     fn examine_hello(&mut self, now: Time, tls: &Tls, position: u32) -> Found {
@@ -259,20 +235,22 @@ impl Splices {
             return Found::Partial;
         };
         let hello = match client_hello::parse(buffers.bytes(input), scratch, usize::from(tls.hello_bytes_max)) {
-            Ok(Parsed::Partial) => return Found::Partial,
-            Ok(Parsed::Complete(hello)) => hello,
+            Ok(ParseStatus::Partial) => return Found::Partial,
+            Ok(ParseStatus::Complete(hello)) => hello,
             Err(_) => return Found::Reset,
         };
         let group = client_hello::tls_route(tls, &hello).and_then(|route| pick(&route.groups, turn));
+        let Some(group) = group else { return Found::Reset };
         let exchange = Exchange {
             method: Method::Connect,
+            group,
             generation: configurations.number(),
             close_client: true,
             close_backend: true,
             started: now,
             ..Exchange::default()
         };
-        group.map_or(Found::Reset, |group| Found::Forward { group, exchange, sticky: None })
+        Found::Forward { exchange, sticky: None }
     }
 }
 
@@ -301,7 +279,7 @@ pub(in crate::l7::splice) fn store(
     client_conn.input.as_mut().map_or(0, |input| buffers.append(input, bytes))
 }
 
-fn refused(refusal: Refusal) -> Found {
+fn refused(refusal: BadHead) -> Found {
     let status = refusal.status();
     let why = if matches!(status, 414 | 431) { Refused::TooLarge } else { Refused::Malformed };
     Found::Refuse { status, why }
@@ -319,6 +297,34 @@ fn answer(paper: Paper<'_>, request: &Request<'_>, status: u16, close: bool, why
 
 /// Where a response of ours is written, and when.
 type Paper<'a> = (&'a mut [u8], Option<Date>);
+
+/// What a request gets that a route would forward, if it may not go on.
+fn not_forwarded(paper: Paper<'_>, http: &Http, request: &Request<'_>, close: bool) -> Option<Found> {
+    if request.upgrade && !http.upgrade || request.method == Method::Connect && !http.connect {
+        return Some(Found::Refuse { status: 501, why: Refused::Tunnel });
+    }
+    if matches!(request.body, Length::Bytes(length) if length > http.limits.body_bound()) {
+        return Some(Found::Refuse { status: 413, why: Refused::TooLarge });
+    }
+    match edit::forwards_left(request) {
+        Err(_) => Some(answer(paper, request, 400, close, Refused::Malformed)),
+        // It may go no further. There is no resource here to tell of, and fields are not reflected.
+        Ok(Some(0)) if request.method == Method::Trace => {
+            Some(write_reply(paper, request, 501, None, reply::text(501).as_bytes(), close))
+        }
+        Ok(Some(0)) => Some(write_reply(paper, request, 200, None, &[], close)),
+        Ok(_) => None,
+    }
+}
+
+fn redirect((out, date): Paper<'_>, request: &Request<'_>, status: u16, location: &[u8], close: bool) -> Found {
+    // The text is written behind the room that the response will need.
+    let (head, room) = out.split_at_mut(HEAD_ROOM);
+    let Ok(length) = reply::location(room, location, request, false) else {
+        return Found::Refuse { status: 414, why: Refused::TooLarge };
+    };
+    write_reply((head, date), request, status, Some(&room[..length]), &[], close)
+}
 
 fn write_reply(
     (out, date): Paper<'_>,

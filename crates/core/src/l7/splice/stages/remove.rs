@@ -10,7 +10,7 @@ use crate::frame::FrameIo;
 use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConnState};
 use crate::l7::splice::state::peer::Owned;
 use crate::l7::splice::tcp::numbers::before;
-use crate::l7::splice::{Context, End, Splices};
+use crate::l7::splice::{Context, End, Splices, stamp};
 use crate::offload::OffloadState;
 use crate::stored::OptionalNumber;
 use crate::table::ageing::Ageing;
@@ -21,7 +21,7 @@ pub const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What becomes of a backend connection whose client connection lets go of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::l7::splice) enum Fate {
+pub(in crate::l7::splice) enum Detach {
     /// Others may have it.
     Keep,
     /// It is closed.
@@ -30,23 +30,38 @@ pub(in crate::l7::splice) enum Fate {
     Reset,
 }
 
+impl BackendConn {
+    /// Counts it towards its backend's load, or takes it off.
+    #[inline]
+    pub(in crate::l7::splice) fn count<IO: FrameIo>(&mut self, cx: &Context<'_, IO>, there: bool) {
+        if self.is_counted == there {
+            return;
+        }
+        self.is_counted = there;
+        match there {
+            true => cx.loads.add(u32::from(self.number)),
+            false => cx.loads.take(u32::from(self.number)),
+        }
+    }
+}
+
 impl Splices {
     /// Takes the backend connection from a client connection.
-    pub(in crate::l7::splice) fn detach<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, fate: Fate) {
+    pub(in crate::l7::splice) fn detach<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, how: Detach) {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         let Some(backend_conn) = client_conn.backend_conn.take() else { return };
         let ruled = client_conn.pair.state() != OffloadState::Software;
         let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         entry.client_conn = None.into();
         let open = entry.state == BackendConnState::Attached && !entry.peer.has_closed;
-        match fate {
+        match how {
             // The engine may still lead the client's packets to it.
-            Fate::Keep if open && !ruled => {
+            Detach::Keep if open && !ruled => {
                 client_conn.left = Some(backend_conn).into();
                 client_conn.left_generation = self.backend_conns.generation(backend_conn);
                 self.rest(cx, backend_conn);
             }
-            Fate::Keep | Fate::Close if entry.state == BackendConnState::Attached => {
+            Detach::Keep | Detach::Close if entry.state == BackendConnState::Attached => {
                 self.close_backend(cx, backend_conn)
             }
             _ => self.drop_backend(cx, backend_conn),
@@ -57,14 +72,14 @@ impl Splices {
     pub(in crate::l7::splice) fn rest<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
         let Some(entry) = self.backend_conns.get(backend_conn) else { return cx.impossible() };
         let number = entry.number;
+        let enabled = |state| state == BackendAllowed::Enabled;
+        let takes = cx.snapshot.backend(number).is_some_and(|(_, backend)| enabled(backend.state));
+        let limit = if takes && !entry.is_unwanted && !entry.is_spent { entry.idle_max } else { 0 };
+        let may_rest = entry.peer.is_settled() && entry.input.is_none() && limit > 0;
         if before(entry.peer.told, entry.peer.expected) {
             self.acknowledge(cx, End::Backend(backend_conn));
         }
-        let enabled = |state| state == BackendAllowed::Enabled;
-        let takes = cx.snapshot.backend(number).is_some_and(|(_, backend)| enabled(backend.state));
-        let Some(entry) = self.backend_conns.get(backend_conn) else { return cx.impossible() };
-        let limit = if takes && !entry.is_unwanted && !entry.is_spent { entry.idle_max } else { 0 };
-        if !entry.peer.is_settled() || entry.input.is_some() || limit == 0 {
+        if !may_rest {
             return self.close_backend(cx, backend_conn);
         }
         if self.idle.count(number) >= limit
@@ -74,12 +89,10 @@ impl Splices {
         }
         let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         entry.state = BackendConnState::Idle;
-        self.count_backend(cx, backend_conn, false);
-        let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
+        entry.count(cx, false);
         entry.deadline = cx.now + IDLE_TIMEOUT;
-        let deadline = entry.deadline;
+        stamp(&mut self.stamps, &mut entry.stamped, self.client_conns_max + backend_conn, entry.deadline);
         self.idle.push(&mut self.backend_conns, backend_conn);
-        self.stamp_backend(backend_conn, deadline);
     }
 
     /// Closes a connection to a backend in order.
@@ -102,23 +115,6 @@ impl Splices {
         self.send_all(cx, End::Backend(backend_conn));
     }
 
-    /// Counts a backend connection towards its backend's load, or takes it off.
-    pub(in crate::l7::splice) fn count_backend<IO: FrameIo>(
-        &mut self,
-        cx: &mut Context<'_, IO>,
-        backend_conn: u32,
-        there: bool,
-    ) {
-        let Some(entry) = self.backend_conns.get_mut(backend_conn).filter(|entry| entry.is_counted != there) else {
-            return;
-        };
-        entry.is_counted = there;
-        match there {
-            true => cx.loads.add(u32::from(entry.number)),
-            false => cx.loads.take(u32::from(entry.number)),
-        }
-    }
-
     /// Forgets a backend connection. Its port rests if the backend may still remember it.
     pub(in crate::l7::splice) fn remove_backend<IO: FrameIo>(
         &mut self,
@@ -129,9 +125,9 @@ impl Splices {
         if self.backend_conns.get(backend_conn).is_some_and(|entry| entry.state == BackendConnState::Idle) {
             self.idle.remove(&mut self.backend_conns, backend_conn);
         }
-        self.count_backend(cx, backend_conn, false);
         self.end_diversion(cx, backend_conn);
         let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
+        entry.count(cx, false);
         entry.peer.disown(&mut self.buffers);
         if let Some(input) = entry.input.take() {
             self.buffers.release(input);
@@ -156,7 +152,7 @@ impl Splices {
 
     /// Forgets a client connection, as soon as the engine holds no rule of it.
     pub(in crate::l7::splice) fn remove_client<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        self.detach(cx, position, Fate::Keep);
+        self.detach(cx, position, Detach::Keep);
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         let (key, was, first) = (client_conn.key, client_conn.state, client_conn.first);
         client_conn.state = ClientConnState::PendingRemoval;
@@ -214,8 +210,8 @@ impl Splices {
         if !self.backend_conns.get(backend_conn).is_some_and(ahead) {
             return self.remove_backend(cx, backend_conn, true);
         }
-        self.count_backend(cx, backend_conn, false);
         let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
+        entry.count(cx, false);
         entry.peer.disown(&mut self.buffers);
         if let Some(input) = entry.input.take() {
             self.buffers.release(input);

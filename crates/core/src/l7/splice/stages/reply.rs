@@ -2,7 +2,7 @@
 //! whole.
 
 use super::read::CLOSING_TIMEOUT;
-use super::remove::Fate;
+use super::remove::Detach;
 use crate::frame::FrameIo;
 use crate::l7::config::Kind;
 use crate::l7::head::Method;
@@ -51,7 +51,7 @@ impl Splices {
         // Between two requests its backend connection is in the middle of nothing.
         let spliced =
             self.client_conns.get(position).is_some_and(|client_conn| client_conn.state == ClientConnState::Spliced);
-        self.detach(cx, position, if close && spliced { Fate::Reset } else { Fate::Keep });
+        self.detach(cx, position, if close && spliced { Detach::Reset } else { Detach::Keep });
         let Some(mut buffer) = self.buffers.take(length) else { return self.abandon(cx, position) };
         self.buffers.append(&mut buffer, &self.scratch[..length]);
         cx.statistics.http.replies += 1;

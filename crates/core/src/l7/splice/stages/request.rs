@@ -5,33 +5,62 @@ use crate::frame::FrameIo;
 use crate::l7::body::{Chunks, Length};
 use crate::l7::config::Kind;
 use crate::l7::edit;
-use crate::l7::head::{self, Parsed};
+use crate::l7::head::{self, ParseStatus, RememberedRequest};
 use crate::l7::proxy_protocol;
-use crate::l7::splice::state::buffers::Buffer;
-use crate::l7::splice::state::entry::ClientConn;
+use crate::l7::splice::state::buffers::{Buffer, Buffers};
+use crate::l7::splice::state::entry::{BackendConn, ClientConn};
 use crate::l7::splice::state::exchange::Message;
 use crate::l7::splice::tcp::numbers::before;
-use crate::l7::splice::{Context, HEAD_ROOM, REMEMBERED_MAX, Refused, Splices};
+use crate::l7::splice::{Context, HEAD_ROOM, Refused};
 
 /// A request made ready to be sent: so many bytes in the scratch buffer, and what is still to come of it.
-pub(in crate::l7::splice) struct Ready {
+struct Ready {
     /// Bytes of the new head, with what stands before it.
-    pub(in crate::l7::splice) written: usize,
+    written: usize,
     /// Bytes of input that it stands for.
-    pub(in crate::l7::splice) used: usize,
+    used: usize,
     /// Of the input behind it, so many go with it as they are.
-    pub(in crate::l7::splice) body: usize,
-    pub(in crate::l7::splice) request: Message,
+    body: usize,
+    request: Message,
     /// More of it is there, and has no room.
-    pub(in crate::l7::splice) is_cut: bool,
+    is_cut: bool,
 }
 
-impl Splices {
+/// What a request is made ready with.
+pub(in crate::l7::splice) struct RequestWriter<'a> {
+    pub(in crate::l7::splice) buffers: &'a mut Buffers,
+    pub(in crate::l7::splice) scratch: &'a mut [u8],
+    /// Its head, if it is remembered: where its parts are in the client connection's input. The configuration is still the
+    /// one that it was read under.
+    pub(in crate::l7::splice) remembered: Option<&'a RememberedRequest>,
+}
+
+impl RequestWriter<'_> {
+    /// Makes the request in a client connection's input one of ours to send. Returns the bytes that its backend is sent, how
+    /// many of the client's they stand for, and what is still to come of it. If it cannot be sent, or its body's framing is
+    /// broken: the status that the client gets.
+    pub(in crate::l7::splice) fn prepare<IO: FrameIo>(
+        &mut self,
+        cx: &Context<'_, IO>,
+        client_conn: &mut ClientConn,
+        backend_conn: &BackendConn,
+    ) -> Result<(Buffer, u32, Message), (u16, Refused)> {
+        let ready = self.rewrite(cx, client_conn, backend_conn)?;
+        let taken = (ready.used + ready.body) as u32;
+        let owned = self.own(client_conn, &ready).ok_or((503, Refused::NoRoom))?;
+        let is_whole = matches!(ready.request, Message::Done | Message::Endless);
+        if !is_whole && client_conn.peer.has_closed {
+            // The rest of its body will never come.
+            self.buffers.release(owned);
+            return Err((400, Refused::Malformed));
+        }
+        Ok((owned, taken, ready.request))
+    }
+
     /// Makes a request that is ready one of ours to send: where it lies, unless there is another behind it. What has no room
     /// then is forgotten, to be sent again. `None`: the client was told that it was received.
-    pub(in crate::l7::splice) fn own_request(&mut self, position: u32, ready: &Ready) -> Option<Buffer> {
-        let Splices { client_conns, buffers, scratch, .. } = self;
-        let client_conn = client_conns.get_mut(position)?;
+    fn own(&mut self, client_conn: &mut ClientConn, ready: &Ready) -> Option<Buffer> {
+        let RequestWriter { buffers, scratch, .. } = self;
         let (taken, written) = (ready.used + ready.body, &scratch[..ready.written]);
         let behind = client_conn.waiting().checked_sub(taken)?;
         if behind > 0
@@ -53,22 +82,20 @@ impl Splices {
         Some(owned)
     }
 
-    /// Writes the head that goes on into the scratch buffer, and finds out how much goes with it. If it cannot, or the body's
-    /// framing is broken: the status that the client gets.
-    pub(in crate::l7::splice) fn prepare<IO: FrameIo>(
+    /// Writes the head that goes on into the scratch buffer, and finds out how much goes with it.
+    fn rewrite<IO: FrameIo>(
         &mut self,
         cx: &Context<'_, IO>,
-        position: u32,
+        client_conn: &mut ClientConn,
+        backend_conn: &BackendConn,
     ) -> Result<Ready, (u16, Refused)> {
         const BAD: (u16, Refused) = (400, Refused::Malformed);
-        let (written, used, length) = self.write_request(cx, position).ok_or(BAD)?;
-        let Splices { client_conns, buffers, .. } = self;
-        let client_conn = client_conns.get_mut(position).ok_or(BAD)?;
+        let (written, used, length) = self.write(cx, client_conn, backend_conn).ok_or(BAD)?;
         let start = client_conn.input_start().wrapping_add(used as u32);
         let input = client_conn.input.as_mut().ok_or(BAD)?;
         let there = input.len() - used;
-        let room = buffers.grow(input, written + there).checked_sub(written).ok_or((503, Refused::NoRoom))?;
-        let rest = &buffers.bytes(input)[used..used + there.min(room)];
+        let room = self.buffers.grow(input, written + there).checked_sub(written).ok_or((503, Refused::NoRoom))?;
+        let rest = &self.buffers.bytes(input)[used..used + there.min(room)];
         let (body, request) = match (length, cx.kind(client_conn.service)) {
             // All that there is goes with it.
             (Length::UntilClose, _) => (rest.len(), Message::Endless),
@@ -91,10 +118,13 @@ impl Splices {
 
     /// Writes the head that goes on into the scratch buffer: its bytes, those it stands for, and its body's length; of a TLS
     /// connection, everything is body. `None`: it cannot.
-    fn write_request<IO: FrameIo>(&mut self, cx: &Context<'_, IO>, position: u32) -> Option<(usize, usize, Length)> {
-        let Splices { client_conns, backend_conns, buffers, scratch, configurations, remembered, .. } = self;
-        let client_conn = client_conns.get(position)?;
-        let backend_conn = client_conn.backend_conn.get().and_then(|backend_conn| backend_conns.get(backend_conn))?;
+    fn write<IO: FrameIo>(
+        &mut self,
+        cx: &Context<'_, IO>,
+        client_conn: &ClientConn,
+        backend_conn: &BackendConn,
+    ) -> Option<(usize, usize, Length)> {
+        let RequestWriter { buffers, scratch, remembered } = self;
         let bytes = client_conn.input.as_ref().map_or(&[][..], |input| buffers.bytes(input));
         let is_fresh = backend_conn.requests == 0;
         let mut preface = |version| match version {
@@ -106,24 +136,26 @@ impl Splices {
         match cx.kind(client_conn.service) {
             Kind::Http(http) => {
                 let before = preface(http.proxy_protocol)?;
-                let head_of = (position, client_conns.generation(position), client_conn.requests);
-                let request =
-                    match remembered[position as usize % REMEMBERED_MAX].as_ref().filter(|(of, _)| *of == head_of) {
-                        Some((_, places)) => {
-                            let request = places.in_bytes(bytes)?;
-                            debug_assert!(request.is_what_is_read(bytes, &http.limits.head_bounds()));
-                            request
-                        }
-                        // Another client's request was read while this one waited for its backend.
-                        None => match head::request(bytes, &http.limits.head_bounds()) {
-                            Ok(Parsed::Complete(request)) => request,
-                            _ => return None,
-                        },
-                    };
-                let (_, route) = configurations.of(cx.snapshot, client_conn)?;
+                // Neither is moved: its fields take a kilobyte.
+                let (again, anew);
+                let request = match remembered {
+                    Some(places) => {
+                        again = places.in_bytes(bytes);
+                        let request = again.as_ref()?;
+                        debug_assert!(request.is_what_is_read(bytes, &http.limits.head_bounds()));
+                        request
+                    }
+                    // Another client's request was read while this one waited for its backend.
+                    None => {
+                        anew = head::request(bytes, &http.limits.head_bounds());
+                        let Ok(ParseStatus::Complete(request)) = &anew else { return None };
+                        request
+                    }
+                };
+                let route = http.routes.get(usize::from(client_conn.exchange.route))?;
                 let facts = facts(cx, client_conn, None);
                 let out = &mut scratch[before..before + HEAD_ROOM];
-                let written = before + edit::request_head(out, &request, http, route?, &facts).ok()?;
+                let written = before + edit::request_head(out, request, http, route, &facts).ok()?;
                 Some((written, request.bytes.len(), request.body))
             }
             Kind::Tls(tls) => Some((preface(tls.proxy_protocol)?, 0, Length::UntilClose)),

@@ -9,7 +9,7 @@
 //! middle of an upload.
 
 use super::conclude::idle_timeout;
-use super::remove::Fate;
+use super::remove::Detach;
 use crate::frame::FrameIo;
 use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
 use crate::l7::splice::tcp::numbers::{before, beyond};
@@ -56,7 +56,7 @@ impl BackendConn {
 impl Splices {
     /// Resets a client's connection, and the backend's with it.
     pub(in crate::l7::splice) fn abandon<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        self.detach(cx, position, Fate::Reset);
+        self.detach(cx, position, Detach::Reset);
         self.send_reset(cx, End::Client(position));
         match self.client_conns.get(position).is_some_and(ClientConn::is_ahead_of_software) {
             true => self.begin_reset(cx, position),
@@ -70,7 +70,7 @@ impl Splices {
         if !self.client_conns.get(position).is_some_and(ClientConn::may_have_its_response) {
             return self.abandon(cx, position);
         }
-        self.detach(cx, position, Fate::Reset);
+        self.detach(cx, position, Detach::Reset);
         if let Some(client_conn) = self.client_conns.get_mut(position) {
             client_conn.may_go_on = true;
         }

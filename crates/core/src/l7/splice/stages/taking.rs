@@ -66,18 +66,15 @@ impl ClientConn {
             self.taken = now;
         }
     }
+
+    /// A response begins. Returns when to look whether the client takes it.
+    pub(in crate::l7::splice) fn begin_taking(&mut self, now: Time, snapshot: &Snapshot) -> Option<Time> {
+        self.taken = now;
+        limit(snapshot, self).map(|limit| now + limit / 2)
+    }
 }
 
 impl Splices {
-    /// A response begins.
-    pub(in crate::l7::splice) fn begin_taking<IO: FrameIo>(&mut self, cx: &Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return };
-        client_conn.taken = cx.now;
-        if let Some(limit) = limit(cx.snapshot, client_conn) {
-            self.stamp_client(position, cx.now + limit / 2);
-        }
-    }
-
     /// Looks whether a client takes its response; says when to look again. One that has taken nothing for too long is
     /// reset.
     pub(in crate::l7::splice) fn judge_client<IO: FrameIo>(

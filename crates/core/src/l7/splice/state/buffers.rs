@@ -64,12 +64,13 @@ impl Buffer {
 
 /// All buffers of a worker.
 pub(in crate::l7::splice) struct Buffers {
-    pools: [Pool; 3],
+    classes: [SizeClass; 3],
     /// How often one was wanted and there was none.
     pub(in crate::l7::splice) exhausted: u64,
 }
 
-struct Pool {
+/// The buffers of one size.
+struct SizeClass {
     memory: Array<u8>,
     size: usize,
     free: Vec<u32>,
@@ -78,10 +79,10 @@ struct Pool {
     count: u32,
 }
 
-impl Pool {
-    fn new(size: usize, memory: Array<u8>) -> Pool {
+impl SizeClass {
+    fn new(size: usize, memory: Array<u8>) -> SizeClass {
         let count = memory.len() / size;
-        Pool { memory, size, free: Vec::with_capacity(count), fresh: 0, count: count as u32 }
+        SizeClass { memory, size, free: Vec::with_capacity(count), fresh: 0, count: count as u32 }
     }
 
     fn take(&mut self) -> Option<u32> {
@@ -111,7 +112,10 @@ impl Buffers {
     /// As many buffers of each size as its memory has room for, all free.
     pub(in crate::l7::splice) fn new(memory: [Array<u8>; 3]) -> Buffers {
         let [a, b, c] = memory;
-        Buffers { pools: [Pool::new(SIZES[0], a), Pool::new(SIZES[1], b), Pool::new(SIZES[2], c)], exhausted: 0 }
+        Buffers {
+            classes: [SizeClass::new(SIZES[0], a), SizeClass::new(SIZES[1], b), SizeClass::new(SIZES[2], c)],
+            exhausted: 0,
+        }
     }
 
     /// Buffers of each size in these numbers, in memory of their own.
@@ -127,7 +131,7 @@ impl Buffers {
     pub(in crate::l7::splice) fn take(&mut self, room: usize) -> Option<Buffer> {
         let first = SIZES.iter().position(|&size| size >= room);
         let taken = first.and_then(|first| {
-            (first..SIZES.len()).find_map(|size| Some(Buffer::empty(size, self.pools[size].take()?)))
+            (first..SIZES.len()).find_map(|size| Some(Buffer::empty(size, self.classes[size].take()?)))
         });
         self.exhausted += u64::from(taken.is_none());
         taken
@@ -142,33 +146,33 @@ impl Buffers {
     fn take_between(&mut self, least: usize, room: usize) -> Option<Buffer> {
         self.take(room.min(SIZES[2])).or_else(|| {
             let smaller = (least..SIZES.len()).rev().filter(|&size| SIZES[size] < room);
-            smaller.into_iter().find_map(|size| Some(Buffer::empty(size, self.pools[size].take()?)))
+            smaller.into_iter().find_map(|size| Some(Buffer::empty(size, self.classes[size].take()?)))
         })
     }
 
     /// Gives a buffer back.
     pub(in crate::l7::splice) fn release(&mut self, buffer: Buffer) {
-        self.pools[usize::from(buffer.size)].free.push(buffer.number);
+        self.classes[usize::from(buffer.size)].free.push(buffer.number);
     }
 
     /// Those that were claimed are in use; nothing was in use before.
     pub(in crate::l7::splice) fn adopt(&mut self, claims: &Claims) {
-        for (pool, claimed) in self.pools.iter_mut().zip(&claims.0) {
+        for (class, claimed) in self.classes.iter_mut().zip(&claims.0) {
             let used = claimed.iter().rposition(|&claimed| claimed).map_or(0, |last| last + 1);
-            pool.fresh = used as u32;
+            class.fresh = used as u32;
             // The lowest is used again first.
-            pool.free.extend((0..used as u32).rev().filter(|&number| !claimed[number as usize]));
+            class.free.extend((0..used as u32).rev().filter(|&number| !claimed[number as usize]));
         }
     }
 
     /// Bytes there is room for in it.
     pub(in crate::l7::splice) fn size(&self, buffer: &Buffer) -> usize {
-        self.pools[usize::from(buffer.size)].size
+        self.classes[usize::from(buffer.size)].size
     }
 
     /// What is in it.
     pub(in crate::l7::splice) fn bytes(&self, buffer: &Buffer) -> &[u8] {
-        &self.pools[usize::from(buffer.size)].bytes(buffer.number)[..buffer.len()]
+        &self.classes[usize::from(buffer.size)].bytes(buffer.number)[..buffer.len()]
     }
 
     /// What is in it, to be changed.
@@ -180,13 +184,13 @@ impl Buffers {
     /// Whether [`Buffers::append`] would add all of so many bytes to a buffer.
     pub(in crate::l7::splice) fn has_room(&self, buffer: &Buffer, bytes: usize) -> bool {
         let (size, wanted) = (usize::from(buffer.size), buffer.len() + bytes);
-        let is_free = |size: usize| SIZES[size] >= wanted && self.pools[size].has_free();
+        let is_free = |size: usize| SIZES[size] >= wanted && self.classes[size].has_free();
         wanted <= SIZES[size] || (size + 1..SIZES.len()).any(is_free)
     }
 
     /// All its room, to write to.
     fn room(&mut self, buffer: &Buffer) -> &mut [u8] {
-        self.pools[usize::from(buffer.size)].bytes_mut(buffer.number)
+        self.classes[usize::from(buffer.size)].bytes_mut(buffer.number)
     }
 
     /// Adds as many of `bytes` as there is room for, in a bigger buffer if there is one; returns how many.
@@ -209,7 +213,7 @@ impl Buffers {
             && size + 1 < SIZES.len()
             && let Some(mut bigger) = self.take_between(size + 1, wanted)
         {
-            let (small, big) = self.pools.split_at_mut(usize::from(bigger.size));
+            let (small, big) = self.classes.split_at_mut(usize::from(bigger.size));
             let from = small[size].bytes(buffer.number);
             big[0].bytes_mut(bigger.number)[..buffer.len()].copy_from_slice(&from[..buffer.len()]);
             bigger.length = buffer.length;
@@ -236,16 +240,16 @@ impl Buffers {
         if length > from.len().saturating_sub(part.start) || start + length > SIZES[b] {
             return;
         }
-        match self.pools.get_disjoint_mut([a, b]) {
+        match self.classes.get_disjoint_mut([a, b]) {
             Ok([source, target]) => {
                 let bytes = &source.bytes(from.number)[part];
                 target.bytes_mut(to.number)[start..start + length].copy_from_slice(bytes);
             }
             Err(_) => {
-                let pool = &mut self.pools[a];
-                let first = from.number as usize * pool.size;
-                let place = to.number as usize * pool.size + start;
-                pool.memory.copy_within(first + part.start..first + part.end, place);
+                let class = &mut self.classes[a];
+                let first = from.number as usize * class.size;
+                let place = to.number as usize * class.size + start;
+                class.memory.copy_within(first + part.start..first + part.end, place);
             }
         }
         to.length += length as u32;
@@ -266,12 +270,12 @@ impl Buffers {
 
     /// Buffers there are.
     pub(in crate::l7::splice) fn count(&self) -> u32 {
-        self.pools.iter().map(|pool| pool.count).sum()
+        self.classes.iter().map(|class| class.count).sum()
     }
 
     /// Buffers in use.
     pub(in crate::l7::splice) fn in_use(&self) -> u32 {
-        self.pools.iter().map(|pool| pool.fresh - pool.free.len() as u32).sum()
+        self.classes.iter().map(|class| class.fresh - class.free.len() as u32).sum()
     }
 }
 
@@ -281,7 +285,7 @@ pub(in crate::l7::splice) struct Claims([Vec<bool>; 3]);
 impl Claims {
     /// None yet.
     pub(in crate::l7::splice) fn new(buffers: &Buffers) -> Claims {
-        Claims([0, 1, 2].map(|size| vec![false; buffers.pools[size].count as usize]))
+        Claims([0, 1, 2].map(|size| vec![false; buffers.classes[size].count as usize]))
     }
 
     /// Claims buffers for one connection: all of them, or, if one is none or another's, none.
@@ -289,7 +293,7 @@ impl Claims {
         for (claimed, buffer) in wanted.iter().flatten().enumerate() {
             let size = usize::from(buffer.size);
             let fits = SIZES.get(size).is_some_and(|&bytes| buffer.len() <= bytes);
-            match self.0.get_mut(size).and_then(|pool| pool.get_mut(buffer.number as usize)) {
+            match self.0.get_mut(size).and_then(|class| class.get_mut(buffer.number as usize)) {
                 Some(is_claimed) if fits && !*is_claimed => *is_claimed = true,
                 _ => {
                     for buffer in wanted.iter().flatten().take(claimed) {

@@ -164,6 +164,21 @@ impl StoredMessage {
         self.kind == Kind::Done
     }
 
+    #[inline]
+    pub(in crate::l7::splice) fn is_head(&self) -> bool {
+        self.kind == Kind::Head
+    }
+
+    #[inline]
+    pub(in crate::l7::splice) fn is_chunked(&self) -> bool {
+        self.kind == Kind::Chunked
+    }
+
+    #[inline]
+    pub(in crate::l7::splice) fn is_endless(&self) -> bool {
+        self.kind == Kind::Endless
+    }
+
     /// [`Message::end`].
     #[inline]
     pub(in crate::l7::splice) fn end(&self, end: Option<u32>) -> Option<u32> {

@@ -56,19 +56,17 @@ impl Idle {
 
     /// Adds one.
     pub(in crate::l7::splice) fn push(&mut self, backend_conns: &mut NumberedSlab<BackendConn>, position: u32) {
-        let Some(backend_conn) = backend_conns.get(position) else { return };
+        let Some(backend_conn) = backend_conns.get_mut_unnumbered(position) else { return };
         let (number, size) = (usize::from(backend_conn.number), backend_conn.size() as usize);
         let Some(youngest) = self.youngest.get_mut(number).map(|sizes| &mut sizes[size]) else { return };
         let next = Some(*youngest).filter(|&next| next != NONE);
+        (backend_conn.next_idle, backend_conn.previous_idle) = (next.into(), None.into());
         *youngest = position;
         self.counts[number] += 1;
         self.total += 1;
         match next.and_then(|next| backend_conns.get_mut_unnumbered(next)) {
             Some(next) => next.previous_idle = Some(position).into(),
             None => self.oldest[number][size] = position,
-        }
-        if let Some(backend_conn) = backend_conns.get_mut_unnumbered(position) {
-            (backend_conn.next_idle, backend_conn.previous_idle) = (next.into(), None.into());
         }
     }
 

@@ -7,6 +7,7 @@ pub(super) mod entry;
 pub(super) mod exchange;
 pub(super) mod framing;
 pub(super) mod idle;
+pub(super) mod joined;
 pub(super) mod memory;
 pub(super) mod peer;
 pub(super) mod resting;

@@ -18,22 +18,22 @@ const LASTS: Duration = Duration::from_secs(1);
 /// After so long, another connection between the same ends may have the same number.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 
-/// One that was seen; with a fingerprint of 0, none.
+/// A flow of a connection that was seen; with a fingerprint of 0, none.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct UnmatchedFlow {
     fingerprint: u64,
     first: Time,
 }
 
-/// What was seen.
+/// The flows that were seen.
 pub(in crate::l7::splice) struct Unmatched {
-    seen: Box<[Seen]>,
+    seen: Box<[UnmatchedFlow]>,
     hasher: Hasher,
 }
 
 impl Unmatched {
     pub(in crate::l7::splice) fn new(hasher: Hasher) -> Unmatched {
-        Unmatched { seen: vec![Seen::default(); PLACES].into(), hasher }
+        Unmatched { seen: vec![UnmatchedFlow::default(); PLACES].into(), hasher }
     }
 
     /// Notes data of a connection, which acknowledges this number: says whether it has come for long enough.
@@ -42,7 +42,7 @@ impl Unmatched {
         let fingerprint = mixed.max(1);
         let seen = &mut self.seen[(mixed >> 32) as usize & (PLACES - 1)];
         if seen.fingerprint != fingerprint || now.since(seen.first) >= REMEMBERED_FOR {
-            *seen = Seen { fingerprint, first: now };
+            *seen = UnmatchedFlow { fingerprint, first: now };
         }
         now.since(seen.first) >= LASTS
     }

@@ -5,93 +5,96 @@ use super::segment::{Segment, amend, phantoms, resegment};
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
 use crate::l7::sequence::{strip_sack, translate_sack};
-use crate::l7::splice::{Context, Splices};
+use crate::l7::splice::Context;
+use crate::l7::splice::state::entry::{BackendConn, ClientConn};
 use crate::rewrite::Rewrite;
 use crate::wire::Transport;
 use crate::wire::bytes::array_at;
 use crate::wire::tcp::{self, ACK};
 use crate::worker::volume;
 
-impl Splices {
-    /// Passes a segment on, its first byte as `sequence` of the receiver's numbers, with these flags. Both ends of the
-    /// spliced client connection `position` go by it.
-    pub(in crate::l7::splice) fn pass<IO: FrameIo>(
-        &mut self,
-        cx: &mut Context<'_, IO>,
-        mut frame: IO::Frame,
-        at: &Transport,
-        segment: &Segment,
-        (position, direction): (u32, Direction),
-        (sequence, flags): (u32, u8),
-    ) {
-        let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
-        let Some(backend_conn) =
-            client_conn.backend_conn.get().and_then(|backend_conn| self.backend_conns.get_mut(backend_conn))
-        else {
-            return;
-        };
-        if direction == Direction::FromBackend && segment.payload > 0 {
-            client_conn.is_sent_more(cx.now);
-        }
-        let number = usize::from(backend_conn.number);
-        let (source, destination) = match direction {
-            Direction::FromClient => (backend_conn.key.destination, backend_conn.key.source),
-            Direction::FromBackend => (client_conn.key.destination, client_conn.key.source),
-        };
-        let (map, told) = match direction {
-            Direction::FromClient => (&client_conn.down, backend_conn.peer.told),
-            Direction::FromBackend => (&client_conn.up, client_conn.peer.told),
-        };
-        let translated = map.acknowledgement(segment.acknowledgement);
-        let acknowledgement = later(translated, told);
-        let most = match direction {
-            Direction::FromClient => client_conn.window_for(backend_conn, acknowledgement, u32::MAX),
-            Direction::FromBackend => client_conn.most_for_client(acknowledgement),
-        };
-        // What of ours is behind a response, FIN, its backend has not sent: blocks that cover it would be ignored.
-        let ends = direction == Direction::FromClient
-            && client_conn.peer.was_closed
-            && client_conn.exchange.response.is_done();
-        let end = client_conn.exchange.response_end.get().filter(|_| ends);
-        let (from, to) = match direction {
-            Direction::FromClient => (&mut client_conn.peer, &mut backend_conn.peer),
-            Direction::FromBackend => (&mut backend_conn.peer, &mut client_conn.peer),
-        };
-        let excess = map.window_excess(segment.acknowledgement) + acknowledgement.wrapping_sub(translated);
-        let window = to.field((u32::from(segment.window) << from.scale).saturating_sub(excess).min(most));
-        let both_sack = from.sack && to.sack;
-        amend(&mut frame, at, (acknowledgement, window, flags), |options| match both_sack {
-            true => translate_sack(options, |left, right| upto(map.sack(left, right)?, end)),
-            false => strip_sack(options),
-        });
-        let (packets, bytes) = volume(frame.meta(), at);
-        let sequence_delta = sequence.wrapping_sub(segment.sequence);
-        let checksum = frame.meta().checksum;
-        Rewrite { source, destination, sequence_delta, ..Rewrite::default() }.apply(frame.bytes_mut(), at, checksum);
-        let largest = to.mss.saturating_sub((at.payload - at.l4).saturating_sub(20) as u16);
-        let size = match frame.meta().gso_size {
-            0 => segment.payload,
-            size => u32::from(size),
-        };
-        if size > u32::from(largest) {
-            resegment(&mut frame, at, largest);
-        }
-        to.tell(acknowledgement, window);
-        // A bare acknowledgement may come before what its number stands behind.
-        if segment.payload > 0 || phantoms(flags) > 0 {
-            to.sent = later(to.sent, sequence.wrapping_add(segment.payload).wrapping_add(phantoms(flags)));
-        }
-        client_conn.forwarded[direction as usize].add(packets, bytes);
-        cx.statistics.backends[number].software[direction as usize].add(packets, bytes);
-        let is_bare = segment.payload == 0 && flags == ACK && at.payload - at.l4 == tcp::HEADER;
-        match cx.tx.last_mut() {
-            Some(last) if is_bare && supersedes(&frame, last, at) => {
-                *last = frame;
-                cx.statistics.http.superseded += 1;
-            }
-            _ => cx.send(frame),
-        }
+/// Passes a segment of the end that `direction` names on to the other, its first byte as `sequence` of the receiver's numbers,
+/// with these flags. Both are spliced with each other.
+pub(in crate::l7::splice) fn pass<IO: FrameIo>(
+    cx: &mut Context<'_, IO>,
+    (mut frame, at, segment): (IO::Frame, &Transport, &Segment),
+    (client_conn, backend_conn): (&mut ClientConn, &mut BackendConn),
+    direction: Direction,
+    (sequence, flags): (u32, u8),
+) {
+    if direction == Direction::FromBackend && segment.payload > 0 {
+        client_conn.is_sent_more(cx.now);
     }
+    let (acknowledgement, window) = translate(client_conn, backend_conn, (&mut frame, at, segment), direction, flags);
+    let (packets, bytes) = volume(frame.meta(), at);
+    let (source, destination) = match direction {
+        Direction::FromClient => (backend_conn.key.destination, backend_conn.key.source),
+        Direction::FromBackend => (client_conn.key.destination, client_conn.key.source),
+    };
+    let sequence_delta = sequence.wrapping_sub(segment.sequence);
+    let checksum = frame.meta().checksum;
+    Rewrite { source, destination, sequence_delta, ..Rewrite::default() }.apply(frame.bytes_mut(), at, checksum);
+    let number = usize::from(backend_conn.number);
+    client_conn.forwarded[direction as usize].add(packets, bytes);
+    cx.statistics.backends[number].software[direction as usize].add(packets, bytes);
+    let to = match direction {
+        Direction::FromClient => &mut backend_conn.peer,
+        Direction::FromBackend => &mut client_conn.peer,
+    };
+    let largest = to.mss.saturating_sub((at.payload - at.l4).saturating_sub(20) as u16);
+    let size = match frame.meta().gso_size {
+        0 => segment.payload,
+        size => u32::from(size),
+    };
+    if size > u32::from(largest) {
+        resegment(&mut frame, at, largest);
+    }
+    to.tell(acknowledgement, window);
+    // A bare acknowledgement may come before what its number stands behind.
+    if segment.payload > 0 || phantoms(flags) > 0 {
+        to.sent = later(to.sent, sequence.wrapping_add(segment.payload).wrapping_add(phantoms(flags)));
+    }
+    let is_bare = segment.payload == 0 && flags == ACK && at.payload - at.l4 == tcp::HEADER;
+    match cx.tx.last_mut() {
+        Some(last) if is_bare && supersedes(&frame, last, at) => {
+            *last = frame;
+            cx.statistics.http.superseded += 1;
+        }
+        _ => cx.send(frame),
+    }
+}
+
+/// Makes what a segment says of the receiver's own numbers true for it: acknowledgement number, window and SACK blocks, with
+/// these flags. Returns the first two.
+fn translate<F: Frame>(
+    client_conn: &ClientConn,
+    backend_conn: &BackendConn,
+    (frame, at, segment): (&mut F, &Transport, &Segment),
+    direction: Direction,
+    flags: u8,
+) -> (u32, u16) {
+    let (map, from, to) = match direction {
+        Direction::FromClient => (&client_conn.down, &client_conn.peer, &backend_conn.peer),
+        Direction::FromBackend => (&client_conn.up, &backend_conn.peer, &client_conn.peer),
+    };
+    let translated = map.acknowledgement(segment.acknowledgement);
+    let acknowledgement = later(translated, to.told);
+    let most = match direction {
+        Direction::FromClient => client_conn.window_for(backend_conn, acknowledgement, u32::MAX),
+        Direction::FromBackend => client_conn.most_for_client(acknowledgement),
+    };
+    let excess = map.window_excess(segment.acknowledgement) + acknowledgement.wrapping_sub(translated);
+    let window = to.field((u32::from(segment.window) << from.scale).saturating_sub(excess).min(most));
+    // What of ours is behind a response, FIN, its backend has not sent: blocks that cover it would be ignored.
+    let ends =
+        direction == Direction::FromClient && client_conn.peer.was_closed && client_conn.exchange.response.is_done();
+    let end = client_conn.exchange.response_end.get().filter(|_| ends);
+    let both_sack = from.sack && to.sack;
+    amend(frame, at, (acknowledgement, window, flags), |options| match both_sack {
+        true => translate_sack(options, |left, right| upto(map.sack(left, right)?, end)),
+        false => strip_sack(options),
+    });
+    (acknowledgement, window)
 }
 
 /// What of a block lies before `end`.

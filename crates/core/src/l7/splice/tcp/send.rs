@@ -7,7 +7,7 @@ use crate::l7::cookie;
 use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
 use crate::l7::splice::state::exchange::Message;
 use crate::l7::splice::state::peer::{Heard, Peer};
-use crate::l7::splice::{Context, End, Splices};
+use crate::l7::splice::{Context, End, Splices, stamp};
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
 
 /// Bytes of a client's that are taken in before they can go on.
@@ -127,18 +127,23 @@ impl Splices {
         }
     }
 
-    /// A segment of Hairpin's own to an end, without payload.
-    fn own(&self, end: End, flags: u8, sequence: u32) -> Option<Own> {
+    /// An end, and a segment of Hairpin's own to it, without payload, behind all that it was sent.
+    fn own(&self, end: End, flags: u8) -> Option<(&Peer, Own)> {
         Some(match end {
-            End::Client(position) => self.own_of_client(self.client_conns.get(position)?, flags, sequence),
-            End::Backend(position) => self.own_of_backend(self.backend_conns.get(position)?, flags, sequence),
+            End::Client(position) => {
+                let client_conn = self.client_conns.get(position)?;
+                (&client_conn.peer, self.own_of_client(client_conn, flags, client_conn.peer.sent))
+            }
+            End::Backend(position) => {
+                let backend_conn = self.backend_conns.get(position)?;
+                (&backend_conn.peer, self.own_of_backend(backend_conn, flags, backend_conn.peer.sent))
+            }
         })
     }
 
     /// Acknowledges to an end what was received.
     pub(in crate::l7::splice) fn acknowledge<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, end: End) {
-        let Some(sent) = self.peer(end).map(|peer| peer.sent) else { return cx.impossible() };
-        let Some(own) = self.own(end, ACK, sent) else { return cx.impossible() };
+        let Some((_, own)) = self.own(end, ACK) else { return cx.impossible() };
         emit(cx, &own, [&[], &[]]);
         if let Some(peer) = self.peer_mut(end) {
             peer.tell(own.acknowledgement, own.window);
@@ -148,18 +153,13 @@ impl Splices {
     /// Sends an end an acknowledgement whose sequence number the end has acknowledged already: it answers with its present
     /// numbers (RFC 9293, 3.10.7.4).
     pub(in crate::l7::splice) fn acknowledge_below<IO: FrameIo>(&self, cx: &mut Context<'_, IO>, end: End) {
-        let Some(acknowledged) = self.peer(end).map(|peer| peer.acknowledged) else { return cx.impossible() };
-        if self.is_unknown(end) {
-            // Of two numbers half their space apart one is outside any window.
-            for number in [acknowledged, acknowledged.wrapping_add(1 << 31)] {
-                if let Some(own) = self.own(end, ACK, number) {
-                    emit(cx, &own, [&[], &[]]);
-                }
-            }
-            return;
-        }
-        if let Some(own) = self.own(end, ACK, acknowledged.wrapping_sub(1)) {
-            emit(cx, &own, [&[], &[]]);
+        let Some((peer, own)) = self.own(end, ACK) else { return cx.impossible() };
+        // Of two numbers half their space apart one is outside any window.
+        let both = [peer.acknowledged, peer.acknowledged.wrapping_add(1 << 31)];
+        let known = [peer.acknowledged.wrapping_sub(1)];
+        let numbers = if self.is_unknown(end) { &both[..] } else { &known };
+        for &sequence in numbers {
+            emit(cx, &Own { sequence, ..own }, [&[], &[]]);
         }
     }
 
@@ -187,14 +187,24 @@ impl Splices {
     }
 
     fn send_part<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, end: End, part: Part) {
-        let Some(peer) = self.peer(end) else { return cx.impossible() };
-        let Some(own) = self.own(end, ACK, peer.sent) else { return cx.impossible() };
+        let Some((peer, own)) = self.own(end, ACK) else { return cx.impossible() };
         let Some(last) = self.send_owned(cx, peer, own, part) else { return };
-        if let Some(peer) = self.peer_mut(end) {
-            peer.has_sent(last);
-            peer.tell(own.acknowledgement, own.window);
+        let Splices { client_conns, backend_conns, stamps, client_conns_max, .. } = self;
+        let (peer, stamped, place) = match end {
+            End::Client(position) => {
+                let Some(client_conn) = client_conns.get_mut(position) else { return cx.impossible() };
+                (&mut client_conn.peer, &mut client_conn.stamped, position)
+            }
+            End::Backend(position) => {
+                let Some(backend_conn) = backend_conns.get_mut(position) else { return cx.impossible() };
+                (&mut backend_conn.peer, &mut backend_conn.stamped, *client_conns_max + position)
+            }
+        };
+        peer.has_sent(last);
+        peer.tell(own.acknowledgement, own.window);
+        if let Some(owned) = peer.owned.as_ref() {
+            stamp(stamps, stamped, place, owned.due);
         }
-        self.stamp_owned(end);
     }
 
     /// Sends it in as few frames as it fits into; returns one past the last number sent.
@@ -234,10 +244,10 @@ impl Splices {
 
     /// Resets an end's connection.
     pub(in crate::l7::splice) fn send_reset<IO: FrameIo>(&self, cx: &mut Context<'_, IO>, end: End) {
-        let Some(peer) = self.peer(end) else { return cx.impossible() };
+        let Some((peer, own)) = self.own(end, RST | ACK) else { return cx.impossible() };
         // The number that the end expects next is the last that it has acknowledged, or one that is on its way.
         let sequence = later(peer.acknowledged, peer.sent);
-        let Some(own) = self.own(end, RST | ACK, sequence) else { return cx.impossible() };
+        let own = Own { sequence, ..own };
         emit(cx, &own, [&[], &[]]);
         if before(peer.acknowledged, sequence) {
             emit(cx, &Own { sequence: peer.acknowledged, ..own }, [&[], &[]]);
