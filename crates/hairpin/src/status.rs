@@ -467,6 +467,10 @@ pub struct HttpStatus {
     /// Backends that agreed to no window scale or no SACK, and were skipped for another.
     #[serde(default)]
     pub skipped_total: u64,
+    /// Connections to backends that were closed rather than kept for other clients, because the backend had to send something
+    /// again.
+    #[serde(default)]
+    pub retired_total: u64,
     /// Bodies that were handed to the engine.
     pub offloaded_total: u64,
     /// From how many bytes on that is done, where the configuration does not say; the mean of all workers.

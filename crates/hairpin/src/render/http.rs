@@ -37,6 +37,7 @@ pub(super) fn counts(http: &HttpStatus) -> Table {
         ("requests over a connection that was there", http.reused_total),
         ("tried on another backend", http.retries_total),
         ("backends skipped that agreed to less", http.skipped_total),
+        ("backends' connections closed after losses", http.retired_total),
         ("bodies handed to the engine", http.offloaded_total),
         ("sent again", http.retransmitted_total),
         ("dropped out of order", http.out_of_order_total),

@@ -254,6 +254,7 @@ impl Splices {
         }
         client_conn.rule_key = keys[1];
         client_conn.offload_range = offer.range.into();
+        client_conn.offered += u64::from(offer.guards[1].sequence_length);
         client_conn.offer_after = cx.now;
     }
 
@@ -313,6 +314,8 @@ impl Splices {
         }
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
         let rules = &mut self.rules[usize::from(!client_conn.key.is_ipv4())];
+        // The backend connection whose backend has sent more than its response has.
+        let mut repeated = None;
         let answer = match completion {
             Completion::Installed(_) => Answer::Installed,
             Completion::Rejected(_, refusal) => {
@@ -332,11 +335,24 @@ impl Splices {
                     client_conn.forwarded[direction as usize].add(counters.packets, counters.bytes);
                     client_conn.forwarded_by_engine[direction as usize].add(counters.packets, counters.bytes);
                     client_conn.last_seen = client_conn.last_seen.max(counters.last_seen.unwrap_or(Time::ZERO));
+                    let headers = if client_conn.key.is_ipv4() { 40 } else { 60 };
+                    let payload = counters.bytes.saturating_sub(counters.packets * headers);
+                    let is_judged = direction == Direction::FromBackend && client_conn.offered > 0;
+                    if is_judged && payload > client_conn.offered {
+                        repeated = client_conn.backend_conn.get();
+                    }
+                }
+                if direction == Direction::FromBackend {
+                    client_conn.offered = 0;
                 }
                 Answer::Removed
             }
         };
-        if !client_conn.pair.answer(direction, answer) {
+        let is_last = client_conn.pair.answer(direction, answer);
+        if let Some(entry) = repeated.and_then(|backend_conn| self.backend_conns.get_mut(backend_conn)) {
+            entry.has_repeated = true;
+        }
+        if !is_last {
             return;
         }
         let is_held = client_conn.pair.held() != 0;

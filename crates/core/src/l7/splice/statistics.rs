@@ -123,6 +123,8 @@ pub struct HttpStatistics {
     pub retries: u64,
     /// Backends that agreed to less than was offered, and were skipped for another.
     pub skipped: u64,
+    /// Connections to backends that were closed rather than kept for others, because the backend had to send something again.
+    pub retired: u64,
     /// Messages handed to the engine.
     pub offloaded: u64,
     /// From how many bytes on that is done, where the configuration does not say.

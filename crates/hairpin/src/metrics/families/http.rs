@@ -95,6 +95,14 @@ pub(super) const FAMILIES: &[MetricFamily] = &[
     }),
     family!(
         Counter,
+        "http_backends_retired",
+        NONE,
+        "Connections to backends that were closed rather than kept for other clients, because the backend had to send \
+         something again: its congestion window is that of a lossy path.",
+        |view, emit| number(view, emit, |http| http.retired_total)
+    ),
+    family!(
+        Counter,
         "http_backends_skipped",
         NONE,
         "Backends that agreed to no window scale or no SACK, and were skipped for another.",

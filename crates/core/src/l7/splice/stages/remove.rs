@@ -74,7 +74,10 @@ impl Splices {
         let number = entry.number;
         let enabled = |state| state == BackendAllowed::Enabled;
         let takes = cx.snapshot.backend(number).is_some_and(|(_, backend)| enabled(backend.state));
-        let limit = if takes && !entry.is_unwanted && !entry.is_spent { entry.idle_max } else { 0 };
+        // A sender keeps the congestion window that losses on another client's way have left it (RFC 5681, 3.1).
+        let retires = takes && !entry.is_unwanted && !entry.is_spent && entry.has_repeated;
+        cx.statistics.http.retired += u64::from(retires);
+        let limit = if takes && !entry.is_unwanted && !entry.is_spent && !retires { entry.idle_max } else { 0 };
         let may_rest = entry.peer.is_settled() && entry.input.is_none() && limit > 0;
         if before(entry.peer.told, entry.peer.expected) {
             self.acknowledge(cx, End::Backend(backend_conn));

@@ -180,6 +180,8 @@ pub(in crate::l7::splice) struct ClientConn {
     pub(in crate::l7::splice) forwarded: [Volume; 2],
     /// What of that the engine has.
     pub(in crate::l7::splice) forwarded_by_engine: [Volume; 2],
+    /// Bytes of responses that its present rules were to carry at most, in the ranges they have had so far.
+    pub(in crate::l7::splice) offered: u64,
     pub(in crate::l7::splice) created: Time,
     pub(in crate::l7::splice) offer_after: Time,
     /// Before that, no reset of it is asked about again.
@@ -238,6 +240,7 @@ stored!(
     last_seen,
     forwarded,
     forwarded_by_engine,
+    offered,
     created,
     offer_after,
     challenge_after,
@@ -283,6 +286,7 @@ impl ClientConn {
             last_seen: now,
             forwarded: [Volume::default(); 2],
             forwarded_by_engine: [Volume::default(); 2],
+            offered: 0,
             created: now,
             offer_after: Time::ZERO,
             challenge_after: Time::ZERO,
@@ -457,11 +461,13 @@ pub(in crate::l7::splice) struct BackendConn {
     pub(in crate::l7::splice) is_spent: bool,
     /// It counts towards its backend's load.
     pub(in crate::l7::splice) is_counted: bool,
+    /// Its backend has sent something again: what it sends next to another client would come slowly.
+    pub(in crate::l7::splice) has_repeated: bool,
     /// It is reset, and its numbers are not known.
     pub(in crate::l7::splice) is_unknown: bool,
     /// Its packets are steered to another worker: a rule brings them.
     pub(in crate::l7::splice) is_diverted: bool,
-    pub(in crate::l7::splice) unused: [u8; 4],
+    pub(in crate::l7::splice) unused: [u8; 3],
 }
 
 stored!(
@@ -488,6 +494,7 @@ stored!(
     is_unwanted,
     is_spent,
     is_counted,
+    has_repeated,
     is_unknown,
     is_diverted,
     unused,
@@ -531,8 +538,9 @@ impl BackendConn {
             is_spent: false,
             is_counted: false,
             is_unknown: false,
+            has_repeated: false,
             is_diverted: false,
-            unused: [0; 4],
+            unused: [0; 3],
         }
     }
 

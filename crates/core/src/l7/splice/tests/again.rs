@@ -1,8 +1,10 @@
 //! What we own is sent again: when, how often, from which byte on, and what duplicate acknowledgements beside it mean.
 
 use super::super::Refused;
+use super::offload::{complete, installs, removals};
 use super::one_worker::{OneWorker, Script, Sent, USUAL};
 use super::{REQUEST, RESPONSE, asked, only};
+use crate::engine::{Completion, Counters};
 use crate::l7::config::{Http, Sticky};
 use crate::time::{Duration, Time};
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
@@ -196,4 +198,50 @@ fn what_was_received_twice_is_said_to_who_sent_it() {
     let told = only(client.repeats(&mut fixture, client.next, &options(mine, mine + 1000), b""));
     assert_eq!((told.to, told.options), (backend.own, options(body, body + 1000)));
     fixture.over();
+}
+
+/// A sender keeps the congestion window that losses on one client's path have left it: no other client gets that.
+#[test]
+fn backend_that_has_repeated_is_kept_for_no_other_client() {
+    for has_lost in [false, true] {
+        let mut fixture = OneWorker::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
+        client.receives(&backend.sends(&mut fixture, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234"));
+        client.acknowledges(&mut fixture);
+        let sequence = backend.next;
+        client.receives(&backend.sends(&mut fixture, "56789"));
+        if has_lost {
+            backend.repeats(&mut fixture, sequence, &[], b"56789");
+        }
+        let sent = client.acknowledges(&mut fixture);
+        let closed = sent.iter().any(|sent| sent.to == backend.own && sent.segment.has(FIN));
+        assert_eq!((closed, fixture.worker.statistics().http.retired), (has_lost, u64::from(has_lost)), "{sent:?}");
+        fixture.over();
+    }
+}
+
+/// The engine's counters tell as much of what it has forwarded.
+#[test]
+fn repeats_that_the_engine_forwarded_are_noticed() {
+    const LENGTH: u64 = 30 << 20;
+    for lost in [0, 1] {
+        let mut fixture = OneWorker::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n0123456789");
+        client.receives(&backend.sends(&mut fixture, &head));
+        let rules = installs(&mut fixture);
+        rules.iter().for_each(|rule| complete(&mut fixture, Completion::Installed(rule.id)));
+        let carried = (LENGTH - 10) as u32;
+        client.expected = client.expected.wrapping_add(carried);
+        client.acknowledges(&mut fixture);
+        client.says(&mut fixture, ACK | FIN, b"");
+        assert_eq!(removals(&mut fixture), rules.len());
+        let packets = u64::from(carried).div_ceil(1460) + lost;
+        let bytes = u64::from(carried) + packets * 40 + lost * 1460;
+        let counters = Counters { packets, bytes, last_seen: None };
+        rules.iter().for_each(|rule| complete(&mut fixture, Completion::Removed(rule.id, Some(counters))));
+        fixture.wait(Duration::from_millis(10));
+        assert_eq!(fixture.worker.statistics().http.retired, lost);
+        fixture.over();
+    }
 }
