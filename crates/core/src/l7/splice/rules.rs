@@ -173,6 +173,7 @@ impl Splices {
                 client_conn.exchange.request_floor = client.sequence;
             }
             client_conn.rule_key = keys[1];
+            client_conn.rule_seal = self.seals.rule(client_conn.seal, &keys[1]);
             client_conn.offload_range = OffloadRange::new(from, first, length).into();
             client_conn.offer_after = cx.now;
         }

@@ -176,6 +176,7 @@ impl Splices {
         {
             client_conn.backend_conn = Some(backend_conn).into();
             entry.client_conn = Some(position).into();
+            entry.pairing = self.seals.pair(Some(client_conn.seal), entry.seal);
             if entry.state == BackendConnState::Idle {
                 entry.state = BackendConnState::Attached;
             }
@@ -209,7 +210,7 @@ impl Splices {
             ..BackendConn::new(cx.now, &key, number, peer)
         };
         let again = backend_conn.again;
-        let made = self.backend_conns.insert(backend_conn).ok().filter(|&made| {
+        let made = self.add_backend(backend_conn).filter(|&made| {
             let indexed = self.find(&key).is_none() && self.index(&key, made, Direction::FromBackend);
             if !indexed {
                 self.backend_conns.forget(made);
@@ -418,8 +419,8 @@ impl Splices {
         client_conn.state = ClientConnState::Spliced;
         client_conn.offload_range = Optional::NONE;
         backend_conn.peer.told = later(backend_conn.peer.told, backend_conn.peer.expected);
-        client_conn.requests += 1;
-        backend_conn.requests += 1;
+        client_conn.requests = client_conn.requests.wrapping_add(1);
+        backend_conn.requests = backend_conn.requests.wrapping_add(1);
         backend_conn.peer.owned = Owned::new(cx.now, backend_conn.peer.sent, Some(owned), closes).into();
         backend_conn.peer.was_closed |= closes;
         client_conn.deadline = cx.now + response_timeout(cx.kind(client_conn.service));

@@ -1,6 +1,6 @@
 //! Where a worker's spliced connections lie.
 
-use super::buffers::{SIZES, counts};
+use super::buffers::{Memory, SIZES, Use, counts};
 use super::ended::{self, Bucket};
 use super::entry::{BackendConn, ClientConn};
 use super::resting::{self, RestingPort};
@@ -32,7 +32,7 @@ pub(in crate::l7::splice) struct Parts {
     pub(in crate::l7::splice) backend_conns: Array<Slot<Numbered<BackendConn>>>,
     pub(in crate::l7::splice) ended: Array<Bucket>,
     pub(in crate::l7::splice) resting: Array<RestingPort>,
-    pub(in crate::l7::splice) buffers: [Array<u8>; 3],
+    pub(in crate::l7::splice) buffers: [Memory; 3],
 }
 
 impl SplicedMemory {
@@ -42,6 +42,7 @@ impl SplicedMemory {
         hash = mixed(hash, <BackendConn as Stored>::LAYOUT_HASH);
         hash = mixed(hash, <Bucket as Stored>::LAYOUT_HASH);
         hash = mixed(hash, <RestingPort as Stored>::LAYOUT_HASH);
+        hash = mixed(hash, <Use as Stored>::LAYOUT_HASH);
         let mut i = 0;
         while i < SIZES.len() {
             hash = mixed(hash, SIZES[i] as u64);
@@ -71,7 +72,7 @@ impl SplicedMemory {
             + Region::room::<RestingPort>(resting::places(connections));
         let (counts, mut i) = (counts(connections), 0);
         while i < SIZES.len() {
-            bytes += Region::room::<u8>(counts[i] as usize * SIZES[i]);
+            bytes += Region::room::<u8>(counts[i] as usize * SIZES[i]) + Region::room::<Use>(counts[i] as usize);
             i += 1;
         }
         bytes
@@ -110,7 +111,10 @@ impl SplicedMemory {
             backend_conns: region.take(count),
             ended: region.take(ended::buckets(connections)),
             resting: region.take(resting::places(connections)),
-            buffers: [0, 1, 2].map(|size| region.take(counts[size] as usize * SIZES[size])),
+            buffers: [0, 1, 2].map(|size| {
+                let uses = region.take(counts[size] as usize);
+                (region.take(counts[size] as usize * SIZES[size]), uses)
+            }),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! in the next process.
 //!
 //! The pool knows them; this is for the next process alone. It is a ring: of more ports than it has places for, those that
-//! have rested longest are forgotten, and the next process may use them too early.
+//! have rested longest are overwritten, and the next process may use them too early. It can tell how many those are.
 
 use crate::flow::Endpoint;
 use crate::stored::stored;
@@ -19,10 +19,11 @@ pub(in crate::l7::splice) struct RestingPort {
     released: Time,
     pub(in crate::l7::splice) source: Endpoint,
     pub(in crate::l7::splice) backend: Endpoint,
-    unused: [u8; 4],
+    /// How long the port rested, in milliseconds, that this one has overwritten while it did; 0: none.
+    overwritten_after_ms: u32,
 }
 
-stored!(RestingPort: released, source, backend, unused);
+stored!(RestingPort: released, source, backend, overwritten_after_ms);
 
 /// Places for a worker with so many connections at a time.
 pub(in crate::l7::splice) const fn places(connections: u32) -> usize {
@@ -43,15 +44,24 @@ impl Resting {
         Resting { ports, next }
     }
 
-    /// Notes that the port `source` rests from now on at this backend.
-    pub(in crate::l7::splice) fn add(&mut self, now: Time, source: Endpoint, backend: Endpoint) {
+    /// Notes that the port `source` rests from now on at this backend, for `time_wait`.
+    pub(in crate::l7::splice) fn add(&mut self, now: Time, time_wait: Duration, source: Endpoint, backend: Endpoint) {
         if self.next >= self.ports.len() {
             self.next = 0;
         }
         if let Some(port) = self.ports.get_mut(self.next) {
-            *port = RestingPort { released: now, source, backend, unused: [0; 4] };
+            let rested = now.since(port.released);
+            let is_early = port.released != Time::ZERO && rested < time_wait;
+            let overwritten_after_ms = if is_early { (rested.as_millis() as u32).max(1) } else { 0 };
+            *port = RestingPort { released: now, source, backend, overwritten_after_ms };
             self.next += 1;
         }
+    }
+
+    /// Ports that have not rested for `time_wait`, and of which nothing else is known, because the ring was too small: at
+    /// least so many. More than it has places are not counted.
+    pub(in crate::l7::splice) fn overwritten(&self, now: Time, time_wait: Duration) -> u64 {
+        self.ports.iter().filter(|port| port.hides_another(now, time_wait)).count() as u64
     }
 
     /// Those that have not rested for `time_wait`, in the order of their release, each with the time of that.
@@ -60,6 +70,14 @@ impl Resting {
         let mut resting: Vec<_> = self.ports.iter().filter(rests).map(|port| (port.released.min(now), *port)).collect();
         resting.sort_by_key(|(released, _)| *released);
         resting
+    }
+}
+
+impl RestingPort {
+    /// Whether a port rests, unknown, that this one has overwritten.
+    fn hides_another(&self, now: Time, time_wait: Duration) -> bool {
+        let rested = now.since(self.released) + Duration::from_millis(self.overwritten_after_ms.into());
+        self.overwritten_after_ms != 0 && rested < time_wait
     }
 }
 
@@ -76,7 +94,8 @@ mod tests {
         let at = |seconds: u64| Time::from_nanos(seconds * 1_000_000_000);
         let mut resting = Resting::new(region.take(3));
         assert!(resting.at(at(5), Duration::from_secs(60)).is_empty());
-        (1..=4).for_each(|port| resting.add(at(u64::from(port)), end(port), end(80)));
+        let time_wait = Duration::from_secs(60);
+        (1..=4).for_each(|port| resting.add(at(u64::from(port)), time_wait, end(port), end(80)));
         drop(resting);
         let mut region = region.again();
         let mut resting = Resting::new(region.take(3));
@@ -85,7 +104,10 @@ mod tests {
         };
         assert_eq!(ports(&resting, at(10)), [2, 3, 4], "the oldest has given way");
         assert_eq!(ports(&resting, at(63)), [4], "the others have rested");
-        resting.add(at(64), end(5), end(80));
+        let overwritten = [10, 60, 61].map(|seconds| resting.overwritten(at(seconds), time_wait));
+        assert_eq!(overwritten, [1, 1, 0], "the first port has rested after 61 s");
+        resting.add(at(64), time_wait, end(5), end(80));
+        assert_eq!(resting.overwritten(at(64), time_wait), 0, "what it has overwritten had rested");
         assert_eq!(ports(&resting, at(64)), [5]);
         assert_eq!(ports(&resting, at(60)), [3, 4, 5], "it is in the place of the oldest");
     }
