@@ -23,6 +23,8 @@ pub enum Purpose {
     Fingerprint = 4,
     /// The seeds of the hash by which ended connections are remembered from process to process.
     Ended = 5,
+    /// The seeds of the hash by which a process knows the entries that another has left.
+    Seal = 6,
 }
 
 /// A key of 128 bits. It is never printed.

@@ -84,6 +84,8 @@ pub struct AdoptedHttpStatus {
     pub misplaced: u64,
     /// Entries that made no sense, and were forgotten: something else has written into the memory.
     pub invalid: u64,
+    /// Ports of the pool that may be used too early, because the memory had no place for all that rest: at least so many.
+    pub ports_overwritten: u64,
 }
 
 impl Status {

@@ -5,6 +5,7 @@ use etherparse::{Ipv6Header, PacketBuilder, TcpOptionElement, UdpHeader};
 use hairpin_core::frame::VecFrame;
 use hairpin_core::l4::answer::{Notice, notice};
 use hairpin_core::wire::{Parsed, parse};
+use hairpin_fuzz::adoption::CHANGE;
 use hairpin_fuzz::wire::{ANSWER_PARAMETERS, REWRITE_PARAMETERS, TRANSLATE_PARAMETERS};
 use std::path::Path;
 
@@ -261,6 +262,31 @@ fn splices() {
     }
 }
 
+/// Changes to the memory of spliced connections between two processes, and steps; see `hairpin_fuzz::adoption`.
+fn adoptions() {
+    let change = |what: u8, at: u16, count: u8, value: u16| {
+        let ([a, b], [c, d]) = (at.to_le_bytes(), value.to_le_bytes());
+        [what, a, b, count, c, d]
+    };
+    let steps = [[1, 0, 0], [0, 1, 0], [12 << 1, 2, 3], [8 << 1, 3, 0], [9 << 1 | 1, 4, 0]];
+    // The low bits of the first byte: a card's engine; arbitrary bytes; adopted twice.
+    type Seed<'a> = (&'a str, u8, &'a [[u8; CHANGE]], &'a [[u8; 3]]);
+    let all: [Seed<'_>; 9] = [
+        ("whole", 0, &[], &[]),
+        ("whole-before-a-card", 1, &[], &steps),
+        ("whole-adopted-twice", 4, &[], &steps),
+        ("a-bit-of-an-address", 0, &[change(1, 2 * 64 + 16 + 15, 0, 1)], &[]),
+        ("operations-of-long-ago", 0, &[change(4, 0, 0, 60)], &steps),
+        ("an-entry-of-ones", 0, &[change(5, 2000, 255, 0xff)], &[]),
+        ("copied-entries", 0, &[change(7, 128, 255, 3000), change(7, 1100, 200, 128)], &[]),
+        ("low-numbers", 4, &[change(2, 600, 0, 1), change(2, 1600, 0, 2), change(3, 2600, 0, u16::MAX)], &[]),
+        ("bad-arbitrary", 2, &[change(3, 0, 0, 1), change(1, 0, 0, 0), change(9, 8, 7, 0)], &steps),
+    ];
+    for (name, how, changes, steps) in all {
+        write("adoption", name, &[&[how, changes.len() as u8], changes.as_flattened(), steps.as_flattened()]);
+    }
+}
+
 /// Neighbours of a link layer's two ports: they ask, answer, announce, ping, and get what the worker sends.
 fn links() {
     let record = |tag: u8, frame: &[u8]| [&[tag], &(frame.len() as u16).to_le_bytes()[..], frame].concat();
@@ -310,6 +336,7 @@ fn main() {
     http();
     links();
     splices();
+    adoptions();
     table_operations();
     conversations(128, "");
     // with partial checksums, so that what is changed in them is not found to be broken

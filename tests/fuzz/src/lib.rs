@@ -4,6 +4,7 @@
 //! `cargo fuzz run TARGET` (nightly) looks for new inputs; `cargo test` replays `corpus/`, changed in many small ways,
 //! and the traces beside the checkout; `cargo run --bin TARGET -- FILE...` replays files.
 
+pub mod adoption;
 pub mod client_hello;
 pub mod http;
 pub mod link;

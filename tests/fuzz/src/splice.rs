@@ -6,28 +6,28 @@
 //! is lost, a backend sees nothing but requests that were read and edited, one behind another, and after a while nothing is
 //! left.
 
-use hairpin_core::l7::splice::SplicedMemory;
 use hairpin_core::config::{Backend, BackendState, Forwarding, Pool, Service, Snapshot};
 use hairpin_core::engine::{Completion, EngineCaps, Refusal, RuleOp};
-use hairpin_core::flow::{Address, Endpoint, Protocol};
+use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
 use hairpin_core::frame::{Batch, Checksum, Frame, FrameIo, VecFrame};
 use hairpin_core::l7::body::{Chunks, Length};
 use hairpin_core::l7::config::{Action, Edits, Field, Forwarded, HeadEdits, Http, HttpLimits, Kind, Route};
 use hairpin_core::l7::head::{Bounds, ParseStatus, request};
+use hairpin_core::l7::splice::{AdoptedSplices, SplicedMemory};
 use hairpin_core::offload::Always;
 use hairpin_core::table::slab::boxed;
 use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire;
 use hairpin_core::worker::{Which, Worker, WorkerOptions};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-const FIN: u8 = 1;
-const SYN: u8 = 2;
+pub(crate) const FIN: u8 = 1;
+pub(crate) const SYN: u8 = 2;
 const RST: u8 = 4;
-const PSH: u8 = 8;
-const ACK: u8 = 16;
+pub(crate) const PSH: u8 = 8;
+pub(crate) const ACK: u8 = 16;
 /// Of who can all there is: an MSS of 1460, SACK, windows shifted by 7.
 const OPTIONS: [u8; 12] = [2, 4, 5, 180, 4, 2, 1, 3, 3, 7, 1, 1];
 /// Connections that the input plays at a time.
@@ -67,33 +67,48 @@ impl FrameIo for NullPort {
 }
 
 /// One end of a connection, as the other side of the worker plays it.
-struct PlayedEnd {
-    own: Endpoint,
-    peer: Endpoint,
+pub(crate) struct PlayedEnd {
+    pub(crate) own: Endpoint,
+    pub(crate) peer: Endpoint,
     /// The number of the first byte of `said`.
     first: u32,
     /// All it sends; `next` bytes were sent.
-    said: Vec<u8>,
-    next: usize,
+    pub(crate) said: Vec<u8>,
+    pub(crate) next: usize,
     expected: u32,
     window: u16,
     /// The bytes received, in order.
-    got: Vec<u8>,
+    pub(crate) got: Vec<u8>,
 }
 
-struct SpliceScene {
-    worker: Worker<Always>,
-    now: Time,
-    clients: Vec<PlayedEnd>,
-    backends: VecDeque<PlayedEnd>,
+/// Judges a frame that the worker sends: its ends, and its payload.
+pub(crate) type Watch = Box<dyn Fn(Endpoint, Endpoint, &[u8])>;
+
+pub(crate) struct SpliceScene {
+    pub(crate) worker: Worker<Always>,
+    pub(crate) now: Time,
+    pub(crate) clients: Vec<PlayedEnd>,
+    pub(crate) backends: VecDeque<PlayedEnd>,
     asked: VecDeque<RuleOp>,
     /// So many of the worker's next frames with data are lost.
     losses: u8,
     reached: bool,
+    /// Judges frames in place of [`was_read`].
+    pub(crate) watch: Option<Watch>,
+    able: bool,
+    seeds: [u64; 4],
+    snapshot: Arc<Snapshot>,
 }
 
-fn end(host: u8, port: u16) -> Endpoint {
+pub(crate) fn end(host: u8, port: u16) -> Endpoint {
     Endpoint::new(Address::from_ipv4([10, 0, 0, host]), port)
+}
+
+/// The parts of a worker.
+fn options(able: bool, seeds: [u64; 4], snapshot: &Arc<Snapshot>, splices: SplicedMemory) -> WorkerOptions<Always> {
+    let table = AnyTable::new(16, Hasher::new([7, 2, 3, 4]));
+    let caps = EngineCaps { rewrites_sack: able, rewrites_window: able, checks_guards: able, ..EngineCaps::full(1000) };
+    WorkerOptions { caps, splices, ..WorkerOptions::new(snapshot.clone(), boxed(8), table, Always, seeds) }
 }
 
 fn http() -> Http {
@@ -122,9 +137,28 @@ fn http() -> Http {
     }
 }
 
+impl PlayedEnd {
+    /// The numbers of its SYN-ACK.
+    pub(crate) fn numbers_of_syn(&self) -> [u32; 2] {
+        [self.first.wrapping_sub(1), self.expected]
+    }
+}
+
 impl SpliceScene {
     /// Before an engine that can do all, or before one like a card.
     fn new(able: bool) -> SpliceScene {
+        SpliceScene::with(able, [1, 2, 3, 4], SplicedMemory::own(8), |_| {})
+    }
+
+    /// As [`SpliceScene::new`], with these secrets, in this memory, of which nothing is adopted.
+    pub(crate) fn with(
+        able: bool,
+        seeds: [u64; 4],
+        splices: SplicedMemory,
+        change: impl FnOnce(&mut Http),
+    ) -> SpliceScene {
+        let mut http = http();
+        change(&mut http);
         let backend = |number: u16| Backend {
             number,
             name: "".into(),
@@ -135,7 +169,7 @@ impl SpliceScene {
         let service = Service {
             endpoint: end(1, 80),
             protocol: Protocol::Tcp,
-            kind: Kind::Http(http().into()),
+            kind: Kind::Http(http.into()),
             forwarding: Forwarding::FullNat,
             backends: (0..2).map(backend).collect(),
             state: Default::default(),
@@ -144,18 +178,8 @@ impl SpliceScene {
         };
         let time_wait = Duration::from_secs(60);
         let pool = Pool { addresses: [end(50, 0).address].into(), port_first: 1024, port_last: 1087, time_wait };
-        let table = AnyTable::new(16, Hasher::new([7, 2, 3, 4]));
         let snapshot = Arc::new(Snapshot::new([service].into(), pool));
-        let worker = Worker::new(WorkerOptions {
-            caps: EngineCaps {
-                rewrites_sack: able,
-                rewrites_window: able,
-                checks_guards: able,
-                ..EngineCaps::full(1000)
-            },
-            splices: SplicedMemory::own(8),
-            ..WorkerOptions::new(snapshot, boxed(8), table, Always, [1, 2, 3, 4])
-        });
+        let worker = Worker::new(options(able, seeds, &snapshot, splices));
         let now = Time::from_nanos(1_000_000_000_000);
         SpliceScene {
             worker,
@@ -165,7 +189,28 @@ impl SpliceScene {
             asked: VecDeque::new(),
             losses: 0,
             reached: false,
+            watch: None,
+            able,
+            seeds,
+            snapshot,
         }
+    }
+
+    /// The process ends without a word, and nothing of it is in use any more.
+    pub(crate) fn end(&mut self) -> BTreeSet<FlowKey> {
+        let rules = self.worker.rules_known().collect();
+        let none = options(self.able, self.seeds, &self.snapshot, SplicedMemory::own(0));
+        self.worker = Worker::new(none);
+        self.asked.clear();
+        rules
+    }
+
+    /// Another process begins, which adopts this memory; the engine holds these rules.
+    pub(crate) fn begin(&mut self, splices: SplicedMemory, rules: &BTreeSet<FlowKey>) -> AdoptedSplices {
+        let options = options(self.able, self.seeds, &self.snapshot, splices);
+        let (worker, adopted) = Worker::adopt(options, self.now, &|key| rules.contains(key));
+        self.worker = worker;
+        adopted.splices
     }
 
     fn frame(&mut self, from: Endpoint, to: Endpoint, numbers: [u32; 2], flags: u8, window: u16, bytes: &[u8]) {
@@ -173,7 +218,7 @@ impl SpliceScene {
     }
 
     /// A SYN or SYN-ACK: of an end that can all there is, or nothing.
-    fn begins(&mut self, from: Endpoint, to: Endpoint, numbers: [u32; 2], flags: u8, able: bool) {
+    pub(crate) fn begins(&mut self, from: Endpoint, to: Endpoint, numbers: [u32; 2], flags: u8, able: bool) {
         self.frame_with(from, to, numbers, flags, 500, (if able { &OPTIONS } else { &[] }, b""));
     }
 
@@ -219,6 +264,7 @@ impl SpliceScene {
             let number = |offset| u32::from_be_bytes(bytes[at.l4 + offset..at.l4 + offset + 4].try_into().unwrap());
             let (from, to) = (at.key.source, at.key.destination);
             let payload = &bytes[at.payload..at.end];
+            self.watch.iter().for_each(|watch| watch(from, to, payload));
             if at.tcp_flags == SYN {
                 let first = 0xffff_ff00u32.wrapping_add(u32::from(from.port));
                 let expected = number(4).wrapping_add(1);
@@ -260,11 +306,18 @@ impl SpliceScene {
             }
         }
         self.reached |= self.backends.iter().any(|end| !end.got.is_empty());
-        self.backends.iter().for_each(|end| was_read(&end.got));
+        if self.watch.is_none() {
+            self.backends.iter().for_each(|end| was_read(&end.got));
+        }
     }
 
     fn client(&mut self, who: u8) -> usize {
-        let (own, peer) = (end(10, 1000 + u16::from(who) % PLAYED_MAX as u16), end(1, 80));
+        self.client_at(1000 + u16::from(who) % PLAYED_MAX as u16, who)
+    }
+
+    /// A client at this port, which begins its connection now if it has not; `who` says what it can, and its numbers.
+    pub(crate) fn client_at(&mut self, port: u16, who: u8) -> usize {
+        let (own, peer) = (end(10, port), end(1, 80));
         if let Some(at) = self.clients.iter().position(|end| end.own == own) {
             return at;
         }
@@ -283,12 +336,19 @@ impl SpliceScene {
         self.clients.len() - 1
     }
 
-    fn end_at(&mut self, is_client: bool, at: usize) -> Option<&mut PlayedEnd> {
+    pub(crate) fn end_at(&mut self, is_client: bool, at: usize) -> Option<&mut PlayedEnd> {
         if is_client { self.clients.get_mut(at) } else { self.backends.get_mut(at) }
     }
 
     /// An end says `length` bytes from `from` bytes behind what it says first, with these flags.
-    fn says(&mut self, is_client: bool, at: usize, (from, length): (usize, usize), flags: u8, acknowledged: i8) {
+    pub(crate) fn says(
+        &mut self,
+        is_client: bool,
+        at: usize,
+        (from, length): (usize, usize),
+        flags: u8,
+        acknowledged: i8,
+    ) {
         let Some(end) = self.end_at(is_client, at) else { return };
         let from = from.min(end.said.len());
         let bytes = end.said[from..from.saturating_add(length).min(end.said.len())].to_vec();
@@ -298,7 +358,7 @@ impl SpliceScene {
         self.frame(own, peer, numbers, flags, window, &bytes);
     }
 
-    fn pass(&mut self, time: Duration) {
+    pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
             let next = self.worker.poll_timeout(self.now).unwrap_or(end).max(self.now + Duration::from_millis(20));
@@ -311,7 +371,7 @@ impl SpliceScene {
     }
 
     /// The engine answers; refuses what is to be installed if `refuses`.
-    fn engine(&mut self, refuses: bool) {
+    pub(crate) fn engine(&mut self, refuses: bool) {
         while let Some(op) = self.worker.poll_op() {
             self.asked.push_back(op);
         }
@@ -325,7 +385,7 @@ impl SpliceScene {
         }
     }
 
-    fn step(&mut self, what: u8, who: u8, much: u8) {
+    pub(crate) fn step(&mut self, what: u8, who: u8, much: u8) {
         let is_client = what & 1 == 0;
         let at = if is_client { self.client(who) } else { usize::from(who) % (4 * PLAYED_MAX) };
         let Some(end) = self.end_at(is_client, at) else { return };
@@ -348,7 +408,7 @@ impl SpliceScene {
             9 => self.says(is_client, at, (next, 0), RST | ACK, 0),
             10 => end.window = u16::from(much) * 4,
             11 if !is_client => {
-                let (own, peer, numbers) = (end.own, end.peer, [end.first.wrapping_sub(1), end.expected]);
+                let (own, peer, numbers) = (end.own, end.peer, end.numbers_of_syn());
                 self.begins(own, peer, numbers, SYN | ACK, much & 1 == 0);
             }
             12 => self.pass(Duration::from_millis(u64::from(much) * 20)),

@@ -1,6 +1,6 @@
 //! Replays the corpora, as they are and changed in many small ways, and the traces where they are.
 
-use hairpin_fuzz::{client_hello, http, link, model, splice, tables, wire, worker};
+use hairpin_fuzz::{adoption, client_hello, http, link, model, splice, tables, wire, worker};
 use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
 use std::path::{Path, PathBuf};
 
@@ -77,6 +77,11 @@ fn conversations() {
 #[test]
 fn spliced_conversations() {
     replay("splice", splice::splice);
+}
+
+#[test]
+fn adopted_memory() {
+    replay("adoption", adoption::adoption);
 }
 
 #[test]

@@ -131,6 +131,12 @@ impl SequenceMap {
         SequenceMap { delta, ..SequenceMap::default() }
     }
 
+    /// Whether calls of these functions can have led to it.
+    pub fn is_plausible(&self) -> bool {
+        let is_short = |edit: &Edit| edit.taken < SPAN_MAX && edit.put < SPAN_MAX;
+        self.count as usize <= EDITS_MAX && self.edits().iter().all(is_short)
+    }
+
     /// The edits that are not acknowledged yet, in order.
     #[inline]
     pub fn edits(&self) -> &[Edit] {

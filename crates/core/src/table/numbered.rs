@@ -40,6 +40,9 @@ unsafe impl<T: Stored> Adoptable for Numbered<T> {
     }
 }
 
+/// Operations are fewer.
+const DONE_MAX: u64 = 1 << 62;
+
 /// The last operation that is done, in the memory of the slabs whose operations it counts.
 pub struct Done {
     word: Array<u64>,
@@ -50,8 +53,8 @@ pub struct Done {
 impl Done {
     /// As another process has left it in `word`, which has one element.
     pub fn new(word: Array<u64>) -> Done {
-        // Damaged memory may say anything: nothing wraps.
-        let operation = word.first().map_or(1, |done| done.saturating_add(1));
+        // No process gets so far: in memory that says so any entry may be one that was being changed.
+        let operation = word.first().map_or(1, |&done| if done < DONE_MAX { done + 1 } else { 1 });
         Done { word, operation }
     }
 
@@ -73,7 +76,7 @@ impl Done {
             // SAFETY: aligned, valid, and borrowed alone.
             unsafe { AtomicU64::from_ptr(word) }.store(self.operation, Ordering::Release);
         }
-        self.operation = self.operation.saturating_add(1);
+        self.operation += 1;
         self.operation
     }
 }
@@ -100,18 +103,18 @@ impl<T: Stored> NumberedSlab<T> {
     }
 
     /// Takes over what another process has left in the memory of a slab that nothing was put into yet, up to operation
-    /// `done`. Of an entry that was being changed, `renew` makes another by its bytes, or says that it makes no sense.
-    pub fn adopt(&mut self, done: u64, mut renew: impl FnMut(&[u8]) -> Option<T>) -> Found {
+    /// `done`. Of an entry that was being changed, `renew` makes another by its position and bytes, or says that it makes no
+    /// sense.
+    pub fn adopt(&mut self, done: u64, mut renew: impl FnMut(Position, &[u8]) -> Option<T>) -> Found {
         let mut found = Found::default();
         let operation = self.operation;
-        found.invalid += self.slab.mend(|bytes| {
+        found.invalid += self.slab.mend(|position, bytes| {
             let Some((number, value)) = bytes.split_first_chunk_mut::<NUMBER>() else { return false };
             if u64::from_ne_bytes(*number) <= done {
                 return true;
             }
-            let Some(renewed) = renew(value).filter(|renewed| renewed.as_bytes().len() == value.len()) else {
-                return false;
-            };
+            let renewed = renew(position, value).filter(|renewed| renewed.as_bytes().len() == value.len());
+            let Some(renewed) = renewed else { return false };
             *number = operation.to_ne_bytes();
             value.copy_from_slice(renewed.as_bytes());
             found.interrupted += 1;
@@ -135,6 +138,12 @@ impl<T: Stored> NumberedSlab<T> {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.slab.is_empty()
+    }
+
+    /// The position of the entry that is added next; `None` if there is no room.
+    #[inline]
+    pub fn vacant(&self) -> Option<Position> {
+        self.slab.vacant()
     }
 
     /// Adds an entry; given back if there is no room.
@@ -282,8 +291,8 @@ mod tests {
         let done = Done::new(region.take(1));
         assert_eq!(done.last(), 2);
         let mut slab: NumberedSlab<Value> = NumberedSlab::new(region.take(4), done.operation());
-        let found = slab.adopt(done.last(), |bytes| {
-            assert_eq!(bytes[..8], 8u64.to_ne_bytes());
+        let found = slab.adopt(done.last(), |position, bytes| {
+            assert_eq!((position, &bytes[..8]), (places[2], &8u64.to_ne_bytes()[..]));
             Some([5, 5])
         });
         assert_eq!((found.interrupted, found.invalid), (1, 0));
@@ -295,7 +304,7 @@ mod tests {
         let mut region = region.again();
         let done = Done::new(region.take(1));
         let mut slab: NumberedSlab<Value> = NumberedSlab::new(region.take(4), done.operation());
-        let found = slab.adopt(done.last(), |_| None);
+        let found = slab.adopt(done.last(), |_, _| None);
         assert_eq!((found.interrupted, found.invalid, slab.len()), (0, 2, 2));
     }
 }

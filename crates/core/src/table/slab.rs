@@ -169,14 +169,14 @@ impl<T: 'static> Slab<T> {
         invalid
     }
 
-    /// Shows the bytes of every entry that another process has left to `judge`, before [`Slab::recover`], to be changed; an
-    /// entry for which it says `false` is made absent. Returns how many these are.
-    pub fn mend(&mut self, mut judge: impl FnMut(&mut [u8]) -> bool) -> usize
+    /// Shows position and bytes of every entry that another process has left to `judge`, before [`Slab::recover`]. It may
+    /// change the bytes; an entry for which it says `false` is made absent. Returns how many these are.
+    pub fn mend(&mut self, mut judge: impl FnMut(Position, &mut [u8]) -> bool) -> usize
     where
         T: Adoptable,
     {
         let mut removed = 0;
-        for slot in self.slots.iter_mut() {
+        for (position, slot) in (0..).zip(self.slots.iter_mut()) {
             if slot.commit.load(Ordering::Acquire) == 0 {
                 break;
             }
@@ -186,7 +186,7 @@ impl<T: 'static> Slab<T> {
             // SAFETY: the bytes of a slot have been written (`slots_at`) or are zeroes (`boxed`), and stay so, because a
             // `T: Adoptable` has no padding; nothing takes them for a value before `recover` has checked them.
             let bytes = unsafe { core::slice::from_raw_parts_mut(slot.value.as_mut_ptr().cast(), size_of::<T>()) };
-            if !judge(bytes) {
+            if !judge(position, bytes) {
                 slot.take_back();
                 removed += 1;
             }
@@ -225,6 +225,7 @@ impl<T: 'static> Slab<T> {
             Some(position) => position,
             None if (self.fresh as usize) < self.slots.len() => {
                 self.fresh += 1;
+                self.end_here();
                 self.fresh - 1
             }
             None => return None,
@@ -234,6 +235,23 @@ impl<T: 'static> Slab<T> {
         slot.value.write(value);
         slot.commit.store(generation << 1 | PRESENT, Ordering::Release);
         Some(position)
+    }
+
+    /// The position that the next [`Slab::insert`] fills; `None` if the slab is full.
+    #[inline]
+    pub fn vacant(&self) -> Option<Position> {
+        let fresh = Some(self.fresh).filter(|&fresh| (fresh as usize) < self.slots.len());
+        self.free.last().copied().or(fresh)
+    }
+
+    /// The first position that has not been used looks so to an adopter, too. In memory that was damaged there may be a
+    /// commit word: the adopter would take what lies behind it for entries.
+    fn end_here(&self) {
+        let next = self.slots.get(self.fresh as usize);
+        if let Some(next) = next.filter(|next| next.commit.load(Ordering::Relaxed) != 0) {
+            next.commit.store(0, Ordering::Relaxed);
+            fence(Ordering::Release);
+        }
     }
 
     /// Takes the entry at `position` out.

@@ -364,7 +364,8 @@ pub(crate) fn splices(
             log(&format!("warning: {why}; connections of HTTP and TLS services are reset"));
             None
         }
-        OpenedTable::Table(table) if is_left => Some(table),
+        // Seals of connections go by the steering key: without layer 4's table, none is right.
+        OpenedTable::Table(old) if is_left && old.header().steering_key == table.header().steering_key => Some(old),
         OpenedTable::Table(_) | OpenedTable::Absent => None,
     };
     let mut header = TableHeader { content: Content::Splices, ..table.header().clone() };

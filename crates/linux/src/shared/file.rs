@@ -236,7 +236,7 @@ fn region(mapping: &Mapping, header: &TableHeader, worker: u16) -> (NonNull<u8>,
     (unsafe { mapping.start().add(HEADER_BYTES + usize::from(worker) * bytes) }, bytes)
 }
 
-/// Removes the table at `path`, and what an interrupted [`SharedTable::create`] may have left; whether there was one.
+/// Removes the table at `path`, and what an attempt to make one that was interrupted may have left; whether there was one.
 ///
 /// # Errors
 /// An error of the file system; a missing file is none.

@@ -6,13 +6,13 @@
 //! there are; the caller takes away those that [`Splices::rules_known`] does not name.
 //!
 //! Bytes that no process of this layout can have left are no connection: they are forgotten without a word to either
-//! end, and what was joined to them is reset. An address that was damaged into another is not recognised.
+//! end, and what was joined to them is reset. Seals (`state/seal.rs`) tell whether an entry's ends are those it began with,
+//! and whether a client connection and a backend connection are each other's.
 
 use super::Splices;
+use super::adopt_entry::{NO_BACKEND, longest_of_backends};
 use super::state::buffers::Claims;
-use super::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState, TcpKey};
-use super::state::peer::Peer;
-use super::tcp::segment::Abilities;
+use super::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
 use crate::balance::Loads;
 use crate::config::{BackendState, ServiceState, Snapshot};
 use crate::engine::RuleOp;
@@ -20,19 +20,11 @@ use crate::flow::{Direction, FlowKey, Steering};
 use crate::l4::ports::PortPool;
 use crate::l7::config::Kind;
 use crate::offload::{OffloadState, RulePair};
-use crate::stored::{Optional, OptionalNumber, OptionalPosition};
 use crate::time::{Duration, Time};
 use crate::worker::{Known, Statistics};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::mem::offset_of;
-use zerocopy::TryFromBytes;
-
-/// A packet that arrived while no process was there gets so long to be repeated.
-const GRACE: Duration = Duration::from_secs(1);
-/// No backend's number: of a connection whose backend has gone.
-const NO_BACKEND: u16 = u16::MAX;
 
 /// The fate of the spliced connections that another process left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,18 +35,33 @@ pub struct AdoptedSplices {
     pub backend_conns: u64,
     /// Clients' connections that the engine carries.
     pub offloaded: u64,
-    /// Connections that are reset because they, or those that they were joined to, were being changed.
+    /// Connections that are reset because they, or those that they were joined to, were being changed or are forgotten.
     pub interrupted: u64,
-    /// Connections that are reset because their service has gone or become another; or forgotten, if they were being
-    /// changed too.
+    /// Connections that are reset because their service has gone or become another.
     pub without_service: u64,
     /// Connections of other workers, which are reset.
     pub misplaced: u64,
-    /// Entries that made no sense. Always zero after a crash; anything else means that something wrote into the memory.
+    /// Entries that are forgotten because their bytes are no connection, in whatever state.
+    ///
+    /// This and the next three are always zero after a crash; anything else means that something else wrote into the
+    /// memory, or that it is of another steering key.
     pub invalid: u64,
+    /// Entries that are forgotten because their ends, or what they lead to, are not those that they were sealed with.
+    pub unsealed: u64,
+    /// Entries that are forgotten because a buffer is not theirs.
+    pub without_buffer: u64,
+    /// Entries that are forgotten because another one has their ends.
+    pub duplicates: u64,
+    /// Ports that should rest and may be used at once, because there were more than are written down: at least so many.
+    pub resting_overwritten: u64,
 }
 
 impl AdoptedSplices {
+    /// Entries that are forgotten without a word to their ends.
+    pub fn forgotten(&self) -> u64 {
+        self.invalid + self.unsealed + self.without_buffer + self.duplicates
+    }
+
     /// Adds those of another worker.
     pub fn add(&mut self, other: &AdoptedSplices) {
         self.client_conns += other.client_conns;
@@ -64,6 +71,10 @@ impl AdoptedSplices {
         self.without_service += other.without_service;
         self.misplaced += other.misplaced;
         self.invalid += other.invalid;
+        self.unsealed += other.unsealed;
+        self.without_buffer += other.without_buffer;
+        self.duplicates += other.duplicates;
+        self.resting_overwritten += other.resting_overwritten;
     }
 }
 
@@ -88,90 +99,6 @@ pub(crate) struct Adoption<'a> {
     pub(crate) engine: &'a dyn Fn(&FlowKey) -> bool,
 }
 
-/// Reads a field of an entry that may be torn; the field is one that never changes.
-fn field<T: TryFromBytes>(bytes: &[u8], at: usize) -> Option<T> {
-    T::try_read_from_bytes(bytes.get(at..at + size_of::<T>())?).ok()
-}
-
-/// An end of which nothing is known.
-fn unknown_peer() -> Peer {
-    Peer::new(0, 0, &Abilities { mss: u16::MAX, scale: None, sack: false })
-}
-
-impl ClientConn {
-    /// One to be reset, in the place of one that may be torn.
-    fn renewed(now: Time, bytes: &[u8]) -> Option<ClientConn> {
-        let key: TcpKey = field(bytes, offset_of!(ClientConn, key))?;
-        let service = field(bytes, offset_of!(ClientConn, service))?;
-        let mut renewed = ClientConn {
-            port: field(bytes, offset_of!(ClientConn, port))?,
-            first: field(bytes, offset_of!(ClientConn, first))?,
-            is_tls: field(bytes, offset_of!(ClientConn, is_tls))?,
-            is_unknown: true,
-            ..ClientConn::new(now, &key.flow(), service, unknown_peer())
-        };
-        renewed.become_reset(now);
-        Some(renewed)
-    }
-
-    /// From now on whatever its client sends is answered with RST, and its client is asked for a packet at once. It has
-    /// no backend connection any more; its buffers are not released.
-    pub(super) fn become_reset(&mut self, now: Time) {
-        self.state = ClientConnState::Resetting;
-        (self.is_open, self.is_clamped) = (false, false);
-        (self.asks, self.reset_with) = (0, OptionalNumber::default());
-        (self.deadline, self.challenge_after) = (now, now);
-        (self.backend_conn, self.left) = (OptionalPosition::NONE, OptionalPosition::NONE);
-        (self.input, self.again, self.peer.owned) = (Optional::NONE, Optional::NONE, Optional::NONE);
-        self.framing = super::state::framing::Framing::default();
-    }
-
-    /// Whether this process could have left it.
-    fn is_plausible(&self) -> bool {
-        let joined = !matches!(self.state, ClientConnState::Spliced) || self.backend_conn.get().is_some();
-        joined
-            && self.peer.is_plausible()
-            && self.exchange.is_plausible()
-            && self.key.is_plausible()
-            && self.rule_key.is_plausible()
-            && self.framing.is_plausible()
-    }
-}
-
-impl BackendConn {
-    /// One to be reset, in the place of one that may be torn.
-    fn renewed(now: Time, bytes: &[u8]) -> Option<BackendConn> {
-        let key: TcpKey = field(bytes, offset_of!(BackendConn, key))?;
-        let number = field(bytes, offset_of!(BackendConn, number))?;
-        let mut renewed = BackendConn {
-            port: field(bytes, offset_of!(BackendConn, port))?,
-            is_unknown: true,
-            ..BackendConn::new(now, &key.flow(), number, unknown_peer())
-        };
-        renewed.become_reset(now);
-        Some(renewed)
-    }
-
-    /// From now on whatever its backend sends is answered with RST, and its backend is asked for a packet at once.
-    pub(super) fn become_reset(&mut self, now: Time) {
-        self.state = BackendConnState::Resetting;
-        (self.tries, self.reset_with, self.again, self.deadline) = (0, OptionalNumber::default(), now, now);
-        self.is_counted = false;
-        self.client_conn = OptionalPosition::NONE;
-        (self.input, self.peer.owned) = (Optional::NONE, Optional::NONE);
-    }
-
-    /// Whether this process could have left it.
-    fn is_plausible(&self) -> bool {
-        let joined = match self.state {
-            BackendConnState::Attached | BackendConnState::Connecting => self.client_conn.get().is_some(),
-            BackendConnState::Idle => self.client_conn.is_none(),
-            _ => true,
-        };
-        joined && self.peer.is_plausible() && self.key.is_plausible()
-    }
-}
-
 impl Splices {
     /// Takes over what another process has left in the memory of this one, into which nothing has been put yet.
     pub(crate) fn adopt(&mut self, mut cx: Adoption<'_>) -> AdoptedSplices {
@@ -182,13 +109,16 @@ impl Splices {
             self.take_in_client(&mut cx, position, &mut adopted);
             self.finish_operation();
         }
-        let mut idle = Vec::new();
+        let (mut idle, longest) = (Vec::new(), longest_of_backends(cx.snapshot));
         for position in 0..self.backend_conns.reach() {
-            idle.extend(self.take_in_backend(&mut cx, position, &mut adopted).map(|deadline| (deadline, position)));
+            idle.extend(
+                self.take_in_backend(&mut cx, position, longest, &mut adopted).map(|deadline| (deadline, position)),
+            );
             self.finish_operation();
         }
         idle.sort_unstable();
         idle.iter().for_each(|&(_, position)| self.idle.push(&mut self.backend_conns, position));
+        adopted.resting_overwritten = self.resting.overwritten(now, cx.snapshot.pool.time_wait);
         for (released, port) in self.resting.at(now, cx.snapshot.pool.time_wait) {
             let mut backends = cx.snapshot.services.iter().flat_map(|service| &service.backends);
             if let Some(backend) = backends.find(|backend| backend.endpoint == port.backend) {
@@ -206,9 +136,21 @@ impl Splices {
     pub(super) fn believe(&mut self, now: Time) -> AdoptedSplices {
         let mut adopted = AdoptedSplices::default();
         let done = self.done.last();
-        let client_conns = self.client_conns.adopt(done, |bytes| ClientConn::renewed(now, bytes));
-        let backend_conns = self.backend_conns.adopt(done, |bytes| BackendConn::renewed(now, bytes));
-        adopted.invalid += (client_conns.invalid + backend_conns.invalid) as u64;
+        let (seals, mut unsealed) = (&self.seals, 0);
+        let client_conns = self.client_conns.adopt(done, |position, bytes| {
+            let renewed = ClientConn::renewed(now, bytes)?;
+            let is_sealed = renewed.is_sealed(seals, position);
+            unsealed += usize::from(!is_sealed);
+            is_sealed.then_some(renewed)
+        });
+        let backend_conns = self.backend_conns.adopt(done, |position, bytes| {
+            let mut renewed = BackendConn::renewed(now, bytes)?;
+            let is_sealed = renewed.is_sealed(seals, position);
+            unsealed += usize::from(!is_sealed);
+            is_sealed.then_some(renewed)
+        });
+        adopted.unsealed += unsealed as u64;
+        adopted.invalid += (client_conns.invalid + backend_conns.invalid - unsealed) as u64;
         adopted.interrupted += (client_conns.interrupted + backend_conns.interrupted) as u64;
         self.finish_operation();
         self.forget_nonsense(&mut adopted);
@@ -216,22 +158,34 @@ impl Splices {
         adopted
     }
 
-    /// Forgets entries that this program cannot have left, and claims the buffers of all others.
+    /// Forgets entries that this program cannot have left, and has the buffers of all others.
     fn forget_nonsense(&mut self, adopted: &mut AdoptedSplices) {
         let mut claims = Claims::new(&self.buffers);
+        self.client_conns.iter().for_each(|(_, client_conn)| claims.claim(&client_conn.buffers()));
+        self.backend_conns.iter().for_each(|(_, backend_conn)| claims.claim(&backend_conn.buffers()));
         for position in 0..self.client_conns.reach() {
             let Some(client_conn) = self.client_conns.get(position) else { continue };
-            if !client_conn.is_plausible() || !claims.claim(&client_conn.buffers()) {
-                self.client_conns.forget(position);
-                adopted.invalid += 1;
-            }
+            let reason = match () {
+                _ if !client_conn.is_sealed(&self.seals, position) => &mut adopted.unsealed,
+                _ if !client_conn.is_plausible() => &mut adopted.invalid,
+                _ if !claims.grant(&self.buffers, &client_conn.buffers()) => &mut adopted.without_buffer,
+                _ => continue,
+            };
+            *reason += 1;
+            self.client_conns.forget(position);
         }
         for position in 0..self.backend_conns.reach() {
-            let Some(backend_conn) = self.backend_conns.get(position) else { continue };
-            if !backend_conn.is_plausible() || !claims.claim(&backend_conn.buffers()) {
-                self.backend_conns.forget(position);
-                adopted.invalid += 1;
-            }
+            let Some(backend_conn) = self.backend_conns.get_mut_unnumbered(position) else { continue };
+            let is_sealed =
+                backend_conn.is_sealed(&self.seals, position) && backend_conn.is_idle_as_sealed(&self.seals);
+            let reason = match () {
+                _ if !is_sealed => &mut adopted.unsealed,
+                _ if !backend_conn.is_plausible() => &mut adopted.invalid,
+                _ if !claims.grant(&self.buffers, &backend_conn.buffers()) => &mut adopted.without_buffer,
+                _ => continue,
+            };
+            *reason += 1;
+            self.backend_conns.forget(position);
         }
         self.buffers.adopt(&claims);
     }
@@ -242,6 +196,7 @@ impl Splices {
             let Some(client_conn) = self.client_conns.get(position) else { continue };
             let knows = |backend_conn: &BackendConn| {
                 backend_conn.client_conn.get() == Some(position)
+                    && backend_conn.pairing == self.seals.pair(Some(client_conn.seal), backend_conn.seal)
                     && matches!(backend_conn.state, BackendConnState::Connecting | BackendConnState::Attached)
             };
             let joined = client_conn.backend_conn.get();
@@ -253,7 +208,10 @@ impl Splices {
         }
         for position in 0..self.backend_conns.reach() {
             let Some(backend_conn) = self.backend_conns.get(position) else { continue };
-            let knows = |client_conn: &ClientConn| client_conn.backend_conn.get() == Some(position);
+            let knows = |client_conn: &ClientConn| {
+                client_conn.backend_conn.get() == Some(position)
+                    && backend_conn.pairing == self.seals.pair(Some(client_conn.seal), backend_conn.seal)
+            };
             let joined = backend_conn.client_conn.get();
             if joined.is_some_and(|joined| !self.client_conns.get(joined).is_some_and(knows)) {
                 adopted.interrupted += 1;
@@ -299,12 +257,6 @@ impl Splices {
             backend_conn.into_iter().for_each(|backend_conn| self.reset_backend_later(now, backend_conn));
         }
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
-        if client_conn.is_unknown && !is_served(cx.snapshot, client_conn) {
-            // Only a service vouches for the ends of one that may be torn: no packet goes to other ends.
-            adopted.without_service += 1;
-            self.client_conns.forget(position);
-            return;
-        }
         let keys = [key, client_conn.rule_key.flow()];
         // Of one that may be torn the engine keeps nothing; and the backend connection that one in software had rules for
         // may be another client's now.
@@ -324,13 +276,13 @@ impl Splices {
             if self.find(&key).is_some() || !self.index(&key, position, Direction::FromClient) {
                 self.release_buffers(position);
                 self.client_conns.forget(position);
-                adopted.invalid += 1;
+                adopted.duplicates += 1;
                 return;
             }
             cx.known.add(cx.steering.hash(&key.source));
         }
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
-        client_conn.wake(now);
+        client_conn.wake(now, cx.snapshot);
         if closes {
             // It waits for its next request: its timer closes it in order.
             client_conn.deadline = now;
@@ -359,24 +311,24 @@ impl Splices {
     }
 
     /// Makes an entry a backend connection of this worker's. Returns the deadline of one that is idle.
-    fn take_in_backend(&mut self, cx: &mut Adoption<'_>, position: u32, adopted: &mut AdoptedSplices) -> Option<Time> {
+    fn take_in_backend(
+        &mut self,
+        cx: &mut Adoption<'_>,
+        position: u32,
+        longest: Duration,
+        adopted: &mut AdoptedSplices,
+    ) -> Option<Time> {
         let entry = self.backend_conns.get_mut(position)?;
         let (key, now) = (entry.key.flow(), cx.now);
         let target = entry.target();
         let named = cx.snapshot.backend(entry.number).map(|(_, backend)| backend);
         let is_same = named.is_some_and(|backend| backend.endpoint == target);
-        if !is_same && entry.is_unknown {
-            // Only a backend vouches for the ends of one that may be torn: no packet goes to other ends.
-            adopted.without_service += 1;
-            self.backend_conns.forget(position);
-            return None;
+        if !is_same && entry.number != NO_BACKEND {
+            entry.become_orphan(&self.seals, position);
         }
-        if !is_same {
-            entry.number = NO_BACKEND;
-            if entry.state == BackendConnState::Idle {
-                // Idle ones are listed by backend.
-                entry.become_reset(now);
-            }
+        if !is_same && entry.state == BackendConnState::Idle {
+            // Idle ones are listed by backend.
+            entry.become_reset(now);
         }
         entry.is_diverted = cx.steering.worker(&entry.own_end()) != cx.worker;
         // It is closed after its exchange, so that its rule goes.
@@ -393,7 +345,7 @@ impl Splices {
         if !is_wanted && !is_over {
             (entry.is_unwanted, entry.deadline) = (true, now);
         }
-        entry.wake(now);
+        entry.wake(now, longest);
         let (number, source, counted, state) = (entry.number, entry.own_end(), entry.is_counted, entry.state);
         let (deadline, client_conn) = (entry.deadline, entry.client_conn.get());
         let next = entry.due();
@@ -402,7 +354,7 @@ impl Splices {
             client_conn.into_iter().for_each(|client_conn| self.reset_client_later(now, client_conn));
             self.reset_backend_later(now, position);
             self.backend_conns.forget(position);
-            adopted.invalid += 1;
+            adopted.duplicates += 1;
             return None;
         }
         cx.ports.mark(u32::from(number), source);
@@ -422,58 +374,6 @@ impl Splices {
         adopted.backend_conns += u64::from(!matches!(state, BackendConnState::Resetting));
         next.into_iter().for_each(|next| self.stamp_backend(position, next));
         (state == BackendConnState::Idle).then_some(deadline)
-    }
-}
-
-impl ClientConn {
-    /// Its times, for a process that begins now.
-    fn wake(&mut self, now: Time) {
-        self.stamped = Time::from_nanos(u64::MAX);
-        for time in [&mut self.created, &mut self.last_seen, &mut self.taken, &mut self.looked] {
-            *time = (*time).min(now);
-        }
-        if self.state != ClientConnState::Resetting {
-            self.deadline = self.deadline.max(now + GRACE);
-        }
-        self.offer_after = self.offer_after.min(now + GRACE);
-        self.challenge_after = self.challenge_after.min(now + GRACE);
-        self.peer.wake(now);
-    }
-
-    /// Whether rules that the engine holds of it are not those that it wants now.
-    pub(super) fn has_unwanted_rules(&self) -> bool {
-        use super::state::exchange::Message;
-        let is_endless = matches!(self.exchange.response.get(), Message::Endless);
-        self.pair.held() != self.wanted
-            || self.is_offloaded_down_only() && self.state != ClientConnState::Spliced
-            || is_endless && (self.peer.has_closed || self.peer.was_closed)
-            || matches!(self.state, ClientConnState::PendingRemoval | ClientConnState::Waiting)
-            || self.peer.was_closed && self.is_between_exchanges()
-            || self.backend_conn.is_none()
-    }
-
-    /// Whether it may have waited for an answer of the engine, which does not owe it any more.
-    fn waits_for_engine(&self) -> bool {
-        let settles = self.is_between_exchanges() && self.backend_conn.get().is_some();
-        settles || self.state == ClientConnState::Waiting || self.is_to_leave_engine()
-    }
-
-    /// Whether the engine holds rules of it, owes no answer, and should hold them no longer.
-    pub(super) fn is_to_leave_engine(&self) -> bool {
-        self.pair.state() == OffloadState::Offloaded && self.has_unwanted_rules()
-    }
-}
-
-impl BackendConn {
-    /// Its times, for a process that begins now.
-    fn wake(&mut self, now: Time) {
-        self.stamped = Time::from_nanos(u64::MAX);
-        self.created = self.created.min(now);
-        (self.next_idle, self.previous_idle) = (OptionalPosition::NONE, OptionalPosition::NONE);
-        if self.state != BackendConnState::Resetting && !self.is_unwanted {
-            self.deadline = self.deadline.max(now + GRACE);
-        }
-        self.peer.wake(now);
     }
 }
 

@@ -123,10 +123,14 @@ impl Move<'_> {
         (moved.backend_conn, moved.left) = (OptionalPosition::NONE, OptionalPosition::NONE);
         moved.exchange.generation =
             place.configurations.translated(&self.old.configurations, moved.exchange.generation);
-        let Ok(at) = place.client_conns.insert(moved) else {
+        let rule_key = moved.rule_key;
+        let Some(at) = place.add_client(moved) else {
             self.dealt.dropped += 1;
             return None;
         };
+        if let Some(moved) = place.client_conns.get_mut(at) {
+            moved.rule_seal = place.seals.rule(moved.seal, &rule_key);
+        }
         self.dealt.client_conns += 1;
         let joined = joined?;
         let backend_conn = self.backend_with(joined, target, Some(at));
@@ -164,10 +168,14 @@ impl Move<'_> {
         }
         moved.client_conn = client_conn.into();
         let (source, backend) = (moved.own_end(), moved.target());
-        let Ok(at) = place.backend_conns.insert(moved) else {
+        let Some(at) = place.add_backend(moved) else {
             self.dealt.dropped += 1;
             return None;
         };
+        let client_seal = client_conn.and_then(|at| place.client_conns.get(at)).map(|client_conn| client_conn.seal);
+        if let Some(moved) = place.backend_conns.get_mut(at) {
+            moved.pairing = place.seals.pair(client_seal, moved.seal);
+        }
         if steered != target {
             // Its port is one of another worker's.
             self.to[steered].resting.lend(self.now, source, backend);

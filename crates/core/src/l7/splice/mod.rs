@@ -26,10 +26,12 @@
 //! - Whatever is dropped is sent again: by the sender if it is the sender's, by a timer (`timers.rs`) if Hairpin owns it.
 
 mod adopt;
+mod adopt_entry;
 mod deal;
 mod dispatch;
 mod divert;
 mod fault;
+mod guards;
 mod rules;
 mod stages;
 mod state;
@@ -95,6 +97,7 @@ use state::idle::Idle;
 use state::memory::Parts;
 use state::peer::Peer;
 use state::resting::Resting;
+use state::seal::Seals;
 use state::unmatched::Unmatched;
 use tcp::segment::Own;
 
@@ -167,6 +170,7 @@ pub(crate) struct Splices {
     date: Option<Date>,
     ended: Ended,
     resting: Resting,
+    seals: Seals,
     unmatched: Unmatched,
     /// Client connections that can go on without a packet of theirs.
     ready: VecDeque<u32>,
@@ -194,7 +198,7 @@ impl Splices {
         let client_conns_max = memory.connections();
         let backend_conns_max = client_conns_max;
         let Parts { done, configurations, client_conns, backend_conns, ended, resting, buffers } = memory.parts();
-        let operation = done.operation();
+        let (operation, seals) = (done.operation(), Seals::new(steering));
         Splices {
             done,
             configurations,
@@ -202,13 +206,14 @@ impl Splices {
             client_conns: NumberedSlab::new(client_conns, operation),
             backend_conns: NumberedSlab::new(backend_conns, operation),
             client_conns_max,
-            buffers: Buffers::new(buffers),
+            buffers: Buffers::new(buffers, seals.tags()),
             stamps: Stamps::new((client_conns_max + backend_conns_max) as usize, TICK),
             idle: Idle::new(BACKENDS_MAX as usize),
             cookies,
             date: None,
             ended: Ended::new(ended, state::ended::hasher(steering)),
             resting: Resting::new(resting),
+            seals,
             unmatched: Unmatched::new(hasher),
             ready: VecDeque::with_capacity(2 * client_conns_max as usize),
             scratch: vec![0; 2 * HEAD_ROOM].into(),
@@ -303,6 +308,21 @@ impl Splices {
     pub(super) fn release_client(&mut self, position: u32) {
         self.client_conns.forget(position);
         self.stamps.ended(position);
+    }
+
+    /// Adds a client connection, sealed, if there is room.
+    #[inline]
+    fn add_client(&mut self, mut client_conn: ClientConn) -> Option<u32> {
+        client_conn.seal = self.seals.client(self.client_conns.vacant()?, &client_conn);
+        self.client_conns.insert(client_conn).ok()
+    }
+
+    /// Adds a backend connection, sealed, if there is room.
+    #[inline]
+    fn add_backend(&mut self, mut backend_conn: BackendConn) -> Option<u32> {
+        let position = self.backend_conns.vacant()?;
+        backend_conn.seal = self.seals.backend(position, &backend_conn, backend_conn.number);
+        self.backend_conns.insert(backend_conn).ok()
     }
 
     fn index(&mut self, key: &FlowKey, position: u32, direction: Direction) -> bool {

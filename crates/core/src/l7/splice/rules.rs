@@ -10,6 +10,7 @@
 //! such a rule holds, everything of ours is acknowledged at both ends, so that whatever it meets is translated right or
 //! older than the receiver cares for, and it goes when its exchange is over: the next request waits until it has.
 
+use super::guards::{guards, only_answers};
 use super::{Context, End, Splices, value};
 use crate::engine::{Completion, EngineCaps, Fate, Guard, OPS_MAX, Refusal, Rule, RuleId, RuleOp};
 use crate::flow::{Direction, FlowKey};
@@ -217,7 +218,7 @@ impl Splices {
     /// Requests the rules of an offer.
     fn install<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, offer: &RuleOffer) {
         let ids = BOTH.map(|direction| self.rule_id(position, direction));
-        let Splices { client_conns, backend_conns, rules, .. } = self;
+        let Splices { client_conns, backend_conns, rules, seals, .. } = self;
         let Some((client_conn, backend_conn)) = joined_mut(client_conns, backend_conns, position) else {
             return cx.impossible();
         };
@@ -253,6 +254,7 @@ impl Splices {
             client_conn.exchange.request_floor = offer.guards[0].sequence;
         }
         client_conn.rule_key = keys[1];
+        client_conn.rule_seal = seals.rule(client_conn.seal, &keys[1]);
         client_conn.offload_range = offer.range.into();
         client_conn.offered += u64::from(offer.guards[1].sequence_length);
         client_conn.offer_after = cx.now;
@@ -405,17 +407,6 @@ impl Splices {
     }
 }
 
-/// Whether nothing is to come of a request any more, and its backend has acknowledged all of it: what it sends from now on
-/// has one acknowledgement number, and nothing of the client's to report.
-fn only_answers(client_conn: &ClientConn, backend_conn: &BackendConn) -> bool {
-    let exchange = &client_conn.exchange;
-    exchange.request.is_done()
-        && exchange.request_end.get().is_some_and(|end| {
-            let end = end.wrapping_add(client_conn.up.delta_at_end());
-            !before(backend_conn.peer.acknowledged, end)
-        })
-}
-
 /// What the two rules of a pair change, the client's first.
 fn rewrites(client_conn: &ClientConn, backend_conn: &BackendConn) -> [Rewrite; 2] {
     let (up, down) = (client_conn.up.delta_at_end(), client_conn.down.delta_at_end());
@@ -436,73 +427,4 @@ fn rewrites(client_conn: &ClientConn, backend_conn: &BackendConn) -> [Rewrite; 2
             window_shift: shift(backend_conn.peer.scale, client_conn.peer.announced),
         },
     ]
-}
-
-/// The offload ranges for which the pair of rules of an exchange holds: [the client's packets, the backend's]. `None`: there is
-/// no offload range that is long enough.
-fn guards(client_conn: &ClientConn, backend_conn: &BackendConn, least: u64) -> Option<(Guard, Guard)> {
-    let (exchange, down, up) = (&client_conn.exchange, client_conn.down.delta_at_end(), client_conn.up.delta_at_end());
-    let is_open = !client_conn.peer.has_closed && !backend_conn.peer.has_closed;
-    match (exchange.request.get(), exchange.response.get()) {
-        // What ends with the connection, in one direction or in both; it is worth rules once there was much of it.
-        (request, Message::Endless)
-            if is_open && client_conn.forwarded.iter().any(|forwarded| forwarded.bytes >= least) =>
-        {
-            let (sequence, sequence_length) = match request {
-                Message::Endless => (client_conn.peer.highest, OFFLOAD_RANGE_MAX as u32),
-                _ => (exchange.request_end.get()?, 0),
-            };
-            let client = Guard {
-                sequence,
-                sequence_length,
-                acknowledgement: backend_conn.peer.highest.wrapping_add(down),
-                acknowledgement_length: OFFLOAD_RANGE_MAX as u32,
-            };
-            let backend = Guard {
-                sequence: backend_conn.peer.highest,
-                sequence_length: OFFLOAD_RANGE_MAX as u32,
-                acknowledgement: sequence.wrapping_add(up),
-                acknowledgement_length: sequence_length,
-            };
-            Some((client, backend))
-        }
-        // A response: what comes of the client are acknowledgements.
-        (Message::Done, Message::Bytes { next, left }) if left >= least => {
-            let (request_end, length) = (exchange.request_end.get()?, left.min(OFFLOAD_RANGE_MAX) as u32);
-            // The last segment of a client's last response comes by here, to have FIN.
-            let comes_by = exchange.close_client && left == u64::from(length);
-            let client = Guard {
-                sequence: request_end,
-                sequence_length: 0,
-                acknowledgement: next.wrapping_add(down),
-                acknowledgement_length: length,
-            };
-            let backend = Guard {
-                sequence: next,
-                sequence_length: length - u32::from(comes_by),
-                acknowledgement: request_end.wrapping_add(up),
-                acknowledgement_length: 0,
-            };
-            Some((client, backend))
-        }
-        // A request's body: what comes of the backend are acknowledgements, until it answers.
-        (Message::Bytes { next, left }, Message::Head) if left >= least => {
-            let length = left.min(OFFLOAD_RANGE_MAX) as u32;
-            let answer = exchange.response_floor;
-            let client = Guard {
-                sequence: next,
-                sequence_length: length,
-                acknowledgement: answer.wrapping_add(down),
-                acknowledgement_length: 0,
-            };
-            let backend = Guard {
-                sequence: answer,
-                sequence_length: 0,
-                acknowledgement: next.wrapping_add(up),
-                acknowledgement_length: length,
-            };
-            Some((client, backend))
-        }
-        _ => None,
-    }
 }

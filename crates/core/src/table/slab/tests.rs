@@ -250,6 +250,21 @@ fn a_commit_word_of_anything_does_no_harm() {
 }
 
 #[test]
+fn what_lies_behind_damage_does_not_come_back() {
+    let memory = Memory::<Even>::new(6);
+    let mut slab = Slab::new(memory.slots());
+    (0..6).for_each(|n| assert_eq!(slab.insert(Even(n * 2)), Some(n as u32)));
+    drop(slab);
+    memory.slots()[2].commit.store(0, Ordering::Relaxed);
+    let (mut slab, _) = Slab::adopt(memory.slots());
+    assert_eq!(slab.len(), 2, "a word of zero ends what was used");
+    assert_eq!((slab.vacant(), slab.insert(Even(20))), (Some(2), Some(2)));
+    drop(slab);
+    let (slab, _) = Slab::adopt(memory.slots());
+    assert_eq!(slab.positions().collect::<Vec<_>>(), [0, 1, 2]);
+}
+
+#[test]
 fn the_end_of_what_was_used_is_found_everywhere() {
     for used in 0..40usize {
         for count in [used, used + 1, used + 7, 64] {

@@ -92,7 +92,8 @@ pub(crate) fn adopted(adopted: &AdoptedSplices) -> AdoptedHttpStatus {
         interrupted: adopted.interrupted,
         without_service: adopted.without_service,
         misplaced: adopted.misplaced,
-        invalid: adopted.invalid,
+        invalid: adopted.forgotten(),
+        ports_overwritten: adopted.resting_overwritten,
     }
 }
 

@@ -158,6 +158,7 @@ impl Splices {
             entry.count(cx, true);
             client_conn.backend_conn = Some(backend_conn).into();
             entry.client_conn = Some(position).into();
+            entry.pairing = self.seals.pair(Some(client_conn.seal), entry.seal);
             if entry.state == BackendConnState::Idle {
                 entry.state = BackendConnState::Attached;
             }
@@ -191,7 +192,7 @@ impl Splices {
             ..BackendConn::new(cx.now, &key, number, peer)
         };
         let again = backend_conn.again;
-        let made = self.backend_conns.insert(backend_conn).ok().filter(|&made| {
+        let made = self.add_backend(backend_conn).filter(|&made| {
             let indexed = self.find(&key).is_none() && self.index(&key, made, Direction::FromBackend);
             if !indexed {
                 self.backend_conns.forget(made);
@@ -425,8 +426,8 @@ impl ClientConn {
         self.state = ClientConnState::Spliced;
         self.offload_range = Optional::NONE;
         backend_conn.peer.told = later(backend_conn.peer.told, backend_conn.peer.expected);
-        self.requests += 1;
-        backend_conn.requests += 1;
+        self.requests = self.requests.wrapping_add(1);
+        backend_conn.requests = backend_conn.requests.wrapping_add(1);
         backend_conn.peer.owned = Owned::new(cx.now, backend_conn.peer.sent, Some(owned), closes).into();
         backend_conn.peer.was_closed |= closes;
         self.deadline = cx.now + response_timeout(cx.kind(self.service));

@@ -80,11 +80,10 @@ impl Splices {
             ..ClientConn::new(cx.now, &at.key, service, peer)
         };
         let deadline = client_conn.deadline;
-        let inserted = match self.client_conns.insert(client_conn) {
-            Err(client_conn) if self.make_room(cx) => self.client_conns.insert(client_conn),
-            inserted => inserted,
-        };
-        let Ok(position) = inserted else { return self.refuse_full(cx, &frame, at, service) };
+        if self.client_conns.vacant().is_none() && !self.make_room(cx) {
+            return self.refuse_full(cx, &frame, at, service);
+        }
+        let Some(position) = self.add_client(client_conn) else { return self.refuse_full(cx, &frame, at, service) };
         if !self.index(&at.key, position, Direction::FromClient) {
             self.client_conns.forget(position);
             return self.refuse_full(cx, &frame, at, service);

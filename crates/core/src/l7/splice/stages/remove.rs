@@ -92,6 +92,7 @@ impl Splices {
         }
         let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         entry.state = BackendConnState::Idle;
+        entry.pairing = self.seals.pair(None, entry.seal);
         entry.count(cx, false);
         entry.deadline = cx.now + IDLE_TIMEOUT;
         stamp(&mut self.stamps, &mut entry.stamped, self.client_conns_max + backend_conn, entry.deadline);
@@ -140,7 +141,7 @@ impl Splices {
         self.unindex(&key, backend_conn, Direction::FromBackend);
         self.stamps.ended(self.client_conns_max + backend_conn);
         if rest {
-            self.resting.add(cx.now, source, target);
+            self.resting.add(cx.now, cx.snapshot.pool.time_wait, source, target);
         }
         self.backend_conns.forget(backend_conn);
         cx.known.remove(cx.steering.hash(&source));

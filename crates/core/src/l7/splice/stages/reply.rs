@@ -56,7 +56,7 @@ impl Splices {
         self.buffers.append(&mut buffer, &self.scratch[..length]);
         cx.statistics.http.replies += 1;
         if let Some(client_conn) = self.client_conns.get_mut(position) {
-            client_conn.requests += 1;
+            client_conn.requests = client_conn.requests.wrapping_add(1);
         }
         self.deliver(cx, position, buffer, close);
     }

@@ -1,5 +1,9 @@
 //! Bytes that Hairpin keeps: heads that are not complete yet, and what it has put into a stream until it is acknowledged.
 //! Three sizes, each with a bounded number; all memory is reserved at start and touched as it is first used.
+//!
+//! Buffers still have what others had in them. So that no entry with damage in it gets at that, each buffer is given a tag
+//! whenever it is taken, and tag and length stand with the buffer as well as with its owner ([`Use`]). A process that adopts
+//! an entry compares the two.
 
 use crate::l7::proxy_protocol;
 use crate::stored::{Vacant, stored};
@@ -8,7 +12,7 @@ use crate::table::region::Array;
 use crate::table::region::Region;
 use alloc::vec;
 use alloc::vec::Vec;
-use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 /// Bytes of a buffer of each size: nearly any head; the longest head; a super-packet with a head in front.
 pub const SIZES: [usize; 3] = [2048, 20_480, 98_304];
@@ -36,24 +40,25 @@ pub(in crate::l7::splice) const fn counts(connections: u32) -> [u32; 3] {
 pub(in crate::l7::splice) struct Buffer {
     /// Its place in [`SIZES`].
     size: u8,
-    unused: [u8; 3],
+    /// As [`Use`] has it.
+    tag: [u8; 3],
     number: u32,
     /// Bytes in it.
     length: u32,
 }
 
-stored!(Buffer: size, unused, number, length);
+stored!(Buffer: size, tag, number, length);
 
 impl Vacant for Buffer {
-    const VACANT: Buffer = Buffer { size: u8::MAX, unused: [0; 3], number: 0, length: 0 };
+    const VACANT: Buffer = Buffer { size: u8::MAX, tag: NO_TAG, number: 0, length: 0 };
     fn is_vacant(&self) -> bool {
         self.size == u8::MAX
     }
 }
 
 impl Buffer {
-    fn empty(size: usize, number: u32) -> Buffer {
-        Buffer { size: size as u8, unused: [0; 3], number, length: 0 }
+    fn as_used(&self) -> Use {
+        Use { length: self.length, tag: self.tag, unused: 0 }
     }
 
     /// Bytes in it.
@@ -62,16 +67,35 @@ impl Buffer {
     }
 }
 
+/// What stands with a buffer: for its owner's successor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(in crate::l7::splice) struct Use {
+    length: u32,
+    tag: [u8; 3],
+    unused: u8,
+}
+
+stored!(Use: length, tag, unused);
+
+/// The tag of a buffer that is free.
+const NO_TAG: [u8; 3] = [0; 3];
+
+/// Memory for buffers of one size, and for what stands with them.
+pub(in crate::l7::splice) type Memory = (Array<u8>, Array<Use>);
+
 /// All buffers of a worker.
 pub(in crate::l7::splice) struct Buffers {
     classes: [SizeClass; 3],
+    /// Makes tags.
+    tags: u32,
     /// How often one was wanted and there was none.
     pub(in crate::l7::splice) exhausted: u64,
 }
 
-/// The buffers of one size.
 struct SizeClass {
     memory: Array<u8>,
+    uses: Array<Use>,
     size: usize,
     free: Vec<u32>,
     /// Buffers from this one on were never used.
@@ -80,9 +104,15 @@ struct SizeClass {
 }
 
 impl SizeClass {
-    fn new(size: usize, memory: Array<u8>) -> SizeClass {
+    fn new(size: usize, (memory, uses): Memory) -> SizeClass {
         let count = memory.len() / size;
-        SizeClass { memory, size, free: Vec::with_capacity(count), fresh: 0, count: count as u32 }
+        SizeClass { memory, uses, size, free: Vec::with_capacity(count), fresh: 0, count: count as u32 }
+    }
+
+    fn say(&mut self, number: u32, of: Use) {
+        if let Some(place) = self.uses.get_mut(number as usize) {
+            *place = of;
+        }
     }
 
     fn take(&mut self) -> Option<u32> {
@@ -110,10 +140,11 @@ impl SizeClass {
 
 impl Buffers {
     /// As many buffers of each size as its memory has room for, all free.
-    pub(in crate::l7::splice) fn new(memory: [Array<u8>; 3]) -> Buffers {
+    pub(in crate::l7::splice) fn new(memory: [Memory; 3], tags: u32) -> Buffers {
         let [a, b, c] = memory;
         Buffers {
             classes: [SizeClass::new(SIZES[0], a), SizeClass::new(SIZES[1], b), SizeClass::new(SIZES[2], c)],
+            tags,
             exhausted: 0,
         }
     }
@@ -121,18 +152,34 @@ impl Buffers {
     /// Buffers of each size in these numbers, in memory of their own.
     #[cfg(test)]
     pub(in crate::l7::splice) fn with(counts: [u32; 3]) -> Buffers {
-        Buffers::new([0, 1, 2].map(|size| {
-            let bytes = counts[size] as usize * SIZES[size];
-            Region::own(bytes).take(bytes)
-        }))
+        let memory = [0, 1, 2].map(|size| {
+            let (count, bytes) = (counts[size] as usize, counts[size] as usize * SIZES[size]);
+            (Region::own(bytes).take(bytes), Region::own(Region::room::<Use>(count)).take(count))
+        });
+        Buffers::new(memory, 1)
+    }
+
+    /// An empty buffer of this size, if one is free.
+    fn take_of(&mut self, size: usize) -> Option<Buffer> {
+        let number = self.classes[size].take()?;
+        self.tags = self.tags.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f);
+        let [_, a, b, c] = self.tags.to_le_bytes();
+        // Any but the tag of a free one.
+        let buffer = Buffer { size: size as u8, tag: [a | 1, b, c], number, length: 0 };
+        self.noted(&buffer);
+        Some(buffer)
+    }
+
+    /// A buffer's length is another one.
+    #[inline]
+    fn noted(&mut self, buffer: &Buffer) {
+        self.classes[usize::from(buffer.size)].say(buffer.number, buffer.as_used());
     }
 
     /// An empty buffer with room for `room` bytes.
     pub(in crate::l7::splice) fn take(&mut self, room: usize) -> Option<Buffer> {
         let first = SIZES.iter().position(|&size| size >= room);
-        let taken = first.and_then(|first| {
-            (first..SIZES.len()).find_map(|size| Some(Buffer::empty(size, self.classes[size].take()?)))
-        });
+        let taken = first.and_then(|first| (first..SIZES.len()).find_map(|size| self.take_of(size)));
         self.exhausted += u64::from(taken.is_none());
         taken
     }
@@ -146,22 +193,28 @@ impl Buffers {
     fn take_between(&mut self, least: usize, room: usize) -> Option<Buffer> {
         self.take(room.min(SIZES[2])).or_else(|| {
             let smaller = (least..SIZES.len()).rev().filter(|&size| SIZES[size] < room);
-            smaller.into_iter().find_map(|size| Some(Buffer::empty(size, self.classes[size].take()?)))
+            smaller.into_iter().find_map(|size| self.take_of(size))
         })
     }
 
     /// Gives a buffer back.
     pub(in crate::l7::splice) fn release(&mut self, buffer: Buffer) {
-        self.classes[usize::from(buffer.size)].free.push(buffer.number);
+        let class = &mut self.classes[usize::from(buffer.size)];
+        class.say(buffer.number, Use::default());
+        class.free.push(buffer.number);
     }
 
-    /// Those that were claimed are in use; nothing was in use before.
+    /// Those that were granted are in use; nothing was in use before.
     pub(in crate::l7::splice) fn adopt(&mut self, claims: &Claims) {
         for (class, claimed) in self.classes.iter_mut().zip(&claims.0) {
-            let used = claimed.iter().rposition(|&claimed| claimed).map_or(0, |last| last + 1);
+            let used = claimed.iter().rposition(|&claim| claim == Claim::Granted).map_or(0, |last| last + 1);
             class.fresh = used as u32;
             // The lowest is used again first.
-            class.free.extend((0..used as u32).rev().filter(|&number| !claimed[number as usize]));
+            let free = (0..used as u32).rev().filter(|&number| claimed[number as usize] != Claim::Granted);
+            for number in free {
+                class.say(number, Use::default());
+                class.free.push(number);
+            }
         }
     }
 
@@ -201,6 +254,7 @@ impl Buffers {
         let taken = bytes.len().min(room.len());
         room[..taken].copy_from_slice(&bytes[..taken]);
         buffer.length += taken as u32;
+        self.noted(buffer);
         taken
     }
 
@@ -217,6 +271,7 @@ impl Buffers {
             let from = small[size].bytes(buffer.number);
             big[0].bytes_mut(bigger.number)[..buffer.len()].copy_from_slice(&from[..buffer.len()]);
             bigger.length = buffer.length;
+            self.noted(&bigger);
             self.release(core::mem::replace(buffer, bigger));
         }
         SIZES[usize::from(buffer.size)]
@@ -231,6 +286,7 @@ impl Buffers {
         room.copy_within(cut..cut + kept, put.len());
         room[..put.len()].copy_from_slice(put);
         buffer.length = (put.len() + kept) as u32;
+        self.noted(buffer);
     }
 
     /// Adds a part of what is in one to another, which has room for it.
@@ -253,6 +309,7 @@ impl Buffers {
             }
         }
         to.length += length as u32;
+        self.noted(to);
     }
 
     /// Takes the first `count` bytes out.
@@ -261,11 +318,13 @@ impl Buffers {
         let count = count.min(length);
         self.room(buffer).copy_within(count..length, 0);
         buffer.length -= count as u32;
+        self.noted(buffer);
     }
 
     /// Keeps only the first `count` bytes.
     pub(in crate::l7::splice) fn truncate(&mut self, buffer: &mut Buffer, count: usize) {
         buffer.length = buffer.length.min(count as u32);
+        self.noted(buffer);
     }
 
     /// Buffers there are.
@@ -279,31 +338,55 @@ impl Buffers {
     }
 }
 
+/// How many entries that another process has left claim a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Claim {
+    None,
+    One,
+    /// All but one of them are wrong, and which one is right is not known.
+    Many,
+    /// One, whose it is.
+    Granted,
+}
+
 /// Which buffers connections have that another process has left.
-pub(in crate::l7::splice) struct Claims([Vec<bool>; 3]);
+pub(in crate::l7::splice) struct Claims([Vec<Claim>; 3]);
 
 impl Claims {
     /// None yet.
     pub(in crate::l7::splice) fn new(buffers: &Buffers) -> Claims {
-        Claims([0, 1, 2].map(|size| vec![false; buffers.classes[size].count as usize]))
+        Claims([0, 1, 2].map(|size| vec![Claim::None; buffers.classes[size].count as usize]))
     }
 
-    /// Claims buffers for one connection: all of them, or, if one is none or another's, none.
-    pub(in crate::l7::splice) fn claim(&mut self, wanted: &[Option<&Buffer>]) -> bool {
-        for (claimed, buffer) in wanted.iter().flatten().enumerate() {
-            let size = usize::from(buffer.size);
-            let fits = SIZES.get(size).is_some_and(|&bytes| buffer.len() <= bytes);
-            match self.0.get_mut(size).and_then(|class| class.get_mut(buffer.number as usize)) {
-                Some(is_claimed) if fits && !*is_claimed => *is_claimed = true,
-                _ => {
-                    for buffer in wanted.iter().flatten().take(claimed) {
-                        self.0[usize::from(buffer.size)][buffer.number as usize] = false;
-                    }
-                    return false;
-                }
+    /// An entry, whatever becomes of it, has these buffers. Those of all entries, before any is granted.
+    pub(in crate::l7::splice) fn claim(&mut self, wanted: &[Option<&Buffer>]) {
+        for buffer in wanted.iter().flatten() {
+            if let Some(claim) = self.place(buffer) {
+                *claim = if *claim == Claim::None { Claim::One } else { Claim::Many };
             }
         }
-        true
+    }
+
+    /// Grants an entry all of its buffers; or none, if one has others that claim it, or was not left to this one like that.
+    pub(in crate::l7::splice) fn grant(&mut self, buffers: &Buffers, wanted: &[Option<&Buffer>]) -> bool {
+        let is_granted = wanted.iter().flatten().all(|buffer| {
+            let size = usize::from(buffer.size);
+            let left = buffers.classes.get(size).and_then(|class| class.uses.get(buffer.number as usize));
+            left == Some(&buffer.as_used())
+                && buffer.tag != NO_TAG
+                && buffer.len() <= SIZES[size]
+                && self.place(buffer).is_some_and(|claim| *claim == Claim::One)
+        });
+        if is_granted {
+            for buffer in wanted.iter().flatten() {
+                self.place(buffer).into_iter().for_each(|claim| *claim = Claim::Granted);
+            }
+        }
+        is_granted
+    }
+
+    fn place(&mut self, buffer: &Buffer) -> Option<&mut Claim> {
+        self.0.get_mut(usize::from(buffer.size))?.get_mut(buffer.number as usize)
     }
 }
 

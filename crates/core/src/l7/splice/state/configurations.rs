@@ -16,7 +16,7 @@ use arrayvec::ArrayVec;
 /// of its route.
 pub const FORMERS_MAX: usize = 8;
 /// Words in memory: the number in force, and pairs of a number and its id.
-pub(super) const WORDS: usize = 1 + 2 * PLACES;
+pub(in crate::l7::splice) const WORDS: usize = 1 + 2 * PLACES;
 /// The one in force has a place, too.
 const PLACES: usize = FORMERS_MAX + 1;
 

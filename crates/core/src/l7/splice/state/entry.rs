@@ -4,14 +4,15 @@
 use super::buffers::Buffer;
 use super::exchange::{Exchange, Message};
 use super::framing::Framing;
+pub(in crate::l7::splice) use super::parts::{Again, OffloadRange, TcpKey};
 use super::peer::Peer;
-use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
+use crate::flow::{Direction, Endpoint, FlowKey};
 use crate::l4::connection::Volume;
 use crate::l7::sequence::SequenceMap;
 use crate::l7::splice::rules::OFFLOAD_RANGE_MAX;
 use crate::l7::splice::tcp::numbers::{before, beyond, follow, later};
 use crate::offload::{OffloadState, RulePair};
-use crate::stored::{Optional, OptionalNumber, OptionalPosition, Vacant, stored, stored_leaf};
+use crate::stored::{Optional, OptionalNumber, OptionalPosition, stored, stored_leaf};
 use crate::time::Time;
 use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
@@ -73,88 +74,6 @@ pub enum BackendConnState {
 
 stored_leaf!(ClientConnState: 1, BackendConnState: 1);
 
-/// The key of a flow, which is of TCP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub(in crate::l7::splice) struct TcpKey {
-    pub(in crate::l7::splice) source: Endpoint,
-    pub(in crate::l7::splice) destination: Endpoint,
-}
-
-stored!(TcpKey: source, destination);
-
-impl TcpKey {
-    pub(in crate::l7::splice) fn of(key: &FlowKey) -> TcpKey {
-        TcpKey { source: key.source, destination: key.destination }
-    }
-
-    /// As other code names it.
-    #[inline]
-    pub(in crate::l7::splice) fn flow(&self) -> FlowKey {
-        FlowKey { source: self.source, destination: self.destination, protocol: Protocol::Tcp }
-    }
-
-    /// Whether this is the flow's.
-    #[inline]
-    pub(in crate::l7::splice) fn is(&self, key: &FlowKey) -> bool {
-        key.source == self.source && key.destination == self.destination && key.protocol == Protocol::Tcp
-    }
-
-    pub(in crate::l7::splice) fn is_ipv4(&self) -> bool {
-        self.source.address.is_ipv4()
-    }
-
-    /// Whether both ends are of one family.
-    pub(in crate::l7::splice) fn is_plausible(&self) -> bool {
-        self.source.address.is_ipv4() == self.destination.address.is_ipv4()
-    }
-}
-
-/// A request that was sent over a connection which its backend had closed meanwhile: to be sent once more.
-#[derive(Debug, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub(in crate::l7::splice) struct Again {
-    pub(in crate::l7::splice) buffer: Buffer,
-    /// Bytes of the client's that it stands for.
-    pub(in crate::l7::splice) bytes: u32,
-}
-
-stored!(Again: buffer, bytes);
-
-impl Vacant for Again {
-    const VACANT: Again = Again { buffer: Buffer::VACANT, bytes: 0 };
-    fn is_vacant(&self) -> bool {
-        self.buffer.is_vacant()
-    }
-}
-
-/// The offload range that a pair of rules holds for, of one exchange, in the numbers of the end that sends it.
-#[derive(Clone, Copy, Debug, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub(in crate::l7::splice) struct OffloadRange {
-    pub(in crate::l7::splice) first: u32,
-    pub(in crate::l7::splice) bytes: u32,
-    pub(in crate::l7::splice) from: Direction,
-    is_there: bool,
-    unused: [u8; 2],
-}
-
-stored!(OffloadRange: first, bytes, from, is_there, unused);
-
-impl OffloadRange {
-    pub(in crate::l7::splice) fn new(from: Direction, first: u32, bytes: u32) -> OffloadRange {
-        OffloadRange { first, bytes, from, is_there: true, unused: [0; 2] }
-    }
-}
-
-impl Vacant for OffloadRange {
-    const VACANT: OffloadRange =
-        OffloadRange { first: 0, bytes: 0, from: Direction::FromClient, is_there: false, unused: [0; 2] };
-    fn is_vacant(&self) -> bool {
-        !self.is_there
-    }
-}
-
 /// A client's connection.
 #[derive(Debug, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
@@ -190,6 +109,10 @@ pub(in crate::l7::splice) struct ClientConn {
     pub(in crate::l7::splice) taken: Time,
     /// When rules of it last went so that its client could be asked.
     pub(in crate::l7::splice) looked: Time,
+    /// Of what never changes ([`Seals::client`](super::seal::Seals::client)).
+    pub(in crate::l7::splice) seal: u64,
+    /// Of `rule_key` ([`Seals::rule`](super::seal::Seals::rule)).
+    pub(in crate::l7::splice) rule_seal: u64,
     /// Bytes of requests that are read and not used yet: those before `peer.expected`.
     pub(in crate::l7::splice) input: Optional<Buffer>,
     pub(in crate::l7::splice) backend_conn: OptionalPosition,
@@ -246,6 +169,8 @@ stored!(
     challenge_after,
     taken,
     looked,
+    seal,
+    rule_seal,
     input,
     backend_conn,
     again,
@@ -292,6 +217,8 @@ impl ClientConn {
             challenge_after: Time::ZERO,
             taken: now,
             looked: now,
+            seal: 0,
+            rule_seal: 0,
             input: Optional::NONE,
             backend_conn: OptionalPosition::NONE,
             again: Optional::NONE,
@@ -367,20 +294,6 @@ impl ClientConn {
         self.peer.reach = later(self.peer.reach, acknowledged.wrapping_add(ahead as u32));
     }
 
-    /// All buffers that it has.
-    pub(in crate::l7::splice) fn buffers(&self) -> [Option<&Buffer>; 4] {
-        let owned = self.peer.owned.as_ref().and_then(|owned| owned.buffer.as_ref());
-        let again = self.again.as_ref().map(|again| &again.buffer);
-        [self.input.as_ref(), again, self.framing.records(), owned]
-    }
-
-    /// [`ClientConn::buffers`], to be changed.
-    pub(in crate::l7::splice) fn buffers_mut(&mut self) -> [Option<&mut Buffer>; 4] {
-        let owned = self.peer.owned.as_mut().and_then(|owned| owned.buffer.as_mut());
-        let again = self.again.as_mut().map(|again| &mut again.buffer);
-        [self.input.as_mut(), again, self.framing.records_mut(), owned]
-    }
-
     /// Whether nothing is asked and nothing answered: the next request is awaited, or none will come.
     pub(in crate::l7::splice) fn is_between_exchanges(&self) -> bool {
         matches!(self.state, ClientConnState::Reading | ClientConnState::Closing | ClientConnState::TimeWait)
@@ -434,6 +347,10 @@ pub(in crate::l7::splice) struct BackendConn {
     /// When the SYN is sent again.
     pub(in crate::l7::splice) again: Time,
     pub(in crate::l7::splice) created: Time,
+    /// Of what never changes ([`Seals::backend`](super::seal::Seals::backend)).
+    pub(in crate::l7::splice) seal: u64,
+    /// Says whose it is ([`Seals::pair`](super::seal::Seals::pair)), or that it is idle.
+    pub(in crate::l7::splice) pairing: u64,
     /// A response's head that is not complete yet: the bytes before `peer.expected`.
     pub(in crate::l7::splice) input: Optional<Buffer>,
     pub(in crate::l7::splice) client_conn: OptionalPosition,
@@ -479,6 +396,8 @@ stored!(
     stamped,
     again,
     created,
+    seal,
+    pairing,
     input,
     client_conn,
     requests,
@@ -501,16 +420,6 @@ stored!(
 );
 
 impl BackendConn {
-    /// All buffers that it has.
-    pub(in crate::l7::splice) fn buffers(&self) -> [Option<&Buffer>; 2] {
-        [self.input.as_ref(), self.peer.owned.as_ref().and_then(|owned| owned.buffer.as_ref())]
-    }
-
-    /// [`BackendConn::buffers`], to be changed.
-    pub(in crate::l7::splice) fn buffers_mut(&mut self) -> [Option<&mut Buffer>; 2] {
-        [self.input.as_mut(), self.peer.owned.as_mut().and_then(|owned| owned.buffer.as_mut())]
-    }
-
     /// One to a backend whose SYN is sent now, of no client connection, at interface 0.
     pub(in crate::l7::splice) fn new(now: Time, key: &FlowKey, number: u16, peer: Peer) -> BackendConn {
         BackendConn {
@@ -522,6 +431,8 @@ impl BackendConn {
             stamped: Time::from_nanos(u64::MAX),
             again: now,
             created: now,
+            seal: 0,
+            pairing: 0,
             input: Optional::NONE,
             client_conn: OptionalPosition::NONE,
             requests: 0,

@@ -331,7 +331,7 @@ impl Exchange {
             Message::Chunked(chunks) => chunks.is_plausible(),
             _ => true,
         };
-        is_plausible(&self.request) && is_plausible(&self.response)
+        is_plausible(&self.request) && is_plausible(&self.response) && self.tries < u8::MAX
     }
 
     /// The head of its response has ended where the body begins, at a number of the backend's.

@@ -198,7 +198,8 @@ impl Framing {
         if self.needed == 0 {
             return self.release(buffers);
         }
-        self.last -= over as u32;
+        // What lies in buffers is not checked at adoption.
+        self.last = self.last.saturating_sub(over as u32);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Where a worker's spliced connections lie.
 
-use super::buffers::{SIZES, counts};
+use super::buffers::{Memory, SIZES, Use, counts};
 use super::configurations::{self, Configurations};
 use super::ended::{self, Bucket};
 use super::entry::{BackendConn, ClientConn};
@@ -32,7 +32,7 @@ pub(in crate::l7::splice) struct Parts {
     pub(in crate::l7::splice) backend_conns: Array<Slot<Numbered<BackendConn>>>,
     pub(in crate::l7::splice) ended: Array<Bucket>,
     pub(in crate::l7::splice) resting: Array<RestingPort>,
-    pub(in crate::l7::splice) buffers: [Array<u8>; 3],
+    pub(in crate::l7::splice) buffers: [Memory; 3],
 }
 
 impl SplicedMemory {
@@ -42,6 +42,7 @@ impl SplicedMemory {
         hash = mixed(hash, <BackendConn as Stored>::LAYOUT_HASH);
         hash = mixed(hash, <Bucket as Stored>::LAYOUT_HASH);
         hash = mixed(hash, <RestingPort as Stored>::LAYOUT_HASH);
+        hash = mixed(hash, <Use as Stored>::LAYOUT_HASH);
         let mut i = 0;
         while i < SIZES.len() {
             hash = mixed(hash, SIZES[i] as u64);
@@ -71,7 +72,7 @@ impl SplicedMemory {
             + Region::room::<RestingPort>(resting::places(connections));
         let (counts, mut i) = (counts(connections), 0);
         while i < SIZES.len() {
-            bytes += Region::room::<u8>(counts[i] as usize * SIZES[i]);
+            bytes += Region::room::<u8>(counts[i] as usize * SIZES[i]) + Region::room::<Use>(counts[i] as usize);
             i += 1;
         }
         bytes
@@ -82,7 +83,7 @@ impl SplicedMemory {
     pub fn connections_by_backend(mut self) -> (SplicedMemory, Vec<u64>) {
         let mut counts = Vec::new();
         let mut entries = Slab::new(self.parts().backend_conns);
-        entries.mend(|bytes| {
+        entries.mend(|_, bytes| {
             let at = Numbered::<BackendConn>::VALUE_AT + offset_of!(BackendConn, number);
             let number = bytes.get(at..at + 2).and_then(|bytes| u16::read_from_bytes(bytes).ok()).unwrap_or(u16::MAX);
             let number = usize::from(number);
@@ -129,7 +130,10 @@ impl SplicedMemory {
             backend_conns: region.take(count),
             ended: region.take(ended::buckets(connections)),
             resting: region.take(resting::places(connections)),
-            buffers: [0, 1, 2].map(|size| region.take(counts[size] as usize * SIZES[size])),
+            buffers: [0, 1, 2].map(|size| {
+                let uses = region.take(counts[size] as usize);
+                (region.take(counts[size] as usize * SIZES[size]), uses)
+            }),
         }
     }
 }

@@ -187,7 +187,10 @@ impl Peer {
     /// Whether this program could have left it.
     pub(in crate::l7::splice) fn is_plausible(&self) -> bool {
         let owned = self.owned.as_ref().is_none_or(|owned| {
-            owned.buffer.as_ref().map_or(0, Buffer::len) == owned.length as usize && owned.tries_max > 0
+            let tries = 1..=RETRANSMITS_MAX;
+            owned.buffer.as_ref().map_or(0, Buffer::len) == owned.length as usize
+                && tries.contains(&owned.tries_max)
+                && owned.tries <= owned.tries_max
         });
         owned && self.scale <= cookie::SCALE_MAX && self.announced <= cookie::SCALE_MAX && self.mss > 0
     }

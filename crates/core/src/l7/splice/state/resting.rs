@@ -2,7 +2,7 @@
 //! in the next process.
 //!
 //! The pool knows them; this is for the next process alone. It is a ring: of more ports than it has places for, those that
-//! have rested longest are forgotten, and the next process may use them too early.
+//! have rested longest are overwritten, and the next process may use them too early. It can tell how many those are.
 
 use crate::flow::Endpoint;
 use crate::stored::stored;
@@ -21,10 +21,15 @@ pub(in crate::l7::splice) struct RestingPort {
     pub(in crate::l7::splice) backend: Endpoint,
     /// It does not rest: a connection of another worker's has it (after a change of the number of workers).
     pub(in crate::l7::splice) is_lent: u8,
-    unused: [u8; 3],
+    unused: u8,
+    /// How long the port rested, in units of 10 ms, that this one has overwritten while it did; 0: none.
+    overwritten_after: u16,
 }
 
-stored!(RestingPort: released, source, backend, is_lent, unused);
+stored!(RestingPort: released, source, backend, is_lent, unused, overwritten_after);
+
+/// The unit of [`RestingPort::overwritten_after`].
+const STEP_MS: u128 = 10;
 
 /// Places for a worker with so many connections at a time.
 pub(in crate::l7::splice) const fn places(connections: u32) -> usize {
@@ -45,14 +50,19 @@ impl Resting {
         Resting { ports, next }
     }
 
-    /// Notes that the port `source` rests from now on at this backend.
-    pub(in crate::l7::splice) fn add(&mut self, now: Time, source: Endpoint, backend: Endpoint) {
-        self.put(RestingPort { released: now, source, backend, is_lent: 0, unused: [0; 3] });
+    /// Notes that the port `source` rests from now on at this backend, for `time_wait`.
+    pub(in crate::l7::splice) fn add(&mut self, now: Time, time_wait: Duration, source: Endpoint, backend: Endpoint) {
+        let at = if self.next < self.ports.len() { self.next } else { 0 };
+        let rested = self.ports.get(at).map(|port| (port.released, now.since(port.released)));
+        let early = rested.filter(|(released, rested)| *released != Time::ZERO && *rested < time_wait);
+        let overwritten_after =
+            early.map_or(0, |(_, rested)| (rested.as_millis() / STEP_MS).clamp(1, u16::MAX.into()) as u16);
+        self.put(RestingPort { released: now, source, backend, is_lent: 0, unused: 0, overwritten_after });
     }
 
     /// Notes that a connection of another worker's has the port `source`, which is of this worker's part of the pool.
     pub(in crate::l7::splice) fn lend(&mut self, now: Time, source: Endpoint, backend: Endpoint) {
-        self.put(RestingPort { released: now, source, backend, is_lent: 1, unused: [0; 3] });
+        self.put(RestingPort { released: now, source, backend, is_lent: 1, unused: 0, overwritten_after: 0 });
     }
 
     /// Notes a port that another worker had noted.
@@ -64,6 +74,12 @@ impl Resting {
             *port = noted;
             self.next += 1;
         }
+    }
+
+    /// Ports that have not rested for `time_wait`, and of which nothing else is known, because the ring was too small: at
+    /// least so many. More than it has places are not counted.
+    pub(in crate::l7::splice) fn overwritten(&self, now: Time, time_wait: Duration) -> u64 {
+        self.ports.iter().filter(|port| port.hides_another(now, time_wait)).count() as u64
     }
 
     /// All that are noted, the oldest first.
@@ -84,6 +100,14 @@ impl Resting {
     }
 }
 
+impl RestingPort {
+    /// Whether a port rests, unknown, that this one has overwritten.
+    fn hides_another(&self, now: Time, time_wait: Duration) -> bool {
+        let before = Duration::from_millis(u64::from(self.overwritten_after) * STEP_MS as u64);
+        self.overwritten_after != 0 && now.since(self.released) + before < time_wait
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,7 +121,8 @@ mod tests {
         let at = |seconds: u64| Time::from_nanos(seconds * 1_000_000_000);
         let mut resting = Resting::new(region.take(3));
         assert!(resting.at(at(5), Duration::from_secs(60)).is_empty());
-        (1..=4).for_each(|port| resting.add(at(u64::from(port)), end(port), end(80)));
+        let time_wait = Duration::from_secs(60);
+        (1..=4).for_each(|port| resting.add(at(u64::from(port)), time_wait, end(port), end(80)));
         drop(resting);
         let mut region = region.again();
         let mut resting = Resting::new(region.take(3));
@@ -106,7 +131,10 @@ mod tests {
         };
         assert_eq!(ports(&resting, at(10)), [2, 3, 4], "the oldest has given way");
         assert_eq!(ports(&resting, at(63)), [4], "the others have rested");
-        resting.add(at(64), end(5), end(80));
+        let overwritten = [10, 60, 61].map(|seconds| resting.overwritten(at(seconds), time_wait));
+        assert_eq!(overwritten, [1, 1, 0], "the first port has rested after 61 s");
+        resting.add(at(64), time_wait, end(5), end(80));
+        assert_eq!(resting.overwritten(at(64), time_wait), 0, "what it has overwritten had rested");
         assert_eq!(ports(&resting, at(64)), [5]);
         assert_eq!(ports(&resting, at(60)), [3, 4, 5], "it is in the place of the oldest");
     }

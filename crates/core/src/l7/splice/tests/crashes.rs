@@ -17,8 +17,8 @@ const LENGTH: [&str; 2] = ["HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234",
 const CHUNKED: [&str; 2] = ["HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", "0\r\n\r\n"];
 
 /// One end, and all that it is to get, in order, from a first number on.
-struct End {
-    script: Script,
+pub(super) struct End {
+    pub(super) script: Script,
     first: u32,
     stream: String,
 }
@@ -29,7 +29,7 @@ impl End {
     }
 
     /// Whether what it gets is a part of its stream.
-    fn checks(&self, sent: &Sent) {
+    pub(super) fn checks(&self, sent: &Sent) {
         assert!(sent.to == self.script.own);
         if sent.segment.has(RST) {
             return;
@@ -40,7 +40,7 @@ impl End {
     }
 
     /// Whether it is answered with a RST that it believes.
-    fn is_reset(&mut self, fixture: &mut OneWorker) -> bool {
+    pub(super) fn is_reset(&mut self, fixture: &mut OneWorker) -> bool {
         let answers = self.script.acknowledges(fixture);
         let own = self.script.own;
         let reset = answers.iter().find(|sent| sent.to == own && sent.segment.has(RST));
@@ -49,17 +49,17 @@ impl End {
 }
 
 /// The steps of a conversation, each one segment.
-const STEPS: usize = 14;
+pub(super) const STEPS: usize = 14;
 
 /// A client's conversation with a backend, up to some step.
-struct Conversation {
-    client: End,
-    backend: Option<End>,
+pub(super) struct Conversation {
+    pub(super) client: End,
+    pub(super) backend: Option<End>,
     syn: Option<Sent>,
 }
 
 impl Conversation {
-    fn new(fixture: &mut OneWorker, port: u16) -> Conversation {
+    pub(super) fn new(fixture: &mut OneWorker, port: u16) -> Conversation {
         Conversation { client: End::new(Script::client(fixture, port)), backend: None, syn: None }
     }
 
@@ -75,7 +75,7 @@ impl Conversation {
         sent
     }
 
-    fn backend_sends(&mut self, fixture: &mut OneWorker, text: &str) -> Vec<Sent> {
+    pub(super) fn backend_sends(&mut self, fixture: &mut OneWorker, text: &str) -> Vec<Sent> {
         let Some(backend) = &mut self.backend else { return Vec::new() };
         self.client.stream += text;
         let sent = backend.script.sends(fixture, text);
@@ -84,7 +84,7 @@ impl Conversation {
     }
 
     /// Goes a step; says what was sent.
-    fn step(&mut self, fixture: &mut OneWorker, step: usize) -> Vec<Sent> {
+    pub(super) fn step(&mut self, fixture: &mut OneWorker, step: usize) -> Vec<Sent> {
         match step {
             0 => {
                 let sent = self.client_sends(fixture, REQUEST);
@@ -146,7 +146,7 @@ fn killed(killed: usize, at: usize) -> bool {
         backend.script.expected = before.expected;
     }
     let adopted = fixture.restart_from(Some(&image));
-    assert_eq!((adopted.invalid, adopted.without_service, adopted.misplaced), (0, 0, 0), "{adopted:?}");
+    assert_eq!((adopted.forgotten(), adopted.without_service, adopted.misplaced), (0, 0, 0), "{adopted:?}");
     // A client's connection and its backend's, and one that it has left or taken.
     assert!(adopted.interrupted <= 3, "{adopted:?}");
     check(&[&talk, &other], &fixture.wait(Duration::from_millis(50)));
@@ -195,7 +195,7 @@ fn killed_while_it_takes_over() {
             fixture.restart();
             let Some(image) = interrupt::disarm() else { break };
             let adopted = fixture.restart_from(Some(&image));
-            assert_eq!((adopted.invalid, adopted.without_service, adopted.misplaced), (0, 0, 0), "{adopted:?}");
+            assert_eq!((adopted.forgotten(), adopted.without_service, adopted.misplaced), (0, 0, 0), "{adopted:?}");
             // What it was about to take in, and its partner.
             assert!(adopted.interrupted <= 2, "{steps} steps, change {at}: {adopted:?}");
             places += 1;
@@ -233,7 +233,7 @@ fn backends_that_have_gone_meanwhile_lose_their_connections() {
         snapshot.id += 1;
         snapshot.services[0].backends[0].endpoint.port += 1;
         fixture.snapshot = Arc::new(snapshot);
-        assert_eq!(fixture.restart().invalid, 0);
+        assert_eq!(fixture.restart().forgotten(), 0);
         let sent = fixture.wait(Duration::from_secs(1));
         let backend = talk.backend.as_mut().unwrap();
         assert!(sent.iter().any(|sent| sent.to == backend.script.own), "{sent:?}");

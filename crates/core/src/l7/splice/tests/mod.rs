@@ -9,6 +9,7 @@ mod chunked;
 mod clamp;
 mod closing;
 mod crashes;
+mod damaged;
 mod dealt;
 mod endless;
 mod ends;

@@ -167,6 +167,8 @@ pub(super) struct OneWorker {
     /// Before each segment another process takes over, unless the engine is at work (`scripts/test` runs all tests so,
     /// too).
     pub(super) restarts: bool,
+    /// What steering, and all that is kept, goes by.
+    pub(super) secrets: [u64; 4],
     /// Restarts so far.
     processes: u64,
 }
@@ -218,7 +220,18 @@ impl OneWorker {
         };
         let (worker, _) = Worker::adopt(options, now, &|_| false);
         let restarts = std::env::var_os("HAIRPIN_TEST_RESTARTS").is_some();
-        OneWorker { worker, now, vip, room: ROOM, snapshot, formers: Vec::new(), caps, restarts, processes: 0 }
+        OneWorker {
+            worker,
+            now,
+            vip,
+            room: ROOM,
+            snapshot,
+            formers: Vec::new(),
+            caps,
+            restarts,
+            secrets: SEEDS,
+            processes: 0,
+        }
     }
 
     /// A segment arrives; what the worker sends for it.
@@ -265,7 +278,7 @@ impl OneWorker {
             caps: self.caps,
             splices,
             formers: self.formers.clone(),
-            ..WorkerOptions::new(self.snapshot.clone(), memory, table(), Always, SEEDS)
+            ..WorkerOptions::new(self.snapshot.clone(), memory, table(), Always, self.secrets)
         };
         let spare = options(boxed::<Connection>(32), SplicedMemory::own(0));
         let old = core::mem::replace(&mut self.worker, Worker::new(spare));
@@ -313,7 +326,7 @@ impl OneWorker {
     pub(super) fn come(&mut self, frames: impl IntoIterator<Item = VecFrame>) -> Vec<Sent> {
         if self.restarts && self.worker.is_in_software() {
             let adopted = self.restart();
-            assert_eq!((adopted.interrupted, adopted.invalid), (0, 0), "{adopted:?}");
+            assert_eq!((adopted.interrupted, adopted.forgotten()), (0, 0), "{adopted:?}");
         }
         let mut rx: Batch<VecFrame> = frames.into_iter().collect();
         let mut tx = Batch::new();
