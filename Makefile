@@ -68,13 +68,15 @@ test-full: test
 	tests/kernels/all $(KERNELS)
 	$(MAKE) crashes restarts soak-tables simulate soak-http soak
 
-# Kills the process so many times at random instants under load; starts it again so many times. `make test` does less.
+# Kills the process so many times at random instants under load, of short TCP connections and of HTTP traffic whose every byte is
+# compared; starts it again so many times. `make test` does less.
 CRASHES ?= 500
 RESTARTS ?= 1000
 
 crashes: deps
-	$(CARGO) build --package hairpin
+	$(CARGO) build --package hairpin --package hairpin-bench
 	HAIRPIN_CRASHES=$(CRASHES) $(CARGO) test --package hairpin-e2e --test end_to_end -- crash:
+	HAIRPIN_BIN=$(CURDIR)/target/debug/hairpin target/debug/hairpin-bench soak --clients 24 --kills $(CRASHES)
 
 restarts: deps
 	$(CARGO) build --package hairpin

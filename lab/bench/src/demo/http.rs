@@ -1,15 +1,17 @@
-//! The demo's second half: HTTP and TLS. Every claim it prints is checked.
+//! The demo's second half: HTTP and TLS, and connections that outlive the process. Every claim it prints is checked.
 
 use crate::suite::report::metric;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::load;
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService, TransportProtocol};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService, TransportProtocol, hairpin_program};
 use hairpin_e2e::servers::{HTTP_PORT, web};
+use hairpin_e2e::soak::WebSocketTalk;
 use hairpin_e2e::tool::http::{HttpConnection, HttpResponse};
 use hairpin_e2e::tool::inside;
 use hairpin_e2e::tool::recorder::Recorder;
 use hairpin_e2e::topology::{Family, Topology, end, server_address, vip};
+use nix::sys::signal::Signal;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -17,6 +19,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The port of servers that answer with the head they were sent.
 const RECORDER_PORT: u16 = 8090;
+/// The port of the server of a WebSocket.
+const TALK_PORT: u16 = 8095;
 /// The TLS service's.
 const TLS_PORT: u16 = 443;
 /// How often 100 MB are fetched over one connection.
@@ -34,6 +38,7 @@ pub(super) fn run(topology: &Topology) -> Result<()> {
     let _tls = web::tls(topology)?;
     let mut hairpin = Hairpin::start(topology, &services(), &HairpinOptions::default())?;
     show(topology, &hairpin)?;
+    survive(topology, &mut hairpin)?;
     hairpin.process().check()?;
     let printed = hairpin.status_table()?;
     println!("\n-- hairpin status, what it says of HTTP --\n{}\n", tables(&printed));
@@ -41,7 +46,7 @@ pub(super) fn run(topology: &Topology) -> Result<()> {
 }
 
 fn services() -> Vec<PeerService> {
-    let [three, four] = [3, 4].map(|server| server_address(Family::V4, server));
+    let [two, three, four] = [2, 3, 4].map(|server| server_address(Family::V4, server));
     let shop = format!(
         r#"
 [service.http]
@@ -59,6 +64,14 @@ backends = ["{}"]
 name = "files"
 backends = ["{}"]
 
+[[service.group]]
+name = "talk"
+backends = ["{}"]
+
+[[service.route]]
+path = "/socket"
+group = "talk"
+
 [[service.route]]
 path = "/old"
 redirect = {{ status = 301, location = "https://{{host}}/new" }}
@@ -74,6 +87,7 @@ group = "files"
 "#,
         end(three, RECORDER_PORT),
         end(four, HTTP_PORT),
+        end(two, TALK_PORT),
     );
     let tls = (1..=2).zip(["one.example", "*.two.example"]).map(|(server, name)| {
         let backend = end(server_address(Family::V4, server), web::TLS_PORT);
@@ -213,6 +227,42 @@ fn download(topology: &Topology, hairpin: &Hairpin) -> Result<()> {
         metric(bits),
         share * 100.0
     );
+    Ok(())
+}
+
+/// A download and a WebSocket go on while the process is killed and another one starts, and while a new one takes over.
+fn survive(topology: &Topology, hairpin: &mut Hairpin) -> Result<()> {
+    let to = SocketAddr::new(vip(Family::V4), HTTP_PORT);
+    let page = topology.scratch.file("survives");
+    println!("  A download of 100 MB and a WebSocket, while the process is killed and replaced:");
+    let talk = WebSocketTalk::start((&topology.servers[1], TALK_PORT), &topology.client, to, "/socket")?;
+    let mut curl = topology.client.command("curl");
+    curl.args(["--silent", "--show-error", "--fail", "--max-time", "60", "--limit-rate", "25M", "--output"]);
+    curl.arg(&page).arg(format!("http://{to}/files/100m"));
+    let mut download = topology.client.start(curl, &topology.scratch.file("survives.log"))?;
+    let tell = |what: &str| {
+        let bytes = std::fs::metadata(&page).map_or(0, |facts| facts.len());
+        println!("    {what}: {:>3} MB came down, {:>3} messages came back", bytes >> 20, talk.answered());
+    };
+    std::thread::sleep(Duration::from_secs(1));
+    tell("before                ");
+    hairpin.end(Signal::SIGKILL)?;
+    std::thread::sleep(Duration::from_millis(500));
+    tell("kill -9, no process   ");
+    hairpin.start_again(topology, &[])?;
+    std::thread::sleep(Duration::from_millis(500));
+    tell("another process       ");
+    hairpin.upgrade(topology, &hairpin_program()?)?;
+    std::thread::sleep(Duration::from_millis(500));
+    tell("after an upgrade      ");
+    let status = download.wait(Duration::from_secs(60))?;
+    ensure!(status.success(), "curl: {}", download.log());
+    tell("at its end            ");
+    ensure!(std::fs::read(&page)? == std::fs::read(topology.scratch.file("pages/100m"))?, "100 MB arrived changed");
+    let adopted = hairpin.status()?.adopted_http;
+    ensure!(adopted.clients >= 2, "the upgrade took {} connections over", adopted.clients);
+    let answered = talk.stop().context("the WebSocket broke")?;
+    println!("    every byte is right, and all of {answered} messages came back");
     Ok(())
 }
 

@@ -13,9 +13,11 @@ mod client;
 mod deaths;
 mod operator;
 mod server;
+mod talk;
 
 pub use book::SoakTally;
 pub use deaths::SoakDeaths;
+pub use talk::WebSocketTalk;
 
 use crate::namespace::Namespace;
 use crate::peer::{Hairpin, HairpinOptions, PeerService};

@@ -3,10 +3,14 @@
 use super::http_network::{HttpNetwork, HttpNetworks, TLS, Which};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
+use hairpin_e2e::peer::hairpin_program;
+use hairpin_e2e::process::Process;
 use hairpin_e2e::topology::{Family, vip};
 use libtest_mimic::Trial;
+use nix::sys::signal::Signal;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(super) fn tests(networks: &Arc<HttpNetworks>) -> Vec<Trial> {
     let test = |name, body: fn(&mut HttpNetwork) -> Result<()>| networks.test(name, Which::Gso, body);
@@ -14,6 +18,7 @@ pub(super) fn tests(networks: &Arc<HttpNetworks>) -> Vec<Trial> {
         test("TLS goes to the server of its name", names),
         test("TLS goes to the server of its protocol", protocols),
         test("TLS without a route, or not TLS, is reset", refused),
+        test("TLS outlives restart, kill and upgrade", outlives),
     ]
 }
 
@@ -49,6 +54,43 @@ fn names(net: &mut HttpNetwork) -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+/// Downloads that last for three seconds, through the ends of three processes.
+fn outlives(net: &mut HttpNetwork) -> Result<()> {
+    const CLIENTS: usize = 20;
+    Process::inherit_orphans()?;
+    let page = net.page("10m")?;
+    let out = |number: usize| net.topology.scratch.file(format!("tls-{number}"));
+    let start = |number: usize| {
+        let (path, name) = (out(number).display().to_string(), ["one.example", "a.two.example"][number % 2]);
+        let command = curl(net, name, "10m", &["--limit-rate", "3500k", "--output", &path]);
+        net.topology.client.start(command, &net.topology.scratch.file(format!("tls-{number}.log")))
+    };
+    let mut clients: Vec<Process> = (0..CLIENTS).map(start).collect::<Result<_>>()?;
+    let outs: Vec<_> = (0..CLIENTS).map(out).collect();
+    net.until("all downloads under way", |_| {
+        Ok(outs.iter().all(|out| out.metadata().is_ok_and(|facts| facts.len() > 0)))
+    })?;
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        net.hairpin.end(signal)?;
+        net.hairpin.start_again(&net.topology, &[])?;
+        let adopted = net.hairpin.status()?.adopted_http;
+        ensure!(adopted.clients + adopted.interrupted >= CLIENTS as u64, "{signal}: {adopted:?}");
+    }
+    net.hairpin.upgrade(&net.topology, &hairpin_program()?)?;
+    let workers = net.hairpin.status()?.workers.len();
+    let mut broken = Vec::new();
+    for (number, (client, out)) in clients.iter_mut().zip(&outs).enumerate() {
+        let status = client.wait(Duration::from_secs(60))?;
+        if !status.success() {
+            broken.push(format!("client {number}: {}", client.log()));
+        } else {
+            ensure!(std::fs::read(out)? == page, "client {number} got other bytes");
+        }
+    }
+    ensure!(broken.len() <= workers, "a kill breaks one at most for each worker: {broken:?}");
     Ok(())
 }
 
