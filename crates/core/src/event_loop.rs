@@ -107,6 +107,8 @@ use arrayvec::ArrayVec;
 
 /// How often a worker that ends tries to send what it still has.
 const FINISH_TRIES: usize = 1000;
+/// Batches of frames that are dropped at most when a worker begins.
+const DISCARD_TRIES: usize = 1000;
 /// How often a worker that ends tries to reset the connections that end with it, some at a time.
 const ABANDON_TRIES: usize = 20_000;
 
@@ -258,13 +260,7 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> EventLoop<I
     fn frames(&mut self, now: Time, mut publish: impl FnMut(Ticket)) -> bool {
         // Frames that could not be sent go first: order is kept and the transmit batch has room for what is received.
         if self.to_send.is_empty() {
-            self.io.receive(&mut self.received);
-            for ticket in self.received.iter().filter_map(Ticket::of) {
-                match self.tickets.iter_mut().find(|known| known.cpu == ticket.cpu) {
-                    Some(known) => *known = ticket,
-                    None => self.tickets.push(ticket),
-                }
-            }
+            self.receive();
         }
         let busy = !self.received.is_empty();
         if busy {
@@ -282,6 +278,33 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> EventLoop<I
             self.tickets.drain(..).for_each(&mut publish);
         }
         busy
+    }
+
+    fn receive(&mut self) {
+        self.io.receive(&mut self.received);
+        for ticket in self.received.iter().filter_map(Ticket::of) {
+            match self.tickets.iter_mut().find(|known| known.cpu == ticket.cpu) {
+                Some(known) => *known = ticket,
+                None => self.tickets.push(ticket),
+            }
+        }
+    }
+
+    /// Drops the frames that have arrived so far, a bounded number; returns how many. After a change of the number of
+    /// workers they may be of another worker's connections, which this one would take for unknown. Their senders repeat
+    /// them.
+    pub fn discard_arrived(&mut self, mut publish: impl FnMut(Ticket)) -> usize {
+        let mut discarded = 0;
+        for _ in 0..DISCARD_TRIES {
+            self.receive();
+            if self.received.is_empty() {
+                break;
+            }
+            discarded += self.received.len();
+            self.received.clear();
+            self.tickets.drain(..).for_each(&mut publish);
+        }
+        discarded
     }
 
     fn rules(&mut self, now: Time) -> bool {

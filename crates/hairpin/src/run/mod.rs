@@ -370,6 +370,7 @@ impl Startup<'_> {
             snapshot: Arc::clone(&snapshot),
             formers,
             steering,
+            resteered,
             seeds: host::secret::<4>()?,
             cpus: cpus.clone(),
             table: config.settings.connection_table,

@@ -219,6 +219,8 @@ pub(crate) struct WorkerThreadParts<O, E, W> {
     pub(crate) make: W,
     /// Its engine.
     pub(crate) engine: E,
+    /// Packets may be steered to other workers than those of the process before.
+    pub(crate) resteered: bool,
     /// The barrier at which all workers wait for each other before their first frames.
     pub(crate) together: Arc<Barrier>,
 }
@@ -240,7 +242,7 @@ pub(crate) fn run<I: WorkerDevice, E: FlowEngine, P: OffloadPolicy, T: Table<Flo
     publish_ticket: impl Fn(Ticket),
     heartbeat: impl Fn(Time),
 ) -> Result<()> {
-    let WorkerThreadParts { cpu, open, make, engine, together } = bench;
+    let WorkerThreadParts { cpu, open, make, engine, resteered, together } = bench;
     cpu::pin(cpu).with_context(|| format!("cannot pin a worker to core {cpu}"))?;
     let io = open()?;
     let (worker, adopted) = make();
@@ -251,6 +253,10 @@ pub(crate) fn run<I: WorkerDevice, E: FlowEngine, P: OffloadPolicy, T: Table<Flo
     // Commands to the engine that adoption left come before any worker's first frames.
     event_loop.finish(cpu::now(), &publish_ticket);
     together.wait();
+    // All workers' rules are in force: what arrives from now on is this worker's.
+    if resteered {
+        event_loop.discard_arrived(&publish_ticket);
+    }
     let mut publisher = Publisher { cpu, worked: Duration::ZERO, published_at: Time::ZERO, dirty: true };
     while !shared.stop.load(Ordering::Acquire) {
         let now = cpu::now();

@@ -44,6 +44,8 @@ pub(crate) struct WorkerParameters {
     pub(crate) formers: Vec<Arc<Snapshot>>,
     /// How connections are spread.
     pub(crate) steering: Steering,
+    /// Whether they were spread in another way before.
+    pub(crate) resteered: bool,
     /// Secrets of hashes and draws.
     pub(crate) seeds: [u64; 4],
     /// The core of each worker.
@@ -237,7 +239,7 @@ impl WorkerHandle {
         let shared = Arc::new(ThreadShared::new(first)?);
         let WorkerResources { open, engine, publish, heartbeat, marks } = resources;
         let (snapshot, steering, seeds) = (Arc::clone(&parameters.snapshot), parameters.steering, parameters.seeds);
-        let formers = parameters.formers.clone();
+        let (formers, resteered) = (parameters.formers.clone(), parameters.resteered);
         let (loads, effective_weights, occupancy) =
             (parameters.loads.clone(), parameters.effective_weights.clone(), parameters.occupancy.clone());
         let policy: AnyPolicy = AnyPolicy::new(parameters.policy.clone(), memory.len());
@@ -277,7 +279,7 @@ impl WorkerHandle {
                 let start = WorkerStart { worker: number as u16, adopted, splice_rules };
                 reports.send(start).is_ok() && wait_for(&opened)
             };
-            let parts = WorkerThreadParts { cpu, open, make, engine, together };
+            let parts = WorkerThreadParts { cpu, open, make, engine, resteered, together };
             report_failure(number, &messages, || thread::run(&on_thread, parts, ready, publish, heartbeat));
         };
         let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(body);

@@ -92,6 +92,7 @@ impl Supervisor {
         let (settings, steering) = (&self.config.settings, self.parameters.steering);
         let (mut table, resteered) = begin::table(settings, &self.record.table, Some(table), steering)?;
         self.plane.resume(&self.record.taps)?;
+        self.parameters.resteered = resteered;
         self.parameters.held = Arc::new(self.plane.rules()?);
         self.parameters.formers = former::load(&self.socket);
         self.parameters.loads = Default::default();

@@ -8,6 +8,7 @@ use hairpin_e2e::peer::hairpin_program;
 use hairpin_e2e::process::Process;
 use hairpin_e2e::tool::inside;
 use libtest_mimic::Trial;
+use nix::sys::signal::Signal;
 use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -19,13 +20,16 @@ const CLIENTS: usize = 6;
 const SMALL_BUFFERS: &str = "4096 131072 262144";
 
 pub(super) fn tests(networks: &Arc<HttpNetworks>) -> Vec<Trial> {
-    vec![
+    let restarts = [Which::Wire, Which::Software, Which::Dpdk]
+        .map(|which| networks.test("downloads outlive a restart", which, |net| with_small_buffers(net, restarted)));
+    let others = vec![
         networks.test("clients of disabled backends are told", Which::Gso, |net| with_small_buffers(net, disabled)),
         networks.test("downloads outlive an upgrade", Which::Gso, |net| with_small_buffers(net, upgraded)),
         networks
             .test("another layout refuses an upgrade, or resets", Which::Gso, |net| with_small_buffers(net, relaid)),
         networks.test("a flush tells clients", Which::Gso, |net| with_small_buffers(net, flushed)),
-    ]
+    ];
+    restarts.into_iter().chain(others).collect()
 }
 
 /// Downloads of 10 MB whose clients have read 1 KB, all of which the engine forwards.
@@ -83,6 +87,19 @@ fn upgraded(net: &mut HttpNetwork) -> Result<()> {
     let answer = net.fetch(WEB, "/1k", "Connection: close\r\n")?;
     ensure!(answer.body == net.page("1k")?, "1 KB arrived changed");
     Ok(())
+}
+
+/// Half-read responses wait for the next process.
+fn restarted(net: &mut HttpNetwork) -> Result<()> {
+    let to = net.socket(WEB);
+    let clients = inside::run(&net.topology.client, move || {
+        (0..CLIENTS).map(|_| told::open(to, Kind::Downloads)).collect::<Result<Vec<_>>>()
+    })?;
+    net.hairpin.end(Signal::SIGTERM)?;
+    net.hairpin.start_again(&net.topology, &[])?;
+    let adopted = net.hairpin.status()?.adopted_http;
+    ensure!(adopted.clients >= CLIENTS as u64 && adopted.interrupted == 0, "{adopted:?}");
+    clients.into_iter().try_for_each(|client| told::is_complete(client, &net.page("10m")?))
 }
 
 /// A program that stores connections in another way is refused before anything is touched, and TCP's can be kept without
