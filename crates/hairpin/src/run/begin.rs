@@ -372,7 +372,7 @@ pub(crate) fn splices(
     let most = header.connections;
     header.connections = match (settings.http_connections_max, &old) {
         (Some(count), _) => count.div_ceil(u32::from(header.workers)).min(most),
-        // It does not depend on what has filled the file system meanwhile.
+        // The size stays as it is, even if the file system has less room now than when the table was made.
         (None, Some(old)) if old.header().workers == header.workers => old.header().connections.min(most),
         (None, _) => SplicedTable::fitting(&path, &header, table)?.min(SPLICES_MAX),
     };
@@ -396,7 +396,7 @@ fn rebuilt(
     let told = if dealt.dropped + dealt.reset == 0 {
         String::new()
     } else {
-        format!("; warning: {} did not fit, {} are reset for want of a buffer", dealt.dropped, dealt.reset)
+        format!("; warning: {} did not fit, {} are reset for want of room", dealt.dropped, dealt.reset)
     };
     log(&format!(
         "the table of HTTP and TLS connections is dealt out anew: from {} workers to {}, from {} to {} clients' connections \

@@ -40,9 +40,9 @@ const STEP: Duration = Duration::from_millis(50);
 const STARTER_STEP: Duration = Duration::from_millis(5);
 /// Bytes that are passed on of what such a program says, at most. (It may say more than a pipe holds only by hanging.)
 const SAID_BYTES_MAX: u64 = 16 << 10;
-/// Bytes of a word at most: a refusal has a sentence or two.
+/// The longest word, in bytes. A reason for declining has a sentence or two.
 const WORD_BYTES_MAX: usize = 4096;
-/// Begins a word that says why the new process cannot take over.
+/// Prefix of the word by which the new process declines; the reason follows.
 const DECLINES: &str = "no: ";
 /// By this the old process gives up for good.
 const COMMITTED: &[u8] = b"yours\n";
@@ -283,7 +283,7 @@ impl Predecessor {
     /// Says why this process cannot take over.
     pub(crate) fn decline(&mut self, why: &anyhow::Error) {
         let text: String = format!("{DECLINES}{why:#}").replace('\n', " ").chars().take(WORD_BYTES_MAX / 4).collect();
-        // An old process that has gone hears nothing.
+        // The write fails if the old process has ended; then there is no process to tell.
         let _ = self.say(&text);
     }
 

@@ -44,7 +44,7 @@ fn handle(sender: &Sender<SupervisorMessage>, inspector: &Inspector, request: Co
             return match upgraded {
                 Ok(pid) => {
                     let then = move || {
-                        // A supervisor that no longer waits knows anyway.
+                        // A send fails if the supervisor has stopped waiting; it needs no answer then.
                         let _ = tell.send(());
                     };
                     ControlReply { answer: ControlAnswer::Upgraded { pid }, then: Some(Box::new(then)) }
@@ -72,7 +72,7 @@ fn handle(sender: &Sender<SupervisorMessage>, inspector: &Inspector, request: Co
     answer.unwrap_or_else(ControlAnswer::Error).into()
 }
 
-/// Serves `/metrics`, if that is wanted. That it cannot is no reason not to balance.
+/// Serves `/metrics`, if the configuration asks for that. A failure is logged, and the instance goes on without it.
 pub(super) fn serve_metrics(settings: &Settings, sender: &Sender<SupervisorMessage>) -> Option<metrics::MetricsServer> {
     let sender = sender.clone();
     let status = move || ask(&sender, STATUS_PATIENCE, SupervisorMessage::Status);

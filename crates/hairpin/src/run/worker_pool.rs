@@ -40,11 +40,11 @@ pub(crate) const COMMAND_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct WorkerParameters {
     /// Services, backends, pool.
     pub(crate) snapshot: Arc<Snapshot>,
-    /// Those of configurations before, which exchanges may have begun with.
+    /// Snapshots of former configurations, with which exchanges may have begun.
     pub(crate) formers: Vec<Arc<Snapshot>>,
     /// How connections are spread.
     pub(crate) steering: Steering,
-    /// Whether they were spread in another way before.
+    /// Whether the process before spread connections in another way.
     pub(crate) resteered: bool,
     /// Secrets of hashes and draws.
     pub(crate) seeds: [u64; 4],
@@ -79,9 +79,9 @@ pub(crate) struct WorkerPool {
 
 /// The memory of each worker's connections.
 pub(crate) struct WorkerMemory {
-    /// Of layer 4.
+    /// Each worker's region of the layer 4 connection table.
     pub(crate) connections: Vec<&'static mut [Slot<Connection>]>,
-    /// Of HTTP and TLS services.
+    /// Each worker's region of the table of HTTP and TLS connections.
     pub(crate) splices: Vec<SplicedMemory>,
 }
 

@@ -19,12 +19,12 @@ pub enum OpenedTable<T> {
     Table(T),
     /// Nothing, or a table from before the machine was started, which is nothing as well. A new one takes its place.
     Absent,
-    /// Something that cannot be adopted: why.
+    /// A file that cannot be adopted, and the reason.
     Incompatible(String),
 }
 
 impl<T> OpenedTable<T> {
-    /// The same state, of what `change` makes of the table.
+    /// Applies `change` to the table, if there is one to adopt.
     pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> OpenedTable<U> {
         match self {
             OpenedTable::Table(table) => OpenedTable::Table(change(table)),

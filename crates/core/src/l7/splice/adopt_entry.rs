@@ -29,12 +29,12 @@ fn field<T: TryFromBytes>(bytes: &[u8], at: usize) -> Option<T> {
     T::try_read_from_bytes(bytes.get(at..at + size_of::<T>())?).ok()
 }
 
-/// An end of which nothing is known.
+/// A peer whose numbers and abilities are not known.
 fn unknown_peer() -> Peer {
     Peer::new(0, 0, &Abilities { mss: u16::MAX, scale: None, sack: false })
 }
 
-/// No deadline of a backend connection is later.
+/// The longest time until a deadline of a backend connection.
 pub(super) fn longest_of_backends(snapshot: &Snapshot) -> Duration {
     let connect = snapshot.services.iter().map(|service| match &service.kind {
         Kind::Http(http) => http.limits.connect_timeout,
@@ -45,7 +45,7 @@ pub(super) fn longest_of_backends(snapshot: &Snapshot) -> Duration {
 }
 
 impl ClientConn {
-    /// One to be reset, in the place of one that may be torn.
+    /// An entry to be reset, made of the constant fields of an entry that may be torn.
     pub(super) fn renewed(now: Time, bytes: &[u8]) -> Option<ClientConn> {
         let key: TcpKey = field(bytes, offset_of!(ClientConn, key))?;
         let service = field(bytes, offset_of!(ClientConn, service))?;
@@ -74,7 +74,7 @@ impl ClientConn {
         self.framing = Framing::default();
     }
 
-    /// Whether this process could have left it.
+    /// Whether its fields fit each other, as they do in every entry that a worker leaves.
     pub(super) fn is_plausible(&self) -> bool {
         let joined = !matches!(self.state, ClientConnState::Spliced) || self.backend_conn.get().is_some();
         joined
@@ -101,7 +101,7 @@ impl ClientConn {
         [self.input.as_mut(), again, self.framing.records_mut(), owned]
     }
 
-    /// Whether it has the ends that it began with, and its rules lead where they did.
+    /// Whether its ends are those that it began with, and its rules lead where they were installed to.
     pub(super) fn is_sealed(&self, seals: &Seals, position: u32) -> bool {
         let has_rules = self.pair.state() != OffloadState::Software;
         self.seal == seals.client(position, self)
@@ -110,7 +110,7 @@ impl ClientConn {
 }
 
 impl BackendConn {
-    /// One to be reset, in the place of one that may be torn.
+    /// An entry to be reset, made of the constant fields of an entry that may be torn.
     pub(super) fn renewed(now: Time, bytes: &[u8]) -> Option<BackendConn> {
         let key: TcpKey = field(bytes, offset_of!(BackendConn, key))?;
         let number = field(bytes, offset_of!(BackendConn, number))?;
@@ -134,7 +134,7 @@ impl BackendConn {
         (self.input, self.peer.owned) = (Optional::NONE, Optional::NONE);
     }
 
-    /// Whether this process could have left it.
+    /// Whether its fields fit each other, as they do in every entry that a worker leaves.
     pub(super) fn is_plausible(&self) -> bool {
         let joined = match self.state {
             BackendConnState::Attached | BackendConnState::Connecting => self.client_conn.get().is_some(),
@@ -156,8 +156,8 @@ impl BackendConn {
         [self.input.as_mut(), self.peer.owned.as_mut().and_then(|owned| owned.buffer.as_mut())]
     }
 
-    /// Whether it has the ends that it began with. One of a backend that has gone is sealed again without its number: that
-    /// is so, too, if the last process was killed in the midst of that.
+    /// Whether its ends are those that it began with. A connection whose backend has gone is sealed again with
+    /// [`NO_BACKEND`]; if the last process was killed between the two stores, the number is mended here.
     pub(super) fn is_sealed(&mut self, seals: &Seals, position: u32) -> bool {
         if self.seal == seals.backend(position, self, self.number) {
             return true;
@@ -169,7 +169,7 @@ impl BackendConn {
         is_orphan
     }
 
-    /// It is no backend's of this configuration.
+    /// Marks a connection whose backend is not in this configuration.
     pub(super) fn become_orphan(&mut self, seals: &Seals, position: u32) {
         self.seal = seals.backend(position, self, NO_BACKEND);
         // Stored in this order: the old seal would not do for the new number.
@@ -184,7 +184,7 @@ impl BackendConn {
 }
 
 impl ClientConn {
-    /// No deadline is later.
+    /// The longest time until its deadline.
     fn longest(&self, snapshot: &Snapshot) -> Duration {
         let body = body_timeout(snapshot, self).max(OFFLOADED_FOR);
         match snapshot.services.get(usize::from(self.service)).map(|service| &service.kind) {
@@ -198,7 +198,7 @@ impl ClientConn {
         }
     }
 
-    /// Its times, for a process that begins now. Damaged ones may be any.
+    /// Brings its times into the range that they can have in a process that begins now. Damage may have made them anything.
     pub(super) fn wake(&mut self, now: Time, snapshot: &Snapshot) {
         self.stamped = Time::from_nanos(u64::MAX);
         self.deadline = self.deadline.min(now + self.longest(snapshot));
@@ -237,7 +237,8 @@ impl ClientConn {
 }
 
 impl BackendConn {
-    /// Its times, for a process that begins now; no deadline is later than so long. Damaged ones may be any.
+    /// Brings its times into the range that they can have in a process that begins now, deadlines within `longest`. Damage may
+    /// have made them anything.
     pub(super) fn wake(&mut self, now: Time, longest: Duration) {
         self.stamped = Time::from_nanos(u64::MAX);
         self.deadline = self.deadline.min(now + longest);

@@ -23,7 +23,7 @@ pub struct DealtSplices {
     pub client_conns: u64,
     /// Connections for which there was no room; their ends are told when they send something.
     pub dropped: u64,
-    /// Connections that are to be reset, for want of a buffer.
+    /// Connections that are to be reset, because there was no buffer for them, or no room for the backend connection.
     pub reset: u64,
 }
 
@@ -112,13 +112,15 @@ impl Move<'_> {
     /// Moves a client connection and the backend connection that it has. Returns that one's position.
     fn client(&mut self, position: u32) -> Option<u32> {
         let client_conn = self.old.client_conns.get(position)?;
-        let joined = client_conn.backend_conn.get();
+        let mut joined = client_conn.backend_conn.get();
         let target = usize::from(self.steering.worker(&client_conn.key.source));
         let mut moved: ClientConn = copied(client_conn)?;
         let place = &mut self.to[target];
         if !take_along(moved.buffers_mut(), &self.old.buffers, &mut place.buffers) {
             moved.become_reset(self.now);
             self.dealt.reset += 1;
+            // A client that is reset has no backend connection: that one is moved with those that are left, and is reset.
+            joined = None;
         }
         (moved.backend_conn, moved.left) = (OptionalPosition::NONE, OptionalPosition::NONE);
         moved.exchange.generation =
@@ -136,7 +138,7 @@ impl Move<'_> {
         let backend_conn = self.backend_with(joined, target, Some(at));
         if let Some(moved) = self.to[target].client_conns.get_mut(at) {
             moved.backend_conn = backend_conn.into();
-            // One without room: the client is reset.
+            // There was no room for the backend connection: the client is reset. Adoption frees the buffers that it had.
             if backend_conn.is_none() {
                 moved.become_reset(self.now);
                 self.dealt.reset += 1;
@@ -184,7 +186,7 @@ impl Move<'_> {
     }
 }
 
-/// The same bytes once more. The buffers are the other's.
+/// A copy of a stored value, byte by byte. Its buffers still belong to the value that it was copied from.
 fn copied<T: Stored>(value: &T) -> Option<T> {
     T::try_read_from_bytes(value.as_bytes()).ok()
 }

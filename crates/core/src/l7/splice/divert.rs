@@ -14,12 +14,12 @@ use crate::rewrite::Rewrite;
 
 /// The name of all these rules: no client connection has such a place, so nothing waits for the engine's answers.
 const ID: RuleId = RuleId(RULE_BIT | 1 << 32 | u32::MAX as u64);
-/// A number as far from another one as can be.
+/// The largest distance between two sequence numbers: half their space.
 const FAR: u32 = 1 << 31;
 
 /// The rule that brings a backend connection's packets to this worker.
 fn rule(backend_conn: &BackendConn) -> Rule {
-    // A segment without payload whose numbers are both half their space ahead would be within.
+    // No real segment has numbers half the sequence space ahead of what was sent, so the guard admits none.
     let guard = Guard {
         sequence: backend_conn.peer.highest.wrapping_add(FAR),
         sequence_length: 0,
@@ -46,7 +46,7 @@ impl Splices {
         }
     }
 
-    /// The backend connection is over.
+    /// Removes the rule of a backend connection that is over, if it has one.
     pub(super) fn end_diversion<IO>(&self, cx: &mut Context<'_, IO>, backend_conn: u32)
     where
         IO: crate::frame::FrameIo,

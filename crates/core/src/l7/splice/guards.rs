@@ -6,8 +6,8 @@ use super::state::exchange::Message;
 use super::tcp::numbers::before;
 use crate::engine::Guard;
 
-/// Whether nothing is to come of a request any more, and its backend has acknowledged all of it: what it sends from now on
-/// has one acknowledgement number, and nothing of the client's to report.
+/// Whether the request is complete and its backend has acknowledged all of it. All that the backend sends from then on has one
+/// acknowledgement number.
 pub(super) fn only_answers(client_conn: &ClientConn, backend_conn: &BackendConn) -> bool {
     let exchange = &client_conn.exchange;
     exchange.request.is_done()
@@ -23,7 +23,7 @@ pub(super) fn guards(client_conn: &ClientConn, backend_conn: &BackendConn, least
     let (exchange, down, up) = (&client_conn.exchange, client_conn.down.delta_at_end(), client_conn.up.delta_at_end());
     let is_open = !client_conn.peer.has_closed && !backend_conn.peer.has_closed;
     match (exchange.request.get(), exchange.response.get()) {
-        // What ends with the connection, in one direction or in both; it is worth rules once there was much of it.
+        // A response that ends with its connection. Its length is not known: it is worth rules once much of it was forwarded.
         (request, Message::Endless)
             if is_open && client_conn.forwarded.iter().any(|forwarded| forwarded.bytes >= least) =>
         {
@@ -45,10 +45,10 @@ pub(super) fn guards(client_conn: &ClientConn, backend_conn: &BackendConn, least
             };
             Some((client, backend))
         }
-        // A response: what comes of the client are acknowledgements.
+        // A response: the client sends acknowledgements alone.
         (Message::Done, Message::Bytes { next, left }) if left >= least => {
             let (request_end, length) = (exchange.request_end.get()?, left.min(OFFLOAD_RANGE_MAX) as u32);
-            // The last segment of a client's last response comes by here, to have FIN.
+            // The last segment of a client's last response goes through the worker, which adds FIN.
             let comes_by = exchange.close_client && left == u64::from(length);
             let client = Guard {
                 sequence: request_end,
@@ -64,7 +64,7 @@ pub(super) fn guards(client_conn: &ClientConn, backend_conn: &BackendConn, least
             };
             Some((client, backend))
         }
-        // A request's body: what comes of the backend are acknowledgements, until it answers.
+        // A request's body: the backend sends acknowledgements alone, until it answers.
         (Message::Bytes { next, left }, Message::Head) if left >= least => {
             let length = left.min(OFFLOAD_RANGE_MAX) as u32;
             let answer = exchange.response_floor;

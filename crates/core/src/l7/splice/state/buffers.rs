@@ -40,7 +40,7 @@ pub(in crate::l7::splice) const fn counts(connections: u32) -> [u32; 3] {
 pub(in crate::l7::splice) struct Buffer {
     /// Its place in [`SIZES`].
     size: u8,
-    /// As [`Use`] has it.
+    /// The tag in this buffer's [`Use`].
     tag: [u8; 3],
     number: u32,
     /// Bytes in it.
@@ -67,7 +67,7 @@ impl Buffer {
     }
 }
 
-/// What stands with a buffer: for its owner's successor.
+/// What is stored beside a buffer, for the process that adopts its owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(in crate::l7::splice) struct Use {
@@ -164,7 +164,7 @@ impl Buffers {
         let number = self.classes[size].take()?;
         self.tags = self.tags.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f);
         let [_, a, b, c] = self.tags.to_le_bytes();
-        // Any but the tag of a free one.
+        // Never `NO_TAG`, the tag of a free buffer.
         let buffer = Buffer { size: size as u8, tag: [a | 1, b, c], number, length: 0 };
         self.noted(&buffer);
         Some(buffer)
@@ -204,7 +204,7 @@ impl Buffers {
         class.free.push(buffer.number);
     }
 
-    /// Those that were granted are in use; nothing was in use before.
+    /// Takes the granted buffers into use, when none is in use yet.
     pub(in crate::l7::splice) fn adopt(&mut self, claims: &Claims) {
         for (class, claimed) in self.classes.iter_mut().zip(&claims.0) {
             let used = claimed.iter().rposition(|&claim| claim == Claim::Granted).map_or(0, |last| last + 1);
@@ -343,9 +343,9 @@ impl Buffers {
 enum Claim {
     None,
     One,
-    /// All but one of them are wrong, and which one is right is not known.
+    /// At most one of the claims is right, and which one is not known: none is granted.
     Many,
-    /// One, whose it is.
+    /// One, and that entry keeps the buffer.
     Granted,
 }
 
@@ -358,7 +358,7 @@ impl Claims {
         Claims([0, 1, 2].map(|size| vec![Claim::None; buffers.classes[size].count as usize]))
     }
 
-    /// An entry, whatever becomes of it, has these buffers. Those of all entries, before any is granted.
+    /// Counts an entry's claim to these buffers, also if that entry is forgotten. All entries claim before any is granted.
     pub(in crate::l7::splice) fn claim(&mut self, wanted: &[Option<&Buffer>]) {
         for buffer in wanted.iter().flatten() {
             if let Some(claim) = self.place(buffer) {
@@ -367,7 +367,8 @@ impl Claims {
         }
     }
 
-    /// Grants an entry all of its buffers; or none, if one has others that claim it, or was not left to this one like that.
+    /// Grants an entry all of its buffers; or none, if another entry claims one of them, or if its length or tag differs from
+    /// the buffer's [`Use`].
     pub(in crate::l7::splice) fn grant(&mut self, buffers: &Buffers, wanted: &[Option<&Buffer>]) -> bool {
         let is_granted = wanted.iter().flatten().all(|buffer| {
             let size = usize::from(buffer.size);

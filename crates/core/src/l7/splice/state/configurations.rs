@@ -29,7 +29,8 @@ pub(in crate::l7::splice) struct Configurations {
 }
 
 impl Configurations {
-    /// Those in `memory`, which has [`WORDS`] words; of the former ones nothing is known but their names.
+    /// Reads the numbers and ids in `memory`, which has [`WORDS`] words. The former snapshots themselves come with
+    /// [`Configurations::adopt`].
     pub(in crate::l7::splice) fn new(memory: Array<u64>) -> Configurations {
         let number = memory.first().map_or(0, |&number| number as u32);
         Configurations { memory, number, formers: ArrayVec::new() }
@@ -49,7 +50,7 @@ impl Configurations {
         }
     }
 
-    /// `number` is in force from now on, and is the one of this id.
+    /// Stores that configuration `number`, which has this id, is in force from now on.
     fn set(&mut self, number: u32, id: u64) {
         let place = 1 + 2 * (number as usize % PLACES);
         if let Some([named, its_id]) = self.memory.get_mut(place..place + 2) {
@@ -67,7 +68,7 @@ impl Configurations {
     /// be dropped outside the worker's thread.
     pub(in crate::l7::splice) fn follow(&mut self, before: Arc<Snapshot>, id: u64) -> Option<Arc<Snapshot>> {
         if id != 0 && id == before.id {
-            // What has changed is nothing that an exchange goes by.
+            // The id covers all that an exchange goes by, and it is unchanged.
             return Some(before);
         }
         let oldest = if self.formers.is_full() { self.formers.pop_at(0) } else { None };
@@ -94,13 +95,14 @@ impl Configurations {
         self.set(last.wrapping_add(u32::from(!is_same)), id);
     }
 
-    /// Becomes another worker's, of which nothing is known but the names of configurations.
+    /// Takes another worker's numbers and ids. The former snapshots themselves come with [`Configurations::adopt`].
     pub(in crate::l7::splice) fn copy(&mut self, other: &Configurations) {
         self.memory.copy_from_slice(&other.memory);
         self.number = other.number;
     }
 
-    /// The number here of the configuration that has this one in another worker; if it has none, one that is nothing's.
+    /// The number that a configuration has here, if it has `number` in `other`. If it is unknown here: a number that no
+    /// configuration has.
     pub(in crate::l7::splice) fn translated(&self, other: &Configurations, number: u32) -> u32 {
         let id = other.id_of(number);
         let mut all = (0..PLACES as u32).map(|back| self.number.wrapping_sub(back));
@@ -108,8 +110,9 @@ impl Configurations {
         all.find(|&number| id != 0 && self.id_of(number) == id).unwrap_or(unknown)
     }
 
-    /// What a client connection's exchange goes by: its service, and its route. `None`: its service is no HTTP service any
-    /// more, and was none when it began as far as is known. Without a route: that is not known any more.
+    /// The service and the route that a client connection's exchange goes by. `None`: neither the configuration in force nor the
+    /// one that the exchange began with, if it is kept, has an HTTP service of that number. Without a route: the
+    /// configuration that it began with is not kept any more.
     pub(in crate::l7::splice) fn of<'a>(
         &'a self,
         present: &'a Snapshot,

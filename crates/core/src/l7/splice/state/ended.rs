@@ -71,7 +71,7 @@ impl Ended {
         *oldest = Entry { fingerprint, ended: now };
     }
 
-    /// Knows what another worker knows, too, as far as there is room.
+    /// Adds what another worker knows, as far as there is room.
     pub(in crate::l7::splice) fn take_over(&mut self, now: Time, other: &Ended) {
         for entry in other.buckets.iter().flatten().filter(|entry| is_good(now, entry)) {
             let place = self.place(entry.fingerprint);

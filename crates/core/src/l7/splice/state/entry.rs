@@ -109,9 +109,9 @@ pub(in crate::l7::splice) struct ClientConn {
     pub(in crate::l7::splice) taken: Time,
     /// When rules of it last went so that its client could be asked.
     pub(in crate::l7::splice) looked: Time,
-    /// Of what never changes ([`Seals::client`](super::seal::Seals::client)).
+    /// The seal of the fields that never change ([`Seals::client`](super::seal::Seals::client)).
     pub(in crate::l7::splice) seal: u64,
-    /// Of `rule_key` ([`Seals::rule`](super::seal::Seals::rule)).
+    /// The seal of `rule_key` ([`Seals::rule`](super::seal::Seals::rule)).
     pub(in crate::l7::splice) rule_seal: u64,
     /// Bytes of requests that are read and not used yet: those before `peer.expected`.
     pub(in crate::l7::splice) input: Optional<Buffer>,
@@ -347,9 +347,9 @@ pub(in crate::l7::splice) struct BackendConn {
     /// When the SYN is sent again.
     pub(in crate::l7::splice) again: Time,
     pub(in crate::l7::splice) created: Time,
-    /// Of what never changes ([`Seals::backend`](super::seal::Seals::backend)).
+    /// The seal of the fields that never change ([`Seals::backend`](super::seal::Seals::backend)).
     pub(in crate::l7::splice) seal: u64,
-    /// Says whose it is ([`Seals::pair`](super::seal::Seals::pair)), or that it is idle.
+    /// The seal of its client connection and itself, or of an idle connection ([`Seals::pair`](super::seal::Seals::pair)).
     pub(in crate::l7::splice) pairing: u64,
     /// A response's head that is not complete yet: the bytes before `peer.expected`.
     pub(in crate::l7::splice) input: Optional<Buffer>,
@@ -378,7 +378,7 @@ pub(in crate::l7::splice) struct BackendConn {
     pub(in crate::l7::splice) is_spent: bool,
     /// It counts towards its backend's load.
     pub(in crate::l7::splice) is_counted: bool,
-    /// Its backend has sent something again: what it sends next to another client would come slowly.
+    /// Its backend has retransmitted a segment, so its congestion window may be small: no other client gets this connection.
     pub(in crate::l7::splice) has_repeated: bool,
     /// It is reset, and its numbers are not known.
     pub(in crate::l7::splice) is_unknown: bool,

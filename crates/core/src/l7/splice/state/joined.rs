@@ -6,7 +6,7 @@
 use super::entry::{BackendConn, ClientConn};
 use crate::table::numbered::NumberedSlab;
 
-/// Both, to be read.
+/// Looks up a client connection and its backend connection, to read them.
 #[inline]
 pub(in crate::l7::splice) fn joined<'a>(
     client_conns: &'a NumberedSlab<ClientConn>,
@@ -18,7 +18,7 @@ pub(in crate::l7::splice) fn joined<'a>(
     Some((client_conn, backend_conn))
 }
 
-/// Both, to be changed.
+/// Looks up a client connection and its backend connection, to change them.
 #[inline]
 pub(in crate::l7::splice) fn joined_mut<'a>(
     client_conns: &'a mut NumberedSlab<ClientConn>,

@@ -19,10 +19,11 @@ pub(in crate::l7::splice) struct RestingPort {
     released: Time,
     pub(in crate::l7::splice) source: Endpoint,
     pub(in crate::l7::splice) backend: Endpoint,
-    /// It does not rest: a connection of another worker's has it (after a change of the number of workers).
+    /// 1: the port does not rest. After a change of the number of workers, another worker's connection uses it.
     pub(in crate::l7::splice) is_lent: u8,
     unused: u8,
-    /// How long the port rested, in units of 10 ms, that this one has overwritten while it did; 0: none.
+    /// How long the port that this one has overwritten had rested by then, in units of 10 ms; 0: it overwrote none that
+    /// rested.
     overwritten_after: u16,
 }
 
@@ -76,8 +77,8 @@ impl Resting {
         }
     }
 
-    /// Ports that have not rested for `time_wait`, and of which nothing else is known, because the ring was too small: at
-    /// least so many. More than it has places are not counted.
+    /// How many ports that have not rested for `time_wait` were overwritten, because the ring was too small. A lower bound:
+    /// each place remembers one overwritten port.
     pub(in crate::l7::splice) fn overwritten(&self, now: Time, time_wait: Duration) -> u64 {
         self.ports.iter().filter(|port| port.hides_another(now, time_wait)).count() as u64
     }
@@ -101,7 +102,7 @@ impl Resting {
 }
 
 impl RestingPort {
-    /// Whether a port rests, unknown, that this one has overwritten.
+    /// Whether this port has overwritten another one that would still rest.
     fn hides_another(&self, now: Time, time_wait: Duration) -> bool {
         let before = Duration::from_millis(u64::from(self.overwritten_after) * STEP_MS as u64);
         self.overwritten_after != 0 && now.since(self.released) + before < time_wait

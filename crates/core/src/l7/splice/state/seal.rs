@@ -33,7 +33,7 @@ const IS_BACKEND: u64 = 1 << 33;
 pub(in crate::l7::splice) struct Seals([u64; 4]);
 
 impl Seals {
-    /// The same ones in every process that goes by this steering key.
+    /// Seals with secrets that follow from the steering key: each process with that key makes equal seals.
     pub(in crate::l7::splice) fn new(steering: &Steering) -> Seals {
         Seals([0, 1, 2, 3].map(|seed| {
             let end = Endpoint { port: seed, ..Endpoint::default() };
@@ -41,7 +41,7 @@ impl Seals {
         }))
     }
 
-    /// Of a client connection at this position: its ends, service, interface, first numbers, when it was created, and
+    /// The seal of a client connection at this position: over its ends, service, interface, first numbers, when it was created, and
     /// whether it is of a TLS service.
     pub(in crate::l7::splice) fn client(&self, position: u32, entry: &ClientConn) -> u64 {
         let [a, b, c, d, e] = fixed(entry.as_bytes());
@@ -50,22 +50,22 @@ impl Seals {
         self.hash([a, b, c, d, e, theirs << 32 | ours, entry.created.as_nanos(), place])
     }
 
-    /// Of a backend connection at this position: its ends, its interface, when it was created, and its backend's number,
-    /// which is to be this one.
+    /// The seal of a backend connection at this position: over its ends, its interface, when it was created, and `number`, the
+    /// number of its backend.
     pub(in crate::l7::splice) fn backend(&self, position: u32, entry: &BackendConn, number: u16) -> u64 {
         let [a, b, c, d, e] = fixed(entry.as_bytes());
         let e = e & !NUMBER | u64::from(number) << NUMBER.trailing_zeros();
         self.hash([a, b, c, d, e, 0, entry.created.as_nanos(), u64::from(position) | IS_BACKEND])
     }
 
-    /// Of a client connection and a backend connection that have each other; of one that is idle, with `None`. By the two
-    /// seals, which no two entries have, nor two lives at one position.
+    /// The seal of a client connection and a backend connection that are joined; without `client`, of an idle backend
+    /// connection. It is made of their two seals, which differ between entries and between uses of one position.
     #[inline]
     pub(in crate::l7::splice) fn pair(&self, client: Option<u64>, backend: u64) -> u64 {
         folded(client.unwrap_or(0) ^ self.0[2], backend ^ self.0[3])
     }
 
-    /// Of the key that a client connection's pair of rules leads to.
+    /// The seal of the flow key that a client connection's pair of rules leads to.
     pub(in crate::l7::splice) fn rule(&self, client: u64, key: &TcpKey) -> u64 {
         let mut bytes = [0; FIXED];
         let key = key.as_bytes();
@@ -130,7 +130,7 @@ mod tests {
         BackendConn::new(NOW, &key(), 3, Peer::new(1, 2, &Abilities { mss: 1460, scale: None, sack: false }))
     }
 
-    /// Another program makes the same ones. Where it cannot, raise `LAYOUT_VERSION` in `memory.rs`.
+    /// A program of another version must make equal seals. A change that breaks this raises `LAYOUT_VERSION` in `memory.rs`.
     #[test]
     fn seals_are_the_same_in_every_program() {
         let seals = Seals::new(&Steering::by_hash([1, 2], 1));

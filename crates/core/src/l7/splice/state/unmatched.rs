@@ -18,14 +18,14 @@ const LASTS: Duration = Duration::from_secs(1);
 /// After so long, another connection between the same ends may have the same number.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 
-/// A flow of a connection that was seen; with a fingerprint of 0, none.
+/// A flow whose data arrived and belongs to no connection here; a place with a fingerprint of 0 is free.
 #[derive(Clone, Copy, Debug, Default)]
 struct UnmatchedFlow {
     fingerprint: u64,
     first: Time,
 }
 
-/// The flows that were seen.
+/// The flows whose data arrived and belongs to no connection here.
 pub(in crate::l7::splice) struct Unmatched {
     seen: Box<[UnmatchedFlow]>,
     hasher: Hasher,

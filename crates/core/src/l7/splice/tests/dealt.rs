@@ -5,6 +5,8 @@ use super::{REQUEST, asked};
 use crate::engine::RuleOp;
 use crate::flow::Steering;
 use crate::l7::splice::{DealtSplices, SplicedMemory, deal};
+use crate::time::Duration;
+use crate::wire::tcp::RST;
 use crate::worker::Worker;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -105,4 +107,42 @@ fn smaller_memory_takes_what_it_can() {
     fixture.worker = worker;
     let (mut client, mut backend) = talks.into_iter().next().unwrap();
     assert_eq!(client.receives(&backend.sends(&mut fixture, REST)), REST);
+}
+
+#[test]
+fn client_without_a_buffer_is_reset_with_its_backend() {
+    let mut fixture = OneWorker::new(|_| {});
+    fixture.restarts = false;
+    // Twice the largest buffers that the smaller memory has.
+    let (worker, _) = fixture.adopting(0, fixture.steering(), SplicedMemory::own(8192));
+    fixture.worker = worker;
+    let head = "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n";
+    let waiting = |port| {
+        let mut client = Script::client(&mut fixture, port);
+        let syn = client.sends(&mut fixture, head).remove(0);
+        (0..20).for_each(|_| drop(client.sends(&mut fixture, &"x".repeat(1400))));
+        (client, syn)
+    };
+    let all: Vec<_> = (1000..1020).map(waiting).collect();
+    let (memory, dealt) = dealt(&mut fixture, 1, 64);
+    assert_eq!(dealt, DealtSplices { client_conns: 20, dropped: 0, reset: 4 });
+    let [memory] = memory.try_into().unwrap_or_else(|_| panic!("one worker"));
+    let (worker, found) = fixture.adopting(0, fixture.steering(), memory);
+    assert_eq!((found.splices.interrupted, found.splices.forgotten()), (0, 0), "{found:?}");
+    assert_eq!(found.splices.backend_conns, 16, "the others are reset");
+    fixture.worker = worker;
+    fixture.wait(Duration::from_millis(1));
+    let mut reset = 0;
+    for (mut client, syn) in all {
+        let (mut backend, sent) = Script::backend(&mut fixture, &syn);
+        if sent.iter().all(|sent| sent.segment.has(RST)) {
+            assert_eq!(sent.len(), 1, "the backend is told");
+            let sent = client.sends(&mut fixture, "x");
+            assert!(sent.iter().all(|sent| sent.segment.has(RST)) && sent.len() == 1, "the client is told: {sent:?}");
+            reset += 1;
+        } else {
+            assert!(backend.receives(&sent).starts_with(head));
+        }
+    }
+    assert_eq!(reset, 4);
 }

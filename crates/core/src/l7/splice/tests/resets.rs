@@ -91,7 +91,8 @@ fn client_with_its_whole_response_outlives_its_backend() {
     fixture.over();
 }
 
-/// The same without the engine: the acknowledgement of the last byte is on its way, or comes with the next request.
+/// A worker has sent the whole response in software. The client's acknowledgement of the last byte is on its way, or comes
+/// with its next request.
 #[test]
 fn client_sent_its_whole_response_outlives_its_backend() {
     for has_all in [true, false] {

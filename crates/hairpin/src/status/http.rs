@@ -1,0 +1,104 @@
+//! The status of HTTP and TLS services.
+
+use super::Count;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// HTTP and TLS services, all together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HttpStatus {
+    /// Clients' connections now.
+    pub clients: u64,
+    /// Those, and those that are over and kept for a while.
+    #[serde(default)]
+    pub clients_entries: u64,
+    /// The most of all these there were.
+    pub clients_peak: u64,
+    /// The most there can be.
+    pub clients_max: u64,
+    /// Connections to backends now, idle ones among them.
+    pub backend_connections: u64,
+    /// Idle ones.
+    pub backend_connections_idle: u64,
+    /// Requests whose head was complete and in order, and ClientHellos.
+    pub requests: Count,
+    /// Responses of backends, by class: `1xx` to `5xx`.
+    pub responses: BTreeMap<String, Count>,
+    /// Responses of Hairpin's own: of routes that reply or redirect, and refusals.
+    pub replies: Count,
+    /// Requests that were refused, and connections that were reset, by reason. Reasons that never occurred are left out.
+    pub refused: BTreeMap<String, Count>,
+    /// Requests that went over a connection to the backend that was there already.
+    pub reused_total: u64,
+    /// Requests for which another backend was tried.
+    pub retries_total: u64,
+    /// Backends that agreed to no window scale or no SACK, and were skipped for another.
+    #[serde(default)]
+    pub skipped_total: u64,
+    /// Connections to backends that were closed rather than kept for other clients, because the backend had to send something
+    /// again.
+    #[serde(default)]
+    pub retired_total: u64,
+    /// Bodies that were handed to the engine.
+    pub offloaded_total: u64,
+    /// From how many bytes on that is done, where the configuration does not say; the mean of all workers.
+    #[serde(default)]
+    pub offload_bytes_min: u64,
+    /// The value behind that: microseconds that a pair of rules costs a worker. 0: not measured yet.
+    #[serde(default)]
+    pub rule_pair_us: f64,
+    /// Microseconds that a frame of a body costs a worker. 0: not measured yet.
+    #[serde(default)]
+    pub body_frame_us: f64,
+    /// Bytes of such a frame.
+    #[serde(default)]
+    pub body_frame_bytes: u64,
+    /// Segments of Hairpin's own that were sent again.
+    pub retransmitted_total: u64,
+    /// Segments dropped because they came out of order where order is needed.
+    pub out_of_order_total: u64,
+    /// Segments of chunked requests dropped because there was no room to remember what they say until the backend has it.
+    #[serde(default)]
+    pub unrecorded_total: u64,
+    /// Bare acknowledgements that did not go on because the next of a burst said more.
+    #[serde(default)]
+    pub acknowledgements_superseded_total: u64,
+    /// Buffers in use.
+    pub buffers: u64,
+    /// Buffers there are.
+    pub buffers_max: u64,
+    /// How often there was none.
+    pub buffers_exhausted_total: u64,
+    /// SYNs that workers have answered with a cookie; those that the kernel has answered are among the events.
+    pub cookies_sent_total: u64,
+    /// First data with a wrong or expired cookie, dropped.
+    pub cookies_invalid_total: u64,
+    /// First data that came again when its connection had ended, answered with RST.
+    #[serde(default)]
+    pub cookies_used_total: u64,
+    /// Connections that had ended and were forgotten, to make room for others, while their cookies were still good.
+    #[serde(default)]
+    pub ended_overwritten_total: u64,
+}
+
+/// Connections of HTTP and TLS services that the process before had, and what became of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdoptedHttpStatus {
+    /// Clients' connections that go on.
+    pub clients: u64,
+    /// Connections to backends that go on.
+    pub backend_connections: u64,
+    /// Clients' connections that the engine carried meanwhile.
+    pub offloaded: u64,
+    /// Connections that were reset because the process before ended in the middle of changing them.
+    pub interrupted: u64,
+    /// Connections that were reset because their service or backend is not in the configuration any more, or serves
+    /// something else.
+    pub without_service: u64,
+    /// Connections that were reset because they belong to another worker now.
+    pub misplaced: u64,
+    /// Entries that made no sense, and were forgotten: something else has written into the memory.
+    pub invalid: u64,
+    /// Ports of the pool that may be used too early, because the memory had no place for all that rest: at least so many.
+    pub ports_overwritten: u64,
+}
