@@ -69,7 +69,7 @@ impl Splices {
         let peer = &client_conn.peer;
         let is_known = !before(segment.acknowledgement, peer.acknowledged.wrapping_sub(NEAR))
             && (client_conn.pair.held() != 0 || !before(peer.sent, segment.acknowledgement));
-        if segment.payload > 0 && (peer.has_closed || !is_known) && self.begins(cx, at, &segment, position) {
+        if segment.payload > 0 && (peer.has_closed || resets || !is_known) && self.begins(cx, at, &segment, position) {
             return self.another(cx, frame, at, &segment, position);
         }
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };

@@ -131,7 +131,7 @@ impl Splices {
         if client_conn.peer.owned.as_ref().is_some_and(|owned| owned.due <= cx.now) {
             if !client_conn.peer.backend_off(cx.now) {
                 cx.statistics.http.refused[Refused::Vanished as usize] += 1;
-                return self.abandon(cx, position);
+                return self.give_up(cx, position);
             }
             cx.statistics.http.retransmitted += 1;
             self.send_all(cx, End::Client(position));

@@ -228,7 +228,7 @@ impl Splices {
                 Some(ClientConnState::TimeWait | ClientConnState::Resetting) => self.remove_client(cx, self.hand),
                 Some(ClientConnState::Reading | ClientConnState::Closing) => {
                     self.detach(cx, self.hand, Detach::Keep);
-                    self.abandon(cx, self.hand);
+                    self.give_up(cx, self.hand);
                 }
                 _ => continue,
             }

@@ -1,12 +1,12 @@
-//! Resets of ends whose numbers only they know: the engine carries what they get.
+//! Resets that their ends believe.
 //!
-//! A client believes a RST only with the very number that it expects next (RFC 5961, 3.2), and of what the engine has
-//! forwarded to it software knows at most a part. But each packet of its own says that number: its acknowledgement. So its
-//! client connection stays for a while, and each of its packets is answered with RST (RFC 9293, 3.10.7.1). A client that only
-//! receives sends none once the engine carries nothing more; it is asked for one, by an acknowledgement with a number
-//! that it has acknowledged already, which it answers with what it expects (RFC 9293, 3.10.7.4). One that has believed
-//! the RST answers the next such question with a RST of its own, and is forgotten. The same goes for backends in the
-//! middle of an upload.
+//! A client believes a RST only with the very number that it expects next (RFC 5961, 3.2). The network may lose a RST, and of
+//! what the engine has forwarded software knows at most a part. But each packet of a client says that number: its
+//! acknowledgement. So its client connection stays for a while, and each of its packets is answered with RST (RFC 9293,
+//! 3.10.7.1). A client that only receives sends none once nothing more comes; it is asked for one, by an acknowledgement
+//! with a number that it has acknowledged already, which it answers with what it expects (RFC 9293, 3.10.7.4). A client that
+//! has believed the RST answers the next such question with a RST of its own, and is forgotten. Backends in the middle of
+//! an upload by the engine are reset in the same way.
 
 use super::conclude::idle_timeout;
 use super::remove::Detach;
@@ -54,14 +54,20 @@ impl BackendConn {
 }
 
 impl Splices {
-    /// Resets a client's connection, and the backend's with it.
+    /// Resets a client's connection, and the backend's with it. The client connection stays until its client has
+    /// believed that.
     pub(in crate::l7::splice) fn abandon<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         self.detach(cx, position, Detach::Reset);
         self.send_reset(cx, End::Client(position));
-        match self.client_conns.get(position).is_some_and(ClientConn::is_ahead_of_software) {
-            true => self.begin_reset(cx, position),
-            false => self.remove_client(cx, position),
-        }
+        self.begin_reset(cx, position);
+    }
+
+    /// Resets a client's connection, and the backend's with it, and forgets both at once: for a client that has not
+    /// answered for long, and for one between exchanges, which hears of a RST that was lost when it sends its next request.
+    pub(in crate::l7::splice) fn give_up<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        self.detach(cx, position, Detach::Reset);
+        self.send_reset(cx, End::Client(position));
+        self.remove_client(cx, position);
     }
 
     /// Ends the exchange of a client whose backend was taken away: the client is reset. But one that may have got all of its
@@ -128,8 +134,8 @@ impl Splices {
         self.abandoned < self.client_conns.reach() || rest.is_full()
     }
 
-    /// Begins to answer all that a client sends with RST, and asks it for a packet as soon as the engine holds no rule
-    /// of it.
+    /// Begins to answer all that a client sends with RST. The client is asked for a packet as soon as the engine holds no
+    /// rule of it; after a while, if software knows the number of the RST that it was sent.
     pub(in crate::l7::splice) fn begin_reset<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         if self.client_conns.get(position).is_some_and(|client_conn| !client_conn.may_go_on) {
             self.release_buffers(position);
@@ -142,7 +148,13 @@ impl Splices {
         (client_conn.asks, client_conn.reset_with) = (0, OptionalNumber::default());
         client_conn.challenge_after = cx.now;
         client_conn.is_clamped = false;
-        self.ask(cx, position);
+        if client_conn.may_go_on || client_conn.is_ahead_of_software() {
+            return self.ask(cx, position);
+        }
+        client_conn.deadline = cx.now + ASK_AGAIN_AFTER;
+        let deadline = client_conn.deadline;
+        self.stamp_client(position, deadline);
+        self.remove_rules(cx, position);
     }
 
     /// Asks a client that is to be reset for a packet, or forgets it if it was asked often enough.

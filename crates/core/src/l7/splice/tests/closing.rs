@@ -203,7 +203,7 @@ fn a_client_that_never_acknowledges_a_fin_is_given_up() {
     client.acknowledges(&mut fixture);
     let again = fixture.wait(Duration::from_secs(60));
     assert!((3..9).contains(&to(&again, &client).iter().filter(|sent| sent.segment.has(FIN)).count()), "{again:?}");
-    assert!(to(&again, &client).last().is_some_and(|sent| sent.segment.has(RST)));
+    assert!(to(&again, &client).iter().any(|sent| sent.segment.has(RST)));
     fixture.over();
 }
 

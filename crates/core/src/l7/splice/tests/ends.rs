@@ -1,6 +1,6 @@
 //! Ends in every state: either side resets, closes, or says nothing any more.
 
-use super::one_worker::{OneWorker, Script, Sent};
+use super::one_worker::{OneWorker, Script, Sent, USUAL};
 use super::{REQUEST, RESPONSE, asked, only};
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST};
@@ -99,6 +99,44 @@ fn a_reset_goes_to_the_other_end_whatever_there_is() {
             }
         }
         assert_eq!(fixture.worker.splices().1, 0, "{state:?}: the backend's is gone");
+        fixture.over();
+    }
+}
+
+#[test]
+fn a_client_whose_reset_is_lost_hears_of_it_again() {
+    for (state, ipv6) in
+        [State::Body, State::Chunks, State::Endless, State::Tunnel].into_iter().zip([false, true].repeat(2))
+    {
+        let mut fixture = OneWorker::over_ip(ipv6, |_| {});
+        let (mut client, mut backend) = at(&mut fixture, state);
+        let lost = only(backend.says(&mut fixture, RST | ACK, b""));
+        assert!(lost.segment.has(RST) && lost.to == client.own, "{state:?}");
+        // A client that only receives sends nothing by itself.
+        let asked = only(fixture.wait(Duration::from_millis(150)));
+        let far = asked.segment.sequence.wrapping_sub(client.expected) as i32;
+        assert!(asked.segment.flags == ACK && far < 0, "{state:?}: a number that it has acknowledged: {asked:?}");
+        let reset = only(client.acknowledges(&mut fixture));
+        assert_eq!((reset.segment.flags, reset.segment.sequence), (RST, client.expected), "{state:?}");
+        let asked = only(fixture.wait(Duration::from_millis(100)));
+        assert_eq!(asked.segment.flags, ACK, "{state:?}");
+        client.next = asked.segment.acknowledgement;
+        assert!(client.says(&mut fixture, RST, b"").is_empty(), "{state:?}: it says that it has no connection");
+        assert_eq!(fixture.worker.splices(), (0, 0, 0), "{state:?}");
+    }
+}
+
+#[test]
+fn a_client_that_was_reset_may_begin_again_at_once() {
+    // Its new connection's numbers are far from the old one's, and near to them.
+    for apart in [1 << 30, 1000] {
+        let mut fixture = OneWorker::new(|_| {});
+        let (client, mut backend) = at(&mut fixture, State::Body);
+        assert!(only(backend.says(&mut fixture, RST | ACK, b"")).segment.has(RST));
+        let mut next = Script::client_with(&mut fixture, 1000, client.next.wrapping_add(apart), USUAL);
+        let syn = only(next.sends(&mut fixture, REQUEST));
+        let (mut backend, sent) = Script::backend(&mut fixture, &syn);
+        assert_eq!(backend.receives(&sent), REQUEST, "{apart}");
         fixture.over();
     }
 }

@@ -76,7 +76,8 @@ fn a_hello_that_leads_nowhere_is_reset() {
             sent.extend(client.says(&mut fixture, ACK, piece));
         }
         assert!(sent.iter().any(|sent| sent.segment.has(RST)) && sent.iter().all(|sent| sent.to == client.own));
-        assert_eq!(fixture.worker.splices(), (0, 0, 0));
+        assert_eq!(fixture.worker.splices(), (1, 0, 0), "its client is asked whether it believed that");
+        fixture.over();
     }
     let mut fixture = OneWorker::of(1, tls(None));
     let mut client = Script::client(&mut fixture, 1000);
