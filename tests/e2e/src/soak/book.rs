@@ -1,5 +1,6 @@
 //! The record of a soak: operations, the backends that were disabled meanwhile, and which failures these explain.
 
+use super::socket::SoakConnection;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,8 +8,8 @@ use std::time::{Duration, Instant};
 /// The field by which a request names its operation.
 pub(super) const OPERATION: &str = "x-operation";
 /// How long after a backend was disabled those whose operations it had may hear of it. Hairpin tells them at once; the
-/// processors here may have others to serve first.
-const AT_ONCE: Duration = Duration::from_secs(5);
+/// processors here may have others to serve first, and a RST that was lost is sent again after 0.1 s, 0.2 s, 0.4 s.
+const AT_ONCE: Duration = Duration::from_secs(2);
 /// Failures of a kind that are kept in words.
 const KEPT: u64 = 3;
 
@@ -56,6 +57,7 @@ pub(super) struct SoakOperation {
     /// Details for the case that it fails: lengths, how its connection is used.
     pub(super) about: String,
     pub(super) began: Instant,
+    pub(super) connection: SoakConnection,
 }
 
 /// Why an operation failed.
@@ -95,7 +97,7 @@ pub struct SoakTally {
     pub hung: u64,
     /// Operations that failed on a backend that was disabled.
     pub disabled: u64,
-    /// The longest, after a disabling had been answered, until a client had heard of it.
+    /// The longest, after a disabling had been answered, until a client's kernel had heard of it.
     pub told: Duration,
     /// Kept connections that were closed between two requests.
     pub closed_idle: u64,
@@ -112,11 +114,20 @@ impl SoakTally {
     }
 }
 
+/// An operation that has not ended.
+#[derive(Debug, Default)]
+struct UnderWay {
+    /// Once it has a connection.
+    operation: Option<SoakOperation>,
+    /// The servers that it has met.
+    met: Vec<usize>,
+    is_examined: bool,
+}
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct SoakBook {
-    /// The servers that each operation under way has met.
-    met: Mutex<HashMap<u64, Vec<usize>>>,
+    under_way: Mutex<HashMap<u64, UnderWay>>,
     disabled: Mutex<Vec<Disabled>>,
     tally: Mutex<SoakTally>,
 }
@@ -126,9 +137,24 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl SoakBook {
+    /// The operation has a connection.
+    pub(super) fn begin(&self, operation: &SoakOperation) {
+        locked(&self.under_way).entry(operation.number).or_default().operation = Some(operation.clone());
+    }
+
     /// The operation has come to the server.
     pub(super) fn met(&self, operation: u64, server: usize) {
-        locked(&self.met).entry(operation).or_default().push(server);
+        locked(&self.under_way).entry(operation).or_default().met.push(server);
+    }
+
+    /// Operations that have lasted so long, each once, with the servers that they have met.
+    pub(super) fn slow(&self, after: Duration) -> Vec<(SoakOperation, Vec<usize>)> {
+        let mut under_way = locked(&self.under_way);
+        let slow = under_way.values_mut().filter_map(|under_way| {
+            let operation = under_way.operation.as_ref().filter(|operation| operation.began.elapsed() > after)?;
+            (!std::mem::replace(&mut under_way.is_examined, true)).then(|| (operation.clone(), under_way.met.clone()))
+        });
+        slow.collect()
     }
 
     /// The backend is about to be disabled.
@@ -155,7 +181,7 @@ impl SoakBook {
 
     /// The operation has come to its end, with so many bytes received.
     pub(super) fn end(&self, operation: &SoakOperation, result: Result<u64, OperationFailure>) {
-        let met = locked(&self.met).remove(&operation.number).unwrap_or_default();
+        let met = locked(&self.under_way).remove(&operation.number).unwrap_or_default().met;
         let failure = match result {
             Ok(bytes) => {
                 return self.note(|tally| {
@@ -181,19 +207,20 @@ impl SoakBook {
             let count = tally.reasons.entry(reason(&why)).or_default();
             *count += 1;
             if *count <= KEPT {
-                let SoakOperation { number, service, kind, about, began } = operation;
-                let kind = kind.name();
+                let SoakOperation { number, service, kind, about, began, connection } = operation;
+                let (kind, port) = (kind.name(), connection.port);
                 tally.faults.push(format!(
-                    "{kind} {number} on {service} ({about}; servers {met:?}) after {:?}: {why}",
+                    "{kind} {number} on {service} ({about}; port {port}, servers {met:?}) after {:?}: {why}",
                     began.elapsed()
                 ));
             }
         });
     }
 
-    /// How long after its backend was disabled the operation failed; `None`: nothing of the kind explains it.
+    /// How long after its backend was disabled the client of an operation that failed heard of it; `None`: nothing of the
+    /// kind explains it.
     fn told(&self, operation: &SoakOperation, met: &[usize]) -> Option<Duration> {
-        let now = Instant::now();
+        let now = operation.connection.heard().unwrap_or_else(Instant::now);
         let explains = |disabled: &&Disabled| {
             let answered = disabled.answered.unwrap_or(now);
             // A request that has not come to any server may have been on its way to this one.
@@ -219,7 +246,14 @@ mod tests {
     use super::*;
 
     fn operation(number: u64, began: Instant) -> SoakOperation {
-        SoakOperation { number, service: "soak", kind: OperationKind::Echo, about: String::new(), began }
+        SoakOperation {
+            number,
+            service: "soak",
+            kind: OperationKind::Echo,
+            about: String::new(),
+            began,
+            connection: SoakConnection::default(),
+        }
     }
 
     fn failed() -> Result<u64, OperationFailure> {

@@ -3,6 +3,7 @@
 
 use super::book::{OPERATION, OperationFailure, OperationKind, SoakBook, SoakOperation};
 use super::bytes::{Contents, StreamPlace};
+use super::socket::{SoakConnection, SoakSocket};
 use futures_util::{SinkExt, StreamExt};
 use http_body_util::BodyExt;
 use hyper::client::conn::http1::{SendRequest, handshake};
@@ -30,7 +31,11 @@ const STALL: Duration = Duration::from_secs(60);
 /// Requests on a kept connection, and messages of a WebSocket, at most.
 const KEPT_MAX: u32 = 30;
 
-type Sender = SendRequest<Contents>;
+/// A connection that takes requests.
+struct Kept {
+    sender: SendRequest<Contents>,
+    connection: SoakConnection,
+}
 
 /// See the module's documentation.
 pub(super) struct SoakClient {
@@ -77,28 +82,36 @@ impl SoakClient {
     fn operation(&self, kind: OperationKind, about: String) -> SoakOperation {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        SoakOperation { number, service: self.service, kind, about, began: Instant::now() }
+        SoakOperation {
+            number,
+            service: self.service,
+            kind,
+            about,
+            began: Instant::now(),
+            connection: SoakConnection::default(),
+        }
     }
 
-    async fn connect(&self) -> Result<Sender, OperationFailure> {
+    async fn connect(&self) -> Result<Kept, OperationFailure> {
         let stream = within("connecting", TcpStream::connect(self.to)).await?;
         stream.set_nodelay(true).map_err(|error| failed("connecting", error))?;
-        let (sender, connection) = within("beginning", handshake(TokioIo::new(stream))).await?;
+        let (socket, connection) = SoakSocket::new(stream).map_err(|error| failed("connecting", error))?;
+        let (sender, driver) = within("beginning", handshake(TokioIo::new(socket))).await?;
         // Errors in it are reported to the operation.
-        tokio::spawn(connection.with_upgrades());
+        tokio::spawn(driver.with_upgrades());
         self.book.note(|tally| tally.connections += 1);
-        Ok(sender)
+        Ok(Kept { sender, connection })
     }
 
     /// So many requests on one connection, or on several if it is closed in between or one of them fails.
     async fn requests(&mut self, count: u32) {
-        let mut kept: Option<Sender> = None;
+        let mut kept: Option<Kept> = None;
         for number in 1..=count {
             if number > 1 && self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            if let Some(sender) = &mut kept
-                && sender.ready().await.is_err()
+            if let Some(kept_now) = &mut kept
+                && kept_now.sender.ready().await.is_err()
             {
                 self.book.note(|tally| tally.closed_idle += 1);
                 kept = None;
@@ -119,8 +132,9 @@ impl SoakClient {
             });
             let told = self.random.bool();
             let (last, how) = (number == count, if kept.is_some() { "kept" } else { "new" });
-            let operation = self.operation(kind, format!("{length} bytes, told {told}, {how} connection, last {last}"));
-            let result = self.request(&mut kept, &operation, (length, told, last)).await;
+            let about = format!("{length} bytes, told {told}, {how} connection, last {last}");
+            let mut operation = self.operation(kind, about);
+            let result = self.request(&mut kept, &mut operation, (length, told, last)).await;
             if result.is_err() {
                 kept = None;
             }
@@ -134,14 +148,16 @@ impl SoakClient {
     /// One of them; how many bytes it brought.
     async fn request(
         &self,
-        kept: &mut Option<Sender>,
-        operation: &SoakOperation,
+        kept: &mut Option<Kept>,
+        operation: &mut SoakOperation,
         (length, told, last): (u64, bool, bool),
     ) -> Result<u64, OperationFailure> {
-        let sender = match kept {
-            Some(sender) => sender,
+        let kept = match kept {
+            Some(kept) => kept,
             None => kept.insert(self.connect().await?),
         };
+        operation.connection = kept.connection.clone();
+        self.book.begin(operation);
         let stream = operation.number;
         let (method, path, body) = match operation.kind {
             OperationKind::Echo => (Method::POST, "/echo".to_owned(), Contents::of(stream, length, told)),
@@ -156,7 +172,7 @@ impl SoakClient {
             request = request.header(CONNECTION, "close");
         }
         let request = request.body(body).map_err(|error| failed("asking", error))?;
-        let answer = within("asking", sender.send_request(request)).await?;
+        let answer = within("asking", kept.sender.send_request(request)).await?;
         compare(answer, stream, length).await
     }
 
@@ -168,12 +184,12 @@ impl SoakClient {
     /// A WebSocket, from its handshake to its end.
     async fn websocket(&mut self) {
         let count = self.random.u32(1..=KEPT_MAX);
-        let operation = self.operation(OperationKind::WebSocket, format!("{count} messages"));
-        let result = self.converse(&operation, count).await;
+        let mut operation = self.operation(OperationKind::WebSocket, format!("{count} messages"));
+        let result = self.converse(&mut operation, count).await;
         self.book.end(&operation, result);
     }
 
-    async fn converse(&mut self, operation: &SoakOperation, count: u32) -> Result<u64, OperationFailure> {
+    async fn converse(&mut self, operation: &mut SoakOperation, count: u32) -> Result<u64, OperationFailure> {
         let mut socket = self.upgraded(operation).await?;
         let (mut out, mut back, mut bytes) = (StreamPlace::of(operation.number), StreamPlace::of(operation.number), 0);
         for number in 1..=count {
@@ -207,15 +223,17 @@ impl SoakClient {
 
     async fn upgraded(
         &self,
-        operation: &SoakOperation,
+        operation: &mut SoakOperation,
     ) -> Result<WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>, OperationFailure> {
-        let mut sender = self.connect().await?;
+        let mut kept = self.connect().await?;
+        operation.connection = kept.connection.clone();
+        self.book.begin(operation);
         let key = "dGhlIHNhbXBsZSBub25jZQ==";
         let request = self.head(operation, Method::GET, "/socket").header(CONNECTION, "Upgrade");
         let request = request.header(UPGRADE, "websocket").header(SEC_WEBSOCKET_VERSION, "13");
         let request = request.header(SEC_WEBSOCKET_KEY, key).body(Contents::of(0, 0, true));
         let request = request.map_err(|error| failed("asking", error))?;
-        let answer = within("asking for a WebSocket", sender.send_request(request)).await?;
+        let answer = within("asking for a WebSocket", kept.sender.send_request(request)).await?;
         let accept = answer.headers().get(SEC_WEBSOCKET_ACCEPT).and_then(|value| value.to_str().ok());
         if answer.status() != StatusCode::SWITCHING_PROTOCOLS || accept != Some(&derive_accept_key(key.as_bytes())) {
             return Err(OperationFailure::Failed(format!(

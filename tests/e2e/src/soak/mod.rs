@@ -13,6 +13,7 @@ mod client;
 mod deaths;
 mod operator;
 mod server;
+mod socket;
 mod talk;
 
 pub use book::SoakTally;
@@ -41,6 +42,8 @@ const SERVICES: [(&str, Family); 2] = [("soak4", Family::V4), ("soak6", Family::
 const PORT: u16 = 80;
 /// How often a line tells how far it is.
 const PROGRESS: Duration = Duration::from_secs(10);
+/// An operation that lasts longer when all clients come to their end is looked at.
+const SLOW: Duration = Duration::from_secs(20);
 /// Between two reloads.
 const RELOADS: Duration = Duration::from_secs(2);
 
@@ -92,7 +95,9 @@ pub fn run(arguments: &SoakArgs) -> Result<()> {
         true => deaths::run(arguments.deaths, &topology, &mut operator, &book),
         false => soak(arguments, &mut operator, &book).map(|()| DeathTally::default()),
     };
-    let ended = clients.stop();
+    let ended = clients.stop(|| {
+        book.slow(SLOW).iter().for_each(|(operation, met)| println!("{}", operator.examine(operation, met)));
+    });
     let tally = book.tally();
     println!("soak: {}; {}", sentence(&tally), operator.sentence());
     let dead = result.as_ref().ok().filter(|_| arguments.deaths.is_some());
@@ -187,8 +192,12 @@ impl SoakClients {
     }
 
     /// Lets what is under way come to its end.
-    fn stop(mut self) -> Result<()> {
+    fn stop(mut self, mut meanwhile: impl FnMut()) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
+        while self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            std::thread::sleep(Duration::from_millis(100));
+            meanwhile();
+        }
         self.thread.take().map_or(Ok(()), inside::join)
     }
 }

@@ -1,6 +1,6 @@
 //! The operator, who reloads, drains, enables and disables while the soak goes on.
 
-use super::book::SoakBook;
+use super::book::{SoakBook, SoakOperation};
 use super::{SERVICES, services};
 use crate::peer::{Hairpin, HairpinOptions};
 use crate::topology::Topology;
@@ -108,6 +108,35 @@ impl Operator<'_> {
         let reloads = self.hairpin.status()?.reloads;
         ensure!(reloads.failed_total == 0, "a reload failed: {}", reloads.last_error);
         Ok(())
+    }
+
+    /// What Hairpin and both ends know of an operation that lasts long, twice: what changes meanwhile tells more.
+    pub(super) fn examine(&self, operation: &SoakOperation, met: &[usize]) -> String {
+        let SoakOperation { number, kind, about, began, connection, .. } = operation;
+        let (kind, port, lasted) = (kind.name(), connection.port, began.elapsed());
+        let mut text = format!("{kind} {number} ({about}; port {port}, servers {met:?}) has lasted {lasted:?}:");
+        for _ in 0..2 {
+            let known = self.hairpin.tell(self.topology, &["connections", "-o", "json"]);
+            let of_port = |line: &&str| line.contains(&format!(":{port}\""));
+            let mut lines: Vec<String> = match known {
+                Ok(known) => {
+                    let all = format!("{} connections, of them:", known.lines().count());
+                    [all].into_iter().chain(known.lines().filter(of_port).map(str::to_owned)).collect()
+                }
+                Err(error) => vec![format!("{error:#}")],
+            };
+            let servers = met.iter().filter_map(|&server| self.topology.servers.get(server - 1));
+            for (namespace, filter) in [(&self.topology.client, format!("sport = :{port}"))]
+                .into_iter()
+                .chain(servers.map(|at| (at, String::new())))
+            {
+                let sockets = namespace.script(&format!("ss --no-header -tinoem state all '{filter}'"));
+                lines.push(format!("{}: {}", namespace.name(), sockets.unwrap_or_else(|error| format!("{error:#}"))));
+            }
+            text = [text, lines.join("\n")].join("\n");
+            std::thread::sleep(Duration::from_secs(2));
+        }
+        text
     }
 
     /// The commands that an investigation begins with.
