@@ -68,6 +68,8 @@ pub mod region;
 pub mod sharded;
 pub mod slab;
 pub mod stateless;
+#[cfg(all(test, target_os = "linux", target_arch = "x86_64", not(miri)))]
+pub(crate) mod stepped;
 mod sync;
 pub mod zeroed;
 

@@ -126,6 +126,13 @@ impl Image {
         unsafe { core::ptr::copy_nonoverlapping(memory.start.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
         bytes
     }
+
+    /// Its address in this process, and its length in bytes.
+    #[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
+    pub(crate) fn place(&self) -> (usize, usize) {
+        let memory = self.memory.upgrade().expect("the region is still there");
+        (memory.start.as_ptr().addr(), memory.bytes)
+    }
 }
 
 /// A slice in a [`Region`], or of memory that lasts for ever.

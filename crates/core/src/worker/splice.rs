@@ -145,6 +145,12 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.splices.image()
     }
 
+    /// The bytes of all entries for client connections and for backend connections.
+    #[cfg(test)]
+    pub(crate) fn spliced_entries(&self) -> [alloc::vec::Vec<alloc::vec::Vec<u8>>; 2] {
+        self.splices.entries()
+    }
+
     /// Goes on from another worker's counters.
     #[cfg(test)]
     pub(crate) fn count_from(&mut self, statistics: crate::worker::Statistics) {

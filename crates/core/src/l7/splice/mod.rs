@@ -242,6 +242,14 @@ impl Splices {
         self.memory.image()
     }
 
+    /// The bytes of all entries for client connections and for backend connections.
+    #[cfg(test)]
+    pub(crate) fn entries(&self) -> [alloc::vec::Vec<alloc::vec::Vec<u8>>; 2] {
+        use zerocopy::IntoBytes;
+        let clients = self.client_conns.iter().map(|(_, entry)| entry.as_bytes().to_vec());
+        [clients.collect(), self.backend_conns.iter().map(|(_, entry)| entry.as_bytes().to_vec()).collect()]
+    }
+
     /// The memory as a process leaves it that ends without a word.
     pub(crate) fn into_memory(mut self) -> SplicedMemory {
         let memory = core::mem::replace(&mut self.memory, SplicedMemory::own(0));

@@ -63,19 +63,24 @@ impl SplicedMemory {
 
     /// Bytes that so many connections need. Most are touched only as they are used.
     pub const fn bytes(connections: u32) -> usize {
-        let count = connections as usize;
-        let mut bytes = Region::room::<u64>(1)
-            + Region::room::<u64>(configurations::WORDS)
-            + Region::room::<Slot<Numbered<ClientConn>>>(count)
-            + Region::room::<Slot<Numbered<BackendConn>>>(count)
-            + Region::room::<Bucket>(ended::buckets(connections))
-            + Region::room::<RestingPort>(resting::places(connections));
+        let mut bytes = SplicedMemory::bytes_before_buffers(connections);
         let (counts, mut i) = (counts(connections), 0);
         while i < SIZES.len() {
             bytes += Region::room::<u8>(counts[i] as usize * SIZES[i]) + Region::room::<Use>(counts[i] as usize);
             i += 1;
         }
         bytes
+    }
+
+    /// Bytes of all that lies in front of the buffers.
+    pub(in crate::l7::splice) const fn bytes_before_buffers(connections: u32) -> usize {
+        let count = connections as usize;
+        Region::room::<u64>(1)
+            + Region::room::<u64>(configurations::WORDS)
+            + Region::room::<Slot<Numbered<ClientConn>>>(count)
+            + Region::room::<Slot<Numbered<BackendConn>>>(count)
+            + Region::room::<Bucket>(ended::buckets(connections))
+            + Region::room::<RestingPort>(resting::places(connections))
     }
 
     /// How many connections each backend has, by its number, before a process adopts them. Entries that an adopter would not

@@ -117,7 +117,7 @@ impl Conversation {
 }
 
 /// Checks that all that is sent belongs where it goes.
-fn check(conversations: &[&Conversation], sent: &[Sent]) {
+pub(super) fn check(conversations: &[&Conversation], sent: &[Sent]) {
     for sent in sent {
         let ends = conversations.iter().flat_map(|talk| [Some(&talk.client), talk.backend.as_ref()]);
         if let Some(end) = ends.flatten().find(|end| end.script.own == sent.to && end.script.peer == sent.from) {
@@ -126,16 +126,30 @@ fn check(conversations: &[&Conversation], sent: &[Sent]) {
     }
 }
 
-/// Kills the process when it begins its change number `at` in the course of step `killed`. `false`: the step has no such
-/// change.
-fn killed(killed: usize, at: usize) -> bool {
-    let mut fixture = OneWorker::new(|_| {});
+/// A conversation in the midst of a response, and one before step `step`.
+pub(super) fn two(step: usize) -> (OneWorker, Conversation, Conversation) {
+    let mut fixture = OneWorker::small();
     fixture.restarts = false;
-    // Another conversation is in the midst of a response.
     let mut other = Conversation::new(&mut fixture, 2000);
     (0..3).for_each(|step| drop(other.step(&mut fixture, step)));
     let mut talk = Conversation::new(&mut fixture, 1000);
-    (0..killed).for_each(|step| drop(talk.step(&mut fixture, step)));
+    (0..step).for_each(|step| drop(talk.step(&mut fixture, step)));
+    (fixture, other, talk)
+}
+
+/// A conversation in the midst of a response goes on.
+pub(super) fn goes_on(fixture: &mut OneWorker, other: &mut Conversation) {
+    let sent = other.backend_sends(fixture, LENGTH[1]);
+    assert_eq!(only(sent).text(), LENGTH[1]);
+    other.client.script.acknowledges(fixture);
+    let sent = other.client_sends(fixture, REQUEST);
+    assert_eq!(only(sent).text(), REQUEST);
+}
+
+/// Kills the process when it begins its change number `at` in the course of step `killed`. `false`: the step has no such
+/// change.
+fn killed(killed: usize, at: usize) -> bool {
+    let (mut fixture, mut other, mut talk) = two(killed);
     let before = (talk.client.script.clone(), talk.backend.as_ref().map(|backend| backend.script.clone()));
     interrupt::arm(fixture.worker.spliced_image(), at);
     talk.step(&mut fixture, killed);
@@ -151,12 +165,7 @@ fn killed(killed: usize, at: usize) -> bool {
     assert!(adopted.interrupted <= 3, "{adopted:?}");
     check(&[&talk, &other], &fixture.wait(Duration::from_millis(50)));
 
-    // The other one goes on.
-    let sent = other.backend_sends(&mut fixture, LENGTH[1]);
-    assert_eq!(only(sent).text(), LENGTH[1]);
-    other.client.script.acknowledges(&mut fixture);
-    let sent = other.client_sends(&mut fixture, REQUEST);
-    assert_eq!(only(sent).text(), REQUEST);
+    goes_on(&mut fixture, &mut other);
 
     // Of this one both ends are reset, but for a backend that others may have now.
     // Before its first change there was no connection: the client sends its request again.

@@ -27,6 +27,8 @@ mod requests;
 mod resets;
 mod shared;
 mod sizes;
+#[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
+mod stepped;
 mod superseded;
 mod taking;
 mod unmatched;

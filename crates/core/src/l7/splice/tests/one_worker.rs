@@ -27,6 +27,8 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// Clients' connections there can be.
 pub(super) const SPLICES_MAX: u32 = 64;
+/// [`SPLICES_MAX`] of [`OneWorker::small`].
+pub(super) const SMALL: u32 = 4;
 /// What both ends can, unless a test says otherwise.
 pub(super) const USUAL: Abilities = Abilities { mss: 1460, scale: Some(7), sack: true };
 
@@ -202,12 +204,21 @@ impl OneWorker {
         OneWorker::before(snapshot, |_| {})
     }
 
+    /// As [`OneWorker::new`], with little memory, which is soon looked through.
+    pub(super) fn small() -> OneWorker {
+        OneWorker::of_size(SMALL, snapshot(1, Kind::Http(http().into())), |_| {})
+    }
+
     /// As [`OneWorker::new`], before an engine that cannot do all.
     pub(super) fn before_engine(change: impl FnOnce(&mut EngineCaps)) -> OneWorker {
         OneWorker::before(snapshot(1, Kind::Http(http().into())), change)
     }
 
-    fn before(mut snapshot: Snapshot, change: impl FnOnce(&mut EngineCaps)) -> OneWorker {
+    fn before(snapshot: Snapshot, change: impl FnOnce(&mut EngineCaps)) -> OneWorker {
+        OneWorker::of_size(SPLICES_MAX, snapshot, change)
+    }
+
+    fn of_size(connections: u32, mut snapshot: Snapshot, change: impl FnOnce(&mut EngineCaps)) -> OneWorker {
         let vip = snapshot.services[0].endpoint;
         snapshot.id = 1;
         let (snapshot, mut caps) = (Arc::new(snapshot), EngineCaps::full(1000));
@@ -215,7 +226,7 @@ impl OneWorker {
         let now = Time::from_nanos(1_000_000_000_000);
         let options = WorkerOptions {
             caps,
-            splices: SplicedMemory::own(SPLICES_MAX),
+            splices: SplicedMemory::own(connections),
             ..WorkerOptions::new(snapshot.clone(), boxed::<Connection>(32), table(), Always, SEEDS)
         };
         let (worker, _) = Worker::adopt(options, now, &|_| false);
