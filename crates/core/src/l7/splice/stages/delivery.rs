@@ -81,6 +81,7 @@ impl Splices {
             Ok(admitted) => admitted + head as usize,
             Err(Inadmissible::OutOfOrder) => {
                 cx.statistics.http.out_of_order += 1;
+                entry.peer.misses(segment.payload_end());
                 return self.acknowledge(cx, End::Backend(backend_conn));
             }
             Err(Inadmissible::Broken(_)) => {

@@ -75,6 +75,7 @@ impl Splices {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         if before(client_conn.peer.expected, segment.sequence) {
             cx.statistics.http.out_of_order += 1;
+            client_conn.peer.misses(segment.payload_end());
             self.acknowledge(cx, End::Client(position));
             // What it acknowledges counts all the same.
             let next = self.closing(cx, position);

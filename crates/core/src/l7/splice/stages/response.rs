@@ -45,11 +45,12 @@ impl Splices {
     ) {
         let Arrived { at, segment, position, backend_conn, .. } = arrived;
         let Splices { client_conns, backend_conns, buffers, scratch, configurations, .. } = self;
-        let (Some(client_conn), Some(entry)) = (client_conns.get(position), backend_conns.get(backend_conn)) else {
+        let (Some(client_conn), Some(entry)) = (client_conns.get(position), backend_conns.get_mut(backend_conn)) else {
             return cx.impossible();
         };
         if before(entry.peer.expected, segment.sequence) {
             cx.statistics.http.out_of_order += 1;
+            entry.peer.misses(segment.payload_end());
             return self.acknowledge(cx, End::Backend(backend_conn));
         }
         if !takes_more(buffers, client_conn, HEAD_ROOM) {

@@ -148,7 +148,7 @@ impl Splices {
         let admitted =
             match exchange.request.admit(&mut exchange.request_end, &mut client_conn.peer.expected, start, mine) {
                 Ok(admitted) => admitted,
-                Err(why) => return self.not_admitted(cx, position, why),
+                Err(why) => return self.not_admitted(cx, position, segment, why),
             };
         client_conn.peer.highest = later(client_conn.peer.highest, start.wrapping_add(admitted as u32));
         follow(&mut client_conn.exchange.request_floor, client_conn.peer.highest);
@@ -204,10 +204,19 @@ impl Splices {
     }
 
     /// A client's bytes cannot go on.
-    fn not_admitted<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32, why: Inadmissible) {
+    fn not_admitted<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        position: u32,
+        segment: &Segment,
+        why: Inadmissible,
+    ) {
         let broken = match why {
             Inadmissible::OutOfOrder => {
                 cx.statistics.http.out_of_order += 1;
+                if let Some(client_conn) = self.client_conns.get_mut(position) {
+                    client_conn.peer.misses(segment.payload_end());
+                }
                 return self.acknowledge(cx, End::Client(position));
             }
             Inadmissible::Broken(broken) => broken,

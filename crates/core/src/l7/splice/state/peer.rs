@@ -114,7 +114,10 @@ pub(in crate::l7::splice) struct Peer {
     pub(in crate::l7::splice) has_closed: bool,
     /// It was sent FIN, by Hairpin or by the other end.
     pub(in crate::l7::splice) was_closed: bool,
-    unused: [u8; 6],
+    unused: [u8; 2],
+    /// One past the last number of what came behind a gap and was dropped, because it has to be read in order: it sends
+    /// that again. Not above `told`: there is no such gap.
+    pub(in crate::l7::splice) missed: u32,
     pub(in crate::l7::splice) owned: Optional<Owned>,
 }
 
@@ -136,6 +139,7 @@ stored!(
     has_closed,
     was_closed,
     unused,
+    missed,
     owned,
 );
 
@@ -172,7 +176,8 @@ impl Peer {
             sack: abilities.sack,
             has_closed: false,
             was_closed: false,
-            unused: [0; 6],
+            unused: [0; 2],
+            missed: expected,
             owned: Optional::NONE,
         }
     }
@@ -281,14 +286,27 @@ impl Peer {
         owned.tries <= owned.tries_max
     }
 
-    /// The window field that tells it of so many bytes.
-    pub(in crate::l7::splice) fn field(&self, window: u32) -> u16 {
+    /// The window field that tells it, with this acknowledgement number, of so many bytes. While there is a gap in what it
+    /// sent, it is told of no more than it has sent already. If its window had room for new data, it would send that
+    /// first after a timeout (F-RTO: RFC 5682, 2.1, step 2b); it would be dropped, too, and each of the segments before it
+    /// would need a timeout of its own.
+    pub(in crate::l7::splice) fn field(&self, acknowledgement: u32, window: u32) -> u16 {
+        let window = match before(acknowledgement, self.missed) {
+            true => window.min(self.missed.wrapping_sub(acknowledgement)).max(window.min(1 << self.announced)),
+            false => window,
+        };
         u16::try_from(window >> self.announced).unwrap_or(u16::MAX)
+    }
+
+    /// A segment that ends before this number was dropped, because it lies behind a gap.
+    pub(in crate::l7::splice) fn misses(&mut self, end: u32) {
+        self.missed = later(self.missed, end);
     }
 
     /// Notes that it was told this acknowledgement number and window.
     pub(in crate::l7::splice) fn tell(&mut self, acknowledgement: u32, shown: u16) {
         self.told = later(self.told, acknowledgement);
+        self.missed = later(self.missed, acknowledgement);
         self.shown = shown;
         self.edge = later(self.edge, acknowledgement.wrapping_add(u32::from(shown) << self.announced));
     }

@@ -87,7 +87,8 @@ fn translate<F: Frame>(
         Direction::FromBackend => client_conn.most_for_client(acknowledgement),
     };
     let excess = map.window_excess(segment.acknowledgement) + acknowledgement.wrapping_sub(translated);
-    let window = to.field((u32::from(segment.window) << from.scale).saturating_sub(excess).min(most));
+    let window = (u32::from(segment.window) << from.scale).saturating_sub(excess).min(most);
+    let window = to.field(acknowledgement, window);
     // What of ours is behind a response, FIN, its backend has not sent: blocks that cover it would be ignored.
     let ends =
         direction == Direction::FromClient && client_conn.peer.was_closed && client_conn.exchange.response.is_done();

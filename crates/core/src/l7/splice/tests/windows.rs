@@ -46,6 +46,50 @@ fn a_fin_that_is_kept_here_may_open_a_window_all_the_same() {
     fixture.over();
 }
 
+/// One segment of a body in chunks.
+fn chunks() -> Vec<u8> {
+    let chunk = [&b"64\r\n"[..], &[b'a'; 100], b"\r\n"].concat();
+    chunk.repeat(10)
+}
+
+/// Of three segments of a body in chunks the first is lost: until the last of them has come again, the window that their
+/// sender is told of has no room for what it has not sent yet.
+fn misses(fixture: &mut OneWorker, from: &mut Script, to: &mut Script) {
+    let chunks = chunks();
+    let sequences = [0, 1, 2].map(|at| from.next.wrapping_add(at * chunks.len() as u32));
+    for &sequence in &sequences[1..] {
+        let told = only(from.repeats(fixture, sequence, &[], &chunks));
+        assert_eq!((told.to, told.segment.flags, told.segment.acknowledgement), (from.own, ACK, from.next));
+    }
+    let end = sequences[2].wrapping_add(chunks.len() as u32);
+    for at in 0..3 {
+        let sent = only(from.says(fixture, ACK, &chunks));
+        to.gets(&sent);
+        let told = only(to.acknowledges(fixture));
+        assert_eq!((told.to, told.segment.acknowledgement), (from.own, from.next));
+        let edge = from.next.wrapping_add(u32::from(told.segment.window) << 7);
+        let is_last = at == 2;
+        assert_eq!(edge.wrapping_sub(end) as i32 <= 0, !is_last, "after {at}: {edge} {end}");
+        assert!(told.segment.window > 0, "after {at}");
+    }
+}
+
+#[test]
+fn sender_with_a_gap_has_no_window_for_new_data() {
+    let mut fixture = OneWorker::new(|_| {});
+    let (mut client, mut backend) =
+        same_scale(&mut fixture, "PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+    misses(&mut fixture, &mut client, &mut backend);
+    backend.gets(&only(client.sends(&mut fixture, "0\r\n\r\n")));
+    backend.acknowledges(&mut fixture);
+    client.receives(&backend.sends(&mut fixture, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"));
+    client.acknowledges(&mut fixture);
+    misses(&mut fixture, &mut backend, &mut client);
+    client.gets(&only(backend.sends(&mut fixture, "0\r\n\r\n")));
+    client.acknowledges(&mut fixture);
+    fixture.over();
+}
+
 /// In the middle of a body that `from` sends, `to` takes nothing for a while: it says so, is asked, and says that it does
 /// again. All of that is the ends' own; nothing is made up, nothing is lost.
 fn closes_and_opens(fixture: &mut OneWorker, from: &mut Script, to: &mut Script) {
