@@ -340,7 +340,9 @@ impl Splices {
                     let headers = if client_conn.key.is_ipv4() { 40 } else { 60 };
                     let payload = counters.bytes.saturating_sub(counters.packets * headers);
                     let is_judged = direction == Direction::FromBackend && client_conn.offered > 0;
-                    if is_judged && payload > client_conn.offered {
+                    // A sender repeats its last segment when its acknowledgement is late, too (RFC 8985, 7).
+                    let probe = u64::from(client_conn.peer.mss);
+                    if is_judged && payload > client_conn.offered + probe {
                         repeated = client_conn.backend_conn.get();
                     }
                 }
