@@ -68,15 +68,18 @@ test-full: test
 	tests/kernels/all $(KERNELS)
 	$(MAKE) crashes restarts soak-tables simulate soak-http soak
 
-# Kills the process so many times at random instants under load, of short TCP connections and of HTTP traffic whose every byte is
-# compared; starts it again so many times. `make test` does less.
+# Kills the process so many times at random instants under load, of short TCP connections and, on both kinds of cards, of HTTP
+# traffic whose every byte is compared, after 20 restarts with reloads, 4 changes of the number of workers and 5 upgrades; starts
+# it again so many times. `make test` does less.
 CRASHES ?= 500
 RESTARTS ?= 1000
+DEATHS = --clients 24 --restarts 20 --workers 4 --upgrades 5 --kills $(CRASHES)
 
 crashes: deps
 	$(CARGO) build --package hairpin --package hairpin-bench
 	HAIRPIN_CRASHES=$(CRASHES) $(CARGO) test --package hairpin-e2e --test end_to_end -- crash:
-	HAIRPIN_BIN=$(CURDIR)/target/debug/hairpin target/debug/hairpin-bench soak --clients 24 --kills $(CRASHES)
+	HAIRPIN_BIN=$(CURDIR)/target/debug/hairpin target/debug/hairpin-bench soak $(DEATHS)
+	HAIRPIN_BIN=$(CURDIR)/target/debug/hairpin target/debug/hairpin-bench soak --wire $(DEATHS)
 
 restarts: deps
 	$(CARGO) build --package hairpin

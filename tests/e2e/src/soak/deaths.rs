@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 /// How often each.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct SoakDeaths {
-    /// End the process by SIGTERM and start it again so often, instead of giving an operator's commands. Nothing may break.
+    /// End the process by SIGTERM and start it again so often, and reload it then, instead of giving an operator's commands.
+    /// Nothing may break.
     #[arg(long, default_value_t = 0)]
     pub restarts: usize,
     /// Upgrade so often to a program with other bytes. Nothing may break.
@@ -88,9 +89,7 @@ pub(super) fn run(
         hairpin.end(Signal::SIGTERM)?;
         tally.begin_again(hairpin, topology).with_context(|| format!("restart {number}"))?;
         tally.done.restarts += 1;
-        if number.is_multiple_of(2) {
-            operator.reload_now().with_context(|| format!("after restart {number}"))?;
-        }
+        operator.reload_now().with_context(|| format!("after restart {number}"))?;
     }
     nothing_broke(book, "restarts")?;
     for number in 1..=deaths.workers {

@@ -116,7 +116,7 @@ impl Operator<'_> {
         let (kind, port, lasted) = (kind.name(), connection.port, began.elapsed());
         let mut text = format!("{kind} {number} ({about}; port {port}, servers {met:?}) has lasted {lasted:?}:");
         for _ in 0..2 {
-            let known = self.hairpin.tell(self.topology, &["connections", "-o", "json"]);
+            let known = self.hairpin.tell(self.topology, &["connections", "--all", "-o", "json"]);
             let of_port = |line: &&str| line.contains(&format!(":{port}\""));
             let mut lines: Vec<String> = match known {
                 Ok(known) => {
