@@ -260,7 +260,12 @@ impl SpliceScene {
     fn sent(&mut self, tx: &Batch<VecFrame>) {
         for frame in tx.iter() {
             let bytes = frame.bytes();
-            let Ok(wire::Parsed::Transport(at)) = wire::parse(bytes) else { panic!("sent what is no packet") };
+            let at = match wire::parse(bytes) {
+                Ok(wire::Parsed::Transport(at)) => at,
+                // The sender of a segment that met no process is told.
+                Ok(wire::Parsed::IcmpError(_)) => continue,
+                other => panic!("sent what is no packet: {other:?}"),
+            };
             let number = |offset| u32::from_be_bytes(bytes[at.l4 + offset..at.l4 + offset + 4].try_into().unwrap());
             let (from, to) = (at.key.source, at.key.destination);
             let payload = &bytes[at.payload..at.end];

@@ -29,6 +29,8 @@ pub enum Notice {
     },
     /// Its hops ran out.
     TimeExceeded,
+    /// There is no route to its destination now.
+    NoRoute,
     /// The port has no listener.
     PortUnreachable,
     /// It is not let through.
@@ -41,6 +43,7 @@ impl Notice {
         match self {
             Notice::TooBig { mtu } => (icmp::V4_UNREACHABLE, icmp::V4_FRAGMENTATION_NEEDED, u32::from(mtu)),
             Notice::TimeExceeded => (icmp::V4_TIME_EXCEEDED, 0, 0),
+            Notice::NoRoute => (icmp::V4_UNREACHABLE, 0, 0),
             Notice::PortUnreachable => (icmp::V4_UNREACHABLE, 3, 0),
             Notice::AdministrativelyProhibited => (icmp::V4_UNREACHABLE, 13, 0),
         }
@@ -51,6 +54,7 @@ impl Notice {
         match self {
             Notice::TooBig { mtu } => (icmp::V6_TOO_BIG, 0, u32::from(mtu)),
             Notice::TimeExceeded => (icmp::V6_TIME_EXCEEDED, 0, 0),
+            Notice::NoRoute => (icmp::V6_UNREACHABLE, 0, 0),
             Notice::PortUnreachable => (icmp::V6_UNREACHABLE, 4, 0),
             Notice::AdministrativelyProhibited => (icmp::V6_UNREACHABLE, 1, 0),
         }

@@ -27,6 +27,7 @@ fn notices() -> impl Strategy<Value = Notice> {
     prop_oneof![
         (68u16..).prop_map(|mtu| Notice::TooBig { mtu }),
         Just(Notice::TimeExceeded),
+        Just(Notice::NoRoute),
         Just(Notice::PortUnreachable),
         Just(Notice::AdministrativelyProhibited),
     ]
@@ -98,6 +99,8 @@ proptest! {
             (Notice::TooBig { .. }, false) => (2, 0),
             (Notice::TimeExceeded, true) => (11, 0),
             (Notice::TimeExceeded, false) => (3, 0),
+            (Notice::NoRoute, true) => (3, 0),
+            (Notice::NoRoute, false) => (1, 0),
             (Notice::PortUnreachable, true) => (3, 3),
             (Notice::PortUnreachable, false) => (1, 4),
             (Notice::AdministrativelyProhibited, true) => (3, 13),

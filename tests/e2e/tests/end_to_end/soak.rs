@@ -15,7 +15,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Nothing may break but, by a kill, one operation of each worker; nobody may hang. `make crashes` does more of all.
+/// A kill may break one operation of each worker; nothing else may break, and no client may hang. `make crashes` does more.
 fn deaths(cards: Cards) -> Result<()> {
     let deaths = SoakDeaths { restarts: 3, workers: 4, upgrades: 2, kills: 4 };
     soak::run(&SoakArgs::of_deaths(deaths, 24, cards))

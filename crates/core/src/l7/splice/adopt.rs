@@ -11,6 +11,7 @@
 
 use super::Splices;
 use super::adopt_entry::{NO_BACKEND, longest_of_backends};
+use super::stalled::Stalled;
 use super::state::buffers::Claims;
 use super::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
 use crate::balance::Loads;
@@ -128,6 +129,8 @@ impl Splices {
                 let _ = is_marked && port.is_lent == 0 && cx.ports.release(released, number, port.source, true);
             }
         }
+        let has_stalled = self.client_conns.iter().any(|(_, client_conn)| client_conn.may_be_stalled());
+        self.stalled = has_stalled.then(|| Stalled::new(now));
         self.tell(&mut cx.statistics.http);
         adopted
     }

@@ -34,6 +34,7 @@ mod fault;
 mod guards;
 mod rules;
 mod stages;
+mod stalled;
 mod state;
 mod statistics;
 mod tcp;
@@ -189,6 +190,8 @@ pub(crate) struct Splices {
     is_ending: bool,
     /// Client connections before this place have been told so.
     abandoned: u32,
+    /// Messages to senders that wait for a timer, if any are still to be sent.
+    stalled: Option<stalled::Stalled>,
     memory: SplicedMemory,
 }
 
@@ -223,6 +226,7 @@ impl Splices {
             hand: 0,
             is_ending: false,
             abandoned: 0,
+            stalled: None,
             memory,
         }
     }

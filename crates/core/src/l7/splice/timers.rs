@@ -5,6 +5,7 @@ use crate::config::Snapshot;
 use crate::frame::FrameIo;
 use crate::l7::config::Kind;
 use crate::l7::splice::stages::remove::Detach;
+use crate::l7::splice::stalled::Stalled;
 use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
 use crate::l7::splice::state::exchange::Message;
 use crate::offload::OffloadState;
@@ -64,7 +65,8 @@ impl BackendConn {
 impl Splices {
     /// When [`Splices::handle_timeout`] next has something to do.
     pub(crate) fn poll_timeout(&self, now: Time) -> Option<Time> {
-        if self.ready.is_empty() { self.stamps.next(now) } else { Some(now) }
+        let stalled = self.stalled.as_ref().map(Stalled::due);
+        if self.ready.is_empty() { self.stamps.next(now).into_iter().chain(stalled).min() } else { Some(now) }
     }
 
     /// Does what is due, a bounded amount.
@@ -83,6 +85,7 @@ impl Splices {
             }
             self.finish_operation();
         }
+        self.tell_stalled(cx);
         self.tell(&mut cx.statistics.http);
     }
 

@@ -27,6 +27,7 @@ mod requests;
 mod resets;
 mod shared;
 mod sizes;
+mod stalled;
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
 mod stepped;
 mod superseded;

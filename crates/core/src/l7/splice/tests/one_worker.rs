@@ -15,6 +15,7 @@ use crate::offload::Always;
 use crate::table::slab::boxed;
 use crate::table::{AnyTable, Hasher};
 use crate::time::{Duration, Time};
+use crate::wire::bytes::u32_at;
 use crate::wire::tcp::{ACK, PSH, SYN};
 use crate::wire::{self, Parsed};
 use crate::worker::{Adopted, Worker, WorkerOptions};
@@ -173,6 +174,8 @@ pub(super) struct OneWorker {
     pub(super) secrets: [u64; 4],
     /// Restarts so far.
     processes: u64,
+    /// Flows and numbers that ICMP errors have quoted.
+    pub(super) notices: Vec<(FlowKey, u32)>,
 }
 
 impl OneWorker {
@@ -242,6 +245,7 @@ impl OneWorker {
             restarts,
             secrets: SEEDS,
             processes: 0,
+            notices: Vec::new(),
         }
     }
 
@@ -344,7 +348,7 @@ impl OneWorker {
         self.worker.handle_batch(self.now, &mut NoPort(self.room), &mut rx, &mut tx);
         let room = self.room;
         assert!(tx.iter().all(|frame| frame.bytes().len() <= room), "no longer than there is room for");
-        tx.iter().map(Sent::of).collect()
+        self.sorted(&tx)
     }
 
     /// The process ends: what the worker sends in one call, and whether there is more.
@@ -352,7 +356,7 @@ impl OneWorker {
         let mut tx = Batch::new();
         self.restarts = false;
         let more = self.worker.abandon_splices(self.now, &mut NoPort(self.room), &mut tx);
-        (tx.iter().map(Sent::of).collect(), more)
+        (self.sorted(&tx), more)
     }
 
     /// Both ends have vanished, or are done: after a while nothing is left, whatever there was.
@@ -371,9 +375,20 @@ impl OneWorker {
             self.worker.handle_timeout(self.now);
             let mut tx = Batch::new();
             self.worker.handle_splices(self.now, &mut NoPort(self.room), &mut tx);
-            sent.extend(tx.iter().map(Sent::of));
+            sent.extend(self.sorted(&tx));
         }
         sent
+    }
+
+    /// Segments; ICMP errors are kept beside, by the flow and the number that they quote.
+    fn sorted(&mut self, tx: &Batch<VecFrame>) -> Vec<Sent> {
+        let (errors, segments): (Vec<_>, Vec<_>) =
+            tx.iter().partition(|frame| matches!(wire::parse(frame.bytes()), Ok(Parsed::IcmpError(_))));
+        for frame in errors {
+            let Ok(Parsed::IcmpError(error)) = wire::parse(frame.bytes()) else { unreachable!("it was one") };
+            self.notices.push((error.quoted, u32_at(frame.bytes(), error.quoted_l4 + 4).unwrap()));
+        }
+        segments.into_iter().map(Sent::of).collect()
     }
 }
 
