@@ -4,10 +4,14 @@
 //! what SIGKILL would leave.
 
 use super::region::Image;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::vec::Vec;
 
 /// The child's exit status where ptrace is not allowed.
 const FORBIDDEN: i32 = 77;
+
+/// The child's exit status when the operation panicked.
+const FAILED: i32 = 70;
 
 /// Instructions after which all of the memory is looked at.
 const ALL_AFTER: u64 = 64;
@@ -34,9 +38,10 @@ pub(crate) fn step_through(
             }
             libc::raise(libc::SIGSTOP);
         }
-        operation();
+        // An operation that panics must not go on as a second run of the tests.
+        let done = catch_unwind(AssertUnwindSafe(operation));
         // SAFETY: ends the process, whatever else is going on in it.
-        unsafe { libc::_exit(0) }
+        unsafe { libc::_exit(if done.is_ok() { 0 } else { FAILED }) }
     }
     if let Some(status) = wait(pid) {
         assert_eq!(status, FORBIDDEN);
@@ -55,7 +60,7 @@ pub(crate) fn step_through(
         // SAFETY: the child is ours, traced and stopped.
         assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SINGLESTEP, pid, 0, 0) }, 0);
         if let Some(status) = wait(pid) {
-            assert_eq!(status, 0, "the operation failed");
+            assert_eq!(status, 0, "the operation panicked");
             return Some(steps);
         }
         steps += 1;

@@ -129,7 +129,7 @@ impl Splices {
                 let _ = is_marked && port.is_lent == 0 && cx.ports.release(released, number, port.source, true);
             }
         }
-        let has_stalled = self.client_conns.iter().any(|(_, client_conn)| client_conn.may_be_stalled());
+        let has_stalled = self.client_conns.iter().any(|(_, client_conn)| client_conn.may_be_stalled(now));
         self.stalled = has_stalled.then(|| Stalled::new(now));
         self.tell(&mut cx.statistics.http);
         adopted

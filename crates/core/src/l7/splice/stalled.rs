@@ -6,11 +6,14 @@
 //! begun. A message that the segment found no route to its destination takes one doubling back, and has the sender repeat
 //! the segment at once if its time has passed then (RFC 6069; in Linux `tcp_ld_RTO_revert`). It is believed if it quotes
 //! the first byte that is not acknowledged; a sender that waits for no timer takes it for a soft error (RFC 1122, 4.2.3.9).
-//! A new process sends such messages to the ends of exchanges that are not with the engine.
+//! A new process sends such messages to the ends of exchanges that are not with the engine, unless nothing has been heard
+//! of either end for so long that no timer is running: an idle tunnel.
 
 use super::state::entry::{BackendConn, ClientConn, ClientConnState};
+use super::state::peer::Peer;
 use super::tcp::segment::Own;
 use super::{Context, Splices};
+use crate::flow::Endpoint;
 use crate::frame::{Frame, FrameIo};
 use crate::l4::answer::{Notice, notice};
 use crate::offload::OffloadState;
@@ -23,11 +26,15 @@ use crate::worker::Drop;
 const AFTER: Duration = Duration::from_millis(100);
 /// Doublings that are taken back: from 12.8 s to 0.2 s, the least that Linux waits.
 const DOUBLINGS: usize = 6;
-/// Client connections looked at per call at most, and those of them whose ends are told.
+/// An end that repeats was heard of within this time before the process was missing: no timer is longer (RFC 6298, 2.5; Linux
+/// `TCP_RTO_MAX`).
+const QUIET: Duration = Duration::from_secs(120);
+/// Client connections looked at per call at most.
 const LOOKED_MAX: u32 = 256;
+/// Client connections whose ends are told per call at most: 48 messages.
 const TOLD_MAX: usize = 4;
 
-/// How far the messages have gone.
+/// How far the sweep that sends the messages has come.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stalled {
     /// The next client connection's position.
@@ -36,7 +43,7 @@ pub(super) struct Stalled {
 }
 
 impl Stalled {
-    /// Of a process that begins now.
+    /// The sweep of a process that begins now.
     pub(super) fn new(now: Time) -> Stalled {
         Stalled { next: 0, due: now + AFTER }
     }
@@ -49,8 +56,10 @@ impl Stalled {
 
 impl ClientConn {
     /// Whether either end may repeat what software has to forward.
-    pub(super) fn may_be_stalled(&self) -> bool {
-        self.pair.state() == OffloadState::Software && (self.awaits_client() || self.awaits_backend())
+    pub(super) fn may_be_stalled(&self, now: Time) -> bool {
+        self.pair.state() == OffloadState::Software
+            && now.since(self.last_seen) < QUIET
+            && (self.awaits_client() || self.awaits_backend())
     }
 
     /// Whether software waits for something of its client's.
@@ -69,34 +78,29 @@ impl ClientConn {
 
     /// The segment that its client repeats.
     fn repeated_by_client(&self) -> Own {
-        Own {
-            source: self.key.source,
-            destination: self.key.destination,
-            sequence: self.peer.told,
-            acknowledgement: self.peer.sent,
-            flags: ACK,
-            window: 0,
-            port: self.port,
-            mss: self.peer.mss,
-            abilities: None,
-        }
+        repeated(&self.peer, [self.key.source, self.key.destination], self.port)
     }
 }
 
 impl BackendConn {
     /// The segment that its backend repeats.
     fn repeated_by_backend(&self) -> Own {
-        Own {
-            source: self.target(),
-            destination: self.own_end(),
-            sequence: self.peer.told,
-            acknowledgement: self.peer.sent,
-            flags: ACK,
-            window: 0,
-            port: self.port,
-            mss: self.peer.mss,
-            abilities: None,
-        }
+        repeated(&self.peer, [self.target(), self.own_end()], self.port)
+    }
+}
+
+/// The segment with the first byte of a peer's that is not acknowledged, as a message quotes it.
+fn repeated(peer: &Peer, [source, destination]: [Endpoint; 2], port: u16) -> Own {
+    Own {
+        source,
+        destination,
+        sequence: peer.told,
+        acknowledgement: peer.sent,
+        flags: ACK,
+        window: 0,
+        port,
+        mss: peer.mss,
+        abilities: None,
     }
 }
 
@@ -109,7 +113,9 @@ impl Splices {
         while at < end && told < TOLD_MAX {
             let client_conn = self.client_conns.get(at);
             at += 1;
-            let Some(client_conn) = client_conn.filter(|client_conn| client_conn.may_be_stalled()) else { continue };
+            let Some(client_conn) = client_conn.filter(|client_conn| client_conn.may_be_stalled(cx.now)) else {
+                continue;
+            };
             let backend_conn =
                 client_conn.backend_conn.get().and_then(|backend_conn| self.backend_conns.get(backend_conn));
             let backend_conn = backend_conn.filter(|_| client_conn.awaits_backend());

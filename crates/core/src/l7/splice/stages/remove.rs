@@ -92,6 +92,7 @@ impl Splices {
         }
         let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         entry.state = BackendConnState::Idle;
+        entry.has_probed = false;
         entry.pairing = self.seals.pair(None, entry.seal);
         entry.count(cx, false);
         entry.deadline = cx.now + IDLE_TIMEOUT;

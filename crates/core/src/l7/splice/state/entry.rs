@@ -380,11 +380,14 @@ pub(in crate::l7::splice) struct BackendConn {
     pub(in crate::l7::splice) is_counted: bool,
     /// Its backend has retransmitted a segment, so its congestion window may be small: no other client gets this connection.
     pub(in crate::l7::splice) has_repeated: bool,
+    /// Its backend has retransmitted the last segment of the exchange at hand once. That may be a probe for a late
+    /// acknowledgement (RFC 8985, 7); a second time it is a timeout.
+    pub(in crate::l7::splice) has_probed: bool,
     /// It is reset, and its numbers are not known.
     pub(in crate::l7::splice) is_unknown: bool,
     /// Its packets are steered to another worker: a rule brings them.
     pub(in crate::l7::splice) is_diverted: bool,
-    pub(in crate::l7::splice) unused: [u8; 3],
+    pub(in crate::l7::splice) unused: [u8; 2],
 }
 
 stored!(
@@ -414,6 +417,7 @@ stored!(
     is_spent,
     is_counted,
     has_repeated,
+    has_probed,
     is_unknown,
     is_diverted,
     unused,
@@ -450,8 +454,9 @@ impl BackendConn {
             is_counted: false,
             is_unknown: false,
             has_repeated: false,
+            has_probed: false,
             is_diverted: false,
-            unused: [0; 3],
+            unused: [0; 2],
         }
     }
 

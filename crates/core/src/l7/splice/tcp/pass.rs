@@ -24,9 +24,12 @@ pub(in crate::l7::splice) fn pass<IO: FrameIo>(
 ) {
     if direction == Direction::FromBackend && segment.payload > 0 {
         client_conn.is_sent_more(cx.now);
-        // One byte asks for a window, and the last segment for an acknowledgement that is late (RFC 8985, 7).
-        let is_old = segment.payload > 1 && before(sequence.wrapping_add(segment.payload), client_conn.peer.sent);
-        backend_conn.has_repeated |= is_old;
+        let end = sequence.wrapping_add(segment.payload);
+        // One byte asks for a window.
+        let is_old = segment.payload > 1 && !before(client_conn.peer.sent, end);
+        let is_last = end == client_conn.peer.sent;
+        backend_conn.has_repeated |= is_old && (!is_last || backend_conn.has_probed);
+        backend_conn.has_probed |= is_old;
     }
     let (acknowledgement, window) = translate(client_conn, backend_conn, (&mut frame, at, segment), direction, flags);
     let (packets, bytes) = volume(frame.meta(), at);

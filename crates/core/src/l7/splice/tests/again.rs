@@ -204,17 +204,17 @@ fn what_was_received_twice_is_said_to_who_sent_it() {
 /// segment alone is repeated as a probe, too, when only its acknowledgement is late.
 #[test]
 fn backend_that_has_repeated_is_kept_for_no_other_client() {
-    for repeated in [None, Some(2), Some(0)] {
+    // Which of the last five bytes are repeated, three of them, and how often; whether that is a loss.
+    for (from, times, has_lost) in [(0, 0, false), (2, 1, false), (2, 2, true), (0, 1, true)] {
         let mut fixture = OneWorker::new(|_| {});
         let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
         client.receives(&backend.sends(&mut fixture, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n01234"));
         client.acknowledges(&mut fixture);
         let sequence = backend.next;
         client.receives(&backend.sends(&mut fixture, "56789"));
-        if let Some(from) = repeated {
+        for _ in 0..times {
             backend.repeats(&mut fixture, sequence.wrapping_add(from), &[], &b"56789"[from as usize..][..3]);
         }
-        let has_lost = repeated == Some(0);
         let sent = client.acknowledges(&mut fixture);
         let closed = sent.iter().any(|sent| sent.to == backend.own && sent.segment.has(FIN));
         assert_eq!((closed, fixture.worker.statistics().http.retired), (has_lost, u64::from(has_lost)), "{sent:?}");

@@ -1,5 +1,6 @@
 //! Senders that were without a process for long are told by the next one.
 
+use super::asked;
 use super::crashes::Conversation;
 use super::one_worker::OneWorker;
 use crate::time::Duration;
@@ -52,4 +53,20 @@ fn many_stalled_senders_are_told_a_few_at_a_time() {
     assert!((1..100).contains(&fixture.notices.len()), "{}", fixture.notices.len());
     fixture.wait(Duration::from_millis(200));
     assert_eq!(fixture.notices.len(), DOUBLINGS * usize::from(CONNECTIONS));
+}
+
+#[test]
+fn ends_of_an_idle_tunnel_are_not_told() {
+    for (idle, told) in [(Duration::from_secs(60), true), (Duration::from_secs(180), false)] {
+        let mut fixture = OneWorker::new(|_| {});
+        fixture.restarts = false;
+        let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+        let (mut client, mut backend, _) = asked(&mut fixture, 1000, request);
+        client.receives(&backend.sends(&mut fixture, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n"));
+        client.acknowledges(&mut fixture);
+        fixture.wait(idle);
+        fixture.restart();
+        fixture.wait(Duration::from_secs(1));
+        assert_eq!(fixture.notices.len(), if told { 2 * DOUBLINGS } else { 0 }, "after {idle:?}");
+    }
 }
