@@ -39,6 +39,9 @@ pub struct HttpStatus {
     /// again.
     #[serde(default)]
     pub retired_total: u64,
+    /// Senders of bodies that were told after a start that they need not wait for timers that have grown.
+    #[serde(default)]
+    pub reminded_total: u64,
     /// Bodies that were handed to the engine.
     pub offloaded_total: u64,
     /// From how many bytes on that is done, where the configuration does not say; the mean of all workers.

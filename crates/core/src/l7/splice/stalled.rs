@@ -122,6 +122,7 @@ impl Splices {
             let client = client_conn.awaits_client().then(|| client_conn.repeated_by_client());
             let segments = [client, backend_conn.map(BackendConn::repeated_by_backend)];
             told += 1;
+            cx.statistics.http.reminded += segments.iter().flatten().count() as u64;
             segments.iter().flatten().for_each(|segment| tell(cx, segment));
         }
         self.stalled = (at < self.client_conns.reach()).then_some(Stalled { next: at, due });

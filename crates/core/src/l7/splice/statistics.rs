@@ -125,6 +125,8 @@ pub struct HttpStatistics {
     pub skipped: u64,
     /// Connections to backends that were closed rather than kept for others, because the backend had to send something again.
     pub retired: u64,
+    /// Senders that were told, after a start, that they need not wait for a timer that has grown.
+    pub reminded: u64,
     /// Messages handed to the engine.
     pub offloaded: u64,
     /// From how many bytes on that is done, where the configuration does not say.

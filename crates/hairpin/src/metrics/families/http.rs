@@ -103,6 +103,14 @@ pub(super) const FAMILIES: &[MetricFamily] = &[
     ),
     family!(
         Counter,
+        "http_senders_reminded",
+        NONE,
+        "Senders of bodies that were told after a start, by ICMP (RFC 6069), that they need not wait for timers that have grown \
+         while no process was there.",
+        |view, emit| number(view, emit, |http| http.reminded_total)
+    ),
+    family!(
+        Counter,
         "http_backends_skipped",
         NONE,
         "Backends that agreed to no window scale or no SACK, and were skipped for another.",

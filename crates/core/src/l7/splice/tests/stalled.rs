@@ -33,6 +33,7 @@ fn senders_of_what_is_under_way_are_told_once() {
         let told: Vec<_> =
             fixture.notices.iter().map(|(quoted, at)| (quoted.source, quoted.destination, *at)).collect();
         assert_eq!(told.len(), DOUBLINGS * expected.len(), "{steps} steps: {told:?}");
+        assert_eq!(fixture.worker.statistics().http.reminded, expected.len() as u64, "{steps} steps");
         assert!(told.iter().all(|notice| expected.contains(notice)), "{steps} steps: {told:?}, not {expected:?}");
         fixture.wait(Duration::from_secs(5));
         assert_eq!(fixture.notices.len(), told.len(), "{steps} steps: they are not sent again");
