@@ -409,36 +409,6 @@ fn a_client_resets_in_every_state() {
 }
 
 #[test]
-fn a_backend_resets_in_every_state() {
-    // Before the response: 502; in the middle of it: the client's connection breaks too; behind it: nothing is sent.
-    for state in 0..3 {
-        let mut fixture = OneWorker::new(|_| {});
-        // Every process begins with the first port.
-        fixture.restarts = false;
-        let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
-        let (part, rest) = RESPONSE.split_at(RESPONSE.len() - 3);
-        if state > 0 {
-            client.receives(&backend.sends(&mut fixture, part));
-        }
-        if state > 1 {
-            client.receives(&backend.sends(&mut fixture, rest));
-            client.acknowledges(&mut fixture);
-        }
-        let sent = backend.says(&mut fixture, RST | ACK, b"");
-        match state {
-            0 => assert!(client.receives(&sent).starts_with("HTTP/1.1 502 "), "{sent:?}"),
-            1 => assert!(sent.iter().all(|sent| sent.to == client.own && sent.segment.has(RST))),
-            _ => {
-                assert!(sent.is_empty(), "{sent:?}");
-                let syn = only(client.sends(&mut fixture, REQUEST));
-                assert_ne!(syn.from, backend.peer);
-            }
-        }
-        fixture.over();
-    }
-}
-
-#[test]
 fn a_vanished_peer_is_forgotten() {
     // After each step of an exchange, neither end says anything any more.
     for steps in 0..6 {
