@@ -144,6 +144,8 @@ pub struct EngineCaps {
     pub rewrites_sack: bool,
     /// Whether it can shift windows.
     pub rewrites_window: bool,
+    /// Whether it can add to timestamps.
+    pub rewrites_timestamps: bool,
     /// Whether it checks guards. One that does not gets no rule with numbers while a packet outside could come.
     pub checks_guards: bool,
     /// Whether it counts packets and bytes and knows when a rule was last hit.
@@ -159,6 +161,7 @@ impl EngineCaps {
         rewrites_sequence: false,
         rewrites_sack: false,
         rewrites_window: false,
+        rewrites_timestamps: false,
         checks_guards: false,
         counts: false,
     };
@@ -172,6 +175,7 @@ impl EngineCaps {
             rewrites_sequence: true,
             rewrites_sack: true,
             rewrites_window: true,
+            rewrites_timestamps: true,
             checks_guards: true,
             counts: true,
         }

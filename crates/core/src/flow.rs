@@ -260,6 +260,11 @@ impl Steering {
         Secret::new(self.key).of(purpose, ends)
     }
 
+    /// How far the clock that clients of spliced services see in TCP timestamps is ahead of the machine's, in ms, modulo 2^32.
+    pub fn clock_ahead(&self) -> u32 {
+        self.secret(Purpose::Timestamps, &[]) as u32
+    }
+
     /// The worker that owns connections whose client (or pool) end is `end`: the hash's upper 32 bits scaled, or the class
     /// of its port.
     pub fn worker(&self, end: &Endpoint) -> u16 {

@@ -25,6 +25,8 @@ pub enum Purpose {
     Ended = 5,
     /// The seeds of the hash by which a process knows the entries that another has left.
     Seal = 6,
+    /// How far the clock that clients see in TCP timestamps is ahead of the machine's (RFC 7323, 7.1).
+    Timestamps = 7,
 }
 
 /// A key of 128 bits. It is never printed.

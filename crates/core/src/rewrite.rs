@@ -24,6 +24,10 @@ pub struct Rewrite {
     /// The shift of the window field, -14 to 14: to the left (at most 65535) if positive, else to the right. For two
     /// ends that have agreed on different window scales with us (RFC 7323, 2). A SYN's is left alone: it has no scale.
     pub window_shift: i8,
+    /// Added to the sender's value in a TCP timestamps option (RFC 7323, 3.2), where there is one.
+    pub timestamp_delta: u32,
+    /// Added to the echo in a timestamps option.
+    pub echo_delta: u32,
 }
 
 impl Rewrite {
@@ -130,10 +134,10 @@ impl Rewrite {
         if acknowledges {
             changes += add(&mut header[tcp::ACKNOWLEDGEMENT..], self.acknowledgement_delta);
         }
-        if self.acknowledgement_delta != 0
+        if (self.acknowledgement_delta != 0 || self.changes_timestamps())
             && let Some(options) = segment.get_mut(tcp::HEADER..header_length)
         {
-            changes += self.translate_sack(options);
+            changes += self.translate_options(options);
         }
         if self.window_shift != 0
             && let Some(header) = array_at_mut::<{ tcp::HEADER }>(segment, 0)
@@ -169,17 +173,27 @@ impl Rewrite {
         if self.window_shift < 0 { (window >> by) as u16 } else { (window << by).min(u32::from(u16::MAX)) as u16 }
     }
 
-    /// Adds the acknowledgement delta to every SACK edge. The edges may lie at odd offsets, so the difference is taken
-    /// of the options as a whole.
-    fn translate_sack(&self, options: &mut [u8]) -> Difference {
+    /// Whether timestamps become others.
+    pub fn changes_timestamps(&self) -> bool {
+        self.timestamp_delta != 0 || self.echo_delta != 0
+    }
+
+    /// Adds the acknowledgement delta to every SACK edge, and their deltas to timestamps. They may lie at odd offsets, so the
+    /// difference is taken of the options as a whole.
+    fn translate_options(&self, options: &mut [u8]) -> Difference {
         const OPTIONS_MAX: usize = 40;
         let mut copy = [0; OPTIONS_MAX];
         let Some(original) = copy.get_mut(..options.len()) else { return Difference::NONE };
         original.copy_from_slice(options);
-        for edge in tcp::sack_edges(original) {
-            if let (Some(old), Some(field)) = (u32_at(original, edge), array_at_mut::<4>(options, edge)) {
-                *field = old.wrapping_add(self.acknowledgement_delta).to_be_bytes();
+        let mut add = |at: usize, delta: u32| {
+            if let (Some(old), Some(field)) = (u32_at(original, at), array_at_mut::<4>(options, at)) {
+                *field = old.wrapping_add(delta).to_be_bytes();
             }
+        };
+        tcp::sack_edges(original).for_each(|edge| add(edge, self.acknowledgement_delta));
+        for value in tcp::timestamps(original) {
+            add(value, self.timestamp_delta);
+            add(value + 4, self.echo_delta);
         }
         Difference::between(Sum::of(original), Sum::of(options))
     }
@@ -193,6 +207,8 @@ impl Rewrite {
             sequence_delta: self.acknowledgement_delta.wrapping_neg(),
             acknowledgement_delta: self.sequence_delta.wrapping_neg(),
             window_shift: -self.window_shift,
+            timestamp_delta: self.echo_delta.wrapping_neg(),
+            echo_delta: self.timestamp_delta.wrapping_neg(),
         }
     }
 
@@ -205,6 +221,8 @@ impl Rewrite {
             sequence_delta: self.sequence_delta.wrapping_neg(),
             acknowledgement_delta: self.acknowledgement_delta.wrapping_neg(),
             window_shift: -self.window_shift,
+            timestamp_delta: self.timestamp_delta.wrapping_neg(),
+            echo_delta: self.echo_delta.wrapping_neg(),
         }
     }
 

@@ -20,7 +20,7 @@
 
 #define TCP_LENGTH_MAX 60
 #define SYN_ACK_LENGTH 24    /* with an MSS, the option that is always there */
-#define SYN_ACK_LENGTH_MAX 32
+#define SYN_ACK_LENGTH_MAX 40
 
 #define UNDECIDED 0x7ffffffe /* no verdict yet: to be treated like a packet to any other service */
 #define STRANGE 0x7ffffffd   /* no verdict yet: of no known connection, no RST, and bare or with FIN alone */
@@ -42,11 +42,12 @@ union meeting {
 struct syn {
 	union meeting of;
 	__u8 network[sizeof(struct iphdr)]; /* the SYN's IPv4 header */
-	__u8 segment[TCP_LENGTH_MAX + 4];   /* the SYN's TCP header, and what is read beyond its end */
+	__u8 segment[TCP_LENGTH_MAX + 8];   /* the SYN's TCP header, and what is read beyond its end */
 	__u8 answer[sizeof(struct ipv6hdr) + SYN_ACK_LENGTH_MAX];
 	__u8 macs[2 * ETH_ALEN];            /* the answer's */
 	__u32 at, end; /* of the options, in `segment` */
-	__u32 mss, scale, sack;
+	__u32 mss, scale, sack, stamped;
+	__be32 timestamp; /* its sender's clock, if `stamped` */
 };
 
 ARRAY(syn_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, struct syn, 1, 0);
@@ -167,6 +168,9 @@ static long read_option(__u32 index, void *argument)
 		syn->scale = option[2] < SCALE_MAX ? option[2] : SCALE_MAX;
 	} else if (*option == 4 && length == 2) {
 		syn->sack = 1;
+	} else if (*option == 8 && length == 10) {
+		syn->stamped = 1;
+		__builtin_memcpy(&syn->timestamp, option + 2, 4);
 	}
 	return 0;
 }
@@ -182,6 +186,7 @@ static __always_inline __u32 read_offer(struct syn *syn, __u32 length, const boo
 	syn->mss = ipv6 ? MSS_UNSAID_V6 : MSS_UNSAID_V4;
 	syn->scale = OFFER_UNSCALED;
 	syn->sack = 0;
+	syn->stamped = 0;
 	bpf_loop(TCP_LENGTH_MAX - sizeof(struct tcphdr), read_option, &walk, 0);
 	if (ipv6)
 		class = syn->mss < MSS_UNSAID_V6 ? 0 : syn->mss < 1360 ? 1 : syn->mss < MSS_V6 ? 2 : 3;
@@ -243,11 +248,19 @@ static __always_inline bool read_syn(struct __sk_buff *skb, struct syn *syn, __u
 	return fold(sum) == 0xffff;
 }
 
+/* The clock in timestamps (`clock` of crates/core/src/l7/splice/mod.rs). */
+static __always_inline __u32 clock_now(const struct control *control)
+{
+	return (__u32)(bpf_ktime_get_coarse_ns() / 1000000) + control->clock_ahead;
+}
+
 /* Writes the SYN-ACK behind the place of its IP header in `syn->answer`; its length. */
-static __always_inline __u32 write_segment(struct syn *syn, __u32 at, __u32 cookie, const bool ipv6)
+static __always_inline __u32 write_segment(const struct control *control, struct syn *syn, __u32 at, __u32 cookie,
+					   const bool ipv6)
 {
 	struct tcphdr *from = (void *)syn->segment, *to = (void *)(syn->answer + at);
-	__u32 mss = ipv6 ? MSS_V6 : MSS_V4, length = SYN_ACK_LENGTH;
+	__u32 mss = ipv6 ? MSS_V6 : MSS_V4, length = SYN_ACK_LENGTH, scale = 1 << 24 | 3 << 16 | 3 << 8 | SCALE;
+	__u32 sack = syn->sack ? 4 << 8 | 2 : 1 << 8 | 1;
 	__be32 *options = (void *)(to + 1);
 
 	__builtin_memset(to, 0, sizeof(*to));
@@ -259,9 +272,17 @@ static __always_inline __u32 write_segment(struct syn *syn, __u32 at, __u32 cook
 	to->ack = 1;
 	to->window = 0xffff;
 	options[0] = bpf_htonl(2 << 24 | 4 << 16 | mss);
-	options[1] = bpf_htonl(syn->sack ? 4 << 24 | 2 << 16 | 1 << 8 | 1 : 1 << 24 | 3 << 16 | 3 << 8 | SCALE);
-	options[2] = bpf_htonl(1 << 24 | 3 << 16 | 3 << 8 | SCALE);
-	length += syn->sack ? 4 : 0;
+	if (syn->stamped) {
+		options[1] = bpf_htonl(sack << 16 | 8 << 8 | 10);
+		options[2] = bpf_htonl(clock_now(control));
+		options[3] = syn->timestamp;
+		options[4] = bpf_htonl(scale);
+		length += 12;
+	} else {
+		options[1] = bpf_htonl(syn->sack ? sack << 16 | 1 << 8 | 1 : scale);
+		options[2] = bpf_htonl(scale);
+		length += syn->sack ? 4 : 0;
+	}
 	length += syn->scale != OFFER_UNSCALED ? 4 : 0;
 	to->doff = length / 4;
 	return length;
@@ -283,7 +304,9 @@ static __always_inline int answer_syn(struct __sk_buff *skb, const struct contro
 		return TC_ACT_SHOT;
 	}
 	offer = read_offer(syn, shape_header(shape), ipv6);
-	length = write_segment(syn, network, make_cookie(control, of, now << OFFER_BITS | offer), ipv6);
+	if (!(shape & SHAPE_TIMESTAMPS))
+		syn->stamped = 0;
+	length = write_segment(control, syn, network, make_cookie(control, of, now << OFFER_BITS | offer), ipv6);
 	__builtin_memset(syn->answer, 0, network);
 	if (ipv6) {
 		struct ipv6hdr *ip = (void *)syn->answer;

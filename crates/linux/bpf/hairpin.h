@@ -74,10 +74,11 @@ struct sequence_change {
 	__u32 acknowledgement, acknowledgement_length;
 	__s32 window_shift; /* -16 to 16: to the left if positive */
 	__u32 guarded;      /* 0: all packets, with any sequence numbers */
+	__u32 timestamp_delta, echo_delta; /* added to both values of a timestamps option, wrapping */
 	__u64 check;        /* SEQUENCE_CHECK over the words before it and what the rule itself says of ends; 0: being written */
 };
 
-/* Number i of the 64-bit words of `sequence_change` (0 to 3), then of the rule from its ports on (4, 5; IPv6: to 8),
+/* Number i of the 64-bit words of `sequence_change` (0 to 4), then of the rule from its ports on (5, 6; IPv6: to 9),
  * is multiplied by this to the power of i + 1; the check is the sum. Any one word that differs makes another sum,
  * several do but once in 2^64. */
 #define SEQUENCE_CHECK 0x9e3779b97f4a7c15ULL
@@ -90,7 +91,8 @@ struct end {
 };
 
 enum end_role { END_SERVICE = 1, END_BACKEND = 2, END_SPLICED = 4 /* a service: clients meet SYN cookies */,
-		END_RESETS = 8 /* such a service: packets of no known connection are answered with RST */ };
+		END_RESETS = 8 /* such a service: packets of no known connection are answered with RST */,
+		END_TIMESTAMPS = 16 /* such a service: clients are offered timestamps */ };
 
 struct end_roles {
 	__u16 roles;   /* END_* */
@@ -128,6 +130,8 @@ struct control {
 	__u64 cookie_epoch;        /* for the process: the last epoch that has its key */
 	__u64 cookie_ahead_ns;     /* added to CLOCK_MONOTONIC before it is counted: what real time is ahead of it, of keys
 				    * that balancers share; else 0 */
+	__u32 clock_ahead;         /* of the clock in timestamps, in ms, before CLOCK_MONOTONIC */
+	__u32 zero;
 };
 
 /* The last ticket of each CPU whose packet a worker has finished with (lower 24 bits). One element, mapped. */
@@ -242,9 +246,9 @@ _Static_assert(__builtin_offsetof(struct rule_head, fence) == 28, "rule_head.fen
 _Static_assert(__builtin_offsetof(struct rule_head, mtu) == 44, "rule_head.mtu");
 _Static_assert(__builtin_offsetof(struct rule_head, source_port) == 48, "rule_head.source_port");
 _Static_assert(__builtin_offsetof(struct rule_head, checksum_addresses) == 54, "rule_head.checksum_addresses");
-_Static_assert(sizeof(struct sequence_change) == 40 && __builtin_offsetof(struct sequence_change, check) == 32, "sequence_change");
+_Static_assert(sizeof(struct sequence_change) == 48 && __builtin_offsetof(struct sequence_change, check) == 40, "sequence_change");
 _Static_assert(sizeof(struct end) == 20 && sizeof(struct end_roles) == 8 && sizeof(struct interface) == 12, "ends");
-_Static_assert(sizeof(struct control) == 120, "control");
+_Static_assert(sizeof(struct control) == 128, "control");
 _Static_assert(__builtin_offsetof(struct control, heartbeat_ns) == 32, "control.heartbeat_ns");
-_Static_assert(sizeof(struct rule_counters) == 24 && sizeof(struct rule_query) == RULE_OPS_MAX * 208, "query");
+_Static_assert(sizeof(struct rule_counters) == 24 && sizeof(struct rule_query) == RULE_OPS_MAX * 216, "query");
 #endif

@@ -106,6 +106,8 @@ static __noinline int miss(struct __sk_buff *skb, struct end *source, struct end
 	roles = bpf_map_lookup_elem(&ends, destination);
 	if (roles && roles->roles & END_SERVICE) {
 		if (roles->roles & END_SPLICED) {
+			if (roles->roles & END_TIMESTAMPS)
+				shape |= SHAPE_TIMESTAMPS;
 			verdict = spliced(skb, source, destination, ipv6, shape);
 			if (verdict == STRANGE || verdict == STRANGE_DATA)
 				return strange(skb, control_now, source, roles, verdict);

@@ -36,7 +36,7 @@ struct frame {
 };
 
 /* What later steps need to know of a frame, in one word, which costs no stack: TCP flags (8 bits),
- * whether it carries anything (8), offset of the IP header (16), of the transport header (16), bytes of the latter
+ * whether it carries anything, and SHAPE_TIMESTAMPS (8), offset of the IP header (16), of the transport header (16), bytes of the latter
  * (16). */
 static __always_inline __u64 shape(const struct frame *f)
 {
@@ -46,6 +46,7 @@ static __always_inline __u64 shape(const struct frame *f)
 }
 
 #define SHAPE_PAYLOAD 0x100
+#define SHAPE_TIMESTAMPS 0x200 /* not of the frame: its sender may be offered timestamps */
 
 static __always_inline __u32 shape_l3(__u64 shape)
 {

@@ -113,7 +113,8 @@ static __always_inline void write_change(struct sequence_change *there, const st
 	to[1] = from[1];
 	to[2] = from[2];
 	to[3] = from[3];
-	__sync_lock_test_and_set(&there->check, from[4]);
+	to[4] = from[4];
+	__sync_lock_test_and_set(&there->check, from[5]);
 }
 
 /* Replaces a rule. Whatever fails, fails before the old one is touched.

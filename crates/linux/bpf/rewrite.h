@@ -52,7 +52,8 @@ struct options {
 	__u32 checks;  /* 1: edges are checked only */
 	__u32 outside; /* how many were outside the range */
 	__u32 acknowledgement, acknowledgement_length; /* the range */
-	__u32 delta;
+	__u32 delta;                      /* of edges */
+	__u32 timestamp_delta, echo_delta;
 	__u64 sum;
 };
 
@@ -78,25 +79,37 @@ static __always_inline void *bytes_at(struct __sk_buff *skb, __u32 at, __u32 len
 	return word + length > (void *)(long)skb->data_end ? NULL : word;
 }
 
-/* One edge of a SACK block. */
-static __always_inline bool translate_edge(struct __sk_buff *skb, struct options *options, __u32 edge)
+/* Adds to a word of an option. */
+static __always_inline bool translate_word(struct __sk_buff *skb, struct options *options, __u32 at, __u32 delta)
 {
-	void *word = bytes_at(skb, edge, 4);
+	void *word = bytes_at(skb, at, 4);
 	__be32 old, new;
 	__u32 change;
 
 	if (!word)
 		return false;
 	__builtin_memcpy(&old, word, 4);
-	if (options->checks) {
-		options->outside += bpf_ntohl(old) - options->acknowledgement > options->acknowledgement_length;
-		return true;
-	}
-	new = bpf_htonl(bpf_ntohl(old) + options->delta);
+	new = bpf_htonl(bpf_ntohl(old) + delta);
 	__builtin_memcpy(word, &new, 4);
 	/* At an odd offset, every byte counts for the other half of its word. */
 	change = fold(difference(old, new));
-	options->sum += (edge - options->start) & 1 ? __builtin_bswap16(change) : change;
+	options->sum += (at - options->start) & 1 ? __builtin_bswap16(change) : change;
+	return true;
+}
+
+/* One edge of a SACK block. */
+static __always_inline bool translate_edge(struct __sk_buff *skb, struct options *options, __u32 edge)
+{
+	void *word;
+	__be32 old;
+
+	if (!options->checks)
+		return translate_word(skb, options, edge, options->delta);
+	word = bytes_at(skb, edge, 4);
+	if (!word)
+		return false;
+	__builtin_memcpy(&old, word, 4);
+	options->outside += bpf_ntohl(old) - options->acknowledgement > options->acknowledgement_length;
 	return true;
 }
 
@@ -120,6 +133,9 @@ static long translate_option(__u32 index, void *argument)
 	if (length < 2 || at + length > end)
 		return 1;
 	options->at = at + length;
+	if (*option == 8 && length == 10 && !options->checks)
+		return !translate_word(walk->skb, options, at + 2, options->timestamp_delta) ||
+		       !translate_word(walk->skb, options, at + 6, options->echo_delta);
 	/* Whole blocks only, as the kernel reads them. */
 	if (*option != 5 || (length - 2) % 8)
 		return 0;
@@ -153,6 +169,7 @@ static long translate_option(__u32 index, void *argument)
 #define CHECK_7 (CHECK_6 * SEQUENCE_CHECK)
 #define CHECK_8 (CHECK_7 * SEQUENCE_CHECK)
 #define CHECK_9 (CHECK_8 * SEQUENCE_CHECK)
+#define CHECK_10 (CHECK_9 * SEQUENCE_CHECK)
 
 /* What a rule says of ends: its last bytes. */
 union ends {
@@ -174,7 +191,7 @@ _Static_assert(__builtin_offsetof(struct rule_v6, source) == __builtin_offsetof(
 
 struct change_copy {
 	union {
-		__u64 words[4];
+		__u64 words[5];
 		struct sequence_change change;
 	};
 	union ends ends;
@@ -188,21 +205,22 @@ ARRAY(sequence_buffer, BPF_MAP_TYPE_PERCPU_ARRAY, struct change_copy, 1, 0);
 static __always_inline bool copy_change(struct change_copy *copy, const void *there, const void *rule, const bool ipv6)
 {
 	const volatile __u64 *words = there, *ends = ends_of(rule)->words;
-	__u64 check = words[4], sum;
+	__u64 check = words[5], sum;
 
 	copy->words[0] = words[0];
 	copy->words[1] = words[1];
 	copy->words[2] = words[2];
 	copy->words[3] = words[3];
+	copy->words[4] = words[4];
 	copy->ends.words[0] = ends[0];
 	copy->ends.words[1] = ends[1];
 	sum = copy->words[0] * CHECK_1 + copy->words[1] * CHECK_2 + copy->words[2] * CHECK_3 + copy->words[3] * CHECK_4 +
-	      copy->ends.words[0] * CHECK_5 + copy->ends.words[1] * CHECK_6;
+	      copy->words[4] * CHECK_5 + copy->ends.words[0] * CHECK_6 + copy->ends.words[1] * CHECK_7;
 	if (ipv6) {
 		copy->ends.words[2] = ends[2];
 		copy->ends.words[3] = ends[3];
 		copy->ends.words[4] = ends[4];
-		sum += copy->ends.words[2] * CHECK_7 + copy->ends.words[3] * CHECK_8 + copy->ends.words[4] * CHECK_9;
+		sum += copy->ends.words[2] * CHECK_8 + copy->ends.words[3] * CHECK_9 + copy->ends.words[4] * CHECK_10;
 	}
 	return sum == check && *(const volatile __u8 *)&((const struct rule_head *)rule)->flags & RULE_ACTIVE;
 }
@@ -219,18 +237,26 @@ static __always_inline bool admits(const struct sequence_change *change, const s
 	return tcp->ack && bpf_ntohl(tcp->ack_seq) - change->acknowledgement <= change->acknowledgement_length;
 }
 
-/* Walks the options of the TCP header, whose edges `options` says what to do with. */
-static __always_inline void walk_options(struct __sk_buff *skb, struct options *options, __u32 l4)
+/* Walks the options of the TCP header from `at` on, whose edges and timestamps `options` says what to do with. */
+static __always_inline void walk_options(struct __sk_buff *skb, struct options *options, __u32 at)
 {
 	struct options_walk walk = { .skb = skb, .options = options };
 
-	options->at = l4 + sizeof(struct tcphdr);
+	options->at = at;
 	bpf_loop(OPTIONS_LENGTH_MAX, translate_option, &walk, 0);
 }
 
 #define NOT_TRANSLATED (~0ULL)
 
-/* Changes sequence and acknowledgement number, the edges of SACK blocks and the window as the copied change says, if
+/* Timestamps as RFC 7323, appendix A, recommends them, which is how all send them: first, and aligned. */
+struct aligned_timestamps {
+	__be32 kind; /* ALIGNED_TIMESTAMPS */
+	__be32 value, echo;
+};
+
+#define ALIGNED_TIMESTAMPS 0x0101080a
+
+/* Changes sequence and acknowledgement number, timestamps, the edges of SACK blocks and the window as the copied change says, if
  * they let the packet, which has `payload` bytes, through. Returns what that adds to a sum; NOT_TRANSLATED, and
  * nothing is changed, if the worker is to have the packet.
  *
@@ -239,8 +265,10 @@ static __noinline __u64 translate_sequence(struct __sk_buff *skb, __u32 l4, __u3
 {
 	struct tcphdr *tcp = bytes_at(skb, l4, sizeof(*tcp));
 	struct options *options = single(&options_scratch);
+	struct aligned_timestamps *stamps;
 	__u64 sum;
 	__be32 old;
+	__u32 at;
 
 	if (!tcp || !options || (change->guarded && !admits(change, tcp, payload)))
 		return NOT_TRANSLATED;
@@ -249,24 +277,42 @@ static __noinline __u64 translate_sequence(struct __sk_buff *skb, __u32 l4, __u3
 	options->sum = 0;
 	if (!bytes_at(skb, options->end - 1, 1))
 		return NOT_TRANSLATED;
-	if (tcp->doff > 5) {
+	at = l4 + sizeof(*tcp);
+	stamps = tcp->doff >= 8 ? bytes_at(skb, at, sizeof(*stamps)) : NULL;
+	if (stamps && stamps->kind != bpf_htonl(ALIGNED_TIMESTAMPS))
+		stamps = NULL;
+	if (stamps)
+		at += sizeof(*stamps);
+	/* Nearly all packets of a connection with timestamps have these alone: there is nothing to walk. */
+	if (options->end > at) {
 		options->delta = change->acknowledgement_delta;
+		options->timestamp_delta = change->timestamp_delta;
+		options->echo_delta = change->echo_delta;
 		if (change->guarded) {
 			options->checks = 1;
 			options->outside = 0;
 			options->acknowledgement = change->acknowledgement;
 			options->acknowledgement_length = change->acknowledgement_length;
-			walk_options(skb, options, l4);
+			walk_options(skb, options, at);
 			if (options->outside)
 				return NOT_TRANSLATED;
 		}
 		options->checks = 0;
-		if (options->delta)
-			walk_options(skb, options, l4);
+		if (options->delta || options->timestamp_delta || options->echo_delta)
+			walk_options(skb, options, at);
+	}
+	sum = options->sum;
+	if (stamps) {
+		old = stamps->value;
+		stamps->value = bpf_htonl(bpf_ntohl(old) + change->timestamp_delta);
+		sum += difference(old, stamps->value);
+		old = stamps->echo;
+		stamps->echo = bpf_htonl(bpf_ntohl(old) + change->echo_delta);
+		sum += difference(old, stamps->echo);
 	}
 	old = tcp->seq;
 	tcp->seq = bpf_htonl(bpf_ntohl(old) + change->sequence_delta);
-	sum = options->sum + difference(old, tcp->seq);
+	sum += difference(old, tcp->seq);
 	if (tcp->ack) {
 		old = tcp->ack_seq;
 		tcp->ack_seq = bpf_htonl(bpf_ntohl(old) + change->acknowledgement_delta);

@@ -231,6 +231,8 @@ pub const END_SERVICE: u16 = 1;
 pub const END_BACKEND: u16 = 2;
 /// For `END_SERVICE`: clients meet SYN cookies.
 pub const END_SPLICED: u16 = 4;
+/// For `END_SPLICED`: clients are offered timestamps.
+pub const END_TIMESTAMPS: u16 = 16;
 /// For `END_SPLICED`: packets of no known connection are answered with RST.
 pub const END_RESETS: u16 = 8;
 
@@ -294,6 +296,10 @@ pub struct ControlBlock {
     pub cookie_epoch: u64,
     /// The offset added to CLOCK_MONOTONIC for them, modulo 2^64: 0, or the lead of real time if keys are shared.
     pub cookie_ahead_ns: u64,
+    /// How far the clock in timestamps is ahead of CLOCK_MONOTONIC, in ms, modulo 2^32.
+    pub clock_ahead: u32,
+    /// 0.
+    pub zero: u32,
 }
 
 /// The answer of a query for a rule.
@@ -357,8 +363,8 @@ const _: () = {
     assert!(offset_of!(RuleHead, fence) == 28 && offset_of!(RuleHead, mtu) == 44);
     assert!(offset_of!(RuleHead, checksum_addresses) == 54);
     assert!(size_of::<EndKey>() == 20 && size_of::<EndRoles>() == 8 && size_of::<InterfaceEntry>() == 12);
-    assert!(size_of::<ControlBlock>() == 120 && offset_of!(ControlBlock, heartbeat_ns) == 32);
-    assert!(size_of::<RuleCounters>() == 24 && size_of::<RuleQuery>() == RULE_OPS_MAX * 208);
+    assert!(size_of::<ControlBlock>() == 128 && offset_of!(ControlBlock, heartbeat_ns) == 32);
+    assert!(size_of::<RuleCounters>() == 24 && size_of::<RuleQuery>() == RULE_OPS_MAX * 216);
     assert!(offset_of!(RuleHead, source_port) == 48);
     assert!(size_of::<RuleRequest>() == 16 && size_of::<TotalsValue>() == 16);
 };

@@ -38,6 +38,8 @@ pub(crate) struct SharedControlBlock {
     pub(crate) cookie_keys: [[AtomicU64; 2]; 2],
     pub(crate) cookie_epoch: AtomicU64,
     pub(crate) cookie_ahead_ns: AtomicU64,
+    pub(crate) clock_ahead: AtomicU32,
+    pub(crate) zero: AtomicU32,
 }
 
 const _: () = {

@@ -115,6 +115,7 @@ impl FlowEngine for KernelEngine {
             rewrites_sequence: true,
             rewrites_sack: true,
             rewrites_window: true,
+            rewrites_timestamps: true,
             checks_guards: true,
             counts: true,
         }

@@ -54,7 +54,7 @@ pub struct ProgramOptions {
     pub pin_directory: PathBuf,
     /// IPv4 rules at most. The memory is taken at once, 144 bytes a rule, unless they are sparse.
     pub rules_v4_max: u32,
-    /// IPv6 rules at most. The memory is taken at once, 208 bytes a rule, unless they are sparse.
+    /// IPv6 rules at most. The memory is taken at once, 216 bytes a rule, unless they are sparse.
     pub rules_v6_max: u32,
     /// IPv4 rules are not expected (yet): each takes its memory when it is installed, which is slower and may fail.
     pub rules_v4_sparse: bool,
@@ -153,6 +153,8 @@ impl LoadedPlane {
             cookie_keys: [draw_key()?, draw_key()?],
             cookie_epoch: Cookies::epoch(cpu::now()) + 1,
             cookie_ahead_ns: 0,
+            clock_ahead: steering.clock_ahead(),
+            zero: 0,
         };
         plane.set("control", 0, &block)?;
         plane.pin()?;

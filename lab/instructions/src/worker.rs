@@ -100,5 +100,6 @@ pub(crate) fn http(reuse: bool) -> Kind {
         reuse,
         limits: HttpLimits::default(),
         offload_bytes_min: None,
+        timestamps: true,
     }))
 }

@@ -41,6 +41,7 @@ const ANY_ENGINE: EngineCaps = EngineCaps {
     rewrites_sequence: true,
     rewrites_sack: true,
     rewrites_window: true,
+    rewrites_timestamps: true,
     checks_guards: true,
     counts: true,
 };

@@ -107,7 +107,7 @@ pub(crate) fn end(host: u8, port: u16) -> Endpoint {
 /// The parts of a worker.
 fn options(able: bool, seeds: [u64; 4], snapshot: &Arc<Snapshot>, splices: SplicedMemory) -> WorkerOptions<Always> {
     let table = AnyTable::new(16, Hasher::new([7, 2, 3, 4]));
-    let caps = EngineCaps { rewrites_sack: able, rewrites_window: able, checks_guards: able, ..EngineCaps::full(1000) };
+    let caps = EngineCaps { rewrites_sack: able, rewrites_window: able, rewrites_timestamps: able, checks_guards: able, ..EngineCaps::full(1000) };
     WorkerOptions { caps, splices, ..WorkerOptions::new(snapshot.clone(), boxed(8), table, Always, seeds) }
 }
 
@@ -134,6 +134,7 @@ fn http() -> Http {
         reuse: true,
         limits: HttpLimits::default(),
         offload_bytes_min: Some(50_000),
+        timestamps: true,
     }
 }
 

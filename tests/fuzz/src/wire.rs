@@ -48,7 +48,8 @@ pub fn rewrite(input: &[u8]) -> bool {
         destination: endpoint(parameters, 18, ipv4),
         sequence_delta: number(parameters, 36),
         acknowledgement_delta: number(parameters, 40),
-        window_shift: 0,
+        timestamp_delta: 0x8000_0001,
+        ..Rewrite::default()
     };
     if rewrite.source == rewrite.destination {
         return false;

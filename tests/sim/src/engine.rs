@@ -209,6 +209,7 @@ impl Engine {
         let numbers = rewrite.sequence_delta != 0 || rewrite.acknowledgement_delta != 0;
         (caps.rewrites_sequence || !numbers)
             && (caps.rewrites_window || rewrite.window_shift == 0)
+            && (caps.rewrites_timestamps || !rewrite.changes_timestamps())
             && (caps.checks_guards || rule.guard.is_none())
     }
 

@@ -1,5 +1,6 @@
 //! An end host: smoltcp's TCP, and roles that speak over it.
 
+use crate::clock::{HostClock, SegmentAge};
 use crate::segments::{acknowledgement, sequence, transport};
 use fastrand::Rng;
 use hairpin_core::flow::{Address, Endpoint, Protocol};
@@ -46,6 +47,8 @@ pub struct SocketOptions {
     /// Silence after which the other end is asked whether it is there. smoltcp needs it: a window that closes while
     /// segments are in flight stops its timers, and only an answer to such a question tells it that it is open again.
     pub keep_alive: Option<Duration>,
+    /// Whether TCP timestamps are sent.
+    pub timestamps: bool,
     /// Silence of the other end after which it is given up.
     pub timeout: Option<Duration>,
 }
@@ -59,6 +62,7 @@ impl Default for SocketOptions {
             nagle: false,
             reno: false,
             keep_alive: Some(Duration::from_secs(10)),
+            timestamps: true,
             timeout: None,
         }
     }
@@ -68,15 +72,13 @@ impl SocketOptions {
     /// Drawn from a seed's generator.
     pub fn draw(random: &mut Rng) -> SocketOptions {
         let sizes = [2_000, 4_096, 16_384, 65_535, 100_000, 200_000];
-        SocketOptions {
-            receive: sizes[random.usize(..sizes.len())],
-            send: sizes[random.usize(..sizes.len())],
-            acknowledgement_delay: random.bool().then(|| Duration::from_millis(random.u64(1..50))),
-            nagle: random.bool(),
-            reno: random.bool(),
-            keep_alive: Some(Duration::from_secs(random.u64(2..20))),
-            timeout: None,
-        }
+        let (receive, send) = (sizes[random.usize(..sizes.len())], sizes[random.usize(..sizes.len())]);
+        let acknowledgement_delay = random.bool().then(|| Duration::from_millis(random.u64(1..50)));
+        let (nagle, reno, keep_alive) = (random.bool(), random.bool(), random.u64(2..20));
+        // As much of a draw as another one: it would change what all older seeds mean.
+        let timestamps = keep_alive % 2 == 0;
+        let keep_alive = Some(Duration::from_secs(keep_alive));
+        SocketOptions { receive, send, acknowledgement_delay, nagle, reno, keep_alive, timestamps, timeout: None }
     }
 
     fn socket(&self) -> Socket<'static> {
@@ -85,6 +87,9 @@ impl SocketOptions {
         socket.set_nagle_enabled(self.nagle);
         socket.set_keep_alive(self.keep_alive.map(duration));
         socket.set_timeout(self.timeout.map(duration));
+        if self.timestamps {
+            HostClock::wind(&mut socket);
+        }
         socket.set_congestion_control(if self.reno { CongestionControl::Reno } else { CongestionControl::None });
         socket
     }
@@ -132,6 +137,11 @@ pub struct Host {
     acknowledged: BTreeMap<(Endpoint, u16), (u32, [u8; 2])>,
     /// The highest sequence number that went to each remote end from each port.
     highest: BTreeMap<(Endpoint, u16), u32>,
+    /// One past the number of the FIN that went to each remote end from each port.
+    fins: BTreeMap<(Endpoint, u16), u32>,
+    /// The acknowledgement number and window of the last bare acknowledgement that went to each remote end from each port.
+    said: BTreeMap<(Endpoint, u16), (u32, [u8; 2])>,
+    clock: HostClock,
     /// The errors of connections that are closed.
     pub failures: Vec<String>,
     /// Connections that have ended.
@@ -164,6 +174,9 @@ impl Host {
             queued: VecDeque::new(),
             acknowledged: BTreeMap::new(),
             highest: BTreeMap::new(),
+            said: BTreeMap::new(),
+            fins: BTreeMap::new(),
+            clock: HostClock::new(seed),
             failures: Vec::new(),
             ended: 0,
             next: None,
@@ -212,13 +225,34 @@ impl Host {
     /// sends again, carry a lower one, which the other end takes for old and ignores; two such ends never get on.
     fn renumbered(&mut self, mut frame: VecFrame) -> VecFrame {
         let Some(at) = transport(&frame.data) else { return frame };
+        self.clock.sends(&frame.data, &at);
         let sequence = sequence(&frame.data, &at);
         let flags = at.tcp_flags & (SYN | FIN | RST);
         let end = sequence.wrapping_add((at.end - at.payload) as u32 + u32::from(flags & (SYN | FIN) != 0));
-        let highest = self.highest.entry((at.key.destination, at.key.source.port)).or_insert(end);
+        let flow = (at.key.destination, at.key.source.port);
+        let highest = self.highest.entry(flow).or_insert(end);
+        if flags & FIN != 0 {
+            self.fins.insert(flow, end);
+        } else if flags & SYN != 0 {
+            self.fins.remove(&flow);
+        }
+        let is_bare = flags == 0 && at.payload == at.end;
+        let said = (acknowledgement(&frame.data, &at), [frame.data[at.l4 + WINDOW], frame.data[at.l4 + WINDOW + 1]]);
+        let is_again = is_bare && self.said.insert(flow, said) == Some(said);
+        let acknowledged = self.acknowledged.get(&flow);
+        // It asks whether a window is open again, but in a number that calls for no answer; or whether the other end is there,
+        // with a byte in the place of its FIN.
+        let asks = is_again && acknowledged.is_some_and(|(_, window)| *window == [0, 0])
+            || at.end - at.payload == 1 && flags == 0 && self.fins.get(&flow) == Some(&end);
+        if let Some((number, _)) = acknowledged.filter(|_| asks) {
+            let before = number.wrapping_sub(1);
+            frame.data[at.l4 + SEQUENCE..at.l4 + SEQUENCE + 4].copy_from_slice(&before.to_be_bytes());
+            at.fill_checksum(&mut frame.data);
+            return frame;
+        }
         if flags & SYN != 0 || end.wrapping_sub(*highest) < 1 << 31 {
             *highest = end;
-        } else if flags == 0 && at.payload == at.end {
+        } else if is_bare {
             frame.data[at.l4 + SEQUENCE..at.l4 + SEQUENCE + 4].copy_from_slice(&highest.to_be_bytes());
             at.fill_checksum(&mut frame.data);
         }
@@ -239,6 +273,11 @@ impl Host {
         let right = at.transport_checksum(&frame.data).map(u16::to_be_bytes);
         if at.key.protocol != Protocol::Tcp || right.is_none_or(|right| right != frame.data[field..field + 2]) {
             return Some(packet);
+        }
+        match self.clock.gets(&mut frame.data, &at) {
+            SegmentAge::Good => {}
+            SegmentAge::Refused => return Some(frame.data[at.l3..].to_vec()),
+            SegmentAge::Lost => return None,
         }
         let said = acknowledgement(&frame.data, &at);
         let flow = (at.key.source, at.key.destination.port);
@@ -277,6 +316,7 @@ impl Host {
     /// Does all there is to do now; what it sends goes to `out`.
     pub fn wake(&mut self, now: Time, out: &mut Vec<VecFrame>) {
         let at = Instant::from_micros((now.as_nanos() / 1000) as i64);
+        self.clock.set(now);
         self.start(now);
         for _ in 0..ROUNDS_MAX {
             while let Some(packet) = self.queued.pop_front() {
@@ -297,6 +337,7 @@ impl Host {
             }
         }
         self.bury();
+        self.failures.extend(self.clock.wrong.take());
         for packet in std::mem::take(&mut self.device.sent) {
             out.push(self.renumbered(framed(&packet)));
         }

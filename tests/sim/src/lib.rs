@@ -25,6 +25,7 @@
 
 pub mod balancer;
 pub mod carrier;
+mod clock;
 pub mod engine;
 pub mod host;
 pub mod http;

@@ -193,6 +193,7 @@ pub fn engine(random: &mut Rng) -> EngineOptions {
             rewrites_sequence: all || numbers,
             rewrites_sack: all || sack,
             rewrites_window: all || window,
+            rewrites_timestamps: all || window,
             checks_guards: all || guards,
             counts: true,
         },

@@ -69,6 +69,7 @@ fn send(seed: u64, card: Option<CardProfile>, fence: bool, gap: Duration) -> Out
         rewrites_sequence: false,
         rewrites_sack: false,
         rewrites_window: false,
+        rewrites_timestamps: false,
         checks_guards: false,
         counts: true,
     };

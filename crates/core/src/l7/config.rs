@@ -27,6 +27,15 @@ impl Kind {
         matches!(self, Kind::Http(_) | Kind::Tls(_))
     }
 
+    /// Whether clients are offered TCP timestamps.
+    pub fn has_timestamps(&self) -> bool {
+        match self {
+            Kind::Http(http) => http.timestamps,
+            Kind::Tls(tls) => tls.timestamps,
+            Kind::Forward | Kind::Group => false,
+        }
+    }
+
     /// Whether no client connects to it: routes of others lead to its backends.
     pub fn is_group(&self) -> bool {
         matches!(self, Kind::Group)
@@ -102,6 +111,8 @@ pub struct Http {
     pub limits: HttpLimits,
     /// Bodies of at least so many bytes go to the engine; `None`: what the measured costs say.
     pub offload_bytes_min: Option<u64>,
+    /// Whether clients are offered TCP timestamps (RFC 7323), and backends those of such clients.
+    pub timestamps: bool,
 }
 
 /// One route of an HTTP service.
@@ -317,6 +328,8 @@ pub struct Tls {
     pub connect_tries: u8,
     /// A connection leaves the worker after this many bytes in one direction. `None`: what the measured costs say.
     pub offload_bytes_min: Option<u64>,
+    /// Whether clients are offered TCP timestamps (RFC 7323), and backends those of such clients.
+    pub timestamps: bool,
 }
 
 /// One route of a TLS service.

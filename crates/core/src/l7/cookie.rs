@@ -12,6 +12,8 @@
 //! | 2 to 5 | the client's window scale; 15: it does not scale |
 //! | 0 and 1 | the class of its MSS |
 //!
+//! Whether timestamps were agreed on the first data tells: it has some if the SYN-ACK had.
+//!
 //! The time count is `CLOCK_MONOTONIC` in units of 2^36 ns, 68.7 s. A cookie is good in the count it was made in and in
 //! the three that follow, 206 to 275 s: browsers open connections ahead of the requests they expect. A guess is right
 //! once in 2^23 times, for one flow and one sequence number.
@@ -78,8 +80,8 @@ const RENEWAL_COUNTS: u64 = 8;
 
 /// Window of a SYN-ACK, in bytes: the most that can be said without scaling, as it is in a SYN (RFC 7323, 2.2).
 const WINDOW: u16 = u16::MAX;
-/// Bytes of a SYN-ACK at most: header, MSS, SACK permitted, window scale.
-const SYN_ACK_MAX: usize = tcp::HEADER + 12;
+/// Bytes of a SYN-ACK at most: header, MSS, SACK permitted with timestamps, window scale.
+const SYN_ACK_MAX: usize = tcp::HEADER + 20;
 
 /// The options of a SYN, as far as they matter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -258,11 +260,11 @@ fn count(now: Time) -> u64 {
 }
 
 /// Turns the SYN in `frame` into its SYN-ACK with a cookie: the same bytes, from the IP header on, as the programs of the
-/// linux plane answer with. Options: MSS, and what was offered of SACK and window scale; no timestamps, no ECN. Data in
-/// the SYN is not acknowledged, so it comes again.
+/// linux plane answer with. Options: MSS, and what was offered of SACK, window scale and, if there is a `clock`, timestamps, of
+/// which the value is that; no ECN. Data in the SYN is not acknowledged, so it comes again.
 ///
 /// `false`, and nothing changed, if it is not a SYN and nothing but that, or its checksum is wrong.
-pub fn answer<F: Frame>(frame: &mut F, at: &Transport, cookies: &Cookies, now: Time) -> bool {
+pub fn answer<F: Frame>(frame: &mut F, at: &Transport, cookies: &Cookies, now: Time, clock: Option<u32>) -> bool {
     const OTHERS: u8 = tcp::ACK | tcp::FIN | tcp::RST;
     let bytes = frame.bytes();
     if at.key.protocol != Protocol::Tcp || at.tcp_flags & (tcp::SYN | OTHERS) != tcp::SYN {
@@ -276,14 +278,23 @@ pub fn answer<F: Frame>(frame: &mut F, at: &Transport, cookies: &Cookies, now: T
     }
     let Some(sequence) = u32_at(bytes, at.l4 + tcp::SEQUENCE) else { return false };
     let ipv4 = at.key.is_ipv4();
-    let offered = offer(bytes.get(at.l4 + tcp::HEADER..at.payload).unwrap_or_default(), ipv4);
+    let options = bytes.get(at.l4 + tcp::HEADER..at.payload).unwrap_or_default();
+    let offered = offer(options, ipv4);
+    let heard = tcp::timestamps(options).last().and_then(|at| u32_at(options, at));
     let cookie = cookies.make(now, &at.key, sequence, &offered);
-    let (mut segment, length) = syn_ack(&at.key, cookie, sequence.wrapping_add(1), &offered);
+    let (mut segment, length) = syn_ack(&at.key, cookie, sequence.wrapping_add(1), &offered, clock.zip(heard));
     answer::segment(frame, at, segment.get_mut(..length).unwrap_or_default())
 }
 
-/// The segment that answers a SYN of `flow`, and its length; its checksum is still to come.
-fn syn_ack(flow: &FlowKey, sequence: u32, acknowledgement: u32, offer: &Offer) -> ([u8; SYN_ACK_MAX], usize) {
+/// The segment that answers a SYN of `flow`, and its length; its checksum is still to come. Timestamps: our clock, and the
+/// client's.
+fn syn_ack(
+    flow: &FlowKey,
+    sequence: u32,
+    acknowledgement: u32,
+    offer: &Offer,
+    timestamps: Option<(u32, u32)>,
+) -> ([u8; SYN_ACK_MAX], usize) {
     let mut segment = [0; SYN_ACK_MAX];
     segment[..2].copy_from_slice(&flow.destination.port.to_be_bytes());
     segment[2..4].copy_from_slice(&flow.source.port.to_be_bytes());
@@ -298,8 +309,16 @@ fn syn_ack(flow: &FlowKey, sequence: u32, acknowledgement: u32, offer: &Offer) -
         length += 4;
     };
     put([OPTION_MSS, 4, high, low]);
-    if offer.sack {
-        put([tcp::OPTION_SACK_PERMITTED, 2, tcp::OPTION_PADDING, tcp::OPTION_PADDING]);
+    const PADDING: [u8; 2] = [tcp::OPTION_PADDING; 2];
+    let sack = if offer.sack { [tcp::OPTION_SACK_PERMITTED, 2] } else { PADDING };
+    match timestamps {
+        Some((clock, heard)) => {
+            put([sack[0], sack[1], tcp::OPTION_TIMESTAMPS, 10]);
+            put(clock.to_be_bytes());
+            put(heard.to_be_bytes());
+        }
+        None if offer.sack => put([sack[0], sack[1], PADDING[0], PADDING[1]]),
+        None => {}
     }
     if offer.scale.is_some() {
         put([tcp::OPTION_PADDING, tcp::OPTION_WINDOW_SCALE, 3, SCALE]);

@@ -34,6 +34,13 @@ pub const OPTION_WINDOW_SCALE: u8 = 3;
 pub const OPTION_SACK_PERMITTED: u8 = 4;
 /// Option kind: selective acknowledgement (RFC 2018).
 pub const OPTION_SACK: u8 = 5;
+/// Option kind: timestamps (RFC 7323, 3.2): the sender's, and the latest of the receiver's that it echoes.
+pub const OPTION_TIMESTAMPS: u8 = 8;
+/// The first bytes of options that begin with timestamps as RFC 7323, appendix A, recommends: aligned, the sender's value at
+/// byte 4, the echo at byte 8.
+pub const ALIGNED_TIMESTAMPS: [u8; 4] = [OPTION_PADDING, OPTION_PADDING, OPTION_TIMESTAMPS, 10];
+/// Bytes of such options.
+pub const TIMESTAMPS: usize = 12;
 
 /// An option of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +100,13 @@ pub fn sack_edges(options: &[u8]) -> impl Iterator<Item = usize> {
         .flat_map(|option| (option.offset..option.offset + option.length).step_by(4))
 }
 
+/// Offsets, from the start of `options`, of the values of every timestamps option, each followed by its echo, at any alignment.
+pub fn timestamps(options: &[u8]) -> impl Iterator<Item = usize> {
+    Options::new(options)
+        .filter(|option| option.kind == OPTION_TIMESTAMPS && option.length == TIMESTAMPS - 4)
+        .map(|option| option.offset)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,6 +116,39 @@ mod tests {
     fn finds_sack_edges_at_any_alignment() {
         let options = [1, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2, 8, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(sack_edges(&options).collect::<Vec<_>>(), [3, 7]);
+    }
+
+    #[test]
+    fn finds_timestamps_at_any_alignment() {
+        let mut options = [0; 28];
+        options[..4].copy_from_slice(&ALIGNED_TIMESTAMPS);
+        options[12..16].copy_from_slice(&[OPTION_TIMESTAMPS, 9, 0, 0]);
+        options[21..23].copy_from_slice(&[OPTION_PADDING, OPTION_TIMESTAMPS]);
+        assert_eq!(timestamps(&options).collect::<Vec<_>>(), [4], "one of 9 bytes is none, one of no length ends all");
+        let odd = [
+            OPTION_TIMESTAMPS,
+            10,
+            0,
+            0,
+            0,
+            1,
+            0,
+            0,
+            0,
+            2,
+            OPTION_PADDING,
+            OPTION_TIMESTAMPS,
+            10,
+            0,
+            0,
+            0,
+            3,
+            0,
+            0,
+            0,
+            4,
+        ];
+        assert_eq!(timestamps(&odd).collect::<Vec<_>>(), [2, 13]);
     }
 
     #[test]

@@ -209,6 +209,8 @@ pub struct Worker<P, T = AnyTable> {
     passes_max: usize,
     unfinished: Unfinished,
     splices: Splices,
+    /// How far the clock that clients of spliced services see is ahead of the machine's, in ms.
+    clock_ahead: u32,
     statistics: Statistics,
     /// See [`Worker::go_by_marks`].
     marks: bool,
@@ -229,6 +231,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let down = (0..BACKENDS_MAX as u16).map(|number| effective_weights.of(number).is_down()).collect();
         balancers.iter_mut().for_each(|balancer| balancer.refresh(&effective_weights));
         let splices = Splices::new(splices, Hasher::new(seeds), &steering, cookies);
+        let clock_ahead = steering.clock_ahead();
         let mut statistics = Statistics::new(&snapshot, capacity);
         splices.tell(&mut statistics.http);
         Worker {
@@ -252,6 +255,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             passes: 0,
             unfinished: Unfinished::default(),
             splices,
+            clock_ahead,
             passes_max: (capacity / PASSES_SHARE).max(1),
             snapshot,
             steering,

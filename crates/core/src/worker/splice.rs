@@ -24,7 +24,19 @@ macro_rules! lend {
     ($worker:ident, $now:expr, $io:expr, $tx:expr) => {{
         let offloads = $worker.policy.offloads();
         let Worker {
-            splices, snapshot, balancers, ports, loads, known, steering, statistics, ops, caps, answers, ..
+            splices,
+            snapshot,
+            balancers,
+            ports,
+            loads,
+            known,
+            steering,
+            statistics,
+            ops,
+            caps,
+            answers,
+            clock_ahead,
+            ..
         } = $worker;
         let context = Context {
             now: $now,
@@ -41,6 +53,7 @@ macro_rules! lend {
             caps,
             offloads,
             answers,
+            clock_ahead: *clock_ahead,
         };
         (splices, context)
     }};

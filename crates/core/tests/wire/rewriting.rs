@@ -16,16 +16,21 @@ fn case() -> impl Strategy<Value = (Packet, Rewrite)> {
             (endpoint(ipv4), endpoint(ipv4)).prop_filter("one end", |(source, destination)| source != destination);
         let deltas = prop_oneof![Just((0, 0)), (number(), number())];
         let shift = prop_oneof![Just(0), -14i8..=14];
-        (Just(packet), ends, deltas, shift).prop_map(|(packet, (source, destination), deltas, window_shift)| {
-            let rewrite = Rewrite {
-                source,
-                destination,
-                sequence_delta: deltas.0,
-                acknowledgement_delta: deltas.1,
-                window_shift,
-            };
-            (packet, rewrite)
-        })
+        let clocks = prop_oneof![Just((0, 0)), (number(), number())];
+        (Just(packet), ends, deltas, shift, clocks).prop_map(
+            |(packet, (source, destination), deltas, window_shift, clocks)| {
+                let rewrite = Rewrite {
+                    source,
+                    destination,
+                    sequence_delta: deltas.0,
+                    acknowledgement_delta: deltas.1,
+                    window_shift,
+                    timestamp_delta: clocks.0,
+                    echo_delta: clocks.1,
+                };
+                (packet, rewrite)
+            },
+        )
     })
 }
 
@@ -49,11 +54,18 @@ fn expected(packet: &Packet, rewrite: &Rewrite) -> Packet {
             *acknowledgement = acknowledgement.wrapping_add(rewrite.acknowledgement_delta);
         }
         for option in options {
-            if let Item::Sack(blocks) = option {
-                for (left, right) in blocks {
-                    *left = left.wrapping_add(rewrite.acknowledgement_delta);
-                    *right = right.wrapping_add(rewrite.acknowledgement_delta);
+            match option {
+                Item::Sack(blocks) => {
+                    for (left, right) in blocks {
+                        *left = left.wrapping_add(rewrite.acknowledgement_delta);
+                        *right = right.wrapping_add(rewrite.acknowledgement_delta);
+                    }
                 }
+                Item::Timestamps(value, echo) => {
+                    *value = value.wrapping_add(rewrite.timestamp_delta);
+                    *echo = echo.wrapping_add(rewrite.echo_delta);
+                }
+                _ => {}
             }
         }
     }
@@ -150,8 +162,8 @@ proptest! {
         at.fill_checksum(&mut bytes);
         prop_assert_eq!(at.payload - at.l4, 60);
         let rewrite = Rewrite {
-            source: packet.destination, destination: packet.source, sequence_delta: 0, acknowledgement_delta: delta,
-            window_shift: 0,
+            source: packet.destination, destination: packet.source, acknowledgement_delta: delta,
+            timestamp_delta: delta, echo_delta: !delta, ..Rewrite::default()
         };
         rewrite.apply(&mut bytes, &at, Checksum::Complete);
         prop_assert!(checksums_right(&bytes, at.l3, at.l4, at.end, 6));

@@ -58,7 +58,9 @@ fn real_traffic_is_parsed_and_rewritten() {
                         destination: Endpoint { address: b, port: 2 },
                         sequence_delta: 0xffff_0000,
                         acknowledgement_delta: 0x0001_2345,
-                        window_shift: 0,
+                        timestamp_delta: 0xffff_fff0,
+                        echo_delta: 0x8000_0001,
+                        ..Rewrite::default()
                     };
                     rewrite.apply(&mut bytes, &at, Checksum::Complete);
                     assert_eq!(transport(&bytes).key, rewrite.rewritten(&at.key));

@@ -201,6 +201,7 @@ fn caps(options: &OffloadOptions) -> EngineCaps {
         rewrites_sequence: terms.joins(),
         rewrites_sack: false,
         rewrites_window: false,
+        rewrites_timestamps: false,
         checks_guards: false,
         counts: terms.counts != Does::NONE,
     }

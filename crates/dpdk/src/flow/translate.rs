@@ -238,7 +238,7 @@ fn changes(rule: &Rule) -> Does {
 /// Adds what the rule does to TCP's numbers.
 fn number(terms: &DeviceTerms, rule: &Rule, description: &mut Description) -> Result<(), Refusal> {
     // Ranges of numbers and windows are beyond every device.
-    if rule.guard.is_some() || rule.rewrite.window_shift != 0 {
+    if rule.guard.is_some() || rule.rewrite.window_shift != 0 || rule.rewrite.changes_timestamps() {
         return Err(Refusal::Unsupported);
     }
     let mut sequence_numbers = Does::NONE;

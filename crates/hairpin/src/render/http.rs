@@ -38,6 +38,7 @@ pub(super) fn counts(http: &HttpStatus) -> Table {
         ("tried on another backend", http.retries_total),
         ("backends skipped that agreed to less", http.skipped_total),
         ("backends' connections closed after losses", http.retired_total),
+        ("backends' connections without timestamps", http.timestamps_declined_total),
         ("senders told after a start not to wait", http.reminded_total),
         ("bodies handed to the engine", http.offloaded_total),
         ("sent again", http.retransmitted_total),

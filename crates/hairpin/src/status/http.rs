@@ -39,6 +39,9 @@ pub struct HttpStatus {
     /// again.
     #[serde(default)]
     pub retired_total: u64,
+    /// Connections that backends took up without the TCP timestamps that they were offered.
+    #[serde(default)]
+    pub timestamps_declined_total: u64,
     /// Senders of bodies that were told after a start that they need not wait for timers that have grown.
     #[serde(default)]
     pub reminded_total: u64,

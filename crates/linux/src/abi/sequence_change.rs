@@ -28,6 +28,10 @@ pub struct SequenceChange {
     pub window_shift: i32,
     /// 0: there is no guard.
     pub guarded: u32,
+    /// Added to a timestamp's value.
+    pub timestamp_delta: u32,
+    /// Added to its echo.
+    pub echo_delta: u32,
     /// By which a program knows that all of this was written together, and for the rule it has found.
     pub check: u64,
 }
@@ -35,12 +39,13 @@ pub struct SequenceChange {
 // SAFETY: `repr(C)`, integers only, and the assertion below leaves no room for padding.
 unsafe impl Bytes for SequenceChange {}
 
-const _: () = assert!(size_of::<SequenceChange>() == 40 && offset_of!(SequenceChange, check) == 32);
+const _: () = assert!(size_of::<SequenceChange>() == 48 && offset_of!(SequenceChange, check) == 40);
 
 /// Whether a rule translates sequence numbers, or checks them.
 pub(super) fn changes_sequence(rule: &Rule) -> bool {
     let Rewrite { sequence_delta, acknowledgement_delta, window_shift, .. } = rule.rewrite;
-    let changes = (sequence_delta, acknowledgement_delta, window_shift) != (0, 0, 0);
+    let changes =
+        (sequence_delta, acknowledgement_delta, window_shift) != (0, 0, 0) || rule.rewrite.changes_timestamps();
     rule.key.protocol == Protocol::Tcp && rule.fate == Fate::Forward && (changes || rule.guard.is_some())
 }
 
@@ -61,6 +66,8 @@ impl SequenceChange {
             acknowledgement_length: guard.acknowledgement_length,
             window_shift: i32::from(rule.rewrite.window_shift).clamp(-16, 16),
             guarded: u32::from(rule.guard.is_some()),
+            timestamp_delta: rule.rewrite.timestamp_delta,
+            echo_delta: rule.rewrite.echo_delta,
             check: 0,
         };
         let ends = &value.bytes()[offset_of!(RuleHead, source_port)..];

@@ -52,6 +52,9 @@ fn ends(snapshot: &Snapshot) -> HashMap<abi::EndKey, abi::EndRoles> {
             roles.roles |= abi::END_SERVICE;
             if service.kind.is_spliced() && service.protocol == Protocol::Tcp {
                 roles.roles |= abi::END_SPLICED;
+                if service.kind.has_timestamps() {
+                    roles.roles |= abi::END_TIMESTAMPS;
+                }
                 if service.unknown == UnknownPacket::Reset {
                     roles.roles |= abi::END_RESETS;
                 }

@@ -11,6 +11,7 @@ use hairpin_core::keys::Secret;
 use hairpin_core::l7::config::{Kind, Tls};
 use hairpin_core::l7::cookie::{self, Cookies, EpochKeys, Offer};
 use hairpin_core::time::{Duration, Time};
+use hairpin_core::wire::tcp::{TIMESTAMPS, timestamps};
 use hairpin_linux::capture::{Capture, CaptureFilter};
 use hairpin_linux::cpu;
 use hairpin_linux::programs::Absent;
@@ -42,6 +43,10 @@ fn splice(rig: &Rig) {
 }
 
 fn splice_with(rig: &Rig, unknown: UnknownPacket) {
+    splice_as(rig, unknown, true);
+}
+
+fn splice_as(rig: &Rig, unknown: UnknownPacket, timestamps: bool) {
     let mut spliced = snapshot();
     for service in [0, 2] {
         spliced.services[service].unknown = unknown;
@@ -53,6 +58,7 @@ fn splice_with(rig: &Rig, unknown: UnknownPacket) {
             connect_timeout: Duration::from_secs(1),
             connect_tries: 1,
             offload_bytes_min: None,
+            timestamps,
         }));
     }
     rig.plane.configure(&spliced).unwrap();
@@ -126,8 +132,13 @@ fn answers_are_cores() {
             }
             frame.resize(whole + padding, 0);
             let now = at_ease();
-            let mut expected = VecFrame::new(&frame);
-            let answered = cookie::answer(&mut expected, &at, &cookies(&rig), now);
+            let answer = |clock: u32| {
+                let mut expected = VecFrame::new(&frame);
+                let answered = cookie::answer(&mut expected, &at, &cookies(&rig), now, Some(clock));
+                (answered, expected)
+            };
+            let clock = ((now.as_nanos() / 1_000_000) as u32).wrapping_add(Steering::by_hash(KEY, 1).clock_ahead());
+            let (answered, expected) = answer(clock);
             prop_assert_eq!(answered, !harmed);
             // The kernel forgets the sum of a packet whose length changes, and a test run takes that for a mistake.
             let complete = complete && expected.data.len() == frame.len();
@@ -140,6 +151,10 @@ fn answers_are_cores() {
                 return Ok(());
             }
             prop_assert_eq!((run.verdict, counted), (REDIRECT, [("cookie-sent", 1)].into()));
+            // The programs' clock is a few milliseconds behind, and time passes.
+            let told = stamped(&run.frame).unwrap_or(clock);
+            prop_assert!(told.wrapping_sub(clock).wrapping_add(50) < 5000, "{told} is not {clock}");
+            let (_, expected) = answer(told);
             prop_assert_eq!(&run.frame[12..], &expected.data[12..]);
             prop_assert_eq!((&run.frame[..6], &run.frame[6..12]), (&frame[6..12], &frame[..6]));
             let back = parsed(&run.frame);
@@ -148,6 +163,28 @@ fn answers_are_cores() {
             Ok(())
         });
         outcome.unwrap();
+    });
+}
+
+/// The value of a frame's timestamps.
+fn stamped(frame: &[u8]) -> Option<u32> {
+    let at = parsed(frame);
+    let options = &frame[at.l4 + 20..at.payload];
+    let value = timestamps(options).last()?;
+    Some(u32::from_be_bytes(options[value..value + 4].try_into().unwrap()))
+}
+
+#[test]
+fn a_service_without_timestamps_answers_without() {
+    in_namespace(|| {
+        let rig = rig(1);
+        for (ipv4, offered) in [(true, true), (false, true), (true, false), (false, false)] {
+            splice_as(&rig, UnknownPacket::Drop, offered);
+            let tcp_options = [&[2, 4, 5, 0xb4, 4, 2, 8, 10][..], &[7; 8], &[1, 3, 3, 7]].concat();
+            let packet = Packet { flags: SYN, tcp_options, payload: Vec::new(), ..Packet::new(client(9, ipv4)) };
+            let run = rig.ingress(&packet.to(rig.left.mac).frame());
+            assert_eq!((run.verdict, stamped(&run.frame).is_some()), (REDIRECT, offered), "{ipv4}");
+        }
     });
 }
 
@@ -497,7 +534,7 @@ fn unfinished_checksums_stay_unfinished() {
             let (vnet, back) = back.unwrap_or_else(|| panic!("no answer, {linear} bytes linear"));
             let mut expected = VecFrame::new(&frame);
             expected.meta.checksum = Checksum::Partial;
-            assert!(cookie::answer(&mut expected, &parsed(&frame), &cookies(&rig), now));
+            assert!(cookie::answer(&mut expected, &parsed(&frame), &cookies(&rig), now, None));
             if linear == 0 {
                 assert_eq!((vnet.flags, vnet.checksum_start), (header.flags, header.checksum_start));
                 crate::traffic::make_partial(&mut expected.data);
@@ -542,6 +579,7 @@ fn a_kernels_client_connects() {
     in_namespace(|| {
         use std::io::Write;
         use std::net::{Ipv6Addr, SocketAddr, TcpStream};
+        const OPTION_TIMESTAMPS: u8 = 1;
         const OPTION_SACK: u8 = 2;
         const OPTION_SCALE: u8 = 4;
         let rig = rig(1);
@@ -568,9 +606,10 @@ fn a_kernels_client_connects() {
                 for vip in vips {
                     let socket = TcpStream::connect_timeout(&vip, Duration::from_secs(5)).unwrap();
                     let agreed = agreed(&socket);
-                    assert_eq!(agreed.options & (OPTION_SACK | OPTION_SCALE | 1), OPTION_SACK | OPTION_SCALE);
+                    assert_eq!(agreed.options & 7, OPTION_TIMESTAMPS | OPTION_SACK | OPTION_SCALE);
                     assert_eq!(agreed.scales & 0xf, cookie::SCALE);
-                    assert_eq!(agreed.mss, if vip.is_ipv4() { cookie::MSS_V4 } else { cookie::MSS_V6 }.into());
+                    let most = if vip.is_ipv4() { cookie::MSS_V4 } else { cookie::MSS_V6 };
+                    assert_eq!(agreed.mss, u32::from(most) - TIMESTAMPS as u32);
                     (&socket).write_all(b"GET / HTTP/1.1\r\n").unwrap();
                 }
                 ip(&format!("addr flush dev {device}"));

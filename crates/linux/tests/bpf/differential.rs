@@ -19,8 +19,9 @@ fn case() -> impl Strategy<Value = (Packet, Rewrite)> {
         let ipv6 = !packet.key.is_ipv4();
         let new_ends = prop_oneof![8 => ends(ipv6).boxed(), 1 => Just(same(&packet)).boxed()];
         let shift = prop_oneof![2 => Just(0i8), 3 => -14i8..=14];
-        let numbers = (delta.clone(), delta.clone(), shift);
-        (Just(packet), new_ends, numbers).prop_map(|(packet, ends, (sequence, acknowledgement, shift))| {
+        let numbers = (delta.clone(), delta.clone(), shift, delta.clone(), delta.clone());
+        (Just(packet), new_ends, numbers).prop_map(|(packet, ends, numbers)| {
+            let (sequence, acknowledgement, shift, timestamp, echo) = numbers;
             let tcp = packet.key.protocol == Protocol::Tcp;
             let rewrite = Rewrite {
                 source: ends.0,
@@ -28,6 +29,8 @@ fn case() -> impl Strategy<Value = (Packet, Rewrite)> {
                 sequence_delta: if tcp { sequence } else { 0 },
                 acknowledgement_delta: if tcp { acknowledgement } else { 0 },
                 window_shift: if tcp { shift } else { 0 },
+                timestamp_delta: if tcp { timestamp } else { 0 },
+                echo_delta: if tcp { echo } else { 0 },
             };
             (packet, rewrite)
         })

@@ -74,7 +74,9 @@ fn case() -> impl Strategy<Value = (Packet, Guard)> {
                 guard.acknowledgement.wrapping_add(above).wrapping_add(*by)
             };
             let edges: Vec<u8> = blocks[..blocks.len() / 2 * 2].iter().flat_map(|b| edge(b).to_be_bytes()).collect();
-            packet.tcp_options = [&[1, 1, 5, 2 + edges.len() as u8], &edges[..]].concat();
+            let aligned = [1, 1, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8];
+            let before = if length.is_multiple_of(2) && edges.len() <= 24 { &aligned[..] } else { &[] };
+            packet.tcp_options = [before, &[1, 1, 5, 2 + edges.len() as u8], &edges[..]].concat();
         }
         (packet, guard)
     })
@@ -104,6 +106,8 @@ fn bpf_admits_what_core_admits() {
                 sequence_delta: 7,
                 acknowledgement_delta: 9,
                 window_shift: -2,
+                timestamp_delta: 11,
+                echo_delta: 13,
             };
             active(&rig, &Rule { key: at.key, rewrite, guard: Some(guard), ..Rule::default() });
             // Too long for the way out otherwise.
@@ -353,6 +357,8 @@ fn foreign_sequence_change_is_not_used() {
             SequenceChange { acknowledgement_length: 1 << 29, ..change },
             SequenceChange { window_shift: 1, ..change },
             SequenceChange { guarded: 0, ..change },
+            SequenceChange { timestamp_delta: 1, ..change },
+            SequenceChange { echo_delta: 1, ..change },
         ] {
             assert!(matches!(put(Some(changed)), Outcome::Worker(..)), "{changed:?}");
         }

@@ -178,7 +178,9 @@ fn tcp_options() -> impl Strategy<Value = Vec<u8>> {
         1 => Just(vec![0]),
     ];
     let list = vec(option, 0..5).prop_map(|options| options.concat());
-    prop_oneof![4 => list, 1 => vec(any::<u8>(), 0..=40)].prop_map(|mut options: Vec<u8>| {
+    let aligned =
+        (any::<[u8; 8]>(), list.clone()).prop_map(|(stamps, rest)| [&[1, 1, 8, 10], &stamps[..], &rest[..]].concat());
+    prop_oneof![4 => list, 3 => aligned, 1 => vec(any::<u8>(), 0..=40)].prop_map(|mut options: Vec<u8>| {
         options.truncate(40);
         options.resize(options.len().next_multiple_of(4), 1);
         options

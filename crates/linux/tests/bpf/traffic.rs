@@ -79,6 +79,8 @@ fn full_nat(key: FlowKey) -> Rewrite {
         sequence_delta: tcp * 0xffff_fff0,
         acknowledgement_delta: tcp * 12_345,
         window_shift: 3,
+        timestamp_delta: tcp * 0xffff_ff00,
+        echo_delta: tcp * 0x1_0001,
     }
 }
 

@@ -61,6 +61,8 @@ pub struct HttpStatus {
     pub requests: Count,
     /// Backends that agreed to less, and were skipped for another.
     pub skipped_total: u64,
+    /// Backends' connections without the timestamps that were offered.
+    pub timestamps_declined_total: u64,
     /// Bodies that were handed to the engine.
     pub offloaded_total: u64,
     /// SYN cookies that workers sent (others are the kernel's).

@@ -195,7 +195,7 @@ fn run() -> Result<()> {
         ensure!(refused.contains(expected), "no {expected:?} in {refused}");
     }
     let out = bench.scratch.file("results");
-    let scenario = concat!(env!("CARGO_MANIFEST_DIR"), "/../scenarios/smoke.toml");
+    let scenario = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab/scenarios/smoke.toml");
     let words = format!("run {scenario} --duration 100ms --repetitions 1 -q -o json --out {}", out.display());
     let mut first = bench.start("run", &words)?;
     let ended = || std::fs::read_to_string(out.join("results.jsonl")).unwrap_or_default().matches("{\"Ended\"").count();

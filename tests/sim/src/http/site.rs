@@ -119,6 +119,7 @@ impl Site {
                 ..HttpLimits::default()
             },
             offload_bytes_min: self.offload_bytes_min,
+            timestamps: true,
         }
     }
 

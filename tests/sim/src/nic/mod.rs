@@ -283,6 +283,7 @@ impl Nic {
         let numbers = rewrite.sequence_delta != 0 || rewrite.acknowledgement_delta != 0;
         (abilities.rewrites_sequence || !numbers)
             && (abilities.rewrites_window || rewrite.window_shift == 0)
+            && (abilities.rewrites_timestamps || !rewrite.changes_timestamps())
             && (abilities.checks_guards || rule.guard.is_none())
     }
 

@@ -35,6 +35,8 @@ pub struct CardAbilities {
     pub rewrites_sack: bool,
     /// It shifts windows.
     pub rewrites_window: bool,
+    /// It adds to timestamps.
+    pub rewrites_timestamps: bool,
     /// It checks ranges of numbers.
     pub checks_guards: bool,
 }
@@ -175,6 +177,7 @@ impl CardProfile {
             rewrites_sequence: self.abilities.rewrites_sequence,
             rewrites_sack: self.abilities.rewrites_sack,
             rewrites_window: self.abilities.rewrites_window,
+            rewrites_timestamps: self.abilities.rewrites_timestamps,
             checks_guards: self.abilities.checks_guards,
             counts: true,
         }

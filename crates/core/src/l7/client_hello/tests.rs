@@ -327,6 +327,7 @@ fn the_first_route_that_fits_is_taken() {
         connect_timeout: Duration::from_secs(1),
         connect_tries: 1,
         offload_bytes_min: None,
+        timestamps: true,
     };
     let taken = |tls: &Tls, name: Option<&str>, protocols: &[&[u8]]| {
         let mut extensions: Vec<_> = name.map(|name| server_name(name.as_bytes())).into_iter().collect();

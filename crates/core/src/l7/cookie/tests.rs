@@ -95,7 +95,7 @@ proptest! {
     fn anything_can_be_asked_to_be_answered(bytes in vec(any::<u8>(), 0..120), l4 in 0usize..130, payload in 0usize..130) {
         let mut frame = VecFrame::new(&bytes);
         let at = Transport { key: flow(true), l3: 14, l4, payload, end: payload, tcp_flags: tcp::SYN, ttl: 1 };
-        answer(&mut frame, &at, &Cookies::new(KEYS), Time::ZERO);
+        answer(&mut frame, &at, &Cookies::new(KEYS), Time::ZERO, None);
     }
 }
 
@@ -320,7 +320,7 @@ fn a_syn_becomes_its_answer() {
             let (mut frame, at) = syn(ipv4, tags, options, b"");
             let offered = offer(options, ipv4);
             frame.meta.gso_size = 3;
-            assert!(answer(&mut frame, &at, &cookies, at_count(77)));
+            assert!(answer(&mut frame, &at, &cookies, at_count(77), None));
             let bytes = frame.bytes();
             let Ok(Parsed::Transport(back)) = parse(bytes) else { panic!("no packet: {bytes:02x?}") };
             assert_eq!((back.key, back.l3, back.end), (at.key.reversed(), at.l3, bytes.len()));
@@ -345,7 +345,7 @@ fn what_is_no_syn_is_left_alone() {
     let (frame, at) = syn(true, &[], &ALL, b"");
     for flags in [0, tcp::ACK, tcp::SYN | tcp::ACK, tcp::SYN | tcp::RST, tcp::SYN | tcp::FIN, tcp::FIN] {
         let mut same = frame.clone();
-        assert!(!answer(&mut same, &Transport { tcp_flags: flags, ..at }, &Cookies::new(KEYS), Time::ZERO));
+        assert!(!answer(&mut same, &Transport { tcp_flags: flags, ..at }, &Cookies::new(KEYS), Time::ZERO, None));
         assert_eq!(same.data, frame.data);
     }
 }
@@ -356,9 +356,9 @@ fn wrong_checksum_is_refused_partial_is_accepted() {
     let (mut frame, at) = syn(false, &[], &ALL, b"early data");
     frame.data[at.l4 + 23] ^= 1;
     let before = frame.data.clone();
-    assert!(!answer(&mut frame, &at, &cookies, Time::ZERO));
+    assert!(!answer(&mut frame, &at, &cookies, Time::ZERO, None));
     assert_eq!(frame.data, before);
     frame.meta.checksum = Checksum::Partial;
-    assert!(answer(&mut frame, &at, &cookies, Time::ZERO));
+    assert!(answer(&mut frame, &at, &cookies, Time::ZERO, None));
     assert_eq!(frame.data.len(), 14 + 40 + 32);
 }

@@ -31,6 +31,7 @@ fn plain() -> Http {
         reuse: true,
         limits: HttpLimits::default(),
         offload_bytes_min: None,
+        timestamps: true,
     }
 }
 

@@ -228,6 +228,7 @@ fn service(access: Vec<Access>, routes: Vec<Conditions>) -> Http {
         reuse: true,
         limits: HttpLimits::default(),
         offload_bytes_min: None,
+        timestamps: true,
     }
 }
 

@@ -11,6 +11,7 @@ use crate::l7::splice::state::framing::Framing;
 use crate::l7::splice::state::peer::Peer;
 use crate::l7::splice::state::seal::Seals;
 use crate::l7::splice::tcp::segment::Abilities;
+use crate::l7::splice::tcp::timestamps::Timestamps;
 use crate::l7::splice::timers::{OFFLOADED_FOR, body_timeout};
 use crate::offload::OffloadState;
 use crate::stored::{Optional, OptionalNumber, OptionalPosition};
@@ -29,9 +30,11 @@ fn field<T: TryFromBytes>(bytes: &[u8], at: usize) -> Option<T> {
     T::try_read_from_bytes(bytes.get(at..at + size_of::<T>())?).ok()
 }
 
-/// A peer whose numbers and abilities are not known.
+/// A peer whose numbers and abilities are not known. One that has agreed on timestamps may not answer segments without, and
+/// answers those with old ones (RFC 7323, 3.2 and 5.3); one that has not does not look at them.
 fn unknown_peer() -> Peer {
-    Peer::new(0, 0, &Abilities { mss: u16::MAX, scale: None, sack: false })
+    let timestamps = Some(Timestamps { value: 0, echo: 0 });
+    Peer::new(0, 0, &Abilities { mss: u16::MAX, scale: None, sack: false, timestamps })
 }
 
 /// The longest time until a deadline of a backend connection.

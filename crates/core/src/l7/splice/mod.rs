@@ -136,6 +136,8 @@ pub(crate) struct Context<'a, IO: FrameIo> {
     pub(crate) offloads: bool,
     /// What may be answered that calls for no more than an answer.
     pub(crate) answers: &'a mut Answers,
+    /// How far the clock that clients see is ahead of the machine's, in ms.
+    pub(crate) clock_ahead: u32,
 }
 
 /// What comes after a stage, where that is an earlier stage: it is returned instead of called, so that calls between stages
@@ -465,8 +467,9 @@ impl<IO: FrameIo> Context<'_, IO> {
     /// Sends a bare acknowledgement between these ends, with this number, for what it calls forth.
     pub(crate) fn acknowledge(&mut self, [source, destination]: [Endpoint; 2], sequence: u32, port: u16) {
         let (acknowledgement, window, mss) = (0, 0, u16::MAX);
+        let (flags, abilities, timestamps) = (ACK, None, None);
         let own =
-            Own { source, destination, sequence, acknowledgement, flags: ACK, window, port, mss, abilities: None };
+            Own { source, destination, sequence, acknowledgement, flags, window, port, mss, abilities, timestamps };
         tcp::send::emit(self, &own, [&[], &[]]);
     }
 

@@ -72,6 +72,14 @@ pub(super) fn directions(
     }
 }
 
+/// Whether an engine can do with an exchange's timestamps what is to be done: nothing, or additions.
+fn can_stamp(caps: &EngineCaps, client_conn: &ClientConn, backend_conn: &BackendConn) -> bool {
+    match (client_conn.peer.has_timestamps, backend_conn.peer.has_timestamps) {
+        (true, true) => caps.rewrites_timestamps,
+        (client, backend) => client == backend,
+    }
+}
+
 /// What the engine is offered of an exchange now.
 struct OfferTerms {
     /// A body of so many bytes and more.
@@ -112,7 +120,7 @@ impl OfferTerms {
         };
         let may = cx.offloads && cx.now >= client_conn.offer_after && cx.ops.len() + 2 <= OPS_MAX;
         let is_narrow = client_conn.peer.is_narrow || backend_conn.peer.is_narrow;
-        if !may || is_narrow || !fit(client_conn, backend_conn) {
+        if !may || is_narrow || !fit(client_conn, backend_conn) || !can_stamp(cx.caps, client_conn, backend_conn) {
             return None;
         }
         let directions = directions(cx.caps, client_conn, backend_conn)?;
@@ -135,18 +143,23 @@ impl OfferTerms {
         // An end that has something of ours still to acknowledge may do so with a number that the engine takes:
         // software would send it again and again, and give up.
         let owns = backend_conn.peer.owned.is_some() || client_conn.peer.owned.is_some();
-        if owns || !client_conn.up.is_settled() || !same_backend {
+        // What is added to timestamps is known once both ends have sent some.
+        let is_timed = client_conn.clock_down.get().is_some() || !client_conn.peer.has_timestamps;
+        if owns || !client_conn.up.is_settled() || !same_backend || !is_timed {
             return OfferVerdict::NotNow;
         }
-        let at_once = client_conn.is_clamped && backend.sequence_length > 0;
-        if at_once {
+        let is_clamped = client_conn.is_clamped && backend.sequence_length > 0;
+        // A backend does not send into a window of less than a segment.
+        let segment = u32::from(client_conn.peer.mss) - client_conn.peer.options();
+        let peer = &backend_conn.peer;
+        let at_once = is_clamped && beyond(peer.highest, peer.edge) < segment;
+        if is_clamped {
             // What is on its way comes by here; when it has come, there is nothing that the rest could overtake.
-            let room = beyond(backend_conn.peer.highest, backend_conn.peer.edge);
-            if u64::from(backend.sequence_length) < self.least + u64::from(room) {
+            if u64::from(backend.sequence_length) < self.least + u64::from(beyond(peer.highest, peer.edge)) {
                 return OfferVerdict::Never;
             }
-            // A backend does not send into a window of less than a segment.
-            if room >= u32::from(client_conn.peer.mss) {
+            // In units of windows it may be shown less than that, and send nothing.
+            if !at_once && beyond(peer.highest, peer.limit()) >= segment {
                 return OfferVerdict::NotNow;
             }
         }
@@ -337,7 +350,8 @@ impl Splices {
                     client_conn.forwarded[direction as usize].add(counters.packets, counters.bytes);
                     client_conn.forwarded_by_engine[direction as usize].add(counters.packets, counters.bytes);
                     client_conn.last_seen = client_conn.last_seen.max(counters.last_seen.unwrap_or(Time::ZERO));
-                    let headers = if client_conn.key.is_ipv4() { 40 } else { 60 };
+                    let headers =
+                        if client_conn.key.is_ipv4() { 40 } else { 60 } + u64::from(client_conn.peer.options());
                     let payload = counters.bytes.saturating_sub(counters.packets * headers);
                     let is_judged = direction == Direction::FromBackend && client_conn.offered > 0;
                     // A sender repeats its last segment when its acknowledgement is late, too (RFC 8985, 7).
@@ -413,6 +427,7 @@ impl Splices {
 fn rewrites(client_conn: &ClientConn, backend_conn: &BackendConn) -> [Rewrite; 2] {
     let (up, down) = (client_conn.up.delta_at_end(), client_conn.down.delta_at_end());
     let shift = |from: u8, to: u8| from as i8 - to as i8;
+    let [clock_up, clock_down] = [client_conn.clock_up, client_conn.clock_down].map(|clock| clock.get().unwrap_or(0));
     [
         Rewrite {
             source: backend_conn.own_end(),
@@ -420,6 +435,8 @@ fn rewrites(client_conn: &ClientConn, backend_conn: &BackendConn) -> [Rewrite; 2
             sequence_delta: up,
             acknowledgement_delta: down.wrapping_neg(),
             window_shift: shift(client_conn.peer.scale, backend_conn.peer.announced),
+            timestamp_delta: clock_up,
+            echo_delta: clock_down.wrapping_neg(),
         },
         Rewrite {
             source: client_conn.key.destination,
@@ -427,6 +444,8 @@ fn rewrites(client_conn: &ClientConn, backend_conn: &BackendConn) -> [Rewrite; 2
             sequence_delta: down,
             acknowledgement_delta: up.wrapping_neg(),
             window_shift: shift(backend_conn.peer.scale, client_conn.peer.announced),
+            timestamp_delta: clock_down,
+            echo_delta: clock_up.wrapping_neg(),
         },
     ]
 }

@@ -101,6 +101,7 @@ fn repeated(peer: &Peer, [source, destination]: [Endpoint; 2], port: u16) -> Own
         port,
         mss: peer.mss,
         abilities: None,
+        timestamps: None,
     }
 }
 

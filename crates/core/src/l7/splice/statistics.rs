@@ -125,6 +125,8 @@ pub struct HttpStatistics {
     pub skipped: u64,
     /// Connections to backends that were closed rather than kept for others, because the backend had to send something again.
     pub retired: u64,
+    /// Connections that backends have taken up without the timestamps that they were offered.
+    pub timestamps_declined: u64,
     /// Senders that were told, after a start, that they need not wait for a timer that has grown.
     pub reminded: u64,
     /// Messages handed to the engine.

@@ -41,6 +41,7 @@ pub(super) fn read(service: &TomlTable<'_>, targets: &Targets) -> (Http, HttpSec
         reuse: reuse && proxy_protocol.is_none(),
         limits: read_limits(&limits),
         offload_bytes_min: table.integer("offload_bytes_min"),
+        timestamps: table.boolean("timestamps"),
     };
     let mut fields = table.said();
     for name in ["request_headers", "response_headers", "sticky"] {

@@ -25,6 +25,7 @@ pub(super) fn read(service: &TomlTable<'_>, targets: &Targets) -> (Tls, HttpSect
         connect_timeout: table.duration("connect_timeout"),
         connect_tries: number(&table, "connect_tries"),
         offload_bytes_min: table.integer("offload_bytes_min"),
+        timestamps: table.boolean("timestamps"),
     };
     (tls, HttpSections { fields: table.said(), access: Vec::new(), routes: said_routes })
 }

@@ -14,6 +14,9 @@ const PROXY_PROTOCOL: ReferenceField = field(
     "Whether connections to backends begin with the client's address, in the PROXY protocol. Backends must expect it; \
      checks do not send it, so give them a `port` of their own.",
 );
+const TIMESTAMPS: &str = "Clients are offered TCP timestamps (RFC 7323), and backends those of clients that take them: both ends measure the way, \
+     and recover sooner from losses. Of backends that decline them bodies stay in software: `false` is better there. Without \
+     effect where an engine cannot translate them: cards' do not.";
 const CONNECT_TIMEOUT: &str = "From the SYN to a backend until it has answered; then another one is tried.";
 const CONNECT_TRIES: ValueForm = ValueForm::Integer { min: 1, max: 16 };
 
@@ -60,6 +63,7 @@ pub const HTTP: ReferenceSection = ReferenceSection {
             "Bodies of at least so many bytes leave the worker and go through the kernel's rules. `\"auto\"`: what the \
              measured costs of packets and rules say.",
         ),
+        field("timestamps", ValueForm::Boolean, Value("true"), "false", TIMESTAMPS),
         field("request_headers", ValueForm::Tables, From("none"), "", "See [service.route.request_headers]."),
         field("response_headers", ValueForm::Tables, From("none"), "", "See [service.route.request_headers]."),
         field("forwarded", ValueForm::Tables, From("each field's default"), "", "See [service.http.forwarded]."),
@@ -263,5 +267,6 @@ pub const TLS: ReferenceSection = ReferenceSection {
             "Connections leave the worker and go through the kernel's rules after this many bytes in one direction. \
              `\"auto\"`: what the measured costs of packets and rules say.",
         ),
+        field("timestamps", ValueForm::Boolean, Value("true"), "false", TIMESTAMPS),
     ],
 };

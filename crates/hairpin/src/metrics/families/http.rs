@@ -103,6 +103,13 @@ pub(super) const FAMILIES: &[MetricFamily] = &[
     ),
     family!(
         Counter,
+        "http_timestamps_declined",
+        NONE,
+        "Connections that backends took up without the TCP timestamps that they were offered: what they carry stays in software.",
+        |view, emit| number(view, emit, |http| http.timestamps_declined_total)
+    ),
+    family!(
+        Counter,
         "http_senders_reminded",
         NONE,
         "Senders of bodies that were told after a start, by ICMP (RFC 6069), that they need not wait for timers that have grown \

@@ -17,9 +17,10 @@ use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn,
 use crate::l7::splice::state::exchange::{Exchange, Message};
 use crate::l7::splice::state::joined::joined_mut;
 use crate::l7::splice::state::peer::{Owned, Peer};
-use crate::l7::splice::state::sizes::{self, Size};
+use crate::l7::splice::state::sizes::{self, Shape};
 use crate::l7::splice::tcp::numbers::later;
 use crate::l7::splice::tcp::segment::{Abilities, flow};
+use crate::l7::splice::tcp::timestamps;
 use crate::l7::splice::{Context, End, Next, REMEMBERED_MAX, Refused, Splices, stamp};
 use crate::offload::OffloadState;
 use crate::stored::Optional;
@@ -122,11 +123,11 @@ impl Splices {
         }
         // One that is sent again goes over a new connection, so that it is sent again once.
         let is_again = client_conn.again.is_some();
-        let size = Size::of(asked(cx, client_conn), client_conn.key.is_ipv4());
+        let shape = Shape::of(asked(cx, client_conn), client_conn.key.is_ipv4(), client_conn.peer.has_timestamps);
         if attached.is_some() {
             self.detach(cx, position, Detach::Keep);
         }
-        if let Some(idle) = self.idle.youngest(number, size).filter(|_| !is_again) {
+        if let Some(idle) = self.idle.youngest(number, shape).filter(|_| !is_again) {
             return self.reuse(cx, position, idle);
         }
         self.connect(cx, position)
@@ -158,6 +159,7 @@ impl Splices {
             entry.count(cx, true);
             client_conn.backend_conn = Some(backend_conn).into();
             entry.client_conn = Some(position).into();
+            (client_conn.clock_up, client_conn.clock_down) = Default::default();
             entry.pairing = self.seals.pair(Some(client_conn.seal), entry.seal);
             if entry.state == BackendConnState::Idle {
                 entry.state = BackendConnState::Attached;
@@ -169,7 +171,7 @@ impl Splices {
     pub(in crate::l7::splice) fn connect<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Next {
         let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
         let (number, port, service) = (client_conn.exchange.backend, client_conn.port, client_conn.service);
-        let asked = asked(cx, client_conn);
+        let (asked, offers_timestamps) = (asked(cx, client_conn), client_conn.peer.has_timestamps);
         let (timeout, _) = Self::connect_bounds(cx, service);
         let Some(endpoint) = cx.snapshot.backend(number).map(|(_, backend)| backend.endpoint) else {
             return self.refused(cx, position, 503, Refused::NoBackend);
@@ -179,9 +181,10 @@ impl Splices {
         // those of the last one between the same ends.
         let clock = (cx.now.as_nanos() >> 12) as u32;
         let first = clock.wrapping_add(cx.steering.secret(Purpose::Sequence, &[source, endpoint]) as u32);
-        let abilities = Abilities { mss: u16::MAX, scale: None, sack: false };
+        let abilities = Abilities { mss: u16::MAX, scale: None, sack: false, timestamps: None };
         let key = flow(endpoint, source);
-        let peer = Peer::new(0, first.wrapping_add(1), &abilities);
+        let mut peer = Peer::new(0, first.wrapping_add(1), &abilities);
+        peer.timestamp_sent = cx.clock();
         let backend_conn = BackendConn {
             port,
             client_conn: Some(position).into(),
@@ -189,6 +192,7 @@ impl Splices {
             again: cx.now + SYN_AGAIN_AFTER,
             idle_max: idle_max(cx.kind(service)),
             asked,
+            offers_timestamps,
             ..BackendConn::new(cx.now, &key, number, peer)
         };
         let again = backend_conn.again;
@@ -237,8 +241,9 @@ impl Splices {
     ) -> Next {
         let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         entry.state = BackendConnState::Attached;
-        let sent = entry.peer.sent;
-        entry.peer = Peer::new(expected, sent, abilities);
+        let (sent, timestamps) = (entry.peer.sent, abilities.timestamps.filter(|_| entry.offers_timestamps));
+        cx.statistics.http.timestamps_declined += u64::from(entry.offers_timestamps && timestamps.is_none());
+        entry.peer = Peer::new(expected, sent, &Abilities { timestamps, ..*abilities });
         // A SYN's window is never scaled (RFC 7323, 2.2).
         entry.peer.window = u32::from(window);
         let (number, client_conn) = (entry.number, entry.client_conn.get());
@@ -346,6 +351,7 @@ impl Splices {
             }
         };
         client_conn.join(cx, buffers, backend_conn, (owned, taken, request));
+        timestamps::join(client_conn, backend_conn, cx.clock());
         stamp(stamps, &mut client_conn.stamped, position, client_conn.deadline);
         if let Some(backend_conn) = client_conn.backend_conn.get() {
             self.send_all(cx, End::Backend(backend_conn));

@@ -7,11 +7,12 @@ use crate::config::{UnknownPacket, WhenFull};
 use crate::flow::Direction;
 use crate::frame::{Egress, Frame, FrameIo};
 use crate::l7::config::Kind;
-use crate::l7::cookie;
+use crate::l7::cookie::{self, Offer};
 use crate::l7::splice::state::entry::{ClientConn, ClientConnState};
 use crate::l7::splice::state::peer::Peer;
 use crate::l7::splice::tcp::segment::{Abilities, Own, Segment, phantoms};
 use crate::l7::splice::tcp::send::emit;
+use crate::l7::splice::tcp::timestamps::Timestamps;
 use crate::l7::splice::{Context, Splices, port_of};
 use crate::offload::OffloadState;
 use crate::wire::Transport;
@@ -32,7 +33,8 @@ impl Splices {
     ) {
         match at.tcp_flags & (SYN | ACK | RST | FIN) {
             SYN => {
-                if cookie::answer(&mut frame, at, &self.cookies, cx.now) {
+                let clock = cx.has_timestamps(service).then(|| cx.clock());
+                if cookie::answer(&mut frame, at, &self.cookies, cx.now, clock) {
                     frame.meta_mut().egress = Egress::Route;
                     cx.statistics.http.cookies_sent += 1;
                     cx.send(frame);
@@ -69,7 +71,9 @@ impl Splices {
             cx.statistics.http.cookies_used += 1;
             return self.disclaim(cx, &frame, at, &segment, RST);
         }
-        let abilities = Abilities { mss: offer.mss, scale: offer.scale, sack: offer.sack };
+        let Offer { mss, scale, sack } = offer;
+        // It has timestamps if the SYN-ACK had.
+        let abilities = Abilities { mss, scale, sack, timestamps: segment.timestamps };
         let mut peer = Peer::new(segment.sequence, segment.acknowledgement, &abilities);
         peer.window = u32::from(segment.window) << peer.scale;
         let client_conn = ClientConn {
@@ -212,6 +216,7 @@ impl Splices {
             port: port_of(frame),
             mss: u16::MAX,
             abilities: None,
+            timestamps: segment.timestamps.map(|Timestamps { value, echo }| Timestamps { value: echo, echo: value }),
         };
         emit(cx, &own, [&[], &[]]);
     }

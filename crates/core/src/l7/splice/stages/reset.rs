@@ -200,6 +200,7 @@ impl Splices {
             port: client_conn.port,
             mss: client_conn.peer.mss,
             abilities: None,
+            timestamps: None,
         };
         emit(cx, &own, [&[], &[]]);
     }

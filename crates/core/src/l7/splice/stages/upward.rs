@@ -11,6 +11,7 @@ use crate::l7::splice::state::joined::{joined, joined_mut};
 use crate::l7::splice::tcp::numbers::{before, beyond, earlier, follow, later};
 use crate::l7::splice::tcp::pass::pass;
 use crate::l7::splice::tcp::segment::Segment;
+use crate::l7::splice::tcp::timestamps;
 use crate::l7::splice::timers::body_timeout;
 use crate::l7::splice::{Context, End, Refused, Splices};
 use crate::wire::tcp::{ACK, FIN, PSH};
@@ -84,6 +85,7 @@ impl Splices {
         let Splices { client_conns, backend_conns, .. } = self;
         if let Some((client_conn, backend_conn)) = joined_mut(client_conns, backend_conns, position) {
             client_conn.catch_up(backend_conn);
+            timestamps::catch_up(client_conn, backend_conn);
         }
         self.conclude(cx, position);
         let Splices { client_conns, backend_conns, .. } = self;

@@ -125,6 +125,10 @@ pub(in crate::l7::splice) struct ClientConn {
     /// The number that its client was last reset with.
     pub(in crate::l7::splice) reset_with: OptionalNumber,
     pub(in crate::l7::splice) offload_range: Optional<OffloadRange>,
+    /// What is added to its client's timestamps on their way to the backend it has, once that is settled.
+    pub(in crate::l7::splice) clock_up: OptionalNumber,
+    /// What is added to its backend's.
+    pub(in crate::l7::splice) clock_down: OptionalNumber,
     /// The backend connection that it had last and left to others,
     pub(in crate::l7::splice) left: OptionalPosition,
     /// and that backend connection's generation.
@@ -179,6 +183,8 @@ stored!(
     rule_key,
     reset_with,
     offload_range,
+    clock_up,
+    clock_down,
     left,
     left_generation,
     state,
@@ -227,6 +233,8 @@ impl ClientConn {
             rule_key: key,
             reset_with: OptionalNumber::default(),
             offload_range: Optional::NONE,
+            clock_up: OptionalNumber::default(),
+            clock_down: OptionalNumber::default(),
             left: OptionalPosition::NONE,
             left_generation: 0,
             state: ClientConnState::Reading,
@@ -387,7 +395,9 @@ pub(in crate::l7::splice) struct BackendConn {
     pub(in crate::l7::splice) is_unknown: bool,
     /// Its packets are steered to another worker: a rule brings them.
     pub(in crate::l7::splice) is_diverted: bool,
-    pub(in crate::l7::splice) unused: [u8; 2],
+    /// Its SYN has timestamps.
+    pub(in crate::l7::splice) offers_timestamps: bool,
+    pub(in crate::l7::splice) unused: [u8; 1],
 }
 
 stored!(
@@ -420,6 +430,7 @@ stored!(
     has_probed,
     is_unknown,
     is_diverted,
+    offers_timestamps,
     unused,
 );
 
@@ -456,7 +467,8 @@ impl BackendConn {
             has_repeated: false,
             has_probed: false,
             is_diverted: false,
-            unused: [0; 2],
+            offers_timestamps: false,
+            unused: [0; 1],
         }
     }
 

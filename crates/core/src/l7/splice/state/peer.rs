@@ -4,8 +4,10 @@ use super::buffers::{Buffer, Buffers};
 use crate::l7::cookie;
 use crate::l7::splice::tcp::numbers::{before, later};
 use crate::l7::splice::tcp::segment::{Abilities, Segment};
+use crate::l7::splice::tcp::timestamps::Timestamps;
 use crate::stored::{Optional, Vacant, stored};
 use crate::time::{Duration, Time};
+use crate::wire::tcp::TIMESTAMPS;
 use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 /// How long the first acknowledgement of what we sent is awaited; doubled each time (RFC 6298, 5.5).
@@ -114,7 +116,13 @@ pub(in crate::l7::splice) struct Peer {
     pub(in crate::l7::splice) has_closed: bool,
     /// It was sent FIN, by Hairpin or by the other end.
     pub(in crate::l7::splice) was_closed: bool,
-    unused: [u8; 2],
+    /// Whether timestamps were agreed on.
+    pub(in crate::l7::splice) has_timestamps: bool,
+    unused: [u8; 1],
+    /// Its clock when it last sent something, as the next segment to it is to echo it (TS.Recent of RFC 7323).
+    pub(in crate::l7::splice) timestamp: u32,
+    /// The highest value of a timestamp that it may have seen, as far as software knows.
+    pub(in crate::l7::splice) timestamp_sent: u32,
     /// One past the last number of what came behind a gap and was dropped, because it has to be read in order: it sends
     /// that again. Not above `told`: there is no such gap.
     pub(in crate::l7::splice) missed: u32,
@@ -138,7 +146,10 @@ stored!(
     sack,
     has_closed,
     was_closed,
+    has_timestamps,
     unused,
+    timestamp,
+    timestamp_sent,
     missed,
     owned,
 );
@@ -176,7 +187,10 @@ impl Peer {
             sack: abilities.sack,
             has_closed: false,
             was_closed: false,
-            unused: [0; 2],
+            has_timestamps: abilities.timestamps.is_some(),
+            unused: [0; 1],
+            timestamp: abilities.timestamps.map_or(0, |timestamps| timestamps.value),
+            timestamp_sent: abilities.timestamps.map_or(0, |timestamps| timestamps.echo),
             missed: expected,
             owned: Optional::NONE,
         }
@@ -187,6 +201,26 @@ impl Peer {
         if let Some(owned) = self.owned.as_mut() {
             owned.due = owned.due.min(now + RETRANSMIT_AFTER);
         }
+    }
+
+    /// The timestamps of a segment of Hairpin's own to it.
+    pub(in crate::l7::splice) fn timestamps(&self) -> Option<Timestamps> {
+        self.has_timestamps.then_some(Timestamps { value: self.timestamp_sent, echo: self.timestamp })
+    }
+
+    /// Takes from a segment of it what its next segments from us are to echo, and what it has seen of those it was sent. The
+    /// echo is the latest value also where that came behind a gap (RFC 7323, 4.3, has it wait): software does not know which
+    /// numbers the engine has forwarded.
+    #[inline]
+    pub(in crate::l7::splice) fn hear_timestamps(&mut self, timestamps: Option<Timestamps>) {
+        let Some(Timestamps { value, echo }) = timestamps.filter(|_| self.has_timestamps) else { return };
+        self.timestamp = later(self.timestamp, value);
+        self.timestamp_sent = later(self.timestamp_sent, echo);
+    }
+
+    /// Bytes of options in each segment to it or of it, but for SACK.
+    pub(in crate::l7::splice) fn options(&self) -> u32 {
+        if self.has_timestamps { TIMESTAMPS as u32 } else { 0 }
     }
 
     /// Whether this program could have left it.
@@ -209,6 +243,7 @@ impl Peer {
         if before(ack, self.acknowledged.wrapping_sub(1 << 30)) || before(later(self.sent, self.reach), ack) {
             return None;
         }
+        self.hear_timestamps(segment.timestamps);
         let mut heard = Heard::default();
         let window = u32::from(segment.window) << self.scale;
         let is_new = before(self.acknowledged, ack);
@@ -296,6 +331,11 @@ impl Peer {
             false => window,
         };
         u16::try_from(window >> self.announced).unwrap_or(u16::MAX)
+    }
+
+    /// One past the last number that it may send by the window that it was last shown.
+    pub(in crate::l7::splice) fn limit(&self) -> u32 {
+        self.told.wrapping_add(u32::from(self.shown) << self.announced)
     }
 
     /// A segment that ends before this number was dropped, because it lies behind a gap.

@@ -122,12 +122,17 @@ mod tests {
     }
 
     fn client() -> ClientConn {
-        let peer = Peer::new(1, 2, &Abilities { mss: 1460, scale: None, sack: false });
+        let peer = Peer::new(1, 2, &Abilities { mss: 1460, scale: None, sack: false, timestamps: None });
         ClientConn { first: [1, 2], ..ClientConn::new(NOW, &key(), 3, peer) }
     }
 
     fn backend() -> BackendConn {
-        BackendConn::new(NOW, &key(), 3, Peer::new(1, 2, &Abilities { mss: 1460, scale: None, sack: false }))
+        BackendConn::new(
+            NOW,
+            &key(),
+            3,
+            Peer::new(1, 2, &Abilities { mss: 1460, scale: None, sack: false, timestamps: None }),
+        )
     }
 
     /// A program of another version must make equal seals. A change that breaks this raises `LAYOUT_VERSION` in `memory.rs`.

@@ -10,29 +10,42 @@ use super::exchange::Message;
 use crate::flow::Direction;
 use crate::l7::cookie;
 
-/// What a connection to a backend is kept for.
+/// What a connection to a backend is kept for: clients that need one of this size, with or without timestamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::l7::splice) enum Size {
+pub(in crate::l7::splice) struct Shape {
+    size: Size,
+    has_timestamps: bool,
+}
+
+/// How long the segments of a connection are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Size {
     /// Clients that take segments as long as Ethernet carries.
     Ethernet,
     /// Clients behind a tunnel or an access network.
     Tunnel,
 }
 
-impl Size {
+impl Shape {
     /// How many there are.
-    pub(in crate::l7::splice) const COUNT: usize = 2;
+    pub(in crate::l7::splice) const COUNT: usize = 4;
 
-    /// Of a connection whose backend was told this MSS.
-    pub(in crate::l7::splice) fn of(asked: u16, is_ipv4: bool) -> Size {
-        if asked < most(is_ipv4) { Size::Tunnel } else { Size::Ethernet }
+    /// Of a connection whose backend was told this MSS, and perhaps offered timestamps.
+    pub(in crate::l7::splice) fn of(asked: u16, is_ipv4: bool, has_timestamps: bool) -> Shape {
+        let size = if asked < most(is_ipv4) { Size::Tunnel } else { Size::Ethernet };
+        Shape { size, has_timestamps }
+    }
+
+    /// Its number, below [`Shape::COUNT`].
+    pub(in crate::l7::splice) fn number(self) -> usize {
+        self.size as usize * 2 + usize::from(self.has_timestamps)
     }
 }
 
 impl BackendConn {
     /// What it is kept for.
-    pub(in crate::l7::splice) fn size(&self) -> Size {
-        Size::of(self.asked, self.key.is_ipv4())
+    pub(in crate::l7::splice) fn shape(&self) -> Shape {
+        Shape::of(self.asked, self.key.is_ipv4(), self.offers_timestamps)
     }
 }
 

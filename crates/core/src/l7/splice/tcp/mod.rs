@@ -5,3 +5,4 @@ pub(super) mod pass;
 pub(super) mod path;
 pub(super) mod segment;
 pub(super) mod send;
+pub(super) mod timestamps;

@@ -2,6 +2,7 @@
 
 use super::numbers::{before, earlier, later};
 use super::segment::{Segment, amend, phantoms, resegment};
+use super::timestamps::{Timestamps, are_timestamps, forward, insert, replace};
 use crate::flow::Direction;
 use crate::frame::{Frame, FrameIo};
 use crate::l7::sequence::{strip_sack, translate_sack};
@@ -31,7 +32,14 @@ pub(in crate::l7::splice) fn pass<IO: FrameIo>(
         backend_conn.has_repeated |= is_old && (!is_last || backend_conn.has_probed);
         backend_conn.has_probed |= is_old;
     }
-    let (acknowledgement, window) = translate(client_conn, backend_conn, (&mut frame, at, segment), direction, flags);
+    let timestamps = forward(client_conn, backend_conn, direction, segment.timestamps, || cx.clock());
+    let inserted = match (timestamps, segment.timestamps) {
+        (Some(timestamps), None) => insert(&mut frame, at, timestamps),
+        _ => None,
+    };
+    let at = inserted.as_ref().unwrap_or(at);
+    let both = (&*client_conn, &*backend_conn);
+    let (acknowledgement, window) = translate(both, (&mut frame, at, segment), direction, flags, timestamps);
     let (packets, bytes) = volume(frame.meta(), at);
     let (source, destination) = match direction {
         Direction::FromClient => (backend_conn.key.destination, backend_conn.key.source),
@@ -60,7 +68,7 @@ pub(in crate::l7::splice) fn pass<IO: FrameIo>(
     if segment.payload > 0 || phantoms(flags) > 0 {
         to.sent = later(to.sent, sequence.wrapping_add(segment.payload).wrapping_add(phantoms(flags)));
     }
-    let is_bare = segment.payload == 0 && flags == ACK && at.payload - at.l4 == tcp::HEADER;
+    let is_bare = segment.payload == 0 && flags == ACK && is_plain(&frame, at);
     match cx.tx.last_mut() {
         Some(last) if is_bare && supersedes(&frame, last, at) => {
             *last = frame;
@@ -73,11 +81,11 @@ pub(in crate::l7::splice) fn pass<IO: FrameIo>(
 /// Makes what a segment says of the receiver's own numbers true for it: acknowledgement number, window and SACK blocks, with
 /// these flags. Returns the first two.
 fn translate<F: Frame>(
-    client_conn: &ClientConn,
-    backend_conn: &BackendConn,
+    (client_conn, backend_conn): (&ClientConn, &BackendConn),
     (frame, at, segment): (&mut F, &Transport, &Segment),
     direction: Direction,
     flags: u8,
+    timestamps: Option<Timestamps>,
 ) -> (u32, u16) {
     let (map, from, to) = match direction {
         Direction::FromClient => (&client_conn.down, &client_conn.peer, &backend_conn.peer),
@@ -97,9 +105,15 @@ fn translate<F: Frame>(
         direction == Direction::FromClient && client_conn.peer.was_closed && client_conn.exchange.response.is_done();
     let end = client_conn.exchange.response_end.get().filter(|_| ends);
     let both_sack = from.sack && to.sack;
-    amend(frame, at, (acknowledgement, window, flags), |options| match both_sack {
-        true => translate_sack(options, |left, right| upto(map.sack(left, right)?, end)),
-        false => strip_sack(options),
+    amend(frame, at, (acknowledgement, window, flags), |options| {
+        let is_stamped = segment.timestamps.is_some() && replace(options, timestamps);
+        let has_only_these = is_stamped && options.len() == tcp::TIMESTAMPS;
+        let has_sack = !has_only_these
+            && match both_sack {
+                true => translate_sack(options, |left, right| upto(map.sack(left, right)?, end)),
+                false => strip_sack(options),
+            };
+        is_stamped || has_sack
     });
     (acknowledgement, window)
 }
@@ -108,6 +122,12 @@ fn translate<F: Frame>(
 fn upto((left, right): (u32, u32), end: Option<u32>) -> Option<(u32, u32)> {
     let right = end.map_or(right, |end| earlier(right, end));
     before(left, right).then_some((left, right))
+}
+
+/// Whether a segment has no options, or timestamps alone.
+fn is_plain<F: Frame>(frame: &F, at: &Transport) -> bool {
+    let options = frame.bytes().get(at.l4 + tcp::HEADER..at.payload).unwrap_or_default();
+    options.is_empty() || are_timestamps(options)
 }
 
 /// Whether a bare acknowledgement (`at` says where things are in it) says all that the frame `last` says, and more: that
@@ -124,5 +144,6 @@ fn supersedes<F: Frame>(frame: &F, last: &F, at: &Transport) -> bool {
         && same(at.l3 + protocol, at.l3 + protocol + 1)
         && same(at.l3 + from, at.l4 + 8)
         && same(at.l4 + 12, at.l4 + 14)
+        && same(at.l4 + tcp::HEADER, (at.l4 + tcp::HEADER + 4).min(at.payload))
         && number(old).zip(number(new)).is_some_and(|(old, new)| before(old, new))
 }

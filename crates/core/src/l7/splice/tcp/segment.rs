@@ -1,5 +1,6 @@
 //! TCP segments: those that come, as far as a splice looks at them, and those that Hairpin itself sends.
 
+use super::timestamps::Timestamps;
 use crate::flow::{Endpoint, FlowKey, Protocol};
 use crate::frame::{Checksum, Egress, Frame};
 use crate::wire::bytes::{array_at, u16_at, u32_at};
@@ -26,6 +27,7 @@ pub(in crate::l7::splice) struct Segment {
     pub(in crate::l7::splice) window: u16,
     /// Bytes of payload.
     pub(in crate::l7::splice) payload: u32,
+    pub(in crate::l7::splice) timestamps: Option<Timestamps>,
 }
 
 impl Segment {
@@ -38,6 +40,7 @@ impl Segment {
             flags: at.tcp_flags,
             window: u16_at(bytes, at.l4 + WINDOW).unwrap_or_default(),
             payload: (at.end - at.payload) as u32,
+            timestamps: bytes.get(at.l4 + tcp::HEADER..at.payload).and_then(Timestamps::of),
         }
     }
 
@@ -58,6 +61,8 @@ pub(in crate::l7::splice) struct Abilities {
     /// `None`: it does not scale.
     pub(in crate::l7::splice) scale: Option<u8>,
     pub(in crate::l7::splice) sack: bool,
+    /// `None`: it has no timestamps.
+    pub(in crate::l7::splice) timestamps: Option<Timestamps>,
 }
 
 impl Abilities {
@@ -66,7 +71,7 @@ impl Abilities {
         let options = bytes.get(at.l4 + tcp::HEADER..at.payload).unwrap_or_default();
         // RFC 9293, 3.7.1; RFC 8200, 8.3.
         let mss = if at.key.is_ipv4() { 536 } else { 1220 };
-        let mut abilities = Abilities { mss, scale: None, sack: false };
+        let mut abilities = Abilities { mss, scale: None, sack: false, timestamps: Timestamps::of(options) };
         for option in tcp::Options::new(options) {
             match (option.kind, option.length) {
                 (tcp::OPTION_MSS, 2) => abilities.mss = u16_at(options, option.offset).unwrap_or(mss).max(64),
@@ -93,16 +98,28 @@ pub(in crate::l7::splice) struct Own {
     pub(in crate::l7::splice) port: u16,
     /// The receiver's maximum segment size: more payload makes it a super-packet.
     pub(in crate::l7::splice) mss: u16,
-    /// With SYN: what we say we can.
+    /// With SYN: what we say we can, but for timestamps.
     pub(in crate::l7::splice) abilities: Option<Abilities>,
+    /// `None`: it has none.
+    pub(in crate::l7::splice) timestamps: Option<Timestamps>,
 }
 
 impl Own {
     /// Bytes in front of its payload.
     pub(in crate::l7::splice) fn headers(&self) -> usize {
         let network = if self.source.address.is_ipv4() { ipv4::HEADER } else { ipv6::HEADER };
-        let options = if self.abilities.is_some() { 12 } else { 0 };
-        ethernet::HEADER + network + tcp::HEADER + options
+        ethernet::HEADER + network + tcp::HEADER + self.options()
+    }
+
+    /// Bytes of its options.
+    fn options(&self) -> usize {
+        let abilities = if self.abilities.is_some() { 12 } else { 0 };
+        abilities + if self.timestamps.is_some() { tcp::TIMESTAMPS } else { 0 }
+    }
+
+    /// Payload of a segment of it at most, in bytes.
+    pub(in crate::l7::splice) fn payload_max(&self) -> u16 {
+        self.mss.saturating_sub(self.options() as u16).max(1)
     }
 
     /// Writes it, with this payload in up to two parts, into a lent frame. `false` if the frame has no room.
@@ -110,7 +127,7 @@ impl Own {
         let is_ipv4 = self.source.address.is_ipv4();
         let l3 = ethernet::HEADER;
         let l4 = l3 + if is_ipv4 { ipv4::HEADER } else { ipv6::HEADER };
-        let options = if self.abilities.is_some() { 12 } else { 0 };
+        let options = self.options();
         let start = l4 + tcp::HEADER + options;
         let length = payload[0].len() + payload[1].len();
         if !frame.resize(start + length) {
@@ -130,7 +147,7 @@ impl Own {
         meta.port = self.port;
         meta.egress = Egress::Route;
         meta.checksum = Checksum::Partial;
-        meta.gso_size = if length > usize::from(self.mss) { self.mss } else { 0 };
+        meta.gso_size = if length > usize::from(self.payload_max()) { self.payload_max() } else { 0 };
         true
     }
 
@@ -144,12 +161,28 @@ impl Own {
         header[tcp::FLAGS] = self.flags;
         header[WINDOW..WINDOW + 2].copy_from_slice(&self.window.to_be_bytes());
         header[tcp::CHECKSUM..tcp::CHECKSUM + 2].copy_from_slice(&pseudo.to_be_bytes());
+        let (first, last) = header[tcp::HEADER..].split_at_mut(if self.abilities.is_some() { 12 } else { 0 });
         if let Some(abilities) = self.abilities {
             let [high, low] = abilities.mss.to_be_bytes();
             let sack = if abilities.sack { [OPTION_SACK_PERMITTED, 2] } else { [1, 1] };
             let scale = abilities.scale.map_or([1, 1, 1], |scale| [OPTION_SCALE, 3, scale]);
-            let options = [tcp::OPTION_MSS, 4, high, low, sack[0], sack[1], 1, 1, 1, scale[0], scale[1], scale[2]];
-            header[tcp::HEADER..].copy_from_slice(&options);
+            first.copy_from_slice(&[
+                tcp::OPTION_MSS,
+                4,
+                high,
+                low,
+                sack[0],
+                sack[1],
+                1,
+                1,
+                1,
+                scale[0],
+                scale[1],
+                scale[2],
+            ]);
+        }
+        if let Some(timestamps) = self.timestamps {
+            last.copy_from_slice(&timestamps.option());
         }
     }
 }
@@ -251,7 +284,7 @@ pub(in crate::l7::splice) fn replace_payload<F: Frame>(
 }
 
 /// Lengths and checksum of a TCP packet whose payload has changed.
-fn settle<F: Frame>(frame: &mut F, at: &Transport) {
+pub(in crate::l7::splice) fn settle<F: Frame>(frame: &mut F, at: &Transport) {
     let bytes = frame.bytes_mut();
     let segment = at.end - at.l4;
     let pseudo = if at.key.is_ipv4() {

@@ -2,6 +2,7 @@
 
 use super::numbers::{before, beyond, later};
 use super::segment::{Abilities, Own};
+use super::timestamps::Timestamps;
 use crate::frame::FrameIo;
 use crate::l7::cookie;
 use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
@@ -28,7 +29,7 @@ enum Part {
 /// are shorter.
 fn payload_max<IO: FrameIo>(cx: &Context<'_, IO>, own: &Own) -> u32 {
     let room = cx.io.room().saturating_sub(own.headers()).clamp(1, PAYLOAD_MAX as usize);
-    let mss = usize::from(own.mss).max(1);
+    let mss = usize::from(own.payload_max());
     match room {
         room if room == PAYLOAD_MAX as usize || room < mss => room as u32,
         room => (room - room % mss) as u32,
@@ -96,6 +97,7 @@ impl Splices {
             port: client_conn.port,
             mss: client_conn.peer.mss,
             abilities: None,
+            timestamps: client_conn.peer.timestamps(),
         }
     }
 
@@ -124,6 +126,7 @@ impl Splices {
             port: backend_conn.port,
             mss: backend_conn.peer.mss,
             abilities: None,
+            timestamps: backend_conn.peer.timestamps(),
         }
     }
 
@@ -271,6 +274,8 @@ impl Splices {
     pub(in crate::l7::splice) fn send_syn<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
         let Some(backend_conn) = self.backend_conns.get(position) else { return cx.impossible() };
         debug_assert_eq!(backend_conn.state, BackendConnState::Connecting);
+        let timestamps = Timestamps { value: backend_conn.peer.timestamp_sent, echo: 0 };
+        let (mss, scale) = (backend_conn.asked, Some(cookie::SCALE));
         let own = Own {
             source: backend_conn.own_end(),
             destination: backend_conn.target(),
@@ -280,7 +285,8 @@ impl Splices {
             window: u16::MAX,
             port: backend_conn.port,
             mss: u16::MAX,
-            abilities: Some(Abilities { mss: backend_conn.asked, scale: Some(cookie::SCALE), sack: true }),
+            abilities: Some(Abilities { mss, scale, sack: true, timestamps: None }),
+            timestamps: backend_conn.offers_timestamps.then_some(timestamps),
         };
         emit(cx, &own, [&[], &[]]);
     }

@@ -3,6 +3,7 @@
 use super::super::Refused;
 use super::offload::{complete, installs, removals};
 use super::one_worker::{OneWorker, Script, Sent, USUAL};
+use super::stamped;
 use super::{REQUEST, RESPONSE, asked, only};
 use crate::engine::{Completion, Counters};
 use crate::l7::config::{Http, Sticky};
@@ -225,6 +226,7 @@ fn backend_that_has_repeated_is_kept_for_no_other_client() {
 /// The engine's counters tell as much of what it has forwarded.
 #[test]
 fn repeats_that_the_engine_forwarded_are_noticed() {
+    stamped::without();
     const LENGTH: u64 = 30 << 20;
     for lost in [0, 1, 2] {
         let mut fixture = OneWorker::new(|_| {});

@@ -74,6 +74,27 @@ fn it_is_lifted_once_the_rules_are_in_force() {
     assert_eq!((next.to, next.segment.window), (backend.own, HELD));
 }
 
+/// A window field counts in units: what is left of a window can be shown as less than a segment when it is more.
+#[test]
+fn backend_shown_less_than_a_segment_is_not_waited_for() {
+    for (room, is_waited_for) in [(1500, false), (1440, false), (1600, true)] {
+        let mut fixture = fixture();
+        let (mut client, mut backend) = begun(&mut fixture, "Content-Length: 100000");
+        let head = "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n".len();
+        let body = usize::from(HELD) * 128 - head - room;
+        client.receives(&backend.says(&mut fixture, ACK, &[b'x'].repeat(body)));
+        let up = only(client.acknowledges(&mut fixture));
+        assert_eq!(usize::from(up.segment.window), room >> 7);
+        if is_waited_for {
+            assert!(fixture.worker.poll_op().is_none(), "{room}: it may send more");
+            continue;
+        }
+        // It may have sent more when it was shown more: that may not be overtaken.
+        let rules = installs(&mut fixture);
+        assert!(rules.iter().all(|rule| rule.at_once == (room < 1448)), "{room}: {rules:?}");
+    }
+}
+
 #[test]
 fn backend_probe_is_answered_after_the_end() {
     let mut fixture = fixture();

@@ -2,6 +2,7 @@
 //! it leaves.
 
 use super::one_worker::{OneWorker, Script, Sent, USUAL};
+use super::stamped;
 use super::{REQUEST, only};
 use crate::config::ServiceState;
 use crate::table::numbered::interrupt;
@@ -183,6 +184,7 @@ fn killed(killed: usize, at: usize) -> bool {
 
 #[test]
 fn killed_at_every_change_of_a_conversation() {
+    stamped::unchecked();
     let mut places = 0;
     for step in 0..STEPS {
         places += (0..).take_while(|&at| killed(step, at)).count();

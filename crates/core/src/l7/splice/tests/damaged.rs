@@ -2,6 +2,7 @@
 
 use super::crashes::{Conversation, STEPS};
 use super::one_worker::{OneWorker, SPLICES_MAX, Script, Sent};
+use super::stamped;
 use super::{REQUEST, only};
 use crate::engine::{Completion, Refusal, RuleOp};
 use crate::flow::Endpoint;
@@ -219,6 +220,7 @@ fn bytes_that_others_had_in_a_buffer_are_not_its_owners() {
 
 #[test]
 fn where_the_number_of_what_is_done_is_nonsense_all_are_reset() {
+    stamped::unchecked();
     for done in [0, 1 << 62, u64::MAX] {
         let mut damaged = Damaged::new(3);
         damaged.put(0, &u64::to_ne_bytes(done));
@@ -337,6 +339,7 @@ fn adopts_damage(random: &mut TestRng, steps: usize) {
 
 #[test]
 fn whatever_was_changed_nothing_panics_or_reaches_strangers() {
+    stamped::unchecked();
     let mut random = TestRunner::deterministic().new_rng();
     let fails = |&round: &usize| {
         let case = std::panic::AssertUnwindSafe(|| adopts_damage(&mut random, round % STEPS));

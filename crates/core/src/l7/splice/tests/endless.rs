@@ -2,6 +2,7 @@
 
 use super::offload::{complete, installs, removals};
 use super::one_worker::{OneWorker, Script};
+use super::stamped;
 use super::{REQUEST, asked, only};
 use crate::engine::{Completion, Guard};
 use crate::wire::tcp::{ACK, FIN};
@@ -11,6 +12,7 @@ const LEAST: u64 = 20_000;
 const OFFLOAD_RANGE: u32 = 1 << 30;
 
 fn fixture() -> OneWorker {
+    stamped::without();
     OneWorker::new(|http| {
         http.offload_bytes_min = Some(LEAST);
         http.upgrade = true;

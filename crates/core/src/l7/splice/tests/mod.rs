@@ -25,13 +25,16 @@ mod paths;
 mod probes;
 mod requests;
 mod resets;
+mod script;
 mod shared;
 mod sizes;
 mod stalled;
+mod stamped;
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
 mod stepped;
 mod superseded;
 mod taking;
+mod timestamps;
 mod unmatched;
 mod uploads;
 mod versions;

@@ -3,6 +3,7 @@
 use super::listed::one;
 use super::one_worker::{OneWorker, Script};
 use super::paths::too_big;
+use super::stamped;
 use super::{REQUEST, RESPONSE, asked, only};
 use crate::engine::{Completion, Guard, Refusal, Rule, RuleOp};
 use crate::l7::splice::SplicedPath;
@@ -102,6 +103,7 @@ fn a_large_response_goes_to_the_engine_with_guards() {
 
 #[test]
 fn packets_over_the_path_mtu_leave_the_engine() {
+    stamped::without();
     for to_client in [true, false] {
         let mut fixture = OneWorker::new(|_| {});
         let (client, mut backend, [up, down]) = downloading(&mut fixture);

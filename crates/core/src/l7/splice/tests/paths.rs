@@ -1,6 +1,7 @@
 //! TLS, and egress paths with a smaller MTU than others.
 
 use super::one_worker::{OneWorker, Script, Sent, USUAL, end};
+use super::stamped;
 use super::{asked, only};
 use crate::flow::{Address, Endpoint, Protocol};
 use crate::frame::{Arrival, Frame, VecFrame};
@@ -34,6 +35,7 @@ pub(super) fn tls(proxy_protocol: Option<ProxyVersion>) -> Kind {
             connect_timeout: second,
             connect_tries: 2,
             offload_bytes_min: None,
+            timestamps: true,
         }
         .into(),
     )
@@ -157,6 +159,7 @@ fn payload(ipv6: bool, mtu: u16) -> u16 {
 
 #[test]
 fn a_path_that_takes_less_gets_smaller_segments() {
+    stamped::without();
     for ipv6 in [false, true] {
         let mut fixture = OneWorker::over_ip(ipv6, sticky);
         let mut client = Script::client_with(&mut fixture, 1000, 5000, USUAL);
@@ -194,6 +197,7 @@ fn a_path_that_takes_less_gets_smaller_segments() {
 
 #[test]
 fn path_mtu_stays_between_minimum_and_previous() {
+    stamped::without();
     for ipv6 in [false, true] {
         let mut fixture = OneWorker::over_ip(ipv6, |_| {});
         let mut client = Script::client(&mut fixture, 1000);
@@ -215,6 +219,7 @@ fn path_mtu_stays_between_minimum_and_previous() {
 
 #[test]
 fn packet_reported_too_big_is_sent_in_pieces() {
+    stamped::without();
     for (of_client, ipv6) in [(true, false), (false, false), (true, true), (false, true)] {
         let mut fixture = OneWorker::over_ip(ipv6, |_| {});
         let (mut client, mut backend, _) =

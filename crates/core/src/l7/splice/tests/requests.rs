@@ -1,6 +1,7 @@
 //! Requests: in pieces, many at once, to whom, and over which connection.
 
 use super::one_worker::{OneWorker, SPLICES_MAX, Script, Sent, USUAL, http, snapshot};
+use super::stamped;
 use super::{REQUEST, RESPONSE, asked, only};
 use crate::balance::{Loads, Tables};
 use crate::config::{BackendState, Snapshot, WhenFull};
@@ -126,11 +127,12 @@ fn pipelined_requests_go_their_ways_one_by_one() {
 
 #[test]
 fn a_connection_is_reused_by_a_client_that_can_other_things() {
+    stamped::without();
     let mut fixture = OneWorker::new(|_| {});
     let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
     client.receives(&backend.sends(&mut fixture, RESPONSE));
     client.acknowledges(&mut fixture);
-    let poor = Abilities { mss: 1000, scale: None, sack: false };
+    let poor = Abilities { mss: 1000, scale: None, sack: false, timestamps: None };
     let mut other = Script::client_with(&mut fixture, 1001, u32::MAX - 10, poor);
     other.window = 12_800;
     let head = only(other.sends(&mut fixture, REQUEST));
@@ -167,26 +169,6 @@ fn proxy_protocol_starts_every_backend_connection() {
             assert_eq!(client.receives(&backend.sends(&mut fixture, RESPONSE)), RESPONSE);
             client.acknowledges(&mut fixture);
         }
-        fixture.over();
-    }
-}
-
-#[test]
-fn head_longer_than_a_frame_uses_whole_segments() {
-    let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "y".repeat(5000));
-    // What fits beside 54 bytes of headers: some segments, one, less than one.
-    for (room, sizes) in [(54 + 3000, &[2920, 2112][..]), (54 + 1500, &[1460, 1460, 1460, 652]), (54 + 1459, &[1459])] {
-        let mut fixture = OneWorker::new(|_| {});
-        let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
-        client.receives(&backend.sends(&mut fixture, RESPONSE));
-        client.acknowledges(&mut fixture);
-        assert!(client.sends(&mut fixture, &long[..2500]).iter().all(|sent| sent.bytes.is_empty()));
-        fixture.room = room;
-        let sent = client.sends(&mut fixture, &long[2500..]);
-        let sent = to(&sent, &backend);
-        let lengths: Vec<_> = sent.iter().map(|sent| sent.bytes.len()).collect();
-        assert_eq!(lengths[..sizes.len()], *sizes, "{room}");
-        assert_eq!(backend.receives(&sent), long);
         fixture.over();
     }
 }

@@ -4,7 +4,8 @@ use super::listed::one;
 use super::offload::installs;
 use super::one_worker::{OneWorker, Script, Sent, USUAL};
 use super::paths::{hello, tls};
-use super::{REQUEST, RESPONSE, only};
+use super::stamped;
+use super::{REQUEST, RESPONSE, asked, only};
 use crate::l7::splice::SplicedPath;
 use crate::l7::splice::tcp::segment::Abilities;
 use crate::time::Duration;
@@ -64,6 +65,7 @@ fn clients_behind_a_tunnel_have_connections_of_their_own() {
 
 #[test]
 fn what_a_client_does_not_take_is_cut_and_never_the_engines() {
+    stamped::without();
     for (announced, takes) in [(536, 536), (1299, 536), (535, 48), (88, 48), (1, 48)] {
         let mut fixture = OneWorker::new(|_| {});
         let mut poor = client(&mut fixture, 1000, announced);
@@ -81,6 +83,7 @@ fn what_a_client_does_not_take_is_cut_and_never_the_engines() {
 
 #[test]
 fn small_mss_client_leaves_a_shareable_connection() {
+    stamped::without();
     let mut fixture = OneWorker::new(|_| {});
     let mut poor = client(&mut fixture, 1000, 88);
     let mut backend = connects(&mut fixture, &mut poor, 1460);
@@ -93,6 +96,7 @@ fn small_mss_client_leaves_a_shareable_connection() {
 
 #[test]
 fn an_upload_is_the_engines_only_if_it_fits_the_backend() {
+    stamped::without();
     for (takes, is_offered) in [(1460, true), (8960, true), (1410, false)] {
         let mut fixture = OneWorker::new(|_| {});
         let mut client = client(&mut fixture, 1000, 1460);
@@ -138,6 +142,7 @@ fn dedicated_connection_uses_the_client_mss() {
 
 #[test]
 fn where_there_is_no_room_for_another_any_connection_will_do() {
+    stamped::without();
     let mut fixture = OneWorker::new(|_| {});
     let mut clients: Vec<Script> = (0..64).map(|port| client(&mut fixture, 1000 + port, 1460)).collect();
     let mut backends: Vec<Script> = clients.iter_mut().map(|client| connects(&mut fixture, client, 1460)).collect();
@@ -175,4 +180,25 @@ fn the_one_that_was_idle_longest_makes_room() {
         }
     }
     assert_eq!(fixture.worker.statistics().http.idle_now, 2);
+}
+
+#[test]
+fn head_longer_than_a_frame_uses_whole_segments() {
+    stamped::without();
+    let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "y".repeat(5000));
+    // What fits beside 54 bytes of headers: some segments, one, less than one.
+    for (room, sizes) in [(54 + 3000, &[2920, 2112][..]), (54 + 1500, &[1460, 1460, 1460, 652]), (54 + 1459, &[1459])] {
+        let mut fixture = OneWorker::new(|_| {});
+        let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
+        client.receives(&backend.sends(&mut fixture, RESPONSE));
+        client.acknowledges(&mut fixture);
+        assert!(client.sends(&mut fixture, &long[..2500]).iter().all(|sent| sent.bytes.is_empty()));
+        fixture.room = room;
+        let sent = client.sends(&mut fixture, &long[2500..]);
+        let sent: Vec<_> = sent.into_iter().filter(|sent| sent.to == backend.own).collect();
+        let lengths: Vec<_> = sent.iter().map(|sent| sent.bytes.len()).collect();
+        assert_eq!(lengths[..sizes.len()], *sizes, "{room}");
+        assert_eq!(backend.receives(&sent), long);
+        fixture.over();
+    }
 }

@@ -3,6 +3,7 @@
 
 use super::crashes::{STEPS, check, goes_on, two};
 use super::one_worker::SMALL;
+use super::stamped;
 use crate::l7::splice::SplicedMemory;
 use crate::table::stepped::step_through;
 use crate::time::Duration;
@@ -44,6 +45,7 @@ fn killed(step: usize, image: &[u8], whole: &[Entries; 2]) -> bool {
 
 #[test]
 fn killed_after_every_store_of_a_conversation() {
+    stamped::without();
     let (mut images, mut interrupted, mut instructions) = (0, 0, 0);
     for step in 0..STEPS {
         let (mut fixture, _other, mut talk) = two(step);

@@ -1,6 +1,7 @@
 //! Bare acknowledgements of a burst: the last says it all.
 
 use super::one_worker::{OneWorker, Script, Sent};
+use super::stamped;
 use super::{REQUEST, asked};
 use crate::frame::VecFrame;
 use crate::l7::splice::tcp::segment::Own;
@@ -40,6 +41,7 @@ fn the_last_of_a_burst_goes_on() {
 
 #[test]
 fn those_that_say_something_else_all_go_on() {
+    stamped::without();
     let mut fixture = OneWorker::new(|_| {});
     let (client, backend) = in_the_middle(&mut fixture);
     // Duplicates mean loss; older ones, nothing.
