@@ -41,13 +41,14 @@ union meeting {
 /* What the programs work on: too much for the stack, and the verifier need not follow it. */
 struct syn {
 	union meeting of;
+	__be32 numbers[2];                  /* its sequence and acknowledgement number */
 	__u8 network[sizeof(struct iphdr)]; /* the SYN's IPv4 header */
 	__u8 segment[TCP_LENGTH_MAX + 8];   /* the SYN's TCP header, and what is read beyond its end */
 	__u8 answer[sizeof(struct ipv6hdr) + SYN_ACK_LENGTH_MAX];
 	__u8 macs[2 * ETH_ALEN];            /* the answer's */
 	__u32 at, end; /* of the options, in `segment` */
 	__u32 mss, scale, sack, stamped;
-	__be32 timestamp; /* its sender's clock, if `stamped` */
+	__be32 timestamp, clock; /* if `stamped`: its sender's clock, and ours */
 };
 
 ARRAY(syn_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, struct syn, 1, 0);
@@ -255,8 +256,7 @@ static __always_inline __u32 clock_now(const struct control *control)
 }
 
 /* Writes the SYN-ACK behind the place of its IP header in `syn->answer`; its length. */
-static __always_inline __u32 write_segment(const struct control *control, struct syn *syn, __u32 at, __u32 cookie,
-					   const bool ipv6)
+static __always_inline __u32 write_segment(struct syn *syn, __u32 at, __u32 cookie, const bool ipv6)
 {
 	struct tcphdr *from = (void *)syn->segment, *to = (void *)(syn->answer + at);
 	__u32 mss = ipv6 ? MSS_V6 : MSS_V4, length = SYN_ACK_LENGTH, scale = 1 << 24 | 3 << 16 | 3 << 8 | SCALE;
@@ -274,7 +274,7 @@ static __always_inline __u32 write_segment(const struct control *control, struct
 	options[0] = bpf_htonl(2 << 24 | 4 << 16 | mss);
 	if (syn->stamped) {
 		options[1] = bpf_htonl(sack << 16 | 8 << 8 | 10);
-		options[2] = bpf_htonl(clock_now(control));
+		options[2] = syn->clock;
 		options[3] = syn->timestamp;
 		options[4] = bpf_htonl(scale);
 		length += 12;
@@ -306,7 +306,8 @@ static __always_inline int answer_syn(struct __sk_buff *skb, const struct contro
 	offer = read_offer(syn, shape_header(shape), ipv6);
 	if (!(shape & SHAPE_TIMESTAMPS))
 		syn->stamped = 0;
-	length = write_segment(control, syn, network, make_cookie(control, of, now << OFFER_BITS | offer), ipv6);
+	syn->clock = bpf_htonl(clock_now(control));
+	length = write_segment(syn, network, make_cookie(control, of, now << OFFER_BITS | offer), ipv6);
 	__builtin_memset(syn->answer, 0, network);
 	if (ipv6) {
 		struct ipv6hdr *ip = (void *)syn->answer;
@@ -388,19 +389,18 @@ __noinline int spliced(struct __sk_buff *skb, const struct end *source, const st
 {
 	struct control *control_now = single(&control);
 	struct syn *syn = single(&syn_scratch);
-	__be32 seq_ack[2];
 	__u64 hash;
 
 	/* While no process serves, no client is to be made to believe that one does. The ends are never NULL. */
 	if (!control_now || !syn || !source || !destination || is_absent(control_now))
 		return UNDECIDED;
-	if (bpf_skb_load_bytes(skb, shape_l4(shape) + offsetof(struct tcphdr, seq), seq_ack, sizeof(seq_ack)))
+	if (bpf_skb_load_bytes(skb, shape_l4(shape) + offsetof(struct tcphdr, seq), syn->numbers, sizeof(syn->numbers)))
 		return TC_ACT_SHOT;
 	__builtin_memcpy(syn->of.source, source->address, 16);
 	__builtin_memcpy(syn->of.destination, destination->address, 16);
 	syn->of.source_port = source->port;
 	syn->of.destination_port = destination->port;
-	syn->of.sequence = seq_ack[0];
+	syn->of.sequence = syn->numbers[0];
 	if (opens(shape))
 		return spliced_syn(skb, control_now, syn, ipv6, shape);
 	hash = steer_hash(control_now, source);
@@ -410,8 +410,8 @@ __noinline int spliced(struct __sk_buff *skb, const struct end *source, const st
 		count(EVENT_COOKIE_BARE);
 		return TC_ACT_SHOT;
 	}
-	syn->of.sequence = bpf_htonl(bpf_ntohl(seq_ack[0]) - 1);
-	if (!is_cookie(control_now, &syn->of, bpf_ntohl(seq_ack[1]) - 1))
+	syn->of.sequence = bpf_htonl(bpf_ntohl(syn->numbers[0]) - 1);
+	if (!is_cookie(control_now, &syn->of, bpf_ntohl(syn->numbers[1]) - 1))
 		return shape & SHAPE_PAYLOAD ? STRANGE_DATA : STRANGE;
 	if (!(shape & (SHAPE_PAYLOAD | TCP_FIN))) {
 		count(EVENT_COOKIE_BARE);

@@ -92,6 +92,12 @@ static __always_inline int strange(struct __sk_buff *skb, const struct control *
 	return TC_ACT_SHOT;
 }
 
+/* SHAPE_TIMESTAMPS, if clients of the service are offered timestamps. */
+static __always_inline __u64 offered(const struct end_roles *roles)
+{
+	return (roles->roles & END_TIMESTAMPS) * (SHAPE_TIMESTAMPS / END_TIMESTAMPS);
+}
+
 /* A packet of this shape from `source` to `destination`, whichever of them is one of ours. One that opens a connection
  * is policed even if it seems known: the same SYN can be sent again and again. */
 static __noinline int miss(struct __sk_buff *skb, struct end *source, struct end *destination, __u32 ipv6, __u64 shape)
@@ -106,9 +112,7 @@ static __noinline int miss(struct __sk_buff *skb, struct end *source, struct end
 	roles = bpf_map_lookup_elem(&ends, destination);
 	if (roles && roles->roles & END_SERVICE) {
 		if (roles->roles & END_SPLICED) {
-			if (roles->roles & END_TIMESTAMPS)
-				shape |= SHAPE_TIMESTAMPS;
-			verdict = spliced(skb, source, destination, ipv6, shape);
+			verdict = spliced(skb, source, destination, ipv6, shape | offered(roles));
 			if (verdict == STRANGE || verdict == STRANGE_DATA)
 				return strange(skb, control_now, source, roles, verdict);
 			if (verdict != UNDECIDED)
