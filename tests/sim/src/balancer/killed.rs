@@ -39,12 +39,16 @@ pub(super) fn worker_options(
     }
 }
 
+/// No process is killed after that.
+const KILLS_END: Time = Time::from_nanos(300_000_000_000);
+
 impl BalancerHost {
-    /// Draws when the process is killed, while there are connections.
+    /// Draws when the process is killed, while there are connections. A process has to last a second before what it was left
+    /// can time out, so not for ever: a backend's RST may be lost.
     pub(super) fn draw_end(&mut self, now: Time) {
         let Some(average) = self.options.process_lasts.filter(|_| self.options.card.is_none()) else { return };
         let is_busy = self.event_loop.worker.splices().0 > 0 || self.event_loop.worker.connections().next().is_some();
-        if self.killed_at.is_none() && is_busy {
+        if self.killed_at.is_none() && is_busy && now < KILLS_END {
             let lasts = self.fates.u64(..2 * average.as_nanos() as u64);
             self.killed_at = Some(now + Duration::from_nanos(lasts));
         }
