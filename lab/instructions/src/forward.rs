@@ -41,7 +41,7 @@ impl ForwardEnd {
         if protocol == Protocol::Udp {
             return packet::udp(self.own, self.peer, payload);
         }
-        let numbers = TcpFields { flags, sequence: self.next, acknowledgement: self.expected };
+        let numbers = TcpFields { flags, sequence: self.next, acknowledgement: self.expected, timestamps: None };
         let phantom = u32::from(flags & SYN != 0) + u32::from(flags & FIN != 0);
         self.next = self.next.wrapping_add(payload.len() as u32 + phantom);
         packet::tcp(self.own, self.peer, numbers, payload)

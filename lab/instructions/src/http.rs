@@ -29,6 +29,8 @@ pub(crate) struct Requests {
     pub(crate) new: bool,
     /// Connections to backends are kept for other clients' requests.
     pub(crate) reuse: bool,
+    /// Clients offer timestamps, and backends take them.
+    pub(crate) timestamps: bool,
 }
 
 /// An end of a TCP connection. It answers what it gets at once.
@@ -41,6 +43,8 @@ struct HttpEnd {
     role: EndRole,
     /// It has sent its FIN.
     closed: bool,
+    /// Its clock, which goes on with each segment, and the last value of its peer's, if it has timestamps.
+    clocks: Option<[u32; 2]>,
 }
 
 #[derive(Debug)]
@@ -55,7 +59,9 @@ enum EndRole {
 
 impl HttpEnd {
     fn sends(&mut self, flags: u8, payload: &[u8]) -> Vec<u8> {
-        let numbers = TcpFields { flags, sequence: self.next, acknowledgement: self.expected };
+        let timestamps = self.clocks;
+        let numbers = TcpFields { flags, sequence: self.next, acknowledgement: self.expected, timestamps };
+        self.clocks.iter_mut().for_each(|[own, _]| *own += 1);
         let phantom = u32::from(flags & SYN != 0) + u32::from(flags & FIN != 0);
         self.next = self.next.wrapping_add(payload.len() as u32 + phantom);
         packet::tcp(self.own, self.peer, numbers, payload)
@@ -68,6 +74,7 @@ impl HttpEnd {
             return Vec::new();
         }
         self.expected = read.next();
+        self.clocks = self.clocks.zip(read.timestamp).map(|([own, _], peer)| [own, peer]);
         let mut answers = Vec::new();
         if read.flags & SYN != 0 {
             match &self.role {
@@ -112,7 +119,9 @@ impl Hosts {
             for frame in stage.arrive(burst) {
                 let read = ReadPacket::of(&frame);
                 let (own, peer) = (read.key.destination, read.key.source);
-                let backend = || HttpEnd { own, peer, next: 9000, expected: 0, role: EndRole::Backend, closed: false };
+                let clocks = read.timestamp.map(|value| [80_000, value]);
+                let role = EndRole::Backend;
+                let backend = || HttpEnd { own, peer, next: 9000, expected: 0, role, closed: false, clocks };
                 if read.flags & (SYN | ACK) == SYN {
                     self.ends.insert((own, peer), backend());
                 }
@@ -126,7 +135,9 @@ impl Hosts {
 impl Requests {
     pub(crate) fn name(&self) -> String {
         let (family, backend) = (self.family.name(), if self.reuse { "" } else { ", backend's too" });
-        format!("HTTP 1 KB {family} {}", if self.new { format!("new{backend}") } else { "kept".to_owned() })
+        let timestamps = if self.timestamps { ", timestamps" } else { "" };
+        let connections = if self.new { format!("new{backend}") } else { "kept".to_owned() };
+        format!("HTTP 1 KB {family} {connections}{timestamps}")
     }
 
     pub(crate) fn worker(&self) -> CountedWorker {
@@ -174,7 +185,8 @@ impl Requests {
         for number in round * TOGETHER..(round + 1) * TOGETHER {
             let own = self.family.end(3, 1 + (number / 50_000) as u16, 1024 + (number % 50_000) as u16);
             let role = EndRole::Client { request: self.request(), received: 0 };
-            let mut client = HttpEnd { own, peer: vip, next: 5000, expected: 0, role, closed: false };
+            let clocks = self.timestamps.then_some([40_000, 0]);
+            let mut client = HttpEnd { own, peer: vip, next: 5000, expected: 0, role, closed: false, clocks };
             hosts.on_the_way.push_back(client.sends(SYN, b""));
             hosts.ends.insert((own, vip), client);
             names.push((own, vip));

@@ -50,8 +50,11 @@ impl CountedCase {
         }
         for family in [Family::V4, Family::V6] {
             for (new, reuse) in [(false, true), (true, true), (true, false)] {
-                cases.push(CountedCase::Http(Requests { family, new, reuse }));
+                cases.push(CountedCase::Http(Requests { family, new, reuse, timestamps: false }));
             }
+        }
+        for (new, reuse) in [(false, true), (true, true), (true, false)] {
+            cases.push(CountedCase::Http(Requests { family: Family::V4, new, reuse, timestamps: true }));
         }
         cases
     }

@@ -2,7 +2,7 @@
 
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
 use hairpin_core::wire::checksum::Sum;
-use hairpin_core::wire::tcp::{FIN, SYN};
+use hairpin_core::wire::tcp::{ALIGNED_TIMESTAMPS, FIN, SYN, timestamps};
 use hairpin_core::wire::{self, Parsed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -38,6 +38,8 @@ pub(crate) struct TcpFields {
     pub(crate) flags: u8,
     pub(crate) sequence: u32,
     pub(crate) acknowledgement: u32,
+    /// Value and echo of timestamps (RFC 7323), if it has any.
+    pub(crate) timestamps: Option<[u32; 2]>,
 }
 
 /// TCP options of a SYN: MSS of 1460, SACK permitted, window scale of 7 (RFC 9293, RFC 2018, RFC 7323).
@@ -45,7 +47,11 @@ const SYN_OPTIONS: [u8; 12] = [2, 4, 0x05, 0xb4, 4, 2, 1, 1, 1, 3, 3, 7];
 
 /// A TCP segment; one with SYN has the usual options.
 pub(crate) fn tcp(from: Endpoint, to: Endpoint, numbers: TcpFields, payload: &[u8]) -> Vec<u8> {
-    let options: &[u8] = if numbers.flags & SYN != 0 { &SYN_OPTIONS } else { &[] };
+    let mut options = if numbers.flags & SYN != 0 { SYN_OPTIONS.to_vec() } else { Vec::new() };
+    if let Some([value, echo]) = numbers.timestamps {
+        options.extend(ALIGNED_TIMESTAMPS);
+        options.extend([value.to_be_bytes(), echo.to_be_bytes()].concat());
+    }
     let mut header = Vec::new();
     header.extend(from.port.to_be_bytes());
     header.extend(to.port.to_be_bytes());
@@ -103,6 +109,8 @@ pub(crate) struct ReadPacket {
     /// Of TCP; 0 for UDP.
     pub(crate) flags: u8,
     sequence: u32,
+    /// The value of its timestamps.
+    pub(crate) timestamp: Option<u32>,
     pub(crate) payload: Vec<u8>,
 }
 
@@ -111,9 +119,11 @@ impl ReadPacket {
     /// When the worker has sent something else than a TCP or UDP packet.
     pub(crate) fn of(frame: &[u8]) -> ReadPacket {
         let at = parsed(frame);
-        let number: [u8; 4] = frame[at.l4 + 4..at.l4 + 8].try_into().unwrap_or_default();
-        let sequence = u32::from_be_bytes(number);
-        ReadPacket { key: at.key, flags: at.tcp_flags, sequence, payload: frame[at.payload..at.end].to_vec() }
+        let number = |offset: usize| u32::from_be_bytes(frame[offset..offset + 4].try_into().unwrap_or_default());
+        let options = (at.l4 + 20).min(at.payload);
+        let timestamp = timestamps(&frame[options..at.payload]).next().map(|value| number(options + value));
+        let (sequence, payload) = (number(at.l4 + 4), frame[at.payload..at.end].to_vec());
+        ReadPacket { key: at.key, flags: at.tcp_flags, sequence, timestamp, payload }
     }
 
     /// The number to acknowledge with.
