@@ -93,7 +93,9 @@ impl L7Case {
         match (self.cards, self.load) {
             (Cards::Wire, RequestLoad::Latency) | (Cards::Gso, RequestLoad::Latency) => vec![(nginx, Bar::AtMost(1.0))],
             (Cards::Wire, _) => vec![(nginx, Bar::AtLeast(0.95))],
-            (Cards::Gso, RequestLoad::Mix) => vec![(nginx, Bar::AtLeast(1.6))],
+            (Cards::Gso, RequestLoad::Mix) => {
+                vec![(BarReference::Peer(Intermediary::Direct), Bar::AtLeast(0.9)), (nginx, Bar::AtLeast(1.6))]
+            }
             (Cards::Gso, RequestLoad::Page { bytes, .. }) => match bytes {
                 0..=1024 => vec![(BarReference::Best, Bar::AtLeast(1.1))],
                 1025..=0xffff => vec![(nginx, Bar::AtLeast(1.0))],
