@@ -249,7 +249,7 @@ static __always_inline bool read_syn(struct __sk_buff *skb, struct syn *syn, __u
 	return fold(sum) == 0xffff;
 }
 
-/* The clock in timestamps (`clock` of crates/core/src/l7/splice/mod.rs). */
+/* The clock in timestamps (`clock` of crates/core/src/l7/splice/tcp/timestamps.rs). */
 static __always_inline __u32 clock_now(const struct control *control)
 {
 	return (__u32)(bpf_ktime_get_coarse_ns() / 1000000) + control->clock_ahead;

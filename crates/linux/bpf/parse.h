@@ -36,8 +36,8 @@ struct frame {
 };
 
 /* What later steps need to know of a frame, in one word, which costs no stack: TCP flags (8 bits),
- * whether it carries anything, and SHAPE_TIMESTAMPS (8), offset of the IP header (16), of the transport header (16), bytes of the latter
- * (16). */
+ * whether it carries anything, and SHAPE_TIMESTAMPS (8), offset of the IP header (16), of the transport header (16),
+ * bytes of the latter (16). */
 static __always_inline __u64 shape(const struct frame *f)
 {
 	__u64 length = f->headers - (f->l4 - f->l3);

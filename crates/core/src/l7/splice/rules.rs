@@ -150,7 +150,7 @@ impl OfferTerms {
         }
         let is_clamped = client_conn.is_clamped && backend.sequence_length > 0;
         // A backend does not send into a window of less than a segment.
-        let segment = u32::from(client_conn.peer.mss) - client_conn.peer.options();
+        let segment = u32::from(client_conn.peer.mss).saturating_sub(client_conn.peer.options());
         let peer = &backend_conn.peer;
         let at_once = is_clamped && beyond(peer.highest, peer.edge) < segment;
         if is_clamped {

@@ -166,20 +166,8 @@ impl Own {
             let [high, low] = abilities.mss.to_be_bytes();
             let sack = if abilities.sack { [OPTION_SACK_PERMITTED, 2] } else { [1, 1] };
             let scale = abilities.scale.map_or([1, 1, 1], |scale| [OPTION_SCALE, 3, scale]);
-            first.copy_from_slice(&[
-                tcp::OPTION_MSS,
-                4,
-                high,
-                low,
-                sack[0],
-                sack[1],
-                1,
-                1,
-                1,
-                scale[0],
-                scale[1],
-                scale[2],
-            ]);
+            let options = [tcp::OPTION_MSS, 4, high, low, sack[0], sack[1], 1, 1, 1, scale[0], scale[1], scale[2]];
+            first.copy_from_slice(&options);
         }
         if let Some(timestamps) = self.timestamps {
             last.copy_from_slice(&timestamps.option());

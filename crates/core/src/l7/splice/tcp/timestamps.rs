@@ -80,16 +80,20 @@ pub(in crate::l7::splice) fn replace(options: &mut [u8], timestamps: Option<Time
     from > 0
 }
 
-/// Makes room for timestamps in a segment that has none, in front of its other options. Returns where things are now; `None`,
-/// and nothing is changed: the header or the frame has no room.
-pub(in crate::l7::splice) fn insert<F: Frame>(frame: &mut F, at: &Transport, zero: Timestamps) -> Option<Transport> {
+/// Puts timestamps into a segment that has none, in front of its other options. Returns where things are now; `None`, and nothing
+/// is changed: the header or the frame has no room.
+pub(in crate::l7::splice) fn insert<F: Frame>(
+    frame: &mut F,
+    at: &Transport,
+    timestamps: Timestamps,
+) -> Option<Transport> {
     let header = at.payload.checked_sub(at.l4)? + TIMESTAMPS;
     if header > HEADER_MAX || !frame.resize(at.end + TIMESTAMPS) {
         return None;
     }
     let (bytes, options) = (frame.bytes_mut(), at.l4 + tcp::HEADER);
     bytes.copy_within(options..at.end, options + TIMESTAMPS);
-    bytes[options..options + TIMESTAMPS].copy_from_slice(&zero.option());
+    bytes[options..options + TIMESTAMPS].copy_from_slice(&timestamps.option());
     let offset = &mut bytes[at.l4 + DATA_OFFSET];
     *offset = *offset & 0xf | (header as u8 / 4) << 4;
     let at = Transport { payload: at.payload + TIMESTAMPS, end: at.end + TIMESTAMPS, ..*at };
