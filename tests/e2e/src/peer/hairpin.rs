@@ -87,6 +87,23 @@ fn built(name: &str) -> Option<PathBuf> {
     beside.chain(built).find(|path| path.is_file())
 }
 
+/// A copy of the program with other bytes, in the scratch directory.
+///
+/// Child processes write it. A file that this process has open for writing stays open in every child that another thread is
+/// starting at that moment, until that child's exec, and a program that is open for writing cannot be started (ETXTBSY).
+///
+/// # Errors
+/// If there is no program, or it cannot be written.
+pub fn rebuilt_program(topology: &Topology, number: usize) -> Result<PathBuf> {
+    // Bytes behind the end of what an ELF file's headers name: another file, the same program.
+    const COPY: &str = "cp \"$1\" \"$2\" && printf '%s' \"$3\" >> \"$2\"";
+    let path = topology.scratch.file(format!("hairpin-rebuilt-{number}"));
+    let mut copy = Command::new("sh");
+    copy.args(["-c", COPY, "sh"]).arg(program()?).arg(&path).arg(number.to_string());
+    command::output(&mut copy)?;
+    Ok(path)
+}
+
 impl Hairpin {
     /// Starts it in the balancer for these services and waits until its status answers.
     pub fn start(topology: &Topology, services: &[PeerService], options: &HairpinOptions) -> Result<Hairpin> {

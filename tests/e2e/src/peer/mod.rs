@@ -6,7 +6,7 @@ mod hairpin;
 mod proxy;
 pub mod status;
 
-pub use hairpin::{Hairpin, HairpinOptions, laboratory, program as hairpin_program, status_table};
+pub use hairpin::{Hairpin, HairpinOptions, laboratory, program as hairpin_program, rebuilt_program, status_table};
 
 use crate::process::Process;
 use crate::topology::{Family, Topology, end, server_address, vip};

@@ -3,12 +3,10 @@
 
 use super::book::SoakBook;
 use super::operator::Operator;
-use crate::peer::{Hairpin, hairpin_program};
+use crate::peer::{Hairpin, rebuilt_program};
 use crate::topology::Topology;
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
-use std::io::Write;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -103,7 +101,7 @@ pub(super) fn run(
     nothing_broke(book, "changes of the number of workers")?;
     for number in 1..=deaths.upgrades {
         pause();
-        let program = rebuilt(topology, number)?;
+        let program = rebuilt_program(topology, number)?;
         let hairpin = operator.hairpin();
         hairpin.upgrade(topology, &program).with_context(|| format!("upgrade {number}"))?;
         tally.note(hairpin)?;
@@ -148,13 +146,4 @@ impl DeathTally {
         ensure!(status.adopted_http.invalid == 0, "entries that made no sense: {:?}", status.adopted_http);
         Ok(())
     }
-}
-
-/// A copy of the program with other bytes.
-fn rebuilt(topology: &Topology, number: usize) -> Result<PathBuf> {
-    let path = topology.scratch.file(format!("hairpin-rebuilt-{number}"));
-    std::fs::copy(hairpin_program()?, &path)?;
-    // Behind the end of what an ELF file's headers name: another file, the same program.
-    std::fs::OpenOptions::new().append(true).open(&path)?.write_all(&[number as u8])?;
-    Ok(path)
 }

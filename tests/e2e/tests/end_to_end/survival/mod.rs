@@ -9,12 +9,10 @@ mod loaded_network;
 
 use super::lane::alone;
 use anyhow::{Context, Result, bail, ensure};
-use hairpin_e2e::peer::hairpin_program;
+use hairpin_e2e::peer::rebuilt_program;
 use libtest_mimic::Trial;
 use loaded_network::{HTTP, LoadedNetwork, services};
 use nix::sys::signal::Signal;
-use std::io::Write;
-use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -156,19 +154,10 @@ fn kills(net: &mut LoadedNetwork, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// A copy of the program with other bytes.
-fn rebuilt(net: &LoadedNetwork, number: usize) -> Result<PathBuf> {
-    let path = net.topology.scratch.file(format!("hairpin-rebuilt-{number}"));
-    std::fs::copy(hairpin_program()?, &path)?;
-    // Behind the end of what an ELF file's headers name: another file, the same program.
-    std::fs::OpenOptions::new().append(true).open(&path)?.write_all(&[number as u8])?;
-    Ok(path)
-}
-
 /// Another program takes over, again and again; there is no moment without a process.
 fn upgrades(net: &mut LoadedNetwork, count: usize) -> Result<()> {
     for number in 1..=count {
-        let program = rebuilt(net, number)?;
+        let program = rebuilt_program(&net.topology, number)?;
         net.hairpin.upgrade(&net.topology, &program).with_context(|| format!("upgrade {number}"))?;
         net.adopted("upgrade").with_context(|| format!("after upgrade {number}"))?;
         sleep(Duration::from_secs(1));
