@@ -17,6 +17,8 @@ pub enum Kind {
     Http(Box<Http>),
     /// TLS, passed through, connection by connection, by what the ClientHello asks for.
     Tls(Box<Tls>),
+    /// HTTP/1.1 and HTTP/2 whose connections end at sockets of this host. Workers have nothing to do with them.
+    Terminated(Box<Terminated>),
     /// No service of its own: backends that routes of others lead to. No client connects to it. Its endpoint is unused.
     Group,
 }
@@ -32,7 +34,21 @@ impl Kind {
         match self {
             Kind::Http(http) => http.timestamps,
             Kind::Tls(tls) => tls.timestamps,
-            Kind::Forward | Kind::Group => false,
+            Kind::Forward | Kind::Terminated(_) | Kind::Group => false,
+        }
+    }
+
+    /// Whether connections end at sockets of this host.
+    pub fn is_terminated(&self) -> bool {
+        matches!(self, Kind::Terminated(_))
+    }
+
+    /// The HTTP of a service that has requests, spliced or terminated.
+    pub fn http(&self) -> Option<&Http> {
+        match self {
+            Kind::Http(http) => Some(http),
+            Kind::Terminated(terminated) => Some(&terminated.http),
+            Kind::Forward | Kind::Tls(_) | Kind::Group => None,
         }
     }
 
@@ -45,6 +61,7 @@ impl Kind {
     pub fn groups_mut(&mut self) -> impl Iterator<Item = &mut Group> {
         let (http, tls): (&mut [Route], &mut [TlsRoute]) = match self {
             Kind::Http(http) => (&mut http.routes, &mut []),
+            Kind::Terminated(terminated) => (&mut terminated.http.routes, &mut []),
             Kind::Tls(tls) => (&mut [], &mut tls.routes),
             Kind::Forward | Kind::Group => (&mut [], &mut []),
         };
@@ -113,6 +130,18 @@ pub struct Http {
     pub offload_bytes_min: Option<u64>,
     /// Whether clients are offered TCP timestamps (RFC 7323), and backends those of such clients.
     pub timestamps: bool,
+}
+
+/// An HTTP service whose connections end here.
+#[derive(Clone, Debug)]
+pub struct Terminated {
+    /// What becomes of its requests. `offload_bytes_min` and `timestamps` have no effect.
+    pub http: Http,
+    /// Whether its clients speak TLS.
+    pub tls: bool,
+    /// Whether its clients may speak HTTP/2: with TLS those that ask for it (ALPN), without TLS those that begin with its
+    /// preface (RFC 9113, 3.3).
+    pub http2: bool,
 }
 
 /// One route of an HTTP service.

@@ -6,9 +6,11 @@
 //!
 //! | module | what it is | source |
 //! |---|---|---|
+//! | [`choice`] | the backend a request goes to | |
 //! | [`config`] | what a service does at layer 7, as the data plane sees it | |
 //! | [`cookie`] | SYN cookies: a connection without state until its first valid data | KAIST 2018; RFC 4987, 3.6 |
 //! | [`date`] | the time of day, as HTTP writes it | RFC 9110, 5.6.7 |
+//! | [`decision`] | what becomes of a request | |
 //! | [`head`] | request and response heads, read strictly | RFC 9112, 2 to 5 |
 //! | [`body`] | how long a message is: framing, chunks | RFC 9112, 6 and 7 |
 //! | [`route`] | which route a request takes, who may pass | |
@@ -21,10 +23,12 @@
 //! | [`threshold`] | from how many bytes on a body is worth a pair of rules | Laconic, 3.5.2 |
 
 pub mod body;
+pub mod choice;
 pub mod client_hello;
 pub mod config;
 pub mod cookie;
 pub mod date;
+pub mod decision;
 pub mod edit;
 pub mod head;
 pub mod proxy_protocol;

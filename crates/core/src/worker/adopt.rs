@@ -227,6 +227,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         core::ptr::eq(named, service)
             && service.state != ServiceState::Vacant
             && !service.kind.is_spliced()
+            && !service.kind.is_terminated()
             && (service.endpoint, service.protocol) == (connection.vip, connection.protocol)
             && backend.endpoint == connection.backend
             && backend.state != BackendState::Disabled

@@ -71,7 +71,7 @@ impl Update {
         let mut backends: BTreeMap<(Endpoint, Protocol), u16> = BTreeMap::new();
         let mut balancers = Vec::with_capacity(snapshot.services.len());
         for (number, service) in (0..).zip(&snapshot.services) {
-            if service.state == ServiceState::Active && !service.kind.is_group() {
+            if service.state == ServiceState::Active && !service.kind.is_group() && !service.kind.is_terminated() {
                 services.insert((service.endpoint, service.protocol), number);
             }
             for backend in &service.backends {

@@ -146,6 +146,7 @@ pub(crate) fn spoken(service: &Service) -> &'static str {
     match service.kind {
         Kind::Http(_) => Spoken::Http.word(),
         Kind::Tls(_) => Spoken::Tls.word(),
+        Kind::Terminated(_) => "https",
         Kind::Forward => service.protocol.word(),
         Kind::Group => "group",
     }

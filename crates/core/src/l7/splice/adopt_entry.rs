@@ -42,7 +42,7 @@ pub(super) fn longest_of_backends(snapshot: &Snapshot) -> Duration {
     let connect = snapshot.services.iter().map(|service| match &service.kind {
         Kind::Http(http) => http.limits.connect_timeout,
         Kind::Tls(tls) => tls.connect_timeout,
-        Kind::Forward | Kind::Group => Duration::ZERO,
+        Kind::Forward | Kind::Terminated(_) | Kind::Group => Duration::ZERO,
     });
     connect.fold(IDLE_TIMEOUT, Duration::max)
 }

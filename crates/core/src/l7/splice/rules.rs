@@ -116,7 +116,7 @@ impl OfferTerms {
         let configured = match cx.kind(client_conn.service) {
             Kind::Http(http) => http.offload_bytes_min,
             Kind::Tls(tls) => tls.offload_bytes_min,
-            Kind::Forward | Kind::Group => return None,
+            Kind::Forward | Kind::Terminated(_) | Kind::Group => return None,
         };
         let may = cx.offloads && cx.now >= client_conn.offer_after && cx.ops.len() + 2 <= OPS_MAX;
         let is_narrow = client_conn.peer.is_narrow || backend_conn.peer.is_narrow;

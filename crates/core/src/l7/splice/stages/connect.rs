@@ -3,9 +3,10 @@
 use super::remove::Detach;
 use super::request::RequestWriter;
 use crate::config::Algorithm;
-use crate::flow::{Direction, Endpoint};
+use crate::flow::Direction;
 use crate::frame::FrameIo;
 use crate::keys::{Purpose, Secret};
+use crate::l7::choice::{self, Stuck};
 use crate::l7::config::{Action, Edits, Group, Kind, Route};
 use crate::l7::edit::Facts;
 use crate::l7::head;
@@ -30,22 +31,13 @@ use alloc::boxed::Box;
 /// How long a backend has for its SYN-ACK before the SYN is sent again; doubled each time.
 const SYN_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
-/// The backend that a client's cookie names.
-#[derive(Clone, Copy)]
-struct Stuck {
-    /// In its group.
-    index: u16,
-    /// Not the first key has made the cookie.
-    is_stale: bool,
-}
-
 impl Splices {
     /// Bounds of connecting, by service: how long, how often.
     fn connect_bounds<IO: FrameIo>(cx: &Context<'_, IO>, service: u16) -> (Duration, u8) {
         match cx.kind(service) {
             Kind::Http(http) => (http.limits.connect_timeout, http.limits.connect_tries),
             Kind::Tls(tls) => (tls.connect_timeout, tls.connect_tries),
-            Kind::Forward | Kind::Group => (Duration::from_secs(1), 1),
+            Kind::Forward | Kind::Terminated(_) | Kind::Group => (Duration::from_secs(1), 1),
         }
     }
 
@@ -69,26 +61,8 @@ impl Splices {
 
     /// The backend of a group that a cookie names, if it takes requests.
     fn stuck_to<IO: FrameIo>(cx: &Context<'_, IO>, group: Group, value: u64) -> Option<Stuck> {
-        let service = cx.snapshot.services.get(usize::from(group))?;
-        let open = cx.balancers.get(usize::from(group))?.open();
-        let named = |secret: &Secret| {
-            let is_named = |index: &u16| {
-                let backend = service.backends.get(usize::from(*index));
-                backend.is_some_and(|backend| secret.of(Purpose::Sticky, &[backend.endpoint]) == value)
-            };
-            open.iter().copied().find(is_named)
-        };
-        let secrets = match cx.snapshot.keys.all() {
-            [] => &[Secret::new(cx.steering.key)],
-            keys => keys,
-        };
-        let mut found = secrets.iter().enumerate().filter_map(|(age, secret)| Some((age, named(secret)?)));
-        found.next().map(|(age, index)| Stuck { index, is_stale: age > 0 })
-    }
-
-    /// The value of the cookie that names a backend.
-    fn sticky<IO: FrameIo>(cx: &Context<'_, IO>, backend: Endpoint) -> u64 {
-        cx.snapshot.keys.first().unwrap_or(Secret::new(cx.steering.key)).of(Purpose::Sticky, &[backend])
+        let balancer = cx.balancers.get(usize::from(group))?;
+        choice::stuck_to(cx.snapshot, balancer, group, value, Secret::new(cx.steering.key))
     }
 
     /// The backend that was chosen is of no use: another one is chosen, and gone to.
@@ -370,20 +344,12 @@ impl ClientConn {
     /// Chooses a backend of the exchange's group (`stuck`: the one that a cookie names). `false`: there is none.
     fn choose<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, stuck: Option<Stuck>) -> bool {
         let exchange = &mut self.exchange;
-        let group = usize::from(exchange.group);
-        let chosen = match stuck {
-            Some(stuck) => Some(stuck.index),
-            None => cx.balancers.get_mut(group).and_then(|balancer| balancer.choose(&self.key.flow())),
+        let Some(balancer) = cx.balancers.get_mut(usize::from(exchange.group)) else { return false };
+        let failed = (exchange.tries > 0).then_some(exchange.backend);
+        let flow = self.key.flow();
+        let Some(backend) = choice::choose(cx.snapshot, balancer, exchange.group, &flow, stuck, failed) else {
+            return false;
         };
-        let of = |index| cx.snapshot.services.get(group)?.backends.get(usize::from(index));
-        let mut backend = chosen.and_then(of);
-        if exchange.tries > 0 && backend.is_some_and(|backend| backend.number == exchange.backend) {
-            // A balancer that goes by the client's address would choose the one that has just failed, again and again.
-            let open = cx.balancers.get(group).map_or(&[][..], |balancer| balancer.open());
-            let after = open.iter().position(|&index| Some(index) == chosen).map_or(0, |at| at + 1);
-            backend = open.iter().cycle().skip(after).take(open.len()).find_map(|&index| of(index)).or(backend);
-        }
-        let Some(backend) = backend else { return false };
         exchange.backend = backend.number;
         exchange.tries += 1;
         exchange.is_stuck = stuck.is_some();
@@ -392,7 +358,7 @@ impl ClientConn {
         let has_cookie = stuck.is_some_and(|stuck| !stuck.is_stale);
         exchange.sets_sticky = wants_cookie && !has_cookie;
         if exchange.sets_sticky {
-            exchange.sticky = Splices::sticky(cx, backend.endpoint);
+            exchange.sticky = choice::sticky_value(cx.snapshot, backend.endpoint, Secret::new(cx.steering.key));
         }
         true
     }

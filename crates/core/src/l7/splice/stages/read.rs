@@ -2,11 +2,11 @@
 
 use crate::frame::{Frame, FrameIo};
 use crate::l7::body::{Chunks, Length};
-use crate::l7::config::{Action, Group, Http, Kind, Tls};
+use crate::l7::config::{Http, Kind, Tls};
 use crate::l7::date::Date;
-use crate::l7::head::{self, BadHead, Method, ParseStatus, RememberedRequest, Request, Version};
+use crate::l7::decision::{self, Verdict, pick};
+use crate::l7::head::{self, Method, ParseStatus, RememberedRequest, Request, Version};
 use crate::l7::reply::{self, Reply};
-use crate::l7::route::{self, Decision};
 use crate::l7::splice::state::buffers::INPUT_MAX;
 use crate::l7::splice::state::entry::{ClientConn, ClientConnState};
 use crate::l7::splice::state::exchange::Exchange;
@@ -36,30 +36,13 @@ enum Found {
     Reset,
 }
 
-/// One of the groups, by their shares.
-fn pick(groups: &[(Group, u16)], turn: &mut u32) -> Option<Group> {
-    if let [(group, _)] = groups {
-        return Some(*group);
-    }
-    let total: u32 = groups.iter().map(|(_, share)| u32::from(*share)).sum();
-    *turn = turn.wrapping_add(0x9E37_79B9);
-    let mut at = ((u64::from(*turn) * u64::from(total)) >> 32) as u32;
-    for (group, share) in groups {
-        match at.checked_sub(u32::from(*share)) {
-            None => return Some(*group),
-            Some(rest) => at = rest,
-        }
-    }
-    None
-}
-
 impl Splices {
     /// How long a client connection may take over a head.
     pub(in crate::l7::splice) fn head_timeout<IO: FrameIo>(&self, cx: &Context<'_, IO>, service: u16) -> Duration {
         match cx.kind(service) {
             Kind::Http(http) => http.limits.head_timeout,
             Kind::Tls(tls) => tls.hello_timeout,
-            Kind::Forward | Kind::Group => Duration::from_secs(1),
+            Kind::Forward | Kind::Terminated(_) | Kind::Group => Duration::from_secs(1),
         }
     }
 
@@ -152,7 +135,7 @@ impl Splices {
             let found = match cx.kind(service) {
                 Kind::Http(http) => self.examine(cx.now, http, position),
                 Kind::Tls(tls) => self.examine_hello(cx.now, tls, position),
-                Kind::Forward | Kind::Group => Found::Reset,
+                Kind::Forward | Kind::Terminated(_) | Kind::Group => Found::Reset,
             };
             match found {
                 Found::Partial if has_closed => return self.close_client(cx, position),
@@ -189,26 +172,24 @@ impl Splices {
         let request = match &read {
             Ok(ParseStatus::Partial) => return Found::Partial,
             Ok(ParseStatus::Complete(request)) => request,
-            Err(refusal) => return refused(*refusal),
+            Err(bad) => {
+                let (status, why) = decision::of_bad_head(*bad);
+                return Found::Refuse { status, why };
+            }
         };
-        let is_last = http.limits.requests_max > 0 && client_conn.requests + 1 >= http.limits.requests_max;
         // What a client has closed behind is its last request, not what stands before that.
         let ends =
             client_conn.peer.has_closed && !has_another(request.body, &buffers.bytes(input)[request.bytes.len()..]);
-        let close = !request.keep_alive || is_last || ends;
-        let route = match route::decide(http, request, &client_conn.key.source.address) {
-            Decision::Deny { status } => return answer(paper, request, status, close, Refused::Denied),
-            Decision::NotFound => return answer(paper, request, 404, close, Refused::NoRoute),
-            Decision::Take(route) => route,
+        let close = decision::is_last(http, request, client_conn.requests) || ends;
+        let (route, groups) = match decision::judge(http, request, &client_conn.key.source.address) {
+            Verdict::Forward { route, groups } => (route, groups),
+            Verdict::Answer { status, location: Some(template), .. } => {
+                return redirect(paper, request, status, template, close);
+            }
+            Verdict::Answer { status, why: Some(why), .. } => return answer(paper, request, status, close, why),
+            Verdict::Answer { status, body, .. } => return write_reply(paper, request, status, None, body, close),
+            Verdict::Refuse { status, why } => return Found::Refuse { status, why },
         };
-        let groups = match &route.action {
-            Action::Forward { groups, .. } => groups,
-            Action::Redirect { status, location } => return redirect(paper, request, *status, location, close),
-            Action::Reply { status, body } => return write_reply(paper, request, *status, None, body, close),
-        };
-        if let Some(found) = not_forwarded(paper, http, request, close) {
-            return found;
-        }
         let head_of = (position, client_conns.generation(position), client_conn.requests);
         remembered[position as usize % REMEMBERED_MAX] = RememberedRequest::of(request).map(|places| (head_of, places));
         let Some(group) = pick(groups, turn) else { return Found::Refuse { status: 503, why: Refused::NoBackend } };
@@ -280,12 +261,6 @@ pub(in crate::l7::splice) fn store(
     client_conn.input.as_mut().map_or(0, |input| buffers.append(input, bytes))
 }
 
-fn refused(refusal: BadHead) -> Found {
-    let status = refusal.status();
-    let why = if matches!(status, 414 | 431) { Refused::TooLarge } else { Refused::Malformed };
-    Found::Refuse { status, why }
-}
-
 /// A refusal after which the connection may go on, if the request has no body that would have to be read first.
 fn answer(paper: Paper<'_>, request: &Request<'_>, status: u16, close: bool, why: Refused) -> Found {
     match write_reply(paper, request, status, None, &[], close) {
@@ -298,25 +273,6 @@ fn answer(paper: Paper<'_>, request: &Request<'_>, status: u16, close: bool, why
 
 /// Where a response of ours is written, and when.
 type Paper<'a> = (&'a mut [u8], Option<Date>);
-
-/// What a request gets that a route would forward, if it may not go on.
-fn not_forwarded(paper: Paper<'_>, http: &Http, request: &Request<'_>, close: bool) -> Option<Found> {
-    if request.upgrade && !http.upgrade || request.method == Method::Connect && !http.connect {
-        return Some(Found::Refuse { status: 501, why: Refused::Tunnel });
-    }
-    if matches!(request.body, Length::Bytes(length) if length > http.limits.body_bound()) {
-        return Some(Found::Refuse { status: 413, why: Refused::TooLarge });
-    }
-    match edit::forwards_left(request) {
-        Err(_) => Some(answer(paper, request, 400, close, Refused::Malformed)),
-        // It may go no further. There is no resource here to tell of, and fields are not reflected.
-        Ok(Some(0)) if request.method == Method::Trace => {
-            Some(write_reply(paper, request, 501, None, reply::text(501).as_bytes(), close))
-        }
-        Ok(Some(0)) => Some(write_reply(paper, request, 200, None, &[], close)),
-        Ok(_) => None,
-    }
-}
 
 fn redirect((out, date): Paper<'_>, request: &Request<'_>, status: u16, location: &[u8], close: bool) -> Found {
     // The text is written behind the room that the response will need.

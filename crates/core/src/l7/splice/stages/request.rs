@@ -159,7 +159,7 @@ impl RequestWriter<'_> {
                 Some((written, request.bytes.len(), request.body))
             }
             Kind::Tls(tls) => Some((preface(tls.proxy_protocol)?, 0, Length::UntilClose)),
-            Kind::Forward | Kind::Group => None,
+            Kind::Forward | Kind::Terminated(_) | Kind::Group => None,
         }
     }
 }
