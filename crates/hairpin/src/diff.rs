@@ -17,6 +17,7 @@ use hairpin_core::flow::Endpoint;
 use hairpin_core::offload::Choice;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::mem::discriminant;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -230,7 +231,8 @@ fn service(out: &mut Vec<String>, before: DiffSide<'_>, after: DiffSide<'_>) {
     let both = [before.service, after.service];
     say("name", both.map(|service| service.name.to_string()), "");
     say("protocol", both.map(|service| spoken(service).to_string()), "; connections that exist are ended");
-    if !both.iter().any(|service| service.kind.is_spliced()) {
+    // A group has both from its service. What another protocol makes of them goes with `protocol`.
+    if !after.service.kind.is_group() && discriminant(&before.service.kind) == discriminant(&after.service.kind) {
         say("mode", both.map(|service| service.forwarding.word().to_string()), "; connections that exist keep theirs");
         say("unknown", both.map(|service| service.unknown.word().to_string()), "");
     }

@@ -364,7 +364,8 @@ fn what_is_http_s_is_compared_field_by_field() {
     http_changes(&[("#WEB", "http.limits = { idle_timeout = \"75s\", fields_max = 0x64 }\nhttp.upgrade = true")], &[]);
     http_changes(&[("#GROUP", "balance = \"maglev\"")], &["group web/a: balance: round-robin -> maglev"]);
     http_changes(&[("#GROUP", "health.check = \"tcp\"")], &["group web/a: health.check: none -> tcp"]);
-    // A group has its times from its service.
+    // A group has its times and what becomes of unknown packets from its service.
+    http_changes(&[("#WEB", "unknown = \"drop\"")], &["service web: unknown: reset -> drop"]);
     http_changes(&[("#WEB", "drain_limit = \"1m\"")], &["service web: drain_limit: 1h -> 1m"]);
 }
 
