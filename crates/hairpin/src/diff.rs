@@ -209,7 +209,7 @@ fn added(side: DiffSide<'_>) -> String {
     if !service.kind.is_group() {
         about.push(format!("{}/{}", service.endpoint, spoken(service)));
     }
-    if !(service.kind.is_group() || service.kind.is_spliced()) {
+    if !(service.kind.is_group() || service.kind.is_layer7()) {
         about.push(service.forwarding.word().to_string());
     }
     about.push(service.algorithm.word().to_string());

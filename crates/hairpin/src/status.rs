@@ -298,13 +298,13 @@ pub struct ServiceStatus {
     pub name: String,
     /// Address, port and protocol; empty for a group.
     pub listen: String,
-    /// `tcp`, `udp`, `http`, `tls` or `group`: backends that routes of a service lead to.
+    /// `tcp`, `udp`, `http`, `https`, `tls` or `group`: backends that routes of a service lead to.
     #[serde(default)]
     pub protocol: String,
     /// The name of the service that a group belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_of: Option<String>,
-    /// `nat` or `full-nat`.
+    /// `nat`, `full-nat`, or `terminated`: its connections to backends are this host's own.
     pub mode: String,
     /// How it chooses backends.
     pub balance: String,
@@ -339,6 +339,13 @@ pub struct ServiceStatus {
     pub not_ready: String,
     /// Its backends.
     pub backends: Vec<BackendStatus>,
+}
+
+impl ServiceStatus {
+    /// Whether it is a service with requests, not a group of one.
+    pub(crate) fn is_http(&self) -> bool {
+        matches!(&*self.protocol, "http" | "https")
+    }
 }
 
 /// A backend of a service.

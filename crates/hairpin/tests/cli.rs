@@ -54,7 +54,7 @@ fn validate_accepts_the_examples() {
     for (name, counts) in [
         ("minimal", "1 service, 2 backends"),
         ("full", "4 services, 8 backends"),
-        ("http", "2 services, 3 groups, 8 backends"),
+        ("http", "3 services, 3 groups, 10 backends"),
     ] {
         let path = root().join(format!("examples/{name}.toml"));
         let output = hairpin(&["validate", "-c", path.to_str().unwrap()]);
@@ -78,7 +78,7 @@ fn validate_reports_every_mistake_and_fails() {
              {path}:2:1: error: the service has no backend; add backends = [\"10.0.2.11:8080\"] or a \
              [[service.backend]]\n\
              {path}:3:10: error: `listen` \"192.0.2.1:80\" names no protocol; write \"192.0.2.1:80/tcp\", or with \
-             udp, http or tls\n"
+             udp, http, https or tls\n"
         )
     );
 }

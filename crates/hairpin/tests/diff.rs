@@ -391,3 +391,43 @@ fn routes_and_rules_are_compared_as_lists() {
         &["service web: access rule 1 added: action = \"deny\", client = \"10.0.0.0/8\""],
     );
 }
+
+#[test]
+fn https_services_are_compared_like_http_services() {
+    let https = |fields: &str| {
+        let section = format!("https.certificates = \"/tls/a.pem\"\n{fields}");
+        WEB.replace("192.0.2.1:80/http", "192.0.2.1:80/https").replace("#WEB", &section)
+    };
+    let one = |fields: &str, expected: &str| {
+        let found = between(&https(""), &https(fields)).changes;
+        assert_eq!(found, [format!("service web: {expected}")]);
+    };
+    for (fields, expected) in [
+        ("https.http2 = false", "https.http2: true -> false"),
+        ("https.versions_min = \"1.3\"", "https.versions_min: 1.2 -> 1.3"),
+        ("https.handshake_timeout = \"3000ms\"", "https.handshake_timeout: 10s -> 3s"),
+        ("https.streams_max = 7", "https.streams_max: 100 -> 7"),
+        ("http.limits.fields_max = 7", "http.limits.fields_max: 100 -> 7"),
+        ("[[service.access]]\naction = \"deny\"", "access rule 1 added: action = \"deny\""),
+    ] {
+        one(fields, expected);
+    }
+    let both = https("https.client_certificates = \"optional\"\nhttps.client_roots = \"/ca\"");
+    let asks = ["https.client_certificates: off -> optional", "https.client_roots: none -> /ca"];
+    assert_eq!(between(&https(""), &both).changes, asks.map(|change| format!("service web: {change}")));
+    let two = https("").replace("\"/tls/a.pem\"", "[\"/tls/a.pem\", \"/tls/b\"]");
+    let more = "service web: https.certificates: /tls/a.pem -> [\"/tls/a.pem\", \"/tls/b\"]";
+    assert_eq!(between(&https(""), &two).changes, [more]);
+    // What means nothing is no change.
+    assert_eq!(between(&https(""), &https("http.timestamps = false")).changes, [""; 0]);
+    // What it means for `mode` and `unknown` goes without saying.
+    for (before, after, protocol) in [(WEB, &*https(""), "http -> https"), (&*https(""), WEB, "https -> http")] {
+        let expected = format!("service web: protocol: {protocol}; connections that exist are ended");
+        assert_eq!(between(before, after).changes, [expected]);
+    }
+    let none = "interfaces = [\"eth0\"]\npool.addresses = [\"10.0.9.1\"]\n[[service]]\nlisten = \
+                \"192.0.2.9:1/udp\"\nbackends = [\"10.0.0.9:1\"]\n";
+    let added = "service web added: 192.0.2.1:80/https, round-robin, 1 backend, 2 routes";
+    assert_eq!(between(none, &https("")).changes[0], added);
+    assert_eq!(between(&https(""), none).changes[1], "service web removed; its connections go on for up to 1h");
+}

@@ -29,6 +29,11 @@ impl Kind {
         matches!(self, Kind::Http(_) | Kind::Tls(_))
     }
 
+    /// Whether it is a service of layer 7, spliced or terminated: one that counts requests and clients' connections.
+    pub fn is_layer7(&self) -> bool {
+        self.is_spliced() || self.is_terminated()
+    }
+
     /// Whether clients are offered TCP timestamps.
     pub fn has_timestamps(&self) -> bool {
         match self {
@@ -101,8 +106,8 @@ impl FromIterator<u16> for ServerErrors {
 /// The number of a service in the snapshot that is a [`Kind::Group`], or of the service itself: its own backends.
 pub type Group = u16;
 
-/// An HTTP service.
-#[derive(Clone, Debug)]
+/// An HTTP service. The default has no routes: all its requests are answered with 404.
+#[derive(Clone, Debug, Default)]
 pub struct Http {
     /// Asked in order, before any route; the first that matches decides. None: all clients may pass.
     pub access: Box<[Access]>,
@@ -133,7 +138,7 @@ pub struct Http {
 }
 
 /// An HTTP service whose connections end here.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Terminated {
     /// What becomes of its requests. `offload_bytes_min` and `timestamps` have no effect.
     pub http: Http,

@@ -191,7 +191,7 @@ fn end(text: &str) -> Option<Endpoint> {
 fn listen(text: &str) -> Option<(Endpoint, Protocol)> {
     let (address, protocol) = text.split_once('/')?;
     let protocol = match protocol {
-        "tcp" | "http" | "tls" => Protocol::Tcp,
+        "tcp" | "http" | "https" | "tls" => Protocol::Tcp,
         "udp" => Protocol::Udp,
         _ => return None,
     };

@@ -86,6 +86,10 @@ fn capture_without_filters_takes_all_services() {
         assert_eq!(verdicts(&all, "nat", None, from, to).0, CaptureVerdict::No, "{from} {to}");
     }
     assert!(!Chosen::new(&all, &services("nat")).unwrap().asks());
+    let mut https = services("terminated");
+    https[0].listen = format!("{VIP}/https");
+    let judged = Chosen::new(&all, &https).unwrap().judge(&flow(&frame(CLIENT, VIP, 10)).unwrap());
+    assert_eq!(judged, CaptureVerdict::Yes);
 }
 
 #[test]

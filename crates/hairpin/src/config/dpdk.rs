@@ -2,7 +2,7 @@
 
 use super::reader::{self, TomlTable};
 use super::service::ServiceDraft;
-use super::words::SettingWord;
+use super::words::{SettingWord, spoken};
 use super::{CheckKind, reference};
 use hairpin_core::config::Pool;
 use hairpin_core::flow::Address;
@@ -416,6 +416,16 @@ pub(super) fn check(sink: &Sink<'_>, settings: &DpdkSettings, drafts: &[ServiceD
             let remedy = "use `passive` instead of `check`, or, if the kernel reaches the backends by another way, write \
                           health = \"kernel\" in [dpdk]";
             sink.error(&draft.passive, what, remedy);
+        }
+        if draft.service.kind.is_terminated() {
+            let what = format!(
+                "service \"{}\" is {}, whose connections end at the kernel's sockets, and the kernel does not own the ports \
+                 of the dpdk plane",
+                draft.service.name,
+                spoken(&draft.service)
+            );
+            let remedy = "write plane = \"linux\", or pass TLS through to the backends: protocol = \"tls\"";
+            sink.error(&draft.listen, what, remedy);
         }
         for backend in &draft.backends {
             let endpoint = backend.value.endpoint;

@@ -68,7 +68,7 @@ fn read_one<'a>(
             ..of.service.clone()
         },
         backends: backends.unwrap_or_default(),
-        settings: ServiceSettings { health, said: Default::default() },
+        settings: ServiceSettings { health, said: Default::default(), https: None },
         name: name.span.clone(),
         listen: table.span.clone(),
         mode: of.mode.clone(),

@@ -68,7 +68,7 @@ fn judged(sink: &Sink<'_>, table: &TomlTable<'_>, settings: &HealthSettings, spo
         let remedy = "set `passive`, or leave it out";
         sink.warning(&span, "`passive_status` means nothing while `passive` is 0", remedy);
     }
-    if spoken.is_some_and(|spoken| spoken != Spoken::Http) {
+    if spoken.is_some_and(|spoken| !spoken.is_http()) {
         let what = "`passive_status` means nothing to a service that is not HTTP";
         sink.warning(&span, what, "leave it out");
     }

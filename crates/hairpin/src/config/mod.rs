@@ -24,7 +24,9 @@ pub(crate) mod words;
 pub(crate) mod limits {
     pub(crate) use super::dpdk::{ADDRESSES_MAX, DEVICE_BYTES_MAX, PORTS_MAX, ROUTES_MAX as PORT_ROUTES_MAX};
     pub(crate) use super::keys::FILE_BYTES_MAX as KEYS_FILE_BYTES_MAX;
-    pub(crate) use super::l7::limits::{BODY_BYTES_MAX, ENTRIES_MAX, PATH_BYTES_MAX, ROUTES_MAX, SHARES_MAX};
+    pub(crate) use super::l7::limits::{
+        BODY_BYTES_MAX, CERTIFICATES_MAX, ENTRIES_MAX, PATH_BYTES_MAX, ROUTES_MAX, SHARES_MAX,
+    };
     pub(crate) use super::{BACKENDS_MAX, FILE_BYTES_MAX, INTERFACES_MAX, POOL_ADDRESSES_MAX, SERVICES_MAX};
 }
 
@@ -34,8 +36,8 @@ pub use hairpin_diagnostics::{Problem, Problems, Severity};
 pub(crate) use print::wrapped;
 pub use print::{markdown, template};
 pub use settings::{
-    Attach, CheckKind, ForwardingChoice, HealthSettings, HttpSections, LinuxSettings, PolicyChoice, ServiceSettings,
-    Settings, WhenAbsent, socket_path,
+    Attach, CheckKind, ClientCertificates, ForwardingChoice, HealthSettings, HttpSections, HttpsSettings,
+    LinuxSettings, PolicyChoice, ServiceSettings, Settings, TlsVersion, WhenAbsent, socket_path,
 };
 pub use words::{PlaneChoice, SettingWord};
 

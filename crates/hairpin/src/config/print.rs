@@ -1,6 +1,6 @@
 //! The reference as a commented file and as a documentation page.
 
-use super::reference::{COMMON, Fallback, PORTS, ReferenceField, ReferenceSection, SECTIONS, SPLICED, ValueForm};
+use super::reference::{COMMON, Fallback, LAYER7, PORTS, ReferenceField, ReferenceSection, SECTIONS, ValueForm};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -29,10 +29,10 @@ pub fn template() -> String {
     comment(
         &mut out,
         "",
-        "What follows is for services with protocol = \"http\" or protocol = \"tls\": take the `#` away from what you \
+        "What follows is for services with protocol = \"http\", \"https\" or \"tls\": take the `#` away from what you \
          need of it.",
     );
-    for section in SPLICED {
+    for section in LAYER7 {
         commented(&mut out, section, ["#"; 3]);
     }
     out

@@ -10,7 +10,7 @@ mod route;
 mod service;
 
 pub use dpdk::{DPDK, DPDK_PORT};
-pub use http::{FORWARDED, HTTP, HTTP_LIMITS, HTTP_REQUEST_EDITS, HTTP_RESPONSE_EDITS, STICKY, TLS};
+pub use http::{FORWARDED, HTTP, HTTP_LIMITS, HTTP_REQUEST_EDITS, HTTP_RESPONSE_EDITS, HTTPS, STICKY, TLS};
 pub use instance::{CONTROL, LIMITS, LINUX, METRICS, OFFLOAD, POOL, TOP};
 pub use route::{ACCESS, EDITS, GROUP, GROUP_BACKEND, GROUP_HEALTH, REDIRECT, REPLY, RESPONSE_EDITS, ROUTE};
 pub use service::{BACKEND, HEALTH, SERVICE, TIMEOUTS};
@@ -142,15 +142,15 @@ pub const COMMON: [&ReferenceSection; 11] =
     [&TOP, &LIMITS, &OFFLOAD, &POOL, &LINUX, &CONTROL, &METRICS, &TIMEOUTS, &SERVICE, &HEALTH, &BACKEND];
 
 /// Sections of HTTP and TLS services only, likewise.
-pub const SPLICED: [&ReferenceSection; 11] =
-    [&GROUP, &ROUTE, &REDIRECT, &REPLY, &EDITS, &ACCESS, &HTTP, &FORWARDED, &STICKY, &HTTP_LIMITS, &TLS];
+pub const LAYER7: [&ReferenceSection; 12] =
+    [&GROUP, &ROUTE, &REDIRECT, &REPLY, &EDITS, &ACCESS, &HTTP, &FORWARDED, &STICKY, &HTTP_LIMITS, &HTTPS, &TLS];
 
 /// Sections of the dpdk plane, likewise.
 pub const PORTS: [&ReferenceSection; 2] = [&DPDK, &DPDK_PORT];
 
 /// All sections, in the order they are documented in.
-pub const SECTIONS: [&ReferenceSection; COMMON.len() + PORTS.len() + SPLICED.len()] = {
-    let mut sections = [&TOP; COMMON.len() + PORTS.len() + SPLICED.len()];
+pub const SECTIONS: [&ReferenceSection; COMMON.len() + PORTS.len() + LAYER7.len()] = {
+    let mut sections = [&TOP; COMMON.len() + PORTS.len() + LAYER7.len()];
     let mut i = 0;
     while i < sections.len() {
         sections[i] = if i < COMMON.len() {
@@ -158,7 +158,7 @@ pub const SECTIONS: [&ReferenceSection; COMMON.len() + PORTS.len() + SPLICED.len
         } else if i < COMMON.len() + PORTS.len() {
             PORTS[i - COMMON.len()]
         } else {
-            SPLICED[i - COMMON.len() - PORTS.len()]
+            LAYER7[i - COMMON.len() - PORTS.len()]
         };
         i += 1;
     }

@@ -77,7 +77,7 @@ pub(super) fn numbered(drafts: Vec<ServiceDraft>) -> (Box<[Service]>, Vec<Servic
 fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, number: u16) -> Vec<ServiceDraft> {
     let listen = read_listen(table);
     let spoken = listen.spoken;
-    let is_spliced = matches!(spoken, Some(Spoken::Http | Spoken::Tls));
+    let has_routes = spoken.is_some_and(Spoken::has_routes);
     let name = table.name("name").map(|name| name.value).unwrap_or_else(|| listen.text());
     let forwarding = read_mode(table, spoken);
     let unknown = read_unknown(table, spoken, &name);
@@ -89,7 +89,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
     let health_table = table.table("health", &reference::HEALTH);
     let health = health::read(sink, &health_table, spoken);
     let backends = read_backends(sink, table, &reference::BACKEND);
-    if backends.is_none() && !(is_spliced && table.has("route")) {
+    if backends.is_none() && !(has_routes && table.has("route")) {
         let remedy = "add backends = [\"10.0.2.11:8080\"] or a [[service.backend]]";
         sink.error(&table.span, "the service has no backend", remedy);
     }
@@ -109,56 +109,72 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
             faulty: health.faulty(),
             backends: Box::new([]),
         },
-        settings: ServiceSettings { health, said: Default::default() },
+        settings: ServiceSettings { health, said: Default::default(), https: None },
         name: table.span_of("name"),
-        mode: if is_spliced { listen.span.clone() } else { table.span_of("mode") },
+        mode: if has_routes { listen.span.clone() } else { table.span_of("mode") },
         listen: listen.span,
         balance: table.span_of("balance"),
         unknown: table.span_of("unknown"),
         passive: health_table.span_of("passive"),
         says_balance: table.has("balance"),
-        says_unknown: table.has("unknown") && !is_spliced,
+        says_unknown: table.has("unknown") && !has_routes,
         backends: backends.unwrap_or_default(),
     };
-    let with_groups = spoken.map_or_else(Vec::new, |spoken| spliced(sink, table, spoken, (draft, number)));
+    let with_groups = spoken.map_or_else(Vec::new, |spoken| routed(sink, table, spoken, (draft, number)));
     if listen.address.is_some() { with_groups } else { Vec::new() }
 }
 
 /// Adds what an HTTP or TLS service has beside others; its groups come behind it.
-fn spliced<'a>(
+fn routed<'a>(
     sink: &'a Sink<'a>,
     table: &TomlTable<'a>,
     spoken: Spoken,
     (mut draft, number): (ServiceDraft, u16),
 ) -> Vec<ServiceDraft> {
     l7::foreign(table, spoken, &draft.service.name);
-    if !matches!(spoken, Spoken::Http | Spoken::Tls) {
+    if !spoken.has_routes() {
         return vec![draft];
     }
     let (groups, names) = group::read(sink, table, &draft, spoken);
     let has_own = !draft.backends.is_empty();
     let targets = Targets { service: draft.service.name.to_string(), number, has_own, groups: names };
-    (draft.service.kind, draft.settings.said) = l7::read(table, spoken, &targets);
+    (draft.service.kind, draft.settings.said, draft.settings.https) = l7::read(table, spoken, &targets);
     let mut all = vec![draft];
     all.extend(groups);
     all
 }
 
 fn read_mode(table: &TomlTable<'_>, spoken: Option<Spoken>) -> Forwarding {
-    let mode = table.choice("mode").unwrap_or_default();
-    let Some(spoken @ (Spoken::Http | Spoken::Tls)) = spoken else { return mode };
-    if table.has("mode") && mode == Forwarding::Nat {
-        let what = format!("`mode` is \"nat\", but the service is {}", spoken.word());
-        let remedy = "its connections to backends are Hairpin's own, from [pool]: leave `mode` out";
+    let mode: Option<Forwarding> = table.choice("mode");
+    let Some(spoken) = spoken.filter(|spoken| spoken.has_routes()) else { return mode.unwrap_or_default() };
+    let (means, remedy) = match spoken {
+        // It has no packets to translate.
+        Spoken::Https => (Forwarding::Nat, "its connections to backends are this host's own: leave `mode` out"),
+        _ => (Forwarding::FullNat, "its connections to backends are Hairpin's own, from [pool]: leave `mode` out"),
+    };
+    if let Some(mode) = mode.filter(|_| table.has("mode"))
+        && (spoken == Spoken::Https || mode != means)
+    {
+        let what = format!("`mode` is \"{}\", but the service is {}", mode.word(), spoken.word());
         table.error(&table.span_of("mode"), what, remedy);
     }
-    Forwarding::FullNat
+    means
 }
 
 fn read_unknown(table: &TomlTable<'_>, spoken: Option<Spoken>, name: &str) -> UnknownPacket {
-    let unknown = table.choice("unknown").unwrap_or_default();
-    let Some(spoken @ (Spoken::Http | Spoken::Tls)) = spoken else { return unknown };
+    let chosen: Option<UnknownPacket> = table.choice("unknown");
+    let unknown = chosen.unwrap_or_default();
+    let Some(spoken) = spoken.filter(|spoken| spoken.has_routes()) else { return unknown };
     match unknown {
+        // Packets of it reach a worker only while a reload is under way. Their sender repeats them.
+        _ if spoken == Spoken::Https => {
+            if chosen.is_some() && table.has("unknown") {
+                let what = format!("`unknown` is \"{}\", but the service is https", unknown.word());
+                let remedy = "the kernel answers what belongs to none of its connections: leave `unknown` out";
+                table.error(&table.span_of("unknown"), what, remedy);
+            }
+            UnknownPacket::Drop
+        }
         // The default that the reference has is that of the other services.
         _ if !table.has("unknown") => UnknownPacket::Reset,
         UnknownPacket::PickUp => {
@@ -202,11 +218,11 @@ fn read_listen(table: &TomlTable<'_>) -> Listen {
     let said = suffix.and_then(Spoken::from_word);
     match suffix {
         Some(suffix) if said.is_none() => {
-            refuse(&format!("has the unknown protocol \"{suffix}\"; use tcp, udp, http or tls"));
+            refuse(&format!("has the unknown protocol \"{suffix}\"; use tcp, udp, http, https or tls"));
             return Listen { address: None, spoken: protocol, span };
         }
         None if !table.has("protocol") => {
-            refuse(&format!("names no protocol; write \"{}/tcp\", or with udp, http or tls", text.value));
+            refuse(&format!("names no protocol; write \"{}/tcp\", or with udp, http, https or tls", text.value));
             return Listen { address: None, spoken: None, span };
         }
         _ => {}

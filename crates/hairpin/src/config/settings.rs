@@ -238,6 +238,48 @@ pub struct ServiceSettings {
     pub health: HealthSettings,
     /// HTTP and TLS services: their sections, as text.
     pub said: HttpSections,
+    /// HTTPS services: how TLS is spoken with clients. `None` for the groups of one, too.
+    pub https: Option<HttpsSettings>,
+}
+
+/// How an HTTPS service speaks TLS with its clients. The files are not read with the configuration: they change without it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpsSettings {
+    /// Files and directories with certificates and their keys, absolute paths; at least one, 1024 at most. The first
+    /// certificate is for clients that ask for no name that fits another one.
+    pub certificates: Vec<PathBuf>,
+    /// The lowest version of TLS that is spoken.
+    pub versions_min: TlsVersion,
+    /// Whether clients show certificates.
+    pub client_certificates: ClientCertificates,
+    /// The file with the CAs that sign clients' certificates; `None` exactly if clients are asked for none.
+    pub client_roots: Option<PathBuf>,
+    /// From the connection until the handshake is complete, 100 ms to a day: closed.
+    pub handshake_timeout: Duration,
+    /// HTTP/2 streams that are open at a time on one connection, 1 to 1000: further ones are refused.
+    pub streams_max: u32,
+}
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsVersion {
+    /// TLS 1.2 (RFC 5246).
+    #[default]
+    V12,
+    /// TLS 1.3 (RFC 8446).
+    V13,
+}
+
+/// Whether clients show certificates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientCertificates {
+    /// They are not asked for one.
+    #[default]
+    Off,
+    /// They are asked for one. One that is shown must be valid.
+    Optional,
+    /// They are asked for one, and without a valid one the handshake fails.
+    Required,
 }
 
 /// The sections of an HTTP or TLS service.

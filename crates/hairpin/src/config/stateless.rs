@@ -35,7 +35,7 @@ fn service(sink: &Sink<'_>, table: LookupMethod, draft: &ServiceDraft) {
     if draft.service.kind.is_group() {
         return;
     }
-    if draft.service.kind.is_spliced() {
+    if draft.service.kind.is_layer7() {
         let what = format!("service \"{name}\" is {}, but {tracks_none}", spoken(&draft.service));
         sink.error(&draft.listen, what, "use a table that tracks connections");
     } else if draft.service.forwarding == Forwarding::FullNat {

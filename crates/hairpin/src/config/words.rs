@@ -1,6 +1,6 @@
 //! The words of the file for settings that are one of a few.
 
-use super::{Attach, CheckKind, ForwardingChoice, PolicyChoice, WhenAbsent};
+use super::{Attach, CheckKind, ClientCertificates, ForwardingChoice, PolicyChoice, TlsVersion, WhenAbsent};
 use hairpin_core::config::{Algorithm, AllDown, BackendState, Forwarding, Service, UnknownPacket, WhenFull};
 use hairpin_core::flow::Protocol;
 use hairpin_core::l7::config::Kind;
@@ -54,6 +54,8 @@ pub(super) enum Spoken {
     Udp,
     /// HTTP/1.1 over TCP.
     Http,
+    /// HTTP/1.1 and HTTP/2 over TLS, which ends here.
+    Https,
     /// TLS over TCP, passed through.
     Tls,
 }
@@ -62,6 +64,16 @@ impl Spoken {
     /// The transport protocol below it.
     pub(super) fn transport(self) -> Protocol {
         if self == Spoken::Udp { Protocol::Udp } else { Protocol::Tcp }
+    }
+
+    /// Whether requests are routed one by one.
+    pub(super) fn is_http(self) -> bool {
+        matches!(self, Spoken::Http | Spoken::Https)
+    }
+
+    /// Whether it has routes: to groups, and its own backends.
+    pub(super) fn has_routes(self) -> bool {
+        self.is_http() || self == Spoken::Tls
     }
 }
 
@@ -121,7 +133,9 @@ words!(ForwardingChoice { Check = "check", Enable = "enable" });
 words!(WhenAbsent { Drop = "drop", Pass = "pass" });
 words!(Attach { Auto = "auto", Clsact = "clsact" });
 words!(Protocol { Tcp = "tcp", Udp = "udp" });
-words!(Spoken { Tcp = "tcp", Udp = "udp", Http = "http", Tls = "tls" });
+words!(Spoken { Tcp = "tcp", Udp = "udp", Http = "http", Https = "https", Tls = "tls" });
+words!(TlsVersion { V12 = "1.2", V13 = "1.3" });
+words!(ClientCertificates { Off = "off", Optional = "optional", Required = "required" });
 words!(Preface { Off = "off", V1 = "v1", V2 = "v2" });
 words!(SameSite { Lax = "lax", Strict = "strict", None = "none" });
 words!(AccessAction { Allow = "allow", Deny = "deny" });
@@ -146,7 +160,7 @@ pub(crate) fn spoken(service: &Service) -> &'static str {
     match service.kind {
         Kind::Http(_) => Spoken::Http.word(),
         Kind::Tls(_) => Spoken::Tls.word(),
-        Kind::Terminated(_) => "https",
+        Kind::Terminated(_) => Spoken::Https.word(),
         Kind::Forward => service.protocol.word(),
         Kind::Group => "group",
     }
@@ -215,5 +229,7 @@ mod tests {
         agrees::<Preface>(&reference::HTTP, "proxy_protocol");
         agrees::<Preface>(&reference::TLS, "proxy_protocol");
         agrees::<SameSite>(&reference::STICKY, "same_site");
+        agrees::<TlsVersion>(&reference::HTTPS, "versions_min");
+        agrees::<ClientCertificates>(&reference::HTTPS, "client_certificates");
     }
 }

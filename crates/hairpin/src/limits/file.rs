@@ -48,6 +48,12 @@ pub(super) const FILE: Group = Group {
         limit("automaton of a regular expression", Number(AUTOMATON_BYTES_MAX as u64, "bytes"), RELOADS, REFUSED),
         limit("body of a `reply`", Number(limits::BODY_BYTES_MAX as u64, "bytes"), RELOADS, REFUSED),
         limit("value of an edited field", Number(VALUE_BYTES_MAX as u64, "bytes"), RELOADS, REFUSED),
+        limit(
+            "files and directories with certificates of a service",
+            Number(limits::CERTIFICATES_MAX as u64, "entries"),
+            RELOADS,
+            REFUSED,
+        ),
         limit("path of a sticky cookie", Number(limits::PATH_BYTES_MAX as u64, "bytes"), RELOADS, REFUSED),
         limit("`fields_max`", Number(FIELDS_MAX as u64, "fields"), RELOADS, REFUSED),
         limit("keys in `keys_file`", Number(KEYS_MAX as u64, "keys"), RELOADS, REFUSED),

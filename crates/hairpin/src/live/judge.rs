@@ -25,6 +25,8 @@ pub(super) struct Services<'a> {
     pub(super) vips: BTreeMap<IpAddr, Vec<&'a str>>,
     /// The backends at each address, as SERVICE/BACKEND; disabled ones are left out.
     pub(super) backends: BTreeMap<IpAddr, Vec<String>>,
+    /// Those that workers forward to: Hairpin must see what they answer. Sockets connect to the others.
+    forwarded_to: BTreeSet<IpAddr>,
     /// Backends that see pool addresses.
     full_nat: BTreeSet<IpAddr>,
     pool: Vec<IpAddr>,
@@ -34,22 +36,34 @@ impl<'a> Services<'a> {
     pub(super) fn of(snapshot: &'a Snapshot) -> Services<'a> {
         let pool = snapshot.pool.addresses.iter().copied().map(IpAddr::from).collect();
         let mut all = Services { pool, ..Services::default() };
+        let mut is_terminated = false;
         for service in snapshot.services.iter().filter(|service| service.state == ServiceState::Active) {
-            all.add(service);
+            // Groups are behind their service in a snapshot of the file.
+            if !service.kind.is_group() {
+                is_terminated = service.kind.is_terminated();
+            }
+            all.add(service, is_terminated);
         }
         all
     }
 
-    fn add(&mut self, service: &'a Service) {
+    /// `is_terminated`: whether the service's connections, or those of the service that has this group, end at sockets.
+    fn add(&mut self, service: &'a Service, is_terminated: bool) {
         if !service.kind.is_group() {
             let address = SocketAddr::new(service.endpoint.address.into(), service.endpoint.port);
             let is_udp = service.protocol == Protocol::Udp;
-            self.ends.push(ListenEnd { service: &service.name, address, is_udp });
+            // What listens at the end of a terminated service is Hairpin itself.
+            if !is_terminated {
+                self.ends.push(ListenEnd { service: &service.name, address, is_udp });
+            }
             self.vips.entry(address.ip()).or_default().push(&service.name);
         }
         for backend in service.backends.iter().filter(|backend| backend.state != BackendState::Disabled) {
             let address: Address = backend.endpoint.address;
             self.backends.entry(address.into()).or_default().push(format!("{}/{}", service.name, backend.name));
+            if !is_terminated {
+                self.forwarded_to.insert(address.into());
+            }
             if service.forwarding == Forwarding::FullNat {
                 self.full_nat.insert(address.into());
             }
@@ -62,7 +76,9 @@ pub(super) fn judge(interfaces: &[String], services: &Services<'_>, facts: &Host
     let links = facts.links.iter().filter_map(|(name, link)| self::link(name, link));
     let vips = services.vips.iter().filter_map(|(vip, names)| self::vip(*vip, names, interfaces, facts));
     let pool = services.pool.iter().flat_map(|address| self::pool(*address, interfaces, services, facts));
-    let backends = services.backends.iter().filter_map(|(address, names)| backend(*address, names, interfaces, facts));
+    let backends = services.backends.iter().filter_map(|(address, names)| {
+        backend((*address, services.forwarded_to.contains(address)), names, interfaces, facts)
+    });
     let sockets = services.ends.iter().flat_map(|end| sockets(end, interfaces, facts));
     links.chain(vips).chain(pool).chain(backends).chain(sockets).collect()
 }
@@ -204,8 +220,14 @@ fn answers(address: IpAddr, interface: &str) -> String {
     )
 }
 
-fn backend(address: IpAddr, names: &[String], interfaces: &[String], facts: &HostFacts) -> Option<HostFinding> {
+fn backend(
+    (address, is_forwarded_to): (IpAddr, bool),
+    names: &[String],
+    interfaces: &[String],
+    facts: &HostFacts,
+) -> Option<HostFinding> {
     let (what, remedy) = match facts.routes.get(&address)? {
+        LocalRoute::Out { .. } | LocalRoute::Local if !is_forwarded_to => return None,
         LocalRoute::Out { interface, .. } if interfaces.contains(interface) => return None,
         LocalRoute::Out { interface, .. } => (
             format!("the route to it leads out by {interface}, on which Hairpin does not see what it answers"),

@@ -95,6 +95,36 @@ fn nothing_is_found_where_all_is_well() {
 }
 
 #[test]
+fn sockets_reach_backends_by_any_route() {
+    let text = |protocol: &str| {
+        format!(
+            "interfaces = [\"eth0\"]\npool.addresses = [\"10.0.9.9\"]\n[[service]]\nname = \"s\"\nlisten = \
+             \"192.0.2.1:443/{protocol}\"\n{}[[service.group]]\nname = \"g\"\nbackends = [\"10.0.1.2:80\", \
+             \"10.0.3.2:80\"]\n[[service.route]]\ngroup = \"g\"\n",
+            if protocol == "https" { "https.certificates = \"/c\"\n" } else { "" }
+        )
+    };
+    let found = |protocol: &str, route: LocalRoute| {
+        let config = config::parse("test", &text(protocol)).unwrap();
+        let mut facts = good();
+        facts.routes.insert(address("10.0.1.2"), LocalRoute::Local);
+        facts.routes.insert(address("10.0.3.2"), route);
+        facts.sockets.push(Socket {
+            is_udp: false,
+            address: address("0.0.0.0"),
+            port: 443,
+            takes_ipv4: true,
+            interface: None,
+            process: "process 7 (nginx)".into(),
+        });
+        judge(&config.settings.interfaces, &Services::of(&config.snapshot), &facts).len()
+    };
+    assert_eq!(found("http", out("eth1", None)), 3, "two backends, and the socket");
+    assert_eq!(found("https", out("eth1", None)), 0);
+    assert_eq!(found("https", LocalRoute::None("unreachable".into())), 1);
+}
+
+#[test]
 fn interfaces_must_be_there_and_have_a_link() {
     for (link, words) in [
         (ConfiguredLink::Missing("there is no interface eth1; there are eth0".into()), "there is no interface eth1"),

@@ -19,6 +19,9 @@ pub(super) struct ServiceEntry {
     /// Whether it is a group: backends that routes of other services lead to.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(super) group: bool,
+    /// Whether its connections end at sockets of this host.
+    #[serde(default, skip_serializing_if = "is_false")]
+    terminated: bool,
     /// Whether the configuration has it no longer.
     pub(super) removed: bool,
     pub(super) mode: Worded<Forwarding>,
@@ -38,6 +41,7 @@ impl ServiceEntry {
             address: service.endpoint,
             protocol: Worded(service.protocol),
             group: service.kind.is_group(),
+            terminated: service.kind.is_terminated(),
             removed: false,
             mode: Worded(service.forwarding),
             balance: Worded(service.algorithm),
@@ -54,15 +58,20 @@ impl ServiceEntry {
     }
 
     /// The service for the workers. What it does with its connections is known of a service that the configuration has.
-    /// Without that, it is one that takes none: what it forwarded goes on to be forwarded, what it spliced has ended.
+    /// Without that, it is one that takes none: what it forwarded goes on to be forwarded, what it spliced has ended, and
+    /// what it terminated goes on at its sockets.
     pub(super) fn service(&self, kind: Option<Kind>, backends: Box<[Backend]>) -> Service {
-        let without = if self.group { Kind::Group } else { Kind::Forward };
+        let without = || match (self.group, self.terminated) {
+            (true, _) => Kind::Group,
+            (false, true) => Kind::Terminated(Box::default()),
+            (false, false) => Kind::Forward,
+        };
         Service {
             state: if self.removed { ServiceState::Removed } else { ServiceState::Active },
             name: self.name.as_str().into(),
             endpoint: self.address,
             protocol: self.protocol.0,
-            kind: kind.unwrap_or(without),
+            kind: kind.unwrap_or_else(without),
             forwarding: self.mode.0,
             algorithm: self.balance.0,
             unknown: self.unknown.0,

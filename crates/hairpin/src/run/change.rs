@@ -234,14 +234,14 @@ fn same_file(named: Option<&Path>, own: &Path) -> std::result::Result<(), String
 }
 
 /// Backends whose connections end: those of a service that speaks another protocol from now on, and of one that spliced
-/// and is no more, whose requests can no longer be routed.
+/// and is no more, whose requests can no longer be routed. What a service terminated are no worker's connections.
 fn ended(before: &Snapshot, after: &Snapshot) -> Vec<(u16, Which)> {
     let mut ended = Vec::new();
     for (number, was) in before.services.iter().enumerate().filter(|(_, was)| was.state == ServiceState::Active) {
         let is = after.services.get(number);
         let goes_on = is.is_some_and(|is| discriminant(&is.kind) == discriminant(&was.kind));
-        let forwards_on = is.is_none_or(|is| !is.kind.is_spliced()) && !was.kind.is_spliced();
-        if goes_on || forwards_on {
+        let forwards_on = is.is_none_or(|is| !is.kind.is_layer7()) && !was.kind.is_spliced();
+        if goes_on || forwards_on || was.kind.is_terminated() {
             continue;
         }
         let mut kind = was.kind.clone();
@@ -303,7 +303,10 @@ mod tests {
         "[[service.group]]\nname = \"g\"\nbackends = [\"10.0.0.2:80\"]\n[[service.route]]\ngroup = \"g\"\n";
 
     fn web(protocol: &str) -> String {
-        format!("[[service]]\nname = \"w\"\nlisten = \"192.0.2.1:80/{protocol}\"\nbackends = [\"10.0.0.1:80\"]\n")
+        let https = if protocol == "https" { "https.certificates = \"/c\"\n" } else { "" };
+        format!(
+            "[[service]]\nname = \"w\"\nlisten = \"192.0.2.1:80/{protocol}\"\nbackends = [\"10.0.0.1:80\"]\n{https}"
+        )
     }
 
     /// Which backends' connections a reload from the one to the other ends, as numbers.
@@ -343,6 +346,11 @@ mod tests {
         // Of what is removed: requests cannot be routed any more, forwarded connections go on.
         assert_eq!(between(&http, ""), [1, 2]);
         assert_eq!(between(&web("tcp"), ""), [0; 0]);
+        // Sockets take over from workers, or workers from sockets, whose connections are not theirs to end.
+        let https = web("https") + GROUP;
+        assert_eq!(between(&http, &https), [1, 2]);
+        assert_eq!(between(&web("tcp"), &https), [1]);
+        assert_eq!([&http, &web("tcp"), ""].map(|after| between(&https, after)), [[0; 0]; 3]);
         // A group alone drains.
         assert_eq!(between(&http, &web("http")), [0; 0]);
     }

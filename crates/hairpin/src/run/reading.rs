@@ -64,7 +64,14 @@ pub(crate) fn status(settings: &Settings, snapshot: &Snapshot, before: &Reading,
         ..Status::default()
     };
     for (number, service) in shown(snapshot) {
-        status.services.push(service_status(settings, per_s, (number, service), before, now));
+        let mut shown = service_status(settings, per_s, (number, service), before, now);
+        // Requests reach a group's backends as they reach its service's, behind which it stands.
+        if let (Some(name), Some(of)) = (&shown.group_of, status.services.last())
+            && (of.name == *name || of.group_of.as_ref() == Some(name))
+        {
+            shown.mode.clone_from(&of.mode);
+        }
+        status.services.push(shown);
     }
     http::count_connections(&mut status);
     let counts_before: BTreeMap<String, u64> = counts(before).map(|(name, total, _)| (name, total)).collect();
@@ -218,8 +225,16 @@ pub(crate) fn shown(snapshot: &Snapshot) -> Vec<(usize, &Service)> {
 }
 
 /// The service that a group belongs to.
-pub(super) fn group_of(group: &Service) -> Option<&str> {
+pub(crate) fn group_of(group: &Service) -> Option<&str> {
     group.kind.is_group().then(|| group.name.rsplit_once('/').map_or("", |(service, _)| service))
+}
+
+fn mode(service: &Service) -> &'static str {
+    match service.forwarding {
+        _ if service.kind.is_terminated() => "terminated",
+        Forwarding::Nat => "nat",
+        Forwarding::FullNat => "full-nat",
+    }
 }
 
 fn service_status(
@@ -242,11 +257,7 @@ fn service_status(
         },
         protocol: spoken(service).to_string(),
         group_of: group_of(service).map(str::to_string),
-        mode: match service.forwarding {
-            Forwarding::Nat => "nat",
-            Forwarding::FullNat => "full-nat",
-        }
-        .to_string(),
+        mode: mode(service).to_string(),
         balance: balance(settings, service.algorithm).to_string(),
         connections_total: created[1],
         connections_per_s: per_s.of(created[0], created[1]),
@@ -254,7 +265,7 @@ fn service_status(
         refused_total: sum(now, |s| s.refused),
         requests: service
             .kind
-            .is_spliced()
+            .is_layer7()
             .then(|| Count { total: requests[1], per_s: per_s.of(requests[0], requests[1]) }),
         state: if service.state == ServiceState::Removed { "removed" } else { "active" }.to_string(),
         ..ServiceStatus::default()
@@ -266,7 +277,7 @@ fn service_status(
         status.offloaded += backend.offloaded;
         status.backends.push(backend);
     }
-    if service.kind.is_spliced() {
+    if service.kind.is_layer7() {
         // Clients' connections; those to backends are others.
         status.connections = sum(now, |s| s.client_conns_now);
     }
@@ -302,7 +313,7 @@ fn backend_status(
         connections_total: statistics.connections,
         connections_per_s: per_s.of(earlier.connections, statistics.connections),
         responses: match service.kind {
-            Kind::Http(_) | Kind::Group => http::by_class(&statistics.responses),
+            Kind::Http(_) | Kind::Terminated(_) | Kind::Group => http::by_class(&statistics.responses),
             _ => BTreeMap::new(),
         },
         software: per_s.traffic(both(earlier.software), both(statistics.software)),

@@ -179,3 +179,14 @@ fn what_belongs_to_the_linux_plane_is_pointed_at() {
     assert!(warned[0].contains("[linux] means nothing with `plane = \"dpdk\"`"), "{warned:?}");
     assert_eq!(super::warned(&with_port("offload.policy = \"never\"", PORT)), [""; 0]);
 }
+
+#[cfg(feature = "dpdk")]
+#[test]
+fn https_services_need_the_kernels_sockets() {
+    let text = with_port("", PORT).replace("80/tcp\"", "443/https\"\nname = \"shop\"\nhttps.certificates = \"/tls\"");
+    refuses(
+        &text,
+        "7:10: error: service \"shop\" is https, whose connections end at the kernel's sockets, and the kernel does not own the \
+         ports of the dpdk plane; write plane = \"linux\", or pass TLS through to the backends: protocol = \"tls\"",
+    );
+}

@@ -94,7 +94,7 @@ fn the_protocol_is_said_in_one_place_or_the_other() {
     assert_eq!(kind("192.0.2.1:80/http", "protocol = \"http\""), http);
     assert_ne!(kind("192.0.2.1:80", "protocol = \"tls\""), http);
     for (listen, protocol, said) in
-        [("udp", "http", "udp"), ("http", "tcp", "http"), ("tls", "http", "tls"), ("tcp", "udp", "tcp")]
+        [("udp", "http", "udp"), ("http", "tcp", "http"), ("http", "https", "http"), ("tcp", "udp", "tcp")]
     {
         let text = with(&[("80/http", &format!("80/{listen}")), ("#WEB", &format!("protocol = \"{protocol}\""))]);
         let expected = format!(
@@ -104,7 +104,7 @@ fn the_protocol_is_said_in_one_place_or_the_other() {
     }
     refuses(
         &with(&[("80/http", "80"), ("#WEB", "protocol = \"htpp\"")]),
-        "7:12: error: `protocol` is \"htpp\"; did you mean \"http\"? (one of \"tcp\", \"udp\", \"http\", \"tls\")",
+        "7:12: error: `protocol` is \"htpp\"; did you mean \"http\"? (one of \"tcp\", \"udp\", \"http\", \"https\", \"tls\")",
     );
 }
 

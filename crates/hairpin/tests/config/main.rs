@@ -7,6 +7,7 @@ mod clashes;
 mod dpdk;
 mod health;
 mod http;
+mod https;
 mod keys;
 mod printed;
 mod tables;
@@ -333,11 +334,11 @@ fn ends_have_forms() {
     let listen = |text: &str| GOOD.replace("192.0.2.1:80/tcp", text);
     refuses(
         &listen("192.0.2.1:80"),
-        "3:10: error: `listen` \"192.0.2.1:80\" names no protocol; write \"192.0.2.1:80/tcp\", or with udp, http or tls",
+        "3:10: error: `listen` \"192.0.2.1:80\" names no protocol; write \"192.0.2.1:80/tcp\", or with udp, http, https or tls",
     );
     refuses(
         &listen("192.0.2.1:80/sctp"),
-        "3:10: error: `listen` \"192.0.2.1:80/sctp\" has the unknown protocol \"sctp\"; use tcp, udp, http or tls",
+        "3:10: error: `listen` \"192.0.2.1:80/sctp\" has the unknown protocol \"sctp\"; use tcp, udp, http, https or tls",
     );
     refuses(
         &listen("192.0.2.1/tcp"),

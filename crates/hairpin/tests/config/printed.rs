@@ -22,14 +22,14 @@ fn the_full_examples_show_every_field() {
     let http = include_str!("../../../../examples/http.toml");
     let of_full = reference::COMMON.iter().map(|section| (section, full));
     let of_dpdk = reference::PORTS.iter().map(|section| (section, include_str!("../../../../examples/dpdk.toml")));
-    let of_http = reference::SPLICED.iter().map(|section| (section, http));
+    let of_http = reference::LAYER7.iter().map(|section| (section, http));
     for (section, text) in of_full.chain(of_http).chain(of_dpdk) {
         for field in section.fields {
             let shown = match field.kind {
                 // Of another plane than theirs.
                 _ if field.name == "dpdk" => true,
                 // Fields of HTTP and TLS services are in the one example, the rest in the other.
-                _ if ["protocol", "group", "route", "access", "http", "tls", "passive_status"]
+                _ if ["protocol", "group", "route", "access", "http", "https", "tls", "passive_status"]
                     .contains(&field.name) =>
                 {
                     http.contains(&format!(".{}]", field.name)) || http.contains(&format!("\n{} = ", field.name))
@@ -69,7 +69,7 @@ fn the_template_is_a_right_file_with_every_default() {
 #[test]
 fn template_http_and_tls_sections_match_defaults() {
     let template = config::template();
-    for section in reference::SPLICED {
+    for section in reference::LAYER7 {
         let begins = format!("\n#{}\n", section.header);
         let (_, rest) = template.split_once(&begins).unwrap_or_else(|| panic!("{}", section.header));
         let own = rest.split("\n#[").next().unwrap();
@@ -83,7 +83,11 @@ fn template_http_and_tls_sections_match_defaults() {
             }
             _ => "",
         };
-        let protocol = if section.header == "[service.tls]" { "tls" } else { "http" };
+        let protocol = match section.header {
+            "[service.https]" => "https",
+            "[service.tls]" => "tls",
+            _ => "http",
+        };
         let text = format!(
             "interfaces = [\"eth0\"]\npool.addresses = [\"10.0.9.1\"]\n[[service]]\nlisten = \
              \"192.0.2.1:80/{protocol}\"\nbackends = [\"10.0.0.1:80\"]\n{route}{}\n{}\n{backend}",

@@ -93,7 +93,7 @@ fn names_and_protocols_have_forms() {
     );
     refuses(
         &with("[service.http]\nreuse = true"),
-        "13:1: error: `http` is given, but service \"secure\" is tls; that is for services with protocol = \"http\": write \
-         that, or leave it out",
+        "13:1: error: `http` is given, but service \"secure\" is tls; that is for services with protocol = \"http\" or \
+         \"https\": write that, or leave it out",
     );
 }

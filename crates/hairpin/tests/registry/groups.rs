@@ -14,6 +14,9 @@ fn config(name: &str, listen: &str, groups: &[&str]) -> Config {
          \"192.0.2.9:1/tcp\"\nbackends = [\"10.0.0.9:1\"]\n[[service]]\nname = \"{name}\"\nlisten = \"{listen}\"\nbackends = \
          [\"10.0.0.1:80\"]\n"
     );
+    if listen.ends_with("/https") {
+        text += "https.certificates = \"/tls\"\n";
+    }
     for group in groups {
         text += &format!("[[service.group]]\nname = \"{group}\"\nbackends = [\"10.0.0.2:80\"]\n");
         text += &format!("[[service.route]]\nhost = \"{group}\"\ngroup = \"{group}\"\n");
@@ -23,7 +26,7 @@ fn config(name: &str, listen: &str, groups: &[&str]) -> Config {
 
 /// The targets of the routes of service `number`.
 fn routes(merged: &hairpin::registry::Merged, number: usize) -> Vec<u16> {
-    let Kind::Http(http) = &merged.snapshot.services[number].kind else { panic!("{:?}", merged.snapshot.services) };
+    let Some(http) = merged.snapshot.services[number].kind.http() else { panic!("{:?}", merged.snapshot.services) };
     let to = |action: &Action| match action {
         Action::Forward { groups, .. } => groups[0].0,
         other => panic!("{other:?}"),
@@ -114,6 +117,30 @@ fn what_speaks_another_protocol_keeps_its_number() {
     let tcp = merged(&mut registry, &config("web", "192.0.2.1:80/tcp", &[]), 2);
     assert!(matches!(tcp.snapshot.services[1].kind, Kind::Forward));
     assert!(tcp.snapshot.services[2].kind.is_group() && tcp.snapshot.services[2].state == ServiceState::Removed);
+}
+
+#[test]
+fn terminated_service_keeps_its_numbers() {
+    let place = Place::new("terminated");
+    let https = "192.0.2.1:80/https";
+    let mut registry = Registry::default();
+    merged(&mut registry, &config("web", WEB, &["a", "b"]), 0);
+    let one = merged(&mut registry, &config("web", https, &["b", "a"]), 1);
+    assert_eq!(routes(&one, 1), [3, 2, 1]);
+    assert!(one.snapshot.services[1].kind.is_terminated());
+    assert!(one.settings[1].as_ref().is_some_and(|settings| settings.https.is_some()));
+    assert!(one.fresh_services.is_empty() && one.fresh_backends.is_empty());
+    // When it is removed, workers must not take what its sockets have for theirs: also in the next process.
+    let backend = one.snapshot.services[1].backends[0].number;
+    let busy = |number: u16| u64::from(number == backend);
+    let none = config("other", "192.0.2.7:80/tcp", &[]);
+    registry.merge(&none, &busy, 2).unwrap();
+    registry.save(&place.file()).unwrap();
+    let mut registry = Registry::load(&place.file()).unwrap();
+    let two = registry.merge(&none, &busy, 3 + KEPT_S).unwrap();
+    let gone = &two.snapshot.services[1];
+    assert!(gone.kind.is_terminated() && gone.state == ServiceState::Removed, "{gone:?}");
+    assert!(gone.kind.http().is_some_and(|http| http.routes.is_empty()) && two.settings[1].is_none());
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! Reads HTTP services: `[service.http]` and what is below it.
+//! Reads HTTP and HTTPS services: `[service.http]` and what is below it.
 
 use super::super::HttpSections;
 use super::super::reader::TomlTable;
 use super::super::reference;
-use super::super::words::SameSite;
+use super::super::words::{SameSite, Spoken};
 use super::conditions::networks;
 use super::{Targets, edits, number, read_proxy_protocol, route};
 use hairpin_core::l7::config::{Edits, Forwarded, Http, HttpLimits, Sticky};
@@ -12,18 +12,27 @@ use hairpin_core::l7::route::host::HostPattern;
 /// Bytes of a cookie's path at most.
 pub(crate) const PATH_BYTES_MAX: usize = 128;
 
+/// The fields that are about packets, and why they mean nothing where TLS ends here.
+const OF_PACKETS: [(&str, &str); 2] = [
+    ("offload_bytes_min", "TLS ends in user space, so no body can leave for the kernel's rules: leave it out"),
+    ("timestamps", "TLS ends in user space, at the kernel's sockets, which agree on timestamps: leave it out"),
+];
+
 /// An HTTP service, and what the file says about it.
-pub(super) fn read(service: &TomlTable<'_>, targets: &Targets) -> (Http, HttpSections) {
+pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -> (Http, HttpSections) {
     let table = service.table("http", &reference::HTTP);
     let forwarded = table.table("forwarded", &reference::FORWARDED);
     let limits = table.table("limits", &reference::HTTP_LIMITS);
-    let (routes, said_routes) = route::read(service, targets);
+    let (routes, said_routes) = route::read(service, spoken, targets);
     let (access, said_access) = route::read_access(service);
     let proxy_protocol = read_proxy_protocol(&table);
     let reuse = table.boolean("reuse");
     if proxy_protocol.is_some() && table.has("reuse") && reuse {
         let what = "`reuse` cannot be with `proxy_protocol`, which gives every connection to a backend to one client";
         table.error(&table.span_of("reuse"), what, "leave one of them out");
+    }
+    if spoken == Spoken::Https {
+        no_packets(&table);
     }
     let http = Http {
         access,
@@ -33,7 +42,7 @@ pub(super) fn read(service: &TomlTable<'_>, targets: &Targets) -> (Http, HttpSec
             response: edits::responses(&table, &reference::HTTP_RESPONSE_EDITS),
         },
         forwarded: read_forwarded(&forwarded),
-        sticky: read_sticky(&table),
+        sticky: read_sticky(&table, spoken),
         server_timing: table.boolean("server_timing"),
         upgrade: table.boolean("upgrade"),
         connect: table.boolean("connect"),
@@ -44,12 +53,23 @@ pub(super) fn read(service: &TomlTable<'_>, targets: &Targets) -> (Http, HttpSec
         timestamps: table.boolean("timestamps"),
     };
     let mut fields = table.said();
+    if spoken == Spoken::Https {
+        fields.retain(|(name, _)| !OF_PACKETS.iter().any(|(field, _)| name.strip_prefix("http.") == Some(field)));
+    }
     for name in ["request_headers", "response_headers", "sticky"] {
         fields.push((format!("http.{name}"), table.written_of(name).unwrap_or_else(|| "none".to_string())));
     }
     fields.extend(forwarded.said());
     fields.extend(limits.said());
     (http, HttpSections { fields, access: said_access, routes: said_routes })
+}
+
+/// Warns of fields that only mean something where a worker forwards the packets of requests.
+fn no_packets(table: &TomlTable<'_>) {
+    for (field, remedy) in OF_PACKETS.iter().filter(|(field, _)| table.has(field)) {
+        let what = format!("`{field}` means nothing in a service that is https");
+        table.warning(&table.span_of(field), what, *remedy);
+    }
 }
 
 fn read_forwarded(table: &TomlTable<'_>) -> Forwarded {
@@ -88,12 +108,13 @@ fn read_limits(table: &TomlTable<'_>) -> HttpLimits {
 }
 
 /// `None` if the file does not ask for it, or if its cookie has no name.
-fn read_sticky(http: &TomlTable<'_>) -> Option<Sticky> {
+fn read_sticky(http: &TomlTable<'_>, spoken: Spoken) -> Option<Sticky> {
     let table = http.table("sticky", &reference::STICKY);
     if !http.has("sticky") {
         return None;
     }
-    let secure = table.boolean("secure");
+    // The default that the reference has is that of http services.
+    let secure = table.boolean("secure") || (spoken == Spoken::Https && !table.has("secure"));
     let same_site = table.choice::<SameSite>("same_site").unwrap_or_default();
     if same_site == SameSite::None && !secure {
         let what = "`same_site = \"none\"` is ignored by browsers without `secure`";

@@ -5,6 +5,7 @@
 mod conditions;
 mod edits;
 mod http;
+mod https;
 mod route;
 mod target;
 mod tls;
@@ -12,6 +13,7 @@ mod tls;
 /// Bounds of these tables.
 pub(crate) mod limits {
     pub(crate) use super::http::PATH_BYTES_MAX;
+    pub(crate) use super::https::CERTIFICATES_MAX;
     pub(crate) use super::route::BODY_BYTES_MAX;
     pub(crate) use super::target::SHARES_MAX;
     pub(crate) use super::{ENTRIES_MAX, ROUTES_MAX};
@@ -19,46 +21,62 @@ pub(crate) mod limits {
 
 pub(super) use target::{OWN, Targets};
 
-use super::HttpSections;
 use super::reader::TomlTable;
 use super::words::{Preface, SettingWord, Spoken};
-use hairpin_core::l7::config::{Kind, ProxyVersion};
+use super::{HttpSections, HttpsSettings};
+use hairpin_core::l7::config::{Kind, ProxyVersion, Terminated};
 
 /// Routes of a service at most, and access rules.
 pub(crate) const ROUTES_MAX: usize = 1024;
 /// Entries of a list at most, such as a route's hosts.
 pub(crate) const ENTRIES_MAX: usize = 256;
 
-/// The HTTP or TLS settings of the service, and where the file gives them.
-pub(super) fn read(table: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -> (Kind, HttpSections) {
+/// What the service does with its connections, what the file says about that, and how it speaks TLS if TLS ends here.
+pub(super) fn read(
+    table: &TomlTable<'_>,
+    spoken: Spoken,
+    targets: &Targets,
+) -> (Kind, HttpSections, Option<HttpsSettings>) {
     match spoken {
         Spoken::Http => {
-            let (http, said) = http::read(table, targets);
-            (Kind::Http(Box::new(http)), said)
+            let (http, said) = http::read(table, spoken, targets);
+            (Kind::Http(Box::new(http)), said, None)
+        }
+        Spoken::Https => {
+            let (http, mut said) = http::read(table, spoken, targets);
+            let (settings, http2, fields) = https::read(table);
+            said.fields.extend(fields);
+            (Kind::Terminated(Box::new(Terminated { http, tls: true, http2 })), said, Some(settings))
         }
         Spoken::Tls => {
             let (tls, said) = tls::read(table, targets);
-            (Kind::Tls(Box::new(tls)), said)
+            (Kind::Tls(Box::new(tls)), said, None)
         }
-        Spoken::Tcp | Spoken::Udp => (Kind::Forward, HttpSections::default()),
+        Spoken::Tcp | Spoken::Udp => (Kind::Forward, HttpSections::default(), None),
     }
 }
 
 /// Reports tables that a service that speaks this has not.
 pub(super) fn foreign(table: &TomlTable<'_>, spoken: Spoken, name: &str) {
-    let both = [Spoken::Http, Spoken::Tls];
-    let tables: [(&str, &[Spoken]); 5] = [
-        ("group", &both),
-        ("route", &both),
-        ("access", &[Spoken::Http]),
-        ("http", &[Spoken::Http]),
+    let routed = [Spoken::Http, Spoken::Https, Spoken::Tls];
+    let of_http = [Spoken::Http, Spoken::Https];
+    let tables: [(&str, &[Spoken]); 6] = [
+        ("group", &routed),
+        ("route", &routed),
+        ("access", &of_http),
+        ("http", &of_http),
+        ("https", &[Spoken::Https]),
         ("tls", &[Spoken::Tls]),
     ];
     for (field, of) in tables {
         if table.has(field) && !of.contains(&spoken) {
             let what = format!("`{field}` is given, but service \"{name}\" is {}", spoken.word());
-            let words: Vec<String> = of.iter().map(|spoken| format!("protocol = \"{}\"", spoken.word())).collect();
-            let remedy = format!("that is for services with {}: write that, or leave it out", words.join(" or "));
+            let words: Vec<String> = of.iter().map(|spoken| format!("\"{}\"", spoken.word())).collect();
+            let words = match &words[..] {
+                [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+                words => words.concat(),
+            };
+            let remedy = format!("that is for services with protocol = {words}: write that, or leave it out");
             table.error(&table.span_of(field), what, remedy);
         }
     }

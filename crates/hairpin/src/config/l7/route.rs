@@ -2,7 +2,7 @@
 
 use super::super::reader::TomlTable;
 use super::super::reference;
-use super::super::words::AccessAction;
+use super::super::words::{AccessAction, SettingWord, Spoken};
 use super::conditions::{self, FIELDS};
 use super::{ROUTES_MAX, Targets, bounded, edits, number};
 use hairpin_core::l7::config::{Action, Edits, Route};
@@ -16,13 +16,13 @@ const TARGETS: [&str; 4] = ["group", "groups", "redirect", "reply"];
 pub(crate) const BODY_BYTES_MAX: usize = 4096;
 
 /// The routes of a service, in the end one to its own backends if it has any, and how they are written.
-pub(super) fn read(service: &TomlTable<'_>, targets: &Targets) -> (Box<[Route]>, Vec<String>) {
+pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -> (Box<[Route]>, Vec<String>) {
     let tables = service.tables("route", &reference::ROUTE);
     bounded(service, "route", tables.len(), ROUTES_MAX);
     let mut all_taken = None;
     let mut routes: Vec<Route> = Vec::new();
     for table in &tables {
-        only(table, &["sni", "alpn"], "http", "say `host` for the name asked for");
+        only(table, &["sni", "alpn"], spoken.word(), "say `host` for the name asked for");
         if let Some(line) = all_taken {
             never_taken(table, line);
         }

@@ -23,7 +23,8 @@ const CONNECT_TRIES: ValueForm = ValueForm::Integer { min: 1, max: 16 };
 /// `[service.http]`
 pub const HTTP: ReferenceSection = ReferenceSection {
     header: "[service.http]",
-    doc: "What an HTTP service does with all of its requests.",
+    doc: "What an HTTP service, also one with protocol https, does with all of its requests. `offload_bytes_min` and \
+          `timestamps` mean nothing with https: TLS ends in user space.",
     fields: &[
         field(
             "server_timing",
@@ -93,7 +94,13 @@ pub const FORWARDED: ReferenceSection = ReferenceSection {
             "false",
             "`X-Forwarded-For`: the client's address.",
         ),
-        field("x_forwarded_proto", ValueForm::Boolean, Value("true"), "false", "`X-Forwarded-Proto`: `http`."),
+        field(
+            "x_forwarded_proto",
+            ValueForm::Boolean,
+            Value("true"),
+            "false",
+            "`X-Forwarded-Proto`: `http`, or `https` in services with that protocol.",
+        ),
         field(
             "x_forwarded_host",
             ValueForm::Boolean,
@@ -134,7 +141,8 @@ pub const STICKY: ReferenceSection = ReferenceSection {
             ValueForm::Boolean,
             Value("false"),
             "true",
-            "Whether it is sent over TLS only: for services behind something that speaks TLS for them.",
+            "Whether it is sent over TLS only: for services behind something that speaks TLS for them. The default of \
+             services with protocol https is true.",
         ),
         field("http_only", ValueForm::Boolean, Value("true"), "false", "Whether it is kept from scripts."),
         field(
@@ -239,6 +247,72 @@ pub const HTTP_LIMITS: ReferenceSection = ReferenceSection {
             Value("256"),
             "64",
             "Idle connections that a worker keeps to one backend; beyond that the oldest is closed.",
+        ),
+    ],
+};
+
+/// `[service.https]`
+pub const HTTPS: ReferenceSection = ReferenceSection {
+    header: "[service.https]",
+    doc: "How a service with protocol https speaks TLS with its clients. TLS ends here: requests go to backends in clear \
+          text, as those of an http service do.",
+    fields: &[
+        field(
+            "certificates",
+            ValueForm::Texts,
+            Required,
+            "[\"/etc/hairpin/tls/www.pem\", \"/etc/letsencrypt/live\"]",
+            "Where certificates are, absolute paths, 1024 at most: files in PEM with a chain and its private key, or with a \
+             chain whose key is beside it in a file with the same name and the extension `.key`; or directories. Of a \
+             directory, every `*.pem` and `*.crt` is read like that, and every subdirectory with `fullchain.pem` and \
+             `privkey.pem`, as certbot keeps them. Clients get the certificate that fits the name they ask for; without one, \
+             the first.",
+        ),
+        field(
+            "http2",
+            ValueForm::Boolean,
+            Value("true"),
+            "false",
+            "Whether HTTP/2 is offered (`h2` in ALPN) beside HTTP/1.1.",
+        ),
+        field(
+            "versions_min",
+            ValueForm::Choice(&[("1.2", "TLS 1.2 and 1.3"), ("1.3", "TLS 1.3 alone")]),
+            Value("1.2"),
+            "\"1.3\"",
+            "The lowest version of TLS that is spoken.",
+        ),
+        field(
+            "client_certificates",
+            ValueForm::Choice(&[
+                ("off", "they are not asked for one"),
+                ("optional", "they are asked for one; one that is not valid ends the handshake"),
+                ("required", "they are asked for one; without a valid one the handshake ends"),
+            ]),
+            Value("off"),
+            "\"required\"",
+            "Whether clients show certificates. Needs `client_roots`, unless it is off.",
+        ),
+        field(
+            "client_roots",
+            ValueForm::Text,
+            From("none"),
+            "\"/etc/hairpin/tls/clients.pem\"",
+            "The file in PEM with the CAs that sign clients' certificates, an absolute path. Needs `client_certificates`.",
+        ),
+        field(
+            "handshake_timeout",
+            WAIT,
+            Value("10s"),
+            "\"5s\"",
+            "From the connection until the TLS handshake is complete: closed.",
+        ),
+        field(
+            "streams_max",
+            ValueForm::Integer { min: 1, max: 1000 },
+            Value("100"),
+            "50",
+            "HTTP/2 streams that are open at a time on one connection: further ones are refused (REFUSED_STREAM).",
         ),
     ],
 };

@@ -74,7 +74,7 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
             ValueForm::Listen,
             Required,
             "\"192.0.2.10:80/tcp\"",
-            "Address, port and protocol (tcp, udp, http or tls); an IPv6 address in brackets: \
+            "Address, port and protocol (tcp, udp, http, https or tls); an IPv6 address in brackets: \
              `\"[2001:db8::10]:80/tcp\"`.",
         ),
         field(
@@ -83,6 +83,11 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
                 ("tcp", "connections are forwarded as they are"),
                 ("udp", "datagrams are forwarded as they are"),
                 ("http", "HTTP/1.1 over TCP, every request routed by itself: see [[service.route]], [service.http]"),
+                (
+                    "https",
+                    "HTTP/1.1 and HTTP/2 over TLS, which ends here, every request routed by itself: see \
+                     [[service.route]], [service.http], [service.https]",
+                ),
                 (
                     "tls",
                     "TLS over TCP, passed through, routed by the server's name: see [[service.route]], [service.tls]",
@@ -107,7 +112,8 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
             ]),
             Value("nat"),
             "\"full-nat\"",
-            "How packets are translated. HTTP and TLS services always use addresses and ports of [pool] towards backends.",
+            "How packets are translated. Services with protocol http or tls always use addresses and ports of [pool] towards \
+             backends. Those with https have no mode: their connections to backends are this host's own.",
         ),
         field("balance", BALANCE, Value("round-robin"), "\"maglev\"", "How the backend of a new connection is chosen."),
         field(
@@ -123,8 +129,8 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
             ]),
             Value("drop"),
             "\"reset\"",
-            "What becomes of a TCP packet, not a SYN, that belongs to no known connection. The default of HTTP and TLS \
-             services is reset; pick-up is the same as drop there.",
+            "What becomes of a TCP packet, not a SYN, that belongs to no known connection. The default of services with \
+             protocol http or tls is reset; pick-up is the same as drop there. For https the kernel answers.",
         ),
         field(
             "all_down",
@@ -156,6 +162,7 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
         field("route", ValueForm::Tables, From("none"), "", "See [[service.route]]."),
         field("access", ValueForm::Tables, From("none"), "", "See [[service.access]]."),
         field("http", ValueForm::Tables, From("each field's default"), "", "See [service.http]."),
+        field("https", ValueForm::Tables, From("none"), "", "See [service.https]."),
         field("tls", ValueForm::Tables, From("each field's default"), "", "See [service.tls]."),
     ],
 };

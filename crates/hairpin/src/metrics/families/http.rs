@@ -205,9 +205,9 @@ fn number(view: &MetricView<'_>, emit: &mut Emit<'_>, value: fn(&HttpStatus) -> 
 
 fn responses(view: &MetricView<'_>, emit: &mut Emit<'_>) {
     let services = &view.status.services;
-    let of_http = |name: &str| services.iter().any(|service| service.name == name && service.protocol == "http");
+    let of_http = |name: &str| services.iter().any(|service| service.name == name && service.is_http());
     for (service, (name, names)) in services.iter().zip(&view.names.services) {
-        if service.protocol != "http" && !service.group_of.as_deref().is_some_and(of_http) {
+        if !service.is_http() && !service.group_of.as_deref().is_some_and(of_http) {
             continue;
         }
         // Groups are named after their service.
@@ -223,9 +223,9 @@ fn responses(view: &MetricView<'_>, emit: &mut Emit<'_>) {
 
 fn requests_failed(view: &MetricView<'_>, emit: &mut Emit<'_>) {
     let services = &view.status.services;
-    let of_http = |name: &str| services.iter().any(|service| service.name == name && service.protocol == "http");
+    let of_http = |name: &str| services.iter().any(|service| service.name == name && service.is_http());
     for (service, (name, names)) in services.iter().zip(&view.names.services) {
-        if service.protocol == "http" || service.group_of.as_deref().is_some_and(of_http) {
+        if service.is_http() || service.group_of.as_deref().is_some_and(of_http) {
             for (backend, backend_name) in service.backends.iter().zip(names) {
                 let failed = &backend.health.requests_failed;
                 reasons(emit, &[name, backend_name], failed, faults(), |count: &u64| *count);

@@ -17,7 +17,7 @@ pub(super) fn by_class(responses: &[u64; 5]) -> BTreeMap<String, u64> {
 
 /// The totals of HTTP and TLS services, if there are any, or have been any that did something.
 pub(super) fn status(snapshot: &Snapshot, per_s: ReadingRates, before: &Reading, now: &Reading) -> Option<HttpStatus> {
-    let configured = snapshot.services.iter().any(|service| service.kind.is_spliced());
+    let configured = snapshot.services.iter().any(|service| service.kind.is_layer7());
     let sum = |reading: &Reading, of: &dyn Fn(&HttpStatistics) -> u64| -> u64 {
         reading.workers.iter().map(|worker| of(&worker.statistics.http)).sum()
     };
@@ -77,7 +77,7 @@ pub(super) fn count_connections(status: &mut Status) {
     let Some(http) = &mut status.http else { return };
     for service in &status.services {
         match &*service.protocol {
-            "http" | "tls" => http.clients += service.connections,
+            "http" | "https" | "tls" => http.clients += service.connections,
             "group" => {}
             _ => continue,
         }
@@ -150,6 +150,31 @@ mod tests {
             "clients', and those to the backend"
         );
         assert_eq!(service.requests, Some(Count { total: 100, per_s: 50.0 }));
+    }
+
+    #[test]
+    fn terminated_services_count_like_spliced_ones() {
+        let file = "interfaces = [\"eth0\"]\n[[service]]\nname = \"s\"\nlisten = \"192.0.2.1:443/https\"\n\
+            https.certificates = \"/tls\"\nbackends = [\"10.0.0.1:80\"]\n[[service.group]]\nname = \"a\"\n\
+            backends = [\"10.0.0.2:80\"]\n[[service.group]]\nname = \"b\"\nbackends = [\"10.0.0.3:80\"]\n\
+            [[service.route]]\ngroups = { a = 1, b = 1 }\n\
+            [[service]]\nname = \"t\"\nlisten = \"192.0.2.1:1/tcp\"\nbackends = [\"10.0.0.1:1\"]\n";
+        let config = crate::config::parse("t", file).unwrap();
+        let mut now = reading(&config.snapshot, 10, 1);
+        let statistics = &mut now.workers[0].statistics;
+        (statistics.services[0].client_conns_now, statistics.services[0].requests) = (3, 50);
+        (statistics.backends[0].open_now, statistics.backends[1].open_now) = (2, 4);
+        statistics.backends[0].responses = [0, 40, 0, 0, 6];
+        let status = super::super::status(&config.settings, &config.snapshot, &now, &now);
+        let http = status.http.expect("there is a service");
+        assert_eq!((http.clients, http.backend_connections), (3, 6));
+        let service = &status.services[0];
+        assert_eq!((&*service.listen, service.connections), ("192.0.2.1:443/https", 3));
+        assert_eq!(service.requests.map(|requests| requests.total), Some(50));
+        assert_eq!(service.backends[0].responses["2xx"], 40);
+        let modes: Vec<_> = status.services.iter().map(|service| (&*service.protocol, &*service.mode)).collect();
+        let group = ("group", "terminated");
+        assert_eq!(modes, [("https", "terminated"), group, group, ("tcp", "nat")]);
     }
 
     #[test]

@@ -11,17 +11,19 @@ fn tables_of_http_are_refused_elsewhere() {
         refuses(
             &tcp(table),
             &format!(
-                "{at}: error: `{field}` is given, but service \"other\" is tcp; that is for services with {of}: write that, \
-                 or leave it out"
+                "{at}: error: `{field}` is given, but service \"other\" is tcp; that is for services with protocol = {of}: \
+                 write that, or leave it out"
             ),
         );
     };
-    let either = "protocol = \"http\" or protocol = \"tls\"";
-    only("[[service.route]]\ngroup = \"x\"", "route", "20:1", either);
-    only("[[service.group]]\nname = \"x\"\nbackends = [\"10.0.0.9:1\"]", "group", "20:1", either);
-    only("[[service.access]]\naction = \"deny\"", "access", "20:1", "protocol = \"http\"");
-    only("[service.http]\nreuse = false", "http", "20:1", "protocol = \"http\"");
-    only("[service.tls]\nconnect_tries = 1", "tls", "20:1", "protocol = \"tls\"");
+    let any = "\"http\", \"https\" or \"tls\"";
+    only("[[service.route]]\ngroup = \"x\"", "route", "20:1", any);
+    only("[[service.group]]\nname = \"x\"\nbackends = [\"10.0.0.9:1\"]", "group", "20:1", any);
+    let either = "\"http\" or \"https\"";
+    only("[[service.access]]\naction = \"deny\"", "access", "20:1", either);
+    only("[service.http]\nreuse = false", "http", "20:1", either);
+    only("[service.https]\ncertificates = \"/c\"", "https", "20:1", "\"https\"");
+    only("[service.tls]\nconnect_tries = 1", "tls", "20:1", "\"tls\"");
 }
 
 #[test]
