@@ -37,6 +37,9 @@ use super::head::Request;
 use super::route::host;
 use crate::flow::Endpoint;
 
+/// Bytes of a head that is written anew, and of a response of Hairpin's own, at most.
+pub const HEAD_ROOM: usize = 20_480;
+
 /// The output does not fit. What was written must not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;

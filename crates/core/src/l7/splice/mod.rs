@@ -72,6 +72,7 @@ pub use view::{BackendLeg, ExchangeView, LOOKED_MAX, MessageView, SplicedConnect
 use super::config::Kind;
 use super::cookie::Cookies;
 use super::date::Date;
+use super::edit::HEAD_ROOM;
 use super::head::RememberedRequest;
 use crate::balance::{Balancer, Loads};
 use crate::config::{BACKENDS_MAX, Snapshot};
@@ -106,8 +107,6 @@ use tcp::segment::Own;
 const REMEMBERED_MAX: usize = if cfg!(test) { 4 } else { 64 };
 /// Granularity of timers.
 const TICK: Duration = Duration::from_millis(50);
-/// Bytes of a head that is written anew, and of a response of ours, at most.
-const HEAD_ROOM: usize = 20_480;
 
 /// One of the two TCP ends that Hairpin stands between, by the position of its connection.
 #[derive(Clone, Copy, Debug)]

@@ -59,8 +59,8 @@ impl Refused {
         Refused::SendTimeout,
     ];
 
-    /// What becomes of a request with such chunks.
-    pub(super) fn of_chunks(why: BadChunk) -> (u16, Refused) {
+    /// The answer to a request with such chunks, and the reason it counts under.
+    pub fn of_chunks(why: BadChunk) -> (u16, Refused) {
         match why {
             BadChunk::BodyTooLong => (413, Refused::TooLarge),
             BadChunk::TrailersTooLong => (431, Refused::TooLarge),

@@ -1,0 +1,293 @@
+//! Certificates and their keys: read from files and checked as a whole, then served by the name that a client asks for.
+
+use crate::tickets::{TicketSecret, Tickets};
+use anyhow::{Context, Result, bail, ensure};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig, SignatureAlgorithm};
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+/// Bytes of a file of certificates or of a key at most.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Certificates of one service at most.
+pub(crate) const CERTIFICATES_MAX: usize = 100_000;
+/// Certificates of one chain at most.
+const CHAIN_MAX: usize = 10;
+
+/// Where certificates are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFiles(pub Vec<PathBuf>);
+
+/// The server's side of TLS of a service.
+#[derive(Clone, Debug)]
+pub struct TlsOptions {
+    /// Files and directories of certificates; the first is for clients that ask for no name or another one.
+    pub certificates: CertificateFiles,
+    /// Whether TLS 1.2 is not spoken.
+    pub only_tls13: bool,
+    /// Whether HTTP/2 is offered.
+    pub http2: bool,
+    /// A file with the CAs of clients' certificates, and whether clients must have one.
+    pub clients: Option<(PathBuf, bool)>,
+    /// From which the keys of session tickets are derived.
+    pub tickets: TicketSecret,
+}
+
+/// A certificate as people look at it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateSummary {
+    /// The file it is from.
+    pub file: PathBuf,
+    /// The names it is for.
+    pub names: Vec<String>,
+    /// Seconds of 1970 from which on it is valid.
+    pub from_unix_s: i64,
+    /// Seconds of 1970 after which it is not.
+    pub until_unix_s: i64,
+    /// `ECDSA`, `RSA` or `ED25519`.
+    pub key: &'static str,
+}
+
+/// Certificates that can be served.
+#[derive(Clone)]
+pub struct ServedCertificates {
+    /// For a service's connections.
+    pub config: Arc<ServerConfig>,
+    /// What is served, the default first.
+    pub summaries: Vec<CertificateSummary>,
+}
+
+impl ServedCertificates {
+    /// Reads and checks what `options` name.
+    ///
+    /// # Errors
+    /// The first file that cannot be read, or whose certificate cannot be served, and why.
+    pub fn load(options: &TlsOptions) -> Result<ServedCertificates> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut loaded = Vec::new();
+        for path in &options.certificates.0 {
+            load_path(path, &provider, &mut loaded)?;
+            ensure!(loaded.len() <= CERTIFICATES_MAX, "more than {CERTIFICATES_MAX} certificates");
+        }
+        let summaries = loaded.iter().map(|loaded: &Loaded| loaded.summary.clone()).collect();
+        let resolver = Names::new(loaded).context("there is no certificate")?;
+        let versions: &[_] = match options.only_tls13 {
+            true => &[&rustls::version::TLS13],
+            false => &[&rustls::version::TLS13, &rustls::version::TLS12],
+        };
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(versions)?;
+        let (verifier, authorities) = match &options.clients {
+            Some((roots, required)) => client_verifier(roots, *required, &provider)?,
+            None => (WebPkiClientVerifier::no_client_auth(), Vec::new()),
+        };
+        let mut config = builder.with_client_cert_verifier(verifier).with_cert_resolver(Arc::new(resolver));
+        config.ticketer = Arc::new(Tickets::new(&options.tickets, &authorities));
+        config.alpn_protocols = match options.http2 {
+            true => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+            false => vec![b"http/1.1".to_vec()],
+        };
+        // 0-RTT data can be replayed (RFC 8446, 8): none is taken.
+        config.max_early_data_size = 0;
+        Ok(ServedCertificates { config: Arc::new(config), summaries })
+    }
+}
+
+/// A verifier of clients' certificates, and the bytes that tell its CAs from others.
+fn client_verifier(
+    file: &Path,
+    required: bool,
+    provider: &Arc<CryptoProvider>,
+) -> Result<(Arc<dyn ClientCertVerifier>, Vec<u8>)> {
+    let authorities = read_chain(file)?;
+    let mut roots = RootCertStore::empty();
+    let mut bytes = vec![u8::from(required)];
+    for authority in authorities {
+        bytes.extend_from_slice(&(authority.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(&authority);
+        roots.add(authority).with_context(|| format!("{} has a certificate that is no CA's", file.display()))?;
+    }
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    let builder = if required { builder } else { builder.allow_unauthenticated() };
+    Ok((builder.build()?, bytes))
+}
+
+/// A certificate with its key.
+struct Loaded {
+    key: Arc<CertifiedKey>,
+    summary: CertificateSummary,
+}
+
+/// Reads a file, or what there is in a directory, in the order of names.
+fn load_path(path: &Path, provider: &CryptoProvider, loaded: &mut Vec<Loaded>) -> Result<()> {
+    if !path.is_dir() {
+        loaded.push(load_file(path, None, provider)?);
+        return Ok(());
+    }
+    let entries = std::fs::read_dir(path).with_context(|| format!("cannot read directory {}", path.display()))?;
+    let entries: BTreeSet<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+    let before = loaded.len();
+    for entry in entries {
+        let (chain, key) = (entry.join("fullchain.pem"), entry.join("privkey.pem"));
+        let is_certificate = entry.extension().is_some_and(|extension| extension == "pem" || extension == "crt");
+        if chain.is_file() && key.is_file() {
+            loaded.push(load_file(&chain, Some(&key), provider)?);
+        } else if is_certificate && entry.is_file() {
+            loaded.push(load_file(&entry, None, provider)?);
+        }
+    }
+    ensure!(
+        loaded.len() > before,
+        "{} has no certificate: neither *.pem, *.crt nor a directory with fullchain.pem and privkey.pem",
+        path.display()
+    );
+    Ok(())
+}
+
+/// Reads a chain and its key: from `key`, from the same file, or from the file beside it that ends with `.key`.
+fn load_file(chain: &Path, key: Option<&Path>, provider: &CryptoProvider) -> Result<Loaded> {
+    let certificates = read_chain(chain)?;
+    let beside = chain.with_extension("key");
+    let key_file = match key {
+        Some(key) => key,
+        None if has_key(chain)? => chain,
+        None if beside.is_file() => &beside,
+        None => bail!("{} has no private key, and there is no {}", chain.display(), beside.display()),
+    };
+    bounded(key_file)?;
+    let key = PrivateKeyDer::from_pem_file(key_file)
+        .with_context(|| format!("{} has no private key that can be read", key_file.display()))?;
+    let (names, validity) = check_chain(chain, &certificates)?;
+    let certified = CertifiedKey::from_der(certificates, key, provider)
+        .with_context(|| format!("the key in {} does not fit {}", key_file.display(), chain.display()))?;
+    let summary = CertificateSummary {
+        file: chain.to_path_buf(),
+        names,
+        from_unix_s: validity.0,
+        until_unix_s: validity.1,
+        key: match certified.key.algorithm() {
+            SignatureAlgorithm::RSA => "RSA",
+            SignatureAlgorithm::ECDSA => "ECDSA",
+            _ => "ED25519",
+        },
+    };
+    Ok(Loaded { key: Arc::new(certified), summary })
+}
+
+fn bounded(file: &Path) -> Result<()> {
+    let length = std::fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?.len();
+    ensure!(length <= FILE_BYTES_MAX, "{} has {length} bytes; a file has {FILE_BYTES_MAX} at most", file.display());
+    Ok(())
+}
+
+fn has_key(file: &Path) -> Result<bool> {
+    bounded(file)?;
+    Ok(PrivateKeyDer::from_pem_file(file).is_ok())
+}
+
+fn read_chain(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    bounded(file)?;
+    let certificates = CertificateDer::pem_file_iter(file)
+        .and_then(|certificates| certificates.collect::<Result<Vec<_>, _>>())
+        .with_context(|| format!("{} is no file of certificates in PEM form", file.display()))?;
+    ensure!(!certificates.is_empty(), "{} has no certificate", file.display());
+    Ok(certificates)
+}
+
+/// The names and the validity of a chain's first certificate, if each of the others has issued the one before.
+fn check_chain(file: &Path, chain: &[CertificateDer<'_>]) -> Result<(Vec<String>, (i64, i64))> {
+    ensure!(chain.len() <= CHAIN_MAX, "{} has {} certificates in one chain", file.display(), chain.len());
+    let parse = |der: &'_ CertificateDer<'_>| -> Result<()> {
+        X509Certificate::from_der(der)
+            .map(drop)
+            .with_context(|| format!("{}: not an X.509 certificate", file.display()))
+    };
+    chain.iter().try_for_each(parse)?;
+    let parsed: Vec<X509Certificate<'_>> =
+        chain.iter().filter_map(|der| X509Certificate::from_der(der).ok()).map(|(_, parsed)| parsed).collect();
+    for (at, pair) in parsed.windows(2).enumerate() {
+        ensure!(
+            pair[0].issuer().as_raw() == pair[1].subject().as_raw(),
+            "{}: certificate {} is issued by \"{}\", but the next one is of \"{}\": write the chain from the server's \
+             certificate to its issuers",
+            file.display(),
+            at + 1,
+            pair[0].issuer(),
+            pair[1].subject()
+        );
+    }
+    let leaf = parsed.first().context("there is no certificate")?;
+    let names = leaf.subject_alternative_name().ok().flatten().map(|extension| &extension.value.general_names);
+    let names = names.into_iter().flatten().filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        _ => None,
+    });
+    let validity = leaf.validity();
+    Ok((names.collect(), (validity.not_before.timestamp(), validity.not_after.timestamp())))
+}
+
+/// Certificates by name.
+#[derive(Debug)]
+struct Names {
+    exact: HashMap<Box<str>, Keys>,
+    /// By what stands behind `*.`.
+    wildcard: HashMap<Box<str>, Keys>,
+    default: Keys,
+}
+
+/// Certificates of one name: of one key each, ECDSA first, since signing with it costs the least.
+#[derive(Clone, Debug, Default)]
+struct Keys(Vec<Arc<CertifiedKey>>);
+
+impl Keys {
+    fn add(&mut self, key: &Arc<CertifiedKey>) {
+        let is_same = |held: &Arc<CertifiedKey>| held.key.algorithm() == key.key.algorithm();
+        // The first one of a name is served: it stands first in the configuration.
+        if !self.0.iter().any(is_same) {
+            self.0.push(Arc::clone(key));
+            self.0.sort_by_key(|key| key.key.algorithm() != SignatureAlgorithm::ECDSA);
+        }
+    }
+
+    fn for_client(&self, hello: &ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let fits = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(hello.signature_schemes()).is_some();
+        self.0.iter().find(fits).or(self.0.first()).cloned()
+    }
+}
+
+impl Names {
+    /// `None`: there are none.
+    fn new(loaded: Vec<Loaded>) -> Option<Names> {
+        let first = loaded.first()?;
+        let mut names = Names { exact: HashMap::new(), wildcard: HashMap::new(), default: Keys::default() };
+        names.default.add(&first.key);
+        for loaded in &loaded {
+            if loaded.summary.names == first.summary.names {
+                names.default.add(&loaded.key);
+            }
+            for name in &loaded.summary.names {
+                let keys = match name.strip_prefix("*.") {
+                    Some(suffix) => names.wildcard.entry(suffix.into()).or_default(),
+                    None => names.exact.entry(name.as_str().into()).or_default(),
+                };
+                keys.add(&loaded.key);
+            }
+        }
+        Some(names)
+    }
+}
+
+impl ResolvesServerCert for Names {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let Some(asked) = hello.server_name() else { return self.default.for_client(&hello) };
+        // rustls gives names in lower case.
+        let wildcard = || self.wildcard.get(asked.split_once('.')?.1);
+        self.exact.get(asked).or_else(wildcard).unwrap_or(&self.default).for_client(&hello)
+    }
+}

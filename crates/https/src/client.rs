@@ -1,0 +1,141 @@
+//! A client's connection, from its first byte until it is known which HTTP it speaks.
+
+use crate::exchange::{self, Client};
+use crate::local::Local;
+use crate::setup::TerminatedService;
+use crate::{http1, http2};
+use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
+use rustls::HandshakeKind;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// The first byte of a TLS handshake (RFC 8446, 5.1).
+const HANDSHAKE: u8 = 22;
+/// How long a client that speaks clear text may take to read that TLS is awaited.
+const TOLD_WITHIN: Duration = Duration::from_secs(3);
+
+/// Counts a client's connection for as long as it exists.
+struct Counted {
+    local: Rc<Local>,
+    service: u16,
+}
+
+impl Counted {
+    fn new(local: &Rc<Local>, service: u16) -> Counted {
+        local.clients.set(local.clients.get() + 1);
+        local.counts.change(|statistics| {
+            statistics.http.client_conns_now += 1;
+            statistics.http.client_conns_peak = statistics.http.client_conns_peak.max(statistics.http.client_conns_now);
+        });
+        local.counts.service(service, |service| {
+            service.created += 1;
+            service.established += 1;
+            service.client_conns_now += 1;
+        });
+        Counted { local: Rc::clone(local), service }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.local.clients.set(self.local.clients.get().saturating_sub(1));
+        self.local.counts.change(|statistics| statistics.http.client_conns_now -= 1);
+        self.local.counts.service(self.service, |service| {
+            service.client_conns_now = service.client_conns_now.saturating_sub(1);
+        });
+    }
+}
+
+/// Serves a client that has connected to `vip`.
+pub(crate) async fn serve(local: Rc<Local>, vip: Endpoint, tcp: TcpStream, peer: SocketAddr) {
+    let setup = local.setup();
+    let Some(service) = setup.at(&vip).cloned() else { return };
+    drop(setup);
+    if local.clients.get() >= local.clients_max {
+        local.counts.change(|statistics| statistics.connections_refused += 1);
+        local.counts.service(service.number, |service| service.refused += 1);
+        return;
+    }
+    let _counted = Counted::new(&local, service.number);
+    let _ = tcp.set_nodelay(true);
+    let source = Endpoint::new(peer.ip().to_canonical(), peer.port());
+    let key = FlowKey { source, destination: vip, protocol: Protocol::Tcp };
+    let client = Client { service: service.number, key, tls: service.tls.is_some() };
+    match &service.tls {
+        Some(config) => {
+            if let Some(stream) = handshake(&local, &service, config, tcp).await {
+                serve_tls(&local, &client, &service, stream).await;
+            }
+        }
+        None => {
+            let mut tcp = tcp;
+            http1::serve(&local, &client, &mut tcp, Vec::new()).await;
+        }
+    }
+}
+
+async fn serve_tls(local: &Rc<Local>, client: &Client, service: &TerminatedService, mut stream: TlsStream<TcpStream>) {
+    let (_, session) = stream.get_ref();
+    let is_http2 = session.alpn_protocol() == Some(b"h2");
+    let is_resumed = session.handshake_kind() == Some(HandshakeKind::Resumed);
+    local.counts.change(|statistics| {
+        statistics.handshakes += 1;
+        statistics.resumed += u64::from(is_resumed);
+        statistics.http2_connections += u64::from(is_http2);
+    });
+    if is_http2 {
+        Box::pin(http2::serve(local, client, service.streams_max, stream)).await;
+    } else {
+        http1::serve(local, client, &mut stream, Vec::new()).await;
+    }
+}
+
+/// The TLS stream of a client. `None`: there is none, and that is counted.
+async fn handshake(
+    local: &Rc<Local>,
+    service: &TerminatedService,
+    config: &Arc<rustls::ServerConfig>,
+    tcp: TcpStream,
+) -> Option<TlsStream<TcpStream>> {
+    let made = Box::pin(timeout(service.handshake_timeout, async {
+        let mut first = [0];
+        match tcp.peek(&mut first).await {
+            Ok(1) if first[0].is_ascii_uppercase() => return Err(Some(tcp)),
+            Ok(1) if first[0] == HANDSHAKE => {}
+            _ => return Err(None),
+        }
+        TlsAcceptor::from(Arc::clone(config)).accept(tcp).await.map_err(|_| None)
+    }));
+    match made.await {
+        Ok(Ok(stream)) => return Some(stream),
+        Ok(Err(Some(tcp))) => {
+            local.counts.change(|statistics| statistics.clear_text += 1);
+            tell_tls(local, tcp).await;
+        }
+        Ok(Err(None)) => local.counts.change(|statistics| statistics.handshakes_failed += 1),
+        Err(_) => local.counts.change(|statistics| statistics.handshakes_slow += 1),
+    }
+    None
+}
+
+/// Tells a client that speaks clear-text HTTP what is awaited.
+async fn tell_tls(local: &Local, mut tcp: TcpStream) {
+    const WORDS: &[u8] = b"400 Bad Request: this port speaks TLS; use https://\n";
+    let response = exchange::plain(local, 400, WORDS);
+    let _ = timeout(TOLD_WITHIN, async {
+        tcp.write_all(&response).await?;
+        tcp.shutdown().await?;
+        // Its request is read, so that the kernel does not answer it with RST.
+        let mut thrown_away = [0; 4096];
+        while tokio::io::AsyncReadExt::read(&mut tcp, &mut thrown_away).await? > 0 {}
+        std::io::Result::Ok(())
+    })
+    .await;
+}

@@ -1,0 +1,345 @@
+//! A request on its way: what becomes of it, which backend it goes to, and how the heads of request and response change.
+
+use crate::backend::BackendConn;
+use crate::local::Local;
+use crate::setup::Setup;
+use hairpin_core::flow::{Endpoint, FlowKey};
+use hairpin_core::l7::body::Length;
+use hairpin_core::l7::choice;
+use hairpin_core::l7::config::{Group, Http, Route};
+use hairpin_core::l7::decision::{self, Verdict};
+use hairpin_core::l7::edit::{self, Facts, HEAD_ROOM};
+use hairpin_core::l7::head::{self, Method, ParseStatus, Request, Version};
+use hairpin_core::l7::proxy_protocol;
+use hairpin_core::l7::reply::{self, Reply};
+use hairpin_core::l7::splice::{Fault, Refused};
+use std::io;
+use std::rc::Rc;
+use tokio::time::Instant;
+
+/// A client's connection, as requests see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Client {
+    /// The number of its service.
+    pub(crate) service: u16,
+    /// From the client to the VIP.
+    pub(crate) key: FlowKey,
+    /// Whether it speaks TLS.
+    pub(crate) tls: bool,
+}
+
+/// What becomes of a request.
+pub(crate) enum Judged {
+    /// It goes to a backend.
+    Forward(Exchange),
+    /// It is answered with this HTTP/1.1 response; `close`: the last one of its connection.
+    Answer { response: Vec<u8>, close: bool },
+    /// It is refused, and nothing behind it on its connection is read.
+    Refuse { status: u16, why: Refused },
+}
+
+/// A request that goes to a backend.
+pub(crate) struct Exchange {
+    setup: Rc<Setup>,
+    client: Client,
+    /// The route it takes, by its place in the service.
+    route: usize,
+    group: Group,
+    pub(crate) method: Method,
+    version: Version,
+    /// The request's body.
+    pub(crate) body: Length,
+    /// Bytes of the request's head.
+    pub(crate) head_bytes: usize,
+    pub(crate) upgrade: bool,
+    pub(crate) is_idempotent: bool,
+    /// The last one of its client's connection.
+    pub(crate) close_client: bool,
+    close_backend: bool,
+    started: Instant,
+    chosen_in_us: u32,
+    tries: u8,
+    /// The backend's number, once it is chosen.
+    backend: Option<u16>,
+    /// The value of the client's cookie.
+    asked_for: Option<u64>,
+    /// The value of the cookie to set.
+    sticky: Option<u64>,
+}
+
+/// The head of a response, as it goes on.
+pub(crate) struct Answered {
+    pub(crate) status: u16,
+    /// Bytes of the backend's head.
+    pub(crate) head_bytes: usize,
+    /// The head that goes to the client, if it is not the backend's.
+    pub(crate) written: Option<Vec<u8>>,
+    pub(crate) body: Length,
+    /// Whether the backend keeps the connection.
+    pub(crate) keep_alive: bool,
+}
+
+impl Answered {
+    /// Whether another response follows to the same request.
+    pub(crate) fn is_interim(&self) -> bool {
+        self.status < 200 && self.status != 101
+    }
+}
+
+/// What becomes of a request whose head was read; its connection had `requests` before it.
+pub(crate) fn judge(local: &Local, client: &Client, request: &Request<'_>, requests: u32) -> Judged {
+    let setup = local.setup();
+    let Some(http) = setup.http(client.service) else {
+        return Judged::Refuse { status: 503, why: Refused::NoBackend };
+    };
+    let close = decision::is_last(http, request, requests);
+    let (status, body, template, why) = match decision::judge(http, request, &client.key.source.address) {
+        Verdict::Refuse { status, why } => return Judged::Refuse { status, why },
+        Verdict::Answer { status, body, location, why } => (status, body, location, why),
+        Verdict::Forward { route, groups } => {
+            let mut turn = local.turn.get();
+            let group = decision::pick(groups, &mut turn);
+            local.turn.set(turn);
+            let Some(group) = group else { return Judged::Refuse { status: 503, why: Refused::NoBackend } };
+            return Judged::Forward(Exchange::new(&setup, *client, http, request, (route, group), close));
+        }
+    };
+    let close = close || request.body != Length::None;
+    if let Some(why) = why {
+        if close {
+            return Judged::Refuse { status, why };
+        }
+        local.counts.refused(why);
+    }
+    let mut heads = local.heads.borrow_mut();
+    let (out, room) = heads.split_at_mut(HEAD_ROOM);
+    let location = match template.map(|template| reply::location(room, template, request, client.tls)) {
+        Some(Err(_)) => return Judged::Refuse { status: 414, why: Refused::TooLarge },
+        Some(Ok(length)) => Some(&room[..length]),
+        None => None,
+    };
+    let head_only = request.method == Method::Head;
+    match reply::write(out, &Reply { status, date: local.date(), location, body, head_only, close }) {
+        Ok(length) => Judged::Answer { response: out[..length].to_vec(), close },
+        Err(_) => Judged::Refuse { status: 500, why: Refused::NoRoom },
+    }
+}
+
+/// The HTTP/1.1 response to a request that is refused.
+pub(crate) fn refusal(local: &Local, status: u16, head_only: bool) -> Vec<u8> {
+    written(local, &Reply { status, date: local.date(), location: None, body: &[], head_only, close: true })
+}
+
+/// An HTTP/1.1 response with this text, the last one of its connection.
+pub(crate) fn plain(local: &Local, status: u16, body: &[u8]) -> Vec<u8> {
+    written(local, &Reply { status, date: local.date(), location: None, body, head_only: false, close: true })
+}
+
+fn written(local: &Local, reply: &Reply<'_>) -> Vec<u8> {
+    let mut heads = local.heads.borrow_mut();
+    let length = reply::write(&mut heads[..HEAD_ROOM], reply).unwrap_or(0);
+    heads[..length].to_vec()
+}
+
+impl Exchange {
+    fn new(
+        setup: &Rc<Setup>,
+        client: Client,
+        http: &Http,
+        request: &Request<'_>,
+        (route, group): (&Route, Group),
+        close_client: bool,
+    ) -> Exchange {
+        let number = http.routes.iter().position(|other| std::ptr::eq(other, route));
+        Exchange {
+            setup: Rc::clone(setup),
+            client,
+            route: number.unwrap_or(usize::MAX),
+            group,
+            method: request.method,
+            version: request.version,
+            body: request.body,
+            head_bytes: request.bytes.len(),
+            upgrade: request.upgrade,
+            is_idempotent: request.method.is_idempotent(),
+            close_client,
+            close_backend: !http.reuse || request.version == Version::Http10 && !request.keep_alive,
+            started: Instant::now(),
+            chosen_in_us: 0,
+            tries: 0,
+            backend: None,
+            asked_for: http.sticky.as_ref().and_then(|sticky| edit::sticky_value(request, sticky)),
+            sticky: None,
+        }
+    }
+
+    /// The service's HTTP, as it was when the request was judged.
+    pub(crate) fn http(&self) -> Option<&Http> {
+        self.setup.http(self.client.service)
+    }
+
+    /// Whether the client speaks HTTP/1.0, which knows no interim responses (RFC 9110, 15.2).
+    pub(crate) fn is_http10(&self) -> bool {
+        self.version == Version::Http10
+    }
+
+    fn route(&self) -> Option<&Route> {
+        self.http()?.routes.get(self.route)
+    }
+
+    /// Chooses a backend: its number and end. `None`: no backend takes requests.
+    fn choose(&mut self, local: &Local) -> Option<(u16, Endpoint)> {
+        local.refresh();
+        let mut balancers = local.balancers.borrow_mut();
+        let balancer = balancers.get_mut(usize::from(self.group))?;
+        let snapshot = &self.setup.snapshot;
+        // The cookie counts for the first try.
+        let asked_for = self.asked_for.filter(|_| self.tries == 0);
+        let stuck = asked_for.and_then(|value| choice::stuck_to(snapshot, balancer, self.group, value, local.secret));
+        let failed = self.backend.filter(|_| self.tries > 0);
+        let backend = choice::choose(snapshot, balancer, self.group, &self.client.key, stuck, failed)?;
+        self.tries += 1;
+        self.backend = Some(backend.number);
+        let wants_cookie = self.http().is_some_and(|http| http.sticky.is_some());
+        let has_cookie = stuck.is_some_and(|stuck| !stuck.is_stale);
+        self.sticky =
+            (wants_cookie && !has_cookie).then(|| choice::sticky_value(snapshot, backend.endpoint, local.secret));
+        Some((backend.number, backend.endpoint))
+    }
+
+    /// A connection to a backend for the request, an idle one or a new one.
+    ///
+    /// # Errors
+    /// The status that the client gets, and why.
+    pub(crate) async fn acquire(&mut self, local: &Local) -> Result<BackendConn, (u16, Refused)> {
+        const NONE: (u16, Refused) = (503, Refused::NoBackend);
+        loop {
+            let (number, endpoint) = self.choose(local).ok_or(NONE)?;
+            let idle = local.pool.borrow_mut().take(number);
+            let conn = match idle {
+                Some(conn) => Ok(conn),
+                None => self.connect(local, number, endpoint).await,
+            };
+            let tries = self.http().map_or(1, |http| http.limits.connect_tries);
+            match conn {
+                Ok(conn) => {
+                    self.chosen_in_us = u32::try_from(self.started.elapsed().as_micros()).unwrap_or(u32::MAX);
+                    return Ok(conn);
+                }
+                Err(_) if self.tries < tries => local.counts.change(|statistics| statistics.http.retries += 1),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err((504, Refused::ConnectTimeout)),
+                Err(_) => return Err((502, Refused::Unreachable)),
+            }
+        }
+    }
+
+    /// A new connection to the backend that was chosen.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) async fn connect_again(&self, local: &Local) -> io::Result<BackendConn> {
+        let number = self.backend.ok_or(io::ErrorKind::NotFound)?;
+        let (_, backend) = self.setup.snapshot.backend(number).ok_or(io::ErrorKind::NotFound)?;
+        self.connect(local, number, backend.endpoint).await
+    }
+
+    async fn connect(&self, local: &Local, number: u16, endpoint: Endpoint) -> io::Result<BackendConn> {
+        let within = self.http().ok_or(io::ErrorKind::NotFound)?.limits.connect_timeout;
+        BackendConn::connect(&local.counts, number, endpoint, within).await
+    }
+
+    fn facts(&self) -> Facts<'_> {
+        let snapshot = &self.setup.snapshot;
+        let backend = self.backend.and_then(|number| snapshot.backend(number));
+        Facts {
+            client: self.client.key.source,
+            vip: self.client.key.destination,
+            backend: backend.map_or("", |(_, backend)| &backend.name),
+            service: self.setup.service(self.client.service).map_or("", |service| &service.name),
+            https: self.client.tls,
+            sticky: self.sticky,
+            close_client: self.close_client,
+            chosen_in_us: self.chosen_in_us,
+        }
+    }
+
+    /// What `conn` is sent for the request whose head is `bytes`: the head that goes on, behind what a new connection begins
+    /// with. `None`: it has no room.
+    pub(crate) fn request_head(&self, local: &Local, bytes: &[u8], conn: &BackendConn) -> Option<Vec<u8>> {
+        let (http, route) = (self.http()?, self.route()?);
+        let read = head::request(bytes, &http.limits.head_bounds());
+        let Ok(ParseStatus::Complete(request)) = &read else { return None };
+        let mut heads = local.heads.borrow_mut();
+        let mut before = 0;
+        if let Some(version) = http.proxy_protocol.filter(|_| conn.requests == 0) {
+            before =
+                proxy_protocol::write(&mut heads, version, self.client.key.source, self.client.key.destination).ok()?;
+        }
+        let room = &mut heads[before..before + HEAD_ROOM];
+        let length = edit::request_head(room, request, http, route, &self.facts()).ok()?;
+        Some(heads[..before + length].to_vec())
+    }
+
+    /// Reads the head of a response at the start of `bytes`, and writes the one that goes to the client.
+    ///
+    /// # Errors
+    /// It is no response that could be passed on.
+    pub(crate) fn response_head(&self, local: &Local, bytes: &[u8]) -> Result<ParseStatus<Answered>, ()> {
+        let (http, route) = (self.http().ok_or(())?, self.route().ok_or(())?);
+        let read = head::response(bytes, &http.limits.head_bounds(), self.method);
+        let response = match &read {
+            Ok(ParseStatus::Partial) => return Ok(ParseStatus::Partial),
+            Ok(ParseStatus::Complete(response)) => response,
+            Err(_) => return Err(()),
+        };
+        // Behind a 101 nothing is read any more: one that the client has not asked for would let it past the routes.
+        let is_unasked = response.status == 101 && !self.upgrade;
+        if is_unasked || !edit::can_go_to(response, self.version) {
+            return Err(());
+        }
+        let mut heads = local.heads.borrow_mut();
+        let out = &mut heads[..HEAD_ROOM];
+        let written = edit::response_head(out, response, self.version, http, route, &self.facts()).map_err(|_| ())?;
+        let answered = Answered {
+            status: response.status,
+            head_bytes: response.bytes.len(),
+            written: written.map(|length| out[..length].to_vec()),
+            body: response.body,
+            keep_alive: response.keep_alive,
+        };
+        self.count(local, response.status);
+        Ok(ParseStatus::Complete(answered))
+    }
+
+    /// Counts a response of the backend's.
+    fn count(&self, local: &Local, status: u16) {
+        let class = usize::from(status / 100).saturating_sub(1).min(4);
+        local.counts.change(|statistics| statistics.http.responses[class] += 1);
+        let Some(number) = self.backend else { return };
+        let faulty = self.setup.service(self.group).is_some_and(|group| group.faulty.contains(status));
+        local.counts.backend(number, |backend| {
+            backend.responses[class] += 1;
+            match status {
+                ..200 if status != 101 => {}
+                _ if faulty => backend.faults[Fault::Status as usize] += 1,
+                _ => backend.established += 1,
+            }
+        });
+    }
+
+    /// Counts a request that its backend has failed.
+    pub(crate) fn failed(&self, local: &Local, fault: Fault) {
+        if let Some(number) = self.backend {
+            local.counts.failed(number, fault);
+        }
+    }
+
+    /// Keeps a connection whose response is complete for other requests, if both sides do.
+    pub(crate) fn keep(&self, local: &Local, conn: BackendConn, keep_alive: bool) {
+        let idle_max = match self.http() {
+            Some(http) if keep_alive && !self.close_backend => http.limits.idle_per_backend_max,
+            _ => 0,
+        };
+        local.pool.borrow_mut().keep(conn, idle_max);
+    }
+}

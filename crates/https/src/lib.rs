@@ -1,0 +1,41 @@
+//! The terminating path: HTTP/1.1 and HTTP/2 whose connections end at sockets of this host, with TLS by rustls.
+//!
+//! It stands beside the splice and gives requests the same answers: what a request is, who may pass, where it goes and how its
+//! head changes is decided by `hairpin_core::l7`, which reads HTTP/1.1 heads. A request that comes by HTTP/2 is written as such
+//! a head first ([`translate`]), so there is no second reader of requests.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`runtime`] | a thread for each core, its commands, what it counts |
+//! | [`setup`] | what is in force: services, certificates, balancers |
+//! | [`client`] | a client's connection: TLS, and which HTTP it speaks |
+//! | [`http1`], [`http2`] | the client's side of requests |
+//! | [`exchange`] | a request on its way: decision, backend, heads |
+//! | [`backend`] | connections to backends, and the pool of idle ones |
+//! | [`pump`] | bodies that are copied |
+//! | [`certificates`] | certificates and keys, read and checked as a whole |
+//!
+//! A runtime shares nothing with the others while it serves requests but loads and effective weights of backends. It holds no
+//! buffer for a connection that waits: what is read lies in a buffer of the core until it is written.
+
+#![forbid(unsafe_code)]
+
+mod backend;
+mod certificates;
+mod client;
+mod deadline;
+mod exchange;
+mod http1;
+mod http2;
+mod local;
+mod pump;
+mod runtime;
+mod setup;
+mod tickets;
+mod translate;
+mod unchunk;
+
+pub use certificates::{CertificateFiles, CertificateSummary, ServedCertificates, TlsOptions};
+pub use runtime::{CoreReading, Runtimes, RuntimesOptions};
+pub use setup::{Configuration, TerminatedService};
+pub use tickets::TicketSecret;

@@ -1,0 +1,205 @@
+//! What the tasks of one core share.
+
+use crate::backend::Pool;
+use crate::setup::{Configuration, Setup};
+use hairpin_core::balance::{Balancer, EffectiveWeights, Loads};
+use hairpin_core::config::Snapshot;
+use hairpin_core::keys::Secret;
+use hairpin_core::l7::date::Date;
+use hairpin_core::l7::edit::HEAD_ROOM;
+use hairpin_core::l7::splice::{Fault, HttpStatistics, Refused};
+use hairpin_core::worker::{BackendStatistics, ServiceStatistics};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::SystemTime;
+
+/// Bytes that are read at a time, and lie in the core's buffer until they are written.
+pub(crate) const COPY_BYTES: usize = 256 * 1024;
+
+/// What one core counts, in the words of the workers' counters.
+#[derive(Clone, Debug, Default)]
+pub struct TerminationStatistics {
+    /// By number of the service.
+    pub services: Vec<ServiceStatistics>,
+    /// By number of the backend.
+    pub backends: Vec<BackendStatistics>,
+    /// Of all services together.
+    pub http: HttpStatistics,
+    /// TLS handshakes completed, those of resumed sessions among them.
+    pub handshakes: u64,
+    /// TLS handshakes that resumed a session.
+    pub resumed: u64,
+    /// TLS handshakes that failed: no common version or cipher, no certificate, a client that went away.
+    pub handshakes_failed: u64,
+    /// TLS handshakes that took too long.
+    pub handshakes_slow: u64,
+    /// Clients that spoke clear-text HTTP where TLS was awaited.
+    pub clear_text: u64,
+    /// Connections over HTTP/2.
+    pub http2_connections: u64,
+    /// Clients' connections refused because there were too many.
+    pub connections_refused: u64,
+}
+
+/// The counters of one core, and the loads that it shares with others.
+pub(crate) struct Counts {
+    statistics: RefCell<TerminationStatistics>,
+    loads: Loads,
+}
+
+impl Counts {
+    pub(crate) fn change(&self, change: impl FnOnce(&mut TerminationStatistics)) {
+        change(&mut self.statistics.borrow_mut());
+    }
+
+    pub(crate) fn copy(&self) -> TerminationStatistics {
+        self.statistics.borrow().clone()
+    }
+
+    fn resize(&self, snapshot: &Snapshot) {
+        self.change(|statistics| {
+            statistics.services.resize(snapshot.services.len(), ServiceStatistics::default());
+            statistics.backends.resize(snapshot.backends() as usize, BackendStatistics::default());
+        });
+    }
+
+    pub(crate) fn service(&self, number: u16, change: impl FnOnce(&mut ServiceStatistics)) {
+        self.change(|statistics| {
+            statistics.services.get_mut(usize::from(number)).into_iter().for_each(change_once(change))
+        });
+    }
+
+    pub(crate) fn backend(&self, number: u16, change: impl FnOnce(&mut BackendStatistics)) {
+        self.change(|statistics| {
+            statistics.backends.get_mut(usize::from(number)).into_iter().for_each(change_once(change))
+        });
+    }
+
+    pub(crate) fn refused(&self, why: Refused) {
+        self.change(|statistics| statistics.http.refused[why as usize] += 1);
+    }
+
+    pub(crate) fn failed(&self, backend: u16, fault: Fault) {
+        self.backend(backend, |backend| backend.faults[fault as usize] += 1);
+    }
+
+    /// A backend has a client's request, or has one no longer.
+    pub(crate) fn load(&self, backend: u16, has: bool) {
+        if has { self.loads.add(backend.into()) } else { self.loads.take(backend.into()) }
+    }
+}
+
+/// `change` for the only element of an iterator.
+fn change_once<T>(change: impl FnOnce(&mut T)) -> impl FnMut(&mut T) {
+    let mut change = Some(change);
+    move |value| {
+        if let Some(change) = change.take() {
+            change(value);
+        }
+    }
+}
+
+/// The state of one core.
+pub(crate) struct Local {
+    setup: RefCell<Rc<Setup>>,
+    pub(crate) balancers: RefCell<Vec<Balancer>>,
+    pub(crate) pool: RefCell<Pool>,
+    pub(crate) counts: Rc<Counts>,
+    /// What was read and is not written yet.
+    pub(crate) copied: RefCell<Box<[u8]>>,
+    /// Where heads are written: two of them.
+    pub(crate) heads: RefCell<Box<[u8]>>,
+    /// For shares among groups.
+    pub(crate) turn: Cell<u32>,
+    /// The secret of a balancer that shares none with others.
+    pub(crate) secret: Secret,
+    /// Clients' connections at most.
+    pub(crate) clients_max: usize,
+    pub(crate) clients: Cell<usize>,
+    effective_weights: EffectiveWeights,
+    weights_seen: Cell<u32>,
+    date: Cell<Option<(u64, Date)>>,
+    /// Which of how many cores.
+    core: (u16, u16),
+    seed: u64,
+}
+
+/// What a core's state is made of.
+pub(crate) struct LocalParts {
+    pub(crate) loads: Loads,
+    pub(crate) effective_weights: EffectiveWeights,
+    pub(crate) secret: Secret,
+    pub(crate) core: (u16, u16),
+    pub(crate) seed: u64,
+    pub(crate) clients_max: usize,
+}
+
+impl Local {
+    pub(crate) fn new(parts: LocalParts, configuration: &Configuration) -> Rc<Local> {
+        let LocalParts { loads, effective_weights, secret, core, seed, clients_max } = parts;
+        let counts = Rc::new(Counts { statistics: RefCell::default(), loads });
+        let local = Rc::new(Local {
+            setup: RefCell::new(Rc::new(Setup::new(configuration))),
+            balancers: RefCell::default(),
+            pool: RefCell::default(),
+            counts,
+            copied: RefCell::new(vec![0; COPY_BYTES].into()),
+            heads: RefCell::new(vec![0; 2 * HEAD_ROOM].into()),
+            turn: Cell::new(0),
+            secret,
+            clients_max,
+            clients: Cell::new(0),
+            effective_weights,
+            weights_seen: Cell::new(0),
+            date: Cell::new(None),
+            core,
+            seed,
+        });
+        local.configure(configuration);
+        local
+    }
+
+    /// Puts another configuration into force: for the next request of every connection.
+    pub(crate) fn configure(&self, configuration: &Configuration) {
+        let snapshot = &configuration.snapshot;
+        let balancer = |(number, service): (u16, &hairpin_core::config::Service)| {
+            let seed = self.seed.wrapping_add(u64::from(number));
+            let tables = (&configuration.tables, number);
+            let mut balancer = Balancer::with_table(service, tables, self.counts.loads.clone(), self.core, seed);
+            balancer.refresh(&self.effective_weights);
+            balancer
+        };
+        *self.balancers.borrow_mut() = (0..).zip(&snapshot.services).map(balancer).collect();
+        self.weights_seen.set(self.effective_weights.version());
+        self.counts.resize(snapshot);
+        self.pool.borrow_mut().follow(snapshot);
+        *self.setup.borrow_mut() = Rc::new(Setup::new(configuration));
+    }
+
+    /// What is in force now.
+    pub(crate) fn setup(&self) -> Rc<Setup> {
+        Rc::clone(&self.setup.borrow())
+    }
+
+    /// Has balancers follow the health of backends.
+    pub(crate) fn refresh(&self) {
+        let version = self.effective_weights.version();
+        if self.weights_seen.replace(version) != version {
+            let mut balancers = self.balancers.borrow_mut();
+            balancers.iter_mut().for_each(|balancer| balancer.refresh(&self.effective_weights));
+        }
+    }
+
+    /// The time of day, as responses of Hairpin's own have it.
+    pub(crate) fn date(&self) -> Option<Date> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
+        match self.date.get() {
+            Some((second, date)) if second == now => Some(date),
+            _ => {
+                let date = Date::new(now);
+                self.date.set(Some((now, date)));
+                Some(date)
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What is in force: the configuration that requests are decided by.
+
+use hairpin_core::balance::Tables;
+use hairpin_core::config::{Service, ServiceState, Snapshot};
+use hairpin_core::flow::Endpoint;
+use hairpin_core::l7::config::{Http, Kind, Terminated};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the runtimes need of a configuration.
+#[derive(Clone)]
+pub struct Configuration {
+    /// Services and backends.
+    pub snapshot: Arc<Snapshot>,
+    /// Maglev tables of its services.
+    pub tables: Tables,
+    /// The services whose connections end here.
+    pub services: Vec<TerminatedService>,
+}
+
+/// The part of a terminated service that the snapshot has not.
+#[derive(Clone)]
+pub struct TerminatedService {
+    /// Its number in the snapshot.
+    pub number: u16,
+    /// Its side of TLS; `None`: its clients speak clear text.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// How long a TLS handshake may take.
+    pub handshake_timeout: Duration,
+    /// HTTP/2 streams that may be open at a time on one connection.
+    pub streams_max: u32,
+}
+
+/// A configuration in force on one core.
+pub(crate) struct Setup {
+    pub(crate) snapshot: Arc<Snapshot>,
+    services: HashMap<Endpoint, TerminatedService>,
+}
+
+impl Setup {
+    pub(crate) fn new(configuration: &Configuration) -> Setup {
+        let snapshot = Arc::clone(&configuration.snapshot);
+        let endpoint = |service: &TerminatedService| {
+            let there = snapshot.services.get(usize::from(service.number))?;
+            let is_served = there.state == ServiceState::Active && there.kind.is_terminated();
+            is_served.then_some((there.endpoint, service.clone()))
+        };
+        let services = configuration.services.iter().filter_map(endpoint).collect();
+        Setup { snapshot, services }
+    }
+
+    /// The service that clients reach at `endpoint`.
+    pub(crate) fn at(&self, endpoint: &Endpoint) -> Option<&TerminatedService> {
+        self.services.get(endpoint)
+    }
+
+    /// The service of this number.
+    pub(crate) fn service(&self, number: u16) -> Option<&Service> {
+        self.snapshot.services.get(usize::from(number))
+    }
+
+    /// What becomes of requests of the service of this number, as long as it is served.
+    pub(crate) fn terminated(&self, number: u16) -> Option<&Terminated> {
+        match self.service(number).filter(|service| service.state == ServiceState::Active)?.kind {
+            Kind::Terminated(ref terminated) => Some(terminated),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn http(&self, number: u16) -> Option<&Http> {
+        Some(&self.terminated(number)?.http)
+    }
+}
