@@ -10,6 +10,8 @@ use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig, SignatureAlgorithm};
 use std::collections::{BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
@@ -25,6 +27,39 @@ const CHAIN_MAX: usize = 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFiles(pub Vec<PathBuf>);
 
+impl CertificateFiles {
+    /// A number that is another one, but for chance, once any of the files or directories has changed.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.0.iter().for_each(|path| stamp(path, 2, &mut hasher));
+        hasher.finish()
+    }
+}
+
+/// Takes in what tells a file from its successor; of a directory also what is in it, `depth` levels deep.
+fn stamp(path: &Path, depth: usize, hasher: &mut DefaultHasher) {
+    path.hash(hasher);
+    let Ok(found) = std::fs::metadata(path) else { return };
+    (found.len(), found.ino(), found.mtime(), found.mtime_nsec()).hash(hasher);
+    if depth > 0
+        && found.is_dir()
+        && let Ok(entries) = std::fs::read_dir(path)
+    {
+        let entries: BTreeSet<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        entries.iter().for_each(|entry| stamp(entry, depth - 1, hasher));
+    }
+    // A key that stands beside its chain.
+    if path.extension().is_some_and(|extension| extension != "key") {
+        stamp_key(&path.with_extension("key"), hasher);
+    }
+}
+
+fn stamp_key(path: &Path, hasher: &mut DefaultHasher) {
+    if let Ok(found) = std::fs::metadata(path) {
+        (found.len(), found.ino(), found.mtime(), found.mtime_nsec()).hash(hasher);
+    }
+}
+
 /// The server's side of TLS of a service.
 #[derive(Clone, Debug)]
 pub struct TlsOptions {
@@ -36,8 +71,6 @@ pub struct TlsOptions {
     pub http2: bool,
     /// A file with the CAs of clients' certificates, and whether clients must have one.
     pub clients: Option<(PathBuf, bool)>,
-    /// From which the keys of session tickets are derived.
-    pub tickets: TicketSecret,
 }
 
 /// A certificate as people look at it.
@@ -58,8 +91,9 @@ pub struct CertificateSummary {
 /// Certificates that can be served.
 #[derive(Clone)]
 pub struct ServedCertificates {
-    /// For a service's connections.
-    pub config: Arc<ServerConfig>,
+    config: ServerConfig,
+    /// What tells this check of clients' certificates from others.
+    clients: Vec<u8>,
     /// What is served, the default first.
     pub summaries: Vec<CertificateSummary>,
 }
@@ -88,14 +122,20 @@ impl ServedCertificates {
             None => (WebPkiClientVerifier::no_client_auth(), Vec::new()),
         };
         let mut config = builder.with_client_cert_verifier(verifier).with_cert_resolver(Arc::new(resolver));
-        config.ticketer = Arc::new(Tickets::new(&options.tickets, &authorities));
         config.alpn_protocols = match options.http2 {
             true => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             false => vec![b"http/1.1".to_vec()],
         };
         // 0-RTT data can be replayed (RFC 8446, 8): none is taken.
         config.max_early_data_size = 0;
-        Ok(ServedCertificates { config: Arc::new(config), summaries })
+        Ok(ServedCertificates { config, clients: authorities, summaries })
+    }
+
+    /// For the connections of a service, whose session tickets follow from `tickets`.
+    pub fn serve(&self, tickets: &TicketSecret) -> Arc<ServerConfig> {
+        let mut config = self.config.clone();
+        config.ticketer = Arc::new(Tickets::new(tickets, &self.clients));
+        Arc::new(config)
     }
 }
 

@@ -25,11 +25,12 @@ const TOLD_WITHIN: Duration = Duration::from_secs(3);
 struct Counted {
     local: Rc<Local>,
     service: u16,
+    /// Its key among the core's connections.
+    key: u64,
 }
 
 impl Counted {
-    fn new(local: &Rc<Local>, service: u16) -> Counted {
-        local.clients.set(local.clients.get() + 1);
+    fn new(local: &Rc<Local>, service: u16, key: u64) -> Counted {
         local.counts.change(|statistics| {
             statistics.http.client_conns_now += 1;
             statistics.http.client_conns_peak = statistics.http.client_conns_peak.max(statistics.http.client_conns_now);
@@ -39,13 +40,13 @@ impl Counted {
             service.established += 1;
             service.client_conns_now += 1;
         });
-        Counted { local: Rc::clone(local), service }
+        Counted { local: Rc::clone(local), service, key }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.local.clients.set(self.local.clients.get().saturating_sub(1));
+        self.local.controls.remove(self.key);
         self.local.counts.change(|statistics| statistics.http.client_conns_now -= 1);
         self.local.counts.service(self.service, |service| {
             service.client_conns_now = service.client_conns_now.saturating_sub(1);
@@ -53,30 +54,36 @@ impl Drop for Counted {
     }
 }
 
-/// Serves a client that has connected to `vip`.
-pub(crate) async fn serve(local: Rc<Local>, vip: Endpoint, tcp: TcpStream, peer: SocketAddr) {
+/// Serves a client that has connected to `vip`, in a task of its own.
+pub(crate) fn begin(local: &Rc<Local>, vip: Endpoint, tcp: TcpStream, peer: SocketAddr) {
     let setup = local.setup();
     let Some(service) = setup.at(&vip).cloned() else { return };
-    drop(setup);
-    if local.clients.get() >= local.clients_max {
+    if local.controls.len() >= local.clients_max {
         local.counts.change(|statistics| statistics.connections_refused += 1);
         local.counts.service(service.number, |service| service.refused += 1);
         return;
     }
-    let _counted = Counted::new(&local, service.number);
-    let _ = tcp.set_nodelay(true);
+    let (key, control) = local.controls.add(service.number);
+    let counted = Counted::new(local, service.number, key);
     let source = Endpoint::new(peer.ip().to_canonical(), peer.port());
-    let key = FlowKey { source, destination: vip, protocol: Protocol::Tcp };
-    let client = Client { service: service.number, key, tls: service.tls.is_some() };
+    let flow = FlowKey { source, destination: vip, protocol: Protocol::Tcp };
+    let client = Client { service: service.number, key: flow, tls: service.tls.is_some(), control };
+    let task = tokio::task::spawn_local(serve(counted, client, service, tcp));
+    local.controls.set_task(key, task.abort_handle());
+}
+
+async fn serve(counted: Counted, client: Client, service: TerminatedService, tcp: TcpStream) {
+    let local = &counted.local;
+    let _ = tcp.set_nodelay(true);
     match &service.tls {
         Some(config) => {
-            if let Some(stream) = handshake(&local, &service, config, tcp).await {
-                serve_tls(&local, &client, &service, stream).await;
+            if let Some(stream) = handshake(local, &service, config, tcp).await {
+                serve_tls(local, &client, &service, stream).await;
             }
         }
         None => {
             let mut tcp = tcp;
-            http1::serve(&local, &client, &mut tcp, Vec::new()).await;
+            http1::serve(local, &client, &mut tcp, Vec::new()).await;
         }
     }
 }

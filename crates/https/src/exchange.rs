@@ -1,6 +1,7 @@
 //! A request on its way: what becomes of it, which backend it goes to, and how the heads of request and response change.
 
 use crate::backend::BackendConn;
+use crate::control::Control;
 use crate::local::Local;
 use crate::setup::Setup;
 use hairpin_core::flow::{Endpoint, FlowKey};
@@ -18,7 +19,7 @@ use std::rc::Rc;
 use tokio::time::Instant;
 
 /// A client's connection, as requests see it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub(crate) struct Client {
     /// The number of its service.
     pub(crate) service: u16,
@@ -26,6 +27,8 @@ pub(crate) struct Client {
     pub(crate) key: FlowKey,
     /// Whether it speaks TLS.
     pub(crate) tls: bool,
+    /// How it is told to end.
+    pub(crate) control: Rc<Control>,
 }
 
 /// What becomes of a request.
@@ -92,7 +95,7 @@ pub(crate) fn judge(local: &Local, client: &Client, request: &Request<'_>, reque
     let Some(http) = setup.http(client.service) else {
         return Judged::Refuse { status: 503, why: Refused::NoBackend };
     };
-    let close = decision::is_last(http, request, requests);
+    let close = decision::is_last(http, request, requests) || client.control.is_draining();
     let (status, body, template, why) = match decision::judge(http, request, &client.key.source.address) {
         Verdict::Refuse { status, why } => return Judged::Refuse { status, why },
         Verdict::Answer { status, body, location, why } => (status, body, location, why),
@@ -101,7 +104,7 @@ pub(crate) fn judge(local: &Local, client: &Client, request: &Request<'_>, reque
             let group = decision::pick(groups, &mut turn);
             local.turn.set(turn);
             let Some(group) = group else { return Judged::Refuse { status: 503, why: Refused::NoBackend } };
-            return Judged::Forward(Exchange::new(&setup, *client, http, request, (route, group), close));
+            return Judged::Forward(Exchange::new(&setup, client.clone(), http, request, (route, group), close));
         }
     };
     let close = close || request.body != Length::None;

@@ -114,7 +114,8 @@ async fn find<S: AsyncRead + Unpin>(
             return found;
         }
         let was_empty = input.is_empty();
-        match pump::read(local, io, input, deadline).await {
+        let control = was_empty.then_some(&*client.control);
+        match pump::read_unless(local, io, input, deadline, control).await {
             Ok(0) => return Found::Gone,
             Ok(_) if was_empty => deadline.set(limits.head_timeout),
             Ok(_) => {}

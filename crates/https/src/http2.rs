@@ -57,8 +57,8 @@ where
     let open = Rc::new(());
     let mut deadline = Deadline::default();
     deadline.set(limits.idle_timeout);
-    while let Some((request, respond)) = next(&mut connection, &open, &mut deadline, &limits).await {
-        let stream = Stream { local: Rc::clone(local), client: *client, respond, _open: Rc::clone(&open) };
+    while let Some((request, respond)) = next(&mut connection, (client, &open), &mut deadline, &limits).await {
+        let stream = Stream { local: Rc::clone(local), client: client.clone(), respond, _open: Rc::clone(&open) };
         tokio::task::spawn_local(stream.serve(request));
     }
 }
@@ -66,12 +66,18 @@ where
 /// The next request. `None`: the connection is over.
 async fn next<S: AsyncRead + AsyncWrite + Unpin>(
     connection: &mut Connection<S, Bytes>,
-    open: &Rc<()>,
+    (client, open): (&Client, &Rc<()>),
     deadline: &mut Deadline,
     limits: &HttpLimits,
 ) -> Option<(http::Request<RecvStream>, SendResponse<Bytes>)> {
+    let mut is_told = false;
     std::future::poll_fn(|cx| {
         loop {
+            if !is_told && client.control.poll_draining(cx) {
+                // GOAWAY: the client sends its next requests elsewhere.
+                is_told = true;
+                connection.graceful_shutdown();
+            }
             match connection.poll_accept(cx) {
                 Poll::Ready(Some(Ok(accepted))) => {
                     deadline.set(limits.idle_timeout);
@@ -571,7 +577,7 @@ impl Download<'_, '_> {
         deadline.set(limits.response_timeout);
         std::future::poll_fn(|cx| {
             // A client that has reset the stream wants no more of it.
-            if let Poll::Ready(_) = stream.poll_reset(cx) {
+            if stream.poll_reset(cx).is_ready() {
                 return Poll::Ready(Err(Reason::CANCEL));
             }
             let mut copied = local.copied.borrow_mut();

@@ -23,6 +23,7 @@
 mod backend;
 mod certificates;
 mod client;
+mod control;
 mod deadline;
 mod exchange;
 mod http1;

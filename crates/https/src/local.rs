@@ -1,6 +1,7 @@
 //! What the tasks of one core share.
 
 use crate::backend::Pool;
+use crate::control::Controls;
 use crate::setup::{Configuration, Setup};
 use hairpin_core::balance::{Balancer, EffectiveWeights, Loads};
 use hairpin_core::config::Snapshot;
@@ -115,7 +116,8 @@ pub(crate) struct Local {
     pub(crate) secret: Secret,
     /// Clients' connections at most.
     pub(crate) clients_max: usize,
-    pub(crate) clients: Cell<usize>,
+    /// Clients' connections.
+    pub(crate) controls: Controls,
     effective_weights: EffectiveWeights,
     weights_seen: Cell<u32>,
     date: Cell<Option<(u64, Date)>>,
@@ -148,7 +150,7 @@ impl Local {
             turn: Cell::new(0),
             secret,
             clients_max,
-            clients: Cell::new(0),
+            controls: Controls::default(),
             effective_weights,
             weights_seen: Cell::new(0),
             date: Cell::new(None),
@@ -173,7 +175,9 @@ impl Local {
         self.weights_seen.set(self.effective_weights.version());
         self.counts.resize(snapshot);
         self.pool.borrow_mut().follow(snapshot);
-        *self.setup.borrow_mut() = Rc::new(Setup::new(configuration));
+        let setup = Rc::new(Setup::new(configuration));
+        *self.setup.borrow_mut() = Rc::clone(&setup);
+        self.controls.drain(|service| setup.http(service).is_some());
     }
 
     /// What is in force now.

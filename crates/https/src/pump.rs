@@ -4,6 +4,7 @@
 //! once is copied into memory of the connection's own, and nothing is read until that is written. So a sender is slowed down to
 //! what the receiver takes, and a connection that waits for its sender holds nothing.
 
+use crate::control::Control;
 use crate::deadline::Deadline;
 use crate::local::Local;
 use hairpin_core::l7::body::{BadChunk, Chunks, Length};
@@ -26,7 +27,22 @@ pub(crate) async fn read<S: AsyncRead + Unpin>(
     input: &mut Vec<u8>,
     deadline: &mut Deadline,
 ) -> io::Result<usize> {
+    read_unless(local, io, input, deadline, None).await
+}
+
+/// Reads what there is, unless the connection is told to end before: then it is as if the sender had closed.
+///
+/// # Errors
+/// As for [`read`].
+pub(crate) async fn read_unless<S: AsyncRead + Unpin>(
+    local: &Local,
+    io: &mut S,
+    input: &mut Vec<u8>,
+    deadline: &mut Deadline,
+    control: Option<&Control>,
+) -> io::Result<usize> {
     std::future::poll_fn(|cx| match poll_read(cx, local, io, input) {
+        Poll::Pending if control.is_some_and(|control| control.poll_draining(cx)) => Poll::Ready(Ok(0)),
         Poll::Pending => deadline.poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
         ready => ready,
     })

@@ -63,6 +63,10 @@ enum Command {
     Configure(Box<Configuration>, Listening, mpsc::Sender<()>),
     /// Publish at once.
     Publish(mpsc::Sender<()>),
+    /// Accept no client, and end each connection with the requests that it has.
+    Drain,
+    /// Break off connections of services.
+    Abort(Arc<[u16]>),
     /// End.
     Stop,
 }
@@ -117,6 +121,22 @@ impl Runtimes {
         }
         drop(done);
         self.cores.iter().try_for_each(|_| is_done.recv_timeout(PATIENCE)).context("a runtime does not answer")
+    }
+
+    /// Accepts no clients any more; connections end with the requests that they have.
+    pub fn drain(&self) {
+        self.cores.iter().for_each(|core| drop(core.commands.send(Command::Drain)));
+    }
+
+    /// Breaks off the connections of these services, by number.
+    pub fn abort(&self, services: &[u16]) {
+        let services: Arc<[u16]> = services.into();
+        self.cores.iter().for_each(|core| drop(core.commands.send(Command::Abort(Arc::clone(&services)))));
+    }
+
+    /// Clients' connections now, as published last.
+    pub fn clients(&self) -> u64 {
+        self.readings().iter().map(|reading| reading.statistics.http.client_conns_now).sum()
     }
 
     /// Asks for counters of this moment, and waits for them as long as `patience`.
@@ -212,6 +232,11 @@ async fn run(parts: CoreParts, mut commands: UnboundedReceiver<Command>, publish
                     publisher.publish(&local);
                     let _ = done.send(());
                 }
+                Some(Command::Drain) => {
+                    listen(&local, &listeners, Vec::new());
+                    local.controls.drain_all();
+                }
+                Some(Command::Abort(services)) => local.controls.abort(|service| services.contains(&service)),
                 Some(Command::Stop) | None => return publisher.publish(&local),
             },
             _ = publish.tick() => publisher.publish(&local),
@@ -243,13 +268,8 @@ fn listen(local: &Rc<Local>, listeners: &RefCell<HashMap<Endpoint, AbortHandle>>
         stays
     });
     for (endpoint, socket) in listening {
-        let make = || {
-            let task = tokio::task::spawn_local(accept(Rc::clone(local), endpoint, socket));
-            task.abort_handle()
-        };
-        if !listeners.contains_key(&endpoint) {
-            listeners.insert(endpoint, make());
-        }
+        let make = || tokio::task::spawn_local(accept(Rc::clone(local), endpoint, socket)).abort_handle();
+        listeners.entry(endpoint).or_insert_with(make);
     }
 }
 
@@ -259,9 +279,7 @@ async fn accept(local: Rc<Local>, endpoint: Endpoint, socket: TcpListener) {
     let Ok(socket) = tokio::net::TcpListener::from_std(socket) else { return };
     loop {
         match socket.accept().await {
-            Ok((stream, peer)) => {
-                tokio::task::spawn_local(client::serve(Rc::clone(&local), endpoint, stream, peer));
-            }
+            Ok((stream, peer)) => client::begin(&local, endpoint, stream, peer),
             Err(_) => sleep(ACCEPT_REST).await,
         }
     }

@@ -117,7 +117,6 @@ impl Site {
             only_tls13: false,
             http2: true,
             clients: None,
-            tickets: TicketSecret { secret: [7; 32], service: "web".to_string() },
         };
         change(&mut options);
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -146,7 +145,11 @@ impl Site {
             snapshot: Arc::new(snapshot),
             services: vec![TerminatedService {
                 number: 0,
-                tls: Some(ServedCertificates::load(&options).unwrap().config),
+                tls: Some(
+                    ServedCertificates::load(&options)
+                        .unwrap()
+                        .serve(&TicketSecret { secret: [7; 32], service: "web".to_string() }),
+                ),
                 handshake_timeout: Duration::from_secs(5),
                 streams_max: 100,
             }],

@@ -1,7 +1,7 @@
 //! Handshakes, certificates, and clients that speak something else.
 
 use crate::fixture::{Scratch, Site, block_on, http, self_signed, server};
-use hairpin_https::{CertificateFiles, ServedCertificates, TicketSecret, TlsOptions};
+use hairpin_https::{CertificateFiles, ServedCertificates, TlsOptions};
 use rustls::pki_types::ServerName;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,13 +41,7 @@ fn second_handshake_resumes_the_first_session() {
 }
 
 fn options(files: Vec<PathBuf>) -> TlsOptions {
-    TlsOptions {
-        certificates: CertificateFiles(files),
-        only_tls13: false,
-        http2: true,
-        clients: None,
-        tickets: TicketSecret { secret: [0; 32], service: "web".to_string() },
-    }
+    TlsOptions { certificates: CertificateFiles(files), only_tls13: false, http2: true, clients: None }
 }
 
 fn refused(files: Vec<PathBuf>) -> String {

@@ -1,0 +1,80 @@
+//! Connections that come to their end because the process or the service does.
+
+use crate::fixture::{Site, block_on, http, server};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+#[test]
+fn idle_http1_connection_is_closed_by_draining() {
+    block_on(async {
+        let site = Site::new(http(), server().await);
+        let mut stream = site.connect(&[]).await;
+        stream.write_all(b"GET /bytes/1 HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        let mut read = [0; 1000];
+        assert_ne!(stream.read(&mut read).await.unwrap(), 0);
+        site.runtimes.drain();
+        assert_eq!(stream.read(&mut read).await.unwrap(), 0, "closed, and by close_notify");
+        let refused = TcpStream::connect(site.address).await;
+        assert!(refused.is_err(), "nothing is accepted any more");
+    });
+}
+
+#[test]
+fn request_under_way_is_finished_while_draining() {
+    block_on(async {
+        let site = Site::new(http(), server().await);
+        let mut stream = site.connect(&[]).await;
+        stream.write_all(b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n01234").await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        site.runtimes.drain();
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        stream.write_all(b"56789GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).await.unwrap();
+        let text = String::from_utf8_lossy(&all);
+        assert!(text.contains("\r\n\r\n0123456789"), "{text}");
+    });
+}
+
+#[test]
+fn http2_client_is_told_to_go_and_its_streams_end() {
+    block_on(async {
+        let site = Site::new(http(), server().await);
+        let mut client = site.http2().await;
+        let request = http::Request::get("https://web.test/bytes/3000000").body(()).unwrap();
+        let (response, _) = client.send_request(request, true).unwrap();
+        let response = response.await.unwrap();
+        site.runtimes.drain();
+        let mut stream = response.into_body();
+        let mut length = 0;
+        while let Some(data) = stream.data().await {
+            let data = data.unwrap();
+            length += data.len();
+            let _ = stream.flow_control().release_capacity(data.len());
+        }
+        assert_eq!(length, 3_000_000);
+        assert!(client.ready().await.is_err(), "GOAWAY");
+        for _ in 0..100 {
+            if site.counted().statistics.http.client_conns_now == 0 {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        panic!("the connection is still there");
+    });
+}
+
+#[test]
+fn aborted_service_breaks_its_connections_off() {
+    block_on(async {
+        let site = Site::new(http(), server().await);
+        let mut stream = site.connect(&[]).await;
+        assert_eq!(site.counted().statistics.http.client_conns_now, 1);
+        site.runtimes.abort(&[1]);
+        assert_eq!(site.counted().statistics.http.client_conns_now, 1);
+        site.runtimes.abort(&[0]);
+        let mut read = [0; 10];
+        assert!(stream.read(&mut read).await.is_err(), "without close_notify");
+        assert_eq!(site.counted().statistics.http.client_conns_now, 0);
+    });
+}
