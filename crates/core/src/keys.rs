@@ -27,6 +27,8 @@ pub enum Purpose {
     Seal = 6,
     /// How far the clock that clients see in TCP timestamps is ahead of the machine's (RFC 7323, 7.1).
     Timestamps = 7,
+    /// The key of TLS session tickets.
+    Tickets = 8,
 }
 
 /// A key of 128 bits. It is never printed.

@@ -130,8 +130,13 @@ impl Pool {
         let is_wanted =
             |number: u16| snapshot.backend(number).is_some_and(|(_, backend)| backend.state == BackendState::Enabled);
         let unwanted: Vec<u16> = self.idle.keys().copied().filter(|number| !is_wanted(*number)).collect();
-        for number in unwanted {
-            self.idle.remove(&number).into_iter().flatten().for_each(|idle| forget(Some(idle)));
+        self.forget(&unwanted);
+    }
+
+    /// Closes connections to these backends.
+    pub(crate) fn forget(&mut self, backends: &[u16]) {
+        for number in backends {
+            self.idle.remove(number).into_iter().flatten().for_each(|idle| forget(Some(idle)));
         }
     }
 }

@@ -58,12 +58,12 @@ impl Drop for Counted {
 pub(crate) fn begin(local: &Rc<Local>, vip: Endpoint, tcp: TcpStream, peer: SocketAddr) {
     let setup = local.setup();
     let Some(service) = setup.at(&vip).cloned() else { return };
-    if local.controls.len() >= local.clients_max {
+    if local.controls.connections() >= local.clients_max {
         local.counts.change(|statistics| statistics.connections_refused += 1);
         local.counts.service(service.number, |service| service.refused += 1);
         return;
     }
-    let (key, control) = local.controls.add(service.number);
+    let (key, control) = local.controls.add(service.number, false);
     let counted = Counted::new(local, service.number, key);
     let source = Endpoint::new(peer.ip().to_canonical(), peer.port());
     let flow = FlowKey { source, destination: vip, protocol: Protocol::Tcp };

@@ -1,4 +1,4 @@
-//! What a client's connection is told while it is served: to come to its end.
+//! What a client's connection, or a stream of it, is told while it is served: to come to its end.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -6,10 +6,14 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 use tokio::task::AbortHandle;
 
-/// One connection as the core's commands reach it.
+/// One connection or stream as the core's commands reach it.
 pub(crate) struct Control {
     /// The number of its service.
     service: u16,
+    /// The number of the backend that its request is at.
+    backend: Cell<Option<u16>>,
+    /// Whether it is a stream of another connection.
+    is_stream: bool,
     /// It takes no request beyond those it has.
     is_draining: Cell<bool>,
     /// Of the task that waits for the client's next request.
@@ -34,31 +38,40 @@ impl Control {
         self.is_draining.get()
     }
 
+    /// The backend that its request is at; `None`: it has none.
+    pub(crate) fn set_backend(&self, number: Option<u16>) {
+        self.backend.set(number);
+    }
+
     fn drain(&self) {
         self.is_draining.set(true);
         self.waker.borrow_mut().take().into_iter().for_each(Waker::wake);
     }
 }
 
-/// All connections of a core.
+/// All connections and streams of a core.
 #[derive(Default)]
 pub(crate) struct Controls {
     next: Cell<u64>,
+    connections: Cell<usize>,
     all: RefCell<HashMap<u64, Rc<Control>>>,
     /// Connections that begin now are to end with their first request.
     drains_all: Cell<bool>,
 }
 
 impl Controls {
-    /// A connection of a service begins; its key, by which it is removed.
-    pub(crate) fn add(&self, service: u16) -> (u64, Rc<Control>) {
+    /// A connection of a service begins, or a stream: its key, by which it is removed.
+    pub(crate) fn add(&self, service: u16, is_stream: bool) -> (u64, Rc<Control>) {
         let key = self.next.replace(self.next.get() + 1);
         let control = Rc::new(Control {
             service,
+            backend: Cell::new(None),
+            is_stream,
             is_draining: Cell::new(self.drains_all.get()),
             waker: RefCell::default(),
             task: RefCell::default(),
         });
+        self.connections.set(self.connections.get() + usize::from(!is_stream));
         self.all.borrow_mut().insert(key, Rc::clone(&control));
         (key, control)
     }
@@ -71,11 +84,14 @@ impl Controls {
     }
 
     pub(crate) fn remove(&self, key: u64) {
-        self.all.borrow_mut().remove(&key);
+        if let Some(control) = self.all.borrow_mut().remove(&key) {
+            self.connections.set(self.connections.get() - usize::from(!control.is_stream));
+        }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.all.borrow().len()
+    /// How many connections there are.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.get()
     }
 
     /// All connections are to end, those that begin later too.
@@ -91,9 +107,18 @@ impl Controls {
     }
 
     /// Breaks off connections of these services.
-    pub(crate) fn abort(&self, ends: impl Fn(u16) -> bool) {
+    pub(crate) fn abort(&self, services: &[u16]) {
+        self.abort_if(|control| services.contains(&control.service));
+    }
+
+    /// Breaks off what waits for one of these backends: of a client of HTTP/1.1 its connection, of HTTP/2 the stream.
+    pub(crate) fn end_backends(&self, backends: &[u16]) {
+        self.abort_if(|control| control.backend.get().is_some_and(|number| backends.contains(&number)));
+    }
+
+    fn abort_if(&self, ends: impl Fn(&Control) -> bool) {
         let all: Vec<_> = self.all.borrow().values().cloned().collect();
-        for control in all.iter().filter(|control| ends(control.service)) {
+        for control in all.iter().filter(|control| ends(control)) {
             control.task.borrow_mut().take().into_iter().for_each(|task| task.abort());
         }
     }

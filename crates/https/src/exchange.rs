@@ -203,6 +203,7 @@ impl Exchange {
         let backend = choice::choose(snapshot, balancer, self.group, &self.client.key, stuck, failed)?;
         self.tries += 1;
         self.backend = Some(backend.number);
+        self.client.control.set_backend(self.backend);
         let wants_cookie = self.http().is_some_and(|http| http.sticky.is_some());
         let has_cookie = stuck.is_some_and(|stuck| !stuck.is_stale);
         self.sticky =
@@ -344,5 +345,11 @@ impl Exchange {
             _ => 0,
         };
         local.pool.borrow_mut().keep(conn, idle_max);
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.client.control.set_backend(None);
     }
 }

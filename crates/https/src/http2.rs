@@ -58,8 +58,11 @@ where
     let mut deadline = Deadline::default();
     deadline.set(limits.idle_timeout);
     while let Some((request, respond)) = next(&mut connection, (client, &open), &mut deadline, &limits).await {
-        let stream = Stream { local: Rc::clone(local), client: client.clone(), respond, _open: Rc::clone(&open) };
-        tokio::task::spawn_local(stream.serve(request));
+        let (key, control) = local.controls.add(client.service, true);
+        let client = Client { control, ..client.clone() };
+        let stream = Stream { local: Rc::clone(local), client, key, respond, _open: Rc::clone(&open) };
+        let task = tokio::task::spawn_local(stream.serve(request));
+        local.controls.set_task(key, task.abort_handle());
     }
 }
 
@@ -103,8 +106,16 @@ async fn next<S: AsyncRead + AsyncWrite + Unpin>(
 struct Stream {
     local: Rc<Local>,
     client: Client,
+    /// Its key among the core's connections and streams.
+    key: u64,
     respond: SendResponse<Bytes>,
     _open: Rc<()>,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.local.controls.remove(self.key);
+    }
 }
 
 /// Why an exchange did not come to its end.

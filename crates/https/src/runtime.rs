@@ -67,6 +67,8 @@ enum Command {
     Drain,
     /// Break off connections of services.
     Abort(Arc<[u16]>),
+    /// Break off what is at backends.
+    EndBackends(Arc<[u16]>),
     /// End.
     Stop,
 }
@@ -132,6 +134,12 @@ impl Runtimes {
     pub fn abort(&self, services: &[u16]) {
         let services: Arc<[u16]> = services.into();
         self.cores.iter().for_each(|core| drop(core.commands.send(Command::Abort(Arc::clone(&services)))));
+    }
+
+    /// Breaks off requests that are at one of these backends, by number, and closes idle connections to them.
+    pub fn end_backends(&self, backends: &[u16]) {
+        let backends: Arc<[u16]> = backends.into();
+        self.cores.iter().for_each(|core| drop(core.commands.send(Command::EndBackends(Arc::clone(&backends)))));
     }
 
     /// Clients' connections now, as published last.
@@ -236,7 +244,11 @@ async fn run(parts: CoreParts, mut commands: UnboundedReceiver<Command>, publish
                     listen(&local, &listeners, Vec::new());
                     local.controls.drain_all();
                 }
-                Some(Command::Abort(services)) => local.controls.abort(|service| services.contains(&service)),
+                Some(Command::Abort(services)) => local.controls.abort(&services),
+                Some(Command::EndBackends(backends)) => {
+                    local.pool.borrow_mut().forget(&backends);
+                    local.controls.end_backends(&backends);
+                }
                 Some(Command::Stop) | None => return publisher.publish(&local),
             },
             _ = publish.tick() => publisher.publish(&local),

@@ -78,3 +78,29 @@ fn aborted_service_breaks_its_connections_off() {
         assert_eq!(site.counted().statistics.http.client_conns_now, 0);
     });
 }
+
+#[test]
+fn requests_at_an_ended_backend_are_broken_off() {
+    block_on(async {
+        // It takes connections and never answers.
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let site = Site::new(http(), silent.local_addr().unwrap());
+        let mut one = site.connect(&[]).await;
+        one.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        let mut two = site.http2().await;
+        let request = http::Request::get("https://web.test/").body(()).unwrap();
+        let (response, _) = two.send_request(request, true).unwrap();
+        let mut taken = Vec::new();
+        for _ in 0..2 {
+            taken.push(silent.accept().await.unwrap());
+        }
+        site.runtimes.end_backends(&[1]);
+        assert_eq!(site.counted().statistics.backends[0].open_now, 2);
+        site.runtimes.end_backends(&[0]);
+        let mut read = [0; 10];
+        assert!(one.read(&mut read).await.is_err(), "without close_notify");
+        assert!(response.await.unwrap_err().is_reset());
+        assert!(two.ready().await.is_ok(), "other streams go on");
+        assert_eq!(site.counted().statistics.backends[0].open_now, 0);
+    });
+}

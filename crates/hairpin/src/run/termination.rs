@@ -1,0 +1,265 @@
+//! Services whose connections end here: their certificates, and the runtimes that serve them.
+//!
+//! Certificates and keys are read by the process that serves them, before anything is changed: at a start, at a reload, and
+//! when their files change. A file that cannot be served changes nothing.
+
+use super::listeners::{self, Listeners};
+use super::log;
+use super::reading::WorkerReading;
+use super::worker_pool::{SPLICES_MAX, WorkerParameters};
+use crate::config::{ClientCertificates, Config, HttpsSettings, TlsVersion};
+use crate::registry::Merged;
+use anyhow::{Context, Result};
+use hairpin_core::balance::Tables;
+use hairpin_core::config::Snapshot;
+use hairpin_core::flow::Endpoint;
+use hairpin_core::keys::{Purpose, Secret};
+use hairpin_core::l7::config::Kind;
+use hairpin_https::{
+    CertificateFiles, CertificateSummary, Configuration, CoreReading, Runtimes, RuntimesOptions, ServedCertificates,
+    TerminatedService, TicketSecret, TlsOptions,
+};
+use hairpin_linux::cpu;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a drained runtime's connections are looked at again.
+const DRAIN_STEP: Duration = Duration::from_millis(50);
+/// How long connections of terminated services have after a hand-over, unless their services say.
+const DRAIN_LIMIT: Duration = Duration::from_secs(60);
+
+/// Certificates of the terminated services of a configuration, by the place of the service in it.
+#[derive(Clone, Default)]
+pub(crate) struct Certificates(Vec<Option<LoadedService>>);
+
+#[derive(Clone)]
+struct LoadedService {
+    name: String,
+    served: ServedCertificates,
+    files: CertificateFiles,
+    /// Of the files when they were read.
+    fingerprint: u64,
+}
+
+impl Certificates {
+    /// Reads what the services of `config` name.
+    ///
+    /// # Errors
+    /// The first service whose certificates cannot be served, and why.
+    pub(crate) fn load(config: &Config) -> Result<Certificates> {
+        let services = config.snapshot.services.iter().zip(&config.services);
+        let load = |(service, settings): (&hairpin_core::config::Service, &crate::config::ServiceSettings)| {
+            let (Some(https), Kind::Terminated(terminated)) = (&settings.https, &service.kind) else { return Ok(None) };
+            let files = CertificateFiles(https.certificates.clone());
+            // Before they are read: what changes meanwhile is seen.
+            let fingerprint = files.fingerprint();
+            let served = ServedCertificates::load(&tls_options(https, terminated.http2))
+                .with_context(|| format!("service {}", service.name))?;
+            Ok(Some(LoadedService { name: service.name.to_string(), served, files, fingerprint }))
+        };
+        Ok(Certificates(services.map(load).collect::<Result<_>>()?))
+    }
+
+    /// Whether files have changed since they were read.
+    fn have_changed(&self) -> bool {
+        self.0.iter().flatten().any(|loaded| loaded.files.fingerprint() != loaded.fingerprint)
+    }
+
+    /// What is served, by the name of the service.
+    pub(crate) fn summaries(&self) -> impl Iterator<Item = (&str, &[CertificateSummary])> {
+        self.0.iter().flatten().map(|loaded| (&*loaded.name, &*loaded.served.summaries))
+    }
+}
+
+fn tls_options(settings: &HttpsSettings, http2: bool) -> TlsOptions {
+    let required = settings.client_certificates == ClientCertificates::Required;
+    let roots = settings.client_roots.clone().filter(|_| settings.client_certificates != ClientCertificates::Off);
+    TlsOptions {
+        certificates: CertificateFiles(settings.certificates.clone()),
+        only_tls13: settings.versions_min == TlsVersion::V13,
+        http2,
+        clients: roots.map(|roots| (roots, required)),
+    }
+}
+
+/// The terminating path of a process.
+pub(crate) struct Termination {
+    pub(crate) certificates: Certificates,
+    /// None as long as no service is terminated.
+    runtimes: Option<Runtimes>,
+    options: RuntimesOptions,
+    cpus: Vec<usize>,
+    /// Of changed files that could not be served.
+    refused: Option<String>,
+}
+
+impl Termination {
+    /// Beside the workers with these parameters, on their cores.
+    pub(crate) fn new(parameters: &WorkerParameters, certificates: Certificates) -> Termination {
+        let options = RuntimesOptions {
+            loads: parameters.loads.clone(),
+            effective_weights: parameters.effective_weights.clone(),
+            secret: Secret::new(parameters.steering.key),
+            seed: parameters.seeds[3],
+            clients_max: SPLICES_MAX as usize,
+            enter: |cpu| cpu::pin(cpu).with_context(|| format!("cannot pin a thread to core {cpu}")),
+            thread_time: cpu::thread_time,
+        };
+        Termination { certificates, runtimes: None, options, cpus: parameters.cpus.clone(), refused: None }
+    }
+
+    /// Puts a configuration into force. The first one with a terminated service starts the runtimes.
+    ///
+    /// # Errors
+    /// A thread does not start, or does not answer.
+    pub(crate) fn configure(
+        &mut self,
+        config: &Config,
+        merged: &Merged,
+        (snapshot, tables): (&Arc<Snapshot>, &Tables),
+        listeners: &Listeners,
+    ) -> Result<()> {
+        let services: Vec<TerminatedService> = self.services(config, merged, snapshot);
+        if services.is_empty() && self.runtimes.is_none() {
+            return Ok(());
+        }
+        let configuration = Configuration { snapshot: Arc::clone(snapshot), tables: tables.clone(), services };
+        let listening = self.listening(&listeners::endpoints(snapshot), listeners)?;
+        match &self.runtimes {
+            Some(runtimes) => runtimes.configure(&configuration, listening),
+            None => {
+                let runtimes = Runtimes::start(&self.options, &configuration, &self.cpus, listening)?;
+                self.runtimes = Some(runtimes);
+                Ok(())
+            }
+        }
+    }
+
+    fn services(&self, config: &Config, merged: &Merged, snapshot: &Snapshot) -> Vec<TerminatedService> {
+        let secret = ticket_secret(snapshot.keys.first().unwrap_or(self.options.secret));
+        let served = self.certificates.0.iter().zip(&config.services).zip(&merged.numbers);
+        let service = |((loaded, settings), &number): ((&Option<LoadedService>, &crate::config::ServiceSettings), &u16)| {
+            let (loaded, https) = (loaded.as_ref()?, settings.https.as_ref()?);
+            let tickets = TicketSecret { secret, service: loaded.name.clone() };
+            Some(TerminatedService {
+                number,
+                tls: Some(loaded.served.serve(&tickets)),
+                handshake_timeout: https.handshake_timeout,
+                streams_max: https.streams_max,
+            })
+        };
+        served.filter_map(service).collect()
+    }
+
+    /// The sockets of each core.
+    fn listening(&self, endpoints: &[Endpoint], listeners: &Listeners) -> Result<Vec<Vec<(Endpoint, TcpListener)>>> {
+        let of_core = |core: usize| {
+            let socket = |endpoint: &Endpoint| Some((*endpoint, listeners.of(endpoint, core)?.try_clone()));
+            let sockets = endpoints.iter().filter_map(socket);
+            sockets.map(|(endpoint, socket)| Ok((endpoint, socket?))).collect::<Result<Vec<_>>>()
+        };
+        (0..self.cpus.len()).map(of_core).collect()
+    }
+
+    /// Reads certificates again whose files have changed. Whether there are others to serve now.
+    pub(crate) fn reread(&mut self, config: &Config) -> bool {
+        if !self.certificates.have_changed() {
+            return false;
+        }
+        match Certificates::load(config) {
+            Ok(certificates) => {
+                log("certificates have changed on disk: those are served from now on");
+                self.certificates = certificates;
+                self.refused = None;
+                true
+            }
+            Err(error) => {
+                let why = format!("certificates have changed on disk and cannot be served, so the old ones are: {error:#}");
+                if self.refused.as_ref() != Some(&why) {
+                    log(&format!("warning: {why}"));
+                    self.refused = Some(why);
+                }
+                false
+            }
+        }
+    }
+
+    /// Has what is read next be of this moment.
+    pub(crate) fn refresh(&self, patience: Duration) {
+        self.runtimes.iter().for_each(|runtimes| runtimes.refresh(patience));
+    }
+
+    /// Adds what the cores' runtimes have counted to what their workers have.
+    pub(crate) fn add_to(&self, workers: &mut [WorkerReading]) {
+        let readings = self.readings();
+        workers.iter_mut().zip(&readings).for_each(|(worker, core)| add(worker, core));
+    }
+
+    /// What each core has counted.
+    pub(crate) fn readings(&self) -> Vec<CoreReading> {
+        self.runtimes.as_ref().map_or_else(Vec::new, Runtimes::readings)
+    }
+
+    /// Accepts no clients any more, and waits until those that are there have what they asked for, or their time is over.
+    pub(crate) fn drain(self) {
+        let Some(runtimes) = self.runtimes else { return };
+        runtimes.drain();
+        let until = Instant::now() + DRAIN_LIMIT;
+        loop {
+            runtimes.refresh(DRAIN_STEP);
+            let clients = runtimes.clients();
+            if clients == 0 {
+                return;
+            }
+            if Instant::now() >= until {
+                return log(&format!("{clients} HTTPS connections took longer than {} s and end", DRAIN_LIMIT.as_secs()));
+            }
+            std::thread::sleep(DRAIN_STEP);
+        }
+    }
+}
+
+/// The key of session tickets, from the secret of this balancer or those that share it.
+fn ticket_secret(secret: Secret) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    for (number, part) in (0u16..).zip(bytes.chunks_exact_mut(8)) {
+        let end = Endpoint { port: number, ..Endpoint::default() };
+        part.copy_from_slice(&secret.of(Purpose::Tickets, &[end]).to_le_bytes());
+    }
+    bytes
+}
+
+/// Adds what a core's runtime has counted to what its worker has.
+fn add(worker: &mut WorkerReading, core: &CoreReading) {
+    worker.busy += core.busy;
+    let (into, from) = (&mut worker.statistics, &core.statistics);
+    for (into, from) in into.services.iter_mut().zip(&from.services) {
+        into.created += from.created;
+        into.established += from.established;
+        into.refused += from.refused;
+        into.client_conns_now += from.client_conns_now;
+        into.requests += from.requests;
+    }
+    for (into, from) in into.backends.iter_mut().zip(&from.backends) {
+        into.connections += from.connections;
+        into.connections_now += from.connections_now;
+        into.open_now += from.open_now;
+        into.established += from.established;
+        into.failed += from.failed;
+        into.faults.iter_mut().zip(from.faults).for_each(|(into, from)| *into += from);
+        into.responses.iter_mut().zip(from.responses).for_each(|(into, from)| *into += from);
+    }
+    let (into, from) = (&mut into.http, &from.http);
+    into.client_conns_now += from.client_conns_now;
+    into.client_conns_peak += from.client_conns_peak;
+    into.client_conns_max += u64::from(SPLICES_MAX);
+    into.backend_conns_now += from.backend_conns_now;
+    into.idle_now += from.idle_now;
+    into.requests += from.requests;
+    into.replies += from.replies;
+    into.reused += from.reused;
+    into.retries += from.retries;
+    into.responses.iter_mut().zip(from.responses).for_each(|(into, from)| *into += from);
+    into.refused.iter_mut().zip(from.refused).for_each(|(into, from)| *into += from);
+}
