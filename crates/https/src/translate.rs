@@ -126,3 +126,122 @@ pub(crate) fn trailer_lines(trailers: &HeaderMap) -> Vec<u8> {
     }
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hairpin_core::l7::head::{self, Bounds, ParseStatus, Request};
+    use http::Request as Http2Request;
+    use proptest::prelude::*;
+
+    const BOUNDS: Bounds = Bounds { bytes_max: 16_384, fields_max: 100, target_bytes_max: 8192 };
+
+    fn parts(request: Http2Request<()>) -> Parts {
+        request.into_parts().0
+    }
+
+    fn translated(request: Http2Request<()>, is_whole: bool) -> Result<String, Untranslatable> {
+        request_head(&parts(request), is_whole).map(|head| String::from_utf8(head).unwrap())
+    }
+
+    /// What decisions go by.
+    fn seen(request: &Request<'_>) -> impl PartialEq + std::fmt::Debug + use<> {
+        let mut fields: Vec<(String, Vec<u8>)> = request
+            .fields
+            .iter()
+            .map(|(name, value)| (String::from_utf8_lossy(name).to_ascii_lowercase(), value.to_vec()))
+            .filter(|(name, _)| name != "transfer-encoding")
+            .collect();
+        fields.sort();
+        let target = (request.target.path.to_vec(), request.target.query.map(<[u8]>::to_vec));
+        (request.method_bytes.to_vec(), target, request.host.map(<[u8]>::to_vec), fields, request.body)
+    }
+
+    #[test]
+    fn head_has_the_authority_as_its_host_and_one_cookie() {
+        let request = Http2Request::get("https://a.test:8443/x?y=z")
+            .header("cookie", "a=1")
+            .header("accept", "*/*")
+            .header("cookie", "b=2")
+            .body(())
+            .unwrap();
+        let head = translated(request, true).unwrap();
+        assert_eq!(head, "GET /x?y=z HTTP/1.1\r\nHost: a.test:8443\r\nCookie: a=1; b=2\r\naccept: */*\r\n\r\n");
+    }
+
+    #[test]
+    fn body_without_a_length_comes_in_chunks() {
+        let post = || Http2Request::post("https://a.test/");
+        let head = translated(post().body(()).unwrap(), false).unwrap();
+        assert!(head.contains("\r\nTransfer-Encoding: chunked\r\n"), "{head}");
+        let head = translated(post().header("content-length", "5").body(()).unwrap(), false).unwrap();
+        assert!(!head.contains("Transfer-Encoding") && head.contains("content-length: 5\r\n"), "{head}");
+    }
+
+    #[test]
+    fn fields_of_a_connection_and_two_hosts_are_malformed() {
+        for (name, value) in [
+            ("connection", "close"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "h2c"),
+            ("keep-alive", "5"),
+            ("proxy-connection", "close"),
+            ("te", "gzip"),
+            ("host", "b.test"),
+        ] {
+            let request = Http2Request::get("https://a.test/").header(name, value).body(()).unwrap();
+            assert_eq!(translated(request, true), Err(Untranslatable), "{name}");
+        }
+        let request = Http2Request::get("https://a.test/").header("host", "A.test").header("te", "trailers");
+        assert!(translated(request.body(()).unwrap(), true).is_ok());
+    }
+
+    #[test]
+    fn response_keeps_the_fields_that_are_for_the_client() {
+        let head = b"HTTP/1.1 200 OK\r\nX-One: 1\r\nConnection: x-two, close\r\nX-Two: 2\r\nSet-Cookie: a\r\nSet-Cookie: b\r\n\
+            Transfer-Encoding: chunked\r\nKeep-Alive: 5\r\n\r\n";
+        let Ok(ParseStatus::Complete(read)) = head::response(head, &BOUNDS, head::Method::Get) else { panic!() };
+        let out = response(&read).unwrap();
+        let names: Vec<_> = out.headers().keys().map(|name| name.as_str()).collect();
+        assert_eq!(names, ["x-one", "set-cookie"]);
+        assert_eq!(out.headers().get_all("set-cookie").iter().count(), 2);
+    }
+
+    proptest! {
+        /// A request is the same to decisions and backends, whether it came by HTTP/1.1 or HTTP/2.
+        #[test]
+        fn request_is_the_same_by_both_protocols(
+            method in "GET|HEAD|POST|PUT|DELETE|OPTIONS|PATCH|BREW",
+            path in "(/[a-zA-Z0-9._~!$&'()*+,;=:@%-]{0,8}){1,5}",
+            query in prop::option::of("[a-zA-Z0-9._~!$&'()*+,;=:@%/?-]{0,20}"),
+            host in "[a-z0-9.-]{1,20}(:[1-9][0-9]{0,3})?",
+            fields in prop::collection::vec(
+                ("x-[a-z0-9-]{1,10}|accept|user-agent|authorization|referer|x_y|te", "[!-~]([ -~]{0,20}[!-~])?"), 0..12),
+            has_length in any::<bool>(),
+        ) {
+            let target = format!("{path}{}", query.as_ref().map(|query| format!("?{query}")).unwrap_or_default());
+            let Ok(uri) = format!("https://{host}{target}").parse::<http::Uri>() else { return Ok(()) };
+            let mut text = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n");
+            let mut request = Http2Request::builder().method(&*method).uri(uri);
+            for (name, value) in &fields {
+                let value = if name == "te" { "trailers" } else { value };
+                text.push_str(&format!("{name}: {value}\r\n"));
+                request = request.header(name, value);
+            }
+            if has_length {
+                text.push_str("Content-Length: 7\r\n");
+                request = request.header("content-length", "7");
+            }
+            text.push_str("\r\n");
+            let own = translated(request.body(()).unwrap(), !has_length).unwrap();
+            let (one, two) = (head::request(text.as_bytes(), &BOUNDS), head::request(own.as_bytes(), &BOUNDS));
+            match (&one, &two) {
+                (Ok(ParseStatus::Complete(one)), Ok(ParseStatus::Complete(two))) => {
+                    prop_assert_eq!(seen(one), seen(two));
+                }
+                (Err(one), Err(two)) => prop_assert_eq!(one, two),
+                _ => prop_assert!(false, "{text:?} is {one:?}, {own:?} is {two:?}"),
+            }
+        }
+    }
+}
