@@ -9,6 +9,7 @@ use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
 use hairpin_core::l7::config::{Edits, Forwarded, Http, HttpLimits, Kind, Terminated, Tls};
 use hairpin_core::time::Duration;
 use hairpin_core::wire::{Parsed, parse};
+use hairpin_linux::network::local_route;
 use hairpin_linux::programs::Absent;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 
@@ -231,5 +232,47 @@ fn a_client_is_served_or_not_answered_but_never_refused() {
         }
         let (_, counted) = rig.counted(|| answer(&rig, &near, client(true, 3003)));
         assert_eq!(counted, [("absent-syn", 1)].into());
+    });
+}
+
+#[test]
+fn a_vip_that_is_only_routed_needs_a_local_route() {
+    in_namespace(|| {
+        let rig = rig(Absent::Drop);
+        let near = Link::open("left-peer");
+        for family in ["ipv4", "ipv6"] {
+            std::fs::write(format!("/proc/sys/net/{family}/ip_nonlocal_bind"), "1").unwrap();
+        }
+        for ipv4 in [true, false] {
+            let address = vip(ipv4).ip();
+            assert!(!local_route::is_local(address).unwrap());
+            let _listener = TcpListener::bind(vip(ipv4)).unwrap();
+            assert_eq!(answer(&rig, &near, client(ipv4, 2999)), None);
+            (0..2).for_each(|_| local_route::add(address).unwrap());
+            assert!(local_route::is_local(address).unwrap());
+            assert_eq!(answer(&rig, &near, client(ipv4, 3000)), Some(SYN | ACK));
+            (0..2).for_each(|_| local_route::remove(address).unwrap());
+            assert!(!local_route::is_local(address).unwrap());
+        }
+    });
+}
+
+#[test]
+fn local_routes_of_others_stay() {
+    in_namespace(|| {
+        own_vips();
+        command("ip", &["route", "add", "local", "198.51.100.0/24", "dev", "lo"]);
+        command("ip", &["route", "add", "blackhole", "203.0.113.1"]);
+        for own in ["192.0.2.10", "2001:db8::10", "198.51.100.7"] {
+            let own = own.parse().unwrap();
+            assert!(local_route::is_local(own).unwrap());
+            local_route::remove(own).unwrap();
+            assert!(local_route::is_local(own).unwrap());
+            // Beside the route of an address that an interface has, another one is neither an error nor harm.
+            local_route::add(own).unwrap();
+            local_route::remove(own).unwrap();
+            assert!(local_route::is_local(own).unwrap());
+        }
+        assert!(!local_route::is_local("203.0.113.1".parse().unwrap()).unwrap());
     });
 }
