@@ -44,7 +44,10 @@ impl<'a> Services<'a> {
         if !service.kind.is_group() {
             let address = SocketAddr::new(service.endpoint.address.into(), service.endpoint.port);
             let is_udp = service.protocol == Protocol::Udp;
-            self.ends.push(ListenEnd { service: &service.name, address, is_udp });
+            // A terminated service has listening sockets itself.
+            if !service.kind.is_terminated() {
+                self.ends.push(ListenEnd { service: &service.name, address, is_udp });
+            }
             self.vips.entry(address.ip()).or_default().push(&service.name);
         }
         for backend in service.backends.iter().filter(|backend| backend.state != BackendState::Disabled) {
