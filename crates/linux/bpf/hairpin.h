@@ -92,7 +92,8 @@ struct end {
 
 enum end_role { END_SERVICE = 1, END_BACKEND = 2, END_SPLICED = 4 /* a service: clients meet SYN cookies */,
 		END_RESETS = 8 /* such a service: packets of no known connection are answered with RST */,
-		END_TIMESTAMPS = 16 /* such a service: clients are offered timestamps */ };
+		END_TIMESTAMPS = 16 /* such a service: clients are offered timestamps */,
+		END_TERMINATED = 32 /* a service whose connections end at sockets of this host; not an END_SERVICE */ };
 
 struct end_roles {
 	__u16 roles;   /* END_* */
@@ -102,7 +103,9 @@ struct end_roles {
 };
 
 /* Addresses of VIPs and pools are the keys of `addresses` (16 bytes; value: __u32 1): fragments and malformed
- * packets to them are dropped. */
+ * packets to them are dropped. A VIP that terminated services alone have is not among them: its fragments and malformed
+ * packets go to the kernel, which reassembles the ones and judges the others. On a VIP that a terminated service shares
+ * with another one they are dropped, since a fragment does not tell which of the two it is for. */
 
 /* A named interface, under its slot in `interfaces`; `slots` tells the slot (__u32) of an ifindex. */
 struct interface {
@@ -186,6 +189,7 @@ enum event {
 	EVENT_COOKIE_SENT,      /* SYN to a spliced service, answered with a cookie */
 	EVENT_COOKIE_BARE,      /* of no known connection and without data to a spliced service: has no effect */
 	EVENT_COOKIE_INVALID,   /* of no known connection to a spliced service, with data but no right cookie: dropped */
+	EVENT_ABSENT_SYN,       /* SYN to a terminated service that no process listens for: dropped */
 	EVENTS
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* A packet that no rule matches: a worker's, if it goes to a service, comes from a backend or is an ICMP error about
- * either; else the kernel's. */
+ * either; else the kernel's. The kernel's are also those of terminated services, whose connections end at its sockets. */
 #ifndef HAIRPIN_MISS_H
 #define HAIRPIN_MISS_H
 
@@ -31,16 +31,21 @@ static __noinline bool is_local(struct __sk_buff *skb, const struct end *source,
 	return fib(skb, &routed, &found, 1, false) == BPF_FIB_LKUP_RET_NOT_FWDED;
 }
 
-/* Whether a socket of this host wants packets from `source` to `destination`. One that is connected to `source`
- * does. One that takes packets from any host does if it is bound to an address of this host that is neither VIP nor
- * pool: wildcards match any destination, also those of packets that are only passing. */
-static __noinline bool socket_wants(struct __sk_buff *skb, const struct end *source, const struct end *destination,
-				    __u32 ipv6)
+/* What a packet finds among the sockets of this host. */
+enum found_socket {
+	NO_SOCKET,
+	ANY_PEER, /* it listens, or is of UDP and has no peer */
+	CONNECTED,
+};
+
+/* The socket that the kernel would deliver a packet from `source` to `destination` to. */
+static __noinline int find_socket(struct __sk_buff *skb, const struct end *source, const struct end *destination,
+				  __u32 ipv6)
 {
 	struct bpf_sock_tuple tuple;
 	struct bpf_sock *socket;
 	__u32 length;
-	bool exact;
+	int found;
 
 	__builtin_memset(&tuple, 0, sizeof(tuple));
 	if (ipv6) {
@@ -60,17 +65,46 @@ static __noinline bool socket_wants(struct __sk_buff *skb, const struct end *sou
 	if (source->protocol == IPPROTO_TCP) {
 		socket = bpf_skc_lookup_tcp(skb, &tuple, length, BPF_F_CURRENT_NETNS, 0);
 		if (!socket)
-			return false;
-		exact = socket->state != STATE_LISTEN;
+			return NO_SOCKET;
+		found = socket->state != STATE_LISTEN ? CONNECTED : ANY_PEER;
 		bpf_sk_release(socket);
 	} else {
 		socket = bpf_sk_lookup_udp(skb, &tuple, length, BPF_F_CURRENT_NETNS, 0);
 		if (!socket)
-			return false;
-		exact = socket->dst_port != 0;
+			return NO_SOCKET;
+		found = socket->dst_port != 0 ? CONNECTED : ANY_PEER;
 		bpf_sk_release(socket);
 	}
-	return exact || (!is_ours(destination) && is_local(skb, source, destination, ipv6));
+	return found;
+}
+
+/* Whether a socket of this host wants packets from `source` to `destination`. One that is connected to `source`
+ * does. One that takes packets from any host does if it is bound to an address of this host that is neither VIP nor
+ * pool: wildcards match any destination, also those of packets that are only passing. */
+static __noinline bool socket_wants(struct __sk_buff *skb, const struct end *source, const struct end *destination,
+				    __u32 ipv6)
+{
+	int found = find_socket(skb, source, destination, ipv6);
+
+	return found == CONNECTED ||
+	       (found == ANY_PEER && !is_ours(destination) && is_local(skb, source, destination, ipv6));
+}
+
+/* A packet to a terminated service. The kernel delivers it, or answers it with RST: a connection without a socket has
+ * died with its process. A SYN without a socket means that no process listens, however new the heartbeat is. Where
+ * packets without a process are dropped, so is this one: the client sends it again, but would give up if it were
+ * refused. (A SYN in fragments is refused; no client sends one.) */
+static __noinline int terminated(struct __sk_buff *skb, const struct end *source, const struct end *destination,
+				 __u32 ipv6, __u64 shape)
+{
+	struct control *control_now = single(&control);
+
+	if (!opens(shape) || !control_now || control_now->absent_drop == ABSENT_PASS)
+		return TC_ACT_UNSPEC;
+	if (find_socket(skb, source, destination, ipv6) != NO_SOCKET)
+		return TC_ACT_UNSPEC;
+	count(EVENT_ABSENT_SYN);
+	return TC_ACT_SHOT;
 }
 
 /* Whether a packet of a backend's end that no process can be asked about is none of a balanced connection. Hosts
@@ -110,6 +144,8 @@ static __noinline int miss(struct __sk_buff *skb, struct end *source, struct end
 	if (!control_now || !control_now->workers)
 		return TC_ACT_UNSPEC;
 	roles = bpf_map_lookup_elem(&ends, destination);
+	if (roles && roles->roles & END_TERMINATED)
+		return terminated(skb, source, destination, ipv6, shape);
 	if (roles && roles->roles & END_SERVICE) {
 		if (roles->roles & END_SPLICED) {
 			verdict = spliced(skb, source, destination, ipv6, shape | offered(roles));
@@ -184,7 +220,8 @@ static __always_inline bool quoted_ends(struct __sk_buff *skb, __u32 at, struct 
 }
 
 /* An ICMP message whose header lies at `at`. Errors about packets of balanced connections are the workers': they know
- * whom to send them on to. They are policed like any packet of an unknown connection: they can be forged. */
+ * whom to send them on to. They are policed like any packet of an unknown connection: they can be forged. Errors about
+ * packets from a terminated service are the kernel's, like those about packets of any of its sockets. */
 static __always_inline int icmp(struct __sk_buff *skb, __u32 at, const bool ipv6)
 {
 	struct control *control_now = single(&control);
@@ -200,6 +237,8 @@ static __always_inline int icmp(struct __sk_buff *skb, __u32 at, const bool ipv6
 	if (!quoted_ends(skb, at + 8, &source, &destination, ipv6))
 		return TC_ACT_UNSPEC;
 	roles = bpf_map_lookup_elem(&ends, &source);
+	if (roles && roles->roles & END_TERMINATED)
+		return TC_ACT_UNSPEC;
 	if (roles && roles->roles & END_SERVICE) {
 		hash = steer_hash(control_now, &destination);
 		if (is_known(hash) || client_admitted(roles->service))

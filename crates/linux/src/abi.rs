@@ -235,6 +235,8 @@ pub const END_SPLICED: u16 = 4;
 pub const END_TIMESTAMPS: u16 = 16;
 /// For `END_SPLICED`: packets of no known connection are answered with RST.
 pub const END_RESETS: u16 = 8;
+/// A service whose connections end at sockets of this host; it is no `END_SERVICE`.
+pub const END_TERMINATED: u16 = 32;
 
 /// Value of `ends`.
 #[derive(Clone, Copy, Debug)]
@@ -371,7 +373,7 @@ const _: () = {
 
 /// The fates of packets that take no rule: name for people, and whether such packets are dropped. In the order of
 /// `enum event`.
-pub const EVENTS: [(&str, bool); 24] = [
+pub const EVENTS: [(&str, bool); 25] = [
     ("to-worker", false),
     ("policed-client", true),
     ("policed-backend", true),
@@ -397,6 +399,7 @@ pub const EVENTS: [(&str, bool); 24] = [
     // Every handshake ends with one: nothing is lost with it.
     ("cookie-bare", false),
     ("cookie-invalid", true),
+    ("absent-syn", true),
 ];
 
 #[cfg(test)]

@@ -32,6 +32,8 @@ mod lifecycle;
 mod misses;
 #[path = "bpf/rules.rs"]
 mod rules;
+#[path = "bpf/terminated.rs"]
+mod terminated;
 #[path = "bpf/traffic.rs"]
 mod traffic;
 #[path = "bpf/verifier.rs"]

@@ -3,7 +3,7 @@
 use super::Bound::{Number, OneFor, Option, Time};
 use super::{Group, drops, events, http_refusals, limit, series};
 use crate::config::reference::{HTTP_LIMITS, TLS};
-use crate::run::limits::SPLICES_MAX;
+use crate::run::limits::{BACKLOG, SPLICES_MAX};
 use hairpin_core::l7::splice::limits;
 use hairpin_core::l7::{body, client_hello, cookie, head};
 
@@ -105,6 +105,13 @@ pub(super) const HTTP: Group = Group {
             Number(limits::RECORDS_BYTES_MAX as u64, "bytes"),
             &[series("hairpin_http_unrecorded_total")],
             "The segment is dropped and the client repeats it.",
+        ),
+        limit(
+            "connections to an HTTPS service that wait to be accepted, for each core and endpoint",
+            Number(BACKLOG as u64, "connections"),
+            &[],
+            "The kernel drops further SYNs, and clients send them again (`TcpExtListenOverflows` of `nstat`). It lowers the \
+             bound to `net.core.somaxconn`.",
         ),
         limit("a ClientHello", Option(&TLS, "hello_bytes_max", "bytes"), &[], RESET),
         limit("records of a ClientHello", Number(client_hello::RECORDS_MAX as u64, "records"), &[], RESET),

@@ -4,6 +4,7 @@
 use super::handover::Legacy;
 use super::host;
 use super::instance::InstanceRecord;
+use super::local_routes;
 use super::namespace::Namespace;
 use super::plane::Plane;
 use super::plane::linux::{LinuxPlane, Passed};
@@ -20,6 +21,7 @@ use hairpin_linux::device::{self, Interface};
 use hairpin_linux::shared::{self, Content, OpenedTable, SharedTable, SplicedTable, TableHeader};
 use hairpin_linux::tap::Tap;
 use std::collections::HashSet;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// How a process began.
@@ -58,6 +60,8 @@ pub(crate) struct PreparedHost {
     pub(crate) resteered: bool,
     /// Flows for which the engine holds a rule.
     pub(crate) held: HashSet<FlowKey>,
+    /// The listening sockets of the process that this one takes over from.
+    pub(crate) listeners: Vec<(String, OwnedFd)>,
     pub(crate) legacy: Legacy,
 }
 
@@ -94,9 +98,12 @@ pub(crate) fn incompatible(why: &str) -> String {
 }
 
 /// The state handed over by a living process, and everything prepared before that.
+#[derive(Default)]
 pub(crate) struct HandedInstance {
     /// Devices and programs.
     pub(crate) passed: Passed,
+    /// Its listening sockets.
+    pub(crate) listeners: Vec<(String, OwnedFd)>,
     /// The state of that process.
     pub(crate) legacy: Legacy,
 }
@@ -142,7 +149,7 @@ fn build(
     left: Option<InstanceRecord>,
     handed: Option<HandedInstance>,
 ) -> Result<PreparedHost> {
-    let (settings, cpus) = (&config.settings, machine.cpus);
+    let (settings, cpus, is_left) = (&config.settings, machine.cpus, left.is_some());
     let socket = settings.socket();
     let began = match (&left, &handed) {
         (_, Some(_)) => Began::Upgrade,
@@ -153,7 +160,7 @@ fn build(
     let path = table_path(settings, Content::Connections);
     let mut old = match SharedTable::open(&path)? {
         OpenedTable::Incompatible(why) => bail!("{}", incompatible(&why)),
-        OpenedTable::Table(_) if left.is_none() => {
+        OpenedTable::Table(_) if !is_left => {
             log(&format!("{} belongs to no process that is known; it is replaced", path.display()));
             None
         }
@@ -165,38 +172,25 @@ fn build(
         None => host::secret::<2>()?,
     };
     let steering = Steering::by_hash(key, cpus.len() as u16);
-    let counts = match &mut old {
-        Some(table) => connections_by_backend(table)?,
-        None => Vec::new(),
-    };
-    let of_http = match SplicedTable::open(&table_path(settings, Content::Splices))? {
-        OpenedTable::Table(table) if left.is_some() => table.connections_by_backend()?,
-        _ => Vec::new(),
-    };
-    let connections = |number: u16| {
-        let of = |counts: &[u64]| counts.get(usize::from(number)).copied().unwrap_or(0);
-        of(&counts) + of(&of_http)
-    };
+    let counts = connections_by_backend(settings, is_left, old.as_mut())?;
+    let connections = |number: u16| counts.get(usize::from(number)).copied().unwrap_or(0);
     let merged = registry.merge(config, &connections, super::host::unix_s())?;
 
     // From here on the kernel is changed: what there will be is noted first, beside what there is.
-    let record = record(settings, &merged.snapshot, cpus, left.as_ref())?;
+    let mut record = record(settings, &merged.snapshot, cpus, left.as_ref())?;
+    let routes = local_routes::needed(&merged.snapshot, &record.local_routes)?;
+    record.local_routes = local_routes::union(&routes, &record.local_routes);
     record.write(&socket)?;
     registry.save(&InstanceRecord::numbers(&socket))?;
-    for switch in &record.forwarding {
-        device::set_forwarding(&switch.interface, switch.family(), true)
-            .with_context(|| format!("cannot switch on forwarding on {}", switch.interface))?;
-    }
+    forward(&record)?;
+    local_routes::add(&routes)?;
     let had_table = old.is_some();
     // The abilities of its ports' rules decide how packets find their worker, and so where connections lie.
     let driven = driven(settings, &merged.snapshot, steering)?;
     let steering = driven.as_ref().map_or(steering, |(_, steering)| *steering);
     let (table, resteered) = table(settings, &path, old, steering)?;
-    let splices = splices(settings, left.is_some(), &table, &steering)?;
-    let (passed, legacy) = match handed {
-        Some(HandedInstance { passed, legacy }) => (passed, legacy),
-        None => Default::default(),
-    };
+    let splices = splices(settings, is_left, &table, &steering)?;
+    let HandedInstance { passed, listeners, legacy } = handed.unwrap_or_default();
     let mut plane: Box<dyn Plane> = match driven {
         Some((plane, _)) => plane,
         None => {
@@ -206,7 +200,20 @@ fn build(
     };
     plane.configure(&merged.snapshot)?;
     let held = plane.rules()?;
-    Ok(PreparedHost { began, record, registry, merged, plane, table, splices, steering, resteered, held, legacy })
+    Ok(PreparedHost {
+        began,
+        record,
+        registry,
+        merged,
+        plane,
+        table,
+        splices,
+        steering,
+        resteered,
+        held,
+        listeners,
+        legacy,
+    })
 }
 
 /// The plane that drives its ports itself, if the configuration has it, and how it tells workers apart.
@@ -224,9 +231,22 @@ fn driven(_: &Settings, _: &Snapshot, _: Steering) -> Result<Option<(Box<dyn Pla
     Ok(None)
 }
 
-/// How many connections each backend has, by its number.
-fn connections_by_backend(table: &mut SharedTable) -> Result<Vec<u64>> {
-    let mut counts = Vec::new();
+/// Switches forwarding on.
+fn forward(record: &InstanceRecord) -> Result<()> {
+    for switch in &record.forwarding {
+        device::set_forwarding(&switch.interface, switch.family(), true)
+            .with_context(|| format!("cannot switch on forwarding on {}", switch.interface))?;
+    }
+    Ok(())
+}
+
+/// How many connections each backend has in `table`, which is layer 4's, and in that of HTTP and TLS, by its number.
+fn connections_by_backend(settings: &Settings, is_left: bool, table: Option<&mut SharedTable>) -> Result<Vec<u64>> {
+    let mut counts = match SplicedTable::open(&table_path(settings, Content::Splices))? {
+        OpenedTable::Table(of_http) if is_left => of_http.connections_by_backend()?,
+        _ => Vec::new(),
+    };
+    let Some(table) = table else { return Ok(counts) };
     for_each(table, |connection| {
         let number = usize::from(connection.backend_number);
         if counts.len() <= number {
@@ -262,6 +282,7 @@ fn record(
         plane: settings.plane.name().to_string(),
         taps: tap_names(settings, cpus.len()),
         forwarding: host::forwarding_off(settings, snapshot)?,
+        local_routes: left.map_or_else(Vec::new, |left| left.local_routes.clone()),
         table: table_path(settings, Content::Connections),
         splices: table_path(settings, Content::Splices),
         namespace: Namespace::current(),
@@ -414,13 +435,18 @@ pub(crate) fn tap_names(settings: &Settings, workers: usize) -> Vec<String> {
     }
 }
 
-/// Removes the devices of workers that are no more, and notes what there is now.
+/// Removes the devices of workers that are no more, and routes to the VIPs of services that are no more, and notes what
+/// there is now.
 pub(crate) fn remove_surplus(
     record: &mut InstanceRecord,
     settings: &Settings,
-    workers: usize,
+    (snapshot, workers): (&Snapshot, usize),
     socket: &Path,
 ) -> Result<()> {
+    let needed = local_routes::needed(snapshot, &record.local_routes)?;
+    let (routes, removed) = local_routes::remove_others(&record.local_routes, &needed);
+    removed?;
+    record.local_routes = routes;
     let wanted = tap_names(settings, workers);
     for name in record.taps.iter().filter(|name| !wanted.contains(name)) {
         Tap::remove(name).with_context(|| format!("cannot remove the device {name}"))?;

@@ -7,7 +7,7 @@ use super::instance::InstanceRecord;
 use super::policer::ServiceRate;
 use super::supervisor::Supervisor;
 use super::thread::WorkerCommand;
-use super::{effective_weights, log, notify, reading};
+use super::{effective_weights, listeners, local_routes, log, notify, reading};
 use crate::config::words::spoken;
 use crate::config::{self, Config, DpdkSettings};
 use crate::control::{BackendChange, Changes};
@@ -113,6 +113,20 @@ impl Supervisor {
         let connections = |number: u16| counts.get(usize::from(number)).copied().unwrap_or(0);
         let merged = registry.merge(&config, &connections, unix_s())?;
         let snapshot = Arc::new(merged.snapshot.clone());
+        let applied =
+            self.open_terminated(&snapshot).and_then(|()| self.put_into_force(config, registry, merged, snapshot));
+        // Of the new configuration, or if that is not in force, of the old one.
+        self.close_unneeded();
+        applied
+    }
+
+    fn put_into_force(
+        &mut self,
+        config: Config,
+        registry: Registry,
+        merged: Merged,
+        snapshot: Arc<Snapshot>,
+    ) -> Result<Vec<String>> {
         // Known numbers first, so that a process that starts after a crash knows them too.
         registry.save(&InstanceRecord::numbers(&self.socket))?;
         self.plane.begin_backends(&merged.fresh_backends).context("cannot clear counters")?;
@@ -202,6 +216,37 @@ impl Supervisor {
             update
         };
         (0..parameters.steering.workers).map(update).collect()
+    }
+
+    /// Opens the sockets and makes the local routes that the terminated services of `snapshot` need. What a failure
+    /// leaves, [`Supervisor::close_unneeded`] removes.
+    pub(super) fn open_terminated(&mut self, snapshot: &Snapshot) -> Result<()> {
+        self.listeners.open_missing(&listeners::endpoints(snapshot))?;
+        let needed = local_routes::needed(snapshot, &self.record.local_routes)?;
+        let noted = local_routes::union(&needed, &self.record.local_routes);
+        if noted != self.record.local_routes {
+            self.record.local_routes = noted;
+            self.record.write(&self.socket)?;
+        }
+        local_routes::add(&needed)
+    }
+
+    /// Closes sockets and removes local routes that no terminated service in force needs.
+    pub(super) fn close_unneeded(&mut self) {
+        self.listeners.close_others(&listeners::endpoints(&self.snapshot));
+        if let Err(error) = self.remove_routes() {
+            log(&format!("warning: routes to VIPs of removed services stay for now: {error:#}"));
+        }
+    }
+
+    fn remove_routes(&mut self) -> Result<()> {
+        let own = &self.record.local_routes;
+        let (left, removed) = local_routes::remove_others(own, &local_routes::needed(&self.snapshot, own)?);
+        if left != *own {
+            self.record.local_routes = left;
+            self.record.write(&self.socket)?;
+        }
+        removed
     }
 
     fn connections_by_backend(&self) -> Vec<u64> {
@@ -294,6 +339,7 @@ pub(super) fn summary(config: &Config, snapshot: &Snapshot, cpus: &[usize]) -> S
 
 #[cfg(test)]
 mod tests {
+    use super::super::listeners::terminate;
     use super::*;
     use crate::config::parse;
 
@@ -353,5 +399,18 @@ mod tests {
         assert_eq!([&http, &web("tcp"), ""].map(|after| between(&https, after)), [[0; 0]; 3]);
         // A group alone drains.
         assert_eq!(between(&http, &web("http")), [0; 0]);
+    }
+
+    #[test]
+    fn service_that_becomes_terminated_ends_connections() {
+        let mut registry = Registry::default();
+        let mut snapshot = |protocol: &str| {
+            let config = parse("t", &format!("{HEAD}{OTHER}{}", web(protocol))).unwrap();
+            registry.merge(&config, &|_| 1, 0).unwrap().snapshot
+        };
+        let [tcp, mut https] = ["tcp", "http"].map(&mut snapshot);
+        terminate(&mut https);
+        let numbers = |before, after| ended(before, after).into_iter().map(|(number, _)| number).collect::<Vec<u16>>();
+        assert_eq!((numbers(&tcp, &https), numbers(&https, &https)), (vec![1], vec![]));
     }
 }

@@ -2,26 +2,24 @@
 //! talk over the socket that is the new one's standard input.
 //!
 //! The new process prepares everything that takes time and says `ready`. The old one ends its workers and sends the
-//! lock and the workers' devices; frames that arrive meanwhile wait in the devices. The new one takes over the
-//! connections and says `serving`. Until then the old one can go on: it keeps its own descriptors, and what lies in
-//! shared memory is whole at any instant.
+//! lock, the workers' devices and the listening sockets; frames and clients that arrive meanwhile wait in them. The new
+//! one takes over the connections and says `serving`. Until then the old one can go on: it keeps its own descriptors,
+//! and what lies in shared memory is whole at any instant.
 //!
 //! The old one says `yours`: from here on it does not go on. The new one tells the service manager that it is the main
 //! process, and closes the socket; only then the old one ends. (systemd ends a service whose main process ends before it
 //! has heard of another one.)
 
+use super::descriptors;
 use super::instance::Lock;
 use super::orphan::{self, ProcessHandle};
 use crate::control::Upgrade;
 use crate::health::Saved;
 use anyhow::{Context, Result, bail, ensure};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
-use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::io::{ErrorKind, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -46,8 +44,6 @@ const WORD_BYTES_MAX: usize = 4096;
 const DECLINES: &str = "no: ";
 /// By this the old process gives up for good.
 const COMMITTED: &[u8] = b"yours\n";
-/// Descriptors passed at most: the lock and the devices of 64 workers.
-const DESCRIPTORS_MAX: usize = 65;
 /// Bytes of a message at most: states of 16,384 backends take 4 MB.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 
@@ -58,6 +54,10 @@ pub(crate) struct Legacy {
     pub(crate) taps: Vec<String>,
     /// The health of the backends.
     pub(crate) health: Vec<Saved>,
+    /// The listening sockets, in the order of their descriptors, which follow this message; unknown of earlier
+    /// versions.
+    #[serde(default)]
+    pub(crate) listeners: Vec<String>,
 }
 
 /// The new process as the old one sees it.
@@ -132,19 +132,23 @@ impl Successor {
         Ok(())
     }
 
-    /// Passes everything on.
-    pub(crate) fn bequeath(&mut self, lock: &Lock, taps: &[OwnedFd], legacy: &Legacy) -> Result<()> {
-        let text = serde_json::to_vec(legacy)?;
+    /// Passes everything on. A process of an earlier version leaves `listeners` unread.
+    pub(crate) fn bequeath(
+        &mut self,
+        lock: &Lock,
+        taps: &[OwnedFd],
+        listeners: &[(String, BorrowedFd<'_>)],
+        mut legacy: Legacy,
+    ) -> Result<()> {
+        legacy.listeners = listeners.iter().map(|(name, _)| name.clone()).collect();
+        let text = serde_json::to_vec(&legacy)?;
         let mut descriptors: Vec<BorrowedFd<'_>> = vec![lock.as_fd()];
         descriptors.extend(taps.iter().map(AsFd::as_fd));
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        ensure!(control.push(SendAncillaryMessage::ScmRights(&descriptors)), "too many devices to pass on");
         let length = (text.len() as u64).to_le_bytes();
-        let sent = sendmsg(&self.talk.stream, &[IoSlice::new(&length)], &mut control, SendFlags::empty())
-            .context("cannot pass the workers' devices on")?;
-        ensure!(sent == length.len(), "the devices were passed on in part only");
-        self.talk.stream.write_all(&text).context("cannot pass states on")
+        descriptors::send(&self.talk.stream, &length, &descriptors).context("cannot pass the workers' devices on")?;
+        self.talk.stream.write_all(&text).context("cannot pass states on")?;
+        let listeners: Vec<BorrowedFd<'_>> = listeners.iter().map(|(_, descriptor)| *descriptor).collect();
+        descriptors::send_all(&self.talk.stream, &listeners).context("cannot pass the listening sockets on")
     }
 
     /// Ends it.
@@ -259,6 +263,8 @@ pub(crate) struct Inheritance {
     pub(crate) lock: Lock,
     /// The workers' devices.
     pub(crate) taps: Vec<(String, OwnedFd)>,
+    /// The listening sockets.
+    pub(crate) listeners: Vec<(String, OwnedFd)>,
     /// The rest.
     pub(crate) legacy: Legacy,
 }
@@ -302,35 +308,25 @@ impl Predecessor {
 
     /// Takes what is passed on.
     pub(crate) fn inherit(&mut self, socket: &Path) -> Result<Inheritance> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut length = [0; 8];
-        let received = recvmsg(
-            &self.stream,
-            &mut [IoSliceMut::new(&mut length)],
-            &mut control,
-            RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL,
-        );
-        let received = received.context("the old process does not hand over")?;
-        ensure!(received.bytes == length.len(), "the old process has changed its mind");
-        let mut descriptors = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(passed) = message {
-                descriptors.extend(passed);
-            }
-        }
+        let passed = descriptors::receive(&self.stream, &mut length)?;
         let length = u64::from_le_bytes(length) as usize;
         ensure!(length <= MESSAGE_BYTES_MAX, "the old process passes {length} bytes on, which makes no sense");
         let mut text = vec![0; length];
         self.stream.read_exact(&mut text).context("the old process does not hand over")?;
         let legacy: Legacy = serde_json::from_slice(&text).context("what the old process passes on makes no sense")?;
-        if descriptors.len() != legacy.taps.len() + 1 {
-            bail!("the old process passes {} descriptors on for {} devices", descriptors.len(), legacy.taps.len());
+        if passed.len() != legacy.taps.len() + 1 {
+            bail!("the old process passes {} descriptors on for {} devices", passed.len(), legacy.taps.len());
         }
-        let mut descriptors = descriptors.into_iter();
-        let lock = descriptors.next().context("the old process passes no lock on")?;
+        let listeners = descriptors::receive_all(&self.stream, legacy.listeners.len())
+            .context("the old process does not pass its listening sockets on")?;
+        let mut passed = passed.into_iter();
+        let lock = passed.next().context("the old process passes no lock on")?;
         let lock = Lock::received(lock, socket)?;
-        Ok(Inheritance { lock, taps: legacy.taps.iter().cloned().zip(descriptors).collect(), legacy })
+        let named = |names: &[String], all: &mut dyn Iterator<Item = OwnedFd>| names.iter().cloned().zip(all).collect();
+        let taps = named(&legacy.taps, &mut passed);
+        let listeners = named(&legacy.listeners, &mut listeners.into_iter());
+        Ok(Inheritance { lock, taps, listeners, legacy })
     }
 }
 
@@ -359,9 +355,20 @@ mod tests {
         successor.await_word("ready", || {}).unwrap();
         let (reader, mut writer) = std::io::pipe().unwrap();
         let legacy = Legacy { taps: vec!["hp-i-0".into()], ..Legacy::default() };
-        successor.bequeath(&lock, &[reader.into()], &legacy).unwrap();
+        // More than one message takes.
+        let (other, mut written) = std::io::pipe().unwrap();
+        let copies: Vec<_> = (0..300).map(|_| other.try_clone().unwrap()).collect();
+        let listeners: Vec<_> =
+            (0..300).map(|n| format!("192.0.2.1:443/{n}")).zip(copies.iter().map(AsFd::as_fd)).collect();
+        successor.bequeath(&lock, &[reader.into()], &listeners, legacy).unwrap();
         let inherited = predecessor.inherit(&socket).unwrap();
-        assert_eq!(inherited.taps[0].0, "hp-i-0");
+        assert_eq!((&*inherited.taps[0].0, inherited.taps.len()), ("hp-i-0", 1));
+        assert_eq!((&*inherited.listeners[299].0, inherited.listeners.len()), ("192.0.2.1:443/299", 300));
+        for (_, descriptor) in inherited.listeners {
+            written.write_all(b"y").unwrap();
+            let mut byte = [0];
+            std::fs::File::from(descriptor).read_exact(&mut byte).unwrap();
+        }
         writer.write_all(b"x").unwrap();
         let mut byte = [0];
         let mut device = std::fs::File::from(inherited.taps.into_iter().next().unwrap().1);
@@ -377,6 +384,12 @@ mod tests {
         successor.end();
         assert!(successor.process.has_ended());
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn process_that_passes_no_listeners_is_understood() {
+        let legacy: Legacy = serde_json::from_str("{\"taps\": [\"hp-i-0\"], \"health\": []}").unwrap();
+        assert_eq!((legacy.taps.len(), legacy.listeners.len()), (1, 0));
     }
 
     #[test]

@@ -5,11 +5,13 @@ use super::namespace::Namespace;
 use crate::config::PlaneChoice;
 use anyhow::{Context, Result, bail};
 use hairpin_linux::device::{self, Family};
+use hairpin_linux::network::local_route;
 use hairpin_linux::tap::Tap;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, Write};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -123,6 +125,9 @@ pub(crate) struct InstanceRecord {
     pub(crate) taps: Vec<String>,
     /// Forwarding switches it has switched on.
     pub(crate) forwarding: Vec<ForwardingSwitch>,
+    /// The addresses that it has made local routes to; unknown of earlier versions.
+    #[serde(default)]
+    pub(crate) local_routes: Vec<IpAddr>,
     /// The shared memory in which its connections of layer 4 lie.
     #[serde(default)]
     pub(crate) table: PathBuf,
@@ -197,6 +202,10 @@ impl InstanceRecord {
             };
             note(format!("cannot restore forwarding on {}", switch.interface), restored);
         }
+        for address in &self.local_routes {
+            let removed = local_route::remove(*address).map_err(|error| error.to_string());
+            note(format!("cannot remove the route `local {address} dev lo`"), removed);
+        }
         if !failures.is_empty() {
             bail!("{}", failures.join("; "));
         }
@@ -251,6 +260,7 @@ mod tests {
             pin_directory: socket.with_file_name("pins"),
             taps: vec![],
             forwarding: vec![],
+            local_routes: vec![],
             table: PathBuf::new(),
             splices: PathBuf::new(),
             namespace: Namespace::current(),
@@ -259,6 +269,10 @@ mod tests {
         assert_eq!(InstanceRecord::read(&socket).unwrap().as_ref(), Some(&record));
         record.flush(&socket).unwrap();
         assert_eq!(InstanceRecord::read(&socket).unwrap(), None);
+        let mut earlier = serde_json::to_value(&record).unwrap();
+        earlier.as_object_mut().unwrap().remove("local_routes").unwrap();
+        std::fs::write(InstanceRecord::path(&socket), earlier.to_string()).unwrap();
+        assert_eq!(InstanceRecord::read(&socket).unwrap(), Some(record), "an earlier version's");
         std::fs::write(InstanceRecord::path(&socket), "nonsense").unwrap();
         let error = InstanceRecord::read(&socket).unwrap_err();
         assert!(error.to_string().contains("makes no sense"), "{error}");

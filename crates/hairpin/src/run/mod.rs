@@ -7,6 +7,7 @@
 mod begin;
 mod capacity;
 mod change;
+mod descriptors;
 #[cfg(feature = "dpdk")]
 mod eal;
 mod effective_weights;
@@ -16,6 +17,8 @@ mod host;
 mod index;
 mod inspect;
 mod instance;
+mod listeners;
+mod local_routes;
 mod log;
 mod moderation;
 mod namespace;
@@ -37,6 +40,7 @@ mod worker_pool;
 pub(crate) mod limits {
     pub(crate) use super::handover::PATIENCE as HANDOVER_PATIENCE;
     pub(crate) use super::inspect::{PAGE_MAX, SEARCH_MAX};
+    pub(crate) use super::listeners::BACKLOG;
     pub(crate) use super::plane::limits as dpdk;
     pub(crate) use super::splice_queries::{QUERIES_MAX, QUERY_PATIENCE};
     pub(crate) use super::thread::COMMANDS_MAX;
@@ -55,14 +59,16 @@ use crate::status::Status;
 use anyhow::{Context, Result, bail};
 use begin::{Began, HandedInstance, PreparedHost, WorkerPlaces};
 use hairpin_core::balance::{EffectiveWeights, Loads};
-use hairpin_core::worker::Occupancy;
+use hairpin_core::worker::{Adopted, Occupancy};
 use hairpin_linux::cpu;
 use handover::Predecessor;
 use instance::{InstanceRecord, Lock};
+use listeners::Listeners;
 use log::log;
 use plane::linux::Passed;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -192,7 +198,8 @@ fn take_over(config: &Config, cpus: &[usize], reset_http: bool) -> Result<(Lock,
     predecessor.say("ready")?;
     let inherited = predecessor.inherit(&config.settings.socket())?;
     let passed = Passed { taps: inherited.taps, programs: Some(programs) };
-    Ok((inherited.lock, HandedInstance { passed, legacy: inherited.legacy }, predecessor))
+    let handed = HandedInstance { passed, listeners: inherited.listeners, legacy: inherited.legacy };
+    Ok((inherited.lock, handed, predecessor))
 }
 
 /// The programs of the process that is to be taken over from, if this one can do that.
@@ -280,6 +287,8 @@ impl ServingProcess {
                 notify::ready();
                 notify::settle();
                 predecessor.release();
+                // Until now the old process could have gone on with them.
+                supervisor.close_unneeded();
             }
             // Else the manager hears of it from the supervisor, when all services are ready.
             lock.sign().context("cannot sign the lock")?;
@@ -300,6 +309,7 @@ impl ServingProcess {
                 ProcessEnd::Worker(number, what) => format!("worker {number} ended: {what}"),
                 ProcessEnd::Failed(what) => what.clone(),
             });
+            record.clone_from(supervisor.record());
             supervisor.stop(end.flushes());
             Ok(end)
         })();
@@ -358,6 +368,7 @@ impl Startup<'_> {
             steering,
             resteered,
             held,
+            listeners,
             legacy,
         } = base;
         let snapshot = Arc::new(merged.snapshot.clone());
@@ -383,6 +394,8 @@ impl Startup<'_> {
         if let Err(error) = host::take_precedence() {
             log(&format!("warning: {error:#}; workers compete with everybody else"));
         }
+        let mut listeners = Listeners::inherited(listeners, cpus.iter().collect::<BTreeSet<_>>().len());
+        listeners.open_missing(&listeners::endpoints(&snapshot))?;
         // Rights are each thread's own: before the first worker's thread is made.
         host::drop_rights(plane.rights())?;
         let memory = WorkerMemory { connections: table.regions(), splices: splices.regions() };
@@ -392,18 +405,11 @@ impl Startup<'_> {
         plane.heartbeat();
         plane.steer(steering)?;
         plane.open()?;
-        begin::remove_surplus(&mut record, &config.settings, cpus.len(), socket)?;
+        begin::remove_surplus(&mut record, &config.settings, (&snapshot, cpus.len()), socket)?;
         worker_pool.begin();
         log(&change::summary(&config, &snapshot, &cpus));
         if began != Began::Fresh {
-            log(&format!(
-                "{}: took over {} connections and {} of HTTP and TLS services in {:.0} ms; {orphans} rules without a \
-                 connection removed",
-                began.name(),
-                adopted.kept,
-                adopted.splices.client_conns,
-                started.elapsed().as_secs_f64() * 1000.0
-            ));
+            tell_adoption(began, &adopted, orphans, started);
         }
         Supervisor::new(supervisor::SupervisorParts {
             began,
@@ -418,11 +424,24 @@ impl Startup<'_> {
             table,
             parameters,
             worker_pool,
+            listeners,
             legacy,
             socket: socket.to_path_buf(),
             sender: sender.clone(),
         })
     }
+}
+
+/// Logs how much this process took over since it `started`; `orphans` is the number of rules without a connection.
+fn tell_adoption(began: Began, adopted: &Adopted, orphans: u64, started: Instant) {
+    log(&format!(
+        "{}: took over {} connections and {} of HTTP and TLS services in {:.0} ms; {orphans} rules without a connection \
+         removed",
+        began.name(),
+        adopted.kept,
+        adopted.splices.client_conns,
+        started.elapsed().as_secs_f64() * 1000.0
+    ));
 }
 
 /// Starts the thread that passes signals on; those that came since `signals` was made are not lost.

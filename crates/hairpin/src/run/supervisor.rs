@@ -9,6 +9,7 @@ use super::handover::Legacy;
 use super::host::unix_s;
 use super::inspect::{EngineView, Inspector};
 use super::instance::{InstanceRecord, Lock};
+use super::listeners::Listeners;
 use super::plane::{NO_ENGINE, Plane};
 use super::policer::{ServiceRate, WorkerLoad};
 use super::reading::{self, Reading};
@@ -60,6 +61,7 @@ pub(super) struct SupervisorParts {
     pub(super) table: SharedTable,
     pub(super) parameters: WorkerParameters,
     pub(super) worker_pool: WorkerPool,
+    pub(super) listeners: Listeners,
     pub(super) legacy: Legacy,
     pub(super) socket: PathBuf,
     pub(super) sender: Sender<SupervisorMessage>,
@@ -77,6 +79,8 @@ pub(super) struct Supervisor {
     /// Maglev tables of the services, as far as they have been made here.
     pub(super) tables: Tables,
     pub(super) worker_pool: WorkerPool,
+    /// The sockets of terminated services.
+    pub(super) listeners: Listeners,
     pub(super) socket: PathBuf,
     pub(super) health: Checker,
     pub(super) rates: Vec<ServiceRate>,
@@ -85,9 +89,9 @@ pub(super) struct Supervisor {
     pub(super) readiness: NotifiedReadiness,
     /// Draining backends whose connections have been ended.
     pub(super) ended: BTreeSet<u16>,
+    pub(super) record: InstanceRecord,
     began: Began,
     adopted: Adopted,
-    record: InstanceRecord,
     /// Kept mapped: the workers' connections lie in it.
     table: SharedTable,
     sender: Sender<SupervisorMessage>,
@@ -102,7 +106,8 @@ pub(super) struct Supervisor {
 impl Supervisor {
     pub(super) fn new(parts: SupervisorParts) -> Result<Supervisor> {
         let SupervisorParts { began, adopted, config, options, record, registry, merged, snapshot, .. } = parts;
-        let SupervisorParts { plane, mut table, parameters, worker_pool, legacy, socket, sender, .. } = parts;
+        let SupervisorParts { plane, mut table, parameters, worker_pool, listeners, legacy, .. } = parts;
+        let SupervisorParts { socket, sender, .. } = parts;
         let targets = effective_weights::targets(&snapshot, &merged.settings);
         let teller = sender.clone();
         let on_change = move |changes: Vec<crate::health::Change>| {
@@ -140,6 +145,7 @@ impl Supervisor {
             parameters,
             tables: Tables::default(),
             worker_pool,
+            listeners,
             socket,
             health,
             rates,

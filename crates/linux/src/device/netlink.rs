@@ -1,4 +1,4 @@
-//! Netlink requests: replacing a device's queueing discipline, and the queries of [`crate::network`]. Messages
+//! Netlink requests: replacing a device's queueing discipline, and what [`crate::network`] sends. Messages
 //! of fixed shape, so they are written out here instead of depending on a netlink library.
 
 use super::{about, index_of};
@@ -83,7 +83,7 @@ fn no_queue(index: u32) -> [u8; MESSAGE_BYTES] {
 }
 
 /// Sends a message that asks for an acknowledgement and returns the error it carries.
-fn acknowledged(message: &[u8]) -> io::Result<()> {
+pub(crate) fn acknowledged(message: &[u8]) -> io::Result<()> {
     let mut answer = [0; 512];
     let answer = asked(message, &mut answer)?;
     if answer.len() < 20 {

@@ -41,12 +41,21 @@ fn remove(map: &MapHandle, keys: &mut Vec<Vec<u8>>) -> Result<()> {
     keys.drain(..).try_for_each(|key| map.delete(&key).context("cannot take an element away"))
 }
 
-/// Every service's and backend's end and what it is. A group has backends, but no end of its own.
+/// Every service's and backend's end and what it is. A group has backends, but no end of its own. A terminated service
+/// has an end while it is configured, and no backends: the kernel's own sockets connect to these.
 fn ends(snapshot: &Snapshot) -> HashMap<abi::EndKey, abi::EndRoles> {
     let mut ends: HashMap<abi::EndKey, abi::EndRoles> = HashMap::new();
     let vacant = |service: &Service| service.state == ServiceState::Vacant;
     for (number, service) in snapshot.services.iter().enumerate().filter(|(_, service)| !vacant(service)) {
         let number = number as u16;
+        if service.kind.is_terminated() {
+            if service.state == ServiceState::Active {
+                let roles =
+                    ends.entry(abi::EndKey::of(&service.endpoint, service.protocol)).or_insert_with(Bytes::zeroed);
+                roles.roles |= abi::END_TERMINATED;
+            }
+            continue;
+        }
         if !service.kind.is_group() {
             let roles = ends.entry(abi::EndKey::of(&service.endpoint, service.protocol)).or_insert_with(Bytes::zeroed);
             roles.roles |= abi::END_SERVICE;
@@ -72,9 +81,11 @@ fn ends(snapshot: &Snapshot) -> HashMap<abi::EndKey, abi::EndRoles> {
     ends
 }
 
-/// The addresses of VIPs and of the pool.
+/// The addresses of VIPs whose packets go to workers, and of the pool.
 fn addresses(snapshot: &Snapshot) -> Vec<[u8; 16]> {
-    let is_vip = |service: &&Service| service.state != ServiceState::Vacant && !service.kind.is_group();
+    let is_vip = |service: &&Service| {
+        service.state != ServiceState::Vacant && !service.kind.is_group() && !service.kind.is_terminated()
+    };
     let there = snapshot.services.iter().filter(is_vip);
     let mut addresses: Vec<[u8; 16]> = there.map(|service| service.endpoint.address.0).collect();
     if snapshot.services.iter().any(|service| service.forwarding == Forwarding::FullNat) {
@@ -90,7 +101,7 @@ mod tests {
     use super::*;
     use hairpin_core::config::{Backend, BackendState, Pool};
     use hairpin_core::flow::Endpoint;
-    use hairpin_core::l7::config::Kind;
+    use hairpin_core::l7::config::{Edits, Forwarded, Http, HttpLimits, Kind, Terminated};
     use std::net::Ipv4Addr;
     use std::time::Duration;
 
@@ -121,5 +132,36 @@ mod tests {
         let backend = roles(&group.backends[0].endpoint);
         assert!(backend.is_some_and(|roles| roles.roles == abi::END_BACKEND && roles.backend_service == 1));
         assert_eq!(addresses(&snapshot), [web.endpoint.address.0]);
+    }
+
+    fn terminated() -> Kind {
+        let http = Http {
+            access: [].into(),
+            routes: [].into(),
+            edits: Edits::default(),
+            forwarded: Forwarded::default(),
+            sticky: None,
+            server_timing: false,
+            upgrade: false,
+            connect: false,
+            proxy_protocol: None,
+            reuse: true,
+            limits: HttpLimits::default(),
+            offload_bytes_min: None,
+            timestamps: true,
+        };
+        Kind::Terminated(Box::new(Terminated { http, tls: true, http2: true }))
+    }
+
+    #[test]
+    fn terminated_service_has_an_end_but_no_backends_or_address() {
+        let pool = Pool { addresses: Box::default(), port_first: 1024, port_last: 2048, time_wait: Duration::ZERO };
+        let mut snapshot = Snapshot::new([service(terminated(), 443, 0)].into(), pool);
+        let end = abi::EndKey::of(&snapshot.services[0].endpoint, Protocol::Tcp);
+        let roles: Vec<_> = ends(&snapshot).into_iter().map(|(end, roles)| (end, roles.roles)).collect();
+        assert_eq!(roles, [(end, abi::END_TERMINATED)]);
+        assert!(addresses(&snapshot).is_empty());
+        snapshot.services[0].state = ServiceState::Removed;
+        assert!(ends(&snapshot).is_empty());
     }
 }

@@ -12,14 +12,14 @@ fn client(port: u16) -> FlowKey {
 }
 
 /// The fate of a frame: verdict, worker, and the events counted.
-fn offer(rig: &Rig, frame: &[u8]) -> (Run, Option<u16>, BTreeMap<&'static str, u64>) {
+pub(crate) fn offer(rig: &Rig, frame: &[u8]) -> (Run, Option<u16>, BTreeMap<&'static str, u64>) {
     let before = rig.tickets();
     let (run, counted) = rig.counted(|| rig.ingress(frame));
     let after = rig.tickets();
     (run, before.iter().zip(&after).position(|(b, a)| a > b).map(|worker| worker as u16), counted)
 }
 
-fn untouched(rig: &Rig, frame: &[u8]) {
+pub(crate) fn untouched(rig: &Rig, frame: &[u8]) {
     let (run, _, counted) = offer(rig, frame);
     assert_eq!((run.verdict, &run.frame[..]), (OK, frame));
     assert!(counted.is_empty(), "{counted:?}");
@@ -196,7 +196,7 @@ fn the_hosts_own_connections_to_a_backend_are_its_own() {
 }
 
 /// The Ethernet and IP header of `packet`'s frame, and what is behind them replaced by `body`, of `protocol`.
-fn packet_with(packet: &Packet, protocol: u8, body: &[u8]) -> Vec<u8> {
+pub(crate) fn packet_with(packet: &Packet, protocol: u8, body: &[u8]) -> Vec<u8> {
     let mut frame = packet.frame();
     if packet.key.is_ipv4() {
         frame.truncate(34);
@@ -212,7 +212,7 @@ fn packet_with(packet: &Packet, protocol: u8, body: &[u8]) -> Vec<u8> {
 }
 
 /// An ICMP error of `kind` that quotes the start of a packet of `quoted`.
-fn icmp(rig: &Rig, kind: u8, quoted: FlowKey) -> Vec<u8> {
+pub(crate) fn icmp(rig: &Rig, kind: u8, quoted: FlowKey) -> Vec<u8> {
     let mut body = vec![kind, 4, 0, 0, 0, 0, 5, 0];
     let inner = Packet::new(quoted).frame();
     body.extend(&inner[14..14 + if quoted.is_ipv4() { 28 } else { 48 }]);

@@ -285,7 +285,8 @@ pub const LINUX: ReferenceSection = ReferenceSection {
             ]),
             Value("drop"),
             "\"drop\"",
-            "What becomes of packets of services that no rule takes while no Hairpin process is alive.",
+            "What becomes of packets of services that no rule takes while no Hairpin process is alive. Of an HTTPS service it \
+             is SYNs, while no process listens for them.",
         ),
         field(
             "heartbeat_timeout",

@@ -124,7 +124,8 @@ impl Plane for LinuxPlane {
     }
 
     fn rights(&self) -> CapabilitySet {
-        CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON
+        // A reload may bring a terminated service of port 443.
+        CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE | CapabilitySet::PERFMON
     }
 
     fn configure(&mut self, snapshot: &Snapshot) -> Result<()> {

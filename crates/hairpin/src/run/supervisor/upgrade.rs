@@ -2,7 +2,7 @@
 
 use super::super::handover::{Legacy, Successor};
 use super::super::inspect::Inspector;
-use super::super::instance::Lock;
+use super::super::instance::{InstanceRecord, Lock};
 use super::super::plane::Plane;
 use super::super::worker_pool::WorkerMemory;
 use super::super::{ProcessEnd, ReplySender, begin, former, log, notify};
@@ -50,8 +50,8 @@ impl Supervisor {
         // From here on frames wait in the devices.
         self.metrics = None;
         self.worker_pool.end(how.reset_http);
-        let legacy = Legacy { taps: self.record.taps.clone(), health: self.health.saved() };
-        let passed = successor.bequeath(lock, descriptors, &legacy);
+        let legacy = Legacy { taps: self.record.taps.clone(), health: self.health.saved(), ..Legacy::default() };
+        let passed = successor.bequeath(lock, descriptors, &self.listeners.descriptors(), legacy);
         match passed.and_then(|()| successor.await_word("serving", &heartbeat)) {
             Ok(()) => {
                 let pid = successor.pid();
@@ -88,7 +88,14 @@ impl Supervisor {
         let OpenedTable::Table(table) = SharedTable::open(&self.record.table)? else {
             bail!("the connection table {} is gone", self.record.table.display());
         };
-        // The other process may have given it another shape.
+        // The other process may have made routes, and removed some.
+        if let Some(there) = InstanceRecord::read(&self.socket)? {
+            self.record.local_routes = there.local_routes;
+        }
+        let snapshot = Arc::clone(&self.snapshot);
+        self.open_terminated(&snapshot)?;
+        self.close_unneeded();
+        // It may have given the table another shape.
         let (settings, steering) = (&self.config.settings, self.parameters.steering);
         let (mut table, resteered) = begin::table(settings, &self.record.table, Some(table), steering)?;
         self.plane.resume(&self.record.taps)?;
