@@ -114,7 +114,8 @@ async fn find<S: AsyncRead + Unpin>(
             return found;
         }
         let was_empty = input.is_empty();
-        let control = was_empty.then_some(&*client.control);
+        // A client that has just connected is about to ask: its connection ends with its first request.
+        let control = (was_empty && requests > 0).then_some(&*client.control);
         match pump::read_unless(local, io, input, deadline, control).await {
             Ok(0) => return Found::Gone,
             Ok(_) if was_empty => deadline.set(limits.head_timeout),

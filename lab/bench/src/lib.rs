@@ -9,6 +9,7 @@
 pub mod ageing;
 pub mod calibrate;
 pub mod demo;
+pub mod https;
 pub mod instructions;
 pub mod l4;
 pub mod l7;

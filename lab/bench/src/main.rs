@@ -5,7 +5,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use hairpin_bench::suite::{self, SuitePlan};
-use hairpin_bench::{ageing, calibrate, demo, instructions, l4, l7, tables};
+use hairpin_bench::{ageing, calibrate, demo, https, instructions, l4, l7, tables};
 use hairpin_e2e::peer::{self, PeerKind, PeerService};
 use hairpin_e2e::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_e2e::topology::{Cards, Family, Topology, TopologyOptions};
@@ -65,6 +65,8 @@ enum CliCommand {
     Calibrate(calibrate::CalibrateArgs),
     /// Measures HTTP services beside nginx, HAProxy and no balancer, on two cores: `make bench-l7`.
     L7(l7::L7Args),
+    /// Measures HTTPS services beside nginx and HAProxy, on two cores: `make bench-https`.
+    Https(https::HttpsArgs),
     /// Measures what Laconic shows in its figures and tables: `make bench-laconic`.
     L7Figures(l7::figures::FiguresArgs),
     /// Sends a corpus of requests through Hairpin, nginx and HAProxy, and prints where they differ.
@@ -119,6 +121,10 @@ fn main() -> Result<()> {
         CliCommand::L7(arguments) => {
             namespace::clean(false)?;
             l7::run(&arguments)
+        }
+        CliCommand::Https(arguments) => {
+            namespace::clean(false)?;
+            https::run(&arguments)
         }
         CliCommand::L7Figures(arguments) => {
             if !arguments.is_report() {

@@ -6,6 +6,7 @@ use super::host::unix_s;
 use super::instance::InstanceRecord;
 use super::policer::ServiceRate;
 use super::supervisor::Supervisor;
+use super::termination::Certificates;
 use super::thread::WorkerCommand;
 use super::{effective_weights, listeners, local_routes, log, notify, reading};
 use crate::config::words::spoken;
@@ -66,8 +67,10 @@ impl Supervisor {
                 wanted.name()
             ));
         }
+        let certificates = Certificates::load(&new).map_err(|error| format!("{error:#}"))?;
+        certificates.warn();
         let mut changes = diff::changes(&self.config, &new);
-        let notes = self.apply(new, self.registry.clone()).map_err(|error| format!("{error:#}"))?;
+        let notes = self.apply(new, self.registry.clone(), certificates).map_err(|error| format!("{error:#}"))?;
         changes.changes.extend(notes);
         Ok(changes)
     }
@@ -82,7 +85,8 @@ impl Supervisor {
     pub(super) fn set_backend(&mut self, change: &BackendChange) -> std::result::Result<String, String> {
         let mut registry = self.registry.clone();
         let done = registry.set(change, &self.config).map_err(|error| format!("{error:#}"))?;
-        self.apply(self.config.clone(), registry).map_err(|error| format!("{error:#}"))?;
+        self.apply(self.config.clone(), registry, self.termination.certificates.clone())
+            .map_err(|error| format!("{error:#}"))?;
         log(&done);
         Ok(done)
     }
@@ -92,7 +96,8 @@ impl Supervisor {
         let counts = self.connections_by_backend();
         let connections = |number: u16| counts.get(usize::from(number)).copied().unwrap_or(0);
         if self.registry.frees_now(&connections, unix_s())
-            && let Err(error) = self.apply(self.config.clone(), self.registry.clone())
+            && let Err(error) =
+                self.apply(self.config.clone(), self.registry.clone(), self.termination.certificates.clone())
         {
             log(&format!("warning: what was removed stays for now: {error:#}"));
         }
@@ -108,13 +113,17 @@ impl Supervisor {
 
     /// Puts a configuration into force; overrides that have ended, a sentence each. Fails before anything has changed, or
     /// not at all, as far as that can be told.
-    fn apply(&mut self, config: Config, mut registry: Registry) -> Result<Vec<String>> {
+    fn apply(&mut self, config: Config, mut registry: Registry, certificates: Certificates) -> Result<Vec<String>> {
         let counts = self.connections_by_backend();
         let connections = |number: u16| counts.get(usize::from(number)).copied().unwrap_or(0);
         let merged = registry.merge(&config, &connections, unix_s())?;
         let snapshot = Arc::new(merged.snapshot.clone());
         let applied =
             self.open_terminated(&snapshot).and_then(|()| self.put_into_force(config, registry, merged, snapshot));
+        if applied.is_ok() {
+            self.termination.certificates = certificates;
+            self.configure_termination()?;
+        }
         // Of the new configuration, or if that is not in force, of the old one.
         self.close_unneeded();
         applied
@@ -251,8 +260,7 @@ impl Supervisor {
 
     fn connections_by_backend(&self) -> Vec<u64> {
         let mut counts = Vec::new();
-        for shared in self.worker_pool.shared() {
-            let reading = shared.reading();
+        for reading in self.worker_readings() {
             let backends = &reading.statistics.backends;
             if counts.len() < backends.len() {
                 counts.resize(backends.len(), 0);

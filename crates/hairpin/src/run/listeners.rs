@@ -66,7 +66,6 @@ impl Listeners {
     }
 
     /// The socket of an endpoint for one core, counted from 0. It does not block.
-    #[cfg_attr(not(test), expect(dead_code, reason = "what serves the connections will take it"))]
     pub(crate) fn of(&self, endpoint: &Endpoint, core: usize) -> Option<&TcpListener> {
         self.open.get(&(*endpoint, core))
     }

@@ -33,6 +33,7 @@ mod rivals;
 mod splice_queries;
 mod supervisor;
 mod tap;
+mod termination;
 mod thread;
 mod worker_pool;
 
@@ -68,12 +69,12 @@ use log::log;
 use plane::linux::Passed;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 use supervisor::Supervisor;
+use termination::{Certificates, Termination};
 use worker_pool::{WorkerMemory, WorkerParameters};
 
 /// How long a status may take to make.
@@ -153,6 +154,9 @@ pub fn run(config: Config, options: RunOptions) -> Result<()> {
     host::require_rights()?;
     let interfaces = host::interfaces(&config.settings)?;
     live::warn(&config, log);
+    // Before anything is changed: a certificate that cannot be served is a mistake of the configuration.
+    let certificates = Certificates::load(&config)?;
+    certificates.warn();
     let cpus = worker_cpus(&config.settings)?;
     let socket = config.settings.socket();
     let (lock, handed, predecessor) = if options.take_over {
@@ -171,7 +175,7 @@ pub fn run(config: Config, options: RunOptions) -> Result<()> {
         }
         Err(error) => return Err(error),
     };
-    let served = ServingProcess { config, options, cpus, socket, lock, predecessor }.serve(base, signals);
+    let served = ServingProcess { config, options, cpus, socket, lock, predecessor, certificates }.serve(base, signals);
     served.finish(fresh)
 }
 
@@ -258,6 +262,7 @@ struct ServingProcess {
     socket: PathBuf,
     lock: Lock,
     predecessor: Option<Predecessor>,
+    certificates: Certificates,
 }
 
 /// A process that has served.
@@ -266,16 +271,20 @@ struct ServedProcess {
     record: InstanceRecord,
     lock: Lock,
     socket: PathBuf,
+    /// What clients of terminated services still wait for, if another process serves new ones.
+    draining: Option<Termination>,
 }
 
 impl ServingProcess {
     /// Everything between the first object and the end.
     fn serve(self, base: PreparedHost, signals: Signals) -> ServedProcess {
-        let ServingProcess { config, options, cpus, socket, mut lock, predecessor } = self;
+        let ServingProcess { config, options, cpus, socket, mut lock, predecessor, certificates } = self;
+        let mut draining = None;
         let mut record = base.record.clone();
         let result = (|| {
             let (sender, messages) = mpsc::channel();
-            let mut supervisor = Startup { config, options, cpus, socket: &socket, sender: &sender }.start(base)?;
+            let mut supervisor =
+                Startup { config, options, cpus, socket: &socket, sender: &sender, certificates }.start(base)?;
             record = supervisor.record().clone();
             watch_signals(signals, sender.clone())?;
             requests::listen(&socket, &sender, supervisor.inspector())?;
@@ -310,17 +319,18 @@ impl ServingProcess {
                 ProcessEnd::Failed(what) => what.clone(),
             });
             record.clone_from(supervisor.record());
-            supervisor.stop(end.flushes());
+            let termination = supervisor.stop(end.flushes());
+            draining = matches!(end, ProcessEnd::HandedOver { .. }).then_some(termination);
             Ok(end)
         })();
-        ServedProcess { result, record, lock, socket }
+        ServedProcess { result, record, lock, socket, draining }
     }
 }
 
 impl ServedProcess {
     /// Removes what is to be removed. `fresh`: this process had made everything itself.
     fn finish(self, fresh: bool) -> Result<()> {
-        let ServedProcess { result, record, lock, socket } = self;
+        let ServedProcess { result, record, lock, socket, draining } = self;
         let flush = match &result {
             Ok(end) => end.flushes(),
             Err(_) => fresh,
@@ -328,9 +338,16 @@ impl ServedProcess {
         let flushed = if flush { record.flush(&socket) } else { Ok(()) };
         if flush && flushed.is_ok() {
             lock.remove();
-        } else if !matches!(result, Ok(ProcessEnd::HandedOver { .. })) {
-            // No process answers there any more.
-            let _ = std::fs::remove_file(&socket);
+        } else {
+            if !matches!(result, Ok(ProcessEnd::HandedOver { .. })) {
+                // No process answers there any more.
+                let _ = std::fs::remove_file(&socket);
+            }
+            // Another process has it, or may take it.
+            drop(lock);
+        }
+        if let Some(draining) = draining {
+            draining.drain();
         }
         match result? {
             ProcessEnd::Worker(number, what) => {
@@ -350,12 +367,13 @@ struct Startup<'a> {
     cpus: Vec<usize>,
     socket: &'a Path,
     sender: &'a Sender<SupervisorMessage>,
+    certificates: Certificates,
 }
 
 impl Startup<'_> {
     /// Makes the workers, brings the engine in line with them, and lets them begin.
     fn start(self, base: PreparedHost) -> Result<Supervisor> {
-        let Startup { config, options, cpus, socket, sender } = self;
+        let Startup { config, options, cpus, socket, sender, certificates } = self;
         let started = Instant::now();
         let PreparedHost {
             began,
@@ -394,7 +412,8 @@ impl Startup<'_> {
         if let Err(error) = host::take_precedence() {
             log(&format!("warning: {error:#}; workers compete with everybody else"));
         }
-        let mut listeners = Listeners::inherited(listeners, cpus.iter().collect::<BTreeSet<_>>().len());
+        let mut termination = Termination::new(&parameters, certificates);
+        let mut listeners = Listeners::inherited(listeners, termination.cores());
         listeners.open_missing(&listeners::endpoints(&snapshot))?;
         // Rights are each thread's own: before the first worker's thread is made.
         host::drop_rights(plane.rights())?;
@@ -407,6 +426,8 @@ impl Startup<'_> {
         plane.open()?;
         begin::remove_surplus(&mut record, &config.settings, (&snapshot, cpus.len()), socket)?;
         worker_pool.begin();
+        let tables = termination.tables(&snapshot);
+        termination.configure(&config, &merged, (&snapshot, &tables), &listeners)?;
         log(&change::summary(&config, &snapshot, &cpus));
         if began != Began::Fresh {
             tell_adoption(began, &adopted, orphans, started);
@@ -425,6 +446,7 @@ impl Startup<'_> {
             parameters,
             worker_pool,
             listeners,
+            termination,
             legacy,
             socket: socket.to_path_buf(),
             sender: sender.clone(),

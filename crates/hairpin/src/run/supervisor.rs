@@ -12,8 +12,9 @@ use super::instance::{InstanceRecord, Lock};
 use super::listeners::Listeners;
 use super::plane::{NO_ENGINE, Plane};
 use super::policer::{ServiceRate, WorkerLoad};
-use super::reading::{self, Reading};
+use super::reading::{self, Reading, WorkerReading};
 use super::ready::{self, NotifiedReadiness};
+use super::termination::Termination;
 use super::thread::{ThreadShared, WorkerCommand};
 use super::worker_pool::{WorkerParameters, WorkerPool};
 use super::{ProcessEnd, RunOptions, SupervisorMessage, log, notify};
@@ -62,6 +63,7 @@ pub(super) struct SupervisorParts {
     pub(super) parameters: WorkerParameters,
     pub(super) worker_pool: WorkerPool,
     pub(super) listeners: Listeners,
+    pub(super) termination: Termination,
     pub(super) legacy: Legacy,
     pub(super) socket: PathBuf,
     pub(super) sender: Sender<SupervisorMessage>,
@@ -81,6 +83,7 @@ pub(super) struct Supervisor {
     pub(super) worker_pool: WorkerPool,
     /// The sockets of terminated services.
     pub(super) listeners: Listeners,
+    pub(super) termination: Termination,
     pub(super) socket: PathBuf,
     pub(super) health: Checker,
     pub(super) rates: Vec<ServiceRate>,
@@ -106,7 +109,7 @@ pub(super) struct Supervisor {
 impl Supervisor {
     pub(super) fn new(parts: SupervisorParts) -> Result<Supervisor> {
         let SupervisorParts { began, adopted, config, options, record, registry, merged, snapshot, .. } = parts;
-        let SupervisorParts { plane, mut table, parameters, worker_pool, listeners, legacy, .. } = parts;
+        let SupervisorParts { plane, mut table, parameters, worker_pool, listeners, termination, legacy, .. } = parts;
         let SupervisorParts { socket, sender, .. } = parts;
         let targets = effective_weights::targets(&snapshot, &merged.settings);
         let teller = sender.clone();
@@ -146,6 +149,7 @@ impl Supervisor {
             tables: Tables::default(),
             worker_pool,
             listeners,
+            termination,
             socket,
             health,
             rates,
@@ -183,9 +187,12 @@ impl Supervisor {
 
     /// Ends the workers. Everything else stays as it is; `resets`: but connections of HTTP and TLS services, which are
     /// reset.
-    pub(super) fn stop(mut self, resets: bool) {
+    ///
+    /// What serves terminated services goes on, until it is dropped.
+    pub(super) fn stop(mut self, resets: bool) -> Termination {
         self.worker_pool.end(resets);
         self.table.set_clean(true);
+        self.termination
     }
 
     /// Serves until the end.
@@ -221,8 +228,7 @@ impl Supervisor {
         }
         if heartbeat.is_multiple_of(OBSERVE_HEARTBEATS) {
             self.health.set_links(ready::links_down(&self.config.settings, &*self.plane));
-            let workers: Vec<_> = self.worker_pool.shared().map(ThreadShared::reading).collect();
-            self.health.observe(effective_weights::observed(&workers));
+            self.health.observe(effective_weights::observed(&self.worker_readings()));
             self.stand();
         }
         if heartbeat.is_multiple_of(READ_HEARTBEATS) {
@@ -237,6 +243,7 @@ impl Supervisor {
         }
         if heartbeat.is_multiple_of(TIDY_HEARTBEATS) {
             self.with_heartbeat(Supervisor::tidy);
+            self.with_heartbeat(Supervisor::reread_certificates);
             self.renew_cookies();
         }
     }
@@ -331,6 +338,7 @@ impl Supervisor {
             return;
         }
         let heartbeat = || self.plane.heartbeat();
+        self.termination.end(&ends);
         if let Err(error) = self.worker_pool.command(|_| WorkerCommand::End(ends.clone()), heartbeat) {
             log(&format!("warning: connections of backends could not be ended: {error:#}"));
         }
@@ -362,10 +370,32 @@ impl Supervisor {
     pub(super) fn read(&self) -> Result<Reading> {
         Ok(Reading {
             uptime: self.started.elapsed(),
-            workers: self.worker_pool.shared().map(ThreadShared::reading).collect(),
+            workers: self.worker_readings(),
             totals: self.plane.totals()?,
             events: self.plane.events()?,
         })
+    }
+
+    /// What each worker has counted, and beside it the runtime of its core.
+    pub(super) fn worker_readings(&self) -> Vec<WorkerReading> {
+        let mut workers: Vec<_> = self.worker_pool.shared().map(ThreadShared::reading).collect();
+        self.termination.add_to(&mut workers);
+        workers
+    }
+
+    /// Serves certificates whose files have changed.
+    fn reread_certificates(&mut self) {
+        if self.termination.reread(&self.config)
+            && let Err(error) = self.configure_termination()
+        {
+            log(&format!("warning: {error:#}"));
+        }
+    }
+
+    /// Puts the configuration into force for services whose connections end here.
+    pub(super) fn configure_termination(&mut self) -> Result<()> {
+        let in_force = (&self.snapshot, &self.tables);
+        self.termination.configure(&self.config, &self.merged, in_force, &self.listeners)
     }
 
     fn rules_max(&self) -> u64 {
@@ -387,6 +417,7 @@ impl Supervisor {
     fn status(&self) -> std::result::Result<Status, String> {
         self.worker_pool.shared().for_each(ThreadShared::ask);
         let patient = Instant::now() + FRESH_PATIENCE;
+        self.termination.refresh(FRESH_PATIENCE);
         while Instant::now() < patient && self.worker_pool.shared().any(ThreadShared::is_asked) {
             std::thread::sleep(Duration::from_micros(100));
         }

@@ -4,22 +4,24 @@
 //! when their files change. A file that cannot be served changes nothing.
 
 use super::listeners::{self, Listeners};
-use super::log;
 use super::reading::WorkerReading;
 use super::worker_pool::{SPLICES_MAX, WorkerParameters};
+use super::{host, log};
 use crate::config::{ClientCertificates, Config, HttpsSettings, TlsVersion};
 use crate::registry::Merged;
 use anyhow::{Context, Result};
 use hairpin_core::balance::Tables;
-use hairpin_core::config::Snapshot;
+use hairpin_core::config::{BackendState, Snapshot};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::keys::{Purpose, Secret};
 use hairpin_core::l7::config::Kind;
+use hairpin_core::worker::Which;
 use hairpin_https::{
     CertificateFiles, CertificateSummary, Configuration, CoreReading, Runtimes, RuntimesOptions, ServedCertificates,
     TerminatedService, TicketSecret, TlsOptions,
 };
 use hairpin_linux::cpu;
+use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,9 +31,12 @@ const DRAIN_STEP: Duration = Duration::from_millis(50);
 /// How long connections of terminated services have after a hand-over, unless their services say.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
+/// A certificate that expires within so many seconds is warned of: ten days.
+const EXPIRES_SOON_S: i64 = 10 * 86_400;
+
 /// Certificates of the terminated services of a configuration, by the place of the service in it.
 #[derive(Clone, Default)]
-pub(crate) struct Certificates(Vec<Option<LoadedService>>);
+pub(crate) struct Certificates(Arc<[Option<LoadedService>]>);
 
 #[derive(Clone)]
 struct LoadedService {
@@ -64,6 +69,24 @@ impl Certificates {
     /// Whether files have changed since they were read.
     fn have_changed(&self) -> bool {
         self.0.iter().flatten().any(|loaded| loaded.files.fingerprint() != loaded.fingerprint)
+    }
+
+    /// Warns of certificates that are not valid now, or will soon not be.
+    pub(crate) fn warn(&self) {
+        let now = i64::try_from(host::unix_s()).unwrap_or(i64::MAX);
+        for (service, summaries) in self.summaries() {
+            for certificate in summaries {
+                let file = certificate.file.display();
+                if certificate.from_unix_s > now {
+                    log(&format!("warning: service {service}: the certificate in {file} is not valid yet"));
+                } else if certificate.until_unix_s < now {
+                    log(&format!("warning: service {service}: the certificate in {file} has expired: renew it"));
+                } else if certificate.until_unix_s - now < EXPIRES_SOON_S {
+                    let days = (certificate.until_unix_s - now) / 86_400;
+                    log(&format!("warning: service {service}: the certificate in {file} expires in {days} days"));
+                }
+            }
+        }
     }
 
     /// What is served, by the name of the service.
@@ -106,7 +129,27 @@ impl Termination {
             enter: |cpu| cpu::pin(cpu).with_context(|| format!("cannot pin a thread to core {cpu}")),
             thread_time: cpu::thread_time,
         };
-        Termination { certificates, runtimes: None, options, cpus: parameters.cpus.clone(), refused: None }
+        // Workers may share a core; a core has one runtime.
+        let cpus: BTreeSet<usize> = parameters.cpus.iter().copied().collect();
+        Termination { certificates, runtimes: None, options, cpus: cpus.into_iter().collect(), refused: None }
+    }
+
+    /// Cores that have a runtime, and a socket for each endpoint.
+    pub(crate) fn cores(&self) -> usize {
+        self.cpus.len()
+    }
+
+    /// Maglev tables of a snapshot, where they are needed here.
+    pub(crate) fn tables(&self, snapshot: &Snapshot) -> Tables {
+        let is_needed = snapshot.services.iter().any(|service| service.kind.is_terminated());
+        if is_needed { Tables::new(snapshot, &Tables::default()) } else { Tables::default() }
+    }
+
+    /// Ends requests at backends that are to have none.
+    pub(crate) fn end(&self, ends: &[(u16, Which)]) {
+        let all = ends.iter().filter(|(_, which)| matches!(which, Which::All)).map(|(number, _)| *number);
+        let backends: Vec<u16> = all.collect();
+        self.runtimes.iter().for_each(|runtimes| runtimes.end_backends(&backends));
     }
 
     /// Puts a configuration into force. The first one with a terminated service starts the runtimes.
@@ -127,7 +170,13 @@ impl Termination {
         let configuration = Configuration { snapshot: Arc::clone(snapshot), tables: tables.clone(), services };
         let listening = self.listening(&listeners::endpoints(snapshot), listeners)?;
         match &self.runtimes {
-            Some(runtimes) => runtimes.configure(&configuration, listening),
+            Some(runtimes) => {
+                runtimes.configure(&configuration, listening)?;
+                let backends = snapshot.services.iter().flat_map(|service| &service.backends);
+                let disabled = backends.filter(|backend| backend.state == BackendState::Disabled);
+                runtimes.end_backends(&disabled.map(|backend| backend.number).collect::<Vec<_>>());
+                Ok(())
+            }
             None => {
                 let runtimes = Runtimes::start(&self.options, &configuration, &self.cpus, listening)?;
                 self.runtimes = Some(runtimes);
@@ -139,16 +188,17 @@ impl Termination {
     fn services(&self, config: &Config, merged: &Merged, snapshot: &Snapshot) -> Vec<TerminatedService> {
         let secret = ticket_secret(snapshot.keys.first().unwrap_or(self.options.secret));
         let served = self.certificates.0.iter().zip(&config.services).zip(&merged.numbers);
-        let service = |((loaded, settings), &number): ((&Option<LoadedService>, &crate::config::ServiceSettings), &u16)| {
-            let (loaded, https) = (loaded.as_ref()?, settings.https.as_ref()?);
-            let tickets = TicketSecret { secret, service: loaded.name.clone() };
-            Some(TerminatedService {
-                number,
-                tls: Some(loaded.served.serve(&tickets)),
-                handshake_timeout: https.handshake_timeout,
-                streams_max: https.streams_max,
-            })
-        };
+        let service =
+            |((loaded, settings), &number): ((&Option<LoadedService>, &crate::config::ServiceSettings), &u16)| {
+                let (loaded, https) = (loaded.as_ref()?, settings.https.as_ref()?);
+                let tickets = TicketSecret { secret, service: loaded.name.clone() };
+                Some(TerminatedService {
+                    number,
+                    tls: Some(loaded.served.serve(&tickets)),
+                    handshake_timeout: https.handshake_timeout,
+                    streams_max: https.streams_max,
+                })
+            };
         served.filter_map(service).collect()
     }
 
@@ -175,7 +225,8 @@ impl Termination {
                 true
             }
             Err(error) => {
-                let why = format!("certificates have changed on disk and cannot be served, so the old ones are: {error:#}");
+                let why =
+                    format!("certificates have changed on disk and cannot be served, so the old ones are: {error:#}");
                 if self.refused.as_ref() != Some(&why) {
                     log(&format!("warning: {why}"));
                     self.refused = Some(why);
@@ -213,7 +264,10 @@ impl Termination {
                 return;
             }
             if Instant::now() >= until {
-                return log(&format!("{clients} HTTPS connections took longer than {} s and end", DRAIN_LIMIT.as_secs()));
+                return log(&format!(
+                    "{clients} HTTPS connections took longer than {} s and end",
+                    DRAIN_LIMIT.as_secs()
+                ));
             }
             std::thread::sleep(DRAIN_STEP);
         }

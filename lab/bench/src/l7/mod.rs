@@ -12,8 +12,8 @@
 mod cases;
 pub mod figures;
 mod pages;
-mod peers;
-mod processor;
+pub(crate) mod peers;
+pub(crate) mod processor;
 mod resent;
 
 use crate::suite::report::{self, ReportRow};

@@ -14,9 +14,9 @@ use std::process::Command;
 use std::time::Duration;
 
 /// The balancer's core, and that of client and server.
-pub(super) const BALANCER_CPU: &str = "1";
+pub(crate) const BALANCER_CPU: &str = "1";
 /// The client's and the server's.
-pub(super) const OTHER_CPU: &str = "0";
+pub(crate) const OTHER_CPU: &str = "0";
 
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -90,21 +90,8 @@ impl BenchNetwork {
     /// Makes it.
     pub(super) fn create(cards: Cards) -> Result<BenchNetwork> {
         let topology = Topology::create(TopologyOptions { cards, ..TopologyOptions::default() })?;
-        let directory = topology.scratch.file("l7-pages");
-        let mix = pages::write(&topology, &directory)?;
-        for (namespace, cpu) in topology.namespaces().map(|namespace| {
-            let is_balancer = namespace.name() == topology.balancer.name();
-            (namespace, if is_balancer { BALANCER_CPU } else { OTHER_CPU })
-        }) {
-            steer(namespace, cpu)?;
-        }
-        let text = include_str!("server.conf").replace("DIRECTORY", &directory.display().to_string());
-        let file = topology.scratch.write("l7-server.conf", &text)?;
-        let mut nginx = topology.servers[0].command_on(OTHER_CPU, "nginx");
-        nginx.arg("-c").arg(file).arg("-e").arg(topology.scratch.file("l7-server.error.log"));
-        let mut server = topology.servers[0].start(nginx, &topology.scratch.file("l7-server.log"))?;
-        let name = topology.servers[0].name().to_owned();
-        server.wait_until(START_TIMEOUT, || listening(&name, &[HTTP_PORT])).context("the server")?;
+        steer_all(&topology)?;
+        let (server, mix) = server(&topology)?;
         Ok(BenchNetwork { _server: server, topology, mix })
     }
 
@@ -145,6 +132,29 @@ impl BenchNetwork {
         process.wait_until(START_TIMEOUT, || listening(&name, &[peer.port()])).context(peer.name())?;
         Ok(RunningIntermediary::Process(process))
     }
+}
+
+/// Has the balancer's core do the work on what arrives at the balancer, and the other core the rest.
+pub(crate) fn steer_all(topology: &Topology) -> Result<()> {
+    for namespace in topology.namespaces() {
+        let is_balancer = namespace.name() == topology.balancer.name();
+        steer(namespace, if is_balancer { BALANCER_CPU } else { OTHER_CPU })?;
+    }
+    Ok(())
+}
+
+/// nginx with the pages on server1, and the script of the mix.
+pub(crate) fn server(topology: &Topology) -> Result<(Process, PathBuf)> {
+    let directory = topology.scratch.file("l7-pages");
+    let mix = pages::write(topology, &directory)?;
+    let text = include_str!("server.conf").replace("DIRECTORY", &directory.display().to_string());
+    let file = topology.scratch.write("l7-server.conf", &text)?;
+    let mut nginx = topology.servers[0].command_on(OTHER_CPU, "nginx");
+    nginx.arg("-c").arg(file).arg("-e").arg(topology.scratch.file("l7-server.error.log"));
+    let mut server = topology.servers[0].start(nginx, &topology.scratch.file("l7-server.log"))?;
+    let name = topology.servers[0].name().to_owned();
+    server.wait_until(START_TIMEOUT, || listening(&name, &[HTTP_PORT])).context("the server")?;
+    Ok((server, mix))
 }
 
 /// Has one core do the work on all that arrives at a namespace's interfaces, from any sender (a virtual card's arrivals

@@ -12,9 +12,9 @@ struct CoreTime {
 
 /// The times of a core by kind, in seconds. The kernel gives hundredths.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct CoreTimes {
-    pub(super) idle_s: f64,
-    pub(super) softirq_s: f64,
+pub(crate) struct CoreTimes {
+    pub(crate) idle_s: f64,
+    pub(crate) softirq_s: f64,
 }
 
 /// USER_HZ, which is 100 wherever Rust runs on Linux.
@@ -22,11 +22,11 @@ const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The cores' times so far.
 #[derive(Clone, Debug)]
-pub(super) struct Cores(Vec<CoreTime>);
+pub(crate) struct Cores(Vec<CoreTime>);
 
 impl Cores {
     /// Reads them.
-    pub(super) fn now() -> Result<Cores> {
+    pub(crate) fn now() -> Result<Cores> {
         let text = std::fs::read_to_string("/proc/stat").context("/proc/stat")?;
         let lines = text.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu "));
         let core = |line: &str| {
@@ -39,7 +39,7 @@ impl Cores {
     }
 
     /// The times of each since `before`.
-    pub(super) fn times_since(&self, before: &Cores) -> Vec<CoreTimes> {
+    pub(crate) fn times_since(&self, before: &Cores) -> Vec<CoreTimes> {
         let seconds = |now: u64, then: u64| now.saturating_sub(then) as f64 / TICKS_PER_SECOND;
         let of = |(now, then): (&CoreTime, &CoreTime)| CoreTimes {
             idle_s: seconds(now.idle, then.idle),
@@ -49,7 +49,7 @@ impl Cores {
     }
 
     /// Their times since `before`, as people read them.
-    pub(super) fn since(&self, before: &Cores) -> String {
+    pub(crate) fn since(&self, before: &Cores) -> String {
         let one = |number: usize, who: &str| {
             let (Some(now), Some(then)) = (self.0.get(number), before.0.get(number)) else { return String::new() };
             let all = (now.all - then.all).max(1) as f64;

@@ -9,9 +9,11 @@ pub mod status;
 pub use hairpin::{Hairpin, HairpinOptions, laboratory, program as hairpin_program, rebuilt_program, status_table};
 
 use crate::process::Process;
+use crate::servers::HTTP_PORT;
 use crate::topology::{Family, Topology, end, server_address, vip};
 use anyhow::{Result, bail};
 use std::fmt::Write;
+use std::path::Path;
 use std::time::Duration;
 
 /// Longest time a balancer may take to listen.
@@ -28,6 +30,8 @@ pub enum TransportProtocol {
     Http,
     /// TLS over TCP, by the server's name. Only Hairpin.
     Tls,
+    /// HTTP/1.1 and HTTP/2 over TLS, which ends at the balancer. Only Hairpin.
+    Https,
 }
 
 impl TransportProtocol {
@@ -38,6 +42,7 @@ impl TransportProtocol {
             TransportProtocol::Udp => "udp",
             TransportProtocol::Http => "http",
             TransportProtocol::Tls => "tls",
+            TransportProtocol::Https => "https",
         }
     }
 }
@@ -92,6 +97,13 @@ impl PeerService {
     /// An HTTP service over IPv4, else as [`PeerService::tcp`].
     pub fn http(name: &'static str, port: u16) -> PeerService {
         PeerService { transport: TransportProtocol::Http, ..PeerService::tcp(name, Family::V4, port) }
+    }
+
+    /// An HTTPS service over IPv4 with this certificate and key, else as [`PeerService::tcp`]; its servers speak HTTP.
+    pub fn https(name: &'static str, port: u16, certificate: &Path) -> PeerService {
+        let tables = format!("[service.https]\ncertificates = {certificate:?}\n");
+        let transport = TransportProtocol::Https;
+        PeerService { transport, server_port: HTTP_PORT, tables, ..PeerService::tcp(name, Family::V4, port) }
     }
 
     /// `address:port` of the VIP.

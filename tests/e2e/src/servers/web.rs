@@ -5,7 +5,7 @@ use crate::command;
 use crate::process::{Process, patience};
 use crate::topology::Topology;
 use anyhow::{Context, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Apache's port, on server1.
@@ -74,6 +74,25 @@ pub fn websocket(topology: &Topology) -> Result<Process> {
     let mut echo = topology.servers[3].command(PYTHON);
     echo.arg(file).arg(WEBSOCKET_PORT.to_string());
     started(topology, 4, WEBSOCKET_PORT, "websocket", echo)
+}
+
+/// Makes a certificate for these names that is signed by itself, with its key in one file of the scratch directory. The key is
+/// one of P-256.
+pub fn certificate(topology: &Topology, file: &str, names: &[&str]) -> Result<PathBuf> {
+    let (key, chain) = (topology.scratch.file(format!("{file}.key")), topology.scratch.file(format!("{file}.crt")));
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]);
+    openssl.args(["-subj", "/CN=hairpin", "-addext"]);
+    let names: Vec<String> = names.iter().map(|name| format!("DNS:{name}")).collect();
+    openssl.arg(format!("subjectAltName={}", names.join(",")));
+    openssl.arg("-keyout").arg(&key).arg("-out").arg(&chain);
+    command::output(&mut openssl)?;
+    let both = [std::fs::read_to_string(&chain)?, std::fs::read_to_string(&key)?].concat();
+    // Chain and key are one file from the beginning, and never half of it.
+    let (made, whole) = (topology.scratch.file(format!("{file}.new")), topology.scratch.file(file));
+    std::fs::write(&made, both)?;
+    std::fs::rename(&made, &whole)?;
+    Ok(whole)
 }
 
 /// nginx with TLS and the pages on server1 and server2, which say who they are in `X-Server`. The certificate, for

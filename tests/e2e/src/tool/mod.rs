@@ -15,4 +15,5 @@ pub mod packet_socket;
 pub mod pcapng;
 pub mod recorder;
 pub mod requests;
+pub mod tls;
 pub mod transfers;

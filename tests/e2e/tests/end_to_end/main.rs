@@ -14,6 +14,7 @@ mod dpdk;
 mod health;
 mod hostile;
 mod http;
+mod https;
 mod intruders;
 mod lab;
 mod lane;
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
         takeover::tests(),
         policy::tests(),
         http::tests(),
+        https::tests(),
         crash::tests(),
         leaks::tests(),
         dpdk::tests(),
