@@ -3,6 +3,7 @@
 use crate::exchange::{self, Client};
 use crate::local::Local;
 use crate::setup::TerminatedService;
+use crate::stream::{HandshakeError, TlsStream};
 use crate::{http1, http2};
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
 use rustls::HandshakeKind;
@@ -13,11 +14,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
-/// The first byte of a TLS handshake (RFC 8446, 5.1).
-const HANDSHAKE: u8 = 22;
 /// How long a client that speaks clear text may take to read that TLS is awaited.
 const TOLD_WITHIN: Duration = Duration::from_secs(3);
 
@@ -88,8 +85,8 @@ async fn serve(counted: Counted, client: Client, service: TerminatedService, tcp
     }
 }
 
-async fn serve_tls(local: &Rc<Local>, client: &Client, service: &TerminatedService, mut stream: TlsStream<TcpStream>) {
-    let (_, session) = stream.get_ref();
+async fn serve_tls(local: &Rc<Local>, client: &Client, service: &TerminatedService, mut stream: TlsStream) {
+    let session = stream.session();
     let is_http2 = session.alpn_protocol() == Some(b"h2");
     let is_resumed = session.handshake_kind() == Some(HandshakeKind::Resumed);
     local.counts.change(|statistics| {
@@ -110,23 +107,15 @@ async fn handshake(
     service: &TerminatedService,
     config: &Arc<rustls::ServerConfig>,
     tcp: TcpStream,
-) -> Option<TlsStream<TcpStream>> {
-    let made = Box::pin(timeout(service.handshake_timeout, async {
-        let mut first = [0];
-        match tcp.peek(&mut first).await {
-            Ok(1) if first[0].is_ascii_uppercase() => return Err(Some(tcp)),
-            Ok(1) if first[0] == HANDSHAKE => {}
-            _ => return Err(None),
-        }
-        TlsAcceptor::from(Arc::clone(config)).accept(tcp).await.map_err(|_| None)
-    }));
+) -> Option<TlsStream> {
+    let made = Box::pin(timeout(service.handshake_timeout, TlsStream::accept(tcp, Arc::clone(config))));
     match made.await {
         Ok(Ok(stream)) => return Some(stream),
-        Ok(Err(Some(tcp))) => {
+        Ok(Err(HandshakeError::ClearText(tcp))) => {
             local.counts.change(|statistics| statistics.clear_text += 1);
             tell_tls(local, tcp).await;
         }
-        Ok(Err(None)) => local.counts.change(|statistics| statistics.handshakes_failed += 1),
+        Ok(Err(HandshakeError::Failed)) => local.counts.change(|statistics| statistics.handshakes_failed += 1),
         Err(_) => local.counts.change(|statistics| statistics.handshakes_slow += 1),
     }
     None

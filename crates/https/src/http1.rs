@@ -14,6 +14,7 @@ use hairpin_core::l7::splice::{Fault, Refused};
 use std::io;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Bytes of a client that are read and thrown away while it reads its last response.
@@ -66,7 +67,7 @@ where
                 count(local, client);
                 local.counts.change(|statistics| statistics.http.replies += 1);
                 input.drain(..head_bytes);
-                match pump::write(io, &response, &mut deadline, CLOSING_TIMEOUT).await {
+                match pump::write_and(io, &response, (&mut deadline, CLOSING_TIMEOUT), !close).await {
                     Ok(()) if close => After::Close,
                     Ok(()) => After::Next,
                     Err(_) => After::Abort,
@@ -85,7 +86,7 @@ where
         }
         match after {
             After::Next => {}
-            After::Close => return close(local, io, &mut deadline).await,
+            After::Close => return close(local, io, &mut deadline, limits.send_timeout).await,
             After::Abort => return,
         }
     }
@@ -156,7 +157,8 @@ async fn refuse<S: AsyncWrite + Unpin>(
 ) -> After {
     let response = exchange::refusal(local, status, head_only);
     local.counts.change(|statistics| statistics.http.replies += 1);
-    match pump::write(io, &response, deadline, CLOSING_TIMEOUT).await {
+    // It leaves with the end of the stream.
+    match pump::write_and(io, &response, (deadline, CLOSING_TIMEOUT), false).await {
         Ok(()) => After::Close,
         Err(_) => After::Abort,
     }
@@ -164,8 +166,14 @@ async fn refuse<S: AsyncWrite + Unpin>(
 
 /// Closes a client's connection. What it still sends is read for a while: the kernel would answer it with RST, which can
 /// take the last response from a client that has not read it.
-async fn close<S: AsyncRead + AsyncWrite + Unpin>(local: &Local, io: &mut S, deadline: &mut Deadline) {
-    deadline.set(CLOSING_TIMEOUT);
+async fn close<S: AsyncRead + AsyncWrite + Unpin>(
+    local: &Local,
+    io: &mut S,
+    deadline: &mut Deadline,
+    send_timeout: Duration,
+) {
+    // The last of a response may still have to leave.
+    deadline.set(send_timeout.max(CLOSING_TIMEOUT));
     let shut = std::future::poll_fn(|cx| match std::pin::Pin::new(&mut *io).poll_shutdown(cx) {
         Poll::Pending => deadline.poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
         ready => ready,
@@ -173,6 +181,7 @@ async fn close<S: AsyncRead + AsyncWrite + Unpin>(local: &Local, io: &mut S, dea
     if shut.await.is_err() {
         return;
     }
+    deadline.set(CLOSING_TIMEOUT);
     let (mut thrown_away, mut input) = (0, Vec::new());
     while thrown_away < LINGER_BYTES_MAX {
         match pump::read(local, io, &mut input, deadline).await {
@@ -410,7 +419,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Forwarding<'_, S> {
             // What the client sends is no request any more, and may have been read with it.
             up = Pump::new(BodyEnd::Close, std::mem::take(input));
         }
+        let ends = matches!(answered.body, Length::UntilClose | Length::Tunnel);
         let mut down = Pump::new(end, first);
+        if exchange.close_client && !ends {
+            down.leave_unflushed();
+        }
         let silence = if is_tunnel { limits.idle_timeout.max(TUNNEL_SILENCE) } else { limits.response_timeout };
         let mut watch = Watch::new(Patience { source: silence, sink: limits.send_timeout });
         let mut up_broken = false;
@@ -443,10 +456,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Forwarding<'_, S> {
         if is_whole && excess.is_empty() {
             exchange.keep(local, conn, answered.keep_alive && answered.body != Length::UntilClose);
         }
-        let ends = matches!(answered.body, Length::UntilClose | Length::Tunnel);
         if exchange.close_client || ends || !is_whole { After::Close } else { After::Next }
     }
 }
 
 /// How long a tunnel may be silent.
-const TUNNEL_SILENCE: std::time::Duration = std::time::Duration::from_secs(3600);
+const TUNNEL_SILENCE: Duration = Duration::from_secs(3600);

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`runtime`] | a thread for each core, its commands, what it counts |
 //! | [`setup`] | what is in force: services, certificates, balancers |
+//! | [`stream`] | a client's TLS stream |
 //! | [`client`] | a client's connection: TLS, and which HTTP it speaks |
 //! | [`http1`], [`http2`] | the client's side of requests |
 //! | [`exchange`] | a request on its way: decision, backend, heads |
@@ -32,6 +33,7 @@ mod local;
 mod pump;
 mod runtime;
 mod setup;
+mod stream;
 mod tickets;
 mod translate;
 mod unchunk;

@@ -63,7 +63,7 @@ pub(crate) fn poll_read<S: AsyncRead + Unpin>(
     Poll::Ready(Ok(buffer.filled().len()))
 }
 
-/// Writes all of `bytes`.
+/// Writes all of `bytes`, and flushes the stream.
 ///
 /// # Errors
 /// [`io::ErrorKind::TimedOut`] if the receiver takes nothing for `patience`, else what the stream says.
@@ -73,11 +73,25 @@ pub(crate) async fn write<S: AsyncWrite + Unpin>(
     deadline: &mut Deadline,
     patience: Duration,
 ) -> io::Result<()> {
+    write_and(io, bytes, (deadline, patience), true).await
+}
+
+/// As [`write`]; `flushes`: else what is written may wait for what follows.
+///
+/// # Errors
+/// As for [`write`].
+pub(crate) async fn write_and<S: AsyncWrite + Unpin>(
+    io: &mut S,
+    bytes: &[u8],
+    (deadline, patience): (&mut Deadline, Duration),
+    flushes: bool,
+) -> io::Result<()> {
     let mut rest = bytes;
     let mut is_set = false;
     std::future::poll_fn(|cx| {
         loop {
             let written = match rest.is_empty() {
+                true if !flushes => return Poll::Ready(Ok(())),
                 true => Pin::new(&mut *io).poll_flush(cx).map_ok(|()| 0),
                 false => Pin::new(&mut *io).poll_write(cx, rest),
             };
@@ -173,6 +187,8 @@ pub(crate) struct Pump {
     at: usize,
     /// All has been read.
     is_read: bool,
+    /// The receiver's stream is flushed in the end.
+    flushes: bool,
     /// Bytes read so far.
     pub(crate) moved: u64,
 }
@@ -181,7 +197,12 @@ impl Pump {
     /// `leftover` has been read already and is to be written first; the body's end is `end` behind that.
     pub(crate) fn new(end: BodyEnd, leftover: Vec<u8>) -> Pump {
         let is_read = end.is_reached();
-        Pump { end, leftover, at: 0, is_read, moved: 0 }
+        Pump { end, leftover, at: 0, is_read, flushes: true, moved: 0 }
+    }
+
+    /// What is written last may wait for what follows.
+    pub(crate) fn leave_unflushed(&mut self) {
+        self.flushes = false;
     }
 
     /// Whether all of the body has been handed to the receiver's stream.
@@ -204,6 +225,9 @@ impl Pump {
     ) -> Poll<Result<(), Stopped>> {
         loop {
             ready!(self.poll_leftover(cx, to)).map_err(|_| Stopped::Sink)?;
+            if self.is_read && !self.flushes {
+                return Poll::Ready(Ok(()));
+            }
             if self.is_read {
                 return Pin::new(to).poll_flush(cx).map_err(|_| Stopped::Sink);
             }

@@ -7,6 +7,7 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKe
 use aws_lc_rs::hmac;
 use rustls::server::ProducesTickets;
 use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long tickets of one key are given out.
@@ -35,7 +36,12 @@ impl fmt::Debug for TicketSecret {
 pub(crate) struct Tickets {
     key: hmac::Key,
     clock: fn() -> u64,
+    /// The keys of the epochs used last.
+    keys: RwLock<Vec<(u32, Arc<LessSafeKey>)>>,
 }
+
+/// Keys that are remembered.
+const KEYS: usize = 2;
 
 impl fmt::Debug for Tickets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -57,16 +63,27 @@ impl Tickets {
         context.update(secret.service.as_bytes());
         context.update(clients);
         let key = hmac::Key::new(hmac::HMAC_SHA256, context.sign().as_ref());
-        Tickets { key, clock: unix_s }
+        Tickets { key, clock: unix_s, keys: RwLock::default() }
     }
 
     fn epoch(&self) -> u32 {
         ((self.clock)() / EPOCH.as_secs()) as u32
     }
 
-    fn key_of(&self, epoch: u32) -> Option<LessSafeKey> {
-        let key = hmac::sign(&self.key, &epoch.to_le_bytes());
-        Some(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key.as_ref()).ok()?))
+    fn key_of(&self, epoch: u32) -> Option<Arc<LessSafeKey>> {
+        let known =
+            |keys: &[(u32, Arc<LessSafeKey>)]| keys.iter().find(|(of, _)| *of == epoch).map(|(_, key)| Arc::clone(key));
+        if let Some(key) = known(&self.keys.read().unwrap_or_else(PoisonError::into_inner)) {
+            return Some(key);
+        }
+        let bytes = hmac::sign(&self.key, &epoch.to_le_bytes());
+        let key = Arc::new(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, bytes.as_ref()).ok()?));
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        if keys.len() >= KEYS {
+            keys.remove(0);
+        }
+        keys.push((epoch, Arc::clone(&key)));
+        Some(key)
     }
 }
 

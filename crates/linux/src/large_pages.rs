@@ -2,7 +2,8 @@
 //! pages of 4 KiB nearly every read of a large one misses the TLB too.
 
 use crate::memory::populate;
-use std::alloc::{GlobalAlloc, Layout, System};
+use mimalloc::MiMalloc;
+use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::{NonNull, null_mut};
 
 /// Allocations of so many bytes or more are mapped by themselves.
@@ -102,7 +103,7 @@ unsafe impl GlobalAlloc for LargePages {
             return map(layout.size());
         }
         // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
+        unsafe { MiMalloc.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
@@ -110,7 +111,7 @@ unsafe impl GlobalAlloc for LargePages {
             return map(layout.size());
         }
         // SAFETY: the caller's promise.
-        unsafe { System.alloc_zeroed(layout) }
+        unsafe { MiMalloc.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
@@ -119,7 +120,7 @@ unsafe impl GlobalAlloc for LargePages {
             return unsafe { unmap(start, mapped_bytes(layout.size()).unwrap_or(0)) };
         }
         // SAFETY: the caller's promise.
-        unsafe { System.dealloc(start, layout) }
+        unsafe { MiMalloc.dealloc(start, layout) }
     }
 
     unsafe fn realloc(&self, start: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
@@ -127,7 +128,7 @@ unsafe impl GlobalAlloc for LargePages {
         let new_layout = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         match (is_large(layout), is_large(new_layout)) {
             // SAFETY: the caller's promise.
-            (false, false) => return unsafe { System.realloc(start, layout, new_size) },
+            (false, false) => return unsafe { MiMalloc.realloc(start, layout, new_size) },
             // SAFETY: it came from `map`; what lies behind the new size is no longer used.
             (true, true) if unsafe { resize(start, layout.size(), new_size) } => return start,
             _ => {}
