@@ -3,6 +3,7 @@
 use crate::local::Counts;
 use hairpin_core::config::{BackendState, Snapshot};
 use hairpin_core::flow::Endpoint;
+use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,6 +14,14 @@ use tokio::time::{Instant, timeout};
 
 /// How long an idle connection is kept, as in the splice.
 const IDLE_TIMEOUT: Duration = hairpin_core::l7::splice::limits::IDLE_TIMEOUT;
+
+/// Whether there is no room here for another connection: no fault of the backend's.
+pub(crate) fn is_no_room(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error().map(Errno::from_raw_os_error),
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL)
+    )
+}
 
 /// A connection to a backend, counted as such for as long as it exists.
 pub(crate) struct BackendConn {
@@ -40,8 +49,8 @@ impl BackendConn {
         let address = SocketAddr::new(IpAddr::from(endpoint.address), endpoint.port);
         counts.backend(number, |backend| backend.connections += 1);
         let connected = timeout(within, TcpStream::connect(address)).await;
-        let tcp = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).inspect_err(|_| {
-            counts.backend(number, |backend| backend.failed += 1);
+        let tcp = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).inspect_err(|error| {
+            counts.backend(number, |backend| backend.failed += u64::from(!is_no_room(error)));
         })?;
         tcp.set_nodelay(true)?;
         counts.change(|statistics| statistics.http.backend_conns_now += 1);
@@ -131,6 +140,12 @@ impl Pool {
             |number: u16| snapshot.backend(number).is_some_and(|(_, backend)| backend.state == BackendState::Enabled);
         let unwanted: Vec<u16> = self.idle.keys().copied().filter(|number| !is_wanted(*number)).collect();
         self.forget(&unwanted);
+    }
+
+    /// Closes all connections: others need the room.
+    pub(crate) fn clear(&mut self) {
+        let all: Vec<u16> = self.idle.keys().copied().collect();
+        self.forget(&all);
     }
 
     /// Closes connections to these backends.

@@ -6,7 +6,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig, SignatureAlgorithm};
 use std::collections::{BTreeSet, HashMap};
@@ -126,9 +126,16 @@ impl ServedCertificates {
             true => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             false => vec![b"http/1.1".to_vec()],
         };
+        // Tickets carry sessions; a cache would be shared by all cores.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
         // 0-RTT data can be replayed (RFC 8446, 8): none is taken.
         config.max_early_data_size = 0;
         Ok(ServedCertificates { config, clients: authorities, summaries })
+    }
+
+    /// What tells this check of clients' certificates from others.
+    pub fn client_policy(&self) -> &[u8] {
+        &self.clients
     }
 
     /// For the connections of a service, whose session tickets follow from `tickets`.

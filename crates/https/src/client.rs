@@ -3,7 +3,7 @@
 use crate::exchange::{self, Client};
 use crate::local::Local;
 use crate::setup::TerminatedService;
-use crate::stream::{HandshakeError, TlsStream};
+use crate::stream::{HandshakeError, Socket, TlsStream};
 use crate::{http1, http2};
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
 use rustls::HandshakeKind;
@@ -111,9 +111,9 @@ async fn handshake(
     let made = Box::pin(timeout(service.handshake_timeout, TlsStream::accept(tcp, Arc::clone(config))));
     match made.await {
         Ok(Ok(stream)) => return Some(stream),
-        Ok(Err(HandshakeError::ClearText(tcp))) => {
+        Ok(Err(HandshakeError::ClearText(socket))) => {
             local.counts.change(|statistics| statistics.clear_text += 1);
-            tell_tls(local, tcp).await;
+            tell_tls(local, socket).await;
         }
         Ok(Err(HandshakeError::Failed)) => local.counts.change(|statistics| statistics.handshakes_failed += 1),
         Err(_) => local.counts.change(|statistics| statistics.handshakes_slow += 1),
@@ -122,7 +122,9 @@ async fn handshake(
 }
 
 /// Tells a client that speaks clear-text HTTP what is awaited.
-async fn tell_tls(local: &Local, mut tcp: TcpStream) {
+async fn tell_tls(local: &Local, mut socket: Socket) {
+    socket.close();
+    let tcp = &mut socket.tcp;
     const WORDS: &[u8] = b"400 Bad Request: this port speaks TLS; use https://\n";
     let response = exchange::plain(local, 400, WORDS);
     let _ = timeout(TOLD_WITHIN, async {
@@ -130,7 +132,7 @@ async fn tell_tls(local: &Local, mut tcp: TcpStream) {
         tcp.shutdown().await?;
         // Its request is read, so that the kernel does not answer it with RST.
         let mut thrown_away = [0; 4096];
-        while tokio::io::AsyncReadExt::read(&mut tcp, &mut thrown_away).await? > 0 {}
+        while tokio::io::AsyncReadExt::read(tcp, &mut thrown_away).await? > 0 {}
         std::io::Result::Ok(())
     })
     .await;

@@ -1,9 +1,10 @@
 //! A request on its way: what becomes of it, which backend it goes to, and how the heads of request and response change.
 
-use crate::backend::BackendConn;
+use crate::backend::{BackendConn, is_no_room};
 use crate::control::Control;
 use crate::local::Local;
 use crate::setup::Setup;
+use hairpin_core::config::BackendState;
 use hairpin_core::flow::{Endpoint, FlowKey};
 use hairpin_core::l7::body::Length;
 use hairpin_core::l7::choice;
@@ -62,8 +63,8 @@ pub(crate) struct Exchange {
     started: Instant,
     chosen_in_us: u32,
     tries: u8,
-    /// The backend's number, once it is chosen.
-    backend: Option<u16>,
+    /// The backend's number and end, once it is chosen.
+    backend: Option<(u16, Endpoint)>,
     /// The value of the client's cookie.
     asked_for: Option<u64>,
     /// The value of the cookie to set.
@@ -125,6 +126,19 @@ pub(crate) fn judge(local: &Local, client: &Client, request: &Request<'_>, reque
     match reply::write(out, &Reply { status, date: local.date(), location, body, head_only, close }) {
         Ok(length) => Judged::Answer { response: out[..length].to_vec(), close },
         Err(_) => Judged::Refuse { status: 500, why: Refused::NoRoom },
+    }
+}
+
+/// What a client gets whose request's backend cannot be connected to.
+fn unreachable(local: &Local, error: &io::Error) -> (u16, Refused) {
+    if is_no_room(error) {
+        // Idle connections give way.
+        local.pool.borrow_mut().clear();
+        return (503, Refused::NoRoom);
+    }
+    match error.kind() {
+        io::ErrorKind::TimedOut => (504, Refused::ConnectTimeout),
+        _ => (502, Refused::Unreachable),
     }
 }
 
@@ -195,20 +209,22 @@ impl Exchange {
         local.refresh();
         let mut balancers = local.balancers.borrow_mut();
         let balancer = balancers.get_mut(usize::from(self.group))?;
-        let snapshot = &self.setup.snapshot;
+        // The balancers are those of the configuration in force, which may be a later one.
+        let setup = local.setup();
+        let snapshot = &setup.snapshot;
         // The cookie counts for the first try.
         let asked_for = self.asked_for.filter(|_| self.tries == 0);
         let stuck = asked_for.and_then(|value| choice::stuck_to(snapshot, balancer, self.group, value, local.secret));
-        let failed = self.backend.filter(|_| self.tries > 0);
+        let failed = self.backend.filter(|_| self.tries > 0).map(|(number, _)| number);
         let backend = choice::choose(snapshot, balancer, self.group, &self.client.key, stuck, failed)?;
         self.tries += 1;
-        self.backend = Some(backend.number);
-        self.client.control.set_backend(self.backend);
+        self.backend = Some((backend.number, backend.endpoint));
+        self.client.control.set_backend(Some(backend.number));
         let wants_cookie = self.http().is_some_and(|http| http.sticky.is_some());
         let has_cookie = stuck.is_some_and(|stuck| !stuck.is_stale);
         self.sticky =
             (wants_cookie && !has_cookie).then(|| choice::sticky_value(snapshot, backend.endpoint, local.secret));
-        Some((backend.number, backend.endpoint))
+        self.backend
     }
 
     /// A connection to a backend for the request, an idle one or a new one.
@@ -219,7 +235,8 @@ impl Exchange {
         const NONE: (u16, Refused) = (503, Refused::NoBackend);
         loop {
             let (number, endpoint) = self.choose(local).ok_or(NONE)?;
-            let idle = local.pool.borrow_mut().take(number);
+            let shares = self.http().is_some_and(|http| http.reuse);
+            let idle = if shares { local.pool.borrow_mut().take(number) } else { None };
             let conn = match idle {
                 Some(conn) => Ok(conn),
                 None => self.connect(local, number, endpoint).await,
@@ -230,9 +247,10 @@ impl Exchange {
                     self.chosen_in_us = u32::try_from(self.started.elapsed().as_micros()).unwrap_or(u32::MAX);
                     return Ok(conn);
                 }
-                Err(_) if self.tries < tries => local.counts.change(|statistics| statistics.http.retries += 1),
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err((504, Refused::ConnectTimeout)),
-                Err(_) => return Err((502, Refused::Unreachable)),
+                Err(error) if self.tries < tries && !is_no_room(&error) => {
+                    local.counts.change(|statistics| statistics.http.retries += 1);
+                }
+                Err(error) => return Err(unreachable(local, &error)),
             }
         }
     }
@@ -240,11 +258,11 @@ impl Exchange {
     /// A new connection to the backend that was chosen.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub(crate) async fn connect_again(&self, local: &Local) -> io::Result<BackendConn> {
-        let number = self.backend.ok_or(io::ErrorKind::NotFound)?;
-        let (_, backend) = self.setup.snapshot.backend(number).ok_or(io::ErrorKind::NotFound)?;
-        self.connect(local, number, backend.endpoint).await
+    /// The status that the client gets, and why.
+    pub(crate) async fn connect_again(&self, local: &Local) -> Result<BackendConn, (u16, Refused)> {
+        let (number, endpoint) = self.backend.ok_or((503, Refused::NoBackend))?;
+        local.counts.change(|statistics| statistics.http.retries += 1);
+        self.connect(local, number, endpoint).await.map_err(|error| unreachable(local, &error))
     }
 
     async fn connect(&self, local: &Local, number: u16, endpoint: Endpoint) -> io::Result<BackendConn> {
@@ -254,7 +272,7 @@ impl Exchange {
 
     fn facts(&self) -> Facts<'_> {
         let snapshot = &self.setup.snapshot;
-        let backend = self.backend.and_then(|number| snapshot.backend(number));
+        let backend = self.backend.and_then(|(number, _)| snapshot.backend(number));
         Facts {
             client: self.client.key.source,
             vip: self.client.key.destination,
@@ -319,7 +337,7 @@ impl Exchange {
     fn count(&self, local: &Local, status: u16) {
         let class = usize::from(status / 100).saturating_sub(1).min(4);
         local.counts.change(|statistics| statistics.http.responses[class] += 1);
-        let Some(number) = self.backend else { return };
+        let Some((number, _)) = self.backend else { return };
         let faulty = self.setup.service(self.group).is_some_and(|group| group.faulty.contains(status));
         local.counts.backend(number, |backend| {
             backend.responses[class] += 1;
@@ -333,15 +351,20 @@ impl Exchange {
 
     /// Counts a request that its backend has failed.
     pub(crate) fn failed(&self, local: &Local, fault: Fault) {
-        if let Some(number) = self.backend {
+        if let Some((number, _)) = self.backend {
             local.counts.failed(number, fault);
         }
     }
 
     /// Keeps a connection whose response is complete for other requests, if both sides do.
     pub(crate) fn keep(&self, local: &Local, conn: BackendConn, keep_alive: bool) {
+        // As the configuration in force has it: the backend may have been disabled meanwhile.
+        let setup = local.setup();
+        let takes = setup.snapshot.backend(conn.number).is_some_and(|(_, backend)| {
+            backend.state == BackendState::Enabled && self.backend == Some((backend.number, backend.endpoint))
+        });
         let idle_max = match self.http() {
-            Some(http) if keep_alive && !self.close_backend => http.limits.idle_per_backend_max,
+            Some(http) if keep_alive && takes && !self.close_backend => http.limits.idle_per_backend_max,
             _ => 0,
         };
         local.pool.borrow_mut().keep(conn, idle_max);

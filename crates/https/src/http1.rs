@@ -5,6 +5,7 @@ use crate::deadline::Deadline;
 use crate::exchange::{self, Answered, Client, Exchange, Judged};
 use crate::local::Local;
 use crate::pump::{self, BodyEnd, Patience, Pump, Stopped, Watch};
+use crate::stream::ClientStream;
 use hairpin_core::l7::body::{Chunks, Length};
 use hairpin_core::l7::config::HttpLimits;
 use hairpin_core::l7::decision;
@@ -47,15 +48,14 @@ enum Found {
 }
 
 /// Serves a client until one of both closes. `input` has what was read already.
-pub(crate) async fn serve<S>(local: &Rc<Local>, client: &Client, io: &mut S, mut input: Vec<u8>)
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
+pub(crate) async fn serve<S: ClientStream>(local: &Rc<Local>, client: &Client, io: &mut S, mut input: Vec<u8>) {
     let mut deadline = Deadline::default();
     let mut requests = 0;
     loop {
         let setup = local.setup();
-        let Some(limits) = setup.http(client.service).map(|http| http.limits) else { return };
+        let Some(limits) = setup.http(client.service).map(|http| http.limits) else {
+            return close(local, io, &mut deadline, CLOSING_TIMEOUT).await;
+        };
         drop(setup);
         let after = match find(local, client, io, &mut input, requests, &limits, &mut deadline).await {
             Found::Gone => After::Close,
@@ -87,7 +87,7 @@ where
         match after {
             After::Next => {}
             After::Close => return close(local, io, &mut deadline, limits.send_timeout).await,
-            After::Abort => return,
+            After::Abort => return io.reset(),
         }
     }
 }
@@ -108,19 +108,27 @@ async fn find<S: AsyncRead + Unpin>(
     deadline: &mut Deadline,
 ) -> Found {
     deadline.set(if input.is_empty() { limits.idle_timeout } else { limits.head_timeout });
+    let mut is_worth_reading = true;
     loop {
-        if !input.is_empty()
+        if is_worth_reading
+            && !input.is_empty()
             && let Some(found) = examine(local, client, input, requests, limits)
         {
             return found;
         }
-        let was_empty = input.is_empty();
+        let (was_empty, had) = (input.is_empty(), input.len());
         // A client that has just connected is about to ask: its connection ends with its first request.
         let control = (was_empty && requests > 0).then_some(&*client.control);
         match pump::read_unless(local, io, input, deadline, control).await {
             Ok(0) => return Found::Gone,
-            Ok(_) if was_empty => deadline.set(limits.head_timeout),
-            Ok(_) => {}
+            Ok(_) => {
+                if was_empty {
+                    deadline.set(limits.head_timeout);
+                }
+                // A head ends with a line, or is too long. One that comes byte by byte is not read as often.
+                let is_full = input.len() >= usize::from(limits.head_bytes_max);
+                is_worth_reading = is_full || input[had..].contains(&b'\n');
+            }
             Err(error) if error.kind() == io::ErrorKind::TimedOut && !was_empty => {
                 return Found::Refuse { status: 408, why: Refused::Slow };
             }
@@ -202,18 +210,26 @@ struct Forwarding<'a, S> {
     limits: HttpLimits,
 }
 
-/// A response that has begun, or why none has.
-enum Begun {
-    /// What was read of it; no byte of it has been used.
-    Response(Vec<u8>),
-    /// The backend closed or reset the connection before.
+/// A request on its way to its backend.
+struct Sending {
+    up: Pump,
+    watch: Watch,
+    /// The backend takes no more of it. It may have answered before.
+    is_broken: bool,
+    /// All of it has gone, and the time that the backend has to answer runs.
+    is_awaited: bool,
+}
+
+/// Why no more of a response comes.
+enum NoResponse {
+    /// The backend closed or reset the connection.
     Lost,
     Silent,
     /// The client broke off, or what it sends is no body.
     Client(Stopped),
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Forwarding<'_, S> {
+impl<S: ClientStream> Forwarding<'_, S> {
     async fn forward(mut self, mut exchange: Exchange) -> After {
         let head_only = exchange.method == Method::Head;
         let mut end = BodyEnd::of(exchange.body, Chunks::at_most(self.limits.body_bound()));
@@ -221,91 +237,93 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Forwarding<'_, S> {
         let behind = &self.input[exchange.head_bytes..];
         let body = match end.feed(behind) {
             Ok(body) => body,
-            Err(bad) => {
-                let (status, why) = Refused::of_chunks(bad);
-                return self.refused(status, why, head_only).await;
-            }
+            Err(bad) => return self.refused(Refused::of_chunks(bad), head_only).await,
         };
         let mut conn = match exchange.acquire(self.local).await {
             Ok(conn) => conn,
-            Err((status, why)) => return self.refused(status, why, head_only).await,
+            Err(why) => return self.refused(why, head_only).await,
         };
         loop {
             let is_reused = conn.requests > 0;
             let Some(mut sent) = exchange.request_head(self.local, self.input, &conn) else {
-                return self.refused(400, Refused::Malformed, head_only).await;
+                return self.refused((400, Refused::Malformed), head_only).await;
             };
             conn.requests += 1;
             sent.extend_from_slice(&self.input[exchange.head_bytes..exchange.head_bytes + body]);
-            let mut up = Pump::new(end, sent);
-            let begun = self.begin(&mut conn, &mut up).await;
+            let patience = Patience { source: self.limits.body_timeout, sink: self.limits.response_timeout };
+            let (up, watch) = (Pump::new(end, sent), Watch::new(patience));
+            let mut sending = Sending { up, watch, is_broken: false, is_awaited: false };
+            let mut response = Vec::new();
+            let begun = self.more(&mut conn, &mut sending, &mut response).await;
             // A kept connection that its backend closes while the next request is on its way says nothing of the request.
-            let may_again = is_reused && exchange.is_idempotent && up.moved == 0;
+            let may_again = is_reused && exchange.is_idempotent && sending.up.moved == 0;
             match begun {
-                Begun::Response(response) => {
+                Ok(()) => {
                     self.input.drain(..exchange.head_bytes + body);
-                    return self.respond(exchange, conn, up, response).await;
+                    return self.respond(exchange, conn, sending, response).await;
                 }
-                Begun::Lost if may_again => match exchange.connect_again(self.local).await {
+                Err(NoResponse::Lost) if may_again => match exchange.connect_again(self.local).await {
                     Ok(again) => conn = again,
-                    Err(_) => return self.refused(502, Refused::Unreachable, head_only).await,
+                    Err(why) => return self.refused(why, head_only).await,
                 },
-                Begun::Lost => {
-                    if !is_reused {
-                        exchange.failed(self.local, Fault::Lost);
-                    }
-                    return self.refused(502, Refused::BackendClosed, head_only).await;
-                }
-                Begun::Silent => {
-                    exchange.failed(self.local, Fault::Silent);
-                    return self.refused(504, Refused::ResponseTimeout, head_only).await;
-                }
-                Begun::Client(Stopped::Malformed(bad)) => {
-                    let (status, why) = Refused::of_chunks(bad);
-                    return self.refused(status, why, head_only).await;
-                }
-                Begun::Client(Stopped::Silent) => return self.refused(408, Refused::Slow, head_only).await,
-                Begun::Client(_) => return After::Abort,
+                Err(why) => return self.not_answered(&exchange, why, is_reused).await,
             }
         }
     }
 
-    async fn refused(&mut self, status: u16, why: Refused, head_only: bool) -> After {
+    async fn refused(&mut self, (status, why): (u16, Refused), head_only: bool) -> After {
         self.local.counts.refused(why);
         refuse(self.local, self.io, status, head_only, self.deadline).await
     }
 
-    /// Sends a request until its response begins.
-    async fn begin(&mut self, conn: &mut BackendConn, up: &mut Pump) -> Begun {
+    /// Answers a request that its backend has not; `is_reused`: on a connection that was kept.
+    async fn not_answered(&mut self, exchange: &Exchange, why: NoResponse, is_reused: bool) -> After {
+        let head_only = exchange.method == Method::Head;
+        let (fault, why) = match why {
+            NoResponse::Lost => ((!is_reused).then_some(Fault::Lost), (502, Refused::BackendClosed)),
+            NoResponse::Silent => (Some(Fault::Silent), (504, Refused::ResponseTimeout)),
+            NoResponse::Client(Stopped::Malformed(bad)) => (None, Refused::of_chunks(bad)),
+            NoResponse::Client(Stopped::Silent) => (None, (408, Refused::Slow)),
+            NoResponse::Client(_) => return After::Abort,
+        };
+        fault.into_iter().for_each(|fault| exchange.failed(self.local, fault));
+        self.refused(why, head_only).await
+    }
+
+    /// Reads more of a response, while the rest of its request goes on. The time that the backend has to answer begins with the
+    /// last byte of the request.
+    async fn more(
+        &mut self,
+        conn: &mut BackendConn,
+        sending: &mut Sending,
+        response: &mut Vec<u8>,
+    ) -> Result<(), NoResponse> {
         let Forwarding { local, io, input, limits, deadline } = self;
-        let mut response = Vec::new();
-        let mut watch = Watch::new(Patience { source: limits.body_timeout, sink: limits.response_timeout });
-        let (mut is_sent, mut is_broken) = (false, false);
+        let Sending { up, watch, is_broken, is_awaited } = sending;
         std::future::poll_fn(|cx| {
-            if !is_sent && !is_broken {
+            if !*is_awaited && !*is_broken {
                 match up.poll(cx, local, (&mut **io, &mut conn.tcp), input) {
                     Poll::Ready(Ok(())) => {
-                        is_sent = true;
+                        *is_awaited = true;
                         deadline.set(limits.response_timeout);
                     }
-                    // It may have answered before it closed.
-                    Poll::Ready(Err(Stopped::Sink)) => is_broken = true,
-                    Poll::Ready(Err(stopped)) => return Poll::Ready(Begun::Client(stopped)),
+                    Poll::Ready(Err(Stopped::Sink)) => *is_broken = true,
+                    Poll::Ready(Err(stopped)) => return Poll::Ready(Err(NoResponse::Client(stopped))),
                     Poll::Pending => {}
                 }
             }
-            match pump::poll_read(cx, local, &mut conn.tcp, &mut response) {
-                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Begun::Lost),
-                Poll::Ready(Ok(_)) => return Poll::Ready(Begun::Response(std::mem::take(&mut response))),
-                Poll::Pending if is_broken => return Poll::Ready(Begun::Lost),
+            match pump::poll_read(cx, local, &mut conn.tcp, response) {
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(NoResponse::Lost)),
+                Poll::Ready(Ok(_)) => return Poll::Ready(Ok(())),
+                Poll::Pending if *is_broken => return Poll::Ready(Err(NoResponse::Lost)),
                 Poll::Pending => {}
             }
-            if is_sent {
-                return deadline.poll(cx).map(|()| Begun::Silent);
+            if *is_awaited {
+                return deadline.poll(cx).map(|()| Err(NoResponse::Silent));
             }
-            watch.poll(cx, up).map(|stopped| match stopped {
-                Stopped::Stuck => Begun::Silent,
-                stopped => Begun::Client(stopped),
+            watch.poll(cx, up, 0).map(|stopped| match stopped {
+                Stopped::Stuck => Err(NoResponse::Silent),
+                stopped => Err(NoResponse::Client(stopped)),
             })
         })
         .await
@@ -316,11 +334,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Forwarding<'_, S> {
         mut self,
         exchange: Exchange,
         mut conn: BackendConn,
-        mut up: Pump,
+        mut sending: Sending,
         mut response: Vec<u8>,
     ) -> After {
+        const BAD: (u16, Refused) = (502, Refused::BadResponse);
         let head_only = exchange.method == Method::Head;
-        let mut has_begun = false;
         let answered = loop {
             match exchange.response_head(self.local, &response) {
                 Ok(ParseStatus::Complete(answered)) if answered.is_interim() => {
@@ -331,57 +349,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Forwarding<'_, S> {
                     {
                         return After::Abort;
                     }
-                    has_begun |= !exchange.is_http10();
+                    if sending.is_awaited {
+                        self.deadline.set(self.limits.response_timeout);
+                    }
                     response = behind;
                     continue;
                 }
                 Ok(ParseStatus::Complete(answered)) => break answered,
                 Ok(ParseStatus::Partial) => {}
-                Err(()) if has_begun => return After::Abort,
-                Err(()) => return self.refused(502, Refused::BadResponse, head_only).await,
+                Err(()) => return self.refused(BAD, head_only).await,
             }
-            match self.more(&mut conn, &mut up, &mut response).await {
-                Ok(()) => {}
-                Err(_) if has_begun => return After::Abort,
-                Err((fault, status, why)) => {
-                    fault.into_iter().for_each(|fault| exchange.failed(self.local, fault));
-                    return self.refused(status, why, head_only).await;
-                }
+            if let Err(why) = self.more(&mut conn, &mut sending, &mut response).await {
+                return self.not_answered(&exchange, why, false).await;
             }
         };
-        self.deliver(exchange, conn, up, (answered, response)).await
-    }
-
-    /// Reads more of a response's head, while the rest of the request goes on.
-    async fn more(
-        &mut self,
-        conn: &mut BackendConn,
-        up: &mut Pump,
-        response: &mut Vec<u8>,
-    ) -> Result<(), (Option<Fault>, u16, Refused)> {
-        let Forwarding { local, io, input, limits, deadline } = self;
-        deadline.set(limits.response_timeout);
-        let mut is_broken = false;
-        let read = std::future::poll_fn(|cx| {
-            if !is_broken
-                && !up.is_finished()
-                && let Poll::Ready(Err(_)) = up.poll(cx, local, (&mut **io, &mut conn.tcp), input)
-            {
-                is_broken = true;
-            }
-            match pump::poll_read(cx, local, &mut conn.tcp, response) {
-                Poll::Pending => deadline.poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
-                ready => ready,
-            }
-        });
-        match read.await {
-            Ok(0) => Err((Some(Fault::Lost), 502, Refused::BackendClosed)),
-            Ok(_) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                Err((Some(Fault::Silent), 504, Refused::ResponseTimeout))
-            }
-            Err(_) => Err((Some(Fault::Lost), 502, Refused::BackendClosed)),
+        // What of the request is still to come would be the tunnel's first bytes.
+        if answered.body == Length::Tunnel && !sending.up.is_finished() {
+            return self.refused(BAD, head_only).await;
         }
+        self.deliver(exchange, conn, sending, (answered, response)).await
     }
 
     /// Delivers a response whose head is known, `response` being what was read of it.
@@ -389,7 +375,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Forwarding<'_, S> {
         self,
         exchange: Exchange,
         mut conn: BackendConn,
-        mut up: Pump,
+        sending: Sending,
         (answered, response): (Answered, Vec<u8>),
     ) -> After {
         let Forwarding { local, io, input, limits, .. } = self;
@@ -403,33 +389,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Forwarding<'_, S> {
             }
         };
         let mut excess = response[answered.head_bytes + body..].to_vec();
-        let first = match answered.written {
-            Some(mut head) => {
-                head.extend_from_slice(&response[answered.head_bytes..answered.head_bytes + body]);
-                head
-            }
-            None => {
-                let mut whole = response;
-                whole.truncate(answered.head_bytes + body);
-                whole
-            }
-        };
-        let is_tunnel = answered.body == Length::Tunnel;
-        if is_tunnel {
-            // What the client sends is no request any more, and may have been read with it.
-            up = Pump::new(BodyEnd::Close, std::mem::take(input));
-        }
-        let ends = matches!(answered.body, Length::UntilClose | Length::Tunnel);
+        let (keep_alive, length) = (answered.keep_alive, answered.body);
+        let first = first_bytes(answered, response, body);
+        let is_tunnel = length == Length::Tunnel;
+        let ends = matches!(length, Length::UntilClose | Length::Tunnel);
+        // What the client of a tunnel sends is no request any more, and may have been read with it.
+        let mut up = if is_tunnel { Pump::new(BodyEnd::Close, std::mem::take(input)) } else { sending.up };
+        let mut up_broken = sending.is_broken;
         let mut down = Pump::new(end, first);
         if exchange.close_client && !ends {
             down.leave_unflushed();
         }
-        let silence = if is_tunnel { limits.idle_timeout.max(TUNNEL_SILENCE) } else { limits.response_timeout };
+        let silence = if is_tunnel { limits.idle_timeout.max(TUNNEL_SILENCE) } else { limits.body_timeout };
         let mut watch = Watch::new(Patience { source: silence, sink: limits.send_timeout });
-        let mut up_broken = false;
         let delivered = std::future::poll_fn(|cx| {
             if !up_broken && !up.is_finished() {
                 match up.poll(cx, local, (&mut *io, &mut conn.tcp), input) {
+                    // Of a tunnel one side alone is of no use.
+                    Poll::Ready(Err(stopped)) if is_tunnel => return Poll::Ready(Err(stopped)),
                     Poll::Ready(Err(_)) => up_broken = true,
                     Poll::Ready(Ok(())) if is_tunnel => {
                         // The client has closed its side: so the backend is told.
@@ -439,7 +416,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Forwarding<'_, S> {
                 }
             }
             match down.poll(cx, local, (&mut conn.tcp, &mut *io), &mut excess) {
-                Poll::Pending => watch.poll(cx, &down).map(Err),
+                Poll::Pending => watch.poll(cx, &down, up.moved).map(Err),
                 ready => ready,
             }
         })
@@ -450,13 +427,33 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Forwarding<'_, S> {
                 local.counts.refused(Refused::SendTimeout);
                 return After::Abort;
             }
-            Err(_) => return After::Abort,
+            Err(stopped) => {
+                if !is_tunnel && !matches!(stopped, Stopped::Sink) {
+                    local.counts.refused(Refused::BackendClosed);
+                }
+                return After::Abort;
+            }
         }
         let is_whole = up.is_finished() && !up_broken;
         if is_whole && excess.is_empty() {
-            exchange.keep(local, conn, answered.keep_alive && answered.body != Length::UntilClose);
+            exchange.keep(local, conn, keep_alive && length != Length::UntilClose);
         }
         if exchange.close_client || ends || !is_whole { After::Close } else { After::Next }
+    }
+}
+
+/// What the client is sent first: the head, and the first `body` bytes of the body.
+fn first_bytes(answered: Answered, mut response: Vec<u8>, body: usize) -> Vec<u8> {
+    let end = answered.head_bytes + body;
+    match answered.written {
+        Some(mut head) => {
+            head.extend_from_slice(&response[answered.head_bytes..end]);
+            head
+        }
+        None => {
+            response.truncate(end);
+            response
+        }
     }
 }
 

@@ -233,7 +233,7 @@ impl Stream {
                 // A kept connection that its backend closes while the next request is on its way says nothing of it.
                 Err(error) if is_reused && exchange.is_idempotent && !has_body && !is_timeout(&error) => {
                     let again = exchange.connect_again(&local).await;
-                    conn = again.map_err(|_| Failed::Refused(502, Refused::Unreachable))?;
+                    conn = again.map_err(|(status, why)| Failed::Refused(status, why))?;
                 }
                 Err(error) => return Err(lost(&local, exchange, &error, is_reused)),
             }

@@ -176,8 +176,8 @@ impl Local {
         self.counts.resize(snapshot);
         self.pool.borrow_mut().follow(snapshot);
         let setup = Rc::new(Setup::new(configuration));
-        *self.setup.borrow_mut() = Rc::clone(&setup);
-        self.controls.drain(|service| setup.http(service).is_some());
+        let before = self.setup.replace(Rc::clone(&setup));
+        self.controls.drain(|service| setup.continues(&before, service));
     }
 
     /// What is in force now.

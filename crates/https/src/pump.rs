@@ -321,10 +321,11 @@ impl Watch {
         Watch { patience, deadline: Deadline::default(), seen: None }
     }
 
-    /// Ready when a pump that is pending has waited for one end for too long.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, pump: &Pump) -> Poll<Stopped> {
+    /// Ready when a pump that is pending has waited for one end for too long. What `beside` it has moved meanwhile counts, too:
+    /// the other direction of the same exchange.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, pump: &Pump, beside: u64) -> Poll<Stopped> {
         let waits_for_sink = pump.waits_for_sink();
-        let now = (pump.moved, pump.at, waits_for_sink);
+        let now = (pump.moved.wrapping_add(beside), pump.at, waits_for_sink);
         if self.seen != Some(now) {
             self.seen = Some(now);
             self.deadline.set(if waits_for_sink { self.patience.sink } else { self.patience.source });

@@ -288,7 +288,14 @@ fn listen(local: &Rc<Local>, listeners: &RefCell<HashMap<Endpoint, AbortHandle>>
 /// Accepts clients at one socket.
 async fn accept(local: Rc<Local>, endpoint: Endpoint, socket: TcpListener) {
     let _ = socket.set_nonblocking(true);
-    let Ok(socket) = tokio::net::TcpListener::from_std(socket) else { return };
+    let socket = loop {
+        let made = socket.try_clone().and_then(tokio::net::TcpListener::from_std);
+        match made {
+            Ok(socket) => break socket,
+            // The kernel sends this core its share of the clients all the same.
+            Err(_) => sleep(ACCEPT_REST).await,
+        }
+    };
     loop {
         match socket.accept().await {
             Ok((stream, peer)) => client::begin(&local, endpoint, stream, peer),

@@ -30,6 +30,9 @@ pub struct TerminatedService {
     pub handshake_timeout: Duration,
     /// HTTP/2 streams that may be open at a time on one connection.
     pub streams_max: u32,
+    /// Its name and its check of clients' certificates: where these change, connections that were made before end with the
+    /// requests that they have.
+    pub policy: Vec<u8>,
 }
 
 /// A configuration in force on one core.
@@ -53,6 +56,14 @@ impl Setup {
     /// The service that clients reach at `endpoint`.
     pub(crate) fn at(&self, endpoint: &Endpoint) -> Option<&TerminatedService> {
         self.services.get(endpoint)
+    }
+
+    /// Whether connections of the service of this number go on that `before` has made.
+    pub(crate) fn continues(&self, before: &Setup, number: u16) -> bool {
+        let policy = |setup: &Setup| {
+            setup.services.values().find(|service| service.number == number).map(|service| service.policy.clone())
+        };
+        self.terminated(number).is_some() && policy(self) == policy(before)
     }
 
     /// The service of this number.

@@ -19,22 +19,63 @@ const STAGED_BYTES: usize = 64 * 1024;
 /// Bytes that rustls takes before they have been sent.
 const SEALED_BYTES: usize = 256 * 1024;
 
+/// A client's stream, with or without TLS.
+pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
+    /// Has the client see the connection break, once it is dropped.
+    fn reset(&mut self);
+}
+
+impl ClientStream for TcpStream {
+    fn reset(&mut self) {
+        // It fails for a connection that is broken already.
+        let _ = self.set_zero_linger();
+    }
+}
+
+impl ClientStream for TlsStream {
+    fn reset(&mut self) {
+        self.socket.has_closed = false;
+    }
+}
+
 /// Why there is no TLS stream.
 #[derive(Debug)]
 pub(crate) enum HandshakeError {
     /// The client speaks clear text: its first byte is a letter.
-    ClearText(TcpStream),
+    ClearText(Socket),
     /// It is no client of TLS, or one with which nothing can be agreed on.
     Failed,
 }
 
+/// A client's socket. Unless its end has been said in order, the client sees the connection break when it is dropped: nothing
+/// that it was sent is taken for all.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    pub(crate) tcp: TcpStream,
+    has_closed: bool,
+}
+
+impl Socket {
+    /// Dropping it ends the connection in order.
+    pub(crate) fn close(&mut self) {
+        self.has_closed = true;
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if !self.has_closed {
+            self.tcp.reset();
+        }
+    }
+}
+
 /// A TLS stream whose handshake is done.
 pub(crate) struct TlsStream {
-    tcp: TcpStream,
+    socket: Socket,
     session: ServerConnection,
     /// Plain bytes that are not sealed yet.
     staged: Vec<u8>,
-    has_closed: bool,
 }
 
 impl TlsStream {
@@ -42,12 +83,12 @@ impl TlsStream {
     pub(crate) async fn accept(tcp: TcpStream, config: Arc<ServerConfig>) -> Result<TlsStream, HandshakeError> {
         let Ok(mut session) = ServerConnection::new(config) else { return Err(HandshakeError::Failed) };
         session.set_buffer_limit(Some(SEALED_BYTES));
-        let mut stream = TlsStream { tcp, session, staged: Vec::new(), has_closed: false };
+        let mut stream = TlsStream { socket: Socket { tcp, has_closed: false }, session, staged: Vec::new() };
         let mut is_first = true;
         let shaken = std::future::poll_fn(|cx| {
             while stream.session.is_handshaking() {
                 ready!(stream.poll_send(cx))?;
-                let mut source = Source { tcp: &mut stream.tcp, cx, first: is_first.then_some(0) };
+                let mut source = Source { tcp: &mut stream.socket.tcp, cx, first: is_first.then_some(0) };
                 match stream.session.read_tls(&mut source) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
                     Ok(0) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
@@ -68,8 +109,12 @@ impl TlsStream {
         });
         match shaken.await {
             Ok(true) => Ok(stream),
-            Ok(false) => Err(HandshakeError::ClearText(stream.tcp)),
-            Err(_) => Err(HandshakeError::Failed),
+            Ok(false) => Err(HandshakeError::ClearText(stream.socket)),
+            Err(_) => {
+                // The alert that says why is to be read.
+                stream.socket.close();
+                Err(HandshakeError::Failed)
+            }
         }
     }
 
@@ -80,7 +125,7 @@ impl TlsStream {
     /// Sends what is sealed.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.session.wants_write() {
-            match self.session.write_tls(&mut Sink { tcp: &mut self.tcp, cx }) {
+            match self.session.write_tls(&mut Sink { tcp: &mut self.socket.tcp, cx }) {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
@@ -122,7 +167,7 @@ impl AsyncRead for TlsStream {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),
             }
-            match stream.session.read_tls(&mut Source { tcp: &mut stream.tcp, cx, first: None }) {
+            match stream.session.read_tls(&mut Source { tcp: &mut stream.socket.tcp, cx, first: None }) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // Tickets and answers to the client's messages leave while it is waited for.
@@ -191,13 +236,13 @@ impl AsyncWrite for TlsStream {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let stream = self.get_mut();
-        if !stream.has_closed {
+        if !stream.socket.has_closed {
             ready!(stream.poll_seal(cx))?;
             stream.session.send_close_notify();
-            stream.has_closed = true;
+            stream.socket.close();
         }
         ready!(stream.poll_send(cx))?;
-        Pin::new(&mut stream.tcp).poll_shutdown(cx)
+        Pin::new(&mut stream.socket.tcp).poll_shutdown(cx)
     }
 }
 

@@ -21,6 +21,7 @@ use hairpin_https::{
     TerminatedService, TicketSecret, TlsOptions,
 };
 use hairpin_linux::cpu;
+use rustix::process::{Resource, Rlimit};
 use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -56,7 +57,8 @@ impl Certificates {
         let services = config.snapshot.services.iter().zip(&config.services);
         let load = |(service, settings): (&hairpin_core::config::Service, &crate::config::ServiceSettings)| {
             let (Some(https), Kind::Terminated(terminated)) = (&settings.https, &service.kind) else { return Ok(None) };
-            let files = CertificateFiles(https.certificates.clone());
+            let files = https.certificates.iter().chain(&https.client_roots).cloned();
+            let files = CertificateFiles(files.collect());
             // Before they are read: what changes meanwhile is seen.
             let fingerprint = files.fingerprint();
             let served = ServedCertificates::load(&tls_options(https, terminated.http2))
@@ -120,17 +122,17 @@ pub(crate) struct Termination {
 impl Termination {
     /// Beside the workers with these parameters, on their cores.
     pub(crate) fn new(parameters: &WorkerParameters, certificates: Certificates) -> Termination {
+        // Workers may share a core; a core has one runtime.
+        let cpus: BTreeSet<usize> = parameters.cpus.iter().copied().collect();
         let options = RuntimesOptions {
             loads: parameters.loads.clone(),
             effective_weights: parameters.effective_weights.clone(),
             secret: Secret::new(parameters.steering.key),
             seed: parameters.seeds[3],
-            clients_max: SPLICES_MAX as usize,
+            clients_max: clients_max(cpus.len()),
             enter: |cpu| cpu::pin(cpu).with_context(|| format!("cannot pin a thread to core {cpu}")),
             thread_time: cpu::thread_time,
         };
-        // Workers may share a core; a core has one runtime.
-        let cpus: BTreeSet<usize> = parameters.cpus.iter().copied().collect();
         Termination { certificates, runtimes: None, options, cpus: cpus.into_iter().collect(), refused: None }
     }
 
@@ -197,6 +199,7 @@ impl Termination {
                     tls: Some(loaded.served.serve(&tickets)),
                     handshake_timeout: https.handshake_timeout,
                     streams_max: https.streams_max,
+                    policy: [loaded.name.as_bytes(), b"\0", loaded.served.client_policy()].concat(),
                 })
             };
         served.filter_map(service).collect()
@@ -244,7 +247,10 @@ impl Termination {
     /// Adds what the cores' runtimes have counted to what their workers have.
     pub(crate) fn add_to(&self, workers: &mut [WorkerReading]) {
         let readings = self.readings();
-        workers.iter_mut().zip(&readings).for_each(|(worker, core)| add(worker, core));
+        for (worker, core) in workers.iter_mut().zip(&readings) {
+            add(worker, core);
+            worker.statistics.http.client_conns_max += self.options.clients_max as u64;
+        }
     }
 
     /// What each core has counted.
@@ -272,6 +278,22 @@ impl Termination {
             std::thread::sleep(DRAIN_STEP);
         }
     }
+}
+
+/// Descriptors that the rest of the process needs, at most.
+const OTHER_FILES: u64 = 1024;
+
+/// Clients' connections that one of so many cores may have: each may need a connection to a backend, too, and all of them
+/// descriptors. The limit of open files is raised as far as this process may.
+fn clients_max(cores: usize) -> usize {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    let files = match rustix::process::setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    };
+    let each = files.map_or(u64::MAX, |files| files.saturating_sub(OTHER_FILES) / (2 * cores.max(1) as u64));
+    usize::try_from(each).unwrap_or(usize::MAX).clamp(64, SPLICES_MAX as usize)
 }
 
 /// The key of session tickets, from the secret of this balancer or those that share it.
@@ -307,7 +329,6 @@ fn add(worker: &mut WorkerReading, core: &CoreReading) {
     let (into, from) = (&mut into.http, &from.http);
     into.client_conns_now += from.client_conns_now;
     into.client_conns_peak += from.client_conns_peak;
-    into.client_conns_max += u64::from(SPLICES_MAX);
     into.backend_conns_now += from.backend_conns_now;
     into.idle_now += from.idle_now;
     into.requests += from.requests;

@@ -152,6 +152,7 @@ impl Site {
                 ),
                 handshake_timeout: Duration::from_secs(5),
                 streams_max: 100,
+                policy: Vec::new(),
             }],
         };
         let runtimes_options = RuntimesOptions {

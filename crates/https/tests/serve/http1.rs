@@ -2,6 +2,7 @@
 
 use crate::fixture::{Site, block_on, http, pattern, server};
 use hairpin_core::l7::splice::Refused;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
@@ -226,5 +227,173 @@ fn upgraded_connection_is_a_tunnel() {
         let end = all.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
         assert!(all.starts_with(b"HTTP/1.1 101 "));
         assert!(all[end..] == [&b"first"[..], &data].concat()[..]);
+    });
+}
+
+/// A server whose every connection is given to `serve`.
+async fn raw<F, Fut>(serve: F) -> std::net::SocketAddr
+where
+    F: Fn(TcpStream) -> Fut + Send + 'static,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve(stream));
+        }
+    });
+    address
+}
+
+async fn head_of(stream: &mut TcpStream) -> String {
+    let mut read = Vec::new();
+    while !read.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        assert_ne!(stream.read(&mut byte).await.unwrap(), 0);
+        read.push(byte[0]);
+    }
+    String::from_utf8(read).unwrap()
+}
+
+#[test]
+fn slow_upload_behind_a_100_outlives_the_response_timeout() {
+    block_on(async {
+        let server = raw(|mut stream| async move {
+            head_of(&mut stream).await;
+            stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.unwrap();
+            let mut body = [0; 10];
+            stream.read_exact(&mut body).await.unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+        })
+        .await;
+        let mut patient = http();
+        patient.limits.response_timeout = Duration::from_millis(300);
+        let site = Site::new(patient, server);
+        let mut stream = site.connect(&[]).await;
+        let request = b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n";
+        stream.write_all(request).await.unwrap();
+        let (head, _) = response(&mut stream).await;
+        assert!(head.starts_with("HTTP/1.1 100 "), "{head}");
+        for _ in 0..10 {
+            tokio::time::sleep(Duration::from_millis(80)).await;
+            stream.write_all(b"x").await.unwrap();
+        }
+        let (head, _) = response(&mut stream).await;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    });
+}
+
+#[test]
+fn client_that_never_sends_its_body_is_no_fault_of_the_backend() {
+    block_on(async {
+        let server = raw(|mut stream| async move {
+            head_of(&mut stream).await;
+            stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.unwrap();
+            std::future::pending::<()>().await;
+        })
+        .await;
+        let mut hasty = http();
+        hasty.limits.response_timeout = Duration::from_millis(100);
+        hasty.limits.body_timeout = Duration::from_millis(300);
+        let site = Site::new(hasty, server);
+        let mut stream = site.connect(&[]).await;
+        let request = b"POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n";
+        stream.write_all(request).await.unwrap();
+        let _ = response(&mut stream).await;
+        let (head, _) = response(&mut stream).await;
+        assert!(head.starts_with("HTTP/1.1 408 "), "{head}");
+        assert_eq!(site.counted().statistics.backends[0].faults, [0, 0, 0]);
+    });
+}
+
+#[test]
+fn tunnel_ends_when_its_client_breaks_off() {
+    block_on(async {
+        let (ended, mut is_ended) = tokio::sync::mpsc::unbounded_channel();
+        let server = raw(move |mut stream| {
+            let ended = ended.clone();
+            async move {
+                head_of(&mut stream).await;
+                let answer = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
+                stream.write_all(answer).await.unwrap();
+                let _ = stream.read_to_end(&mut Vec::new()).await;
+                ended.send(()).unwrap();
+            }
+        })
+        .await;
+        let site = Site::new(http(), server);
+        let mut stream = site.connect(&[]).await;
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n").await.unwrap();
+        let (head, _) = response(&mut stream).await;
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        // Without close_notify.
+        drop(stream.into_inner().0);
+        tokio::time::timeout(Duration::from_secs(2), is_ended.recv()).await.expect("the backend is told").unwrap();
+    });
+}
+
+#[test]
+fn response_that_breaks_off_is_not_taken_for_whole() {
+    block_on(async {
+        for framing in ["Content-Length: 100", "Transfer-Encoding: chunked", "X: y"] {
+            let server = raw(move |mut stream| async move {
+                head_of(&mut stream).await;
+                let half = if framing.starts_with('T') { "5\r\nhello\r\n" } else { "hello" };
+                let answer = format!("HTTP/1.1 200 OK\r\n{framing}\r\n\r\n{half}");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                stream.set_zero_linger().unwrap();
+            })
+            .await;
+            let site = Site::new(http(), server);
+            let mut stream = site.connect(&[]).await;
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+            let mut all = Vec::new();
+            let ended = stream.read_to_end(&mut all).await;
+            assert!(ended.is_err(), "{framing}: {}", String::from_utf8_lossy(&all));
+        }
+    });
+}
+
+#[test]
+fn quiet_response_lives_by_the_time_of_bodies() {
+    block_on(async {
+        let server = raw(|mut stream| async move {
+            head_of(&mut stream).await;
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\na").await.unwrap();
+            tokio::time::sleep(Duration::from_millis(600)).await;
+            stream.write_all(b"b").await.unwrap();
+        })
+        .await;
+        let mut hasty = http();
+        hasty.limits.response_timeout = Duration::from_millis(200);
+        let site = Site::new(hasty, server);
+        let mut stream = site.connect(&[]).await;
+        let (_, body) = ask(&mut stream, "GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        assert_eq!(body, b"ab");
+    });
+}
+
+#[test]
+fn kept_connection_that_its_backend_closes_costs_no_request() {
+    block_on(async {
+        let server = raw(|mut stream| async move {
+            head_of(&mut stream).await;
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na").await.unwrap();
+            // Closed only when the next request is on its way.
+            let _ = stream.read(&mut [0; 1]).await;
+            stream.set_zero_linger().unwrap();
+        })
+        .await;
+        let site = Site::new(http(), server);
+        let mut stream = site.connect(&[]).await;
+        for _ in 0..3 {
+            let (head, body) = ask(&mut stream, "GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+            assert!(head.starts_with("HTTP/1.1 200 ") && body == b"a", "{head}");
+        }
+        let (head, _) = ask(&mut stream, "POST / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        assert!(head.starts_with("HTTP/1.1 502 "), "a POST may have been carried out: {head}");
+        assert_eq!(site.counted().statistics.backends[0].faults, [0, 0, 0]);
     });
 }
