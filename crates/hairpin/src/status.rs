@@ -8,8 +8,10 @@
 //! (`entries`).
 
 mod http;
+mod https;
 
 pub use http::{AdoptedHttpStatus, HttpStatus};
+pub use https::{CertificateStatus, HttpsStatus};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -48,6 +50,9 @@ pub struct Status {
     /// HTTP and TLS services, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpStatus>,
+    /// HTTPS services, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub https: Option<HttpsStatus>,
     /// Packets dropped, by reason: `kernel.*` in the BPF programs, `worker.*` in a worker, `device.*` on the way
     /// between them. Reasons that never occurred are left out.
     pub drops: BTreeMap<String, Count>,

@@ -42,6 +42,20 @@ pub struct TerminationStatistics {
     pub connections_refused: u64,
 }
 
+impl TerminationStatistics {
+    /// What happened to connections beside completed handshakes and requests, each with its name.
+    pub fn events(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("handshake-failed", self.handshakes_failed),
+            ("handshake-slow", self.handshakes_slow),
+            ("clear-text", self.clear_text),
+            ("http2-connections", self.http2_connections),
+            ("connections-refused", self.connections_refused),
+        ]
+        .into_iter()
+    }
+}
+
 /// The counters of one core, and the loads that it shares with others.
 pub(crate) struct Counts {
     statistics: RefCell<TerminationStatistics>,

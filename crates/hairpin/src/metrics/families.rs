@@ -5,6 +5,7 @@
 
 mod emit;
 mod http;
+mod https;
 mod ports;
 mod services;
 
@@ -122,7 +123,13 @@ use family;
 
 /// All of them, in the order in which they are written.
 pub fn all() -> impl Iterator<Item = &'static MetricFamily> {
-    GENERAL.iter().chain(services::FAMILIES).chain(http::FAMILIES).chain(ports::FAMILIES).chain(SERVER)
+    GENERAL
+        .iter()
+        .chain(services::FAMILIES)
+        .chain(http::FAMILIES)
+        .chain(https::FAMILIES)
+        .chain(ports::FAMILIES)
+        .chain(SERVER)
 }
 
 const GENERAL: &[MetricFamily] = &[

@@ -3,6 +3,7 @@
 mod changes;
 mod connections;
 mod http;
+mod https;
 mod offload;
 mod ports;
 mod status;

@@ -4,7 +4,7 @@
 mod tests;
 
 use super::{add, aligned, bare, fitted, number, percent, right, scaled, span, trimmed, wrapped};
-use super::{http, not_ready, ports};
+use super::{http, https, not_ready, ports};
 use crate::status::{BackendStatus, Count, OffloadStatus, Status, Traffic};
 use comfy_table::{Cell, Table};
 use hairpin_core::table::LookupMethod;
@@ -56,6 +56,9 @@ fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
     if let Some(http) = &status.http {
         let _ = writeln!(out, "\n{}\n\n{}", http::room(http), http::counts(http));
         let _ = writeln!(out, "{}", http::threshold(http));
+    }
+    if let Some(https) = &status.https {
+        let _ = writeln!(out, "\n{}\n\n{}", https::certificates(https, now), https::counts(https));
     }
     if let Some(table) = counts("DROPPED", &status.drops) {
         let _ = writeln!(out, "\n{table}");

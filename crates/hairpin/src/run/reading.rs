@@ -4,7 +4,7 @@ pub(crate) mod http;
 
 use crate::config::Settings;
 use crate::config::words::spoken;
-use crate::status::{BackendStatus, Count, OffloadStatus, ServiceStatus, Status, Traffic, WorkerStatus};
+use crate::status::{BackendStatus, Count, HttpsStatus, OffloadStatus, ServiceStatus, Status, Traffic, WorkerStatus};
 use hairpin_core::config::{Algorithm, Backend, BackendState, Forwarding, Service, ServiceState, Snapshot};
 use hairpin_core::flow::Address;
 use hairpin_core::l4::connection::Volume;
@@ -39,8 +39,37 @@ pub(crate) struct Reading {
     pub(crate) workers: Vec<WorkerReading>,
     /// Traffic that rules forwarded since the programs were loaded: slot by slot, a backend's number times two plus direction.
     pub(crate) totals: Vec<Volume>,
+    /// The terminating path's counters beside those that are added to the workers': handshakes, resumed ones, and other events
+    /// by name.
+    pub(crate) https: HttpsReading,
     /// Counts of packets in the BPF programs by fate, and whether that fate is a drop.
     pub(crate) events: Vec<(&'static str, u64, bool)>,
+}
+
+/// What the terminating path has counted, of all cores.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HttpsReading {
+    pub(crate) handshakes: u64,
+    pub(crate) resumed: u64,
+    pub(crate) events: BTreeMap<&'static str, u64>,
+}
+
+impl HttpsReading {
+    /// The rates and totals between two readings.
+    fn status(per_s: ReadingRates, before: &HttpsReading, now: &HttpsReading) -> HttpsStatus {
+        let count = |before: u64, total: u64| Count { total, per_s: per_s.of(before, total) };
+        let events = now
+            .events
+            .iter()
+            .filter(|(_, total)| **total > 0)
+            .map(|(name, total)| (name.to_string(), count(before.events.get(name).copied().unwrap_or(0), *total)));
+        HttpsStatus {
+            handshakes: count(before.handshakes, now.handshakes),
+            resumed: count(before.resumed, now.resumed),
+            events: events.collect(),
+            certificates: Vec::new(),
+        }
+    }
 }
 
 /// The status that follows from two readings, the earlier one first.
@@ -59,6 +88,11 @@ pub(crate) fn status(settings: &Settings, snapshot: &Snapshot, before: &Reading,
         services: Vec::new(),
         offload: offload(settings, per_s, before, now),
         http: http::status(snapshot, per_s, before, now),
+        https: snapshot
+            .services
+            .iter()
+            .any(|service| service.kind.is_terminated())
+            .then(|| HttpsReading::status(per_s, &before.https, &now.https)),
         drops: BTreeMap::new(),
         events: BTreeMap::new(),
         ..Status::default()
@@ -377,6 +411,7 @@ mod tests {
             device_events: Vec::new(),
         };
         Reading {
+            https: HttpsReading::default(),
             uptime: Duration::from_secs(uptime_s),
             workers: vec![worker; workers],
             totals: vec![Volume::default(); snapshot.backends() as usize * 2],

@@ -371,6 +371,7 @@ impl Supervisor {
         Ok(Reading {
             uptime: self.started.elapsed(),
             workers: self.worker_readings(),
+            https: self.termination.reading(),
             totals: self.plane.totals()?,
             events: self.plane.events()?,
         })
@@ -428,6 +429,9 @@ impl Supervisor {
         self.tell_engine(&mut status.offload);
         status.ports = self.plane.ports();
         status.mbufs = self.plane.buffers();
+        if let Some(https) = &mut status.https {
+            https.certificates = self.termination.certificates.statuses();
+        }
         status.reloads = self.reloads.clone();
         status.began = self.began.name().to_string();
         status.adopted_connections = self.adopted.kept;

@@ -4,11 +4,12 @@
 //! when their files change. A file that cannot be served changes nothing.
 
 use super::listeners::{self, Listeners};
-use super::reading::WorkerReading;
+use super::reading::{HttpsReading, WorkerReading};
 use super::worker_pool::{SPLICES_MAX, WorkerParameters};
 use super::{host, log};
 use crate::config::{ClientCertificates, Config, HttpsSettings, TlsVersion};
 use crate::registry::Merged;
+use crate::status::CertificateStatus;
 use anyhow::{Context, Result};
 use hairpin_core::balance::Tables;
 use hairpin_core::config::{BackendState, Snapshot};
@@ -32,6 +33,8 @@ const DRAIN_STEP: Duration = Duration::from_millis(50);
 /// How long connections of terminated services have after a hand-over, unless their services say.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
+/// Names of a certificate that the status has.
+const NAMES_MAX: usize = 16;
 /// A certificate that expires within so many seconds is warned of: ten days.
 const EXPIRES_SOON_S: i64 = 10 * 86_400;
 
@@ -89,6 +92,21 @@ impl Certificates {
                 }
             }
         }
+    }
+
+    /// What is served, as the status shows it.
+    pub(crate) fn statuses(&self) -> Vec<CertificateStatus> {
+        let all = self.summaries().flat_map(|(service, all)| all.iter().map(move |one| (service, one)));
+        all.map(|(service, certificate)| CertificateStatus {
+            service: service.to_string(),
+            file: certificate.file.display().to_string(),
+            names: certificate.names.iter().take(NAMES_MAX).cloned().collect(),
+            names_total: certificate.names.len() as u64,
+            key: certificate.key.to_string(),
+            valid_from_unix_s: certificate.from_unix_s,
+            valid_until_unix_s: certificate.until_unix_s,
+        })
+        .collect()
     }
 
     /// What is served, by the name of the service.
@@ -251,6 +269,17 @@ impl Termination {
             add(worker, core);
             worker.statistics.http.client_conns_max += self.options.clients_max as u64;
         }
+    }
+
+    /// What the cores' runtimes have counted that no worker counts.
+    pub(crate) fn reading(&self) -> HttpsReading {
+        let mut sum = HttpsReading::default();
+        for core in self.readings() {
+            sum.handshakes += core.statistics.handshakes;
+            sum.resumed += core.statistics.resumed;
+            core.statistics.events().for_each(|(name, count)| *sum.events.entry(name).or_default() += count);
+        }
+        sum
     }
 
     /// What each core has counted.

@@ -97,6 +97,14 @@ pub(crate) fn full_status() -> Status {
         buffers_max: 640,
         ..HttpStatus::default()
     };
+    let certificate =
+        CertificateStatus { service: "shop".into(), valid_until_unix_s: 1_800_000_000, ..CertificateStatus::default() };
+    let https = HttpsStatus {
+        handshakes: count(6),
+        resumed: count(2),
+        events: BTreeMap::from([("clear-text".into(), count(1))]),
+        certificates: vec![certificate.clone(), CertificateStatus { valid_until_unix_s: 1_700_000_000, ..certificate }],
+    };
     let worker = WorkerStatus { busy_s: 1.5, connections: 6, connections_max: 100, ..WorkerStatus::default() };
     Status {
         version: "1.2.3".into(),
@@ -106,6 +114,7 @@ pub(crate) fn full_status() -> Status {
         workers: vec![worker, WorkerStatus { id: 1, frames: 7, ..WorkerStatus::default() }],
         services: vec![service, shop, files],
         http: Some(http),
+        https: Some(https),
         offload: OffloadStatus {
             engine_counts: [("refused".to_string(), 3)].into(),
             rules: 12,
