@@ -1,4 +1,4 @@
-# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-l7 | bench-laconic | reproduce | reproduce-pages | fuzz | deb | deb-lab | soak | clean
+# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-l7 | bench-https | bench-laconic | reproduce | reproduce-pages | fuzz | deb | deb-lab | soak | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -14,12 +14,14 @@ INSTRUCTIONS ?=
 CALIBRATE ?=
 # More for the benchmark of HTTP services: make bench-l7 L7="--only gso,latency --seconds 5"
 L7 ?=
+# More for the benchmark of HTTPS services: make bench-https HTTPS="--only handshakes --repetitions 5"
+HTTPS ?=
 # More for the figures of Laconic: make bench-laconic LACONIC="--only rules,profile"
 LACONIC ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-laconic laconic-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
+.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-laconic laconic-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
 	$(CARGO) build --release --workspace
@@ -158,6 +160,10 @@ bench-calibrate: deps
 # HTTP services beside nginx, HAProxy and no balancer, on two cores: about 20 minutes, QUICK=1 about two.
 bench-l7: build
 	target/release/hairpin-bench l7 $(if $(QUICK),--quick) $(L7)
+
+# HTTPS services beside nginx and HAProxy, on two cores: about 5 minutes, QUICK=1 under one.
+bench-https: build
+	target/release/hairpin-bench https $(if $(QUICK),--quick) $(HTTPS)
 
 # The figures and tables of Laconic's evaluation, on this machine: about twenty minutes, QUICK=1 under three. The page is
 # target/bench/laconic/page.md. To renew the documentation, on an idle machine:

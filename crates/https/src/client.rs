@@ -85,7 +85,7 @@ async fn serve(counted: Counted, client: Client, service: TerminatedService, tcp
     }
 }
 
-async fn serve_tls(local: &Rc<Local>, client: &Client, service: &TerminatedService, mut stream: TlsStream) {
+async fn serve_tls(local: &Rc<Local>, client: &Client, service: &TerminatedService, mut stream: Box<TlsStream>) {
     let session = stream.session();
     let is_http2 = session.alpn_protocol() == Some(b"h2");
     let is_resumed = session.handshake_kind() == Some(HandshakeKind::Resumed);
@@ -97,7 +97,7 @@ async fn serve_tls(local: &Rc<Local>, client: &Client, service: &TerminatedServi
     if is_http2 {
         Box::pin(http2::serve(local, client, service.streams_max, stream)).await;
     } else {
-        http1::serve(local, client, &mut stream, Vec::new()).await;
+        http1::serve(local, client, &mut *stream, Vec::new()).await;
     }
 }
 
@@ -107,13 +107,14 @@ async fn handshake(
     service: &TerminatedService,
     config: &Arc<rustls::ServerConfig>,
     tcp: TcpStream,
-) -> Option<TlsStream> {
+) -> Option<Box<TlsStream>> {
     let made = Box::pin(timeout(service.handshake_timeout, TlsStream::accept(tcp, Arc::clone(config))));
     match made.await {
-        Ok(Ok(stream)) => return Some(stream),
+        Ok(Ok(stream)) => return Some(Box::new(stream)),
         Ok(Err(HandshakeError::ClearText(socket))) => {
             local.counts.change(|statistics| statistics.clear_text += 1);
-            tell_tls(local, socket).await;
+            // In memory of its own: the others need none for it.
+            Box::pin(tell_tls(local, socket)).await;
         }
         Ok(Err(HandshakeError::Failed)) => local.counts.change(|statistics| statistics.handshakes_failed += 1),
         Err(_) => local.counts.change(|statistics| statistics.handshakes_slow += 1),
