@@ -60,10 +60,10 @@ pub(crate) fn begin(local: &Rc<Local>, vip: Endpoint, tcp: TcpStream, peer: Sock
         local.counts.service(service.number, |service| service.refused += 1);
         return;
     }
-    let (key, control) = local.controls.add(service.number, false);
-    let counted = Counted::new(local, service.number, key);
     let source = Endpoint::new(peer.ip().to_canonical(), peer.port());
     let flow = FlowKey { source, destination: vip, protocol: Protocol::Tcp };
+    let (key, control) = local.controls.add(service.number, flow);
+    let counted = Counted::new(local, service.number, key);
     let client = Client { service: service.number, key: flow, tls: service.tls.is_some(), control };
     let task = tokio::task::spawn_local(serve(counted, client, service, tcp));
     local.controls.set_task(key, task.abort_handle());
@@ -94,6 +94,7 @@ async fn serve_tls(local: &Rc<Local>, client: &Client, service: &TerminatedServi
         statistics.resumed += u64::from(is_resumed);
         statistics.http2_connections += u64::from(is_http2);
     });
+    client.control.set_protocol(if is_http2 { "h2" } else { "http/1.1" });
     if is_http2 {
         Box::pin(http2::serve(local, client, service.streams_max, stream)).await;
     } else {

@@ -1,9 +1,11 @@
 //! What a client's connection, or a stream of it, is told while it is served: to come to its end.
 
+use hairpin_core::flow::{Endpoint, FlowKey};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
 
 /// One connection or stream as the core's commands reach it.
@@ -12,8 +14,10 @@ pub(crate) struct Control {
     service: u16,
     /// The number of the backend that its request is at.
     backend: Cell<Option<u16>>,
-    /// Whether it is a stream of another connection.
-    is_stream: bool,
+    /// What a client's connection is listed by; a stream of one has none.
+    listed: Option<Listed>,
+    /// Of a stream: the connection.
+    parent: Option<Rc<Control>>,
     /// It takes no request beyond those it has.
     is_draining: Cell<bool>,
     /// Of the task that waits for the client's next request.
@@ -21,7 +25,56 @@ pub(crate) struct Control {
     task: RefCell<Option<AbortHandle>>,
 }
 
+/// What is listed of a client's connection.
+struct Listed {
+    /// From the client to the VIP.
+    key: FlowKey,
+    protocol: Cell<&'static str>,
+    /// The number of the backend that a request was given last.
+    backend: Cell<Option<u16>>,
+    requests: Cell<u32>,
+    began: Instant,
+    /// When its last request began or ended.
+    active: Cell<Instant>,
+}
+
+/// A client's connection, for people.
+#[derive(Clone, Debug)]
+pub struct ListedConnection {
+    /// Its key on its core: grows from connection to connection.
+    pub key: u64,
+    /// The number of its service.
+    pub service: u16,
+    /// The client.
+    pub client: Endpoint,
+    /// The end that it has connected to.
+    pub vip: Endpoint,
+    /// The number of the backend that a request of it is at; of HTTP/2 any of them.
+    pub backend: Option<u16>,
+    /// Requests so far.
+    pub requests: u32,
+    /// `tls` (in its handshake), `http/1.1` or `h2`.
+    pub protocol: &'static str,
+    /// How long it has been there.
+    pub age: Duration,
+    /// Since its last request began or ended.
+    pub idle: Duration,
+}
+
 impl Control {
+    /// A request begins.
+    pub(crate) fn count_request(&self) {
+        if let Some(listed) = &self.listed {
+            listed.requests.set(listed.requests.get().wrapping_add(1));
+            listed.active.set(Instant::now());
+        }
+    }
+
+    /// It is known now which protocol the client speaks.
+    pub(crate) fn set_protocol(&self, protocol: &'static str) {
+        self.listed.iter().for_each(|listed| listed.protocol.set(protocol));
+    }
+
     /// Whether the connection is to end with the requests that it has. If not, `cx` is woken when it is.
     pub(crate) fn poll_draining(&self, cx: &mut Context<'_>) -> bool {
         let is_draining = self.is_draining.get();
@@ -41,6 +94,11 @@ impl Control {
     /// The backend that its request is at; `None`: it has none.
     pub(crate) fn set_backend(&self, number: Option<u16>) {
         self.backend.set(number);
+        let connection = self.parent.as_deref().unwrap_or(self);
+        if let Some(listed) = &connection.listed {
+            listed.backend.set(number);
+            listed.active.set(Instant::now());
+        }
     }
 
     fn drain(&self) {
@@ -54,24 +112,38 @@ impl Control {
 pub(crate) struct Controls {
     next: Cell<u64>,
     connections: Cell<usize>,
-    all: RefCell<HashMap<u64, Rc<Control>>>,
+    all: RefCell<BTreeMap<u64, Rc<Control>>>,
     /// Connections that begin now are to end with their first request.
     drains_all: Cell<bool>,
 }
 
 impl Controls {
-    /// A connection of a service begins, or a stream: its key, by which it is removed.
-    pub(crate) fn add(&self, service: u16, is_stream: bool) -> (u64, Rc<Control>) {
+    /// A client's connection begins: its key, by which it is removed.
+    pub(crate) fn add(&self, service: u16, key: FlowKey) -> (u64, Rc<Control>) {
+        self.connections.set(self.connections.get() + 1);
+        let began = Instant::now();
+        let (protocol, requests, active) = (Cell::new("tls"), Cell::new(0), Cell::new(began));
+        let listed = Listed { key, protocol, backend: Cell::new(None), requests, began, active };
+        self.insert(service, Some(listed), None)
+    }
+
+    /// A stream of a connection begins: its key, by which it is removed.
+    pub(crate) fn add_stream(&self, connection: &Rc<Control>) -> (u64, Rc<Control>) {
+        connection.count_request();
+        self.insert(connection.service, None, Some(Rc::clone(connection)))
+    }
+
+    fn insert(&self, service: u16, listed: Option<Listed>, parent: Option<Rc<Control>>) -> (u64, Rc<Control>) {
         let key = self.next.replace(self.next.get() + 1);
         let control = Rc::new(Control {
             service,
             backend: Cell::new(None),
-            is_stream,
+            listed,
+            parent,
             is_draining: Cell::new(self.drains_all.get()),
             waker: RefCell::default(),
             task: RefCell::default(),
         });
-        self.connections.set(self.connections.get() + usize::from(!is_stream));
         self.all.borrow_mut().insert(key, Rc::clone(&control));
         (key, control)
     }
@@ -85,8 +157,28 @@ impl Controls {
 
     pub(crate) fn remove(&self, key: u64) {
         if let Some(control) = self.all.borrow_mut().remove(&key) {
-            self.connections.set(self.connections.get() - usize::from(!control.is_stream));
+            self.connections.set(self.connections.get() - usize::from(control.listed.is_some()));
         }
+    }
+
+    /// Connections from the key `start` on, so many at most.
+    pub(crate) fn list(&self, start: u64, most: usize) -> Vec<ListedConnection> {
+        let all = self.all.borrow();
+        let listed = all.range(start..).filter_map(|(&key, control)| {
+            let listed = control.listed.as_ref()?;
+            Some(ListedConnection {
+                key,
+                service: control.service,
+                client: listed.key.source,
+                vip: listed.key.destination,
+                backend: listed.backend.get(),
+                requests: listed.requests.get(),
+                protocol: listed.protocol.get(),
+                age: listed.began.elapsed(),
+                idle: listed.active.get().elapsed(),
+            })
+        });
+        listed.take(most).collect()
     }
 
     /// How many connections there are.

@@ -93,6 +93,7 @@ pub(crate) async fn serve<S: ClientStream>(local: &Rc<Local>, client: &Client, i
 }
 
 fn count(local: &Local, client: &Client) {
+    client.control.count_request();
     local.counts.change(|statistics| statistics.http.requests += 1);
     local.counts.service(client.service, |service| service.requests += 1);
 }

@@ -58,7 +58,7 @@ where
     let mut deadline = Deadline::default();
     deadline.set(limits.idle_timeout);
     while let Some((request, respond)) = next(&mut connection, (client, &open), &mut deadline, &limits).await {
-        let (key, control) = local.controls.add(client.service, true);
+        let (key, control) = local.controls.add_stream(&client.control);
         let client = Client { control, ..client.clone() };
         let stream = Stream { local: Rc::clone(local), client, key, respond, _open: Rc::clone(&open) };
         let task = tokio::task::spawn_local(stream.serve(request));

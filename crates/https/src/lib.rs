@@ -39,6 +39,7 @@ mod translate;
 mod unchunk;
 
 pub use certificates::{CertificateFiles, CertificateSummary, ServedCertificates, TlsOptions};
-pub use runtime::{CoreReading, Runtimes, RuntimesOptions};
+pub use control::ListedConnection;
+pub use runtime::{ConnectionLister, CoreReading, LISTED_MAX, Runtimes, RuntimesOptions};
 pub use setup::{Configuration, TerminatedService};
 pub use tickets::TicketSecret;

@@ -1,6 +1,7 @@
 //! A runtime for each core: one thread, its tasks, and what the rest of the process tells it and hears from it.
 
 use crate::client;
+use crate::control::ListedConnection;
 use crate::local::{Local, LocalParts, TerminationStatistics};
 use crate::setup::Configuration;
 use anyhow::{Context, Result, bail};
@@ -26,6 +27,8 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 /// How long a runtime may take to start, or to apply a command.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections that are listed at a time: no request waits longer for it.
+pub const LISTED_MAX: usize = 256;
 
 /// What all runtimes have in common.
 #[derive(Clone)]
@@ -63,6 +66,8 @@ enum Command {
     Configure(Box<Configuration>, Listening, mpsc::Sender<()>),
     /// Publish at once.
     Publish(mpsc::Sender<()>),
+    /// List connections from a key on, so many at most.
+    List(u64, usize, mpsc::Sender<Vec<ListedConnection>>),
     /// Accept no client, and end each connection with the requests that it has.
     Drain,
     /// Break off connections of services.
@@ -147,6 +152,11 @@ impl Runtimes {
         self.readings().iter().map(|reading| reading.statistics.http.client_conns_now).sum()
     }
 
+    /// How the cores are asked for their connections, from other threads.
+    pub fn lister(&self) -> ConnectionLister {
+        ConnectionLister(self.cores.iter().map(|core| core.commands.clone()).collect())
+    }
+
     /// Asks for counters of this moment, and waits for them as long as `patience`.
     pub fn refresh(&self, patience: Duration) {
         let (done, is_done) = mpsc::channel();
@@ -162,6 +172,25 @@ impl Runtimes {
     pub fn readings(&self) -> Vec<CoreReading> {
         let read = |core: &CoreHandle| core.published.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.cores.iter().map(read).collect()
+    }
+}
+
+/// Asks the cores for their connections.
+#[derive(Clone)]
+pub struct ConnectionLister(Vec<UnboundedSender<Command>>);
+
+impl ConnectionLister {
+    /// How many cores there are.
+    pub fn cores(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Connections of a core from the key `start` on, in the order of their keys, at most [`LISTED_MAX`]; fewer if there are no
+    /// more. `None`: the core does not answer in time.
+    pub fn list(&self, core: usize, start: u64) -> Option<Vec<ListedConnection>> {
+        let (answer, answered) = mpsc::channel();
+        self.0.get(core)?.send(Command::List(start, LISTED_MAX, answer)).ok()?;
+        answered.recv_timeout(PATIENCE).ok()
     }
 }
 
@@ -239,6 +268,9 @@ async fn run(parts: CoreParts, mut commands: UnboundedReceiver<Command>, publish
                 Some(Command::Publish(done)) => {
                     publisher.publish(&local);
                     let _ = done.send(());
+                }
+                Some(Command::List(start, most, answer)) => {
+                    let _ = answer.send(local.controls.list(start, most));
                 }
                 Some(Command::Drain) => {
                     listen(&local, &listeners, Vec::new());

@@ -1,7 +1,8 @@
 //! `make demo`: the same traffic once routed by the kernel and once balanced by Hairpin, with its status live;
-//! then HTTP (`http.rs`).
+//! then HTTP (`http.rs`) and HTTPS (`https.rs`).
 
 mod http;
+mod https;
 
 use crate::suite::report::metric;
 use anyhow::{Context, Result, ensure};
@@ -108,6 +109,7 @@ pub fn run() -> Result<()> {
     println!("{}", table(&services, &after, &before, &status.services));
     drop(ours);
     http::run(&topology)?;
+    https::run(&topology)?;
     println!("Everything above ran in namespaces and is removed now.");
     Ok(())
 }

@@ -161,7 +161,7 @@ pub struct SplicedView {
     /// `client`: a client's, with the connection to a backend that is its at the moment. `backend`: one to a backend that
     /// no client's has; it has no `client` and no `vip`, and of what it forwarded only requests are known.
     pub end: String,
-    /// `http` or `tls`; empty: one that no client's has.
+    /// `http` or `tls`; of a service that ends here `http/1.1` or `h2`; empty: one that no client's has.
     pub speaks: String,
     /// Requests so far, the one under way among them.
     pub requests: u32,

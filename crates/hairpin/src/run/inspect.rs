@@ -1,9 +1,10 @@
 //! Queries for connections and rules from other threads, without disturbing the workers: the connection table lies in
 //! shared memory, the rules in the kernel's maps. For connections of HTTP and TLS services the workers are asked
-//! (`splices`).
+//! (`splices`), for those of services that end here the cores' runtimes (`terminated`).
 
 mod filter;
 mod splices;
+mod terminated;
 
 use super::plane::{MARKS, RuleQueries};
 use super::thread::ThreadShared;
@@ -17,6 +18,7 @@ use hairpin_core::l4::connection::{Connection, Kept, State};
 use hairpin_core::offload::OffloadState;
 use hairpin_core::table::slab::SlabView;
 use hairpin_core::time::Time;
+use hairpin_https::ConnectionLister;
 use hairpin_linux::cpu;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -30,6 +32,8 @@ pub(crate) const SEARCH_MAX: Duration = Duration::from_secs(1);
 const STRIDE: usize = 4096;
 /// Cursors from here on are of connections of HTTP and TLS services. (Numbers in JSON are exact up to 2^53.)
 const SPLICED: u64 = 1 << 48;
+/// Cursors from here on are of connections of services that end here.
+const TERMINATED: u64 = 1 << 49;
 
 /// Handle for queries from other threads. Clones look at the same.
 #[derive(Clone)]
@@ -40,6 +44,8 @@ pub(crate) struct Inspector {
     engine: EngineView,
     policy: &'static str,
     workers: Arc<[Arc<ThreadShared>]>,
+    /// How the terminating path is asked; `None`: no service ends here.
+    lister: Arc<RwLock<Option<ConnectionLister>>>,
 }
 
 /// How the flow engine is looked at.
@@ -62,12 +68,21 @@ impl Inspector {
         workers: Vec<Arc<ThreadShared>>,
     ) -> Inspector {
         let snapshot = Arc::new(RwLock::new(snapshot));
-        Inspector { views: views.into(), snapshot, engine, policy, workers: workers.into() }
+        Inspector { views: views.into(), snapshot, engine, policy, workers: workers.into(), lister: Arc::default() }
     }
 
     /// From now on names are those of `snapshot`.
     pub(crate) fn follow(&self, snapshot: Arc<Snapshot>) {
         *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = snapshot;
+    }
+
+    /// From now on connections of services that end here are asked for so.
+    pub(crate) fn ask_terminated(&self, lister: Option<ConnectionLister>) {
+        *self.lister.write().unwrap_or_else(PoisonError::into_inner) = lister;
+    }
+
+    fn lister(&self) -> Option<ConnectionLister> {
+        self.lister.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn snapshot(&self) -> Arc<Snapshot> {
@@ -91,8 +106,11 @@ impl Inspector {
         if start < SPLICED {
             page = self.tracked(&search, place(start))?;
         }
-        if page.next.is_none() {
+        if page.next.is_none() && start < TERMINATED {
             self.spliced(&search, place(start.saturating_sub(SPLICED)), &mut page)?;
+        }
+        if page.next.is_none() {
+            self.terminated(&search, place(start.saturating_sub(TERMINATED)), &mut page)?;
         }
         Ok(page)
     }
@@ -234,6 +252,7 @@ impl Inspector {
             }
         }
         self.count_spliced(&mut reasons, &mut offloaded)?;
+        self.count_terminated(&mut reasons)?;
         Ok(OffloadView {
             policy: self.policy.to_string(),
             engine: self.engine.name.to_string(),

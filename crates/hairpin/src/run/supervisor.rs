@@ -135,6 +135,7 @@ impl Supervisor {
             policy(&*plane, &config.settings),
             worker_pool.handles(),
         );
+        inspector.ask_terminated(termination.lister());
         // The manager knows the process that this one takes over from.
         let readiness = NotifiedReadiness::new(!options.take_over);
         let rates = vec![ServiceRate::new(config.settings.linux.policer_ceiling); snapshot.services.len()];
@@ -396,7 +397,9 @@ impl Supervisor {
     /// Puts the configuration into force for services whose connections end here.
     pub(super) fn configure_termination(&mut self) -> Result<()> {
         let in_force = (&self.snapshot, &self.tables);
-        self.termination.configure(&self.config, &self.merged, in_force, &self.listeners)
+        self.termination.configure(&self.config, &self.merged, in_force, &self.listeners)?;
+        self.inspector.ask_terminated(self.termination.lister());
+        Ok(())
     }
 
     fn rules_max(&self) -> u64 {

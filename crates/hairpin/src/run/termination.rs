@@ -18,8 +18,8 @@ use hairpin_core::keys::{Purpose, Secret};
 use hairpin_core::l7::config::Kind;
 use hairpin_core::worker::Which;
 use hairpin_https::{
-    CertificateFiles, CertificateSummary, Configuration, CoreReading, Runtimes, RuntimesOptions, ServedCertificates,
-    TerminatedService, TicketSecret, TlsOptions,
+    CertificateFiles, CertificateSummary, Configuration, ConnectionLister, CoreReading, Runtimes, RuntimesOptions,
+    ServedCertificates, TerminatedService, TicketSecret, TlsOptions,
 };
 use hairpin_linux::cpu;
 use rustix::process::{Resource, Rlimit};
@@ -231,6 +231,11 @@ impl Termination {
             sockets.map(|(endpoint, socket)| Ok((endpoint, socket?))).collect::<Result<Vec<_>>>()
         };
         (0..self.cpus.len()).map(of_core).collect()
+    }
+
+    /// How the runtimes are asked for connections, if there are runtimes.
+    pub(crate) fn lister(&self) -> Option<ConnectionLister> {
+        self.runtimes.as_ref().map(Runtimes::lister)
     }
 
     /// Reads certificates again whose files have changed. Whether there are others to serve now.

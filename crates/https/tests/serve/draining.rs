@@ -104,3 +104,22 @@ fn requests_at_an_ended_backend_are_broken_off() {
         assert_eq!(site.counted().statistics.backends[0].open_now, 0);
     });
 }
+
+#[test]
+fn connections_are_listed_with_what_they_do() {
+    block_on(async {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let site = Site::new(http(), silent.local_addr().unwrap());
+        let mut one = site.connect(&[]).await;
+        one.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        let _at_backend = silent.accept().await.unwrap();
+        let _two = site.http2().await;
+        site.counted();
+        let listed = site.runtimes.lister().list(0, 0).unwrap();
+        let seen: Vec<_> = listed.iter().map(|one| (one.protocol, one.backend, one.requests)).collect();
+        assert_eq!(seen, [("http/1.1", Some(0), 1), ("h2", None, 0)]);
+        assert_eq!(listed[0].vip.port, site.address.port());
+        let rest = site.runtimes.lister().list(0, listed[0].key + 1).unwrap();
+        assert_eq!(rest.len(), 1);
+    });
+}

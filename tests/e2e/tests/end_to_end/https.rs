@@ -224,6 +224,10 @@ fn reload() -> Result<()> {
         &scene.topology.scratch.file("slow.log"),
     )?;
     sleep(Duration::from_millis(300));
+    let listed = scene.hairpin.tell(&scene.topology, &["connections", "--service", "web", "--state", "forwarding"])?;
+    ensure!(listed.contains("forwarding") && listed.contains("TLS or HTTP/2 ends here"), "{listed}");
+    let offload = scene.hairpin.tell(&scene.topology, &["offload"])?;
+    ensure!(offload.contains("software: TLS or HTTP/2 ends here"), "{offload}");
     let mut services = scene.services.clone();
     services[0].tables.push_str("[[service.route]]\npath = \"/new\"\nreply = { status = 200, body = \"new\" }\n");
     scene.hairpin.configure(&scene.topology, &services, &scene.options)?;

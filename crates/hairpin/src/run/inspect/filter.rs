@@ -1,11 +1,13 @@
 //! Which connections are wanted.
 
+use super::terminated;
 use crate::control::{ClientFilter, Query};
 use hairpin_core::config::{Service, Snapshot};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::l4::connection::{Connection, State};
 use hairpin_core::l7::splice::{SplicedConnection, SplicedPath, SplicedState};
 use hairpin_core::offload::OffloadState;
+use hairpin_https::ListedConnection;
 use std::net::SocketAddr;
 
 /// Names that an error lists at most.
@@ -27,6 +29,7 @@ pub(super) struct ConnectionFilter {
 struct AskedState {
     forwarded: Option<State>,
     spliced: Option<&'static str>,
+    terminated: Option<&'static str>,
 }
 
 impl ConnectionFilter {
@@ -54,11 +57,13 @@ impl ConnectionFilter {
         let state = query.state.as_ref().map(|name| {
             let forwarded = State::ALL.into_iter().find(|state| state.name() == name);
             let spliced = SplicedState::NAMES.into_iter().find(|state| state == name);
-            if forwarded.is_none() && spliced.is_none() {
+            let terminated = terminated::STATES.into_iter().find(|state| state == name);
+            if forwarded.is_none() && spliced.is_none() && terminated.is_none() {
                 let names = State::ALL.iter().map(|state| state.name()).chain(SplicedState::NAMES);
+                let names = names.chain(terminated::STATES.into_iter().filter(|state| *state != "reading"));
                 return Err(unknown("state", name, &names.collect::<Vec<&str>>()));
             }
-            Ok(AskedState { forwarded, spliced })
+            Ok(AskedState { forwarded, spliced, terminated })
         });
         Ok(ConnectionFilter {
             client: query.client.as_deref().map(client).transpose()?,
@@ -95,6 +100,15 @@ impl ConnectionFilter {
             && self.services.as_ref().is_none_or(|them| of.into_iter().flatten().any(|number| them.contains(&number)))
             && self.backends.as_ref().is_none_or(|them| backend.is_some_and(|number| them.contains(&number)))
             && self.offloaded.is_none_or(|offloaded| (connection.path == SplicedPath::Offloaded) == offloaded)
+    }
+
+    /// Whether one of a service that ends here is.
+    pub(super) fn fits_terminated(&self, connection: &ListedConnection) -> bool {
+        self.client.is_none_or(|filter| filter.fits(address(connection.client)))
+            && self.state.is_none_or(|state| state.terminated == Some(terminated::state(connection)))
+            && self.services.as_ref().is_none_or(|them| them.contains(&connection.service))
+            && self.backends.as_ref().is_none_or(|them| connection.backend.is_some_and(|one| them.contains(&one)))
+            && self.offloaded != Some(true)
     }
 }
 
@@ -174,7 +188,7 @@ mod tests {
         let all = ConnectionFilter::default();
         assert!(!all.fits(&connection("198.51.100.7:1", State::Pass)));
         let passes = ConnectionFilter {
-            state: Some(AskedState { forwarded: Some(State::Pass), spliced: None }),
+            state: Some(AskedState { forwarded: Some(State::Pass), spliced: None, terminated: None }),
             ..ConnectionFilter::default()
         };
         assert!(passes.fits(&connection("198.51.100.7:1", State::Pass)));

@@ -117,6 +117,7 @@ impl Supervisor {
             policy(&*self.plane, &self.config.settings),
             worker_pool.handles(),
         );
+        self.inspector.ask_terminated(self.termination.lister());
         self.table = table;
         worker_pool.begin();
         self.worker_pool = worker_pool;
