@@ -8,6 +8,7 @@ use hairpin_core::l7::body::Length;
 use hairpin_core::l7::head::Response;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
+use http::uri::Scheme;
 use http::{Method, StatusCode};
 
 /// Fields that an HTTP/2 message must not have (RFC 9113, 8.2.2).
@@ -25,13 +26,18 @@ pub(crate) fn request_head(parts: &Parts, is_whole: bool) -> Result<Vec<u8>, Unt
     let mut head = Vec::with_capacity(512);
     let mut put = |text: &[u8]| head.extend_from_slice(text);
     let uri = &parts.uri;
+    // The h2 crate forgets the scheme of a request without `:authority`.
+    if uri.scheme().is_some_and(|scheme| *scheme != Scheme::HTTPS && *scheme != Scheme::HTTP) {
+        return Err(Untranslatable);
+    }
     let host = host(parts)?;
     put(parts.method.as_str().as_bytes());
     put(b" ");
     match (&parts.method, uri.path_and_query()) {
         (&Method::CONNECT, _) => put(uri.authority().ok_or(Untranslatable)?.as_str().as_bytes()),
-        // A path of HTTP/2 is never empty (RFC 9113, 8.3.1).
-        (_, Some(path)) if !path.as_str().is_empty() => put(path.as_str().as_bytes()),
+        // A path of HTTP/2 is never missing or empty (RFC 9113, 8.3.1). Of a path with a fragment, which must have none,
+        // `http::Uri` has cut the fragment off before it is seen here.
+        (_, Some(path)) if !uri.path().is_empty() => put(path.as_str().as_bytes()),
         _ => return Err(Untranslatable),
     }
     put(b" HTTP/1.1\r\n");
@@ -79,9 +85,16 @@ fn host(parts: &Parts) -> Result<Option<&[u8]>, Untranslatable> {
         return Err(Untranslatable);
     }
     match (authority, said) {
-        (Some(authority), Some(said)) if !authority.eq_ignore_ascii_case(said) => Err(Untranslatable),
+        (Some(authority), Some(said)) if !is_same_host(authority, said, parts.uri.scheme()) => Err(Untranslatable),
         (authority, said) => Ok(authority.or(said)),
     }
+}
+
+/// Whether two authorities are the same one, which may leave out its scheme's port (RFC 9110, 4.2.3).
+fn is_same_host(one: &[u8], other: &[u8], scheme: Option<&Scheme>) -> bool {
+    let port: &[u8] = if scheme == Some(&Scheme::HTTP) { b":80" } else { b":443" };
+    let without = |host: &[u8]| host.strip_suffix(port).unwrap_or(host).to_ascii_lowercase();
+    without(one) == without(other)
 }
 
 /// The HTTP/2 form of a response's head. `None`: it has a field that HTTP/2 cannot carry.
@@ -194,6 +207,30 @@ mod tests {
         }
         let request = Http2Request::get("https://a.test/").header("host", "A.test").header("te", "trailers");
         assert!(translated(request.body(()).unwrap(), true).is_ok());
+    }
+
+    #[test]
+    fn hosts_that_differ_by_their_default_port_are_the_same() {
+        for (uri, host, is_same) in [
+            ("https://a.test/", "A.test:443", true),
+            ("https://a.test:443/", "a.test", true),
+            ("http://a.test/", "a.test:80", true),
+            ("https://a.test/", "a.test:80", false),
+            ("http://a.test/", "a.test:443", false),
+            ("https://a.test:444/", "a.test", false),
+        ] {
+            let request = Http2Request::get(uri).header("host", host).body(()).unwrap();
+            assert_eq!(translated(request, true).is_ok(), is_same, "{uri} {host}");
+        }
+    }
+
+    #[test]
+    fn request_without_a_path_or_with_another_scheme_is_malformed() {
+        let request = Http2Request::get(http::Uri::from_parts(http::uri::Parts::default()).unwrap()).body(()).unwrap();
+        assert_eq!(translated(request, true), Err(Untranslatable));
+        let request = Http2Request::get("ftp://a.test/").body(()).unwrap();
+        assert_eq!(translated(request, true), Err(Untranslatable));
+        assert!(translated(Http2Request::options("*").header("host", "a").body(()).unwrap(), true).is_ok());
     }
 
     #[test]
