@@ -59,7 +59,7 @@ fn request_reaches_its_backend_with_the_fields_of_a_proxy() {
 }
 
 #[test]
-fn requests_follow_on_one_connection_and_share_a_backend_connection() {
+fn requests_follow_on_one_connection_and_share_a_backend() {
     block_on(async {
         let site = Site::new(http(), server().await);
         let mut stream = site.connect(&[]).await;
