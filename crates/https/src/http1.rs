@@ -166,7 +166,7 @@ async fn refuse<S: AsyncWrite + Unpin>(
 
 /// Closes a client's connection. What it still sends is read for a while: the kernel would answer it with RST, which can
 /// take the last response from a client that has not read it.
-async fn close<S: AsyncRead + AsyncWrite + Unpin>(
+pub(crate) async fn close<S: AsyncRead + AsyncWrite + Unpin>(
     local: &Local,
     io: &mut S,
     deadline: &mut Deadline,

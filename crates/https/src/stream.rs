@@ -35,6 +35,8 @@ pub(crate) struct TlsStream {
     /// Plain bytes that are not sealed yet.
     staged: Vec<u8>,
     has_closed: bool,
+    /// Bytes that the socket has taken.
+    sent_bytes: u64,
 }
 
 impl TlsStream {
@@ -42,7 +44,7 @@ impl TlsStream {
     pub(crate) async fn accept(tcp: TcpStream, config: Arc<ServerConfig>) -> Result<TlsStream, HandshakeError> {
         let Ok(mut session) = ServerConnection::new(config) else { return Err(HandshakeError::Failed) };
         session.set_buffer_limit(Some(SEALED_BYTES));
-        let mut stream = TlsStream { tcp, session, staged: Vec::new(), has_closed: false };
+        let mut stream = TlsStream { tcp, session, staged: Vec::new(), has_closed: false, sent_bytes: 0 };
         let mut is_first = true;
         let shaken = std::future::poll_fn(|cx| {
             while stream.session.is_handshaking() {
@@ -77,12 +79,17 @@ impl TlsStream {
         &self.session
     }
 
+    /// Bytes that the socket has taken: that a client reads shows in it.
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.sent_bytes
+    }
+
     /// Sends what is sealed.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.session.wants_write() {
             match self.session.write_tls(&mut Sink { tcp: &mut self.tcp, cx }) {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Ok(_) => {}
+                Ok(count) => self.sent_bytes += count as u64,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
                 Err(error) => return Poll::Ready(Err(error)),
             }
