@@ -461,4 +461,4 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Forwarding<'_, S> {
 }
 
 /// How long a tunnel may be silent.
-const TUNNEL_SILENCE: Duration = Duration::from_secs(3600);
+pub(crate) const TUNNEL_SILENCE: Duration = Duration::from_secs(3600);

@@ -6,18 +6,20 @@ use super::upload::{self, Upload, Waits};
 use crate::backend::BackendConn;
 use crate::deadline::Deadline;
 use crate::exchange::{Answered, Exchange};
+use crate::http1::TUNNEL_SILENCE;
 use crate::local::Local;
 use crate::{pump, translate};
 use bytes::Bytes;
 use h2::server::SendResponse;
-use h2::{Reason, SendStream};
+use h2::{Reason, RecvStream, SendStream};
 use hairpin_core::l7::body::Length;
 use hairpin_core::l7::config::HttpLimits;
 use hairpin_core::l7::head::{self, ParseStatus};
 use hairpin_core::l7::splice::{Fault, Refused};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use tokio::io::AsyncWrite;
 
 const BAD: Failed = Failed::Refused(502, Refused::BadResponse);
 /// Interim responses that a backend may send before its response.
@@ -29,6 +31,8 @@ pub(super) struct Forwarding<'a> {
     pub(super) respond: &'a mut SendResponse<Bytes>,
     pub(super) exchange: &'a mut Exchange,
     pub(super) limits: HttpLimits,
+    /// What the client sends when a WebSocket that it asks for is there.
+    pub(super) tunnel: Option<RecvStream>,
 }
 
 /// What came of waiting for a response.
@@ -163,26 +167,31 @@ impl Forwarding<'_> {
 
     /// Delivers a response whose head is known, `response` being what was read of it, while the rest of the request goes on.
     async fn deliver(
-        self,
+        mut self,
         mut conn: BackendConn,
         mut up: Upload,
         answered: Answered,
         response: Vec<u8>,
     ) -> Result<(), Failed> {
-        if answered.body == Length::Tunnel {
-            return Err(BAD);
+        let is_tunnel = answered.body == Length::Tunnel;
+        match self.tunnel.take() {
+            Some(body) if is_tunnel => up = Upload::new(Some(body), None),
+            // To a client that asked for a tunnel, success says that it is there.
+            Some(_) if matches!(answered.status, 200..300) => return Err(BAD),
+            None if is_tunnel => return Err(BAD),
+            Some(_) | None => {}
         }
         let out = self.translated(&answered, &response)?;
         let is_whole = answered.body == Length::None;
         let mut stream = self.respond.send_response(out, is_whole).map_err(|_| Failed::Gone)?;
-        let mut keep = answered.keep_alive && answered.body != Length::UntilClose;
+        let mut keep = answered.keep_alive && !is_tunnel && answered.body != Length::UntilClose;
         if is_whole {
             keep &= response.len() == answered.head_bytes;
         } else {
             let first = Download::new(answered.body, &response[answered.head_bytes..], &mut stream);
             let mut down = first.map_err(|_| Failed::Reset(Reason::INTERNAL_ERROR))?;
             drop((response, answered));
-            let delivery = Delivery { local: self.local, limits: &self.limits, stream: &mut stream };
+            let delivery = Delivery { local: self.local, limits: &self.limits, stream: &mut stream, is_tunnel };
             delivery.run(&mut conn, &mut up, &mut down).await?;
             keep &= down.is_clean();
         }
@@ -196,12 +205,14 @@ struct Delivery<'a> {
     local: &'a Local,
     limits: &'a HttpLimits,
     stream: &'a mut SendStream<Bytes>,
+    is_tunnel: bool,
 }
 
 impl Delivery<'_> {
     /// Delivers a response's body, while the rest of the request goes on.
     async fn run(self, conn: &mut BackendConn, up: &mut Upload, down: &mut Download) -> Result<(), Failed> {
-        let Delivery { local, limits, stream } = self;
+        let Delivery { local, limits, stream, is_tunnel } = self;
+        let silence = |silence: Duration| if is_tunnel { silence.max(TUNNEL_SILENCE) } else { silence };
         let (mut read, mut write) = conn.tcp.split();
         let mut stall = Stall::default();
         std::future::poll_fn(|cx| {
@@ -215,6 +226,8 @@ impl Delivery<'_> {
                 }
                 // A backend may answer a request that it does not read to its end.
                 Poll::Ready(Err(upload::Broken::Backend)) => up.stop(),
+                // The client has closed its side: so the backend is told.
+                Poll::Ready(Ok(())) if is_tunnel => drop(Pin::new(&mut write).poll_shutdown(cx)),
                 Poll::Ready(Ok(())) | Poll::Pending => {}
             }
             match down.poll(cx, local, &mut read, stream) {
@@ -230,12 +243,12 @@ impl Delivery<'_> {
                 true => (down.moved(), limits.send_timeout, Refused::SendTimeout, Reason::CANCEL),
                 // Either direction keeps the other alive.
                 false if waits == Waits::Client => {
-                    let patience = limits.body_timeout.max(limits.response_timeout);
+                    let patience = silence(limits.body_timeout.max(limits.response_timeout));
                     (down.moved() + up.moved, patience, Refused::Slow, Reason::CANCEL)
                 }
                 false => {
                     let moved = down.moved() + up.moved;
-                    (moved, limits.response_timeout, Refused::ResponseTimeout, Reason::INTERNAL_ERROR)
+                    (moved, silence(limits.response_timeout), Refused::ResponseTimeout, Reason::INTERNAL_ERROR)
                 }
             };
             let state = (moved, down.waits_for_client(), waits == Waits::Client);

@@ -62,7 +62,8 @@ pub(crate) async fn serve<S>(local: &Rc<Local>, client: &Client, streams_max: u3
 where
     S: AsyncRead + AsyncWrite + SendProgress + Unpin,
 {
-    let Some(limits) = local.setup().http(client.service).map(|http| http.limits) else { return };
+    let http = local.setup().http(client.service).map(|http| (http.limits, http.upgrade));
+    let Some((limits, upgrade)) = http else { return };
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(streams_max)
@@ -73,6 +74,10 @@ where
         .max_frame_size(FRAME_BYTES_MAX)
         .max_concurrent_reset_streams(RESET_STREAMS_MAX)
         .max_pending_accept_reset_streams(RESET_STREAMS_MAX);
+    if upgrade {
+        // WebSockets (RFC 8441).
+        builder.enable_connect_protocol();
+    }
     let seen = Seen::new(&local.counts);
     let watched = Watched::new(&mut io, Rc::clone(&seen));
     let ended = match timeout(limits.head_timeout, builder.handshake(watched)).await {

@@ -58,6 +58,7 @@ impl Stream {
             self.local.counts.refused(Refused::Malformed);
             return self.respond.send_reset(Reason::PROTOCOL_ERROR);
         };
+        let is_websocket = translate::is_websocket(&parts);
         drop(parts);
         let read = head::request(&head, &self.bounds());
         let judged = match &read {
@@ -82,6 +83,10 @@ impl Stream {
                 drop(body);
                 self.refuse(status, why, Method::Get).await;
             }
+            // Success would say that the tunnel is there.
+            Judged::Answer { response, .. } if is_websocket && response.starts_with(b"HTTP/1.1 2") => {
+                self.refuse(501, Refused::Tunnel, Method::Get).await;
+            }
             Judged::Answer { response, .. } => {
                 drop(body);
                 self.count();
@@ -89,23 +94,28 @@ impl Stream {
                 let method = if head.starts_with(b"HEAD ") { Method::Head } else { Method::Get };
                 self.answer(&response, method).await;
             }
-            Judged::Forward(exchange) => self.forward(exchange, head, body).await,
+            Judged::Forward(exchange) => self.forward(exchange, head, body, is_websocket).await,
         }
     }
 
-    async fn forward(&mut self, mut exchange: exchange::Exchange, head: Vec<u8>, body: RecvStream) {
+    async fn forward(&mut self, mut exchange: exchange::Exchange, head: Vec<u8>, body: RecvStream, is_websocket: bool) {
         self.count();
         let method = exchange.method;
         let Some(limits) = exchange.http().map(|http| http.limits) else {
             return self.refuse(503, Refused::NoBackend, method).await;
         };
+        let mut tunnel = None;
         let up = match exchange.body {
-            Length::None => Upload::new(None, None),
+            Length::None => {
+                tunnel = is_websocket.then_some(body);
+                Upload::new(None, None)
+            }
             Length::Chunked => Upload::new(Some(body), Some(limits.body_bound())),
             _ => Upload::new(Some(body), None),
         };
         let local = Rc::clone(&self.local);
-        let forwarding = Forwarding { local: &local, respond: &mut self.respond, exchange: &mut exchange, limits };
+        let forwarding =
+            Forwarding { local: &local, respond: &mut self.respond, exchange: &mut exchange, limits, tunnel };
         // In memory of its own, freed before a refusal is sent.
         let forwarded = Box::pin(forwarding.forward(head, up)).await;
         match forwarded {

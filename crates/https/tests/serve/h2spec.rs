@@ -17,7 +17,8 @@ fn h2spec_finds_nothing() {
     });
     let site = Site::new(http(), told.recv().unwrap());
     let port = site.address.port().to_string();
-    let arguments = ["--tls", "--insecure", "--host", "127.0.0.1", "--port", &port, "--path", "/bytes/1000", "--strict"];
+    let arguments =
+        ["--tls", "--insecure", "--host", "127.0.0.1", "--port", &port, "--path", "/bytes/1000", "--strict"];
     let status = std::process::Command::new(binary).args(arguments).status().unwrap();
     eprintln!("{:?}", site.counted().statistics);
     assert!(status.success());

@@ -264,3 +264,65 @@ fn client_that_stops_in_a_body_frees_the_backend() {
         panic!("the backend's connection is still there");
     });
 }
+
+#[test]
+fn websocket_over_http2_is_a_tunnel_to_the_backend() {
+    block_on(async {
+        let server = scripted(|mut stream, read| async move {
+            let head = String::from_utf8(read).unwrap().to_ascii_lowercase();
+            for line in ["get /chat http/1.1", "connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13"]
+            {
+                assert!(head.lines().any(|there| there == line), "{line}: {head}");
+            }
+            let accepted = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                Sec-WebSocket-Accept: x\r\nSec-WebSocket-Protocol: echo\r\n\r\nhello";
+            stream.write_all(accepted).await.unwrap();
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).await.unwrap();
+            stream.write_all(&all).await.unwrap();
+        })
+        .await;
+        let site = Site::new(http(), server);
+        let client = site.http2().await;
+        let mut client = client.ready().await.unwrap();
+        while !client.is_extended_connect_protocol_enabled() {
+            sleep(Duration::from_millis(10)).await;
+        }
+        let mut request = Request::connect("https://web.test/chat").body(()).unwrap();
+        request.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
+        let (response, mut up) = client.send_request(request, false).unwrap();
+        let response = response.await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["sec-websocket-protocol"], "echo");
+        assert!(!response.headers().contains_key("sec-websocket-accept"));
+        let mut down = response.into_body();
+        assert_eq!(down.data().await.unwrap().unwrap(), "hello");
+        up.send_data(Bytes::from_static(b"there"), true).unwrap();
+        assert_eq!(rest_of(&mut down).await.unwrap(), b"there");
+    });
+}
+
+#[test]
+fn websocket_without_a_tunnel_is_no_success() {
+    block_on(async {
+        let mut refusing = http();
+        refusing.upgrade = false;
+        let site = Site::new(refusing, server().await);
+        let client = site.http2().await;
+        let mut client = client.ready().await.unwrap();
+        let (first, _) = client.send_request(Request::get("https://web.test/").body(()).unwrap(), true).unwrap();
+        first.await.unwrap();
+        assert!(!client.is_extended_connect_protocol_enabled());
+        // The server answers 200 to what asks it for an upgrade.
+        let site = Site::new(http(), server().await);
+        let client = site.http2().await;
+        let mut client = client.ready().await.unwrap();
+        while !client.is_extended_connect_protocol_enabled() {
+            sleep(Duration::from_millis(10)).await;
+        }
+        let mut request = Request::connect("https://web.test/head").body(()).unwrap();
+        request.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
+        let (response, _up) = client.send_request(request, false).unwrap();
+        assert_eq!(response.await.unwrap().status(), 502);
+    });
+}
