@@ -1,6 +1,5 @@
 //! A response's body on its way to a stream.
 
-use super::SEND_BUFFER;
 use crate::local::Local;
 use crate::pump::BodyEnd;
 use crate::unchunk::Unchunker;
@@ -72,6 +71,8 @@ enum Framing {
 /// A body that is sent to a client.
 pub(super) struct Download {
     framing: Framing,
+    /// Bytes that are read at a time.
+    most: usize,
     out: Outgoing,
     trailers: Option<HeaderMap>,
     /// All of it has been read.
@@ -83,17 +84,23 @@ pub(super) struct Download {
 }
 
 impl Download {
-    /// `first` was read behind the head.
+    /// `first` was read behind the head; `most` bytes are read at a time.
     ///
     /// # Errors
     /// Its framing is wrong.
-    pub(super) fn new(length: Length, first: &[u8], stream: &mut SendStream<Bytes>) -> Result<Download, Broken> {
+    pub(super) fn new(
+        length: Length,
+        first: &[u8],
+        stream: &mut SendStream<Bytes>,
+        most: usize,
+    ) -> Result<Download, Broken> {
         let framing = match length {
             Length::Chunked => Framing::Chunked(Unchunker::default()),
             length => Framing::Plain(BodyEnd::of(length, Chunks::of_response())),
         };
         let out = Outgoing::new(Bytes::new(), stream);
-        let mut down = Download { framing, out, trailers: None, is_read: false, has_ended: false, is_clean: true };
+        let mut down =
+            Download { framing, most, out, trailers: None, is_read: false, has_ended: false, is_clean: true };
         if !first.is_empty() {
             let data = down.take(first)?;
             down.out.put(data, stream);
@@ -180,8 +187,8 @@ impl Download {
     ) -> Poll<Result<Bytes, Broken>> {
         let mut copied = local.copied.borrow_mut();
         let most = match self.framing {
-            Framing::Plain(BodyEnd::Bytes(left)) => usize::try_from(left).unwrap_or(usize::MAX).min(SEND_BUFFER),
-            _ => SEND_BUFFER,
+            Framing::Plain(BodyEnd::Bytes(left)) => usize::try_from(left).unwrap_or(usize::MAX).min(self.most),
+            _ => self.most,
         };
         let mut buffer = ReadBuf::new(&mut copied[..most]);
         ready!(Pin::new(from).poll_read(cx, &mut buffer)).map_err(|_| Broken::Backend)?;

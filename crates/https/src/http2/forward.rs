@@ -33,6 +33,8 @@ pub(super) struct Forwarding<'a> {
     pub(super) limits: HttpLimits,
     /// What the client sends when a WebSocket that it asks for is there.
     pub(super) tunnel: Option<RecvStream>,
+    /// Bytes of the response that wait for the client.
+    pub(super) send_buffer: usize,
 }
 
 /// What came of waiting for a response.
@@ -188,7 +190,7 @@ impl Forwarding<'_> {
         if is_whole {
             keep &= response.len() == answered.head_bytes;
         } else {
-            let first = Download::new(answered.body, &response[answered.head_bytes..], &mut stream);
+            let first = Download::new(answered.body, &response[answered.head_bytes..], &mut stream, self.send_buffer);
             let mut down = first.map_err(|_| Failed::Reset(Reason::INTERNAL_ERROR))?;
             drop((response, answered));
             let delivery = Delivery { local: self.local, limits: &self.limits, stream: &mut stream, is_tunnel };

@@ -40,14 +40,21 @@ use tokio::time::{Instant, timeout};
 const STREAM_WINDOW: u32 = 256 * 1024;
 /// Bytes that it may send on all its streams.
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// Bytes of responses that wait for a client, on one stream.
+/// Bytes of responses that wait for a client, on one stream at most ...
 const SEND_BUFFER: usize = 64 * 1024;
+/// ... and at least ...
+const SEND_BUFFER_MIN: usize = 16 * 1024;
+/// ... and on as many streams as a connection may have.
+const SEND_BUFFERS: usize = 8 << 20;
 /// Streams that were reset and are still remembered, either so that frames that were on their way are ignored, or because they
 /// have not been accepted here. More of the second kind end the connection (ENHANCE_YOUR_CALM). Streams that were accepted and
 /// then reset are bounded by [`watched`], and their tasks by the number of streams.
 const RESET_STREAMS_MAX: usize = 50;
 /// Bytes of the largest frame that a client may send.
 const FRAME_BYTES_MAX: u32 = 16 * 1024;
+
+/// A request, and where its response goes.
+type Accepted = (http::Request<RecvStream>, SendResponse<Bytes>);
 
 /// How a connection has ended.
 enum Ended {
@@ -70,7 +77,7 @@ where
         .max_header_list_size(limits.head_bytes_max.into())
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buffer_size(SEND_BUFFER)
+        .max_send_buffer_size(send_buffer(streams_max))
         .max_frame_size(FRAME_BYTES_MAX)
         .max_concurrent_reset_streams(RESET_STREAMS_MAX)
         .max_pending_accept_reset_streams(RESET_STREAMS_MAX);
@@ -90,6 +97,8 @@ where
                 connection,
                 seen,
                 streams: JoinSet::new(),
+                held: None,
+                send_buffer: send_buffer(streams_max),
                 requests: 0,
                 idle_since: None,
                 leaving_since: None,
@@ -112,6 +121,13 @@ where
     }
 }
 
+/// Bytes of a response that wait for a client, on one of so many streams: twice as many, those in h2's queue and those that
+/// have been read and wait for room in it.
+fn send_buffer(streams_max: u32) -> usize {
+    let share = usize::try_from(streams_max).ok().and_then(|streams| SEND_BUFFERS.checked_div(streams));
+    share.unwrap_or(SEND_BUFFER).clamp(SEND_BUFFER_MIN, SEND_BUFFER)
+}
+
 /// A connection that is served. Its streams end with it.
 struct Serving<'a, S> {
     local: &'a Rc<Local>,
@@ -122,6 +138,10 @@ struct Serving<'a, S> {
     seen: Rc<RefCell<Seen>>,
     /// The tasks of its streams.
     streams: JoinSet<()>,
+    /// A request for which there are too many of them, or which comes too late.
+    held: Option<Accepted>,
+    /// Bytes of a stream's response that wait for the client.
+    send_buffer: usize,
     requests: u32,
     /// Since when it has had no stream.
     idle_since: Option<Instant>,
@@ -152,6 +172,13 @@ impl<S: AsyncRead + AsyncWrite + SendProgress + Unpin> Serving<'_, S> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
         loop {
             self.reap(cx);
+            if let Some((request, mut respond)) = self.held.take() {
+                if self.is_full() || self.is_late() {
+                    respond.send_reset(Reason::REFUSED_STREAM);
+                } else {
+                    self.accept(request, respond);
+                }
+            }
             if self.leaving_since.is_none() && self.client.control.poll_draining(cx) {
                 self.leave();
             }
@@ -159,6 +186,12 @@ impl<S: AsyncRead + AsyncWrite + SendProgress + Unpin> Serving<'_, S> {
                 self.break_off();
             }
             match self.connection.poll_accept(cx) {
+                // The h2 crate counts streams that are open. The task of one that was reset ends when it has run.
+                Poll::Ready(Some(Ok(accepted))) if self.is_full() || self.is_late() => {
+                    self.held = Some(accepted);
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 Poll::Ready(Some(Ok((request, respond)))) => {
                     self.accept(request, respond);
                     continue;
@@ -239,23 +272,23 @@ impl<S: AsyncRead + AsyncWrite + SendProgress + Unpin> Serving<'_, S> {
         }
     }
 
-    fn accept(&mut self, request: http::Request<RecvStream>, mut respond: SendResponse<Bytes>) {
-        self.reap_now();
-        // The h2 crate counts streams that are open. A task may outlive its stream, until it notices that that was reset.
-        if self.streams.len() >= self.streams_max {
-            return respond.send_reset(Reason::REFUSED_STREAM);
-        }
+    /// Whether the client was told long ago to send its requests elsewhere.
+    fn is_late(&self) -> bool {
+        self.leaving_since.is_some_and(|since| since.elapsed() >= CLOSING_TIMEOUT)
+    }
+
+    fn is_full(&self) -> bool {
+        self.streams.len() >= self.streams_max
+    }
+
+    fn accept(&mut self, request: http::Request<RecvStream>, respond: SendResponse<Bytes>) {
         self.requests += 1;
         let max = self.limits.requests_max;
         if max > 0 && self.requests >= max {
             self.leave();
         }
-        let stream = Stream::new(self.local, self.client, respond);
+        let stream = Stream::new(self.local, self.client, respond, self.send_buffer);
         let (key, task) = (stream.key, self.streams.spawn_local(stream.serve(request)));
         self.local.controls.set_task(key, task);
-    }
-
-    fn reap_now(&mut self) {
-        while self.streams.try_join_next().is_some() {}
     }
 }

@@ -27,6 +27,8 @@ pub(super) struct Stream {
     /// Its key among the core's connections and streams.
     pub(super) key: u64,
     respond: SendResponse<Bytes>,
+    /// Bytes of its response that wait for the client.
+    send_buffer: usize,
 }
 
 impl Drop for Stream {
@@ -46,9 +48,9 @@ pub(super) enum Failed {
 }
 
 impl Stream {
-    pub(super) fn new(local: &Rc<Local>, client: &Client, respond: SendResponse<Bytes>) -> Stream {
+    pub(super) fn new(local: &Rc<Local>, client: &Client, respond: SendResponse<Bytes>, send_buffer: usize) -> Stream {
         let (key, control) = local.controls.add(client.service, true);
-        Stream { local: Rc::clone(local), client: Client { control, ..client.clone() }, key, respond }
+        Stream { local: Rc::clone(local), client: Client { control, ..client.clone() }, key, respond, send_buffer }
     }
 
     pub(super) async fn serve(mut self, request: http::Request<RecvStream>) {
@@ -114,8 +116,14 @@ impl Stream {
             _ => Upload::new(Some(body), None),
         };
         let local = Rc::clone(&self.local);
-        let forwarding =
-            Forwarding { local: &local, respond: &mut self.respond, exchange: &mut exchange, limits, tunnel };
+        let forwarding = Forwarding {
+            local: &local,
+            respond: &mut self.respond,
+            exchange: &mut exchange,
+            limits,
+            tunnel,
+            send_buffer: self.send_buffer,
+        };
         // In memory of its own, freed before a refusal is sent.
         let forwarded = Box::pin(forwarding.forward(head, up)).await;
         match forwarded {

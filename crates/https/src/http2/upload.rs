@@ -109,10 +109,11 @@ impl Upload {
                 self.is_broken = true;
                 return Poll::Ready(Err(Broken::Backend));
             }
+            let written = std::mem::take(&mut self.data).len();
+            (self.before, self.after, self.at) = (Vec::new(), Vec::new(), 0);
             let Some(body) = &mut self.body else { return Poll::Ready(Ok(())) };
             // The client may send as much again.
-            let _ = body.flow_control().release_capacity(self.data.len());
-            (self.before, self.data, self.after, self.at) = (Vec::new(), Bytes::new(), Vec::new(), 0);
+            let _ = body.flow_control().release_capacity(written);
             match ready!(body.poll_data(cx)) {
                 Some(Ok(data)) => self.put(data)?,
                 Some(Err(_)) => return Poll::Ready(Err(Broken::Client)),

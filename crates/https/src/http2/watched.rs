@@ -16,7 +16,8 @@ use tokio::time::Instant;
 
 /// The time in which frames are counted, before counting starts anew.
 const COUNTED_FOR: Duration = Duration::from_secs(10);
-/// Streams that a client may reset in [`COUNTED_FOR`], beyond those that came to their end (CVE-2023-44487).
+/// Streams that a client may reset, or have reset by what breaks HTTP/2, in [`COUNTED_FOR`], beyond those that came to their
+/// end (CVE-2023-44487, CVE-2025-8671).
 const RESETS_MAX: u64 = 100;
 /// Frames that ask for nothing (PING, SETTINGS, WINDOW_UPDATE, PRIORITY, unknown ones, DATA without data) that a client may
 /// send in [`COUNTED_FOR`] (CVE-2019-9511 to 9518) ...
@@ -146,7 +147,10 @@ impl Seen {
                     | Reason::FLOW_CONTROL_ERROR
                     | Reason::STREAM_CLOSED
                     | Reason::FRAME_SIZE_ERROR,
-                ) => counts.change(|statistics| statistics.http2_malformed_streams += 1),
+                ) => {
+                    tally.resets += 1;
+                    counts.change(|statistics| statistics.http2_malformed_streams += 1);
+                }
                 (GOAWAY, Reason::NO_ERROR) => {}
                 (GOAWAY, reason) if !*is_counted => {
                     *is_counted = true;

@@ -52,9 +52,18 @@ fn client_that_answers_no_ping_is_closed_after_goaway() {
         let mut client = Frames::open(&site, &[]).await;
         client.send(HEADERS, END_HEADERS | END_STREAM, 1, &block("GET", "/bytes/1", &[])).await;
         assert_eq!(client.next_of(GOAWAY).await.unwrap().code(), 0);
-        while client.next().await.is_some() {}
+        // It goes on as if it had not been told to go.
+        for stream in (3..).step_by(2) {
+            let request = block("GET", "/bytes/1", &[]);
+            if client.try_send(HEADERS, END_HEADERS | END_STREAM, stream, &request).await.is_err() {
+                break;
+            }
+            sleep(Duration::from_millis(300)).await;
+        }
         until(&site, "closed", |core| core.statistics.http.client_conns_now == 0).await;
-        assert_eq!(site.counted().statistics.http2_unclosed, 1);
+        let counted = site.counted().statistics;
+        assert_eq!(counted.http2_unclosed, 1);
+        assert!(counted.http2_refused_streams > 0);
     });
 }
 
@@ -84,6 +93,7 @@ fn header_block_that_does_not_end_closes_the_connection() {
         client.sync().await;
         client.send(HEADERS, END_STREAM, 1, &block("GET", "/bytes/1", &[])).await;
         assert_eq!(client.next_of(GOAWAY).await.unwrap().code(), CALM);
+        drop(client);
         until(&site, "closed", |core| core.statistics.http.client_conns_now == 0).await;
         assert_eq!(site.counted().statistics.http2_slow, 1);
     });
@@ -133,6 +143,53 @@ fn closed_connection_ends_its_exchanges() {
 }
 
 #[test]
+fn streams_in_place_of_reset_ones_are_not_refused() {
+    block_on(async {
+        let site = Site::new(http(), silent().await);
+        let mut client = Frames::open(&site, &[]).await;
+        for at in 0..100 {
+            client.send(HEADERS, END_HEADERS | END_STREAM, 2 * at + 1, &block("GET", "/", &[])).await;
+        }
+        until(&site, "at the backend", |core| core.statistics.http.backend_conns_now == 100).await;
+        let mut all = Vec::new();
+        for at in 0..90 {
+            all.extend(crate::frames::frame(RST_STREAM, 0, 2 * at + 1, &8_u32.to_be_bytes()));
+            let block = block("GET", "/", &[]);
+            all.extend(crate::frames::frame(HEADERS, END_HEADERS | END_STREAM, 2 * at + 201, &block));
+        }
+        client.0.write_all(&all).await.unwrap();
+        let asked = |core: &CoreReading| core.statistics.backends[0].connections == 190;
+        until(&site, "at the backend", |core| asked(core) && core.statistics.http.backend_conns_now == 100).await;
+        assert_eq!(site.counted().statistics.http2_refused_streams, 0);
+        client.send(HEADERS, END_HEADERS | END_STREAM, 1001, &block("GET", "/", &[])).await;
+        assert_eq!(client.next_of(RST_STREAM).await.unwrap().code(), 7);
+        assert_eq!(site.counted().statistics.http2_refused_streams, 1);
+    });
+}
+
+#[test]
+fn streams_that_a_client_breaks_count_as_reset() {
+    block_on(async {
+        let site = Site::new(http(), silent().await);
+        let mut client = Frames::open(&site, &[]).await;
+        for at in 0..150 {
+            // A window of too many bytes is an error of the stream.
+            let headers = crate::frames::frame(HEADERS, END_HEADERS | END_STREAM, 2 * at + 1, &block("GET", "/", &[]));
+            let update = crate::frames::frame(WINDOW_UPDATE, 0, 2 * at + 1, &i32::MAX.to_be_bytes());
+            if client.0.write_all(&[headers, update].concat()).await.is_err()
+                || client.next_of(RST_STREAM).await.is_none()
+            {
+                break;
+            }
+        }
+        drop(client);
+        until(&site, "closed", |core| core.statistics.http.client_conns_now == 0).await;
+        let counted = site.counted().statistics;
+        assert_eq!((counted.http2_resets_excessive, counted.http.backend_conns_now), (1, 0));
+    });
+}
+
+#[test]
 fn resets_beyond_a_rate_end_the_connection() {
     block_on(async {
         let site = Site::new(http(), silent().await);
@@ -147,6 +204,7 @@ fn resets_beyond_a_rate_end_the_connection() {
                 break;
             }
         }
+        drop(client);
         until(&site, "closed", |core| core.statistics.http.client_conns_now == 0).await;
         let counted = site.counted().statistics;
         assert_eq!(counted.http2_resets_excessive, 1);
@@ -208,6 +266,7 @@ fn flood_of_empty_data_ends_the_connection() {
         let many = crate::frames::frame(DATA, 8, 1, &[3, 0, 0, 0]).repeat(1100);
         client.0.write_all(&many).await.unwrap();
         assert_eq!(client.next_of(GOAWAY).await.map(|frame| frame.code()), Some(CALM));
+        drop(client);
         until(&site, "closed", |core| core.statistics.http.client_conns_now == 0).await;
         assert_eq!(site.counted().statistics.http2_floods, 1);
     });
