@@ -96,7 +96,7 @@ async fn serve_tls(local: &Rc<Local>, client: &Client, service: &TerminatedServi
     });
     client.control.set_protocol(if is_http2 { "h2" } else { "http/1.1" });
     if is_http2 {
-        Box::pin(http2::serve(local, client, service.streams_max, stream)).await;
+        Box::pin(http2::serve(local, client, service.streams_max, *stream)).await;
     } else {
         http1::serve(local, client, &mut *stream, Vec::new()).await;
     }

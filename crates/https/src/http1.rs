@@ -175,7 +175,7 @@ async fn refuse<S: AsyncWrite + Unpin>(
 
 /// Closes a client's connection. What it still sends is read for a while: the kernel would answer it with RST, which can
 /// take the last response from a client that has not read it.
-async fn close<S: AsyncRead + AsyncWrite + Unpin>(
+pub(crate) async fn close<S: AsyncRead + AsyncWrite + Unpin>(
     local: &Local,
     io: &mut S,
     deadline: &mut Deadline,
@@ -459,4 +459,4 @@ fn first_bytes(answered: Answered, mut response: Vec<u8>, body: usize) -> Vec<u8
 }
 
 /// How long a tunnel may be silent.
-const TUNNEL_SILENCE: Duration = Duration::from_secs(3600);
+pub(crate) const TUNNEL_SILENCE: Duration = Duration::from_secs(3600);

@@ -38,6 +38,22 @@ pub struct TerminationStatistics {
     pub clear_text: u64,
     /// Connections over HTTP/2.
     pub http2_connections: u64,
+    /// Streams that clients have reset (RST_STREAM).
+    pub http2_resets: u64,
+    /// Streams refused because their connection had too many (REFUSED_STREAM): a client may send these requests again.
+    pub http2_refused_streams: u64,
+    /// Streams reset because what the client sent on them breaks HTTP/2.
+    pub http2_malformed_streams: u64,
+    /// Connections over HTTP/2 ended because what the client sent breaks HTTP/2.
+    pub http2_malformed: u64,
+    /// Connections over HTTP/2 ended because the client reset too many streams (ENHANCE_YOUR_CALM).
+    pub http2_resets_excessive: u64,
+    /// Connections over HTTP/2 ended because the client sent too much that is no request (ENHANCE_YOUR_CALM).
+    pub http2_floods: u64,
+    /// Connections over HTTP/2 ended because the preface, or a header block, did not come in time.
+    pub http2_slow: u64,
+    /// Connections over HTTP/2 broken off because the client did not close them after GOAWAY.
+    pub http2_unclosed: u64,
     /// Clients' connections refused because there were too many.
     pub connections_refused: u64,
 }

@@ -76,6 +76,8 @@ pub(crate) struct TlsStream {
     session: ServerConnection,
     /// Plain bytes that are not sealed yet.
     staged: Vec<u8>,
+    /// Bytes that the socket has taken.
+    sent_bytes: u64,
 }
 
 impl TlsStream {
@@ -83,7 +85,8 @@ impl TlsStream {
     pub(crate) async fn accept(tcp: TcpStream, config: Arc<ServerConfig>) -> Result<TlsStream, HandshakeError> {
         let Ok(mut session) = ServerConnection::new(config) else { return Err(HandshakeError::Failed) };
         session.set_buffer_limit(Some(SEALED_BYTES));
-        let mut stream = TlsStream { socket: Socket { tcp, has_closed: false }, session, staged: Vec::new() };
+        let mut stream =
+            TlsStream { socket: Socket { tcp, has_closed: false }, session, staged: Vec::new(), sent_bytes: 0 };
         let mut is_first = true;
         let shaken = std::future::poll_fn(|cx| {
             while stream.session.is_handshaking() {
@@ -122,12 +125,17 @@ impl TlsStream {
         &self.session
     }
 
+    /// Bytes that the socket has taken: that a client reads shows in it.
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.sent_bytes
+    }
+
     /// Sends what is sealed.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.session.wants_write() {
             match self.session.write_tls(&mut Sink { tcp: &mut self.socket.tcp, cx }) {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Ok(_) => {}
+                Ok(count) => self.sent_bytes += count as u64,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
                 Err(error) => return Poll::Ready(Err(error)),
             }

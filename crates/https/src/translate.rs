@@ -8,6 +8,7 @@ use hairpin_core::l7::body::Length;
 use hairpin_core::l7::head::Response;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
+use http::uri::Scheme;
 use http::{Method, StatusCode};
 
 /// Fields that an HTTP/2 message must not have (RFC 9113, 8.2.2).
@@ -17,6 +18,12 @@ const OF_A_CONNECTION: [&str; 5] = ["connection", "keep-alive", "proxy-connectio
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Untranslatable;
 
+/// Whether a request asks for a WebSocket (RFC 8441, 4): over HTTP/1.1 it is a GET that asks for an upgrade (RFC 6455, 4.1).
+pub(crate) fn is_websocket(parts: &Parts) -> bool {
+    let protocol = parts.extensions.get::<h2::ext::Protocol>();
+    parts.method == Method::CONNECT && protocol.is_some_and(|protocol| protocol.as_str() == "websocket")
+}
+
 /// Writes a request as the head of an HTTP/1.1 request. `is_whole`: no body follows.
 ///
 /// # Errors
@@ -25,13 +32,20 @@ pub(crate) fn request_head(parts: &Parts, is_whole: bool) -> Result<Vec<u8>, Unt
     let mut head = Vec::with_capacity(512);
     let mut put = |text: &[u8]| head.extend_from_slice(text);
     let uri = &parts.uri;
+    // The h2 crate forgets the scheme of a request without `:authority`.
+    if uri.scheme().is_some_and(|scheme| *scheme != Scheme::HTTPS && *scheme != Scheme::HTTP) {
+        return Err(Untranslatable);
+    }
     let host = host(parts)?;
-    put(parts.method.as_str().as_bytes());
+    let is_websocket = is_websocket(parts);
+    let method = if is_websocket { &Method::GET } else { &parts.method };
+    put(method.as_str().as_bytes());
     put(b" ");
-    match (&parts.method, uri.path_and_query()) {
+    match (method, uri.path_and_query()) {
         (&Method::CONNECT, _) => put(uri.authority().ok_or(Untranslatable)?.as_str().as_bytes()),
-        // A path of HTTP/2 is never empty (RFC 9113, 8.3.1).
-        (_, Some(path)) if !path.as_str().is_empty() => put(path.as_str().as_bytes()),
+        // A path of HTTP/2 is never missing or empty (RFC 9113, 8.3.1). Of a path with a fragment, which must have none,
+        // `http::Uri` has cut the fragment off before it is seen here.
+        (_, Some(path)) if !uri.path().is_empty() => put(path.as_str().as_bytes()),
         _ => return Err(Untranslatable),
     }
     put(b" HTTP/1.1\r\n");
@@ -56,18 +70,46 @@ pub(crate) fn request_head(parts: &Parts, is_whole: bool) -> Result<Vec<u8>, Unt
         if OF_A_CONNECTION.contains(&name) || name == "te" && value != "trailers" {
             return Err(Untranslatable);
         }
-        if name != "host" && name != "cookie" {
+        let is_made = is_websocket && name == "sec-websocket-key";
+        if name != "host" && name != "cookie" && !is_made {
             put(name.as_bytes());
             put(b": ");
             put(value.as_bytes());
             put(b"\r\n");
         }
     }
-    if !is_whole && !parts.headers.contains_key(header::CONTENT_LENGTH) && parts.method != Method::CONNECT {
+    let has_length = parts.headers.contains_key(header::CONTENT_LENGTH);
+    if is_websocket {
+        // What is sent in a tunnel is no body.
+        if has_length {
+            return Err(Untranslatable);
+        }
+        put(b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: ");
+        put(&websocket_key()?);
+        put(b"\r\n");
+        if !parts.headers.contains_key(header::SEC_WEBSOCKET_VERSION) {
+            put(b"Sec-WebSocket-Version: 13\r\n");
+        }
+    } else if !is_whole && !has_length && parts.method != Method::CONNECT {
         put(b"Transfer-Encoding: chunked\r\n");
     }
     put(b"\r\n");
     Ok(head)
+}
+
+/// A nonce of 16 bytes in base64 (RFC 6455, 4.1).
+fn websocket_key() -> Result<[u8; 24], Untranslatable> {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut nonce = [0; 16];
+    aws_lc_rs::rand::fill(&mut nonce).map_err(|_| Untranslatable)?;
+    // 22 letters of 6 bits, of which the last one has 2, and padding.
+    let bits = u128::from_be_bytes(nonce);
+    let mut key = [b'='; 24];
+    for (at, letter) in (0_u32..).zip(&mut key[..21]) {
+        *letter = LETTERS[(bits >> (122 - 6 * at)) as usize & 63];
+    }
+    key[21] = LETTERS[(bits << 4) as usize & 63];
+    Ok(key)
 }
 
 /// The host of a request: `:authority`, or `Host` where there is none. They must not differ (RFC 9113, 8.3.1).
@@ -79,9 +121,16 @@ fn host(parts: &Parts) -> Result<Option<&[u8]>, Untranslatable> {
         return Err(Untranslatable);
     }
     match (authority, said) {
-        (Some(authority), Some(said)) if !authority.eq_ignore_ascii_case(said) => Err(Untranslatable),
+        (Some(authority), Some(said)) if !is_same_host(authority, said, parts.uri.scheme()) => Err(Untranslatable),
         (authority, said) => Ok(authority.or(said)),
     }
+}
+
+/// Whether two authorities are the same one, which may leave out its scheme's port (RFC 9110, 4.2.3).
+fn is_same_host(one: &[u8], other: &[u8], scheme: Option<&Scheme>) -> bool {
+    let port: &[u8] = if scheme == Some(&Scheme::HTTP) { b":80" } else { b":443" };
+    let without = |host: &[u8]| host.strip_suffix(port).unwrap_or(host).to_ascii_lowercase();
+    without(one) == without(other)
 }
 
 /// The HTTP/2 form of a response's head. `None`: it has a field that HTTP/2 cannot carry.
@@ -96,6 +145,11 @@ pub(crate) fn response(response: &Response<'_>) -> Option<http::Response<()>> {
     }
     if response.body == Length::Chunked {
         headers.remove(header::CONTENT_LENGTH);
+    }
+    if response.status == 101 {
+        // The tunnel is there (RFC 8441, 5), and its key was made here.
+        headers.remove(header::SEC_WEBSOCKET_ACCEPT);
+        *out.status_mut() = StatusCode::OK;
     }
     Some(out)
 }
@@ -194,6 +248,47 @@ mod tests {
         }
         let request = Http2Request::get("https://a.test/").header("host", "A.test").header("te", "trailers");
         assert!(translated(request.body(()).unwrap(), true).is_ok());
+    }
+
+    #[test]
+    fn websocket_is_a_get_that_asks_for_an_upgrade() {
+        let request = |field: &str| {
+            let request = Http2Request::connect("https://a.test/chat").header(field, "x").body(()).unwrap();
+            let (mut parts, ()) = request.into_parts();
+            parts.extensions.insert(h2::ext::Protocol::from_static("websocket"));
+            request_head(&parts, false).map(|head| String::from_utf8(head).unwrap())
+        };
+        let (one, two) = (request("sec-websocket-key").unwrap(), request("sec-websocket-protocol").unwrap());
+        assert!(one.starts_with("GET /chat HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\n"), "{one}");
+        assert!(one.ends_with("==\r\nSec-WebSocket-Version: 13\r\n\r\n"), "{one}");
+        assert!(two.contains("\r\nsec-websocket-protocol: x\r\n"), "{two}");
+        let key = |head: &str| head.split_once("Sec-WebSocket-Key: ").unwrap().1[..24].to_string();
+        assert_ne!(key(&one), key(&two));
+        assert_eq!(request("content-length"), Err(Untranslatable));
+    }
+
+    #[test]
+    fn hosts_that_differ_by_their_default_port_are_the_same() {
+        for (uri, host, is_same) in [
+            ("https://a.test/", "A.test:443", true),
+            ("https://a.test:443/", "a.test", true),
+            ("http://a.test/", "a.test:80", true),
+            ("https://a.test/", "a.test:80", false),
+            ("http://a.test/", "a.test:443", false),
+            ("https://a.test:444/", "a.test", false),
+        ] {
+            let request = Http2Request::get(uri).header("host", host).body(()).unwrap();
+            assert_eq!(translated(request, true).is_ok(), is_same, "{uri} {host}");
+        }
+    }
+
+    #[test]
+    fn request_without_a_path_or_with_another_scheme_is_malformed() {
+        let request = Http2Request::get(http::Uri::from_parts(http::uri::Parts::default()).unwrap()).body(()).unwrap();
+        assert_eq!(translated(request, true), Err(Untranslatable));
+        let request = Http2Request::get("ftp://a.test/").body(()).unwrap();
+        assert_eq!(translated(request, true), Err(Untranslatable));
+        assert!(translated(Http2Request::options("*").header("host", "a").body(()).unwrap(), true).is_ok());
     }
 
     #[test]

@@ -95,7 +95,10 @@ fn requests_at_an_ended_backend_are_broken_off() {
             taken.push(silent.accept().await.unwrap());
         }
         site.runtimes.end_backends(&[1]);
-        assert_eq!(site.counted().statistics.backends[0].open_now, 2);
+        // The kernel accepts a connection before the runtime knows of it.
+        while site.counted().statistics.backends[0].open_now < 2 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
         site.runtimes.end_backends(&[0]);
         let mut read = [0; 10];
         assert!(one.read(&mut read).await.is_err(), "without close_notify");

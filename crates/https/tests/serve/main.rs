@@ -2,6 +2,10 @@
 
 mod draining;
 mod fixture;
+mod frames;
+mod h2spec;
 mod http1;
 mod http2;
+mod http2_bounds;
+mod http2_streams;
 mod tls;

@@ -1,0 +1,187 @@
+//! One stream: its request is judged, and answered or forwarded.
+
+use super::download::{Broken, Outgoing};
+use super::forward::Forwarding;
+use super::upload::Upload;
+use crate::deadline::Deadline;
+use crate::exchange::{self, Client, Judged};
+use crate::local::Local;
+use crate::translate;
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
+use hairpin_core::l7::body::Length;
+use hairpin_core::l7::decision;
+use hairpin_core::l7::head::{self, Bounds, FIELDS_MAX, Method, ParseStatus};
+use hairpin_core::l7::splice::Refused;
+use std::rc::Rc;
+use std::task::Poll;
+
+/// Bounds of a head that was written from a header block, whose size HTTP/2 has bounded already.
+pub(super) const TRANSLATED: Bounds = Bounds { bytes_max: 64 * 1024, fields_max: FIELDS_MAX, target_bytes_max: 8192 };
+
+/// One stream.
+pub(super) struct Stream {
+    local: Rc<Local>,
+    client: Client,
+    /// Its key among the core's connections and streams.
+    pub(super) key: u64,
+    respond: SendResponse<Bytes>,
+    /// Bytes of its response that wait for the client.
+    send_buffer: usize,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.local.controls.remove(self.key);
+    }
+}
+
+/// Why an exchange did not come to its end.
+pub(super) enum Failed {
+    /// Nothing was sent: the client is answered so.
+    Refused(u16, Refused),
+    /// The stream is reset.
+    Reset(Reason),
+    /// The client has reset the stream, or its connection has ended.
+    Gone,
+}
+
+impl Stream {
+    pub(super) fn new(local: &Rc<Local>, client: &Client, respond: SendResponse<Bytes>, send_buffer: usize) -> Stream {
+        let (key, control) = local.controls.add_stream(&client.control);
+        Stream { local: Rc::clone(local), client: Client { control, ..client.clone() }, key, respond, send_buffer }
+    }
+
+    pub(super) async fn serve(mut self, request: http::Request<RecvStream>) {
+        let (parts, body) = request.into_parts();
+        let is_whole = body.is_end_stream();
+        let Ok(head) = translate::request_head(&parts, is_whole) else {
+            self.local.counts.refused(Refused::Malformed);
+            return self.respond.send_reset(Reason::PROTOCOL_ERROR);
+        };
+        let is_websocket = translate::is_websocket(&parts);
+        drop(parts);
+        let read = head::request(&head, &self.bounds());
+        let judged = match &read {
+            // Its length is given, and there is no body.
+            Ok(ParseStatus::Complete(request)) if is_whole && request.body != Length::None => {
+                self.local.counts.refused(Refused::Malformed);
+                return self.respond.send_reset(Reason::PROTOCOL_ERROR);
+            }
+            Ok(ParseStatus::Complete(request)) if request.method == Method::Connect => {
+                Judged::Refuse { status: 501, why: Refused::Tunnel }
+            }
+            Ok(ParseStatus::Complete(request)) => exchange::judge(&self.local, &self.client, request, 0),
+            Ok(ParseStatus::Partial) => Judged::Refuse { status: 400, why: Refused::Malformed },
+            Err(bad) => {
+                let (status, why) = decision::of_bad_head(*bad);
+                Judged::Refuse { status, why }
+            }
+        };
+        drop(read);
+        match judged {
+            Judged::Refuse { status, why } => {
+                drop(body);
+                self.refuse(status, why, Method::Get).await;
+            }
+            // Success would say that the tunnel is there.
+            Judged::Answer { response, .. } if is_websocket && response.starts_with(b"HTTP/1.1 2") => {
+                self.refuse(501, Refused::Tunnel, Method::Get).await;
+            }
+            Judged::Answer { response, .. } => {
+                drop(body);
+                self.count();
+                self.local.counts.change(|statistics| statistics.http.replies += 1);
+                let method = if head.starts_with(b"HEAD ") { Method::Head } else { Method::Get };
+                self.answer(&response, method).await;
+            }
+            Judged::Forward(exchange) => self.forward(exchange, head, body, is_websocket).await,
+        }
+    }
+
+    async fn forward(&mut self, mut exchange: exchange::Exchange, head: Vec<u8>, body: RecvStream, is_websocket: bool) {
+        self.count();
+        let method = exchange.method;
+        let Some(limits) = exchange.http().map(|http| http.limits) else {
+            return self.refuse(503, Refused::NoBackend, method).await;
+        };
+        let mut tunnel = None;
+        let up = match exchange.body {
+            Length::None => {
+                tunnel = is_websocket.then_some(body);
+                Upload::new(None, None)
+            }
+            Length::Chunked => Upload::new(Some(body), Some(limits.body_bound())),
+            _ => Upload::new(Some(body), None),
+        };
+        let local = Rc::clone(&self.local);
+        let forwarding = Forwarding {
+            local: &local,
+            respond: &mut self.respond,
+            exchange: &mut exchange,
+            limits,
+            tunnel,
+            send_buffer: self.send_buffer,
+        };
+        // In memory of its own, freed before a refusal is sent.
+        let forwarded = Box::pin(forwarding.forward(head, up)).await;
+        match forwarded {
+            Ok(()) | Err(Failed::Gone) => {}
+            Err(Failed::Refused(status, why)) => {
+                drop(exchange);
+                self.refuse(status, why, method).await;
+            }
+            Err(Failed::Reset(reason)) => self.respond.send_reset(reason),
+        }
+    }
+
+    /// Bounds of the head that a header block is written as: those of the service, but for its bytes.
+    fn bounds(&self) -> Bounds {
+        let setup = self.local.setup();
+        let limits = setup.http(self.client.service).map(|http| http.limits.head_bounds());
+        limits.map_or(TRANSLATED, |limits| Bounds { bytes_max: TRANSLATED.bytes_max, ..limits })
+    }
+
+    fn count(&self) {
+        self.local.counts.change(|statistics| statistics.http.requests += 1);
+        self.local.counts.service(self.client.service, |service| service.requests += 1);
+    }
+
+    async fn refuse(&mut self, status: u16, why: Refused, method: Method) {
+        self.local.counts.refused(why);
+        self.local.counts.change(|statistics| statistics.http.replies += 1);
+        let response = exchange::refusal(&self.local, status, method == Method::Head);
+        self.answer(&response, method).await;
+    }
+
+    /// Answers with an HTTP/1.1 response of Hairpin's own.
+    async fn answer(&mut self, response: &[u8], method: Method) {
+        let read = head::response(response, &TRANSLATED, method);
+        let Ok(ParseStatus::Complete(read)) = &read else { return self.respond.send_reset(Reason::INTERNAL_ERROR) };
+        let Some(out) = translate::response(read) else { return self.respond.send_reset(Reason::INTERNAL_ERROR) };
+        let body = &response[read.bytes.len()..];
+        // The client is gone if it cannot be sent.
+        let Ok(mut stream) = self.respond.send_response(out, body.is_empty()) else { return };
+        if body.is_empty() {
+            return;
+        }
+        let limits = self.local.setup().http(self.client.service).map(|http| http.limits).unwrap_or_default();
+        let mut out = Outgoing::new(Bytes::copy_from_slice(body), &mut stream);
+        let mut deadline = Deadline::default();
+        deadline.set(limits.send_timeout);
+        let sent = std::future::poll_fn(|cx| {
+            if stream.poll_reset(cx).is_ready() {
+                return Poll::Ready(Some(Err(Broken::Client)));
+            }
+            match out.poll(cx, &mut stream, true) {
+                Poll::Pending => deadline.poll(cx).map(|()| None),
+                Poll::Ready(sent) => Poll::Ready(Some(sent)),
+            }
+        });
+        if sent.await.is_none() {
+            self.local.counts.refused(Refused::SendTimeout);
+            self.respond.send_reset(Reason::CANCEL);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! A request's head and body on their way to a backend.
+
+use crate::translate;
+use bytes::Bytes;
+use h2::RecvStream;
+use hairpin_core::l7::body::{BadChunk, Chunks};
+use hairpin_core::l7::splice::Refused;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::AsyncWrite;
+
+/// Why a request did not get to its backend.
+pub(super) enum Broken {
+    /// The client has reset the stream, or its connection has ended.
+    Client,
+    /// The client is answered so.
+    Refused(u16, Refused),
+    /// The backend takes no more of it.
+    Backend,
+}
+
+/// What an upload waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waits {
+    Client,
+    Backend,
+    /// All has been sent, or nothing more can be.
+    Nothing,
+}
+
+/// A request that is sent to a backend.
+pub(super) struct Upload {
+    /// `None`: all of it has been read, or it is not wanted any more.
+    body: Option<RecvStream>,
+    has_body: bool,
+    /// The body goes on in chunks, since its length is not known. These also read what is written: trailers have their bounds
+    /// and forbidden names. (The h2 crate refuses pseudo-fields in trailers, and drops those beyond the size of a head.)
+    chunks: Option<Chunks>,
+    /// What is written first, then `data`, then `after`; from `at` on of them together.
+    before: Vec<u8>,
+    data: Bytes,
+    after: Vec<u8>,
+    at: usize,
+    /// Bytes of the body that have been read.
+    read: u64,
+    /// Bytes read and written.
+    pub(super) moved: u64,
+    is_broken: bool,
+}
+
+impl Upload {
+    /// `chunked`: the most bytes of a body whose length is not known.
+    pub(super) fn new(body: Option<RecvStream>, chunked: Option<u64>) -> Upload {
+        Upload {
+            has_body: body.is_some(),
+            body,
+            chunks: chunked.map(Chunks::at_most),
+            before: Vec::new(),
+            data: Bytes::new(),
+            after: Vec::new(),
+            at: 0,
+            read: 0,
+            moved: 0,
+            is_broken: false,
+        }
+    }
+
+    /// Starts again with this head.
+    pub(super) fn begin(&mut self, head: Vec<u8>) {
+        self.before = head;
+        self.at = 0;
+        self.is_broken = false;
+    }
+
+    /// Whether no byte of the body has been read: it can be sent on another connection.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.read == 0 && (self.body.is_some() || !self.has_body)
+    }
+
+    /// Whether all has been sent.
+    pub(super) fn is_complete(&self) -> bool {
+        !self.is_broken && self.body.is_none() && self.is_written()
+    }
+
+    fn is_written(&self) -> bool {
+        self.at == self.before.len() + self.data.len() + self.after.len()
+    }
+
+    pub(super) fn waits(&self) -> Waits {
+        match () {
+            () if self.is_broken || self.is_complete() => Waits::Nothing,
+            () if self.is_written() => Waits::Client,
+            () => Waits::Backend,
+        }
+    }
+
+    /// Whether the backend takes no more.
+    pub(super) fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    /// Sends what goes. Ready when all has been sent, or nothing more can be.
+    pub(super) fn poll<W: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, to: &mut W) -> Poll<Result<(), Broken>> {
+        if self.is_broken {
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            if ready!(self.poll_write(cx, to)).is_err() {
+                self.is_broken = true;
+                return Poll::Ready(Err(Broken::Backend));
+            }
+            let written = std::mem::take(&mut self.data).len();
+            (self.before, self.after, self.at) = (Vec::new(), Vec::new(), 0);
+            let Some(body) = &mut self.body else { return Poll::Ready(Ok(())) };
+            // The client may send as much again.
+            let _ = body.flow_control().release_capacity(written);
+            match ready!(body.poll_data(cx)) {
+                Some(Ok(data)) => self.put(data)?,
+                Some(Err(_)) => return Poll::Ready(Err(Broken::Client)),
+                None => {
+                    let trailers = ready!(body.poll_trailers(cx)).map_err(|_| Broken::Client)?;
+                    self.body = None;
+                    let lines = trailers.as_ref().map(translate::trailer_lines).unwrap_or_default();
+                    if let Some(chunks) = &mut self.chunks {
+                        self.before = [b"0\r\n", &lines[..], b"\r\n"].concat();
+                        chunks.feed(&self.before).map_err(refused)?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What was read is written next.
+    fn put(&mut self, data: Bytes) -> Result<(), Broken> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        self.read += data.len() as u64;
+        self.moved += data.len() as u64;
+        if let Some(chunks) = &mut self.chunks {
+            self.before = format!("{:x}\r\n", data.len()).into_bytes();
+            self.after = b"\r\n".to_vec();
+            for part in [&self.before, &data[..], &self.after] {
+                chunks.feed(part).map_err(refused)?;
+            }
+        }
+        self.data = data;
+        Ok(())
+    }
+
+    fn poll_write<W: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, to: &mut W) -> Poll<std::io::Result<()>> {
+        let (one, two) = (self.before.len(), self.before.len() + self.data.len());
+        while !self.is_written() {
+            let parts = [
+                self.before.get(self.at..).unwrap_or_default(),
+                self.data.get(self.at.saturating_sub(one)..).unwrap_or_default(),
+                self.after.get(self.at.saturating_sub(two)..).unwrap_or_default(),
+            ];
+            let parts = parts.map(std::io::IoSlice::new);
+            match ready!(Pin::new(&mut *to).poll_write_vectored(cx, &parts))? {
+                0 => return Poll::Ready(Err(std::io::ErrorKind::WriteZero.into())),
+                count => {
+                    self.at += count;
+                    self.moved += count as u64;
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Nothing more is sent. What the client has sent, and sends yet, takes no part of its connection's window.
+    pub(super) fn stop(&mut self) {
+        self.is_broken = true;
+        if let Some(mut body) = self.body.take() {
+            let _ = body.flow_control().release_capacity(self.data.len());
+        }
+        (self.before, self.data, self.after, self.at) = (Vec::new(), Bytes::new(), Vec::new(), 0);
+    }
+}
+
+fn refused(bad: BadChunk) -> Broken {
+    let (status, why) = Refused::of_chunks(bad);
+    Broken::Refused(status, why)
+}

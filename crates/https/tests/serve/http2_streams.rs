@@ -1,0 +1,328 @@
+//! Streams of HTTP/2 whose backends are written by hand.
+
+use crate::fixture::{Site, block_on, http, server};
+use bytes::Bytes;
+use hairpin_core::l7::splice::{Fault, Refused};
+use http::Request;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+
+/// A server that does this with each connection, once a head has come: what was read is given.
+async fn scripted<F>(script: impl Fn(TcpStream, Vec<u8>) -> F + Clone + Send + 'static) -> SocketAddr
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let script = script.clone();
+            tokio::spawn(async move {
+                let mut read = Vec::new();
+                while !read.windows(4).any(|four| four == b"\r\n\r\n") {
+                    if stream.read_buf(&mut read).await.unwrap_or(0) == 0 {
+                        return;
+                    }
+                }
+                script(stream, read).await;
+            });
+        }
+    });
+    address
+}
+
+async fn rest_of(body: &mut h2::RecvStream) -> Result<Vec<u8>, h2::Error> {
+    let mut all = Vec::new();
+    while let Some(data) = body.data().await {
+        let data = data?;
+        let _ = body.flow_control().release_capacity(data.len());
+        all.extend_from_slice(&data);
+    }
+    Ok(all)
+}
+
+fn post() -> Request<()> {
+    Request::post("https://web.test/").body(()).unwrap()
+}
+
+#[test]
+fn response_that_stops_leaves_the_window_to_other_streams() {
+    block_on(async {
+        let server = scripted(|mut stream, read| async move {
+            if read.starts_with(b"GET /stops") {
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n").await.unwrap();
+                sleep(Duration::from_secs(60)).await;
+            }
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
+        })
+        .await;
+        let site = Site::new(http(), server);
+        let mut client = site.http2().await;
+        let get = |path: &str| Request::get(format!("https://web.test{path}")).body(()).unwrap();
+        let stopped = client.send_request(get("/stops"), true).unwrap().0.await.unwrap();
+        let response = client.send_request(get("/"), true).unwrap().0.await.unwrap();
+        assert_eq!(rest_of(&mut response.into_body()).await.unwrap(), b"ok");
+        drop(stopped);
+    });
+}
+
+#[test]
+fn interim_responses_reach_the_client_before_it_sends() {
+    block_on(async {
+        let server = scripted(|mut stream, read| async move {
+            assert!(String::from_utf8(read).unwrap().to_ascii_lowercase().contains("expect: 100-continue"));
+            stream
+                .write_all(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n")
+                .await
+                .unwrap();
+            let mut body = Vec::new();
+            while !body.ends_with(b"0\r\n\r\n") {
+                assert_ne!(stream.read_buf(&mut body).await.unwrap(), 0);
+            }
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
+        })
+        .await;
+        let site = Site::new(http(), server);
+        let mut client = site.http2().await;
+        let mut request = post();
+        request.headers_mut().insert("expect", "100-continue".parse().unwrap());
+        let (mut response, mut up) = client.send_request(request, false).unwrap();
+        for status in [103, 100] {
+            let interim = std::future::poll_fn(|cx| response.poll_informational(cx)).await.unwrap().unwrap();
+            assert_eq!(interim.status(), status);
+        }
+        up.send_data(Bytes::from_static(b"body"), true).unwrap();
+        let response = response.await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert_eq!(rest_of(&mut response.into_body()).await.unwrap(), b"ok");
+    });
+}
+
+#[test]
+fn body_that_does_not_come_is_no_fault_of_the_backend() {
+    block_on(async {
+        let server = scripted(|mut stream, _| async move {
+            stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.unwrap();
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        })
+        .await;
+        let mut http = http();
+        http.limits.body_timeout = Duration::from_millis(800);
+        http.limits.response_timeout = Duration::from_millis(200);
+        let site = Site::new(http, server);
+        let mut client = site.http2().await;
+        let (response, _up) = client.send_request(post(), false).unwrap();
+        assert_eq!(response.await.unwrap().status(), 408);
+        let counted = site.counted().statistics;
+        assert_eq!(counted.http.refused[Refused::Slow as usize], 1);
+        assert_eq!(counted.backends[0].faults[Fault::Silent as usize], 0);
+    });
+}
+
+#[test]
+fn silence_behind_a_whole_request_is_a_fault() {
+    block_on(async {
+        let server = scripted(|mut stream, _| async move {
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        })
+        .await;
+        let mut http = http();
+        http.limits.response_timeout = Duration::from_millis(200);
+        let site = Site::new(http, server);
+        let mut client = site.http2().await;
+        let (response, mut up) = client.send_request(post(), false).unwrap();
+        up.send_data(Bytes::from_static(b"body"), true).unwrap();
+        assert_eq!(response.await.unwrap().status(), 504);
+        assert_eq!(site.counted().statistics.backends[0].faults[Fault::Silent as usize], 1);
+    });
+}
+
+#[test]
+fn body_that_is_too_long_behind_the_response_resets_the_stream() {
+    block_on(async {
+        let server = scripted(|mut stream, _| async move {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n12345").await.unwrap();
+            let _ = stream.read_to_end(&mut Vec::new()).await;
+        })
+        .await;
+        let mut http = http();
+        http.limits.body_bytes_max = 1000;
+        let site = Site::new(http, server);
+        let mut client = site.http2().await;
+        let (response, mut up) = client.send_request(post(), false).unwrap();
+        let mut body = response.await.unwrap().into_body();
+        up.send_data(Bytes::from(vec![0; 2000]), false).unwrap();
+        let error = rest_of(&mut body).await.unwrap_err();
+        assert_eq!(error.reason(), Some(h2::Reason::CANCEL));
+        assert_eq!(site.counted().statistics.http.refused[Refused::TooLarge as usize], 1);
+    });
+}
+
+#[test]
+fn silent_request_goes_on_while_its_response_moves() {
+    block_on(async {
+        let server = scripted(|mut stream, _| async move {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n").await.unwrap();
+            for _ in 0..10 {
+                sleep(Duration::from_millis(100)).await;
+                stream.write_all(b"x").await.unwrap();
+            }
+            sleep(Duration::from_secs(60)).await;
+        })
+        .await;
+        let mut http = http();
+        http.limits.body_timeout = Duration::from_millis(400);
+        http.limits.response_timeout = Duration::from_millis(400);
+        let site = Site::new(http, server);
+        let mut client = site.http2().await;
+        let (response, _up) = client.send_request(post(), false).unwrap();
+        assert_eq!(rest_of(&mut response.await.unwrap().into_body()).await.unwrap(), b"xxxxxxxxxx");
+    });
+}
+
+#[test]
+fn silent_response_goes_on_while_its_request_moves() {
+    block_on(async {
+        let server = scripted(|mut stream, _| async move {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n").await.unwrap();
+            let mut body = Vec::new();
+            while !body.ends_with(b"0\r\n\r\n") {
+                assert_ne!(stream.read_buf(&mut body).await.unwrap(), 0);
+            }
+            stream.write_all(b"ok").await.unwrap();
+        })
+        .await;
+        let mut http = http();
+        http.limits.body_timeout = Duration::from_millis(400);
+        http.limits.response_timeout = Duration::from_millis(400);
+        let site = Site::new(http, server);
+        let mut client = site.http2().await;
+        let (response, mut up) = client.send_request(post(), false).unwrap();
+        let response = response.await.unwrap();
+        for _ in 0..10 {
+            sleep(Duration::from_millis(100)).await;
+            up.send_data(Bytes::from_static(b"x"), false).unwrap();
+        }
+        up.send_data(Bytes::new(), true).unwrap();
+        assert_eq!(rest_of(&mut response.into_body()).await.unwrap(), b"ok");
+    });
+}
+
+#[test]
+fn unsent_body_goes_to_another_connection() {
+    block_on(async {
+        // Each connection gets one response, and is closed by the next request.
+        let server = scripted(|mut stream, read| async move {
+            let mut body = read;
+            while !body.ends_with(b"0\r\n\r\n") && body.starts_with(b"PUT") {
+                if stream.read_buf(&mut body).await.unwrap_or(0) == 0 {
+                    return;
+                }
+            }
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
+            let _ = stream.read(&mut [0; 10]).await;
+        })
+        .await;
+        let site = Site::new(http(), server);
+        let mut client = site.http2().await;
+        let first = client.send_request(Request::get("https://web.test/").body(()).unwrap(), true).unwrap().0;
+        assert_eq!(rest_of(&mut first.await.unwrap().into_body()).await.unwrap(), b"ok");
+        let request = Request::put("https://web.test/").body(()).unwrap();
+        let (response, mut up) = client.send_request(request, false).unwrap();
+        // The second connection is there, so the request is on it.
+        for _ in 0..200 {
+            if site.counted().statistics.backends[0].connections == 2 {
+                break;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+        up.send_data(Bytes::from_static(b"body"), true).unwrap();
+        assert_eq!(response.await.unwrap().status(), 200);
+        assert_eq!(site.counted().statistics.backends[0].connections, 2);
+    });
+}
+
+#[test]
+fn client_that_stops_in_a_body_frees_the_backend() {
+    block_on(async {
+        let site = Site::new(http(), server().await);
+        let mut client = site.http2().await;
+        let (response, mut up) = client.send_request(post(), false).unwrap();
+        up.send_data(Bytes::from_static(b"x"), false).unwrap();
+        sleep(Duration::from_millis(100)).await;
+        up.send_reset(h2::Reason::CANCEL);
+        drop(response);
+        for _ in 0..100 {
+            if site.counted().statistics.http.backend_conns_now == 0 {
+                return;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        panic!("the backend's connection is still there");
+    });
+}
+
+#[test]
+fn websocket_over_http2_is_a_tunnel_to_the_backend() {
+    block_on(async {
+        let server = scripted(|mut stream, read| async move {
+            let head = String::from_utf8(read).unwrap().to_ascii_lowercase();
+            for line in ["get /chat http/1.1", "connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13"]
+            {
+                assert!(head.lines().any(|there| there == line), "{line}: {head}");
+            }
+            let accepted = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                Sec-WebSocket-Accept: x\r\nSec-WebSocket-Protocol: echo\r\n\r\nhello";
+            stream.write_all(accepted).await.unwrap();
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).await.unwrap();
+            stream.write_all(&all).await.unwrap();
+        })
+        .await;
+        let site = Site::new(http(), server);
+        let client = site.http2().await;
+        let mut client = client.ready().await.unwrap();
+        while !client.is_extended_connect_protocol_enabled() {
+            sleep(Duration::from_millis(10)).await;
+        }
+        let mut request = Request::connect("https://web.test/chat").body(()).unwrap();
+        request.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
+        let (response, mut up) = client.send_request(request, false).unwrap();
+        let response = response.await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["sec-websocket-protocol"], "echo");
+        assert!(!response.headers().contains_key("sec-websocket-accept"));
+        let mut down = response.into_body();
+        assert_eq!(down.data().await.unwrap().unwrap(), "hello");
+        up.send_data(Bytes::from_static(b"there"), true).unwrap();
+        assert_eq!(rest_of(&mut down).await.unwrap(), b"there");
+    });
+}
+
+#[test]
+fn websocket_without_a_tunnel_is_no_success() {
+    block_on(async {
+        let mut refusing = http();
+        refusing.upgrade = false;
+        let site = Site::new(refusing, server().await);
+        let client = site.http2().await;
+        let mut client = client.ready().await.unwrap();
+        let (first, _) = client.send_request(Request::get("https://web.test/").body(()).unwrap(), true).unwrap();
+        first.await.unwrap();
+        assert!(!client.is_extended_connect_protocol_enabled());
+        // The server answers 200 to what asks it for an upgrade.
+        let site = Site::new(http(), server().await);
+        let client = site.http2().await;
+        let mut client = client.ready().await.unwrap();
+        while !client.is_extended_connect_protocol_enabled() {
+            sleep(Duration::from_millis(10)).await;
+        }
+        let mut request = Request::connect("https://web.test/head").body(()).unwrap();
+        request.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
+        let (response, _up) = client.send_request(request, false).unwrap();
+        assert_eq!(response.await.unwrap().status(), 502);
+    });
+}
