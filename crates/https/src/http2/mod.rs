@@ -190,7 +190,6 @@ impl<S: AsyncRead + AsyncWrite + SendProgress + Unpin> Serving<'_, S> {
                 Poll::Ready(Some(Ok(accepted))) if self.is_full() || self.is_late() => {
                     self.held = Some(accepted);
                     cx.waker().wake_by_ref();
-                    return Poll::Pending;
                 }
                 Poll::Ready(Some(Ok((request, respond)))) => {
                     self.accept(request, respond);
