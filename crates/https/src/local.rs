@@ -66,6 +66,14 @@ impl TerminationStatistics {
             ("handshake-slow", self.handshakes_slow),
             ("clear-text", self.clear_text),
             ("http2-connections", self.http2_connections),
+            ("http2-resets", self.http2_resets),
+            ("http2-refused-streams", self.http2_refused_streams),
+            ("http2-malformed-streams", self.http2_malformed_streams),
+            ("http2-malformed", self.http2_malformed),
+            ("http2-resets-excessive", self.http2_resets_excessive),
+            ("http2-floods", self.http2_floods),
+            ("http2-slow", self.http2_slow),
+            ("http2-unclosed", self.http2_unclosed),
             ("connections-refused", self.connections_refused),
         ]
         .into_iter()

@@ -48,7 +48,7 @@ enum Begun {
 
 impl Forwarding<'_> {
     /// Sends the request whose head is `head`, and delivers the response.
-    pub(super) async fn forward(mut self, head: Vec<u8>, mut up: Upload) -> Result<(), Failed> {
+    pub(super) async fn forward(mut self, head: Vec<u8>, up: &mut Upload) -> Result<(), Failed> {
         let local = self.local;
         let acquired = unless_reset(self.respond, self.exchange.acquire(local)).await?;
         let mut conn = acquired.map_err(|(status, why)| Failed::Refused(status, why))?;
@@ -59,7 +59,7 @@ impl Forwarding<'_> {
             up.begin(sent.ok_or(Failed::Refused(400, Refused::Malformed))?);
             conn.requests += 1;
             // A kept connection that its backend closes while the next request is on its way says nothing of the request.
-            match self.begin(&mut conn, &mut up, &mut response).await? {
+            match self.begin(&mut conn, up, &mut response).await? {
                 Begun::Some => break,
                 Begun::Lost if is_reused && self.exchange.is_idempotent && up.is_untouched() => {
                     let again = unless_reset(self.respond, self.exchange.connect_again(local)).await?;
@@ -74,7 +74,7 @@ impl Forwarding<'_> {
         if up.is_broken() {
             up.stop();
         }
-        let answered = self.answered(&mut conn, &mut up, &mut response).await?;
+        let answered = self.answered(&mut conn, up, &mut response).await?;
         self.deliver(conn, up, answered, response).await
     }
 
@@ -171,13 +171,13 @@ impl Forwarding<'_> {
     async fn deliver(
         mut self,
         mut conn: BackendConn,
-        mut up: Upload,
+        up: &mut Upload,
         answered: Answered,
         response: Vec<u8>,
     ) -> Result<(), Failed> {
         let is_tunnel = answered.body == Length::Tunnel;
         match self.tunnel.take() {
-            Some(body) if is_tunnel => up = Upload::new(Some(body), None),
+            Some(body) if is_tunnel => *up = Upload::new(Some(body), None),
             // To a client that asked for a tunnel, success says that it is there.
             Some(_) if matches!(answered.status, 200..300) => return Err(BAD),
             None if is_tunnel => return Err(BAD),
@@ -194,7 +194,7 @@ impl Forwarding<'_> {
             let mut down = first.map_err(|_| Failed::Reset(Reason::INTERNAL_ERROR))?;
             drop((response, answered));
             let delivery = Delivery { local: self.local, limits: &self.limits, stream: &mut stream, is_tunnel };
-            delivery.run(&mut conn, &mut up, &mut down).await?;
+            delivery.run(&mut conn, up, &mut down).await?;
             keep &= down.is_clean();
         }
         self.exchange.keep(self.local, conn, keep && up.is_complete());

@@ -82,19 +82,19 @@ impl Stream {
         drop(read);
         match judged {
             Judged::Refuse { status, why } => {
-                drop(body);
                 self.refuse(status, why, Method::Get).await;
+                Upload::new(Some(body), None).discard().await;
             }
             // Success would say that the tunnel is there.
             Judged::Answer { response, .. } if is_websocket && response.starts_with(b"HTTP/1.1 2") => {
                 self.refuse(501, Refused::Tunnel, Method::Get).await;
             }
             Judged::Answer { response, .. } => {
-                drop(body);
                 self.count();
                 self.local.counts.change(|statistics| statistics.http.replies += 1);
                 let method = if head.starts_with(b"HEAD ") { Method::Head } else { Method::Get };
                 self.answer(&response, method).await;
+                Upload::new(Some(body), None).discard().await;
             }
             Judged::Forward(exchange) => self.forward(exchange, head, body, is_websocket).await,
         }
@@ -107,7 +107,7 @@ impl Stream {
             return self.refuse(503, Refused::NoBackend, method).await;
         };
         let mut tunnel = None;
-        let up = match exchange.body {
+        let mut up = match exchange.body {
             Length::None => {
                 tunnel = is_websocket.then_some(body);
                 Upload::new(None, None)
@@ -125,15 +125,17 @@ impl Stream {
             send_buffer: self.send_buffer,
         };
         // In memory of its own, freed before a refusal is sent.
-        let forwarded = Box::pin(forwarding.forward(head, up)).await;
+        let forwarded = Box::pin(forwarding.forward(head, &mut up)).await;
         match forwarded {
-            Ok(()) | Err(Failed::Gone) => {}
+            Ok(()) => {}
+            Err(Failed::Gone) => return,
             Err(Failed::Refused(status, why)) => {
                 drop(exchange);
                 self.refuse(status, why, method).await;
             }
-            Err(Failed::Reset(reason)) => self.respond.send_reset(reason),
+            Err(Failed::Reset(reason)) => return self.respond.send_reset(reason),
         }
+        up.discard().await;
     }
 
     /// Bounds of the head that a header block is written as: those of the service, but for its bytes.

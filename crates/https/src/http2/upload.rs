@@ -7,7 +7,14 @@ use hairpin_core::l7::body::{BadChunk, Chunks};
 use hairpin_core::l7::splice::Refused;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::io::AsyncWrite;
+use tokio::time::timeout;
+
+/// Bytes of a request that are read behind its response.
+const DISCARDED_MAX: usize = 1 << 20;
+/// How long they may take.
+const DISCARDED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why a request did not get to its backend.
 pub(super) enum Broken {
@@ -46,6 +53,8 @@ pub(super) struct Upload {
     /// Bytes read and written.
     pub(super) moved: u64,
     is_broken: bool,
+    /// Bytes that were read to be thrown away.
+    discarded: usize,
 }
 
 impl Upload {
@@ -62,6 +71,7 @@ impl Upload {
             read: 0,
             moved: 0,
             is_broken: false,
+            discarded: 0,
         }
     }
 
@@ -102,7 +112,7 @@ impl Upload {
     /// Sends what goes. Ready when all has been sent, or nothing more can be.
     pub(super) fn poll<W: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, to: &mut W) -> Poll<Result<(), Broken>> {
         if self.is_broken {
-            return Poll::Ready(Ok(()));
+            return self.poll_discard(cx).map(Ok);
         }
         loop {
             if ready!(self.poll_write(cx, to)).is_err() {
@@ -171,10 +181,33 @@ impl Upload {
     /// Nothing more is sent. What the client has sent, and sends yet, takes no part of its connection's window.
     pub(super) fn stop(&mut self) {
         self.is_broken = true;
-        if let Some(mut body) = self.body.take() {
+        if let Some(body) = &mut self.body {
             let _ = body.flow_control().release_capacity(self.data.len());
         }
         (self.before, self.data, self.after, self.at) = (Vec::new(), Bytes::new(), Vec::new(), 0);
+    }
+}
+
+impl Upload {
+    /// Reads what is left of the body and throws it away, up to a bound: some clients (curl 7.88) take an RST_STREAM that comes
+    /// before they have sent all for an error, whatever the response was. Ready when there is nothing more to read.
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while let Some(body) = &mut self.body {
+            match ready!(body.poll_data(cx)) {
+                Some(Ok(data)) if self.discarded < DISCARDED_MAX => {
+                    self.discarded += data.len();
+                    let _ = body.flow_control().release_capacity(data.len());
+                }
+                _ => self.body = None,
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// Reads what is left of the body, once the response has been sent.
+    pub(super) async fn discard(mut self) {
+        self.stop();
+        let _ = timeout(DISCARDED_WITHIN, std::future::poll_fn(|cx| self.poll_discard(cx))).await;
     }
 }
 
