@@ -89,7 +89,8 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
     let health_table = table.table("health", &reference::HEALTH);
     let health = health::read(sink, &health_table, spoken);
     let backends = read_backends(sink, table, &reference::BACKEND);
-    if backends.is_none() && !(has_routes && table.has("route")) {
+    let needs_none = has_routes && (table.has("route") || l7::redirects(table));
+    if backends.is_none() && !needs_none {
         let remedy = "add backends = [\"10.0.2.11:8080\"] or a [[service.backend]]";
         sink.error(&table.span, "the service has no backend", remedy);
     }

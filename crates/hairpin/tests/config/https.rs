@@ -124,6 +124,15 @@ fn all_of_an_http_service_can_be_said() {
 }
 
 #[test]
+fn clear_text_settings_of_https_services_are_errors() {
+    refuses(
+        &with(&[("backends = [\"10.0.0.1:80\"]\n", ""), ("#SHOP", "http.redirect_to_https = true")]),
+        "6:26: error: `redirect_to_https` is given, but the service is https; give it to a service with protocol = \"http\", \
+         or leave it out",
+    );
+}
+
+#[test]
 fn sticky_cookies_are_secure_by_default() {
     let attributes = |sticky: &str| {
         let config = good(&with(&[("#MORE", &format!("[service.http.sticky]\ncookie = \"b\"\n{sticky}"))]));

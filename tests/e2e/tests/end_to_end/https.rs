@@ -21,6 +21,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("curl speaks HTTP/1.1 and HTTP/2", curl_speaks_both),
         test("an http service shares the VIP", shares_a_vip),
+        test("an http service redirects to it", redirects),
         test("a VIP that is only routed, IPv4 and IPv6", routed_vips),
         test("h2load and wrk get all answers", loads),
         test("another certificate is served without a reload", certificate_changes),
@@ -128,6 +129,32 @@ fn shares_a_vip() -> Result<()> {
         status.services.iter().find(|service| service.name == name).map(|service| service.connections_total)
     };
     ensure!(connections("web") == Some(20) && connections("plain") == Some(10), "{:?}", status.services);
+    Ok(())
+}
+
+fn redirects() -> Result<()> {
+    let tables = "[service.http]\nredirect_to_https = true\n[[service.route]]\npath_prefix = \
+                  \"/.well-known/\"\nreply = { status = 200, body = \"here\" }\n";
+    let plain = PeerService { servers: Vec::new(), tables: tables.to_owned(), ..PeerService::http("plain", 80) };
+    let scene = Scene::start(&[plain], "")?;
+    let resolve = format!("{NAME}:80:{}", vip(Family::V4));
+    let followed = scene.curl(
+        &[
+            "--resolve",
+            &resolve,
+            "--location",
+            "--output",
+            "/dev/null",
+            "--write-out",
+            "%{http_code} %{num_redirects} %{url_effective} %{size_download}",
+        ],
+        &format!("http://{NAME}/1k?a=b"),
+    )?;
+    ensure!(followed == format!("200 1 https://{NAME}/1k?a=b 1024"), "{followed}");
+    let head = scene.curl(&["--resolve", &resolve, "--data", "a", "--include"], &format!("http://{NAME}:80/1k"))?;
+    ensure!(head.starts_with("HTTP/1.1 308 ") && head.contains(&format!("Location: https://{NAME}/1k\r\n")), "{head}");
+    let here = scene.curl(&["--resolve", &resolve], &format!("http://{NAME}/.well-known/x"))?;
+    ensure!(here == "here", "{here}");
     Ok(())
 }
 

@@ -6,7 +6,8 @@ use super::super::reference;
 use super::super::words::{SameSite, Spoken};
 use super::conditions::networks;
 use super::{Targets, edits, number, read_proxy_protocol, route};
-use hairpin_core::l7::config::{Edits, Forwarded, Http, HttpLimits, Sticky};
+use hairpin_core::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Sticky};
+use hairpin_core::l7::edit;
 use hairpin_core::l7::route::host::HostPattern;
 
 /// Bytes of a cookie's path at most.
@@ -18,12 +19,18 @@ const OF_PACKETS: [(&str, &str); 2] = [
     ("timestamps", "TLS ends in user space, at the kernel's sockets, which agree on timestamps: leave it out"),
 ];
 
+/// The field that has an http service redirect its clients.
+const REDIRECT: &str = "redirect_to_https";
+/// Where they are redirected to.
+const HTTPS_LOCATION: &str = "https://{host}{path}{query}";
+
 /// An HTTP service, and what the file says about it.
 pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -> (Http, HttpSections) {
     let table = service.table("http", &reference::HTTP);
     let forwarded = table.table("forwarded", &reference::FORWARDED);
     let limits = table.table("limits", &reference::HTTP_LIMITS);
-    let (routes, said_routes) = route::read(service, spoken, targets);
+    let rest = read_rest(service, &table, spoken, targets);
+    let (routes, said_routes) = route::read(service, spoken, targets, rest);
     let (access, said_access) = route::read_access(service);
     let proxy_protocol = read_proxy_protocol(&table);
     let reuse = table.boolean("reuse");
@@ -54,7 +61,8 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
     };
     let mut fields = table.said();
     if spoken == Spoken::Https {
-        fields.retain(|(name, _)| !OF_PACKETS.iter().any(|(field, _)| name.strip_prefix("http.") == Some(field)));
+        let is_other = |field: &str| field == REDIRECT || OF_PACKETS.iter().any(|(other, _)| *other == field);
+        fields.retain(|(name, _)| !name.strip_prefix("http.").is_some_and(is_other));
     }
     for name in ["request_headers", "response_headers", "sticky"] {
         fields.push((format!("http.{name}"), table.written_of(name).unwrap_or_else(|| "none".to_string())));
@@ -62,6 +70,30 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
     fields.extend(forwarded.said());
     fields.extend(limits.said());
     (http, HttpSections { fields, access: said_access, routes: said_routes })
+}
+
+/// Whether all requests that no route takes are redirected, as the file says it. What is wrong there is reported elsewhere.
+pub(in super::super) fn redirects(service: &TomlTable<'_>) -> bool {
+    let http = service.given("http").and_then(|http| http.get_ref().as_table());
+    http.and_then(|http| http.get(REDIRECT)).is_some_and(|value| value.get_ref().as_bool() == Some(true))
+}
+
+/// What becomes of requests that no route takes. `None`: 404.
+fn read_rest(service: &TomlTable<'_>, http: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -> Option<Action> {
+    if !http.boolean(REDIRECT) {
+        return targets.own().map(|groups| Action::Forward { groups, replace_prefix: None });
+    }
+    if spoken == Spoken::Https {
+        let what = format!("`{REDIRECT}` is given, but the service is https");
+        http.error(&http.span_of(REDIRECT), what, "give it to a service with protocol = \"http\", or leave it out");
+    }
+    if let Some(field) = ["backends", "backend"].into_iter().find(|field| targets.has_own && service.has(field)) {
+        let what = format!("the service has backends, but `{REDIRECT}` leaves no request to them");
+        let remedy = "leave them out, or make them a [[service.group]] that a route leads to";
+        service.error(&service.span_of(field), what, remedy);
+    }
+    let location = edit::location(HTTPS_LOCATION).ok()?;
+    Some(Action::Redirect { status: 308, location })
 }
 
 /// Warns of fields that only mean something where a worker forwards the packets of requests.

@@ -19,6 +19,7 @@ pub(crate) mod limits {
     pub(crate) use super::{ENTRIES_MAX, ROUTES_MAX};
 }
 
+pub(super) use http::redirects;
 pub(super) use target::{OWN, Targets};
 
 use super::reader::TomlTable;

@@ -42,6 +42,14 @@ pub const HTTP: ReferenceSection = ReferenceSection {
              agrees; else they are answered with 501.",
         ),
         field(
+            "redirect_to_https",
+            ValueForm::Boolean,
+            Value("false"),
+            "true",
+            "Whether requests that no route takes are answered with 308 to `https://`, the same host, path and query. The \
+             service has no backends of its own then. Not with protocol https.",
+        ),
+        field(
             "connect",
             ValueForm::Boolean,
             Value("false"),
