@@ -4,7 +4,7 @@ use crate::exchange::{self, Client};
 use crate::local::Local;
 use crate::setup::TerminatedService;
 use crate::stream::{HandshakeError, Socket, TlsStream};
-use crate::{http1, http2};
+use crate::{http1, http2, proxy_header};
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
 use rustls::HandshakeKind;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// How long a client that speaks clear text may take to read that TLS is awaited.
 const TOLD_WITHIN: Duration = Duration::from_secs(3);
@@ -69,20 +69,34 @@ pub(crate) fn begin(local: &Rc<Local>, vip: Endpoint, tcp: TcpStream, peer: Sock
     local.controls.set_task(key, task.abort_handle());
 }
 
-async fn serve(counted: Counted, client: Client, service: TerminatedService, tcp: TcpStream) {
+async fn serve(counted: Counted, mut client: Client, service: TerminatedService, mut tcp: TcpStream) {
     let local = &counted.local;
     let _ = tcp.set_nodelay(true);
+    let until = Instant::now() + service.handshake_timeout;
+    let is_proxy = service.accept_proxy.iter().any(|network| network.contains(&client.key.source.address));
+    if is_proxy && !has_header(local, &mut client, &mut tcp, until).await {
+        return;
+    }
     match &service.tls {
         Some(config) => {
-            if let Some(stream) = handshake(local, &service, config, tcp).await {
+            if let Some(stream) = handshake(local, config, tcp, until).await {
                 serve_tls(local, &client, &service, stream).await;
             }
         }
         None => {
-            let mut tcp = tcp;
             http1::serve(local, &client, &mut tcp, Vec::new()).await;
         }
     }
+}
+
+/// Whether a proxy has said who its client is. If not, that is counted.
+async fn has_header(local: &Local, client: &mut Client, tcp: &mut TcpStream, until: Instant) -> bool {
+    match Box::pin(timeout_at(until, proxy_header::take(tcp, &mut client.key))).await {
+        Ok(Ok(())) => return true,
+        Ok(Err(_)) => local.counts.change(|statistics| statistics.proxy_headers_invalid += 1),
+        Err(_) => local.counts.change(|statistics| statistics.handshakes_slow += 1),
+    }
+    false
 }
 
 async fn serve_tls(local: &Rc<Local>, client: &Client, service: &TerminatedService, mut stream: TlsStream) {
@@ -104,11 +118,11 @@ async fn serve_tls(local: &Rc<Local>, client: &Client, service: &TerminatedServi
 /// The TLS stream of a client. `None`: there is none, and that is counted.
 async fn handshake(
     local: &Rc<Local>,
-    service: &TerminatedService,
     config: &Arc<rustls::ServerConfig>,
     tcp: TcpStream,
+    until: Instant,
 ) -> Option<TlsStream> {
-    let made = Box::pin(timeout(service.handshake_timeout, TlsStream::accept(tcp, Arc::clone(config))));
+    let made = Box::pin(timeout_at(until, TlsStream::accept(tcp, Arc::clone(config))));
     match made.await {
         Ok(Ok(stream)) => return Some(stream),
         Ok(Err(HandshakeError::ClearText(socket))) => {

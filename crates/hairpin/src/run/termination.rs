@@ -217,6 +217,7 @@ impl Termination {
                     tls: Some(loaded.served.serve(&tickets)),
                     handshake_timeout: https.handshake_timeout,
                     streams_max: https.streams_max,
+                    accept_proxy: https.accept_proxy.to_vec().into(),
                     policy: [loaded.name.as_bytes(), b"\0", loaded.served.client_policy()].concat(),
                 })
             };

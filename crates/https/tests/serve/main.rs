@@ -2,6 +2,7 @@
 
 mod draining;
 mod fixture;
+mod front;
 mod http1;
 mod http2;
 mod tls;

@@ -22,6 +22,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("curl speaks HTTP/1.1 and HTTP/2", curl_speaks_both),
         test("an http service shares the VIP", shares_a_vip),
         test("an http service redirects to it", redirects),
+        test("the PROXY protocol gives the client", takes_proxy_headers),
         test("a VIP that is only routed, IPv4 and IPv6", routed_vips),
         test("h2load and wrk get all answers", loads),
         test("another certificate is served without a reload", certificate_changes),
@@ -155,6 +156,42 @@ fn redirects() -> Result<()> {
     ensure!(head.starts_with("HTTP/1.1 308 ") && head.contains(&format!("Location: https://{NAME}/1k\r\n")), "{head}");
     let here = scene.curl(&["--resolve", &resolve], &format!("http://{NAME}/.well-known/x"))?;
     ensure!(here == "here", "{here}");
+    Ok(())
+}
+
+/// A client behind a proxy: a header of the PROXY protocol, version 1, then a request over TLS, whose answer it prints.
+const PROXIED: &str = r#"
+import socket, ssl, sys
+address, port, name, path = sys.argv[1:]
+tcp = socket.create_connection((address, int(port)), 10)
+tcp.sendall(b"PROXY TCP4 192.0.2.77 198.51.100.1 1234 443\r\n")
+context = ssl.create_default_context()
+context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+tls = context.wrap_socket(tcp, server_hostname=name)
+tls.sendall(f"GET {path} HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode())
+while data := tls.recv(4096):
+    sys.stdout.write(data.decode())
+"#;
+
+fn takes_proxy_headers() -> Result<()> {
+    let mut scene = Scene::start(&[], "")?;
+    let tables = &mut scene.services[0].tables;
+    tables.push_str("accept_proxy = [\"0.0.0.0/0\"]\n[[service.route]]\npath = \"/mine\"\nclient = \"192.0.2.77\"\n");
+    tables.push_str("reply = { status = 200, body = \"yours\" }\n");
+    scene.hairpin.configure(&scene.topology, &scene.services, &scene.options)?;
+    scene.hairpin.tell(&scene.topology, &["reload"])?;
+    let out = ["--output", "/dev/null", "--write-out", "%{http_code} %{size_download}"];
+    for option in ["--http1.1", "--http2"] {
+        let said = scene.curl(&[&[option, "--haproxy-protocol"][..], &out].concat(), &url("128k"))?;
+        ensure!(said == "200 131072", "{option}: {said}");
+    }
+    let mut proxied = scene.topology.client.command("python3");
+    proxied.args(["-c", PROXIED, &vip(Family::V4).to_string(), &PORT.to_string(), NAME, "/mine"]);
+    let said = command::output(&mut proxied)?;
+    ensure!(said.starts_with("HTTP/1.1 200 ") && said.ends_with("yours"), "{said}");
+    ensure!(scene.curl(&out, &url("1k")).is_err(), "a connection without a header is answered");
+    let status = scene.hairpin.status_table()?;
+    ensure!(status.contains("proxy-header-invalid"), "{status}");
     Ok(())
 }
 

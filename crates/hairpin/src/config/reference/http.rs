@@ -322,6 +322,15 @@ pub const HTTPS: ReferenceSection = ReferenceSection {
             "50",
             "HTTP/2 streams that are open at a time on one connection: further ones are refused (REFUSED_STREAM).",
         ),
+        field(
+            "accept_proxy",
+            ValueForm::Networks,
+            Value("[]"),
+            "[\"10.0.1.0/24\"]",
+            "Proxies in front of Hairpin: each of their connections must begin with the client's address, in the PROXY protocol \
+             (version 1 or 2, up to 536 bytes), or it is closed. That address is the client's from then on. From elsewhere no \
+             such header is understood.",
+        ),
     ],
 };
 
