@@ -1,12 +1,16 @@
 //! A client's connection, from its first byte until it is known which HTTP it speaks.
 
+use crate::deadline::Deadline;
 use crate::exchange::{self, Client};
 use crate::local::Local;
 use crate::setup::TerminatedService;
-use crate::stream::{HandshakeError, Socket, TlsStream};
-use crate::{http1, http2, proxy_header};
+use crate::stream::{HandshakeError, Prefixed, Socket, TlsStream};
+use crate::{http1, http2, proxy_header, pump};
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
+use hairpin_core::l7::config::HttpLimits;
+use hairpin_core::l7::splice::Refused;
 use rustls::HandshakeKind;
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,6 +19,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
+/// What a client of HTTP/2 sends first (RFC 9113, 3.4).
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How long a client that speaks clear text may take to read that TLS is awaited.
 const TOLD_WITHIN: Duration = Duration::from_secs(3);
 
@@ -83,8 +89,51 @@ async fn serve(counted: Counted, mut client: Client, service: TerminatedService,
                 serve_tls(local, &client, &service, stream).await;
             }
         }
-        None => {
-            http1::serve(local, &client, &mut tcp, Vec::new()).await;
+        None => serve_clear(local, &client, &service, tcp).await,
+    }
+}
+
+/// Serves a client that speaks clear text: HTTP/2 if it begins with its preface, without having asked (RFC 9113, 3.3).
+async fn serve_clear(local: &Rc<Local>, client: &Client, service: &TerminatedService, mut tcp: TcpStream) {
+    let setup = local.setup();
+    let Some(terminated) = setup.terminated(client.service) else { return };
+    let mut input = Vec::new();
+    if terminated.http2 {
+        let limits = terminated.http.limits;
+        drop(setup);
+        match Box::pin(first_bytes(local, &mut tcp, &limits)).await {
+            Some(first) => input = first,
+            None => return,
+        }
+    }
+    if input.starts_with(PREFACE) {
+        local.counts.change(|statistics| statistics.http2_connections += 1);
+        let stream = Prefixed::new(input, tcp);
+        Box::pin(http2::serve(local, client, service.streams_max, stream)).await;
+    } else {
+        http1::serve(local, client, &mut tcp, input).await;
+    }
+}
+
+/// What a client sends first, up to where it is the preface of HTTP/2 or is not. `None`: it closes before, or is too slow.
+async fn first_bytes(local: &Local, tcp: &mut TcpStream, limits: &HttpLimits) -> Option<Vec<u8>> {
+    let mut deadline = Deadline::default();
+    deadline.set(limits.idle_timeout);
+    let (mut input, mut is_begun) = (Vec::new(), false);
+    loop {
+        match pump::read(local, tcp, &mut input, &mut deadline).await {
+            Ok(0) => return None,
+            Ok(_) if input.len() < PREFACE.len() && PREFACE.starts_with(&input) => {}
+            Ok(_) => return Some(input),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut && !input.is_empty() => {
+                local.counts.refused(Refused::Slow);
+                return None;
+            }
+            Err(_) => return None,
+        }
+        if !is_begun {
+            is_begun = true;
+            deadline.set(limits.head_timeout);
         }
     }
 }

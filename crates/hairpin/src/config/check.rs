@@ -4,7 +4,7 @@ use super::service::ServiceDraft;
 use super::words::spoken;
 use hairpin_core::config::{Algorithm, BackendState, Forwarding, Pool, Service, UnknownPacket};
 use hairpin_core::flow::{Endpoint, Protocol};
-use hairpin_core::l7::config::{Action, Kind};
+use hairpin_core::l7::config::Action;
 use hairpin_diagnostics::At;
 use hairpin_diagnostics::Sink;
 use std::collections::HashMap;
@@ -99,7 +99,7 @@ fn full_nat(sink: &Sink<'_>, draft: &ServiceDraft, pool: &At<Pool>) {
 
 /// Whether all of its requests are answered without a backend: it needs no addresses of its own.
 fn answers_all(service: &Service) -> bool {
-    let Kind::Http(http) = &service.kind else { return false };
+    let Some(http) = service.kind.http() else { return false };
     !http.routes.is_empty() && !http.routes.iter().any(|route| matches!(route.action, Action::Forward { .. }))
 }
 

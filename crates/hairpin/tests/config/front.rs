@@ -1,7 +1,8 @@
 //! Http services that answer for another one, or whose clients speak HTTP/2.
 
-use super::{good, refuses};
+use super::{good, refuses, said, warned};
 use hairpin::config::Config;
+use hairpin_core::config::{Forwarding, UnknownPacket};
 use hairpin_core::l7::config::{Action, Kind, Route};
 
 /// A service that redirects, without backends and without a pool.
@@ -83,4 +84,74 @@ fn backends_beside_a_redirect_are_an_error() {
             ),
         );
     }
+}
+
+/// A service that takes HTTP/2 in clear text, without a pool.
+const HTTP2: &str = "\
+interfaces = [\"eth0\"]
+[[service]]
+name = \"grpc\"
+listen = \"192.0.2.1:80/http\"
+backends = [\"10.0.0.1:80\"]
+http.http2 = true
+#GRPC
+";
+
+fn http2(more: &str) -> String {
+    HTTP2.replace("#GRPC", more)
+}
+
+const COSTS: &str = "t.toml:6:14: warning: `http2` has bodies copied in user space: none is offloaded, and connections do not \
+                     survive the process; leave it out unless clients speak HTTP/2 in clear text";
+
+#[test]
+fn http_service_with_http2_is_terminated() {
+    let config = good(HTTP2);
+    assert_eq!(warned(HTTP2), [COSTS]);
+    let service = &config.snapshot.services[0];
+    assert_eq!((service.forwarding, service.unknown), (Forwarding::Nat, UnknownPacket::Drop));
+    let Kind::Terminated(terminated) = &service.kind else { panic!("{:?}", service.kind) };
+    assert!(!terminated.tls && terminated.http2 && terminated.http.routes.len() == 1);
+    assert_eq!(config.services[0].https, None);
+    let spliced = HTTP2.replace("true", "false").replace("[[service]]", "pool.addresses = [\"10.0.9.1\"]\n[[service]]");
+    assert!(matches!(good(&spliced).snapshot.services[0].kind, Kind::Http(_)));
+}
+
+#[test]
+fn settings_about_packets_mean_nothing_with_http2() {
+    let nothing = |field: &str, at: &str| {
+        format!(
+            "t.toml:{at}: warning: `{field}` means nothing with `http2`; connections end at the kernel's sockets: leave it out"
+        )
+    };
+    assert_eq!(
+        warned(&http2("http.timestamps = true\nhttp.offload_bytes_min = 4096")),
+        [COSTS.to_string(), nothing("timestamps", "7:19"), nothing("offload_bytes_min", "8:26")]
+    );
+    refuses_beside_costs(
+        "mode = \"full-nat\"",
+        "7:8: error: `mode` is \"full-nat\", but the service has `http2`; its connections to backends are this host's own: \
+         leave `mode` out",
+    );
+    refuses_beside_costs(
+        "unknown = \"reset\"",
+        "7:11: error: `unknown` is \"reset\", but the service has `http2`; the kernel answers what belongs to none of its \
+         connections: leave `unknown` out",
+    );
+}
+
+/// Asserts that a service with `http2` and this line has this problem beside its warning.
+#[track_caller]
+fn refuses_beside_costs(line: &str, expected: &str) {
+    let mut problems = said(&http2(line));
+    problems.retain(|problem| problem != COSTS);
+    assert_eq!(problems, [format!("t.toml:{expected}")]);
+}
+
+#[test]
+fn redirecting_service_may_speak_http2() {
+    let text = redirects("http.http2 = true");
+    let config = good(&text);
+    let Kind::Terminated(terminated) = &config.snapshot.services[0].kind else { panic!() };
+    assert!(matches!(&*terminated.http.routes, [route] if is_redirect(route)));
 }

@@ -133,6 +133,11 @@ fn clear_text_settings_of_https_services_are_errors() {
         "6:26: error: `redirect_to_https` is given, but the service is https; give it to a service with protocol = \"http\", \
          or leave it out",
     );
+    refuses(
+        &with(&[("#SHOP", "http.http2 = true")]),
+        "7:14: error: `http2` is given in [service.http], but the service is https; write it in [service.https], where it is \
+         true unless you say otherwise",
+    );
 }
 
 #[test]

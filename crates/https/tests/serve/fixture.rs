@@ -139,19 +139,8 @@ impl Site {
             weight: 1,
             state: BackendState::Enabled,
         };
-        let service = Service {
-            state: ServiceState::Active,
-            name: "web".into(),
-            endpoint,
-            protocol: Protocol::Tcp,
-            kind: Kind::Terminated(Box::new(Terminated { http, tls: true, http2: true })),
-            backends: (0..).zip(servers).map(backend).collect(),
-            ..Service::vacant()
-        };
-        let pool = Pool { addresses: Box::default(), port_first: 1, port_last: 2, time_wait: Duration::ZERO };
-        let snapshot = Snapshot::new(Box::from([service]), pool);
         let served = ServedCertificates::load(&options).unwrap();
-        let mut service = TerminatedService {
+        let mut terminated = TerminatedService {
             number: 0,
             tls: Some(served.serve(&TicketSecret { secret: [7; 32], service: "web".to_string() })),
             accept_proxy: Arc::default(),
@@ -159,11 +148,22 @@ impl Site {
             streams_max: 100,
             policy: Vec::new(),
         };
-        terminate(&mut service);
+        terminate(&mut terminated);
+        let service = Service {
+            state: ServiceState::Active,
+            name: "web".into(),
+            endpoint,
+            protocol: Protocol::Tcp,
+            kind: Kind::Terminated(Box::new(Terminated { http, tls: terminated.tls.is_some(), http2: true })),
+            backends: (0..).zip(servers).map(backend).collect(),
+            ..Service::vacant()
+        };
+        let pool = Pool { addresses: Box::default(), port_first: 1, port_last: 2, time_wait: Duration::ZERO };
+        let snapshot = Snapshot::new(Box::from([service]), pool);
         let configuration = Configuration {
             tables: Tables::new(&snapshot, &Tables::default()),
             snapshot: Arc::new(snapshot),
-            services: vec![service],
+            services: vec![terminated],
         };
         let runtimes_options = RuntimesOptions {
             loads: Loads::default(),

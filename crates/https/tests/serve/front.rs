@@ -1,10 +1,11 @@
-//! What a connection begins with before its first request: a header of the PROXY protocol.
+//! What a connection begins with before its first request: a header of the PROXY protocol, the preface of HTTP/2 in clear text.
 
-use crate::fixture::{Site, block_on, http, server, shake_hands};
+use crate::fixture::{Site, block_on, http, pattern, server, shake_hands};
 use hairpin_core::flow::{Address, Endpoint};
-use hairpin_core::l7::config::{Http, Network, ProxyVersion};
+use hairpin_core::l7::config::{Http, HttpLimits, Network, ProxyVersion};
 use hairpin_core::l7::proxy_protocol;
 use hairpin_core::l7::route::{Access, AccessVerdict, Conditions};
+use hairpin_core::l7::splice::Refused;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -25,6 +26,11 @@ fn site(http: Http, server: SocketAddr, network: Network) -> Site {
             service.handshake_timeout = Duration::from_millis(500);
         },
     )
+}
+
+/// A service whose clients speak clear text, HTTP/2 too.
+fn clear_text(http: Http, server: SocketAddr) -> Site {
+    Site::of(http, &[server], |_| {}, |service| service.tls = None)
 }
 
 fn loopback() -> Network {
@@ -160,5 +166,100 @@ fn header_from_another_network_is_not_understood() {
         assert!(said.contains("x-forwarded-for: 127.0.0.1\n"), "{said}");
         let counted = site.counted().statistics;
         assert_eq!((counted.handshakes, counted.handshakes_failed, counted.proxy_headers_invalid), (1, 1, 0));
+    });
+}
+
+/// All that the service answers to these bytes, which come in pieces of `piece` bytes.
+async fn say(site: &Site, bytes: &[u8], piece: usize) -> String {
+    let mut tcp = TcpStream::connect(site.address).await.unwrap();
+    tcp.set_nodelay(true).unwrap();
+    for piece in bytes.chunks(piece) {
+        tcp.write_all(piece).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let mut said = Vec::new();
+    tcp.read_to_end(&mut said).await.unwrap();
+    String::from_utf8(said).unwrap()
+}
+
+#[test]
+fn client_with_prior_knowledge_speaks_http2_in_clear_text() {
+    block_on(async {
+        let site = clear_text(http(), server().await);
+        let tcp = TcpStream::connect(site.address).await.unwrap();
+        let (mut client, connection) = h2::client::handshake(tcp).await.unwrap();
+        let connection = tokio::spawn(connection);
+        for path in ["/head", "/bytes/200000"] {
+            client = client.ready().await.unwrap();
+            let request = http::Request::get(format!("http://web.test{path}")).body(()).unwrap();
+            let response = client.send_request(request, true).unwrap().0.await.unwrap();
+            assert_eq!(response.status(), 200);
+            let (mut stream, mut all) = (response.into_body(), Vec::new());
+            while let Some(data) = stream.data().await {
+                let data = data.unwrap();
+                let _ = stream.flow_control().release_capacity(data.len());
+                all.extend_from_slice(&data);
+            }
+            if path == "/head" {
+                let said = String::from_utf8(all).unwrap();
+                assert!(said.contains("x-forwarded-proto: http\n") && said.contains("host: web.test\n"), "{said}");
+            } else {
+                assert_eq!(all, pattern(200_000));
+            }
+        }
+        drop(client);
+        connection.await.unwrap().unwrap();
+        let counted = site.counted().statistics;
+        assert_eq!((counted.http2_connections, counted.http.requests, counted.handshakes), (1, 2, 0));
+    });
+}
+
+#[test]
+fn preface_in_pieces_begins_http2() {
+    block_on(async {
+        let site = clear_text(http(), server().await);
+        for piece in [1, 5, 23] {
+            let mut tcp = TcpStream::connect(site.address).await.unwrap();
+            tcp.set_nodelay(true).unwrap();
+            // An empty SETTINGS frame follows it.
+            for piece in b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".chunks(piece) {
+                tcp.write_all(piece).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let mut frame = [0; 9];
+            tcp.read_exact(&mut frame).await.unwrap();
+            assert_eq!(frame[3], 4, "the service begins with SETTINGS: {frame:?}");
+        }
+        assert_eq!(site.counted().statistics.http2_connections, 3);
+    });
+}
+
+#[test]
+fn http1_beside_http2_in_clear_text_is_answered() {
+    block_on(async {
+        let site = clear_text(http(), server().await);
+        for piece in [1, 4, 1000] {
+            let put = b"PUT /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi";
+            let said = say(&site, put, piece).await;
+            assert!(said.starts_with("HTTP/1.1 200 ") && said.ends_with("\r\n\r\nhi"), "{said}");
+            let get = b"GET /head HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+            let said = say(&site, get, piece).await;
+            assert!(said.contains("x-forwarded-proto: http\n"), "{said}");
+        }
+        // All but the preface's last byte.
+        let said = say(&site, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\r", 1000).await;
+        assert!(said.starts_with("HTTP/1.1 "), "{said}");
+        let counted = site.counted().statistics;
+        assert_eq!((counted.http2_connections, counted.http.requests), (0, 6));
+    });
+}
+
+#[test]
+fn client_that_stops_in_the_preface_is_closed() {
+    block_on(async {
+        let limits = HttpLimits { head_timeout: Duration::from_millis(200), ..HttpLimits::default() };
+        let site = clear_text(Http { limits, ..http() }, server().await);
+        assert_eq!(say(&site, b"PRI * HTTP/2.0\r\n", 1000).await, "");
+        assert_eq!(site.counted().statistics.http.refused[Refused::Slow as usize], 1);
     });
 }

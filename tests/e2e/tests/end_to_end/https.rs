@@ -23,6 +23,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("an http service shares the VIP", shares_a_vip),
         test("an http service redirects to it", redirects),
         test("the PROXY protocol gives the client", takes_proxy_headers),
+        test("HTTP/2 in clear text, by prior knowledge", prior_knowledge),
         test("a VIP that is only routed, IPv4 and IPv6", routed_vips),
         test("h2load and wrk get all answers", loads),
         test("another certificate is served without a reload", certificate_changes),
@@ -192,6 +193,37 @@ fn takes_proxy_headers() -> Result<()> {
     ensure!(scene.curl(&out, &url("1k")).is_err(), "a connection without a header is answered");
     let status = scene.hairpin.status_table()?;
     ensure!(status.contains("proxy-header-invalid"), "{status}");
+    Ok(())
+}
+
+fn prior_knowledge() -> Result<()> {
+    let tables = "[service.http]\nhttp2 = true\n".to_owned();
+    let spliced = PeerService { server_port: HTTP_PORT, ..PeerService::http("plain", 80) };
+    let terminated = PeerService { tables, ..spliced.clone() };
+    let mut scene = Scene::start(std::slice::from_ref(&spliced), "")?;
+    let get = |scene: &Scene| {
+        let out = ["--output", "/dev/null", "--write-out", "%{http_code}"];
+        scene.curl(&out, &format!("http://{}/128k", vip(Family::V4)))
+    };
+    // From the splice to the host's sockets, and back again in the end.
+    ensure!(get(&scene)? == "200", "spliced");
+    scene.services[1] = terminated;
+    scene.hairpin.configure(&scene.topology, &scene.services, &scene.options)?;
+    let told = scene.hairpin.tell(&scene.topology, &["reload"])?;
+    ensure!(told.contains("bodies copied in user space"), "{told}");
+    for (option, version) in [("--http2-prior-knowledge", "2"), ("--http1.1", "1.1"), ("--http2", "1.1")] {
+        for (page, bytes) in [("1k", 1 << 10), ("10m", 10 << 20)] {
+            let out = ["--output", "/dev/null", "--write-out", "%{http_code} %{http_version} %{size_download}"];
+            let said = scene.curl(&[&[option][..], &out].concat(), &format!("http://{}/{page}", vip(Family::V4)))?;
+            ensure!(said == format!("200 {version} {bytes}"), "{option} {page}: {said}");
+        }
+    }
+    let status = scene.hairpin.status_table()?;
+    ensure!(status.contains(":80/http ") && status.contains(":443/https"), "{status}");
+    scene.services[1] = spliced;
+    scene.hairpin.configure(&scene.topology, &scene.services, &scene.options)?;
+    scene.hairpin.tell(&scene.topology, &["reload"])?;
+    ensure!(get(&scene)? == "200", "spliced again");
     Ok(())
 }
 

@@ -24,7 +24,7 @@ const CONNECT_TRIES: ValueForm = ValueForm::Integer { min: 1, max: 16 };
 pub const HTTP: ReferenceSection = ReferenceSection {
     header: "[service.http]",
     doc: "What an HTTP service, also one with protocol https, does with all of its requests. `offload_bytes_min` and \
-          `timestamps` mean nothing with https: TLS ends in user space.",
+          `timestamps` mean nothing with https or `http2`: connections end in user space.",
     fields: &[
         field(
             "server_timing",
@@ -55,6 +55,15 @@ pub const HTTP: ReferenceSection = ReferenceSection {
             Value("false"),
             "true",
             "Whether CONNECT is passed on to the backend that its route leads to; else it is answered with 501.",
+        ),
+        field(
+            "http2",
+            ValueForm::Boolean,
+            Value("false"),
+            "true",
+            "Whether clients may also speak HTTP/2 in clear text, without having asked for it (prior knowledge). All of the \
+             service's connections end at sockets of this host then: `mode` and `unknown` are not said, and `[pool]` is not \
+             needed. Services with protocol https have `http2` of [service.https].",
         ),
         PROXY_PROTOCOL,
         field(
