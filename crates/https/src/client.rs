@@ -1,20 +1,26 @@
 //! A client's connection, from its first byte until it is known which HTTP it speaks.
 
+use crate::deadline::Deadline;
 use crate::exchange::{self, Client};
 use crate::local::Local;
 use crate::setup::TerminatedService;
-use crate::stream::{HandshakeError, Socket, TlsStream};
-use crate::{http1, http2};
+use crate::stream::{HandshakeError, Prefixed, Socket, TlsStream};
+use crate::{http1, http2, proxy_header, pump};
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
+use hairpin_core::l7::config::HttpLimits;
+use hairpin_core::l7::splice::Refused;
 use rustls::HandshakeKind;
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
+/// What a client of HTTP/2 sends first (RFC 9113, 3.4).
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How long a client that speaks clear text may take to read that TLS is awaited.
 const TOLD_WITHIN: Duration = Duration::from_secs(3);
 
@@ -69,20 +75,74 @@ pub(crate) fn begin(local: &Rc<Local>, vip: Endpoint, tcp: TcpStream, peer: Sock
     local.controls.set_task(key, task.abort_handle());
 }
 
-async fn serve(counted: Counted, client: Client, service: TerminatedService, tcp: TcpStream) {
+async fn serve(counted: Counted, mut client: Client, service: TerminatedService, mut tcp: TcpStream) {
     let local = &counted.local;
     let _ = tcp.set_nodelay(true);
+    let until = Instant::now() + service.handshake_timeout;
+    let is_proxy = service.accept_proxy.iter().any(|network| network.contains(&client.key.source.address));
+    if is_proxy && !has_header(local, &mut client, &mut tcp, until).await {
+        return;
+    }
     match &service.tls {
         Some(config) => {
-            if let Some(stream) = handshake(local, &service, config, tcp).await {
+            if let Some(stream) = handshake(local, config, tcp, until).await {
                 serve_tls(local, &client, &service, stream).await;
             }
         }
-        None => {
-            let mut tcp = tcp;
-            http1::serve(local, &client, &mut tcp, Vec::new()).await;
+        None => Box::pin(serve_clear(local, &client, &service, tcp)).await,
+    }
+}
+
+/// Serves a client that speaks clear text: HTTP/2 if it begins with its preface, without having asked (RFC 9113, 3.3).
+async fn serve_clear(local: &Rc<Local>, client: &Client, service: &TerminatedService, mut tcp: TcpStream) {
+    let limits = local.setup().terminated(client.service).filter(|it| it.http2).map(|it| it.http.limits);
+    let mut input = Vec::new();
+    if let Some(limits) = limits {
+        match Box::pin(first_bytes(local, &mut tcp, &limits)).await {
+            Some(first) => input = first,
+            None => return,
         }
     }
+    if input.starts_with(PREFACE) {
+        local.counts.change(|statistics| statistics.http2_connections += 1);
+        let stream = Prefixed::new(input, tcp);
+        Box::pin(http2::serve(local, client, service.streams_max, stream)).await;
+    } else {
+        http1::serve(local, client, &mut tcp, input).await;
+    }
+}
+
+/// What a client sends first, up to where it is the preface of HTTP/2 or is not. `None`: it closes before, or is too slow.
+async fn first_bytes(local: &Local, tcp: &mut TcpStream, limits: &HttpLimits) -> Option<Vec<u8>> {
+    let mut deadline = Deadline::default();
+    deadline.set(limits.idle_timeout);
+    let (mut input, mut is_begun) = (Vec::new(), false);
+    loop {
+        match pump::read(local, tcp, &mut input, &mut deadline).await {
+            Ok(0) => return None,
+            Ok(_) if input.len() < PREFACE.len() && PREFACE.starts_with(&input) => {}
+            Ok(_) => return Some(input),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut && !input.is_empty() => {
+                local.counts.refused(Refused::Slow);
+                return None;
+            }
+            Err(_) => return None,
+        }
+        if !is_begun {
+            is_begun = true;
+            deadline.set(limits.head_timeout);
+        }
+    }
+}
+
+/// Whether a proxy has said who its client is. If not, that is counted.
+async fn has_header(local: &Local, client: &mut Client, tcp: &mut TcpStream, until: Instant) -> bool {
+    match Box::pin(timeout_at(until, proxy_header::take(tcp, &mut client.key))).await {
+        Ok(Ok(())) => return true,
+        Ok(Err(_)) => local.counts.change(|statistics| statistics.proxy_headers_invalid += 1),
+        Err(_) => local.counts.change(|statistics| statistics.handshakes_slow += 1),
+    }
+    false
 }
 
 async fn serve_tls(local: &Rc<Local>, client: &Client, service: &TerminatedService, mut stream: Box<TlsStream>) {
@@ -105,11 +165,11 @@ async fn serve_tls(local: &Rc<Local>, client: &Client, service: &TerminatedServi
 /// The TLS stream of a client. `None`: there is none, and that is counted.
 async fn handshake(
     local: &Rc<Local>,
-    service: &TerminatedService,
     config: &Arc<rustls::ServerConfig>,
     tcp: TcpStream,
+    until: Instant,
 ) -> Option<Box<TlsStream>> {
-    let made = Box::pin(timeout(service.handshake_timeout, TlsStream::accept(tcp, Arc::clone(config))));
+    let made = Box::pin(timeout_at(until, TlsStream::accept(tcp, Arc::clone(config))));
     match made.await {
         Ok(Ok(stream)) => return Some(Box::new(stream)),
         Ok(Err(HandshakeError::ClearText(socket))) => {

@@ -10,6 +10,7 @@
 //! | [`setup`] | what is in force: services, certificates, balancers |
 //! | [`stream`] | a client's TLS stream |
 //! | [`client`] | a client's connection: TLS, and which HTTP it speaks |
+//! | [`proxy_header`] | what a proxy in front says of its client |
 //! | [`http1`], [`http2`] | the client's side of requests |
 //! | [`exchange`] | a request on its way: decision, backend, heads |
 //! | [`backend`] | connections to backends, and the pool of idle ones |
@@ -30,6 +31,7 @@ mod exchange;
 mod http1;
 mod http2;
 mod local;
+mod proxy_header;
 mod pump;
 mod runtime;
 mod setup;

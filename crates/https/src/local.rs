@@ -34,6 +34,8 @@ pub struct TerminationStatistics {
     pub handshakes_failed: u64,
     /// TLS handshakes that took too long.
     pub handshakes_slow: u64,
+    /// Connections from networks that begin with a header of the PROXY protocol, which began with none, or with a wrong one.
+    pub proxy_headers_invalid: u64,
     /// Clients that spoke clear-text HTTP where TLS was awaited.
     pub clear_text: u64,
     /// Connections over HTTP/2.
@@ -64,6 +66,7 @@ impl TerminationStatistics {
         [
             ("handshake-failed", self.handshakes_failed),
             ("handshake-slow", self.handshakes_slow),
+            ("proxy-header-invalid", self.proxy_headers_invalid),
             ("clear-text", self.clear_text),
             ("http2-connections", self.http2_connections),
             ("http2-resets", self.http2_resets),

@@ -3,7 +3,7 @@
 use hairpin_core::balance::Tables;
 use hairpin_core::config::{Service, ServiceState, Snapshot};
 use hairpin_core::flow::Endpoint;
-use hairpin_core::l7::config::{Http, Kind, Terminated};
+use hairpin_core::l7::config::{Http, Kind, Network, Terminated};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,9 @@ pub struct TerminatedService {
     pub number: u16,
     /// Its side of TLS; `None`: its clients speak clear text.
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// How long a TLS handshake may take.
+    /// Networks whose connections begin with a header of the PROXY protocol, which says who the client is.
+    pub accept_proxy: Arc<[Network]>,
+    /// How long a TLS handshake may take, from the connection on.
     pub handshake_timeout: Duration,
     /// HTTP/2 streams that may be open at a time on one connection.
     pub streams_max: u32,

@@ -38,6 +38,82 @@ impl ClientStream for TlsStream {
     }
 }
 
+/// A stream some of which has been read already.
+pub(crate) struct Prefixed<S> {
+    /// What is to be read before the rest of the stream.
+    prefix: Vec<u8>,
+    stream: S,
+    sent_bytes: u64,
+}
+
+impl<S> Prefixed<S> {
+    /// `prefix` was read from `stream`.
+    pub(crate) fn new(prefix: Vec<u8>, stream: S) -> Prefixed<S> {
+        Prefixed { prefix, stream, sent_bytes: 0 }
+    }
+
+    /// Bytes that the stream has taken.
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.sent_bytes
+    }
+}
+
+impl<S: ClientStream> ClientStream for Prefixed<S> {
+    fn reset(&mut self) {
+        self.stream.reset();
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Prefixed<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Prefixed { prefix, stream, .. } = self.get_mut();
+        if prefix.is_empty() {
+            return Pin::new(stream).poll_read(cx, buf);
+        }
+        let count = prefix.len().min(buf.remaining());
+        buf.put_slice(&prefix[..count]);
+        prefix.drain(..count);
+        if prefix.is_empty() {
+            *prefix = Vec::new();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Prefixed<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        if let Poll::Ready(Ok(count)) = written {
+            self.sent_bytes += count as u64;
+        }
+        written
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        if let Poll::Ready(Ok(count)) = written {
+            self.sent_bytes += count as u64;
+        }
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
 /// Why there is no TLS stream.
 #[derive(Debug)]
 pub(crate) enum HandshakeError {

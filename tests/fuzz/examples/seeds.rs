@@ -195,6 +195,34 @@ fn http() {
     }
 }
 
+/// Headers of both versions, as proxies send them.
+fn proxy_headers() {
+    let binary = |command: u8, family: u8, said: &[u8]| {
+        [b"\r\n\r\n\0\r\nQUIT\n", &[command, family][..], &(said.len() as u16).to_be_bytes(), said].concat()
+    };
+    let ports = [0x12, 0x34, 1, 0xbb];
+    let ipv4 = [&CLIENT_4[..], &SERVER_4, &ports].concat();
+    let ipv6 = [&CLIENT_6[..], &SERVER_6, &ports].concat();
+    // The name asked for, and a checksum.
+    let additions = [&ipv4[..], &[2, 0, 3], b"a.b", &[3, 0, 4, 1, 2, 3, 4]].concat();
+    let all: [(&str, Vec<u8>); 11] = [
+        ("v1-ipv4", b"PROXY TCP4 192.0.2.1 198.51.100.2 4660 443\r\n\x16\x03\x01".to_vec()),
+        ("v1-ipv6", b"PROXY TCP6 2001:db8::1 2001:db8:9::2 4660 443\r\n".to_vec()),
+        ("v1-unknown", b"PROXY UNKNOWN\r\n".to_vec()),
+        ("v1-unknown-with-more", b"PROXY UNKNOWN 1 2 3\r\nGET /".to_vec()),
+        ("v2-ipv4", binary(0x21, 0x11, &ipv4)),
+        ("v2-ipv6", binary(0x21, 0x21, &ipv6)),
+        ("v2-additions", binary(0x21, 0x11, &additions)),
+        ("v2-local", binary(0x20, 0, &[])),
+        ("v2-unspecified", binary(0x21, 0, &[4, 0, 1, 0])),
+        ("bad-udp", binary(0x21, 0x12, &ipv4)),
+        ("bad-tls", vec![22, 3, 1, 2, 0, 1, 0, 1, 252]),
+    ];
+    for (name, header) in all {
+        write("proxy_protocol", name, &[&header]);
+    }
+}
+
 /// Steps of clients (`c`) and backends (`b`) around an HTTP service: what, who, how much; see `hairpin_fuzz::splice`.
 fn splices() {
     let c = |what: u8, who: u8, much: u8| [what << 1, who, much];
@@ -334,6 +362,7 @@ fn links() {
 
 fn main() {
     http();
+    proxy_headers();
     links();
     splices();
     adoptions();

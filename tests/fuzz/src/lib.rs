@@ -9,6 +9,7 @@ pub mod client_hello;
 pub mod http;
 pub mod link;
 pub mod model;
+pub mod proxy_protocol;
 pub mod splice;
 pub mod tables;
 pub mod wire;

@@ -1,6 +1,6 @@
 //! Replays the corpora, as they are and changed in many small ways, and the traces where they are.
 
-use hairpin_fuzz::{adoption, client_hello, http, link, model, splice, tables, wire, worker};
+use hairpin_fuzz::{adoption, client_hello, http, link, model, proxy_protocol, splice, tables, wire, worker};
 use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
 use std::path::{Path, PathBuf};
 
@@ -102,6 +102,11 @@ fn table_operations() {
 #[test]
 fn client_hello() {
     replay("client_hello", client_hello::client_hello);
+}
+
+#[test]
+fn proxy_headers() {
+    replay("proxy_protocol", proxy_protocol::proxy_protocol);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::service::ServiceDraft;
 use super::words::spoken;
 use hairpin_core::config::{Algorithm, BackendState, Forwarding, Pool, Service, UnknownPacket};
 use hairpin_core::flow::{Endpoint, Protocol};
+use hairpin_core::l7::config::Action;
 use hairpin_diagnostics::At;
 use hairpin_diagnostics::Sink;
 use std::collections::HashMap;
@@ -73,7 +74,7 @@ fn backends(sink: &Sink<'_>, draft: &ServiceDraft, ends: &HashMap<(Endpoint, Pro
 
 fn full_nat(sink: &Sink<'_>, draft: &ServiceDraft, pool: &At<Pool>) {
     let service = &draft.service;
-    if service.forwarding != Forwarding::FullNat || service.kind.is_group() {
+    if service.forwarding != Forwarding::FullNat || service.kind.is_group() || answers_all(service) {
         return;
     }
     let is_ipv4 = service.endpoint.address.is_ipv4();
@@ -94,6 +95,12 @@ fn full_nat(sink: &Sink<'_>, draft: &ServiceDraft, pool: &At<Pool>) {
         let what = format!("`unknown = \"pick-up\"` means drop in service \"{}\", which is full-nat", service.name);
         sink.warning(&draft.unknown, what, "the other balancer's source ports are unknown");
     }
+}
+
+/// Whether all of its requests are answered without a backend: it needs no addresses of its own.
+fn answers_all(service: &Service) -> bool {
+    let Some(http) = service.kind.http() else { return false };
+    !http.routes.is_empty() && !http.routes.iter().any(|route| matches!(route.action, Action::Forward { .. }))
 }
 
 /// Warns of settings that are legal but hardly meant.

@@ -424,7 +424,10 @@ pub(super) fn check(sink: &Sink<'_>, settings: &DpdkSettings, drafts: &[ServiceD
                 draft.service.name,
                 spoken(&draft.service)
             );
-            let remedy = "write plane = \"linux\", or pass TLS through to the backends: protocol = \"tls\"";
+            let remedy = match draft.settings.https {
+                Some(_) => "write plane = \"linux\", or pass TLS through to the backends: protocol = \"tls\"",
+                None => "write plane = \"linux\", or leave `http2` out",
+            };
             sink.error(&draft.listen, what, remedy);
         }
         for backend in &draft.backends {

@@ -89,7 +89,8 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
     let health_table = table.table("health", &reference::HEALTH);
     let health = health::read(sink, &health_table, spoken);
     let backends = read_backends(sink, table, &reference::BACKEND);
-    if backends.is_none() && !(has_routes && table.has("route")) {
+    let needs_none = has_routes && (table.has("route") || l7::redirects(table));
+    if backends.is_none() && !needs_none {
         let remedy = "add backends = [\"10.0.2.11:8080\"] or a [[service.backend]]";
         sink.error(&table.span, "the service has no backend", remedy);
     }
@@ -147,15 +148,21 @@ fn routed<'a>(
 fn read_mode(table: &TomlTable<'_>, spoken: Option<Spoken>) -> Forwarding {
     let mode: Option<Forwarding> = table.choice("mode");
     let Some(spoken) = spoken.filter(|spoken| spoken.has_routes()) else { return mode.unwrap_or_default() };
-    let (means, remedy) = match spoken {
+    let is_terminated = l7::is_terminated(table, spoken);
+    let (means, remedy) = match is_terminated {
         // It has no packets to translate.
-        Spoken::Https => (Forwarding::Nat, "its connections to backends are this host's own: leave `mode` out"),
-        _ => (Forwarding::FullNat, "its connections to backends are Hairpin's own, from [pool]: leave `mode` out"),
+        true => (Forwarding::Nat, "its connections to backends are this host's own: leave `mode` out"),
+        false => (Forwarding::FullNat, "its connections to backends are Hairpin's own, from [pool]: leave `mode` out"),
     };
     if let Some(mode) = mode.filter(|_| table.has("mode"))
-        && (spoken == Spoken::Https || mode != means)
+        && (is_terminated || mode != means)
     {
-        let what = format!("`mode` is \"{}\", but the service is {}", mode.word(), spoken.word());
+        let is = if is_terminated && spoken == Spoken::Http {
+            "has `http2`".into()
+        } else {
+            format!("is {}", spoken.word())
+        };
+        let what = format!("`mode` is \"{}\", but the service {is}", mode.word());
         table.error(&table.span_of("mode"), what, remedy);
     }
     means
@@ -167,9 +174,10 @@ fn read_unknown(table: &TomlTable<'_>, spoken: Option<Spoken>, name: &str) -> Un
     let Some(spoken) = spoken.filter(|spoken| spoken.has_routes()) else { return unknown };
     match unknown {
         // Packets of it reach a worker only while a reload is under way. Their sender repeats them.
-        _ if spoken == Spoken::Https => {
+        _ if l7::is_terminated(table, spoken) => {
             if chosen.is_some() && table.has("unknown") {
-                let what = format!("`unknown` is \"{}\", but the service is https", unknown.word());
+                let is = if spoken == Spoken::Https { "is https" } else { "has `http2`" };
+                let what = format!("`unknown` is \"{}\", but the service {is}", unknown.word());
                 let remedy = "the kernel answers what belongs to none of its connections: leave `unknown` out";
                 table.error(&table.span_of("unknown"), what, remedy);
             }

@@ -4,7 +4,7 @@ use super::dpdk::DpdkSettings;
 use super::words::{PlaneChoice, SettingWord};
 use crate::health::{Check, CheckTarget, Passive, StatusRanges};
 use hairpin_core::config::{Backend, Service, Timeouts};
-use hairpin_core::l7::config::ServerErrors;
+use hairpin_core::l7::config::{Network, ServerErrors};
 use hairpin_core::offload::Choice;
 use hairpin_core::table::LookupMethod;
 use std::net::{IpAddr, SocketAddr};
@@ -258,6 +258,8 @@ pub struct HttpsSettings {
     pub handshake_timeout: Duration,
     /// HTTP/2 streams that are open at a time on one connection, 1 to 1000: further ones are refused.
     pub streams_max: u32,
+    /// Networks whose connections begin with a header of the PROXY protocol.
+    pub accept_proxy: Box<[Network]>,
 }
 
 /// A version of TLS.

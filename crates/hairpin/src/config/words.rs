@@ -52,7 +52,7 @@ pub(super) enum Spoken {
     Tcp,
     /// UDP, forwarded.
     Udp,
-    /// HTTP/1.1 over TCP.
+    /// HTTP/1.1 over TCP, and HTTP/2 where the service takes it.
     Http,
     /// HTTP/1.1 and HTTP/2 over TLS, which ends here.
     Https,
@@ -160,7 +160,8 @@ pub(crate) fn spoken(service: &Service) -> &'static str {
     match service.kind {
         Kind::Http(_) => Spoken::Http.word(),
         Kind::Tls(_) => Spoken::Tls.word(),
-        Kind::Terminated(_) => Spoken::Https.word(),
+        Kind::Terminated(ref terminated) if terminated.tls => Spoken::Https.word(),
+        Kind::Terminated(_) => Spoken::Http.word(),
         Kind::Forward => service.protocol.word(),
         Kind::Group => "group",
     }

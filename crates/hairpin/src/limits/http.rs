@@ -2,12 +2,13 @@
 
 use super::Bound::{Number, OneFor, Option, Time};
 use super::{Group, drops, events, http_refusals, limit, series};
-use crate::config::reference::{HTTP_LIMITS, TLS};
+use crate::config::reference::{HTTP_LIMITS, HTTPS, TLS};
 use crate::run::limits::{BACKLOG, SPLICES_MAX};
 use hairpin_core::l7::splice::limits;
-use hairpin_core::l7::{body, client_hello, cookie, head};
+use hairpin_core::l7::{body, client_hello, cookie, head, proxy_protocol};
 
 const BUFFERS: &[super::Counter] = &[series("hairpin_http_buffers_exhausted_total"), http_refusals("no-room")];
+const HTTPS_EVENTS: &[super::Counter] = &[series("hairpin_https_events_total")];
 const NO_BUFFER: &str = "A smaller or bigger buffer serves where it can. Else the segment is dropped and its sender repeats \
                          it; where not even a head fits, 503 or a reset.";
 const RESET: &str = "The connection is reset.";
@@ -112,6 +113,24 @@ pub(super) const HTTP: Group = Group {
             &[],
             "The kernel drops further SYNs, and clients send them again (`TcpExtListenOverflows` of `nstat`). It lowers the \
              bound to `net.core.somaxconn`.",
+        ),
+        limit(
+            "header of the PROXY protocol that a connection from a network of `accept_proxy` begins with",
+            Number(proxy_protocol::READ_MAX as u64, "bytes"),
+            HTTPS_EVENTS,
+            "The connection is closed, counted as `proxy-header-invalid`.",
+        ),
+        limit(
+            "such a header of version 1",
+            Number(proxy_protocol::READ_V1_MAX as u64, "bytes"),
+            HTTPS_EVENTS,
+            "The connection is closed, counted as `proxy-header-invalid`.",
+        ),
+        limit(
+            "time for such a header and a handshake with a client of an HTTPS service",
+            Option(&HTTPS, "handshake_timeout", ""),
+            HTTPS_EVENTS,
+            "The connection is closed, counted as `handshake-slow`.",
         ),
         limit("a ClientHello", Option(&TLS, "hello_bytes_max", "bytes"), &[], RESET),
         limit("records of a ClientHello", Number(client_hello::RECORDS_MAX as u64, "records"), &[], RESET),

@@ -5,7 +5,7 @@ use hairpin_core::config::{
     Algorithm, AllDown, Backend, BackendState, Forwarding, Service, ServiceState, Timeouts, UnknownPacket,
 };
 use hairpin_core::flow::{Endpoint, Protocol};
-use hairpin_core::l7::config::{Kind, ServerErrors};
+use hairpin_core::l7::config::{Kind, ServerErrors, Terminated};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ impl ServiceEntry {
     pub(super) fn service(&self, kind: Option<Kind>, backends: Box<[Backend]>) -> Service {
         let without = || match (self.group, self.terminated) {
             (true, _) => Kind::Group,
-            (false, true) => Kind::Terminated(Box::default()),
+            (false, true) => Kind::Terminated(Box::new(Terminated { tls: true, ..Terminated::default() })),
             (false, false) => Kind::Forward,
         };
         Service {

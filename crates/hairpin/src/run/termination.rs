@@ -7,12 +7,12 @@ use super::listeners::{self, Listeners};
 use super::reading::{HttpsReading, WorkerReading};
 use super::worker_pool::{SPLICES_MAX, WorkerParameters};
 use super::{host, log};
-use crate::config::{ClientCertificates, Config, HttpsSettings, TlsVersion};
+use crate::config::{ClientCertificates, Config, HttpsSettings, ServiceSettings, TlsVersion};
 use crate::registry::Merged;
 use crate::status::CertificateStatus;
 use anyhow::{Context, Result};
 use hairpin_core::balance::Tables;
-use hairpin_core::config::{BackendState, Snapshot};
+use hairpin_core::config::{BackendState, Service, Snapshot};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::keys::{Purpose, Secret};
 use hairpin_core::l7::config::Kind;
@@ -33,6 +33,8 @@ const DRAIN_STEP: Duration = Duration::from_millis(50);
 /// How long connections of terminated services have after a hand-over, unless their services say.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
+/// HTTP/2 streams that are open at a time on one connection without TLS.
+const STREAMS_MAX: u32 = 100;
 /// Names of a certificate that the status has.
 const NAMES_MAX: usize = 16;
 /// A certificate that expires within so many seconds is warned of: ten days.
@@ -58,7 +60,7 @@ impl Certificates {
     /// The first service whose certificates cannot be served, and why.
     pub(crate) fn load(config: &Config) -> Result<Certificates> {
         let services = config.snapshot.services.iter().zip(&config.services);
-        let load = |(service, settings): (&hairpin_core::config::Service, &crate::config::ServiceSettings)| {
+        let load = |(service, settings): (&Service, &ServiceSettings)| {
             let (Some(https), Kind::Terminated(terminated)) = (&settings.https, &service.kind) else { return Ok(None) };
             let files = https.certificates.iter().chain(&https.client_roots).cloned();
             let files = CertificateFiles(files.collect());
@@ -123,6 +125,20 @@ fn tls_options(settings: &HttpsSettings, http2: bool) -> TlsOptions {
         only_tls13: settings.versions_min == TlsVersion::V13,
         http2,
         clients: roots.map(|roots| (roots, required)),
+    }
+}
+
+/// A service whose clients speak clear text.
+fn clear_text(number: u16, name: &str) -> TerminatedService {
+    TerminatedService {
+        number,
+        tls: None,
+        accept_proxy: Arc::default(),
+        // Without TLS there is no handshake.
+        handshake_timeout: Duration::ZERO,
+        streams_max: STREAMS_MAX,
+        // No check of clients' certificates is written so: connections do not go on when the service speaks TLS.
+        policy: [name.as_bytes(), b"\0clear text"].concat(),
     }
 }
 
@@ -207,20 +223,24 @@ impl Termination {
 
     fn services(&self, config: &Config, merged: &Merged, snapshot: &Snapshot) -> Vec<TerminatedService> {
         let secret = ticket_secret(snapshot.keys.first().unwrap_or(self.options.secret));
-        let served = self.certificates.0.iter().zip(&config.services).zip(&merged.numbers);
-        let service =
-            |((loaded, settings), &number): ((&Option<LoadedService>, &crate::config::ServiceSettings), &u16)| {
-                let (loaded, https) = (loaded.as_ref()?, settings.https.as_ref()?);
-                let tickets = TicketSecret { secret, service: loaded.name.clone() };
-                Some(TerminatedService {
-                    number,
-                    tls: Some(loaded.served.serve(&tickets)),
-                    handshake_timeout: https.handshake_timeout,
-                    streams_max: https.streams_max,
-                    policy: [loaded.name.as_bytes(), b"\0", loaded.served.client_policy()].concat(),
-                })
-            };
-        served.filter_map(service).collect()
+        let of_file = config.snapshot.services.iter().zip(&config.services).zip(&merged.numbers);
+        type OfFile<'a> = ((&'a Service, &'a ServiceSettings), &'a u16);
+        let service = |(((service, settings), &number), loaded): (OfFile<'_>, &Option<LoadedService>)| {
+            if matches!(&service.kind, Kind::Terminated(terminated) if !terminated.tls) {
+                return Some(clear_text(number, &service.name));
+            }
+            let (loaded, https) = (loaded.as_ref()?, settings.https.as_ref()?);
+            let tickets = TicketSecret { secret, service: loaded.name.clone() };
+            Some(TerminatedService {
+                number,
+                tls: Some(loaded.served.serve(&tickets)),
+                handshake_timeout: https.handshake_timeout,
+                streams_max: https.streams_max,
+                accept_proxy: https.accept_proxy.to_vec().into(),
+                policy: [loaded.name.as_bytes(), b"\0", loaded.served.client_policy()].concat(),
+            })
+        };
+        of_file.zip(&*self.certificates.0).filter_map(service).collect()
     }
 
     /// The sockets of each core.

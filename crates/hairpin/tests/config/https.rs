@@ -3,7 +3,8 @@
 use super::{good, refuses, said, warned};
 use hairpin::config::{ClientCertificates, Config, HttpsSettings, TlsVersion};
 use hairpin_core::config::{Forwarding, UnknownPacket};
-use hairpin_core::l7::config::{Action, Kind, Terminated};
+use hairpin_core::l7::config::{Action, Kind, Network, Terminated};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -73,6 +74,7 @@ fn the_least_https_service_has_every_default_and_no_pool() {
         client_roots: None,
         handshake_timeout: Duration::from_secs(10),
         streams_max: 100,
+        accept_proxy: Box::default(),
     };
     assert_eq!(*settings(&config), expected);
     assert_eq!(config.services[1].https, None);
@@ -92,6 +94,7 @@ fn https_settings_arrive() {
         client_roots: Some(PathBuf::from("/tls/ca.pem")),
         handshake_timeout: Duration::from_millis(100),
         streams_max: 100,
+        accept_proxy: Box::default(),
     };
     assert_eq!(*settings(&config), expected);
     let config = good(&https("client_certificates = \"optional\"\nclient_roots = \"/ca.pem\"\nstreams_max = 1000"));
@@ -120,6 +123,20 @@ fn all_of_an_http_service_can_be_said() {
     refuses(
         &with(&[("#ROUTE", "sni = \"a\"")]),
         "14:7: error: `sni` is given, but the service is https; say `host` for the name asked for",
+    );
+}
+
+#[test]
+fn clear_text_settings_of_https_services_are_errors() {
+    refuses(
+        &with(&[("backends = [\"10.0.0.1:80\"]\n", ""), ("#SHOP", "http.redirect_to_https = true")]),
+        "6:26: error: `redirect_to_https` is given, but the service is https; give it to a service with protocol = \"http\", \
+         or leave it out",
+    );
+    refuses(
+        &with(&[("#SHOP", "http.http2 = true")]),
+        "7:14: error: `http2` is given in [service.http], but the service is https; write it in [service.https], where it is \
+         true unless you say otherwise",
     );
 }
 
@@ -235,6 +252,19 @@ fn client_certificates_and_roots_need_each_other() {
     // What cannot be read may be the other one.
     let broken = said(&https("client_certificates = \"required\"\nclient_roots = /ca.pem"));
     assert!(!broken.concat().contains("is missing"), "{broken:?}");
+}
+
+#[test]
+fn networks_of_proxies_arrive() {
+    let accepted = |value: &str| settings(&good(&https(&format!("accept_proxy = {value}")))).accept_proxy.clone();
+    let network = |address: &str, prefix| Network { address: address.parse::<IpAddr>().unwrap().into(), prefix };
+    assert_eq!(*accepted("[]"), []);
+    assert_eq!(*accepted("\"192.0.2.7\""), [network("192.0.2.7", 128)]);
+    assert_eq!(*accepted("[\"10.0.0.0/8\", \"2001:db8::/32\"]"), [network("10.0.0.0", 104), network("2001:db8::", 32)]);
+    refuses(
+        &https("accept_proxy = [\"10.0.0.1/8\"]"),
+        "8:17: error: `accept_proxy` is \"10.0.0.1/8\"; an address beyond its beginning: write \"10.0.0.0/8\"",
+    );
 }
 
 #[test]

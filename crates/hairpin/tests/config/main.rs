@@ -5,6 +5,7 @@ use hairpin_core::config::{Algorithm, AllDown, BackendState, Forwarding, Service
 use hairpin_core::flow::Protocol;
 mod clashes;
 mod dpdk;
+mod front;
 mod health;
 mod http;
 mod https;

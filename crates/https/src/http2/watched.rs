@@ -3,7 +3,7 @@
 
 use super::scanner::{CONTINUATION, DATA, Frame, GOAWAY, HEADERS, PREFACE_BYTES, RST_STREAM, Scanner};
 use crate::local::Counts;
-use crate::stream::TlsStream;
+use crate::stream::{Prefixed, TlsStream};
 use h2::Reason;
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -34,6 +34,12 @@ pub(crate) trait SendProgress {
 impl SendProgress for TlsStream {
     fn sent_bytes(&self) -> u64 {
         TlsStream::sent_bytes(self)
+    }
+}
+
+impl<S> SendProgress for Prefixed<S> {
+    fn sent_bytes(&self) -> u64 {
+        Prefixed::sent_bytes(self)
     }
 }
 

@@ -110,6 +110,16 @@ impl Site {
     }
 
     pub(crate) fn with(http: Http, servers: &[SocketAddr], change: impl FnOnce(&mut TlsOptions)) -> Site {
+        Site::of(http, servers, change, |_| {})
+    }
+
+    /// With a change to the service, too.
+    pub(crate) fn of(
+        http: Http,
+        servers: &[SocketAddr],
+        change: impl FnOnce(&mut TlsOptions),
+        terminate: impl FnOnce(&mut TerminatedService),
+    ) -> Site {
         let scratch = Scratch::new();
         let (certificate, key) = self_signed(&["web.test"]);
         let mut options = TlsOptions {
@@ -129,12 +139,22 @@ impl Site {
             weight: 1,
             state: BackendState::Enabled,
         };
+        let served = ServedCertificates::load(&options).unwrap();
+        let mut terminated = TerminatedService {
+            number: 0,
+            tls: Some(served.serve(&TicketSecret { secret: [7; 32], service: "web".to_string() })),
+            accept_proxy: Arc::default(),
+            handshake_timeout: Duration::from_secs(5),
+            streams_max: 100,
+            policy: Vec::new(),
+        };
+        terminate(&mut terminated);
         let service = Service {
             state: ServiceState::Active,
             name: "web".into(),
             endpoint,
             protocol: Protocol::Tcp,
-            kind: Kind::Terminated(Box::new(Terminated { http, tls: true, http2: true })),
+            kind: Kind::Terminated(Box::new(Terminated { http, tls: terminated.tls.is_some(), http2: true })),
             backends: (0..).zip(servers).map(backend).collect(),
             ..Service::vacant()
         };
@@ -143,17 +163,7 @@ impl Site {
         let configuration = Configuration {
             tables: Tables::new(&snapshot, &Tables::default()),
             snapshot: Arc::new(snapshot),
-            services: vec![TerminatedService {
-                number: 0,
-                tls: Some(
-                    ServedCertificates::load(&options)
-                        .unwrap()
-                        .serve(&TicketSecret { secret: [7; 32], service: "web".to_string() }),
-                ),
-                handshake_timeout: Duration::from_secs(5),
-                streams_max: 100,
-                policy: Vec::new(),
-            }],
+            services: vec![terminated],
         };
         let runtimes_options = RuntimesOptions {
             loads: Loads::default(),
@@ -180,8 +190,7 @@ impl Site {
         let mut config = self.client_config();
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         let tcp = TcpStream::connect(self.address).await.unwrap();
-        let name = ServerName::try_from("web.test").unwrap();
-        TlsConnector::from(Arc::new(config)).connect(name, tcp).await.unwrap()
+        shake_hands(config, tcp).await.unwrap()
     }
 
     pub(crate) fn client_config(&self) -> ClientConfig {
@@ -205,6 +214,12 @@ impl Site {
         });
         client
     }
+}
+
+/// A TLS connection over one that is there.
+pub(crate) async fn shake_hands(config: ClientConfig, tcp: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
+    let name = ServerName::try_from("web.test").unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, tcp).await
 }
 
 /// `n` bytes that say where they are.

@@ -3,6 +3,7 @@
 mod draining;
 mod fixture;
 mod frames;
+mod front;
 mod h2spec;
 mod http1;
 mod http2;

@@ -22,6 +22,9 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("curl speaks HTTP/1.1 and HTTP/2", curl_speaks_both),
         test("an http service shares the VIP", shares_a_vip),
+        test("an http service redirects to it", redirects),
+        test("the PROXY protocol gives the client", takes_proxy_headers),
+        test("HTTP/2 in clear text, by prior knowledge", prior_knowledge),
         test("a VIP that is only routed, IPv4 and IPv6", routed_vips),
         test("h2load and wrk get all answers", loads),
         test("three ways give a request one answer", one_answer),
@@ -130,6 +133,99 @@ fn shares_a_vip() -> Result<()> {
         status.services.iter().find(|service| service.name == name).map(|service| service.connections_total)
     };
     ensure!(connections("web") == Some(20) && connections("plain") == Some(10), "{:?}", status.services);
+    Ok(())
+}
+
+fn redirects() -> Result<()> {
+    let tables = "[service.http]\nredirect_to_https = true\n[[service.route]]\npath_prefix = \
+                  \"/.well-known/\"\nreply = { status = 200, body = \"here\" }\n";
+    let plain = PeerService { servers: Vec::new(), tables: tables.to_owned(), ..PeerService::http("plain", 80) };
+    let scene = Scene::start(&[plain], "")?;
+    let resolve = format!("{NAME}:80:{}", vip(Family::V4));
+    let followed = scene.curl(
+        &[
+            "--resolve",
+            &resolve,
+            "--location",
+            "--output",
+            "/dev/null",
+            "--write-out",
+            "%{http_code} %{num_redirects} %{url_effective} %{size_download}",
+        ],
+        &format!("http://{NAME}/1k?a=b"),
+    )?;
+    ensure!(followed == format!("200 1 https://{NAME}/1k?a=b 1024"), "{followed}");
+    let head = scene.curl(&["--resolve", &resolve, "--data", "a", "--include"], &format!("http://{NAME}:80/1k"))?;
+    ensure!(head.starts_with("HTTP/1.1 308 ") && head.contains(&format!("Location: https://{NAME}/1k\r\n")), "{head}");
+    let here = scene.curl(&["--resolve", &resolve], &format!("http://{NAME}/.well-known/x"))?;
+    ensure!(here == "here", "{here}");
+    Ok(())
+}
+
+/// A client behind a proxy: a header of the PROXY protocol, version 1, then a request over TLS, whose answer it prints.
+const PROXIED: &str = r#"
+import socket, ssl, sys
+address, port, name, path = sys.argv[1:]
+tcp = socket.create_connection((address, int(port)), 10)
+tcp.sendall(b"PROXY TCP4 192.0.2.77 198.51.100.1 1234 443\r\n")
+context = ssl.create_default_context()
+context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+tls = context.wrap_socket(tcp, server_hostname=name)
+tls.sendall(f"GET {path} HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode())
+while data := tls.recv(4096):
+    sys.stdout.write(data.decode())
+"#;
+
+fn takes_proxy_headers() -> Result<()> {
+    let mut scene = Scene::start(&[], "")?;
+    let tables = &mut scene.services[0].tables;
+    tables.push_str("accept_proxy = [\"0.0.0.0/0\"]\n[[service.route]]\npath = \"/mine\"\nclient = \"192.0.2.77\"\n");
+    tables.push_str("reply = { status = 200, body = \"yours\" }\n");
+    scene.hairpin.configure(&scene.topology, &scene.services, &scene.options)?;
+    scene.hairpin.tell(&scene.topology, &["reload"])?;
+    let out = ["--output", "/dev/null", "--write-out", "%{http_code} %{size_download}"];
+    for option in ["--http1.1", "--http2"] {
+        let said = scene.curl(&[&[option, "--haproxy-protocol"][..], &out].concat(), &url("128k"))?;
+        ensure!(said == "200 131072", "{option}: {said}");
+    }
+    let mut proxied = scene.topology.client.command("python3");
+    proxied.args(["-c", PROXIED, &vip(Family::V4).to_string(), &PORT.to_string(), NAME, "/mine"]);
+    let said = command::output(&mut proxied)?;
+    ensure!(said.starts_with("HTTP/1.1 200 ") && said.ends_with("yours"), "{said}");
+    ensure!(scene.curl(&out, &url("1k")).is_err(), "a connection without a header is answered");
+    let status = scene.hairpin.status_table()?;
+    ensure!(status.contains("proxy-header-invalid"), "{status}");
+    Ok(())
+}
+
+fn prior_knowledge() -> Result<()> {
+    let tables = "[service.http]\nhttp2 = true\n".to_owned();
+    let spliced = PeerService { server_port: HTTP_PORT, ..PeerService::http("plain", 80) };
+    let terminated = PeerService { tables, ..spliced.clone() };
+    let mut scene = Scene::start(std::slice::from_ref(&spliced), "")?;
+    let get = |scene: &Scene| {
+        let out = ["--output", "/dev/null", "--write-out", "%{http_code}"];
+        scene.curl(&out, &format!("http://{}/128k", vip(Family::V4)))
+    };
+    // From the splice to the host's sockets, and back again in the end.
+    ensure!(get(&scene)? == "200", "spliced");
+    scene.services[1] = terminated;
+    scene.hairpin.configure(&scene.topology, &scene.services, &scene.options)?;
+    let told = scene.hairpin.tell(&scene.topology, &["reload"])?;
+    ensure!(told.contains("bodies copied in user space"), "{told}");
+    for (option, version) in [("--http2-prior-knowledge", "2"), ("--http1.1", "1.1"), ("--http2", "1.1")] {
+        for (page, bytes) in [("1k", 1 << 10), ("10m", 10 << 20)] {
+            let out = ["--output", "/dev/null", "--write-out", "%{http_code} %{http_version} %{size_download}"];
+            let said = scene.curl(&[&[option][..], &out].concat(), &format!("http://{}/{page}", vip(Family::V4)))?;
+            ensure!(said == format!("200 {version} {bytes}"), "{option} {page}: {said}");
+        }
+    }
+    let status = scene.hairpin.status_table()?;
+    ensure!(status.contains(":80/http ") && status.contains(":443/https"), "{status}");
+    scene.services[1] = spliced;
+    scene.hairpin.configure(&scene.topology, &scene.services, &scene.options)?;
+    scene.hairpin.tell(&scene.topology, &["reload"])?;
+    ensure!(get(&scene)? == "200", "spliced again");
     Ok(())
 }
 

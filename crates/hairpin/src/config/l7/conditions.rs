@@ -51,7 +51,11 @@ fn regex_mistake(text: &str) -> Option<String> {
 /// The networks that a field names.
 pub(super) fn networks(table: &TomlTable<'_>, name: &str) -> Box<[Network]> {
     let empty = table.given(name).is_some_and(super::super::reader::is_empty_list);
-    if name == "trusted" && empty { Box::default() } else { parsed(table, name, network).into() }
+    if ["trusted", "accept_proxy"].contains(&name) && empty {
+        Box::default()
+    } else {
+        parsed(table, name, network).into()
+    }
 }
 
 /// The meaning of a field's texts; those that are wrong are reported, with what would be right.

@@ -6,11 +6,15 @@ use super::super::reference;
 use super::super::words::{SameSite, Spoken};
 use super::conditions::networks;
 use super::{Targets, edits, number, read_proxy_protocol, route};
-use hairpin_core::l7::config::{Edits, Forwarded, Http, HttpLimits, Sticky};
+use hairpin_core::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Sticky};
+use hairpin_core::l7::edit;
 use hairpin_core::l7::route::host::HostPattern;
 
 /// Bytes of a cookie's path at most.
 pub(crate) const PATH_BYTES_MAX: usize = 128;
+
+/// The field that has an http service take HTTP/2.
+const HTTP2: &str = "http2";
 
 /// The fields that are about packets, and why they mean nothing where TLS ends here.
 const OF_PACKETS: [(&str, &str); 2] = [
@@ -18,12 +22,18 @@ const OF_PACKETS: [(&str, &str); 2] = [
     ("timestamps", "TLS ends in user space, at the kernel's sockets, which agree on timestamps: leave it out"),
 ];
 
+/// The field that has an http service redirect its clients.
+const REDIRECT: &str = "redirect_to_https";
+/// Where they are redirected to.
+const HTTPS_LOCATION: &str = "https://{host}{path}{query}";
+
 /// An HTTP service, and what the file says about it.
 pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -> (Http, HttpSections) {
     let table = service.table("http", &reference::HTTP);
     let forwarded = table.table("forwarded", &reference::FORWARDED);
     let limits = table.table("limits", &reference::HTTP_LIMITS);
-    let (routes, said_routes) = route::read(service, spoken, targets);
+    let rest = read_rest(service, &table, spoken, targets);
+    let (routes, said_routes) = route::read(service, spoken, targets, rest);
     let (access, said_access) = route::read_access(service);
     let proxy_protocol = read_proxy_protocol(&table);
     let reuse = table.boolean("reuse");
@@ -31,9 +41,10 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
         let what = "`reuse` cannot be with `proxy_protocol`, which gives every connection to a backend to one client";
         table.error(&table.span_of("reuse"), what, "leave one of them out");
     }
-    if spoken == Spoken::Https {
-        no_packets(&table);
+    if is_terminated(service, spoken) {
+        no_packets(&table, spoken);
     }
+    read_http2(&table, spoken);
     let http = Http {
         access,
         routes,
@@ -53,9 +64,13 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
         timestamps: table.boolean("timestamps"),
     };
     let mut fields = table.said();
-    if spoken == Spoken::Https {
-        fields.retain(|(name, _)| !OF_PACKETS.iter().any(|(field, _)| name.strip_prefix("http.") == Some(field)));
-    }
+    let is_https = spoken == Spoken::Https;
+    let of_packets = |field: &str| OF_PACKETS.iter().any(|(other, _)| *other == field);
+    let is_other = |field: &str| match field {
+        REDIRECT | HTTP2 => is_https,
+        field => is_terminated(service, spoken) && of_packets(field),
+    };
+    fields.retain(|(name, _)| !name.strip_prefix("http.").is_some_and(is_other));
     for name in ["request_headers", "response_headers", "sticky"] {
         fields.push((format!("http.{name}"), table.written_of(name).unwrap_or_else(|| "none".to_string())));
     }
@@ -64,11 +79,66 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
     (http, HttpSections { fields, access: said_access, routes: said_routes })
 }
 
+/// Whether all requests that no route takes are redirected, as the file says it.
+pub(in super::super) fn redirects(service: &TomlTable<'_>) -> bool {
+    is_true(service, REDIRECT)
+}
+
+/// Whether the service's connections end here, as the file says it.
+pub(in super::super) fn is_terminated(service: &TomlTable<'_>, spoken: Spoken) -> bool {
+    spoken == Spoken::Https || spoken == Spoken::Http && is_true(service, HTTP2)
+}
+
+/// Whether `[service.http]` has a field, and it is true. What is wrong there is reported where it is read.
+fn is_true(service: &TomlTable<'_>, field: &str) -> bool {
+    let http = service.given("http").and_then(|http| http.get_ref().as_table());
+    http.and_then(|http| http.get(field)).is_some_and(|value| value.get_ref().as_bool() == Some(true))
+}
+
+/// Says what HTTP/2 in clear text costs.
+fn read_http2(http: &TomlTable<'_>, spoken: Spoken) {
+    let is_wanted = http.boolean(HTTP2);
+    if spoken == Spoken::Https && http.has(HTTP2) {
+        let what = format!("`{HTTP2}` is given in [service.http], but the service is https");
+        http.error(
+            &http.span_of(HTTP2),
+            what,
+            "write it in [service.https], where it is true unless you say otherwise",
+        );
+    } else if is_wanted {
+        let what = format!(
+            "`{HTTP2}` has bodies copied in user space: none is offloaded, and connections do not survive the process"
+        );
+        http.warning(&http.span_of(HTTP2), what, "leave it out unless clients speak HTTP/2 in clear text");
+    }
+}
+
+/// What becomes of requests that no route takes. `None`: 404.
+fn read_rest(service: &TomlTable<'_>, http: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -> Option<Action> {
+    if !http.boolean(REDIRECT) {
+        return targets.own().map(|groups| Action::Forward { groups, replace_prefix: None });
+    }
+    if spoken == Spoken::Https {
+        let what = format!("`{REDIRECT}` is given, but the service is https");
+        http.error(&http.span_of(REDIRECT), what, "give it to a service with protocol = \"http\", or leave it out");
+    }
+    if let Some(field) = ["backends", "backend"].into_iter().find(|field| targets.has_own && service.has(field)) {
+        let what = format!("the service has backends, but `{REDIRECT}` leaves no request to them");
+        let remedy = "leave them out, or make them a [[service.group]] that a route leads to";
+        service.error(&service.span_of(field), what, remedy);
+    }
+    let location = edit::location(HTTPS_LOCATION).ok()?;
+    Some(Action::Redirect { status: 308, location })
+}
+
 /// Warns of fields that only mean something where a worker forwards the packets of requests.
-fn no_packets(table: &TomlTable<'_>) {
-    for (field, remedy) in OF_PACKETS.iter().filter(|(field, _)| table.has(field)) {
-        let what = format!("`{field}` means nothing in a service that is https");
-        table.warning(&table.span_of(field), what, *remedy);
+fn no_packets(table: &TomlTable<'_>, spoken: Spoken) {
+    for (field, of_tls) in OF_PACKETS.iter().filter(|(field, _)| table.has(field)) {
+        let (what, remedy) = match spoken {
+            Spoken::Https => ("in a service that is https", *of_tls),
+            _ => ("with `http2`", "connections end at the kernel's sockets: leave it out"),
+        };
+        table.warning(&table.span_of(field), format!("`{field}` means nothing {what}"), remedy);
     }
 }
 

@@ -4,6 +4,7 @@ use super::super::reader::{TomlTable, is_empty_list};
 use super::super::reference;
 use super::super::words::SettingWord;
 use super::super::{ClientCertificates, HttpsSettings};
+use super::conditions::networks;
 use super::{bounded, number};
 use hairpin_diagnostics::At;
 use std::path::PathBuf;
@@ -27,6 +28,7 @@ pub(super) fn read(service: &TomlTable<'_>) -> (HttpsSettings, bool, Vec<(String
         client_roots,
         handshake_timeout: table.duration("handshake_timeout"),
         streams_max: number(&table, "streams_max"),
+        accept_proxy: networks(&table, "accept_proxy"),
     };
     (settings, http2, table.said())
 }

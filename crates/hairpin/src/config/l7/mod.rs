@@ -19,6 +19,7 @@ pub(crate) mod limits {
     pub(crate) use super::{ENTRIES_MAX, ROUTES_MAX};
 }
 
+pub(super) use http::{is_terminated, redirects};
 pub(super) use target::{OWN, Targets};
 
 use super::reader::TomlTable;
@@ -40,7 +41,11 @@ pub(super) fn read(
     match spoken {
         Spoken::Http => {
             let (http, said) = http::read(table, spoken, targets);
-            (Kind::Http(Box::new(http)), said, None)
+            let kind = match is_terminated(table, spoken) {
+                true => Kind::Terminated(Box::new(Terminated { http, tls: false, http2: true })),
+                false => Kind::Http(Box::new(http)),
+            };
+            (kind, said, None)
         }
         Spoken::Https => {
             let (http, mut said) = http::read(table, spoken, targets);

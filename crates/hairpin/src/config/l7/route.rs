@@ -15,8 +15,13 @@ const TARGETS: [&str; 4] = ["group", "groups", "redirect", "reply"];
 /// Bytes of a reply's body at most.
 pub(crate) const BODY_BYTES_MAX: usize = 4096;
 
-/// The routes of a service, in the end one to its own backends if it has any, and how they are written.
-pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -> (Box<[Route]>, Vec<String>) {
+/// The routes of a service, in the end one with the action `rest` for what the others do not take, and how they are written.
+pub(super) fn read(
+    service: &TomlTable<'_>,
+    spoken: Spoken,
+    targets: &Targets,
+    rest: Option<Action>,
+) -> (Box<[Route]>, Vec<String>) {
     let tables = service.tables("route", &reference::ROUTE);
     bounded(service, "route", tables.len(), ROUTES_MAX);
     let mut all_taken = None;
@@ -37,10 +42,8 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
         routes.extend(action(table, targets).map(|action| Route { conditions, action, edits }));
     }
     let are_right = routes.len() == tables.len();
-    if let Some(groups) = targets.own() {
-        let action = Action::Forward { groups, replace_prefix: None };
-        routes.push(Route { conditions: Conditions::default(), action, edits: Edits::default() });
-    }
+    let rest = rest.map(|action| Route { conditions: Conditions::default(), action, edits: Edits::default() });
+    routes.extend(rest);
     let groups = routes.iter().flat_map(|route| match &route.action {
         Action::Forward { groups, .. } => &groups[..],
         Action::Redirect { .. } | Action::Reply { .. } => &[],

@@ -24,7 +24,7 @@ const CONNECT_TRIES: ValueForm = ValueForm::Integer { min: 1, max: 16 };
 pub const HTTP: ReferenceSection = ReferenceSection {
     header: "[service.http]",
     doc: "What an HTTP service, also one with protocol https, does with all of its requests. `offload_bytes_min` and \
-          `timestamps` mean nothing with https: TLS ends in user space.",
+          `timestamps` mean nothing with https or `http2`: connections end in user space.",
     fields: &[
         field(
             "server_timing",
@@ -42,11 +42,28 @@ pub const HTTP: ReferenceSection = ReferenceSection {
              agrees; else they are answered with 501.",
         ),
         field(
+            "redirect_to_https",
+            ValueForm::Boolean,
+            Value("false"),
+            "true",
+            "Whether requests that no route takes are answered with 308 to `https://`, the same host, path and query. The \
+             service has no backends of its own then. Not with protocol https.",
+        ),
+        field(
             "connect",
             ValueForm::Boolean,
             Value("false"),
             "true",
             "Whether CONNECT is passed on to the backend that its route leads to; else it is answered with 501.",
+        ),
+        field(
+            "http2",
+            ValueForm::Boolean,
+            Value("false"),
+            "true",
+            "Whether clients may also speak HTTP/2 in clear text, without having asked for it (prior knowledge). All of the \
+             service's connections end at sockets of this host then: `mode` and `unknown` are not said, and `[pool]` is not \
+             needed. Services with protocol https have `http2` of [service.https].",
         ),
         PROXY_PROTOCOL,
         field(
@@ -313,6 +330,15 @@ pub const HTTPS: ReferenceSection = ReferenceSection {
             Value("100"),
             "50",
             "HTTP/2 streams that are open at a time on one connection: further ones are refused (REFUSED_STREAM).",
+        ),
+        field(
+            "accept_proxy",
+            ValueForm::Networks,
+            Value("[]"),
+            "[\"10.0.1.0/24\"]",
+            "Proxies in front of Hairpin: each of their connections must begin with the client's address, in the PROXY protocol \
+             (version 1 or 2, up to 536 bytes), or it is closed. That address is the client's from then on. From elsewhere no \
+             such header is understood.",
         ),
     ],
 };
