@@ -34,6 +34,8 @@ pub struct TerminationStatistics {
     pub handshakes_failed: u64,
     /// TLS handshakes that took too long.
     pub handshakes_slow: u64,
+    /// TLS handshakes with backends that failed: nothing could be agreed on, or the backend's certificate was refused.
+    pub backend_handshakes_failed: u64,
     /// Clients that spoke clear-text HTTP where TLS was awaited.
     pub clear_text: u64,
     /// Connections over HTTP/2.
@@ -64,6 +66,7 @@ impl TerminationStatistics {
         [
             ("handshake-failed", self.handshakes_failed),
             ("handshake-slow", self.handshakes_slow),
+            ("backend-handshake-failed", self.backend_handshakes_failed),
             ("clear-text", self.clear_text),
             ("http2-connections", self.http2_connections),
             ("connections-refused", self.connections_refused),
