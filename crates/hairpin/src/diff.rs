@@ -316,7 +316,7 @@ const TIMEOUTS: [(&str, TimeoutOf); 7] = [
 /// Every field of a health check, `None` where the check has no such field.
 fn health(settings: &HealthSettings) -> Vec<(&'static str, Option<String>)> {
     let http = match &settings.check {
-        Check::Http(http) => Some(http),
+        Check::Http(http) | Check::Https(http) => Some(http),
         _ => None,
     };
     let udp = match &settings.check {

@@ -412,6 +412,9 @@ fn https_services_are_compared_like_http_services() {
     ] {
         one(fields, expected);
     }
+    let tls = "backend_tls = { name = \"a.internal\", roots = \"/ca.pem\" }";
+    one(tls, "backend_tls: off -> roots = \"/ca.pem\", name = \"a.internal\"");
+    one("backend_tls = {}\nhealth = { check = \"none\" }", "backend_tls: off -> on");
     let both = https("https.client_certificates = \"optional\"\nhttps.client_roots = \"/ca\"");
     let asks = ["https.client_certificates: off -> optional", "https.client_roots: none -> /ca"];
     assert_eq!(between(&https(""), &both).changes, asks.map(|change| format!("service web: {change}")));

@@ -1,5 +1,8 @@
-//! Connections to backends: HTTP/1.1 over the host's own sockets, one exchange at a time, kept for others in between.
+//! Connections to backends: HTTP/1.1 over the host's own sockets, with or without TLS, one exchange at a time, kept for others
+//! in between.
 
+use crate::backend_stream::BackendStream;
+use crate::backend_tls::BackendTls;
 use crate::local::Counts;
 use hairpin_core::config::{BackendState, Snapshot};
 use hairpin_core::flow::Endpoint;
@@ -9,7 +12,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 /// How long an idle connection is kept, as in the splice.
@@ -25,7 +27,9 @@ pub(crate) fn is_no_room(error: &io::Error) -> bool {
 
 /// A connection to a backend, counted as such for as long as it exists.
 pub(crate) struct BackendConn {
-    pub(crate) tcp: TcpStream,
+    pub(crate) stream: BackendStream,
+    /// How TLS was agreed on with it.
+    tls: Option<Rc<BackendTls>>,
     /// The backend's number.
     pub(crate) number: u16,
     /// Requests that it was sent.
@@ -36,29 +40,32 @@ pub(crate) struct BackendConn {
 }
 
 impl BackendConn {
-    /// Connects to a backend.
+    /// Connects to a backend, and shakes hands with it if there is `tls`, behind the bytes of `preface`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::TimedOut`] if it did not answer in time, else what the kernel says.
+    /// [`io::ErrorKind::TimedOut`] if that took too long, else what the kernel or TLS says.
     pub(crate) async fn connect(
         counts: &Rc<Counts>,
         number: u16,
         endpoint: Endpoint,
+        (tls, preface): (Option<&Rc<BackendTls>>, &[u8]),
         within: Duration,
     ) -> io::Result<BackendConn> {
         let address = SocketAddr::new(IpAddr::from(endpoint.address), endpoint.port);
         counts.backend(number, |backend| backend.connections += 1);
-        let connected = timeout(within, TcpStream::connect(address)).await;
-        let tcp = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).inspect_err(|error| {
+        let connected = timeout(within, BackendStream::connect(address, tls.map(|tls| (&**tls, preface)))).await;
+        let stream = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).inspect_err(|error| {
             counts.backend(number, |backend| backend.failed += u64::from(!is_no_room(error)));
+            let is_of_tls = matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof);
+            counts.change(|statistics| statistics.backend_handshakes_failed += u64::from(is_of_tls));
         })?;
-        tcp.set_nodelay(true)?;
         counts.change(|statistics| statistics.http.backend_conns_now += 1);
         counts.backend(number, |backend| {
             backend.connections_now += 1;
             backend.open_now += 1;
         });
-        let mut conn = BackendConn { tcp, number, requests: 0, is_leased: false, counts: Rc::clone(counts) };
+        let mut conn =
+            BackendConn { stream, tls: tls.cloned(), number, requests: 0, is_leased: false, counts: Rc::clone(counts) };
         conn.lease(true);
         Ok(conn)
     }
@@ -68,12 +75,6 @@ impl BackendConn {
             self.is_leased = is_leased;
             self.counts.load(self.number, is_leased);
         }
-    }
-
-    /// Whether nothing has come from the backend since its last response: neither bytes nor its end.
-    fn is_quiet(&self) -> bool {
-        let mut byte = [0];
-        matches!(self.tcp.try_read(&mut byte), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 }
 
@@ -95,12 +96,13 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// The youngest idle connection to a backend that is good for another request.
-    pub(crate) fn take(&mut self, number: u16) -> Option<BackendConn> {
+    /// The youngest idle connection to a backend that is good for another request: what `tls` asks for has been agreed on,
+    /// and nothing has come.
+    pub(crate) fn take(&mut self, number: u16, tls: Option<&Rc<BackendTls>>) -> Option<BackendConn> {
         let idle = self.idle.get_mut(&number)?;
         while let Some((mut conn, _)) = idle.pop_back() {
             conn.counts.change(|statistics| statistics.http.idle_now -= 1);
-            if conn.is_quiet() {
+            if conn.tls.as_ref() == tls && conn.stream.is_quiet() {
                 conn.lease(true);
                 conn.counts.change(|statistics| statistics.http.reused += 1);
                 return Some(conn);

@@ -166,9 +166,9 @@ fn client_verifier(
 }
 
 /// A certificate with its key.
-struct Loaded {
-    key: Arc<CertifiedKey>,
-    summary: CertificateSummary,
+pub(crate) struct Loaded {
+    pub(crate) key: Arc<CertifiedKey>,
+    pub(crate) summary: CertificateSummary,
 }
 
 /// Reads a file, or what there is in a directory, in the order of names.
@@ -198,7 +198,7 @@ fn load_path(path: &Path, provider: &CryptoProvider, loaded: &mut Vec<Loaded>) -
 }
 
 /// Reads a chain and its key: from `key`, from the same file, or from the file beside it that ends with `.key`.
-fn load_file(chain: &Path, key: Option<&Path>, provider: &CryptoProvider) -> Result<Loaded> {
+pub(crate) fn load_file(chain: &Path, key: Option<&Path>, provider: &CryptoProvider) -> Result<Loaded> {
     let certificates = read_chain(chain)?;
     let beside = chain.with_extension("key");
     let key_file = match key {
@@ -238,7 +238,7 @@ fn has_key(file: &Path) -> Result<bool> {
     Ok(PrivateKeyDer::from_pem_file(file).is_ok())
 }
 
-fn read_chain(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
+pub(crate) fn read_chain(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
     bounded(file)?;
     let certificates = CertificateDer::pem_file_iter(file)
         .and_then(|certificates| certificates.collect::<Result<Vec<_>, _>>())

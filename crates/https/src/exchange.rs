@@ -63,6 +63,8 @@ pub(crate) struct Exchange {
     started: Instant,
     chosen_in_us: u32,
     tries: u8,
+    /// The configuration that the backend was chosen by.
+    chosen_by: Rc<Setup>,
     /// The backend's number and end, once it is chosen.
     backend: Option<(u16, Endpoint)>,
     /// The value of the client's cookie.
@@ -184,6 +186,7 @@ impl Exchange {
             started: Instant::now(),
             chosen_in_us: 0,
             tries: 0,
+            chosen_by: Rc::clone(setup),
             backend: None,
             asked_for: http.sticky.as_ref().and_then(|sticky| edit::sticky_value(request, sticky)),
             sticky: None,
@@ -218,6 +221,7 @@ impl Exchange {
         let failed = self.backend.filter(|_| self.tries > 0).map(|(number, _)| number);
         let backend = choice::choose(snapshot, balancer, self.group, &self.client.key, stuck, failed)?;
         self.tries += 1;
+        self.chosen_by = Rc::clone(&setup);
         self.backend = Some((backend.number, backend.endpoint));
         self.client.control.set_backend(Some(backend.number));
         let wants_cookie = self.http().is_some_and(|http| http.sticky.is_some());
@@ -236,7 +240,8 @@ impl Exchange {
         loop {
             let (number, endpoint) = self.choose(local).ok_or(NONE)?;
             let shares = self.http().is_some_and(|http| http.reuse);
-            let idle = if shares { local.pool.borrow_mut().take(number) } else { None };
+            let tls = self.chosen_by.backend_tls(self.group);
+            let idle = if shares { local.pool.borrow_mut().take(number, tls) } else { None };
             let conn = match idle {
                 Some(conn) => Ok(conn),
                 None => self.connect(local, number, endpoint).await,
@@ -266,8 +271,18 @@ impl Exchange {
     }
 
     async fn connect(&self, local: &Local, number: u16, endpoint: Endpoint) -> io::Result<BackendConn> {
-        let within = self.http().ok_or(io::ErrorKind::NotFound)?.limits.connect_timeout;
-        BackendConn::connect(&local.counts, number, endpoint, within).await
+        let http = self.http().ok_or(io::ErrorKind::NotFound)?;
+        // As long as the request takes: a later configuration may have the backend no longer, and say nothing of its TLS.
+        let tls = self.chosen_by.backend_tls(self.group);
+        let mut preface = Vec::new();
+        if let Some(version) = http.proxy_protocol.filter(|_| tls.is_some()) {
+            let (client, vip) = (self.client.key.source, self.client.key.destination);
+            let mut heads = local.heads.borrow_mut();
+            let length =
+                proxy_protocol::write(&mut heads, version, client, vip).map_err(|_| io::ErrorKind::InvalidInput)?;
+            preface.extend_from_slice(&heads[..length]);
+        }
+        BackendConn::connect(&local.counts, number, endpoint, (tls, &preface), http.limits.connect_timeout).await
     }
 
     fn facts(&self) -> Facts<'_> {
@@ -293,7 +308,8 @@ impl Exchange {
         let Ok(ParseStatus::Complete(request)) = &read else { return None };
         let mut heads = local.heads.borrow_mut();
         let mut before = 0;
-        if let Some(version) = http.proxy_protocol.filter(|_| conn.requests == 0) {
+        // Before TLS it has been sent already.
+        if let Some(version) = http.proxy_protocol.filter(|_| conn.requests == 0 && !conn.stream.is_tls()) {
             before =
                 proxy_protocol::write(&mut heads, version, self.client.key.source, self.client.key.destination).ok()?;
         }

@@ -303,7 +303,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
         let Sending { up, watch, is_broken, is_awaited } = sending;
         std::future::poll_fn(|cx| {
             if !*is_awaited && !*is_broken {
-                match up.poll(cx, local, (&mut **io, &mut conn.tcp), input) {
+                match up.poll(cx, local, (&mut **io, &mut conn.stream), input) {
                     Poll::Ready(Ok(())) => {
                         *is_awaited = true;
                         deadline.set(limits.response_timeout);
@@ -313,7 +313,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
                     Poll::Pending => {}
                 }
             }
-            match pump::poll_read(cx, local, &mut conn.tcp, response) {
+            match pump::poll_read(cx, local, &mut conn.stream, response) {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(NoResponse::Lost)),
                 Poll::Ready(Ok(_)) => return Poll::Ready(Ok(())),
                 Poll::Pending if *is_broken => return Poll::Ready(Err(NoResponse::Lost)),
@@ -405,18 +405,18 @@ impl<S: ClientStream> Forwarding<'_, S> {
         let mut watch = Watch::new(Patience { source: silence, sink: limits.send_timeout });
         let delivered = std::future::poll_fn(|cx| {
             if !up_broken && !up.is_finished() {
-                match up.poll(cx, local, (&mut *io, &mut conn.tcp), input) {
+                match up.poll(cx, local, (&mut *io, &mut conn.stream), input) {
                     // Of a tunnel one side alone is of no use.
                     Poll::Ready(Err(stopped)) if is_tunnel => return Poll::Ready(Err(stopped)),
                     Poll::Ready(Err(_)) => up_broken = true,
                     Poll::Ready(Ok(())) if is_tunnel => {
                         // The client has closed its side: so the backend is told.
-                        let _ = std::pin::Pin::new(&mut conn.tcp).poll_shutdown(cx);
+                        let _ = std::pin::Pin::new(&mut conn.stream).poll_shutdown(cx);
                     }
                     _ => {}
                 }
             }
-            match down.poll(cx, local, (&mut conn.tcp, &mut *io), &mut excess) {
+            match down.poll(cx, local, (&mut conn.stream, &mut *io), &mut excess) {
                 Poll::Pending => watch.poll(cx, &down, up.moved).map(Err),
                 ready => ready,
             }

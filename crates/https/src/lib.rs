@@ -14,15 +14,19 @@
 //! | [`http1`], [`http2`] | the client's side of requests |
 //! | [`exchange`] | a request on its way: decision, backend, heads |
 //! | [`backend`] | connections to backends, and the pool of idle ones |
+//! | [`backend_stream`], [`backend_tls`] | streams to backends, with or without TLS |
 //! | [`pump`] | bodies that are copied |
 //! | [`certificates`] | certificates and keys, read and checked as a whole |
 //!
-//! A runtime shares nothing with the others while it serves requests but loads and effective weights of backends. It holds no
-//! buffer for a connection that waits: what is read lies in a buffer of the core until it is written.
+//! A runtime shares nothing with the others while it serves requests but loads and effective weights of backends, and TLS
+//! sessions with these. It holds no buffer for a connection that waits: what is read lies in a buffer of the core until it is
+//! written.
 
 #![forbid(unsafe_code)]
 
 mod backend;
+mod backend_stream;
+mod backend_tls;
 mod certificates;
 mod client;
 mod control;
@@ -40,6 +44,7 @@ mod tickets;
 mod translate;
 mod unchunk;
 
+pub use backend_tls::{BackendTls, BackendTlsOptions, SESSIONS_MAX, SYSTEM_ROOTS, is_server_name, tls_failure};
 pub use certificates::{CertificateFiles, CertificateSummary, ServedCertificates, TlsOptions};
 pub use control::ListedConnection;
 pub use runtime::{ConnectionLister, CoreReading, LISTED_MAX, Runtimes, RuntimesOptions};

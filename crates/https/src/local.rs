@@ -36,6 +36,8 @@ pub struct TerminationStatistics {
     pub handshakes_slow: u64,
     /// Connections from networks that begin with a header of the PROXY protocol, which began with none, or with a wrong one.
     pub proxy_headers_invalid: u64,
+    /// TLS handshakes with backends that failed: nothing could be agreed on, or the backend's certificate was refused.
+    pub backend_handshakes_failed: u64,
     /// Clients that spoke clear-text HTTP where TLS was awaited.
     pub clear_text: u64,
     /// Connections over HTTP/2.
@@ -67,6 +69,7 @@ impl TerminationStatistics {
             ("handshake-failed", self.handshakes_failed),
             ("handshake-slow", self.handshakes_slow),
             ("proxy-header-invalid", self.proxy_headers_invalid),
+            ("backend-handshake-failed", self.backend_handshakes_failed),
             ("clear-text", self.clear_text),
             ("http2-connections", self.http2_connections),
             ("http2-resets", self.http2_resets),

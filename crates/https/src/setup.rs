@@ -1,10 +1,12 @@
 //! What is in force: the configuration that requests are decided by.
 
+use crate::backend_tls::BackendTls;
 use hairpin_core::balance::Tables;
 use hairpin_core::config::{Service, ServiceState, Snapshot};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::config::{Http, Kind, Network, Terminated};
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +19,8 @@ pub struct Configuration {
     pub tables: Tables,
     /// The services whose connections end here.
     pub services: Vec<TerminatedService>,
+    /// TLS with backends, by the number of the service or group that they are of; those of others get clear text.
+    pub backend_tls: HashMap<u16, BackendTls>,
 }
 
 /// The part of a terminated service that the snapshot has not.
@@ -41,6 +45,8 @@ pub struct TerminatedService {
 pub(crate) struct Setup {
     pub(crate) snapshot: Arc<Snapshot>,
     services: HashMap<Endpoint, TerminatedService>,
+    /// The core's own, so that requests share no counter of references.
+    backend_tls: HashMap<u16, Rc<BackendTls>>,
 }
 
 impl Setup {
@@ -52,7 +58,9 @@ impl Setup {
             is_served.then_some((there.endpoint, service.clone()))
         };
         let services = configuration.services.iter().filter_map(endpoint).collect();
-        Setup { snapshot, services }
+        let backend_tls =
+            configuration.backend_tls.iter().map(|(number, tls)| (*number, Rc::new(tls.clone()))).collect();
+        Setup { snapshot, services, backend_tls }
     }
 
     /// The service that clients reach at `endpoint`.
@@ -79,6 +87,11 @@ impl Setup {
             Kind::Terminated(ref terminated) => Some(terminated),
             _ => None,
         }
+    }
+
+    /// How TLS is spoken with the backends of the service or group of this number; `None`: they get clear text.
+    pub(crate) fn backend_tls(&self, number: u16) -> Option<&Rc<BackendTls>> {
+        self.backend_tls.get(&number)
     }
 
     pub(crate) fn http(&self, number: u16) -> Option<&Http> {

@@ -3,11 +3,11 @@
 //! A group is a service of its own in the snapshot, to which no client connects: its end is its service's address, with
 //! a port that no service has.
 
-use super::l7::OWN;
+use super::l7::{OWN, backend_tls};
 use super::reader::TomlTable;
 use super::service::{ServiceDraft, read_backends};
 use super::words::Spoken;
-use super::{ServiceSettings, health, reference};
+use super::{HttpSections, ServiceSettings, health, reference};
 use hairpin_core::config::Service;
 use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::config::Kind;
@@ -56,7 +56,19 @@ fn read_one<'a>(
         true => health::read(sink, &health_table, Some(spoken)),
         false => of.settings.health.clone(),
     };
+    backend_tls::refuse(table, spoken, &of.service.name);
+    let (tls, tls_said) = match table.has("backend_tls") && spoken == Spoken::Https {
+        true => backend_tls::read(table, &reference::GROUP_BACKEND_TLS),
+        false => (of.settings.backend_tls.clone(), "the service's".to_string()),
+    };
+    // What a group has from its service is judged there.
+    let said_here = ["health", "backend_tls"].into_iter().find(|part| table.has(part));
+    if let Some(part) = said_here {
+        let at = if part == "health" { health_table.span_of("check") } else { table.span_of(part) };
+        backend_tls::judge_check(table, &at, &health, (spoken, tls.is_some()));
+    }
     let name = name?;
+    let fields = if spoken == Spoken::Https { vec![("backend_tls".to_string(), tls_said)] } else { Vec::new() };
     let draft = ServiceDraft {
         service: Service {
             name: format!("{}/{}", of.service.name, name.value).into(),
@@ -68,7 +80,12 @@ fn read_one<'a>(
             ..of.service.clone()
         },
         backends: backends.unwrap_or_default(),
-        settings: ServiceSettings { health, said: Default::default(), https: None },
+        settings: ServiceSettings {
+            health,
+            said: HttpSections { fields, ..Default::default() },
+            https: None,
+            backend_tls: tls,
+        },
         name: name.span.clone(),
         listen: table.span.clone(),
         mode: of.mode.clone(),

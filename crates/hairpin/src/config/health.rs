@@ -22,7 +22,8 @@ pub(super) fn read(sink: &Sink<'_>, table: &TomlTable<'_>, spoken: Option<Spoken
     let check = match kind {
         CheckKind::None => Check::None,
         CheckKind::Tcp => Check::Tcp,
-        CheckKind::Http => http,
+        CheckKind::Http => Check::Http(http),
+        CheckKind::Https => Check::Https(http),
         CheckKind::Udp => udp,
     };
     let settings = HealthSettings {
@@ -79,7 +80,8 @@ fn validate(sink: &Sink<'_>, table: &TomlTable<'_>, settings: &HealthSettings) {
     let mut parts = Vec::new();
     match &settings.check {
         Check::None | Check::Tcp => {}
-        Check::Http(HttpCheck { method, path, host, status: _, body }) => {
+        Check::Http(check) | Check::Https(check) => {
+            let HttpCheck { method, path, host, status: _, body } = check;
             let part = || HttpCheck {
                 method: "GET".to_string(),
                 path: "/".to_string(),
@@ -117,9 +119,12 @@ fn target(settings: &HealthSettings, check: Check) -> CheckTarget {
 /// Reports fields that belong to another check than the chosen one.
 fn superfluous(sink: &Sink<'_>, table: &TomlTable<'_>, settings: &HealthSettings) {
     let kind = settings.kind();
-    let others = |fields: &'static [&'static str], of: CheckKind| fields.iter().filter(move |_| kind != of);
-    let foreign = others(&HTTP_FIELDS, CheckKind::Http).map(|name| (*name, "http"));
-    let foreign = foreign.chain(others(&UDP_FIELDS, CheckKind::Udp).map(|name| (*name, "udp")));
+    let others = |fields: &'static [&'static str], of: &[CheckKind]| match of.contains(&kind) {
+        true => [].iter(),
+        false => fields.iter(),
+    };
+    let foreign = others(&HTTP_FIELDS, &[CheckKind::Http, CheckKind::Https]).map(|name| (*name, "http"));
+    let foreign = foreign.chain(others(&UDP_FIELDS, &[CheckKind::Udp]).map(|name| (*name, "udp")));
     for (name, check) in foreign.filter(|(name, _)| table.has(name)) {
         let span = table.span_of(name);
         if table.has("check") {
@@ -153,16 +158,16 @@ fn quoted(table: &TomlTable<'_>, name: &str) -> String {
     format!("\"{}\"", table.text(name).map(|text| text.value).unwrap_or_default())
 }
 
-fn read_http(sink: &Sink<'_>, table: &TomlTable<'_>) -> Check {
+fn read_http(sink: &Sink<'_>, table: &TomlTable<'_>) -> HttpCheck {
     let status = read_statuses(sink, table, "status");
     let text = |name| table.text(name).map(|text| text.value);
-    Check::Http(HttpCheck {
+    HttpCheck {
         method: text("method").unwrap_or_default(),
         path: text("path").unwrap_or_default(),
         host: text("host"),
         status: status.unwrap_or_default(),
         body: text("body"),
-    })
+    }
 }
 
 fn read_statuses(sink: &Sink<'_>, table: &TomlTable<'_>, name: &str) -> Option<StatusRanges> {

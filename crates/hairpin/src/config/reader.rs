@@ -397,6 +397,11 @@ fn nearest_field(section: &ReferenceSection, name: &str, is_table: bool) -> Stri
     let fits = |other: &&&ReferenceSection| {
         other.field(name).is_some_and(|field| matches!(field.kind, ValueForm::Tables | ValueForm::Map) == is_table)
     };
+    // A list with one entry is easily written in the singular.
+    let plural = format!("{name}s");
+    if section.field(&plural).is_some_and(|field| !is_table && matches!(field.kind, ValueForm::Texts)) {
+        return format!("did you mean `{plural}`?");
+    }
     if let Some(elsewhere) = SECTIONS.iter().find(fits) {
         return format!("`{name}` belongs in {}", elsewhere.place());
     }

@@ -10,9 +10,13 @@ mod route;
 mod service;
 
 pub use dpdk::{DPDK, DPDK_PORT};
-pub use http::{FORWARDED, HTTP, HTTP_LIMITS, HTTP_REQUEST_EDITS, HTTP_RESPONSE_EDITS, HTTPS, STICKY, TLS};
+pub use http::{
+    BACKEND_TLS, FORWARDED, HTTP, HTTP_LIMITS, HTTP_REQUEST_EDITS, HTTP_RESPONSE_EDITS, HTTPS, STICKY, TLS,
+};
 pub use instance::{CONTROL, LIMITS, LINUX, METRICS, OFFLOAD, POOL, TOP};
-pub use route::{ACCESS, EDITS, GROUP, GROUP_BACKEND, GROUP_HEALTH, REDIRECT, REPLY, RESPONSE_EDITS, ROUTE};
+pub use route::{
+    ACCESS, EDITS, GROUP, GROUP_BACKEND, GROUP_BACKEND_TLS, GROUP_HEALTH, REDIRECT, REPLY, RESPONSE_EDITS, ROUTE,
+};
 pub use service::{BACKEND, HEALTH, SERVICE, TIMEOUTS};
 
 /// The form of a field's value.
@@ -142,8 +146,21 @@ pub const COMMON: [&ReferenceSection; 11] =
     [&TOP, &LIMITS, &OFFLOAD, &POOL, &LINUX, &CONTROL, &METRICS, &TIMEOUTS, &SERVICE, &HEALTH, &BACKEND];
 
 /// Sections of HTTP and TLS services only, likewise.
-pub const LAYER7: [&ReferenceSection; 12] =
-    [&GROUP, &ROUTE, &REDIRECT, &REPLY, &EDITS, &ACCESS, &HTTP, &FORWARDED, &STICKY, &HTTP_LIMITS, &HTTPS, &TLS];
+pub const LAYER7: [&ReferenceSection; 13] = [
+    &GROUP,
+    &ROUTE,
+    &REDIRECT,
+    &REPLY,
+    &EDITS,
+    &ACCESS,
+    &HTTP,
+    &FORWARDED,
+    &STICKY,
+    &HTTP_LIMITS,
+    &HTTPS,
+    &BACKEND_TLS,
+    &TLS,
+];
 
 /// Sections of the dpdk plane, likewise.
 pub const PORTS: [&ReferenceSection; 2] = [&DPDK, &DPDK_PORT];

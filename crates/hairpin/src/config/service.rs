@@ -1,6 +1,6 @@
 //! Reads `[[service]]` tables.
 
-use super::l7::{self, Targets};
+use super::l7::{self, Targets, backend_tls};
 use super::reader::{TomlTable, is_empty_list, socket_address};
 use super::reference::ReferenceSection;
 use super::words::{SettingWord, Spoken};
@@ -94,7 +94,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
         let remedy = "add backends = [\"10.0.2.11:8080\"] or a [[service.backend]]";
         sink.error(&table.span, "the service has no backend", remedy);
     }
-    let draft = ServiceDraft {
+    let mut draft = ServiceDraft {
         service: Service {
             state: ServiceState::Active,
             name: name.as_str().into(),
@@ -110,7 +110,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
             faulty: health.faulty(),
             backends: Box::new([]),
         },
-        settings: ServiceSettings { health, said: Default::default(), https: None },
+        settings: ServiceSettings { health, said: Default::default(), https: None, backend_tls: None },
         name: table.span_of("name"),
         mode: if has_routes { listen.span.clone() } else { table.span_of("mode") },
         listen: listen.span,
@@ -121,7 +121,10 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
         says_unknown: table.has("unknown") && !has_routes,
         backends: backends.unwrap_or_default(),
     };
-    let with_groups = spoken.map_or_else(Vec::new, |spoken| routed(sink, table, spoken, (draft, number)));
+    let with_groups = spoken.map_or_else(Vec::new, |spoken| {
+        let backend_tls = read_backend_tls(table, &health_table, spoken, &mut draft);
+        routed(sink, table, spoken, (draft, number), backend_tls)
+    });
     if listen.address.is_some() { with_groups } else { Vec::new() }
 }
 
@@ -131,6 +134,7 @@ fn routed<'a>(
     table: &TomlTable<'a>,
     spoken: Spoken,
     (mut draft, number): (ServiceDraft, u16),
+    backend_tls: (String, String),
 ) -> Vec<ServiceDraft> {
     l7::foreign(table, spoken, &draft.service.name);
     if !spoken.has_routes() {
@@ -140,9 +144,31 @@ fn routed<'a>(
     let has_own = !draft.backends.is_empty();
     let targets = Targets { service: draft.service.name.to_string(), number, has_own, groups: names };
     (draft.service.kind, draft.settings.said, draft.settings.https) = l7::read(table, spoken, &targets);
+    if spoken == Spoken::Https {
+        draft.settings.said.fields.push(backend_tls);
+    }
     let mut all = vec![draft];
     all.extend(groups);
     all
+}
+
+/// Reads TLS with the backends, and judges their check by it: what the file says of it, for a comparison.
+fn read_backend_tls(
+    table: &TomlTable<'_>,
+    health_table: &TomlTable<'_>,
+    spoken: Spoken,
+    draft: &mut ServiceDraft,
+) -> (String, String) {
+    backend_tls::refuse(table, spoken, &draft.service.name);
+    let (options, said) = match spoken {
+        Spoken::Https => backend_tls::read(table, &reference::BACKEND_TLS),
+        _ => (None, String::new()),
+    };
+    let settings = &mut draft.settings;
+    let at = health_table.span_of("check");
+    backend_tls::judge_check(health_table, &at, &settings.health, (spoken, options.is_some()));
+    settings.backend_tls = options;
+    ("backend_tls".to_string(), said)
 }
 
 fn read_mode(table: &TomlTable<'_>, spoken: Option<Spoken>) -> Forwarding {

@@ -7,6 +7,7 @@ use hairpin_core::config::{Backend, Service, Timeouts};
 use hairpin_core::l7::config::{Network, ServerErrors};
 use hairpin_core::offload::Choice;
 use hairpin_core::table::LookupMethod;
+use hairpin_https::BackendTlsOptions;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -163,6 +164,8 @@ pub enum CheckKind {
     Tcp,
     /// A request is sent.
     Http,
+    /// A request is sent over TLS.
+    Https,
     /// A datagram is sent.
     Udp,
 }
@@ -205,6 +208,7 @@ impl HealthSettings {
             name,
             address,
             check: self.check.clone(),
+            tls: None,
             rise: self.rise,
             fall: self.fall,
             interval: self.interval,
@@ -226,6 +230,7 @@ impl HealthSettings {
             Check::None => CheckKind::None,
             Check::Tcp => CheckKind::Tcp,
             Check::Http(_) => CheckKind::Http,
+            Check::Https(_) => CheckKind::Https,
             Check::Udp { .. } => CheckKind::Udp,
         }
     }
@@ -240,6 +245,9 @@ pub struct ServiceSettings {
     pub said: HttpSections,
     /// HTTPS services: how TLS is spoken with clients. `None` for the groups of one, too.
     pub https: Option<HttpsSettings>,
+    /// HTTPS services and their groups: how TLS is spoken with backends; `None`: they are sent clear text. As for `https`, the
+    /// files are read later.
+    pub backend_tls: Option<BackendTlsOptions>,
 }
 
 /// How an HTTPS service speaks TLS with its clients. The files are not read with the configuration: they change without it.

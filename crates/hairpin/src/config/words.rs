@@ -153,7 +153,7 @@ words!(WhenFull { Drop = "drop", Reset = "reset" });
 words!(AllDown { Refuse = "refuse", UseAll = "use-all" });
 // `removed` is no word of the file: the reference does not list it.
 words!(BackendState { Enabled = "enabled", Draining = "drain", Disabled = "disabled", Removed = "removed" });
-words!(CheckKind { None = "none", Tcp = "tcp", Http = "http", Udp = "udp" });
+words!(CheckKind { None = "none", Tcp = "tcp", Http = "http", Https = "https", Udp = "udp" });
 
 /// The word for what a service speaks; for a group, that it is one.
 pub(crate) fn spoken(service: &Service) -> &'static str {

@@ -29,6 +29,8 @@ mod checker_tests;
 #[cfg(test)]
 mod probe_tests;
 #[cfg(test)]
+mod probe_tls_tests;
+#[cfg(test)]
 mod record_tests;
 #[cfg(test)]
 mod schedule_tests;

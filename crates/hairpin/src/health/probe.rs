@@ -53,6 +53,17 @@ pub(super) async fn probe(target: &CheckTarget) -> CheckOutcome {
             let stream = connect(target, deadline).await?;
             answer_within(target, deadline, http(stream, target.address, check)).await
         }
+        Check::Https(check) => {
+            let Some(tls) = &target.tls else {
+                return Err(CheckFailure::Local("TLS with the backend is not configured".into()));
+            };
+            let stream = connect(target, deadline).await?;
+            let check = async {
+                let stream = tls.connect(stream, target.address.ip()).await.map_err(|error| io_failure(&error))?;
+                http(stream, target.address, check).await
+            };
+            answer_within(target, deadline, check).await
+        }
         Check::Udp { send, expect } => {
             answer_within(target, deadline, udp(target.address, send, expect.as_deref())).await
         }
@@ -109,7 +120,11 @@ async fn udp(address: SocketAddr, send: &[u8], expect: Option<&[u8]>) -> CheckOu
     }
 }
 
-async fn http(stream: TcpStream, address: SocketAddr, check: &HttpCheck) -> CheckOutcome {
+async fn http(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    address: SocketAddr,
+    check: &HttpCheck,
+) -> CheckOutcome {
     let request = request(address, check)?;
     let mut client = http1::Builder::new();
     client.max_buf_size(HEAD_BYTES_MAX);
@@ -188,15 +203,15 @@ async fn body_contains(mut body: Incoming, text: &[u8]) -> Result<bool, CheckFai
 }
 
 /// A connection that HTTP cannot shut down: a FIN before the backend's would end in TIME_WAIT in spite of the reset.
-struct Unclosed(TcpStream);
+struct Unclosed<S>(S);
 
-impl AsyncRead for Unclosed {
+impl<S: AsyncRead + Unpin> AsyncRead for Unclosed<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context, to: &mut ReadBuf) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_read(context, to)
     }
 }
 
-impl AsyncWrite for Unclosed {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Unclosed<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context, from: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(context, from)
     }
@@ -227,6 +242,9 @@ fn http_failure(error: &hyper::Error) -> CheckFailure {
 
 pub(super) fn io_failure(error: &io::Error) -> CheckFailure {
     let backend = |text: &str| CheckFailure::Backend(text.into());
+    if let Some(why) = hairpin_https::tls_failure(error) {
+        return backend(why);
+    }
     match Errno::from_io_error(error) {
         Some(Errno::CONNREFUSED) => backend("connection refused"),
         Some(Errno::CONNRESET | Errno::PIPE) => backend("connection reset"),

@@ -27,6 +27,7 @@ pub(super) fn target(backend: u16, address: SocketAddr, check: Check) -> CheckTa
         name: format!("b{backend}"),
         address,
         check,
+        tls: None,
         rise: 2,
         fall: 3,
         interval: Duration::from_millis(20),

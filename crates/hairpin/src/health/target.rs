@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use hairpin_https::BackendTls;
 use hyper::header::HeaderValue;
 use hyper::{Method, Uri};
 
@@ -36,6 +37,8 @@ pub struct CheckTarget {
     pub address: SocketAddr,
     /// The kind of check.
     pub check: Check,
+    /// How the backend speaks TLS, for [`Check::Https`].
+    pub tls: Option<BackendTls>,
     /// Successes in a row that bring a backend that is down up again, 1 to [`IN_A_ROW_MAX`].
     pub rise: u32,
     /// Failures in a row that take a backend that is up down, 1 to [`IN_A_ROW_MAX`].
@@ -60,6 +63,8 @@ pub enum Check {
     Tcp,
     /// A request over HTTP/1.1 without TLS.
     Http(HttpCheck),
+    /// A request over HTTP/1.1 with TLS, as [`CheckTarget::tls`] says.
+    Https(HttpCheck),
     /// A datagram that must be answered.
     Udp {
         /// The datagram to send, up to [`DATAGRAM_BYTES_MAX`] bytes; may be empty.
@@ -200,7 +205,7 @@ impl Check {
                 );
                 return Ok(());
             }
-            Check::Http(check) => check,
+            Check::Http(check) | Check::Https(check) => check,
         };
         let HttpCheck { method, path, host, status: _, body } = check;
         let parsed = Method::from_bytes(method.as_bytes())

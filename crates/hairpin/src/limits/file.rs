@@ -54,6 +54,12 @@ pub(super) const FILE: Group = Group {
             RELOADS,
             REFUSED,
         ),
+        limit(
+            "files with CAs of backends of a service or group",
+            Number(limits::ROOTS_MAX as u64, "files"),
+            RELOADS,
+            REFUSED,
+        ),
         limit("path of a sticky cookie", Number(limits::PATH_BYTES_MAX as u64, "bytes"), RELOADS, REFUSED),
         limit("`fields_max`", Number(FIELDS_MAX as u64, "fields"), RELOADS, REFUSED),
         limit("keys in `keys_file`", Number(KEYS_MAX as u64, "keys"), RELOADS, REFUSED),

@@ -174,6 +174,12 @@ pub(super) const HTTP: Group = Group {
             "Another backend is tried.",
         ),
         limit(
+            "TLS sessions with backends of an HTTPS service or group",
+            Number(hairpin_https::SESSIONS_MAX as u64, "sessions"),
+            &[],
+            "The oldest give way. The next handshake with their backend is a full one.",
+        ),
+        limit(
             "backends tried for a request",
             Option(&HTTP_LIMITS, "connect_tries", "backends"),
             &[http_refusals("connect-timeout"), http_refusals("unreachable")],

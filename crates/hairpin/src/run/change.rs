@@ -195,7 +195,8 @@ impl Supervisor {
         self.parameters.snapshot = Arc::clone(&snapshot);
         self.inspector.follow(Arc::clone(&snapshot));
         self.registry = registry;
-        let targets = effective_weights::targets(&snapshot, &merged.settings);
+        let tls = self.termination.certificates.backend_tls(&merged.numbers);
+        let targets = effective_weights::targets(&snapshot, &merged.settings, &tls);
         let checked: HashSet<u16> = targets.iter().map(|target| target.backend).collect();
         if let Err(error) = self.health.update(targets) {
             log(&format!("warning: health checks go on as they were: {error:#}"));

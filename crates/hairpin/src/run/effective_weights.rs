@@ -8,20 +8,30 @@ use hairpin_core::balance::{EffectiveWeight, EffectiveWeights};
 use hairpin_core::config::{BackendState, ServiceState, Snapshot};
 use hairpin_core::l7::splice::Fault;
 use hairpin_core::worker::Which;
+use hairpin_https::BackendTls;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::UNIX_EPOCH;
 
-/// The targets of checks: all backends that may get connections.
-pub(crate) fn targets(snapshot: &Snapshot, settings: &[Option<ServiceSettings>]) -> Vec<CheckTarget> {
+/// The targets of checks: all backends that may get connections. `tls`: by the number of the service or group.
+pub(crate) fn targets(
+    snapshot: &Snapshot,
+    settings: &[Option<ServiceSettings>],
+    tls: &HashMap<u16, BackendTls>,
+) -> Vec<CheckTarget> {
     let mut targets = Vec::new();
-    for (service, settings) in snapshot.services.iter().zip(settings) {
+    for ((number, service), settings) in (0..).zip(&snapshot.services).zip(settings) {
         let Some(settings) = settings else { continue };
         if service.state != ServiceState::Active {
             continue;
         }
         let taking = |state| !matches!(state, BackendState::Disabled | BackendState::Removed);
         let backends = service.backends.iter().filter(|backend| taking(backend.state));
-        targets.extend(backends.map(|backend| settings.health.target(service, backend)));
+        targets.extend(
+            backends.map(|backend| CheckTarget {
+                tls: tls.get(&number).cloned(),
+                ..settings.health.target(service, backend)
+            }),
+        );
     }
     targets
 }

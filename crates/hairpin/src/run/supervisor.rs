@@ -111,7 +111,8 @@ impl Supervisor {
         let SupervisorParts { began, adopted, config, options, record, registry, merged, snapshot, .. } = parts;
         let SupervisorParts { plane, mut table, parameters, worker_pool, listeners, termination, legacy, .. } = parts;
         let SupervisorParts { socket, sender, .. } = parts;
-        let targets = effective_weights::targets(&snapshot, &merged.settings);
+        let tls = termination.certificates.backend_tls(&merged.numbers);
+        let targets = effective_weights::targets(&snapshot, &merged.settings, &tls);
         let teller = sender.clone();
         let on_change = move |changes: Vec<crate::health::Change>| {
             for change in &changes {
@@ -387,9 +388,12 @@ impl Supervisor {
 
     /// Serves certificates whose files have changed.
     fn reread_certificates(&mut self) {
-        if self.termination.reread(&self.config)
-            && let Err(error) = self.configure_termination()
-        {
+        if !self.termination.reread(&self.config) {
+            return;
+        }
+        let tls = self.termination.certificates.backend_tls(&self.merged.numbers);
+        let targets = effective_weights::targets(&self.snapshot, &self.merged.settings, &tls);
+        if let Err(error) = self.configure_termination().and_then(|()| self.health.update(targets)) {
             log(&format!("warning: {error:#}"));
         }
     }

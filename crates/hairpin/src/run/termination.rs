@@ -18,12 +18,12 @@ use hairpin_core::keys::{Purpose, Secret};
 use hairpin_core::l7::config::Kind;
 use hairpin_core::worker::Which;
 use hairpin_https::{
-    CertificateFiles, CertificateSummary, Configuration, ConnectionLister, CoreReading, Runtimes, RuntimesOptions,
-    ServedCertificates, TerminatedService, TicketSecret, TlsOptions,
+    BackendTls, BackendTlsOptions, CertificateFiles, CertificateSummary, Configuration, ConnectionLister, CoreReading,
+    Runtimes, RuntimesOptions, ServedCertificates, TerminatedService, TicketSecret, TlsOptions,
 };
 use hairpin_linux::cpu;
 use rustix::process::{Resource, Rlimit};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,14 +40,16 @@ const NAMES_MAX: usize = 16;
 /// A certificate that expires within so many seconds is warned of: ten days.
 const EXPIRES_SOON_S: i64 = 10 * 86_400;
 
-/// Certificates of the terminated services of a configuration, by the place of the service in it.
+/// What the terminated services of a configuration and their groups have read from files, by their place in it.
 #[derive(Clone, Default)]
 pub(crate) struct Certificates(Arc<[Option<LoadedService>]>);
 
 #[derive(Clone)]
 struct LoadedService {
     name: String,
-    served: ServedCertificates,
+    /// A group serves none.
+    served: Option<ServedCertificates>,
+    backend_tls: Option<BackendTls>,
     files: CertificateFiles,
     /// Of the files when they were read.
     fingerprint: u64,
@@ -57,18 +59,29 @@ impl Certificates {
     /// Reads what the services of `config` name.
     ///
     /// # Errors
-    /// The first service whose certificates cannot be served, and why.
+    /// The first service or group whose files cannot be used, and why.
     pub(crate) fn load(config: &Config) -> Result<Certificates> {
         let services = config.snapshot.services.iter().zip(&config.services);
         let load = |(service, settings): (&Service, &ServiceSettings)| {
-            let (Some(https), Kind::Terminated(terminated)) = (&settings.https, &service.kind) else { return Ok(None) };
-            let files = https.certificates.iter().chain(&https.client_roots).cloned();
-            let files = CertificateFiles(files.collect());
+            if settings.https.is_none() && settings.backend_tls.is_none() {
+                return Ok(None);
+            }
+            let of_https = settings.https.iter().flat_map(|https| https.certificates.iter().chain(&https.client_roots));
+            let of_backends = settings.backend_tls.iter().flat_map(BackendTlsOptions::files);
+            let files = CertificateFiles(of_https.chain(of_backends).cloned().collect());
             // Before they are read: what changes meanwhile is seen.
             let fingerprint = files.fingerprint();
-            let served = ServedCertificates::load(&tls_options(https, terminated.http2))
-                .with_context(|| format!("service {}", service.name))?;
-            Ok(Some(LoadedService { name: service.name.to_string(), served, files, fingerprint }))
+            let who = || if service.kind.is_group() { "group" } else { "service" };
+            let said = || format!("{} {}", who(), service.name);
+            let served = match (&settings.https, &service.kind) {
+                (Some(https), Kind::Terminated(terminated)) => {
+                    Some(ServedCertificates::load(&tls_options(https, terminated.http2)).with_context(said)?)
+                }
+                _ => None,
+            };
+            let backend_tls = settings.backend_tls.as_ref().map(BackendTls::load).transpose();
+            let backend_tls = backend_tls.with_context(|| format!("{}: backend_tls", said()))?;
+            Ok(Some(LoadedService { name: service.name.to_string(), served, backend_tls, files, fingerprint }))
         };
         Ok(Certificates(services.map(load).collect::<Result<_>>()?))
     }
@@ -81,7 +94,7 @@ impl Certificates {
     /// Warns of certificates that are not valid now, or will soon not be.
     pub(crate) fn warn(&self) {
         let now = i64::try_from(host::unix_s()).unwrap_or(i64::MAX);
-        for (service, summaries) in self.summaries() {
+        for (service, summaries) in self.summaries().chain(self.shown()) {
             for certificate in summaries {
                 let file = certificate.file.display();
                 if certificate.from_unix_s > now {
@@ -113,7 +126,19 @@ impl Certificates {
 
     /// What is served, by the name of the service.
     pub(crate) fn summaries(&self) -> impl Iterator<Item = (&str, &[CertificateSummary])> {
-        self.0.iter().flatten().map(|loaded| (&*loaded.name, &*loaded.served.summaries))
+        self.0.iter().flatten().filter_map(|loaded| Some((&*loaded.name, &*loaded.served.as_ref()?.summaries)))
+    }
+
+    /// What backends are shown, by the name of the service or group.
+    fn shown(&self) -> impl Iterator<Item = (&str, &[CertificateSummary])> {
+        let all = self.0.iter().flatten();
+        all.filter_map(|loaded| Some((&*loaded.name, loaded.backend_tls.as_ref()?.summary.as_slice())))
+    }
+
+    /// TLS with backends, by the number of the service or group; `numbers`: those of the configuration's services.
+    pub(crate) fn backend_tls(&self, numbers: &[u16]) -> HashMap<u16, BackendTls> {
+        let numbered = self.0.iter().zip(numbers);
+        numbered.filter_map(|(loaded, number)| Some((*number, loaded.as_ref()?.backend_tls.clone()?))).collect()
     }
 }
 
@@ -203,7 +228,12 @@ impl Termination {
         if services.is_empty() && self.runtimes.is_none() {
             return Ok(());
         }
-        let configuration = Configuration { snapshot: Arc::clone(snapshot), tables: tables.clone(), services };
+        let configuration = Configuration {
+            snapshot: Arc::clone(snapshot),
+            tables: tables.clone(),
+            services,
+            backend_tls: self.certificates.backend_tls(&merged.numbers),
+        };
         let listening = self.listening(&listeners::endpoints(snapshot), listeners)?;
         match &self.runtimes {
             Some(runtimes) => {
@@ -230,14 +260,15 @@ impl Termination {
                 return Some(clear_text(number, &service.name));
             }
             let (loaded, https) = (loaded.as_ref()?, settings.https.as_ref()?);
+            let served = loaded.served.as_ref()?;
             let tickets = TicketSecret { secret, service: loaded.name.clone() };
             Some(TerminatedService {
                 number,
-                tls: Some(loaded.served.serve(&tickets)),
+                tls: Some(served.serve(&tickets)),
                 handshake_timeout: https.handshake_timeout,
                 streams_max: https.streams_max,
                 accept_proxy: https.accept_proxy.to_vec().into(),
-                policy: [loaded.name.as_bytes(), b"\0", loaded.served.client_policy()].concat(),
+                policy: [loaded.name.as_bytes(), b"\0", served.client_policy()].concat(),
             })
         };
         of_file.zip(&*self.certificates.0).filter_map(service).collect()
@@ -391,4 +422,48 @@ fn add(worker: &mut WorkerReading, core: &CoreReading) {
     into.retries += from.retries;
     into.responses.iter_mut().zip(from.responses).for_each(|(into, from)| *into += from);
     into.refused.iter_mut().zip(from.refused).for_each(|(into, from)| *into += from);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A service and a group with TLS towards backends, in a directory with the service's certificate.
+    fn load(directory: &std::path::Path, service: &str, group: &str) -> Result<Certificates, String> {
+        let place = directory.display();
+        let text = format!(
+            "interfaces = [\"eth0\"]\n[[service]]\nname = \"shop\"\nlisten = \"192.0.2.1:443/https\"\nbackends = \
+             [\"10.0.0.1:443\"]\nhttps.certificates = \"{place}/web.pem\"\nbackend_tls = {{ {service} }}\n\
+             [[service.group]]\nname = \"a\"\nbackends = [\"10.0.0.2:443\"]\nbackend_tls = {{ {group} }}\n"
+        );
+        let config = crate::config::parse("t.toml", &text).unwrap();
+        Certificates::load(&config).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn files_for_backends_are_read_and_watched() {
+        let directory = std::env::temp_dir().join(format!("hairpin-termination-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let made = rcgen::generate_simple_self_signed(["web.test".to_string()]).unwrap();
+        let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        let write = |name: &str, text: &str| std::fs::write(directory.join(name), text).unwrap();
+        write("web.pem", &format!("{chain}{key}"));
+        write("ca.pem", &chain);
+        let place = directory.display().to_string();
+        let (good, missing) = (format!("roots = \"{place}/ca.pem\""), format!("roots = \"{place}/none.pem\""));
+        for (service, group, who) in [(&missing, &good, "service shop"), (&good, &missing, "group shop/a")] {
+            let said = load(&directory, service, group).err().unwrap();
+            assert!(said.starts_with(&format!("{who}: backend_tls: ")), "{said}");
+            assert!(said.contains(&format!("cannot read {place}/none.pem: No such file")), "{said}");
+        }
+        let loaded = load(&directory, &good, &format!("{good}, certificate = \"{place}/web.pem\"")).unwrap();
+        let tls = loaded.backend_tls(&[5, 7]);
+        assert!(tls[&5] != tls[&7] && tls[&5].summary.is_none() && tls[&7].summary.is_some());
+        // The group's certificate is not served, but looked at.
+        assert_eq!((loaded.summaries().count(), loaded.shown().count()), (1, 2));
+        assert!(!loaded.have_changed());
+        write("ca.pem", &format!("{chain}{chain}"));
+        assert!(loaded.have_changed());
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
 }

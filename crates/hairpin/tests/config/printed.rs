@@ -29,8 +29,18 @@ fn the_full_examples_show_every_field() {
                 // Of another plane than theirs.
                 _ if field.name == "dpdk" => true,
                 // Fields of HTTP and TLS services are in the one example, the rest in the other.
-                _ if ["protocol", "group", "route", "access", "http", "https", "tls", "passive_status"]
-                    .contains(&field.name) =>
+                _ if [
+                    "protocol",
+                    "group",
+                    "route",
+                    "access",
+                    "http",
+                    "https",
+                    "tls",
+                    "backend_tls",
+                    "passive_status",
+                ]
+                .contains(&field.name) =>
                 {
                     http.contains(&format!(".{}]", field.name)) || http.contains(&format!("\n{} = ", field.name))
                 }
@@ -76,7 +86,11 @@ fn template_http_and_tls_sections_match_defaults() {
         // Fields with a default, and those that must be given; the others exclude each other.
         let fields = own.lines().filter_map(|line| line.strip_prefix('#')).filter(|line| !line.starts_with(' '));
         let fields: Vec<&str> = fields.filter(|line| !line.contains("    # default: ")).collect();
-        let route = if section.header.starts_with("[service.route.") { "[[service.route]]\n" } else { "" };
+        let before = match section.header {
+            "[service.backend_tls]" => "https.certificates = \"/c\"\n",
+            header if header.starts_with("[service.route.") => "[[service.route]]\n",
+            _ => "",
+        };
         let backend = match section.header {
             "[[service.group]]" => {
                 "[[service.group.backend]]\naddress = \"10.0.0.2:1\"\n[[service.route]]\ngroup = \"static\"\n"
@@ -84,13 +98,13 @@ fn template_http_and_tls_sections_match_defaults() {
             _ => "",
         };
         let protocol = match section.header {
-            "[service.https]" => "https",
+            "[service.https]" | "[service.backend_tls]" => "https",
             "[service.tls]" => "tls",
             _ => "http",
         };
         let text = format!(
             "interfaces = [\"eth0\"]\npool.addresses = [\"10.0.9.1\"]\n[[service]]\nlisten = \
-             \"192.0.2.1:80/{protocol}\"\nbackends = [\"10.0.0.1:80\"]\n{route}{}\n{}\n{backend}",
+             \"192.0.2.1:80/{protocol}\"\nbackends = [\"10.0.0.1:80\"]\n{before}{}\n{}\n{backend}",
             section.header,
             fields.join("\n"),
         );

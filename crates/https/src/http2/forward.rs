@@ -97,7 +97,7 @@ impl Forwarding<'_> {
         response: &mut Vec<u8>,
     ) -> Result<Begun, Failed> {
         let Forwarding { local, respond, limits, .. } = self;
-        let (mut read, mut write) = conn.tcp.split();
+        let (mut read, mut write) = conn.stream.split();
         let mut stall = Stall::default();
         std::future::poll_fn(|cx| {
             if respond.poll_reset(cx).is_ready() {
@@ -215,7 +215,7 @@ impl Delivery<'_> {
     async fn run(self, conn: &mut BackendConn, up: &mut Upload, down: &mut Download) -> Result<(), Failed> {
         let Delivery { local, limits, stream, is_tunnel } = self;
         let silence = |silence: Duration| if is_tunnel { silence.max(TUNNEL_SILENCE) } else { silence };
-        let (mut read, mut write) = conn.tcp.split();
+        let (mut read, mut write) = conn.stream.split();
         let mut stall = Stall::default();
         std::future::poll_fn(|cx| {
             match up.poll(cx, &mut write) {

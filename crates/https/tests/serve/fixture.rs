@@ -8,8 +8,8 @@ use hairpin_core::keys::Secret;
 use hairpin_core::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Kind, Route, Terminated};
 use hairpin_core::l7::route::Conditions;
 use hairpin_https::{
-    CertificateFiles, Configuration, Runtimes, RuntimesOptions, ServedCertificates, TerminatedService, TicketSecret,
-    TlsOptions,
+    BackendTls, CertificateFiles, Configuration, Runtimes, RuntimesOptions, ServedCertificates, TerminatedService,
+    TicketSecret, TlsOptions,
 };
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -19,6 +19,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -96,6 +97,7 @@ pub(crate) struct Site {
     pub(crate) address: SocketAddr,
     /// Of `web.test`.
     pub(crate) certificate: String,
+    configuration: Configuration,
     _scratch: Scratch,
 }
 
@@ -164,6 +166,7 @@ impl Site {
             tables: Tables::new(&snapshot, &Tables::default()),
             snapshot: Arc::new(snapshot),
             services: vec![terminated],
+            backend_tls: HashMap::new(),
         };
         let runtimes_options = RuntimesOptions {
             loads: Loads::default(),
@@ -176,7 +179,17 @@ impl Site {
         };
         let runtimes =
             Runtimes::start(&runtimes_options, &configuration, &[0], vec![vec![(endpoint, socket)]]).unwrap();
-        Site { runtimes, address, certificate, _scratch: scratch }
+        Site { runtimes, address, certificate, configuration, _scratch: scratch }
+    }
+
+    /// Has the service's backends speak TLS from now on.
+    pub(crate) fn set_backend_tls(&self, tls: &BackendTls) {
+        let backend_tls = HashMap::from([(0, tls.clone())]);
+        let configuration = Configuration { backend_tls, ..self.configuration.clone() };
+        let endpoint = Endpoint::new(self.address.ip(), self.address.port());
+        // Where there is a socket already, another one is closed at once.
+        let listening = vec![vec![(endpoint, TcpListener::bind("127.0.0.1:0").unwrap())]];
+        self.runtimes.configure(&configuration, listening).unwrap();
     }
 
     /// What the only core has counted.
@@ -227,7 +240,7 @@ pub(crate) fn pattern(n: usize) -> Vec<u8> {
     (0..n).map(|at| (at * 7 + at / 251) as u8).collect()
 }
 
-type Body = BoxBody<Bytes, Infallible>;
+pub(crate) type Body = BoxBody<Bytes, Infallible>;
 
 /// A server of HTTP/1.1: `/bytes/N` and `/chunked/N` give the pattern, the second with a trailer, `/echo` gives back the body,
 /// `/head` says which request there was.
@@ -246,7 +259,7 @@ pub(crate) async fn server() -> SocketAddr {
     address
 }
 
-async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+pub(crate) async fn answer(request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
     let path = request.uri().path().to_string();
     let number = || path.rsplit('/').next().and_then(|last| last.parse().ok()).unwrap_or(0);
     let body = match &path {

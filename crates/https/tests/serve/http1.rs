@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-type Stream = TlsStream<TcpStream>;
+pub(crate) type Stream = TlsStream<TcpStream>;
 
 /// Reads a response with a length: its head and body.
 async fn response(stream: &mut Stream) -> (String, Vec<u8>) {
@@ -28,7 +28,7 @@ async fn response(stream: &mut Stream) -> (String, Vec<u8>) {
     (head, read.split_off(end))
 }
 
-async fn ask(stream: &mut Stream, request: &str) -> (String, Vec<u8>) {
+pub(crate) async fn ask(stream: &mut Stream, request: &str) -> (String, Vec<u8>) {
     stream.write_all(request.as_bytes()).await.unwrap();
     response(stream).await
 }

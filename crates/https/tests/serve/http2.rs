@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use std::time::Duration;
 
-async fn body(response: Response<h2::RecvStream>) -> (Vec<u8>, Option<HeaderMap>) {
+pub(crate) async fn body(response: Response<h2::RecvStream>) -> (Vec<u8>, Option<HeaderMap>) {
     let mut stream = response.into_body();
     let mut all = Vec::new();
     while let Some(data) = stream.data().await {

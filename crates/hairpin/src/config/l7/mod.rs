@@ -2,6 +2,7 @@
 //!
 //! Whatever is wrong is reported and left out; a file with mistakes is not used.
 
+pub(super) mod backend_tls;
 mod conditions;
 mod edits;
 mod http;
@@ -12,6 +13,7 @@ mod tls;
 
 /// Bounds of these tables.
 pub(crate) mod limits {
+    pub(crate) use super::backend_tls::ROOTS_MAX;
     pub(crate) use super::http::PATH_BYTES_MAX;
     pub(crate) use super::https::CERTIFICATES_MAX;
     pub(crate) use super::route::BODY_BYTES_MAX;

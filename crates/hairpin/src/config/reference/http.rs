@@ -272,7 +272,7 @@ pub const HTTP_LIMITS: ReferenceSection = ReferenceSection {
 pub const HTTPS: ReferenceSection = ReferenceSection {
     header: "[service.https]",
     doc: "How a service with protocol https speaks TLS with its clients. TLS ends here: requests go to backends in clear \
-          text, as those of an http service do.",
+          text, as those of an http service do, unless [service.backend_tls] says otherwise.",
     fields: &[
         field(
             "certificates",
@@ -339,6 +339,57 @@ pub const HTTPS: ReferenceSection = ReferenceSection {
             "Proxies in front of Hairpin: each of their connections must begin with the client's address, in the PROXY protocol \
              (version 1 or 2, up to 536 bytes), or it is closed. That address is the client's from then on. From elsewhere no \
              such header is understood.",
+        ),
+    ],
+};
+
+/// `[service.backend_tls]`
+pub const BACKEND_TLS: ReferenceSection = ReferenceSection {
+    header: "[service.backend_tls]",
+    doc: "How a service with protocol https speaks TLS with its backends: HTTP/1.1 over TLS 1.2 or 1.3. Without this table \
+          requests go to them in clear text. A backend whose handshake fails counts as one that cannot be connected to. \
+          What `proxy_protocol` sends goes before TLS, in clear text. \
+          Groups have the same unless they have a table of their own. Files are read as those of [service.https] are: before \
+          anything changes, and again when they change.",
+    fields: &[
+        field(
+            "enabled",
+            ValueForm::Boolean,
+            Value("true"),
+            "false",
+            "Whether the backends speak TLS. `false` is for a group of a service whose other backends do.",
+        ),
+        field(
+            "roots",
+            ValueForm::Texts,
+            Value("system"),
+            "[\"/etc/hairpin/tls/backends.pem\"]",
+            "The CAs that sign the backends' certificates: files in PEM, absolute paths, 64 at most. `\"system\"` is \
+             `/etc/ssl/certs/ca-certificates.crt`.",
+        ),
+        field(
+            "name",
+            ValueForm::Text,
+            From("the backend's address"),
+            "\"shop.internal\"",
+            "What the backends' certificates are for: a name, which is asked for (SNI), or an address. Without it each \
+             backend's certificate must have the backend's address.",
+        ),
+        field(
+            "verify",
+            ValueForm::Boolean,
+            Value("true"),
+            "false",
+            "Whether the backends' certificates are verified. `false` is for tests: any host on the way \
+             to a backend can then read and change what is sent.",
+        ),
+        field(
+            "certificate",
+            ValueForm::Text,
+            From("none"),
+            "\"/etc/hairpin/tls/client.pem\"",
+            "The certificate that is shown to backends that ask for one: a file in PEM, an absolute path, with a chain and \
+             its private key, or with a chain whose key is beside it in a file with the extension `.key`.",
         ),
     ],
 };

@@ -1,6 +1,7 @@
 //! The sections about where requests go.
 
 use super::Fallback::{From, Required, Value};
+use super::http::BACKEND_TLS;
 use super::service::{ALL_DOWN, BACKEND, BALANCE, HEALTH};
 use super::{ReferenceField, ReferenceSection, ValueForm, field};
 
@@ -10,7 +11,8 @@ pub const GROUP: ReferenceSection = ReferenceSection {
     doc: "Backends of an HTTP or TLS service beside those of the service itself; routes lead to them. Status, metrics and \
           `hairpin backend` call a group by its service's name and its own: `web/static`. Its backends are \
           [[service.group.backend]] with the fields of [[service.backend]], its checks [service.group.health] with those \
-          of [service.health]; without that, they are the service's.",
+          of [service.health]; without that, they are the service's. Likewise [service.group.backend_tls] has the fields of \
+          [service.backend_tls], with `enabled = false` where the group's backends are sent clear text.",
     fields: &[
         field(
             "name",
@@ -36,6 +38,7 @@ pub const GROUP: ReferenceSection = ReferenceSection {
         ),
         field("backend", ValueForm::Tables, From("none"), "", "See [[service.backend]]."),
         field("health", ValueForm::Tables, From("[service.health]"), "", "See [service.health]."),
+        field("backend_tls", ValueForm::Tables, From("[service.backend_tls]"), "", "See [service.backend_tls]."),
     ],
 };
 
@@ -46,6 +49,10 @@ pub const GROUP_BACKEND: ReferenceSection =
 /// `[service.group.health]`
 pub const GROUP_HEALTH: ReferenceSection =
     ReferenceSection { header: "[service.group.health]", doc: HEALTH.doc, fields: HEALTH.fields };
+
+/// `[service.group.backend_tls]`
+pub const GROUP_BACKEND_TLS: ReferenceSection =
+    ReferenceSection { header: "[service.group.backend_tls]", doc: BACKEND_TLS.doc, fields: BACKEND_TLS.fields };
 
 const HOST: ReferenceField = field(
     "host",

@@ -163,6 +163,7 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
         field("access", ValueForm::Tables, From("none"), "", "See [[service.access]]."),
         field("http", ValueForm::Tables, From("each field's default"), "", "See [service.http]."),
         field("https", ValueForm::Tables, From("none"), "", "See [service.https]."),
+        field("backend_tls", ValueForm::Tables, From("off"), "", "See [service.backend_tls]."),
         field("tls", ValueForm::Tables, From("each field's default"), "", "See [service.tls]."),
     ],
 };
@@ -180,6 +181,7 @@ pub const HEALTH: ReferenceSection = ReferenceSection {
                 ("none", "nothing: backends count as up"),
                 ("tcp", "a connection is opened, and reset at once"),
                 ("http", "a request is sent over HTTP/1.1, without TLS; redirects are not followed"),
+                ("https", "the same over TLS, as [service.backend_tls] says; for backends of https services"),
                 ("udp", "a datagram is sent and must be answered"),
             ]),
             Value("none"),

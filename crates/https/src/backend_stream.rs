@@ -1,0 +1,165 @@
+//! A stream to a backend: in clear text, or TLS by rustls.
+
+use crate::backend_tls::BackendTls;
+use std::cell::RefCell;
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpStream, tcp};
+use tokio_rustls::client::TlsStream;
+
+/// A stream to a backend.
+pub(crate) enum BackendStream {
+    /// HTTP over TCP.
+    Plain(TcpStream),
+    /// HTTP over TLS. Both halves borrow it in turn, in one thread.
+    Tls(Box<RefCell<TlsStream<TcpStream>>>),
+}
+
+impl BackendStream {
+    /// Connects, and shakes hands if there is `tls`, behind bytes that go in clear text.
+    ///
+    /// # Errors
+    /// What the kernel says, or [`io::ErrorKind::InvalidData`] if TLS cannot be agreed on.
+    pub(crate) async fn connect(address: SocketAddr, tls: Option<(&BackendTls, &[u8])>) -> io::Result<BackendStream> {
+        let mut tcp = TcpStream::connect(address).await?;
+        tcp.set_nodelay(true)?;
+        let Some((tls, preface)) = tls else { return Ok(BackendStream::Plain(tcp)) };
+        tcp.write_all(preface).await?;
+        // In memory of its own: connections in clear text have no use for the room.
+        let stream = Box::pin(tls.connect(tcp, address.ip())).await?;
+        Ok(BackendStream::Tls(Box::new(RefCell::new(stream))))
+    }
+
+    /// Whether it is TLS.
+    pub(crate) fn is_tls(&self) -> bool {
+        matches!(self, BackendStream::Tls(_))
+    }
+
+    /// Whether nothing has come since the last response: neither bytes nor the end. Session tickets and other messages of
+    /// TLS itself are read and do not count.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        match self {
+            BackendStream::Plain(tcp) => {
+                let mut byte = [0];
+                matches!(tcp.try_read(&mut byte), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+            }
+            BackendStream::Tls(stream) => {
+                let (tcp, session) = stream.get_mut().get_mut();
+                loop {
+                    match session.process_new_packets() {
+                        Ok(state) if state.plaintext_bytes_to_read() == 0 && !state.peer_has_closed() => {}
+                        _ => return false,
+                    }
+                    match session.read_tls(&mut Available(tcp)) {
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                        Ok(0) | Err(_) => return false,
+                        Ok(_) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Its two directions.
+    pub(crate) fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
+        match self {
+            BackendStream::Plain(tcp) => {
+                let (read, write) = tcp.split();
+                (ReadHalf::Plain(read), WriteHalf::Plain(write))
+            }
+            BackendStream::Tls(stream) => (ReadHalf::Tls(stream), WriteHalf::Tls(stream)),
+        }
+    }
+}
+
+/// What a socket has now. Unlike a poll it is not refused to a task that has done much already.
+struct Available<'a>(&'a TcpStream);
+
+impl Read for Available<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.0.try_read(into)
+    }
+}
+
+/// The direction from a backend.
+pub(crate) enum ReadHalf<'a> {
+    /// Of TCP.
+    Plain(tcp::ReadHalf<'a>),
+    /// Of TLS.
+    Tls(&'a RefCell<TlsStream<TcpStream>>),
+}
+
+/// The direction to a backend.
+pub(crate) enum WriteHalf<'a> {
+    /// Of TCP.
+    Plain(tcp::WriteHalf<'a>),
+    /// Of TLS.
+    Tls(&'a RefCell<TlsStream<TcpStream>>),
+}
+
+impl AsyncRead for BackendStream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            BackendStream::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            BackendStream::Tls(stream) => Pin::new(stream.get_mut()).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncRead for ReadHalf<'_> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            ReadHalf::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            ReadHalf::Tls(stream) => Pin::new(&mut *stream.borrow_mut()).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for BackendStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            BackendStream::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
+            BackendStream::Tls(stream) => Pin::new(stream.get_mut()).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            BackendStream::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            BackendStream::Tls(stream) => Pin::new(stream.get_mut()).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            BackendStream::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            BackendStream::Tls(stream) => Pin::new(stream.get_mut()).poll_shutdown(cx),
+        }
+    }
+}
+
+impl AsyncWrite for WriteHalf<'_> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            WriteHalf::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
+            WriteHalf::Tls(stream) => Pin::new(&mut *stream.borrow_mut()).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            WriteHalf::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            WriteHalf::Tls(stream) => Pin::new(&mut *stream.borrow_mut()).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            WriteHalf::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            WriteHalf::Tls(stream) => Pin::new(&mut *stream.borrow_mut()).poll_shutdown(cx),
+        }
+    }
+}
