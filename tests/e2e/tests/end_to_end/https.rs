@@ -462,13 +462,26 @@ fn reload() -> Result<()> {
     let scene = Scene::start(&[], "")?;
     let mut slow = scene.topology.client.start(
         scene.curl_command(
-            &["--http2", "--limit-rate", "5M", "--output", "/dev/null", "--write-out", "%{http_code} %{size_download}"],
-            &url("10m"),
+            &[
+                "--http2",
+                "--limit-rate",
+                "20M",
+                "--output",
+                "/dev/null",
+                "--write-out",
+                "%{http_code} %{size_download}",
+            ],
+            // The buffers of the sockets take 10 MB at once.
+            &url("100m"),
         ),
         &scene.topology.scratch.file("slow.log"),
     )?;
-    sleep(Duration::from_millis(300));
-    let listed = scene.hairpin.tell(&scene.topology, &["connections", "--service", "web", "--state", "forwarding"])?;
+    let mut listed = String::new();
+    slow.wait_until(PATIENCE, || {
+        let line = ["connections", "--service", "web", "--state", "forwarding"];
+        listed = scene.hairpin.tell(&scene.topology, &line).unwrap_or_default();
+        listed.contains("forwarding")
+    })?;
     ensure!(listed.contains("forwarding") && listed.contains("TLS or HTTP/2 ends here"), "{listed}");
     let offload = scene.hairpin.tell(&scene.topology, &["offload"])?;
     ensure!(offload.contains("software: TLS or HTTP/2 ends here"), "{offload}");
@@ -481,7 +494,7 @@ fn reload() -> Result<()> {
         ensure!(said == "new", "{option}: {said}");
     }
     slow.wait(PATIENCE)?;
-    ensure!(slow.log() == format!("200 {}", 10 << 20), "{}", slow.log());
+    ensure!(slow.log() == format!("200 {}", 100 << 20), "{}", slow.log());
     // Without the service its port is the kernel's again.
     let http =
         PeerService { transport: TransportProtocol::Http, port: 81, tables: String::new(), ..services[0].clone() };
