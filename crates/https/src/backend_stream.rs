@@ -2,7 +2,7 @@
 
 use crate::backend_tls::BackendTls;
 use std::cell::RefCell;
-use std::io::{self, Read};
+use std::io::{self, IoSlice, Read};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -48,6 +48,10 @@ impl BackendStream {
             }
             BackendStream::Tls(stream) => {
                 let (tcp, session) = stream.get_mut().get_mut();
+                if session.wants_write() {
+                    // The end of a request that the backend did not wait for.
+                    return false;
+                }
                 loop {
                     match session.process_new_packets() {
                         Ok(state) if state.plaintext_bytes_to_read() == 0 && !state.peer_has_closed() => {}
@@ -100,11 +104,25 @@ pub(crate) enum WriteHalf<'a> {
     Tls(&'a RefCell<TlsStream<TcpStream>>),
 }
 
+/// Reads. What TLS has taken and a full socket has not leaves meanwhile: the writer may have nothing more to write, and the
+/// backend waits for it.
+fn poll_read_and_send(
+    stream: &mut TlsStream<TcpStream>,
+    cx: &mut Context<'_>,
+    buf: &mut ReadBuf<'_>,
+) -> Poll<io::Result<()>> {
+    if stream.get_ref().1.wants_write() {
+        // A backend that takes no more may have answered before.
+        let _ = Pin::new(&mut *stream).poll_flush(cx);
+    }
+    Pin::new(stream).poll_read(cx, buf)
+}
+
 impl AsyncRead for BackendStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             BackendStream::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
-            BackendStream::Tls(stream) => Pin::new(stream.get_mut()).poll_read(cx, buf),
+            BackendStream::Tls(stream) => poll_read_and_send(stream.get_mut(), cx, buf),
         }
     }
 }
@@ -113,7 +131,7 @@ impl AsyncRead for ReadHalf<'_> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             ReadHalf::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
-            ReadHalf::Tls(stream) => Pin::new(&mut *stream.borrow_mut()).poll_read(cx, buf),
+            ReadHalf::Tls(stream) => poll_read_and_send(&mut stream.borrow_mut(), cx, buf),
         }
     }
 }
@@ -124,6 +142,21 @@ impl AsyncWrite for BackendStream {
             BackendStream::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
             BackendStream::Tls(stream) => Pin::new(stream.get_mut()).poll_write(cx, buf),
         }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            BackendStream::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
+            BackendStream::Tls(stream) => Pin::new(stream.get_mut()).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -147,6 +180,21 @@ impl AsyncWrite for WriteHalf<'_> {
             WriteHalf::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
             WriteHalf::Tls(stream) => Pin::new(&mut *stream.borrow_mut()).poll_write(cx, buf),
         }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            WriteHalf::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
+            WriteHalf::Tls(stream) => Pin::new(&mut *stream.borrow_mut()).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -396,7 +396,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
         let ends = matches!(length, Length::UntilClose | Length::Tunnel);
         // What the client of a tunnel sends is no request any more, and may have been read with it.
         let mut up = if is_tunnel { Pump::new(BodyEnd::Close, std::mem::take(input)) } else { sending.up };
-        let mut up_broken = sending.is_broken;
+        let (mut up_broken, mut up_done) = (sending.is_broken, sending.is_awaited && !is_tunnel);
         let mut down = Pump::new(end, first);
         if exchange.close_client && !ends {
             down.leave_unflushed();
@@ -404,16 +404,17 @@ impl<S: ClientStream> Forwarding<'_, S> {
         let silence = if is_tunnel { limits.idle_timeout.max(TUNNEL_SILENCE) } else { limits.body_timeout };
         let mut watch = Watch::new(Patience { source: silence, sink: limits.send_timeout });
         let delivered = std::future::poll_fn(|cx| {
-            if !up_broken && !up.is_finished() {
+            if !up_broken && !up_done {
                 match up.poll(cx, local, (&mut *io, &mut conn.stream), input) {
                     // Of a tunnel one side alone is of no use.
                     Poll::Ready(Err(stopped)) if is_tunnel => return Poll::Ready(Err(stopped)),
                     Poll::Ready(Err(_)) => up_broken = true,
                     Poll::Ready(Ok(())) if is_tunnel => {
                         // The client has closed its side: so the backend is told.
-                        let _ = std::pin::Pin::new(&mut conn.stream).poll_shutdown(cx);
+                        up_done = std::pin::Pin::new(&mut conn.stream).poll_shutdown(cx).is_ready();
                     }
-                    _ => {}
+                    Poll::Ready(Ok(())) => up_done = true,
+                    Poll::Pending => {}
                 }
             }
             match down.poll(cx, local, (&mut conn.stream, &mut *io), &mut excess) {
