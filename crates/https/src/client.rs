@@ -116,20 +116,20 @@ async fn serve_clear(local: &Rc<Local>, client: &Client, service: &TerminatedSer
 async fn first_bytes(local: &Local, tcp: &mut TcpStream, limits: &HttpLimits) -> Option<Vec<u8>> {
     let mut deadline = Deadline::default();
     deadline.set(limits.idle_timeout);
-    let (mut input, mut is_begun) = (Vec::new(), false);
+    let mut input = Vec::new();
     loop {
+        let was_empty = input.is_empty();
         match pump::read(local, tcp, &mut input, &mut deadline).await {
             Ok(0) => return None,
             Ok(_) if input.len() < PREFACE.len() && PREFACE.starts_with(&input) => {}
             Ok(_) => return Some(input),
-            Err(error) if error.kind() == io::ErrorKind::TimedOut && !input.is_empty() => {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut && !was_empty => {
                 local.counts.refused(Refused::Slow);
                 return None;
             }
             Err(_) => return None,
         }
-        if !is_begun {
-            is_begun = true;
+        if was_empty {
             deadline.set(limits.head_timeout);
         }
     }

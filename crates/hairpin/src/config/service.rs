@@ -183,15 +183,18 @@ fn read_mode(table: &TomlTable<'_>, spoken: Option<Spoken>) -> Forwarding {
     if let Some(mode) = mode.filter(|_| table.has("mode"))
         && (is_terminated || mode != means)
     {
-        let is = if is_terminated && spoken == Spoken::Http {
-            "has `http2`".into()
-        } else {
-            format!("is {}", spoken.word())
-        };
-        let what = format!("`mode` is \"{}\", but the service {is}", mode.word());
+        let what = format!("`mode` is \"{}\", but the service {}", mode.word(), is(spoken, is_terminated));
         table.error(&table.span_of("mode"), what, remedy);
     }
     means
+}
+
+/// What makes a service one that has no `mode`, or no `unknown`, of its own.
+fn is(spoken: Spoken, is_terminated: bool) -> String {
+    match spoken {
+        Spoken::Http if is_terminated => "has `http2`".to_string(),
+        spoken => format!("is {}", spoken.word()),
+    }
 }
 
 fn read_unknown(table: &TomlTable<'_>, spoken: Option<Spoken>, name: &str) -> UnknownPacket {
@@ -202,8 +205,7 @@ fn read_unknown(table: &TomlTable<'_>, spoken: Option<Spoken>, name: &str) -> Un
         // Packets of it reach a worker only while a reload is under way. Their sender repeats them.
         _ if l7::is_terminated(table, spoken) => {
             if chosen.is_some() && table.has("unknown") {
-                let is = if spoken == Spoken::Https { "is https" } else { "has `http2`" };
-                let what = format!("`unknown` is \"{}\", but the service {is}", unknown.word());
+                let what = format!("`unknown` is \"{}\", but the service {}", unknown.word(), is(spoken, true));
                 let remedy = "the kernel answers what belongs to none of its connections: leave `unknown` out";
                 table.error(&table.span_of("unknown"), what, remedy);
             }
