@@ -94,21 +94,24 @@ async fn serve(counted: Counted, mut client: Client, service: TerminatedService,
 }
 
 /// Serves a client that speaks clear text: HTTP/2 if it begins with its preface, without having asked (RFC 9113, 3.3).
-async fn serve_clear(local: &Rc<Local>, client: &Client, service: &TerminatedService, mut tcp: TcpStream) {
+async fn serve_clear(local: &Rc<Local>, client: &Client, service: &TerminatedService, tcp: TcpStream) {
+    let mut socket = Socket::new(tcp);
     let limits = local.setup().terminated(client.service).filter(|it| it.http2).map(|it| it.http.limits);
     let mut input = Vec::new();
     if let Some(limits) = limits {
-        match Box::pin(first_bytes(local, &mut tcp, &limits)).await {
+        match Box::pin(first_bytes(local, &mut socket.tcp, &limits)).await {
             Some(first) => input = first,
-            None => return,
+            None => return socket.close(),
         }
     }
     if input.starts_with(PREFACE) {
         local.counts.change(|statistics| statistics.http2_connections += 1);
-        let stream = Prefixed::new(input, tcp);
+        client.control.set_protocol("h2");
+        let stream = Prefixed::new(input, socket);
         Box::pin(http2::serve(local, client, service.streams_max, stream)).await;
     } else {
-        http1::serve(local, client, &mut tcp, input).await;
+        client.control.set_protocol("http/1.1");
+        http1::serve(local, client, &mut socket, input).await;
     }
 }
 
@@ -138,7 +141,10 @@ async fn first_bytes(local: &Local, tcp: &mut TcpStream, limits: &HttpLimits) ->
 /// Whether a proxy has said who its client is. If not, that is counted.
 async fn has_header(local: &Local, client: &mut Client, tcp: &mut TcpStream, until: Instant) -> bool {
     match Box::pin(timeout_at(until, proxy_header::take(tcp, &mut client.key))).await {
-        Ok(Ok(())) => return true,
+        Ok(Ok(())) => {
+            client.control.set_client(client.key.source);
+            return true;
+        }
         Ok(Err(_)) => local.counts.change(|statistics| statistics.proxy_headers_invalid += 1),
         Err(_) => local.counts.change(|statistics| statistics.handshakes_slow += 1),
     }

@@ -28,7 +28,7 @@ pub(crate) struct Control {
 /// What is listed of a client's connection.
 struct Listed {
     /// From the client to the VIP.
-    key: FlowKey,
+    key: Cell<FlowKey>,
     protocol: Cell<&'static str>,
     /// The number of the backend that a request was given last.
     backend: Cell<Option<u16>>,
@@ -73,6 +73,11 @@ impl Control {
     /// It is known now which protocol the client speaks.
     pub(crate) fn set_protocol(&self, protocol: &'static str) {
         self.listed.iter().for_each(|listed| listed.protocol.set(protocol));
+    }
+
+    /// A proxy has said which client the connection is of.
+    pub(crate) fn set_client(&self, client: Endpoint) {
+        self.listed.iter().for_each(|listed| listed.key.set(FlowKey { source: client, ..listed.key.get() }));
     }
 
     /// Whether the connection is to end with the requests that it has. If not, `cx` is woken when it is.
@@ -123,7 +128,7 @@ impl Controls {
         self.connections.set(self.connections.get() + 1);
         let began = Instant::now();
         let (protocol, requests, active) = (Cell::new("tls"), Cell::new(0), Cell::new(began));
-        let listed = Listed { key, protocol, backend: Cell::new(None), requests, began, active };
+        let listed = Listed { key: Cell::new(key), protocol, backend: Cell::new(None), requests, began, active };
         self.insert(service, Some(listed), None)
     }
 
@@ -169,8 +174,8 @@ impl Controls {
             Some(ListedConnection {
                 key,
                 service: control.service,
-                client: listed.key.source,
-                vip: listed.key.destination,
+                client: listed.key.get().source,
+                vip: listed.key.get().destination,
                 backend: listed.backend.get(),
                 requests: listed.requests.get(),
                 protocol: listed.protocol.get(),

@@ -120,7 +120,10 @@ pub(crate) fn judge(local: &Local, client: &Client, request: &Request<'_>, reque
     let mut heads = local.heads.borrow_mut();
     let (out, room) = heads.split_at_mut(HEAD_ROOM);
     let location = match template.map(|template| reply::location(room, template, request, client.tls)) {
-        Some(Err(_)) => return Judged::Refuse { status: 414, why: Refused::TooLarge },
+        Some(Err(_)) => {
+            let (status, why) = reply::without_location(request);
+            return Judged::Refuse { status, why };
+        }
         Some(Ok(length)) => Some(&room[..length]),
         None => None,
     };

@@ -17,6 +17,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::coop::has_budget_remaining;
 
 /// Bytes of a client that are read and thrown away while it reads its last response.
 const LINGER_BYTES_MAX: usize = 1 << 20;
@@ -316,7 +317,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
             match pump::poll_read(cx, local, &mut conn.stream, response) {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(NoResponse::Lost)),
                 Poll::Ready(Ok(_)) => return Poll::Ready(Ok(())),
-                Poll::Pending if *is_broken => return Poll::Ready(Err(NoResponse::Lost)),
+                Poll::Pending if *is_broken && has_budget_remaining() => return Poll::Ready(Err(NoResponse::Lost)),
                 Poll::Pending => {}
             }
             if *is_awaited {

@@ -132,9 +132,52 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
+    pub(crate) fn new(tcp: TcpStream) -> Socket {
+        Socket { tcp, has_closed: false }
+    }
+
     /// Dropping it ends the connection in order.
     pub(crate) fn close(&mut self) {
         self.has_closed = true;
+    }
+}
+
+impl ClientStream for Socket {
+    fn reset(&mut self) {
+        self.has_closed = false;
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tcp).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tcp).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.tcp.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.close();
+        Pin::new(&mut self.tcp).poll_shutdown(cx)
     }
 }
 
@@ -161,8 +204,7 @@ impl TlsStream {
     pub(crate) async fn accept(tcp: TcpStream, config: Arc<ServerConfig>) -> Result<TlsStream, HandshakeError> {
         let Ok(mut session) = ServerConnection::new(config) else { return Err(HandshakeError::Failed) };
         session.set_buffer_limit(Some(SEALED_BYTES));
-        let mut stream =
-            TlsStream { socket: Socket { tcp, has_closed: false }, session, staged: Vec::new(), sent_bytes: 0 };
+        let mut stream = TlsStream { socket: Socket::new(tcp), session, staged: Vec::new(), sent_bytes: 0 };
         let mut is_first = true;
         let shaken = std::future::poll_fn(|cx| {
             while stream.session.is_handshaking() {

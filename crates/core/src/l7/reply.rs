@@ -6,6 +6,7 @@
 use super::date::Date;
 use super::edit::{NoRoom, Out, TextPart, Variable, asked, parts};
 use super::head::Request;
+use super::splice::Refused;
 
 #[cfg(test)]
 mod tests;
@@ -122,11 +123,21 @@ pub fn write(out: &mut [u8], reply: &Reply<'_>) -> Result<usize, NoRoom> {
     out.end()
 }
 
+/// Whether a request names a host. HTTP/1.0 need not; `Host: .` does not.
+fn names_host(request: &Request<'_>) -> bool {
+    request.host.is_some_and(|host| !super::route::host::name(host).is_empty())
+}
+
+/// The response to a request for which [`location`] fails: its status, and why.
+pub fn without_location(request: &Request<'_>) -> (u16, Refused) {
+    if names_host(request) { (414, Refused::TooLarge) } else { (400, Refused::Malformed) }
+}
+
 /// Writes what `Location` says: the `template` (checked by [`edit::location`](super::edit::location)) for `request`,
 /// and says how long it is. A path that would come first has one slash only: two would lead to another host.
 ///
 /// # Errors
-/// It does not fit in `out`; or the template needs the host, and the request (HTTP/1.0) names none: 400.
+/// It does not fit in `out`; or the template needs the host, and the request names none. [`without_location`] has the response.
 pub fn location(out: &mut [u8], template: &[u8], request: &Request<'_>, https: bool) -> Result<usize, NoRoom> {
     let mut out = Out::new(out);
     let path = request.target.path;
@@ -134,7 +145,7 @@ pub fn location(out: &mut [u8], template: &[u8], request: &Request<'_>, https: b
         match part {
             Ok(TextPart::Text(text)) => out.put(text),
             Ok(TextPart::Variable(Variable::Scheme)) => out.put(if https { b"https" } else { b"http" }),
-            Ok(TextPart::Variable(Variable::Host | Variable::Authority)) if request.host.is_none() => {
+            Ok(TextPart::Variable(Variable::Host | Variable::Authority)) if !names_host(request) => {
                 return Err(NoRoom);
             }
             // `*`, and the target of CONNECT, have no path.

@@ -20,6 +20,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::AsyncWrite;
+use tokio::task::coop::has_budget_remaining;
 
 const BAD: Failed = Failed::Refused(502, Refused::BadResponse);
 /// Interim responses that a backend may send before its response.
@@ -114,7 +115,7 @@ impl Forwarding<'_> {
             match pump::poll_read(cx, local, &mut read, response) {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Ok(Begun::Lost)),
                 Poll::Ready(Ok(_)) => return Poll::Ready(Ok(Begun::Some)),
-                Poll::Pending if up.is_broken() => return Poll::Ready(Ok(Begun::Lost)),
+                Poll::Pending if up.is_broken() && has_budget_remaining() => return Poll::Ready(Ok(Begun::Lost)),
                 Poll::Pending => {}
             }
             let waits = up.waits();

@@ -263,3 +263,36 @@ fn client_that_stops_in_the_preface_is_closed() {
         assert_eq!(site.counted().statistics.http.refused[Refused::Slow as usize], 1);
     });
 }
+
+#[test]
+fn clear_text_body_that_is_broken_off_ends_in_no_fin() {
+    block_on(async {
+        let slow = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let site = clear_text(http(), slow.local_addr().unwrap());
+        let mut client = TcpStream::connect(site.address).await.unwrap();
+        client.write_all(b"GET / HTTP/1.0\r\nHost: a\r\n\r\n").await.unwrap();
+        let (mut backend, _) = slow.accept().await.unwrap();
+        // The length of the body is where the connection ends.
+        backend.write_all(b"HTTP/1.1 200 OK\r\n\r\nthe beginning").await.unwrap();
+        let mut said = Vec::new();
+        while !said.ends_with(b"the beginning") {
+            assert_ne!(client.read_buf(&mut said).await.unwrap(), 0);
+        }
+        site.runtimes.end_backends(&[0]);
+        let error = client.read_buf(&mut said).await.expect_err("a client would take the body for whole");
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    });
+}
+
+#[test]
+fn clear_text_connections_are_listed_with_their_protocol() {
+    block_on(async {
+        let site = clear_text(http(), server().await);
+        let mut client = TcpStream::connect(site.address).await.unwrap();
+        client.write_all(b"GET /bytes/1 HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        let mut said = Vec::new();
+        while !said.ends_with(b"\r\n\r\n\0") && client.read_buf(&mut said).await.unwrap() > 0 {}
+        let listed = site.runtimes.lister().list(0, 0).unwrap();
+        assert_eq!((listed.len(), listed[0].protocol), (1, "http/1.1"));
+    });
+}

@@ -102,6 +102,7 @@ fn locations_are_filled_in() {
         ("/new", "/ HTTP/1.0", false, Ok("/new")),
         ("{host}", "/ HTTP/1.0", false, Err(NoRoom)),
         ("{authority}", "/ HTTP/1.0", false, Err(NoRoom)),
+        ("https://{host}{path}", "/evil.example/ HTTP/1.1\r\nHost: .", false, Err(NoRoom)),
         ("http://b{path}", "* HTTP/1.1\r\nHost: a", false, Ok("http://b/")),
     ] {
         let method = if line.starts_with('*') { "OPTIONS" } else { "GET" };
@@ -110,6 +111,9 @@ fn locations_are_filled_in() {
         let mut out = [0; 256];
         let found = location(&mut out, template.as_bytes(), &request, https);
         assert_eq!(found.map(|length| core::str::from_utf8(&out[..length]).unwrap()), expected, "{template} {line}");
+        let is_named = line.contains("Host: a");
+        let refused = if is_named { (414, Refused::TooLarge) } else { (400, Refused::Malformed) };
+        assert_eq!(without_location(&request), refused, "{line}");
         if let Ok(length) = found {
             assert_eq!(location(&mut out[..length - 1], template.as_bytes(), &request, https), Err(NoRoom));
         }

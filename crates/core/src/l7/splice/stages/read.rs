@@ -278,7 +278,8 @@ fn redirect((out, date): Paper<'_>, request: &Request<'_>, status: u16, location
     // The text is written behind the room that the response will need.
     let (head, room) = out.split_at_mut(HEAD_ROOM);
     let Ok(length) = reply::location(room, location, request, false) else {
-        return Found::Refuse { status: 414, why: Refused::TooLarge };
+        let (status, why) = reply::without_location(request);
+        return Found::Refuse { status, why };
     };
     write_reply((head, date), request, status, Some(&room[..length]), &[], close)
 }
