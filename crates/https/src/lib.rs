@@ -2,21 +2,21 @@
 //!
 //! It stands beside the splice and gives requests the same answers: what a request is, who may pass, where it goes and how its
 //! head changes is decided by `hairpin_core::l7`, which reads HTTP/1.1 heads. A request that comes by HTTP/2 is written as such
-//! a head first ([`translate`]), so there is no second reader of requests.
+//! a head first (`translate`), so there is no second reader of requests.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`runtime`] | a thread for each core, its commands, what it counts |
-//! | [`setup`] | what is in force: services, certificates, balancers |
-//! | [`stream`] | a client's TLS stream |
-//! | [`client`] | a client's connection: TLS, and which HTTP it speaks |
-//! | [`proxy_header`] | what a proxy in front says of its client |
-//! | [`http1`], [`http2`] | the client's side of requests |
-//! | [`exchange`] | a request on its way: decision, backend, heads |
-//! | [`backend`] | connections to backends, and the pool of idle ones |
-//! | [`backend_stream`], [`backend_tls`] | streams to backends, with or without TLS |
-//! | [`pump`] | bodies that are copied |
-//! | [`certificates`] | certificates and keys, read and checked as a whole |
+//! | `runtime` | a thread for each core, its commands, what it counts |
+//! | `setup` | what is in force: services, certificates, balancers |
+//! | `stream` | a client's TLS stream |
+//! | `client` | a client's connection: TLS, and which HTTP it speaks |
+//! | `proxy_header` | what a proxy in front says of its client |
+//! | `http1`, `http2` | the client's side of requests |
+//! | `exchange` | a request on its way: decision, backend, heads |
+//! | `backend` | connections to backends, and the pool of idle ones |
+//! | `backend_stream`, `backend_tls` | streams to backends, with or without TLS |
+//! | `pump` | bodies that are copied |
+//! | `certificates` | certificates and keys, read and checked as a whole |
 //!
 //! A runtime shares nothing with the others while it serves requests but loads and effective weights of backends, and TLS
 //! sessions with these. It holds no buffer for a connection that waits: what is read lies in a buffer of the core until it is
