@@ -93,7 +93,7 @@ async fn serve(counted: Counted, mut client: Client, service: TerminatedService,
     }
 }
 
-/// Serves a client that speaks clear text: HTTP/2 if it begins with its preface, without having asked (RFC 9113, 3.3).
+/// Serves a client that speaks clear text: by HTTP/2 if it sends that preface first (prior knowledge; RFC 9113, 3.3).
 async fn serve_clear(local: &Rc<Local>, client: &Client, service: &TerminatedService, tcp: TcpStream) {
     let mut socket = Socket::new(tcp);
     let limits = local.setup().terminated(client.service).filter(|it| it.http2).map(|it| it.http.limits);
@@ -115,7 +115,7 @@ async fn serve_clear(local: &Rc<Local>, client: &Client, service: &TerminatedSer
     }
 }
 
-/// What a client sends first, up to where it is the preface of HTTP/2 or is not. `None`: it closes before, or is too slow.
+/// Reads until it is clear whether the client sends the preface of HTTP/2. `None`: the client closes before, or is too slow.
 async fn first_bytes(local: &Local, tcp: &mut TcpStream, limits: &HttpLimits) -> Option<Vec<u8>> {
     let mut deadline = Deadline::default();
     deadline.set(limits.idle_timeout);
@@ -138,7 +138,7 @@ async fn first_bytes(local: &Local, tcp: &mut TcpStream, limits: &HttpLimits) ->
     }
 }
 
-/// Whether a proxy has said who its client is. If not, that is counted.
+/// Reads the proxy's header. Returns false, and counts it, if the header is missing, wrong or late.
 async fn has_header(local: &Local, client: &mut Client, tcp: &mut TcpStream, until: Instant) -> bool {
     match Box::pin(timeout_at(until, proxy_header::take(tcp, &mut client.key))).await {
         Ok(Ok(())) => {
@@ -168,7 +168,7 @@ async fn serve_tls(local: &Rc<Local>, client: &Client, service: &TerminatedServi
     }
 }
 
-/// The TLS stream of a client. `None`: there is none, and that is counted.
+/// Shakes hands with a client. Returns `None`, and counts it, if that fails or takes too long.
 async fn handshake(
     local: &Rc<Local>,
     config: &Arc<rustls::ServerConfig>,
@@ -180,7 +180,7 @@ async fn handshake(
         Ok(Ok(stream)) => return Some(Box::new(stream)),
         Ok(Err(HandshakeError::ClearText(socket))) => {
             local.counts.change(|statistics| statistics.clear_text += 1);
-            // In memory of its own: the others need none for it.
+            // Boxed, so that other connections reserve no memory for it.
             Box::pin(tell_tls(local, socket)).await;
         }
         Ok(Err(HandshakeError::Failed)) => local.counts.change(|statistics| statistics.handshakes_failed += 1),

@@ -28,7 +28,7 @@ enum After {
     Next,
     /// Its connection is closed, so that the client reads all that it was sent.
     Close,
-    /// Its connection is broken off, so that the client does not take what it was sent for all.
+    /// Its connection is broken off, so that the client does not take a part of the response for the whole.
     Abort,
 }
 
@@ -76,7 +76,7 @@ pub(crate) async fn serve<S: ClientStream>(local: &Rc<Local>, client: &Client, i
             }
             Found::Forward(exchange) => {
                 count(local, client);
-                // In memory of its own: a connection between two requests is small.
+                // Boxed, so that a connection between two requests is small.
                 let forwarding = Forwarding { local, io, input: &mut input, deadline: &mut deadline, limits };
                 Box::pin(forwarding.forward(*exchange)).await
             }
@@ -235,7 +235,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
     async fn forward(mut self, mut exchange: Exchange) -> After {
         let head_only = exchange.method == Method::Head;
         let mut end = BodyEnd::of(exchange.body, Chunks::at_most(self.limits.body_bound()));
-        // What of the body has been read goes with the head. It stays, so that it can be sent once more.
+        // The part of the body that has been read is sent with the head. It is kept, so that it can be sent again.
         let behind = &self.input[exchange.head_bytes..];
         let body = match end.feed(behind) {
             Ok(body) => body,
@@ -257,7 +257,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
             let mut sending = Sending { up, watch, is_broken: false, is_awaited: false };
             let mut response = Vec::new();
             let begun = self.more(&mut conn, &mut sending, &mut response).await;
-            // A kept connection that its backend closes while the next request is on its way says nothing of the request.
+            // A backend may close an idle connection just as a request is sent on it: the request is not at fault.
             let may_again = is_reused && exchange.is_idempotent && sending.up.moved == 0;
             match begun {
                 Ok(()) => {
@@ -278,7 +278,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
         refuse(self.local, self.io, status, head_only, self.deadline).await
     }
 
-    /// Answers a request that its backend has not; `is_reused`: on a connection that was kept.
+    /// Answers a request that its backend did not answer. `is_reused`: it was sent on a kept connection.
     async fn not_answered(&mut self, exchange: &Exchange, why: NoResponse, is_reused: bool) -> After {
         let head_only = exchange.method == Method::Head;
         let (fault, why) = match why {
@@ -365,7 +365,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
                 return self.not_answered(&exchange, why, false).await;
             }
         };
-        // What of the request is still to come would be the tunnel's first bytes.
+        // The rest of the request would become the tunnel's first bytes.
         if answered.body == Length::Tunnel && !sending.up.is_finished() {
             return self.refused(BAD, head_only).await;
         }
@@ -384,7 +384,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
         let mut end = BodyEnd::of(answered.body, Chunks::of_response());
         let body = match end.feed(&response[answered.head_bytes..]) {
             Ok(body) => body,
-            // The client has seen nothing, but what of the body was there cannot be told from another response.
+            // The client has seen nothing, but bytes of this body could be taken for another response.
             Err(_) => {
                 local.counts.refused(Refused::BadResponse);
                 return After::Abort;
@@ -407,7 +407,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
         let delivered = std::future::poll_fn(|cx| {
             if !up_broken && !up_done {
                 match up.poll(cx, local, (&mut *io, &mut conn.stream), input) {
-                    // Of a tunnel one side alone is of no use.
+                    // A tunnel with one side is of no use.
                     Poll::Ready(Err(stopped)) if is_tunnel => return Poll::Ready(Err(stopped)),
                     Poll::Ready(Err(_)) => up_broken = true,
                     Poll::Ready(Ok(())) if is_tunnel => {

@@ -123,8 +123,8 @@ pub(crate) enum HandshakeError {
     Failed,
 }
 
-/// A client's socket. Unless its end has been said in order, the client sees the connection break when it is dropped: nothing
-/// that it was sent is taken for all.
+/// A client's socket. Dropping it resets the connection, unless [`close`](Socket::close) was called: a client must not take a
+/// part of a response for the whole.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) tcp: TcpStream,

@@ -59,7 +59,7 @@ impl Forwarding<'_> {
             let sent = self.exchange.request_head(local, &head, &conn);
             up.begin(sent.ok_or(Failed::Refused(400, Refused::Malformed))?);
             conn.requests += 1;
-            // A kept connection that its backend closes while the next request is on its way says nothing of the request.
+            // A backend may close an idle connection just as a request is sent on it: the request is not at fault.
             match self.begin(&mut conn, up, &mut response).await? {
                 Begun::Some => break,
                 Begun::Lost if is_reused && self.exchange.is_idempotent && up.is_untouched() => {

@@ -1,5 +1,5 @@
-//! The stream below the h2 crate, watched for what that crate does not bound: header blocks that do not end, frames that ask
-//! for nothing, streams that are reset, and a client that does not read.
+//! The stream below the h2 crate. It counts and bounds what that crate does not: unfinished header blocks, frames that carry no
+//! head or data, resets, and a client that does not read.
 
 use super::scanner::{CONTINUATION, DATA, Frame, GOAWAY, HEADERS, PREFACE_BYTES, RST_STREAM, Scanner};
 use crate::local::Counts;
@@ -19,7 +19,7 @@ const COUNTED_FOR: Duration = Duration::from_secs(10);
 /// Streams that a client may reset, or have reset by what breaks HTTP/2, in [`COUNTED_FOR`], beyond those that came to their
 /// end (CVE-2023-44487, CVE-2025-8671).
 const RESETS_MAX: u64 = 100;
-/// Frames that ask for nothing (PING, SETTINGS, WINDOW_UPDATE, PRIORITY, unknown ones, DATA without data) that a client may
+/// Frames that carry no head or data (PING, SETTINGS, WINDOW_UPDATE, PRIORITY, unknown ones, DATA without data) that a client may
 /// send in [`COUNTED_FOR`] (CVE-2019-9511 to 9518) ...
 const IDLE_FRAMES_MAX: u64 = 1000;
 /// ... and beyond that for each frame with a head or data, of either side.
@@ -173,7 +173,7 @@ impl Seen {
         });
     }
 
-    /// Something was written, or could not be.
+    /// Notes that a write went on, or had to wait.
     fn sent(&mut self, sent_bytes: u64, is_pending: bool) {
         let has_moved = std::mem::replace(&mut self.sent_bytes, sent_bytes) != sent_bytes;
         if self.stuck_since.is_none() && is_pending || self.stuck_since.is_some() && has_moved {
