@@ -296,3 +296,21 @@ fn clear_text_connections_are_listed_with_their_protocol() {
         assert_eq!((listed.len(), listed[0].protocol), (1, "http/1.1"));
     });
 }
+
+#[test]
+fn connections_behind_a_proxy_are_listed_with_their_client() {
+    block_on(async {
+        let clear_text = |service: &mut hairpin_https::TerminatedService| {
+            service.tls = None;
+            service.accept_proxy = [loopback()].into();
+            service.handshake_timeout = Duration::from_secs(5);
+        };
+        let site = Site::of(http(), &[server().await], |_| {}, clear_text);
+        let mut client = TcpStream::connect(site.address).await.unwrap();
+        client.write_all(&header(ProxyVersion::V2, "192.0.2.7:1234", "198.51.100.1:443")).await.unwrap();
+        client.write_all(b"GET /bytes/1 HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        assert_ne!(client.read(&mut [0; 1024]).await.unwrap(), 0);
+        let listed = site.runtimes.lister().list(0, 0).unwrap();
+        assert_eq!((listed.len(), listed[0].client), (1, Endpoint::new("192.0.2.7".parse::<IpAddr>().unwrap(), 1234)));
+    });
+}
