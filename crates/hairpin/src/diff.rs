@@ -323,6 +323,10 @@ fn health(settings: &HealthSettings) -> Vec<(&'static str, Option<String>)> {
         Check::Udp { send, expect } => Some((send, expect)),
         _ => None,
     };
+    let grpc = match &settings.check {
+        Check::Grpc { service } => Some(service),
+        _ => None,
+    };
     let any = |checked: String| (settings.check != Check::None).then_some(checked);
     let or = |text: Option<&String>, default: &str| text.map_or(default.to_string(), |text| format!("{text:?}"));
     let passive = settings.passive;
@@ -338,6 +342,7 @@ fn health(settings: &HealthSettings) -> Vec<(&'static str, Option<String>)> {
         ("host", http.map(|http| or(http.host.as_ref(), "the backend's address and port"))),
         ("status", http.map(|http| http.status.to_string())),
         ("body", http.map(|http| or(http.body.as_ref(), "anything"))),
+        ("grpc_service", grpc.map(|service| or(Some(service).filter(|it| !it.is_empty()), "the server as a whole"))),
         ("send", udp.map(|(send, _)| bytes(send))),
         ("expect", udp.map(|(_, expect)| expect.as_ref().map_or("any answer".to_string(), |expect| bytes(expect)))),
         ("passive", Some(passive.map_or(0, |passive| passive.failures).to_string())),

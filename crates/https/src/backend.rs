@@ -1,12 +1,14 @@
-//! Connections to backends: HTTP/1.1 over the host's own sockets, with or without TLS, one exchange at a time, kept for others
-//! in between.
+//! Connections to backends over the host's own sockets, with or without TLS: of HTTP/1.1, for one exchange at a time and kept
+//! for others in between, and of HTTP/2 (`http2_backend`), for many exchanges at a time.
 
 use crate::backend_stream::BackendStream;
 use crate::backend_tls::BackendTls;
+use crate::http2_backend::{Http2Conns, Ways};
 use crate::local::Counts;
 use hairpin_core::config::{BackendState, Snapshot};
 use hairpin_core::flow::Endpoint;
 use rustix::io::Errno;
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,25 +27,81 @@ pub(crate) fn is_no_room(error: &io::Error) -> bool {
     )
 }
 
-/// A connection to a backend, counted as such for as long as it exists.
+/// A connection that is counted as its backend's, for as long as this exists.
+pub(crate) struct Counted {
+    /// The backend's number.
+    number: u16,
+    counts: Rc<Counts>,
+}
+
+impl Counted {
+    fn new(counts: &Rc<Counts>, number: u16) -> Counted {
+        counts.change(|statistics| statistics.http.backend_conns_now += 1);
+        counts.backend(number, |backend| {
+            backend.connections_now += 1;
+            backend.open_now += 1;
+        });
+        Counted { number, counts: Rc::clone(counts) }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.counts.change(|statistics| statistics.http.backend_conns_now -= 1);
+        self.counts.backend(self.number, |backend| {
+            backend.connections_now = backend.connections_now.saturating_sub(1);
+            backend.open_now = backend.open_now.saturating_sub(1);
+        });
+    }
+}
+
+/// Counts a connection to a backend that could not be made.
+pub(crate) fn count_failed(counts: &Counts, number: u16, error: &io::Error) {
+    counts.backend(number, |backend| backend.failed += u64::from(!is_no_room(error)));
+    let is_of_peer = matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof);
+    counts.change(|statistics| statistics.backend_handshakes_failed += u64::from(is_of_peer));
+}
+
+/// Connects to a backend, and shakes hands with it if there is `tls`, behind the bytes of `preface`.
+///
+/// # Errors
+/// [`io::ErrorKind::TimedOut`] if that took too long, else what the kernel or TLS says. It has been counted.
+pub(crate) async fn open(
+    counts: &Rc<Counts>,
+    number: u16,
+    endpoint: Endpoint,
+    (tls, preface): (Option<&Rc<BackendTls>>, &[u8]),
+    within: Duration,
+) -> io::Result<(BackendStream, Counted)> {
+    let address = SocketAddr::new(IpAddr::from(endpoint.address), endpoint.port);
+    counts.backend(number, |backend| backend.connections += 1);
+    let connected = timeout(within, BackendStream::connect(address, tls.map(|tls| (&**tls, preface)))).await;
+    let stream = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let stream = stream.inspect_err(|error| count_failed(counts, number, error))?;
+    Ok((stream, Counted::new(counts, number)))
+}
+
+/// A connection to a backend that a request has, or that waits for one; of HTTP/2 a stream of it.
 pub(crate) struct BackendConn {
     pub(crate) stream: BackendStream,
     /// How TLS was agreed on with it.
     tls: Option<Rc<BackendTls>>,
     /// The backend's number.
     pub(crate) number: u16,
-    /// Requests that it was sent.
+    /// Requests that it was sent; of HTTP/2 those that its connection was sent before, as far as it is the only stream.
     pub(crate) requests: u32,
     /// Whether a request has it, which counts towards its backend's load.
     is_leased: bool,
     counts: Rc<Counts>,
+    /// `None`: other streams have the connection, too.
+    _counted: Option<Counted>,
 }
 
 impl BackendConn {
-    /// Connects to a backend, and shakes hands with it if there is `tls`, behind the bytes of `preface`.
+    /// A new connection of HTTP/1.1: see [`open`].
     ///
     /// # Errors
-    /// [`io::ErrorKind::TimedOut`] if that took too long, else what the kernel or TLS says.
+    /// Those of [`open`].
     pub(crate) async fn connect(
         counts: &Rc<Counts>,
         number: u16,
@@ -51,23 +109,36 @@ impl BackendConn {
         (tls, preface): (Option<&Rc<BackendTls>>, &[u8]),
         within: Duration,
     ) -> io::Result<BackendConn> {
-        let address = SocketAddr::new(IpAddr::from(endpoint.address), endpoint.port);
-        counts.backend(number, |backend| backend.connections += 1);
-        let connected = timeout(within, BackendStream::connect(address, tls.map(|tls| (&**tls, preface)))).await;
-        let stream = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).inspect_err(|error| {
-            counts.backend(number, |backend| backend.failed += u64::from(!is_no_room(error)));
-            let is_of_tls = matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof);
-            counts.change(|statistics| statistics.backend_handshakes_failed += u64::from(is_of_tls));
-        })?;
-        counts.change(|statistics| statistics.http.backend_conns_now += 1);
-        counts.backend(number, |backend| {
-            backend.connections_now += 1;
-            backend.open_now += 1;
-        });
-        let mut conn =
-            BackendConn { stream, tls: tls.cloned(), number, requests: 0, is_leased: false, counts: Rc::clone(counts) };
+        let (stream, counted) = open(counts, number, endpoint, (tls, preface), within).await?;
+        Ok(BackendConn::new(counts, number, (stream, tls.cloned()), 0, Some(counted)))
+    }
+
+    /// A stream of HTTP/2 for a request, on a connection of `conns` or a new one.
+    ///
+    /// # Errors
+    /// Those of [`Http2Conns::stream`].
+    pub(crate) async fn http2(
+        counts: &Rc<Counts>,
+        number: u16,
+        conns: &Http2Conns,
+        ways: &Ways<'_>,
+    ) -> io::Result<BackendConn> {
+        let (stream, requests) = conns.stream(counts, number, ways).await?;
+        let stream = BackendStream::Http2(Box::new(RefCell::new(stream)));
+        Ok(BackendConn::new(counts, number, (stream, ways.tls.cloned()), requests, None))
+    }
+
+    fn new(
+        counts: &Rc<Counts>,
+        number: u16,
+        (stream, tls): (BackendStream, Option<Rc<BackendTls>>),
+        requests: u32,
+        counted: Option<Counted>,
+    ) -> BackendConn {
+        let counts = Rc::clone(counts);
+        let mut conn = BackendConn { stream, tls, number, requests, is_leased: false, counts, _counted: counted };
         conn.lease(true);
-        Ok(conn)
+        conn
     }
 
     fn lease(&mut self, is_leased: bool) {
@@ -81,11 +152,6 @@ impl BackendConn {
 impl Drop for BackendConn {
     fn drop(&mut self) {
         self.lease(false);
-        self.counts.change(|statistics| statistics.http.backend_conns_now -= 1);
-        self.counts.backend(self.number, |backend| {
-            backend.connections_now = backend.connections_now.saturating_sub(1);
-            backend.open_now = backend.open_now.saturating_sub(1);
-        });
     }
 }
 
@@ -93,6 +159,8 @@ impl Drop for BackendConn {
 #[derive(Default)]
 pub(crate) struct Pool {
     idle: HashMap<u16, VecDeque<(BackendConn, Instant)>>,
+    /// Connections of HTTP/2, whether requests have streams of them or not.
+    http2: HashMap<u16, Rc<Http2Conns>>,
 }
 
 impl Pool {
@@ -113,7 +181,7 @@ impl Pool {
 
     /// Keeps a connection for others: `idle_max` of its backend at most, of which the oldest gives way.
     pub(crate) fn keep(&mut self, mut conn: BackendConn, idle_max: u16) {
-        if idle_max == 0 {
+        if idle_max == 0 || conn.stream.is_http2() {
             return;
         }
         conn.lease(false);
@@ -125,6 +193,11 @@ impl Pool {
         idle.push_back((conn, Instant::now()));
     }
 
+    /// Connections of HTTP/2 to a backend.
+    pub(crate) fn http2(&mut self, number: u16) -> Rc<Http2Conns> {
+        Rc::clone(self.http2.entry(number).or_default())
+    }
+
     /// Closes what has been idle for too long.
     pub(crate) fn sweep(&mut self) {
         let now = Instant::now();
@@ -134,27 +207,33 @@ impl Pool {
             }
         }
         self.idle.retain(|_, idle| !idle.is_empty());
+        self.http2.retain(|_, conns| conns.sweep(IDLE_TIMEOUT));
     }
 
     /// Closes connections to backends that take no requests any more.
     pub(crate) fn follow(&mut self, snapshot: &Snapshot) {
         let is_wanted =
             |number: u16| snapshot.backend(number).is_some_and(|(_, backend)| backend.state == BackendState::Enabled);
-        let unwanted: Vec<u16> = self.idle.keys().copied().filter(|number| !is_wanted(*number)).collect();
+        let unwanted: Vec<u16> = self.backends().filter(|number| !is_wanted(*number)).collect();
         self.forget(&unwanted);
     }
 
     /// Closes all connections: others need the room.
     pub(crate) fn clear(&mut self) {
-        let all: Vec<u16> = self.idle.keys().copied().collect();
+        let all: Vec<u16> = self.backends().collect();
         self.forget(&all);
     }
 
-    /// Closes connections to these backends.
+    /// Closes connections to these backends; those of HTTP/2 when their streams have ended.
     pub(crate) fn forget(&mut self, backends: &[u16]) {
         for number in backends {
             self.idle.remove(number).into_iter().flatten().for_each(|idle| forget(Some(idle)));
+            self.http2.remove(number).into_iter().for_each(|conns| conns.clear());
         }
+    }
+
+    fn backends(&self) -> impl Iterator<Item = u16> {
+        self.idle.keys().chain(self.http2.keys()).copied()
     }
 }
 

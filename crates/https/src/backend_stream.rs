@@ -1,6 +1,7 @@
-//! A stream to a backend: in clear text, or TLS by rustls.
+//! A stream to a backend: TCP in clear text, TLS by rustls, or a stream of HTTP/2.
 
 use crate::backend_tls::BackendTls;
+use crate::http2_backend::{Http2Stream, Unfit};
 use std::cell::RefCell;
 use std::io::{self, IoSlice, Read};
 use std::net::SocketAddr;
@@ -16,6 +17,8 @@ pub(crate) enum BackendStream {
     Plain(TcpStream),
     /// HTTP over TLS. Both halves borrow it in turn, in one thread.
     Tls(Box<RefCell<TlsStream<TcpStream>>>),
+    /// A stream of HTTP/2 that speaks HTTP/1.1 to this side. Both halves borrow it in turn, in one thread.
+    Http2(Box<RefCell<Http2Stream>>),
 }
 
 impl BackendStream {
@@ -33,9 +36,42 @@ impl BackendStream {
         Ok(BackendStream::Tls(Box::new(RefCell::new(stream))))
     }
 
-    /// Whether it is TLS.
-    pub(crate) fn is_tls(&self) -> bool {
-        matches!(self, BackendStream::Tls(_))
+    /// Whether it is TCP, in clear text.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self, BackendStream::Plain(_))
+    }
+
+    /// Whether TLS has been agreed on for HTTP/2 (ALPN).
+    pub(crate) fn has_agreed_on_http2(&self) -> bool {
+        match self {
+            BackendStream::Tls(stream) => stream.borrow().get_ref().1.alpn_protocol() == Some(b"h2"),
+            BackendStream::Plain(_) | BackendStream::Http2(_) => false,
+        }
+    }
+
+    /// Whether it is a stream of a connection that others have streams of, too.
+    pub(crate) fn is_http2(&self) -> bool {
+        matches!(self, BackendStream::Http2(_))
+    }
+
+    /// Whether the backend has said that it has not looked at the request: another one may get it, whatever it is.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, BackendStream::Http2(stream) if stream.borrow().is_refused())
+    }
+
+    /// Why the request cannot go to this backend, which has not seen it.
+    pub(crate) fn unfit(&self) -> Option<Unfit> {
+        match self {
+            BackendStream::Http2(stream) => stream.borrow().unfit(),
+            BackendStream::Plain(_) | BackendStream::Tls(_) => None,
+        }
+    }
+
+    /// The backend has not answered in time: its connection gets no further requests.
+    pub(crate) fn retire(&self) {
+        if let BackendStream::Http2(stream) = self {
+            stream.borrow().retire();
+        }
     }
 
     /// Whether nothing has come since the last response: neither bytes nor the end. Session tickets and other messages of
@@ -46,6 +82,7 @@ impl BackendStream {
                 let mut byte = [0];
                 matches!(tcp.try_read(&mut byte), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
             }
+            BackendStream::Http2(_) => false,
             BackendStream::Tls(stream) => {
                 let (tcp, session) = stream.get_mut().get_mut();
                 if session.wants_write() {
@@ -75,6 +112,7 @@ impl BackendStream {
                 (ReadHalf::Plain(read), WriteHalf::Plain(write))
             }
             BackendStream::Tls(stream) => (ReadHalf::Tls(stream), WriteHalf::Tls(stream)),
+            BackendStream::Http2(stream) => (ReadHalf::Http2(stream), WriteHalf::Http2(stream)),
         }
     }
 }
@@ -94,6 +132,8 @@ pub(crate) enum ReadHalf<'a> {
     Plain(tcp::ReadHalf<'a>),
     /// Of TLS.
     Tls(&'a RefCell<TlsStream<TcpStream>>),
+    /// Of HTTP/2.
+    Http2(&'a RefCell<Http2Stream>),
 }
 
 /// The direction to a backend.
@@ -102,6 +142,8 @@ pub(crate) enum WriteHalf<'a> {
     Plain(tcp::WriteHalf<'a>),
     /// Of TLS.
     Tls(&'a RefCell<TlsStream<TcpStream>>),
+    /// Of HTTP/2.
+    Http2(&'a RefCell<Http2Stream>),
 }
 
 /// Reads. What TLS has taken and a full socket has not leaves meanwhile: the writer may have nothing more to write, and the
@@ -123,6 +165,7 @@ impl AsyncRead for BackendStream {
         match self.get_mut() {
             BackendStream::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
             BackendStream::Tls(stream) => poll_read_and_send(stream.get_mut(), cx, buf),
+            BackendStream::Http2(stream) => Pin::new(stream.get_mut()).poll_read(cx, buf),
         }
     }
 }
@@ -132,6 +175,7 @@ impl AsyncRead for ReadHalf<'_> {
         match self.get_mut() {
             ReadHalf::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
             ReadHalf::Tls(stream) => poll_read_and_send(&mut stream.borrow_mut(), cx, buf),
+            ReadHalf::Http2(stream) => Pin::new(&mut *stream.borrow_mut()).poll_read(cx, buf),
         }
     }
 }
@@ -141,6 +185,7 @@ impl AsyncWrite for BackendStream {
         match self.get_mut() {
             BackendStream::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
             BackendStream::Tls(stream) => Pin::new(stream.get_mut()).poll_write(cx, buf),
+            BackendStream::Http2(stream) => Pin::new(stream.get_mut()).poll_write(cx, buf),
         }
     }
 
@@ -152,6 +197,7 @@ impl AsyncWrite for BackendStream {
         match self.get_mut() {
             BackendStream::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
             BackendStream::Tls(stream) => Pin::new(stream.get_mut()).poll_write_vectored(cx, bufs),
+            BackendStream::Http2(stream) => Pin::new(stream.get_mut()).poll_write_vectored(cx, bufs),
         }
     }
 
@@ -163,6 +209,7 @@ impl AsyncWrite for BackendStream {
         match self.get_mut() {
             BackendStream::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
             BackendStream::Tls(stream) => Pin::new(stream.get_mut()).poll_flush(cx),
+            BackendStream::Http2(stream) => Pin::new(stream.get_mut()).poll_flush(cx),
         }
     }
 
@@ -170,6 +217,7 @@ impl AsyncWrite for BackendStream {
         match self.get_mut() {
             BackendStream::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
             BackendStream::Tls(stream) => Pin::new(stream.get_mut()).poll_shutdown(cx),
+            BackendStream::Http2(stream) => Pin::new(stream.get_mut()).poll_shutdown(cx),
         }
     }
 }
@@ -179,6 +227,7 @@ impl AsyncWrite for WriteHalf<'_> {
         match self.get_mut() {
             WriteHalf::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
             WriteHalf::Tls(stream) => Pin::new(&mut *stream.borrow_mut()).poll_write(cx, buf),
+            WriteHalf::Http2(stream) => Pin::new(&mut *stream.borrow_mut()).poll_write(cx, buf),
         }
     }
 
@@ -190,6 +239,7 @@ impl AsyncWrite for WriteHalf<'_> {
         match self.get_mut() {
             WriteHalf::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
             WriteHalf::Tls(stream) => Pin::new(&mut *stream.borrow_mut()).poll_write_vectored(cx, bufs),
+            WriteHalf::Http2(stream) => Pin::new(&mut *stream.borrow_mut()).poll_write_vectored(cx, bufs),
         }
     }
 
@@ -201,6 +251,7 @@ impl AsyncWrite for WriteHalf<'_> {
         match self.get_mut() {
             WriteHalf::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
             WriteHalf::Tls(stream) => Pin::new(&mut *stream.borrow_mut()).poll_flush(cx),
+            WriteHalf::Http2(stream) => Pin::new(&mut *stream.borrow_mut()).poll_flush(cx),
         }
     }
 
@@ -208,6 +259,7 @@ impl AsyncWrite for WriteHalf<'_> {
         match self.get_mut() {
             WriteHalf::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
             WriteHalf::Tls(stream) => Pin::new(&mut *stream.borrow_mut()).poll_shutdown(cx),
+            WriteHalf::Http2(stream) => Pin::new(&mut *stream.borrow_mut()).poll_shutdown(cx),
         }
     }
 }

@@ -35,6 +35,8 @@ pub struct BackendTlsOptions {
     pub verify: bool,
     /// A file with the certificate that backends are shown, and its key.
     pub certificate: Option<PathBuf>,
+    /// Whether the backends speak HTTP/2 (ALPN `h2`), or HTTP/1.1.
+    pub http2: bool,
 }
 
 impl BackendTlsOptions {
@@ -110,7 +112,9 @@ impl BackendTls {
                 (builder.with_client_cert_resolver(Arc::new(shown)), Some(loaded.summary))
             }
         };
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let protocol: &[u8] = if options.http2 { b"h2" } else { b"http/1.1" };
+        identity.add(protocol);
+        config.alpn_protocols = vec![protocol.to_vec()];
         config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
         Ok(BackendTls { config: Arc::new(config), name, identity: identity.finish(), summary })
     }

@@ -2,6 +2,7 @@
 
 use crate::backend::{BackendConn, is_no_room};
 use crate::control::Control;
+use crate::http2_backend::{Unfit, Ways};
 use crate::local::Local;
 use crate::setup::Setup;
 use hairpin_core::config::BackendState;
@@ -56,13 +57,15 @@ pub(crate) struct Exchange {
     /// Bytes of the request's head.
     pub(crate) head_bytes: usize,
     pub(crate) upgrade: bool,
-    pub(crate) is_idempotent: bool,
+    is_idempotent: bool,
     /// The last one of its client's connection.
     pub(crate) close_client: bool,
     close_backend: bool,
     started: Instant,
     chosen_in_us: u32,
     tries: u8,
+    /// It has been sent before, on a connection that was lost.
+    is_again: bool,
     /// The configuration that the backend was chosen by.
     chosen_by: Rc<Setup>,
     /// The backend's number and end, once it is chosen.
@@ -147,6 +150,14 @@ fn unreachable(local: &Local, error: &io::Error) -> (u16, Refused) {
     }
 }
 
+/// What a client gets whose request cannot go to its backend by HTTP/2.
+pub(crate) fn unfit(unfit: Unfit) -> (u16, Refused) {
+    match unfit {
+        Unfit::Head => (400, Refused::Malformed),
+        Unfit::WebSocket => (501, Refused::Tunnel),
+    }
+}
+
 /// The HTTP/1.1 response to a request that is refused.
 pub(crate) fn refusal(local: &Local, status: u16, head_only: bool) -> Vec<u8> {
     written(local, &Reply { status, date: local.date(), location: None, body: &[], head_only, close: true })
@@ -189,6 +200,7 @@ impl Exchange {
             started: Instant::now(),
             chosen_in_us: 0,
             tries: 0,
+            is_again: false,
             chosen_by: Rc::clone(setup),
             backend: None,
             asked_for: http.sticky.as_ref().and_then(|sticky| edit::sticky_value(request, sticky)),
@@ -244,7 +256,8 @@ impl Exchange {
             let (number, endpoint) = self.choose(local).ok_or(NONE)?;
             let shares = self.http().is_some_and(|http| http.reuse);
             let tls = self.chosen_by.backend_tls(self.group);
-            let idle = if shares { local.pool.borrow_mut().take(number, tls) } else { None };
+            let is_kept = shares && !self.chosen_by.has_http2_backends(self.group);
+            let idle = if is_kept { local.pool.borrow_mut().take(number, tls) } else { None };
             let conn = match idle {
                 Some(conn) => Ok(conn),
                 None => self.connect(local, number, endpoint).await,
@@ -263,12 +276,20 @@ impl Exchange {
         }
     }
 
+    /// Whether a request is sent once more whose connection was lost before a byte of its response had come. `is_reused`: the
+    /// connection had served others, so that the backend may have closed it just then; `is_untouched`: all of the request is
+    /// still there.
+    pub(crate) fn may_go_again(&self, conn: &BackendConn, is_reused: bool, is_untouched: bool) -> bool {
+        is_untouched && !self.is_again && (conn.stream.is_refused() || is_reused && self.is_idempotent)
+    }
+
     /// A new connection to the backend that was chosen.
     ///
     /// # Errors
     /// The status that the client gets, and why.
-    pub(crate) async fn connect_again(&self, local: &Local) -> Result<BackendConn, (u16, Refused)> {
+    pub(crate) async fn connect_again(&mut self, local: &Local) -> Result<BackendConn, (u16, Refused)> {
         let (number, endpoint) = self.backend.ok_or((503, Refused::NoBackend))?;
+        self.is_again = true;
         local.counts.change(|statistics| statistics.http.retries += 1);
         self.connect(local, number, endpoint).await.map_err(|error| unreachable(local, &error))
     }
@@ -277,6 +298,11 @@ impl Exchange {
         let http = self.http().ok_or(io::ErrorKind::NotFound)?;
         // As long as the request takes: a later configuration may have the backend no longer, and say nothing of its TLS.
         let tls = self.chosen_by.backend_tls(self.group);
+        let within = http.limits.connect_timeout;
+        if self.chosen_by.has_http2_backends(self.group) {
+            let conns = if http.reuse { local.pool.borrow_mut().http2(number) } else { Rc::default() };
+            return BackendConn::http2(&local.counts, number, &conns, &Ways { endpoint, tls, within }).await;
+        }
         let mut preface = Vec::new();
         if let Some(version) = http.proxy_protocol.filter(|_| tls.is_some()) {
             let (client, vip) = (self.client.key.source, self.client.key.destination);
@@ -285,7 +311,7 @@ impl Exchange {
                 proxy_protocol::write(&mut heads, version, client, vip).map_err(|_| io::ErrorKind::InvalidInput)?;
             preface.extend_from_slice(&heads[..length]);
         }
-        BackendConn::connect(&local.counts, number, endpoint, (tls, &preface), http.limits.connect_timeout).await
+        BackendConn::connect(&local.counts, number, endpoint, (tls, &preface), within).await
     }
 
     fn facts(&self) -> Facts<'_> {
@@ -312,7 +338,7 @@ impl Exchange {
         let mut heads = local.heads.borrow_mut();
         let mut before = 0;
         // Before TLS it has been sent already.
-        if let Some(version) = http.proxy_protocol.filter(|_| conn.requests == 0 && !conn.stream.is_tls()) {
+        if let Some(version) = http.proxy_protocol.filter(|_| conn.requests == 0 && conn.stream.is_plain()) {
             before =
                 proxy_protocol::write(&mut heads, version, self.client.key.source, self.client.key.destination).ok()?;
         }

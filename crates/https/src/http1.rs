@@ -258,7 +258,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
             let mut response = Vec::new();
             let begun = self.more(&mut conn, &mut sending, &mut response).await;
             // A backend may close an idle connection just as a request is sent on it: the request is not at fault.
-            let may_again = is_reused && exchange.is_idempotent && sending.up.moved == 0;
+            let may_again = exchange.may_go_again(&conn, is_reused, sending.up.moved == 0);
             match begun {
                 Ok(()) => {
                     self.input.drain(..exchange.head_bytes + body);
@@ -268,6 +268,9 @@ impl<S: ClientStream> Forwarding<'_, S> {
                     Ok(again) => conn = again,
                     Err(why) => return self.refused(why, head_only).await,
                 },
+                Err(NoResponse::Lost) if let Some(unfit) = conn.stream.unfit() => {
+                    return self.refused(exchange::unfit(unfit), head_only).await;
+                }
                 Err(why) => return self.not_answered(&exchange, why, is_reused).await,
             }
         }
@@ -302,7 +305,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
     ) -> Result<(), NoResponse> {
         let Forwarding { local, io, input, limits, deadline } = self;
         let Sending { up, watch, is_broken, is_awaited } = sending;
-        std::future::poll_fn(|cx| {
+        let more = std::future::poll_fn(|cx| {
             if !*is_awaited && !*is_broken {
                 match up.poll(cx, local, (&mut **io, &mut conn.stream), input) {
                     Poll::Ready(Ok(())) => {
@@ -328,7 +331,11 @@ impl<S: ClientStream> Forwarding<'_, S> {
                 stopped => Err(NoResponse::Client(stopped)),
             })
         })
-        .await
+        .await;
+        if matches!(more, Err(NoResponse::Silent)) {
+            conn.stream.retire();
+        }
+        more
     }
 
     /// Delivers the response that begins with `response`, while the rest of the request goes on.

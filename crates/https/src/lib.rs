@@ -15,6 +15,7 @@
 //! | `exchange` | a request on its way: decision, backend, heads |
 //! | `backend` | connections to backends, and the pool of idle ones |
 //! | `backend_stream`, `backend_tls` | streams to backends, with or without TLS |
+//! | `http2_backend` | connections to backends that speak HTTP/2, which requests share |
 //! | `pump` | bodies that are copied |
 //! | `certificates` | certificates and keys, read and checked as a whole |
 //!
@@ -34,6 +35,7 @@ mod deadline;
 mod exchange;
 mod http1;
 mod http2;
+mod http2_backend;
 mod local;
 mod proxy_header;
 mod pump;

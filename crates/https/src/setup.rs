@@ -5,7 +5,7 @@ use hairpin_core::balance::Tables;
 use hairpin_core::config::{Service, ServiceState, Snapshot};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::config::{Http, Kind, Network, Terminated};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,8 @@ pub struct Configuration {
     pub services: Vec<TerminatedService>,
     /// TLS with backends, by the number of the service or group that they are of; those of others get clear text.
     pub backend_tls: HashMap<u16, BackendTls>,
+    /// Services and groups, by number, whose backends speak HTTP/2: over TLS those that have it, else by prior knowledge.
+    pub http2_backends: HashSet<u16>,
 }
 
 /// The part of a terminated service that the snapshot has not.
@@ -47,6 +49,7 @@ pub(crate) struct Setup {
     services: HashMap<Endpoint, TerminatedService>,
     /// The core's own, so that requests share no counter of references.
     backend_tls: HashMap<u16, Rc<BackendTls>>,
+    http2_backends: HashSet<u16>,
 }
 
 impl Setup {
@@ -60,7 +63,7 @@ impl Setup {
         let services = configuration.services.iter().filter_map(endpoint).collect();
         let backend_tls =
             configuration.backend_tls.iter().map(|(number, tls)| (*number, Rc::new(tls.clone()))).collect();
-        Setup { snapshot, services, backend_tls }
+        Setup { snapshot, services, backend_tls, http2_backends: configuration.http2_backends.clone() }
     }
 
     /// The service that clients reach at `endpoint`.
@@ -92,6 +95,11 @@ impl Setup {
     /// How TLS is spoken with the backends of the service or group of this number; `None`: they get clear text.
     pub(crate) fn backend_tls(&self, number: u16) -> Option<&Rc<BackendTls>> {
         self.backend_tls.get(&number)
+    }
+
+    /// Whether the backends of the service or group of this number speak HTTP/2.
+    pub(crate) fn has_http2_backends(&self, number: u16) -> bool {
+        self.http2_backends.contains(&number)
     }
 
     pub(crate) fn http(&self, number: u16) -> Option<&Http> {

@@ -4,6 +4,7 @@
 //! What is written is read by `hairpin_core::l7::head`, which refuses whatever two readers could read in two ways. So nothing
 //! here needs to guess what a backend would make of a name or value.
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use hairpin_core::l7::body::Length;
 use hairpin_core::l7::head::Response;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -12,7 +13,8 @@ use http::uri::Scheme;
 use http::{Method, StatusCode};
 
 /// Fields that an HTTP/2 message must not have (RFC 9113, 8.2.2).
-const OF_A_CONNECTION: [&str; 5] = ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
+pub(crate) const OF_A_CONNECTION: [&str; 5] =
+    ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"];
 
 /// A header block that no HTTP/1.1 head says the same as: the stream is refused with PROTOCOL_ERROR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +87,7 @@ pub(crate) fn request_head(parts: &Parts, is_whole: bool) -> Result<Vec<u8>, Unt
             return Err(Untranslatable);
         }
         put(b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: ");
-        put(&websocket_key()?);
+        put(websocket_key()?.as_bytes());
         put(b"\r\n");
         if !parts.headers.contains_key(header::SEC_WEBSOCKET_VERSION) {
             put(b"Sec-WebSocket-Version: 13\r\n");
@@ -98,18 +100,18 @@ pub(crate) fn request_head(parts: &Parts, is_whole: bool) -> Result<Vec<u8>, Unt
 }
 
 /// A nonce of 16 bytes in base64 (RFC 6455, 4.1).
-fn websocket_key() -> Result<[u8; 24], Untranslatable> {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+fn websocket_key() -> Result<String, Untranslatable> {
     let mut nonce = [0; 16];
     aws_lc_rs::rand::fill(&mut nonce).map_err(|_| Untranslatable)?;
-    // 22 letters of 6 bits, of which the last one has 2, and padding.
-    let bits = u128::from_be_bytes(nonce);
-    let mut key = [b'='; 24];
-    for (at, letter) in (0_u32..).zip(&mut key[..21]) {
-        *letter = LETTERS[(bits >> (122 - 6 * at)) as usize & 63];
-    }
-    key[21] = LETTERS[(bits << 4) as usize & 63];
-    Ok(key)
+    Ok(BASE64_STANDARD.encode(nonce))
+}
+
+/// Adds a field's line to a head of HTTP/1.1.
+pub(crate) fn put_field(head: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
+    head.extend_from_slice(name.as_str().as_bytes());
+    head.extend_from_slice(b": ");
+    head.extend_from_slice(value.as_bytes());
+    head.extend_from_slice(b"\r\n");
 }
 
 /// The host of a request: `:authority`, or `Host` where there is none. They must not differ (RFC 9113, 8.3.1).
@@ -172,12 +174,7 @@ pub(crate) fn trailers(lines: &[u8]) -> Option<HeaderMap> {
 /// Trailers as lines of HTTP/1.1.
 pub(crate) fn trailer_lines(trailers: &HeaderMap) -> Vec<u8> {
     let mut lines = Vec::new();
-    for (name, value) in trailers {
-        lines.extend_from_slice(name.as_str().as_bytes());
-        lines.extend_from_slice(b": ");
-        lines.extend_from_slice(value.as_bytes());
-        lines.extend_from_slice(b"\r\n");
-    }
+    trailers.iter().for_each(|(name, value)| put_field(&mut lines, name, value));
     lines
 }
 

@@ -4,7 +4,7 @@ use crate::translate;
 use hairpin_core::l7::body::{BadChunk, Chunks};
 use http::HeaderMap;
 
-/// Takes a response's body out of its chunks.
+/// Takes a body out of its chunks.
 pub(crate) struct Unchunker {
     chunks: Chunks,
     /// What stands between the last chunk and here: in the end the last chunk's line and the trailers.
@@ -13,24 +13,41 @@ pub(crate) struct Unchunker {
 
 impl Default for Unchunker {
     fn default() -> Unchunker {
-        Unchunker { chunks: Chunks::of_response(), between: Vec::new() }
+        Unchunker::new(Chunks::of_response())
     }
 }
 
 impl Unchunker {
+    /// `chunks` are to be read as these.
+    pub(crate) fn new(chunks: Chunks) -> Unchunker {
+        Unchunker { chunks, between: Vec::new() }
+    }
+
     /// Adds the data in the next bytes of the stream to `data`; how many of the bytes belong to the body.
     ///
     /// # Errors
     /// What is wrong with the chunks.
     pub(crate) fn feed(&mut self, bytes: &[u8], data: &mut Vec<u8>) -> Result<usize, BadChunk> {
-        let mut rest = bytes;
+        self.feed_at_most(bytes, usize::MAX, data)
+    }
+
+    /// As [`Self::feed`], until `most` bytes have been added to `data` and more would be; how many of the bytes were read.
+    ///
+    /// # Errors
+    /// What is wrong with the chunks.
+    pub(crate) fn feed_at_most(&mut self, bytes: &[u8], most: usize, data: &mut Vec<u8>) -> Result<usize, BadChunk> {
+        let (mut rest, mut room) = (bytes, most);
         while !rest.is_empty() && !self.chunks.is_done() {
             let left = usize::try_from(self.chunks.data_left()).unwrap_or(usize::MAX).min(rest.len());
             if left > 0 {
-                data.extend_from_slice(&rest[..left]);
-                self.chunks.skip(left as u64);
+                let taken = left.min(room);
+                if taken == 0 {
+                    break;
+                }
+                data.extend_from_slice(&rest[..taken]);
+                self.chunks.skip(taken as u64);
                 self.between.clear();
-                rest = &rest[left..];
+                (rest, room) = (&rest[taken..], room - taken);
                 continue;
             }
             // What frames the data is bounded by `Chunks`.

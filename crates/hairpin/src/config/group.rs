@@ -12,6 +12,7 @@ use hairpin_core::config::Service;
 use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::config::Kind;
 use hairpin_diagnostics::{At, Sink};
+use hairpin_https::BackendTlsOptions;
 
 /// The groups of a service, and their names.
 pub(super) fn read<'a>(
@@ -57,18 +58,26 @@ fn read_one<'a>(
         false => of.settings.health.clone(),
     };
     backend_tls::refuse(table, spoken, &of.service.name);
-    let (tls, tls_said) = match table.has("backend_tls") && spoken == Spoken::Https {
-        true => backend_tls::read(table, &reference::GROUP_BACKEND_TLS),
-        false => (of.settings.backend_tls.clone(), "the service's".to_string()),
+    let http2 = match backend_tls::read_protocol(table) {
+        Some(http2) => http2 && spoken.is_http(),
+        None => of.settings.backend_http2,
+    };
+    let (tls, tls_said) = match table.has("backend_tls") && spoken.is_http() {
+        true => backend_tls::read(table, &reference::GROUP_BACKEND_TLS, http2),
+        false => {
+            let of_service = of.settings.backend_tls.clone();
+            (of_service.map(|options| BackendTlsOptions { http2, ..options }), "the service's".to_string())
+        }
     };
     // What a group has from its service is judged there.
-    let said_here = ["health", "backend_tls"].into_iter().find(|part| table.has(part));
+    let said_here = ["health", "backend_tls", "backend_protocol"].into_iter().find(|part| table.has(part));
     if let Some(part) = said_here {
         let at = if part == "health" { health_table.span_of("check") } else { table.span_of(part) };
-        backend_tls::judge_check(table, &at, &health, (spoken, tls.is_some()));
+        backend_tls::judge_check(table, &at, &health, (spoken, tls.is_some(), http2));
     }
     let name = name?;
-    let fields = if spoken == Spoken::Https { vec![("backend_tls".to_string(), tls_said)] } else { Vec::new() };
+    let of_http = [("backend_tls".to_string(), tls_said), backend_tls::said_protocol(http2)];
+    let fields = of_http.into_iter().filter(|_| spoken.is_http()).collect();
     let draft = ServiceDraft {
         service: Service {
             name: format!("{}/{}", of.service.name, name.value).into(),
@@ -85,6 +94,7 @@ fn read_one<'a>(
             said: HttpSections { fields, ..Default::default() },
             https: None,
             backend_tls: tls,
+            backend_http2: http2,
         },
         name: name.span.clone(),
         listen: table.span.clone(),

@@ -24,6 +24,9 @@ pub(super) fn read(sink: &Sink<'_>, table: &TomlTable<'_>, spoken: Option<Spoken
         CheckKind::Tcp => Check::Tcp,
         CheckKind::Http => Check::Http(http),
         CheckKind::Https => Check::Https(http),
+        CheckKind::Grpc => {
+            Check::Grpc { service: table.text("grpc_service").map(|text| text.value).unwrap_or_default() }
+        }
         CheckKind::Udp => udp,
     };
     let settings = HealthSettings {
@@ -94,6 +97,7 @@ fn validate(sink: &Sink<'_>, table: &TomlTable<'_>, settings: &HealthSettings) {
             parts.push(("host", Check::Http(HttpCheck { host: host.clone(), ..part() })));
             parts.push(("body", Check::Http(HttpCheck { body: body.clone(), ..part() })));
         }
+        Check::Grpc { service } => parts.push(("grpc_service", Check::Grpc { service: service.clone() })),
         Check::Udp { send, expect } => {
             parts.push(("send", Check::Udp { send: send.clone(), expect: None }));
             parts.push(("expect", Check::Udp { send: Vec::new(), expect: expect.clone() }));
@@ -124,6 +128,7 @@ fn superfluous(sink: &Sink<'_>, table: &TomlTable<'_>, settings: &HealthSettings
         false => fields.iter(),
     };
     let foreign = others(&HTTP_FIELDS, &[CheckKind::Http, CheckKind::Https]).map(|name| (*name, "http"));
+    let foreign = foreign.chain(others(&["grpc_service"], &[CheckKind::Grpc]).map(|name| (*name, "grpc")));
     let foreign = foreign.chain(others(&UDP_FIELDS, &[CheckKind::Udp]).map(|name| (*name, "udp")));
     for (name, check) in foreign.filter(|(name, _)| table.has(name)) {
         let span = table.span_of(name);

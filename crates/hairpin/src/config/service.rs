@@ -110,7 +110,13 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
             faulty: health.faulty(),
             backends: Box::new([]),
         },
-        settings: ServiceSettings { health, said: Default::default(), https: None, backend_tls: None },
+        settings: ServiceSettings {
+            health,
+            said: Default::default(),
+            https: None,
+            backend_tls: None,
+            backend_http2: false,
+        },
         name: table.span_of("name"),
         mode: if has_routes { listen.span.clone() } else { table.span_of("mode") },
         listen: listen.span,
@@ -122,8 +128,8 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
         backends: backends.unwrap_or_default(),
     };
     let with_groups = spoken.map_or_else(Vec::new, |spoken| {
-        let backend_tls = read_backend_tls(table, &health_table, spoken, &mut draft);
-        routed(sink, table, spoken, (draft, number), backend_tls)
+        let to_backends = read_to_backends(table, &health_table, spoken, &mut draft);
+        routed(sink, table, spoken, (draft, number), to_backends)
     });
     if listen.address.is_some() { with_groups } else { Vec::new() }
 }
@@ -134,7 +140,7 @@ fn routed<'a>(
     table: &TomlTable<'a>,
     spoken: Spoken,
     (mut draft, number): (ServiceDraft, u16),
-    backend_tls: (String, String),
+    to_backends: [(String, String); 2],
 ) -> Vec<ServiceDraft> {
     l7::foreign(table, spoken, &draft.service.name);
     if !spoken.has_routes() {
@@ -144,31 +150,32 @@ fn routed<'a>(
     let has_own = !draft.backends.is_empty();
     let targets = Targets { service: draft.service.name.to_string(), number, has_own, groups: names };
     (draft.service.kind, draft.settings.said, draft.settings.https) = l7::read(table, spoken, &targets);
-    if spoken == Spoken::Https {
-        draft.settings.said.fields.push(backend_tls);
+    if spoken.is_http() {
+        draft.settings.said.fields.extend(to_backends);
     }
     let mut all = vec![draft];
     all.extend(groups);
     all
 }
 
-/// Reads TLS with the backends, and judges their check by it: what the file says of it, for a comparison.
-fn read_backend_tls(
+/// Reads how the backends are spoken with, and judges their check by it: what the file says of it, for a comparison.
+fn read_to_backends(
     table: &TomlTable<'_>,
     health_table: &TomlTable<'_>,
     spoken: Spoken,
     draft: &mut ServiceDraft,
-) -> (String, String) {
+) -> [(String, String); 2] {
     backend_tls::refuse(table, spoken, &draft.service.name);
-    let (options, said) = match spoken {
-        Spoken::Https => backend_tls::read(table, &reference::BACKEND_TLS),
-        _ => (None, String::new()),
+    let http2 = spoken.is_http() && backend_tls::read_protocol(table).unwrap_or_default();
+    let (options, said) = match spoken.is_http() {
+        true => backend_tls::read(table, &reference::BACKEND_TLS, http2),
+        false => (None, String::new()),
     };
     let settings = &mut draft.settings;
     let at = health_table.span_of("check");
-    backend_tls::judge_check(health_table, &at, &settings.health, (spoken, options.is_some()));
-    settings.backend_tls = options;
-    ("backend_tls".to_string(), said)
+    backend_tls::judge_check(health_table, &at, &settings.health, (spoken, options.is_some(), http2));
+    (settings.backend_tls, settings.backend_http2) = (options, http2);
+    [("backend_tls".to_string(), said), backend_tls::said_protocol(http2)]
 }
 
 fn read_mode(table: &TomlTable<'_>, spoken: Option<Spoken>) -> Forwarding {
@@ -183,16 +190,16 @@ fn read_mode(table: &TomlTable<'_>, spoken: Option<Spoken>) -> Forwarding {
     if let Some(mode) = mode.filter(|_| table.has("mode"))
         && (is_terminated || mode != means)
     {
-        let what = format!("`mode` is \"{}\", but the service {}", mode.word(), is(spoken, is_terminated));
+        let what = format!("`mode` is \"{}\", but the service {}", mode.word(), is(spoken, l7::terminates(table)));
         table.error(&table.span_of("mode"), what, remedy);
     }
     means
 }
 
 /// What makes a service one that has no `mode`, or no `unknown`, of its own.
-fn is(spoken: Spoken, is_terminated: bool) -> String {
+fn is(spoken: Spoken, field: Option<&str>) -> String {
     match spoken {
-        Spoken::Http if is_terminated => "has `http2`".to_string(),
+        Spoken::Http if let Some(field) = field => format!("has `{field}`"),
         spoken => format!("is {}", spoken.word()),
     }
 }
@@ -205,7 +212,11 @@ fn read_unknown(table: &TomlTable<'_>, spoken: Option<Spoken>, name: &str) -> Un
         // Packets of it reach a worker only while a reload is under way. Their sender repeats them.
         _ if l7::is_terminated(table, spoken) => {
             if chosen.is_some() && table.has("unknown") {
-                let what = format!("`unknown` is \"{}\", but the service {}", unknown.word(), is(spoken, true));
+                let what = format!(
+                    "`unknown` is \"{}\", but the service {}",
+                    unknown.word(),
+                    is(spoken, l7::terminates(table))
+                );
                 let remedy = "the kernel answers what belongs to none of its connections: leave `unknown` out";
                 table.error(&table.span_of("unknown"), what, remedy);
             }

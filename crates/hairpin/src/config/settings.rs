@@ -166,6 +166,8 @@ pub enum CheckKind {
     Http,
     /// A request is sent over TLS.
     Https,
+    /// A service is asked for by gRPC.
+    Grpc,
     /// A datagram is sent.
     Udp,
 }
@@ -209,6 +211,7 @@ impl HealthSettings {
             address,
             check: self.check.clone(),
             tls: None,
+            http2: false,
             rise: self.rise,
             fall: self.fall,
             interval: self.interval,
@@ -231,6 +234,7 @@ impl HealthSettings {
             Check::Tcp => CheckKind::Tcp,
             Check::Http(_) => CheckKind::Http,
             Check::Https(_) => CheckKind::Https,
+            Check::Grpc { .. } => CheckKind::Grpc,
             Check::Udp { .. } => CheckKind::Udp,
         }
     }
@@ -245,9 +249,11 @@ pub struct ServiceSettings {
     pub said: HttpSections,
     /// HTTPS services: how TLS is spoken with clients. `None` for the groups of one, too.
     pub https: Option<HttpsSettings>,
-    /// HTTPS services and their groups: how TLS is spoken with backends; `None`: they are sent clear text. As for `https`, the
+    /// HTTP and HTTPS services and their groups: how TLS is spoken with backends; `None`: they are sent clear text. As for `https`, the
     /// files are read later.
     pub backend_tls: Option<BackendTlsOptions>,
+    /// HTTP and HTTPS services and their groups: whether the backends speak HTTP/2.
+    pub backend_http2: bool,
 }
 
 /// How an HTTPS service speaks TLS with its clients. The files are not read with the configuration: they change without it.

@@ -77,6 +77,16 @@ impl Spoken {
     }
 }
 
+/// The protocol that backends speak.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) enum BackendProtocol {
+    /// HTTP/1.1.
+    #[default]
+    Http1,
+    /// HTTP/2: over TLS where the backends speak TLS, else by prior knowledge.
+    Http2,
+}
+
 /// The header that connections to backends begin with.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Preface {
@@ -136,6 +146,7 @@ words!(Protocol { Tcp = "tcp", Udp = "udp" });
 words!(Spoken { Tcp = "tcp", Udp = "udp", Http = "http", Https = "https", Tls = "tls" });
 words!(TlsVersion { V12 = "1.2", V13 = "1.3" });
 words!(ClientCertificates { Off = "off", Optional = "optional", Required = "required" });
+words!(BackendProtocol { Http1 = "http/1.1", Http2 = "h2" });
 words!(Preface { Off = "off", V1 = "v1", V2 = "v2" });
 words!(SameSite { Lax = "lax", Strict = "strict", None = "none" });
 words!(AccessAction { Allow = "allow", Deny = "deny" });
@@ -153,7 +164,7 @@ words!(WhenFull { Drop = "drop", Reset = "reset" });
 words!(AllDown { Refuse = "refuse", UseAll = "use-all" });
 // `removed` is no word of the file: the reference does not list it.
 words!(BackendState { Enabled = "enabled", Draining = "drain", Disabled = "disabled", Removed = "removed" });
-words!(CheckKind { None = "none", Tcp = "tcp", Http = "http", Https = "https", Udp = "udp" });
+words!(CheckKind { None = "none", Tcp = "tcp", Http = "http", Https = "https", Grpc = "grpc", Udp = "udp" });
 
 /// The word for what a service speaks; for a group, that it is one.
 pub(crate) fn spoken(service: &Service) -> &'static str {
@@ -227,6 +238,7 @@ mod tests {
         agrees::<Algorithm>(&reference::GROUP, "balance");
         agrees::<AllDown>(&reference::GROUP, "all_down");
         agrees::<AccessAction>(&reference::ACCESS, "action");
+        agrees::<BackendProtocol>(&reference::SERVICE, "backend_protocol");
         agrees::<Preface>(&reference::HTTP, "proxy_protocol");
         agrees::<Preface>(&reference::TLS, "proxy_protocol");
         agrees::<SameSite>(&reference::STICKY, "same_site");

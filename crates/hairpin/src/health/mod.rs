@@ -19,6 +19,7 @@
 //! against a backend; it is counted ([`CheckTotals::local_errors`]).
 
 mod checker;
+mod grpc;
 mod probe;
 mod record;
 mod schedule;
@@ -26,6 +27,8 @@ mod target;
 
 #[cfg(test)]
 mod checker_tests;
+#[cfg(test)]
+mod probe_http2_tests;
 #[cfg(test)]
 mod probe_tests;
 #[cfg(test)]

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper::{Request, Response, header};
+use hyper::{Request, Response, Version, header};
 use hyper_util::rt::TokioIo;
 use memchr::memmem;
 use rustix::io::Errno;
@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::{Instant, timeout_at};
 
+use super::grpc::{by_http2, grpc};
 use super::target::{Check, CheckTarget, HttpCheck};
 
 /// The head of an HTTP answer is given up when it is incomplete with this many bytes; hyper's last read can bring as
@@ -51,7 +52,7 @@ pub(super) async fn probe(target: &CheckTarget) -> CheckOutcome {
         Check::Tcp => connect(target, deadline).await.map(|_| "connected".into()),
         Check::Http(check) => {
             let stream = connect(target, deadline).await?;
-            answer_within(target, deadline, http(stream, target.address, check)).await
+            answer_within(target, deadline, http(stream, ("http", target.address), check, target.http2)).await
         }
         Check::Https(check) => {
             let Some(tls) = &target.tls else {
@@ -60,7 +61,22 @@ pub(super) async fn probe(target: &CheckTarget) -> CheckOutcome {
             let stream = connect(target, deadline).await?;
             let check = async {
                 let stream = tls.connect(stream, target.address.ip()).await.map_err(|error| io_failure(&error))?;
-                http(stream, target.address, check).await
+                let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                if target.http2 && !http2 {
+                    return Err(CheckFailure::Backend("TLS: the backend does not offer HTTP/2 (ALPN)".into()));
+                }
+                http(stream, ("https", target.address), check, http2).await
+            };
+            answer_within(target, deadline, check).await
+        }
+        Check::Grpc { service } => {
+            let stream = connect(target, deadline).await?;
+            let check = async {
+                let Some(tls) = &target.tls else {
+                    return grpc(stream, "http", target.address, service).await;
+                };
+                let stream = tls.connect(stream, target.address.ip()).await.map_err(|error| io_failure(&error))?;
+                grpc(stream, "https", target.address, service).await
             };
             answer_within(target, deadline, check).await
         }
@@ -122,9 +138,14 @@ async fn udp(address: SocketAddr, send: &[u8], expect: Option<&[u8]>) -> CheckOu
 
 async fn http(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    address: SocketAddr,
+    (scheme, address): (&str, SocketAddr),
     check: &HttpCheck,
+    http2: bool,
 ) -> CheckOutcome {
+    if http2 {
+        let request = http2_request(scheme, address, check)?;
+        return by_http2(stream, request, |response| judge(response, check)).await;
+    }
     let request = request(address, check)?;
     let mut client = http1::Builder::new();
     client.max_buf_size(HEAD_BYTES_MAX);
@@ -155,8 +176,21 @@ fn request(address: SocketAddr, check: &HttpCheck) -> Result<Request<Empty<Bytes
         .map_err(|error| CheckFailure::Local(format!("the request cannot be made: {error}")))
 }
 
+/// The same request by HTTP/2, where the host is part of the target.
+fn http2_request(scheme: &str, address: SocketAddr, check: &HttpCheck) -> Result<Request<Empty<Bytes>>, CheckFailure> {
+    let host = check.host.clone().unwrap_or_else(|| address.to_string());
+    Request::builder()
+        .method(check.method.as_str())
+        .uri(format!("{scheme}://{host}{}", check.path))
+        .version(Version::HTTP_2)
+        .header(header::USER_AGENT, "hairpin-health")
+        .header(header::ACCEPT, "*/*")
+        .body(Empty::new())
+        .map_err(|error| CheckFailure::Local(format!("the request cannot be made: {error}")))
+}
+
 /// Drives an HTTP connection until `exchange` has ended; then both are dropped, and with them the socket.
-async fn alongside(exchange: impl Future<Output = CheckOutcome>, connection: impl Future) -> CheckOutcome {
+pub(super) async fn alongside(exchange: impl Future<Output = CheckOutcome>, connection: impl Future) -> CheckOutcome {
     let (mut exchange, mut connection) = (pin!(exchange), pin!(connection));
     let mut connected = true;
     std::future::poll_fn(|context| {
@@ -203,7 +237,7 @@ async fn body_contains(mut body: Incoming, text: &[u8]) -> Result<bool, CheckFai
 }
 
 /// A connection that HTTP cannot shut down: a FIN before the backend's would end in TIME_WAIT in spite of the reset.
-struct Unclosed<S>(S);
+pub(super) struct Unclosed<S>(pub(super) S);
 
 impl<S: AsyncRead + Unpin> AsyncRead for Unclosed<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context, to: &mut ReadBuf) -> Poll<io::Result<()>> {
@@ -225,7 +259,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Unclosed<S> {
     }
 }
 
-fn http_failure(error: &hyper::Error) -> CheckFailure {
+pub(super) fn http_failure(error: &hyper::Error) -> CheckFailure {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
     if let Some(source) = source {
         return io_failure(source);

@@ -53,7 +53,8 @@ fn serve(config: &Arc<ServerConfig>, tcp: TcpStream, status: u16) {
 fn check(server: &TestServer, root: &str) -> CheckOutcome {
     let file = std::env::temp_dir().join(format!("hairpin-probe-{}-{}.pem", std::process::id(), server.address.ip()));
     std::fs::write(&file, root).unwrap();
-    let options = BackendTlsOptions { roots: vec![file.clone()], name: None, verify: true, certificate: None };
+    let options =
+        BackendTlsOptions { roots: vec![file.clone()], name: None, verify: true, certificate: None, http2: false };
     let tls = Some(BackendTls::load(&options).unwrap());
     std::fs::remove_file(file).unwrap();
     probed(&CheckTarget { tls, ..target(1, server.address, Check::Https(get())) })
@@ -84,7 +85,8 @@ fn backend_without_tls_fails_the_check() {
     let (_other, pem) = server("its address", 200);
     let clear_text = TestServer::http(|_| response(200, ""));
     assert_eq!(check(&clear_text, &pem), failed("the answer is not TLS as it should be"));
-    let unverified = BackendTlsOptions { roots: Vec::new(), name: None, verify: false, certificate: None };
+    let unverified =
+        BackendTlsOptions { roots: Vec::new(), name: None, verify: false, certificate: None, http2: false };
     let tls = Some(BackendTls::load(&unverified).unwrap());
     let mute = TestServer::new(|mut stream| drop(stream.read_to_end(&mut Vec::new())));
     let patience = Duration::from_millis(50);

@@ -28,6 +28,7 @@ pub(super) fn target(backend: u16, address: SocketAddr, check: Check) -> CheckTa
         address,
         check,
         tls: None,
+        http2: false,
         rise: 2,
         fall: 3,
         interval: Duration::from_millis(20),

@@ -37,8 +37,10 @@ pub struct CheckTarget {
     pub address: SocketAddr,
     /// The kind of check.
     pub check: Check,
-    /// How the backend speaks TLS, for [`Check::Https`].
+    /// How the backend speaks TLS, for [`Check::Https`] and [`Check::Grpc`].
     pub tls: Option<BackendTls>,
+    /// Whether the backend speaks HTTP/2, for [`Check::Http`] and [`Check::Https`].
+    pub http2: bool,
     /// Successes in a row that bring a backend that is down up again, 1 to [`IN_A_ROW_MAX`].
     pub rise: u32,
     /// Failures in a row that take a backend that is up down, 1 to [`IN_A_ROW_MAX`].
@@ -61,10 +63,15 @@ pub enum Check {
     None,
     /// A connection that is opened and reset at once.
     Tcp,
-    /// A request over HTTP/1.1 without TLS.
+    /// A request without TLS.
     Http(HttpCheck),
-    /// A request over HTTP/1.1 with TLS, as [`CheckTarget::tls`] says.
+    /// A request over TLS, as [`CheckTarget::tls`] says.
     Https(HttpCheck),
+    /// A call of `grpc.health.v1.Health/Check`, over TLS if [`CheckTarget::tls`] says so.
+    Grpc {
+        /// The service that is asked for, up to [`TEXT_BYTES_MAX`] bytes; empty: the server as a whole.
+        service: String,
+    },
     /// A datagram that must be answered.
     Udp {
         /// The datagram to send, up to [`DATAGRAM_BYTES_MAX`] bytes; may be empty.
@@ -191,6 +198,14 @@ impl Check {
     fn validate(&self) -> Result<()> {
         let check = match self {
             Check::None | Check::Tcp => return Ok(()),
+            Check::Grpc { service } => {
+                ensure!(
+                    service.len() <= TEXT_BYTES_MAX,
+                    "the name of the gRPC service has {} bytes; allowed are {TEXT_BYTES_MAX}",
+                    service.len()
+                );
+                return Ok(());
+            }
             Check::Udp { send, expect } => {
                 ensure!(
                     send.len() <= DATAGRAM_BYTES_MAX,

@@ -26,12 +26,12 @@ pub(crate) fn targets(
         }
         let taking = |state| !matches!(state, BackendState::Disabled | BackendState::Removed);
         let backends = service.backends.iter().filter(|backend| taking(backend.state));
-        targets.extend(
-            backends.map(|backend| CheckTarget {
-                tls: tls.get(&number).cloned(),
-                ..settings.health.target(service, backend)
-            }),
-        );
+        targets.extend(backends.map(|backend| CheckTarget {
+            tls: tls.get(&number).cloned(),
+            // Another port may well be served by another program.
+            http2: settings.backend_http2 && settings.health.port.is_none(),
+            ..settings.health.target(service, backend)
+        }));
     }
     targets
 }

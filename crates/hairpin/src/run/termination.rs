@@ -23,7 +23,7 @@ use hairpin_https::{
 };
 use hairpin_linux::cpu;
 use rustix::process::{Resource, Rlimit};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -142,6 +142,12 @@ impl Certificates {
     }
 }
 
+/// Services and groups, by number, whose backends speak HTTP/2.
+fn http2_backends(config: &Config, merged: &Merged) -> HashSet<u16> {
+    let numbered = config.services.iter().zip(&merged.numbers);
+    numbered.filter(|(settings, _)| settings.backend_http2).map(|(_, number)| *number).collect()
+}
+
 fn tls_options(settings: &HttpsSettings, http2: bool) -> TlsOptions {
     let required = settings.client_certificates == ClientCertificates::Required;
     let roots = settings.client_roots.clone().filter(|_| settings.client_certificates != ClientCertificates::Off);
@@ -233,6 +239,7 @@ impl Termination {
             tables: tables.clone(),
             services,
             backend_tls: self.certificates.backend_tls(&merged.numbers),
+            http2_backends: http2_backends(config, merged),
         };
         let listening = self.listening(&listeners::endpoints(snapshot), listeners)?;
         match &self.runtimes {

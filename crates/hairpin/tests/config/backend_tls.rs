@@ -1,7 +1,9 @@
-//! TLS with the backends of https services.
+//! How backends of HTTP and HTTPS services are spoken with.
 
 use super::{good, refuses, said, warned};
 use hairpin::config::{CheckKind, Config};
+use hairpin::health::Check;
+use hairpin_core::l7::config::Kind;
 use hairpin_https::{BackendTlsOptions, SYSTEM_ROOTS};
 use std::path::PathBuf;
 
@@ -39,7 +41,8 @@ fn tls(config: &Config) -> Vec<Option<BackendTlsOptions>> {
 }
 
 fn default() -> BackendTlsOptions {
-    BackendTlsOptions { roots: vec![PathBuf::from(SYSTEM_ROOTS)], name: None, verify: true, certificate: None }
+    let roots = vec![PathBuf::from(SYSTEM_ROOTS)];
+    BackendTlsOptions { roots, name: None, verify: true, certificate: None, http2: false }
 }
 
 #[test]
@@ -68,6 +71,7 @@ fn backend_tls_settings_arrive() {
         name: Some("10.0.0.1".into()),
         verify: true,
         certificate: Some(PathBuf::from("/c.pem")),
+        http2: false,
     };
     assert_eq!(tls(&good(&shop(fields, "")))[0], Some(expected));
     let one = tls(&good(&shop("backend_tls.roots = \"/ca.pem\"", "")));
@@ -108,22 +112,87 @@ fn mistakes_in_backend_tls_have_their_place() {
     assert!(at("enabled = \"no\"").contains("neither true nor false"));
 }
 
+/// An http service; more of it comes from line 7 on.
+const WEB: &str = "\
+interfaces = [\"eth0\"]
+pool.addresses = [\"10.0.9.1\"]
+[[service]]
+name = \"web\"
+listen = \"192.0.2.1:80/http\"
+backends = [\"10.0.0.1:80\"]
+";
+
 #[test]
-fn services_that_are_not_https_refuse_backend_tls() {
-    let http = "interfaces = [\"eth0\"]\npool.addresses = [\"10.0.9.1\"]\n[[service]]\nname = \"web\"\nlisten = \
-                \"192.0.2.1:80/http\"\nbackends = [\"10.0.0.1:80\"]\n";
-    let remedy = "error: `backend_tls` is given, but service \"web\" is http; bodies of an http service are spliced, so \
-                  nothing could encrypt them: write protocol = \"https\" with [service.https], or leave it out";
-    refuses(&format!("{http}backend_tls = {{}}\n"), &format!("7:15: {remedy}"));
-    let group = "[[service.group]]\nname = \"a\"\nbackends = [\"10.0.0.2:80\"]\nbackend_tls = {}\n[[service.route]]\ngroup = \"a\"\n";
-    refuses(&format!("{http}{group}"), &format!("10:15: {remedy}"));
-    let tls = http.replace("/http", "/tls");
-    let found = said(&format!("{tls}backend_tls = {{}}\n")).concat();
-    assert!(found.contains("service \"web\" is tls") && found.contains("leave it out"), "{found}");
-    let tcp = http.replace("/http", "/tcp");
+fn http_service_with_tls_or_h2_to_backends_is_terminated() {
+    let costs = "has bodies copied in user space: none is offloaded, and connections do not survive the process; let backends \
+                 speak HTTP/1.1 in clear text where they can";
+    let group = |field: &str| {
+        format!(
+            "[[service.group]]\nname = \"a\"\nbackends = [\"10.0.0.2:80\"]\n{field}\n[[service.route]]\ngroup = \"a\"\n"
+        )
+    };
+    for (more, field) in [
+        ("backend_tls = {}\n".to_string(), "backend_tls"),
+        ("backend_protocol = \"h2\"\n".to_string(), "backend_protocol"),
+        (group("backend_tls.verify = true"), "backend_tls"),
+        (group("backend_protocol = \"h2\""), "backend_protocol"),
+    ] {
+        let config = good(&format!("{WEB}{more}"));
+        let warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+        assert!(warnings.len() == 1 && warnings[0].contains(&format!("`{field}` {costs}")), "{more}: {warnings:?}");
+        let Kind::Terminated(terminated) = &config.snapshot.services[0].kind else { panic!("{more}") };
+        assert!(!terminated.tls && !terminated.http2, "{more}");
+    }
+    for spliced in ["backend_tls.enabled = false\n", "backend_protocol = \"http/1.1\"\n"] {
+        let config = good(&format!("{WEB}{spliced}"));
+        assert!(config.snapshot.services[0].kind.is_spliced() && config.warnings.is_empty(), "{spliced}");
+    }
+}
+
+#[test]
+fn services_that_pass_tls_on_refuse_backend_tls() {
+    let tls = WEB.replace("/http", "/tls");
+    for field in ["backend_tls = {}", "backend_protocol = \"h2\""] {
+        let found = said(&format!("{tls}{field}\n")).concat();
+        assert!(found.contains("service \"web\" is tls") && found.contains("leave it out"), "{found}");
+    }
+    let tcp = WEB.replace("/http", "/tcp");
     let found = said(&format!("{tcp}backend_tls = {{}}\nhealth.check = \"https\"\n"));
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found.concat().contains("`check` is \"https\", but the service is tcp"), "{found:?}");
+}
+
+#[test]
+fn groups_speak_the_protocol_of_their_service() {
+    let http2 = |config: &Config| -> Vec<bool> { config.services.iter().map(|it| it.backend_http2).collect() };
+    assert_eq!(http2(&good(SHOP)), [false, false, false]);
+    let all = good(&shop("backend_protocol = \"h2\"\nbackend_tls = {}", ""));
+    assert_eq!(http2(&all), [true, true, true]);
+    assert!(tls(&all).iter().flatten().all(|options| options.http2));
+    let other = good(&shop("backend_protocol = \"h2\"\nbackend_tls = {}", "backend_protocol = \"http/1.1\""));
+    assert_eq!(http2(&other), [true, false, true]);
+    assert_eq!(tls(&other)[1], Some(default()));
+    assert_eq!(http2(&good(&shop("", "backend_protocol = \"h2\""))), [false, true, false]);
+}
+
+#[test]
+fn proxy_protocol_is_refused_beside_http2_to_backends() {
+    let found = said(&shop("http.proxy_protocol = \"v2\"", "backend_protocol = \"h2\"")).concat();
+    assert!(found.contains("7:23: error: `proxy_protocol` cannot be with HTTP/2 to backends"), "{found}");
+}
+
+#[test]
+fn grpc_checks_go_by_http2() {
+    let check = "health = { check = \"grpc\", grpc_service = \"shop.Cart\" }";
+    let config = good(&shop(&format!("backend_protocol = \"h2\"\n{check}"), ""));
+    assert_eq!(config.services[0].health.check, Check::Grpc { service: "shop.Cart".to_string() });
+    assert_eq!(config.warnings, []);
+    let found = said(&shop(check, "")).concat();
+    assert!(found.contains("`check` is \"grpc\", but requests go to the backends by HTTP/1.1; add"), "{found}");
+    good(&shop("health = { check = \"grpc\", port = 9000 }", ""));
+    good(&format!("{}health.check = \"grpc\"\n", WEB.replace("/http", "/tcp")));
+    let other = warned(&shop("health = { check = \"http\", grpc_service = \"a\" }", "")).concat();
+    assert!(other.contains("`grpc_service` means nothing beside check = \"http\""), "{other}");
 }
 
 #[test]

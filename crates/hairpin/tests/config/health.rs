@@ -161,7 +161,7 @@ fn the_word_of_the_check_is_one_of_them() {
     // One message: what the other fields mean depends on the word.
     refuses(
         &checked("check = \"htpp\"\npath = \"/x\""),
-        "6:9: error: `check` is \"htpp\"; did you mean \"http\"? (one of \"none\", \"tcp\", \"http\", \"https\", \"udp\")",
+        "6:9: error: `check` is \"htpp\"; did you mean \"http\"? (one of \"none\", \"tcp\", \"http\", \"https\", \"grpc\", \"udp\")",
     );
     refuses(
         &checked("chekc = \"http\""),

@@ -38,6 +38,8 @@ fn the_full_examples_show_every_field() {
                     "https",
                     "tls",
                     "backend_tls",
+                    "backend_protocol",
+                    "grpc_service",
                     "passive_status",
                 ]
                 .contains(&field.name) =>

@@ -5,7 +5,7 @@ use super::stream::{Failed, TRANSLATED};
 use super::upload::{self, Upload, Waits};
 use crate::backend::BackendConn;
 use crate::deadline::Deadline;
-use crate::exchange::{Answered, Exchange};
+use crate::exchange::{self, Answered, Exchange};
 use crate::http1::TUNNEL_SILENCE;
 use crate::local::Local;
 use crate::{pump, translate};
@@ -62,9 +62,13 @@ impl Forwarding<'_> {
             // A backend may close an idle connection just as a request is sent on it: the request is not at fault.
             match self.begin(&mut conn, up, &mut response).await? {
                 Begun::Some => break,
-                Begun::Lost if is_reused && self.exchange.is_idempotent && up.is_untouched() => {
+                Begun::Lost if self.exchange.may_go_again(&conn, is_reused, up.is_untouched()) => {
                     let again = unless_reset(self.respond, self.exchange.connect_again(local)).await?;
                     conn = again.map_err(|_| Failed::Refused(502, Refused::Unreachable))?;
+                }
+                Begun::Lost if let Some(unfit) = conn.stream.unfit() => {
+                    let (status, why) = exchange::unfit(unfit);
+                    return Err(Failed::Refused(status, why));
                 }
                 Begun::Lost if is_reused => return Err(Failed::Refused(502, Refused::BackendClosed)),
                 begun => return Err(self.failed(&begun)),
@@ -100,7 +104,7 @@ impl Forwarding<'_> {
         let Forwarding { local, respond, limits, .. } = self;
         let (mut read, mut write) = conn.stream.split();
         let mut stall = Stall::default();
-        std::future::poll_fn(|cx| {
+        let begun = std::future::poll_fn(|cx| {
             if respond.poll_reset(cx).is_ready() {
                 return Poll::Ready(Err(Failed::Gone));
             }
@@ -126,7 +130,11 @@ impl Forwarding<'_> {
                 Waits::Backend | Waits::Nothing => Ok(Begun::Silent),
             })
         })
-        .await
+        .await;
+        if matches!(begun, Ok(Begun::Silent)) {
+            conn.stream.retire();
+        }
+        begun
     }
 
     /// Waits for the head of the response, of which `response` has begun. Interim responses go to the client.

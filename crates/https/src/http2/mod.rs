@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`stream`] | a stream: its request is judged, answered or forwarded |
 //! | [`forward`] | an exchange with a backend |
+//! | [`grpc`] | deadlines and errors of gRPC |
 //! | [`upload`], [`download`] | the bodies of request and response |
 //! | [`watched`], [`scanner`] | the client's stream below the h2 crate, and the frames in it |
 //!
@@ -12,6 +13,7 @@
 
 mod download;
 mod forward;
+mod grpc;
 mod scanner;
 mod stream;
 mod upload;

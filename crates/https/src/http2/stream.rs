@@ -2,6 +2,7 @@
 
 use super::download::{Broken, Outgoing};
 use super::forward::Forwarding;
+use super::grpc;
 use super::upload::Upload;
 use crate::deadline::Deadline;
 use crate::exchange::{self, Client, Judged};
@@ -16,6 +17,7 @@ use hairpin_core::l7::head::{self, Bounds, FIELDS_MAX, Method, ParseStatus};
 use hairpin_core::l7::splice::Refused;
 use std::rc::Rc;
 use std::task::Poll;
+use tokio::time::timeout;
 
 /// Bounds of a head that was written from a header block, whose size HTTP/2 has bounded already.
 pub(super) const TRANSLATED: Bounds = Bounds { bytes_max: 64 * 1024, fields_max: FIELDS_MAX, target_bytes_max: 8192 };
@@ -29,6 +31,8 @@ pub(super) struct Stream {
     respond: SendResponse<Bytes>,
     /// Bytes of its response that wait for the client.
     send_buffer: usize,
+    /// Whether its request is a call of gRPC, whose errors are statuses of gRPC.
+    is_call: bool,
 }
 
 impl Drop for Stream {
@@ -50,7 +54,14 @@ pub(super) enum Failed {
 impl Stream {
     pub(super) fn new(local: &Rc<Local>, client: &Client, respond: SendResponse<Bytes>, send_buffer: usize) -> Stream {
         let (key, control) = local.controls.add_stream(&client.control);
-        Stream { local: Rc::clone(local), client: Client { control, ..client.clone() }, key, respond, send_buffer }
+        Stream {
+            local: Rc::clone(local),
+            client: Client { control, ..client.clone() },
+            key,
+            respond,
+            send_buffer,
+            is_call: false,
+        }
     }
 
     pub(super) async fn serve(mut self, request: http::Request<RecvStream>) {
@@ -61,6 +72,8 @@ impl Stream {
             return self.respond.send_reset(Reason::PROTOCOL_ERROR);
         };
         let is_websocket = translate::is_websocket(&parts);
+        self.is_call = grpc::is_call(&parts.headers);
+        let time = grpc::timeout(&parts.headers).filter(|_| self.is_call);
         drop(parts);
         let read = head::request(&head, &self.bounds());
         let judged = match &read {
@@ -96,7 +109,23 @@ impl Stream {
                 self.answer(&response, method).await;
                 Upload::new(Some(body), None).discard().await;
             }
-            Judged::Forward(exchange) => self.forward(exchange, head, body, is_websocket).await,
+            Judged::Forward(exchange) => match time {
+                None => self.forward(exchange, head, body, is_websocket).await,
+                Some(time) => {
+                    if timeout(time, self.forward(exchange, head, body, is_websocket)).await.is_err() {
+                        self.expire();
+                    }
+                }
+            },
+        }
+    }
+
+    /// The client's deadline has passed: it is told so, unless the response has begun. The backend's stream is reset.
+    fn expire(&mut self) {
+        self.local.counts.refused(Refused::ResponseTimeout);
+        let response = grpc::failure(grpc::DEADLINE_EXCEEDED, "the deadline of the call has passed");
+        if self.respond.send_response(response, true).is_err() {
+            self.respond.send_reset(Reason::CANCEL);
         }
     }
 
@@ -162,6 +191,12 @@ impl Stream {
         let read = head::response(response, &TRANSLATED, method);
         let Ok(ParseStatus::Complete(read)) = &read else { return self.respond.send_reset(Reason::INTERNAL_ERROR) };
         let Some(out) = translate::response(read) else { return self.respond.send_reset(Reason::INTERNAL_ERROR) };
+        if self.is_call && read.status >= 400 {
+            let message = String::from_utf8_lossy(read.reason);
+            // The client is gone if it cannot be sent.
+            let _ = self.respond.send_response(grpc::failure(grpc::status_of(read.status), &message), true);
+            return;
+        }
         let body = &response[read.bytes.len()..];
         // The client is gone if it cannot be sent.
         let Ok(mut stream) = self.respond.send_response(out, body.is_empty()) else { return };

@@ -21,14 +21,14 @@ use tokio_rustls::TlsAcceptor;
 const GET: &str = "GET /bytes/10 HTTP/1.1\r\nHost: web.test\r\n\r\n";
 
 /// A CA, in a directory of its own.
-struct Authority {
+pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
     scratch: Scratch,
 }
 
 impl Authority {
-    fn new(name: &str) -> Authority {
+    pub(crate) fn new(name: &str) -> Authority {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, name);
@@ -45,9 +45,9 @@ impl Authority {
     }
 
     /// What takes certificates that it has signed.
-    fn options(&self) -> BackendTlsOptions {
+    pub(crate) fn options(&self) -> BackendTlsOptions {
         let roots = vec![self.scratch.write("ca.pem", &self.pem)];
-        BackendTlsOptions { roots, name: None, verify: true, certificate: None }
+        BackendTlsOptions { roots, name: None, verify: true, certificate: None, http2: false }
     }
 
     fn roots(&self) -> RootCertStore {
@@ -58,7 +58,7 @@ impl Authority {
 
     /// The settings of a server with a certificate for this name; `clients`: the CA of its clients, which must have
     /// certificates.
-    fn server(
+    pub(crate) fn server(
         &self,
         name: &str,
         clients: Option<&Authority>,
@@ -109,7 +109,7 @@ fn site(servers: &[SocketAddr], options: &BackendTlsOptions) -> Site {
     site
 }
 
-const ALL: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
+pub(crate) const ALL: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
 
 /// What a client is answered whose backend speaks TLS with these settings, and the site.
 async fn asked(config: ServerConfig, options: &BackendTlsOptions) -> (String, Site) {

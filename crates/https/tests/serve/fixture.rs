@@ -19,7 +19,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -167,6 +167,7 @@ impl Site {
             snapshot: Arc::new(snapshot),
             services: vec![terminated],
             backend_tls: HashMap::new(),
+            http2_backends: HashSet::new(),
         };
         let runtimes_options = RuntimesOptions {
             loads: Loads::default(),
@@ -184,8 +185,14 @@ impl Site {
 
     /// Has the service's backends speak TLS from now on.
     pub(crate) fn set_backend_tls(&self, tls: &BackendTls) {
-        let backend_tls = HashMap::from([(0, tls.clone())]);
-        let configuration = Configuration { backend_tls, ..self.configuration.clone() };
+        self.set_backends(Some(tls), false);
+    }
+
+    /// Says how the service's backends are spoken with from now on.
+    pub(crate) fn set_backends(&self, tls: Option<&BackendTls>, http2: bool) {
+        let backend_tls = tls.map(|tls| (0, tls.clone())).into_iter().collect();
+        let http2_backends = HashSet::from_iter(http2.then_some(0));
+        let configuration = Configuration { backend_tls, http2_backends, ..self.configuration.clone() };
         let endpoint = Endpoint::new(self.address.ip(), self.address.port());
         // Where there is a socket already, another one is closed at once.
         let listening = vec![vec![(endpoint, TcpListener::bind("127.0.0.1:0").unwrap())]];

@@ -16,7 +16,7 @@ pub(crate) async fn body(response: Response<h2::RecvStream>) -> (Vec<u8>, Option
     (all, stream.trailers().await.unwrap())
 }
 
-fn get(path: &str) -> Request<()> {
+pub(crate) fn get(path: &str) -> Request<()> {
     Request::get(format!("https://web.test{path}")).body(()).unwrap()
 }
 

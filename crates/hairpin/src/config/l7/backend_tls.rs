@@ -1,8 +1,9 @@
-//! Reads `[service.backend_tls]` and `[service.group.backend_tls]`: TLS with the backends of an https service.
+//! Reads `[service.backend_tls]`, `[service.group.backend_tls]` and `backend_protocol`: how backends of HTTP and HTTPS services
+//! are spoken with.
 
 use super::super::reader::TomlTable;
 use super::super::reference::ReferenceSection;
-use super::super::words::{SettingWord, Spoken};
+use super::super::words::{BackendProtocol, SettingWord, Spoken};
 use super::super::{CheckKind, HealthSettings};
 use super::{bounded, https};
 use hairpin_https::{BackendTlsOptions, SYSTEM_ROOTS, is_server_name};
@@ -18,6 +19,7 @@ const SYSTEM: &str = "system";
 pub(in super::super) fn read(
     of: &TomlTable<'_>,
     section: &'static ReferenceSection,
+    http2: bool,
 ) -> (Option<BackendTlsOptions>, String) {
     const OFF: &str = "off";
     if !of.has("backend_tls") {
@@ -36,7 +38,7 @@ pub(in super::super) fn read(
     });
     let certificate = table.text("certificate").and_then(|text| https::absolute(&table, "certificate", &text));
     let options =
-        BackendTlsOptions { roots: read_roots(&table), name: name.map(|name| name.value), verify, certificate };
+        BackendTlsOptions { roots: read_roots(&table), name: name.map(|name| name.value), verify, certificate, http2 };
     if !is_enabled {
         return (None, OFF.to_string());
     }
@@ -67,20 +69,27 @@ fn read_roots(table: &TomlTable<'_>) -> Vec<PathBuf> {
 
 /// Reports the table where the backends cannot speak TLS. `of`: the service, or the group of one, that has it.
 pub(in super::super) fn refuse(of: &TomlTable<'_>, spoken: Spoken, name: &str) {
-    if spoken == Spoken::Https || !of.has("backend_tls") {
+    if spoken.is_http() {
         return;
     }
-    let what = format!("`backend_tls` is given, but service \"{name}\" is {}", spoken.word());
-    let remedy = match spoken {
-        Spoken::Http => {
-            "bodies of an http service are spliced, so nothing could encrypt them: write protocol = \"https\" with \
-             [service.https], or leave it out"
-        }
-        _ => {
-            "only services with protocol = \"https\" speak TLS themselves, others pass on what clients send: leave it out"
-        }
-    };
-    of.error(&of.span_of("backend_tls"), what, remedy);
+    let given = [("backend_tls", of.has("backend_tls")), ("backend_protocol", read_protocol(of) == Some(true))];
+    for (field, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
+        let what = format!("`{field}` is given, but service \"{name}\" is {}", spoken.word());
+        let remedy = "only HTTP and HTTPS services speak with backends, others pass on what clients send: leave it out";
+        of.error(&of.span_of(field), what, remedy);
+    }
+}
+
+/// Whether the backends speak HTTP/2. `None`: the file does not say.
+pub(in super::super) fn read_protocol(of: &TomlTable<'_>) -> Option<bool> {
+    let chosen: Option<BackendProtocol> = of.choice("backend_protocol");
+    of.has("backend_protocol").then(|| chosen == Some(BackendProtocol::Http2))
+}
+
+/// The protocol, as a comparison of two files shows it.
+pub(in super::super) fn said_protocol(http2: bool) -> (String, String) {
+    let spoken = if http2 { BackendProtocol::Http2 } else { BackendProtocol::Http1 };
+    ("backend_protocol".to_string(), spoken.word().to_string())
 }
 
 /// Reports a check that does not speak as the backends do. `table`: the one that `at` stands in.
@@ -88,13 +97,17 @@ pub(in super::super) fn judge_check(
     table: &TomlTable<'_>,
     at: &Range<usize>,
     health: &HealthSettings,
-    (spoken, has_tls): (Spoken, bool),
+    (spoken, has_tls, http2): (Spoken, bool, bool),
 ) {
     let what = format!("`check` is \"{}\"", health.kind().word());
     match health.kind() {
-        CheckKind::Https if spoken != Spoken::Https => {
+        CheckKind::Https if !spoken.is_http() => {
             let what = format!("{what}, but the service is {}", spoken.word());
-            table.error(at, what, "only backends of https services are known to speak TLS: write \"http\" or \"tcp\"");
+            table.error(at, what, "only HTTP and HTTPS services say how backends speak TLS: write \"http\" or \"tcp\"");
+        }
+        CheckKind::Grpc if spoken.is_http() && !http2 && health.port.is_none() && !table.is_in_parts() => {
+            let remedy = "add backend_protocol = \"h2\", or name a port that speaks gRPC with `port`";
+            table.error(at, format!("{what}, but requests go to the backends by HTTP/1.1"), remedy);
         }
         CheckKind::Https if !has_tls && !table.is_in_parts() => {
             let remedy = "add [service.backend_tls], or write check = \"http\"";

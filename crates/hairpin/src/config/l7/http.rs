@@ -3,18 +3,23 @@
 use super::super::HttpSections;
 use super::super::reader::TomlTable;
 use super::super::reference;
-use super::super::words::{SameSite, Spoken};
+use super::super::words::{BackendProtocol, SameSite, SettingWord, Spoken};
 use super::conditions::networks;
 use super::{Targets, edits, number, read_proxy_protocol, route};
 use hairpin_core::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Sticky};
 use hairpin_core::l7::edit;
 use hairpin_core::l7::route::host::HostPattern;
+use toml::de::DeValue;
 
 /// Bytes of a cookie's path at most.
 pub(crate) const PATH_BYTES_MAX: usize = 128;
 
 /// The field that has an http service take HTTP/2.
 const HTTP2: &str = "http2";
+
+/// The fields that say how backends are spoken with.
+const BACKEND_TLS: &str = "backend_tls";
+const PROTOCOL: &str = "backend_protocol";
 
 /// The fields that are about packets, and why they mean nothing where TLS ends here.
 const OF_PACKETS: [(&str, &str); 2] = [
@@ -45,6 +50,20 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
         no_packets(&table, spoken);
     }
     read_http2(&table, spoken);
+    if spoken == Spoken::Http
+        && let Some(field) = terminates(service).filter(|field| *field != HTTP2)
+    {
+        service.warning(
+            &service.span_of(field),
+            costs(field),
+            "let backends speak HTTP/1.1 in clear text where they can",
+        );
+    }
+    if proxy_protocol.is_some() && speaks_http2(service) {
+        let what =
+            "`proxy_protocol` cannot be with HTTP/2 to backends, whose connections are of many clients at a time";
+        table.error(&table.span_of("proxy_protocol"), what, "leave one of them out");
+    }
     let http = Http {
         access,
         routes,
@@ -86,13 +105,52 @@ pub(in super::super) fn redirects(service: &TomlTable<'_>) -> bool {
 
 /// Whether the service's connections end here, as the file says it.
 pub(in super::super) fn is_terminated(service: &TomlTable<'_>, spoken: Spoken) -> bool {
-    spoken == Spoken::Https || spoken == Spoken::Http && is_true(service, HTTP2)
+    spoken == Spoken::Https || spoken == Spoken::Http && terminates(service).is_some()
+}
+
+/// Whether an http service takes HTTP/2 in clear text, as the file says it.
+pub(super) fn takes_http2(service: &TomlTable<'_>) -> bool {
+    is_true(service, HTTP2)
+}
+
+/// The field of the service, or of a group of it, for which an http service's connections end here.
+pub(in super::super) fn terminates(service: &TomlTable<'_>) -> Option<&'static str> {
+    if takes_http2(service) {
+        return Some(HTTP2);
+    }
+    if speaks_http2(service) {
+        return Some(PROTOCOL);
+    }
+    let is_on = |value: &DeValue<'_>| {
+        value
+            .as_table()
+            .is_some_and(|table| table.get("enabled").is_none_or(|it| it.get_ref().as_bool() != Some(false)))
+    };
+    any(service, BACKEND_TLS, is_on).then_some(BACKEND_TLS)
+}
+
+/// Whether backends of the service, or of a group of it, speak HTTP/2.
+fn speaks_http2(service: &TomlTable<'_>) -> bool {
+    any(service, PROTOCOL, |value| value.as_str() == Some(BackendProtocol::Http2.word()))
+}
+
+/// Whether the service, or a group of it, has a field of which this holds.
+fn any(service: &TomlTable<'_>, field: &str, holds: impl Fn(&DeValue<'_>) -> bool) -> bool {
+    let groups = service.given("group").and_then(|groups| groups.get_ref().as_array());
+    let groups = groups.into_iter().flatten().filter_map(|group| group.get_ref().as_table());
+    let of_groups = groups.filter_map(|group| group.get(field));
+    service.given(field).into_iter().chain(of_groups).any(|value| holds(value.get_ref()))
 }
 
 /// Whether `[service.http]` has a field, and it is true. What is wrong there is reported where it is read.
 fn is_true(service: &TomlTable<'_>, field: &str) -> bool {
     let http = service.given("http").and_then(|http| http.get_ref().as_table());
     http.and_then(|http| http.get(field)).is_some_and(|value| value.get_ref().as_bool() == Some(true))
+}
+
+/// Says what it costs that an http service's connections end here.
+fn costs(field: &str) -> String {
+    format!("`{field}` has bodies copied in user space: none is offloaded, and connections do not survive the process")
 }
 
 /// Says what HTTP/2 in clear text costs.
@@ -106,10 +164,7 @@ fn read_http2(http: &TomlTable<'_>, spoken: Spoken) {
             "write it in [service.https], where it is true unless you say otherwise",
         );
     } else if is_wanted {
-        let what = format!(
-            "`{HTTP2}` has bodies copied in user space: none is offloaded, and connections do not survive the process"
-        );
-        http.warning(&http.span_of(HTTP2), what, "leave it out unless clients speak HTTP/2 in clear text");
+        http.warning(&http.span_of(HTTP2), costs(HTTP2), "leave it out unless clients speak HTTP/2 in clear text");
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) mod limits {
     pub(crate) use super::{ENTRIES_MAX, ROUTES_MAX};
 }
 
-pub(super) use http::{is_terminated, redirects};
+pub(super) use http::{is_terminated, redirects, terminates};
 pub(super) use target::{OWN, Targets};
 
 use super::reader::TomlTable;
@@ -44,7 +44,7 @@ pub(super) fn read(
         Spoken::Http => {
             let (http, said) = http::read(table, spoken, targets);
             let kind = match is_terminated(table, spoken) {
-                true => Kind::Terminated(Box::new(Terminated { http, tls: false, http2: true })),
+                true => Kind::Terminated(Box::new(Terminated { http, tls: false, http2: http::takes_http2(table) })),
                 false => Kind::Http(Box::new(http)),
             };
             (kind, said, None)

@@ -346,8 +346,9 @@ pub const HTTPS: ReferenceSection = ReferenceSection {
 /// `[service.backend_tls]`
 pub const BACKEND_TLS: ReferenceSection = ReferenceSection {
     header: "[service.backend_tls]",
-    doc: "How a service with protocol https speaks TLS with its backends: HTTP/1.1 over TLS 1.2 or 1.3. Without this table \
-          requests go to them in clear text. A backend whose handshake fails counts as one that cannot be connected to. \
+    doc: "How an HTTP or HTTPS service speaks TLS, 1.2 or 1.3, with its backends. Without this table requests go to them in \
+          clear text. With it, a service with protocol http ends connections at this host's sockets, as `http2` of \
+          [service.http] has it. A backend whose handshake fails counts as one that cannot be connected to. \
           What `proxy_protocol` sends goes before TLS, in clear text. \
           Groups have the same unless they have a table of their own. Files are read as those of [service.https] are: before \
           anything changes, and again when they change.",

@@ -2,7 +2,7 @@
 
 use super::Fallback::{From, Required, Value};
 use super::http::BACKEND_TLS;
-use super::service::{ALL_DOWN, BACKEND, BALANCE, HEALTH};
+use super::service::{ALL_DOWN, BACKEND, BACKEND_PROTOCOL, BALANCE, HEALTH};
 use super::{ReferenceField, ReferenceSection, ValueForm, field};
 
 /// `[[service.group]]`
@@ -37,6 +37,13 @@ pub const GROUP: ReferenceSection = ReferenceSection {
             "Backends that need no more than address and port. A group has at least one backend.",
         ),
         field("backend", ValueForm::Tables, From("none"), "", "See [[service.backend]]."),
+        field(
+            "backend_protocol",
+            BACKEND_PROTOCOL,
+            From("the service's"),
+            "\"h2\"",
+            "The protocol that its backends speak: see [[service]].",
+        ),
         field("health", ValueForm::Tables, From("[service.health]"), "", "See [service.health]."),
         field("backend_tls", ValueForm::Tables, From("[service.backend_tls]"), "", "See [service.backend_tls]."),
     ],

@@ -56,6 +56,11 @@ pub const TIMEOUTS: ReferenceSection = ReferenceSection {
     ],
 };
 
+pub(super) const BACKEND_PROTOCOL: ValueForm = ValueForm::Choice(&[
+    ("http/1.1", "HTTP/1.1"),
+    ("h2", "HTTP/2: over TLS where they speak TLS, else in clear text by prior knowledge (h2c)"),
+]);
+
 /// `[[service]]`
 pub const SERVICE: ReferenceSection = ReferenceSection {
     header: "[[service]]",
@@ -156,6 +161,14 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
              [[service.backend]], unless it is an HTTP or TLS service with routes; 16384 in the whole file.",
         ),
         field("backend", ValueForm::Tables, From("none"), "", "See [[service.backend]]."),
+        field(
+            "backend_protocol",
+            BACKEND_PROTOCOL,
+            Value("http/1.1"),
+            "\"h2\"",
+            "The protocol that backends of an HTTP or HTTPS service speak. With `h2`, a service with protocol http ends \
+             connections at this host's sockets, as `http2` of [service.http] has it.",
+        ),
         field("health", ValueForm::Tables, From("each field's default"), "", "See [service.health]."),
         field("timeouts", ValueForm::Tables, From("[timeouts]"), "", "See [timeouts]."),
         field("group", ValueForm::Tables, From("none"), "", "See [[service.group]]."),
@@ -180,8 +193,13 @@ pub const HEALTH: ReferenceSection = ReferenceSection {
             ValueForm::Choice(&[
                 ("none", "nothing: backends count as up"),
                 ("tcp", "a connection is opened, and reset at once"),
-                ("http", "a request is sent over HTTP/1.1, without TLS; redirects are not followed"),
-                ("https", "the same over TLS, as [service.backend_tls] says; for backends of https services"),
+                ("http", "a request is sent without TLS, by the backends' protocol; redirects are not followed"),
+                ("https", "the same over TLS, as [service.backend_tls] says"),
+                (
+                    "grpc",
+                    "the backend's health is asked for by gRPC (`grpc.health.v1.Health/Check`), over TLS as \
+                     [service.backend_tls] says",
+                ),
                 ("udp", "a datagram is sent and must be answered"),
             ]),
             Value("none"),
@@ -227,6 +245,13 @@ pub const HEALTH: ReferenceSection = ReferenceSection {
             From("anything"),
             "\"ok\"",
             "HTTP: what the first 64 KiB of the answer's body must contain.",
+        ),
+        field(
+            "grpc_service",
+            ValueForm::Text,
+            From("the server as a whole"),
+            "\"shop.Cart\"",
+            "gRPC: the service whose health is asked for.",
         ),
         field(
             "send",
