@@ -449,7 +449,7 @@ fn certificate_changes() -> Result<()> {
     Ok(())
 }
 
-fn eventually(what: &str, within: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+pub(crate) fn eventually(what: &str, within: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
     let until = Instant::now() + within;
     while !done()? {
         ensure!(Instant::now() < until, "not within {} s: {what}", within.as_secs());

@@ -11,6 +11,7 @@ mod balance;
 mod commands;
 mod crash;
 mod dpdk;
+mod grpc;
 mod health;
 mod hostile;
 mod http;
@@ -89,6 +90,7 @@ fn main() -> ExitCode {
         takeover::tests(),
         policy::tests(),
         http::tests(),
+        grpc::tests(),
         https::tests(),
         crash::tests(),
         leaks::tests(),
