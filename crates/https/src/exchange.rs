@@ -9,7 +9,7 @@ use hairpin_core::config::BackendState;
 use hairpin_core::flow::{Endpoint, FlowKey};
 use hairpin_core::l7::body::Length;
 use hairpin_core::l7::choice;
-use hairpin_core::l7::config::{Group, Http, Route};
+use hairpin_core::l7::config::{Group, Http, HttpLimits, Route};
 use hairpin_core::l7::decision::{self, Verdict};
 use hairpin_core::l7::edit::{self, Facts, HEAD_ROOM};
 use hairpin_core::l7::head::{self, Method, ParseStatus, Request, Version};
@@ -66,6 +66,8 @@ pub(crate) struct Exchange {
     tries: u8,
     /// It has been sent before, on a connection that was lost.
     is_again: bool,
+    /// How often it was sent to another backend for the status of a response.
+    retries: u8,
     /// The configuration that the backend was chosen by.
     chosen_by: Rc<Setup>,
     /// The backend's number and end, once it is chosen.
@@ -93,6 +95,11 @@ impl Answered {
     pub(crate) fn is_interim(&self) -> bool {
         self.status < 200 && self.status != 101
     }
+
+    /// Whether its backend's connection can be kept without reading on: it is `response`, and has no body.
+    pub(crate) fn leaves_clean(&self, response: &[u8]) -> bool {
+        self.keep_alive && self.body == Length::None && response.len() == self.head_bytes
+    }
 }
 
 /// What becomes of a request whose head was read; its connection had `requests` before it.
@@ -110,6 +117,9 @@ pub(crate) fn judge(local: &Local, client: &Client, request: &Request<'_>, reque
             let group = decision::pick(groups, &mut turn);
             local.turn.set(turn);
             let Some(group) = group else { return Judged::Refuse { status: 503, why: Refused::NoBackend } };
+            if route.terms.retries > 0 {
+                local.retry_budgets.earn(client.service, http.limits.retry_percent);
+            }
             return Judged::Forward(Exchange::new(&setup, client.clone(), http, request, (route, group), close));
         }
     };
@@ -201,6 +211,7 @@ impl Exchange {
             chosen_in_us: 0,
             tries: 0,
             is_again: false,
+            retries: 0,
             chosen_by: Rc::clone(setup),
             backend: None,
             asked_for: http.sticky.as_ref().and_then(|sticky| edit::sticky_value(request, sticky)),
@@ -220,6 +231,35 @@ impl Exchange {
 
     fn route(&self) -> Option<&Route> {
         self.http()?.routes.get(self.route)
+    }
+
+    /// The limits that hold for it.
+    pub(crate) fn limits(&self) -> Option<HttpLimits> {
+        let limits = self.http()?.limits;
+        let terms = self.route().map(|route| route.terms).unwrap_or_default();
+        Some(HttpLimits {
+            response_timeout: terms.response_timeout.unwrap_or(limits.response_timeout),
+            body_timeout: terms.body_timeout.unwrap_or(limits.body_timeout),
+            ..limits
+        })
+    }
+
+    /// Whether a request goes to another backend for the status of its response, of which the client has seen nothing.
+    /// `is_untouched`: all of the request is still there.
+    pub(crate) fn retries(&mut self, local: &Local, status: u16, is_untouched: bool) -> bool {
+        let terms = self.route().map(|route| route.terms).unwrap_or_default();
+        let may = is_untouched && self.is_idempotent && self.retries < terms.retries;
+        if !may || !terms.retry_status.contains(status) {
+            return false;
+        }
+        let percent = self.http().map_or(0, |http| http.limits.retry_percent);
+        if !local.retry_budgets.spend(self.client.service, percent) {
+            local.counts.change(|statistics| statistics.retries_denied += 1);
+            return false;
+        }
+        self.retries += 1;
+        local.counts.change(|statistics| statistics.http.retries += 1);
+        true
     }
 
     /// Chooses a backend: its number and end. `None`: no backend takes requests.

@@ -77,6 +77,7 @@ pub(crate) async fn serve<S: ClientStream>(local: &Rc<Local>, client: &Client, i
             Found::Forward(exchange) => {
                 count(local, client);
                 // Boxed, so that a connection between two requests is small.
+                let limits = exchange.limits().unwrap_or(limits);
                 let forwarding = Forwarding { local, io, input: &mut input, deadline: &mut deadline, limits };
                 Box::pin(forwarding.forward(*exchange)).await
             }
@@ -261,8 +262,19 @@ impl<S: ClientStream> Forwarding<'_, S> {
             let may_again = exchange.may_go_again(&conn, is_reused, sending.up.moved == 0);
             match begun {
                 Ok(()) => {
-                    self.input.drain(..exchange.head_bytes + body);
-                    return self.respond(exchange, conn, sending, response).await;
+                    let answered = match self.answered(&exchange, &mut conn, &mut sending, &mut response).await {
+                        Ok(answered) => answered,
+                        Err(after) => return after,
+                    };
+                    if !exchange.retries(self.local, answered.status, sending.up.moved == 0) {
+                        self.input.drain(..exchange.head_bytes + body);
+                        return self.deliver(exchange, conn, sending, (answered, response)).await;
+                    }
+                    exchange.keep(self.local, conn, answered.leaves_clean(&response) && sending.up.is_finished());
+                    match exchange.acquire(self.local).await {
+                        Ok(other) => conn = other,
+                        Err(why) => return self.refused(why, head_only).await,
+                    }
                 }
                 Err(NoResponse::Lost) if may_again => match exchange.connect_again(self.local).await {
                     Ok(again) => conn = again,
@@ -338,45 +350,46 @@ impl<S: ClientStream> Forwarding<'_, S> {
         more
     }
 
-    /// Delivers the response that begins with `response`, while the rest of the request goes on.
-    async fn respond(
-        mut self,
-        exchange: Exchange,
-        mut conn: BackendConn,
-        mut sending: Sending,
-        mut response: Vec<u8>,
-    ) -> After {
+    /// Waits for the head of the response, of which `response` has begun, while the rest of the request goes on. Interim
+    /// responses go to the client.
+    async fn answered(
+        &mut self,
+        exchange: &Exchange,
+        conn: &mut BackendConn,
+        sending: &mut Sending,
+        response: &mut Vec<u8>,
+    ) -> Result<Answered, After> {
         const BAD: (u16, Refused) = (502, Refused::BadResponse);
         let head_only = exchange.method == Method::Head;
         let answered = loop {
-            match exchange.response_head(self.local, &response) {
+            match exchange.response_head(self.local, response) {
                 Ok(ParseStatus::Complete(answered)) if answered.is_interim() => {
                     let behind = response.split_off(answered.head_bytes);
-                    let head = answered.written.as_deref().unwrap_or(&response);
+                    let head = answered.written.as_deref().unwrap_or(response);
                     if !exchange.is_http10()
                         && pump::write(self.io, head, self.deadline, self.limits.send_timeout).await.is_err()
                     {
-                        return After::Abort;
+                        return Err(After::Abort);
                     }
                     if sending.is_awaited {
                         self.deadline.set(self.limits.response_timeout);
                     }
-                    response = behind;
+                    *response = behind;
                     continue;
                 }
                 Ok(ParseStatus::Complete(answered)) => break answered,
                 Ok(ParseStatus::Partial) => {}
-                Err(()) => return self.refused(BAD, head_only).await,
+                Err(()) => return Err(self.refused(BAD, head_only).await),
             }
-            if let Err(why) = self.more(&mut conn, &mut sending, &mut response).await {
-                return self.not_answered(&exchange, why, false).await;
+            if let Err(why) = self.more(conn, sending, response).await {
+                return Err(self.not_answered(exchange, why, false).await);
             }
         };
         // The rest of the request would become the tunnel's first bytes.
         if answered.body == Length::Tunnel && !sending.up.is_finished() {
-            return self.refused(BAD, head_only).await;
+            return Err(self.refused(BAD, head_only).await);
         }
-        self.deliver(exchange, conn, sending, (answered, response)).await
+        Ok(answered)
     }
 
     /// Delivers a response whose head is known, `response` being what was read of it.

@@ -16,6 +16,7 @@
 //! | `backend` | connections to backends, and the pool of idle ones |
 //! | `backend_stream`, `backend_tls` | streams to backends, with or without TLS |
 //! | `http2_backend` | connections to backends that speak HTTP/2, which requests share |
+//! | `retry_budget` | how many requests are sent again |
 //! | `pump` | bodies that are copied |
 //! | `certificates` | certificates and keys, read and checked as a whole |
 //!
@@ -39,6 +40,7 @@ mod http2_backend;
 mod local;
 mod proxy_header;
 mod pump;
+mod retry_budget;
 mod runtime;
 mod setup;
 mod stream;

@@ -2,6 +2,7 @@
 
 use crate::backend::Pool;
 use crate::control::Controls;
+use crate::retry_budget::RetryBudgets;
 use crate::setup::{Configuration, Setup};
 use hairpin_core::balance::{Balancer, EffectiveWeights, Loads};
 use hairpin_core::config::Snapshot;
@@ -38,6 +39,8 @@ pub struct TerminationStatistics {
     pub proxy_headers_invalid: u64,
     /// TLS handshakes with backends that failed: nothing could be agreed on, or the backend's certificate was refused.
     pub backend_handshakes_failed: u64,
+    /// Requests that were not sent to another backend, because too many were (`retry_percent`).
+    pub retries_denied: u64,
     /// Clients that spoke clear-text HTTP where TLS was awaited.
     pub clear_text: u64,
     /// Connections over HTTP/2.
@@ -70,6 +73,7 @@ impl TerminationStatistics {
             ("handshake-slow", self.handshakes_slow),
             ("proxy-header-invalid", self.proxy_headers_invalid),
             ("backend-handshake-failed", self.backend_handshakes_failed),
+            ("retry-denied", self.retries_denied),
             ("clear-text", self.clear_text),
             ("http2-connections", self.http2_connections),
             ("http2-resets", self.http2_resets),
@@ -162,6 +166,7 @@ pub(crate) struct Local {
     pub(crate) clients_max: usize,
     /// Clients' connections.
     pub(crate) controls: Controls,
+    pub(crate) retry_budgets: RetryBudgets,
     effective_weights: EffectiveWeights,
     weights_seen: Cell<u32>,
     date: Cell<Option<(u64, Date)>>,
@@ -195,6 +200,7 @@ impl Local {
             secret,
             clients_max,
             controls: Controls::default(),
+            retry_budgets: RetryBudgets::default(),
             effective_weights,
             weights_seen: Cell::new(0),
             date: Cell::new(None),

@@ -158,6 +158,21 @@ pub struct Route {
     pub action: Action,
     /// The changes of requests and responses that take it.
     pub edits: Edits,
+    /// What holds for its requests beside the service's limits.
+    pub terms: RouteTerms,
+}
+
+/// What holds for the requests of a route.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RouteTerms {
+    /// Instead of [`HttpLimits::response_timeout`].
+    pub response_timeout: Option<Duration>,
+    /// Instead of [`HttpLimits::body_timeout`]; of services whose connections end here.
+    pub body_timeout: Option<Duration>,
+    /// Statuses for which a request that may be repeated is sent to another backend; of services whose connections end here.
+    pub retry_status: ServerErrors,
+    /// How often, at most.
+    pub retries: u8,
 }
 
 /// The action of a route.
@@ -303,6 +318,8 @@ pub struct HttpLimits {
     pub connect_tries: u8,
     /// From the request's last byte until the response's first: 504.
     pub response_timeout: Duration,
+    /// How many requests of a hundred may be sent to another backend for the status of their response, 0 to 100.
+    pub retry_percent: u8,
     /// Requests on one client connection; the last one's response says close. 0: any number.
     pub requests_max: u32,
     /// Idle connections kept to one backend by one worker: the oldest is closed.
@@ -339,6 +356,7 @@ impl Default for HttpLimits {
             connect_timeout: Duration::from_secs(3),
             connect_tries: 3,
             response_timeout: Duration::from_secs(60),
+            retry_percent: 20,
             requests_max: 0,
             idle_per_backend_max: 256,
         }

@@ -210,6 +210,12 @@ pub(super) const HTTP: Group = Group {
             "504 if the last backend was silent, else 502.",
         ),
         limit(
+            "requests sent again for the status of their response",
+            Option(&HTTP_LIMITS, "retry_percent", "% of requests, and 10"),
+            HTTPS_EVENTS,
+            "The client gets the response that there is.",
+        ),
+        limit(
             "time for a handshake with a backend of a TLS service",
             Option(&TLS, "connect_timeout", ""),
             &[http_refusals("connect-timeout"), series("hairpin_http_retries_total")],

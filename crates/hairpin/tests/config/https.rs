@@ -307,3 +307,39 @@ fn mistakes_in_https_settings_have_their_place() {
          that, or leave it out",
     );
 }
+
+#[test]
+fn terms_of_a_route_arrive() {
+    let https = "interfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\nlisten = \"192.0.2.1:443/https\"\n\
+                 backends = [\"10.0.0.1:80\"]\nhttps.certificates = \"/c.pem\"\n[[service.route]]\npath = \"/a\"\n";
+    let config = good(&format!(
+        "{https}response_timeout = \"5m\"\nbody_timeout = \"1h\"\nretry_status = \"502-504\"\nretries = 2\n"
+    ));
+    let terms = config.snapshot.services[0].kind.http().unwrap().routes[0].terms;
+    assert_eq!(
+        (terms.response_timeout, terms.body_timeout),
+        (Some(Duration::from_secs(300)), Some(Duration::from_secs(3600)))
+    );
+    assert_eq!((terms.retries, terms.retry_status.contains(503), terms.retry_status.contains(500)), (2, true, false));
+    let once = good(&format!("{https}retry_status = \"503\"\n"));
+    assert_eq!(once.snapshot.services[0].kind.http().unwrap().routes[0].terms.retries, 1);
+    let found = said(&format!("{https}retry_status = \"404,503\"\n")).concat();
+    assert!(found.contains("9:16: error: `retry_status` is \"404,503\"; statuses below 500 are answers"), "{found}");
+    let found = warned(&format!("{https}retries = 2\n")).concat();
+    assert!(found.contains("`retries` means nothing without `retry_status`"), "{found}");
+}
+
+#[test]
+fn spliced_services_have_no_retries() {
+    let http = "interfaces = [\"eth0\"]\npool.addresses = [\"10.0.9.1\"]\n[[service]]\nname = \"web\"\n\
+                listen = \"192.0.2.1:80/http\"\nbackends = [\"10.0.0.1:80\"]\n[[service.route]]\npath = \"/a\"\n";
+    let found = said(&format!("{http}response_timeout = \"5m\"\nretry_status = \"503\"\n")).concat();
+    assert_eq!(
+        found,
+        "t.toml:10:16: error: `retry_status` is given, but connections of the service are spliced, which keeps no request; leave \
+         it out: it is for HTTPS services, and for those with `http2`"
+    );
+    let config = good(&format!("{http}response_timeout = \"5m\"\n"));
+    let terms = config.snapshot.services[0].kind.http().unwrap().routes[0].terms;
+    assert_eq!(terms.response_timeout, Some(Duration::from_secs(300)));
+}

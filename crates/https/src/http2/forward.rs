@@ -54,14 +54,26 @@ impl Forwarding<'_> {
         let acquired = unless_reset(self.respond, self.exchange.acquire(local)).await?;
         let mut conn = acquired.map_err(|(status, why)| Failed::Refused(status, why))?;
         let mut response = Vec::new();
-        loop {
+        let answered = loop {
             let is_reused = conn.requests > 0;
             let sent = self.exchange.request_head(local, &head, &conn);
             up.begin(sent.ok_or(Failed::Refused(400, Refused::Malformed))?);
             conn.requests += 1;
             // A backend may close an idle connection just as a request is sent on it: the request is not at fault.
             match self.begin(&mut conn, up, &mut response).await? {
-                Begun::Some => break,
+                Begun::Some => {
+                    if up.is_broken() {
+                        up.stop();
+                    }
+                    let answered = self.answered(&mut conn, up, &mut response).await?;
+                    if !self.exchange.retries(local, answered.status, up.is_untouched()) {
+                        break answered;
+                    }
+                    self.exchange.keep(local, conn, answered.leaves_clean(&response) && up.is_complete());
+                    response.clear();
+                    let acquired = unless_reset(self.respond, self.exchange.acquire(local)).await?;
+                    conn = acquired.map_err(|(status, why)| Failed::Refused(status, why))?;
+                }
                 Begun::Lost if self.exchange.may_go_again(&conn, is_reused, up.is_untouched()) => {
                     let again = unless_reset(self.respond, self.exchange.connect_again(local)).await?;
                     conn = again.map_err(|_| Failed::Refused(502, Refused::Unreachable))?;
@@ -73,13 +85,9 @@ impl Forwarding<'_> {
                 Begun::Lost if is_reused => return Err(Failed::Refused(502, Refused::BackendClosed)),
                 begun => return Err(self.failed(&begun)),
             }
-        }
+        };
         // Heads take no memory while a body is delivered.
         drop(head);
-        if up.is_broken() {
-            up.stop();
-        }
-        let answered = self.answered(&mut conn, up, &mut response).await?;
         self.deliver(conn, up, answered, response).await
     }
 

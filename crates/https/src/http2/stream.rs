@@ -132,7 +132,7 @@ impl Stream {
     async fn forward(&mut self, mut exchange: exchange::Exchange, head: Vec<u8>, body: RecvStream, is_websocket: bool) {
         self.count();
         let method = exchange.method;
-        let Some(limits) = exchange.http().map(|http| http.limits) else {
+        let Some(limits) = exchange.limits() else {
             return self.refuse(503, Refused::NoBackend, method).await;
         };
         let mut tunnel = None;

@@ -5,7 +5,7 @@ use hairpin_core::balance::{EffectiveWeights, Loads, Tables};
 use hairpin_core::config::{Backend, BackendState, Pool, Service, ServiceState, Snapshot};
 use hairpin_core::flow::{Endpoint, Protocol};
 use hairpin_core::keys::Secret;
-use hairpin_core::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Kind, Route, Terminated};
+use hairpin_core::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Kind, Route, RouteTerms, Terminated};
 use hairpin_core::l7::route::Conditions;
 use hairpin_https::{
     BackendTls, CertificateFiles, Configuration, Runtimes, RuntimesOptions, ServedCertificates, TerminatedService,
@@ -76,6 +76,7 @@ pub(crate) fn http() -> Http {
             conditions: Conditions::default(),
             action: Action::Forward { groups: Box::from([(0, 1)]), replace_prefix: None },
             edits: Edits::default(),
+            terms: RouteTerms::default(),
         }]),
         edits: Edits::default(),
         forwarded: Forwarded { x_for: true, x_proto: true, ..Forwarded::default() },

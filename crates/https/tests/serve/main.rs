@@ -12,4 +12,5 @@ mod http2;
 mod http2_backends;
 mod http2_bounds;
 mod http2_streams;
+mod retries;
 mod tls;

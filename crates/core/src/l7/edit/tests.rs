@@ -5,7 +5,9 @@ mod requests;
 mod responses;
 mod speed;
 
-use super::super::config::{Action, Edits, Field, Forwarded, HeadEdits, Http, HttpLimits, Network, Route, Sticky};
+use super::super::config::{
+    Action, Edits, Field, Forwarded, HeadEdits, Http, HttpLimits, Network, Route, RouteTerms, Sticky,
+};
 use super::super::head::{self, Bounds, Method, ParseStatus, Request, Response, Version};
 use super::super::route::Conditions;
 use super::super::route::path::PathPattern;
@@ -38,7 +40,7 @@ fn plain() -> Http {
 /// A route that changes nothing.
 fn route() -> Route {
     let action = Action::Forward { groups: [(0, 1)].into(), replace_prefix: None };
-    Route { conditions: Conditions::default(), action, edits: Edits::default() }
+    Route { conditions: Conditions::default(), action, edits: Edits::default(), terms: RouteTerms::default() }
 }
 
 fn facts() -> Facts<'static> {

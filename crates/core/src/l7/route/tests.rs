@@ -214,6 +214,7 @@ fn service(access: Vec<Access>, routes: Vec<Conditions>) -> Http {
         conditions,
         action: Action::Reply { status: 200, body: [at as u8].into() },
         edits: Edits::default(),
+        terms: crate::l7::config::RouteTerms::default(),
     };
     Http {
         access: access.into(),

@@ -227,6 +227,7 @@ fn read_limits(table: &TomlTable<'_>) -> HttpLimits {
         connect_timeout: table.duration("connect_timeout"),
         connect_tries: number(table, "connect_tries"),
         response_timeout: table.duration("response_timeout"),
+        retry_percent: number(table, "retry_percent"),
         requests_max: number(table, "requests_max"),
         idle_per_backend_max: number(table, "idle_per_backend_max"),
     }

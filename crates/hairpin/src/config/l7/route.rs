@@ -4,8 +4,9 @@ use super::super::reader::TomlTable;
 use super::super::reference;
 use super::super::words::{AccessAction, SettingWord, Spoken};
 use super::conditions::{self, FIELDS};
-use super::{ROUTES_MAX, Targets, bounded, edits, number};
-use hairpin_core::l7::config::{Action, Edits, Route};
+use super::{ROUTES_MAX, Targets, bounded, edits, is_terminated, number};
+use crate::health::StatusRanges;
+use hairpin_core::l7::config::{Action, Edits, Route, RouteTerms};
 use hairpin_core::l7::route::path::PathPattern;
 use hairpin_core::l7::route::{Access, AccessVerdict, Conditions};
 use hairpin_core::l7::{edit, reply, route};
@@ -39,10 +40,16 @@ pub(super) fn read(
             request: edits::requests(table, &reference::EDITS),
             response: edits::responses(table, &reference::RESPONSE_EDITS),
         };
-        routes.extend(action(table, targets).map(|action| Route { conditions, action, edits }));
+        let terms = terms(table, is_terminated(service, spoken));
+        routes.extend(action(table, targets).map(|action| Route { conditions, action, edits, terms }));
     }
     let are_right = routes.len() == tables.len();
-    let rest = rest.map(|action| Route { conditions: Conditions::default(), action, edits: Edits::default() });
+    let rest = rest.map(|action| Route {
+        conditions: Conditions::default(),
+        action,
+        edits: Edits::default(),
+        terms: RouteTerms::default(),
+    });
     routes.extend(rest);
     let groups = routes.iter().flat_map(|route| match &route.action {
         Action::Forward { groups, .. } => &groups[..],
@@ -51,6 +58,48 @@ pub(super) fn read(
     let used: Vec<_> = groups.map(|(group, _)| *group).collect();
     targets.warn_unused(service, are_right.then_some(&used));
     (routes.into(), tables.iter().map(written).collect())
+}
+
+/// What holds for a route's requests. `is_terminated`: whether the service's connections end here.
+fn terms(table: &TomlTable<'_>, is_terminated: bool) -> RouteTerms {
+    for field in ["body_timeout", "retry_status"].into_iter().filter(|field| table.has(field)) {
+        if !is_terminated {
+            let what =
+                format!("`{field}` is given, but connections of the service are spliced, which keeps no request");
+            table.error(
+                &table.span_of(field),
+                what,
+                "leave it out: it is for HTTPS services, and for those with `http2`",
+            );
+        }
+    }
+    let text = table.text("retry_status");
+    let statuses = text.as_ref().and_then(|text| match text.value.parse::<StatusRanges>() {
+        Ok(statuses) if (100..500).any(|status| statuses.contains(status)) => {
+            let what = format!("`retry_status` is \"{statuses}\"");
+            table.error(
+                &text.span,
+                what,
+                "statuses below 500 are answers to the request: write numbers from 500 to 599",
+            );
+            None
+        }
+        Ok(statuses) => Some((500..600).filter(|status| statuses.contains(*status)).collect()),
+        Err(wrong) => {
+            table.error(&text.span, format!("`retry_status`: {wrong}"), "");
+            None
+        }
+    });
+    if is_terminated && table.has("retries") && !table.has("retry_status") {
+        let what = "`retries` means nothing without `retry_status`";
+        table.warning(&table.span_of("retries"), what, "say for which statuses, such as retry_status = \"502-504\"");
+    }
+    RouteTerms {
+        response_timeout: table.duration_given("response_timeout"),
+        body_timeout: table.duration_given("body_timeout"),
+        retries: if statuses.is_some() { number(table, "retries") } else { 0 },
+        retry_status: statuses.unwrap_or_default(),
+    }
 }
 
 /// How a route or rule is written.
@@ -128,7 +177,16 @@ fn action(table: &TomlTable<'_>, targets: &Targets) -> Option<Action> {
 
 /// Reports what means nothing where no request goes on.
 fn answers_itself(table: &TomlTable<'_>) {
-    for field in ["replace_prefix", "request_headers", "response_headers"].iter().filter(|field| table.has(field)) {
+    const OF_BACKENDS: [&str; 7] = [
+        "replace_prefix",
+        "request_headers",
+        "response_headers",
+        "response_timeout",
+        "body_timeout",
+        "retry_status",
+        "retries",
+    ];
+    for field in OF_BACKENDS.iter().filter(|field| table.has(field)) {
         let what = format!("`{field}` means nothing where Hairpin answers by itself");
         table.error(&table.span_of(field), what, "leave it out");
     }

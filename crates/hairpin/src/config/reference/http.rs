@@ -4,7 +4,7 @@ use super::Fallback::{From, Required, Value};
 use super::route::EDITS;
 use super::{DAY_MS, ReferenceField, ReferenceSection, ValueForm, field};
 
-const WAIT: ValueForm = ValueForm::Duration { min_ms: 100, max_ms: DAY_MS };
+pub(super) const WAIT: ValueForm = ValueForm::Duration { min_ms: 100, max_ms: DAY_MS };
 
 const PROXY_PROTOCOL: ReferenceField = field(
     "proxy_protocol",
@@ -250,6 +250,14 @@ pub const HTTP_LIMITS: ReferenceSection = ReferenceSection {
             Value("60s"),
             "\"30s\"",
             "From a request's last byte until the response's first: 504.",
+        ),
+        field(
+            "retry_percent",
+            ValueForm::Integer { min: 0, max: 100 },
+            Value("20"),
+            "10",
+            "How many of a hundred requests may go to another backend for the `retry_status` of their route, and ten more: \
+             backends that are all ill are not sent twice as much. 0: none.",
         ),
         field(
             "requests_max",

@@ -1,7 +1,7 @@
 //! The sections about where requests go.
 
 use super::Fallback::{From, Required, Value};
-use super::http::BACKEND_TLS;
+use super::http::{BACKEND_TLS, WAIT};
 use super::service::{ALL_DOWN, BACKEND, BACKEND_PROTOCOL, BALANCE, HEALTH};
 use super::{ReferenceField, ReferenceSection, ValueForm, field};
 
@@ -163,6 +163,36 @@ pub const ROUTE: ReferenceSection = ReferenceSection {
             From("the path goes on as it is"),
             "\"/v2/\"",
             "What replaces the matching `path_prefix` or `path` in the path that backends see.",
+        ),
+        field(
+            "response_timeout",
+            WAIT,
+            From("`response_timeout` of [service.http.limits]"),
+            "\"5m\"",
+            "From a request's last byte until the response's first: 504.",
+        ),
+        field(
+            "body_timeout",
+            WAIT,
+            From("`body_timeout` of [service.http.limits]"),
+            "\"1h\"",
+            "Without a byte of a body. Not for services that splice connections.",
+        ),
+        field(
+            "retry_status",
+            ValueForm::Statuses,
+            From("none"),
+            "\"502-504\"",
+            "Statuses from 500 to 599 for which a request goes to another backend: one that can be repeated (GET, HEAD, \
+             OPTIONS, TRACE, PUT, DELETE), while nothing of its body has been read from the client, within `retry_percent` \
+             of [service.http.limits]. Not for services that splice connections.",
+        ),
+        field(
+            "retries",
+            ValueForm::Integer { min: 1, max: 10 },
+            Value("1"),
+            "2",
+            "How often a request goes to another backend for `retry_status`.",
         ),
         field("request_headers", ValueForm::Tables, From("none"), "", "See [service.route.request_headers]."),
         field("response_headers", ValueForm::Tables, From("none"), "", "See [service.route.request_headers]."),

@@ -7,7 +7,7 @@ use crate::flow::Direction;
 use crate::frame::FrameIo;
 use crate::keys::{Purpose, Secret};
 use crate::l7::choice::{self, Stuck};
-use crate::l7::config::{Action, Edits, Group, Kind, Route};
+use crate::l7::config::{Action, Edits, Group, Kind, Route, RouteTerms};
 use crate::l7::edit::Facts;
 use crate::l7::head;
 use crate::l7::route::Conditions;
@@ -402,7 +402,7 @@ impl ClientConn {
         backend_conn.requests = backend_conn.requests.wrapping_add(1);
         backend_conn.peer.owned = Owned::new(cx.now, backend_conn.peer.sent, Some(owned), closes).into();
         backend_conn.peer.was_closed |= closes;
-        self.deadline = cx.now + response_timeout(cx.kind(self.service));
+        self.deadline = cx.now + response_timeout(cx.kind(self.service), self.exchange.route);
     }
 }
 
@@ -419,9 +419,14 @@ fn asked<IO: FrameIo>(cx: &Context<'_, IO>, client_conn: &ClientConn) -> u16 {
     sizes::asked_for(client_conn.peer.mss, client_conn.key.is_ipv4(), idle_max(cx.kind(client_conn.service)) > 0)
 }
 
-fn response_timeout(kind: &Kind) -> Duration {
+/// How long a backend has to answer. The route is that of the configuration in force: the exchange took it a connection's time ago
+/// at most, and a reload meanwhile costs no more than another time.
+fn response_timeout(kind: &Kind, route: u16) -> Duration {
     match kind {
-        Kind::Http(http) => http.limits.response_timeout,
+        Kind::Http(http) => {
+            let of_route = http.routes.get(usize::from(route)).and_then(|route| route.terms.response_timeout);
+            of_route.unwrap_or(http.limits.response_timeout)
+        }
         _ => Duration::from_secs(3600),
     }
 }
@@ -429,7 +434,7 @@ fn response_timeout(kind: &Kind) -> Duration {
 /// What stands for the route of an exchange whose configuration is gone: it changes nothing.
 pub(in crate::l7::splice) fn no_route() -> Route {
     let action = Action::Reply { status: 500, body: Box::default() };
-    Route { conditions: Conditions::default(), action, edits: Edits::default() }
+    Route { conditions: Conditions::default(), action, edits: Edits::default(), terms: RouteTerms::default() }
 }
 
 /// What the heads of an exchange may say.

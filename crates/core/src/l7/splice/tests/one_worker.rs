@@ -8,7 +8,7 @@ use crate::engine::EngineCaps;
 use crate::flow::{Endpoint, FlowKey, Protocol, Steering};
 use crate::frame::{Batch, Frame, FrameIo, ROOM, VecFrame};
 use crate::l4::connection::Connection;
-use crate::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Kind, Route};
+use crate::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Kind, Route, RouteTerms};
 use crate::l7::splice::tcp::segment::{Abilities, Own, Segment};
 use crate::l7::splice::{AdoptedSplices, SplicedMemory};
 use crate::offload::Always;
@@ -101,6 +101,7 @@ pub(super) fn http() -> Http {
             conditions: Default::default(),
             action: Action::Forward { groups: vec![(0, 1)].into(), replace_prefix: None },
             edits: Edits::default(),
+            terms: RouteTerms::default(),
         }]
         .into(),
         edits: Edits::default(),
