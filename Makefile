@@ -215,8 +215,8 @@ reproduce-lab: deps
 
 # Needs a nightly toolchain and cargo-fuzz (cargo install cargo-fuzz).
 fuzz:
-	cd tests/fuzz && for target in $$($(CARGO) fuzz list); do \
-		$(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; done
+	cd tests/fuzz && for target in $$($(CARGO) fuzz list --fuzz-dir .); do \
+		$(CARGO) +nightly fuzz run --fuzz-dir . $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; done
 
 # target/debian/hairpin_*.deb: program, unit, configuration, manual pages, shell completions. The test of the package
 # takes a program that is built quickly, and says which version it is: make deb PROFILE=dev DEB="--deb-version 0.1.0-2"

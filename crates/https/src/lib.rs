@@ -34,6 +34,8 @@ mod client;
 mod control;
 mod deadline;
 mod exchange;
+#[doc(hidden)]
+pub mod fuzzing;
 mod http1;
 mod http2;
 mod http2_backend;

@@ -6,6 +6,7 @@ use hairpin_core::frame::VecFrame;
 use hairpin_core::l4::answer::{Notice, notice};
 use hairpin_core::wire::{Parsed, parse};
 use hairpin_fuzz::adoption::CHANGE;
+use hairpin_fuzz::http2::NAMES;
 use hairpin_fuzz::wire::{ANSWER_PARAMETERS, REWRITE_PARAMETERS, TRANSLATE_PARAMETERS};
 use std::path::Path;
 
@@ -223,6 +224,74 @@ fn proxy_headers() {
     }
 }
 
+/// Header blocks of requests by HTTP/2, each with a byte of parameters; see `hairpin_fuzz::http2`.
+fn http2_requests() {
+    const LITERALS: u8 = 0;
+    const PARTS: u8 = 2;
+    const TRAILERS: u8 = 4;
+    const BLOCK: u8 = 6;
+    const WHOLE: u8 = 1;
+    let field = |(name, value): &(&str, &str)| {
+        let known = NAMES.iter().position(|known| known == name);
+        let (first, name) = known.map_or((name.len() as u8, *name), |at| (at as u8 | 0x80, ""));
+        [&[first, value.len() as u8], name.as_bytes(), value.as_bytes()].concat()
+    };
+    let write = |name: &str, parameters: u8, fields: &[(&str, &str)]| {
+        write("http2", name, &[&[parameters], &fields.iter().map(field).collect::<Vec<_>>().concat()]);
+    };
+    let block = |name: &str, parameters: u8, block: &[u8]| self::write("http2", name, &[&[parameters], block]);
+    let get = [(":method", "GET"), (":scheme", "https"), (":authority", "a.test"), (":path", "/x?q=1")];
+    let post = [(":method", "POST"), (":scheme", "https"), (":authority", "a.test:8443"), (":path", "/")];
+    let socket = [
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        (":scheme", "https"),
+        (":authority", "a"),
+        (":path", "/s"),
+    ];
+    let with = |first: &[(&'static str, &'static str)], more: &[(&'static str, &'static str)]| [first, more].concat();
+    write(
+        "get",
+        LITERALS | WHOLE,
+        &with(&get, &[("accept", "*/*"), ("cookie", "a=1"), ("te", "trailers"), ("cookie", "b")]),
+    );
+    write("get-by-parts", PARTS | WHOLE, &with(&get, &[("x-route", ""), ("host", "a.test")]));
+    write("post-with-a-length", LITERALS, &with(&post, &[("content-length", "5"), ("expect", "100-continue")]));
+    write(
+        "post-in-chunks",
+        LITERALS,
+        &with(&post, &[("trailer", "x-sum"), ("x-route", " b\t"), ("forwarded", "for=c")]),
+    );
+    write("post-by-parts", PARTS, &with(&post, &[("x", "\u{e9}"), ("content-length", "0")]));
+    write(
+        "options",
+        LITERALS | WHOLE,
+        &[(":method", "OPTIONS"), (":scheme", "http"), (":path", "*"), ("host", "a:80"), ("max-forwards", "3")],
+    );
+    write(
+        "fragment",
+        LITERALS | WHOLE,
+        &[(":method", "PUT"), (":scheme", "https"), (":authority", "[::1]"), (":path", "//y#z")],
+    );
+    write("websocket", LITERALS, &with(&socket, &[("sec-websocket-key", "k"), ("sec-websocket-version", "13")]));
+    write("websocket-by-parts", PARTS, &socket);
+    write("trailers", TRAILERS, &[("x-sum", "5"), ("grpc-status", "0"), ("empty", "")]);
+    // Indexed fields (RFC 7541, appendix A), and an authority in Huffman code (C.4.1).
+    let huffman = [0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff];
+    block("block", BLOCK | WHOLE, &[&[0x82, 0x87, 0x84, 0x41, 0x8c], &huffman[..], &[0x90, 0x53, 1, b'b']].concat());
+    write("bad-connect", LITERALS, &[(":method", "CONNECT"), (":authority", "a:443")]);
+    write("bad-two-hosts", LITERALS | WHOLE, &with(&get, &[("host", "b.test")]));
+    write("bad-two-lengths", LITERALS, &with(&post, &[("content-length", "5"), ("transfer-encoding", "chunked")]));
+    write("bad-lookalike", LITERALS, &with(&post, &[("content_length", "5")]));
+    write("bad-line-end", LITERALS | WHOLE, &with(&get, &[("x", "y\r\nHost: b")]));
+    write(
+        "bad-absolute",
+        LITERALS | WHOLE,
+        &[(":method", "GET"), (":scheme", "https"), (":authority", "a"), (":path", "http://b/")],
+    );
+    write("bad-trailers", TRAILERS, &[("content-length", "5"), ("host", "b")]);
+}
+
 /// Steps of clients (`c`) and backends (`b`) around an HTTP service: what, who, how much; see `hairpin_fuzz::splice`.
 fn splices() {
     let c = |what: u8, who: u8, much: u8| [what << 1, who, much];
@@ -363,6 +432,7 @@ fn links() {
 fn main() {
     http();
     proxy_headers();
+    http2_requests();
     links();
     splices();
     adoptions();

@@ -7,6 +7,7 @@
 pub mod adoption;
 pub mod client_hello;
 pub mod http;
+pub mod http2;
 pub mod link;
 pub mod model;
 pub mod proxy_protocol;

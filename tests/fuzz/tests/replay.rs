@@ -1,6 +1,6 @@
 //! Replays the corpora, as they are and changed in many small ways, and the traces where they are.
 
-use hairpin_fuzz::{adoption, client_hello, http, link, model, proxy_protocol, splice, tables, wire, worker};
+use hairpin_fuzz::{adoption, client_hello, http, http2, link, model, proxy_protocol, splice, tables, wire, worker};
 use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
 use std::path::{Path, PathBuf};
 
@@ -117,6 +117,11 @@ fn http_heads() {
 #[test]
 fn http_bodies() {
     replay("http_body", http::body);
+}
+
+#[test]
+fn http2_requests() {
+    replay("http2", http2::request);
 }
 
 #[test]
