@@ -46,7 +46,7 @@ pub(crate) fn request_head(parts: &Parts, is_whole: bool) -> Result<Vec<u8>, Unt
     match (method, uri.path_and_query()) {
         (&Method::CONNECT, _) => put(uri.authority().ok_or(Untranslatable)?.as_str().as_bytes()),
         // A path of HTTP/2 is never missing or empty (RFC 9113, 8.3.1). Of a path with a fragment, which must have none,
-        // `http::Uri` has cut the fragment off before it is seen here.
+        // `http::Uri` has cut the fragment off before it is seen here; of one that is all fragment it leaves `/`.
         (_, Some(path)) if !uri.path().is_empty() => put(path.as_str().as_bytes()),
         _ => return Err(Untranslatable),
     }

@@ -6,10 +6,11 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use hairpin_bench::suite::{self, SuitePlan};
 use hairpin_bench::{ageing, calibrate, demo, https, instructions, l4, l7, tables};
+use hairpin_e2e::differential::{self, Differential};
 use hairpin_e2e::peer::{self, PeerKind, PeerService};
 use hairpin_e2e::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_e2e::topology::{Cards, Family, Topology, TopologyOptions};
-use hairpin_e2e::{cleanup, differential, namespace, soak};
+use hairpin_e2e::{cleanup, namespace, soak};
 use hairpin_linux::large_pages::LargePages;
 use std::path::PathBuf;
 
@@ -70,7 +71,11 @@ enum CliCommand {
     /// Measures what Laconic shows in its figures and tables: `make bench-laconic`.
     L7Figures(l7::figures::FiguresArgs),
     /// Sends a corpus of requests through Hairpin, nginx and HAProxy, and prints where they differ.
-    Differential,
+    Differential {
+        /// Requests by HTTP/2 over TLS.
+        #[arg(long)]
+        http2: bool,
+    },
     /// Sends mixed HTTP traffic through Hairpin while it is reloaded and backends come and go: `make soak`.
     Soak(soak::SoakArgs),
     /// Removes what killed runs have left: namespaces, their processes and scratch directories.
@@ -132,9 +137,10 @@ fn main() -> Result<()> {
             }
             l7::figures::run(&arguments)
         }
-        CliCommand::Differential => {
+        CliCommand::Differential { http2 } => {
             namespace::clean(false)?;
-            print!("{}", differential::document(&differential::compare()?)?);
+            let protocol = if http2 { Differential::Http2 } else { Differential::Http1 };
+            print!("{}", differential::document(protocol, &differential::compare(protocol)?)?);
             Ok(())
         }
         CliCommand::Soak(arguments) => {

@@ -273,6 +273,11 @@ fn http2_requests() {
         LITERALS | WHOLE,
         &[(":method", "PUT"), (":scheme", "https"), (":authority", "[::1]"), (":path", "//y#z")],
     );
+    write(
+        "only-a-fragment",
+        LITERALS | WHOLE,
+        &[(":method", "GET"), (":scheme", "https"), (":authority", "a"), (":path", "#y")],
+    );
     write("websocket", LITERALS, &with(&socket, &[("sec-websocket-key", "k"), ("sec-websocket-version", "13")]));
     write("websocket-by-parts", PARTS, &socket);
     write("trailers", TRAILERS, &[("x-sum", "5"), ("grpc-status", "0"), ("empty", "")]);

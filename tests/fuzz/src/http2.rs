@@ -33,7 +33,7 @@ const BOUNDS: Bounds = Bounds { bytes_max: 64 * 1024, fields_max: 100, target_by
 /// Bytes of a frame's payload.
 const PAYLOAD_MAX: usize = 16_384;
 
-/// Names that an input can say in one byte: those that mean something to somebody.
+/// Names that an input can say in one byte: those that have a meaning of their own.
 pub const NAMES: [&str; 26] = [
     ":method",
     ":scheme",

@@ -41,7 +41,7 @@ pub(super) struct Upload {
     body: Option<RecvStream>,
     has_body: bool,
     /// The body goes on in chunks, since its length is not known. These also read what is written: trailers have their bounds
-    /// and forbidden names. (The h2 crate refuses pseudo-fields in trailers, and drops those beyond the size of a head.)
+    /// and forbidden names. (The h2 crate drops pseudo-fields of trailers, and fields beyond the size of a head.)
     chunks: Option<Chunks>,
     /// What is written first, then `data`, then `after`; from `at` on of them together.
     before: Vec<u8>,

@@ -9,6 +9,7 @@ pub mod flood;
 pub mod frames;
 pub mod handshakes;
 pub mod http;
+pub mod http2;
 pub mod inside;
 pub mod paced;
 pub mod packet_socket;

@@ -37,11 +37,16 @@ pub struct TlsLoad {
 
 type Stream = StreamOwned<ClientConnection, TcpStream>;
 
-fn client(certificate: &Path, resumed: bool) -> Result<Arc<ClientConfig>> {
+/// The certificates in a file, to be trusted.
+pub(crate) fn roots(certificate: &Path) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(certificate).context("the certificate")? {
         roots.add(certificate?)?;
     }
+    Ok(roots)
+}
+
+fn client(certificate: &Path, resumed: bool) -> Result<Arc<ClientConfig>> {
     let mut provider = rustls::crypto::aws_lc_rs::default_provider();
     provider.cipher_suites.retain(|suite| {
         use rustls::CipherSuite::{TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS13_AES_128_GCM_SHA256};
@@ -49,14 +54,14 @@ fn client(certificate: &Path, resumed: bool) -> Result<Arc<ClientConfig>> {
     });
     provider.kx_groups = vec![rustls::crypto::aws_lc_rs::kx_group::X25519];
     let builder = ClientConfig::builder_with_provider(Arc::new(provider)).with_safe_default_protocol_versions()?;
-    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    let mut config = builder.with_root_certificates(roots(certificate)?).with_no_client_auth();
     if !resumed {
         config.resumption = Resumption::disabled();
     }
     Ok(Arc::new(config))
 }
 
-fn connect(config: &Arc<ClientConfig>, to: SocketAddr, name: &'static str) -> Result<Stream> {
+pub(super) fn connect(config: &Arc<ClientConfig>, to: SocketAddr, name: &'static str) -> Result<Stream> {
     let tcp = TcpStream::connect(to)?;
     tcp.set_nodelay(true)?;
     tcp.set_read_timeout(Some(PATIENCE))?;

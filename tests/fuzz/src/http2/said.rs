@@ -58,7 +58,8 @@ impl Said {
             (Some(_), _, _) if !is_connect => Err(":protocol without CONNECT"),
             (None, None, None) if is_connect => Ok(()),
             (None, _, _) if is_connect => Err("CONNECT with a scheme or a path"),
-            (_, Some(_), Some(path)) if path.starts_with(b"/") => Ok(()),
+            // What is left of a path of which the h2 crate cuts all off is `/`.
+            (_, Some(_), Some(path)) if path.starts_with(b"/") || path.starts_with(b"#") => Ok(()),
             (_, Some(_), Some(path)) if path == b"*" && self.method == b"OPTIONS" => Ok(()),
             (_, Some(_), Some(_)) => Err("the path is none"),
             _ => Err("there is no scheme or no path"),
@@ -112,6 +113,7 @@ impl Said {
     /// The target that its HTTP/1.1 form has. A fragment, which must not be there, is cut off.
     pub(super) fn target(&self) -> &[u8] {
         match (&self.path, &self.authority) {
+            (Some(path), _) if path.starts_with(b"#") => b"/",
             (Some(path), _) => path.split(|&byte| byte == b'#').next().unwrap_or_default(),
             (None, Some(authority)) => authority,
             (None, None) => b"",

@@ -2,8 +2,8 @@
 //! through.
 
 use super::http_network::{DEAD, HALF_DEAD, HttpNetwork, HttpNetworks, LIMITS, PATIENCE, PLAIN, Which};
-use anyhow::{Context, Result, ensure};
-use hairpin_e2e::differential;
+use anyhow::{Context, Result, bail, ensure};
+use hairpin_e2e::differential::{self, Differential};
 use libtest_mimic::Trial;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,12 @@ use std::time::{Duration, Instant};
 pub(super) fn tests(networks: &Arc<HttpNetworks>) -> Vec<Trial> {
     let test = |name, body: fn(&mut HttpNetwork) -> Result<()>| networks.test(name, Which::Gso, body);
     vec![
-        crate::network::test("http: differences from nginx and HAProxy are justified", differences),
+        crate::network::test("http: differences from nginx and HAProxy are justified", || {
+            differences(Differential::Http1, include_str!("../../../../../docs/guide/http-differences.md"))
+        }),
+        crate::network::test("https: differences in HTTP/2 are justified", || {
+            differences(Differential::Http2, include_str!("../../../../../docs/guide/http2-differences.md"))
+        }),
         test("framing that can be read in two ways is refused", framing),
         test("bad chunks end the connection", chunks),
         test("limits of heads and bodies: 413, 414, 431", limits),
@@ -200,16 +205,19 @@ fn counted(net: &mut HttpNetwork) -> Result<()> {
     Ok(())
 }
 
-/// Every difference has a reason, and Hairpin does what docs/guide/http-differences.md says.
-fn differences() -> Result<()> {
-    let document = include_str!("../../../../../docs/guide/http-differences.md");
-    for comparison in differential::compare()?.iter().filter(|comparison| !comparison.is_same()) {
-        let (name, row) = (&comparison.name, differential::row(comparison));
-        ensure!(differential::justification(name).is_some(), "no reason is given for {name}: {comparison:?}");
-        ensure!(
-            document.contains(&row),
-            "docs/guide/http-differences.md does not say {row} (hairpin-bench differential)"
-        );
+/// Nothing ambiguous gets to a backend, every difference has a reason, and Hairpin does what the page says.
+fn differences(protocol: Differential, document: &str) -> Result<()> {
+    for comparison in differential::compare(protocol)? {
+        let (name, row) = (&comparison.name, differential::row(&comparison));
+        if let Some(fault) = &comparison.fault {
+            bail!("{name} has become something else at the backend: {fault}; {comparison:?}");
+        }
+        if comparison.is_same() {
+            continue;
+        }
+        let reason = differential::justification(protocol, name);
+        ensure!(reason.is_some(), "no reason is given for {name}: {comparison:?}");
+        ensure!(document.contains(&row), "the page of {protocol:?} does not say {row} (hairpin-bench differential)");
     }
     Ok(())
 }
