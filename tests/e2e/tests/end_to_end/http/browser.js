@@ -1,5 +1,6 @@
 // What the page does with its resources; `expected` (file, its bytes, what they sum up to, in the page's order) and
-// `form` (whether it ends with one) are the page's, written by browser.rs, which also defines the sums.
+// `protocol` (by which they come), `form` (whether it ends with one) and `socket` (whether it tries a WebSocket) are the page's,
+// written by browser.rs, which also defines the sums.
 const arrived = new Map();
 // Scripts call this, with a text.
 const loaded = (name, text) => arrived.set(name, textSum(text));
@@ -45,6 +46,17 @@ const upload = (bytes) => new Promise((resolve) => {
   document.querySelector('form').submit();
 });
 
+// A message that comes back, over a WebSocket. (While something is fetched, the browser's virtual time stands still.)
+const talked = async () => {
+  let answer;
+  const socket = new WebSocket(`wss://${location.host}/socket`);
+  socket.onopen = () => socket.send('from a browser');
+  socket.onmessage = ({ data }) => { answer = data; };
+  socket.onerror = () => { answer = 'no WebSocket'; };
+  for (let left = 500; left > 0 && answer === undefined; left--) await (await fetch(`?${left}`)).text();
+  return answer;
+};
+
 const wrong = () => {
   const file = (entry) => entry.name.split('/').pop();
   const entries = new Map(performance.getEntriesByType('resource').map((entry) => [file(entry), entry]));
@@ -54,7 +66,7 @@ const wrong = () => {
     if (!entry || entry.responseStatus !== 200) wrong.push(`${name}: status ${entry?.responseStatus}`);
     else if (entry.decodedBodySize !== bytes) wrong.push(`${name}: ${entry.decodedBodySize} bytes, not ${bytes}`);
     else if (entry.transferSize < bytes) wrong.push(`${name}: not from the network`);
-    else if (entry.nextHopProtocol !== 'http/1.1') wrong.push(`${name}: by ${entry.nextHopProtocol}`);
+    else if (entry.nextHopProtocol !== protocol) wrong.push(`${name}: by ${entry.nextHopProtocol}`);
     if (arrived.get(name) !== wanted) wrong.push(`${name}: sums up to ${arrived.get(name)}, not to ${wanted}`);
   }
   return wrong;
@@ -68,6 +80,8 @@ addEventListener('load', async () => {
     for (const name of named('.css')) arrived.set(name, styleSum(name));
     const problems = wrong();
     if (form && !(await upload(bytes[0])).startsWith('POST /upload ')) problems.push('the form was not answered');
+    const said = socket ? await talked() : 'from a browser';
+    if (said !== 'from a browser') problems.push(`the WebSocket said ${said}`);
     result.textContent = problems.length ? problems.join('; ') : 'well';
   } catch (error) {
     result.textContent = `${error}`;

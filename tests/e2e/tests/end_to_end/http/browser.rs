@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::servers::web;
 use hairpin_e2e::tool::recorder::{self, SUM_OF_NOTHING};
+use hairpin_e2e::topology::Topology;
 use libtest_mimic::Trial;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -34,9 +35,9 @@ const PARALLEL: u64 = 6;
 const KINDS: [(&str, usize, usize); 4] = [("bmp", 56, 4), ("css", 14, 1), ("js", 20, 2), ("dat", 10, 3)];
 
 /// A resource of the page.
-struct Resource {
-    name: String,
-    file: Vec<u8>,
+pub(crate) struct Resource {
+    pub(crate) name: String,
+    pub(crate) file: Vec<u8>,
     /// Of what the page gets to see: pixels, a text, or the bytes as they are.
     sum: u32,
 }
@@ -47,7 +48,7 @@ fn sum(bytes: impl IntoIterator<Item = u8>) -> u32 {
 }
 
 /// A hundred resources of all kinds, each with bytes of its own, the same in every run.
-fn resources() -> Vec<Resource> {
+pub(crate) fn resources() -> Vec<Resource> {
     let mut random = fastrand::Rng::with_seed(100);
     let mut resources = Vec::new();
     for (kind, count, large) in KINDS {
@@ -102,8 +103,20 @@ fn picture(random: &mut fastrand::Rng, bytes: usize) -> (Vec<u8>, u32) {
     (file, sum(colours))
 }
 
+/// What the page does beside showing its resources.
+#[derive(Clone, Copy)]
+pub(crate) struct PageOptions {
+    /// The protocol by which they are to come (`nextHopProtocol`).
+    pub(crate) protocol: &'static str,
+    /// It ends with a form with a file.
+    pub(crate) form: bool,
+    /// It sends a message over a WebSocket, which is to come back.
+    pub(crate) socket: bool,
+}
+
 /// The page: what asks for each resource, and what is to arrive.
-fn page(resources: &[Resource], form: bool) -> Result<String> {
+pub(crate) fn page(resources: &[Resource], options: PageOptions) -> Result<String> {
+    let PageOptions { protocol, form, socket } = options;
     let mut expected = String::new();
     let (mut head, mut body) = (String::new(), String::new());
     for Resource { name, file, sum } in resources {
@@ -124,22 +137,22 @@ fn page(resources: &[Resource], form: bool) -> Result<String> {
     let script = include_str!("browser.js");
     Ok(format!(
         "<!DOCTYPE html>\n<html><head><meta charset='utf-8'><title>Resources</title>\n\
-         <script>\nconst form = {form};\nconst expected = [\n{expected}];\n{script}</script>\n{head}</head>\n\
+         <script>\nconst [protocol, form, socket] = ['{protocol}', {form}, {socket}];\nconst expected = [\n{expected}];\n{script}</script>\n{head}</head>\n\
          <body>\n<pre id='result'>not loaded</pre>\n{body}</body></html>\n"
     ))
 }
 
-/// Has Chromium show a page of a service; what the page says in the end.
-fn show(net: &HttpNetwork, port: u16, path: &str) -> Result<String> {
+/// Has Chromium show a page; what the page says in the end.
+pub(crate) fn show(topology: &Topology, more: &[&str], url: &str) -> Result<String> {
     let program = web::browser().context("no browser")?;
-    let profile = net.topology.scratch.file("browser");
-    let mut browser = net.topology.client.command("timeout");
+    let profile = topology.scratch.file("browser");
+    let mut browser = topology.client.command("timeout");
     browser.args(["--kill-after=5", "240", program, "--headless", "--disable-gpu", "--force-color-profile=srgb"]);
     // As root it has no sandbox; what it loads is ours.
     browser.args(["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking", "--no-first-run"]);
     browser.arg(format!("--user-data-dir={}", profile.display()));
     // The page may take so many milliseconds in which it waits for nothing from the network.
-    browser.args(["--virtual-time-budget=60000", "--dump-dom"]).arg(net.url(port, path));
+    browser.args(["--virtual-time-budget=60000", "--dump-dom"]).args(more).arg(url);
     let page = command::output(&mut browser)?;
     std::fs::remove_dir_all(profile)?;
     let (_, rest) = page.split_once("<pre id=\"result\">").with_context(|| format!("not our page: {page:.300}"))?;
@@ -154,13 +167,16 @@ fn shown(net: &HttpNetwork, port: u16, service: &str, form: bool) -> Result<Vec<
     for Resource { name, file, .. } in &resources {
         std::fs::write(pages.join(name), file)?;
     }
-    std::fs::write(pages.join("browser.html"), page(&resources, form)?)?;
+    std::fs::write(
+        pages.join("browser.html"),
+        page(&resources, PageOptions { protocol: "http/1.1", form, socket: false })?,
+    )?;
     let connections = |net: &HttpNetwork| -> Result<u64> {
         let status = net.hairpin.status()?;
         Ok(status.service(service).with_context(|| format!("no service {service}"))?.connections_total)
     };
     let before = connections(net)?;
-    let said = show(net, port, "/browser.html")?;
+    let said = show(&net.topology, &[], &net.url(port, "/browser.html"))?;
     ensure!(said == "well", "the page says: {said}");
     // It kept those that it made. (Some it makes beforehand and never uses.)
     let made = connections(net)? - before;

@@ -208,7 +208,7 @@ fn available() -> [(bool, Start); 4] {
 }
 
 /// Why something cannot be tried here, if so.
-pub(super) fn missing(what: &str) -> Option<String> {
+pub(crate) fn missing(what: &str) -> Option<String> {
     let python = |module| web::is_there(web::PYTHON, &["-c", &format!("import {module}")]);
     let there = match what {
         "apache" => web::is_there("apache2", &["-v"]),

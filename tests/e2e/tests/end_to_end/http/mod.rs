@@ -2,11 +2,11 @@
 
 mod agreed;
 mod bodies;
-mod browser;
+pub(crate) mod browser;
 mod disguised;
 mod failing;
 mod hostile;
-mod http_network;
+pub(crate) mod http_network;
 mod listed;
 mod loss;
 mod messages;
