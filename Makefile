@@ -72,7 +72,7 @@ test-full: test
 
 # Kills the process so many times at random instants under load, of short TCP connections and, on both kinds of cards, of HTTP
 # traffic whose every byte is compared, after 20 restarts with reloads, 4 changes of the number of workers and 5 upgrades; starts
-# it again so many times. `make test` does less.
+# it again so many times. An https service is killed as often under its clients: none is refused. `make test` does less.
 CRASHES ?= 500
 RESTARTS ?= 1000
 DEATHS = --clients 24 --restarts 20 --workers 4 --upgrades 5 --kills $(CRASHES)
@@ -111,12 +111,17 @@ soak-http: deps
 # Mixed HTTP traffic of so many clients for so many minutes, every byte compared, while Hairpin is reloaded every two
 # seconds and backends are drained, disabled and enabled: fails if a byte is wrong or an operation fails that no disabled
 # backend explains. `make test` does 25 seconds with 24 clients. More: make soak SOAK="--wire --seed 7"
+# After it clients of an https service, by HTTP/1.1, HTTP/2 and WebSockets, meet so many reloads and upgrades; none may lose anything.
+# `make test` has two.
+HTTPS_UPGRADES ?= 40
 MINUTES ?= 10
 CLIENTS ?= 120
 SOAK ?=
 
 soak: build
 	target/release/hairpin-bench soak --minutes $(MINUTES) --clients $(CLIENTS) $(SOAK)
+	$(CARGO) build --package hairpin
+	HAIRPIN_UPGRADES=$(HTTPS_UPGRADES) $(CARGO) test --package hairpin-e2e --test end_to_end -- https:\ reloads\ and\ upgrades
 
 # Thread sanitizer and Miri on the tables. Needs a nightly toolchain.
 sanitize:

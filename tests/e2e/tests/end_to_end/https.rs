@@ -2,6 +2,7 @@
 
 mod agreed;
 mod clients;
+mod survival;
 
 use crate::lane::{self, alone};
 use anyhow::{Context, Result, bail, ensure};
@@ -37,6 +38,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         alone("https: after a kill clients wait for the next process", killed),
     ];
     tests.extend(clients::tests());
+    tests.extend(survival::tests());
     tests
 }
 
