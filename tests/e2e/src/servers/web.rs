@@ -16,6 +16,8 @@ pub const PYTHON_PORT: u16 = 8082;
 pub const NODE_PORT: u16 = 8083;
 /// The WebSocket echo, on server4.
 pub const WEBSOCKET_PORT: u16 = 8084;
+/// The WebSocket echo with TLS, on server4.
+pub const SECURE_WEBSOCKET_PORT: u16 = 8085;
 /// nginx with TLS, on server1 and server2.
 pub const TLS_PORT: u16 = 8443;
 
@@ -76,15 +78,21 @@ pub fn websocket(topology: &Topology) -> Result<Process> {
     started(topology, 4, WEBSOCKET_PORT, "websocket", echo)
 }
 
+/// A WebSocket echo in Python that speaks TLS, with the certificate and key in this file.
+pub fn secure_websocket(topology: &Topology, pem: &Path) -> Result<Process> {
+    let file = topology.scratch.write("secure_websocket_echo.py", include_str!("websocket_echo.py"))?;
+    let mut echo = topology.servers[3].command(PYTHON);
+    echo.arg(file).arg(SECURE_WEBSOCKET_PORT.to_string()).arg(pem);
+    started(topology, 4, SECURE_WEBSOCKET_PORT, "secure-websocket", echo)
+}
+
 /// Makes a certificate for these names that is signed by itself, with its key in one file of the scratch directory. The key is
 /// one of P-256.
 pub fn certificate(topology: &Topology, file: &str, names: &[&str]) -> Result<PathBuf> {
     let (key, chain) = (topology.scratch.file(format!("{file}.key")), topology.scratch.file(format!("{file}.crt")));
     let mut openssl = Command::new("openssl");
     openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]);
-    // The extensions of the usual configuration would make it a CA's.
-    let bare = topology.scratch.write("openssl.cnf", "[req]\ndistinguished_name = name\n[name]\n")?;
-    openssl.arg("-config").arg(bare).args(["-subj", "/CN=hairpin", "-addext"]);
+    openssl.arg("-config").arg(bare(topology)?).args(["-subj", "/CN=hairpin", "-addext"]);
     let names: Vec<String> = names.iter().map(|name| format!("DNS:{name}")).collect();
     openssl.arg(format!("subjectAltName={}", names.join(",")));
     openssl.arg("-keyout").arg(&key).arg("-out").arg(&chain);
@@ -97,12 +105,18 @@ pub fn certificate(topology: &Topology, file: &str, names: &[&str]) -> Result<Pa
     Ok(whole)
 }
 
+/// A configuration of openssl. The extensions of the usual one would make every certificate a CA's.
+fn bare(topology: &Topology) -> Result<PathBuf> {
+    topology.scratch.write("openssl.cnf", "[req]\ndistinguished_name = name\n[name]\n")
+}
+
 /// nginx with TLS and the pages on server1 and server2, which say who they are in `X-Server`. The certificate, for
 /// `one.example`, `*.two.example` and `unrouted.example`, is `certificate.pem` of the scratch directory.
 pub fn tls(topology: &Topology) -> Result<Vec<Process>> {
     let scratch = topology.scratch.file("");
     let mut openssl = Command::new("openssl");
-    openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=hairpin", "-addext"]);
+    openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-config"]);
+    openssl.arg(bare(topology)?).args(["-subj", "/CN=hairpin", "-addext"]);
     openssl.arg("subjectAltName=DNS:one.example,DNS:*.two.example,DNS:unrouted.example");
     openssl.arg("-keyout").arg(scratch.join("key.pem")).arg("-out").arg(scratch.join("certificate.pem"));
     command::output(&mut openssl)?;

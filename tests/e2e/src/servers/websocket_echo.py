@@ -1,5 +1,6 @@
-"""A WebSocket echo: websocket_echo.py PORT."""
+"""A WebSocket echo: websocket_echo.py PORT [PEM]; with TLS by that certificate and key."""
 import asyncio
+import ssl
 import sys
 
 import websockets
@@ -11,7 +12,11 @@ async def echo(socket, *_):
 
 
 async def main():
-    async with websockets.serve(echo, "0.0.0.0", int(sys.argv[1]), max_size=None):
+    context = None
+    if len(sys.argv) > 2:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(sys.argv[2])
+    async with websockets.serve(echo, "0.0.0.0", int(sys.argv[1]), max_size=None, ssl=context):
         await asyncio.Future()
 
 

@@ -1,6 +1,7 @@
 //! HTTPS services: TLS, HTTP/1.1 and HTTP/2 that end at the balancer, with real clients before and nginx behind.
 
 mod agreed;
+mod backends;
 mod clients;
 mod survival;
 
@@ -38,6 +39,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         alone("https: after a kill clients wait for the next process", killed),
     ];
     tests.extend(clients::tests());
+    tests.extend(backends::tests());
     tests.extend(survival::tests());
     tests
 }

@@ -1,13 +1,16 @@
-"""A WebSocket client: websocket.py URL."""
+"""A WebSocket client: websocket.py URL [ADDRESS]."""
 import asyncio
 import os
 import sys
+from urllib.parse import urlsplit
 
 import websockets
 
 
 async def main():
-    async with websockets.connect(sys.argv[1], max_size=None) as socket:
+    url = sys.argv[1]
+    there = {"host": sys.argv[2], "server_hostname": urlsplit(url).hostname} if len(sys.argv) > 2 else {}
+    async with websockets.connect(url, max_size=None, **there) as socket:
         for i in range(500):
             message = os.urandom(i * i % 40000)
             await socket.send(message)
