@@ -17,7 +17,6 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::task::coop::has_budget_remaining;
 
 /// Bytes of a client that are read and thrown away while it reads its last response.
 const LINGER_BYTES_MAX: usize = 1 << 20;
@@ -332,7 +331,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
             match pump::poll_read(cx, local, &mut conn.stream, response) {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(NoResponse::Lost)),
                 Poll::Ready(Ok(_)) => return Poll::Ready(Ok(())),
-                Poll::Pending if *is_broken && has_budget_remaining() => return Poll::Ready(Err(NoResponse::Lost)),
+                // Of a broken connection's answer, or end, the runtime may not have heard yet.
                 Poll::Pending => {}
             }
             if *is_awaited {

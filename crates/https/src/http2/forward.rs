@@ -20,7 +20,6 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::AsyncWrite;
-use tokio::task::coop::has_budget_remaining;
 
 const BAD: Failed = Failed::Refused(502, Refused::BadResponse);
 /// Interim responses that a backend may send before its response.
@@ -116,18 +115,19 @@ impl Forwarding<'_> {
             if respond.poll_reset(cx).is_ready() {
                 return Poll::Ready(Err(Failed::Gone));
             }
-            match up.poll(cx, &mut write) {
-                Poll::Ready(Err(upload::Broken::Client)) => return Poll::Ready(Err(Failed::Gone)),
-                Poll::Ready(Err(upload::Broken::Refused(status, why))) => {
-                    return Poll::Ready(Err(Failed::Refused(status, why)));
+            if !up.is_broken() {
+                match up.poll(cx, &mut write) {
+                    Poll::Ready(Err(upload::Broken::Client)) => return Poll::Ready(Err(Failed::Gone)),
+                    Poll::Ready(Err(upload::Broken::Refused(status, why))) => {
+                        return Poll::Ready(Err(Failed::Refused(status, why)));
+                    }
+                    // It may have answered before it closed, and the runtime not have heard of that yet.
+                    Poll::Ready(Err(upload::Broken::Backend) | Ok(())) | Poll::Pending => {}
                 }
-                // It may have answered before it closed.
-                Poll::Ready(Err(upload::Broken::Backend) | Ok(())) | Poll::Pending => {}
             }
             match pump::poll_read(cx, local, &mut read, response) {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Ok(Begun::Lost)),
                 Poll::Ready(Ok(_)) => return Poll::Ready(Ok(Begun::Some)),
-                Poll::Pending if up.is_broken() && has_budget_remaining() => return Poll::Ready(Ok(Begun::Lost)),
                 Poll::Pending => {}
             }
             let waits = up.waits();

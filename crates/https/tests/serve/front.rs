@@ -1,6 +1,7 @@
 //! What a connection begins with before its first request: a header of the PROXY protocol, the preface of HTTP/2 in clear text.
 
 use crate::fixture::{Site, block_on, http, pattern, server, shake_hands};
+use crate::frames::{END_HEADERS, END_STREAM, HEADERS, INITIAL_WINDOW_SIZE, SETTINGS, WINDOW_UPDATE, block, frame};
 use hairpin_core::flow::{Address, Endpoint};
 use hairpin_core::l7::config::{Http, HttpLimits, Network, ProxyVersion};
 use hairpin_core::l7::proxy_protocol;
@@ -280,6 +281,42 @@ fn clear_text_body_that_is_broken_off_ends_in_no_fin() {
         }
         site.runtimes.end_backends(&[0]);
         let error = client.read_buf(&mut said).await.expect_err("a client would take the body for whole");
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    });
+}
+
+#[test]
+fn http2_client_in_clear_text_that_never_reads_is_reset() {
+    block_on(async {
+        let limits = HttpLimits { send_timeout: Duration::from_millis(500), ..HttpLimits::default() };
+        let site = clear_text(Http { limits, ..http() }, server().await);
+        let mut client = TcpStream::connect(site.address).await.unwrap();
+        let window = [&INITIAL_WINDOW_SIZE.to_be_bytes()[..], &i32::MAX.to_be_bytes()].concat();
+        let mut said = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        said.extend(frame(SETTINGS, 0, 0, &window));
+        said.extend(frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes()));
+        for at in 0..100 {
+            // More than fits into the buffers of both ends.
+            let block = block("GET", "/bytes/640000", &[]);
+            said.extend(frame(HEADERS, END_HEADERS | END_STREAM, 2 * at + 1, &block));
+        }
+        client.write_all(&said).await.unwrap();
+        while site.counted().statistics.http.client_conns_now == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        while site.counted().statistics.http.client_conns_now > 0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(site.counted().statistics.http.refused[Refused::SendTimeout as usize] > 0);
+        let mut read = Vec::new();
+        let error = loop {
+            read.clear();
+            match client.read_buf(&mut read).await {
+                Ok(0) => panic!("a FIN: as if that were all"),
+                Ok(_) => {}
+                Err(error) => break error,
+            }
+        };
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     });
 }

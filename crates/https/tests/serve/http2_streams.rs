@@ -5,7 +5,9 @@ use bytes::Bytes;
 use hairpin_core::l7::splice::{Fault, Refused};
 use http::Request;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
@@ -158,6 +160,37 @@ fn body_that_is_too_long_behind_the_response_resets_the_stream() {
         let error = rest_of(&mut body).await.unwrap_err();
         assert_eq!(error.reason(), Some(h2::Reason::CANCEL));
         assert_eq!(site.counted().statistics.http.refused[Refused::TooLarge as usize], 1);
+    });
+}
+
+/// A backend that answers early and closes breaks the upload off, which is often known here before its answer is: when the runtime
+/// has not heard of it yet, or its budget has run out. So there are many attempts, each a little later.
+#[test]
+fn early_response_is_delivered_whenever_it_comes() {
+    const ATTEMPTS: u32 = 200;
+    block_on(async {
+        let attempts = Arc::new(AtomicU32::new(0));
+        let server = scripted(move |mut stream, _| {
+            let number = attempts.fetch_add(1, Ordering::Relaxed);
+            async move {
+                // Shorter than what the runtime's clock can tell apart.
+                let until = Instant::now() + Duration::from_micros(u64::from(number * 37 % 1500));
+                while Instant::now() < until {}
+                let _ = stream.write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n").await;
+            }
+        })
+        .await;
+        let site = Site::new(http(), server);
+        let mut client = site.http2().await;
+        for number in 0..ATTEMPTS {
+            client = client.ready().await.unwrap();
+            let (response, mut body) = client.send_request(post(), false).unwrap();
+            for _ in 0..600 {
+                let _ = body.send_data(Bytes::from_static(b"sixteen bytes..."), false);
+            }
+            let _ = body.send_data(Bytes::new(), true);
+            assert_eq!(response.await.unwrap().status(), 413, "attempt {number}");
+        }
     });
 }
 
