@@ -1,5 +1,6 @@
 //! A client's connection, from its first byte until it is known which HTTP it speaks.
 
+use crate::client_certificate::ClientCertificate;
 use crate::deadline::Deadline;
 use crate::exchange::{self, Client};
 use crate::local::Local;
@@ -70,7 +71,7 @@ pub(crate) fn begin(local: &Rc<Local>, vip: Endpoint, tcp: TcpStream, peer: Sock
     let flow = FlowKey { source, destination: vip, protocol: Protocol::Tcp };
     let (key, control) = local.controls.add(service.number, flow);
     let counted = Counted::new(local, service.number, key);
-    let client = Client { service: service.number, key: flow, tls: service.tls.is_some(), control };
+    let client = Client { service: service.number, key: flow, tls: service.tls.is_some(), certificate: None, control };
     let task = tokio::task::spawn_local(serve(counted, client, service, tcp));
     local.controls.set_task(key, task.abort_handle());
 }
@@ -86,7 +87,7 @@ async fn serve(counted: Counted, mut client: Client, service: TerminatedService,
     match &service.tls {
         Some(config) => {
             if let Some(stream) = handshake(local, config, tcp, until).await {
-                serve_tls(local, &client, &service, stream).await;
+                serve_tls(local, &mut client, &service, stream).await;
             }
         }
         None => Box::pin(serve_clear(local, &client, &service, tcp)).await,
@@ -151,14 +152,18 @@ async fn has_header(local: &Local, client: &mut Client, tcp: &mut TcpStream, unt
     false
 }
 
-async fn serve_tls(local: &Rc<Local>, client: &Client, service: &TerminatedService, mut stream: Box<TlsStream>) {
+async fn serve_tls(local: &Rc<Local>, client: &mut Client, service: &TerminatedService, mut stream: Box<TlsStream>) {
     let session = stream.session();
+    // A ticket of a resumed session carries the certificate that the first handshake has verified.
+    client.certificate = ClientCertificate::of(session.peer_certificates()).map(Rc::new);
+    let is_too_long = client.certificate.as_ref().is_some_and(|certificate| certificate.is_too_long);
     let is_http2 = session.alpn_protocol() == Some(b"h2");
     let is_resumed = session.handshake_kind() == Some(HandshakeKind::Resumed);
     local.counts.change(|statistics| {
         statistics.handshakes += 1;
         statistics.resumed += u64::from(is_resumed);
         statistics.http2_connections += u64::from(is_http2);
+        statistics.client_subjects_too_long += u64::from(is_too_long);
     });
     client.control.set_protocol(if is_http2 { "h2" } else { "http/1.1" });
     if is_http2 {

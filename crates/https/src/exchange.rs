@@ -1,6 +1,7 @@
 //! A request on its way: what becomes of it, which backend it goes to, and how the heads of request and response change.
 
 use crate::backend::{BackendConn, is_no_room};
+use crate::client_certificate::ClientCertificate;
 use crate::control::Control;
 use crate::http2_backend::{Unfit, Ways};
 use crate::local::Local;
@@ -29,6 +30,8 @@ pub(crate) struct Client {
     pub(crate) key: FlowKey,
     /// Whether it speaks TLS.
     pub(crate) tls: bool,
+    /// The certificate that the client showed.
+    pub(crate) certificate: Option<Rc<ClientCertificate>>,
     /// How it is told to end.
     pub(crate) control: Rc<Control>,
 }
@@ -363,6 +366,7 @@ impl Exchange {
             backend: backend.map_or("", |(_, backend)| &backend.name),
             service: self.setup.service(self.client.service).map_or("", |service| &service.name),
             https: self.client.tls,
+            client_certificate: self.client.certificate.as_deref().map(ClientCertificate::facts),
             sticky: self.sticky,
             close_client: self.close_client,
             chosen_in_us: self.chosen_in_us,

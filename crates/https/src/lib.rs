@@ -10,6 +10,7 @@
 //! | `setup` | what is in force: services, certificates, balancers |
 //! | `stream` | a client's TLS stream |
 //! | `client` | a client's connection: TLS, and which HTTP it speaks |
+//! | `client_certificate` | who a client is, by the certificate that it showed |
 //! | `proxy_header` | what a proxy in front says of its client |
 //! | `http1`, `http2` | the client's side of requests |
 //! | `exchange` | a request on its way: decision, backend, heads |
@@ -31,6 +32,7 @@ mod backend_stream;
 mod backend_tls;
 mod certificates;
 mod client;
+mod client_certificate;
 mod control;
 mod deadline;
 mod exchange;
@@ -52,6 +54,7 @@ mod unchunk;
 
 pub use backend_tls::{BackendTls, BackendTlsOptions, SESSIONS_MAX, SYSTEM_ROOTS, is_server_name, tls_failure};
 pub use certificates::{CertificateFiles, CertificateSummary, ServedCertificates, TlsOptions};
+pub use client_certificate::SUBJECT_BYTES_MAX;
 pub use control::ListedConnection;
 pub use runtime::{ConnectionLister, CoreReading, LISTED_MAX, Runtimes, RuntimesOptions};
 pub use setup::{Configuration, TerminatedService};

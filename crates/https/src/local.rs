@@ -43,6 +43,8 @@ pub struct TerminationStatistics {
     pub retries_denied: u64,
     /// Clients that spoke clear-text HTTP where TLS was awaited.
     pub clear_text: u64,
+    /// Handshakes of clients whose certificate has a subject that is too long to be passed on.
+    pub client_subjects_too_long: u64,
     /// Connections over HTTP/2.
     pub http2_connections: u64,
     /// Streams that clients have reset (RST_STREAM).
@@ -75,6 +77,7 @@ impl TerminationStatistics {
             ("backend-handshake-failed", self.backend_handshakes_failed),
             ("retry-denied", self.retries_denied),
             ("clear-text", self.clear_text),
+            ("client-subject-too-long", self.client_subjects_too_long),
             ("http2-connections", self.http2_connections),
             ("http2-resets", self.http2_resets),
             ("http2-refused-streams", self.http2_refused_streams),

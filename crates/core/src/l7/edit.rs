@@ -33,6 +33,7 @@ pub use value::{FieldValue, NAME_BYTES_MAX, VALUE_BYTES_MAX, ValuePiece, Variabl
 pub(super) use out::Out;
 pub(super) use value::{TextPart, parts};
 
+use super::config::Field;
 use super::head::Request;
 use super::route::host;
 use crate::flow::Endpoint;
@@ -43,6 +44,15 @@ pub const HEAD_ROOM: usize = 20_480;
 /// The output does not fit. What was written must not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;
+
+/// The certificate that a client showed in its TLS handshake, verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientCertificate<'a> {
+    /// Its subject, as RFC 4514 writes it, in visible ASCII and spaces; bytes of other kinds become `_`.
+    pub subject: &'a [u8],
+    /// Its SHA-256, in hexadecimal digits.
+    pub fingerprint: &'a [u8],
+}
 
 /// The facts of an exchange besides its heads.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +67,8 @@ pub struct Facts<'a> {
     pub service: &'a str,
     /// Whether the client came by TLS.
     pub https: bool,
+    /// The certificate that the client showed; `None`: none.
+    pub client_certificate: Option<ClientCertificate<'a>>,
     /// The value of the sticky cookie to set in the response, if one is to be set.
     pub sticky: Option<u64>,
     /// Whether the client's connection ends with this response.
@@ -72,6 +84,18 @@ struct Meaning<'a> {
 }
 
 impl Meaning<'_> {
+    /// Writes a field that is set or added, unless its variables are all empty and it has no other text.
+    fn edit(&self, out: &mut Out<'_>, field: &Field) {
+        let is_blank = |piece: &ValuePiece| match piece {
+            ValuePiece::Text(text) => text.iter().all(|byte| matches!(byte, b' ' | b'\t')),
+            ValuePiece::Variable(variable) => self.is_empty(*variable),
+        };
+        let is_left_out = field.value.variables().next().is_some() && field.value.pieces().iter().all(is_blank);
+        if !is_left_out {
+            self.field(out, &field.name, &field.value);
+        }
+    }
+
     /// Writes a field.
     fn field(&self, out: &mut Out<'_>, name: &[u8], value: &FieldValue) {
         out.put(name);
@@ -99,6 +123,36 @@ impl Meaning<'_> {
                 if let Some(request) = self.request {
                     asked(out, variable, request);
                 }
+            }
+            Variable::ClientSubject | Variable::ClientFingerprint | Variable::ClientVerify => {
+                out.text(self.of_certificate(variable));
+            }
+        }
+    }
+
+    /// The value of a variable of the client's certificate.
+    fn of_certificate(&self, variable: Variable) -> &[u8] {
+        match (variable, &self.facts.client_certificate) {
+            (Variable::ClientSubject, Some(shown)) => shown.subject,
+            (Variable::ClientFingerprint, Some(shown)) => shown.fingerprint,
+            (Variable::ClientVerify, Some(_)) => b"SUCCESS",
+            (Variable::ClientVerify, None) => b"NONE",
+            _ => b"",
+        }
+    }
+
+    fn is_empty(&self, variable: Variable) -> bool {
+        let asked = self.request;
+        match variable {
+            Variable::ClientIp | Variable::ClientPort | Variable::Vip | Variable::VipPort | Variable::Scheme => false,
+            Variable::Service => self.facts.service.is_empty(),
+            Variable::Backend => self.facts.backend.is_empty(),
+            Variable::Method => asked.is_none_or(|request| request.method_bytes.is_empty()),
+            Variable::Host | Variable::Authority => asked.and_then(|request| request.host).is_none_or(<[u8]>::is_empty),
+            Variable::Path => asked.is_none_or(|request| request.target.path.is_empty()),
+            Variable::Query => asked.is_none_or(|request| request.target.query.is_none()),
+            Variable::ClientSubject | Variable::ClientFingerprint | Variable::ClientVerify => {
+                self.of_certificate(variable).is_empty()
             }
         }
     }

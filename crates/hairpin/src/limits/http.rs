@@ -127,6 +127,12 @@ pub(super) const HTTP: Group = Group {
             "The connection is closed, counted as `proxy-header-invalid`.",
         ),
         limit(
+            "subject of a client's certificate in `{client_subject}`",
+            Number(hairpin_https::SUBJECT_BYTES_MAX as u64, "bytes"),
+            HTTPS_EVENTS,
+            "The subject is left out, counted as `client-subject-too-long`.",
+        ),
+        limit(
             "time for such a header and a handshake with a client of an HTTPS service",
             Option(&HTTPS, "handshake_timeout", ""),
             HTTPS_EVENTS,

@@ -343,3 +343,30 @@ fn spliced_services_have_no_retries() {
     let terms = config.snapshot.services[0].kind.http().unwrap().routes[0].terms;
     assert_eq!(terms.response_timeout, Some(Duration::from_secs(300)));
 }
+
+#[test]
+fn fields_say_who_a_client_is_if_it_is_asked() {
+    let asked = "https.client_certificates = \"optional\"\nhttps.client_roots = \"/ca.pem\"";
+    let edit = |list: &str| format!("request_headers.{list} = {{ X-Dn = \"<{{client_subject}}>\" }}");
+    assert_eq!(warned(&with(&[("#SHOP", asked), ("#ROUTE", &edit("set"))])), [""; 0]);
+    refuses(
+        &with(&[("#SHOP", asked), ("#ROUTE", &edit("add"))]),
+        "15:32: error: `add` gives X-Dn the value \"<{client_subject}>\"; a field of that name that the client sends would \
+         stay beside it: write {client_subject} in `set`",
+    );
+    let verify = "response_headers.add = { X-A = \"{client_verify}\" }";
+    assert_eq!(warned(&with(&[("#SHOP", asked), ("#ROUTE", verify)])), [""; 0]);
+    for not_asked in ["#SHOP", "https.client_certificates = \"off\""] {
+        assert_eq!(
+            warned(&with(&[("#SHOP", not_asked), ("#ROUTE", &edit("set"))])),
+            [
+                "t.toml:14:32: warning: `set` gives X-Dn the value \"<{client_subject}>\", but the service asks no client for a \
+                 certificate; write client_certificates = \"optional\" or \"required\" in [service.https]"
+            ]
+        );
+    }
+    let clear = "[service.http]\nrequest_headers.set = { X-F = \"{client_fingerprint}\" }";
+    let text = with(&[("443/https", "80/http"), ("https.certificates = \"/tls/shop.pem\"", ""), ("#MORE", clear)]);
+    let told = said(&text);
+    assert!(told.iter().any(|said| said.contains("{client_fingerprint} is known where TLS ends here")), "{told:?}");
+}

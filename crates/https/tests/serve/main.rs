@@ -1,6 +1,7 @@
 //! Runtimes with real sockets: clients of HTTP/1.1 and HTTP/2 over TLS, servers of HTTP/1.1, some over TLS.
 
 mod backend_tls;
+mod client_certificates;
 mod draining;
 mod fixture;
 mod frames;

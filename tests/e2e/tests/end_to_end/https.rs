@@ -2,6 +2,7 @@
 
 mod agreed;
 mod backends;
+mod certified;
 mod clients;
 mod survival;
 
@@ -29,6 +30,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("an http service redirects to it", redirects),
         test("the PROXY protocol gives the client", takes_proxy_headers),
         test("HTTP/2 in clear text, by prior knowledge", prior_knowledge),
+        test("backends are told a client's certificate", certified::are_told),
         test("a VIP that is only routed, IPv4 and IPv6", routed_vips),
         test("h2load and wrk get all answers", loads),
         test("three ways give a request one answer", agreed::one_answer),
@@ -50,7 +52,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 struct Scene {
     hairpin: Hairpin,
-    _servers: Servers,
+    /// None where a test has its own.
+    _servers: Option<Servers>,
     certificate: PathBuf,
     topology: Topology,
     services: Vec<PeerService>,
@@ -66,7 +69,7 @@ impl Scene {
         services.extend_from_slice(more);
         let options = HairpinOptions { top: top.to_owned(), ..HairpinOptions::default() };
         let hairpin = Hairpin::start(&topology, &services, &options)?;
-        Ok(Scene { hairpin, _servers: servers, certificate, topology, services, options })
+        Ok(Scene { hairpin, _servers: Some(servers), certificate, topology, services, options })
     }
 
     /// curl of a page, with these options: what it printed.

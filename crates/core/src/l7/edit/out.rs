@@ -63,6 +63,13 @@ impl<'a> Out<'a> {
         }
     }
 
+    /// Text of which only visible ASCII and spaces may reach a field: every other byte becomes `_`.
+    pub(in super::super) fn text(&mut self, text: &[u8]) {
+        for &byte in text {
+            self.put(&[if byte.is_ascii_graphic() || byte == b' ' { byte } else { b'_' }]);
+        }
+    }
+
     /// A number in decimal digits.
     pub(in super::super) fn number(&mut self, number: u64) {
         let mut digits = [0; 20];

@@ -29,11 +29,11 @@ impl<'a> EditPlan<'a> {
         all(self.service).chain(all(self.route)).rfind(|field| is_host(field))
     }
 
-    /// Writes the fields that are set and added, except `Host`.
+    /// Writes the fields that are set and added, except `Host` and those whose variables are all empty.
     pub(super) fn write(&self, out: &mut Out<'_>, meaning: &Meaning<'_>) {
         let mut put = |field: &Field| {
             if !is_host(field) {
-                meaning.field(out, &field.name, &field.value);
+                meaning.edit(out, field);
             }
         };
         let stays = |field: &&Field| !drops(self.route, &field.name);

@@ -50,6 +50,7 @@ fn facts() -> Facts<'static> {
         backend: "one",
         service: "web",
         https: false,
+        client_certificate: None,
         sticky: None,
         close_client: false,
         chosen_in_us: 1234,

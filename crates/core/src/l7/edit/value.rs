@@ -10,7 +10,8 @@ pub const VALUE_BYTES_MAX: usize = 4096;
 pub const NAME_BYTES_MAX: usize = 128;
 
 /// A variable of the exchange in a field's value. In text it is written by its name in braces: `{client_ip}`; `{{` and
-/// `}}` stand for braces. Something that is not there (a host that an HTTP/1.0 request did not name) is empty.
+/// `}}` stand for braces. Something that is not there (a host that an HTTP/1.0 request did not name) is empty; a field
+/// whose variables are all empty, and which has no other text, is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variable {
     /// `client_ip`: the client's address, an IPv6 one without brackets.
@@ -37,11 +38,17 @@ pub enum Variable {
     Path,
     /// `query`: the query with its `?`, if there is one. Only in requests and redirects.
     Query,
+    /// `client_subject`: the subject of the client's certificate, as RFC 4514 writes it. Only where TLS ends here.
+    ClientSubject,
+    /// `client_fingerprint`: the SHA-256 of the client's certificate, in hexadecimal digits. Only where TLS ends here.
+    ClientFingerprint,
+    /// `client_verify`: `SUCCESS` if the client showed a certificate, else `NONE`. Only where TLS ends here.
+    ClientVerify,
 }
 
 impl Variable {
     /// All of them, with their names.
-    pub const ALL: [(&'static str, Variable); 12] = [
+    pub const ALL: [(&'static str, Variable); 15] = [
         ("client_ip", Variable::ClientIp),
         ("client_port", Variable::ClientPort),
         ("vip", Variable::Vip),
@@ -54,6 +61,9 @@ impl Variable {
         ("method", Variable::Method),
         ("path", Variable::Path),
         ("query", Variable::Query),
+        ("client_subject", Variable::ClientSubject),
+        ("client_fingerprint", Variable::ClientFingerprint),
+        ("client_verify", Variable::ClientVerify),
     ];
 
     /// The variable called `name`.
@@ -65,6 +75,11 @@ impl Variable {
     pub fn is_in_responses(self) -> bool {
         use Variable::{Authority, Host, Method, Path, Query};
         !matches!(self, Host | Authority | Method | Path | Query)
+    }
+
+    /// Whether it says something of the certificate that the client showed.
+    pub fn is_of_certificate(self) -> bool {
+        matches!(self, Variable::ClientSubject | Variable::ClientFingerprint | Variable::ClientVerify)
     }
 
     /// Whether a redirect may be made of it.
@@ -164,7 +179,8 @@ fn part(text: &[u8]) -> Result<(TextPart<'_>, &[u8]), &'static str> {
 }
 
 const UNKNOWN: &str = "no such variable; there are {client_ip}, {client_port}, {vip}, {vip_port}, {scheme}, {service}, \
-                       {backend}, {host}, {authority}, {method}, {path} and {query}, and {{ for a brace";
+                       {backend}, {host}, {authority}, {method}, {path}, {query}, {client_subject}, {client_fingerprint} \
+                       and {client_verify}, and {{ for a brace";
 
 /// Names of fields that frame a message or hold for one connection only: Hairpin writes them itself.
 const OWN: [&str; 9] = [

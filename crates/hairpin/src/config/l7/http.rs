@@ -67,9 +67,10 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
     let http = Http {
         access,
         routes,
+    let certificates = edits::Certificates::of(service, spoken);
         edits: Edits {
-            request: edits::requests(&table, &reference::HTTP_REQUEST_EDITS),
-            response: edits::responses(&table, &reference::HTTP_RESPONSE_EDITS),
+            request: edits::requests(&table, &reference::HTTP_REQUEST_EDITS, certificates),
+            response: edits::responses(&table, &reference::HTTP_RESPONSE_EDITS, certificates),
         },
         forwarded: read_forwarded(&forwarded),
         sticky: read_sticky(&table, spoken),

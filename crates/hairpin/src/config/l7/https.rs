@@ -47,6 +47,13 @@ fn read_certificates(table: &TomlTable<'_>) -> Vec<PathBuf> {
     texts.iter().filter_map(|text| absolute(table, "certificates", text)).collect()
 }
 
+/// Whether clients are asked for certificates, as the file says it. What is wrong there is reported where it is read.
+pub(super) fn asks_clients(service: &TomlTable<'_>) -> bool {
+    let https = service.given("https").and_then(|https| https.get_ref().as_table());
+    let chosen = https.and_then(|https| https.get("client_certificates")).and_then(|chosen| chosen.get_ref().as_str());
+    chosen.and_then(ClientCertificates::from_word).is_some_and(|chosen| chosen != ClientCertificates::Off)
+}
+
 /// Whether clients are asked for certificates, and the file that these are judged by: each needs the other.
 fn read_clients(table: &TomlTable<'_>) -> (ClientCertificates, Option<PathBuf>) {
     let chosen: Option<ClientCertificates> = table.choice("client_certificates");

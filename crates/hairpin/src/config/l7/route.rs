@@ -25,6 +25,7 @@ pub(super) fn read(
 ) -> (Box<[Route]>, Vec<String>) {
     let tables = service.tables("route", &reference::ROUTE);
     bounded(service, "route", tables.len(), ROUTES_MAX);
+    let certificates = edits::Certificates::of(service, spoken);
     let mut all_taken = None;
     let mut routes: Vec<Route> = Vec::new();
     for table in &tables {
@@ -37,8 +38,8 @@ pub(super) fn read(
             all_taken.get_or_insert(table.line(table.span.start));
         }
         let edits = Edits {
-            request: edits::requests(table, &reference::EDITS),
-            response: edits::responses(table, &reference::RESPONSE_EDITS),
+            request: edits::requests(table, &reference::EDITS, certificates),
+            response: edits::responses(table, &reference::RESPONSE_EDITS, certificates),
         };
         let terms = terms(table, is_terminated(service, spoken));
         routes.extend(action(table, targets).map(|action| Route { conditions, action, edits, terms }));

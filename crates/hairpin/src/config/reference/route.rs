@@ -248,7 +248,9 @@ pub const EDITS: ReferenceSection = ReferenceSection {
             "{ X-Client = \"{client_ip}\" }",
             "Fields that replace all of their name. In values `{client_ip}`, `{client_port}`, `{vip}`, `{vip_port}`, \
              `{scheme}`, `{service}` and `{backend}` are replaced by their values, in requests also `{host}`, `{authority}`, \
-             `{method}`, `{path}` and `{query}`; `{{` and `}}` for braces.",
+             `{method}`, `{path}` and `{query}`, and in https services `{client_subject}`, `{client_fingerprint}` (SHA-256) and \
+             `{client_verify}` (`SUCCESS` or `NONE`) of the client's certificate; `{{` and `}}` for braces. A field whose \
+             variables are all empty is left out.",
         ),
         field(
             "add",

@@ -135,7 +135,13 @@ fn mistakes_in_edits_have_their_place() {
     refuses(
         &route("request_headers.set = { X-A = \"{unknown}\" }"),
         "14:31: error: `set` gives X-A the value \"{unknown}\"; no such variable; there are {client_ip}, {client_port}, {vip}, \
-         {vip_port}, {scheme}, {service}, {backend}, {host}, {authority}, {method}, {path} and {query}, and {{ for a brace",
+         {vip_port}, {scheme}, {service}, {backend}, {host}, {authority}, {method}, {path}, {query}, {client_subject}, \
+         {client_fingerprint} and {client_verify}, and {{ for a brace",
+    );
+    refuses(
+        &route("response_headers.set = { X-A = \"{client_subject}\" }"),
+        "14:32: error: `set` gives X-A the value \"{client_subject}\", but the service is http; {client_subject} is known where \
+         TLS ends here: make the service https, or leave it out",
     );
     refuses(
         &route("response_headers.add = { X-A = \"{host}\" }"),

@@ -180,6 +180,31 @@ fn variables_say_what_they_name() {
 }
 
 #[test]
+fn client_certificate_replaces_what_the_client_says() {
+    let mut http = plain();
+    let said = [("X-Dn", "{client_subject}"), ("X-Print", "{client_fingerprint}"), ("X-Verify", "{client_verify}")];
+    http.edits.request = edits(&[], &said, &[]);
+    let head = "GET / HTTP/1.1\r\nHost: a\r\nX-Dn: CN=root\r\nx_print: 00\r\nX.Verify: SUCCESS\r\n\r\n";
+    let certificate = ClientCertificate { subject: b"CN=a\r\nX: y,O=\xc3\xa9", fingerprint: b"12ab" };
+    let shown = Facts { https: true, client_certificate: Some(certificate), ..facts() };
+    assert_eq!(
+        sent(head, &http, &route(), &shown),
+        "GET / HTTP/1.1\r\nHost: a\r\nX-Dn: CN=a__X: y,O=__\r\nX-Print: 12ab\r\nX-Verify: SUCCESS\r\n\r\n"
+    );
+    assert_eq!(sent(head, &http, &route(), &facts()), "GET / HTTP/1.1\r\nHost: a\r\nX-Verify: NONE\r\n\r\n");
+}
+
+#[test]
+fn field_whose_variables_are_all_empty_is_left_out() {
+    let mut route = route();
+    let blank = [("X-A", "{client_subject} {query}"), ("X-B", "<{client_subject}>"), ("X-C", ""), ("X-D", "{backend}")];
+    route.edits.request = edits(&[], &blank, &[("X-E", "{client_fingerprint}")]);
+    let head = "GET / HTTP/1.1\r\nHost: a\r\nX-A: mine\r\n\r\n";
+    let facts = Facts { backend: "", ..facts() };
+    assert_eq!(sent(head, &plain(), &route, &facts), "GET / HTTP/1.1\r\nHost: a\r\nX-B: <>\r\nX-C: \r\n\r\n");
+}
+
+#[test]
 fn prefixes_are_replaced() {
     for (pattern, prefix, asked, expected) in [
         (PathPattern::prefix("/api/"), "/v2/", "/api/x?q", "/v2/x?q"),

@@ -451,6 +451,7 @@ pub(in crate::l7::splice) fn facts<'a, IO: FrameIo>(
         backend: backend.map_or("", |(_, backend)| &backend.name),
         service: service.map_or("", |service| &service.name),
         https: false,
+        client_certificate: None,
         sticky,
         close_client: client_conn.exchange.close_client,
         chosen_in_us: client_conn.exchange.chosen_in_us,
