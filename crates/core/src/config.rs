@@ -159,7 +159,8 @@ pub struct Service {
     pub protocol: Protocol,
     /// The protocol and its settings.
     pub kind: Kind,
-    /// How its packets are translated.
+    /// How packets of connections to its backends are translated. Of a terminated service: whether spliced services lead to
+    /// its backends, too (full NAT).
     pub forwarding: Forwarding,
     /// How backends are chosen.
     pub algorithm: Algorithm,

@@ -233,7 +233,13 @@ fn service(out: &mut Vec<String>, before: DiffSide<'_>, after: DiffSide<'_>) {
     say("protocol", both.map(|service| spoken(service).to_string()), "; connections that exist are ended");
     // A group has both from its service. What another protocol makes of them goes with `protocol`.
     if !after.service.kind.is_group() && discriminant(&before.service.kind) == discriminant(&after.service.kind) {
-        say("mode", both.map(|service| service.forwarding.word().to_string()), "; connections that exist keep theirs");
+        if !after.service.kind.is_terminated() {
+            say(
+                "mode",
+                both.map(|service| service.forwarding.word().to_string()),
+                "; connections that exist keep theirs",
+            );
+        }
         say("unknown", both.map(|service| service.unknown.word().to_string()), "");
     }
     say("balance", both.map(|service| service.algorithm.word().to_string()), "");

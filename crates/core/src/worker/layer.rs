@@ -67,7 +67,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// backend serves no service of layer 4. Leaving it to the kernel would leave the next connection's to it too.
     fn is_of_gone_splice(&self, key: &FlowKey) -> bool {
         let Some(number) = self.backends.at(&key.source, key.protocol) else { return false };
-        let spliced = |kind: &Kind| kind.is_spliced() || kind.is_group();
+        // Spliced services may lead to the backends of a terminated one.
+        let spliced = |kind: &Kind| kind.is_spliced() || kind.is_group() || kind.is_terminated();
         self.snapshot.backend(number).is_some_and(|(service, _)| spliced(&service.kind))
             && self.ports.owns(&key.destination)
     }

@@ -74,7 +74,9 @@ fn backends(sink: &Sink<'_>, draft: &ServiceDraft, ends: &HashMap<(Endpoint, Pro
 
 fn full_nat(sink: &Sink<'_>, draft: &ServiceDraft, pool: &At<Pool>) {
     let service = &draft.service;
-    if service.forwarding != Forwarding::FullNat || service.kind.is_group() || answers_all(service) {
+    // Of a group and of a terminated service, those need the pool that lead there.
+    let has_no_need = service.kind.is_group() || service.kind.is_terminated() || answers_all(service);
+    if service.forwarding != Forwarding::FullNat || has_no_need {
         return;
     }
     let is_ipv4 = service.endpoint.address.is_ipv4();

@@ -104,6 +104,7 @@ fn read_one<'a>(
         passive: if table.has("health") { health_table.span_of("passive") } else { of.passive.clone() },
         says_balance: false,
         says_unknown: false,
+        routes_of: None,
     };
     Some((draft, name))
 }

@@ -16,6 +16,7 @@ mod reader;
 pub mod reference;
 mod service;
 mod settings;
+mod sharing;
 mod stateless;
 mod tables;
 pub(crate) mod words;
@@ -39,6 +40,7 @@ pub use settings::{
     Attach, CheckKind, ClientCertificates, ForwardingChoice, HealthSettings, HttpSections, HttpsSettings,
     LinuxSettings, PolicyChoice, ServiceSettings, Settings, TlsVersion, WhenAbsent, socket_path,
 };
+pub(crate) use sharing::led_to;
 pub use words::{PlaneChoice, SettingWord};
 
 use hairpin_core::config::{Snapshot, Timeouts};

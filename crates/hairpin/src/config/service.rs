@@ -4,7 +4,7 @@ use super::l7::{self, Targets, backend_tls};
 use super::reader::{TomlTable, is_empty_list, socket_address};
 use super::reference::ReferenceSection;
 use super::words::{SettingWord, Spoken};
-use super::{BACKENDS_MAX, Common, SERVICES_MAX, ServiceSettings, group, health, reference};
+use super::{BACKENDS_MAX, Common, SERVICES_MAX, ServiceSettings, group, health, reference, sharing};
 use hairpin_core::config::{Backend, BackendState, Forwarding, Service, ServiceState, Timeouts, UnknownPacket};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::config::Kind;
@@ -35,6 +35,8 @@ pub(super) struct ServiceDraft {
     pub(super) says_balance: bool,
     /// Whether the file gives `unknown`.
     pub(super) says_unknown: bool,
+    /// The service whose routes and backends it has.
+    pub(super) routes_of: Option<At<String>>,
 }
 
 /// The services whose end is right, each with its groups behind it; all mistakes are reported.
@@ -48,6 +50,7 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &TomlTable<'a>, common: &Common)
         let number = u16::try_from(drafts.len()).unwrap_or(u16::MAX);
         drafts.extend(read_one(sink, table, common, number));
     }
+    sharing::resolve(sink, &mut drafts);
     if let Some(beyond) = tables.get(SERVICES_MAX) {
         sink.error(&beyond.span, format!("{} services", tables.len()), format!("have {SERVICES_MAX} at most"));
     } else if let Some(beyond) = drafts.get(SERVICES_MAX) {
@@ -89,7 +92,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
     let health_table = table.table("health", &reference::HEALTH);
     let health = health::read(sink, &health_table, spoken);
     let backends = read_backends(sink, table, &reference::BACKEND);
-    let needs_none = has_routes && (table.has("route") || l7::redirects(table));
+    let needs_none = has_routes && (table.has("route") || table.has(sharing::FIELD) || l7::redirects(table));
     if backends.is_none() && !needs_none {
         let remedy = "add backends = [\"10.0.2.11:8080\"] or a [[service.backend]]";
         sink.error(&table.span, "the service has no backend", remedy);
@@ -125,6 +128,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
         passive: health_table.span_of("passive"),
         says_balance: table.has("balance"),
         says_unknown: table.has("unknown") && !has_routes,
+        routes_of: None,
         backends: backends.unwrap_or_default(),
     };
     let with_groups = spoken.map_or_else(Vec::new, |spoken| {
@@ -146,12 +150,19 @@ fn routed<'a>(
     if !spoken.has_routes() {
         return vec![draft];
     }
+    draft.routes_of = sharing::read(table).filter(|_| spoken != Spoken::Tls);
     let (groups, names) = group::read(sink, table, &draft, spoken);
     let has_own = !draft.backends.is_empty();
     let targets = Targets { service: draft.service.name.to_string(), number, has_own, groups: names };
     (draft.service.kind, draft.settings.said, draft.settings.https) = l7::read(table, spoken, &targets);
     if spoken.is_http() {
         draft.settings.said.fields.extend(to_backends);
+    }
+    if spoken != Spoken::Tls {
+        let fields = &mut draft.settings.said.fields;
+        fields.retain(|(field, _)| draft.routes_of.is_none() || sharing::is_own(field));
+        let of = draft.routes_of.as_ref().map_or("none", |of| &of.value);
+        fields.push((sharing::FIELD.to_string(), of.to_string()));
     }
     let mut all = vec![draft];
     all.extend(groups);

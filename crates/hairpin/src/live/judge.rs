@@ -61,7 +61,8 @@ impl<'a> Services<'a> {
         for backend in service.backends.iter().filter(|backend| backend.state != BackendState::Disabled) {
             let address: Address = backend.endpoint.address;
             self.backends.entry(address.into()).or_default().push(format!("{}/{}", service.name, backend.name));
-            if !is_terminated {
+            // Spliced services may lead to the backends of a terminated one.
+            if !is_terminated || service.forwarding == Forwarding::FullNat {
                 self.forwarded_to.insert(address.into());
             }
             if service.forwarding == Forwarding::FullNat {

@@ -4,7 +4,7 @@ use super::log;
 use super::notify;
 use super::plane::Plane;
 use super::reading::{group_of, shown};
-use crate::config::Settings;
+use crate::config::{Settings, led_to};
 use hairpin_core::balance::EffectiveWeights;
 use hairpin_core::config::{Backend, BackendState, Service, ServiceState, Snapshot};
 use hairpin_linux::device;
@@ -96,7 +96,13 @@ pub(super) fn why_not(
     let why = |service: &Service| match service.state {
         ServiceState::Active => {
             let groups = if service.kind.is_group() { Vec::new() } else { groups_of(service) };
-            why_not_one([service].into_iter().chain(groups), effective_weights, settling)
+            let mut parts: Vec<&Service> = [service].into_iter().chain(groups).collect();
+            // Routes that it shares lead to backends of another service.
+            for number in led_to(service) {
+                let part = snapshot.services.get(usize::from(number));
+                parts.extend(part.filter(|part| !parts.iter().any(|have| std::ptr::eq(*have, *part))));
+            }
+            why_not_one(parts.into_iter(), effective_weights, settling)
         }
         ServiceState::Removed | ServiceState::Vacant => None,
     };

@@ -12,6 +12,7 @@ mod http;
 mod https;
 mod keys;
 mod printed;
+mod sharing;
 mod tables;
 mod tls;
 

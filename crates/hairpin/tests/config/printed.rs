@@ -31,6 +31,7 @@ fn the_full_examples_show_every_field() {
                 // Fields of HTTP and TLS services are in the one example, the rest in the other.
                 _ if [
                     "protocol",
+                    "routes_of",
                     "group",
                     "route",
                     "access",

@@ -42,7 +42,8 @@ fn remove(map: &MapHandle, keys: &mut Vec<Vec<u8>>) -> Result<()> {
 }
 
 /// Every service's and backend's end and what it is. A group has backends, but no end of its own. A terminated service
-/// has an end while it is configured, and no backends: the kernel's own sockets connect to these.
+/// has an end while it is configured, and no backends, since the kernel's own sockets connect to these; unless spliced services
+/// lead to them, too.
 fn ends(snapshot: &Snapshot) -> HashMap<abi::EndKey, abi::EndRoles> {
     let mut ends: HashMap<abi::EndKey, abi::EndRoles> = HashMap::new();
     let vacant = |service: &Service| service.state == ServiceState::Vacant;
@@ -54,9 +55,11 @@ fn ends(snapshot: &Snapshot) -> HashMap<abi::EndKey, abi::EndRoles> {
                     ends.entry(abi::EndKey::of(&service.endpoint, service.protocol)).or_insert_with(Bytes::zeroed);
                 roles.roles |= abi::END_TERMINATED;
             }
-            continue;
-        }
-        if !service.kind.is_group() {
+            // Its own connections to backends are the kernel's; those of spliced services that lead there come from the pool.
+            if service.forwarding != Forwarding::FullNat {
+                continue;
+            }
+        } else if !service.kind.is_group() {
             let roles = ends.entry(abi::EndKey::of(&service.endpoint, service.protocol)).or_insert_with(Bytes::zeroed);
             roles.roles |= abi::END_SERVICE;
             if service.kind.is_spliced() && service.protocol == Protocol::Tcp {
@@ -157,10 +160,17 @@ mod tests {
     fn terminated_service_has_an_end_but_no_backends_or_address() {
         let pool = Pool { addresses: Box::default(), port_first: 1024, port_last: 2048, time_wait: Duration::ZERO };
         let mut snapshot = Snapshot::new([service(terminated(), 443, 0)].into(), pool);
+        snapshot.services[0].forwarding = Forwarding::Nat;
         let end = abi::EndKey::of(&snapshot.services[0].endpoint, Protocol::Tcp);
         let roles: Vec<_> = ends(&snapshot).into_iter().map(|(end, roles)| (end, roles.roles)).collect();
         assert_eq!(roles, [(end, abi::END_TERMINATED)]);
         assert!(addresses(&snapshot).is_empty());
+        snapshot.services[0].forwarding = Forwarding::FullNat;
+        let backend = abi::EndKey::of(&snapshot.services[0].backends[0].endpoint, Protocol::Tcp);
+        let shared = ends(&snapshot);
+        assert_eq!(shared.get(&end).map(|roles| roles.roles), Some(abi::END_TERMINATED));
+        assert_eq!(shared.get(&backend).map(|roles| roles.roles), Some(abi::END_BACKEND));
+        snapshot.services[0].forwarding = Forwarding::Nat;
         snapshot.services[0].state = ServiceState::Removed;
         assert!(ends(&snapshot).is_empty());
     }

@@ -4,6 +4,7 @@ mod agreed;
 mod backends;
 mod certified;
 mod clients;
+mod sharing;
 mod survival;
 
 use crate::lane::{self, alone};
@@ -34,6 +35,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("a VIP that is only routed, IPv4 and IPv6", routed_vips),
         test("h2load and wrk get all answers", loads),
         test("three ways give a request one answer", agreed::one_answer),
+        test("an http service shares routes and backends", sharing::shares),
         test("another certificate is served without a reload", certificate_changes),
         test("a reload keeps connections and changes routes", reload),
         test("a certificate that cannot be served changes nothing", wrong_certificates),

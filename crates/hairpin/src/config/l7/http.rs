@@ -14,6 +14,9 @@ use toml::de::DeValue;
 /// Bytes of a cookie's path at most.
 pub(crate) const PATH_BYTES_MAX: usize = 128;
 
+/// The attribute of a cookie that is sent over TLS only.
+const SECURE: &str = "Secure";
+
 /// The field that has an http service take HTTP/2.
 const HTTP2: &str = "http2";
 
@@ -64,10 +67,10 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
             "`proxy_protocol` cannot be with HTTP/2 to backends, whose connections are of many clients at a time";
         table.error(&table.span_of("proxy_protocol"), what, "leave one of them out");
     }
+    let certificates = edits::Certificates::of(service, spoken);
     let http = Http {
         access,
         routes,
-    let certificates = edits::Certificates::of(service, spoken);
         edits: Edits {
             request: edits::requests(&table, &reference::HTTP_REQUEST_EDITS, certificates),
             response: edits::responses(&table, &reference::HTTP_RESPONSE_EDITS, certificates),
@@ -102,6 +105,16 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
 /// Whether all requests that no route takes are redirected, as the file says it.
 pub(in super::super) fn redirects(service: &TomlTable<'_>) -> bool {
     is_true(service, REDIRECT)
+}
+
+/// Whether all requests that no route takes are redirected, as it was read.
+pub(in super::super) fn redirects_said(said: &HttpSections) -> bool {
+    said.fields.iter().any(|(name, value)| name.strip_prefix("http.") == Some(REDIRECT) && value == "true")
+}
+
+/// Whether browsers send the cookie over TLS only.
+pub(in super::super) fn is_secure(sticky: &Sticky) -> bool {
+    sticky.attributes.split(|byte| *byte == b';').any(|attribute| attribute.trim_ascii() == SECURE.as_bytes())
 }
 
 /// Whether the service's connections end here, as the file says it.
@@ -280,7 +293,7 @@ fn read_sticky(http: &TomlTable<'_>, spoken: Spoken) -> Option<Sticky> {
     path.into_iter().for_each(|path| add(format!("Path={}", path.value)));
     domain.into_iter().for_each(|domain| add(format!("Domain={}", domain.value)));
     max_age.into_iter().for_each(|max_age| add(format!("Max-Age={}", max_age.as_secs())));
-    secure.then(|| add("Secure".to_string()));
+    secure.then(|| add(SECURE.to_string()));
     table.boolean("http_only").then(|| add("HttpOnly".to_string()));
     add(match same_site {
         SameSite::Lax => "SameSite=Lax".to_string(),

@@ -21,7 +21,7 @@ pub(crate) mod limits {
     pub(crate) use super::{ENTRIES_MAX, ROUTES_MAX};
 }
 
-pub(super) use http::{is_terminated, redirects, terminates};
+pub(super) use http::{is_secure, is_terminated, redirects, redirects_said, terminates};
 pub(super) use target::{OWN, Targets};
 
 use super::reader::TomlTable;
@@ -67,7 +67,8 @@ pub(super) fn read(
 pub(super) fn foreign(table: &TomlTable<'_>, spoken: Spoken, name: &str) {
     let routed = [Spoken::Http, Spoken::Https, Spoken::Tls];
     let of_http = [Spoken::Http, Spoken::Https];
-    let tables: [(&str, &[Spoken]); 6] = [
+    let tables: [(&str, &[Spoken]); 7] = [
+        ("routes_of", &of_http),
         ("group", &routed),
         ("route", &routed),
         ("access", &of_http),

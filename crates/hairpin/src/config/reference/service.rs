@@ -75,6 +75,15 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
             "Its name in status and messages; unique.",
         ),
         field(
+            "routes_of",
+            ValueForm::Text,
+            From("none"),
+            "\"shop\"",
+            "http and https: the name of an http or https service. Requests are treated as its are: by its access rules, routes, \
+             groups, backends, health checks and [service.http], of which only `http2`, `offload_bytes_min` and `timestamps` \
+             may be given here. Its backends are checked once, and one that is disabled is so for both.",
+        ),
+        field(
             "listen",
             ValueForm::Listen,
             Required,
