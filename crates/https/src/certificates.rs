@@ -1,7 +1,7 @@
 //! Certificates and their keys: read from files and checked as a whole, then served by the name that a client asks for.
 
 use crate::tickets::{TicketSecret, Tickets};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -11,6 +11,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig, SignatureAlgorithm};
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +21,8 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Certificates of one service at most.
 pub(crate) const CERTIFICATES_MAX: usize = 100_000;
+/// Certificates that a thread of its own is worth.
+const PER_THREAD_MIN: usize = 64;
 /// Certificates of one chain at most.
 const CHAIN_MAX: usize = 10;
 
@@ -105,11 +108,12 @@ impl ServedCertificates {
     /// The first file that cannot be read, or whose certificate cannot be served, and why.
     pub fn load(options: &TlsOptions) -> Result<ServedCertificates> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut loaded = Vec::new();
+        let mut places = Vec::new();
         for path in &options.certificates.0 {
-            load_path(path, &provider, &mut loaded)?;
-            ensure!(loaded.len() <= CERTIFICATES_MAX, "more than {CERTIFICATES_MAX} certificates");
+            find(path, &mut places)?;
+            ensure!(places.len() <= CERTIFICATES_MAX, "more than {CERTIFICATES_MAX} certificates");
         }
+        let loaded = load_all(&places, &provider)?;
         let summaries = loaded.iter().map(|loaded: &Loaded| loaded.summary.clone()).collect();
         let resolver = Names::new(loaded).context("there is no certificate")?;
         let versions: &[_] = match options.only_tls13 {
@@ -171,45 +175,75 @@ pub(crate) struct Loaded {
     pub(crate) summary: CertificateSummary,
 }
 
-/// Reads a file, or what there is in a directory, in the order of names.
-fn load_path(path: &Path, provider: &CryptoProvider, loaded: &mut Vec<Loaded>) -> Result<()> {
+/// Where a chain is, and its key if that is not in the same file or beside it.
+struct Place {
+    chain: PathBuf,
+    key: Option<PathBuf>,
+}
+
+/// Finds a file, or what there is in a directory, in the order of names.
+fn find(path: &Path, places: &mut Vec<Place>) -> Result<()> {
     if !path.is_dir() {
-        loaded.push(load_file(path, None, provider)?);
+        places.push(Place { chain: path.to_path_buf(), key: None });
         return Ok(());
     }
     let entries = std::fs::read_dir(path).with_context(|| format!("cannot read directory {}", path.display()))?;
     let entries: BTreeSet<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
-    let before = loaded.len();
+    let before = places.len();
     for entry in entries {
         let (chain, key) = (entry.join("fullchain.pem"), entry.join("privkey.pem"));
         let is_certificate = entry.extension().is_some_and(|extension| extension == "pem" || extension == "crt");
         if chain.is_file() && key.is_file() {
-            loaded.push(load_file(&chain, Some(&key), provider)?);
+            places.push(Place { chain, key: Some(key) });
         } else if is_certificate && entry.is_file() {
-            loaded.push(load_file(&entry, None, provider)?);
+            places.push(Place { chain: entry, key: None });
         }
     }
     ensure!(
-        loaded.len() > before,
+        places.len() > before,
         "{} has no certificate: neither *.pem, *.crt nor a directory with fullchain.pem and privkey.pem",
         path.display()
     );
     Ok(())
 }
 
+/// Reads all of them, on as many threads as there are cores if they are many: most of the time is for the keys.
+fn load_all(places: &[Place], provider: &CryptoProvider) -> Result<Vec<Loaded>> {
+    let load = |place: &Place| load_file(&place.chain, place.key.as_deref(), provider);
+    let load_some = |some: &[Place]| some.iter().map(load).collect::<Result<Vec<_>>>();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = cores.min(places.len() / PER_THREAD_MIN).max(1);
+    if threads == 1 {
+        return load_some(places);
+    }
+    std::thread::scope(|scope| {
+        let parts = places.chunks(places.len().div_ceil(threads));
+        let parts: Vec<_> = parts.map(|part| scope.spawn(move || load_some(part))).collect();
+        let mut all = Vec::with_capacity(places.len());
+        // In the order of their names, so that the first of several mistakes is told.
+        for part in parts {
+            all.extend(part.join().map_err(|_| anyhow!("a thread that reads certificates has panicked"))??);
+        }
+        Ok(all)
+    })
+}
+
 /// Reads a chain and its key: from `key`, from the same file, or from the file beside it that ends with `.key`.
 pub(crate) fn load_file(chain: &Path, key: Option<&Path>, provider: &CryptoProvider) -> Result<Loaded> {
-    let certificates = read_chain(chain)?;
+    let text = read(chain)?;
+    let certificates = certificates_in(chain, &text)?;
+    let cannot = |file: &Path| format!("{} has no private key that can be read", file.display());
     let beside = chain.with_extension("key");
-    let key_file = match key {
-        Some(key) => key,
-        None if has_key(chain)? => chain,
-        None if beside.is_file() => &beside,
-        None => bail!("{} has no private key, and there is no {}", chain.display(), beside.display()),
+    let (key_file, key) = match key {
+        Some(file) => (file, PrivateKeyDer::from_pem_slice(&read(file)?).with_context(|| cannot(file))?),
+        None => match PrivateKeyDer::from_pem_slice(&text) {
+            Ok(key) => (chain, key),
+            Err(_) if beside.is_file() => {
+                (&*beside, PrivateKeyDer::from_pem_slice(&read(&beside)?).with_context(|| cannot(&beside))?)
+            }
+            Err(_) => bail!("{} has no private key, and there is no {}", chain.display(), beside.display()),
+        },
     };
-    bounded(key_file)?;
-    let key = PrivateKeyDer::from_pem_file(key_file)
-        .with_context(|| format!("{} has no private key that can be read", key_file.display()))?;
     let (names, validity) = check_chain(chain, &certificates)?;
     let certified = CertifiedKey::from_der(certificates, key, provider)
         .with_context(|| format!("the key in {} does not fit {}", key_file.display(), chain.display()))?;
@@ -227,21 +261,25 @@ pub(crate) fn load_file(chain: &Path, key: Option<&Path>, provider: &CryptoProvi
     Ok(Loaded { key: Arc::new(certified), summary })
 }
 
-fn bounded(file: &Path) -> Result<()> {
-    let length = std::fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?.len();
+/// The bytes of a file, once.
+fn read(file: &Path) -> Result<Vec<u8>> {
+    let cannot = || format!("cannot read {}", file.display());
+    let opened = std::fs::File::open(file).with_context(cannot)?;
+    let length = opened.metadata().with_context(cannot)?.len();
     ensure!(length <= FILE_BYTES_MAX, "{} has {length} bytes; a file has {FILE_BYTES_MAX} at most", file.display());
-    Ok(())
-}
-
-fn has_key(file: &Path) -> Result<bool> {
-    bounded(file)?;
-    Ok(PrivateKeyDer::from_pem_file(file).is_ok())
+    let mut bytes = Vec::with_capacity(length as usize);
+    // It may grow meanwhile.
+    opened.take(FILE_BYTES_MAX).read_to_end(&mut bytes).with_context(cannot)?;
+    Ok(bytes)
 }
 
 pub(crate) fn read_chain(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    bounded(file)?;
-    let certificates = CertificateDer::pem_file_iter(file)
-        .and_then(|certificates| certificates.collect::<Result<Vec<_>, _>>())
+    certificates_in(file, &read(file)?)
+}
+
+fn certificates_in(file: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
+    let certificates = CertificateDer::pem_slice_iter(text)
+        .collect::<Result<Vec<_>, _>>()
         .with_context(|| format!("{} is no file of certificates in PEM form", file.display()))?;
     ensure!(!certificates.is_empty(), "{} has no certificate", file.display());
     Ok(certificates)
@@ -250,14 +288,12 @@ pub(crate) fn read_chain(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
 /// The names and the validity of a chain's first certificate, if each of the others has issued the one before.
 fn check_chain(file: &Path, chain: &[CertificateDer<'_>]) -> Result<(Vec<String>, (i64, i64))> {
     ensure!(chain.len() <= CHAIN_MAX, "{} has {} certificates in one chain", file.display(), chain.len());
-    let parse = |der: &'_ CertificateDer<'_>| -> Result<()> {
-        X509Certificate::from_der(der)
-            .map(drop)
-            .with_context(|| format!("{}: not an X.509 certificate", file.display()))
-    };
-    chain.iter().try_for_each(parse)?;
-    let parsed: Vec<X509Certificate<'_>> =
-        chain.iter().filter_map(|der| X509Certificate::from_der(der).ok()).map(|(_, parsed)| parsed).collect();
+    let mut parsed: Vec<X509Certificate<'_>> = Vec::with_capacity(chain.len());
+    for der in chain {
+        let read =
+            X509Certificate::from_der(der).with_context(|| format!("{}: not an X.509 certificate", file.display()));
+        parsed.push(read?.1);
+    }
     for (at, pair) in parsed.windows(2).enumerate() {
         ensure!(
             pair[0].issuer().as_raw() == pair[1].subject().as_raw(),

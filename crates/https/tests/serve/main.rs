@@ -14,4 +14,5 @@ mod http2_backends;
 mod http2_bounds;
 mod http2_streams;
 mod retries;
+mod names;
 mod tls;
