@@ -120,7 +120,7 @@ fn each_of_many_certificates_is_served_for_its_name() {
 fn the_first_wrong_file_of_many_is_told() {
     let scratch = Scratch::new();
     write(&scratch.0, 200);
-    for wrong in ["150.pem", "30.pem"] {
+    for wrong in ["30.pem", "150.pem"] {
         std::fs::write(scratch.0.join(wrong), "nothing").unwrap();
         let said = ServedCertificates::load(&options(&scratch.0)).err().unwrap().to_string();
         assert!(said.contains(wrong), "{said}");
