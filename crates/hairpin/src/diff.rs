@@ -82,7 +82,7 @@ fn numbers(config: &Config) -> String {
 }
 
 /// In the order of the file.
-const SETTINGS: [Setting; 48] = [
+const SETTINGS: [Setting; 49] = [
     anew("instance", |c| c.settings.instance.clone()),
     later("interfaces", |c| list(&c.settings.interfaces)),
     anew("plane", |c| c.settings.plane.name().to_string()),
@@ -97,6 +97,7 @@ const SETTINGS: [Setting; 48] = [
     anew("[limits] memory_directory", |c| c.settings.memory_directory.display().to_string()),
     live("[limits] when_full", |c| c.snapshot.when_full.word().to_string()),
     live("[limits] drain_limit", |c| limit(c.settings.drain_limit)),
+    live("[limits] upgrade_drain_limit", |c| duration(c.settings.upgrade_drain_limit)),
     later("[offload] policy", |c| c.settings.policy.word().to_string()),
     later("[offload], numbers of the policy", numbers),
     live("[pool] addresses", |c| list(&c.snapshot.pool.addresses)),

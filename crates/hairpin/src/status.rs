@@ -61,6 +61,10 @@ pub struct Status {
     /// How full the tables are.
     #[serde(default)]
     pub capacity: CapacityStatus,
+    /// Processes that have handed over to this one or one before, and still serve connections of HTTPS services; the oldest
+    /// first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub draining: Vec<DrainingStatus>,
     /// Reloads so far.
     #[serde(default)]
     pub reloads: ReloadStatus,
@@ -90,6 +94,20 @@ impl Status {
         let services = self.services.iter().filter(|service| service.group_of.is_none());
         services.map(|service| service.connections).sum()
     }
+}
+
+/// A process that has handed over, and serves the connections that it still has.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DrainingStatus {
+    /// The process.
+    pub pid: u32,
+    /// When it handed over, in seconds since 1970.
+    pub since_unix_s: u64,
+    /// When it ends, whatever is left then.
+    pub ends_unix_s: u64,
+    /// Clients' connections that are left.
+    pub connections: u64,
 }
 
 /// Packet buffers. Those that drivers hold for packets to come are in use.

@@ -53,6 +53,7 @@ pub(super) fn read<'a>(
         rules_max: number(limits, "rules_max"),
         memory_directory: memory_directory?,
         drain_limit: common.drain_limit,
+        upgrade_drain_limit: limits.duration("upgrade_drain_limit"),
         policy: policy?,
         offload: choice?,
         control_directory: control_directory?,

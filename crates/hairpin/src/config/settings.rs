@@ -118,6 +118,8 @@ pub struct Settings {
     /// How long connections of draining and removed backends go on, in services that do not say otherwise; zero: until
     /// they end.
     pub drain_limit: Duration,
+    /// How long a process that has handed over serves the connections that it still has of terminated services.
+    pub upgrade_drain_limit: Duration,
     /// Which connections are offloaded.
     pub policy: PolicyChoice,
     /// The policy with its numbers.

@@ -43,8 +43,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(30);
 pub struct ControlReply {
     /// The answer.
     pub answer: ControlAnswer,
-    /// Called when the client has it, or is gone; the connection is then held open until the process ends, so that the
-    /// client sees the end.
+    /// Called when the client has it, or is gone; the connection is closed when it returns, or by the process's end.
     pub then: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -52,6 +51,11 @@ impl From<ControlAnswer> for ControlReply {
     fn from(answer: ControlAnswer) -> ControlReply {
         ControlReply { answer, then: None }
     }
+}
+
+/// Holds the connection of a client that has asked for the process's end, so that the client sees that.
+pub fn hold() {
+    std::thread::sleep(STOP_PATIENCE);
 }
 
 /// Listens on `path`, replacing what another process left there in one step; the caller makes sure that it is dead or
@@ -120,7 +124,6 @@ fn converse<R: Into<ControlReply>>(stream: UnixStream, handle: &impl Fn(ControlR
         let sent = send(&stream, &answer);
         if let Some(then) = then {
             then();
-            std::thread::sleep(STOP_PATIENCE);
             return Ok(());
         }
         sent?;
@@ -207,7 +210,8 @@ impl ControlClient {
         }
     }
 
-    /// Asks the instance to hand over to a new process and waits until the old one has ended. The new one's number.
+    /// Asks the instance to hand over to a new process and waits until the old one has nothing of it but connections that
+    /// drain. The new one's number.
     ///
     /// # Errors
     /// It could not; the old process serves on.

@@ -1,8 +1,9 @@
 //! Bounds of the process: control, health checks, metrics, captures.
 
-use super::Bound::{Number, Time};
-use super::{Counter, Group, limit};
+use super::Bound::{Number, Option, Time};
+use super::{Counter, Group, limit, series};
 use crate::capture::limits as capture;
+use crate::config::reference::LIMITS;
 use crate::control;
 use crate::health::limits as health;
 use crate::metrics::limits as metrics;
@@ -49,6 +50,24 @@ pub(super) const PROCESS: Group = Group {
             Time(limits::HANDOVER_PATIENCE),
             &[],
             "The new process is ended, and the old one goes on.",
+        ),
+        limit(
+            "time in which the old process of an upgrade serves connections that end at its sockets",
+            Option(&LIMITS, "upgrade_drain_limit", ""),
+            &[],
+            "They end, and the log says how many.",
+        ),
+        limit(
+            "old processes of upgrades that serve at a time",
+            Number(limits::GENERATIONS_MAX as u64, "processes"),
+            &[series("hairpin_https_events_total")],
+            "The oldest is ended with the connections that it still has.",
+        ),
+        limit(
+            "time in which an old process of an upgrade ends when it is told to",
+            Time(limits::GENERATION_END_PATIENCE),
+            &[],
+            "It is killed.",
         ),
         limit(
             "time in which an earlier process releases its lock",

@@ -5,7 +5,7 @@ mod tests;
 
 use super::{add, aligned, bare, fitted, number, percent, right, scaled, span, trimmed, wrapped};
 use super::{http, https, not_ready, ports};
-use crate::status::{BackendStatus, Count, OffloadStatus, Status, Traffic};
+use crate::status::{BackendStatus, Count, DrainingStatus, OffloadStatus, Status, Traffic};
 use comfy_table::{Cell, Table};
 use hairpin_core::table::LookupMethod;
 use std::collections::BTreeMap;
@@ -40,6 +40,9 @@ fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
     for sentence in [not_ready(status), beginning(status), reloads(status, now), capacity(status)].into_iter().flatten()
     {
         let _ = writeln!(out, "{sentence}");
+    }
+    for process in &status.draining {
+        let _ = writeln!(out, "{}", draining(process, now));
     }
     let _ = writeln!(out, "\n{}", fitted(services(status), width, &SERVICES_SPARED));
     if let Some(table) = health(status, now) {
@@ -95,6 +98,17 @@ fn beginning(status: &Status) -> Option<String> {
         "upgrade" => Some(format!("began by an upgrade: took over {adopted}")),
         other => Some(format!("began by {other}: adopted {adopted}")),
     }
+}
+
+/// A process that has handed over, in words.
+fn draining(process: &DrainingStatus, now: f64) -> String {
+    let DrainingStatus { pid, since_unix_s, ends_unix_s, connections } = process;
+    format!(
+        "process {pid} handed over {} ago: {} HTTPS connections are left, and end within {}",
+        span(now - *since_unix_s as f64),
+        number(*connections as f64),
+        span((*ends_unix_s as f64 - now).max(0.0))
+    )
 }
 
 fn reloads(status: &Status, now: f64) -> Option<String> {

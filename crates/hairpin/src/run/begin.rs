@@ -1,6 +1,7 @@
 //! The start of a process: fresh, with the state that an earlier process has left, or with the state that a running one
 //! hands over.
 
+use super::generations::Generations;
 use super::handover::Legacy;
 use super::host;
 use super::instance::InstanceRecord;
@@ -62,6 +63,8 @@ pub(crate) struct PreparedHost {
     pub(crate) held: HashSet<FlowKey>,
     /// The listening sockets of the process that this one takes over from.
     pub(crate) listeners: Vec<(String, OwnedFd)>,
+    /// The processes that drain since earlier hand-overs.
+    pub(crate) generations: Generations,
     pub(crate) legacy: Legacy,
 }
 
@@ -104,6 +107,8 @@ pub(crate) struct HandedInstance {
     pub(crate) passed: Passed,
     /// Its listening sockets.
     pub(crate) listeners: Vec<(String, OwnedFd)>,
+    /// The processes that drain, itself among them.
+    pub(crate) generations: Generations,
     /// The state of that process.
     pub(crate) legacy: Legacy,
 }
@@ -190,7 +195,7 @@ fn build(
     let steering = driven.as_ref().map_or(steering, |(_, steering)| *steering);
     let (table, resteered) = table(settings, &path, old, steering)?;
     let splices = splices(settings, is_left, &table, &steering)?;
-    let HandedInstance { passed, listeners, legacy } = handed.unwrap_or_default();
+    let HandedInstance { passed, listeners, generations, legacy } = handed.unwrap_or_default();
     let mut plane: Box<dyn Plane> = match driven {
         Some((plane, _)) => plane,
         None => {
@@ -212,6 +217,7 @@ fn build(
         resteered,
         held,
         listeners,
+        generations,
         legacy,
     })
 }

@@ -11,10 +11,12 @@
 //! has heard of another one.)
 
 use super::descriptors;
+use super::generations::{Generation, Generations};
 use super::instance::Lock;
 use super::orphan::{self, ProcessHandle};
 use crate::control::Upgrade;
 use crate::health::Saved;
+use crate::status::DrainingStatus;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde::{Deserialize, Serialize};
@@ -58,6 +60,10 @@ pub(crate) struct Legacy {
     /// versions.
     #[serde(default)]
     pub(crate) listeners: Vec<String>,
+    /// The processes that drain since earlier hand-overs and this one, in the order of their descriptors, which come last;
+    /// unknown of earlier versions.
+    #[serde(default)]
+    pub(crate) draining: Vec<DrainingStatus>,
 }
 
 /// The new process as the old one sees it.
@@ -132,15 +138,17 @@ impl Successor {
         Ok(())
     }
 
-    /// Passes everything on. A process of an earlier version leaves `listeners` unread.
+    /// Passes everything on. A process of an earlier version leaves `listeners` or `draining` unread.
     pub(crate) fn bequeath(
         &mut self,
         lock: &Lock,
         taps: &[OwnedFd],
         listeners: &[(String, BorrowedFd<'_>)],
+        draining: &[&Generation],
         mut legacy: Legacy,
     ) -> Result<()> {
         legacy.listeners = listeners.iter().map(|(name, _)| name.clone()).collect();
+        legacy.draining = draining.iter().map(|generation| generation.told()).collect();
         let text = serde_json::to_vec(&legacy)?;
         let mut descriptors: Vec<BorrowedFd<'_>> = vec![lock.as_fd()];
         descriptors.extend(taps.iter().map(AsFd::as_fd));
@@ -148,7 +156,9 @@ impl Successor {
         descriptors::send(&self.talk.stream, &length, &descriptors).context("cannot pass the workers' devices on")?;
         self.talk.stream.write_all(&text).context("cannot pass states on")?;
         let listeners: Vec<BorrowedFd<'_>> = listeners.iter().map(|(_, descriptor)| *descriptor).collect();
-        descriptors::send_all(&self.talk.stream, &listeners).context("cannot pass the listening sockets on")
+        descriptors::send_all(&self.talk.stream, &listeners).context("cannot pass the listening sockets on")?;
+        let draining: Vec<BorrowedFd<'_>> = draining.iter().flat_map(|generation| generation.descriptors()).collect();
+        descriptors::send_all(&self.talk.stream, &draining).context("cannot pass draining processes on")
     }
 
     /// Ends it.
@@ -265,6 +275,8 @@ pub(crate) struct Inheritance {
     pub(crate) taps: Vec<(String, OwnedFd)>,
     /// The listening sockets.
     pub(crate) listeners: Vec<(String, OwnedFd)>,
+    /// The processes that drain.
+    pub(crate) generations: Generations,
     /// The rest.
     pub(crate) legacy: Legacy,
 }
@@ -320,13 +332,17 @@ impl Predecessor {
         }
         let listeners = descriptors::receive_all(&self.stream, legacy.listeners.len())
             .context("the old process does not pass its listening sockets on")?;
+        let draining = Generations::descriptors_of(legacy.draining.len());
+        let draining = descriptors::receive_all(&self.stream, draining)
+            .context("the old process does not pass draining processes on")?;
+        let generations = Generations::inherited(&legacy.draining, draining);
         let mut passed = passed.into_iter();
         let lock = passed.next().context("the old process passes no lock on")?;
         let lock = Lock::received(lock, socket)?;
         let named = |names: &[String], all: &mut dyn Iterator<Item = OwnedFd>| names.iter().cloned().zip(all).collect();
         let taps = named(&legacy.taps, &mut passed);
         let listeners = named(&legacy.listeners, &mut listeners.into_iter());
-        Ok(Inheritance { lock, taps, listeners, legacy })
+        Ok(Inheritance { lock, taps, listeners, generations, legacy })
     }
 }
 
@@ -360,7 +376,8 @@ mod tests {
         let copies: Vec<_> = (0..300).map(|_| other.try_clone().unwrap()).collect();
         let listeners: Vec<_> =
             (0..300).map(|n| format!("192.0.2.1:443/{n}")).zip(copies.iter().map(AsFd::as_fd)).collect();
-        successor.bequeath(&lock, &[reader.into()], &listeners, legacy).unwrap();
+        let (own, mut reporter) = Generation::own(7, Duration::from_secs(60)).unwrap();
+        successor.bequeath(&lock, &[reader.into()], &listeners, &[&own], legacy).unwrap();
         let inherited = predecessor.inherit(&socket).unwrap();
         assert_eq!((&*inherited.taps[0].0, inherited.taps.len()), ("hp-i-0", 1));
         assert_eq!((&*inherited.listeners[299].0, inherited.listeners.len()), ("192.0.2.1:443/299", 300));
@@ -369,6 +386,11 @@ mod tests {
             let mut byte = [0];
             std::fs::File::from(descriptor).read_exact(&mut byte).unwrap();
         }
+        let mut generations = inherited.generations;
+        reporter.tell(6);
+        generations.read();
+        let told = generations.statuses();
+        assert_eq!((told[0].pid, told[0].connections, told.len()), (std::process::id(), 6, 1));
         writer.write_all(b"x").unwrap();
         let mut byte = [0];
         let mut device = std::fs::File::from(inherited.taps.into_iter().next().unwrap().1);
@@ -389,7 +411,7 @@ mod tests {
     #[test]
     fn process_that_passes_no_listeners_is_understood() {
         let legacy: Legacy = serde_json::from_str("{\"taps\": [\"hp-i-0\"], \"health\": []}").unwrap();
-        assert_eq!((legacy.taps.len(), legacy.listeners.len()), (1, 0));
+        assert_eq!((legacy.taps.len(), legacy.listeners.len(), legacy.draining.len()), (1, 0, 0));
     }
 
     #[test]

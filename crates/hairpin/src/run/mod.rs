@@ -11,7 +11,9 @@ mod descriptors;
 #[cfg(feature = "dpdk")]
 mod eal;
 mod effective_weights;
+mod end;
 mod former;
+mod generations;
 mod handover;
 mod host;
 mod index;
@@ -39,6 +41,7 @@ mod worker_pool;
 
 /// Bounds of the process and of its planes.
 pub(crate) mod limits {
+    pub(crate) use super::generations::{END_PATIENCE as GENERATION_END_PATIENCE, GENERATIONS_MAX};
     pub(crate) use super::handover::PATIENCE as HANDOVER_PATIENCE;
     pub(crate) use super::inspect::{PAGE_MAX, SEARCH_MAX};
     pub(crate) use super::listeners::BACKLOG;
@@ -59,10 +62,11 @@ use crate::live;
 use crate::status::Status;
 use anyhow::{Context, Result, bail};
 use begin::{Began, HandedInstance, PreparedHost, WorkerPlaces};
+use end::ServedProcess;
 use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::worker::{Adopted, Occupancy};
 use hairpin_linux::cpu;
-use handover::Predecessor;
+use handover::{Inheritance, Predecessor};
 use instance::{InstanceRecord, Lock};
 use listeners::Listeners;
 use log::log;
@@ -111,8 +115,9 @@ enum SupervisorMessage {
     Diff { text: String, file: String, answer: ReplySender<Changes> },
     /// Change a backend at run time.
     Backend { change: BackendChange, answer: ReplySender<String> },
-    /// Hand over to another process; the answer is its number. The last is told when the client knows.
-    Upgrade { how: Upgrade, answer: ReplySender<u32>, known: Receiver<()> },
+    /// Hand over to another process; the answer is its number. `known` is told when the client knows it; `client` waits
+    /// until it is dropped.
+    Upgrade { how: Upgrade, answer: ReplySender<u32>, known: Receiver<()>, client: Sender<()> },
     /// A backend's health has changed.
     Health,
 }
@@ -125,7 +130,11 @@ enum ProcessEnd {
     /// A client of the control socket asked for it.
     Asked { flush: bool },
     /// Another process serves now.
-    HandedOver { pid: u32 },
+    HandedOver {
+        pid: u32,
+        /// Dropped when this process has nothing of the instance any more but connections that drain.
+        client: Sender<()>,
+    },
     /// A worker ended by itself, with what it said.
     Worker(usize, String),
     /// The supervisor could not go on.
@@ -202,7 +211,8 @@ fn take_over(config: &Config, cpus: &[usize], reset_http: bool) -> Result<(Lock,
     predecessor.say("ready")?;
     let inherited = predecessor.inherit(&config.settings.socket())?;
     let passed = Passed { taps: inherited.taps, programs: Some(programs) };
-    let handed = HandedInstance { passed, listeners: inherited.listeners, legacy: inherited.legacy };
+    let Inheritance { listeners, generations, legacy, .. } = inherited;
+    let handed = HandedInstance { passed, listeners, generations, legacy };
     Ok((inherited.lock, handed, predecessor))
 }
 
@@ -265,16 +275,6 @@ struct ServingProcess {
     certificates: Certificates,
 }
 
-/// A process that has served.
-struct ServedProcess {
-    result: Result<ProcessEnd>,
-    record: InstanceRecord,
-    lock: Lock,
-    socket: PathBuf,
-    /// What clients of terminated services still wait for, if another process serves new ones.
-    draining: Option<Termination>,
-}
-
 impl ServingProcess {
     /// Everything between the first object and the end.
     fn serve(self, base: PreparedHost, signals: Signals) -> ServedProcess {
@@ -298,6 +298,7 @@ impl ServingProcess {
                 predecessor.release();
                 // Until now the old process could have gone on with them.
                 supervisor.close_unneeded();
+                supervisor.bound_draining();
             }
             // Else the manager hears of it from the supervisor, when all services are ready.
             lock.sign().context("cannot sign the lock")?;
@@ -314,49 +315,19 @@ impl ServingProcess {
                     format!("signal {signal}: stopping; offloaded connections go on, others wait for the next process")
                 }
                 ProcessEnd::Asked { flush } => format!("asked to stop{}", if *flush { " and flush" } else { "" }),
-                ProcessEnd::HandedOver { pid } => format!("process {pid} serves now"),
+                ProcessEnd::HandedOver { pid, .. } => format!("process {pid} serves now"),
                 ProcessEnd::Worker(number, what) => format!("worker {number} ended: {what}"),
                 ProcessEnd::Failed(what) => what.clone(),
             });
             record.clone_from(supervisor.record());
+            if matches!(end, ProcessEnd::Signal(_) | ProcessEnd::Asked { .. }) {
+                supervisor.end_draining();
+            }
             let termination = supervisor.stop(end.flushes());
-            draining = matches!(end, ProcessEnd::HandedOver { .. }).then_some(termination);
+            draining = matches!(end, ProcessEnd::HandedOver { .. }).then_some((termination, messages));
             Ok(end)
         })();
         ServedProcess { result, record, lock, socket, draining }
-    }
-}
-
-impl ServedProcess {
-    /// Removes what is to be removed. `fresh`: this process had made everything itself.
-    fn finish(self, fresh: bool) -> Result<()> {
-        let ServedProcess { result, record, lock, socket, draining } = self;
-        let flush = match &result {
-            Ok(end) => end.flushes(),
-            Err(_) => fresh,
-        };
-        let flushed = if flush { record.flush(&socket) } else { Ok(()) };
-        if flush && flushed.is_ok() {
-            lock.remove();
-        } else {
-            if !matches!(result, Ok(ProcessEnd::HandedOver { .. })) {
-                // No process answers there any more.
-                let _ = std::fs::remove_file(&socket);
-            }
-            // Another process has it, or may take it.
-            drop(lock);
-        }
-        if let Some(draining) = draining {
-            draining.drain();
-        }
-        match result? {
-            ProcessEnd::Worker(number, what) => {
-                bail!("worker {number} ended: {what}; what is left in the kernel goes on, and the next start adopts it")
-            }
-            ProcessEnd::Failed(what) => bail!("{what}"),
-            ProcessEnd::HandedOver { .. } => Ok(()),
-            ProcessEnd::Signal(_) | ProcessEnd::Asked { .. } => flushed.context("not everything could be removed"),
-        }
     }
 }
 
@@ -387,6 +358,7 @@ impl Startup<'_> {
             resteered,
             held,
             listeners,
+            generations,
             legacy,
         } = base;
         let snapshot = Arc::new(merged.snapshot.clone());
@@ -447,6 +419,7 @@ impl Startup<'_> {
             worker_pool,
             listeners,
             termination,
+            generations,
             legacy,
             socket: socket.to_path_buf(),
             sender: sender.clone(),

@@ -10,7 +10,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const RESET_HTTP: &str = "--reset-http";
 
 /// How long a killed process may take to end.
-const END_PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+const END_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A process by a descriptor, which means no other process even when its number is given again.
 #[derive(Debug)]
@@ -40,9 +40,21 @@ impl ProcessHandle {
         Ok(ProcessHandle { pid: child.id(), handle })
     }
 
+    /// This process.
+    pub(crate) fn own() -> Result<ProcessHandle> {
+        let handle =
+            pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).context("cannot refer to this process")?;
+        Ok(ProcessHandle { pid: std::process::id(), handle })
+    }
+
     /// Whether it has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        self.ends_within(Timespec::default())
+        self.ends_within(Duration::ZERO)
+    }
+
+    /// Asks it to end in order. One that has ended already is not there to be asked.
+    pub(crate) fn tell_to_end(&self) {
+        let _ = pidfd_send_signal(&self.handle, Signal::TERM);
     }
 
     /// Kills it and waits until it has ended.
@@ -51,10 +63,18 @@ impl ProcessHandle {
         let _ = self.ends_within(END_PATIENCE);
     }
 
-    fn ends_within(&self, patience: Timespec) -> bool {
+    /// Whether it ends within that time, which is waited for.
+    pub(crate) fn ends_within(&self, patience: Duration) -> bool {
+        let patience = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
         // The descriptor of a process can be read from when that has ended.
         let mut ended = [PollFd::new(&self.handle, PollFlags::IN)];
         matches!(poll(&mut ended, Some(&patience)), Ok(1..))
+    }
+}
+
+impl AsFd for ProcessHandle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
     }
 }
 

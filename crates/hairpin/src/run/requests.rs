@@ -35,17 +35,22 @@ fn handle(sender: &Sender<SupervisorMessage>, inspector: &Inspector, request: Co
             let sender = sender.clone();
             let then = move || {
                 let _ = sender.send(SupervisorMessage::End(ProcessEnd::Asked { flush }));
+                control::hold();
             };
             return ControlReply { answer: ControlAnswer::Stopping, then: Some(Box::new(then)) };
         }
         ControlRequest::Upgrade(how) => {
             let (tell, known) = mpsc::channel();
-            let upgraded = ask(sender, CHANGE_PATIENCE, |answer| SupervisorMessage::Upgrade { how, answer, known });
+            let (client, is_left) = mpsc::channel::<()>();
+            let upgraded =
+                ask(sender, CHANGE_PATIENCE, |answer| SupervisorMessage::Upgrade { how, answer, known, client });
             return match upgraded {
                 Ok(pid) => {
                     let then = move || {
                         // A send fails if the supervisor has stopped waiting; it needs no answer then.
                         let _ = tell.send(());
+                        // Until this process has nothing of the instance any more: it may drain for long after that.
+                        let _ = is_left.recv();
                     };
                     ControlReply { answer: ControlAnswer::Upgraded { pid }, then: Some(Box::new(then)) }
                 }

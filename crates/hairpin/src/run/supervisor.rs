@@ -5,6 +5,7 @@ mod upgrade;
 use super::begin::Began;
 use super::capacity;
 use super::effective_weights;
+use super::generations::Generations;
 use super::handover::Legacy;
 use super::host::unix_s;
 use super::inspect::{EngineView, Inspector};
@@ -48,6 +49,9 @@ const FRESH_PATIENCE: Duration = Duration::from_millis(20);
 /// How long a client that asked for an upgrade may take to hear of it.
 const TELL_PATIENCE: Duration = Duration::from_secs(1);
 
+/// The event of a process that was ended because more would have drained than may.
+const DRAINING_ENDED: &str = "draining-ended";
+
 /// The parts of a supervisor.
 pub(super) struct SupervisorParts {
     pub(super) began: Began,
@@ -64,6 +68,7 @@ pub(super) struct SupervisorParts {
     pub(super) worker_pool: WorkerPool,
     pub(super) listeners: Listeners,
     pub(super) termination: Termination,
+    pub(super) generations: Generations,
     pub(super) legacy: Legacy,
     pub(super) socket: PathBuf,
     pub(super) sender: Sender<SupervisorMessage>,
@@ -84,6 +89,8 @@ pub(super) struct Supervisor {
     /// The sockets of terminated services.
     pub(super) listeners: Listeners,
     pub(super) termination: Termination,
+    /// Processes that have handed over, and drain.
+    pub(super) generations: Generations,
     pub(super) socket: PathBuf,
     pub(super) health: Checker,
     pub(super) rates: Vec<ServiceRate>,
@@ -110,7 +117,7 @@ impl Supervisor {
     pub(super) fn new(parts: SupervisorParts) -> Result<Supervisor> {
         let SupervisorParts { began, adopted, config, options, record, registry, merged, snapshot, .. } = parts;
         let SupervisorParts { plane, mut table, parameters, worker_pool, listeners, termination, legacy, .. } = parts;
-        let SupervisorParts { socket, sender, .. } = parts;
+        let SupervisorParts { socket, sender, generations, .. } = parts;
         let tls = termination.certificates.backend_tls(&merged.numbers);
         let targets = effective_weights::targets(&snapshot, &merged.settings, &tls);
         let teller = sender.clone();
@@ -152,6 +159,7 @@ impl Supervisor {
             worker_pool,
             listeners,
             termination,
+            generations,
             socket,
             health,
             rates,
@@ -242,6 +250,7 @@ impl Supervisor {
                 self.readings = [self.readings[1].take(), Some(reading)];
             }
             self.end_drained();
+            self.generations.read();
         }
         if heartbeat.is_multiple_of(TIDY_HEARTBEATS) {
             self.with_heartbeat(Supervisor::tidy);
@@ -293,7 +302,10 @@ impl Supervisor {
     fn hear(&mut self, message: SupervisorMessage, lock: &mut Lock) -> Option<ProcessEnd> {
         match message {
             SupervisorMessage::End(end) => return Some(end),
-            SupervisorMessage::Status(answer) => drop(answer.send(self.status())),
+            SupervisorMessage::Status(answer) => {
+                self.generations.read();
+                drop(answer.send(self.status()));
+            }
             SupervisorMessage::Health => self.stand(),
             SupervisorMessage::Reload(asked) => {
                 let (file, answer) = asked.map_or((None, None), |(file, answer)| (file, Some(answer)));
@@ -310,8 +322,8 @@ impl Supervisor {
             SupervisorMessage::Backend { change, answer } => {
                 drop(answer.send(self.with_heartbeat(|supervisor| supervisor.set_backend(&change))))
             }
-            SupervisorMessage::Upgrade { how, answer, known } => {
-                return self.hand_over(&how, answer, &known, lock);
+            SupervisorMessage::Upgrade { how, answer, known, client } => {
+                return self.hand_over(&how, answer, (&known, client), lock);
             }
         }
         None
@@ -370,10 +382,12 @@ impl Supervisor {
     }
 
     pub(super) fn read(&self) -> Result<Reading> {
+        let mut https = self.termination.reading();
+        https.events.insert(DRAINING_ENDED, self.generations.ended());
         Ok(Reading {
             uptime: self.started.elapsed(),
             workers: self.worker_readings(),
-            https: self.termination.reading(),
+            https,
             totals: self.plane.totals()?,
             events: self.plane.events()?,
         })
@@ -441,6 +455,7 @@ impl Supervisor {
         }
         status.reloads = self.reloads.clone();
         status.began = self.began.name().to_string();
+        status.draining = self.generations.statuses();
         status.adopted_connections = self.adopted.kept;
         status.adopted_http = reading::http::adopted(&self.adopted.splices);
         let mut health = effective_weights::statuses(&self.health, &now.workers);

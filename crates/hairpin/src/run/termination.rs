@@ -3,6 +3,7 @@
 //! Certificates and keys are read by the process that serves them, before anything is changed: at a start, at a reload, and
 //! when their files change. A file that cannot be served changes nothing.
 
+use super::generations::DrainReporter;
 use super::listeners::{self, Listeners};
 use super::reading::{HttpsReading, WorkerReading};
 use super::worker_pool::{SPLICES_MAX, WorkerParameters};
@@ -30,8 +31,6 @@ use std::time::{Duration, Instant};
 
 /// How long a drained runtime's connections are looked at again.
 const DRAIN_STEP: Duration = Duration::from_millis(50);
-/// How long connections of terminated services have after a hand-over, unless their services say.
-const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
 /// HTTP/2 streams that are open at a time on one connection without TLS.
 const STREAMS_MAX: u32 = 100;
@@ -182,6 +181,8 @@ pub(crate) struct Termination {
     cpus: Vec<usize>,
     /// Of changed files that could not be served.
     refused: Option<String>,
+    /// Once this process has handed over.
+    reporter: Option<DrainReporter>,
 }
 
 impl Termination {
@@ -198,7 +199,8 @@ impl Termination {
             enter: |cpu| cpu::pin(cpu).with_context(|| format!("cannot pin a thread to core {cpu}")),
             thread_time: cpu::thread_time,
         };
-        Termination { certificates, runtimes: None, options, cpus: cpus.into_iter().collect(), refused: None }
+        let cpus = cpus.into_iter().collect();
+        Termination { certificates, runtimes: None, options, cpus, refused: None, reporter: None }
     }
 
     /// Cores that have a runtime, and a socket for each endpoint.
@@ -350,24 +352,39 @@ impl Termination {
         self.runtimes.as_ref().map_or_else(Vec::new, Runtimes::readings)
     }
 
+    /// Clients' connections now; `None`: no service has been terminated.
+    pub(crate) fn clients(&self) -> Option<u64> {
+        self.runtimes.as_ref().map(Runtimes::clients)
+    }
+
+    /// Tells the process that serves now, while this one drains, what is left here.
+    pub(crate) fn report_by(&mut self, reporter: Option<DrainReporter>) {
+        self.reporter = reporter;
+    }
+
     /// Accepts no clients any more, and waits until those that are there have what they asked for, or their time is over.
-    pub(crate) fn drain(self) {
-        let Some(runtimes) = self.runtimes else { return };
+    /// `is_ended` waits for a step and says whether this process is told to end.
+    pub(crate) fn drain(self, is_ended: impl Fn(Duration) -> bool) {
+        let (Some(runtimes), Some(mut reporter)) = (self.runtimes, self.reporter) else { return };
         runtimes.drain();
-        let until = Instant::now() + DRAIN_LIMIT;
+        let limit = reporter.limit();
+        let until = Instant::now() + limit;
         loop {
             runtimes.refresh(DRAIN_STEP);
             let clients = runtimes.clients();
+            reporter.tell(clients);
             if clients == 0 {
                 return;
             }
             if Instant::now() >= until {
                 return log(&format!(
-                    "{clients} HTTPS connections took longer than {} s and end",
-                    DRAIN_LIMIT.as_secs()
+                    "{clients} HTTPS connections took longer than {} (`upgrade_drain_limit`) and end",
+                    humantime::format_duration(limit)
                 ));
             }
-            std::thread::sleep(DRAIN_STEP);
+            if is_ended(DRAIN_STEP) {
+                return;
+            }
         }
     }
 }

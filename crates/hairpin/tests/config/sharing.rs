@@ -155,8 +155,8 @@ fn wrong_references_say_what_would_be_right() {
     let tls = with(&[("[[service.group]]", "backend_tls.roots = \"/ca.pem\"\n[[service.group]]")]);
     refuses(
         &tls,
-        "19:13: error: `routes_of` names service \"shop\", which speaks TLS or HTTP/2 with backends; an http service sends them clear \
-         text: give it backends of its own, or make it https",
+        "19:13: error: `routes_of` names service \"shop\", which speaks TLS or HTTP/2 with backends; connections that are \
+         spliced carry neither: give it backends of its own, or make it https",
     );
     good(&tls.replace("routes_of = \"shop\"", "routes_of = \"shop\"\nhttp.http2 = true"));
 }

@@ -115,6 +115,7 @@ pub(crate) fn full_status() -> Status {
         services: vec![service, shop, files],
         http: Some(http),
         https: Some(https),
+        draining: vec![DrainingStatus { pid: 7, connections: 3, ..DrainingStatus::default() }; 2],
         offload: OffloadStatus {
             engine_counts: [("refused".to_string(), 3)].into(),
             rules: 12,

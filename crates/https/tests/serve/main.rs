@@ -13,6 +13,6 @@ mod http2;
 mod http2_backends;
 mod http2_bounds;
 mod http2_streams;
-mod retries;
 mod names;
+mod retries;
 mod tls;

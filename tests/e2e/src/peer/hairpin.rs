@@ -224,18 +224,23 @@ impl Hairpin {
 
     /// As [`Hairpin::upgrade`], with more arguments.
     pub fn upgrade_with(&mut self, topology: &Topology, program: &Path, arguments: &[&str]) -> Result<()> {
+        let status = self.hand_over(topology, program, arguments)?.wait(patience(END_TIMEOUT))?;
+        ensure!(status.success(), "after the upgrade the old process ended with {status}");
+        Ok(())
+    }
+
+    /// Has a process of another program take over, and gives the old one, which may still serve connections that it has.
+    pub fn hand_over(&mut self, topology: &Topology, program: &Path, arguments: &[&str]) -> Result<Process> {
         let old = self.process.id();
         let program_text = program.to_string_lossy();
         self.tell(topology, &[&["upgrade", "--program", &*program_text], arguments].concat())?;
-        let status = self.process.wait(patience(END_TIMEOUT))?;
-        ensure!(status.success(), "after the upgrade the old process ended with {status}");
         let id = self.status()?.pid;
         ensure!(id != old, "after the upgrade the status is that of the old process");
         let running = std::fs::read_link(format!("/proc/{id}/exe"))?;
         ensure!(running == program, "after the upgrade {} serves, not {}", running.display(), program.display());
         let log = self.process.log_path().to_owned();
-        self.process = Process::adopt(id, self.process.line(), &log);
-        Ok(())
+        let new = Process::adopt(id, self.process.line(), &log);
+        Ok(std::mem::replace(&mut self.process, new))
     }
 
     /// Ends it by a signal and waits for that.

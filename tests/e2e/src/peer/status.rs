@@ -25,6 +25,9 @@ pub struct Status {
     pub events: BTreeMap<String, Count>,
     /// How full the tables are.
     pub capacity: CapacityStatus,
+    /// Processes that have handed over, and still serve connections.
+    #[serde(default)]
+    pub draining: Vec<DrainingStatus>,
     /// Reloads so far.
     pub reloads: ReloadStatus,
     /// How this process began: `fresh`, `restart` or `upgrade`.
@@ -33,6 +36,15 @@ pub struct Status {
     pub adopted_connections: u64,
     /// Its connections of HTTP and TLS services.
     pub adopted_http: AdoptedHttp,
+}
+
+/// A process that has handed over.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct DrainingStatus {
+    /// The process.
+    pub pid: u32,
+    /// Clients' connections that are left.
+    pub connections: u64,
 }
 
 /// What became of the connections of HTTP and TLS services that the process before had.

@@ -50,20 +50,20 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 const PORT: u16 = 443;
 const NAME: &str = "web.test";
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-struct Scene {
-    hairpin: Hairpin,
+pub(crate) struct Scene {
+    pub(crate) hairpin: Hairpin,
     /// None where a test has its own.
     _servers: Option<Servers>,
     certificate: PathBuf,
-    topology: Topology,
+    pub(crate) topology: Topology,
     services: Vec<PeerService>,
     options: HairpinOptions,
 }
 
 impl Scene {
-    fn start(more: &[PeerService], top: &str) -> Result<Scene> {
+    pub(crate) fn start(more: &[PeerService], top: &str) -> Result<Scene> {
         let topology = Topology::create(TopologyOptions::default())?;
         let servers = Servers::start(&topology)?;
         let certificate = certificate(&topology, "web.pem", &[NAME])?;
@@ -75,11 +75,11 @@ impl Scene {
     }
 
     /// curl of a page, with these options: what it printed.
-    fn curl(&self, options: &[&str], url: &str) -> Result<String> {
+    pub(crate) fn curl(&self, options: &[&str], url: &str) -> Result<String> {
         command::output(&mut self.curl_command(options, url))
     }
 
-    fn curl_command(&self, options: &[&str], url: &str) -> Command {
+    pub(crate) fn curl_command(&self, options: &[&str], url: &str) -> Command {
         let mut curl = self.topology.client.command("curl");
         curl.args(["--silent", "--show-error", "--max-time", "30", "--cacert"]).arg(&self.certificate);
         curl.args(["--resolve", &format!("{NAME}:{PORT}:{}", vip(Family::V4))]);
@@ -111,7 +111,7 @@ impl Scene {
     }
 }
 
-fn url(path: &str) -> String {
+pub(crate) fn url(path: &str) -> String {
     format!("https://{NAME}/{path}")
 }
 

@@ -16,6 +16,7 @@ mod health;
 mod hostile;
 mod http;
 mod https;
+mod https_draining;
 mod intruders;
 mod lab;
 mod lane;
@@ -92,6 +93,7 @@ fn main() -> ExitCode {
         http::tests(),
         grpc::tests(),
         https::tests(),
+        https_draining::tests(),
         crash::tests(),
         leaks::tests(),
         dpdk::tests(),

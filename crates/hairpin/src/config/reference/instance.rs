@@ -138,6 +138,14 @@ pub const LIMITS: ReferenceSection = ReferenceSection {
             "How long connections go on whose backend drains, or whose backend or service is no longer in the \
              configuration; then they are ended. `\"0s\"`: until they end by themselves.",
         ),
+        field(
+            "upgrade_drain_limit",
+            ValueForm::Duration { min_ms: 1000, max_ms: DAY_MS },
+            Value("1m"),
+            "\"5m\"",
+            "How long the old process of an upgrade serves the connections that it has of services whose TLS or HTTP/2 \
+             ends here; then it ends them. The connections of other services are the new process's at once.",
+        ),
     ],
 };
 

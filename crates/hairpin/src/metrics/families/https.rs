@@ -30,6 +30,28 @@ pub(super) const FAMILIES: &[MetricFamily] = &[
             }
         }
     ),
+    family!(
+        Gauge,
+        "https_draining_processes",
+        NONE,
+        "Processes that have handed over in an upgrade, and still serve connections of HTTPS services.",
+        |view, emit| {
+            if view.status.https.is_some() {
+                emit(&[], (view.status.draining.len() as u64).into());
+            }
+        }
+    ),
+    family!(
+        Gauge,
+        "https_draining_connections",
+        NONE,
+        "Clients' connections that such processes still have; other metrics do not count them.",
+        |view, emit| {
+            if view.status.https.is_some() {
+                emit(&[], view.status.draining.iter().map(|process| process.connections).sum::<u64>().into());
+            }
+        }
+    ),
     family!(Gauge, "https_certificates", NONE, "Certificates that are served.", |view, emit| {
         if let Some(https) = &view.status.https {
             emit(&[], (https.certificates.len() as u64).into());

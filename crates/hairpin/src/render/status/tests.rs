@@ -177,6 +177,14 @@ fn the_beginning_and_the_last_reload_are_told() {
 }
 
 #[test]
+fn processes_that_drain_are_told() {
+    let draining = DrainingStatus { pid: 7, since_unix_s: 90, ends_unix_s: 150, connections: 1234 };
+    let text = status_at(&Status { draining: vec![draining], ..Status::default() }, 100.0, None);
+    let line = "process 7 handed over 10s ago: 1234 HTTPS connections are left, and end within 50s";
+    assert!(text.lines().any(|shown| shown.replace(' ', "") == line.replace(' ', "")), "{text}");
+}
+
+#[test]
 fn json_keeps_its_field_names() {
     let value = serde_json::to_value(Status { services: vec![ServiceStatus::default()], ..Status::default() });
     let text = value.unwrap().to_string();

@@ -1,5 +1,6 @@
 //! Handing over to a new process, and going on where that has failed.
 
+use super::super::generations::{DrainReporter, Generation};
 use super::super::handover::{Legacy, Successor};
 use super::super::inspect::Inspector;
 use super::super::instance::{InstanceRecord, Lock};
@@ -13,7 +14,7 @@ use hairpin_linux::cpu;
 use hairpin_linux::shared::{OpenedTable, SharedTable};
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
 impl Supervisor {
@@ -22,7 +23,7 @@ impl Supervisor {
         &mut self,
         how: &Upgrade,
         answer: ReplySender<u32>,
-        known: &Receiver<()>,
+        (known, client): (&Receiver<()>, Sender<()>),
         lock: &mut Lock,
     ) -> Option<ProcessEnd> {
         let Some(descriptors) = self.plane.descriptors() else {
@@ -36,10 +37,11 @@ impl Supervisor {
         let heartbeat = signs_of_life(&*self.plane);
         let prepared = Successor::start(how, &self.options.file, &heartbeat).and_then(|mut successor| {
             successor.await_word("ready", &heartbeat)?;
-            Ok(successor)
+            let own = self.own_generation().inspect_err(|_| successor.end())?;
+            Ok((successor, own))
         });
-        let mut successor = match prepared {
-            Ok(successor) => successor,
+        let (mut successor, own) = match prepared {
+            Ok(prepared) => prepared,
             Err(error) => {
                 let why = format!("the new process did not get ready: {error:#}; this one goes on, nothing changed");
                 log(&why);
@@ -51,7 +53,10 @@ impl Supervisor {
         self.metrics = None;
         self.worker_pool.end(how.reset_http);
         let legacy = Legacy { taps: self.record.taps.clone(), health: self.health.saved(), ..Legacy::default() };
-        let passed = successor.bequeath(lock, descriptors, &self.listeners.descriptors(), legacy);
+        self.generations.read();
+        let draining: Vec<&Generation> =
+            self.generations.iter().chain(own.iter().map(|(generation, _)| generation)).collect();
+        let passed = successor.bequeath(lock, descriptors, &self.listeners.descriptors(), &draining, legacy);
         match passed.and_then(|()| successor.await_word("serving", &heartbeat)) {
             Ok(()) => {
                 let pid = successor.pid();
@@ -63,7 +68,9 @@ impl Supervisor {
                 }
                 let _ = answer.send(Ok(pid));
                 let _ = known.recv_timeout(TELL_PATIENCE);
-                Some(ProcessEnd::HandedOver { pid })
+                self.generations.release();
+                self.termination.report_by(own.map(|(_, reporter)| reporter));
+                Some(ProcessEnd::HandedOver { pid, client })
             }
             Err(error) => {
                 successor.end();
@@ -81,6 +88,22 @@ impl Supervisor {
                 end
             }
         }
+    }
+
+    /// Ends processes that have handed over: the oldest, where more drain than may.
+    pub(in super::super) fn bound_draining(&mut self) {
+        self.with_heartbeat(|supervisor| supervisor.generations.end_surplus());
+    }
+
+    /// Ends all processes that have handed over.
+    pub(in super::super) fn end_draining(&mut self) {
+        self.with_heartbeat(|supervisor| supervisor.generations.end_all());
+    }
+
+    /// This process as one that drains, and what it tells its successors by; `None`: it has nothing to drain.
+    fn own_generation(&self) -> Result<Option<(Generation, DrainReporter)>> {
+        let limit = self.config.settings.upgrade_drain_limit;
+        self.termination.clients().map(|clients| Generation::own(clients, limit)).transpose()
     }
 
     /// Goes on after a hand-over that failed: new workers take the connections from where the old ones left them.
