@@ -21,7 +21,7 @@ LACONIC ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-laconic laconic-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
+.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-laconic laconic-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
 	$(CARGO) build --release --workspace
@@ -68,7 +68,14 @@ kernels-table:
 test-full: test
 	tests/kernels/install-deps
 	tests/kernels/all $(KERNELS)
+	$(MAKE) test-acme
 	$(MAKE) crashes restarts soak-tables simulate soak-http soak
+
+# Automatic certificates by the newest Pebble, built as a Go module; `make test` takes Debian's. Needs Go 1.25 or later.
+test-acme: deps
+	GOBIN=$(CURDIR)/target/pebble go install github.com/letsencrypt/pebble/v2/cmd/pebble@latest
+	$(CARGO) build --package hairpin
+	HAIRPIN_PEBBLE=$(CURDIR)/target/pebble/pebble $(CARGO) test --package hairpin-e2e --test end_to_end -- acme:
 
 # Kills the process so many times at random instants under load, of short TCP connections and, on both kinds of cards, of HTTP
 # traffic whose every byte is compared, after 20 restarts with reloads, 4 changes of the number of workers and 5 upgrades; starts

@@ -7,7 +7,8 @@
 use crate::config::keys;
 use crate::config::words::spoken;
 use crate::config::{
-    Config, DpdkSettings, HealthSettings, HttpSections, PortSettings, ServiceSettings, SettingWord, Settings,
+    AcmeSettings, Config, DpdkSettings, HealthSettings, HttpSections, PortSettings, ServiceSettings, SettingWord,
+    Settings,
 };
 use crate::control::Changes;
 use crate::health::Check;
@@ -82,7 +83,7 @@ fn numbers(config: &Config) -> String {
 }
 
 /// In the order of the file.
-const SETTINGS: [Setting; 49] = [
+const SETTINGS: [Setting; 54] = [
     anew("instance", |c| c.settings.instance.clone()),
     later("interfaces", |c| list(&c.settings.interfaces)),
     anew("plane", |c| c.settings.plane.name().to_string()),
@@ -127,6 +128,13 @@ const SETTINGS: [Setting; 49] = [
     later("[[dpdk.port]], other fields", |c| ports(c, other_fields)),
     anew("[control] directory", |c| c.settings.control_directory.display().to_string()),
     later("[metrics] listen", |c| c.settings.metrics.map_or("off".to_string(), |listen| listen.to_string())),
+    live("[acme] directory", |c| acme(c, |a| a.authority.directory.clone())),
+    live("[acme] directory_roots", |c| acme(c, |a| a.authority.roots.display().to_string())),
+    live("[acme] contact", |c| acme(c, |a| list(&a.authority.contact))),
+    live("[acme] challenge, state", |c| acme(c, |a| format!("{}, {}", a.challenge.name(), a.state.display()))),
+    live("[acme] external_account", |c| {
+        acme(c, |a| a.authority.external_account.as_ref().map_or("none", |(id, _)| id).to_string())
+    }),
     live("[timeouts] tcp_handshake", |c| duration(c.settings.timeouts.tcp_handshake)),
     live("[timeouts] tcp_established", |c| duration(c.settings.timeouts.tcp_established)),
     live("[timeouts] tcp_half_closed", |c| duration(c.settings.timeouts.tcp_half_closed)),
@@ -140,6 +148,10 @@ const SETTINGS: [Setting; 49] = [
 fn shared_keys(config: &Config) -> String {
     let said = |file: &PathBuf| format!("{} ({})", file.display(), keys::said(&config.snapshot.keys));
     config.settings.keys_file.as_ref().map_or("none".to_string(), said)
+}
+
+fn acme(config: &Config, text: impl Fn(&AcmeSettings) -> String) -> String {
+    config.settings.acme.as_ref().map_or("none".to_string(), text)
 }
 
 fn dpdk(config: &Config, text: impl Fn(&DpdkSettings) -> String) -> String {

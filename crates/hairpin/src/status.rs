@@ -7,9 +7,11 @@
 //! over. What is kept of it after that, as TCP's TIME_WAIT asks, does not count; it takes a place in its table all the same
 //! (`entries`).
 
+mod acme;
 mod http;
 mod https;
 
+pub use acme::{AcmeNameStatus, AcmeStatus};
 pub use http::{AdoptedHttpStatus, HttpStatus};
 pub use https::{CertificateStatus, HttpsStatus};
 
@@ -53,6 +55,9 @@ pub struct Status {
     /// HTTPS services, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub https: Option<HttpsStatus>,
+    /// Automatic certificates, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acme: Option<AcmeStatus>,
     /// Packets dropped, by reason: `kernel.*` in the BPF programs, `worker.*` in a worker, `device.*` on the way
     /// between them. Reasons that never occurred are left out.
     pub drops: BTreeMap<String, Count>,

@@ -4,7 +4,7 @@ use crate::tickets::{TicketSecret, Tickets};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
@@ -68,6 +68,11 @@ fn stamp_key(path: &Path, hasher: &mut DefaultHasher) {
 pub struct TlsOptions {
     /// Files and directories of certificates; the first is for clients that ask for no name or another one.
     pub certificates: CertificateFiles,
+    /// Files behind these that may be missing, or of no use: then they are left out. If there is no certificate at all, one that
+    /// signs itself takes the place.
+    pub automatic: CertificateFiles,
+    /// The names for that one.
+    pub names: Vec<String>,
     /// Whether TLS 1.2 is not spoken.
     pub only_tls13: bool,
     /// Whether HTTP/2 is offered.
@@ -89,6 +94,8 @@ pub struct CertificateSummary {
     pub until_unix_s: i64,
     /// `ECDSA`, `RSA` or `ED25519`.
     pub key: &'static str,
+    /// Whether it signs itself and stands in for one that is not there yet. Then it is from no file.
+    pub is_placeholder: bool,
 }
 
 /// Certificates that can be served.
@@ -99,6 +106,8 @@ pub struct ServedCertificates {
     clients: Vec<u8>,
     /// What is served, the default first.
     pub summaries: Vec<CertificateSummary>,
+    /// Why files were left out.
+    pub left_out: Vec<String>,
 }
 
 impl ServedCertificates {
@@ -113,7 +122,17 @@ impl ServedCertificates {
             find(path, &mut places)?;
             ensure!(places.len() <= CERTIFICATES_MAX, "more than {CERTIFICATES_MAX} certificates");
         }
-        let loaded = load_all(&places, &provider)?;
+        let mut loaded = load_all(&places, &provider)?;
+        let mut left_out = Vec::new();
+        for file in options.automatic.0.iter().filter(|file| file.exists()) {
+            match load_file(file, None, &provider) {
+                Ok(certificate) => loaded.push(certificate),
+                Err(error) => left_out.push(format!("{error:#}")),
+            }
+        }
+        if loaded.is_empty() && !options.names.is_empty() {
+            loaded.push(placeholder(&options.names, &provider)?);
+        }
         let summaries = loaded.iter().map(|loaded: &Loaded| loaded.summary.clone()).collect();
         let resolver = Names::new(loaded).context("there is no certificate")?;
         let versions: &[_] = match options.only_tls13 {
@@ -134,7 +153,7 @@ impl ServedCertificates {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         // 0-RTT data can be replayed (RFC 8446, 8): none is taken.
         config.max_early_data_size = 0;
-        Ok(ServedCertificates { config, clients: authorities, summaries })
+        Ok(ServedCertificates { config, clients: authorities, summaries, left_out })
     }
 
     /// What tells this check of clients' certificates from others.
@@ -257,8 +276,34 @@ pub(crate) fn load_file(chain: &Path, key: Option<&Path>, provider: &CryptoProvi
             SignatureAlgorithm::ECDSA => "ECDSA",
             _ => "ED25519",
         },
+        is_placeholder: false,
     };
     Ok(Loaded { key: Arc::new(certified), summary })
+}
+
+/// Whether the file has a chain and its key that can be served.
+///
+/// # Errors
+/// Why not.
+pub fn check_certificate(file: &Path) -> Result<()> {
+    load_file(file, None, &rustls::crypto::aws_lc_rs::default_provider()).map(drop)
+}
+
+/// A certificate for `names` that signs itself, with a key that lives as long as the process.
+fn placeholder(names: &[String], provider: &CryptoProvider) -> Result<Loaded> {
+    let made = rcgen::generate_simple_self_signed(names).context("cannot make a certificate that signs itself")?;
+    let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    let chain = vec![made.cert.der().clone()];
+    let (_, validity) = check_chain(Path::new("placeholder"), &chain)?;
+    let summary = CertificateSummary {
+        file: PathBuf::from("placeholder"),
+        names: names.to_vec(),
+        from_unix_s: validity.0,
+        until_unix_s: validity.1,
+        key: "ECDSA",
+        is_placeholder: true,
+    };
+    Ok(Loaded { key: Arc::new(CertifiedKey::from_der(chain, key.into(), provider)?), summary })
 }
 
 /// The bytes of a file, once.

@@ -6,7 +6,7 @@ use crate::exchange::{self, Client};
 use crate::local::Local;
 use crate::setup::TerminatedService;
 use crate::stream::{HandshakeError, Prefixed, Socket, TlsStream};
-use crate::{http1, http2, proxy_header, pump};
+use crate::{challenge, http1, http2, proxy_header, pump};
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
 use hairpin_core::l7::config::HttpLimits;
 use hairpin_core::l7::splice::Refused;
@@ -180,8 +180,18 @@ async fn handshake(
     tcp: TcpStream,
     until: Instant,
 ) -> Option<Box<TlsStream>> {
-    let made = Box::pin(timeout_at(until, TlsStream::accept(tcp, Arc::clone(config))));
-    match made.await {
+    let challenges = local.setup().challenges.clone();
+    let made = match challenges {
+        None => Box::pin(timeout_at(until, TlsStream::accept(tcp, Arc::clone(config)))).await,
+        Some(open) => Box::pin(timeout_at(until, TlsStream::accept_chosen(tcp, config, &open))).await,
+    };
+    match made {
+        // The CA has seen the certificate: there is nothing more to say (RFC 8737, 3).
+        Ok(Ok(stream)) if stream.session().alpn_protocol() == Some(challenge::ALPN) => {
+            local.counts.change(|statistics| statistics.challenges += 1);
+            Box::pin(end_challenge(stream)).await;
+            return None;
+        }
         Ok(Ok(stream)) => return Some(Box::new(stream)),
         Ok(Err(HandshakeError::ClearText(socket))) => {
             local.counts.change(|statistics| statistics.clear_text += 1);
@@ -192,6 +202,11 @@ async fn handshake(
         Err(_) => local.counts.change(|statistics| statistics.handshakes_slow += 1),
     }
     None
+}
+
+/// Ends a handshake that answered a challenge.
+async fn end_challenge(mut stream: TlsStream) {
+    let _ = timeout(TOLD_WITHIN, stream.shutdown()).await;
 }
 
 /// Tells a client that speaks clear-text HTTP what is awaited.

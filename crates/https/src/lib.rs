@@ -20,6 +20,7 @@
 //! | `retry_budget` | how many requests are sent again |
 //! | `pump` | bodies that are copied |
 //! | `certificates` | certificates and keys, read and checked as a whole |
+//! | `challenge` | certificates by which a CA looks whether a name leads here |
 //!
 //! A runtime shares nothing with the others while it serves requests but loads and effective weights of backends, and TLS
 //! sessions with these. It holds no buffer for a connection that waits: what is read lies in a buffer of the core until it is
@@ -31,6 +32,7 @@ mod backend;
 mod backend_stream;
 mod backend_tls;
 mod certificates;
+mod challenge;
 mod client;
 mod client_certificate;
 mod control;
@@ -53,8 +55,9 @@ mod translate;
 mod unchunk;
 
 pub use backend_tls::{BackendTls, BackendTlsOptions, SESSIONS_MAX, SYSTEM_ROOTS, is_server_name, tls_failure};
-pub use certificates::{CertificateFiles, CertificateSummary, ServedCertificates, TlsOptions};
 pub use client_certificate::SUBJECT_BYTES_MAX;
+pub use certificates::{CertificateFiles, CertificateSummary, ServedCertificates, TlsOptions, check_certificate};
+pub use challenge::Challenges;
 pub use control::ListedConnection;
 pub use runtime::{ConnectionLister, CoreReading, LISTED_MAX, Runtimes, RuntimesOptions};
 pub use setup::{Configuration, TerminatedService};

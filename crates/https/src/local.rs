@@ -45,6 +45,8 @@ pub struct TerminationStatistics {
     pub clear_text: u64,
     /// Handshakes of clients whose certificate has a subject that is too long to be passed on.
     pub client_subjects_too_long: u64,
+    /// Handshakes of a CA that answered a challenge (tls-alpn-01).
+    pub challenges: u64,
     /// Connections over HTTP/2.
     pub http2_connections: u64,
     /// Streams that clients have reset (RST_STREAM).
@@ -78,6 +80,7 @@ impl TerminationStatistics {
             ("retry-denied", self.retries_denied),
             ("clear-text", self.clear_text),
             ("client-subject-too-long", self.client_subjects_too_long),
+            ("acme-challenges", self.challenges),
             ("http2-connections", self.http2_connections),
             ("http2-resets", self.http2_resets),
             ("http2-refused-streams", self.http2_refused_streams),

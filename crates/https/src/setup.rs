@@ -1,6 +1,7 @@
 //! What is in force: the configuration that requests are decided by.
 
 use crate::backend_tls::BackendTls;
+use crate::challenge::Challenges;
 use hairpin_core::balance::Tables;
 use hairpin_core::config::{Service, ServiceState, Snapshot};
 use hairpin_core::flow::Endpoint;
@@ -23,6 +24,8 @@ pub struct Configuration {
     pub backend_tls: HashMap<u16, BackendTls>,
     /// Services and groups, by number, whose backends speak HTTP/2: over TLS those that have it, else by prior knowledge.
     pub http2_backends: HashSet<u16>,
+    /// Answers to handshakes of a CA, while there are such.
+    pub challenges: Option<Challenges>,
 }
 
 /// The part of a terminated service that the snapshot has not.
@@ -50,6 +53,7 @@ pub(crate) struct Setup {
     /// The core's own, so that requests share no counter of references.
     backend_tls: HashMap<u16, Rc<BackendTls>>,
     http2_backends: HashSet<u16>,
+    pub(crate) challenges: Option<Challenges>,
 }
 
 impl Setup {
@@ -63,7 +67,8 @@ impl Setup {
         let services = configuration.services.iter().filter_map(endpoint).collect();
         let backend_tls =
             configuration.backend_tls.iter().map(|(number, tls)| (*number, Rc::new(tls.clone()))).collect();
-        Setup { snapshot, services, backend_tls, http2_backends: configuration.http2_backends.clone() }
+        let (http2_backends, challenges) = (configuration.http2_backends.clone(), configuration.challenges.clone());
+        Setup { snapshot, services, backend_tls, http2_backends, challenges }
     }
 
     /// The service that clients reach at `endpoint`.

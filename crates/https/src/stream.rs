@@ -4,12 +4,14 @@
 //! tickets, a response and the end of the stream can leave in one packet, and the frames of HTTP/2 do not each end with a
 //! record of a few bytes.
 
+use crate::challenge::{self, Challenges};
+use rustls::server::{Accepted, AcceptedAlert, Acceptor};
 use rustls::{ServerConfig, ServerConnection};
 use std::io::{self, IoSlice, Read, Write};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
 /// The first byte of a TLS handshake (RFC 8446, 5.1).
@@ -202,10 +204,44 @@ pub(crate) struct TlsStream {
 impl TlsStream {
     /// Shakes hands with a client. Tickets wait for the first bytes that are written behind them.
     pub(crate) async fn accept(tcp: TcpStream, config: Arc<ServerConfig>) -> Result<TlsStream, HandshakeError> {
-        let Ok(mut session) = ServerConnection::new(config) else { return Err(HandshakeError::Failed) };
+        let Ok(session) = ServerConnection::new(config) else { return Err(HandshakeError::Failed) };
+        TlsStream::new(Socket::new(tcp), session).shake(true).await
+    }
+
+    /// As [`accept`](TlsStream::accept), but for the handshake of a CA, which gets the answer to its challenge.
+    pub(crate) async fn accept_chosen(
+        tcp: TcpStream,
+        config: &Arc<ServerConfig>,
+        challenges: &Challenges,
+    ) -> Result<TlsStream, HandshakeError> {
+        let mut socket = Socket::new(tcp);
+        let accepted = match accept_hello(&mut socket.tcp).await {
+            Ok(Some(accepted)) => accepted,
+            Ok(None) => return Err(HandshakeError::ClearText(socket)),
+            Err(_) => {
+                socket.close();
+                return Err(HandshakeError::Failed);
+            }
+        };
+        let config = if challenge::is_asked(&accepted.client_hello()) { &challenges.0 } else { config };
+        match accepted.into_connection(Arc::clone(config)) {
+            Ok(session) => TlsStream::new(socket, session).shake(false).await,
+            Err((_, alert)) => {
+                tell(&mut socket.tcp, alert).await;
+                socket.close();
+                Err(HandshakeError::Failed)
+            }
+        }
+    }
+
+    fn new(socket: Socket, mut session: ServerConnection) -> TlsStream {
         session.set_buffer_limit(Some(SEALED_BYTES));
-        let mut stream = TlsStream { socket: Socket::new(tcp), session, staged: Vec::new(), sent_bytes: 0 };
-        let mut is_first = true;
+        TlsStream { socket, session, staged: Vec::new(), sent_bytes: 0 }
+    }
+
+    /// Does the rest of the handshake. `is_first`: nothing was read yet.
+    async fn shake(self, mut is_first: bool) -> Result<TlsStream, HandshakeError> {
+        let mut stream = self;
         let shaken = std::future::poll_fn(|cx| {
             while stream.session.is_handshaking() {
                 ready!(stream.poll_send(cx))?;
@@ -215,8 +251,7 @@ impl TlsStream {
                     Ok(0) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
                     result => drop(result?),
                 }
-                let first = source.first;
-                if first.is_some_and(|byte| byte != HANDSHAKE && byte.is_ascii_uppercase()) {
+                if is_clear_text(source.first) {
                     return Poll::Ready(Ok(false));
                 }
                 is_first = false;
@@ -278,6 +313,47 @@ impl TlsStream {
         // A connection that waits holds no buffer.
         self.staged = Vec::new();
         Poll::Ready(Ok(()))
+    }
+}
+
+/// Whether a connection that begins with this byte is one in clear text.
+fn is_clear_text(first: Option<u8>) -> bool {
+    first.is_some_and(|byte| byte != HANDSHAKE && byte.is_ascii_uppercase())
+}
+
+/// Reads a ClientHello; `None`: the client speaks clear text. A client that cannot be understood is told so.
+async fn accept_hello(tcp: &mut TcpStream) -> io::Result<Option<Accepted>> {
+    let mut acceptor = Acceptor::default();
+    let mut is_first = true;
+    loop {
+        let read = std::future::poll_fn(|cx| {
+            let mut source = Source { tcp: &mut *tcp, cx, first: is_first.then_some(0) };
+            match acceptor.read_tls(&mut source) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+                Ok(0) => Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                result => Poll::Ready(result.map(|_| source.first)),
+            }
+        });
+        if is_clear_text(read.await?) {
+            return Ok(None);
+        }
+        is_first = false;
+        match acceptor.accept() {
+            Ok(Some(accepted)) => return Ok(Some(accepted)),
+            Ok(None) => {}
+            Err((error, alert)) => {
+                tell(tcp, alert).await;
+                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+            }
+        }
+    }
+}
+
+/// Sends an alert, as far as the client takes it.
+async fn tell(tcp: &mut TcpStream, mut alert: AcceptedAlert) {
+    let mut bytes = Vec::new();
+    if alert.write_all(&mut bytes).is_ok() {
+        let _ = tcp.write_all(&bytes).await;
     }
 }
 

@@ -88,6 +88,7 @@ pub(crate) fn http(reuse: bool) -> Kind {
         edits: Edits::default(),
     };
     Kind::Http(Box::new(Http {
+        answers: Default::default(),
         access: [].into(),
         routes: [route].into(),
         edits: Edits::default(),

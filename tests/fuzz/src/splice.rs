@@ -117,6 +117,7 @@ fn http() -> Http {
     let set = Field::parse_response("X-Set", "by the service").expect("a field");
     let response = HeadEdits { set: [set].into(), ..HeadEdits::default() };
     Http {
+        answers: Default::default(),
         access: [].into(),
         routes: [Route {
             conditions: Default::default(),

@@ -6,6 +6,7 @@ use super::route::{Access, Conditions};
 use crate::flow::Address;
 use crate::time::Duration;
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 
 /// The protocol of a service.
 #[derive(Clone, Debug, Default)]
@@ -53,6 +54,15 @@ impl Kind {
         match self {
             Kind::Http(http) => Some(http),
             Kind::Terminated(terminated) => Some(&terminated.http),
+            Kind::Forward | Kind::Tls(_) | Kind::Group => None,
+        }
+    }
+
+    /// Likewise, to be changed.
+    pub fn http_mut(&mut self) -> Option<&mut Http> {
+        match self {
+            Kind::Http(http) => Some(http),
+            Kind::Terminated(terminated) => Some(&mut terminated.http),
             Kind::Forward | Kind::Tls(_) | Kind::Group => None,
         }
     }
@@ -109,6 +119,8 @@ pub type Group = u16;
 /// An HTTP service. The default has no routes: all its requests are answered with 404.
 #[derive(Clone, Debug, Default)]
 pub struct Http {
+    /// Paths that are answered before anything else is asked: neither access rules nor routes stand before them.
+    pub answers: Arc<[PathAnswer]>,
     /// Asked in order, before any route; the first that matches decides. None: all clients may pass.
     pub access: Box<[Access]>,
     /// Asked in order; the first whose conditions hold is taken. None of them: 404.
@@ -135,6 +147,15 @@ pub struct Http {
     pub offload_bytes_min: Option<u64>,
     /// Whether clients are offered TCP timestamps (RFC 7323), and backends those of such clients.
     pub timestamps: bool,
+}
+
+/// A path, and the text that GET and HEAD of it are answered with, with status 200.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathAnswer {
+    /// The path as clients must write it, byte for byte.
+    pub path: Box<[u8]>,
+    /// Plain text of at most 4096 bytes.
+    pub body: Box<[u8]>,
 }
 
 /// An HTTP service whose connections end here.

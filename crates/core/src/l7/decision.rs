@@ -44,6 +44,9 @@ pub enum Verdict<'a> {
 
 /// The verdict on `request` of `client`.
 pub fn judge<'a>(http: &'a Http, request: &Request<'_>, client: &Address) -> Verdict<'a> {
+    if let Some(body) = fixed_answer(http, request) {
+        return Verdict::Answer { status: 200, body, location: None, why: None };
+    }
     let route = match route::decide(http, request, client) {
         Decision::Take(route) => route,
         Decision::NotFound => return refusal(404, Refused::NoRoute),
@@ -57,6 +60,14 @@ pub fn judge<'a>(http: &'a Http, request: &Request<'_>, client: &Address) -> Ver
         }
         Action::Reply { status, body } => Verdict::Answer { status: *status, body, location: None, why: None },
     }
+}
+
+/// The text that the path itself is answered with.
+fn fixed_answer<'a>(http: &'a Http, request: &Request<'_>) -> Option<&'a [u8]> {
+    if http.answers.is_empty() || !matches!(request.method, Method::Get | Method::Head) {
+        return None;
+    }
+    http.answers.iter().find(|answer| *answer.path == *request.target.path).map(|answer| &*answer.body)
 }
 
 /// A refusal after which the connection may go on.
@@ -111,4 +122,37 @@ pub fn pick(groups: &[(Group, u16)], turn: &mut u32) -> Option<Group> {
 pub fn is_last(http: &Http, request: &Request<'_>, requests: u32) -> bool {
     let max = http.limits.requests_max;
     !request.keep_alive || max > 0 && requests + 1 >= max
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::PathAnswer;
+    use super::super::head::{self, Bounds, ParseStatus};
+    use super::super::route::{Access, AccessVerdict, Conditions};
+    use super::*;
+    use alloc::format;
+    use core::net::IpAddr;
+
+    #[test]
+    fn fixed_answer_stands_before_access_rules_and_routes() {
+        let deny =
+            Access { verdict: AccessVerdict::Deny { status: 403 }, conditions: Conditions::default(), strict: false };
+        let answer = PathAnswer { path: b"/.well-known/x".as_slice().into(), body: b"here".as_slice().into() };
+        let http = Http { answers: [answer].into(), access: [deny].into(), ..Http::default() };
+        let client: Address = "192.0.2.1".parse::<IpAddr>().unwrap().into();
+        let bounds = Bounds { bytes_max: 1024, fields_max: 10, target_bytes_max: 512 };
+        let judged = |line: &str| {
+            let head = format!("{line} HTTP/1.1\r\nHost: a.example\r\n\r\n");
+            let Ok(ParseStatus::Complete(request)) = head::request(head.as_bytes(), &bounds) else { panic!("{head}") };
+            match judge(&http, &request, &client) {
+                Verdict::Answer { status, body, .. } => (status, body.to_vec()),
+                verdict => panic!("{verdict:?}"),
+            }
+        };
+        let here = (200, b"here".to_vec());
+        assert_eq!([judged("GET /.well-known/x"), judged("HEAD /.well-known/x?a=b")], [here.clone(), here]);
+        for line in ["POST /.well-known/x", "GET /.well-known/y", "GET /.well-known/x/", "GET /.well-known/X"] {
+            assert_eq!(judged(line).0, 403, "{line}");
+        }
+    }
 }

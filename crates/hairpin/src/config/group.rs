@@ -101,6 +101,7 @@ fn read_one<'a>(
         mode: of.mode.clone(),
         balance: table.span_of("balance"),
         unknown: of.unknown.clone(),
+        acme: of.acme.clone(),
         passive: if table.has("health") { health_table.span_of("passive") } else { of.passive.clone() },
         says_balance: false,
         says_unknown: false,

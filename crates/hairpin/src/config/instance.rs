@@ -44,6 +44,7 @@ pub(super) fn read<'a>(
     Some(Settings {
         instance: instance?.value,
         keys_file: None,
+        acme: None,
         plane: plane?,
         interfaces,
         workers: top.integer("workers").and_then(|workers| u16::try_from(workers).ok()),

@@ -3,6 +3,7 @@
 //! Every mistake of a file is reported at once, each with its line and what would be right; a file with an error
 //! changes nothing. [`mod@reference`] is the one place that names the fields.
 
+mod acme;
 mod check;
 mod dpdk;
 mod group;
@@ -23,6 +24,7 @@ pub(crate) mod words;
 
 /// Bounds of a configuration file.
 pub(crate) mod limits {
+    pub(crate) use super::acme::NAMES_TOTAL_MAX as ACME_NAMES_TOTAL_MAX;
     pub(crate) use super::dpdk::{ADDRESSES_MAX, DEVICE_BYTES_MAX, PORTS_MAX, ROUTES_MAX as PORT_ROUTES_MAX};
     pub(crate) use super::keys::FILE_BYTES_MAX as KEYS_FILE_BYTES_MAX;
     pub(crate) use super::l7::limits::{
@@ -37,15 +39,18 @@ pub use hairpin_diagnostics::{Problem, Problems, Severity};
 pub(crate) use print::wrapped;
 pub use print::{markdown, template};
 pub use settings::{
-    Attach, CheckKind, ClientCertificates, ForwardingChoice, HealthSettings, HttpSections, HttpsSettings,
-    LinuxSettings, PolicyChoice, ServiceSettings, Settings, TlsVersion, WhenAbsent, socket_path,
+    AcmeSettings, Attach, ChallengeChoice, CheckKind, ClientCertificates, ForwardingChoice, HealthSettings,
+    HttpSections, HttpsSettings, LinuxSettings, PolicyChoice, ServiceSettings, Settings, TlsVersion, WhenAbsent,
+    socket_path,
 };
 pub(crate) use sharing::led_to;
 pub use words::{PlaneChoice, SettingWord};
 
+use hairpin_acme::{Wanted, WantedName};
 use hairpin_core::config::{Snapshot, Timeouts};
 use hairpin_diagnostics::{Sink, text_of};
 use reader::TomlTable;
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
@@ -78,6 +83,22 @@ pub struct Config {
     pub text: Arc<str>,
     /// Warnings: text in the file that is probably a mistake.
     pub warnings: Vec<Problem>,
+}
+
+impl Config {
+    /// The certificates that are to be obtained; `None`: none.
+    pub(crate) fn wanted_certificates(&self) -> Option<Wanted> {
+        let acme = self.settings.acme.as_ref()?;
+        let mut names: BTreeMap<&str, &WantedName> = BTreeMap::new();
+        for wanted in self.services.iter().filter_map(|service| service.https.as_ref()).flat_map(|https| &https.acme) {
+            // Of two ways for a name, the first one in the file.
+            names.entry(&wanted.name).or_insert(wanted);
+        }
+        let names: Vec<WantedName> = names.into_values().cloned().collect();
+        let wanted =
+            Wanted { authority: acme.authority.clone(), state: acme.state.join(&self.settings.instance), names };
+        (!wanted.names.is_empty()).then_some(wanted)
+    }
 }
 
 type ConfigParts = (Settings, Snapshot, Vec<ServiceSettings>);
@@ -131,7 +152,13 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<C
         drain_limit: limits.duration("drain_limit"),
     };
     let (keys, keys_file) = keys::read(sink, &top);
-    let settings = instance::read(sink, &top, &limits, &common).map(|settings| Settings { keys_file, ..settings });
+    let acme = acme::read(sink, &top);
+    let acme_settings = acme.as_ref().map(|acme| acme.value.clone());
+    let settings = instance::read(sink, &top, &limits, &common).map(|settings| Settings {
+        keys_file,
+        acme: acme_settings,
+        ..settings
+    });
     let pool = instance::read_pool(sink, &top.table("pool", &reference::POOL));
     let mut services = service::read(sink, &top, &common);
     if sink.is_in_parts() {
@@ -142,6 +169,7 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<C
     if let Some(settings) = untracked {
         stateless::check(sink, &top.span_of("connection_table"), settings, &mut services);
     }
+    acme::resolve(sink, acme.as_ref(), &mut services);
     check::services(sink, &services, &pool, untracked.is_none());
     check::pool(sink, &services, &pool);
     if let Some(dpdk) = settings.as_ref().and_then(|settings| settings.dpdk.as_ref()) {

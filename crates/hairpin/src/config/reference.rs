@@ -3,12 +3,14 @@
 //! The reader takes defaults, ranges and known names from here, `hairpin config` and `docs/reference/configuration.md` are
 //! printed from here, so none of them can disagree.
 
+mod acme;
 mod dpdk;
 mod http;
 mod instance;
 mod route;
 mod service;
 
+pub use acme::ACME;
 pub use dpdk::{DPDK, DPDK_PORT};
 pub use http::{
     BACKEND_TLS, FORWARDED, HTTP, HTTP_LIMITS, HTTP_REQUEST_EDITS, HTTP_RESPONSE_EDITS, HTTPS, STICKY, TLS,
@@ -142,8 +144,8 @@ const fn field(
 const DAY_MS: u64 = 86_400_000;
 
 /// Sections of every service and of the instance, in the order they are documented in.
-pub const COMMON: [&ReferenceSection; 11] =
-    [&TOP, &LIMITS, &OFFLOAD, &POOL, &LINUX, &CONTROL, &METRICS, &TIMEOUTS, &SERVICE, &HEALTH, &BACKEND];
+pub const COMMON: [&ReferenceSection; 12] =
+    [&TOP, &LIMITS, &OFFLOAD, &POOL, &LINUX, &CONTROL, &METRICS, &ACME, &TIMEOUTS, &SERVICE, &HEALTH, &BACKEND];
 
 /// Sections of HTTP and TLS services only, likewise.
 pub const LAYER7: [&ReferenceSection; 13] = [

@@ -29,6 +29,8 @@ pub(super) struct ServiceDraft {
     pub(super) balance: Range<usize>,
     /// The position of `unknown`, or of the table.
     pub(super) unknown: Range<usize>,
+    /// The position of `acme` of [service.https], or of the table.
+    pub(super) acme: Range<usize>,
     /// The position of `passive` of the health checks, or of the table.
     pub(super) passive: Range<usize>,
     /// Whether the file gives `balance`.
@@ -125,6 +127,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
         listen: listen.span,
         balance: table.span_of("balance"),
         unknown: table.span_of("unknown"),
+        acme: l7::span_of_acme(table),
         passive: health_table.span_of("passive"),
         says_balance: table.has("balance"),
         says_unknown: table.has("unknown") && !has_routes,

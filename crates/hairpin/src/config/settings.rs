@@ -3,6 +3,7 @@
 use super::dpdk::DpdkSettings;
 use super::words::{PlaneChoice, SettingWord};
 use crate::health::{Check, CheckTarget, Passive, StatusRanges};
+use hairpin_acme::{Authority, WantedName};
 use hairpin_core::config::{Backend, Service, Timeouts};
 use hairpin_core::l7::config::{Network, ServerErrors};
 use hairpin_core::offload::Choice;
@@ -92,6 +93,29 @@ pub struct LinuxSettings {
     pub pin_directory: PathBuf,
 }
 
+/// How certificates are obtained automatically.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcmeSettings {
+    /// The CA, and the account there.
+    pub authority: Authority,
+    /// The directory in which each instance has one of its own.
+    pub state: PathBuf,
+    /// How the CA is shown that names lead here.
+    pub challenge: ChallengeChoice,
+}
+
+/// How the CA is shown that names lead here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChallengeChoice {
+    /// As each service allows.
+    #[default]
+    Auto,
+    /// By a text at port 80.
+    Http01,
+    /// By a certificate at port 443.
+    TlsAlpn01,
+}
+
 /// All of the file that is not the data plane's snapshot.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -99,6 +123,8 @@ pub struct Settings {
     pub instance: String,
     /// The file of its keys, if it shares them with other instances. The keys are in the snapshot.
     pub keys_file: Option<PathBuf>,
+    /// Automatic certificates, if the file has a section about them.
+    pub acme: Option<AcmeSettings>,
     /// How packets reach the workers.
     pub plane: PlaneChoice,
     /// The linux plane's interfaces, in the order of the file; their position is their slot.
@@ -261,7 +287,9 @@ pub struct ServiceSettings {
 /// How an HTTPS service speaks TLS with its clients. The files are not read with the configuration: they change without it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpsSettings {
-    /// Files and directories with certificates and their keys, absolute paths; at least one, 1024 at most. The first
+    /// Names that certificates are obtained for automatically, 100 at most.
+    pub acme: Vec<WantedName>,
+    /// Files and directories with certificates and their keys, absolute paths, 1024 at most; at least one if `acme` has none. The first
     /// certificate is for clients that ask for no name that fits another one.
     pub certificates: Vec<PathBuf>,
     /// The lowest version of TLS that is spoken.

@@ -1,6 +1,8 @@
 //! The words of the file for settings that are one of a few.
 
-use super::{Attach, CheckKind, ClientCertificates, ForwardingChoice, PolicyChoice, TlsVersion, WhenAbsent};
+use super::{
+    Attach, ChallengeChoice, CheckKind, ClientCertificates, ForwardingChoice, PolicyChoice, TlsVersion, WhenAbsent,
+};
 use hairpin_core::config::{Algorithm, AllDown, BackendState, Forwarding, Service, UnknownPacket, WhenFull};
 use hairpin_core::flow::Protocol;
 use hairpin_core::l7::config::Kind;
@@ -147,6 +149,7 @@ words!(Spoken { Tcp = "tcp", Udp = "udp", Http = "http", Https = "https", Tls = 
 words!(TlsVersion { V12 = "1.2", V13 = "1.3" });
 words!(ClientCertificates { Off = "off", Optional = "optional", Required = "required" });
 words!(BackendProtocol { Http1 = "http/1.1", Http2 = "h2" });
+words!(ChallengeChoice { Auto = "auto", Http01 = "http-01", TlsAlpn01 = "tls-alpn-01" });
 words!(Preface { Off = "off", V1 = "v1", V2 = "v2" });
 words!(SameSite { Lax = "lax", Strict = "strict", None = "none" });
 words!(AccessAction { Allow = "allow", Deny = "deny" });
@@ -243,6 +246,7 @@ mod tests {
         agrees::<Preface>(&reference::TLS, "proxy_protocol");
         agrees::<SameSite>(&reference::STICKY, "same_site");
         agrees::<TlsVersion>(&reference::HTTPS, "versions_min");
+        agrees::<ChallengeChoice>(&reference::ACME, "challenge");
         agrees::<ClientCertificates>(&reference::HTTPS, "client_certificates");
     }
 }

@@ -4,6 +4,7 @@ use super::Bound::{Number, Option, Time};
 use super::{Counter, Group, limit, series};
 use crate::capture::limits as capture;
 use crate::config::reference::LIMITS;
+use crate::config::limits as config;
 use crate::control;
 use crate::health::limits as health;
 use crate::metrics::limits as metrics;
@@ -14,6 +15,7 @@ const fn closed(reason: &'static str) -> Counter {
 }
 
 const RELOAD_FAILED: &[Counter] = &[Counter::of("hairpin_reloads_total", "result", "failure")];
+const ORDER_FAILED: &[Counter] = &[Counter::of("hairpin_acme_orders_total", "result", "failure")];
 const NO_STATUS: &[Counter] = &[Counter::of("hairpin_metrics_answers_total", "code", "503")];
 
 pub(super) const PROCESS: Group = Group {
@@ -37,6 +39,36 @@ pub(super) const PROCESS: Group = Group {
             Time(limits::CHANGE_PATIENCE),
             &[],
             "The command that asked for it fails; what was begun goes on.",
+        ),
+        limit(
+            "names of all services that certificates are obtained for",
+            Number(config::ACME_NAMES_TOTAL_MAX as u64, "names"),
+            &[],
+            "The configuration is refused; likewise past 100 names of one service.",
+        ),
+        limit(
+            "time for a request to an ACME CA",
+            Time(hairpin_acme::REQUEST_TIMEOUT),
+            ORDER_FAILED,
+            "The order fails, and is tried again later.",
+        ),
+        limit(
+            "answer of an ACME CA",
+            Number(hairpin_acme::ANSWER_BYTES_MAX as u64, "bytes"),
+            ORDER_FAILED,
+            "The order fails, and is tried again later.",
+        ),
+        limit(
+            "time for an order of a certificate; there is one at a time",
+            Time(hairpin_acme::ORDER_TIMEOUT),
+            ORDER_FAILED,
+            "The order fails, and is tried again later.",
+        ),
+        limit(
+            "wait after a failed order",
+            Time(hairpin_acme::BACK_OFF_MAX),
+            ORDER_FAILED,
+            "It doubles from a minute to this. Longer, up to a day, only if the CA asks for it.",
         ),
         limit(
             "time for a status",

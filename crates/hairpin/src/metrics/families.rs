@@ -3,6 +3,7 @@
 //! The exposition and the table in `docs/reference/metrics.md` are written from here. How many series there are follows from
 //! the configuration and from lists of reasons in the code, never from what packets or clients say.
 
+mod acme;
 mod emit;
 mod http;
 mod https;
@@ -128,6 +129,7 @@ pub fn all() -> impl Iterator<Item = &'static MetricFamily> {
         .chain(services::FAMILIES)
         .chain(http::FAMILIES)
         .chain(https::FAMILIES)
+        .chain(acme::FAMILIES)
         .chain(ports::FAMILIES)
         .chain(SERVER)
 }

@@ -33,6 +33,7 @@ pub(super) fn certificates(https: &HttpsStatus, now: f64) -> Table {
         }
         let left = certificate.valid_until_unix_s - now as i64;
         let expires = match left {
+            _ if certificate.placeholder => "placeholder".to_string(),
             ..=0 => "expired".to_string(),
             1..DAY_S => format!("in {} h", left / 3600),
             _ => format!("in {} days", left / DAY_S),

@@ -1,5 +1,6 @@
 //! The answers of an instance, for people: tables with units.
 
+mod acme;
 mod changes;
 mod connections;
 mod http;

@@ -3,8 +3,8 @@
 #[cfg(test)]
 mod tests;
 
+use super::{acme, http, https, not_ready, ports};
 use super::{add, aligned, bare, fitted, number, percent, right, scaled, span, trimmed, wrapped};
-use super::{http, https, not_ready, ports};
 use crate::status::{BackendStatus, Count, DrainingStatus, OffloadStatus, Status, Traffic};
 use comfy_table::{Cell, Table};
 use hairpin_core::table::LookupMethod;
@@ -62,6 +62,9 @@ fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
     }
     if let Some(https) = &status.https {
         let _ = writeln!(out, "\n{}\n\n{}", https::certificates(https, now), https::counts(https));
+    }
+    if let Some(acme) = &status.acme {
+        let _ = writeln!(out, "\n{}", acme::acme(acme, now));
     }
     if let Some(table) = counts("DROPPED", &status.drops) {
         let _ = writeln!(out, "\n{table}");

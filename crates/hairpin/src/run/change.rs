@@ -1,6 +1,7 @@
 //! Changes while it runs: reload, what a file would change, backends overridden at run time, numbers of removed services
 //! and backends freed.
 
+use super::acme::OpenChallenges;
 use super::begin::table_path;
 use super::host::unix_s;
 use super::instance::InstanceRecord;
@@ -15,6 +16,7 @@ use crate::control::{BackendChange, Changes};
 use crate::diff;
 use crate::registry::{Merged, Registry};
 use anyhow::{Context, Result};
+use hairpin_acme::ChallengeAnswer;
 use hairpin_core::balance::Tables;
 use hairpin_core::config::{ServiceState, Snapshot};
 use hairpin_core::l7::config::Kind;
@@ -117,7 +119,9 @@ impl Supervisor {
         let counts = self.connections_by_backend();
         let connections = |number: u16| counts.get(usize::from(number)).copied().unwrap_or(0);
         let merged = registry.merge(&config, &connections, unix_s())?;
-        let snapshot = Arc::new(merged.snapshot.clone());
+        let mut snapshot = merged.snapshot.clone();
+        self.challenges.apply_to(&mut snapshot);
+        let snapshot = Arc::new(snapshot);
         let applied =
             self.open_terminated(&snapshot).and_then(|()| self.put_into_force(config, registry, merged, snapshot));
         if applied.is_ok() {
@@ -127,6 +131,32 @@ impl Supervisor {
         // Of the new configuration, or if that is not in force, of the old one.
         self.close_unneeded();
         applied
+    }
+
+    /// Gives a CA these answers, and no others. A worker takes them over like a reload that changes nothing else.
+    pub(super) fn answer_challenges(&mut self, answers: Vec<ChallengeAnswer>) -> Result<()> {
+        let challenges = OpenChallenges::new(answers)?;
+        if challenges.http != self.challenges.http {
+            let mut snapshot = (*self.snapshot).clone();
+            challenges.apply_to(&mut snapshot);
+            let snapshot = Arc::new(snapshot);
+            self.update_workers(&snapshot, [&[], &[]])?;
+            self.parameters.snapshot = Arc::clone(&snapshot);
+            self.inspector.follow(Arc::clone(&snapshot));
+            self.snapshot = snapshot;
+        }
+        self.challenges = challenges;
+        self.configure_termination()
+    }
+
+    /// Has the workers take over `snapshot`; `fresh`: numbers of backends and services that are not those of before.
+    fn update_workers(&mut self, snapshot: &Arc<Snapshot>, fresh: [&[u16]; 2]) -> Result<()> {
+        let mut updates = self.updates(snapshot, fresh).into_iter();
+        let heartbeat = || self.plane.heartbeat();
+        self.worker_pool.command(
+            |_| updates.next().map_or(WorkerCommand::End(Vec::new()), |update| WorkerCommand::Update(Box::new(update))),
+            heartbeat,
+        )
     }
 
     fn put_into_force(
@@ -142,12 +172,7 @@ impl Supervisor {
         let forwarding_table = self.plane.forwarding_table(&snapshot)?;
         super::former::keep(&self.socket, &merged, &self.options.file, &config.text);
         // Workers know what is new before packets come, and what is gone after they have ceased to come.
-        let mut updates = self.updates(&snapshot, &merged).into_iter();
-        let heartbeat = || self.plane.heartbeat();
-        self.worker_pool.command(
-            |_| updates.next().map_or(WorkerCommand::End(Vec::new()), |update| WorkerCommand::Update(Box::new(update))),
-            heartbeat,
-        )?;
+        self.update_workers(&snapshot, [&merged.fresh_backends, &merged.fresh_services])?;
         if let Some(forwarding_table) = forwarding_table {
             self.worker_pool.command(
                 |_| WorkerCommand::ForwardingTable(Arc::clone(&forwarding_table)),
@@ -180,6 +205,7 @@ impl Supervisor {
             linux,
             dpdk,
             keys_file: config.settings.keys_file.clone(),
+            acme: config.settings.acme.clone(),
             drain_limit: config.settings.drain_limit,
             timeouts: config.settings.timeouts,
             ..running.clone()
@@ -213,15 +239,15 @@ impl Supervisor {
     }
 
     /// The update for each worker; everything that takes time is done here.
-    fn updates(&mut self, snapshot: &Arc<Snapshot>, merged: &Merged) -> Vec<Update> {
+    fn updates(&mut self, snapshot: &Arc<Snapshot>, [backends, services]: [&[u16]; 2]) -> Vec<Update> {
         self.tables = Tables::new(snapshot, &self.tables);
         let parameters = &self.parameters;
         let ended = ended(&self.snapshot, snapshot);
         let update = |worker| {
             let (loads, steering, seed) = (&parameters.loads, &parameters.steering, parameters.seeds[3]);
             let mut update = Update::new(Arc::clone(snapshot), &self.tables, loads, steering, worker, seed);
-            update.fresh.clone_from(&merged.fresh_backends);
-            update.fresh_services.clone_from(&merged.fresh_services);
+            update.fresh = backends.to_vec();
+            update.fresh_services = services.to_vec();
             update.ended.clone_from(&ended);
             update
         };

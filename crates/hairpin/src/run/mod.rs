@@ -1,9 +1,10 @@
 //! `hairpin run`: the process around the workers.
 //!
 //! Threads: one per worker (`thread`), one that serves the control socket with one more for each client, one for
-//! `/metrics`, one that checks backends, one that waits for signals, and this one, the supervisor, which ten times a second
+//! `/metrics`, one that checks backends, one that obtains certificates if any are wanted, one that waits for signals, and this one, the supervisor, which ten times a second
 //! tells the BPF programs that the process is alive, adapts the policer, and performs what it is asked.
 
+mod acme;
 mod begin;
 mod capacity;
 mod change;
@@ -60,9 +61,11 @@ use crate::config::{Config, PlaneChoice, Settings};
 use crate::control::{BackendChange, Changes, Upgrade};
 use crate::live;
 use crate::status::Status;
+use acme::OpenChallenges;
 use anyhow::{Context, Result, bail};
 use begin::{Began, HandedInstance, PreparedHost, WorkerPlaces};
 use end::ServedProcess;
+use hairpin_acme::ChallengeAnswer;
 use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::worker::{Adopted, Occupancy};
 use hairpin_linux::cpu;
@@ -79,6 +82,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 use supervisor::Supervisor;
 use termination::{Certificates, Termination};
+use tokio::sync::oneshot;
 use worker_pool::{WorkerMemory, WorkerParameters};
 
 /// How long a status may take to make.
@@ -120,6 +124,10 @@ enum SupervisorMessage {
     Upgrade { how: Upgrade, answer: ReplySender<u32>, known: Receiver<()>, client: Sender<()> },
     /// A backend's health has changed.
     Health,
+    /// Give a CA these answers, and no others.
+    Challenges(Vec<ChallengeAnswer>, oneshot::Sender<()>),
+    /// Another certificate lies in its file.
+    Certificates,
 }
 
 /// Why the process ends.
@@ -302,6 +310,7 @@ impl ServingProcess {
             }
             // Else the manager hears of it from the supervisor, when all services are ready.
             lock.sign().context("cannot sign the lock")?;
+            supervisor.obtain_certificates();
             let end = supervisor.keep(&messages, &mut lock);
             // Another process serves on: to systemd `STOPPING=1` from any process would end the service.
             if !matches!(end, ProcessEnd::HandedOver { .. }) {
@@ -399,7 +408,7 @@ impl Startup<'_> {
         begin::remove_surplus(&mut record, &config.settings, (&snapshot, cpus.len()), socket)?;
         worker_pool.begin();
         let tables = termination.tables(&snapshot);
-        termination.configure(&config, &merged, (&snapshot, &tables), &listeners)?;
+        termination.configure(&config, &merged, (&snapshot, &tables), (&listeners, &OpenChallenges::default()))?;
         log(&change::summary(&config, &snapshot, &cpus));
         if began != Began::Fresh {
             tell_adoption(began, &adopted, orphans, started);

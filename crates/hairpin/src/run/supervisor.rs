@@ -2,6 +2,7 @@
 
 mod upgrade;
 
+use super::acme::{AutomaticCertificates, OpenChallenges};
 use super::begin::Began;
 use super::capacity;
 use super::effective_weights;
@@ -91,6 +92,9 @@ pub(super) struct Supervisor {
     pub(super) termination: Termination,
     /// Processes that have handed over, and drain.
     pub(super) generations: Generations,
+    /// Answers to CAs that are in force.
+    pub(super) challenges: OpenChallenges,
+    automatic: AutomaticCertificates,
     pub(super) socket: PathBuf,
     pub(super) health: Checker,
     pub(super) rates: Vec<ServiceRate>,
@@ -160,6 +164,8 @@ impl Supervisor {
             listeners,
             termination,
             generations,
+            challenges: OpenChallenges::default(),
+            automatic: AutomaticCertificates::default(),
             socket,
             health,
             rates,
@@ -193,6 +199,13 @@ impl Supervisor {
     /// Begins to serve `/metrics`, if that is wanted.
     pub(super) fn serve_metrics(&mut self) {
         self.metrics = super::requests::serve_metrics(&self.config.settings, &self.sender);
+    }
+
+    /// Has certificates obtained as the configuration in force wants.
+    pub(super) fn obtain_certificates(&mut self) {
+        if let Err(error) = self.automatic.configure(&self.config, &self.sender) {
+            log(&format!("warning: {error:#}"));
+        }
     }
 
     /// Ends the workers. Everything else stays as it is; `resets`: but connections of HTTP and TLS services, which are
@@ -307,11 +320,21 @@ impl Supervisor {
                 drop(answer.send(self.status()));
             }
             SupervisorMessage::Health => self.stand(),
+            SupervisorMessage::Challenges(answers, done) => {
+                match self.with_heartbeat(|supervisor| supervisor.answer_challenges(answers)) {
+                    Ok(()) => drop(done.send(())),
+                    Err(error) => log(&format!("warning: answers to a CA are not in force: {error:#}")),
+                }
+            }
+            SupervisorMessage::Certificates => self.with_heartbeat(Supervisor::reread_certificates),
             SupervisorMessage::Reload(asked) => {
                 let (file, answer) = asked.map_or((None, None), |(file, answer)| (file, Some(answer)));
                 let result = self.with_heartbeat(|supervisor| supervisor.reload(file.as_deref()));
                 match &result {
-                    Ok(changes) => self.tell_changes(changes),
+                    Ok(changes) => {
+                        self.tell_changes(changes);
+                        self.obtain_certificates();
+                    }
                     Err(error) => log(&format!("reload refused, nothing changed: {error}")),
                 }
                 if let Some(answer) = answer {
@@ -415,7 +438,7 @@ impl Supervisor {
     /// Puts the configuration into force for services whose connections end here.
     pub(super) fn configure_termination(&mut self) -> Result<()> {
         let in_force = (&self.snapshot, &self.tables);
-        self.termination.configure(&self.config, &self.merged, in_force, &self.listeners)?;
+        self.termination.configure(&self.config, &self.merged, in_force, (&self.listeners, &self.challenges))?;
         self.inspector.ask_terminated(self.termination.lister());
         Ok(())
     }
@@ -453,6 +476,7 @@ impl Supervisor {
         if let Some(https) = &mut status.https {
             https.certificates = self.termination.certificates.statuses();
         }
+        status.acme = self.automatic.status();
         status.reloads = self.reloads.clone();
         status.began = self.began.name().to_string();
         status.draining = self.generations.statuses();

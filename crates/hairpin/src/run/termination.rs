@@ -4,6 +4,7 @@
 //! when their files change. A file that cannot be served changes nothing.
 
 use super::generations::DrainReporter;
+use super::acme::OpenChallenges;
 use super::listeners::{self, Listeners};
 use super::reading::{HttpsReading, WorkerReading};
 use super::worker_pool::{SPLICES_MAX, WorkerParameters};
@@ -12,6 +13,7 @@ use crate::config::{ClientCertificates, Config, HttpsSettings, ServiceSettings, 
 use crate::registry::Merged;
 use crate::status::CertificateStatus;
 use anyhow::{Context, Result};
+use hairpin_acme::{WantedName, certificate_file};
 use hairpin_core::balance::Tables;
 use hairpin_core::config::{BackendState, Service, Snapshot};
 use hairpin_core::flow::Endpoint;
@@ -26,6 +28,7 @@ use hairpin_linux::cpu;
 use rustix::process::{Resource, Rlimit};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -65,16 +68,18 @@ impl Certificates {
             if settings.https.is_none() && settings.backend_tls.is_none() {
                 return Ok(None);
             }
+            let automatic = settings.https.as_ref().map_or_else(Vec::new, |https| automatic_files(config, https));
             let of_https = settings.https.iter().flat_map(|https| https.certificates.iter().chain(&https.client_roots));
             let of_backends = settings.backend_tls.iter().flat_map(BackendTlsOptions::files);
-            let files = CertificateFiles(of_https.chain(of_backends).cloned().collect());
+            let files = CertificateFiles(of_https.chain(of_backends).chain(&automatic).cloned().collect());
             // Before they are read: what changes meanwhile is seen.
             let fingerprint = files.fingerprint();
             let who = || if service.kind.is_group() { "group" } else { "service" };
             let said = || format!("{} {}", who(), service.name);
             let served = match (&settings.https, &service.kind) {
                 (Some(https), Kind::Terminated(terminated)) => {
-                    Some(ServedCertificates::load(&tls_options(https, terminated.http2)).with_context(said)?)
+                    let options = tls_options(https, terminated.http2, automatic);
+                    Some(ServedCertificates::load(&options).with_context(said)?)
                 }
                 _ => None,
             };
@@ -92,11 +97,18 @@ impl Certificates {
 
     /// Warns of certificates that are not valid now, or will soon not be.
     pub(crate) fn warn(&self) {
+        for loaded in self.0.iter().flatten() {
+            for why in loaded.served.iter().flat_map(|served| &served.left_out) {
+                log(&format!("warning: service {}: {why}; another certificate is ordered", loaded.name));
+            }
+        }
         let now = i64::try_from(host::unix_s()).unwrap_or(i64::MAX);
         for (service, summaries) in self.summaries().chain(self.shown()) {
             for certificate in summaries {
                 let file = certificate.file.display();
-                if certificate.from_unix_s > now {
+                if certificate.is_placeholder {
+                    log(&format!("service {service}: serves a certificate that signs itself until one is obtained"));
+                } else if certificate.from_unix_s > now {
                     log(&format!("warning: service {service}: the certificate in {file} is not valid yet"));
                 } else if certificate.until_unix_s < now {
                     log(&format!("warning: service {service}: the certificate in {file} has expired: renew it"));
@@ -119,6 +131,7 @@ impl Certificates {
             key: certificate.key.to_string(),
             valid_from_unix_s: certificate.from_unix_s,
             valid_until_unix_s: certificate.until_unix_s,
+            placeholder: certificate.is_placeholder,
         })
         .collect()
     }
@@ -147,11 +160,20 @@ fn http2_backends(config: &Config, merged: &Merged) -> HashSet<u16> {
     numbered.filter(|(settings, _)| settings.backend_http2).map(|(_, number)| *number).collect()
 }
 
-fn tls_options(settings: &HttpsSettings, http2: bool) -> TlsOptions {
+/// The files in which certificates of a service are, or will be, that are obtained automatically.
+fn automatic_files(config: &Config, settings: &HttpsSettings) -> Vec<PathBuf> {
+    let Some(wanted) = config.wanted_certificates() else { return Vec::new() };
+    let file = |name: &WantedName| certificate_file(&wanted.state, &wanted.authority, &name.name);
+    settings.acme.iter().map(file).collect()
+}
+
+fn tls_options(settings: &HttpsSettings, http2: bool, automatic: Vec<PathBuf>) -> TlsOptions {
     let required = settings.client_certificates == ClientCertificates::Required;
     let roots = settings.client_roots.clone().filter(|_| settings.client_certificates != ClientCertificates::Off);
     TlsOptions {
         certificates: CertificateFiles(settings.certificates.clone()),
+        automatic: CertificateFiles(automatic),
+        names: settings.acme.iter().map(|wanted| wanted.name.clone()).collect(),
         only_tls13: settings.versions_min == TlsVersion::V13,
         http2,
         clients: roots.map(|roots| (roots, required)),
@@ -230,7 +252,7 @@ impl Termination {
         config: &Config,
         merged: &Merged,
         (snapshot, tables): (&Arc<Snapshot>, &Tables),
-        listeners: &Listeners,
+        (listeners, challenges): (&Listeners, &OpenChallenges),
     ) -> Result<()> {
         let services: Vec<TerminatedService> = self.services(config, merged, snapshot);
         if services.is_empty() && self.runtimes.is_none() {
@@ -242,6 +264,7 @@ impl Termination {
             services,
             backend_tls: self.certificates.backend_tls(&merged.numbers),
             http2_backends: http2_backends(config, merged),
+            challenges: challenges.tls.clone(),
         };
         let listening = self.listening(&listeners::endpoints(snapshot), listeners)?;
         match &self.runtimes {

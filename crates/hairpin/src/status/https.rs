@@ -34,4 +34,7 @@ pub struct CertificateStatus {
     pub valid_from_unix_s: i64,
     /// When it expires.
     pub valid_until_unix_s: i64,
+    /// Whether it signs itself, and stands in for one that is not obtained yet.
+    #[serde(default)]
+    pub placeholder: bool,
 }

@@ -3,6 +3,7 @@
 use hairpin::config::{self, Attach, CheckKind, Config, ForwardingChoice, PolicyChoice, Severity, WhenAbsent};
 use hairpin_core::config::{Algorithm, AllDown, BackendState, Forwarding, Service, Timeouts, UnknownPacket};
 use hairpin_core::flow::Protocol;
+mod acme;
 mod backend_tls;
 mod clashes;
 mod dpdk;

@@ -116,6 +116,17 @@ pub(crate) fn full_status() -> Status {
         http: Some(http),
         https: Some(https),
         draining: vec![DrainingStatus { pid: 7, connections: 3, ..DrainingStatus::default() }; 2],
+        acme: Some(AcmeStatus {
+            obtained_total: 3,
+            failed_total: 1,
+            names: vec![AcmeNameStatus {
+                name: "a.test".into(),
+                failures: 1,
+                next_order_unix_s: 9,
+                ..Default::default()
+            }],
+            ..AcmeStatus::default()
+        }),
         offload: OffloadStatus {
             engine_counts: [("refused".to_string(), 3)].into(),
             rules: 12,

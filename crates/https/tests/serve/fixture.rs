@@ -71,6 +71,7 @@ pub(crate) fn self_signed(names: &[&str]) -> (String, String) {
 /// The `Http` of a service whose requests all go to its own backends.
 pub(crate) fn http() -> Http {
     Http {
+        answers: Default::default(),
         access: Box::default(),
         routes: Box::from([Route {
             conditions: Conditions::default(),
@@ -169,6 +170,7 @@ impl Site {
             services: vec![terminated],
             backend_tls: HashMap::new(),
             http2_backends: HashSet::new(),
+            challenges: None,
         };
         let runtimes_options = RuntimesOptions {
             loads: Loads::default(),

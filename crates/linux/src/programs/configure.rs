@@ -139,6 +139,7 @@ mod tests {
 
     fn terminated() -> Kind {
         let http = Http {
+            answers: Default::default(),
             access: [].into(),
             routes: [].into(),
             edits: Edits::default(),

@@ -20,6 +20,7 @@ const SPLICED: u16 = 81;
 fn kind() -> Kind {
     Kind::Terminated(Box::new(Terminated {
         http: Http {
+            answers: Default::default(),
             access: [].into(),
             routes: [].into(),
             edits: Edits::default(),

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod absence;
+mod acme;
 mod availability;
 mod balance;
 mod commands;
@@ -71,6 +72,7 @@ fn main() -> ExitCode {
     let networks = Arc::new(Networks::default());
     let tests = [
         absence::tests(),
+        acme::tests(),
         transfer::tests(&networks),
         balance::tests(&networks),
         told::tests(&networks),

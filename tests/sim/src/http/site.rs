@@ -97,6 +97,7 @@ impl Site {
         let denied =
             Conditions { paths: PathPattern::prefix("/denied/").into_iter().collect(), ..Conditions::default() };
         Http {
+            answers: Default::default(),
             access: [Access { conditions: denied, verdict: AccessVerdict::Deny { status: 403 }, strict: false }].into(),
             routes: routes.into(),
             edits: if self.edits { edits() } else { Edits::default() },

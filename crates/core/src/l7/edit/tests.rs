@@ -21,6 +21,7 @@ const BOUNDS: Bounds = Bounds { bytes_max: 16_384, fields_max: 128, target_bytes
 /// A service that changes nothing.
 fn plain() -> Http {
     Http {
+        answers: Default::default(),
         access: Box::default(),
         routes: Box::default(),
         edits: Edits::default(),

@@ -217,6 +217,7 @@ fn service(access: Vec<Access>, routes: Vec<Conditions>) -> Http {
         terms: crate::l7::config::RouteTerms::default(),
     };
     Http {
+        answers: Default::default(),
         access: access.into(),
         routes: routes.into_iter().enumerate().map(route).collect(),
         edits: Edits::default(),

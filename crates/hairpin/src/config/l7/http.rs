@@ -69,6 +69,7 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
     }
     let certificates = edits::Certificates::of(service, spoken);
     let http = Http {
+        answers: Default::default(),
         access,
         routes,
         edits: Edits {

@@ -1,5 +1,6 @@
 //! Reads `[service.https]`: how a service speaks TLS that ends here.
 
+use super::super::acme;
 use super::super::reader::{TomlTable, is_empty_list};
 use super::super::reference;
 use super::super::words::SettingWord;
@@ -22,6 +23,7 @@ pub(super) fn read(service: &TomlTable<'_>) -> (HttpsSettings, bool, Vec<(String
     }
     let (client_certificates, client_roots) = read_clients(&table);
     let settings = HttpsSettings {
+        acme: acme::read_names(&table),
         certificates: read_certificates(&table),
         versions_min: table.choice("versions_min").unwrap_or_default(),
         client_certificates,
@@ -35,7 +37,14 @@ pub(super) fn read(service: &TomlTable<'_>) -> (HttpsSettings, bool, Vec<(String
 
 fn read_certificates(table: &TomlTable<'_>) -> Vec<PathBuf> {
     let Some(given) = table.given("certificates") else {
-        table.missing("certificates");
+        if !table.has("acme") && !table.is_in_parts() {
+            let what = "there is neither `certificates` nor `acme` in [service.https]";
+            table.error(
+                &table.span,
+                what,
+                "add certificates = \"/etc/hairpin/tls/www.pem\", or acme = \"www.example.com\"",
+            );
+        }
         return Vec::new();
     };
     if is_empty_list(given) {

@@ -28,6 +28,7 @@ use super::reader::TomlTable;
 use super::words::{Preface, SettingWord, Spoken};
 use super::{HttpSections, HttpsSettings};
 use hairpin_core::l7::config::{Kind, ProxyVersion, Terminated};
+use std::ops::Range;
 
 /// Routes of a service at most, and access rules.
 pub(crate) const ROUTES_MAX: usize = 1024;
@@ -61,6 +62,12 @@ pub(super) fn read(
         }
         Spoken::Tcp | Spoken::Udp => (Kind::Forward, HttpSections::default(), None),
     }
+}
+
+/// The position of `acme` of [service.https], or of the table.
+pub(super) fn span_of_acme(service: &TomlTable<'_>) -> Range<usize> {
+    let https = service.given("https").and_then(|https| https.get_ref().as_table());
+    https.and_then(|https| https.get("acme")).map_or_else(|| service.span.clone(), |acme| acme.span())
 }
 
 /// Reports tables that a service that speaks this has not.

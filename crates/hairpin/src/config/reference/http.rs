@@ -285,13 +285,21 @@ pub const HTTPS: ReferenceSection = ReferenceSection {
         field(
             "certificates",
             ValueForm::Texts,
-            Required,
+            From("none; one of `certificates` and `acme` must be given"),
             "[\"/etc/hairpin/tls/www.pem\", \"/etc/letsencrypt/live\"]",
             "Where certificates are, absolute paths, 1024 at most: files in PEM with a chain and its private key, or with a \
              chain whose key is beside it in a file with the same name and the extension `.key`; or directories. Of a \
              directory, every `*.pem` and `*.crt` is read like that, and every subdirectory with `fullchain.pem` and \
              `privkey.pem`, as certbot keeps them. Clients get the certificate that fits the name they ask for; without one, \
              the first.",
+        ),
+        field(
+            "acme",
+            ValueForm::Texts,
+            Value("[]"),
+            "[\"example.com\", \"www.example.com\"]",
+            "Names that certificates are obtained for automatically, and renewed, each by itself, as [acme] says; 100 at most. \
+             Until there is a first one, clients get those of `certificates`, or one that signs itself.",
         ),
         field(
             "http2",

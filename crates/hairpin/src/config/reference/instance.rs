@@ -71,6 +71,7 @@ pub const TOP: ReferenceSection = ReferenceSection {
         field("dpdk", ValueForm::Tables, From("none"), "", "See [dpdk]."),
         field("control", ValueForm::Tables, From("each field's default"), "", "See [control]."),
         field("metrics", ValueForm::Tables, From("each field's default"), "", "See [metrics]."),
+        field("acme", ValueForm::Tables, From("none"), "", "See [acme]."),
         field("timeouts", ValueForm::Tables, From("each field's default"), "", "See [timeouts]."),
         field("service", ValueForm::Tables, Required, "", "See [[service]]."),
     ],

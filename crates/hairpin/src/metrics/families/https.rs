@@ -61,7 +61,7 @@ pub(super) const FAMILIES: &[MetricFamily] = &[
         Gauge,
         "https_certificate_expiry_seconds",
         &["service"],
-        "When the first of a service's certificates expires, in seconds since 1970.",
+        "When the first of a service's certificates expires, in seconds since 1970; 0 as long as one that signs itself is served.",
         expiry
     ),
 ];
@@ -69,8 +69,10 @@ pub(super) const FAMILIES: &[MetricFamily] = &[
 fn expiry(view: &MetricView<'_>, emit: &mut Emit<'_>) {
     let mut first: BTreeMap<&str, i64> = BTreeMap::new();
     for certificate in view.status.https.iter().flat_map(|https| &https.certificates) {
-        let until = first.entry(&certificate.service).or_insert(certificate.valid_until_unix_s);
-        *until = (*until).min(certificate.valid_until_unix_s);
+        // Clients trust no placeholder: it is as good as expired.
+        let expires = if certificate.placeholder { 0 } else { certificate.valid_until_unix_s };
+        let until = first.entry(&certificate.service).or_insert(expires);
+        *until = (*until).min(expires);
     }
     for (service, (name, _)) in view.status.services.iter().zip(&view.names.services) {
         if let Some(until) = first.get(service.name.as_str()) {

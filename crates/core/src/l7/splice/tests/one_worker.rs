@@ -96,6 +96,7 @@ pub(super) fn end(ipv6: bool, last: u8, port: u16) -> Endpoint {
 /// The least that an HTTP service is.
 pub(super) fn http() -> Http {
     Http {
+        answers: Default::default(),
         access: [].into(),
         routes: vec![Route {
             conditions: Default::default(),

@@ -1,0 +1,536 @@
+//! The client's thread: it looks which name is due, orders, and notes what came of it.
+
+use crate::order::{Failure, Ordering};
+use crate::schedule::{self, Validity};
+use crate::state::{self, Attempts, StateLock};
+use crate::transport::Transport;
+use crate::{Authority, ChallengeKind, Host, ORDER_TIMEOUT, Wanted, WantedName, account, certificate_file};
+use anyhow::{Context, Result};
+use aws_lc_rs::digest::{SHA256, digest};
+use instant_acme::{CertificateIdentifier, Error};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::{oneshot, watch};
+use tokio::time::{sleep, timeout};
+
+/// The machine's clock is looked at again after so long, at the latest.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+/// Another process's lock is tried again after so long, and a directory that cannot be used.
+const LOCK_AGAIN: Duration = Duration::from_secs(1);
+/// How often the CA is asked when it wants a certificate renewed (RFC 9773, 4.3), in seconds.
+const ASK_EVERY_S: std::ops::RangeInclusive<i64> = 3600..=86_400;
+/// When it is asked again if it did not answer.
+const ASK_AGAIN_S: i64 = 6 * 3600;
+
+/// How a name stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameState {
+    /// There is no certificate yet, and no order has failed.
+    Waiting,
+    /// It is being ordered.
+    Ordering,
+    /// There is a certificate.
+    Held,
+    /// The last order failed. There may be a certificate.
+    Failed,
+}
+
+impl NameState {
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        match self {
+            NameState::Waiting => "waiting",
+            NameState::Ordering => "ordering",
+            NameState::Held => "held",
+            NameState::Failed => "failed",
+        }
+    }
+}
+
+/// What is known of a name. Times are seconds since 1970.
+#[derive(Clone, Debug)]
+pub struct NameReading {
+    /// The name.
+    pub name: String,
+    /// How the CA is shown that it leads here.
+    pub challenge: ChallengeKind,
+    /// How it stands.
+    pub state: NameState,
+    /// When its certificate expires, if there is one.
+    pub until_unix_s: Option<i64>,
+    /// When it is ordered next.
+    pub next_unix_s: i64,
+    /// Orders that failed since the last one that did not.
+    pub failures: u32,
+    /// Why the last one failed; empty if it did not.
+    pub error: String,
+}
+
+/// What the client has done and will do.
+#[derive(Clone, Debug, Default)]
+pub struct AcmeReading {
+    /// The URL of the CA's directory.
+    pub directory: String,
+    /// The URL of the account, once there is one.
+    pub account: Option<String>,
+    /// Why nothing is ordered at all; empty if there is no reason.
+    pub error: String,
+    /// Certificates obtained since the start.
+    pub obtained: u64,
+    /// Orders failed since the start.
+    pub failed: u64,
+    /// The names.
+    pub names: Vec<NameReading>,
+}
+
+/// The client. Dropping it breaks off what it does.
+pub struct Acme {
+    wanted: Option<watch::Sender<Arc<Wanted>>>,
+    reading: Arc<Mutex<AcmeReading>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Acme {
+    /// Starts the client's thread.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(wanted: Wanted, host: Arc<dyn Host>) -> Result<Acme> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (sender, receiver) = watch::channel(Arc::new(wanted));
+        let reading = Arc::default();
+        let client = Client { wanted: receiver, host, reading: Arc::clone(&reading), counts: (0, 0), rounds: 0 };
+        let body = move || {
+            runtime.block_on(client.run());
+            // A look-up of a name may still be under way.
+            runtime.shutdown_background();
+        };
+        let thread = std::thread::Builder::new().name("acme".into()).spawn(body);
+        let thread = thread.context("cannot start a thread for ACME")?;
+        Ok(Acme { wanted: Some(sender), reading, thread: Some(thread) })
+    }
+
+    /// Wants these certificates from now on. What failed is tried again soon: its reason may have been removed.
+    pub fn configure(&self, wanted: Wanted) {
+        self.wanted.iter().for_each(|sender| drop(sender.send_replace(Arc::new(wanted.clone()))));
+    }
+
+    /// What it has done and will do.
+    pub fn reading(&self) -> AcmeReading {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Acme {
+    fn drop(&mut self) {
+        drop(self.wanted.take());
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// The process stops.
+struct Stopped;
+
+struct Client {
+    wanted: watch::Receiver<Arc<Wanted>>,
+    host: Arc<dyn Host>,
+    reading: Arc<Mutex<AcmeReading>>,
+    /// Certificates obtained, orders failed.
+    counts: (u64, u64),
+    /// Configurations so far.
+    rounds: u64,
+}
+
+/// A certificate in its file.
+struct HeldCertificate {
+    validity: Validity,
+    /// From 0 to 1, at random, but the same for the same certificate.
+    draw: f64,
+    identifier: Option<CertificateIdentifier<'static>>,
+}
+
+/// A name with all that is known of it.
+struct Entry {
+    wanted: WantedName,
+    file: PathBuf,
+    attempts: Attempts,
+    held: Option<HeldCertificate>,
+    /// When the CA wants it renewed, from and until.
+    window: Option<(i64, i64)>,
+    /// When the CA is asked for that again.
+    ask_s: i64,
+}
+
+impl Entry {
+    fn read(wanted: &Wanted, name: &WantedName, host: &dyn Host) -> Entry {
+        let file = certificate_file(&wanted.state, &wanted.authority, &name.name);
+        let held = read_certificate(&file, host).unwrap_or_else(|why| {
+            host.log(&format!("warning: {}: {why:#}; another certificate is ordered", file.display()));
+            None
+        });
+        let attempts = file.parent().map(state::read_attempts).unwrap_or_default();
+        Entry { wanted: name.clone(), file, attempts, held, window: None, ask_s: 0 }
+    }
+
+    /// When it is ordered next.
+    fn due_s(&self) -> i64 {
+        let wanted = self
+            .held
+            .as_ref()
+            .map_or(0, |held| schedule::renewal(held.validity, self.attempts.obtained_s, self.window, held.draw));
+        wanted.max(self.attempts.not_before_s)
+    }
+
+    fn state(&self) -> NameState {
+        match () {
+            () if self.attempts.failures > 0 => NameState::Failed,
+            () if self.held.is_some() => NameState::Held,
+            () => NameState::Waiting,
+        }
+    }
+
+    /// Notes a failure, and says when it is tried again.
+    fn fail(&mut self, failure: &Failure) {
+        fail(&mut self.attempts, failure);
+    }
+
+    fn save(&self, host: &dyn Host) {
+        let saved = self.file.parent().map_or(Ok(()), |directory| state::write_attempts(directory, &self.attempts));
+        if let Err(error) = saved {
+            host.log(&format!("warning: {error:#}; after a restart {} is ordered at once", self.wanted.name));
+        }
+    }
+}
+
+fn fail(attempts: &mut Attempts, failure: &Failure) {
+    attempts.failures = attempts.failures.saturating_add(1);
+    attempts.error.clone_from(&failure.why);
+    attempts.last_s = now_s();
+    let wait = schedule::back_off(attempts.failures, failure.retry_after, random());
+    attempts.not_before_s = attempts.last_s + wait.as_secs() as i64;
+}
+
+/// After a change by a person: what failed is tried again, but not sooner than after one failure.
+fn hurry(attempts: &mut Attempts) {
+    if attempts.failures > 0 {
+        let soon = attempts.last_s + schedule::BACK_OFF_MIN.as_secs() as i64;
+        attempts.not_before_s = attempts.not_before_s.min(soon);
+    }
+}
+
+/// The names of one CA.
+struct Round {
+    wanted: Arc<Wanted>,
+    directory: PathBuf,
+    /// Those of the CA itself: while it fails, no name is ordered.
+    attempts: Attempts,
+    entries: Vec<Entry>,
+}
+
+impl Round {
+    fn read(wanted: Arc<Wanted>, host: &dyn Host) -> Round {
+        let entries = wanted.names.iter().map(|name| Entry::read(&wanted, name, host)).collect();
+        let directory = state::of_authority(&wanted.state, &wanted.authority);
+        Round { attempts: state::read_attempts(&directory), directory, entries, wanted }
+    }
+
+    fn due_s(&self, entry: &Entry) -> i64 {
+        entry.due_s().max(self.attempts.not_before_s)
+    }
+
+    /// The entry that is due first, and when.
+    fn next(&self) -> Option<(usize, i64)> {
+        let all = self.entries.iter().enumerate().map(|(at, entry)| (at, self.due_s(entry)));
+        all.min_by_key(|(_, due)| *due)
+    }
+
+    fn authority(&self) -> &Authority {
+        &self.wanted.authority
+    }
+}
+
+impl Client {
+    async fn run(mut self) {
+        while let Ok(()) = self.round().await {}
+    }
+
+    /// Serves one configuration, until there is another one.
+    async fn round(&mut self) -> Result<(), Stopped> {
+        let wanted = Arc::clone(&self.wanted.borrow_and_update());
+        let Some(lock) = self.lock(&wanted).await? else { return Ok(()) };
+        let mut round = Round::read(wanted, &*self.host);
+        // A process that starts waits on; one that starts again and again would not be borne by the CA.
+        if self.rounds > 0 {
+            hurry(&mut round.attempts);
+            round.entries.iter_mut().for_each(|entry| hurry(&mut entry.attempts));
+        }
+        self.rounds += 1;
+        let result = self.serve(&mut round).await;
+        drop(lock);
+        result
+    }
+
+    /// Takes the lock; `None`: another configuration has come.
+    async fn lock(&mut self, wanted: &Wanted) -> Result<Option<StateLock>, Stopped> {
+        let mut told = String::new();
+        loop {
+            let why = match StateLock::take(&wanted.state) {
+                Ok(Some(lock)) => return Ok(Some(lock)),
+                Ok(None) => format!("another process orders certificates in {}", wanted.state.display()),
+                Err(error) => format!("{error:#}"),
+            };
+            if told != why {
+                // During an upgrade the other process ends within a second or so.
+                self.host.log(&format!("ACME waits: {why}"));
+                self.change(|reading| {
+                    reading.error.clone_from(&why);
+                    reading.directory.clone_from(&wanted.authority.directory);
+                });
+                told = why;
+            }
+            if self.pause(LOCK_AGAIN).await? {
+                return Ok(None);
+            }
+        }
+    }
+
+    async fn serve(&mut self, round: &mut Round) -> Result<(), Stopped> {
+        loop {
+            self.publish(round, None);
+            let now = now_s();
+            let wait = match round.next() {
+                Some((at, due)) if due <= now => {
+                    self.attempt(round, at).await?;
+                    Duration::ZERO
+                }
+                _ if self.ask(round, now).await? => Duration::ZERO,
+                Some((_, due)) => Duration::from_secs((due - now) as u64).min(LOOK_AGAIN),
+                None => LOOK_AGAIN,
+            };
+            if self.pause(wait).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits. Whether another configuration has come.
+    async fn pause(&mut self, wait: Duration) -> Result<bool, Stopped> {
+        tokio::select! {
+            changed = self.wanted.changed() => changed.map(|()| true).map_err(|_| Stopped),
+            () = sleep(wait) => Ok(false),
+        }
+    }
+
+    /// Orders a certificate for an entry, and notes what came of it.
+    async fn attempt(&mut self, round: &mut Round, at: usize) -> Result<(), Stopped> {
+        self.publish(round, Some(at));
+        let ordering = tokio::spawn(order(Arc::clone(&round.wanted), Arc::clone(&self.host), {
+            let entry = &round.entries[at];
+            (entry.wanted.clone(), entry.held.as_ref().and_then(|held| held.identifier.clone()))
+        }));
+        let result = match self.unless_unwanted(&round.wanted, &round.entries[at].wanted, ordering).await? {
+            Some(result) => result,
+            None => return Ok(()),
+        };
+        let entry = &mut round.entries[at];
+        let name = entry.wanted.name.clone();
+        match result.and_then(|pem| self.keep(entry, &pem)) {
+            Ok(()) => {
+                self.counts.0 += 1;
+                self.host.log(&format!("ACME: {name} has a certificate by {}", round.wanted.authority.directory));
+                entry.save(&*self.host);
+                round.attempts = Attempts::default();
+                let _ = state::write_attempts(&round.directory, &round.attempts);
+                self.host.obtained();
+            }
+            Err(failure) => {
+                self.counts.1 += 1;
+                if failure.is_of_authority {
+                    fail(&mut round.attempts, &failure);
+                    let _ = state::write_attempts(&round.directory, &round.attempts);
+                } else {
+                    entry.fail(&failure);
+                    entry.save(&*self.host);
+                    // It answers.
+                    round.attempts = Attempts::default();
+                }
+                let due = round.due_s(&round.entries[at]);
+                let minutes = ((due - now_s()).max(0) + 59) / 60;
+                self.host.log(&format!(
+                    "warning: ACME: no certificate for {name}: {}; the next try is in {minutes} min",
+                    failure.why
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for an order; breaks it off, and returns `None`, when a configuration comes that wants it no more.
+    async fn unless_unwanted(
+        &mut self,
+        wanted: &Wanted,
+        name: &WantedName,
+        mut ordering: tokio::task::JoinHandle<Result<String, Failure>>,
+    ) -> Result<Option<Result<String, Failure>>, Stopped> {
+        let mut receiver = self.wanted.clone();
+        let result = loop {
+            tokio::select! {
+                ended = &mut ordering => break Some(match ended {
+                    Ok(result) => result,
+                    Err(_) => Err(Failure::of_name("the order ended by an error of Hairpin's own")),
+                }),
+                changed = receiver.changed() => {
+                    if changed.is_err() {
+                        ordering.abort();
+                        return Err(Stopped);
+                    }
+                    let new = Arc::clone(&receiver.borrow_and_update());
+                    if new.authority != wanted.authority || new.state != wanted.state || !new.names.contains(name) {
+                        ordering.abort();
+                        break None;
+                    }
+                }
+            }
+        };
+        // Answers are withdrawn, whatever came of it; that is not waited for.
+        self.host.answer(Vec::new(), oneshot::channel().0);
+        Ok(result)
+    }
+
+    /// Puts chain and key into their file.
+    fn keep(&self, entry: &mut Entry, pem: &str) -> Result<(), Failure> {
+        let check = |file: &Path| self.host.check(file).map_err(anyhow::Error::msg);
+        let written = state::write(&entry.file, pem.as_bytes(), check);
+        written.map_err(|error| Failure::of_name(format!("the certificate cannot be used: {error:#}")))?;
+        entry.held = read_certificate(&entry.file, &*self.host).unwrap_or_default();
+        let now = now_s();
+        entry.attempts = Attempts { last_s: now, obtained_s: now, ..Attempts::default() };
+        (entry.window, entry.ask_s) = (None, 0);
+        Ok(())
+    }
+
+    /// Asks the CA when it wants the next certificate renewed whose turn it is. Whether one was asked for.
+    async fn ask(&mut self, round: &mut Round, now: i64) -> Result<bool, Stopped> {
+        let is_due = |entry: &&mut Entry| entry.ask_s <= now;
+        let authority = round.authority().clone();
+        let Some(entry) = round.entries.iter_mut().filter(is_due).find(|entry| entry.held.is_some()) else {
+            return Ok(false);
+        };
+        let identifier = entry.held.as_ref().and_then(|held| held.identifier.clone());
+        let asked = identifier.map(|identifier| window(&authority, &round.directory, identifier));
+        let answer = match asked {
+            Some(asked) => {
+                let mut receiver = self.wanted.clone();
+                tokio::select! {
+                    answer = timeout(ORDER_TIMEOUT, asked) => answer.ok().and_then(Result::ok).flatten(),
+                    _ = receiver.changed() => return Ok(false),
+                }
+            }
+            None => None,
+        };
+        match answer {
+            Some((window, again_s)) => {
+                entry.window = Some(window);
+                entry.ask_s = now + again_s.clamp(*ASK_EVERY_S.start(), *ASK_EVERY_S.end());
+            }
+            None => entry.ask_s = now + ASK_AGAIN_S,
+        }
+        Ok(true)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut AcmeReading)) {
+        change(&mut self.reading.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Shows others what is known. `ordering`: the entry that is being ordered.
+    fn publish(&self, round: &Round, ordering: Option<usize>) {
+        let name = |(at, entry): (usize, &Entry)| NameReading {
+            name: entry.wanted.name.clone(),
+            challenge: entry.wanted.challenge,
+            state: if ordering == Some(at) { NameState::Ordering } else { entry.state() },
+            until_unix_s: entry.held.as_ref().map(|held| held.validity.until_s),
+            next_unix_s: round.due_s(entry),
+            failures: entry.attempts.failures,
+            error: entry.attempts.error.clone(),
+        };
+        let reading = AcmeReading {
+            directory: round.authority().directory.clone(),
+            account: account::url(&round.directory),
+            error: round.attempts.error.clone(),
+            obtained: self.counts.0,
+            failed: self.counts.1,
+            names: round.entries.iter().enumerate().map(name).collect(),
+        };
+        self.change(|shown| *shown = reading);
+    }
+}
+
+/// One order, within its time.
+async fn order(
+    wanted: Arc<Wanted>,
+    host: Arc<dyn Host>,
+    (name, replaces): (WantedName, Option<CertificateIdentifier<'static>>),
+) -> Result<String, Failure> {
+    let of_authority = state::of_authority(&wanted.state, &wanted.authority);
+    let broken = |error: anyhow::Error| Failure { why: format!("{error:#}"), is_of_authority: true, retry_after: None };
+    let transport = Transport::new(&wanted.authority).map_err(broken)?;
+    let obtained = async {
+        let (account, is_new) = account::open(&wanted.authority, &of_authority, &transport).await?;
+        if is_new {
+            host.log(&format!("ACME: made the account {}", account.id()));
+        }
+        Ordering { account, transport: transport.clone(), name, replaces, host }.obtain().await
+    };
+    match timeout(ORDER_TIMEOUT, obtained).await {
+        Ok(result) => result,
+        Err(_) => Err(Failure::of_name(format!("the order took longer than {} s", ORDER_TIMEOUT.as_secs()))),
+    }
+}
+
+/// When the CA wants a certificate renewed, and in how many seconds it is to be asked again; `None`: it does not say.
+async fn window(
+    authority: &Authority,
+    of_authority: &Path,
+    identifier: CertificateIdentifier<'static>,
+) -> Result<Option<((i64, i64), i64)>> {
+    let transport = Transport::new(authority)?;
+    let Some(account) = account::existing(authority, of_authority, &transport).await? else { return Ok(None) };
+    match account.renewal_info(&identifier).await {
+        Ok((info, again)) => {
+            let window = info.suggested_window;
+            Ok(Some(((window.start.unix_timestamp(), window.end.unix_timestamp()), again.as_secs() as i64)))
+        }
+        Err(Error::Unsupported(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The certificate in a file; `None`: there is none.
+fn read_certificate(file: &Path, host: &dyn Host) -> Result<Option<HeldCertificate>> {
+    if !file.exists() {
+        return Ok(None);
+    }
+    host.check(file).map_err(anyhow::Error::msg)?;
+    let leaf = CertificateDer::from_pem_file(file)?;
+    let (_, parsed) = x509_parser::parse_x509_certificate(&leaf)?;
+    let validity =
+        Validity { from_s: parsed.validity().not_before.timestamp(), until_s: parsed.validity().not_after.timestamp() };
+    let hash = digest(&SHA256, &leaf);
+    let draw = hash.as_ref().first().map_or(0.0, |&byte| f64::from(byte) / 255.0);
+    Ok(Some(HeldCertificate { validity, draw, identifier: CertificateIdentifier::try_from(&leaf).ok() }))
+}
+
+/// From 0 to 1; need not be secret.
+fn random() -> f64 {
+    let mut byte = [0];
+    let drawn = aws_lc_rs::rand::fill(&mut byte);
+    drawn.map_or(0.0, |()| f64::from(byte[0]) / 255.0)
+}
+
+fn now_s() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
+}

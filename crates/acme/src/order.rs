@@ -1,0 +1,239 @@
+//! One order: the CA asks for a proof that the name leads here, and signs a certificate for a new key.
+
+use crate::transport::Transport;
+use crate::{ChallengeAnswer, ChallengeKind, Host, WantedName};
+use instant_acme::{
+    Account, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error, Identifier, KeyAuthorization, NewOrder,
+    Order, OrderStatus, Problem, RetryPolicy,
+};
+use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How long the CA may take to judge an answer, and to sign.
+const POLL_TIMEOUT: Duration = Duration::from_secs(90);
+/// Letters of a token (RFC 8555, 8.1: base64url).
+const TOKEN_MAX: usize = 256;
+
+/// Why there is no certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) why: String,
+    /// Whether other names would fail for it, too.
+    pub(crate) is_of_authority: bool,
+    /// What the CA asks to wait for.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+impl Failure {
+    /// One that concerns all names.
+    pub(crate) fn of_authority(why: String, transport: &Transport) -> Failure {
+        Failure { why, is_of_authority: true, retry_after: transport.retry_after() }
+    }
+
+    /// One of this name, or one of the CA if it says so, or does not speak sense.
+    fn of(error: &Error, transport: &Transport) -> Failure {
+        let is_of_authority = match error {
+            Error::Api(problem) => problem.r#type.as_deref().is_some_and(|kind| OF_AUTHORITY.contains(&kind)),
+            Error::Timeout(_) => false,
+            _ => true,
+        };
+        let why = match error {
+            Error::Api(problem) => said(problem),
+            Error::Timeout(_) => format!("the CA has not decided within {} s", POLL_TIMEOUT.as_secs()),
+            error => error.to_string(),
+        };
+        Failure { why, is_of_authority, retry_after: transport.retry_after() }
+    }
+
+    /// One of this name.
+    pub(crate) fn of_name(why: impl Into<String>) -> Failure {
+        Failure { why: why.into(), is_of_authority: false, retry_after: None }
+    }
+}
+
+/// Problems that other names would have, too (RFC 8555, 6.7).
+const OF_AUTHORITY: [&str; 5] = [
+    "urn:ietf:params:acme:error:serverInternal",
+    "urn:ietf:params:acme:error:accountDoesNotExist",
+    "urn:ietf:params:acme:error:userActionRequired",
+    "urn:ietf:params:acme:error:externalAccountRequired",
+    "urn:ietf:params:acme:error:badNonce",
+];
+
+/// What the CA says, for people, without its control characters.
+fn said(problem: &Problem) -> String {
+    let all = std::iter::once((&problem.r#type, &problem.detail));
+    let all = all.chain(problem.subproblems.iter().map(|sub| (&sub.r#type, &sub.detail)));
+    let one = |(kind, detail): (&Option<String>, &Option<String>)| {
+        let kind = kind.as_deref().map(|kind| kind.rsplit(':').next().unwrap_or(kind));
+        format!("{}: {}", kind.unwrap_or("problem"), detail.as_deref().unwrap_or("the CA gives no reason"))
+    };
+    let text = all.map(one).collect::<Vec<_>>().join("; ");
+    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).take(500).collect()
+}
+
+/// What an order needs.
+#[derive(Clone)]
+pub(crate) struct Ordering {
+    pub(crate) account: Account,
+    pub(crate) transport: Transport,
+    pub(crate) name: WantedName,
+    /// The certificate that the new one replaces (RFC 9773, 5).
+    pub(crate) replaces: Option<CertificateIdentifier<'static>>,
+    pub(crate) host: Arc<dyn Host>,
+}
+
+impl Ordering {
+    /// Orders, and returns chain and key in PEM form. Answers to challenges are in force afterwards, too: the caller withdraws
+    /// them.
+    pub(crate) async fn obtain(self) -> Result<String, Failure> {
+        let mut order = self.order().await?;
+        self.authorize(&mut order).await?;
+        let poll = RetryPolicy::new().initial_delay(Duration::from_millis(500)).backoff(1.5).timeout(POLL_TIMEOUT);
+        match order.poll_ready(&poll).await {
+            Ok(OrderStatus::Ready) => {}
+            Ok(_) => return Err(self.why_invalid(&mut order).await),
+            Err(Error::Api(problem)) => {
+                let told = self.why_invalid(&mut order).await;
+                return Err(if told.why.is_empty() { self.failed(Error::Api(problem)) } else { told });
+            }
+            Err(error) => return Err(self.failed(error)),
+        }
+        let broken = |error: rcgen::Error| Failure::of_name(format!("no certificate request can be made: {error}"));
+        let mut wanted = CertificateParams::new(vec![self.name.name.clone()]).map_err(broken)?;
+        wanted.distinguished_name = DistinguishedName::new();
+        let key = KeyPair::generate().map_err(broken)?;
+        let request = wanted.serialize_request(&key).map_err(broken)?;
+        order.finalize_csr(request.der()).await.map_err(|error| self.failed(error))?;
+        let chain = order.poll_certificate(&poll).await.map_err(|error| self.failed(error))?;
+        if !chain.contains("-----BEGIN CERTIFICATE-----") || chain.contains("PRIVATE KEY") {
+            return Err(Failure::of_name("the CA has sent something else than a chain of certificates"));
+        }
+        Ok(format!("{}\n{}", chain.trim_end(), key.serialize_pem()))
+    }
+
+    fn failed(&self, error: Error) -> Failure {
+        Failure::of(&error, &self.transport)
+    }
+
+    /// Makes the order, as a replacement if the CA knows such.
+    async fn order(&self) -> Result<Order, Failure> {
+        let names = [Identifier::Dns(self.name.name.clone())];
+        if let Some(replaces) = self.replaces.clone() {
+            match self.account.new_order(&NewOrder::new(&names).replaces(replaces)).await {
+                Ok(order) => return Ok(order),
+                // It does not know the old certificate, or has replaced it already: the order is one like any other.
+                Err(Error::Api(_) | Error::Unsupported(_)) => {}
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+        self.account.new_order(&NewOrder::new(&names)).await.map_err(|error| self.failed(error))
+    }
+
+    /// Answers what the CA asks for.
+    async fn authorize(&self, order: &mut Order) -> Result<(), Failure> {
+        let mut authorizations = order.authorizations();
+        while let Some(next) = authorizations.next().await {
+            let mut authorization = next.map_err(|error| self.failed(error))?;
+            if authorization.status == AuthorizationStatus::Valid {
+                continue;
+            }
+            if authorization.identifier().to_string() != self.name.name {
+                return Err(Failure::of_name("the CA asks for a proof of another name"));
+            }
+            let kind = match self.name.challenge {
+                ChallengeKind::Http01 => ChallengeType::Http01,
+                ChallengeKind::TlsAlpn01 => ChallengeType::TlsAlpn01,
+            };
+            let Some(mut challenge) = authorization.challenge(kind) else {
+                let kind = self.name.challenge.name();
+                return Err(Failure::of_name(format!("the CA does not offer {kind} for this name")));
+            };
+            let answer = self.answer(&challenge.token, &challenge.key_authorization())?;
+            let (done, is_done) = oneshot::channel();
+            self.host.answer(vec![answer], done);
+            if is_done.await.is_err() {
+                return Err(Failure::of_name("the answer to the challenge could not be put into force"));
+            }
+            challenge.set_ready().await.map_err(|error| self.failed(error))?;
+        }
+        Ok(())
+    }
+
+    fn answer(&self, token: &str, proof: &KeyAuthorization) -> Result<ChallengeAnswer, Failure> {
+        let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        if token.is_empty() || token.len() > TOKEN_MAX || !token.bytes().all(is_letter) {
+            return Err(Failure::of_name("the CA's challenge has a token that is none"));
+        }
+        match self.name.challenge {
+            ChallengeKind::Http01 => {
+                let path = format!("/.well-known/acme-challenge/{token}");
+                Ok(ChallengeAnswer::Http { path, body: proof.as_str().to_owned() })
+            }
+            ChallengeKind::TlsAlpn01 => {
+                let name = self.name.name.clone();
+                let made = challenge_certificate(&name, proof.digest().as_ref());
+                let (certificate, key) =
+                    made.map_err(|error| Failure::of_name(format!("no certificate for tls-alpn-01: {error}")))?;
+                Ok(ChallengeAnswer::TlsAlpn { name, certificate, key })
+            }
+        }
+    }
+
+    /// What the CA found wrong with the answers.
+    async fn why_invalid(&self, order: &mut Order) -> Failure {
+        let mut authorizations = order.authorizations();
+        while let Some(Ok(mut authorization)) = authorizations.next().await {
+            if authorization.refresh().await.is_err() {
+                continue;
+            }
+            let problems = authorization.challenges.iter().filter_map(|challenge| challenge.error.as_ref());
+            if let Some(problem) = problems.into_iter().next() {
+                return Failure { retry_after: self.transport.retry_after(), ..Failure::of_name(said(problem)) };
+            }
+        }
+        Failure::of_name("the CA finds the order invalid and gives no reason")
+    }
+}
+
+/// A certificate that answers tls-alpn-01 (RFC 8737, 3), and its key.
+fn challenge_certificate(name: &str, digest: &[u8]) -> Result<(Vec<u8>, Vec<u8>), rcgen::Error> {
+    let mut wanted = CertificateParams::new(vec![name.to_owned()])?;
+    wanted.distinguished_name = DistinguishedName::new();
+    wanted.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
+    let key = KeyPair::generate()?;
+    Ok((wanted.self_signed(&key)?.der().to_vec(), key.serialize_der()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use instant_acme::Subproblem;
+
+    #[test]
+    fn what_the_ca_says_is_one_bounded_line() {
+        let problem = |kind: &str, detail: String| Problem {
+            r#type: Some(kind.into()),
+            detail: Some(detail),
+            status: Some(400),
+            subproblems: Vec::new(),
+        };
+        let mut told = problem("urn:ietf:params:acme:error:connection", "no\nroute\x1b[31m".into());
+        told.subproblems.push(Subproblem { identifier: None, r#type: None, detail: None });
+        assert_eq!(said(&told), "connection: no route [31m; problem: the CA gives no reason");
+        assert_eq!(said(&problem("x", "é".repeat(9000))).chars().count(), 500);
+    }
+
+    #[test]
+    fn challenge_certificate_has_the_critical_extension() {
+        let (certificate, _) = challenge_certificate("a.test", &[7; 32]).unwrap();
+        let (_, parsed) = x509_parser::parse_x509_certificate(&certificate).unwrap();
+        let names = parsed.subject_alternative_name().unwrap().unwrap();
+        assert_eq!(names.value.general_names.len(), 1);
+        // RFC 8737, 6.1: id-pe-acmeIdentifier.
+        let ours = parsed.extensions().iter().find(|one| one.oid.to_id_string() == "1.3.6.1.5.5.7.1.31").unwrap();
+        assert!(ours.critical && ours.value == [&[4, 32][..], &[7; 32]].concat());
+    }
+}
