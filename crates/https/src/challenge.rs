@@ -22,14 +22,15 @@ impl Challenges {
     /// From certificates and their keys in PKCS #8, both DER, by the names that they answer for.
     ///
     /// # Errors
-    /// A key that does not fit.
+    /// A key that cannot be used.
     pub fn new(answers: impl IntoIterator<Item = (String, Vec<u8>, Vec<u8>)>) -> Result<Challenges> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut names = HashMap::new();
         for (name, certificate, key) in answers {
             let chain = vec![CertificateDer::from(certificate)];
-            let key = CertifiedKey::from_der(chain, PrivatePkcs8KeyDer::from(key).into(), &provider)?;
-            names.insert(name, Arc::new(key));
+            // `CertifiedKey::from_der` compares both, and refuses the critical extension by which it answers (RFC 8737, 3).
+            let key = provider.key_provider.load_private_key(PrivatePkcs8KeyDer::from(key).into())?;
+            names.insert(name, Arc::new(CertifiedKey::new(chain, key)));
         }
         let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
         let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(ByName(names)));
