@@ -68,6 +68,7 @@ fn the_least_https_service_has_every_default_and_no_pool() {
     });
     assert!(to.eq([1, 0]));
     let expected = HttpsSettings {
+        acme: Vec::new(),
         certificates: vec![PathBuf::from("/tls/shop.pem")],
         versions_min: TlsVersion::V12,
         client_certificates: ClientCertificates::Off,
@@ -88,6 +89,7 @@ fn https_settings_arrive() {
     let config = good(&with(&[("https.certificates = \"/tls/shop.pem\"", ""), ("#SHOP", section)]));
     assert!(!terminated(&config).http2);
     let expected = HttpsSettings {
+        acme: Vec::new(),
         certificates: ["/tls/b.pem", "/tls"].map(PathBuf::from).into(),
         versions_min: TlsVersion::V13,
         client_certificates: ClientCertificates::Required,
