@@ -207,8 +207,8 @@ fn connections_must_be_tracked() {
 fn certificates_are_named_by_absolute_paths() {
     let certificates =
         |value: &str| with(&[("https.certificates = \"/tls/shop.pem\"", &format!("https.certificates = {value}"))]);
-    let missing = "error: `certificates` is missing in [service.https]; add certificates = [\"/etc/hairpin/tls/www.pem\", \
-                   \"/etc/letsencrypt/live\"]";
+    let missing = "error: there is neither `certificates` nor `acme` in [service.https]; add certificates = \
+                   \"/etc/hairpin/tls/www.pem\", or acme = \"www.example.com\"";
     refuses(&with(&[("https.certificates = \"/tls/shop.pem\"", "")]), &format!("2:1: {missing}"));
     refuses(&with(&[("https.certificates = \"/tls/shop.pem\"", "https.http2 = true")]), &format!("6:1: {missing}"));
     refuses(&certificates("[]"), "6:22: error: `certificates` is an empty list; name at least one file or directory");
