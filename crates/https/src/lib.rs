@@ -55,9 +55,9 @@ mod translate;
 mod unchunk;
 
 pub use backend_tls::{BackendTls, BackendTlsOptions, SESSIONS_MAX, SYSTEM_ROOTS, is_server_name, tls_failure};
-pub use client_certificate::SUBJECT_BYTES_MAX;
 pub use certificates::{CertificateFiles, CertificateSummary, ServedCertificates, TlsOptions, check_certificate};
 pub use challenge::Challenges;
+pub use client_certificate::SUBJECT_BYTES_MAX;
 pub use control::ListedConnection;
 pub use runtime::{ConnectionLister, CoreReading, LISTED_MAX, Runtimes, RuntimesOptions};
 pub use setup::{Configuration, TerminatedService};

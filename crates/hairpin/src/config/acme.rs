@@ -141,8 +141,17 @@ fn is_dns_name(name: &str) -> bool {
     name.len() <= 253 && !last_is_number && name.split('.').all(is_label)
 }
 
-/// Decides how the CA is shown that each name leads here, and reports names for which it cannot be.
-pub(super) fn resolve(sink: &Sink<'_>, acme: Option<&At<AcmeSettings>>, drafts: &mut [ServiceDraft]) {
+/// Decides how the CA is shown that each name leads here, and reports names for which it cannot be. `top`: the file, whose [acme]
+/// has been reported already if it is there and `acme` is `None`.
+pub(super) fn resolve(
+    sink: &Sink<'_>,
+    top: &TomlTable<'_>,
+    acme: Option<&At<AcmeSettings>>,
+    drafts: &mut [ServiceDraft],
+) {
+    if acme.is_none() && top.has("acme") {
+        return;
+    }
     let plain: BTreeSet<Address> = drafts.iter().filter_map(|draft| plain_http(&draft.service)).collect();
     let mut names = BTreeSet::new();
     for draft in drafts {

@@ -169,7 +169,7 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<C
     if let Some(settings) = untracked {
         stateless::check(sink, &top.span_of("connection_table"), settings, &mut services);
     }
-    acme::resolve(sink, acme.as_ref(), &mut services);
+    acme::resolve(sink, &top, acme.as_ref(), &mut services);
     check::services(sink, &services, &pool, untracked.is_none());
     check::pool(sink, &services, &pool);
     if let Some(dpdk) = settings.as_ref().and_then(|settings| settings.dpdk.as_ref()) {

@@ -144,11 +144,11 @@ const fn field(
 const DAY_MS: u64 = 86_400_000;
 
 /// Sections of every service and of the instance, in the order they are documented in.
-pub const COMMON: [&ReferenceSection; 12] =
-    [&TOP, &LIMITS, &OFFLOAD, &POOL, &LINUX, &CONTROL, &METRICS, &ACME, &TIMEOUTS, &SERVICE, &HEALTH, &BACKEND];
+pub const COMMON: [&ReferenceSection; 11] =
+    [&TOP, &LIMITS, &OFFLOAD, &POOL, &LINUX, &CONTROL, &METRICS, &TIMEOUTS, &SERVICE, &HEALTH, &BACKEND];
 
 /// Sections of HTTP and TLS services only, likewise.
-pub const LAYER7: [&ReferenceSection; 13] = [
+pub const LAYER7: [&ReferenceSection; 14] = [
     &GROUP,
     &ROUTE,
     &REDIRECT,
@@ -160,6 +160,7 @@ pub const LAYER7: [&ReferenceSection; 13] = [
     &STICKY,
     &HTTP_LIMITS,
     &HTTPS,
+    &ACME,
     &BACKEND_TLS,
     &TLS,
 ];

@@ -3,8 +3,8 @@
 use super::Bound::{Number, Option, Time};
 use super::{Counter, Group, limit, series};
 use crate::capture::limits as capture;
-use crate::config::reference::LIMITS;
 use crate::config::limits as config;
+use crate::config::reference::LIMITS;
 use crate::control;
 use crate::health::limits as health;
 use crate::metrics::limits as metrics;

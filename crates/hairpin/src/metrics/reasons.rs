@@ -93,7 +93,9 @@ pub(crate) fn values_of(series: &str, label: &str) -> Vec<String> {
             Closed::ALL.iter().map(|why| why.name().to_string()).collect()
         }
         ("hairpin_metrics_answers_total", _) => CODES.iter().map(u16::to_string).collect(),
-        ("hairpin_health_checks_total", "result") | ("hairpin_reloads_total", _) => words(&["success", "failure"]),
+        ("hairpin_health_checks_total" | "hairpin_acme_orders_total", "result") | ("hairpin_reloads_total", _) => {
+            words(&["success", "failure"])
+        }
         ("hairpin_port_drops_total", "reason") => words(&["missed", "no-mbuf"]),
         ("hairpin_port_steering_rules", "state") => words(&["in", "missing"]),
         _ => Vec::new(),

@@ -3,8 +3,8 @@
 //! Certificates and keys are read by the process that serves them, before anything is changed: at a start, at a reload, and
 //! when their files change. A file that cannot be served changes nothing.
 
-use super::generations::DrainReporter;
 use super::acme::OpenChallenges;
+use super::generations::DrainReporter;
 use super::listeners::{self, Listeners};
 use super::reading::{HttpsReading, WorkerReading};
 use super::worker_pool::{SPLICES_MAX, WorkerParameters};

@@ -19,7 +19,7 @@ pub const ACME: ReferenceSection = ReferenceSection {
         field(
             "contact",
             ValueForm::Texts,
-            Value("[]"),
+            From("none"),
             "\"admin@example.com\"",
             "Addresses that the CA may write to, 8 at most. A reload tells the CA when they change.",
         ),

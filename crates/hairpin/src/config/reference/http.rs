@@ -296,7 +296,7 @@ pub const HTTPS: ReferenceSection = ReferenceSection {
         field(
             "acme",
             ValueForm::Texts,
-            Value("[]"),
+            From("none"),
             "[\"example.com\", \"www.example.com\"]",
             "Names that certificates are obtained for automatically, and renewed, each by itself, as [acme] says; 100 at most. \
              Until there is a first one, clients get those of `certificates`, or one that signs itself.",
