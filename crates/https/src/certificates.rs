@@ -27,7 +27,7 @@ const PER_THREAD_MIN: usize = 64;
 const CHAIN_MAX: usize = 10;
 
 /// Where certificates are.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CertificateFiles(pub Vec<PathBuf>);
 
 impl CertificateFiles {
@@ -64,7 +64,7 @@ fn stamp_key(path: &Path, hasher: &mut DefaultHasher) {
 }
 
 /// The server's side of TLS of a service.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct TlsOptions {
     /// Files and directories of certificates; the first is for clients that ask for no name or another one.
     pub certificates: CertificateFiles,

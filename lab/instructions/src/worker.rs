@@ -86,6 +86,7 @@ pub(crate) fn http(reuse: bool) -> Kind {
         conditions: Default::default(),
         action: Action::Forward { groups: [(0, 1)].into(), replace_prefix: None },
         edits: Edits::default(),
+        terms: Default::default(),
     };
     Kind::Http(Box::new(Http {
         answers: Default::default(),

@@ -346,7 +346,7 @@ fn in_http1(said: &Said, is_whole: bool) -> Vec<u8> {
 /// A service whose routes ask for all that a request has.
 fn http() -> Http {
     let forward = |group| Action::Forward { groups: [(group, 1)].into(), replace_prefix: None };
-    let route = |conditions, action| Route { conditions, action, edits: Edits::default() };
+    let route = |conditions, action| Route { conditions, action, edits: Edits::default(), terms: Default::default() };
     let host = HostPattern::parse("a.test").expect("a host");
     let path = PathPattern::prefix("/deny").expect("a path");
     let field = Named { name: (*b"x-route").into(), test: Test::Present };

@@ -123,6 +123,7 @@ fn http() -> Http {
             conditions: Default::default(),
             action: Action::Forward { groups: [(0, 1)].into(), replace_prefix: None },
             edits: Edits { request, response },
+            terms: Default::default(),
         }]
         .into(),
         edits: Edits::default(),

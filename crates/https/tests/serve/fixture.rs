@@ -128,9 +128,8 @@ impl Site {
         let (certificate, key) = self_signed(&["web.test"]);
         let mut options = TlsOptions {
             certificates: CertificateFiles(vec![scratch.write("web.pem", &format!("{certificate}{key}"))]),
-            only_tls13: false,
             http2: true,
-            clients: None,
+            ..TlsOptions::default()
         };
         change(&mut options);
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -75,7 +75,7 @@ fn write(directory: &Path, count: usize) {
 
 fn options(directory: &Path) -> TlsOptions {
     let certificates = CertificateFiles(vec![directory.to_path_buf()]);
-    TlsOptions { certificates, only_tls13: false, http2: true, clients: None }
+    TlsOptions { certificates, http2: true, ..TlsOptions::default() }
 }
 
 /// A service with the certificates of a directory.

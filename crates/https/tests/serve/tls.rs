@@ -41,7 +41,7 @@ fn second_handshake_resumes_the_first_session() {
 }
 
 fn options(files: Vec<PathBuf>) -> TlsOptions {
-    TlsOptions { certificates: CertificateFiles(files), only_tls13: false, http2: true, clients: None }
+    TlsOptions { certificates: CertificateFiles(files), http2: true, ..TlsOptions::default() }
 }
 
 fn refused(files: Vec<PathBuf>) -> String {

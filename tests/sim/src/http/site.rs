@@ -81,6 +81,7 @@ impl Site {
             },
             action,
             edits: Edits::default(),
+            terms: Default::default(),
         };
         let forward = |group, replace: Option<&str>| Action::Forward {
             groups: [(group, 1)].into(),
