@@ -1,7 +1,7 @@
 //! Targets of `l7::head` and `l7::body`. An input is a byte of parameters, then the stream.
 
 use hairpin_core::l7::body::Chunks;
-use hairpin_core::l7::head::{Bounds, Fields, Method, ParseStatus, BadHead, Request, Response, request, response};
+use hairpin_core::l7::head::{BadHead, Bounds, Fields, Method, ParseStatus, Request, Response, request, response};
 
 /// Longer inputs are not cut at every byte.
 const CUT_MAX: usize = 600;

@@ -308,6 +308,7 @@ fn is_decided(said: &Said, request: &Request<'_>, is_whole: bool) -> bool {
     let Verdict::Forward { route, .. } = verdict else { return false };
     let end = Endpoint::new(client, 1234);
     let facts = Facts {
+        client_certificate: Default::default(),
         client: end,
         vip: end,
         backend: "backend",

@@ -107,7 +107,13 @@ pub(crate) fn end(host: u8, port: u16) -> Endpoint {
 /// The parts of a worker.
 fn options(able: bool, seeds: [u64; 4], snapshot: &Arc<Snapshot>, splices: SplicedMemory) -> WorkerOptions<Always> {
     let table = AnyTable::new(16, Hasher::new([7, 2, 3, 4]));
-    let caps = EngineCaps { rewrites_sack: able, rewrites_window: able, rewrites_timestamps: able, checks_guards: able, ..EngineCaps::full(1000) };
+    let caps = EngineCaps {
+        rewrites_sack: able,
+        rewrites_window: able,
+        rewrites_timestamps: able,
+        checks_guards: able,
+        ..EngineCaps::full(1000)
+    };
     WorkerOptions { caps, splices, ..WorkerOptions::new(snapshot.clone(), boxed(8), table, Always, seeds) }
 }
 

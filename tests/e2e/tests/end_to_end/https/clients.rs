@@ -16,7 +16,7 @@ use std::path::Path;
 pub(super) fn tests() -> Vec<Trial> {
     let test = |name: &str, body: fn() -> Result<()>| lane::OWN.test(format!("https: {name}"), body);
     vec![
-        test("a browser loads 100 resources and a WebSocket by HTTP/2", browses),
+        test("a browser loads 100 resources, a WebSocket by HTTP/2", browses),
         test("Node.js is behind it", before_node),
         test("versions and ciphers are those that are served", versions_and_ciphers),
         test("names choose certificates", names_choose),
