@@ -17,10 +17,14 @@ use hairpin_core::l7::head::{self, Bounds, FIELDS_MAX, Method, ParseStatus};
 use hairpin_core::l7::splice::Refused;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 use tokio::time::timeout;
 
 /// Bounds of a head that was written from a header block, whose size HTTP/2 has bounded already.
 pub(super) const TRANSLATED: Bounds = Bounds { bytes_max: 64 * 1024, fields_max: FIELDS_MAX, target_bytes_max: 8192 };
+
+/// How long the end of a stream may take whose request has no body.
+const LENGTH_WITHIN: Duration = Duration::from_secs(2);
 
 /// One stream.
 pub(super) struct Stream {
@@ -65,13 +69,22 @@ impl Stream {
     }
 
     pub(super) async fn serve(mut self, request: http::Request<RecvStream>) {
-        let (parts, body) = request.into_parts();
+        let (parts, mut body) = request.into_parts();
         let is_whole = body.is_end_stream();
         let Ok(head) = translate::request_head(&parts, is_whole) else {
             self.local.counts.refused(Refused::Malformed);
             return self.respond.send_reset(Reason::PROTOCOL_ERROR);
         };
         let is_websocket = translate::is_websocket(&parts);
+        let is_empty = parts.headers.get("content-length").is_some_and(|length| length == "0");
+        // Its length is 0, but the stream has not ended yet: there must be no data (RFC 9113, 8.1.1).
+        if is_empty && !is_whole && !is_websocket {
+            let end = timeout(LENGTH_WITHIN, body.data()).await;
+            if !matches!(end, Ok(None)) && !matches!(&end, Ok(Some(Ok(data))) if data.is_empty()) {
+                self.local.counts.refused(Refused::Malformed);
+                return self.respond.send_reset(Reason::PROTOCOL_ERROR);
+            }
+        }
         self.is_call = grpc::is_call(&parts.headers);
         let time = grpc::timeout(&parts.headers).filter(|_| self.is_call);
         drop(parts);
