@@ -176,7 +176,7 @@ fn request(address: SocketAddr, check: &HttpCheck) -> Result<Request<Empty<Bytes
         .map_err(|error| CheckFailure::Local(format!("the request cannot be made: {error}")))
 }
 
-/// The same request by HTTP/2, where the host is part of the target.
+/// The request of a check by HTTP/2, where the host is part of the target.
 fn http2_request(scheme: &str, address: SocketAddr, check: &HttpCheck) -> Result<Request<Empty<Bytes>>, CheckFailure> {
     let host = check.host.clone().unwrap_or_else(|| address.to_string());
     Request::builder()

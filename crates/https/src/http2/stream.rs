@@ -23,8 +23,8 @@ use tokio::time::timeout;
 /// Bounds of a head that was written from a header block, whose size HTTP/2 has bounded already.
 pub(super) const TRANSLATED: Bounds = Bounds { bytes_max: 64 * 1024, fields_max: FIELDS_MAX, target_bytes_max: 8192 };
 
-/// How long the end of a stream may take whose request has no body.
-const LENGTH_WITHIN: Duration = Duration::from_secs(2);
+/// How long the end of a stream may take whose request says that it has no body: 408.
+const END_WITHIN: Duration = Duration::from_secs(2);
 
 /// One stream.
 pub(super) struct Stream {
@@ -77,12 +77,14 @@ impl Stream {
         };
         let is_websocket = translate::is_websocket(&parts);
         let is_empty = parts.headers.get("content-length").is_some_and(|length| length == "0");
-        // Its length is 0, but the stream has not ended yet: there must be no data (RFC 9113, 8.1.1).
         if is_empty && !is_whole && !is_websocket {
-            let end = timeout(LENGTH_WITHIN, body.data()).await;
-            if !matches!(end, Ok(None)) && !matches!(&end, Ok(Some(Ok(data))) if data.is_empty()) {
-                self.local.counts.refused(Refused::Malformed);
-                return self.respond.send_reset(Reason::PROTOCOL_ERROR);
+            match timeout(END_WITHIN, has_no_data(&mut body)).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.local.counts.refused(Refused::Malformed);
+                    return self.respond.send_reset(Reason::PROTOCOL_ERROR);
+                }
+                Err(_) => return self.refuse(408, Refused::Slow, Method::Get).await,
             }
         }
         self.is_call = grpc::is_call(&parts.headers);
@@ -234,4 +236,14 @@ impl Stream {
             self.respond.send_reset(Reason::CANCEL);
         }
     }
+}
+
+/// Waits for the end of a stream whose length is 0: whether it came without data, as it must (RFC 9113, 8.1.1).
+async fn has_no_data(body: &mut RecvStream) -> bool {
+    while let Some(data) = body.data().await {
+        if !data.is_ok_and(|data| data.is_empty()) {
+            return false;
+        }
+    }
+    true
 }

@@ -137,6 +137,12 @@ impl Http2Stream {
         Ok(taken)
     }
 
+    /// The request was not sent, so no response comes: a reader hears of the end.
+    fn give_up(&mut self) {
+        (self.up, self.down) = (Up::Ended, Down::Ended);
+        self.reader.take().into_iter().for_each(Waker::wake);
+    }
+
     /// Sends more of the body: how many of `bytes` were taken.
     fn poll_body(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let (taken, ended) = match &mut self.up {
@@ -307,7 +313,7 @@ impl AsyncWrite for Http2Stream {
         let this = self.get_mut();
         match this.up {
             _ if bytes.is_empty() => Poll::Ready(Ok(0)),
-            Up::Head(_) => Poll::Ready(this.take_head(bytes)),
+            Up::Head(_) => Poll::Ready(this.take_head(bytes).inspect_err(|_| this.give_up())),
             _ => this.poll_body(cx, bytes),
         }
     }

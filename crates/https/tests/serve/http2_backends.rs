@@ -468,3 +468,34 @@ fn websocket_goes_by_extended_connect() {
         assert_eq!(rest, b"bye");
     });
 }
+
+#[test]
+fn websocket_that_a_backend_does_not_take_is_501_at_once() {
+    block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((tcp, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let mut connection = h2::server::handshake(tcp).await.unwrap();
+                    while let Some(Ok((_, mut respond))) = connection.accept().await {
+                        ok(&mut respond, "ok");
+                    }
+                });
+            }
+        });
+        // Far longer than a test may take.
+        let mut patient = http();
+        patient.limits.response_timeout = Duration::from_secs(600);
+        let site = Site::new(patient, address);
+        site.set_backends(None, true);
+        let request = "GET /chat HTTP/1.1\r\nHost: web.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+            Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+        let (head, _) = ask(&mut site.connect(&[]).await, request).await;
+        assert!(head.starts_with("HTTP/1.1 501 "), "{head}");
+        // The backend is not at fault.
+        let counted = site.counted().statistics;
+        assert_eq!(counted.backends[0].faults, [0; Fault::ALL.len()]);
+        assert_eq!(counted.http.refused[Refused::Tunnel as usize], 1);
+    });
+}

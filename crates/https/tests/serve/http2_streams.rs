@@ -359,3 +359,29 @@ fn websocket_without_a_tunnel_is_no_success() {
         assert_eq!(response.await.unwrap().status(), 502);
     });
 }
+
+#[test]
+fn length_of_0_waits_for_the_end_of_the_stream() {
+    block_on(async {
+        let site = Site::new(http(), server().await);
+        let client = site.http2().await;
+        for (pieces, is_right) in [(&[""][..], true), (&["", "", ""], true), (&["", "x"], false), (&["x"], false)] {
+            let mut client = client.clone().ready().await.unwrap();
+            let request = Request::post("https://web.test/head").header("content-length", "0").body(()).unwrap();
+            let (response, mut up) = client.send_request(request, false).unwrap();
+            for (at, piece) in pieces.iter().enumerate() {
+                sleep(Duration::from_millis(50)).await;
+                // The client's own h2 would refuse to send it as the last one.
+                if up.send_data(Bytes::from_static(piece.as_bytes()), at + 1 == pieces.len()).is_err() {
+                    break;
+                }
+            }
+            match response.await {
+                Ok(response) => assert!(is_right && response.status() == 200, "{pieces:?}"),
+                Err(error) => {
+                    assert!(!is_right && error.reason() == Some(h2::Reason::PROTOCOL_ERROR), "{pieces:?}: {error}")
+                }
+            }
+        }
+    });
+}
