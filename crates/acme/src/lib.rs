@@ -8,6 +8,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | `client` | the thread: which name is due, and what it becomes |
+//! | `round` | what is known of names: certificates, failures, when each is due |
 //! | `order` | one order: challenge, request, certificate |
 //! | `account` | the account at the CA, made once |
 //! | `transport` | bounded requests to the CA |
@@ -22,6 +23,7 @@
 mod account;
 mod client;
 mod order;
+mod round;
 mod schedule;
 mod state;
 mod transport;

@@ -20,7 +20,7 @@
 //! | `retry_budget` | how many requests are sent again |
 //! | `pump` | bodies that are copied |
 //! | `certificates` | certificates and keys, read and checked as a whole |
-//! | `challenge` | certificates by which a CA looks whether a name leads here |
+//! | `challenge`, `hello` | handshakes by which a CA looks whether a name leads here |
 //!
 //! A runtime shares nothing with the others while it serves requests but loads and effective weights of backends, and TLS
 //! sessions with these. It holds no buffer for a connection that waits: what is read lies in a buffer of the core until it is
@@ -40,6 +40,7 @@ mod deadline;
 mod exchange;
 #[doc(hidden)]
 pub mod fuzzing;
+mod hello;
 mod http1;
 mod http2;
 mod http2_backend;

@@ -5,13 +5,13 @@
 //! record of a few bytes.
 
 use crate::challenge::{self, Challenges};
-use rustls::server::{Accepted, AcceptedAlert, Acceptor};
+use crate::hello::{accept_hello, tell};
 use rustls::{ServerConfig, ServerConnection};
 use std::io::{self, IoSlice, Read, Write};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 /// The first byte of a TLS handshake (RFC 8446, 5.1).
@@ -317,44 +317,8 @@ impl TlsStream {
 }
 
 /// Whether a connection that begins with this byte is one in clear text.
-fn is_clear_text(first: Option<u8>) -> bool {
+pub(crate) fn is_clear_text(first: Option<u8>) -> bool {
     first.is_some_and(|byte| byte != HANDSHAKE && byte.is_ascii_uppercase())
-}
-
-/// Reads a ClientHello; `None`: the client speaks clear text. A client that cannot be understood is told so.
-async fn accept_hello(tcp: &mut TcpStream) -> io::Result<Option<Accepted>> {
-    let mut acceptor = Acceptor::default();
-    let mut is_first = true;
-    loop {
-        let read = std::future::poll_fn(|cx| {
-            let mut source = Source { tcp: &mut *tcp, cx, first: is_first.then_some(0) };
-            match acceptor.read_tls(&mut source) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
-                Ok(0) => Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
-                result => Poll::Ready(result.map(|_| source.first)),
-            }
-        });
-        if is_clear_text(read.await?) {
-            return Ok(None);
-        }
-        is_first = false;
-        match acceptor.accept() {
-            Ok(Some(accepted)) => return Ok(Some(accepted)),
-            Ok(None) => {}
-            Err((error, alert)) => {
-                tell(tcp, alert).await;
-                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
-            }
-        }
-    }
-}
-
-/// Sends an alert, as far as the client takes it.
-async fn tell(tcp: &mut TcpStream, mut alert: AcceptedAlert) {
-    let mut bytes = Vec::new();
-    if alert.write_all(&mut bytes).is_ok() {
-        let _ = tcp.write_all(&bytes).await;
-    }
 }
 
 impl AsyncRead for TlsStream {
@@ -457,11 +421,11 @@ fn ready_or_later(sent: Poll<io::Result<()>>) -> io::Result<()> {
 }
 
 /// The socket as rustls reads it.
-struct Source<'a, 'b> {
-    tcp: &'a mut TcpStream,
-    cx: &'a mut Context<'b>,
+pub(crate) struct Source<'a, 'b> {
+    pub(crate) tcp: &'a mut TcpStream,
+    pub(crate) cx: &'a mut Context<'b>,
     /// The first byte that is read, if it is wanted.
-    first: Option<u8>,
+    pub(crate) first: Option<u8>,
 }
 
 impl Read for Source<'_, '_> {

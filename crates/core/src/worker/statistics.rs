@@ -130,6 +130,45 @@ pub struct BackendStatistics {
     pub software: [Volume; 2],
 }
 
+impl ServiceStatistics {
+    /// Adds what another part of the process has counted.
+    pub fn add(&mut self, other: &ServiceStatistics) {
+        // Every field, so that none is forgotten.
+        let ServiceStatistics { created, established, answered, speculative, refused, client_conns_now, requests } =
+            *other;
+        self.created += created;
+        self.established += established;
+        self.answered += answered;
+        self.speculative += speculative;
+        self.refused += refused;
+        self.client_conns_now += client_conns_now;
+        self.requests += requests;
+    }
+}
+
+impl BackendStatistics {
+    /// Adds what another part of the process has counted, which forwards no packets.
+    pub fn add(&mut self, other: &BackendStatistics) {
+        let BackendStatistics {
+            connections,
+            connections_now,
+            open_now,
+            established,
+            failed,
+            faults,
+            responses,
+            software: _,
+        } = *other;
+        self.connections += connections;
+        self.connections_now += connections_now;
+        self.open_now += open_now;
+        self.established += established;
+        self.failed += failed;
+        self.faults.iter_mut().zip(faults).for_each(|(into, from)| *into += from);
+        self.responses.iter_mut().zip(responses).for_each(|(into, from)| *into += from);
+    }
+}
+
 /// Buckets of [`Latency`].
 pub const LATENCY_BUCKETS: usize = 24;
 

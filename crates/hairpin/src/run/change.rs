@@ -133,6 +133,26 @@ impl Supervisor {
         applied
     }
 
+    /// Serves certificates whose files have changed.
+    pub(super) fn reread_certificates(&mut self) {
+        if !self.termination.reread(&self.config) {
+            return;
+        }
+        let tls = self.termination.certificates.backend_tls(&self.merged.numbers);
+        let targets = effective_weights::targets(&self.snapshot, &self.merged.settings, &tls);
+        if let Err(error) = self.configure_termination().and_then(|()| self.health.update(targets)) {
+            log(&format!("warning: {error:#}"));
+        }
+    }
+
+    /// Puts the configuration into force for services whose connections end here.
+    pub(super) fn configure_termination(&mut self) -> Result<()> {
+        let in_force = (&self.snapshot, &self.tables);
+        self.termination.configure(&self.config, &self.merged, in_force, (&self.listeners, &self.challenges))?;
+        self.inspector.ask_terminated(self.termination.lister());
+        Ok(())
+    }
+
     /// Gives a CA these answers, and no others. A worker takes them over like a reload that changes nothing else.
     pub(super) fn answer_challenges(&mut self, answers: Vec<ChallengeAnswer>) -> Result<()> {
         let challenges = OpenChallenges::new(answers)?;

@@ -442,33 +442,9 @@ fn ticket_secret(secret: Secret) -> [u8; 32] {
 fn add(worker: &mut WorkerReading, core: &CoreReading) {
     worker.busy += core.busy;
     let (into, from) = (&mut worker.statistics, &core.statistics);
-    for (into, from) in into.services.iter_mut().zip(&from.services) {
-        into.created += from.created;
-        into.established += from.established;
-        into.refused += from.refused;
-        into.client_conns_now += from.client_conns_now;
-        into.requests += from.requests;
-    }
-    for (into, from) in into.backends.iter_mut().zip(&from.backends) {
-        into.connections += from.connections;
-        into.connections_now += from.connections_now;
-        into.open_now += from.open_now;
-        into.established += from.established;
-        into.failed += from.failed;
-        into.faults.iter_mut().zip(from.faults).for_each(|(into, from)| *into += from);
-        into.responses.iter_mut().zip(from.responses).for_each(|(into, from)| *into += from);
-    }
-    let (into, from) = (&mut into.http, &from.http);
-    into.client_conns_now += from.client_conns_now;
-    into.client_conns_peak += from.client_conns_peak;
-    into.backend_conns_now += from.backend_conns_now;
-    into.idle_now += from.idle_now;
-    into.requests += from.requests;
-    into.replies += from.replies;
-    into.reused += from.reused;
-    into.retries += from.retries;
-    into.responses.iter_mut().zip(from.responses).for_each(|(into, from)| *into += from);
-    into.refused.iter_mut().zip(from.refused).for_each(|(into, from)| *into += from);
+    into.services.iter_mut().zip(&from.services).for_each(|(into, from)| into.add(from));
+    into.backends.iter_mut().zip(&from.backends).for_each(|(into, from)| into.add(from));
+    into.http.add_terminated(&from.http);
 }
 
 #[cfg(test)]

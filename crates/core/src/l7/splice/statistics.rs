@@ -150,3 +150,20 @@ pub struct HttpStatistics {
     /// Refusals, by [`Refused`].
     pub refused: [u64; Refused::ALL.len()],
 }
+
+impl HttpStatistics {
+    /// Adds what another part of the process has counted whose connections end at sockets: it has no buffers, cookies, segments
+    /// or messages in the engine.
+    pub fn add_terminated(&mut self, other: &HttpStatistics) {
+        self.client_conns_now += other.client_conns_now;
+        self.client_conns_peak += other.client_conns_peak;
+        self.backend_conns_now += other.backend_conns_now;
+        self.idle_now += other.idle_now;
+        self.requests += other.requests;
+        self.replies += other.replies;
+        self.reused += other.reused;
+        self.retries += other.retries;
+        self.responses.iter_mut().zip(other.responses).for_each(|(into, from)| *into += from);
+        self.refused.iter_mut().zip(other.refused).for_each(|(into, from)| *into += from);
+    }
+}
