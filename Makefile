@@ -21,10 +21,10 @@ LACONIC ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-laconic laconic-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
+.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-laconic laconic-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
-	$(CARGO) build --release --workspace
+	$(CARGO) build --release --workspace --exclude hairpin-fuzz
 
 deps:
 	@scripts/install-deps
@@ -68,7 +68,7 @@ kernels-table:
 test-full: test
 	tests/kernels/install-deps
 	tests/kernels/all $(KERNELS)
-	$(MAKE) test-acme
+	$(MAKE) test-acme test-h2spec
 	$(MAKE) crashes restarts soak-tables simulate soak-http soak
 
 # Automatic certificates by the newest Pebble, built as a Go module; `make test` takes Debian's. Needs Go 1.25 or later.
@@ -76,6 +76,12 @@ test-acme: deps
 	GOBIN=$(CURDIR)/target/pebble go install github.com/letsencrypt/pebble/v2/cmd/pebble@latest
 	$(CARGO) build --package hairpin
 	HAIRPIN_PEBBLE=$(CURDIR)/target/pebble/pebble $(CARGO) test --package hairpin-e2e --test end_to_end -- acme:
+
+# Conformance of HTTP/2 by h2spec, built as a Go module: 146 tests of RFC 9113 and RFC 7541. `make test` has none of them, but
+# tests of our own. Needs Go.
+test-h2spec: deps
+	GOBIN=$(CURDIR)/target/h2spec go install github.com/summerwind/h2spec/cmd/h2spec@latest
+	H2SPEC=$(CURDIR)/target/h2spec/h2spec $(CARGO) test --package hairpin-https --test serve -- --ignored h2spec
 
 # Kills the process so many times at random instants under load, of short TCP connections and, on both kinds of cards, of HTTP
 # traffic whose every byte is compared, after 20 restarts with reloads, 4 changes of the number of workers and 5 upgrades; starts
@@ -225,7 +231,10 @@ reproduce-lab: deps
 	gzip --decompress --stdout lab/results/reproduction.jsonl.gz >$(KEPT)/tenth/cases.jsonl
 	gzip --decompress --stdout lab/results/reproduction-full.jsonl.gz >$(KEPT)/full/cases.jsonl
 
-# Needs a nightly toolchain and cargo-fuzz (cargo install cargo-fuzz).
+# Needs a nightly toolchain and cargo-fuzz (cargo install cargo-fuzz). Without the whole program's optimisation, which takes
+# minutes for each target and fits badly with the sanitizer's instrumentation.
+fuzz: export CARGO_PROFILE_RELEASE_LTO = off
+fuzz: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS = 16
 fuzz:
 	cd tests/fuzz && for target in $$($(CARGO) fuzz list --fuzz-dir .); do \
 		$(CARGO) +nightly fuzz run --fuzz-dir . $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; done
@@ -245,4 +254,3 @@ deb-lab: deps
 clean:
 	-target/release/hairpin-bench clean
 	$(CARGO) clean
-	rm -rf tests/fuzz/target
