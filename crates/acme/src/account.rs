@@ -11,10 +11,10 @@ use instant_acme::{Account, AccountCredentials, ExternalAccountKey, NewAccount};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// What is kept of it.
+/// The file of the account.
 #[derive(Serialize, Deserialize)]
 struct KeptAccount {
-    /// What the CA was told.
+    /// The contacts that the CA was told.
     contact: Vec<String>,
     /// Its URL and its key.
     credentials: AccountCredentials,

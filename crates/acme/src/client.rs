@@ -28,7 +28,7 @@ const ASK_AGAIN_S: i64 = 6 * 3600;
 pub enum NameState {
     /// There is no certificate yet, and no order has failed.
     Waiting,
-    /// It is being ordered.
+    /// The certificate is being ordered.
     Ordering,
     /// There is a certificate.
     Held,
@@ -48,7 +48,7 @@ impl NameState {
     }
 }
 
-/// What is known of a name. Times are seconds since 1970.
+/// The state of a name. Times are seconds since 1970.
 #[derive(Clone, Debug)]
 pub struct NameReading {
     /// The name.
@@ -67,7 +67,7 @@ pub struct NameReading {
     pub error: String,
 }
 
-/// What the client has done and will do.
+/// The state of the client: its names, and when each is due.
 #[derive(Clone, Debug, Default)]
 pub struct AcmeReading {
     /// The URL of the CA's directory.
@@ -116,7 +116,7 @@ impl Acme {
         self.wanted.iter().for_each(|sender| drop(sender.send_replace(Arc::new(wanted.clone()))));
     }
 
-    /// What it has done and will do.
+    /// The state of the client.
     pub fn reading(&self) -> AcmeReading {
         self.reading.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -244,7 +244,7 @@ impl Client {
                 } else {
                     entry.fail(&failure);
                     entry.save(&*self.host);
-                    // It answers.
+                    // The CA answers.
                     round.attempts = Attempts::default();
                 }
                 let due = round.due_s(&round.entries[at]);

@@ -83,7 +83,7 @@ pub struct WantedName {
     pub challenge: ChallengeKind,
 }
 
-/// What is to be obtained.
+/// The certificates that are to be obtained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// From whom.
@@ -115,7 +115,7 @@ pub enum ChallengeAnswer {
     },
 }
 
-/// What answers the CA and serves the certificates. Called from the client's thread; must not block.
+/// The program that answers the CA and serves the certificates. Called from the client's thread; must not block.
 pub trait Host: Send + Sync + 'static {
     /// Puts these answers into force, in the place of those before. `done` is told when they are; dropping it says that they
     /// cannot be.

@@ -22,7 +22,7 @@ pub(crate) struct Failure {
     pub(crate) why: String,
     /// Whether other names would fail for it, too.
     pub(crate) is_of_authority: bool,
-    /// What the CA asks to wait for.
+    /// The time that the CA asks to wait for.
     pub(crate) retry_after: Option<Duration>,
 }
 
@@ -62,7 +62,7 @@ const OF_AUTHORITY: [&str; 5] = [
     "urn:ietf:params:acme:error:badNonce",
 ];
 
-/// What the CA says, for people, without its control characters.
+/// The CA's text for people, without control characters.
 fn said(problem: &Problem) -> String {
     let all = std::iter::once((&problem.r#type, &problem.detail));
     let all = all.chain(problem.subproblems.iter().map(|sub| (&sub.r#type, &sub.detail)));
@@ -74,7 +74,7 @@ fn said(problem: &Problem) -> String {
     text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).take(500).collect()
 }
 
-/// What an order needs.
+/// The parts that an order needs.
 #[derive(Clone)]
 pub(crate) struct Ordering {
     pub(crate) account: Account,
@@ -124,7 +124,7 @@ impl Ordering {
         if let Some(replaces) = self.replaces.clone() {
             match self.account.new_order(&NewOrder::new(&names).replaces(replaces)).await {
                 Ok(order) => return Ok(order),
-                // It does not know the old certificate, or has replaced it already: the order is one like any other.
+                // The CA does not know the old certificate, or has replaced it already: the order is one like any other.
                 Err(Error::Api(_) | Error::Unsupported(_)) => {}
                 Err(error) => return Err(self.failed(error)),
             }
@@ -182,7 +182,7 @@ impl Ordering {
         }
     }
 
-    /// What the CA found wrong with the answers.
+    /// The errors that the CA found with the answers.
     async fn why_invalid(&self, order: &mut Order) -> Failure {
         let mut authorizations = order.authorizations();
         while let Some(Ok(mut authorization)) = authorizations.next().await {

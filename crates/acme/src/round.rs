@@ -1,4 +1,4 @@
-//! What is known of the names of one CA: their certificates, what came of orders, and when each is due.
+//! The names of one CA: their certificates, the outcome of orders, and when each is due.
 
 use crate::client::NameState;
 use crate::order::Failure;

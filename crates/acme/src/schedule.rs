@@ -86,9 +86,9 @@ mod tests {
         let (from, at) = (NINETY.from_s, |day: i64| NINETY.from_s + day * DAY);
         let window = Some((at(70), at(72)));
         assert_eq!([0.0, 0.5].map(|draw| renewal(NINETY, from, window, draw)), [at(70), at(71)]);
-        // It says at once: the certificate is revoked soon.
+        // The CA says at once: the certificate is revoked soon.
         assert_eq!(renewal(NINETY, from, Some((at(-2), at(-1))), 0.5), from + 3600);
-        // It says never, or nothing that makes sense.
+        // The CA says never, or nothing that makes sense.
         assert_eq!(renewal(NINETY, from, Some((at(400), at(500))), 0.5), at(75));
         assert_eq!(renewal(NINETY, from, Some((at(72), at(70))), 0.0), at(60));
     }

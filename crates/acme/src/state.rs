@@ -48,7 +48,7 @@ pub(crate) fn of_name(of_authority: &Path, name: &str) -> PathBuf {
     of_authority.join("certificates").join(name)
 }
 
-/// What was tried, kept so that a restart does not try again at once.
+/// The last attempt, kept so that a restart does not try again at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Attempts {
     /// Failures since the last success.

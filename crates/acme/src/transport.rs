@@ -31,7 +31,7 @@ const AGENT: &str = concat!("hairpin/", env!("CARGO_PKG_VERSION"));
 #[derive(Clone)]
 pub(crate) struct Transport {
     tls: TlsConnector,
-    /// What the CA's last refusal asked to wait for.
+    /// The time that the CA's last refusal asked to wait for.
     retry_after: Arc<Mutex<Option<Duration>>>,
 }
 
@@ -56,7 +56,7 @@ impl Transport {
         Ok(Transport { tls: TlsConnector::from(Arc::new(config)), retry_after: Arc::default() })
     }
 
-    /// What the CA's last refusal asked to wait for.
+    /// The time that the CA's last refusal asked to wait for.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         *self.retry_after.lock().unwrap_or_else(PoisonError::into_inner)
     }

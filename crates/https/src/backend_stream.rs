@@ -25,7 +25,7 @@ impl BackendStream {
     /// Connects, and shakes hands if there is `tls`, behind bytes that go in clear text.
     ///
     /// # Errors
-    /// What the kernel says, or [`io::ErrorKind::InvalidData`] if TLS cannot be agreed on.
+    /// The kernel's error, or [`io::ErrorKind::InvalidData`] if TLS cannot be agreed on.
     pub(crate) async fn connect(address: SocketAddr, tls: Option<(&BackendTls, &[u8])>) -> io::Result<BackendStream> {
         let mut tcp = TcpStream::connect(address).await?;
         tcp.set_nodelay(true)?;
@@ -117,7 +117,7 @@ impl BackendStream {
     }
 }
 
-/// What a socket has now. Unlike a poll it is not refused to a task that has done much already.
+/// Reads what a socket has now. Unlike a poll, the read is not refused to a task that has done much already.
 struct Available<'a>(&'a TcpStream);
 
 impl Read for Available<'_> {

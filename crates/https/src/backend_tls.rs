@@ -122,7 +122,7 @@ impl BackendTls {
     /// Shakes hands with the backend at `address`.
     ///
     /// # Errors
-    /// What the kernel says, or what [`tls_failure`] has words for.
+    /// The kernel's error, or one that [`tls_failure`] has words for.
     pub async fn connect(&self, tcp: TcpStream, address: IpAddr) -> io::Result<TlsStream<TcpStream>> {
         let name = self.name.clone().unwrap_or_else(|| ServerName::from(address));
         TlsConnector::from(Arc::clone(&self.config)).connect(name, tcp).await

@@ -18,13 +18,13 @@ use std::sync::Arc;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// Bytes of a file of certificates or of a key at most.
-const FILE_BYTES_MAX: u64 = 1 << 20;
+pub const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Certificates of one service at most.
-pub(crate) const CERTIFICATES_MAX: usize = 100_000;
+pub const CERTIFICATES_MAX: usize = 100_000;
 /// Certificates that a thread of its own is worth.
 const PER_THREAD_MIN: usize = 64;
 /// Certificates of one chain at most.
-const CHAIN_MAX: usize = 10;
+pub const CHAIN_MAX: usize = 10;
 
 /// Where certificates are.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -102,9 +102,9 @@ pub struct CertificateSummary {
 #[derive(Clone)]
 pub struct ServedCertificates {
     config: ServerConfig,
-    /// What tells this check of clients' certificates from others.
+    /// A number that tells this check of clients' certificates from others.
     clients: Vec<u8>,
-    /// What is served, the default first.
+    /// The certificates that are served, the default first.
     pub summaries: Vec<CertificateSummary>,
     /// Why files were left out.
     pub left_out: Vec<String>,
@@ -156,7 +156,7 @@ impl ServedCertificates {
         Ok(ServedCertificates { config, clients: authorities, summaries, left_out })
     }
 
-    /// What tells this check of clients' certificates from others.
+    /// A number that tells this check of clients' certificates from others.
     pub fn client_policy(&self) -> &[u8] {
         &self.clients
     }
@@ -313,7 +313,7 @@ fn read(file: &Path) -> Result<Vec<u8>> {
     let length = opened.metadata().with_context(cannot)?.len();
     ensure!(length <= FILE_BYTES_MAX, "{} has {length} bytes; a file has {FILE_BYTES_MAX} at most", file.display());
     let mut bytes = Vec::with_capacity(length as usize);
-    // It may grow meanwhile.
+    // The file may grow meanwhile.
     opened.take(FILE_BYTES_MAX).read_to_end(&mut bytes).with_context(cannot)?;
     Ok(bytes)
 }

@@ -20,10 +20,10 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// What a client of HTTP/2 sends first (RFC 9113, 3.4).
+/// The bytes that a client of HTTP/2 sends first (RFC 9113, 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How long a client that speaks clear text may take to read that TLS is awaited.
-const TOLD_WITHIN: Duration = Duration::from_secs(3);
+pub const TOLD_WITHIN: Duration = Duration::from_secs(3);
 
 /// Counts a client's connection for as long as it exists.
 struct Counted {

@@ -78,7 +78,7 @@ fn written(name: &X509Name<'_>) -> Option<String> {
             let separator = if at > 0 { "+" } else { "," };
             text.push_str(if text.is_empty() { "" } else { separator });
             text = attribute_text(text, attribute)?;
-            // What comes behind cannot make it shorter.
+            // Later parts cannot make the subject shorter.
             if text.len() > SUBJECT_BYTES_MAX {
                 return Some(text);
             }

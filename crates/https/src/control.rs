@@ -1,4 +1,4 @@
-//! What a client's connection, or a stream of it, is told while it is served: to come to its end.
+//! Tells a client's connection, or a stream of it, to come to its end.
 
 use hairpin_core::flow::{Endpoint, FlowKey};
 use std::cell::{Cell, RefCell};
@@ -14,18 +14,18 @@ pub(crate) struct Control {
     service: u16,
     /// The number of the backend that its request is at.
     backend: Cell<Option<u16>>,
-    /// What a client's connection is listed by; a stream of one has none.
+    /// The entry by which a client's connection is listed; a stream of one has none.
     listed: Option<Listed>,
     /// Of a stream: the connection.
     parent: Option<Rc<Control>>,
-    /// It takes no request beyond those it has.
+    /// The connection takes no request beyond those it has.
     is_draining: Cell<bool>,
     /// Of the task that waits for the client's next request.
     waker: RefCell<Option<Waker>>,
     task: RefCell<Option<AbortHandle>>,
 }
 
-/// What is listed of a client's connection.
+/// The facts that are listed of a client's connection.
 struct Listed {
     /// From the client to the VIP.
     key: Cell<FlowKey>,
@@ -70,7 +70,7 @@ impl Control {
         }
     }
 
-    /// It is known now which protocol the client speaks.
+    /// Notes which protocol the client speaks.
     pub(crate) fn set_protocol(&self, protocol: &'static str) {
         self.listed.iter().for_each(|listed| listed.protocol.set(protocol));
     }

@@ -36,13 +36,13 @@ pub(crate) struct Client {
     pub(crate) control: Rc<Control>,
 }
 
-/// What becomes of a request.
+/// The decision about a request.
 pub(crate) enum Judged {
-    /// It goes to a backend.
+    /// The request goes to a backend.
     Forward(Exchange),
-    /// It is answered with this HTTP/1.1 response; `close`: the last one of its connection.
+    /// The request is answered with this HTTP/1.1 response; `close`: the last one of its connection.
     Answer { response: Vec<u8>, close: bool },
-    /// It is refused, and nothing behind it on its connection is read.
+    /// The request is refused, and nothing behind it on its connection is read.
     Refuse { status: u16, why: Refused },
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Exchange {
     started: Instant,
     chosen_in_us: u32,
     tries: u8,
-    /// It has been sent before, on a connection that was lost.
+    /// The request has been sent before, on a connection that was lost.
     is_again: bool,
     /// How often it was sent to another backend for the status of a response.
     retries: u8,
@@ -105,7 +105,7 @@ impl Answered {
     }
 }
 
-/// What becomes of a request whose head was read; its connection had `requests` before it.
+/// Decides about a request whose head was read; its connection had `requests` before it.
 pub(crate) fn judge(local: &Local, client: &Client, request: &Request<'_>, requests: u32) -> Judged {
     let setup = local.setup();
     let Some(http) = setup.http(client.service) else {
@@ -150,7 +150,7 @@ pub(crate) fn judge(local: &Local, client: &Client, request: &Request<'_>, reque
     }
 }
 
-/// What a client gets whose request's backend cannot be connected to.
+/// The status for a client whose request's backend cannot be connected to.
 fn unreachable(local: &Local, error: &io::Error) -> (u16, Refused) {
     if is_no_room(error) {
         // Idle connections give way.
@@ -163,7 +163,7 @@ fn unreachable(local: &Local, error: &io::Error) -> (u16, Refused) {
     }
 }
 
-/// What a client gets whose request cannot go to its backend by HTTP/2.
+/// The status for a client whose request cannot go to its backend by HTTP/2.
 pub(crate) fn unfit(unfit: Unfit) -> (u16, Refused) {
     match unfit {
         Unfit::Head => (400, Refused::Malformed),
@@ -394,7 +394,7 @@ impl Exchange {
     /// Reads the head of a response at the start of `bytes`, and writes the one that goes to the client.
     ///
     /// # Errors
-    /// It is no response that could be passed on.
+    /// The bytes are no response that could be passed on.
     pub(crate) fn response_head(&self, local: &Local, bytes: &[u8]) -> Result<ParseStatus<Answered>, ()> {
         let (http, route) = (self.http().ok_or(())?, self.route().ok_or(())?);
         let read = head::response(bytes, &http.limits.head_bounds(), self.method);

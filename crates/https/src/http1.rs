@@ -19,9 +19,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Bytes of a client that are read and thrown away while it reads its last response.
-const LINGER_BYTES_MAX: usize = 1 << 20;
+pub const LINGER_BYTES_MAX: usize = 1 << 20;
 
-/// What comes after an exchange.
+/// The next step after an exchange.
 enum After {
     /// The next request.
     Next,
@@ -31,7 +31,7 @@ enum After {
     Abort,
 }
 
-/// What comes of the head of a request.
+/// The outcome of the head of a request.
 enum Found {
     Forward(Box<Exchange>),
     Answer {
@@ -139,7 +139,7 @@ async fn find<S: AsyncRead + Unpin>(
     }
 }
 
-/// What comes of the bytes of a client. `None`: more are needed.
+/// The outcome of the bytes of a client. `None`: more are needed.
 fn examine(local: &Local, client: &Client, input: &[u8], requests: u32, limits: &HttpLimits) -> Option<Found> {
     let read = head::request(input, &limits.head_bounds());
     let request = match &read {
@@ -167,7 +167,7 @@ async fn refuse<S: AsyncWrite + Unpin>(
 ) -> After {
     let response = exchange::refusal(local, status, head_only);
     local.counts.change(|statistics| statistics.http.replies += 1);
-    // It leaves with the end of the stream.
+    // The response leaves with the end of the stream.
     match pump::write_and(io, &response, (deadline, CLOSING_TIMEOUT), false).await {
         Ok(()) => After::Close,
         Err(_) => After::Abort,
@@ -414,7 +414,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
         let first = first_bytes(answered, response, body);
         let is_tunnel = length == Length::Tunnel;
         let ends = matches!(length, Length::UntilClose | Length::Tunnel);
-        // What the client of a tunnel sends is no request any more, and may have been read with it.
+        // A tunnel's client sends no requests any more; its first bytes may have been read with the request.
         let mut up = if is_tunnel { Pump::new(BodyEnd::Close, std::mem::take(input)) } else { sending.up };
         let (mut up_broken, mut up_done) = (sending.is_broken, sending.is_awaited && !is_tunnel);
         let mut down = Pump::new(end, first);
@@ -464,7 +464,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
     }
 }
 
-/// What the client is sent first: the head, and the first `body` bytes of the body.
+/// The bytes that the client is sent first: the head, and the first `body` bytes of the body.
 fn first_bytes(answered: Answered, mut response: Vec<u8>, body: usize) -> Vec<u8> {
     let end = answered.head_bytes + body;
     match answered.written {
@@ -480,4 +480,4 @@ fn first_bytes(answered: Answered, mut response: Vec<u8>, body: usize) -> Vec<u8
 }
 
 /// How long a tunnel may be silent.
-pub(crate) const TUNNEL_SILENCE: Duration = Duration::from_secs(3600);
+pub const TUNNEL_SILENCE: Duration = Duration::from_secs(3600);

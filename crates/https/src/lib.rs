@@ -1,8 +1,8 @@
 //! The terminating path: HTTP/1.1 and HTTP/2 whose connections end at sockets of this host, with TLS by rustls.
 //!
-//! It stands beside the splice and gives requests the same answers: what a request is, who may pass, where it goes and how its
-//! head changes is decided by `hairpin_core::l7`, which reads HTTP/1.1 heads. A request that comes by HTTP/2 is written as such
-//! a head first (`translate`), so there is no second reader of requests.
+//! The terminating path stands beside the splice and gives requests the same answers: what a request is, who may pass, where it
+//! goes and how its head changes is decided by `hairpin_core::l7`, which reads HTTP/1.1 heads. A request that comes by HTTP/2 is
+//! written as such a head first (`translate`), so there is no second reader of requests.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -55,11 +55,22 @@ mod tickets;
 mod translate;
 mod unchunk;
 
-pub use backend_tls::{BackendTls, BackendTlsOptions, SESSIONS_MAX, SYSTEM_ROOTS, is_server_name, tls_failure};
+pub use backend_tls::{BackendTls, BackendTlsOptions, SYSTEM_ROOTS, is_server_name, tls_failure};
 pub use certificates::{CertificateFiles, CertificateSummary, ServedCertificates, TlsOptions, check_certificate};
 pub use challenge::Challenges;
-pub use client_certificate::SUBJECT_BYTES_MAX;
 pub use control::ListedConnection;
 pub use runtime::{ConnectionLister, CoreReading, LISTED_MAX, Runtimes, RuntimesOptions};
 pub use setup::{Configuration, TerminatedService};
 pub use tickets::TicketSecret;
+
+/// Bounds that no option sets; `hairpin limits` lists them.
+pub mod limits {
+    pub use crate::backend_tls::SESSIONS_MAX;
+    pub use crate::certificates::{CERTIFICATES_MAX, CHAIN_MAX, FILE_BYTES_MAX};
+    pub use crate::client::TOLD_WITHIN;
+    pub use crate::client_certificate::SUBJECT_BYTES_MAX;
+    pub use crate::http1::{LINGER_BYTES_MAX, TUNNEL_SILENCE};
+    pub use crate::http2::limits as http2;
+    pub use crate::http2_backend::limits as http2_backend;
+    pub use crate::retry_budget::{SAVED_MAX, SPARE};
+}

@@ -1,4 +1,4 @@
-//! What the tasks of one core share.
+//! The state that the tasks of one core share.
 
 use crate::backend::Pool;
 use crate::control::Controls;
@@ -18,7 +18,7 @@ use std::time::SystemTime;
 /// Bytes that are read at a time, and lie in the core's buffer until they are written.
 pub(crate) const COPY_BYTES: usize = 256 * 1024;
 
-/// What one core counts, in the words of the workers' counters.
+/// The counters of one core, in the words of the workers' counters.
 #[derive(Clone, Debug, Default)]
 pub struct TerminationStatistics {
     /// By number of the service.
@@ -70,7 +70,7 @@ pub struct TerminationStatistics {
 }
 
 impl TerminationStatistics {
-    /// What happened to connections beside completed handshakes and requests, each with its name.
+    /// The events of connections beside completed handshakes and requests, each with its name.
     pub fn events(&self) -> impl Iterator<Item = (&'static str, u64)> {
         [
             ("handshake-failed", self.handshakes_failed),
@@ -160,7 +160,7 @@ pub(crate) struct Local {
     pub(crate) balancers: RefCell<Vec<Balancer>>,
     pub(crate) pool: RefCell<Pool>,
     pub(crate) counts: Rc<Counts>,
-    /// What was read and is not written yet.
+    /// Bytes that were read and are not written yet.
     pub(crate) copied: RefCell<Box<[u8]>>,
     /// Where heads are written: two of them.
     pub(crate) heads: RefCell<Box<[u8]>>,
@@ -181,7 +181,7 @@ pub(crate) struct Local {
     seed: u64,
 }
 
-/// What a core's state is made of.
+/// The parts that a core's state is made of.
 pub(crate) struct LocalParts {
     pub(crate) loads: Loads,
     pub(crate) effective_weights: EffectiveWeights,
@@ -236,7 +236,7 @@ impl Local {
         self.controls.drain(|service| setup.continues(&before, service));
     }
 
-    /// What is in force now.
+    /// The configuration that is in force now.
     pub(crate) fn setup(&self) -> Rc<Setup> {
         Rc::clone(&self.setup.borrow())
     }

@@ -1,8 +1,8 @@
 //! Bytes from one stream to another, without a buffer for a stream that waits.
 //!
-//! What is read lies in the core's buffer, and is written from there in the same poll. Only what the receiver does not take at
-//! once is copied into memory of the connection's own, and nothing is read until that is written. So a sender is slowed down to
-//! what the receiver takes, and a connection that waits for its sender holds nothing.
+//! Bytes that are read lie in the core's buffer, and are written from there in the same poll. Only what the receiver does not
+//! take at once is copied into memory of the connection's own, and nothing is read until that is written. So a sender is slowed
+//! down to what the receiver takes, and a connection that waits for its sender holds nothing.
 
 use crate::control::Control;
 use crate::deadline::Deadline;
@@ -150,7 +150,7 @@ impl BodyEnd {
     /// Goes on with the next bytes of the stream: how many of them belong to the body.
     ///
     /// # Errors
-    /// What is wrong with its chunks.
+    /// The error that its chunks have.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<usize, BadChunk> {
         match self {
             BodyEnd::Bytes(left) => {
@@ -182,7 +182,7 @@ pub(crate) enum Stopped {
 /// A body on its way from one stream to the other.
 pub(crate) struct Pump {
     end: BodyEnd,
-    /// What was read and not written, from `at` on.
+    /// The bytes that were read and not written, from `at` on.
     leftover: Vec<u8>,
     at: usize,
     /// All has been read.
@@ -200,7 +200,7 @@ impl Pump {
         Pump { end, leftover, at: 0, is_read, flushes: true, moved: 0 }
     }
 
-    /// What is written last may wait for what follows.
+    /// The last bytes written may wait for those that follow.
     pub(crate) fn leave_unflushed(&mut self) {
         self.flushes = false;
     }
@@ -239,7 +239,7 @@ impl Pump {
             let mut buffer = ReadBuf::new(&mut copied[..most]);
             match Pin::new(&mut *from).poll_read(cx, &mut buffer) {
                 Poll::Pending => {
-                    // What has been written goes out while the sender is waited for.
+                    // The bytes written so far go out while the sender is waited for.
                     if let Poll::Ready(Err(_)) = Pin::new(to).poll_flush(cx) {
                         return Poll::Ready(Err(Stopped::Sink));
                     }
@@ -312,7 +312,7 @@ pub(crate) struct Patience {
 pub(crate) struct Watch {
     patience: Patience,
     deadline: Deadline,
-    /// What it had moved, and whom it waited for, when the deadline was set.
+    /// The bytes moved, and the end waited for, when the deadline was set.
     seen: Option<(u64, usize, bool)>,
 }
 

@@ -6,9 +6,9 @@
 use std::cell::RefCell;
 
 /// Retries that are there at the start, and without requests to earn them.
-const SPARE: u32 = 10;
+pub const SPARE: u32 = 10;
 /// Retries that are saved at most.
-const SAVED_MAX: u32 = 100;
+pub const SAVED_MAX: u32 = 100;
 /// Parts that a retry has.
 const WHOLE: u32 = 100;
 
@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(retried.count(), 1000 / 5 + SPARE as usize);
         // Another service has its own.
         assert!(budgets.spend(0, 20) && !budgets.spend(3, 20));
-        // What is saved has an end.
+        // The savings are bounded.
         (0..10_000).for_each(|_| budgets.earn(3, 100));
         assert_eq!((0..1000).filter(|_| budgets.spend(3, 100)).count(), SAVED_MAX as usize);
         assert!(!budgets.spend(1, 0));

@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Connections that are listed at a time: no request waits longer for it.
 pub const LISTED_MAX: usize = 256;
 
-/// What all runtimes have in common.
+/// The options that all runtimes share.
 #[derive(Clone)]
 pub struct RuntimesOptions {
     /// Connections of every backend.
@@ -49,7 +49,7 @@ pub struct RuntimesOptions {
     pub thread_time: fn() -> Duration,
 }
 
-/// What one core has counted.
+/// The counters of one core.
 #[derive(Clone, Debug, Default)]
 pub struct CoreReading {
     /// Processor time of its thread.
@@ -168,7 +168,7 @@ impl Runtimes {
         }
     }
 
-    /// What each core has counted, as published last.
+    /// The counters of each core, as published last.
     pub fn readings(&self) -> Vec<CoreReading> {
         let read = |core: &CoreHandle| core.published.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.cores.iter().map(read).collect()

@@ -1,4 +1,4 @@
-//! What is in force: the configuration that requests are decided by.
+//! The configuration in force, by which requests are decided.
 
 use crate::backend_tls::BackendTls;
 use crate::challenge::Challenges;
@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the runtimes need of a configuration.
+/// The part of a configuration that the runtimes need.
 #[derive(Clone)]
 pub struct Configuration {
     /// Services and backends.
@@ -89,7 +89,7 @@ impl Setup {
         self.snapshot.services.get(usize::from(number))
     }
 
-    /// What becomes of requests of the service of this number, as long as it is served.
+    /// The rules for requests of the service of this number, as long as it is served.
     pub(crate) fn terminated(&self, number: u16) -> Option<&Terminated> {
         match self.service(number).filter(|service| service.state == ServiceState::Active)?.kind {
             Kind::Terminated(ref terminated) => Some(terminated),

@@ -1,24 +1,29 @@
 //! A client's TLS stream: rustls over a socket of the runtime.
 //!
-//! What is written is sealed into full records and leaves when the stream is flushed, or when there is much of it. So session
-//! tickets, a response and the end of the stream can leave in one packet, and the frames of HTTP/2 do not each end with a
-//! record of a few bytes.
+//! Bytes that are written are sealed into full records and leave when the stream is flushed, or when there are many of them. So
+//! session tickets, a response and the end of the stream can leave in one packet, and the frames of HTTP/2 do not each end with a
+//! record of a few bytes. Only bytes that do not fill a record are copied before rustls copies and seals them.
 
 use crate::challenge::{self, Challenges};
 use crate::hello::{accept_hello, tell};
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use rustls::{ServerConfig, ServerConnection};
 use std::io::{self, IoSlice, Read, Write};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 /// The first byte of a TLS handshake (RFC 8446, 5.1).
 const HANDSHAKE: u8 = 22;
-/// Plain bytes that wait to be sealed at most; a multiple of a record's 16 KiB.
-const STAGED_BYTES: usize = 64 * 1024;
-/// Bytes that rustls takes before they have been sent.
+/// Plain bytes of a full record (RFC 8446, 5.1).
+const RECORD_BYTES: usize = 16 * 1024;
+/// Bytes that sealing adds to a record at most: header, explicit nonce (TLS 1.2), type, tag.
+const RECORD_MORE: usize = 32;
+/// Sealed bytes that are worth sending before the stream is flushed. A connection with so many unsent takes no more.
+const SENT_BYTES: usize = 64 * 1024;
+/// Bytes that are sealed at a time at most.
 const SEALED_BYTES: usize = 256 * 1024;
 
 /// A client's stream, with or without TLS.
@@ -29,7 +34,7 @@ pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
 
 impl ClientStream for TcpStream {
     fn reset(&mut self) {
-        // It fails for a connection that is broken already.
+        // Setting the option fails for a connection that is broken already.
         let _ = self.set_zero_linger();
     }
 }
@@ -42,7 +47,7 @@ impl ClientStream for TlsStream {
 
 /// A stream some of which has been read already.
 pub(crate) struct Prefixed<S> {
-    /// What is to be read before the rest of the stream.
+    /// The bytes that are to be read before the rest of the stream.
     prefix: Vec<u8>,
     stream: S,
     sent_bytes: u64,
@@ -121,7 +126,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Prefixed<S> {
 pub(crate) enum HandshakeError {
     /// The client speaks clear text: its first byte is a letter.
     ClearText(Socket),
-    /// It is no client of TLS, or one with which nothing can be agreed on.
+    /// The client does not speak TLS, or nothing can be agreed on with it.
     Failed,
 }
 
@@ -195,8 +200,10 @@ impl Drop for Socket {
 pub(crate) struct TlsStream {
     socket: Socket,
     session: ServerConnection,
-    /// Plain bytes that are not sealed yet.
+    /// Plain bytes that are not sealed yet: less than a record.
     staged: Vec<u8>,
+    /// Sealed bytes that the socket has not taken, at most.
+    unsent: usize,
     /// Bytes that the socket has taken.
     sent_bytes: u64,
 }
@@ -235,8 +242,9 @@ impl TlsStream {
     }
 
     fn new(socket: Socket, mut session: ServerConnection) -> TlsStream {
-        session.set_buffer_limit(Some(SEALED_BYTES));
-        TlsStream { socket, session, staged: Vec::new(), sent_bytes: 0 }
+        // `poll_take` bounds what is sealed and not sent.
+        session.set_buffer_limit(None);
+        TlsStream { socket, session, staged: Vec::new(), unsent: 0, sent_bytes: 0 }
     }
 
     /// Does the rest of the handshake. `is_first`: nothing was read yet.
@@ -256,7 +264,7 @@ impl TlsStream {
                 }
                 is_first = false;
                 if let Err(error) = stream.session.process_new_packets() {
-                    // What is wrong is told, as far as the client still takes it.
+                    // The client is sent an alert, as far as it still takes one.
                     let _ = stream.poll_send(cx);
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, error)));
                 }
@@ -285,34 +293,76 @@ impl TlsStream {
 
     /// Sends what is sealed.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_send_with(cx, SendFlags::empty())
+    }
+
+    fn poll_send_with(&mut self, cx: &mut Context<'_>, flags: SendFlags) -> Poll<io::Result<()>> {
         while self.session.wants_write() {
-            match self.session.write_tls(&mut Sink { tcp: &mut self.socket.tcp, cx }) {
+            match self.session.write_tls(&mut Sink { tcp: &self.socket.tcp, cx, flags }) {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Ok(count) => self.sent_bytes += count as u64,
+                Ok(count) => {
+                    self.sent_bytes += count as u64;
+                    self.unsent = self.unsent.saturating_sub(count);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
+        self.unsent = 0;
         Poll::Ready(Ok(()))
     }
 
-    /// Seals what is staged. Pending: rustls takes no more before some is sent.
-    fn poll_seal(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut at = 0;
-        while at < self.staged.len() {
-            let count = self.session.writer().write(&self.staged[at..])?;
-            at += count;
-            if count == 0
-                && let sent = self.poll_send(cx)
-                && !matches!(sent, Poll::Ready(Ok(())))
-            {
-                self.staged.drain(..at);
-                return sent;
-            }
-        }
+    /// Seals what is staged.
+    fn seal(&mut self) -> io::Result<()> {
         // A connection that waits holds no buffer.
-        self.staged = Vec::new();
-        Poll::Ready(Ok(()))
+        let staged = std::mem::take(&mut self.staged);
+        self.session.writer().write_all(&staged)?;
+        self.sealed(staged.len());
+        Ok(())
+    }
+
+    /// Notes how many plain bytes were sealed.
+    fn sealed(&mut self, count: usize) {
+        self.unsent += count + count.div_ceil(RECORD_BYTES) * RECORD_MORE;
+    }
+
+    /// Takes plain bytes of two buffers: full records are sealed, the rest is staged. Pending: enough waits for the socket.
+    fn poll_take(&mut self, cx: &mut Context<'_>, bufs: [&[u8]; 2]) -> Poll<io::Result<usize>> {
+        let (before, all) = (self.staged.len(), bufs[0].len() + bufs[1].len());
+        let whole = ((before + all) / RECORD_BYTES * RECORD_BYTES).min(SEALED_BYTES);
+        let mut count = 0;
+        if whole > 0 {
+            if self.unsent >= SENT_BYTES
+                && let sent = self.poll_send(cx)
+                && (sent.is_ready() || self.unsent >= SENT_BYTES)
+            {
+                ready!(sent)?;
+            }
+            let mut left = whole;
+            let parts = [&self.staged[..], bufs[0], bufs[1]].map(|buf| {
+                let part = &buf[..buf.len().min(left)];
+                left -= part.len();
+                IoSlice::new(part)
+            });
+            // rustls has no bound of its own here, so it takes all.
+            if self.session.writer().write_vectored(&parts)? != whole {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.staged.clear();
+            self.sealed(whole);
+            if self.unsent >= SENT_BYTES {
+                ready_or_later(self.poll_send(cx))?;
+            }
+            count = whole - before;
+        }
+        if all - count < RECORD_BYTES {
+            let first = &bufs[0][count.min(bufs[0].len())..];
+            let second = &bufs[1][count.saturating_sub(bufs[0].len())..];
+            self.staged.extend_from_slice(first);
+            self.staged.extend_from_slice(second);
+            count = all;
+        }
+        Poll::Ready(Ok(count))
     }
 }
 
@@ -354,25 +404,7 @@ impl AsyncRead for TlsStream {
 
 impl AsyncWrite for TlsStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let stream = self.get_mut();
-        if stream.staged.len() >= STAGED_BYTES {
-            ready!(stream.poll_seal(cx))?;
-            ready_or_later(stream.poll_send(cx))?;
-        }
-        if !stream.staged.is_empty() || buf.len() < STAGED_BYTES {
-            let count = buf.len().min(STAGED_BYTES - stream.staged.len());
-            stream.staged.extend_from_slice(&buf[..count]);
-            return Poll::Ready(Ok(count));
-        }
-        loop {
-            let count = stream.session.writer().write(buf)?;
-            let sent = stream.poll_send(cx);
-            if count > 0 {
-                ready_or_later(sent)?;
-                return Poll::Ready(Ok(count));
-            }
-            ready!(sent)?;
-        }
+        self.get_mut().poll_take(cx, [buf, &[]])
     }
 
     fn poll_write_vectored(
@@ -380,14 +412,9 @@ impl AsyncWrite for TlsStream {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let stream = self.get_mut();
-        let all: usize = bufs.iter().map(|buf| buf.len()).sum();
-        if stream.staged.len() + all <= STAGED_BYTES {
-            bufs.iter().for_each(|buf| stream.staged.extend_from_slice(buf));
-            return Poll::Ready(Ok(all));
-        }
-        let first = bufs.iter().find(|buf| !buf.is_empty()).map_or(&[][..], |buf| buf);
-        Pin::new(stream).poll_write(cx, first)
+        let mut filled = bufs.iter().map(|buf| &buf[..]).filter(|buf| !buf.is_empty());
+        let bufs = [filled.next().unwrap_or_default(), filled.next().unwrap_or_default()];
+        self.get_mut().poll_take(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -396,23 +423,24 @@ impl AsyncWrite for TlsStream {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let stream = self.get_mut();
-        ready!(stream.poll_seal(cx))?;
+        stream.seal()?;
         stream.poll_send(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let stream = self.get_mut();
         if !stream.socket.has_closed {
-            ready!(stream.poll_seal(cx))?;
+            stream.seal()?;
             stream.session.send_close_notify();
             stream.socket.close();
         }
-        ready!(stream.poll_send(cx))?;
+        // The FIN follows at once, and leaves with the last segment instead of in a packet of its own.
+        ready!(stream.poll_send_with(cx, SendFlags::MORE))?;
         Pin::new(&mut stream.socket.tcp).poll_shutdown(cx)
     }
 }
 
-/// What cannot be sent now is sent later.
+/// Bytes that cannot be sent now are sent later.
 fn ready_or_later(sent: Poll<io::Result<()>>) -> io::Result<()> {
     match sent {
         Poll::Ready(result) => result,
@@ -444,26 +472,32 @@ impl Read for Source<'_, '_> {
 
 /// The socket as rustls writes to it.
 struct Sink<'a, 'b> {
-    tcp: &'a mut TcpStream,
+    tcp: &'a TcpStream,
     cx: &'a mut Context<'b>,
-}
-
-impl Sink<'_, '_> {
-    fn done(written: Poll<io::Result<usize>>) -> io::Result<usize> {
-        match written {
-            Poll::Ready(result) => result,
-            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
-        }
-    }
+    flags: SendFlags,
 }
 
 impl Write for Sink<'_, '_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Sink::done(Pin::new(&mut *self.tcp).poll_write(self.cx, bytes))
+        self.write_vectored(&[IoSlice::new(bytes)])
     }
 
     fn write_vectored(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
-        Sink::done(Pin::new(&mut *self.tcp).poll_write_vectored(self.cx, bytes))
+        loop {
+            let Poll::Ready(is_ready) = self.tcp.poll_write_ready(self.cx) else {
+                return Err(io::ErrorKind::WouldBlock.into());
+            };
+            is_ready?;
+            let sent = self.tcp.try_io(Interest::WRITABLE, || {
+                let flags = self.flags | SendFlags::NOSIGNAL;
+                Ok(sendmsg(self.tcp, bytes, &mut SendAncillaryBuffer::default(), flags)?)
+            });
+            match sent {
+                // The socket was thought to have room: what wakes the task is set up by the next look.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                sent => return sent,
+            }
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {

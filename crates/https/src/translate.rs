@@ -1,8 +1,8 @@
 //! Between HTTP/2 and HTTP/1.1: a request's header block is written as a head, and a response's head is read as a block
 //! (RFC 9113, 8.2 and 8.3).
 //!
-//! What is written is read by `hairpin_core::l7::head`, which refuses whatever two readers could read in two ways. So nothing
-//! here needs to guess what a backend would make of a name or value.
+//! The head that is written is read by `hairpin_core::l7::head`, which refuses whatever two readers could read in two ways. So
+//! nothing here needs to guess what a backend would make of a name or value.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use hairpin_core::l7::body::Length;
@@ -58,7 +58,7 @@ pub(crate) fn request_head(parts: &Parts, is_whole: bool) -> Result<Vec<u8>, Unt
     }
     let mut cookies = parts.headers.get_all(header::COOKIE).iter();
     if let Some(first) = cookies.next() {
-        // They may come in several fields; HTTP/1.1 has one (RFC 9113, 8.2.3).
+        // Cookies may come in several fields; HTTP/1.1 has one (RFC 9113, 8.2.3).
         put(b"Cookie: ");
         put(first.as_bytes());
         for more in cookies {
@@ -82,7 +82,7 @@ pub(crate) fn request_head(parts: &Parts, is_whole: bool) -> Result<Vec<u8>, Unt
     }
     let has_length = parts.headers.contains_key(header::CONTENT_LENGTH);
     if is_websocket {
-        // What is sent in a tunnel is no body.
+        // The bytes of a tunnel are no body.
         if has_length {
             return Err(Untranslatable);
         }
@@ -195,7 +195,7 @@ mod tests {
         request_head(&parts(request), is_whole).map(|head| String::from_utf8(head).unwrap())
     }
 
-    /// What decisions go by.
+    /// The facts that decisions go by.
     fn seen(request: &Request<'_>) -> impl PartialEq + std::fmt::Debug + use<> {
         let mut fields: Vec<(String, Vec<u8>)> = request
             .fields

@@ -7,7 +7,7 @@ use http::HeaderMap;
 /// Takes a body out of its chunks.
 pub(crate) struct Unchunker {
     chunks: Chunks,
-    /// What stands between the last chunk and here: in the end the last chunk's line and the trailers.
+    /// The bytes between the last chunk's data and here: in the end the last chunk's line and the trailers.
     between: Vec<u8>,
 }
 
@@ -26,7 +26,7 @@ impl Unchunker {
     /// Adds the data in the next bytes of the stream to `data`; how many of the bytes belong to the body.
     ///
     /// # Errors
-    /// What is wrong with the chunks.
+    /// The error that the chunks have.
     pub(crate) fn feed(&mut self, bytes: &[u8], data: &mut Vec<u8>) -> Result<usize, BadChunk> {
         self.feed_at_most(bytes, usize::MAX, data)
     }
@@ -34,7 +34,7 @@ impl Unchunker {
     /// As [`Self::feed`], until `most` bytes have been added to `data` and more would be; how many of the bytes were read.
     ///
     /// # Errors
-    /// What is wrong with the chunks.
+    /// The error that the chunks have.
     pub(crate) fn feed_at_most(&mut self, bytes: &[u8], most: usize, data: &mut Vec<u8>) -> Result<usize, BadChunk> {
         let (mut rest, mut room) = (bytes, most);
         while !rest.is_empty() && !self.chunks.is_done() {
@@ -50,7 +50,7 @@ impl Unchunker {
                 (rest, room) = (&rest[taken..], room - taken);
                 continue;
             }
-            // What frames the data is bounded by `Chunks`.
+            // `Chunks` bounds the framing of the data.
             self.chunks.feed(&rest[..1])?;
             self.between.push(rest[0]);
             rest = &rest[1..];

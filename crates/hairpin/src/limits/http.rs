@@ -2,13 +2,12 @@
 
 use super::Bound::{Number, OneFor, Option, Time};
 use super::{Group, drops, events, http_refusals, limit, series};
-use crate::config::reference::{HTTP_LIMITS, HTTPS, TLS};
-use crate::run::limits::{BACKLOG, SPLICES_MAX};
+use crate::config::reference::{HTTP_LIMITS, TLS};
+use crate::run::limits::SPLICES_MAX;
 use hairpin_core::l7::splice::limits;
-use hairpin_core::l7::{body, client_hello, cookie, head, proxy_protocol};
+use hairpin_core::l7::{body, client_hello, cookie, head};
 
 const BUFFERS: &[super::Counter] = &[series("hairpin_http_buffers_exhausted_total"), http_refusals("no-room")];
-const HTTPS_EVENTS: &[super::Counter] = &[series("hairpin_https_events_total")];
 const NO_BUFFER: &str = "A smaller or bigger buffer serves where it can. Else the segment is dropped and its sender repeats \
                          it; where not even a head fits, 503 or a reset.";
 const RESET: &str = "The connection is reset.";
@@ -107,61 +106,6 @@ pub(super) const HTTP: Group = Group {
             &[series("hairpin_http_unrecorded_total")],
             "The segment is dropped and the client repeats it.",
         ),
-        limit(
-            "connections to an HTTPS service that wait to be accepted, for each core and endpoint",
-            Number(BACKLOG as u64, "connections"),
-            &[],
-            "The kernel drops further SYNs, and clients send them again (`TcpExtListenOverflows` of `nstat`). It lowers the \
-             bound to `net.core.somaxconn`.",
-        ),
-        limit(
-            "header of the PROXY protocol that a connection from a network of `accept_proxy` begins with",
-            Number(proxy_protocol::READ_MAX as u64, "bytes"),
-            HTTPS_EVENTS,
-            "The connection is closed, counted as `proxy-header-invalid`.",
-        ),
-        limit(
-            "such a header of version 1",
-            Number(proxy_protocol::READ_V1_MAX as u64, "bytes"),
-            HTTPS_EVENTS,
-            "The connection is closed, counted as `proxy-header-invalid`.",
-        ),
-        limit(
-            "subject of a client's certificate in `{client_subject}`",
-            Number(hairpin_https::SUBJECT_BYTES_MAX as u64, "bytes"),
-            HTTPS_EVENTS,
-            "The subject is left out, counted as `client-subject-too-long`.",
-        ),
-        limit(
-            "time for such a header and a handshake with a client of an HTTPS service",
-            Option(&HTTPS, "handshake_timeout", ""),
-            HTTPS_EVENTS,
-            "The connection is closed, counted as `handshake-slow`.",
-        ),
-        limit(
-            "streams of an HTTP/2 connection that are open or still served",
-            Option(&HTTPS, "streams_max", "streams"),
-            HTTPS_EVENTS,
-            "The stream is refused (REFUSED_STREAM), counted as `http2-refused-streams`.",
-        ),
-        limit(
-            "time for the preface of an HTTP/2 connection, and for a header block",
-            Option(&HTTP_LIMITS, "head_timeout", ""),
-            HTTPS_EVENTS,
-            "The connection is closed, counted as `http2-slow`.",
-        ),
-        limit(
-            "time in which an HTTP/2 client takes nothing of what its connection has for it",
-            Option(&HTTP_LIMITS, "send_timeout", ""),
-            &[http_refusals("send-timeout")],
-            "The connection is closed.",
-        ),
-        limit(
-            "time without streams after GOAWAY on an HTTP/2 connection",
-            Time(limits::CLOSING_TIMEOUT),
-            HTTPS_EVENTS,
-            "The connection is closed, counted as `http2-unclosed`.",
-        ),
         limit("a ClientHello", Option(&TLS, "hello_bytes_max", "bytes"), &[], RESET),
         limit("records of a ClientHello", Number(client_hello::RECORDS_MAX as u64, "records"), &[], RESET),
         limit("extensions of a ClientHello", Number(client_hello::EXTENSIONS_MAX as u64, "extensions"), &[], RESET),
@@ -204,22 +148,10 @@ pub(super) const HTTP: Group = Group {
             "Another backend is tried.",
         ),
         limit(
-            "TLS sessions with backends of an HTTPS service or group",
-            Number(hairpin_https::SESSIONS_MAX as u64, "sessions"),
-            &[],
-            "The oldest give way. The next handshake with their backend is a full one.",
-        ),
-        limit(
             "backends tried for a request",
             Option(&HTTP_LIMITS, "connect_tries", "backends"),
             &[http_refusals("connect-timeout"), http_refusals("unreachable")],
             "504 if the last backend was silent, else 502.",
-        ),
-        limit(
-            "requests sent again for the status of their response",
-            Option(&HTTP_LIMITS, "retry_percent", "% of requests, and 10"),
-            HTTPS_EVENTS,
-            "The client gets the response that there is.",
         ),
         limit(
             "time for a handshake with a backend of a TLS service",

@@ -9,6 +9,7 @@ mod connections;
 mod dpdk;
 mod file;
 mod http;
+mod https;
 mod print;
 mod process;
 #[cfg(test)]
@@ -110,8 +111,15 @@ pub(super) struct Group {
 }
 
 /// All bounds, in the order they are printed in.
-const GROUPS: [&Group; 6] =
-    [&connections::CONNECTIONS, &connections::PACKETS, &http::HTTP, &file::FILE, &process::PROCESS, &dpdk::DPDK];
+const GROUPS: [&Group; 7] = [
+    &connections::CONNECTIONS,
+    &connections::PACKETS,
+    &http::HTTP,
+    &https::HTTPS_SERVICES,
+    &file::FILE,
+    &process::PROCESS,
+    &dpdk::DPDK,
+];
 
 /// A bound as JSON; docs/reference/json.md describes it.
 #[derive(Debug, Serialize)]

@@ -3,13 +3,16 @@
 use crate::local::Local;
 use crate::pump::BodyEnd;
 use crate::unchunk::Unchunker;
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use h2::SendStream;
 use hairpin_core::l7::body::{Chunks, Length};
 use http::HeaderMap;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+
+/// Bytes of a body from which on they are read to where the h2 crate has them, and not copied there.
+const UNCOPIED_MIN: usize = 8 * 1024;
 
 /// Why a response did not get to its client.
 #[derive(Debug, PartialEq, Eq)]
@@ -185,11 +188,26 @@ impl Download {
         local: &Local,
         from: &mut R,
     ) -> Poll<Result<Bytes, Broken>> {
-        let mut copied = local.copied.borrow_mut();
         let most = match self.framing {
             Framing::Plain(BodyEnd::Bytes(left)) => usize::try_from(left).unwrap_or(usize::MAX).min(self.most),
             _ => self.most,
         };
+        if most >= UNCOPIED_MIN
+            && let Framing::Plain(end @ BodyEnd::Bytes(_)) = &mut self.framing
+        {
+            let mut data = BytesMut::with_capacity(most).limit(most);
+            ready!(pin!(from.read_buf(&mut data)).poll(cx)).map_err(|_| Broken::Backend)?;
+            let data = data.into_inner();
+            if data.is_empty() {
+                return Poll::Ready(Err(Broken::Backend));
+            }
+            end.feed(&data).map_err(|_| Broken::Backend)?;
+            self.is_read = end.is_reached();
+            // A few bytes do not hold a large buffer while they wait for the client.
+            let is_sparse = data.len() < most / 2;
+            return Poll::Ready(Ok(if is_sparse { Bytes::copy_from_slice(&data) } else { data.freeze() }));
+        }
+        let mut copied = local.copied.borrow_mut();
         let mut buffer = ReadBuf::new(&mut copied[..most]);
         ready!(Pin::new(from).poll_read(cx, &mut buffer)).map_err(|_| Broken::Backend)?;
         if buffer.filled().is_empty() {

@@ -23,7 +23,7 @@ use tokio::io::AsyncWrite;
 
 const BAD: Failed = Failed::Refused(502, Refused::BadResponse);
 /// Interim responses that a backend may send before its response.
-const INTERIM_MAX: u32 = 100;
+pub const INTERIM_MAX: u32 = 100;
 
 /// An exchange with a backend.
 pub(super) struct Forwarding<'a> {
@@ -31,13 +31,13 @@ pub(super) struct Forwarding<'a> {
     pub(super) respond: &'a mut SendResponse<Bytes>,
     pub(super) exchange: &'a mut Exchange,
     pub(super) limits: HttpLimits,
-    /// What the client sends when a WebSocket that it asks for is there.
+    /// The client's side of a WebSocket that it asks for.
     pub(super) tunnel: Option<RecvStream>,
     /// Bytes of the response that wait for the client.
     pub(super) send_buffer: usize,
 }
 
-/// What came of waiting for a response.
+/// The outcome of waiting for a response.
 enum Begun {
     /// Some of it.
     Some,
@@ -121,7 +121,7 @@ impl Forwarding<'_> {
                     Poll::Ready(Err(upload::Broken::Refused(status, why))) => {
                         return Poll::Ready(Err(Failed::Refused(status, why)));
                     }
-                    // It may have answered before it closed, and the runtime not have heard of that yet.
+                    // The backend may have answered before it closed, and the runtime may not have been told yet.
                     Poll::Ready(Err(upload::Broken::Backend) | Ok(())) | Poll::Pending => {}
                 }
             }
@@ -283,7 +283,7 @@ impl Delivery<'_> {
 #[derive(Default)]
 struct Stall {
     deadline: Deadline,
-    /// What had moved, and what was waited for, when the deadline was set.
+    /// The bytes moved, and the end waited for, when the deadline was set.
     seen: Option<(u64, bool, bool)>,
 }
 

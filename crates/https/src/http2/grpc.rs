@@ -1,4 +1,4 @@
-//! What clients of gRPC need beside HTTP/2: their deadlines, and Hairpin's own errors as statuses of gRPC (the gRPC protocol
+//! The needs of gRPC clients beside HTTP/2: their deadlines, and Hairpin's own errors as statuses of gRPC (the gRPC protocol
 //! over HTTP/2).
 
 use http::header::{self, HeaderMap, HeaderValue};

@@ -19,6 +19,14 @@ mod stream;
 mod upload;
 mod watched;
 
+/// Bounds of a client's connection; `hairpin limits` lists them.
+pub mod limits {
+    pub use super::forward::INTERIM_MAX;
+    pub use super::upload::{DISCARDED_MAX, DISCARDED_WITHIN};
+    pub use super::watched::{COUNTED_FOR, IDLE_FRAMES_EACH, IDLE_FRAMES_MAX, RESETS_MAX};
+    pub use super::{CONNECTION_WINDOW, FRAME_BYTES_MAX, RESET_STREAMS_MAX, SEND_BUFFER, SEND_BUFFERS, STREAM_WINDOW};
+}
+
 use self::stream::Stream;
 use self::watched::{Seen, SendProgress, Watched};
 use crate::deadline::Deadline;
@@ -39,30 +47,30 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 /// Bytes that a client may send on one stream before they have gone on to a backend.
-const STREAM_WINDOW: u32 = 256 * 1024;
+pub const STREAM_WINDOW: u32 = 256 * 1024;
 /// Bytes that it may send on all its streams.
-const CONNECTION_WINDOW: u32 = 1 << 20;
+pub const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Bytes of responses that wait for a client, on one stream at most ...
-const SEND_BUFFER: usize = 64 * 1024;
+pub const SEND_BUFFER: usize = 64 * 1024;
 /// ... and at least ...
 const SEND_BUFFER_MIN: usize = 16 * 1024;
 /// ... and on as many streams as a connection may have.
-const SEND_BUFFERS: usize = 8 << 20;
+pub const SEND_BUFFERS: usize = 8 << 20;
 /// Streams that were reset and are still remembered, either so that frames that were on their way are ignored, or because they
 /// have not been accepted here. More of the second kind end the connection (ENHANCE_YOUR_CALM). Streams that were accepted and
 /// then reset are bounded by [`watched`], and their tasks by the number of streams.
-const RESET_STREAMS_MAX: usize = 50;
+pub const RESET_STREAMS_MAX: usize = 50;
 /// Bytes of the largest frame that a client may send.
-const FRAME_BYTES_MAX: u32 = 16 * 1024;
+pub const FRAME_BYTES_MAX: u32 = 16 * 1024;
 
 /// A request, and where its response goes.
 type Accepted = (http::Request<RecvStream>, SendResponse<Bytes>);
 
 /// How a connection has ended.
 enum Ended {
-    /// What the client was sent has left, or it has closed.
+    /// All bytes for the client have left, or the client has closed.
     Closed,
-    /// It is broken off.
+    /// The connection is broken off.
     Broken,
 }
 
@@ -154,7 +162,7 @@ struct Serving<'a, S> {
     deadline: Deadline,
 }
 
-/// What a connection has waited for for too long.
+/// The event that a connection has waited for too long.
 enum Expired {
     /// A request.
     Idle,
@@ -238,7 +246,7 @@ impl<S: AsyncRead + AsyncWrite + SendProgress + Unpin> Serving<'_, S> {
         }
     }
 
-    /// What the connection waits for first, and until when.
+    /// The event that the connection waits for first, and until when.
     fn expiry(&self) -> Option<(Instant, Expired)> {
         let (seen, limits) = (self.seen.borrow(), &self.limits);
         let block = seen.block_since.filter(|_| !self.is_abrupt);

@@ -59,7 +59,7 @@ pub(super) struct Scanner {
     filled: usize,
     /// A header block has begun and not ended.
     in_block: bool,
-    /// It ends with the frame that is read.
+    /// The block ends with the frame that is read.
     ends_block: bool,
 }
 

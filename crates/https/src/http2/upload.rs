@@ -12,9 +12,9 @@ use tokio::io::AsyncWrite;
 use tokio::time::timeout;
 
 /// Bytes of a request that are read behind its response.
-const DISCARDED_MAX: usize = 1 << 20;
+pub const DISCARDED_MAX: usize = 1 << 20;
 /// How long they may take.
-const DISCARDED_WITHIN: Duration = Duration::from_secs(2);
+pub const DISCARDED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why a request did not get to its backend.
 pub(super) enum Broken {
@@ -26,7 +26,7 @@ pub(super) enum Broken {
     Backend,
 }
 
-/// What an upload waits for.
+/// The end that an upload waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waits {
     Client,
@@ -43,7 +43,7 @@ pub(super) struct Upload {
     /// The body goes on in chunks, since its length is not known. These also read what is written: trailers have their bounds
     /// and forbidden names. (The h2 crate drops pseudo-fields of trailers, and fields beyond the size of a head.)
     chunks: Option<Chunks>,
-    /// What is written first, then `data`, then `after`; from `at` on of them together.
+    /// The bytes that are written first, then `data`, then `after`; `at` counts those written of all three.
     before: Vec<u8>,
     data: Bytes,
     after: Vec<u8>,
@@ -140,7 +140,7 @@ impl Upload {
         }
     }
 
-    /// What was read is written next.
+    /// The bytes that were read are written next.
     fn put(&mut self, data: Bytes) -> Result<(), Broken> {
         if data.is_empty() {
             return Ok(());

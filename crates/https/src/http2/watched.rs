@@ -15,15 +15,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 /// The time in which frames are counted, before counting starts anew.
-const COUNTED_FOR: Duration = Duration::from_secs(10);
+pub const COUNTED_FOR: Duration = Duration::from_secs(10);
 /// Streams that a client may reset, or have reset by what breaks HTTP/2, in [`COUNTED_FOR`], beyond those that came to their
 /// end (CVE-2023-44487, CVE-2025-8671).
-const RESETS_MAX: u64 = 100;
+pub const RESETS_MAX: u64 = 100;
 /// Frames that carry no head or data (PING, SETTINGS, WINDOW_UPDATE, PRIORITY, unknown ones, DATA without data) that a client may
 /// send in [`COUNTED_FOR`] (CVE-2019-9511 to 9518) ...
-const IDLE_FRAMES_MAX: u64 = 1000;
+pub const IDLE_FRAMES_MAX: u64 = 1000;
 /// ... and beyond that for each frame with a head or data, of either side.
-const IDLE_FRAMES_EACH: u64 = 10;
+pub const IDLE_FRAMES_EACH: u64 = 10;
 
 /// A stream that tells how much of what was written has left.
 pub(crate) trait SendProgress {
@@ -43,7 +43,7 @@ impl<S> SendProgress for Prefixed<S> {
     }
 }
 
-/// What was seen of a connection.
+/// The record of a connection.
 pub(super) struct Seen {
     counts: Rc<Counts>,
     read: Scanner,
@@ -60,7 +60,7 @@ pub(super) struct Seen {
     pub(super) is_counted: bool,
 }
 
-/// What was counted since `start`.
+/// The counts since `start`.
 struct Tally {
     start: Instant,
     /// Frames with a head or data.
@@ -137,7 +137,7 @@ impl Seen {
         }
     }
 
-    /// What the h2 crate says is wrong is counted by the frames that say so: it tells the client more than it tells here.
+    /// Errors that the h2 crate finds are counted by the frames that report them: the crate tells the client more than its caller.
     fn written(&mut self, bytes: &[u8]) {
         let Seen { counts, written, tally, is_counted, .. } = self;
         written.feed(bytes, |frame| {

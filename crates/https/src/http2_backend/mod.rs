@@ -14,6 +14,11 @@
 mod stream;
 mod translated;
 
+/// Bounds of a connection to a backend; `hairpin limits` lists them.
+pub mod limits {
+    pub use super::{HEADER_LIST_MAX, SEND_BUFFER, STREAM_WINDOW, STREAMS_MAX};
+}
+
 pub(crate) use stream::Http2Stream;
 pub(crate) use translated::Unfit;
 
@@ -34,15 +39,15 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// Streams of one connection at a time: further requests go over another connection. A backend may allow fewer.
-const STREAMS_MAX: usize = 100;
+pub const STREAMS_MAX: usize = 100;
 /// Bytes of one response that a backend may send before they have gone on to the client.
-const STREAM_WINDOW: u32 = 128 * 1024;
+pub const STREAM_WINDOW: u32 = 128 * 1024;
 /// Bytes of all responses of a connection.
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * STREAMS_MAX as u32;
 /// Bytes of a request that wait for its backend at most.
-const SEND_BUFFER: usize = 128 * 1024;
+pub const SEND_BUFFER: usize = 128 * 1024;
 /// Bytes of the header list of a response, or of its trailers, at most, 32 bytes added for each field (RFC 9113, 6.5.2).
-const HEADER_LIST_MAX: u32 = 64 * 1024;
+pub const HEADER_LIST_MAX: u32 = 64 * 1024;
 
 /// How a connection to a backend is made.
 pub(crate) struct Ways<'a> {
@@ -61,7 +66,7 @@ pub(crate) struct Http2Conn {
     streams: Cell<usize>,
     /// Since when it has had none.
     idle_since: Cell<Instant>,
-    /// It gets no further requests: the backend did not answer one.
+    /// The connection gets no further requests: the backend did not answer one.
     is_retired: Cell<bool>,
     /// Requests that it was sent.
     requests: Cell<u32>,
@@ -267,7 +272,7 @@ async fn greet(stream: BackendStream, counted: Counted) -> io::Result<(SendReque
     Ok((send, held))
 }
 
-/// What a connection of HTTP/2 has failed of.
+/// The reason why a connection of HTTP/2 has failed.
 fn failed(error: h2::Error) -> io::Error {
     match error.is_io() {
         true => error.into_io().unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()),

@@ -49,7 +49,7 @@ enum Down {
 pub(crate) struct Http2Stream {
     up: Up,
     down: Down,
-    /// What has come, as HTTP/1.1.
+    /// The bytes that have come, as HTTP/1.1.
     come: VecDeque<Bytes>,
     /// A reader that waits for the request to be sent.
     reader: Option<Waker>,
@@ -91,7 +91,7 @@ impl Http2Stream {
         self.hold.0.is_retired.set(true);
     }
 
-    /// What has come of an error of the stream.
+    /// Notes what an error of the stream means for its request, and returns the error as one of I/O.
     fn broken(&mut self, error: h2::Error) -> io::Error {
         let is_unseen = error.is_go_away() && error.is_remote();
         self.is_refused |= is_unseen || error.reason() == Some(Reason::REFUSED_STREAM);
@@ -159,7 +159,7 @@ impl Http2Stream {
                 (sent, *left == 0)
             }
             Up::Chunked(stream, chunks) => {
-                // What frames the data needs no room on the stream, and its end must not wait for any.
+                // The framing of the data needs no room on the stream, and its end must not wait for any.
                 let mut data = Vec::new();
                 let mut taken = chunks.feed_at_most(bytes, 0, &mut data).map_err(|_| io::ErrorKind::InvalidInput)?;
                 let mut sent = Ok(taken);
@@ -247,7 +247,7 @@ impl Http2Stream {
         }
     }
 
-    /// What has come of a body is read next.
+    /// The part of a body that has come is read next.
     fn put(&mut self, data: Bytes, framed: Framed) {
         if data.is_empty() {
             return;
@@ -268,7 +268,7 @@ fn poll_room(cx: &mut Context<'_>, stream: &mut SendStream<Bytes>, wanted: usize
     let room = match stream.capacity() {
         0 => match ready!(stream.poll_capacity(cx)) {
             Some(room) => room?,
-            // It has been reset.
+            // The stream has been reset.
             None => return Poll::Ready(Err(Reason::CANCEL.into())),
         },
         room => room,
@@ -298,7 +298,7 @@ impl AsyncRead for Http2Stream {
             }
             match this.poll_more(cx) {
                 Poll::Ready(Ok(true)) => {}
-                // What has been read comes first.
+                // The bytes that have been read come first.
                 _ if buf.filled().len() > before => return Poll::Ready(Ok(())),
                 Poll::Ready(Ok(false)) => return Poll::Ready(Ok(())),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),

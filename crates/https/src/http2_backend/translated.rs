@@ -1,7 +1,7 @@
 //! Heads between HTTP/1.1 and HTTP/2, towards backends (RFC 9113, 8.3): a request's head, which was written here, as a header
 //! block, and the block of a response as a head.
 //!
-//! What is written of a response is read by `hairpin_core::l7::head` as any backend's: nothing needs to be guessed here.
+//! The head that is written of a response is read by `hairpin_core::l7::head` as any backend's: nothing needs to be guessed here.
 
 use super::Http2Conn;
 use crate::translate::{OF_A_CONNECTION, put_field};
@@ -14,7 +14,7 @@ use http::response::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use std::io;
 
-/// What the head of a response depends on in its request.
+/// The facts about a request that the head of its response depends on.
 pub(super) struct Asked {
     pub(super) method: Method,
     /// The client reads no chunks (HTTP/1.0).
@@ -28,7 +28,7 @@ pub(super) struct Asked {
 pub(crate) enum Unfit {
     /// Its head has something that HTTP/2 has no form for.
     Head,
-    /// It asks for a WebSocket, and the backend takes no extended CONNECT (RFC 8441).
+    /// The request asks for a WebSocket, and the backend takes no extended CONNECT (RFC 8441).
     WebSocket,
 }
 
@@ -107,7 +107,7 @@ fn no_form<E>(_: E) -> Unfit {
 /// The head of a response, and how its body goes on. `is_whole`: no body follows.
 ///
 /// # Errors
-/// It has a status or field that HTTP/2 forbids (RFC 9113, 8.2.2 and 8.6).
+/// The response has a status or field that HTTP/2 forbids (RFC 9113, 8.2.2 and 8.6).
 pub(super) fn response(asked: &Asked, parts: &Parts, is_whole: bool) -> io::Result<(Vec<u8>, Framed)> {
     let forbidden = || Err(io::ErrorKind::InvalidData.into());
     let mut status = parts.status.as_u16();
