@@ -1,20 +1,26 @@
-//! The demo's third part: TLS that ends at Hairpin, by HTTP/1.1 and HTTP/2. Every claim it prints is checked.
+//! The demo's third part: TLS that ends at Hairpin, by HTTP/1.1, HTTP/2 and gRPC. Every claim it prints is checked.
 
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
+use hairpin_e2e::servers::grpc;
 use hairpin_e2e::servers::web::certificate;
 use hairpin_e2e::topology::{Family, Topology, vip};
 use std::path::Path;
 
 const NAME: &str = "shop.example";
 const PORT: u16 = 443;
+/// gRPC calls of one channel whose servers are counted.
+const CALLS: usize = 40;
 
 /// Shows pages by both versions of HTTP, the certificate, and a resumed session.
 pub(super) fn run(topology: &Topology) -> Result<()> {
     println!("\nHTTPS that ends at Hairpin, with a certificate made for {NAME}:");
     let certificate = certificate(topology, "shop.pem", &[NAME])?;
-    let service = PeerService::https("shop-https", PORT, &certificate);
+    let _servers = grpc::start(topology, None)?;
+    let mut service = PeerService::https("shop-https", PORT, &certificate);
+    service.tables += &grpc::tables("");
+    let target = service.listen();
     let mut hairpin = Hairpin::start(topology, &[service], &HairpinOptions::default())?;
     for (option, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
         let page = topology.scratch.file(format!("https-{version}"));
@@ -25,6 +31,11 @@ pub(super) fn run(topology: &Topology) -> Result<()> {
         println!("  GET /10m by HTTP/{version} -> 10 MB, unchanged, in {seconds} s");
     }
     resumed(topology)?;
+    let answered = grpc::ask(topology, &target, CALLS, Some((&certificate, NAME)))?;
+    let half = CALLS / 2;
+    ensure!(answered == format!("server1={half} server2={half}"), "calls of gRPC were answered so: {answered}");
+    println!("  gRPC by grpcio: a call, streams both ways, 4 MB messages, errors, a deadline, a cancelled call");
+    println!("  {CALLS} gRPC calls over one connection -> {answered}: each call is balanced");
     hairpin.process().check()?;
     let printed = hairpin.status_table()?;
     println!("\n-- hairpin status, what it says of HTTPS --\n{}\n", tables(&printed));

@@ -1,8 +1,8 @@
 """A gRPC server and a client that checks it, without generated code: messages are bytes.
 
 grpc_calls.py serve ADDRESS NAME [PEM]     serves until killed; PEM: over TLS, with chain and key in this file
-grpc_calls.py ask ADDRESS CALLS [PEM]      checks every kind of call, then makes CALLS calls and prints who answered how often;
-                                     PEM: over TLS, with this CA, for the name web.test
+grpc_calls.py ask ADDRESS CALLS [PEM NAME] checks every kind of call, then makes CALLS calls and prints who answered how often;
+                                           PEM: over TLS, with this CA, for the name NAME
 """
 import collections
 import concurrent.futures
@@ -93,11 +93,11 @@ def status_of(call):
     return grpc.StatusCode.OK, ""
 
 
-def ask(address, calls, pem=None):
+def ask(address, calls, pem=None, name=None):
     if pem is None:
         channel = grpc.insecure_channel(address, options=options())
     else:
-        named = [("grpc.ssl_target_name_override", "web.test")]
+        named = [("grpc.ssl_target_name_override", name)]
         channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(open(pem, "rb").read()), options() + named)
     echo = channel.unary_unary(PREFIX + "Echo")
     for size in (0, 1, 100_000, 1 << 20, 4 << 20):
@@ -148,4 +148,4 @@ def ask(address, calls, pem=None):
 
 
 if __name__ == "__main__":
-    {"serve": serve, "ask": lambda address, calls, *pem: ask(address, int(calls), *pem)}[sys.argv[1]](*sys.argv[2:])
+    {"serve": serve, "ask": lambda address, calls, *tls: ask(address, int(calls), *tls)}[sys.argv[1]](*sys.argv[2:])
