@@ -1,6 +1,6 @@
 //! The cases, and the bars they are held to.
 
-use super::peers::{HttpsNetwork, NAME, Terminator};
+use super::peers::{Behind, HttpsNetwork, NAME, Site, Terminator};
 use crate::l7::processor::Cores;
 use crate::suite::report::{Bar, ReportRow, metric};
 use crate::suite::samples::RepeatedValues;
@@ -16,6 +16,10 @@ const CONNECTIONS: usize = 32;
 const STREAMS: usize = 8;
 /// Connections whose memory is measured.
 const IDLE: usize = 2000;
+/// Certificates of a service that has many.
+const MANY: usize = 10_000;
+/// The time that a start with many certificates may take, in seconds.
+const START_MAX_S: f64 = 2.0;
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,12 +30,17 @@ enum HttpsLoad {
     Page { page: &'static str, bytes: usize, http2: bool },
     /// Memory of idle connections.
     Memory,
+    /// The 99th percentile of the times of pages of 1 KB, at half the rate that nginx reaches.
+    Latency,
+    /// The time until the port listens.
+    Start,
 }
 
 /// One of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HttpsCase {
     load: HttpsLoad,
+    site: Site,
     /// Ours against nginx, and against HAProxy.
     bars: (f64, f64),
 }
@@ -39,25 +48,36 @@ pub(super) struct HttpsCase {
 impl HttpsCase {
     /// Its name.
     pub(super) fn name(&self) -> String {
-        match self.load {
+        let load = match self.load {
             HttpsLoad::Handshakes { resumed: false } => "full handshakes".to_owned(),
             HttpsLoad::Handshakes { resumed: true } => "resumed handshakes".to_owned(),
             HttpsLoad::Page { page, http2: false, .. } => format!("h1 {page} x {CONNECTIONS} kept"),
             HttpsLoad::Page { page, http2: true, .. } => format!("h2 {page} x {CONNECTIONS} x {STREAMS} streams"),
             HttpsLoad::Memory => format!("memory of {IDLE} idle connections"),
-        }
+            HttpsLoad::Latency => format!("p99 of h1 1k x {CONNECTIONS} at half of nginx's peak"),
+            HttpsLoad::Start => "start".to_owned(),
+        };
+        let certificates = if self.site.certificates > 0 { format!(", {MANY} certificates") } else { String::new() };
+        load + self.site.behind.name() + &certificates
+    }
+
+    /// Whether less is better.
+    fn is_cost(&self) -> bool {
+        matches!(self.load, HttpsLoad::Memory | HttpsLoad::Latency | HttpsLoad::Start)
     }
 }
 
 /// All cases.
 pub(super) fn all() -> Vec<HttpsCase> {
-    let page = |page, bytes, http2, nginx, haproxy| HttpsCase {
-        load: HttpsLoad::Page { page, bytes, http2 },
-        bars: (nginx, haproxy),
-    };
+    let plain = Site { behind: Behind::ClearText, certificates: 0 };
+    let many = Site { certificates: MANY, ..plain };
+    let case = |load, site, nginx, haproxy| HttpsCase { load, site, bars: (nginx, haproxy) };
+    let page = |page, bytes, http2, nginx, haproxy| case(HttpsLoad::Page { page, bytes, http2 }, plain, nginx, haproxy);
+    let behind =
+        |page, bytes, http2, behind| case(HttpsLoad::Page { page, bytes, http2 }, Site { behind, ..plain }, 1.0, 1.0);
     vec![
-        HttpsCase { load: HttpsLoad::Handshakes { resumed: false }, bars: (2.2, 2.2) },
-        HttpsCase { load: HttpsLoad::Handshakes { resumed: true }, bars: (2.0, 2.0) },
+        case(HttpsLoad::Handshakes { resumed: false }, plain, 2.2, 2.2),
+        case(HttpsLoad::Handshakes { resumed: true }, plain, 2.0, 2.0),
         page("1k", 1 << 10, false, 1.2, 1.35),
         page("16k", 16 << 10, false, 1.35, 1.35),
         page("1m", 1 << 20, false, 1.2, 1.1),
@@ -65,7 +85,14 @@ pub(super) fn all() -> Vec<HttpsCase> {
         page("1k", 1 << 10, true, 1.1, 1.0),
         page("16k", 16 << 10, true, 1.3, 1.25),
         page("1m", 1 << 20, true, 1.3, 1.5),
-        HttpsCase { load: HttpsLoad::Memory, bars: (1.0, 1.0) },
+        behind("1k", 1 << 10, false, Behind::Tls),
+        behind("1m", 1 << 20, false, Behind::Tls),
+        behind("1k", 1 << 10, true, Behind::Http2),
+        behind("1m", 1 << 20, true, Behind::Http2),
+        case(HttpsLoad::Memory, plain, 1.0, 1.0),
+        case(HttpsLoad::Latency, plain, 1.0, 1.0),
+        case(HttpsLoad::Start, many, 1.0, 1.0),
+        case(HttpsLoad::Handshakes { resumed: false }, many, 2.2, 2.2),
     ]
 }
 
@@ -77,14 +104,15 @@ pub(super) fn measure(
     repetitions: usize,
 ) -> Result<Vec<ReportRow>> {
     println!("\n{}", case.name());
+    let rate = if case.load == HttpsLoad::Latency { peak(net, duration)? / 2.0 } else { 0.0 };
     let mut samples: BTreeMap<Terminator, RepeatedValues> = BTreeMap::new();
     for repetition in 0..repetitions {
         let mut order = Terminator::ALL;
         if repetition % 2 == 1 {
             order.reverse();
         }
-        for peer in order {
-            let value = once(net, case, duration, peer).with_context(|| peer.name())?;
+        for peer in order.into_iter().filter(|peer| peer.can(case.site.behind)) {
+            let value = once(net, case, (duration, rate), peer).with_context(|| peer.name())?;
             samples.entry(peer).or_default().push(value);
         }
     }
@@ -92,11 +120,26 @@ pub(super) fn measure(
     let medians: BTreeMap<String, f64> =
         samples.iter().map(|(peer, samples)| (peer.name().to_owned(), samples.median())).collect();
     let ours = samples.remove(&Terminator::Hairpin).unwrap_or_default();
-    let bar = |bar| if case.load == HttpsLoad::Memory { Bar::AtMost(bar) } else { Bar::AtLeast(bar) };
+    let bar = |bar| if case.is_cost() { Bar::AtMost(bar) } else { Bar::AtLeast(bar) };
     let mut beside = medians;
     beside.remove(Terminator::Hairpin.name());
-    let row = |peer: Terminator, value| ReportRow::new(case.name(), unit, &ours, &beside, peer.name(), bar(value));
-    Ok(vec![row(Terminator::Nginx, case.bars.0), row(Terminator::Haproxy, case.bars.1)])
+    let row =
+        |(peer, value): (Terminator, f64)| ReportRow::new(case.name(), unit, &ours, &beside, peer.name(), bar(value));
+    let peers = [(Terminator::Nginx, case.bars.0), (Terminator::Haproxy, case.bars.1)];
+    let mut rows: Vec<ReportRow> = peers.into_iter().filter(|(peer, _)| peer.can(case.site.behind)).map(row).collect();
+    if case.load == HttpsLoad::Start {
+        rows.push(ReportRow::against_value(case.name(), unit, &ours, "2 s", START_MAX_S, bar(1.0)));
+    }
+    Ok(rows)
+}
+
+/// The requests a second that nginx answers in clear text behind, at most.
+fn peak(net: &HttpsNetwork, duration: Duration) -> Result<f64> {
+    let site = Site { behind: Behind::ClearText, certificates: 0 };
+    let _running = net.start(Terminator::Nginx, site)?;
+    let rate = pages(net, Terminator::Nginx, "1k", false, duration)? as f64 / duration.as_secs_f64();
+    println!("  nginx answers {}/s at most", metric(rate));
+    Ok(rate)
 }
 
 /// In work for each second that the balancer's core was busy.
@@ -106,12 +149,23 @@ fn unit(load: HttpsLoad) -> &'static str {
         HttpsLoad::Page { bytes, .. } if bytes <= 1024 => "/core-s",
         HttpsLoad::Page { .. } => "bit/core-s",
         HttpsLoad::Memory => "B",
+        HttpsLoad::Latency => "us",
+        HttpsLoad::Start => "s",
     }
 }
 
-/// One measurement of one peer.
-fn once(net: &HttpsNetwork, case: &HttpsCase, duration: Duration, peer: Terminator) -> Result<f64> {
-    let mut running = net.start(peer)?;
+/// One measurement of one peer; `rate`: requests a second, where the load does not find its own.
+fn once(net: &HttpsNetwork, case: &HttpsCase, (duration, rate): (Duration, f64), peer: Terminator) -> Result<f64> {
+    let (mut running, started) = net.timed_start(peer, case.site)?;
+    if case.load == HttpsLoad::Start {
+        println!("  {:8} {:>6.2} s", peer.name(), started.as_secs_f64());
+        return Ok(started.as_secs_f64());
+    }
+    if case.load == HttpsLoad::Latency {
+        let p99_us = latency(net, peer, rate, duration)?;
+        println!("  {:8} {p99_us:>6.0} us at {}/s", peer.name(), metric(rate));
+        return Ok(p99_us);
+    }
     if case.load == HttpsLoad::Memory {
         let bytes = memory(net, peer, running.process())?;
         println!("  {:8} {:>9}B for each connection", peer.name(), metric(bytes));
@@ -125,7 +179,7 @@ fn once(net: &HttpsNetwork, case: &HttpsCase, duration: Duration, peer: Terminat
             let load = TlsLoad { to: peer.target(), name: NAME, page: "1k", connections: 8, resumed, duration, cpu };
             (tls::handshakes(&net.topology.client, &net.certificate, load)?, 0)
         }
-        HttpsLoad::Memory => (0, 0),
+        HttpsLoad::Memory | HttpsLoad::Latency | HttpsLoad::Start => (0, 0),
     };
     let took = began.elapsed().as_secs_f64();
     let cores = Cores::now()?;
@@ -147,10 +201,38 @@ fn once(net: &HttpsNetwork, case: &HttpsCase, duration: Duration, peer: Terminat
     Ok(value)
 }
 
+/// The 99th percentile of the times of pages, in microseconds, at so many requests a second.
+fn latency(net: &HttpsNetwork, peer: Terminator, rate: f64, duration: Duration) -> Result<f64> {
+    let log = net.topology.scratch.file("h2load.log");
+    // h2load wants a file that is not there yet.
+    let _ = std::fs::remove_file(&log);
+    let each = (rate / CONNECTIONS as f64).round().max(1.0);
+    let more = [format!("--rps={each}"), format!("--log-file={}", log.display())];
+    load(net, peer, ("1k", false), duration, &more)?;
+    // Lines of start, status and microseconds.
+    let text = std::fs::read_to_string(&log)?;
+    let times = text.lines().filter_map(|line| line.split('\t').nth(2)?.parse::<u64>().ok());
+    let mut times: Vec<u64> = times.collect();
+    ensure!(times.len() >= 1000, "{} of h2load's times are too few for a percentile", times.len());
+    times.sort_unstable();
+    Ok(times[times.len() * 99 / 100] as f64)
+}
+
 /// How many pages h2load gets.
 fn pages(net: &HttpsNetwork, peer: Terminator, page: &str, http2: bool, duration: Duration) -> Result<u64> {
+    load(net, peer, (page, http2), duration, &[])
+}
+
+/// Runs h2load with `more` arguments: how many pages it gets.
+fn load(
+    net: &HttpsNetwork,
+    peer: Terminator,
+    (page, http2): (&str, bool),
+    duration: Duration,
+    more: &[String],
+) -> Result<u64> {
     let mut h2load = net.topology.client.command_on(HttpsNetwork::client_cpu(), "h2load");
-    h2load.args(["-t1", &format!("-c{CONNECTIONS}"), "-D", &duration.as_secs().max(1).to_string()]);
+    h2load.args(["-t1", &format!("-c{CONNECTIONS}"), "-D", &duration.as_secs().max(1).to_string()]).args(more);
     h2load.args(["--warm-up-time=0", "--ciphers=ECDHE-ECDSA-AES128-GCM-SHA256"]);
     h2load.args(["--tls13-ciphers=TLS_AES_128_GCM_SHA256"].into_iter().filter(|_| has_tls13_ciphers()));
     // Windows as browsers have them.
