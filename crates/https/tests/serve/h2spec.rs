@@ -3,7 +3,7 @@
 use crate::fixture::{Site, http, server};
 
 #[test]
-#[ignore = "needs h2spec: H2SPEC=/path/to/h2spec cargo test -p hairpin-https --test serve -- --ignored h2spec"]
+#[ignore = "needs h2spec: make test-h2spec"]
 fn h2spec_finds_nothing() {
     let binary = std::env::var("H2SPEC").expect("H2SPEC names the binary");
     // The server runs until the process ends.
