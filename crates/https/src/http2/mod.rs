@@ -297,7 +297,8 @@ impl<S: AsyncRead + AsyncWrite + SendProgress + Unpin> Serving<'_, S> {
             self.leave();
         }
         let stream = Stream::new(self.local, self.client, respond, self.send_buffer);
-        let (key, task) = (stream.key, self.streams.spawn_local(stream.serve(request)));
+        // The runtime moves a task several times: a pointer is moved sooner than what the task has.
+        let (key, task) = (stream.key, self.streams.spawn_local(Box::pin(stream.serve(request))));
         self.local.controls.set_task(key, task);
     }
 }

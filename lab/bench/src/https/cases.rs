@@ -27,7 +27,7 @@ enum HttpsLoad {
     /// A handshake and a page of 1 KB for each connection; `resumed`: with the ticket of the one before.
     Handshakes { resumed: bool },
     /// A page over connections that stay.
-    Page { page: &'static str, bytes: usize, http2: bool },
+    Page { page: &'static str, bytes: u64, http2: bool },
     /// Memory of idle connections.
     Memory,
     /// The 99th percentile of the times of pages of 1 KB, at half the rate that nginx reaches.
@@ -137,7 +137,7 @@ pub(super) fn measure(
 fn peak(net: &HttpsNetwork, duration: Duration) -> Result<f64> {
     let site = Site { behind: Behind::ClearText, certificates: 0 };
     let _running = net.start(Terminator::Nginx, site)?;
-    let rate = pages(net, Terminator::Nginx, "1k", false, duration)? as f64 / duration.as_secs_f64();
+    let rate = pages(net, Terminator::Nginx, ("1k", 1 << 10), false, duration)? / duration.as_secs_f64();
     println!("  nginx answers {}/s at most", metric(rate));
     Ok(rate)
 }
@@ -146,8 +146,8 @@ fn peak(net: &HttpsNetwork, duration: Duration) -> Result<f64> {
 fn unit(load: HttpsLoad) -> &'static str {
     match load {
         HttpsLoad::Handshakes { .. } => "/core-s",
-        HttpsLoad::Page { bytes, .. } if bytes <= 1024 => "/core-s",
-        HttpsLoad::Page { .. } => "bit/core-s",
+        HttpsLoad::Page { bytes, .. } if is_large(bytes) => "bit/core-s",
+        HttpsLoad::Page { .. } => "/core-s",
         HttpsLoad::Memory => "B",
         HttpsLoad::Latency => "us",
         HttpsLoad::Start => "s",
@@ -173,13 +173,13 @@ fn once(net: &HttpsNetwork, case: &HttpsCase, (duration, rate): (Duration, f64),
     }
     let (before, began) = (Cores::now()?, Instant::now());
     let (count, each) = match case.load {
-        HttpsLoad::Page { page, bytes, http2 } => (pages(net, peer, page, http2, duration)?, bytes),
+        HttpsLoad::Page { page, bytes, http2 } => (pages(net, peer, (page, bytes), http2, duration)?, bytes),
         HttpsLoad::Handshakes { resumed } => {
             let cpu = HttpsNetwork::client_cpu().parse()?;
             let load = TlsLoad { to: peer.target(), name: NAME, page: "1k", connections: 8, resumed, duration, cpu };
-            (tls::handshakes(&net.topology.client, &net.certificate, load)?, 0)
+            (tls::handshakes(&net.topology.client, &net.certificate, load)? as f64, 0)
         }
-        HttpsLoad::Memory | HttpsLoad::Latency | HttpsLoad::Start => (0, 0),
+        HttpsLoad::Memory | HttpsLoad::Latency | HttpsLoad::Start => (0.0, 0),
     };
     let took = began.elapsed().as_secs_f64();
     let cores = Cores::now()?;
@@ -187,7 +187,7 @@ fn once(net: &HttpsNetwork, case: &HttpsCase, (duration, rate): (Duration, f64),
     // The balancer's core.
     let idle = cores.times_since(&before).get(1).map_or(0.0, |core| core.idle_s);
     let busy = (took - idle).max(0.01);
-    let amount = if unit(case.load) == "bit/core-s" { count as f64 * each as f64 * 8.0 } else { count as f64 };
+    let amount = if unit(case.load) == "bit/core-s" { count * each as f64 * 8.0 } else { count };
     let (value, rate) = (amount / busy, amount / duration.as_secs_f64());
     let rate_unit = unit(case.load).replace("core-s", "s");
     println!(
@@ -218,19 +218,26 @@ fn latency(net: &HttpsNetwork, peer: Terminator, rate: f64, duration: Duration) 
     Ok(times[times.len() * 99 / 100] as f64)
 }
 
-/// How many pages h2load gets.
-fn pages(net: &HttpsNetwork, peer: Terminator, page: &str, http2: bool, duration: Duration) -> Result<u64> {
-    load(net, peer, (page, http2), duration, &[])
+/// How many pages h2load gets, parts of large ones that are still on their way included.
+fn pages(net: &HttpsNetwork, peer: Terminator, page: (&str, u64), http2: bool, duration: Duration) -> Result<f64> {
+    let (name, bytes) = page;
+    let (whole, data) = load(net, peer, (name, http2), duration, &[])?;
+    Ok(if is_large(bytes) { data as f64 / bytes as f64 } else { whole as f64 })
 }
 
-/// Runs h2load with `more` arguments: how many pages it gets.
+/// Whether a page of so many bytes is measured by its bytes.
+fn is_large(bytes: u64) -> bool {
+    bytes > 1024
+}
+
+/// Runs h2load with `more` arguments: how many pages it gets as a whole, and bytes of bodies.
 fn load(
     net: &HttpsNetwork,
     peer: Terminator,
     (page, http2): (&str, bool),
     duration: Duration,
     more: &[String],
-) -> Result<u64> {
+) -> Result<(u64, u64)> {
     let mut h2load = net.topology.client.command_on(HttpsNetwork::client_cpu(), "h2load");
     h2load.args(["-t1", &format!("-c{CONNECTIONS}"), "-D", &duration.as_secs().max(1).to_string()]).args(more);
     h2load.args(["--warm-up-time=0", "--ciphers=ECDHE-ECDSA-AES128-GCM-SHA256"]);
@@ -247,7 +254,10 @@ fn load(
     };
     let (done, failed) = (number(" succeeded"), number(" failed"));
     ensure!(failed == Some(0), "{line}");
-    done.with_context(|| line.to_owned())
+    // "traffic: 1.20MB (1258291) total, 28.91KB (29600) headers (space savings 80.00%), 1.14MB (1197056) data"
+    let traffic = said.lines().find(|line| line.starts_with("traffic: ")).with_context(|| said.clone())?;
+    let data = traffic.rsplit_once(") data").and_then(|(before, _)| before.rsplit_once('(')?.1.parse().ok());
+    Ok((done.with_context(|| line.to_owned())?, data.with_context(|| traffic.to_owned())?))
 }
 
 /// Newer versions of h2load have an option of their own for the ciphers of TLS 1.3.
