@@ -3,7 +3,7 @@
 //!
 //! An input is a byte of parameters, then fields: a byte for the name (its length, or with the highest bit one of [`NAMES`]), a
 //! byte for the value's length, name, value. Bit 0 of the parameters: no body follows. Bits 1 and 2: how they come
-//! ([`Way`]).
+//! (`Way`).
 //!
 //! The request is refused, or two readers, `l7::head` and httparse, read in both heads what the client has said: one
 //! request with the same method, target, host, fields and length of its body.

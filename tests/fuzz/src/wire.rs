@@ -11,7 +11,7 @@ use hairpin_core::wire::{self, IcmpError, Malformed, Parsed, Transport};
 
 /// Bytes of parameters before the frame in inputs of [`rewrite`].
 pub const REWRITE_PARAMETERS: usize = 45;
-/// Bytes of parameters before the frame in inputs of [`answer`].
+/// Bytes of parameters before the frame in inputs of [`answer()`].
 pub const ANSWER_PARAMETERS: usize = 4;
 /// Bytes of parameters before the frame in inputs of [`icmp_translate`].
 pub const TRANSLATE_PARAMETERS: usize = 68;

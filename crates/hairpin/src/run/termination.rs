@@ -41,6 +41,8 @@ const STREAMS_MAX: u32 = 100;
 const NAMES_MAX: usize = 16;
 /// A certificate that expires within so many seconds is warned of: ten days.
 const EXPIRES_SOON_S: i64 = 10 * 86_400;
+/// Certificates that are warned of one by one, each time they are read.
+const WARNED_MAX: usize = 20;
 
 /// What the terminated services of a configuration and their groups have read from files, by their place in it.
 #[derive(Clone, Default)]
@@ -103,21 +105,7 @@ impl Certificates {
             }
         }
         let now = i64::try_from(host::unix_s()).unwrap_or(i64::MAX);
-        for (service, summaries) in self.summaries().chain(self.shown()) {
-            for certificate in summaries {
-                let file = certificate.file.display();
-                if certificate.is_placeholder {
-                    log(&format!("service {service}: serves a certificate that signs itself until one is obtained"));
-                } else if certificate.from_unix_s > now {
-                    log(&format!("warning: service {service}: the certificate in {file} is not valid yet"));
-                } else if certificate.until_unix_s < now {
-                    log(&format!("warning: service {service}: the certificate in {file} has expired: renew it"));
-                } else if certificate.until_unix_s - now < EXPIRES_SOON_S {
-                    let days = (certificate.until_unix_s - now) / 86_400;
-                    log(&format!("warning: service {service}: the certificate in {file} expires in {days} days"));
-                }
-            }
-        }
+        concerns(self.summaries().chain(self.shown()), now).iter().for_each(|line| log(line));
     }
 
     /// What is served, as the status shows it.
@@ -152,6 +140,34 @@ impl Certificates {
         let numbered = self.0.iter().zip(numbers);
         numbered.filter_map(|(loaded, number)| Some((*number, loaded.as_ref()?.backend_tls.clone()?))).collect()
     }
+}
+
+/// Lines of the log about certificates, by service, that are not valid now, or will soon not be.
+fn concerns<'a>(all: impl Iterator<Item = (&'a str, &'a [CertificateSummary])>, now: i64) -> Vec<String> {
+    let all = all.flat_map(|(service, certificates)| certificates.iter().map(move |one| (service, one)));
+    let mut lines: Vec<String> = all.filter_map(|(service, certificate)| concern(service, certificate, now)).collect();
+    if lines.len() > WARNED_MAX {
+        let more = lines.len() - WARNED_MAX;
+        lines.truncate(WARNED_MAX);
+        lines.push(format!(
+            "warning: {more} more certificates are not valid, or expire soon: `hairpin status -o json` lists all"
+        ));
+    }
+    lines
+}
+
+fn concern(service: &str, certificate: &CertificateSummary, now: i64) -> Option<String> {
+    let file = certificate.file.display();
+    if certificate.is_placeholder {
+        return Some(format!("service {service}: serves a certificate that signs itself until one is obtained"));
+    }
+    let what = match certificate.until_unix_s - now {
+        _ if certificate.from_unix_s > now => "is not valid yet".to_string(),
+        ..0 => "has expired: renew it".to_string(),
+        left if left < EXPIRES_SOON_S => format!("expires in {} days", left / 86_400),
+        _ => return None,
+    };
+    Some(format!("warning: service {service}: the certificate in {file} {what}"))
 }
 
 /// Services and groups, by number, whose backends speak HTTP/2.
@@ -461,6 +477,28 @@ mod tests {
         );
         let config = crate::config::parse("t.toml", &text).unwrap();
         Certificates::load(&config).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn many_certificates_that_expire_take_few_lines() {
+        let certificate = |until_unix_s: i64| CertificateSummary {
+            file: "a.pem".into(),
+            names: Vec::new(),
+            from_unix_s: 1000,
+            until_unix_s,
+            key: "ECDSA",
+            is_placeholder: false,
+        };
+        let far = 1_000_000_000;
+        let all = [certificate(5000), certificate(5000 + 3 * 86_400), certificate(far)];
+        let said = concerns([("web", &all[..])].into_iter(), 6000);
+        assert_eq!(said.len(), 2);
+        assert_eq!(said[0], "warning: service web: the certificate in a.pem has expired: renew it");
+        assert!(said[1].ends_with("a.pem expires in 2 days"), "{said:?}");
+        let many = vec![certificate(5000); 10_000];
+        let said = concerns([("web", &many[..]), ("shop", &many[..5])].into_iter(), 500);
+        assert_eq!(said.len(), WARNED_MAX + 1);
+        assert!(said[0].ends_with("is not valid yet") && said[WARNED_MAX].contains(" 9985 more "), "{said:?}");
     }
 
     #[test]
