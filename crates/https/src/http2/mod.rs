@@ -58,7 +58,7 @@ const SEND_BUFFER_MIN: usize = 16 * 1024;
 pub const SEND_BUFFERS: usize = 8 << 20;
 /// Streams that were reset and are still remembered, either so that frames that were on their way are ignored, or because they
 /// have not been accepted here. More of the second kind end the connection (ENHANCE_YOUR_CALM). Streams that were accepted and
-/// then reset are bounded by [`watched`], and their tasks by the number of streams.
+/// then reset are bounded by `watched`, and their tasks by the number of streams.
 pub const RESET_STREAMS_MAX: usize = 50;
 /// Bytes of the largest frame that a client may send.
 pub const FRAME_BYTES_MAX: u32 = 16 * 1024;
