@@ -111,6 +111,20 @@ fn commands_say_that_no_instance_runs() {
 }
 
 #[test]
+fn validate_live_reads_certificates() {
+    let text = "interfaces = [\"eth0\"]\n[[service]]\nname = \"shop\"\nlisten = \"192.0.2.1:443/https\"\nbackends = \
+                [\"10.0.0.1:80\"]\nhttps.certificates = \"/nowhere/shop.pem\"\n";
+    let file = Scratch::new("certificates", text);
+    // Without --live other machines' files can be checked.
+    assert!(hairpin(&["validate", "-c", file.path()]).status.success());
+    let output = hairpin(&["validate", "--live", "-c", file.path()]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = out(&output) + &err(&output);
+    let line = said.lines().find(|line| line.starts_with("error: certificates: service shop: "));
+    assert!(line.is_some_and(|line| line.contains("/nowhere/shop.pem")), "{said}");
+}
+
+#[test]
 fn config_prints_a_file_that_validates() {
     let output = hairpin(&["config"]);
     let file = Scratch::new("template", &out(&output));

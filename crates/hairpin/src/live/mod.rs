@@ -92,7 +92,28 @@ pub(crate) fn report(config: &Config) -> Result<HostReport> {
         what: format!("process {} serves {} on {}, and only one instance can", rival.pid, rival.end, rival.device),
         remedy: rival.remedy(),
     }));
+    report.findings.extend(certificates(config));
     Ok(report)
+}
+
+/// Files of certificates and keys that a start would refuse, or certificates that are not valid now, or soon not.
+fn certificates(config: &Config) -> Vec<HostFinding> {
+    let finding = |severity, what: String, remedy: &str| HostFinding {
+        severity,
+        subject: "certificates".to_string(),
+        what,
+        remedy: remedy.to_string(),
+    };
+    match run::certificate_concerns(config) {
+        Ok(concerns) => {
+            let said = |line: String| line.trim_start_matches("warning: ").to_string();
+            let finding = |line| finding(FindingSeverity::Warning, said(line), "clients will not trust it");
+            concerns.into_iter().map(finding).collect()
+        }
+        Err(error) => {
+            vec![finding(FindingSeverity::Error, format!("{error:#}"), "a start, and a reload, would be refused")]
+        }
+    }
 }
 
 /// Says as warnings what a start finds on this machine, with `log`. Other instances are refused elsewhere.

@@ -85,6 +85,14 @@ use termination::{Certificates, Termination};
 use tokio::sync::oneshot;
 use worker_pool::{WorkerMemory, WorkerParameters};
 
+/// Reads the certificates that a configuration names: lines about those that are not valid now, or will soon not be.
+///
+/// # Errors
+/// The first service or group whose files cannot be used, and why.
+pub(crate) fn certificate_concerns(config: &Config) -> Result<Vec<String>> {
+    Ok(Certificates::load(config)?.concerns())
+}
+
 /// How long a status may take to make.
 pub(crate) const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a change of the configuration may take, and a hand-over.

@@ -104,8 +104,13 @@ impl Certificates {
                 log(&format!("warning: service {}: {why}; another certificate is ordered", loaded.name));
             }
         }
+        self.concerns().iter().for_each(|line| log(line));
+    }
+
+    /// Lines of the log about certificates that are not valid now, or will soon not be.
+    pub(crate) fn concerns(&self) -> Vec<String> {
         let now = i64::try_from(host::unix_s()).unwrap_or(i64::MAX);
-        concerns(self.summaries().chain(self.shown()), now).iter().for_each(|line| log(line));
+        concerns(self.summaries().chain(self.shown()), now)
     }
 
     /// What is served, as the status shows it.
