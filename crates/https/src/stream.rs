@@ -330,21 +330,22 @@ impl TlsStream {
     fn poll_take(&mut self, cx: &mut Context<'_>, bufs: [&[u8]; 2]) -> Poll<io::Result<usize>> {
         let (before, all) = (self.staged.len(), bufs[0].len() + bufs[1].len());
         let whole = ((before + all) / RECORD_BYTES * RECORD_BYTES).min(SEALED_BYTES);
-        let mut count = 0;
-        if whole > 0 {
-            if self.unsent >= SENT_BYTES
-                && let sent = self.poll_send(cx)
-                && (sent.is_ready() || self.unsent >= SENT_BYTES)
-            {
+        // Small writes wait as well: each flush seals them, and rustls has no bound of its own here.
+        if self.unsent >= SENT_BYTES {
+            let sent = self.poll_send(cx);
+            if sent.is_ready() || self.unsent >= SENT_BYTES {
                 ready!(sent)?;
             }
+        }
+        let mut count = 0;
+        if whole > 0 {
             let mut left = whole;
             let parts = [&self.staged[..], bufs[0], bufs[1]].map(|buf| {
                 let part = &buf[..buf.len().min(left)];
                 left -= part.len();
                 IoSlice::new(part)
             });
-            // rustls has no bound of its own here, so it takes all.
+            // Without a bound rustls takes all.
             if self.session.writer().write_vectored(&parts)? != whole {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
