@@ -30,7 +30,7 @@ pub(crate) async fn open(
     transport: &Transport,
 ) -> Result<(Account, bool), Failure> {
     let file = of_authority.join("account.json");
-    let about = |error: anyhow::Error| Failure::of_authority(format!("the account: {error:#}"), transport);
+    let about = |error: anyhow::Error| Failure::of_authority("the account", &error, transport);
     match state::read_json::<KeptAccount>(&file).map_err(about)? {
         Some(kept) => {
             let account = restored(authority, &file, kept, transport).await;

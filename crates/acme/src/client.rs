@@ -23,6 +23,10 @@ const ASK_EVERY_S: std::ops::RangeInclusive<i64> = 3600..=86_400;
 /// When it is asked again if it did not answer.
 const ASK_AGAIN_S: i64 = 6 * 3600;
 
+/// How often an order is begun, at most, that the CA refuses for its nonces. The ACME crate sends each request three times
+/// before it gives up.
+const NONCE_TRIES: u32 = 5;
+
 /// How a name stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameState {
@@ -359,24 +363,42 @@ impl Client {
 }
 
 /// One order, within its time.
-async fn order(
-    wanted: Arc<Wanted>,
-    host: Arc<dyn Host>,
-    (name, replaces): (WantedName, Option<CertificateIdentifier<'static>>),
-) -> Result<String, Failure> {
-    let of_authority = state::of_authority(&wanted.state, &wanted.authority);
-    let broken = |error: anyhow::Error| Failure { why: format!("{error:#}"), is_of_authority: true, retry_after: None };
-    let transport = Transport::new(&wanted.authority).map_err(broken)?;
-    let obtained = async {
-        let (account, is_new) = account::open(&wanted.authority, &of_authority, &transport).await?;
-        if is_new {
-            host.log(&format!("ACME: made the account {}", account.id()));
-        }
-        Ordering { account, transport: transport.clone(), name, replaces, host }.obtain().await
-    };
-    match timeout(ORDER_TIMEOUT, obtained).await {
+async fn order(wanted: Arc<Wanted>, host: Arc<dyn Host>, wish: Wish) -> Result<String, Failure> {
+    let obtain = || order_once(Arc::clone(&wanted), Arc::clone(&host), wish.clone());
+    match timeout(ORDER_TIMEOUT, with_fresh_nonces(obtain)).await {
         Ok(result) => result,
         Err(_) => Err(Failure::of_name(format!("the order took longer than {} s", ORDER_TIMEOUT.as_secs()))),
+    }
+}
+
+/// The name of an order, and the certificate that it replaces.
+type Wish = (WantedName, Option<CertificateIdentifier<'static>>);
+
+async fn order_once(wanted: Arc<Wanted>, host: Arc<dyn Host>, (name, replaces): Wish) -> Result<String, Failure> {
+    let of_authority = state::of_authority(&wanted.state, &wanted.authority);
+    let broken = |error: anyhow::Error| Failure { is_of_authority: true, ..Failure::of_name(format!("{error:#}")) };
+    let transport = Transport::new(&wanted.authority).map_err(broken)?;
+    let (account, is_new) = account::open(&wanted.authority, &of_authority, &transport).await?;
+    if is_new {
+        host.log(&format!("ACME: made the account {}", account.id()));
+    }
+    Ordering { account, transport, name, replaces, host }.obtain().await
+}
+
+/// Begins an order again when the CA refuses its nonces, [`NONCE_TRIES`] times in all.
+///
+/// A CA whose servers do not share their nonces refuses some of them whatever the client does, and says so at once: a wait of
+/// minutes helps neither side.
+async fn with_fresh_nonces<T, F>(mut obtain: impl FnMut() -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    let mut tries = 1;
+    loop {
+        match obtain().await {
+            Err(failure) if failure.is_nonce_refused && tries < NONCE_TRIES => tries += 1,
+            result => return result,
+        }
     }
 }
 
@@ -395,5 +417,30 @@ async fn window(
         }
         Err(Error::Unsupported(_)) => Ok(None),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often an order is begun that fails so often in this way, and its result.
+    fn tries(failures: u32, failure: &Failure) -> (u32, Result<(), Failure>) {
+        let mut begun = 0;
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let result = runtime.block_on(with_fresh_nonces(|| {
+            begun += 1;
+            std::future::ready(if begun <= failures { Err(failure.clone()) } else { Ok(()) })
+        }));
+        (begun, result)
+    }
+
+    #[test]
+    fn an_order_whose_nonces_are_refused_is_begun_again_within_a_bound() {
+        let refused = Failure { is_nonce_refused: true, ..Failure::of_name("badNonce") };
+        assert_eq!(tries(2, &refused), (3, Ok(())));
+        assert_eq!(tries(u32::MAX, &refused), (NONCE_TRIES, Err(refused)));
+        let other = Failure::of_name("no route");
+        assert_eq!(tries(1, &other), (1, Err(other)));
     }
 }

@@ -24,12 +24,27 @@ pub(crate) struct Failure {
     pub(crate) is_of_authority: bool,
     /// The time that the CA asks to wait for.
     pub(crate) retry_after: Option<Duration>,
+    /// Whether the CA has refused a nonce: a request with a fresh one may succeed (RFC 8555, 6.5).
+    pub(crate) is_nonce_refused: bool,
+}
+
+/// The problem of a request whose nonce the CA has refused.
+const BAD_NONCE: &str = "urn:ietf:params:acme:error:badNonce";
+
+/// Whether the CA has refused the nonce.
+fn is_nonce_refused(error: &Error) -> bool {
+    matches!(error, Error::Api(problem) if problem.r#type.as_deref() == Some(BAD_NONCE))
 }
 
 impl Failure {
     /// One that concerns all names.
-    pub(crate) fn of_authority(why: String, transport: &Transport) -> Failure {
-        Failure { why, is_of_authority: true, retry_after: transport.retry_after() }
+    pub(crate) fn of_authority(about: &str, error: &anyhow::Error, transport: &Transport) -> Failure {
+        Failure {
+            why: format!("{about}: {error:#}"),
+            is_of_authority: true,
+            retry_after: transport.retry_after(),
+            is_nonce_refused: error.downcast_ref().is_some_and(is_nonce_refused),
+        }
     }
 
     /// One of this name, or one of the CA if it says so, or does not speak sense.
@@ -44,12 +59,13 @@ impl Failure {
             Error::Timeout(_) => format!("the CA has not decided within {} s", POLL_TIMEOUT.as_secs()),
             error => error.to_string(),
         };
-        Failure { why, is_of_authority, retry_after: transport.retry_after() }
+        let retry_after = transport.retry_after();
+        Failure { why, is_of_authority, retry_after, is_nonce_refused: is_nonce_refused(error) }
     }
 
     /// One of this name.
     pub(crate) fn of_name(why: impl Into<String>) -> Failure {
-        Failure { why: why.into(), is_of_authority: false, retry_after: None }
+        Failure { why: why.into(), is_of_authority: false, retry_after: None, is_nonce_refused: false }
     }
 }
 
@@ -59,7 +75,7 @@ const OF_AUTHORITY: [&str; 5] = [
     "urn:ietf:params:acme:error:accountDoesNotExist",
     "urn:ietf:params:acme:error:userActionRequired",
     "urn:ietf:params:acme:error:externalAccountRequired",
-    "urn:ietf:params:acme:error:badNonce",
+    BAD_NONCE,
 ];
 
 /// The CA's text for people, without control characters.
