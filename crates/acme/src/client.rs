@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_whose_nonces_are_refused_is_begun_again_within_a_bound() {
+    fn order_with_refused_nonces_is_begun_again_within_a_bound() {
         let refused = Failure { is_nonce_refused: true, ..Failure::of_name("badNonce") };
         assert_eq!(tries(2, &refused), (3, Ok(())));
         assert_eq!(tries(u32::MAX, &refused), (NONCE_TRIES, Err(refused)));

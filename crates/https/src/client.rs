@@ -1,11 +1,12 @@
 //! A client's connection, from its first byte until it is known which HTTP it speaks.
 
 use crate::client_certificate::ClientCertificate;
+use crate::client_stream::{Prefixed, Socket};
 use crate::deadline::Deadline;
 use crate::exchange::{self, Client};
 use crate::local::Local;
 use crate::setup::TerminatedService;
-use crate::stream::{HandshakeError, Prefixed, Socket, TlsStream};
+use crate::stream::{HandshakeError, TlsStream};
 use crate::{challenge, http1, http2, proxy_header, pump};
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
 use hairpin_core::l7::config::HttpLimits;

@@ -1,11 +1,11 @@
 //! A client that speaks HTTP/1.1: request after request on one connection.
 
 use crate::backend::BackendConn;
+use crate::client_stream::ClientStream;
 use crate::deadline::Deadline;
 use crate::exchange::{self, Answered, Client, Exchange, Judged};
 use crate::local::Local;
 use crate::pump::{self, BodyEnd, Patience, Pump, Stopped, Watch};
-use crate::stream::ClientStream;
 use hairpin_core::l7::body::{Chunks, Length};
 use hairpin_core::l7::config::HttpLimits;
 use hairpin_core::l7::decision;

@@ -35,6 +35,7 @@ mod certificates;
 mod challenge;
 mod client;
 mod client_certificate;
+mod client_stream;
 mod control;
 mod deadline;
 mod exchange;

@@ -5,6 +5,7 @@
 //! record of a few bytes. Only bytes that do not fill a record are copied before rustls copies and seals them.
 
 use crate::challenge::{self, Challenges};
+use crate::client_stream::{ClientStream, Socket};
 use crate::hello::{accept_hello, tell};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use rustls::{ServerConfig, ServerConnection};
@@ -26,101 +27,6 @@ const SENT_BYTES: usize = 64 * 1024;
 /// Bytes that are sealed at a time at most.
 const SEALED_BYTES: usize = 256 * 1024;
 
-/// A client's stream, with or without TLS.
-pub(crate) trait ClientStream: AsyncRead + AsyncWrite + Unpin {
-    /// Has the client see the connection break, once it is dropped.
-    fn reset(&mut self);
-}
-
-impl ClientStream for TcpStream {
-    fn reset(&mut self) {
-        // Setting the option fails for a connection that is broken already.
-        let _ = self.set_zero_linger();
-    }
-}
-
-impl ClientStream for TlsStream {
-    fn reset(&mut self) {
-        self.socket.has_closed = false;
-    }
-}
-
-/// A stream some of which has been read already.
-pub(crate) struct Prefixed<S> {
-    /// The bytes that are to be read before the rest of the stream.
-    prefix: Vec<u8>,
-    stream: S,
-    sent_bytes: u64,
-}
-
-impl<S> Prefixed<S> {
-    /// `prefix` was read from `stream`.
-    pub(crate) fn new(prefix: Vec<u8>, stream: S) -> Prefixed<S> {
-        Prefixed { prefix, stream, sent_bytes: 0 }
-    }
-
-    /// Bytes that the stream has taken.
-    pub(crate) fn sent_bytes(&self) -> u64 {
-        self.sent_bytes
-    }
-}
-
-impl<S: ClientStream> ClientStream for Prefixed<S> {
-    fn reset(&mut self) {
-        self.stream.reset();
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Prefixed<S> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Prefixed { prefix, stream, .. } = self.get_mut();
-        if prefix.is_empty() {
-            return Pin::new(stream).poll_read(cx, buf);
-        }
-        let count = prefix.len().min(buf.remaining());
-        buf.put_slice(&prefix[..count]);
-        prefix.drain(..count);
-        if prefix.is_empty() {
-            *prefix = Vec::new();
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Prefixed<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        if let Poll::Ready(Ok(count)) = written {
-            self.sent_bytes += count as u64;
-        }
-        written
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        if let Poll::Ready(Ok(count)) = written {
-            self.sent_bytes += count as u64;
-        }
-        written
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
 /// Why there is no TLS stream.
 #[derive(Debug)]
 pub(crate) enum HandshakeError {
@@ -128,72 +34,6 @@ pub(crate) enum HandshakeError {
     ClearText(Socket),
     /// The client does not speak TLS, or nothing can be agreed on with it.
     Failed,
-}
-
-/// A client's socket. Dropping it resets the connection, unless [`close`](Socket::close) was called: a client must not take a
-/// part of a response for the whole.
-#[derive(Debug)]
-pub(crate) struct Socket {
-    pub(crate) tcp: TcpStream,
-    has_closed: bool,
-}
-
-impl Socket {
-    pub(crate) fn new(tcp: TcpStream) -> Socket {
-        Socket { tcp, has_closed: false }
-    }
-
-    /// Dropping it ends the connection in order.
-    pub(crate) fn close(&mut self) {
-        self.has_closed = true;
-    }
-}
-
-impl ClientStream for Socket {
-    fn reset(&mut self) {
-        self.has_closed = false;
-    }
-}
-
-impl AsyncRead for Socket {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.tcp).poll_write(cx, buf)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.tcp).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.tcp.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.close();
-        Pin::new(&mut self.tcp).poll_shutdown(cx)
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        if !self.has_closed {
-            self.tcp.reset();
-        }
-    }
 }
 
 /// A TLS stream whose handshake is done.
@@ -206,6 +46,12 @@ pub(crate) struct TlsStream {
     unsent: usize,
     /// Bytes that the socket has taken.
     sent_bytes: u64,
+}
+
+impl ClientStream for TlsStream {
+    fn reset(&mut self) {
+        self.socket.reset();
+    }
 }
 
 impl TlsStream {
@@ -430,7 +276,7 @@ impl AsyncWrite for TlsStream {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let stream = self.get_mut();
-        if !stream.socket.has_closed {
+        if !stream.socket.is_closed() {
             stream.seal()?;
             stream.session.send_close_notify();
             stream.socket.close();
@@ -503,5 +349,77 @@ impl Write for Sink<'_, '_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+    use rustls::{ClientConfig, ClientConnection, RootCertStore};
+    use std::task::Waker;
+
+    fn configs() -> (ServerConfig, ClientConfig) {
+        let made = rcgen::generate_simple_self_signed(vec!["web.test".into()]).unwrap();
+        let certificate = CertificateDer::from(made.cert);
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate.clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let server = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
+        let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let server = server.unwrap().with_no_client_auth().with_single_cert(vec![certificate], key);
+        (server.unwrap(), client.unwrap().with_root_certificates(roots).with_no_client_auth())
+    }
+
+    /// A stream, and the socket of its client, which has shaken hands and reads no more.
+    async fn unread() -> (TlsStream, std::net::TcpStream) {
+        let (server, client) = configs();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let client = std::thread::spawn(move || {
+            let mut socket = std::net::TcpStream::connect(address).unwrap();
+            let name = ServerName::try_from("web.test").unwrap();
+            let mut session = ClientConnection::new(Arc::new(client), name).unwrap();
+            while session.is_handshaking() {
+                session.complete_io(&mut socket).unwrap();
+            }
+            socket
+        });
+        let (tcp, _) = listener.accept().await.unwrap();
+        let stream = TlsStream::accept(tcp, Arc::new(server)).await.unwrap();
+        (stream, client.join().unwrap())
+    }
+
+    /// Writes pages of `page` bytes, flushes each, and goes on although the socket takes no more: as HTTP/2 with many small
+    /// responses does. Returns the bytes that wait when the stream takes no more.
+    fn fill(page: usize) -> usize {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (mut stream, _client) = unread().await;
+            let cx = &mut Context::from_waker(Waker::noop());
+            let page = vec![7; page];
+            // The sockets' own buffers take some megabytes.
+            let mut written = 0;
+            while written < 100 << 20 {
+                match Pin::new(&mut stream).poll_write(cx, &page) {
+                    Poll::Ready(count) => written += count.unwrap(),
+                    Poll::Pending => {
+                        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                        if Pin::new(&mut stream).poll_write(cx, &page).is_pending() {
+                            return stream.unsent + stream.staged.len();
+                        }
+                    }
+                }
+                ready_or_later(Pin::new(&mut stream).poll_flush(cx)).unwrap();
+            }
+            panic!("the stream takes {written} bytes that no client reads");
+        })
+    }
+
+    #[test]
+    fn client_that_does_not_read_has_few_bytes_waiting() {
+        assert!(fill(1024) < SENT_BYTES + RECORD_BYTES);
+        assert!(fill(100 << 10) < SENT_BYTES + SEALED_BYTES + RECORD_BYTES);
     }
 }

@@ -3,11 +3,11 @@
 
 use super::acme::OpenChallenges;
 use super::begin::table_path;
+use super::certificates::Certificates;
 use super::host::unix_s;
 use super::instance::InstanceRecord;
 use super::policer::ServiceRate;
 use super::supervisor::Supervisor;
-use super::termination::Certificates;
 use super::thread::WorkerCommand;
 use super::{effective_weights, listeners, local_routes, log, notify, reading};
 use crate::config::words::spoken;

@@ -7,6 +7,7 @@
 mod acme;
 mod begin;
 mod capacity;
+mod certificates;
 mod change;
 mod descriptors;
 #[cfg(feature = "dpdk")]
@@ -64,6 +65,7 @@ use crate::status::Status;
 use acme::OpenChallenges;
 use anyhow::{Context, Result, bail};
 use begin::{Began, HandedInstance, PreparedHost, WorkerPlaces};
+use certificates::Certificates;
 use end::ServedProcess;
 use hairpin_acme::ChallengeAnswer;
 use hairpin_core::balance::{EffectiveWeights, Loads};
@@ -81,7 +83,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 use supervisor::Supervisor;
-use termination::{Certificates, Termination};
+use termination::Termination;
 use tokio::sync::oneshot;
 use worker_pool::{WorkerMemory, WorkerParameters};
 

@@ -2,8 +2,9 @@
 //! head or data, resets, and a client that does not read.
 
 use super::scanner::{CONTINUATION, DATA, Frame, GOAWAY, HEADERS, PREFACE_BYTES, RST_STREAM, Scanner};
+use crate::client_stream::Prefixed;
 use crate::local::Counts;
-use crate::stream::{Prefixed, TlsStream};
+use crate::stream::TlsStream;
 use h2::Reason;
 use std::cell::RefCell;
 use std::io::{self, IoSlice};

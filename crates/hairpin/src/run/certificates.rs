@@ -1,0 +1,248 @@
+//! The certificates of services and groups.
+//!
+//! Certificates and keys are read by the process that serves them, before anything is changed: at a start, at a reload, and
+//! when their files change. A file that cannot be served changes nothing.
+
+use super::{host, log};
+use crate::config::{ClientCertificates, Config, HttpsSettings, ServiceSettings, TlsVersion};
+use crate::status::CertificateStatus;
+use anyhow::{Context, Result};
+use hairpin_acme::{WantedName, certificate_file};
+use hairpin_core::config::Service;
+use hairpin_core::l7::config::Kind;
+use hairpin_https::{
+    BackendTls, BackendTlsOptions, CertificateFiles, CertificateSummary, ServedCertificates, TlsOptions,
+};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Names of a certificate that the status has.
+const NAMES_MAX: usize = 16;
+/// A certificate that expires within so many seconds is warned of: ten days.
+const EXPIRES_SOON_S: i64 = 10 * 86_400;
+/// Certificates that are warned of one by one, each time they are read.
+const WARNED_MAX: usize = 20;
+
+/// What the terminated services of a configuration and their groups have read from files, by their place in it.
+#[derive(Clone, Default)]
+pub(crate) struct Certificates(Arc<[Option<LoadedService>]>);
+
+/// What a terminated service, or a service or group with TLS to its backends, has read.
+#[derive(Clone)]
+pub(super) struct LoadedService {
+    pub(super) name: String,
+    /// A group serves none.
+    pub(super) served: Option<ServedCertificates>,
+    backend_tls: Option<BackendTls>,
+    files: CertificateFiles,
+    /// Of the files when they were read.
+    fingerprint: u64,
+}
+
+impl Certificates {
+    /// Reads what the services of `config` name.
+    ///
+    /// # Errors
+    /// The first service or group whose files cannot be used, and why.
+    pub(crate) fn load(config: &Config) -> Result<Certificates> {
+        let services = config.snapshot.services.iter().zip(&config.services);
+        let load = |(service, settings): (&Service, &ServiceSettings)| {
+            if settings.https.is_none() && settings.backend_tls.is_none() {
+                return Ok(None);
+            }
+            let automatic = settings.https.as_ref().map_or_else(Vec::new, |https| automatic_files(config, https));
+            let of_https = settings.https.iter().flat_map(|https| https.certificates.iter().chain(&https.client_roots));
+            let of_backends = settings.backend_tls.iter().flat_map(BackendTlsOptions::files);
+            let files = CertificateFiles(of_https.chain(of_backends).chain(&automatic).cloned().collect());
+            // Before they are read: what changes meanwhile is seen.
+            let fingerprint = files.fingerprint();
+            let who = || if service.kind.is_group() { "group" } else { "service" };
+            let said = || format!("{} {}", who(), service.name);
+            let served = match (&settings.https, &service.kind) {
+                (Some(https), Kind::Terminated(terminated)) => {
+                    let options = tls_options(https, terminated.http2, automatic);
+                    Some(ServedCertificates::load(&options).with_context(said)?)
+                }
+                _ => None,
+            };
+            let backend_tls = settings.backend_tls.as_ref().map(BackendTls::load).transpose();
+            let backend_tls = backend_tls.with_context(|| format!("{}: backend_tls", said()))?;
+            Ok(Some(LoadedService { name: service.name.to_string(), served, backend_tls, files, fingerprint }))
+        };
+        Ok(Certificates(services.map(load).collect::<Result<_>>()?))
+    }
+
+    /// By the place of the service or group in the configuration; `None`: it has no certificates and no TLS to its backends.
+    pub(super) fn loaded(&self) -> &[Option<LoadedService>] {
+        &self.0
+    }
+
+    /// Whether files have changed since they were read.
+    pub(super) fn have_changed(&self) -> bool {
+        self.0.iter().flatten().any(|loaded| loaded.files.fingerprint() != loaded.fingerprint)
+    }
+
+    /// Warns of certificates that are not valid now, or will soon not be.
+    pub(crate) fn warn(&self) {
+        for loaded in self.0.iter().flatten() {
+            for why in loaded.served.iter().flat_map(|served| &served.left_out) {
+                log(&format!("warning: service {}: {why}; another certificate is ordered", loaded.name));
+            }
+        }
+        self.concerns().iter().for_each(|line| log(line));
+    }
+
+    /// Lines of the log about certificates that are not valid now, or will soon not be.
+    pub(crate) fn concerns(&self) -> Vec<String> {
+        let now = i64::try_from(host::unix_s()).unwrap_or(i64::MAX);
+        concerns(self.summaries().chain(self.shown()), now)
+    }
+
+    /// What is served, as the status shows it.
+    pub(crate) fn statuses(&self) -> Vec<CertificateStatus> {
+        let all = self.summaries().flat_map(|(service, all)| all.iter().map(move |one| (service, one)));
+        all.map(|(service, certificate)| CertificateStatus {
+            service: service.to_string(),
+            file: certificate.file.display().to_string(),
+            names: certificate.names.iter().take(NAMES_MAX).cloned().collect(),
+            names_total: certificate.names.len() as u64,
+            key: certificate.key.to_string(),
+            valid_from_unix_s: certificate.from_unix_s,
+            valid_until_unix_s: certificate.until_unix_s,
+            placeholder: certificate.is_placeholder,
+        })
+        .collect()
+    }
+
+    /// What is served, by the name of the service.
+    pub(crate) fn summaries(&self) -> impl Iterator<Item = (&str, &[CertificateSummary])> {
+        self.0.iter().flatten().filter_map(|loaded| Some((&*loaded.name, &*loaded.served.as_ref()?.summaries)))
+    }
+
+    /// What backends are shown, by the name of the service or group.
+    fn shown(&self) -> impl Iterator<Item = (&str, &[CertificateSummary])> {
+        let all = self.0.iter().flatten();
+        all.filter_map(|loaded| Some((&*loaded.name, loaded.backend_tls.as_ref()?.summary.as_slice())))
+    }
+
+    /// TLS with backends, by the number of the service or group; `numbers`: those of the configuration's services.
+    pub(crate) fn backend_tls(&self, numbers: &[u16]) -> HashMap<u16, BackendTls> {
+        let numbered = self.0.iter().zip(numbers);
+        numbered.filter_map(|(loaded, number)| Some((*number, loaded.as_ref()?.backend_tls.clone()?))).collect()
+    }
+}
+
+/// Lines of the log about certificates, by service, that are not valid now, or will soon not be.
+fn concerns<'a>(all: impl Iterator<Item = (&'a str, &'a [CertificateSummary])>, now: i64) -> Vec<String> {
+    let all = all.flat_map(|(service, certificates)| certificates.iter().map(move |one| (service, one)));
+    let mut lines: Vec<String> = all.filter_map(|(service, certificate)| concern(service, certificate, now)).collect();
+    if lines.len() > WARNED_MAX {
+        let more = lines.len() - WARNED_MAX;
+        lines.truncate(WARNED_MAX);
+        lines.push(format!(
+            "warning: {more} more certificates are not valid, or expire soon: `hairpin status -o json` lists all"
+        ));
+    }
+    lines
+}
+
+fn concern(service: &str, certificate: &CertificateSummary, now: i64) -> Option<String> {
+    let file = certificate.file.display();
+    if certificate.is_placeholder {
+        return Some(format!("service {service}: serves a certificate that signs itself until one is obtained"));
+    }
+    let what = match certificate.until_unix_s - now {
+        _ if certificate.from_unix_s > now => "is not valid yet".to_string(),
+        ..0 => "has expired: renew it".to_string(),
+        left if left < EXPIRES_SOON_S => format!("expires in {} days", left / 86_400),
+        _ => return None,
+    };
+    Some(format!("warning: service {service}: the certificate in {file} {what}"))
+}
+
+/// The files in which certificates of a service are, or will be, that are obtained automatically.
+fn automatic_files(config: &Config, settings: &HttpsSettings) -> Vec<PathBuf> {
+    let Some(wanted) = config.wanted_certificates() else { return Vec::new() };
+    let file = |name: &WantedName| certificate_file(&wanted.state, &wanted.authority, &name.name);
+    settings.acme.iter().map(file).collect()
+}
+
+fn tls_options(settings: &HttpsSettings, http2: bool, automatic: Vec<PathBuf>) -> TlsOptions {
+    let required = settings.client_certificates == ClientCertificates::Required;
+    let roots = settings.client_roots.clone().filter(|_| settings.client_certificates != ClientCertificates::Off);
+    TlsOptions {
+        certificates: CertificateFiles(settings.certificates.clone()),
+        automatic: CertificateFiles(automatic),
+        names: settings.acme.iter().map(|wanted| wanted.name.clone()).collect(),
+        only_tls13: settings.versions_min == TlsVersion::V13,
+        http2,
+        clients: roots.map(|roots| (roots, required)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A service and a group with TLS towards backends, in a directory with the service's certificate.
+    fn load(directory: &std::path::Path, service: &str, group: &str) -> Result<Certificates, String> {
+        let place = directory.display();
+        let text = format!(
+            "interfaces = [\"eth0\"]\n[[service]]\nname = \"shop\"\nlisten = \"192.0.2.1:443/https\"\nbackends = \
+             [\"10.0.0.1:443\"]\nhttps.certificates = \"{place}/web.pem\"\nbackend_tls = {{ {service} }}\n\
+             [[service.group]]\nname = \"a\"\nbackends = [\"10.0.0.2:443\"]\nbackend_tls = {{ {group} }}\n"
+        );
+        let config = crate::config::parse("t.toml", &text).unwrap();
+        Certificates::load(&config).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn many_certificates_that_expire_take_few_lines() {
+        let certificate = |until_unix_s: i64| CertificateSummary {
+            file: "a.pem".into(),
+            names: Vec::new(),
+            from_unix_s: 1000,
+            until_unix_s,
+            key: "ECDSA",
+            is_placeholder: false,
+        };
+        let far = 1_000_000_000;
+        let all = [certificate(5000), certificate(5000 + 3 * 86_400), certificate(far)];
+        let said = concerns([("web", &all[..])].into_iter(), 6000);
+        assert_eq!(said.len(), 2);
+        assert_eq!(said[0], "warning: service web: the certificate in a.pem has expired: renew it");
+        assert!(said[1].ends_with("a.pem expires in 2 days"), "{said:?}");
+        let many = vec![certificate(5000); 10_000];
+        let said = concerns([("web", &many[..]), ("shop", &many[..5])].into_iter(), 500);
+        assert_eq!(said.len(), WARNED_MAX + 1);
+        assert!(said[0].ends_with("is not valid yet") && said[WARNED_MAX].contains(" 9985 more "), "{said:?}");
+    }
+
+    #[test]
+    fn files_for_backends_are_read_and_watched() {
+        let directory = std::env::temp_dir().join(format!("hairpin-termination-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let made = rcgen::generate_simple_self_signed(["web.test".to_string()]).unwrap();
+        let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        let write = |name: &str, text: &str| std::fs::write(directory.join(name), text).unwrap();
+        write("web.pem", &format!("{chain}{key}"));
+        write("ca.pem", &chain);
+        let place = directory.display().to_string();
+        let (good, missing) = (format!("roots = \"{place}/ca.pem\""), format!("roots = \"{place}/none.pem\""));
+        for (service, group, who) in [(&missing, &good, "service shop"), (&good, &missing, "group shop/a")] {
+            let said = load(&directory, service, group).err().unwrap();
+            assert!(said.starts_with(&format!("{who}: backend_tls: ")), "{said}");
+            assert!(said.contains(&format!("cannot read {place}/none.pem: No such file")), "{said}");
+        }
+        let loaded = load(&directory, &good, &format!("{good}, certificate = \"{place}/web.pem\"")).unwrap();
+        let tls = loaded.backend_tls(&[5, 7]);
+        assert!(tls[&5] != tls[&7] && tls[&5].summary.is_none() && tls[&7].summary.is_some());
+        // The group's certificate is not served, but looked at.
+        assert_eq!((loaded.summaries().count(), loaded.shown().count()), (1, 2));
+        assert!(!loaded.have_changed());
+        write("ca.pem", &format!("{chain}{chain}"));
+        assert!(loaded.have_changed());
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}
