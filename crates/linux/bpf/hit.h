@@ -114,7 +114,13 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 		bpf_csum_update(skb, fold(sum));
 	account(head, f, gso_size, skb->gso_segs, now);
 	if (verdict == TC_ACT_OK) {
-		__builtin_memcpy(at->ethernet, head->next_hop, sizeof(head->next_hop));
+		/* By words: a copy of unaligned bytes is compiled to as many loads and stores. */
+		const __u32 *next_hop = (const void *)head->next_hop;
+		__u32 *ethernet = at->ethernet;
+
+		ethernet[0] = next_hop[0];
+		ethernet[1] = next_hop[1];
+		ethernet[2] = next_hop[2];
 		verdict = bpf_redirect(head->egress, 0);
 	}
 	return verdict;

@@ -3,6 +3,8 @@
 #ifndef HAIRPIN_INGRESS_H
 #define HAIRPIN_INGRESS_H
 
+/* Where the IP header may start. */
+#define L3_MAX (ETH_HLEN + VLANS_MAX * VLAN_LENGTH)
 #define AGAIN 0x7fffffff /* no verdict yet: the headers have been pulled into the linear part, parse anew */
 
 #define PULL_MIN 256 /* enough for all headers of nearly any packet */
@@ -17,10 +19,17 @@ static __noinline int pull(struct __sk_buff *skb, __u32 wanted)
 	return bpf_skb_pull_data(skb, length < skb->len ? length : skb->len) ? TC_ACT_SHOT : AGAIN;
 }
 
-static __always_inline int ingress_v4(struct __sk_buff *skb, struct frame *f)
+/* A function that is not static, since the verifier follows such once and not anew for each of the attempts below:
+ * half a million steps become a third. */
+__noinline int ingress_v4(struct __sk_buff *skb, __u32 l3)
 {
+	struct frame frame = { .l3 = l3 }, *f = &frame;
 	struct headers at = {};
-	enum parsed parsed = parse(skb, f, &at, false);
+	enum parsed parsed;
+
+	if (l3 > L3_MAX)
+		return TC_ACT_UNSPEC;
+	parsed = parse(skb, f, &at, false);
 
 	if (parsed == PARSED) {
 		struct iphdr *ip = at.network;
@@ -50,10 +59,15 @@ static __always_inline int ingress_v4(struct __sk_buff *skb, struct frame *f)
 	return parsed == OTHER ? TC_ACT_UNSPEC : unfit_v4(skb, f->l3, EVENT_MALFORMED);
 }
 
-static __always_inline int ingress_v6(struct __sk_buff *skb, struct frame *f)
+__noinline int ingress_v6(struct __sk_buff *skb, __u32 l3)
 {
+	struct frame frame = { .l3 = l3 }, *f = &frame;
 	struct headers at = {};
-	enum parsed parsed = parse(skb, f, &at, true);
+	enum parsed parsed;
+
+	if (l3 > L3_MAX)
+		return TC_ACT_UNSPEC;
+	parsed = parse(skb, f, &at, true);
 
 	if (parsed == PARSED) {
 		struct ipv6hdr *ip = at.network;
@@ -87,8 +101,8 @@ SEC("tc")
 int hairpin_ingress(struct __sk_buff *skb)
 {
 	int verdict = TC_ACT_UNSPEC;
-	struct frame f;
 	__be16 type;
+	__u32 l3;
 
 	if (skb->pkt_type != PACKET_HOST)
 		return TC_ACT_UNSPEC;
@@ -96,13 +110,13 @@ int hairpin_ingress(struct __sk_buff *skb)
 		skb->mark = 0;
 		return TC_ACT_UNSPEC;
 	}
-	type = parse_ethernet(skb, &f.l3);
+	type = parse_ethernet(skb, &l3);
 	/* Two pulls at most: one for nearly anything, one for what lies behind long extension headers. */
 	for (int i = 0; i < 3; i++) {
 		if (type == bpf_htons(ETH_P_IP))
-			verdict = ingress_v4(skb, &f);
+			verdict = ingress_v4(skb, l3);
 		else if (type == bpf_htons(ETH_P_IPV6))
-			verdict = ingress_v6(skb, &f);
+			verdict = ingress_v6(skb, l3);
 		if (verdict != AGAIN)
 			return verdict;
 	}

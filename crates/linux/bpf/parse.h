@@ -191,7 +191,11 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, struct frame *f,
 
 	if (parsed != PARSED)
 		return parsed;
-	/* The verifier wants to see the bound where it is used. */
+	/* Long true; the verifier does not derive it from offsets that it does not know. */
+	if (data + ETH_HLEN > end)
+		return MALFORMED;
+	/* The verifier wants to see the bound of what is used, not of a copy. */
+	barrier_var(l4);
 	if (l4 > ETH_HLEN + VLANS_MAX * VLAN_LENGTH + sizeof(struct ipv6hdr) + NETWORK_LENGTH_MAX)
 		return MALFORMED;
 	header = data + l4;

@@ -82,6 +82,12 @@ fn own_vips() {
     for vip in ["192.0.2.10/32", "2001:db8::10/128"] {
         command("ip", &["addr", "add", vip, "dev", "lo", "nodad"]);
     }
+    // The kernel makes the route of an IPv6 address on a work queue of its own.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while !local_route::is_local("2001:db8::10".parse().unwrap()).unwrap() {
+        assert!(std::time::Instant::now() < deadline, "2001:db8::10 gets no route");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn segment(rig: &Rig, key: FlowKey, flags: u8) -> Vec<u8> {
