@@ -38,6 +38,12 @@ fn a_window_without_room_for_our_fin() {
     run(3667, Between::Layer7, None).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
+/// Seed 22436: six FINs to a backend found no frame, and the RST that followed was lost. The backend kept the connection.
+#[test]
+fn a_backend_hears_that_its_connection_is_given_up() {
+    run(22436, Between::Layer7, None).unwrap_or_else(|failure| panic!("{failure}"));
+}
+
 #[test]
 fn killed_processes_break_no_exchange() {
     for lasts in [Duration::from_millis(300), Duration::from_millis(30)] {

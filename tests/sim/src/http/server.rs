@@ -8,6 +8,7 @@ use crate::stream::byte;
 use fastrand::Rng;
 use hairpin_core::flow::Address;
 use hairpin_core::l7::config::ProxyVersion;
+use hairpin_core::l7::splice::limits::CLOSING_TIMEOUT;
 use hairpin_core::time::{Duration, Time};
 use smoltcp::socket::tcp::{RecvError, Socket, State};
 use std::cell::RefCell;
@@ -42,6 +43,10 @@ pub struct Server {
     resumes: Time,
     saw_end: bool,
     closed: bool,
+    /// When it last had something to do.
+    busy_at: Time,
+    /// Its peer has reset it, so long after that.
+    reset_when_idle: Option<Duration>,
     reset: bool,
     wrong: Option<String>,
 }
@@ -67,6 +72,8 @@ impl Server {
             resumes: Time::ZERO,
             saw_end: false,
             closed: false,
+            busy_at: Time::ZERO,
+            reset_when_idle: None,
             reset: false,
             wrong: None,
         }
@@ -251,9 +258,15 @@ impl Server {
 
 impl Role for Server {
     fn drive(&mut self, now: Time, socket: &mut Socket<'static>) -> Option<Time> {
+        if socket.state() == State::Closed && !self.closed && self.reset_when_idle.is_none() {
+            self.reset_when_idle = Some(now.since(self.busy_at));
+        }
         loop {
             self.receive(now, socket);
             let busy = self.serving.is_some();
+            if busy || !self.outgoing.is_empty() {
+                self.busy_at = now;
+            }
             self.answer(now);
             self.send(socket);
             if !busy || self.serving.is_some() || self.closes || self.resets {
@@ -283,9 +296,10 @@ impl Role for Server {
         let disturbed = serving.is_some_and(|name| plans.disturbed.contains(&name));
         // what a client that has gone has left on the way belongs to no exchange
         let excused = self.reset || disturbed || plans.clients_reset || plans.servers_reset;
-        if excused
-            || self.saw_end && self.closed && serving.is_none() && self.reader.is_clean() && self.outgoing.is_empty()
-        {
+        // The balancer says FIN for so long that it waits for no more, and then RST.
+        let was_given_up = self.reset_when_idle.is_some_and(|after| after >= CLOSING_TIMEOUT);
+        let ended = self.saw_end && self.closed || was_given_up;
+        if excused || ended && serving.is_none() && self.reader.is_clean() && self.outgoing.is_empty() {
             return Ok(());
         }
         Err(format!(

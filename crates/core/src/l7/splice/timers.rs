@@ -260,9 +260,10 @@ impl Splices {
             }
             BackendConnState::Connecting if entry.again <= cx.now => return self.connect_again(cx, backend_conn),
             BackendConnState::Idle if late => self.close_backend(cx, backend_conn),
+            // A backend that has heard of none of our FINs would keep the connection: it is told until it has heard of a RST.
             BackendConnState::Closing if late => {
                 self.send_reset(cx, End::Backend(backend_conn));
-                return self.remove_backend(cx, backend_conn, true);
+                return self.begin_backend_reset(cx, backend_conn);
             }
             BackendConnState::TimeWait if late => return self.remove_backend(cx, backend_conn, false),
             BackendConnState::Resetting if late => return self.ask_backend(cx, backend_conn),

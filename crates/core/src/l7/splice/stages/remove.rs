@@ -215,6 +215,16 @@ impl Splices {
         if !self.backend_conns.get(backend_conn).is_some_and(ahead) {
             return self.remove_backend(cx, backend_conn, true);
         }
+        self.begin_backend_reset(cx, backend_conn);
+    }
+
+    /// Begins to answer all that a backend sends with RST, and to ask it for a packet: the RST that it was sent may be lost,
+    /// or may not have the number that the backend expects.
+    pub(in crate::l7::splice) fn begin_backend_reset<IO: FrameIo>(
+        &mut self,
+        cx: &mut Context<'_, IO>,
+        backend_conn: u32,
+    ) {
         let Some(entry) = self.backend_conns.get_mut(backend_conn) else { return cx.impossible() };
         entry.count(cx, false);
         entry.peer.disown(&mut self.buffers);

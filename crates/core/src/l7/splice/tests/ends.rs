@@ -2,6 +2,7 @@
 
 use super::one_worker::{OneWorker, Script, Sent, USUAL};
 use super::{REQUEST, RESPONSE, asked, only};
+use crate::l7::splice::limits::CLOSING_TIMEOUT;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST};
 use alloc::vec::Vec;
@@ -319,6 +320,25 @@ fn our_fin_crosses_the_other_ends() {
     client.acknowledges(&mut fixture);
     fixture.wait(Duration::from_secs(6));
     assert_eq!(fixture.worker.splices(), (0, 0, 0));
+}
+
+#[test]
+fn a_backend_whose_fins_and_reset_are_lost_is_asked() {
+    let mut fixture = OneWorker::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
+    client.receives(&backend.sends(&mut fixture, RESPONSE));
+    client.acknowledges(&mut fixture);
+    let fins = to(&fixture.wait(Duration::from_millis(60_100)), &backend);
+    assert!(!fins.is_empty() && fins.iter().all(|sent| sent.segment.has(FIN)));
+    let sent = fixture.wait(CLOSING_TIMEOUT + Duration::from_millis(100));
+    assert!(is_reset(&sent, &backend));
+    assert_eq!(to(&sent, &backend).pop().unwrap().segment.flags, ACK, "it is asked");
+    let reset = to(&backend.acknowledges(&mut fixture), &backend).remove(0);
+    assert_eq!((reset.segment.flags, reset.segment.sequence), (RST, backend.expected));
+    let asked = to(&fixture.wait(Duration::from_millis(400)), &backend).remove(0);
+    backend.next = asked.segment.acknowledgement;
+    assert!(backend.says(&mut fixture, RST, b"").is_empty(), "it says that it has no connection");
+    assert!(to(&fixture.wait(Duration::from_secs(4)), &backend).is_empty());
 }
 
 #[test]
