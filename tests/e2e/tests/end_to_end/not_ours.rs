@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::load;
 use hairpin_e2e::namespace::Namespace;
+use hairpin_e2e::process::patience;
 use hairpin_e2e::servers::{ECHO_PORT, HTTP_PORT};
 use hairpin_e2e::tool::{echo, inside};
 use hairpin_e2e::topology::{Family, balancer_address, client_address, end, server_address, vip};
@@ -71,7 +72,7 @@ fn others_datagrams(network: &mut Network) -> Result<()> {
     for family in [Family::V4, Family::V6] {
         let to = SocketAddr::new(server_address(family, 3), ECHO_PORT);
         // Not from a port that the service has seen: under NAT the two are one flow to the backend.
-        let result = echo::ask(&network.topology.client, &[to], 21_000, 16, 512, Duration::from_millis(500))?;
+        let result = echo::ask(&network.topology.client, &[to], 21_000, 16, 512, patience(Duration::from_millis(500)))?;
         ensure!(result.answered > 100 && result.lost == 0 && result.wrong == 0, "{to}: {result:?}");
     }
     Ok(())

@@ -4,7 +4,7 @@ use crate::network::{FULL_NAT_HTTP_PORT, service, services, test};
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_e2e::peer::control::ConnectionView;
 use hairpin_e2e::peer::{Hairpin, HairpinOptions, hairpin_program};
-use hairpin_e2e::process::Process;
+use hairpin_e2e::process::{Process, patience};
 use hairpin_e2e::servers::{HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_e2e::tool::{http, inside};
 use hairpin_e2e::topology::{Family, Topology, TopologyOptions, vip};
@@ -48,7 +48,8 @@ impl Scene {
         let mut iperf = topology.client.command("iperf3");
         let to = vip(Family::V4).to_string();
         iperf.args(["--client", &to, "--port", &IPERF_PORTS[0].to_string(), "--json"]);
-        iperf.args(["--parallel", "4", "--bitrate", "20M", "--time", "15"]);
+        let seconds = patience(Duration::from_secs(15)).as_secs().to_string();
+        iperf.args(["--parallel", "4", "--bitrate", "20M", "--time", &seconds]);
         let transfer = topology.client.start(iperf, &topology.scratch.file("iperf3.json"))?;
         let idle = open(&topology, 40)?;
         let mut scene = Scene { idle, transfer, hairpin, _servers: servers, topology, options };
@@ -109,7 +110,7 @@ impl Scene {
     }
 
     fn check_transfer(&mut self) -> Result<()> {
-        let status = self.transfer.wait(Duration::from_secs(40))?;
+        let status = self.transfer.wait(patience(Duration::from_secs(40)))?;
         let log = self.transfer.log();
         ensure!(status.success() && !log.contains("\"error\""), "iperf3 ended with {status}: {log}");
         Ok(())
