@@ -29,6 +29,7 @@
 #include "cookie.h"
 #include "miss.h"
 #include "ingress.h"
+#include "xdp.h"
 #include "worker.h"
 #include "query.h"
 

@@ -111,7 +111,8 @@ struct end_roles {
 struct interface {
 	__u32 ifindex; /* 0: none */
 	__u8 address[6];
-	__u8 zero[2];
+	__u8 sends_back; /* 1: what XDP_TX returns leaves; 0: only what is redirected does */
+	__u8 zero;
 };
 
 /* One element, mapped into the process. The first eight bytes stay what they are in every version: by them a process
@@ -163,7 +164,7 @@ struct policer {
 	__u64 tokens; /* millionths of a packet */
 };
 
-/* What became of packets that took no rule. */
+/* What became of packets that took no rule; of those that took one, only which were sent from XDP. */
 enum event {
 	EVENT_TO_WORKER,        /* handed to a worker, for any of the reasons below or none */
 	EVENT_POLICED_CLIENT,   /* dropped by the policer, towards a service */
@@ -190,6 +191,7 @@ enum event {
 	EVENT_COOKIE_BARE,      /* of no known connection and without data to a spliced service: has no effect */
 	EVENT_COOKIE_INVALID,   /* of no known connection to a spliced service, with data but no right cookie: dropped */
 	EVENT_ABSENT_SYN,       /* SYN to a terminated service that no process listens for: dropped */
+	EVENT_XDP,              /* rule hit, and sent from XDP */
 	EVENTS
 };
 

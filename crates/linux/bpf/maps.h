@@ -56,6 +56,14 @@ ARRAY(policers, BPF_MAP_TYPE_PERCPU_ARRAY, struct policer, SERVICES_MAX * 2, 0);
 ARRAY(events, BPF_MAP_TYPE_PERCPU_ARRAY, struct events, 1, 0);
 ARRAY(totals, BPF_MAP_TYPE_PERCPU_ARRAY, struct total, BACKENDS_MAX * 2, 0);
 
+/* The interfaces that XDP may send by, under their ifindex. The kernel takes a device out that goes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
+	__type(key, __u32);
+	__type(value, __u32);
+	__uint(max_entries, INTERFACES_MAX);
+} devices SEC(".maps");
+
 /* The only element of a map that has one. */
 static __always_inline void *single(void *map)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* From a frame to a flow: Ethernet with up to two VLAN tags in band, IPv4 with options, IPv6 with up to eight extension
- * headers, TCP, UDP. Reads the linear part of the socket buffer only; SHORT says how much more is wanted. */
+ * headers, TCP, UDP. Reads the linear part of the socket buffer only; SHORT says how much more is wanted. The XDP program
+ * shares all but tags and extension headers. */
 #ifndef HAIRPIN_PARSE_H
 #define HAIRPIN_PARSE_H
 
@@ -128,7 +129,8 @@ __noinline __u64 parse_extensions(struct __sk_buff *skb, __u32 at, __u32 next)
 	return MALFORMED;
 }
 
-/* The IP header. Fills in everything but the transport header's share. */
+/* The IP header. Fills in everything but the transport header's share. Without a socket buffer extension headers are
+ * OTHER. */
 static __always_inline enum parsed parse_network(struct __sk_buff *skb, struct frame *f, void *data, void *end,
 						 const bool ipv6)
 {
@@ -145,8 +147,11 @@ static __always_inline enum parsed parse_network(struct __sk_buff *skb, struct f
 		f->protocol = ip->nexthdr;
 		f->l4 = f->l3 + sizeof(*ip);
 		if (f->protocol != IPPROTO_TCP && f->protocol != IPPROTO_UDP) {
-			__u64 found = parse_extensions(skb, f->l4, f->protocol);
+			__u64 found;
 
+			if (!skb)
+				return OTHER;
+			found = parse_extensions(skb, f->l4, f->protocol);
 			f->l4 = (found >> 16) & 0xffff;
 			f->protocol = (found >> 8) & 0xff;
 			if ((found & 0xff) != PARSED)
@@ -181,10 +186,11 @@ struct headers {
 	void *ethernet, *network, *transport;
 };
 
-/* The whole frame but its Ethernet type. */
-static __always_inline enum parsed parse(struct __sk_buff *skb, struct frame *f, struct headers *at, const bool ipv6)
+/* The headers of the frame that lies from `data` to `end`, but its Ethernet type; not whether all of the packet is there.
+ * `skb` as in parse_network(). */
+static __always_inline enum parsed parse_headers(struct __sk_buff *skb, void *data, void *end, struct frame *f,
+						 struct headers *at, const bool ipv6)
 {
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	enum parsed parsed = parse_network(skb, f, data, end, ipv6);
 	__u32 l4 = f->l4;
 	void *header;
@@ -229,6 +235,17 @@ static __always_inline enum parsed parse(struct __sk_buff *skb, struct frame *f,
 			return SHORT;
 	}
 	f->headers += l4 - f->l3;
+	return PARSED;
+}
+
+/* The whole frame but its Ethernet type. */
+static __always_inline enum parsed parse(struct __sk_buff *skb, struct frame *f, struct headers *at, const bool ipv6)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	enum parsed parsed = parse_headers(skb, data, end, f, at, ipv6);
+
+	if (parsed != PARSED)
+		return parsed;
 	/* Super-packets above 64 KiB have no length of their own. */
 	if (f->length <= (ipv6 ? sizeof(struct ipv6hdr) : 0) && skb->gso_size)
 		f->length = skb->len - f->l3;

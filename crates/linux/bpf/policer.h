@@ -8,24 +8,30 @@
 #define BURST_MIN 64     /* packets */
 #define SECOND 1000000000ULL
 
-/* Whether a bucket of `pps` packets per second has a token for this packet. A bucket holds a tenth of a second's. */
-__noinline int admitted(__u32 bucket, __u32 pps)
+/* What a bucket of `pps` packets per second holds now: a tenth of a second's packets at most. */
+static __always_inline __u64 tokens_of(const struct policer *policer, __u32 pps, __u64 now)
 {
-	struct policer *policer = bpf_map_lookup_elem(&policers, &bucket);
-	__u64 now, elapsed, most, tokens;
+	__u64 elapsed = now - policer->last_ns, most, tokens;
 
-	if (pps == 0xffffffff || !policer)
-		return true;
-	now = bpf_ktime_get_coarse_ns();
-	elapsed = now - policer->last_ns;
 	if (elapsed > SECOND)
 		elapsed = SECOND;
 	most = (__u64)pps * (TOKEN / 10);
 	if (most < BURST_MIN * TOKEN)
 		most = BURST_MIN * TOKEN;
 	tokens = policer->tokens + elapsed * pps / 1000;
-	if (tokens > most)
-		tokens = most;
+	return tokens > most ? most : tokens;
+}
+
+/* Whether a bucket of `pps` packets per second has a token for this packet, which takes it. */
+__noinline int admitted(__u32 bucket, __u32 pps)
+{
+	struct policer *policer = bpf_map_lookup_elem(&policers, &bucket);
+	__u64 now, tokens;
+
+	if (pps == 0xffffffff || !policer)
+		return true;
+	now = bpf_ktime_get_coarse_ns();
+	tokens = tokens_of(policer, pps, now);
 	policer->last_ns = now;
 	policer->tokens = tokens < TOKEN ? tokens : tokens - TOKEN;
 	return tokens >= TOKEN;

@@ -8,6 +8,7 @@
 #ifndef HAIRPIN_REWRITE_H
 #define HAIRPIN_REWRITE_H
 
+#define CHECKSUM_WHOLE 0 /* the kernel's CHECKSUM_NONE: all sums are in the frame, and nothing knows them beside it */
 #define CHECKSUM_COMPLETE 2
 #define CHECKSUM_PARTIAL 3
 

@@ -260,8 +260,10 @@ pub struct InterfaceEntry {
     pub ifindex: u32,
     /// Its MAC address.
     pub address: [u8; 6],
-    /// Zeros.
-    pub zero: [u8; 2],
+    /// 1: what XDP_TX returns leaves; 0: only what is redirected does.
+    pub sends_back: u8,
+    /// Zero.
+    pub zero: u8,
 }
 
 /// The element of `control`.
@@ -371,9 +373,9 @@ const _: () = {
     assert!(size_of::<RuleRequest>() == 16 && size_of::<TotalsValue>() == 16);
 };
 
-/// The fates of packets that take no rule: name for people, and whether such packets are dropped. In the order of
+/// The fates of packets that take no rule, and the packets that rules have sent from XDP: name for people, and whether such packets are dropped. In the order of
 /// `enum event`.
-pub const EVENTS: [(&str, bool); 25] = [
+pub const EVENTS: [(&str, bool); 26] = [
     ("to-worker", false),
     ("policed-client", true),
     ("policed-backend", true),
@@ -400,6 +402,7 @@ pub const EVENTS: [(&str, bool); 25] = [
     ("cookie-bare", false),
     ("cookie-invalid", true),
     ("absent-syn", true),
+    ("xdp-sent", false),
 ];
 
 #[cfg(test)]

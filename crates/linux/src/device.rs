@@ -55,6 +55,21 @@ impl Interface {
     }
 }
 
+/// The name of the driver of `name`, as `ethtool -i` has it. `Unsupported`: a device without one.
+pub fn driver(name: &str) -> io::Result<String> {
+    // `struct ethtool_drvinfo` of linux/ethtool.h: a command, the driver's name (32 bytes), and more.
+    const DRVINFO_BYTES: usize = 196;
+    const GET_DRVINFO: u32 = 3;
+    let mut answer = [0u8; DRVINFO_BYTES];
+    answer[..4].copy_from_slice(&GET_DRVINFO.to_ne_bytes());
+    let mut request = request(name)?;
+    request.ifr_ifru.ifru_data = answer.as_mut_ptr().cast();
+    control(&control_socket()?, &mut request, libc::SIOCETHTOOL as c_ulong)
+        .map_err(|e| about(e, "cannot ask for the driver of", name))?;
+    let driver = CStr::from_bytes_until_nul(&answer[4..36]).map_err(|_| io::ErrorKind::InvalidData)?;
+    Ok(driver.to_string_lossy().into_owned())
+}
+
 /// Names of all interfaces of this network namespace.
 pub fn names() -> io::Result<Vec<String>> {
     // SAFETY: no arguments; the result is null or an array that ends with a null name.
@@ -238,7 +253,8 @@ pub(crate) fn request(name: &str) -> io::Result<libc::ifreq> {
 
 /// One `ioctl` with an interface request.
 pub(crate) fn control(fd: &OwnedFd, request: &mut libc::ifreq, what: c_ulong) -> io::Result<()> {
-    // SAFETY: every request code used with this function takes a pointer to an `ifreq`, which lives through the call.
+    // SAFETY: every request code used with this function takes a pointer to an `ifreq`, which lives through the call, and so
+    // does what it points to.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), what as _, request as *mut libc::ifreq) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

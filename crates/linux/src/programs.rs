@@ -14,6 +14,7 @@ mod pins;
 mod reader;
 mod refusal;
 mod rules;
+mod xdp;
 
 pub use adopt::AdoptedPrograms;
 pub use attach::AttachMode;
@@ -21,6 +22,7 @@ pub use object::Maps;
 pub use pins::{PIN_DIRECTORY_DEFAULT, PIN_DIRECTORY_OWN, flush, is_lasting};
 pub use reader::RuleReader;
 pub use rules::InstalledRule;
+pub use xdp::has_whole_checksums;
 
 pub(crate) use object::Queries;
 
@@ -182,7 +184,7 @@ impl LoadedPlane {
     /// taken over: from one packet to the next its program is replaced.
     pub fn attach(&mut self, slot: u32, ifindex: u32, address: [u8; 6]) -> Result<()> {
         ensure!((slot as usize) < abi::INTERFACES_MAX, "interface slot {slot}: there are {}", abi::INTERFACES_MAX);
-        self.set("interfaces", slot, &abi::InterfaceEntry { ifindex, address, zero: [0; 2] })?;
+        self.set("interfaces", slot, &abi::InterfaceEntry { ifindex, address, sends_back: 0, zero: 0 })?;
         let slots = self.maps.named("slots")?;
         slots.update(ifindex.bytes(), slot.bytes(), MapFlags::ANY).context("cannot add to map slots")?;
         let attachment = Attachment::make(self.attach, self.programs.ingress.as_fd(), ifindex, &self.pins.links())?;
@@ -208,7 +210,9 @@ impl LoadedPlane {
     }
 
     fn keep(&mut self, attachment: Attachment) {
-        self.attachments.retain(|other| other.ifindex() != attachment.ifindex());
+        let same =
+            |other: &Attachment| (other.ifindex(), other.is_xdp()) == (attachment.ifindex(), attachment.is_xdp());
+        self.attachments.retain(|other| !same(other));
         self.attachments.push(attachment);
     }
 
@@ -227,6 +231,7 @@ impl LoadedPlane {
         self.attachments.retain(|attachment| devices.contains(&attachment.ifindex()));
         let others = attach::noted(&self.pins.links())?.into_iter().filter(|other| !devices.contains(&other.ifindex()));
         others.map(Attachment::detach).fold(Ok(()), Result::and)?;
+        self.forget_devices(devices)?;
         let slots = self.maps.named("slots")?;
         let known: Vec<Vec<u8>> = slots.keys().collect();
         for ifindex in known.iter().filter(|key| u32::from_bytes(key).is_none_or(|ifindex| !devices.contains(&ifindex)))
@@ -294,7 +299,7 @@ impl LoadedPlane {
 
     /// Whether the programs are attached by tcx; else by clsact filters. `None` if none is attached.
     pub fn is_tcx(&self) -> Option<bool> {
-        self.attachments.first().map(Attachment::is_tcx)
+        self.attachments.iter().find(|attachment| !attachment.is_xdp()).map(Attachment::is_tcx)
     }
 
     /// The directory of pinned objects.

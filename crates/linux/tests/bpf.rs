@@ -44,3 +44,7 @@ mod verifier;
 mod wire;
 #[path = "bpf/worker.rs"]
 mod worker;
+#[path = "bpf/xdp.rs"]
+mod xdp;
+#[path = "bpf/xdp_attach.rs"]
+mod xdp_attach;

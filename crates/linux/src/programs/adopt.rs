@@ -126,7 +126,9 @@ fn difference(wanted: &OpenMap<'_>, found: &MapHandle) -> Option<String> {
     let sized = name.starts_with("rules_") || name.starts_with("sequence_");
     let entries = |entries: u32| if sized { 0 } else { entries };
     // Programs do not notice where elements come from.
-    let ignored = if sized { libbpf_sys::BPF_F_NO_PREALLOC } else { 0 };
+    // The kernel sets the other flag itself, of a map of devices.
+    let ignored = if sized { libbpf_sys::BPF_F_NO_PREALLOC } else { 0 }
+        | if name == "devices" { libbpf_sys::BPF_F_RDONLY_PROG } else { 0 };
     let of = [
         ("type", u32::from(wanted.map_type()), u32::from(found.map_type())),
         ("key size", wanted.key_size(), found.key_size()),

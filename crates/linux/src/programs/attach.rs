@@ -1,5 +1,5 @@
 //! Attaching a program at a device's tc ingress: by tcx where the kernel has it (Linux 6.6), else by a direct-action
-//! filter on a clsact qdisc.
+//! filter on a clsact qdisc. What an instance has attached, the XDP program (`xdp.rs`) among it.
 
 use super::{checked, filters, pins, raw};
 use anyhow::{Context, Result, bail};
@@ -31,6 +31,8 @@ pub(super) enum Attachment {
     Tcx { ifindex: u32, link: OwnedFd, path: PathBuf },
     /// By a filter. `marker` is a directory whose name says so: BPF file systems hold no other files.
     Clsact { ifindex: u32, marker: PathBuf, own_qdisc: bool },
+    /// In the device's driver, by a link, pinned at `path`.
+    Xdp { ifindex: u32, link: OwnedFd, path: PathBuf },
 }
 
 impl Attachment {
@@ -38,7 +40,8 @@ impl Attachment {
     /// device already, its program is replaced: no packet passes without one or the other.
     pub(super) fn make(mode: AttachMode, program: BorrowedFd<'_>, ifindex: u32, links: &Path) -> Result<Attachment> {
         let (mut kept, mut others) = (None, Vec::new());
-        for attachment in noted(links)?.into_iter().filter(|other| other.ifindex() == ifindex) {
+        let at_tc = |other: &Attachment| other.ifindex() == ifindex && !other.is_xdp();
+        for attachment in noted(links)?.into_iter().filter(at_tc) {
             let suits = match mode {
                 AttachMode::Auto => true,
                 AttachMode::Tcx => attachment.is_tcx(),
@@ -75,9 +78,9 @@ impl Attachment {
 
     /// Replaces the attached program. `None`: the device it was attached to is gone,
     /// and so is the attachment.
-    fn replace(self, program: BorrowedFd<'_>, links: &Path) -> Result<Option<Attachment>> {
+    pub(super) fn replace(self, program: BorrowedFd<'_>, links: &Path) -> Result<Option<Attachment>> {
         match &self {
-            Attachment::Tcx { link, path, .. } => {
+            Attachment::Tcx { link, path, .. } | Attachment::Xdp { link, path, .. } => {
                 // SAFETY: both descriptors are open, there are no options.
                 let updated =
                     checked(unsafe { libbpf_sys::bpf_link_update(link.as_raw_fd(), raw(program), std::ptr::null()) });
@@ -99,7 +102,9 @@ impl Attachment {
 
     pub(super) fn ifindex(&self) -> u32 {
         match self {
-            Attachment::Tcx { ifindex, .. } | Attachment::Clsact { ifindex, .. } => *ifindex,
+            Attachment::Tcx { ifindex, .. } | Attachment::Clsact { ifindex, .. } | Attachment::Xdp { ifindex, .. } => {
+                *ifindex
+            }
         }
     }
 
@@ -107,9 +112,13 @@ impl Attachment {
         matches!(self, Attachment::Tcx { .. })
     }
 
+    pub(super) fn is_xdp(&self) -> bool {
+        matches!(self, Attachment::Xdp { .. })
+    }
+
     pub(super) fn detach(self) -> Result<()> {
         match self {
-            Attachment::Tcx { link, path, .. } => {
+            Attachment::Tcx { link, path, .. } | Attachment::Xdp { link, path, .. } => {
                 detach_link(link.as_fd())?;
                 fs::remove_file(&path).with_context(|| format!("cannot unpin {}", path.display()))
             }
@@ -260,6 +269,10 @@ pub(super) fn noted(links: &Path) -> Result<Vec<Attachment>> {
             ["tcx", ifindex] => {
                 let ifindex = ifindex.parse().with_context(|| format!("{} names no device", path.display()))?;
                 Attachment::Tcx { ifindex, link: pins::open(&path)?, path }
+            }
+            ["xdp", ifindex] => {
+                let ifindex = ifindex.parse().with_context(|| format!("{} names no device", path.display()))?;
+                Attachment::Xdp { ifindex, link: pins::open(&path)?, path }
             }
             _ => bail!("{} is none of ours: remove it", path.display()),
         });

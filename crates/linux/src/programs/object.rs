@@ -46,6 +46,7 @@ pub(crate) struct Queries {
 pub(super) struct Programs {
     pub(super) ingress: OwnedFd,
     pub(super) worker: OwnedFd,
+    pub(super) xdp: OwnedFd,
     pub(super) queries: Arc<Queries>,
 }
 
@@ -55,6 +56,7 @@ impl Programs {
         Ok(Programs {
             ingress: source("hairpin_ingress")?,
             worker: source("hairpin_worker")?,
+            xdp: source("hairpin_xdp")?,
             queries: Arc::new(Queries {
                 put: source("rules_put")?,
                 take: source("rules_take")?,
@@ -74,10 +76,11 @@ impl Programs {
     }
 
     /// All of them, by name.
-    pub(super) fn named(&self) -> [(&'static str, &OwnedFd); 6] {
+    pub(super) fn named(&self) -> [(&'static str, &OwnedFd); 7] {
         [
             ("hairpin_ingress", &self.ingress),
             ("hairpin_worker", &self.worker),
+            ("hairpin_xdp", &self.xdp),
             ("rules_put", &self.queries.put),
             ("rules_take", &self.queries.take),
             ("rules_sample", &self.queries.sample),

@@ -73,7 +73,7 @@ fn programs_are_replaced_under_traffic_and_no_packet_is_lost() {
             let rig = Rig::new(1, |options| options.attach = mode);
             put(&rig);
             let (near, far) = (Link::open("left-peer"), Link::open("right-peer"));
-            let Rig { plane, mut options, left, right } = rig;
+            let Rig { plane, mut options, left, right, .. } = rig;
             let frame = Packet::new(key()).to(left.mac).frame();
             drop(plane);
             let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -280,7 +280,15 @@ fn a_swap_that_was_cut_short_is_done_again() {
         assert_eq!(fingerprint().programs, before.programs);
         let mut names: Vec<_> = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
-        let all = ["hairpin_ingress", "hairpin_worker", "rules_assign", "rules_put", "rules_sample", "rules_take"];
+        let all = [
+            "hairpin_ingress",
+            "hairpin_worker",
+            "hairpin_xdp",
+            "rules_assign",
+            "rules_put",
+            "rules_sample",
+            "rules_take",
+        ];
         assert_eq!(names, all);
         // One is missing although all should be there.
         std::fs::remove_file(path.join("rules_take")).unwrap();
@@ -293,7 +301,7 @@ fn a_swap_that_was_cut_short_is_done_again() {
 fn attachments_change_with_the_configuration() {
     in_namespace(|| {
         let modes = attach_modes();
-        let Rig { plane, mut options, left, right } = Rig::new(2, |options| options.attach = attach_modes()[0]);
+        let Rig { plane, mut options, left, right, .. } = Rig::new(2, |options| options.attach = attach_modes()[0]);
         drop(plane);
         // Another way of attaching: never both, never none for long.
         for mode in [AttachMode::Clsact, AttachMode::Auto, AttachMode::Tcx, AttachMode::Tcx, AttachMode::Auto] {
@@ -347,7 +355,7 @@ fn attachments_change_with_the_configuration() {
 #[test]
 fn a_qdisc_of_our_own_is_still_known_to_be_after_adoptions() {
     in_namespace(|| {
-        let Rig { plane, options, left, right } = Rig::new(1, |options| options.attach = AttachMode::Clsact);
+        let Rig { plane, options, left, right, .. } = Rig::new(1, |options| options.attach = AttachMode::Clsact);
         drop(plane);
         for _ in 0..3 {
             attach(&mut adopted(&options), &left, &right);

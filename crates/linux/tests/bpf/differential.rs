@@ -10,10 +10,10 @@ use hairpin_linux::abi::RULE_ACTIVE;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
-const NEXT_HOP: [u8; 12] = [2, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2];
+pub(crate) const NEXT_HOP: [u8; 12] = [2, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2];
 
 /// A packet and a rule for it: new ends of its family, deltas, a shift.
-fn case() -> impl Strategy<Value = (Packet, Rewrite)> {
+pub(crate) fn case() -> impl Strategy<Value = (Packet, Rewrite)> {
     let delta = prop_oneof![Just(0), any::<u32>(), Just(u32::MAX), Just(1)];
     packet().prop_flat_map(move |packet| {
         let ipv6 = !packet.key.is_ipv4();
@@ -111,6 +111,6 @@ fn compare(rig: &Rig, packet: Packet, rewrite: Rewrite, checksum_complete: bool)
     Ok(())
 }
 
-fn ticks() -> u32 {
+pub(crate) fn ticks() -> u32 {
     (hairpin_linux::cpu::now().as_nanos() >> 20) as u32
 }

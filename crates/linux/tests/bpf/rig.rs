@@ -19,6 +19,14 @@ pub(crate) const OK: i32 = -1; // TC_ACT_UNSPEC: on to the kernel
 pub(crate) const SHOT: i32 = 2;
 pub(crate) const REDIRECT: i32 = 7;
 
+pub(crate) const XDP_DROP: i32 = 1;
+pub(crate) const XDP_PASS: i32 = 2;
+pub(crate) const XDP_TX: i32 = 3;
+pub(crate) const XDP_REDIRECT: i32 = 4;
+
+/// The loopback device's number in every network namespace.
+pub(crate) const LOOPBACK: u32 = 1;
+
 pub(crate) const KEY: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
 
 pub(crate) const VIP: [u8; 4] = [192, 0, 2, 10];
@@ -239,6 +247,31 @@ impl Rig {
 
     pub(crate) fn ingress_as(&self, frame: &[u8], buffer: Buffer) -> std::io::Result<Run> {
         run(self.plane.ingress_program(), frame, self.left.index, buffer)
+    }
+
+    /// Runs the XDP program on a frame, which arrives on the loopback device: the kernel offers no other. It is a named
+    /// interface here, by a slot of its own, with the address of `left`; frames may leave by it with `XDP_TX`, or not.
+    pub(crate) fn xdp(&self, frame: &[u8], sends_back: bool) -> Run {
+        const SLOT: u32 = 63;
+        let sends_back = u8::from(sends_back);
+        let entry = abi::InterfaceEntry { ifindex: LOOPBACK, address: self.left.mac, sends_back, zero: 0 };
+        self.write("interfaces", &SLOT, &entry);
+        self.write("slots", &LOOPBACK, &SLOT);
+        let mut out = vec![0u8; frame.len() + 256];
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
+            data_in: frame.as_ptr().cast(),
+            data_size_in: frame.len() as u32,
+            data_out: out.as_mut_ptr().cast(),
+            data_size_out: out.len() as u32,
+            repeat: 1,
+            ..Default::default()
+        };
+        // SAFETY: the options and the buffers they point to live through the call.
+        let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(self.plane.xdp_program().as_raw_fd(), &mut options) };
+        assert_eq!(result, 0, "{}", std::io::Error::from_raw_os_error(-result));
+        out.truncate(options.data_size_out as usize);
+        Run { verdict: options.retval as i32, frame: out, mark: 0 }
     }
 
     /// Runs the worker program on a frame that a worker has written.
