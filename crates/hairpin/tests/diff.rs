@@ -243,7 +243,7 @@ fn settings_that_take_a_restart() {
         ("[linux]\nforwarding = \"enable\"", "[linux] forwarding: check -> enable"),
         ("[linux]\ntap_queue = 64", "[linux] tap_queue: 4096 -> 64"),
         ("[linux]\ncoalesce = \"0s\"", "[linux] coalesce: 50us -> 0s"),
-        ("[linux]\nattach = \"clsact\"", "[linux] attach: auto -> clsact"),
+        ("[linux]\nattach = \"clsact\"", "[linux] attach: tc -> clsact"),
         ("[linux]\npin_directory = \"/p\"", &format!("[linux] pin_directory: /sys/fs/bpf/hairpin -> /p{anew}")),
         ("[control]\ndirectory = \"/c\"", &format!("[control] directory: /run/hairpin -> /c{anew}")),
         ("[metrics]\nlisten = \"off\"", "[metrics] listen: 127.0.0.1:9560 -> off"),

@@ -28,6 +28,8 @@ pub enum Cards {
     Gso,
     /// Neither: packets are at most as large as the link and carry finished checksums, as on a wire.
     Wire,
+    /// As `Wire`, and every card polls (veth does with GRO), as frames that XDP redirects to its other end need.
+    Xdp,
 }
 
 impl Cards {
@@ -36,6 +38,7 @@ impl Cards {
         match self {
             Cards::Gso => "gso",
             Cards::Wire => "wire",
+            Cards::Xdp => "xdp",
         }
     }
 }
@@ -153,11 +156,12 @@ impl Topology {
             namespace.script(SYSCTLS)?;
         }
         topology.links()?;
-        if options.cards == Cards::Wire {
+        if options.cards != Cards::Gso {
+            let gro = if options.cards == Cards::Xdp { "on" } else { "off" };
             for namespace in topology.namespaces() {
                 for interface in namespace.interfaces()?.iter().filter(|interface| *interface != "lo") {
                     let mut ethtool = namespace.command("ethtool");
-                    ethtool.args(["-K", interface, "tso", "off", "gso", "off", "gro", "off", "tx", "off", "sg", "off"]);
+                    ethtool.args(["-K", interface, "tso", "off", "gso", "off", "gro", gro, "tx", "off", "sg", "off"]);
                     command::output(&mut ethtool)?;
                 }
             }

@@ -57,13 +57,17 @@ pub enum WhenAbsent {
     Pass,
 }
 
-/// How the BPF programs are attached.
+/// Where the BPF programs are attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attach {
-    /// tcx if the kernel has it, else clsact.
-    Auto,
-    /// clsact.
+    /// At tc ingress: by tcx if the kernel has it, else by clsact.
+    Tc,
+    /// At tc ingress, by clsact.
     Clsact,
+    /// At tc ingress, and in XDP.
+    Xdp,
+    /// In XDP, too, if services and drivers are such that it pays and works.
+    Auto,
 }
 
 /// Settings of the linux plane.
@@ -87,7 +91,7 @@ pub struct LinuxSettings {
     pub tap_queue: u32,
     /// From one wake of a worker to the next, at least, while frames come several at a time.
     pub coalesce: Duration,
-    /// How programs are attached.
+    /// Where programs are attached.
     pub attach: Attach,
     /// The directory of pinned objects; the instance's own directory is below it.
     pub pin_directory: PathBuf,

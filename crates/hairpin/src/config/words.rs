@@ -143,7 +143,7 @@ words!(PolicyChoice {
 words!(Combine { Any = "any", All = "all" });
 words!(ForwardingChoice { Check = "check", Enable = "enable" });
 words!(WhenAbsent { Drop = "drop", Pass = "pass" });
-words!(Attach { Auto = "auto", Clsact = "clsact" });
+words!(Attach { Tc = "tc", Clsact = "clsact", Xdp = "xdp", Auto = "auto" });
 words!(Protocol { Tcp = "tcp", Udp = "udp" });
 words!(Spoken { Tcp = "tcp", Udp = "udp", Http = "http", Https = "https", Tls = "tls" });
 words!(TlsVersion { V12 = "1.2", V13 = "1.3" });

@@ -63,7 +63,7 @@ fn the_least_file_gets_every_default() {
     assert_eq!(settings.socket(), Path::new("/run/hairpin/default.sock"));
     assert_eq!(settings.linux.forwarding, ForwardingChoice::Check);
     assert_eq!(settings.linux.when_absent, WhenAbsent::Drop);
-    assert_eq!(settings.linux.attach, Attach::Auto);
+    assert_eq!(settings.linux.attach, Attach::Tc);
     assert_eq!(settings.linux.heartbeat_timeout, Duration::from_secs(3));
     assert_eq!(settings.linux.handover_bound, Duration::from_millis(50));
     assert_eq!(settings.linux.pin_directory, Path::new("/sys/fs/bpf/hairpin"));

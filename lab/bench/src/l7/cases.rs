@@ -91,8 +91,8 @@ impl L7Case {
     fn bars(&self) -> Vec<(BarReference, Bar)> {
         let nginx = BarReference::Peer(Intermediary::Nginx);
         match (self.cards, self.load) {
-            (Cards::Wire, RequestLoad::Latency) | (Cards::Gso, RequestLoad::Latency) => vec![(nginx, Bar::AtMost(1.0))],
-            (Cards::Wire, _) => vec![(nginx, Bar::AtLeast(0.95))],
+            (_, RequestLoad::Latency) => vec![(nginx, Bar::AtMost(1.0))],
+            (Cards::Wire | Cards::Xdp, _) => vec![(nginx, Bar::AtLeast(0.95))],
             (Cards::Gso, RequestLoad::Mix) => {
                 vec![(BarReference::Peer(Intermediary::Direct), Bar::AtLeast(0.9)), (nginx, Bar::AtLeast(1.6))]
             }

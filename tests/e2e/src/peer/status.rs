@@ -196,6 +196,9 @@ pub struct HealthStatus {
 pub struct OffloadStatus {
     /// Rules the engine holds.
     pub rules: u64,
+    /// How the engine does it.
+    #[serde(default)]
+    pub engine_detail: String,
 }
 
 impl Status {

@@ -39,6 +39,7 @@ mod tables;
 mod takeover;
 mod told;
 mod transfer;
+mod xdp;
 
 use hairpin_e2e::{cleanup, namespace};
 use libtest_mimic::{Arguments, Trial};
@@ -102,6 +103,7 @@ fn main() -> ExitCode {
         memif::tests(),
         rules::tests(),
         lab::tests(),
+        xdp::tests(&networks),
     ];
     let tests: Vec<Trial> = tests.into_iter().flatten().map(|test| test.with_ignored_flag(!root)).collect();
     let tests = named(with_checks_of_names(tests));

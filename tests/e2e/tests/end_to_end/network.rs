@@ -23,6 +23,8 @@ pub(crate) enum Which {
     Gso,
     /// Plain cards.
     Wire,
+    /// Plain cards that take redirected frames; programs in XDP.
+    Xdp,
     /// Offloading cards, and nothing offloaded to the kernel engine.
     Software,
     /// DPDK's ports over packet sockets; plain cards.
@@ -79,13 +81,17 @@ impl Networks {
 
 impl Network {
     fn create(which: Which) -> Result<Network> {
-        let cards =
-            if matches!(which, Which::Wire | Which::WireRouters | Which::Dpdk) { Cards::Wire } else { Cards::Gso };
+        let cards = match which {
+            Which::Wire | Which::WireRouters | Which::Dpdk => Cards::Wire,
+            Which::Xdp => Cards::Xdp,
+            Which::Gso | Which::Software | Which::GsoRouters => Cards::Gso,
+        };
         let routers = matches!(which, Which::GsoRouters | Which::WireRouters);
         let topology = Topology::create(TopologyOptions { cards, routers })?;
         let servers = Servers::start(&topology)?;
         let policy = if matches!(which, Which::Software | Which::Dpdk) { "never" } else { "always" };
-        let tables = format!("[offload]\npolicy = \"{policy}\"\n");
+        let attach = if which == Which::Xdp { ATTACH_XDP } else { "" };
+        let tables = format!("[offload]\npolicy = \"{policy}\"\n{attach}");
         let dpdk = if which == Which::Dpdk { PORTS } else { "" };
         let options = HairpinOptions { tables, dpdk, ..HairpinOptions::default() };
         // Behind the router is server1 alone.
@@ -108,6 +114,9 @@ pub(crate) fn test(name: &str, body: fn() -> Result<()>) -> Trial {
 pub(crate) fn dpdk_test(name: &str, body: fn() -> Result<()>) -> Trial {
     lane::DPDK.test(name, body)
 }
+
+/// Programs in XDP.
+pub(crate) const ATTACH_XDP: &str = "[linux]\nattach = \"xdp\"\n";
 
 /// The full-NAT services' ports.
 pub(crate) const FULL_NAT_HTTP_PORT: u16 = 8080;

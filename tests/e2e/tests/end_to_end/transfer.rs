@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) fn tests(networks: &Arc<Networks>) -> Vec<Trial> {
     let mut tests = Vec::new();
-    for which in [Which::Dpdk, Which::Software, Which::Wire, Which::Gso] {
+    for which in [Which::Dpdk, Which::Software, Which::Xdp, Which::Wire, Which::Gso] {
         for name in HTTP {
             tests.push(networks.test(&format!("transfer 100 mb {name}"), which, move |network| large(network, name)));
         }

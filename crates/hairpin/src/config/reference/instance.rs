@@ -353,12 +353,23 @@ pub const LINUX: ReferenceSection = ReferenceSection {
         field(
             "attach",
             ValueForm::Choice(&[
-                ("auto", "tcx where the kernel has it (6.6 and later), else clsact"),
-                ("clsact", "a clsact filter, even where the kernel has tcx"),
+                ("tc", "at tc ingress, by tcx where the kernel has it (6.6 and later), else by clsact"),
+                ("clsact", "at tc ingress by a clsact filter, even where the kernel has tcx"),
+                (
+                    "xdp",
+                    "at tc ingress, and natively in the driver of every interface; the start fails where that cannot be",
+                ),
+                (
+                    "auto",
+                    "as `xdp` if every service is of UDP, and every interface has a driver that runs XDP natively and is not \
+                     veth; else as `tc`",
+                ),
             ]),
-            Value("auto"),
-            "\"auto\"",
-            "How the BPF programs are attached at tc ingress.",
+            Value("tc"),
+            "\"tc\"",
+            "Where the BPF programs are attached. In XDP they forward packets of offloaded flows before the kernel makes \
+             socket buffers of them, which pays for small packets; what that asks of interfaces is in \
+             docs/guide/networking.md. `auto` decides at a start only.",
         ),
         field(
             "pin_directory",

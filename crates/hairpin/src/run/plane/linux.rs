@@ -1,5 +1,6 @@
 //! The linux plane as the process uses it: programs and maps made from the configuration, and read for the status.
 
+mod attachment;
 mod options;
 
 use super::super::begin::{self, tap_names};
@@ -7,9 +8,10 @@ use super::super::instance::InstanceRecord;
 use super::super::tap::TapDevice;
 use super::super::worker_pool::{TakenOver, WorkerMemory, WorkerParameters, WorkerPool, WorkerResources};
 use super::super::{SupervisorMessage, log};
-use super::{Plane, PlaneEvent, RuleQueries};
+use super::{EngineWords, Plane, PlaneEvent, RuleQueries};
 use crate::config::Settings;
 use anyhow::{Context, Result};
+use attachment::XdpWish;
 use hairpin_core::config::{ServiceState, Snapshot};
 use hairpin_core::event_loop::Ticket;
 use hairpin_core::flow::{FlowKey, Steering};
@@ -56,6 +58,9 @@ pub(crate) struct LinuxPlane {
     descriptors: Vec<OwnedFd>,
     /// From one wake of a worker under load to the next, at least.
     coalesce: Duration,
+    xdp: XdpWish,
+    /// Why the programs are not in XDP although they might be; empty if they are, or are not to be.
+    not_in_xdp: String,
 }
 
 /// The objects to adopt.
@@ -114,13 +119,22 @@ impl LinuxPlane {
         let copy = |tap: &Tap| tap.as_fd().try_clone_to_owned().context("cannot copy a descriptor");
         let descriptors = taps.iter().map(copy).collect::<Result<Vec<OwnedFd>>>()?;
         let coalesce = settings.linux.coalesce;
-        Ok(LinuxPlane { programs, interfaces, taps, devices, descriptors, coalesce })
+        let (xdp, not_in_xdp) = (XdpWish::of(settings, &interfaces, snapshot), String::new());
+        Ok(LinuxPlane { programs, interfaces, taps, devices, descriptors, coalesce, xdp, not_in_xdp })
     }
 }
 
 impl Plane for LinuxPlane {
     fn engine(&self) -> &'static str {
         "kernel"
+    }
+
+    fn engine_words(&self) -> EngineWords {
+        let mut detail = self.programs.attachment();
+        if !self.not_in_xdp.is_empty() {
+            detail += &format!("; not in XDP: {}", self.not_in_xdp);
+        }
+        EngineWords { detail, ..EngineWords::default() }
     }
 
     fn rights(&self) -> CapabilitySet {
@@ -176,6 +190,7 @@ impl Plane for LinuxPlane {
                 log(&format!("warning: interface {} is down", interface.name));
             }
         }
+        self.not_in_xdp = self.xdp.fulfil(&mut self.programs, &self.interfaces)?;
         self.programs.detach_others(&self.devices)
     }
 

@@ -16,8 +16,8 @@ pub(super) fn options(settings: &Settings) -> ProgramOptions {
         rules_v4_max: settings.rules_max,
         rules_v6_max: settings.rules_max,
         attach: match linux.attach {
-            Attach::Auto => AttachMode::Auto,
             Attach::Clsact => AttachMode::Clsact,
+            Attach::Tc | Attach::Xdp | Attach::Auto => AttachMode::Auto,
         },
         when_absent: match linux.when_absent {
             WhenAbsent::Pass => Absent::Pass,
