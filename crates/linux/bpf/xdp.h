@@ -39,16 +39,20 @@ static __always_inline int forward(const struct xdp_md *ctx, const struct frame 
 {
 	struct rule_head *head = rule;
 	__u32 now = ticks(), egress = head->egress;
-	bool back = egress == ctx->ingress_ifindex && interface->sends_back;
+	int verdict = XDP_TX;
 
-	/* A redirect to a device that is not there could not be taken back. */
-	if (!takes(head, f, now) || (!back && !bpf_map_lookup_elem(&devices, &egress)))
+	if (!takes(head, f, now))
+		return XDP_PASS;
+	/* Before anything is changed: a device that is not in the map leaves the packet to tc. */
+	if (egress != ctx->ingress_ifindex || !interface->sends_back)
+		verdict = bpf_redirect_map(&devices, egress, XDP_PASS);
+	if (verdict == XDP_PASS)
 		return XDP_PASS;
 	rewrite(ends_of(rule), at->network, at->transport, f, 0, CHECKSUM_WHOLE, ipv6);
 	account(head, f, 0, 0, now);
 	__builtin_memcpy(at->ethernet, head->next_hop, sizeof(head->next_hop));
 	count(EVENT_XDP);
-	return back ? XDP_TX : bpf_redirect_map(&devices, egress, XDP_DROP);
+	return verdict;
 }
 
 /* A packet that no rule takes, to an end that may be a service's. The policer's bucket is only looked into: the program

@@ -3,7 +3,7 @@
 use crate::differential::{NEXT_HOP, case, ticks};
 use crate::packet::{ACK, FIN, Packet, RST, SYN, v4, v6};
 use crate::rig::{
-    BACKEND, CLIENT, LOOPBACK, REDIRECT, Rig, VIP, XDP_DROP, XDP_PASS, XDP_REDIRECT, XDP_TX, in_namespace,
+    BACKEND, CLIENT, LOOPBACK, REDIRECT, Rig, SHOT, VIP, XDP_DROP, XDP_PASS, XDP_REDIRECT, XDP_TX, in_namespace,
 };
 use hairpin_core::engine::{Fate, Rule};
 use hairpin_core::flow::{FlowKey, Protocol, Steering};
@@ -198,8 +198,9 @@ fn xdp_drops_what_the_policer_would() {
         }
         let (_, counted) = rig.counted(|| (0..64).for_each(|_| drop(rig.ingress(&frame(SYN)))));
         assert_eq!(counted.get("policed-client"), None, "{counted:?}");
-        // Known connections are exempt, but not their SYNs.
+        // Known connections are exempt, but not their SYNs, once the bucket is empty.
         rig.plane.control().set_client_rate(0, 0);
+        while rig.ingress(&frame(SYN)).verdict != SHOT {}
         let hash = Steering::by_hash(crate::rig::KEY, 1).hash(&tcp().source);
         let known = rig.plane.control().known();
         known[hash as usize & (known.len() - 1)].store(1, std::sync::atomic::Ordering::Relaxed);
