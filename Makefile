@@ -1,4 +1,4 @@
-# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-l7 | bench-https | bench-laconic | reproduce | reproduce-pages | fuzz | deb | deb-lab | soak | clean
+# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-l7 | bench-https | bench-xdp | bench-laconic | reproduce | reproduce-pages | fuzz | deb | deb-lab | soak | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -16,12 +16,14 @@ CALIBRATE ?=
 L7 ?=
 # More for the benchmark of HTTPS services: make bench-https HTTPS="--only handshakes --repetitions 5"
 HTTPS ?=
+# More for the benchmark of XDP: make bench-xdp XDP="--repetitions 3"
+XDP ?=
 # More for the figures of Laconic: make bench-laconic LACONIC="--only rules,profile"
 LACONIC ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-laconic laconic-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
+.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-xdp bench-laconic laconic-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
 	$(CARGO) build --release --workspace --exclude hairpin-fuzz
@@ -182,6 +184,10 @@ bench-l7: build
 # HTTPS services beside nginx and HAProxy, on two cores: about 5 minutes, QUICK=1 under one.
 bench-https: build
 	target/release/hairpin-bench https $(if $(QUICK),--quick) $(HTTPS)
+
+# Forwarding of small packets in XDP beside tc and the kernel's routing, on one core: about two minutes, QUICK=1 half of one.
+bench-xdp: build
+	target/release/hairpin-bench xdp $(if $(QUICK),--quick) $(XDP)
 
 # The figures and tables of Laconic's evaluation, on this machine: about twenty minutes, QUICK=1 under three. The page is
 # target/bench/laconic/page.md. To renew the documentation, on an idle machine:

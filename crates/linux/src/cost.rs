@@ -13,6 +13,10 @@
 //! [`measure_sequence`] compares rules of ours with each other, over TCP: those that leave sequence numbers alone, those
 //! that move them, and those that have a guard beside.
 
+mod live;
+
+pub use live::{LiveFrames, install_rules};
+
 use crate::abi::{self, Bytes, RULE_ACTIVE, RULE_SEQUENCE, RuleV4, SequenceChange};
 use crate::programs::{LoadedPlane, ProgramOptions, checked};
 use anyhow::{Context, Result, ensure};
@@ -54,6 +58,29 @@ pub fn measure(rules: usize, repetitions: usize) -> Result<CostSamples> {
     on_a_plane(rules, |plane| measure_with(plane, rules, repetitions))
 }
 
+/// Nanoseconds a packet costs in `hairpin_xdp`, which sends it back, with `rules` rules (1 to 2^24), `repetitions` times.
+/// As [`measure`] is done, but for the reference.
+pub fn measure_xdp(rules: usize, repetitions: usize) -> Result<Vec<f64>> {
+    ensure!((1..=1 << 24).contains(&rules), "{rules} rules: 1 to 2^24 can be measured");
+    on_a_plane(rules, |plane| {
+        let cycle = cycle(rules, Protocol::Udp, [192, 0, 2, 1]);
+        activate(plane, &cycle, &loopback())?;
+        // The kernel runs the program as if the packet had come by the loopback device, whose address is all zeros.
+        let maps = plane.maps();
+        let entry = abi::InterfaceEntry { ifindex: LOOPBACK, address: [0; 6], sends_back: 1, zero: 0 };
+        maps.named("interfaces")?.update(0u32.bytes(), entry.bytes(), MapFlags::ANY)?;
+        maps.named("slots")?.update(LOOPBACK.bytes(), 0u32.bytes(), MapFlags::ANY)?;
+        let packets = PACKETS_MIN.div_ceil(rules) * rules;
+        let key = &cycle[0].key;
+        (0..repetitions).map(|_| counted(plane, packets, || run(plane.xdp_program(), key, packets, XDP_TX))).collect()
+    })
+}
+
+/// The loopback device's number in every network namespace.
+const LOOPBACK: u32 = 1;
+/// Of linux/bpf.h.
+const XDP_TX: u32 = 3;
+
 /// The cost of rules with more and more work on sequence numbers, in nanoseconds a packet, for each repetition.
 #[derive(Clone, Debug, Default)]
 pub struct SequenceCost {
@@ -71,7 +98,7 @@ pub fn measure_sequence(rules: usize, repetitions: usize) -> Result<SequenceCost
     on_a_plane(3 * rules, |plane| {
         let kinds = [(0, None), (1, None), (1, Some(GUARD))].map(|(delta, guard)| numbered(rules, delta, guard));
         for rules in &kinds {
-            activate(plane, rules)?;
+            activate(plane, rules, &loopback())?;
         }
         let packets = PACKETS_MIN.div_ceil(rules) * rules;
         let mut cost = SequenceCost::default();
@@ -106,7 +133,7 @@ fn measure_with(plane: &LoadedPlane, rules: usize, repetitions: usize) -> Result
     for _ in 0..repetitions {
         cost.installs_per_s.push(install(plane, &cycle)?);
     }
-    activate(plane, &cycle)?;
+    activate(plane, &cycle, &loopback())?;
     let maps = plane.maps();
     let mut open = ObjectBuilder::default().open_memory(REFERENCE).context("the embedded BPF object is damaged")?;
     for mut map in open.maps_mut().filter(|map| map.name() == "rules_v4") {
@@ -116,7 +143,7 @@ fn measure_with(plane: &LoadedPlane, rules: usize, repetitions: usize) -> Result
     let reference = object.progs().find(|program| program.name() == "reference").context("no reference program")?;
     let packets = PACKETS_MIN.div_ceil(rules) * rules;
     for _ in 0..repetitions {
-        cost.reference_ns.push(run(reference.as_fd(), &cycle[0].key, packets)?);
+        cost.reference_ns.push(run(reference.as_fd(), &cycle[0].key, packets, TC_ACT_REDIRECT)?);
         cost.ours_ns.push(run_ours(plane, &cycle[0].key, packets)?);
     }
     Ok(cost)
@@ -124,8 +151,13 @@ fn measure_with(plane: &LoadedPlane, rules: usize, repetitions: usize) -> Result
 
 /// Nanoseconds a packet that hits a rule takes.
 fn run_ours(plane: &LoadedPlane, key: &FlowKey, packets: usize) -> Result<f64> {
+    counted(plane, packets, || run(plane.ingress_program(), key, packets, TC_ACT_REDIRECT))
+}
+
+/// The result of `run`, which so many packets that hit a rule are part of.
+fn counted(plane: &LoadedPlane, packets: usize, run: impl FnOnce() -> Result<f64>) -> Result<f64> {
     let before = plane.totals(1)?[0].packets;
-    let ns = run(plane.ingress_program(), key, packets)?;
+    let ns = run()?;
     let counted = plane.totals(1)?[0].packets - before;
     ensure!(counted == packets as u64, "only {counted} of {packets} packets hit a rule: nothing was measured");
     Ok(ns)
@@ -210,8 +242,19 @@ fn install(plane: &LoadedPlane, rules: &[Rule]) -> Result<f64> {
     Ok(rules.len() as f64 / elapsed.as_secs_f64())
 }
 
-/// Puts the rules in as they are once handed over and with a next hop that stays good: device 1 is the loopback.
-fn activate(plane: &LoadedPlane, rules: &[Rule]) -> Result<()> {
+/// Where the packets of rules go.
+struct Hop {
+    egress: u32,
+    /// Destination MAC, source MAC.
+    macs: [u8; 12],
+}
+
+fn loopback() -> Hop {
+    Hop { egress: LOOPBACK, macs: [0; 12] }
+}
+
+/// Puts the rules in as they are once handed over and with a next hop that stays good.
+fn activate(plane: &LoadedPlane, rules: &[Rule], hop: &Hop) -> Result<()> {
     let maps = plane.maps();
     let (map, changes) = (maps.named("rules_v4")?, maps.named("sequence_v4")?);
     let now = (crate::cpu::now().as_nanos() >> abi::TICK_SHIFT) as u32;
@@ -219,7 +262,8 @@ fn activate(plane: &LoadedPlane, rules: &[Rule]) -> Result<()> {
         let mut value = RuleV4::of(rule, 0);
         value.head.flags |= RULE_ACTIVE;
         value.head.until = now.wrapping_add(1 << 30);
-        value.head.egress = 1;
+        value.head.egress = hop.egress;
+        value.head.next_hop = hop.macs;
         value.head.mtu = 1500;
         let key = abi::FlowV4::of(&rule.key);
         if value.head.flags & RULE_SEQUENCE != 0 {
@@ -236,8 +280,9 @@ fn activate(plane: &LoadedPlane, rules: &[Rule]) -> Result<()> {
 /// Of linux/pkt_cls.h.
 const TC_ACT_REDIRECT: u32 = 7;
 
-/// Nanoseconds a run of `program` takes on a packet of `key`, of `packets` in a row.
-fn run(program: BorrowedFd<'_>, key: &FlowKey, packets: usize) -> Result<f64> {
+/// Nanoseconds a run of `program` takes on a packet of `key`, of `packets` in a row, each of which it is to answer with
+/// `verdict`.
+fn run(program: BorrowedFd<'_>, key: &FlowKey, packets: usize, verdict: u32) -> Result<f64> {
     let frame = frame(key);
     let mut options = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
@@ -251,7 +296,7 @@ fn run(program: BorrowedFd<'_>, key: &FlowKey, packets: usize) -> Result<f64> {
     checked(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) })
         .context("cannot run the program")?;
     let elapsed = start.elapsed();
-    ensure!(options.retval == TC_ACT_REDIRECT, "the program returned {}", options.retval as i32);
+    ensure!(options.retval == verdict, "the program returned {}", options.retval as i32);
     Ok(elapsed.as_nanos() as f64 / packets as f64)
 }
 

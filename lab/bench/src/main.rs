@@ -5,7 +5,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use hairpin_bench::suite::{self, SuitePlan};
-use hairpin_bench::{ageing, calibrate, demo, https, instructions, l4, l7, tables};
+use hairpin_bench::{ageing, calibrate, demo, https, instructions, l4, l7, tables, xdp};
 use hairpin_e2e::differential::{self, Differential};
 use hairpin_e2e::peer::{self, PeerKind, PeerService};
 use hairpin_e2e::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
@@ -68,6 +68,8 @@ enum CliCommand {
     L7(l7::L7Args),
     /// Measures HTTPS services beside nginx and HAProxy, on two cores: `make bench-https`.
     Https(https::HttpsArgs),
+    /// Measures forwarding in XDP beside tc and the kernel's routing: `make bench-xdp`.
+    Xdp(xdp::XdpArgs),
     /// Measures what Laconic shows in its figures and tables: `make bench-laconic`.
     L7Figures(l7::figures::FiguresArgs),
     /// Sends a corpus of requests through Hairpin, nginx and HAProxy, and prints where they differ.
@@ -130,6 +132,10 @@ fn main() -> Result<()> {
         CliCommand::Https(arguments) => {
             namespace::clean(false)?;
             https::run(&arguments)
+        }
+        CliCommand::Xdp(arguments) => {
+            namespace::clean(false)?;
+            xdp::run(&arguments)
         }
         CliCommand::L7Figures(arguments) => {
             if !arguments.is_report() {

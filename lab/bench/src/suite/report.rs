@@ -157,8 +157,8 @@ pub fn table(rows: &[ReportRow]) -> String {
     table.to_string()
 }
 
-/// Writes the rows of a benchmark to `directory/name.json`.
-pub fn write(directory: &Path, name: &str, rows: &[ReportRow]) -> Result<()> {
+/// Writes the rows, or other results, of a benchmark to `directory/name.json`.
+pub fn write<T: Serialize + ?Sized>(directory: &Path, name: &str, rows: &T) -> Result<()> {
     std::fs::create_dir_all(directory).with_context(|| format!("could not make {}", directory.display()))?;
     let path = directory.join(format!("{name}.json"));
     std::fs::write(&path, serde_json::to_string_pretty(rows)? + "\n")
