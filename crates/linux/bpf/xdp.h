@@ -50,7 +50,7 @@ static __always_inline int forward(const struct xdp_md *ctx, const struct frame 
 		return XDP_PASS;
 	rewrite(ends_of(rule), at->network, at->transport, f, 0, CHECKSUM_WHOLE, ipv6);
 	account(head, f, 0, 0, now);
-	__builtin_memcpy(at->ethernet, head->next_hop, sizeof(head->next_hop));
+	address_frame(at->ethernet, head);
 	count(EVENT_XDP);
 	return verdict;
 }
