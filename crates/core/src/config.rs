@@ -15,6 +15,9 @@ pub enum Forwarding {
     Nat,
     /// The source too: an address and port from the pool.
     FullNat,
+    /// Direct server return: nothing changes but the next hop, which is the backend's. It has the VIP, and answers the
+    /// client without Hairpin.
+    Direct,
 }
 
 /// How a backend is chosen for a new connection.

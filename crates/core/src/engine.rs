@@ -19,6 +19,8 @@ pub enum Fate {
     /// Rewrite and forward.
     #[default]
     Forward,
+    /// Lower the hops and change nothing else, and send it to the neighbour that has the rewrite's new destination.
+    Direct,
     /// Not ours after all: leave it to the kernel, untouched.
     Pass,
 }
@@ -95,7 +97,7 @@ pub struct Rule {
     pub id: RuleId,
     /// The match.
     pub key: FlowKey,
-    /// The rewrite.
+    /// The rewrite. Of [`Fate::Direct`]: its new destination is the backend.
     pub rewrite: Rewrite,
     /// TCP and [`Fate::Forward`] only: for which packets it holds; `None`: for all.
     pub guard: Option<Guard>,

@@ -34,6 +34,8 @@ pub enum Egress {
     /// Route it by its IP destination. Its Ethernet addresses are the plane's to fill in.
     #[default]
     Route,
+    /// Send it to the neighbour that has the address of the backend with this number, whatever its IP destination.
+    Direct(u16),
     /// It is not ours: it passes, unchanged, to the stack that handles packets of the interface it came in on.
     Kernel,
 }

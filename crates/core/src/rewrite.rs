@@ -232,6 +232,17 @@ impl Rewrite {
     }
 }
 
+/// Takes one hop from the packet [`parse`](crate::wire::parse) found `at` in `frame`, as [`Rewrite::apply`] does, and
+/// changes nothing else.
+pub fn lower_hops(frame: &mut [u8], at: &Transport) {
+    let Some(network) = frame.get_mut(at.l3..at.l4) else { return };
+    let (source, destination) = (&at.key.source.address, &at.key.destination.address);
+    match at.key.is_ipv4() {
+        true => ipv4::readdress(network, source.ipv4_octets(), destination.ipv4_octets(), true),
+        false => ipv6::readdress(network, source, destination, true),
+    };
+}
+
 /// The transport checksum after `addresses` (of the pseudo-header) and `changes` (of the transport header).
 #[inline(always)]
 fn updated(old: u16, checksum: Checksum, addresses: Difference, changes: Difference) -> u16 {

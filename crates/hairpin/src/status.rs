@@ -332,7 +332,7 @@ pub struct ServiceStatus {
     /// The name of the service that a group belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_of: Option<String>,
-    /// `nat`, `full-nat`, or `terminated`: its connections to backends are this host's own.
+    /// `nat`, `full-nat`, `dsr`, or `terminated`: its connections to backends are this host's own.
     pub mode: String,
     /// How it chooses backends.
     pub balance: String,

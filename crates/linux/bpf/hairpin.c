@@ -27,6 +27,7 @@
 #include "route.h"
 #include "hit.h"
 #include "cookie.h"
+#include "check.h"
 #include "miss.h"
 #include "ingress.h"
 #include "xdp.h"

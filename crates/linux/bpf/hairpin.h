@@ -34,6 +34,7 @@ struct flow_v6 {
 enum rule_flags {
 	RULE_PASS = 1,     /* fate: leave the packet to the kernel */
 	RULE_SEQUENCE = 2, /* TCP: sequence numbers are translated, by `sequence_v4` / `sequence_v6`, same key */
+	RULE_DIRECT = 4,   /* nothing changes but the hops; the new destination is the backend, whose MAC the frame gets */
 	RULE_ACTIVE = 16,  /* hand-over is done */
 	RULE_FENCED = 32,  /* hand-over is under way: fence and until are set; neither of the two: no packet seen yet */
 };
@@ -102,6 +103,16 @@ struct end_roles {
 	__u16 zero;
 };
 
+/* A backend of direct server return, under its number in `directs`; zeros: none. IPv4 as ::ffff:a.b.c.d. */
+struct direct {
+	__u8 backend[16], vip[16];
+};
+
+/* skb->mark of health checks to such a backend: this, and the backend's number in the lower 16 bits. They are sent to the
+ * backend's address, and leave with the VIP's in its place (check.h). */
+#define CHECK_MARK 0x48500000
+#define CHECKS_MAX 2048 /* noted; fewer are under way (IN_FLIGHT_MAX of crates/hairpin/src/health/schedule.rs) */
+
 /* Addresses of VIPs and pools are the keys of `addresses` (16 bytes; value: __u32 1): fragments and malformed
  * packets to them are dropped. A VIP that terminated services alone have is not among them: its fragments and malformed
  * packets go to the kernel, which reassembles the ones and judges the others. On a VIP that a terminated service shares
@@ -135,7 +146,7 @@ struct control {
 	__u64 cookie_ahead_ns;     /* added to CLOCK_MONOTONIC before it is counted: what real time is ahead of it, of keys
 				    * that balancers share; else 0 */
 	__u32 clock_ahead;         /* of the clock in timestamps, in ms, before CLOCK_MONOTONIC */
-	__u32 zero;
+	__u32 direct;              /* 1: there is a service of direct server return */
 };
 
 /* The last ticket of each CPU whose packet a worker has finished with (lower 24 bits). One element, mapped. */
@@ -208,12 +219,14 @@ struct total {
 /* Ethernet destination address of frames on a worker device: what BPF and worker tell each other.
  * [0] is one of these (locally administered, unicast), [1] the interface's slot; then
  * MARK_RECEIVED, MARK_TO_KERNEL, MARK_ROUTE: [2] the cpu, [3..6] the ticket, most significant byte first;
+ * MARK_DIRECT: [2] and [3] the backend's number, most significant byte first, the others 0;
  * MARK_TOO_BIG: [2] and [3] 0, [4..6] the MTU, most significant byte first. */
 enum mark {
 	MARK_RECEIVED = 0x0a,  /* to the worker: it arrived */
 	MARK_TOO_BIG = 0x0e,   /* to the worker: it sent this, and it is too big for the egress MTU */
 	MARK_ROUTE = 0x12,     /* from the worker: route it */
 	MARK_TO_KERNEL = 0x16, /* from the worker: not ours */
+	MARK_DIRECT = 0x1a,    /* from the worker: to the backend in `directs`, whatever its destination */
 };
 
 /* Element of `queries`, mapped into the process: one per worker, plus one for all other threads. */
@@ -253,7 +266,7 @@ _Static_assert(__builtin_offsetof(struct rule_head, mtu) == 44, "rule_head.mtu")
 _Static_assert(__builtin_offsetof(struct rule_head, source_port) == 48, "rule_head.source_port");
 _Static_assert(__builtin_offsetof(struct rule_head, checksum_addresses) == 54, "rule_head.checksum_addresses");
 _Static_assert(sizeof(struct sequence_change) == 48 && __builtin_offsetof(struct sequence_change, check) == 40, "sequence_change");
-_Static_assert(sizeof(struct end) == 20 && sizeof(struct end_roles) == 8 && sizeof(struct interface) == 12, "ends");
+_Static_assert(sizeof(struct end) == 20 && sizeof(struct end_roles) == 8 && sizeof(struct interface) == 12 && sizeof(struct direct) == 32, "ends");
 _Static_assert(sizeof(struct control) == 128, "control");
 _Static_assert(__builtin_offsetof(struct control, heartbeat_ns) == 32, "control.heartbeat_ns");
 _Static_assert(sizeof(struct rule_counters) == 24 && sizeof(struct rule_query) == RULE_OPS_MAX * 216, "query");

@@ -42,6 +42,8 @@ static __always_inline int find_route(struct __sk_buff *skb, void *rule, __u32 l
 	result = look_up(skb, &routed, &found, &mtu, ipv6);
 	if (result == NO_ROUTE || (result == NO_NEIGHBOUR && l3 != ETH_HLEN))
 		return TC_ACT_SHOT;
+	if (head->flags & RULE_DIRECT && !is_on_link(&routed, &found, ipv6))
+		return TC_ACT_SHOT;
 	head->mtu = mtu;
 	head->egress = found.ifindex;
 	if (result == ROUTE_FOUND) {
@@ -120,7 +122,10 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 		ends = &copy->ends;
 	}
 	state = checksum_state(skb);
-	sum = rewrite(ends, at->network, at->transport, f, sequence_sum, state, ipv6);
+	if (flags & RULE_DIRECT)
+		sum = lower_hops(at->network, ipv6);
+	else
+		sum = rewrite(ends, at->network, at->transport, f, sequence_sum, state, ipv6);
 	if (state == CHECKSUM_COMPLETE)
 		bpf_csum_update(skb, fold(sum));
 	account(head, f, gso_size, skb->gso_segs, now);

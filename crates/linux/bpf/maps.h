@@ -30,6 +30,14 @@ HASH(sequence_v6, struct flow_v6, struct sequence_change, RULES_MAX_DEFAULT, BPF
 HASH(ends, struct end, struct end_roles, SERVICES_MAX + BACKENDS_MAX, BPF_F_NO_PREALLOC);
 HASH(slots, __u32, __u32, INTERFACES_MAX, 0);
 
+/* Health checks under way: this host's end, and the number of the backend. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__type(key, struct end);
+	__type(value, __u32);
+	__uint(max_entries, CHECKS_MAX);
+} checks SEC(".maps");
+
 struct address {
 	__u8 bytes[16];
 };
@@ -54,6 +62,7 @@ ARRAY(workers, BPF_MAP_TYPE_ARRAY, __u32, WORKERS_MAX, 0); /* ifindex of the wor
 ARRAY(tickets, BPF_MAP_TYPE_PERCPU_ARRAY, struct tickets, 1, 0);
 ARRAY(policers, BPF_MAP_TYPE_PERCPU_ARRAY, struct policer, SERVICES_MAX * 2, 0);
 ARRAY(events, BPF_MAP_TYPE_PERCPU_ARRAY, struct events, 1, 0);
+ARRAY(directs, BPF_MAP_TYPE_ARRAY, struct direct, BACKENDS_MAX, 0);
 ARRAY(totals, BPF_MAP_TYPE_PERCPU_ARRAY, struct total, BACKENDS_MAX * 2, 0);
 
 /* The interfaces that XDP may send by, under their ifindex. The kernel takes a device out that goes. */

@@ -162,6 +162,8 @@ static __noinline int miss(struct __sk_buff *skb, struct end *source, struct end
 		return to_worker(skb, steer_worker(control_now, hash));
 	}
 	roles = bpf_map_lookup_elem(&ends, source);
+	if (control_now->direct && check_answered(skb, source, destination, ipv6, shape))
+		return TC_ACT_UNSPEC;
 	if (!roles || !(roles->roles & END_BACKEND))
 		return TC_ACT_UNSPEC;
 	if (socket_wants(skb, source, destination, ipv6)) {

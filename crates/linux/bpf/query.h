@@ -99,7 +99,7 @@ static __always_inline bool same_ends(const struct rule_head *a, const struct ru
 	if (ipv6)
 		differ |= (of_a[first + 2] ^ of_b[first + 2]) | (of_a[first + 3] ^ of_b[first + 3]) |
 			  (of_a[first + 4] ^ of_b[first + 4]);
-	return !differ && !((a->flags ^ b->flags) & (RULE_PASS | RULE_SEQUENCE));
+	return !differ && !((a->flags ^ b->flags) & (RULE_PASS | RULE_SEQUENCE | RULE_DIRECT));
 }
 
 /* Writes a sequence change that packets may be reading: what they copy meanwhile fails the check. */

@@ -386,6 +386,20 @@ static __always_inline __u64 rewrite(const union ends *to, void *network, void *
 	return sum + (covered ? (__u16)~addresses : rest);
 }
 
+/* Of a RULE_DIRECT: one hop less, and nothing else (lower_hops in crates/core/src/rewrite.rs). Returns what rewrite() does. */
+static __always_inline __u64 lower_hops(void *network, const bool ipv6)
+{
+	struct iphdr *ip = network;
+
+	if (ipv6) {
+		((struct ipv6hdr *)network)->hop_limit -= hop;
+		return bpf_htons((__u16)~(__u16)hop);
+	}
+	ip->ttl -= hop;
+	ip->check = ~fold((__u64)(__u16)~ip->check + bpf_htons((__u16)~((__u16)hop << 8)));
+	return 0;
+}
+
 /* What each packet of the flow does to its counters, in the rule and in the total. */
 static __always_inline void account(struct rule_head *rule, const struct frame *f, __u32 gso_size, __u32 gso_segs,
 				    __u32 now)

@@ -11,6 +11,7 @@ struct routed {
 	__u32 ifindex;
 	__be32 traffic;
 	__be32 source[4], destination[4]; /* IPv4: the first ones */
+	__u32 direct; /* whether a neighbour must have `destination` */
 };
 
 enum route_result {
@@ -59,6 +60,18 @@ static __always_inline enum route_result look_up(struct __sk_buff *skb, const st
 	default:
 		return NO_ROUTE;
 	}
+}
+
+/* Whether the route found leads to a neighbour that has the destination itself, and not to a router, which would send the
+ * packet back: the VIP is what it says. */
+static __always_inline bool is_on_link(const struct routed *routed, const struct bpf_fib_lookup *found, const bool ipv6)
+{
+	__u32 differ = found->ipv6_dst[0] ^ routed->destination[0];
+
+	if (ipv6)
+		differ |= (found->ipv6_dst[1] ^ routed->destination[1]) | (found->ipv6_dst[2] ^ routed->destination[2]) |
+			  (found->ipv6_dst[3] ^ routed->destination[3]);
+	return !differ;
 }
 
 /* Sends the packet by the route found, with the kernel's help for the MACs: that is what keeps its neighbour entry

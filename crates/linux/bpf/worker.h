@@ -53,6 +53,29 @@ static __always_inline __u32 segment_length(struct __sk_buff *skb, __u32 l3, __u
 	return l4 - l3 + (offset >> 4) * 4 + skb->gso_size;
 }
 
+/* Where a frame goes: with MARK_DIRECT, to the backend whose number it says; else its destination. */
+static __always_inline bool aim(struct __sk_buff *skb, struct routed *routed, const bool ipv6)
+{
+	struct direct *direct;
+	__u8 mark[4];
+	__u32 number;
+
+	if (bpf_skb_load_bytes(skb, 0, mark, sizeof(mark)))
+		return false;
+	if (mark[0] != MARK_DIRECT)
+		return true;
+	number = mark[2] << 8 | mark[3];
+	direct = bpf_map_lookup_elem(&directs, &number);
+	if (!direct)
+		return false;
+	if (ipv6)
+		__builtin_memcpy(routed->destination, direct->backend, 16);
+	else
+		__builtin_memcpy(routed->destination, direct->backend + 12, 4);
+	routed->direct = 1;
+	return true;
+}
+
 static __always_inline int route(struct __sk_buff *skb, __u32 slot, __u32 l3, const bool ipv6)
 {
 	struct interface *interface = bpf_map_lookup_elem(&interfaces, &slot);
@@ -89,7 +112,11 @@ static __always_inline int route(struct __sk_buff *skb, __u32 slot, __u32 l3, co
 		routed.destination[0] = ip.daddr;
 		length = segment_length(skb, l3, l3 + ip.ihl * 4, bpf_ntohs(ip.tot_len), ip.protocol);
 	}
+	if (!aim(skb, &routed, ipv6))
+		return worker_malformed();
 	result = look_up(skb, &routed, &found, &mtu, ipv6);
+	if (routed.direct && !is_on_link(&routed, &found, ipv6))
+		result = NO_ROUTE;
 	if (result == NO_ROUTE || (result == NO_NEIGHBOUR && l3 != ETH_HLEN)) {
 		count(EVENT_SENT_NO_ROUTE);
 		return TC_ACT_SHOT;
@@ -130,7 +157,7 @@ int hairpin_worker(struct __sk_buff *skb)
 		return worker_malformed();
 	if (mark[0] == MARK_TO_KERNEL)
 		return pass_to_kernel(skb, mark[1]);
-	if (mark[0] != MARK_ROUTE)
+	if (mark[0] != MARK_ROUTE && mark[0] != MARK_DIRECT)
 		return worker_malformed();
 	type = parse_ethernet(skb, &l3);
 	if (type == bpf_htons(ETH_P_IP))

@@ -48,7 +48,10 @@ static __always_inline int forward(const struct xdp_md *ctx, const struct frame 
 		verdict = bpf_redirect_map(&devices, egress, XDP_PASS);
 	if (verdict == XDP_PASS)
 		return XDP_PASS;
-	rewrite(ends_of(rule), at->network, at->transport, f, 0, CHECKSUM_WHOLE, ipv6);
+	if (head->flags & RULE_DIRECT)
+		lower_hops(at->network, ipv6);
+	else
+		rewrite(ends_of(rule), at->network, at->transport, f, 0, CHECKSUM_WHOLE, ipv6);
 	account(head, f, 0, 0, now);
 	address_frame(at->ethernet, head);
 	count(EVENT_XDP);

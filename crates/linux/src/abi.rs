@@ -146,6 +146,8 @@ pub struct FlowV6 {
 pub const RULE_PASS: u8 = 1;
 /// Sequence numbers are translated, by the entry of `sequence_v4` or `sequence_v6` under the same key.
 pub const RULE_SEQUENCE: u8 = 2;
+/// Nothing is rewritten but the hops; the new destination is the backend, whose MAC the frame gets.
+pub const RULE_DIRECT: u8 = 4;
 /// Hand-over is done (set by BPF).
 pub const RULE_ACTIVE: u8 = 16;
 /// Hand-over is under way (set by BPF).
@@ -238,6 +240,19 @@ pub const END_RESETS: u16 = 8;
 /// A service whose connections end at sockets of this host; it is no `END_SERVICE`.
 pub const END_TERMINATED: u16 = 32;
 
+/// The mark of health checks to backends of direct server return, beside the backend's number in the lower 16 bits.
+pub const CHECK_MARK: u32 = 0x4850_0000;
+
+/// Value of `directs`: a backend of direct server return, IPv4 mapped; zeros: none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct DirectEntry {
+    /// The backend's own address.
+    pub backend: [u8; 16],
+    /// The VIP that it has as well.
+    pub vip: [u8; 16],
+}
+
 /// Value of `ends`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -302,8 +317,8 @@ pub struct ControlBlock {
     pub cookie_ahead_ns: u64,
     /// How far the clock in timestamps is ahead of CLOCK_MONOTONIC, in ms, modulo 2^32.
     pub clock_ahead: u32,
-    /// 0.
-    pub zero: u32,
+    /// 1: there is a service of direct server return.
+    pub direct: u32,
 }
 
 /// The answer of a query for a rule.
@@ -358,7 +373,7 @@ pub struct TotalsValue {
     pub bytes: u64,
 }
 
-plain!(FlowV4, FlowV6, RuleHead, RuleV4, RuleV6, EndKey, EndRoles, InterfaceEntry, ControlBlock);
+plain!(FlowV4, FlowV6, RuleHead, RuleV4, RuleV6, EndKey, EndRoles, InterfaceEntry, ControlBlock, DirectEntry);
 plain!(RuleCounters, RuleQuery, RuleRequest, TotalsValue, u32, u64);
 
 const _: () = {
@@ -367,6 +382,7 @@ const _: () = {
     assert!(offset_of!(RuleHead, fence) == 28 && offset_of!(RuleHead, mtu) == 44);
     assert!(offset_of!(RuleHead, checksum_addresses) == 54);
     assert!(size_of::<EndKey>() == 20 && size_of::<EndRoles>() == 8 && size_of::<InterfaceEntry>() == 12);
+    assert!(size_of::<DirectEntry>() == 32);
     assert!(size_of::<ControlBlock>() == 128 && offset_of!(ControlBlock, heartbeat_ns) == 32);
     assert!(size_of::<RuleCounters>() == 24 && size_of::<RuleQuery>() == RULE_OPS_MAX * 216);
     assert!(offset_of!(RuleHead, source_port) == 48);

@@ -39,7 +39,7 @@ pub(crate) struct SharedControlBlock {
     pub(crate) cookie_epoch: AtomicU64,
     pub(crate) cookie_ahead_ns: AtomicU64,
     pub(crate) clock_ahead: AtomicU32,
-    pub(crate) zero: AtomicU32,
+    pub(crate) direct: AtomicU32,
 }
 
 const _: () = {

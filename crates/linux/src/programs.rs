@@ -31,7 +31,7 @@ use crate::control::{self, Control};
 use crate::cpu;
 use crate::engine::KernelEngine;
 use anyhow::{Context, Result, ensure};
-use attach::Attachment;
+use attach::{Attachment, Hook};
 use hairpin_core::flow::Steering;
 use hairpin_core::l7::cookie::Cookies;
 use libbpf_rs::{MapCore, MapFlags};
@@ -117,6 +117,8 @@ pub struct LoadedPlane {
     attach: AttachMode,
     attachments: Vec<Attachment>,
     rules: (u32, u32),
+    /// Whether health checks take the way of clients' packets.
+    checks: bool,
 }
 
 impl LoadedPlane {
@@ -136,6 +138,7 @@ impl LoadedPlane {
             rules: (options.rules_v4_max, options.rules_v6_max),
             attach: options.attach,
             attachments: Vec::new(),
+            checks: false,
             pins,
             maps,
         };
@@ -156,7 +159,7 @@ impl LoadedPlane {
             cookie_epoch: Cookies::epoch(cpu::now()) + 1,
             cookie_ahead_ns: 0,
             clock_ahead: steering.clock_ahead(),
-            zero: 0,
+            direct: 0,
         };
         plane.set("control", 0, &block)?;
         plane.pin()?;
@@ -187,9 +190,31 @@ impl LoadedPlane {
         self.set("interfaces", slot, &abi::InterfaceEntry { ifindex, address, sends_back: 0, zero: 0 })?;
         let slots = self.maps.named("slots")?;
         slots.update(ifindex.bytes(), slot.bytes(), MapFlags::ANY).context("cannot add to map slots")?;
-        let attachment = Attachment::make(self.attach, self.programs.ingress.as_fd(), ifindex, &self.pins.links())?;
+        let hook = Hook::ingress(ifindex);
+        let attachment = Attachment::make(self.attach, self.programs.ingress.as_fd(), hook, &self.pins.links())?;
+        self.keep(attachment);
+        if self.checks { self.attach_check(ifindex) } else { Ok(()) }
+    }
+
+    /// Attaches the program for health checks to the interface `ifindex`, or takes over what is attached there.
+    fn attach_check(&mut self, ifindex: u32) -> Result<()> {
+        let hook = Hook::egress(ifindex);
+        let attachment = Attachment::make(self.attach, self.programs.check.as_fd(), hook, &self.pins.links())?;
         self.keep(attachment);
         Ok(())
+    }
+
+    /// Detaches the program for health checks from all interfaces, whichever process has attached it.
+    fn detach_checks(&mut self) -> Result<()> {
+        self.attachments.retain(|attachment| !attachment.hook().is_egress());
+        let noted = attach::noted(&self.pins.links())?;
+        noted.into_iter().filter(|noted| noted.hook().is_egress()).try_for_each(Attachment::detach)
+    }
+
+    /// The named interfaces, by ifindex.
+    fn interfaces(&self) -> Result<Vec<u32>> {
+        let slots = self.maps.named("slots")?;
+        Ok(slots.keys().filter_map(|key| u32::from_bytes(&key)).collect())
     }
 
     /// The slot of the interface `ifindex`; `None` if it has none. One that had a slot should keep it: frames that are
@@ -204,15 +229,14 @@ impl LoadedPlane {
     /// is attached already is taken over as by [`LoadedPlane::attach`].
     pub fn attach_worker(&mut self, worker: u32, ifindex: u32) -> Result<()> {
         ensure!((worker as usize) < abi::WORKERS_MAX, "worker {worker}: there are {}", abi::WORKERS_MAX);
-        let attachment = Attachment::make(self.attach, self.programs.worker.as_fd(), ifindex, &self.pins.links())?;
+        let hook = Hook::ingress(ifindex);
+        let attachment = Attachment::make(self.attach, self.programs.worker.as_fd(), hook, &self.pins.links())?;
         self.keep(attachment);
         self.set("workers", worker, &ifindex)
     }
 
     fn keep(&mut self, attachment: Attachment) {
-        let same =
-            |other: &Attachment| (other.ifindex(), other.is_xdp()) == (attachment.ifindex(), attachment.is_xdp());
-        self.attachments.retain(|other| !same(other));
+        self.attachments.retain(|other| other.hook() != attachment.hook());
         self.attachments.push(attachment);
     }
 
@@ -295,6 +319,11 @@ impl LoadedPlane {
     /// The worker program, to run it in tests.
     pub fn worker_program(&self) -> BorrowedFd<'_> {
         self.programs.worker.as_fd()
+    }
+
+    /// The program for health checks, to run it in tests.
+    pub fn check_program(&self) -> BorrowedFd<'_> {
+        self.programs.check.as_fd()
     }
 
     /// Whether the programs are attached by tcx; else by clsact filters. `None` if none is attached.

@@ -18,6 +18,8 @@ mod cookie;
 mod crash;
 #[path = "bpf/differential.rs"]
 mod differential;
+#[path = "bpf/direct.rs"]
+mod direct;
 #[path = "bpf/engine.rs"]
 mod engine;
 #[path = "bpf/guard.rs"]

@@ -58,6 +58,7 @@ impl Forward {
         let forwarding = match self.forwarding {
             Forwarding::Nat => "nat",
             Forwarding::FullNat => "full-nat",
+            Forwarding::Direct => "dsr",
         };
         let protocol = match self.protocol {
             Protocol::Tcp => "TCP",

@@ -21,7 +21,8 @@
 
 use crate::engine::Counters;
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
-use crate::offload::RulePair;
+use crate::frame::Egress;
+use crate::offload::{BOTH, RulePair};
 use crate::rewrite::Rewrite;
 use crate::stored::{stored, stored_leaf};
 use crate::time::Time;
@@ -177,6 +178,8 @@ impl Flags {
 
     /// It was taken up by a packet of its backend, and its client has not spoken since (see `proof`).
     pub const GUESSED: u16 = 16384;
+    /// Direct server return: only the client's packets pass, and nothing of them changes (`worker::one_way`).
+    pub const DIRECT: u16 = 32768;
 
     /// Whether `flag` is set.
     pub fn has(self, flag: u16) -> bool {
@@ -268,7 +271,7 @@ pub struct Connection {
     /// Traffic forwarded by software and by removed rules: [from client, from backend].
     pub forwarded: [Volume; 2],
     /// TCP, until the handshake is complete: what a client who has got the backend's SYN-ACK acknowledges at least. 0
-    /// before there is one.
+    /// before there is one. With [`Flags::DIRECT`]: the client's next sequence number, as far as software has seen.
     pub proof: u32,
     /// Its service's number in the snapshot.
     pub service: u16,
@@ -330,6 +333,28 @@ impl Connection {
         }
     }
 
+    /// The directions whose packets pass here.
+    pub fn directions(&self) -> &'static [Direction] {
+        if self.flags.has(Flags::DIRECT) { &BOTH[..1] } else { &BOTH }
+    }
+
+    /// The rules that make it an offloaded one, bits as of [`RulePair::held`].
+    pub fn rules_wanted(&self) -> u8 {
+        match self.state {
+            State::Pass => 0b10,
+            _ if self.flags.has(Flags::DIRECT) => 0b01,
+            _ => 0b11,
+        }
+    }
+
+    /// Where packets of one of its flows go, once rewritten.
+    pub fn egress(&self, direction: Direction) -> Egress {
+        match direction {
+            Direction::FromClient if self.flags.has(Flags::DIRECT) => Egress::Direct(self.backend_number),
+            _ => Egress::Route,
+        }
+    }
+
     /// Whether `key` is that of one of its flows.
     #[inline]
     pub fn is_of(&self, direction: Direction, key: &FlowKey) -> bool {
@@ -344,6 +369,7 @@ impl Connection {
     #[inline]
     pub fn ends(&self, direction: Direction) -> [&Endpoint; 2] {
         match direction {
+            Direction::FromClient if self.flags.has(Flags::DIRECT) => [&self.client, &self.vip],
             Direction::FromClient => [&self.source, &self.backend],
             Direction::FromBackend => [&self.vip, &self.client],
         }

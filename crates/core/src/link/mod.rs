@@ -15,7 +15,8 @@
 //! super-packet, which the plane will cut up, that is said of its segments. The frame
 //! gets Ethernet addresses, and its [`Meta::port`](crate::frame::Meta::port) becomes the port it leaves by. If the next
 //! hop's address is not known, it is asked for, and the frame waits. What the worker passes to the kernel
-//! ([`Egress::Kernel`]) is dropped: there is no other stack to take it. Hops were counted by the worker.
+//! ([`Egress::Kernel`]) is dropped: there is no other stack to take it. So is what is to go to a backend by its number
+//! ([`Egress::Direct`]): no configuration asks for that here. Hops were counted by the worker.
 //!
 //! VLAN tags stay as they are; neighbours under different tags are different ([`LinkSegment`]).
 //!

@@ -108,7 +108,7 @@ impl<I: FrameIo> Link<I> {
         };
         let whole = (ethernet::HEADER + length).max(arp::FRAME_MIN);
         let fits = length <= usize::from(known.mtu) && bytes.len() <= whole;
-        if !fits || frame.meta().egress == Egress::Kernel {
+        if !fits || frame.meta().egress != Egress::Route {
             return false;
         }
         if let Some(ends) = frame.bytes_mut().first_chunk_mut() {
@@ -178,7 +178,7 @@ impl<I: FrameIo> Link<I> {
 
     /// Finds a frame's route and addresses it.
     fn leaves(&mut self, plan: &LinkPlan, frame: &mut I::Frame) -> OutwardFate {
-        if frame.meta().egress == Egress::Kernel {
+        if frame.meta().egress != Egress::Route {
             return OutwardFate::Drop(LinkDrop::NotOurs);
         }
         let Some(packet) = OutwardPacket::read(frame.bytes(), frame.meta().port) else {

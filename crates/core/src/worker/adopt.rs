@@ -150,7 +150,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                     let key = worker.slab.at(position).key(direction);
                     engine(&key) && !claimed.contains(&key)
                 };
-                let held = BOTH.into_iter().fold(0, |bits, way| bits | u8::from(held(way)) << way as u8);
+                let ways = worker.slab.at(position).directions();
+                let held = ways.iter().fold(0, |bits, &way| bits | u8::from(held(way)) << way as u8);
                 worker.take_in(now, position, held, &mut adopted);
                 let connection = worker.slab.at(position);
                 if !connection.flags.has(Flags::PROVEN) {
@@ -257,7 +258,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Puts an entry into the index. Of two with the same flow the newer one stays.
     fn index_one(&mut self, position: Position, going: &mut Vec<Position>, adopted: &mut Adopted) {
         let mut rivals: ArrayVec<Position, 2> = ArrayVec::new();
-        for direction in BOTH {
+        for &direction in self.slab.at(position).directions() {
             rivals.extend(self.find(&self.slab.at(position).key(direction)).map(|(rival, _)| rival));
         }
         let age = |position: Position| (self.slab.at(position).created, self.slab.at(position).last_seen);
@@ -277,7 +278,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if !self.is_adopted(rival) {
             return;
         }
-        for direction in BOTH {
+        for &direction in self.slab.at(rival).directions() {
             let key = self.slab.at(rival).key(direction);
             self.table.remove(&key, value(rival, direction));
         }
@@ -291,7 +292,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         for &position in going {
             let connection = self.slab.at_mut(position);
             let mut held = 0;
-            for direction in BOTH {
+            for &direction in connection.directions() {
                 let key = connection.key(direction);
                 if engine(&key) && claimed.insert(key) {
                     held |= 1 << direction as u8;
@@ -337,14 +338,15 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         };
         self.stamps.started(position, deadline);
         let named = (position, self.slab.generation(position));
+        let wanted = self.slab.at(position).rules_wanted();
         match held {
-            0b11 => adopted.offloaded += 1,
+            _ if held == wanted => adopted.offloaded += 1,
             0 if gone || misses => self.unfinished.offers.push_back(named),
             0 => {}
             _ => self.unfinished.take_back.push_back(named),
         }
         adopted.kept += 1;
-        adopted.rules_missing += u64::from(held.count_ones() == 1);
+        adopted.rules_missing += u64::from(held != 0 && held != wanted);
         adopted.rules_gone += u64::from(gone);
         adopted.missteered += u64::from(misses);
     }

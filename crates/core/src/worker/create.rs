@@ -29,7 +29,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         let made = match (first, unknown, forwarding) {
             (true, _, _) => self.create(now, &at.key, service, false),
-            (false, UnknownPacket::PickUp, Forwarding::Nat) => self.create(now, &at.key, service, true),
+            (false, UnknownPacket::PickUp, Forwarding::Nat | Forwarding::Direct) => {
+                self.create(now, &at.key, service, true)
+            }
             (false, UnknownPacket::Reset, _) => return self.refuse(now, frame, &at, Drop::Unknown, tx),
             (false, _, _) => return self.drop_frame(Drop::Unknown),
         };
@@ -82,7 +84,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             let chosen = if picked_up { balancer.pick_up(key) } else { balancer.choose(key) };
             let index = usize::from(chosen.ok_or(Drop::NoBackend)?);
             let connection = self.draft(now, key, service, index, picked_up)?;
-            if self.clear_way(now, &connection.key(Direction::FromBackend)) {
+            let is_one_way = connection.flags.has(Flags::DIRECT);
+            if is_one_way || self.clear_way(now, &connection.key(Direction::FromBackend)) {
                 return self.admit(now, connection);
             }
             self.return_port(now, &connection);
@@ -126,6 +129,12 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let mut flags = Flags::default();
         let source = match settings.forwarding {
             Forwarding::Nat => key.source,
+            Forwarding::Direct => {
+                // How its beginning went is not seen.
+                flags.set(Flags::DIRECT);
+                flags.set(Flags::JUDGED);
+                key.source
+            }
             Forwarding::FullNat => {
                 flags.set(Flags::FULL_NAT);
                 self.ports.take(now, u32::from(backend_number)).map_err(|_| Drop::PoolExhausted)?
@@ -167,7 +176,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.count_in(position);
         self.count(position, true);
         if connection.state.is_established() {
-            self.prove(position);
+            self.established(position);
         }
         Ok(position)
     }
@@ -194,7 +203,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.statistics.half_open_now = self.half_open.len().into();
     }
 
-    /// Adds both flows to the index, or neither.
+    /// Adds its flows to the index, or none.
     pub(super) fn index(&mut self, position: Position, connection: &Connection) -> bool {
         let from_client = connection.key(Direction::FromClient);
         let from_backend = connection.key(Direction::FromBackend);
@@ -202,7 +211,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if self.table.insert(&from_client, value(position, Direction::FromClient)).is_err() {
             return false;
         }
-        if self.table.insert(&from_backend, value(position, Direction::FromBackend)).is_err() {
+        let is_one_way = connection.flags.has(Flags::DIRECT);
+        if !is_one_way && self.table.insert(&from_backend, value(position, Direction::FromBackend)).is_err() {
             self.table.remove(&from_client, value(position, Direction::FromClient));
             return false;
         }
@@ -244,7 +254,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             _ => return false,
         }
         self.index_changes += 1;
-        for direction in [Direction::FromClient, Direction::FromBackend] {
+        for &direction in connection.directions() {
             self.table.remove(&connection.key(direction), value(position, direction));
         }
         self.count(position, false);
@@ -267,6 +277,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         connection.proof = 0;
         connection.flags.clear(Flags::PROVEN | Flags::CHALLENGED | Flags::REVIVED);
         connection.flags.clear(Flags::BACKEND_CLOSED_FIRST | Flags::JUDGED | Flags::REPORTED | Flags::TOLD);
+        connection.flags.put(Flags::JUDGED, connection.flags.has(Flags::DIRECT));
         let service = usize::from(connection.service);
         self.remember_half_open(position);
         self.statistics.services[service].created += 1;

@@ -95,6 +95,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if plain.ttl <= 1 || !connection.is_of(direction, key) || !is_settled(connection, direction, plain.tcp_flags) {
             return false;
         }
+        // What it says of its numbers is wanted (`one_way.rs`).
+        if connection.flags.has(Flags::DIRECT) {
+            return false;
+        }
         let meta = frame.meta();
         let (checksum, (packets, bytes)) = (meta.checksum, volume_of(meta, plain));
         // Of a policy that keeps everything nothing new is to be heard.

@@ -31,11 +31,12 @@ use alloc::collections::BTreeMap;
 pub const UNHEARD_MAX: Duration = Duration::from_secs(10);
 
 /// The ends of backends that serve one service only, if that picks up, with the backend's number. Services whose connections
-/// have their source from the pool do not count: no packet to a client's address is theirs.
+/// have their source from the pool do not count, nor those of direct server return: no packet from such an end to a client's
+/// address is theirs.
 pub(super) fn ends(snapshot: &Snapshot) -> Ends {
     let mut serving: BTreeMap<(Endpoint, Protocol), Option<u16>> = BTreeMap::new();
     let is_of_clients =
-        |service: &&Service| service.state != ServiceState::Vacant && !has_its_source_from_pool(service);
+        |service: &&Service| service.state != ServiceState::Vacant && !answers_clients_otherwise(service);
     for service in snapshot.services.iter().filter(is_of_clients) {
         let picks_up = service.unknown == UnknownPacket::PickUp
             && service.state == ServiceState::Active
@@ -49,8 +50,8 @@ pub(super) fn ends(snapshot: &Snapshot) -> Ends {
     Ends::from(&serving.into_iter().filter_map(|(end, number)| Some((end, number?))).collect())
 }
 
-fn has_its_source_from_pool(service: &Service) -> bool {
-    service.forwarding == Forwarding::FullNat || service.kind.is_spliced() || service.kind.is_group()
+fn answers_clients_otherwise(service: &Service) -> bool {
+    service.forwarding != Forwarding::Nat || service.kind.is_spliced() || service.kind.is_group()
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {

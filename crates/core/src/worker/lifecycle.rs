@@ -7,6 +7,7 @@ use crate::flow::{Direction, FlowKey};
 use crate::l4::connection::{Flags, Kept, State};
 use crate::l7::splice::RULE_BIT;
 use crate::offload::{Answer, BOTH, OffloadPolicy, OffloadState};
+use crate::rewrite::Rewrite;
 use crate::table::ageing::Ageing;
 use crate::table::{Position, Table};
 use crate::time::{Duration, Time};
@@ -27,7 +28,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.queue_has_room() && !self.unfinished.is_taking_back()
     }
 
-    /// Asks for both rules of a connection.
+    /// Asks for the rules of a connection.
     pub(super) fn install(&mut self, now: Time, position: Position) {
         if !self.takes_installs() {
             self.statistics.offload.queue_full += 1;
@@ -37,21 +38,19 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return;
         }
         let number = self.backend_number(position) as u32;
-        for direction in BOTH {
+        let wanted = self.slab.at(position).rules_wanted();
+        for &direction in self.slab.at(position).directions() {
             let id = self.rule_id(position, direction);
             let connection = self.slab.at(position);
             let (key, rewrite) = (connection.key(direction), connection.rewrite(direction));
+            let (fate, rewrite) = match connection.flags.has(Flags::DIRECT) {
+                true => (Fate::Direct, Rewrite { destination: connection.backend, ..rewrite }),
+                false => (Fate::Forward, rewrite),
+            };
             let total = number * 2 + direction as u32;
-            self.ops.push_back(RuleOp::Install(Rule {
-                id,
-                key,
-                rewrite,
-                fate: Fate::Forward,
-                total,
-                ..Rule::default()
-            }));
+            self.ops.push_back(RuleOp::Install(Rule { id, key, rewrite, fate, total, ..Rule::default() }));
         }
-        self.asked(now, position, 0b11);
+        self.asked(now, position, wanted);
     }
 
     /// Asks for the one rule of a Pass entry.
@@ -69,6 +68,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Notes that the rules `wanted` have been asked for.
     fn asked(&mut self, now: Time, position: Position, wanted: u8) {
         let connection = self.slab.at_mut(position);
+        if connection.flags.has(Flags::DIRECT) {
+            // The client's numbers run on where they are not seen (`one_way.rs`).
+            connection.proof = 0;
+        }
         connection.kept = Kept::Nothing;
         connection.offer_after = now;
         let fresh = connection.pair.ask(wanted);
@@ -185,7 +188,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// All answers about a connection whose rules were in the state `was` are in: what is it now, and what next?
     fn settle(&mut self, now: Time, position: Position, was: OffloadState) {
         let connection = self.slab.at_mut(position);
-        let whole = if connection.state == State::Pass { 0b10 } else { 0b11 };
+        let whole = connection.rules_wanted();
         let pending_removal = connection.flags.has(Flags::PENDING_REMOVAL);
         if was == OffloadState::Installing && connection.pair.held() == whole {
             self.policy.on_installed(now, now.since(connection.offer_after));

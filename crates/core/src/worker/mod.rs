@@ -23,6 +23,7 @@ mod layer;
 mod lifecycle;
 mod marks;
 mod occupancy;
+mod one_way;
 mod packets;
 mod passive;
 mod severed;

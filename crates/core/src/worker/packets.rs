@@ -9,6 +9,7 @@ use crate::l4::answer::{self, Notice};
 use crate::l4::connection::{Connection, Flags, State};
 use crate::l4::icmp;
 use crate::offload::OffloadPolicy;
+use crate::rewrite::lower_hops;
 use crate::table::{Entries, Position, Table};
 use crate::time::Time;
 use crate::wire::tcp::{FIN, RST, SYN};
@@ -120,7 +121,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             },
             FrameView::TooBig(at, mtu) if found.is_none() => {
                 if let Some(frame) = self.splice_too_big(now, io, frame, (&at, mtu), tx) {
-                    self.too_big(now, io, frame, (at, mtu), None, tx);
+                    let found = self.sent_unchanged(&at.key);
+                    self.too_big(now, io, frame, (at, mtu), found, tx);
                 }
             }
             FrameView::TooBig(at, mtu) => {
@@ -133,6 +135,14 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             FrameView::Bad(Ok(reason)) => self.drop_frame(reason),
             FrameView::Bad(Err(malformed)) => self.statistics.malformed[malformed.index()] += 1,
         }
+    }
+
+    /// The connection of direct server return whose client's packets have this key, as they came and as they were sent, and
+    /// the direction of its other flow.
+    fn sent_unchanged(&self, key: &FlowKey) -> Option<(Connection, Direction)> {
+        let (position, direction) = self.find(key)?;
+        let connection = self.slab.at(position);
+        connection.flags.has(Flags::DIRECT).then_some((*connection, direction.reversed()))
     }
 
     /// Counts a dropped frame.
@@ -219,11 +229,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let connection = self.slab.at_mut(position);
         connection.last_seen = now;
         connection.forwarded[direction as usize].add(packets, bytes);
-        let rewrite = connection.rewrite(direction);
+        let connection = *connection;
         let number = self.backend_number(position);
         self.statistics.backends[number].software[direction as usize].add(packets, bytes);
-        let checksum = frame.meta().checksum;
-        rewrite.apply(frame.bytes_mut(), &at, checksum);
+        translate(&mut frame, &at, &connection, direction);
         self.offer(now, position, bytes, direction);
         self.send(frame, tx);
     }
@@ -277,15 +286,19 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let meta = frame.meta_mut();
         meta.arrival = Arrival::Received;
         meta.egress = Egress::Route;
+        let direction = reverse.reversed();
+        let egress = connection.egress(direction);
         if at.key.is_ipv4() && frame.bytes()[at.l3 + 6] & 0x40 == 0 && frame.meta().gso_size == 0 {
             self.statistics.fragmented += 1;
             let statistics = &mut self.statistics;
-            let out = |piece| {
+            let out = |mut piece: IO::Frame| {
+                piece.meta_mut().egress = egress;
                 if tx.try_push(piece).is_err() {
                     statistics.drops[Drop::NoFrame as usize] += 1;
                 }
             };
             if answer::fragment(&mut frame, &at, mtu, || io.allocate(), out) {
+                frame.meta_mut().egress = egress;
                 self.send(frame, tx);
             } else {
                 self.drop_frame(Drop::NoFrame);
@@ -293,10 +306,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return;
         }
         self.drop_frame(Drop::TooBig);
-        let direction = reverse.reversed();
         let key = connection.key(direction);
         let checksum = frame.meta().checksum;
-        connection.rewrite(direction).undone(&key).apply(frame.bytes_mut(), &at, checksum);
+        if egress == Egress::Route {
+            connection.rewrite(direction).undone(&key).apply(frame.bytes_mut(), &at, checksum);
+        }
         let at = Transport { key, ..at };
         let make = |f: &mut IO::Frame| answer::notice(f, &at, Notice::TooBig { mtu }, key.destination.address);
         self.answer(now, frame, make, tx);
@@ -336,7 +350,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return self.drop_frame(Drop::TimeToLive);
         }
         // found by the flow that comes from where the error comes from; the packet in trouble went the other way
-        let sent = connection.key(toward.reversed());
+        let is_one_way = connection.flags.has(Flags::DIRECT);
+        let sent = if is_one_way { connection.key(toward).reversed() } else { connection.key(toward.reversed()) };
         let (near, shown) = match toward {
             Direction::FromClient => (connection.client, connection.source),
             Direction::FromBackend => (connection.backend, connection.vip),
@@ -344,7 +359,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let source = if error.source == near.address { shown.address } else { error.source };
         icmp::translate(frame.bytes_mut(), error, source, sent.source.address, sent.source, sent.destination);
         self.statistics.icmp_errors += 1;
-        frame.meta_mut().egress = Egress::Route;
+        frame.meta_mut().egress = connection.egress(toward);
         self.send(frame, tx);
     }
 
@@ -357,4 +372,15 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         };
         self.answer(now, frame, make, tx);
     }
+}
+
+/// Does to a packet of a connection what its direction's rule would.
+fn translate<F: Frame>(frame: &mut F, at: &Transport, connection: &Connection, direction: Direction) {
+    let egress = connection.egress(direction);
+    let checksum = frame.meta().checksum;
+    match egress {
+        Egress::Direct(_) => lower_hops(frame.bytes_mut(), at),
+        Egress::Route | Egress::Kernel => connection.rewrite(direction).apply(frame.bytes_mut(), at, checksum),
+    }
+    frame.meta_mut().egress = egress;
 }

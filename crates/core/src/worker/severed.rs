@@ -39,7 +39,9 @@ pub const PER_SECOND: u64 = 10_000;
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Whether the ends of a connection have to be told when it is to end.
     pub(super) fn has_to_be_told(connection: &Connection) -> bool {
-        connection.protocol == Protocol::Tcp && connection.state.is_established()
+        // Those of direct server return end without a word (`one_way.rs`).
+        let is_one_way = connection.flags.has(Flags::DIRECT);
+        connection.protocol == Protocol::Tcp && connection.state.is_established() && !is_one_way
     }
 
     /// Begins to tell both ends of a connection that it is over. `false`, and nothing happens, while the engine owes

@@ -11,8 +11,9 @@ use crate::time::Time;
 use crate::wire::Transport;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
 
-/// A UDP flow that no backend answers counts as established after so many packets: syslog and the like never answer.
-pub(super) const UDP_ONE_WAY_PACKETS: u64 = 8;
+/// A flow whose answers do not pass, or never come, counts as its client's own after so many packets: syslog and the like
+/// are never answered, and backends of direct server return answer by another way.
+pub(super) const ONE_WAY_PACKETS: u64 = 8;
 
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Whether a backend accepts a connection that did not begin here, between the ends of one that is over: under NAT a
@@ -26,8 +27,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// Whether it is the first packet of another connection between the ends of one that is over.
     pub(super) fn begins_anew(&self, position: Position, direction: Direction, at: &Transport) -> bool {
-        let over = self.slab.at(position).state.is_over();
-        over && direction == Direction::FromClient && at.tcp_flags & (SYN | ACK | RST) == SYN
+        let connection = self.slab.at(position);
+        let begins = direction == Direction::FromClient && at.tcp_flags & (SYN | ACK | RST) == SYN;
+        // The backend's FIN is not seen. A backend that takes no connections keeps the one it has, if the SYN is forged.
+        let may_be_over = connection.state == State::FinClient && connection.flags.has(Flags::DIRECT);
+        begins && (connection.state.is_over() || may_be_over && self.takes_connections(position))
     }
 
     /// Lets a packet move its connection's state.
@@ -41,6 +45,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     ) {
         if self.is_guessed(position) && direction == Direction::FromBackend {
             return self.note_answer(position, at, bytes);
+        }
+        let connection = self.slab.at(position);
+        if connection.flags.has(Flags::DIRECT) && connection.protocol == Protocol::Tcp {
+            return self.advance_one_way(now, position, at, bytes);
         }
         let hears = self.hears(position, direction, at, bytes);
         if self.is_guessed(position) {
@@ -60,7 +68,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                     self.statistics.services[usize::from(connection.service)].answered += 1;
                     self.succeeded(position);
                 }
-                let proven = answered > 0 || sent + 1 >= UDP_ONE_WAY_PACKETS;
+                let proven = answered > 0 || sent + 1 >= ONE_WAY_PACKETS;
                 match (connection.state, direction) {
                     (State::UdpNew, Direction::FromClient) if proven => State::UdpEstablished,
                     (state, _) => state,

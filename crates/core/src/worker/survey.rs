@@ -59,8 +59,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let misses = connection.flags.has(Flags::MISSTEERED);
         let open = matches!(connection.state, State::Established | State::UdpEstablished)
             || misses && connection.state.is_established();
+        let is_proven = connection.flags.0 & (Flags::DIRECT | Flags::PROVEN) != Flags::DIRECT;
         let in_doubt = connection.flags.0 & (Flags::REPORTED | Flags::JUDGED) == Flags::REPORTED;
-        if !open || in_doubt || connection.pair.state() != OffloadState::Software {
+        if !open || !is_proven || in_doubt || connection.pair.state() != OffloadState::Software {
             return;
         }
         if !misses && !self.policy.offloads() {

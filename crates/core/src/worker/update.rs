@@ -17,7 +17,7 @@ use super::ends::Ends;
 use super::statistics::{BackendStatistics, ServiceStatistics};
 use super::{Which, Worker};
 use crate::balance::{Balancer, Loads, Tables};
-use crate::config::{BackendState, ServiceState, Snapshot};
+use crate::config::{BackendState, Forwarding, ServiceState, Snapshot};
 use crate::flow::{Endpoint, FlowKey, Protocol, Steering};
 use crate::l4::connection::Flags;
 use crate::l4::ports::PortPool;
@@ -37,7 +37,7 @@ pub struct Update {
     pub(super) snapshot: Arc<Snapshot>,
     /// The services that take connections.
     pub(super) services: Ends,
-    /// The ends of all backends, with the number of one that has it.
+    /// The ends of all backends whose answers pass here, with the number of one that has it.
     pub(super) backends: Ends,
     /// The ends of backends that serve one service only, which picks up.
     pub(super) guessed: Ends,
@@ -74,7 +74,9 @@ impl Update {
             if service.state == ServiceState::Active && !service.kind.is_group() && !service.kind.is_terminated() {
                 services.insert((service.endpoint, service.protocol), number);
             }
-            for backend in &service.backends {
+            // Nothing that backends of direct server return send is a service's from their own end.
+            let answers_pass = service.forwarding != Forwarding::Direct;
+            for backend in service.backends.iter().filter(|_| answers_pass) {
                 let end = (backend.endpoint, service.protocol);
                 let number = backends.entry(end).or_insert(backend.number);
                 // One that the configuration has says more than one that it has no longer.

@@ -158,8 +158,8 @@ pub(crate) fn place(
     rule: &Rule,
     context: u64,
 ) -> Result<Placed, Refusal> {
-    // There is no kernel to leave a packet to.
-    if rule.fate == Fate::Pass || !terms.supports(rule.key.is_ipv4(), rule.key.protocol) {
+    // There is no kernel to leave a packet to, and no neighbour is known by a backend's address.
+    if rule.fate != Fate::Forward || !terms.supports(rule.key.is_ipv4(), rule.key.protocol) {
         return Err(Refusal::Unsupported);
     }
     let back = hops.hop(&rule.key.source.address).ok_or(Refusal::Failed)?;

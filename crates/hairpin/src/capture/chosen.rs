@@ -69,7 +69,7 @@ impl Chosen {
             hidden: query.backend.is_some() || query.state.is_some() || query.offloaded.is_some(),
             vips: HashSet::new(),
             backends: HashSet::new(),
-            full_nat: meant.iter().any(|service| service.mode != "nat"),
+            full_nat: meant.iter().any(|service| !["nat", "dsr"].contains(&&*service.mode)),
             flows: HashMap::new(),
             round: 0,
             short: false,

@@ -6,6 +6,8 @@ use crate::config::{self, Config, Severity};
 use crate::control::{Changes, ControlAnswer, ControlClient, ControlRequest, Upgrade, unexpected};
 use crate::{json, live, render, run};
 use anyhow::{Context, Result, bail};
+use hairpin_core::config::{Forwarding, Service};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -52,12 +54,29 @@ fn summary(file: &Path, config: &Config) -> String {
     let services = all - groups;
     let of_groups = if groups == 0 { String::new() } else { format!("{groups} group{}, ", plural(groups)) };
     let backends = config.snapshot.backends();
-    format!(
+    let right = format!(
         "{}: right: {services} service{}, {of_groups}{backends} backend{}\n",
         file.display(),
         plural(services),
         plural(backends as usize)
-    )
+    );
+    right + &config.snapshot.services.iter().filter_map(direct_needs).collect::<String>()
+}
+
+/// What the backends of a service of direct server return need, beside a server that listens.
+fn direct_needs(service: &Service) -> Option<String> {
+    let vip = IpAddr::from(service.endpoint.address);
+    let (bits, silent) = match vip {
+        IpAddr::V4(_) => (32, "sysctl net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2; "),
+        IpAddr::V6(_) => (128, ""),
+    };
+    (service.forwarding == Forwarding::Direct).then(|| {
+        format!(
+            "service {} is dsr: each backend must be on a link of this host and have the VIP ({silent}ip addr add \
+             {vip}/{bits} dev lo)\n",
+            service.name
+        )
+    })
 }
 
 /// `hairpin reload`. Programs get JSON in any case.

@@ -35,6 +35,7 @@ pub(super) fn services(sink: &Sink<'_>, drafts: &[ServiceDraft], pool: &At<Pool>
     for draft in drafts {
         backends(sink, draft, &ends);
         full_nat(sink, draft, pool);
+        direct(sink, draft);
         meaning(sink, draft, is_tracked);
     }
 }
@@ -99,6 +100,29 @@ fn full_nat(sink: &Sink<'_>, draft: &ServiceDraft, pool: &At<Pool>) {
     }
 }
 
+/// Direct server return: backends get packets as clients sent them, and Hairpin sees no answers.
+fn direct(sink: &Sink<'_>, draft: &ServiceDraft) {
+    let service = &draft.service;
+    if service.forwarding != Forwarding::Direct {
+        return;
+    }
+    for backend in draft.backends.iter().filter(|backend| backend.value.endpoint.port != service.endpoint.port) {
+        let what = format!(
+            "backend {} has another port than service \"{}\", which is dsr: packets reach it with the service's",
+            backend.value.endpoint, service.name
+        );
+        sink.error(&backend.span, what, format!("have it listen on port {}", service.endpoint.port));
+    }
+    if draft.settings.health.passive.is_some() {
+        let what = format!(
+            "service \"{}\" counts clients' connections that fail, but it is dsr, and what backends answer does not pass \
+             here",
+            service.name
+        );
+        sink.error(&draft.passive, what, "leave `passive` out, and use `check`");
+    }
+}
+
 /// Whether all of its requests are answered without a backend: it needs no addresses of its own.
 fn answers_all(service: &Service) -> bool {
     let Some(http) = service.kind.http() else { return false };
@@ -125,7 +149,7 @@ fn meaning(sink: &Sink<'_>, draft: &ServiceDraft, is_tracked: bool) {
         let what = format!("{of} \"{name}\" has weights, which {ignores} ignores");
         sink.warning(&draft.balance, what, remedy);
     }
-    let picks_up = service.unknown == UnknownPacket::PickUp && service.forwarding == Forwarding::Nat && is_tracked;
+    let picks_up = service.unknown == UnknownPacket::PickUp && service.forwarding != Forwarding::FullNat && is_tracked;
     if picks_up && service.protocol == Protocol::Tcp && service.algorithm != Algorithm::Maglev {
         let what = format!(
             "`unknown = \"pick-up\"` of service \"{}\" takes up connections with the backend that Maglev names, which is \

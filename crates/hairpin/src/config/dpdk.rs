@@ -4,7 +4,7 @@ use super::reader::{self, TomlTable};
 use super::service::ServiceDraft;
 use super::words::{SettingWord, spoken};
 use super::{CheckKind, reference};
-use hairpin_core::config::Pool;
+use hairpin_core::config::{Forwarding, Pool};
 use hairpin_core::flow::Address;
 use hairpin_diagnostics::{At, Sink};
 use std::net::IpAddr;
@@ -416,6 +416,10 @@ pub(super) fn check(sink: &Sink<'_>, settings: &DpdkSettings, drafts: &[ServiceD
             let remedy = "use `passive` instead of `check`, or, if the kernel reaches the backends by another way, write \
                           health = \"kernel\" in [dpdk]";
             sink.error(&draft.passive, what, remedy);
+        }
+        if draft.service.forwarding == Forwarding::Direct {
+            let what = format!("service \"{}\" is dsr, which the dpdk plane does not have", draft.service.name);
+            sink.error(&draft.mode, what, "use mode = \"nat\" or \"full-nat\", or plane = \"linux\"");
         }
         if draft.service.kind.is_terminated() {
             let what = format!(

@@ -4,7 +4,7 @@ use super::dpdk::DpdkSettings;
 use super::words::{PlaneChoice, SettingWord};
 use crate::health::{Check, CheckTarget, Passive, StatusRanges};
 use hairpin_acme::{Authority, WantedName};
-use hairpin_core::config::{Backend, Service, Timeouts};
+use hairpin_core::config::{Backend, Forwarding, Service, Timeouts};
 use hairpin_core::l7::config::{Network, ServerErrors};
 use hairpin_core::offload::Choice;
 use hairpin_core::table::LookupMethod;
@@ -232,7 +232,8 @@ impl HealthSettings {
     pub fn target(&self, service: &Service, backend: &Backend) -> CheckTarget {
         let port = self.port.unwrap_or(backend.endpoint.port);
         let address = SocketAddr::new(IpAddr::from(backend.endpoint.address), port);
-        self.aimed(backend.number, service.name.to_string(), backend.name.to_string(), address)
+        let target = self.aimed(backend.number, service.name.to_string(), backend.name.to_string(), address);
+        CheckTarget { direct: service.forwarding == Forwarding::Direct, ..target }
     }
 
     pub(super) fn aimed(&self, backend: u16, service: String, name: String, address: SocketAddr) -> CheckTarget {
@@ -241,6 +242,7 @@ impl HealthSettings {
             service,
             name,
             address,
+            direct: false,
             check: self.check.clone(),
             tls: None,
             http2: false,

@@ -42,6 +42,10 @@ fn service(sink: &Sink<'_>, table: LookupMethod, draft: &ServiceDraft) {
         let what = format!("service \"{name}\" is full-nat, but {tracks_none}, and so no ports of the pool");
         sink.error(&draft.mode, what, "use mode = \"nat\", or a table that tracks connections");
     }
+    if draft.service.forwarding == Forwarding::Direct && !draft.service.kind.is_layer7() {
+        let what = format!("service \"{name}\" is dsr, but {tracks_none}");
+        sink.error(&draft.mode, what, "use mode = \"nat\", or a table that tracks connections");
+    }
     if draft.says_balance && (table, draft.service.algorithm) != (LookupMethod::Maglev, Algorithm::Maglev) {
         let what = format!("service \"{name}\" says how new connections are balanced, but {tracks_none}");
         sink.error(&draft.balance, what, "leave `balance` out: the table's name says how packets are spread");

@@ -153,7 +153,7 @@ words!(ChallengeChoice { Auto = "auto", Http01 = "http-01", TlsAlpn01 = "tls-alp
 words!(Preface { Off = "off", V1 = "v1", V2 = "v2" });
 words!(SameSite { Lax = "lax", Strict = "strict", None = "none" });
 words!(AccessAction { Allow = "allow", Deny = "deny" });
-words!(Forwarding { Nat = "nat", FullNat = "full-nat" });
+words!(Forwarding { Nat = "nat", FullNat = "full-nat", Direct = "dsr" });
 words!(Algorithm {
     RoundRobin = "round-robin",
     WeightedRoundRobin = "weighted-round-robin",

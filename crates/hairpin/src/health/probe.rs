@@ -5,6 +5,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use hyper::{Request, Response, Version, header};
 use hyper_util::rt::TokioIo;
 use memchr::memmem;
 use rustix::io::Errno;
+use socket2::{SockRef, Type};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::time::{Instant, timeout_at};
@@ -80,9 +82,7 @@ pub(super) async fn probe(target: &CheckTarget) -> CheckOutcome {
             };
             answer_within(target, deadline, check).await
         }
-        Check::Udp { send, expect } => {
-            answer_within(target, deadline, udp(target.address, send, expect.as_deref())).await
-        }
+        Check::Udp { send, expect } => answer_within(target, deadline, udp(target, send, expect.as_deref())).await,
     }
 }
 
@@ -93,6 +93,7 @@ async fn connect(target: &CheckTarget, deadline: Instant) -> Result<TcpStream, C
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     };
     let socket = socket.map_err(|error| io_failure(&error))?;
+    mark(&socket, target)?;
     // Now rather than when it is connected, since it can be dropped at any moment.
     socket.set_zero_linger().map_err(|error| io_failure(&error))?;
     let Ok(connected) = timeout_at(deadline, socket.connect(target.address)).await else {
@@ -106,6 +107,27 @@ async fn connect(target: &CheckTarget, deadline: Instant) -> Result<TcpStream, C
     Ok(stream)
 }
 
+/// Has a check of a backend of direct server return take the way of clients' packets. Its port must be its own: the answers to
+/// two checks of one port, at two backends of one VIP, could not be told apart. What is bound before it is connected shares
+/// its port with no other such socket.
+fn mark<S: AsFd>(socket: &S, target: &CheckTarget) -> Result<(), CheckFailure> {
+    let Some(mark) = target.mark() else { return Ok(()) };
+    let socket = SockRef::from(socket);
+    socket.set_mark(mark).map_err(|error| io_failure(&error))?;
+    if socket.r#type().is_ok_and(|kind| kind == Type::STREAM) {
+        socket.bind(&unspecified(target.address).into()).map_err(|error| io_failure(&error))?;
+    }
+    Ok(())
+}
+
+/// Any address of the family of `address`, and any port.
+fn unspecified(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    }
+}
+
 async fn answer_within(
     target: &CheckTarget,
     deadline: Instant,
@@ -117,14 +139,11 @@ async fn answer_within(
     }
 }
 
-async fn udp(address: SocketAddr, send: &[u8], expect: Option<&[u8]>) -> CheckOutcome {
-    let any: SocketAddr = match address {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let socket = UdpSocket::bind(any).await.map_err(|error| io_failure(&error))?;
+async fn udp(target: &CheckTarget, send: &[u8], expect: Option<&[u8]>) -> CheckOutcome {
+    let socket = UdpSocket::bind(unspecified(target.address)).await.map_err(|error| io_failure(&error))?;
+    mark(&socket, target)?;
     // Connected: the kernel then takes answers from this address alone, and tells of ICMP errors.
-    socket.connect(address).await.map_err(|error| io_failure(&error))?;
+    socket.connect(target.address).await.map_err(|error| io_failure(&error))?;
     socket.send(send).await.map_err(|error| io_failure(&error))?;
     let mut answer = vec![0; DATAGRAM_BYTES_MAX];
     let length = socket.recv(&mut answer).await.map_err(|error| io_failure(&error))?;

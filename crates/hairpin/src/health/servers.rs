@@ -26,6 +26,7 @@ pub(super) fn target(backend: u16, address: SocketAddr, check: Check) -> CheckTa
         service: "shop".into(),
         name: format!("b{backend}"),
         address,
+        direct: false,
         check,
         tls: None,
         http2: false,

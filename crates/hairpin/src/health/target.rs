@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_https::BackendTls;
+use hairpin_linux::abi::CHECK_MARK;
 use hyper::header::HeaderValue;
 use hyper::{Method, Uri};
 
@@ -35,6 +36,8 @@ pub struct CheckTarget {
     pub name: String,
     /// The address to check; its port may differ from the port that connections go to.
     pub address: SocketAddr,
+    /// Whether its service has direct server return, so that the check goes to the VIP, at the backend.
+    pub direct: bool,
     /// The kind of check.
     pub check: Check,
     /// How the backend speaks TLS, for [`Check::Https`] and [`Check::Grpc`].
@@ -160,6 +163,12 @@ impl fmt::Display for StatusRanges {
 }
 
 impl CheckTarget {
+    /// The mark of the check's packets: by it the BPF programs know that they go to the VIP, at this backend
+    /// (`crates/linux/bpf/check.h`).
+    pub(super) fn mark(&self) -> Option<u32> {
+        self.direct.then(|| CHECK_MARK | u32::from(self.backend))
+    }
+
     /// Whether something can bring this backend back once it is down.
     pub(super) fn can_return(&self) -> bool {
         self.check != Check::None || self.passive.is_some()

@@ -203,6 +203,7 @@ fn build(
             Box::new(LinuxPlane::make(settings, interfaces, &merged.snapshot, (steering, had_table), passed)?)
         }
     };
+    plane.configure_backends(&merged.snapshot)?;
     plane.configure(&merged.snapshot)?;
     let held = plane.rules()?;
     Ok(PreparedHost {

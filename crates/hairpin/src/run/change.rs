@@ -191,6 +191,7 @@ impl Supervisor {
         self.plane.begin_backends(&merged.fresh_backends).context("cannot clear counters")?;
         let forwarding_table = self.plane.forwarding_table(&snapshot)?;
         super::former::keep(&self.socket, &merged, &self.options.file, &config.text);
+        self.plane.configure_backends(&snapshot)?;
         // Workers know what is new before packets come, and what is gone after they have ceased to come.
         self.update_workers(&snapshot, [&merged.fresh_backends, &merged.fresh_services])?;
         if let Some(forwarding_table) = forwarding_table {

@@ -268,6 +268,7 @@ fn mode(service: &Service) -> &'static str {
         _ if service.kind.is_terminated() => "terminated",
         Forwarding::Nat => "nat",
         Forwarding::FullNat => "full-nat",
+        Forwarding::Direct => "dsr",
     }
 }
 

@@ -166,7 +166,7 @@ fn settings_about_packets_mean_nothing() {
              no body can leave for the kernel's rules: leave it out",
         ]
     );
-    for mode in ["nat", "full-nat"] {
+    for mode in ["nat", "full-nat", "dsr"] {
         refuses(
             &with(&[("#SHOP", &format!("mode = \"{mode}\""))]),
             &format!(
@@ -177,7 +177,7 @@ fn settings_about_packets_mean_nothing() {
     }
     refuses(
         &with(&[("#SHOP", "mode = \"dnat\"")]),
-        "7:8: error: `mode` is \"dnat\"; did you mean \"nat\"? (one of \"nat\", \"full-nat\")",
+        "7:8: error: `mode` is \"dnat\"; did you mean \"nat\"? (one of \"nat\", \"full-nat\", \"dsr\")",
     );
     refuses(
         &with(&[("#SHOP", "unknown = \"drop\"")]),

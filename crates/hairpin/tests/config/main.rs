@@ -6,6 +6,7 @@ use hairpin_core::flow::Protocol;
 mod acme;
 mod backend_tls;
 mod clashes;
+mod direct;
 mod dpdk;
 mod front;
 mod health;

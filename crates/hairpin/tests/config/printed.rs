@@ -132,10 +132,11 @@ fn the_page_is_up_to_date() {
 }
 
 /// Pages whose blocks of TOML are whole files.
-const PAGES: [(&str, &str); 4] = [
+const PAGES: [(&str, &str); 5] = [
     ("first-steps", include_str!("../../../../docs/guide/first-steps.md")),
     ("from-nginx", include_str!("../../../../docs/guide/from-nginx.md")),
     ("from-haproxy", include_str!("../../../../docs/guide/from-haproxy.md")),
+    ("direct-server-return", include_str!("../../../../docs/guide/direct-server-return.md")),
     ("from-ipvs", include_str!("../../../../docs/guide/from-ipvs.md")),
 ];
 

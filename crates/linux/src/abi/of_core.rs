@@ -1,7 +1,9 @@
 //! The core's flows, ends and rules in these layouts.
 
 use super::sequence_change::changes_sequence;
-use super::{Bytes, EndKey, FlowV4, FlowV6, RULE_ACTIVE, RULE_PASS, RULE_SEQUENCE, RuleHead, RuleV4, RuleV6};
+use super::{
+    Bytes, EndKey, FlowV4, FlowV6, RULE_ACTIVE, RULE_DIRECT, RULE_PASS, RULE_SEQUENCE, RuleHead, RuleV4, RuleV6,
+};
 use crate::cpu;
 use hairpin_core::engine::{Fate, Rule};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
@@ -72,6 +74,9 @@ impl RuleHead {
         let mut flags = 0;
         if rule.fate == Fate::Pass {
             flags |= RULE_PASS;
+        }
+        if rule.fate == Fate::Direct {
+            flags |= RULE_DIRECT;
         }
         if changes_sequence(rule) {
             flags |= RULE_SEQUENCE;

@@ -60,6 +60,7 @@ impl LoadedPlane {
             attach: options.attach,
             attachments,
             rules,
+            checks: false,
         })))
     }
 }

@@ -1,4 +1,4 @@
-//! Attaching a program at a device's tc ingress: by tcx where the kernel has it (Linux 6.6), else by a direct-action
+//! Attaching a program at a device's tc ingress or egress: by tcx where the kernel has it (Linux 6.6), else by a direct-action
 //! filter on a clsact qdisc. What an instance has attached, the XDP program (`xdp.rs`) among it.
 
 use super::{checked, filters, pins, raw};
@@ -24,13 +24,61 @@ pub enum AttachMode {
 const PRIORITY: u32 = 0x4850;
 const HANDLE: u32 = 1;
 
+/// The place of a program in a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Where packets come in, at tc.
+    Ingress,
+    /// Where packets leave, at tc.
+    Egress,
+    /// Where packets come in, before the kernel makes a socket buffer.
+    Driver,
+}
+
+/// A place of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hook {
+    pub(super) ifindex: u32,
+    place: Place,
+}
+
+impl Hook {
+    /// Where packets come in.
+    pub(super) fn ingress(ifindex: u32) -> Hook {
+        Hook { ifindex, place: Place::Ingress }
+    }
+
+    /// Where packets leave.
+    pub(super) fn egress(ifindex: u32) -> Hook {
+        Hook { ifindex, place: Place::Egress }
+    }
+
+    pub(super) fn is_egress(self) -> bool {
+        self.place == Place::Egress
+    }
+
+    /// The end of the names by which attachments are noted.
+    fn suffix(self) -> &'static str {
+        if self.is_egress() { "-egress" } else { "" }
+    }
+
+    fn of_libbpf(self) -> libbpf_sys::bpf_tc_hook {
+        libbpf_sys::bpf_tc_hook {
+            sz: size_of::<libbpf_sys::bpf_tc_hook>() as _,
+            ifindex: self.ifindex as i32,
+            attach_point: if self.is_egress() { libbpf_sys::BPF_TC_EGRESS } else { libbpf_sys::BPF_TC_INGRESS },
+            ..Default::default()
+        }
+    }
+}
+
 /// A program attached to a device.
 #[derive(Debug)]
 pub(super) enum Attachment {
     /// By a link, pinned at `path`.
-    Tcx { ifindex: u32, link: OwnedFd, path: PathBuf },
+    Tcx { hook: Hook, link: OwnedFd, path: PathBuf },
     /// By a filter. `marker` is a directory whose name says so: BPF file systems hold no other files.
-    Clsact { ifindex: u32, marker: PathBuf, own_qdisc: bool },
+    Clsact { hook: Hook, marker: PathBuf, own_qdisc: bool },
     /// In the device's driver, by a link, pinned at `path`.
     Xdp { ifindex: u32, link: OwnedFd, path: PathBuf },
 }
@@ -38,10 +86,9 @@ pub(super) enum Attachment {
 impl Attachment {
     /// Attaches `program` and notes it in the directory `links`. If that directory says that one is attached to the
     /// device already, its program is replaced: no packet passes without one or the other.
-    pub(super) fn make(mode: AttachMode, program: BorrowedFd<'_>, ifindex: u32, links: &Path) -> Result<Attachment> {
+    pub(super) fn make(mode: AttachMode, program: BorrowedFd<'_>, hook: Hook, links: &Path) -> Result<Attachment> {
         let (mut kept, mut others) = (None, Vec::new());
-        let at_tc = |other: &Attachment| other.ifindex() == ifindex && !other.is_xdp();
-        for attachment in noted(links)?.into_iter().filter(at_tc) {
+        for attachment in noted(links)?.into_iter().filter(|other| other.hook() == hook) {
             let suits = match mode {
                 AttachMode::Auto => true,
                 AttachMode::Tcx => attachment.is_tcx(),
@@ -51,21 +98,22 @@ impl Attachment {
                 others.push(attachment);
             } else {
                 let replaced = attachment.replace(program, links);
-                kept = replaced.with_context(|| format!("cannot replace the program of device {ifindex}"))?;
+                kept = replaced.with_context(|| format!("cannot replace the program of device {}", hook.ifindex))?;
             }
         }
         let attachment = match kept {
             Some(attachment) => attachment,
-            None => Attachment::fresh(mode, program, ifindex, links)?,
+            None => Attachment::fresh(mode, program, hook, links)?,
         };
         // Attached in another way than is wanted now.
         others.into_iter().try_for_each(Attachment::detach)?;
         Ok(attachment)
     }
 
-    fn fresh(mode: AttachMode, program: BorrowedFd<'_>, ifindex: u32, links: &Path) -> Result<Attachment> {
+    fn fresh(mode: AttachMode, program: BorrowedFd<'_>, hook: Hook, links: &Path) -> Result<Attachment> {
+        let ifindex = hook.ifindex;
         if mode != AttachMode::Clsact {
-            match tcx(program, ifindex, links) {
+            match tcx(program, hook, links) {
                 // The error of a kernel that does not know the attach type.
                 Err(error) if mode == AttachMode::Auto && error.raw_os_error() == Some(libc::EINVAL) => {}
                 result => {
@@ -73,7 +121,7 @@ impl Attachment {
                 }
             }
         }
-        clsact(program, ifindex, links, None).with_context(|| format!("cannot attach to device {ifindex} by clsact"))
+        clsact(program, hook, links, None).with_context(|| format!("cannot attach to device {ifindex} by clsact"))
     }
 
     /// Replaces the attached program. `None`: the device it was attached to is gone,
@@ -93,19 +141,22 @@ impl Attachment {
                     Ok(_) => Ok(Some(self)),
                 }
             }
-            Attachment::Clsact { ifindex, marker, own_qdisc } => {
-                let attachment = clsact(program, *ifindex, links, Some((marker, *own_qdisc)));
+            Attachment::Clsact { hook, marker, own_qdisc } => {
+                let attachment = clsact(program, *hook, links, Some((marker, *own_qdisc)));
                 Ok(Some(attachment.context("cannot replace a filter")?))
             }
         }
     }
 
-    pub(super) fn ifindex(&self) -> u32 {
+    pub(super) fn hook(&self) -> Hook {
         match self {
-            Attachment::Tcx { ifindex, .. } | Attachment::Clsact { ifindex, .. } | Attachment::Xdp { ifindex, .. } => {
-                *ifindex
-            }
+            Attachment::Tcx { hook, .. } | Attachment::Clsact { hook, .. } => *hook,
+            Attachment::Xdp { ifindex, .. } => Hook { ifindex: *ifindex, place: Place::Driver },
         }
+    }
+
+    pub(super) fn ifindex(&self) -> u32 {
+        self.hook().ifindex
     }
 
     pub(super) fn is_tcx(&self) -> bool {
@@ -122,34 +173,24 @@ impl Attachment {
                 detach_link(link.as_fd())?;
                 fs::remove_file(&path).with_context(|| format!("cannot unpin {}", path.display()))
             }
-            Attachment::Clsact { ifindex, marker, own_qdisc } => {
-                let result = remove_filter(ifindex, own_qdisc);
+            Attachment::Clsact { hook, marker, own_qdisc } => {
+                let result = remove_filter(hook, own_qdisc);
                 fs::remove_dir(&marker).with_context(|| format!("cannot remove {}", marker.display()))?;
-                result.with_context(|| format!("cannot remove the filter of device {ifindex}"))
+                result.with_context(|| format!("cannot remove the filter of device {}", hook.ifindex))
             }
         }
     }
 }
 
-fn tcx(program: BorrowedFd<'_>, ifindex: u32, links: &Path) -> io::Result<Attachment> {
+fn tcx(program: BorrowedFd<'_>, hook: Hook, links: &Path) -> io::Result<Attachment> {
+    let kind = if hook.is_egress() { libbpf_sys::BPF_TCX_EGRESS } else { libbpf_sys::BPF_TCX_INGRESS };
     // SAFETY: the descriptor is open, there are no options.
-    let link = unsafe {
-        libbpf_sys::bpf_link_create(raw(program), ifindex as i32, libbpf_sys::BPF_TCX_INGRESS, std::ptr::null())
-    };
+    let link = unsafe { libbpf_sys::bpf_link_create(raw(program), hook.ifindex as i32, kind, std::ptr::null()) };
     // SAFETY: libbpf has just opened it, and nothing else owns it.
     let link = unsafe { OwnedFd::from_raw_fd(checked(link)?) };
-    let path = links.join(format!("tcx-{ifindex}"));
+    let path = links.join(format!("tcx-{}{}", hook.ifindex, hook.suffix()));
     super::pins::pin(link.as_raw_fd(), &path)?;
-    Ok(Attachment::Tcx { ifindex, link, path })
-}
-
-fn hook(ifindex: u32) -> libbpf_sys::bpf_tc_hook {
-    libbpf_sys::bpf_tc_hook {
-        sz: size_of::<libbpf_sys::bpf_tc_hook>() as _,
-        ifindex: ifindex as i32,
-        attach_point: libbpf_sys::BPF_TC_INGRESS,
-        ..Default::default()
-    }
+    Ok(Attachment::Tcx { hook, link, path })
 }
 
 fn filter() -> libbpf_sys::bpf_tc_opts {
@@ -163,40 +204,40 @@ fn filter() -> libbpf_sys::bpf_tc_opts {
 
 /// Attaches by a filter, in place of any that is there. `before`: the marker it was noted by, and whether the
 /// qdisc was our own.
-fn clsact(
-    program: BorrowedFd<'_>,
-    ifindex: u32,
-    links: &Path,
-    before: Option<(&Path, bool)>,
-) -> io::Result<Attachment> {
+fn clsact(program: BorrowedFd<'_>, hook: Hook, links: &Path, before: Option<(&Path, bool)>) -> io::Result<Attachment> {
     if let Some((marker, own_qdisc)) = before
-        && set_filter(program, ifindex).is_ok()
+        && set_filter(program, hook).is_ok()
     {
-        return Ok(Attachment::Clsact { ifindex, marker: marker.to_path_buf(), own_qdisc });
+        return Ok(Attachment::Clsact { hook, marker: marker.to_path_buf(), own_qdisc });
     }
     // There is no qdisc, or not any more.
-    let mut hook = hook(ifindex);
+    let mut qdisc = hook.of_libbpf();
     // SAFETY: the hook is complete and lives through the call.
-    let created = checked(unsafe { libbpf_sys::bpf_tc_hook_create(&mut hook) });
+    let created = checked(unsafe { libbpf_sys::bpf_tc_hook_create(&mut qdisc) });
     let own_qdisc = match created {
         Ok(_) => true,
-        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => before.is_some_and(|(_, own)| own),
+        // Another attachment of ours may have made it.
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+            let other = links.join(format!("clsact-{}-own", hook.ifindex));
+            before.is_some_and(|(_, own)| own) || hook.is_egress() && other.exists()
+        }
         Err(error) => return Err(error),
     };
-    let marker = links.join(format!("clsact-{ifindex}-{}", if own_qdisc { "own" } else { "found" }));
+    let marker =
+        links.join(format!("clsact-{}-{}{}", hook.ifindex, if own_qdisc { "own" } else { "found" }, hook.suffix()));
     // Noted before the filter is there: one that no process knows of would stay for ever.
     match before {
         Some((noted, _)) if noted != marker => fs::rename(noted, &marker)?,
         Some(_) => {}
         None => fs::create_dir(&marker)?,
     }
-    set_filter(program, ifindex)?;
-    Ok(Attachment::Clsact { ifindex, marker, own_qdisc })
+    set_filter(program, hook)?;
+    Ok(Attachment::Clsact { hook, marker, own_qdisc })
 }
 
 /// Puts our filter on the clsact qdisc of the device, in place of any that is there: no packet passes between.
-fn set_filter(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
-    let hook = hook(ifindex);
+fn set_filter(program: BorrowedFd<'_>, hook: Hook) -> io::Result<()> {
+    let hook = hook.of_libbpf();
     let mut options = filter();
     options.prog_fd = raw(program);
     options.flags = libbpf_sys::BPF_TC_F_REPLACE;
@@ -206,8 +247,9 @@ fn set_filter(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
 
 /// Removes our filter, and the qdisc if it is our own and no other filter is on it. A device that is gone, or has lost
 /// either already, is fine.
-fn remove_filter(ifindex: u32, own_qdisc: bool) -> io::Result<()> {
-    let mut hook = hook(ifindex);
+fn remove_filter(hook: Hook, own_qdisc: bool) -> io::Result<()> {
+    let ifindex = hook.ifindex;
+    let mut hook = hook.of_libbpf();
     let options = filter();
     // SAFETY: hook and options are complete and live through the call.
     let detached = checked(unsafe { libbpf_sys::bpf_tc_detach(&hook, &options) });
@@ -260,15 +302,19 @@ pub(super) fn noted(links: &Path) -> Result<Vec<Attachment>> {
     for entry in entries {
         let path = entry.with_context(|| format!("cannot read {}", links.display()))?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_string();
-        let parts: Vec<&str> = name.split('-').collect();
+        let (noted, place) = match name.strip_suffix("-egress") {
+            Some(noted) => (noted, Place::Egress),
+            None => (&*name, Place::Ingress),
+        };
+        let parts: Vec<&str> = noted.split('-').collect();
         attachments.push(match parts[..] {
             ["clsact", ifindex, qdisc] => {
                 let ifindex = ifindex.parse().with_context(|| format!("{} names no device", path.display()))?;
-                Attachment::Clsact { ifindex, marker: path, own_qdisc: qdisc == "own" }
+                Attachment::Clsact { hook: Hook { ifindex, place }, marker: path, own_qdisc: qdisc == "own" }
             }
             ["tcx", ifindex] => {
                 let ifindex = ifindex.parse().with_context(|| format!("{} names no device", path.display()))?;
-                Attachment::Tcx { ifindex, link: pins::open(&path)?, path }
+                Attachment::Tcx { hook: Hook { ifindex, place }, link: pins::open(&path)?, path }
             }
             ["xdp", ifindex] => {
                 let ifindex = ifindex.parse().with_context(|| format!("{} names no device", path.display()))?;

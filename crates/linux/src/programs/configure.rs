@@ -7,6 +7,7 @@ use hairpin_core::config::{Forwarding, Service, ServiceState, Snapshot, UnknownP
 use hairpin_core::flow::Protocol;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 
 impl LoadedPlane {
     /// Tells the programs what they balance: ends and addresses. Can be told anew at any time: what is new comes first,
@@ -20,6 +21,34 @@ impl LoadedPlane {
         let addresses = addresses.iter().map(|address| (&address[..], there.bytes())).collect();
         replace(self.maps.named("addresses")?, &addresses).context("cannot change map addresses")
     }
+
+    /// Tells the programs where the backends of direct server return are. Before workers send anything there.
+    pub fn configure_backends(&self, snapshot: &Snapshot) -> Result<()> {
+        for service in snapshot.services.iter().filter(|service| is_direct(service)) {
+            for backend in &service.backends {
+                let (backend_address, vip) = (backend.endpoint.address.0, service.endpoint.address.0);
+                let entry = abi::DirectEntry { backend: backend_address, vip };
+                self.set("directs", u32::from(backend.number), &entry)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Attaches the program that has health checks take the way of clients' packets, or detaches it if no service needs it.
+    pub fn configure_checks(&mut self, snapshot: &Snapshot) -> Result<()> {
+        let is_direct = snapshot.services.iter().any(is_direct);
+        self.control.block().direct.store(u32::from(is_direct), Ordering::Release);
+        self.checks = is_direct;
+        if is_direct {
+            return self.interfaces()?.into_iter().try_for_each(|ifindex| self.attach_check(ifindex));
+        }
+        self.detach_checks()
+    }
+}
+
+/// Whether its backends answer clients themselves.
+fn is_direct(service: &Service) -> bool {
+    service.forwarding == Forwarding::Direct && service.state != ServiceState::Vacant
 }
 
 /// Has `map` hold `wanted`. Keys that stay are there at every instant.
@@ -41,7 +70,7 @@ fn remove(map: &MapHandle, keys: &mut Vec<Vec<u8>>) -> Result<()> {
     keys.drain(..).try_for_each(|key| map.delete(&key).context("cannot take an element away"))
 }
 
-/// Every service's and backend's end and what it is. A group has backends, but no end of its own. A terminated service
+/// The end of every service, and of every backend whose answers pass here, and what it is. A group has backends, but no end of its own. A terminated service
 /// has an end while it is configured, and no backends, since the kernel's own sockets connect to these; unless spliced services
 /// lead to them, too.
 fn ends(snapshot: &Snapshot) -> HashMap<abi::EndKey, abi::EndRoles> {
@@ -73,7 +102,9 @@ fn ends(snapshot: &Snapshot) -> HashMap<abi::EndKey, abi::EndRoles> {
             }
             roles.service = number;
         }
-        for backend in &service.backends {
+        // Answers of direct server return do not come from the backend's own end.
+        let answers_pass = !is_direct(service);
+        for backend in service.backends.iter().filter(|_| answers_pass) {
             let roles = ends.entry(abi::EndKey::of(&backend.endpoint, service.protocol)).or_insert_with(Bytes::zeroed);
             if roles.roles & abi::END_BACKEND == 0 {
                 roles.roles |= abi::END_BACKEND;

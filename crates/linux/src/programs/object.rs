@@ -47,6 +47,7 @@ pub(super) struct Programs {
     pub(super) ingress: OwnedFd,
     pub(super) worker: OwnedFd,
     pub(super) xdp: OwnedFd,
+    pub(super) check: OwnedFd,
     pub(super) queries: Arc<Queries>,
 }
 
@@ -57,6 +58,7 @@ impl Programs {
             ingress: source("hairpin_ingress")?,
             worker: source("hairpin_worker")?,
             xdp: source("hairpin_xdp")?,
+            check: source("hairpin_check")?,
             queries: Arc::new(Queries {
                 put: source("rules_put")?,
                 take: source("rules_take")?,
@@ -76,11 +78,12 @@ impl Programs {
     }
 
     /// All of them, by name.
-    pub(super) fn named(&self) -> [(&'static str, &OwnedFd); 7] {
+    pub(super) fn named(&self) -> [(&'static str, &OwnedFd); 8] {
         [
             ("hairpin_ingress", &self.ingress),
             ("hairpin_worker", &self.worker),
             ("hairpin_xdp", &self.xdp),
+            ("hairpin_check", &self.check),
             ("rules_put", &self.queries.put),
             ("rules_take", &self.queries.take),
             ("rules_sample", &self.queries.sample),

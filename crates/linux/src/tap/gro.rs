@@ -128,7 +128,7 @@ impl<'a, F: Frame> Car<'a, F> {
     fn of(frame: &'a F) -> Option<Car<'a, F>> {
         let meta = frame.meta();
         let finished = meta.checksum == Checksum::Partial || meta.gso_size == 0;
-        if !finished || meta.arrival != Arrival::Received || meta.egress != Egress::Route {
+        if !finished || meta.arrival != Arrival::Received || meta.egress == Egress::Kernel {
             return None;
         }
         let Ok(Parsed::Transport(at)) = wire::parse(frame.bytes()) else { return None };
@@ -148,8 +148,8 @@ impl<'a, F: Frame> Car<'a, F> {
     /// Whether it begins where `before` ends, and says the same otherwise.
     fn follows(&self, before: &Car<'_, F>) -> bool {
         let (at, next) = (&before.at, &self.at);
-        let ports = (before.frame.meta().port, self.frame.meta().port);
-        if (at.key, at.l4, at.payload) != (next.key, next.l4, next.payload) || ports.0 != ports.1 {
+        let ways = [before.frame, self.frame].map(|frame| (frame.meta().port, frame.meta().egress));
+        if (at.key, at.l4, at.payload) != (next.key, next.l4, next.payload) || ways[0] != ways[1] {
             return false;
         }
         let (a, b) = (before.frame.bytes(), self.frame.bytes());

@@ -12,6 +12,9 @@ pub(crate) const ROUTE: u8 = 0x12;
 /// From the worker: not ours.
 pub(crate) const TO_KERNEL: u8 = 0x16;
 
+/// From the worker: to the backend whose number is in place of the ticket, whatever the packet's destination.
+pub(crate) const DIRECT: u8 = 0x1a;
+
 /// Decodes the mark `destination`, for a frame that is otherwise ordinary. `None`: the plane did not send this frame
 /// (the kernel itself did, or another program).
 ///
@@ -32,11 +35,12 @@ pub(crate) fn decode(destination: [u8; 6]) -> Option<Meta> {
 
 /// The mark that tells BPF what becomes of a frame.
 pub(crate) fn encode(meta: &Meta) -> [u8; 6] {
-    let kind = match meta.egress {
-        Egress::Route => ROUTE,
-        Egress::Kernel => TO_KERNEL,
+    let (kind, rest) = match meta.egress {
+        Egress::Route => (ROUTE, meta.ticket),
+        Egress::Kernel => (TO_KERNEL, meta.ticket),
+        Egress::Direct(backend) => (DIRECT, u32::from(backend) << 16),
     };
-    let [cpu, high, middle, low] = meta.ticket.to_be_bytes();
+    let [cpu, high, middle, low] = rest.to_be_bytes();
     // Slots are below INTERFACES_MAX (64); one that is not names no interface in BPF's map and the frame is dropped.
     [kind, u8::try_from(meta.port).unwrap_or(u8::MAX), cpu, high, middle, low]
 }
@@ -48,8 +52,14 @@ mod tests {
     #[test]
     fn values_are_those_of_the_contract() {
         let contract = include_str!("../../bpf/hairpin.h");
-        for (name, value) in [("RECEIVED", RECEIVED), ("TOO_BIG", TOO_BIG), ("ROUTE", ROUTE), ("TO_KERNEL", TO_KERNEL)]
-        {
+        let all = [
+            ("RECEIVED", RECEIVED),
+            ("TOO_BIG", TOO_BIG),
+            ("ROUTE", ROUTE),
+            ("TO_KERNEL", TO_KERNEL),
+            ("DIRECT", DIRECT),
+        ];
+        for (name, value) in all {
             assert!(contract.contains(&format!("MARK_{name} = {value:#04x},")), "MARK_{name}");
             assert_eq!(value & 3, 2, "MARK_{name} must be a locally administered unicast address");
         }
@@ -76,6 +86,8 @@ mod tests {
         assert_eq!(encode(&meta), [ROUTE, 5, 7, 1, 2, 3]);
         meta.egress = Egress::Kernel;
         assert_eq!(encode(&meta), [TO_KERNEL, 5, 7, 1, 2, 3]);
+        meta.egress = Egress::Direct(0x1234);
+        assert_eq!(encode(&meta), [DIRECT, 5, 0x12, 0x34, 0, 0]);
         meta.port = 300;
         assert_eq!(encode(&meta)[1], 255);
     }

@@ -268,6 +268,9 @@ fn what_would_be_another_when_cut_again_goes_alone() {
             let mut elsewhere = burst(&mut io, &pair());
             elsewhere[1].meta_mut().port = 4;
             goes_as_they_are(&mut io, &peer, &mut elsewhere, 0);
+            let mut elsewhere = burst(&mut io, &pair());
+            elsewhere[1].meta_mut().egress = Egress::Direct(1);
+            goes_as_they_are(&mut io, &peer, &mut elsewhere, 0);
             let mut to_kernel = burst(&mut io, &pair());
             to_kernel.iter_mut().for_each(|frame| frame.meta_mut().egress = Egress::Kernel);
             goes_as_they_are(&mut io, &peer, &mut to_kernel, 0);

@@ -319,8 +319,8 @@ fn configuration(
     for service in services {
         writeln!(text, "\n[[service]]\nname = {:?}", service.name)?;
         writeln!(text, "listen = \"{}/{}\"", service.listen(), service.transport.name())?;
-        if matches!(service.transport, TransportProtocol::Tcp | TransportProtocol::Udp) {
-            writeln!(text, "mode = \"{}\"", if service.full_nat { "full-nat" } else { "nat" })?;
+        if matches!(service.transport, TransportProtocol::Tcp | TransportProtocol::Udp) && service.full_nat {
+            writeln!(text, "mode = \"full-nat\"")?;
         }
         if !service.balance.is_empty() {
             writeln!(text, "balance = {:?}", service.balance)?;

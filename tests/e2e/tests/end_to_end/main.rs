@@ -11,6 +11,7 @@ mod availability;
 mod balance;
 mod commands;
 mod crash;
+mod direct;
 mod dpdk;
 mod grpc;
 mod health;
@@ -99,6 +100,7 @@ fn main() -> ExitCode {
         https_draining::tests(),
         crash::tests(),
         leaks::tests(),
+        direct::tests(),
         dpdk::tests(),
         memif::tests(),
         rules::tests(),

@@ -302,7 +302,7 @@ impl ManyWorkers {
                     "a connection pending removal stays without a rule"
                 );
                 if !pending_removal {
-                    let ways = if connection.state == State::Pass { &BOTH[1..] } else { &BOTH };
+                    let ways = if connection.state == State::Pass { &BOTH[1..] } else { connection.directions() };
                     index += ways.len();
                     for &way in ways {
                         let found = worker.find(&connection.key(way));

@@ -9,6 +9,7 @@ mod fast_path;
 mod guess;
 mod many_workers;
 mod marks;
+mod one_way;
 mod one_worker;
 mod passive;
 mod policy;

@@ -123,6 +123,11 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
                     "full-nat",
                     "the source changes too, to an address and port of [pool]: backends need no special route",
                 ),
+                (
+                    "dsr",
+                    "direct server return: nothing changes but the next hop, so backends have the VIP as well, are on a \
+                     link of this host, and answer clients without it",
+                ),
             ]),
             Value("nat"),
             "\"full-nat\"",

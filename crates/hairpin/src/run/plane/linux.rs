@@ -142,6 +142,10 @@ impl Plane for LinuxPlane {
         CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE | CapabilitySet::PERFMON
     }
 
+    fn configure_backends(&self, snapshot: &Snapshot) -> Result<()> {
+        self.programs.programs.configure_backends(snapshot)
+    }
+
     fn configure(&mut self, snapshot: &Snapshot) -> Result<()> {
         self.programs.configure(snapshot)
     }
@@ -325,7 +329,8 @@ impl InstancePrograms {
     /// Tells the programs what they balance, now or anew.
     fn configure(&mut self, snapshot: &Snapshot) -> Result<()> {
         self.totals = snapshot.backends() * 2;
-        self.programs.configure(snapshot)
+        self.programs.configure(snapshot)?;
+        self.programs.configure_checks(snapshot)
     }
 
     /// Changes what may change while the programs run.

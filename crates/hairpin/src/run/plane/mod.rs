@@ -106,6 +106,11 @@ pub(crate) trait Plane {
     /// Rights that are needed while it serves, beside none.
     fn rights(&self) -> CapabilitySet;
 
+    /// Learns where backends are that workers may name, before they do.
+    fn configure_backends(&self, _: &Snapshot) -> Result<()> {
+        Ok(())
+    }
+
     /// Learns what is balanced, now or anew.
     fn configure(&mut self, snapshot: &Snapshot) -> Result<()>;
 

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Health checks of backends of direct server return, on the way that clients' packets take: to the VIP, at the backend's
+ * MAC. A check is an ordinary socket, connected to the backend's own address and marked (CHECK_MARK). On its way out the
+ * destination becomes the VIP; in the answer the VIP becomes the backend's address again. So the kernel never sees the VIP as
+ * the source of a packet that arrives, which it would drop where the VIP is an address of this host (a martian source).
+ *
+ * The kernel gives every such socket a port of its own (the check binds it before it connects): two of the same port to two
+ * backends of one VIP could not be told apart. */
+#ifndef HAIRPIN_CHECK_H
+#define HAIRPIN_CHECK_H
+
+static __always_inline bool quoted_ends(struct __sk_buff *skb, __u32 at, struct end *source, struct end *destination,
+					const bool ipv6);
+
+/* Puts `new` in place of the address at `at` in the frame, and keeps the checksums of the packet right whose headers lie at
+ * `l3` and `l4`. */
+static __always_inline bool readdress(struct __sk_buff *skb, __u32 l3, __u32 l4, __u32 at, const __u8 *new, __u32 protocol,
+				      const bool ipv6)
+{
+	__u32 check = l4 + (protocol == IPPROTO_TCP ? offsetof(struct tcphdr, check) : offsetof(struct udphdr, check));
+	__u64 flags = BPF_F_PSEUDO_HDR | (protocol == IPPROTO_TCP ? 0 : BPF_F_MARK_MANGLED_0);
+	__be32 old[4] = {}, address[4];
+	__s64 sum;
+
+	__builtin_memcpy(address, new, 16);
+	if (ipv6) {
+		if (bpf_skb_load_bytes(skb, at, old, 16))
+			return false;
+		sum = bpf_csum_diff(old, 16, address, 16, 0);
+		/* The helper takes it that a header checksum makes up for the address, which IPv6 has none for. */
+		return !bpf_l4_csum_replace(skb, check, 0, sum, flags) &&
+		       !bpf_skb_store_bytes(skb, at, address, 16, BPF_F_RECOMPUTE_CSUM);
+	}
+	if (bpf_skb_load_bytes(skb, at, old, 4))
+		return false;
+	return !bpf_l4_csum_replace(skb, check, old[0], address[3], flags | 4) &&
+	       !bpf_l3_csum_replace(skb, l3 + offsetof(struct iphdr, check), old[0], address[3], 4) &&
+	       !bpf_skb_store_bytes(skb, at, &address[3], 4, 0);
+}
+
+static __always_inline bool is_same_address(const __u8 *a, const __u8 *b)
+{
+	__u64 of_a[2], of_b[2];
+
+	__builtin_memcpy(of_a, a, 16);
+	__builtin_memcpy(of_b, b, 16);
+	return !((of_a[0] ^ of_b[0]) | (of_a[1] ^ of_b[1]));
+}
+
+/* Whether a packet is the answer to a check: from the VIP that was asked, to where the check came from. Its source is the
+ * backend's address then. */
+static __noinline int check_answered(struct __sk_buff *skb, const struct end *source, const struct end *destination,
+				     __u32 ipv6, __u64 shape)
+{
+	__u32 *number = bpf_map_lookup_elem(&checks, destination), l3 = shape_l3(shape), protocol = destination->protocol;
+	struct direct *direct;
+
+	if (!number)
+		return 0;
+	direct = bpf_map_lookup_elem(&directs, number);
+	if (!direct || !is_same_address(direct->vip, source->address))
+		return 0;
+	if (ipv6)
+		return readdress(skb, l3, shape_l4(shape), l3 + offsetof(struct ipv6hdr, saddr), direct->backend, protocol, true);
+	return readdress(skb, l3, shape_l4(shape), l3 + offsetof(struct iphdr, saddr), direct->backend, protocol, false);
+}
+
+/* Leaves one hop. That must do: a backend that lacks the VIP and forwards packets would else send the check back, and
+ * another backend would answer in its place. */
+static __always_inline bool leave_one_hop(struct __sk_buff *skb, const bool ipv6)
+{
+	__be16 old, new;
+	__u8 hops = 1;
+
+	if (ipv6)
+		return !bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct ipv6hdr, hop_limit), &hops, 1, 0);
+	/* With the protocol, which makes a word of the checksum. */
+	if (bpf_skb_load_bytes(skb, ETH_HLEN + offsetof(struct iphdr, ttl), &old, sizeof(old)))
+		return false;
+	new = (old & bpf_htons(0xff)) | bpf_htons(0x100);
+	return !bpf_l3_csum_replace(skb, ETH_HLEN + offsetof(struct iphdr, check), old, new, sizeof(new)) &&
+	       !bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, ttl), &new, sizeof(new), 0);
+}
+
+/* A check of backend `number`. */
+static __always_inline int check_sent(struct __sk_buff *skb, __u32 number, const bool ipv6)
+{
+	struct direct *direct = bpf_map_lookup_elem(&directs, &number);
+	__u32 l3 = ETH_HLEN, l4 = l3 + (ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
+	__u32 at = l3 + (ipv6 ? offsetof(struct ipv6hdr, daddr) : offsetof(struct iphdr, daddr));
+	struct end source, destination;
+
+	if (!direct || !quoted_ends(skb, l3, &source, &destination, ipv6))
+		return TC_ACT_UNSPEC;
+	if (!is_same_address(direct->backend, destination.address))
+		return TC_ACT_UNSPEC;
+	if (bpf_map_update_elem(&checks, &source, &number, BPF_ANY) || !leave_one_hop(skb, ipv6) ||
+	    !readdress(skb, l3, l4, at, direct->vip, source.protocol, ipv6))
+		return TC_ACT_SHOT;
+	return TC_ACT_UNSPEC;
+}
+
+/* The program at the egress of the named interfaces, where a service has direct server return. */
+SEC("tc")
+int hairpin_check(struct __sk_buff *skb)
+{
+	if ((skb->mark & 0xffff0000) != CHECK_MARK)
+		return TC_ACT_UNSPEC;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		return check_sent(skb, skb->mark & 0xffff, false);
+	if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		return check_sent(skb, skb->mark & 0xffff, true);
+	return TC_ACT_UNSPEC;
+}
+#endif
