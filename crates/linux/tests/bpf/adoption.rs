@@ -281,6 +281,7 @@ fn a_swap_that_was_cut_short_is_done_again() {
         let mut names: Vec<_> = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         let all = [
+            "hairpin_check",
             "hairpin_ingress",
             "hairpin_worker",
             "hairpin_xdp",
