@@ -1,5 +1,6 @@
 //! Connections' beginning and end: creation, Pass entries, removal.
 
+use super::half_open::HalfOpen;
 use super::{Drop, Worker, passive, value};
 use crate::config::{Forwarding, UnknownPacket, WhenFull};
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
@@ -99,10 +100,15 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Ends the oldest connection that a forged packet may have made, if one is found soon: a flood of first packets pushes
     /// itself out, never a connection that has been established.
     fn make_room(&mut self, now: Time) -> bool {
-        let mut oldest = self.half_open.first();
+        self.evict(now, |worker| &worker.half_open) || self.evict(now, |worker| &worker.yielding)
+    }
+
+    /// Ends the oldest connection of a list that can be ended now.
+    fn evict(&mut self, now: Time, list: impl Fn(&Self) -> &HalfOpen) -> bool {
+        let mut oldest = list(self).first();
         for _ in 0..EVICTION_TRIES_MAX {
             let Some(position) = oldest else { return false };
-            oldest = self.half_open.after(position);
+            oldest = list(self).after(position);
             if self.begin_removal(now, position) {
                 self.statistics.evicted += 1;
                 // one that began anew with its rules in force takes a while to go
@@ -193,13 +199,18 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// Remembers a connection that a forged packet may have made as the youngest of those that give way when the table is full.
     pub(super) fn remember_half_open(&mut self, position: Position) {
-        self.half_open.push(position);
+        self.forget_half_open(position);
+        let connection = self.slab.at(position);
+        let is_established = connection.flags.has(Flags::DIRECT) && connection.state.is_established();
+        let list = if is_established { &mut self.yielding } else { &mut self.half_open };
+        list.push(position);
         self.statistics.half_open_now = self.half_open.len().into();
     }
 
     /// It does not give way (any more).
     pub(super) fn forget_half_open(&mut self, position: Position) {
         self.half_open.remove(position);
+        self.yielding.remove(position);
         self.statistics.half_open_now = self.half_open.len().into();
     }
 

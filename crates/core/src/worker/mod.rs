@@ -202,6 +202,8 @@ pub struct Worker<P, T = AnyTable> {
     sampling: VecDeque<Position>,
     survey: Survey,
     half_open: HalfOpen,
+    /// Established connections that may be forged as well (`one_way.rs`): they give way after those.
+    yielding: HalfOpen,
     /// Its rules, and what is known of the other workers'.
     rules: OccupancyShare,
     /// Requests that the engine has taken and not answered.
@@ -251,6 +253,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             sampling: VecDeque::with_capacity(SAMPLES_MAX),
             survey: Survey::default(),
             half_open: HalfOpen::new(capacity),
+            yielding: HalfOpen::new(capacity),
             rules: OccupancyShare::new(occupancy, &caps),
             in_flight: 0,
             passes: 0,

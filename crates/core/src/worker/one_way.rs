@@ -7,11 +7,12 @@
 //! acknowledging; a SYN between the same ends begins another one then, as after a RST.
 //!
 //! # What a forged packet can do
-//! Nothing proves that a client hears the backend. So a connection gives way to new ones when the table is full, and is not
-//! offloaded, until its client has sent [`ONE_WAY_PACKETS`], which is what datagrams that nobody answers need, too. A FIN or a
-//! RST counts only if its number is near the one that the client's packets have reached. Once a rule forwards them that is not
-//! known, and any counts; like all that are believed they only shorten the timeout, and a client that goes on brings the
-//! connection back (`ageing.rs`).
+//! Nothing proves that a client hears the backend. So a connection gives way to new ones when the table is full, after half-open
+//! connections, and is not offloaded, until its client has sent [`ONE_WAY_PACKETS`], as many as an unanswered flow of datagrams needs.
+//! The policer does not count it as half-open: most short connections send fewer packets. A FIN or a RST counts only if its
+//! number is near the one that the client's packets have reached. Once a rule forwards them that is not known, and any counts;
+//! like all that are believed they only shorten the timeout, and a client that goes on brings the connection back
+//! (`ageing.rs`).
 //!
 //! # A backend that is taken away
 //! Its connections end without a word: the backend's numbers are not known, and the client hears of it when it next speaks
@@ -68,11 +69,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             State::Established if flags & FIN != 0 => State::FinClient,
             state => state,
         };
-        if connection.state == State::SynSent && next.is_established() {
-            self.established(position);
-        }
         if next != connection.state {
             self.transition(now, position, next);
+            if connection.state == State::SynSent && next.is_established() {
+                self.established(position);
+            }
         } else if next.is_over() && ends {
             self.slab.at_mut(position).changed = now;
         }
@@ -94,12 +95,13 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return;
         }
         if connection.pair.state() == OffloadState::Software {
-            return self.transition(now, position, State::SynSent);
+            self.transition(now, position, State::SynSent);
+            return self.remember_half_open(position);
         }
         // The client's next packets may not come by here.
         connection.proof = 0;
-        self.established(position);
         self.transition(now, position, State::Established);
+        self.established(position);
     }
 
     /// Notes the client's next number. Of a RST it is not known whether it is the client's.
@@ -112,13 +114,15 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
-    /// Counts a connection that has been established, and has it give way no longer if both ends have shown that they talk.
+    /// Counts a connection that has been established. It gives way no longer if both ends have shown that they talk, else after
+    /// those that are half-open.
     pub(super) fn established(&mut self, position: Position) {
         let connection = self.slab.at(position);
         if !connection.flags.has(Flags::DIRECT) {
             return self.prove(position);
         }
         self.statistics.services[usize::from(connection.service)].established += 1;
+        self.remember_half_open(position);
     }
 
     /// It gives way no longer.

@@ -113,6 +113,13 @@ fn one_way_flood_of_handshakes_gives_way() {
     }
     assert_eq!(fixture.state(ours), State::Established);
     assert_eq!(fixture.worker().statistics().evicted, 1000 - 8);
+    assert_eq!(fixture.worker().statistics().half_open_now, 0, "they are not half-open to the policer");
+    // A flood of SYNs displaces one of them at most.
+    for port in 1..100 {
+        fixture.goes_direct(says(&fixture, client(false, 3, port), SYN, 0));
+    }
+    let state = |state| fixture.worker().connections().filter(|connection| connection.state == state).count();
+    assert_eq!((state(State::Established), state(State::SynSent)), (7, 1));
 }
 
 #[test]
