@@ -5,6 +5,7 @@ mod replay;
 pub use replay::{Replay, ReplayFrame};
 
 use arrayvec::ArrayVec;
+use core::num::NonZeroU16;
 
 /// Frames in a batch at most.
 pub const BATCH_MAX: usize = 64;
@@ -23,9 +24,16 @@ pub enum Arrival {
     Received,
     /// The worker sent it (already translated) and its egress takes at most `mtu` bytes of IP packet.
     TooBig {
-        /// Largest IP packet the egress takes, in bytes.
-        mtu: u16,
+        /// Largest IP packet the egress takes, in bytes. Never 0, which makes [`Meta`] a word shorter.
+        mtu: NonZeroU16,
     },
+}
+
+impl Arrival {
+    /// A frame of the worker's that its egress does not take; an `mtu` of 0 is taken for 1.
+    pub fn too_big(mtu: u16) -> Arrival {
+        Arrival::TooBig { mtu: NonZeroU16::new(mtu).unwrap_or(NonZeroU16::MIN) }
+    }
 }
 
 /// The plane's action for a frame in the transmit batch.

@@ -266,7 +266,7 @@ fn what_came_back_too_big_says_so() {
         link.send(&packet.vnet(0), &packet.bytes);
         let batch = received(&mut io, 1);
         let meta = batch[0].meta();
-        assert_eq!((meta.port, meta.ticket, meta.arrival), (9, 0, Arrival::TooBig { mtu: 1400 }));
+        assert_eq!((meta.port, meta.ticket, meta.arrival), (9, 0, Arrival::too_big(1400)));
     });
 }
 

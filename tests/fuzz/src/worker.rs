@@ -130,7 +130,7 @@ impl WorkerScene {
     fn frame(&mut self, tag: u8, bytes: &[u8]) -> bool {
         let mut frame = VecFrame::new(bytes);
         if tag & 1 != 0 {
-            frame.meta.arrival = Arrival::TooBig { mtu: 68 + u16::from(tag >> 3 & 15) * 100 };
+            frame.meta.arrival = Arrival::too_big(68 + u16::from(tag >> 3 & 15) * 100);
         }
         if tag & 2 != 0 {
             frame.meta.checksum = Checksum::Partial;

@@ -344,7 +344,7 @@ impl BalancerHost {
         };
         let mtu = (world.mtu)(&at.key);
         if size > mtu {
-            frame.meta.arrival = Arrival::TooBig { mtu: mtu as u16 };
+            frame.meta.arrival = Arrival::too_big(mtu as u16);
             if self.event_loop.io.waiting.len() < QUEUE_MAX {
                 self.event_loop.io.waiting.push_back(frame);
                 self.iterate_at = Some(self.iterate_at.map_or(self.rested, |at| at.min(self.rested)));

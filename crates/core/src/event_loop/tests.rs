@@ -193,7 +193,7 @@ fn waiting_frames_stop_publishing_and_receiving() {
 fn what_came_back_too_big_has_no_ticket() {
     let mut event_loop = event_loop(100, 100);
     let mut frame = segment(CLIENT, VIP, "S", (0, 3));
-    frame.meta.arrival = Arrival::TooBig { mtu: 1400 };
+    frame.meta.arrival = Arrival::too_big(1400);
     event_loop.io.arriving.push_back(frame);
     assert_eq!(iterate(&mut event_loop, 0), (vec![], true));
 }

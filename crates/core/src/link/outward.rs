@@ -170,7 +170,7 @@ impl<I: FrameIo> Link<I> {
     }
 
     fn return_too_big(&mut self, mut frame: I::Frame, mtu: u16) {
-        frame.meta_mut().arrival = Arrival::TooBig { mtu };
+        frame.meta_mut().arrival = Arrival::too_big(mtu);
         if self.too_big.try_push(frame).is_err() {
             self.drop_frame(LinkDrop::TooBig);
         }

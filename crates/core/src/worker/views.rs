@@ -26,7 +26,7 @@ impl FrameView {
     pub(super) fn of<F: Frame>(frame: &F) -> FrameView {
         match (wire::parse(frame.bytes()), frame.meta().arrival) {
             (Err(malformed), _) => FrameView::Bad(Err(malformed)),
-            (Ok(Parsed::Transport(at)), Arrival::TooBig { mtu }) => FrameView::TooBig(at, mtu),
+            (Ok(Parsed::Transport(at)), Arrival::TooBig { mtu }) => FrameView::TooBig(at, mtu.get()),
             (Ok(_), Arrival::TooBig { .. }) => FrameView::Bad(Ok(Drop::TooBig)),
             (Ok(Parsed::Transport(at)), Arrival::Received) if impossible(&at) => FrameView::Bad(Ok(Drop::Flags)),
             (Ok(Parsed::Transport(at)), Arrival::Received) => FrameView::Packet(at),

@@ -27,7 +27,7 @@ pub(crate) fn decode(destination: [u8; 6]) -> Option<Meta> {
         RECEIVED => Some(Meta { port, ticket: u32::from_be_bytes(ticket), ..Meta::default() }),
         TOO_BIG => {
             let mtu = u16::from_be_bytes([ticket[2], ticket[3]]);
-            Some(Meta { port, arrival: Arrival::TooBig { mtu }, ..Meta::default() })
+            Some(Meta { port, arrival: Arrival::too_big(mtu), ..Meta::default() })
         }
         _ => None,
     }
@@ -70,7 +70,7 @@ mod tests {
         let meta = decode([RECEIVED, 63, 0xfe, 0x12, 0x34, 0x56]).unwrap();
         assert_eq!((meta.port, meta.ticket, meta.arrival), (63, 0xfe12_3456, Arrival::Received));
         let meta = decode([TOO_BIG, 1, 0, 0, 0x05, 0x78]).unwrap();
-        assert_eq!((meta.port, meta.ticket, meta.arrival), (1, 0, Arrival::TooBig { mtu: 1400 }));
+        assert_eq!((meta.port, meta.ticket, meta.arrival), (1, 0, Arrival::too_big(1400)));
     }
 
     #[test]

@@ -104,7 +104,7 @@ fn too_big_comes_back_to_the_worker_unchanged() {
     assert!(a.send(&[frame.clone(), datagram("10.0.0.80", "10.1.0.9", 1400)]).is_empty());
     assert_eq!(a.sent().len(), 1);
     let mut back = a.receive().pop().unwrap();
-    assert_eq!(back.meta.arrival, Arrival::TooBig { mtu: 1400 });
+    assert_eq!(back.meta.arrival, Arrival::too_big(1400));
     assert_eq!(back.bytes(), frame.bytes());
     assert_eq!(a.link.statistics().too_big, 1);
     // what the worker makes of it finds its way: pieces forward, or word back to the sender

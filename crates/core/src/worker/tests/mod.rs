@@ -312,7 +312,7 @@ fn packet_over_the_egress_mtu_is_reported_or_cut() {
         fixture.open(client);
         let data = packet(client, fixture.vip(), Way::Data(1400));
         let mut bounced = fixture.send(data.clone()).frames.remove(0);
-        bounced.meta_mut().arrival = Arrival::TooBig { mtu: 1400 };
+        bounced.meta_mut().arrival = Arrival::too_big(1400);
         let notice = fixture.send_frame(bounced).frames.remove(0);
         let Ok(Parsed::IcmpError(error)) = wire::parse(notice.bytes()) else { panic!("no ICMP error") };
         assert_eq!(error.destination, client.address);
@@ -324,7 +324,7 @@ fn packet_over_the_egress_mtu_is_reported_or_cut() {
     let mut data = packet(client, fixture.vip(), Way::Data(1400));
     one_worker::allow_fragments(&mut data);
     let mut bounced = fixture.send(data).frames.remove(0);
-    bounced.meta_mut().arrival = Arrival::TooBig { mtu: 1400 };
+    bounced.meta_mut().arrival = Arrival::too_big(1400);
     let pieces = fixture.send_frame(bounced).frames;
     assert_eq!(pieces.len(), 2);
     assert!(pieces.iter().all(|piece| piece.data.len() <= 14 + 1400));

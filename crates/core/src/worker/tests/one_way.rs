@@ -204,7 +204,7 @@ fn one_way_too_big_is_cut_up_or_reported() {
     let backend = fixture.opens_direct(client);
     let comes_back = |frame: VecFrame| {
         let mut frame = one_hop_less(frame);
-        frame.meta.arrival = Arrival::TooBig { mtu: 700 };
+        frame.meta.arrival = Arrival::too_big(700);
         frame
     };
     let mut loose = packet(client, fixture.vip(), Way::Data(1300));

@@ -142,7 +142,7 @@ fn a_last_hop_and_a_packet_too_big_are_reported_to_who_sent_it() {
         let client = client(ipv6, 1, 40_000);
         let data = packet(client, fixture.vip(), Way::Data(1400));
         let mut bounced = fixture.send(data.clone()).frames.remove(0);
-        bounced.meta_mut().arrival = Arrival::TooBig { mtu: 1400 };
+        bounced.meta_mut().arrival = Arrival::too_big(1400);
         let mut tired = data.clone();
         last_hop(&mut tired);
         for (frame, quoted) in [(bounced, data.key()), (tired, data.key())] {

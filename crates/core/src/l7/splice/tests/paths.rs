@@ -242,7 +242,7 @@ fn packet_reported_too_big_is_sent_in_pieces() {
             window: 9,
         };
         assert!(own.own(ACK, None).write(&mut frame, [&sent.bytes, &[]]));
-        frame.meta_mut().arrival = Arrival::TooBig { mtu: 1280 };
+        frame.meta_mut().arrival = Arrival::too_big(1280);
         let again = only(fixture.comes(frame));
         assert_eq!((again.gso_size, &again.bytes), (payload(ipv6, 1280), &sent.bytes));
         assert_eq!(again.what(), (segment.sequence, segment.acknowledgement, ACK, sent.text()));
