@@ -23,8 +23,7 @@ const ASK_EVERY_S: std::ops::RangeInclusive<i64> = 3600..=86_400;
 /// When it is asked again if it did not answer.
 const ASK_AGAIN_S: i64 = 6 * 3600;
 
-/// How often an order is begun, at most, that the CA refuses for its nonces. The ACME crate sends each request three times
-/// before it gives up.
+/// Attempts at an order whose nonces the CA refuses. In each, the ACME crate sends a request three times before it gives up.
 const NONCE_TRIES: u32 = 5;
 
 /// How a name stands.
@@ -424,7 +423,7 @@ async fn window(
 mod tests {
     use super::*;
 
-    /// How often an order is begun that fails so often in this way, and its result.
+    /// The number of attempts at an order that fails `failures` times with `failure`, and its result.
     fn tries(failures: u32, failure: &Failure) -> (u32, Result<(), Failure>) {
         let mut begun = 0;
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -140,6 +140,8 @@ impl Ordering {
         if let Some(replaces) = self.replaces.clone() {
             match self.account.new_order(&NewOrder::new(&names).replaces(replaces)).await {
                 Ok(order) => return Ok(order),
+                // The order begins again, as a replacement.
+                Err(error) if is_nonce_refused(&error) => return Err(self.failed(error)),
                 // The CA does not know the old certificate, or has replaced it already: the order is one like any other.
                 Err(Error::Api(_) | Error::Unsupported(_)) => {}
                 Err(error) => return Err(self.failed(error)),

@@ -32,17 +32,11 @@ __noinline int ingress_v4(struct __sk_buff *skb, __u32 l3)
 	parsed = parse(skb, f, &at, false);
 
 	if (parsed == PARSED) {
-		struct iphdr *ip = at.network;
-		__be16 *ports = at.transport;
 		struct end source, destination;
 		struct flow_v4 key = {};
 		struct rule_v4 *rule;
 
-		key.source = ip->saddr;
-		key.destination = ip->daddr;
-		key.source_port = ports[0];
-		key.destination_port = ports[1];
-		key.protocol = f->protocol;
+		flow_v4_of(&key, f, &at);
 		rule = bpf_map_lookup_elem(&rules_v4, &key);
 		if (rule)
 			return hit(skb, f, rule, &sequence_v4, &key, &at, false);
@@ -70,17 +64,11 @@ __noinline int ingress_v6(struct __sk_buff *skb, __u32 l3)
 	parsed = parse(skb, f, &at, true);
 
 	if (parsed == PARSED) {
-		struct ipv6hdr *ip = at.network;
-		__be16 *ports = at.transport;
 		struct end source, destination;
 		struct flow_v6 key = {};
 		struct rule_v6 *rule;
 
-		__builtin_memcpy(key.source, &ip->saddr, 16);
-		__builtin_memcpy(key.destination, &ip->daddr, 16);
-		key.source_port = ports[0];
-		key.destination_port = ports[1];
-		key.protocol = f->protocol;
+		flow_v6_of(&key, f, &at);
 		rule = bpf_map_lookup_elem(&rules_v6, &key);
 		if (rule)
 			return hit(skb, f, rule, &sequence_v6, &key, &at, true);

@@ -186,6 +186,31 @@ struct headers {
 	void *ethernet, *network, *transport;
 };
 
+/* The flow of the packet, all of whose key is zero. */
+static __always_inline void flow_v4_of(struct flow_v4 *key, const struct frame *f, const struct headers *at)
+{
+	const struct iphdr *ip = at->network;
+	const __be16 *ports = at->transport;
+
+	key->source = ip->saddr;
+	key->destination = ip->daddr;
+	key->source_port = ports[0];
+	key->destination_port = ports[1];
+	key->protocol = f->protocol;
+}
+
+static __always_inline void flow_v6_of(struct flow_v6 *key, const struct frame *f, const struct headers *at)
+{
+	const struct ipv6hdr *ip = at->network;
+	const __be16 *ports = at->transport;
+
+	__builtin_memcpy(key->source, &ip->saddr, 16);
+	__builtin_memcpy(key->destination, &ip->daddr, 16);
+	key->source_port = ports[0];
+	key->destination_port = ports[1];
+	key->protocol = f->protocol;
+}
+
 /* The headers of the frame that lies from `data` to `end`, but its Ethernet type; not whether all of the packet is there.
  * `skb` as in parse_network(). */
 static __always_inline enum parsed parse_headers(struct __sk_buff *skb, void *data, void *end, struct frame *f,

@@ -100,18 +100,10 @@ static __always_inline int xdp_v4(const struct xdp_md *ctx, struct frame *f, voi
 	struct flow_v4 key = {};
 	struct headers at = {};
 	struct rule_v4 *rule;
-	struct iphdr *ip;
-	__be16 *ports;
 
 	if (parse_headers(NULL, data, end, f, &at, false) != PARSED || !is_whole(f, data, end))
 		return XDP_PASS;
-	ip = at.network;
-	ports = at.transport;
-	key.source = ip->saddr;
-	key.destination = ip->daddr;
-	key.source_port = ports[0];
-	key.destination_port = ports[1];
-	key.protocol = f->protocol;
+	flow_v4_of(&key, f, &at);
 	rule = bpf_map_lookup_elem(&rules_v4, &key);
 	if (rule)
 		return forward(ctx, f, rule, &at, interface, false);
@@ -127,18 +119,10 @@ static __always_inline int xdp_v6(const struct xdp_md *ctx, struct frame *f, voi
 	struct flow_v6 key = {};
 	struct headers at = {};
 	struct rule_v6 *rule;
-	struct ipv6hdr *ip;
-	__be16 *ports;
 
 	if (parse_headers(NULL, data, end, f, &at, true) != PARSED || !is_whole(f, data, end))
 		return XDP_PASS;
-	ip = at.network;
-	ports = at.transport;
-	__builtin_memcpy(key.source, &ip->saddr, 16);
-	__builtin_memcpy(key.destination, &ip->daddr, 16);
-	key.source_port = ports[0];
-	key.destination_port = ports[1];
-	key.protocol = f->protocol;
+	flow_v6_of(&key, f, &at);
 	rule = bpf_map_lookup_elem(&rules_v6, &key);
 	if (rule)
 		return forward(ctx, f, rule, &at, interface, true);

@@ -136,7 +136,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let source = match settings.forwarding {
             Forwarding::Nat => key.source,
             Forwarding::Direct => {
-                // How its beginning went is not seen.
+                // The backend's SYN-ACK does not pass here, so a connection that fails says nothing of its backend.
                 flags.set(Flags::DIRECT);
                 flags.set(Flags::JUDGED);
                 key.source

@@ -95,7 +95,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if plain.ttl <= 1 || !connection.is_of(direction, key) || !is_settled(connection, direction, plain.tcp_flags) {
             return false;
         }
-        // What it says of its numbers is wanted (`one_way.rs`).
+        // The fast path does not look at sequence numbers, and direct server return has to (`one_way.rs`).
         if connection.flags.has(Flags::DIRECT) {
             return false;
         }

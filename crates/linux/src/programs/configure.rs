@@ -70,9 +70,9 @@ fn remove(map: &MapHandle, keys: &mut Vec<Vec<u8>>) -> Result<()> {
     keys.drain(..).try_for_each(|key| map.delete(&key).context("cannot take an element away"))
 }
 
-/// The end of every service, and of every backend whose answers pass here, and what it is. A group has backends, but no end of its own. A terminated service
-/// has an end while it is configured, and no backends, since the kernel's own sockets connect to these; unless spliced services
-/// lead to them, too.
+/// The end of every service, and of every backend whose answers pass here, with its roles. A group has backends, but no end of
+/// its own. A terminated service has an end while it is configured, and no backends, since the kernel's own sockets connect to
+/// these; unless spliced services lead to them, too.
 fn ends(snapshot: &Snapshot) -> HashMap<abi::EndKey, abi::EndRoles> {
     let mut ends: HashMap<abi::EndKey, abi::EndRoles> = HashMap::new();
     let vacant = |service: &Service| service.state == ServiceState::Vacant;

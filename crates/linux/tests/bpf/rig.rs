@@ -257,21 +257,9 @@ impl Rig {
         let entry = abi::InterfaceEntry { ifindex: LOOPBACK, address: self.left.mac, sends_back, zero: 0 };
         self.write("interfaces", &SLOT, &entry);
         self.write("slots", &LOOPBACK, &SLOT);
-        let mut out = vec![0u8; frame.len() + 256];
-        let mut options = libbpf_sys::bpf_test_run_opts {
-            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
-            data_in: frame.as_ptr().cast(),
-            data_size_in: frame.len() as u32,
-            data_out: out.as_mut_ptr().cast(),
-            data_size_out: out.len() as u32,
-            repeat: 1,
-            ..Default::default()
-        };
-        // SAFETY: the options and the buffers they point to live through the call.
-        let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(self.plane.xdp_program().as_raw_fd(), &mut options) };
-        assert_eq!(result, 0, "{}", std::io::Error::from_raw_os_error(-result));
-        out.truncate(options.data_size_out as usize);
-        Run { verdict: options.retval as i32, frame: out, mark: 0 }
+        let options = libbpf_sys::bpf_test_run_opts { repeat: 1, ..Default::default() };
+        let (verdict, frame) = test_run(self.plane.xdp_program(), frame, options).unwrap();
+        Run { verdict, frame, mark: 0 }
     }
 
     /// Runs the worker program on a frame that a worker has written.
@@ -302,6 +290,30 @@ const SK_BUFF_BYTES: usize = 192;
 
 const BPF_F_TEST_SKB_CHECKSUM_COMPLETE: u32 = 4;
 
+/// Runs a program once on a frame, with what `options` say beside it: its verdict, and the frame that it leaves.
+fn test_run(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    options: libbpf_sys::bpf_test_run_opts,
+) -> std::io::Result<(i32, Vec<u8>)> {
+    let mut out = vec![0u8; frame.len() + 256];
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
+        data_in: frame.as_ptr().cast(),
+        data_size_in: frame.len() as u32,
+        data_out: out.as_mut_ptr().cast(),
+        data_size_out: out.len() as u32,
+        ..options
+    };
+    // SAFETY: the options, the buffers they point to and the caller's context live through the call.
+    let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
+    if result < 0 {
+        return Err(std::io::Error::from_raw_os_error(-result));
+    }
+    out.truncate(options.data_size_out as usize);
+    Ok((options.retval as i32, out))
+}
+
 pub(crate) fn run(program: BorrowedFd<'_>, frame: &[u8], ifindex: u32, buffer: Buffer) -> std::io::Result<Run> {
     let mut context = [0u8; SK_BUFF_BYTES];
     let mut put = |at: usize, value: u32| context[at..at + 4].copy_from_slice(&value.to_ne_bytes());
@@ -310,13 +322,7 @@ pub(crate) fn run(program: BorrowedFd<'_>, frame: &[u8], ifindex: u32, buffer: B
     put(GSO_SEGS, buffer.gso_segs);
     put(GSO_SIZE, buffer.gso_size);
     let mut context_out = [0u8; SK_BUFF_BYTES];
-    let mut out = vec![0u8; frame.len() + 256];
-    let mut options = libbpf_sys::bpf_test_run_opts {
-        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
-        data_in: frame.as_ptr().cast(),
-        data_size_in: frame.len() as u32,
-        data_out: out.as_mut_ptr().cast(),
-        data_size_out: out.len() as u32,
+    let options = libbpf_sys::bpf_test_run_opts {
         ctx_in: context.as_ptr().cast(),
         ctx_size_in: context.len() as u32,
         ctx_out: context_out.as_mut_ptr().cast(),
@@ -325,12 +331,7 @@ pub(crate) fn run(program: BorrowedFd<'_>, frame: &[u8], ifindex: u32, buffer: B
         repeat: 1,
         ..Default::default()
     };
-    // SAFETY: the options and the buffers they point to live through the call.
-    let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
-    if result < 0 {
-        return Err(std::io::Error::from_raw_os_error(-result));
-    }
-    out.truncate(options.data_size_out as usize);
+    let (verdict, frame) = test_run(program, frame, options)?;
     let mark = u32::from_ne_bytes(context_out[MARK..MARK + 4].try_into().unwrap());
-    Ok(Run { verdict: options.retval as i32, frame: out, mark })
+    Ok(Run { verdict, frame, mark })
 }

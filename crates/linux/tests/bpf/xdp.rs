@@ -44,19 +44,21 @@ fn xdp_and_tc_change_the_same_bytes() {
     in_namespace(|| {
         let rig = Rig::new(1, |_| ());
         rig.write("devices", &LOOPBACK, &LOOPBACK);
-        let (sent, passed) = (Cell::new(0), Cell::new(0));
-        let compare = |((mut packet, mut rewrite), bare, numbered): ((Packet, Rewrite), bool, bool)| {
+        let (sent, passed, direct_sent) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        type Drawn = ((Packet, Rewrite), bool, bool, bool);
+        let compare = |((mut packet, mut rewrite), bare, numbered, direct): Drawn| {
             // Most that is drawn has a tag, an extension header or new sequence numbers.
             if bare {
                 packet.tags.clear();
                 packet.extensions.clear();
             }
-            if !numbered {
+            if !numbered || direct {
                 let (source, destination) = (rewrite.source, rewrite.destination);
                 rewrite = Rewrite { source, destination, ..Rewrite::default() };
             }
             let frame = packet.to(rig.left.mac).frame();
-            let rule = Rule { key: crate::packet::parsed(&frame).key, rewrite, total: 5, ..Rule::default() };
+            let fate = if direct { Fate::Direct } else { Fate::Forward };
+            let rule = Rule { key: crate::packet::parsed(&frame).key, rewrite, fate, total: 5, ..Rule::default() };
             let (xdp, xdp_counted) = added(&rig, &rule, || rig.xdp(&frame, false));
             if xdp.verdict == XDP_PASS {
                 passed.set(passed.get() + 1);
@@ -65,6 +67,7 @@ fn xdp_and_tc_change_the_same_bytes() {
                 return Ok(());
             }
             sent.set(sent.get() + 1);
+            direct_sent.set(direct_sent.get() + u32::from(direct));
             let (tc, tc_counted) = added(&rig, &rule, || rig.ingress(&frame));
             prop_assert_eq!((xdp.verdict, tc.verdict), (XDP_REDIRECT, REDIRECT));
             prop_assert_eq!(&xdp.frame, &tc.frame, "xdp left, tc right; before: {:?}", frame);
@@ -72,7 +75,8 @@ fn xdp_and_tc_change_the_same_bytes() {
             Ok::<(), TestCaseError>(())
         };
         let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(4000) });
-        runner.run(&(case(), any::<bool>(), any::<bool>()), compare).unwrap();
+        runner.run(&(case(), any::<bool>(), any::<bool>(), any::<bool>()), compare).unwrap();
+        assert!(direct_sent.get() > 100, "{} by rules of direct server return", direct_sent.get());
         assert!(sent.get() > 400 && passed.get() > 400, "{} sent, {} passed", sent.get(), passed.get());
     });
 }

@@ -9,10 +9,10 @@ use hairpin_core::flow::Protocol;
 use hairpin_linux::device::Interface;
 use hairpin_linux::programs::has_whole_checksums;
 
-/// What is wanted of XDP.
+/// Where the configuration wants the XDP program.
 #[derive(Debug)]
 pub(super) enum XdpWish {
-    /// Nothing. Why not, where `auto` has so decided; else empty.
+    /// Nowhere. The reason, where `auto` has decided so; else empty.
     None(String),
     /// Wherever the drivers can.
     IfPossible,
