@@ -51,6 +51,12 @@ pub(crate) async fn existing(
     restored(authority, &file, kept, transport).await.map(Some)
 }
 
+/// Puts the account that is kept aside, for people to look at: the next order makes another one.
+pub(crate) fn set_aside(of_authority: &Path) -> Result<()> {
+    let (file, aside) = (of_authority.join("account.json"), of_authority.join("account.json.unknown"));
+    std::fs::rename(&file, &aside).with_context(|| format!("cannot rename {} to {}", file.display(), aside.display()))
+}
+
 /// The URL of the account that is kept.
 pub(crate) fn url(of_authority: &Path) -> Option<String> {
     #[derive(Deserialize)]

@@ -1,6 +1,6 @@
 //! The client's thread: it looks which name is due, orders, and notes what came of it.
 
-use crate::order::{Failure, Ordering};
+use crate::order::{Again, Failure, Ordering};
 use crate::round::{Entry, Round, fail, hurry, now_s, read_certificate};
 use crate::state::{self, Attempts, StateLock};
 use crate::transport::Transport;
@@ -364,7 +364,11 @@ impl Client {
 /// One order, within its time.
 async fn order(wanted: Arc<Wanted>, host: Arc<dyn Host>, wish: Wish) -> Result<String, Failure> {
     let obtain = || order_once(Arc::clone(&wanted), Arc::clone(&host), wish.clone());
-    match timeout(ORDER_TIMEOUT, with_fresh_nonces(obtain)).await {
+    let forget = || {
+        host.log("warning: ACME: the CA does not know the account (any more); another one is made");
+        account::set_aside(&state::of_authority(&wanted.state, &wanted.authority))
+    };
+    match timeout(ORDER_TIMEOUT, begun_again(obtain, forget)).await {
         Ok(result) => result,
         Err(_) => Err(Failure::of_name(format!("the order took longer than {} s", ORDER_TIMEOUT.as_secs()))),
     }
@@ -384,18 +388,24 @@ async fn order_once(wanted: Arc<Wanted>, host: Arc<dyn Host>, (name, replaces): 
     Ordering { account, transport, name, replaces, host }.obtain().await
 }
 
-/// Begins an order again when the CA refuses its nonces, [`NONCE_TRIES`] times in all.
+/// Begins an order again when the CA refuses its nonces, [`NONCE_TRIES`] times in all, and once when the CA does not know the
+/// account, after `forget` has put that aside.
 ///
 /// A CA whose servers do not share their nonces refuses some of them whatever the client does, and says so at once: a wait of
-/// minutes helps neither side.
-async fn with_fresh_nonces<T, F>(mut obtain: impl FnMut() -> F) -> Result<T, Failure>
+/// minutes helps neither side. A CA that has lost its accounts, or whose operator has removed this one, will not know it
+/// tomorrow either.
+async fn begun_again<T, F>(mut obtain: impl FnMut() -> F, forget: impl Fn() -> Result<()>) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, Failure>>,
 {
-    let mut tries = 1;
+    let (mut tries, mut has_forgotten) = (1, false);
     loop {
         match obtain().await {
-            Err(failure) if failure.is_nonce_refused && tries < NONCE_TRIES => tries += 1,
+            Err(failure) if failure.again == Again::FreshNonce && tries < NONCE_TRIES => tries += 1,
+            Err(failure) if failure.again == Again::NewAccount && !has_forgotten => {
+                forget().map_err(|error| Failure { why: format!("{}; {error:#}", failure.why), ..failure })?;
+                has_forgotten = true;
+            }
             result => return result,
         }
     }
@@ -423,23 +433,32 @@ async fn window(
 mod tests {
     use super::*;
 
-    /// The number of attempts at an order that fails `failures` times with `failure`, and its result.
-    fn tries(failures: u32, failure: &Failure) -> (u32, Result<(), Failure>) {
-        let mut begun = 0;
+    /// The number of attempts at an order that fails `failures` times with `failure`, how often the account was put aside, and
+    /// the result.
+    fn tries(failures: u32, failure: &Failure) -> (u32, u32, Result<(), Failure>) {
+        let (mut begun, forgotten) = (0, std::cell::Cell::new(0));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let result = runtime.block_on(with_fresh_nonces(|| {
+        let obtain = || {
             begun += 1;
             std::future::ready(if begun <= failures { Err(failure.clone()) } else { Ok(()) })
-        }));
-        (begun, result)
+        };
+        let forget = || {
+            forgotten.set(forgotten.get() + 1);
+            Ok(())
+        };
+        let result = runtime.block_on(begun_again(obtain, forget));
+        (begun, forgotten.get(), result)
     }
 
     #[test]
-    fn order_with_refused_nonces_is_begun_again_within_a_bound() {
-        let refused = Failure { is_nonce_refused: true, ..Failure::of_name("badNonce") };
-        assert_eq!(tries(2, &refused), (3, Ok(())));
-        assert_eq!(tries(u32::MAX, &refused), (NONCE_TRIES, Err(refused)));
+    fn order_is_begun_again_within_bounds() {
+        let refused = Failure { again: Again::FreshNonce, ..Failure::of_name("badNonce") };
+        assert_eq!(tries(2, &refused), (3, 0, Ok(())));
+        assert_eq!(tries(u32::MAX, &refused), (NONCE_TRIES, 0, Err(refused)));
+        let unknown = Failure { again: Again::NewAccount, ..Failure::of_name("accountDoesNotExist") };
+        assert_eq!(tries(1, &unknown), (2, 1, Ok(())));
+        assert_eq!(tries(u32::MAX, &unknown), (2, 1, Err(unknown)));
         let other = Failure::of_name("no route");
-        assert_eq!(tries(1, &other), (1, Err(other)));
+        assert_eq!(tries(1, &other), (1, 0, Err(other)));
     }
 }

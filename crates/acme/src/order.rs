@@ -24,16 +24,35 @@ pub(crate) struct Failure {
     pub(crate) is_of_authority: bool,
     /// The time that the CA asks to wait for.
     pub(crate) retry_after: Option<Duration>,
-    /// Whether the CA has refused a nonce: a request with a fresh one may succeed (RFC 8555, 6.5).
-    pub(crate) is_nonce_refused: bool,
+    /// Whether the order is worth another attempt at once.
+    pub(crate) again: Again,
+}
+
+/// What an order that failed may succeed with at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// Nothing: it waits.
+    Later,
+    /// Another nonce, since the CA has refused one (RFC 8555, 6.5).
+    FreshNonce,
+    /// Another account, since the CA does not know this one (any more).
+    NewAccount,
 }
 
 /// The problem of a request whose nonce the CA has refused.
 const BAD_NONCE: &str = "urn:ietf:params:acme:error:badNonce";
+/// The problem of a request by an account that the CA does not know.
+const NO_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
 
-/// Whether the CA has refused the nonce.
-fn is_nonce_refused(error: &Error) -> bool {
-    matches!(error, Error::Api(problem) if problem.r#type.as_deref() == Some(BAD_NONCE))
+impl Again {
+    fn after(error: &Error) -> Again {
+        let Error::Api(problem) = error else { return Again::Later };
+        match problem.r#type.as_deref() {
+            Some(BAD_NONCE) => Again::FreshNonce,
+            Some(NO_ACCOUNT) => Again::NewAccount,
+            _ => Again::Later,
+        }
+    }
 }
 
 impl Failure {
@@ -43,7 +62,7 @@ impl Failure {
             why: format!("{about}: {error:#}"),
             is_of_authority: true,
             retry_after: transport.retry_after(),
-            is_nonce_refused: error.downcast_ref().is_some_and(is_nonce_refused),
+            again: error.downcast_ref().map_or(Again::Later, Again::after),
         }
     }
 
@@ -60,19 +79,19 @@ impl Failure {
             error => error.to_string(),
         };
         let retry_after = transport.retry_after();
-        Failure { why, is_of_authority, retry_after, is_nonce_refused: is_nonce_refused(error) }
+        Failure { why, is_of_authority, retry_after, again: Again::after(error) }
     }
 
     /// One of this name.
     pub(crate) fn of_name(why: impl Into<String>) -> Failure {
-        Failure { why: why.into(), is_of_authority: false, retry_after: None, is_nonce_refused: false }
+        Failure { why: why.into(), is_of_authority: false, retry_after: None, again: Again::Later }
     }
 }
 
 /// Problems that other names would have, too (RFC 8555, 6.7).
 const OF_AUTHORITY: [&str; 5] = [
     "urn:ietf:params:acme:error:serverInternal",
-    "urn:ietf:params:acme:error:accountDoesNotExist",
+    NO_ACCOUNT,
     "urn:ietf:params:acme:error:userActionRequired",
     "urn:ietf:params:acme:error:externalAccountRequired",
     BAD_NONCE,
@@ -141,7 +160,7 @@ impl Ordering {
             match self.account.new_order(&NewOrder::new(&names).replaces(replaces)).await {
                 Ok(order) => return Ok(order),
                 // The order begins again, as a replacement.
-                Err(error) if is_nonce_refused(&error) => return Err(self.failed(error)),
+                Err(error) if Again::after(&error) != Again::Later => return Err(self.failed(error)),
                 // The CA does not know the old certificate, or has replaced it already: the order is one like any other.
                 Err(Error::Api(_) | Error::Unsupported(_)) => {}
                 Err(error) => return Err(self.failed(error)),

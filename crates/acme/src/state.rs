@@ -3,6 +3,7 @@
 //! ```text
 //! STATE/lock                                  held by the process that orders
 //! STATE/CA/account.json                       the account: its URL and its key
+//! STATE/CA/account.json.unknown               the last account that the CA did not know any more
 //! STATE/CA/attempts.json                      failures of the CA itself
 //! STATE/CA/certificates/NAME/certificate.pem  the chain and its key
 //! STATE/CA/certificates/NAME/attempts.json    failures of this name

@@ -29,6 +29,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("http-01, served, renewed, kept by a restart", http_01),
         test("tls-alpn-01, and an upgrade keeps it", tls_alpn_01),
         test("a CA that is away is tried again", away),
+        test("a CA that has lost its accounts gets another", forgetful),
     ]
 }
 
@@ -193,4 +194,26 @@ fn away() -> Result<()> {
     ensure!(scene.acme()?["failed_total"] == 1, "{acme}");
     scene.await_served(&pebble)?;
     scene.until("the failure is still shown", || Ok(scene.acme()?["error"] == ""))
+}
+
+/// Pebble keeps its accounts in memory, so another process of it knows none.
+fn forgetful() -> Result<()> {
+    let topology = topology()?;
+    let pebble = Pebble::start(&topology, &NAMES, 86_400)?;
+    let mut scene = Scene::start(topology, &[plain(), secure()])?;
+    scene.await_served(&pebble)?;
+    let (file, first) = scene.account()?;
+    drop(pebble);
+    let pebble = Pebble::start(&scene.topology, &NAMES, 86_400)?;
+    // Both certificates are gone, so both names are ordered again, by an account that the CA does not know.
+    scene.hairpin.end(Signal::SIGTERM)?;
+    scene.topology.client.script(&format!("find {} -name '*.pem' -delete", scene.state.display()))?;
+    scene.hairpin.start_again(&scene.topology, &[])?;
+    scene.await_served(&pebble)?;
+    let (_, second) = scene.account()?;
+    ensure!(first != second, "the account is still {first}");
+    let aside = std::fs::read_to_string(file.with_extension("json.unknown"))?;
+    ensure!(aside == first, "the old account was not put aside: {aside}");
+    ensure!(scene.hairpin.logs().contains("does not know the account"), "the log does not say so");
+    Ok(())
 }
