@@ -5,7 +5,7 @@ mod facts;
 mod judge;
 
 use crate::config::{Config, PlaneChoice};
-use crate::run;
+use crate::run::{self, CertificateConcern};
 use anyhow::Result;
 use facts::HostFacts;
 use serde::Serialize;
@@ -98,22 +98,22 @@ pub(crate) fn report(config: &Config) -> Result<HostReport> {
 
 /// Files of certificates and keys that a start would refuse, or certificates that are not valid now, or soon not.
 fn certificates(config: &Config) -> Vec<HostFinding> {
-    let finding = |severity, what: String, remedy: &str| HostFinding {
+    let finding = |severity, subject: Option<String>, what, remedy: &str| HostFinding {
         severity,
-        subject: "certificates".to_string(),
+        subject: subject.map_or_else(|| "certificates".to_string(), |service| format!("service {service}")),
         what,
         remedy: remedy.to_string(),
     };
-    match run::certificate_concerns(config) {
-        Ok(concerns) => {
-            let said = |line: String| line.trim_start_matches("warning: ").to_string();
-            let finding = |line| finding(FindingSeverity::Warning, said(line), "clients will not trust it");
-            concerns.into_iter().map(finding).collect()
-        }
+    let concerns = match run::certificate_concerns(config) {
+        Ok(concerns) => concerns,
         Err(error) => {
-            vec![finding(FindingSeverity::Error, format!("{error:#}"), "a start, and a reload, would be refused")]
+            let refused = "a start, and a reload, would be refused";
+            return vec![finding(FindingSeverity::Error, None, format!("{error:#}"), refused)];
         }
-    }
+    };
+    let remedy = "clients will not trust it";
+    let of = |concern: CertificateConcern| finding(FindingSeverity::Warning, concern.service, concern.what, remedy);
+    concerns.into_iter().map(of).collect()
 }
 
 /// Says as warnings what a start finds on this machine, with `log`. Other instances are refused elsewhere.

@@ -14,6 +14,7 @@ use hairpin_https::{
     BackendTls, BackendTlsOptions, CertificateFiles, CertificateSummary, ServedCertificates, TlsOptions,
 };
 use std::collections::HashMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -90,11 +91,11 @@ impl Certificates {
                 log(&format!("warning: service {}: {why}; another certificate is ordered", loaded.name));
             }
         }
-        self.concerns().iter().for_each(|line| log(line));
+        self.concerns().iter().for_each(|concern| log(&concern.to_string()));
     }
 
-    /// Lines of the log about certificates that are not valid now, or will soon not be.
-    pub(crate) fn concerns(&self) -> Vec<String> {
+    /// The certificates that are not valid now, or will soon not be.
+    pub(crate) fn concerns(&self) -> Vec<CertificateConcern> {
         let now = i64::try_from(host::unix_s()).unwrap_or(i64::MAX);
         concerns(self.summaries().chain(self.shown()), now)
     }
@@ -133,24 +134,47 @@ impl Certificates {
     }
 }
 
-/// Lines of the log about certificates, by service, that are not valid now, or will soon not be.
-fn concerns<'a>(all: impl Iterator<Item = (&'a str, &'a [CertificateSummary])>, now: i64) -> Vec<String> {
-    let all = all.flat_map(|(service, certificates)| certificates.iter().map(move |one| (service, one)));
-    let mut lines: Vec<String> = all.filter_map(|(service, certificate)| concern(service, certificate, now)).collect();
-    if lines.len() > WARNED_MAX {
-        let more = lines.len() - WARNED_MAX;
-        lines.truncate(WARNED_MAX);
-        lines.push(format!(
-            "warning: {more} more certificates are not valid, or expire soon: `hairpin status -o json` lists all"
-        ));
-    }
-    lines
+/// Something about a certificate that its operator should know. As text it is a line of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CertificateConcern {
+    /// The service or group; `None`: several.
+    pub(crate) service: Option<String>,
+    /// The problem.
+    pub(crate) what: String,
+    /// Whether clients that verify it refuse it, now or soon.
+    pub(crate) is_warning: bool,
 }
 
-fn concern(service: &str, certificate: &CertificateSummary, now: i64) -> Option<String> {
-    let file = certificate.file.display();
+impl fmt::Display for CertificateConcern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_warning {
+            write!(f, "warning: ")?;
+        }
+        match &self.service {
+            Some(service) => write!(f, "service {service}: {}", self.what),
+            None => write!(f, "{}", self.what),
+        }
+    }
+}
+
+/// What there is to say of certificates, by service: one by one up to a bound, then how many more.
+fn concerns<'a>(all: impl Iterator<Item = (&'a str, &'a [CertificateSummary])>, now: i64) -> Vec<CertificateConcern> {
+    let all = all.flat_map(|(service, certificates)| certificates.iter().map(move |one| (service, one)));
+    let mut found: Vec<_> = all.filter_map(|(service, certificate)| concern(service, certificate, now)).collect();
+    if found.len() > WARNED_MAX {
+        let more = found.len() - WARNED_MAX;
+        found.truncate(WARNED_MAX);
+        let what =
+            format!("{more} more certificates are not valid, or expire soon: `hairpin status -o json` lists all");
+        found.push(CertificateConcern { service: None, what, is_warning: true });
+    }
+    found
+}
+
+fn concern(service: &str, certificate: &CertificateSummary, now: i64) -> Option<CertificateConcern> {
+    let said = |what, is_warning| Some(CertificateConcern { service: Some(service.to_string()), what, is_warning });
     if certificate.is_placeholder {
-        return Some(format!("service {service}: serves a certificate that signs itself until one is obtained"));
+        return said("serves a certificate that signs itself until one is obtained".to_string(), false);
     }
     let what = match certificate.until_unix_s - now {
         _ if certificate.from_unix_s > now => "is not valid yet".to_string(),
@@ -158,7 +182,7 @@ fn concern(service: &str, certificate: &CertificateSummary, now: i64) -> Option<
         left if left < EXPIRES_SOON_S => format!("expires in {} days", left / 86_400),
         _ => return None,
     };
-    Some(format!("warning: service {service}: the certificate in {file} {what}"))
+    said(format!("the certificate in {} {what}", certificate.file.display()), true)
 }
 
 /// The files in which certificates of a service are, or will be, that are obtained automatically.
@@ -211,12 +235,13 @@ mod tests {
         let all = [certificate(5000), certificate(5000 + 3 * 86_400), certificate(far)];
         let said = concerns([("web", &all[..])].into_iter(), 6000);
         assert_eq!(said.len(), 2);
-        assert_eq!(said[0], "warning: service web: the certificate in a.pem has expired: renew it");
-        assert!(said[1].ends_with("a.pem expires in 2 days"), "{said:?}");
+        assert_eq!(said[0].to_string(), "warning: service web: the certificate in a.pem has expired: renew it");
+        assert!(said[1].what.ends_with("a.pem expires in 2 days"), "{said:?}");
         let many = vec![certificate(5000); 10_000];
         let said = concerns([("web", &many[..]), ("shop", &many[..5])].into_iter(), 500);
         assert_eq!(said.len(), WARNED_MAX + 1);
-        assert!(said[0].ends_with("is not valid yet") && said[WARNED_MAX].contains(" 9985 more "), "{said:?}");
+        assert!(said[0].what.ends_with("is not valid yet"), "{said:?}");
+        assert!(said[WARNED_MAX].to_string().starts_with("warning: 9985 more "), "{said:?}");
     }
 
     #[test]

@@ -65,6 +65,7 @@ use crate::status::Status;
 use acme::OpenChallenges;
 use anyhow::{Context, Result, bail};
 use begin::{Began, HandedInstance, PreparedHost, WorkerPlaces};
+pub(crate) use certificates::CertificateConcern;
 use certificates::Certificates;
 use end::ServedProcess;
 use hairpin_acme::ChallengeAnswer;
@@ -87,11 +88,11 @@ use termination::Termination;
 use tokio::sync::oneshot;
 use worker_pool::{WorkerMemory, WorkerParameters};
 
-/// Reads the certificates that a configuration names: lines about those that are not valid now, or will soon not be.
+/// Reads the certificates that a configuration names: those that are not valid now, or will soon not be.
 ///
 /// # Errors
 /// The first service or group whose files cannot be used, and why.
-pub(crate) fn certificate_concerns(config: &Config) -> Result<Vec<String>> {
+pub(crate) fn certificate_concerns(config: &Config) -> Result<Vec<CertificateConcern>> {
     Ok(Certificates::load(config)?.concerns())
 }
 
