@@ -112,6 +112,12 @@ impl Tap {
         }
     }
 
+    /// Removes the device `name`, even if a process has it: reads and writes of that process fail from then on. None of that
+    /// name is fine.
+    pub fn take_away(name: &str) -> io::Result<()> {
+        device::netlink::remove_link(name)
+    }
+
     /// Removes the device itself.
     pub fn destroy(self) -> io::Result<()> {
         self.set(libc::TUNSETPERSIST, 0).map_err(|e| device::about(e, "cannot remove", &self.name))

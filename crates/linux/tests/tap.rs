@@ -49,6 +49,11 @@ fn a_device_is_set_up_kept_taken_over_and_removed() {
         Tap::remove("tap-0").unwrap();
 
         command("ip", &["link", "add", "other", "type", "veth", "peer", "name", "peer"]);
+        let held = Tap::create("tap-1", 99).unwrap();
+        Tap::take_away("tap-1").unwrap();
+        assert!(Interface::by_name("tap-1").is_err(), "a process has it all the same");
+        Tap::take_away("tap-1").unwrap();
+        drop(held);
         assert!(Tap::create("other", 1).is_err(), "not a TAP");
         assert!(Tap::remove("other").is_err() && Interface::by_name("other").is_ok());
     });

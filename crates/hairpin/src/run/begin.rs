@@ -20,7 +20,6 @@ use hairpin_core::l4::connection::Connection;
 use hairpin_linux::cpu;
 use hairpin_linux::device::{self, Interface};
 use hairpin_linux::shared::{self, Content, OpenedTable, SharedTable, SplicedTable, TableHeader};
-use hairpin_linux::tap::Tap;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -442,21 +441,24 @@ pub(crate) fn tap_names(settings: &Settings, workers: usize) -> Vec<String> {
     }
 }
 
-/// Removes the devices of workers that are no more, and routes to the VIPs of services that are no more, and notes what
-/// there is now.
-pub(crate) fn remove_surplus(
-    record: &mut InstanceRecord,
-    settings: &Settings,
-    (snapshot, workers): (&Snapshot, usize),
-    socket: &Path,
-) -> Result<()> {
+/// Removes routes to the VIPs of services that are no more, and notes which are left.
+pub(crate) fn remove_surplus_routes(record: &mut InstanceRecord, snapshot: &Snapshot, socket: &Path) -> Result<()> {
     let needed = local_routes::needed(snapshot, &record.local_routes)?;
     let (routes, removed) = local_routes::remove_others(&record.local_routes, &needed);
     removed?;
     record.local_routes = routes;
-    let wanted = tap_names(settings, workers);
+    record.write(socket)
+}
+
+/// Removes the devices of workers that are no more, by `remove`, and notes which are left.
+pub(crate) fn remove_surplus_devices(
+    record: &mut InstanceRecord,
+    wanted: Vec<String>,
+    socket: &Path,
+    remove: impl Fn(&str) -> std::io::Result<()>,
+) -> Result<()> {
     for name in record.taps.iter().filter(|name| !wanted.contains(name)) {
-        Tap::remove(name).with_context(|| format!("cannot remove the device {name}"))?;
+        remove(name).with_context(|| format!("cannot remove the device {name}"))?;
     }
     record.taps = wanted;
     record.write(socket)

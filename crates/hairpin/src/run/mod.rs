@@ -72,6 +72,7 @@ use hairpin_acme::ChallengeAnswer;
 use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::worker::{Adopted, Occupancy};
 use hairpin_linux::cpu;
+use hairpin_linux::tap::Tap;
 use handover::{Inheritance, Predecessor};
 use instance::{InstanceRecord, Lock};
 use listeners::Listeners;
@@ -317,6 +318,7 @@ impl ServingProcess {
                 predecessor.release();
                 // Until now the old process could have gone on with them.
                 supervisor.close_unneeded();
+                supervisor.remove_surplus_devices();
                 supervisor.bound_draining();
             }
             // Else the manager hears of it from the supervisor, when all services are ready.
@@ -416,7 +418,12 @@ impl Startup<'_> {
         plane.heartbeat();
         plane.steer(steering)?;
         plane.open()?;
-        begin::remove_surplus(&mut record, &config.settings, (&snapshot, cpus.len()), socket)?;
+        begin::remove_surplus_routes(&mut record, &snapshot, socket)?;
+        // A process that hands over still has its own, and may have to go on with them.
+        if began != Began::Upgrade {
+            let wanted = begin::tap_names(&config.settings, cpus.len());
+            begin::remove_surplus_devices(&mut record, wanted, socket, Tap::remove)?;
+        }
         worker_pool.begin();
         let tables = termination.tables(&snapshot);
         termination.configure(&config, &merged, (&snapshot, &tables), (&listeners, &OpenChallenges::default()))?;

@@ -1,4 +1,4 @@
-//! Netlink requests: replacing a device's queueing discipline, and what [`crate::network`] sends. Messages
+//! Netlink requests: replacing a device's queueing discipline, removing a device, and what [`crate::network`] sends. Messages
 //! of fixed shape, so they are written out here instead of depending on a netlink library.
 
 use super::{about, index_of};
@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// The whole message: `nlmsghdr` (16), `tcmsg` (20), attribute header (4), "noqueue" with its zero (8).
 const MESSAGE_BYTES: usize = 48;
 
-/// The message that asks for a link: `nlmsghdr` (16), `ifinfomsg` (16).
+/// A message about a link: `nlmsghdr` (16), `ifinfomsg` (16).
 const LINK_BYTES: usize = 32;
 /// A message's header.
 pub(crate) const HEADER_BYTES: usize = 16;
@@ -32,17 +32,33 @@ pub(crate) fn remove_queue(name: &str) -> io::Result<()> {
 
 /// The name of the queueing discipline of the interface `index`, as the kernel writes it.
 fn queueing(index: u32) -> io::Result<Option<Vec<u8>>> {
-    let mut message = [0; LINK_BYTES];
-    message[..4].copy_from_slice(&(LINK_BYTES as u32).to_ne_bytes());
-    message[4..6].copy_from_slice(&libc::RTM_GETLINK.to_ne_bytes());
-    message[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    message[20..24].copy_from_slice(&index.to_ne_bytes());
+    let message = link(libc::RTM_GETLINK, libc::NLM_F_REQUEST as u16, index);
     let mut answer = [0; 16_384];
     let answer = asked(&message, &mut answer)?;
     if answer.get(4..6) != Some(&libc::RTM_NEWLINK.to_ne_bytes()) {
         return Err(io::ErrorKind::InvalidData.into());
     }
     Ok(attribute(answer.get(LINK_BYTES..).unwrap_or_default(), libc::IFLA_QDISC))
+}
+
+/// Removes the interface `name`, also one that a process holds open; none of that name is fine.
+pub(crate) fn remove_link(name: &str) -> io::Result<()> {
+    let index = match index_of(name) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        index => index?,
+    };
+    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
+    acknowledged(&link(libc::RTM_DELLINK, flags, index)).map_err(|e| about(e, "cannot remove", name))
+}
+
+/// A message about the link `index`.
+fn link(kind: u16, flags: u16, index: u32) -> [u8; LINK_BYTES] {
+    let mut message = [0; LINK_BYTES];
+    message[..4].copy_from_slice(&(LINK_BYTES as u32).to_ne_bytes());
+    message[4..6].copy_from_slice(&kind.to_ne_bytes());
+    message[6..8].copy_from_slice(&flags.to_ne_bytes());
+    message[20..24].copy_from_slice(&index.to_ne_bytes());
+    message
 }
 
 /// The contents of the first attribute of this type: each is a length with its header (2), a type (2), and contents

@@ -23,6 +23,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("restart: offloaded transfers continue and are adopted", || goes_on("drop")),
         test("restart: without a process the kernel gets new connections", || goes_on("pass")),
         test("restart: with other numbers of workers and connections", other_sizes),
+        test("restart: upgrades to other numbers of workers", upgraded_sizes),
         test("restart: another layout is refused or discarded", other_layout),
     ]
 }
@@ -190,6 +191,27 @@ fn other_sizes() -> Result<()> {
         let (_, room) = status.connections();
         ensure!(room <= connections_max + 64, "room for {room} connections, not {connections_max}");
         scene.check_adopted(&before).with_context(|| format!("with {workers} workers"))?;
+        scene.check_idle(&before).with_context(|| format!("with {workers} workers"))?;
+        new_ones_work(&scene)?;
+    }
+    scene.check_transfer()
+}
+
+/// The same while a process hands over to the next: the devices of workers that are no more go with it.
+fn upgraded_sizes() -> Result<()> {
+    let mut scene = Scene::start("workers = 2", "")?;
+    let before = scene.connections()?;
+    let instance = scene.hairpin.instance().to_owned();
+    for workers in [1, 3, 1] {
+        let options = HairpinOptions { top: format!("workers = {workers}"), ..scene.options.clone() };
+        scene.hairpin.configure(&scene.topology, &services(), &options)?;
+        let program = hairpin_program()?;
+        scene.hairpin.upgrade(&scene.topology, &program).with_context(|| format!("to {workers} workers"))?;
+        let status = scene.hairpin.status()?;
+        ensure!(status.workers.len() == workers, "{} workers, not {workers}", status.workers.len());
+        let links = command::output(scene.topology.balancer.command("ip").args(["-brief", "link"]))?;
+        let devices = links.lines().filter(|line| line.starts_with(&format!("hp-{instance}-"))).count();
+        ensure!(devices == workers, "{devices} devices for {workers} workers: {links}");
         scene.check_idle(&before).with_context(|| format!("with {workers} workers"))?;
         new_ones_work(&scene)?;
     }

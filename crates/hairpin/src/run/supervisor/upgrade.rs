@@ -12,6 +12,7 @@ use crate::control::Upgrade;
 use anyhow::{Context, Result, bail};
 use hairpin_linux::cpu;
 use hairpin_linux::shared::{OpenedTable, SharedTable};
+use hairpin_linux::tap::Tap;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
@@ -87,6 +88,17 @@ impl Supervisor {
                 let _ = answer.send(Err(told));
                 end
             }
+        }
+    }
+
+    /// Removes the devices that a process with more workers has handed over. It has them open until it ends.
+    pub(in super::super) fn remove_surplus_devices(&mut self) {
+        let wanted = begin::tap_names(&self.config.settings, self.parameters.cpus.len());
+        let removed = begin::remove_surplus_devices(&mut self.record, wanted.clone(), &self.socket, Tap::take_away);
+        if let Err(error) = removed {
+            // The next process is passed only the devices of this one's workers.
+            self.record.taps = wanted;
+            log(&format!("warning: {error:#}; `ip link delete` removes it"));
         }
     }
 
