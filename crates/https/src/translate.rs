@@ -4,6 +4,7 @@
 //! The head that is written is read by `hairpin_core::l7::head`, which refuses whatever two readers could read in two ways. So
 //! nothing here needs to guess what a backend would make of a name or value.
 
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use hairpin_core::l7::body::Length;
 use hairpin_core::l7::head::Response;
@@ -86,7 +87,8 @@ pub(crate) fn request_head(parts: &Parts, is_whole: bool) -> Result<Vec<u8>, Unt
         if has_length {
             return Err(Untranslatable);
         }
-        put(b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: ");
+        put(b"Connection: Upgrade\r\nUpgrade: websocket\r\n");
+        put(WEBSOCKET_KEY);
         put(websocket_key()?.as_bytes());
         put(b"\r\n");
         if !parts.headers.contains_key(header::SEC_WEBSOCKET_VERSION) {
@@ -97,6 +99,22 @@ pub(crate) fn request_head(parts: &Parts, is_whole: bool) -> Result<Vec<u8>, Unt
     }
     put(b"\r\n");
     Ok(head)
+}
+
+/// The beginning of the line with the key of a WebSocket, in heads that are written here.
+const WEBSOCKET_KEY: &[u8] = b"Sec-WebSocket-Key: ";
+
+/// What a backend has to answer to the key in a head that [`request_head`] has written; `None`: the head asks for no WebSocket.
+pub(crate) fn expected_accept(head: &[u8]) -> Option<String> {
+    let key = head.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(WEBSOCKET_KEY))?;
+    Some(websocket_accept(key.trim_ascii_end()))
+}
+
+/// The answer to a WebSocket's key (RFC 6455, 4.2.2).
+pub(crate) fn websocket_accept(key: &[u8]) -> String {
+    const OF_THE_PROTOCOL: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+    let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, OF_THE_PROTOCOL].concat());
+    BASE64_STANDARD.encode(hash)
 }
 
 /// A nonce of 16 bytes in base64 (RFC 6455, 4.1).

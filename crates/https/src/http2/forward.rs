@@ -33,6 +33,8 @@ pub(super) struct Forwarding<'a> {
     pub(super) limits: HttpLimits,
     /// The client's side of a WebSocket that it asks for.
     pub(super) tunnel: Option<RecvStream>,
+    /// The backend's proof that it has understood the request for a WebSocket, which was made here.
+    pub(super) accept: Option<String>,
     /// Bytes of the response that wait for the client.
     pub(super) send_buffer: usize,
 }
@@ -181,6 +183,14 @@ impl Forwarding<'_> {
         let head = answered.written.as_deref().unwrap_or(response);
         let parsed = head::response(head, &TRANSLATED, self.exchange.method);
         let Ok(ParseStatus::Complete(parsed)) = &parsed else { return Err(BAD) };
+        // The end that has made the key compares (RFC 6455, 4.1); the client of HTTP/2 has none.
+        let is_accepted = || {
+            let said = parsed.fields.iter().find(|(name, _)| name.eq_ignore_ascii_case(b"sec-websocket-accept"));
+            said.map(|(_, value)| value) == self.accept.as_deref().map(str::as_bytes)
+        };
+        if parsed.status == 101 && !is_accepted() {
+            return Err(BAD);
+        }
         translate::response(parsed).ok_or(BAD)
     }
 

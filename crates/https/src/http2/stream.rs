@@ -166,6 +166,7 @@ impl Stream {
             exchange: &mut exchange,
             limits,
             tunnel,
+            accept: translate::expected_accept(&head).filter(|_| is_websocket),
             send_buffer: self.send_buffer,
         };
         // In memory of its own, freed before a refusal is sent.

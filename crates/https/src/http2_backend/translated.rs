@@ -4,9 +4,7 @@
 //! The head that is written of a response is read by `hairpin_core::l7::head` as any backend's: nothing needs to be guessed here.
 
 use super::Http2Conn;
-use crate::translate::{OF_A_CONNECTION, put_field};
-use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
-use base64::prelude::{BASE64_STANDARD, Engine};
+use crate::translate::{OF_A_CONNECTION, put_field, websocket_accept};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::head::{Method, Request, Version};
 use http::header::{self, HeaderName, HeaderValue};
@@ -146,15 +144,8 @@ pub(super) fn response(asked: &Asked, parts: &Parts, is_whole: bool) -> io::Resu
     if let Some(key) = asked.websocket_key.as_ref().filter(|_| is_tunnel) {
         status = 101;
         fields.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: ");
-        fields.extend_from_slice(accept(key).as_bytes());
+        fields.extend_from_slice(websocket_accept(key).as_bytes());
         fields.extend_from_slice(b"\r\n");
     }
     Ok(([format!("HTTP/1.1 {status} \r\n").as_bytes(), &fields, b"\r\n"].concat(), framed))
-}
-
-/// The answer to a WebSocket's key (RFC 6455, 4.2.2).
-fn accept(key: &[u8]) -> String {
-    const OF_THE_PROTOCOL: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-    let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, OF_THE_PROTOCOL].concat());
-    BASE64_STANDARD.encode(hash)
 }

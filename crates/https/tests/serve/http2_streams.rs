@@ -1,6 +1,7 @@
 //! Streams of HTTP/2 whose backends are written by hand.
 
 use crate::fixture::{Site, block_on, http, server};
+use base64::prelude::{BASE64_STANDARD, Engine};
 use bytes::Bytes;
 use hairpin_core::l7::splice::{Fault, Refused};
 use http::Request;
@@ -298,18 +299,54 @@ fn client_that_stops_in_a_body_frees_the_backend() {
     });
 }
 
+/// The answer to the key of a request for a WebSocket (RFC 6455, 4.2.2).
+fn accept_of(request: &str) -> String {
+    let key = request.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Key: ")).unwrap();
+    let text = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes());
+    BASE64_STANDARD.encode(hash)
+}
+
+#[test]
+fn websocket_with_a_wrong_accept_is_refused() {
+    block_on(async {
+        for accept in ["", "Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"] {
+            let server = scripted(move |mut stream, _| async move {
+                let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n";
+                stream.write_all(format!("{head}{accept}\r\nhello").as_bytes()).await.unwrap();
+                let _ = stream.read_to_end(&mut Vec::new()).await;
+            })
+            .await;
+            let site = Site::new(http(), server);
+            let client = site.http2().await;
+            let mut client = client.ready().await.unwrap();
+            while !client.is_extended_connect_protocol_enabled() {
+                sleep(Duration::from_millis(10)).await;
+            }
+            let mut request = Request::connect("https://web.test/chat").body(()).unwrap();
+            request.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
+            let (response, _up) = client.send_request(request, false).unwrap();
+            assert_eq!(response.await.unwrap().status(), 502, "{accept:?}");
+        }
+    });
+}
+
 #[test]
 fn websocket_over_http2_is_a_tunnel_to_the_backend() {
     block_on(async {
         let server = scripted(|mut stream, read| async move {
-            let head = String::from_utf8(read).unwrap().to_ascii_lowercase();
+            let sent = String::from_utf8(read).unwrap();
+            let head = sent.to_ascii_lowercase();
             for line in ["get /chat http/1.1", "connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13"]
             {
                 assert!(head.lines().any(|there| there == line), "{line}: {head}");
             }
-            let accepted = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-                Sec-WebSocket-Accept: x\r\nSec-WebSocket-Protocol: echo\r\n\r\nhello";
-            stream.write_all(accepted).await.unwrap();
+            let accept = accept_of(&sent);
+            let accepted = format!(
+                "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                 Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: echo\r\n\r\nhello"
+            );
+            stream.write_all(accepted.as_bytes()).await.unwrap();
             let mut all = Vec::new();
             stream.read_to_end(&mut all).await.unwrap();
             stream.write_all(&all).await.unwrap();
