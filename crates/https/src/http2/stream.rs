@@ -171,13 +171,12 @@ impl Stream {
         };
         // In memory of its own, freed before a refusal is sent.
         let forwarded = Box::pin(forwarding.forward(head, &mut up)).await;
+        // It counts as its backend's load; what is left of the request is none.
+        drop(exchange);
         match forwarded {
             Ok(()) => {}
             Err(Failed::Gone) => return,
-            Err(Failed::Refused(status, why)) => {
-                drop(exchange);
-                self.refuse(status, why, method).await;
-            }
+            Err(Failed::Refused(status, why)) => self.refuse(status, why, method).await,
             Err(Failed::Reset(reason)) => return self.respond.send_reset(reason),
         }
         up.discard().await;
