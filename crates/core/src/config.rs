@@ -20,6 +20,41 @@ pub enum Forwarding {
     Direct,
 }
 
+/// What a packet to a backend of direct server return is wrapped in, so that the backend may be any number of hops away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encapsulation {
+    /// Nothing: the backend is on a link of this host.
+    #[default]
+    None,
+    /// An IP header (RFC 2003, RFC 2473).
+    Ipip,
+    /// IP and UDP: variant 1 of GUE (draft-ietf-intarea-gue-09, section 4).
+    Gue,
+}
+
+/// The outer headers of packets to backends of direct server return.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outer {
+    /// Which there are.
+    pub encapsulation: Encapsulation,
+    /// The destination port of [`Encapsulation::Gue`].
+    pub port: u16,
+    /// The source address, of the backends' family; `None`: the one that the kernel has for the backend's route.
+    pub source: Option<Address>,
+}
+
+impl Outer {
+    /// How many bytes they take, of packets between addresses of this family.
+    pub fn bytes(&self, is_ipv4: bool) -> u8 {
+        let ip = if is_ipv4 { 20 } else { 40 };
+        match self.encapsulation {
+            Encapsulation::None => 0,
+            Encapsulation::Ipip => ip,
+            Encapsulation::Gue => ip + 8,
+        }
+    }
+}
+
 /// How a backend is chosen for a new connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
@@ -165,6 +200,8 @@ pub struct Service {
     /// How packets of connections to its backends are translated. Of a terminated service: whether spliced services lead to
     /// its backends, too (full NAT).
     pub forwarding: Forwarding,
+    /// The outer headers of what its backends get, if it is [`Forwarding::Direct`].
+    pub outer: Outer,
     /// How backends are chosen.
     pub algorithm: Algorithm,
     /// The policy for packets of unknown connections.
@@ -255,6 +292,7 @@ impl Service {
             protocol: Protocol::Tcp,
             kind: Kind::default(),
             forwarding: Forwarding::default(),
+            outer: Outer::default(),
             algorithm: Algorithm::default(),
             unknown: UnknownPacket::default(),
             timeouts: Timeouts::default(),

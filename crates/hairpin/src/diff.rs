@@ -13,12 +13,13 @@ use crate::config::{
 use crate::control::Changes;
 use crate::health::Check;
 use crate::registry::Identity;
-use hairpin_core::config::{Backend, BackendState, Service, Timeouts};
+use hairpin_core::config::{Backend, BackendState, Encapsulation, Outer, Service, Timeouts};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::offload::Choice;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem::discriminant;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -224,6 +225,9 @@ fn added(side: DiffSide<'_>) -> String {
     }
     if !(service.kind.is_group() || service.kind.is_layer7()) {
         about.push(service.forwarding.word().to_string());
+        if service.outer.encapsulation != Encapsulation::None {
+            about.push(outer(&service.outer));
+        }
     }
     about.push(service.algorithm.word().to_string());
     about.push(count(service.backends.len(), "backend"));
@@ -252,6 +256,7 @@ fn service(out: &mut Vec<String>, before: DiffSide<'_>, after: DiffSide<'_>) {
                 both.map(|service| service.forwarding.word().to_string()),
                 "; connections that exist keep theirs",
             );
+            say("encapsulation", both.map(|service| outer(&service.outer)), "");
         }
         say("unknown", both.map(|service| service.unknown.word().to_string()), "");
     }
@@ -269,6 +274,18 @@ fn service(out: &mut Vec<String>, before: DiffSide<'_>, after: DiffSide<'_>) {
     }
     said(out, &who, &before.settings.said, &after.settings.said);
     backends(out, before.service, after.service);
+}
+
+/// The outer headers of direct server return.
+fn outer(outer: &Outer) -> String {
+    let mut said = outer.encapsulation.word().to_string();
+    if outer.encapsulation == Encapsulation::Gue {
+        said += &format!(" to port {}", outer.port);
+    }
+    if let Some(source) = outer.source {
+        said += &format!(" from {}", IpAddr::from(source));
+    }
+    said
 }
 
 type Say<'a> = dyn FnMut(&str, [String; 2], &str) + 'a;

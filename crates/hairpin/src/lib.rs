@@ -8,6 +8,7 @@ mod capture;
 pub mod cli;
 pub mod config;
 pub mod control;
+mod decapsulate;
 pub mod diff;
 #[cfg(feature = "fake-flow")]
 mod fake_flow;

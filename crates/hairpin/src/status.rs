@@ -334,6 +334,9 @@ pub struct ServiceStatus {
     pub group_of: Option<String>,
     /// `nat`, `full-nat`, `dsr`, or `terminated`: its connections to backends are this host's own.
     pub mode: String,
+    /// With `dsr`: what packets to backends are wrapped in, `ipip` or `gue`; absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encapsulation: Option<String>,
     /// How it chooses backends.
     pub balance: String,
     /// Clients' connections now; of a group, those to its backends.

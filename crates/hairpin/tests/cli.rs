@@ -53,13 +53,14 @@ impl Drop for Scratch {
 fn validate_accepts_the_examples() {
     for (name, counts) in [
         ("minimal", "1 service, 2 backends"),
-        ("full", "4 services, 8 backends"),
+        ("full", "5 services, 10 backends"),
         ("http", "4 services, 4 groups, 12 backends"),
     ] {
         let path = root().join(format!("examples/{name}.toml"));
         let output = hairpin(&["validate", "-c", path.to_str().unwrap()]);
         assert!(output.status.success(), "{}", err(&output));
-        assert_eq!(out(&output), format!("{}: right: {counts}\n", path.display()));
+        // What backends of direct server return need comes behind it.
+        assert!(out(&output).starts_with(&format!("{}: right: {counts}\n", path.display())), "{}", out(&output));
     }
 }
 

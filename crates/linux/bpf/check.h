@@ -4,13 +4,13 @@
  * destination becomes the VIP; in the answer the VIP becomes the backend's address again. So the kernel never sees the VIP as
  * the source of a packet that arrives, which it would drop where the VIP is an address of this host (a martian source).
  *
+ * To a backend that is hops away they are wrapped as clients' packets are. The socket's source address is the one that the
+ * kernel has for the backend, as the outer header's is where none is configured.
+ *
  * The kernel gives every such socket a port of its own (the check binds it before it connects): two of the same port to two
  * backends of one VIP could not be told apart. */
 #ifndef HAIRPIN_CHECK_H
 #define HAIRPIN_CHECK_H
-
-static __always_inline bool quoted_ends(struct __sk_buff *skb, __u32 at, struct end *source, struct end *destination,
-					const bool ipv6);
 
 /* Puts `new` in place of the address at `at` in the frame, and keeps the checksums of the packet right whose headers lie at
  * `l3` and `l4`. */
@@ -97,7 +97,7 @@ static __always_inline int check_sent(struct __sk_buff *skb, __u32 number, const
 	if (bpf_map_update_elem(&checks, &source, &number, BPF_ANY) || !leave_one_hop(skb, ipv6) ||
 	    !readdress(skb, l3, l4, at, direct->vip, source.protocol, ipv6))
 		return TC_ACT_SHOT;
-	return TC_ACT_UNSPEC;
+	return direct->overhead && !wrap(skb, number) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 }
 
 /* The program at the egress of the named interfaces, where a service has direct server return. */

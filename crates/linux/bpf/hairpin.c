@@ -25,6 +25,7 @@
 #include "handover.h"
 #include "rewrite.h"
 #include "route.h"
+#include "encapsulate.h"
 #include "hit.h"
 #include "cookie.h"
 #include "check.h"

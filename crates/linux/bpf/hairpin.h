@@ -37,6 +37,7 @@ enum rule_flags {
 	RULE_DIRECT = 4,   /* nothing changes but the hops; the new destination is the backend, whose MAC the frame gets */
 	RULE_ACTIVE = 16,  /* hand-over is done */
 	RULE_FENCED = 32,  /* hand-over is under way: fence and until are set; neither of the two: no packet seen yet */
+	RULE_WRAPPED = 64, /* the next hop is that of packets in outer headers */
 };
 
 /* The part of a rule that is the same in both families: 56 bytes. */
@@ -103,9 +104,17 @@ struct end_roles {
 	__u16 zero;
 };
 
-/* A backend of direct server return, under its number in `directs`; zeros: none. IPv4 as ::ffff:a.b.c.d. */
+enum encapsulation { ENCAPSULATION_NONE, ENCAPSULATION_IPIP, ENCAPSULATION_GUE };
+
+/* A backend of direct server return, under its number in `directs`; zeros: none. IPv4 as ::ffff:a.b.c.d. The last four are
+ * of the outer headers of what is sent to it. */
 struct direct {
 	__u8 backend[16], vip[16];
+	__u8 source[16];    /* zeros: not known, nothing can be sent */
+	__be16 port;        /* of ENCAPSULATION_GUE */
+	__u8 encapsulation; /* ENCAPSULATION_* */
+	__u8 overhead;      /* bytes of outer headers */
+	__u32 zero[3];
 };
 
 /* skb->mark of health checks to such a backend: this, and the backend's number in the lower 16 bits. They are sent to the
@@ -203,6 +212,7 @@ enum event {
 	EVENT_COOKIE_INVALID,   /* of no known connection to a spliced service, with data but no right cookie: dropped */
 	EVENT_ABSENT_SYN,       /* SYN to a terminated service that no process listens for: dropped */
 	EVENT_XDP,              /* rule hit, and sent from XDP */
+	EVENT_NOT_WRAPPED,      /* to a backend hops away, but could not be encapsulated: dropped */
 	EVENTS
 };
 
@@ -266,7 +276,7 @@ _Static_assert(__builtin_offsetof(struct rule_head, mtu) == 44, "rule_head.mtu")
 _Static_assert(__builtin_offsetof(struct rule_head, source_port) == 48, "rule_head.source_port");
 _Static_assert(__builtin_offsetof(struct rule_head, checksum_addresses) == 54, "rule_head.checksum_addresses");
 _Static_assert(sizeof(struct sequence_change) == 48 && __builtin_offsetof(struct sequence_change, check) == 40, "sequence_change");
-_Static_assert(sizeof(struct end) == 20 && sizeof(struct end_roles) == 8 && sizeof(struct interface) == 12 && sizeof(struct direct) == 32, "ends");
+_Static_assert(sizeof(struct end) == 20 && sizeof(struct end_roles) == 8 && sizeof(struct interface) == 12 && sizeof(struct direct) == 64, "ends");
 _Static_assert(sizeof(struct control) == 128, "control");
 _Static_assert(__builtin_offsetof(struct control, heartbeat_ns) == 32, "control.heartbeat_ns");
 _Static_assert(sizeof(struct rule_counters) == 24 && sizeof(struct rule_query) == RULE_OPS_MAX * 216, "query");

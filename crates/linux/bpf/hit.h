@@ -39,13 +39,22 @@ static __always_inline int find_route(struct __sk_buff *skb, void *rule, __u32 l
 		routed.source[0] = to->source;
 		routed.destination[0] = to->destination;
 	}
+	if (head->flags & RULE_DIRECT) {
+		struct direct *direct = direct_of(head);
+
+		if (direct && direct->overhead)
+			aim_outer(&routed, direct, ipv6);
+	}
 	result = look_up(skb, &routed, &found, &mtu, ipv6);
 	if (result == NO_ROUTE || (result == NO_NEIGHBOUR && l3 != ETH_HLEN))
 		return TC_ACT_SHOT;
-	if (head->flags & RULE_DIRECT && !is_on_link(&routed, &found, ipv6))
+	if (head->flags & RULE_DIRECT && !routed.overhead && !is_on_link(&routed, &found, ipv6))
 		return TC_ACT_SHOT;
 	head->mtu = mtu;
 	head->egress = found.ifindex;
+	/* A router that gets what is wrapped must not get it bare: it would send it back. */
+	if (!routed.overhead != !(head->flags & RULE_WRAPPED))
+		head->flags ^= RULE_WRAPPED;
 	if (result == ROUTE_FOUND) {
 		__builtin_memcpy(head->next_hop, found.dmac, ETH_ALEN);
 		__builtin_memcpy(head->next_hop + ETH_ALEN, found.smac, ETH_ALEN);
@@ -82,11 +91,27 @@ static __noinline bool is_served(void)
 	return control_now && !is_absent(control_now);
 }
 
+/* To the backend `number`, which is hops away, by the verdict of the route. */
+static __always_inline int send_wrapped(struct __sk_buff *skb, __u32 number, const struct rule_head *head, int verdict)
+{
+	void *ethernet;
+
+	if (!wrap(skb, number))
+		return TC_ACT_SHOT;
+	if (verdict != TC_ACT_OK)
+		return verdict;
+	ethernet = (void *)(long)skb->data;
+	if (ethernet + 2 * ETH_ALEN > (void *)(long)skb->data_end)
+		return TC_ACT_SHOT;
+	address_frame(ethernet, head);
+	return bpf_redirect(head->egress, 0);
+}
+
 static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, void *rule, void *changes, void *key,
 			       const struct headers *at, const bool ipv6)
 {
 	struct rule_head *head = rule;
-	__u32 now = ticks(), gso_size = skb->gso_size, state;
+	__u32 now = ticks(), gso_size = skb->gso_size, state, overhead = 0;
 	const union ends *ends = ends_of(rule);
 	__u64 sequence_sum = 0, sum;
 	int verdict = TC_ACT_OK;
@@ -101,14 +126,22 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 	}
 	if (f->hops <= 1)
 		return divert(skb, head->worker, EVENT_RULE_TTL);
+	if (flags & RULE_DIRECT) {
+		struct direct *direct = direct_of(head);
+
+		overhead = direct ? direct->overhead : 0;
+		/* The kernel puts no outer header behind a tag in band. */
+		if (overhead && f->l3 != ETH_HLEN)
+			return divert(skb, head->worker, EVENT_RULE_NO_ROUTE);
+	}
 	if (!(flags & RULE_ACTIVE) && !handed_over(head, now))
 		return divert(skb, head->worker, EVENT_RULE_FENCED);
-	if ((__s32)(head->until - now) <= 0 || !head->egress) {
+	if ((__s32)(head->until - now) <= 0 || !head->egress || !overhead != !(head->flags & RULE_WRAPPED)) {
 		verdict = ipv6 ? find_route_v6(skb, rule, f->l3, now) : find_route_v4(skb, rule, f->l3, now);
 		if (verdict == TC_ACT_SHOT)
 			return divert(skb, head->worker, EVENT_RULE_NO_ROUTE);
 	}
-	if ((gso_size ? f->headers + gso_size : f->length) > head->mtu)
+	if ((gso_size ? f->headers + gso_size : f->length) + overhead > head->mtu)
 		return divert(skb, head->worker, EVENT_RULE_MTU);
 	if (flags & RULE_SEQUENCE && f->tcp) {
 		struct sequence_change *change = bpf_map_lookup_elem(changes, key);
@@ -129,6 +162,8 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 	if (state == CHECKSUM_COMPLETE)
 		bpf_csum_update(skb, fold(sum));
 	account(head, f, gso_size, skb->gso_segs, now);
+	if (overhead)
+		return send_wrapped(skb, head->total / 2, head, verdict);
 	if (verdict == TC_ACT_OK) {
 		address_frame(at->ethernet, head);
 		verdict = bpf_redirect(head->egress, 0);

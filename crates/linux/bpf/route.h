@@ -11,7 +11,8 @@ struct routed {
 	__u32 ifindex;
 	__be32 traffic;
 	__be32 source[4], destination[4]; /* IPv4: the first ones */
-	__u32 direct; /* whether a neighbour must have `destination` */
+	__u32 direct;   /* whether a neighbour must have `destination` */
+	__u32 overhead; /* bytes of outer headers that it is to get */
 };
 
 enum route_result {

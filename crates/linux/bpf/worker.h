@@ -54,20 +54,23 @@ static __always_inline __u32 segment_length(struct __sk_buff *skb, __u32 l3, __u
 }
 
 /* Where a frame goes: with MARK_DIRECT, to the backend whose number it says; else its destination. */
-static __always_inline bool aim(struct __sk_buff *skb, struct routed *routed, const bool ipv6)
+static __always_inline bool aim(struct __sk_buff *skb, struct routed *routed, __u32 *number, const bool ipv6)
 {
 	struct direct *direct;
 	__u8 mark[4];
-	__u32 number;
 
 	if (bpf_skb_load_bytes(skb, 0, mark, sizeof(mark)))
 		return false;
 	if (mark[0] != MARK_DIRECT)
 		return true;
-	number = mark[2] << 8 | mark[3];
-	direct = bpf_map_lookup_elem(&directs, &number);
+	*number = mark[2] << 8 | mark[3];
+	direct = bpf_map_lookup_elem(&directs, number);
 	if (!direct)
 		return false;
+	if (direct->overhead) {
+		aim_outer(routed, direct, ipv6);
+		return true;
+	}
 	if (ipv6)
 		__builtin_memcpy(routed->destination, direct->backend, 16);
 	else
@@ -81,7 +84,7 @@ static __always_inline int route(struct __sk_buff *skb, __u32 slot, __u32 l3, co
 	struct interface *interface = bpf_map_lookup_elem(&interfaces, &slot);
 	struct bpf_fib_lookup found;
 	struct routed routed;
-	__u32 mtu = 0, length;
+	__u32 mtu = 0, number = 0, length;
 	enum route_result result;
 
 	if (!interface || !interface->ifindex)
@@ -112,17 +115,20 @@ static __always_inline int route(struct __sk_buff *skb, __u32 slot, __u32 l3, co
 		routed.destination[0] = ip.daddr;
 		length = segment_length(skb, l3, l3 + ip.ihl * 4, bpf_ntohs(ip.tot_len), ip.protocol);
 	}
-	if (!aim(skb, &routed, ipv6))
+	if (!aim(skb, &routed, &number, ipv6))
 		return worker_malformed();
 	result = look_up(skb, &routed, &found, &mtu, ipv6);
 	if (routed.direct && !is_on_link(&routed, &found, ipv6))
 		result = NO_ROUTE;
-	if (result == NO_ROUTE || (result == NO_NEIGHBOUR && l3 != ETH_HLEN)) {
+	/* The kernel puts no outer header behind a tag in band. */
+	if (result == NO_ROUTE || (l3 != ETH_HLEN && (result == NO_NEIGHBOUR || routed.overhead))) {
 		count(EVENT_SENT_NO_ROUTE);
 		return TC_ACT_SHOT;
 	}
-	if (length > mtu)
-		return too_big(skb, mtu);
+	if (length + routed.overhead > mtu)
+		return too_big(skb, mtu - routed.overhead);
+	if (routed.overhead && !wrap(skb, number))
+		return TC_ACT_SHOT;
 	count(EVENT_SENT);
 	if (l3 != ETH_HLEN) {
 		__u8 *ethernet = (void *)(long)skb->data;

@@ -43,6 +43,13 @@ static __always_inline int forward(const struct xdp_md *ctx, const struct frame 
 
 	if (!takes(head, f, now))
 		return XDP_PASS;
+	if (head->flags & RULE_DIRECT) {
+		const struct direct *direct = direct_of(head);
+
+		/* The outer header is put on at tc. */
+		if (!direct || direct->overhead || head->flags & RULE_WRAPPED)
+			return XDP_PASS;
+	}
 	/* Before anything is changed: a device that is not in the map leaves the packet to tc. */
 	if (egress != ctx->ingress_ifindex || !interface->sends_back)
 		verdict = bpf_redirect_map(&devices, egress, XDP_PASS);

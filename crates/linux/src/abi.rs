@@ -251,7 +251,22 @@ pub struct DirectEntry {
     pub backend: [u8; 16],
     /// The VIP that it has as well.
     pub vip: [u8; 16],
+    /// The source address of outer headers; zeros: not known.
+    pub source: [u8; 16],
+    /// The destination port of outer UDP headers.
+    pub port: [u8; 2],
+    /// Which outer headers there are: `ENCAPSULATION_*`.
+    pub encapsulation: u8,
+    /// Their bytes.
+    pub overhead: u8,
+    /// Zero.
+    pub zero: [u32; 3],
 }
+
+/// For [`DirectEntry::encapsulation`]: an IP header.
+pub const ENCAPSULATION_IPIP: u8 = 1;
+/// For [`DirectEntry::encapsulation`]: IP and UDP.
+pub const ENCAPSULATION_GUE: u8 = 2;
 
 /// Value of `ends`.
 #[derive(Clone, Copy, Debug)]
@@ -382,7 +397,7 @@ const _: () = {
     assert!(offset_of!(RuleHead, fence) == 28 && offset_of!(RuleHead, mtu) == 44);
     assert!(offset_of!(RuleHead, checksum_addresses) == 54);
     assert!(size_of::<EndKey>() == 20 && size_of::<EndRoles>() == 8 && size_of::<InterfaceEntry>() == 12);
-    assert!(size_of::<DirectEntry>() == 32);
+    assert!(size_of::<DirectEntry>() == 64);
     assert!(size_of::<ControlBlock>() == 128 && offset_of!(ControlBlock, heartbeat_ns) == 32);
     assert!(size_of::<RuleCounters>() == 24 && size_of::<RuleQuery>() == RULE_OPS_MAX * 216);
     assert!(offset_of!(RuleHead, source_port) == 48);
@@ -391,7 +406,7 @@ const _: () = {
 
 /// The fates of packets that take no rule, and the packets that rules have sent from XDP: name for people, and whether such packets are dropped. In the order of
 /// `enum event`.
-pub const EVENTS: [(&str, bool); 26] = [
+pub const EVENTS: [(&str, bool); 27] = [
     ("to-worker", false),
     ("policed-client", true),
     ("policed-backend", true),
@@ -419,6 +434,7 @@ pub const EVENTS: [(&str, bool); 26] = [
     ("cookie-invalid", true),
     ("absent-syn", true),
     ("xdp-sent", false),
+    ("not-encapsulated", true),
 ];
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ pub mod capture;
 pub mod control;
 pub mod cost;
 pub mod cpu;
+pub mod decapsulate;
 pub mod device;
 pub mod engine;
 pub mod large_pages;

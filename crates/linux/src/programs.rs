@@ -24,7 +24,8 @@ pub use reader::RuleReader;
 pub use rules::InstalledRule;
 pub use xdp::has_whole_checksums;
 
-pub(crate) use object::Queries;
+pub(crate) use attach::Passing;
+pub(crate) use object::{Queries, load_object};
 
 use crate::abi::{self, Bytes};
 use crate::control::{self, Control};

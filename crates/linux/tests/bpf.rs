@@ -20,6 +20,8 @@ mod crash;
 mod differential;
 #[path = "bpf/direct.rs"]
 mod direct;
+#[path = "bpf/encapsulation.rs"]
+mod encapsulation;
 #[path = "bpf/engine.rs"]
 mod engine;
 #[path = "bpf/guard.rs"]

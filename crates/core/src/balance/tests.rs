@@ -42,6 +42,7 @@ fn service(algorithm: Algorithm, weights: &[u16]) -> Service {
         protocol: Protocol::Tcp,
         kind: Kind::Forward,
         forwarding: Forwarding::Nat,
+        outer: Default::default(),
         algorithm,
         unknown: UnknownPacket::PickUp,
         timeouts: Timeouts::default(),

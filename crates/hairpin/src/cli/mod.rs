@@ -13,6 +13,7 @@ mod target;
 
 use crate::capture::CaptureArgs;
 use crate::config;
+use crate::decapsulate::DecapsulateArgs;
 use crate::limits;
 use crate::probe;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -183,6 +184,16 @@ enum CliCommand {
         filter: FilterArgs,
         #[command(flatten)]
         args: CaptureArgs,
+    },
+    /// Take the outer headers off packets that a balancer has wrapped, on a backend whose kernel has no tunnels.
+    ///
+    /// For backends of `mode = "dsr"` services with `encapsulation = "ipip"` or `"gue"`. The program is in the kernel while this
+    /// process runs, in the foreground; SIGTERM or SIGINT ends it. Only packets for one of the VIPs are unwrapped, so that no
+    /// one can send others past a firewall. Counts are printed at the end.
+    #[command(after_help = "Example: hairpin decapsulate --interface eth0 --vip 192.0.2.10 --from 10.0.0.0/24")]
+    Decapsulate {
+        #[command(flatten)]
+        args: DecapsulateArgs,
     },
     /// Find out what a network card can do for a flow engine by DPDK's rte_flow, and which services it would offload.
     ///
@@ -379,6 +390,7 @@ impl CliCommand {
                 filter.check()?;
                 crate::capture::run(&target.socket()?, &filter.query(), &args)
             }
+            CliCommand::Decapsulate { args } => crate::decapsulate::run(&args),
             CliCommand::Probe { args, output } => print(&probe::run(&args, matches!(output, Output::Json))?),
             CliCommand::Reload { target, output } => return process::reload(&target, output),
             CliCommand::Diff { file, target, output } => return process::diff(&file, &target, output),
@@ -465,6 +477,10 @@ mod tests {
             "capture --count 0",
             "capture --duration 5",
             "completions tcsh",
+            "decapsulate --interface eth0",
+            "decapsulate --vip 192.0.2.10",
+            "decapsulate --interface eth0 --vip 192.0.2.10/33",
+            "decapsulate --interface eth0 --vip 192.0.2.10 --port 0",
             "limits --markdown -o json",
         ] {
             let words = std::iter::once("hairpin").chain(line.split(' '));

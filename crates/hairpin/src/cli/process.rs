@@ -6,7 +6,7 @@ use crate::config::{self, Config, Severity};
 use crate::control::{Changes, ControlAnswer, ControlClient, ControlRequest, Upgrade, unexpected};
 use crate::{json, live, render, run};
 use anyhow::{Context, Result, bail};
-use hairpin_core::config::{Forwarding, Service};
+use hairpin_core::config::{Encapsulation, Forwarding, Service};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -70,10 +70,14 @@ fn direct_needs(service: &Service) -> Option<String> {
         IpAddr::V4(_) => (32, "sysctl net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2; "),
         IpAddr::V6(_) => (128, ""),
     };
+    let reached = match service.outer.encapsulation {
+        Encapsulation::None => "be on a link of this host",
+        Encapsulation::Ipip => "take off outer IP headers (ipip, ip6tnl, or hairpin decapsulate)",
+        Encapsulation::Gue => "take off outer GUE headers (fou, or hairpin decapsulate)",
+    };
     (service.forwarding == Forwarding::Direct).then(|| {
         format!(
-            "service {} is dsr: each backend must be on a link of this host and have the VIP ({silent}ip addr add \
-             {vip}/{bits} dev lo)\n",
+            "service {} is dsr: each backend must {reached} and have the VIP ({silent}ip addr add {vip}/{bits} dev lo)\n",
             service.name
         )
     })

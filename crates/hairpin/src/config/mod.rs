@@ -6,6 +6,7 @@
 mod acme;
 mod check;
 mod dpdk;
+mod encapsulation;
 mod group;
 mod health;
 mod instance;
@@ -36,6 +37,7 @@ pub(crate) mod limits {
 pub use dpdk::{DpdkSettings, IdleMode, Pages, PortSettings, PrefixedAddress, Probes, RouteSettings};
 pub(crate) use hairpin_diagnostics::nearest;
 pub use hairpin_diagnostics::{Problem, Problems, Severity};
+pub(crate) use l7::network;
 pub(crate) use print::wrapped;
 pub use print::{markdown, template};
 pub use settings::{

@@ -4,8 +4,8 @@ use super::l7::{self, Targets, backend_tls};
 use super::reader::{TomlTable, is_empty_list, socket_address};
 use super::reference::ReferenceSection;
 use super::words::{SettingWord, Spoken};
-use super::{BACKENDS_MAX, Common, SERVICES_MAX, ServiceSettings, group, health, reference, sharing};
-use hairpin_core::config::{Backend, BackendState, Forwarding, Service, ServiceState, Timeouts, UnknownPacket};
+use super::{BACKENDS_MAX, Common, SERVICES_MAX, ServiceSettings, encapsulation, group, health, reference, sharing};
+use hairpin_core::config::{Backend, BackendState, Forwarding, Outer, Service, ServiceState, Timeouts, UnknownPacket};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::config::Kind;
 use hairpin_diagnostics::{At, Sink};
@@ -107,6 +107,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
             protocol: protocol.unwrap_or_default(),
             kind: Kind::Forward,
             forwarding,
+            outer: Outer::default(),
             algorithm,
             unknown,
             timeouts,
@@ -134,6 +135,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
         routes_of: None,
         backends: backends.unwrap_or_default(),
     };
+    draft.service.outer = encapsulation::read(table, &draft);
     let with_groups = spoken.map_or_else(Vec::new, |spoken| {
         let to_backends = read_to_backends(table, &health_table, spoken, &mut draft);
         routed(sink, table, spoken, (draft, number), to_backends)

@@ -3,7 +3,9 @@
 use super::{
     Attach, ChallengeChoice, CheckKind, ClientCertificates, ForwardingChoice, PolicyChoice, TlsVersion, WhenAbsent,
 };
-use hairpin_core::config::{Algorithm, AllDown, BackendState, Forwarding, Service, UnknownPacket, WhenFull};
+use hairpin_core::config::{
+    Algorithm, AllDown, BackendState, Encapsulation, Forwarding, Service, UnknownPacket, WhenFull,
+};
 use hairpin_core::flow::Protocol;
 use hairpin_core::l7::config::Kind;
 use hairpin_core::offload::Combine;
@@ -154,6 +156,7 @@ words!(Preface { Off = "off", V1 = "v1", V2 = "v2" });
 words!(SameSite { Lax = "lax", Strict = "strict", None = "none" });
 words!(AccessAction { Allow = "allow", Deny = "deny" });
 words!(Forwarding { Nat = "nat", FullNat = "full-nat", Direct = "dsr" });
+words!(Encapsulation { None = "none", Ipip = "ipip", Gue = "gue" });
 words!(Algorithm {
     RoundRobin = "round-robin",
     WeightedRoundRobin = "weighted-round-robin",
@@ -232,6 +235,7 @@ mod tests {
         agrees::<WhenFull>(&reference::LIMITS, "when_full");
         agrees::<Attach>(&reference::LINUX, "attach");
         agrees::<Forwarding>(&reference::SERVICE, "mode");
+        agrees::<Encapsulation>(&reference::SERVICE, "encapsulation");
         agrees::<Algorithm>(&reference::SERVICE, "balance");
         agrees::<UnknownPacket>(&reference::SERVICE, "unknown");
         agrees::<AllDown>(&reference::SERVICE, "all_down");

@@ -107,6 +107,9 @@ async fn connect(target: &CheckTarget, deadline: Instant) -> Result<TcpStream, C
     Ok(stream)
 }
 
+/// The longest segment of such a check, in bytes: it fits IPv6's smallest MTU with outer headers of IPv6 and UDP.
+const SEGMENT_BYTES: u32 = 1280 - 48 - 60;
+
 /// Has a check of a backend of direct server return take the way of clients' packets. Its port must be its own: the answers to
 /// two checks of one port, at two backends of one VIP, could not be told apart. What is bound before it is connected shares
 /// its port with no other such socket.
@@ -116,6 +119,7 @@ fn mark<S: AsFd>(socket: &S, target: &CheckTarget) -> Result<(), CheckFailure> {
     socket.set_mark(mark).map_err(|error| io_failure(&error))?;
     if socket.r#type().is_ok_and(|kind| kind == Type::STREAM) {
         socket.bind(&unspecified(target.address).into()).map_err(|error| io_failure(&error))?;
+        socket.set_tcp_mss(SEGMENT_BYTES).map_err(|error| io_failure(&error))?;
     }
     Ok(())
 }

@@ -230,5 +230,11 @@ pub(super) const PROCESS: Group = Group {
             &[],
             "Those whose connection is not known are left out; `hairpin capture` says how many at its end.",
         ),
+        limit(
+            "VIPs, addresses or senders that `hairpin decapsulate` is given",
+            Number(hairpin_linux::decapsulate::NETWORKS_MAX as u64, "networks"),
+            &[],
+            "It does not start.",
+        ),
     ],
 };

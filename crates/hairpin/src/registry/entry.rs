@@ -2,11 +2,13 @@
 
 use crate::config::words::Worded;
 use hairpin_core::config::{
-    Algorithm, AllDown, Backend, BackendState, Forwarding, Service, ServiceState, Timeouts, UnknownPacket,
+    Algorithm, AllDown, Backend, BackendState, Encapsulation, Forwarding, Outer, Service, ServiceState, Timeouts,
+    UnknownPacket,
 };
-use hairpin_core::flow::{Endpoint, Protocol};
+use hairpin_core::flow::{Address, Endpoint, Protocol};
 use hairpin_core::l7::config::{Kind, ServerErrors, Terminated};
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// A service that has a number: all that it takes to serve its connections when the configuration has it no longer.
@@ -25,6 +27,9 @@ pub(super) struct ServiceEntry {
     /// Whether the configuration has it no longer.
     pub(super) removed: bool,
     pub(super) mode: Worded<Forwarding>,
+    /// With direct server return: the outer headers of packets to backends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    outer: Option<OuterEntry>,
     balance: Worded<Algorithm>,
     unknown: Worded<UnknownPacket>,
     all_down: Worded<AllDown>,
@@ -44,6 +49,7 @@ impl ServiceEntry {
             terminated: service.kind.is_terminated(),
             removed: false,
             mode: Worded(service.forwarding),
+            outer: OuterEntry::of(&service.outer),
             balance: Worded(service.algorithm),
             unknown: Worded(service.unknown),
             all_down: Worded(service.all_down),
@@ -73,6 +79,7 @@ impl ServiceEntry {
             protocol: self.protocol.0,
             kind: kind.unwrap_or_else(without),
             forwarding: self.mode.0,
+            outer: self.outer.as_ref().map_or_else(Outer::default, OuterEntry::outer),
             algorithm: self.balance.0,
             unknown: self.unknown.0,
             all_down: self.all_down.0,
@@ -81,6 +88,30 @@ impl ServiceEntry {
             faulty: ServerErrors::default(),
             backends,
         }
+    }
+}
+
+/// The outer headers that a service has.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct OuterEntry {
+    encapsulation: Worded<Encapsulation>,
+    port: u16,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    source: Option<IpAddr>,
+}
+
+impl OuterEntry {
+    fn of(outer: &Outer) -> Option<OuterEntry> {
+        let source = outer.source.map(IpAddr::from);
+        (outer.encapsulation != Encapsulation::None).then_some(OuterEntry {
+            encapsulation: Worded(outer.encapsulation),
+            port: outer.port,
+            source,
+        })
+    }
+
+    fn outer(&self) -> Outer {
+        Outer { encapsulation: self.encapsulation.0, port: self.port, source: self.source.map(Address::from) }
     }
 }
 

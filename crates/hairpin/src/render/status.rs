@@ -227,11 +227,12 @@ fn services(status: &Status) -> Table {
     );
     for service in &status.services {
         let standing = if service.state == "removed" { "removed" } else { "" };
-        let (listen, mode) = match service.group_of {
-            Some(_) => ("group", ""),
-            None => (&*service.listen, &*service.mode),
+        let (listen, mode) = match (&service.group_of, &service.encapsulation) {
+            (Some(_), _) => ("group", String::new()),
+            (None, Some(encapsulation)) => (&*service.listen, format!("{}/{encapsulation}", service.mode)),
+            (None, None) => (&*service.listen, service.mode.clone()),
         };
-        let words = [&*service.name, listen, mode, &service.balance, "", standing];
+        let words = [&*service.name, listen, &*mode, &service.balance, "", standing];
         let share = percent(service.offloaded_share);
         let connections = (service.connections, service.connections_total, service.connections_per_s);
         add(&mut table, &words, &traffic_cells(connections, &service.software, &service.offloaded, share));

@@ -103,6 +103,10 @@ impl Supervisor {
         {
             log(&format!("warning: what was removed stays for now: {error:#}"));
         }
+        // The kernel's routes say which addresses outer headers have as their source, and may have changed.
+        if let Err(error) = self.plane.configure_backends(&self.snapshot) {
+            log(&format!("warning: changes of routes to backends are not in force: {error:#}"));
+        }
     }
 
     pub(super) fn tell_changes(&self, changes: &Changes) {

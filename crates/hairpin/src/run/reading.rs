@@ -5,7 +5,9 @@ pub(crate) mod http;
 use crate::config::Settings;
 use crate::config::words::spoken;
 use crate::status::{BackendStatus, Count, HttpsStatus, OffloadStatus, ServiceStatus, Status, Traffic, WorkerStatus};
-use hairpin_core::config::{Algorithm, Backend, BackendState, Forwarding, Service, ServiceState, Snapshot};
+use hairpin_core::config::{
+    Algorithm, Backend, BackendState, Encapsulation, Forwarding, Service, ServiceState, Snapshot,
+};
 use hairpin_core::flow::Address;
 use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::config::Kind;
@@ -272,6 +274,15 @@ fn mode(service: &Service) -> &'static str {
     }
 }
 
+/// What packets to its backends are wrapped in.
+fn encapsulation(service: &Service) -> Option<&'static str> {
+    match service.outer.encapsulation {
+        Encapsulation::None => None,
+        Encapsulation::Ipip => Some("ipip"),
+        Encapsulation::Gue => Some("gue"),
+    }
+}
+
 fn service_status(
     settings: &Settings,
     per_s: ReadingRates,
@@ -293,6 +304,7 @@ fn service_status(
         protocol: spoken(service).to_string(),
         group_of: group_of(service).map(str::to_string),
         mode: mode(service).to_string(),
+        encapsulation: encapsulation(service).map(str::to_string),
         balance: balance(settings, service.algorithm).to_string(),
         connections_total: created[1],
         connections_per_s: per_s.of(created[0], created[1]),

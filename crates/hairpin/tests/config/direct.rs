@@ -1,7 +1,8 @@
 //! `mode = "dsr"`: backends answer clients themselves.
 
 use super::{GOOD, good, refuses, said, with};
-use hairpin_core::config::Forwarding;
+use hairpin_core::config::{Encapsulation, Forwarding, Outer};
+use hairpin_core::flow::Address;
 
 /// The service with these lines.
 fn direct(lines: &str) -> String {
@@ -54,5 +55,60 @@ fn direct_services_are_of_layer_4() {
         let text = direct("").replace("192.0.2.1:80/tcp", listen);
         let found = said(&text);
         assert!(found.iter().any(|line| line.contains("`mode` is \"dsr\", but the service is")), "{found:?}");
+    }
+}
+
+#[test]
+fn direct_services_may_be_encapsulated() {
+    let outer = |lines: &str| good(&direct(lines)).snapshot.services[0].outer;
+    assert_eq!(outer(""), Outer::default());
+    assert_eq!(outer("encapsulation = \"ipip\"\n"), Outer { encapsulation: Encapsulation::Ipip, ..Outer::default() });
+    let source = Some(Address::from("10.0.0.9".parse::<std::net::IpAddr>().unwrap()));
+    assert_eq!(
+        outer("encapsulation = \"gue\"\nencapsulation_source = \"10.0.0.9\"\n"),
+        Outer { encapsulation: Encapsulation::Gue, port: 6080, source }
+    );
+    let other = outer("encapsulation = \"gue\"\nencapsulation_port = 5555\n");
+    assert_eq!((other.port, other.bytes(true), other.bytes(false)), (5555, 28, 48));
+}
+
+#[test]
+fn encapsulation_is_for_direct_services() {
+    refuses(
+        &(GOOD.to_string() + "encapsulation = \"ipip\"\n"),
+        "5:17: error: `encapsulation` is \"ipip\", but service \"192.0.2.1:80/tcp\" is not dsr: Hairpin translates its \
+         packets' addresses, and needs no outer header; leave it out, or use mode = \"dsr\"",
+    );
+}
+
+#[test]
+fn encapsulation_is_within_one_family() {
+    refuses(
+        &direct("encapsulation = \"gue\"\nencapsulation_source = \"fd00::1\"\n"),
+        "7:24: error: `encapsulation_source` \"fd00::1\" is of another family than the service; packets are wrapped in \
+         headers of their own family",
+    );
+    refuses(
+        &direct("encapsulation = \"gue\"\n").replace("10.0.0.1:80", "[fd00::1]:80"),
+        "4:13: error: backend [fd00::1]:80 is IPv6, its service \"192.0.2.1:80/tcp\" IPv4; packets are not translated \
+         between families: use a backend of the same",
+    );
+    refuses(
+        &direct("encapsulation = \"gue\"\nencapsulation_source = \"eth0\"\n"),
+        "7:24: error: `encapsulation_source` \"eth0\" is not an IP address; write one of this host's, such as \"10.0.2.1\"",
+    );
+}
+
+#[test]
+fn encapsulation_warns_of_what_it_does_not_use() {
+    for (lines, field, needed) in [
+        ("encapsulation_port = 6081\n", "encapsulation_port", "\"gue\""),
+        ("encapsulation = \"ipip\"\nencapsulation_port = 6081\n", "encapsulation_port", "\"gue\""),
+        ("encapsulation_source = \"10.0.0.9\"\n", "encapsulation_source", "\"ipip\"` or `\"gue\""),
+    ] {
+        let expected =
+            format!("`{field}` means nothing to service \"192.0.2.1:80/tcp\" without `encapsulation = {needed}`");
+        let found = super::warned(&direct(lines));
+        assert!(found.len() == 1 && found[0].contains(&expected), "{found:?}");
     }
 }

@@ -1,7 +1,9 @@
 //! The configuration reader: what it takes, and what it says about what it does not take.
 
 use hairpin::config::{self, Attach, CheckKind, Config, ForwardingChoice, PolicyChoice, Severity, WhenAbsent};
-use hairpin_core::config::{Algorithm, AllDown, BackendState, Forwarding, Service, Timeouts, UnknownPacket};
+use hairpin_core::config::{
+    Algorithm, AllDown, BackendState, Encapsulation, Forwarding, Service, Timeouts, UnknownPacket,
+};
 use hairpin_core::flow::Protocol;
 mod acme;
 mod backend_tls;
@@ -97,9 +99,13 @@ fn everything_is_read() {
     let Config { settings, snapshot, services, .. } = good(text);
     assert_eq!(settings.instance, "edge");
     assert_eq!(settings.linux.forwarding, ForwardingChoice::Enable);
-    let [web, web6, dns, _] = &*snapshot.services else { panic!("{:?}", snapshot.services) };
+    let [web, web6, dns, _, far] = &*snapshot.services else { panic!("{:?}", snapshot.services) };
     let first = |service: &Service| service.backends[0].number;
-    assert_eq!((first(web), first(web6), first(dns), snapshot.backends()), (0, 3, 5, 8));
+    assert_eq!((first(web), first(web6), first(dns), first(far), snapshot.backends()), (0, 3, 5, 8, 10));
+    assert_eq!(
+        (far.forwarding, far.outer.encapsulation, far.outer.port),
+        (Forwarding::Direct, Encapsulation::Gue, 6080)
+    );
     assert_eq!((web.algorithm, web.unknown), (Algorithm::LeastConnections, UnknownPacket::Reset));
     assert_eq!((&*web.backends[0].name, web.backends[0].weight), ("web-1", 2));
     assert_eq!(web.backends[2].state, BackendState::Draining);
@@ -110,7 +116,7 @@ fn everything_is_read() {
     assert_eq!((web.all_down, web.drain_limit), (AllDown::UseAll, Duration::from_secs(600)));
     assert_eq!((dns.all_down, dns.drain_limit), (AllDown::Refuse, Duration::from_secs(3600)));
     let kinds: Vec<CheckKind> = services.iter().map(|service| service.health.kind()).collect();
-    assert_eq!(kinds, [CheckKind::Http, CheckKind::None, CheckKind::Udp, CheckKind::Udp]);
+    assert_eq!(kinds, [CheckKind::Http, CheckKind::None, CheckKind::Udp, CheckKind::Udp, CheckKind::None]);
     assert_eq!((dns.protocol, dns.algorithm), (Protocol::Udp, Algorithm::SourceHash));
 }
 

@@ -144,6 +144,22 @@ fn what_is_removed_stays_for_its_connections() {
     assert!(!registry.frees_now(&no_connections, 2_000_000));
 }
 
+/// Bare packets of its connections would go to a router, which would send them back.
+#[test]
+fn removed_service_keeps_its_encapsulation() {
+    let mut registry = Registry::default();
+    let text = "interfaces = [\"a\"]\n[[service]]\nlisten = \"192.0.2.1:80/tcp\"\nmode = \"dsr\"\nencapsulation = \"gue\"\n\
+                encapsulation_port = 99\nencapsulation_source = \"10.0.9.1\"\nbackends = [\"10.0.0.1:80\"]\n";
+    let before = merged(&mut registry, &config::parse("t", text).unwrap(), 100).snapshot.services[0].outer;
+    assert_eq!((before.port, before.source.is_some()), (99, true));
+    let new = config(&plan(&[(81, &[1])]));
+    registry.merge(&new, &|_| 1, 200).unwrap();
+    let place = Place::new("encapsulated");
+    registry.save(&place.file()).unwrap();
+    let after = Registry::load(&place.file()).unwrap().merge(&new, &|_| 1, 200).unwrap();
+    assert_eq!((after.snapshot.services[0].state, after.snapshot.services[0].outer), (ServiceState::Removed, before));
+}
+
 #[test]
 fn counts_are_not_trusted_at_once() {
     let mut registry = Registry::default();

@@ -20,13 +20,14 @@ pub enum AttachMode {
     Clsact,
 }
 
-/// Priority and handle of our filter on a clsact qdisc.
+/// Priority of our filter on a clsact qdisc, of one that is there only while its process is, and handle of both.
 const PRIORITY: u32 = 0x4850;
+const PRIORITY_PASSING: u32 = PRIORITY + 1;
 const HANDLE: u32 = 1;
 
 /// The place of a program in a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(crate) enum Place {
     /// Where packets come in, at tc.
     Ingress,
     /// Where packets leave, at tc.
@@ -37,7 +38,7 @@ pub(super) enum Place {
 
 /// A place of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Hook {
+pub(crate) struct Hook {
     pub(super) ifindex: u32,
     place: Place,
 }
@@ -174,7 +175,7 @@ impl Attachment {
                 fs::remove_file(&path).with_context(|| format!("cannot unpin {}", path.display()))
             }
             Attachment::Clsact { hook, marker, own_qdisc } => {
-                let result = remove_filter(hook, own_qdisc);
+                let result = remove_filter(hook, own_qdisc, PRIORITY);
                 fs::remove_dir(&marker).with_context(|| format!("cannot remove {}", marker.display()))?;
                 result.with_context(|| format!("cannot remove the filter of device {}", hook.ifindex))
             }
@@ -182,22 +183,61 @@ impl Attachment {
     }
 }
 
-fn tcx(program: BorrowedFd<'_>, hook: Hook, links: &Path) -> io::Result<Attachment> {
+/// A program at a device's tc ingress for as long as this process wants: nothing is pinned. A link goes with the process, however
+/// that ends. A filter stays if the process is killed, until the next one takes its place.
+#[derive(Debug)]
+pub(crate) enum Passing {
+    /// By a link.
+    Tcx(OwnedFd),
+    /// By a filter.
+    Clsact { hook: Hook, own_qdisc: bool },
+}
+
+impl Passing {
+    pub(crate) fn attach(program: BorrowedFd<'_>, ifindex: u32, mode: AttachMode) -> Result<Passing> {
+        let hook = Hook::ingress(ifindex);
+        if mode != AttachMode::Clsact {
+            match tcx_link(program, hook) {
+                // The error of a kernel that does not know the attach type.
+                Err(error) if mode == AttachMode::Auto && error.raw_os_error() == Some(libc::EINVAL) => {}
+                link => return Ok(Passing::Tcx(link.context("cannot attach by tcx")?)),
+            }
+        }
+        let own_qdisc = make_qdisc(hook).context("cannot make a clsact qdisc")?;
+        set_filter(program, hook, PRIORITY_PASSING).context("cannot attach by clsact")?;
+        Ok(Passing::Clsact { hook, own_qdisc })
+    }
+
+    pub(crate) fn detach(self) -> Result<()> {
+        match self {
+            Passing::Tcx(link) => detach_link(link.as_fd()),
+            Passing::Clsact { hook, own_qdisc } => {
+                remove_filter(hook, own_qdisc, PRIORITY_PASSING).context("cannot remove the filter")
+            }
+        }
+    }
+}
+
+fn tcx_link(program: BorrowedFd<'_>, hook: Hook) -> io::Result<OwnedFd> {
     let kind = if hook.is_egress() { libbpf_sys::BPF_TCX_EGRESS } else { libbpf_sys::BPF_TCX_INGRESS };
     // SAFETY: the descriptor is open, there are no options.
     let link = unsafe { libbpf_sys::bpf_link_create(raw(program), hook.ifindex as i32, kind, std::ptr::null()) };
     // SAFETY: libbpf has just opened it, and nothing else owns it.
-    let link = unsafe { OwnedFd::from_raw_fd(checked(link)?) };
+    Ok(unsafe { OwnedFd::from_raw_fd(checked(link)?) })
+}
+
+fn tcx(program: BorrowedFd<'_>, hook: Hook, links: &Path) -> io::Result<Attachment> {
+    let link = tcx_link(program, hook)?;
     let path = links.join(format!("tcx-{}{}", hook.ifindex, hook.suffix()));
     super::pins::pin(link.as_raw_fd(), &path)?;
     Ok(Attachment::Tcx { hook, link, path })
 }
 
-fn filter() -> libbpf_sys::bpf_tc_opts {
+fn filter(priority: u32) -> libbpf_sys::bpf_tc_opts {
     libbpf_sys::bpf_tc_opts {
         sz: size_of::<libbpf_sys::bpf_tc_opts>() as _,
         handle: HANDLE,
-        priority: PRIORITY,
+        priority,
         ..Default::default()
     }
 }
@@ -206,22 +246,15 @@ fn filter() -> libbpf_sys::bpf_tc_opts {
 /// qdisc was our own.
 fn clsact(program: BorrowedFd<'_>, hook: Hook, links: &Path, before: Option<(&Path, bool)>) -> io::Result<Attachment> {
     if let Some((marker, own_qdisc)) = before
-        && set_filter(program, hook).is_ok()
+        && set_filter(program, hook, PRIORITY).is_ok()
     {
         return Ok(Attachment::Clsact { hook, marker: marker.to_path_buf(), own_qdisc });
     }
     // There is no qdisc, or not any more.
-    let mut qdisc = hook.of_libbpf();
-    // SAFETY: the hook is complete and lives through the call.
-    let created = checked(unsafe { libbpf_sys::bpf_tc_hook_create(&mut qdisc) });
-    let own_qdisc = match created {
-        Ok(_) => true,
+    let own_qdisc = make_qdisc(hook)? || {
         // Another attachment of ours may have made it.
-        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
-            let other = links.join(format!("clsact-{}-own", hook.ifindex));
-            before.is_some_and(|(_, own)| own) || hook.is_egress() && other.exists()
-        }
-        Err(error) => return Err(error),
+        let other = links.join(format!("clsact-{}-own", hook.ifindex));
+        before.is_some_and(|(_, own)| own) || hook.is_egress() && other.exists()
     };
     let marker =
         links.join(format!("clsact-{}-{}{}", hook.ifindex, if own_qdisc { "own" } else { "found" }, hook.suffix()));
@@ -231,14 +264,25 @@ fn clsact(program: BorrowedFd<'_>, hook: Hook, links: &Path, before: Option<(&Pa
         Some(_) => {}
         None => fs::create_dir(&marker)?,
     }
-    set_filter(program, hook)?;
+    set_filter(program, hook, PRIORITY)?;
     Ok(Attachment::Clsact { hook, marker, own_qdisc })
 }
 
+/// Makes the clsact qdisc of the device. `false`: there is one.
+fn make_qdisc(hook: Hook) -> io::Result<bool> {
+    let mut qdisc = hook.of_libbpf();
+    // SAFETY: the hook is complete and lives through the call.
+    match checked(unsafe { libbpf_sys::bpf_tc_hook_create(&mut qdisc) }) {
+        Ok(_) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Puts our filter on the clsact qdisc of the device, in place of any that is there: no packet passes between.
-fn set_filter(program: BorrowedFd<'_>, hook: Hook) -> io::Result<()> {
+fn set_filter(program: BorrowedFd<'_>, hook: Hook, priority: u32) -> io::Result<()> {
     let hook = hook.of_libbpf();
-    let mut options = filter();
+    let mut options = filter(priority);
     options.prog_fd = raw(program);
     options.flags = libbpf_sys::BPF_TC_F_REPLACE;
     // SAFETY: hook and options are complete and live through the call.
@@ -247,10 +291,10 @@ fn set_filter(program: BorrowedFd<'_>, hook: Hook) -> io::Result<()> {
 
 /// Removes our filter, and the qdisc if it is our own and no other filter is on it. A device that is gone, or has lost
 /// either already, is fine.
-fn remove_filter(hook: Hook, own_qdisc: bool) -> io::Result<()> {
+fn remove_filter(hook: Hook, own_qdisc: bool, priority: u32) -> io::Result<()> {
     let ifindex = hook.ifindex;
     let mut hook = hook.of_libbpf();
-    let options = filter();
+    let options = filter(priority);
     // SAFETY: hook and options are complete and live through the call.
     let detached = checked(unsafe { libbpf_sys::bpf_tc_detach(&hook, &options) });
     match detached.map_err(|error| (error.raw_os_error(), error)) {

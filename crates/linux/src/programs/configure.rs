@@ -3,10 +3,11 @@
 use super::LoadedPlane;
 use crate::abi::{self, Bytes};
 use anyhow::{Context, Result};
-use hairpin_core::config::{Forwarding, Service, ServiceState, Snapshot, UnknownPacket};
-use hairpin_core::flow::Protocol;
+use hairpin_core::config::{Backend, Encapsulation, Forwarding, Service, ServiceState, Snapshot, UnknownPacket};
+use hairpin_core::flow::{Address, Protocol};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::atomic::Ordering;
 
 impl LoadedPlane {
@@ -26,9 +27,7 @@ impl LoadedPlane {
     pub fn configure_backends(&self, snapshot: &Snapshot) -> Result<()> {
         for service in snapshot.services.iter().filter(|service| is_direct(service)) {
             for backend in &service.backends {
-                let (backend_address, vip) = (backend.endpoint.address.0, service.endpoint.address.0);
-                let entry = abi::DirectEntry { backend: backend_address, vip };
-                self.set("directs", u32::from(backend.number), &entry)?;
+                self.set("directs", u32::from(backend.number), &direct(service, backend))?;
             }
         }
         Ok(())
@@ -44,6 +43,39 @@ impl LoadedPlane {
         }
         self.detach_checks()
     }
+}
+
+/// The entry of a backend of direct server return.
+fn direct(service: &Service, backend: &Backend) -> abi::DirectEntry {
+    let address = backend.endpoint.address;
+    let (encapsulation, source) = match service.outer.encapsulation {
+        Encapsulation::None => (0, None),
+        Encapsulation::Ipip => (abi::ENCAPSULATION_IPIP, own_address(service, backend)),
+        Encapsulation::Gue => (abi::ENCAPSULATION_GUE, own_address(service, backend)),
+    };
+    abi::DirectEntry {
+        backend: address.0,
+        vip: service.endpoint.address.0,
+        source: source.map_or([0; 16], |source| source.0),
+        port: service.outer.port.to_be_bytes(),
+        encapsulation,
+        overhead: service.outer.bytes(address.is_ipv4()),
+        zero: [0; 3],
+    }
+}
+
+/// The source address of outer headers: as configured, else the one that the kernel takes for packets to the backend. `None` if
+/// there is no route.
+fn own_address(service: &Service, backend: &Backend) -> Option<Address> {
+    if let Some(source) = service.outer.source {
+        return Some(source);
+    }
+    let to = IpAddr::from(backend.endpoint.address);
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    // Nothing is sent: a datagram's socket has its address from the route when it is connected.
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((to, service.outer.port.max(1))).ok()?;
+    socket.local_addr().ok().map(|end| Address::from(end.ip()))
 }
 
 /// Whether its backends answer clients themselves.
@@ -133,10 +165,9 @@ fn addresses(snapshot: &Snapshot) -> Vec<[u8; 16]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hairpin_core::config::{Backend, BackendState, Pool};
+    use hairpin_core::config::{BackendState, Pool};
     use hairpin_core::flow::Endpoint;
     use hairpin_core::l7::config::{Edits, Forwarded, Http, HttpLimits, Kind, Terminated};
-    use std::net::Ipv4Addr;
     use std::time::Duration;
 
     fn service(kind: Kind, port: u16, backend: u16) -> Service {

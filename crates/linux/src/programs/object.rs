@@ -157,6 +157,11 @@ pub(super) fn load(mut open: OpenObject, constants: &Constants, pinned: Option<&
             map.reuse_fd(there.as_fd()).with_context(|| format!("cannot use map {name}"))?;
         }
     }
+    load_object(open)
+}
+
+/// Loads an object. Errors: with the verifier's words, if there are any.
+pub(crate) fn load_object(open: OpenObject) -> Result<Object> {
     let (loaded, heard) = refusal::listen(|| open.load());
     loaded.map_err(|error| anyhow!(refusal::reason(&heard, &release(), &error.to_string())))
 }

@@ -137,7 +137,7 @@ fn nothing_leaks_over_a_hundred_adoptions() {
         attach(&mut plane);
         drop(plane);
         let (before, pinned) = (objects(), pins());
-        assert_eq!(before.0, 7);
+        assert_eq!(before.0, 8);
         let mut other = child::start("crash::adopts_a_hundred_times", Stdio::null());
         let mut said = String::new();
         other.stdout.take().unwrap().read_to_string(&mut said).unwrap();

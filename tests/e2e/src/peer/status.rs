@@ -147,6 +147,8 @@ pub struct Traffic {
 pub struct ServiceStatus {
     /// Its name.
     pub name: String,
+    /// With direct server return: what packets to backends are wrapped in, if anything.
+    pub encapsulation: Option<String>,
     /// Connections now.
     pub connections: u64,
     /// Connections so far.

@@ -30,10 +30,10 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-const NEVER: &str = "[offload]\npolicy = \"never\"\n";
-const TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const NEVER: &str = "[offload]\npolicy = \"never\"\n";
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 /// Of an echo that is bound to the VIP: what it sends has its address.
-const ECHO: u16 = 9007;
+pub(crate) const ECHO: u16 = 9007;
 
 /// A network whose servers have the VIP. (Dropped in this order.)
 struct Scene {
@@ -43,7 +43,7 @@ struct Scene {
 }
 
 /// A link from each server to the client, and the VIP on its loopback device, about which it keeps silent.
-fn prepare(topology: &Topology) -> Result<()> {
+pub(crate) fn prepare(topology: &Topology) -> Result<()> {
     for (number, server) in (1..).zip(&topology.servers) {
         let (v4, v6) = (format!("10.0.5{number}"), format!("fd00:5{number}:"));
         topology.client.script(&format!(
@@ -65,14 +65,14 @@ fn prepare(topology: &Topology) -> Result<()> {
 }
 
 /// Gives a server the VIPs, or takes them away.
-fn set_vips(topology: &Topology, server: usize, verb: &str) -> Result<()> {
+pub(crate) fn set_vips(topology: &Topology, server: usize, verb: &str) -> Result<()> {
     let [v4, v6] = [Family::V4, Family::V6].map(vip);
     let script = format!("ip address {verb} {v4}/32 dev lo\nip address {verb} {v6}/128 dev lo\n");
     topology.servers[server - 1].script(&script)?;
     Ok(())
 }
 
-fn services(tables: &str) -> Vec<PeerService> {
+pub(crate) fn services(tables: &str) -> Vec<PeerService> {
     let tcp = |name, family, port| PeerService { tables: tables.to_owned(), ..PeerService::tcp(name, family, port) };
     vec![
         tcp("http4", Family::V4, HTTP_PORT),
@@ -166,7 +166,7 @@ fn load_and_uploads(tables: &str) -> Result<()> {
 }
 
 /// An echo on the VIPs of a server.
-fn start_echoes(topology: &Topology, done: &Arc<AtomicBool>) -> Vec<std::thread::JoinHandle<Result<u64>>> {
+pub(crate) fn start_echoes(topology: &Topology, done: &Arc<AtomicBool>) -> Vec<std::thread::JoinHandle<Result<u64>>> {
     let ends = [Family::V4, Family::V6].map(|family| SocketAddr::new(vip(family), ECHO));
     let start = |server, end: SocketAddr| {
         let done = Arc::clone(done);
@@ -207,9 +207,9 @@ fn datagrams() -> Result<()> {
 }
 
 /// Idle connections, each with its server and the number that it has there.
-type Open = Vec<(http::HttpConnection, String)>;
+pub(crate) type Open = Vec<(http::HttpConnection, String)>;
 
-fn open(topology: &Topology) -> Result<Open> {
+pub(crate) fn open(topology: &Topology) -> Result<Open> {
     let ends = [Family::V4, Family::V6].map(|family| SocketAddr::new(vip(family), HTTP_PORT));
     inside::run(&topology.client, move || {
         let one = |number: usize| {
@@ -225,7 +225,7 @@ fn open(topology: &Topology) -> Result<Open> {
     })
 }
 
-fn check(open: &mut Open, when: &str) -> Result<()> {
+pub(crate) fn check(open: &mut Open, when: &str) -> Result<()> {
     for (number, (connection, server)) in open.iter_mut().enumerate() {
         let answer = connection.get("1k", false, TIMEOUT).with_context(|| format!("connection {number} {when}"))?;
         ensure!(answer.server()? == server, "{when} {} answers, not {server}", answer.server()?);

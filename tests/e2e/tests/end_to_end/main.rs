@@ -13,6 +13,7 @@ mod commands;
 mod crash;
 mod direct;
 mod dpdk;
+mod encapsulated;
 mod grpc;
 mod health;
 mod hostile;
@@ -101,6 +102,7 @@ fn main() -> ExitCode {
         crash::tests(),
         leaks::tests(),
         direct::tests(),
+        encapsulated::tests(),
         dpdk::tests(),
         memif::tests(),
         rules::tests(),

@@ -213,6 +213,7 @@ fn a_snapshot_names_the_backends() {
         protocol,
         kind: Kind::Forward,
         forwarding,
+        outer: Default::default(),
         algorithm: Algorithm::default(),
         unknown: UnknownPacket::default(),
         timeouts: Timeouts::default(),

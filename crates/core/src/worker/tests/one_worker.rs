@@ -372,6 +372,7 @@ fn plan(ipv6: bool, change: impl Fn(&mut Service)) -> Snapshot {
             protocol,
             kind: Kind::Forward,
             forwarding: Forwarding::Nat,
+            outer: Default::default(),
             algorithm: Default::default(),
             unknown: Default::default(),
             timeouts: Default::default(),

@@ -132,7 +132,7 @@ fn test(value: &DeValue<'_>) -> Option<Test> {
 }
 
 /// Parses `address/prefix` or one address.
-fn network(text: &str) -> Result<Network, String> {
+pub(crate) fn network(text: &str) -> Result<Network, String> {
     let (address, prefix) = match text.split_once('/') {
         Some((address, prefix)) => (address, Some(prefix)),
         None => (text, None),

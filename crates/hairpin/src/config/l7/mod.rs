@@ -21,6 +21,7 @@ pub(crate) mod limits {
     pub(crate) use super::{ENTRIES_MAX, ROUTES_MAX};
 }
 
+pub(crate) use conditions::network;
 pub(super) use http::{is_secure, is_terminated, redirects, redirects_said, terminates};
 pub(super) use target::{OWN, Targets};
 

@@ -126,13 +126,39 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
                 (
                     "dsr",
                     "direct server return: nothing changes but the next hop, so backends have the VIP as well, are on a \
-                     link of this host, and answer clients without it",
+                     link of this host unless there is an `encapsulation`, and answer clients without it",
                 ),
             ]),
             Value("nat"),
             "\"full-nat\"",
             "How packets are translated. Services with protocol http or tls always use addresses and ports of [pool] towards \
              backends. Those with https have no mode: their connections to backends are this host's own.",
+        ),
+        field(
+            "encapsulation",
+            ValueForm::Choice(&[
+                ("none", "nothing: the backend is on a link of this host"),
+                ("ipip", "an IP header of the same family: backends take it off with ipip or ip6tnl"),
+                ("gue", "IP and UDP, GUE variant 1: backends take it off with fou, or with `hairpin decapsulate`"),
+            ]),
+            Value("none"),
+            "\"gue\"",
+            "What packets to backends are wrapped in, with `mode = \"dsr\"`, so that backends may be any number of hops away. \
+             Backends remove it; `hairpin decapsulate` removes both kinds.",
+        ),
+        field(
+            "encapsulation_port",
+            ValueForm::Integer { min: 1, max: 65535 },
+            Value("6080"),
+            "6080",
+            "The UDP port that wrapped packets go to, with `encapsulation = \"gue\"`.",
+        ),
+        field(
+            "encapsulation_source",
+            ValueForm::Text,
+            From("the address that the kernel has for packets to the backend"),
+            "\"10.0.2.1\"",
+            "The source address of outer headers, for backends that take wrapped packets from known addresses only.",
         ),
         field("balance", BALANCE, Value("round-robin"), "\"maglev\"", "How the backend of a new connection is chosen."),
         field(

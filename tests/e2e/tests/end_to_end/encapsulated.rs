@@ -1,0 +1,260 @@
+//! Direct server return to servers that are hops away: packets are wrapped, and the servers unwrap them. Server1 is behind a
+//! router, the others are on links of the balancer.
+
+use crate::direct::{ECHO, NEVER, TIMEOUT, check, open, prepare, services, set_vips, start_echoes};
+use crate::lane::skip;
+use crate::network::test;
+use anyhow::{Context, Result, ensure};
+use hairpin_e2e::load::{self, Amount, IperfOptions};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, hairpin_program};
+use hairpin_e2e::process::Process;
+use hairpin_e2e::servers::{HTTP_PORT, IPERF_PORTS, Servers};
+use hairpin_e2e::tool::{echo, inside};
+use hairpin_e2e::topology::{Cards, Family, SERVERS, Topology, TopologyOptions, end, vip};
+use libtest_mimic::Trial;
+use nix::sys::signal::Signal;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test("encapsulated: ipip down and up (gso)", || passes(Cards::Gso, IPIP, "")),
+        test("encapsulated: ipip down and up (wire)", || passes(Cards::Wire, IPIP, "")),
+        test("encapsulated: ipip down and up (software)", || passes(Cards::Gso, IPIP, NEVER)),
+        test("encapsulated: gue down and up (gso)", || passes(Cards::Gso, GUE, "")),
+        test("encapsulated: gue down and up (wire)", || passes(Cards::Wire, GUE, "")),
+        test("encapsulated: gue down and up (software)", || passes(Cards::Gso, GUE, NEVER)),
+        test("encapsulated: ipip to the kernel's tunnels", || kernel_tunnels(IPIP)),
+        test("encapsulated: gue to the kernel's tunnels", || kernel_tunnels(GUE)),
+        test("encapsulated: datagrams", datagrams),
+        test("encapsulated: connections outlive kills", outlives),
+        test("encapsulated: a server that unwraps nothing is down", unwraps_nothing),
+        test("encapsulated: clients hear of the tunnel's MTU", narrow),
+    ]
+}
+
+const IPIP: &str = "ipip";
+const GUE: &str = "gue";
+
+/// A network whose servers have the VIP, and unwrap. (Dropped in this order.)
+struct Scene {
+    hairpin: Hairpin,
+    openers: Vec<Process>,
+    _servers: Servers,
+    topology: Topology,
+}
+
+fn options(kind: &str, tables: &str) -> HairpinOptions {
+    let service = format!("mode = \"dsr\"\nencapsulation = \"{kind}\"");
+    HairpinOptions { service, tables: tables.to_owned(), ..HairpinOptions::default() }
+}
+
+fn network(cards: Cards) -> Result<Topology> {
+    let topology = Topology::create(TopologyOptions { cards, routers: true })?;
+    prepare(&topology)?;
+    Ok(topology)
+}
+
+/// Has a server unwrap what is for the VIPs.
+fn start_opener(topology: &Topology, server: usize) -> Result<Process> {
+    let namespace = &topology.servers[server - 1];
+    let program = hairpin_program()?;
+    let mut command = namespace.command(program.to_str().context("the program's path is not text")?);
+    let [v4, v6] = [Family::V4, Family::V6].map(vip);
+    command.args([
+        "decapsulate",
+        "--interface",
+        "eth0",
+        "--vip",
+        &format!("{v4},{v6}"),
+        "--from",
+        "10.0.0.0/8,fd00::/16",
+    ]);
+    let mut process = namespace.start(command, &topology.scratch.file(format!("decapsulate{server}.log")))?;
+    let log = process.log_path().to_owned();
+    process.wait_until(TIMEOUT, || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("unwraps")))?;
+    Ok(process)
+}
+
+impl Scene {
+    fn start(cards: Cards, kind: &str, tables: &str, of_services: &str) -> Result<Scene> {
+        let topology = network(cards)?;
+        let openers = (1..=SERVERS).map(|server| start_opener(&topology, server)).collect::<Result<_>>()?;
+        Scene::with(topology, openers, kind, (tables, of_services))
+    }
+
+    fn with(
+        topology: Topology,
+        openers: Vec<Process>,
+        kind: &str,
+        (tables, of_services): (&str, &str),
+    ) -> Result<Scene> {
+        let servers = Servers::start(&topology)?;
+        let hairpin = Hairpin::start(&topology, &services(of_services), &options(kind, tables))?;
+        Ok(Scene { hairpin, openers, _servers: servers, topology })
+    }
+
+    /// Downloads and uploads of both families.
+    fn transfer(&self) -> Result<()> {
+        let expected = std::fs::read(self.topology.scratch.file("pages/10m"))?;
+        for family in [Family::V4, Family::V6] {
+            let mut seen = BTreeSet::new();
+            // Each of the workers has the servers take turns.
+            for number in 0..12 {
+                let target = end(vip(family), HTTP_PORT);
+                let page = load::curl(&self.topology.client, &self.topology, &target, "10m", "page")?;
+                ensure!(std::fs::read(&page.body)? == expected, "download {number} by {} is damaged", family.name());
+                seen.extend(page.header("x-server").map(str::to_owned));
+            }
+            ensure!(seen.len() == SERVERS, "by {}: {seen:?}", family.name());
+            // Server1 alone, which is behind a router.
+            let options = IperfOptions { amount: Amount::Megabytes(50), streams: 2, reverse: false, udp_mbit_s: None };
+            let up = load::iperf(&self.topology, vip(family), IPERF_PORTS[0], &options)?;
+            ensure!(up.bits_per_s > 0.0, "nothing arrived by {}", family.name());
+        }
+        Ok(())
+    }
+
+    fn event(&self, name: &str) -> Result<u64> {
+        Ok(self.hairpin.status()?.events.get(name).map_or(0, |count| count.total))
+    }
+
+    fn await_state(&self, server: usize, state: &str) -> Result<()> {
+        let (start, name) = (Instant::now(), format!("server{server}"));
+        for service in ["http4", "http6"] {
+            loop {
+                let status = self.hairpin.status()?;
+                let health = status.backend(service, &name).context("no such backend")?.health.clone();
+                if health.state == state {
+                    break;
+                }
+                ensure!(start.elapsed() < TIMEOUT, "{name} of {service} is not {state}: {health:?}");
+                sleep(Duration::from_millis(50));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn passes(cards: Cards, kind: &str, tables: &str) -> Result<()> {
+    let mut scene = Scene::start(cards, kind, tables, "")?;
+    scene.transfer()?;
+    let offloaded = scene.hairpin.offload()?.offloaded;
+    ensure!((offloaded > 0) == tables.is_empty(), "{offloaded} connections are offloaded");
+    let status = scene.hairpin.status()?;
+    let service = status.service("http4").context("no such service")?;
+    ensure!(service.encapsulation.as_deref() == Some(kind), "the status says {:?}", service.encapsulation);
+    ensure!(scene.event("kernel.not-encapsulated")? == 0, "some packets were not encapsulated");
+    for opener in &mut scene.openers {
+        ensure!(opener.stop()?.success(), "{}", opener.log());
+        ensure!(opener.log().contains("packets: unwrapped"), "{}", opener.log());
+    }
+    // Nothing is left of the program.
+    let left = scene.topology.servers[0].script("tc filter show dev eth0 ingress\n")?;
+    ensure!(!left.contains("hairpin"), "{left}");
+    Ok(())
+}
+
+/// The kernel's tunnels in a server, as the guide has it.
+fn tunnels(topology: &Topology, server: usize, kind: &str) -> Result<()> {
+    let namespace = &topology.servers[server - 1];
+    namespace.script(
+        "ip link add ipip0 type ipip external\nip link set ipip0 up\n\
+         ip link add ipip60 type ip6tnl external\nip link set ipip60 up\n",
+    )?;
+    if kind == GUE {
+        namespace.script("ip fou add port 6080 gue\nip -6 fou add port 6080 gue\n")?;
+    }
+    Ok(())
+}
+
+fn kernel_tunnels(kind: &str) -> Result<()> {
+    let topology = network(Cards::Gso)?;
+    // Modules are the machine's, whatever the network namespace.
+    topology.servers[0].script("for module in ipip ip6_tunnel fou fou6; do modprobe -q $module || true; done\n")?;
+    for server in 1..=SERVERS {
+        if let Err(error) = tunnels(&topology, server, kind) {
+            skip(format!("this kernel has no such tunnels (ipip, ip6_tunnel, fou, fou6): {error:#}"));
+            return Ok(());
+        }
+    }
+    Scene::with(topology, Vec::new(), kind, ("", ""))?.transfer()
+}
+
+fn datagrams() -> Result<()> {
+    for kind in [IPIP, GUE] {
+        let scene = Scene::start(Cards::Gso, kind, "", "")?;
+        let done = Arc::new(AtomicBool::new(false));
+        let echoes = start_echoes(&scene.topology, &done);
+        sleep(Duration::from_millis(200));
+        for family in [Family::V4, Family::V6] {
+            let to = SocketAddr::new(vip(family), ECHO);
+            // A machine that is busy with other work answers few in a second, and may lose some.
+            let (mut answered, mut rounds) = (0, 0);
+            while answered < 200 {
+                let asked = echo::ask(&scene.topology.client, &[to], 0, 40, 100, Duration::from_secs(1))?;
+                ensure!(asked.wrong == 0 && rounds < 60, "{kind} by {}: {answered} so far, {asked:?}", family.name());
+                answered += asked.answered;
+                rounds += 1;
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        let answered: Vec<u64> = echoes.into_iter().map(inside::join).collect::<Result<_>>()?;
+        ensure!(answered.iter().all(|&count| count > 0), "{kind}: the servers have answered {answered:?}");
+    }
+    Ok(())
+}
+
+fn outlives() -> Result<()> {
+    let mut scene = Scene::start(Cards::Gso, GUE, "", "")?;
+    let mut open = open(&scene.topology)?;
+    scene.hairpin.end(Signal::SIGKILL)?;
+    check(&mut open, "without a process")?;
+    scene.hairpin.start_again(&scene.topology, &[])?;
+    check(&mut open, "after a kill")?;
+    // The other encapsulation is in force at once, for open connections too.
+    scene.hairpin.configure(&scene.topology, &services(""), &options(IPIP, ""))?;
+    let said = scene.hairpin.tell(&scene.topology, &["reload"])?;
+    ensure!(said.contains("encapsulation: gue to port 6080 -> ipip"), "{said}");
+    check(&mut open, "after a reload")
+}
+
+fn unwraps_nothing() -> Result<()> {
+    let checks = "[service.health]\ncheck = \"http\"\npath = \"/health\"\ninterval = \"200ms\"\ntimeout = \"150ms\"\n\
+                  fall = 2\nrise = 1\n";
+    for kind in [IPIP, GUE] {
+        let mut scene = Scene::start(Cards::Gso, kind, "", checks)?;
+        (1..=SERVERS).try_for_each(|server| scene.await_state(server, "up"))?;
+        // Server1 is behind a router, server2 is not.
+        for server in [1, 2] {
+            scene.openers[server - 1].stop()?;
+            scene.await_state(server, "down")?;
+            scene.openers[server - 1] = start_opener(&scene.topology, server)?;
+            scene.await_state(server, "up")?;
+        }
+        set_vips(&scene.topology, 2, "del")?;
+        scene.await_state(2, "down")?;
+        set_vips(&scene.topology, 2, "add")?;
+        scene.await_state(2, "up")?;
+    }
+    Ok(())
+}
+
+/// The balancer tells the client how long its packets may be: by as much shorter as the outer headers are long.
+fn narrow() -> Result<()> {
+    for (kind, tables, mtus) in [(IPIP, "", [1480, 1460]), (GUE, "", [1472, 1452]), (GUE, NEVER, [1472, 1452])] {
+        let scene = Scene::start(Cards::Gso, kind, tables, "")?;
+        for (family, mtu) in [Family::V4, Family::V6].into_iter().zip(mtus) {
+            let options = IperfOptions { amount: Amount::Megabytes(20), streams: 1, reverse: false, udp_mbit_s: None };
+            load::iperf(&scene.topology, vip(family), IPERF_PORTS[0], &options)?;
+            let option = if family == Family::V4 { "-4" } else { "-6" };
+            let learnt = scene.topology.client.script(&format!("ip {option} route get {}\n", vip(family)))?;
+            ensure!(learnt.contains(&format!("mtu {mtu}")), "{kind} {tables}: the client has learnt {learnt}");
+        }
+    }
+    Ok(())
+}
