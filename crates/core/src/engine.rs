@@ -1,11 +1,16 @@
 //! The interface to a flow engine: a device or kernel program that takes (match, rewrite, fate) rules and forwards matching
 //! packets by itself.
 
+mod set_up;
+
+pub use set_up::{Begun, NotSetUp, SET_UP_SERVICES_MAX, ScheduleKind, SetUp, SetsUp, TURNS_MAX, set_up_services};
+
 use crate::flow::{FlowKey, Protocol};
 use crate::rewrite::Rewrite;
 use crate::time::Time;
 use crate::wire::bytes::{array_at, u32_at};
 use crate::wire::{Transport, tcp};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use arrayvec::ArrayVec;
 
@@ -238,6 +243,10 @@ pub trait FlowEngine {
     fn poll(&mut self, now: Time, out: &mut Completions);
     /// Reads counters of up to [`COMPLETIONS_MAX`] rules; they may be a little stale.
     fn sample(&mut self, rules: &[(RuleId, FlowKey)], out: &mut Samples);
+    /// Its part that sets connections up, for the worker; `None` if it does not, or has given it away.
+    fn sets_up(&mut self) -> Option<Box<dyn SetsUp>> {
+        None
+    }
 }
 
 /// An engine without room. Workers ask it only for rules that no policy decides (to pass flows of no connection), and

@@ -163,6 +163,10 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> EventLoop<I
         clock: fn() -> Time,
         calendar: fn() -> Duration,
     ) -> EventLoop<I, E, P, T> {
+        let (mut worker, mut engine) = (worker, engine);
+        if let Some(set_up) = engine.sets_up() {
+            worker.set_up_by(set_up);
+        }
         EventLoop {
             worker,
             io,
@@ -186,7 +190,7 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> EventLoop<I
         if now >= self.date_due {
             self.renew_date(now);
         }
-        let frames = self.frames(now, publish);
+        let frames = self.frames(now, publish) | self.worker.take_set_up(now);
         if self.worker.poll_timeout(now).is_some_and(|due| due <= now) {
             self.worker.handle_timeout(now);
             // Frames that wait for room go first.

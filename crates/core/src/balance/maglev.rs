@@ -157,7 +157,6 @@ impl MaglevTable {
     }
 
     /// The backend of each entry.
-    #[cfg(test)]
     pub(super) fn entries(&self) -> &[u16] {
         &self.entries
     }

@@ -20,6 +20,7 @@ pub use effective_weights::{EffectiveWeight, EffectiveWeights, Loads, SHARE_FULL
 pub use maglev::{TABLE_SIZE, Tables, flow_hash, source_hash};
 
 use crate::config::{Algorithm, Backend, Service};
+use crate::engine::TURNS_MAX;
 use crate::flow::{Endpoint, FlowKey};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -29,6 +30,9 @@ use power_of_two::PowerOfTwo;
 use round_robin::RoundRobin;
 use smooth_weighted::SmoothWeighted;
 use weights::Weights;
+
+/// An entry of a schedule that names no backend.
+pub const SCHEDULE_NONE: u16 = u16::MAX;
 
 enum Chooser {
     RoundRobin(RoundRobin),
@@ -175,6 +179,30 @@ impl Balancer {
     /// Whether a backend (its index) takes connections now.
     pub fn is_open(&self, index: u16) -> bool {
         self.weights.is_open(index)
+    }
+
+    /// What [`Balancer::choose`] would answer, for an engine that chooses by itself: by hash, the number of the backend at
+    /// each entry of the table, [`SCHEDULE_NONE`] where that takes no connections; in turns, those of one round from here on,
+    /// of [`TURNS_MAX`] at most. Empty if nothing can be said beforehand, or no backend takes connections.
+    pub fn schedule(&mut self) -> Vec<u16> {
+        let Balancer { weights, numbers, chooser, maglev, .. } = self;
+        let number = |index: usize| numbers.get(index).map_or(SCHEDULE_NONE, |&number| number as u16);
+        let turns = match chooser {
+            Chooser::RoundRobin(_) => weights.open.len(),
+            Chooser::SmoothWeighted(_) => SmoothWeighted::round(weights).min(TURNS_MAX as u64) as usize,
+            Chooser::LeastConnections(_) | Chooser::PowerOfTwo(_) => 0,
+            Chooser::Hashed => {
+                let entries = maglev.iter().filter(|_| weights.total > 0).flat_map(MaglevTable::entries);
+                let open = |index: u16| if weights.is_open(index) { number(index.into()) } else { SCHEDULE_NONE };
+                return entries.map(|&index| open(index)).collect();
+            }
+        };
+        let mut turn = || match chooser {
+            Chooser::RoundRobin(chooser) => chooser.choose(weights),
+            Chooser::SmoothWeighted(chooser) => chooser.choose(weights),
+            _ => None,
+        };
+        (0..turns.min(TURNS_MAX)).filter_map(|_| turn().map(number)).collect()
     }
 
     /// The backend of this index in [`Service::backends`].

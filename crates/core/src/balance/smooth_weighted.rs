@@ -23,12 +23,16 @@ pub(super) struct SmoothWeighted {
 impl SmoothWeighted {
     pub(super) fn new(weights: &Weights, share: WorkerShare) -> SmoothWeighted {
         let mut chooser = SmoothWeighted { current: vec![0; weights.len()], total: weights.total };
-        let divisor = weights.effective.iter().fold(0, |a, &b| greatest_common_divisor(a, b)).max(1);
-        let round = weights.total / u64::from(divisor);
-        for _ in 0..share.start(round.min(START_STEPS_MAX)) {
+        for _ in 0..share.start(SmoothWeighted::round(weights).min(START_STEPS_MAX)) {
             chooser.choose(weights);
         }
         chooser
+    }
+
+    /// Choices after which they repeat themselves.
+    pub(super) fn round(weights: &Weights) -> u64 {
+        let divisor = weights.effective.iter().fold(0, |a, &b| greatest_common_divisor(a, b)).max(1);
+        weights.total / u64::from(divisor)
     }
 
     pub(super) fn choose(&mut self, weights: &Weights) -> Option<usize> {

@@ -99,7 +99,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// Ends the oldest connection that a forged packet may have made, if one is found soon: a flood of first packets pushes
     /// itself out, never a connection that has been established.
-    fn make_room(&mut self, now: Time) -> bool {
+    pub(super) fn make_room(&mut self, now: Time) -> bool {
         self.evict(now, |worker| &worker.half_open) || self.evict(now, |worker| &worker.yielding)
     }
 
@@ -121,7 +121,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     }
 
     /// A connection as it will lie in the slab, its source port taken from the pool if it needs one.
-    fn draft(
+    pub(super) fn draft(
         &mut self,
         now: Time,
         key: &FlowKey,
@@ -157,14 +157,14 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     }
 
     /// Makes sure that no entry holds the backend flow `key`: a Pass entry and a connection that is over give way.
-    fn clear_way(&mut self, now: Time, key: &FlowKey) -> bool {
+    pub(super) fn clear_way(&mut self, now: Time, key: &FlowKey) -> bool {
         let Some((holder, _)) = self.find(key) else { return true };
         let state = self.slab.at(holder).state;
         (state == State::Pass || state.is_over()) && self.begin_removal(now, holder)
     }
 
     /// Puts a connection into slab and index, with a stamp of its deadline, and counts it.
-    fn admit(&mut self, now: Time, connection: Connection) -> Result<Position, Drop> {
+    pub(super) fn admit(&mut self, now: Time, connection: Connection) -> Result<Position, Drop> {
         let Some(position) = self.slab.insert(connection) else {
             self.return_port(now, &connection);
             return Err(Drop::TableFull);

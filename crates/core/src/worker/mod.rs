@@ -26,6 +26,7 @@ mod occupancy;
 mod one_way;
 mod packets;
 mod passive;
+mod set_up;
 mod severed;
 mod splice;
 mod stateless;
@@ -63,7 +64,7 @@ pub(crate) use views::volume;
 
 use crate::balance::{Balancer, EffectiveWeights, Loads, Tables};
 use crate::config::{BACKENDS_MAX, Snapshot};
-use crate::engine::{COMPLETIONS_MAX, EngineCaps, OPS_MAX, RuleId, RuleOp};
+use crate::engine::{COMPLETIONS_MAX, EngineCaps, OPS_MAX, RuleId, RuleOp, SetsUp};
 use crate::flow::{Direction, FlowKey, Steering};
 use crate::frame::BATCH_MAX;
 use crate::l4::connection::Connection;
@@ -169,6 +170,8 @@ impl<P, T> WorkerOptions<P, T> {
 pub struct Worker<P, T = AnyTable> {
     snapshot: Arc<Snapshot>,
     steering: Steering,
+    /// Its number among the workers.
+    number: u16,
     table: T,
     stateless: Option<StatelessMethod>,
     /// How often the index has changed: what a probe has found holds as long as this stays the same.
@@ -217,6 +220,10 @@ pub struct Worker<P, T = AnyTable> {
     statistics: Statistics,
     /// See [`Worker::go_by_marks`].
     marks: bool,
+    /// The engine's part that sets connections up.
+    sets_up: Option<Box<dyn SetsUp>>,
+    /// By service number, of which services it does that.
+    set_up_there: Box<[bool]>,
     /// Room for the keys of a burst, which would have to be wiped for each if it were not kept.
     keys: Box<[FlowKey]>,
 }
@@ -239,6 +246,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         splices.tell(&mut statistics.http);
         Worker {
             ports,
+            number: worker,
             table,
             stateless,
             index_changes: 0,
@@ -276,6 +284,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             caps,
             policy,
             marks: false,
+            sets_up: None,
+            set_up_there: Box::default(),
             keys: vec![FlowKey::default(); BATCH_MAX].into(),
         }
     }

@@ -31,6 +31,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if self.stateless.is_some() {
             return self.handle_stateless(now, io, rx, tx);
         }
+        if self.sets_up.is_some() {
+            self.take_set_up(now);
+        }
         self.rules.refresh(self.splices.rules());
         if let Some(frame) = rx.first() {
             self.port = frame.meta().port;
@@ -239,6 +242,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// A packet of no known connection.
     pub(super) fn unmatched<F: Frame>(&mut self, now: Time, frame: F, at: Transport, tx: &mut Batch<F>) {
+        if let Some((position, direction)) = self.seek_in_engine(now, &at.key) {
+            return self.forward(now, frame, at, position, direction, tx);
+        }
         if let Some(service) = self.services.at(&at.key.destination, at.key.protocol) {
             self.statistics.services[usize::from(service)].speculative += 1;
             return self.new_flow(now, frame, at, service, tx);

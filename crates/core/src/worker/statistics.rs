@@ -206,6 +206,8 @@ pub struct OffloadStatistics {
     pub removed: u64,
     /// Rules the engine had lost when it was asked to take them away.
     pub lost: u64,
+    /// Connections that the engine has set up by itself.
+    pub set_up: u64,
     /// Rules refused because the engine was full.
     pub refused_full: u64,
     /// Rules refused because it cannot do them.

@@ -124,6 +124,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if !has_followed {
             self.mark_ports();
         }
+        self.learn_set_up();
         for &number in &update.fresh {
             if let Some(down) = self.down.get_mut(usize::from(number)) {
                 *down = self.effective_weights.of(number).is_down();

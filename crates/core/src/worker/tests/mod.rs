@@ -15,6 +15,7 @@ mod passive;
 mod policy;
 mod room;
 mod services;
+mod set_up;
 mod severed;
 mod stateless;
 

@@ -1,0 +1,141 @@
+//! Engines that set connections up by themselves: what they tell a worker, and which services they may do it for.
+//!
+//! Such an engine answers the first packets of a connection's client and backend without a worker, and makes both rules once
+//! the client has shown that it hears the backend. The worker hears of it afterwards. Until then the engine keeps what is
+//! half-open, which is no connection of the worker's, and gives it up when the worker asks for it.
+
+use crate::config::{Algorithm, Forwarding, Service, ServiceState, Snapshot};
+use crate::flow::{Endpoint, FlowKey, Protocol};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// Services whose connections an engine sets up at most.
+pub const SET_UP_SERVICES_MAX: usize = 64;
+/// The longest list of turns.
+pub const TURNS_MAX: usize = 8192;
+
+/// A connection that the engine has set up: both its rules are in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetUp {
+    /// The client's flow.
+    pub key: FlowKey,
+    /// The number of its backend.
+    pub backend: u16,
+    /// Whether the backend has answered. Of TCP it has.
+    pub answered: bool,
+}
+
+/// A connection that has begun in the engine, which has given it up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begun {
+    /// The number of its backend.
+    pub backend: u16,
+    /// Whether the backend has answered.
+    pub answered: bool,
+    /// TCP, if it has: what a client that has got the answer acknowledges at least.
+    pub proof: u32,
+    /// UDP: datagrams of the client so far.
+    pub sent: u8,
+}
+
+/// An engine that sets connections up, as one worker sees it.
+pub trait SetsUp: Send {
+    /// The next connection that it has set up; `None`: there is none now. It comes again, also in another process, unless
+    /// [`SetsUp::done`] is called.
+    fn next(&mut self) -> Option<SetUp>;
+    /// What [`SetsUp::next`] has told is in the worker's table, or gone.
+    fn done(&mut self);
+    /// What has begun under the client's flow `key`; the engine has it no longer.
+    fn take(&mut self, key: &FlowKey) -> Option<Begun>;
+    /// The worker has room for so many connections more.
+    fn grant(&mut self, room: u32);
+}
+
+/// Why the engine sets up no connections of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotSetUp {
+    /// It has none, or is of layer 7.
+    Kind,
+    /// Its mode is not `nat`.
+    Mode,
+    /// Its algorithm looks at connections.
+    Algorithm,
+    /// An end of it is an end of another service.
+    Shared,
+    /// There are [`SET_UP_SERVICES_MAX`] before it.
+    Many,
+}
+
+impl NotSetUp {
+    /// For people.
+    pub fn words(self) -> &'static str {
+        match self {
+            NotSetUp::Kind => "it is no service of layer 4",
+            NotSetUp::Mode => "its mode is not nat",
+            NotSetUp::Algorithm => "its algorithm counts connections",
+            NotSetUp::Shared => "a backend of it serves another service, too",
+            NotSetUp::Many => "64 services are set up in the engine at most",
+        }
+    }
+}
+
+/// How a service's backends are chosen by an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScheduleKind {
+    /// By [`flow_hash`](crate::balance::flow_hash).
+    Flow,
+    /// By [`source_hash`](crate::balance::source_hash).
+    Source,
+    /// One after the other.
+    Turns,
+}
+
+impl ScheduleKind {
+    /// That of an algorithm; `None`: it looks at connections.
+    pub fn of(algorithm: Algorithm) -> Option<ScheduleKind> {
+        match algorithm {
+            Algorithm::Maglev => Some(ScheduleKind::Flow),
+            Algorithm::SourceHash => Some(ScheduleKind::Source),
+            Algorithm::RoundRobin | Algorithm::WeightedRoundRobin => Some(ScheduleKind::Turns),
+            Algorithm::LeastConnections | Algorithm::PowerOfTwo => None,
+        }
+    }
+}
+
+/// For each service of a snapshot, the number of its schedule in the engine, or why it has none.
+pub fn set_up_services(snapshot: &Snapshot) -> Vec<Result<u16, NotSetUp>> {
+    let mut ends: BTreeMap<(Endpoint, Protocol), u32> = BTreeMap::new();
+    let is_there = |service: &&Service| service.state != ServiceState::Vacant;
+    for service in snapshot.services.iter().filter(is_there) {
+        if !service.kind.is_group() {
+            *ends.entry((service.endpoint, service.protocol)).or_default() += 1;
+        }
+        for backend in &service.backends {
+            *ends.entry((backend.endpoint, service.protocol)).or_default() += 1;
+        }
+    }
+    let mut count = 0;
+    let judge = |service: &Service| {
+        let is_forwarded = !service.kind.is_layer7() && !service.kind.is_group();
+        if service.state != ServiceState::Active || !is_forwarded {
+            return Err(NotSetUp::Kind);
+        }
+        if service.forwarding != Forwarding::Nat {
+            return Err(NotSetUp::Mode);
+        }
+        if ScheduleKind::of(service.algorithm).is_none() {
+            return Err(NotSetUp::Algorithm);
+        }
+        let of_backends = service.backends.iter().map(|backend| backend.endpoint);
+        let mut own = of_backends.chain([service.endpoint]).map(|end| (end, service.protocol));
+        if own.any(|end| ends.get(&end).is_some_and(|&times| times > 1)) {
+            return Err(NotSetUp::Shared);
+        }
+        if usize::from(count) == SET_UP_SERVICES_MAX {
+            return Err(NotSetUp::Many);
+        }
+        count += 1;
+        Ok(count - 1)
+    };
+    snapshot.services.iter().map(judge).collect()
+}

@@ -1,0 +1,215 @@
+//! Connections that the engine has set up, or has begun to (`engine::SetsUp`): how they come into the table.
+//!
+//! What has been set up is told, and taken before each burst, so that a packet of such a connection finds it. What has only
+//! begun stays with the engine until a packet of it comes here: then it is taken from there, and goes on as if its first
+//! packets had come by here.
+//!
+//! First packets, and answers to datagrams, are counted where they pass: not here if the engine has sent them on.
+//!
+//! The engine makes connections without asking, as many as the worker has granted it. The worker's limits still hold: what
+//! finds no room is taken out of the engine again, and its ends see an unknown connection.
+
+use super::{Drop, Which, Worker};
+use crate::config::{BackendState, ServiceState};
+use crate::engine::{Begun, RuleId, RuleOp, SetUp, SetsUp, set_up_services};
+use crate::flow::{Direction, FlowKey, Protocol};
+use crate::l4::connection::{Flags, State};
+use crate::offload::{OffloadPolicy, OffloadState, RulePair};
+use crate::table::{Position, Table};
+use crate::time::{Duration, Time};
+use alloc::boxed::Box;
+
+/// Reports read at a time at most.
+const REPORTS_MAX: usize = 512;
+/// How often a worker looks for reports at least.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// One in this many places of the table is kept for connections that come by here.
+const RESERVE_SHARE: usize = 16;
+
+/// The name of rules that no connection in the table has: the engine's answers about them change nothing.
+const NO_RULE: RuleId = RuleId((u32::MAX as u64) << 31);
+
+impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
+    /// From now on the engine sets connections up. Where none are tracked it may not.
+    pub fn set_up_by(&mut self, engine: Box<dyn SetsUp>) {
+        if self.stateless.is_none() {
+            self.sets_up = Some(engine);
+            self.learn_set_up();
+        }
+    }
+
+    /// Learns from the snapshot of which services the engine sets connections up.
+    pub(super) fn learn_set_up(&mut self) {
+        if self.sets_up.is_some() {
+            self.set_up_there = set_up_services(&self.snapshot).iter().map(Result::is_ok).collect();
+        }
+    }
+
+    /// Takes connections that the engine has set up into the table, a bounded number, and says how many more there is room
+    /// for. Whether there were any.
+    pub fn take_set_up(&mut self, now: Time) -> bool {
+        let Some(mut engine) = self.sets_up.take() else { return false };
+        let mut count = 0;
+        while count < REPORTS_MAX && self.queue_has_room() {
+            let Some(set_up) = engine.next() else { break };
+            self.adopt_set_up(now, &set_up);
+            engine.done();
+            count += 1;
+        }
+        let reserve = self.slab.capacity() / RESERVE_SHARE;
+        engine.grant(self.slab.capacity().saturating_sub(self.slab.len() + reserve) as u32);
+        self.sets_up = Some(engine);
+        count > 0
+    }
+
+    /// Takes one connection that the engine has set up into the table. What cannot be taken leaves the engine.
+    pub fn adopt_set_up(&mut self, now: Time, set_up: &SetUp) {
+        if self.steering.worker(&set_up.key.source) != self.number {
+            // Told to a process with another number of workers: the worker whose it is now was told at the start.
+            return;
+        }
+        match self.settle_rivals(now, set_up) {
+            Rivals::Same => return,
+            Rivals::Stay => return self.take_away(set_up),
+            Rivals::None => {}
+        }
+        let Some((service, index)) = self.place_of(&set_up.key, set_up.backend) else {
+            return self.take_away(set_up);
+        };
+        if self.slab.len() >= self.slab.capacity() && !self.make_room(now) {
+            self.drop_frame(Drop::TableFull);
+            return self.take_away(set_up);
+        }
+        let Ok(mut connection) = self.draft(now, &set_up.key, service, index, false) else {
+            return self.take_away(set_up);
+        };
+        connection.state = match set_up.key.protocol {
+            Protocol::Tcp => State::Established,
+            Protocol::Udp => State::UdpEstablished,
+        };
+        connection.flags.set(Flags::CHALLENGED);
+        connection.pair = RulePair::holding(0b11);
+        let Ok(position) = self.admit(now, connection) else { return self.take_away(set_up) };
+        self.rules.add(set_up.key.is_ipv4(), 2);
+        self.statistics.offload.rules = u64::from(self.rules.own());
+        self.statistics.offload.set_up += 1;
+        if set_up.answered {
+            self.succeeded(position);
+        }
+        if self.snapshot.backend(set_up.backend).is_some_and(|(_, backend)| backend.state == BackendState::Disabled) {
+            self.end_backend(now, set_up.backend, Which::All);
+        }
+    }
+
+    /// What a packet with this key, of no connection, belongs to, if that has begun in the engine, or was set up there just
+    /// now.
+    pub(super) fn seek_in_engine(&mut self, now: Time, key: &FlowKey) -> Option<(Position, Direction)> {
+        let client = self.client_flow(key)?;
+        let begun = self.sets_up.as_mut()?.take(&client);
+        if let Some(begun) = begun {
+            self.go_on(now, &client, &begun);
+        } else {
+            // A report is whole before what has begun is gone.
+            self.take_set_up(now);
+        }
+        self.find(key)
+    }
+
+    /// The client's flow of the connection that a packet with this key may be of, if the engine sets such up.
+    fn client_flow(&self, key: &FlowKey) -> Option<FlowKey> {
+        self.sets_up.as_ref()?;
+        let is_there = |service: u16| self.set_up_there.get(usize::from(service)).is_some_and(|there| *there);
+        if let Some(service) = self.services.at(&key.destination, key.protocol) {
+            return is_there(service).then_some(*key);
+        }
+        let (service, _) = self.snapshot.place(self.backends.at(&key.source, key.protocol)?)?;
+        let vip = self.snapshot.services.get(usize::from(service))?.endpoint;
+        is_there(service).then_some(FlowKey { source: key.destination, destination: vip, protocol: key.protocol })
+    }
+
+    /// Goes on with what the engine has begun.
+    fn go_on(&mut self, now: Time, key: &FlowKey, begun: &Begun) {
+        let Some((service, index)) = self.place_of(key, begun.backend) else { return };
+        let is_disabled =
+            self.snapshot.backend(begun.backend).is_none_or(|(_, backend)| backend.state == BackendState::Disabled);
+        let is_full = self.slab.len() >= self.slab.capacity() && !self.make_room(now);
+        if is_disabled || is_full {
+            return;
+        }
+        let Ok(mut connection) = self.draft(now, key, service, index, false) else { return };
+        if !self.clear_way(now, &connection.key(Direction::FromBackend)) {
+            return;
+        }
+        match key.protocol {
+            Protocol::Tcp if begun.answered => {
+                connection.state = State::SynReceived;
+                connection.proof = begun.proof;
+                connection.flags.set(Flags::CHALLENGED);
+            }
+            Protocol::Tcp => {}
+            Protocol::Udp => {
+                connection.forwarded[Direction::FromClient as usize].packets = u64::from(begun.sent);
+                connection.forwarded[Direction::FromBackend as usize].packets = u64::from(begun.answered);
+            }
+        }
+        if let Ok(position) = self.admit(now, connection)
+            && key.protocol == Protocol::Udp
+            && begun.answered
+        {
+            self.succeeded(position);
+        }
+    }
+
+    /// Service and position of the backend of a client's flow, if the snapshot has them for it.
+    fn place_of(&self, key: &FlowKey, backend: u16) -> Option<(u16, usize)> {
+        let (service, index) = self.snapshot.place(backend)?;
+        let settings = self.snapshot.services.get(usize::from(service))?;
+        let is_its = (settings.endpoint, settings.protocol) == (key.destination, key.protocol);
+        (is_its && settings.state != ServiceState::Vacant).then_some((service, index.into()))
+    }
+
+    /// Looks for connections that have a flow of one that was set up. What is half-open or over gives way.
+    fn settle_rivals(&mut self, now: Time, set_up: &SetUp) -> Rivals {
+        let backend = self.snapshot.backend(set_up.backend).map(|(_, backend)| backend.endpoint);
+        let reverse =
+            backend.map(|end| FlowKey { source: end, destination: set_up.key.source, protocol: set_up.key.protocol });
+        for key in [Some(set_up.key), reverse].into_iter().flatten() {
+            let Some((position, _)) = self.find(&key) else { continue };
+            let rival = self.slab.at(position);
+            let is_same = rival.key(Direction::FromClient) == set_up.key && rival.backend_number == set_up.backend;
+            if is_same && rival.pair.state() != OffloadState::Software {
+                return Rivals::Same;
+            }
+            let yields = rival.state.is_half_open() || rival.state.is_over() || rival.state == State::Pass || is_same;
+            if !yields || !self.begin_removal(now, position) {
+                return Rivals::Stay;
+            }
+        }
+        Rivals::None
+    }
+
+    /// Takes the rules of a connection that cannot be in the table out of the engine, but for one that a connection in the
+    /// table has.
+    fn take_away(&mut self, set_up: &SetUp) {
+        let backend = self.snapshot.backend(set_up.backend).map(|(_, backend)| backend.endpoint);
+        let reverse =
+            backend.map(|end| FlowKey { source: end, destination: set_up.key.source, protocol: set_up.key.protocol });
+        for key in [Some(set_up.key), reverse].into_iter().flatten() {
+            let is_held = self.find(&key).is_some_and(|(position, direction)| {
+                let pair = self.slab.at(position).pair;
+                pair.holds(direction) || pair.state() == OffloadState::Installing
+            });
+            if !is_held {
+                self.ops.push_back(RuleOp::Remove { id: NO_RULE, key });
+            }
+        }
+    }
+}
+
+/// What stands in the way of a connection that was set up.
+enum Rivals {
+    None,
+    /// It is in the table already.
+    Same,
+    Stay,
+}
