@@ -29,6 +29,8 @@
 #include "hit.h"
 #include "cookie.h"
 #include "check.h"
+#include "schedule.h"
+#include "setup.h"
 #include "miss.h"
 #include "ingress.h"
 #include "xdp.h"

@@ -95,13 +95,15 @@ struct end {
 enum end_role { END_SERVICE = 1, END_BACKEND = 2, END_SPLICED = 4 /* a service: clients meet SYN cookies */,
 		END_RESETS = 8 /* such a service: packets of no known connection are answered with RST */,
 		END_TIMESTAMPS = 16 /* such a service: clients are offered timestamps */,
-		END_TERMINATED = 32 /* a service whose connections end at sockets of this host; not an END_SERVICE */ };
+		END_TERMINATED = 32 /* a service whose connections end at sockets of this host; not an END_SERVICE */,
+		END_SET_UP = 64 /* a service whose connections are set up here: setup.h */,
+		END_SET_UP_BACKEND = 128 /* a backend of such a service, and of no other */ };
 
 struct end_roles {
 	__u16 roles;   /* END_* */
 	__u16 service; /* of END_SERVICE */
 	__u16 backend_service; /* a service END_BACKEND serves */
-	__u16 zero;
+	__u16 set_up;  /* of END_SET_UP: its schedule, in `schedules`; of END_SET_UP_BACKEND: its number, in `targets` */
 };
 
 enum encapsulation { ENCAPSULATION_NONE, ENCAPSULATION_IPIP, ENCAPSULATION_GUE };
@@ -121,6 +123,80 @@ struct direct {
  * backend's address, and leave with the VIP's in its place (check.h). */
 #define CHECK_MARK 0x48500000
 #define CHECKS_MAX 2048 /* noted; fewer are under way (IN_FLIGHT_MAX of crates/hairpin/src/health/schedule.rs) */
+
+/* Set-up of connections without a worker (setup.h). What must be there for it has room for nothing where it is off. */
+#define SCHEDULES_MAX 64
+#define SCHEDULE_MAX 65537 /* TABLE_SIZE of crates/core/src/balance/maglev.rs */
+#define SCHEDULE_NONE 0xffff /* an entry, or a whole schedule's length of 0: the worker chooses */
+
+enum schedule_kind { SCHEDULE_FLOW = 1, SCHEDULE_SOURCE = 2, /* an entry by the hash of the flow, or of the client's address */
+		     SCHEDULE_TURNS = 3 /* one entry after the other */ };
+
+/* Which backends a service's new connections get, by number. The process writes an entry at any time, each whole; of a
+ * hash there are SCHEDULE_MAX. Mapped. */
+struct schedule {
+	__u32 kind, length;
+	__u32 turn; /* of SCHEDULE_TURNS: connections so far */
+	__u32 begun;    /* first packets so far, and of UDP those that were answered */
+	__u32 answered;
+	__u32 zero[3];
+	__u16 backends[SCHEDULE_MAX + 3];
+};
+
+/* A backend of such a service, under its number. IPv4 as ::ffff:a.b.c.d. */
+struct target {
+	struct end backend, vip;
+	__u16 service;  /* the service's number */
+	__u8 schedule;  /* its schedule's */
+	__u8 there;     /* 1; 0: there is none, and all is zero */
+	__u32 lifetime; /* of what is half-open, in ticks of rules' clock */
+};
+
+/* The client's flow. */
+struct pending_key {
+	struct end client, vip;
+};
+
+/* The way of one direction's packets. */
+struct hop {
+	__u32 until, egress; /* as in a rule */
+	__u8 next_hop[12];
+	__u16 mtu, zero;
+};
+
+/* A half-open connection. */
+struct pending {
+	__u32 tag;     /* of the key: an element can become another key's while it is being read */
+	__u32 begun;   /* ticks of rules' clock */
+	__u32 proof;   /* TCP, once answered: what its client acknowledges at least (proof() in crates/core/src/l4/tcp.rs) */
+	__u16 backend; /* its number */
+	__u8 answered; /* 1: the backend has answered */
+	__u8 sent;     /* datagrams of the client so far */
+	struct hop hops[2]; /* of the client's packets, of the backend's */
+};
+
+enum report_kind { REPORT_VOID, /* nothing came of it */ REPORT_SET_UP };
+
+/* What a worker is told. */
+struct report {
+	__u32 sequence; /* its place in the order of all, plus one, once it is whole */
+	__u16 backend;
+	__u8 kind, answered;
+	struct pending_key key;
+	__u64 zero[2];
+};
+
+#define REPORTS_MAX 4096
+
+/* A worker's queue: any CPU puts in, the worker takes out. Mapped. */
+struct reports {
+	__u32 head;    /* reports so far, those that are being written included */
+	__u32 tail;    /* those that the worker has done with */
+	__u32 made;    /* connections set up so far */
+	__u32 allowed; /* the worker has room for so many, counted as `made` */
+	__u64 zero[6];
+	struct report reports[REPORTS_MAX];
+};
 
 /* Addresses of VIPs and pools are the keys of `addresses` (16 bytes; value: __u32 1): fragments and malformed
  * packets to them are dropped. A VIP that terminated services alone have is not among them: its fragments and malformed
@@ -213,6 +289,9 @@ enum event {
 	EVENT_ABSENT_SYN,       /* SYN to a terminated service that no process listens for: dropped */
 	EVENT_XDP,              /* rule hit, and sent from XDP */
 	EVENT_NOT_WRAPPED,      /* to a backend hops away, but could not be encapsulated: dropped */
+	EVENT_SET_UP_BEGUN,     /* first packet of a connection that is set up here, sent to its backend */
+	EVENT_SET_UP,           /* connection set up here */
+	EVENT_SET_UP_DEFERRED,  /* packet of such a connection that is left to the worker: no room, no way, a conflict */
 	EVENTS
 };
 
@@ -277,6 +356,9 @@ _Static_assert(__builtin_offsetof(struct rule_head, source_port) == 48, "rule_he
 _Static_assert(__builtin_offsetof(struct rule_head, checksum_addresses) == 54, "rule_head.checksum_addresses");
 _Static_assert(sizeof(struct sequence_change) == 48 && __builtin_offsetof(struct sequence_change, check) == 40, "sequence_change");
 _Static_assert(sizeof(struct end) == 20 && sizeof(struct end_roles) == 8 && sizeof(struct interface) == 12 && sizeof(struct direct) == 64, "ends");
+_Static_assert(sizeof(struct schedule) == 131112 && sizeof(struct target) == 48, "schedule");
+_Static_assert(sizeof(struct pending_key) == 40 && sizeof(struct pending) == 64, "pending");
+_Static_assert(sizeof(struct report) == 64 && sizeof(struct reports) == 64 + REPORTS_MAX * 64, "reports");
 _Static_assert(sizeof(struct control) == 128, "control");
 _Static_assert(__builtin_offsetof(struct control, heartbeat_ns) == 32, "control.heartbeat_ns");
 _Static_assert(sizeof(struct rule_counters) == 24 && sizeof(struct rule_query) == RULE_OPS_MAX * 216, "query");

@@ -5,7 +5,6 @@
 
 /* Where the IP header may start. */
 #define L3_MAX (ETH_HLEN + VLANS_MAX * VLAN_LENGTH)
-#define AGAIN 0x7fffffff /* no verdict yet: the headers have been pulled into the linear part, parse anew */
 
 #define PULL_MIN 256 /* enough for all headers of nearly any packet */
 
@@ -99,8 +98,9 @@ int hairpin_ingress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	}
 	type = parse_ethernet(skb, &l3);
-	/* Two pulls at most: one for nearly anything, one for what lies behind long extension headers. */
-	for (int i = 0; i < 3; i++) {
+	/* Two pulls at most: one for nearly anything, one for what lies behind long extension headers. And once more for a
+	 * connection that the packet has set up. */
+	for (int i = 0; i < 4; i++) {
 		if (type == bpf_htons(ETH_P_IP))
 			verdict = ingress_v4(skb, l3);
 		else if (type == bpf_htons(ETH_P_IPV6))

@@ -154,6 +154,11 @@ static __noinline int miss(struct __sk_buff *skb, struct end *source, struct end
 			if (verdict != UNDECIDED)
 				return verdict;
 		}
+		if (roles->roles & END_SET_UP) {
+			verdict = begin_from_client(skb, source, destination, roles, shape | (ipv6 ? SHAPE_IPV6 : 0));
+			if (verdict != UNDECIDED)
+				return verdict;
+		}
 		hash = steer_hash(control_now, source);
 		if ((opens(shape) || !is_known(hash)) && !client_admitted(roles->service)) {
 			count(EVENT_POLICED_CLIENT);
@@ -166,6 +171,11 @@ static __noinline int miss(struct __sk_buff *skb, struct end *source, struct end
 		return TC_ACT_UNSPEC;
 	if (!roles || !(roles->roles & END_BACKEND))
 		return TC_ACT_UNSPEC;
+	if (roles->roles & END_SET_UP_BACKEND) {
+		verdict = answer_from_backend(skb, destination, roles, shape | (ipv6 ? SHAPE_IPV6 : 0));
+		if (verdict != UNDECIDED)
+			return verdict;
+	}
 	if (socket_wants(skb, source, destination, ipv6)) {
 		count(EVENT_LOCAL_SOCKET);
 		return TC_ACT_UNSPEC;

@@ -48,6 +48,7 @@ static __always_inline __u64 shape(const struct frame *f)
 
 #define SHAPE_PAYLOAD 0x100
 #define SHAPE_TIMESTAMPS 0x200 /* not of the frame: its sender may be offered timestamps */
+#define SHAPE_IPV6 0x400 /* not of every frame's: where it says so */
 
 static __always_inline __u32 shape_l3(__u64 shape)
 {

@@ -65,6 +65,14 @@ static __always_inline int forward(const struct xdp_md *ctx, const struct frame 
 	return verdict;
 }
 
+/* Whether the packet is of a connection that is being set up. */
+static __always_inline bool is_pending(const struct end *source, const struct end *destination, const struct end_roles *roles)
+{
+	struct pending_key key = { .client = *source, .vip = *destination };
+
+	return roles->roles & END_SET_UP && bpf_map_lookup_elem(&pending, &key);
+}
+
 /* A packet that no rule takes, to an end that may be a service's. The policer's bucket is only looked into: the program
  * at tc ingress takes the token of a packet that passes. */
 static __noinline int refuse(const struct end *source, const struct end *destination, __u32 is_opening)
@@ -80,7 +88,7 @@ static __noinline int refuse(const struct end *source, const struct end *destina
 	/* Terminated services are the kernel's, spliced ones answer with cookies. */
 	if ((roles->roles & (END_SERVICE | END_SPLICED | END_TERMINATED)) != END_SERVICE)
 		return XDP_PASS;
-	if (!is_opening && is_known(steer_hash(control_now, source)))
+	if (!is_opening && (is_known(steer_hash(control_now, source)) || is_pending(source, destination, roles)))
 		return XDP_PASS;
 	rates = single(&policer_rates);
 	bucket = roles->service;

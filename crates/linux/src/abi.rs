@@ -4,8 +4,13 @@
 
 mod of_core;
 mod sequence_change;
+mod set_up;
 
 pub use sequence_change::SequenceChange;
+pub use set_up::{
+    END_SET_UP, END_SET_UP_BACKEND, Hop, Pending, PendingKey, REPORT_SET_UP, REPORT_VOID, REPORTS_MAX, Report, Reports,
+    SCHEDULE_FLOW, SCHEDULE_MAX, SCHEDULE_SOURCE, SCHEDULE_TURNS, SCHEDULES_MAX, Schedule, Target,
+};
 
 use std::mem::{offset_of, size_of};
 
@@ -278,8 +283,8 @@ pub struct EndRoles {
     pub service: u16,
     /// For `END_BACKEND`: a service it serves.
     pub backend_service: u16,
-    /// Zero.
-    pub zero: u16,
+    /// For `END_SET_UP`: the number of its schedule; for `END_SET_UP_BACKEND`: its own.
+    pub set_up: u16,
 }
 
 /// Value of `interfaces`.
@@ -404,9 +409,10 @@ const _: () = {
     assert!(size_of::<RuleRequest>() == 16 && size_of::<TotalsValue>() == 16);
 };
 
-/// The fates of packets that take no rule, and the packets that rules have sent from XDP: name for people, and whether such packets are dropped. In the order of
+/// The fates of packets that take no rule, the packets that rules have sent from XDP, and the connections set up by the
+/// programs: name for people, and whether such packets are dropped. In the order of
 /// `enum event`.
-pub const EVENTS: [(&str, bool); 27] = [
+pub const EVENTS: [(&str, bool); 30] = [
     ("to-worker", false),
     ("policed-client", true),
     ("policed-backend", true),
@@ -435,6 +441,9 @@ pub const EVENTS: [(&str, bool); 27] = [
     ("absent-syn", true),
     ("xdp-sent", false),
     ("not-encapsulated", true),
+    ("set-up-begun", false),
+    ("set-up", false),
+    ("set-up-deferred", false),
 ];
 
 #[cfg(test)]

@@ -290,7 +290,7 @@ fn words<T: SharedInteger>(map_: &MapHandle, count: usize) -> Result<&'static [T
 }
 
 /// Maps the first `length` bytes of an array map, for good.
-fn map(map: &MapHandle, length: usize) -> Result<NonNull<u8>> {
+pub(crate) fn map(map: &MapHandle, length: usize) -> Result<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let fd = map.as_fd().as_raw_fd();
     // SAFETY: a fresh mapping, which overlaps nothing.

@@ -11,11 +11,13 @@ use crate::control::{Control, QuerySlot};
 use crate::cpu;
 use crate::programs::{Maps, Queries};
 use crate::query::{RuleKey, query};
+use crate::set_up::KernelSetUp;
 use anyhow::{Context, Result};
 use arrayvec::ArrayVec;
 use batch::FamilyRules;
 use hairpin_core::engine::{
     COMPLETIONS_MAX, Completion, Completions, Counters, EngineCaps, FlowEngine, OPS_MAX, RuleId, RuleOp, Samples,
+    SetsUp,
 };
 use hairpin_core::flow::FlowKey;
 use hairpin_core::time::Time;
@@ -33,6 +35,8 @@ pub struct KernelEngine {
     slot: QuerySlot,
     worker: u8,
     rules_max: u32,
+    /// Its part of set-up, until the worker has it.
+    set_up: Option<KernelSetUp>,
     /// Keys of the batches under construction, while they hold both installs and removals.
     touched: HashSet<FlowKey>,
 }
@@ -41,7 +45,7 @@ impl KernelEngine {
     pub(crate) fn new(
         worker: u8,
         maps: &Maps,
-        control: &Arc<Control>,
+        (control, set_up): (&Arc<Control>, Option<KernelSetUp>),
         queries: &Arc<Queries>,
         (v4_max, v6_max): (u32, u32),
     ) -> Result<KernelEngine> {
@@ -57,6 +61,7 @@ impl KernelEngine {
             slot,
             worker,
             rules_max: v4_max.max(v6_max),
+            set_up,
             touched: HashSet::with_capacity(OPS_MAX),
         })
     }
@@ -183,5 +188,9 @@ impl FlowEngine for KernelEngine {
         let mut found = |position: usize, counters| out[position] = answer(counters, now);
         Self::sample_family(&self.queries, &mut self.slot, &v4, &mut found);
         Self::sample_family(&self.queries, &mut self.slot, &v6, &mut found);
+    }
+
+    fn sets_up(&mut self) -> Option<Box<dyn SetsUp>> {
+        self.set_up.take().map(|set_up| Box::new(set_up) as Box<dyn SetsUp>)
     }
 }

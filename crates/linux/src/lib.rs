@@ -18,5 +18,6 @@ pub mod memory;
 pub mod network;
 pub mod programs;
 mod query;
+mod set_up;
 pub mod shared;
 pub mod tap;

@@ -14,6 +14,7 @@ mod pins;
 mod reader;
 mod refusal;
 mod rules;
+mod set_up;
 mod xdp;
 
 pub use adopt::AdoptedPrograms;
@@ -22,6 +23,7 @@ pub use object::Maps;
 pub use pins::{PIN_DIRECTORY_DEFAULT, PIN_DIRECTORY_OWN, flush, is_lasting};
 pub use reader::RuleReader;
 pub use rules::InstalledRule;
+pub use set_up::SetUpRoom;
 pub use xdp::has_whole_checksums;
 
 pub(crate) use attach::Passing;
@@ -63,6 +65,8 @@ pub struct ProgramOptions {
     pub rules_v4_sparse: bool,
     /// IPv6 rules are not expected (yet): each takes its memory when it is installed, which is slower and may fail.
     pub rules_v6_sparse: bool,
+    /// Room for connections that the programs set up by themselves; `None`: they do not.
+    pub set_up: Option<SetUpRoom>,
     /// How programs are attached to devices.
     pub attach: AttachMode,
     /// The treatment of the workers' packets while the process is away.
@@ -86,6 +90,7 @@ impl Default for ProgramOptions {
             rules_v6_max: 65_536,
             rules_v4_sparse: false,
             rules_v6_sparse: false,
+            set_up: None,
             attach: AttachMode::Auto,
             when_absent: Absent::Drop,
             heartbeat_timeout: Duration::from_secs(3),
@@ -120,6 +125,8 @@ pub struct LoadedPlane {
     rules: (u32, u32),
     /// Whether health checks take the way of clients' packets.
     checks: bool,
+    /// Memory shared with the programs that set connections up; `None`: they do not.
+    set_up: Option<set_up::SetUpMemory>,
 }
 
 impl LoadedPlane {
@@ -140,6 +147,7 @@ impl LoadedPlane {
             attach: options.attach,
             attachments: Vec::new(),
             checks: false,
+            set_up: None,
             pins,
             maps,
         };
@@ -309,7 +317,8 @@ impl LoadedPlane {
 
     /// The flow engine of `worker`. At most one for each worker may be in use.
     pub fn engine(&self, worker: u8) -> Result<KernelEngine> {
-        KernelEngine::new(worker, &self.maps, &self.control, &self.programs.queries, self.rules)
+        let set_up = self.set_up_of(worker)?;
+        KernelEngine::new(worker, &self.maps, (&self.control, set_up), &self.programs.queries, self.rules)
     }
 
     /// The ingress program, to run it in tests.

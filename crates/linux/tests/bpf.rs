@@ -36,6 +36,8 @@ mod lifecycle;
 mod misses;
 #[path = "bpf/rules.rs"]
 mod rules;
+#[path = "bpf/setup.rs"]
+mod setup;
 #[path = "bpf/terminated.rs"]
 mod terminated;
 #[path = "bpf/traffic.rs"]

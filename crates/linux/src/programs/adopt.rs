@@ -2,7 +2,7 @@
 
 use super::object::{self, Constants, Programs};
 use super::pins::{self, Pins};
-use super::{CONTROL, LoadedPlane, Maps, ProgramOptions, check};
+use super::{CONTROL, LoadedPlane, Maps, ProgramOptions, SetUpRoom, check};
 use crate::abi::{self, Bytes};
 use crate::control::{Control, SharedControlBlock};
 use anyhow::{Context, Result};
@@ -61,6 +61,7 @@ impl LoadedPlane {
             attachments,
             rules,
             checks: false,
+            set_up: None,
         })))
     }
 }
@@ -117,7 +118,8 @@ fn pinned(pins: &Pins, open: &OpenObject, steering: Steering) -> Result<Pinned> 
     Ok(Pinned::Maps(Maps(maps)))
 }
 
-/// How `found` differs from `wanted` so that programs could not use it in its place. Rule maps may have any size.
+/// How `found` differs from `wanted` so that programs could not use it in its place. Rule maps and those for set-up may have
+/// any size.
 fn difference(wanted: &OpenMap<'_>, found: &MapHandle) -> Option<String> {
     let name = wanted.name().to_string_lossy();
     let flags = match found.info() {
@@ -125,7 +127,7 @@ fn difference(wanted: &OpenMap<'_>, found: &MapHandle) -> Option<String> {
         Err(error) => return Some(format!("map {name} cannot be examined: {error}")),
     };
     let sized = name.starts_with("rules_") || name.starts_with("sequence_");
-    let entries = |entries: u32| if sized { 0 } else { entries };
+    let entries = |entries: u32| if sized || SetUpRoom::of(&name, None).is_some() { 0 } else { entries };
     // Programs do not notice where elements come from.
     // The kernel sets the other flag itself, of a map of devices.
     let ignored = if sized { libbpf_sys::BPF_F_NO_PREALLOC } else { 0 }

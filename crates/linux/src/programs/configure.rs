@@ -1,6 +1,7 @@
 //! Writes services and backends to the programs' maps.
 
 use super::LoadedPlane;
+use super::set_up::add_roles;
 use crate::abi::{self, Bytes};
 use anyhow::{Context, Result};
 use hairpin_core::config::{Backend, Encapsulation, Forwarding, Service, ServiceState, Snapshot, UnknownPacket};
@@ -14,7 +15,8 @@ impl LoadedPlane {
     /// Tells the programs what they balance: ends and addresses. Can be told anew at any time: what is new comes first,
     /// then what is no longer there goes, whichever process has put it in.
     pub fn configure(&self, snapshot: &Snapshot) -> Result<()> {
-        let ends = ends(snapshot);
+        let mut ends = ends(snapshot);
+        add_roles(&mut ends, snapshot, self.set_up_services(snapshot));
         let ends: HashMap<&[u8], &[u8]> = ends.iter().map(|(end, roles)| (end.bytes(), roles.bytes())).collect();
         replace(self.maps.named("ends")?, &ends).context("cannot change map ends")?;
         let addresses = addresses(snapshot);
@@ -23,8 +25,10 @@ impl LoadedPlane {
         replace(self.maps.named("addresses")?, &addresses).context("cannot change map addresses")
     }
 
-    /// Tells the programs where the backends of direct server return are. Before workers send anything there.
+    /// Tells the programs where the backends are of direct server return, and of services whose connections they set up.
+    /// Before workers send anything there.
     pub fn configure_backends(&self, snapshot: &Snapshot) -> Result<()> {
+        self.configure_targets(snapshot)?;
         for service in snapshot.services.iter().filter(|service| is_direct(service)) {
             for backend in &service.backends {
                 self.set("directs", u32::from(backend.number), &direct(service, backend))?;

@@ -1,6 +1,6 @@
 //! The embedded object: its maps and programs as they are loaded, or taken from where they are pinned.
 
-use super::{ProgramOptions, refusal};
+use super::{ProgramOptions, SetUpRoom, refusal};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
 use std::collections::HashMap;
@@ -131,7 +131,12 @@ pub(super) fn open(options: &ProgramOptions) -> Result<OpenObject> {
         match map.name().to_str() {
             Some("rules_v4" | "sequence_v4") => map.set_max_entries(options.rules_v4_max)?,
             Some("rules_v6" | "sequence_v6") => map.set_max_entries(options.rules_v6_max)?,
-            _ => {}
+            Some(name) => {
+                if let Some(entries) = SetUpRoom::of(name, options.set_up) {
+                    map.set_max_entries(entries)?;
+                }
+            }
+            None => {}
         }
         match map.name().to_str() {
             Some("rules_v4") if options.rules_v4_sparse => map.set_map_flags(libbpf_sys::BPF_F_NO_PREALLOC)?,
