@@ -84,7 +84,7 @@ fn numbers(config: &Config) -> String {
 }
 
 /// In the order of the file.
-const SETTINGS: [Setting; 54] = [
+const SETTINGS: [Setting; 55] = [
     anew("instance", |c| c.settings.instance.clone()),
     later("interfaces", |c| list(&c.settings.interfaces)),
     anew("plane", |c| c.settings.plane.name().to_string()),
@@ -101,6 +101,7 @@ const SETTINGS: [Setting; 54] = [
     live("[limits] drain_limit", |c| limit(c.settings.drain_limit)),
     live("[limits] upgrade_drain_limit", |c| duration(c.settings.upgrade_drain_limit)),
     later("[offload] policy", |c| c.settings.policy.word().to_string()),
+    later("[offload] set_up", |c| c.settings.set_up.word().to_string()),
     later("[offload], numbers of the policy", numbers),
     live("[pool] addresses", |c| list(&c.snapshot.pool.addresses)),
     live("[pool] ports", |c| format!("{}-{}", c.snapshot.pool.port_first, c.snapshot.pool.port_last)),

@@ -29,6 +29,7 @@ pub(super) fn read<'a>(
     let connection_table: Option<LookupMethod> = top.choice("connection_table");
     let policy = offload.choice("policy");
     let choice = policy.and_then(|policy| offload::read(sink, &offload, policy));
+    let set_up = offload::read_set_up(sink, &offload, (plane, policy, connection_table));
     let dpdk = is_dpdk.then(|| read_dpdk(sink, top));
     let memory_directory = absolute_path(sink, limits, "memory_directory");
     let control_directory = absolute_path(sink, &control, "directory");
@@ -57,6 +58,7 @@ pub(super) fn read<'a>(
         upgrade_drain_limit: limits.duration("upgrade_drain_limit"),
         policy: policy?,
         offload: choice?,
+        set_up: set_up?,
         control_directory: control_directory?,
         metrics: metrics?,
         timeouts: common.timeouts,

@@ -1,9 +1,11 @@
 //! Reads the numbers of a policy.
 
-use super::PolicyChoice;
 use super::reader::TomlTable;
+use super::words::PlaneChoice;
+use super::{PolicyChoice, SetUpChoice};
 use hairpin_core::offload::tree::{BUILT_IN, TEXT_MAX};
 use hairpin_core::offload::{Choice, FirstN, HeavyHitter, Tree};
+use hairpin_core::table::LookupMethod;
 use hairpin_diagnostics::Sink;
 use std::path::Path;
 use std::sync::Arc;
@@ -41,6 +43,32 @@ pub(super) fn read(sink: &Sink<'_>, offload: &TomlTable<'_>, policy: PolicyChoic
         PolicyChoice::DecisionTree => Choice::DecisionTree(Arc::new(model(sink, offload)?)),
         PolicyChoice::Auto => Choice::Auto,
     })
+}
+
+/// Who sets connections up; `None` if what is said does not go with the rest.
+pub(super) fn read_set_up(
+    sink: &Sink<'_>,
+    offload: &TomlTable<'_>,
+    (plane, policy, table): (Option<PlaneChoice>, Option<PolicyChoice>, Option<LookupMethod>),
+) -> Option<SetUpChoice> {
+    let set_up: SetUpChoice = offload.choice("set_up")?;
+    if set_up == SetUpChoice::Worker {
+        return Some(set_up);
+    }
+    let refuse = |what: &str, remedy: &str| {
+        let what = format!("`set_up` is \"engine\", but {what}");
+        sink.error(&offload.span_of("set_up"), what, format!("{remedy}, or write set_up = \"worker\""));
+    };
+    if plane.is_some_and(|plane| plane != PlaneChoice::Linux) {
+        refuse("the dpdk plane has no engine that sets connections up", "use plane = \"linux\"");
+    } else if policy.is_some_and(|policy| policy == PolicyChoice::Never) {
+        refuse("`policy = \"never\"` leaves nothing to the engine", "choose another policy");
+    } else if table.is_some_and(|table| !table.tracks_connections()) {
+        refuse("`connection_table` tracks no connections", "choose a table that does");
+    } else {
+        return Some(set_up);
+    }
+    None
 }
 
 /// The tree that `model` names.

@@ -39,6 +39,15 @@ impl PolicyChoice {
     }
 }
 
+/// Who sets connections up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetUpChoice {
+    /// Workers.
+    Worker,
+    /// The engine, where it can choose the backend.
+    Engine,
+}
+
 /// The policy for IP forwarding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForwardingChoice {
@@ -154,6 +163,8 @@ pub struct Settings {
     pub policy: PolicyChoice,
     /// The policy with its numbers.
     pub offload: Choice,
+    /// Who sets connections up.
+    pub set_up: SetUpChoice,
     /// The directory of the socket and the lock file.
     pub control_directory: PathBuf,
     /// The address that serves metrics; `None`: metrics are off.

@@ -1,7 +1,8 @@
 //! The words of the file for settings that are one of a few.
 
 use super::{
-    Attach, ChallengeChoice, CheckKind, ClientCertificates, ForwardingChoice, PolicyChoice, TlsVersion, WhenAbsent,
+    Attach, ChallengeChoice, CheckKind, ClientCertificates, ForwardingChoice, PolicyChoice, SetUpChoice, TlsVersion,
+    WhenAbsent,
 };
 use hairpin_core::config::{
     Algorithm, AllDown, BackendState, Encapsulation, Forwarding, Service, UnknownPacket, WhenFull,
@@ -142,6 +143,7 @@ words!(PolicyChoice {
     DecisionTree = "decision-tree",
     Auto = "auto",
 });
+words!(SetUpChoice { Worker = "worker", Engine = "engine" });
 words!(Combine { Any = "any", All = "all" });
 words!(ForwardingChoice { Check = "check", Enable = "enable" });
 words!(WhenAbsent { Drop = "drop", Pass = "pass" });
@@ -229,6 +231,7 @@ mod tests {
         agrees::<Probes>(&reference::DPDK, "health");
         agrees::<LookupMethod>(&reference::TOP, "connection_table");
         agrees::<PolicyChoice>(&reference::OFFLOAD, "policy");
+        agrees::<SetUpChoice>(&reference::OFFLOAD, "set_up");
         agrees::<Combine>(&reference::OFFLOAD, "combine");
         agrees::<ForwardingChoice>(&reference::LINUX, "forwarding");
         agrees::<WhenAbsent>(&reference::LINUX, "when_absent");

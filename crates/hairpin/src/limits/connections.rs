@@ -3,8 +3,9 @@
 use super::Bound::{Number, OneFor, Option, Time};
 use super::{Group, drops, events, limit, rule_refusals, series};
 use crate::config::reference::{LIMITS, LINUX, POOL, TIMEOUTS};
-use hairpin_core::engine::OPS_MAX;
+use hairpin_core::engine::{OPS_MAX, SET_UP_SERVICES_MAX};
 use hairpin_core::worker::limits;
+use hairpin_linux::abi::REPORTS_MAX;
 
 const TCP_FORGOTTEN: &str = "The connection is removed, and neither end is told. `unknown` of the service decides about later \
                              packets of it.";
@@ -79,6 +80,18 @@ pub(super) const CONNECTIONS: Group = Group {
             Option(&LIMITS, "drain_limit", ""),
             &[],
             "Both ends are reset.",
+        ),
+        limit(
+            "services whose connections the BPF programs set up (`set_up = \"engine\"`)",
+            Number(SET_UP_SERVICES_MAX as u64, "services"),
+            &[],
+            "Workers set up the connections of the others; the log names them.",
+        ),
+        limit(
+            "connections that the BPF programs have set up and a worker has not heard of yet",
+            Number(REPORTS_MAX as u64, "connections"),
+            &[events("kernel.set-up-deferred")],
+            "The worker sets connections up.",
         ),
         limit(
             "time in which a worker still takes a connection's packets after its rule is in force",

@@ -15,7 +15,7 @@ use crate::config::{Config, PlaneChoice, Settings};
 use crate::registry::{Merged, Registry};
 use anyhow::{Context, Result, bail};
 use hairpin_core::config::Snapshot;
-use hairpin_core::flow::{Direction, FlowKey, SteerBy, Steering};
+use hairpin_core::flow::{FlowKey, SteerBy, Steering};
 use hairpin_core::l4::connection::Connection;
 use hairpin_linux::cpu;
 use hairpin_linux::device::{self, Interface};
@@ -264,7 +264,7 @@ fn connections_by_backend(settings: &Settings, is_left: bool, table: Option<&mut
 }
 
 /// Shows every connection of a table to `visit`.
-fn for_each(table: &mut SharedTable, mut visit: impl FnMut(&Connection)) -> Result<()> {
+pub(super) fn for_each(table: &mut SharedTable, mut visit: impl FnMut(&Connection)) -> Result<()> {
     for view in table.views()? {
         for position in 0..view.used() as u32 {
             if let Some((_, connection)) = view.read(position) {
@@ -462,41 +462,4 @@ pub(crate) fn remove_surplus_devices(
     }
     record.taps = wanted;
     record.write(socket)
-}
-
-/// Brings the engine in line with the connections, once all workers have taken theirs and none has begun: rules that no
-/// connection has are removed, the others know their worker. How many were removed.
-pub(crate) fn reconcile(
-    plane: &dyn Plane,
-    table: &mut SharedTable,
-    splice_rules: &[(FlowKey, u16)],
-    held: &HashSet<FlowKey>,
-    steering: &Steering,
-    resteered: bool,
-) -> Result<u64> {
-    if held.is_empty() {
-        return Ok(0);
-    }
-    let (mut owners, mut owned) = (Vec::new(), HashSet::with_capacity(held.len()));
-    for &(key, worker) in splice_rules {
-        owned.insert(key);
-        if resteered {
-            owners.push((key, worker as u8));
-        }
-    }
-    for_each(table, |connection| {
-        for direction in [Direction::FromClient, Direction::FromBackend] {
-            let key = connection.key(direction);
-            if connection.pair.holds(direction) && held.contains(&key) {
-                owned.insert(key);
-                if resteered {
-                    owners.push((key, hairpin_core::worker::home(connection, steering) as u8));
-                }
-            }
-        }
-    })?;
-    let orphans: Vec<FlowKey> = held.iter().filter(|key| !owned.contains(key)).copied().collect();
-    let removed = plane.remove_rules(&orphans).context("cannot remove rules that no connection has")?;
-    plane.assign_rules(&owners).context("cannot tell rules their workers")?;
-    Ok(removed)
 }

@@ -9,9 +9,9 @@ use super::instance::InstanceRecord;
 use super::policer::ServiceRate;
 use super::supervisor::Supervisor;
 use super::thread::WorkerCommand;
-use super::{effective_weights, listeners, local_routes, log, notify, reading};
+use super::{effective_weights, listeners, local_routes, log, notify, reading, set_up};
 use crate::config::words::spoken;
-use crate::config::{self, Config, DpdkSettings};
+use crate::config::{self, Config, DpdkSettings, SetUpChoice};
 use crate::control::{BackendChange, Changes};
 use crate::diff;
 use crate::registry::{Merged, Registry};
@@ -128,6 +128,7 @@ impl Supervisor {
         let snapshot = Arc::new(snapshot);
         let applied =
             self.open_terminated(&snapshot).and_then(|()| self.put_into_force(config, registry, merged, snapshot));
+        self.schedule();
         if applied.is_ok() {
             self.termination.certificates = certificates;
             self.configure_termination()?;
@@ -195,6 +196,7 @@ impl Supervisor {
         self.plane.begin_backends(&merged.fresh_backends).context("cannot clear counters")?;
         let forwarding_table = self.plane.forwarding_table(&snapshot)?;
         super::former::keep(&self.socket, &merged, &self.options.file, &config.text);
+        self.plane.suspend_set_up();
         self.plane.configure_backends(&snapshot)?;
         // Workers know what is new before packets come, and what is gone after they have ceased to come.
         self.update_workers(&snapshot, [&merged.fresh_backends, &merged.fresh_services])?;
@@ -375,6 +377,10 @@ pub(super) fn summary(config: &Config, snapshot: &Snapshot, cpus: &[usize]) -> S
     )];
     if let Some(file) = &settings.keys_file {
         lines.push(format!("  keys of cookies from {}: {}", file.display(), config::keys::said(&snapshot.keys)));
+    }
+    if settings.set_up == SetUpChoice::Engine {
+        lines.push("  the BPF programs set connections up".to_string());
+        lines.extend(set_up::exceptions(snapshot).iter().map(|said| format!("  but {said}")));
     }
     const SHOWN: usize = 16;
     let services = || snapshot.services.iter().filter(|service| service.state == ServiceState::Active);

@@ -86,6 +86,8 @@ pub(super) struct Supervisor {
     pub(super) parameters: WorkerParameters,
     /// Maglev tables of the services, as far as they have been made here.
     pub(super) tables: Tables,
+    /// By service number: that of the schedule by which the engine chooses its backends.
+    pub(super) schedules: Vec<Option<u16>>,
     pub(super) worker_pool: WorkerPool,
     /// The sockets of terminated services.
     pub(super) listeners: Listeners,
@@ -160,6 +162,7 @@ impl Supervisor {
             plane,
             parameters,
             tables: Tables::default(),
+            schedules: Vec::new(),
             worker_pool,
             listeners,
             termination,
@@ -185,6 +188,7 @@ impl Supervisor {
             readings: [None, None],
         };
         supervisor.stand();
+        supervisor.schedule();
         Ok(supervisor)
     }
 
@@ -356,6 +360,7 @@ impl Supervisor {
     pub(super) fn stand(&mut self) {
         if effective_weights::tell(&self.health, &self.parameters.effective_weights) {
             self.worker_pool.shared().for_each(ThreadShared::wake);
+            self.schedule();
         }
     }
 
@@ -390,8 +395,8 @@ impl Supervisor {
         let suspects = self.rates.iter().filter(|rate| rate.is_suspect()).count().max(1);
         let floor = (self.config.settings.linux.policer_floor / suspects as u32).max(1);
         let crowded = self.worker_pool.shared().any(ThreadShared::is_crowded);
-        for (number, rate) in self.rates.iter_mut().enumerate() {
-            let (mut speculative, mut established, mut answered) = (0, 0, 0);
+        for number in 0..self.rates.len() {
+            let (mut established, (mut speculative, mut answered)) = (0, self.begun_in_engine(number));
             for worker in self.worker_pool.shared() {
                 let service = worker.service(number);
                 speculative += service.speculative;
@@ -399,8 +404,8 @@ impl Supervisor {
                 answered += service.answered;
             }
             let worth = if self.load.is_high() { established } else { established.max(answered) };
-            rate.step(speculative, worth, crowded, floor);
-            self.plane.set_policer_rate(number, rate.packets_per_s());
+            self.rates[number].step(speculative, worth, crowded, floor);
+            self.plane.set_policer_rate(number, self.rates[number].packets_per_s());
         }
     }
 

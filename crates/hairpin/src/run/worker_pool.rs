@@ -7,7 +7,7 @@ use super::{ProcessEnd, SupervisorMessage};
 use anyhow::{Context, Result, bail};
 use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::config::Snapshot;
-use hairpin_core::engine::FlowEngine;
+use hairpin_core::engine::{FlowEngine, SetUp};
 use hairpin_core::event_loop::Ticket;
 use hairpin_core::flow::{FlowKey, Steering};
 use hairpin_core::l4::connection::Connection;
@@ -168,6 +168,14 @@ impl WorkerPool {
     /// The shared state of each worker, for holders that outlast the worker pool.
     pub(crate) fn handles(&self) -> Vec<Arc<ThreadShared>> {
         self.workers.iter().map(|handle| Arc::clone(&handle.shared)).collect()
+    }
+
+    /// Tells each worker of connections that the engine has set up, before it begins.
+    pub(crate) fn tell_set_up(&self, heard: Vec<Vec<SetUp>>) {
+        for (handle, heard) in self.workers.iter().zip(heard).filter(|(_, heard)| !heard.is_empty()) {
+            // It has no command yet, so it takes this one.
+            let _ = handle.shared.command(WorkerCommand::SetUp(heard));
+        }
     }
 
     /// Gives a command to each worker and waits, a bounded time, until all have applied theirs. `meanwhile` is called now

@@ -190,6 +190,20 @@ fn policies_have_their_numbers() {
 }
 
 #[test]
+fn set_up_in_the_engine_needs_one_that_tracks() {
+    use hairpin::config::SetUpChoice;
+    let text = |rest: &str| with(&format!("{rest}\n[offload]\nset_up = \"engine\""));
+    assert_eq!(good(&with("")).settings.set_up, SetUpChoice::Worker);
+    assert_eq!(good(&text("")).settings.set_up, SetUpChoice::Engine);
+    let never = said(&with("[offload]\npolicy = \"never\"\nset_up = \"engine\"")).concat();
+    let wrong = "`set_up` is \"engine\", but `policy = \"never\"` leaves nothing to the engine; choose another policy, or \
+                 write set_up = \"worker\"";
+    assert!(never.contains(wrong), "{never}");
+    let untracked = said(&text("connection_table = \"maglev\"")).concat();
+    assert!(untracked.contains("but `connection_table` tracks no connections"), "{untracked}");
+}
+
+#[test]
 fn model_file_is_read_and_errors_are_reported() {
     use hairpin_core::offload::Choice;
     let path = std::env::temp_dir().join(format!("hairpin-model-{}.tree", std::process::id()));
@@ -229,7 +243,7 @@ fn unknown_fields_name_the_nearest() {
     );
     refuses(
         &with("[offload]\nzzzzzz = 1"),
-        "3:1: error: unknown field `zzzzzz` in [offload]; known fields: policy, connections, packets, bytes, duration, \
+        "3:1: error: unknown field `zzzzzz` in [offload]; known fields: policy, set_up, connections, packets, bytes, duration, \
          combine, packets_per_s, model",
     );
     refuses(

@@ -179,6 +179,22 @@ pub const OFFLOAD: ReferenceSection = ReferenceSection {
              here but `\"never\"`.",
         ),
         field(
+            "set_up",
+            ValueForm::Choice(&[
+                ("worker", "a worker, which hands them to the kernel when the policy says so"),
+                (
+                    "engine",
+                    "the BPF programs, and workers hear of them: of `tcp` and `udp` services in mode `nat` whose `balance` \
+                     is `maglev`, `source-hash`, `round-robin` or `weighted-round-robin` and none of whose backends serves \
+                     another service, 64 of them; a worker those of the others",
+                ),
+            ]),
+            Value("worker"),
+            "\"engine\"",
+            "Who sets connections up. What the programs have set up is offloaded at once, whatever the policy; the policy may \
+             take it back later.",
+        ),
+        field(
             "connections",
             ValueForm::Integer { min: 1, max: 33_554_432 },
             Value("4096"),

@@ -2,17 +2,20 @@
 
 mod attachment;
 mod options;
+mod remains;
+mod taps;
 
-use super::super::begin::{self, tap_names};
-use super::super::instance::InstanceRecord;
+pub(crate) use remains::{adopt, flush};
+
 use super::super::tap::TapDevice;
 use super::super::worker_pool::{TakenOver, WorkerMemory, WorkerParameters, WorkerPool, WorkerResources};
 use super::super::{SupervisorMessage, log};
 use super::{EngineWords, Plane, PlaneEvent, RuleQueries};
-use crate::config::Settings;
+use crate::config::{SetUpChoice, Settings};
 use anyhow::{Context, Result};
 use attachment::XdpWish;
 use hairpin_core::config::{ServiceState, Snapshot};
+use hairpin_core::engine::ScheduleKind;
 use hairpin_core::event_loop::Ticket;
 use hairpin_core::flow::{FlowKey, Steering};
 use hairpin_core::keys::Secret;
@@ -26,7 +29,7 @@ use hairpin_linux::cpu;
 use hairpin_linux::device::Interface;
 use hairpin_linux::programs::{self, ProgramOptions, RuleReader};
 use hairpin_linux::tap::Tap;
-use options::{UNLIMITED, options};
+use options::{UNLIMITED, options, set_up_room};
 use rustix::thread::CapabilitySet;
 use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,6 +37,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
+use taps::taps;
 
 /// Programs and maps of this instance.
 #[derive(Debug)]
@@ -99,10 +103,16 @@ impl LinuxPlane {
             None if had_table => adopt(settings, steering)?,
             None => None,
         };
-        let programs = match adopted {
+        let mut programs = match adopted {
             Some(programs) => programs,
             None => InstancePrograms::load(settings, snapshot, steering)?,
         };
+        if settings.set_up == SetUpChoice::Engine && !programs.programs.allow_set_up(steering.workers)? {
+            log(
+                "warning: workers set connections up, although `set_up` is \"engine\": the BPF maps that an earlier process \
+                 has left have no room for that. A start after `hairpin stop --flush` makes them anew",
+            );
+        }
         if !programs.outlive_process() {
             log(&format!(
                 "warning: {} is mounted for this process alone (`ip netns exec` gives a process its own mounts): at its \
@@ -150,6 +160,22 @@ impl Plane for LinuxPlane {
         self.programs.configure(snapshot)
     }
 
+    fn has_set_up(&self) -> bool {
+        self.programs.programs.has_set_up()
+    }
+
+    fn suspend_set_up(&self) {
+        self.programs.programs.suspend_set_up();
+    }
+
+    fn schedule(&self, schedules: &[(ScheduleKind, Vec<u16>)]) {
+        self.programs.programs.schedule(schedules);
+    }
+
+    fn set_up_begun(&self, schedule: u16) -> (u32, u32) {
+        self.programs.programs.set_up_begun(schedule)
+    }
+
     fn set_options(&self, settings: &Settings) {
         self.programs.set_options(settings);
     }
@@ -157,6 +183,8 @@ impl Plane for LinuxPlane {
     fn prepare(&mut self) -> Result<()> {
         // Until the workers have counted them again, packets of known connections are to go to the workers' devices, not
         // to be taken for those of hosts that talk to a backend directly.
+        // Workers know the backends that they choose, and an earlier process's schedules may name others.
+        self.programs.programs.suspend_set_up();
         self.programs.heartbeat();
         self.programs.forget();
         self.programs.begin_counting()
@@ -269,28 +297,6 @@ impl Plane for LinuxPlane {
     }
 }
 
-/// The programs and maps that an earlier process has left; `None` if there are none.
-pub(crate) fn adopt(settings: &Settings, steering: Steering) -> Result<Option<InstancePrograms>> {
-    match InstancePrograms::adopt(settings, steering)? {
-        Adoption::Programs(programs) => Ok(Some(*programs)),
-        Adoption::Absent => Ok(None),
-        Adoption::Incompatible(why) => anyhow::bail!("{}", begin::incompatible(&why)),
-    }
-}
-
-/// A device for each worker: passed on, left, or new.
-fn taps(settings: &Settings, workers: u16, mut passed: Vec<(String, OwnedFd)>) -> Result<Vec<Tap>> {
-    let mut taps = Vec::new();
-    for name in tap_names(settings, workers.into()) {
-        let tap = match passed.iter().position(|(passed, _)| *passed == name) {
-            Some(at) => Tap::adopt(passed.swap_remove(at).1, &name),
-            None => Tap::create(&name, settings.linux.tap_queue),
-        };
-        taps.push(tap.with_context(|| format!("cannot make the device {name}"))?);
-    }
-    Ok(taps)
-}
-
 impl InstancePrograms {
     /// Loads and pins everything. Nothing is attached yet.
     pub(crate) fn load(settings: &Settings, snapshot: &Snapshot, steering: Steering) -> Result<InstancePrograms> {
@@ -298,7 +304,8 @@ impl InstancePrograms {
         let services = || snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant);
         let unused = |ipv4: bool| !services().any(|service| service.endpoint.address.is_ipv4() == ipv4);
         let (rules_v4_sparse, rules_v6_sparse) = (unused(true), unused(false));
-        let options = ProgramOptions { rules_v4_sparse, rules_v6_sparse, ..options(settings) };
+        let set_up = set_up_room(settings, steering.workers);
+        let options = ProgramOptions { rules_v4_sparse, rules_v6_sparse, set_up, ..options(settings) };
         Ok(InstancePrograms::of(programs::LoadedPlane::load(&options, steering)?))
     }
 
@@ -488,12 +495,4 @@ impl InstancePrograms {
 struct EarlierTotals {
     totals: Vec<Volume>,
     events: Vec<u64>,
-}
-
-/// Detaches and unpins everything an instance has left.
-pub(crate) fn flush(record: &InstanceRecord) -> Result<()> {
-    programs::flush(&record.pin_directory, &record.instance)?;
-    // Goes only if it is empty: other instances may have their pins in it.
-    let _ = std::fs::remove_dir(&record.pin_directory);
-    Ok(())
 }

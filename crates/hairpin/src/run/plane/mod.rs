@@ -13,7 +13,7 @@ use crate::status::{BufferStatus, PortStatus};
 use ahash::RandomState;
 use anyhow::Result;
 use hairpin_core::config::Snapshot;
-use hairpin_core::engine::Counters;
+use hairpin_core::engine::{Counters, ScheduleKind};
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol, Steering};
 use hairpin_core::keys::Secret;
 use hairpin_core::l4::connection::Volume;
@@ -109,6 +109,22 @@ pub(crate) trait Plane {
     /// Learns where backends are that workers may name, before they do.
     fn configure_backends(&self, _: &Snapshot) -> Result<()> {
         Ok(())
+    }
+
+    /// Whether its engine sets connections up, or has done so for an earlier process.
+    fn has_set_up(&self) -> bool {
+        false
+    }
+
+    /// Has workers choose all backends until [`Plane::schedule`] is called again: before they learn of a change.
+    fn suspend_set_up(&self) {}
+
+    /// Has the engine choose backends so, by the number of each service's schedule.
+    fn schedule(&self, _schedules: &[(ScheduleKind, Vec<u16>)]) {}
+
+    /// First packets that the engine has sent on by a schedule, and those of UDP that were answered.
+    fn set_up_begun(&self, _schedule: u16) -> (u32, u32) {
+        (0, 0)
     }
 
     /// Learns what is balanced, now or anew.

@@ -6,7 +6,7 @@ use super::super::inspect::Inspector;
 use super::super::instance::{InstanceRecord, Lock};
 use super::super::plane::Plane;
 use super::super::worker_pool::WorkerMemory;
-use super::super::{ProcessEnd, ReplySender, begin, former, log, notify};
+use super::super::{ProcessEnd, ReplySender, begin, former, log, notify, reconcile};
 use super::{HEARTBEAT, READ_HEARTBEATS, Supervisor, TELL_PATIENCE, engine_view, policy};
 use crate::control::Upgrade;
 use anyhow::{Context, Result, bail};
@@ -144,7 +144,9 @@ impl Supervisor {
         let memory = WorkerMemory { connections: table.regions(), splices: splices.regions() };
         let (mut worker_pool, taken) = self.plane.worker_pool(&self.parameters, memory, &self.sender)?;
         let held = &self.parameters.held;
-        begin::reconcile(&*self.plane, &mut table, &taken.splice_rules, held, &steering, resteered)?;
+        let tables = (&mut table, &*self.snapshot);
+        let (_, heard) = reconcile::reconcile(&*self.plane, tables, &taken.splice_rules, held, &steering, resteered)?;
+        worker_pool.tell_set_up(heard);
         self.inspector = Inspector::new(
             table.views()?,
             Arc::clone(&self.snapshot),
@@ -161,6 +163,7 @@ impl Supervisor {
         self.serve_metrics();
         notify::ready();
         self.stand();
+        self.schedule();
         Ok(())
     }
 }

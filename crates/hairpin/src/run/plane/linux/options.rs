@@ -1,10 +1,15 @@
 //! The options of the BPF programs, from the configuration.
 
-use crate::config::{Attach, Settings, WhenAbsent};
-use hairpin_linux::programs::{Absent, AttachMode, ProgramOptions};
+use crate::config::{Attach, SetUpChoice, Settings, WhenAbsent};
+use hairpin_linux::programs::{Absent, AttachMode, ProgramOptions, SetUpRoom};
 
 /// A policer's rate that holds nothing back.
 pub(super) const UNLIMITED: u32 = u32::MAX;
+
+/// The fewest half-open connections that the programs have room for.
+const PENDING_MIN: u32 = 4096;
+/// The most.
+const PENDING_MAX: u32 = 262_144;
 
 pub(super) fn options(settings: &Settings) -> ProgramOptions {
     let linux = &settings.linux;
@@ -29,4 +34,11 @@ pub(super) fn options(settings: &Settings) -> ProgramOptions {
         handover_bound: linux.handover_bound,
         ..ProgramOptions::default()
     }
+}
+
+/// Room for connections that the programs set up, if they are to: half-open ones, an eighth of all connections, within
+/// bounds.
+pub(super) fn set_up_room(settings: &Settings, workers: u16) -> Option<SetUpRoom> {
+    let pending = (settings.connections_max / 8).clamp(PENDING_MIN, PENDING_MAX);
+    (settings.set_up == SetUpChoice::Engine).then_some(SetUpRoom { pending, workers })
 }

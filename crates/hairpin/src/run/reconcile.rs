@@ -1,0 +1,60 @@
+//! Rules that an earlier process has left, and the connections that workers have taken over.
+
+use super::begin::for_each;
+use super::plane::Plane;
+use super::set_up;
+use anyhow::{Context, Result};
+use hairpin_core::config::Snapshot;
+use hairpin_core::engine::SetUp;
+use hairpin_core::flow::{Direction, FlowKey, Steering};
+use hairpin_linux::shared::SharedTable;
+use std::collections::HashSet;
+
+/// Brings the engine in line with the connections, once all workers have taken theirs and none has begun: rules that no
+/// connection has are removed, the others know their worker. Pairs that the engine has made, and no worker has heard of, are
+/// connections. How many rules were removed, and the connections that each worker is to hear of.
+pub(crate) fn reconcile(
+    plane: &dyn Plane,
+    (table, snapshot): (&mut SharedTable, &Snapshot),
+    splice_rules: &[(FlowKey, u16)],
+    held: &HashSet<FlowKey>,
+    steering: &Steering,
+    resteered: bool,
+) -> Result<(u64, Vec<Vec<SetUp>>)> {
+    let mut heard: Vec<Vec<SetUp>> = vec![Vec::new(); steering.workers.into()];
+    if held.is_empty() {
+        return Ok((0, heard));
+    }
+    let (mut owners, mut owned) = (Vec::new(), HashSet::with_capacity(held.len()));
+    for &(key, worker) in splice_rules {
+        owned.insert(key);
+        if resteered {
+            owners.push((key, worker as u8));
+        }
+    }
+    for_each(table, |connection| {
+        for direction in [Direction::FromClient, Direction::FromBackend] {
+            let key = connection.key(direction);
+            if connection.pair.holds(direction) && held.contains(&key) {
+                owned.insert(key);
+                if resteered {
+                    owners.push((key, hairpin_core::worker::home(connection, steering) as u8));
+                }
+            }
+        }
+    })?;
+    let orphans: Vec<FlowKey> = held.iter().filter(|key| !owned.contains(key)).copied().collect();
+    let (pairs, orphans) = if plane.has_set_up() { set_up::pairs(&orphans, snapshot) } else { (Vec::new(), orphans) };
+    for pair in pairs {
+        let worker = steering.worker(&pair.key.source);
+        let backend = snapshot.backend(pair.backend).map(|(_, backend)| backend.endpoint);
+        if resteered && let Some(end) = backend {
+            let back = FlowKey { source: end, destination: pair.key.source, protocol: pair.key.protocol };
+            owners.extend([(pair.key, worker as u8), (back, worker as u8)]);
+        }
+        heard[usize::from(worker)].push(pair);
+    }
+    let removed = plane.remove_rules(&orphans).context("cannot remove rules that no connection has")?;
+    plane.assign_rules(&owners).context("cannot tell rules their workers")?;
+    Ok((removed, heard))
+}
