@@ -35,6 +35,7 @@ mod policy;
 mod restart;
 mod rules;
 mod scale;
+mod setup;
 mod soak;
 mod survival;
 mod tables;
@@ -103,6 +104,7 @@ fn main() -> ExitCode {
         leaks::tests(),
         direct::tests(),
         encapsulated::tests(),
+        setup::tests(),
         dpdk::tests(),
         memif::tests(),
         rules::tests(),
