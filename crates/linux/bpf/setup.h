@@ -483,7 +483,7 @@ static __always_inline int begin_from_client(struct __sk_buff *skb, const struct
 	return meet_client(skb, shape);
 }
 
-/* The same of a packet to `destination` from a backend of such a service. */
+/* A packet to `destination` from a backend of such a service: a verdict, or UNDECIDED if no half-open connection has it. */
 static __always_inline int answer_from_backend(struct __sk_buff *skb, const struct end *destination,
 					       const struct end_roles *roles, __u64 shape)
 {

@@ -307,6 +307,17 @@ fn accept_of(request: &str) -> String {
     BASE64_STANDARD.encode(hash)
 }
 
+/// Asks for a WebSocket by HTTP/2 (RFC 8441), once the site has said that it takes such requests.
+async fn ask_for_websocket(site: &Site, uri: &str) -> (h2::client::ResponseFuture, h2::SendStream<Bytes>) {
+    let mut client = site.http2().await.ready().await.unwrap();
+    while !client.is_extended_connect_protocol_enabled() {
+        sleep(Duration::from_millis(10)).await;
+    }
+    let mut request = Request::connect(uri).body(()).unwrap();
+    request.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
+    client.send_request(request, false).unwrap()
+}
+
 #[test]
 fn websocket_with_a_wrong_accept_is_refused() {
     block_on(async {
@@ -318,14 +329,7 @@ fn websocket_with_a_wrong_accept_is_refused() {
             })
             .await;
             let site = Site::new(http(), server);
-            let client = site.http2().await;
-            let mut client = client.ready().await.unwrap();
-            while !client.is_extended_connect_protocol_enabled() {
-                sleep(Duration::from_millis(10)).await;
-            }
-            let mut request = Request::connect("https://web.test/chat").body(()).unwrap();
-            request.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
-            let (response, _up) = client.send_request(request, false).unwrap();
+            let (response, _up) = ask_for_websocket(&site, "https://web.test/chat").await;
             assert_eq!(response.await.unwrap().status(), 502, "{accept:?}");
         }
     });
@@ -353,14 +357,7 @@ fn websocket_over_http2_is_a_tunnel_to_the_backend() {
         })
         .await;
         let site = Site::new(http(), server);
-        let client = site.http2().await;
-        let mut client = client.ready().await.unwrap();
-        while !client.is_extended_connect_protocol_enabled() {
-            sleep(Duration::from_millis(10)).await;
-        }
-        let mut request = Request::connect("https://web.test/chat").body(()).unwrap();
-        request.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
-        let (response, mut up) = client.send_request(request, false).unwrap();
+        let (response, mut up) = ask_for_websocket(&site, "https://web.test/chat").await;
         let response = response.await.unwrap();
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["sec-websocket-protocol"], "echo");
@@ -385,14 +382,7 @@ fn websocket_without_a_tunnel_is_no_success() {
         assert!(!client.is_extended_connect_protocol_enabled());
         // The server answers 200 to what asks it for an upgrade.
         let site = Site::new(http(), server().await);
-        let client = site.http2().await;
-        let mut client = client.ready().await.unwrap();
-        while !client.is_extended_connect_protocol_enabled() {
-            sleep(Duration::from_millis(10)).await;
-        }
-        let mut request = Request::connect("https://web.test/head").body(()).unwrap();
-        request.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
-        let (response, _up) = client.send_request(request, false).unwrap();
+        let (response, _up) = ask_for_websocket(&site, "https://web.test/head").await;
         assert_eq!(response.await.unwrap().status(), 502);
     });
 }

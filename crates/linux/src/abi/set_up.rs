@@ -159,6 +159,9 @@ unsafe impl Bytes for Pending {}
 unsafe impl Bytes for Report {}
 
 const _: () = {
+    assert!(
+        SCHEDULES_MAX == hairpin_core::engine::SET_UP_SERVICES_MAX && SCHEDULE_MAX == hairpin_core::balance::TABLE_SIZE
+    );
     assert!(size_of::<Schedule>() == 131_112 && offset_of!(Schedule, backends) == 32);
     assert!(size_of::<Target>() == 48 && size_of::<PendingKey>() == 40);
     assert!(size_of::<Hop>() == 24 && size_of::<Pending>() == 64);

@@ -197,7 +197,7 @@ fn other_sizes() -> Result<()> {
     scene.check_transfer()
 }
 
-/// The same while a process hands over to the next: the devices of workers that are no more go with it.
+/// An upgrade changes the number of workers under traffic: the connections go on, and the devices of surplus workers go.
 fn upgraded_sizes() -> Result<()> {
     let mut scene = Scene::start("workers = 2", "")?;
     let before = scene.connections()?;
