@@ -3,7 +3,9 @@
 
 mod set_up;
 
-pub use set_up::{Begun, NotSetUp, SET_UP_SERVICES_MAX, ScheduleKind, SetUp, SetsUp, TURNS_MAX, set_up_services};
+pub use set_up::{
+    Begun, NotSetUp, Report, SET_UP_SERVICES_MAX, ScheduleKind, SetUp, SetsUp, TURNS_MAX, set_up_services,
+};
 
 use crate::flow::{FlowKey, Protocol};
 use crate::rewrite::Rewrite;

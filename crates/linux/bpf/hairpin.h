@@ -38,6 +38,7 @@ enum rule_flags {
 	RULE_ACTIVE = 16,  /* hand-over is done */
 	RULE_FENCED = 32,  /* hand-over is under way: fence and until are set; neither of the two: no packet seen yet */
 	RULE_WRAPPED = 64, /* the next hop is that of packets in outer headers */
+	RULE_OPENS = 128,  /* of a backend's flow: its client has begun anew, and the SYN-ACK goes by the rule */
 };
 
 /* The part of a rule that is the same in both families: 56 bytes. */
@@ -143,12 +144,14 @@ struct schedule {
 	__u16 backends[SCHEDULE_MAX + 3];
 };
 
+enum target_state { TARGET_NONE, /* all is zero */ TARGET_CLOSED, /* takes no new connections */ TARGET_OPEN };
+
 /* A backend of such a service, under its number. IPv4 as ::ffff:a.b.c.d. */
 struct target {
 	struct end backend, vip;
 	__u16 service;  /* the service's number */
 	__u8 schedule;  /* its schedule's */
-	__u8 there;     /* 1; 0: there is none, and all is zero */
+	__u8 state;     /* TARGET_* */
 	__u32 lifetime; /* of what is half-open, in ticks of rules' clock */
 };
 
@@ -175,15 +178,16 @@ struct pending {
 	struct hop hops[2]; /* of the client's packets, of the backend's */
 };
 
-enum report_kind { REPORT_VOID, /* nothing came of it */ REPORT_SET_UP };
+enum report_kind { REPORT_VOID, /* nothing came of it */ REPORT_SET_UP, REPORT_SEGMENT /* with SYN, FIN or RST, by a rule */ };
 
 /* What a worker is told. */
 struct report {
 	__u32 sequence; /* its place in the order of all, plus one, once it is whole */
 	__u16 backend;
 	__u8 kind, answered;
-	struct pending_key key;
-	__u64 zero[2];
+	struct pending_key key; /* of a segment: its source and destination, as it came */
+	__u8 tcp_flags;         /* of a segment */
+	__u8 zero[15];
 };
 
 #define REPORTS_MAX 4096
@@ -232,6 +236,8 @@ struct control {
 				    * that balancers share; else 0 */
 	__u32 clock_ahead;         /* of the clock in timestamps, in ms, before CLOCK_MONOTONIC */
 	__u32 direct;              /* 1: there is a service of direct server return */
+	__u32 follow;              /* 1: segments with SYN, FIN or RST go by their rules, and are reported (follow.h) */
+	__u32 zero;
 };
 
 /* The last ticket of each CPU whose packet a worker has finished with (lower 24 bits). One element, mapped. */
@@ -292,6 +298,7 @@ enum event {
 	EVENT_SET_UP_BEGUN,     /* first packet of a connection that is set up here, sent to its backend */
 	EVENT_SET_UP,           /* connection set up here */
 	EVENT_SET_UP_DEFERRED,  /* packet of such a connection that is left to the worker: no room, no way, a conflict */
+	EVENT_FOLLOWED,         /* SYN, FIN or RST that went by its rule, and was reported */
 	EVENTS
 };
 
@@ -359,7 +366,7 @@ _Static_assert(sizeof(struct end) == 20 && sizeof(struct end_roles) == 8 && size
 _Static_assert(sizeof(struct schedule) == 131112 && sizeof(struct target) == 48, "schedule");
 _Static_assert(sizeof(struct pending_key) == 40 && sizeof(struct pending) == 64, "pending");
 _Static_assert(sizeof(struct report) == 64 && sizeof(struct reports) == 64 + REPORTS_MAX * 64, "reports");
-_Static_assert(sizeof(struct control) == 128, "control");
+_Static_assert(sizeof(struct control) == 136, "control");
 _Static_assert(__builtin_offsetof(struct control, heartbeat_ns) == 32, "control.heartbeat_ns");
 _Static_assert(sizeof(struct rule_counters) == 24 && sizeof(struct rule_query) == RULE_OPS_MAX * 216, "query");
 #endif

@@ -82,8 +82,9 @@ __noinline int divert(struct __sk_buff *skb, __u32 worker, __u32 why)
 	return to_worker(skb, worker);
 }
 
-/* SYN, FIN and RST are the worker's, so that it sees connections begin and end. While no worker is there a rule goes on
- * forwarding them: a connection whose balancer is being restarted may end, and its rule then ages out. */
+/* SYN, FIN and RST that do not go by their rules (follow.h) are the worker's, so that it sees connections begin and end.
+ * While no worker is there a rule goes on forwarding them: a connection whose balancer is being restarted may end, and its
+ * rule then ages out. */
 static __noinline bool is_served(void)
 {
 	struct control *control_now = single(&control);
@@ -116,9 +117,13 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 	__u64 sequence_sum = 0, sum;
 	int verdict = TC_ACT_OK;
 	__u8 flags = head->flags;
+	bool followed = false;
 
-	if (f->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST) && is_served())
-		return divert(skb, head->worker, EVENT_RULE_FLAGS);
+	if (f->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)) {
+		followed = follows(head, f->tcp_flags);
+		if (!followed && is_served())
+			return divert(skb, head->worker, EVENT_RULE_FLAGS);
+	}
 	if (flags & RULE_PASS) {
 		account(head, f, gso_size, skb->gso_segs, now);
 		count(EVENT_PASS_RULE);
@@ -154,6 +159,10 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 			return divert(skb, head->worker, EVENT_RULE_GUARD);
 		ends = &copy->ends;
 	}
+	/* Last of all that may make it the worker's. */
+	if (followed && !(ipv6 ? report_segment_v6(key, rule, f->tcp_flags) : report_segment_v4(key, rule, f->tcp_flags)) &&
+	    is_served())
+		return divert(skb, head->worker, EVENT_RULE_FLAGS);
 	state = checksum_state(skb);
 	if (flags & RULE_DIRECT)
 		sum = lower_hops(at->network, ipv6);

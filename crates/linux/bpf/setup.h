@@ -15,12 +15,8 @@
 
 #define ONE_WAY_PACKETS 8        /* as in crates/core/src/worker/states.rs */
 #define PROOF_WINDOW (1 << 16)   /* as in crates/core/src/l4/tcp.rs */
-#define RESERVE_TRIES 8          /* at a place in the queue of reports that other CPUs want, too */
 
-/* Sized by the loader; an element each where nothing is set up. */
-ARRAY(targets, BPF_MAP_TYPE_ARRAY, struct target, 1, 0);
-ARRAY(reports, BPF_MAP_TYPE_ARRAY, struct reports, 1, BPF_F_MMAPABLE);
-
+/* Sized by the loader; one element where nothing is set up. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__type(key, struct pending_key);
@@ -76,7 +72,7 @@ static __noinline int find_pending(struct beginning *begun, __u64 hash)
 	if (!target || begun->pending.tag != tag_of(&begun->key, hash))
 		return false;
 	begun->target = *target;
-	return begun->target.there && ticks() - begun->pending.begun < begun->target.lifetime;
+	return begun->target.state && ticks() - begun->pending.begun < begun->target.lifetime;
 }
 
 /* The four words of an end's address, which lies at a multiple of four bytes in `struct beginning`. */
@@ -231,8 +227,16 @@ static __always_inline int send_on(struct __sk_buff *skb, struct beginning *begu
 	hops = ipv6 ? ((struct ipv6hdr *)network)->hop_limit : ((struct iphdr *)network)->ttl;
 	length = ipv6 ? sizeof(struct ipv6hdr) + bpf_ntohs(((struct ipv6hdr *)network)->payload_len) :
 			bpf_ntohs(((struct iphdr *)network)->tot_len);
-	if (hops <= 1 || find_hop(skb, begun, direction, traffic, &begun->pending.hops[direction & 1], ipv6) == NO_ROUTE ||
-	    length > begun->pending.hops[direction & 1].mtu)
+	if (hops <= 1)
+		return DEFERRED;
+	if (find_hop(skb, begun, direction, traffic, &begun->pending.hops[direction & 1], ipv6) == NO_ROUTE) {
+		if (direction == FROM_CLIENT)
+			return DEFERRED;
+		/* To a forged client, which is to make no connection in the worker's table. */
+		count(EVENT_SENT_NO_ROUTE);
+		return TC_ACT_SHOT;
+	}
+	if (length > begun->pending.hops[direction & 1].mtu)
 		return DEFERRED;
 	if (update != PENDING_AS_IT_IS && bpf_map_update_elem(&pending, &begun->key, &begun->pending, update))
 		return DEFERRED;
@@ -302,22 +306,6 @@ static __always_inline long put_rule(struct beginning *begun, __u32 direction, _
 	return bpf_map_update_elem(&rules_v4, &begun->flow, &begun->rule, BPF_NOEXIST);
 }
 
-/* A place for a report of the connection in `begun`; NULL if there is none. `*sequence` makes it whole. */
-static __always_inline struct report *reserve(struct reports *all, __u32 *sequence)
-{
-	for (int i = 0; i < RESERVE_TRIES; i++) {
-		__u32 head = *(volatile __u32 *)&all->head;
-
-		if (head - *(volatile __u32 *)&all->tail >= REPORTS_MAX)
-			return NULL;
-		if (__sync_val_compare_and_swap(&all->head, head, head + 1) == head) {
-			*sequence = head + 1;
-			return &all->reports[head & (REPORTS_MAX - 1)];
-		}
-	}
-	return NULL;
-}
-
 /* The client of the half-open connection in `begun` hears its backend: from here on rules carry it. The backend's comes
  * first, so that no packet of the client's meets half a pair. */
 __noinline int establish(__u32 worker, __u32 ipv6)
@@ -384,7 +372,15 @@ __noinline int begin(__u64 hash, __u32 ipv6)
 	begun->pending.tag = tag_of(&begun->key, hash);
 	begun->pending.sent = 1;
 	/* Schedules and targets are not written together. */
-	return begun->target.there && begun->target.service == begun->service && !is_taken(begun, ipv6);
+	return begun->target.state && begun->target.service == begun->service && !is_taken(begun, ipv6);
+}
+
+/* Whether the worker has room for a connection more. */
+static __always_inline bool has_room(__u32 worker)
+{
+	struct reports *all = bpf_map_lookup_elem(&reports, &worker);
+
+	return all && (__s32)(*(volatile __u32 *)&all->allowed - *(volatile __u32 *)&all->made) > 0;
 }
 
 /* A packet of the client whose key is in `begun`. */
@@ -409,7 +405,8 @@ __noinline int meet_client(struct __sk_buff *skb, __u64 shape)
 			count(EVENT_POLICED_CLIENT);
 			return TC_ACT_SHOT;
 		}
-		if (!begin(hash, !!(shape & SHAPE_IPV6)))
+		/* Where there is no room its client had better hear nothing than a SYN-ACK. */
+		if (!has_room(worker) || !begin(hash, !!(shape & SHAPE_IPV6)))
 			return defer(skb, worker);
 		return verdict_of(skb, worker, send_family(skb, shape, FROM_CLIENT, BPF_ANY));
 	}
@@ -445,7 +442,7 @@ __noinline int meet_backend(struct __sk_buff *skb, __u64 shape, __u32 number)
 	__u32 flags = shape & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN), worker, sequence, update = PENDING_AS_IT_IS;
 	__u64 hash;
 
-	if (!begun || !control_now || !target || !target->there)
+	if (!begun || !control_now || !target || !target->state)
 		return UNDECIDED;
 	begun->key.vip = target->vip;
 	hash = steer_hash(control_now, &begun->key.client);

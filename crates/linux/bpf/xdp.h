@@ -22,6 +22,13 @@ static __always_inline const struct interface *addressed(const struct xdp_md *ct
 	return to[0] == own[0] && to[1] == own[1] && to[2] == own[2] ? interface : NULL;
 }
 
+static __always_inline bool is_followed(void)
+{
+	struct control *control_now = single(&control);
+
+	return control_now && control_now->follow;
+}
+
 /* Whether a rule takes the packet by itself: what hit.h forwards without asking a worker or the kernel's tables. */
 static __always_inline bool takes(const struct rule_head *head, const struct frame *f, __u32 now)
 {
@@ -31,7 +38,7 @@ static __always_inline bool takes(const struct rule_head *head, const struct fra
 		return false;
 	if (f->hops <= 1 || (__s32)(head->until - now) <= 0 || f->length > head->mtu)
 		return false;
-	return !(f->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)) || !is_served();
+	return !(f->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)) || (!is_served() && !is_followed());
 }
 
 static __always_inline int forward(const struct xdp_md *ctx, const struct frame *f, void *rule, const struct headers *at,

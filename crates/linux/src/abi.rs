@@ -8,8 +8,9 @@ mod set_up;
 
 pub use sequence_change::SequenceChange;
 pub use set_up::{
-    END_SET_UP, END_SET_UP_BACKEND, Hop, Pending, PendingKey, REPORT_SET_UP, REPORT_VOID, REPORTS_MAX, Report, Reports,
-    SCHEDULE_FLOW, SCHEDULE_MAX, SCHEDULE_SOURCE, SCHEDULE_TURNS, SCHEDULES_MAX, Schedule, Target,
+    END_SET_UP, END_SET_UP_BACKEND, Hop, Pending, PendingKey, REPORT_SEGMENT, REPORT_SET_UP, REPORT_VOID, REPORTS_MAX,
+    Report, Reports, SCHEDULE_FLOW, SCHEDULE_MAX, SCHEDULE_SOURCE, SCHEDULE_TURNS, SCHEDULES_MAX, Schedule,
+    TARGET_CLOSED, TARGET_NONE, TARGET_OPEN, Target,
 };
 
 use std::mem::{offset_of, size_of};
@@ -339,6 +340,10 @@ pub struct ControlBlock {
     pub clock_ahead: u32,
     /// 1: there is a service of direct server return.
     pub direct: u32,
+    /// 1: segments with SYN, FIN or RST go by their rules, and are reported.
+    pub follow: u32,
+    /// Zero.
+    pub zero: u32,
 }
 
 /// The answer of a query for a rule.
@@ -403,7 +408,7 @@ const _: () = {
     assert!(offset_of!(RuleHead, checksum_addresses) == 54);
     assert!(size_of::<EndKey>() == 20 && size_of::<EndRoles>() == 8 && size_of::<InterfaceEntry>() == 12);
     assert!(size_of::<DirectEntry>() == 64);
-    assert!(size_of::<ControlBlock>() == 128 && offset_of!(ControlBlock, heartbeat_ns) == 32);
+    assert!(size_of::<ControlBlock>() == 136 && offset_of!(ControlBlock, heartbeat_ns) == 32);
     assert!(size_of::<RuleCounters>() == 24 && size_of::<RuleQuery>() == RULE_OPS_MAX * 216);
     assert!(offset_of!(RuleHead, source_port) == 48);
     assert!(size_of::<RuleRequest>() == 16 && size_of::<TotalsValue>() == 16);
@@ -412,7 +417,7 @@ const _: () = {
 /// The fates of packets that take no rule, the packets that rules have sent from XDP, and the connections set up by the
 /// programs: name for people, and whether such packets are dropped. In the order of
 /// `enum event`.
-pub const EVENTS: [(&str, bool); 30] = [
+pub const EVENTS: [(&str, bool); 31] = [
     ("to-worker", false),
     ("policed-client", true),
     ("policed-backend", true),
@@ -444,6 +449,7 @@ pub const EVENTS: [(&str, bool); 30] = [
     ("set-up-begun", false),
     ("set-up", false),
     ("set-up-deferred", false),
+    ("followed", false),
 ];
 
 #[cfg(test)]

@@ -40,6 +40,8 @@ pub(crate) struct SharedControlBlock {
     pub(crate) cookie_ahead_ns: AtomicU64,
     pub(crate) clock_ahead: AtomicU32,
     pub(crate) direct: AtomicU32,
+    pub(crate) follow: AtomicU32,
+    pub(crate) zero: AtomicU32,
 }
 
 const _: () = {

@@ -169,6 +169,8 @@ impl LoadedPlane {
             cookie_ahead_ns: 0,
             clock_ahead: steering.clock_ahead(),
             direct: 0,
+            follow: 0,
+            zero: 0,
         };
         plane.set("control", 0, &block)?;
         plane.pin()?;

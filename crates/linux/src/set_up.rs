@@ -1,7 +1,7 @@
 //! Connections that the programs set up by themselves, as one worker learns of them.
 
 use crate::abi::{self, Bytes, EndKey, Pending, PendingKey, Report, Reports};
-use hairpin_core::engine::{Begun, SetUp, SetsUp};
+use hairpin_core::engine::{self, Begun, SetUp, SetsUp};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
 use libbpf_rs::{MapCore, MapHandle};
 use std::sync::atomic::Ordering;
@@ -52,13 +52,18 @@ impl KernelSetUp {
 }
 
 impl SetsUp for KernelSetUp {
-    fn next(&mut self) -> Option<SetUp> {
+    fn next(&mut self) -> Option<engine::Report> {
         loop {
             let report = self.oldest()?;
-            let set_up = (report.kind == abi::REPORT_SET_UP).then(|| flow(&report.key)).flatten();
-            match set_up {
-                Some(key) => return Some(SetUp { key, backend: report.backend, answered: report.answered != 0 }),
-                None => self.done(),
+            match (report.kind, flow(&report.key)) {
+                (abi::REPORT_SET_UP, Some(key)) => {
+                    let set_up = SetUp { key, backend: report.backend, answered: report.answered != 0 };
+                    return Some(engine::Report::SetUp(set_up));
+                }
+                (abi::REPORT_SEGMENT, Some(key)) => {
+                    return Some(engine::Report::Segment { key, flags: report.tcp_flags });
+                }
+                _ => self.done(),
             }
         }
     }

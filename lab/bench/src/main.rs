@@ -96,6 +96,7 @@ fn kind(name: &str) -> Result<PeerKind, String> {
         PeerKind::Haproxy,
         PeerKind::NginxStream,
         PeerKind::Hairpin,
+        PeerKind::HairpinSetUp,
     ];
     kinds.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
         let names = kinds.map(PeerKind::name).join(", ");

@@ -3,6 +3,9 @@
 //! Such an engine answers the first packets of a connection's client and backend without a worker, and makes both rules once
 //! the client has shown that it hears the backend. The worker hears of it afterwards. Until then the engine keeps what is
 //! half-open, which is no connection of the worker's, and gives it up when the worker asks for it.
+//!
+//! Segments with SYN, FIN or RST that its rules take go by the rules too, and the worker is told their flags: it counts
+//! connections' ends without having seen them.
 
 use crate::config::{Algorithm, Forwarding, Service, ServiceState, Snapshot};
 use crate::flow::{Endpoint, FlowKey, Protocol};
@@ -25,6 +28,20 @@ pub struct SetUp {
     pub answered: bool,
 }
 
+/// What the engine tells a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// It has set up a connection.
+    SetUp(SetUp),
+    /// A TCP segment with SYN, FIN or RST has gone by a rule.
+    Segment {
+        /// Its flow, as it arrived.
+        key: FlowKey,
+        /// Its TCP flags ([`wire::tcp`](crate::wire::tcp)).
+        flags: u8,
+    },
+}
+
 /// A connection that has begun in the engine, which has given it up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begun {
@@ -40,10 +57,10 @@ pub struct Begun {
 
 /// An engine that sets connections up, as one worker sees it.
 pub trait SetsUp: Send {
-    /// The next connection that it has set up; `None`: there is none now. It comes again, also in another process, unless
-    /// [`SetsUp::done`] is called.
-    fn next(&mut self) -> Option<SetUp>;
-    /// What [`SetsUp::next`] has told is in the worker's table, or gone.
+    /// The oldest report; `None`: there is none now. It comes again, also in another process, unless [`SetsUp::done`] is
+    /// called.
+    fn next(&mut self) -> Option<Report>;
+    /// The worker has followed what [`SetsUp::next`] has told.
     fn done(&mut self);
     /// What has begun under the client's flow `key`; the engine has it no longer.
     fn take(&mut self, key: &FlowKey) -> Option<Begun>;

@@ -4,7 +4,6 @@
 //! that the packet path never touches the stamp but when a state with a shorter timeout begins.
 
 use super::lifecycle::QUEUE_FULL_FOR;
-use super::set_up::LOOK_EVERY;
 use super::{SAMPLES_MAX, Worker};
 use crate::engine::{COMPLETIONS_MAX, RuleId, Samples};
 use crate::flow::{Direction, FlowKey};
@@ -95,7 +94,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     pub fn poll_timeout(&self, now: Time) -> Option<Time> {
         let effective_weights = self.effective_weights_have_changed().then_some(now);
         let splices = self.splices.poll_timeout(now);
-        let set_up = self.sets_up.as_ref().map(|_| now + LOOK_EVERY);
+        let set_up = self.set_up_due(now);
         let others =
             [self.sweep.due(), self.unfinished_until(now), effective_weights, splices, self.survey_due(), set_up];
         self.stamps.next(now).into_iter().chain(others.into_iter().flatten()).min()

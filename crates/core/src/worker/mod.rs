@@ -76,7 +76,7 @@ use crate::table::ageing::Stamps;
 use crate::table::region::Array;
 use crate::table::slab::{Slab, Slot};
 use crate::table::{AnyTable, Entries, Hasher, Position, Table};
-use crate::time::Duration;
+use crate::time::{Duration, Time};
 use adopt::Unfinished;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -222,6 +222,8 @@ pub struct Worker<P, T = AnyTable> {
     marks: bool,
     /// The engine's part that sets connections up.
     sets_up: Option<Box<dyn SetsUp>>,
+    /// When that last had a report.
+    reported: Time,
     /// By service number, of which services it does that.
     set_up_there: Box<[bool]>,
     /// Room for the keys of a burst, which would have to be wiped for each if it were not kept.
@@ -285,6 +287,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             policy,
             marks: false,
             sets_up: None,
+            reported: Time::ZERO,
             set_up_there: Box::default(),
             keys: vec![FlowKey::default(); BATCH_MAX].into(),
         }

@@ -86,7 +86,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
 
     /// A SYN of the client: the first, another one, or one of another connection between the same ends.
     fn begin_one_way(&mut self, now: Time, position: Position, at: &Transport, sequence: u32) {
-        let begins = self.begins_anew(position, Direction::FromClient, at);
+        let begins = self.begins_anew(position, Direction::FromClient, at.tcp_flags);
         let connection = self.slab.at_mut(position);
         if begins || connection.state == State::SynSent {
             connection.proof = kept(sequence.wrapping_add(1));

@@ -213,7 +213,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 self.drop_frame(Drop::Stale)
             };
         }
-        if self.begins_anew(position, direction, &at) {
+        if self.begins_anew(position, direction, at.tcp_flags) {
             if passive::is_broken(&frame, &at) {
                 return self.drop_frame(Drop::Checksum);
             }

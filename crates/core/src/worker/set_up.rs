@@ -2,7 +2,8 @@
 //!
 //! What has been set up is told, and taken before each burst, so that a packet of such a connection finds it. What has only
 //! begun stays with the engine until a packet of it comes here: then it is taken from there, and goes on as if its first
-//! packets had come by here.
+//! packets had come by here. The flags of segments with SYN, FIN and RST that rules have taken are told likewise, and move
+//! states as the segments would have here.
 //!
 //! First packets, and answers to datagrams, are counted where they pass: not here if the engine has sent them on.
 //!
@@ -11,7 +12,7 @@
 
 use super::{Drop, Which, Worker};
 use crate::config::{BackendState, ServiceState};
-use crate::engine::{Begun, RuleId, RuleOp, SetUp, SetsUp, set_up_services};
+use crate::engine::{Begun, Report, RuleId, RuleOp, SetUp, SetsUp, set_up_services};
 use crate::flow::{Direction, FlowKey, Protocol};
 use crate::l4::connection::{Flags, State};
 use crate::offload::{OffloadPolicy, OffloadState, RulePair};
@@ -22,7 +23,11 @@ use alloc::boxed::Box;
 /// Reports read at a time at most.
 const REPORTS_MAX: usize = 512;
 /// How often a worker looks for reports at least.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often it does so while there have been some within [`BUSY_FOR`]: the queue has room for 4,096, and a report that finds
+/// none costs a packet's way through the worker.
+const LOOK_SOON: Duration = Duration::from_millis(5);
+const BUSY_FOR: Duration = Duration::from_millis(100);
 /// One in this many places of the table is kept for connections that come by here.
 const RESERVE_SHARE: usize = 16;
 
@@ -45,21 +50,33 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
-    /// Takes connections that the engine has set up into the table, a bounded number, and says how many more there is room
-    /// for. Whether there were any.
+    /// Follows what the engine reports, a bounded number of reports, and says how many more connections there is room for.
+    /// Whether there were any.
     pub fn take_set_up(&mut self, now: Time) -> bool {
         let Some(mut engine) = self.sets_up.take() else { return false };
         let mut count = 0;
         while count < REPORTS_MAX && self.queue_has_room() {
-            let Some(set_up) = engine.next() else { break };
-            self.adopt_set_up(now, &set_up);
+            let Some(report) = engine.next() else { break };
+            match report {
+                Report::SetUp(set_up) => self.adopt_set_up(now, &set_up),
+                Report::Segment { key, flags } => self.follow_segment(now, &key, flags),
+            }
             engine.done();
             count += 1;
         }
         let reserve = self.slab.capacity() / RESERVE_SHARE;
         engine.grant(self.slab.capacity().saturating_sub(self.slab.len() + reserve) as u32);
         self.sets_up = Some(engine);
+        if count > 0 {
+            self.reported = now;
+        }
         count > 0
+    }
+
+    /// When to look for reports again, if there can be any.
+    pub(super) fn set_up_due(&self, now: Time) -> Option<Time> {
+        let wait = if now.since(self.reported) < BUSY_FOR { LOOK_SOON } else { LOOK_EVERY };
+        self.sets_up.is_some().then(|| now + wait)
     }
 
     /// Takes one connection that the engine has set up into the table. What cannot be taken leaves the engine.
@@ -99,6 +116,27 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         if self.snapshot.backend(set_up.backend).is_some_and(|(_, backend)| backend.state == BackendState::Disabled) {
             self.end_backend(now, set_up.backend, Which::All);
         }
+    }
+
+    /// A segment with these flags has gone by its rule.
+    fn follow_segment(&mut self, now: Time, key: &FlowKey, flags: u8) {
+        let Some((position, direction)) = self.find(key) else { return };
+        let connection = self.slab.at(position);
+        let is_apart = connection.flags.has(Flags::DIRECT) || connection.flags.has(Flags::SEVERED);
+        if connection.state == State::Pass || is_apart || self.is_guessed(position) {
+            return;
+        }
+        if self.begins_anew(position, direction, flags) {
+            self.restart(now, position);
+        }
+        self.step(now, position, direction, flags, true);
+        if self.slab.at(position).state == State::SynReceived {
+            // The client's ACK goes by the rule, and is not told.
+            self.prove(position);
+            self.succeeded(position);
+            self.transition(now, position, State::Established);
+        }
+        self.slab.at_mut(position).last_seen = now;
     }
 
     /// What a packet with this key, of no connection, belongs to, if that has begun in the engine, or was set up there just

@@ -26,9 +26,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     }
 
     /// Whether it is the first packet of another connection between the ends of one that is over.
-    pub(super) fn begins_anew(&self, position: Position, direction: Direction, at: &Transport) -> bool {
+    pub(super) fn begins_anew(&self, position: Position, direction: Direction, tcp_flags: u8) -> bool {
         let connection = self.slab.at(position);
-        let begins = direction == Direction::FromClient && at.tcp_flags & (SYN | ACK | RST) == SYN;
+        let begins = direction == Direction::FromClient && tcp_flags & (SYN | ACK | RST) == SYN;
         // The backend's FIN is not seen. A backend that takes no connections keeps the one it has, if the SYN is forged.
         let may_be_over = connection.state == State::FinClient && connection.flags.has(Flags::DIRECT);
         begins && (connection.state.is_over() || may_be_over && self.takes_connections(position))
@@ -51,16 +51,21 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return self.advance_one_way(now, position, at, bytes);
         }
         let hears = self.hears(position, direction, at, bytes);
-        if self.is_guessed(position) {
-            return;
+        if !self.is_guessed(position) {
+            self.step(now, position, direction, at.tcp_flags, hears);
         }
+    }
+
+    /// Lets a packet with these flags move its connection's state. `hears`: its sender has shown that it gets the other end's
+    /// packets.
+    pub(super) fn step(&mut self, now: Time, position: Position, direction: Direction, tcp_flags: u8, hears: bool) {
         let connection = *self.slab.at(position);
         let next = match connection.protocol {
             // what does not acknowledge the SYN-ACK may be forged, and opens nothing
-            Protocol::Tcp if connection.state == State::SynReceived && !hears && at.tcp_flags & RST == 0 => {
+            Protocol::Tcp if connection.state == State::SynReceived && !hears && tcp_flags & RST == 0 => {
                 connection.state
             }
-            Protocol::Tcp => tcp::next(connection.state, direction, at.tcp_flags),
+            Protocol::Tcp => tcp::next(connection.state, direction, tcp_flags),
             Protocol::Udp => {
                 // A forged client does not speak again after the answer that it never got.
                 let [sent, answered] = connection.forwarded.map(|volume| volume.packets);
@@ -91,10 +96,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             if next == State::Closed {
                 self.wind_up(now, position);
             }
-        } else if next.is_over() && at.tcp_flags & (FIN | RST) != 0 {
+        } else if next.is_over() && tcp_flags & (FIN | RST) != 0 {
             self.slab.at_mut(position).changed = now;
         }
-        let refuses = direction == Direction::FromBackend && at.tcp_flags & (RST | ACK) == RST | ACK;
+        let refuses = direction == Direction::FromBackend && tcp_flags & (RST | ACK) == RST | ACK;
         if connection.state == State::SynSent && refuses {
             // the answer to a SYN acknowledges it; one to a stray ACK of the client would not (RFC 9293, 3.5.2)
             self.failed(position);

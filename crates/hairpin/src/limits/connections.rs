@@ -88,10 +88,10 @@ pub(super) const CONNECTIONS: Group = Group {
             "Workers set up the connections of the others; the log names them.",
         ),
         limit(
-            "connections that the BPF programs have set up and a worker has not heard of yet",
-            Number(REPORTS_MAX as u64, "connections"),
-            &[events("kernel.set-up-deferred")],
-            "The worker sets connections up.",
+            "connections that the BPF programs have set up or seen end, of which a worker has not heard yet",
+            Number(REPORTS_MAX as u64, "reports"),
+            &[events("kernel.set-up-deferred"), events("kernel.rule-flags")],
+            "Packets that would be reported go to the worker.",
         ),
         limit(
             "time in which a worker still takes a connection's packets after its rule is in force",

@@ -24,6 +24,7 @@ use hairpin_core::worker::{Update, Which};
 use hairpin_linux::shared::Content;
 use std::collections::{BTreeSet, HashSet};
 use std::mem::discriminant;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -302,14 +303,36 @@ impl Supervisor {
         }
     }
 
+    /// Removes local routes that were left to the connections of removed services, once those have ended.
+    pub(super) fn tidy_routes(&mut self) {
+        if self.routes_kept {
+            self.close_unneeded();
+        }
+    }
+
     fn remove_routes(&mut self) -> Result<()> {
         let own = &self.record.local_routes;
-        let (left, removed) = local_routes::remove_others(own, &local_routes::needed(&self.snapshot, own)?);
-        if left != *own {
+        let mut needed = local_routes::needed(&self.snapshot, own)?;
+        let services = needed.len();
+        if own.iter().any(|route| !needed.contains(route)) {
+            needed = local_routes::union(&needed, &self.routes_in_use());
+        }
+        self.routes_kept = needed.len() > services;
+        let (left, removed) = local_routes::remove_others(&self.record.local_routes, &needed);
+        if left != self.record.local_routes {
             self.record.local_routes = left;
             self.record.write(&self.socket)?;
         }
         removed
+    }
+
+    /// The local routes by which packets still come to connections.
+    fn routes_in_use(&self) -> Vec<IpAddr> {
+        // What processes have that drain is not known here.
+        let drains = self.generations.iter().next().is_some();
+        let vips = if drains { None } else { self.inspector.terminated_vips() };
+        let is_in_use = |route: &IpAddr| vips.as_ref().is_none_or(|vips| vips.contains(route));
+        self.record.local_routes.iter().copied().filter(is_in_use).collect()
     }
 
     fn connections_by_backend(&self) -> Vec<u64> {

@@ -91,6 +91,8 @@ pub(super) struct Supervisor {
     pub(super) worker_pool: WorkerPool,
     /// The sockets of terminated services.
     pub(super) listeners: Listeners,
+    /// There are local routes that no service needs, but connections of removed ones do.
+    pub(super) routes_kept: bool,
     pub(super) termination: Termination,
     /// Processes that have handed over, and drain.
     pub(super) generations: Generations,
@@ -165,6 +167,7 @@ impl Supervisor {
             schedules: Vec::new(),
             worker_pool,
             listeners,
+            routes_kept: false,
             termination,
             generations,
             challenges: OpenChallenges::default(),
@@ -272,6 +275,7 @@ impl Supervisor {
         if heartbeat.is_multiple_of(TIDY_HEARTBEATS) {
             self.with_heartbeat(Supervisor::tidy);
             self.with_heartbeat(Supervisor::reread_certificates);
+            self.with_heartbeat(Supervisor::tidy_routes);
             self.renew_cookies();
         }
     }

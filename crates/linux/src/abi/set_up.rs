@@ -21,10 +21,19 @@ pub const SCHEDULE_SOURCE: u32 = 2;
 /// One entry after the other.
 pub const SCHEDULE_TURNS: u32 = 3;
 
+/// There is no such backend.
+pub const TARGET_NONE: u8 = 0;
+/// It takes no new connections.
+pub const TARGET_CLOSED: u8 = 1;
+/// It takes new connections.
+pub const TARGET_OPEN: u8 = 2;
+
 /// Nothing came of it.
 pub const REPORT_VOID: u8 = 0;
 /// A connection was set up.
 pub const REPORT_SET_UP: u8 = 1;
+/// A segment with SYN, FIN or RST has gone by a rule.
+pub const REPORT_SEGMENT: u8 = 2;
 /// Reports that a queue holds.
 pub const REPORTS_MAX: usize = 4096;
 
@@ -59,8 +68,8 @@ pub struct Target {
     pub service: u16,
     /// Its service's schedule.
     pub schedule: u8,
-    /// 1; 0: there is none.
-    pub there: u8,
+    /// `TARGET_*`.
+    pub state: u8,
     /// How long what is half-open lives, in ticks.
     pub lifetime: u32,
 }
@@ -123,10 +132,12 @@ pub struct Report {
     pub kind: u8,
     /// 1: the backend has answered.
     pub answered: u8,
-    /// The connection.
+    /// The connection; of a segment, its source and destination.
     pub key: PendingKey,
+    /// Of a segment.
+    pub tcp_flags: u8,
     /// Zero.
-    pub zero: [u64; 2],
+    pub zero: [u8; 15],
 }
 
 /// Words of a [`Report`].

@@ -15,6 +15,8 @@ impl LoadedPlane {
     /// Tells the programs what they balance: ends and addresses. Can be told anew at any time: what is new comes first,
     /// then what is no longer there goes, whichever process has put it in.
     pub fn configure(&self, snapshot: &Snapshot) -> Result<()> {
+        // What is set up by the programs is followed by them, and by workers' rules else.
+        self.control.block().follow.store(u32::from(self.set_up.is_some()), Ordering::Release);
         let mut ends = ends(snapshot);
         add_roles(&mut ends, snapshot, self.set_up_services(snapshot));
         let ends: HashMap<&[u8], &[u8]> = ends.iter().map(|(end, roles)| (end.bytes(), roles.bytes())).collect();

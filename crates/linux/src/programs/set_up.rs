@@ -9,8 +9,9 @@ use hairpin_core::balance::SCHEDULE_NONE;
 use hairpin_core::config::{ServiceState, Snapshot};
 use hairpin_core::engine::{ScheduleKind, set_up_services};
 use libbpf_rs::{MapCore, MapHandle};
+use std::collections::HashSet;
 use std::mem::size_of;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The fewest half-open connections that there is room for: the kernel gives places to its CPUs in batches.
 const PENDING_MIN: u32 = 1024;
@@ -43,6 +44,8 @@ pub(super) struct SetUpMemory {
     schedules: &'static [abi::Schedule],
     reports: &'static [abi::Reports],
     pending: MapHandle,
+    /// Elements of `targets` that are in use.
+    targets: AtomicU32,
 }
 
 impl std::fmt::Debug for SetUpMemory {
@@ -72,7 +75,7 @@ impl LoadedPlane {
         // SAFETY: as above.
         let reports = unsafe { std::slice::from_raw_parts(start.cast::<abi::Reports>().as_ptr(), count) };
         let pending = MapHandle::try_from(self.maps.named("pending")?)?;
-        self.set_up = Some(SetUpMemory { schedules, reports, pending });
+        self.set_up = Some(SetUpMemory { schedules, reports, pending, targets: AtomicU32::new(0) });
         Ok(true)
     }
 
@@ -92,14 +95,35 @@ impl LoadedPlane {
 
     /// Tells the programs which backends new connections get: `schedules` has those of each service by the number of
     /// [`set_up_services`], as [`hairpin_core::balance::Balancer::schedule`] makes them.
-    pub fn schedule(&self, schedules: &[(ScheduleKind, Vec<u16>)]) {
-        let Some(memory) = &self.set_up else { return };
+    pub fn schedule(&self, schedules: &[(ScheduleKind, Vec<u16>)]) -> Result<()> {
+        let Some(memory) = &self.set_up else { return Ok(()) };
+        let open: HashSet<u16> = schedules.iter().flat_map(|(_, backends)| backends).copied().collect();
+        self.open_targets(&open)?;
         for (number, there) in memory.schedules.iter().enumerate() {
             match schedules.get(number) {
                 Some((kind, backends)) => write(there, *kind, backends),
                 None => there.length.store(0, Ordering::Relaxed),
             }
         }
+        Ok(())
+    }
+
+    /// Tells the programs which backends take new connections of clients that begin anew.
+    fn open_targets(&self, open: &HashSet<u16>) -> Result<()> {
+        let map = self.maps.named("targets")?;
+        for number in 0..self.set_up.as_ref().map_or(0, |memory| memory.targets.load(Ordering::Relaxed)) {
+            let Some(target) = self.target(map, number)? else { continue };
+            let state = if open.contains(&(number as u16)) { abi::TARGET_OPEN } else { abi::TARGET_CLOSED };
+            if target.state != abi::TARGET_NONE && target.state != state {
+                self.set("targets", number, &Target { state, ..target })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn target(&self, map: &MapHandle, number: u32) -> Result<Option<Target>> {
+        let held = map.lookup(number.bytes(), libbpf_rs::MapFlags::ANY).context("cannot read map targets")?;
+        Ok(held.and_then(|bytes| Target::from_bytes(&bytes)))
     }
 
     /// First packets that the programs have sent on by a schedule so far, and those of UDP that were answered.
@@ -129,17 +153,21 @@ impl LoadedPlane {
                     vip: EndKey::of(&service.endpoint, service.protocol),
                     service: number as u16,
                     schedule: schedule as u8,
-                    there: 1,
+                    state: abi::TARGET_CLOSED,
                     lifetime: (lifetime.as_nanos() >> abi::TICK_SHIFT).min(1 << 30) as u32,
                 };
             }
         }
         let map = self.maps.named("targets")?;
         for (number, target) in (0u32..).zip(&targets) {
-            let held = map.lookup(number.bytes(), libbpf_rs::MapFlags::ANY).context("cannot read map targets")?;
-            if held.and_then(|bytes| Target::from_bytes(&bytes)) != Some(*target) {
+            let held = self.target(map, number)?;
+            // Whether it takes connections is said by [`LoadedPlane::schedule`].
+            if held.map(|held| Target { state: held.state.min(abi::TARGET_CLOSED), ..held }) != Some(*target) {
                 self.set("targets", number, target)?;
             }
+        }
+        if let Some(memory) = &self.set_up {
+            memory.targets.store(targets.len() as u32, Ordering::Relaxed);
         }
         Ok(())
     }

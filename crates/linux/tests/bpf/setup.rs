@@ -5,7 +5,7 @@ use crate::packet::{ACK, FIN, Packet, RST, SYN, parsed, v4, v6};
 use crate::rig::{BACKEND, CLIENT, KEY, REDIRECT, Rig, SHOT, VIP, XDP_DROP, XDP_PASS, in_namespace, snapshot};
 use hairpin_core::balance::{Balancer, EffectiveWeights, Loads, SCHEDULE_NONE, flow_hash, source_hash};
 use hairpin_core::config::{Algorithm, Backend, BackendState, Snapshot};
-use hairpin_core::engine::{Begun, FlowEngine, Rule, ScheduleKind, SetUp, SetsUp, set_up_services};
+use hairpin_core::engine::{Begun, FlowEngine, Report, Rule, ScheduleKind, SetUp, SetsUp, set_up_services};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use hairpin_core::frame::Checksum;
 use hairpin_core::rewrite::Rewrite;
@@ -58,7 +58,7 @@ impl SetUpRig {
         let snapshot = balanced(algorithm);
         rig.plane.configure_backends(&snapshot).unwrap();
         rig.plane.configure(&snapshot).unwrap();
-        rig.plane.schedule(&schedules(&snapshot));
+        rig.plane.schedule(&schedules(&snapshot)).unwrap();
         let mut engines: Vec<_> = (0..workers).map(|worker| rig.plane.engine(worker as u8).unwrap()).collect();
         let mut workers: Vec<_> = engines.iter_mut().map(|engine| engine.sets_up().unwrap()).collect();
         workers.iter_mut().for_each(|worker| worker.grant(100));
@@ -113,6 +113,17 @@ impl SetUpRig {
         backend
     }
 
+    /// All reports that wait for a worker.
+    fn told(&mut self, worker: usize) -> Vec<Report> {
+        let queue = &mut self.workers[worker];
+        std::iter::from_fn(|| {
+            let report = queue.next()?;
+            queue.done();
+            Some(report)
+        })
+        .collect()
+    }
+
     fn installed(&self) -> usize {
         self.rig.plane.installed().unwrap().len()
     }
@@ -150,7 +161,7 @@ fn setup_handshake_makes_the_rules_that_core_would() {
             let worker = all.worker(&Packet::new(key));
             let number = all.chosen(&key);
             let told = all.workers[usize::from(worker)].next();
-            assert_eq!(told, Some(SetUp { key, backend: number, answered: true }));
+            assert_eq!(told, Some(Report::SetUp(SetUp { key, backend: number, answered: true })));
             assert_eq!(all.workers[usize::from(worker)].next(), told, "told again until it is done with");
             all.workers[usize::from(worker)].done();
             assert_eq!(all.workers[usize::from(worker)].next(), None);
@@ -242,7 +253,7 @@ fn setup_takes_turns_and_follows_the_schedule() {
         assert_eq!(all.passes(&all.client(tcp(101), SYN, 0)).destination.port, 8090);
         let mut drained = schedules(&all.snapshot);
         drained[0].1.retain(|number| *number == 10);
-        all.rig.plane.schedule(&drained);
+        all.rig.plane.schedule(&drained).unwrap();
         assert!((0..4).all(|n| all.passes(&all.client(tcp(200 + n), SYN, 0)).destination.port == 8090));
         all.rig.plane.suspend_set_up();
         assert_eq!(all.deferred(&all.client(tcp(300), SYN, 0)), ["set-up-deferred", "to-worker"]);
@@ -251,7 +262,7 @@ fn setup_takes_turns_and_follows_the_schedule() {
         let all = SetUpRig::new(1, Algorithm::Maglev);
         let mut down = schedules(&all.snapshot);
         down[0].1.iter_mut().for_each(|number| *number = if *number == 0 { SCHEDULE_NONE } else { *number });
-        all.rig.plane.schedule(&down);
+        all.rig.plane.schedule(&down).unwrap();
         let mut fates = std::collections::BTreeSet::new();
         for port in 1..60 {
             let sent = all.send(&all.client(tcp(port), SYN, 0)).0;
@@ -301,15 +312,14 @@ fn setup_of_datagrams_after_an_answer_or_many() {
         assert_eq!((all.installed(), all.workers[0].next()), (0, None));
         assert_eq!(all.passes(&Packet::new(key)).destination, backend);
         assert_eq!(all.installed(), 2);
-        assert_eq!(all.workers[0].next(), Some(SetUp { key, backend: all.chosen(&key), answered: true }));
-        all.workers[0].done();
+        assert_eq!(all.told(0), [Report::SetUp(SetUp { key, backend: all.chosen(&key), answered: true })]);
         let key = udp(2001);
         for sent in 1..=8 {
             assert_eq!(all.installed(), 2, "after {sent}");
             all.passes(&Packet::new(key));
         }
         assert_eq!(all.installed(), 4);
-        assert_eq!(all.workers[0].next(), Some(SetUp { key, backend: all.chosen(&key), answered: false }));
+        assert_eq!(all.told(0), [Report::SetUp(SetUp { key, backend: all.chosen(&key), answered: false })]);
     });
 }
 
@@ -349,6 +359,20 @@ fn setup_leaves_to_the_worker_what_it_may_have() {
 }
 
 #[test]
+fn setup_answers_no_client_that_nothing_leads_to() {
+    in_namespace(|| {
+        let mut all = SetUpRig::new(1, Algorithm::Maglev);
+        let forged = v4([203, 0, 113, 7], 1000, VIP, 80, Protocol::Tcp);
+        let backend = all.passes(&all.client(forged, SYN, 0)).destination;
+        let back = FlowKey { source: backend, destination: forged.source, protocol: forged.protocol };
+        let answer = all.client(back, SYN | ACK, 1001).to(all.rig.left.mac).frame();
+        let (run, worker, counted) = offer(&all.rig, &answer);
+        assert_eq!((run.verdict, worker, counted.into_keys().collect::<Vec<_>>()), (SHOT, None, vec!["sent-no-route"]));
+        assert!(all.workers[0].take(&forged).is_some_and(|begun| !begun.answered), "the worker has nothing of it");
+    });
+}
+
+#[test]
 fn setup_makes_no_half_of_a_pair() {
     in_namespace(|| {
         let mut all = SetUpRig::new(1, Algorithm::Maglev);
@@ -382,12 +406,14 @@ fn setup_ends_with_the_workers_room_or_its_queue() {
             all.passes(&all.client(back, SYN | ACK, 1001));
             all.client(key, ACK, 1001)
         };
-        all.passes(&begin(&all, 1));
-        all.passes(&begin(&all, 2));
-        assert_eq!(all.deferred(&begin(&all, 3)), ["set-up-deferred", "to-worker"]);
+        let [first, second, third] = [1, 2, 3].map(|port| begin(&all, port));
+        all.passes(&first);
+        all.passes(&second);
+        assert_eq!(all.deferred(&third), ["set-up-deferred", "to-worker"]);
+        assert_eq!(all.deferred(&all.client(tcp(4), SYN, 0)), ["set-up-deferred", "to-worker"], "none begins");
         all.workers[0].grant(3);
-        assert!(all.send(&begin(&all, 3)).0.is_ok(), "two wait, one fits");
-        assert!(all.send(&begin(&all, 4)).0.is_err());
+        assert!(all.send(&third).0.is_ok(), "two wait, one fits");
+        assert!(all.send(&all.client(tcp(4), SYN, 0)).0.is_err());
         all.workers[0].grant(1_000_000);
         // The queue has 4096 places.
         for port in 5..=4097 {
@@ -402,7 +428,7 @@ fn setup_ends_with_the_workers_room_or_its_queue() {
         }
         assert_eq!(told, 4096);
         all.passes(&begin(&all, 5001));
-        assert_eq!(all.workers[0].next().map(|told| told.key), Some(tcp(5001)));
+        assert!(matches!(all.told(0)[..], [Report::SetUp(SetUp { key, .. })] if key == tcp(5001)));
     });
 }
 
@@ -427,6 +453,107 @@ fn setup_flood_turns_over_what_is_half_open_alone() {
         assert!(fates.iter().all(|(sent, events)| sent.is_ok() || *events == ["policed-client"]));
         let syn = all.client(tcp(30_000), SYN, 0).to(all.rig.left.mac).frame();
         assert_eq!(all.rig.ingress(&syn).verdict, SHOT);
+    });
+}
+
+/// An open connection, whose reports have been read: its flows.
+fn opened(all: &mut SetUpRig, key: FlowKey) -> (FlowKey, FlowKey) {
+    let backend = all.open(key);
+    let worker = usize::from(all.worker(&Packet::new(key)));
+    all.told(worker);
+    (key, FlowKey { source: backend, destination: key.source, protocol: key.protocol })
+}
+
+#[test]
+fn segments_that_end_connections_go_by_rules_and_are_told() {
+    in_namespace(|| {
+        let mut all = SetUpRig::new(3, Algorithm::Maglev);
+        for key in [tcp(1000), tcp6(1000)] {
+            let (there, back) = opened(&mut all, key);
+            let worker = usize::from(all.worker(&Packet::new(key)));
+            let data = Packet { payload: vec![7; 33], ..all.client(there, FIN | ACK, 1001) };
+            let (sent, events) = all.send(&data);
+            assert_eq!((sent.is_ok(), events), (true, vec!["followed"]));
+            all.passes(&data);
+            all.passes(&all.client(back, FIN | ACK, 1002));
+            all.passes(&all.client(there, ACK, 1002));
+            all.passes(&all.client(back, RST, 0));
+            let told = |key, flags| Report::Segment { key, flags };
+            let expected = [(there, FIN | ACK), (there, FIN | ACK), (back, FIN | ACK), (back, RST)]
+                .map(|(key, flags)| told(key, flags));
+            assert_eq!(all.told(worker), expected);
+        }
+    });
+}
+
+#[test]
+fn segments_that_find_no_place_in_the_queue_are_the_workers() {
+    in_namespace(|| {
+        let mut all = SetUpRig::new(1, Algorithm::Maglev);
+        let (there, back) = opened(&mut all, tcp(1000));
+        let fin = all.client(there, FIN | ACK, 1001);
+        // The queue is full.
+        while all.send(&fin).1 == ["followed"] {}
+        assert_eq!(all.deferred(&fin), ["rule-flags", "to-worker"]);
+        assert_eq!(all.deferred(&all.client(back, RST, 0)), ["rule-flags", "to-worker"]);
+        assert_eq!(all.told(0).len(), 4096);
+        all.passes(&fin);
+        // What the worker has to see anyway: hops used up; it is told once.
+        assert_eq!(all.told(0).len(), 1);
+        assert_eq!(all.deferred(&Packet { ttl: 1, ..fin.clone() }), ["rule-ttl", "to-worker"]);
+        // A rule under hand-over, or for the kernel.
+        let fresh = Rule { key: tcp(1), rewrite: Rewrite::default(), ..Rule::default() };
+        all.rig.put(&fresh, 0, |_| ());
+        assert_eq!(all.deferred(&all.client(tcp(1), FIN | ACK, 1)), ["rule-flags", "to-worker"]);
+        assert_eq!(all.told(0), []);
+        // No process: the ends go on by themselves, and the next process hears of it.
+        all.rig.stop_beating();
+        all.passes(&fin);
+        all.passes(&all.client(back, FIN | ACK, 1));
+        assert_eq!(all.told(0).len(), 2);
+        assert_eq!(all.rig.xdp(&fin.clone().to(all.rig.left.mac).frame(), true).verdict, XDP_PASS);
+        // A full queue does not hold it up then.
+        while all.send(&fin).1 == ["followed"] {}
+        all.passes(&fin);
+    });
+}
+
+#[test]
+fn clients_begin_anew_by_rules_while_their_backends_are_open() {
+    in_namespace(|| {
+        let mut all = SetUpRig::new(1, Algorithm::Maglev);
+        let (there, back) = opened(&mut all, tcp(1000));
+        let (syn, answer) = (all.client(there, SYN, 0), all.client(back, SYN | ACK, 1001));
+        // A backend that answers nothing we know of: the client's own connection to it, perhaps.
+        assert_eq!(all.deferred(&answer), ["rule-flags", "to-worker"]);
+        assert_eq!(all.passes(&syn).destination, back.source);
+        assert_eq!(all.passes(&answer).source, there.destination);
+        let told = [(there, SYN), (back, SYN | ACK)].map(|(key, flags)| Report::Segment { key, flags });
+        assert_eq!(all.told(0), told);
+        // Once.
+        assert_eq!(all.deferred(&answer), ["rule-flags", "to-worker"]);
+        for flags in [SYN | ACK, SYN | FIN, SYN | RST] {
+            assert_eq!(all.deferred(&all.client(there, flags, 0)), ["rule-flags", "to-worker"], "{flags:x}");
+        }
+        // Its backend is drained; all are, for a moment.
+        let number = all.chosen(&there);
+        let whole = schedules(&all.snapshot);
+        let mut drained = whole.clone();
+        drained[0].1.iter_mut().for_each(|entry| *entry = if *entry == number { SCHEDULE_NONE } else { *entry });
+        all.rig.plane.schedule(&drained).unwrap();
+        assert_eq!(all.deferred(&syn), ["rule-flags", "to-worker"]);
+        all.rig.plane.schedule(&whole).unwrap();
+        all.passes(&syn);
+        all.rig.plane.suspend_set_up();
+        assert_eq!(all.deferred(&syn), ["rule-flags", "to-worker"]);
+        // And configured again, it takes none until the schedule says so.
+        all.rig.plane.configure_backends(&all.snapshot).unwrap();
+        assert_eq!(all.deferred(&syn), ["rule-flags", "to-worker"]);
+        // Half a pair begins nothing.
+        all.rig.plane.schedule(&whole).unwrap();
+        all.passes(&syn);
+        assert_eq!(all.rig.plane.remove_rules(&[back]).unwrap(), 1);
+        assert_eq!(all.deferred(&syn), ["rule-flags", "to-worker"]);
     });
 }
 

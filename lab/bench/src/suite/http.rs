@@ -73,18 +73,24 @@ pub(super) fn keep_alive(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
     Ok(rows)
 }
 
-/// New connections, beside the proxies and nftables.
+/// New connections, beside the proxies, nftables and routing; set up by workers, and by the BPF programs.
 pub(super) fn connections(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
-    let kinds = [PeerKind::Hairpin, PeerKind::Nftables, PeerKind::Haproxy, PeerKind::NginxStream, PeerKind::Multipath];
-    let bars = [(PeerKind::Haproxy, 1.15), (PeerKind::NginxStream, 1.15), (PeerKind::Nftables, 0.8)];
+    let ours = [PeerKind::Hairpin, PeerKind::HairpinSetUp];
+    let others = [PeerKind::Nftables, PeerKind::Haproxy, PeerKind::NginxStream, PeerKind::Multipath];
+    let kinds = [&ours[..], &others].concat();
+    let by_workers = [(PeerKind::Haproxy, 1.15), (PeerKind::NginxStream, 1.15), (PeerKind::Nftables, 0.8)];
+    let by_programs = [(PeerKind::Multipath, 0.9), (PeerKind::Haproxy, 1.5), (PeerKind::NginxStream, 1.5)];
     let mut rows = Vec::new();
     for cards in [Cards::Gso, Cards::Wire] {
         let case = format!("new connections {}", cards.name());
         let mut samples = measure(plan, &case, cards, &kinds, &spread(), true)?;
-        let ours = samples.remove(&PeerKind::Hairpin).unwrap_or_default();
+        let of_ours = ours.map(|kind| samples.remove(&kind).unwrap_or_default());
         let beside = medians(&samples);
-        for (peer, bar) in bars {
-            rows.push(ReportRow::new(case.clone(), "/s", &ours, &beside, peer.name(), Bar::AtLeast(bar)));
+        let cases = [case.clone(), format!("{case}, set_up = engine")];
+        for ((case, ours), bars) in cases.iter().zip(&of_ours).zip([by_workers, by_programs]) {
+            for (peer, bar) in bars {
+                rows.push(ReportRow::new(case.clone(), "/s", ours, &beside, peer.name(), Bar::AtLeast(bar)));
+            }
         }
     }
     Ok(rows)

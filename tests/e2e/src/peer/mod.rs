@@ -134,6 +134,8 @@ pub enum PeerKind {
     NginxStream,
     /// Hairpin.
     Hairpin,
+    /// Hairpin with `set_up = "engine"`: the BPF programs set connections up and follow their ends.
+    HairpinSetUp,
 }
 
 impl PeerKind {
@@ -146,6 +148,7 @@ impl PeerKind {
             PeerKind::Haproxy => "haproxy",
             PeerKind::NginxStream => "nginx-stream",
             PeerKind::Hairpin => "hairpin",
+            PeerKind::HairpinSetUp => "hairpin-set-up",
         }
     }
 }
@@ -171,6 +174,11 @@ pub fn start<'a>(kind: PeerKind, topology: &'a Topology, services: &[PeerService
         PeerKind::Haproxy => peer.process = Some(proxy::haproxy(topology, services)?),
         PeerKind::NginxStream => peer.process = Some(proxy::nginx_stream(topology, services)?),
         PeerKind::Hairpin => peer.hairpin = Some(Hairpin::start(topology, services, &HairpinOptions::default())?),
+        PeerKind::HairpinSetUp => {
+            let tables = "[offload]\nset_up = \"engine\"\n".into();
+            let options = HairpinOptions { tables, ..HairpinOptions::default() };
+            peer.hairpin = Some(Hairpin::start(topology, services, &options)?);
+        }
     }
     Ok(peer)
 }

@@ -5,9 +5,11 @@ use anyhow::{Context, Result, ensure};
 use hairpin_e2e::load;
 use hairpin_e2e::peer::status::Status;
 use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
-use hairpin_e2e::servers::Servers;
+use hairpin_e2e::process::Process;
+use hairpin_e2e::servers::{HTTP_PORT, Servers};
 use hairpin_e2e::tool::flood;
 use hairpin_e2e::tool::frames::LinkEnds;
+use hairpin_e2e::tool::{http, inside};
 use hairpin_e2e::topology::{Family, Topology, TopologyOptions, vip};
 use libtest_mimic::Trial;
 use std::net::SocketAddr;
@@ -21,7 +23,93 @@ pub(crate) fn tests() -> Vec<Trial> {
         // It cannot fill these: new connections of services it does not aim at are made under it.
         super::lane::alone("hostile flood, large tables", || hostile(500_000, true)),
         super::lane::alone("hostile flood of SYNs at an HTTP service", syns),
+        super::lane::alone("hostile flood of SYNs, set up in the engine", half_open_in_engine),
+        super::lane::alone("hostile clients that open too many, set up in the engine", too_many_in_engine),
     ]
+}
+
+const SET_UP: &str = "[offload]\nset_up = \"engine\"\n";
+
+/// Services that the BPF programs set connections up for: none shares a server with another.
+fn of_engine() -> [PeerService; 2] {
+    [("http4", Family::V4), ("http6", Family::V6)]
+        .map(|(name, family)| PeerService { balance: "maglev", ..PeerService::tcp(name, family, HTTP_PORT) })
+}
+
+/// What is half-open stays with the programs and turns over there: the table has none of it, and what is established goes on.
+fn half_open_in_engine() -> Result<()> {
+    let topology = Topology::create(TopologyOptions::default())?;
+    let _servers = Servers::start(&topology)?;
+    let tables = format!("[limits]\nconnections_max = 20000\n{TIMEOUTS}{SET_UP}");
+    let options = HairpinOptions { more_interfaces: vec!["flood0"], tables, ..HairpinOptions::default() };
+    let services = of_engine();
+    let mut hairpin = Hairpin::start(&topology, &services, &options)?;
+    let result = half_open(&topology, &hairpin, &services).and_then(|()| hairpin.process().check());
+    result.with_context(|| hairpin.status_table().unwrap_or_default())
+}
+
+fn half_open(topology: &Topology, hairpin: &Hairpin, services: &[PeerService]) -> Result<()> {
+    let link = LinkEnds { to: topology.balancer.mac("flood0")?, from: topology.flooder.mac("eth0")? };
+    let targets: Vec<SocketAddr> = services.iter().map(|of| SocketAddr::new(vip(of.family), of.port)).collect();
+    let body = topology.scratch.file("established");
+    let mut established = slow_download(topology, &services[0].listen(), &body)?;
+    std::thread::sleep(Duration::from_millis(300));
+    let flood = flood::syns(&topology.flooder, "eth0", link, &targets, 100_000, &[0, 1], 50_000);
+    std::thread::sleep(Duration::from_secs(2));
+    let (connections, room) = hairpin.status()?.connections();
+    let rate = flood.stop()?;
+    let ended = established.wait(Duration::from_secs(30))?;
+    ensure!(ended.success(), "the established transfer failed: {}", established.log());
+    same(topology, &body).context("established before the flood")?;
+    std::thread::sleep(Duration::from_millis(1500));
+    let Status { events, drops, .. } = hairpin.status()?;
+    let begun = events.get("kernel.set-up-begun").map_or(0, |count| count.total);
+    let policed = drops.get("kernel.policed-client").map_or(0, |count| count.total);
+    ensure!(begun + policed > 20_000, "{rate:.0} SYNs a second, {begun} began and {policed} were dropped: {events:?}");
+    ensure!(connections * 10 < room, "{connections} connections in a table of {room}, {begun} begun: {events:?}");
+    for service in services {
+        let page = load::curl(&topology.client, topology, &service.listen(), "10m", "after").context("after")?;
+        same(topology, &page.body)?;
+    }
+    Ok(())
+}
+
+/// More clients complete their handshakes than the table has room for: those that had room are served, and the table holds no
+/// more than it is to.
+fn too_many_in_engine() -> Result<()> {
+    const ROOM: usize = 1024;
+    let topology = Topology::create(TopologyOptions::default())?;
+    let _servers = Servers::start(&topology)?;
+    let options = HairpinOptions {
+        top: "workers = 1".to_owned(),
+        tables: format!("[limits]\nconnections_max = {ROOM}\n{SET_UP}"),
+        ..HairpinOptions::default()
+    };
+    let services = of_engine();
+    let mut hairpin = Hairpin::start(&topology, &services, &options)?;
+    let to: SocketAddr = services[0].listen().parse()?;
+    let held = inside::run(&topology.client, move || {
+        let wait = Duration::from_secs(10);
+        let early = (0..64).map(|_| http::HttpConnection::open(to, wait)).collect::<Result<Vec<_>>>()?;
+        // Beyond the room none is answered: a few are enough to show it.
+        let short = Duration::from_millis(20);
+        let rest: Vec<_> = (0..ROOM + 200).filter_map(|_| http::HttpConnection::open(to, short).ok()).collect();
+        Ok((early, rest))
+    });
+    let (mut early, rest) = held?;
+    ensure!(rest.len() + early.len() < ROOM + 200, "all of {} clients are connected", rest.len() + early.len());
+    let status = hairpin.status()?;
+    let (connections, room) = status.connections();
+    ensure!(connections <= room && room <= ROOM as u64 + 64, "{connections} connections in a table of {room}");
+    ensure!(connections >= 900, "{connections} connections, and {} clients", rest.len());
+    for connection in &mut early {
+        connection.get("1k", false, Duration::from_secs(10)).context("a client that was there early")?;
+    }
+    drop((early, rest));
+    std::thread::sleep(Duration::from_secs(7));
+    let page = load::curl(&topology.client, &topology, &services[0].listen(), "10m", "after").context("after")?;
+    same(&topology, &page.body)?;
+    hairpin.process().check()
 }
 
 /// How long half-open connections live here.
@@ -81,16 +169,21 @@ fn same(topology: &Topology, body: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Of 10 MB, in some three seconds.
+fn slow_download(topology: &Topology, target: &str, body: &Path) -> Result<Process> {
+    let mut curl = topology.client.command("curl");
+    curl.args(["--silent", "--show-error", "--fail", "--max-time", "30", "--limit-rate", "3M", "--output"]);
+    curl.arg(body).arg(format!("http://{target}/10m"));
+    topology.client.start(curl, &topology.scratch.file("established.log"))
+}
+
 fn floods(topology: &Topology, hairpin: &Hairpin, connections_max: u64, new_connections: bool) -> Result<()> {
     let link = LinkEnds { to: topology.balancer.mac("flood0")?, from: topology.flooder.mac("eth0")? };
     let target = service("http4").listen();
     for seed in 1..=2 {
         // Established before the flood: it takes some three seconds.
         let body = topology.scratch.file("established");
-        let mut curl = topology.client.command("curl");
-        curl.args(["--silent", "--show-error", "--fail", "--max-time", "30", "--limit-rate", "3M", "--output"]);
-        curl.arg(&body).arg(format!("http://{target}/10m"));
-        let mut established = topology.client.start(curl, &topology.scratch.file("established.log"))?;
+        let mut established = slow_download(topology, &target, &body)?;
         std::thread::sleep(Duration::from_millis(300));
         let flood = flood::start(&topology.flooder, "eth0", link, &flood::usual_targets(), seed, &[0, 1], None);
         std::thread::sleep(Duration::from_secs(2));

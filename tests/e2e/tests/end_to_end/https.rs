@@ -282,6 +282,26 @@ fn routed_vips() -> Result<()> {
     }
     let routes = || topology.balancer.script("ip route show table local; ip -6 route show table local");
     ensure!(vips.iter().all(|vip| routes().is_ok_and(|routes| routes.contains(&vip.to_string()))), "{}", routes()?);
+    // A service that a reload removes: its route stays until the request that its client has is answered.
+    let mut slow = topology.client.command("curl");
+    slow.args(["--silent", "--show-error", "--fail", "--max-time", "60", "--limit-rate", "2M", "--cacert"]);
+    slow.arg(&certificate).args(["--resolve", &format!("{NAME}:{PORT}:{}", vips[0]), "--output", "/dev/null"]);
+    let log = topology.scratch.file("slow.log");
+    let mut download = topology.client.start(
+        {
+            slow.arg(url("10m"));
+            slow
+        },
+        &log,
+    )?;
+    std::thread::sleep(Duration::from_millis(500));
+    hairpin.configure(&topology, &services[1..], &HairpinOptions::default())?;
+    hairpin.tell(&topology, &["reload"])?;
+    ensure!(routes()?.contains(&vips[0].to_string()), "the route is gone: {}", routes()?);
+    ensure!(download.wait(PATIENCE)?.success(), "{}", download.log());
+    let soon = 3 * PATIENCE;
+    eventually("the route of the removed service goes", soon, || Ok(!routes()?.contains(&vips[0].to_string())))?;
+    ensure!(get(vips[1])? == "200", "the other service");
     hairpin.stop(true)?;
     ensure!(!vips.iter().any(|vip| routes().is_ok_and(|routes| routes.contains(&vip.to_string()))), "{}", routes()?);
     Ok(())

@@ -17,7 +17,10 @@ use std::process::Command;
 use std::time::Duration;
 
 pub(crate) fn tests() -> Vec<Trial> {
-    vec![test("leaks: restarted over and over", restarts)]
+    vec![
+        test("leaks: restarted over and over", || restarts("")),
+        test("leaks: restarted over and over, set up in the engine", || restarts("[offload]\nset_up = \"engine\"\n")),
+    ]
 }
 
 /// How often it is restarted, unless `HAIRPIN_RESTARTS` says otherwise.
@@ -26,11 +29,15 @@ const RESTARTS: usize = 40;
 /// Counts of everything that could leak, by name.
 type Census = BTreeMap<String, u64>;
 
-fn restarts() -> Result<()> {
+fn restarts(tables: &str) -> Result<()> {
     let count = std::env::var("HAIRPIN_RESTARTS").ok().map_or(Ok(RESTARTS), |text| text.parse())?;
     let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
-    let mut hairpin = Hairpin::start(&topology, &services(), &HairpinOptions::default())?;
+    let mut hairpin = Hairpin::start(
+        &topology,
+        &services(),
+        &HairpinOptions { tables: tables.to_owned(), ..HairpinOptions::default() },
+    )?;
     let ends: Vec<_> = ["http4", "full-http6"].iter().map(|name| crate::network::service(name).listen()).collect();
     let ends = ends.iter().map(|end| end.parse()).collect::<Result<Vec<_>, _>>()?;
     let long = Duration::from_secs(30);

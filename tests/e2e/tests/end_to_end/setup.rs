@@ -20,6 +20,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("setup: pages, streams and datagrams (wire)", || carries(Cards::Wire)),
         test("setup: pages, streams and datagrams (xdp)", || carries(Cards::Xdp)),
         test("setup: kills and an upgrade break no connection", survives),
+        test("setup: ends are followed with no process there", ends_alone),
         test("setup: drained, disabled and killed servers", follows),
     ]
 }
@@ -93,13 +94,17 @@ impl Scene {
 fn carries(cards: Cards) -> Result<()> {
     let scene = Scene::start(cards)?;
     for name in ["http4", "http6"] {
-        let before = scene.event("set-up")?;
+        let before = [scene.event("to-worker")?, scene.event("followed")?];
         let requests = scene.pages(name, 200, 3)?;
         sleep(Duration::from_millis(1500));
         let status = scene.hairpin.status()?;
-        let made = scene.event("set-up")? - before;
-        // Clients' ports come round within the time that closed connections are remembered, and those are the worker's.
-        ensure!(made * 2 > requests, "{made} of {requests} connections were set up by the programs: {status:?}");
+        let [to_worker, followed] = [scene.event("to-worker")? - before[0], scene.event("followed")? - before[1]];
+        // Both FINs, and both SYNs of a client whose port has come round.
+        ensure!(
+            followed >= 2 * requests,
+            "{followed} SYNs and FINs of {requests} connections went by rules: {status:?}"
+        );
+        ensure!(to_worker * 5 < requests, "{to_worker} packets of {requests} connections went to workers: {status:?}");
         let service = status.service(name).context("no such service in the status")?;
         ensure!(service.connections_total >= requests, "{requests} requests, {service:?}");
     }
@@ -155,6 +160,33 @@ fn survives() -> Result<()> {
         scene.hairpin.status_table()?
     );
     drop(held);
+    scene.all_closed()
+}
+
+/// Connections whose ends repeat lost FINs while no process is there are over for the next one.
+fn ends_alone() -> Result<()> {
+    let mut scene = Scene::start(Cards::Gso)?;
+    let held = inside::run(&scene.topology.client, || {
+        let open = |_| {
+            let mut connection = http::HttpConnection::open(SocketAddr::new(vip(Family::V4), HTTP_PORT), TIMEOUT)?;
+            connection.get("1k", false, TIMEOUT)?;
+            Ok(connection)
+        };
+        (0..20).map(open).collect::<Result<Vec<_>>>()
+    })?;
+    let _ = scene.hairpin.end(Signal::SIGKILL)?;
+    // The clients' first FINs are lost.
+    let lose = "table inet lose { chain out { type filter hook output priority 0; tcp flags & fin == fin drop; }; }";
+    scene.topology.client.script(&format!("nft -f - <<'END'\n{lose}\nEND\n"))?;
+    drop(held);
+    sleep(Duration::from_millis(100));
+    let lost = scene.topology.client.script("ss --no-header --tcp state fin-wait-1 | wc --lines")?;
+    ensure!(lost.trim() == "20", "{} clients wait for an answer to their FINs", lost.trim());
+    scene.topology.client.script("nft delete table inet lose")?;
+    sleep(Duration::from_secs(2));
+    let left = scene.topology.client.script("ss --no-header --tcp state fin-wait-1 state fin-wait-2 | wc --lines")?;
+    ensure!(left.trim() == "0", "{} connections did not end without a process", left.trim());
+    scene.hairpin.start_again(&scene.topology, &[])?;
     scene.all_closed()
 }
 

@@ -3,12 +3,12 @@
 use super::super::Drop;
 use super::one_worker::{OneWorker, Way, client, end, packet};
 use crate::config::{Algorithm, BackendState, Service};
-use crate::engine::{Begun, Counters, Rule, SetUp, SetsUp};
+use crate::engine::{Begun, Counters, Report, Rule, SetUp, SetsUp};
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::l4::connection::{Connection, Flags, State};
 use crate::offload::OffloadState;
 use crate::time::Duration;
-use crate::wire::tcp::{ACK, FIN, SYN};
+use crate::wire::tcp::{ACK, FIN, RST, SYN};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
@@ -16,7 +16,7 @@ use alloc::sync::Arc;
 use std::sync::Mutex;
 
 /// What it tells, what it has begun, and how much it was granted.
-type Scripted = (VecDeque<SetUp>, BTreeMap<FlowKey, Begun>, u32);
+type Scripted = (VecDeque<Report>, BTreeMap<FlowKey, Begun>, u32);
 
 /// An engine by script.
 #[derive(Clone, Default)]
@@ -24,7 +24,7 @@ type Scripted = (VecDeque<SetUp>, BTreeMap<FlowKey, Begun>, u32);
 struct Script(Arc<Mutex<Scripted>>);
 
 impl SetsUp for Script {
-    fn next(&mut self) -> Option<SetUp> {
+    fn next(&mut self) -> Option<Report> {
         self.0.lock().unwrap().0.front().copied()
     }
     fn done(&mut self) {
@@ -65,7 +65,7 @@ fn make(fixture: &mut OneWorker, script: &Script, client: Endpoint, number: u16)
         let rule = Rule { key: connection.key(direction), rewrite: connection.rewrite(direction), ..Rule::default() };
         fixture.engine.rules.insert(rule.key, (rule, Counters::default()));
     }
-    script.0.lock().unwrap().0.push_back(SetUp { key, backend: number, answered: true });
+    script.0.lock().unwrap().0.push_back(Report::SetUp(SetUp { key, backend: number, answered: true }));
     backend
 }
 
@@ -98,6 +98,91 @@ fn set_up_connection_is_like_any_other() {
         assert!(fixture.engine_keys().is_empty());
         assert_eq!((fixture.loads(), fixture.worker().statistics().offload.rules), (0, 0));
     }
+}
+
+/// A segment from `source` to `destination` has gone by its rule.
+fn report(script: &Script, (source, destination): (Endpoint, Endpoint), flags: u8) {
+    let key = FlowKey { source, destination, protocol: Protocol::Tcp };
+    script.0.lock().unwrap().0.push_back(Report::Segment { key, flags });
+}
+
+#[test]
+fn connection_whose_fins_are_reported_ends() {
+    let (mut fixture, script) = fixture(false, 64);
+    let client = client(false, 1, 40_000);
+    let backend = make(&mut fixture, &script, client, 1);
+    report(&script, (client, fixture.vip()), FIN | ACK);
+    take(&mut fixture);
+    assert_eq!(fixture.only().state, State::FinClient);
+    report(&script, (backend, client), FIN | ACK);
+    // Said again.
+    report(&script, (backend, client), FIN | ACK);
+    take(&mut fixture);
+    assert_eq!((fixture.only().state, fixture.load(1)), (State::Closed, 0));
+    fixture.wait(Duration::from_secs(20));
+    assert_eq!(fixture.worker().connections().count(), 0);
+    assert!(fixture.engine_keys().is_empty());
+    // One of a connection that is gone changes nothing.
+    report(&script, (backend, client), FIN | ACK);
+    take(&mut fixture);
+    assert!(script.0.lock().unwrap().0.is_empty());
+}
+
+#[test]
+fn connection_with_a_forged_reset_reported_goes_on() {
+    let (mut fixture, script) = fixture(false, 64);
+    let client = client(false, 1, 40_000);
+    make(&mut fixture, &script, client, 1);
+    report(&script, (client, fixture.vip()), RST);
+    take(&mut fixture);
+    assert_eq!(fixture.only().state, State::Reset);
+    // The engine counts on, in the second half of `tcp_reset`, 5 s.
+    let key = key(&fixture, client);
+    fixture.wait(Duration::from_secs(4));
+    let now = fixture.now;
+    fixture.engine.rules.get_mut(&key).unwrap().1 = Counters { packets: 9, bytes: 900, last_seen: Some(now) };
+    fixture.wait(Duration::from_secs(4));
+    assert_eq!(fixture.only().state, State::Established);
+    assert_eq!(fixture.worker().statistics().revived, 1);
+    assert_eq!(fixture.engine_keys().len(), 2);
+}
+
+#[test]
+fn connection_begun_anew_by_its_rules_is_counted() {
+    let (mut fixture, script) = fixture(false, 64);
+    let client = client(false, 1, 40_000);
+    let backend = make(&mut fixture, &script, client, 1);
+    let (there, back) = ((client, fixture.vip()), (backend, client));
+    // A SYN in mid-life changes nothing.
+    report(&script, there, SYN);
+    take(&mut fixture);
+    assert_eq!((fixture.only().state, fixture.worker().statistics().services[0].created), (State::Established, 1));
+    report(&script, there, FIN | ACK);
+    report(&script, back, FIN | ACK);
+    report(&script, there, SYN);
+    take(&mut fixture);
+    assert_eq!((fixture.only().state, fixture.worker().statistics().half_open_now), (State::SynSent, 1));
+    report(&script, back, SYN | ACK);
+    take(&mut fixture);
+    let statistics = fixture.worker().statistics();
+    assert_eq!((statistics.services[0].created, statistics.services[0].established), (2, 2));
+    assert_eq!((statistics.half_open_now, statistics.backends[1].established), (0, 2));
+    let connection = fixture.only();
+    assert_eq!((connection.state, connection.pair.state()), (State::Established, OffloadState::Offloaded));
+    assert_eq!(fixture.load(1), 1);
+}
+
+#[test]
+fn connection_begun_anew_and_refused_counts_as_failed() {
+    let (mut fixture, script) = fixture(false, 64);
+    let client = client(false, 1, 40_000);
+    let backend = make(&mut fixture, &script, client, 1);
+    let (there, back) = ((client, fixture.vip()), (backend, client));
+    report(&script, there, RST);
+    report(&script, there, SYN);
+    report(&script, back, RST | ACK);
+    take(&mut fixture);
+    assert_eq!((fixture.only().state, fixture.worker().statistics().backends[1].failed), (State::Reset, 1));
 }
 
 #[test]

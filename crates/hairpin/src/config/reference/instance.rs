@@ -192,7 +192,7 @@ pub const OFFLOAD: ReferenceSection = ReferenceSection {
             Value("worker"),
             "\"engine\"",
             "Who sets connections up. What the programs have set up is offloaded at once, whatever the policy; the policy may \
-             take it back later.",
+             take it back later. With `\"engine\"` all connections that are offloaded end without a worker, too.",
         ),
         field(
             "connections",

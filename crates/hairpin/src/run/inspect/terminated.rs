@@ -4,7 +4,8 @@ use super::{ConnectionSearch, Inspector, SEARCH_MAX, TERMINATED, cursor};
 use crate::control::{ConnectionView, Page, SplicedView};
 use hairpin_core::config::Snapshot;
 use hairpin_https::{LISTED_MAX, ListedConnection};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::Instant;
 
 /// States of these connections.
@@ -53,6 +54,16 @@ impl Inspector {
             true
         })?;
         Ok(())
+    }
+
+    /// The addresses that clients of HTTPS services are connected to; `None`: not all are known now.
+    pub(crate) fn terminated_vips(&self) -> Option<BTreeSet<IpAddr>> {
+        let mut vips = BTreeSet::new();
+        let left = self.each_terminated((0, 0), Instant::now(), |_, connection| {
+            vips.insert(connection.vip.address.into());
+            true
+        });
+        matches!(left, Ok(None)).then_some(vips)
     }
 
     /// Calls `each` with the core and every connection from a key on, until it says `false`, or it has lasted too long since

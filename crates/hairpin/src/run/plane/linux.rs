@@ -169,7 +169,10 @@ impl Plane for LinuxPlane {
     }
 
     fn schedule(&self, schedules: &[(ScheduleKind, Vec<u16>)]) {
-        self.programs.programs.schedule(schedules);
+        if let Err(error) = self.programs.programs.schedule(schedules) {
+            self.programs.programs.suspend_set_up();
+            log(&format!("warning: workers set connections up until the next change: {error:#}"));
+        }
     }
 
     fn set_up_begun(&self, schedule: u16) -> (u32, u32) {

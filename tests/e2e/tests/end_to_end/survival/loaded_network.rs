@@ -1,6 +1,6 @@
 //! The network, the traffic that runs through it all the time, and what is asked of that in the end.
 
-use crate::network::{FULL_NAT_HTTP_PORT, service};
+use crate::network::{ATTACH_XDP, FULL_NAT_HTTP_PORT, service};
 use crate::scale::{scaled, share};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hairpin_e2e::peer::control::ConnectionView;
@@ -8,7 +8,7 @@ use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::servers::{HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_e2e::tool::requests::{OpenLoop, RequestRecord, Sessions};
 use hairpin_e2e::tool::transfers::{TransferLane, Transfers};
-use hairpin_e2e::topology::{Family, Topology, TopologyOptions, vip};
+use hairpin_e2e::topology::{Cards, Family, Topology, TopologyOptions, vip};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -18,6 +18,62 @@ use std::time::{Duration, Instant};
 
 /// The services whose backends come and go.
 pub(super) const HTTP: [&str; 4] = ["http4", "full-http4", "http6", "full-http6"];
+
+/// What Hairpin is told to do with connections.
+#[derive(Clone, Copy)]
+pub(super) struct Variant {
+    pub(super) policy: &'static str,
+    /// The BPF programs set connections up.
+    pub(super) set_up: bool,
+    pub(super) cards: Cards,
+}
+
+impl Variant {
+    pub(super) fn with_policy(policy: &'static str) -> Variant {
+        Variant { policy, set_up: false, cards: Cards::Gso }
+    }
+
+    pub(super) fn set_up(cards: Cards) -> Variant {
+        Variant { policy: "always", set_up: true, cards }
+    }
+
+    /// The HTTP services. Workers set up connections to servers that two services share.
+    fn http(self) -> &'static [&'static str] {
+        if self.set_up { &["http4", "http6"] } else { &HTTP }
+    }
+
+    fn tables(self) -> String {
+        let set_up = if self.set_up { "set_up = \"engine\"\n" } else { "" };
+        let attach = if self.cards == Cards::Xdp { ATTACH_XDP } else { "" };
+        format!("[offload]\npolicy = \"{}\"\n{set_up}{attach}", self.policy)
+    }
+
+    /// HTTP by NAT and full NAT over both families, iperf3 by NAT and full NAT.
+    pub(super) fn services(self) -> Vec<PeerService> {
+        let mut services: Vec<PeerService> = self.http().iter().map(|name| service(name)).collect();
+        for service in &mut services {
+            service.balance = "weighted-round-robin";
+            service.weights = vec![1; 4];
+        }
+        services.push(PeerService { servers: vec![1], ..PeerService::tcp("iperf", Family::V4, IPERF_PORTS[0]) });
+        services.push(PeerService {
+            servers: vec![2],
+            full_nat: true,
+            ..PeerService::tcp("full-iperf", Family::V6, IPERF_PORTS[1])
+        });
+        services
+    }
+
+    /// The ends of the HTTP services, in their order.
+    fn ends(self) -> Vec<SocketAddr> {
+        let end = |name: &&str| {
+            let family = if name.ends_with('4') { Family::V4 } else { Family::V6 };
+            let port = if name.starts_with("full-") { FULL_NAT_HTTP_PORT } else { HTTP_PORT };
+            SocketAddr::new(vip(family), port)
+        };
+        self.http().iter().map(end).collect()
+    }
+}
 
 /// The processes that run at every moment.
 #[derive(Clone, Copy)]
@@ -56,30 +112,7 @@ const BEGINNING: Duration = Duration::from_secs(60);
 /// After a reload has been answered, workers may still be at work on a batch by the configuration before.
 const SETTLING: Duration = Duration::from_millis(100);
 
-/// HTTP by NAT and full NAT over both families, iperf3 by NAT and full NAT.
-pub(super) fn services() -> Vec<PeerService> {
-    let mut services: Vec<PeerService> = HTTP.iter().map(|name| service(name)).collect();
-    for service in &mut services {
-        service.balance = "weighted-round-robin";
-        service.weights = vec![1; 4];
-    }
-    services.push(PeerService { servers: vec![1], ..PeerService::tcp("iperf", Family::V4, IPERF_PORTS[0]) });
-    services.push(PeerService {
-        servers: vec![2],
-        full_nat: true,
-        ..PeerService::tcp("full-iperf", Family::V6, IPERF_PORTS[1])
-    });
-    services
-}
-
-fn ends() -> Vec<SocketAddr> {
-    let ports = [(Family::V4, HTTP_PORT), (Family::V4, FULL_NAT_HTTP_PORT)];
-    let ports = ports.into_iter().chain([(Family::V6, HTTP_PORT), (Family::V6, FULL_NAT_HTTP_PORT)]);
-    ports.map(|(family, port)| SocketAddr::new(vip(family), port)).collect()
-}
-
-fn lanes(load: &Load) -> Vec<TransferLane> {
-    let ends = ends();
+fn lanes(load: &Load, ends: &[SocketAddr]) -> Vec<TransferLane> {
     let curl =
         |number: usize| TransferLane::Curl { target: ends[number % ends.len()].to_string(), page: "10m", rate: "900k" };
     let mut lanes: Vec<TransferLane> = (0..load.curl_lanes).map(curl).collect();
@@ -98,6 +131,7 @@ pub(super) struct LoadedNetwork {
     pub(super) hairpin: Hairpin,
     servers: Servers,
     pub(super) topology: Topology,
+    pub(super) variant: Variant,
     options: HairpinOptions,
     load: Load,
     start: Instant,
@@ -109,8 +143,8 @@ pub(super) struct LoadedNetwork {
 
 impl LoadedNetwork {
     /// Starts everything, plays `acts`, ends the traffic and judges it.
-    pub(super) fn play(policy: &str, acts: impl FnOnce(&mut LoadedNetwork) -> Result<()>) -> Result<()> {
-        let mut net = LoadedNetwork::start(policy)?;
+    pub(super) fn play(variant: Variant, acts: impl FnOnce(&mut LoadedNetwork) -> Result<()>) -> Result<()> {
+        let mut net = LoadedNetwork::start(variant)?;
         let before = net.connections_of_sessions().context("before")?;
         let result = acts(&mut net).and_then(|()| net.judge(&before));
         result.map_err(|error| {
@@ -122,24 +156,23 @@ impl LoadedNetwork {
         })
     }
 
-    fn start(policy: &str) -> Result<LoadedNetwork> {
-        let topology = Topology::create(TopologyOptions::default())?;
+    fn start(variant: Variant) -> Result<LoadedNetwork> {
+        let topology = Topology::create(TopologyOptions { cards: variant.cards, ..TopologyOptions::default() })?;
         let servers = Servers::start(&topology)?;
-        let tables = format!("[offload]\npolicy = \"{policy}\"\n");
-        let options = HairpinOptions { tables, ..HairpinOptions::default() };
-        let hairpin = Hairpin::start(&topology, &services(), &options)?;
-        let load = Load::of_machine();
-        let transfers = Transfers::start(&topology, lanes(&load));
+        let options = HairpinOptions { tables: variant.tables(), ..HairpinOptions::default() };
+        let hairpin = Hairpin::start(&topology, &variant.services(), &options)?;
+        let (load, ends) = (Load::of_machine(), variant.ends());
+        let transfers = Transfers::start(&topology, lanes(&load, &ends));
         let page = Arc::new(std::fs::read(topology.scratch.file("pages/1k"))?);
         let sessions = Sessions::start(
             &topology.client,
-            &ends(),
+            &ends,
             load.sessions,
             "1k",
             Duration::from_millis(200),
             request_timeout(),
         )?;
-        let requests = OpenLoop::start(&topology.client, ends(), load.requests_per_s, "1k", page, request_timeout());
+        let requests = OpenLoop::start(&topology.client, ends, load.requests_per_s, "1k", page, request_timeout());
         let mut net = LoadedNetwork {
             transfers: Some(transfers),
             requests: Some(requests),
@@ -147,6 +180,7 @@ impl LoadedNetwork {
             hairpin,
             servers,
             topology,
+            variant,
             options,
             load,
             start: Instant::now(),
@@ -160,7 +194,7 @@ impl LoadedNetwork {
     /// Waits until all transfers have begun and, with a policy that offloads, the engine has rules.
     fn under_way(&mut self) -> Result<()> {
         let transfers = self.load.transfers() as u64;
-        let offloads = !self.options.tables.contains("never");
+        let offloads = self.variant.policy != "never";
         let began = Instant::now();
         while began.elapsed() < BEGINNING {
             let status = self.hairpin.status()?;
@@ -262,7 +296,7 @@ impl LoadedNetwork {
     fn describe(&self, outcome: &RequestRecord) -> String {
         let at = |instant: Instant| instant.saturating_duration_since(self.start).as_secs_f64();
         let (from, to) = (at(outcome.start), at(outcome.end));
-        format!("{}, {from:.3} s to {to:.3} s: {:?}", HTTP[outcome.target], outcome.result)
+        format!("{}, {from:.3} s to {to:.3} s: {:?}", self.variant.http()[outcome.target], outcome.result)
     }
 }
 

@@ -10,26 +10,42 @@ mod loaded_network;
 use super::lane::alone;
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_e2e::peer::rebuilt_program;
+use hairpin_e2e::topology::Cards;
 use libtest_mimic::Trial;
-use loaded_network::{HTTP, LoadedNetwork, services};
+use loaded_network::{HTTP, LoadedNetwork, Variant};
 use nix::sys::signal::Signal;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        alone("survival: 20 reloads", || LoadedNetwork::play("always", |net| reloads(net, 20))),
-        alone("survival: 20 kills", || LoadedNetwork::play("always", |net| kills(net, 20))),
-        alone("survival: 5 upgrades", || LoadedNetwork::play("always", |net| upgrades(net, 5))),
+        alone("survival: 20 reloads", || LoadedNetwork::play(Variant::with_policy("always"), |net| reloads(net, 20))),
+        alone("survival: 20 kills", || LoadedNetwork::play(Variant::with_policy("always"), |net| kills(net, 20))),
+        alone("survival: 5 upgrades", || LoadedNetwork::play(Variant::with_policy("always"), |net| upgrades(net, 5))),
         alone("survival: all of it, nothing offloaded", || {
-            LoadedNetwork::play("never", |net| {
+            LoadedNetwork::play(Variant::with_policy("never"), |net| {
                 reloads(net, 6)?;
                 kills(net, 6)?;
                 upgrades(net, 2)?;
                 reloads(net, 2)
             })
         }),
+        alone("survival: all of it, set up in the engine (gso)", || set_up_in_engine(Cards::Gso)),
+        alone("survival: all of it, set up in the engine (xdp)", || set_up_in_engine(Cards::Xdp)),
     ]
+}
+
+fn set_up_in_engine(cards: Cards) -> Result<()> {
+    LoadedNetwork::play(Variant::set_up(cards), |net| {
+        reloads(net, 6)?;
+        kills(net, 6)?;
+        upgrades(net, 2)?;
+        reloads(net, 2)?;
+        let events = net.hairpin.status()?.events;
+        let made = events.get("kernel.set-up").map_or(0, |count| count.total);
+        ensure!(made > 0, "the BPF programs have set up no connection: {events:?}");
+        Ok(())
+    })
 }
 
 /// How often a reload is asked for, and how long its result is left to work.
@@ -42,7 +58,7 @@ fn reloads(net: &mut LoadedNetwork, count: usize) -> Result<()> {
             bad_reload(net).context("the reload of a bad file")?;
             continue;
         }
-        let mut services = services();
+        let mut services = net.variant.services();
         let mut away = None;
         for service in services.iter_mut().filter(|service| HTTP.contains(&service.name)) {
             service.weights = (1..=4).map(|server| 1 + (server * number % 7) as u16).collect();
