@@ -84,7 +84,7 @@ fn numbers(config: &Config) -> String {
 }
 
 /// In the order of the file.
-const SETTINGS: [Setting; 55] = [
+const SETTINGS: [Setting; 56] = [
     anew("instance", |c| c.settings.instance.clone()),
     later("interfaces", |c| list(&c.settings.interfaces)),
     anew("plane", |c| c.settings.plane.name().to_string()),
@@ -108,6 +108,7 @@ const SETTINGS: [Setting; 55] = [
     live("[pool] time_wait", |c| duration(c.snapshot.pool.time_wait)),
     later("[linux] forwarding", |c| c.settings.linux.forwarding.word().to_string()),
     live("[linux] when_absent", |c| c.settings.linux.when_absent.word().to_string()),
+    live("[linux] serve_for", |c| duration(c.settings.linux.serve_for)),
     live("[linux] heartbeat_timeout", |c| duration(c.settings.linux.heartbeat_timeout)),
     live("[linux] policer_floor", |c| c.settings.linux.policer_floor.to_string()),
     live("[linux] policer_ceiling", |c| c.settings.linux.policer_ceiling.to_string()),

@@ -216,6 +216,7 @@ fn settings_that_a_running_process_can_change() {
         ("[pool]\nports = \"2000-3000\"", "[pool] ports: 16384-28671 -> 2000-3000"),
         ("[pool]\ntime_wait = \"30s\"", "[pool] time_wait: 1m -> 30s"),
         ("[linux]\nwhen_absent = \"pass\"", "[linux] when_absent: drop -> pass"),
+        ("[linux]\nserve_for = \"1m\"", "[linux] serve_for: 10s -> 1m"),
         ("[linux]\nheartbeat_timeout = \"9s\"", "[linux] heartbeat_timeout: 3s -> 9s"),
         ("[linux]\npolicer_floor = 7", "[linux] policer_floor: 2000 -> 7"),
         ("[linux]\npolicer_ceiling = 7000", "[linux] policer_ceiling: 200000 -> 7000"),

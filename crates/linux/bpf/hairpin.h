@@ -237,7 +237,7 @@ struct control {
 	__u32 clock_ahead;         /* of the clock in timestamps, in ms, before CLOCK_MONOTONIC */
 	__u32 direct;              /* 1: there is a service of direct server return */
 	__u32 follow;              /* 1: segments with SYN, FIN or RST go by their rules, and are reported (follow.h) */
-	__u32 zero;
+	__u32 serve_ms;            /* connections are set up for so long after the heartbeat has become too old */
 };
 
 /* The last ticket of each CPU whose packet a worker has finished with (lower 24 bits). One element, mapped. */

@@ -375,6 +375,14 @@ __noinline int begin(__u64 hash, __u32 ipv6)
 	return begun->target.state && begun->target.service == begun->service && !is_taken(begun, ipv6);
 }
 
+/* Whether connections begin: while a process serves the workers, and for a while after that. */
+static __always_inline bool serves(const struct control *control)
+{
+	__u64 until = control->heartbeat_ns + control->heartbeat_timeout_ns + control->serve_ms * 1000000ULL;
+
+	return !is_absent(control) || bpf_ktime_get_coarse_ns() < until;
+}
+
 /* Whether the worker has room for a connection more. */
 static __always_inline bool has_room(__u32 worker)
 {
@@ -399,7 +407,7 @@ __noinline int meet_client(struct __sk_buff *skb, __u64 shape)
 	hash = steer_hash(control_now, &begun->key.client);
 	worker = steer_worker(control_now, hash);
 	if (!find_pending(begun, hash)) {
-		if ((tcp && !first) || is_known(hash) || is_absent(control_now))
+		if ((tcp && !first) || is_known(hash) || !serves(control_now))
 			return UNDECIDED;
 		if (!client_admitted(begun->service)) {
 			count(EVENT_POLICED_CLIENT);
@@ -415,8 +423,8 @@ __noinline int meet_client(struct __sk_buff *skb, __u64 shape)
 		return TC_ACT_SHOT;
 	}
 	if (first) {
-		/* One that is not answered says something about its backend, and workers judge that. */
-		if (!begun->pending.answered && ticks() - begun->pending.begun > TICKS_PER_SECOND / 2)
+		/* One that is not answered says something about its backend, and workers judge that, if there are any. */
+		if (!begun->pending.answered && ticks() - begun->pending.begun > TICKS_PER_SECOND / 2 && !is_absent(control_now))
 			return defer(skb, worker);
 		return verdict_of(skb, worker, send_family(skb, shape, FROM_CLIENT, PENDING_AS_IT_IS));
 	}

@@ -342,8 +342,8 @@ pub struct ControlBlock {
     pub direct: u32,
     /// 1: segments with SYN, FIN or RST go by their rules, and are reported.
     pub follow: u32,
-    /// Zero.
-    pub zero: u32,
+    /// How long connections are set up once the heartbeat is too old.
+    pub serve_ms: u32,
 }
 
 /// The answer of a query for a rule.

@@ -41,7 +41,7 @@ pub(crate) struct SharedControlBlock {
     pub(crate) clock_ahead: AtomicU32,
     pub(crate) direct: AtomicU32,
     pub(crate) follow: AtomicU32,
-    pub(crate) zero: AtomicU32,
+    pub(crate) serve_ms: AtomicU32,
 }
 
 const _: () = {

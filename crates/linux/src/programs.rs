@@ -71,6 +71,8 @@ pub struct ProgramOptions {
     pub attach: AttachMode,
     /// The treatment of the workers' packets while the process is away.
     pub when_absent: Absent,
+    /// How long connections are set up without a process, once its heartbeat is too old; to the millisecond, 49 days at most.
+    pub serve_for: Duration,
     /// How old the process's heartbeat may be before it counts as away.
     pub heartbeat_timeout: Duration,
     /// Packets of unknown connections from a service's backends that each CPU admits per second; [`u32::MAX`]: all.
@@ -93,6 +95,7 @@ impl Default for ProgramOptions {
             set_up: None,
             attach: AttachMode::Auto,
             when_absent: Absent::Drop,
+            serve_for: Duration::ZERO,
             heartbeat_timeout: Duration::from_secs(3),
             policer_backend_pps: 100_000,
             handover_bound: Duration::from_millis(100),
@@ -111,6 +114,12 @@ pub enum Absent {
     Drop = 1,
     /// They are dropped: connections are not tracked, so a backend's packets cannot be told apart.
     DropAll = 2,
+}
+
+impl ProgramOptions {
+    fn serve_ms(&self) -> u32 {
+        self.serve_for.as_millis().try_into().unwrap_or(u32::MAX)
+    }
 }
 
 /// The loaded programs and their maps. Dropping it leaves everything pinned as it is.
@@ -170,7 +179,7 @@ impl LoadedPlane {
             clock_ahead: steering.clock_ahead(),
             direct: 0,
             follow: 0,
-            zero: 0,
+            serve_ms: options.serve_ms(),
         };
         plane.set("control", 0, &block)?;
         plane.pin()?;

@@ -91,7 +91,7 @@ impl NotSetUp {
             NotSetUp::Mode => "its mode is not nat",
             NotSetUp::Algorithm => "its algorithm counts connections",
             NotSetUp::Shared => "a backend of it serves another service, too",
-            NotSetUp::Many => "64 services are set up in the engine at most",
+            NotSetUp::Many => "the engine has as many services before it as it takes",
         }
     }
 }

@@ -133,7 +133,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
                 self.too_big(now, io, frame, (at, mtu), found, tx)
             }
             FrameView::Icmp(error) if found.is_none() && self.splice_error(now, io, frame.bytes(), &error, tx) => {}
-            FrameView::Icmp(error) => self.icmp_error(now, frame, error, found, tx),
+            FrameView::Icmp(error) => {
+                let found = found.or_else(|| self.seek_in_engine(now, &error.quoted.reversed()));
+                self.icmp_error(now, frame, error, found, tx)
+            }
             FrameView::Other => self.pass_to_kernel(frame, tx),
             FrameView::Bad(Ok(reason)) => self.drop_frame(reason),
             FrameView::Bad(Err(malformed)) => self.statistics.malformed[malformed.index()] += 1,

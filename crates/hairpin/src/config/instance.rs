@@ -4,7 +4,10 @@ use super::dpdk;
 use super::offload;
 use super::reader::{self, TomlTable};
 use super::words::PlaneChoice;
-use super::{Common, DpdkSettings, INTERFACES_MAX, LinuxSettings, POOL_ADDRESSES_MAX, Settings, reference};
+use super::{
+    Common, DpdkSettings, INTERFACES_MAX, LinuxSettings, POOL_ADDRESSES_MAX, SetUpChoice, Settings, WhenAbsent,
+    reference,
+};
 use hairpin_core::config::{Pool, Timeouts};
 use hairpin_core::table::LookupMethod;
 use hairpin_diagnostics::{At, Sink};
@@ -38,7 +41,7 @@ pub(super) fn read<'a>(
         let remedy = "write plane = \"dpdk\", or leave it out";
         sink.warning(&top.span_of("dpdk"), "[dpdk] means nothing with `plane = \"linux\"`", remedy);
     }
-    let linux = read_linux(sink, &top.table("linux", &reference::LINUX));
+    let linux = read_linux(sink, &top.table("linux", &reference::LINUX), set_up);
     if matches!(dpdk, Some(None)) {
         return None;
     }
@@ -155,9 +158,14 @@ fn read_interfaces(sink: &Sink<'_>, top: &TomlTable<'_>) -> Vec<String> {
     names.into_iter().map(|name| name.value).collect()
 }
 
-fn read_linux(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<LinuxSettings> {
+fn read_linux(sink: &Sink<'_>, table: &TomlTable<'_>, set_up: Option<SetUpChoice>) -> Option<LinuxSettings> {
     let forwarding = table.choice("forwarding");
     let when_absent = table.choice("when_absent");
+    if when_absent == Some(WhenAbsent::Serve) && set_up == Some(SetUpChoice::Worker) {
+        let what = "`when_absent` is \"serve\", but workers set connections up, and end with the process";
+        let remedy = "write set_up = \"engine\" in [offload], or when_absent = \"drop\"";
+        sink.error(&table.span_of("when_absent"), what, remedy);
+    }
     let attach = table.choice("attach");
     let pin_directory = absolute_path(sink, table, "pin_directory");
     let policer_floor = number(table, "policer_floor");
@@ -177,6 +185,7 @@ fn read_linux(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<LinuxSettings> {
         coalesce: table.duration("coalesce"),
         forwarding: forwarding?,
         when_absent: when_absent?,
+        serve_for: table.duration("serve_for"),
         attach: attach?,
         pin_directory: pin_directory?,
     })

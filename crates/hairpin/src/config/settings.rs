@@ -64,6 +64,8 @@ pub enum WhenAbsent {
     Drop,
     /// The kernel gets them.
     Pass,
+    /// As [`WhenAbsent::Drop`]; but the BPF programs set connections up for a while.
+    Serve,
 }
 
 /// Where the BPF programs are attached.
@@ -86,6 +88,8 @@ pub struct LinuxSettings {
     pub forwarding: ForwardingChoice,
     /// Misses while no process is alive.
     pub when_absent: WhenAbsent,
+    /// How long connections are set up without a process.
+    pub serve_for: Duration,
     /// After what silence the process counts as dead.
     pub heartbeat_timeout: Duration,
     /// Unknown client packets per second, CPU and service that are always admitted.

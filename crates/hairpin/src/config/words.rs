@@ -146,7 +146,7 @@ words!(PolicyChoice {
 words!(SetUpChoice { Worker = "worker", Engine = "engine" });
 words!(Combine { Any = "any", All = "all" });
 words!(ForwardingChoice { Check = "check", Enable = "enable" });
-words!(WhenAbsent { Drop = "drop", Pass = "pass" });
+words!(WhenAbsent { Drop = "drop", Pass = "pass", Serve = "serve" });
 words!(Attach { Tc = "tc", Clsact = "clsact", Xdp = "xdp", Auto = "auto" });
 words!(Protocol { Tcp = "tcp", Udp = "udp" });
 words!(Spoken { Tcp = "tcp", Udp = "udp", Http = "http", Https = "https", Tls = "tls" });

@@ -160,6 +160,12 @@ pub(super) const PACKETS: Group = Group {
             "`when_absent` decides about packets that no rule takes.",
         ),
         limit(
+            "time in which the BPF programs set connections up without a process (`when_absent = \"serve\"`)",
+            Option(&LINUX, "serve_for", ""),
+            &[drops("kernel.absent-drop")],
+            "Packets of new connections are dropped.",
+        ),
+        limit(
             "IPv6 extension headers of a packet",
             Number(hairpin_core::wire::ipv6::EXTENSION_HEADERS_MAX as u64, "headers"),
             &[drops("kernel.malformed"), drops("worker.malformed.ipv6-extension-headers")],

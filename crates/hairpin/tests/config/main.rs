@@ -292,6 +292,15 @@ fn durations_have_units() {
 }
 
 #[test]
+fn without_a_process_only_the_engine_sets_connections_up() {
+    refuses(
+        &with("[linux]\nwhen_absent = \"serve\""),
+        "3:15: error: `when_absent` is \"serve\", but workers set connections up, and end with the process; write \
+         set_up = \"engine\" in [offload], or when_absent = \"drop\"",
+    );
+}
+
+#[test]
 fn numbers_have_ranges() {
     refuses(&with("workers = 0"), "2:11: error: `workers` is 0, out of range; use 1 to 64 or \"auto\"");
     refuses(

@@ -147,6 +147,7 @@ fn difference(wanted: &OpenMap<'_>, found: &MapHandle) -> Option<String> {
 fn settle(block: &SharedControlBlock, options: &ProgramOptions) {
     let order = Ordering::Relaxed;
     block.absent_drop.store(options.when_absent as u32, order);
+    block.serve_ms.store(options.serve_ms(), order);
     block.heartbeat_timeout_ns.store(options.heartbeat_timeout.as_nanos() as u64, order);
     block.policer_backend_pps.store(options.policer_backend_pps, order);
     block.handover_ms.store(options.handover_bound.as_millis() as u32, order);

@@ -55,6 +55,10 @@ impl SetUpRig {
     fn new(workers: u16, algorithm: Algorithm) -> SetUpRig {
         let mut rig = Rig::new(workers, |options| options.set_up = Some(SetUpRoom { pending: 2048, workers }));
         assert!(rig.plane.allow_set_up(workers).unwrap());
+        SetUpRig::over(rig, workers, algorithm)
+    }
+
+    fn over(rig: Rig, workers: u16, algorithm: Algorithm) -> SetUpRig {
         let snapshot = balanced(algorithm);
         rig.plane.configure_backends(&snapshot).unwrap();
         rig.plane.configure(&snapshot).unwrap();
@@ -355,6 +359,26 @@ fn setup_leaves_to_the_worker_what_it_may_have() {
         all.passes(&all.client(back, SYN | ACK, 1001));
         all.passes(&all.client(key, ACK, 1001));
         assert_eq!(all.installed(), 3);
+    });
+}
+
+#[test]
+fn setup_goes_on_for_a_while_without_a_process() {
+    in_namespace(|| {
+        let mut rig = Rig::new(1, |options| {
+            options.set_up = Some(SetUpRoom { pending: 2048, workers: 1 });
+            // The last sign of life counts as one at the machine's start.
+            options.serve_for = std::time::Duration::from_secs(40 * 86_400);
+        });
+        assert!(rig.plane.allow_set_up(1).unwrap());
+        let mut all = SetUpRig::over(rig, 1, Algorithm::Maglev);
+        all.rig.stop_beating();
+        let (there, back) = opened(&mut all, tcp(1000));
+        all.passes(&all.client(there, FIN | ACK, 1001));
+        all.passes(&all.client(back, FIN | ACK, 1002));
+        assert_eq!(all.told(0).len(), 2);
+        // What a worker would have to do is left undone.
+        assert_eq!(all.send(&Packet { ttl: 1, ..all.client(tcp(2), SYN, 0) }).1, ["absent-drop", "set-up-deferred"]);
     });
 }
 

@@ -199,7 +199,7 @@ fn datagrams() -> Result<()> {
     done.store(true, Ordering::Relaxed);
     let answered: Vec<u64> = echoes.into_iter().map(inside::join).collect::<Result<_>>()?;
     for asked in &all {
-        ensure!(asked.answered > 400 && asked.lost == 0 && asked.wrong == 0, "{asked:?}");
+        ensure!(asked.answered > 80 && asked.lost == 0 && asked.wrong == 0, "{asked:?}");
     }
     ensure!(answered.iter().all(|&count| count > 0), "the servers have answered {answered:?}");
     ensure!(scene.offloaded()? > 0, "no flow of datagrams is offloaded");

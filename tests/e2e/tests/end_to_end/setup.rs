@@ -21,6 +21,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("setup: pages, streams and datagrams (xdp)", || carries(Cards::Xdp)),
         test("setup: kills and an upgrade break no connection", survives),
         test("setup: ends are followed with no process there", ends_alone),
+        test("setup: connections begin with no process there", serves_alone),
         test("setup: drained, disabled and killed servers", follows),
     ]
 }
@@ -187,6 +188,40 @@ fn ends_alone() -> Result<()> {
     let left = scene.topology.client.script("ss --no-header --tcp state fin-wait-1 state fin-wait-2 | wc --lines")?;
     ensure!(left.trim() == "0", "{} connections did not end without a process", left.trim());
     scene.hairpin.start_again(&scene.topology, &[])?;
+    scene.all_closed()
+}
+
+/// With `when_absent = "serve"` clients are served without a process, for as long as it says; the next process has their
+/// connections.
+fn serves_alone() -> Result<()> {
+    let topology = Topology::create(TopologyOptions::default())?;
+    let servers = Servers::start(&topology)?;
+    let serve = "[linux]\nwhen_absent = \"serve\"\nserve_for = \"10s\"\nheartbeat_timeout = \"500ms\"\n";
+    let options = HairpinOptions { tables: format!("{ENGINE}{serve}"), ..HairpinOptions::default() };
+    let hairpin = Hairpin::start(&topology, &services(), &options)?;
+    let mut scene = Scene { hairpin, servers, topology };
+    scene.pages("http6", 16, 1)?;
+    let _ = scene.hairpin.end(Signal::SIGKILL)?;
+    let died = Instant::now();
+    sleep(Duration::from_secs(2));
+    let open = |scene: &Scene, timeout: Duration| {
+        inside::run(&scene.topology.client, move || {
+            let mut connection = http::HttpConnection::open(SocketAddr::new(vip(Family::V4), HTTP_PORT), timeout)?;
+            connection.get("1k", false, timeout)?;
+            Ok(connection)
+        })
+    };
+    let mut held = (0..50).map(|_| open(&scene, TIMEOUT)).collect::<Result<Vec<_>>>().context("without a process")?;
+    sleep(Duration::from_secs(12).saturating_sub(died.elapsed()));
+    ensure!(open(&scene, Duration::from_millis(500)).is_err(), "connections begin when `serve_for` is over");
+    scene.hairpin.start_again(&scene.topology, &[])?;
+    let there = scene.hairpin.status()?.connections().0;
+    ensure!(there >= held.len() as u64, "{there} connections of {} are in the table", held.len());
+    for connection in &mut held {
+        connection.get("1k", false, TIMEOUT).context("after the restart")?;
+    }
+    drop(held);
+    scene.servers.check()?;
     scene.all_closed()
 }
 

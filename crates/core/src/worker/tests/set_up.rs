@@ -1,14 +1,16 @@
 //! Connections that the engine has set up, or begun.
 
 use super::super::Drop;
-use super::one_worker::{OneWorker, Way, client, end, packet};
+use super::one_worker::{OneWorker, Way, client, complaint, end, packet};
 use crate::config::{Algorithm, BackendState, Service};
 use crate::engine::{Begun, Counters, Report, Rule, SetUp, SetsUp};
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
+use crate::frame::{Egress, Frame};
 use crate::l4::connection::{Connection, Flags, State};
 use crate::offload::OffloadState;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
+use crate::wire::{self, Parsed};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
@@ -264,6 +266,29 @@ fn what_the_engine_has_begun_goes_on_here() {
     assert_eq!(fixture.client_sends(third, ACK).destination, backend);
     assert_eq!(fixture.connection(third).state, State::Established);
     assert!(script.0.lock().unwrap().1.is_empty());
+}
+
+#[test]
+fn error_about_what_the_engine_has_begun_reaches_the_client() {
+    for ipv6 in [false, true] {
+        let (mut fixture, script) = fixture(ipv6, 64);
+        let client = client(ipv6, 1, 40_000);
+        let backend = fixture.snapshot().backend(1).unwrap().1.endpoint;
+        let begun = Begun { backend: 1, answered: false, proof: 0, sent: 1 };
+        script.0.lock().unwrap().1.insert(key(&fixture, client), begun);
+        // The SYN went to the backend by the engine; a router there complains.
+        let syn = packet(client, backend, Way::Tcp(SYN));
+        let router = end(ipv6, 200, 0).address;
+        let told = fixture.send_frame(complaint(&syn, router)).frames.remove(0);
+        let Ok(Parsed::IcmpError(error)) = wire::parse(told.bytes()) else { panic!("no ICMP error") };
+        assert_eq!((error.source, error.destination), (router, client.address));
+        assert_eq!((error.quoted.source, error.quoted.destination), (client, fixture.vip()));
+        assert_eq!(fixture.only().state, State::SynSent);
+        // One about nothing that has begun is the kernel's.
+        let other = packet(Endpoint { port: 9, ..client }, backend, Way::Tcp(SYN));
+        let left = fixture.send_frame(complaint(&other, router)).frames.remove(0);
+        assert_eq!(left.meta().egress, Egress::Kernel);
+    }
 }
 
 #[test]

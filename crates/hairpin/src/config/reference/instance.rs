@@ -307,11 +307,24 @@ pub const LINUX: ReferenceSection = ReferenceSection {
                     "leave them to the kernel, as if Hairpin were not there: it refuses connections to addresses that \
                      are its own, and resets established ones",
                 ),
+                (
+                    "serve",
+                    "drop them like `\"drop\"`, but let the BPF programs set connections up for `serve_for`, to the backends \
+                     that were up: of services for which `set_up = \"engine\"` holds, as far as workers had room. The next \
+                     process takes them over",
+                ),
             ]),
             Value("drop"),
             "\"drop\"",
             "What becomes of packets of services that no rule takes while no Hairpin process is alive. Of an HTTPS service it \
              is SYNs, while no process listens for them.",
+        ),
+        field(
+            "serve_for",
+            ValueForm::Duration { min_ms: 1000, max_ms: 3_600_000 },
+            Value("10s"),
+            "\"10s\"",
+            "With `when_absent = \"serve\"`: how long after `heartbeat_timeout`. No backend is checked meanwhile.",
         ),
         field(
             "heartbeat_timeout",

@@ -2,6 +2,7 @@
 
 use crate::config::{Attach, SetUpChoice, Settings, WhenAbsent};
 use hairpin_linux::programs::{Absent, AttachMode, ProgramOptions, SetUpRoom};
+use std::time::Duration;
 
 /// A policer's rate that holds nothing back.
 pub(super) const UNLIMITED: u32 = u32::MAX;
@@ -26,9 +27,10 @@ pub(super) fn options(settings: &Settings) -> ProgramOptions {
         },
         when_absent: match linux.when_absent {
             WhenAbsent::Pass => Absent::Pass,
-            WhenAbsent::Drop if is_policed => Absent::Drop,
-            WhenAbsent::Drop => Absent::DropAll,
+            WhenAbsent::Drop | WhenAbsent::Serve if is_policed => Absent::Drop,
+            WhenAbsent::Drop | WhenAbsent::Serve => Absent::DropAll,
         },
+        serve_for: if linux.when_absent == WhenAbsent::Serve { linux.serve_for } else { Duration::ZERO },
         heartbeat_timeout: linux.heartbeat_timeout,
         policer_backend_pps: if is_policed { linux.policer_backend } else { UNLIMITED },
         handover_bound: linux.handover_bound,
