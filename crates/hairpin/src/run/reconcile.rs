@@ -44,7 +44,13 @@ pub(crate) fn reconcile(
         }
     })?;
     let orphans: Vec<FlowKey> = held.iter().filter(|key| !owned.contains(key)).copied().collect();
-    let (pairs, orphans) = if plane.has_set_up() { set_up::pairs(&orphans, snapshot) } else { (Vec::new(), orphans) };
+    let (pairs, orphans) = if plane.has_set_up() && !orphans.is_empty() {
+        // The engine goes on setting connections up: a pair that was being made may have been met in half.
+        let again: Vec<FlowKey> = plane.rules()?.into_iter().filter(|key| !owned.contains(key)).collect();
+        set_up::orphans(orphans, &again, snapshot)
+    } else {
+        (Vec::new(), orphans)
+    };
     for pair in pairs {
         let worker = steering.worker(&pair.key.source);
         let backend = snapshot.backend(pair.backend).map(|(_, backend)| backend.endpoint);

@@ -58,9 +58,18 @@ pub(crate) fn exceptions(snapshot: &Snapshot) -> Vec<String> {
     layer4.map(|(service, why)| format!("workers those of {}: {}", service.name, why.words())).collect()
 }
 
+/// What is to become of rules that no connection of a worker has: `first` were met when the rules were listed, `again` when they
+/// were listed once more. The pairs that the engine has made, and those rules that are to go. Both rules of a pair are made at
+/// once, so that one of which both listings have only a half is no pair.
+pub(crate) fn orphans(first: Vec<FlowKey>, again: &[FlowKey], snapshot: &Snapshot) -> (Vec<SetUp>, Vec<FlowKey>) {
+    let (pairs, rest) = pairs(again, snapshot);
+    let rest: HashSet<FlowKey> = rest.into_iter().collect();
+    (pairs, first.into_iter().filter(|key| rest.contains(key)).collect())
+}
+
 /// Among rules that no connection of a worker has, the pairs that the engine has made of which no worker has heard; and the
 /// rest.
-pub(crate) fn pairs(orphans: &[FlowKey], snapshot: &Snapshot) -> (Vec<SetUp>, Vec<FlowKey>) {
+fn pairs(orphans: &[FlowKey], snapshot: &Snapshot) -> (Vec<SetUp>, Vec<FlowKey>) {
     let mut ends: HashMap<(Endpoint, Protocol), (Endpoint, u16)> = HashMap::new();
     for (service, schedule) in snapshot.services.iter().zip(set_up_services(snapshot)) {
         if schedule.is_ok() {
@@ -112,6 +121,19 @@ mod tests {
         assert_eq!(pairs, [SetUp { key: there, backend: 1, answered: true }]);
         assert_eq!(rest.len(), 3);
         assert!([half, other[0], other[1]].iter().all(|key| rest.contains(key)));
+    }
+
+    #[test]
+    fn pair_that_is_being_made_is_no_half() {
+        let flows = |client: &'static str| {
+            let client = (client, 40_000);
+            [flow(client, ("192.0.2.1", 80)), flow(("10.0.0.2", 80), client)]
+        };
+        let [[there, back], [half, _], [_, fresh]] = ["198.51.100.7", "198.51.100.8", "198.51.100.9"].map(flows);
+        // Of one the first listing has missed a rule, another is half a pair for good, the third is being made now.
+        let (pairs, gone) = orphans(vec![there, half], &[there, back, half, fresh], &snapshot());
+        assert_eq!(pairs, [SetUp { key: there, backend: 1, answered: true }]);
+        assert_eq!(gone, [half]);
     }
 
     #[test]

@@ -131,9 +131,10 @@ impl Scene {
             ensure!(known.full_nat == view.source.is_some(), "{view:?}");
             // Between a connection's beginning and the counting of its first packet the process may have been killed.
             let begins = view.state == "syn-sent";
-            // What the programs have set up is counted by its rules alone, and killed between taking these back and hearing of
-            // their counters.
-            let counted = view.packets[0] > 0 || begins || self.set_up && !view.offloaded;
+            // What the programs have set up is counted by its rules alone. When it is over these go, and until the worker hears
+            // of their counters, which a kill may prevent, there are none.
+            let goes = self.set_up && matches!(view.state.as_str(), "closed" | "reset");
+            let counted = view.packets[0] > 0 || begins || goes;
             ensure!(view.backend.starts_with("server") && counted, "{view:?}");
         }
         let mut sources: Vec<_> = all.iter().filter_map(|view| Some((&view.backend, view.source.as_ref()?))).collect();
