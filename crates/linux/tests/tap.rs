@@ -78,13 +78,16 @@ fn forwarding_is_read_set_and_can_be_restored() {
 fn super_packets_pass_whole_both_ways() {
     in_namespace(|| {
         let (mut io, link) = device(8);
-        for (packet, segment) in [
+        let all = [
             (Packet::tcp4(60_000), 1448),
             (Packet::tcp6(60_000), 1428),
             (Packet::tcp4(65_400), 1448),
             (Packet::udp4(30_000), 1200),
             (Packet::tcp4(9_000).tagged(7), 1400),
-        ] {
+        ];
+        let all: Vec<_> = all.into_iter().filter(|(packet, _)| packet.may_be_super()).collect();
+        let count = all.len() as u64;
+        for (packet, segment) in all {
             let sent = packet.destined(MARK_RECEIVED);
             link.send(&sent.vnet(segment), &sent.bytes);
             let mut batch = received(&mut io, 1);
@@ -104,7 +107,7 @@ fn super_packets_pass_whole_both_ways() {
             assert_eq!(header, untagged.vnet(segment));
         }
         let counters = io.counters();
-        assert_eq!((counters.received, counters.transmitted), (5, 5));
+        assert_eq!((counters.received, counters.transmitted), (count, count));
         assert_eq!(counters.received_bytes, counters.transmitted_bytes);
         assert_eq!(io.buffers_free(), 8);
     });
@@ -122,6 +125,9 @@ fn partial_checksums_and_segments_are_right_on_the_wire() {
             (Packet::tcp4(500), 0),
             (Packet::udp4(1), 0),
         ] {
+            if segment > 0 && !packet.may_be_super() {
+                continue;
+            }
             let sent = packet.destined(MARK_RECEIVED);
             link.send(&sent.vnet(segment), &sent.bytes);
             let mut batch = received(&mut io, 1);
@@ -277,6 +283,9 @@ fn what_came_back_too_big_says_so() {
 
 #[test]
 fn refused_frames_are_dropped_others_keep_order() {
+    if !Packet::udp4(2000).may_be_super() {
+        return eprintln!("skipped: needs Linux 6.2");
+    }
     in_namespace(|| {
         let (mut io, link) = device(64);
         for i in 0..60 {

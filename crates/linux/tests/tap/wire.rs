@@ -278,6 +278,14 @@ impl Packet {
         folded(&[&self.pseudo_header().to_be_bytes(), self.transport()].concat()) == 0xffff
     }
 
+    /// Whether this kernel takes it from a packet socket in several segments: datagrams from Linux 6.2 on.
+    pub(crate) fn may_be_super(&self) -> bool {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+        let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        self.protocol() == TCP || version >= (6, 2)
+    }
+
     /// The device header of this packet in segments of `segment` bytes; 0: one packet.
     pub(crate) fn vnet(&self, segment: u16) -> Vnet {
         let gso_type = match (segment, self.protocol(), self.is_ipv4()) {
