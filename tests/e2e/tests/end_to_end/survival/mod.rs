@@ -37,10 +37,9 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 fn set_up_in_engine(cards: Cards) -> Result<()> {
     LoadedNetwork::play(Variant::set_up(cards), |net| {
-        reloads(net, 6)?;
-        kills(net, 6)?;
-        upgrades(net, 2)?;
-        reloads(net, 2)?;
+        reloads(net, 5)?;
+        kills(net, 4)?;
+        upgrades(net, 1)?;
         let events = net.hairpin.status()?.events;
         let made = events.get("kernel.set-up").map_or(0, |count| count.total);
         ensure!(made > 0, "the BPF programs have set up no connection: {events:?}");
