@@ -26,6 +26,8 @@ pub struct Wrk {
     pub requests: u64,
     /// Failed connections, reads, writes, timeouts, and answers other than 2xx and 3xx.
     pub errors: u64,
+    /// The lines of wrk's that tell of errors.
+    pub complaints: Vec<String>,
 }
 
 /// How to run wrk.
@@ -61,6 +63,7 @@ pub fn wrk(topology: &Topology, targets: &[String], options: &WrkOptions) -> Res
         sum.p99_ms = sum.p99_ms.max(one.p99_ms);
         sum.requests += one.requests;
         sum.errors += one.errors;
+        sum.complaints.extend(one.complaints);
     }
     Ok(sum)
 }
@@ -70,6 +73,8 @@ pub fn wrk_command(client: &Namespace, target: &str, processes: usize, options: 
     let mut wrk = client.command("wrk");
     let connections = options.connections.div_ceil(processes);
     wrk.args(["-t1", &format!("-c{connections}"), &format!("-d{}s", options.duration.as_secs().max(1)), "--latency"]);
+    // An answer that takes longer counts as an error. wrk's own 2 s can pass on a machine that is busy with other work.
+    wrk.args(["--timeout", "10s"]);
     if options.close {
         wrk.args(["-H", "Connection: close"]);
     }
@@ -94,8 +99,10 @@ pub fn parse_wrk(text: &str) -> Result<Wrk> {
             wrk.requests = count.parse()?;
         } else if let Some(counts) = line.strip_prefix("Socket errors:") {
             wrk.errors += counts.split([',', ' ']).filter_map(|word| word.parse::<u64>().ok()).sum::<u64>();
+            wrk.complaints.push(line.to_owned());
         } else if let Some(count) = line.strip_prefix("Non-2xx or 3xx responses:") {
             wrk.errors += count.trim().parse::<u64>()?;
+            wrk.complaints.push(line.to_owned());
         }
     }
     Ok(wrk)
@@ -277,6 +284,7 @@ mod tests {
         assert_eq!(wrk.p99_ms, 1.25);
         assert_eq!(wrk.bits_per_s, 8.0 * 41.0 * 1048576.0);
         assert_eq!((wrk.requests, wrk.errors), (35000, 7));
+        assert_eq!(wrk.complaints.len(), 2, "{:?}", wrk.complaints);
         assert!(parse_wrk("unable to connect to 10.0.1.2:http Connection refused").is_err());
     }
 

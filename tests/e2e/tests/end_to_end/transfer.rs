@@ -83,7 +83,7 @@ fn many(network: &mut Network, name: &str) -> Result<()> {
     let options = WrkOptions { page: "1k", connections: CLIENTS, duration: Duration::from_secs(2), close: false };
     let wrk = load::wrk(topology, &vec![target; 4], &options)?;
     ensure!(wrk.requests > CLIENTS as u64, "wrk got only {} answers through {name}", wrk.requests);
-    ensure!(wrk.errors == 0, "wrk had {} errors through {name}", wrk.errors);
+    ensure!(wrk.errors == 0, "wrk through {name}: {wrk:?}");
     Ok(())
 }
 
