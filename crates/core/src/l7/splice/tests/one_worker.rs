@@ -390,6 +390,6 @@ impl OneWorker {
             self.notices.push((error.quoted, u32_at(frame.bytes(), error.quoted_l4 + 4).unwrap()));
         }
         let sent = segments.into_iter().map(Sent::of);
-        sent.inspect(stamped::check).collect()
+        sent.filter(stamped::check).collect()
     }
 }

@@ -74,30 +74,35 @@ pub(super) fn of(own: Endpoint, peer: Endpoint, flags: u8) -> Option<Timestamps>
     })
 }
 
-/// An end gets a segment.
-pub(super) fn check(sent: &Sent) {
+/// An end gets a segment. `false`: it is one that Hairpin has sent with timestamps, too, and stands for an end that drops it.
+pub(super) fn check(sent: &Sent) -> bool {
     CLOCKS.with_borrow_mut(|clocks| {
         let (pair, timestamps) = ((name(sent.to), name(sent.from)), sent.segment.timestamps);
         let is_passed = clocks.seen.contains_key(&(name(sent.from), name(sent.to)));
         let is_unknown = timestamps == Some(Timestamps { value: 0, echo: 0 });
         if clocks.are_unchecked || is_passed || is_unknown {
-            return;
+            return true;
         }
         if sent.segment.has(SYN) {
             clocks.seen.remove(&pair);
             clocks.seen.extend(timestamps.map(|timestamps| (pair, timestamps.value)));
-            return;
+            return true;
         }
         let Some(seen) = clocks.seen.get_mut(&pair).filter(|_| !sent.segment.has(RST)) else {
             assert!(sent.segment.has(RST) || timestamps.is_none(), "not agreed on: {sent:?}");
-            return;
+            return true;
         };
-        let Some(Timestamps { value, echo }) = timestamps else { panic!("agreed on: {sent:?}") };
+        let Some(Timestamps { value, echo }) = timestamps else {
+            // A question (RFC 9293, 3.10.7.4).
+            assert!(sent.segment.flags == ACK && sent.segment.payload == 0, "agreed on: {sent:?}");
+            return false;
+        };
         assert!(!before(value, *seen), "{value} after {seen}: {sent:?}");
         *seen = later(*seen, value);
         let age = base(sent.to).wrapping_add(clocks.ticks).wrapping_sub(echo);
         assert!(age <= clocks.ticks, "{echo} is {age} ticks old of {}: {sent:?}", clocks.ticks);
-    });
+        true
+    })
 }
 
 /// Options without the timestamps that they begin with.

@@ -7,6 +7,7 @@ use crate::engine::{Completion, Counters};
 use crate::l7::splice::tcp::segment::{Abilities, Own};
 use crate::l7::splice::tcp::timestamps::Timestamps;
 use crate::time::Duration;
+use crate::worker::Which;
 use crate::wire::tcp::{ACK, FIN, PSH, SYN};
 use alloc::format;
 use alloc::vec::Vec;
@@ -261,4 +262,29 @@ fn requests_are_not_older_than_what_the_engine_forwarded() {
     client.next = client.next.wrapping_sub(REQUEST.len() as u32);
     let probe = only(client.repeats(&mut fixture, client.next.wrapping_sub(1), &[], b""));
     assert_eq!((probe.to, stamps(&probe).0), (client.own, seen));
+}
+
+#[test]
+fn a_client_is_asked_with_and_without_timestamps() {
+    stamped::with();
+    let mut fixture = OneWorker::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
+    let response = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n");
+    client.gets(&only(backend.sends(&mut fixture, &response)));
+    let rules = installs(&mut fixture);
+    rules.iter().for_each(|rule| complete(&mut fixture, Completion::Installed(rule.id)));
+    stamped::unchecked();
+    // The engine has forwarded some, and then the backend is taken away.
+    client.expected = client.expected.wrapping_add(100_000);
+    fixture.worker.end_backend(fixture.now, 0, Which::All);
+    fixture.wait(Duration::from_millis(10));
+    assert_eq!(removals(&mut fixture), 2);
+    rules.iter().for_each(|rule| complete(&mut fixture, Completion::Removed(rule.id, None)));
+    let sent = fixture.wait(Duration::from_millis(10));
+    let asked: Vec<&Sent> = sent.iter().filter(|sent| sent.to == client.own).collect();
+    let [known, bare] = asked[..] else { panic!("{sent:?}") };
+    assert!(known.segment.timestamps.is_some() && bare.segment.timestamps.is_none(), "{sent:?}");
+    assert!(asked.iter().all(|sent| sent.segment.flags == ACK && sent.segment.payload == 0));
+    let behind = client.expected.wrapping_sub(bare.segment.sequence) as i32;
+    assert!(known.segment.sequence == bare.segment.sequence && behind > 0, "a number that it has got: {sent:?}");
 }
