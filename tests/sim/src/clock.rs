@@ -112,7 +112,8 @@ impl HostClock {
             }
             Some(value) if before(value, seen.recent) => {
                 // smoltcp counts a FIN that is out of its window.
-                let is_lost = at.payload == at.end && (!before(number, seen.acknowledged) || is_question && is_newer_linux);
+                let is_lost =
+                    at.payload == at.end && (!before(number, seen.acknowledged) || is_question && is_newer_linux);
                 if is_lost || at.tcp_flags & FIN != 0 {
                     return SegmentAge::Lost;
                 }

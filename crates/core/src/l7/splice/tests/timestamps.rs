@@ -7,8 +7,8 @@ use crate::engine::{Completion, Counters};
 use crate::l7::splice::tcp::segment::{Abilities, Own};
 use crate::l7::splice::tcp::timestamps::Timestamps;
 use crate::time::Duration;
-use crate::worker::Which;
 use crate::wire::tcp::{ACK, FIN, PSH, SYN};
+use crate::worker::Which;
 use alloc::format;
 use alloc::vec::Vec;
 
