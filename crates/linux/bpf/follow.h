@@ -21,12 +21,13 @@ static __always_inline struct report *reserve(struct reports *all, __u32 *sequen
 		__u32 head = *(volatile __u32 *)&all->head;
 
 		if (head - *(volatile __u32 *)&all->tail >= REPORTS_MAX)
-			return NULL;
+			break;
 		if (__sync_val_compare_and_swap(&all->head, head, head + 1) == head) {
 			*sequence = head + 1;
 			return &all->reports[head & (REPORTS_MAX - 1)];
 		}
 	}
+	count(EVENT_REPORTS_FULL);
 	return NULL;
 }
 

@@ -299,6 +299,8 @@ enum event {
 	EVENT_SET_UP,           /* connection set up here */
 	EVENT_SET_UP_DEFERRED,  /* packet of such a connection that is left to the worker: no room, no way, a conflict */
 	EVENT_FOLLOWED,         /* SYN, FIN or RST that went by its rule, and was reported */
+	EVENT_SET_UP_NO_ROOM,   /* packet that would set up a connection here, but the worker's table has no room for it */
+	EVENT_REPORTS_FULL,     /* packet to be reported, but the worker's queue of reports is full */
 	EVENTS
 };
 

@@ -306,6 +306,15 @@ static __always_inline long put_rule(struct beginning *begun, __u32 direction, _
 	return bpf_map_update_elem(&rules_v4, &begun->flow, &begun->rule, BPF_NOEXIST);
 }
 
+/* Whether the worker has room for a connection more. */
+static __always_inline bool has_room(struct reports *all)
+{
+	if ((__s32)(*(volatile __u32 *)&all->allowed - *(volatile __u32 *)&all->made) > 0)
+		return true;
+	count(EVENT_SET_UP_NO_ROOM);
+	return false;
+}
+
 /* The client of the half-open connection in `begun` hears its backend: from here on rules carry it. The backend's comes
  * first, so that no packet of the client's meets half a pair. */
 __noinline int establish(__u32 worker, __u32 ipv6)
@@ -316,7 +325,7 @@ __noinline int establish(__u32 worker, __u32 ipv6)
 	__u32 sequence = 0;
 	bool made;
 
-	if (!begun || !all || (__s32)(*(volatile __u32 *)&all->allowed - *(volatile __u32 *)&all->made) <= 0)
+	if (!begun || !all || !has_room(all))
 		return DEFERRED;
 	report = reserve(all, &sequence);
 	if (!report)
@@ -383,20 +392,13 @@ static __always_inline bool serves(const struct control *control)
 	return !is_absent(control) || bpf_ktime_get_coarse_ns() < until;
 }
 
-/* Whether the worker has room for a connection more. */
-static __always_inline bool has_room(__u32 worker)
-{
-	struct reports *all = bpf_map_lookup_elem(&reports, &worker);
-
-	return all && (__s32)(*(volatile __u32 *)&all->allowed - *(volatile __u32 *)&all->made) > 0;
-}
-
 /* A packet of the client whose key is in `begun`. */
 __noinline int meet_client(struct __sk_buff *skb, __u64 shape)
 {
 	struct control *control_now = single(&control);
 	struct beginning *begun = single(&beginnings);
 	__u32 flags = shape & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN), worker, acknowledged;
+	struct reports *all;
 	bool tcp, first;
 	__u64 hash;
 
@@ -407,14 +409,19 @@ __noinline int meet_client(struct __sk_buff *skb, __u64 shape)
 	hash = steer_hash(control_now, &begun->key.client);
 	worker = steer_worker(control_now, hash);
 	if (!find_pending(begun, hash)) {
-		if ((tcp && !first) || is_known(hash) || !serves(control_now))
+		if ((tcp && !first) || !serves(control_now))
+			return UNDECIDED;
+		/* Without a process a SYN begins a connection all the same: what the table has of its ends is over, or is another
+		 * client's whose cell is this one. The next process settles that. */
+		if (is_known(hash) && !(tcp && is_absent(control_now)))
 			return UNDECIDED;
 		if (!client_admitted(begun->service)) {
 			count(EVENT_POLICED_CLIENT);
 			return TC_ACT_SHOT;
 		}
 		/* Where there is no room its client had better hear nothing than a SYN-ACK. */
-		if (!has_room(worker) || !begin(hash, !!(shape & SHAPE_IPV6)))
+		all = bpf_map_lookup_elem(&reports, &worker);
+		if (!all || !has_room(all) || !begin(hash, !!(shape & SHAPE_IPV6)))
 			return defer(skb, worker);
 		return verdict_of(skb, worker, send_family(skb, shape, FROM_CLIENT, BPF_ANY));
 	}

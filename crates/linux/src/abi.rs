@@ -417,7 +417,7 @@ const _: () = {
 /// The fates of packets that take no rule, the packets that rules have sent from XDP, and the connections set up by the
 /// programs: name for people, and whether such packets are dropped. In the order of
 /// `enum event`.
-pub const EVENTS: [(&str, bool); 31] = [
+pub const EVENTS: [(&str, bool); 33] = [
     ("to-worker", false),
     ("policed-client", true),
     ("policed-backend", true),
@@ -450,6 +450,8 @@ pub const EVENTS: [(&str, bool); 31] = [
     ("set-up", false),
     ("set-up-deferred", false),
     ("followed", false),
+    ("set-up-no-room", false),
+    ("reports-full", false),
 ];
 
 #[cfg(test)]

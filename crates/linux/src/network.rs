@@ -1,6 +1,7 @@
 //! The kernel's state of this network namespace: its addresses, routes, proxy entries and listening sockets.
 
 pub mod local_route;
+pub mod path_mtu;
 
 use crate::device::netlink::{HEADER_BYTES, Netlink, attribute, message_type, refusal};
 use std::io;

@@ -57,10 +57,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let mut count = 0;
         while count < REPORTS_MAX && self.queue_has_room() {
             let Some(report) = engine.next() else { break };
-            match report {
-                Report::SetUp(set_up) => self.adopt_set_up(now, &set_up),
-                Report::Segment { key, flags } => self.follow_segment(now, &key, flags),
-            }
+            self.take_report(now, &report);
             engine.done();
             count += 1;
         }
@@ -73,6 +70,14 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         count > 0
     }
 
+    /// Follows one report. That of another worker's connection changes nothing.
+    pub fn take_report(&mut self, now: Time, report: &Report) {
+        match report {
+            Report::SetUp(set_up) => self.adopt_set_up(now, set_up),
+            Report::Segment { key, flags } => self.follow_segment(now, key, *flags),
+        }
+    }
+
     /// When to look for reports again, if there can be any.
     pub(super) fn set_up_due(&self, now: Time) -> Option<Time> {
         let wait = if now.since(self.reported) < BUSY_FOR { LOOK_SOON } else { LOOK_EVERY };
@@ -82,7 +87,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Takes one connection that the engine has set up into the table. What cannot be taken leaves the engine.
     pub fn adopt_set_up(&mut self, now: Time, set_up: &SetUp) {
         if self.steering.worker(&set_up.key.source) != self.number {
-            // Told to a process with another number of workers: the worker whose it is now was told at the start.
+            // Told to a process with another number of workers: all workers of this one have this report.
             return;
         }
         match self.settle_rivals(now, set_up) {

@@ -90,8 +90,14 @@ pub(super) const CONNECTIONS: Group = Group {
         limit(
             "connections that the BPF programs have set up or seen end, of which a worker has not heard yet",
             Number(REPORTS_MAX as u64, "reports"),
-            &[events("kernel.set-up-deferred"), events("kernel.rule-flags")],
+            &[events("kernel.reports-full")],
             "Packets that would be reported go to the worker.",
+        ),
+        limit(
+            "connections of a worker that the BPF programs may set up: all but a sixteenth of its table",
+            Option(&LIMITS, "connections_max", ""),
+            &[events("kernel.set-up-no-room")],
+            "Packets that would open connections, and handshakes that would be over, go to the worker.",
         ),
         limit(
             "time in which a worker still takes a connection's packets after its rule is in force",

@@ -5,14 +5,23 @@ use super::plane::Plane;
 use super::set_up;
 use anyhow::{Context, Result};
 use hairpin_core::config::Snapshot;
-use hairpin_core::engine::SetUp;
+use hairpin_core::engine::{Report, SetUp};
 use hairpin_core::flow::{Direction, FlowKey, Steering};
 use hairpin_linux::shared::SharedTable;
 use std::collections::HashSet;
+use std::sync::Arc;
+
+/// What the engine has done that no worker has heard of.
+pub(crate) struct Heard {
+    /// The connections that it has set up, by the worker whose they are.
+    pub(crate) set_up: Vec<Vec<SetUp>>,
+    /// What it has reported to workers of the earlier process, of which this one may have another number.
+    pub(crate) reports: Arc<[Report]>,
+}
 
 /// Brings the engine in line with the connections, once all workers have taken theirs and none has begun: rules that no
 /// connection has are removed, the others know their worker. Pairs that the engine has made, and no worker has heard of, are
-/// connections. How many rules were removed, and the connections that each worker is to hear of.
+/// connections. How many rules were removed, and what workers are to hear of.
 pub(crate) fn reconcile(
     plane: &dyn Plane,
     (table, snapshot): (&mut SharedTable, &Snapshot),
@@ -20,10 +29,10 @@ pub(crate) fn reconcile(
     held: &HashSet<FlowKey>,
     steering: &Steering,
     resteered: bool,
-) -> Result<(u64, Vec<Vec<SetUp>>)> {
-    let mut heard: Vec<Vec<SetUp>> = vec![Vec::new(); steering.workers.into()];
+) -> Result<(u64, Heard)> {
+    let mut set_up: Vec<Vec<SetUp>> = vec![Vec::new(); steering.workers.into()];
     if held.is_empty() {
-        return Ok((0, heard));
+        return Ok((0, Heard { set_up, reports: plane.unread_reports()?.into() }));
     }
     let (mut owners, mut owned) = (Vec::new(), HashSet::with_capacity(held.len()));
     for &(key, worker) in splice_rules {
@@ -58,9 +67,10 @@ pub(crate) fn reconcile(
             let back = FlowKey { source: end, destination: pair.key.source, protocol: pair.key.protocol };
             owners.extend([(pair.key, worker as u8), (back, worker as u8)]);
         }
-        heard[usize::from(worker)].push(pair);
+        set_up[usize::from(worker)].push(pair);
     }
     let removed = plane.remove_rules(&orphans).context("cannot remove rules that no connection has")?;
     plane.assign_rules(&owners).context("cannot tell rules their workers")?;
-    Ok((removed, heard))
+    // From here on no rule reports to a worker of the earlier process.
+    Ok((removed, Heard { set_up, reports: plane.unread_reports()?.into() }))
 }

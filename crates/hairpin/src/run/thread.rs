@@ -4,7 +4,7 @@ use super::plane::ForwardingTable;
 use super::reading::WorkerReading;
 use super::splice_queries::{SpliceAnswer, SpliceQueries};
 use anyhow::{Context, Result};
-use hairpin_core::engine::{FlowEngine, SetUp};
+use hairpin_core::engine::{FlowEngine, Report, SetUp};
 use hairpin_core::event_loop::{EventLoop, Ticket};
 use hairpin_core::flow::FlowKey;
 use hairpin_core::frame::FrameIo;
@@ -46,8 +46,8 @@ pub(crate) enum WorkerCommand {
     ForwardingTable(Arc<ForwardingTable>),
     /// Make and check SYN cookies with these secrets.
     Cookies(Cookies),
-    /// Take over connections that the engine has set up.
-    SetUp(Vec<SetUp>),
+    /// Take over connections that the engine has set up, then follow reports that an earlier process has not read.
+    SetUp(Vec<SetUp>, Arc<[Report]>),
 }
 
 /// The data that a worker's thread shares with the rest of the process.
@@ -133,7 +133,10 @@ impl ThreadShared {
                     event_loop.io.set_forwarding_table(&forwarding_table)
                 }
                 WorkerCommand::Cookies(cookies) => worker.set_cookies(cookies),
-                WorkerCommand::SetUp(set_up) => set_up.iter().for_each(|set_up| worker.adopt_set_up(now, set_up)),
+                WorkerCommand::SetUp(set_up, reports) => {
+                    set_up.iter().for_each(|set_up| worker.adopt_set_up(now, set_up));
+                    reports.iter().for_each(|report| worker.take_report(now, report));
+                }
                 WorkerCommand::End(ends) => {
                     ends.into_iter().for_each(|(backend, which)| worker.end_backend(now, backend, which))
                 }

@@ -2,12 +2,13 @@
 
 use super::index::{self, Index};
 use super::reading::WorkerReading;
+use super::reconcile::Heard;
 use super::thread::{self, ThreadShared, WorkerCommand, WorkerDevice, WorkerStart, WorkerThreadParts};
 use super::{ProcessEnd, SupervisorMessage};
 use anyhow::{Context, Result, bail};
 use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::config::Snapshot;
-use hairpin_core::engine::{FlowEngine, SetUp};
+use hairpin_core::engine::FlowEngine;
 use hairpin_core::event_loop::Ticket;
 use hairpin_core::flow::{FlowKey, Steering};
 use hairpin_core::l4::connection::Connection;
@@ -170,11 +171,13 @@ impl WorkerPool {
         self.workers.iter().map(|handle| Arc::clone(&handle.shared)).collect()
     }
 
-    /// Tells each worker of connections that the engine has set up, before it begins.
-    pub(crate) fn tell_set_up(&self, heard: Vec<Vec<SetUp>>) {
-        for (handle, heard) in self.workers.iter().zip(heard).filter(|(_, heard)| !heard.is_empty()) {
-            // It has no command yet, so it takes this one.
-            let _ = handle.shared.command(WorkerCommand::SetUp(heard));
+    /// Tells each worker what the engine has done without a process, before it begins.
+    pub(crate) fn tell_set_up(&self, heard: Heard) {
+        for (handle, set_up) in self.workers.iter().zip(heard.set_up) {
+            if !set_up.is_empty() || !heard.reports.is_empty() {
+                // It has no command yet, so it takes this one.
+                let _ = handle.shared.command(WorkerCommand::SetUp(set_up, Arc::clone(&heard.reports)));
+            }
         }
     }
 

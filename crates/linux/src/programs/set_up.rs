@@ -7,7 +7,7 @@ use crate::set_up::{KernelSetUp, SharedReports};
 use anyhow::{Context, Result};
 use hairpin_core::balance::SCHEDULE_NONE;
 use hairpin_core::config::{ServiceState, Snapshot};
-use hairpin_core::engine::{ScheduleKind, set_up_services};
+use hairpin_core::engine::{Report, ScheduleKind, SetsUp, set_up_services};
 use libbpf_rs::{MapCore, MapHandle};
 use std::collections::HashSet;
 use std::mem::size_of;
@@ -39,6 +39,15 @@ impl SetUpRoom {
     }
 }
 
+/// The queues of reports in their map, one for each worker.
+fn queues(reports: &MapHandle) -> Result<&'static [abi::Reports]> {
+    let count = reports.max_entries() as usize;
+    let start = map(reports, count * size_of::<abi::Reports>())?;
+    // SAFETY: that many bytes are mapped for good, at a page's start, and any value is valid for atomic integers; from here on
+    // they are only used as such.
+    Ok(unsafe { std::slice::from_raw_parts(start.cast::<abi::Reports>().as_ptr(), count) })
+}
+
 /// The memory shared with the programs.
 pub(super) struct SetUpMemory {
     schedules: &'static [abi::Schedule],
@@ -65,15 +74,12 @@ impl LoadedPlane {
         if !is_sized {
             return Ok(false);
         }
-        let count = reports.max_entries() as usize;
         let start = map(schedules, abi::SCHEDULES_MAX * size_of::<abi::Schedule>())?;
         // SAFETY: that many bytes are mapped for good, at a page's start, and any value is valid for atomic integers; from
         // here on they are only used as such.
         let schedules =
             unsafe { std::slice::from_raw_parts(start.cast::<abi::Schedule>().as_ptr(), abi::SCHEDULES_MAX) };
-        let start = map(reports, count * size_of::<abi::Reports>())?;
-        // SAFETY: as above.
-        let reports = unsafe { std::slice::from_raw_parts(start.cast::<abi::Reports>().as_ptr(), count) };
+        let reports = queues(reports)?;
         let pending = MapHandle::try_from(self.maps.named("pending")?)?;
         self.set_up = Some(SetUpMemory { schedules, reports, pending, targets: AtomicU32::new(0) });
         Ok(true)
@@ -84,6 +90,29 @@ impl LoadedPlane {
         let Some(memory) = &self.set_up else { return Ok(None) };
         let Some(reports) = memory.reports.get(usize::from(worker)) else { return Ok(None) };
         Ok(Some(KernelSetUp::new(SharedReports(reports), MapHandle::try_from(&memory.pending)?)))
+    }
+
+    /// Takes what is in the queues of all workers, of those, too, that this process does not have. Before workers begin.
+    pub fn unread_reports(&self) -> Result<Vec<Report>> {
+        if !self.has_set_up() {
+            return Ok(Vec::new());
+        }
+        let queues = match &self.set_up {
+            Some(memory) => memory.reports,
+            None => queues(self.maps.named("reports")?)?,
+        };
+        let pending = self.maps.named("pending")?;
+        let mut all = Vec::new();
+        for queue in queues {
+            let mut queue = KernelSetUp::new(SharedReports(queue), MapHandle::try_from(pending)?);
+            // The programs may go on reporting.
+            for _ in 0..abi::REPORTS_MAX {
+                let Some(report) = queue.next() else { break };
+                all.push(report);
+                queue.done();
+            }
+        }
+        Ok(all)
     }
 
     /// Has workers choose the backends of all services until [`LoadedPlane::schedule`] is called again: before what workers

@@ -377,6 +377,11 @@ fn setup_goes_on_for_a_while_without_a_process() {
         all.passes(&all.client(there, FIN | ACK, 1001));
         all.passes(&all.client(back, FIN | ACK, 1002));
         assert_eq!(all.told(0).len(), 2);
+        // So does one of a client in whose cell there is another one, or a connection of its own that is over.
+        let known = all.rig.plane.control().known();
+        let cell = &known[Steering::by_hash(KEY, 1).hash(&tcp(3).source) as usize & (known.len() - 1)];
+        cell.store(1, Ordering::Relaxed);
+        opened(&mut all, tcp(3));
         // What a worker would have to do is left undone.
         assert_eq!(all.send(&Packet { ttl: 1, ..all.client(tcp(2), SYN, 0) }).1, ["absent-drop", "set-up-deferred"]);
     });
@@ -433,8 +438,9 @@ fn setup_ends_with_the_workers_room_or_its_queue() {
         let [first, second, third] = [1, 2, 3].map(|port| begin(&all, port));
         all.passes(&first);
         all.passes(&second);
-        assert_eq!(all.deferred(&third), ["set-up-deferred", "to-worker"]);
-        assert_eq!(all.deferred(&all.client(tcp(4), SYN, 0)), ["set-up-deferred", "to-worker"], "none begins");
+        assert_eq!(all.deferred(&third), ["set-up-deferred", "set-up-no-room", "to-worker"]);
+        let refused = all.deferred(&all.client(tcp(4), SYN, 0));
+        assert_eq!(refused, ["set-up-deferred", "set-up-no-room", "to-worker"], "none begins");
         all.workers[0].grant(3);
         assert!(all.send(&third).0.is_ok(), "two wait, one fits");
         assert!(all.send(&all.client(tcp(4), SYN, 0)).0.is_err());
@@ -443,7 +449,7 @@ fn setup_ends_with_the_workers_room_or_its_queue() {
         for port in 5..=4097 {
             all.passes(&begin(&all, port));
         }
-        assert_eq!(all.deferred(&begin(&all, 5000)), ["set-up-deferred", "to-worker"]);
+        assert_eq!(all.deferred(&begin(&all, 5000)), ["reports-full", "set-up-deferred", "to-worker"]);
         assert_eq!(all.installed(), 2 * 4096);
         let mut told = 0;
         while all.workers[0].next().is_some() {
@@ -518,7 +524,7 @@ fn segments_that_find_no_place_in_the_queue_are_the_workers() {
         let fin = all.client(there, FIN | ACK, 1001);
         // The queue is full.
         while all.send(&fin).1 == ["followed"] {}
-        assert_eq!(all.deferred(&fin), ["rule-flags", "to-worker"]);
+        assert_eq!(all.deferred(&fin), ["reports-full", "rule-flags", "to-worker"]);
         assert_eq!(all.deferred(&all.client(back, RST, 0)), ["rule-flags", "to-worker"]);
         assert_eq!(all.told(0).len(), 4096);
         all.passes(&fin);

@@ -34,6 +34,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("encapsulated: connections outlive kills", outlives),
         test("encapsulated: a server that unwraps nothing is down", unwraps_nothing),
         test("encapsulated: clients hear of the tunnel's MTU", narrow),
+        test("encapsulated: clients hear of a router's MTU", narrow_behind_router),
     ]
 }
 
@@ -248,13 +249,33 @@ fn unwraps_nothing() -> Result<()> {
 fn narrow() -> Result<()> {
     for (kind, tables, mtus) in [(IPIP, "", [1480, 1460]), (GUE, "", [1472, 1452]), (GUE, NEVER, [1472, 1452])] {
         let scene = Scene::start(Cards::Gso, kind, tables, "")?;
-        for (family, mtu) in [Family::V4, Family::V6].into_iter().zip(mtus) {
-            let options = IperfOptions { amount: Amount::Megabytes(20), streams: 1, reverse: false, udp_mbit_s: None };
-            load::iperf(&scene.topology, vip(family), IPERF_PORTS[0], &options)?;
-            let option = if family == Family::V4 { "-4" } else { "-6" };
-            let learnt = scene.topology.client.script(&format!("ip {option} route get {}\n", vip(family)))?;
-            ensure!(learnt.contains(&format!("mtu {mtu}")), "{kind} {tables}: the client has learnt {learnt}");
-        }
+        learns(&scene, mtus).with_context(|| format!("{kind} {tables}"))?;
+    }
+    Ok(())
+}
+
+/// Uploads to server1 end, and the client has learnt the MTUs of the VIPs, by family.
+fn learns(scene: &Scene, mtus: [u16; 2]) -> Result<()> {
+    for (family, mtu) in [Family::V4, Family::V6].into_iter().zip(mtus) {
+        let options = IperfOptions { amount: Amount::Megabytes(20), streams: 1, reverse: false, udp_mbit_s: None };
+        load::iperf(&scene.topology, vip(family), IPERF_PORTS[0], &options)?;
+        let option = if family == Family::V4 { "-4" } else { "-6" };
+        let learnt = scene.topology.client.script(&format!("ip {option} route get {}\n", vip(family)))?;
+        ensure!(learnt.contains(&format!("mtu {mtu}")), "the client has learnt {learnt}");
+    }
+    Ok(())
+}
+
+/// The router before server1 has a narrower link than the balancer, and says so to the balancer, which tells the client.
+fn narrow_behind_router() -> Result<()> {
+    for (kind, tables, mtus) in [(IPIP, "", [1380, 1360]), (GUE, "", [1372, 1352]), (GUE, NEVER, [1372, 1352])] {
+        let scene = Scene::start(Cards::Gso, kind, tables, "")?;
+        let (_, router) = scene.topology.routers.as_ref().context("there are no routers")?;
+        router.script("ip link set dev inner mtu 1400\n")?;
+        learns(&scene, mtus).with_context(|| format!("{kind} {tables}"))?;
+        // The kernel refuses what is longer only for as long as it remembers.
+        scene.topology.forget_path_mtus()?;
+        learns(&scene, mtus).with_context(|| format!("{kind} {tables}, once more"))?;
     }
     Ok(())
 }

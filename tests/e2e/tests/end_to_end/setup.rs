@@ -20,7 +20,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("setup: pages, streams and datagrams (wire)", || carries(Cards::Wire)),
         test("setup: pages, streams and datagrams (xdp)", || carries(Cards::Xdp)),
         test("setup: kills and an upgrade break no connection", survives),
-        test("setup: ends are followed with no process there", ends_alone),
+        test("setup: ends are followed with no process there", || ends_alone(2)),
+        test("setup: ends are followed by fewer workers", || ends_alone(1)),
         test("setup: connections begin with no process there", serves_alone),
         test("setup: drained, disabled and killed servers", follows),
     ]
@@ -57,9 +58,13 @@ fn options(cards: Cards) -> HairpinOptions {
 
 impl Scene {
     fn start(cards: Cards) -> Result<Scene> {
+        Scene::with(cards, &options(cards))
+    }
+
+    fn with(cards: Cards, options: &HairpinOptions) -> Result<Scene> {
         let topology = Topology::create(TopologyOptions { cards, ..TopologyOptions::default() })?;
         let servers = Servers::start(&topology)?;
-        let hairpin = Hairpin::start(&topology, &services(), &options(cards))?;
+        let hairpin = Hairpin::start(&topology, &services(), options)?;
         Ok(Scene { hairpin, servers, topology })
     }
 
@@ -164,9 +169,10 @@ fn survives() -> Result<()> {
     scene.all_closed()
 }
 
-/// Connections whose ends repeat lost FINs while no process is there are over for the next one.
-fn ends_alone() -> Result<()> {
-    let mut scene = Scene::start(Cards::Gso)?;
+/// Connections whose ends repeat lost FINs while no process is there are over for the next one, which has so many workers.
+fn ends_alone(workers: usize) -> Result<()> {
+    let with = |workers| HairpinOptions { top: format!("workers = {workers}"), ..options(Cards::Gso) };
+    let mut scene = Scene::with(Cards::Gso, &with(2))?;
     let held = inside::run(&scene.topology.client, || {
         let open = |_| {
             let mut connection = http::HttpConnection::open(SocketAddr::new(vip(Family::V4), HTTP_PORT), TIMEOUT)?;
@@ -187,6 +193,7 @@ fn ends_alone() -> Result<()> {
     sleep(Duration::from_secs(2));
     let left = scene.topology.client.script("ss --no-header --tcp state fin-wait-1 state fin-wait-2 | wc --lines")?;
     ensure!(left.trim() == "0", "{} connections did not end without a process", left.trim());
+    scene.hairpin.configure(&scene.topology, &services(), &with(workers))?;
     scene.hairpin.start_again(&scene.topology, &[])?;
     scene.all_closed()
 }

@@ -15,7 +15,7 @@ use crate::config::{SetUpChoice, Settings};
 use anyhow::{Context, Result};
 use attachment::XdpWish;
 use hairpin_core::config::{ServiceState, Snapshot};
-use hairpin_core::engine::ScheduleKind;
+use hairpin_core::engine::{Report, ScheduleKind};
 use hairpin_core::event_loop::Ticket;
 use hairpin_core::flow::{FlowKey, Steering};
 use hairpin_core::keys::Secret;
@@ -27,6 +27,7 @@ use hairpin_linux::abi;
 use hairpin_linux::control::Control;
 use hairpin_linux::cpu;
 use hairpin_linux::device::Interface;
+use hairpin_linux::network::path_mtu::PathMtu;
 use hairpin_linux::programs::{self, ProgramOptions, RuleReader};
 use hairpin_linux::tap::Tap;
 use options::{UNLIMITED, options, set_up_room};
@@ -65,6 +66,7 @@ pub(crate) struct LinuxPlane {
     xdp: XdpWish,
     /// Why the programs are not in XDP although they might be; empty if they are, or are not to be.
     not_in_xdp: String,
+    path_mtu: PathMtu,
 }
 
 /// The objects to adopt.
@@ -130,7 +132,17 @@ impl LinuxPlane {
         let descriptors = taps.iter().map(copy).collect::<Result<Vec<OwnedFd>>>()?;
         let coalesce = settings.linux.coalesce;
         let (xdp, not_in_xdp) = (XdpWish::of(settings, &interfaces, snapshot), String::new());
-        Ok(LinuxPlane { programs, interfaces, taps, devices, descriptors, coalesce, xdp, not_in_xdp })
+        Ok(LinuxPlane {
+            programs,
+            interfaces,
+            taps,
+            devices,
+            descriptors,
+            coalesce,
+            xdp,
+            not_in_xdp,
+            path_mtu: PathMtu::default(),
+        })
     }
 }
 
@@ -148,8 +160,13 @@ impl Plane for LinuxPlane {
     }
 
     fn rights(&self) -> CapabilitySet {
-        // A reload may bring a terminated service of port 443.
-        CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::NET_BIND_SERVICE | CapabilitySet::PERFMON
+        // A reload may bring a terminated service of port 443, or the first one whose packets get outer headers, for which raw
+        // sockets are opened.
+        CapabilitySet::BPF
+            | CapabilitySet::NET_ADMIN
+            | CapabilitySet::NET_BIND_SERVICE
+            | CapabilitySet::NET_RAW
+            | CapabilitySet::PERFMON
     }
 
     fn configure_backends(&self, snapshot: &Snapshot) -> Result<()> {
@@ -157,11 +174,23 @@ impl Plane for LinuxPlane {
     }
 
     fn configure(&mut self, snapshot: &Snapshot) -> Result<()> {
-        self.programs.configure(snapshot)
+        self.programs.configure(snapshot)?;
+        if let Err(error) = self.path_mtu.follow(snapshot) {
+            log(&format!(
+                "warning: Hairpin does not learn the MTUs of routers on the way to backends with an `encapsulation`: a raw \
+                 socket cannot be opened ({error}). Give the process CAP_NET_RAW, or the routes to these backends an MTU \
+                 (ip route change ... mtu lock 1400)"
+            ));
+        }
+        Ok(())
     }
 
     fn has_set_up(&self) -> bool {
         self.programs.programs.has_set_up()
+    }
+
+    fn unread_reports(&self) -> Result<Vec<Report>> {
+        self.programs.programs.unread_reports()
     }
 
     fn suspend_set_up(&self) {

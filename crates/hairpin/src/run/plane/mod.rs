@@ -13,7 +13,7 @@ use crate::status::{BufferStatus, PortStatus};
 use ahash::RandomState;
 use anyhow::Result;
 use hairpin_core::config::Snapshot;
-use hairpin_core::engine::{Counters, ScheduleKind};
+use hairpin_core::engine::{Counters, Report, ScheduleKind};
 use hairpin_core::flow::{Endpoint, FlowKey, Protocol, Steering};
 use hairpin_core::keys::Secret;
 use hairpin_core::l4::connection::Volume;
@@ -114,6 +114,11 @@ pub(crate) trait Plane {
     /// Whether its engine sets connections up, or has done so for an earlier process.
     fn has_set_up(&self) -> bool {
         false
+    }
+
+    /// What its engine has reported to workers and none has read. Before workers begin.
+    fn unread_reports(&self) -> Result<Vec<Report>> {
+        Ok(Vec::new())
     }
 
     /// Has workers choose all backends until [`Plane::schedule`] is called again: before they learn of a change.
