@@ -161,8 +161,9 @@ fn at_metrics(topology: &Topology, _: &Hairpin) -> Result<()> {
 }
 
 /// Only root may ask, read the connections or lock the instance.
-/// Every thread has CAP_NET_BIND_SERVICE (10; a reload may bring an https service of port 443), CAP_NET_ADMIN (12), CAP_PERFMON
-/// (38) and CAP_BPF (39) at most, and cannot get more; the same after an upgrade.
+/// Every thread has CAP_NET_BIND_SERVICE (10; a reload may bring an https service of port 443), CAP_NET_ADMIN (12), CAP_NET_RAW (13;
+/// a reload may bring a service with an encapsulation), CAP_PERFMON (38) and CAP_BPF (39) at most, and cannot get more;
+/// the same after an upgrade.
 fn rights() -> Result<()> {
     let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
@@ -174,7 +175,7 @@ fn rights() -> Result<()> {
             let name = field("Name:").context("no name")?;
             for set in ["CapPrm:", "CapEff:"] {
                 let have = u64::from_str_radix(field(set).context("no capabilities")?, 16)?;
-                let more = have & !(1 << 10 | 1 << 12 | 1 << 38 | 1 << 39);
+                let more = have & !(1 << 10 | 1 << 12 | 1 << 13 | 1 << 38 | 1 << 39);
                 ensure!(more == 0, "thread {name} of {pid} has {set} {have:x}");
             }
             ensure!(field("NoNewPrivs:") == Some("1"), "thread {name} of {pid} may get new privileges");
