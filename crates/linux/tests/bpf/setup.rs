@@ -525,7 +525,7 @@ fn segments_that_find_no_place_in_the_queue_are_the_workers() {
         // The queue is full.
         while all.send(&fin).1 == ["followed"] {}
         assert_eq!(all.deferred(&fin), ["reports-full", "rule-flags", "to-worker"]);
-        assert_eq!(all.deferred(&all.client(back, RST, 0)), ["rule-flags", "to-worker"]);
+        assert_eq!(all.deferred(&all.client(back, RST, 0)), ["reports-full", "rule-flags", "to-worker"]);
         assert_eq!(all.told(0).len(), 4096);
         all.passes(&fin);
         // What the worker has to see anyway: hops used up; it is told once.
