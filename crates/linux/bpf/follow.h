@@ -31,6 +31,15 @@ static __always_inline struct report *reserve(struct reports *all, __u32 *sequen
 	return NULL;
 }
 
+/* Whether the worker has room for a connection more. */
+static __always_inline bool has_room(struct reports *all)
+{
+	if ((__s32)(*(volatile __u32 *)&all->allowed - *(volatile __u32 *)&all->made) > 0)
+		return true;
+	count(EVENT_SET_UP_NO_ROOM);
+	return false;
+}
+
 /* Whether the backend with this number takes connections that are set up here. */
 static __always_inline bool is_open(__u32 number)
 {

@@ -306,15 +306,6 @@ static __always_inline long put_rule(struct beginning *begun, __u32 direction, _
 	return bpf_map_update_elem(&rules_v4, &begun->flow, &begun->rule, BPF_NOEXIST);
 }
 
-/* Whether the worker has room for a connection more. */
-static __always_inline bool has_room(struct reports *all)
-{
-	if ((__s32)(*(volatile __u32 *)&all->allowed - *(volatile __u32 *)&all->made) > 0)
-		return true;
-	count(EVENT_SET_UP_NO_ROOM);
-	return false;
-}
-
 /* The client of the half-open connection in `begun` hears its backend: from here on rules carry it. The backend's comes
  * first, so that no packet of the client's meets half a pair. */
 __noinline int establish(__u32 worker, __u32 ipv6)
@@ -411,8 +402,8 @@ __noinline int meet_client(struct __sk_buff *skb, __u64 shape)
 	if (!find_pending(begun, hash)) {
 		if ((tcp && !first) || !serves(control_now))
 			return UNDECIDED;
-		/* Without a process a SYN begins a connection all the same: what the table has of its ends is over, or is another
-		 * client's whose cell is this one. The next process settles that. */
+		/* Without a process a SYN begins a connection all the same: the cell is another client's, or the table has a
+		 * connection of these ends that is over for its client. The next process settles that (worker/set_up.rs). */
 		if (is_known(hash) && !(tcp && is_absent(control_now)))
 			return UNDECIDED;
 		if (!client_admitted(begun->service)) {

@@ -26,7 +26,7 @@ pub struct Wrk {
     pub requests: u64,
     /// Failed connections, reads, writes, timeouts, and answers other than 2xx and 3xx.
     pub errors: u64,
-    /// The lines of wrk's that tell of errors.
+    /// The lines in which wrk counts errors.
     pub complaints: Vec<String>,
 }
 

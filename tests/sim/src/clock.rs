@@ -85,7 +85,7 @@ impl HostClock {
     /// A segment with a right checksum arrives. One that is refused gets a number outside any window: the host answers it, and
     /// takes nothing from it. But one that only acknowledges something old is lost (Linux does not
     /// answer many of those). With a number that the host has acknowledged it is a question: half of all hosts are as Linux
-    /// from 6.15 on, which answers one without timestamps and loses one with old ones; the others do as RFC 7323, 3.2 and 5.3 say.
+    /// from 6.14 on, which answers one without timestamps and loses one with old ones; the others do as RFC 7323, 3.2 and 5.3 say.
     pub(crate) fn gets(&mut self, frame: &mut [u8], at: &Transport) -> SegmentAge {
         let flow = (at.key.source, at.key.destination.port);
         let (value, number) = (value(frame, at), sequence(frame, at));

@@ -95,7 +95,7 @@ pub(super) const CONNECTIONS: Group = Group {
         ),
         limit(
             "connections of a worker that the BPF programs may set up: all but a sixteenth of its table",
-            Option(&LIMITS, "connections_max", ""),
+            Option(&LIMITS, "connections_max", "connections"),
             &[events("kernel.set-up-no-room")],
             "Packets that would open connections, and handshakes that would be over, go to the worker.",
         ),

@@ -15,6 +15,7 @@ use hairpin_linux::programs::SetUpRoom;
 use libbpf_rs::{MapCore, MapFlags};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 const TCP: u16 = 8080;
@@ -492,6 +493,27 @@ fn opened(all: &mut SetUpRig, key: FlowKey) -> (FlowKey, FlowKey) {
     let worker = usize::from(all.worker(&Packet::new(key)));
     all.told(worker);
     (key, FlowKey { source: backend, destination: key.source, protocol: key.protocol })
+}
+
+#[test]
+fn reports_of_all_workers_are_taken_once() {
+    in_namespace(|| {
+        let mut all = SetUpRig::new(3, Algorithm::Maglev);
+        let keys: Vec<FlowKey> = (1000..1020).map(tcp).collect();
+        let workers: HashSet<u16> = keys.iter().map(|&key| all.worker(&Packet::new(key))).collect();
+        for &key in &keys {
+            opened(&mut all, key);
+        }
+        for &key in &keys {
+            all.passes(&all.client(key, FIN | ACK, 1001));
+        }
+        assert_eq!(workers.len(), 3, "some of each worker");
+        let reports = all.rig.plane.unread_reports().unwrap();
+        assert!(reports.iter().all(|report| matches!(report, Report::Segment { flags, .. } if flags & FIN != 0)));
+        assert_eq!(reports.len(), keys.len());
+        assert_eq!(all.rig.plane.unread_reports().unwrap(), []);
+        assert_eq!((0..3).map(|worker| all.told(worker).len()).sum::<usize>(), 0);
+    });
 }
 
 #[test]

@@ -156,9 +156,9 @@ impl Splices {
     /// Sends an end an acknowledgement whose sequence number the end has acknowledged already: it answers with its present
     /// numbers (RFC 9293, 3.10.7.4).
     ///
-    /// Where timestamps were agreed on, software may not know the latest that the engine has forwarded. An end answers an older
-    /// one, too (RFC 7323, 5.3), but Linux from 6.15 on does not if the segment is an acknowledgement with such a number. It answers
-    /// one without timestamps, which others may drop (RFC 7323, 3.2). So an end gets both.
+    /// Where timestamps were agreed on, software may not know the latest that the engine has forwarded, and the acknowledgement
+    /// has an older one. RFC 7323, 5.3 asks for an answer to that, too; Linux from 6.14 on drops it (its commit 124c4c32e9f3). Linux
+    /// answers an acknowledgement without timestamps, which others may drop (RFC 7323, 3.2). So an end gets both.
     pub(in crate::l7::splice) fn acknowledge_below<IO: FrameIo>(&self, cx: &mut Context<'_, IO>, end: End) {
         let Some((peer, own)) = self.own(end, ACK) else { return cx.impossible() };
         // Of two numbers half their space apart one is outside any window.

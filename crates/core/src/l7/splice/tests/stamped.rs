@@ -19,6 +19,8 @@ struct Clocks {
     ticks: u32,
     /// Ends that have agreed on timestamps: the highest value that each has seen.
     seen: BTreeMap<Pair, u32>,
+    /// Who got the last segment with timestamps, and its number.
+    last: Option<(Pair, u32)>,
     /// Whether ends have timestamps, whatever the environment says.
     are_wanted: Option<bool>,
     /// Whether what is sent may be anything.
@@ -74,11 +76,15 @@ pub(super) fn of(own: Endpoint, peer: Endpoint, flags: u8) -> Option<Timestamps>
     })
 }
 
-/// An end gets a segment. `false`: it is one that Hairpin has sent with timestamps, too, and stands for an end that drops it.
+/// Checks a segment that an end gets. `false`: the end drops it, since it has no timestamps; Hairpin has sent the same with
+/// timestamps.
 pub(super) fn check(sent: &Sent) -> bool {
     CLOCKS.with_borrow_mut(|clocks| {
         let (pair, timestamps) = ((name(sent.to), name(sent.from)), sent.segment.timestamps);
         let is_passed = clocks.seen.contains_key(&(name(sent.from), name(sent.to)));
+        if timestamps.is_some() {
+            clocks.last = Some((pair, sent.segment.sequence));
+        }
         let is_unknown = timestamps == Some(Timestamps { value: 0, echo: 0 });
         if clocks.are_unchecked || is_passed || is_unknown {
             return true;
@@ -93,8 +99,9 @@ pub(super) fn check(sent: &Sent) -> bool {
             return true;
         };
         let Some(Timestamps { value, echo }) = timestamps else {
-            // A question (RFC 9293, 3.10.7.4).
-            assert!(sent.segment.flags == ACK && sent.segment.payload == 0, "agreed on: {sent:?}");
+            // A question for numbers (`acknowledge_below`), right behind the one with timestamps.
+            let is_question = sent.segment.flags == ACK && sent.segment.payload == 0;
+            assert!(is_question && clocks.last == Some((pair, sent.segment.sequence)), "agreed on: {sent:?}");
             return false;
         };
         assert!(!before(value, *seen), "{value} after {seen}: {sent:?}");

@@ -3,7 +3,7 @@
 use super::offload::{complete, installs, removals};
 use super::one_worker::{OneWorker, Script, Sent, USUAL};
 use super::{REQUEST, RESPONSE, asked, only, stamped};
-use crate::engine::{Completion, Counters};
+use crate::engine::{Completion, Counters, Rule};
 use crate::l7::splice::tcp::segment::{Abilities, Own};
 use crate::l7::splice::tcp::timestamps::Timestamps;
 use crate::time::Duration;
@@ -53,6 +53,17 @@ fn backend(fixture: &mut OneWorker, syn: &Sent, value: u32) -> (Script, u32, Sen
     backend.gets(&request);
     assert!(stamps(&request).0.wrapping_sub(seen) < 1 << 31 && stamps(&request).1 == value, "{request:?}");
     (backend, stamps(&request).0, request)
+}
+
+/// The engine carries a response: its ends, the request as its backend got it and the response's head, and the rules.
+fn carried(fixture: &mut OneWorker) -> (Script, Script, [Sent; 2], [Rule; 2]) {
+    let (mut client, mut backend, request) = asked(fixture, 1000, REQUEST);
+    let response = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n");
+    let head = only(backend.sends(fixture, &response));
+    client.gets(&head);
+    let rules = installs(fixture);
+    rules.iter().for_each(|rule| complete(fixture, Completion::Installed(rule.id)));
+    (client, backend, [request, head], rules)
 }
 
 #[test]
@@ -244,12 +255,7 @@ fn pieces_leave_room_for_the_option() {
 fn requests_are_not_older_than_what_the_engine_forwarded() {
     stamped::with();
     let mut fixture = OneWorker::new(|_| {});
-    let (mut client, mut backend, request) = asked(&mut fixture, 1000, REQUEST);
-    let response = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n");
-    let head = only(backend.sends(&mut fixture, &response));
-    client.gets(&head);
-    let rules = installs(&mut fixture);
-    rules.iter().for_each(|rule| complete(&mut fixture, Completion::Installed(rule.id)));
+    let (mut client, mut backend, [request, head], _) = carried(&mut fixture);
     client.expected = client.expected.wrapping_add(LENGTH as u32);
     backend.next = backend.next.wrapping_add(LENGTH as u32);
     // It has taken ten seconds: so old was the last segment of the client's that the engine forwarded.
@@ -268,11 +274,7 @@ fn requests_are_not_older_than_what_the_engine_forwarded() {
 fn a_client_is_asked_with_and_without_timestamps() {
     stamped::with();
     let mut fixture = OneWorker::new(|_| {});
-    let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
-    let response = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n");
-    client.gets(&only(backend.sends(&mut fixture, &response)));
-    let rules = installs(&mut fixture);
-    rules.iter().for_each(|rule| complete(&mut fixture, Completion::Installed(rule.id)));
+    let (mut client, _, _, rules) = carried(&mut fixture);
     stamped::unchecked();
     // The engine has forwarded some, and then the backend is taken away.
     client.expected = client.expected.wrapping_add(100_000);
@@ -281,10 +283,10 @@ fn a_client_is_asked_with_and_without_timestamps() {
     assert_eq!(removals(&mut fixture), 2);
     rules.iter().for_each(|rule| complete(&mut fixture, Completion::Removed(rule.id, None)));
     let sent = fixture.wait(Duration::from_millis(10));
-    let asked: Vec<&Sent> = sent.iter().filter(|sent| sent.to == client.own).collect();
-    let [known, bare] = asked[..] else { panic!("{sent:?}") };
+    let questions: Vec<&Sent> = sent.iter().filter(|sent| sent.to == client.own).collect();
+    let [known, bare] = questions[..] else { panic!("{sent:?}") };
     assert!(known.segment.timestamps.is_some() && bare.segment.timestamps.is_none(), "{sent:?}");
-    assert!(asked.iter().all(|sent| sent.segment.flags == ACK && sent.segment.payload == 0));
+    assert!(questions.iter().all(|sent| sent.segment.flags == ACK && sent.segment.payload == 0));
     let behind = client.expected.wrapping_sub(bare.segment.sequence) as i32;
     assert!(known.segment.sequence == bare.segment.sequence && behind > 0, "a number that it has got: {sent:?}");
 }
