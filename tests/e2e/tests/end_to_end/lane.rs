@@ -2,7 +2,7 @@
 //! lanes run beside each other. Most tests wait most of the time, for timeouts, checks, a second of traffic; and what two
 //! of them have (namespaces, Hairpin's instance, files) has nothing in common but the cores. Those that need these for
 //! themselves (a flood; hundreds of requests a second that must not go long without a process) run without others
-//! ([`alone`]).
+//! ([`alone`]), after the others: each of them would let all lanes wait for the longest test that runs.
 
 use anyhow::Result;
 use libtest_mimic::{Completion, Failed, Trial};
@@ -16,10 +16,16 @@ use std::time::{Duration, Instant};
 pub(crate) static SHARED: Lane = Lane::new(1);
 /// Tests that share HTTP services.
 pub(crate) static HTTP: Lane = Lane::new(1);
-/// Tests that make what they need themselves.
-pub(crate) static OWN: Lane = Lane::new(2);
+/// Tests that make what they need themselves. With the two lanes before, five tests at a time load two cores well.
+pub(crate) static OWN: Lane = Lane::new(3);
 /// Those of them with DPDK, whose workers poll.
 pub(crate) static DPDK: Lane = Lane::new(1);
+/// Tests beside which no other runs.
+static ALONE: Lane = Lane::new(1);
+/// What tests of [`ALONE`] wait for.
+static BESIDE_OTHERS: [&Lane; 4] = [&SHARED, &HTTP, &OWN, &DPDK];
+/// Time between two looks at whether these are empty: above what starting the threads of all tests takes.
+const LOOK: Duration = Duration::from_millis(200);
 
 thread_local! {
     /// Why the test that runs on this thread cannot be performed on this machine.
@@ -87,6 +93,12 @@ impl Lane {
         })
     }
 
+    /// Whether a test of the lane runs or waits.
+    fn is_busy(&self) -> bool {
+        let state = self.state();
+        state.running > 0 || !state.waiting.is_empty()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -106,9 +118,13 @@ impl Lane {
     }
 }
 
-/// A test beside which no other runs.
+/// A test beside which no other runs. It begins when no test waits that may run beside others.
 pub(crate) fn alone(name: &str, body: fn() -> Result<()>) -> Trial {
-    OWN.queued(name, move || {
+    ALONE.queued(name, move || {
+        std::thread::sleep(LOOK);
+        while BESIDE_OTHERS.iter().any(|lane| lane.is_busy()) {
+            std::thread::sleep(LOOK);
+        }
         let _without_others = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
         body()
     })

@@ -139,7 +139,11 @@ fn with_checks_of_names(mut tests: Vec<Trial>) -> Vec<Trial> {
 }
 
 /// The tests that the file `HAIRPIN_TESTS` names, one a line; all of them if it is not set. An unknown name is an error.
+/// Without those that have `HAIRPIN_TESTS_SKIP` in their names.
 fn named(mut tests: Vec<Trial>) -> Vec<Trial> {
+    if let Ok(skipped) = std::env::var("HAIRPIN_TESTS_SKIP") {
+        tests.retain(|test| skipped.is_empty() || !test.name().contains(&skipped));
+    }
     let Some(path) = std::env::var_os("HAIRPIN_TESTS") else { return tests };
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("HAIRPIN_TESTS, {path:?}: {error}"));
     let names: BTreeSet<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
