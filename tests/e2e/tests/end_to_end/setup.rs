@@ -78,7 +78,7 @@ impl Scene {
         let service = services().into_iter().find(|service| service.name == name).context("no such service")?;
         let options = WrkOptions { page: "1k", connections, duration: Duration::from_secs(seconds), close: true };
         let done = load::wrk(&self.topology, &[service.listen()], &options)?;
-        ensure!(done.errors == 0 && done.requests > 100, "{name}: {done:?}");
+        ensure!(done.errors == 0 && done.requests > 0, "{name}: {done:?}");
         Ok(done.requests)
     }
 
@@ -158,11 +158,11 @@ fn survives() -> Result<()> {
     for connection in &mut held {
         connection.get("1k", false, TIMEOUT).context("after an upgrade")?;
     }
-    scene.pages("http6", 16, 1)?;
+    let requests = scene.pages("http6", 16, 1)?;
     sleep(Duration::from_millis(1500));
     ensure!(
-        scene.event("set-up")? > 100,
-        "the programs set nothing up after an upgrade: {}",
+        2 * scene.event("set-up")? > requests,
+        "the programs set few of {requests} connections up after an upgrade: {}",
         scene.hairpin.status_table()?
     );
     drop(held);
