@@ -149,15 +149,9 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 	if ((gso_size ? f->headers + gso_size : f->length) + overhead > head->mtu)
 		return divert(skb, head->worker, EVENT_RULE_MTU);
 	if (flags & RULE_SEQUENCE && f->tcp) {
-		struct sequence_change *change = bpf_map_lookup_elem(changes, key);
-		struct change_copy *copy = single(&sequence_buffer);
-
-		sequence_sum = NOT_TRANSLATED;
-		if (change && copy && copy_change(copy, change, rule, ipv6))
-			sequence_sum = translate_sequence(skb, f->l4, f->length - f->headers, &copy->change);
-		if (sequence_sum == NOT_TRANSLATED || !copy)
+		ends = renumber(rule, changes, key, f, at->ethernet, (void *)(long)skb->data_end, &sequence_sum, ipv6);
+		if (!ends)
 			return divert(skb, head->worker, EVENT_RULE_GUARD);
-		ends = &copy->ends;
 	}
 	/* Last of all that may make it the worker's. */
 	if (followed && !(ipv6 ? report_segment_v6(key, rule, f->tcp_flags) : report_segment_v4(key, rule, f->tcp_flags)) &&

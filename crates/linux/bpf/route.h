@@ -84,4 +84,10 @@ static __always_inline int redirect_neighbour(const struct bpf_fib_lookup *found
 	__builtin_memcpy(next.ipv6_nh, found->ipv6_dst, 16);
 	return bpf_redirect_neigh(found->ifindex, &next, sizeof(next), 0);
 }
+
+/* How a frame leaves a driver by the interface `egress`; XDP_PASS if it cannot. */
+static __always_inline int way_out(const struct xdp_md *ctx, __u32 egress, __u32 sends_back)
+{
+	return egress == ctx->ingress_ifindex && sends_back ? XDP_TX : bpf_redirect_map(&devices, egress, XDP_PASS);
+}
 #endif

@@ -414,7 +414,7 @@ const _: () = {
     assert!(size_of::<RuleRequest>() == 16 && size_of::<TotalsValue>() == 16);
 };
 
-/// The fates of packets that take no rule, the packets that rules have sent from XDP, and the connections set up by the
+/// The fates of packets that take no rule, the packets that were sent from XDP, and the connections set up by the
 /// programs: name for people, and whether such packets are dropped. In the order of
 /// `enum event`.
 pub const EVENTS: [(&str, bool); 33] = [
