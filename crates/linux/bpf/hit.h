@@ -3,17 +3,6 @@
 #ifndef HAIRPIN_HIT_H
 #define HAIRPIN_HIT_H
 
-/* Writes the MACs of the rule's next hop. By words: a copy of bytes is compiled to as many loads and stores. */
-static __always_inline void address_frame(void *ethernet, const struct rule_head *head)
-{
-	const __u32 *next_hop = (const void *)head->next_hop;
-	__u32 *to = ethernet;
-
-	to[0] = next_hop[0];
-	to[1] = next_hop[1];
-	to[2] = next_hop[2];
-}
-
 /* Looks the rule's route up again. Returns a verdict: TC_ACT_REDIRECT if the packet leaves by the kernel's neighbour
  * entry, TC_ACT_OK if by the MACs the rule holds, TC_ACT_SHOT if there is no route. */
 static __always_inline int find_route(struct __sk_buff *skb, void *rule, __u32 l3, __u32 now, const bool ipv6)

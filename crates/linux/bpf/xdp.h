@@ -41,13 +41,23 @@ static __always_inline bool takes(const struct rule_head *head, const struct fra
 	return !(f->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)) || (!is_served() && !is_followed());
 }
 
-static __always_inline int forward(const struct xdp_md *ctx, const struct frame *f, void *rule, void *changes, const void *key,
+/* Whether a rule of direct server return takes the packet by itself, too, under `overhead` bytes of outer headers: its next hop
+ * is that of what the backend is to get, and the outer header's source is known. */
+static __always_inline bool takes_direct(const struct rule_head *head, const struct frame *f, const struct direct *direct,
+					 __u32 overhead)
+{
+	if (!overhead != !(head->flags & RULE_WRAPPED) || f->length + overhead > head->mtu)
+		return false;
+	return direct && (!overhead || has_source(direct));
+}
+
+static __always_inline int forward(struct xdp_md *ctx, const struct frame *f, void *rule, void *changes, const void *key,
 				   const struct headers *at, const struct interface *interface, const bool ipv6)
 {
 	const union ends *ends = ends_of(rule);
 	struct rule_head *head = rule;
+	__u32 now = ticks(), overhead = 0;
 	__u8 flags = head->flags;
-	__u32 now = ticks();
 	__u64 sum = 0;
 	int verdict;
 
@@ -56,8 +66,8 @@ static __always_inline int forward(const struct xdp_md *ctx, const struct frame 
 	if (flags & RULE_DIRECT) {
 		const struct direct *direct = direct_of(head);
 
-		/* The outer header is put on at tc. */
-		if (!direct || direct->overhead || flags & RULE_WRAPPED)
+		overhead = direct ? direct->overhead : 0;
+		if (!takes_direct(head, f, direct, overhead))
 			return XDP_PASS;
 	}
 	/* Nothing is changed before it is known that the packet goes out from here. */
@@ -69,12 +79,18 @@ static __always_inline int forward(const struct xdp_md *ctx, const struct frame 
 		if (!ends)
 			return XDP_PASS;
 	}
-	if (flags & RULE_DIRECT)
-		lower_hops(at->network, ipv6);
-	else
-		rewrite(ends, at->network, at->transport, f, sum, CHECKSUM_WHOLE, ipv6);
+	if (overhead) {
+		verdict = ipv6 ? wrap_in_driver_v6(ctx, rule, key, verdict) : wrap_in_driver_v4(ctx, rule, key, verdict);
+		if (verdict == XDP_PASS || verdict == XDP_DROP)
+			return verdict;
+	} else {
+		if (flags & RULE_DIRECT)
+			lower_hops(at->network, ipv6);
+		else
+			rewrite(ends, at->network, at->transport, f, sum, CHECKSUM_WHOLE, ipv6);
+		address_frame(at->ethernet, head);
+	}
 	account(head, f, 0, 0, now);
-	address_frame(at->ethernet, head);
 	count(EVENT_XDP);
 	return verdict;
 }

@@ -158,6 +158,8 @@ pub const RULE_DIRECT: u8 = 4;
 pub const RULE_ACTIVE: u8 = 16;
 /// Hand-over is under way (set by BPF).
 pub const RULE_FENCED: u8 = 32;
+/// The rule's next hop is that of packets in outer headers.
+pub const RULE_WRAPPED: u8 = 64;
 
 /// The part of a rule that is the same in both families.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,7 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use std::cell::Cell;
 
 /// A rule in force whose route is fresh and leads to the loopback device.
-fn settled(head: &mut RuleHead) {
+pub(crate) fn settled(head: &mut RuleHead) {
     head.flags |= RULE_ACTIVE;
     head.until = ticks().wrapping_add(1 << 20);
     head.egress = LOOPBACK;
