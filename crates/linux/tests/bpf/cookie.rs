@@ -143,9 +143,9 @@ fn answer(rig: &Rig, frame: &[u8], now: Time, clock: u32) -> Option<Vec<u8>> {
 /// Checks the frame that a program has made of a SYN just after `now`.
 pub(crate) fn assert_answer(rig: &Rig, syn: &[u8], frame: &[u8], now: Time) -> Result<(), TestCaseError> {
     let clock = ((now.as_nanos() / 1_000_000) as u32).wrapping_add(Steering::by_hash(KEY, 1).clock_ahead());
-    // The programs' clock is a few milliseconds behind, and time passes.
+    // The programs' clock is some milliseconds behind, more on an emulated machine, and time passes.
     let told = stamped(frame).unwrap_or(clock);
-    prop_assert!(told.wrapping_sub(clock).wrapping_add(50) < 5000, "{told} is not {clock}");
+    prop_assert!(told.wrapping_sub(clock).wrapping_add(1000) < 6000, "{told} is not {clock}");
     let expected = answer(rig, syn, now, told);
     prop_assert_eq!(Some(&frame[12..]), expected.as_ref().map(|expected| &expected[12..]));
     prop_assert_eq!((&frame[..6], &frame[6..12]), (&syn[6..12], &syn[..6]));

@@ -153,7 +153,7 @@ pub(crate) fn services() -> Vec<PeerService> {
 }
 
 /// HTTP services of the networks with routers and in XDP: to a web server, and to a [recorder](RECORDER_PORT) for what goes up.
-fn http_services() -> Vec<PeerService> {
+pub(crate) fn http_services() -> Vec<PeerService> {
     let of = |family, name, port, server_port| PeerService {
         family,
         server_port,

@@ -1,11 +1,11 @@
 //! Programs in XDP: they forward, outlive the process, follow the configuration at a start, and go.
 
 use super::mtu::upload_by_http;
-use super::network::{ATTACH_XDP, Network, Networks, Which, service, services, test};
+use super::network::{ATTACH_XDP, Network, Networks, Which, http_services, service, services, test};
 use super::transfer::{bulk, echoes};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::load;
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, hairpin_program};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService, hairpin_program};
 use hairpin_e2e::servers::{HTTP_PORT, Servers};
 use hairpin_e2e::tool::{http::HttpConnection, inside};
 use hairpin_e2e::topology::{Cards, Family, Topology, TopologyOptions, vip};
@@ -98,6 +98,10 @@ struct Xdp {
     _servers: Servers,
 }
 
+fn all_services() -> Vec<PeerService> {
+    services().into_iter().chain(http_services()).collect()
+}
+
 fn options(attach: &str) -> HairpinOptions {
     HairpinOptions { tables: format!("[offload]\npolicy = \"always\"\n{attach}"), ..HairpinOptions::default() }
 }
@@ -106,7 +110,7 @@ impl Xdp {
     fn start() -> Result<Xdp> {
         let topology = Topology::create(TopologyOptions { cards: Cards::Xdp, ..TopologyOptions::default() })?;
         let servers = Servers::start(&topology)?;
-        let hairpin = Hairpin::start(&topology, &services(), &options(ATTACH_XDP))?;
+        let hairpin = Hairpin::start(&topology, &all_services(), &options(ATTACH_XDP))?;
         Ok(Xdp { topology, hairpin, _servers: servers })
     }
 
@@ -116,7 +120,7 @@ impl Xdp {
     }
 
     fn works(&self) -> Result<()> {
-        for name in ["http4", "full-http6"] {
+        for name in ["http4", "full-http6", "web4", "web6"] {
             load::curl(&self.topology.client, &self.topology, &service(name).listen(), "10m", "works")?;
         }
         echoes(&self.topology, "echo6", 16, 100, 17)
@@ -164,7 +168,7 @@ fn changes() -> Result<()> {
     for (attach, has) in [("tc", false), ("xdp", true), ("auto", false), ("xdp", true), ("clsact", false)] {
         let _ = xdp.hairpin.end(Signal::SIGTERM)?;
         let table = format!("[linux]\nattach = \"{attach}\"\n");
-        xdp.hairpin.configure(&xdp.topology, &services(), &options(&table))?;
+        xdp.hairpin.configure(&xdp.topology, &all_services(), &options(&table))?;
         xdp.hairpin.start_again(&xdp.topology, &[])?;
         match has {
             true => xdp.all_have_it()?,
