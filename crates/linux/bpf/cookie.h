@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* SYN cookies: a client of a spliced service is answered here, and reaches a worker with its first data and a cookie
- * that is right. The same cookies, and the same SYN-ACKs, as crates/core/src/l7/cookie.rs, which says what they are. */
+ * that is right. The same cookies, and the same SYN-ACKs, as crates/core/src/l7/cookie.rs, which says what they are.
+ *
+ * Functions with `in_driver` serve both contexts: struct xdp_md there, struct __sk_buff at tc. In XDP nothing is known of a
+ * frame but its bytes, so whatever looks wrong there is left to tc. */
 #ifndef HAIRPIN_COOKIE_H
 #define HAIRPIN_COOKIE_H
 
@@ -222,14 +225,19 @@ static __always_inline __u32 pseudo_sum(const union meeting *of, __u32 length)
 	return fold(sum);
 }
 
+static __always_inline long load_bytes(void *ctx, __u32 at, void *to, __u32 length, const bool in_driver)
+{
+	return in_driver ? bpf_xdp_load_bytes(ctx, at, to, length) : bpf_skb_load_bytes(ctx, at, to, length);
+}
+
 /* Reads the SYN into `syn`. Whether its checksums are right, as far as that is the receiver's to tell; that of a SYN
  * with data is not looked at, as nothing of the data is used. */
-static __always_inline bool read_syn(struct __sk_buff *skb, struct syn *syn, __u64 shape, const bool ipv6)
+static __always_inline bool read_syn(void *ctx, struct syn *syn, __u64 shape, __u32 state, const bool ipv6, const bool in_driver)
 {
 	__u32 length = shape_header(shape), sum;
 
 	if (!ipv6) {
-		if (bpf_skb_load_bytes(skb, shape_l3(shape), syn->network, sizeof(syn->network)))
+		if (load_bytes(ctx, shape_l3(shape), syn->network, sizeof(syn->network), in_driver))
 			return false;
 		if (fold((__u32)bpf_csum_diff(NULL, 0, (__be32 *)syn->network, sizeof(syn->network), 0)) != 0xffff)
 			return false;
@@ -241,9 +249,9 @@ static __always_inline bool read_syn(struct __sk_buff *skb, struct syn *syn, __u
 	barrier_var(length);
 	if (length > TCP_LENGTH_MAX)
 		return false;
-	if (bpf_skb_load_bytes(skb, shape_l4(shape), syn->segment, length))
+	if (load_bytes(ctx, shape_l4(shape), syn->segment, length, in_driver))
 		return false;
-	if (shape & SHAPE_PAYLOAD || checksum_state(skb) & 1)
+	if (shape & SHAPE_PAYLOAD || state & 1)
 		return true; /* 1 and 3: the device has verified it, or it never was on a wire */
 	sum = bpf_csum_diff(NULL, 0, (__be32 *)syn->segment, length, pseudo_sum(&syn->of, length));
 	return fold(sum) == 0xffff;
@@ -288,27 +296,12 @@ static __always_inline __u32 write_segment(struct syn *syn, __u32 at, __u32 cook
 	return length;
 }
 
-/* Makes the frame the SYN-ACK that answers it, and sends it back the way it has come. Its VLAN tag, in the socket
- * buffer's metadata, stays. The answer is not longer than the SYN but for its MSS option: no use as an amplifier. */
-static __always_inline int answer_syn(struct __sk_buff *skb, const struct control *control, struct syn *syn,
-				      __u64 shape, const bool ipv6)
+/* Writes the SYN-ACK's IP header. */
+static __always_inline void write_network(struct syn *syn, __u32 length, const bool ipv6)
 {
-	const __u32 network = ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
-	__u64 now = count_now(control);
-	union meeting *of = &syn->of;
-	__u32 length, offer, pseudo;
-	struct tcphdr *tcp;
+	const union meeting *of = &syn->of;
 
-	if (has_impossible_source(of, ipv6) || !read_syn(skb, syn, shape, ipv6)) {
-		count(EVENT_MALFORMED);
-		return TC_ACT_SHOT;
-	}
-	offer = read_offer(syn, shape_header(shape), ipv6);
-	if (!(shape & SHAPE_TIMESTAMPS))
-		syn->stamped = 0;
-	syn->clock = bpf_htonl(clock_now(control));
-	length = write_segment(syn, network, make_cookie(control, of, now << OFFER_BITS | offer), ipv6);
-	__builtin_memset(syn->answer, 0, network);
+	__builtin_memset(syn->answer, 0, ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
 	if (ipv6) {
 		struct ipv6hdr *ip = (void *)syn->answer;
 
@@ -323,7 +316,7 @@ static __always_inline int answer_syn(struct __sk_buff *skb, const struct contro
 
 		ip->version = 4;
 		ip->ihl = 5;
-		ip->tot_len = bpf_htons(network + length);
+		ip->tot_len = bpf_htons(sizeof(*ip) + length);
 		ip->frag_off = bpf_htons(0x4000);
 		ip->ttl = HOPS;
 		ip->protocol = IPPROTO_TCP;
@@ -331,61 +324,127 @@ static __always_inline int answer_syn(struct __sk_buff *skb, const struct contro
 		__builtin_memcpy(&ip->daddr, of->source + 12, 4);
 		ip->check = ~fold((__u32)bpf_csum_diff(NULL, 0, (__be32 *)ip, sizeof(*ip), 0));
 	}
-	tcp = (void *)(syn->answer + network);
-	pseudo = pseudo_sum(of, length);
-	/* Two checks, as in `read_syn`. */
-	barrier_var(length);
-	if (length < SYN_ACK_LENGTH)
-		return TC_ACT_SHOT;
-	barrier_var(length);
-	if (length > SYN_ACK_LENGTH_MAX)
-		return TC_ACT_SHOT;
-	/* An unfinished checksum stays unfinished: the kernel or device that finishes it looks in the same place. */
-	if (checksum_state(skb) != CHECKSUM_PARTIAL)
-		pseudo = ~fold((__u32)bpf_csum_diff(NULL, 0, (__be32 *)tcp, length, pseudo));
-	tcp->check = pseudo;
-	if (bpf_skb_load_bytes(skb, 0, syn->macs + ETH_ALEN, ETH_ALEN) ||
-	    bpf_skb_load_bytes(skb, ETH_ALEN, syn->macs, ETH_ALEN))
-		return TC_ACT_SHOT;
-	if (bpf_skb_change_tail(skb, ETH_HLEN + network + length, 0) ||
-	    bpf_skb_store_bytes(skb, ETH_HLEN, syn->answer, network + length, BPF_F_RECOMPUTE_CSUM) ||
+}
+
+/* Puts the answer, of `length` bytes of IP, in the frame's place, and sends it back the way the frame has come. A VLAN tag, in
+ * the socket buffer's metadata, stays. */
+static __always_inline int send_back(struct __sk_buff *skb, struct syn *syn, __u32 length)
+{
+	if (bpf_skb_change_tail(skb, ETH_HLEN + length, 0) ||
+	    bpf_skb_store_bytes(skb, ETH_HLEN, syn->answer, length, BPF_F_RECOMPUTE_CSUM) ||
 	    bpf_skb_store_bytes(skb, 0, syn->macs, sizeof(syn->macs), 0))
 		return TC_ACT_SHOT;
 	count(EVENT_COOKIE_SENT);
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-static __noinline int answer_syn_v4(struct __sk_buff *skb, const struct control *control, struct syn *syn, __u64 shape)
+/* The same in a driver. What cannot be sent from there, or made as long as the answer is, passes as it came. */
+static __always_inline int send_back_in_driver(struct xdp_md *ctx, struct syn *syn, __u32 length, __u32 sends_back)
 {
-	return answer_syn(skb, control, syn, shape, false);
+	int verdict = way_out(ctx, ctx->ingress_ifindex, sends_back);
+	__u32 before = bpf_xdp_get_buff_len(ctx);
+
+	if (verdict == XDP_PASS || bpf_xdp_adjust_tail(ctx, (int)(ETH_HLEN + length - before)))
+		return XDP_PASS;
+	if (bpf_xdp_store_bytes(ctx, ETH_HLEN, syn->answer, length) ||
+	    bpf_xdp_store_bytes(ctx, 0, syn->macs, sizeof(syn->macs)))
+		return XDP_DROP;
+	count(EVENT_COOKIE_SENT);
+	count(EVENT_XDP);
+	return verdict;
 }
 
-static __noinline int answer_syn_v6(struct __sk_buff *skb, const struct control *control, struct syn *syn, __u64 shape)
+static __always_inline int dropped(const bool in_driver)
 {
-	return answer_syn(skb, control, syn, shape, true);
+	return in_driver ? XDP_DROP : TC_ACT_SHOT;
 }
+
+static __always_inline int malformed(const bool in_driver)
+{
+	if (in_driver)
+		return XDP_PASS;
+	count(EVENT_MALFORMED);
+	return TC_ACT_SHOT;
+}
+
+/* Makes the frame the SYN-ACK that answers it. The answer is not longer than the SYN but for its MSS option: no use as an
+ * amplifier. */
+static __always_inline int answer_syn(void *ctx, const struct control *control, struct syn *syn, __u64 shape, const bool ipv6,
+				      const bool in_driver)
+{
+	const __u32 network = ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+	__u32 length, offer, pseudo, state = in_driver ? CHECKSUM_WHOLE : checksum_state(ctx);
+	__u64 now = count_now(control);
+	struct tcphdr *tcp;
+
+	if (has_impossible_source(&syn->of, ipv6) || !read_syn(ctx, syn, shape, state, ipv6, in_driver))
+		return malformed(in_driver);
+	offer = read_offer(syn, shape_header(shape), ipv6);
+	if (!(shape & SHAPE_TIMESTAMPS))
+		syn->stamped = 0;
+	syn->clock = bpf_htonl(clock_now(control));
+	length = write_segment(syn, network, make_cookie(control, &syn->of, now << OFFER_BITS | offer), ipv6);
+	write_network(syn, length, ipv6);
+	tcp = (void *)(syn->answer + network);
+	pseudo = pseudo_sum(&syn->of, length);
+	/* Two checks, as in `read_syn`. */
+	barrier_var(length);
+	if (length < SYN_ACK_LENGTH)
+		return dropped(in_driver);
+	barrier_var(length);
+	if (length > SYN_ACK_LENGTH_MAX)
+		return dropped(in_driver);
+	/* An unfinished checksum stays unfinished: the kernel or device that finishes it looks in the same place. */
+	if (state != CHECKSUM_PARTIAL)
+		pseudo = ~fold((__u32)bpf_csum_diff(NULL, 0, (__be32 *)tcp, length, pseudo));
+	tcp->check = pseudo;
+	if (load_bytes(ctx, 0, syn->macs + ETH_ALEN, ETH_ALEN, in_driver) ||
+	    load_bytes(ctx, ETH_ALEN, syn->macs, ETH_ALEN, in_driver))
+		return dropped(in_driver);
+	if (in_driver)
+		return send_back_in_driver(ctx, syn, network + length, !!(shape & SHAPE_SENDS_BACK));
+	return send_back(ctx, syn, network + length);
+}
+
+#define ANSWER_SYN(name, context, ipv6, in_driver) \
+	static __noinline int name(context *ctx, const struct control *control, struct syn *syn, __u64 shape) \
+	{ \
+		return answer_syn(ctx, control, syn, shape, ipv6, in_driver); \
+	}
+
+ANSWER_SYN(answer_syn_v4, struct __sk_buff, false, false)
+ANSWER_SYN(answer_syn_v6, struct __sk_buff, true, false)
+ANSWER_SYN(answer_syn_in_driver_v4, struct xdp_md, false, true)
+ANSWER_SYN(answer_syn_in_driver_v6, struct xdp_md, true, true)
 
 /* A SYN, and whatever else has the flag, to a spliced service: answered, if it is of the form nearly all are. */
-static __always_inline int spliced_syn(struct __sk_buff *skb, const struct control *control, struct syn *syn,
-				       __u32 ipv6, __u64 shape)
+static __always_inline int spliced_syn(void *ctx, const struct control *control, struct syn *syn, __u32 ipv6, __u64 shape,
+				       const bool in_driver)
 {
 	__u32 l3 = shape_l3(shape), network = shape_l4(shape) - l3;
 
-	if (shape & (TCP_FIN | TCP_RST)) {
-		count(EVENT_MALFORMED);
-		return TC_ACT_SHOT;
-	}
+	if (shape & (TCP_FIN | TCP_RST))
+		return malformed(in_driver);
 	if (l3 != ETH_HLEN || network != (ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)))
 		return UNDECIDED;
-	return ipv6 ? answer_syn_v6(skb, control, syn, shape) : answer_syn_v4(skb, control, syn, shape);
+	if (in_driver)
+		return ipv6 ? answer_syn_in_driver_v6(ctx, control, syn, shape) :
+			      answer_syn_in_driver_v4(ctx, control, syn, shape);
+	return ipv6 ? answer_syn_v6(ctx, control, syn, shape) : answer_syn_v4(ctx, control, syn, shape);
+}
+
+/* To the worker that has the client; from a driver by way of tc. */
+static __always_inline int to_its_worker(void *ctx, const struct control *control, __u64 hash, const bool in_driver)
+{
+	return in_driver ? XDP_PASS : to_worker(ctx, steer_worker(control, hash));
 }
 
 /* A packet to a spliced service. A worker gets those of known connections, and of others the one that begins them: the
  * first data, with the cookie; or FIN with it, of who closes without having said anything and waits for an answer. The
  * acknowledgement that ends the handshake tells nothing that the data will not tell again. What has no right cookie is
  * for `strange`. */
-__noinline int spliced(struct __sk_buff *skb, const struct end *source, const struct end *destination, __u32 ipv6,
-		       __u64 shape)
+static __always_inline int meet_spliced(void *ctx, const struct end *source, const struct end *destination, __u32 ipv6,
+					__u64 shape, const bool in_driver)
 {
 	struct control *control_now = single(&control);
 	struct syn *syn = single(&syn_scratch);
@@ -394,31 +453,43 @@ __noinline int spliced(struct __sk_buff *skb, const struct end *source, const st
 	/* While no process serves, no client is to be made to believe that one does. The ends are never NULL. */
 	if (!control_now || !syn || !source || !destination || is_absent(control_now))
 		return UNDECIDED;
-	if (bpf_skb_load_bytes(skb, shape_l4(shape) + offsetof(struct tcphdr, seq), syn->numbers, sizeof(syn->numbers)))
-		return TC_ACT_SHOT;
+	if (load_bytes(ctx, shape_l4(shape) + offsetof(struct tcphdr, seq), syn->numbers, sizeof(syn->numbers), in_driver))
+		return dropped(in_driver);
 	__builtin_memcpy(syn->of.source, source->address, 16);
 	__builtin_memcpy(syn->of.destination, destination->address, 16);
 	syn->of.source_port = source->port;
 	syn->of.destination_port = destination->port;
 	syn->of.sequence = syn->numbers[0];
 	if (opens(shape))
-		return spliced_syn(skb, control_now, syn, ipv6, shape);
+		return spliced_syn(ctx, control_now, syn, ipv6, shape, in_driver);
 	hash = steer_hash(control_now, source);
 	if (is_known(hash) || is_new_flow(hash))
-		return to_worker(skb, steer_worker(control_now, hash));
+		return to_its_worker(ctx, control_now, hash, in_driver);
 	if (!(shape & TCP_ACK) || shape & (TCP_SYN | TCP_RST)) {
 		count(EVENT_COOKIE_BARE);
-		return TC_ACT_SHOT;
+		return dropped(in_driver);
 	}
 	syn->of.sequence = bpf_htonl(bpf_ntohl(syn->numbers[0]) - 1);
 	if (!is_cookie(control_now, &syn->of, bpf_ntohl(syn->numbers[1]) - 1))
 		return shape & SHAPE_PAYLOAD ? STRANGE_DATA : STRANGE;
 	if (!(shape & (SHAPE_PAYLOAD | TCP_FIN))) {
 		count(EVENT_COOKIE_BARE);
-		return TC_ACT_SHOT;
+		return dropped(in_driver);
 	}
+	/* In a driver, too: it sees the segments behind this one before tc has seen any. */
 	if (shape & SHAPE_PAYLOAD)
 		welcome(hash);
-	return to_worker(skb, steer_worker(control_now, hash));
+	return to_its_worker(ctx, control_now, hash, in_driver);
+}
+
+__noinline int spliced(struct __sk_buff *skb, const struct end *source, const struct end *destination, __u32 ipv6, __u64 shape)
+{
+	return meet_spliced(skb, source, destination, ipv6, shape, false);
+}
+
+__noinline int spliced_in_driver(struct xdp_md *ctx, const struct end *source, const struct end *destination, __u32 ipv6,
+				 __u64 shape)
+{
+	return meet_spliced(ctx, source, destination, ipv6, shape, true);
 }
 #endif

@@ -52,17 +52,10 @@ static __always_inline void aim_outer(struct routed *routed, const struct direct
 	}
 }
 
-/* The UDP header of GUE. The source port tells routers one client's flow from another's; packets without ports, ICMP
- * errors and later fragments, share one. A sum of zero is allowed with IPv6, too: what is inside has its own (RFC 6935). */
-static __always_inline void fill_udp(struct __sk_buff *skb, struct udphdr *udp, const struct direct *direct, __u32 length,
-				     const bool ipv6)
+/* The UDP header of GUE. The source port tells routers one client's flow from another's by its steering hash. A sum of zero is
+ * allowed with IPv6, too: what is inside has its own (RFC 6935). */
+static __always_inline void fill_udp(struct udphdr *udp, const struct direct *direct, __u32 length, __u64 hash)
 {
-	struct control *control_now = single(&control);
-	struct end source, destination;
-	__u64 hash = 0;
-
-	if (control_now && quoted_ends(skb, ETH_HLEN, &source, &destination, ipv6))
-		hash = steer_hash(control_now, &source);
 	udp->source = bpf_htons(GUE_SOURCE_FIRST | (hash & ~GUE_SOURCE_FIRST & 0xffff));
 	udp->dest = direct->port;
 	udp->len = bpf_htons(length);
@@ -75,57 +68,89 @@ static __always_inline __u32 length_field(__u32 length)
 	return length > 0xffff ? 0 : length;
 }
 
-static __always_inline bool wrap_v4(struct __sk_buff *skb, const struct direct *direct)
+/* Fills in the outer headers of a packet of `length` bytes. Returns theirs. */
+static __always_inline __u32 fill_outer_v4(struct outer_v4 *outer, const struct direct *direct, const struct iphdr *inner,
+					   __u32 length, __u64 hash)
 {
 	const bool has_udp = direct->encapsulation == ENCAPSULATION_GUE;
-	__u32 headers = sizeof(struct iphdr) + (has_udp ? sizeof(struct udphdr) : 0), length;
+	__u32 headers = sizeof(struct iphdr) + (has_udp ? sizeof(struct udphdr) : 0);
+
+	__builtin_memset(outer, 0, sizeof(*outer));
+	outer->ip.version = 4;
+	outer->ip.ihl = sizeof(outer->ip) / 4;
+	outer->ip.tos = inner->tos;
+	outer->ip.tot_len = bpf_htons(length_field(length + headers));
+	outer->ip.frag_off = bpf_htons(DO_NOT_FRAGMENT);
+	outer->ip.ttl = OUTER_HOPS;
+	outer->ip.protocol = has_udp ? IPPROTO_UDP : IPPROTO_IPIP;
+	__builtin_memcpy(&outer->ip.saddr, direct->source + 12, 4);
+	__builtin_memcpy(&outer->ip.daddr, direct->backend + 12, 4);
+	outer->ip.check = ~fold(bpf_csum_diff(NULL, 0, (void *)&outer->ip, sizeof(outer->ip), 0));
+	if (has_udp)
+		fill_udp(&outer->udp, direct, length_field(length + sizeof(struct udphdr)), hash);
+	return headers;
+}
+
+static __always_inline __u32 fill_outer_v6(struct outer_v6 *outer, const struct direct *direct, const struct ipv6hdr *inner,
+					   __u32 length, __u64 hash)
+{
+	const bool has_udp = direct->encapsulation == ENCAPSULATION_GUE;
+	__u32 headers = sizeof(struct ipv6hdr) + (has_udp ? sizeof(struct udphdr) : 0);
+
+	__builtin_memset(outer, 0, sizeof(*outer));
+	/* Version, traffic class and flow label. */
+	__builtin_memcpy(&outer->ip, inner, 4);
+	outer->ip.payload_len = bpf_htons(length_field(length + headers - sizeof(outer->ip)));
+	outer->ip.nexthdr = has_udp ? IPPROTO_UDP : IPPROTO_IPV6;
+	outer->ip.hop_limit = OUTER_HOPS;
+	__builtin_memcpy(&outer->ip.saddr, direct->source, 16);
+	__builtin_memcpy(&outer->ip.daddr, direct->backend, 16);
+	if (has_udp)
+		fill_udp(&outer->udp, direct, length_field(length + sizeof(struct udphdr)), hash);
+	return headers;
+}
+
+/* The steering hash of a packet's source, where its outer header has a port; packets without ports, ICMP errors and later
+ * fragments, share one. */
+static __always_inline __u64 source_hash(struct __sk_buff *skb, const struct direct *direct, const bool ipv6)
+{
+	struct control *control_now = single(&control);
+	struct end source, destination;
+
+	if (direct->encapsulation != ENCAPSULATION_GUE || !control_now ||
+	    !quoted_ends(skb, ETH_HLEN, &source, &destination, ipv6))
+		return 0;
+	return steer_hash(control_now, &source);
+}
+
+static __always_inline bool wrap_v4(struct __sk_buff *skb, const struct direct *direct)
+{
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 |
-		      (has_udp ? BPF_F_ADJ_ROOM_ENCAP_L4_UDP : 0);
+		      (direct->encapsulation == ENCAPSULATION_GUE ? BPF_F_ADJ_ROOM_ENCAP_L4_UDP : 0);
+	__u32 headers, length;
 	struct outer_v4 outer;
 	struct iphdr inner;
 
 	if (bpf_skb_load_bytes(skb, ETH_HLEN, &inner, sizeof(inner)))
 		return false;
-	__builtin_memset(&outer, 0, sizeof(outer));
 	length = skb->gso_size ? skb->len - ETH_HLEN : bpf_ntohs(inner.tot_len);
-	outer.ip.version = 4;
-	outer.ip.ihl = sizeof(outer.ip) / 4;
-	outer.ip.tos = inner.tos;
-	outer.ip.tot_len = bpf_htons(length_field(length + headers));
-	outer.ip.frag_off = bpf_htons(DO_NOT_FRAGMENT);
-	outer.ip.ttl = OUTER_HOPS;
-	outer.ip.protocol = has_udp ? IPPROTO_UDP : IPPROTO_IPIP;
-	__builtin_memcpy(&outer.ip.saddr, direct->source + 12, 4);
-	__builtin_memcpy(&outer.ip.daddr, direct->backend + 12, 4);
-	outer.ip.check = ~fold(bpf_csum_diff(NULL, 0, (void *)&outer.ip, sizeof(outer.ip), 0));
-	if (has_udp)
-		fill_udp(skb, &outer.udp, direct, length_field(length + sizeof(struct udphdr)), false);
+	headers = fill_outer_v4(&outer, direct, &inner, length, source_hash(skb, direct, false));
 	return !bpf_skb_adjust_room(skb, headers, BPF_ADJ_ROOM_MAC, flags) &&
 	       !bpf_skb_store_bytes(skb, ETH_HLEN, &outer, headers, BPF_F_RECOMPUTE_CSUM);
 }
 
 static __always_inline bool wrap_v6(struct __sk_buff *skb, const struct direct *direct)
 {
-	const bool has_udp = direct->encapsulation == ENCAPSULATION_GUE;
-	__u32 headers = sizeof(struct ipv6hdr) + (has_udp ? sizeof(struct udphdr) : 0), length;
 	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 |
-		      (has_udp ? BPF_F_ADJ_ROOM_ENCAP_L4_UDP : 0);
+		      (direct->encapsulation == ENCAPSULATION_GUE ? BPF_F_ADJ_ROOM_ENCAP_L4_UDP : 0);
+	__u32 headers, length;
 	struct outer_v6 outer;
 	struct ipv6hdr inner;
 
 	if (bpf_skb_load_bytes(skb, ETH_HLEN, &inner, sizeof(inner)))
 		return false;
-	__builtin_memset(&outer, 0, sizeof(outer));
 	length = skb->gso_size ? skb->len - ETH_HLEN : sizeof(inner) + bpf_ntohs(inner.payload_len);
-	/* Version, traffic class and flow label. */
-	__builtin_memcpy(&outer.ip, &inner, 4);
-	outer.ip.payload_len = bpf_htons(length_field(length + headers - sizeof(outer.ip)));
-	outer.ip.nexthdr = has_udp ? IPPROTO_UDP : IPPROTO_IPV6;
-	outer.ip.hop_limit = OUTER_HOPS;
-	__builtin_memcpy(&outer.ip.saddr, direct->source, 16);
-	__builtin_memcpy(&outer.ip.daddr, direct->backend, 16);
-	if (has_udp)
-		fill_udp(skb, &outer.udp, direct, length_field(length + sizeof(struct udphdr)), true);
+	headers = fill_outer_v6(&outer, direct, &inner, length, source_hash(skb, direct, true));
 	return !bpf_skb_adjust_room(skb, headers, BPF_ADJ_ROOM_MAC, flags) &&
 	       !bpf_skb_store_bytes(skb, ETH_HLEN, &outer, headers, BPF_F_RECOMPUTE_CSUM);
 }
@@ -145,5 +170,65 @@ __noinline int wrap(struct __sk_buff *skb, __u32 number)
 	if (!is_wrapped)
 		count(EVENT_NOT_WRAPPED);
 	return is_wrapped;
+}
+
+/* The rest of wrapping in a driver, whose frame has been grown by `headers` bytes of `outer` headers: they and the Ethernet
+ * header are written, and what is inside loses a hop. */
+static __always_inline bool fill_grown(struct xdp_md *ctx, const struct rule_head *head, void *outer, __u32 headers,
+				       const bool ipv6)
+{
+	struct ethhdr *ethernet;
+	void *data_end, *inner;
+
+	if (bpf_xdp_store_bytes(ctx, ETH_HLEN, outer, headers))
+		return false;
+	ethernet = (void *)(long)ctx->data;
+	data_end = (void *)(long)ctx->data_end;
+	inner = bytes_between(ethernet, data_end, ETH_HLEN + headers, ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
+	if (!inner || (void *)(ethernet + 1) > data_end)
+		return false;
+	lower_hops(inner, ipv6);
+	address_frame(ethernet, head);
+	ethernet->h_proto = ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+	return true;
+}
+
+/* Wraps a packet of this flow, in a driver that sends it by `verdict`. Pointers into the frame are void afterwards. XDP_PASS:
+ * there is no room, and nothing is changed. */
+static __noinline int wrap_in_driver_v4(struct xdp_md *ctx, const struct rule_v4 *rule, const struct flow_v4 *key, int verdict)
+{
+	const struct direct *direct = direct_of(&rule->head);
+	struct control *control_now = single(&control);
+	struct outer_v4 outer;
+	struct iphdr inner;
+	struct end source;
+	__u32 headers;
+
+	if (!direct || !control_now || bpf_xdp_load_bytes(ctx, ETH_HLEN, &inner, sizeof(inner)))
+		return XDP_PASS;
+	end_from_v4(&source, key->source, key->source_port, key->protocol);
+	headers = fill_outer_v4(&outer, direct, &inner, bpf_ntohs(inner.tot_len), steer_hash(control_now, &source));
+	if (bpf_xdp_adjust_head(ctx, -(int)headers))
+		return XDP_PASS;
+	return fill_grown(ctx, &rule->head, &outer, headers, false) ? verdict : XDP_DROP;
+}
+
+static __noinline int wrap_in_driver_v6(struct xdp_md *ctx, const struct rule_v6 *rule, const struct flow_v6 *key, int verdict)
+{
+	const struct direct *direct = direct_of(&rule->head);
+	struct control *control_now = single(&control);
+	struct outer_v6 outer;
+	struct ipv6hdr inner;
+	struct end source;
+	__u32 headers;
+
+	if (!direct || !control_now || bpf_xdp_load_bytes(ctx, ETH_HLEN, &inner, sizeof(inner)))
+		return XDP_PASS;
+	end_from_v6(&source, key->source, key->source_port, key->protocol);
+	headers = fill_outer_v6(&outer, direct, &inner, sizeof(inner) + bpf_ntohs(inner.payload_len),
+				steer_hash(control_now, &source));
+	if (bpf_xdp_adjust_head(ctx, -(int)headers))
+		return XDP_PASS;
+	return fill_grown(ctx, &rule->head, &outer, headers, true) ? verdict : XDP_DROP;
 }
 #endif

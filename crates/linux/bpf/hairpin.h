@@ -266,7 +266,7 @@ struct policer {
 	__u64 tokens; /* millionths of a packet */
 };
 
-/* What became of packets that took no rule; of those that took one, only which were sent from XDP. */
+/* What became of packets that took no rule; of those that took one, which were sent from XDP. */
 enum event {
 	EVENT_TO_WORKER,        /* handed to a worker, for any of the reasons below or none */
 	EVENT_POLICED_CLIENT,   /* dropped by the policer, towards a service */
@@ -293,7 +293,7 @@ enum event {
 	EVENT_COOKIE_BARE,      /* of no known connection and without data to a spliced service: has no effect */
 	EVENT_COOKIE_INVALID,   /* of no known connection to a spliced service, with data but no right cookie: dropped */
 	EVENT_ABSENT_SYN,       /* SYN to a terminated service that no process listens for: dropped */
-	EVENT_XDP,              /* rule hit, and sent from XDP */
+	EVENT_XDP,              /* sent from XDP: rule hit, or a SYN that is also counted as EVENT_COOKIE_SENT */
 	EVENT_NOT_WRAPPED,      /* to a backend hops away, but could not be encapsulated: dropped */
 	EVENT_SET_UP_BEGUN,     /* first packet of a connection that is set up here, sent to its backend */
 	EVENT_SET_UP,           /* connection set up here */

@@ -3,17 +3,6 @@
 #ifndef HAIRPIN_HIT_H
 #define HAIRPIN_HIT_H
 
-/* Writes the MACs of the rule's next hop. By words: a copy of bytes is compiled to as many loads and stores. */
-static __always_inline void address_frame(void *ethernet, const struct rule_head *head)
-{
-	const __u32 *next_hop = (const void *)head->next_hop;
-	__u32 *to = ethernet;
-
-	to[0] = next_hop[0];
-	to[1] = next_hop[1];
-	to[2] = next_hop[2];
-}
-
 /* Looks the rule's route up again. Returns a verdict: TC_ACT_REDIRECT if the packet leaves by the kernel's neighbour
  * entry, TC_ACT_OK if by the MACs the rule holds, TC_ACT_SHOT if there is no route. */
 static __always_inline int find_route(struct __sk_buff *skb, void *rule, __u32 l3, __u32 now, const bool ipv6)
@@ -149,15 +138,9 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 	if ((gso_size ? f->headers + gso_size : f->length) + overhead > head->mtu)
 		return divert(skb, head->worker, EVENT_RULE_MTU);
 	if (flags & RULE_SEQUENCE && f->tcp) {
-		struct sequence_change *change = bpf_map_lookup_elem(changes, key);
-		struct change_copy *copy = single(&sequence_buffer);
-
-		sequence_sum = NOT_TRANSLATED;
-		if (change && copy && copy_change(copy, change, rule, ipv6))
-			sequence_sum = translate_sequence(skb, f->l4, f->length - f->headers, &copy->change);
-		if (sequence_sum == NOT_TRANSLATED || !copy)
+		ends = renumber(rule, changes, key, f, at->ethernet, (void *)(long)skb->data_end, &sequence_sum, ipv6);
+		if (!ends)
 			return divert(skb, head->worker, EVENT_RULE_GUARD);
-		ends = &copy->ends;
 	}
 	/* Last of all that may make it the worker's. */
 	if (followed && !(ipv6 ? report_segment_v6(key, rule, f->tcp_flags) : report_segment_v4(key, rule, f->tcp_flags)) &&

@@ -115,6 +115,11 @@ static __always_inline bool is_direct(const struct control *control, const struc
 	return control->absent_drop == ABSENT_DROP && is_absent(control) && !is_known(hash) && !is_ours(destination);
 }
 
+static __always_inline void count_strange(int verdict)
+{
+	count(verdict == STRANGE_DATA ? EVENT_COOKIE_INVALID : EVENT_COOKIE_BARE);
+}
+
 /* A packet to a spliced service that is of no known connection and begins none: a worker answers it with RST where its
  * service is so configured, as often as the policer lets it; else it has no effect. */
 static __always_inline int strange(struct __sk_buff *skb, const struct control *control, const struct end *source,
@@ -122,7 +127,7 @@ static __always_inline int strange(struct __sk_buff *skb, const struct control *
 {
 	if (roles->roles & END_RESETS && client_admitted(roles->service))
 		return to_worker(skb, steer_worker(control, steer_hash(control, source)));
-	count(verdict == STRANGE_DATA ? EVENT_COOKIE_INVALID : EVENT_COOKIE_BARE);
+	count_strange(verdict);
 	return TC_ACT_SHOT;
 }
 

@@ -37,7 +37,7 @@ struct frame {
 };
 
 /* What later steps need to know of a frame, in one word, which costs no stack: TCP flags (8 bits),
- * whether it carries anything, and SHAPE_TIMESTAMPS (8), offset of the IP header (16), of the transport header (16),
+ * whether it carries anything, and other SHAPE_ (8), offset of the IP header (16), of the transport header (16),
  * bytes of the latter (16). */
 static __always_inline __u64 shape(const struct frame *f)
 {
@@ -49,6 +49,7 @@ static __always_inline __u64 shape(const struct frame *f)
 #define SHAPE_PAYLOAD 0x100
 #define SHAPE_TIMESTAMPS 0x200 /* not of the frame: its sender may be offered timestamps */
 #define SHAPE_IPV6 0x400 /* not of every frame's: where it says so */
+#define SHAPE_SENDS_BACK 0x800 /* not of the frame: its interface's driver sends what XDP_TX returns */
 
 static __always_inline __u32 shape_l3(__u64 shape)
 {

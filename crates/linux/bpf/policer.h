@@ -37,6 +37,18 @@ __noinline int admitted(__u32 bucket, __u32 pps)
 	return tokens >= TOKEN;
 }
 
+/* Whether a packet that is policed towards this service would find no token: a look from XDP, which takes none. The program at
+ * tc ingress takes that of a packet that passes. */
+static __always_inline bool is_exhausted(__u32 service)
+{
+	struct policer_rates *rates = single(&policer_rates);
+	struct policer *policer = bpf_map_lookup_elem(&policers, &service);
+
+	if (!rates || !policer || service >= SERVICES_MAX || rates->client_pps[service] == 0xffffffff)
+		return false;
+	return tokens_of(policer, rates->client_pps[service], bpf_ktime_get_coarse_ns()) < TOKEN;
+}
+
 /* Whether a live connection may stand behind a packet with this steering hash. */
 static __always_inline bool is_known(__u64 hash)
 {

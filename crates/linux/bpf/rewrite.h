@@ -61,7 +61,7 @@ struct options {
 ARRAY(options_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, struct options, 1, 0);
 
 struct options_walk {
-	struct __sk_buff *skb;
+	void *data, *data_end; /* of the frame */
 	struct options *options;
 };
 
@@ -69,21 +69,33 @@ struct options_walk {
 #define SACK_BLOCKS_MAX 4
 #define OFFSET_MAX 4096 /* above any offset parse() lets through */
 
-/* A word in the frame, to read and write; NULL if it is not in the linear part. */
-static __always_inline void *bytes_at(struct __sk_buff *skb, __u32 at, __u32 length)
+/* Bytes of the frame that lies from `data` to `data_end`, to read and write; NULL if they do not lie there. */
+static __always_inline void *bytes_between(void *data, void *data_end, __u32 at, __u32 length)
 {
 	void *word;
 
 	if (at > OFFSET_MAX)
 		return NULL;
-	word = (void *)(long)skb->data + at;
-	return word + length > (void *)(long)skb->data_end ? NULL : word;
+	word = data + at;
+	return word + length > data_end ? NULL : word;
+}
+
+/* Bytes of the linear part. */
+static __always_inline void *bytes_at(struct __sk_buff *skb, __u32 at, __u32 length)
+{
+	return bytes_between((void *)(long)skb->data, (void *)(long)skb->data_end, at, length);
+}
+
+static __always_inline void *option_at(const struct options_walk *walk, __u32 at, __u32 length)
+{
+	return bytes_between(walk->data, walk->data_end, at, length);
 }
 
 /* Adds to a word of an option. */
-static __always_inline bool translate_word(struct __sk_buff *skb, struct options *options, __u32 at, __u32 delta)
+static __always_inline bool translate_word(const struct options_walk *walk, __u32 at, __u32 delta)
 {
-	void *word = bytes_at(skb, at, 4);
+	struct options *options = walk->options;
+	void *word = option_at(walk, at, 4);
 	__be32 old, new;
 	__u32 change;
 
@@ -99,14 +111,15 @@ static __always_inline bool translate_word(struct __sk_buff *skb, struct options
 }
 
 /* One edge of a SACK block. */
-static __always_inline bool translate_edge(struct __sk_buff *skb, struct options *options, __u32 edge)
+static __always_inline bool translate_edge(const struct options_walk *walk, __u32 edge)
 {
+	struct options *options = walk->options;
 	void *word;
 	__be32 old;
 
 	if (!options->checks)
-		return translate_word(skb, options, edge, options->delta);
-	word = bytes_at(skb, edge, 4);
+		return translate_word(walk, edge, options->delta);
+	word = option_at(walk, edge, 4);
 	if (!word)
 		return false;
 	__builtin_memcpy(&old, word, 4);
@@ -116,10 +129,10 @@ static __always_inline bool translate_edge(struct __sk_buff *skb, struct options
 
 static long translate_option(__u32 index, void *argument)
 {
-	struct options_walk *walk = argument;
+	const struct options_walk *walk = argument;
 	struct options *options = walk->options;
 	__u32 at = options->at, end = options->end, length;
-	__u8 *option = bytes_at(walk->skb, at, 1);
+	__u8 *option = option_at(walk, at, 1);
 
 	if (at >= end || !option || *option == 0)
 		return 1;
@@ -127,7 +140,7 @@ static long translate_option(__u32 index, void *argument)
 		options->at = at + 1;
 		return 0;
 	}
-	option = bytes_at(walk->skb, at, 2);
+	option = option_at(walk, at, 2);
 	if (at + 1 >= end || !option)
 		return 1;
 	length = option[1];
@@ -135,15 +148,15 @@ static long translate_option(__u32 index, void *argument)
 		return 1;
 	options->at = at + length;
 	if (*option == 8 && length == 10 && !options->checks)
-		return !translate_word(walk->skb, options, at + 2, options->timestamp_delta) ||
-		       !translate_word(walk->skb, options, at + 6, options->echo_delta);
+		return !translate_word(walk, at + 2, options->timestamp_delta) ||
+		       !translate_word(walk, at + 6, options->echo_delta);
 	/* Whole blocks only, as the kernel reads them. */
 	if (*option != 5 || (length - 2) % 8)
 		return 0;
 	for (__u32 i = 0; i < 2 * SACK_BLOCKS_MAX; i++) {
 		if (2 + i * 4 >= length)
 			break;
-		if (!translate_edge(walk->skb, options, at + 2 + i * 4))
+		if (!translate_edge(walk, at + 2 + i * 4))
 			return 1;
 	}
 	return 0;
@@ -239,12 +252,10 @@ static __always_inline bool admits(const struct sequence_change *change, const s
 }
 
 /* Walks the options of the TCP header from `at` on, whose edges and timestamps `options` says what to do with. */
-static __always_inline void walk_options(struct __sk_buff *skb, struct options *options, __u32 at)
+static __always_inline void walk_options(struct options_walk *walk, __u32 at)
 {
-	struct options_walk walk = { .skb = skb, .options = options };
-
-	options->at = at;
-	bpf_loop(OPTIONS_LENGTH_MAX, translate_option, &walk, 0);
+	walk->options->at = at;
+	bpf_loop(OPTIONS_LENGTH_MAX, translate_option, walk, 0);
 }
 
 #define NOT_TRANSLATED (~0ULL)
@@ -258,14 +269,16 @@ struct aligned_timestamps {
 #define ALIGNED_TIMESTAMPS 0x0101080a
 
 /* Changes sequence and acknowledgement number, timestamps, the edges of SACK blocks and the window as the copied change says, if
- * they let the packet, which has `payload` bytes, through. Returns what that adds to a sum; NOT_TRANSLATED, and
- * nothing is changed, if the worker is to have the packet.
+ * they let the packet, which has `payload` bytes, through. All of its headers lie from `data` to `data_end`. Returns what that
+ * adds to a sum; NOT_TRANSLATED, and nothing is changed, if the worker is to have the packet.
  *
  * One delta serves all SACK edges: those outside the range of the guard make the packet the worker's. */
-static __noinline __u64 translate_sequence(struct __sk_buff *skb, __u32 l4, __u32 payload, const struct sequence_change *change)
+static __noinline __u64 translate_sequence(void *data, void *data_end, __u32 l4, __u32 payload,
+					   const struct sequence_change *change)
 {
-	struct tcphdr *tcp = bytes_at(skb, l4, sizeof(*tcp));
+	struct tcphdr *tcp = bytes_between(data, data_end, l4, sizeof(*tcp));
 	struct options *options = single(&options_scratch);
+	struct options_walk walk = { .data = data, .data_end = data_end, .options = options };
 	struct aligned_timestamps *stamps;
 	__u64 sum;
 	__be32 old;
@@ -276,10 +289,10 @@ static __noinline __u64 translate_sequence(struct __sk_buff *skb, __u32 l4, __u3
 	options->start = l4;
 	options->end = l4 + tcp->doff * 4;
 	options->sum = 0;
-	if (!bytes_at(skb, options->end - 1, 1))
+	if (!bytes_between(data, data_end, options->end - 1, 1))
 		return NOT_TRANSLATED;
 	at = l4 + sizeof(*tcp);
-	stamps = tcp->doff >= 8 ? bytes_at(skb, at, sizeof(*stamps)) : NULL;
+	stamps = tcp->doff >= 8 ? bytes_between(data, data_end, at, sizeof(*stamps)) : NULL;
 	if (stamps && stamps->kind != bpf_htonl(ALIGNED_TIMESTAMPS))
 		stamps = NULL;
 	if (stamps)
@@ -294,13 +307,13 @@ static __noinline __u64 translate_sequence(struct __sk_buff *skb, __u32 l4, __u3
 			options->outside = 0;
 			options->acknowledgement = change->acknowledgement;
 			options->acknowledgement_length = change->acknowledgement_length;
-			walk_options(skb, options, at);
+			walk_options(&walk, at);
 			if (options->outside)
 				return NOT_TRANSLATED;
 		}
 		options->checks = 0;
 		if (options->delta || options->timestamp_delta || options->echo_delta)
-			walk_options(skb, options, at);
+			walk_options(&walk, at);
 	}
 	sum = options->sum;
 	if (stamps) {
@@ -329,6 +342,20 @@ static __noinline __u64 translate_sequence(struct __sk_buff *skb, __u32 l4, __u3
 		sum += (__u64)(__u16)~before + tcp->window;
 	}
 	return sum;
+}
+
+/* Translates a packet of TCP by a rule with RULE_SEQUENCE, whose sequence change lies in `changes`; `*sum` is what that adds to
+ * a sum. Returns the ends that go with it. NULL, and nothing is changed: the worker is to have the packet. */
+static __always_inline const union ends *renumber(const void *rule, void *changes, const void *key, const struct frame *f,
+						  void *data, void *data_end, __u64 *sum, const bool ipv6)
+{
+	struct sequence_change *change = bpf_map_lookup_elem(changes, key);
+	struct change_copy *copy = single(&sequence_buffer);
+
+	if (!change || !copy || !copy_change(copy, change, rule, ipv6))
+		return NULL;
+	*sum = translate_sequence(data, data_end, f->l4, f->length - f->headers, &copy->change);
+	return *sum == NOT_TRANSLATED ? NULL : &copy->ends;
 }
 
 /* The transport checksum after `addresses` (of the pseudo-header) and `rest` (of the transport header) were added. */

@@ -75,6 +75,17 @@ static __always_inline bool is_on_link(const struct routed *routed, const struct
 	return !differ;
 }
 
+/* Writes the MACs of the rule's next hop. By words: a copy of bytes is compiled to as many loads and stores. */
+static __always_inline void address_frame(void *ethernet, const struct rule_head *head)
+{
+	const __u32 *next_hop = (const void *)head->next_hop;
+	__u32 *to = ethernet;
+
+	to[0] = next_hop[0];
+	to[1] = next_hop[1];
+	to[2] = next_hop[2];
+}
+
 /* Sends the packet by the route found, with the kernel's help for the MACs: that is what keeps its neighbour entry
  * alive. Only for frames without VLAN tags in band. */
 static __always_inline int redirect_neighbour(const struct bpf_fib_lookup *found)
@@ -83,5 +94,11 @@ static __always_inline int redirect_neighbour(const struct bpf_fib_lookup *found
 
 	__builtin_memcpy(next.ipv6_nh, found->ipv6_dst, 16);
 	return bpf_redirect_neigh(found->ifindex, &next, sizeof(next), 0);
+}
+
+/* How a frame leaves a driver by the interface `egress`; XDP_PASS if it cannot. */
+static __always_inline int way_out(const struct xdp_md *ctx, __u32 egress, __u32 sends_back)
+{
+	return egress == ctx->ingress_ifindex && sends_back ? XDP_TX : bpf_redirect_map(&devices, egress, XDP_PASS);
 }
 #endif

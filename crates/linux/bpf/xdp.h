@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* The program in the drivers of the named interfaces, before the kernel makes a socket buffer. It forwards what a rule
- * takes as it stands, changes the same bytes as hit.h, and drops what the policer would refuse. Whatever needs more - a
- * worker, a route, a hand-over, tags, extension headers, new sequence numbers - passes unchanged, and the program at tc
- * ingress decides. */
+ * takes as it stands, changes the same bytes as hit.h, answers SYNs with the cookies of cookie.h, and drops what tc would
+ * refuse. Whatever needs more - a worker, a route, a hand-over, tags, extension headers - passes unchanged, and the program at
+ * tc ingress decides. */
 #ifndef HAIRPIN_XDP_H
 #define HAIRPIN_XDP_H
 
@@ -34,40 +34,63 @@ static __always_inline bool takes(const struct rule_head *head, const struct fra
 {
 	__u8 flags = head->flags;
 
-	if ((flags & (RULE_ACTIVE | RULE_PASS)) != RULE_ACTIVE || (flags & RULE_SEQUENCE && f->tcp))
+	if ((flags & (RULE_ACTIVE | RULE_PASS)) != RULE_ACTIVE)
 		return false;
 	if (f->hops <= 1 || (__s32)(head->until - now) <= 0 || f->length > head->mtu)
 		return false;
 	return !(f->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)) || (!is_served() && !is_followed());
 }
 
-static __always_inline int forward(const struct xdp_md *ctx, const struct frame *f, void *rule, const struct headers *at,
-				   const struct interface *interface, const bool ipv6)
+/* Whether a rule of direct server return takes the packet by itself, too, under `overhead` bytes of outer headers: its next hop
+ * is that of what the backend is to get, and the outer header's source is known. */
+static __always_inline bool takes_direct(const struct rule_head *head, const struct frame *f, const struct direct *direct,
+					 __u32 overhead)
 {
+	if (!overhead != !(head->flags & RULE_WRAPPED) || f->length + overhead > head->mtu)
+		return false;
+	return direct && (!overhead || has_source(direct));
+}
+
+static __always_inline int forward(struct xdp_md *ctx, const struct frame *f, void *rule, void *changes, const void *key,
+				   const struct headers *at, const struct interface *interface, const bool ipv6)
+{
+	const union ends *ends = ends_of(rule);
 	struct rule_head *head = rule;
-	__u32 now = ticks(), egress = head->egress;
-	int verdict = XDP_TX;
+	__u32 now = ticks(), overhead = 0;
+	__u8 flags = head->flags;
+	__u64 sum = 0;
+	int verdict;
 
 	if (!takes(head, f, now))
 		return XDP_PASS;
-	if (head->flags & RULE_DIRECT) {
+	if (flags & RULE_DIRECT) {
 		const struct direct *direct = direct_of(head);
 
-		/* The outer header is put on at tc. */
-		if (!direct || direct->overhead || head->flags & RULE_WRAPPED)
+		overhead = direct ? direct->overhead : 0;
+		if (!takes_direct(head, f, direct, overhead))
 			return XDP_PASS;
 	}
-	/* Before anything is changed: a device that is not in the map leaves the packet to tc. */
-	if (egress != ctx->ingress_ifindex || !interface->sends_back)
-		verdict = bpf_redirect_map(&devices, egress, XDP_PASS);
+	/* Nothing is changed before it is known that the packet goes out from here. */
+	verdict = way_out(ctx, head->egress, interface->sends_back);
 	if (verdict == XDP_PASS)
 		return XDP_PASS;
-	if (head->flags & RULE_DIRECT)
-		lower_hops(at->network, ipv6);
-	else
-		rewrite(ends_of(rule), at->network, at->transport, f, 0, CHECKSUM_WHOLE, ipv6);
+	if (flags & RULE_SEQUENCE && f->tcp) {
+		ends = renumber(rule, changes, key, f, at->ethernet, (void *)(long)ctx->data_end, &sum, ipv6);
+		if (!ends)
+			return XDP_PASS;
+	}
+	if (overhead) {
+		verdict = ipv6 ? wrap_in_driver_v6(ctx, rule, key, verdict) : wrap_in_driver_v4(ctx, rule, key, verdict);
+		if (verdict == XDP_PASS || verdict == XDP_DROP)
+			return verdict;
+	} else {
+		if (flags & RULE_DIRECT)
+			lower_hops(at->network, ipv6);
+		else
+			rewrite(ends, at->network, at->transport, f, sum, CHECKSUM_WHOLE, ipv6);
+		address_frame(at->ethernet, head);
+	}
 	account(head, f, 0, 0, now);
-	address_frame(at->ethernet, head);
 	count(EVENT_XDP);
 	return verdict;
 }
@@ -80,33 +103,41 @@ static __always_inline bool is_pending(const struct end *source, const struct en
 	return roles->roles & END_SET_UP && bpf_map_lookup_elem(&pending, &key);
 }
 
-/* A packet that no rule takes, to an end that may be a service's. The policer's bucket is only looked into: the program
- * at tc ingress takes the token of a packet that passes. */
-static __noinline int refuse(const struct end *source, const struct end *destination, __u32 is_opening)
+/* A packet of no known connection, as far as the policer has to be asked. */
+static __noinline int police_in_driver(const struct control *control, const struct end *source, const struct end *destination,
+				       const struct end_roles *roles, __u32 is_opening)
 {
-	struct control *control_now = single(&control);
-	struct end_roles *roles = bpf_map_lookup_elem(&ends, destination);
-	struct policer_rates *rates;
-	struct policer *policer;
-	__u32 bucket, pps;
-
-	if (!control_now || !control_now->workers || !roles)
+	if (!is_opening && (is_known(steer_hash(control, source)) || is_pending(source, destination, roles)))
 		return XDP_PASS;
-	/* Terminated services are the kernel's, spliced ones answer with cookies. */
-	if ((roles->roles & (END_SERVICE | END_SPLICED | END_TERMINATED)) != END_SERVICE)
-		return XDP_PASS;
-	if (!is_opening && (is_known(steer_hash(control_now, source)) || is_pending(source, destination, roles)))
-		return XDP_PASS;
-	rates = single(&policer_rates);
-	bucket = roles->service;
-	policer = bpf_map_lookup_elem(&policers, &bucket);
-	if (!rates || !policer || bucket >= SERVICES_MAX)
-		return XDP_PASS;
-	pps = rates->client_pps[bucket];
-	if (pps == 0xffffffff || tokens_of(policer, pps, bpf_ktime_get_coarse_ns()) >= TOKEN)
+	if (!is_exhausted(roles->service))
 		return XDP_PASS;
 	count(EVENT_POLICED_CLIENT);
 	return XDP_DROP;
+}
+
+/* A packet that no rule takes, to a service: the same as miss(), as far as nothing is needed for it but the frame's bytes. */
+static __always_inline int miss_in_driver(struct xdp_md *ctx, const struct end *source, const struct end *destination,
+					  __u32 ipv6, __u64 shape)
+{
+	struct control *control_now = single(&control);
+	struct end_roles *roles = bpf_map_lookup_elem(&ends, destination);
+	int verdict;
+
+	if (!control_now || !control_now->workers || !roles ||
+	    (roles->roles & (END_SERVICE | END_TERMINATED)) != END_SERVICE)
+		return XDP_PASS;
+	if (roles->roles & END_SPLICED) {
+		verdict = spliced_in_driver(ctx, source, destination, ipv6, shape | offered(roles));
+		if (verdict == STRANGE || verdict == STRANGE_DATA) {
+			if (roles->roles & END_RESETS && !is_exhausted(roles->service))
+				return XDP_PASS;
+			count_strange(verdict);
+			return XDP_DROP;
+		}
+		if (verdict != UNDECIDED)
+			return verdict;
+	}
+	return police_in_driver(control_now, source, destination, roles, opens(shape));
 }
 
 /* Whether the packet is as long as it says. */
@@ -115,10 +146,12 @@ static __always_inline bool is_whole(const struct frame *f, const void *data, co
 	return f->length >= f->headers && f->length + ETH_HLEN <= (__u64)(end - data);
 }
 
-static __always_inline int xdp_v4(const struct xdp_md *ctx, struct frame *f, void *data, void *end,
-				  const struct interface *interface)
+#define MISSED -1 /* no verdict: no rule has the packet, whose ends are known */
+
+static __always_inline int xdp_v4(struct xdp_md *ctx, struct frame *f, const struct interface *interface, struct end *source,
+				  struct end *destination)
 {
-	struct end source, destination;
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct flow_v4 key = {};
 	struct headers at = {};
 	struct rule_v4 *rule;
@@ -128,16 +161,16 @@ static __always_inline int xdp_v4(const struct xdp_md *ctx, struct frame *f, voi
 	flow_v4_of(&key, f, &at);
 	rule = bpf_map_lookup_elem(&rules_v4, &key);
 	if (rule)
-		return forward(ctx, f, rule, &at, interface, false);
-	end_from_v4(&source, key.source, key.source_port, key.protocol);
-	end_from_v4(&destination, key.destination, key.destination_port, key.protocol);
-	return refuse(&source, &destination, opens(shape(f)));
+		return forward(ctx, f, rule, &sequence_v4, &key, &at, interface, false);
+	end_from_v4(source, key.source, key.source_port, key.protocol);
+	end_from_v4(destination, key.destination, key.destination_port, key.protocol);
+	return MISSED;
 }
 
-static __always_inline int xdp_v6(const struct xdp_md *ctx, struct frame *f, void *data, void *end,
-				  const struct interface *interface)
+static __always_inline int xdp_v6(struct xdp_md *ctx, struct frame *f, const struct interface *interface, struct end *source,
+				  struct end *destination)
 {
-	struct end source, destination;
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct flow_v6 key = {};
 	struct headers at = {};
 	struct rule_v6 *rule;
@@ -147,31 +180,36 @@ static __always_inline int xdp_v6(const struct xdp_md *ctx, struct frame *f, voi
 	flow_v6_of(&key, f, &at);
 	rule = bpf_map_lookup_elem(&rules_v6, &key);
 	if (rule)
-		return forward(ctx, f, rule, &at, interface, true);
-	end_from_v6(&source, key.source, key.source_port, key.protocol);
-	end_from_v6(&destination, key.destination, key.destination_port, key.protocol);
-	return refuse(&source, &destination, opens(shape(f)));
+		return forward(ctx, f, rule, &sequence_v6, &key, &at, interface, true);
+	end_from_v6(source, key.source, key.source_port, key.protocol);
+	end_from_v6(destination, key.destination, key.destination_port, key.protocol);
+	return MISSED;
 }
 
 /* Frames in several fragments are let in, so that interfaces with a large MTU can have the program; they pass. */
 SEC("xdp.frags")
 int hairpin_xdp(struct xdp_md *ctx)
 {
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
 	const struct interface *interface;
+	struct end source, destination;
 	struct ethhdr *ethernet = data;
-	struct frame f;
+	int verdict = XDP_PASS;
+	struct frame f = { .l3 = ETH_HLEN };
+	__u32 ipv6;
 
-	if ((void *)(ethernet + 1) > end || (__u64)(end - data) != bpf_xdp_get_buff_len(ctx))
+	if ((void *)(ethernet + 1) > data_end || (__u64)(data_end - data) != bpf_xdp_get_buff_len(ctx))
 		return XDP_PASS;
 	interface = addressed(ctx, ethernet);
 	if (!interface)
 		return XDP_PASS;
-	f.l3 = ETH_HLEN;
-	if (ethernet->h_proto == bpf_htons(ETH_P_IP))
-		return xdp_v4(ctx, &f, data, end, interface);
-	if (ethernet->h_proto == bpf_htons(ETH_P_IPV6))
-		return xdp_v6(ctx, &f, data, end, interface);
-	return XDP_PASS;
+	ipv6 = ethernet->h_proto == bpf_htons(ETH_P_IPV6);
+	if (ipv6)
+		verdict = xdp_v6(ctx, &f, interface, &source, &destination);
+	else if (ethernet->h_proto == bpf_htons(ETH_P_IP))
+		verdict = xdp_v4(ctx, &f, interface, &source, &destination);
+	if (verdict != MISSED)
+		return verdict;
+	return miss_in_driver(ctx, &source, &destination, ipv6, shape(&f) | (interface->sends_back ? SHAPE_SENDS_BACK : 0));
 }
 #endif

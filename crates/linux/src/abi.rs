@@ -158,6 +158,8 @@ pub const RULE_DIRECT: u8 = 4;
 pub const RULE_ACTIVE: u8 = 16;
 /// Hand-over is under way (set by BPF).
 pub const RULE_FENCED: u8 = 32;
+/// The rule's next hop is that of packets in outer headers.
+pub const RULE_WRAPPED: u8 = 64;
 
 /// The part of a rule that is the same in both families.
 #[derive(Clone, Copy, Debug)]
@@ -414,7 +416,7 @@ const _: () = {
     assert!(size_of::<RuleRequest>() == 16 && size_of::<TotalsValue>() == 16);
 };
 
-/// The fates of packets that take no rule, the packets that rules have sent from XDP, and the connections set up by the
+/// The fates of packets that take no rule, the packets that were sent from XDP, and the connections set up by the
 /// programs: name for people, and whether such packets are dropped. In the order of
 /// `enum event`.
 pub const EVENTS: [(&str, bool); 33] = [

@@ -14,6 +14,8 @@ mod capture;
 mod child;
 #[path = "bpf/cookie.rs"]
 mod cookie;
+#[path = "bpf/cookie_clients.rs"]
+mod cookie_clients;
 #[path = "bpf/crash.rs"]
 mod crash;
 #[path = "bpf/differential.rs"]
@@ -54,3 +56,5 @@ mod worker;
 mod xdp;
 #[path = "bpf/xdp_attach.rs"]
 mod xdp_attach;
+#[path = "bpf/xdp_cookie.rs"]
+mod xdp_cookie;

@@ -1,19 +1,22 @@
 //! Outer headers of what goes to backends of direct server return, and the program that takes them off.
 
-use crate::packet::{Packet, SYN, parsed, v4, v6};
+use crate::packet::{Packet, SYN, packet, parsed, v4, v6};
 use crate::rig::{
-    BACKEND_MAC, Buffer, CLIENT, OK, REDIRECT, Rig, SHOT, VIP, XDP_PASS, attach_modes, command, in_namespace, run,
-    snapshot,
+    BACKEND_MAC, Buffer, CLIENT, OK, REDIRECT, Rig, SHOT, VIP, XDP_PASS, XDP_REDIRECT, XDP_TX, attach_modes, command,
+    in_namespace, run, snapshot,
 };
+use crate::xdp::settled;
 use hairpin_core::config::{Encapsulation, Forwarding, Outer, Snapshot};
 use hairpin_core::engine::{Fate, Rule};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
 use hairpin_core::l7::config::Network;
 use hairpin_core::rewrite::{Rewrite, lower_hops};
 use hairpin_core::wire::checksum::Sum;
-use hairpin_linux::abi::{CHECK_MARK, RULE_ACTIVE};
+use hairpin_linux::abi::{CHECK_MARK, RULE_ACTIVE, RULE_WRAPPED, RuleHead};
 use hairpin_linux::decapsulate::{Decapsulator, DecapsulatorOptions};
 use hairpin_linux::programs::AttachMode;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 
@@ -130,6 +133,7 @@ fn rules_wrap_what_goes_to_backends_hops_away() {
     for encapsulation in KINDS {
         in_namespace(move || {
             let rig = far_rig(&far(encapsulation, None));
+            rig.write("devices", &rig.right.index, &rig.right.index);
             for key in keys() {
                 rig.put(&rule(key), 0, |head| head.flags |= RULE_ACTIVE);
                 let frame = Packet::new(key).to(rig.left.mac).frame();
@@ -148,11 +152,12 @@ fn rules_wrap_what_goes_to_backends_hops_away() {
                     assert_eq!(assert_wrapped(encapsulation, &second.frame, &lowered(&frame), &what), port, "{what}");
                     assert_eq!((&second.frame[..6], &second.frame[6..12]), (&BACKEND_MAC[..], &rig.right.mac[..]));
                 }
+                let (xdp, counted) = rig.counted(|| rig.xdp(&frame, true));
+                assert_eq!((xdp.verdict, counted), (XDP_REDIRECT, [("xdp-sent", 1)].into()), "{what}");
+                assert_eq!(assert_wrapped(encapsulation, &xdp.frame, &lowered(&frame), &what), port, "{what}");
                 // Counted is what the client has sent.
                 let head = rig.head(&key);
                 assert_eq!(head.bytes / head.packets, frame.len() as u64 - 14, "{what}");
-                // In XDP there is no room for outer headers.
-                assert_eq!(rig.xdp(&frame, true).verdict, XDP_PASS, "{what}");
                 // What a worker sends looks the same.
                 let number = if key.is_ipv4() { 0 } else { 2 };
                 let written = Packet::new(key).to([0x1a, 0, 0, number, 0, 0]).frame();
@@ -160,6 +165,34 @@ fn rules_wrap_what_goes_to_backends_hops_away() {
                 assert_eq!((sent.verdict, counted), (REDIRECT, [("sent", 1)].into()), "{what}");
                 assert_eq!(assert_wrapped(encapsulation, &sent.frame, &written[14..], &what), port, "{what}");
             }
+        });
+    }
+}
+
+/// In force and wrapped, with a fresh next hop by the loopback device.
+fn wrapped(head: &mut RuleHead) {
+    settled(head);
+    head.flags |= RULE_WRAPPED;
+}
+
+#[test]
+fn xdp_and_tc_wrap_alike() {
+    for encapsulation in KINDS {
+        in_namespace(move || {
+            let rig = far_rig(&far(encapsulation, None));
+            let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(1000) });
+            let outcome = runner.run(&packet(), |packet| {
+                let packet = Packet { tags: Vec::new(), extensions: Vec::new(), ..packet.to(rig.left.mac) };
+                let frame = packet.frame();
+                rig.put(&rule(packet.key), 0, wrapped);
+                let (xdp, tc) = (rig.xdp(&frame, true), rig.ingress(&frame));
+                prop_assert_eq!((xdp.verdict, tc.verdict), (XDP_TX, REDIRECT));
+                prop_assert_eq!(&xdp.frame, &tc.frame, "xdp left, tc right; before: {:?}", frame);
+                let head = rig.head(&packet.key);
+                prop_assert_eq!((head.packets, head.bytes), (2, 2 * (frame.len() as u64 - 14)));
+                Ok(())
+            });
+            outcome.unwrap();
         });
     }
 }
@@ -202,6 +235,9 @@ fn without_a_source_nothing_is_wrapped() {
         let frame = Packet::new(keys()[0]).to(rig.left.mac).frame();
         let (sent, counted) = rig.counted(|| rig.ingress(&frame));
         assert_eq!((sent.verdict, counted), (SHOT, [("not-encapsulated", 1)].into()));
+        rig.put(&rule(keys()[0]), 0, wrapped);
+        let xdp = rig.xdp(&frame, true);
+        assert_eq!((xdp.verdict, xdp.frame), (XDP_PASS, frame));
         // It is found out anew.
         rig.plane.configure_backends(&far(Encapsulation::Ipip, None)).unwrap();
         assert_eq!(rig.worker(&written).verdict, REDIRECT);
@@ -213,6 +249,7 @@ fn without_a_source_nothing_is_wrapped() {
 fn a_change_of_encapsulation_is_in_force_at_once() {
     in_namespace(|| {
         let rig = far_rig(&far(Encapsulation::Ipip, None));
+        rig.write("devices", &rig.right.index, &rig.right.index);
         let key = keys()[0];
         rig.put(&rule(key), 0, |head| head.flags |= RULE_ACTIVE);
         let frame = Packet::new(key).to(rig.left.mac).frame();
@@ -234,13 +271,16 @@ fn outer_headers_count_towards_the_mtu() {
     for (encapsulation, bytes) in [(Encapsulation::Ipip, 20), (Encapsulation::Gue, 28)] {
         in_namespace(move || {
             let rig = far_rig(&far(encapsulation, None));
+            rig.write("devices", &rig.right.index, &rig.right.index);
             let key = keys()[0];
             rig.put(&rule(key), 0, |head| head.flags |= RULE_ACTIVE);
             let payload = 1500 - bytes - 40;
             for (payload, fits) in [(payload, true), (payload + 1, false)] {
                 let sized = Packet { payload: vec![1; payload], ..Packet::new(key) };
-                let (run, counted) = rig.counted(|| rig.ingress(&sized.clone().to(rig.left.mac).frame()));
+                let frame = sized.clone().to(rig.left.mac).frame();
+                let (run, counted) = rig.counted(|| rig.ingress(&frame));
                 assert_eq!(run.verdict, REDIRECT);
+                assert_eq!(rig.xdp(&frame, true).verdict, if fits { XDP_REDIRECT } else { XDP_PASS });
                 assert_eq!(counted.contains_key("rule-mtu"), !fits, "{payload}: {counted:?}");
                 let run = rig.worker(&sized.to([0x1a, 0, 0, 0, 0, 0]).frame());
                 assert_eq!((run.verdict, run.frame[0] == 0x0e), (REDIRECT, !fits));

@@ -2,7 +2,7 @@
 //! other.
 
 use crate::packet::{ACK, Packet, packet, parsed, v4, v6};
-use crate::rig::{BACKEND, Buffer, CLIENT, REDIRECT, Rig, Run, VIP, in_namespace};
+use crate::rig::{BACKEND, Buffer, CLIENT, LOOPBACK, REDIRECT, Rig, Run, VIP, XDP_PASS, XDP_TX, in_namespace};
 use hairpin_core::engine::{
     Completion, Completions, Counters, Fate, FlowEngine, Guard, Refusal, Rule, RuleId, RuleOp, Samples,
 };
@@ -24,8 +24,8 @@ fn active(rig: &Rig, rule: &Rule) {
     rig.put(rule, 0, |head| {
         head.flags |= RULE_ACTIVE;
         head.until = ((cpu::now().as_nanos() >> 20) as u32).wrapping_add(1 << 20);
-        head.egress = 1;
-        head.mtu = 1500;
+        head.egress = LOOPBACK;
+        head.mtu = 4000;
         head.next_hop = NEXT_HOP;
     });
 }
@@ -97,7 +97,7 @@ fn bpf_admits_what_core_admits() {
         let outcome = runner.run(&case(), |(packet, guard)| {
             // So many take longer on a busy machine than it goes without a heartbeat.
             rig.heartbeat();
-            let frame = packet.to(rig.left.mac).frame();
+            let frame = packet.clone().to(rig.left.mac).frame();
             let at = parsed(&frame);
             let new = at.key.reversed();
             let rewrite = Rewrite {
@@ -110,11 +110,16 @@ fn bpf_admits_what_core_admits() {
                 echo_delta: 13,
             };
             active(&rig, &Rule { key: at.key, rewrite, guard: Some(guard), ..Rule::default() });
-            // Too long for the way out otherwise.
+            let in_driver = rig.xdp(&frame, true);
+            // A super-packet of segments, for all the program at tc knows.
             let buffer = Buffer { gso_size: 1000, ..Buffer::default() };
             let (run, counted) = rig.counted(|| rig.ingress_as(&frame, buffer).unwrap());
             let admitted = guard.admits_packet(&frame, &at);
             within_cell.borrow_mut()[usize::from(admitted)] += 1;
+            let has_extensions = !packet.key.is_ipv4() && !packet.extensions.is_empty();
+            if !admitted || has_extensions {
+                prop_assert_eq!((in_driver.verdict, &in_driver.frame), (XDP_PASS, &frame), "outside {:?}", guard);
+            }
             if !admitted {
                 prop_assert!(diverted(&run, &frame), "outside {:?}, yet {:?}", guard, run);
                 prop_assert_eq!(counted, [("rule-guard", 1), ("to-worker", 1)].into());
@@ -126,6 +131,9 @@ fn bpf_admits_what_core_admits() {
             prop_assert_eq!(run.verdict, REDIRECT);
             prop_assert_eq!(&run.frame, &expected, "within {:?}", guard);
             prop_assert_eq!(counted.len(), 0);
+            if !has_extensions {
+                prop_assert_eq!((in_driver.verdict, &in_driver.frame), (XDP_TX, &expected), "within {:?}", guard);
+            }
             Ok(())
         });
         outcome.unwrap();

@@ -8,14 +8,14 @@ use crate::rig::{
 use hairpin_core::engine::{Fate, Rule};
 use hairpin_core::flow::{FlowKey, Protocol, Steering};
 use hairpin_core::rewrite::Rewrite;
-use hairpin_linux::abi::{Bytes, RULE_ACTIVE, RuleHead};
+use hairpin_linux::abi::{Bytes, FlowV4, RULE_ACTIVE, RuleHead, RuleV4, SequenceChange};
 use libbpf_rs::MapCore;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use std::cell::Cell;
 
 /// A rule in force whose route is fresh and leads to the loopback device.
-fn settled(head: &mut RuleHead) {
+pub(crate) fn settled(head: &mut RuleHead) {
     head.flags |= RULE_ACTIVE;
     head.until = ticks().wrapping_add(1 << 20);
     head.egress = LOOPBACK;
@@ -44,10 +44,10 @@ fn xdp_and_tc_change_the_same_bytes() {
     in_namespace(|| {
         let rig = Rig::new(1, |_| ());
         rig.write("devices", &LOOPBACK, &LOOPBACK);
-        let (sent, passed, direct_sent) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        let (sent, passed, direct_sent, numbered_sent) = (Cell::new(0), Cell::new(0), Cell::new(0), Cell::new(0));
         type Drawn = ((Packet, Rewrite), bool, bool, bool);
         let compare = |((mut packet, mut rewrite), bare, numbered, direct): Drawn| {
-            // Most that is drawn has a tag, an extension header or new sequence numbers.
+            // Most that is drawn has a tag or an extension header.
             if bare {
                 packet.tags.clear();
                 packet.extensions.clear();
@@ -56,11 +56,12 @@ fn xdp_and_tc_change_the_same_bytes() {
                 let (source, destination) = (rewrite.source, rewrite.destination);
                 rewrite = Rewrite { source, destination, ..Rewrite::default() };
             }
-            let frame = packet.to(rig.left.mac).frame();
+            let frame = packet.clone().to(rig.left.mac).frame();
             let fate = if direct { Fate::Direct } else { Fate::Forward };
             let rule = Rule { key: crate::packet::parsed(&frame).key, rewrite, fate, total: 5, ..Rule::default() };
             let (xdp, xdp_counted) = added(&rig, &rule, || rig.xdp(&frame, false));
             if xdp.verdict == XDP_PASS {
+                prop_assert!(!bare, "left to tc: {:?}", packet);
                 passed.set(passed.get() + 1);
                 prop_assert_eq!(xdp_counted, [0; 4]);
                 prop_assert_eq!(&xdp.frame, &frame);
@@ -68,6 +69,7 @@ fn xdp_and_tc_change_the_same_bytes() {
             }
             sent.set(sent.get() + 1);
             direct_sent.set(direct_sent.get() + u32::from(direct));
+            numbered_sent.set(numbered_sent.get() + u32::from(rewrite.sequence_delta != 0));
             let (tc, tc_counted) = added(&rig, &rule, || rig.ingress(&frame));
             prop_assert_eq!((xdp.verdict, tc.verdict), (XDP_REDIRECT, REDIRECT));
             prop_assert_eq!(&xdp.frame, &tc.frame, "xdp left, tc right; before: {:?}", frame);
@@ -77,6 +79,7 @@ fn xdp_and_tc_change_the_same_bytes() {
         let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(4000) });
         runner.run(&(case(), any::<bool>(), any::<bool>(), any::<bool>()), compare).unwrap();
         assert!(direct_sent.get() > 100, "{} by rules of direct server return", direct_sent.get());
+        assert!(numbered_sent.get() > 100, "{} with new sequence numbers", numbered_sent.get());
         assert!(sent.get() > 400 && passed.get() > 400, "{} sent, {} passed", sent.get(), passed.get());
     });
 }
@@ -164,18 +167,37 @@ fn what_rules_do_not_take_as_they_stand_passes() {
         for length in [14, 33, 34, 53, whole.len() - 1] {
             assert_eq!(rig.xdp(&whole[..length], true).verdict, XDP_PASS, "{length} bytes");
         }
-        for special in [
-            Rule { fate: Fate::Pass, ..rule(tcp()) },
-            Rule { rewrite: Rewrite { sequence_delta: 1, ..rule(tcp()).rewrite }, ..rule(tcp()) },
-        ] {
-            rig.put(&special, 0, settled);
-            assert_eq!(rig.xdp(&whole, true).verdict, XDP_PASS);
-        }
+        rig.put(&Rule { fate: Fate::Pass, ..rule(tcp()) }, 0, settled);
+        assert_eq!(rig.xdp(&whole, true).verdict, XDP_PASS);
         // Without a process connections may end; without a rule it is a miss.
         rig.stop_beating();
         assert_eq!(run(Packet { flags: ACK | FIN, ..plain() }, "no process", &same), XDP_TX);
         let strange = v4(CLIENT, 7, BACKEND, 7, Protocol::Udp);
         assert_eq!(rig.xdp(&Packet::new(strange).to(rig.left.mac).frame(), true).verdict, XDP_PASS);
+    });
+}
+
+#[test]
+fn a_sequence_change_that_is_not_the_rules_passes() {
+    in_namespace(|| {
+        let rig = Rig::new(1, |_| ());
+        let numbered = |delta, destination| {
+            let source = tcp().source;
+            Rule {
+                rewrite: Rewrite { source, destination, sequence_delta: delta, ..Rewrite::default() },
+                ..rule(tcp())
+            }
+        };
+        let (own, other) = (rule(tcp()).rewrite.destination, v4(CLIENT, 1, BACKEND, 1, Protocol::Tcp).destination);
+        let frame = Packet::new(tcp()).to(rig.left.mac).frame();
+        rig.put(&numbered(1, own), 0, settled);
+        assert_eq!(rig.xdp(&frame, true).verdict, XDP_TX);
+        let change = SequenceChange::of(&numbered(2, other), &RuleV4::of(&numbered(2, other), 0));
+        rig.write("sequence_v4", &FlowV4::of(&tcp()), &change);
+        assert_eq!(rig.xdp(&frame, true).verdict, XDP_PASS);
+        rig.plane.maps().named("sequence_v4").unwrap().delete(FlowV4::of(&tcp()).bytes()).unwrap();
+        let run = rig.xdp(&frame, true);
+        assert_eq!((run.verdict, run.frame), (XDP_PASS, frame));
     });
 }
 

@@ -1,6 +1,6 @@
 //! A flood of unsolicited frames: Hairpin lives, counts them, keeps its tables bounded, and serves on.
 
-use super::network::service;
+use super::network::{ATTACH_XDP, service};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::load;
 use hairpin_e2e::peer::status::Status;
@@ -10,7 +10,7 @@ use hairpin_e2e::servers::{HTTP_PORT, Servers};
 use hairpin_e2e::tool::flood;
 use hairpin_e2e::tool::frames::LinkEnds;
 use hairpin_e2e::tool::{http, inside};
-use hairpin_e2e::topology::{Family, Topology, TopologyOptions, vip};
+use hairpin_e2e::topology::{Cards, Family, Topology, TopologyOptions, vip};
 use libtest_mimic::Trial;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -22,7 +22,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         super::lane::alone("hostile flood, small tables", || hostile(20_000, false)),
         // It cannot fill these: new connections of services it does not aim at are made under it.
         super::lane::alone("hostile flood, large tables", || hostile(500_000, true)),
-        super::lane::alone("hostile flood of SYNs at an HTTP service", syns),
+        super::lane::alone("hostile flood of SYNs at an HTTP service", || syns(Cards::Gso)),
+        super::lane::alone("hostile flood of SYNs at an HTTP service (xdp)", || syns(Cards::Xdp)),
         super::lane::alone("hostile flood of SYNs, set up in the engine", half_open_in_engine),
         super::lane::alone("hostile clients that open too many, set up in the engine", too_many_in_engine),
     ]
@@ -130,18 +131,20 @@ fn hostile(connections_max: u64, new_connections: bool) -> Result<()> {
     result.with_context(|| hairpin.status_table().unwrap_or_default())
 }
 
-/// Cookies answer for the kernel: no worker hears of the flood, nothing is kept of it, and clients are served beside it.
-fn syns() -> Result<()> {
-    let topology = Topology::create(TopologyOptions::default())?;
+/// Cookies answer for the kernel: no worker hears of the flood, nothing is kept of it, and clients are served beside it. With
+/// cards for XDP they are sent from there.
+fn syns(cards: Cards) -> Result<()> {
+    let topology = Topology::create(TopologyOptions { cards, ..TopologyOptions::default() })?;
     let _servers = Servers::start(&topology)?;
-    let options = HairpinOptions { more_interfaces: vec!["flood0"], ..HairpinOptions::default() };
+    let tables = if cards == Cards::Xdp { ATTACH_XDP } else { "" }.to_owned();
+    let options = HairpinOptions { more_interfaces: vec!["flood0"], tables, ..HairpinOptions::default() };
     let web = [PeerService::http("web", 80), PeerService { family: Family::V6, ..PeerService::http("web6", 80) }];
     let mut hairpin = Hairpin::start(&topology, &web, &options)?;
-    let result = syns_at(&topology, &hairpin, &web).and_then(|()| hairpin.process().check());
+    let result = syns_at(&topology, &hairpin, &web, cards).and_then(|()| hairpin.process().check());
     result.with_context(|| hairpin.status_table().unwrap_or_default())
 }
 
-fn syns_at(topology: &Topology, hairpin: &Hairpin, web: &[PeerService]) -> Result<()> {
+fn syns_at(topology: &Topology, hairpin: &Hairpin, web: &[PeerService], cards: Cards) -> Result<()> {
     let link = LinkEnds { to: topology.balancer.mac("flood0")?, from: topology.flooder.mac("eth0")? };
     let targets: Vec<SocketAddr> = web.iter().map(|web| SocketAddr::new(vip(web.family), web.port)).collect();
     let before = hairpin.status()?;
@@ -154,8 +157,10 @@ fn syns_at(topology: &Topology, hairpin: &Hairpin, web: &[PeerService]) -> Resul
     }
     let rate = flood.stop()?;
     let status = hairpin.status()?;
-    let sent = |status: &Status| status.events.get("kernel.cookie-sent").map_or(0, |count| count.total);
-    let answered = sent(&status) - sent(&before);
+    let counted = |status: &Status, event: &str| status.events.get(event).map_or(0, |count| count.total);
+    let answered = counted(&status, "kernel.cookie-sent") - counted(&before, "kernel.cookie-sent");
+    let by_xdp = counted(&status, "kernel.xdp-sent") - counted(&before, "kernel.xdp-sent");
+    ensure!((cards == Cards::Xdp) == (by_xdp >= answered), "{answered} cookies, {by_xdp} packets sent from XDP");
     ensure!(answered > 5000, "{rate:.0} SYNs a second, and {answered} cookies of the kernel: {:?}", status.events);
     let http = status.http.as_ref().context("no HTTP in status")?;
     ensure!(http.clients <= 2, "{} connections of {answered} SYNs", http.clients);

@@ -95,18 +95,20 @@ fn upload(network: &mut Network, place: Place, family: Family) -> Result<()> {
 
 /// Segments that went through the splice are too big for what lies behind it: the client learns it, in its own numbers.
 fn post(network: &mut Network, place: Place, family: Family) -> Result<()> {
-    narrow(network, place, |network| {
-        let topology = &network.topology;
-        let _recorder = Recorder::start(&topology.servers[0], RECORDER_PORT, "one")?;
-        let page = topology.scratch.file("pages/10m");
-        let up = service(if family == Family::V4 { "up4" } else { "up6" });
-        let mut curl = topology.client.command("curl");
-        curl.args(["--silent", "--show-error", "--fail", "--globoff", "--max-time", "60", "--output", "/dev/null"]);
-        curl.args(["--dump-header", "-", "--upload-file"]).arg(&page).arg(format!("http://{}/up", up.listen()));
-        let said = command::output(&mut curl)?;
-        let sent = std::fs::read(&page)?;
-        let expected = format!("X-Body: {}:{:016x}", sent.len(), sum(SUM_OF_NOTHING, &sent));
-        ensure!(said.contains(&expected), "10 MB went up as {said}, not {expected}");
-        Ok(())
-    })
+    narrow(network, place, |network| upload_by_http(&network.topology, family, "10m"))
+}
+
+/// Sends a page to the recorder of server1 through an HTTP service of the network, and compares what has arrived.
+pub(crate) fn upload_by_http(topology: &Topology, family: Family, page: &str) -> Result<()> {
+    let _recorder = Recorder::start(&topology.servers[0], RECORDER_PORT, "one")?;
+    let page = topology.scratch.file(format!("pages/{page}"));
+    let up = service(if family == Family::V4 { "up4" } else { "up6" });
+    let mut curl = topology.client.command("curl");
+    curl.args(["--silent", "--show-error", "--fail", "--globoff", "--max-time", "60", "--output", "/dev/null"]);
+    curl.args(["--dump-header", "-", "--upload-file"]).arg(&page).arg(format!("http://{}/up", up.listen()));
+    let said = command::output(&mut curl)?;
+    let sent = std::fs::read(&page)?;
+    let expected = format!("X-Body: {}:{:016x}", sent.len(), sum(SUM_OF_NOTHING, &sent));
+    ensure!(said.contains(&expected), "{} bytes went up as {said}, not {expected}", sent.len());
+    Ok(())
 }

@@ -94,10 +94,12 @@ impl Network {
         let tables = format!("[offload]\npolicy = \"{policy}\"\n{attach}");
         let dpdk = if which == Which::Dpdk { PORTS } else { "" };
         let options = HairpinOptions { tables, dpdk, ..HairpinOptions::default() };
-        // Behind the router is server1 alone.
         let mut services = services();
-        if routers {
+        if routers || which == Which::Xdp {
             services.extend(http_services());
+        }
+        // Behind the router is server1 alone.
+        if routers {
             services.iter_mut().for_each(|service| service.servers = vec![1]);
         }
         let hairpin = Hairpin::start(&topology, &services, &options)?;
@@ -150,9 +152,14 @@ pub(crate) fn services() -> Vec<PeerService> {
     services
 }
 
-/// HTTP services of the networks with routers: to web servers, and to a [recorder](RECORDER_PORT) for what goes up.
-fn http_services() -> Vec<PeerService> {
-    let of = |family, name, port, server_port| PeerService { family, server_port, ..PeerService::http(name, port) };
+/// HTTP services of the networks with routers and in XDP: to a web server, and to a [recorder](RECORDER_PORT) for what goes up.
+pub(crate) fn http_services() -> Vec<PeerService> {
+    let of = |family, name, port, server_port| PeerService {
+        family,
+        server_port,
+        servers: vec![1],
+        ..PeerService::http(name, port)
+    };
     vec![
         of(Family::V4, "web4", 8081, HTTP_PORT),
         of(Family::V6, "web6", 8081, HTTP_PORT),

@@ -396,9 +396,9 @@ pub const LINUX: ReferenceSection = ReferenceSection {
             ]),
             Value("tc"),
             "\"tc\"",
-            "Where the BPF programs are attached. In XDP they forward packets of offloaded flows before the kernel makes \
-             socket buffers of them, which pays for small packets; what that asks of interfaces is in \
-             docs/guide/networking.md. `auto` decides at a start only.",
+            "Where the BPF programs are attached. In XDP they forward packets of offloaded flows, answer SYNs with cookies and \
+             refuse floods before the kernel makes socket buffers of them, which pays for small packets; what that asks of \
+             interfaces is in docs/guide/networking.md. `auto` decides at a start only.",
         ),
         field(
             "pin_directory",
