@@ -67,6 +67,11 @@ impl HttpConnection {
         Ok(self.stream.local_addr()?)
     }
 
+    /// Our own end and the other one, with a space between.
+    pub fn ends(&self) -> Result<String> {
+        Ok(format!("{} {}", self.stream.local_addr()?, self.stream.peer_addr()?))
+    }
+
     /// Asks for a page and waits for the answer, both within `timeout`. With `close` the server is asked to close.
     pub fn get(&mut self, page: &str, close: bool, timeout: Duration) -> Result<HttpResponse> {
         let last = if close { "Connection: close\r\n" } else { "" };

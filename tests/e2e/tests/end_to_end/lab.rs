@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        test("lab: generate, forward and sink as processes (af_packet)", three_processes),
-        test("lab: generate through a balancer process (memif)", there_and_back),
-        test("lab: run resumes after a kill and names file errors", run),
-        test("lab: rate finds a rate", rate),
-        test("lab: calibrate writes a profile, train a model", calibrate_and_train),
+        test("dpdk lab: generate, forward, sink, as processes (af_packet)", three_processes),
+        test("dpdk lab: generate through a balancer process (memif)", there_and_back),
+        test("dpdk lab: run resumes after a kill, and names file errors", run),
+        test("dpdk lab: rate finds a rate", rate),
+        test("dpdk lab: calibrate writes a profile, train a model", calibrate_and_train),
     ]
 }
 

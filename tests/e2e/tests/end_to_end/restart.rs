@@ -89,10 +89,7 @@ impl Scene {
             ensure!(new.state == old.state && new.age_s >= old.age_s, "it was {old:?}, now {new:?}");
             let not_less = (0..2).all(|i| new.packets[i] >= old.packets[i] && new.bytes[i] >= old.bytes[i]);
             ensure!(not_less, "counters went back: {old:?}, now {new:?}");
-            let idle = self
-                .idle
-                .iter()
-                .any(|connection| connection.own_end().is_ok_and(|end| name.starts_with(&format!("{end} "))));
+            let idle = self.idle.iter().any(|connection| connection.ends().is_ok_and(|ends| ends == *name));
             // The time limit of what is silent runs on.
             ensure!(!idle || new.idle_s >= old.idle_s, "it was {old:?}, now {new:?}");
         }
@@ -102,10 +99,11 @@ impl Scene {
     /// Every idle connection is answered by the server that it had.
     fn check_idle(&mut self, before: &BTreeMap<String, ConnectionView>) -> Result<()> {
         for connection in &mut self.idle {
-            let end = connection.own_end()?.to_string();
-            let answer = connection.get("1k", false, TIMEOUT).with_context(|| format!("{end}, after the restart"))?;
-            let view = before.iter().find(|(name, _)| name.starts_with(&format!("{end} "))).context("not known")?.1;
-            ensure!(answer.server()? == view.backend, "{} answers, not {}", answer.server()?, view.backend);
+            // The client's end alone can be that of a connection to another service, too.
+            let ends = connection.ends()?;
+            let answer = connection.get("1k", false, TIMEOUT).with_context(|| format!("{ends}, after the restart"))?;
+            let view = before.get(&ends).with_context(|| format!("{ends} was not known"))?;
+            ensure!(answer.server()? == view.backend, "{ends}: {} answers, not {}", answer.server()?, view.backend);
         }
         Ok(())
     }

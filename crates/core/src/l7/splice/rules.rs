@@ -402,7 +402,10 @@ impl Splices {
         match client_conn.state {
             ClientConnState::PendingRemoval => self.release_client(position),
             ClientConnState::Waiting => self.ready.push_back(position),
-            ClientConnState::Spliced if client_conn.asks > 0 && self.ready.len() < self.ready.capacity() => {
+            ClientConnState::Spliced
+                if (client_conn.asks > 0 || client_conn.peer.has_closed)
+                    && self.ready.len() < self.ready.capacity() =>
+            {
                 self.ready.push_back(position);
             }
             // Its backend connection is others' to take now.

@@ -97,10 +97,10 @@ impl Splices {
             return self.remove_rules(cx, position);
         }
         if client_conn.state == ClientConnState::Spliced
-            && client_conn.asks > 0
+            && (client_conn.asks > 0 || client_conn.peer.has_closed)
             && client_conn.pair.state() == OffloadState::Software
         {
-            return self.acknowledge_below(cx, End::Client(position));
+            return self.ask_ends(cx, position);
         }
         if let (ClientConnState::Spliced, Some(backend_conn)) = (client_conn.state, client_conn.backend_conn.get()) {
             return self.acknowledge(cx, End::Backend(backend_conn));

@@ -112,8 +112,7 @@ impl Splices {
         client_conn.deadline = client_conn.deadline.max(cx.now + body_timeout(cx.snapshot, client_conn));
         pass(cx, (frame, &at, &segment), (client_conn, entry), Direction::FromBackend, (out, flags));
         if closes {
-            // Who closes has to see what is acknowledged.
-            self.remove_rules(cx, position);
+            self.follow_end(cx, position);
             return self.conclude(cx, position);
         }
         self.offer(cx, position);

@@ -107,6 +107,36 @@ impl Splices {
         None
     }
 
+    /// An end has closed: when its FIN is acknowledged, software has to see it, so the rules go. An acknowledgement that the engine
+    /// forwards until then is asked for again.
+    pub(in crate::l7::splice) fn follow_end<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        if let Some(client_conn) = self.client_conns.get_mut(position)
+            && client_conn.pair.state() != OffloadState::Software
+            && client_conn.is_sent_to()
+            && !client_conn.peer.is_settled()
+        {
+            (client_conn.asks, client_conn.looked) = (1, cx.now);
+        }
+        self.remove_rules(cx, position);
+    }
+
+    /// Asks the ends of an exchange that the engine carries no more for what software may have missed.
+    pub(in crate::l7::splice) fn ask_ends<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
+        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
+        let backend_conn = client_conn.backend_conn.get();
+        if client_conn.asks > 0 {
+            self.acknowledge_below(cx, End::Client(position));
+        }
+        if let Some(backend_conn) = backend_conn
+            && self
+                .backend_conns
+                .get(backend_conn)
+                .is_some_and(|entry| entry.peer.was_closed && !entry.peer.is_settled())
+        {
+            self.acknowledge_below(cx, End::Backend(backend_conn));
+        }
+    }
+
     /// An exchange that the engine carries has lasted: its rules go, and what its ends send next tells whether it goes on.
     /// A client that only receives is asked.
     pub(in crate::l7::splice) fn look_at_rules<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {

@@ -198,7 +198,7 @@ impl Splices {
         let both = (client_conn, backend_conn);
         pass(cx, (frame, &at, &segment), both, Direction::FromClient, (part.out, part.flags));
         if closes {
-            self.remove_rules(cx, position);
+            self.follow_end(cx, position);
         } else {
             self.offer(cx, position);
         }

@@ -1,10 +1,11 @@
 //! What ends with its connection: the engine carries it once there was much of it, and software sees it end.
 
 use super::offload::{complete, installs, removals};
-use super::one_worker::{OneWorker, Script};
+use super::one_worker::{OneWorker, Script, Sent};
 use super::stamped;
 use super::{REQUEST, asked, only};
-use crate::engine::{Completion, Guard};
+use crate::engine::{Completion, Guard, Rule};
+use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN};
 
 const LEAST: u64 = 20_000;
@@ -59,7 +60,7 @@ fn a_response_that_ends_with_its_connection() {
     assert!(sent.iter().any(|sent| sent.to == backend.own && sent.segment.has(FIN)), "{sent:?}");
     backend.receives(&sent);
     client.receives(&backend.acknowledges(&mut fixture));
-    fixture.wait(crate::time::Duration::from_secs(10));
+    fixture.wait(Duration::from_secs(10));
     fixture.over();
     assert_eq!(fixture.worker.splices().0, 0);
 }
@@ -97,28 +98,33 @@ fn chunks_behind_which_both_ends_close() {
     assert_eq!(down.guard, guard(backend.next, OFFLOAD_RANGE, backend.expected, 0));
 }
 
+/// A tunnel that the engine carries, and its rules.
+fn carried(fixture: &mut OneWorker) -> (Script, Script, [Rule; 2]) {
+    let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+    let (mut client, mut backend, _) = asked(fixture, 1000, request);
+    let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+    client.receives(&backend.sends(fixture, answer));
+    client.acknowledges(fixture);
+    much(fixture, &mut client, &mut backend);
+    backend.acknowledges(fixture);
+    backend.receives(&client.sends(fixture, "and more"));
+    let rules = installs(fixture);
+    for rule in rules {
+        complete(fixture, Completion::Installed(rule.id));
+    }
+    (client, backend, rules)
+}
+
 #[test]
 fn a_tunnel_in_both_directions() {
     let mut fixture = fixture();
-    let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
-    let (mut client, mut backend, _) = asked(&mut fixture, 1000, request);
-    let answer = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
-    client.receives(&backend.sends(&mut fixture, answer));
-    client.acknowledges(&mut fixture);
-    much(&mut fixture, &mut client, &mut backend);
-    backend.acknowledges(&mut fixture);
-    let sent = client.sends(&mut fixture, "and more");
-    backend.receives(&sent);
-    let [up, down] = installs(&mut fixture);
+    let (mut client, mut backend, [up, down]) = carried(&mut fixture);
     for (rule, own, other) in [(up, &client, &backend), (down, &backend, &client)] {
         let guard = rule.guard.expect("guarded");
         assert_eq!((guard.sequence_length, guard.acknowledgement_length), (OFFLOAD_RANGE, OFFLOAD_RANGE));
         assert!(own.next.wrapping_sub(guard.sequence) < 100, "from here on");
         assert!(own.expected.wrapping_sub(guard.acknowledgement) < 100);
         assert_ne!(other.next, own.next);
-    }
-    for rule in [up, down] {
-        complete(&mut fixture, Completion::Installed(rule.id));
     }
     // A offload range of one direction is over: another begins.
     client.next = client.next.wrapping_add(OFFLOAD_RANGE);
@@ -127,6 +133,29 @@ fn a_tunnel_in_both_directions() {
     backend.receives(&sent);
     let [up, _] = installs(&mut fixture);
     assert_eq!(up.guard.map(|guard| guard.sequence), Some(client.next));
+}
+
+#[test]
+fn last_acknowledgements_that_the_engine_forwards_are_asked_for() {
+    for client_first in [true, false] {
+        let mut fixture = fixture();
+        let (client, backend, rules) = carried(&mut fixture);
+        let (mut first, mut second) = if client_first { (client, backend) } else { (backend, client) };
+        second.gets(&only(first.says(&mut fixture, ACK | FIN, b"")));
+        assert_eq!(removals(&mut fixture), 2);
+        // The rules are still there: the second end's FIN comes by software, the first end's last acknowledgement does not.
+        first.gets(&only(second.says(&mut fixture, ACK | FIN, b"")));
+        for rule in rules {
+            complete(&mut fixture, Completion::Removed(rule.id, None));
+        }
+        let asked = fixture.wait(Duration::from_millis(100));
+        let is_question =
+            |sent: &Sent| sent.to == first.own && sent.what().2 == ACK && sent.segment.sequence != first.expected;
+        assert!(asked.iter().any(is_question), "{asked:?}");
+        first.acknowledges(&mut fixture);
+        fixture.wait(Duration::from_secs(10));
+        assert_eq!(fixture.worker.splices(), (0, 0, 0), "client first: {client_first}");
+    }
 }
 
 #[test]
