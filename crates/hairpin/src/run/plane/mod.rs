@@ -20,7 +20,7 @@ use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::link::LinkPlan;
 use hairpin_core::time::Time;
-use hairpin_linux::programs::RuleReader;
+use hairpin_linux::programs::{InstalledRule, RuleReader};
 use rustix::thread::CapabilitySet;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -181,6 +181,11 @@ pub(crate) trait Plane {
     /// Flows of all rules in force.
     fn rules(&self) -> Result<HashSet<FlowKey>> {
         Ok(HashSet::new())
+    }
+
+    /// All rules in force, if they are the kernel's.
+    fn installed_rules(&self) -> Result<Vec<InstalledRule>> {
+        Ok(Vec::new())
     }
 
     /// Takes rules away; how many there were.
