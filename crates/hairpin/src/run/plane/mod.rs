@@ -150,8 +150,9 @@ pub(crate) trait Plane {
         messages: &Sender<SupervisorMessage>,
     ) -> Result<(WorkerPool, TakenOver)>;
 
-    /// The forwarding table of a plane that routes packets itself, made from a snapshot that will be in force.
-    fn forwarding_table(&mut self, _snapshot: &Snapshot) -> Result<Option<Arc<ForwardingTable>>> {
+    /// The forwarding tables of a plane that routes packets itself, made from a snapshot that will be in force: the present
+    /// one with the backends that workers may name then, which is to be in force before they do, and the one after that.
+    fn forwarding_tables(&mut self, _snapshot: &Snapshot) -> Result<Option<[Arc<ForwardingTable>; 2]>> {
         Ok(None)
     }
 
