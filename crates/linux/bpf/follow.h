@@ -63,7 +63,7 @@ static __noinline bool follows(const struct rule_head *head, __u32 tcp_flags)
 
 	if (!control_now || !control_now->follow)
 		return false;
-	if ((head->flags & (RULE_PASS | RULE_SEQUENCE | RULE_DIRECT | RULE_ACTIVE)) != RULE_ACTIVE)
+	if ((head->flags & (RULE_PASS | RULE_SEQUENCE | RULE_ACTIVE)) != RULE_ACTIVE)
 		return false;
 	if (!(tcp_flags & TCP_SYN))
 		return true;
@@ -117,7 +117,7 @@ static __always_inline bool report_segment(const void *key, void *rule, __u32 tc
 	if (tcp_flags & TCP_SYN) {
 		if (tcp_flags & TCP_ACK)
 			head->flags &= ~RULE_OPENS;
-		else if (!expect_answer(rule, ipv6 ? v6->protocol : v4->protocol, ipv6))
+		else if (!(head->flags & RULE_DIRECT) && !expect_answer(rule, ipv6 ? v6->protocol : v4->protocol, ipv6))
 			return false;
 	}
 	report = reserve(all, &sequence);

@@ -98,7 +98,8 @@ enum end_role { END_SERVICE = 1, END_BACKEND = 2, END_SPLICED = 4 /* a service: 
 		END_TIMESTAMPS = 16 /* such a service: clients are offered timestamps */,
 		END_TERMINATED = 32 /* a service whose connections end at sockets of this host; not an END_SERVICE */,
 		END_SET_UP = 64 /* a service whose connections are set up here: setup.h */,
-		END_SET_UP_BACKEND = 128 /* a backend of such a service, and of no other */ };
+		END_SET_UP_BACKEND = 128 /* a backend of such a service, and of no other */,
+		END_SET_UP_DIRECT = 256 /* with END_SET_UP: the service has direct server return: setup_direct.h */ };
 
 struct end_roles {
 	__u16 roles;   /* END_* */
@@ -164,21 +165,26 @@ struct pending_key {
 struct hop {
 	__u32 until, egress; /* as in a rule */
 	__u8 next_hop[12];
-	__u16 mtu, zero;
+	__u16 mtu, wrapped; /* 1: it is that of packets in outer headers */
 };
 
-/* A half-open connection. */
+enum pending_state { PENDING_ANSWERED = 1, /* the backend has answered; of direct server return, the client has gone on */
+		     PENDING_ENDED = 2 /* of direct server return: the client has sent FIN or RST */ };
+
+/* A half-open connection; of direct server return also one that has been established and has no rule yet. */
 struct pending {
 	__u32 tag;     /* of the key: an element can become another key's while it is being read */
 	__u32 begun;   /* ticks of rules' clock */
-	__u32 proof;   /* TCP, once answered: what its client acknowledges at least (proof() in crates/core/src/l4/tcp.rs) */
+	__u32 proof;   /* TCP, once answered: what its client acknowledges at least (proof() in crates/core/src/l4/tcp.rs); of
+			* direct server return, the number that follows its SYN's */
 	__u16 backend; /* its number */
-	__u8 answered; /* 1: the backend has answered */
-	__u8 sent;     /* datagrams of the client so far */
+	__u8 answered; /* 0, or PENDING_* */
+	__u8 sent;     /* datagrams of the client so far; of direct server return, packets */
 	struct hop hops[2]; /* of the client's packets, of the backend's */
 };
 
-enum report_kind { REPORT_VOID, /* nothing came of it */ REPORT_SET_UP, REPORT_SEGMENT /* with SYN, FIN or RST, by a rule */ };
+enum report_kind { REPORT_VOID, /* nothing came of it */ REPORT_SET_UP, REPORT_SEGMENT, /* with SYN, FIN or RST, sent on */
+		   REPORT_BEGUN /* of direct server return: the client has gone on after its SYN; there is no rule yet */ };
 
 /* What a worker is told. */
 struct report {
@@ -187,7 +193,10 @@ struct report {
 	__u8 kind, answered;
 	struct pending_key key; /* of a segment: its source and destination, as it came */
 	__u8 tcp_flags;         /* of a segment */
-	__u8 zero[15];
+	__u8 sent;              /* of REPORT_BEGUN: as in `pending` */
+	__u8 zero[2];
+	__u32 proof;            /* of REPORT_BEGUN: as in `pending` */
+	__u8 reserved[8];
 };
 
 #define REPORTS_MAX 4096

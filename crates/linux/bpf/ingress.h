@@ -105,6 +105,9 @@ int hairpin_ingress(struct __sk_buff *skb)
 			verdict = ingress_v4(skb, l3);
 		else if (type == bpf_htons(ETH_P_IPV6))
 			verdict = ingress_v6(skb, l3);
+		/* From here, where there is stack to put outer headers on. */
+		if (verdict == ONE_WAY)
+			verdict = one_way(skb);
 		if (verdict != AGAIN)
 			return verdict;
 	}

@@ -8,9 +8,9 @@ mod set_up;
 
 pub use sequence_change::SequenceChange;
 pub use set_up::{
-    END_SET_UP, END_SET_UP_BACKEND, Hop, Pending, PendingKey, REPORT_SEGMENT, REPORT_SET_UP, REPORT_VOID, REPORTS_MAX,
-    Report, Reports, SCHEDULE_FLOW, SCHEDULE_MAX, SCHEDULE_SOURCE, SCHEDULE_TURNS, SCHEDULES_MAX, Schedule,
-    TARGET_CLOSED, TARGET_NONE, TARGET_OPEN, Target,
+    END_SET_UP, END_SET_UP_BACKEND, END_SET_UP_DIRECT, Hop, PENDING_ENDED, Pending, PendingKey, REPORT_BEGUN,
+    REPORT_SEGMENT, REPORT_SET_UP, REPORT_VOID, REPORTS_MAX, Report, Reports, SCHEDULE_FLOW, SCHEDULE_MAX,
+    SCHEDULE_SOURCE, SCHEDULE_TURNS, SCHEDULES_MAX, Schedule, TARGET_CLOSED, TARGET_NONE, TARGET_OPEN, Target,
 };
 
 use std::mem::{offset_of, size_of};
@@ -158,7 +158,7 @@ pub const RULE_DIRECT: u8 = 4;
 pub const RULE_ACTIVE: u8 = 16;
 /// Hand-over is under way (set by BPF).
 pub const RULE_FENCED: u8 = 32;
-/// The rule's next hop is that of packets in outer headers.
+/// The rule's next hop is that of packets in outer headers (set by BPF).
 pub const RULE_WRAPPED: u8 = 64;
 
 /// The part of a rule that is the same in both families.

@@ -63,6 +63,11 @@ impl SetsUp for KernelSetUp {
                 (abi::REPORT_SEGMENT, Some(key)) => {
                     return Some(engine::Report::Segment { key, flags: report.tcp_flags });
                 }
+                (abi::REPORT_BEGUN, Some(key)) => {
+                    let Report { backend, proof, sent, .. } = report;
+                    let begun = Begun { backend, answered: report.answered != 0, proof, sent };
+                    return Some(engine::Report::Begun { key, begun });
+                }
                 _ => self.done(),
             }
         }
@@ -79,7 +84,13 @@ impl SetsUp for KernelSetUp {
         let found = self.pending.lookup_and_delete(asked.bytes()).ok().flatten()?;
         let pending = Pending::from_bytes(&found)?;
         let Pending { backend, proof, sent, .. } = pending;
-        Some(Begun { backend, answered: pending.answered != 0, proof, sent })
+        // One that its client has ended has been told, and is over if the worker has it no longer.
+        (pending.answered != abi::PENDING_ENDED).then_some(Begun {
+            backend,
+            answered: pending.answered != 0,
+            proof,
+            sent,
+        })
     }
 
     fn grant(&mut self, room: u32) {

@@ -40,6 +40,8 @@ mod misses;
 mod rules;
 #[path = "bpf/setup.rs"]
 mod setup;
+#[path = "bpf/setup_direct.rs"]
+mod setup_direct;
 #[path = "bpf/terminated.rs"]
 mod terminated;
 #[path = "bpf/traffic.rs"]

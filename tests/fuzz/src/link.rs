@@ -1,10 +1,11 @@
 //! Target of `link`: frames that come in, frames that a worker sends, and time.
 //!
 //! An input is a list of records. A first byte of 128 or more: a frame, whose length follows in two bytes, little-endian;
-//! bit 0 names its port, bit 1 says that the worker sends it. Less: so many tenths of a second pass.
+//! bit 0 names its port, bit 1 says that the worker sends it, bit 2 then that it is for the backend named by the next two. Less: so many tenths of a second pass.
 
-use hairpin_core::frame::{Batch, Frame, FrameIo, VecFrame};
-use hairpin_core::link::{HELD_MAX, Link, LinkOptions, LinkPlan, Neighbours, PortAddresses};
+use hairpin_core::config::{Encapsulation, Outer};
+use hairpin_core::frame::{Batch, Egress, Frame, FrameIo, VecFrame};
+use hairpin_core::link::{DirectBackend, HELD_MAX, Link, LinkOptions, LinkPlan, Neighbours, PortAddresses};
 use hairpin_core::time::{Duration, Time};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -40,12 +41,21 @@ fn plan() -> LinkPlan {
         networks: networks.iter().map(|(address, prefix)| (ip(address), *prefix)).collect(),
         gateways: gateways.iter().map(|address| ip(address)).collect(),
     };
+    let direct = |number, address, encapsulation| {
+        let outer = Outer { encapsulation, port: 6080, source: None };
+        DirectBackend { number, address: ip(address), outer }
+    };
     let options = LinkOptions {
         ports: vec![
             port(1, &[("10.0.0.1", 24), ("2001:db8::1", 64)], &["10.0.0.254", "fe80::254"]),
             port(2, &[("10.1.0.1", 24)], &[]),
         ],
         local: vec![ip("10.0.0.80"), ip("2001:db8::80")],
+        direct: vec![
+            direct(0, "10.0.0.9", Encapsulation::None),
+            direct(1, "10.9.0.9", Encapsulation::Gue),
+            direct(2, "2001:db8::9", Encapsulation::Ipip),
+        ],
         ..LinkOptions::default()
     };
     LinkPlan::new(&options).expect("a plan")
@@ -69,6 +79,9 @@ pub fn link(mut input: &[u8]) -> bool {
             input = rest;
             let mut frame = VecFrame::new(bytes);
             frame.meta.port = u16::from(tag & 1);
+            if tag & 6 == 6 {
+                frame.meta.egress = Egress::Direct(u16::from(tag >> 3 & 3));
+            }
             let mut batch = Batch::new();
             if tag & 2 == 0 {
                 link.io_mut().arriving = Some(frame);

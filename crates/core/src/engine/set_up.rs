@@ -4,10 +4,14 @@
 //! the client has shown that it hears the backend. The worker hears of it afterwards. Until then the engine keeps what is
 //! half-open, which is no connection of the worker's, and gives it up when the worker asks for it.
 //!
+//! Of direct server return only the client's packets pass, and nothing proves that it hears its backend. There the worker
+//! hears of a connection twice: when the client has gone on after its SYN, from when on the connection is in the worker's
+//! table among those that give way, and when the client has sent as much as the worker demands before a rule is made.
+//!
 //! Segments with SYN, FIN or RST that its rules take go by the rules too, and the worker is told their flags: it counts
 //! connections' ends without having seen them.
 
-use crate::config::{Algorithm, Forwarding, Service, ServiceState, Snapshot};
+use crate::config::{Algorithm, Backend, Forwarding, Service, ServiceState, Snapshot};
 use crate::flow::{Endpoint, FlowKey, Protocol};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -17,14 +21,14 @@ pub const SET_UP_SERVICES_MAX: usize = 64;
 /// The longest list of turns.
 pub const TURNS_MAX: usize = 8192;
 
-/// A connection that the engine has set up: both its rules are in force.
+/// A connection that the engine has set up: its rules are in force, both, or of direct server return the client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetUp {
     /// The client's flow.
     pub key: FlowKey,
     /// The number of its backend.
     pub backend: u16,
-    /// Whether the backend has answered. Of TCP it has.
+    /// Whether the backend has answered. Of TCP it has; of direct server return that says nothing.
     pub answered: bool,
 }
 
@@ -33,7 +37,15 @@ pub struct SetUp {
 pub enum Report {
     /// It has set up a connection.
     SetUp(SetUp),
-    /// A TCP segment with SYN, FIN or RST has gone by a rule.
+    /// Of direct server return: the client has gone on after its SYN. The engine sends its packets on without a rule until it
+    /// has sent enough of them.
+    Begun {
+        /// The client's flow.
+        key: FlowKey,
+        /// What has begun.
+        begun: Begun,
+    },
+    /// A TCP segment with SYN, FIN or RST has been sent on, by a rule or as one of a connection that has begun.
     Segment {
         /// Its flow, as it arrived.
         key: FlowKey,
@@ -47,11 +59,12 @@ pub enum Report {
 pub struct Begun {
     /// The number of its backend.
     pub backend: u16,
-    /// Whether the backend has answered.
+    /// Whether the backend has answered; of direct server return, whether the client has gone on after its SYN.
     pub answered: bool,
-    /// TCP, if it has: what a client that has got the answer acknowledges at least.
+    /// TCP, if it has: what a client that has got the answer acknowledges at least. Of direct server return: the number that
+    /// follows the SYN's.
     pub proof: u32,
-    /// UDP: datagrams of the client so far.
+    /// UDP, and direct server return: packets of the client so far.
     pub sent: u8,
 }
 
@@ -73,7 +86,7 @@ pub trait SetsUp: Send {
 pub enum NotSetUp {
     /// It has none, or is of layer 7.
     Kind,
-    /// Its mode is not `nat`.
+    /// Its mode is neither `nat` nor `dsr`.
     Mode,
     /// Its algorithm looks at connections.
     Algorithm,
@@ -88,7 +101,7 @@ impl NotSetUp {
     pub fn words(self) -> &'static str {
         match self {
             NotSetUp::Kind => "it is no service of layer 4",
-            NotSetUp::Mode => "its mode is not nat",
+            NotSetUp::Mode => "its mode is neither nat nor dsr",
             NotSetUp::Algorithm => "its algorithm counts connections",
             NotSetUp::Shared => "a backend of it serves another service, too",
             NotSetUp::Many => "the engine has as many services before it as it takes",
@@ -119,6 +132,11 @@ impl ScheduleKind {
     }
 }
 
+/// Backends whose packets pass, by their own ends. Those of direct server return answer clients by another way, as the VIP.
+fn that_answer_here(service: &Service) -> &[Backend] {
+    if service.forwarding == Forwarding::Direct { &[] } else { &service.backends }
+}
+
 /// For each service of a snapshot, the number of its schedule in the engine, or why it has none.
 pub fn set_up_services(snapshot: &Snapshot) -> Vec<Result<u16, NotSetUp>> {
     let mut ends: BTreeMap<(Endpoint, Protocol), u32> = BTreeMap::new();
@@ -127,7 +145,7 @@ pub fn set_up_services(snapshot: &Snapshot) -> Vec<Result<u16, NotSetUp>> {
         if !service.kind.is_group() {
             *ends.entry((service.endpoint, service.protocol)).or_default() += 1;
         }
-        for backend in &service.backends {
+        for backend in that_answer_here(service) {
             *ends.entry((backend.endpoint, service.protocol)).or_default() += 1;
         }
     }
@@ -137,13 +155,13 @@ pub fn set_up_services(snapshot: &Snapshot) -> Vec<Result<u16, NotSetUp>> {
         if service.state != ServiceState::Active || !is_forwarded {
             return Err(NotSetUp::Kind);
         }
-        if service.forwarding != Forwarding::Nat {
+        if !matches!(service.forwarding, Forwarding::Nat | Forwarding::Direct) {
             return Err(NotSetUp::Mode);
         }
         if ScheduleKind::of(service.algorithm).is_none() {
             return Err(NotSetUp::Algorithm);
         }
-        let of_backends = service.backends.iter().map(|backend| backend.endpoint);
+        let of_backends = that_answer_here(service).iter().map(|backend| backend.endpoint);
         let mut own = of_backends.chain([service.endpoint]).map(|end| (end, service.protocol));
         if own.any(|end| ends.get(&end).is_some_and(|&times| times > 1)) {
             return Err(NotSetUp::Shared);

@@ -15,8 +15,10 @@
 //! super-packet, which the plane will cut up, that is said of its segments. The frame
 //! gets Ethernet addresses, and its [`Meta::port`](crate::frame::Meta::port) becomes the port it leaves by. If the next
 //! hop's address is not known, it is asked for, and the frame waits. What the worker passes to the kernel
-//! ([`Egress::Kernel`]) is dropped: there is no other stack to take it. So is what is to go to a backend by its number
-//! ([`Egress::Direct`]): no configuration asks for that here. Hops were counted by the worker.
+//! ([`Egress::Kernel`]) is dropped: there is no other stack to take it. What is to go to a backend by its number
+//! ([`Egress::Direct`]) goes to the neighbour that has the backend's address, whatever its own destination; never to a router,
+//! which would send it back. If the backend is one that is hops away, the packet is wrapped, and routed by its outer header.
+//! Hops were counted by the worker.
 //!
 //! VLAN tags stay as they are; neighbours under different tags are different ([`LinkSegment`]).
 //!
@@ -38,6 +40,7 @@ mod held;
 mod hop;
 mod inward;
 pub mod neighbours;
+mod outer;
 mod outward;
 mod plan;
 mod routes;
@@ -49,6 +52,7 @@ mod tests;
 pub use held::{HELD_EACH, HELD_FOR, HELD_MAX};
 pub use hop::{Hop, hop, hops_version};
 pub use neighbours::{Neighbour, Neighbours};
+pub use outer::DirectBackend;
 pub use plan::{ADDRESSES_MAX, LinkError, LinkOptions, LinkPlan, MTU_MIN, PORTS_MAX, PortAddresses, ROUTES_MAX};
 pub use routes::LinkRoute;
 pub use segment::LinkSegment;

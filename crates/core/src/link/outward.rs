@@ -91,6 +91,7 @@ impl<I: FrameIo> Link<I> {
     fn goes(&self, version: u64, frame: &mut I::Frame) -> bool {
         let bytes = frame.bytes();
         let Some(start) = bytes.first_chunk::<{ ethernet::HEADER + ipv4::HEADER }>() else { return false };
+        let egress = frame.meta().egress;
         let (known, length) = match [start[12], start[13]] {
             [0x08, 0x00] => {
                 let destination = [start[30], start[31], start[32], start[33]];
@@ -103,12 +104,16 @@ impl<I: FrameIo> Link<I> {
             }
             _ => return false,
         };
+        let known = match egress {
+            Egress::Route => known,
+            Egress::Direct(number) => self.neighbour_by_heart(number),
+            Egress::Kernel => None,
+        };
         let Some(known) = known.filter(|known| known.version == version && self.now < known.until) else {
             return false;
         };
         let whole = (ethernet::HEADER + length).max(arp::FRAME_MIN);
-        let fits = length <= usize::from(known.mtu) && bytes.len() <= whole;
-        if !fits || frame.meta().egress != Egress::Route {
+        if length > usize::from(known.mtu) || bytes.len() > whole {
             return false;
         }
         if let Some(ends) = frame.bytes_mut().first_chunk_mut() {
@@ -137,6 +142,15 @@ impl<I: FrameIo> Link<I> {
         }
     }
 
+    /// The cached entry of a backend of direct server return that is a neighbour.
+    fn neighbour_by_heart(&self, number: u16) -> Option<&CachedHop> {
+        let backend = self.plan.direct(number).filter(|backend| backend.overhead() == 0)?;
+        match self.plan.routes.find(&backend.address) {
+            [hop] if hop.gateway.is_none() => self.remembered_of(&backend.address, hop.port),
+            _ => None,
+        }
+    }
+
     #[inline(always)]
     fn remembered_of(&self, next: &Address, port: u16) -> Option<&CachedHop> {
         let segment = LinkSegment::untagged(port);
@@ -153,7 +167,10 @@ impl<I: FrameIo> Link<I> {
         for (position, mut frame) in frames.into_iter().enumerate() {
             let fate = match others >> position & 1 {
                 0 => OutwardFate::Sent,
-                _ => self.leaves(&plan, &mut frame),
+                _ => match wrap(&plan, &mut frame) {
+                    Some(fate) => fate,
+                    None => self.leaves(&plan, &mut frame),
+                },
             };
             self.statistics.taken += u64::from(!matches!(fate, OutwardFate::Sent));
             match fate {
@@ -178,27 +195,35 @@ impl<I: FrameIo> Link<I> {
 
     /// Finds a frame's route and addresses it.
     fn leaves(&mut self, plan: &LinkPlan, frame: &mut I::Frame) -> OutwardFate {
-        if frame.meta().egress != Egress::Route {
+        let egress = frame.meta().egress;
+        if egress == Egress::Kernel {
             return OutwardFate::Drop(LinkDrop::NotOurs);
         }
         let Some(packet) = OutwardPacket::read(frame.bytes(), frame.meta().port) else {
             return OutwardFate::Drop(LinkDrop::NotIp);
         };
+        let (to, is_direct) = match egress {
+            Egress::Direct(number) => match plan.direct(number) {
+                Some(backend) => (backend.address, true),
+                None => return OutwardFate::Drop(LinkDrop::NoRoute),
+            },
+            Egress::Route | Egress::Kernel => (packet.destination, false),
+        };
         let here;
-        let hops = match is_link_local(&packet.destination) {
-            false => plan.routes.find(&packet.destination),
+        let hops = match is_link_local(&to) {
+            false => plan.routes.find(&to),
             true => {
                 here = [NextHop::on_link(packet.segment.port())];
                 &here
             }
         };
         let mut fate = OutwardFate::Drop(LinkDrop::NoRoute);
-        for hop in hops {
+        for hop in hops.iter().filter(|hop| !is_direct || hop.gateway.is_none()) {
             let Some(port) = plan.ports.get(usize::from(hop.port)) else { continue };
             if packet.length > usize::from(port.mtu) && exceeds(frame, port.mtu) {
                 return OutwardFate::TooBig(port.mtu);
             }
-            let next = hop.gateway.unwrap_or(packet.destination);
+            let next = hop.gateway.unwrap_or(to);
             let segment = packet.segment.at(hop.port);
             match self.look_up(&next, segment) {
                 Ok(mac) => {
@@ -406,6 +431,28 @@ impl<I: FrameIo> Link<I> {
         self.depart(frame);
         true
     }
+}
+
+/// Puts the outer headers on a packet to a backend that is hops away: from here on it is one to that backend. Its fate, if
+/// it does not go on.
+fn wrap<F: Frame>(plan: &LinkPlan, frame: &mut F) -> Option<OutwardFate> {
+    let Egress::Direct(number) = frame.meta().egress else { return None };
+    let backend = plan.direct(number).filter(|backend| backend.overhead() > 0)?;
+    let Some(packet) = OutwardPacket::read(frame.bytes(), frame.meta().port) else {
+        return Some(OutwardFate::Drop(LinkDrop::NotIp));
+    };
+    let mtu = plan.mtu_to(&backend.address).saturating_sub(backend.overhead());
+    if mtu == 0 {
+        return Some(OutwardFate::Drop(LinkDrop::NoRoute));
+    }
+    if packet.length > mtu {
+        return Some(OutwardFate::TooBig(mtu as u16));
+    }
+    if !backend.wrap(frame, packet.l3, packet.length) {
+        return Some(OutwardFate::Drop(LinkDrop::NotWrapped));
+    }
+    frame.meta_mut().egress = Egress::Route;
+    None
 }
 
 /// The cache position of a next hop.

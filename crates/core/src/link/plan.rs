@@ -1,6 +1,7 @@
 //! The addresses of this host and its routes: made from the configuration once, and shared.
 
 use super::discovery;
+use super::outer::{DirectBackend, DirectTarget};
 use super::routes::{LinkRoute, LinkRoutes, is_within};
 use crate::flow::Address;
 use crate::wire::{ipv4, ipv6};
@@ -45,6 +46,9 @@ pub struct LinkOptions {
     /// Addresses whose next hops are known before the first packet, and never give way to others: backends. Gateways are
     /// among them anyway.
     pub kept: Vec<IpAddr>,
+    /// Backends of direct server return: where [`Egress::Direct`](crate::frame::Egress::Direct) leads. One that is not wrapped
+    /// is at a connected network, without a gateway, else what is sent there is dropped.
+    pub direct: Vec<DirectBackend>,
 }
 
 /// Why there is no plan of these options.
@@ -113,6 +117,8 @@ pub struct LinkPlan {
     suffixes: u64,
     /// Next hops that are always to be known, and the ports they are at.
     pub(super) kept: Box<[(Address, u16)]>,
+    /// Backends of direct server return, sorted by number.
+    direct: Box<[DirectTarget]>,
 }
 
 /// The bit of an address's last six bits, in a set of 64.
@@ -213,7 +219,7 @@ fn check_gateway(ports: &[LinkPort], gateway: IpAddr, port: u16) -> Result<(), L
 impl LinkPlan {
     /// Checks the options and makes a plan of them.
     pub fn new(options: &LinkOptions) -> Result<LinkPlan, LinkError> {
-        let LinkOptions { ports, local, routes, kept } = options;
+        let LinkOptions { ports, local, routes, kept, direct } = options;
         if ports.is_empty() || ports.len() > PORTS_MAX {
             return Err(LinkError::Ports);
         }
@@ -241,7 +247,43 @@ impl LinkPlan {
         kept.retain(|(address, _)| local.binary_search_by_key(address, |(own, _)| *own).is_err());
         kept.sort_unstable();
         kept.dedup();
-        Ok(LinkPlan { ports: made, routes: table, local, broadcasts: broadcasts.into(), suffixes, kept: kept.into() })
+        let (broadcasts, kept) = (broadcasts.into(), kept.into());
+        let plan = LinkPlan { ports: made, routes: table, local, broadcasts, suffixes, kept, direct: [].into() };
+        Ok(plan.with_direct(direct))
+    }
+
+    /// The same plan with other backends of direct server return; those that it has and `direct` has not stay.
+    pub fn with_direct(&self, direct: &[DirectBackend]) -> LinkPlan {
+        let had = self.direct.iter().filter(|known| direct.iter().all(|other| other.number != known.number));
+        let hosts = direct.iter().filter(|backend| is_host(backend.address));
+        let mut all: Vec<DirectTarget> = had.copied().chain(hosts.map(|backend| self.target(backend))).collect();
+        all.sort_unstable_by_key(|target| target.number);
+        all.dedup_by_key(|target| target.number);
+        LinkPlan { direct: all.into(), ..self.clone() }
+    }
+
+    /// A backend, with the source address of its outer headers: as configured, else that of the port which leads there.
+    fn target(&self, backend: &DirectBackend) -> DirectTarget {
+        let address = Address::from(backend.address);
+        let port = self.routes.find(&address).first().and_then(|hop| self.ports.get(usize::from(hop.port)));
+        let of_port = port.map(|port| port.asks_as(&address));
+        let of_port = of_port.filter(|own| is_host((*own).into()) && !is_link_local(own));
+        let all = self.ports.iter().flat_map(|port| &port.networks).map(|(own, _)| *own);
+        let any = || all.clone().find(|own| own.is_ipv4() == backend.address.is_ipv4()).map(Address::from);
+        let source = backend.outer.source.or(of_port).or_else(any);
+        DirectTarget { number: backend.number, address, outer: backend.outer, source }
+    }
+
+    /// The backend `number` of direct server return.
+    pub(super) fn direct(&self, number: u16) -> Option<&DirectTarget> {
+        let at = self.direct.binary_search_by_key(&number, |known| known.number).ok()?;
+        self.direct.get(at)
+    }
+
+    /// The longest IP packet that reaches `address` on its first hop; 0: there is no route.
+    pub(super) fn mtu_to(&self, address: &Address) -> usize {
+        let ports = self.routes.find(address).iter().filter_map(|hop| self.ports.get(usize::from(hop.port)));
+        ports.map(|port| usize::from(port.mtu)).min().unwrap_or_default()
     }
 
     /// The ports that answer for `address`, as bits; 0: it is not ours.

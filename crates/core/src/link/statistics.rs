@@ -63,6 +63,9 @@ pub enum LinkDrop {
     Contended,
     /// Too big for the egress MTU, and too many such wait to be told to the worker.
     TooBig,
+    /// To a backend that is hops away, and cannot be wrapped: it has no room, no source address, or is to be cut up or
+    /// summed up by a device.
+    NotWrapped,
     /// The frame has no room for our answer.
     NoRoom,
     /// Too many frames of our own wait to be sent.
@@ -71,7 +74,7 @@ pub enum LinkDrop {
 
 impl LinkDrop {
     /// All of them, in order.
-    pub const ALL: [LinkDrop; 30] = [
+    pub const ALL: [LinkDrop; 31] = [
         LinkDrop::Port,
         LinkDrop::OtherHost,
         LinkDrop::Truncated,
@@ -100,6 +103,7 @@ impl LinkDrop {
         LinkDrop::AskLimit,
         LinkDrop::Contended,
         LinkDrop::TooBig,
+        LinkDrop::NotWrapped,
         LinkDrop::NoRoom,
         LinkDrop::Backlog,
     ];
@@ -135,6 +139,7 @@ impl LinkDrop {
             LinkDrop::AskLimit => "ask-limit",
             LinkDrop::Contended => "contended",
             LinkDrop::TooBig => "too-big",
+            LinkDrop::NotWrapped => "not-encapsulated",
             LinkDrop::NoRoom => "no-room",
             LinkDrop::Backlog => "backlog",
         }

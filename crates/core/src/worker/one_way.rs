@@ -9,7 +9,8 @@
 //! # What a forged packet can do
 //! Nothing proves that a client hears the backend. So a connection gives way to new ones when the table is full, after half-open
 //! connections, and is not offloaded, until its client has sent [`ONE_WAY_PACKETS`], as many as an unanswered flow of datagrams needs.
-//! The policer does not count it as half-open: most short connections send fewer packets. A FIN or a RST counts only if its
+//! The policer does not count it as half-open: most short connections send fewer packets. An engine that sets connections up
+//! demands the same before it makes the rule, and tells the worker what this module would see (`set_up.rs`). A FIN or a RST counts only if its
 //! number is near the one that the client's packets have reached. Once a rule forwards them that is not known, and any counts;
 //! like all that are believed they only shorten the timeout, and a client that goes on brings the connection back
 //! (`ageing.rs`).
@@ -54,7 +55,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let flags = at.tcp_flags & (SYN | FIN | RST | ACK);
         let sequence = u32_at(bytes, at.l4 + SEQUENCE).unwrap_or_default();
         if flags & SYN != 0 {
-            return self.begin_one_way(now, position, at, sequence);
+            return self.begin_one_way(now, position, at.tcp_flags, Some(sequence.wrapping_add(1)));
         }
         let ends = flags & (FIN | RST) != 0;
         if ends && !is_near(&connection, sequence) {
@@ -84,17 +85,19 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
-    /// A SYN of the client: the first, another one, or one of another connection between the same ends.
-    fn begin_one_way(&mut self, now: Time, position: Position, at: &Transport, sequence: u32) {
-        let begins = self.begins_anew(position, Direction::FromClient, at.tcp_flags);
+    /// A SYN of the client, whose next number may be known: the first, another one, or one of another connection between the
+    /// same ends.
+    fn begin_one_way(&mut self, now: Time, position: Position, tcp_flags: u8, next: Option<u32>) {
+        let begins = self.begins_anew(position, Direction::FromClient, tcp_flags);
         let connection = self.slab.at_mut(position);
         if begins || connection.state == State::SynSent {
-            connection.proof = kept(sequence.wrapping_add(1));
+            connection.proof = next.map_or(0, kept);
         }
         if !begins {
             return;
         }
-        if connection.pair.state() == OffloadState::Software {
+        let has_rule = connection.pair.state() != OffloadState::Software;
+        if !has_rule && next.is_some() {
             self.transition(now, position, State::SynSent);
             return self.remember_half_open(position);
         }
@@ -102,6 +105,41 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         connection.proof = 0;
         self.transition(now, position, State::Established);
         self.established(position);
+        if has_rule {
+            // What it takes to get one the client has sent before.
+            self.trust(position);
+        }
+    }
+
+    /// Another connection between the same ends has begun in the engine, which has sent the SYN on to the same backend.
+    pub(super) fn restart_one_way(&mut self, now: Time, position: Position, next: Option<u32>) {
+        if self.begins_anew(position, Direction::FromClient, SYN) {
+            self.restart(now, position);
+            self.begin_one_way(now, position, SYN, next);
+        }
+    }
+
+    /// A segment of the client with SYN, FIN or RST has been sent on by the engine, which has looked at its number, if there is
+    /// no rule.
+    pub(super) fn follow_one_way(&mut self, now: Time, position: Position, flags: u8) {
+        if flags & SYN != 0 {
+            // One in mid-life is forged, or answered by a challenge (RFC 9293, 3.10.7.4).
+            return self.restart_one_way(now, position, None);
+        }
+        match self.slab.at(position).state {
+            State::SynSent => {} // of the connection before
+            _ if flags & RST != 0 => self.transition(now, position, State::Reset),
+            State::Reset => self.slab.at_mut(position).changed = now,
+            _ => self.transition(now, position, State::FinClient),
+        }
+    }
+
+    /// The engine has seen that the client goes on after its SYN.
+    pub(super) fn goes_on_one_way(&mut self, now: Time, position: Position) {
+        if self.slab.at(position).state == State::SynSent {
+            self.transition(now, position, State::Established);
+            self.established(position);
+        }
     }
 
     /// Notes the client's next number. Of a RST it is not known whether it is the client's.
@@ -126,7 +164,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     }
 
     /// It gives way no longer.
-    fn trust(&mut self, position: Position) {
+    pub(super) fn trust(&mut self, position: Position) {
         let connection = self.slab.at_mut(position);
         if !connection.flags.has(Flags::PROVEN) {
             connection.flags.set(Flags::PROVEN);

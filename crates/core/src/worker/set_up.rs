@@ -5,13 +5,16 @@
 //! packets had come by here. The flags of segments with SYN, FIN and RST that rules have taken are told likewise, and move
 //! states as the segments would have here.
 //!
+//! Of direct server return a connection is told when its client has gone on after the SYN, and once more when the engine has
+//! made the rule; in between it is one that gives way (`one_way.rs`), although its packets do not come here.
+//!
 //! First packets, and answers to datagrams, are counted where they pass: not here if the engine has sent them on.
 //!
 //! The engine makes connections without asking, as many as the worker has granted it. The worker's limits still hold: what
 //! finds no room is taken out of the engine again, and its ends see an unknown connection.
 
 use super::{Drop, Which, Worker};
-use crate::config::{BackendState, ServiceState};
+use crate::config::{BackendState, Forwarding, ServiceState};
 use crate::engine::{Begun, Report, RuleId, RuleOp, SetUp, SetsUp, set_up_services};
 use crate::flow::{Direction, FlowKey, Protocol};
 use crate::l4::connection::{Flags, State};
@@ -62,7 +65,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             count += 1;
         }
         let reserve = self.slab.capacity() / RESERVE_SHARE;
-        engine.grant(self.slab.capacity().saturating_sub(self.slab.len() + reserve) as u32);
+        // What may be forged gives way (`one_way.rs`), and a flood of it leaves the others to the engine.
+        let stay = self.slab.len().saturating_sub(self.yielding.len() as usize);
+        engine.grant(self.slab.capacity().saturating_sub(stay + reserve) as u32);
         self.sets_up = Some(engine);
         if count > 0 {
             self.reported = now;
@@ -74,6 +79,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     pub fn take_report(&mut self, now: Time, report: &Report) {
         match report {
             Report::SetUp(set_up) => self.adopt_set_up(now, set_up),
+            Report::Begun { key, begun } => self.adopt_begun(now, key, begun),
             Report::Segment { key, flags } => self.follow_segment(now, key, *flags),
         }
     }
@@ -91,7 +97,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return;
         }
         match self.settle_rivals(now, set_up) {
-            Rivals::Same => return,
+            Rivals::Same => return self.adopt_rule(now, set_up),
             Rivals::Stay => return self.take_away(set_up),
             Rivals::None => {}
         }
@@ -109,13 +115,14 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             Protocol::Tcp => State::Established,
             Protocol::Udp => State::UdpEstablished,
         };
-        connection.flags.set(Flags::CHALLENGED);
-        connection.pair = RulePair::holding(0b11);
+        let is_one_way = connection.flags.has(Flags::DIRECT);
+        connection.flags.put(Flags::CHALLENGED, !is_one_way);
+        connection.pair = RulePair::holding(connection.rules_wanted());
         let Ok(position) = self.admit(now, connection) else { return self.take_away(set_up) };
-        self.rules.add(set_up.key.is_ipv4(), 2);
-        self.statistics.offload.rules = u64::from(self.rules.own());
-        self.statistics.offload.set_up += 1;
-        if set_up.answered {
+        self.count_set_up(position);
+        if is_one_way {
+            self.trust(position);
+        } else if set_up.answered {
             self.succeeded(position);
         }
         if self.snapshot.backend(set_up.backend).is_some_and(|(_, backend)| backend.state == BackendState::Disabled) {
@@ -123,12 +130,72 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
     }
 
+    /// Counts rules that the engine has made.
+    fn count_set_up(&mut self, position: Position) {
+        let connection = self.slab.at(position);
+        self.rules.add(connection.source.address.is_ipv4(), connection.pair.held().count_ones());
+        self.statistics.offload.rules = u64::from(self.rules.own());
+        self.statistics.offload.set_up += 1;
+    }
+
+    /// A connection in the table, of which the engine has made the rules: both are known, but that of direct server return
+    /// may be news.
+    fn adopt_rule(&mut self, now: Time, set_up: &SetUp) {
+        let Some((position, _)) = self.find(&set_up.key) else { return };
+        let connection = self.slab.at_mut(position);
+        if !connection.flags.has(Flags::DIRECT) {
+            return;
+        }
+        if connection.pair.state() == OffloadState::Software {
+            connection.pair = RulePair::holding(connection.rules_wanted());
+            // The client's numbers run on where they are not seen.
+            connection.proof = 0;
+            connection.last_seen = now;
+            self.count_set_up(position);
+            if self.slab.at(position).state == State::UdpNew {
+                self.transition(now, position, State::UdpEstablished);
+                self.established(position);
+            }
+            self.goes_on_one_way(now, position);
+        }
+        self.trust(position);
+    }
+
+    /// Takes a connection of direct server return into the table whose client has gone on after its SYN, or begun anew, and
+    /// which has no rule yet. What cannot be taken is the engine's until it has one.
+    fn adopt_begun(&mut self, now: Time, key: &FlowKey, begun: &Begun) {
+        if self.steering.worker(&key.source) != self.number {
+            return;
+        }
+        if let Some((position, _)) = self.find(key) {
+            let rival = *self.slab.at(position);
+            let is_same = rival.flags.has(Flags::DIRECT) && rival.backend_number == begun.backend;
+            if is_same {
+                self.restart_one_way(now, position, Some(begun.proof));
+                return if begun.answered {
+                    self.goes_on_one_way(now, position)
+                };
+            }
+            let yields = rival.state.is_half_open() || rival.state.is_over() || rival.state == State::FinClient;
+            if !yields || !self.begin_removal(now, position) {
+                return;
+            }
+        }
+        self.go_on(now, key, begun);
+    }
+
     /// A segment with these flags has gone by its rule.
     fn follow_segment(&mut self, now: Time, key: &FlowKey, flags: u8) {
         let Some((position, direction)) = self.find(key) else { return };
-        let connection = self.slab.at(position);
-        let is_apart = connection.flags.has(Flags::DIRECT) || connection.flags.has(Flags::SEVERED);
-        if connection.state == State::Pass || is_apart || self.is_guessed(position) {
+        let connection = self.slab.at_mut(position);
+        if connection.state == State::Pass || connection.flags.has(Flags::SEVERED) {
+            return;
+        }
+        if connection.flags.has(Flags::DIRECT) {
+            connection.last_seen = now;
+            return self.follow_one_way(now, position, flags);
+        }
+        if self.is_guessed(position) {
             return;
         }
         if self.begins_anew(position, direction, flags) {
@@ -180,10 +247,16 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             return;
         }
         let Ok(mut connection) = self.draft(now, key, service, index, false) else { return };
-        if !self.clear_way(now, &connection.key(Direction::FromBackend)) {
+        let is_one_way = connection.flags.has(Flags::DIRECT);
+        if !is_one_way && !self.clear_way(now, &connection.key(Direction::FromBackend)) {
             return;
         }
         match key.protocol {
+            Protocol::Tcp if is_one_way => {
+                connection.state = if begun.answered { State::Established } else { State::SynSent };
+                connection.proof = begun.proof.max(1);
+                connection.forwarded[Direction::FromClient as usize].packets = u64::from(begun.sent);
+            }
             Protocol::Tcp if begun.answered => {
                 connection.state = State::SynReceived;
                 connection.proof = begun.proof;
@@ -211,16 +284,21 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         (is_its && settings.state != ServiceState::Vacant).then_some((service, index.into()))
     }
 
+    /// The backend's flow of a connection that was set up, unless its packets do not pass.
+    fn reverse_of(&self, set_up: &SetUp) -> Option<FlowKey> {
+        let (service, backend) = self.snapshot.backend(set_up.backend)?;
+        let passes = service.forwarding != Forwarding::Direct;
+        let SetUp { key, .. } = set_up;
+        passes.then_some(FlowKey { source: backend.endpoint, destination: key.source, protocol: key.protocol })
+    }
+
     /// Looks for connections that have a flow of one that was set up. What is half-open or over gives way.
     fn settle_rivals(&mut self, now: Time, set_up: &SetUp) -> Rivals {
-        let backend = self.snapshot.backend(set_up.backend).map(|(_, backend)| backend.endpoint);
-        let reverse =
-            backend.map(|end| FlowKey { source: end, destination: set_up.key.source, protocol: set_up.key.protocol });
-        for key in [Some(set_up.key), reverse].into_iter().flatten() {
+        for key in [Some(set_up.key), self.reverse_of(set_up)].into_iter().flatten() {
             let Some((position, _)) = self.find(&key) else { continue };
             let rival = self.slab.at(position);
             let is_same = rival.key(Direction::FromClient) == set_up.key && rival.backend_number == set_up.backend;
-            if is_same && rival.pair.state() != OffloadState::Software {
+            if is_same && (rival.pair.state() != OffloadState::Software || rival.flags.has(Flags::DIRECT)) {
                 return Rivals::Same;
             }
             let yields = rival.state.is_half_open() || rival.state.is_over() || rival.state == State::Pass || is_same;
@@ -234,10 +312,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Takes the rules of a connection that cannot be in the table out of the engine, but for one that a connection in the
     /// table has.
     fn take_away(&mut self, set_up: &SetUp) {
-        let backend = self.snapshot.backend(set_up.backend).map(|(_, backend)| backend.endpoint);
-        let reverse =
-            backend.map(|end| FlowKey { source: end, destination: set_up.key.source, protocol: set_up.key.protocol });
-        for key in [Some(set_up.key), reverse].into_iter().flatten() {
+        for key in [Some(set_up.key), self.reverse_of(set_up)].into_iter().flatten() {
             let is_held = self.find(&key).is_some_and(|(position, direction)| {
                 let pair = self.slab.at(position).pair;
                 pair.holds(direction) || pair.state() == OffloadState::Installing

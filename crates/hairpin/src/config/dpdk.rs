@@ -4,7 +4,7 @@ use super::reader::{self, TomlTable};
 use super::service::ServiceDraft;
 use super::words::{SettingWord, spoken};
 use super::{CheckKind, reference};
-use hairpin_core::config::{Forwarding, Pool};
+use hairpin_core::config::{Encapsulation, Forwarding, Pool, Service};
 use hairpin_core::flow::Address;
 use hairpin_diagnostics::{At, Sink};
 use std::net::IpAddr;
@@ -417,10 +417,6 @@ pub(super) fn check(sink: &Sink<'_>, settings: &DpdkSettings, drafts: &[ServiceD
                           health = \"kernel\" in [dpdk]";
             sink.error(&draft.passive, what, remedy);
         }
-        if draft.service.forwarding == Forwarding::Direct {
-            let what = format!("service \"{}\" is dsr, which the dpdk plane does not have", draft.service.name);
-            sink.error(&draft.mode, what, "use mode = \"nat\" or \"full-nat\", or plane = \"linux\"");
-        }
         if draft.service.kind.is_terminated() {
             let what = format!(
                 "service \"{}\" is {}, whose connections end at the kernel's sockets, and the kernel does not own the ports \
@@ -437,6 +433,9 @@ pub(super) fn check(sink: &Sink<'_>, settings: &DpdkSettings, drafts: &[ServiceD
         for backend in &draft.backends {
             let endpoint = backend.value.endpoint;
             reached(sink, settings, &format!("backend {endpoint}"), endpoint.address, &backend.span);
+            if draft.service.forwarding == Forwarding::Direct {
+                direct(sink, settings, &draft.service, endpoint.address, &backend.span);
+            }
         }
         let end = draft.service.endpoint;
         if !draft.service.kind.is_group() {
@@ -462,6 +461,26 @@ fn reached(sink: &Sink<'_>, settings: &DpdkSettings, who: &str, address: Address
         let what = format!("there is no way to {who}");
         let remedy = "give a [[dpdk.port]] an address of its network or a `gateway`, or add one of `routes` in [dpdk]";
         sink.error(at, what, remedy);
+    }
+}
+
+/// Backends of direct server return get the client's packet: as it is, from a port, or wrapped, from a port's address.
+fn direct(sink: &Sink<'_>, settings: &DpdkSettings, service: &Service, address: Address, at: &Range<usize>) {
+    let (ip, name) = (IpAddr::from(address), &service.name);
+    let is_of_family = |own: &PrefixedAddress| own.address.is_ipv4() == ip.is_ipv4();
+    if service.outer.encapsulation == Encapsulation::None {
+        if settings.reaches(ip) && !settings.ports.iter().any(|port| port.reaches(ip)) {
+            let what =
+                format!("backend {ip} is behind a router, which would send the packets of dsr service \"{name}\" back");
+            let remedy = "give a [[dpdk.port]] an address of its network, or the service an `encapsulation`";
+            sink.error(at, what, remedy);
+        }
+    } else if service.outer.source.is_none()
+        && !settings.ports.iter().flat_map(|port| &port.addresses).any(is_of_family)
+    {
+        let what =
+            format!("no [[dpdk.port]] has an address of the family of backend {ip} for outer headers to come from");
+        sink.error(at, what, "give one an address, or the service an `encapsulation_source`");
     }
 }
 

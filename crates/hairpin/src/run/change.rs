@@ -6,12 +6,13 @@ use super::begin::table_path;
 use super::certificates::Certificates;
 use super::host::unix_s;
 use super::instance::InstanceRecord;
+use super::plane::ForwardingTable;
 use super::policer::ServiceRate;
 use super::supervisor::Supervisor;
 use super::thread::WorkerCommand;
 use super::{effective_weights, listeners, local_routes, log, notify, reading, set_up};
 use crate::config::words::spoken;
-use crate::config::{self, Config, DpdkSettings, SetUpChoice};
+use crate::config::{self, Config, DpdkSettings, PlaneChoice, SetUpChoice};
 use crate::control::{BackendChange, Changes};
 use crate::diff;
 use crate::registry::{Merged, Registry};
@@ -145,7 +146,8 @@ impl Supervisor {
             return;
         }
         let tls = self.termination.certificates.backend_tls(&self.merged.numbers);
-        let targets = effective_weights::targets(&self.snapshot, &self.merged.settings, &tls);
+        let by_kernel = self.config.settings.plane == PlaneChoice::Linux;
+        let targets = effective_weights::targets(&self.snapshot, &self.merged.settings, &tls, by_kernel);
         if let Err(error) = self.configure_termination().and_then(|()| self.health.update(targets)) {
             log(&format!("warning: {error:#}"));
         }
@@ -195,23 +197,28 @@ impl Supervisor {
         // Known numbers first, so that a process that starts after a crash knows them too.
         registry.save(&InstanceRecord::numbers(&self.socket))?;
         self.plane.begin_backends(&merged.fresh_backends).context("cannot clear counters")?;
-        let forwarding_table = self.plane.forwarding_table(&snapshot)?;
+        let forwarding_tables = self.plane.forwarding_tables(&snapshot)?;
         super::former::keep(&self.socket, &merged, &self.options.file, &config.text);
         self.plane.suspend_set_up();
         self.plane.configure_backends(&snapshot)?;
+        if let Some([before, _]) = &forwarding_tables {
+            self.forward_by(before)?;
+        }
         // Workers know what is new before packets come, and what is gone after they have ceased to come.
         self.update_workers(&snapshot, [&merged.fresh_backends, &merged.fresh_services])?;
-        if let Some(forwarding_table) = forwarding_table {
-            self.worker_pool.command(
-                |_| WorkerCommand::ForwardingTable(Arc::clone(&forwarding_table)),
-                || self.plane.heartbeat(),
-            )?;
+        if let Some([_, after]) = &forwarding_tables {
+            self.forward_by(after)?;
         }
         self.plane.configure(&snapshot)?;
         let notes = merged.notes.clone();
         self.settle(config, registry, merged, snapshot);
         self.renew_cookies();
         Ok(notes)
+    }
+
+    fn forward_by(&mut self, table: &Arc<ForwardingTable>) -> Result<()> {
+        let command = |_| WorkerCommand::ForwardingTable(Arc::clone(table));
+        self.worker_pool.command(command, || self.plane.heartbeat())
     }
 
     /// Takes note of what is in force now.
@@ -250,7 +257,8 @@ impl Supervisor {
         self.inspector.follow(Arc::clone(&snapshot));
         self.registry = registry;
         let tls = self.termination.certificates.backend_tls(&merged.numbers);
-        let targets = effective_weights::targets(&snapshot, &merged.settings, &tls);
+        let by_kernel = self.config.settings.plane == PlaneChoice::Linux;
+        let targets = effective_weights::targets(&snapshot, &merged.settings, &tls, by_kernel);
         let checked: HashSet<u16> = targets.iter().map(|target| target.backend).collect();
         if let Err(error) = self.health.update(targets) {
             log(&format!("warning: health checks go on as they were: {error:#}"));

@@ -12,11 +12,13 @@ use hairpin_https::BackendTls;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::UNIX_EPOCH;
 
-/// The targets of checks: all backends that may get connections. `tls`: by the number of the service or group.
+/// The targets of checks: all backends that may get connections. `tls`: by the number of the service or group. `by_kernel`:
+/// packets to backends leave by the kernel's devices.
 pub(crate) fn targets(
     snapshot: &Snapshot,
     settings: &[Option<ServiceSettings>],
     tls: &HashMap<u16, BackendTls>,
+    by_kernel: bool,
 ) -> Vec<CheckTarget> {
     let mut targets = Vec::new();
     for ((number, service), settings) in (0..).zip(&snapshot.services).zip(settings) {
@@ -33,6 +35,8 @@ pub(crate) fn targets(
             ..settings.health.target(service, backend)
         }));
     }
+    // Without the kernel's ports no program puts the VIP in place of the backend's address.
+    targets.iter_mut().for_each(|target| target.direct &= by_kernel);
     targets
 }
 

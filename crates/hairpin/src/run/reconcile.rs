@@ -55,7 +55,8 @@ pub(crate) fn reconcile(
     let orphans: Vec<FlowKey> = held.iter().filter(|key| !owned.contains(key)).copied().collect();
     let (pairs, orphans) = if plane.has_set_up() && !orphans.is_empty() {
         // The engine goes on setting connections up: a pair that was being made may have been met in half.
-        let again: Vec<FlowKey> = plane.rules()?.into_iter().filter(|key| !owned.contains(key)).collect();
+        let mut again = plane.installed_rules()?;
+        again.retain(|rule| !owned.contains(&rule.key));
         set_up::orphans(orphans, &again, snapshot)
     } else {
         (Vec::new(), orphans)
@@ -64,6 +65,7 @@ pub(crate) fn reconcile(
         let worker = steering.worker(&pair.key.source);
         let backend = snapshot.backend(pair.backend).map(|(_, backend)| backend.endpoint);
         if resteered && let Some(end) = backend {
+            // Of direct server return there is none, and nothing to tell.
             let back = FlowKey { source: end, destination: pair.key.source, protocol: pair.key.protocol };
             owners.extend([(pair.key, worker as u8), (back, worker as u8)]);
         }

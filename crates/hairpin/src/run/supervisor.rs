@@ -20,7 +20,7 @@ use super::termination::Termination;
 use super::thread::{ThreadShared, WorkerCommand};
 use super::worker_pool::{WorkerParameters, WorkerPool};
 use super::{ProcessEnd, RunOptions, SupervisorMessage, log, notify};
-use crate::config::{Config, PolicyChoice, Settings};
+use crate::config::{Config, PlaneChoice, PolicyChoice, Settings};
 use crate::health::Checker;
 use crate::metrics;
 use crate::registry::{Merged, Registry};
@@ -127,7 +127,8 @@ impl Supervisor {
         let SupervisorParts { plane, mut table, parameters, worker_pool, listeners, termination, legacy, .. } = parts;
         let SupervisorParts { socket, sender, generations, .. } = parts;
         let tls = termination.certificates.backend_tls(&merged.numbers);
-        let targets = effective_weights::targets(&snapshot, &merged.settings, &tls);
+        let by_kernel = config.settings.plane == PlaneChoice::Linux;
+        let targets = effective_weights::targets(&snapshot, &merged.settings, &tls, by_kernel);
         let teller = sender.clone();
         let on_change = move |changes: Vec<crate::health::Change>| {
             for change in &changes {

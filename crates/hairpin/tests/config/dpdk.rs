@@ -80,6 +80,21 @@ fn everything_arrives() {
 
 #[cfg(feature = "dpdk")]
 #[test]
+fn direct_services_need_a_neighbour_or_an_outer_header() {
+    let direct = |port: &str, lines: &str| with_port("", port).replace(":8080", ":80") + "mode = \"dsr\"\n" + lines;
+    good(&direct(PORT, ""));
+    let routed = format!("{PORT}\ngateway = \"10.0.0.254\"");
+    let far = |lines: &str| direct(&routed, lines).replace("10.0.0.2:", "10.9.0.2:");
+    good(&far("encapsulation = \"gue\"\n"));
+    refuses(
+        &far(""),
+        "9:13: error: backend 10.9.0.2 is behind a router, which would send the packets of dsr service \"192.0.2.1:80/tcp\" \
+         back; give a [[dpdk.port]] an address of its network, or the service an `encapsulation`",
+    );
+}
+
+#[cfg(feature = "dpdk")]
+#[test]
 fn mistakes_are_pointed_at() {
     let port = |line: &str| with_port("", line);
     let device = "device = \"net_null0\"\n";

@@ -13,6 +13,8 @@ pub const SCHEDULE_MAX: usize = 65_537;
 pub const END_SET_UP: u16 = 64;
 /// A backend of such a service, and of no other.
 pub const END_SET_UP_BACKEND: u16 = 128;
+/// With `END_SET_UP`: the service has direct server return.
+pub const END_SET_UP_DIRECT: u16 = 256;
 
 /// By the hash of the client's flow.
 pub const SCHEDULE_FLOW: u32 = 1;
@@ -28,12 +30,17 @@ pub const TARGET_CLOSED: u8 = 1;
 /// It takes new connections.
 pub const TARGET_OPEN: u8 = 2;
 
+/// `Pending::answered`: of direct server return, the client has sent FIN or RST.
+pub const PENDING_ENDED: u8 = 2;
+
 /// Nothing came of it.
 pub const REPORT_VOID: u8 = 0;
 /// A connection was set up.
 pub const REPORT_SET_UP: u8 = 1;
-/// A segment with SYN, FIN or RST has gone by a rule.
+/// A segment with SYN, FIN or RST has been sent on.
 pub const REPORT_SEGMENT: u8 = 2;
+/// Of direct server return: the client has gone on after its SYN, or has begun anew.
+pub const REPORT_BEGUN: u8 = 3;
 /// Reports that a queue holds.
 pub const REPORTS_MAX: usize = 4096;
 
@@ -96,8 +103,8 @@ pub struct Hop {
     pub next_hop: [u8; 12],
     /// Bytes of IP packet.
     pub mtu: u16,
-    /// Zero.
-    pub zero: u16,
+    /// 1: it is that of packets in outer headers.
+    pub wrapped: u16,
 }
 
 /// Value of `pending`.
@@ -108,13 +115,13 @@ pub struct Pending {
     pub tag: u32,
     /// Ticks.
     pub begun: u32,
-    /// TCP, once answered: what the client acknowledges at least.
+    /// TCP, once answered: what the client acknowledges at least. Of direct server return: what follows its SYN's number.
     pub proof: u32,
     /// Its backend's number.
     pub backend: u16,
-    /// 1: the backend has answered.
+    /// 1: the backend has answered; of direct server return, the client has gone on. Or `PENDING_ENDED`.
     pub answered: u8,
-    /// Datagrams of the client.
+    /// Datagrams of the client; of direct server return, packets.
     pub sent: u8,
     /// The ways of both directions.
     pub hops: [Hop; 2],
@@ -136,8 +143,14 @@ pub struct Report {
     pub key: PendingKey,
     /// Of a segment.
     pub tcp_flags: u8,
+    /// Of `REPORT_BEGUN`: packets of the client.
+    pub sent: u8,
     /// Zero.
-    pub zero: [u8; 15],
+    pub zero: [u8; 2],
+    /// Of `REPORT_BEGUN`: as in [`Pending`].
+    pub proof: u32,
+    /// Nothing.
+    pub reserved: [u8; 8],
 }
 
 /// Words of a [`Report`].
@@ -176,6 +189,6 @@ const _: () = {
     assert!(size_of::<Schedule>() == 131_112 && offset_of!(Schedule, backends) == 32);
     assert!(size_of::<Target>() == 48 && size_of::<PendingKey>() == 40);
     assert!(size_of::<Hop>() == 24 && size_of::<Pending>() == 64);
-    assert!(size_of::<Report>() == 64 && offset_of!(Report, key) == 8);
+    assert!(size_of::<Report>() == 64 && offset_of!(Report, key) == 8 && offset_of!(Report, proof) == 52);
     assert!(size_of::<Reports>() == 64 + REPORTS_MAX * 64 && offset_of!(Reports, reports) == 64);
 };

@@ -20,6 +20,8 @@ pub struct InstalledRule {
     pub key: FlowKey,
     /// Its fate: leave the packet to the kernel.
     pub pass: bool,
+    /// Its fate: go to its backend unchanged, by direct server return.
+    pub direct: bool,
     /// The worker that gets the packets it does not take.
     pub worker: u8,
     /// The slot that sums up its traffic; [`hairpin_core::engine::Rule::total`].
@@ -113,8 +115,8 @@ pub(super) fn walk<K: RuleKey, R: RuleValue<K>>(map: &MapHandle, visit: &mut imp
             let head = value.head();
             // A key of another protocol is none of this build's making.
             let Some(key) = key.flow() else { continue };
-            let pass = head.flags & abi::RULE_PASS != 0;
-            visit(InstalledRule { key, pass, worker: head.worker, total: head.total });
+            let [pass, direct] = [abi::RULE_PASS, abi::RULE_DIRECT].map(|flag| head.flags & flag != 0);
+            visit(InstalledRule { key, pass, direct, worker: head.worker, total: head.total });
         }
         if end {
             return Ok(());

@@ -6,7 +6,7 @@ use crate::control::map;
 use crate::set_up::{KernelSetUp, SharedReports};
 use anyhow::{Context, Result};
 use hairpin_core::balance::SCHEDULE_NONE;
-use hairpin_core::config::{ServiceState, Snapshot};
+use hairpin_core::config::{Forwarding, ServiceState, Snapshot};
 use hairpin_core::engine::{Report, ScheduleKind, SetsUp, set_up_services};
 use libbpf_rs::{MapCore, MapHandle};
 use std::collections::HashSet;
@@ -220,6 +220,11 @@ pub(super) fn add_roles(
         if let Some(roles) = ends.get_mut(&EndKey::of(&service.endpoint, service.protocol)) {
             roles.roles |= abi::END_SET_UP;
             roles.set_up = schedule;
+            if service.forwarding == Forwarding::Direct {
+                // What its backends send is no service's from their own ends.
+                roles.roles |= abi::END_SET_UP_DIRECT;
+                continue;
+            }
         }
         for backend in &service.backends {
             if let Some(roles) = ends.get_mut(&EndKey::of(&backend.endpoint, service.protocol)) {

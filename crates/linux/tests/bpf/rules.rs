@@ -41,11 +41,16 @@ fn all_rules_are_listed_once_with_what_is_known_about_them() {
         // More than one batch of each family.
         let mut expected = Vec::new();
         for number in 0..20_000u16 {
-            let fate = if number % 5 == 0 { Fate::Pass } else { Fate::Forward };
+            let fate = match number % 5 {
+                0 => Fate::Pass,
+                1 => Fate::Direct,
+                _ => Fate::Forward,
+            };
             let (worker, total) = ((number % 3) as u8, u32::from(number) * 3 % 30_000);
             let numbers = Rule { key: key(number), fate, total, ..Rule::default() };
             rig.put(&numbers, worker, |_| ());
-            expected.push(InstalledRule { key: key(number), pass: fate == Fate::Pass, worker, total: total as u16 });
+            let (pass, direct, total) = (fate == Fate::Pass, fate == Fate::Direct, total as u16);
+            expected.push(InstalledRule { key: key(number), pass, direct, worker, total });
         }
         assert_eq!(sorted(rig.plane.rules().unwrap()), sorted(expected));
         let mut count = 0;

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 const TCP: u16 = 8080;
 
 /// The rig's services, balanced by `algorithm`, the first two by two backends.
-fn balanced(algorithm: Algorithm) -> Snapshot {
+pub(crate) fn balanced(algorithm: Algorithm) -> Snapshot {
     let mut all = snapshot();
     for (number, service) in all.services.iter_mut().enumerate() {
         service.algorithm = algorithm;
@@ -34,14 +34,14 @@ fn balanced(algorithm: Algorithm) -> Snapshot {
     Snapshot::new(all.services, all.pool)
 }
 
-struct SetUpRig {
-    rig: Rig,
+pub(crate) struct SetUpRig {
+    pub(crate) rig: Rig,
     _engines: Vec<KernelEngine>,
-    workers: Vec<Box<dyn SetsUp>>,
-    snapshot: Snapshot,
+    pub(crate) workers: Vec<Box<dyn SetsUp>>,
+    pub(crate) snapshot: Snapshot,
 }
 
-fn schedules(snapshot: &Snapshot) -> Vec<(ScheduleKind, Vec<u16>)> {
+pub(crate) fn schedules(snapshot: &Snapshot) -> Vec<(ScheduleKind, Vec<u16>)> {
     let of = |service: usize| {
         let service = &snapshot.services[service];
         let mut balancer = Balancer::new(service, Loads::default(), 0, 1, 7);
@@ -56,11 +56,10 @@ impl SetUpRig {
     fn new(workers: u16, algorithm: Algorithm) -> SetUpRig {
         let mut rig = Rig::new(workers, |options| options.set_up = Some(SetUpRoom { pending: 2048, workers }));
         assert!(rig.plane.allow_set_up(workers).unwrap());
-        SetUpRig::over(rig, workers, algorithm)
+        SetUpRig::over(rig, workers, balanced(algorithm))
     }
 
-    fn over(rig: Rig, workers: u16, algorithm: Algorithm) -> SetUpRig {
-        let snapshot = balanced(algorithm);
+    pub(crate) fn over(rig: Rig, workers: u16, snapshot: Snapshot) -> SetUpRig {
         rig.plane.configure_backends(&snapshot).unwrap();
         rig.plane.configure(&snapshot).unwrap();
         rig.plane.schedule(&schedules(&snapshot)).unwrap();
@@ -71,19 +70,19 @@ impl SetUpRig {
     }
 
     /// The fate of a packet: what left, if it was sent on, else the worker that has it; and the events.
-    fn send(&self, packet: &Packet) -> (Result<Vec<u8>, Option<u16>>, Vec<&'static str>) {
+    pub(crate) fn send(&self, packet: &Packet) -> (Result<Vec<u8>, Option<u16>>, Vec<&'static str>) {
         let frame = packet.clone().to(self.rig.left.mac).frame();
         let (run, worker, counted) = offer(&self.rig, &frame);
         let sent = run.verdict == REDIRECT && worker.is_none();
         (if sent { Ok(run.frame) } else { Err(worker) }, counted.into_keys().collect())
     }
 
-    fn client(&self, key: FlowKey, flags: u8, acknowledgement: u32) -> Packet {
+    pub(crate) fn client(&self, key: FlowKey, flags: u8, acknowledgement: u32) -> Packet {
         Packet { flags, acknowledgement, payload: Vec::new(), ..Packet::new(key) }
     }
 
     /// Sends a packet that is to be sent on; the key that it leaves with.
-    fn passes(&self, packet: &Packet) -> FlowKey {
+    pub(crate) fn passes(&self, packet: &Packet) -> FlowKey {
         let (sent, events) = self.send(packet);
         let frame = sent.unwrap_or_else(|worker| panic!("{packet:?} went to worker {worker:?}: {events:?}"));
         let key = parsed(&frame).key;
@@ -95,7 +94,7 @@ impl SetUpRig {
         key
     }
 
-    fn deferred(&self, packet: &Packet) -> Vec<&'static str> {
+    pub(crate) fn deferred(&self, packet: &Packet) -> Vec<&'static str> {
         let (sent, events) = self.send(packet);
         assert_eq!(sent.map(|frame| parsed(&frame).key), Err(Some(self.worker(packet))), "{events:?}");
         events
@@ -119,7 +118,7 @@ impl SetUpRig {
     }
 
     /// All reports that wait for a worker.
-    fn told(&mut self, worker: usize) -> Vec<Report> {
+    pub(crate) fn told(&mut self, worker: usize) -> Vec<Report> {
         let queue = &mut self.workers[worker];
         std::iter::from_fn(|| {
             let report = queue.next()?;
@@ -129,11 +128,11 @@ impl SetUpRig {
         .collect()
     }
 
-    fn installed(&self) -> usize {
+    pub(crate) fn installed(&self) -> usize {
         self.rig.plane.installed().unwrap().len()
     }
 
-    fn chosen(&self, key: &FlowKey) -> u16 {
+    pub(crate) fn chosen(&self, key: &FlowKey) -> u16 {
         let service = self
             .snapshot
             .services
@@ -191,7 +190,7 @@ fn setup_handshake_makes_the_rules_that_core_would() {
 }
 
 /// The rule in force is what an engine makes of `rule`, but for what packets have changed.
-fn same_rule(rig: &Rig, rule: &Rule, worker: u8) {
+pub(crate) fn same_rule(rig: &Rig, rule: &Rule, worker: u8) {
     let maps = rig.plane.maps();
     let found = |map: &str, key: &[u8]| maps.named(map).unwrap().lookup(key, MapFlags::ANY).unwrap().expect("no rule");
     let (head, wanted) = match rule.key.is_ipv4() {
@@ -372,7 +371,7 @@ fn setup_goes_on_for_a_while_without_a_process() {
             options.serve_for = std::time::Duration::from_secs(40 * 86_400);
         });
         assert!(rig.plane.allow_set_up(1).unwrap());
-        let mut all = SetUpRig::over(rig, 1, Algorithm::Maglev);
+        let mut all = SetUpRig::over(rig, 1, balanced(Algorithm::Maglev));
         all.rig.stop_beating();
         let (there, back) = opened(&mut all, tcp(1000));
         all.passes(&all.client(there, FIN | ACK, 1001));

@@ -3,19 +3,24 @@
 //! Ports are packet sockets (`net_af_packet`) on the balancer's interfaces, whose kernel has neither addresses there nor
 //! forwarding. A program that was built without DPDK is said to be, and nothing of this is tried.
 
+use super::direct::{self, prepare};
+use super::encapsulated::start_opener;
 use super::lane::skip;
 use super::network::{dpdk_test as test, service, services};
 use super::transfer::{bulk, echoes};
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_e2e::command;
-use hairpin_e2e::load;
+use hairpin_e2e::load::{self, Amount, IperfOptions};
 use hairpin_e2e::peer::{self, Hairpin, HairpinOptions};
-use hairpin_e2e::servers::Servers;
+use hairpin_e2e::servers::{HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_e2e::tool::inside;
-use hairpin_e2e::topology::{Cards, Family, Topology, TopologyOptions, balancer_address, vip};
+use hairpin_e2e::topology::{
+    Cards, Family, SERVERS, Topology, TopologyOptions, balancer_address, client_address, end, vip,
+};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
@@ -43,6 +48,9 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("dpdk: workers without queues send through others", relay),
         test("dpdk: ports take frames past the kernel (af_xdp)", xdp),
         test("dpdk: clients come through a memif (testpmd)", memif),
+        test("dpdk: direct server return, as it is", || direct("")),
+        test("dpdk: direct server return, ipip", || direct("ipip")),
+        test("dpdk: direct server return, gue", || direct("gue")),
         test("dpdk: what cannot be is refused in words", refusals),
     ]
 }
@@ -126,6 +134,53 @@ fn datagrams(net: &Net) -> Result<()> {
     ["echo4", "echo6", "full-echo4", "full-echo6"]
         .iter()
         .try_for_each(|name| echoes(&net.topology, name, 64, 1400, 101))
+}
+
+/// Servers have the VIP and answer the client over a link of their own; `kind` is what packets to them are wrapped in.
+fn direct(kind: &str) -> Result<()> {
+    if !is_built_in()? {
+        return Ok(());
+    }
+    let topology = Topology::create(TopologyOptions { cards: Cards::Wire, routers: false })?;
+    prepare(&topology)?;
+    let mut openers = Vec::new();
+    let mut service = "mode = \"dsr\"".to_owned();
+    if !kind.is_empty() {
+        service = format!("{service}\nencapsulation = \"{kind}\"");
+        openers = (1..=SERVERS).map(|server| start_opener(&topology, server)).collect::<Result<_>>()?;
+    }
+    let servers = Servers::start(&topology)?;
+    let hairpin = Hairpin::start(&topology, &direct::services(""), &HairpinOptions { service, ..options(PORTS) })?;
+    let mut net = Net { hairpin, _servers: servers, topology };
+    let expected = std::fs::read(net.topology.scratch.file("pages/10m"))?;
+    for family in [Family::V4, Family::V6] {
+        let mut seen = BTreeSet::new();
+        // Each of the workers has the servers take turns.
+        for number in 0..12 {
+            let target = end(vip(family), HTTP_PORT);
+            let page = load::curl(&net.topology.client, &net.topology, &target, "10m", "page")?;
+            ensure!(std::fs::read(&page.body)? == expected, "download {number} by {} is damaged", family.name());
+            let client = page.header("x-client").unwrap_or_default();
+            ensure!(client == client_address(family).to_string(), "the server sees {client}");
+            seen.extend(page.header("x-server").map(str::to_owned));
+        }
+        ensure!(seen.len() == SERVERS, "by {}: {seen:?}", family.name());
+        // Wrapped, the client's packets are too long, and it hears of that.
+        let options = IperfOptions { amount: Amount::Megabytes(10), streams: 2, reverse: false, udp_mbit_s: None };
+        let up = load::iperf(&net.topology, vip(family), IPERF_PORTS[0], &options)?;
+        ensure!(up.bits_per_s > 0.0, "nothing arrived by {}", family.name());
+    }
+    let mut open = direct::open(&net.topology)?;
+    net.hairpin.end(Signal::SIGKILL)?;
+    net.hairpin.start_again(&net.topology, &[])?;
+    direct::check(&mut open, "after a kill")?;
+    net.hairpin.tell(&net.topology, &["reload"])?;
+    direct::check(&mut open, "after a reload")?;
+    whole(&net.hairpin)?;
+    for opener in &mut openers {
+        ensure!(opener.stop()?.success(), "{}", opener.log());
+    }
+    Ok(())
 }
 
 /// Echo of both families, of Hairpin's own addresses and of services'; for other addresses there is no answer.

@@ -41,7 +41,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 const IPIP: &str = "ipip";
-const GUE: &str = "gue";
+pub(crate) const GUE: &str = "gue";
 
 /// A network whose servers have the VIP, and unwrap. (Dropped in this order.)
 struct Scene {
@@ -56,14 +56,14 @@ fn options(kind: &str, tables: &str) -> HairpinOptions {
     HairpinOptions { service, tables: tables.to_owned(), ..HairpinOptions::default() }
 }
 
-fn network(cards: Cards) -> Result<Topology> {
+pub(crate) fn network(cards: Cards) -> Result<Topology> {
     let topology = Topology::create(TopologyOptions { cards, routers: true })?;
     prepare(&topology)?;
     Ok(topology)
 }
 
 /// Has a server unwrap what is for the VIPs.
-fn start_opener(topology: &Topology, server: usize) -> Result<Process> {
+pub(crate) fn start_opener(topology: &Topology, server: usize) -> Result<Process> {
     let namespace = &topology.servers[server - 1];
     let program = hairpin_program()?;
     let mut command = namespace.command(program.to_str().context("the program's path is not text")?);

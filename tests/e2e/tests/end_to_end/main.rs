@@ -36,6 +36,7 @@ mod restart;
 mod rules;
 mod scale;
 mod setup;
+mod setup_direct;
 mod soak;
 mod survival;
 mod tables;
@@ -105,6 +106,7 @@ fn main() -> ExitCode {
         direct::tests(),
         encapsulated::tests(),
         setup::tests(),
+        setup_direct::tests(),
         dpdk::tests(),
         memif::tests(),
         rules::tests(),

@@ -1,10 +1,15 @@
 //! Outbound frames: routed, held, handed back; nothing without bound.
 
 use super::stations::*;
-use crate::frame::{Arrival, Frame, VecFrame};
+use crate::config::{Encapsulation, Outer};
+use crate::flow::Address;
+use crate::frame::{Arrival, Checksum, Egress, Frame, VecFrame};
 use crate::l4::answer::{self, Notice};
 use crate::link::arp::{ArpOperation, ArpPacket, ETHERTYPE};
-use crate::link::{HELD_EACH, HELD_MAX, LinkDrop, LinkOptions, LinkRoute, LinkSegment, inward};
+use crate::link::neighbours::Claim;
+use crate::link::{
+    DirectBackend, HELD_EACH, HELD_MAX, LinkDrop, LinkOptions, LinkPlan, LinkRoute, LinkSegment, inward,
+};
 use crate::time::Duration;
 use crate::wire::{Parsed, parse};
 use proptest::prelude::*;
@@ -62,6 +67,152 @@ fn the_route_names_port_and_next_hop() {
             assert_eq!(sent.bytes()[12..], frame.bytes()[12..]);
         }
     }
+}
+
+/// [`balancer`] with backends of direct server return: 10.1.0.9, one behind a router, a host that has never answered.
+fn direct_balancer() -> Station {
+    let second = port(2, &[("10.1.0.1", 24)], &[]);
+    let options = LinkOptions {
+        ports: [port(1, &[("10.0.0.1", 24)], &["10.0.0.254"]), second].into(),
+        local: [ip("10.0.0.80")].into(),
+        direct: [(7, "10.1.0.9"), (3, "192.0.2.7"), (9, "10.1.0.10")].map(near).into(),
+        ..LinkOptions::default()
+    };
+    let mut a = Station::settled(&options, 4096);
+    a.arrives(0, &answer(0, [10, 0, 0, 254], 54));
+    let _ = a.neighbours.need(a.now, &at("10.1.0.9"), LinkSegment::untagged(1));
+    a.arrives(1, &answer(1, [10, 1, 0, 9], 19));
+    a
+}
+
+fn near((number, address): (u16, &str)) -> DirectBackend {
+    DirectBackend { number, address: ip(address), outer: Outer::default() }
+}
+
+fn to_backend(number: u16, length: usize) -> VecFrame {
+    let mut frame = datagram("198.51.100.7", "10.0.0.80", length);
+    frame.meta.egress = Egress::Direct(number);
+    frame
+}
+
+#[test]
+fn direct_frames_go_to_their_backend_as_they_are() {
+    let mut a = direct_balancer();
+    // The next hop of the second is cached.
+    for _ in 0..2 {
+        let frame = to_backend(7, 100);
+        assert!(a.send(core::slice::from_ref(&frame)).is_empty());
+        let sent = a.sent().pop().unwrap();
+        assert_eq!((ends(&sent), sent.meta.port), ((mac(19), mac(2)), 1));
+        assert_eq!(sent.bytes()[12..], frame.bytes()[12..]);
+    }
+    // A router would send it back, and there is no backend 8.
+    a.send(&[to_backend(3, 100), to_backend(8, 100)]);
+    assert_eq!((a.sent().len(), a.dropped(LinkDrop::NoRoute)), (0, 2));
+    // One that is not known is asked for, and the frame waits.
+    a.send(&[to_backend(9, 100)]);
+    assert_eq!((a.link.waiting(), a.sent().len()), (1, 1));
+    a.arrives(1, &answer(1, [10, 1, 0, 10], 20));
+    a.iterate();
+    assert_eq!(a.sent().iter().map(ends).collect::<Vec<_>>(), [(mac(20), mac(2))]);
+    // What is too big comes back to the worker, which knows where it was to go.
+    a.send(&[to_backend(7, 1501)]);
+    let back = a.receive().pop().unwrap();
+    assert_eq!((back.meta.arrival, back.meta.egress), (Arrival::too_big(1500), Egress::Direct(7)));
+    // Frames that are routed find no backend by the number.
+    a.send(&[datagram("10.0.0.80", "10.1.0.9", 100)]);
+    assert_eq!(a.sent().len(), 1);
+}
+
+#[test]
+fn direct_frames_to_far_backends_are_wrapped() {
+    for (encapsulation, protocol, overhead) in [(Encapsulation::Ipip, 4, 20), (Encapsulation::Gue, 17, 28)] {
+        let outer = |source| Outer { encapsulation, port: 6080, source };
+        let far = |number, source| DirectBackend { number, address: ip("192.0.2.7"), outer: outer(source) };
+        let options = LinkOptions {
+            ports: [port(1, &[("10.0.0.1", 24), ("2001:db8::1", 64)], &["10.0.0.254", "2001:db8::fe"])].into(),
+            local: [ip("10.0.0.80")].into(),
+            direct: [far(7, None), far(8, Some(at("10.0.0.80")))].into(),
+            ..LinkOptions::default()
+        };
+        let mut a = Station::settled(&options, 4096);
+        a.arrives(0, &answer(0, [10, 0, 0, 254], 54));
+        for (number, source) in [(7, [10, 0, 0, 1]), (8, [10, 0, 0, 80])] {
+            for length in [40, 1500 - overhead] {
+                let mut frame = to_backend(number, length);
+                frame.data.resize((14 + length).max(60), 0);
+                a.send(&[frame.clone()]);
+                let sent = a.sent().pop().unwrap();
+                let bytes = sent.bytes();
+                assert_eq!((ends(&sent), bytes.len()), ((mac(54), mac(1)), (14 + length + overhead).max(60)));
+                assert_eq!(bytes[14 + overhead..][..length], frame.data[14..14 + length], "unchanged inside");
+                let header = crate::link::header::check_ipv4(bytes, 14).unwrap();
+                assert_eq!((header.source, header.destination), (Address::from_ipv4(source), at("192.0.2.7")));
+                assert_eq!((header.protocol, header.hops, header.end), (protocol, 64, 14 + length + overhead));
+                if protocol == 17 {
+                    assert_eq!(bytes[36..38], 6080u16.to_be_bytes());
+                    assert_eq!(bytes[38..42], [((length + 8) >> 8) as u8, (length + 8) as u8, 0, 0]);
+                    assert!(bytes[34] >= 0xc0);
+                }
+            }
+        }
+        // The worker hears how much room there is inside, and has the packet as it was.
+        let long = to_backend(7, 1501 - overhead);
+        a.send(core::slice::from_ref(&long));
+        let back = a.receive().pop().unwrap();
+        assert_eq!((back.meta.arrival, back.bytes()), (Arrival::too_big(1500 - overhead as u16), long.bytes()));
+        assert_eq!(back.meta.egress, Egress::Direct(7));
+        // Nothing of another family is put in, and nothing that is to be cut up or summed up later.
+        let mut other = datagram("2001:db8::7", "2001:db8::80", 100);
+        other.meta.egress = Egress::Direct(7);
+        let (mut cut, mut open) = (to_backend(7, 100), to_backend(7, 100));
+        cut.meta.gso_size = 50;
+        open.meta.checksum = Checksum::Partial;
+        a.send(&[other, cut, open]);
+        assert_eq!((a.sent().len(), a.dropped(LinkDrop::NotWrapped)), (0, 3));
+    }
+}
+
+#[test]
+fn direct_frames_of_ipv6_are_wrapped_in_ipv6() {
+    for (encapsulation, next, overhead) in [(Encapsulation::Ipip, 41, 40), (Encapsulation::Gue, 17, 48)] {
+        let outer = Outer { encapsulation, port: 6080, source: None };
+        let options = LinkOptions {
+            ports: [port(1, &[("2001:db8::1", 64)], &[])].into(),
+            direct: [DirectBackend { number: 1, address: ip("2001:db8::7"), outer }].into(),
+            ..LinkOptions::default()
+        };
+        let mut a = Station::settled(&options, 4096);
+        let mut frame = datagram("2001:db8:1::7", "2001:db8:2::80", 100);
+        frame.meta.egress = Egress::Direct(1);
+        a.send(&[frame.clone()]);
+        // It waits, wrapped, for its next hop: that of the outer header.
+        assert!(a.neighbour("2001:db8::7").is_some());
+        assert_eq!((a.link.waiting(), a.sent().len()), (1, 1));
+        let (address, segment, mac) = (at("2001:db8::7"), LinkSegment::untagged(0), Some(mac(7)));
+        let claim = Claim { address, segment, mac, solicited: true, overrides: true, learn: false };
+        assert!(a.neighbours.hear(a.now, &claim));
+        a.iterate();
+        let held = a.sent().pop().unwrap().data;
+        assert_eq!(held[14 + overhead..], frame.data[14..]);
+        let header = crate::link::header::check_ipv6(&held, 14).unwrap();
+        assert_eq!((header.source, header.destination), (at("2001:db8::1"), at("2001:db8::7")));
+        assert_eq!((header.protocol, header.hops), (next, 64));
+        assert_eq!(held[14..18], frame.data[14..18], "traffic class and flow label");
+    }
+}
+
+#[test]
+fn plan_takes_other_backends_and_keeps_those_it_has() {
+    let options = LinkOptions {
+        ports: [port(1, &[("10.0.0.1", 24)], &[])].into(),
+        direct: [(1, "10.0.0.7"), (2, "10.0.0.8")].map(near).into(),
+        ..LinkOptions::default()
+    };
+    let plan = LinkPlan::new(&options).unwrap();
+    let plan = plan.with_direct(&[(2, "10.0.0.9"), (5, "10.0.0.10")].map(near));
+    let found = [1, 2, 3, 5].map(|number| plan.direct(number).map(|target| target.address));
+    assert_eq!(found, [Some(at("10.0.0.7")), Some(at("10.0.0.9")), None, Some(at("10.0.0.10"))]);
 }
 
 #[test]

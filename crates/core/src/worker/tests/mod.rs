@@ -16,6 +16,7 @@ mod policy;
 mod room;
 mod services;
 mod set_up;
+mod set_up_one_way;
 mod severed;
 mod stateless;
 

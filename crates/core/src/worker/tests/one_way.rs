@@ -17,21 +17,21 @@ use crate::wire::{self, Parsed};
 use alloc::vec::Vec;
 
 /// The client's first sequence number.
-const FIRST: u32 = u32::MAX - 2;
+pub(super) const FIRST: u32 = u32::MAX - 2;
 
-fn direct(service: &mut Service) {
+pub(super) fn direct(service: &mut Service) {
     service.forwarding = Forwarding::Direct;
 }
 
 /// A TCP packet with `flags` that lies `ahead` of the client's first number.
-fn says(fixture: &OneWorker, client: Endpoint, flags: u8, ahead: u32) -> Packet {
+pub(super) fn says(fixture: &OneWorker, client: Endpoint, flags: u8, ahead: u32) -> Packet {
     let number = FIRST.wrapping_add(ahead).to_be_bytes();
     with_tcp(packet(client, fixture.vip(), Way::Tcp(flags)), |tcp| tcp[4..8].copy_from_slice(&number))
 }
 
 impl OneWorker {
     /// Sends a packet that must go to a backend as it is, but for a hop; the backend's number.
-    fn goes_direct(&mut self, packet: Packet) -> u16 {
+    pub(super) fn goes_direct(&mut self, packet: Packet) -> u16 {
         let outcome = self.send(packet.clone());
         let [frame] = &outcome.frames[..] else { panic!("{} frames", outcome.frames.len()) };
         let Egress::Direct(backend) = frame.meta.egress else { panic!("it goes by {:?}", frame.meta.egress) };
@@ -48,7 +48,7 @@ impl OneWorker {
         backend
     }
 
-    fn state(&self, client: Endpoint) -> State {
+    pub(super) fn state(&self, client: Endpoint) -> State {
         self.connection(client).state
     }
 }

@@ -23,7 +23,7 @@ type Scripted = (VecDeque<Report>, BTreeMap<FlowKey, Begun>, u32);
 /// An engine by script.
 #[derive(Clone, Default)]
 #[expect(clippy::disallowed_types, reason = "a test holds on to what it has given away")]
-struct Script(Arc<Mutex<Scripted>>);
+pub(super) struct Script(Arc<Mutex<Scripted>>);
 
 impl SetsUp for Script {
     fn next(&mut self) -> Option<Report> {
@@ -40,6 +40,23 @@ impl SetsUp for Script {
     }
 }
 
+impl Script {
+    /// Tells one thing more.
+    pub(super) fn tell(&self, report: Report) {
+        self.0.lock().unwrap().0.push_back(report);
+    }
+
+    /// Has begun a connection.
+    pub(super) fn begin(&self, key: FlowKey, begun: Begun) {
+        self.0.lock().unwrap().1.insert(key, begun);
+    }
+
+    /// How many connections it may make.
+    pub(super) fn granted(&self) -> u32 {
+        self.0.lock().unwrap().2
+    }
+}
+
 /// Services of the engine's: hashed, none of whose backends serves another.
 fn alone(service: &mut Service) {
     service.algorithm = Algorithm::Maglev;
@@ -53,7 +70,7 @@ fn fixture(ipv6: bool, capacity: usize) -> (OneWorker, Script) {
     (fixture, script)
 }
 
-fn key(fixture: &OneWorker, client: Endpoint) -> FlowKey {
+pub(super) fn key(fixture: &OneWorker, client: Endpoint) -> FlowKey {
     FlowKey { source: client, destination: fixture.vip(), protocol: Protocol::Tcp }
 }
 
@@ -71,7 +88,7 @@ fn make(fixture: &mut OneWorker, script: &Script, client: Endpoint, number: u16)
     backend
 }
 
-fn take(fixture: &mut OneWorker) {
+pub(super) fn take(fixture: &mut OneWorker) {
     let now = fixture.now;
     fixture.worker_mut().take_set_up(now);
     fixture.settle();

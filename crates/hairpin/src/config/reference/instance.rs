@@ -184,9 +184,9 @@ pub const OFFLOAD: ReferenceSection = ReferenceSection {
                 ("worker", "a worker, which hands them to the kernel when the policy says so"),
                 (
                     "engine",
-                    "the BPF programs, and workers hear of them: of `tcp` and `udp` services in mode `nat` whose `balance` \
-                     is `maglev`, `source-hash`, `round-robin` or `weighted-round-robin` and none of whose backends serves \
-                     another service, 64 of them; a worker those of the others",
+                    "the BPF programs, and workers hear of them: of `tcp` and `udp` services in mode `nat` or `dsr` whose \
+                     `balance` is `maglev`, `source-hash`, `round-robin` or `weighted-round-robin` and, in mode `nat`, none \
+                     of whose backends serves another service, 64 of them; a worker those of the others",
                 ),
             ]),
             Value("worker"),

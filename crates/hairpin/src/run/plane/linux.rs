@@ -28,7 +28,7 @@ use hairpin_linux::control::Control;
 use hairpin_linux::cpu;
 use hairpin_linux::device::Interface;
 use hairpin_linux::network::path_mtu::PathMtu;
-use hairpin_linux::programs::{self, ProgramOptions, RuleReader};
+use hairpin_linux::programs::{self, InstalledRule, ProgramOptions, RuleReader};
 use hairpin_linux::tap::Tap;
 use options::{UNLIMITED, options, set_up_room};
 use rustix::thread::CapabilitySet;
@@ -277,6 +277,10 @@ impl Plane for LinuxPlane {
     }
 
     fn rules(&self) -> Result<HashSet<FlowKey>> {
+        Ok(self.programs.rules()?.into_iter().map(|rule| rule.key).collect())
+    }
+
+    fn installed_rules(&self) -> Result<Vec<InstalledRule>> {
         self.programs.rules()
     }
 
@@ -383,9 +387,9 @@ impl InstancePrograms {
         [v4, v6]
     }
 
-    /// Flows of all rules in force.
-    fn rules(&self) -> Result<HashSet<FlowKey>> {
-        Ok(self.programs.rules()?.into_iter().map(|rule| rule.key).collect())
+    /// All rules in force.
+    fn rules(&self) -> Result<Vec<InstalledRule>> {
+        self.programs.rules()
     }
 
     /// Takes rules away; how many there were.

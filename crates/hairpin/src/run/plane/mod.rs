@@ -20,7 +20,7 @@ use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::link::LinkPlan;
 use hairpin_core::time::Time;
-use hairpin_linux::programs::RuleReader;
+use hairpin_linux::programs::{InstalledRule, RuleReader};
 use rustix::thread::CapabilitySet;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -150,8 +150,9 @@ pub(crate) trait Plane {
         messages: &Sender<SupervisorMessage>,
     ) -> Result<(WorkerPool, TakenOver)>;
 
-    /// The forwarding table of a plane that routes packets itself, made from a snapshot that will be in force.
-    fn forwarding_table(&mut self, _snapshot: &Snapshot) -> Result<Option<Arc<ForwardingTable>>> {
+    /// The forwarding tables of a plane that routes packets itself, made from a snapshot that will be in force: the present
+    /// one with the backends that workers may name then, which is to be in force before they do, and the one after that.
+    fn forwarding_tables(&mut self, _snapshot: &Snapshot) -> Result<Option<[Arc<ForwardingTable>; 2]>> {
         Ok(None)
     }
 
@@ -181,6 +182,11 @@ pub(crate) trait Plane {
     /// Flows of all rules in force.
     fn rules(&self) -> Result<HashSet<FlowKey>> {
         Ok(HashSet::new())
+    }
+
+    /// All rules in force, if they are the kernel's.
+    fn installed_rules(&self) -> Result<Vec<InstalledRule>> {
+        Ok(Vec::new())
     }
 
     /// Takes rules away; how many there were.

@@ -24,12 +24,12 @@ use crate::status::{BufferStatus, PortStatus};
 use ahash::RandomState;
 use anyhow::{Context, Result};
 use device::PortDevice;
-use hairpin_core::config::{ServiceState, Snapshot};
+use hairpin_core::config::{Backend, Forwarding, Service, ServiceState, Snapshot};
 use hairpin_core::flow::Steering;
 use hairpin_core::keys::Secret;
 use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::cookie::Cookies;
-use hairpin_core::link::{LinkOptions, LinkPlan, LinkRoute, Neighbours, PortAddresses};
+use hairpin_core::link::{DirectBackend, LinkOptions, LinkPlan, LinkRoute, Neighbours, PortAddresses};
 use hairpin_core::offload::Choice;
 use hairpin_core::worker::Known;
 use hairpin_dpdk::{Eal, EalOptions, EalPages, MbufPool, PoolOptions, Port, PortOptions, PortStatistics, Rss};
@@ -253,14 +253,16 @@ impl Plane for DpdkPlane {
         WorkerPool::make(&parameters, memory, resources.collect(), (Known::default(), self.cookies()), messages)
     }
 
-    fn forwarding_table(&mut self, snapshot: &Snapshot) -> Result<Option<Arc<ForwardingTable>>> {
+    fn forwarding_tables(&mut self, snapshot: &Snapshot) -> Result<Option<[Arc<ForwardingTable>; 2]>> {
         let forwarding_table = Arc::new(forwarding_table(&self.settings, self.ports.iter(), snapshot)?);
+        let plan = Arc::new(self.forwarding_table.plan.with_direct(&direct_backends(snapshot)));
+        let before = ForwardingTable { plan, services: self.forwarding_table.services.clone() };
         self.forwarding_table = Arc::clone(&forwarding_table);
         self.engine.set_plan(&forwarding_table.plan);
         self.steer.set_snapshot(snapshot);
         self.steer.install(&self.ports, &self.engine);
         self.neighbours.announce();
-        Ok(Some(forwarding_table))
+        Ok(Some([Arc::new(before), forwarding_table]))
     }
 
     fn open(&mut self) -> Result<()> {
@@ -409,6 +411,18 @@ fn open(eal: &Eal, settings: &PortSettings, wanted: u16, pool: &MbufPool) -> Res
     })
 }
 
+/// The backends of direct server return.
+fn direct_backends(snapshot: &Snapshot) -> Vec<DirectBackend> {
+    let services = snapshot.services.iter().filter(|service| service.forwarding == Forwarding::Direct);
+    let pairs = services.flat_map(|service| service.backends.iter().map(move |backend| (service, backend)));
+    let of = |(service, backend): (&Service, &Backend)| DirectBackend {
+        number: backend.number,
+        address: backend.endpoint.address.into(),
+        outer: service.outer,
+    };
+    pairs.map(of).collect()
+}
+
 /// Addresses and routes for what is balanced.
 fn forwarding_table<'a>(
     settings: &DpdkSettings,
@@ -436,6 +450,7 @@ fn forwarding_table<'a>(
             })
             .collect(),
         kept: kept.into_iter().collect(),
+        direct: direct_backends(snapshot),
     };
     let plan = Arc::new(LinkPlan::new(&options).context("addresses and routes do not fit together")?);
     let ends = listening().map(|service| (service.endpoint, service.protocol));
