@@ -338,7 +338,7 @@ static __always_inline int send_back(struct __sk_buff *skb, struct syn *syn, __u
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-/* The same in a driver. What cannot be sent from there, or made as long as the answer is, passes as it came. */
+/* send_back() in a driver. What cannot be sent from there, or made as long as the answer is, passes as it came. */
 static __always_inline int send_back_in_driver(struct xdp_md *ctx, struct syn *syn, __u32 length, __u32 sends_back)
 {
 	int verdict = way_out(ctx, ctx->ingress_ifindex, sends_back);

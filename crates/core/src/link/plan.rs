@@ -252,7 +252,7 @@ impl LinkPlan {
         Ok(plan.with_direct(direct))
     }
 
-    /// The same plan with other backends of direct server return; those that it has and `direct` has not stay.
+    /// A copy of the plan in which the backends `direct` of direct server return are added to, or replace, those that it has.
     pub fn with_direct(&self, direct: &[DirectBackend]) -> LinkPlan {
         let had = self.direct.iter().filter(|known| direct.iter().all(|other| other.number != known.number));
         let hosts = direct.iter().filter(|backend| is_host(backend.address));

@@ -399,12 +399,13 @@ impl Splices {
     /// The engine holds nothing of a client connection any more.
     fn settle_rules(&mut self, position: u32) {
         let Some(client_conn) = self.client_conns.get(position) else { return };
+        let backend_conn = client_conn.backend_conn.get().and_then(|backend_conn| self.backend_conns.get(backend_conn));
+        let owes_last = backend_conn.is_some_and(|entry| entry.peer.owes_last());
         match client_conn.state {
             ClientConnState::PendingRemoval => self.release_client(position),
             ClientConnState::Waiting => self.ready.push_back(position),
             ClientConnState::Spliced
-                if (client_conn.asks > 0 || client_conn.peer.has_closed)
-                    && self.ready.len() < self.ready.capacity() =>
+                if (client_conn.asks > 0 || owes_last) && self.ready.len() < self.ready.capacity() =>
             {
                 self.ready.push_back(position);
             }

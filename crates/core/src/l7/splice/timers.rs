@@ -97,11 +97,12 @@ impl Splices {
             return self.remove_rules(cx, position);
         }
         if client_conn.state == ClientConnState::Spliced
-            && (client_conn.asks > 0 || client_conn.peer.has_closed)
             && client_conn.pair.state() == OffloadState::Software
+            && self.ask_ends(cx, position)
         {
-            return self.ask_ends(cx, position);
+            return;
         }
+        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
         if let (ClientConnState::Spliced, Some(backend_conn)) = (client_conn.state, client_conn.backend_conn.get()) {
             return self.acknowledge(cx, End::Backend(backend_conn));
         }

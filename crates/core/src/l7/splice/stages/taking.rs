@@ -120,21 +120,18 @@ impl Splices {
         self.remove_rules(cx, position);
     }
 
-    /// Asks the ends of an exchange that the engine carries no more for what software may have missed.
-    pub(in crate::l7::splice) fn ask_ends<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) {
-        let Some(client_conn) = self.client_conns.get(position) else { return cx.impossible() };
-        let backend_conn = client_conn.backend_conn.get();
-        if client_conn.asks > 0 {
+    /// Asks the ends of an exchange that the engine carries no more for what software may have missed. Whether there was any.
+    pub(in crate::l7::splice) fn ask_ends<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> bool {
+        let Some(client_conn) = self.client_conns.get(position) else { return false };
+        let (asks_client, backend_conn) = (client_conn.asks > 0, client_conn.backend_conn.get());
+        if asks_client {
             self.acknowledge_below(cx, End::Client(position));
         }
-        if let Some(backend_conn) = backend_conn
-            && self
-                .backend_conns
-                .get(backend_conn)
-                .is_some_and(|entry| entry.peer.was_closed && !entry.peer.is_settled())
-        {
-            self.acknowledge_below(cx, End::Backend(backend_conn));
-        }
+        let owes_last =
+            |&backend_conn: &u32| self.backend_conns.get(backend_conn).is_some_and(|entry| entry.peer.owes_last());
+        let Some(backend_conn) = backend_conn.filter(owes_last) else { return asks_client };
+        self.acknowledge_below(cx, End::Backend(backend_conn));
+        true
     }
 
     /// An exchange that the engine carries has lasted: its rules go, and what its ends send next tells whether it goes on.

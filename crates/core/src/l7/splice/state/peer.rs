@@ -300,6 +300,11 @@ impl Peer {
         self.acknowledged == self.sent && self.owned.is_none()
     }
 
+    /// Whether it was sent FIN, and has not acknowledged that, as far as software knows.
+    pub(in crate::l7::splice) fn owes_last(&self) -> bool {
+        self.was_closed && !self.is_settled()
+    }
+
     /// Whether a segment to it that begins with this number may not have arrived yet, by software or by the engine.
     pub(in crate::l7::splice) fn may_be_on_its_way(&self, sequence: u32) -> bool {
         let end = later(self.sent, self.reach);
