@@ -36,6 +36,36 @@ pub fn sleep_exactly() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
 }
 
+/// While it exists, no signal interrupts the calling thread; signals to the process go to other threads, if any takes
+/// them. The thread must drop it itself.
+pub struct SignalsBlocked {
+    before: libc::sigset_t,
+    _of_this_thread: core::marker::PhantomData<*const ()>,
+}
+
+impl SignalsBlocked {
+    /// Blocks every signal that can be blocked.
+    #[allow(clippy::new_without_default)] // it is a change, not a value
+    pub fn new() -> Self {
+        // SAFETY: a set is an array of integers; all zero is the empty set.
+        let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `all` is a set to fill.
+        unsafe { libc::sigfillset(&mut all) };
+        // SAFETY: both are sets; the call fails only with another first argument.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before) };
+        Self { before, _of_this_thread: core::marker::PhantomData }
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: the set is the one that this thread had; the old one is not asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
+    }
+}
+
 /// One more than the highest number a processor of this machine can have, online or not, as BPF's per-CPU maps count
 /// them (`/sys/devices/system/cpu/possible`).
 pub fn possible() -> io::Result<usize> {

@@ -1,5 +1,6 @@
 //! Messages of libbpf and the kernel's verifier when programs cannot be loaded.
 
+use crate::cpu::SignalsBlocked;
 use libbpf_rs::{PrintLevel, set_print};
 use std::cell::RefCell;
 use std::sync::Once;
@@ -12,13 +13,15 @@ thread_local! {
     static HEARD: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// The result of `act`, and the messages of libbpf meanwhile on this thread.
+/// The result of `act`, and the messages of libbpf meanwhile on this thread. No signal reaches the thread until then: the
+/// verifier gives up at one (EAGAIN), and libbpf tries five times.
 pub(super) fn listen<T>(act: impl FnOnce() -> T) -> (T, String) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         set_print(Some((PrintLevel::Warn, hear)));
     });
     HEARD.set(Some(String::new()));
+    let _blocked = SignalsBlocked::new();
     let result = act();
     (result, HEARD.take().unwrap_or_default())
 }

@@ -1,7 +1,10 @@
 //! Every program loads and is attached, in every configuration: what `make test-kernels` also asks of other kernels.
 
 use crate::rig::{Rig, attach_modes, in_namespace};
-use hairpin_linux::programs::{Absent, SetUpRoom};
+use hairpin_core::flow::Steering;
+use hairpin_linux::programs::{Absent, LoadedPlane, ProgramOptions, SetUpRoom};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 #[test]
 fn every_program_loads_in_every_configuration() {
@@ -20,4 +23,30 @@ fn every_program_loads_in_every_configuration() {
             });
         }
     }
+}
+
+extern "C" fn ignore(_: libc::c_int) {}
+
+/// The kernel's verifier gives up when a signal is on its way to the thread that loads.
+#[test]
+fn programs_load_while_signals_arrive() {
+    // SAFETY: the handler does nothing.
+    assert_ne!(unsafe { libc::signal(libc::SIGUSR1, ignore as *const () as libc::sighandler_t) }, libc::SIG_ERR);
+    in_namespace(|| {
+        // SAFETY: names the calling thread, which outlives the other one.
+        let (process, loader) = unsafe { (libc::getpid(), libc::gettid()) };
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    // SAFETY: sends a number to a thread of this process.
+                    unsafe { libc::syscall(libc::SYS_tgkill, process, loader, libc::SIGUSR1) };
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            let loaded = LoadedPlane::load(&ProgramOptions::default(), Steering::by_hash([1, 2], 1));
+            stop.store(true, Relaxed);
+            drop(loaded.unwrap());
+        });
+    });
 }
