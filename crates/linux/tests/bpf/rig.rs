@@ -13,7 +13,7 @@ use libbpf_rs::{MapCore, MapFlags};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 pub(crate) const OK: i32 = -1; // TC_ACT_UNSPEC: on to the kernel
 pub(crate) const SHOT: i32 = 2;
@@ -51,8 +51,10 @@ pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
             command("mount", &["-t", "tmpfs", "tmpfs", "/sys/fs/bpf"]);
         }
         command("ip", &["link", "set", "lo", "up"]);
-        // Tickets and counters are per CPU: stay on one.
-        cpu::pin(cpu::allowed().unwrap()[0]).unwrap();
+        // Tickets and counters are per CPU: stay on one. Tests that run at a time stay on different ones.
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let cpus = cpu::allowed().unwrap();
+        cpu::pin(cpus[STARTED.fetch_add(1, Ordering::Relaxed) % cpus.len()]).unwrap();
         test();
     });
     if let Err(panic) = outcome.join() {
