@@ -12,6 +12,8 @@ use hairpin_e2e::tool::frames::LinkEnds;
 use hairpin_e2e::tool::{http, inside};
 use hairpin_e2e::topology::{Cards, Family, Topology, TopologyOptions, vip};
 use libtest_mimic::Trial;
+use socket2::{Domain, Socket, Type};
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -26,6 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         super::lane::alone("hostile flood of SYNs at an HTTP service (xdp)", || syns(Cards::Xdp)),
         super::lane::alone("hostile flood of SYNs, set up in the engine", half_open_in_engine),
         super::lane::alone("hostile clients that open too many, set up in the engine", too_many_in_engine),
+        super::lane::alone("hostile clients that use a port twice at one backend", ports_used_twice),
     ]
 }
 
@@ -110,6 +113,59 @@ fn too_many_in_engine() -> Result<()> {
     std::thread::sleep(Duration::from_secs(7));
     let page = load::curl(&topology.client, &topology, &services[0].listen(), "10m", "after").context("after")?;
     same(&topology, &page.body)?;
+    hairpin.process().check()
+}
+
+/// Two services share one backend, and clients call both from one port: the second connections have no way, and take neither
+/// room nor the first ones' packets.
+fn ports_used_twice() -> Result<()> {
+    const CLIENTS: u16 = 300;
+    let topology = Topology::create(TopologyOptions::default())?;
+    let _servers = Servers::start(&topology)?;
+    let options =
+        HairpinOptions { tables: format!("[limits]\nconnections_max = 4096\n{SET_UP}"), ..HairpinOptions::default() };
+    let one = |name, port| PeerService {
+        server_port: HTTP_PORT,
+        servers: vec![1],
+        balance: "maglev",
+        ..PeerService::tcp(name, Family::V4, port)
+    };
+    let services = [one("first", HTTP_PORT), one("second", 8081)];
+    let mut hairpin = Hairpin::start(&topology, &services, &options)?;
+    let [first, second] = services.map(|service| SocketAddr::new(vip(service.family), service.port));
+    let held = inside::run(&topology.client, move || {
+        let from = |port: u16, to: SocketAddr| -> Result<Socket> {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+            socket.set_reuse_address(true)?;
+            socket.bind(&SocketAddr::from(([0, 0, 0, 0], port)).into())?;
+            socket.set_nonblocking(true)?;
+            match socket.connect(&to.into()) {
+                Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error.into()),
+                _ => Ok(socket),
+            }
+        };
+        let ports = 20_000..20_000 + CLIENTS;
+        let firsts = ports.clone().map(|port| from(port, first)).collect::<Result<Vec<_>>>()?;
+        std::thread::sleep(Duration::from_secs(1));
+        let seconds = ports.map(|port| from(port, second)).collect::<Result<Vec<_>>>()?;
+        std::thread::sleep(Duration::from_secs(2));
+        Ok((firsts, seconds))
+    });
+    let (firsts, seconds) = held?;
+    let status = hairpin.status()?;
+    let (connections, _) = status.connections();
+    ensure!(connections == u64::from(CLIENTS), "{connections} connections of {CLIENTS} that have a way");
+    let refused = status.drops.get("worker.tuple-conflict").map_or(0, |count| count.total);
+    ensure!(refused >= u64::from(CLIENTS), "{refused} conflicts: {:?}", status.drops);
+    drop(seconds);
+    for mut socket in firsts {
+        socket.set_nonblocking(false)?;
+        socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+        socket.write_all(b"GET /1k HTTP/1.1\r\nHost: test\r\n\r\n").context("a first connection")?;
+        let mut status = [0; 12];
+        socket.read_exact(&mut status).context("a first connection")?;
+        ensure!(&status == b"HTTP/1.1 200", "{}", String::from_utf8_lossy(&status));
+    }
     hairpin.process().check()
 }
 
