@@ -106,6 +106,15 @@ pub trait Frame {
     fn meta(&self) -> &Meta;
     /// The frame's metadata, to change.
     fn meta_mut(&mut self) -> &mut Meta;
+    /// Whether the layer below the worker has examined the headers and [`wire::examined`](crate::wire::examined) reads them:
+    /// what it has found is not checked again. Only of frames that have arrived, as they have.
+    #[inline(always)]
+    fn is_examined(&self) -> bool {
+        false
+    }
+    /// Sets [`Frame::is_examined`], where frames of this kind can keep it.
+    #[inline(always)]
+    fn set_examined(&mut self, _examined: bool) {}
     /// Whether it is what most are: a packet received as it is, its checksum complete.
     #[inline(always)]
     fn is_ordinary(&self) -> bool {
@@ -141,12 +150,13 @@ pub struct VecFrame {
     pub data: alloc::vec::Vec<u8>,
     /// The metadata.
     pub meta: Meta,
+    examined: bool,
 }
 
 impl VecFrame {
     /// A frame of these bytes.
     pub fn new(data: &[u8]) -> VecFrame {
-        VecFrame { data: data.to_vec(), meta: Meta::default() }
+        VecFrame { data: data.to_vec(), ..VecFrame::default() }
     }
 }
 
@@ -171,5 +181,11 @@ impl Frame for VecFrame {
     }
     fn meta_mut(&mut self) -> &mut Meta {
         &mut self.meta
+    }
+    fn is_examined(&self) -> bool {
+        self.examined
+    }
+    fn set_examined(&mut self, examined: bool) {
+        self.examined = examined;
     }
 }

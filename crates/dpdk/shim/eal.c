@@ -78,17 +78,19 @@ void hairpin_log_heard(char *log, size_t log_size)
 	pthread_mutex_unlock(&log_lock);
 }
 
-/* Rust's own place in mbufs, and the flag that says whether it is in use. */
+/* Rust's own place in mbufs, the flag that says whether it is in use, and the one of examined frames. */
 static int meta_field(void)
 {
 	static const struct rte_mbuf_dynfield field = {
 		.name = "hairpin_meta", .size = HAIRPIN_META_SIZE, .align = HAIRPIN_META_SIZE,
 	};
 
-	static const struct rte_mbuf_dynflag flag = { .name = "hairpin_written" };
+	static const struct rte_mbuf_dynflag written = { .name = "hairpin_written" };
+	static const struct rte_mbuf_dynflag examined = { .name = "hairpin_examined" };
 
 	if (rte_mbuf_dynfield_register_offset(&field, HAIRPIN_META) == HAIRPIN_META &&
-	    rte_mbuf_dynflag_register_bitnum(&flag, HAIRPIN_WRITTEN) == HAIRPIN_WRITTEN)
+	    rte_mbuf_dynflag_register_bitnum(&written, HAIRPIN_WRITTEN) == HAIRPIN_WRITTEN &&
+	    rte_mbuf_dynflag_register_bitnum(&examined, HAIRPIN_EXAMINED) == HAIRPIN_EXAMINED)
 		return 0;
 	return rte_errno != 0 ? rte_errno : EIO;
 }

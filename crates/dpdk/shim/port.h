@@ -21,6 +21,8 @@
 #define HAIRPIN_META_SIZE 16
 /* The bit of ol_flags that says that something stands there: that line of the mbuf is not used without it. */
 #define HAIRPIN_WRITTEN 40
+/* The bit that says that the headers are examined. */
+#define HAIRPIN_EXAMINED 39
 static_assert(offsetof(struct rte_mbuf, buf_addr) == 0, "RawMbuf");
 static_assert(offsetof(struct rte_mbuf, data_off) == 16, "RawMbuf");
 static_assert(offsetof(struct rte_mbuf, nb_segs) == 20, "RawMbuf");

@@ -1,6 +1,6 @@
 //! Frames in DPDK's buffers.
 
-use crate::ffi::port::{self, ELSEWHERE, MARKED, RawMbuf, WRITTEN};
+use crate::ffi::port::{self, ELSEWHERE, EXAMINED, MARKED, RawMbuf, WRITTEN};
 use hairpin_core::frame::{Arrival, Batch, Checksum, Egress, Frame, Meta};
 use std::mem;
 use std::ptr::NonNull;
@@ -244,6 +244,17 @@ impl Frame for Mbuf {
         }
         // SAFETY: as above.
         unsafe { raw.meta.assume_init_mut() }
+    }
+
+    #[inline(always)]
+    fn is_examined(&self) -> bool {
+        self.raw().flags & EXAMINED != 0
+    }
+
+    #[inline(always)]
+    fn set_examined(&mut self, examined: bool) {
+        let raw = self.raw_mut();
+        raw.flags = raw.flags & !EXAMINED | if examined { EXAMINED } else { 0 };
     }
 
     #[inline(always)]

@@ -7,6 +7,7 @@ use hairpin_core::config::{Encapsulation, Outer};
 use hairpin_core::frame::{Batch, Egress, Frame, FrameIo, VecFrame};
 use hairpin_core::link::{DirectBackend, HELD_MAX, Link, LinkOptions, LinkPlan, Neighbours, PortAddresses};
 use hairpin_core::time::{Duration, Time};
+use hairpin_core::wire::{self, Parsed};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -86,6 +87,10 @@ pub fn link(mut input: &[u8]) -> bool {
             if tag & 2 == 0 {
                 link.io_mut().arriving = Some(frame);
                 link.receive(&mut batch);
+                for frame in batch.iter().filter(|frame| frame.is_examined()) {
+                    let parsed = wire::parse(frame.bytes());
+                    assert_eq!(parsed.ok(), wire::examined(frame.bytes()).map(Parsed::Transport));
+                }
             } else {
                 batch.push(frame);
             }

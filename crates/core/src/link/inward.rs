@@ -9,7 +9,7 @@ use super::segment::LinkSegment;
 use super::{DEFEND_INTERVAL, Link, LinkDrop, Positions, echo, is_returned};
 use crate::flow::Address;
 use crate::frame::{Batch, Checksum, Frame, FrameIo, Meta};
-use crate::wire::{ethernet, icmp, ipv4, ipv6};
+use crate::wire::{self, Parsed, ethernet, icmp, ipv4, ipv6, plain};
 
 /// The fate of a frame.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,36 +24,70 @@ pub(super) enum InwardFate {
     Drop(LinkDrop),
 }
 
-/// Whether a frame is what nearly all are, and in order: a whole TCP or UDP packet of IPv4 without options or of IPv6,
-/// for this port's Ethernet address, without tags, from an address that another host may have.
+/// How a frame looks at first sight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// What nearly all are, in order up to its transport header, and [`wire::examined`] reads it.
+    Examined,
+    /// What nearly all are, in order up to its IP header.
+    Usual,
+    /// Something else, or out of order.
+    Unusual,
+}
+
+/// Looks at a frame. What nearly all are is a whole TCP or UDP packet of IPv4 without options or of IPv6, for this port's
+/// Ethernet address, without tags, from an address that another host may have.
 #[inline(always)]
-pub(super) fn is_usual<F: Frame>(plan: &LinkPlan, frame: &F) -> bool {
+pub(super) fn look<F: Frame>(plan: &LinkPlan, frame: &F) -> Look {
     let bytes = frame.bytes();
-    let Some(port) = plan.ports.get(usize::from(frame.meta().port)) else { return false };
-    let Some(start) = bytes.first_chunk::<{ ethernet::HEADER + ipv4::HEADER }>() else { return false };
-    let Some(ends) = start.first_chunk() else { return false };
+    let Some(port) = plan.ports.get(usize::from(frame.meta().port)) else { return Look::Unusual };
+    let Some(start) = bytes.first_chunk::<{ ethernet::HEADER + ipv4::HEADER }>() else { return Look::Unusual };
+    let Some(ends) = start.first_chunk() else { return Look::Unusual };
     // to us, and not from a group: the lowest bit of the seventh byte
     if u64::from_le_bytes(*ends) & 0x0001_ffff_ffff_ffff != port.mac_word {
-        return false;
+        return Look::Unusual;
     }
     match u16::from_be_bytes([start[12], start[13]]) {
-        ethernet::IPV4 => start.last_chunk().is_some_and(|header: &[u8; ipv4::HEADER]| {
-            header::is_usual_ipv4(header, bytes.len() - start.len())
-                && matches!(header[9], 6 | 17)
-                && !plan.is_no_source_v4([header[12], header[13], header[14], header[15]])
-        }),
-        ethernet::IPV6 => header::check_ipv6(bytes, ethernet::HEADER)
-            .is_ok_and(|header| matches!(header.protocol, 6 | 17) && !plan.is_no_source(&header.source)),
-        _ => false,
+        ethernet::IPV4 => {
+            if plan.is_no_source_v4([start[26], start[27], start[28], start[29]]) {
+                Look::Unusual
+            } else if plain::honest(bytes).is_some() {
+                Look::Examined
+            } else {
+                usual(is_usual_ipv4(start, bytes.len() - start.len()))
+            }
+        }
+        ethernet::IPV6 => match wire::parse(bytes) {
+            Ok(Parsed::Transport(at)) if at.is_simple_ipv6() && !plan.is_no_source(&at.key.source.address) => {
+                Look::Examined
+            }
+            _ => usual(
+                header::check_ipv6(bytes, ethernet::HEADER)
+                    .is_ok_and(|header| matches!(header.protocol, 6 | 17) && !plan.is_no_source(&header.source)),
+            ),
+        },
+        _ => Look::Unusual,
     }
+}
+
+fn usual(yes: bool) -> Look {
+    if yes { Look::Usual } else { Look::Unusual }
+}
+
+fn is_usual_ipv4(start: &[u8; ethernet::HEADER + ipv4::HEADER], behind: usize) -> bool {
+    start.last_chunk().is_some_and(|header: &[u8; ipv4::HEADER]| {
+        header::is_usual_ipv4(header, behind) && matches!(header[9], plain::TCP | plain::UDP)
+    })
 }
 
 impl<I: FrameIo> Link<I> {
     /// Looks at the frames from `first` on and leaves those in `batch` that are for the worker.
     pub(super) fn inward(&mut self, batch: &mut Batch<I::Frame>, first: usize) {
         let mut unusual: Positions = 0;
-        for (position, frame) in batch.iter().enumerate().skip(first) {
-            unusual |= Positions::from(!is_usual(&self.plan, frame)) << position;
+        for (position, frame) in batch.iter_mut().enumerate().skip(first) {
+            let look = look(&self.plan, frame);
+            frame.set_examined(look == Look::Examined);
+            unusual |= Positions::from(look == Look::Unusual) << position;
         }
         if unusual != 0 {
             self.sort(batch, first, unusual);

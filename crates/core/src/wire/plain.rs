@@ -115,6 +115,15 @@ impl<'a> PlainNetwork<'a> {
         (hosts && source != destination).then_some(PlainNetwork { head, end: end as u32, words })
     }
 
+    /// [`PlainNetwork::of`] without its checks but the EtherType's, for a frame that has passed them.
+    #[inline(always)]
+    pub(crate) fn examined(frame: &'a [u8]) -> Option<PlainNetwork<'a>> {
+        let head: &PlainHead = frame.first_chunk()?;
+        let ethertype = u16::from_be_bytes(array_at(head, ethernet::HEADER - 2)?);
+        let end = L3 as u32 + u32::from(u16::from_be_bytes(array_at(head, L3 + 2)?));
+        (ethertype == ethernet::IPV4).then_some(PlainNetwork { head, end, words: words(head)? })
+    }
+
     /// The number of the protocol that it carries.
     #[inline(always)]
     pub(crate) fn protocol(self) -> u8 {
@@ -147,6 +156,34 @@ impl<'a> PlainNetwork<'a> {
         let payload = L4 + if protocol == Protocol::Udp { udp::HEADER } else { header };
         let payload = NonZeroU8::new(payload as u8)?;
         Some((PlainPacket { end, payload, tcp_flags, ttl: self.ttl() }, PlainEnds { words, protocol }))
+    }
+
+    /// [`PlainNetwork::with`], if an honest packet may have its flags.
+    #[inline(always)]
+    pub(crate) fn honest(self, protocol: Protocol) -> Option<(PlainPacket, PlainEnds)> {
+        let found = self.with(protocol)?;
+        (protocol == Protocol::Udp || !tcp::are_impossible(found.0.tcp_flags)).then_some(found)
+    }
+}
+
+/// The plain packet in `frame`, with flags that an honest one may have, and its flow.
+#[inline(always)]
+pub(crate) fn honest(frame: &[u8]) -> Option<(PlainPacket, PlainEnds)> {
+    honest_of(PlainNetwork::of(frame)?)
+}
+
+/// [`honest`] of a frame of which it is known that [`PlainNetwork::of`] has a header, if its EtherType is IPv4.
+#[inline(always)]
+pub(crate) fn examined(frame: &[u8]) -> Option<(PlainPacket, PlainEnds)> {
+    honest_of(PlainNetwork::examined(frame)?)
+}
+
+#[inline(always)]
+fn honest_of(network: PlainNetwork<'_>) -> Option<(PlainPacket, PlainEnds)> {
+    match network.protocol() {
+        TCP => network.honest(Protocol::Tcp),
+        UDP => network.honest(Protocol::Udp),
+        _ => None,
     }
 }
 

@@ -42,6 +42,13 @@ pub const ALIGNED_TIMESTAMPS: [u8; 4] = [OPTION_PADDING, OPTION_PADDING, OPTION_
 /// Bytes of such options.
 pub const TIMESTAMPS: usize = 12;
 
+/// Whether no honest segment has these flags: SYN, FIN and RST together in any way, or none of them and no ACK.
+#[inline(always)]
+pub(crate) fn are_impossible(flags: u8) -> bool {
+    let odd = flags & (SYN | FIN | RST);
+    odd & SYN != 0 && odd != SYN || flags & (SYN | FIN | RST | ACK) == 0
+}
+
 /// An option of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpOption {

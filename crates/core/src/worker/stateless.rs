@@ -13,7 +13,7 @@
 //! remembered. So no two services may share a backend's end, of the same protocol.
 
 use super::ends::Ends as Numbers;
-use super::views::{FrameView, honest, volume};
+use super::views::{FrameView, volume};
 use super::{BackendStatistics, Drop, Worker};
 use crate::balance::{Balancer, Ipv4Target};
 use crate::config::Snapshot;
@@ -247,18 +247,21 @@ impl<'a> Ways<'a> {
         aim: &mut Aim<'a>,
         backends: &mut [BackendStatistics],
     ) -> Option<()> {
-        let network = PlainNetwork::of(frame.bytes())?;
+        let network = match frame.is_examined() {
+            true => PlainNetwork::examined(frame.bytes())?,
+            false => PlainNetwork::of(frame.bytes())?,
+        };
         if network.ttl() <= 1 || !frame.is_ordinary() {
             return None;
         }
         // A way each, in which the compiler knows the protocol.
         match network.protocol() {
             plain::TCP => {
-                let found = honest(network, Protocol::Tcp)?;
+                let found = network.honest(Protocol::Tcp)?;
                 self.readdress(frame, found, aim, backends)
             }
             plain::UDP => {
-                let found = honest(network, Protocol::Udp)?;
+                let found = network.honest(Protocol::Udp)?;
                 self.readdress(frame, found, aim, backends)
             }
             _ => None,

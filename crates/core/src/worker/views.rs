@@ -1,10 +1,9 @@
 //! The first pass over a burst: what each frame is, and its key.
 
 use super::Drop;
-use crate::flow::{FlowKey, Protocol};
+use crate::flow::FlowKey;
 use crate::frame::{Arrival, BATCH_MAX, Batch, Frame, Meta};
-use crate::wire::plain::{self, PlainEnds, PlainNetwork, PlainPacket};
-use crate::wire::tcp::{ACK, FIN, RST, SYN};
+use crate::wire::plain::{self, PlainPacket};
 use crate::wire::{self, IcmpError, Malformed, Parsed, Transport};
 use arrayvec::ArrayVec;
 
@@ -24,11 +23,20 @@ pub(super) enum FrameView {
 
 impl FrameView {
     pub(super) fn of<F: Frame>(frame: &F) -> FrameView {
-        match (wire::parse(frame.bytes()), frame.meta().arrival) {
+        let arrival = frame.meta().arrival;
+        if arrival == Arrival::Received
+            && frame.is_examined()
+            && let Some(at) = wire::examined(frame.bytes())
+        {
+            return FrameView::Packet(at);
+        }
+        match (wire::parse(frame.bytes()), arrival) {
             (Err(malformed), _) => FrameView::Bad(Err(malformed)),
             (Ok(Parsed::Transport(at)), Arrival::TooBig { mtu }) => FrameView::TooBig(at, mtu.get()),
             (Ok(_), Arrival::TooBig { .. }) => FrameView::Bad(Ok(Drop::TooBig)),
-            (Ok(Parsed::Transport(at)), Arrival::Received) if impossible(&at) => FrameView::Bad(Ok(Drop::Flags)),
+            (Ok(Parsed::Transport(at)), Arrival::Received) if at.has_impossible_flags() => {
+                FrameView::Bad(Ok(Drop::Flags))
+            }
             (Ok(Parsed::Transport(at)), Arrival::Received) => FrameView::Packet(at),
             (Ok(Parsed::IcmpError(error)), Arrival::Received) => FrameView::Icmp(error),
             (Ok(Parsed::Fragment), Arrival::Received) => FrameView::Bad(Ok(Drop::Fragment)),
@@ -47,36 +55,8 @@ impl FrameView {
     }
 }
 
-/// TCP flags that no honest packet has.
-pub(super) fn impossible(at: &Transport) -> bool {
-    at.key.protocol == Protocol::Tcp && impossible_flags(at.tcp_flags)
-}
-
-pub(super) fn impossible_flags(tcp_flags: u8) -> bool {
-    let odd = tcp_flags & (SYN | FIN | RST);
-    odd & SYN != 0 && odd != SYN || tcp_flags & (SYN | FIN | RST | ACK) == 0
-}
-
 /// Those of a burst that are not plain.
 pub(super) type Views = ArrayVec<FrameView, BATCH_MAX>;
-
-/// The first pass's view of nearly all frames; the others have a [`FrameView`].
-#[inline(always)]
-pub(super) fn plain_of(bytes: &[u8]) -> Option<(PlainPacket, PlainEnds)> {
-    let network = PlainNetwork::of(bytes)?;
-    match network.protocol() {
-        plain::TCP => honest(network, Protocol::Tcp),
-        plain::UDP => honest(network, Protocol::Udp),
-        _ => None,
-    }
-}
-
-/// A plain packet whose flags an honest one may have.
-#[inline(always)]
-pub(super) fn honest(network: PlainNetwork, protocol: Protocol) -> Option<(PlainPacket, PlainEnds)> {
-    let found = network.with(protocol)?;
-    (protocol == Protocol::Udp || !impossible_flags(found.0.tcp_flags)).then_some(found)
-}
 
 /// The first pass over a burst: the keys of all, what there is of each that is plain, and views of the others.
 #[inline(always)]
@@ -86,8 +66,12 @@ pub(super) fn look<F: Frame>(
     plains: &mut [Option<PlainPacket>; BATCH_MAX],
     views: &mut Views,
 ) {
+    let plain = |frame: &F| match frame.is_examined() {
+        true => plain::examined(frame.bytes()),
+        false => plain::honest(frame.bytes()),
+    };
     for (frame, (key, room)) in rx.iter().zip(keys.iter_mut().zip(plains)) {
-        if let Some((plain, ends)) = plain_of(frame.bytes())
+        if let Some((plain, ends)) = plain(frame)
             && frame.meta().arrival == Arrival::Received
         {
             (*key, *room) = (ends.key(), Some(plain));

@@ -16,7 +16,7 @@ pub(crate) struct RawMbuf {
     pub(crate) segments: u16,
     /// For a frame without [`WRITTEN`]: the place of its port.
     pub(crate) port: u16,
-    /// Its flags: [`MARKED`], [`WRITTEN`], [`ELSEWHERE`] and others.
+    /// Its flags: [`MARKED`], [`WRITTEN`], [`EXAMINED`], [`ELSEWHERE`] and others.
     pub(crate) flags: u64,
     _packet_type: u32,
     /// Bytes of all segments, and of this one.
@@ -47,6 +47,8 @@ const _: () = assert!(offset_of!(RawMbuf, buffer_length) == 54);
 pub(crate) const MARKED: u64 = 1 << 13;
 /// Our field is initialised (a dynamic flag).
 pub(crate) const WRITTEN: u64 = 1 << 40;
+/// [`Frame::is_examined`](hairpin_core::frame::Frame::is_examined) (a dynamic flag).
+pub(crate) const EXAMINED: u64 = 1 << 39;
 /// The buffer is not the mbuf's own (RTE_MBUF_F_EXTERNAL, RTE_MBUF_F_INDIRECT).
 pub(crate) const ELSEWHERE: u64 = 3 << 61;
 

@@ -6,7 +6,7 @@ use crate::link::arp::{ArpOperation, ArpPacket, ETHERTYPE};
 use crate::link::{LinkDrop, LinkOptions, LinkSegment, discovery, header, inward};
 use crate::time::Duration;
 use crate::wire::checksum::Sum;
-use crate::wire::{ipv4, ipv6};
+use crate::wire::{self, Parsed, ipv4, ipv6};
 use discovery::NeighbourMessage;
 use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder, SlicedPacket, TransportSlice};
 use proptest::prelude::*;
@@ -434,7 +434,12 @@ proptest! {
         frame.data.truncate(frame.data.len() - cut.min(frame.data.len()));
         let mut station = balancer();
         let plan = station.link.plan.clone();
-        let usual = inward::is_usual(&plan, &frame);
+        let look = inward::look(&plan, &frame);
+        let usual = look != inward::Look::Unusual;
+        if look == inward::Look::Examined {
+            let parsed = wire::parse(&frame.data).map_err(|malformed| TestCaseError::fail(malformed.name()))?;
+            prop_assert_eq!(Some(parsed), wire::examined(&frame.data).map(Parsed::Transport));
+        }
         let plain = frame.data.len() >= 34 && (frame.data[12..14] == [0x86, 0xdd] || frame.data[14] == 0x45)
             && matches!(frame.data[if frame.data[12..14] == [8, 0] { 23 } else { 20 }], 6 | 17);
         let passes = station.link.unusual(&mut frame.clone(), 0) == inward::InwardFate::Worker;

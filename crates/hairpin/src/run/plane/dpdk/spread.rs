@@ -8,9 +8,9 @@
 use super::super::ForwardingTable;
 use super::super::limits::WAITING_MAX;
 use anyhow::{Context, Result};
-use hairpin_core::flow::{FlowKey, Steering};
+use hairpin_core::flow::Steering;
 use hairpin_core::frame::{Arrival, Batch, Frame};
-use hairpin_core::wire::{self, Parsed};
+use hairpin_core::wire;
 use hairpin_dpdk::{Eal, Mbuf, Ring, RingKind, RingReceiver, RingSender};
 use std::sync::Arc;
 
@@ -62,14 +62,10 @@ pub(super) fn of_workers(
     (0..).zip(inboxes).map(spread).collect()
 }
 
-/// The worker of the flow that a frame is of, or is about; `None` if it is of none.
-fn owner(forwarding_table: &ForwardingTable, steering: &Steering, frame: &[u8]) -> Option<u16> {
-    let key: FlowKey = match wire::parse(frame) {
-        Ok(Parsed::Transport(at)) => at.key,
-        // As if it were a packet of the flow from where the error comes from.
-        Ok(Parsed::IcmpError(error)) => error.quoted.reversed(),
-        _ => return None,
-    };
+/// The worker of the flow that a frame is of, or is about as if it were a packet from where the error comes from; `None` if it
+/// is of none.
+fn owner<F: Frame>(forwarding_table: &ForwardingTable, steering: &Steering, frame: &F) -> Option<u16> {
+    let key = wire::flow_of(frame)?;
     let from_client = forwarding_table.services.contains(&(key.destination, key.protocol));
     Some(steering.worker(if from_client { &key.source } else { &key.destination }))
 }
@@ -93,7 +89,7 @@ impl WorkerSpread {
         for frame in batch.drain(first..) {
             // A frame that the worker sent and got back is its own.
             let returned = frame.meta().arrival != Arrival::Received;
-            let owner = if returned { None } else { owner(&self.forwarding_table, &self.steering, frame.bytes()) };
+            let owner = if returned { None } else { owner(&self.forwarding_table, &self.steering, &frame) };
             match owner.filter(|owner| *owner != self.worker) {
                 // A batch has room for all of another.
                 Some(owner) => self.outboxes[usize::from(owner)].frames.push(frame),
@@ -125,6 +121,7 @@ mod tests {
     use super::*;
     use etherparse::PacketBuilder;
     use hairpin_core::flow::{Endpoint, Protocol};
+    use hairpin_core::frame::VecFrame;
     use hairpin_core::link::{LinkOptions, LinkPlan, PortAddresses};
     use std::net::IpAddr;
 
@@ -170,7 +167,7 @@ mod tests {
         for port in 4000..4100 {
             let client = (CLIENT.0, port);
             let steering = Steering::by_hash([1, 2], 4);
-            let of = |frame: &[u8]| owner(&forwarding_table, &steering, frame).unwrap();
+            let of = |frame: &[u8]| owner(&forwarding_table, &steering, &VecFrame::new(frame)).unwrap();
             let worker = of(&segment(client, VIP));
             assert_eq!(worker, steering.worker(&Endpoint::new(IpAddr::from(client.0), client.1)));
             assert_eq!(of(&segment(BACKEND, client)), worker);
@@ -188,7 +185,7 @@ mod tests {
         let mut arp = segment(CLIENT, VIP);
         arp[12..14].copy_from_slice(&[8, 6]);
         for frame in [&arp[..], &[], &[0; 60]] {
-            assert_eq!(owner(&forwarding_table(), &steering, frame), None);
+            assert_eq!(owner(&forwarding_table(), &steering, &VecFrame::new(frame)), None);
         }
     }
 
