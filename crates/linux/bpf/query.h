@@ -124,12 +124,12 @@ static __always_inline void write_change(struct sequence_change *there, const st
  * else of the byte differs). Another takes the element's place, with its counters: a packet that has found the old
  * one and has not counted yet is not counted. Meanwhile old ends meet a new sequence change or the reverse, which
  * the check tells. */
-static __always_inline long replace(struct rule_head *old, struct rule_head *new, struct sequence_change *wanted, void *key,
+static __always_inline int replace(struct rule_head *old, struct rule_head *new, struct sequence_change *wanted, void *key,
 				    void *rules, void *changes, const bool ipv6)
 {
 	const bool in_place = same_ends(old, new, ipv6);
 	struct sequence_change *there = NULL;
-	long error = 0;
+	int error = 0;
 
 	if (old->flags & RULE_SEQUENCE)
 		there = bpf_map_lookup_elem(changes, key);
@@ -161,13 +161,14 @@ static __always_inline long replace(struct rule_head *old, struct rule_head *new
 	return 0;
 }
 
-/* Puts one rule in, new or in place of another. */
-static __always_inline long put(struct rule_head *new, struct sequence_change *wanted, void *key, void *rules, void *changes,
+/* Puts one rule in, new or in place of another. (Errors are of 32 bits: before Linux 6.4 what the map's own functions return has no
+ * more, and the upper half of the register may be anything.) */
+static __always_inline int put(struct rule_head *new, struct sequence_change *wanted, void *key, void *rules, void *changes,
 				const bool ipv6)
 {
 	__u32 numbered = new->flags & RULE_SEQUENCE;
 	struct rule_head *old;
-	long error = 0;
+	int error = 0;
 
 	/* Most are new and have none. */
 	if (!numbered)
@@ -194,7 +195,7 @@ static long put_one(__u32 index, void *argument)
 	struct rule_query *query = all->query;
 	struct flow_v4 v4;
 	struct flow_v6 v6;
-	long error;
+	int error;
 
 	if (index >= RULE_OPS_MAX)
 		return 1;
