@@ -102,7 +102,8 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 {
 	struct rule_head *head = rule;
 	__u32 now = ticks(), gso_size = skb->gso_size, state, overhead = 0;
-	const union ends *ends = ends_of(rule);
+	const union ends *ends;
+	union ends own;
 	__u64 sequence_sum = 0, sum;
 	int verdict = TC_ACT_OK;
 	__u8 flags = head->flags;
@@ -137,11 +138,12 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 	}
 	if ((gso_size ? f->headers + gso_size : f->length) + overhead > head->mtu)
 		return divert(skb, head->worker, EVENT_RULE_MTU);
-	if (flags & RULE_SEQUENCE && f->tcp) {
-		ends = renumber(rule, changes, key, f, at->ethernet, (void *)(long)skb->data_end, &sequence_sum, ipv6);
-		if (!ends)
-			return divert(skb, head->worker, EVENT_RULE_GUARD);
-	}
+	if (flags & RULE_SEQUENCE && f->tcp)
+		ends = renumber(rule, changes, key, f, at->ethernet, (void *)(long)skb->data_end, &own, &sequence_sum, ipv6);
+	else
+		ends = copy_ends(rule, flags, &own, ipv6);
+	if (!ends)
+		return divert(skb, head->worker, EVENT_RULE_GUARD);
 	/* Last of all that may make it the worker's. */
 	if (followed && !(ipv6 ? report_segment_v6(key, rule, f->tcp_flags) : report_segment_v4(key, rule, f->tcp_flags)) &&
 	    is_served())

@@ -214,6 +214,17 @@ struct change_copy {
 /* The stack has no room for it. */
 ARRAY(sequence_buffer, BPF_MAP_TYPE_PERCPU_ARRAY, struct change_copy, 1, 0);
 
+static __always_inline void copy_end_words(union ends *to, const volatile __u64 *from, const bool ipv6)
+{
+	to->words[0] = from[0];
+	to->words[1] = from[1];
+	if (ipv6) {
+		to->words[2] = from[2];
+		to->words[3] = from[3];
+		to->words[4] = from[4];
+	}
+}
+
 /* Copies the sequence change `there` and the ends of `rule`. False: they are not whole, do not belong together, or
  * are not to be used yet. */
 static __always_inline bool copy_change(struct change_copy *copy, const void *there, const void *rule, const bool ipv6)
@@ -345,9 +356,9 @@ static __noinline __u64 translate_sequence(void *data, void *data_end, __u32 l4,
 }
 
 /* Translates a packet of TCP by a rule with RULE_SEQUENCE, whose sequence change lies in `changes`; `*sum` is what that adds to
- * a sum. Returns the ends that go with it. NULL, and nothing is changed: the worker is to have the packet. */
+ * a sum. Returns the ends that go with it, of IPv4 in `own`. NULL, and nothing is changed: the worker is to have the packet. */
 static __always_inline const union ends *renumber(const void *rule, void *changes, const void *key, const struct frame *f,
-						  void *data, void *data_end, __u64 *sum, const bool ipv6)
+						  void *data, void *data_end, union ends *own, __u64 *sum, const bool ipv6)
 {
 	struct sequence_change *change = bpf_map_lookup_elem(changes, key);
 	struct change_copy *copy = single(&sequence_buffer);
@@ -355,7 +366,33 @@ static __always_inline const union ends *renumber(const void *rule, void *change
 	if (!change || !copy || !copy_change(copy, change, rule, ipv6))
 		return NULL;
 	*sum = translate_sequence(data, data_end, f->l4, f->length - f->headers, &copy->change);
-	return *sum == NOT_TRANSLATED ? NULL : &copy->ends;
+	if (*sum == NOT_TRANSLATED)
+		return NULL;
+	if (ipv6)
+		return &copy->ends;
+	copy_end_words(own, copy->ends.words, false);
+	return own;
+}
+
+/* Copies the ends of a rule whose flags were `flags`, and that had no sequence change; of IPv4, to `own`: the stack has no room
+ * for IPv6's. NULL: it is another rule by now, since its element was replaced or deleted and is being filled anew. That begins
+ * without ACTIVE, which is read again here after the ends were. (Rules that setup.h makes have it at once; of those one that
+ * follows within the time that a packet takes here, in the same element, is not told from its predecessor.) */
+static __always_inline const union ends *copy_ends(const void *rule, __u8 flags, union ends *own, const bool ipv6)
+{
+	const volatile __u8 *now = &((const struct rule_head *)rule)->flags;
+	struct change_copy *copy;
+
+	if (ipv6) {
+		copy = single(&sequence_buffer);
+		if (!copy)
+			return NULL;
+		own = &copy->ends;
+	}
+	copy_end_words(own, ends_of(rule)->words, ipv6);
+	if ((*now ^ (flags | RULE_ACTIVE)) & (RULE_PASS | RULE_SEQUENCE | RULE_DIRECT | RULE_ACTIVE))
+		return NULL;
+	return own;
 }
 
 /* The transport checksum after `addresses` (of the pseudo-header) and `rest` (of the transport header) were added. */

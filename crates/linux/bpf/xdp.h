@@ -54,7 +54,8 @@ static __always_inline bool takes_direct(const struct rule_head *head, const str
 static __always_inline int forward(struct xdp_md *ctx, const struct frame *f, void *rule, void *changes, const void *key,
 				   const struct headers *at, const struct interface *interface, const bool ipv6)
 {
-	const union ends *ends = ends_of(rule);
+	const union ends *ends;
+	union ends own;
 	struct rule_head *head = rule;
 	__u32 now = ticks(), overhead = 0;
 	__u8 flags = head->flags;
@@ -74,11 +75,12 @@ static __always_inline int forward(struct xdp_md *ctx, const struct frame *f, vo
 	verdict = way_out(ctx, head->egress, interface->sends_back);
 	if (verdict == XDP_PASS)
 		return XDP_PASS;
-	if (flags & RULE_SEQUENCE && f->tcp) {
-		ends = renumber(rule, changes, key, f, at->ethernet, (void *)(long)ctx->data_end, &sum, ipv6);
-		if (!ends)
-			return XDP_PASS;
-	}
+	if (flags & RULE_SEQUENCE && f->tcp)
+		ends = renumber(rule, changes, key, f, at->ethernet, (void *)(long)ctx->data_end, &own, &sum, ipv6);
+	else
+		ends = copy_ends(rule, flags, &own, ipv6);
+	if (!ends)
+		return XDP_PASS;
 	if (overhead) {
 		verdict = ipv6 ? wrap_in_driver_v6(ctx, rule, key, verdict) : wrap_in_driver_v4(ctx, rule, key, verdict);
 		if (verdict == XDP_PASS || verdict == XDP_DROP)

@@ -2,7 +2,9 @@
 //! other.
 
 use crate::packet::{ACK, Packet, packet, parsed, v4, v6};
-use crate::rig::{BACKEND, Buffer, CLIENT, LOOPBACK, REDIRECT, Rig, Run, VIP, XDP_PASS, XDP_TX, in_namespace};
+use crate::rig::{
+    BACKEND, Buffer, CLIENT, LOOPBACK, REDIRECT, Rig, Run, VIP, XDP_PASS, XDP_TX, in_namespace, other_cpu,
+};
 use hairpin_core::engine::{
     Completion, Completions, Counters, Fate, FlowEngine, Guard, Refusal, Rule, RuleId, RuleOp, Samples,
 };
@@ -400,8 +402,9 @@ fn no_packet_meets_a_mixture() {
         let rounds: u32 = std::env::var("HAIRPIN_UPDATES").ok().and_then(|n| n.parse().ok()).unwrap_or(40_000);
         let (sent, met) = std::thread::scope(|scope| {
             let sender = scope.spawn(|| {
-                let cpus = cpu::allowed().unwrap();
-                let _ = cpu::pin(*cpus.last().unwrap());
+                if let Some(other) = other_cpu() {
+                    cpu::pin(other).unwrap();
+                }
                 let (mut sent, mut met) = (0u64, [0u64; 5]);
                 while !done.load(Ordering::Relaxed) {
                     rig.heartbeat();
@@ -430,8 +433,8 @@ fn no_packet_meets_a_mixture() {
         });
         assert!(met.iter().all(|count| *count > 0) || rounds < 1000, "not all were met: {met:?}");
         let counted = counters(&mut engine).packets;
-        // If the element is a new one, a packet between the two may go uncounted.
-        assert!(counted <= sent && sent - counted <= sent / 100 + 10, "{counted} of {sent} counted");
+        // If the element is a new one, a packet between the two may go uncounted: one for each round at most.
+        assert!(counted <= sent && sent - counted <= sent / 20 + 10, "{counted} of {sent} counted");
     });
 }
 

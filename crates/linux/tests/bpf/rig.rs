@@ -13,6 +13,7 @@ use libbpf_rs::{MapCore, MapFlags};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 pub(crate) const OK: i32 = -1; // TC_ACT_UNSPEC: on to the kernel
@@ -53,13 +54,22 @@ pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
         command("ip", &["link", "set", "lo", "up"]);
         // Tickets and counters are per CPU: stay on one. Tests that run at a time stay on different ones.
         static STARTED: AtomicUsize = AtomicUsize::new(0);
-        let cpus = cpu::allowed().unwrap();
+        let cpus = CPUS.get_or_init(|| cpu::allowed().unwrap());
         cpu::pin(cpus[STARTED.fetch_add(1, Ordering::Relaxed) % cpus.len()]).unwrap();
         test();
     });
     if let Err(panic) = outcome.join() {
         std::panic::resume_unwind(panic);
     }
+}
+
+/// The CPUs that tests may run on.
+static CPUS: OnceLock<Vec<usize>> = OnceLock::new();
+
+/// A CPU on which the calling test does not run, if there is one.
+pub(crate) fn other_cpu() -> Option<usize> {
+    let own = cpu::allowed().unwrap();
+    CPUS.get().unwrap().iter().copied().find(|cpu| !own.contains(cpu))
 }
 
 /// How programs can be attached to devices here: by tcx since Linux 6.6.
