@@ -106,8 +106,8 @@ pub trait Frame {
     fn meta(&self) -> &Meta;
     /// The frame's metadata, to change.
     fn meta_mut(&mut self) -> &mut Meta;
-    /// Whether the layer below the worker has examined the headers and [`wire::examined`](crate::wire::examined) reads them:
-    /// what it has found is not checked again. Only of frames that have arrived, as they have.
+    /// Whether the link layer has checked the headers, and [`wire::examined`](crate::wire::examined) may read them without
+    /// checking them again. It holds for a received frame until its bytes change.
     #[inline(always)]
     fn is_examined(&self) -> bool {
         false

@@ -58,7 +58,7 @@ pub(super) fn look<F: Frame>(plan: &LinkPlan, frame: &F) -> Look {
             }
         }
         ethernet::IPV6 => match wire::parse(bytes) {
-            Ok(Parsed::Transport(at)) if at.is_simple_ipv6() && !plan.is_no_source(&at.key.source.address) => {
+            Ok(Parsed::Transport(at)) if wire::is_simple_ipv6(&at) && !plan.is_no_source(&at.key.source.address) => {
                 Look::Examined
             }
             _ => usual(

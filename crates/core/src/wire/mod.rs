@@ -53,13 +53,15 @@ pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;
 pub(crate) mod plain;
+mod simple;
 pub mod tcp;
 pub mod udp;
 
 pub use icmp::ErrorKind;
+pub(crate) use simple::is_simple_ipv6;
+pub use simple::{examined, flow_of};
 
 use crate::flow::{Address, Endpoint, FlowKey, Protocol};
-use crate::frame::Frame;
 use bytes::{array_at, array_at_mut, u16_at};
 use checksum::Sum;
 use ipv6::Upper;
@@ -89,12 +91,6 @@ impl Transport {
     #[inline(always)]
     pub(crate) fn has_impossible_flags(&self) -> bool {
         self.key.protocol == Protocol::Tcp && tcp::are_impossible(self.tcp_flags)
-    }
-
-    /// Whether it is an IPv6 packet that [`examined`] reads: without tags, without extension headers, with honest flags.
-    #[inline(always)]
-    pub(crate) fn is_simple_ipv6(&self) -> bool {
-        (self.l3, self.l4) == (L3_SIMPLE, L3_SIMPLE + ipv6::HEADER) && !self.has_impossible_flags()
     }
 
     /// Offset of the transport checksum in the frame.
@@ -252,54 +248,6 @@ pub fn parse(frame: &[u8]) -> Result<Parsed, Malformed> {
         (ethernet::IPV4, l3) => parse_ipv4(frame, l3),
         (ethernet::IPV6, l3) => parse_ipv6(frame, l3),
         _ => Ok(Parsed::Other),
-    }
-}
-
-/// What [`parse`] finds in a frame that is [examined](Frame::is_examined), with hardly a check.
-#[inline]
-pub fn examined(frame: &[u8]) -> Option<Transport> {
-    match plain::examined(frame) {
-        Some((plain, ends)) => Some(plain.transport(ends.key())),
-        None => examined_ipv6(frame),
-    }
-}
-
-#[inline]
-fn examined_ipv6(frame: &[u8]) -> Option<Transport> {
-    let header = ipv6::Header(array_at(frame, L3_SIMPLE)?);
-    let ip = Ip {
-        l3: L3_SIMPLE,
-        l4: L3_SIMPLE + ipv6::HEADER,
-        end: L3_SIMPLE + ipv6::HEADER + header.payload_length(),
-        source: header.source(),
-        destination: header.destination(),
-        ttl: header.hop_limit(),
-    };
-    let parsed = match header.next_header() {
-        plain::TCP => parse_tcp(frame, &ip),
-        _ => parse_udp(frame, &ip),
-    };
-    match parsed {
-        Ok(Parsed::Transport(at)) => Some(at),
-        _ => None,
-    }
-}
-
-/// Offset of the IP header of a frame without tags.
-const L3_SIMPLE: usize = ethernet::HEADER;
-
-/// The flow that a received frame is of, or that the ICMP error in it is about, as it was when the error's sender met it.
-#[inline]
-pub fn flow_of<F: Frame>(frame: &F) -> Option<FlowKey> {
-    if frame.is_examined()
-        && let Some(at) = examined(frame.bytes())
-    {
-        return Some(at.key);
-    }
-    match parse(frame.bytes()) {
-        Ok(Parsed::Transport(at)) => Some(at.key),
-        Ok(Parsed::IcmpError(error)) => Some(error.quoted.reversed()),
-        _ => None,
     }
 }
 

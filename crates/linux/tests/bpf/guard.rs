@@ -382,6 +382,14 @@ fn foreign_sequence_change_is_not_used() {
     });
 }
 
+struct SetWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// One CPU replaces the rule over and over while another sends packets: every packet goes to the port that its number
 /// belongs to, or to the worker, and each is counted once.
 #[test]
@@ -419,6 +427,8 @@ fn no_packet_meets_a_mixture() {
                 }
                 (sent, met)
             });
+            // The sender ends, too, if a rule is refused.
+            let end = SetWhenDropped(&done);
             let mut state = 1u32;
             for _ in 0..rounds {
                 // In no order, and not in step with the sender (xorshift).
@@ -428,7 +438,7 @@ fn no_packet_meets_a_mixture() {
                 install(&mut engine, rules[state as usize % 5]);
                 (0..state % 256).for_each(|_| std::hint::spin_loop());
             }
-            done.store(true, Ordering::Relaxed);
+            drop(end);
             sender.join().unwrap()
         });
         assert!(met.iter().all(|count| *count > 0) || rounds < 1000, "not all were met: {met:?}");
