@@ -39,12 +39,18 @@ pub struct Outer {
     pub encapsulation: Encapsulation,
     /// The destination port of [`Encapsulation::Gue`].
     pub port: u16,
-    /// The source address, of the backends' family; `None`: the one that the kernel has for the backend's route.
+    /// The source address for backends of its family. `None`, and for other backends: the one that the kernel, or the dpdk
+    /// plane, has for the backend's route.
     pub source: Option<Address>,
 }
 
 impl Outer {
-    /// How many bytes they take, of packets between addresses of this family.
+    /// The configured source address for packets to `backend`.
+    pub fn source_for(&self, backend: &Address) -> Option<Address> {
+        self.source.filter(|source| source.is_ipv4() == backend.is_ipv4())
+    }
+
+    /// How many bytes they take if they are of this family: of the backend's, whatever is inside.
     pub fn bytes(&self, is_ipv4: bool) -> u8 {
         let ip = if is_ipv4 { 20 } else { 40 };
         match self.encapsulation {
@@ -248,6 +254,15 @@ pub struct Snapshot {
     pub id: u64,
     /// By backend number: service and position in it.
     places: Box<[Option<(u16, u16)>]>,
+}
+
+impl Service {
+    /// Whether packets to `backend` are wrapped in outer headers of another family than their own.
+    pub fn is_mixed(&self, backend: &Backend) -> bool {
+        self.forwarding == Forwarding::Direct
+            && self.outer.encapsulation != Encapsulation::None
+            && backend.endpoint.address.is_ipv4() != self.endpoint.address.is_ipv4()
+    }
 }
 
 impl Snapshot {

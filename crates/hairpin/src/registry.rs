@@ -151,8 +151,7 @@ impl Registry {
             let Some(service) = self.services.get(&entry.service) else {
                 bail!("backend {number} ({}) belongs to service {}, which it lacks", entry.name, entry.service);
             };
-            let same_family = entry.address.address.is_ipv4() == service.address.address.is_ipv4();
-            ensure!(same_family, "backend {number} ({}) is of another address family than its service", entry.name);
+            // Of either family: packets to one of the other are wrapped, or were before a reload.
             let end = (entry.service, entry.address);
             ensure!(ends.insert(end), "backend {number} ({}) is in service {} twice", entry.name, service.name);
         }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /* Takes the outer headers off packets that a balancer has wrapped for this host: IP in IP (RFC 2003, RFC 2473), and IP in
- * UDP, variant 1 of GUE (draft-ietf-intarea-gue-09, section 4), inner and outer of one family. For hosts whose kernel has no
- * tunnels. What is not wrapped for this host, by one of the senders, with a VIP inside, is left to the kernel as it is. */
+ * UDP, variant 1 of GUE (draft-ietf-intarea-gue-09, section 4); inside may be a packet of the other family. For hosts whose
+ * kernel has no tunnels. What is not wrapped for this host, by one of the senders, with a VIP inside, is left to the kernel as it
+ * is. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <linux/bpf.h>
@@ -60,6 +61,10 @@ struct {
 
 const volatile __u16 port = 0; /* of GUE */
 
+/* Flags of Linux 6.3, which its headers have and older ones lack. */
+#define DECAP_L3_IPV4 (1ULL << 7)
+#define DECAP_L3_IPV6 (1ULL << 8)
+
 #define ECN_MASK 3
 #define ECN_ECT_1 1
 #define ECN_CE 3
@@ -112,49 +117,69 @@ static __always_inline int congestion(__u32 outer, __u32 inner)
 	return outer == ECN_ECT_1 && inner && inner != ECN_CE ? ECN_ECT_1 : inner;
 }
 
-static __always_inline int opened(struct __sk_buff *skb, __u32 headers)
+/* A packet that is wrapped for this host. */
+struct wrapped {
+	struct network sender;
+	__u32 headers;   /* bytes of outer headers */
+	__u32 room;      /* bytes that the outer header's length leaves for what is inside */
+	__u32 traffic;   /* TOS or traffic class of the outer header */
+	bool ipv6;       /* of the outer header */
+};
+
+/* Takes the outer headers off a packet of one family around one of the other. */
+static __always_inline int opened_mixed(struct __sk_buff *skb, __u32 headers, const bool ipv6)
 {
-	if (bpf_skb_adjust_room(skb, -(__s32)headers, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
+	__be16 type = ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+	bool anew = false;
+
+	if (bpf_skb_adjust_room(skb, -(__s32)headers, BPF_ADJ_ROOM_MAC,
+				BPF_F_ADJ_ROOM_FIXED_GSO | (ipv6 ? DECAP_L3_IPV6 : DECAP_L3_IPV4))) {
+		/* A kernel before 6.3 does not tell the packet its new family: it is received anew, by what the frame says.
+		 * It refuses to leave less than an IPv6 header has, which a short datagram of IPv4 does. */
+		anew = true;
+		if (bpf_skb_adjust_room(skb, -(__s32)headers, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
+			return met(FATE_FAILED, TC_ACT_SHOT);
+	}
+	if (bpf_skb_store_bytes(skb, offsetof(struct ethhdr, h_proto), &type, sizeof(type), 0))
+		return met(FATE_FAILED, TC_ACT_SHOT);
+	bpf_set_hash_invalid(skb);
+	return met(FATE_OPENED, anew ? bpf_redirect(skb->ifindex, BPF_F_INGRESS) : TC_ACT_UNSPEC);
+}
+
+static __always_inline int opened(struct __sk_buff *skb, const struct wrapped *wrapped, const bool ipv6)
+{
+	if (wrapped->ipv6 != ipv6)
+		return opened_mixed(skb, wrapped->headers, ipv6);
+	if (bpf_skb_adjust_room(skb, -(__s32)wrapped->headers, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
 		return met(FATE_FAILED, TC_ACT_SHOT);
 	/* The hash, if there is one, is of the outer headers. */
 	bpf_set_hash_invalid(skb);
 	return met(FATE_OPENED, TC_ACT_UNSPEC);
 }
 
-static __always_inline int decapsulate_v4(struct __sk_buff *skb)
+/* Lengths of super-packets may have no room in their fields. */
+static __always_inline bool is_too_long(struct __sk_buff *skb, const struct wrapped *wrapped, __u32 length)
 {
-	__u32 headers = sizeof(struct iphdr), at;
-	struct iphdr outer, inner;
-	struct network address;
-	int mark, length;
+	return !skb->gso_size &&
+	       (length > wrapped->room || wrapped->headers + wrapped->room > skb->len - ETH_HLEN);
+}
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &outer, sizeof(outer)) || outer.ihl != sizeof(outer) / 4)
-		return TC_ACT_UNSPEC;
-	if (outer.frag_off & bpf_htons(0x3fff) || (outer.protocol != IPPROTO_IPIP && outer.protocol != IPPROTO_UDP))
-		return TC_ACT_UNSPEC;
-	if (outer.protocol == IPPROTO_UDP) {
-		length = udp_length(skb, ETH_HLEN + sizeof(outer));
-		if (length < 0)
-			return TC_ACT_UNSPEC;
-		headers += sizeof(struct udphdr);
-	}
-	mapped(&address, &outer.daddr, false);
-	if (!is_in(&addresses, &address))
-		return TC_ACT_UNSPEC;
-	at = ETH_HLEN + headers;
-	if (bpf_skb_load_bytes(skb, at, &inner, sizeof(inner)) || inner.version != 4 || inner.ihl < sizeof(inner) / 4)
+static __always_inline int open_v4(struct __sk_buff *skb, const struct wrapped *wrapped)
+{
+	__u32 at = ETH_HLEN + wrapped->headers;
+	struct network vip;
+	struct iphdr inner;
+	int mark;
+
+	if (bpf_skb_load_bytes(skb, at, &inner, sizeof(inner)) || inner.version != 4 || inner.ihl < sizeof(inner) / 4 ||
+	    is_too_long(skb, wrapped, bpf_ntohs(inner.tot_len)))
 		return met(FATE_MALFORMED, TC_ACT_UNSPEC);
-	/* Lengths of super-packets may have no room in their fields. */
-	if (!skb->gso_size && (bpf_ntohs(inner.tot_len) + headers > bpf_ntohs(outer.tot_len) ||
-			       bpf_ntohs(outer.tot_len) > skb->len - ETH_HLEN))
-		return met(FATE_MALFORMED, TC_ACT_UNSPEC);
-	mapped(&address, &outer.saddr, false);
-	if (!is_in(&senders, &address))
+	if (!is_in(&senders, &wrapped->sender))
 		return met(FATE_SENDER, TC_ACT_UNSPEC);
-	mapped(&address, &inner.daddr, false);
-	if (!is_in(&vips, &address))
+	mapped(&vip, &inner.daddr, false);
+	if (!is_in(&vips, &vip))
 		return met(FATE_VIP, TC_ACT_UNSPEC);
-	mark = congestion(outer.tos, inner.tos);
+	mark = congestion(wrapped->traffic, inner.tos);
 	if (mark < 0)
 		return met(FATE_CONGESTED, TC_ACT_SHOT);
 	if (mark != (inner.tos & ECN_MASK)) {
@@ -166,43 +191,26 @@ static __always_inline int decapsulate_v4(struct __sk_buff *skb)
 		    bpf_skb_store_bytes(skb, at, &new, sizeof(new), 0))
 			return met(FATE_FAILED, TC_ACT_SHOT);
 	}
-	return opened(skb, headers);
+	return opened(skb, wrapped, false);
 }
 
-static __always_inline int decapsulate_v6(struct __sk_buff *skb)
+static __always_inline int open_v6(struct __sk_buff *skb, const struct wrapped *wrapped)
 {
-	__u32 headers = sizeof(struct ipv6hdr), at, class;
-	struct ipv6hdr outer, inner;
-	struct network address;
-	int mark, length;
+	__u32 at = ETH_HLEN + wrapped->headers, class;
+	struct ipv6hdr inner;
+	struct network vip;
+	int mark;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &outer, sizeof(outer)) ||
-	    (outer.nexthdr != IPPROTO_IPV6 && outer.nexthdr != IPPROTO_UDP))
-		return TC_ACT_UNSPEC;
-	if (outer.nexthdr == IPPROTO_UDP) {
-		length = udp_length(skb, ETH_HLEN + sizeof(outer));
-		if (length < 0)
-			return TC_ACT_UNSPEC;
-		headers += sizeof(struct udphdr);
-	}
-	mapped(&address, outer.daddr.in6_u.u6_addr32, true);
-	if (!is_in(&addresses, &address))
-		return TC_ACT_UNSPEC;
-	at = ETH_HLEN + headers;
-	if (bpf_skb_load_bytes(skb, at, &inner, sizeof(inner)) || inner.version != 6)
+	if (bpf_skb_load_bytes(skb, at, &inner, sizeof(inner)) || inner.version != 6 ||
+	    is_too_long(skb, wrapped, sizeof(inner) + bpf_ntohs(inner.payload_len)))
 		return met(FATE_MALFORMED, TC_ACT_UNSPEC);
-	/* Lengths of super-packets may have no room in their fields. */
-	if (!skb->gso_size && (bpf_ntohs(inner.payload_len) + headers > bpf_ntohs(outer.payload_len) ||
-			       bpf_ntohs(outer.payload_len) + sizeof(outer) > skb->len - ETH_HLEN))
-		return met(FATE_MALFORMED, TC_ACT_UNSPEC);
-	mapped(&address, outer.saddr.in6_u.u6_addr32, true);
-	if (!is_in(&senders, &address))
+	if (!is_in(&senders, &wrapped->sender))
 		return met(FATE_SENDER, TC_ACT_UNSPEC);
-	mapped(&address, inner.daddr.in6_u.u6_addr32, true);
-	if (!is_in(&vips, &address))
+	mapped(&vip, inner.daddr.in6_u.u6_addr32, true);
+	if (!is_in(&vips, &vip))
 		return met(FATE_VIP, TC_ACT_UNSPEC);
 	class = inner.flow_lbl[0] >> 4;
-	mark = congestion(outer.flow_lbl[0] >> 4, class);
+	mark = congestion(wrapped->traffic, class);
 	if (mark < 0)
 		return met(FATE_CONGESTED, TC_ACT_SHOT);
 	if (mark != (class & ECN_MASK)) {
@@ -211,7 +219,78 @@ static __always_inline int decapsulate_v6(struct __sk_buff *skb)
 		if (bpf_skb_store_bytes(skb, at + 1, &new, sizeof(new), BPF_F_RECOMPUTE_CSUM))
 			return met(FATE_FAILED, TC_ACT_SHOT);
 	}
-	return opened(skb, headers);
+	return opened(skb, wrapped, true);
+}
+
+/* Opens a packet for one of `addresses`. `protocol` is what the last outer header says is inside; of GUE, what is inside says. */
+static __always_inline int open_wrapped(struct __sk_buff *skb, const struct wrapped *wrapped, __u32 protocol)
+{
+	__u8 first;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN + wrapped->headers, &first, 1))
+		return met(FATE_MALFORMED, TC_ACT_UNSPEC);
+	if (protocol == IPPROTO_UDP)
+		protocol = first >> 4 == 6 ? IPPROTO_IPV6 : IPPROTO_IPIP;
+	return protocol == IPPROTO_IPV6 ? open_v6(skb, wrapped) : open_v4(skb, wrapped);
+}
+
+static __always_inline bool is_tunnel(__u32 protocol)
+{
+	return protocol == IPPROTO_IPIP || protocol == IPPROTO_IPV6 || protocol == IPPROTO_UDP;
+}
+
+static __always_inline int decapsulate_v4(struct __sk_buff *skb)
+{
+	struct wrapped wrapped = { .headers = sizeof(struct iphdr) };
+	struct network address;
+	struct iphdr outer;
+	int length;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &outer, sizeof(outer)) || outer.ihl != sizeof(outer) / 4)
+		return TC_ACT_UNSPEC;
+	if (outer.frag_off & bpf_htons(0x3fff) || !is_tunnel(outer.protocol))
+		return TC_ACT_UNSPEC;
+	if (outer.protocol == IPPROTO_UDP) {
+		length = udp_length(skb, ETH_HLEN + sizeof(outer));
+		if (length < 0)
+			return TC_ACT_UNSPEC;
+		wrapped.headers += sizeof(struct udphdr);
+	}
+	mapped(&address, &outer.daddr, false);
+	if (!is_in(&addresses, &address))
+		return TC_ACT_UNSPEC;
+	if (bpf_ntohs(outer.tot_len) < wrapped.headers && !skb->gso_size)
+		return met(FATE_MALFORMED, TC_ACT_UNSPEC);
+	mapped(&wrapped.sender, &outer.saddr, false);
+	wrapped.room = bpf_ntohs(outer.tot_len) - wrapped.headers;
+	wrapped.traffic = outer.tos;
+	return open_wrapped(skb, &wrapped, outer.protocol);
+}
+
+static __always_inline int decapsulate_v6(struct __sk_buff *skb)
+{
+	struct wrapped wrapped = { .headers = sizeof(struct ipv6hdr), .ipv6 = true };
+	struct network address;
+	struct ipv6hdr outer;
+	int length;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &outer, sizeof(outer)) || !is_tunnel(outer.nexthdr))
+		return TC_ACT_UNSPEC;
+	if (outer.nexthdr == IPPROTO_UDP) {
+		length = udp_length(skb, ETH_HLEN + sizeof(outer));
+		if (length < 0)
+			return TC_ACT_UNSPEC;
+		wrapped.headers += sizeof(struct udphdr);
+	}
+	mapped(&address, outer.daddr.in6_u.u6_addr32, true);
+	if (!is_in(&addresses, &address))
+		return TC_ACT_UNSPEC;
+	if (bpf_ntohs(outer.payload_len) + sizeof(outer) < wrapped.headers && !skb->gso_size)
+		return met(FATE_MALFORMED, TC_ACT_UNSPEC);
+	mapped(&wrapped.sender, outer.saddr.in6_u.u6_addr32, true);
+	wrapped.room = bpf_ntohs(outer.payload_len) + sizeof(outer) - wrapped.headers;
+	wrapped.traffic = outer.flow_lbl[0] >> 4 | (outer.priority << 4);
+	return open_wrapped(skb, &wrapped, outer.nexthdr);
 }
 
 SEC("tc")

@@ -110,20 +110,29 @@ struct end_roles {
 
 enum encapsulation { ENCAPSULATION_NONE, ENCAPSULATION_IPIP, ENCAPSULATION_GUE };
 
-/* A backend of direct server return, under its number in `directs`; zeros: none. IPv4 as ::ffff:a.b.c.d. The last four are
- * of the outer headers of what is sent to it. */
+/* A backend of direct server return, under its number in `directs`; zeros: none. IPv4 as ::ffff:a.b.c.d. From `source` on it
+ * is about the outer headers of what is sent to it. */
 struct direct {
 	__u8 backend[16], vip[16];
 	__u8 source[16];    /* zeros: not known, nothing can be sent */
 	__be16 port;        /* of ENCAPSULATION_GUE */
 	__u8 encapsulation; /* ENCAPSULATION_* */
 	__u8 overhead;      /* bytes of outer headers */
-	__u32 zero[3];
+	__u8 ipv6;          /* 1: they are of IPv6 */
+	__u8 mixed;         /* 1: the backend is of another family than the VIP: without outer headers nothing can be sent */
+	__u8 zero[10];
 };
 
 /* skb->mark of health checks to such a backend: this, and the backend's number in the lower 16 bits. They are sent to the
  * backend's address, and leave with the VIP's in its place (check.h). */
 #define CHECK_MARK 0x48500000
+
+/* Where checks are sent to whose backend is of another family than the VIP: 192.0.0.8 (RFC 7600) or 100::48:50 (RFC 6666), for
+ * which there is a route to the device of checks. They leave from there in outer headers. */
+#define CHECK_ADDRESS { 0x02, 0x48, 0x50, 'c', 'h', 'k' } /* the device's own */
+#define CHECK_STAND_IN_V4 0xc0000008
+#define CHECK_STAND_IN_V6_FIRST 0x01000000
+#define CHECK_STAND_IN_V6_LAST 0x00480050
 #define CHECKS_MAX 2048 /* noted; fewer are under way (IN_FLIGHT_MAX of crates/hairpin/src/health/schedule.rs) */
 
 /* Set-up of connections without a worker (setup.h). What must be there for it has room for nothing where it is off. */
@@ -247,6 +256,8 @@ struct control {
 	__u32 direct;              /* 1: there is a service of direct server return */
 	__u32 follow;              /* 1: segments with SYN, FIN or RST go by their rules, and are reported (follow.h) */
 	__u32 serve_ms;            /* connections are set up for so long after the heartbeat has become too old */
+	__u32 check_device;        /* ifindex of the device of checks; 0: there is none */
+	__u32 zero;
 };
 
 /* The last ticket of each CPU whose packet a worker has finished with (lower 24 bits). One element, mapped. */
@@ -377,7 +388,7 @@ _Static_assert(sizeof(struct end) == 20 && sizeof(struct end_roles) == 8 && size
 _Static_assert(sizeof(struct schedule) == 131112 && sizeof(struct target) == 48, "schedule");
 _Static_assert(sizeof(struct pending_key) == 40 && sizeof(struct pending) == 64, "pending");
 _Static_assert(sizeof(struct report) == 64 && sizeof(struct reports) == 64 + REPORTS_MAX * 64, "reports");
-_Static_assert(sizeof(struct control) == 136, "control");
+_Static_assert(sizeof(struct control) == 144, "control");
 _Static_assert(__builtin_offsetof(struct control, heartbeat_ns) == 32, "control.heartbeat_ns");
 _Static_assert(sizeof(struct rule_counters) == 24 && sizeof(struct rule_query) == RULE_OPS_MAX * 216, "query");
 #endif

@@ -15,6 +15,7 @@ static __always_inline int find_route(struct __sk_buff *skb, void *rule, __u32 l
 
 	__builtin_memset(&routed, 0, sizeof(routed));
 	routed.ifindex = skb->ifindex;
+	routed.ipv6 = ipv6;
 	if (bpf_skb_load_bytes(skb, l3, &routed.traffic, sizeof(routed.traffic)))
 		return TC_ACT_SHOT;
 	if (ipv6) {
@@ -32,12 +33,14 @@ static __always_inline int find_route(struct __sk_buff *skb, void *rule, __u32 l
 		struct direct *direct = direct_of(head);
 
 		if (direct && direct->overhead)
-			aim_outer(&routed, direct, ipv6);
+			aim_outer(&routed, direct);
+		else if (direct && direct->mixed)
+			return TC_ACT_SHOT;
 	}
-	result = look_up(skb, &routed, &found, &mtu, ipv6);
+	result = look_up(skb, &routed, &found, &mtu);
 	if (result == NO_ROUTE || (result == NO_NEIGHBOUR && l3 != ETH_HLEN))
 		return TC_ACT_SHOT;
-	if (head->flags & RULE_DIRECT && !routed.overhead && !is_on_link(&routed, &found, ipv6))
+	if (head->flags & RULE_DIRECT && !routed.overhead && !is_on_link(&routed, &found))
 		return TC_ACT_SHOT;
 	head->mtu = mtu;
 	head->egress = found.ifindex;

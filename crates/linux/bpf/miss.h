@@ -21,14 +21,15 @@ static __noinline bool is_local(struct __sk_buff *skb, const struct end *source,
 
 	__builtin_memset(&routed, 0, sizeof(routed));
 	routed.ifindex = skb->ifindex;
+	routed.ipv6 = ipv6;
 	if (ipv6) {
 		__builtin_memcpy(routed.source, source->address, 16);
 		__builtin_memcpy(routed.destination, destination->address, 16);
-		return fib(skb, &routed, &found, 1, true) == BPF_FIB_LKUP_RET_NOT_FWDED;
+	} else {
+		__builtin_memcpy(routed.source, source->address + 12, 4);
+		__builtin_memcpy(routed.destination, destination->address + 12, 4);
 	}
-	__builtin_memcpy(routed.source, source->address + 12, 4);
-	__builtin_memcpy(routed.destination, destination->address + 12, 4);
-	return fib(skb, &routed, &found, 1, false) == BPF_FIB_LKUP_RET_NOT_FWDED;
+	return fib(skb, &routed, &found, 1) == BPF_FIB_LKUP_RET_NOT_FWDED;
 }
 
 /* What a packet finds among the sockets of this host. */
@@ -172,8 +173,11 @@ static __noinline int miss(struct __sk_buff *skb, struct end *source, struct end
 		return to_worker(skb, steer_worker(control_now, hash));
 	}
 	roles = bpf_map_lookup_elem(&ends, source);
-	if (control_now->direct && check_answered(skb, source, destination, ipv6, shape))
-		return TC_ACT_UNSPEC;
+	if (control_now->direct) {
+		verdict = check_answered(skb, source, destination, ipv6, shape);
+		if (verdict != UNDECIDED)
+			return verdict;
+	}
 	if (!roles || !(roles->roles & END_BACKEND))
 		return TC_ACT_UNSPEC;
 	if (roles->roles & END_SET_UP_BACKEND) {

@@ -151,6 +151,7 @@ static __always_inline void aim_by_rule(struct __sk_buff *skb, struct beginning 
 
 	__builtin_memset(routed, 0, sizeof(*routed));
 	routed->ifindex = skb->ifindex;
+	routed->ipv6 = ipv6;
 	routed->traffic = traffic;
 	if (ipv6) {
 		__builtin_memcpy(routed->source, begun->rule.v6.source, 16);
@@ -162,15 +163,14 @@ static __always_inline void aim_by_rule(struct __sk_buff *skb, struct beginning 
 }
 
 /* Finds the way of a packet that is aimed. */
-static __always_inline enum route_result find_hop(struct __sk_buff *skb, struct beginning *begun, struct hop *hop,
-						  const bool ipv6)
+static __always_inline enum route_result find_hop(struct __sk_buff *skb, struct beginning *begun, struct hop *hop)
 {
 	struct routed *routed = &begun->routed;
 	struct bpf_fib_lookup *found = &begun->found;
 	long result;
 
 	__builtin_memset(hop, 0, sizeof(*hop));
-	result = fib(skb, routed, found, 1, ipv6);
+	result = fib(skb, routed, found, 1);
 	hop->egress = found->ifindex;
 	hop->until = ticks();
 	/* As look_up() in route.h, with less on the stack. */
@@ -184,7 +184,7 @@ static __always_inline enum route_result find_hop(struct __sk_buff *skb, struct 
 	if (result != BPF_FIB_LKUP_RET_NO_NEIGH)
 		return NO_ROUTE;
 	hop->mtu = 0xffff;
-	if (fib(skb, routed, &begun->again, 0xffff, ipv6) == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+	if (fib(skb, routed, &begun->again, 0xffff) == BPF_FIB_LKUP_RET_FRAG_NEEDED)
 		hop->mtu = begun->again.mtu_result;
 	return NO_NEIGHBOUR;
 }

@@ -6,9 +6,10 @@
 #define AF_INET 2
 #define AF_INET6 10
 
-/* A packet to be routed: where it came in, its addresses, the first word of its IP header. */
+/* A packet to be routed: where it came in, its family, its addresses, the first word of its IP header. */
 struct routed {
 	__u32 ifindex;
+	__u32 ipv6; /* 1: it is of IPv6 */
 	__be32 traffic;
 	__be32 source[4], destination[4]; /* IPv4: the first ones */
 	__u32 direct;   /* whether a neighbour must have `destination` */
@@ -21,13 +22,12 @@ enum route_result {
 	NO_ROUTE,
 };
 
-static __always_inline long fib(struct __sk_buff *skb, const struct routed *routed, struct bpf_fib_lookup *found,
-				__u16 length, const bool ipv6)
+static __always_inline long fib(struct __sk_buff *skb, const struct routed *routed, struct bpf_fib_lookup *found, __u16 length)
 {
 	__builtin_memset(found, 0, sizeof(*found));
 	found->ifindex = routed->ifindex;
 	found->tot_len = length;
-	if (ipv6) {
+	if (routed->ipv6) {
 		found->family = AF_INET6;
 		found->flowinfo = routed->traffic & bpf_htonl(0x0fffffff);
 		__builtin_memcpy(found->ipv6_src, routed->source, 16);
@@ -43,19 +43,19 @@ static __always_inline long fib(struct __sk_buff *skb, const struct routed *rout
 
 /* Looks the route up. Forwarding must be on where the packet came in. `*mtu` is the route's, in bytes of IP packet. */
 static __always_inline enum route_result look_up(struct __sk_buff *skb, const struct routed *routed,
-					struct bpf_fib_lookup *found, __u32 *mtu, const bool ipv6)
+					struct bpf_fib_lookup *found, __u32 *mtu)
 {
 	struct bpf_fib_lookup again;
 
 	/* Given a length, the kernel compares it with the route's MTU and tells that; given none, the device's. */
-	switch (fib(skb, routed, found, 1, ipv6)) {
+	switch (fib(skb, routed, found, 1)) {
 	case BPF_FIB_LKUP_RET_SUCCESS:
 		*mtu = found->mtu_result ? found->mtu_result : 0xffff;
 		return ROUTE_FOUND;
 	case BPF_FIB_LKUP_RET_NO_NEIGH:
 		/* It says so before it tells the MTU, unless the packet is too big. */
 		*mtu = 0xffff;
-		if (fib(skb, routed, &again, 0xffff, ipv6) == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		if (fib(skb, routed, &again, 0xffff) == BPF_FIB_LKUP_RET_FRAG_NEEDED)
 			*mtu = again.mtu_result;
 		return NO_NEIGHBOUR;
 	default:
@@ -65,11 +65,11 @@ static __always_inline enum route_result look_up(struct __sk_buff *skb, const st
 
 /* Whether the route found leads to a neighbour that has the destination itself, and not to a router, which would send the
  * packet back: the VIP is what it says. */
-static __always_inline bool is_on_link(const struct routed *routed, const struct bpf_fib_lookup *found, const bool ipv6)
+static __always_inline bool is_on_link(const struct routed *routed, const struct bpf_fib_lookup *found)
 {
 	__u32 differ = found->ipv6_dst[0] ^ routed->destination[0];
 
-	if (ipv6)
+	if (routed->ipv6)
 		differ |= (found->ipv6_dst[1] ^ routed->destination[1]) | (found->ipv6_dst[2] ^ routed->destination[2]) |
 			  (found->ipv6_dst[3] ^ routed->destination[3]);
 	return !differ;

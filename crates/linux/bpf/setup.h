@@ -36,7 +36,7 @@ static __always_inline int send_on(struct __sk_buff *skb, struct beginning *begu
 	if (hops <= 1)
 		return DEFERRED;
 	aim_by_rule(skb, begun, traffic, ipv6);
-	if (find_hop(skb, begun, &begun->pending.hops[direction & 1], ipv6) == NO_ROUTE) {
+	if (find_hop(skb, begun, &begun->pending.hops[direction & 1]) == NO_ROUTE) {
 		if (direction == FROM_CLIENT)
 			return DEFERRED;
 		/* To a forged client, which is to make no connection in the worker's table. */

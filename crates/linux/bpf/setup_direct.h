@@ -48,7 +48,7 @@ static __always_inline int send_direct(struct __sk_buff *skb, struct beginning *
 	__be32 traffic;
 
 	/* Tags in band need MACs that may not be known. */
-	if (!direct || shape_l3(shape) != ETH_HLEN)
+	if (!direct || shape_l3(shape) != ETH_HLEN || (direct->mixed && !direct->overhead))
 		return DEFERRED;
 	network = bytes_at(skb, ETH_HLEN, ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
 	if (!network)
@@ -64,9 +64,9 @@ static __always_inline int send_direct(struct __sk_buff *skb, struct beginning *
 	make_rule(begun, FROM_CLIENT, ipv6);
 	aim_by_rule(skb, begun, traffic, ipv6);
 	if (direct->overhead)
-		aim_outer(&begun->routed, direct, ipv6);
-	if (find_hop(skb, begun, hop, ipv6) == NO_ROUTE ||
-	    (!direct->overhead && !is_on_link(&begun->routed, &begun->found, ipv6)))
+		aim_outer(&begun->routed, direct);
+	if (find_hop(skb, begun, hop) == NO_ROUTE ||
+	    (!direct->overhead && !is_on_link(&begun->routed, &begun->found)))
 		return DEFERRED;
 	hop->wrapped = !!direct->overhead;
 	if ((size ? headers_of(shape) + size : length) + direct->overhead > hop->mtu)

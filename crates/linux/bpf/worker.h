@@ -68,10 +68,12 @@ static __always_inline bool aim(struct __sk_buff *skb, struct routed *routed, __
 	if (!direct)
 		return false;
 	if (direct->overhead) {
-		aim_outer(routed, direct, ipv6);
+		aim_outer(routed, direct);
 		return true;
 	}
-	if (ipv6)
+	if (direct->mixed)
+		__builtin_memset(routed->destination, 0, sizeof(routed->destination)); /* which has no route */
+	else if (ipv6)
 		__builtin_memcpy(routed->destination, direct->backend, 16);
 	else
 		__builtin_memcpy(routed->destination, direct->backend + 12, 4);
@@ -91,6 +93,7 @@ static __always_inline int route(struct __sk_buff *skb, __u32 slot, __u32 l3, co
 		return worker_malformed();
 	__builtin_memset(&routed, 0, sizeof(routed));
 	routed.ifindex = interface->ifindex;
+	routed.ipv6 = ipv6;
 	if (ipv6) {
 		struct ipv6hdr ip;
 		__u64 behind;
@@ -117,8 +120,8 @@ static __always_inline int route(struct __sk_buff *skb, __u32 slot, __u32 l3, co
 	}
 	if (!aim(skb, &routed, &number, ipv6))
 		return worker_malformed();
-	result = look_up(skb, &routed, &found, &mtu, ipv6);
-	if (routed.direct && !is_on_link(&routed, &found, ipv6))
+	result = look_up(skb, &routed, &found, &mtu);
+	if (routed.direct && !is_on_link(&routed, &found))
 		result = NO_ROUTE;
 	/* The kernel puts no outer header behind a tag in band. */
 	if (result == NO_ROUTE || (l3 != ETH_HLEN && (result == NO_NEIGHBOUR || routed.overhead))) {

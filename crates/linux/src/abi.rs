@@ -14,6 +14,7 @@ pub use set_up::{
 };
 
 use std::mem::{offset_of, size_of};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// The version of the meanings: raised when something comes to mean something else without looking different
 /// (`ABI_VERSION`).
@@ -250,6 +251,13 @@ pub const END_TERMINATED: u16 = 32;
 
 /// The mark of health checks to backends of direct server return, beside the backend's number in the lower 16 bits.
 pub const CHECK_MARK: u32 = 0x4850_0000;
+/// The Ethernet address of the device of checks.
+pub const CHECK_ADDRESS: [u8; 6] = *b"\x02HPchk";
+/// Where checks are sent to whose backend is of another family than the VIP, of the VIP's family: the "dummy address" of RFC
+/// 7600, and one of those that RFC 6666 has discarded. No packet on a network has them.
+pub const CHECK_STAND_IN_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
+/// For IPv6, as [`CHECK_STAND_IN_V4`].
+pub const CHECK_STAND_IN_V6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0x48, 0x50);
 
 /// Value of `directs`: a backend of direct server return, IPv4 mapped; zeros: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,8 +275,12 @@ pub struct DirectEntry {
     pub encapsulation: u8,
     /// Their bytes.
     pub overhead: u8,
+    /// 1: they are of IPv6.
+    pub ipv6: u8,
+    /// 1: the backend is of another family than the VIP, so that nothing can be sent without outer headers.
+    pub mixed: u8,
     /// Zero.
-    pub zero: [u32; 3],
+    pub zero: [u8; 10],
 }
 
 /// For [`DirectEntry::encapsulation`]: an IP header.
@@ -346,6 +358,10 @@ pub struct ControlBlock {
     pub follow: u32,
     /// How long connections are set up once the heartbeat is too old.
     pub serve_ms: u32,
+    /// The ifindex of the device of checks; 0: there is none.
+    pub check_device: u32,
+    /// Zero.
+    pub zero: u32,
 }
 
 /// The answer of a query for a rule.
@@ -410,7 +426,7 @@ const _: () = {
     assert!(offset_of!(RuleHead, checksum_addresses) == 54);
     assert!(size_of::<EndKey>() == 20 && size_of::<EndRoles>() == 8 && size_of::<InterfaceEntry>() == 12);
     assert!(size_of::<DirectEntry>() == 64);
-    assert!(size_of::<ControlBlock>() == 136 && offset_of!(ControlBlock, heartbeat_ns) == 32);
+    assert!(size_of::<ControlBlock>() == 144 && offset_of!(ControlBlock, heartbeat_ns) == 32);
     assert!(size_of::<RuleCounters>() == 24 && size_of::<RuleQuery>() == RULE_OPS_MAX * 216);
     assert!(offset_of!(RuleHead, source_port) == 48);
     assert!(size_of::<RuleRequest>() == 16 && size_of::<TotalsValue>() == 16);

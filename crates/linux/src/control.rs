@@ -42,6 +42,8 @@ pub(crate) struct SharedControlBlock {
     pub(crate) direct: AtomicU32,
     pub(crate) follow: AtomicU32,
     pub(crate) serve_ms: AtomicU32,
+    pub(crate) check_device: AtomicU32,
+    zero: AtomicU32,
 }
 
 const _: () = {

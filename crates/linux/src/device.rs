@@ -112,6 +112,18 @@ pub(crate) fn change_flags(name: &str, set: c_int, clear: c_int) -> io::Result<(
     control(&socket, &mut request, libc::SIOCSIFFLAGS as c_ulong).map_err(|e| about(e, "cannot set flags of", name))
 }
 
+/// Sets the Ethernet address of `name`.
+pub(crate) fn set_mac(name: &str, mac: [u8; 6]) -> io::Result<()> {
+    let mut address = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data: [0; 14] };
+    for (to, from) in address.sa_data.iter_mut().zip(mac) {
+        *to = from as libc::c_char;
+    }
+    let mut request = request(name)?;
+    request.ifr_ifru.ifru_hwaddr = address;
+    control(&control_socket()?, &mut request, libc::SIOCSIFHWADDR as c_ulong)
+        .map_err(|e| about(e, "cannot set the Ethernet address of", name))
+}
+
 /// Sets the largest IP packet `name` carries, in bytes.
 pub fn set_mtu(name: &str, mtu: u32) -> io::Result<()> {
     let mut request = request(name)?;

@@ -1,9 +1,10 @@
 //! The kernel's state of this network namespace: its addresses, routes, proxy entries and listening sockets.
 
+pub mod device_route;
 pub mod local_route;
 pub mod path_mtu;
 
-use crate::device::netlink::{HEADER_BYTES, Netlink, attribute, message_type, refusal};
+use crate::device::netlink::{HEADER_BYTES, Netlink, acknowledged, attribute, message_type, refusal};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -201,6 +202,28 @@ fn octets(address: IpAddr) -> Vec<u8> {
 
 fn family(address: IpAddr) -> u8 {
     (if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8
+}
+
+/// The value of a route's field `protocol` that says that Hairpin has made it; no routing daemon has this number.
+const PROTOCOL: u8 = 104;
+
+/// Makes or removes the route to `address` alone; `class`: its table, scope and type.
+fn change_route(
+    kind: u16,
+    flags: i32,
+    address: IpAddr,
+    (table, scope, route): (u8, u8, u8),
+    attributes: &[(u16, &[u8])],
+) -> io::Result<()> {
+    let bits = 8 * octets(address).len() as u8;
+    // Lengths of the destination's and the source's prefix, type of service; at the end four bytes of flags.
+    let mut body = vec![family(address), bits, 0, 0, table, PROTOCOL, scope, route, 0, 0, 0, 0];
+    for (attribute, value) in attributes {
+        body.extend_from_slice(&(4 + value.len() as u16).to_ne_bytes());
+        body.extend_from_slice(&attribute.to_ne_bytes());
+        body.extend_from_slice(value);
+    }
+    acknowledged(&message(kind, flags, &body))
 }
 
 fn list(kind: u16, body: &[u8]) -> Vec<u8> {

@@ -6,6 +6,7 @@
 
 mod adopt;
 mod attach;
+pub mod checks;
 mod configure;
 mod counters;
 mod filters;
@@ -35,6 +36,7 @@ use crate::cpu;
 use crate::engine::KernelEngine;
 use anyhow::{Context, Result, ensure};
 use attach::{Attachment, Hook};
+use checks::CheckDevice;
 use hairpin_core::flow::Steering;
 use hairpin_core::l7::cookie::Cookies;
 use libbpf_rs::{MapCore, MapFlags};
@@ -133,7 +135,9 @@ pub struct LoadedPlane {
     attachments: Vec<Attachment>,
     rules: (u32, u32),
     /// Whether health checks take the way of clients' packets.
-    checks: bool,
+    has_checks: bool,
+    /// The device of checks.
+    check_device: CheckDevice,
     /// Memory shared with the programs that set connections up; `None`: they do not.
     set_up: Option<set_up::SetUpMemory>,
 }
@@ -155,7 +159,8 @@ impl LoadedPlane {
             rules: (options.rules_v4_max, options.rules_v6_max),
             attach: options.attach,
             attachments: Vec::new(),
-            checks: false,
+            has_checks: false,
+            check_device: CheckDevice::default(),
             set_up: None,
             pins,
             maps,
@@ -180,6 +185,8 @@ impl LoadedPlane {
             direct: 0,
             follow: 0,
             serve_ms: options.serve_ms(),
+            check_device: 0,
+            zero: 0,
         };
         plane.set("control", 0, &block)?;
         plane.pin()?;
@@ -213,22 +220,11 @@ impl LoadedPlane {
         let hook = Hook::ingress(ifindex);
         let attachment = Attachment::make(self.attach, self.programs.ingress.as_fd(), hook, &self.pins.links())?;
         self.keep(attachment);
-        if self.checks { self.attach_check(ifindex) } else { Ok(()) }
-    }
-
-    /// Attaches the program for health checks to the interface `ifindex`, or takes over what is attached there.
-    fn attach_check(&mut self, ifindex: u32) -> Result<()> {
-        let hook = Hook::egress(ifindex);
-        let attachment = Attachment::make(self.attach, self.programs.check.as_fd(), hook, &self.pins.links())?;
-        self.keep(attachment);
+        if self.has_checks {
+            self.attach_check(ifindex)?;
+            self.route_checks()?;
+        }
         Ok(())
-    }
-
-    /// Detaches the program for health checks from all interfaces, whichever process has attached it.
-    fn detach_checks(&mut self) -> Result<()> {
-        self.attachments.retain(|attachment| !attachment.hook().is_egress());
-        let noted = attach::noted(&self.pins.links())?;
-        noted.into_iter().filter(|noted| noted.hook().is_egress()).try_for_each(Attachment::detach)
     }
 
     /// The named interfaces, by ifindex.
@@ -265,6 +261,7 @@ impl LoadedPlane {
     /// configuration has no longer, after everything else stands; rules of such workers have been passed on before
     /// ([`LoadedPlane::assign_rules`]), and [`LoadedPlane::steer`] no longer names them.
     pub fn detach_others(&mut self, devices: &[u32]) -> Result<()> {
+        let devices = &[devices, &[self.check_device.ifindex]].concat()[..];
         for worker in 0..abi::WORKERS_MAX as u32 {
             let device = self.maps.named("workers")?.lookup(worker.bytes(), MapFlags::ANY)?;
             let device = device.and_then(|device| u32::from_bytes(&device)).unwrap_or(0);

@@ -23,7 +23,7 @@ mod pool;
 
 pub use pool::{FRAME_BYTES_MAX, TapFrame};
 
-use crate::device;
+use crate::device::{self, Family};
 use arrayvec::ArrayVec;
 use gro::Train;
 use hairpin_core::frame::{BATCH_MAX, Batch, Frame, FrameIo};
@@ -69,6 +69,24 @@ impl Tap {
         device::netlink::remove_queue(name)?;
         device::change_flags(name, libc::IFF_UP | libc::IFF_NOARP, libc::IFF_MULTICAST)?;
         Ok(tap)
+    }
+
+    /// Makes the persistent device `name` with the Ethernet address `mac`, or takes over one that is there, and brings it up.
+    /// It has no queue and no reader: what a program at its egress does not send elsewhere is lost. What comes in there is
+    /// forwarded.
+    pub(crate) fn create_unread(name: &str, mac: [u8; 6]) -> io::Result<()> {
+        let tap = Tap::attach(name)?;
+        tap.set(libc::TUNSETPERSIST, 1).map_err(|e| device::about(e, "cannot keep", name))?;
+        device::set_mac(name, mac)?;
+        device::change_flags(name, libc::IFF_UP | libc::IFF_NOARP, libc::IFF_MULTICAST)?;
+        for family in [Family::Ipv4, Family::Ipv6] {
+            match device::set_forwarding(name, family, true) {
+                // A kernel without this protocol routes none of it.
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// The device `name` by a descriptor that another process has opened and given away. As long as one of the two

@@ -69,6 +69,14 @@ impl Family {
             Family::V6 => "IPv6",
         }
     }
+
+    /// The other one.
+    pub fn other(self) -> Family {
+        match self {
+            Family::V4 => Family::V6,
+            Family::V6 => Family::V4,
+        }
+    }
 }
 
 /// The address of host `host` in network `network` (0: the client's, 1 to 4: the servers', 9: the flooder's).

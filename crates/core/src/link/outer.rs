@@ -5,7 +5,7 @@ use crate::config::{Encapsulation, Outer};
 use crate::flow::Address;
 use crate::frame::{Checksum, Frame};
 use crate::wire::bytes::array_at;
-use crate::wire::{self, Parsed, ipv4, ipv6};
+use crate::wire::{self, Parsed, ethernet, ipv4, ipv6};
 use core::net::IpAddr;
 
 /// Hops given to an outer header.
@@ -66,6 +66,11 @@ impl DirectTarget {
             (Some(place), Some(headers)) => place.copy_from_slice(headers),
             _ => return false,
         }
+        // What is inside may be of the other family. The type is what comes before the header, behind any tags.
+        let kind = if self.address.is_ipv4() { ethernet::IPV4 } else { ethernet::IPV6 };
+        if let Some(place) = l3.checked_sub(2).and_then(|at| bytes.get_mut(at..l3)) {
+            place.copy_from_slice(&kind.to_be_bytes());
+        }
         true
     }
 
@@ -73,20 +78,24 @@ impl DirectTarget {
     fn write(&self, headers: &mut [u8; LONGEST], frame: &[u8], l3: usize, length: usize) -> bool {
         let Some(source) = self.source else { return false };
         let Some(first) = array_at::<4>(frame, l3) else { return false };
-        let inside = if first[0] >> 4 == 4 { IPV4_INSIDE } else { IPV6_INSIDE };
+        let is_ipv4 = first[0] >> 4 == 4;
+        let inside = if is_ipv4 { IPV4_INSIDE } else { IPV6_INSIDE };
+        // The TOS, or the traffic class.
+        let class = if is_ipv4 { first[1] } else { first[0] << 4 | first[1] >> 4 };
         let is_gue = self.outer.encapsulation == Encapsulation::Gue;
         let (protocol, carried) = if is_gue { (UDP, UDP_HEADER + length) } else { (inside, length) };
-        if carried > usize::from(u16::MAX) - ipv4::HEADER || self.address.is_ipv4() != (inside == IPV4_INSIDE) {
+        if carried > usize::from(u16::MAX) - ipv4::HEADER {
             return false;
         }
         let ip = if self.address.is_ipv4() {
             let (from, to) = (source.ipv4_octets(), self.address.ipv4_octets());
-            headers[..ipv4::HEADER].copy_from_slice(&ipv4::header(from, to, protocol, first[1], HOPS, carried));
+            headers[..ipv4::HEADER].copy_from_slice(&ipv4::header(from, to, protocol, class, HOPS, carried));
             ipv4::HEADER
         } else {
             let header = ipv6::header(&source, &self.address, protocol, HOPS, carried);
             headers[..ipv6::HEADER].copy_from_slice(&header);
-            // Version, traffic class and flow label.
+            // Version, traffic class and flow label, which IPv4 has none of.
+            let first = if is_ipv4 { [0x60 | class >> 4, class << 4, 0, 0] } else { first };
             headers[..4].copy_from_slice(&first);
             ipv6::HEADER
         };

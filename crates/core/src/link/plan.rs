@@ -270,7 +270,7 @@ impl LinkPlan {
         let of_port = of_port.filter(|own| is_host((*own).into()) && !is_link_local(own));
         let all = self.ports.iter().flat_map(|port| &port.networks).map(|(own, _)| *own);
         let any = || all.clone().find(|own| own.is_ipv4() == backend.address.is_ipv4()).map(Address::from);
-        let source = backend.outer.source.or(of_port).or_else(any);
+        let source = backend.outer.source_for(&address).or(of_port).or_else(any);
         DirectTarget { number: backend.number, address, outer: backend.outer, source }
     }
 

@@ -2,7 +2,7 @@
 
 use super::slab::Slot;
 use crate::flow::Protocol;
-use crate::l4::connection::{Connection, State};
+use crate::l4::connection::{Connection, Flags, State};
 use crate::stored::{Stored, mixed};
 use zerocopy::TryFromBytes;
 
@@ -38,13 +38,14 @@ unsafe impl Adoptable for Connection {
     fn is_valid(bytes: &[u8]) -> bool {
         const { assert!(align_of::<Connection>() <= 8 && size_of::<Connection>().is_multiple_of(8)) };
         let Ok(connection) = Connection::try_read_from_bytes(bytes) else { return false };
-        let Connection { client, vip, backend, source, protocol, state, pair, .. } = &connection;
+        let Connection { client, vip, backend, source, protocol, state, pair, flags, .. } = &connection;
         let is_pass = *state == State::Pass;
         let is_udp_state = matches!(state, State::UdpNew | State::UdpEstablished);
-        // A Pass entry has no VIP.
-        let ends = if is_pass { &[backend, source][..] } else { &[backend, source, vip][..] };
+        // A Pass entry has no VIP. A backend of direct server return may be of another family than the rest.
+        let backend = (!flags.has(Flags::DIRECT)).then_some(backend);
+        let ends = [Some(source), backend, (!is_pass).then_some(vip)];
         (is_pass || (*protocol == Protocol::Udp) == is_udp_state)
-            && ends.iter().all(|end| end.address.is_ipv4() == client.address.is_ipv4())
+            && ends.iter().flatten().all(|end| end.address.is_ipv4() == client.address.is_ipv4())
             && pair.is_plausible()
     }
 }

@@ -47,11 +47,15 @@ fn backends(sink: &Sink<'_>, draft: &ServiceDraft, ends: &HashMap<(Endpoint, Pro
     for backend in &draft.backends {
         let endpoint = backend.value.endpoint;
         let start = backend.span.start;
-        if endpoint.address.is_ipv4() != service.endpoint.address.is_ipv4() {
+        if endpoint.address.is_ipv4() != service.endpoint.address.is_ipv4() && !service.is_mixed(&backend.value) {
             let [ours, theirs] = [service.endpoint, endpoint].map(family);
             let [of, name] = called(service);
             let what = format!("backend {endpoint} is {theirs}, its {of} \"{name}\" {ours}");
-            sink.error(&backend.span, what, "packets are not translated between families: use a backend of the same");
+            let remedy = match service.forwarding {
+                Forwarding::Direct => "use a backend of the same, or an `encapsulation`",
+                _ => "use a backend of the same",
+            };
+            sink.error(&backend.span, what, format!("packets are not translated between families: {remedy}"));
         }
         if let Some(other) = ends.get(&(endpoint, service.protocol)) {
             let what = format!("backend {endpoint} is what service \"{}\" listens on", other.service.name);

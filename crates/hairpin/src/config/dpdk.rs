@@ -475,7 +475,7 @@ fn direct(sink: &Sink<'_>, settings: &DpdkSettings, service: &Service, address: 
             let remedy = "give a [[dpdk.port]] an address of its network, or the service an `encapsulation`";
             sink.error(at, what, remedy);
         }
-    } else if service.outer.source.is_none()
+    } else if service.outer.source_for(&address).is_none()
         && !settings.ports.iter().flat_map(|port| &port.addresses).any(is_of_family)
     {
         let what =

@@ -3,8 +3,9 @@
 use super::reader::{TomlTable, unicast};
 use super::service::ServiceDraft;
 use super::words::SettingWord;
-use hairpin_core::config::{Encapsulation, Forwarding, Outer};
+use hairpin_core::config::{Backend, Encapsulation, Forwarding, Outer};
 use hairpin_core::flow::Address;
+use hairpin_diagnostics::At;
 use std::net::IpAddr;
 
 /// The fields of a service, for its draft, whose mode and backends are known.
@@ -55,8 +56,10 @@ fn source(table: &TomlTable<'_>, draft: &ServiceDraft) -> Option<Address> {
     if let Err(wrong) = unicast(address) {
         return refuse(&wrong, "");
     }
-    if address.is_ipv4() != draft.service.endpoint.address.is_ipv4() {
-        return refuse("is of another family than the service", "packets are wrapped in headers of their own family");
+    let of_family = |backend: &At<Backend>| backend.value.endpoint.address.is_ipv4() == address.is_ipv4();
+    if !draft.backends.iter().any(of_family) {
+        let remedy = "name an address of the backends' family, which outer headers have, or leave it out";
+        return refuse("is of another family than all backends of the service", remedy);
     }
     Some(Address::from(address))
 }

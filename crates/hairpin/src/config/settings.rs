@@ -258,6 +258,7 @@ impl HealthSettings {
             name,
             address,
             direct: false,
+            stand_in: None,
             check: self.check.clone(),
             tls: None,
             http2: false,

@@ -88,7 +88,7 @@ pub(super) async fn probe(target: &CheckTarget) -> CheckOutcome {
 
 /// A connection to the target, which will be reset when it is dropped.
 async fn connect(target: &CheckTarget, deadline: Instant) -> Result<TcpStream, CheckFailure> {
-    let socket = match target.address {
+    let socket = match target.peer() {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     };
@@ -96,12 +96,12 @@ async fn connect(target: &CheckTarget, deadline: Instant) -> Result<TcpStream, C
     mark(&socket, target)?;
     // Now rather than when it is connected, since it can be dropped at any moment.
     socket.set_zero_linger().map_err(|error| io_failure(&error))?;
-    let Ok(connected) = timeout_at(deadline, socket.connect(target.address)).await else {
+    let Ok(connected) = timeout_at(deadline, socket.connect(target.peer())).await else {
         return Err(CheckFailure::Backend(format!("no connection within {}", text(target.timeout))));
     };
     let stream = connected.map_err(|error| io_failure(&error))?;
     // On this host, if no process listens, TCP can connect a port drawn at random with itself.
-    if stream.local_addr().ok() == Some(target.address) {
+    if stream.local_addr().ok() == Some(target.peer()) {
         return Err(CheckFailure::Backend("connection refused".into()));
     }
     Ok(stream)
@@ -118,7 +118,7 @@ fn mark<S: AsFd>(socket: &S, target: &CheckTarget) -> Result<(), CheckFailure> {
     let socket = SockRef::from(socket);
     socket.set_mark(mark).map_err(|error| io_failure(&error))?;
     if socket.r#type().is_ok_and(|kind| kind == Type::STREAM) {
-        socket.bind(&unspecified(target.address).into()).map_err(|error| io_failure(&error))?;
+        socket.bind(&unspecified(target.peer()).into()).map_err(|error| io_failure(&error))?;
         socket.set_tcp_mss(SEGMENT_BYTES).map_err(|error| io_failure(&error))?;
     }
     Ok(())
@@ -144,10 +144,10 @@ async fn answer_within(
 }
 
 async fn udp(target: &CheckTarget, send: &[u8], expect: Option<&[u8]>) -> CheckOutcome {
-    let socket = UdpSocket::bind(unspecified(target.address)).await.map_err(|error| io_failure(&error))?;
+    let socket = UdpSocket::bind(unspecified(target.peer())).await.map_err(|error| io_failure(&error))?;
     mark(&socket, target)?;
     // Connected: the kernel then takes answers from this address alone, and tells of ICMP errors.
-    socket.connect(target.address).await.map_err(|error| io_failure(&error))?;
+    socket.connect(target.peer()).await.map_err(|error| io_failure(&error))?;
     socket.send(send).await.map_err(|error| io_failure(&error))?;
     let mut answer = vec![0; DATAGRAM_BYTES_MAX];
     let length = socket.recv(&mut answer).await.map_err(|error| io_failure(&error))?;

@@ -27,6 +27,7 @@ pub(super) fn target(backend: u16, address: SocketAddr, check: Check) -> CheckTa
         name: format!("b{backend}"),
         address,
         direct: false,
+        stand_in: None,
         check,
         tls: None,
         http2: false,

@@ -1,7 +1,7 @@
 //! The targets of health checks: the checker's configuration, and the limits that protect it.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
@@ -38,6 +38,9 @@ pub struct CheckTarget {
     pub address: SocketAddr,
     /// Whether its service has direct server return, so that the check goes to the VIP, at the backend.
     pub direct: bool,
+    /// The address that a socket is connected to in the backend's place, which is of another family than its VIP: for
+    /// [`CheckTarget::direct`]. `None`: the backend's own.
+    pub stand_in: Option<IpAddr>,
     /// The kind of check.
     pub check: Check,
     /// How the backend speaks TLS, for [`Check::Https`] and [`Check::Grpc`].
@@ -167,6 +170,11 @@ impl CheckTarget {
     /// (`crates/linux/bpf/check.h`).
     pub(super) fn mark(&self) -> Option<u32> {
         self.direct.then(|| CHECK_MARK | u32::from(self.backend))
+    }
+
+    /// What the check's socket is connected to.
+    pub(super) fn peer(&self) -> SocketAddr {
+        SocketAddr::new(self.stand_in.unwrap_or(self.address.ip()), self.address.port())
     }
 
     /// Whether something can bring this backend back once it is down.

@@ -5,11 +5,13 @@ use crate::config::ServiceSettings;
 use crate::health::{self, CheckTarget, Checker, ObservedTotals};
 use crate::status::HealthStatus;
 use hairpin_core::balance::{EffectiveWeight, EffectiveWeights};
-use hairpin_core::config::{BackendState, ServiceState, Snapshot};
+use hairpin_core::config::{BackendState, Service, ServiceState, Snapshot};
 use hairpin_core::l7::splice::Fault;
 use hairpin_core::worker::Which;
 use hairpin_https::BackendTls;
+use hairpin_linux::abi::{CHECK_STAND_IN_V4, CHECK_STAND_IN_V6};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::time::UNIX_EPOCH;
 
 /// The targets of checks: all backends that may get connections. `tls`: by the number of the service or group. `by_kernel`:
@@ -28,16 +30,28 @@ pub(crate) fn targets(
         }
         let taking = |state| !matches!(state, BackendState::Disabled | BackendState::Removed);
         let backends = service.backends.iter().filter(|backend| taking(backend.state));
-        targets.extend(backends.map(|backend| CheckTarget {
-            tls: tls.get(&number).cloned(),
-            // Another port may well be served by another program.
-            http2: settings.backend_http2 && settings.health.port.is_none(),
-            ..settings.health.target(service, backend)
+        targets.extend(backends.map(|backend| {
+            let is_mixed = by_kernel && service.is_mixed(backend);
+            CheckTarget {
+                tls: tls.get(&number).cloned(),
+                // Another port may well be served by another program.
+                http2: settings.backend_http2 && settings.health.port.is_none(),
+                stand_in: is_mixed.then(|| stand_in(service)),
+                ..settings.health.target(service, backend)
+            }
         }));
     }
     // Without the kernel's ports no program puts the VIP in place of the backend's address.
     targets.iter_mut().for_each(|target| target.direct &= by_kernel);
     targets
+}
+
+/// Where the check of a backend of direct server return is sent whose VIP is of the other family.
+fn stand_in(service: &Service) -> IpAddr {
+    match service.endpoint.address.is_ipv4() {
+        true => CHECK_STAND_IN_V4.into(),
+        false => CHECK_STAND_IN_V6.into(),
+    }
 }
 
 /// The totals of clients' connections at each backend so far.

@@ -276,6 +276,11 @@ fn tap_name(instance: &str, worker: usize) -> String {
     format!("hp-{instance}-{worker}")
 }
 
+/// The device of health checks whose backends are of another family than their VIP.
+fn check_device(instance: &str) -> String {
+    format!("hp-{instance}-hc")
+}
+
 /// The core of each worker, in order.
 fn worker_cpus(settings: &Settings) -> Result<Vec<usize>> {
     let allowed = cpu::allowed().context("cannot see which cores this process may use")?;

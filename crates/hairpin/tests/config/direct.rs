@@ -82,16 +82,22 @@ fn encapsulation_is_for_direct_services() {
 }
 
 #[test]
-fn encapsulation_is_within_one_family() {
+fn outer_headers_have_the_backends_family() {
+    let mixed = |lines: &str| direct(lines).replace("10.0.0.1:80", "[fd00::1]:80");
+    for lines in ["encapsulation = \"gue\"\n", "encapsulation = \"ipip\"\nencapsulation_source = \"fd00::2\"\n"] {
+        let config = good(&mixed(lines));
+        let service = &config.snapshot.services[0];
+        assert!(service.is_mixed(&service.backends[0]) && config.warnings.is_empty(), "{:?}", config.warnings);
+    }
     refuses(
         &direct("encapsulation = \"gue\"\nencapsulation_source = \"fd00::1\"\n"),
-        "7:24: error: `encapsulation_source` \"fd00::1\" is of another family than the service; packets are wrapped in \
-         headers of their own family",
+        "7:24: error: `encapsulation_source` \"fd00::1\" is of another family than all backends of the service; name an \
+         address of the backends' family, which outer headers have, or leave it out",
     );
     refuses(
-        &direct("encapsulation = \"gue\"\n").replace("10.0.0.1:80", "[fd00::1]:80"),
+        &mixed(""),
         "4:13: error: backend [fd00::1]:80 is IPv6, its service \"192.0.2.1:80/tcp\" IPv4; packets are not translated \
-         between families: use a backend of the same",
+         between families: use a backend of the same, or an `encapsulation`",
     );
     refuses(
         &direct("encapsulation = \"gue\"\nencapsulation_source = \"eth0\"\n"),

@@ -53,10 +53,6 @@ fn a_file_that_is_not_right_is_refused() {
     assert!(refused(&good.replace("\"tcp\"", "\"sctp\"")).starts_with("\"sctp\" is none of the words for this"));
     assert!(refused(&good.replace("10.0.0.1:2", "10.0.0.1:x")).starts_with("invalid socket address syntax"));
     assert_eq!(refused(&good.replace("10.0.0.1:2", "10.0.0.1:1")), "backend 1 (b2) is in service s80 twice");
-    assert_eq!(
-        refused(&good.replace("10.0.0.1:2", "[fd00::1]:2")),
-        "backend 1 (b2) is of another address family than its service"
-    );
     assert_eq!(refused(&good.replace("192.0.2.1:81", "192.0.2.1:80")), "service 1 (s81) is in it twice");
     assert_eq!(
         refused(&good.replace("{\"service\":1", "{\"service\":7")),

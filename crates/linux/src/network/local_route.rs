@@ -1,14 +1,10 @@
 //! Routes that make an address this host's own although no interface has it: `ip route add local ADDRESS dev lo`. The
 //! kernel then delivers packets to it to sockets. For an IPv4 address it also answers ARP, unless `arp_ignore` is set.
 
-use super::{HostRoute, RouteLookup, family, message, octets};
+use super::{HostRoute, RouteLookup, change_route, octets};
 use crate::device::index_of;
-use crate::device::netlink::acknowledged;
 use std::io;
 use std::net::IpAddr;
-
-/// The value of a route's field `protocol` that says that Hairpin has made it; no routing daemon has this number.
-const PROTOCOL: u8 = 104;
 
 /// Whether the kernel delivers packets to `address` to sockets of this host: an interface has it, or a route of type
 /// `local` leads to it.
@@ -43,14 +39,7 @@ fn unless(expected: i32, result: io::Result<()>) -> io::Result<()> {
 }
 
 fn change(kind: u16, flags: i32, address: IpAddr) -> io::Result<()> {
-    let octets = octets(address);
-    let (bits, table) = (8 * octets.len() as u8, libc::RT_TABLE_LOCAL);
-    // Lengths of the destination's and the source's prefix, type of service; at the end four bytes of flags.
-    let mut body = vec![family(address), bits, 0, 0, table, PROTOCOL, libc::RT_SCOPE_HOST, libc::RTN_LOCAL, 0, 0, 0, 0];
-    for (attribute, value) in [(libc::RTA_DST, &octets[..]), (libc::RTA_OIF, &index_of("lo")?.to_ne_bytes())] {
-        body.extend_from_slice(&(4 + value.len() as u16).to_ne_bytes());
-        body.extend_from_slice(&attribute.to_ne_bytes());
-        body.extend_from_slice(value);
-    }
-    acknowledged(&message(kind, flags, &body))
+    let attributes = [(libc::RTA_DST, &octets(address)[..]), (libc::RTA_OIF, &index_of("lo")?.to_ne_bytes())];
+    let class = (libc::RT_TABLE_LOCAL, libc::RT_SCOPE_HOST, libc::RTN_LOCAL);
+    change_route(kind, flags, address, class, &attributes)
 }

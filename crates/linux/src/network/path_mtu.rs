@@ -38,13 +38,14 @@ fn outer_headers(snapshot: &Snapshot) -> BTreeSet<Outer> {
         .services
         .iter()
         .filter(|service| service.forwarding == Forwarding::Direct && service.state != ServiceState::Vacant);
-    direct
-        .filter_map(|service| {
-            let is_ipv4 = service.endpoint.address.is_ipv4();
-            let family = if is_ipv4 { libc::AF_INET } else { libc::AF_INET6 };
+    let pairs = direct.flat_map(|service| service.backends.iter().map(move |backend| (service, backend)));
+    pairs
+        .filter_map(|(service, backend)| {
+            let outer_is_ipv4 = backend.endpoint.address.is_ipv4();
+            let family = if outer_is_ipv4 { libc::AF_INET } else { libc::AF_INET6 };
             match service.outer.encapsulation {
                 Encapsulation::None => None,
-                Encapsulation::Ipip if is_ipv4 => Some((family, libc::IPPROTO_IPIP)),
+                Encapsulation::Ipip if service.endpoint.address.is_ipv4() => Some((family, libc::IPPROTO_IPIP)),
                 Encapsulation::Ipip => Some((family, libc::IPPROTO_IPV6)),
                 Encapsulation::Gue => Some((family, libc::IPPROTO_UDP)),
             }

@@ -1,5 +1,6 @@
 //! Adopts the objects that an earlier process has pinned, without losing a packet.
 
+use super::checks::CheckDevice;
 use super::object::{self, Constants, Programs};
 use super::pins::{self, Pins};
 use super::{CONTROL, LoadedPlane, Maps, ProgramOptions, SetUpRoom, check};
@@ -60,7 +61,8 @@ impl LoadedPlane {
             attach: options.attach,
             attachments,
             rules,
-            checks: false,
+            has_checks: false,
+            check_device: CheckDevice::default(),
             set_up: None,
         })))
     }

@@ -38,17 +38,6 @@ impl LoadedPlane {
         }
         Ok(())
     }
-
-    /// Attaches the program that has health checks take the way of clients' packets, or detaches it if no service needs it.
-    pub fn configure_checks(&mut self, snapshot: &Snapshot) -> Result<()> {
-        let is_direct = snapshot.services.iter().any(is_direct);
-        self.control.block().direct.store(u32::from(is_direct), Ordering::Release);
-        self.checks = is_direct;
-        if is_direct {
-            return self.interfaces()?.into_iter().try_for_each(|ifindex| self.attach_check(ifindex));
-        }
-        self.detach_checks()
-    }
 }
 
 /// The entry of a backend of direct server return.
@@ -66,14 +55,16 @@ fn direct(service: &Service, backend: &Backend) -> abi::DirectEntry {
         port: service.outer.port.to_be_bytes(),
         encapsulation,
         overhead: service.outer.bytes(address.is_ipv4()),
-        zero: [0; 3],
+        ipv6: u8::from(!address.is_ipv4()),
+        mixed: u8::from(address.is_ipv4() != service.endpoint.address.is_ipv4()),
+        zero: [0; 10],
     }
 }
 
-/// The source address of outer headers: as configured, else the one that the kernel takes for packets to the backend. `None` if
-/// there is no route.
+/// The source address of outer headers: as configured for the backend's family, else the one that the kernel takes for packets to
+/// the backend. `None` if there is no route.
 fn own_address(service: &Service, backend: &Backend) -> Option<Address> {
-    if let Some(source) = service.outer.source {
+    if let Some(source) = service.outer.source_for(&backend.endpoint.address) {
         return Some(source);
     }
     let to = IpAddr::from(backend.endpoint.address);
@@ -85,7 +76,7 @@ fn own_address(service: &Service, backend: &Backend) -> Option<Address> {
 }
 
 /// Whether its backends answer clients themselves.
-fn is_direct(service: &Service) -> bool {
+pub(super) fn is_direct(service: &Service) -> bool {
     service.forwarding == Forwarding::Direct && service.state != ServiceState::Vacant
 }
 

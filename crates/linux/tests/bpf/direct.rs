@@ -31,7 +31,7 @@ fn direct_rig() -> Rig {
     let mut rig = Rig::new(1, |_| ());
     rig.plane.configure_backends(&direct()).unwrap();
     rig.plane.configure(&direct()).unwrap();
-    rig.plane.configure_checks(&direct()).unwrap();
+    rig.plane.configure_checks(&direct(), "hp-rig-hc").unwrap();
     rig
 }
 
@@ -216,8 +216,8 @@ fn direct_answers_of_no_check_are_left_alone() {
     });
 }
 
-/// What is noted of attachments, without the device.
-fn noted(rig: &Rig) -> Vec<bool> {
+/// What is noted of attachments, without the device: whether each is at an egress.
+pub(crate) fn noted(rig: &Rig) -> Vec<bool> {
     let entries = std::fs::read_dir(rig.plane.pin_path().join("links")).unwrap();
     let mut egress: Vec<bool> =
         entries.map(|entry| entry.unwrap().file_name().to_string_lossy().ends_with("-egress")).collect();
@@ -231,19 +231,19 @@ fn direct_check_program_comes_and_goes_with_the_services() {
         in_namespace(move || {
             let mut rig = Rig::new(1, |options| options.attach = mode);
             assert_eq!(noted(&rig), [false; 2]);
-            rig.plane.configure_checks(&direct()).unwrap();
+            rig.plane.configure_checks(&direct(), "hp-rig-hc").unwrap();
             assert_eq!(noted(&rig), [false, false, true, true]);
-            rig.plane.configure_checks(&snapshot()).unwrap();
+            rig.plane.configure_checks(&snapshot(), "hp-rig-hc").unwrap();
             assert_eq!(noted(&rig), [false; 2]);
             // Another process adopts it, and a service comes again.
-            rig.plane.configure_checks(&direct()).unwrap();
+            rig.plane.configure_checks(&direct(), "hp-rig-hc").unwrap();
             let AdoptedPrograms::Plane(mut next) = LoadedPlane::adopt(&rig.options, rig.plane.steering()).unwrap()
             else {
                 panic!("not adopted")
             };
             next.attach(0, rig.left.index, rig.left.mac).unwrap();
             next.attach(1, rig.right.index, rig.right.mac).unwrap();
-            next.configure_checks(&direct()).unwrap();
+            next.configure_checks(&direct(), "hp-rig-hc").unwrap();
             assert_eq!(noted(&rig), [false, false, true, true]);
             next.detach().unwrap();
             drop(rig);

@@ -1,5 +1,6 @@
 //! Outer headers of what goes to backends of direct server return, and the program that takes them off.
 
+use crate::direct::noted;
 use crate::packet::{Packet, SYN, packet, parsed, v4, v6};
 use crate::rig::{
     BACKEND_MAC, Buffer, CLIENT, OK, REDIRECT, Rig, SHOT, VIP, XDP_PASS, XDP_REDIRECT, XDP_TX, attach_modes, command,
@@ -12,8 +13,11 @@ use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
 use hairpin_core::l7::config::Network;
 use hairpin_core::rewrite::{Rewrite, lower_hops};
 use hairpin_core::wire::checksum::Sum;
-use hairpin_linux::abi::{CHECK_MARK, RULE_ACTIVE, RULE_WRAPPED, RuleHead};
+use hairpin_linux::abi::{
+    CHECK_ADDRESS, CHECK_MARK, CHECK_STAND_IN_V4, CHECK_STAND_IN_V6, RULE_ACTIVE, RULE_WRAPPED, RuleHead,
+};
 use hairpin_linux::decapsulate::{Decapsulator, DecapsulatorOptions};
+use hairpin_linux::device::Interface;
 use hairpin_linux::programs::AttachMode;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -33,19 +37,42 @@ fn address(text: &str) -> Address {
     Address::from(text.parse::<IpAddr>().unwrap())
 }
 
+/// How packets are wrapped, and whether in headers of the other family.
+#[derive(Clone, Copy, Debug)]
+struct Tunnel {
+    encapsulation: Encapsulation,
+    is_mixed: bool,
+}
+
+impl From<Encapsulation> for Tunnel {
+    fn from(encapsulation: Encapsulation) -> Tunnel {
+        Tunnel { encapsulation, is_mixed: false }
+    }
+}
+
+impl Tunnel {
+    /// The backend that packets of this family get.
+    fn backend(self, is_ipv4: bool) -> Address {
+        address(if is_ipv4 != self.is_mixed { FAR } else { FAR6 })
+    }
+}
+
 /// The rig's services, with direct server return to the far backends.
-fn far(encapsulation: Encapsulation, source: Option<Address>) -> Snapshot {
+fn far(tunnel: impl Into<Tunnel>, source: Option<Address>) -> Snapshot {
+    let tunnel = tunnel.into();
     let mut snapshot = snapshot();
     for service in &mut snapshot.services {
         service.forwarding = Forwarding::Direct;
-        service.outer = Outer { encapsulation, port: PORT, source };
+        service.outer = Outer { encapsulation: tunnel.encapsulation, port: PORT, source };
         for backend in &mut service.backends {
-            let is_ipv4 = service.endpoint.address.is_ipv4();
-            backend.endpoint = Endpoint { address: address(if is_ipv4 { FAR } else { FAR6 }), port: 80 };
+            backend.endpoint = Endpoint { address: tunnel.backend(service.endpoint.address.is_ipv4()), port: 80 };
         }
     }
     Snapshot::new(snapshot.services, snapshot.pool)
 }
+
+/// The device of health checks.
+const CHECKS: &str = "hp-rig-hc";
 
 fn far_rig(snapshot: &Snapshot) -> Rig {
     let mut rig = Rig::new(1, |_| ());
@@ -53,14 +80,13 @@ fn far_rig(snapshot: &Snapshot) -> Rig {
     command("ip", &["route", "add", "fd03::/64", "via", "fd02::2"]);
     rig.plane.configure_backends(snapshot).unwrap();
     rig.plane.configure(snapshot).unwrap();
-    rig.plane.configure_checks(snapshot).unwrap();
+    rig.plane.configure_checks(snapshot, CHECKS).unwrap();
     rig
 }
 
 /// A rule for `key` to the backend that the rig has for such a packet.
-fn rule(key: FlowKey) -> Rule {
-    let backend = address(if key.is_ipv4() { FAR } else { FAR6 });
-    let destination = Endpoint { address: backend, ..key.destination };
+fn rule(key: FlowKey, tunnel: impl Into<Tunnel>) -> Rule {
+    let destination = Endpoint { address: tunnel.into().backend(key.is_ipv4()), ..key.destination };
     let rewrite = Rewrite { source: key.source, destination, ..Rewrite::default() };
     Rule { key, rewrite, fate: Fate::Direct, total: if key.is_ipv4() { 0 } else { 4 }, ..Rule::default() }
 }
@@ -82,9 +108,10 @@ fn lowered(frame: &[u8]) -> Vec<u8> {
 }
 
 /// What `packet` is to be wrapped in, as it leaves for the far backends: its bytes from the IP header on.
-fn outer(encapsulation: Encapsulation, packet: &[u8], source_port: u16) -> Vec<u8> {
-    let has_udp = encapsulation == Encapsulation::Gue;
+fn outer(tunnel: Tunnel, packet: &[u8], source_port: u16) -> Vec<u8> {
+    let has_udp = tunnel.encapsulation == Encapsulation::Gue;
     let is_ipv4 = packet[0] >> 4 == 4;
+    let (inside, class) = if is_ipv4 { (4, packet[1]) } else { (41, packet[0] << 4 | packet[1] >> 4) };
     let mut udp = Vec::new();
     if has_udp {
         udp.extend(source_port.to_be_bytes());
@@ -94,18 +121,21 @@ fn outer(encapsulation: Encapsulation, packet: &[u8], source_port: u16) -> Vec<u
     }
     let carried = (udp.len() + packet.len()) as u16;
     let mut header = Vec::new();
-    if is_ipv4 {
-        header.extend([0x45, packet[1]]);
+    if is_ipv4 != tunnel.is_mixed {
+        header.extend([0x45, class]);
         header.extend((carried + 20).to_be_bytes());
-        header.extend([0, 0, 0x40, 0, 64, if has_udp { 17 } else { 4 }, 0, 0]);
+        header.extend([0, 0, 0x40, 0, 64, if has_udp { 17 } else { inside }, 0, 0]);
         header.extend(address(OWN).ipv4_octets());
         header.extend(address(FAR).ipv4_octets());
         let sum = Sum::of(&header).checksum();
         header[10..12].copy_from_slice(&sum.to_be_bytes());
     } else {
-        header.extend(&packet[..4]);
+        match is_ipv4 {
+            true => header.extend([0x60 | class >> 4, class << 4, 0, 0]),
+            false => header.extend(&packet[..4]),
+        }
         header.extend(carried.to_be_bytes());
-        header.extend([if has_udp { 17 } else { 41 }, 64]);
+        header.extend([if has_udp { 17 } else { inside }, 64]);
         header.extend(address(OWN6).0);
         header.extend(address(FAR6).0);
     }
@@ -114,34 +144,40 @@ fn outer(encapsulation: Encapsulation, packet: &[u8], source_port: u16) -> Vec<u
 }
 
 /// Checks a frame that carries `packet` in outer headers. Returns the source port of GUE.
-fn assert_wrapped(encapsulation: Encapsulation, frame: &[u8], packet: &[u8], what: &str) -> u16 {
-    let ip = if packet[0] >> 4 == 4 { 20 } else { 40 };
+fn assert_wrapped(tunnel: impl Into<Tunnel>, frame: &[u8], packet: &[u8], what: &str) -> u16 {
+    let tunnel = tunnel.into();
+    let ip = if (packet[0] >> 4 == 4) != tunnel.is_mixed { 20 } else { 40 };
     let port = u16::from_be_bytes(frame[14 + ip..14 + ip + 2].try_into().unwrap());
-    let expected = [&outer(encapsulation, packet, port), packet].concat();
+    let expected = [&outer(tunnel, packet, port), packet].concat();
     assert_eq!(&frame[14..], expected, "{what}");
     assert_eq!(&frame[12..14], if ip == 20 { [8, 0] } else { [0x86, 0xdd] });
-    if encapsulation == Encapsulation::Gue {
+    if tunnel.encapsulation == Encapsulation::Gue {
         assert!(port >= 0xc000, "{what}: source port {port}");
     }
     port
 }
 
-const KINDS: [Encapsulation; 2] = [Encapsulation::Ipip, Encapsulation::Gue];
+const TUNNELS: [Tunnel; 4] = [
+    Tunnel { encapsulation: Encapsulation::Ipip, is_mixed: false },
+    Tunnel { encapsulation: Encapsulation::Gue, is_mixed: false },
+    Tunnel { encapsulation: Encapsulation::Ipip, is_mixed: true },
+    Tunnel { encapsulation: Encapsulation::Gue, is_mixed: true },
+];
 
 #[test]
 fn rules_wrap_what_goes_to_backends_hops_away() {
-    for encapsulation in KINDS {
+    for tunnel in TUNNELS {
         in_namespace(move || {
-            let rig = far_rig(&far(encapsulation, None));
+            let rig = far_rig(&far(tunnel, None));
             rig.write("devices", &rig.right.index, &rig.right.index);
             for key in keys() {
-                rig.put(&rule(key), 0, |head| head.flags |= RULE_ACTIVE);
+                rig.put(&rule(key, tunnel), 0, |head| head.flags |= RULE_ACTIVE);
                 let frame = Packet::new(key).to(rig.left.mac).frame();
-                let what = format!("{encapsulation:?} {key:?}");
+                let what = format!("{tunnel:?} {key:?}");
                 // The kernel fills in the MACs of the first.
                 let first = rig.ingress(&frame);
                 assert_eq!(first.verdict, REDIRECT, "{what}");
-                let port = assert_wrapped(encapsulation, &first.frame, &lowered(&frame), &what);
+                let port = assert_wrapped(tunnel, &first.frame, &lowered(&frame), &what);
                 for checksum_complete in [false, true] {
                     let buffer = Buffer { checksum_complete, ..Buffer::default() };
                     let Ok(second) = rig.ingress_as(&frame, buffer) else {
@@ -149,12 +185,12 @@ fn rules_wrap_what_goes_to_backends_hops_away() {
                         continue;
                     };
                     assert_eq!(second.verdict, REDIRECT, "{what}");
-                    assert_eq!(assert_wrapped(encapsulation, &second.frame, &lowered(&frame), &what), port, "{what}");
+                    assert_eq!(assert_wrapped(tunnel, &second.frame, &lowered(&frame), &what), port, "{what}");
                     assert_eq!((&second.frame[..6], &second.frame[6..12]), (&BACKEND_MAC[..], &rig.right.mac[..]));
                 }
                 let (xdp, counted) = rig.counted(|| rig.xdp(&frame, true));
                 assert_eq!((xdp.verdict, counted), (XDP_REDIRECT, [("xdp-sent", 1)].into()), "{what}");
-                assert_eq!(assert_wrapped(encapsulation, &xdp.frame, &lowered(&frame), &what), port, "{what}");
+                assert_eq!(assert_wrapped(tunnel, &xdp.frame, &lowered(&frame), &what), port, "{what}");
                 // Counted is what the client has sent.
                 let head = rig.head(&key);
                 assert_eq!(head.bytes / head.packets, frame.len() as u64 - 14, "{what}");
@@ -163,7 +199,7 @@ fn rules_wrap_what_goes_to_backends_hops_away() {
                 let written = Packet::new(key).to([0x1a, 0, 0, number, 0, 0]).frame();
                 let (sent, counted) = rig.counted(|| rig.worker(&written));
                 assert_eq!((sent.verdict, counted), (REDIRECT, [("sent", 1)].into()), "{what}");
-                assert_eq!(assert_wrapped(encapsulation, &sent.frame, &written[14..], &what), port, "{what}");
+                assert_eq!(assert_wrapped(tunnel, &sent.frame, &written[14..], &what), port, "{what}");
             }
         });
     }
@@ -177,14 +213,14 @@ fn wrapped(head: &mut RuleHead) {
 
 #[test]
 fn xdp_and_tc_wrap_alike() {
-    for encapsulation in KINDS {
+    for tunnel in TUNNELS {
         in_namespace(move || {
-            let rig = far_rig(&far(encapsulation, None));
+            let rig = far_rig(&far(tunnel, None));
             let mut runner = TestRunner::new(Config { failure_persistence: None, ..Config::with_cases(1000) });
             let outcome = runner.run(&packet(), |packet| {
                 let packet = Packet { tags: Vec::new(), extensions: Vec::new(), ..packet.to(rig.left.mac) };
                 let frame = packet.frame();
-                rig.put(&rule(packet.key), 0, wrapped);
+                rig.put(&rule(packet.key, tunnel), 0, wrapped);
                 let (xdp, tc) = (rig.xdp(&frame, true), rig.ingress(&frame));
                 prop_assert_eq!((xdp.verdict, tc.verdict), (XDP_TX, REDIRECT));
                 prop_assert_eq!(&xdp.frame, &tc.frame, "xdp left, tc right; before: {:?}", frame);
@@ -226,16 +262,16 @@ fn without_a_source_nothing_is_wrapped() {
         let mut rig = Rig::new(1, |_| ());
         // There is no route yet.
         rig.plane.configure_backends(&far(Encapsulation::Ipip, None)).unwrap();
-        rig.plane.configure_checks(&far(Encapsulation::Ipip, None)).unwrap();
+        rig.plane.configure_checks(&far(Encapsulation::Ipip, None), CHECKS).unwrap();
         command("ip", &["route", "add", "10.3.0.0/24", "via", "10.2.0.2"]);
         let written = Packet::new(keys()[0]).to([0x1a, 0, 0, 0, 0, 0]).frame();
         let (sent, counted) = rig.counted(|| rig.worker(&written));
         assert_eq!((sent.verdict, counted), (SHOT, [("not-encapsulated", 1)].into()));
-        rig.put(&rule(keys()[0]), 0, |head| head.flags |= RULE_ACTIVE);
+        rig.put(&rule(keys()[0], Encapsulation::Ipip), 0, |head| head.flags |= RULE_ACTIVE);
         let frame = Packet::new(keys()[0]).to(rig.left.mac).frame();
         let (sent, counted) = rig.counted(|| rig.ingress(&frame));
         assert_eq!((sent.verdict, counted), (SHOT, [("not-encapsulated", 1)].into()));
-        rig.put(&rule(keys()[0]), 0, wrapped);
+        rig.put(&rule(keys()[0], Encapsulation::Ipip), 0, wrapped);
         let xdp = rig.xdp(&frame, true);
         assert_eq!((xdp.verdict, xdp.frame), (XDP_PASS, frame));
         // It is found out anew.
@@ -251,7 +287,7 @@ fn a_change_of_encapsulation_is_in_force_at_once() {
         let rig = far_rig(&far(Encapsulation::Ipip, None));
         rig.write("devices", &rig.right.index, &rig.right.index);
         let key = keys()[0];
-        rig.put(&rule(key), 0, |head| head.flags |= RULE_ACTIVE);
+        rig.put(&rule(key, Encapsulation::Ipip), 0, |head| head.flags |= RULE_ACTIVE);
         let frame = Packet::new(key).to(rig.left.mac).frame();
         assert_wrapped(Encapsulation::Ipip, &rig.ingress(&frame).frame, &lowered(&frame), "first");
         rig.plane.configure_backends(&far(Encapsulation::Gue, None)).unwrap();
@@ -266,14 +302,33 @@ fn a_change_of_encapsulation_is_in_force_at_once() {
     });
 }
 
+/// A reload may take the encapsulation away while a backend of the other family still has connections.
+#[test]
+fn nothing_goes_bare_to_a_backend_of_the_other_family() {
+    in_namespace(|| {
+        let tunnel = TUNNELS[2];
+        let rig = far_rig(&far(tunnel, None));
+        let key = keys()[1];
+        rig.put(&rule(key, tunnel), 0, |head| head.flags |= RULE_ACTIVE);
+        let frame = Packet::new(key).to(rig.left.mac).frame();
+        assert_wrapped(tunnel, &rig.ingress(&frame).frame, &lowered(&frame), "first");
+        rig.plane.configure_backends(&far(Tunnel { encapsulation: Encapsulation::None, ..tunnel }, None)).unwrap();
+        let (run, counted) = rig.counted(|| rig.ingress(&frame));
+        assert_eq!((run.verdict, run.frame[0]), (REDIRECT, 0x0a), "to the worker");
+        assert_eq!(counted.get("rule-no-route"), Some(&1), "{counted:?}");
+        let (sent, counted) = rig.counted(|| rig.worker(&Packet::new(key).to([0x1a, 0, 0, 2, 0, 0]).frame()));
+        assert_eq!((sent.verdict, counted), (SHOT, [("sent-no-route", 1)].into()));
+    });
+}
+
 #[test]
 fn outer_headers_count_towards_the_mtu() {
-    for (encapsulation, bytes) in [(Encapsulation::Ipip, 20), (Encapsulation::Gue, 28)] {
+    for (tunnel, bytes) in TUNNELS.into_iter().zip([20, 28, 40, 48]) {
         in_namespace(move || {
-            let rig = far_rig(&far(encapsulation, None));
+            let rig = far_rig(&far(tunnel, None));
             rig.write("devices", &rig.right.index, &rig.right.index);
             let key = keys()[0];
-            rig.put(&rule(key), 0, |head| head.flags |= RULE_ACTIVE);
+            rig.put(&rule(key, tunnel), 0, |head| head.flags |= RULE_ACTIVE);
             let payload = 1500 - bytes - 40;
             for (payload, fits) in [(payload, true), (payload + 1, false)] {
                 let sized = Packet { payload: vec![1; payload], ..Packet::new(key) };
@@ -296,32 +351,59 @@ fn outer_headers_count_towards_the_mtu() {
 /// Checks go the way of clients' packets: to the VIP, wrapped.
 #[test]
 fn checks_are_wrapped_too() {
-    for encapsulation in KINDS {
+    for tunnel in TUNNELS {
         in_namespace(move || {
-            let rig = far_rig(&far(encapsulation, None));
+            let rig = far_rig(&far(tunnel, None));
             let own = address(OWN).ipv4_octets();
+            let (far, far6) = match tunnel.is_mixed {
+                true => (CHECK_STAND_IN_V4.octets(), &*CHECK_STAND_IN_V6.to_string()),
+                false => (address(FAR).ipv4_octets(), FAR6),
+            };
             let flows = [
-                (
-                    v4(own, 40_001, address(FAR).ipv4_octets(), 80, Protocol::Tcp),
-                    v4(own, 40_001, VIP, 80, Protocol::Tcp),
-                ),
-                (v6(OWN6, 40_001, FAR6, 80, Protocol::Tcp), v6(OWN6, 40_001, VIP6, 80, Protocol::Tcp)),
+                (v4(own, 40_001, far, 80, Protocol::Tcp), v4(own, 40_001, VIP, 80, Protocol::Tcp)),
+                (v6(OWN6, 40_001, far6, 80, Protocol::Tcp), v6(OWN6, 40_001, VIP6, 80, Protocol::Tcp)),
             ];
             for ((sent, expected), number) in flows.into_iter().zip([0, 2]) {
                 let frame = Packet { flags: SYN, ..Packet::new(sent) }.frame();
                 let buffer = Buffer { mark: CHECK_MARK | number, ..Buffer::default() };
-                let run = run(rig.plane.check_program(), &frame, rig.right.index, buffer).unwrap();
+                let device = if tunnel.is_mixed { Interface::by_name(CHECKS).unwrap().index } else { rig.right.index };
+                let run = run(rig.plane.check_program(), &frame, device, buffer).unwrap();
                 let inner = Packet { flags: SYN, ttl: 1, ..Packet::new(expected) }.frame();
-                assert_eq!(run.verdict, OK);
-                assert_wrapped(encapsulation, &run.frame, &inner[14..], "check");
+                // From the device of checks it is sent elsewhere, and its answer is brought in there.
+                let (verdict, to) = if tunnel.is_mixed { (REDIRECT, CHECK_ADDRESS) } else { (OK, rig.left.mac) };
+                assert_eq!(run.verdict, verdict, "{tunnel:?}");
+                assert_wrapped(tunnel, &run.frame, &inner[14..], "check");
                 // The backend answers as the VIP, without a wrapping.
                 let answer = Packet::new(expected.reversed()).to(rig.left.mac).frame();
                 let run = rig.ingress(&answer);
-                let wanted = Packet::new(sent.reversed()).to(rig.left.mac).frame();
-                assert_eq!((run.verdict, run.frame), (OK, wanted));
+                let wanted = Packet::new(sent.reversed()).to(to).frame();
+                assert_eq!((run.verdict, run.frame), (verdict, wanted), "{tunnel:?}");
             }
         });
     }
+}
+
+/// The device of health checks is there while a backend is of another family than its VIP, with a route for each family of VIPs,
+/// and an address of an interface that answers come in by.
+#[test]
+fn device_of_checks_comes_and_goes() {
+    in_namespace(|| {
+        let mixed = far(TUNNELS[2], None);
+        let mut rig = far_rig(&mixed);
+        let routes = || command("ip", &["route", "get", "192.0.0.8"]) + &command("ip", &["route", "get", "100::48:50"]);
+        // A second time, as by a reload.
+        rig.plane.configure_checks(&mixed, CHECKS).unwrap();
+        let there = routes();
+        assert!(there.contains(&format!("192.0.0.8 dev {CHECKS} src 10.1.0.1")), "{there}");
+        assert!(there.contains(&format!("dev {CHECKS}")) && there.contains("src fd01::1"), "{there}");
+        assert_eq!(Interface::by_name(CHECKS).unwrap().mac, CHECK_ADDRESS);
+        // Interfaces that go take nothing with them.
+        rig.plane.detach_others(&[rig.left.index, rig.right.index]).unwrap();
+        assert_eq!(noted(&rig), [false, false, true, true, true]);
+        rig.plane.configure_checks(&far(Encapsulation::Ipip, None), CHECKS).unwrap();
+        assert!(Interface::by_name(CHECKS).is_err());
+        rig.plane.configure_checks(&snapshot(), CHECKS).unwrap();
+    });
 }
 
 fn network(text: &str, prefix: u8) -> Network {
@@ -353,9 +435,9 @@ fn arriving(rig: &Rig, written: &[u8]) -> Vec<u8> {
 
 #[test]
 fn decapsulate_takes_off_what_rules_put_on() {
-    for encapsulation in KINDS {
+    for tunnel in TUNNELS {
         in_namespace(move || {
-            let rig = far_rig(&far(encapsulation, None));
+            let rig = far_rig(&far(tunnel, None));
             let opener = opener(&rig);
             let program = opener.program().unwrap();
             for key in keys() {
@@ -364,14 +446,14 @@ fn decapsulate_takes_off_what_rules_put_on() {
                 for checksum_complete in [false, true] {
                     let buffer = Buffer { checksum_complete, ..Buffer::default() };
                     let Ok(run) = run(program.as_fd(), &wrapped, rig.left.index, buffer) else {
-                        assert!(checksum_complete, "{key:?}");
+                        assert!(checksum_complete, "{tunnel:?} {key:?}");
                         continue;
                     };
-                    assert_eq!((run.verdict, &run.frame[12..]), (OK, &written[12..]), "{key:?}");
+                    assert_eq!((run.verdict, &run.frame[12..]), (OK, &written[12..]), "{tunnel:?} {key:?}");
                 }
             }
             let fates = opener.fates().unwrap();
-            assert!(fates[0] >= 3 && fates[1..] == [0; 5], "{fates:?}");
+            assert!(fates[0] >= 3 && fates[1..] == [0; 5], "{tunnel:?} {fates:?}");
         });
     }
 }

@@ -52,8 +52,10 @@ impl TransportProtocol {
 pub struct PeerService {
     /// Its name.
     pub name: &'static str,
-    /// The family of the VIP and the servers.
+    /// The family of the VIP and, unless `is_mixed`, of the servers.
     pub family: Family,
+    /// Whether the servers' addresses are of the other family. Only Hairpin.
+    pub is_mixed: bool,
     /// The transport protocol.
     pub transport: TransportProtocol,
     /// The VIP's port.
@@ -78,6 +80,7 @@ impl PeerService {
         PeerService {
             name,
             family,
+            is_mixed: false,
             transport: TransportProtocol::Tcp,
             port,
             server_port: port,
@@ -113,7 +116,8 @@ impl PeerService {
 
     /// `address:port` of every server.
     pub fn server_ends(&self) -> Vec<String> {
-        self.servers.iter().map(|&server| end(server_address(self.family, server), self.server_port)).collect()
+        let family = if self.is_mixed { self.family.other() } else { self.family };
+        self.servers.iter().map(|&server| end(server_address(family, server), self.server_port)).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use crate::lane::skip;
 use crate::network::{ATTACH_XDP, test};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::load::{self, Amount, IperfOptions};
-use hairpin_e2e::peer::{Hairpin, HairpinOptions, hairpin_program};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService, hairpin_program};
 use hairpin_e2e::process::Process;
 use hairpin_e2e::servers::{HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_e2e::tool::{echo, inside};
@@ -30,18 +30,47 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("encapsulated: gue down and up (wire)", || passes(Cards::Wire, GUE, "")),
         test("encapsulated: gue down and up (xdp)", || passes(Cards::Xdp, GUE, ATTACH_XDP)),
         test("encapsulated: gue down and up (software)", || passes(Cards::Gso, GUE, NEVER)),
+        test("encapsulated: ipip in the other family (gso)", || passes(Cards::Gso, IPIP.mixed(), "")),
+        test("encapsulated: gue in the other family (wire)", || passes(Cards::Wire, GUE.mixed(), "")),
+        test("encapsulated: gue in the other family (xdp)", || passes(Cards::Xdp, GUE.mixed(), ATTACH_XDP)),
+        test("encapsulated: ipip in the other family (software)", || passes(Cards::Gso, IPIP.mixed(), NEVER)),
         test("encapsulated: ipip to the kernel's tunnels", || kernel_tunnels(IPIP)),
         test("encapsulated: gue to the kernel's tunnels", || kernel_tunnels(GUE)),
+        test("encapsulated: mixed ipip to the kernel's tunnels", || kernel_tunnels(IPIP.mixed())),
+        test("encapsulated: mixed gue to the kernel's tunnels", || kernel_tunnels(GUE.mixed())),
         test("encapsulated: datagrams", datagrams),
-        test("encapsulated: connections outlive kills", outlives),
+        test("encapsulated: connections outlive kills", || outlives(GUE, IPIP)),
+        test("encapsulated: mixed connections outlive kills", || outlives(IPIP.mixed(), GUE.mixed())),
         test("encapsulated: a server that unwraps nothing is down", unwraps_nothing),
         test("encapsulated: clients hear of the tunnel's MTU", narrow),
         test("encapsulated: clients hear of a router's MTU", narrow_behind_router),
     ]
 }
 
-const IPIP: &str = "ipip";
-pub(crate) const GUE: &str = "gue";
+/// How packets are wrapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tunnel {
+    /// What the configuration calls it.
+    pub(crate) kind: &'static str,
+    /// Whether outer headers are of the other family than the VIP.
+    is_mixed: bool,
+}
+
+const IPIP: Tunnel = Tunnel { kind: "ipip", is_mixed: false };
+pub(crate) const GUE: Tunnel = Tunnel { kind: "gue", is_mixed: false };
+
+impl Tunnel {
+    /// The same encapsulation, in headers of the other family.
+    pub(crate) fn mixed(self) -> Tunnel {
+        Tunnel { is_mixed: true, ..self }
+    }
+
+    /// The services, to servers whose addresses outer headers have.
+    pub(crate) fn services(self, tables: &str) -> Vec<PeerService> {
+        let services = services(tables).into_iter();
+        services.map(|service| PeerService { is_mixed: self.is_mixed, ..service }).collect()
+    }
+}
 
 /// A network whose servers have the VIP, and unwrap. (Dropped in this order.)
 struct Scene {
@@ -51,8 +80,8 @@ struct Scene {
     topology: Topology,
 }
 
-fn options(kind: &str, tables: &str) -> HairpinOptions {
-    let service = format!("mode = \"dsr\"\nencapsulation = \"{kind}\"");
+fn options(tunnel: Tunnel, tables: &str) -> HairpinOptions {
+    let service = format!("mode = \"dsr\"\nencapsulation = \"{}\"", tunnel.kind);
     HairpinOptions { service, tables: tables.to_owned(), ..HairpinOptions::default() }
 }
 
@@ -84,20 +113,20 @@ pub(crate) fn start_opener(topology: &Topology, server: usize) -> Result<Process
 }
 
 impl Scene {
-    fn start(cards: Cards, kind: &str, tables: &str, of_services: &str) -> Result<Scene> {
+    fn start(cards: Cards, tunnel: Tunnel, tables: &str, of_services: &str) -> Result<Scene> {
         let topology = network(cards)?;
         let openers = (1..=SERVERS).map(|server| start_opener(&topology, server)).collect::<Result<_>>()?;
-        Scene::with(topology, openers, kind, (tables, of_services))
+        Scene::with(topology, openers, tunnel, (tables, of_services))
     }
 
     fn with(
         topology: Topology,
         openers: Vec<Process>,
-        kind: &str,
+        tunnel: Tunnel,
         (tables, of_services): (&str, &str),
     ) -> Result<Scene> {
         let servers = Servers::start(&topology)?;
-        let hairpin = Hairpin::start(&topology, &services(of_services), &options(kind, tables))?;
+        let hairpin = Hairpin::start(&topology, &tunnel.services(of_services), &options(tunnel, tables))?;
         Ok(Scene { hairpin, openers, _servers: servers, topology })
     }
 
@@ -143,11 +172,11 @@ impl Scene {
     }
 }
 
-fn passes(cards: Cards, kind: &str, tables: &str) -> Result<()> {
-    let mut scene = Scene::start(cards, kind, tables, "")?;
+fn passes(cards: Cards, tunnel: Tunnel, tables: &str) -> Result<()> {
+    let mut scene = Scene::start(cards, tunnel, tables, "")?;
     scene.transfer()?;
-    let offloaded = scene.hairpin.offload()?.offloaded;
-    ensure!((offloaded > 0) == (tables != NEVER), "{offloaded} connections are offloaded");
+    let view = scene.hairpin.offload()?;
+    ensure!((view.offloaded > 0) == (tables != NEVER), "{view:?}");
     if cards == Cards::Xdp {
         // Uploads of 50 MB by each family, in segments of 1,448 bytes at most. The status is as of the last second.
         sleep(Duration::from_millis(1500));
@@ -156,7 +185,7 @@ fn passes(cards: Cards, kind: &str, tables: &str) -> Result<()> {
     }
     let status = scene.hairpin.status()?;
     let service = status.service("http4").context("no such service")?;
-    ensure!(service.encapsulation.as_deref() == Some(kind), "the status says {:?}", service.encapsulation);
+    ensure!(service.encapsulation.as_deref() == Some(tunnel.kind), "the status says {:?}", service.encapsulation);
     ensure!(scene.event("kernel.not-encapsulated")? == 0, "some packets were not encapsulated");
     for opener in &mut scene.openers {
         ensure!(opener.stop()?.success(), "{}", opener.log());
@@ -169,34 +198,38 @@ fn passes(cards: Cards, kind: &str, tables: &str) -> Result<()> {
 }
 
 /// The kernel's tunnels in a server, as the guide has it.
-fn tunnels(topology: &Topology, server: usize, kind: &str) -> Result<()> {
+fn tunnels(topology: &Topology, server: usize, tunnel: Tunnel) -> Result<()> {
     let namespace = &topology.servers[server - 1];
     namespace.script(
         "ip link add ipip0 type ipip external\nip link set ipip0 up\n\
          ip link add ipip60 type ip6tnl external\nip link set ipip60 up\n",
     )?;
-    if kind == GUE {
+    if tunnel.is_mixed {
+        // The one that the module makes takes packets from any sender.
+        namespace.script("ip link set sit0 up\n")?;
+    }
+    if tunnel.kind == GUE.kind {
         namespace.script("ip fou add port 6080 gue\nip -6 fou add port 6080 gue\n")?;
     }
     Ok(())
 }
 
-fn kernel_tunnels(kind: &str) -> Result<()> {
+fn kernel_tunnels(tunnel: Tunnel) -> Result<()> {
     let topology = network(Cards::Gso)?;
     // Modules are the machine's, whatever the network namespace.
-    topology.servers[0].script("for module in ipip ip6_tunnel fou fou6; do modprobe -q $module || true; done\n")?;
+    topology.servers[0].script("for module in ipip ip6_tunnel sit fou fou6; do modprobe -q $module || true; done\n")?;
     for server in 1..=SERVERS {
-        if let Err(error) = tunnels(&topology, server, kind) {
-            skip(format!("this kernel has no such tunnels (ipip, ip6_tunnel, fou, fou6): {error:#}"));
+        if let Err(error) = tunnels(&topology, server, tunnel) {
+            skip(format!("this kernel has no such tunnels (ipip, ip6_tunnel, sit, fou, fou6): {error:#}"));
             return Ok(());
         }
     }
-    Scene::with(topology, Vec::new(), kind, ("", ""))?.transfer()
+    Scene::with(topology, Vec::new(), tunnel, ("", ""))?.transfer()
 }
 
 fn datagrams() -> Result<()> {
-    for kind in [IPIP, GUE] {
-        let scene = Scene::start(Cards::Gso, kind, "", "")?;
+    for tunnel in [IPIP, GUE, IPIP.mixed(), GUE.mixed()] {
+        let scene = Scene::start(Cards::Gso, tunnel, "", "")?;
         let done = Arc::new(AtomicBool::new(false));
         let echoes = start_echoes(&scene.topology, &done);
         sleep(Duration::from_millis(200));
@@ -206,37 +239,41 @@ fn datagrams() -> Result<()> {
             let (mut answered, mut rounds) = (0, 0);
             while answered < 200 {
                 let asked = echo::ask(&scene.topology.client, &[to], 0, 40, 100, Duration::from_secs(1))?;
-                ensure!(asked.wrong == 0 && rounds < 60, "{kind} by {}: {answered} so far, {asked:?}", family.name());
+                ensure!(
+                    asked.wrong == 0 && rounds < 60,
+                    "{tunnel:?} by {}: {answered} so far, {asked:?}",
+                    family.name()
+                );
                 answered += asked.answered;
                 rounds += 1;
             }
         }
         done.store(true, Ordering::Relaxed);
         let answered: Vec<u64> = echoes.into_iter().map(inside::join).collect::<Result<_>>()?;
-        ensure!(answered.iter().all(|&count| count > 0), "{kind}: the servers have answered {answered:?}");
+        ensure!(answered.iter().all(|&count| count > 0), "{tunnel:?}: the servers have answered {answered:?}");
     }
     Ok(())
 }
 
-fn outlives() -> Result<()> {
-    let mut scene = Scene::start(Cards::Gso, GUE, "", "")?;
+fn outlives(tunnel: Tunnel, other: Tunnel) -> Result<()> {
+    let mut scene = Scene::start(Cards::Gso, tunnel, "", "")?;
     let mut open = open(&scene.topology)?;
     scene.hairpin.end(Signal::SIGKILL)?;
     check(&mut open, "without a process")?;
     scene.hairpin.start_again(&scene.topology, &[])?;
     check(&mut open, "after a kill")?;
     // The other encapsulation is in force at once, for open connections too.
-    scene.hairpin.configure(&scene.topology, &services(""), &options(IPIP, ""))?;
+    scene.hairpin.configure(&scene.topology, &other.services(""), &options(other, ""))?;
     let said = scene.hairpin.tell(&scene.topology, &["reload"])?;
-    ensure!(said.contains("encapsulation: gue to port 6080 -> ipip"), "{said}");
+    ensure!(said.contains("encapsulation: ") && said.contains(&format!("-> {}", other.kind)), "{said}");
     check(&mut open, "after a reload")
 }
 
 fn unwraps_nothing() -> Result<()> {
     let checks = "[service.health]\ncheck = \"http\"\npath = \"/health\"\ninterval = \"200ms\"\ntimeout = \"150ms\"\n\
                   fall = 2\nrise = 1\n";
-    for kind in [IPIP, GUE] {
-        let mut scene = Scene::start(Cards::Gso, kind, "", checks)?;
+    for tunnel in [IPIP, GUE, GUE.mixed()] {
+        let mut scene = Scene::start(Cards::Gso, tunnel, "", checks)?;
         (1..=SERVERS).try_for_each(|server| scene.await_state(server, "up"))?;
         // Server1 is behind a router, server2 is not.
         for server in [1, 2] {
@@ -255,9 +292,15 @@ fn unwraps_nothing() -> Result<()> {
 
 /// The balancer tells the client how long its packets may be: by as much shorter as the outer headers are long.
 fn narrow() -> Result<()> {
-    for (kind, tables, mtus) in [(IPIP, "", [1480, 1460]), (GUE, "", [1472, 1452]), (GUE, NEVER, [1472, 1452])] {
-        let scene = Scene::start(Cards::Gso, kind, tables, "")?;
-        learns(&scene, mtus).with_context(|| format!("{kind} {tables}"))?;
+    let cases = [
+        (IPIP, "", [1480, 1460]),
+        (GUE, "", [1472, 1452]),
+        (GUE, NEVER, [1472, 1452]),
+        (IPIP.mixed(), "", [1460, 1480]),
+    ];
+    for (tunnel, tables, mtus) in cases {
+        let scene = Scene::start(Cards::Gso, tunnel, tables, "")?;
+        learns(&scene, mtus).with_context(|| format!("{tunnel:?} {tables}"))?;
     }
     Ok(())
 }
@@ -276,14 +319,20 @@ fn learns(scene: &Scene, mtus: [u16; 2]) -> Result<()> {
 
 /// The router before server1 has a narrower link than the balancer, and says so to the balancer, which tells the client.
 fn narrow_behind_router() -> Result<()> {
-    for (kind, tables, mtus) in [(IPIP, "", [1380, 1360]), (GUE, "", [1372, 1352]), (GUE, NEVER, [1372, 1352])] {
-        let scene = Scene::start(Cards::Gso, kind, tables, "")?;
+    let cases = [
+        (IPIP, "", [1380, 1360]),
+        (GUE, "", [1372, 1352]),
+        (GUE, NEVER, [1372, 1352]),
+        (IPIP.mixed(), "", [1360, 1380]),
+    ];
+    for (tunnel, tables, mtus) in cases {
+        let scene = Scene::start(Cards::Gso, tunnel, tables, "")?;
         let (_, router) = scene.topology.routers.as_ref().context("there are no routers")?;
         router.script("ip link set dev inner mtu 1400\n")?;
-        learns(&scene, mtus).with_context(|| format!("{kind} {tables}"))?;
+        learns(&scene, mtus).with_context(|| format!("{tunnel:?} {tables}"))?;
         // The kernel refuses what is longer only for as long as it remembers.
         scene.topology.forget_path_mtus()?;
-        learns(&scene, mtus).with_context(|| format!("{kind} {tables}, once more"))?;
+        learns(&scene, mtus).with_context(|| format!("{tunnel:?} {tables}, once more"))?;
     }
     Ok(())
 }

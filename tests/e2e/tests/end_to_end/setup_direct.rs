@@ -1,7 +1,7 @@
 //! Connections of direct server return that the BPF programs set up without a worker, to neighbours and wrapped.
 
 use crate::direct::{ECHO, TIMEOUT, check, open, prepare, services, start_echoes};
-use crate::encapsulated::{GUE, network, start_opener};
+use crate::encapsulated::{GUE, Tunnel, network, start_opener};
 use crate::network::{ATTACH_XDP, test};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::load::{self, Amount, IperfOptions, WrkOptions};
@@ -20,12 +20,13 @@ use std::time::{Duration, Instant};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        test("setup: direct pages, uploads, datagrams (gso)", || carries(Cards::Gso, "")),
-        test("setup: direct pages, uploads, datagrams (wire)", || carries(Cards::Wire, "")),
-        test("setup: direct pages, uploads, datagrams (xdp)", || carries(Cards::Xdp, "")),
-        test("setup: gue pages, uploads, datagrams (gso)", || carries(Cards::Gso, GUE)),
-        test("setup: direct connections outlive kills", || outlives("")),
-        test("setup: gue connections outlive kills", || outlives(GUE)),
+        test("setup: direct pages, uploads, datagrams (gso)", || carries(Cards::Gso, None)),
+        test("setup: direct pages, uploads, datagrams (wire)", || carries(Cards::Wire, None)),
+        test("setup: direct pages, uploads, datagrams (xdp)", || carries(Cards::Xdp, None)),
+        test("setup: gue pages, uploads, datagrams (gso)", || carries(Cards::Gso, Some(GUE))),
+        test("setup: mixed gue pages, uploads, datagrams (gso)", || carries(Cards::Gso, Some(GUE.mixed()))),
+        test("setup: direct connections outlive kills", || outlives(None)),
+        test("setup: gue connections outlive kills", || outlives(Some(GUE))),
         test("setup: direct connections begin with no process there", serves_alone),
     ]
 }
@@ -39,17 +40,19 @@ struct Scene {
 }
 
 impl Scene {
-    /// `kind`: the encapsulation, if not empty.
-    fn start(cards: Cards, kind: &str, tables: &str) -> Result<Scene> {
+    fn start(cards: Cards, tunnel: Option<Tunnel>, tables: &str) -> Result<Scene> {
         let mut openers = Vec::new();
-        let (topology, encapsulation) = if kind.is_empty() {
-            let topology = Topology::create(TopologyOptions { cards, ..TopologyOptions::default() })?;
-            prepare(&topology)?;
-            (topology, String::new())
-        } else {
-            let topology = network(cards)?;
-            openers = (1..=SERVERS).map(|server| start_opener(&topology, server)).collect::<Result<_>>()?;
-            (topology, format!("\nencapsulation = \"{kind}\""))
+        let (topology, encapsulation) = match tunnel {
+            None => {
+                let topology = Topology::create(TopologyOptions { cards, ..TopologyOptions::default() })?;
+                prepare(&topology)?;
+                (topology, String::new())
+            }
+            Some(Tunnel { kind, .. }) => {
+                let topology = network(cards)?;
+                openers = (1..=SERVERS).map(|server| start_opener(&topology, server)).collect::<Result<_>>()?;
+                (topology, format!("\nencapsulation = \"{kind}\""))
+            }
         };
         let servers = Servers::start(&topology)?;
         let options = HairpinOptions {
@@ -57,7 +60,8 @@ impl Scene {
             tables: format!("[offload]\nset_up = \"engine\"\n{tables}"),
             ..HairpinOptions::default()
         };
-        let hairpin = Hairpin::start(&topology, &services(""), &options)?;
+        let hairpin =
+            Hairpin::start(&topology, &tunnel.map_or_else(|| services(""), |tunnel| tunnel.services("")), &options)?;
         Ok(Scene { hairpin, _openers: openers, _servers: servers, topology })
     }
 
@@ -103,8 +107,8 @@ impl Scene {
     }
 }
 
-fn carries(cards: Cards, kind: &str) -> Result<()> {
-    let scene = Scene::start(cards, kind, if cards == Cards::Xdp { ATTACH_XDP } else { "" })?;
+fn carries(cards: Cards, tunnel: Option<Tunnel>) -> Result<()> {
+    let scene = Scene::start(cards, tunnel, if cards == Cards::Xdp { ATTACH_XDP } else { "" })?;
     for (name, family) in [("http4", Family::V4), ("http6", Family::V6)] {
         scene.pages(name, family)?;
         scene.upload(family)?;
@@ -121,8 +125,8 @@ fn carries(cards: Cards, kind: &str) -> Result<()> {
     Ok(())
 }
 
-fn outlives(kind: &str) -> Result<()> {
-    let mut scene = Scene::start(Cards::Gso, kind, "")?;
+fn outlives(tunnel: Option<Tunnel>) -> Result<()> {
+    let mut scene = Scene::start(Cards::Gso, tunnel, "")?;
     let mut open = open(&scene.topology)?;
     scene.hairpin.end(Signal::SIGKILL)?;
     check(&mut open, "without a process")?;
@@ -140,7 +144,7 @@ fn outlives(kind: &str) -> Result<()> {
 /// connections.
 fn serves_alone() -> Result<()> {
     let serve = "[linux]\nwhen_absent = \"serve\"\nserve_for = \"10s\"\nheartbeat_timeout = \"500ms\"\n";
-    let mut scene = Scene::start(Cards::Gso, "", serve)?;
+    let mut scene = Scene::start(Cards::Gso, None, serve)?;
     scene.pages("http6", Family::V6)?;
     let _ = scene.hairpin.end(Signal::SIGKILL)?;
     let died = Instant::now();

@@ -162,14 +162,12 @@ fn direct_frames_to_far_backends_are_wrapped() {
         let back = a.receive().pop().unwrap();
         assert_eq!((back.meta.arrival, back.bytes()), (Arrival::too_big(1500 - overhead as u16), long.bytes()));
         assert_eq!(back.meta.egress, Egress::Direct(7));
-        // Nothing of another family is put in, and nothing that is to be cut up or summed up later.
-        let mut other = datagram("2001:db8::7", "2001:db8::80", 100);
-        other.meta.egress = Egress::Direct(7);
+        // Nothing is put in that is to be cut up or summed up later.
         let (mut cut, mut open) = (to_backend(7, 100), to_backend(7, 100));
         cut.meta.gso_size = 50;
         open.meta.checksum = Checksum::Partial;
-        a.send(&[other, cut, open]);
-        assert_eq!((a.sent().len(), a.dropped(LinkDrop::NotWrapped)), (0, 3));
+        a.send(&[cut, open]);
+        assert_eq!((a.sent().len(), a.dropped(LinkDrop::NotWrapped)), (0, 2));
     }
 }
 
@@ -199,6 +197,46 @@ fn direct_frames_of_ipv6_are_wrapped_in_ipv6() {
         assert_eq!((header.source, header.destination), (at("2001:db8::1"), at("2001:db8::7")));
         assert_eq!((header.protocol, header.hops), (next, 64));
         assert_eq!(held[14..18], frame.data[14..18], "traffic class and flow label");
+    }
+}
+
+#[test]
+fn direct_frames_are_wrapped_in_headers_of_the_other_family() {
+    for (encapsulation, udp) in [(Encapsulation::Ipip, None), (Encapsulation::Gue, Some(17))] {
+        let outer = Outer { encapsulation, port: 6080, source: None };
+        let far = |number, address| DirectBackend { number, address: ip(address), outer };
+        let options = LinkOptions {
+            ports: [port(1, &[("10.0.0.1", 24), ("2001:db8::1", 64)], &["10.0.0.254"])].into(),
+            direct: [far(1, "10.0.0.254"), far(2, "2001:db8::7")].into(),
+            ..LinkOptions::default()
+        };
+        let mut a = Station::settled(&options, 4096);
+        a.arrives(0, &answer(0, [10, 0, 0, 254], 54));
+        let (address, segment) = (at("2001:db8::7"), LinkSegment::untagged(0));
+        let claim = Claim { address, segment, mac: Some(mac(7)), solicited: true, overrides: true, learn: true };
+        assert!(a.neighbours.hear(a.now, &claim));
+        let mut six = datagram("2001:db8:1::7", "2001:db8:2::80", 100);
+        let mut four = to_backend(2, 100);
+        six.meta.egress = Egress::Direct(1);
+        // Traffic class and TOS, with the sum of IPv4's header.
+        six.data[14..16].copy_from_slice(&[0x6b, 0x82]);
+        four.data[15] = 0xb8;
+        let sum = u16::from_be_bytes([four.data[24], four.data[25]]) - 0xb8;
+        four.data[24..26].copy_from_slice(&sum.to_be_bytes());
+        a.send(&[six.clone(), four.clone()]);
+        let mut sent = a.sent();
+        // The link layer asks for neighbours meanwhile.
+        sent.retain(|frame| frame.data.len() > 114);
+        sent.sort_by_key(|frame| frame.data[12]);
+        let [in_four, in_six] = &sent[..] else { panic!("{} frames", sent.len()) };
+        let header = crate::link::header::check_ipv4(&in_four.data, 14).unwrap();
+        assert_eq!((header.source, header.destination), (at("10.0.0.1"), at("10.0.0.254")));
+        assert_eq!((header.protocol, in_four.data[15]), (udp.unwrap_or(41), 0xb8));
+        assert!(in_four.data.ends_with(&six.data[14..]), "unchanged inside");
+        let header = crate::link::header::check_ipv6(&in_six.data, 14).unwrap();
+        assert_eq!((header.source, header.destination), (at("2001:db8::1"), at("2001:db8::7")));
+        assert_eq!((header.protocol, &in_six.data[14..18]), (udp.unwrap_or(4), &[0x6b, 0x80, 0, 0][..]));
+        assert!(in_six.data.ends_with(&four.data[14..]), "unchanged inside");
     }
 }
 

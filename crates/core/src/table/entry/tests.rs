@@ -2,7 +2,7 @@
 
 use super::{Adoptable, LAYOUT};
 use crate::flow::{Endpoint, Protocol};
-use crate::l4::connection::{Connection, State};
+use crate::l4::connection::{Connection, Flags, State};
 use crate::time::Time;
 use core::mem::offset_of;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -65,6 +65,17 @@ fn one_wrong_field_is_enough() {
     let mut ipv6 = connection(Protocol::Tcp, State::Established);
     ipv6.client = Endpoint::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 80);
     assert!(!Connection::is_valid(&bytes(&ipv6)), "ends of two families");
+}
+
+#[test]
+fn direct_backend_of_the_other_family_is_believed() {
+    let mut direct = connection(Protocol::Tcp, State::Established);
+    direct.backend = Endpoint::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 80);
+    assert!(!Connection::is_valid(&bytes(&direct)));
+    direct.flags.set(Flags::DIRECT);
+    assert!(Connection::is_valid(&bytes(&direct)));
+    direct.vip = direct.backend;
+    assert!(!Connection::is_valid(&bytes(&direct)));
 }
 
 #[test]

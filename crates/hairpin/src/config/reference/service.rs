@@ -138,13 +138,13 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
             "encapsulation",
             ValueForm::Choice(&[
                 ("none", "nothing: the backend is on a link of this host"),
-                ("ipip", "an IP header of the same family: backends take it off with ipip or ip6tnl"),
+                ("ipip", "an IP header of the backend's family: backends take it off with ipip, ip6tnl or sit"),
                 ("gue", "IP and UDP, GUE variant 1: backends take it off with fou, or with `hairpin decapsulate`"),
             ]),
             Value("none"),
             "\"gue\"",
-            "What packets to backends are wrapped in, with `mode = \"dsr\"`, so that backends may be any number of hops away. \
-             Backends remove it; `hairpin decapsulate` removes both kinds.",
+            "What packets to backends are wrapped in, with `mode = \"dsr\"`, so that backends may be any number of hops away, \
+             and of another address family than the service. Backends remove it; `hairpin decapsulate` removes both kinds.",
         ),
         field(
             "encapsulation_port",
@@ -158,7 +158,8 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
             ValueForm::Text,
             From("the address that the kernel has for packets to the backend"),
             "\"10.0.2.1\"",
-            "The source address of outer headers, for backends that take wrapped packets from known addresses only.",
+            "The source address of outer headers to backends of its family, for those that take wrapped packets from known \
+             addresses only.",
         ),
         field("balance", BALANCE, Value("round-robin"), "\"maglev\"", "How the backend of a new connection is chosen."),
         field(
@@ -364,7 +365,7 @@ pub const BACKEND: ReferenceSection = ReferenceSection {
             ValueForm::Endpoint,
             Required,
             "\"10.0.2.11:8080\"",
-            "Address and port; of the service's address family.",
+            "Address and port; of the service's address family, unless it has an `encapsulation`.",
         ),
         field(
             "name",

@@ -2,6 +2,7 @@
 
 use super::options::{UNLIMITED, options, set_up_room};
 use crate::config::Settings;
+use crate::run::check_device;
 use crate::run::plane::PlaneEvent;
 use anyhow::{Context, Result};
 use hairpin_core::config::{ServiceState, Snapshot};
@@ -25,6 +26,8 @@ use std::sync::Arc;
 pub(crate) struct InstancePrograms {
     pub(super) programs: programs::LoadedPlane,
     control: Arc<Control>,
+    /// The name of the device of health checks.
+    check_device: String,
     /// Slots of the totals in use: two for each backend.
     totals: u32,
     base: EarlierTotals,
@@ -49,21 +52,23 @@ impl InstancePrograms {
         let (rules_v4_sparse, rules_v6_sparse) = (unused(true), unused(false));
         let set_up = set_up_room(settings, steering.workers);
         let options = ProgramOptions { rules_v4_sparse, rules_v6_sparse, set_up, ..options(settings) };
-        Ok(InstancePrograms::of(programs::LoadedPlane::load(&options, steering)?))
+        Ok(InstancePrograms::of(programs::LoadedPlane::load(&options, steering)?, settings))
     }
 
     /// Opens what an earlier process has left. Traffic goes on as before until programs are attached.
     pub(crate) fn adopt(settings: &Settings, steering: Steering) -> Result<Adoption> {
         Ok(match programs::LoadedPlane::adopt(&options(settings), steering)? {
-            programs::AdoptedPrograms::Plane(plane) => Adoption::Programs(Box::new(InstancePrograms::of(*plane))),
+            programs::AdoptedPrograms::Plane(plane) => {
+                Adoption::Programs(Box::new(InstancePrograms::of(*plane, settings)))
+            }
             programs::AdoptedPrograms::Absent => Adoption::Absent,
             programs::AdoptedPrograms::Incompatible(why) => Adoption::Incompatible(why),
         })
     }
 
-    fn of(programs: programs::LoadedPlane) -> InstancePrograms {
-        let control = programs.control();
-        InstancePrograms { programs, control, totals: 0, base: EarlierTotals::default() }
+    fn of(programs: programs::LoadedPlane, settings: &Settings) -> InstancePrograms {
+        let (control, check_device) = (programs.control(), check_device(&settings.instance));
+        InstancePrograms { programs, control, check_device, totals: 0, base: EarlierTotals::default() }
     }
 
     /// The directory of pinned objects.
@@ -80,7 +85,7 @@ impl InstancePrograms {
     pub(super) fn configure(&mut self, snapshot: &Snapshot) -> Result<()> {
         self.totals = snapshot.backends() * 2;
         self.programs.configure(snapshot)?;
-        self.programs.configure_checks(snapshot)
+        self.programs.configure_checks(snapshot, &self.check_device)
     }
 
     /// Changes what may change while the programs run.

@@ -1,7 +1,7 @@
 //! What an earlier process of an instance has left.
 
-use super::super::super::begin;
 use super::super::super::instance::InstanceRecord;
+use super::super::super::{begin, check_device};
 use super::{Adoption, InstancePrograms};
 use crate::config::Settings;
 use anyhow::Result;
@@ -20,6 +20,7 @@ pub(crate) fn adopt(settings: &Settings, steering: Steering) -> Result<Option<In
 /// Detaches and unpins everything an instance has left.
 pub(crate) fn flush(record: &InstanceRecord) -> Result<()> {
     programs::flush(&record.pin_directory, &record.instance)?;
+    programs::checks::remove_device(&check_device(&record.instance))?;
     // Goes only if it is empty: other instances may have their pins in it.
     let _ = std::fs::remove_dir(&record.pin_directory);
     Ok(())
