@@ -67,6 +67,9 @@ pub struct ProgramOptions {
     pub rules_v4_sparse: bool,
     /// IPv6 rules are not expected (yet): each takes its memory when it is installed, which is slower and may fail.
     pub rules_v6_sparse: bool,
+    /// Rules of each family at most that translate sequence numbers, and no more than its rules: each hash bucket takes 16 bytes
+    /// at once, and 112 or 136 more with the rule.
+    pub sequences_max: u32,
     /// Room for connections that the programs set up by themselves; `None`: they do not.
     pub set_up: Option<SetUpRoom>,
     /// How programs are attached to devices.
@@ -94,6 +97,7 @@ impl Default for ProgramOptions {
             rules_v6_max: 65_536,
             rules_v4_sparse: false,
             rules_v6_sparse: false,
+            sequences_max: u32::MAX,
             set_up: None,
             attach: AttachMode::Auto,
             when_absent: Absent::Drop,

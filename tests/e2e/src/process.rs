@@ -182,6 +182,23 @@ impl Process {
         kilobytes.map(|kilobytes| kilobytes * 1024).with_context(|| format!("{path} has an unknown form"))
     }
 
+    /// Memory of it that is resident, in bytes: what it has mapped twice counts once, and memory of the kernel's maps, which it
+    /// shares, does not count.
+    pub fn own_bytes(&self) -> Result<u64> {
+        let path = format!("/proc/{}/smaps", self.id);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("could not read {path}"))?;
+        let (mut of_kernel, mut kilobytes) = (false, None);
+        for line in text.lines() {
+            if let Some(size) = line.strip_prefix("Pss:") {
+                let size: u64 = size.trim().trim_end_matches(" kB").parse()?;
+                *kilobytes.get_or_insert(0) += if of_kernel { 0 } else { size };
+            } else if line.split(' ').next().is_some_and(|word| word.contains('-')) {
+                of_kernel = line.contains("anon_inode:bpf-map");
+            }
+        }
+        kilobytes.map(|kilobytes: u64| kilobytes * 1024).with_context(|| format!("{path} has an unknown form"))
+    }
+
     /// How many file descriptors it has open.
     pub fn descriptors(&self) -> Result<usize> {
         let path = format!("/proc/{}/fd", self.id);

@@ -125,12 +125,15 @@ impl Constants {
 
 /// Opens the object and sizes its maps.
 pub(super) fn open(options: &ProgramOptions) -> Result<OpenObject> {
-    ensure!(options.rules_v4_max > 0 && options.rules_v6_max > 0, "no room for rules: at least one of each family");
+    let room = [options.rules_v4_max, options.rules_v6_max, options.sequences_max];
+    ensure!(!room.contains(&0), "no room for rules: at least one of each kind");
     let mut open = ObjectBuilder::default().open_memory(OBJECT).context("the embedded BPF object is damaged")?;
     for mut map in open.maps_mut() {
         match map.name().to_str() {
-            Some("rules_v4" | "sequence_v4") => map.set_max_entries(options.rules_v4_max)?,
-            Some("rules_v6" | "sequence_v6") => map.set_max_entries(options.rules_v6_max)?,
+            Some("rules_v4") => map.set_max_entries(options.rules_v4_max)?,
+            Some("rules_v6") => map.set_max_entries(options.rules_v6_max)?,
+            Some("sequence_v4") => map.set_max_entries(options.rules_v4_max.min(options.sequences_max))?,
+            Some("sequence_v6") => map.set_max_entries(options.rules_v6_max.min(options.sequences_max))?,
             Some(name) => {
                 if let Some(entries) = SetUpRoom::of(name, options.set_up) {
                     map.set_max_entries(entries)?;
@@ -181,6 +184,16 @@ fn release() -> String {
 mod tests {
     use super::*;
     use libbpf_rs::ProgramType;
+
+    #[test]
+    fn maps_have_the_room_that_is_asked_for() {
+        let options =
+            ProgramOptions { rules_v4_max: 100, rules_v6_max: 10, sequences_max: 20, ..ProgramOptions::default() };
+        let open = open(&options).unwrap();
+        let room = |name: &str| open.maps().find(|map| map.name() == name).unwrap().max_entries();
+        let names = ["rules_v4", "rules_v6", "sequence_v4", "sequence_v6"];
+        assert_eq!(names.map(room), [100, 10, 20, 10]);
+    }
 
     #[test]
     fn what_the_verifier_refuses_is_in_the_error() {

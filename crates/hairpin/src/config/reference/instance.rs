@@ -110,7 +110,8 @@ pub const LIMITS: ReferenceSection = ReferenceSection {
             "262144",
             "Rules in the kernel for each address family; an offloaded connection has two. Connections beyond that \
              stay with the workers. Their memory, 144 bytes each for IPv4 and 208 for IPv6, is taken at the start; for a \
-             family that no service is of then, only as rules come.",
+             family that no service is of then, only as rules come, of which there is room for an eighth, but for 262,144 \
+             at least.",
         ),
         field(
             "memory_directory",

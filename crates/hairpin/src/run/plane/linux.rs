@@ -150,6 +150,12 @@ impl Plane for LinuxPlane {
 
     fn configure(&mut self, snapshot: &Snapshot) -> Result<()> {
         self.programs.configure(snapshot)?;
+        for what in self.programs.lacking(snapshot) {
+            log(&format!(
+                "warning: {what}: the BPF maps were made for another configuration. Connections beyond that stay with the \
+                 workers. A start after `hairpin stop --flush` makes the maps anew"
+            ));
+        }
         if let Err(error) = self.path_mtu.follow(snapshot) {
             log(&format!(
                 "warning: Hairpin does not learn the MTUs of routers on the way to backends with an `encapsulation`: a raw \

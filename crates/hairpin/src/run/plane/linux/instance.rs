@@ -1,6 +1,6 @@
 //! Programs and maps of an instance: loaded or adopted, told what they balance, and read.
 
-use super::options::{UNLIMITED, options, set_up_room};
+use super::options::{UNLIMITED, options, sequences_max, set_up_room, sparse_room};
 use crate::config::Settings;
 use crate::run::check_device;
 use crate::run::plane::PlaneEvent;
@@ -28,6 +28,8 @@ pub(crate) struct InstancePrograms {
     control: Arc<Control>,
     /// The name of the device of health checks.
     check_device: String,
+    /// The configured room for rules of each family.
+    rules_max: u32,
     /// Slots of the totals in use: two for each backend.
     totals: u32,
     base: EarlierTotals,
@@ -50,8 +52,16 @@ impl InstancePrograms {
         let services = || snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant);
         let unused = |ipv4: bool| !services().any(|service| service.endpoint.address.is_ipv4() == ipv4);
         let (rules_v4_sparse, rules_v6_sparse) = (unused(true), unused(false));
-        let set_up = set_up_room(settings, steering.workers);
-        let options = ProgramOptions { rules_v4_sparse, rules_v6_sparse, set_up, ..options(settings) };
+        let room = |is_sparse| if is_sparse { sparse_room(settings.rules_max) } else { settings.rules_max };
+        let options = ProgramOptions {
+            rules_v4_max: room(rules_v4_sparse),
+            rules_v6_max: room(rules_v6_sparse),
+            rules_v4_sparse,
+            rules_v6_sparse,
+            sequences_max: sequences_max(settings.http_connections_max, settings.connections_max, steering.workers),
+            set_up: set_up_room(settings, steering.workers),
+            ..options(settings)
+        };
         Ok(InstancePrograms::of(programs::LoadedPlane::load(&options, steering)?, settings))
     }
 
@@ -68,7 +78,8 @@ impl InstancePrograms {
 
     fn of(programs: programs::LoadedPlane, settings: &Settings) -> InstancePrograms {
         let (control, check_device) = (programs.control(), check_device(&settings.instance));
-        InstancePrograms { programs, control, check_device, totals: 0, base: EarlierTotals::default() }
+        let rules_max = settings.rules_max;
+        InstancePrograms { programs, control, check_device, rules_max, totals: 0, base: EarlierTotals::default() }
     }
 
     /// The directory of pinned objects.
@@ -97,6 +108,20 @@ impl InstancePrograms {
     pub(super) fn rules_max(&self) -> [u32; 2] {
         let (v4, v6) = self.programs.rules_max();
         [v4, v6]
+    }
+
+    /// What there is less room for than is configured: the maps were made for another configuration.
+    pub(super) fn lacking(&self, snapshot: &Snapshot) -> Vec<String> {
+        let is_used = |ipv4: bool| {
+            let mut active = snapshot.services.iter().filter(|service| service.state == ServiceState::Active);
+            active.any(|service| service.endpoint.address.is_ipv4() == ipv4)
+        };
+        let [v4, v6] = self.rules_max();
+        let lacking = [("IPv4", v4, is_used(true)), ("IPv6", v6, is_used(false))].into_iter();
+        let lacking = lacking.filter(|(_, room, is_used)| *is_used && *room < self.rules_max);
+        lacking
+            .map(|(family, room, _)| format!("there is room for {room} rules of {family}, not {}", self.rules_max))
+            .collect()
     }
 
     /// All rules in force.
