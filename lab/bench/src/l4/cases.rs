@@ -233,10 +233,10 @@ fn rows(source: BenchSource, samples: &BTreeMap<&str, RepeatedValues>) -> Vec<Re
     if let Some(nothing) = samples.get("nothing") {
         beside.insert("own io".to_owned(), nothing.median());
     }
-    let stateful = if source.flows >= 1_000_000 { 0.5 } else { 0.6 };
+    let stateful = if source.hot || source.flows >= 1_000_000 { 0.55 } else { 0.65 };
     let bars = [
         ("forward", "macswap", 0.95),
-        ("stateless", "5tswap", 0.75),
+        ("stateless", "5tswap", 0.8),
         ("maglev", "5tswap", 0.75),
         ("nat", "5tswap", stateful),
         ("full-nat", "5tswap", stateful),

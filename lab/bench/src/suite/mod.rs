@@ -31,9 +31,9 @@ pub struct SuitePlan {
 }
 
 impl SuitePlan {
-    /// The full plan: five seconds, three times.
+    /// The full plan: five seconds, five times.
     pub fn full() -> SuitePlan {
-        SuitePlan { duration: Duration::from_secs(5), repetitions: 3, quick: false }
+        SuitePlan { duration: Duration::from_secs(5), repetitions: 5, quick: false }
     }
 
     /// A quick run: two seconds, once.

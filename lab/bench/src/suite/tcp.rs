@@ -42,7 +42,8 @@ pub(super) fn bulk(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
             })?;
             let ours = samples.remove(&PeerKind::Hairpin).unwrap_or_default();
             let beside = medians(&samples);
-            rows.push(ReportRow::new(case, "bit/s", &ours, &beside, PeerKind::Routed.name(), Bar::AtLeast(0.9)));
+            let bar = Bar::AtLeast(if streams == 8 { 0.95 } else { 0.9 });
+            rows.push(ReportRow::new(case, "bit/s", &ours, &beside, PeerKind::Routed.name(), bar));
         }
     }
     Ok(rows)
@@ -72,7 +73,7 @@ pub(super) fn under_flood(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
             }
         }
         let beside = BTreeMap::from([("bare drop".to_owned(), bare.median())]);
-        rows.push(ReportRow::new(case, "bit/s", &ours, &beside, "bare drop", Bar::AtLeast(0.9)));
+        rows.push(ReportRow::new(case, "bit/s", &ours, &beside, "bare drop", Bar::AtLeast(0.95)));
     }
     Ok(rows)
 }
@@ -132,7 +133,7 @@ pub(super) fn under_syns(plan: &SuitePlan) -> Result<Vec<ReportRow>> {
         }
     }
     let beside = BTreeMap::from([("bare drop".to_owned(), bare.median())]);
-    Ok(vec![ReportRow::new(case, "bit/s", &ours, &beside, "bare drop", Bar::AtLeast(0.9))])
+    Ok(vec![ReportRow::new(case, "bit/s", &ours, &beside, "bare drop", Bar::AtLeast(0.95))])
 }
 
 /// The goodput in bit/s of the transfer while the flood lasts.
