@@ -14,6 +14,10 @@ pub(super) struct Resent {
     probes: u64,
     /// Timers that ran out.
     timeouts: u64,
+    /// Segments that had arrived already, as their receivers told (RFC 2883).
+    needless: u64,
+    /// Packets that a core's queue of this machine had no room for (`net.core.netdev_max_backlog`).
+    dropped: u64,
 }
 
 impl Resent {
@@ -27,7 +31,10 @@ impl Resent {
             all.segments += counter(&basic, "Tcp:", "RetransSegs")?;
             all.probes += counter(&more, "TcpExt:", "TCPLossProbes")?;
             all.timeouts += counter(&more, "TcpExt:", "TCPTimeouts")?;
+            all.needless += counter(&more, "TcpExt:", "TCPDSACKRecv")?;
         }
+        let softnet = std::fs::read_to_string("/proc/net/softnet_stat").context("/proc/net/softnet_stat")?;
+        all.dropped = backlog_drops(&softnet)?;
         Ok(all)
     }
 
@@ -36,8 +43,21 @@ impl Resent {
         let segments = self.segments.saturating_sub(before.segments);
         let probes = self.probes.saturating_sub(before.probes);
         let timeouts = self.timeouts.saturating_sub(before.timeouts);
-        format!("{segments} resent ({probes} probes, {timeouts} timeouts)")
+        let needless = self.needless.saturating_sub(before.needless);
+        let dropped = self.dropped.saturating_sub(before.dropped);
+        format!(
+            "{segments} resent ({probes} probes, {timeouts} timeouts, {needless} had arrived, {dropped} dropped by cores' queues)"
+        )
     }
+}
+
+/// The packets dropped by the queues of all cores: the second column, in hexadecimal, a line a core.
+fn backlog_drops(softnet: &str) -> Result<u64> {
+    let of_core = |line: &str| -> Result<u64> {
+        let word = line.split_whitespace().nth(1).context("too short a line")?;
+        u64::from_str_radix(word, 16).with_context(|| format!("\"{word}\" is no hexadecimal number"))
+    };
+    softnet.lines().map(of_core).sum::<Result<u64>>().context("/proc/net/softnet_stat has an unknown form")
 }
 
 /// A counter of one of these files: a line has a group's names, the next its values.
@@ -51,7 +71,13 @@ fn counter(text: &str, group: &str, name: &str) -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::counter;
+    use super::{backlog_drops, counter};
+
+    #[test]
+    fn drops_of_all_cores_are_summed_up() {
+        assert_eq!(backlog_drops("00000001 00000010 0\n00000002 00000001 0\n").expect("a form"), 17);
+        assert!(backlog_drops("00000001\n").is_err() && backlog_drops("1 x\n").is_err());
+    }
 
     #[test]
     fn a_counter_is_the_value_under_its_name() {
