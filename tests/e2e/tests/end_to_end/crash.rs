@@ -1,7 +1,7 @@
 //! Killed at random instants under short connections, reloads and rules that come and go: after each, the tables are
 //! whole, the offload state agrees with the engine, and in the end nothing has leaked.
 
-use crate::network::test;
+use crate::network::{ATTACH_XDP, test};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hairpin_e2e::load::{self, WrkOptions};
 use hairpin_e2e::peer::control;
@@ -9,7 +9,7 @@ use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::process::Process;
 use hairpin_e2e::servers::{HTTP_PORT, Servers};
 use hairpin_e2e::tool::{http, inside};
-use hairpin_e2e::topology::{Family, Topology, TopologyOptions};
+use hairpin_e2e::topology::{Cards, Family, Topology, TopologyOptions};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -18,10 +18,16 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 pub(crate) fn tests() -> Vec<Trial> {
-    vec![
-        test("crash: random kills tear and leak nothing", || crashes(false)),
-        test("crash: random kills, set up in the engine", || crashes(true)),
-    ]
+    let mut tests = vec![
+        test("crash: random kills tear and leak nothing", || crashes(false, Cards::Gso)),
+        test("crash: random kills, set up in the engine", || crashes(true, Cards::Gso)),
+    ];
+    // `make crashes`.
+    if std::env::var_os("HAIRPIN_CRASHES").is_some() {
+        tests.push(test("crash: random kills, in XDP", || crashes(false, Cards::Xdp)));
+        tests.push(test("crash: random kills, in XDP, set up in the engine", || crashes(true, Cards::Xdp)));
+    }
+    tests
 }
 
 /// How often the process is killed, unless `HAIRPIN_CRASHES` says otherwise; half as often with set-up in the engine.
@@ -67,14 +73,18 @@ struct Scene {
 }
 
 impl Scene {
-    fn start(set_up: bool) -> Result<Scene> {
-        let topology = Topology::create(TopologyOptions::default())?;
+    fn start(set_up: bool, cards: Cards) -> Result<Scene> {
+        let topology = Topology::create(TopologyOptions { cards, ..TopologyOptions::default() })?;
         let servers = Servers::start(&topology)?;
         let options = HairpinOptions {
             top: "workers = 1".to_owned(),
             // Over IPv6 the short connections of the load take as many ports in a second: time_wait is short, too.
             pool: format!("ports = \"20000-{}\"\ntime_wait = \"1s\"\n", 20_000 + POOL_PORTS - 1),
-            tables: format!("{TIMEOUTS}{}", if set_up { "[offload]\nset_up = \"engine\"\n" } else { "" }),
+            tables: format!(
+                "{TIMEOUTS}{}{}",
+                if set_up { "[offload]\nset_up = \"engine\"\n" } else { "" },
+                if cards == Cards::Xdp { ATTACH_XDP } else { "" }
+            ),
             ..HairpinOptions::default()
         };
         let hairpin = Hairpin::start(&topology, &services(set_up), &options)?;
@@ -225,13 +235,13 @@ impl Scene {
     }
 }
 
-fn crashes(set_up: bool) -> Result<()> {
+fn crashes(set_up: bool, cards: Cards) -> Result<()> {
     let usual = if set_up { CRASHES / 2 } else { CRASHES };
     let count = std::env::var("HAIRPIN_CRASHES").ok().map_or(Ok(usual), |text| text.parse())?;
     let seed = fastrand::u64(..);
     println!("{count} crashes by seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut scene = Scene::start(set_up)?;
+    let mut scene = Scene::start(set_up, cards)?;
     let ports = scene.ports()?;
     ensure!(ports == POOL_PORTS, "of a pool of {POOL_PORTS} ports {ports} can be used");
     rest(&scene)?;

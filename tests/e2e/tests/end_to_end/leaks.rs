@@ -1,12 +1,12 @@
 //! Ended and started again, over and over, with connections that go on: there is no more of anything at the end than at
 //! the beginning.
 
-use crate::network::{services, test};
+use crate::network::{ATTACH_XDP, services, test};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::peer::{Hairpin, HairpinOptions};
 use hairpin_e2e::servers::Servers;
 use hairpin_e2e::tool::requests::Sessions;
-use hairpin_e2e::topology::{Topology, TopologyOptions};
+use hairpin_e2e::topology::{Cards, Topology, TopologyOptions};
 use hairpin_e2e::{command, remnants};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
@@ -17,11 +17,21 @@ use std::process::Command;
 use std::time::Duration;
 
 pub(crate) fn tests() -> Vec<Trial> {
-    vec![
-        test("leaks: restarted over and over", || restarts("")),
-        test("leaks: restarted over and over, set up in the engine", || restarts("[offload]\nset_up = \"engine\"\n")),
-    ]
+    let mut tests = vec![
+        test("leaks: restarted over and over", || restarts(Cards::Gso, "")),
+        test("leaks: restarted over and over, set up in the engine", || restarts(Cards::Gso, SET_UP)),
+    ];
+    // `make restarts`.
+    if std::env::var_os("HAIRPIN_RESTARTS").is_some() {
+        tests.push(test("leaks: restarted over and over, in XDP", || restarts(Cards::Xdp, ATTACH_XDP)));
+        tests.push(test("leaks: restarted, in XDP, set up in the engine", || {
+            restarts(Cards::Xdp, &format!("{ATTACH_XDP}{SET_UP}"))
+        }));
+    }
+    tests
 }
+
+const SET_UP: &str = "[offload]\nset_up = \"engine\"\n";
 
 /// How often it is restarted, unless `HAIRPIN_RESTARTS` says otherwise; a quarter of that with set-up in the engine.
 const RESTARTS: usize = 40;
@@ -29,10 +39,10 @@ const RESTARTS: usize = 40;
 /// Counts of everything that could leak, by name.
 type Census = BTreeMap<String, u64>;
 
-fn restarts(tables: &str) -> Result<()> {
+fn restarts(cards: Cards, tables: &str) -> Result<()> {
     let usual = if tables.is_empty() { RESTARTS } else { RESTARTS / 4 };
     let count = std::env::var("HAIRPIN_RESTARTS").ok().map_or(Ok(usual), |text| text.parse())?;
-    let topology = Topology::create(TopologyOptions::default())?;
+    let topology = Topology::create(TopologyOptions { cards, ..TopologyOptions::default() })?;
     let _servers = Servers::start(&topology)?;
     let mut hairpin = Hairpin::start(
         &topology,
