@@ -8,11 +8,13 @@
 //! flow find it.
 //!
 //! The reference (`crates/linux/bpf/reference.c`) parses the same headers, looks the same map up and rewrites the key: no
-//! checksums, TTL, counters, next hop or redirect.
+//! checksums, TTL, counters, next hop or redirect. Beside it stands the same program with a table of our own, whose rules take one
+//! cache line each: what that could save at best.
 //!
 //! [`measure_sequence`] compares rules of ours with each other, over TCP: those that leave sequence numbers alone, those
 //! that move them, and those that have a guard beside.
 
+mod line;
 mod live;
 
 pub use live::{LiveFrames, install_rules};
@@ -24,7 +26,7 @@ use hairpin_core::engine::{Completion, Completions, FlowEngine, Guard, Rule, Rul
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use hairpin_core::rewrite::Rewrite;
 use hairpin_core::time::Time;
-use libbpf_rs::{MapCore, MapFlags, ObjectBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Instant;
 
@@ -37,6 +39,8 @@ pub struct CostSamples {
     pub ours_ns: Vec<f64>,
     /// Nanoseconds a packet costs in the reference.
     pub reference_ns: Vec<f64>,
+    /// The same with rules that take one cache line each, in a table of our own.
+    pub one_line_ns: Vec<f64>,
     /// Rules installed per second.
     pub installs_per_s: Vec<f64>,
 }
@@ -136,14 +140,29 @@ fn measure_with(plane: &LoadedPlane, rules: usize, repetitions: usize) -> Result
     activate(plane, &cycle, &loopback())?;
     let maps = plane.maps();
     let mut open = ObjectBuilder::default().open_memory(REFERENCE).context("the embedded BPF object is damaged")?;
-    for mut map in open.maps_mut().filter(|map| map.name() == "rules_v4") {
-        map.reuse_fd(maps.named("rules_v4")?.as_fd()).context("cannot share the rules with the reference")?;
+    let places = line::places(rules);
+    for mut map in open.maps_mut() {
+        match map.name().to_str() {
+            Some("rules_v4") => {
+                map.reuse_fd(maps.named("rules_v4")?.as_fd()).context("cannot share the rules with the reference")?;
+            }
+            Some("lines") => map.set_max_entries(places).context("cannot size map lines")?,
+            Some(name) if name.ends_with("rodata") => {
+                let mask = map.initial_value_mut().context("the reference has no constants")?;
+                mask[..4].copy_from_slice(&(places - 1).to_ne_bytes());
+            }
+            _ => {}
+        }
     }
     let object = open.load().context("cannot load the reference program")?;
-    let reference = object.progs().find(|program| program.name() == "reference").context("no reference program")?;
+    let program = |name: &str| object.progs().find(|program| program.name() == name).context("no such program");
+    let (reference, one_line) = (program("reference")?, program("one_line")?);
+    let lines = object.maps().find(|map| map.name() == "lines").context("no map lines")?;
+    line::fill(&MapHandle::try_from(&lines)?, &cycle, places)?;
     let packets = PACKETS_MIN.div_ceil(rules) * rules;
     for _ in 0..repetitions {
         cost.reference_ns.push(run(reference.as_fd(), &cycle[0].key, packets, TC_ACT_REDIRECT)?);
+        cost.one_line_ns.push(run(one_line.as_fd(), &cycle[0].key, packets, TC_ACT_REDIRECT)?);
         cost.ours_ns.push(run_ours(plane, &cycle[0].key, packets)?);
     }
     Ok(cost)
