@@ -1,20 +1,19 @@
 //! `hairpin-bench l4 device`: the device under test, a process of its own as `dpdk-testpmd` is, over the same ports.
 
 use super::Pages;
-use super::subject::{self, PacketWork};
+use super::subject::{self, BenchWorker, PacketWork};
 use super::traffic::Sort;
 use anyhow::{Context, Result, ensure};
 use hairpin_core::engine::NoEngine;
 use hairpin_core::event_loop::EventLoop;
 use hairpin_core::frame::{BATCH_MAX, Batch, FrameIo};
 use hairpin_core::offload::Never;
-use hairpin_core::table::AnyTable;
 use hairpin_core::time::{Duration as CoreDuration, Time};
-use hairpin_core::worker::Worker;
 use hairpin_dpdk::{Eal, EalOptions, EalPages, Mbuf, MbufPool, PoolOptions, Port, PortIo, PortOptions};
 use hairpin_lab::clock;
 use hairpin_lab::forward::Forwarder;
 use hairpin_lab::testbed::card::DevicePort;
+use hairpin_tables::OwnTable;
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -80,7 +79,7 @@ enum BenchDevice {
     Nothing(DevicePort<PortIo>),
     Forward(Box<Forwarder>, DevicePort<PortIo>),
     /// The worker in the event loop that every plane has.
-    Worker(Box<EventLoop<DevicePort<PortIo>, NoEngine, Never, AnyTable>>),
+    Worker(Box<EventLoop<DevicePort<PortIo>, NoEngine, Never, OwnTable>>),
 }
 
 /// The time of a worker: nanoseconds since the machine was started.
@@ -89,7 +88,7 @@ fn now() -> Time {
 }
 
 impl BenchDevice {
-    fn new(worker: Worker<Never>, io: PortIo) -> BenchDevice {
+    fn new(worker: BenchWorker, io: PortIo) -> BenchDevice {
         let event_loop = EventLoop::new(worker, DevicePort::bare(io), NoEngine::default(), now, || CoreDuration::ZERO);
         BenchDevice::Worker(Box::new(event_loop))
     }

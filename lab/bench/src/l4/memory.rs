@@ -2,14 +2,12 @@
 //! goes (under callgrind, for one) and what a change of it does, also on a machine that others use: what is counted is
 //! processor time of the thread. What stands beside is the same without the worker.
 
-use super::subject::{self, PacketWork};
+use super::subject::{self, BenchWorker, PacketWork};
 use super::traffic::{self, FRAME, Sort};
 use crate::suite::samples::RepeatedValues;
 use anyhow::Result;
 use hairpin_core::frame::{BATCH_MAX, Batch, FrameIo, Replay};
-use hairpin_core::offload::Never;
 use hairpin_core::time::Time;
-use hairpin_core::worker::Worker;
 use nix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
@@ -25,7 +23,7 @@ pub(super) struct MemoryArgs {
     /// Measurements of each.
     #[arg(long, default_value_t = 5)]
     repetitions: usize,
-    /// The work: nothing, stateless, maglev, nat, full-nat; all by default.
+    /// The work: nothing, stateless, maglev, nat, full-nat, nat-inline; all by default.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Packets: udp, tcp, syn.
@@ -46,7 +44,7 @@ fn thread_time() -> Result<Duration> {
 /// So many bursts; the time they took.
 fn bursts(
     io: &mut Packets<'_>,
-    mut worker: Option<&mut Worker<Never>>,
+    mut worker: Option<&mut BenchWorker>,
     clock: &mut Time,
     count: usize,
 ) -> Result<Duration> {
@@ -72,7 +70,7 @@ fn bursts(
 /// A kind of work in the middle of its measurement.
 struct Round<'a> {
     work: PacketWork,
-    worker: Option<Worker<Never>>,
+    worker: Option<BenchWorker>,
     io: Packets<'a>,
     clock: Time,
     samples: RepeatedValues,
@@ -85,7 +83,8 @@ pub(super) fn run(arguments: &MemoryArgs) -> Result<()> {
         for &flows in &arguments.flows {
             let packets = traffic::packets(sort, 0, flows.max(BATCH_MAX));
             let count = (if arguments.new { flows } else { arguments.packets.max(flows) }) / BATCH_MAX;
-            let works: Vec<PacketWork> = PacketWork::ALL.into_iter().filter(|work| wanted(work.name())).collect();
+            let all = PacketWork::ALL.into_iter().chain([PacketWork::NAT_INLINE]);
+            let works: Vec<PacketWork> = all.filter(|work| wanted(work.name())).collect();
             let begin = |work: &PacketWork| Round {
                 work: *work,
                 worker: None,

@@ -8,8 +8,9 @@ use hairpin_core::config::{
 use hairpin_core::flow::{Address, Endpoint, Steering};
 use hairpin_core::offload::Never;
 use hairpin_core::table::slab::boxed_touched;
-use hairpin_core::table::{AnyTable, Hasher, LookupMethod};
+use hairpin_core::table::Hasher;
 use hairpin_core::worker::{Known, Occupancy, StatelessMethod, Worker, WorkerOptions};
+use hairpin_tables::{OwnMethod, OwnTable};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,9 +29,9 @@ pub(super) enum PacketWork {
     /// Its backend follows from Maglev's table.
     Maglev,
     /// Its connection is tracked; its destination is rewritten.
-    Nat(LookupMethod),
+    Nat(OwnMethod),
     /// Its connection is tracked; both its ends are rewritten.
-    FullNat(LookupMethod),
+    FullNat(OwnMethod),
 }
 
 impl PacketWork {
@@ -39,15 +40,19 @@ impl PacketWork {
         PacketWork::Nothing,
         PacketWork::Stateless,
         PacketWork::Maglev,
-        PacketWork::Nat(LookupMethod::DEFAULT),
-        PacketWork::FullNat(LookupMethod::DEFAULT),
+        PacketWork::Nat(OwnMethod::DEFAULT),
+        PacketWork::FullNat(OwnMethod::DEFAULT),
     ];
+
+    /// NAT with keys in the table, which the connection is not asked for.
+    pub(super) const NAT_INLINE: PacketWork = PacketWork::Nat(OwnMethod::Inline);
 
     pub(super) fn name(self) -> &'static str {
         match self {
             PacketWork::Nothing => "nothing",
             PacketWork::Stateless => "stateless",
             PacketWork::Maglev => "maglev",
+            PacketWork::Nat(OwnMethod::Inline) => "nat-inline",
             PacketWork::Nat(_) => "nat",
             PacketWork::FullNat(_) => "full-nat",
         }
@@ -65,22 +70,25 @@ impl PacketWork {
         }
     }
 
-    fn method(self) -> LookupMethod {
+    fn method(self) -> OwnMethod {
         match self {
             PacketWork::Nat(method) | PacketWork::FullNat(method) => method,
-            PacketWork::Nothing | PacketWork::Stateless | PacketWork::Maglev => LookupMethod::Stateless,
+            PacketWork::Nothing | PacketWork::Stateless | PacketWork::Maglev => OwnMethod::Stateless,
         }
     }
 }
 
+/// A worker on any of our tables.
+pub(super) type BenchWorker = Worker<Never, OwnTable>;
+
 /// Workers `0..workers`, their connections' memory touched beforehand, that do `work`, each for `connections` connections of packets of `sort`.
-pub(super) fn workers(work: PacketWork, sort: Sort, connections: usize, workers: u16) -> Vec<Worker<Never>> {
+pub(super) fn workers(work: PacketWork, sort: Sort, connections: usize, workers: u16) -> Vec<BenchWorker> {
     let snapshot = Arc::new(snapshot(work, sort));
     let (loads, effective_weights) = (Loads::new(snapshot.backends()), EffectiveWeights::new());
     let occupancy = Occupancy::default();
     let connections = if work.method().tracks_connections() { connections } else { 64 };
     let tables =
-        AnyTable::for_workers(work.method(), usize::from(workers), 2 * connections, Hasher::new(SEEDS)).into_iter();
+        OwnTable::for_workers(work.method(), usize::from(workers), 2 * connections, Hasher::new(SEEDS)).into_iter();
     let make = |(worker, table)| {
         Worker::new(WorkerOptions {
             steering: Steering::by_hash([SEEDS[0], SEEDS[1]], workers),

@@ -71,6 +71,10 @@ fn half_open(topology: &Topology, hairpin: &Hairpin, services: &[PeerService]) -
     let policed = drops.get("kernel.policed-client").map_or(0, |count| count.total);
     ensure!(begun + policed > 20_000, "{rate:.0} SYNs a second, {begun} began and {policed} were dropped: {events:?}");
     ensure!(connections * 10 < room, "{connections} connections in a table of {room}, {begun} begun: {events:?}");
+    println!(
+        "{rate:.0} SYNs a second for two seconds: {begun} half-open in the engine, {policed} dropped by the policer, \
+         {connections} of {room} places of the table taken"
+    );
     for service in services {
         let page = load::curl(&topology.client, topology, &service.listen(), "10m", "after").context("after")?;
         same(topology, &page.body)?;
@@ -106,6 +110,11 @@ fn too_many_in_engine() -> Result<()> {
     let (connections, room) = status.connections();
     ensure!(connections <= room && room <= ROOM as u64 + 64, "{connections} connections in a table of {room}");
     ensure!(connections >= 900, "{connections} connections, and {} clients", rest.len());
+    println!(
+        "{} clients that complete their handshakes: {} were answered, {connections} of {room} places of the table taken",
+        ROOM + 264,
+        rest.len() + early.len()
+    );
     for connection in &mut early {
         connection.get("1k", false, Duration::from_secs(10)).context("a client that was there early")?;
     }
@@ -157,6 +166,7 @@ fn ports_used_twice() -> Result<()> {
     ensure!(connections == u64::from(CLIENTS), "{connections} connections of {CLIENTS} that have a way");
     let refused = status.drops.get("worker.tuple-conflict").map_or(0, |count| count.total);
     ensure!(refused >= u64::from(CLIENTS), "{refused} conflicts: {:?}", status.drops);
+    println!("{CLIENTS} clients that use a port twice: {refused} SYNs dropped, {connections} connections in the table");
     drop(seconds);
     for mut socket in firsts {
         socket.set_nonblocking(false)?;
@@ -221,6 +231,7 @@ fn syns_at(topology: &Topology, hairpin: &Hairpin, web: &[PeerService], cards: C
     let http = status.http.as_ref().context("no HTTP in status")?;
     ensure!(http.clients <= 2, "{} connections of {answered} SYNs", http.clients);
     ensure!(http.cookies_sent_total == 0, "workers sent {} cookies", http.cookies_sent_total);
+    println!("{rate:.0} SYNs a second at an HTTP service: {answered} cookies by the kernel, none by a worker");
     Ok(())
 }
 
@@ -264,6 +275,9 @@ fn floods(topology: &Topology, hairpin: &Hairpin, connections_max: u64, new_conn
         let dropped: u64 = status.drops.values().map(|count| count.total).sum();
         ensure!(dropped > 1000, "{rate:.0} frames a second, and {dropped} drops counted: {:?}", status.drops);
         ensure!(status.drops.len() >= 3, "drops of so few kinds: {:?}", status.drops);
+        println!(
+            "{rate:.0} frames of all kinds a second: {dropped} dropped, {connections} of {room} places of the table taken"
+        );
         // Until what the flood left has timed out; with small tables there is no room before.
         std::thread::sleep(Duration::from_secs(5));
     }
