@@ -268,13 +268,18 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> EventLoop<I
         }
         let busy = !self.received.is_empty();
         if busy {
-            let mut frames = Frames::default();
-            self.received.iter().for_each(|frame| frames.add(frame.bytes().len()));
+            // What frames cost is for comparing with rules: without an engine no frame is touched for that, and no clock read.
+            let mut frames = self.worker.has_engine().then(Frames::default);
+            if let Some(frames) = &mut frames {
+                self.received.iter().for_each(|frame| frames.add(frame.bytes().len()));
+            }
             self.worker.handle_batch(now, &mut self.io, &mut self.received, &mut self.to_send);
             if !self.to_send.is_empty() {
                 self.io.transmit(&mut self.to_send);
             }
-            self.meter.frames(&frames, (self.clock)().since(now));
+            if let Some(frames) = frames {
+                self.meter.frames(&frames, (self.clock)().since(now));
+            }
         } else if !self.to_send.is_empty() {
             self.io.transmit(&mut self.to_send);
         }
@@ -286,6 +291,9 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> EventLoop<I
 
     fn receive(&mut self) {
         self.io.receive(&mut self.received);
+        if !I::Frame::TICKETS {
+            return;
+        }
         for ticket in self.received.iter().filter_map(Ticket::of) {
             match self.tickets.iter_mut().find(|known| known.cpu == ticket.cpu) {
                 Some(known) => *known = ticket,

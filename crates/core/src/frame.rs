@@ -94,6 +94,9 @@ pub trait Frame {
     ///
     /// [`Worker::go_by_marks`]: crate::worker::Worker::go_by_marks
     const MARKS: bool = false;
+    /// Whether [`Meta::ticket`] of a frame received is a ticket: the plane waits for a worker to have finished with it. Where it
+    /// is not, no event loop reads it.
+    const TICKETS: bool = true;
 
     /// The frame, from the Ethernet header on.
     fn bytes(&self) -> &[u8];

@@ -197,6 +197,7 @@ pub(crate) fn forget_first(batch: &mut Batch<Mbuf>, count: usize) {
 
 impl Frame for Mbuf {
     const MARKS: bool = true;
+    const TICKETS: bool = false;
 
     #[inline(always)]
     fn bytes(&self) -> &[u8] {

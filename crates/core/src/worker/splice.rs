@@ -185,6 +185,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.statistics.http.threshold = threshold;
     }
 
+    /// Whether there is an engine that takes rules.
+    pub fn has_engine(&self) -> bool {
+        self.caps.rules_max > 0
+    }
+
     /// Clients' connections of HTTP and TLS services now, those to their backends, and buffers in use.
     pub fn splices(&self) -> (u32, u32, u32) {
         let (client_conns, backend_conns) = self.splices.len();
