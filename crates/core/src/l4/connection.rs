@@ -224,11 +224,12 @@ stored!(
     kept,
     pair,
     flags,
+    backend_number,
     last_seen,
     forwarded,
     proof,
     service,
-    backend_number,
+    unused,
     created,
     changed,
     offer_after,
@@ -266,6 +267,8 @@ pub struct Connection {
     pub pair: RulePair,
     /// Facts.
     pub flags: Flags,
+    /// Its backend's number in the snapshot.
+    pub backend_number: u16,
     /// When a packet was last seen, in software or by the engine as far as it has told.
     pub last_seen: Time,
     /// Traffic forwarded by software and by removed rules: [from client, from backend].
@@ -275,8 +278,8 @@ pub struct Connection {
     pub proof: u32,
     /// Its service's number in the snapshot.
     pub service: u16,
-    /// Its backend's number in the snapshot.
-    pub backend_number: u16,
+    /// Zero.
+    pub(crate) unused: u16,
     /// When it was created.
     pub created: Time,
     /// When its state last changed.
@@ -290,7 +293,7 @@ pub struct Connection {
 
 /// No padding: the sum of the fields.
 const _: () = assert!(size_of::<Connection>() == 4 * 18 + 16 + 4 * 8 + 4 * 16);
-/// Behind the slot's commit word.
+/// Behind the slot's commit word: what a packet of a settled connection needs is in the first lines.
 const _: () = assert!(8 + core::mem::offset_of!(Connection, proof) == 64 * Connection::LINES_HOT);
 
 impl Connection {
@@ -312,6 +315,7 @@ impl Connection {
             pair: RulePair::default(),
             flags: Flags::default(),
             service: 0,
+            unused: 0,
             backend_number: 0,
             proof: 0,
             created: now,

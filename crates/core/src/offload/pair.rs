@@ -7,7 +7,7 @@
 
 use crate::engine::{RuleId, RuleOp};
 use crate::flow::{Direction, FlowKey};
-use crate::stored::{stored, stored_leaf};
+use crate::stored::stored_leaf;
 use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 /// Both directions, in the order of the bits of [`RulePair::held`].
@@ -38,68 +38,84 @@ pub enum Answer {
     Removed,
 }
 
-/// The rules of one connection, as far as is known what the engine holds. Three bytes without padding: it lies in shared
-/// memory, where each byte may be seen before or after the others.
+/// The rules of one connection, as far as is known what the engine holds. One byte, which is whole at every instant in shared
+/// memory, and leaves room for what a packet needs in the first cache lines of a connection.
+///
+/// Bits 0 and 1: the [`OffloadState`]. Bit 2: the rule of the client's flow is in force; bit 3: the backend's. Bits 4 and 5:
+/// answers of the engine that are still to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-pub struct RulePair {
-    state: OffloadState,
-    /// Bit 0: the rule of the client's flow is in force; bit 1: the backend's.
-    held: u8,
-    /// Answers of the engine that are still to come.
-    answers_due: u8,
-}
+#[repr(transparent)]
+pub struct RulePair(u8);
 
-stored_leaf!(OffloadState: 1);
-stored!(RulePair: state, held, answers_due);
+stored_leaf!(RulePair: 2);
+
+/// Where the parts begin, and how wide each is.
+const HELD: u32 = 2;
+const ANSWERS_DUE: u32 = 4;
+const PART: u8 = 0b11;
 
 impl Default for RulePair {
     fn default() -> RulePair {
-        RulePair { state: OffloadState::Software, held: 0, answers_due: 0 }
+        RulePair::of(OffloadState::Software, 0, 0)
     }
 }
 
 impl RulePair {
-    /// A pair of which the engine is known to hold `held`, and to owe no answer.
-    pub fn holding(held: u8) -> RulePair {
-        let state = if held == 0 { OffloadState::Software } else { OffloadState::Offloaded };
-        RulePair { state, held, answers_due: 0 }
+    fn of(state: OffloadState, held: u8, answers_due: u8) -> RulePair {
+        RulePair(state as u8 | (held & PART) << HELD | (answers_due & PART) << ANSWERS_DUE)
     }
 
-    /// Whether a pair may have these values, each by itself.
+    /// A pair of which the engine is known to hold `held`, and to owe no answer.
+    pub fn holding(held: u8) -> RulePair {
+        let state = if held & PART == 0 { OffloadState::Software } else { OffloadState::Offloaded };
+        RulePair::of(state, held, 0)
+    }
+
+    /// A value that no pair has.
+    #[cfg(test)]
+    pub(crate) fn impossible() -> RulePair {
+        RulePair(u8::MAX)
+    }
+
+    /// Whether a pair may have this value.
     pub fn is_plausible(&self) -> bool {
-        self.held <= 0b11 && self.answers_due <= 2
+        self.answers_due() <= 2 && self.0 >> (ANSWERS_DUE + 2) == 0
     }
 
     /// Its state.
-    #[inline]
+    #[inline(always)]
     pub fn state(&self) -> OffloadState {
-        self.state
+        match self.0 & PART {
+            0 => OffloadState::Software,
+            1 => OffloadState::Installing,
+            2 => OffloadState::Offloaded,
+            _ => OffloadState::Removing,
+        }
     }
 
     /// Which rules the engine holds: bit 0 of the client's flow, bit 1 of the backend's.
-    #[inline]
+    #[inline(always)]
     pub fn held(&self) -> u8 {
-        self.held
+        self.0 >> HELD & PART
     }
 
     /// Whether the engine holds the rule of one direction.
     #[inline]
     pub fn holds(&self, direction: Direction) -> bool {
-        self.held & 1 << direction as u8 != 0
+        self.held() & 1 << direction as u8 != 0
     }
 
     /// Answers of the engine that are still to come.
     pub fn answers_due(&self) -> u8 {
-        self.answers_due
+        self.0 >> ANSWERS_DUE & PART
     }
 
     /// The rules `wanted` (bits as of [`RulePair::held`]) have been asked for, new ones or updates. Returns how many of them
     /// are new.
     pub fn ask(&mut self, wanted: u8) -> u32 {
-        self.state = OffloadState::Installing;
-        self.answers_due = wanted.count_ones() as u8;
-        (wanted & !self.held).count_ones()
+        let held = self.held();
+        *self = RulePair::of(OffloadState::Installing, held, wanted.count_ones() as u8);
+        (wanted & !held).count_ones()
     }
 
     /// Asks for the removal of every rule in force: `ops` gets the requests, `name` says id and key of a rule. If there is
@@ -109,25 +125,23 @@ impl RulePair {
             let (id, key) = name(direction);
             ops(RuleOp::Remove { id, key });
         }
-        self.answers_due = self.held.count_ones() as u8;
-        self.state = if self.held == 0 { OffloadState::Software } else { OffloadState::Removing };
-        self.answers_due
+        let held = self.held();
+        let state = if held == 0 { OffloadState::Software } else { OffloadState::Removing };
+        *self = RulePair::of(state, held, held.count_ones() as u8);
+        self.answers_due()
     }
 
     /// Takes an answer. Returns whether it was the last one due: then the pair is in software, or the engine holds some of
     /// its rules, and the caller decides whether those are the ones it wants.
     pub fn answer(&mut self, direction: Direction, answer: Answer) -> bool {
-        match answer {
-            Answer::Installed => self.held |= 1 << direction as u8,
-            Answer::Rejected => {}
-            Answer::Removed => self.held &= !(1 << direction as u8),
-        }
-        self.answers_due = self.answers_due.saturating_sub(1);
-        if self.answers_due > 0 {
-            return false;
-        }
-        self.state = if self.held == 0 { OffloadState::Software } else { OffloadState::Offloaded };
-        true
+        let held = match answer {
+            Answer::Installed => self.held() | 1 << direction as u8,
+            Answer::Rejected => self.held(),
+            Answer::Removed => self.held() & !(1 << direction as u8),
+        };
+        let left = self.answers_due().saturating_sub(1);
+        *self = if left > 0 { RulePair::of(self.state(), held, left) } else { RulePair::holding(held) };
+        left == 0
     }
 }
 
@@ -198,11 +212,9 @@ mod tests {
     }
 
     #[test]
-    fn pair_any_bytes_valid_or_refused() {
-        let is_valid = |bytes: [u8; 3]| RulePair::try_read_from_bytes(&bytes).is_ok_and(|pair| pair.is_plausible());
-        let valid = (0..=u8::MAX).flat_map(|state| (0..=u8::MAX).map(move |held| [state, held, 2]));
-        assert_eq!(valid.filter(|&bytes| is_valid(bytes)).count(), 16);
-        assert!(!is_valid([0, 0, 3]));
+    fn pair_any_byte_valid_or_refused() {
+        let pairs = (0..=u8::MAX).filter_map(|byte| RulePair::try_read_from_bytes(&[byte]).ok());
+        assert_eq!(pairs.filter(RulePair::is_plausible).count(), 4 * 4 * 3);
     }
 
     #[test]

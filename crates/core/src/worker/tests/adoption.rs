@@ -304,7 +304,7 @@ fn nonsense_is_dropped_and_counted() {
     let way = fixture.open(one);
     fixture.open(other);
     fixture.settle();
-    fixture.workers[0].slab.at_mut(1).pair = RulePair::holding(200);
+    fixture.workers[0].slab.at_mut(1).pair = RulePair::impossible();
     let adopted = fixture.crash(fixture.as_before());
     assert_eq!((adopted.kept, adopted.invalid), (1, 1));
     assert_eq!(fixture.engine.len(), 2, "rules without a connection are gone");

@@ -150,7 +150,7 @@ pub(in crate::l7::splice) struct ClientConn {
     pub(in crate::l7::splice) is_unknown: bool,
     /// It is reset because its backend has gone, unless its client has got all of its response.
     pub(in crate::l7::splice) may_go_on: bool,
-    pub(in crate::l7::splice) unused: [u8; 1],
+    pub(in crate::l7::splice) unused: [u8; 3],
 }
 
 stored!(
@@ -246,7 +246,7 @@ impl ClientConn {
             is_tls: false,
             is_unknown: false,
             may_go_on: false,
-            unused: [0; 1],
+            unused: [0; 3],
         }
     }
 
