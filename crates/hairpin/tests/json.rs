@@ -1,7 +1,8 @@
 //! The JSON of commands is that of docs/reference/json.md, in both directions.
 
 use hairpin::control::{
-    Changes, ConnectionView, ControlAnswer, ControlRequest, ExchangeView, OffloadView, Page, SplicedView, serve,
+    Changes, ConnectionView, ControlAnswer, ControlRequest, ExchangeView, OffloadView, Page, RouteAnswer, RouteBackend,
+    RouteGroup, RouteView, RuleView, SplicedView, serve,
 };
 use hairpin::status::*;
 use serde_json::Value;
@@ -122,6 +123,23 @@ fn connections() -> Vec<ConnectionView> {
     vec![ConnectionView::default(), ConnectionView { spliced, source, ..ConnectionView::default() }]
 }
 
+fn route() -> RouteAnswer {
+    let rule = || Some(RuleView { denies: true, ..RuleView::default() });
+    let backends = vec![RouteBackend { health: "up".into(), ..RouteBackend::default() }, RouteBackend::default()];
+    let view = RouteView {
+        access: rule(),
+        route: rule(),
+        status: Some(403),
+        reason: "x".into(),
+        location: Some("x".into()),
+        sticky: Some("x".into()),
+        replaced_prefix: Some("/".into()),
+        groups: vec![RouteGroup { backends, ..RouteGroup::default() }],
+        ..RouteView::default()
+    };
+    RouteAnswer { services: vec![view, RouteView::default()] }
+}
+
 fn answer(request: ControlRequest) -> ControlAnswer {
     let changes = || Changes { changes: vec!["a".into()], later: vec!["b".into()], warnings: vec!["c".into()] };
     match request {
@@ -133,6 +151,7 @@ fn answer(request: ControlRequest) -> ControlAnswer {
             let in_software = vec![("policy".to_string(), 3)];
             ControlAnswer::Offload(Box::new(OffloadView { in_software, ..OffloadView::default() }))
         }
+        ControlRequest::Route(_) => ControlAnswer::Route(route()),
         ControlRequest::Reload { file: None } | ControlRequest::Diff { .. } => ControlAnswer::Changes(changes()),
         _ => ControlAnswer::Error("no".into()),
     }
@@ -156,6 +175,7 @@ fn json_is_what_its_page_says() {
         ("offload --software", "ConnectionView", 2),
         ("connections --count", "Counted", 1),
         ("offload", "OffloadView", 1),
+        ("route GET http://a.example/", "RouteAnswer", 1),
         ("reload", "Changes", 1),
         (&*diff, "Changes", 1),
     ];

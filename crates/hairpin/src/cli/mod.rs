@@ -9,6 +9,7 @@ mod page;
 mod pages;
 mod process;
 mod ready;
+mod route;
 mod target;
 
 use crate::capture::CaptureArgs;
@@ -157,6 +158,24 @@ enum CliCommand {
         #[command(flatten)]
         filter: FilterArgs,
         /// The output format: a table, or JSON.
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: Output,
+    },
+    /// Say which way a request would take: the access rule, the route, the groups and their backends, and why.
+    ///
+    /// The running instance is asked, which tells the backends' health, too; with --file that file is read instead, and nothing
+    /// needs to run. The same code decides as for clients' requests. Nothing is sent to a backend.
+    #[command(
+        after_help = "Examples: hairpin route GET https://shop.example/cart -H \"Cookie: a=b\" --client 203.0.113.7\n          \
+                            hairpin route POST http://192.0.2.10/api --file new.toml -o json\n\
+                            Exit status: 0 forwarded, redirected or answered, 1 refused, 2 trouble"
+    )]
+    Route {
+        #[command(flatten)]
+        args: route::RouteArgs,
+        #[command(flatten)]
+        target: InstanceTarget,
+        /// The output format: text, or JSON.
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: Output,
     },
@@ -320,7 +339,7 @@ pub(crate) enum Output {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let matches = CommandLine::command().long_version(version()).get_matches();
+    let matches = CommandLine::command().long_version(pages::version()).get_matches();
     let command = CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let trouble = command.action.trouble();
     match command.action.perform() {
@@ -333,32 +352,20 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The text of `--version`; left out of the manual pages, which would change with each commit.
-fn version() -> &'static str {
-    let features: Vec<&str> = [("dpdk", cfg!(feature = "dpdk")), ("fake-flow", cfg!(feature = "fake-flow"))]
-        .into_iter()
-        .filter_map(|(name, is_built_in)| is_built_in.then_some(name))
-        .collect();
-    let features = if features.is_empty() { "none".to_string() } else { features.join(", ") };
-    let commit = option_env!("HAIRPIN_COMMIT").unwrap_or("not recorded");
-    // Once in the life of the process.
-    format!("{}\nfeatures: {features}\ncommit: {commit}", env!("CARGO_PKG_VERSION")).leak()
-}
-
 /// Whether the reader of our output has gone, as in `hairpin status | head`.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
 impl CliCommand {
-    /// How it exits when it fails. `hairpin diff` keeps to diff(1), where 1 says that there are differences; so does
-    /// `status --ready`, where 1 is an answer as well.
+    /// How it exits when it fails. `hairpin diff` keeps to diff(1), where 1 says that there are differences; so do
+    /// `status --ready` and `route`, where 1 is an answer as well.
     fn trouble(&self) -> ExitCode {
-        ExitCode::from(if matches!(self, CliCommand::Diff { .. } | CliCommand::Status { ready: Some(_), .. }) {
-            2
-        } else {
-            1
-        })
+        let says_with_one = matches!(
+            self,
+            CliCommand::Diff { .. } | CliCommand::Route { .. } | CliCommand::Status { ready: Some(_), .. }
+        );
+        ExitCode::from(if says_with_one { 2 } else { 1 })
     }
 
     fn perform(self) -> anyhow::Result<ExitCode> {
@@ -385,6 +392,7 @@ impl CliCommand {
                 listing::connections(&target, &filter, output, extent, cursor)
             }
             CliCommand::Offload { target, filter, output } => listing::offload(&target, &filter, output),
+            CliCommand::Route { args, target, output } => return route::route(&args, &target, output),
             CliCommand::Backend { command } => command.perform(),
             CliCommand::Capture { target, filter, args } => {
                 filter.check()?;

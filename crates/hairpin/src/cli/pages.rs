@@ -7,6 +7,18 @@ use clap_complete::Shell;
 use std::io::Write;
 use std::path::Path;
 
+/// The text of `--version`; left out of the manual pages, which would change with each commit.
+pub(super) fn version() -> &'static str {
+    let features: Vec<&str> = [("dpdk", cfg!(feature = "dpdk")), ("fake-flow", cfg!(feature = "fake-flow"))]
+        .into_iter()
+        .filter_map(|(name, is_built_in)| is_built_in.then_some(name))
+        .collect();
+    let features = if features.is_empty() { "none".to_string() } else { features.join(", ") };
+    let commit = option_env!("HAIRPIN_COMMIT").unwrap_or("not recorded");
+    // Once in the life of the process.
+    format!("{}\nfeatures: {features}\ncommit: {commit}", env!("CARGO_PKG_VERSION")).leak()
+}
+
 /// Prints the manual page, or writes one for each command into `directory`.
 pub(super) fn manual(directory: Option<&Path>) -> Result<()> {
     match directory {

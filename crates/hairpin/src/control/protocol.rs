@@ -37,6 +37,107 @@ pub enum ControlRequest {
     Connections(Query),
     /// The engine's contents and its state.
     Offload,
+    /// What would become of a request. Nothing is sent.
+    Route(RouteQuery),
+}
+
+/// A request that is asked about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RouteQuery {
+    /// Its method, in capitals.
+    pub method: String,
+    /// Its URL, with scheme and host.
+    pub url: String,
+    /// Its fields, each `Name: value`; the host of the URL, unless one of them is `Host`.
+    pub headers: Vec<String>,
+    /// Its client's IP address; 127.0.0.1 unless given.
+    pub client: Option<String>,
+    /// The service that it reaches; unless given, those whose port and protocol are the URL's.
+    pub service: Option<String>,
+}
+
+/// What would become of a request.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RouteAnswer {
+    /// What each service that it may reach would do with it, in the file's order.
+    pub services: Vec<RouteView>,
+}
+
+/// What a service would do with a request.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RouteView {
+    /// The service's name.
+    pub service: String,
+    /// Its address and port.
+    pub listen: String,
+    /// `forward` (to a backend), `redirect`, `reply` (by the configuration), or `refuse`.
+    pub outcome: String,
+    /// The access rule that decides; none: no rule's conditions hold, and the request passes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<RuleView>,
+    /// The route that it takes; none: no route takes it, and it goes to the service's own backends, or is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route: Option<RuleView>,
+    /// The status of Hairpin's own answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// Why it is refused; empty if it is not.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Where a redirection leads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub location: Option<String>,
+    /// The cookie that keeps clients with their backend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sticky: Option<String>,
+    /// What takes the place of the route's path prefix.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced_prefix: Option<String>,
+    /// Where it may go.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<RouteGroup>,
+}
+
+/// An access rule or a route.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleView {
+    /// Counted from 1, as they stand in the file.
+    pub number: u16,
+    /// As it is written.
+    pub written: String,
+    /// Whether it is an access rule that refuses the request.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub denies: bool,
+}
+
+/// A group of backends that a route leads to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RouteGroup {
+    /// Its name; the service's: its own backends.
+    pub name: String,
+    /// Which share of the route's requests it gets, 0 to 1.
+    pub share: f64,
+    /// How it chooses backends.
+    pub balance: String,
+    /// Its backends.
+    pub backends: Vec<RouteBackend>,
+}
+
+/// A backend that a request may go to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteBackend {
+    /// Its name.
+    pub name: String,
+    /// Address and port.
+    pub address: String,
+    /// Its weight.
+    pub weight: u16,
+    /// `enabled`, `drain` or `disabled`.
+    pub state: String,
+    /// Whether it answers, of a running instance: `up`, `down` and the like; empty: from a file.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub health: String,
 }
 
 /// How to hand over.
@@ -266,6 +367,8 @@ pub enum ControlAnswer {
     Connections(Page),
     /// To [`ControlRequest::Offload`].
     Offload(Box<OffloadView>),
+    /// To [`ControlRequest::Route`].
+    Route(RouteAnswer),
     /// The request was not understood, or cannot be served now, or failed; nothing changed.
     Error(String),
 }

@@ -7,12 +7,14 @@ mod http;
 mod https;
 mod offload;
 mod ports;
+mod route;
 mod status;
 mod units;
 
 pub use changes::changes;
 pub use connections::{Listing, explanation};
 pub use offload::offload;
+pub use route::routes;
 pub use status::status;
 pub(crate) use units::{brief, number, percent, scaled, span};
 

@@ -61,7 +61,7 @@ pub(crate) use orphan::start as start_orphan;
 pub(crate) use rivals::rival;
 
 use crate::config::{Config, PlaneChoice, Settings};
-use crate::control::{BackendChange, Changes, Upgrade};
+use crate::control::{BackendChange, Changes, RouteAnswer, RouteQuery, Upgrade};
 use crate::live;
 use crate::status::Status;
 use acme::OpenChallenges;
@@ -131,6 +131,8 @@ enum SupervisorMessage {
     Status(ReplySender<Status>),
     /// Asks what a configuration would change.
     Diff { text: String, file: String, answer: ReplySender<Changes> },
+    /// Say what would become of a request.
+    Route { query: RouteQuery, answer: ReplySender<RouteAnswer> },
     /// Change a backend at run time.
     Backend { change: BackendChange, answer: ReplySender<String> },
     /// Hand over to another process; the answer is its number. `known` is told when the client knows it; `client` waits

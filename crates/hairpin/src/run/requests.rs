@@ -73,6 +73,9 @@ fn handle(sender: &Sender<SupervisorMessage>, inspector: &Inspector, request: Co
         ControlRequest::Offload => ask(sender, STATUS_PATIENCE, SupervisorMessage::Status)
             .and_then(|status| inspector.offload(&status))
             .map(|view| ControlAnswer::Offload(Box::new(view))),
+        ControlRequest::Route(query) => {
+            ask(sender, STATUS_PATIENCE, |answer| SupervisorMessage::Route { query, answer }).map(ControlAnswer::Route)
+        }
     };
     answer.unwrap_or_else(ControlAnswer::Error).into()
 }

@@ -351,6 +351,9 @@ impl Supervisor {
                 }
             }
             SupervisorMessage::Diff { text, file, answer } => drop(answer.send(self.diff(&text, &file))),
+            SupervisorMessage::Route { query, answer } => {
+                drop(answer.send(crate::explain::explain(&self.config, &query)))
+            }
             SupervisorMessage::Backend { change, answer } => {
                 drop(answer.send(self.with_heartbeat(|supervisor| supervisor.set_backend(&change))))
             }

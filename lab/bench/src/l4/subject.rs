@@ -7,8 +7,8 @@ use hairpin_core::config::{
 };
 use hairpin_core::flow::{Address, Endpoint, Steering};
 use hairpin_core::offload::Never;
-use hairpin_core::table::slab::boxed_touched;
 use hairpin_core::table::Hasher;
+use hairpin_core::table::slab::boxed_touched;
 use hairpin_core::worker::{Known, Occupancy, StatelessMethod, Worker, WorkerOptions};
 use hairpin_tables::{OwnMethod, OwnTable};
 use std::sync::Arc;

@@ -194,6 +194,11 @@ fn passes(cards: Cards, tunnel: Tunnel, tables: &str) -> Result<()> {
     // Nothing is left of the program.
     let left = scene.topology.servers[0].script("tc filter show dev eth0 ingress\n")?;
     ensure!(!left.contains("hairpin"), "{left}");
+    let links = |scene: &Scene| scene.topology.balancer.script("ip link show\n");
+    let device = format!("hp-{}-hc", scene.hairpin.instance());
+    ensure!(links(&scene)?.contains(&device) == tunnel.is_mixed, "the device of health checks: {}", links(&scene)?);
+    scene.hairpin.stop(true)?;
+    ensure!(!links(&scene)?.contains("hp-"), "devices are left: {}", links(&scene)?);
     Ok(())
 }
 

@@ -3,7 +3,9 @@
 use super::http_network::{HttpNetwork, HttpNetworks, PATIENCE, PLAIN, PROXIED, ROUTES, STICKY, TRUSTED, Which};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::tool::recorder::RecordedRequest;
+use hairpin_e2e::topology::{Family, end, server_address, vip};
 use libtest_mimic::Trial;
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -42,6 +44,7 @@ fn routes(net: &mut HttpNetwork) -> Result<()> {
     ] {
         let answer = net.ask(ROUTES, format!("{line} HTTP/1.1\r\n{fields}\r\n\r\n"))?;
         ensure!(answer.header("X-Server") == Some(server), "{line}, {fields}: {}", answer.head());
+        explained(net, line, fields, server).with_context(|| format!("hairpin route {line}, {fields}"))?;
     }
     let answer = net.fetch(ROUTES, "/strip/a?b", "")?;
     ensure!(answer.text().starts_with("GET /a?b HTTP/1.1\r\n"), "/strip/a?b became {}", answer.text());
@@ -49,6 +52,27 @@ fn routes(net: &mut HttpNetwork) -> Result<()> {
         .map(|_| Ok(net.fetch(ROUTES, "/shared/", "")?.header("X-Server").unwrap_or("no server").to_owned()))
         .collect::<Result<_>>()?;
     ensure!(servers.iter().eq(["one", "two"]), "shared between {servers:?}");
+    Ok(())
+}
+
+/// What `hairpin route` says of a request is what has become of it.
+fn explained(net: &HttpNetwork, line: &str, fields: &str, server: &str) -> Result<()> {
+    let Some((method, target)) = line.split_once(' ').filter(|(_, target)| target.starts_with('/')) else {
+        return Ok(());
+    };
+    let url = format!("http://{}{target}", end(vip(Family::V4), ROUTES));
+    let mut arguments = vec!["route", method, &url, "--client", "10.0.0.2", "-o", "json"];
+    arguments.extend(fields.split("\r\n").flat_map(|field| ["-H", field]));
+    let answer: Value = serde_json::from_str(&net.hairpin.tell(&net.topology, &arguments)?)?;
+    let number = ["one", "two", "three"].iter().position(|name| *name == server).context("no such server")? + 1;
+    let view = &answer["services"][0];
+    let groups = view["groups"].as_array().context("no groups")?;
+    let backends: Vec<&Value> = groups.iter().filter_map(|group| group["backends"].as_array()).flatten().collect();
+    ensure!(view["outcome"] == "forward" && backends.len() == 1, "{view}");
+    let backend = backends[0];
+    let address = format!("{}:", server_address(Family::V4, number));
+    ensure!(backend["address"].as_str().is_some_and(|text| text.starts_with(&address)), "{view}");
+    ensure!(backend["health"].as_str().is_some_and(|health| !health.is_empty()), "{view}");
     Ok(())
 }
 
