@@ -46,7 +46,8 @@ impl Asked {
         let port = authority.port_u16().unwrap_or(if is_https { 443 } else { 80 });
         let target = match &*query.method {
             "CONNECT" => format!("{}:{port}", authority.host()),
-            _ => url.path_and_query().map_or("/", |target| target.as_str()).to_string(),
+            // A query without a path has one behind a slash, as clients write it.
+            _ => url.path_and_query().map_or_else(|| "/".to_string(), ToString::to_string),
         };
         let names_host = |field: &String| field.split(':').next().is_some_and(|name| name.eq_ignore_ascii_case("host"));
         let mut head = format!("{} {target} HTTP/1.1\r\n", query.method);
@@ -147,7 +148,11 @@ fn judged(config: &Config, service: &Service, said: &HttpSections, asked: &Asked
         }
         Verdict::Answer { status, why: Some(why), .. } | Verdict::Refuse { status, why } => {
             refused(&mut view, status, why);
-            if why == Refused::Denied && !view.access.as_ref().is_some_and(|rule| rule.denies) {
+            let mut scratch = PathScratch::new();
+            let is_odd = normalise(request.target.path, PathReading::WRITTEN, &mut scratch).is_err();
+            if why == Refused::Denied && is_odd {
+                view.reason = "its path is too long, or can be read in more than one way".to_string();
+            } else if why == Refused::Denied && !view.access.as_ref().is_some_and(|rule| rule.denies) {
                 view.reason = "backends could read the path otherwise, and an access rule denies that".to_string();
             }
         }

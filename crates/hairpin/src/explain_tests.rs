@@ -143,6 +143,10 @@ fn mistakes_are_explained() {
         let query = RouteQuery { headers: vec![field.into()], ..query("http://shop.example/") };
         assert!(error(query).contains("is no field"), "{field}");
     }
+    let asked = |url: &str| explain(&config(), &query(url)).expect("an answer").services.remove(0);
+    let odd = asked("http://192.0.2.1/a%00b");
+    assert_eq!((odd.status, &*odd.reason), (Some(400), "its path is too long, or can be read in more than one way"));
+    assert_eq!(asked("http://192.0.2.1?x=1").outcome, "forward");
     // What a client could not send is refused as the client would be.
     let views = explain(&config(), &RouteQuery { method: "G ET".into(), ..query("http://192.0.2.1/") });
     let view = &views.expect("an answer").services[0];

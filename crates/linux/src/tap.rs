@@ -78,6 +78,8 @@ impl Tap {
         let tap = Tap::attach(name)?;
         tap.set(libc::TUNSETPERSIST, 1).map_err(|e| device::about(e, "cannot keep", name))?;
         device::set_mac(name, mac)?;
+        // What comes in there may be as long as on any interface.
+        device::set_mtu(name, MTU)?;
         device::change_flags(name, libc::IFF_UP | libc::IFF_NOARP, libc::IFF_MULTICAST)?;
         for family in [Family::Ipv4, Family::Ipv6] {
             match device::set_forwarding(name, family, true) {

@@ -3,7 +3,7 @@
 use super::instance::ForwardingSwitch;
 use crate::config::{ForwardingChoice, Settings, nearest};
 use anyhow::{Context, Result, bail};
-use hairpin_core::config::{Pool, ServiceState, Snapshot};
+use hairpin_core::config::{Pool, Service, ServiceState, Snapshot};
 use hairpin_linux::device::{self, Family, Interface};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io::ErrorKind;
@@ -89,7 +89,13 @@ pub(crate) fn unknown_interface(name: &str) -> String {
 /// The forwarding switches that are off and should be on.
 pub(crate) fn forwarding_off(settings: &Settings, snapshot: &Snapshot) -> Result<Vec<ForwardingSwitch>> {
     let services = || snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant);
-    let ipv6_used = |ipv6: bool| services().any(|service| service.endpoint.address.is_ipv4() != ipv6);
+    // Of direct server return, backends may be of another family than their VIP.
+    let is_of = |service: &Service, ipv6: bool| {
+        let mut backends = service.backends.iter();
+        service.endpoint.address.is_ipv4() != ipv6
+            || backends.any(|backend| service.is_mixed(backend) && backend.endpoint.address.is_ipv4() != ipv6)
+    };
+    let ipv6_used = |ipv6: bool| services().any(|service| is_of(service, ipv6));
     let mut off = Vec::new();
     for interface in &settings.interfaces {
         for ipv6 in [false, true] {

@@ -5,10 +5,10 @@ use super::LoadedPlane;
 use super::attach::{Attachment, Hook, noted};
 use super::configure::is_direct;
 use crate::abi;
-use crate::device::Interface;
+use crate::device::{self, Interface};
 use crate::network::{self, device_route};
 use crate::tap::Tap;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use hairpin_core::config::{Service, Snapshot};
 use hairpin_core::flow::Address;
 use libbpf_rs::{MapCore, MapFlags};
@@ -52,7 +52,15 @@ impl LoadedPlane {
         if stand_ins.is_empty() {
             self.check_device = CheckDevice::default();
             self.control.block().check_device.store(0, Ordering::Release);
-            return Ok(remove_device(name)?);
+            return self.remove_check_device(name);
+        }
+        // All instances of a network namespace would have the same routes.
+        let is_others = |device: &String| device != name && device.starts_with("hp-") && device.ends_with("-hc");
+        if let Some(other) = device::names()?.into_iter().find(is_others) {
+            bail!(
+                "another instance has {other}: only one of a network namespace can have backends of another family than \
+                 their VIP. Give this one's services backends of their family"
+            );
         }
         Tap::create_unread(name, abi::CHECK_ADDRESS)?;
         self.check_device = CheckDevice { ifindex: Interface::by_name(name)?.index, stand_ins };
@@ -60,11 +68,23 @@ impl LoadedPlane {
         self.route_checks()
     }
 
-    /// Routes what stands in for backends to the device of checks.
+    /// Removes the device and what is attached to it.
+    fn remove_check_device(&mut self, name: &str) -> Result<()> {
+        if let Ok(Interface { index, .. }) = Interface::by_name(name) {
+            self.attachments.retain(|attachment| attachment.ifindex() != index);
+            let noted = noted(&self.pins.links())?;
+            noted.into_iter().filter(|noted| noted.ifindex() == index).try_for_each(Attachment::detach)?;
+        }
+        Ok(remove_device(name)?)
+    }
+
+    /// Routes what stands in for backends to the device of checks. The kernel takes a route away with its source address.
     pub(super) fn route_checks(&self) -> Result<()> {
         for &stand_in in &self.check_device.stand_ins {
             let source = self.source(stand_in.is_ipv4())?;
-            let routed = device_route::put(stand_in, self.check_device.ifindex, source);
+            let put = |source| device_route::put(stand_in, self.check_device.ifindex, source);
+            // The kernel refuses an address that it does not use yet.
+            let routed = put(source).or_else(|_| put(None));
             routed.with_context(|| format!("cannot route {stand_in} to the device of health checks"))?;
         }
         Ok(())

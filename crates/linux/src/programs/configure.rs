@@ -36,6 +36,8 @@ impl LoadedPlane {
                 self.set("directs", u32::from(backend.number), &direct(service, backend))?;
             }
         }
+        // If that fails, health checks do, and say so.
+        let _ = self.route_checks();
         Ok(())
     }
 }

@@ -19,8 +19,9 @@ pub(crate) fn adopt(settings: &Settings, steering: Steering) -> Result<Option<In
 
 /// Detaches and unpins everything an instance has left.
 pub(crate) fn flush(record: &InstanceRecord) -> Result<()> {
-    programs::flush(&record.pin_directory, &record.instance)?;
+    let flushed = programs::flush(&record.pin_directory, &record.instance);
     programs::checks::remove_device(&check_device(&record.instance))?;
+    flushed?;
     // Goes only if it is empty: other instances may have their pins in it.
     let _ = std::fs::remove_dir(&record.pin_directory);
     Ok(())
