@@ -43,12 +43,23 @@ impl Asked {
         let authority = url.authority().ok_or_else(|| wrong("has no host"))?;
         let client = query.client.as_deref().unwrap_or(CLIENT);
         let client: IpAddr = client.parse().map_err(|_| format!("\"{client}\" is no IP address of a client"))?;
-        let port = authority.port_u16().unwrap_or(if is_https { 443 } else { 80 });
+        // The crate tells a port beyond 65535 as it tells none.
+        let has_port =
+            authority.as_str().rsplit([']', '@']).next().is_some_and(|end| end.contains(':') && !end.ends_with(':'));
+        let port = match authority.port_u16() {
+            Some(port) => port,
+            None if has_port => return Err(wrong("has a port that is not in 0..=65535")),
+            None if is_https => 443,
+            None => 80,
+        };
         let target = match &*query.method {
             "CONNECT" => format!("{}:{port}", authority.host()),
             // A query without a path has one behind a slash, as clients write it.
             _ => url.path_and_query().map_or_else(|| "/".to_string(), ToString::to_string),
         };
+        if query.method.contains(['\r', '\n']) {
+            return Err(format!("\"{}\" is no method", query.method.escape_debug()));
+        }
         let names_host = |field: &String| field.split(':').next().is_some_and(|name| name.eq_ignore_ascii_case("host"));
         let mut head = format!("{} {target} HTTP/1.1\r\n", query.method);
         if !query.headers.iter().any(names_host) {

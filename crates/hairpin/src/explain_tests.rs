@@ -139,6 +139,8 @@ fn mistakes_are_explained() {
     let named = error(RouteQuery { service: Some("shpo".into()), ..query("http://shop.example/") });
     assert_eq!(named, "no http or https service is named \"shpo\"; did you mean \"shop\"?");
     assert!(error(RouteQuery { client: Some("me".into()), ..query("http://a/") }).contains("no IP address"));
+    assert!(error(query("http://shop.example:99999/")).contains("has a port that is not in 0..=65535"));
+    assert!(error(RouteQuery { method: "GET\r\nA: b".into(), ..query("http://192.0.2.1/") }).ends_with("is no method"));
     for field in ["nothing", "A: b\r\nC: d"] {
         let query = RouteQuery { headers: vec![field.into()], ..query("http://shop.example/") };
         assert!(error(query).contains("is no field"), "{field}");

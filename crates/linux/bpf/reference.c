@@ -84,7 +84,7 @@ int reference(struct __sk_buff *skb)
 	return TC_ACT_REDIRECT;
 }
 
-/* The same with a table of our own, whose rules take one cache line: the least that it could cost, since nothing keeps a
+/* A lookup in a table of our own, whose rules take one cache line: the least that it could cost, since nothing keeps a
  * lookup from an element that changes meanwhile. place() of src/cost/line.rs is the same hash. */
 SEC("tc")
 int one_line(struct __sk_buff *skb)

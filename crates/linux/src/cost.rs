@@ -39,7 +39,7 @@ pub struct CostSamples {
     pub ours_ns: Vec<f64>,
     /// Nanoseconds a packet costs in the reference.
     pub reference_ns: Vec<f64>,
-    /// The same with rules that take one cache line each, in a table of our own.
+    /// Nanoseconds a packet costs in the reference with rules that take one cache line each, in a table of our own.
     pub one_line_ns: Vec<f64>,
     /// Rules installed per second.
     pub installs_per_s: Vec<f64>,

@@ -60,7 +60,7 @@ const IPIP: Tunnel = Tunnel { kind: "ipip", is_mixed: false };
 pub(crate) const GUE: Tunnel = Tunnel { kind: "gue", is_mixed: false };
 
 impl Tunnel {
-    /// The same encapsulation, in headers of the other family.
+    /// This encapsulation, in outer headers of the other family.
     pub(crate) fn mixed(self) -> Tunnel {
         Tunnel { is_mixed: true, ..self }
     }
