@@ -129,12 +129,7 @@ impl Ordering {
         let poll = RetryPolicy::new().initial_delay(Duration::from_millis(500)).backoff(1.5).timeout(POLL_TIMEOUT);
         match order.poll_ready(&poll).await {
             Ok(OrderStatus::Ready) => {}
-            Ok(_) => return Err(self.why_invalid(&mut order).await),
-            Err(Error::Api(problem)) => {
-                let told = self.why_invalid(&mut order).await;
-                return Err(if told.why.is_empty() { self.failed(Error::Api(problem)) } else { told });
-            }
-            Err(error) => return Err(self.failed(error)),
+            verdict => return Err(self.not_ready(&mut order, verdict.err()).await),
         }
         let broken = |error: rcgen::Error| Failure::of_name(format!("no certificate request can be made: {error}"));
         let mut wanted = CertificateParams::new(vec![self.name.name.clone()]).map_err(broken)?;
@@ -219,19 +214,35 @@ impl Ordering {
         }
     }
 
-    /// The errors that the CA found with the answers.
-    async fn why_invalid(&self, order: &mut Order) -> Failure {
+    /// Why an order has not become ready: the error that the CA found with an answer, or `error`, that of the last request.
+    async fn not_ready(&self, order: &mut Order, error: Option<Error>) -> Failure {
+        let is_invalid = order.state().status == OrderStatus::Invalid;
+        match error {
+            // A request that was refused, for its nonce for example, says nothing about the order.
+            Some(error) if !is_invalid => self.failed(error),
+            error => match (self.refused_answer(order).await, error) {
+                (Ok(Some(problem)), _) => {
+                    Failure { retry_after: self.transport.retry_after(), ..Failure::of_name(said(&problem)) }
+                }
+                (_, Some(error)) => self.failed(error),
+                (Ok(None), None) => Failure::of_name("the CA finds the order invalid and gives no reason"),
+                (Err(unread), None) => {
+                    Failure::of_name(format!("the CA finds the order invalid; its reason cannot be read: {unread}"))
+                }
+            },
+        }
+    }
+
+    /// The error that the CA found with an answer. `order` was fetched after that, so its authorizations are fetched anew.
+    async fn refused_answer(&self, order: &mut Order) -> Result<Option<Problem>, Error> {
         let mut authorizations = order.authorizations();
-        while let Some(Ok(mut authorization)) = authorizations.next().await {
-            if authorization.refresh().await.is_err() {
-                continue;
-            }
-            let problems = authorization.challenges.iter().filter_map(|challenge| challenge.error.as_ref());
-            if let Some(problem) = problems.into_iter().next() {
-                return Failure { retry_after: self.transport.retry_after(), ..Failure::of_name(said(problem)) };
+        while let Some(authorization) = authorizations.next().await {
+            let authorization = authorization?;
+            if let Some(problem) = authorization.challenges.iter().find_map(|challenge| challenge.error.clone()) {
+                return Ok(Some(problem));
             }
         }
-        Failure::of_name("the CA finds the order invalid and gives no reason")
+        Ok(None)
     }
 }
 
@@ -247,7 +258,80 @@ fn challenge_certificate(name: &str, digest: &[u8]) -> Result<(Vec<u8>, Vec<u8>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use instant_acme::Subproblem;
+    use bytes::Bytes;
+    use http::{Request, Response};
+    use instant_acme::{BodyWrapper, BytesResponse, HttpClient, NewAccount, Subproblem};
+    use std::path::Path;
+    use std::pin::Pin;
+
+    /// A CA with one order: each request for its state gets the next of these answers, status and body.
+    struct ScriptedCa(std::sync::Mutex<Vec<(u16, &'static str)>>);
+
+    impl HttpClient for ScriptedCa {
+        fn request(
+            &self,
+            request: Request<BodyWrapper<Bytes>>,
+        ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
+            const DIRECTORY: &str =
+                r#"{"newNonce":"https://ca/nonce","newAccount":"https://ca/account","newOrder":"https://ca/new"}"#;
+            const ORDER: &str =
+                r#"{"status":"pending","authorizations":["https://ca/proof"],"finalize":"https://ca/end"}"#;
+            let (status, body) = match request.uri().path() {
+                "/directory" => (200, DIRECTORY),
+                "/new" => (201, ORDER),
+                "/proof" => {
+                    (200, r#"{"status":"invalid","identifier":{"type":"dns","value":"a.test"},"challenges":[]}"#)
+                }
+                "/order" => self.0.lock().unwrap().remove(0),
+                _ => (200, "{}"),
+            };
+            let place = if request.uri().path() == "/new" { "https://ca/order" } else { "https://ca/me" };
+            let response = Response::builder().status(status).header("Replay-Nonce", "n").header("Location", place);
+            let (parts, ()) = response.body(()).unwrap().into_parts();
+            Box::pin(std::future::ready(Ok(BytesResponse { parts, body: Box::new(Bytes::from(body)) })))
+        }
+    }
+
+    struct NoHost;
+
+    impl Host for NoHost {
+        fn answer(&self, _: Vec<ChallengeAnswer>, _: oneshot::Sender<()>) {}
+        fn check(&self, _: &Path) -> Result<(), String> {
+            Ok(())
+        }
+        fn obtained(&self) {}
+        fn log(&self, _: &str) {}
+    }
+
+    /// The failure of an order if requests for its state get these answers.
+    fn not_ready(answers: &[(u16, &'static str)]) -> Failure {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let ca = Box::new(ScriptedCa(std::sync::Mutex::new(answers.to_vec())));
+            let wanted = NewAccount { contact: &[], terms_of_service_agreed: true, only_return_existing: false };
+            let opened = Account::builder_with_http(ca).create(&wanted, "https://ca/directory".into(), None).await;
+            let name = WantedName { name: "a.test".into(), challenge: ChallengeKind::Http01 };
+            let transport = Transport::with_roots(rustls::RootCertStore::empty()).unwrap();
+            let ordering =
+                Ordering { account: opened.unwrap().0, transport, name, replaces: None, host: Arc::new(NoHost) };
+            let mut order = ordering.order().await.unwrap();
+            let verdict = order.poll_ready(&RetryPolicy::new()).await;
+            ordering.not_ready(&mut order, verdict.err()).await
+        })
+    }
+
+    #[test]
+    fn refused_poll_is_not_taken_for_an_invalid_order() {
+        const REFUSED: (u16, &str) = (400, r#"{"type":"urn:ietf:params:acme:error:badNonce","detail":"another"}"#);
+        assert_eq!(not_ready(&[REFUSED; 3]).again, Again::FreshNonce);
+    }
+
+    #[test]
+    fn error_of_the_order_is_told_if_its_answers_have_none() {
+        const BROKEN: &str = r#"{"status":"invalid","authorizations":["https://ca/proof"],"finalize":"https://ca/end",
+            "error":{"type":"urn:ietf:params:acme:error:dns","detail":"no such name"}}"#;
+        assert_eq!(not_ready(&[(200, BROKEN)]).why, "dns: no such name");
+    }
 
     #[test]
     fn what_the_ca_says_is_one_bounded_line() {

@@ -50,6 +50,10 @@ impl Transport {
             !roots.is_empty(),
             "{file} has no certificate of a CA: install ca-certificates, or set `directory_roots`"
         );
+        Transport::with_roots(roots)
+    }
+
+    pub(crate) fn with_roots(roots: RootCertStore) -> Result<Transport> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
         let config = config.with_root_certificates(roots).with_no_client_auth();

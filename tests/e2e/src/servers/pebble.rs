@@ -31,6 +31,11 @@ pub fn directory() -> String {
     format!("https://{}:{PORT}/dir", client_address(Family::V4))
 }
 
+/// The file that it logs to.
+pub fn log(topology: &Topology) -> PathBuf {
+    topology.scratch.file("pebble.log")
+}
+
 /// The certificate of its server, which signs itself: made at the first call.
 pub fn server_certificate(topology: &Topology) -> Result<PathBuf> {
     let (key, chain) = (topology.scratch.file("pebble.key"), topology.scratch.file("pebble.crt"));
@@ -71,7 +76,7 @@ impl Pebble {
         // A part of nonces is refused, and no proof is taken twice: clients must bear it.
         command.args(["--mount", "sh", "-c", &script]);
         command.env("PEBBLE_VA_NOSLEEP", "1").env("PEBBLE_AUTHZREUSE", "0").env("PEBBLE_WFE_NONCEREJECT", "20");
-        let mut process = topology.client.start(command, &topology.scratch.file("pebble.log"))?;
+        let mut process = topology.client.start(command, &log(topology))?;
         process
             .wait_until(patience(START_TIMEOUT), || listening(topology.client.name(), &[PORT, MANAGEMENT_PORT]))
             .context("Pebble does not listen")?;

@@ -107,7 +107,8 @@ impl Scene {
         let until = Instant::now() + 2 * PATIENCE;
         while !is_so()? {
             if Instant::now() > until {
-                bail!("{what}; acme is {}; log: {}", self.acme()?, self.hairpin.logs());
+                let said = std::fs::read_to_string(pebble::log(&self.topology)).unwrap_or_default();
+                bail!("{what}; acme is {}; log: {}; Pebble's log: {said}", self.acme()?, self.hairpin.logs());
             }
             sleep(STEP);
         }
