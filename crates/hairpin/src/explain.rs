@@ -146,7 +146,9 @@ fn judged(config: &Config, service: &Service, said: &HttpSections, asked: &Asked
             return view;
         }
     };
-    view.access = access(http, &request, said, &asked.client);
+    let mut scratch = PathScratch::new();
+    let path = normalise(request.target.path, PathReading::WRITTEN, &mut scratch).ok();
+    view.access = path.and_then(|path| access(http, &request, path, said, &asked.client));
     view.sticky = http.sticky.as_ref().map(|sticky| String::from_utf8_lossy(&sticky.cookie).into_owned());
     match decision::judge(http, &request, &asked.client) {
         Verdict::Forward { route, groups } => {
@@ -159,9 +161,7 @@ fn judged(config: &Config, service: &Service, said: &HttpSections, asked: &Asked
         }
         Verdict::Answer { status, why: Some(why), .. } | Verdict::Refuse { status, why } => {
             refused(&mut view, status, why);
-            let mut scratch = PathScratch::new();
-            let is_odd = normalise(request.target.path, PathReading::WRITTEN, &mut scratch).is_err();
-            if why == Refused::Denied && is_odd {
+            if why == Refused::Denied && path.is_none() {
                 view.reason = "its path is too long, or can be read in more than one way".to_string();
             } else if why == Refused::Denied && !view.access.as_ref().is_some_and(|rule| rule.denies) {
                 view.reason = "backends could read the path otherwise, and an access rule denies that".to_string();
@@ -175,7 +175,9 @@ fn judged(config: &Config, service: &Service, said: &HttpSections, asked: &Asked
                 let length = reply::location(&mut text, template, &request, is_https(&service.kind)).ok()?;
                 Some(String::from_utf8_lossy(&text[..length]).into_owned())
             });
-            view.route = answering(http, &request, said, &asked.client);
+            let is_answering =
+                |route: &&Route| path.is_some_and(|path| route.conditions.hold(&request, path, &asked.client));
+            view.route = http.routes.iter().find(is_answering).and_then(|route| taken(http, route, said));
         }
     }
     view
@@ -195,9 +197,7 @@ fn refused(view: &mut RouteView, status: u16, why: Refused) {
 }
 
 /// The access rule that decides, as far as the path is read as it is written.
-fn access(http: &Http, request: &Request<'_>, said: &HttpSections, client: &Address) -> Option<RuleView> {
-    let mut scratch = PathScratch::new();
-    let path = normalise(request.target.path, PathReading::WRITTEN, &mut scratch).ok()?;
+fn access(http: &Http, request: &Request<'_>, path: &[u8], said: &HttpSections, client: &Address) -> Option<RuleView> {
     let at = http.access.iter().position(|rule| rule.conditions.hold(request, path, client))?;
     let denies = matches!(http.access[at].verdict, AccessVerdict::Deny { .. });
     Some(RuleView { number: at as u16 + 1, written: said.access.get(at).cloned().unwrap_or_default(), denies })
@@ -208,13 +208,6 @@ fn taken(http: &Http, route: &Route, said: &HttpSections) -> Option<RuleView> {
     let at = http.routes.iter().position(|other| std::ptr::eq(other, route))?;
     let written = said.routes.get(at)?.clone();
     Some(RuleView { number: at as u16 + 1, written, denies: false })
-}
-
-/// The route by which Hairpin answers the request itself.
-fn answering(http: &Http, request: &Request<'_>, said: &HttpSections, client: &Address) -> Option<RuleView> {
-    let mut scratch = PathScratch::new();
-    let path = normalise(request.target.path, PathReading::WRITTEN, &mut scratch).ok()?;
-    taken(http, http.routes.iter().find(|route| route.conditions.hold(request, path, client))?, said)
 }
 
 /// A group that the route leads to, with its backends that may get the request.

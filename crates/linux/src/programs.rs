@@ -317,6 +317,14 @@ impl LoadedPlane {
         self.rules
     }
 
+    /// How many rules that translate sequence numbers there is room for: IPv4, IPv6.
+    ///
+    /// # Errors
+    /// A map is missing.
+    pub fn sequences_max(&self) -> Result<(u32, u32)> {
+        Ok((self.maps.named("sequence_v4")?.max_entries(), self.maps.named("sequence_v6")?.max_entries()))
+    }
+
     /// The memory shared with the programs.
     pub fn control(&self) -> Arc<Control> {
         Arc::clone(&self.control)

@@ -22,9 +22,9 @@ pub(super) struct RouteArgs {
     /// A field of its head; may be given several times.
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
-    /// The client's address.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
-    client: String,
+    /// The client's address; without this option, 127.0.0.1.
+    #[arg(long, value_name = "ADDRESS")]
+    client: Option<String>,
     /// The service that it reaches, unless the URL's port tells it.
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
@@ -39,7 +39,7 @@ impl RouteArgs {
             method: self.method.clone(),
             url: self.url.clone(),
             headers: self.headers.clone(),
-            client: Some(self.client.clone()),
+            client: self.client.clone(),
             service: self.service.clone(),
         }
     }

@@ -62,15 +62,7 @@ pub struct PrefixedAddress {
 impl PrefixedAddress {
     /// Whether `address` is of this network.
     pub fn contains(&self, address: IpAddr) -> bool {
-        let same = |ours: u128, theirs: u128, bits: u32| {
-            let differ = bits - u32::from(self.prefix).min(bits);
-            ours.checked_shr(differ).unwrap_or(0) == theirs.checked_shr(differ).unwrap_or(0)
-        };
-        match (self.address, address) {
-            (IpAddr::V4(ours), IpAddr::V4(theirs)) => same(ours.to_bits().into(), theirs.to_bits().into(), 32),
-            (IpAddr::V6(ours), IpAddr::V6(theirs)) => same(ours.to_bits(), theirs.to_bits(), 128),
-            _ => false,
-        }
+        address.is_ipv4() == self.address.is_ipv4() && masked(PrefixedAddress { address, ..*self }) == masked(*self)
     }
 }
 

@@ -46,6 +46,12 @@ pub(super) const CONNECTIONS: Group = Group {
             "The connection stays in software, and is offered again later.",
         ),
         limit(
+            "rules of HTTP and TLS services in the kernel, for each address family",
+            Number(2, "rules for each client's connection that there is room for, within `rules_max`"),
+            &[rule_refusals("engine-full")],
+            "The connection stays in software, and is offered again later.",
+        ),
+        limit(
             "time until a connection is offered again that the engine has refused",
             Time(limits::REFUSED_FOR),
             &[],

@@ -314,9 +314,9 @@ impl ServingProcess {
             let (sender, messages) = mpsc::channel();
             let mut supervisor =
                 Startup { config, options, cpus, socket: &socket, sender: &sender, certificates }.start(base)?;
-            record = supervisor.record().clone();
+            record = supervisor.record.clone();
             watch_signals(signals, sender.clone())?;
-            requests::listen(&socket, &sender, supervisor.inspector())?;
+            requests::listen(&socket, &sender, supervisor.inspector.clone())?;
             supervisor.serve_metrics();
             if let Some(mut predecessor) = predecessor {
                 predecessor.say("serving")?;
@@ -350,7 +350,7 @@ impl ServingProcess {
                 ProcessEnd::Worker(number, what) => format!("worker {number} ended: {what}"),
                 ProcessEnd::Failed(what) => what.clone(),
             });
-            record.clone_from(supervisor.record());
+            record.clone_from(&supervisor.record);
             if matches!(end, ProcessEnd::Signal(_) | ProcessEnd::Asked { .. }) {
                 supervisor.end_draining();
             }

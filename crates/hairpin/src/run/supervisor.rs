@@ -196,14 +196,6 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    pub(super) fn record(&self) -> &InstanceRecord {
-        &self.record
-    }
-
-    pub(super) fn inspector(&self) -> Inspector {
-        self.inspector.clone()
-    }
-
     /// Begins to serve `/metrics`, if that is wanted.
     pub(super) fn serve_metrics(&mut self) {
         self.metrics = super::requests::serve_metrics(&self.config.settings, &self.sender);

@@ -52,6 +52,8 @@ pub(crate) struct LinuxPlane {
     /// Why the programs are not in XDP although they might be; empty if they are, or are not to be.
     not_in_xdp: String,
     path_mtu: PathMtu,
+    /// What the log has been told last about a configuration that is not followed in all.
+    warnings: Vec<String>,
 }
 
 /// The state handed over by a living process, and everything prepared before that.
@@ -117,6 +119,7 @@ impl LinuxPlane {
             xdp,
             not_in_xdp,
             path_mtu: PathMtu::default(),
+            warnings: Vec::new(),
         })
     }
 }
@@ -150,19 +153,26 @@ impl Plane for LinuxPlane {
 
     fn configure(&mut self, snapshot: &Snapshot) -> Result<()> {
         self.programs.configure(snapshot)?;
-        for what in self.programs.lacking(snapshot) {
-            log(&format!(
-                "warning: {what}: the BPF maps were made for another configuration. Connections beyond that stay with the \
-                 workers. A start after `hairpin stop --flush` makes the maps anew"
-            ));
+        let lacking = |what: String| {
+            format!(
+                "{what}: the BPF maps were made for another configuration. Connections beyond that stay with the workers. A \
+                 start after `hairpin stop --flush` makes the maps anew"
+            )
+        };
+        let mut warnings: Vec<String> = self.programs.lacking(snapshot)?.into_iter().map(lacking).collect();
+        // Traffic does not need what only health checks do.
+        if let Err(error) = self.programs.configure_checks(snapshot) {
+            warnings.push(format!("health checks of services with direct server return may fail: {error:#}"));
         }
         if let Err(error) = self.path_mtu.follow(snapshot) {
-            log(&format!(
-                "warning: Hairpin does not learn the MTUs of routers on the way to backends with an `encapsulation`: a raw \
-                 socket cannot be opened ({error}). Give the process CAP_NET_RAW, or the routes to these backends an MTU \
-                 (ip route change ... mtu lock 1400)"
+            warnings.push(format!(
+                "Hairpin does not learn the MTUs of routers on the way to backends with an `encapsulation`: a raw socket \
+                 cannot be opened ({error}). Give the process CAP_NET_RAW, or the routes to these backends an MTU (ip \
+                 route change ... mtu lock 1400)"
             ));
         }
+        warnings.iter().filter(|told| !self.warnings.contains(told)).for_each(|told| log(&format!("warning: {told}")));
+        self.warnings = warnings;
         Ok(())
     }
 

@@ -159,7 +159,7 @@ impl Supervisor {
         worker_pool.begin();
         self.worker_pool = worker_pool;
         lock.sign().context("cannot sign the lock")?;
-        super::super::requests::listen(&self.socket, &self.sender, self.inspector())?;
+        super::super::requests::listen(&self.socket, &self.sender, self.inspector.clone())?;
         self.serve_metrics();
         notify::ready();
         self.stand();

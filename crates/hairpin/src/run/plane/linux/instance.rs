@@ -28,8 +28,8 @@ pub(crate) struct InstancePrograms {
     control: Arc<Control>,
     /// The name of the device of health checks.
     check_device: String,
-    /// The configured room for rules of each family.
-    rules_max: u32,
+    /// The configured room of each family: for rules, and for rules that translate sequence numbers.
+    room: [u32; 2],
     /// Slots of the totals in use: two for each backend.
     totals: u32,
     base: EarlierTotals,
@@ -62,24 +62,25 @@ impl InstancePrograms {
             set_up: set_up_room(settings, steering.workers),
             ..options(settings)
         };
-        Ok(InstancePrograms::of(programs::LoadedPlane::load(&options, steering)?, settings))
+        Ok(InstancePrograms::of(programs::LoadedPlane::load(&options, steering)?, settings, steering.workers))
     }
 
     /// Opens what an earlier process has left. Traffic goes on as before until programs are attached.
     pub(crate) fn adopt(settings: &Settings, steering: Steering) -> Result<Adoption> {
         Ok(match programs::LoadedPlane::adopt(&options(settings), steering)? {
             programs::AdoptedPrograms::Plane(plane) => {
-                Adoption::Programs(Box::new(InstancePrograms::of(*plane, settings)))
+                Adoption::Programs(Box::new(InstancePrograms::of(*plane, settings, steering.workers)))
             }
             programs::AdoptedPrograms::Absent => Adoption::Absent,
             programs::AdoptedPrograms::Incompatible(why) => Adoption::Incompatible(why),
         })
     }
 
-    fn of(programs: programs::LoadedPlane, settings: &Settings) -> InstancePrograms {
+    fn of(programs: programs::LoadedPlane, settings: &Settings, workers: u16) -> InstancePrograms {
         let (control, check_device) = (programs.control(), check_device(&settings.instance));
-        let rules_max = settings.rules_max;
-        InstancePrograms { programs, control, check_device, rules_max, totals: 0, base: EarlierTotals::default() }
+        let sequences = sequences_max(settings.http_connections_max, settings.connections_max, workers);
+        let room = [settings.rules_max, sequences.min(settings.rules_max)];
+        InstancePrograms { programs, control, check_device, room, totals: 0, base: EarlierTotals::default() }
     }
 
     /// The directory of pinned objects.
@@ -95,7 +96,11 @@ impl InstancePrograms {
     /// Tells the programs what they balance, now or anew.
     pub(super) fn configure(&mut self, snapshot: &Snapshot) -> Result<()> {
         self.totals = snapshot.backends() * 2;
-        self.programs.configure(snapshot)?;
+        self.programs.configure(snapshot)
+    }
+
+    /// Has health checks of services with direct server return take the way of clients' packets.
+    pub(super) fn configure_checks(&mut self, snapshot: &Snapshot) -> Result<()> {
         self.programs.configure_checks(snapshot, &self.check_device)
     }
 
@@ -111,17 +116,22 @@ impl InstancePrograms {
     }
 
     /// What there is less room for than is configured: the maps were made for another configuration.
-    pub(super) fn lacking(&self, snapshot: &Snapshot) -> Vec<String> {
-        let is_used = |ipv4: bool| {
+    pub(super) fn lacking(&self, snapshot: &Snapshot) -> Result<Vec<String>> {
+        let is_used = |ipv4: bool, is_spliced: bool| {
             let mut active = snapshot.services.iter().filter(|service| service.state == ServiceState::Active);
-            active.any(|service| service.endpoint.address.is_ipv4() == ipv4)
+            active
+                .any(|service| service.endpoint.address.is_ipv4() == ipv4 && (!is_spliced || service.kind.is_spliced()))
         };
-        let [v4, v6] = self.rules_max();
-        let lacking = [("IPv4", v4, is_used(true)), ("IPv6", v6, is_used(false))].into_iter();
-        let lacking = lacking.filter(|(_, room, is_used)| *is_used && *room < self.rules_max);
-        lacking
-            .map(|(family, room, _)| format!("there is room for {room} rules of {family}, not {}", self.rules_max))
-            .collect()
+        let ([rules_v4, rules_v6], (sequences_v4, sequences_v6)) = (self.rules_max(), self.programs.sequences_max()?);
+        let [rules, sequences] = self.room;
+        let all = [
+            ("rules of IPv4", rules_v4, rules, is_used(true, false)),
+            ("rules of IPv6", rules_v6, rules, is_used(false, false)),
+            ("rules of HTTP and TLS services over IPv4", sequences_v4, sequences, is_used(true, true)),
+            ("rules of HTTP and TLS services over IPv6", sequences_v6, sequences, is_used(false, true)),
+        ];
+        let lacking = all.into_iter().filter(|(_, room, wanted, is_used)| *is_used && room < wanted);
+        Ok(lacking.map(|(what, room, wanted, _)| format!("there is room for {room} {what}, not {wanted}")).collect())
     }
 
     /// All rules in force.
