@@ -5,6 +5,7 @@ use hairpin::config;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const A: &str = "000102030405060708090a0b0c0d0e0f";
 const B: &str = "FFEEDDCCBBAA99887766554433221100";
@@ -14,8 +15,9 @@ struct File(PathBuf);
 
 impl File {
     fn new(name: &str, text: &str, mode: u32) -> File {
-        let path = std::env::temp_dir().join(format!("hairpin-keys-{}-{name}", std::process::id()));
-        let _ = fs::remove_file(&path);
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("hairpin-keys-{}-{number}-{name}", std::process::id()));
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         File(path)
