@@ -10,6 +10,7 @@ pub mod config;
 pub mod control;
 mod decapsulate;
 pub mod diff;
+mod events;
 mod explain;
 #[cfg(feature = "fake-flow")]
 mod fake_flow;

@@ -166,6 +166,8 @@ fn json_is_what_its_page_says() {
     serve(&serving, answer).unwrap();
     let file = directory.join("new.toml");
     std::fs::write(&file, "").unwrap();
+    let event = r#"{"time":"2023-11-14T22:13:20.250Z","level":"info","kind":"start","pid":7,"message":"it serves"}"#;
+    std::fs::write(directory.join("s.events"), format!("{event}\n{event}\n")).unwrap();
     let types = documented();
     let diff = format!("diff {}", file.display());
     let commands = [
@@ -176,6 +178,7 @@ fn json_is_what_its_page_says() {
         ("connections --count", "Counted", 1),
         ("offload", "OffloadView", 1),
         ("route GET http://a.example/", "RouteAnswer", 1),
+        ("events", "Event", 2),
         ("reload", "Changes", 1),
         (&*diff, "Changes", 1),
     ];

@@ -1,6 +1,7 @@
 //! The command line: commands, and what performs them.
 
 mod backend;
+mod events;
 mod filter;
 mod listing;
 mod names;
@@ -176,6 +177,21 @@ enum CliCommand {
         #[command(flatten)]
         target: InstanceTarget,
         /// The output format: text, or JSON.
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: Output,
+    },
+    /// Say what has happened to an instance: starts, reloads, health, upgrades, refusals, limits, certificates.
+    ///
+    /// Events are what the log says, each with its time and kind. They are in files beside the control socket, 1 MiB at most, and
+    /// outlive the process: no instance needs to run. The oldest come first.
+    #[command(after_help = "Examples: hairpin events --since 1h --warnings\n          \
+                            hairpin events --kind health --kind reload --follow -o json")]
+    Events {
+        #[command(flatten)]
+        args: events::EventsArgs,
+        #[command(flatten)]
+        target: InstanceTarget,
+        /// The output format: text, or JSON, an object a line.
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: Output,
     },
@@ -393,6 +409,7 @@ impl CliCommand {
             }
             CliCommand::Offload { target, filter, output } => listing::offload(&target, &filter, output),
             CliCommand::Route { args, target, output } => return route::route(&args, &target, output),
+            CliCommand::Events { args, target, output } => events::events(&target, &args, output),
             CliCommand::Backend { command } => command.perform(),
             CliCommand::Capture { target, filter, args } => {
                 filter.check()?;

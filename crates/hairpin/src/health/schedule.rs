@@ -43,6 +43,13 @@ pub struct Change {
     pub reason: String,
 }
 
+impl std::fmt::Display for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Change { service, name, from, to, reason, .. } = self;
+        write!(f, "service {service}: backend {name} is {} (was {}): {reason}", to.name(), from.name())
+    }
+}
+
 /// Totals over all targets since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckTotals {

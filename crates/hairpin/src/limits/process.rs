@@ -6,6 +6,7 @@ use crate::capture::limits as capture;
 use crate::config::limits as config;
 use crate::config::reference::LIMITS;
 use crate::control;
+use crate::events;
 use crate::health::limits as health;
 use crate::metrics::limits as metrics;
 use crate::run::limits;
@@ -229,6 +230,24 @@ pub(super) const PROCESS: Group = Group {
             Number(capture::BYTES_MAX as u64, "bytes"),
             &[],
             "Those whose connection is not known are left out; `hairpin capture` says how many at its end.",
+        ),
+        limit(
+            "a file of events, of which there are two",
+            Number(events::FILE_BYTES_MAX, "bytes"),
+            &[],
+            "It takes the place of the older one.",
+        ),
+        limit(
+            "text of an event",
+            Number(events::MESSAGE_BYTES_MAX as u64, "bytes"),
+            &[],
+            "What is beyond is not kept; the log has it.",
+        ),
+        limit(
+            "events of a process that does not have its instance yet",
+            Number(limits::EARLY_EVENTS_MAX as u64, "events"),
+            &[],
+            "Further ones are not kept; the log has them.",
         ),
         limit(
             "VIPs, addresses or senders that `hairpin decapsulate` is given",

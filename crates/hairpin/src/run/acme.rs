@@ -3,8 +3,9 @@
 //! The client asks for answers to challenges to be put into force, and says when another certificate lies in its file. What it
 //! does else, it does by itself: nothing here waits for the CA.
 
-use super::{SupervisorMessage, log};
+use super::{SupervisorMessage, tell};
 use crate::config::Config;
+use crate::events::EventKind;
 use crate::status::{AcmeNameStatus, AcmeStatus};
 use anyhow::{Context, Result};
 use hairpin_acme::{Acme, ChallengeAnswer, Host, NameReading, Wanted};
@@ -74,7 +75,7 @@ impl Host for SupervisorHost {
     }
 
     fn log(&self, message: &str) {
-        log(message);
+        tell(EventKind::Certificate, message);
     }
 }
 

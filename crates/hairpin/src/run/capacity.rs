@@ -1,7 +1,8 @@
 //! The fill level of the tables: reported in the status, and logged once a minute while they are nearly full.
 
-use super::log;
 use super::reading::Reading;
+use super::tell;
+use crate::events::EventKind;
 use crate::status::CapacityStatus;
 use std::time::{Duration, Instant};
 
@@ -89,21 +90,23 @@ impl CapacityWatch {
         };
         if status.connections_state != Fill::Ok.name() && due(&mut self.connections_at) {
             let lost = status.table_full_total + status.evicted_total;
-            log(&format!(
+            let told = format!(
                 "warning: the connection table is {}: {} of {} entries (the fullest worker counts); {} given up or \
                  refused since the last such line; raise [limits] connections_max",
                 status.connections_state.replace('-', " "),
                 status.entries,
                 status.connections_max,
                 lost - self.refused.min(lost)
-            ));
+            );
+            tell(EventKind::Limit, &told);
             self.refused = lost;
         }
         if status.rules_state != Fill::Ok.name() && due(&mut self.rules_at) {
-            log(&format!(
+            let told = format!(
                 "warning: the rules are {}: connections stay with the workers; raise [limits] rules_max",
                 status.rules_state.replace('-', " ")
-            ));
+            );
+            tell(EventKind::Limit, &told);
         }
     }
 }

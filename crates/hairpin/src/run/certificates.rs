@@ -3,8 +3,9 @@
 //! Certificates and keys are read by the process that serves them, before anything is changed: at a start, at a reload, and
 //! when their files change. A file that cannot be served changes nothing.
 
-use super::{host, log};
+use super::{host, tell};
 use crate::config::{ClientCertificates, Config, HttpsSettings, ServiceSettings, TlsVersion};
+use crate::events::EventKind;
 use crate::status::CertificateStatus;
 use anyhow::{Context, Result};
 use hairpin_acme::{WantedName, certificate_file};
@@ -88,10 +89,11 @@ impl Certificates {
     pub(crate) fn warn(&self) {
         for loaded in self.0.iter().flatten() {
             for why in loaded.served.iter().flat_map(|served| &served.left_out) {
-                log(&format!("warning: service {}: {why}; another certificate is ordered", loaded.name));
+                let told = format!("warning: service {}: {why}; another certificate is ordered", loaded.name);
+                tell(EventKind::Certificate, &told);
             }
         }
-        self.concerns().iter().for_each(|concern| log(&concern.to_string()));
+        self.concerns().iter().for_each(|concern| tell(EventKind::Certificate, &concern.to_string()));
     }
 
     /// The certificates that are not valid now, or will soon not be.

@@ -10,11 +10,12 @@ use super::plane::ForwardingTable;
 use super::policer::ServiceRate;
 use super::supervisor::Supervisor;
 use super::thread::WorkerCommand;
-use super::{effective_weights, listeners, local_routes, log, notify, reading, set_up};
+use super::{effective_weights, listeners, local_routes, log, notify, reading, set_up, tell};
 use crate::config::words::spoken;
 use crate::config::{self, Config, DpdkSettings, PlaneChoice, SetUpChoice};
 use crate::control::{BackendChange, Changes};
 use crate::diff;
+use crate::events::EventKind;
 use crate::registry::{Merged, Registry};
 use anyhow::{Context, Result};
 use hairpin_acme::ChallengeAnswer;
@@ -91,7 +92,7 @@ impl Supervisor {
         let done = registry.set(change, &self.config).map_err(|error| format!("{error:#}"))?;
         self.apply(self.config.clone(), registry, self.termination.certificates.clone())
             .map_err(|error| format!("{error:#}"))?;
-        log(&done);
+        tell(EventKind::Backend, &done);
         Ok(done)
     }
 
@@ -113,10 +114,11 @@ impl Supervisor {
 
     pub(super) fn tell_changes(&self, changes: &Changes) {
         let all = changes.changes.len() + changes.later.len();
-        log(&format!("reloaded: {all} change{}", if all == 1 { "" } else { "s" }));
-        changes.changes.iter().take(LOGGED_MAX).for_each(|change| log(&format!("  {change}")));
-        changes.later.iter().take(LOGGED_MAX).for_each(|later| log(&format!("  later: {later}")));
-        changes.warnings.iter().take(LOGGED_MAX).for_each(|warning| log(&format!("  warning: {warning}")));
+        let mut told = format!("reloaded: {all} change{}", if all == 1 { "" } else { "s" });
+        changes.changes.iter().take(LOGGED_MAX).for_each(|change| told += &format!("\n  {change}"));
+        changes.later.iter().take(LOGGED_MAX).for_each(|later| told += &format!("\n  later: {later}"));
+        tell(EventKind::Reload, &told);
+        changes.warnings.iter().take(LOGGED_MAX).for_each(|told| tell(EventKind::Reload, &format!("warning: {told}")));
     }
 
     /// Puts a configuration into force; overrides that have ended, a sentence each. Fails before anything has changed, or

@@ -6,8 +6,9 @@
 //! that serves always knows all of them. A process that ends without a hand-over and without a word leaves those before it
 //! to their own limit.
 
-use super::log;
 use super::orphan::ProcessHandle;
+use super::tell;
+use crate::events::EventKind;
 use crate::status::DrainingStatus;
 use anyhow::{Context, Result};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
@@ -142,10 +143,11 @@ impl Generations {
         let surplus = self.all.len().saturating_sub(GENERATIONS_MAX);
         for generation in &self.all[..surplus] {
             let DrainingStatus { pid, connections, .. } = generation.told;
-            log(&format!(
+            let told = format!(
                 "process {pid} ends with {connections} connections that it still had since an earlier upgrade: at most \
                  {GENERATIONS_MAX} processes drain at a time"
-            ));
+            );
+            tell(EventKind::Limit, &told);
         }
         self.ended += surplus as u64;
         end(&self.all[..surplus]);

@@ -1,16 +1,67 @@
-//! The process's log: lines on standard error.
+//! The process's log: lines on standard error, and the instance's events.
 
+use crate::events::{self, Event, EventKind};
 use rustix::fs::fstat;
-use std::sync::OnceLock;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
+
+/// Lines that wait for the process to have its instance, at most; what comes then is no event.
+pub(crate) const EARLY_MAX: usize = 64;
+
+/// The file of the instance's events, once this process has its instance.
+static EVENTS: OnceLock<PathBuf> = OnceLock::new();
+/// What was said before.
+static EARLY: Mutex<Vec<Event>> = Mutex::new(Vec::new());
+
+/// This process's log is kept as events of the instance behind `socket`, too: what was said so far, and what will be.
+pub(crate) fn keep_events(socket: &Path) {
+    let mut early = EARLY.lock().unwrap_or_else(PoisonError::into_inner);
+    // A process serves one instance.
+    let file = EVENTS.get_or_init(|| events::path(socket));
+    early.drain(..).for_each(|event| write(file, &event));
+}
 
 /// Says it. A line that begins with `warning: ` is one.
 pub(crate) fn log(line: &str) {
+    tell(EventKind::Other, line);
+}
+
+/// Says it, as an event of this kind.
+pub(crate) fn tell(kind: EventKind, line: &str) {
     static IS_JOURNAL: OnceLock<bool> = OnceLock::new();
     let is_journal = *IS_JOURNAL.get_or_init(|| goes_to_journal(std::env::var("JOURNAL_STREAM").ok().as_deref()));
     match is_journal {
         true => eprintln!("hairpin: {line}"),
         false => eprint!("{}", dated(line, SystemTime::now())),
+    }
+    keep(kind, line);
+}
+
+/// Keeps it as an event alone.
+pub(crate) fn keep(kind: EventKind, line: &str) {
+    let event = Event::new(kind, line, SystemTime::now());
+    if EVENTS.get().is_none() {
+        let mut early = EARLY.lock().unwrap_or_else(PoisonError::into_inner);
+        if EVENTS.get().is_none() {
+            if early.len() < EARLY_MAX {
+                early.push(event);
+            }
+            return;
+        }
+    }
+    EVENTS.get().into_iter().for_each(|file| write(file, &event));
+}
+
+/// Writes an event. A file that cannot be written is told of once.
+fn write(file: &Path, event: &Event) {
+    static IS_TOLD: AtomicBool = AtomicBool::new(false);
+    if let Err(error) = events::append(file, event)
+        && !IS_TOLD.swap(true, Ordering::Relaxed)
+    {
+        let file = file.display();
+        eprintln!("hairpin: warning: `hairpin events` misses events from now on: {file} cannot be written: {error}");
     }
 }
 

@@ -49,6 +49,7 @@ pub(crate) mod limits {
     pub(crate) use super::handover::PATIENCE as HANDOVER_PATIENCE;
     pub(crate) use super::inspect::{PAGE_MAX, SEARCH_MAX};
     pub(crate) use super::listeners::BACKLOG;
+    pub(crate) use super::log::EARLY_MAX as EARLY_EVENTS_MAX;
     pub(crate) use super::plane::limits as dpdk;
     pub(crate) use super::splice_queries::{QUERIES_MAX, QUERY_PATIENCE};
     pub(crate) use super::thread::COMMANDS_MAX;
@@ -62,6 +63,7 @@ pub(crate) use rivals::rival;
 
 use crate::config::{Config, PlaneChoice, Settings};
 use crate::control::{BackendChange, Changes, RouteAnswer, RouteQuery, Upgrade};
+use crate::events::EventKind;
 use crate::live;
 use crate::status::Status;
 use acme::OpenChallenges;
@@ -78,7 +80,7 @@ use hairpin_linux::tap::Tap;
 use handover::{Inheritance, Predecessor};
 use instance::{InstanceRecord, Lock};
 use listeners::Listeners;
-use log::log;
+use log::{keep, keep_events, log, tell};
 use plane::linux::Passed;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -198,15 +200,18 @@ pub fn run(config: Config, options: RunOptions) -> Result<()> {
     } else {
         (take_lock(&config.settings)?, None, None)
     };
+    keep_events(&socket);
     let fresh = !options.take_over && (options.discard || InstanceRecord::read(&socket)?.is_none());
     let machine = WorkerPlaces { interfaces: &interfaces, cpus: &cpus };
     let base = match begin::begin(&config, machine, options.discard, handed) {
         Ok(base) => base,
-        Err(error) if fresh => {
-            lock.remove();
+        Err(error) => {
+            keep(EventKind::Stop, &format!("warning: the process did not start: {error:#}"));
+            if fresh {
+                lock.remove();
+            }
             return Err(error);
         }
-        Err(error) => return Err(error),
     };
     let served = ServingProcess { config, options, cpus, socket, lock, predecessor, certificates }.serve(base, signals);
     served.finish(fresh)
@@ -338,7 +343,8 @@ impl ServingProcess {
             if !matches!(end, ProcessEnd::HandedOver { .. }) {
                 notify::stopping();
             }
-            log(&match &end {
+            let kind = if matches!(end, ProcessEnd::HandedOver { .. }) { EventKind::Upgrade } else { EventKind::Stop };
+            let told = match &end {
                 ProcessEnd::Signal(signal) if end.flushes() => {
                     format!("signal {signal}: stopping and removing everything")
                 }
@@ -347,9 +353,10 @@ impl ServingProcess {
                 }
                 ProcessEnd::Asked { flush } => format!("asked to stop{}", if *flush { " and flush" } else { "" }),
                 ProcessEnd::HandedOver { pid, .. } => format!("process {pid} serves now"),
-                ProcessEnd::Worker(number, what) => format!("worker {number} ended: {what}"),
-                ProcessEnd::Failed(what) => what.clone(),
-            });
+                ProcessEnd::Worker(number, what) => format!("warning: worker {number} ended: {what}"),
+                ProcessEnd::Failed(what) => format!("warning: {what}"),
+            };
+            tell(kind, &told);
             record.clone_from(&supervisor.record);
             if matches!(end, ProcessEnd::Signal(_) | ProcessEnd::Asked { .. }) {
                 supervisor.end_draining();
@@ -438,7 +445,7 @@ impl Startup<'_> {
         worker_pool.begin();
         let tables = termination.tables(&snapshot);
         termination.configure(&config, &merged, (&snapshot, &tables), (&listeners, &OpenChallenges::default()))?;
-        log(&change::summary(&config, &snapshot, &cpus));
+        tell(EventKind::Start, &change::summary(&config, &snapshot, &cpus));
         if began != Began::Fresh {
             tell_adoption(began, &adopted, orphans, started);
         }
@@ -467,14 +474,15 @@ impl Startup<'_> {
 
 /// Logs how much this process took over since it `started`; `orphans` is the number of rules without a connection.
 fn tell_adoption(began: Began, adopted: &Adopted, orphans: u64, started: Instant) {
-    log(&format!(
+    let told = format!(
         "{}: took over {} connections and {} of HTTP and TLS services in {:.0} ms; {orphans} rules without a connection \
          removed",
         began.name(),
         adopted.kept,
         adopted.splices.client_conns,
         started.elapsed().as_secs_f64() * 1000.0
-    ));
+    );
+    tell(EventKind::Start, &told);
 }
 
 /// Starts the thread that passes signals on; those that came since `signals` was made are not lost.

@@ -19,8 +19,9 @@ use super::ready::{self, NotifiedReadiness};
 use super::termination::Termination;
 use super::thread::{ThreadShared, WorkerCommand};
 use super::worker_pool::{WorkerParameters, WorkerPool};
-use super::{ProcessEnd, RunOptions, SupervisorMessage, log, notify};
+use super::{ProcessEnd, RunOptions, SupervisorMessage, log, notify, tell};
 use crate::config::{Config, PlaneChoice, PolicyChoice, Settings};
+use crate::events::EventKind;
 use crate::health::Checker;
 use crate::metrics;
 use crate::registry::{Merged, Registry};
@@ -132,14 +133,7 @@ impl Supervisor {
         let teller = sender.clone();
         let on_change = move |changes: Vec<crate::health::Change>| {
             for change in &changes {
-                log(&format!(
-                    "service {}: backend {} is {} (was {}): {}",
-                    change.service,
-                    change.name,
-                    change.to.name(),
-                    change.from.name(),
-                    change.reason
-                ));
+                tell(EventKind::Health, &change.to_string());
             }
             let _ = teller.send(SupervisorMessage::Health);
         };
@@ -336,7 +330,7 @@ impl Supervisor {
                         self.tell_changes(changes);
                         self.obtain_certificates();
                     }
-                    Err(error) => log(&format!("reload refused, nothing changed: {error}")),
+                    Err(error) => tell(EventKind::Refusal, &format!("reload refused, nothing changed: {error}")),
                 }
                 if let Some(answer) = answer {
                     let _ = answer.send(result);

@@ -4,10 +4,11 @@ use super::acme::OpenChallenges;
 use super::certificates::{Certificates, LoadedService};
 use super::generations::DrainReporter;
 use super::listeners::{self, Listeners};
-use super::log;
 use super::reading::{HttpsReading, WorkerReading};
+use super::tell;
 use super::worker_pool::{SPLICES_MAX, WorkerParameters};
 use crate::config::{Config, ServiceSettings};
+use crate::events::EventKind;
 use crate::registry::Merged;
 use anyhow::{Context, Result};
 use hairpin_core::balance::Tables;
@@ -185,7 +186,7 @@ impl Termination {
         }
         match Certificates::load(config) {
             Ok(certificates) => {
-                log("certificates have changed on disk: those are served from now on");
+                tell(EventKind::Certificate, "certificates have changed on disk: those are served from now on");
                 self.certificates = certificates;
                 self.refused = None;
                 true
@@ -194,7 +195,7 @@ impl Termination {
                 let why =
                     format!("certificates have changed on disk and cannot be served, so the old ones are: {error:#}");
                 if self.refused.as_ref() != Some(&why) {
-                    log(&format!("warning: {why}"));
+                    tell(EventKind::Certificate, &format!("warning: {why}"));
                     self.refused = Some(why);
                 }
                 false
@@ -257,10 +258,11 @@ impl Termination {
                 return;
             }
             if Instant::now() >= until {
-                return log(&format!(
+                let told = format!(
                     "{clients} HTTPS connections took longer than {} (`upgrade_drain_limit`) and end",
                     humantime::format_duration(limit)
-                ));
+                );
+                return tell(EventKind::Limit, &told);
             }
             if is_ended(DRAIN_STEP) {
                 return;

@@ -14,6 +14,7 @@ mod crash;
 mod direct;
 mod dpdk;
 mod encapsulated;
+mod events;
 mod grpc;
 mod health;
 mod hostile;
@@ -86,6 +87,7 @@ fn main() -> ExitCode {
         mtu::tests(&networks),
         hostile::tests(),
         lifecycle::tests(),
+        events::tests(),
         live::tests(),
         restart::tests(),
         manager::tests(),

@@ -11,9 +11,10 @@ pub(crate) use remains::{adopt, flush};
 
 use super::super::tap::TapDevice;
 use super::super::worker_pool::{TakenOver, WorkerMemory, WorkerParameters, WorkerPool, WorkerResources};
-use super::super::{SupervisorMessage, log};
+use super::super::{SupervisorMessage, log, tell};
 use super::{EngineWords, Plane, PlaneEvent, RuleQueries};
 use crate::config::{SetUpChoice, Settings};
+use crate::events::EventKind;
 use anyhow::{Context, Result};
 use attachment::XdpWish;
 use hairpin_core::config::Snapshot;
@@ -242,7 +243,7 @@ impl Plane for LinuxPlane {
         for (slot, interface) in self.interfaces.iter().enumerate() {
             self.programs.attach(slot, interface)?;
             if !interface.up {
-                log(&format!("warning: interface {} is down", interface.name));
+                tell(EventKind::Link, &format!("warning: interface {} is down", interface.name));
             }
         }
         self.not_in_xdp = self.xdp.fulfil(&mut self.programs, &self.interfaces)?;

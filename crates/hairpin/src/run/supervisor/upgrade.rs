@@ -6,9 +6,10 @@ use super::super::inspect::Inspector;
 use super::super::instance::{InstanceRecord, Lock};
 use super::super::plane::Plane;
 use super::super::worker_pool::WorkerMemory;
-use super::super::{ProcessEnd, ReplySender, begin, former, log, notify, reconcile};
+use super::super::{ProcessEnd, ReplySender, begin, former, log, notify, reconcile, tell};
 use super::{HEARTBEAT, READ_HEARTBEATS, Supervisor, TELL_PATIENCE, engine_view, policy};
 use crate::control::Upgrade;
+use crate::events::EventKind;
 use anyhow::{Context, Result, bail};
 use hairpin_linux::cpu;
 use hairpin_linux::shared::{OpenedTable, SharedTable};
@@ -30,11 +31,11 @@ impl Supervisor {
         let Some(descriptors) = self.plane.descriptors() else {
             let why = "the ports of the dpdk plane cannot be passed on to another process: restart this one (`hairpin stop`, \
                        then `hairpin run`); forwarded connections are kept";
-            log(&format!("no upgrade: {why}"));
+            tell(EventKind::Refusal, &format!("no upgrade: {why}"));
             let _ = answer.send(Err(why.to_string()));
             return None;
         };
-        log("starting a new process to take over");
+        tell(EventKind::Upgrade, "starting a new process to take over");
         let heartbeat = signs_of_life(&*self.plane);
         let prepared = Successor::start(how, &self.options.file, &heartbeat).and_then(|mut successor| {
             successor.await_word("ready", &heartbeat)?;
@@ -45,7 +46,7 @@ impl Supervisor {
             Ok(prepared) => prepared,
             Err(error) => {
                 let why = format!("the new process did not get ready: {error:#}; this one goes on, nothing changed");
-                log(&why);
+                tell(EventKind::Refusal, &why);
                 let _ = answer.send(Err(why));
                 return None;
             }
@@ -84,7 +85,7 @@ impl Supervisor {
                         (told.clone(), Some(ProcessEnd::Failed(told)))
                     }
                 };
-                log(&told);
+                tell(EventKind::Refusal, &told);
                 let _ = answer.send(Err(told));
                 end
             }

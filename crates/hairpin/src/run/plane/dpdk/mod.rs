@@ -17,9 +17,10 @@ mod steer;
 mod testing;
 
 use super::super::worker_pool::{TakenOver, WorkerMemory, WorkerParameters, WorkerPool, WorkerResources};
-use super::super::{SupervisorMessage, eal, host, log};
+use super::super::{SupervisorMessage, eal, host, log, tell};
 use super::{EngineWords, ForwardingTable, MARKS, NO_ENGINE, Plane, RuleQueries, limits};
 use crate::config::{DpdkSettings, Pages, PortSettings, Settings};
+use crate::events::EventKind;
 use crate::status::{BufferStatus, PortStatus};
 use ahash::RandomState;
 use anyhow::{Context, Result};
@@ -187,7 +188,7 @@ impl Plane for DpdkPlane {
             self.links.set(number, up);
             if !up {
                 let asks = if port.is_client() { "; its server is asked every second" } else { "" };
-                log(&format!("warning: the link of {} is down{asks}", settings.device));
+                tell(EventKind::Link, &format!("warning: the link of {} is down{asks}", settings.device));
             }
             // Its driver spreads over all that it was told to have, whatever is used of it.
             if port.driver() == "net_af_packet" && port.queues() < port.queues_max() {
@@ -277,7 +278,10 @@ impl Plane for DpdkPlane {
         for (number, (port, settings)) in self.ports.iter().zip(&self.settings.ports).enumerate() {
             let up = port.seek();
             if self.links.set(number, up) {
-                log(&format!("the link of {} is {}", settings.device, if up { "up" } else { "down" }));
+                tell(
+                    EventKind::Link,
+                    &format!("the link of {} is {}", settings.device, if up { "up" } else { "down" }),
+                );
                 if up {
                     self.neighbours.announce();
                     self.neighbours.ask_anew(cpu::now(), number as u16);
