@@ -84,7 +84,7 @@ fn numbers(config: &Config) -> String {
 }
 
 /// In the order of the file.
-const SETTINGS: [Setting; 56] = [
+const SETTINGS: [Setting; 58] = [
     anew("instance", |c| c.settings.instance.clone()),
     later("interfaces", |c| list(&c.settings.interfaces)),
     anew("plane", |c| c.settings.plane.name().to_string()),
@@ -130,6 +130,8 @@ const SETTINGS: [Setting; 56] = [
     later("[[dpdk.port]] addresses", |c| ports(c, |p| list(&p.addresses))),
     later("[[dpdk.port]], other fields", |c| ports(c, other_fields)),
     anew("[control] directory", |c| c.settings.control_directory.display().to_string()),
+    live("[log] format", |c| c.settings.log.format.word().to_string()),
+    live("[log] level", |c| c.settings.log.level.word().to_string()),
     later("[metrics] listen", |c| c.settings.metrics.map_or("off".to_string(), |listen| listen.to_string())),
     live("[acme] directory", |c| acme(c, |a| a.authority.directory.clone())),
     live("[acme] directory_roots", |c| acme(c, |a| a.authority.roots.display().to_string())),

@@ -55,6 +55,25 @@ pub(crate) enum Level {
     Warning,
 }
 
+impl EventKind {
+    /// Its word.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            EventKind::Start => "start",
+            EventKind::Stop => "stop",
+            EventKind::Reload => "reload",
+            EventKind::Refusal => "refusal",
+            EventKind::Backend => "backend",
+            EventKind::Health => "health",
+            EventKind::Upgrade => "upgrade",
+            EventKind::Limit => "limit",
+            EventKind::Certificate => "certificate",
+            EventKind::Link => "link",
+            EventKind::Other => "other",
+        }
+    }
+}
+
 impl Level {
     /// Its word.
     pub(crate) fn word(self) -> &'static str {
@@ -88,9 +107,7 @@ impl Event {
             None if kind == EventKind::Refusal => (Level::Warning, text),
             None => (Level::Info, text),
         };
-        let end = (0..=text.len().min(MESSAGE_BYTES_MAX)).rev().find(|&end| text.is_char_boundary(end));
-        let message = text.get(..end.unwrap_or(0)).unwrap_or_default().to_owned();
-        Event { time: stamp(now), level, kind, pid: std::process::id(), message }
+        Event { time: stamp(now), level, kind, pid: std::process::id(), message: text.to_owned() }
     }
 }
 
@@ -109,12 +126,17 @@ fn older(file: &Path) -> PathBuf {
     file.with_extension("events.1")
 }
 
-/// Adds an event.
+/// Adds an event, with [`MESSAGE_BYTES_MAX`] of its text at most.
 ///
 /// # Errors
 /// The file cannot be written.
 pub(crate) fn append(file: &Path, event: &Event) -> Result<()> {
-    let mut line = serde_json::to_vec(event)?;
+    let text = &event.message;
+    let end = (0..=text.len().min(MESSAGE_BYTES_MAX)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+    let mut line = match end == text.len() {
+        true => serde_json::to_vec(event)?,
+        false => serde_json::to_vec(&Event { message: text[..end].to_owned(), ..event.clone() })?,
+    };
     line.push(b'\n');
     let mut opened = open(file)?;
     if opened.metadata()?.len() + line.len() as u64 > FILE_BYTES_MAX {
@@ -251,6 +273,13 @@ mod tests {
         assert!(bytes(&file) <= FILE_BYTES_MAX && bytes(&older(&file)) <= FILE_BYTES_MAX);
         let kept = EventReader::new(file).read().unwrap();
         assert!(kept.len() > 60 && kept.last().unwrap().message.starts_with("299 "), "{} are kept", kept.len());
+    }
+
+    #[test]
+    fn words_of_kinds_are_those_of_json() {
+        for kind in EventKind::value_variants() {
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.word());
+        }
     }
 
     #[test]

@@ -80,9 +80,7 @@ fn none(file: &Path) -> String {
 
 /// An event as people read it; further lines of its text stand below the first. Nothing in it can change the terminal.
 fn row(event: &Event) -> String {
-    let kind = serde_json::to_value(event.kind).ok();
-    let kind = kind.as_ref().and_then(|kind| kind.as_str()).unwrap_or_default();
-    let head = format!("{} {:<7} {kind:<11} ", event.time, event.level.word());
+    let head = format!("{} {:<7} {:<11} ", event.time, event.level.word(), event.kind.word());
     let shown = |line: &str| -> String {
         line.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
     };

@@ -5,8 +5,8 @@ use super::offload;
 use super::reader::{self, TomlTable};
 use super::words::PlaneChoice;
 use super::{
-    Common, DpdkSettings, INTERFACES_MAX, LinuxSettings, POOL_ADDRESSES_MAX, SetUpChoice, Settings, WhenAbsent,
-    reference,
+    Common, DpdkSettings, INTERFACES_MAX, LinuxSettings, LogSettings, POOL_ADDRESSES_MAX, SetUpChoice, Settings,
+    WhenAbsent, reference,
 };
 use hairpin_core::config::{Pool, Timeouts};
 use hairpin_core::table::LookupMethod;
@@ -24,6 +24,8 @@ pub(super) fn read<'a>(
     let offload = top.table("offload", &reference::OFFLOAD);
     let control = top.table("control", &reference::CONTROL);
     let metrics = top.table("metrics", &reference::METRICS);
+    let log = top.table("log", &reference::LOG);
+    let (format, level) = (log.choice("format"), log.choice("level"));
     let plane = top.choice("plane");
 
     let instance = top.name("instance");
@@ -63,6 +65,7 @@ pub(super) fn read<'a>(
         offload: choice?,
         set_up: set_up?,
         control_directory: control_directory?,
+        log: LogSettings { format: format?, level: level? },
         metrics: metrics?,
         timeouts: common.timeouts,
         linux: linux?,

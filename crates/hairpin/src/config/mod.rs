@@ -42,8 +42,8 @@ pub(crate) use print::wrapped;
 pub use print::{markdown, template};
 pub use settings::{
     AcmeSettings, Attach, ChallengeChoice, CheckKind, ClientCertificates, ForwardingChoice, HealthSettings,
-    HttpSections, HttpsSettings, LinuxSettings, PolicyChoice, ServiceSettings, SetUpChoice, Settings, TlsVersion,
-    WhenAbsent, socket_path,
+    HttpSections, HttpsSettings, LinuxSettings, LogFormat, LogLevel, LogSettings, PolicyChoice, ServiceSettings,
+    SetUpChoice, Settings, TlsVersion, WhenAbsent, socket_path,
 };
 pub(crate) use sharing::led_to;
 pub use words::{PlaneChoice, SettingWord};

@@ -15,7 +15,7 @@ pub use dpdk::{DPDK, DPDK_PORT};
 pub use http::{
     BACKEND_TLS, FORWARDED, HTTP, HTTP_LIMITS, HTTP_REQUEST_EDITS, HTTP_RESPONSE_EDITS, HTTPS, STICKY, TLS,
 };
-pub use instance::{CONTROL, LIMITS, LINUX, METRICS, OFFLOAD, POOL, TOP};
+pub use instance::{CONTROL, LIMITS, LINUX, LOG, METRICS, OFFLOAD, POOL, TOP};
 pub use route::{
     ACCESS, EDITS, GROUP, GROUP_BACKEND, GROUP_BACKEND_TLS, GROUP_HEALTH, REDIRECT, REPLY, RESPONSE_EDITS, ROUTE,
 };
@@ -144,8 +144,8 @@ const fn field(
 const DAY_MS: u64 = 86_400_000;
 
 /// Sections of every service and of the instance, in the order they are documented in.
-pub const COMMON: [&ReferenceSection; 11] =
-    [&TOP, &LIMITS, &OFFLOAD, &POOL, &LINUX, &CONTROL, &METRICS, &TIMEOUTS, &SERVICE, &HEALTH, &BACKEND];
+pub const COMMON: [&ReferenceSection; 12] =
+    [&TOP, &LIMITS, &OFFLOAD, &POOL, &LINUX, &CONTROL, &LOG, &METRICS, &TIMEOUTS, &SERVICE, &HEALTH, &BACKEND];
 
 /// Sections of HTTP and TLS services only, likewise.
 pub const LAYER7: [&ReferenceSection; 14] = [

@@ -171,6 +171,8 @@ pub struct Settings {
     pub set_up: SetUpChoice,
     /// The directory of the socket and the lock file.
     pub control_directory: PathBuf,
+    /// The program's log.
+    pub log: LogSettings,
     /// The address that serves metrics; `None`: metrics are off.
     pub metrics: Option<SocketAddr>,
     /// How long silence is borne in services that do not say otherwise.
@@ -179,6 +181,33 @@ pub struct Settings {
     pub linux: LinuxSettings,
     /// The dpdk plane's, if that is the plane.
     pub dpdk: Option<DpdkSettings>,
+}
+
+/// The form of the log's lines on standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text for people.
+    Text,
+    /// An object of JSON a line.
+    Json,
+}
+
+/// The least serious messages that are logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogLevel {
+    /// All of them.
+    Info,
+    /// Warnings alone.
+    Warning,
+}
+
+/// Settings of the program's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogSettings {
+    /// The form of its lines.
+    pub format: LogFormat,
+    /// What it has.
+    pub level: LogLevel,
 }
 
 impl Settings {

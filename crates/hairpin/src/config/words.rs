@@ -1,8 +1,8 @@
 //! The words of the file for settings that are one of a few.
 
 use super::{
-    Attach, ChallengeChoice, CheckKind, ClientCertificates, ForwardingChoice, PolicyChoice, SetUpChoice, TlsVersion,
-    WhenAbsent,
+    Attach, ChallengeChoice, CheckKind, ClientCertificates, ForwardingChoice, LogFormat, LogLevel, PolicyChoice,
+    SetUpChoice, TlsVersion, WhenAbsent,
 };
 use hairpin_core::config::{
     Algorithm, AllDown, BackendState, Encapsulation, Forwarding, Service, UnknownPacket, WhenFull,
@@ -148,6 +148,8 @@ words!(Combine { Any = "any", All = "all" });
 words!(ForwardingChoice { Check = "check", Enable = "enable" });
 words!(WhenAbsent { Drop = "drop", Pass = "pass", Serve = "serve" });
 words!(Attach { Tc = "tc", Clsact = "clsact", Xdp = "xdp", Auto = "auto" });
+words!(LogFormat { Text = "text", Json = "json" });
+words!(LogLevel { Info = "info", Warning = "warning" });
 words!(Protocol { Tcp = "tcp", Udp = "udp" });
 words!(Spoken { Tcp = "tcp", Udp = "udp", Http = "http", Https = "https", Tls = "tls" });
 words!(TlsVersion { V12 = "1.2", V13 = "1.3" });
@@ -236,6 +238,8 @@ mod tests {
         agrees::<ForwardingChoice>(&reference::LINUX, "forwarding");
         agrees::<WhenAbsent>(&reference::LINUX, "when_absent");
         agrees::<WhenFull>(&reference::LIMITS, "when_full");
+        agrees::<LogFormat>(&reference::LOG, "format");
+        agrees::<LogLevel>(&reference::LOG, "level");
         agrees::<Attach>(&reference::LINUX, "attach");
         agrees::<Forwarding>(&reference::SERVICE, "mode");
         agrees::<Encapsulation>(&reference::SERVICE, "encapsulation");

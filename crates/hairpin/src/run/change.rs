@@ -243,11 +243,13 @@ impl Supervisor {
             dpdk,
             keys_file: config.settings.keys_file.clone(),
             acme: config.settings.acme.clone(),
+            log: config.settings.log,
             drain_limit: config.settings.drain_limit,
             timeouts: config.settings.timeouts,
             ..running.clone()
         };
         self.config = Config { settings, ..config };
+        super::log::configure(&self.config.settings.log);
         self.plane.set_options(&self.config.settings);
         self.rates.resize(snapshot.services.len(), ServiceRate::new(self.config.settings.linux.policer_ceiling));
         let ceiling = self.config.settings.linux.policer_ceiling;

@@ -1,7 +1,10 @@
-//! The process's log: lines on standard error, and the instance's events.
+//! The process's log: lines on standard error, or entries of the journal where that is standard error; and the instance's
+//! events.
 
-use crate::events::{self, Event, EventKind};
-use rustix::fs::fstat;
+use super::journal;
+use crate::config::{LogFormat, LogLevel, LogSettings};
+use crate::events::{self, Event, EventKind, Level};
+use crate::json;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -14,6 +17,16 @@ pub(crate) const EARLY_MAX: usize = 64;
 static EVENTS: OnceLock<PathBuf> = OnceLock::new();
 /// What was said before.
 static EARLY: Mutex<Vec<Event>> = Mutex::new(Vec::new());
+/// Whether lines are JSON.
+static IS_JSON: AtomicBool = AtomicBool::new(false);
+/// Whether only warnings are logged.
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// From now on the log is as `settings` say.
+pub(crate) fn configure(settings: &LogSettings) {
+    IS_JSON.store(settings.format == LogFormat::Json, Ordering::Relaxed);
+    IS_QUIET.store(settings.level == LogLevel::Warning, Ordering::Relaxed);
+}
 
 /// This process's log is kept as events of the instance behind `socket`, too: what was said so far, and what will be.
 pub(crate) fn keep_events(socket: &Path) {
@@ -30,18 +43,41 @@ pub(crate) fn log(line: &str) {
 
 /// Says it, as an event of this kind.
 pub(crate) fn tell(kind: EventKind, line: &str) {
-    static IS_JOURNAL: OnceLock<bool> = OnceLock::new();
-    let is_journal = *IS_JOURNAL.get_or_init(|| goes_to_journal(std::env::var("JOURNAL_STREAM").ok().as_deref()));
-    match is_journal {
-        true => eprintln!("hairpin: {line}"),
-        false => eprint!("{}", dated(line, SystemTime::now())),
+    let event = Event::new(kind, line, SystemTime::now());
+    if event.level == Level::Warning || !IS_QUIET.load(Ordering::Relaxed) {
+        say(&event);
     }
-    keep(kind, line);
+    keep_event(event);
 }
 
 /// Keeps it as an event alone.
 pub(crate) fn keep(kind: EventKind, line: &str) {
-    let event = Event::new(kind, line, SystemTime::now());
+    keep_event(Event::new(kind, line, SystemTime::now()));
+}
+
+fn say(event: &Event) {
+    static IS_JOURNAL: OnceLock<bool> = OnceLock::new();
+    let is_journal =
+        *IS_JOURNAL.get_or_init(|| journal::is_standard_error(std::env::var("JOURNAL_STREAM").ok().as_deref()));
+    if is_journal {
+        // What the journal does not take as an entry it takes as lines, which have no fields.
+        if journal::send(Path::new(journal::SOCKET), event, event.kind.word()).is_err() {
+            eprintln!("hairpin: {}", event.message);
+        }
+    } else if IS_JSON.load(Ordering::Relaxed) {
+        eprint!("{}", json::line(event).unwrap_or_default());
+    } else {
+        eprint!("{}", text(event));
+    }
+}
+
+/// Every line of it with time and level.
+fn text(event: &Event) -> String {
+    let Event { time, level, message, .. } = event;
+    message.lines().map(|line| format!("{time} {}: hairpin: {line}\n", level.word())).collect()
+}
+
+fn keep_event(event: Event) {
     if EVENTS.get().is_none() {
         let mut early = EARLY.lock().unwrap_or_else(PoisonError::into_inner);
         if EVENTS.get().is_none() {
@@ -61,25 +97,9 @@ fn write(file: &Path, event: &Event) {
         && !IS_TOLD.swap(true, Ordering::Relaxed)
     {
         let file = file.display();
-        eprintln!("hairpin: warning: `hairpin events` misses events from now on: {file} cannot be written: {error}");
+        let told = format!("warning: `hairpin events` misses events from now on: {file} cannot be written: {error}");
+        say(&Event::new(EventKind::Other, &told, SystemTime::now()));
     }
-}
-
-/// Whether standard error is the journal, which knows the time of each line itself. `said`: what systemd says the device
-/// and inode of the journal's stream are (systemd.exec(5)); a process whose standard error was redirected has it too.
-fn goes_to_journal(said: Option<&str>) -> bool {
-    let stat = fstat(std::io::stderr());
-    stat.is_ok_and(|stat| said == Some(&*format!("{}:{}", stat.st_dev, stat.st_ino)))
-}
-
-/// Every line of it with time and level.
-fn dated(text: &str, now: SystemTime) -> String {
-    let (level, rest) = match text.strip_prefix("warning: ") {
-        Some(rest) => ("warning", rest),
-        None => ("info", text),
-    };
-    let time = humantime::format_rfc3339_millis(now);
-    rest.lines().map(|line| format!("{time} {level}: hairpin: {line}\n")).collect()
 }
 
 #[cfg(test)]
@@ -90,18 +110,11 @@ mod tests {
     #[test]
     fn lines_have_time_and_level() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_250);
+        let text = |line| text(&Event::new(EventKind::Other, line, now));
         assert_eq!(
-            dated("it serves\n  web, 2 backends", now),
+            text("it serves\n  web, 2 backends"),
             "2023-11-14T22:13:20.250Z info: hairpin: it serves\n2023-11-14T22:13:20.250Z info: hairpin:   web, 2 backends\n"
         );
-        assert_eq!(dated("warning: no metrics", now), "2023-11-14T22:13:20.250Z warning: hairpin: no metrics\n");
-    }
-
-    #[test]
-    fn only_the_journals_own_stream_is_the_journal() {
-        assert!(!goes_to_journal(None));
-        assert!(!goes_to_journal(Some("1:0")));
-        let stat = fstat(std::io::stderr()).unwrap();
-        assert!(goes_to_journal(Some(&format!("{}:{}", stat.st_dev, stat.st_ino))));
+        assert_eq!(text("warning: no metrics"), "2023-11-14T22:13:20.250Z warning: hairpin: no metrics\n");
     }
 }

@@ -21,6 +21,7 @@ mod host;
 mod index;
 mod inspect;
 mod instance;
+mod journal;
 mod listeners;
 mod local_routes;
 mod log;
@@ -181,6 +182,7 @@ impl ProcessEnd {
 /// The start failed (everything this process has made is taken back then), a worker failed, or something could not be
 /// removed at the end.
 pub fn run(config: Config, options: RunOptions) -> Result<()> {
+    log::configure(&config.settings.log);
     // From here on they wait until everything stands, and then end the process in order.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot listen for signals")?;
     if !options.take_over {

@@ -50,7 +50,10 @@ fn events() -> Result<()> {
     hairpin.tell(&topology, &["reload"])?;
     topology.scratch.write("hairpin.toml", "services = 7\n")?;
     ensure!(hairpin.tell(&topology, &["reload"]).is_err(), "a file with a mistake was taken");
-    hairpin.configure(&topology, &[service(7)], &options)?;
+    // From here on the log has warnings alone, as JSON; events are all kept.
+    let log = "[log]\nformat = \"json\"\nlevel = \"warning\"\n".to_owned();
+    hairpin.configure(&topology, &[service(7)], &HairpinOptions { tables: log, ..options.clone() })?;
+    hairpin.tell(&topology, &["reload"])?;
     hairpin.tell(&topology, &["backend", "drain", "web", "server1"])?;
     let program = rebuilt_program(&topology, 1)?;
     hairpin.upgrade(&topology, &program)?;
@@ -80,6 +83,15 @@ fn events() -> Result<()> {
     let after = read(&topology, &hairpin, &[])?;
     ensure!(after.starts_with(&before), "a restart has lost events");
     ensure!(count(&after, "start", "web on") == count(&before, "start", "web on") + 1, "{after:#?}");
+    let log = hairpin.logs();
+    ensure!(!log.contains("draining") && count(&after, "backend", "server1") == 1, "information was logged: {log}");
+    topology.scratch.write("hairpin.toml", "services = 7\n")?;
+    ensure!(hairpin.tell(&topology, &["reload"]).is_err(), "a file with a mistake was taken");
+    let log = hairpin.logs();
+    let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    ensure!(count(&lines, "refusal", "reload refused") == 1, "no line is JSON: {log}");
+    let of_events = |line: &Value| line["schema_version"] == 1 && line["level"] == "warning";
+    ensure!(lines.iter().all(of_events), "{lines:#?}");
     let warnings = read(&topology, &hairpin, &["--warnings", "--since", "1h", "-n", "1"])?;
     ensure!(warnings.len() == 1 && warnings[0]["level"] == "warning", "{warnings:?}");
     let text = hairpin.tell(&topology, &["events", "--kind", "refusal"])?;

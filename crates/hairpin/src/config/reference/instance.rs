@@ -70,6 +70,7 @@ pub const TOP: ReferenceSection = ReferenceSection {
         field("linux", ValueForm::Tables, From("each field's default"), "", "See [linux]."),
         field("dpdk", ValueForm::Tables, From("none"), "", "See [dpdk]."),
         field("control", ValueForm::Tables, From("each field's default"), "", "See [control]."),
+        field("log", ValueForm::Tables, From("each field's default"), "", "See [log]."),
         field("metrics", ValueForm::Tables, From("each field's default"), "", "See [metrics]."),
         field("acme", ValueForm::Tables, From("none"), "", "See [acme]."),
         field("timeouts", ValueForm::Tables, From("each field's default"), "", "See [timeouts]."),
@@ -424,6 +425,32 @@ pub const CONTROL: ReferenceSection = ReferenceSection {
          restart must know (`<instance>.objects`, `<instance>.numbers`) live; not on a file system that outlives the \
          machine's own restart. Absolute.",
     )],
+};
+
+/// `[log]`
+pub const LOG: ReferenceSection = ReferenceSection {
+    header: "[log]",
+    doc: "The program's own log, on standard error. Where that is the journal of systemd, entries have a priority and \
+          `HAIRPIN_EVENT`, the kind of event, instead. `hairpin events` has all of it, whatever it says here.",
+    fields: &[
+        field(
+            "format",
+            ValueForm::Choice(&[
+                ("text", "lines for people: time, level, text"),
+                ("json", "an object a line, as `hairpin events -o json` prints it"),
+            ]),
+            Value("text"),
+            "\"json\"",
+            "The form of lines.",
+        ),
+        field(
+            "level",
+            ValueForm::Choice(&[("info", "everything"), ("warning", "only what a person should look at")]),
+            Value("info"),
+            "\"warning\"",
+            "What is logged.",
+        ),
+    ],
 };
 
 /// `[metrics]`
