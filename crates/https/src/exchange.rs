@@ -17,6 +17,7 @@ use hairpin_core::l7::head::{self, Method, ParseStatus, Request, Version};
 use hairpin_core::l7::proxy_protocol;
 use hairpin_core::l7::reply::{self, Reply};
 use hairpin_core::l7::splice::{Fault, Refused};
+use hairpin_core::worker::{Latency, RequestTimes};
 use std::io;
 use std::rc::Rc;
 use tokio::time::Instant;
@@ -309,6 +310,9 @@ impl Exchange {
             match conn {
                 Ok(conn) => {
                     self.chosen_in_us = u32::try_from(self.started.elapsed().as_micros()).unwrap_or(u32::MAX);
+                    if self.retries == 0 {
+                        self.timed(local, |times| &mut times.to_backend);
+                    }
                     return Ok(conn);
                 }
                 Err(error) if self.tries < tries && !is_no_room(&error) => {
@@ -425,6 +429,9 @@ impl Exchange {
     /// Counts a response of the backend's.
     fn count(&self, local: &Local, status: u16) {
         let class = usize::from(status / 100).saturating_sub(1).min(4);
+        if status >= 200 || status == 101 {
+            self.timed(local, |times| &mut times.to_response);
+        }
         local.counts.change(|statistics| statistics.http.responses[class] += 1);
         let Some((number, _)) = self.backend else { return };
         let faulty = self.setup.service(self.group).is_some_and(|group| group.faulty.contains(status));
@@ -436,6 +443,19 @@ impl Exchange {
                 _ => backend.established += 1,
             }
         });
+    }
+
+    /// The request has come so far now.
+    fn timed(&self, local: &Local, time: impl FnOnce(&mut RequestTimes) -> &mut Latency) {
+        let took = self.started.elapsed();
+        local.counts.service(self.client.service, |service| time(&mut service.times).add(took));
+    }
+
+    /// Counts how long it took, once all of the response is with the client's socket.
+    pub(crate) fn delivered(&self, local: &Local, length: Length) {
+        if !matches!(length, Length::UntilClose | Length::Tunnel) {
+            self.timed(local, |times| &mut times.in_all);
+        }
     }
 
     /// Counts a request that its backend has failed.

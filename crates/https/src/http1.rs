@@ -456,6 +456,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
                 return After::Abort;
             }
         }
+        exchange.delivered(local, length);
         let is_whole = up.is_finished() && !up_broken;
         if is_whole && excess.is_empty() {
             exchange.keep(local, conn, keep_alive && length != Length::UntilClose);

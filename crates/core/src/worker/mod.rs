@@ -56,7 +56,7 @@ pub(crate) use occupancy::ByFamily;
 pub use occupancy::Occupancy;
 pub use stateless::StatelessMethod;
 pub use statistics::{
-    BackendStatistics, Drop, LATENCY_BUCKETS, Latency, OffloadStatistics, ServiceStatistics, Statistics,
+    BackendStatistics, Drop, LATENCY_BUCKETS, Latency, OffloadStatistics, RequestTimes, ServiceStatistics, Statistics,
 };
 pub use sweep::Which;
 pub use update::{Retired, Update};

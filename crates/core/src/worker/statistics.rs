@@ -105,6 +105,29 @@ pub struct ServiceStatistics {
     pub client_conns_now: u64,
     /// Its requests; of a TLS service, ClientHellos.
     pub requests: u64,
+    /// How long its requests took, of an HTTP service.
+    pub times: RequestTimes,
+}
+
+/// How long requests that went to a backend took, from when their head was complete.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RequestTimes {
+    /// Until there was a connection to a backend.
+    pub to_backend: Latency,
+    /// Until the head of the final response had come.
+    pub to_response: Latency,
+    /// Until the client had acknowledged all of the response or, where its connection ends at a socket of this host, until that
+    /// had taken all of it. Responses that end with their connection, and tunnels, do not count.
+    pub in_all: Latency,
+}
+
+impl RequestTimes {
+    /// Adds what another part of the process has counted.
+    pub fn merge(&mut self, other: &RequestTimes) {
+        self.to_backend.merge(&other.to_backend);
+        self.to_response.merge(&other.to_response);
+        self.in_all.merge(&other.in_all);
+    }
 }
 
 /// Numbers of one backend.
@@ -134,8 +157,16 @@ impl ServiceStatistics {
     /// Adds what another part of the process has counted.
     pub fn add(&mut self, other: &ServiceStatistics) {
         // Every field, so that none is forgotten.
-        let ServiceStatistics { created, established, answered, speculative, refused, client_conns_now, requests } =
-            *other;
+        let ServiceStatistics {
+            created,
+            established,
+            answered,
+            speculative,
+            refused,
+            client_conns_now,
+            requests,
+            times,
+        } = other;
         self.created += created;
         self.established += established;
         self.answered += answered;
@@ -143,6 +174,7 @@ impl ServiceStatistics {
         self.refused += refused;
         self.client_conns_now += client_conns_now;
         self.requests += requests;
+        self.times.merge(times);
     }
 }
 
@@ -192,6 +224,13 @@ impl Latency {
         self.buckets[bucket.min(LATENCY_BUCKETS - 1)] += 1;
         self.sum_ns = self.sum_ns.saturating_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
         self.count += 1;
+    }
+
+    /// Adds what another part of the process has counted.
+    pub fn merge(&mut self, other: &Latency) {
+        self.buckets.iter_mut().zip(other.buckets).for_each(|(into, from)| *into += from);
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+        self.count += other.count;
     }
 }
 

@@ -335,6 +335,23 @@ pub struct LatencyView {
     pub count: u64,
 }
 
+impl LatencyView {
+    /// Of a histogram: upper ends of buckets, in seconds, and how many are in each. The percentiles are in microseconds.
+    pub(crate) fn of(buckets: &[(f64, u64)]) -> LatencyView {
+        let count: u64 = buckets.iter().map(|(_, count)| count).sum();
+        let at = |share: f64| {
+            let wanted = (count as f64 * share).ceil() as u64;
+            let mut seen = 0;
+            let bucket = buckets.iter().find(|(_, count)| {
+                seen += count;
+                seen >= wanted.max(1)
+            });
+            bucket.map_or(0.0, |(upper, _)| upper * 1e6)
+        };
+        LatencyView { p50: at(0.5), p90: at(0.9), p99: at(0.99), max: at(1.0), count }
+    }
+}
+
 /// The changes that a configuration makes, or has made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {

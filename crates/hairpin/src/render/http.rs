@@ -1,7 +1,8 @@
 //! HTTP and TLS services, as tables.
 
+use super::units::brief;
 use super::{add, aligned, number};
-use crate::status::{Count, HttpStatus};
+use crate::status::{Count, HttpStatus, ServiceStatus};
 use comfy_table::Table;
 
 /// The numbers of connections and buffers, and their limits.
@@ -15,6 +16,25 @@ pub(super) fn room(http: &HttpStatus) -> Table {
     add(&mut table, &["  idle"], &numbers([Some(http.backend_connections_idle), None, None]));
     add(&mut table, &["buffers"], &numbers([Some(http.buffers), None, Some(http.buffers_max)]));
     table
+}
+
+/// How long the requests of services took since the process began; `None`: there were none.
+pub(super) fn times(services: &[ServiceStatus]) -> Option<Table> {
+    let mut table = aligned(&["REQUESTS", "UNTIL"], &["P50", "P90", "P99", "MAX", "COUNT"]);
+    for service in services {
+        let Some(times) = &service.times else { continue };
+        let all = [
+            ("connected to a backend", times.to_backend_us),
+            ("answered by it", times.to_response_us),
+            ("with the client", times.in_all_us),
+        ];
+        for (until, view) in all.into_iter().filter(|(_, view)| view.count > 0) {
+            let percentiles = [view.p50, view.p90, view.p99, view.max].map(brief);
+            let numbers: Vec<String> = percentiles.into_iter().chain([number(view.count as f64)]).collect();
+            add(&mut table, &[&service.name, until], &numbers);
+        }
+    }
+    (table.row_count() > 0).then_some(table)
 }
 
 /// The totals so far. Those that are zero are left out, except requests and responses.

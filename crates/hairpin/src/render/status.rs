@@ -58,6 +58,9 @@ fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
     }
     if let Some(http) = &status.http {
         let _ = writeln!(out, "\n{}\n\n{}", http::room(http), http::counts(http));
+        if let Some(table) = http::times(&status.services) {
+            let _ = writeln!(out, "\n{}", fitted(table, width, &[]));
+        }
         let _ = writeln!(out, "{}", http::threshold(http));
     }
     if let Some(https) = &status.https {

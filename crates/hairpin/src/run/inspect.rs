@@ -262,7 +262,7 @@ impl Inspector {
             installed_total: status.offload.installed_total,
             installed_per_s: status.offload.installed_per_s,
             removed_total: status.offload.removed_total,
-            latency_us: percentiles(&status.offload.latency),
+            latency_us: LatencyView::of(&status.offload.latency),
             in_software: reasons.into_iter().map(|(reason, count)| (reason.to_string(), count)).collect(),
             offloaded,
         })
@@ -277,21 +277,6 @@ struct ConnectionSearch<'a> {
     begun: Instant,
     snapshot: &'a Snapshot,
     filter: &'a ConnectionFilter,
-}
-
-/// Upper ends of the buckets in which the percentiles are.
-fn percentiles(latency: &[(f64, u64)]) -> LatencyView {
-    let count: u64 = latency.iter().map(|(_, count)| count).sum();
-    let at = |share: f64| {
-        let wanted = (count as f64 * share).ceil() as u64;
-        let mut seen = 0;
-        let bucket = latency.iter().find(|(_, count)| {
-            seen += count;
-            seen >= wanted.max(1)
-        });
-        bucket.map_or(0.0, |(upper, _)| upper * 1e6)
-    };
-    LatencyView { p50: at(0.5), p90: at(0.9), p99: at(0.99), max: at(1.0), count }
 }
 
 fn cursor(worker: usize, position: usize) -> u64 {
@@ -315,9 +300,9 @@ mod tests {
 
     #[test]
     fn percentiles_are_upper_ends_of_buckets() {
-        let view = percentiles(&[(1e-6, 50), (2e-6, 40), (4e-6, 9), (8e-6, 1)]);
+        let view = LatencyView::of(&[(1e-6, 50), (2e-6, 40), (4e-6, 9), (8e-6, 1)]);
         assert_eq!((view.count, view.p50, view.p90, view.p99, view.max), (100, 1.0, 2.0, 4.0, 8.0));
-        assert_eq!(percentiles(&[]), LatencyView::default());
+        assert_eq!(LatencyView::of(&[]), LatencyView::default());
     }
 
     #[test]

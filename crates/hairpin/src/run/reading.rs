@@ -4,7 +4,11 @@ pub(crate) mod http;
 
 use crate::config::Settings;
 use crate::config::words::spoken;
-use crate::status::{BackendStatus, Count, HttpsStatus, OffloadStatus, ServiceStatus, Status, Traffic, WorkerStatus};
+use crate::control::LatencyView;
+use crate::status::{
+    BackendStatus, Count, Histogram, HttpsStatus, OffloadStatus, RequestTimesStatus, ServiceStatus, Status, Traffic,
+    WorkerStatus,
+};
 use hairpin_core::config::{
     Algorithm, Backend, BackendState, Encapsulation, Forwarding, Service, ServiceState, Snapshot,
 };
@@ -13,7 +17,7 @@ use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::config::Kind;
 use hairpin_core::offload::Reason;
 use hairpin_core::wire::Malformed;
-use hairpin_core::worker::{BackendStatistics, Drop, LATENCY_BUCKETS, OffloadStatistics, Statistics};
+use hairpin_core::worker::{BackendStatistics, Drop, Latency, OffloadStatistics, RequestTimes, Statistics};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
@@ -227,16 +231,29 @@ fn offload(settings: &Settings, per_s: ReadingRates, before: &Reading, now: &Rea
         not_offloaded: not_offloaded.filter(|(_, count)| *count > 0).collect(),
         kept: reasons(|offload| &offload.kept),
         evicted: reasons(|offload| &offload.evicted),
-        latency: (0..LATENCY_BUCKETS).map(|bucket| latency_bucket(now, bucket)).collect(),
+        latency: histogram(now, |statistics| Some(&statistics.offload.latency)).buckets,
         latency_sum_s: sum(now, |s| s.offload.latency.sum_ns) as f64 / 1e9,
         ..OffloadStatus::default()
     }
 }
 
-/// Upper end of a bucket in seconds, and how many are in it.
-fn latency_bucket(reading: &Reading, bucket: usize) -> (f64, u64) {
-    let count = reading.workers.iter().map(|worker| worker.statistics.offload.latency.buckets[bucket]).sum();
-    ((1u64 << bucket) as f64 / 1e6, count)
+/// What the workers have measured together.
+fn histogram(reading: &Reading, of: impl Fn(&Statistics) -> Option<&Latency>) -> Histogram {
+    let mut all = Latency::default();
+    reading.workers.iter().filter_map(|worker| of(&worker.statistics)).for_each(|latency| all.merge(latency));
+    let upper = |bucket: usize| (1u64 << bucket) as f64 / 1e6;
+    let buckets = all.buckets.iter().enumerate().map(|(bucket, count)| (upper(bucket), *count)).collect();
+    Histogram { buckets, sum_s: all.sum_ns as f64 / 1e9 }
+}
+
+/// How long the requests of an HTTP service took.
+fn request_times(reading: &Reading, number: usize) -> RequestTimesStatus {
+    let of = |which: fn(&RequestTimes) -> &Latency| {
+        histogram(reading, |statistics| statistics.services.get(number).map(|service| which(&service.times)))
+    };
+    let histograms = [of(|times| &times.to_backend), of(|times| &times.to_response), of(|times| &times.in_all)];
+    let [to_backend_us, to_response_us, in_all_us] = histograms.each_ref().map(|one| LatencyView::of(&one.buckets));
+    RequestTimesStatus { to_backend_us, to_response_us, in_all_us, histograms }
 }
 
 /// The services there are, with their numbers: each with its groups behind it.
@@ -314,6 +331,7 @@ fn service_status(
             .kind
             .is_layer7()
             .then(|| Count { total: requests[1], per_s: per_s.of(requests[0], requests[1]) }),
+        times: service.kind.http().map(|_| request_times(now, number)),
         state: if service.state == ServiceState::Removed { "removed" } else { "active" }.to_string(),
         ..ServiceStatus::default()
     };

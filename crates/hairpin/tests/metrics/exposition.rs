@@ -76,6 +76,9 @@ pub(crate) fn full_status() -> Status {
         backends: vec![of_group],
         ..ServiceStatus::default()
     };
+    let buckets = |bucket: i32| (2f64.powi(bucket) / 1e6, u64::from(bucket == 9) * 5);
+    let times = [0.25, 0.5, 1.0].map(|sum_s| Histogram { buckets: (0..24).map(buckets).collect(), sum_s });
+    let times = RequestTimesStatus { histograms: times, ..RequestTimesStatus::default() };
     let shop = ServiceStatus {
         name: "shop".into(),
         listen: "192.0.2.1:8080/http".into(),
@@ -83,6 +86,7 @@ pub(crate) fn full_status() -> Status {
         backends: vec![failing],
         connections: 4,
         requests: Some(count(31)),
+        times: Some(times),
         ..ServiceStatus::default()
     };
     let http = HttpStatus {
@@ -256,6 +260,23 @@ fn numbers_are_where_they_belong() {
     }
 }
 
+/// A Prometheus that scrapes a large instance has a bound on what it takes.
+#[test]
+fn series_of_services_and_backends_are_bounded() {
+    let [_, page] = pages(&full_status());
+    let mut counts = BTreeMap::new();
+    for (_, labels) in page.series.keys() {
+        let of = |name: &str| labels.get(name).map_or("", |value| value);
+        *counts.entry((of("service"), of("backend"))).or_insert(0) += 1;
+    }
+    assert!(counts[&("shop", "")] > 3 * 24, "it has histograms");
+    for ((service, backend), count) in counts {
+        let most = if backend.is_empty() { 120 } else { 40 };
+        assert!(service.is_empty() || count <= most, "{count} series of {service} {backend}");
+    }
+    assert_eq!(page.value("hairpin_http_request_seconds_sum", &[("service", "shop")]), 1.0);
+}
+
 #[test]
 fn both_forms_have_the_same_series_and_every_family_has_some() {
     let [open_metrics, prometheus] = pages(&full_status());
@@ -329,5 +350,9 @@ fn the_json_is_the_status() {
     let server = server(full_status());
     let response = get(server.address(), "/status");
     assert_eq!(response.header("content-type"), Some("application/json"));
-    assert_eq!(serde_json::from_str::<Status>(&response.body).unwrap(), full_status());
+    let mut expected = full_status();
+    // Histograms are for metrics alone.
+    let times = expected.services.iter_mut().filter_map(|service| service.times.as_mut());
+    times.for_each(|times| times.histograms = Default::default());
+    assert_eq!(serde_json::from_str::<Status>(&response.body).unwrap(), expected);
 }

@@ -211,7 +211,8 @@ impl Forwarding<'_> {
             Some(_) | None => {}
         }
         let out = self.translated(&answered, &response)?;
-        let is_whole = answered.body == Length::None;
+        let length = answered.body;
+        let is_whole = length == Length::None;
         let mut stream = self.respond.send_response(out, is_whole).map_err(|_| Failed::Gone)?;
         let mut keep = answered.keep_alive && !is_tunnel && answered.body != Length::UntilClose;
         if is_whole {
@@ -224,6 +225,7 @@ impl Forwarding<'_> {
             delivery.run(&mut conn, up, &mut down).await?;
             keep &= down.is_clean();
         }
+        self.exchange.delivered(self.local, length);
         self.exchange.keep(self.local, conn, keep && up.is_complete());
         Ok(())
     }

@@ -42,6 +42,7 @@ mod soak;
 mod survival;
 mod tables;
 mod takeover;
+mod times;
 mod told;
 mod transfer;
 mod xdp;
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
         hostile::tests(),
         lifecycle::tests(),
         events::tests(),
+        times::tests(),
         live::tests(),
         restart::tests(),
         manager::tests(),

@@ -1,7 +1,12 @@
 //! What splices count.
 
+use super::Context;
+use crate::frame::FrameIo;
 use crate::l7::body::BadChunk;
+use crate::l7::config::Kind;
 use crate::l7::threshold::Threshold;
+use crate::time::Time;
+use crate::worker::{Latency, RequestTimes};
 
 /// Why a request was answered by Hairpin itself with an error, or its connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,5 +170,17 @@ impl HttpStatistics {
         self.retries += other.retries;
         self.responses.iter_mut().zip(other.responses).for_each(|(into, from)| *into += from);
         self.refused.iter_mut().zip(other.refused).for_each(|(into, from)| *into += from);
+    }
+}
+
+impl<IO: FrameIo> Context<'_, IO> {
+    /// A request to an HTTP service, whose head was complete at `started`, has come so far now.
+    pub(super) fn timed(&mut self, service: u16, started: Time, time: impl FnOnce(&mut RequestTimes) -> &mut Latency) {
+        let took = self.now.since(started);
+        if matches!(self.kind(service), Kind::Http(_))
+            && let Some(service) = self.statistics.services.get_mut(usize::from(service))
+        {
+            time(&mut service.times).add(took);
+        }
     }
 }

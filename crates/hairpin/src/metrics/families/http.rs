@@ -1,8 +1,8 @@
 //! The metrics of HTTP and TLS services. Without any, there are no samples.
 
-use super::{Emit, MetricFamily, MetricKind, MetricView, NONE, family};
+use super::{Emit, MetricFamily, MetricKind, MetricView, NONE, SampleValue, family};
 use crate::metrics::reasons::{faults, reasons, refusals};
-use crate::status::{Count, HttpStatus};
+use crate::status::{Count, Histogram, HttpStatus};
 
 /// All of them, in the order in which they are written.
 pub(super) const FAMILIES: &[MetricFamily] = &[
@@ -49,6 +49,28 @@ pub(super) const FAMILIES: &[MetricFamily] = &[
                 emit(&["idle"], idle.into());
             }
         }
+    ),
+    family!(
+        Histogram,
+        "http_request_to_backend_seconds",
+        &["service"],
+        "From the end of a request's head until there was a connection to a backend.",
+        |view, emit| times(view, emit, 0)
+    ),
+    family!(
+        Histogram,
+        "http_request_to_response_seconds",
+        &["service"],
+        "From the end of a request's head until the head of its backend's response had come.",
+        |view, emit| times(view, emit, 1)
+    ),
+    family!(
+        Histogram,
+        "http_request_seconds",
+        &["service"],
+        "From the end of a request's head until the client had all of its backend's response. Those that end with their \
+         connection, and tunnels, do not count.",
+        |view, emit| times(view, emit, 2)
     ),
     family!(
         Counter,
@@ -230,6 +252,15 @@ fn requests_failed(view: &MetricView<'_>, emit: &mut Emit<'_>) {
                 let failed = &backend.health.requests_failed;
                 reasons(emit, &[name, backend_name], failed, faults(), |count: &u64| *count);
             }
+        }
+    }
+}
+
+/// One of the three times of HTTP services.
+fn times(view: &MetricView<'_>, emit: &mut Emit<'_>, which: usize) {
+    for ((name, _), service) in view.names.services.iter().zip(&view.status.services) {
+        if let Some(Histogram { buckets, sum_s }) = service.times.as_ref().map(|times| &times.histograms[which]) {
+            emit(&[name], SampleValue::Histogram { sum: *sum_s, buckets });
         }
     }
 }

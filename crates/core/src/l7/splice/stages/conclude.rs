@@ -31,6 +31,7 @@ impl Splices {
         {
             return;
         }
+        cx.timed(client_conn.service, client_conn.exchange.started, |times| &mut times.in_all);
         client_conn.end_exchange((request, delivered), cx.now + idle_timeout(cx.kind(client_conn.service)));
         backend_conn.peer.expected =
             later(response, if backend_conn.peer.has_closed { response.wrapping_add(1) } else { response });

@@ -308,6 +308,7 @@ impl Splices {
         let Some((client_conn, backend_conn)) = joined_mut(client_conns, backend_conns, position) else {
             return cx.impossible();
         };
+        let is_again = client_conn.again.is_some();
         let (owned, taken, request) = if let Some(again) = client_conn.again.take() {
             (again.buffer, again.bytes, Message::Done)
         } else {
@@ -324,6 +325,9 @@ impl Splices {
                 Err((status, why)) => return self.refused(cx, position, status, why),
             }
         };
+        if !is_again {
+            cx.timed(client_conn.service, client_conn.exchange.started, |times| &mut times.to_backend);
+        }
         client_conn.join(cx, buffers, backend_conn, (owned, taken, request));
         timestamps::join(client_conn, backend_conn, cx.clock());
         stamp(stamps, &mut client_conn.stamped, position, client_conn.deadline);

@@ -38,6 +38,7 @@ impl Splices {
     ) {
         let class = usize::from(status / 100).saturating_sub(1).min(4);
         cx.responded(client_conn.exchange.backend, class);
+        cx.timed(client_conn.service, client_conn.exchange.started, |times| &mut times.to_response);
         cx.answered_with(client_conn.exchange.backend, client_conn.exchange.group, status);
         if message == Length::Tunnel {
             client_conn.exchange.request.set(Message::Endless);

@@ -12,7 +12,7 @@ use crate::l7::splice::REMEMBERED_MAX;
 use crate::l7::splice::tcp::segment::Abilities;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
-use crate::worker::{Update, Which};
+use crate::worker::{RequestTimes, Update, Which};
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -479,4 +479,25 @@ fn a_backend_that_drains_loses_its_idle_connections() {
     fixture.wait(Duration::from_secs(6));
     assert_eq!(fixture.worker.statistics().backends[0].connections_now, 0);
     assert_eq!(fixture.worker.splices().0, 1, "the client's stays");
+}
+
+#[test]
+fn request_times_are_to_backend_response_and_end() {
+    let mut fixture = OneWorker::new(|_| {});
+    let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
+    fixture.wait(Duration::from_millis(20));
+    client.receives(&backend.sends(&mut fixture, RESPONSE));
+    fixture.wait(Duration::from_millis(50));
+    let times = |fixture: &OneWorker| {
+        let mut all = RequestTimes::default();
+        fixture.worker.statistics().services.iter().for_each(|service| all.merge(&service.times));
+        [all.to_backend, all.to_response, all.in_all].map(|time| (time.count, Duration::from_nanos(time.sum_ns)))
+    };
+    assert_eq!(times(&fixture)[2].0, 0, "the client does not have the response");
+    client.acknowledges(&mut fixture);
+    let [(connected, _), (answered, to_response), (delivered, in_all)] = times(&fixture);
+    assert_eq!([connected, answered, delivered], [1; 3]);
+    let within = |took: Duration, least: u64| (least..least + 10).contains(&(took.as_millis() as u64));
+    assert!(within(to_response, 20) && within(in_all, 70), "{to_response:?}, {in_all:?}");
+    fixture.over();
 }
