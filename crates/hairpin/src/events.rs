@@ -1,20 +1,23 @@
 //! What has happened to an instance: for each event a line of JSON, in two files beside the control socket (`hairpin events`).
 //!
-//! An event is written by one call, to a file that is opened for it. So a file that another process has put aside meanwhile, as
-//! during an upgrade, needs no word between both. Events are rare, and nothing on a packet's way writes one.
+//! A file is opened and locked for each event, so that threads, and two processes during an upgrade, do not put aside what another
+//! one has just begun. Events are rare, and nothing on a packet's way writes one.
 
 use clap::ValueEnum;
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Result, Seek, SeekFrom, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Bytes of a file of events. A full one is put aside in the place of the one before, so twice as many are kept at most.
 pub(crate) const FILE_BYTES_MAX: u64 = 512 * 1024;
 /// Bytes of an event's text; what is beyond is left out.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 8 * 1024;
+/// How often a file may have been put aside between its opening and its locking.
+const TRIES: usize = 16;
 
 /// What an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -111,9 +114,9 @@ impl Event {
     }
 }
 
-/// A time as events have it.
+/// A time as events have it. Where the clock is before 1970, it is that.
 pub(crate) fn stamp(time: SystemTime) -> String {
-    humantime::format_rfc3339_millis(time).to_string()
+    humantime::format_rfc3339_millis(time.max(UNIX_EPOCH)).to_string()
 }
 
 /// The file with the newest events of the instance behind this control socket.
@@ -138,16 +141,31 @@ pub(crate) fn append(file: &Path, event: &Event) -> Result<()> {
         false => serde_json::to_vec(&Event { message: text[..end].to_owned(), ..event.clone() })?,
     };
     line.push(b'\n');
-    let mut opened = open(file)?;
-    if opened.metadata()?.len() + line.len() as u64 > FILE_BYTES_MAX {
-        std::fs::rename(file, older(file))?;
-        opened = open(file)?;
+    for _ in 0..TRIES {
+        let mut opened = open(file)?;
+        // Until it is closed.
+        flock(&opened, FlockOperation::LockExclusive)?;
+        let metadata = opened.metadata()?;
+        let is_there = std::fs::metadata(file).is_ok_and(|there| there.ino() == metadata.ino());
+        if is_there && metadata.len() + line.len() as u64 > FILE_BYTES_MAX {
+            std::fs::rename(file, older(file))?;
+        } else if is_there {
+            // A full disk may have cut the last line off.
+            let mut last = [b'\n'];
+            if metadata.len() > 0 {
+                opened.read_exact_at(&mut last, metadata.len() - 1)?;
+            }
+            if last != [b'\n'] {
+                line.insert(0, b'\n');
+            }
+            return opened.write_all(&line);
+        }
     }
-    opened.write_all(&line)
+    Err(ErrorKind::WouldBlock.into())
 }
 
 fn open(file: &Path) -> Result<File> {
-    OpenOptions::new().append(true).create(true).mode(0o640).open(file)
+    OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(file)
 }
 
 /// Reads events, and later those that have come since.
@@ -164,7 +182,7 @@ impl EventReader {
         EventReader { file, place: None }
     }
 
-    /// The events that have not been read, the oldest first. What is no event is left out: a line that a full disk has cut
+    /// The events that have not been read, by their time. What is no event is left out: a line that a full disk has cut
     /// off.
     ///
     /// # Errors
@@ -190,7 +208,11 @@ impl EventReader {
         };
         read_from(&mut newest, from, &mut bytes)?;
         self.place = Some((inode, newest.stream_position()?));
-        Ok(bytes.split(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect())
+        let lines = bytes.split(|&byte| byte == b'\n');
+        let mut events: Vec<Event> = lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
+        // One that another thread has told earlier may be written later.
+        events.sort_by(|one, other| one.time.cmp(&other.time));
+        Ok(events)
     }
 }
 
@@ -216,7 +238,7 @@ fn read_from(file: &mut File, from: u64, bytes: &mut Vec<u8>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, UNIX_EPOCH};
+    use std::time::Duration;
 
     /// A directory of one test's own.
     struct Scratch(PathBuf);
@@ -251,7 +273,7 @@ mod tests {
         assert_eq!((&*told[1].message, &*told[0].time), ("no metrics", "2023-11-14T22:13:20.250Z"));
         assert_eq!(reader.read().unwrap(), told);
         assert_eq!(reader.read().unwrap(), [], "they come once");
-        assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o640);
+        assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
     }
 
     #[test]
@@ -291,7 +313,31 @@ mod tests {
             r#"{"time":"2023-11-14T22:13:20.250Z","level":"info","kind":"of-a-later-version","pid":1,"message":"new"}"#;
         open(&file).unwrap().write_all(format!("{{\"time\": \n\u{1}\n{later}\n{{\"half").as_bytes()).unwrap();
         let mut reader = EventReader::new(file.clone());
-        let kinds: Vec<EventKind> = reader.read().unwrap().into_iter().map(|event| event.kind).collect();
-        assert_eq!(kinds, [EventKind::Link, EventKind::Other]);
+        let mut kinds = || -> Vec<EventKind> { reader.read().unwrap().into_iter().map(|event| event.kind).collect() };
+        assert_eq!(kinds(), [EventKind::Link, EventKind::Other]);
+        append(&file, &event(EventKind::Stop, "behind half a line")).unwrap();
+        assert_eq!(kinds(), [EventKind::Stop]);
+    }
+
+    #[test]
+    fn writers_at_once_lose_nothing() {
+        const WRITERS: usize = 8;
+        const EACH: usize = 40;
+        let directory = Scratch::new("writers");
+        let file = directory.0.join("edge.events");
+        // So much that the file is put aside once, and not twice.
+        let text = "x".repeat(FILE_BYTES_MAX as usize * 3 / 2 / (WRITERS * EACH));
+        std::thread::scope(|scope| {
+            for _ in 0..WRITERS {
+                scope.spawn(|| (0..EACH).for_each(|_| append(&file, &event(EventKind::Health, &text)).unwrap()));
+            }
+        });
+        assert!(older(&file).exists());
+        assert_eq!(EventReader::new(file).read().unwrap().len(), WRITERS * EACH);
+    }
+
+    #[test]
+    fn times_before_1970_are_shown_as_that() {
+        assert_eq!(stamp(UNIX_EPOCH - Duration::from_secs(1)), "1970-01-01T00:00:00.000Z");
     }
 }

@@ -415,7 +415,7 @@ pub struct BackendStatus {
     pub offloaded: Traffic,
 }
 
-/// How long requests took that went to a backend, from when their head was complete, in microseconds.
+/// How long requests took that went to a backend, from when their head was read, in microseconds; 67 s stands for 34 s and more.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestTimesStatus {
     /// Until there was a connection to a backend.

@@ -429,9 +429,6 @@ impl Exchange {
     /// Counts a response of the backend's.
     fn count(&self, local: &Local, status: u16) {
         let class = usize::from(status / 100).saturating_sub(1).min(4);
-        if status >= 200 || status == 101 {
-            self.timed(local, |times| &mut times.to_response);
-        }
         local.counts.change(|statistics| statistics.http.responses[class] += 1);
         let Some((number, _)) = self.backend else { return };
         let faulty = self.setup.service(self.group).is_some_and(|group| group.faulty.contains(status));
@@ -451,7 +448,12 @@ impl Exchange {
         local.counts.service(self.client.service, |service| time(&mut service.times).add(took));
     }
 
-    /// Counts how long it took, once all of the response is with the client's socket.
+    /// Counts how long it took until the response had come that goes to the client.
+    pub(crate) fn responded(&self, local: &Local) {
+        self.timed(local, |times| &mut times.to_response);
+    }
+
+    /// Counts how long it took until all of the response had been handed to the client's connection.
     pub(crate) fn delivered(&self, local: &Local, length: Length) {
         if !matches!(length, Length::UntilClose | Length::Tunnel) {
             self.timed(local, |times| &mut times.in_all);

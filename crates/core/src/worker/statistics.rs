@@ -109,15 +109,16 @@ pub struct ServiceStatistics {
     pub times: RequestTimes,
 }
 
-/// How long requests that went to a backend took, from when their head was complete.
+/// How long requests that went to a backend took, from when their head was read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RequestTimes {
     /// Until there was a connection to a backend.
     pub to_backend: Latency,
     /// Until the head of the final response had come.
     pub to_response: Latency,
-    /// Until the client had acknowledged all of the response or, where its connection ends at a socket of this host, until that
-    /// had taken all of it. Responses that end with their connection, and tunnels, do not count.
+    /// Until the client had acknowledged all of the response or, where its connection ends at a socket of this host, until all of
+    /// it had been handed to that connection, where it may still wait. Responses that end with their connection, and tunnels, do
+    /// not count.
     pub in_all: Latency,
 }
 
@@ -202,13 +203,13 @@ impl BackendStatistics {
 }
 
 /// Buckets of [`Latency`].
-pub const LATENCY_BUCKETS: usize = 24;
+pub const LATENCY_BUCKETS: usize = 27;
 
 /// How long something took, and how often.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Latency {
     /// How many times it took less than 2^i microseconds, and not less than half of that; the first counts all below one
-    /// microsecond, the last also all that took longer (2^23 microseconds are 8.4 s).
+    /// microsecond, the last all that took 2^25 microseconds (34 s) and more.
     pub buckets: [u64; LATENCY_BUCKETS],
     /// All of them together, in nanoseconds.
     pub sum_ns: u64,

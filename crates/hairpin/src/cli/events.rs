@@ -44,15 +44,19 @@ impl EventsArgs {
 /// Prints what has happened to an instance, whether its process lives or not.
 pub(super) fn events(target: &InstanceTarget, args: &EventsArgs, output: Output) -> Result<()> {
     let file = events::path(&target.socket()?);
-    let from = args.since.and_then(|since| SystemTime::now().checked_sub(since)).map(events::stamp).unwrap_or_default();
+    let from = args.since.map(|since| SystemTime::now().checked_sub(since).map(events::stamp).unwrap_or_default());
+    let from = from.unwrap_or_default();
     let mut reader = EventReader::new(file.clone());
     let read = |reader: &mut EventReader| -> Result<Vec<Event>> {
         let read = reader.read().with_context(|| format!("cannot read {}", file.display()))?;
         Ok(read.into_iter().filter(|event| args.wants(event, &from)).collect())
     };
     let mut shown = read(&mut reader)?;
-    if shown.is_empty() && !args.follow && !file.exists() {
-        bail!("{}", none(&file));
+    if shown.is_empty() && !file.exists() {
+        if !args.follow {
+            bail!("{}", none(&file));
+        }
+        eprintln!("{}", none(&file));
     }
     shown.drain(..shown.len().saturating_sub(args.last.unwrap_or(usize::MAX)));
     loop {

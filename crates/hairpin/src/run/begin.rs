@@ -10,19 +10,22 @@ use super::namespace::Namespace;
 use super::plane::Plane;
 use super::plane::linux::{LinuxPlane, Passed};
 use super::worker_pool::SPLICES_MAX;
-use super::{log, tap_name};
+use super::{log, tap_name, tell};
 use crate::config::{Config, PlaneChoice, Settings};
+use crate::events::EventKind;
 use crate::registry::{Merged, Registry};
 use anyhow::{Context, Result, bail};
 use hairpin_core::config::Snapshot;
 use hairpin_core::flow::{FlowKey, SteerBy, Steering};
 use hairpin_core::l4::connection::Connection;
+use hairpin_core::worker::Adopted;
 use hairpin_linux::cpu;
 use hairpin_linux::device::{self, Interface};
 use hairpin_linux::shared::{self, Content, OpenedTable, SharedTable, SplicedTable, TableHeader};
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// How a process began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +46,19 @@ impl Began {
             Began::Restart => "restart",
             Began::Upgrade => "upgrade",
         }
+    }
+
+    /// Logs how much this process took over since it `started`; `orphans` is the number of rules without a connection.
+    pub(super) fn tell_adoption(self, adopted: &Adopted, orphans: u64, started: Instant) {
+        let told = format!(
+            "{}: took over {} connections and {} of HTTP and TLS services in {:.0} ms; {orphans} rules without a connection \
+             removed",
+            self.name(),
+            adopted.kept,
+            adopted.splices.client_conns,
+            started.elapsed().as_secs_f64() * 1000.0
+        );
+        tell(EventKind::Start, &told);
     }
 }
 

@@ -144,7 +144,7 @@ impl Generations {
         for generation in &self.all[..surplus] {
             let DrainingStatus { pid, connections, .. } = generation.told;
             let told = format!(
-                "process {pid} ends with {connections} connections that it still had since an earlier upgrade: at most \
+                "warning: process {pid} ends with {connections} connections that it still had since an earlier upgrade: at most \
                  {GENERATIONS_MAX} processes drain at a time"
             );
             tell(EventKind::Limit, &told);

@@ -90,14 +90,17 @@ fn keep_event(event: Event) {
     EVENTS.get().into_iter().for_each(|file| write(file, &event));
 }
 
-/// Writes an event. A file that cannot be written is told of once.
+/// Writes an event. A file that cannot be written is told of once, until it can be.
 fn write(file: &Path, event: &Event) {
     static IS_TOLD: AtomicBool = AtomicBool::new(false);
-    if let Err(error) = events::append(file, event)
+    let written = events::append(file, event);
+    if written.is_ok() {
+        IS_TOLD.store(false, Ordering::Relaxed);
+    } else if let Err(error) = written
         && !IS_TOLD.swap(true, Ordering::Relaxed)
     {
         let file = file.display();
-        let told = format!("warning: `hairpin events` misses events from now on: {file} cannot be written: {error}");
+        let told = format!("warning: `hairpin events` misses events: {file} cannot be written: {error}");
         say(&Event::new(EventKind::Other, &told, SystemTime::now()));
     }
 }

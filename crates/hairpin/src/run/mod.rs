@@ -75,7 +75,7 @@ use certificates::Certificates;
 use end::ServedProcess;
 use hairpin_acme::ChallengeAnswer;
 use hairpin_core::balance::{EffectiveWeights, Loads};
-use hairpin_core::worker::{Adopted, Occupancy};
+use hairpin_core::worker::Occupancy;
 use hairpin_linux::cpu;
 use hairpin_linux::tap::Tap;
 use handover::{Inheritance, Predecessor};
@@ -216,6 +216,9 @@ pub fn run(config: Config, options: RunOptions) -> Result<()> {
         }
     };
     let served = ServingProcess { config, options, cpus, socket, lock, predecessor, certificates }.serve(base, signals);
+    if let Err(error) = &served.result {
+        keep(EventKind::Stop, &format!("warning: the process did not start: {error:#}"));
+    }
     served.finish(fresh)
 }
 
@@ -449,7 +452,7 @@ impl Startup<'_> {
         termination.configure(&config, &merged, (&snapshot, &tables), (&listeners, &OpenChallenges::default()))?;
         tell(EventKind::Start, &change::summary(&config, &snapshot, &cpus));
         if began != Began::Fresh {
-            tell_adoption(began, &adopted, orphans, started);
+            began.tell_adoption(&adopted, orphans, started);
         }
         Supervisor::new(supervisor::SupervisorParts {
             began,
@@ -472,19 +475,6 @@ impl Startup<'_> {
             sender: sender.clone(),
         })
     }
-}
-
-/// Logs how much this process took over since it `started`; `orphans` is the number of rules without a connection.
-fn tell_adoption(began: Began, adopted: &Adopted, orphans: u64, started: Instant) {
-    let told = format!(
-        "{}: took over {} connections and {} of HTTP and TLS services in {:.0} ms; {orphans} rules without a connection \
-         removed",
-        began.name(),
-        adopted.kept,
-        adopted.splices.client_conns,
-        started.elapsed().as_secs_f64() * 1000.0
-    );
-    tell(EventKind::Start, &told);
 }
 
 /// Starts the thread that passes signals on; those that came since `signals` was made are not lost.

@@ -251,8 +251,10 @@ fn request_times(reading: &Reading, number: usize) -> RequestTimesStatus {
     let of = |which: fn(&RequestTimes) -> &Latency| {
         histogram(reading, |statistics| statistics.services.get(number).map(|service| which(&service.times)))
     };
-    let histograms = [of(|times| &times.to_backend), of(|times| &times.to_response), of(|times| &times.in_all)];
+    let mut histograms = [of(|times| &times.to_backend), of(|times| &times.to_response), of(|times| &times.in_all)];
     let [to_backend_us, to_response_us, in_all_us] = histograms.each_ref().map(|one| LatencyView::of(&one.buckets));
+    // What is in the last bucket has no upper end.
+    histograms.iter_mut().filter_map(|one| one.buckets.last_mut()).for_each(|(upper, _)| *upper = f64::INFINITY);
     RequestTimesStatus { to_backend_us, to_response_us, in_all_us, histograms }
 }
 

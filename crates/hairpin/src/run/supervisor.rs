@@ -22,7 +22,7 @@ use super::worker_pool::{WorkerParameters, WorkerPool};
 use super::{ProcessEnd, RunOptions, SupervisorMessage, log, notify, tell};
 use crate::config::{Config, PlaneChoice, PolicyChoice, Settings};
 use crate::events::EventKind;
-use crate::health::Checker;
+use crate::health::{Checker, Health};
 use crate::metrics;
 use crate::registry::{Merged, Registry};
 use crate::status::{OffloadStatus, ReloadStatus, Status};
@@ -133,7 +133,8 @@ impl Supervisor {
         let teller = sender.clone();
         let on_change = move |changes: Vec<crate::health::Change>| {
             for change in &changes {
-                tell(EventKind::Health, &change.to_string());
+                let level = if change.to == Health::Down { "warning: " } else { "" };
+                tell(EventKind::Health, &format!("{level}{change}"));
             }
             let _ = teller.send(SupervisorMessage::Health);
         };

@@ -259,7 +259,7 @@ impl Termination {
             }
             if Instant::now() >= until {
                 let told = format!(
-                    "{clients} HTTPS connections took longer than {} (`upgrade_drain_limit`) and end",
+                    "warning: {clients} HTTPS connections took longer than {} (`upgrade_drain_limit`) and end",
                     humantime::format_duration(limit)
                 );
                 return tell(EventKind::Limit, &told);

@@ -211,6 +211,7 @@ impl Forwarding<'_> {
             Some(_) | None => {}
         }
         let out = self.translated(&answered, &response)?;
+        self.exchange.responded(self.local);
         let length = answered.body;
         let is_whole = length == Length::None;
         let mut stream = self.respond.send_response(out, is_whole).map_err(|_| Failed::Gone)?;

@@ -13,7 +13,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 pub(crate) fn tests() -> Vec<Trial> {
-    vec![test("events: restart, reload, health, refusal, upgrade and crash are kept", events)]
+    vec![test("events: what happens is kept across restart and crash", events)]
 }
 
 /// A service with one backend that has a server and one that has none.
@@ -76,6 +76,9 @@ fn events() -> Result<()> {
     let places = |event: &Value| before.iter().position(|other| other == event);
     let refusal = before.iter().find(|event| event["kind"] == "refusal").context("none")?;
     ensure!(refusal["level"] == "warning" && places(refusal) > Some(0), "{refusal}");
+    let is_down = |event: &&Value| event["message"].as_str().is_some_and(|text| text.contains("is down"));
+    let down = before.iter().find(is_down).context("none")?;
+    ensure!(down["level"] == "warning", "{down}");
     let times: Vec<&str> = before.iter().filter_map(|event| event["time"].as_str()).collect();
     ensure!(times.is_sorted() && times.len() == before.len(), "{times:?}");
 

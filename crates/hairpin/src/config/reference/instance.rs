@@ -421,8 +421,8 @@ pub const CONTROL: ReferenceSection = ReferenceSection {
         ValueForm::Text,
         Value("/run/hairpin"),
         "\"/run/hairpin\"",
-        "Where the control socket (`<instance>.sock`, for root only), the lock file (`<instance>.lock`) and what a \
-         restart must know (`<instance>.objects`, `<instance>.numbers`) live; not on a file system that outlives the \
+        "Where the control socket (`<instance>.sock`, for root only), the lock file (`<instance>.lock`), what a \
+         restart must know (`<instance>.objects`, `<instance>.numbers`) and events (`<instance>.events`) live; not on a file system that outlives the \
          machine's own restart. Absolute.",
     )],
 };
@@ -431,7 +431,7 @@ pub const CONTROL: ReferenceSection = ReferenceSection {
 pub const LOG: ReferenceSection = ReferenceSection {
     header: "[log]",
     doc: "The program's own log, on standard error. Where that is the journal of systemd, entries have a priority and \
-          `HAIRPIN_EVENT`, the kind of event, instead. `hairpin events` has all of it, whatever it says here.",
+          `HAIRPIN_EVENT`, the kind of event, and `format` has no effect. `hairpin events` has all of it, whatever `level` is.",
     fields: &[
         field(
             "format",

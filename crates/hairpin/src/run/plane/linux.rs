@@ -160,7 +160,10 @@ impl Plane for LinuxPlane {
                  start after `hairpin stop --flush` makes the maps anew"
             )
         };
-        let mut warnings: Vec<String> = self.programs.lacking(snapshot)?.into_iter().map(lacking).collect();
+        let mut warnings: Vec<String> = match self.programs.lacking(snapshot) {
+            Ok(all) => all.into_iter().map(lacking).collect(),
+            Err(error) => vec![format!("the room in the BPF maps is not known: {error:#}")],
+        };
         // Traffic does not need what only health checks do.
         if let Err(error) = self.programs.configure_checks(snapshot) {
             warnings.push(format!("health checks of services with direct server return may fail: {error:#}"));

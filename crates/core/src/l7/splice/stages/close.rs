@@ -65,6 +65,15 @@ impl Splices {
                 Next::Read(position)
             }
             ClientConnState::Closing => {
+                let exchange = &mut client_conn.exchange;
+                // A response that `take_last` has taken in has no end in the backend's numbers. That of an exchange that was
+                // concluded has one, or the engine has carried it.
+                let is_taken =
+                    exchange.has_begun && exchange.response.is_done() && exchange.response_end.get().is_none();
+                if is_taken && client_conn.peer.owned.is_none() {
+                    exchange.has_begun = false;
+                    cx.timed(client_conn.service, exchange.started, |times| &mut times.in_all);
+                }
                 self.closed(cx, position);
                 Next::Done
             }

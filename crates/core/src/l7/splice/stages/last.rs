@@ -102,9 +102,13 @@ impl Splices {
             backend.software[down].add(packets, bytes);
         }
         let closes = head.closes || client_conn.exchange.close_backend;
+        let started = client_conn.exchange.started;
         Self::answered(cx, (stamps, buffers), (*position, client_conn), head.body, head.status);
         self.detach(cx, *position, if closes { Detach::Close } else { Detach::Keep });
         self.deliver(cx, *position, buffer, true);
+        if let Some(client_conn) = self.client_conns.get_mut(*position) {
+            (client_conn.exchange.started, client_conn.exchange.has_begun) = (started, true);
+        }
         true
     }
 }

@@ -481,6 +481,24 @@ fn a_backend_that_drains_loses_its_idle_connections() {
     assert_eq!(fixture.worker.splices().0, 1, "the client's stays");
 }
 
+/// The response is taken in and closed behind, so that its end is not that of an exchange.
+#[test]
+fn request_times_have_the_last_of_a_connection() {
+    let mut fixture = OneWorker::new(|_| {});
+    let request = REQUEST.replacen("\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1);
+    let (mut client, mut backend, _) = asked(&mut fixture, 1000, &request);
+    client.receives(&backend.sends(&mut fixture, RESPONSE));
+    let delivered = |fixture: &OneWorker| -> u64 {
+        fixture.worker.statistics().services.iter().map(|service| service.times.in_all.count).sum()
+    };
+    assert_eq!(delivered(&fixture), 0, "the client does not have the response");
+    client.acknowledges(&mut fixture);
+    assert_eq!(delivered(&fixture), 1);
+    client.says(&mut fixture, ACK | FIN, b"");
+    assert_eq!(delivered(&fixture), 1, "once");
+    fixture.over();
+}
+
 #[test]
 fn request_times_are_to_backend_response_and_end() {
     let mut fixture = OneWorker::new(|_| {});
@@ -499,5 +517,9 @@ fn request_times_are_to_backend_response_and_end() {
     assert_eq!([connected, answered, delivered], [1; 3]);
     let within = |took: Duration, least: u64| (least..least + 10).contains(&(took.as_millis() as u64));
     assert!(within(to_response, 20) && within(in_all, 70), "{to_response:?}, {in_all:?}");
+    client.says(&mut fixture, ACK | FIN, b"");
+    client.expected = client.expected.wrapping_add(1);
+    client.acknowledges(&mut fixture);
+    assert_eq!(times(&fixture)[2].0, 1, "the connection's end is no request's");
     fixture.over();
 }

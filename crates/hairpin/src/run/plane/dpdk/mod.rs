@@ -278,10 +278,8 @@ impl Plane for DpdkPlane {
         for (number, (port, settings)) in self.ports.iter().zip(&self.settings.ports).enumerate() {
             let up = port.seek();
             if self.links.set(number, up) {
-                tell(
-                    EventKind::Link,
-                    &format!("the link of {} is {}", settings.device, if up { "up" } else { "down" }),
-                );
+                let (level, word) = if up { ("", "up") } else { ("warning: ", "down") };
+                tell(EventKind::Link, &format!("{level}the link of {} is {word}", settings.device));
                 if up {
                     self.neighbours.announce();
                     self.neighbours.ask_anew(cpu::now(), number as u16);
