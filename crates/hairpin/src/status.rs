@@ -424,7 +424,7 @@ pub struct RequestTimesStatus {
     pub to_response_us: LatencyView,
     /// Until the client had all of the response; of those that end with their connection, none.
     pub in_all_us: LatencyView,
-    /// The same three, for metrics.
+    /// The histograms of these three times, in this order, for metrics.
     #[serde(skip)]
     pub histograms: [Histogram; 3],
 }
