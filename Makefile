@@ -1,4 +1,4 @@
-# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-l7 | bench-https | bench-xdp | bench-laconic | reproduce | reproduce-pages | fuzz | deb | deb-lab | soak | clean
+# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-l7 | bench-https | bench-kernel-tls | bench-xdp | bench-laconic | reproduce | reproduce-pages | fuzz | deb | deb-lab | soak | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -23,7 +23,7 @@ LACONIC ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-xdp bench-laconic laconic-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
+.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-kernel-tls bench-xdp bench-laconic laconic-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
 	$(CARGO) build --release --workspace --exclude hairpin-fuzz
@@ -184,6 +184,12 @@ bench-l7: build
 # HTTPS services beside nginx and HAProxy, on two cores: about 5 minutes, QUICK=1 under one.
 bench-https: build
 	target/release/hairpin-bench https $(if $(QUICK),--quick) $(HTTPS)
+
+# Whether kernel TLS makes large bodies cheaper, in instructions of guests with Debian's kernels.
+bench-kernel-tls: deps
+	tests/kernels/install-deps
+	tests/kernels/kernel-tls 6.1
+	tests/kernels/kernel-tls 6.12
 
 # Forwarding of small packets in XDP beside tc and the kernel's routing, on one core: about two minutes, QUICK=1 half of one.
 bench-xdp: build

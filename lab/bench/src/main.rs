@@ -68,6 +68,8 @@ enum CliCommand {
     L7(l7::L7Args),
     /// Measures HTTPS services beside nginx and HAProxy, on two cores: `make bench-https`.
     Https(https::HttpsArgs),
+    /// Measures bodies sealed by the kernel beside bodies sealed by the process: `make bench-kernel-tls`. Needs no root.
+    KernelTls(https::kernel_tls::KernelTlsArgs),
     /// Measures forwarding in XDP beside tc and the kernel's routing: `make bench-xdp`.
     Xdp(xdp::XdpArgs),
     /// Measures what Laconic shows in its figures and tables: `make bench-laconic`.
@@ -134,6 +136,7 @@ fn main() -> Result<()> {
             namespace::clean(false)?;
             https::run(&arguments)
         }
+        CliCommand::KernelTls(arguments) => https::kernel_tls::run(&arguments),
         CliCommand::Xdp(arguments) => {
             namespace::clean(false)?;
             xdp::run(&arguments)

@@ -5,6 +5,7 @@
 //! What is compared is therefore work for each second that core 1 was busy; the rate stands beside it.
 
 mod cases;
+pub mod kernel_tls;
 mod peers;
 
 use crate::suite::report::{self, ReportRow};
