@@ -202,6 +202,7 @@ __noinline int wrap(struct __sk_buff *skb, __u32 number)
 static __always_inline int wrap_in_driver(struct xdp_md *ctx, const struct rule_head *head, const struct end *source, int verdict,
 					  const bool ipv6)
 {
+	const struct next_hop *next_hop = next_hop_at(way_of(head, ticks()));
 	const struct direct *direct = direct_of(head);
 	struct control *control_now = single(&control);
 	struct ethhdr *ethernet;
@@ -211,7 +212,7 @@ static __always_inline int wrap_in_driver(struct xdp_md *ctx, const struct rule_
 	__be16 words[4];
 	__u32 headers;
 
-	if (!direct || !control_now || bpf_xdp_load_bytes(ctx, ETH_HLEN, words, sizeof(words)))
+	if (!direct || !control_now || !next_hop || bpf_xdp_load_bytes(ctx, ETH_HLEN, words, sizeof(words)))
 		return XDP_PASS;
 	look_inside(&inside, words, ipv6);
 	headers = fill_outer(&outer, direct, &inside, steer_hash(control_now, source));
@@ -225,7 +226,7 @@ static __always_inline int wrap_in_driver(struct xdp_md *ctx, const struct rule_
 	if (!network || (void *)(ethernet + 1) > data_end)
 		return XDP_DROP;
 	lower_hops(network, ipv6);
-	address_frame(ethernet, head);
+	address_frame(ethernet, next_hop);
 	ethernet->h_proto = direct->ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 	return verdict;
 }

@@ -87,14 +87,14 @@ static __always_inline bool expect_answer(const void *rule, __u8 protocol, const
 
 		__builtin_memcpy(back.source, to->destination, 16);
 		__builtin_memcpy(back.destination, to->source, 16);
-		other = bpf_map_lookup_elem(&rules_v6, &back);
+		other = find_rule(&back, true);
 	} else {
 		const struct rule_v4 *to = rule;
 		struct flow_v4 back = { .source = to->destination, .destination = to->source,
 					.source_port = head->destination_port, .destination_port = head->source_port,
 					.protocol = protocol };
 
-		other = bpf_map_lookup_elem(&rules_v4, &back);
+		other = find_rule(&back, false);
 	}
 	if (!other || !(other->flags & RULE_ACTIVE))
 		return false;

@@ -5,7 +5,7 @@
 #define HAIRPIN_H
 
 /* To be raised when something here, or in a map, comes to mean something else without looking different. */
-#define ABI_VERSION 2
+#define ABI_VERSION 3
 
 #define WORKERS_MAX 64
 #define CPUS_MAX 256
@@ -21,7 +21,7 @@ struct flow_v4 {
 	__be32 source, destination;
 	__be16 source_port, destination_port;
 	__u8 protocol, zero[3];
-}; /* 16 bytes: with the kernel's hash element header (48) one cache line */
+}; /* 16 bytes */
 
 struct flow_v6 {
 	__be32 source[4], destination[4];
@@ -37,20 +37,17 @@ enum rule_flags {
 	RULE_DIRECT = 4,   /* nothing changes but the hops; the new destination is the backend, whose MAC the frame gets */
 	RULE_ACTIVE = 16,  /* hand-over is done */
 	RULE_FENCED = 32,  /* hand-over is under way: fence and until are set; neither of the two: no packet seen yet */
-	RULE_WRAPPED = 64, /* the next hop is that of packets in outer headers */
-	RULE_OPENS = 128,  /* of a backend's flow: its client has begun anew, and the SYN-ACK goes by the rule */
+	RULE_OPENS = 64,     /* of a backend's flow: its client has begun anew, and the SYN-ACK goes by the rule */
 };
 
-/* The part of a rule that is the same in both families: 56 bytes. */
+/* The part of a rule that is the same in both families: 40 bytes. */
 struct rule_head {
 	__u64 packets;     /* segments of super-packets counted one by one */
 	__u64 bytes;       /* of IP packets, headers of every segment included */
 	__u32 last_seen;   /* coarse monotonic clock, ns >> 20; 0: never */
-	__u32 until;       /* same clock: next hop good until; while fenced: hand over at the latest */
-	__u32 egress;      /* ifindex of the egress interface; 0: not looked up yet */
 	__u32 fence;       /* the ticket to wait for (lower 24 bits) and the CPU that gave it (upper 8): read, written whole */
-	__u8 next_hop[12]; /* destination MAC, source MAC */
-	__u16 mtu;         /* IP bytes the egress takes */
+	__u32 until;       /* same clock: next hop good until; while fenced: hand over at the latest. Read with what follows */
+	__u16 next_hop;    /* its number in `next_hops`; 0: not looked up yet */
 	__u8 flags;
 	__u8 worker;       /* whose connection it is: gets the packets the rule does not take */
 	__be16 source_port, destination_port; /* the new ones */
@@ -61,13 +58,43 @@ struct rule_head {
 struct rule_v4 {
 	struct rule_head head;
 	__be32 source, destination; /* the new ones */
-}; /* 64 bytes: with the element's header and the key two cache lines */
+}; /* 48 bytes */
 
 struct rule_v6 {
 	struct rule_head head;
 	__be32 source[4], destination[4];
-	__u64 zero[2];
-}; /* 104 bytes: with the element's header and the key three cache lines */
+}; /* 72 bytes: with the element's header and the key three cache lines */
+
+/* A rule of IPv4 with its key: a cache line. */
+struct rule_line {
+	__be32 source, destination;
+	__be16 source_port, destination_port;
+	__u32 state; /* the protocol, 0: the line is free; and LINE_* */
+	struct rule_v4 rule;
+};
+
+#define LINE_PROTOCOL 0xff
+#define LINE_LOCKED 0x100      /* the bucket is being changed; of a line behind all buckets, the line is being filled */
+#define LINE_ELSEWHERE 0x10000 /* times the number of rules of this bucket that lie behind all buckets */
+#define LINES 4
+
+/* Where a rule of IPv4 can lie: rules.h. */
+struct rule_bucket {
+	struct rule_line lines[LINES];
+};
+
+/* Where packets go, under its number in `next_hops`. Rules share them. */
+struct next_hop {
+	__u32 egress;       /* ifindex of the egress interface */
+	__u8 addresses[12]; /* destination MAC, source MAC */
+	__u16 mtu;          /* IP bytes the egress takes */
+	__u16 wrapped;      /* 1: it is that of packets in outer headers */
+	__u32 used;         /* ticks: last found by a route lookup; 0: never, NEXT_HOP_BUSY: being written */
+	__u32 zero[2];
+};
+
+#define NEXT_HOPS_MAX 65536
+#define NEXT_HOP_BUSY 1
 
 /* How a rule with RULE_SEQUENCE translates sequence numbers, and which packets it takes (struct Guard in
  * crates/core/src/engine.rs). rewrite.h, "Rules and their sequence changes", says what `check` is for. */
@@ -170,13 +197,6 @@ struct pending_key {
 	struct end client, vip;
 };
 
-/* The way of one direction's packets. */
-struct hop {
-	__u32 until, egress; /* as in a rule */
-	__u8 next_hop[12];
-	__u16 mtu, wrapped; /* 1: it is that of packets in outer headers */
-};
-
 enum pending_state { PENDING_ANSWERED = 1, /* the backend has answered; of direct server return, the client has gone on */
 		     PENDING_ENDED = 2 /* of direct server return: the client has sent FIN or RST */ };
 
@@ -189,7 +209,8 @@ struct pending {
 	__u16 backend; /* its number */
 	__u8 answered; /* 0, or PENDING_* */
 	__u8 sent;     /* datagrams of the client so far; of direct server return, packets */
-	struct hop hops[2]; /* of the client's packets, of the backend's */
+	__u32 until[2];     /* of the client's packets, of the backend's: as in a rule */
+	__u16 next_hops[2]; /* likewise */
 };
 
 enum report_kind { REPORT_VOID, /* nothing came of it */ REPORT_SET_UP, REPORT_SEGMENT, /* with SYN, FIN or RST, sent on */
@@ -257,7 +278,10 @@ struct control {
 	__u32 follow;              /* 1: segments with SYN, FIN or RST go by their rules, and are reported (follow.h) */
 	__u32 serve_ms;            /* connections are set up for so long after the heartbeat has become too old */
 	__u32 check_device;        /* ifindex of the device of checks; 0: there is none */
-	__u32 zero;
+	__u32 rule_buckets;        /* elements of `rules_v4` that are buckets; lines behind them are `spill_buckets` times LINES */
+	__u64 rule_keys[5];        /* of the hash that tells a flow's bucket: random */
+	__u32 rules_v4_max;        /* rules of IPv4 */
+	__u32 spill_buckets;
 };
 
 /* The last ticket of each CPU whose packet a worker has finished with (lower 24 bits). One element, mapped. */
@@ -378,17 +402,18 @@ struct rule_request {
 
 /* The layouts are a contract: src/abi.rs asserts the same. */
 _Static_assert(sizeof(struct flow_v4) == 16 && sizeof(struct flow_v6) == 40, "flow");
-_Static_assert(sizeof(struct rule_head) == 56 && sizeof(struct rule_v4) == 64 && sizeof(struct rule_v6) == 104, "rule");
-_Static_assert(__builtin_offsetof(struct rule_head, fence) == 28, "rule_head.fence");
-_Static_assert(__builtin_offsetof(struct rule_head, mtu) == 44, "rule_head.mtu");
-_Static_assert(__builtin_offsetof(struct rule_head, source_port) == 48, "rule_head.source_port");
-_Static_assert(__builtin_offsetof(struct rule_head, checksum_addresses) == 54, "rule_head.checksum_addresses");
+_Static_assert(sizeof(struct rule_head) == 40 && sizeof(struct rule_v4) == 48 && sizeof(struct rule_v6) == 72, "rule");
+_Static_assert(__builtin_offsetof(struct rule_head, until) == 24, "rule_head.until");
+_Static_assert(__builtin_offsetof(struct rule_head, flags) == 30, "rule_head.flags");
+_Static_assert(__builtin_offsetof(struct rule_head, source_port) == 32, "rule_head.source_port");
+_Static_assert(__builtin_offsetof(struct rule_head, checksum_addresses) == 38, "rule_head.checksum_addresses");
+_Static_assert(sizeof(struct rule_line) == 64 && sizeof(struct rule_bucket) == 256 && sizeof(struct next_hop) == 32, "rule_line");
 _Static_assert(sizeof(struct sequence_change) == 48 && __builtin_offsetof(struct sequence_change, check) == 40, "sequence_change");
 _Static_assert(sizeof(struct end) == 20 && sizeof(struct end_roles) == 8 && sizeof(struct interface) == 12 && sizeof(struct direct) == 64, "ends");
 _Static_assert(sizeof(struct schedule) == 131112 && sizeof(struct target) == 48, "schedule");
-_Static_assert(sizeof(struct pending_key) == 40 && sizeof(struct pending) == 64, "pending");
+_Static_assert(sizeof(struct pending_key) == 40 && sizeof(struct pending) == 28, "pending");
 _Static_assert(sizeof(struct report) == 64 && sizeof(struct reports) == 64 + REPORTS_MAX * 64, "reports");
-_Static_assert(sizeof(struct control) == 144, "control");
+_Static_assert(sizeof(struct control) == 192, "control");
 _Static_assert(__builtin_offsetof(struct control, heartbeat_ns) == 32, "control.heartbeat_ns");
-_Static_assert(sizeof(struct rule_counters) == 24 && sizeof(struct rule_query) == RULE_OPS_MAX * 216, "query");
+_Static_assert(sizeof(struct rule_counters) == 24 && sizeof(struct rule_query) == RULE_OPS_MAX * 184, "query");
 #endif

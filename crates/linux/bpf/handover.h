@@ -60,32 +60,33 @@ __noinline int to_worker(struct __sk_buff *skb, __u32 worker)
  * one of their fences, and `until` bounds that. */
 static __noinline bool handed_over(struct rule_head *rule, __u32 now)
 {
+	union rule_way old = { .word = read_way(rule) }, new = old;
 	struct processed *done = single(&processed);
 	struct tickets *given = single(&tickets);
 	struct control *control_now = single(&control);
-	__u32 worker = rule->worker, cpu = bpf_get_smp_processor_id(), fence, fence_cpu, finished;
-	__u8 flags = rule->flags & ~(RULE_ACTIVE | RULE_FENCED);
+	__u32 worker = old.worker, cpu = bpf_get_smp_processor_id(), fence, fence_cpu, finished;
+	bool is_fenced = old.flags & RULE_FENCED, is_over = false;
 
 	if (!done || !given || !control_now || worker >= WORKERS_MAX || cpu >= CPUS_MAX)
 		return true;
-	fence = rule->flags & RULE_FENCED ? rule->fence : cpu << 24 | (given->last[worker] & TICKET_MASK);
+	fence = is_fenced ? rule->fence : cpu << 24 | (given->last[worker] & TICKET_MASK);
 	fence_cpu = fence >> 24;
 	finished = done->ticket[worker][fence_cpu];
 	/* 24-bit signed difference. */
-	if ((__s32)((finished - fence) << 8) >= 0 || is_absent(control_now))
-		goto over;
-	if (!(rule->flags & RULE_FENCED)) {
-		rule->until = now + ((__u64)control_now->handover_ms * 1000000 >> 20) + 1;
-	} else if ((__s32)(now - rule->until) >= 0) {
+	if ((__s32)((finished - fence) << 8) >= 0 || is_absent(control_now)) {
+		is_over = true;
+	} else if (!is_fenced) {
+		new.until = now + ((__u64)control_now->handover_ms * 1000000 >> 20) + 1;
+	} else if ((__s32)(now - old.until) >= 0) {
 		count(EVENT_HANDOVER_BOUND);
-		goto over;
+		is_over = true;
 	}
-	rule->fence = cpu << 24 | ((given->last[worker] + 1) & TICKET_MASK);
-	rule->flags = flags | RULE_FENCED;
-	return false;
-over:
-	rule->until = now;
-	rule->flags = flags | RULE_ACTIVE;
-	return true;
+	if (is_over)
+		new.until = now;
+	else
+		rule->fence = cpu << 24 | ((given->last[worker] + 1) & TICKET_MASK);
+	new.flags = (old.flags & ~(RULE_ACTIVE | RULE_FENCED)) | (is_over ? RULE_ACTIVE : RULE_FENCED);
+	/* Else another packet was faster, or the rule is another one: the worker gets this one. */
+	return change_way(rule, old.word, new.word) && is_over;
 }
 #endif

@@ -3,58 +3,64 @@
 #ifndef HAIRPIN_HIT_H
 #define HAIRPIN_HIT_H
 
-/* Looks the rule's route up again. Returns a verdict: TC_ACT_REDIRECT if the packet leaves by the kernel's neighbour
- * entry, TC_ACT_OK if by the MACs the rule holds, TC_ACT_SHOT if there is no route. */
+/* Looks the rule's route up again; its MTU is then in `route_buffer`. Returns a verdict: TC_ACT_REDIRECT if the packet leaves by the
+ * kernel's neighbour entry, TC_ACT_OK if by the next hop that the rule now has, TC_ACT_SHOT if there is no route. */
 static __always_inline int find_route(struct __sk_buff *skb, void *rule, __u32 l3, __u32 now, const bool ipv6)
 {
 	struct rule_head *head = rule;
-	struct bpf_fib_lookup found;
-	struct routed routed;
-	__u32 mtu = 0;
+	struct route_buffer *buffer = single(&route_buffer);
+	struct bpf_fib_lookup *found;
 	enum route_result result;
+	union rule_way new;
+	struct routed *routed;
+	__u32 number = 0, mtu = 0;
 
-	__builtin_memset(&routed, 0, sizeof(routed));
-	routed.ifindex = skb->ifindex;
-	routed.ipv6 = ipv6;
-	if (bpf_skb_load_bytes(skb, l3, &routed.traffic, sizeof(routed.traffic)))
+	if (!buffer)
+		return TC_ACT_SHOT;
+	buffer->way = read_way(head);
+	routed = &buffer->routed;
+	found = &buffer->found;
+	__builtin_memset(routed, 0, sizeof(*routed));
+	routed->ifindex = skb->ifindex;
+	routed->ipv6 = ipv6;
+	if (bpf_skb_load_bytes(skb, l3, &routed->traffic, sizeof(routed->traffic)))
 		return TC_ACT_SHOT;
 	if (ipv6) {
 		struct rule_v6 *to = rule;
 
-		__builtin_memcpy(routed.source, to->source, 16);
-		__builtin_memcpy(routed.destination, to->destination, 16);
+		__builtin_memcpy(routed->source, to->source, 16);
+		__builtin_memcpy(routed->destination, to->destination, 16);
 	} else {
 		struct rule_v4 *to = rule;
 
-		routed.source[0] = to->source;
-		routed.destination[0] = to->destination;
+		routed->source[0] = to->source;
+		routed->destination[0] = to->destination;
 	}
 	if (head->flags & RULE_DIRECT) {
 		struct direct *direct = direct_of(head);
 
 		if (direct && direct->overhead)
-			aim_outer(&routed, direct);
+			aim_outer(routed, direct);
 		else if (direct && direct->mixed)
 			return TC_ACT_SHOT;
 	}
-	result = look_up(skb, &routed, &found, &mtu);
+	result = look_up(skb, routed, found, &mtu);
+	buffer->next_hop.mtu = mtu;
 	if (result == NO_ROUTE || (result == NO_NEIGHBOUR && l3 != ETH_HLEN))
 		return TC_ACT_SHOT;
-	if (head->flags & RULE_DIRECT && !routed.overhead && !is_on_link(&routed, &found))
+	if (head->flags & RULE_DIRECT && !routed->overhead && !is_on_link(routed, found))
 		return TC_ACT_SHOT;
-	head->mtu = mtu;
-	head->egress = found.ifindex;
-	/* A router that gets what is wrapped must not get it bare: it would send it back. */
-	if (!routed.overhead != !(head->flags & RULE_WRAPPED))
-		head->flags ^= RULE_WRAPPED;
 	if (result == ROUTE_FOUND) {
-		__builtin_memcpy(head->next_hop, found.dmac, ETH_ALEN);
-		__builtin_memcpy(head->next_hop + ETH_ALEN, found.smac, ETH_ALEN);
-		head->until = now + TICKS_PER_SECOND;
-	} else {
-		head->until = now;
+		write_next_hop(&buffer->next_hop, found, mtu, routed->overhead);
+		number = number_of(&buffer->next_hop, now);
 	}
-	return l3 == ETH_HLEN ? redirect_neighbour(&found) : TC_ACT_OK;
+	new.word = buffer->way;
+	new.until = number ? now + TICKS_PER_SECOND : now;
+	new.next_hop = number;
+	number = change_way(head, buffer->way, new.word) ? number : 0;
+	if (l3 == ETH_HLEN)
+		return redirect_neighbour(found);
+	return number ? TC_ACT_OK : TC_ACT_SHOT;
 }
 
 static __noinline int find_route_v4(struct __sk_buff *skb, struct rule_v4 *rule, __u32 l3, __u32 now)
@@ -85,28 +91,33 @@ static __noinline bool is_served(void)
 }
 
 /* To the backend `number`, which is hops away, by the verdict of the route. */
-static __always_inline int send_wrapped(struct __sk_buff *skb, __u32 number, const struct rule_head *head, int verdict)
+static __always_inline int send_wrapped(struct __sk_buff *skb, __u32 number, __u32 way, int verdict)
 {
+	const struct next_hop *next_hop;
 	void *ethernet;
 
 	if (!wrap(skb, number))
 		return TC_ACT_SHOT;
 	if (verdict != TC_ACT_OK)
 		return verdict;
+	next_hop = next_hop_at(way);
+	if (!next_hop)
+		return TC_ACT_SHOT;
 	ethernet = (void *)(long)skb->data;
 	if (ethernet + 2 * ETH_ALEN > (void *)(long)skb->data_end)
 		return TC_ACT_SHOT;
-	address_frame(ethernet, head);
-	return bpf_redirect(head->egress, 0);
+	address_frame(ethernet, next_hop);
+	return bpf_redirect(next_hop->egress, 0);
 }
 
 static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, void *rule, void *changes, void *key,
 			       const struct headers *at, const bool ipv6)
 {
 	struct rule_head *head = rule;
-	__u32 now = ticks(), gso_size = skb->gso_size, state, overhead = 0;
+	__u32 now = ticks(), gso_size = skb->gso_size, state, overhead = 0, mtu = 0, way;
+	const struct next_hop *next_hop;
 	const union ends *ends;
-	union ends own;
+	__u64 own[2]; /* ends of IPv4 */
 	__u64 sequence_sum = 0, sum;
 	int verdict = TC_ACT_OK;
 	__u8 flags = head->flags;
@@ -134,17 +145,26 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 	}
 	if (!(flags & RULE_ACTIVE) && !handed_over(head, now))
 		return divert(skb, head->worker, EVENT_RULE_FENCED);
-	if ((__s32)(head->until - now) <= 0 || !head->egress || !overhead != !(head->flags & RULE_WRAPPED)) {
+	way = way_of(head, now);
+	next_hop = next_hop_at(way);
+	/* A router that gets what is wrapped must not get it bare: it would send it back. */
+	if (next_hop && !overhead == !next_hop->wrapped) {
+		mtu = next_hop->mtu;
+	} else {
+		const struct route_buffer *buffer = single(&route_buffer);
+
 		verdict = ipv6 ? find_route_v6(skb, rule, f->l3, now) : find_route_v4(skb, rule, f->l3, now);
-		if (verdict == TC_ACT_SHOT)
+		if (verdict == TC_ACT_SHOT || !buffer)
 			return divert(skb, head->worker, EVENT_RULE_NO_ROUTE);
+		mtu = buffer->next_hop.mtu;
+		way = head->next_hop;
 	}
-	if ((gso_size ? f->headers + gso_size : f->length) + overhead > head->mtu)
+	if ((gso_size ? f->headers + gso_size : f->length) + overhead > mtu)
 		return divert(skb, head->worker, EVENT_RULE_MTU);
 	if (flags & RULE_SEQUENCE && f->tcp)
-		ends = renumber(rule, changes, key, f, at->ethernet, (void *)(long)skb->data_end, &own, &sequence_sum, ipv6);
+		ends = renumber(rule, changes, key, f, at->ethernet, (void *)(long)skb->data_end, (union ends *)own, &sequence_sum, ipv6);
 	else
-		ends = copy_ends(rule, flags, &own, ipv6);
+		ends = copy_ends(rule, flags, (union ends *)own, ipv6);
 	if (!ends)
 		return divert(skb, head->worker, EVENT_RULE_GUARD);
 	/* Last of all that may make it the worker's. */
@@ -160,11 +180,13 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 		bpf_csum_update(skb, fold(sum));
 	account(head, f, gso_size, skb->gso_segs, now);
 	if (overhead)
-		return send_wrapped(skb, head->total / 2, head, verdict);
-	if (verdict == TC_ACT_OK) {
-		address_frame(at->ethernet, head);
-		verdict = bpf_redirect(head->egress, 0);
-	}
-	return verdict;
+		return send_wrapped(skb, head->total / 2, way, verdict);
+	if (verdict != TC_ACT_OK)
+		return verdict;
+	next_hop = next_hop_at(way);
+	if (!next_hop)
+		return TC_ACT_SHOT;
+	address_frame(at->ethernet, next_hop);
+	return bpf_redirect(next_hop->egress, 0);
 }
 #endif

@@ -36,7 +36,7 @@ __noinline int ingress_v4(struct __sk_buff *skb, __u32 l3)
 		struct rule_v4 *rule;
 
 		flow_v4_of(&key, f, &at);
-		rule = bpf_map_lookup_elem(&rules_v4, &key);
+		rule = find_v4(&key);
 		if (rule)
 			return hit(skb, f, rule, &sequence_v4, &key, &at, false);
 		end_from_v4(&source, key.source, key.source_port, key.protocol);
@@ -108,6 +108,8 @@ int hairpin_ingress(struct __sk_buff *skb)
 		/* From here, where there is stack to put outer headers on. */
 		if (verdict == ONE_WAY)
 			verdict = one_way(skb);
+		else if (verdict == ESTABLISH || verdict == SEND_ON)
+			verdict = proceed(skb, verdict);
 		if (verdict != AGAIN)
 			return verdict;
 	}

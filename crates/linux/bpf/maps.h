@@ -20,9 +20,10 @@ const volatile __u8 hop = 1;
 		__uint(map_flags, flags); \
 	} map_name SEC(".maps")
 
+/* Where rules of IPv4 lie that find no line in their bucket: LINES times the number of an element of `rules_v4`, and a line. */
+HASH(spilled_v4, struct flow_v4, __u32, RULES_MAX_DEFAULT, BPF_F_NO_PREALLOC);
 /* Preallocated: an element starts at a cache line, which one from the allocator does not, and installing never
  * waits for memory or fails for want of it. */
-HASH(rules_v4, struct flow_v4, struct rule_v4, RULES_MAX_DEFAULT, 0);
 HASH(rules_v6, struct flow_v6, struct rule_v6, RULES_MAX_DEFAULT, 0);
 /* Few rules have them. */
 HASH(sequence_v4, struct flow_v4, struct sequence_change, RULES_MAX_DEFAULT, BPF_F_NO_PREALLOC);
@@ -52,6 +53,9 @@ HASH(addresses, struct address, __u32, SERVICES_MAX + POOL_ADDRESSES_MAX, BPF_F_
 		__uint(map_flags, flags); \
 	} map_name SEC(".maps")
 
+ARRAY(rules_v4, BPF_MAP_TYPE_ARRAY, struct rule_bucket, RULES_MAX_DEFAULT, 0);
+ARRAY(rules_v4_count, BPF_MAP_TYPE_ARRAY, __u32, 1, 0);
+ARRAY(next_hops, BPF_MAP_TYPE_ARRAY, struct next_hop, NEXT_HOPS_MAX, 0);
 ARRAY(control, BPF_MAP_TYPE_ARRAY, struct control, 1, BPF_F_MMAPABLE);
 ARRAY(processed, BPF_MAP_TYPE_ARRAY, struct processed, 1, BPF_F_MMAPABLE);
 ARRAY(known, BPF_MAP_TYPE_ARRAY, struct known, 1, BPF_F_MMAPABLE);

@@ -6,6 +6,9 @@
 #define HAIRPIN_PENDING_H
 
 #define AGAIN 0x7fffffff /* no verdict yet: parse anew. The headers have been pulled into the linear part, or there is a rule */
+/* No verdict yet either: for proceed() to do, where there is more stack, with what is in `beginnings`. */
+#define ESTABLISH 0x7ffffff9
+#define SEND_ON 0x7ffffff8
 #define ONE_WAY 0x7ffffffa /* no verdict yet: for one_way() to judge, which finds the packet's flow in `beginnings` */
 
 #define ONE_WAY_PACKETS 8        /* as in crates/core/src/worker/states.rs */
@@ -27,6 +30,7 @@ struct beginning {
 	struct routed routed;
 	struct bpf_fib_lookup found, again;
 	struct bpf_redir_neigh next;
+	struct next_hop next_hop;
 	union {
 		struct flow_v4 v4;
 		struct flow_v6 v6;
@@ -36,9 +40,10 @@ struct beginning {
 		struct rule_v4 v4;
 		struct rule_v6 v6;
 	} rule;
-	__u64 shape; /* of a packet of direct server return */
+	__u64 shape; /* of the packet, if it is of direct server return or proceed() is to do something */
 	__u32 service, schedule;
 	__u32 one_way; /* 1: the service has direct server return */
+	__u32 worker, direction, update; /* for proceed() */
 };
 
 ARRAY(beginnings, BPF_MAP_TYPE_PERCPU_ARRAY, struct beginning, 1, 0);
@@ -162,30 +167,32 @@ static __always_inline void aim_by_rule(struct __sk_buff *skb, struct beginning 
 	}
 }
 
-/* Finds the way of a packet that is aimed. */
-static __always_inline enum route_result find_hop(struct __sk_buff *skb, struct beginning *begun, struct hop *hop)
+/* Finds the next hop of a packet in this direction that is aimed; what is known of it is in `begun`. */
+static __always_inline enum route_result find_hop(struct __sk_buff *skb, struct beginning *begun, __u32 direction)
 {
 	struct routed *routed = &begun->routed;
 	struct bpf_fib_lookup *found = &begun->found;
+	__u32 now = ticks(), number;
 	long result;
 
-	__builtin_memset(hop, 0, sizeof(*hop));
+	direction &= 1;
+	begun->pending.until[direction] = now;
+	begun->pending.next_hops[direction] = 0;
 	result = fib(skb, routed, found, 1);
-	hop->egress = found->ifindex;
-	hop->until = ticks();
 	/* As look_up() in route.h, with less on the stack. */
 	if (result == BPF_FIB_LKUP_RET_SUCCESS) {
-		hop->mtu = found->mtu_result ? found->mtu_result : 0xffff;
-		__builtin_memcpy(hop->next_hop, found->dmac, ETH_ALEN);
-		__builtin_memcpy(hop->next_hop + ETH_ALEN, found->smac, ETH_ALEN);
-		hop->until += TICKS_PER_SECOND;
+		write_next_hop(&begun->next_hop, found, found->mtu_result ? found->mtu_result : 0xffff, routed->overhead);
+		number = number_of(&begun->next_hop, now);
+		begun->pending.next_hops[direction] = number;
+		if (number)
+			begun->pending.until[direction] = now + TICKS_PER_SECOND;
 		return ROUTE_FOUND;
 	}
 	if (result != BPF_FIB_LKUP_RET_NO_NEIGH)
 		return NO_ROUTE;
-	hop->mtu = 0xffff;
+	begun->next_hop.mtu = 0xffff;
 	if (fib(skb, routed, &begun->again, 0xffff) == BPF_FIB_LKUP_RET_FRAG_NEEDED)
-		hop->mtu = begun->again.mtu_result;
+		begun->next_hop.mtu = begun->again.mtu_result;
 	return NO_NEIGHBOUR;
 }
 
@@ -217,23 +224,17 @@ static __noinline int count_total(__u32 index, __u32 packets, __u64 bytes)
 #define PENDING_AS_IT_IS 4 /* no update, beside BPF_ANY, BPF_NOEXIST and BPF_EXIST */
 
 /* Makes the rule of one direction, which no packet can overtake: none is inside a worker. */
-static __always_inline long put_rule(struct beginning *begun, __u32 direction, __u32 worker, __u32 ipv6)
+static __always_inline int put_direction(struct beginning *begun, __u32 direction, __u32 worker, __u32 ipv6)
 {
 	struct rule_head *head = &begun->rule.head;
-	const struct hop *hop = &begun->pending.hops[direction];
+	__u32 until = begun->pending.until[direction];
 
 	make_rule(begun, direction, ipv6);
-	head->flags = RULE_ACTIVE;
-	if (begun->one_way)
-		head->flags |= RULE_DIRECT | (hop->wrapped ? RULE_WRAPPED : 0);
+	head->flags = RULE_ACTIVE | (begun->one_way ? RULE_DIRECT : 0);
 	head->worker = worker;
-	head->until = hop->until ? hop->until : ticks();
-	head->egress = hop->egress;
-	head->mtu = hop->mtu;
-	__builtin_memcpy(head->next_hop, hop->next_hop, sizeof(head->next_hop));
-	if (ipv6)
-		return bpf_map_update_elem(&rules_v6, &begun->flow, &begun->rule, BPF_NOEXIST);
-	return bpf_map_update_elem(&rules_v4, &begun->flow, &begun->rule, BPF_NOEXIST);
+	head->until = until ? until : ticks();
+	head->next_hop = begun->pending.next_hops[direction];
+	return ipv6 ? put_rule(&begun->flow, &begun->rule, false, true) : put_rule(&begun->flow, &begun->rule, false, false);
 }
 
 /* The client of the half-open connection in `begun` hears its backend, or has sent as much as one that does: from here on
@@ -251,14 +252,14 @@ __noinline int establish(__u32 worker, __u32 ipv6)
 	report = reserve(all, &sequence);
 	if (!report)
 		return DEFERRED;
-	made = begun->one_way || !put_rule(begun, FROM_BACKEND, worker, ipv6);
-	if (made && put_rule(begun, FROM_CLIENT, worker, ipv6)) {
+	made = begun->one_way || !put_direction(begun, FROM_BACKEND, worker, ipv6);
+	if (made && put_direction(begun, FROM_CLIENT, worker, ipv6)) {
 		made = false;
 		make_rule(begun, FROM_BACKEND, ipv6);
 		if (ipv6 && !begun->one_way)
-			bpf_map_delete_elem(&rules_v6, &begun->flow);
+			take_rule(&begun->flow, true);
 		else if (!begun->one_way)
-			bpf_map_delete_elem(&rules_v4, &begun->flow);
+			take_rule(&begun->flow, false);
 	}
 	report->kind = made ? REPORT_SET_UP : REPORT_VOID;
 	report->backend = begun->pending.backend;
@@ -278,8 +279,7 @@ __noinline int establish(__u32 worker, __u32 ipv6)
 static __always_inline bool is_taken(struct beginning *begun, __u32 ipv6)
 {
 	make_rule(begun, FROM_BACKEND, ipv6);
-	return ipv6 ? bpf_map_lookup_elem(&rules_v6, &begun->flow) != NULL :
-		      bpf_map_lookup_elem(&rules_v4, &begun->flow) != NULL;
+	return ipv6 ? find_rule(&begun->flow, true) != NULL : find_rule(&begun->flow, false) != NULL;
 }
 
 /* Gives the connection of a first packet its backend; whether there is one. */

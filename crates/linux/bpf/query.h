@@ -14,11 +14,11 @@ struct query {
 
 /* Removes a rule, with its sequence change. A packet that hits between the reading of its counters and here is not
  * counted. */
-static __always_inline void take(const struct rule_head *rule, void *rules, void *changes, void *key)
+static __always_inline void take(const struct rule_head *rule, void *changes, void *key, const bool ipv6)
 {
 	__u8 flags = rule->flags;
 
-	bpf_map_delete_elem(rules, key);
+	take_rule(key, ipv6);
 	if (flags & RULE_SEQUENCE)
 		bpf_map_delete_elem(changes, key);
 }
@@ -51,10 +51,10 @@ static long query_one(__u32 index, void *argument)
 	counters = &query->counters[index];
 	if (all->ipv6) {
 		v6 = query->v6[index];
-		rule = bpf_map_lookup_elem(&rules_v6, &v6);
+		rule = find_rule(&v6, true);
 	} else {
 		v4 = query->v4[index];
-		rule = bpf_map_lookup_elem(&rules_v4, &v4);
+		rule = find_rule(&v4, false);
 	}
 	counters->found = rule != NULL;
 	if (!rule)
@@ -67,9 +67,9 @@ static long query_one(__u32 index, void *argument)
 	if (all->what != QUERY_TAKE)
 		return 0;
 	if (all->ipv6)
-		take(rule, &rules_v6, &sequence_v6, &v6);
+		take(rule, &sequence_v6, &v6, true);
 	else
-		take(rule, &rules_v4, &sequence_v4, &v4);
+		take(rule, &sequence_v4, &v4, false);
 	return 0;
 }
 
@@ -125,7 +125,7 @@ static __always_inline void write_change(struct sequence_change *there, const st
  * one and has not counted yet is not counted. Meanwhile old ends meet a new sequence change or the reverse, which
  * the check tells. */
 static __always_inline int replace(struct rule_head *old, struct rule_head *new, struct sequence_change *wanted, void *key,
-				    void *rules, void *changes, const bool ipv6)
+				    void *changes, const bool ipv6)
 {
 	const bool in_place = same_ends(old, new, ipv6);
 	struct sequence_change *there = NULL;
@@ -144,7 +144,7 @@ static __always_inline int replace(struct rule_head *old, struct rule_head *new,
 		new->packets = old->packets;
 		new->bytes = old->bytes;
 		new->last_seen = old->last_seen;
-		error = bpf_map_update_elem(rules, key, new, BPF_ANY);
+		error = put_rule(key, new, true, ipv6);
 		if (error && !there)
 			bpf_map_delete_elem(changes, key);
 		if (error)
@@ -161,10 +161,8 @@ static __always_inline int replace(struct rule_head *old, struct rule_head *new,
 	return 0;
 }
 
-/* Puts one rule in, new or in place of another. (Errors are of 32 bits: before Linux 6.4 what the map's own functions return has no
- * more, and the upper half of the register may be anything.) */
-static __always_inline int put(struct rule_head *new, struct sequence_change *wanted, void *key, void *rules, void *changes,
-				const bool ipv6)
+/* Puts one rule in, new or in place of another. */
+static __always_inline int put(struct rule_head *new, struct sequence_change *wanted, void *key, void *changes, const bool ipv6)
 {
 	__u32 numbered = new->flags & RULE_SEQUENCE;
 	struct rule_head *old;
@@ -172,18 +170,18 @@ static __always_inline int put(struct rule_head *new, struct sequence_change *wa
 
 	/* Most are new and have none. */
 	if (!numbered)
-		error = bpf_map_update_elem(rules, key, new, BPF_NOEXIST);
+		error = put_rule(key, new, false, ipv6);
 	if (!numbered && error != -EEXIST)
 		return error;
-	old = bpf_map_lookup_elem(rules, key);
+	old = find_rule(key, ipv6);
 	if (old)
-		return replace(old, new, wanted, key, rules, changes, ipv6);
+		return replace(old, new, wanted, key, changes, ipv6);
 	/* The sequence change first: without it all its packets would be the worker's. */
 	if (numbered)
 		error = bpf_map_update_elem(changes, key, wanted, BPF_ANY);
 	if (error)
 		return error;
-	error = bpf_map_update_elem(rules, key, new, BPF_ANY);
+	error = put_rule(key, new, true, ipv6);
 	if (error)
 		bpf_map_delete_elem(changes, key);
 	return error;
@@ -201,10 +199,10 @@ static long put_one(__u32 index, void *argument)
 		return 1;
 	if (all->ipv6) {
 		v6 = query->v6[index];
-		error = put(&query->rule_v6[index].head, &query->changes[index], &v6, &rules_v6, &sequence_v6, true);
+		error = put(&query->rule_v6[index].head, &query->changes[index], &v6, &sequence_v6, true);
 	} else {
 		v4 = query->v4[index];
-		error = put(&query->rule_v4[index].head, &query->changes[index], &v4, &rules_v4, &sequence_v4, false);
+		error = put(&query->rule_v4[index].head, &query->changes[index], &v4, &sequence_v4, false);
 	}
 	query->counters[index].found = -error;
 	return 0;

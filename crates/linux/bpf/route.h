@@ -75,15 +75,118 @@ static __always_inline bool is_on_link(const struct routed *routed, const struct
 	return !differ;
 }
 
-/* Writes the MACs of the rule's next hop. By words: a copy of bytes is compiled to as many loads and stores. */
-static __always_inline void address_frame(void *ethernet, const struct rule_head *head)
+/* Writes the next hop's MACs. By words: a copy of bytes is compiled to as many loads and stores. */
+static __always_inline void address_frame(void *ethernet, const struct next_hop *next_hop)
 {
-	const __u32 *next_hop = (const void *)head->next_hop;
+	const __u32 *addresses = (const void *)next_hop->addresses;
 	__u32 *to = ethernet;
 
-	to[0] = next_hop[0];
-	to[1] = next_hop[1];
-	to[2] = next_hop[2];
+	to[0] = addresses[0];
+	to[1] = addresses[1];
+	to[2] = addresses[2];
+}
+
+#define NEXT_HOP_TRIES 8
+#define NEXT_HOP_FRESH (TICKS_PER_SECOND / 4)
+/* Longer than any rule goes on with a number without a look at the route, by far. */
+#define NEXT_HOP_LIFETIME (8 * TICKS_PER_SECOND)
+
+static __always_inline bool is_same_way(const struct next_hop *a, const struct next_hop *b)
+{
+	const volatile __u32 *of_a = (const void *)a;
+	const __u32 *of_b = (const void *)b;
+
+	return !((of_a[0] ^ of_b[0]) | (of_a[1] ^ of_b[1]) | (of_a[2] ^ of_b[2]) | (of_a[3] ^ of_b[3]) | (of_a[4] ^ of_b[4]));
+}
+
+_Static_assert(__builtin_offsetof(struct next_hop, used) == 5 * 4, "next_hop");
+
+/* What a route lookup has found, which the stack has no room for. */
+struct route_buffer {
+	struct next_hop next_hop;
+	__u64 way; /* of the rule, before the lookup */
+	struct routed routed;
+	struct bpf_fib_lookup found;
+};
+
+ARRAY(route_buffer, BPF_MAP_TYPE_PERCPU_ARRAY, struct route_buffer, 1, 0);
+
+/* The search for a next hop in `next_hops`. */
+struct seeking {
+	const struct next_hop *wanted;
+	__u64 hash;
+	__u32 now;
+	__u32 found;           /* its number; 0: not found yet */
+	__u32 free, free_used; /* the number of one that is no rule's any more, and its `used` */
+};
+
+#define STAMP(now) ((now) | 2) /* neither 0 nor NEXT_HOP_BUSY */
+
+static long seek_next_hop(__u32 round, void *argument)
+{
+	struct seeking *seeking = argument;
+	__u32 at = (seeking->hash + round) & (NEXT_HOPS_MAX - 1), used;
+	struct next_hop *there = at ? bpf_map_lookup_elem(&next_hops, &at) : NULL;
+	__s32 age;
+
+	if (!there)
+		return 0;
+	used = __sync_fetch_and_add(&there->used, 0);
+	age = seeking->now - used;
+	if (used == NEXT_HOP_BUSY)
+		return 0;
+	if (used && is_same_way(there, seeking->wanted)) {
+		if (age < NEXT_HOP_FRESH || __sync_val_compare_and_swap(&there->used, used, STAMP(seeking->now)) == used)
+			seeking->found = at;
+		return seeking->found != 0;
+	}
+	if (!seeking->free && (!used || age > NEXT_HOP_LIFETIME)) {
+		seeking->free = at;
+		seeking->free_used = used;
+	}
+	return 0;
+}
+
+/* The number in `next_hops` of a next hop that a route lookup has just found; 0: there is no room. Then packets go by the
+ * kernel's neighbour entry.
+ *
+ * One that has not been found for NEXT_HOP_LIFETIME is no rule's any more, and can become another one. `used` is read before
+ * the rest and, if it is old, replaced only if it has not changed: so a next hop that is taken has not been given away meanwhile,
+ * and while it is being written nothing else is known of it. */
+static __noinline __u32 number_of(const struct next_hop *wanted, __u32 now)
+{
+	const __u32 *words = (const void *)wanted;
+	struct control *control_now = single(&control);
+	struct seeking seeking = { .wanted = wanted, .now = now };
+	struct next_hop *free;
+
+	if (!control_now)
+		return 0;
+	seeking.hash = (words[0] * control_now->rule_keys[0] + words[1] * control_now->rule_keys[1] +
+			words[2] * control_now->rule_keys[2] + words[3] * control_now->rule_keys[3] +
+			words[4] * control_now->rule_keys[4]) >> 32;
+	bpf_loop(NEXT_HOP_TRIES, seek_next_hop, &seeking, 0);
+	if (seeking.found || !seeking.free)
+		return seeking.found;
+	free = bpf_map_lookup_elem(&next_hops, &seeking.free);
+	if (!free || __sync_val_compare_and_swap(&free->used, seeking.free_used, NEXT_HOP_BUSY) != seeking.free_used)
+		return 0;
+	free->egress = wanted->egress;
+	__builtin_memcpy(free->addresses, wanted->addresses, sizeof(free->addresses));
+	free->mtu = wanted->mtu;
+	free->wrapped = wanted->wrapped;
+	__sync_lock_test_and_set(&free->used, STAMP(now));
+	return seeking.free;
+}
+
+/* Notes in `next_hop` what a route lookup has found. */
+static __always_inline void write_next_hop(struct next_hop *next_hop, const struct bpf_fib_lookup *found, __u32 mtu, __u32 overhead)
+{
+	next_hop->egress = found->ifindex;
+	__builtin_memcpy(next_hop->addresses, found->dmac, ETH_ALEN);
+	__builtin_memcpy(next_hop->addresses + ETH_ALEN, found->smac, ETH_ALEN);
+	next_hop->mtu = mtu;
+	next_hop->wrapped = !!overhead;
 }
 
 /* Sends the packet by the route found, with the kernel's help for the MACs: that is what keeps its neighbour entry

@@ -36,14 +36,14 @@ static __always_inline int send_on(struct __sk_buff *skb, struct beginning *begu
 	if (hops <= 1)
 		return DEFERRED;
 	aim_by_rule(skb, begun, traffic, ipv6);
-	if (find_hop(skb, begun, &begun->pending.hops[direction & 1]) == NO_ROUTE) {
+	if (find_hop(skb, begun, direction) == NO_ROUTE) {
 		if (direction == FROM_CLIENT)
 			return DEFERRED;
 		/* To a forged client, which is to make no connection in the worker's table. */
 		count(EVENT_SENT_NO_ROUTE);
 		return TC_ACT_SHOT;
 	}
-	if (length > begun->pending.hops[direction & 1].mtu)
+	if (length > begun->next_hop.mtu)
 		return DEFERRED;
 	if (update != PENDING_AS_IT_IS && bpf_map_update_elem(&pending, &begun->key, &begun->pending, update))
 		return DEFERRED;
@@ -95,6 +95,37 @@ static __always_inline int send_family(struct __sk_buff *skb, __u64 shape, __u32
 	return send_on_v4(skb, shape, direction, update);
 }
 
+static __always_inline int establish_later(struct beginning *begun, __u64 shape, __u32 worker)
+{
+	begun->shape = shape;
+	begun->worker = worker;
+	return ESTABLISH;
+}
+
+static __always_inline int send_later(struct beginning *begun, __u64 shape, __u32 worker, __u32 direction, __u32 update)
+{
+	begun->shape = shape;
+	begun->worker = worker;
+	begun->direction = direction;
+	begun->update = update;
+	return SEND_ON;
+}
+
+/* Makes the rules of the connection in `beginnings`, whose packet is parsed anew then, or sends its packet on. */
+static __noinline int proceed(struct __sk_buff *skb, int what)
+{
+	struct beginning *begun = single(&beginnings);
+	int verdict;
+
+	if (!begun)
+		return TC_ACT_SHOT;
+	if (what == ESTABLISH)
+		verdict = establish(begun->worker, !!(begun->shape & SHAPE_IPV6));
+	else
+		verdict = send_family(skb, begun->shape, begun->direction, begun->update);
+	return verdict_of(skb, begun->worker, verdict);
+}
+
 /* A packet of the client whose key is in `begun`. */
 __noinline int meet_client(struct __sk_buff *skb, __u64 shape)
 {
@@ -126,7 +157,7 @@ __noinline int meet_client(struct __sk_buff *skb, __u64 shape)
 		all = bpf_map_lookup_elem(&reports, &worker);
 		if (!all || !has_room(all) || !begin(hash, !!(shape & SHAPE_IPV6)))
 			return defer(skb, worker);
-		return verdict_of(skb, worker, send_family(skb, shape, FROM_CLIENT, BPF_ANY));
+		return send_later(begun, shape, worker, FROM_CLIENT, BPF_ANY);
 	}
 	if (opens(shape) && tcp && !client_admitted(begun->service)) {
 		count(EVENT_POLICED_CLIENT);
@@ -136,19 +167,19 @@ __noinline int meet_client(struct __sk_buff *skb, __u64 shape)
 		/* One that is not answered says something about its backend, and workers judge that, if there are any. */
 		if (!begun->pending.answered && ticks() - begun->pending.begun > TICKS_PER_SECOND / 2 && !is_absent(control_now))
 			return defer(skb, worker);
-		return verdict_of(skb, worker, send_family(skb, shape, FROM_CLIENT, PENDING_AS_IT_IS));
+		return send_later(begun, shape, worker, FROM_CLIENT, PENDING_AS_IT_IS);
 	}
 	if (tcp) {
 		if (flags != TCP_ACK || !begun->pending.answered ||
 		    bpf_skb_load_bytes(skb, shape_l4(shape) + offsetof(struct tcphdr, ack_seq), &acknowledged, 4) ||
 		    bpf_ntohl(acknowledged) - begun->pending.proof >= PROOF_WINDOW)
 			return defer(skb, worker);
-		return verdict_of(skb, worker, establish(worker, !!(shape & SHAPE_IPV6)));
+		return establish_later(begun, shape, worker);
 	}
 	if (begun->pending.answered || begun->pending.sent + 1 >= ONE_WAY_PACKETS)
-		return verdict_of(skb, worker, establish(worker, !!(shape & SHAPE_IPV6)));
+		return establish_later(begun, shape, worker);
 	begun->pending.sent++;
-	return verdict_of(skb, worker, send_family(skb, shape, FROM_CLIENT, BPF_EXIST));
+	return send_later(begun, shape, worker, FROM_CLIENT, BPF_EXIST);
 }
 
 /* A packet of a backend to the client in `begun`. Without a half-open connection that is no concern of ours. */
@@ -179,7 +210,7 @@ __noinline int meet_backend(struct __sk_buff *skb, __u64 shape, __u32 number)
 		update = BPF_EXIST;
 	}
 	begun->pending.answered = 1;
-	return verdict_of(skb, worker, send_family(skb, shape, FROM_BACKEND, update));
+	return send_later(begun, shape, worker, FROM_BACKEND, update);
 }
 
 /* A packet from `source` to a service that is set up here: a verdict, or UNDECIDED if it is to be treated like one to any

@@ -42,7 +42,6 @@ static __always_inline int send_direct(struct __sk_buff *skb, struct beginning *
 {
 	__u32 size = skb->gso_size, number = begun->pending.backend, length, packets, state, hops;
 	struct direct *direct = bpf_map_lookup_elem(&directs, &number);
-	struct hop *hop = &begun->pending.hops[FROM_CLIENT];
 	__u64 shape = begun->shape, sum;
 	void *network;
 	__be32 traffic;
@@ -65,11 +64,10 @@ static __always_inline int send_direct(struct __sk_buff *skb, struct beginning *
 	aim_by_rule(skb, begun, traffic, ipv6);
 	if (direct->overhead)
 		aim_outer(&begun->routed, direct);
-	if (find_hop(skb, begun, hop) == NO_ROUTE ||
+	if (find_hop(skb, begun, FROM_CLIENT) == NO_ROUTE ||
 	    (!direct->overhead && !is_on_link(&begun->routed, &begun->found)))
 		return DEFERRED;
-	hop->wrapped = !!direct->overhead;
-	if ((size ? headers_of(shape) + size : length) + direct->overhead > hop->mtu)
+	if ((size ? headers_of(shape) + size : length) + direct->overhead > begun->next_hop.mtu)
 		return DEFERRED;
 	if (update != PENDING_AS_IT_IS && bpf_map_update_elem(&pending, &begun->key, &begun->pending, update))
 		return DEFERRED;

@@ -30,23 +30,23 @@ static __always_inline bool is_followed(void)
 }
 
 /* Whether a rule takes the packet by itself: what hit.h forwards without asking a worker or the kernel's tables. */
-static __always_inline bool takes(const struct rule_head *head, const struct frame *f, __u32 now)
+static __always_inline bool takes(const struct rule_head *head, const struct frame *f, const struct next_hop *next_hop)
 {
 	__u8 flags = head->flags;
 
 	if ((flags & (RULE_ACTIVE | RULE_PASS)) != RULE_ACTIVE)
 		return false;
-	if (f->hops <= 1 || (__s32)(head->until - now) <= 0 || f->length > head->mtu)
+	if (f->hops <= 1 || f->length > next_hop->mtu)
 		return false;
 	return !(f->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)) || (!is_served() && !is_followed());
 }
 
 /* Whether a rule of direct server return takes the packet by itself, too, under `overhead` bytes of outer headers: its next hop
  * is that of what the backend is to get, and the outer header's source is known. */
-static __always_inline bool takes_direct(const struct rule_head *head, const struct frame *f, const struct direct *direct,
+static __always_inline bool takes_direct(const struct next_hop *next_hop, const struct frame *f, const struct direct *direct,
 					 __u32 overhead)
 {
-	if (!overhead != !(head->flags & RULE_WRAPPED) || f->length + overhead > head->mtu)
+	if (!overhead != !next_hop->wrapped || f->length + overhead > next_hop->mtu)
 		return false;
 	return direct && (!overhead || has_source(direct));
 }
@@ -55,30 +55,32 @@ static __always_inline int forward(struct xdp_md *ctx, const struct frame *f, vo
 				   const struct headers *at, const struct interface *interface, const bool ipv6)
 {
 	const union ends *ends;
-	union ends own;
+	__u64 own[2]; /* ends of IPv4 */
 	struct rule_head *head = rule;
+	const struct next_hop *next_hop;
 	__u32 now = ticks(), overhead = 0;
 	__u8 flags = head->flags;
 	__u64 sum = 0;
 	int verdict;
 
-	if (!takes(head, f, now))
+	next_hop = next_hop_at(way_of(head, now));
+	if (!next_hop || !takes(head, f, next_hop))
 		return XDP_PASS;
 	if (flags & RULE_DIRECT) {
 		const struct direct *direct = direct_of(head);
 
 		overhead = direct ? direct->overhead : 0;
-		if (!takes_direct(head, f, direct, overhead))
+		if (!takes_direct(next_hop, f, direct, overhead))
 			return XDP_PASS;
 	}
 	/* Nothing is changed before it is known that the packet goes out from here. */
-	verdict = way_out(ctx, head->egress, interface->sends_back);
+	verdict = way_out(ctx, next_hop->egress, interface->sends_back);
 	if (verdict == XDP_PASS)
 		return XDP_PASS;
 	if (flags & RULE_SEQUENCE && f->tcp)
-		ends = renumber(rule, changes, key, f, at->ethernet, (void *)(long)ctx->data_end, &own, &sum, ipv6);
+		ends = renumber(rule, changes, key, f, at->ethernet, (void *)(long)ctx->data_end, (union ends *)own, &sum, ipv6);
 	else
-		ends = copy_ends(rule, flags, &own, ipv6);
+		ends = copy_ends(rule, flags, (union ends *)own, ipv6);
 	if (!ends)
 		return XDP_PASS;
 	if (overhead) {
@@ -90,7 +92,7 @@ static __always_inline int forward(struct xdp_md *ctx, const struct frame *f, vo
 			lower_hops(at->network, ipv6);
 		else
 			rewrite(ends, at->network, at->transport, f, sum, CHECKSUM_WHOLE, ipv6);
-		address_frame(at->ethernet, head);
+		address_frame(at->ethernet, next_hop);
 	}
 	account(head, f, 0, 0, now);
 	count(EVENT_XDP);
@@ -161,7 +163,7 @@ static __always_inline int xdp_v4(struct xdp_md *ctx, struct frame *f, const str
 	if (parse_headers(NULL, data, end, f, &at, false) != PARSED || !is_whole(f, data, end))
 		return XDP_PASS;
 	flow_v4_of(&key, f, &at);
-	rule = bpf_map_lookup_elem(&rules_v4, &key);
+	rule = find_v4(&key);
 	if (rule)
 		return forward(ctx, f, rule, &sequence_v4, &key, &at, interface, false);
 	end_from_v4(source, key.source, key.source_port, key.protocol);

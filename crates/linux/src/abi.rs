@@ -8,7 +8,7 @@ mod set_up;
 
 pub use sequence_change::SequenceChange;
 pub use set_up::{
-    END_SET_UP, END_SET_UP_BACKEND, END_SET_UP_DIRECT, Hop, PENDING_ENDED, Pending, PendingKey, REPORT_BEGUN,
+    END_SET_UP, END_SET_UP_BACKEND, END_SET_UP_DIRECT, PENDING_ENDED, Pending, PendingKey, REPORT_BEGUN,
     REPORT_SEGMENT, REPORT_SET_UP, REPORT_VOID, REPORTS_MAX, Report, Reports, SCHEDULE_FLOW, SCHEDULE_MAX,
     SCHEDULE_SOURCE, SCHEDULE_TURNS, SCHEDULES_MAX, Schedule, TARGET_CLOSED, TARGET_NONE, TARGET_OPEN, Target,
 };
@@ -18,7 +18,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// The version of the meanings: raised when something comes to mean something else without looking different
 /// (`ABI_VERSION`).
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// The version of the layouts: a hash of `crates/linux/bpf/hairpin.h` without its comments. Programs, maps and process
 /// belong together only if it is the same, and [`VERSION`].
 pub const LAYOUT: u32 = layout(include_bytes!("../bpf/hairpin.h"));
@@ -113,7 +113,7 @@ macro_rules! plain {
     )* };
 }
 
-/// Key of `rules_v4` and `sequence_v4`.
+/// A flow of IPv4; key of `spilled_v4` and `sequence_v4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(C)]
 pub struct FlowV4 {
@@ -159,8 +159,6 @@ pub const RULE_DIRECT: u8 = 4;
 pub const RULE_ACTIVE: u8 = 16;
 /// Hand-over is under way (set by BPF).
 pub const RULE_FENCED: u8 = 32;
-/// The rule's next hop is that of packets in outer headers (set by BPF).
-pub const RULE_WRAPPED: u8 = 64;
 
 /// The part of a rule that is the same in both families.
 #[derive(Clone, Copy, Debug)]
@@ -172,16 +170,12 @@ pub struct RuleHead {
     pub bytes: u64,
     /// Ticks; 0: never.
     pub last_seen: u32,
-    /// Ticks: next hop good until; while fenced: hand over at the latest.
-    pub until: u32,
-    /// ifindex of the egress interface; 0: not looked up yet.
-    pub egress: u32,
     /// The ticket to wait for and, in the upper 8 bits, the CPU that gave it.
     pub fence: u32,
-    /// Destination MAC, source MAC.
-    pub next_hop: [u8; 12],
-    /// Bytes of IP packet the egress takes.
-    pub mtu: u16,
+    /// Ticks: next hop good until; while fenced: hand over at the latest.
+    pub until: u32,
+    /// Its number in `next_hops`; 0: not looked up yet.
+    pub next_hop: u16,
     /// `RULE_*`.
     pub flags: u8,
     /// Gets the packets the rule does not take.
@@ -196,7 +190,7 @@ pub struct RuleHead {
     pub checksum_addresses: u16,
 }
 
-/// Value of `rules_v4`.
+/// A rule of IPv4.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RuleV4 {
@@ -218,9 +212,59 @@ pub struct RuleV6 {
     pub source: [u8; 16],
     /// New destination address.
     pub destination: [u8; 16],
-    /// Zeros.
-    pub zero: [u64; 2],
 }
+
+/// A rule of IPv4 with its key.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RuleLine {
+    /// Source address.
+    pub source: [u8; 4],
+    /// Destination address.
+    pub destination: [u8; 4],
+    /// Source port.
+    pub source_port: [u8; 2],
+    /// Destination port.
+    pub destination_port: [u8; 2],
+    /// The protocol in [`LINE_PROTOCOL`], 0: the line is free; of a bucket's first line, what the header says beside.
+    pub state: u32,
+    /// The rule.
+    pub rule: RuleV4,
+}
+
+/// The bits of [`RuleLine::state`] with the protocol.
+pub const LINE_PROTOCOL: u32 = 0xff;
+/// Lines of a bucket.
+pub const LINES: usize = 4;
+
+/// Element of `rules_v4`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct RuleBucket {
+    /// The lines.
+    pub lines: [RuleLine; LINES],
+}
+
+/// Element of `next_hops`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct NextHop {
+    /// ifindex of the egress interface.
+    pub egress: u32,
+    /// Destination MAC, source MAC.
+    pub addresses: [u8; 12],
+    /// Bytes of IP packet the egress takes.
+    pub mtu: u16,
+    /// 1: it is that of packets in outer headers.
+    pub wrapped: u16,
+    /// Ticks: last found by a route lookup; 0: never, 1: being written.
+    pub used: u32,
+    /// Zeros.
+    pub zero: [u32; 2],
+}
+
+/// Elements of `next_hops`, of which number 0 is none.
+pub const NEXT_HOPS_MAX: usize = 65_536;
 
 /// Key of `ends`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -360,8 +404,14 @@ pub struct ControlBlock {
     pub serve_ms: u32,
     /// The ifindex of the device of checks; 0: there is none.
     pub check_device: u32,
-    /// Zero.
-    pub zero: u32,
+    /// Elements of `rules_v4` that are buckets.
+    pub rule_buckets: u32,
+    /// Of the hash that tells a flow's bucket.
+    pub rule_keys: [u64; 5],
+    /// Rules of IPv4 at most.
+    pub rules_v4_max: u32,
+    /// The other elements, with lines for rules whose buckets are full.
+    pub spill_buckets: u32,
 }
 
 /// The answer of a query for a rule.
@@ -417,18 +467,20 @@ pub struct TotalsValue {
 }
 
 plain!(FlowV4, FlowV6, RuleHead, RuleV4, RuleV6, EndKey, EndRoles, InterfaceEntry, ControlBlock, DirectEntry);
+plain!(RuleLine, RuleBucket, NextHop);
 plain!(RuleCounters, RuleQuery, RuleRequest, TotalsValue, u32, u64);
 
 const _: () = {
     assert!(size_of::<FlowV4>() == 16 && size_of::<FlowV6>() == 40);
-    assert!(size_of::<RuleHead>() == 56 && size_of::<RuleV4>() == 64 && size_of::<RuleV6>() == 104);
-    assert!(offset_of!(RuleHead, fence) == 28 && offset_of!(RuleHead, mtu) == 44);
-    assert!(offset_of!(RuleHead, checksum_addresses) == 54);
+    assert!(size_of::<RuleHead>() == 40 && size_of::<RuleV4>() == 48 && size_of::<RuleV6>() == 72);
+    assert!(offset_of!(RuleHead, until) == 24 && offset_of!(RuleHead, flags) == 30);
+    assert!(offset_of!(RuleHead, checksum_addresses) == 38);
+    assert!(size_of::<RuleLine>() == 64 && size_of::<RuleBucket>() == 256 && size_of::<NextHop>() == 32);
     assert!(size_of::<EndKey>() == 20 && size_of::<EndRoles>() == 8 && size_of::<InterfaceEntry>() == 12);
     assert!(size_of::<DirectEntry>() == 64);
-    assert!(size_of::<ControlBlock>() == 144 && offset_of!(ControlBlock, heartbeat_ns) == 32);
-    assert!(size_of::<RuleCounters>() == 24 && size_of::<RuleQuery>() == RULE_OPS_MAX * 216);
-    assert!(offset_of!(RuleHead, source_port) == 48);
+    assert!(size_of::<ControlBlock>() == 192 && offset_of!(ControlBlock, heartbeat_ns) == 32);
+    assert!(size_of::<RuleCounters>() == 24 && size_of::<RuleQuery>() == RULE_OPS_MAX * 184);
+    assert!(offset_of!(RuleHead, source_port) == 32);
     assert!(size_of::<RuleRequest>() == 16 && size_of::<TotalsValue>() == 16);
 };
 

@@ -43,7 +43,10 @@ pub(crate) struct SharedControlBlock {
     pub(crate) follow: AtomicU32,
     pub(crate) serve_ms: AtomicU32,
     pub(crate) check_device: AtomicU32,
-    zero: AtomicU32,
+    pub(crate) rule_buckets: AtomicU32,
+    pub(crate) rule_keys: [AtomicU64; 5],
+    pub(crate) rules_v4_max: AtomicU32,
+    spill_buckets: AtomicU32,
 }
 
 const _: () = {
@@ -57,6 +60,7 @@ const _: () = {
     assert!(offset_of!(SharedControlBlock, cookie_keys) == offset_of!(ControlBlock, cookie_keys));
     assert!(offset_of!(SharedControlBlock, cookie_epoch) == offset_of!(ControlBlock, cookie_epoch));
     assert!(offset_of!(SharedControlBlock, cookie_ahead_ns) == offset_of!(ControlBlock, cookie_ahead_ns));
+    assert!(offset_of!(SharedControlBlock, rule_keys) == offset_of!(ControlBlock, rule_keys));
 };
 
 /// The shared memory.

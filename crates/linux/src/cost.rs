@@ -7,26 +7,24 @@
 //! subtracted and summed up as ever. Every rule is ACTIVE and has its next hop, as all but one packet per second and
 //! flow find it.
 //!
-//! The reference (`crates/linux/bpf/reference.c`) parses the same headers, looks the same map up and rewrites the key: no
-//! checksums, TTL, counters, next hop or redirect. Beside it stands the same program with a table of our own, whose rules take one
-//! cache line each: what that could save at best.
+//! The reference (`crates/linux/bpf/reference.c`) parses the same headers, looks the same rules up in a hash of the kernel's and
+//! rewrites the key: no checksums, TTL, counters, next hop or redirect.
 //!
 //! [`measure_sequence`] compares rules of ours with each other, over TCP: those that leave sequence numbers alone, those
 //! that move them, and those that have a guard beside.
 
-mod line;
 mod live;
 
 pub use live::{LiveFrames, install_rules};
 
-use crate::abi::{self, Bytes, RULE_ACTIVE, RULE_SEQUENCE, RuleV4, SequenceChange};
+use crate::abi::{self, Bytes, NextHop, RULE_ACTIVE, RULE_SEQUENCE, RuleV4, SequenceChange};
 use crate::programs::{LoadedPlane, ProgramOptions, checked};
 use anyhow::{Context, Result, ensure};
 use hairpin_core::engine::{Completion, Completions, FlowEngine, Guard, Rule, RuleId, RuleOp};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use hairpin_core::rewrite::Rewrite;
 use hairpin_core::time::Time;
-use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder};
+use libbpf_rs::{MapCore, MapFlags, ObjectBuilder};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Instant;
 
@@ -39,8 +37,6 @@ pub struct CostSamples {
     pub ours_ns: Vec<f64>,
     /// Nanoseconds a packet costs in the reference.
     pub reference_ns: Vec<f64>,
-    /// Nanoseconds a packet costs in the reference with rules that take one cache line each, in a table of our own.
-    pub one_line_ns: Vec<f64>,
     /// Rules installed per second.
     pub installs_per_s: Vec<f64>,
 }
@@ -55,7 +51,7 @@ pub fn median(values: &[f64]) -> f64 {
 /// Packets of one measurement: enough that starting it does not count, and every rule has its turn.
 const PACKETS_MIN: usize = 2_000_000;
 
-/// Measures with `rules` rules, 1 to 2^24, ours and the reference in turn, `repetitions` times. Needs root, and 144
+/// Measures with `rules` rules, 1 to 2^24, ours and the reference in turn, `repetitions` times. Needs root, and 290
 /// bytes of kernel memory a rule.
 pub fn measure(rules: usize, repetitions: usize) -> Result<CostSamples> {
     ensure!((1..=1 << 24).contains(&rules), "{rules} rules: 1 to 2^24 can be measured");
@@ -138,31 +134,20 @@ fn measure_with(plane: &LoadedPlane, rules: usize, repetitions: usize) -> Result
         cost.installs_per_s.push(install(plane, &cycle)?);
     }
     activate(plane, &cycle, &loopback())?;
-    let maps = plane.maps();
     let mut open = ObjectBuilder::default().open_memory(REFERENCE).context("the embedded BPF object is damaged")?;
-    let places = line::places(rules);
-    for mut map in open.maps_mut() {
-        match map.name().to_str() {
-            Some("rules_v4") => {
-                map.reuse_fd(maps.named("rules_v4")?.as_fd()).context("cannot share the rules with the reference")?;
-            }
-            Some("lines") => map.set_max_entries(places).context("cannot size map lines")?,
-            Some(name) if name.ends_with("rodata") => {
-                let mask = map.initial_value_mut().context("the reference has no constants")?;
-                mask[..4].copy_from_slice(&(places - 1).to_ne_bytes());
-            }
-            _ => {}
-        }
+    for mut map in open.maps_mut().filter(|map| map.name() == "rules") {
+        map.set_max_entries(rules as u32).context("cannot size the reference's rules")?;
     }
     let object = open.load().context("cannot load the reference program")?;
-    let program = |name: &str| object.progs().find(|program| program.name() == name).context("no such program");
-    let (reference, one_line) = (program("reference")?, program("one_line")?);
-    let lines = object.maps().find(|map| map.name() == "lines").context("no map lines")?;
-    line::fill(&MapHandle::try_from(&lines)?, &cycle, places)?;
+    let reference = object.progs().find(|program| program.name() == "reference").context("no such program")?;
+    let map = object.maps().find(|map| map.name() == "rules").context("the reference has no rules")?;
+    for rule in &cycle {
+        let (key, value) = (abi::FlowV4::of(&rule.key), RuleV4::of(rule, 0));
+        map.update(key.bytes(), value.bytes(), MapFlags::ANY).context("cannot write a rule of the reference")?;
+    }
     let packets = PACKETS_MIN.div_ceil(rules) * rules;
     for _ in 0..repetitions {
         cost.reference_ns.push(run(reference.as_fd(), &cycle[0].key, packets, TC_ACT_REDIRECT)?);
-        cost.one_line_ns.push(run(one_line.as_fd(), &cycle[0].key, packets, TC_ACT_REDIRECT)?);
         cost.ours_ns.push(run_ours(plane, &cycle[0].key, packets)?);
     }
     Ok(cost)
@@ -262,28 +247,22 @@ fn install(plane: &LoadedPlane, rules: &[Rule]) -> Result<f64> {
 }
 
 /// Where the packets of rules go.
-struct Hop {
-    egress: u32,
-    /// Destination MAC, source MAC.
-    macs: [u8; 12],
-}
-
-fn loopback() -> Hop {
-    Hop { egress: LOOPBACK, macs: [0; 12] }
+fn loopback() -> NextHop {
+    NextHop::lasting(LOOPBACK, [0; 12], 1500, false)
 }
 
 /// Puts the rules in as they are once handed over and with a next hop that stays good.
-fn activate(plane: &LoadedPlane, rules: &[Rule], hop: &Hop) -> Result<()> {
-    let maps = plane.maps();
-    let (map, changes) = (maps.named("rules_v4")?, maps.named("sequence_v4")?);
+fn activate(plane: &LoadedPlane, rules: &[Rule], next_hop: &NextHop) -> Result<()> {
+    let (maps, table) = (plane.maps(), plane.rule_table());
+    let changes = maps.named("sequence_v4")?;
+    let number = 1u16;
+    maps.named("next_hops")?.update(u32::from(number).bytes(), next_hop.bytes(), MapFlags::ANY)?;
     let now = (crate::cpu::now().as_nanos() >> abi::TICK_SHIFT) as u32;
     for rule in rules {
         let mut value = RuleV4::of(rule, 0);
         value.head.flags |= RULE_ACTIVE;
         value.head.until = now.wrapping_add(1 << 30);
-        value.head.egress = hop.egress;
-        value.head.next_hop = hop.macs;
-        value.head.mtu = 1500;
+        value.head.next_hop = number;
         let key = abi::FlowV4::of(&rule.key);
         if value.head.flags & RULE_SEQUENCE != 0 {
             let of_rule = SequenceChange::of(rule, &value);
@@ -291,7 +270,7 @@ fn activate(plane: &LoadedPlane, rules: &[Rule], hop: &Hop) -> Result<()> {
                 .update(key.bytes(), of_rule.bytes(), MapFlags::ANY)
                 .context("cannot write a rule's sequence change")?;
         }
-        map.update(key.bytes(), value.bytes(), MapFlags::ANY).context("cannot write a rule")?;
+        table.write(&key, &value).context("cannot write a rule")?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The flow engine in the kernel: rules are elements of BPF hash maps.
+//! The flow engine in the kernel: rules are elements of BPF maps.
 //!
 //! Requests are queued and performed by [`FlowEngine::flush`] in few system calls: by BPF programs that put each rule in
 //! (`rules_put`; one that is there is changed, its counters go on) or read its last counters and delete it (`rules_take`),
@@ -9,7 +9,7 @@ mod batch;
 use crate::abi::{FlowV4, FlowV6, RULE_OPS_MAX, RuleCounters, RuleV4, RuleV6, TICK_SHIFT};
 use crate::control::{Control, QuerySlot};
 use crate::cpu;
-use crate::programs::{Maps, Queries};
+use crate::programs::Queries;
 use crate::query::{RuleKey, query};
 use crate::set_up::KernelSetUp;
 use anyhow::{Context, Result};
@@ -44,7 +44,6 @@ pub struct KernelEngine {
 impl KernelEngine {
     pub(crate) fn new(
         worker: u8,
-        maps: &Maps,
         (control, set_up): (&Arc<Control>, Option<KernelSetUp>),
         queries: &Arc<Queries>,
         (v4_max, v6_max): (u32, u32),
@@ -55,8 +54,8 @@ impl KernelEngine {
         Ok(KernelEngine {
             queued: Vec::with_capacity(OPS_MAX),
             answers: VecDeque::with_capacity(OPS_MAX),
-            v4: FamilyRules::new(maps.named("rules_v4")?, maps.named("sequence_v4")?, OPS_MAX)?,
-            v6: FamilyRules::new(maps.named("rules_v6")?, maps.named("sequence_v6")?, OPS_MAX)?,
+            v4: FamilyRules::new(OPS_MAX),
+            v6: FamilyRules::new(OPS_MAX),
             queries: Arc::clone(queries),
             slot,
             worker,

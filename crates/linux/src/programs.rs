@@ -16,6 +16,7 @@ mod reader;
 mod refusal;
 mod rules;
 mod set_up;
+mod table;
 mod xdp;
 
 pub use adopt::AdoptedPrograms;
@@ -25,6 +26,7 @@ pub use pins::{PIN_DIRECTORY_DEFAULT, PIN_DIRECTORY_OWN, flush, is_lasting};
 pub use reader::RuleReader;
 pub use rules::InstalledRule;
 pub use set_up::SetUpRoom;
+pub use table::RuleTable;
 pub use xdp::has_whole_checksums;
 
 pub(crate) use attach::Passing;
@@ -59,12 +61,10 @@ pub struct ProgramOptions {
     /// The directory of pinned objects. If no BPF file system is mounted there, one is mounted at [`PIN_DIRECTORY_OWN`] and
     /// used instead.
     pub pin_directory: PathBuf,
-    /// IPv4 rules at most. The memory is taken at once, 144 bytes a rule, unless they are sparse.
+    /// IPv4 rules at most. The memory is taken at once, 112 bytes a rule.
     pub rules_v4_max: u32,
-    /// IPv6 rules at most. The memory is taken at once, 216 bytes a rule, unless they are sparse.
+    /// IPv6 rules at most. The memory is taken at once, 184 bytes a rule, unless they are sparse.
     pub rules_v6_max: u32,
-    /// IPv4 rules are not expected (yet): each takes its memory when it is installed, which is slower and may fail.
-    pub rules_v4_sparse: bool,
     /// IPv6 rules are not expected (yet): each takes its memory when it is installed, which is slower and may fail.
     pub rules_v6_sparse: bool,
     /// Rules of each family at most that translate sequence numbers, and no more than its rules: each hash bucket takes 16 bytes
@@ -95,7 +95,6 @@ impl Default for ProgramOptions {
             pin_directory: PathBuf::from(PIN_DIRECTORY_DEFAULT),
             rules_v4_max: 65_536,
             rules_v6_max: 65_536,
-            rules_v4_sparse: false,
             rules_v6_sparse: false,
             sequences_max: u32::MAX,
             set_up: None,
@@ -169,6 +168,9 @@ impl LoadedPlane {
             pins,
             maps,
         };
+        let [[a, b], [c, d], [e, _]] = [draw_key()?, draw_key()?, draw_key()?];
+        let rule_keys = [a, b, c, d, e];
+        let [rule_buckets, spill_buckets] = table::buckets(options.rules_v4_max);
         let block = abi::ControlBlock {
             abi_version: abi::VERSION,
             abi_layout: abi::LAYOUT,
@@ -190,7 +192,10 @@ impl LoadedPlane {
             follow: 0,
             serve_ms: options.serve_ms(),
             check_device: 0,
-            zero: 0,
+            rule_buckets,
+            rule_keys,
+            rules_v4_max: options.rules_v4_max,
+            spill_buckets,
         };
         plane.set("control", 0, &block)?;
         plane.pin()?;
@@ -338,7 +343,7 @@ impl LoadedPlane {
     /// The flow engine of `worker`. At most one for each worker may be in use.
     pub fn engine(&self, worker: u8) -> Result<KernelEngine> {
         let set_up = self.set_up_of(worker)?;
-        KernelEngine::new(worker, &self.maps, (&self.control, set_up), &self.programs.queries, self.rules)
+        KernelEngine::new(worker, (&self.control, set_up), &self.programs.queries, self.rules)
     }
 
     /// The ingress program, to run it in tests.
@@ -386,7 +391,7 @@ fn check(steering: Steering) -> Result<()> {
     Ok(())
 }
 
-/// A key of SYN cookies.
+/// A secret, as a key of SYN cookies.
 fn draw_key() -> Result<[u64; 2]> {
     control::draw().context("cannot draw a secret")
 }

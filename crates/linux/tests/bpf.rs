@@ -42,6 +42,8 @@ mod rules;
 mod setup;
 #[path = "bpf/setup_direct.rs"]
 mod setup_direct;
+#[path = "bpf/table.rs"]
+mod table;
 #[path = "bpf/terminated.rs"]
 mod terminated;
 #[path = "bpf/traffic.rs"]

@@ -118,7 +118,6 @@ impl RuleV6 {
             head: RuleHead::of(rule, worker),
             source: rule.rewrite.source.address.0,
             destination: rule.rewrite.destination.address.0,
-            zero: [0; 2],
         }
     }
 }

@@ -91,22 +91,6 @@ pub struct PendingKey {
     pub vip: EndKey,
 }
 
-/// The way of one direction's packets.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Hop {
-    /// Ticks: good until.
-    pub until: u32,
-    /// ifindex.
-    pub egress: u32,
-    /// Destination MAC, source MAC.
-    pub next_hop: [u8; 12],
-    /// Bytes of IP packet.
-    pub mtu: u16,
-    /// 1: it is that of packets in outer headers.
-    pub wrapped: u16,
-}
-
 /// Value of `pending`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -123,8 +107,10 @@ pub struct Pending {
     pub answered: u8,
     /// Datagrams of the client; of direct server return, packets.
     pub sent: u8,
-    /// The ways of both directions.
-    pub hops: [Hop; 2],
+    /// Of both directions: as in a rule.
+    pub until: [u32; 2],
+    /// Likewise.
+    pub next_hops: [u16; 2],
 }
 
 /// What a worker is told.
@@ -188,7 +174,7 @@ const _: () = {
     );
     assert!(size_of::<Schedule>() == 131_112 && offset_of!(Schedule, backends) == 32);
     assert!(size_of::<Target>() == 48 && size_of::<PendingKey>() == 40);
-    assert!(size_of::<Hop>() == 24 && size_of::<Pending>() == 64);
+    assert!(size_of::<Pending>() == 28);
     assert!(size_of::<Report>() == 64 && offset_of!(Report, key) == 8 && offset_of!(Report, proof) == 52);
     assert!(size_of::<Reports>() == 64 + REPORTS_MAX * 64 && offset_of!(Reports, reports) == 64);
 };

@@ -1,8 +1,9 @@
 //! Forwarding measured with frames that are made in the kernel (`crates/linux/bpf/frames.c`): each passes devices, drivers and
 //! programs as one from a wire does, all on the CPU of the caller.
 
-use super::{Hop, activate, checked};
+use super::{activate, checked};
 use crate::abi::Bytes;
+use crate::abi::NextHop;
 use crate::device::Interface;
 use crate::programs::LoadedPlane;
 use anyhow::{Context, Result, ensure};
@@ -125,7 +126,7 @@ pub fn install_rules(plane: &LoadedPlane, flows: u32, egress: &Interface, to: [u
     macs[..6].copy_from_slice(&to);
     macs[6..].copy_from_slice(&egress.mac);
     let rules: Vec<Rule> = (0..flows).map(rule).collect();
-    activate(plane, &rules, &Hop { egress: egress.index, macs })
+    activate(plane, &rules, &NextHop::lasting(egress.index, macs, 1500, false))
 }
 
 /// Headers of a packet to [`SERVICE`] in a frame of 64 bytes, without what frames.c fills in, and without UDP checksum.

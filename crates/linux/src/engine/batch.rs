@@ -1,32 +1,31 @@
 //! Requests for rules of one address family, collected and performed together.
 
-use crate::abi::{Bytes, RULE_OPS_MAX, RULE_SEQUENCE, RuleCounters, RuleHead, SequenceChange, slice_bytes};
+use crate::abi::{Bytes, RULE_OPS_MAX, RULE_SEQUENCE, RuleCounters, SequenceChange, slice_bytes};
 use crate::control::QuerySlot;
 use crate::programs::Queries;
 use crate::query::{RuleKey, RuleValue, query};
-use anyhow::Result;
+use arrayvec::ArrayVec;
 use hairpin_core::engine::{Completion, Counters, Fate, Refusal, Rule, RuleId};
 use hairpin_core::flow::Protocol;
-use libbpf_rs::{MapCore, MapHandle};
 use std::collections::VecDeque;
+
+/// Attempts to take rules out, and to put one in whose bucket is locked.
+const TAKE_TRIES: usize = 3;
+const PUT_TRIES: usize = 1000;
 
 /// The rules of one address family.
 #[derive(Debug)]
 pub(super) struct FamilyRules<K, R> {
-    rules: MapHandle,
-    changes: MapHandle,
     pub(super) installs: Installs<K, R>,
     pub(super) removals: Removals<K>,
 }
 
 impl<K: RuleKey, R: RuleValue<K>> FamilyRules<K, R> {
-    pub(super) fn new(rules: &MapHandle, changes: &MapHandle, ops_max: usize) -> Result<FamilyRules<K, R>> {
-        Ok(FamilyRules {
-            rules: MapHandle::try_from(rules)?,
-            changes: MapHandle::try_from(changes)?,
+    pub(super) fn new(ops_max: usize) -> FamilyRules<K, R> {
+        FamilyRules {
             installs: Installs::new(ops_max),
             removals: Removals { ids: Vec::with_capacity(ops_max), keys: Vec::with_capacity(ops_max) },
-        })
+        }
     }
 
     /// Performs the removals.
@@ -40,26 +39,15 @@ impl<K: RuleKey, R: RuleValue<K>> FamilyRules<K, R> {
         for start in (0..self.removals.keys.len()).step_by(RULE_OPS_MAX) {
             let end = self.removals.keys.len().min(start + RULE_OPS_MAX);
             let keys = &self.removals.keys[start..end];
-            let taken = query(&queries.take, slot, keys, 0).is_ok();
-            for (at, (key, id)) in keys.iter().zip(&self.removals.ids[start..end]).enumerate() {
-                let counters = if taken { slot.counters(at) } else { self.take_one(key) };
+            // The kernel may have no memory for a moment.
+            let taken = (0..TAKE_TRIES).any(|_| query(&queries.take, slot, keys, 0).is_ok());
+            for (at, id) in self.removals.ids[start..end].iter().enumerate() {
+                let counters = if taken { slot.counters(at) } else { RuleCounters::zeroed() };
                 answers.push_back(Completion::Removed(*id, answer(counters)));
             }
         }
         self.removals.ids.clear();
         self.removals.keys.clear();
-    }
-
-    /// The query's work for one rule, in case it cannot run.
-    fn take_one(&self, key: &K) -> RuleCounters {
-        let taken = self.rules.lookup_and_delete(key.bytes()).ok().flatten();
-        let Some(rule) = taken.and_then(|value| R::from_bytes(&value)) else { return RuleCounters::zeroed() };
-        let RuleHead { packets, bytes, last_seen, flags, .. } = *rule.head();
-        if flags & RULE_SEQUENCE != 0 {
-            // Not there is fine.
-            let _ = self.changes.delete(key.bytes());
-        }
-        RuleCounters { packets, bytes, last_seen, found: 1 }
     }
 }
 
@@ -113,28 +101,53 @@ impl<K: RuleKey, R: RuleValue<K>> Installs<K, R> {
 
     /// Carries the installs out.
     pub(super) fn execute(&mut self, queries: &Queries, slot: &mut QuerySlot, answers: &mut VecDeque<Completion>) {
-        let mut changes = self.changes.drain(..).peekable();
+        let mut first_change = 0;
         for start in (0..self.keys.len()).step_by(RULE_OPS_MAX) {
             let end = self.keys.len().min(start + RULE_OPS_MAX);
             slot.write_rules(slice_bytes(&self.values[start..end]));
-            while let Some((at, change)) = changes.next_if(|(at, _)| *at < end) {
-                slot.write_change(at - start, &change);
-            }
+            let changes = self.changes[first_change..].iter().take_while(|(at, _)| *at < end);
+            first_change += changes.map(|(at, change)| slot.write_change(at - start, change)).count();
             let put = query(&queries.put, slot, &self.keys[start..end], 0);
-            for (at, id) in self.ids[start..end].iter().enumerate() {
-                let result = match &put {
-                    Ok(()) => slot.counters(at).found as i32,
-                    Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
-                };
+            let mut results: ArrayVec<i32, RULE_OPS_MAX> = ArrayVec::new();
+            results.extend((start..end).map(|at| result(&put, slot, at - start)));
+            for (at, result) in (start..end).zip(results) {
+                let result = if result == libc::EBUSY { self.put_again(queries, slot, at) } else { result };
                 answers.push_back(match result {
-                    0 => Completion::Installed(*id),
-                    error => Completion::Rejected(*id, refusal(error)),
+                    0 => Completion::Installed(self.ids[at]),
+                    error => Completion::Rejected(self.ids[at], refusal(error)),
                 });
             }
         }
         self.ids.clear();
         self.keys.clear();
         self.values.clear();
+        self.changes.clear();
+    }
+
+    /// Puts a rule in whose bucket another thread was changing, or packets on another CPU: a matter of nanoseconds, unless that
+    /// thread has been interrupted.
+    fn put_again(&self, queries: &Queries, slot: &mut QuerySlot, at: usize) -> i32 {
+        for _ in 0..PUT_TRIES {
+            std::thread::yield_now();
+            slot.write_rules(self.values[at].bytes());
+            if let Ok(found) = self.changes.binary_search_by_key(&at, |(at, _)| *at) {
+                slot.write_change(0, &self.changes[found].1);
+            }
+            let put = query(&queries.put, slot, &self.keys[at..=at], 0);
+            match result(&put, slot, 0) {
+                libc::EBUSY => {}
+                other => return other,
+            }
+        }
+        libc::EBUSY
+    }
+}
+
+/// What became of the rule at this place of a batch: 0 or an error's number.
+fn result(put: &std::io::Result<()>, slot: &QuerySlot, at: usize) -> i32 {
+    match put {
+        Ok(()) => slot.counters(at).found as i32,
+        Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
     }
 }
 

@@ -51,7 +51,7 @@ impl LoadedPlane {
         let control = Arc::new(Control::map(&maps)?);
         settle(control.block(), options);
         let programs = adopt_programs(options, &pins, &maps, control.block(), open)?;
-        let rules = (maps.named("rules_v4")?.max_entries(), maps.named("rules_v6")?.max_entries());
+        let rules = (control.block().rules_v4_max.load(Ordering::Relaxed), maps.named("rules_v6")?.max_entries());
         let attachments = Vec::new();
         Ok(AdoptedPrograms::Plane(Box::new(LoadedPlane {
             pins,
@@ -128,7 +128,7 @@ fn difference(wanted: &OpenMap<'_>, found: &MapHandle) -> Option<String> {
         Ok(info) => info.info.map_flags,
         Err(error) => return Some(format!("map {name} cannot be examined: {error}")),
     };
-    let sized = name.starts_with("rules_") || name.starts_with("sequence_");
+    let sized = ["rules_v4", "rules_v6", "spilled_v4", "sequence_v4", "sequence_v6"].contains(&&*name);
     let entries = |entries: u32| if sized || SetUpRoom::of(&name, None).is_some() { 0 } else { entries };
     // Programs do not notice where elements come from.
     // The kernel sets the other flag itself, of a map of devices.

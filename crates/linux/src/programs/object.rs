@@ -1,6 +1,6 @@
 //! The embedded object: its maps and programs as they are loaded, or taken from where they are pinned.
 
-use super::{ProgramOptions, SetUpRoom, refusal};
+use super::{ProgramOptions, SetUpRoom, refusal, table};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
 use std::collections::HashMap;
@@ -130,7 +130,8 @@ pub(super) fn open(options: &ProgramOptions) -> Result<OpenObject> {
     let mut open = ObjectBuilder::default().open_memory(OBJECT).context("the embedded BPF object is damaged")?;
     for mut map in open.maps_mut() {
         match map.name().to_str() {
-            Some("rules_v4") => map.set_max_entries(options.rules_v4_max)?,
+            Some("rules_v4") => map.set_max_entries(table::buckets(options.rules_v4_max).iter().sum())?,
+            Some("spilled_v4") => map.set_max_entries(table::spilled(options.rules_v4_max))?,
             Some("rules_v6") => map.set_max_entries(options.rules_v6_max)?,
             Some("sequence_v4") => map.set_max_entries(options.rules_v4_max.min(options.sequences_max))?,
             Some("sequence_v6") => map.set_max_entries(options.rules_v6_max.min(options.sequences_max))?,
@@ -141,10 +142,8 @@ pub(super) fn open(options: &ProgramOptions) -> Result<OpenObject> {
             }
             None => {}
         }
-        match map.name().to_str() {
-            Some("rules_v4") if options.rules_v4_sparse => map.set_map_flags(libbpf_sys::BPF_F_NO_PREALLOC)?,
-            Some("rules_v6") if options.rules_v6_sparse => map.set_map_flags(libbpf_sys::BPF_F_NO_PREALLOC)?,
-            _ => {}
+        if map.name() == "rules_v6" && options.rules_v6_sparse {
+            map.set_map_flags(libbpf_sys::BPF_F_NO_PREALLOC)?;
         }
     }
     Ok(open)
@@ -191,8 +190,8 @@ mod tests {
             ProgramOptions { rules_v4_max: 100, rules_v6_max: 10, sequences_max: 20, ..ProgramOptions::default() };
         let open = open(&options).unwrap();
         let room = |name: &str| open.maps().find(|map| map.name() == name).unwrap().max_entries();
-        let names = ["rules_v4", "rules_v6", "sequence_v4", "sequence_v6"];
-        assert_eq!(names.map(room), [100, 10, 20, 10]);
+        let names = ["rules_v4", "spilled_v4", "rules_v6", "sequence_v4", "sequence_v6"];
+        assert_eq!(names.map(room), [38 + 8, 32, 10, 20, 10]);
     }
 
     #[test]

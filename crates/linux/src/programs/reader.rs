@@ -1,24 +1,23 @@
 //! Reads rules for listings, not for workers.
 
 use super::LoadedPlane;
-use super::object::Maps;
-use super::rules::{InstalledRule, walk};
-use crate::abi::{Bytes, FlowV4, FlowV6, RuleHead, RuleV4, RuleV6};
+use super::rules::{InstalledRule, walk_v4, walk_v6};
+use super::table::RuleTable;
+use crate::abi::{Bytes, FlowV4, FlowV6, RuleHead, RuleV6};
 use anyhow::{Context, Result};
 use hairpin_core::engine::Counters;
 use hairpin_core::flow::FlowKey;
 use hairpin_core::time::Time;
 use libbpf_rs::{MapCore, MapFlags};
-use std::sync::Arc;
 
-/// Reads rules' counters, one system call each; any number of threads may.
+/// Reads rules' counters, one or two system calls each; any number of threads may.
 #[derive(Clone, Debug)]
-pub struct RuleReader(Arc<Maps>);
+pub struct RuleReader(RuleTable);
 
 impl LoadedPlane {
     /// A handle with which other threads can query rules.
     pub fn rule_reader(&self) -> RuleReader {
-        RuleReader(self.maps())
+        RuleReader(self.rule_table())
     }
 }
 
@@ -26,13 +25,13 @@ impl RuleReader {
     /// The counters of the rule for `key`; `None` if there is none. `now` is the time.
     pub fn counters(&self, key: &FlowKey, now: Time) -> Result<Option<Counters>> {
         let head = if key.is_ipv4() {
-            self.value("rules_v4", FlowV4::of(key).bytes())?
-                .and_then(|value| RuleV4::from_bytes(&value))
-                .map(|r| r.head)
+            self.0.find(&FlowV4::of(key))?.map(|rule| rule.head)
         } else {
-            self.value("rules_v6", FlowV6::of(key).bytes())?
+            let value = self.0.maps().named("rules_v6")?.lookup(FlowV6::of(key).bytes(), MapFlags::ANY);
+            value
+                .context("cannot read map rules_v6")?
                 .and_then(|value| RuleV6::from_bytes(&value))
-                .map(|r| r.head)
+                .map(|rule| rule.head)
         };
         Ok(head.map(|head| counters(&head, now)))
     }
@@ -45,13 +44,9 @@ impl RuleReader {
             *count += 1;
             passes += u64::from(rule.pass);
         };
-        walk::<FlowV4, RuleV4>(self.0.named("rules_v4")?, &mut |rule| visit(&mut v4, rule))?;
-        walk::<FlowV6, RuleV6>(self.0.named("rules_v6")?, &mut |rule| visit(&mut v6, rule))?;
+        walk_v4(self.0.maps(), &mut |rule| visit(&mut v4, rule))?;
+        walk_v6(self.0.maps(), &mut |rule| visit(&mut v6, rule))?;
         Ok([v4, v6, passes])
-    }
-
-    fn value(&self, map: &str, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.0.named(map)?.lookup(key, MapFlags::ANY).with_context(|| format!("cannot read map {map}"))
     }
 }
 

@@ -1,9 +1,10 @@
 //! All rules in force, whichever process has installed them: to compare them with the connections there are.
 
+use super::object::Maps;
 use super::{LoadedPlane, checked, raw};
-use crate::abi::{self, FlowV4, FlowV6, RuleV4, RuleV6};
+use crate::abi::{self, Bytes, FlowV4, FlowV6, RuleBucket, RuleHead, RuleV6};
 use crate::control::QuerySlot;
-use crate::query::{RuleKey, RuleValue, query_all};
+use crate::query::{RuleKey, query_all};
 use anyhow::{Context, Result, ensure};
 use hairpin_core::flow::FlowKey;
 use libbpf_rs::{MapCore, MapHandle};
@@ -39,8 +40,8 @@ impl LoadedPlane {
 
     /// Shows all rules in force to `visit`, as [`LoadedPlane::rules`] does, without needing memory for all of them at once.
     pub fn for_each_rule(&self, mut visit: impl FnMut(InstalledRule)) -> Result<()> {
-        walk::<FlowV4, RuleV4>(self.maps.named("rules_v4")?, &mut visit).context("cannot read map rules_v4")?;
-        walk::<FlowV6, RuleV6>(self.maps.named("rules_v6")?, &mut visit).context("cannot read map rules_v6")
+        walk_v4(&self.maps, &mut visit)?;
+        walk_v6(&self.maps, &mut visit)
     }
 
     /// The keys of all rules in force, in no order: to compare with the offload state.
@@ -87,11 +88,33 @@ impl LoadedPlane {
     }
 }
 
+/// Shows every rule of IPv4 to `visit`.
+pub(super) fn walk_v4(maps: &Maps, visit: &mut impl FnMut(InstalledRule)) -> Result<()> {
+    let lines = |_: &u32, bucket: &RuleBucket| {
+        let rules = bucket.lines.iter().filter_map(|line| Some((line.key()?, line.rule.head)));
+        rules.for_each(|(key, head)| show(&key, &head, visit));
+    };
+    walk(maps.named("rules_v4")?, lines).context("cannot read map rules_v4")
+}
+
+/// Shows every rule of IPv6 to `visit`.
+pub(super) fn walk_v6(maps: &Maps, visit: &mut impl FnMut(InstalledRule)) -> Result<()> {
+    let shown = |key: &FlowV6, rule: &RuleV6| show(key, &rule.head, visit);
+    walk(maps.named("rules_v6")?, shown).context("cannot read map rules_v6")
+}
+
+fn show<K: RuleKey>(key: &K, head: &RuleHead, visit: &mut impl FnMut(InstalledRule)) {
+    // A key of another protocol is none of this build's making.
+    let Some(key) = key.flow() else { return };
+    let [pass, direct] = [abi::RULE_PASS, abi::RULE_DIRECT].map(|flag| head.flags & flag != 0);
+    visit(InstalledRule { key, pass, direct, worker: head.worker, total: head.total });
+}
+
 /// Shows every element of `map` to `visit`.
-pub(super) fn walk<K: RuleKey, R: RuleValue<K>>(map: &MapHandle, visit: &mut impl FnMut(InstalledRule)) -> Result<()> {
-    ensure!(map.key_size() as usize == size_of::<K>() && map.value_size() as usize == size_of::<R>(), "other sizes");
+fn walk<K: Bytes, V: Bytes>(map: &MapHandle, mut visit: impl FnMut(&K, &V)) -> Result<()> {
+    ensure!(map.key_size() as usize == size_of::<K>() && map.value_size() as usize == size_of::<V>(), "other sizes");
     let most = map.max_entries() as usize;
-    let (mut keys, mut values) = (vec![K::zeroed(); BATCH.min(most)], vec![R::zeroed(); BATCH.min(most)]);
+    let (mut keys, mut values) = (vec![K::zeroed(); BATCH.min(most)], vec![V::zeroed(); BATCH.min(most)]);
     // The kernel's cursor: none yet.
     let mut place: Option<u32> = None;
     loop {
@@ -104,20 +127,14 @@ pub(super) fn walk<K: RuleKey, R: RuleValue<K>>(map: &MapHandle, visit: &mut imp
                 Some(libc::ENOSPC) if keys.len() < most => {
                     let more = most.min(keys.len() * 2);
                     keys.resize(more, K::zeroed());
-                    values.resize(more, R::zeroed());
+                    values.resize(more, V::zeroed());
                     continue;
                 }
                 Some(libc::EINTR) => continue,
                 _ => return Err(error.into()),
             },
         };
-        for (key, value) in keys.iter().zip(&values).take(count as usize) {
-            let head = value.head();
-            // A key of another protocol is none of this build's making.
-            let Some(key) = key.flow() else { continue };
-            let [pass, direct] = [abi::RULE_PASS, abi::RULE_DIRECT].map(|flag| head.flags & flag != 0);
-            visit(InstalledRule { key, pass, direct, worker: head.worker, total: head.total });
-        }
+        keys.iter().zip(&values).take(count as usize).for_each(|(key, value)| visit(key, value));
         if end {
             return Ok(());
         }
@@ -127,18 +144,18 @@ pub(super) fn walk<K: RuleKey, R: RuleValue<K>>(map: &MapHandle, visit: &mut imp
 
 /// Reads up to `count` elements, as many as `keys` and `values` have room for, from `place` on. Returns where to go on;
 /// ENOENT: these were the last ones.
-fn read<K: RuleKey, R: RuleValue<K>>(
+fn read<K: Bytes, V: Bytes>(
     map: &MapHandle,
     place: Option<u32>,
     keys: &mut [K],
-    values: &mut [R],
+    values: &mut [V],
     count: &mut u32,
 ) -> std::io::Result<u32> {
     let mut place = place;
     let mut next = 0u32;
     let options =
         libbpf_sys::bpf_map_batch_opts { sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as _, ..Default::default() };
-    // SAFETY: there is room for `count` keys and values, which have the map's sizes; a hash's place is 32 bits; all
+    // SAFETY: there is room for `count` keys and values, which have the map's sizes; a hash's and an array's place is 32 bits; all
     // live through the call, and any bytes are valid for them.
     checked(unsafe {
         libbpf_sys::bpf_map_lookup_batch(

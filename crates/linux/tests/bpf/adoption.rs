@@ -3,13 +3,13 @@
 use crate::lifecycle::{attached, attached_by};
 use crate::packet::{Packet, v4};
 use crate::rig::{
-    BACKEND, CLIENT, KEY, OK, REDIRECT, Rig, SHOT, VIP, attach_modes, command, in_namespace, run, snapshot,
+    BACKEND, CLIENT, KEY, NEXT_HOP, OK, REDIRECT, Rig, SHOT, VIP, attach_modes, command, in_namespace, run, snapshot,
 };
 use crate::wire::{Link, Vnet};
 use hairpin_core::engine::Rule;
 use hairpin_core::flow::{FlowKey, Protocol, Steering};
 use hairpin_core::rewrite::Rewrite;
-use hairpin_linux::abi::{self, Bytes, RULE_ACTIVE};
+use hairpin_linux::abi::{self, Bytes};
 use hairpin_linux::device::Interface;
 use hairpin_linux::programs::{Absent, AdoptedPrograms, AttachMode, LoadedPlane, ProgramOptions, flush};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
@@ -17,7 +17,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) const STEERING: Steering = Steering::by_hash(KEY, 1);
-const NEXT_HOP: [u8; 12] = [2, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2];
 
 pub(crate) fn adopted(options: &ProgramOptions) -> LoadedPlane {
     match LoadedPlane::adopt(options, STEERING).unwrap() {
@@ -45,13 +44,7 @@ pub(crate) fn rule() -> Rule {
 
 /// A rule that forwards packets from `left` to `right` from the first on, to MACs that tell them from the kernel's own.
 fn put(rig: &Rig) {
-    rig.put(&rule(), 0, |head| {
-        head.flags |= RULE_ACTIVE;
-        head.until = ((hairpin_linux::cpu::now().as_nanos() >> 20) as u32).wrapping_add(1 << 20);
-        head.egress = rig.right.index;
-        head.mtu = 1500;
-        head.next_hop = NEXT_HOP;
-    });
+    rig.put(&rule(), 0, rig.settled(rig.right.index, 1500, false));
 }
 
 fn attach(plane: &mut LoadedPlane, left: &Interface, right: &Interface) {

@@ -1,16 +1,13 @@
 //! Invariant 4: the same frame under the same rule gives the same bytes above layer 2 in BPF and in software.
 
 use crate::packet::{Packet, ends, packet, parsed, v4};
-use crate::rig::{Buffer, REDIRECT, Rig, in_namespace};
+use crate::rig::{Buffer, NEXT_HOP, REDIRECT, Rig, in_namespace};
 use hairpin_core::engine::Rule;
 use hairpin_core::flow::{Endpoint, Protocol};
 use hairpin_core::frame::Checksum;
 use hairpin_core::rewrite::Rewrite;
-use hairpin_linux::abi::RULE_ACTIVE;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-
-pub(crate) const NEXT_HOP: [u8; 12] = [2, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2];
 
 /// A packet and a rule for it: new ends of its family, deltas, a shift.
 pub(crate) fn case() -> impl Strategy<Value = (Packet, Rewrite)> {
@@ -92,13 +89,7 @@ fn compare(rig: &Rig, packet: Packet, rewrite: Rewrite, checksum_complete: bool)
     let frame = packet.to(rig.left.mac).frame();
     let at = parsed(&frame);
     let rule = Rule { key: at.key, rewrite, ..Rule::default() };
-    rig.put(&rule, 0, |head| {
-        head.flags |= RULE_ACTIVE;
-        head.until = ticks().wrapping_add(1 << 20);
-        head.egress = 1;
-        head.mtu = 1500;
-        head.next_hop = NEXT_HOP;
-    });
+    rig.put(&rule, 0, rig.settled(1, 1500, false));
     let run = rig.ingress_as(&frame, Buffer { checksum_complete, ..Buffer::default() });
     let run = run.map_err(|error| TestCaseError::fail(format!("{error}: the sum is no longer right")))?;
     let mut expected = frame.clone();

@@ -112,12 +112,7 @@ fn direct_rule_and_software_change_the_same_bytes() {
         let compare = |(packet, checksum_complete): (Packet, bool)| {
             let frame = packet.to(rig.left.mac).frame();
             let key = parsed(&frame).key;
-            rig.put(&rule(key, backend_of(&key)), 0, |head| {
-                head.flags |= RULE_ACTIVE;
-                head.egress = 1;
-                head.mtu = 1500;
-                head.until = ((hairpin_linux::cpu::now().as_nanos() >> 20) as u32).wrapping_add(1 << 20);
-            });
+            rig.put(&rule(key, backend_of(&key)), 0, rig.settled(1, 1500, false));
             let buffer = Buffer { checksum_complete: checksum_complete && knows_sums, ..Buffer::default() };
             let run = rig.ingress_as(&frame, buffer).map_err(|error| TestCaseError::fail(error.to_string()))?;
             prop_assert_eq!(run.verdict, REDIRECT);

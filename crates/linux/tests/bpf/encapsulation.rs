@@ -3,19 +3,16 @@
 use crate::direct::noted;
 use crate::packet::{Packet, SYN, packet, parsed, v4, v6};
 use crate::rig::{
-    BACKEND_MAC, Buffer, CLIENT, OK, REDIRECT, Rig, SHOT, VIP, XDP_PASS, XDP_REDIRECT, XDP_TX, attach_modes, command,
-    in_namespace, run, snapshot,
+    BACKEND_MAC, Buffer, CLIENT, LOOPBACK, OK, REDIRECT, Rig, SHOT, VIP, XDP_PASS, XDP_REDIRECT, XDP_TX, attach_modes,
+    command, in_namespace, run, snapshot,
 };
-use crate::xdp::settled;
 use hairpin_core::config::{Encapsulation, Forwarding, Outer, Snapshot};
 use hairpin_core::engine::{Fate, Rule};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol};
 use hairpin_core::l7::config::Network;
 use hairpin_core::rewrite::{Rewrite, lower_hops};
 use hairpin_core::wire::checksum::Sum;
-use hairpin_linux::abi::{
-    CHECK_ADDRESS, CHECK_MARK, CHECK_STAND_IN_V4, CHECK_STAND_IN_V6, RULE_ACTIVE, RULE_WRAPPED, RuleHead,
-};
+use hairpin_linux::abi::{CHECK_ADDRESS, CHECK_MARK, CHECK_STAND_IN_V4, CHECK_STAND_IN_V6, RULE_ACTIVE, RuleHead};
 use hairpin_linux::decapsulate::{Decapsulator, DecapsulatorOptions};
 use hairpin_linux::device::Interface;
 use hairpin_linux::programs::AttachMode;
@@ -206,9 +203,8 @@ fn rules_wrap_what_goes_to_backends_hops_away() {
 }
 
 /// In force and wrapped, with a fresh next hop by the loopback device.
-fn wrapped(head: &mut RuleHead) {
-    settled(head);
-    head.flags |= RULE_WRAPPED;
+fn wrapped(rig: &Rig) -> impl Fn(&mut RuleHead) + use<> {
+    rig.settled(LOOPBACK, 1500, true)
 }
 
 #[test]
@@ -220,7 +216,7 @@ fn xdp_and_tc_wrap_alike() {
             let outcome = runner.run(&packet(), |packet| {
                 let packet = Packet { tags: Vec::new(), extensions: Vec::new(), ..packet.to(rig.left.mac) };
                 let frame = packet.frame();
-                rig.put(&rule(packet.key, tunnel), 0, wrapped);
+                rig.put(&rule(packet.key, tunnel), 0, wrapped(&rig));
                 let (xdp, tc) = (rig.xdp(&frame, true), rig.ingress(&frame));
                 prop_assert_eq!((xdp.verdict, tc.verdict), (XDP_TX, REDIRECT));
                 prop_assert_eq!(&xdp.frame, &tc.frame, "xdp left, tc right; before: {:?}", frame);
@@ -271,7 +267,7 @@ fn without_a_source_nothing_is_wrapped() {
         let frame = Packet::new(keys()[0]).to(rig.left.mac).frame();
         let (sent, counted) = rig.counted(|| rig.ingress(&frame));
         assert_eq!((sent.verdict, counted), (SHOT, [("not-encapsulated", 1)].into()));
-        rig.put(&rule(keys()[0], Encapsulation::Ipip), 0, wrapped);
+        rig.put(&rule(keys()[0], Encapsulation::Ipip), 0, wrapped(&rig));
         let xdp = rig.xdp(&frame, true);
         assert_eq!((xdp.verdict, xdp.frame), (XDP_PASS, frame));
         // It is found out anew.

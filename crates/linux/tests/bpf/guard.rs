@@ -3,7 +3,7 @@
 
 use crate::packet::{ACK, Packet, packet, parsed, v4, v6};
 use crate::rig::{
-    BACKEND, Buffer, CLIENT, LOOPBACK, REDIRECT, Rig, Run, VIP, XDP_PASS, XDP_TX, in_namespace, other_cpu,
+    BACKEND, Buffer, CLIENT, LOOPBACK, NEXT_HOP, REDIRECT, Rig, Run, VIP, XDP_PASS, XDP_TX, in_namespace, other_cpu,
 };
 use hairpin_core::engine::{
     Completion, Completions, Counters, Fate, FlowEngine, Guard, Refusal, Rule, RuleId, RuleOp, Samples,
@@ -19,17 +19,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const NEXT_HOP: [u8; 12] = [2, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2];
-
 /// In force, with a way out.
 fn active(rig: &Rig, rule: &Rule) {
-    rig.put(rule, 0, |head| {
-        head.flags |= RULE_ACTIVE;
-        head.until = ((cpu::now().as_nanos() >> 20) as u32).wrapping_add(1 << 20);
-        head.egress = LOOPBACK;
-        head.mtu = 4000;
-        head.next_hop = NEXT_HOP;
-    });
+    rig.put(rule, 0, rig.settled(LOOPBACK, 4000, false));
 }
 
 /// Distances from the edge of a range: on it, beside it, far from it.

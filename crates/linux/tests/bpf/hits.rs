@@ -37,11 +37,12 @@ fn egress_is_looked_up_and_cached() {
             let first = rig.ingress(&frame);
             assert_eq!((first.verdict, &first.frame[..12]), (REDIRECT, &frame[..12]));
             let head = rig.head(&key);
-            assert_eq!((head.egress, head.mtu), (rig.right.index, 1500));
-            assert_eq!(head.next_hop[..6], BACKEND_MAC);
-            assert_eq!(head.next_hop[6..], rig.right.mac);
+            let next_hop = rig.next_hop(&head).expect("it has been found");
+            assert_eq!((next_hop.egress, next_hop.mtu, next_hop.wrapped), (rig.right.index, 1500, 0));
+            assert_eq!(next_hop.addresses[..6], BACKEND_MAC);
+            assert_eq!(next_hop.addresses[6..], rig.right.mac);
             let second = rig.ingress(&frame);
-            assert_eq!((second.verdict, &second.frame[..12]), (REDIRECT, &head.next_hop[..]));
+            assert_eq!((second.verdict, &second.frame[..12]), (REDIRECT, &next_hop.addresses[..]));
             assert_eq!(parsed(&second.frame).key.destination.port, 8080);
             let head = rig.head(&key);
             assert_eq!((head.packets, head.bytes), (2, 2 * (frame.len() as u64 - 14)));
@@ -68,7 +69,11 @@ fn the_routes_mtu_counts_and_neighbours_need_not_be_known() {
             assert_eq!(rig.ingress(&frame).verdict, REDIRECT);
             assert_eq!(rig.ingress(&frame).verdict, REDIRECT);
             let head = rig.head(&key());
-            assert_eq!((head.mtu, head.packets, head.next_hop != [0; 12]), (mtu, 2, cached), "{to:?}");
+            let found = rig.next_hop(&head).map(|next_hop| next_hop.mtu);
+            assert_eq!((head.packets, found), (2, cached.then_some(mtu)), "{to:?}");
+            let whole = Packet { payload: vec![0; usize::from(mtu) - 39], ..Packet::new(key()) };
+            let (_, counted) = rig.counted(|| rig.ingress(&whole.to(rig.left.mac).frame()));
+            assert!(counted.contains_key("rule-mtu"), "{to:?}: {counted:?}");
         }
     });
 }

@@ -155,6 +155,9 @@ pub(crate) fn snapshot() -> Snapshot {
     )
 }
 
+/// MACs that tell a rule's frames from the kernel's own.
+pub(crate) const NEXT_HOP: [u8; 12] = [2, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2];
+
 /// Devices `left` (clients: 10.1.0.0/24, fd01::/64) and `right` (backends: 10.2.0.0/24, fd02::/64), each with a peer,
 /// and forwarding.
 pub(crate) fn devices() -> (Interface, Interface) {
@@ -221,7 +224,7 @@ impl Rig {
             let mut value = RuleV4::of(rule, worker);
             change(&mut value.head);
             self.write("sequence_v4", &FlowV4::of(&rule.key), &SequenceChange::of(rule, &value));
-            self.write("rules_v4", &FlowV4::of(&rule.key), &value);
+            self.plane.rule_table().write(&FlowV4::of(&rule.key), &value).unwrap();
         } else {
             let mut value = RuleV6::of(rule, worker);
             change(&mut value.head);
@@ -230,13 +233,31 @@ impl Rig {
         }
     }
 
+    /// Puts a rule in force, with a next hop at [`NEXT_HOP`] by the interface `egress` that stays good.
+    pub(crate) fn settled(&self, egress: u32, mtu: u16, wrapped: bool) -> impl Fn(&mut RuleHead) + use<> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = 1 + NUMBER.fetch_add(1, Ordering::Relaxed) % (abi::NEXT_HOPS_MAX as u32 - 1);
+        self.write("next_hops", &number, &abi::NextHop::lasting(egress, NEXT_HOP, mtu, wrapped));
+        move |head| {
+            head.flags |= abi::RULE_ACTIVE;
+            head.until = ((cpu::now().as_nanos() >> 20) as u32).wrapping_add(1 << 20);
+            head.next_hop = number as u16;
+        }
+    }
+
+    /// The next hop of a rule; `None`: it has none yet.
+    pub(crate) fn next_hop(&self, head: &RuleHead) -> Option<abi::NextHop> {
+        let number = u32::from(head.next_hop);
+        let value = self.plane.maps().named("next_hops").unwrap().lookup(number.bytes(), MapFlags::ANY).unwrap();
+        value.filter(|_| number != 0).and_then(|value| abi::NextHop::from_bytes(&value))
+    }
+
     /// The rule for `key` as it is now.
     pub(crate) fn head(&self, key: &FlowKey) -> RuleHead {
-        let maps = self.plane.maps();
-        let value = match key.is_ipv4() {
-            true => maps.named("rules_v4").unwrap().lookup(FlowV4::of(key).bytes(), MapFlags::ANY),
-            false => maps.named("rules_v6").unwrap().lookup(FlowV6::of(key).bytes(), MapFlags::ANY),
-        };
+        if key.is_ipv4() {
+            return self.plane.rule_table().find(&FlowV4::of(key)).unwrap().expect("no such rule").head;
+        }
+        let value = self.plane.maps().named("rules_v6").unwrap().lookup(FlowV6::of(key).bytes(), MapFlags::ANY);
         RuleHead::from_bytes(&value.unwrap().expect("no such rule")).unwrap()
     }
 

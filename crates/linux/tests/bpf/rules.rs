@@ -123,7 +123,7 @@ fn rules_passed_on_keep_what_they_have_counted() {
         let after = rig.head(&key(2));
         assert_eq!((after.worker, rig.head(&key(4)).worker), (1, 0));
         assert_eq!((after.packets, after.bytes, after.last_seen), (before.packets, before.bytes, before.last_seen));
-        assert_eq!((after.flags, after.egress, after.until), (before.flags, before.egress, before.until));
+        assert_eq!((after.flags, after.next_hop, after.until), (before.flags, before.next_hop, before.until));
         let given = rig.tickets();
         send(2, crate::packet::FIN);
         let now = rig.tickets();

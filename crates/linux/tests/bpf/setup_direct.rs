@@ -8,7 +8,7 @@ use hairpin_core::config::{Algorithm, Encapsulation, Forwarding, Outer, Snapshot
 use hairpin_core::engine::{Begun, Fate, Report, Rule, SetUp};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
 use hairpin_core::rewrite::{Rewrite, lower_hops};
-use hairpin_linux::abi::{RULE_DIRECT, RULE_WRAPPED};
+use hairpin_linux::abi::RULE_DIRECT;
 use hairpin_linux::programs::SetUpRoom;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -128,8 +128,9 @@ fn setup_direct_packets_are_wrapped() {
                 }
                 let told = all.told(0);
                 assert!(matches!(told[..], [Report::Begun { .. }, Report::SetUp(_)]), "{told:?}");
-                let flags = all.rig.head(&key).flags;
-                assert_eq!(flags & (RULE_DIRECT | RULE_WRAPPED), RULE_DIRECT | RULE_WRAPPED);
+                let head = all.rig.head(&key);
+                assert_eq!(head.flags & RULE_DIRECT, RULE_DIRECT);
+                assert_eq!(all.rig.next_hop(&head).map(|next_hop| next_hop.wrapped), Some(1));
             }
             // One that has no room for the outer headers is the worker's.
             let key = tcp(1001);

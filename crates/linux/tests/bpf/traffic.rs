@@ -2,18 +2,16 @@
 //! super-packets and headers outside the linear part.
 
 use crate::packet::{Packet, packet, parsed, v4};
-use crate::rig::{BACKEND, CLIENT, Rig, VIP, command, in_namespace};
+use crate::rig::{BACKEND, CLIENT, NEXT_HOP, Rig, VIP, command, in_namespace};
 use crate::wire::{Link, Vnet};
 use hairpin_core::engine::Rule;
 use hairpin_core::flow::{FlowKey, Protocol};
 use hairpin_core::frame::Checksum;
 use hairpin_core::rewrite::Rewrite;
 use hairpin_core::wire::checksum::Sum;
-use hairpin_linux::abi::RULE_ACTIVE;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-const NEXT_HOP: [u8; 12] = [2, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2];
 const NEEDS_CHECKSUM: u8 = 1;
 
 struct Hairpin {
@@ -33,13 +31,7 @@ impl Hairpin {
 
     /// Out on `right` under `rewrite`.
     fn put(&self, key: FlowKey, rewrite: Rewrite) {
-        self.rig.put(&Rule { key, rewrite, ..Rule::default() }, 0, |head| {
-            head.flags |= RULE_ACTIVE;
-            head.until = ((hairpin_linux::cpu::now().as_nanos() >> 20) as u32).wrapping_add(1 << 20);
-            head.egress = self.rig.right.index;
-            head.mtu = 9000;
-            head.next_hop = NEXT_HOP;
-        });
+        self.rig.put(&Rule { key, rewrite, ..Rule::default() }, 0, self.rig.settled(self.rig.right.index, 9000, false));
     }
 
     /// The frames that come out; the kernel's own chatter aside.

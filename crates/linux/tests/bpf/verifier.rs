@@ -13,7 +13,6 @@ fn every_program_loads_in_every_configuration() {
             in_namespace(move || {
                 let Rig { plane, .. } = Rig::new(2, |options| {
                     options.attach = mode;
-                    options.rules_v4_sparse = sparse;
                     options.rules_v6_sparse = sparse;
                     options.when_absent = if sparse { Absent::Drop } else { Absent::Pass };
                     options.keep_ttl = sparse;

@@ -1,26 +1,23 @@
 //! The XDP program, one packet at a time: beside the program at tc ingress, and what it leaves to that.
 
-use crate::differential::{NEXT_HOP, case, ticks};
+use crate::differential::{case, ticks};
 use crate::packet::{ACK, FIN, Packet, RST, SYN, v4, v6};
 use crate::rig::{
-    BACKEND, CLIENT, LOOPBACK, REDIRECT, Rig, SHOT, VIP, XDP_DROP, XDP_PASS, XDP_REDIRECT, XDP_TX, in_namespace,
+    BACKEND, CLIENT, LOOPBACK, NEXT_HOP, REDIRECT, Rig, SHOT, VIP, XDP_DROP, XDP_PASS, XDP_REDIRECT, XDP_TX,
+    in_namespace,
 };
 use hairpin_core::engine::{Fate, Rule};
 use hairpin_core::flow::{FlowKey, Protocol, Steering};
 use hairpin_core::rewrite::Rewrite;
-use hairpin_linux::abi::{Bytes, FlowV4, RULE_ACTIVE, RuleHead, RuleV4, SequenceChange};
+use hairpin_linux::abi::{Bytes, FlowV4, RuleHead, RuleV4, SequenceChange};
 use libbpf_rs::MapCore;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use std::cell::Cell;
 
 /// A rule in force whose route is fresh and leads to the loopback device.
-pub(crate) fn settled(head: &mut RuleHead) {
-    head.flags |= RULE_ACTIVE;
-    head.until = ticks().wrapping_add(1 << 20);
-    head.egress = LOOPBACK;
-    head.mtu = 1500;
-    head.next_hop = NEXT_HOP;
+pub(crate) fn settled(rig: &Rig) -> impl Fn(&mut RuleHead) + use<> {
+    rig.settled(LOOPBACK, 1500, false)
 }
 
 fn counters(rig: &Rig, rule: &Rule) -> [u64; 4] {
@@ -31,7 +28,7 @@ fn counters(rig: &Rig, rule: &Rule) -> [u64; 4] {
 
 /// What a run adds to the counters of a rule that has just been put in.
 fn added<T>(rig: &Rig, rule: &Rule, run: impl FnOnce() -> T) -> (T, [u64; 4]) {
-    rig.put(rule, 0, settled);
+    rig.put(rule, 0, settled(rig));
     let before = counters(rig, rule);
     let result = run();
     let after = counters(rig, rule);
@@ -105,17 +102,14 @@ fn xdp_sends_back_or_redirects_and_counts_it() {
     in_namespace(|| {
         let rig = Rig::new(1, |_| ());
         for key in [tcp(), udp()] {
-            rig.put(&rule(key), 0, settled);
+            rig.put(&rule(key), 0, settled(&rig));
             let frame = Packet::new(key).to(rig.left.mac).frame();
             // Neither is possible: no device that XDP may send by.
             assert_eq!(rig.xdp(&frame, false).verdict, XDP_PASS);
             let (run, counted) = rig.counted(|| rig.xdp(&frame, true));
             assert_eq!((run.verdict, counted), (XDP_TX, [("xdp-sent", 1)].into()));
             assert_eq!(run.frame[..12], NEXT_HOP);
-            rig.put(&rule(key), 0, |head| {
-                settled(head);
-                head.egress = rig.right.index;
-            });
+            rig.put(&rule(key), 0, rig.settled(rig.right.index, 1500, false));
             assert_eq!(rig.xdp(&frame, true).verdict, XDP_PASS, "to a device that XDP may not send by");
             rig.write("devices", &rig.right.index, &rig.right.index);
             let (run, counted) = rig.counted(|| rig.xdp(&frame, true));
@@ -133,7 +127,7 @@ fn what_rules_do_not_take_as_they_stand_passes() {
         let run = |packet: Packet, what: &str, change: &dyn Fn(&mut RuleHead)| {
             let of = Rule { key: packet.key, ..rule(packet.key) };
             rig.put(&of, 0, |head| {
-                settled(head);
+                settled(&rig)(head);
                 change(head);
             });
             let frame = packet.frame();
@@ -157,9 +151,9 @@ fn what_rules_do_not_take_as_they_stand_passes() {
         assert_eq!(run(behind, "an extension header", &same), XDP_PASS);
         assert_eq!(run(plain(), "not in force", &|head| head.flags = 0), XDP_PASS);
         assert_eq!(run(plain(), "an old route", &|head| head.until = ticks().wrapping_sub(10)), XDP_PASS);
-        assert_eq!(run(plain(), "no route", &|head| head.egress = 0), XDP_PASS);
-        assert_eq!(run(plain(), "the MTU", &|head| head.mtu = 46), XDP_PASS);
-        assert_eq!(run(plain(), "the MTU exactly", &|head| head.mtu = 47), XDP_TX);
+        assert_eq!(run(plain(), "no route", &|head| head.next_hop = 0), XDP_PASS);
+        assert_eq!(run(plain(), "the MTU", &rig.settled(LOOPBACK, 46, false)), XDP_PASS);
+        assert_eq!(run(plain(), "the MTU exactly", &rig.settled(LOOPBACK, 47, false)), XDP_TX);
         let mut fragment = plain().frame();
         fragment[20] |= 0x20;
         assert_eq!(rig.xdp(&fragment, true).verdict, XDP_PASS);
@@ -167,7 +161,7 @@ fn what_rules_do_not_take_as_they_stand_passes() {
         for length in [14, 33, 34, 53, whole.len() - 1] {
             assert_eq!(rig.xdp(&whole[..length], true).verdict, XDP_PASS, "{length} bytes");
         }
-        rig.put(&Rule { fate: Fate::Pass, ..rule(tcp()) }, 0, settled);
+        rig.put(&Rule { fate: Fate::Pass, ..rule(tcp()) }, 0, settled(&rig));
         assert_eq!(rig.xdp(&whole, true).verdict, XDP_PASS);
         // Without a process connections may end; without a rule it is a miss.
         rig.stop_beating();
@@ -190,7 +184,7 @@ fn a_sequence_change_that_is_not_the_rules_passes() {
         };
         let (own, other) = (rule(tcp()).rewrite.destination, v4(CLIENT, 1, BACKEND, 1, Protocol::Tcp).destination);
         let frame = Packet::new(tcp()).to(rig.left.mac).frame();
-        rig.put(&numbered(1, own), 0, settled);
+        rig.put(&numbered(1, own), 0, settled(&rig));
         assert_eq!(rig.xdp(&frame, true).verdict, XDP_TX);
         let change = SequenceChange::of(&numbered(2, other), &RuleV4::of(&numbered(2, other), 0));
         rig.write("sequence_v4", &FlowV4::of(&tcp()), &change);

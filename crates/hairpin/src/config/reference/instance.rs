@@ -110,9 +110,9 @@ pub const LIMITS: ReferenceSection = ReferenceSection {
             Value("262144"),
             "262144",
             "Rules in the kernel for each address family; an offloaded connection has two. Connections beyond that \
-             stay with the workers. Their memory, 144 bytes each for IPv4 and 208 for IPv6, is taken at the start; for a \
-             family that no service is of then, only as rules come, of which there is room for an eighth, but for 262,144 \
-             at least.",
+             stay with the workers. Their memory, 112 bytes each for IPv4 and 176 for IPv6, is taken at the start. For IPv6, if \
+             no service is of it then, it is taken as rules come, of which there is room for an eighth, but for 262,144 at \
+             least; for IPv4 without such a service there is room for 65,536 at most.",
         ),
         field(
             "memory_directory",

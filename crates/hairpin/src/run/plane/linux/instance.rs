@@ -1,6 +1,6 @@
 //! Programs and maps of an instance: loaded or adopted, told what they balance, and read.
 
-use super::options::{UNLIMITED, options, sequences_max, set_up_room, sparse_room};
+use super::options::{RULES_V4_UNUSED_MAX, UNLIMITED, options, sequences_max, set_up_room, sparse_room};
 use crate::config::Settings;
 use crate::run::check_device;
 use crate::run::plane::PlaneEvent;
@@ -48,15 +48,14 @@ pub(crate) enum Adoption {
 impl InstancePrograms {
     /// Loads and pins everything. Nothing is attached yet.
     pub(crate) fn load(settings: &Settings, snapshot: &Snapshot, steering: Steering) -> Result<InstancePrograms> {
-        // Rules take memory from the start, but for a family that no service is of, as long as that is so.
+        // Rules take memory from the start, but there are few, or they wait for it, in a family that no service is of.
         let services = || snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant);
         let unused = |ipv4: bool| !services().any(|service| service.endpoint.address.is_ipv4() == ipv4);
-        let (rules_v4_sparse, rules_v6_sparse) = (unused(true), unused(false));
-        let room = |is_sparse| if is_sparse { sparse_room(settings.rules_max) } else { settings.rules_max };
+        let rules_v6_sparse = unused(false);
+        let room = |is_unused, room: u32| if is_unused { room } else { settings.rules_max };
         let options = ProgramOptions {
-            rules_v4_max: room(rules_v4_sparse),
-            rules_v6_max: room(rules_v6_sparse),
-            rules_v4_sparse,
+            rules_v4_max: room(unused(true), settings.rules_max.min(RULES_V4_UNUSED_MAX)),
+            rules_v6_max: room(rules_v6_sparse, sparse_room(settings.rules_max)),
             rules_v6_sparse,
             sequences_max: sequences_max(settings.http_connections_max, settings.connections_max, steering.workers),
             set_up: set_up_room(settings, steering.workers),

@@ -42,7 +42,10 @@ pub(super) fn options(settings: &Settings) -> ProgramOptions {
     }
 }
 
-/// The rules of a family that no service is of: buckets take their memory at once, and are not used until a reload brings such a
+/// The rules of IPv4 if no service is of it: 7 MB, which they take at once.
+pub(super) const RULES_V4_UNUSED_MAX: u32 = 65_536;
+
+/// The rules of IPv6 if no service is of it: buckets take their memory at once, and are not used until a reload brings such a
 /// service. Its rules stay within this until the maps are made anew.
 pub(super) fn sparse_room(rules_max: u32) -> u32 {
     rules_max.min(SPARSE_MIN.max(rules_max / 8))
@@ -67,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_without_services_have_an_eighth_of_much_room() {
+    fn ipv6_without_services_has_an_eighth_of_much_room() {
         let room = [64, 262_144, 1_000_000, 16_777_216].map(sparse_room);
         assert_eq!(room, [64, 262_144, 262_144, 2_097_152]);
     }

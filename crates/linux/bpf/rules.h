@@ -1,0 +1,475 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* Where rules lie. Those of IPv6 in a hash of the kernel's; those of IPv4 in a table of our own, in which a packet finds its
+ * rule in one cache line more often than not, where the kernel's hash takes three or four.
+ *
+ * A flow has one bucket, by a hash with random keys: a sum of products of 32-bit words with random 64-bit numbers, which is the
+ * same for two flows no more often than by chance, even if an attacker has chosen them (Dietzfelbinger, "Universal hashing and k-wise
+ * independent random variables via integer arithmetic without primes", STACS 1996). The sums of flows with consecutive ports are
+ * multiples of one number, which may come to lie in a few heaps, so they are mixed. A bucket has four lines; the search
+ * begins at one that the hash tells. There are half as many lines again as rules, so that about 8 % of the rules of a full table
+ * find none. They lie behind all buckets, and a hash of the kernel's, `spilled_v4`, tells where; the bucket's first line counts them, so
+ * that packets without a rule need not look there.
+ *
+ * Packets read without locks. A line's key is there last when a rule is put in, its protocol is gone first when it is taken out.
+ * As in the kernel's hash, whose elements are used again at once, a packet may read a rule while it becomes another one's:
+ * rewrite.h, "Rules and their sequence changes" and copy_ends(). Changes lock the bucket. A thread that holds the lock may be
+ * interrupted by packets of the same CPU, so nothing waits for it for long: putting in fails with EBUSY. */
+#ifndef HAIRPIN_RULES_H
+#define HAIRPIN_RULES_H
+
+#define LOCK_TRIES 64
+
+/* What is read together of a rule, so that no packet takes the number of one next hop for as long as another one is good. Packets
+ * change it as a whole, and only if it is still what they have read: the rule may have become another one. */
+union rule_way {
+	__u64 word;
+	struct {
+		__u32 until;
+		__u16 next_hop;
+		__u8 flags, worker;
+	};
+};
+
+static __always_inline __u64 read_way(const struct rule_head *head)
+{
+	return *(const volatile __u64 *)&head->until;
+}
+
+/* Whether that was done. */
+static __always_inline bool change_way(struct rule_head *head, __u64 old, __u64 new)
+{
+	return __sync_val_compare_and_swap((__u64 *)&head->until, old, new) == old;
+}
+
+/* A flow's hash. */
+static __always_inline __u64 hash_v4(const struct control *control, const struct flow_v4 *key)
+{
+	const __u64 *keys = control->rule_keys;
+	__u32 ports;
+	__u64 sum;
+
+	__builtin_memcpy(&ports, &key->source_port, sizeof(ports));
+	sum = keys[0] + key->source * keys[1] + key->destination * keys[2] + ports * keys[3] + key->protocol * keys[4];
+	return (sum ^ sum >> 32) * 0xd6e8feb86659fd93 >> 32;
+}
+
+static __always_inline struct rule_bucket *bucket_of(const struct control *control, __u64 hash)
+{
+	__u32 index = hash * control->rule_buckets >> 32;
+
+	return bpf_map_lookup_elem(&rules_v4, &index);
+}
+
+/* The line that is tried as number `i`. */
+static __always_inline struct rule_line *line_of(struct rule_bucket *bucket, __u64 hash, __u32 i)
+{
+	return &bucket->lines[(hash ^ i) & (LINES - 1)];
+}
+
+static __always_inline bool has_key(const struct rule_line *line, const struct flow_v4 *key)
+{
+	__u64 ends, wanted;
+	__u32 ports, wanted_ports;
+
+	__builtin_memcpy(&ends, &line->source, sizeof(ends));
+	__builtin_memcpy(&wanted, &key->source, sizeof(wanted));
+	__builtin_memcpy(&ports, &line->source_port, sizeof(ports));
+	__builtin_memcpy(&wanted_ports, &key->source_port, sizeof(wanted_ports));
+	return ends == wanted && ports == wanted_ports && (line->state & LINE_PROTOCOL) == key->protocol;
+}
+
+/* The line with this number, as `spilled_v4` has them. */
+static __always_inline struct rule_line *line_at(__u32 number)
+{
+	__u32 index = number / LINES;
+	struct rule_bucket *bucket = bpf_map_lookup_elem(&rules_v4, &index);
+
+	if (!bucket)
+		return NULL;
+	/* Keeps the compiler from adding to a pointer that may be NULL, which the verifier refuses. */
+	barrier_var(bucket);
+	return &bucket->lines[number % LINES];
+}
+
+/* The rule of a flow of IPv4. A function of its own: the verifier then follows what comes of it once for all lines. */
+static __noinline struct rule_v4 *find_v4(const struct flow_v4 *key)
+{
+	struct control *control_now = single(&control);
+	struct rule_bucket *bucket;
+	struct rule_line *line;
+	__u32 *number;
+	__u64 hash;
+
+	if (!control_now)
+		return NULL;
+	hash = hash_v4(control_now, key);
+	bucket = bucket_of(control_now, hash);
+	if (!bucket)
+		return NULL;
+#pragma unroll
+	for (__u32 i = 0; i < LINES; i++) {
+		line = line_of(bucket, hash, i);
+		if (has_key(line, key))
+			return &line->rule;
+	}
+	if (bucket->lines[0].state < LINE_ELSEWHERE)
+		return NULL;
+	number = bpf_map_lookup_elem(&spilled_v4, key);
+	if (!number)
+		return NULL;
+	line = line_at(*number);
+	return line && has_key(line, key) ? &line->rule : NULL;
+}
+
+static __always_inline bool try_lock(struct rule_bucket *bucket)
+{
+	__u32 *state = &bucket->lines[0].state, old = *(volatile __u32 *)state;
+
+	return !(old & LINE_LOCKED) && __sync_val_compare_and_swap(state, old, old | LINE_LOCKED) == old;
+}
+
+/* Loops are calls of functions where rules are changed: the verifier would else follow every way through each of their rounds. */
+struct locking {
+	__u32 index;
+	__u32 locked;
+};
+
+static long lock_again(__u32 round, void *argument)
+{
+	struct locking *locking = argument;
+	__u32 index = locking->index;
+	struct rule_bucket *bucket = bpf_map_lookup_elem(&rules_v4, &index);
+
+	locking->locked = bucket && try_lock(bucket);
+	return !bucket || locking->locked;
+}
+
+/* Locks the bucket of a flow with this hash. */
+static __always_inline bool lock(const struct control *control, struct rule_bucket *bucket, __u64 hash)
+{
+	struct locking locking = { .index = hash * control->rule_buckets >> 32 };
+
+	if (try_lock(bucket))
+		return true;
+	bpf_loop(LOCK_TRIES, lock_again, &locking, 0);
+	return *(volatile __u32 *)&locking.locked;
+}
+
+static __always_inline void unlock(struct rule_bucket *bucket)
+{
+	__sync_fetch_and_and(&bucket->lines[0].state, ~LINE_LOCKED);
+}
+
+/* A rule of the locked bucket lies behind all buckets (1), or no longer (-1). A count that has come to its end stays there. */
+static __always_inline void count_elsewhere(struct rule_bucket *bucket, __s32 change)
+{
+	__u32 *state = &bucket->lines[0].state;
+
+	if (*(volatile __u32 *)state >> 16 != 0xffff)
+		__sync_fetch_and_add(state, (__u32)change * LINE_ELSEWHERE);
+}
+
+/* Writes a line that is free, or, without RULE_ACTIVE, one that has another rule for the same flow. A packet that still reads what
+ * was there finds its flags gone before anything else changes, and those of the new rule after everything else. */
+static __always_inline void fill_line(struct rule_line *line, const struct flow_v4 *key, const struct rule_v4 *rule, __u64 flags)
+{
+	union rule_way way = { .word = read_way(&rule->head) };
+	volatile __u64 *to = (void *)&line->rule;
+	const __u64 *from = (const void *)rule;
+
+	*(volatile __u8 *)&line->rule.head.flags = 0;
+	to[0] = from[0];
+	to[1] = from[1];
+	to[2] = from[2];
+	to[4] = from[4];
+	to[5] = from[5];
+	line->source = key->source;
+	line->destination = key->destination;
+	line->source_port = key->source_port;
+	line->destination_port = key->destination_port;
+	way.flags &= flags;
+	to[3] = way.word;
+	__sync_fetch_and_or(&line->state, (__u32)key->protocol);
+}
+
+#define ALL_FLAGS 0xff
+
+_Static_assert(__builtin_offsetof(struct rule_head, until) == 3 * 8 && sizeof(struct rule_v4) == 6 * 8, "fill_line");
+
+/* Counts a rule, unless there are as many as there may be. */
+static __always_inline bool has_room_v4(const struct control *control, __u32 *rules)
+{
+	if (__sync_fetch_and_add(rules, 1) < control->rules_v4_max)
+		return true;
+	__sync_fetch_and_sub(rules, 1);
+	return false;
+}
+
+/* 1 if a number is not zero, else 0; without a branch, of which the verifier would follow both ways. */
+static __always_inline __u32 is_not_zero(__u64 number)
+{
+	__u64 negative = -number;
+
+	/* Hides from the compiler what it would make a branch of. */
+	barrier_var(negative);
+	return (number | negative) >> 63;
+}
+
+/* The lines that are free, and those that have the key: a bit each. */
+static __always_inline __u32 free_lines(const struct rule_bucket *bucket)
+{
+	__u32 free = 0;
+
+#pragma unroll
+	for (__u32 i = 0; i < LINES; i++)
+		free |= (1 - is_not_zero(bucket->lines[i].state & LINE_PROTOCOL)) << i;
+	return free;
+}
+
+static __always_inline __u32 lines_with(const struct rule_bucket *bucket, const struct flow_v4 *key)
+{
+	__u32 ports, wanted_ports, lines = 0;
+	__u64 ends, wanted;
+
+	__builtin_memcpy(&wanted, &key->source, sizeof(wanted));
+	__builtin_memcpy(&wanted_ports, &key->source_port, sizeof(wanted_ports));
+#pragma unroll
+	for (__u32 i = 0; i < LINES; i++) {
+		const struct rule_line *line = &bucket->lines[i];
+
+		__builtin_memcpy(&ends, &line->source, sizeof(ends));
+		__builtin_memcpy(&ports, &line->source_port, sizeof(ports));
+		lines |= (1 - is_not_zero((ends ^ wanted) | (ports ^ wanted_ports) | ((line->state & LINE_PROTOCOL) ^ key->protocol))) << i;
+	}
+	return lines;
+}
+
+/* The line of a set of lines that is tried first of them; any one if the set is empty. */
+static __always_inline __u32 first_in(__u32 lines, __u64 hash)
+{
+	/* Two bits for each of the 16 sets, in an order by the lower two bits of the hash: line_of(). */
+	const __u64 low = 0x5353525012131210ULL, high = 0xffffaa50aaffaa10ULL;
+	__u64 table = low ^ ((low ^ high) & -(hash >> 1 & 1));
+
+	return table >> ((hash & 1) * 32 + (lines & 15) * 2) & 3;
+}
+
+#define SPILL_TRIES 8
+
+/* The search for a free line behind all buckets. */
+struct claim {
+	__u64 hash;
+	__u32 number; /* of the line, 0: none yet */
+};
+
+static long claim_in_bucket(__u32 round, void *argument)
+{
+	struct control *control_now = single(&control);
+	struct claim *claim = argument;
+	struct rule_bucket *bucket;
+	__u64 hash = claim->hash;
+	__u32 element, at;
+
+	if (!control_now)
+		return 1;
+	element = control_now->rule_buckets + (hash + round) % control_now->spill_buckets;
+	bucket = bpf_map_lookup_elem(&rules_v4, &element);
+	if (!bucket)
+		return 1;
+	at = first_in(free_lines(bucket), hash);
+	if (__sync_val_compare_and_swap(&bucket->lines[at].state, 0, LINE_LOCKED))
+		return 0;
+	claim->number = element * LINES + at;
+	return 1;
+}
+
+/* The number of a free line behind all buckets, which is marked as being filled; 0: there is none. */
+static __always_inline __u32 claim_line(__u64 hash)
+{
+	struct claim claim = { .hash = hash * 0x9e3779b1 & 0xffffffff };
+
+	bpf_loop(SPILL_TRIES, claim_in_bucket, &claim, 0);
+	return *(volatile __u32 *)&claim.number;
+}
+
+/* Lets packets find the rule in a line that has been claimed. */
+static __always_inline int show_claimed(struct rule_bucket *bucket, const struct flow_v4 *key, struct rule_line *line, __u32 number)
+{
+	int error;
+
+	count_elsewhere(bucket, 1);
+	error = bpf_map_update_elem(&spilled_v4, key, &number, BPF_NOEXIST);
+	__sync_fetch_and_and(&line->state, error ? 0 : ~LINE_LOCKED);
+	if (error)
+		count_elsewhere(bucket, -1);
+	return error;
+}
+
+/* Puts a rule for a flow that has none into the locked bucket: into the line that is `free`, or else behind all buckets. */
+static __always_inline int put_new(struct rule_bucket *bucket, __u64 hash, const struct flow_v4 *key, const struct rule_v4 *rule,
+				   __u32 free)
+{
+	struct control *control_now = single(&control);
+	__u32 *rules = single(&rules_v4_count), number;
+	struct rule_line *line;
+	int error = 0;
+
+	if (!control_now || !rules || !has_room_v4(control_now, rules))
+		return -E2BIG;
+	number = free ? 0 : claim_line(hash);
+	line = free ? &bucket->lines[first_in(free, hash)] : line_at(number);
+	if (!line || (!free && !number)) {
+		error = -E2BIG;
+	} else {
+		fill_line(line, key, rule, ALL_FLAGS);
+		if (number)
+			error = show_claimed(bucket, key, line, number);
+	}
+	if (error)
+		__sync_fetch_and_sub(rules, 1);
+	return error;
+}
+
+/* Where the rule of a flow is behind all buckets; NULL: not there. */
+static __always_inline __u32 *number_of_spilled(const struct rule_bucket *bucket, const struct flow_v4 *key)
+{
+	return bucket->lines[0].state >= LINE_ELSEWHERE ? bpf_map_lookup_elem(&spilled_v4, key) : NULL;
+}
+
+/* Puts a rule into the place of another one for the same flow: into a line of its bucket that is free, so that what packets have
+ * found of the old one stays as it is until its line is used again; or else into the old one's line. Then it waits for a hand-over in
+ * any case, so that no packet takes ends that are half the old rule's and half the new one's. */
+static __always_inline int put_again(struct rule_bucket *bucket, __u64 hash, const struct flow_v4 *key, const struct rule_v4 *rule,
+				     __u32 same, __u32 free)
+{
+	__u32 *number = same ? NULL : number_of_spilled(bucket, key);
+	struct rule_line *old;
+
+	if (!same && !number)
+		return put_new(bucket, hash, key, rule, free);
+	old = same ? &bucket->lines[first_in(same, hash)] : line_at(*number);
+	if (!old)
+		return -EINVAL;
+	fill_line(free ? &bucket->lines[first_in(free, hash)] : old, key, rule, free ? ALL_FLAGS : (__u8)~RULE_ACTIVE);
+	if (!free)
+		return 0;
+	if (number && !bpf_map_delete_elem(&spilled_v4, key))
+		count_elsewhere(bucket, -1);
+	__sync_fetch_and_and(&old->state, ~LINE_PROTOCOL);
+	return 0;
+}
+
+static __always_inline int put_v4(const struct flow_v4 *key, const struct rule_v4 *rule, const bool replaces)
+{
+	struct control *control_now = single(&control);
+	struct rule_bucket *bucket;
+	__u32 same, free;
+	__u64 hash;
+	int error;
+
+	if (!control_now)
+		return -EINVAL;
+	hash = hash_v4(control_now, key);
+	bucket = bucket_of(control_now, hash);
+	if (!bucket)
+		return -EINVAL;
+	if (!lock(control_now, bucket, hash))
+		return -EBUSY;
+	same = lines_with(bucket, key);
+	free = free_lines(bucket);
+	if (replaces)
+		error = put_again(bucket, hash, key, rule, same, free);
+	else if (same || number_of_spilled(bucket, key))
+		error = -EEXIST;
+	else
+		error = put_new(bucket, hash, key, rule, free);
+	unlock(bucket);
+	return error;
+}
+
+static __noinline int put_new_v4(const struct flow_v4 *key, const struct rule_v4 *rule)
+{
+	return put_v4(key, rule, false);
+}
+
+static __noinline int put_any_v4(const struct flow_v4 *key, const struct rule_v4 *rule)
+{
+	return put_v4(key, rule, true);
+}
+
+/* Takes a rule out. That must not fail: if the lock is not to be had, because this CPU has interrupted its holder, it is done
+ * without. Then the count of spilled rules may stay too high, which costs lookups only. */
+static __noinline int take_v4(const struct flow_v4 *key)
+{
+	struct control *control_now = single(&control);
+	__u32 *rules = single(&rules_v4_count);
+	struct rule_bucket *bucket;
+	bool locked, taken = false;
+	struct rule_line *line;
+	__u32 *number, spilled, same;
+	__u64 hash;
+
+	if (!control_now || !rules)
+		return 0;
+	hash = hash_v4(control_now, key);
+	bucket = bucket_of(control_now, hash);
+	if (!bucket)
+		return 0;
+	locked = lock(control_now, bucket, hash);
+	same = lines_with(bucket, key);
+	if (same)
+		taken = __sync_fetch_and_and(&bucket->lines[first_in(same, hash)].state, ~LINE_PROTOCOL) & LINE_PROTOCOL;
+	number = taken ? NULL : number_of_spilled(bucket, key);
+	spilled = number ? *number : 0;
+	if (number && !bpf_map_delete_elem(&spilled_v4, key)) {
+		taken = true;
+		line = line_at(spilled);
+		if (line)
+			__sync_fetch_and_and(&line->state, ~LINE_PROTOCOL);
+		if (locked)
+			count_elsewhere(bucket, -1);
+	}
+	if (taken)
+		__sync_fetch_and_sub(rules, 1);
+	if (locked)
+		unlock(bucket);
+	return 0;
+}
+
+/* Of either family. Keys are `struct flow_v4` and `struct rule_v4` goes with them, or those of IPv6. */
+static __always_inline void *find_rule(const void *key, const bool ipv6)
+{
+	return ipv6 ? bpf_map_lookup_elem(&rules_v6, key) : (void *)find_v4(key);
+}
+
+/* Puts a rule in: a new one, or, if it `replaces` one, in that one's place or anew. Of errors, -EEXIST: there is one. (Errors are
+ * of 32 bits: before Linux 6.4 what the maps' own functions return has no more, and the upper half of the register may be
+ * anything.) */
+static __always_inline int put_rule(const void *key, const void *rule, const bool replaces, const bool ipv6)
+{
+	if (ipv6)
+		return bpf_map_update_elem(&rules_v6, key, rule, replaces ? BPF_ANY : BPF_NOEXIST);
+	return replaces ? put_any_v4(key, rule) : put_new_v4(key, rule);
+}
+
+static __always_inline void take_rule(const void *key, const bool ipv6)
+{
+	if (ipv6)
+		bpf_map_delete_elem(&rules_v6, key);
+	else
+		take_v4(key);
+}
+
+/* The number of the next hop that the rule's packets go by; 0: none is known, or it is no longer good. */
+static __always_inline __u32 way_of(const struct rule_head *head, __u32 now)
+{
+	union rule_way way = { .word = read_way(head) };
+
+	return (__s32)(way.until - now) <= 0 ? 0 : way.next_hop;
+}
+
+static __always_inline const struct next_hop *next_hop_at(__u32 number)
+{
+	return number ? bpf_map_lookup_elem(&next_hops, &number) : NULL;
+}
+#endif
