@@ -254,7 +254,8 @@ static __always_inline __u32 first_in(__u32 lines, __u64 hash)
 	return table >> ((hash & 1) * 32 + (lines & 15) * 2) & 3;
 }
 
-#define SPILL_TRIES 8
+/* A full table whose rules lie as chance will have it finds no place within 8 for one rule in a million. */
+#define SPILL_TRIES 32
 
 /* The search for a free line behind all buckets. */
 struct claim {

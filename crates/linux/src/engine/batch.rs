@@ -9,9 +9,10 @@ use hairpin_core::engine::{Completion, Counters, Fate, Refusal, Rule, RuleId};
 use hairpin_core::flow::Protocol;
 use std::collections::VecDeque;
 
-/// Attempts to take rules out, and to put one in whose bucket is locked.
+/// Attempts to take rules out; to put one in again whose bucket is locked, and for which the kernel has no memory at hand.
 const TAKE_TRIES: usize = 3;
-const PUT_TRIES: usize = 1000;
+const LOCKED_TRIES: usize = 100;
+const MEMORY_TRIES: usize = 10;
 
 /// The rules of one address family.
 #[derive(Debug)]
@@ -111,7 +112,11 @@ impl<K: RuleKey, R: RuleValue<K>> Installs<K, R> {
             let mut results: ArrayVec<i32, RULE_OPS_MAX> = ArrayVec::new();
             results.extend((start..end).map(|at| result(&put, slot, at - start)));
             for (at, result) in (start..end).zip(results) {
-                let result = if result == libc::EBUSY { self.put_again(queries, slot, at) } else { result };
+                let result = match result {
+                    libc::EBUSY => self.put_again(queries, slot, at, LOCKED_TRIES),
+                    libc::ENOMEM => self.put_again(queries, slot, at, MEMORY_TRIES),
+                    other => other,
+                };
                 answers.push_back(match result {
                     0 => Completion::Installed(self.ids[at]),
                     error => Completion::Rejected(self.ids[at], refusal(error)),
@@ -124,22 +129,24 @@ impl<K: RuleKey, R: RuleValue<K>> Installs<K, R> {
         self.changes.clear();
     }
 
-    /// Puts a rule in whose bucket another thread was changing, or packets on another CPU: a matter of nanoseconds, unless that
-    /// thread has been interrupted.
-    fn put_again(&self, queries: &Queries, slot: &mut QuerySlot, at: usize) -> i32 {
-        for _ in 0..PUT_TRIES {
+    /// Puts a rule in whose bucket another thread was changing, or packets on another CPU, which is a matter of nanoseconds unless
+    /// that thread has been interrupted; or for which the kernel had no memory, which it keeps a little of for each CPU and gets
+    /// more of in an interrupt.
+    fn put_again(&self, queries: &Queries, slot: &mut QuerySlot, at: usize, tries: usize) -> i32 {
+        let mut last = libc::EBUSY;
+        for _ in 0..tries {
             std::thread::yield_now();
             slot.write_rules(self.values[at].bytes());
             if let Ok(found) = self.changes.binary_search_by_key(&at, |(at, _)| *at) {
                 slot.write_change(0, &self.changes[found].1);
             }
             let put = query(&queries.put, slot, &self.keys[at..=at], 0);
-            match result(&put, slot, 0) {
-                libc::EBUSY => {}
-                other => return other,
+            last = result(&put, slot, 0);
+            if last != libc::EBUSY && last != libc::ENOMEM {
+                break;
             }
         }
-        libc::EBUSY
+        last
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) fn buckets(rules: u32) -> [u32; 2] {
 }
 
 /// The fewest elements of `rules_v4` behind its buckets: as many as are tried.
-const SPILL_BUCKETS_MIN: u32 = 8;
+const SPILL_BUCKETS_MIN: u32 = 32;
 
 /// Elements of `spilled_v4` for so many rules.
 pub(super) fn spilled(rules: u32) -> u32 {
