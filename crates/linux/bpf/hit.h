@@ -164,7 +164,7 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 	if (flags & RULE_SEQUENCE && f->tcp)
 		ends = renumber(rule, changes, key, f, at->ethernet, (void *)(long)skb->data_end, (union ends *)own, &sequence_sum, ipv6);
 	else
-		ends = copy_ends(rule, flags, (union ends *)own, ipv6);
+		ends = copy_ends(rule, key, flags, (union ends *)own, ipv6);
 	if (!ends)
 		return divert(skb, head->worker, EVENT_RULE_GUARD);
 	/* Last of all that may make it the worker's. */

@@ -376,9 +376,10 @@ static __always_inline const union ends *renumber(const void *rule, void *change
 
 /* Copies the ends of a rule whose flags were `flags`, and that had no sequence change; of IPv4, to `own`: the stack has no room
  * for IPv6's. NULL: it is another rule by now, since its element was replaced or deleted and is being filled anew. That begins
- * without ACTIVE, which is read again here after the ends were. (Rules that setup.h makes have it at once; of those one that
- * follows within the time that a packet takes here, in the same element, is not told from its predecessor.) */
-static __always_inline const union ends *copy_ends(const void *rule, __u8 flags, union ends *own, const bool ipv6)
+ * without ACTIVE, which is read again here after the ends were; and of IPv4 a line that changes its owner has no key, or another
+ * one. (Rules of IPv6 that setup.h makes have ACTIVE at once; of those one that follows within the time that a packet takes here,
+ * in the same element, is not told from its predecessor.) */
+static __always_inline const union ends *copy_ends(const void *rule, const void *key, __u8 flags, union ends *own, const bool ipv6)
 {
 	const volatile __u8 *now = &((const struct rule_head *)rule)->flags;
 	struct change_copy *copy;
@@ -391,6 +392,10 @@ static __always_inline const union ends *copy_ends(const void *rule, __u8 flags,
 	}
 	copy_end_words(own, ends_of(rule)->words, ipv6);
 	if ((*now ^ (flags | RULE_ACTIVE)) & (RULE_PASS | RULE_SEQUENCE | RULE_DIRECT | RULE_ACTIVE))
+		return NULL;
+	/* The key is to be read after the ends. */
+	asm volatile("" ::: "memory");
+	if (!ipv6 && !has_key(rule - offsetof(struct rule_line, rule), key))
 		return NULL;
 	return own;
 }

@@ -11,7 +11,7 @@
  * that packets without a rule need not look there.
  *
  * Packets read without locks. A line's key is there last when a rule is put in, its protocol is gone first when it is taken out.
- * As in the kernel's hash, whose elements are used again at once, a packet may read a rule while it becomes another one's:
+ * As in the kernel's hash, whose elements are used again at once, a packet may read a rule while it becomes another one:
  * rewrite.h, "Rules and their sequence changes" and copy_ends(). Changes lock the bucket. A thread that holds the lock may be
  * interrupted by packets of the same CPU, so nothing waits for it for long: putting in fails with EBUSY. */
 #ifndef HAIRPIN_RULES_H
@@ -160,7 +160,7 @@ static __always_inline void unlock(struct rule_bucket *bucket)
 	__sync_fetch_and_and(&bucket->lines[0].state, ~LINE_LOCKED);
 }
 
-/* A rule of the locked bucket lies behind all buckets (1), or no longer (-1). A count that has come to its end stays there. */
+/* A rule of the bucket lies behind all buckets (1), or no longer (-1). A count that has come to its end stays there. */
 static __always_inline void count_elsewhere(struct rule_bucket *bucket, __s32 change)
 {
 	__u32 *state = &bucket->lines[0].state;
@@ -398,8 +398,8 @@ static __noinline int put_any_v4(const struct flow_v4 *key, const struct rule_v4
 	return put_v4(key, rule, true);
 }
 
-/* Takes a rule out. That must not fail: if the lock is not to be had, because this CPU has interrupted its holder, it is done
- * without. Then the count of spilled rules may stay too high, which costs lookups only. */
+/* Takes a rule out. That must not fail: if the lock is not to be had, because its holder has been interrupted, it is done
+ * without. Each step is one of a kind that the holder's do not undo. */
 static __noinline int take_v4(const struct flow_v4 *key)
 {
 	struct control *control_now = single(&control);
@@ -427,8 +427,7 @@ static __noinline int take_v4(const struct flow_v4 *key)
 		line = line_at(spilled);
 		if (line)
 			__sync_fetch_and_and(&line->state, ~LINE_PROTOCOL);
-		if (locked)
-			count_elsewhere(bucket, -1);
+		count_elsewhere(bucket, -1);
 	}
 	if (taken)
 		__sync_fetch_and_sub(rules, 1);

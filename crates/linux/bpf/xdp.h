@@ -80,7 +80,7 @@ static __always_inline int forward(struct xdp_md *ctx, const struct frame *f, vo
 	if (flags & RULE_SEQUENCE && f->tcp)
 		ends = renumber(rule, changes, key, f, at->ethernet, (void *)(long)ctx->data_end, (union ends *)own, &sum, ipv6);
 	else
-		ends = copy_ends(rule, flags, (union ends *)own, ipv6);
+		ends = copy_ends(rule, key, flags, (union ends *)own, ipv6);
 	if (!ends)
 		return XDP_PASS;
 	if (overhead) {

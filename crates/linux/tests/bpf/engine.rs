@@ -41,7 +41,7 @@ pub(crate) fn execute(engine: &mut KernelEngine, ops: impl IntoIterator<Item = R
     answers(engine)
 }
 
-pub(crate) fn answers(engine: &mut KernelEngine) -> Vec<Completion> {
+fn answers(engine: &mut KernelEngine) -> Vec<Completion> {
     let mut all = Vec::new();
     loop {
         let mut some = Completions::new();

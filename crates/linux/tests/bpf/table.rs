@@ -1,12 +1,12 @@
 //! The table of IPv4 rules: full buckets, lines behind them, threads that change it at once; and the next hops that rules share.
 
-use crate::engine::{answers, execute};
+use crate::engine::execute;
 use crate::packet::{ACK, Packet, parsed, v4};
 use crate::rig::{BACKEND, CLIENT, REDIRECT, Rig, VIP, in_namespace, other_cpu};
-use hairpin_core::engine::{Completion, FlowEngine, Refusal, Rule, RuleId, RuleOp};
+use hairpin_core::engine::{Completion, Refusal, Rule, RuleId, RuleOp};
 use hairpin_core::flow::{FlowKey, Protocol};
 use hairpin_core::rewrite::Rewrite;
-use hairpin_linux::abi::{self, Bytes, FlowV4, LINE_PROTOCOL, NextHop, RuleBucket};
+use hairpin_linux::abi::{self, Bytes, LINE_PROTOCOL, NextHop, RuleBucket};
 use hairpin_linux::cpu;
 use libbpf_rs::{MapCore, MapFlags};
 use std::collections::BTreeSet;
@@ -51,11 +51,13 @@ fn contents(rig: &Rig) -> [u64; 4] {
 fn meets(rig: &Rig, worker: u8, number: u32) -> Option<u16> {
     let frame = Packet { flags: ACK, ..Packet::new(key(number)) }.to(rig.left.mac).frame();
     let run = rig.ingress(&frame);
-    if run.frame[0] == 0x0a {
+    // The kernel's own address may begin like a mark.
+    let is_marked = run.frame[0] == 0x0a && run.frame[..6] != rig.left.mac;
+    if is_marked {
         let ticket = u32::from_be_bytes([0, run.frame[3], run.frame[4], run.frame[5]]);
         rig.plane.control().publish(usize::from(worker), run.frame[2], ticket);
     }
-    (run.verdict == REDIRECT && run.frame[0] != 0x0a).then(|| parsed(&run.frame).key.source.port)
+    (run.verdict == REDIRECT && !is_marked).then(|| parsed(&run.frame).key.source.port)
 }
 
 #[test]
@@ -191,7 +193,5 @@ fn rules_share_next_hops_and_do_without() {
         send(200..300);
         assert_eq!(numbers(200..300), [0].into());
         assert_eq!(rig.head(&key(250)).packets, 2);
-        assert!(answers(&mut engine).is_empty() && engine.caps().counts);
-        let _: FlowV4 = FlowV4::of(&key(1));
     });
 }
