@@ -345,6 +345,7 @@ enum event {
 	EVENT_FOLLOWED,         /* SYN, FIN or RST that went by its rule, and was reported */
 	EVENT_SET_UP_NO_ROOM,   /* packet that would set up a connection here, but the worker's table has no room for it */
 	EVENT_REPORTS_FULL,     /* packet to be reported, but the worker's queue of reports is full */
+	EVENT_NEXT_HOPS_FULL,   /* packet that found no place for its next hop: it goes by the kernel's neighbour entry */
 	EVENTS
 };
 

@@ -184,8 +184,11 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 	if (verdict != TC_ACT_OK)
 		return verdict;
 	next_hop = next_hop_at(way);
-	if (!next_hop)
+	/* The rule has been replaced since its route was looked up. */
+	if (!next_hop) {
+		count(EVENT_SENT_NO_ROUTE);
 		return TC_ACT_SHOT;
+	}
 	address_frame(at->ethernet, next_hop);
 	return bpf_redirect(next_hop->egress, 0);
 }

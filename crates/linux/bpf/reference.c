@@ -15,7 +15,7 @@
 
 #include "hairpin.h"
 
-/* The same rules, in the kernel's hash. */
+/* Hairpin's rules of IPv4, in a hash of the kernel's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__type(key, struct flow_v4);

@@ -166,8 +166,12 @@ static __noinline __u32 number_of(const struct next_hop *wanted, __u32 now)
 			words[2] * control_now->rule_keys[2] + words[3] * control_now->rule_keys[3] +
 			words[4] * control_now->rule_keys[4]) >> 32;
 	bpf_loop(NEXT_HOP_TRIES, seek_next_hop, &seeking, 0);
-	if (seeking.found || !seeking.free)
+	if (seeking.found)
 		return seeking.found;
+	if (!seeking.free) {
+		count(EVENT_NEXT_HOPS_FULL);
+		return 0;
+	}
 	free = bpf_map_lookup_elem(&next_hops, &seeking.free);
 	if (!free || __sync_val_compare_and_swap(&free->used, seeking.free_used, NEXT_HOP_BUSY) != seeking.free_used)
 		return 0;

@@ -35,7 +35,7 @@ static __always_inline __u64 read_way(const struct rule_head *head)
 	return *(const volatile __u64 *)&head->until;
 }
 
-/* Whether that was done. */
+/* Makes the word another one if it is still `old`; whether it was. */
 static __always_inline bool change_way(struct rule_head *head, __u64 old, __u64 new)
 {
 	return __sync_val_compare_and_swap((__u64 *)&head->until, old, new) == old;
@@ -169,9 +169,10 @@ static __always_inline void count_elsewhere(struct rule_bucket *bucket, __s32 ch
 		__sync_fetch_and_add(state, (__u32)change * LINE_ELSEWHERE);
 }
 
-/* Writes a line that is free, or, without RULE_ACTIVE, one that has another rule for the same flow. A packet that still reads what
- * was there finds its flags gone before anything else changes, and those of the new rule after everything else. */
-static __always_inline void fill_line(struct rule_line *line, const struct flow_v4 *key, const struct rule_v4 *rule, __u64 flags)
+/* Writes a line that is free, or, without RULE_ACTIVE, one that has another rule for the same flow; of the rule's flags those in
+ * `kept`. A packet that still reads what was there finds its flags gone before anything else changes, and those of the new rule after
+ * everything else. */
+static __always_inline void fill_line(struct rule_line *line, const struct flow_v4 *key, const struct rule_v4 *rule, __u8 kept)
 {
 	union rule_way way = { .word = read_way(&rule->head) };
 	volatile __u64 *to = (void *)&line->rule;
@@ -187,7 +188,7 @@ static __always_inline void fill_line(struct rule_line *line, const struct flow_
 	line->destination = key->destination;
 	line->source_port = key->source_port;
 	line->destination_port = key->destination_port;
-	way.flags &= flags;
+	way.flags &= kept;
 	to[3] = way.word;
 	__sync_fetch_and_or(&line->state, (__u32)key->protocol);
 }

@@ -339,7 +339,7 @@ const _: () = {
 /// The fates of packets that take no rule, the packets that were sent from XDP, and the connections set up by the
 /// programs: name for people, and whether such packets are dropped. In the order of
 /// `enum event`.
-pub const EVENTS: [(&str, bool); 33] = [
+pub const EVENTS: [(&str, bool); 34] = [
     ("to-worker", false),
     ("policed-client", true),
     ("policed-backend", true),
@@ -374,6 +374,7 @@ pub const EVENTS: [(&str, bool); 33] = [
     ("followed", false),
     ("set-up-no-room", false),
     ("reports-full", false),
+    ("next-hops-full", false),
 ];
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ pub struct ProgramOptions {
     pub pin_directory: PathBuf,
     /// IPv4 rules at most. The memory is taken at once, 112 bytes a rule.
     pub rules_v4_max: u32,
-    /// IPv6 rules at most. The memory is taken at once, 184 bytes a rule, unless they are sparse.
+    /// IPv6 rules at most. The memory is taken at once, 176 bytes a rule, unless they are sparse.
     pub rules_v6_max: u32,
     /// IPv6 rules are not expected (yet): each takes its memory when it is installed, which is slower and may fail.
     pub rules_v6_sparse: bool,

@@ -5,7 +5,7 @@ use super::{Group, drops, events, limit, rule_refusals, series};
 use crate::config::reference::{LIMITS, LINUX, POOL, TIMEOUTS};
 use hairpin_core::engine::{OPS_MAX, SET_UP_SERVICES_MAX};
 use hairpin_core::worker::limits;
-use hairpin_linux::abi::REPORTS_MAX;
+use hairpin_linux::abi::{NEXT_HOPS_MAX, REPORTS_MAX};
 
 const TCP_FORGOTTEN: &str = "The connection is removed, and neither end is told. `unknown` of the service decides about later \
                              packets of it.";
@@ -98,6 +98,12 @@ pub(super) const CONNECTIONS: Group = Group {
             Number(REPORTS_MAX as u64, "reports"),
             &[events("kernel.reports-full")],
             "Packets that would be reported go to the worker.",
+        ),
+        limit(
+            "next hops of rules in the kernel, each of which is found within 8 places",
+            Number(NEXT_HOPS_MAX as u64 - 1, "next hops"),
+            &[events("kernel.next-hops-full")],
+            "Packets go by the kernel's neighbour entry, with a look-up of the route each.",
         ),
         limit(
             "connections of a worker that the BPF programs may set up: all but a sixteenth of its table",

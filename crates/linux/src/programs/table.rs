@@ -124,11 +124,7 @@ impl RuleTable {
                 self.write_line(number, key, rule)?;
                 self.maps.named("spilled_v4")?.update(key.bytes(), number.bytes(), MapFlags::ANY)?;
                 bucket.lines[0].state += LINE_ELSEWHERE;
-                return self
-                    .maps
-                    .named("rules_v4")?
-                    .update(home.bytes(), bucket.bytes(), MapFlags::ANY)
-                    .context("full");
+                return self.write_element(home, &bucket);
             }
         }
         bail!("no line is free")
@@ -138,10 +134,12 @@ impl RuleTable {
         let (index, at) = (number / LINES as u32, number as usize % LINES);
         let mut bucket = self.element(index)?;
         bucket.lines[at].fill(key, rule);
-        self.maps
-            .named("rules_v4")?
-            .update(index.bytes(), bucket.bytes(), MapFlags::ANY)
-            .context("cannot write rules_v4")
+        self.write_element(index, &bucket)
+    }
+
+    fn write_element(&self, index: u32, bucket: &RuleBucket) -> Result<()> {
+        let rules = self.maps.named("rules_v4")?;
+        rules.update(index.bytes(), bucket.bytes(), MapFlags::ANY).context("cannot write rules_v4")
     }
 }
 
@@ -167,7 +165,6 @@ impl RuleLine {
     }
 }
 
-/// Where to and by what address the packets of rules go that [`RuleTable::write`] writes.
 impl abi::NextHop {
     /// A next hop that stays good without lookups, for measurements and tests.
     pub fn lasting(egress: u32, addresses: [u8; 12], mtu: u16, wrapped: bool) -> abi::NextHop {

@@ -189,7 +189,8 @@ fn rules_share_next_hops_and_do_without() {
         // All are in use: packets go by the kernel's neighbour entry, each with a lookup of its own.
         fill(old(100));
         execute(&mut engine, (200..300).map(|number| RuleOp::Install(rule(number))));
-        send(200..300);
+        let ((), counted) = rig.counted(|| send(200..300));
+        assert_eq!(counted, [("next-hops-full", 100)].into());
         send(200..300);
         assert_eq!(numbers(200..300), [0].into());
         assert_eq!(rig.head(&key(250)).packets, 2);
