@@ -101,6 +101,7 @@ crashes: deps
 restarts: deps
 	$(CARGO) build --package hairpin
 	HAIRPIN_RESTARTS=$(RESTARTS) $(CARGO) test --package hairpin-e2e --test end_to_end -- leaks:
+	HAIRPIN_COMBINATIONS=1 $(CARGO) test --package hairpin-e2e --test end_to_end -- 'survival: all of it'
 
 # So many random operations on the tables, each compared with a plain map: also beside other threads.
 OPERATIONS ?= 100000000

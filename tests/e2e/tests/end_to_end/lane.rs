@@ -119,7 +119,7 @@ impl Lane {
 }
 
 /// A test beside which no other runs. It begins when no test waits that may run beside others.
-pub(crate) fn alone(name: &str, body: fn() -> Result<()>) -> Trial {
+pub(crate) fn alone(name: &str, body: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
     ALONE.queued(name, move || {
         std::thread::sleep(LOOK);
         while BESIDE_OTHERS.iter().any(|lane| lane.is_busy()) {

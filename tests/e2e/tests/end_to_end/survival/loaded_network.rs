@@ -26,20 +26,23 @@ pub(super) struct Variant {
     /// The BPF programs set connections up.
     pub(super) set_up: bool,
     pub(super) cards: Cards,
+    /// Direct server return, instead of NAT and full NAT.
+    pub(super) direct: bool,
 }
 
 impl Variant {
     pub(super) fn with_policy(policy: &'static str) -> Variant {
-        Variant { policy, set_up: false, cards: Cards::Gso }
-    }
-
-    pub(super) fn set_up(cards: Cards) -> Variant {
-        Variant { policy: "always", set_up: true, cards }
+        Variant { policy, set_up: false, cards: Cards::Gso, direct: false }
     }
 
     /// The HTTP services. Workers set up connections to servers that two services share.
     fn http(self) -> &'static [&'static str] {
-        if self.set_up { &["http4", "http6"] } else { &HTTP }
+        if self.set_up || self.direct { &["http4", "http6"] } else { &HTTP }
+    }
+
+    fn options(self) -> HairpinOptions {
+        let service = if self.direct { "mode = \"dsr\"" } else { "" };
+        HairpinOptions { service: service.to_owned(), tables: self.tables(), ..HairpinOptions::default() }
     }
 
     fn tables(self) -> String {
@@ -48,7 +51,7 @@ impl Variant {
         format!("[offload]\npolicy = \"{}\"\n{set_up}{attach}", self.policy)
     }
 
-    /// HTTP by NAT and full NAT over both families, iperf3 by NAT and full NAT.
+    /// HTTP and iperf3 over both families: by NAT and full NAT, or all by direct server return.
     pub(super) fn services(self) -> Vec<PeerService> {
         let mut services: Vec<PeerService> = self.http().iter().map(|name| service(name)).collect();
         for service in &mut services {
@@ -58,7 +61,7 @@ impl Variant {
         services.push(PeerService { servers: vec![1], ..PeerService::tcp("iperf", Family::V4, IPERF_PORTS[0]) });
         services.push(PeerService {
             servers: vec![2],
-            full_nat: true,
+            full_nat: !self.direct,
             ..PeerService::tcp("full-iperf", Family::V6, IPERF_PORTS[1])
         });
         services
@@ -158,8 +161,11 @@ impl LoadedNetwork {
 
     fn start(variant: Variant) -> Result<LoadedNetwork> {
         let topology = Topology::create(TopologyOptions { cards: variant.cards, ..TopologyOptions::default() })?;
+        if variant.direct {
+            crate::direct::prepare(&topology)?;
+        }
         let servers = Servers::start(&topology)?;
-        let options = HairpinOptions { tables: variant.tables(), ..HairpinOptions::default() };
+        let options = variant.options();
         let hairpin = Hairpin::start(&topology, &variant.services(), &options)?;
         let (load, ends) = (Load::of_machine(), variant.ends());
         let transfers = Transfers::start(&topology, lanes(&load, &ends));
@@ -194,6 +200,7 @@ impl LoadedNetwork {
     /// Waits until all transfers have begun and, with a policy that offloads, the engine has rules.
     fn under_way(&mut self) -> Result<()> {
         let transfers = self.load.transfers() as u64;
+        let directions = self.directions() as u64;
         let offloads = self.variant.policy != "never";
         let began = Instant::now();
         while began.elapsed() < BEGINNING {
@@ -201,13 +208,18 @@ impl LoadedNetwork {
             let (connections, _) = status.connections();
             // iperf3 has a connection for control beside its streams.
             if connections >= transfers + 2 + self.load.sessions as u64
-                && (!offloads || status.offload.rules >= 2 * transfers)
+                && (!offloads || status.offload.rules >= directions * transfers)
             {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(50));
         }
         bail!("the transfers have not begun: {}", self.hairpin.status_table()?)
+    }
+
+    /// Directions of a connection that pass the balancer.
+    fn directions(&self) -> usize {
+        if self.variant.direct { 1 } else { 2 }
     }
 
     /// Writes a configuration, which has yet to be loaded.
@@ -254,7 +266,8 @@ impl LoadedNetwork {
             let new = after.get(name).with_context(|| format!("{name} is not there any more"))?;
             ensure!(old.backend == new.backend, "{name} was with {}, is with {}", old.backend, new.backend);
             ensure!(old.source == new.source, "{name} was {:?} to its backend, is {:?}", old.source, new.source);
-            let on = (0..2).all(|side| new.packets[side] > old.packets[side] && new.bytes[side] > old.bytes[side]);
+            let on = (0..self.directions())
+                .all(|side| new.packets[side] > old.packets[side] && new.bytes[side] > old.bytes[side]);
             ensure!(on && new.age_s > old.age_s, "counters did not go on: {old:?}, then {new:?}");
         }
         let outcomes = self.requests.take().context("no requests")?.stop()?;

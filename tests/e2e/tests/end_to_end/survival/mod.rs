@@ -18,7 +18,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 pub(crate) fn tests() -> Vec<Trial> {
-    vec![
+    let mut tests = vec![
         alone("survival: 20 reloads", || LoadedNetwork::play(Variant::with_policy("always"), |net| reloads(net, 20))),
         alone("survival: 20 kills", || LoadedNetwork::play(Variant::with_policy("always"), |net| kills(net, 20))),
         alone("survival: 5 upgrades", || LoadedNetwork::play(Variant::with_policy("always"), |net| upgrades(net, 5))),
@@ -30,19 +30,41 @@ pub(crate) fn tests() -> Vec<Trial> {
                 reloads(net, 2)
             })
         }),
-        alone("survival: all of it, set up in the engine (gso)", || set_up_in_engine(Cards::Gso)),
-        alone("survival: all of it, set up in the engine (xdp)", || set_up_in_engine(Cards::Xdp)),
-    ]
+    ];
+    tests.extend(combinations());
+    tests
 }
 
-fn set_up_in_engine(cards: Cards) -> Result<()> {
-    LoadedNetwork::play(Variant::set_up(cards), |net| {
+/// All of it, by who sets connections up, where the programs are attached, and how packets reach servers. `make test` has two
+/// of these eight; the others run if `HAIRPIN_COMBINATIONS` is set (`make restarts`, and tests in guests).
+fn combinations() -> Vec<Trial> {
+    let every = std::env::var_os("HAIRPIN_COMBINATIONS").is_some();
+    let mut tests = Vec::new();
+    for direct in [false, true] {
+        for set_up in [true, false] {
+            for cards in [Cards::Gso, Cards::Xdp] {
+                if !every && (direct || !set_up) {
+                    continue;
+                }
+                let variant = Variant { policy: "always", set_up, cards, direct };
+                let by = if set_up { "set up in the engine" } else { "set up by workers" };
+                let way = if direct { ", direct" } else { "" };
+                let place = if cards == Cards::Xdp { "xdp" } else { "gso" };
+                tests.push(alone(&format!("survival: all of it, {by}{way} ({place})"), move || all_of_it(variant)));
+            }
+        }
+    }
+    tests
+}
+
+fn all_of_it(variant: Variant) -> Result<()> {
+    LoadedNetwork::play(variant, |net| {
         reloads(net, 5)?;
         kills(net, 4)?;
         upgrades(net, 1)?;
         let events = net.hairpin.status()?.events;
-        let made = events.get("kernel.set-up").map_or(0, |count| count.total);
-        ensure!(made > 0, "the BPF programs have set up no connection: {events:?}");
+        let begun = events.get("kernel.set-up-begun").map_or(0, |count| count.total);
+        ensure!((begun > 0) == variant.set_up, "the BPF programs have set up {begun} connections: {events:?}");
         Ok(())
     })
 }
