@@ -4,7 +4,7 @@
 use super::generations::Generations;
 use super::handover::Legacy;
 use super::host;
-use super::instance::InstanceRecord;
+use super::instance::{ForwardingSwitch, InstanceRecord};
 use super::local_routes;
 use super::namespace::Namespace;
 use super::plane::Plane;
@@ -202,7 +202,7 @@ fn build(
     record.local_routes = local_routes::union(&routes, &record.local_routes);
     record.write(&socket)?;
     registry.save(&InstanceRecord::numbers(&socket))?;
-    forward(&record)?;
+    forward(&record.forwarding)?;
     local_routes::add(&routes)?;
     let had_table = old.is_some();
     // The abilities of its ports' rules decide how packets find their worker, and so where connections lie.
@@ -254,8 +254,8 @@ fn driven(_: &Settings, _: &Snapshot, _: Steering) -> Result<Option<(Box<dyn Pla
 }
 
 /// Switches forwarding on.
-fn forward(record: &InstanceRecord) -> Result<()> {
-    for switch in &record.forwarding {
+pub(super) fn forward(switches: &[ForwardingSwitch]) -> Result<()> {
+    for switch in switches {
         device::set_forwarding(&switch.interface, switch.family(), true)
             .with_context(|| format!("cannot switch on forwarding on {}", switch.interface))?;
     }
@@ -303,7 +303,7 @@ fn record(
         pin_directory: settings.linux.pin_directory.clone(),
         plane: settings.plane.name().to_string(),
         taps: tap_names(settings, cpus.len()),
-        forwarding: host::forwarding_off(settings, snapshot)?,
+        forwarding: host::forwarding_off(settings, snapshot, None)?,
         local_routes: left.map_or_else(Vec::new, |left| left.local_routes.clone()),
         table: table_path(settings, Content::Connections),
         splices: table_path(settings, Content::Splices),
@@ -339,7 +339,7 @@ fn record(
         let more = |name: &&String| !record.taps.contains(name);
         let surplus: Vec<String> = left.taps.iter().filter(more).cloned().collect();
         record.taps.extend(surplus);
-        let more = |switch: &&super::instance::ForwardingSwitch| !record.forwarding.contains(switch);
+        let more = |switch: &&ForwardingSwitch| !record.forwarding.contains(switch);
         let switched: Vec<_> = left.forwarding.iter().filter(more).cloned().collect();
         record.forwarding.extend(switched);
     }

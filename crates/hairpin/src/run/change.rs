@@ -10,7 +10,7 @@ use super::plane::ForwardingTable;
 use super::policer::ServiceRate;
 use super::supervisor::Supervisor;
 use super::thread::WorkerCommand;
-use super::{effective_weights, listeners, local_routes, log, notify, reading, set_up, tell};
+use super::{begin, effective_weights, host, log, notify, reading, set_up, tell};
 use crate::config::words::spoken;
 use crate::config::{self, Config, DpdkSettings, PlaneChoice, SetUpChoice};
 use crate::control::{BackendChange, Changes};
@@ -26,7 +26,6 @@ use hairpin_core::worker::{Update, Which};
 use hairpin_linux::shared::Content;
 use std::collections::{BTreeSet, HashSet};
 use std::mem::discriminant;
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -130,6 +129,7 @@ impl Supervisor {
         let mut snapshot = merged.snapshot.clone();
         self.challenges.apply_to(&mut snapshot);
         let snapshot = Arc::new(snapshot);
+        self.forward_for(&snapshot)?;
         let applied =
             self.open_terminated(&snapshot).and_then(|()| self.put_into_force(config, registry, merged, snapshot));
         self.schedule();
@@ -140,6 +140,17 @@ impl Supervisor {
         // Of the new configuration, or if that is not in force, of the old one.
         self.close_unneeded();
         applied
+    }
+
+    /// Has the host forward packets of a family that `snapshot` is the first to use, or refuses it, as at the start.
+    fn forward_for(&mut self, snapshot: &Snapshot) -> Result<()> {
+        let off = host::forwarding_off(&self.config.settings, snapshot, Some(&self.snapshot))?;
+        if off.is_empty() {
+            return Ok(());
+        }
+        self.record.forwarding.extend(off.iter().cloned());
+        self.record.write(&self.socket)?;
+        begin::forward(&off)
     }
 
     /// Serves certificates whose files have changed.
@@ -292,59 +303,6 @@ impl Supervisor {
             update
         };
         (0..parameters.steering.workers).map(update).collect()
-    }
-
-    /// Opens the sockets and makes the local routes that the terminated services of `snapshot` need. What a failure
-    /// leaves, [`Supervisor::close_unneeded`] removes.
-    pub(super) fn open_terminated(&mut self, snapshot: &Snapshot) -> Result<()> {
-        self.listeners.open_missing(&listeners::endpoints(snapshot))?;
-        let needed = local_routes::needed(snapshot, &self.record.local_routes)?;
-        let noted = local_routes::union(&needed, &self.record.local_routes);
-        if noted != self.record.local_routes {
-            self.record.local_routes = noted;
-            self.record.write(&self.socket)?;
-        }
-        local_routes::add(&needed)
-    }
-
-    /// Closes sockets and removes local routes that no terminated service in force needs.
-    pub(super) fn close_unneeded(&mut self) {
-        self.listeners.close_others(&listeners::endpoints(&self.snapshot));
-        if let Err(error) = self.remove_routes() {
-            log(&format!("warning: routes to VIPs of removed services stay for now: {error:#}"));
-        }
-    }
-
-    /// Removes local routes that were left to the connections of removed services, once those have ended.
-    pub(super) fn tidy_routes(&mut self) {
-        if self.routes_kept {
-            self.close_unneeded();
-        }
-    }
-
-    fn remove_routes(&mut self) -> Result<()> {
-        let own = &self.record.local_routes;
-        let mut needed = local_routes::needed(&self.snapshot, own)?;
-        let services = needed.len();
-        if own.iter().any(|route| !needed.contains(route)) {
-            needed = local_routes::union(&needed, &self.routes_in_use());
-        }
-        self.routes_kept = needed.len() > services;
-        let (left, removed) = local_routes::remove_others(&self.record.local_routes, &needed);
-        if left != self.record.local_routes {
-            self.record.local_routes = left;
-            self.record.write(&self.socket)?;
-        }
-        removed
-    }
-
-    /// The local routes by which packets still come to connections.
-    fn routes_in_use(&self) -> Vec<IpAddr> {
-        // What processes have that drain is not known here.
-        let drains = self.generations.iter().next().is_some();
-        let vips = if drains { None } else { self.inspector.terminated_vips() };
-        let is_in_use = |route: &IpAddr| vips.as_ref().is_none_or(|vips| vips.contains(route));
-        self.record.local_routes.iter().copied().filter(is_in_use).collect()
     }
 
     fn connections_by_backend(&self) -> Vec<u64> {

@@ -86,25 +86,33 @@ pub(crate) fn unknown_interface(name: &str) -> String {
     format!("there is no interface {name}; {hint}")
 }
 
-/// The forwarding switches that are off and should be on.
-pub(crate) fn forwarding_off(settings: &Settings, snapshot: &Snapshot) -> Result<Vec<ForwardingSwitch>> {
-    let services = || snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant);
+/// Whether packets to services or backends of this family are forwarded.
+fn forwards(snapshot: &Snapshot, ipv6: bool) -> bool {
+    let services = snapshot.services.iter().filter(|service| service.state != ServiceState::Vacant);
     // Of direct server return, backends may be of another family than their VIP.
-    let is_of = |service: &Service, ipv6: bool| {
+    let is_of = |service: &Service| {
         let mut backends = service.backends.iter();
         service.endpoint.address.is_ipv4() != ipv6
             || backends.any(|backend| service.is_mixed(backend) && backend.endpoint.address.is_ipv4() != ipv6)
     };
-    let ipv6_used = |ipv6: bool| services().any(|service| is_of(service, ipv6));
+    services.into_iter().any(is_of)
+}
+
+/// The forwarding switches that are off and should be on for `snapshot`. If it replaces `before`, those of families that only
+/// the new one uses: a switch that was turned off meanwhile must not prevent other changes.
+pub(crate) fn forwarding_off(
+    settings: &Settings,
+    snapshot: &Snapshot,
+    before: Option<&Snapshot>,
+) -> Result<Vec<ForwardingSwitch>> {
+    let is_needed = |ipv6: bool| forwards(snapshot, ipv6) && !before.is_some_and(|before| forwards(before, ipv6));
     let mut off = Vec::new();
     for interface in &settings.interfaces {
-        for ipv6 in [false, true] {
+        for ipv6 in [false, true].into_iter().filter(|&ipv6| is_needed(ipv6)) {
             let family = if ipv6 { Family::Ipv6 } else { Family::Ipv4 };
-            let switch = ForwardingSwitch { interface: interface.clone(), ipv6 };
             match device::forwarding(interface, family) {
-                _ if !ipv6_used(ipv6) => {}
                 Ok(true) => {}
-                Ok(false) => off.push(switch),
+                Ok(false) => off.push(ForwardingSwitch { interface: interface.clone(), ipv6 }),
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     let family = if ipv6 { "IPv6" } else { "IPv4" };
                     bail!("{interface} has no {family}, which a service uses; enable it there");

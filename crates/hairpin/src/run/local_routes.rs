@@ -1,7 +1,8 @@
 //! Local routes to VIPs of terminated services. A VIP that another machine routes to this host, and that no interface
 //! here has, gets one: the kernel delivers packets to sockets only if the address is its own.
 
-use super::listeners;
+use super::supervisor::Supervisor;
+use super::{listeners, log};
 use anyhow::{Context, Result};
 use hairpin_core::config::Snapshot;
 use hairpin_core::flow::Address;
@@ -62,6 +63,61 @@ pub(super) fn remove_others(own: &[IpAddr], needed: &[IpAddr]) -> (Vec<IpAddr>, 
 /// Both, each once.
 pub(super) fn union(some: &[IpAddr], others: &[IpAddr]) -> Vec<IpAddr> {
     some.iter().chain(others).copied().collect::<BTreeSet<IpAddr>>().into_iter().collect()
+}
+
+impl Supervisor {
+    /// Opens the sockets and makes the local routes that the terminated services of `snapshot` need. What a failure
+    /// leaves, [`Supervisor::close_unneeded`] removes.
+    pub(super) fn open_terminated(&mut self, snapshot: &Snapshot) -> Result<()> {
+        self.listeners.open_missing(&listeners::endpoints(snapshot))?;
+        let routes = needed(snapshot, &self.record.local_routes)?;
+        let noted = union(&routes, &self.record.local_routes);
+        if noted != self.record.local_routes {
+            self.record.local_routes = noted;
+            self.record.write(&self.socket)?;
+        }
+        add(&routes)
+    }
+
+    /// Closes sockets and removes local routes that no terminated service in force needs.
+    pub(super) fn close_unneeded(&mut self) {
+        self.listeners.close_others(&listeners::endpoints(&self.snapshot));
+        if let Err(error) = self.remove_routes() {
+            log(&format!("warning: routes to VIPs of removed services stay for now: {error:#}"));
+        }
+    }
+
+    /// Removes local routes that were left to the connections of removed services, once those have ended.
+    pub(super) fn tidy_routes(&mut self) {
+        if self.routes_kept {
+            self.close_unneeded();
+        }
+    }
+
+    fn remove_routes(&mut self) -> Result<()> {
+        let own = &self.record.local_routes;
+        let mut kept = needed(&self.snapshot, own)?;
+        let services = kept.len();
+        if own.iter().any(|route| !kept.contains(route)) {
+            kept = union(&kept, &self.routes_in_use());
+        }
+        self.routes_kept = kept.len() > services;
+        let (left, removed) = remove_others(&self.record.local_routes, &kept);
+        if left != self.record.local_routes {
+            self.record.local_routes = left;
+            self.record.write(&self.socket)?;
+        }
+        removed
+    }
+
+    /// The local routes by which packets still come to connections.
+    fn routes_in_use(&self) -> Vec<IpAddr> {
+        // What processes have that drain is not known here.
+        let drains = self.generations.iter().next().is_some();
+        let vips = if drains { None } else { self.inspector.terminated_vips() };
+        let is_in_use = |route: &IpAddr| vips.as_ref().is_none_or(|vips| vips.contains(route));
+        self.record.local_routes.iter().copied().filter(is_in_use).collect()
+    }
 }
 
 #[cfg(test)]

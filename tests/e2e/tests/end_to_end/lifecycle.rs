@@ -4,7 +4,7 @@ use super::network::test;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::load;
-use hairpin_e2e::peer::{Hairpin, HairpinOptions};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::remnants;
 use hairpin_e2e::servers::{HTTP_PORT, Servers};
 use hairpin_e2e::tool::inside;
@@ -17,6 +17,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
+use std::slice;
 use std::time::Duration;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -29,6 +30,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("lifecycle: an established connection of others goes on", others_go_on),
         test("lifecycle: offloaded connections outlive a plain stop", offloaded_go_on),
         test("lifecycle: a second instance is refused", second),
+        test("lifecycle: a reload's new family is forwarded", new_family),
     ]
 }
 
@@ -239,4 +241,36 @@ fn second() -> Result<()> {
     ensure!(hairpin.status().is_ok(), "the first one does not answer any more");
     ensure!(refused.to_string().contains(hairpin.instance()), "the refusal does not name the instance: {refused:#}");
     works(&topology)
+}
+
+/// A reload that is the first to use a family is refused while the interfaces do not forward that, or switches it on.
+fn new_family() -> Result<()> {
+    let topology = Topology::create(TopologyOptions::default())?;
+    let _servers = Servers::start(&topology)?;
+    topology.balancer.script("sysctl -qw net.ipv6.conf.all.forwarding=0\n")?;
+    let [v4, v6] = ["http4", "http6"].map(super::network::service);
+    let works = |service: &PeerService| load::curl(&topology.client, &topology, &service.listen(), "1k", "works");
+    let mut hairpin = Hairpin::start(&topology, slice::from_ref(&v4), &HairpinOptions::default())?;
+    hairpin.configure(&topology, &[v4.clone(), v6.clone()], &HairpinOptions::default())?;
+    let refused = hairpin.tell(&topology, &["reload"]).err().context("a reload whose packets are not forwarded")?;
+    ensure!(format!("{refused:#}").contains("sysctl -w net.ipv6.conf."), "no remedy: {refused:#}");
+    works(&v4).context("after a refused reload")?;
+    end(&mut hairpin, Signal::SIGINT)?;
+
+    let enable =
+        HairpinOptions { tables: "[linux]\nforwarding = \"enable\"\n".to_owned(), ..HairpinOptions::default() };
+    let mut hairpin = Hairpin::start(&topology, slice::from_ref(&v4), &enable)?;
+    hairpin.configure(&topology, &[v4.clone(), v6.clone()], &enable)?;
+    hairpin.tell(&topology, &["reload"])?;
+    works(&v6).context("after the reload")?;
+    // A switch that is turned off later does not prevent changes that need none.
+    let interfaces = topology.balancer_interfaces();
+    topology.balancer.script(&format!("sysctl -qw net.ipv6.conf.{}.forwarding=0\n", interfaces[0]))?;
+    hairpin.tell(&topology, &["backend", "drain", "http4", "server1"])?;
+    hairpin.stop(true)?;
+    for interface in interfaces {
+        let state = topology.balancer.script(&format!("sysctl -n net.ipv6.conf.{interface}.forwarding\n"))?;
+        ensure!(state.trim() == "0", "forwarding of IPv6 stays on on {interface}");
+    }
+    Ok(())
 }
