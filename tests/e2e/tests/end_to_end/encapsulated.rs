@@ -39,6 +39,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("encapsulated: mixed ipip to the kernel's tunnels", || kernel_tunnels(IPIP.mixed())),
         test("encapsulated: mixed gue to the kernel's tunnels", || kernel_tunnels(GUE.mixed())),
         test("encapsulated: datagrams", datagrams),
+        test("encapsulated: a second instance of checks is warned of", second),
         test("encapsulated: connections outlive kills", || outlives(GUE, IPIP)),
         test("encapsulated: mixed connections outlive kills", || outlives(IPIP.mixed(), GUE.mixed())),
         test("encapsulated: a server that unwraps nothing is down", unwraps_nothing),
@@ -257,6 +258,36 @@ fn datagrams() -> Result<()> {
         let answered: Vec<u64> = echoes.into_iter().map(inside::join).collect::<Result<_>>()?;
         ensure!(answered.iter().all(|&count| count > 0), "{tunnel:?}: the servers have answered {answered:?}");
     }
+    Ok(())
+}
+
+/// Checks of backends of another family use one device of the network namespace, which the first instance has.
+fn second() -> Result<()> {
+    let scene = Scene::start(Cards::Gso, IPIP.mixed(), "", "")?;
+    let first = scene.hairpin.instance();
+    let other = format!("{first}x");
+    let mut text =
+        std::fs::read_to_string(scene.hairpin.file())?.replace(&format!("\"{first}\""), &format!("\"{other}\""));
+    for (family, vip_of_other) in [(Family::V4, "10.0.100.9"), (Family::V6, "fd00:100::9")] {
+        text = text.replace(&vip(family).to_string(), vip_of_other);
+    }
+    let file = scene.topology.scratch.file("second.toml");
+    std::fs::write(&file, text)?;
+    let program = hairpin_program()?;
+    let mut command = scene.topology.balancer.command(&program.to_string_lossy());
+    command.args(["run", "--config"]).arg(&file);
+    let log = scene.topology.scratch.file("second.log");
+    let mut process = scene.topology.balancer.start(command, &log)?;
+    let expected = format!("another instance has hp-{first}-hc");
+    let start = Instant::now();
+    while !process.log().contains(&expected) {
+        process.check()?;
+        ensure!(start.elapsed() < TIMEOUT, "no warning: {}", process.log());
+        sleep(Duration::from_millis(100));
+    }
+    // Removes what it has made.
+    process.signal(Signal::SIGINT);
+    process.wait(TIMEOUT)?;
     Ok(())
 }
 

@@ -254,7 +254,14 @@ fn new_family() -> Result<()> {
     hairpin.configure(&topology, &[v4.clone(), v6.clone()], &HairpinOptions::default())?;
     let refused = hairpin.tell(&topology, &["reload"]).err().context("a reload whose packets are not forwarded")?;
     ensure!(format!("{refused:#}").contains("sysctl -w net.ipv6.conf."), "no remedy: {refused:#}");
-    works(&v4).context("after a refused reload")?;
+    // Backends of another family than their VIP need it as well.
+    let tunnel = "mode = \"dsr\"\nencapsulation = \"ipip\"".to_owned();
+    let direct = HairpinOptions { service: tunnel, ..HairpinOptions::default() };
+    let mixed = PeerService { is_mixed: true, ..PeerService::tcp("mixed4", Family::V4, 8080) };
+    hairpin.configure(&topology, &[v4.clone(), mixed], &direct)?;
+    let refused = hairpin.tell(&topology, &["reload"]).err().context("a reload with backends of another family")?;
+    ensure!(format!("{refused:#}").contains("sysctl -w net.ipv6.conf."), "no remedy: {refused:#}");
+    works(&v4).context("after refused reloads")?;
     end(&mut hairpin, Signal::SIGINT)?;
 
     let enable =
