@@ -220,6 +220,8 @@ pub struct Service {
     pub all_down: AllDown,
     /// HTTP services and groups: the statuses with which a response speaks against its backend (passive checks).
     pub faulty: ServerErrors,
+    /// Records are kept of its exchanges and connections (`crate::record`).
+    pub is_recorded: bool,
     /// Its servers, those that were removed and still have connections among them.
     pub backends: Box<[Backend]>,
 }
@@ -314,6 +316,7 @@ impl Service {
             drain_limit: Duration::ZERO,
             all_down: AllDown::default(),
             faulty: ServerErrors::default(),
+            is_recorded: false,
             backends: Box::default(),
         }
     }

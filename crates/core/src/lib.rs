@@ -22,6 +22,7 @@ pub mod l4;
 pub mod l7;
 pub mod link;
 pub mod offload;
+pub mod record;
 pub mod rewrite;
 pub mod stored;
 pub mod table;

@@ -49,6 +49,7 @@ fn service(algorithm: Algorithm, weights: &[u16]) -> Service {
         drain_limit: Default::default(),
         all_down: Default::default(),
         faulty: Default::default(),
+        is_recorded: false,
         backends: weights.iter().enumerate().map(backend).collect(),
     }
 }

@@ -229,7 +229,7 @@ stored!(
     forwarded,
     proof,
     service,
-    unused,
+    carried,
     created,
     changed,
     offer_after,
@@ -278,8 +278,8 @@ pub struct Connection {
     pub proof: u32,
     /// Its service's number in the snapshot.
     pub service: u16,
-    /// Zero.
-    pub(crate) unused: u16,
+    /// 1 once a rule has told of a packet, else 0.
+    pub(crate) carried: u16,
     /// When it was created.
     pub created: Time,
     /// When its state last changed.
@@ -315,7 +315,7 @@ impl Connection {
             pair: RulePair::default(),
             flags: Flags::default(),
             service: 0,
-            unused: 0,
+            carried: 0,
             backend_number: 0,
             proof: 0,
             created: now,
@@ -398,6 +398,7 @@ impl Connection {
     /// Takes what the engine tells of one rule in force.
     pub fn sampled(&mut self, direction: Direction, counters: &Counters) {
         self.offloaded[direction as usize] = Volume { packets: counters.packets, bytes: counters.bytes };
+        self.carried |= u16::from(counters.packets > 0);
         self.last_seen = self.last_seen.max(counters.last_seen.unwrap_or(Time::ZERO));
     }
 
@@ -419,6 +420,7 @@ impl Connection {
         self.offloaded[direction as usize] = Volume::default();
         if let Some(last) = counters {
             self.forwarded[direction as usize].add(last.packets, last.bytes);
+            self.carried |= u16::from(last.packets > 0);
             self.last_seen = self.last_seen.max(last.last_seen.unwrap_or(Time::ZERO));
         }
     }

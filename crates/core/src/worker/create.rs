@@ -2,12 +2,13 @@
 
 use super::half_open::HalfOpen;
 use super::{Drop, Worker, passive, value};
-use crate::config::{Forwarding, UnknownPacket, WhenFull};
+use crate::config::{Forwarding, Service, UnknownPacket, WhenFull};
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::{Batch, Frame};
 use crate::l4::connection::{Connection, Flags, State};
 use crate::offload::OffloadPolicy;
 use crate::offload::OffloadState;
+use crate::record::{Ending, Record, flags};
 use crate::table::ageing::Ageing;
 use crate::table::{Position, Table};
 use crate::time::Time;
@@ -310,6 +311,33 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         self.statistics.backends[number].connections_now -= 1;
         self.note_known(&connection, false);
         self.return_port(now, &connection);
+        self.record(now, &connection);
+    }
+
+    /// Writes the record of a connection that is over, if its service keeps records.
+    fn record(&mut self, now: Time, connection: &Connection) {
+        let is_recorded = |service: &Service| service.is_recorded;
+        if !self.snapshot.services.get(usize::from(connection.service)).is_some_and(is_recorded) {
+            return;
+        }
+        let is_late = now >= self.deadline(connection);
+        let Some(recorder) = &mut self.recorder else { return };
+        let mut record = Record::new(connection.created, connection.client, connection.vip, connection.service);
+        let until = if connection.state.is_over() { connection.changed } else { connection.last_seen };
+        record.took = until.since(connection.created).as_nanos() as u64;
+        record.packets = connection.forwarded.map(|volume| volume.packets);
+        record.bytes = connection.forwarded.map(|volume| volume.bytes);
+        (record.backend, record.group, record.tries) = (connection.backend_number, connection.service, 1);
+        let ending = match connection.state {
+            _ if connection.flags.has(Flags::SEVERED) => Ending::Removed,
+            State::Closed => Ending::Done,
+            State::Reset => Ending::Reset,
+            _ if is_late => Ending::Timeout,
+            _ => Ending::Removed,
+        };
+        record.ending = ending as u8;
+        record.flags = if connection.carried > 0 { flags::ENGINE } else { 0 };
+        recorder.end(&record);
     }
 
     /// Gives a full-NAT source port back. It rests if TIME_WAIT is, or may be, at the backend.

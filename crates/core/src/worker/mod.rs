@@ -72,6 +72,7 @@ use crate::l4::ports::PortPool;
 use crate::l7::cookie::Cookies;
 use crate::l7::splice::{SplicedMemory, Splices};
 use crate::offload::OffloadPolicy;
+use crate::record::Recorder;
 use crate::table::ageing::Stamps;
 use crate::table::region::Array;
 use crate::table::slab::{Slab, Slot};
@@ -226,6 +227,8 @@ pub struct Worker<P, T = AnyTable> {
     reported: Time,
     /// By service number, of which services it does that.
     set_up_there: Box<[bool]>,
+    /// Where records of exchanges and connections go.
+    recorder: Option<Recorder>,
     /// Room for the keys of a burst, which would have to be wiped for each if it were not kept.
     keys: Box<[FlowKey]>,
 }
@@ -287,6 +290,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             policy,
             marks: false,
             sets_up: None,
+            recorder: None,
             reported: Time::ZERO,
             set_up_there: Box::default(),
             keys: vec![FlowKey::default(); BATCH_MAX].into(),
@@ -297,6 +301,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// those of HTTP and TLS services.
     pub fn into_memory(self) -> (Array<Slot<Connection>>, SplicedMemory) {
         (self.slab.into_memory(), self.splices.into_memory())
+    }
+
+    /// Keeps records of services for which the configuration asks that, and writes them there.
+    pub fn record_to(&mut self, recorder: Recorder) {
+        self.recorder = Some(recorder);
     }
 
     /// Its counters so far.

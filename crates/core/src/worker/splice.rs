@@ -36,6 +36,7 @@ macro_rules! lend {
             caps,
             answers,
             clock_ahead,
+            recorder,
             ..
         } = $worker;
         let context = Context {
@@ -54,6 +55,7 @@ macro_rules! lend {
             offloads,
             answers,
             clock_ahead: *clock_ahead,
+            recorder: recorder.as_mut(),
         };
         (splices, context)
     }};

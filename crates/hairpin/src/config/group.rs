@@ -86,6 +86,7 @@ fn read_one<'a>(
             algorithm,
             all_down,
             faulty: health.faulty(),
+            is_recorded: false,
             ..of.service.clone()
         },
         backends: backends.unwrap_or_default(),

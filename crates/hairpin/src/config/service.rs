@@ -114,6 +114,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
             drain_limit,
             all_down,
             faulty: health.faulty(),
+            is_recorded: false,
             backends: Box::new([]),
         },
         settings: ServiceSettings {

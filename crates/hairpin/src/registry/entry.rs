@@ -86,6 +86,7 @@ impl ServiceEntry {
             timeouts: self.timeouts,
             drain_limit: self.drain_limit,
             faulty: ServerErrors::default(),
+            is_recorded: false,
             backends,
         }
     }

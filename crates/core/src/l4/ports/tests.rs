@@ -220,6 +220,7 @@ fn a_snapshot_names_the_backends() {
         drain_limit: Duration::ZERO,
         all_down: Default::default(),
         faulty: Default::default(),
+        is_recorded: false,
         backends: ends
             .iter()
             .zip(number_first..)

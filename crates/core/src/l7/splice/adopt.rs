@@ -21,6 +21,7 @@ use crate::flow::{Direction, FlowKey, Steering};
 use crate::l4::ports::PortPool;
 use crate::l7::config::Kind;
 use crate::offload::{OffloadState, RulePair};
+use crate::record;
 use crate::time::{Duration, Time};
 use crate::worker::{Known, Statistics};
 use alloc::collections::VecDeque;
@@ -286,6 +287,9 @@ impl Splices {
         }
         let Some(client_conn) = self.client_conns.get_mut(position) else { return };
         client_conn.wake(now, cx.snapshot);
+        if client_conn.exchange.record != 0 {
+            client_conn.exchange.record = record::ADOPTED;
+        }
         if closes {
             // It waits for its next request: its timer closes it in order.
             client_conn.deadline = now;

@@ -32,6 +32,7 @@ mod dispatch;
 mod divert;
 mod fault;
 mod guards;
+mod recording;
 mod rules;
 mod stages;
 mod stalled;
@@ -80,6 +81,7 @@ use crate::engine::{EngineCaps, RuleOp};
 use crate::flow::{Direction, Endpoint, FlowKey, Steering};
 use crate::frame::{Batch, Frame, FrameIo};
 use crate::l4::ports::PortPool;
+use crate::record::{Ending, Recorder};
 use crate::table::ageing::{Ageing, Stamps};
 use crate::table::cuckoo::CuckooPlusPlus;
 use crate::table::numbered::{Done, NumberedSlab};
@@ -137,6 +139,8 @@ pub(crate) struct Context<'a, IO: FrameIo> {
     pub(crate) answers: &'a mut Answers,
     /// How far the clock that clients see is ahead of the machine's, in ms.
     pub(crate) clock_ahead: u32,
+    /// Where records of exchanges go.
+    pub(crate) recorder: Option<&'a mut Recorder>,
 }
 
 /// What comes after a stage, where that is an earlier stage: it is returned instead of called, so that calls between stages
@@ -444,6 +448,8 @@ impl<IO: FrameIo> Context<'_, IO> {
 
     /// A client's connection is over: it is none of its service's connections any more, however long it is kept.
     fn count_out(&mut self, client_conn: &mut ClientConn) {
+        // Of an exchange that is not over it is the end.
+        self.record_end(client_conn, Ending::of(client_conn.exchange.ending));
         if core::mem::take(&mut client_conn.is_open)
             && let Some(service) = self.statistics.services.get_mut(usize::from(client_conn.service))
         {

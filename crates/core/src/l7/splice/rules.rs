@@ -254,6 +254,7 @@ impl Splices {
             cx.ops.push_back(RuleOp::Install(rule));
         }
         cx.statistics.http.offloaded += 1;
+        client_conn.exchange.is_offloaded = true;
         // How far either may acknowledge what it got from the engine, which software does not see.
         let [to_client, to_backend] =
             offer.guards.map(|guard| guard.acknowledgement.wrapping_add(guard.acknowledgement_length + 1));

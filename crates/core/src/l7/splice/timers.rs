@@ -9,6 +9,7 @@ use crate::l7::splice::stalled::Stalled;
 use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
 use crate::l7::splice::state::exchange::Message;
 use crate::offload::OffloadState;
+use crate::record::Ending;
 use crate::table::Position;
 use crate::table::ageing::Ageing;
 use crate::table::ageing::Deadlines;
@@ -135,6 +136,7 @@ impl Splices {
         if client_conn.peer.owned.as_ref().is_some_and(|owned| owned.due <= cx.now) {
             if !client_conn.peer.backend_off(cx.now) {
                 cx.statistics.http.refused[Refused::Vanished as usize] += 1;
+                self.ends_by(position, Ending::Timeout);
                 return self.give_up(cx, position);
             }
             cx.statistics.http.retransmitted += 1;
@@ -199,6 +201,7 @@ impl Splices {
             if let Some(backend_conn) = client_conn.backend_conn.take() {
                 self.remove_backend(cx, backend_conn, true);
             }
+            self.ends_by(position, Ending::Done);
             return self.remove_client(cx, position);
         }
         match exchange.response.get() {
@@ -207,7 +210,10 @@ impl Splices {
                 self.refuse(cx, position, 504, Refused::ResponseTimeout);
             }
             Message::Head if !exchange.has_begun => self.refuse(cx, position, 408, Refused::Slow),
-            _ => self.abandon(cx, position),
+            _ => {
+                self.ends_by(position, Ending::Timeout);
+                self.abandon(cx, position)
+            }
         }
     }
 
@@ -215,7 +221,10 @@ impl Splices {
     fn backend_unwanted<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, backend_conn: u32) {
         let client_conn = self.backend_conns.get(backend_conn).and_then(|entry| entry.client_conn.get());
         match client_conn.and_then(|client_conn| Some((client_conn, self.client_conns.get(client_conn)?.state))) {
-            Some((client_conn, ClientConnState::Spliced)) => self.end_exchange(cx, client_conn),
+            Some((client_conn, ClientConnState::Spliced)) => {
+                self.ends_by(client_conn, Ending::Removed);
+                self.end_exchange(cx, client_conn)
+            }
             // Its request has not been sent: it gets another backend.
             Some((_, ClientConnState::Waiting)) => {
                 self.send_reset(cx, End::Backend(backend_conn));

@@ -13,6 +13,7 @@ mod one_way;
 mod one_worker;
 mod passive;
 mod policy;
+mod recorded;
 mod room;
 mod services;
 mod set_up;

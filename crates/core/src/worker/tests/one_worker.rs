@@ -381,6 +381,7 @@ fn plan(ipv6: bool, change: impl Fn(&mut Service)) -> Snapshot {
             drain_limit: Duration::ZERO,
             all_down: Default::default(),
             faulty: Default::default(),
+            is_recorded: false,
             backends: backends(n).into(),
         };
         change(&mut service);

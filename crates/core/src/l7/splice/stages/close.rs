@@ -10,6 +10,7 @@ use crate::l7::splice::tcp::segment::Segment;
 use crate::l7::splice::timers::TIME_WAIT;
 use crate::l7::splice::{Context, End, Next, Splices};
 use crate::offload::OffloadState;
+use crate::record::Ending;
 use crate::time::Duration;
 use crate::worker::Drop;
 
@@ -73,6 +74,7 @@ impl Splices {
                 if is_taken && client_conn.peer.owned.is_none() {
                     exchange.has_begun = false;
                     cx.timed(client_conn.service, exchange.started, |times| &mut times.in_all);
+                    cx.record_end(client_conn, Ending::Done);
                 }
                 self.closed(cx, position);
                 Next::Done
@@ -111,6 +113,7 @@ impl Splices {
             return self.challenge(cx, position);
         }
         let idle = client_conn.is_between_exchanges();
+        self.ends_by(position, Ending::Client);
         self.detach(cx, position, if idle { Detach::Keep } else { Detach::Reset });
         self.remove_client(cx, position);
     }

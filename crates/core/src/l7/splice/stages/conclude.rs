@@ -8,6 +8,7 @@ use crate::l7::splice::state::joined::{joined, joined_mut};
 use crate::l7::splice::tcp::numbers::{before, later};
 use crate::l7::splice::{Context, End, Splices, stamp};
 use crate::offload::OffloadState;
+use crate::record::Ending;
 use crate::time::Duration;
 
 impl Splices {
@@ -33,6 +34,7 @@ impl Splices {
         }
         cx.timed(client_conn.service, client_conn.exchange.started, |times| &mut times.in_all);
         client_conn.end_exchange((request, delivered), cx.now + idle_timeout(cx.kind(client_conn.service)));
+        cx.record_end(client_conn, Ending::Done);
         backend_conn.peer.expected =
             later(response, if backend_conn.peer.has_closed { response.wrapping_add(1) } else { response });
         backend_conn.peer.highest = later(backend_conn.peer.highest, backend_conn.peer.expected);
@@ -69,6 +71,9 @@ impl Splices {
         if !client_conn.peer.has_closed || !backend_conn.peer.has_closed || !client_conn.peer.is_settled() {
             return;
         }
+        let Some(client_conn) = client_conns.get_mut(position) else { return cx.impossible() };
+        client_conn.exchange.ending = Ending::Done as u8;
+        let Some((_, backend_conn)) = joined(client_conns, backend_conns, position) else { return };
         if !backend_conn.peer.was_closed {
             // The client's FIN came with its request and was ours to keep: the backend gets one of ours.
             self.detach(cx, position, Detach::Close);

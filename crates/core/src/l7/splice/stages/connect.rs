@@ -398,6 +398,7 @@ impl ClientConn {
         exchange.request_end = exchange.request.is_done().then_some(exchange.request_floor).into();
         exchange.response_end = None.into();
         exchange.has_begun = false;
+        exchange.is_sent = true;
         exchange.chosen_in_us = u32::try_from(cx.now.since(exchange.started).as_micros()).unwrap_or(u32::MAX);
         self.state = ClientConnState::Spliced;
         self.offload_range = Optional::NONE;

@@ -12,6 +12,7 @@ use crate::frame::{Frame, FrameIo};
 use crate::l7::body::Length;
 use crate::l7::splice::state::buffers::SIZES;
 use crate::l7::splice::state::entry::{BackendConn, ClientConn};
+use crate::l7::splice::state::exchange::{Exchange, Message};
 use crate::l7::splice::tcp::numbers::{beyond, later};
 use crate::l7::splice::tcp::segment::Segment;
 use crate::l7::splice::{Context, Splices};
@@ -102,12 +103,20 @@ impl Splices {
             backend.software[down].add(packets, bytes);
         }
         let closes = head.closes || client_conn.exchange.close_backend;
-        let started = client_conn.exchange.started;
         Self::answered(cx, (stamps, buffers), (*position, client_conn), head.body, head.status);
+        let exchange = client_conn.exchange.clone();
         self.detach(cx, *position, if closes { Detach::Close } else { Detach::Keep });
         self.deliver(cx, *position, buffer, true);
         if let Some(client_conn) = self.client_conns.get_mut(*position) {
-            (client_conn.exchange.started, client_conn.exchange.has_begun) = (started, true);
+            // All of it has come; what remains is that the client gets it.
+            client_conn.exchange = Exchange {
+                request: Message::Done.into(),
+                response: Message::Done.into(),
+                response_end: None.into(),
+                close_client: true,
+                has_begun: true,
+                ..exchange
+            };
         }
         true
     }

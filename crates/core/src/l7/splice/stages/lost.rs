@@ -10,6 +10,7 @@ use crate::l7::splice::tcp::segment::Segment;
 use crate::l7::splice::timers::TIME_WAIT;
 use crate::l7::splice::{Context, End, Fault, Refused, Splices};
 use crate::offload::OffloadState;
+use crate::record::Ending;
 use crate::wire::tcp::{FIN, RST};
 use crate::worker::Drop;
 
@@ -43,6 +44,7 @@ impl Splices {
         if client_conn.is_between_exchanges() || client_conn.state == ClientConnState::Waiting {
             return self.remove_rules(cx, position);
         }
+        client_conn.exchange.ending = Ending::Backend as u8;
         if client_conn.state != ClientConnState::Spliced
             || !matches!(client_conn.exchange.response.get(), Message::Head)
         {

@@ -7,6 +7,7 @@ use crate::l7::date::Date;
 use crate::l7::decision::{self, Verdict, pick};
 use crate::l7::head::{self, Method, ParseStatus, RememberedRequest, Request, Version};
 use crate::l7::reply::{self, Reply};
+use crate::l7::splice::recording;
 use crate::l7::splice::state::buffers::INPUT_MAX;
 use crate::l7::splice::state::entry::{ClientConn, ClientConnState};
 use crate::l7::splice::state::exchange::Exchange;
@@ -14,6 +15,7 @@ use crate::l7::splice::tcp::numbers::{before, beyond, later};
 use crate::l7::splice::tcp::segment::Segment;
 use crate::l7::splice::{Context, End, HEAD_ROOM, Next, REMEMBERED_MAX, Refused, Splices};
 use crate::l7::{client_hello, edit};
+use crate::record::{Recorder, Texts};
 use crate::time::{Duration, Time};
 use crate::wire::Transport;
 use crate::wire::tcp::FIN;
@@ -29,7 +31,7 @@ enum Found {
     /// It goes to a backend of the exchange's group.
     Forward { exchange: Exchange, sticky: Option<u64> },
     /// It is answered: so many bytes in the scratch buffer; `why` if that is a refusal.
-    Reply { length: usize, head: usize, close: bool, why: Option<Refused> },
+    Reply { length: usize, head: usize, close: bool, status: u16, why: Option<Refused> },
     /// It cannot be read.
     Refuse { status: u16, why: Refused },
     /// It cannot be answered either.
@@ -132,9 +134,12 @@ impl Splices {
                 }
                 return;
             }
-            let found = match cx.kind(service) {
-                Kind::Http(http) => self.examine(cx.now, http, position),
-                Kind::Tls(tls) => self.examine_hello(cx.now, tls, position),
+            let is_recorded = cx.records(service);
+            let kind = cx.snapshot.services.get(usize::from(service)).map_or(&Kind::Forward, |service| &service.kind);
+            let recorder = cx.recorder.as_deref_mut().filter(|_| is_recorded);
+            let found = match kind {
+                Kind::Http(http) => self.examine((cx.now, recorder), http, position),
+                Kind::Tls(tls) => self.examine_hello((cx.now, recorder), tls, position),
                 Kind::Forward | Kind::Terminated(_) | Kind::Group => Found::Reset,
             };
             match found {
@@ -145,13 +150,13 @@ impl Splices {
                     // Where the request is to be read anew, this loop does so.
                     let (Next::Done | Next::Read(_)) = self.begin(cx, position, exchange, sticky);
                 }
-                Found::Reply { length, head, close, why } => {
+                Found::Reply { length, head, close, status, why } => {
                     cx.count_request(service);
                     if let Some(why) = why {
                         cx.statistics.http.refused[why as usize] += 1;
                     }
                     self.consume(position, head);
-                    self.reply(cx, position, length, close);
+                    self.reply(cx, position, length, close, (status, why));
                 }
                 Found::Refuse { status, why } => self.refuse(cx, position, status, why),
                 Found::Reset => self.abandon(cx, position),
@@ -159,16 +164,16 @@ impl Splices {
         }
     }
 
-    fn examine(&mut self, now: Time, http: &Http, position: u32) -> Found {
+    /// `recorder`: where a record of the request is to begin.
+    fn examine(&mut self, (now, recorder): (Time, Option<&mut Recorder>), http: &Http, position: u32) -> Found {
         let Splices { client_conns, buffers, scratch, turn, configurations, date, remembered, .. } = self;
         let paper = (&mut scratch[..], *date);
-        let Some((client_conn, input)) =
-            client_conns.get(position).and_then(|client_conn| Some((client_conn, client_conn.input.as_ref()?)))
-        else {
+        let Some(input) = client_conns.get(position).and_then(|client_conn| client_conn.input.as_ref()) else {
             return Found::Partial;
         };
+        let bytes = buffers.bytes(input);
         // Not moved: its fields take a kilobyte.
-        let read = head::request(buffers.bytes(input), &http.limits.head_bounds());
+        let read = head::request(bytes, &http.limits.head_bounds());
         let request = match &read {
             Ok(ParseStatus::Partial) => return Found::Partial,
             Ok(ParseStatus::Complete(request)) => request,
@@ -177,9 +182,15 @@ impl Splices {
                 return Found::Refuse { status, why };
             }
         };
+        if let Some(recorder) = recorder
+            && let Some(client_conn) = client_conns.get_mut(position)
+        {
+            recording::begin(now, recorder, client_conn, &Texts::of(request));
+        }
+        let Some(client_conn) = client_conns.get(position) else { return Found::Partial };
+        let (record, first) = (client_conn.exchange.record, client_conn.exchange.first);
         // What a client has closed behind is its last request, not what stands before that.
-        let ends =
-            client_conn.peer.has_closed && !has_another(request.body, &buffers.bytes(input)[request.bytes.len()..]);
+        let ends = client_conn.peer.has_closed && !has_another(request.body, &bytes[request.bytes.len()..]);
         let close = decision::is_last(http, request, client_conn.requests) || ends;
         let (route, groups) = match decision::judge(http, request, &client_conn.key.source.address) {
             Verdict::Forward { route, groups } => (route, groups),
@@ -206,12 +217,14 @@ impl Splices {
             is_idempotent: request.method.is_idempotent(),
             upgrade: request.upgrade,
             started: now,
+            record,
+            first,
             ..Exchange::default()
         };
         Found::Forward { exchange, sticky }
     }
 
-    fn examine_hello(&mut self, now: Time, tls: &Tls, position: u32) -> Found {
+    fn examine_hello(&mut self, (now, recorder): (Time, Option<&mut Recorder>), tls: &Tls, position: u32) -> Found {
         let Splices { client_conns, buffers, scratch, turn, configurations, .. } = self;
         let Some(input) = client_conns.get(position).and_then(|client_conn| client_conn.input.as_ref()) else {
             return Found::Partial;
@@ -221,6 +234,14 @@ impl Splices {
             Ok(ParseStatus::Complete(hello)) => hello,
             Err(_) => return Found::Reset,
         };
+        if let Some(recorder) = recorder
+            && let Some(client_conn) = client_conns.get_mut(position)
+        {
+            let texts = Texts { host: hello.name.unwrap_or_default(), ..Texts::default() };
+            recording::begin(now, recorder, client_conn, &texts);
+        }
+        let Some(client_conn) = client_conns.get(position) else { return Found::Partial };
+        let (record, first) = (client_conn.exchange.record, client_conn.exchange.first);
         let group = client_hello::tls_route(tls, &hello).and_then(|route| pick(&route.groups, turn));
         let Some(group) = group else { return Found::Reset };
         let exchange = Exchange {
@@ -230,6 +251,8 @@ impl Splices {
             close_client: true,
             close_backend: true,
             started: now,
+            record,
+            first,
             ..Exchange::default()
         };
         Found::Forward { exchange, sticky: None }
@@ -266,7 +289,7 @@ fn answer(paper: Paper<'_>, request: &Request<'_>, status: u16, close: bool, why
     match write_reply(paper, request, status, None, &[], close) {
         // Counted where refusals are.
         Found::Reply { close: true, .. } => Found::Refuse { status, why },
-        Found::Reply { length, head, close, .. } => Found::Reply { length, head, close, why: Some(why) },
+        Found::Reply { length, head, close, .. } => Found::Reply { length, head, close, status, why: Some(why) },
         found => found,
     }
 }
@@ -295,7 +318,7 @@ fn write_reply(
     let close = close || request.body != Length::None;
     let answer = Reply { status, date, location, body, head_only: request.method == Method::Head, close };
     match reply::write(out, &answer) {
-        Ok(length) => Found::Reply { length, head: request.bytes.len(), close, why: None },
+        Ok(length) => Found::Reply { length, head: request.bytes.len(), close, status, why: None },
         Err(_) => Found::Refuse { status: 500, why: Refused::NoRoom },
     }
 }

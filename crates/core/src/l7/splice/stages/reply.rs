@@ -34,7 +34,7 @@ impl Splices {
             Ok(length) => {
                 let all = client_conn.waiting();
                 self.consume(position, all);
-                self.reply(cx, position, length, true);
+                self.reply(cx, position, length, true, (status, Some(why)));
             }
             Err(_) => self.abandon(cx, position),
         }
@@ -47,6 +47,7 @@ impl Splices {
         position: u32,
         length: usize,
         close: bool,
+        (status, why): (u16, Option<Refused>),
     ) {
         // Between two requests its backend connection is in the middle of nothing.
         let spliced =
@@ -56,6 +57,7 @@ impl Splices {
         self.buffers.append(&mut buffer, &self.scratch[..length]);
         cx.statistics.http.replies += 1;
         if let Some(client_conn) = self.client_conns.get_mut(position) {
+            cx.record_answer(client_conn, (status, why), length);
             client_conn.requests = client_conn.requests.wrapping_add(1);
         }
         self.deliver(cx, position, buffer, close);

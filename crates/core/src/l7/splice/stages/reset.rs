@@ -17,6 +17,7 @@ use crate::l7::splice::tcp::segment::{Own, Segment};
 use crate::l7::splice::tcp::send::emit;
 use crate::l7::splice::{Context, End, Splices};
 use crate::offload::OffloadState;
+use crate::record::Ending;
 use crate::stored::OptionalNumber;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, RST};
@@ -95,7 +96,9 @@ impl Splices {
         };
         let ends = client_conn.exchange_ends().filter(|(_, response)| *response == segment.acknowledgement);
         let Some(ends) = ends else { return false };
-        client_conn.end_exchange(ends, cx.now + idle_timeout(cx.kind(client_conn.service)));
+        let deadline = cx.now + idle_timeout(cx.kind(client_conn.service));
+        client_conn.end_exchange(ends, deadline);
+        cx.record_end(client_conn, Ending::Done);
         (client_conn.may_go_on, client_conn.asks) = (false, 0);
         client_conn.peer.reach = client_conn.peer.sent;
         client_conn.framing.clear(&mut self.buffers);

@@ -12,6 +12,7 @@ use crate::l7::splice::state::exchange::Message;
 use crate::l7::splice::timers::{OFFLOADED_FOR, body_timeout};
 use crate::l7::splice::{Context, End, Refused, Splices};
 use crate::offload::OffloadState;
+use crate::record::Ending;
 use crate::time::{Duration, Time};
 
 /// How long a client may take nothing. `None`: a service without such a limit.
@@ -103,6 +104,7 @@ impl Splices {
             return Some(again);
         }
         cx.statistics.http.refused[Refused::SendTimeout as usize] += 1;
+        self.ends_by(position, Ending::Timeout);
         self.abandon(cx, position);
         None
     }

@@ -265,6 +265,21 @@ pub(in crate::l7::splice) struct Exchange {
     /// It asks for another protocol: 101 may answer it.
     pub(in crate::l7::splice) upgrade: bool,
     pub(in crate::l7::splice) sets_sticky: bool,
+    /// The request has been sent to a backend.
+    pub(in crate::l7::splice) is_sent: bool,
+    /// The engine has carried some of it.
+    pub(in crate::l7::splice) is_offloaded: bool,
+    /// How it ends ([`Ending`](crate::record::Ending)), as far as that is settled before it does.
+    pub(in crate::l7::splice) ending: u8,
+    pub(in crate::l7::splice) unused: [u8; 3],
+    /// The status of its response, once that is there.
+    pub(in crate::l7::splice) status: u16,
+    /// The number of its record; 0: none is kept.
+    pub(in crate::l7::splice) record: u32,
+    /// How long until the head of its response was there, in microseconds; [`NEVER_US`](crate::record::NEVER_US): it is not.
+    pub(in crate::l7::splice) response_in_us: u32,
+    /// The first numbers of the request, as the client has them, and of the response, as the client will get it.
+    pub(in crate::l7::splice) first: [u32; 2],
 }
 
 stored!(
@@ -291,6 +306,14 @@ stored!(
     is_idempotent,
     upgrade,
     sets_sticky,
+    is_sent,
+    is_offloaded,
+    ending,
+    unused,
+    status,
+    record,
+    response_in_us,
+    first,
 );
 
 impl Default for Exchange {
@@ -319,6 +342,14 @@ impl Default for Exchange {
             is_idempotent: false,
             upgrade: false,
             sets_sticky: false,
+            is_sent: false,
+            is_offloaded: false,
+            ending: 0,
+            unused: [0; 3],
+            status: 0,
+            record: 0,
+            response_in_us: crate::record::NEVER_US,
+            first: [0; 2],
         }
     }
 }

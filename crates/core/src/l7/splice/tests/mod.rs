@@ -23,6 +23,7 @@ mod offload;
 mod one_worker;
 mod paths;
 mod probes;
+mod recorded;
 mod requests;
 mod resets;
 mod script;

@@ -1,0 +1,126 @@
+//! Records of exchanges (`crate::record`): when one begins and when it ends.
+//!
+//! An exchange whose `record` is not 0 has one to write. It is written once: when the exchange is concluded, when an answer of
+//! ours is sent, or when its client's connection ends first.
+
+use super::state::entry::ClientConn;
+use super::{Context, Refused, Splices};
+use crate::frame::FrameIo;
+use crate::l7::config::Kind;
+use crate::record::{self, Ending, Record, Recorder, Texts, flags};
+use crate::time::Time;
+
+/// Begins the record of the request at the front of a client connection's input, with what the request says of itself.
+pub(super) fn begin(now: Time, recorder: &mut Recorder, client_conn: &mut ClientConn, texts: &Texts<'_>) {
+    let exchange = &client_conn.exchange;
+    if exchange.record != 0 {
+        // It is decided anew.
+        return;
+    }
+    let record = recorder.begin(client_conn.forwarded.map(|volume| volume.bytes), texts);
+    let first = [client_conn.input_start(), client_conn.peer.sent];
+    let exchange = &mut client_conn.exchange;
+    (exchange.record, exchange.first, exchange.started) = (record, first, now);
+    // Of the exchange before.
+    (exchange.status, exchange.tries, exchange.response_in_us) = (0, 0, record::NEVER_US);
+    (exchange.is_sent, exchange.is_offloaded, exchange.ending) = (false, false, Ending::Aborted as u8);
+    exchange.route = record::NONE;
+}
+
+impl Splices {
+    /// Notes by what the exchange of a client connection ends that is about to end.
+    pub(super) fn ends_by(&mut self, position: u32, ending: Ending) {
+        if let Some(client_conn) = self.client_conns.get_mut(position) {
+            client_conn.exchange.ending = ending as u8;
+        }
+    }
+}
+
+impl<IO: FrameIo> Context<'_, IO> {
+    /// Whether records are kept of a service's exchanges.
+    #[inline]
+    pub(super) fn records(&self, service: u16) -> bool {
+        self.recorder.is_some()
+            && self.snapshot.services.get(usize::from(service)).is_some_and(|service| service.is_recorded)
+    }
+
+    /// Writes the record of an exchange that is over, if it has one.
+    #[inline]
+    pub(super) fn record_end(&mut self, client_conn: &mut ClientConn, ending: Ending) {
+        if client_conn.exchange.record != 0 {
+            self.write_record(client_conn, ending, None);
+        }
+    }
+
+    /// Writes the record of a request that is answered by ourselves, with `length` bytes; `why`: with an error.
+    pub(super) fn record_answer(
+        &mut self,
+        client_conn: &mut ClientConn,
+        (status, why): (u16, Option<Refused>),
+        length: usize,
+    ) {
+        if client_conn.exchange.record == 0 && !self.records(client_conn.service) {
+            return;
+        }
+        client_conn.exchange.status = status;
+        self.write_record(client_conn, Ending::Answered, Some((why, length as u32)));
+    }
+
+    fn write_record(&mut self, client_conn: &mut ClientConn, ending: Ending, answer: Option<(Option<Refused>, u32)>) {
+        let is_http = matches!(self.kind(client_conn.service), Kind::Http(_));
+        let exchange = &client_conn.exchange;
+        let Some(recorder) = self.recorder.as_deref_mut() else { return };
+        let (client, vip) = (client_conn.key.source, client_conn.key.destination);
+        // Of a head that cannot be read nothing was noted.
+        let started = if exchange.record != 0 { exchange.started } else { self.now };
+        let mut record = Record::new(started, client, vip, client_conn.service);
+        record.number = exchange.record;
+        record.took = self.now.since(started).as_nanos() as u64;
+        record.volumes = client_conn.forwarded.map(|volume| volume.bytes);
+        record.bytes = client_conn.exchange_bytes();
+        if let Some((why, length)) = answer {
+            record.bytes[1] = length.into();
+            record.why = why.map_or(u8::MAX, |why| why as u8);
+        }
+        if exchange.is_sent {
+            record.to_backend_us = exchange.chosen_in_us;
+        }
+        if exchange.tries > 0 {
+            (record.backend, record.group) = (exchange.backend, exchange.group);
+        }
+        record.to_response_us = exchange.response_in_us;
+        (record.route, record.status, record.tries) = (exchange.route, exchange.status, exchange.tries);
+        record.ending = ending as u8;
+        let is_http10 = exchange.version == crate::l7::head::Version::Http10;
+        record.flags = if is_http { flags::EXCHANGE } else { flags::TLS }
+            | if is_http && is_http10 { flags::HTTP10 } else { 0 }
+            | if exchange.is_offloaded { flags::ENGINE } else { 0 };
+        if record.number == 0 {
+            (record.route, record.tries, record.flags) = (record::NONE, 0, flags::EXCHANGE);
+            (record.backend, record.group) = (record::NONE, record::NONE);
+            (record.bytes[0], record.to_backend_us, record.to_response_us) = (0, record::NEVER_US, record::NEVER_US);
+            recorder.whole(&record, &Texts::default());
+        } else {
+            recorder.end(&record);
+        }
+        client_conn.exchange.record = 0;
+    }
+}
+
+impl ClientConn {
+    /// Bytes of the exchange's request and response so far, by their lower 32 bits.
+    fn exchange_bytes(&self) -> [u64; 2] {
+        let [request, response] = self.exchange.first;
+        let request_end = match self.exchange.is_sent {
+            true => self.exchange.request_end.get().unwrap_or(self.peer.highest),
+            false => self.input_start(),
+        };
+        // The response of a request that waits has not begun.
+        let response_end = self.peer.sent.wrapping_sub(u32::from(self.peer.was_closed));
+        [(request_end, request), (response_end, response)].map(|(end, first)| {
+            let bytes = end.wrapping_sub(first);
+            // FIN may stand where a byte would, before one that was never sent.
+            if bytes == u32::MAX { 0 } else { bytes.into() }
+        })
+    }
+}

@@ -1,0 +1,484 @@
+//! Records: what is known of an exchange of an HTTP service, or of another service's connection, at its end (design.md
+//! section 7).
+//!
+//! A worker puts them into a ring of bytes, and a thread of the host takes them out. What a request says of itself
+//! ([`Texts`]) goes into the ring when its head has been read, since its bytes are gone when the exchange ends; both carry the
+//! exchange's number, and the reader puts them together. A message that finds no room is lost and counted: the worker never
+//! waits.
+
+use crate::flow::Endpoint;
+use crate::l7::head::Request;
+use crate::l7::splice::Refused;
+use crate::time::Time;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+use rtrb::{Consumer, Producer, RingBuffer};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes of each text that a record keeps at most: method, target, host, `User-Agent`, `Referer`.
+pub const TEXT_BYTES_MAX: [usize; TEXTS] = [32, 2048, 255, 512, 1024];
+const TEXTS: usize = 5;
+
+/// What a request says of itself, as it was received. All are empty of a connection; of a TLS connection `host` is the name that
+/// its client asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Texts<'a> {
+    /// The method.
+    pub method: &'a [u8],
+    /// The target: path and query, of a request to a proxy the whole URL.
+    pub target: &'a [u8],
+    /// The host that it is for, with its port.
+    pub host: &'a [u8],
+    /// `User-Agent`.
+    pub agent: &'a [u8],
+    /// `Referer`.
+    pub referer: &'a [u8],
+}
+
+impl<'a> Texts<'a> {
+    /// Those of a request.
+    pub fn of(request: &Request<'a>) -> Texts<'a> {
+        let mut texts = Texts {
+            method: request.method_bytes,
+            target: request.target.whole,
+            host: request.host.unwrap_or_default(),
+            ..Texts::default()
+        };
+        for (name, value) in request.fields.iter() {
+            match name.len() {
+                10 if name.eq_ignore_ascii_case(b"user-agent") => texts.agent = value,
+                7 if name.eq_ignore_ascii_case(b"referer") => texts.referer = value,
+                _ => {}
+            }
+        }
+        texts
+    }
+
+    fn parts(&self) -> [&'a [u8]; TEXTS] {
+        let Texts { method, target, host, agent, referer } = *self;
+        let mut parts = [method, target, host, agent, referer];
+        parts.iter_mut().zip(TEXT_BYTES_MAX).for_each(|(part, most)| *part = &part[..part.len().min(most)]);
+        parts
+    }
+
+    /// Those that `bytes` begin with.
+    fn read(bytes: &'a [u8]) -> Option<Texts<'a>> {
+        let (lengths, mut rest) = <[u16; TEXTS]>::read_from_prefix(bytes).ok()?;
+        let mut parts = [&[][..]; TEXTS];
+        for (part, length) in parts.iter_mut().zip(lengths) {
+            (*part, rest) = rest.split_at_checked(usize::from(length))?;
+        }
+        let [method, target, host, agent, referer] = parts;
+        Some(Texts { method, target, host, agent, referer })
+    }
+}
+
+/// How an exchange or a connection has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Ending {
+    /// It was broken off, and nothing says by which side: the process ended, its memory was torn.
+    #[default]
+    Aborted,
+    /// As it should: the response was delivered, or both ends of the connection have closed.
+    Done,
+    /// Hairpin has answered by itself, with an error ([`Record::why`]) or as a route says.
+    Answered,
+    /// The client has reset its connection, or closed it in the middle of a response.
+    Client,
+    /// The backend has closed or reset its connection in the middle of a response.
+    Backend,
+    /// Nothing came for too long.
+    Timeout,
+    /// One end has reset the connection. (Layer 4.)
+    Reset,
+    /// Its backend was taken away, or its place in the table was another's.
+    Removed,
+}
+
+impl Ending {
+    /// All of them, in order.
+    pub const ALL: [Ending; 8] = [
+        Ending::Aborted,
+        Ending::Done,
+        Ending::Answered,
+        Ending::Client,
+        Ending::Backend,
+        Ending::Timeout,
+        Ending::Reset,
+        Ending::Removed,
+    ];
+
+    /// Its name in logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Ending::Aborted => "aborted",
+            Ending::Done => "done",
+            Ending::Answered => "answered",
+            Ending::Client => "client",
+            Ending::Backend => "backend",
+            Ending::Timeout => "timeout",
+            Ending::Reset => "reset",
+            Ending::Removed => "removed",
+        }
+    }
+
+    /// The one with this number.
+    pub fn of(number: u8) -> Ending {
+        Ending::ALL.get(usize::from(number)).copied().unwrap_or_default()
+    }
+}
+
+/// No service, backend, route or reason: a number that none has.
+pub const NONE: u16 = u16::MAX;
+/// A time that was not reached.
+pub const NEVER_US: u32 = u32::MAX;
+/// The number of an exchange that began in another process: its texts are not known here.
+pub const ADOPTED: u32 = u32::MAX;
+
+/// Facts about a record, as bits.
+pub mod flags {
+    /// It is an exchange of HTTP; otherwise a connection.
+    pub const EXCHANGE: u8 = 1;
+    /// The client speaks TLS.
+    pub const TLS: u8 = 2;
+    /// The engine has carried some of it.
+    pub const ENGINE: u8 = 4;
+    /// The client's HTTP is 1.0.
+    pub const HTTP10: u8 = 8;
+    /// The client's HTTP is 2.
+    pub const HTTP2: u8 = 16;
+}
+
+/// An exchange or a connection that has ended.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct Record {
+    /// When the request's head was complete, or the connection began: nanoseconds of the worker's clock ([`Time`]).
+    pub started: u64,
+    /// How long it took, in nanoseconds.
+    pub took: u64,
+    /// Bytes from the client and to the client. Of an exchange those of request and response with their heads, of a connection
+    /// those of its IP packets.
+    pub bytes: [u64; 2],
+    /// Packets from the client and to it, of a connection; 0 of an exchange.
+    pub packets: [u64; 2],
+    /// Bytes of IP packets from the client and to it that an exchange's client connection has carried so far; 0 of a connection.
+    pub volumes: [u64; 2],
+    /// The number by which its texts are found; 0: it has none.
+    pub number: u32,
+    /// Microseconds until it had a backend's connection; [`NEVER_US`]: it never had.
+    pub to_backend_us: u32,
+    /// Microseconds until the response's head had come; [`NEVER_US`]: it never did.
+    pub to_response_us: u32,
+    /// The client's end.
+    pub client: Endpoint,
+    /// The service's end.
+    pub vip: Endpoint,
+    /// The service's number.
+    pub service: u16,
+    /// The number of the group its backend was chosen from; [`NONE`]: none.
+    pub group: u16,
+    /// The backend's number; [`NONE`]: none was chosen.
+    pub backend: u16,
+    /// The route, by its place in the service; [`NONE`]: none.
+    pub route: u16,
+    /// The status that the client got; 0: none.
+    pub status: u16,
+    /// The [`Ending`].
+    pub ending: u8,
+    /// The [`Refused`] reason of an answer of ours, or of a connection broken off; 255: none.
+    pub why: u8,
+    /// Backends that were tried.
+    pub tries: u8,
+    /// See [`flags`].
+    pub flags: u8,
+    /// Zero.
+    pub unused: [u8; 2],
+}
+
+impl Record {
+    /// One that begins, with nothing known of its way.
+    pub fn new(started: Time, client: Endpoint, vip: Endpoint, service: u16) -> Record {
+        Record {
+            started: started.as_nanos(),
+            took: 0,
+            bytes: [0; 2],
+            packets: [0; 2],
+            volumes: [0; 2],
+            number: 0,
+            to_backend_us: NEVER_US,
+            to_response_us: NEVER_US,
+            client,
+            vip,
+            service,
+            group: NONE,
+            backend: NONE,
+            route: NONE,
+            status: 0,
+            ending: Ending::Done as u8,
+            why: u8::MAX,
+            tries: 0,
+            flags: 0,
+            unused: [0; 2],
+        }
+    }
+
+    /// Completes the bytes of an exchange, of which sequence numbers say the lower 32 bits: what its client's connection has
+    /// carried since `before`, when it began, is a little more than them.
+    pub fn widen(&mut self, before: [u64; 2]) {
+        for ((bytes, volume), before) in self.bytes.iter_mut().zip(self.volumes).zip(before) {
+            let about = volume.saturating_sub(before);
+            // Headers are less than half of 4 GiB as long as bodies are less than 60 GiB with 40 of each 1,500 bytes.
+            let beyond = about.saturating_sub(*bytes) + (1 << 31);
+            *bytes += beyond >> 32 << 32;
+        }
+    }
+
+    /// Whether it has this flag.
+    pub fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Why Hairpin has answered with an error, or has broken the connection off.
+    pub fn why(&self) -> Option<Refused> {
+        Refused::ALL.get(usize::from(self.why)).copied()
+    }
+}
+
+/// What comes out of a ring.
+#[derive(Clone, Copy, Debug)]
+pub enum Message<'a> {
+    /// The head of the exchange with this number, and what its client's connection had carried until then
+    /// ([`Record::volumes`]).
+    Begun(u32, [u64; 2], Texts<'a>),
+    /// The end of an exchange whose texts came before, or of a connection that has none.
+    Ended(Record),
+    /// Both at once.
+    Whole(Record, Texts<'a>),
+}
+
+/// What stands before each message.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct Prefix {
+    /// Bytes of the message behind this.
+    length: u32,
+    kind: u32,
+}
+
+const BEGUN: u32 = 1;
+const ENDED: u32 = 2;
+const WHOLE: u32 = 3;
+
+/// Bytes of a message at most.
+const MESSAGE_MAX: usize = size_of::<Prefix>() + size_of::<Record>() + 2 * TEXTS + 32 + 2048 + 255 + 512 + 1024;
+/// What stands before the texts of a head is no longer than a record.
+const _: () = assert!(4 + 16 <= size_of::<Record>());
+
+/// A worker's end of a ring.
+pub struct Recorder {
+    ring: Producer<u8>,
+    lost: Arc<AtomicU64>,
+    /// Where a message is put together. Never longer than its capacity.
+    message: Vec<u8>,
+    next: u32,
+}
+
+impl core::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Recorder({} bytes)", self.ring.buffer().capacity())
+    }
+}
+
+impl Recorder {
+    /// A ring of so many bytes, at least as many as one message takes.
+    pub fn new(bytes: usize) -> (Recorder, Records) {
+        let (ring, out) = RingBuffer::new(bytes.max(2 * MESSAGE_MAX));
+        let lost = Arc::new(AtomicU64::new(0));
+        let message = Vec::with_capacity(MESSAGE_MAX);
+        let recorder = Recorder { ring, lost: lost.clone(), message, next: 0 };
+        (recorder, Records { ring: out, lost, bytes: Vec::new() })
+    }
+
+    /// Notes what a request says of itself, and what its client's connection has carried so far; returns the number of its
+    /// exchange, never 0.
+    pub fn begin(&mut self, volumes: [u64; 2], texts: &Texts<'_>) -> u32 {
+        self.next = if self.next >= ADOPTED - 1 { 1 } else { self.next + 1 };
+        let number = self.next;
+        self.start(BEGUN);
+        self.message.extend_from_slice(number.as_bytes());
+        self.message.extend_from_slice(volumes.as_bytes());
+        self.add(texts);
+        self.finish();
+        number
+    }
+
+    /// Notes the end of an exchange or a connection.
+    pub fn end(&mut self, record: &Record) {
+        self.start(ENDED);
+        self.message.extend_from_slice(record.as_bytes());
+        self.finish();
+    }
+
+    /// Notes an exchange as a whole.
+    pub fn whole(&mut self, record: &Record, texts: &Texts<'_>) {
+        self.start(WHOLE);
+        self.message.extend_from_slice(record.as_bytes());
+        self.add(texts);
+        self.finish();
+    }
+
+    fn start(&mut self, kind: u32) {
+        self.message.clear();
+        self.message.extend_from_slice(Prefix { length: 0, kind }.as_bytes());
+    }
+
+    fn add(&mut self, texts: &Texts<'_>) {
+        let parts = texts.parts();
+        self.message.extend_from_slice(parts.map(|part| part.len() as u16).as_bytes());
+        parts.iter().for_each(|part| self.message.extend_from_slice(part));
+    }
+
+    fn finish(&mut self) {
+        let length = (self.message.len() - size_of::<Prefix>()) as u32;
+        self.message[..4].copy_from_slice(length.as_bytes());
+        if self.ring.push_entire_slice(&self.message).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The reader's end of a ring.
+#[derive(Debug)]
+pub struct Records {
+    ring: Consumer<u8>,
+    lost: Arc<AtomicU64>,
+    bytes: Vec<u8>,
+}
+
+impl Records {
+    /// Shows all messages that are there to `each`, in the order in which they were written.
+    pub fn read(&mut self, mut each: impl FnMut(Message<'_>)) {
+        let there = self.ring.slots();
+        self.bytes.resize(there, 0);
+        if self.ring.pop_entire_slice(&mut self.bytes).is_err() {
+            return;
+        }
+        let mut rest = &self.bytes[..];
+        // A message is written as a whole, so none is cut off.
+        while let Ok((prefix, behind)) = Prefix::read_from_prefix(rest) {
+            let Some((message, next)) = behind.split_at_checked(prefix.length as usize) else { return };
+            if let Some(message) = message_of(prefix.kind, message) {
+                each(message);
+            }
+            rest = next;
+        }
+    }
+
+    /// Messages that found no room so far. One of [`Message::Begun`] and one of [`Message::Ended`] may be of one exchange.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Whether the worker is gone, so that nothing more comes.
+    pub fn is_abandoned(&self) -> bool {
+        self.ring.is_abandoned()
+    }
+}
+
+fn message_of(kind: u32, bytes: &[u8]) -> Option<Message<'_>> {
+    match kind {
+        BEGUN => {
+            let (number, rest) = u32::read_from_prefix(bytes).ok()?;
+            let (volumes, texts) = <[u64; 2]>::read_from_prefix(rest).ok()?;
+            Some(Message::Begun(number, volumes, Texts::read(texts)?))
+        }
+        ENDED => Some(Message::Ended(Record::read_from_bytes(bytes).ok()?)),
+        WHOLE => {
+            let (record, texts) = Record::read_from_prefix(bytes).ok()?;
+            Some(Message::Whole(record, Texts::read(texts)?))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::IpAddr;
+    use std::vec;
+
+    fn record(number: u32) -> Record {
+        let end = |port| Endpoint::new(IpAddr::from([10, 0, 0, 1]), port);
+        Record { number, ..Record::new(Time::from_nanos(5), end(1000), end(80), 3) }
+    }
+
+    #[test]
+    fn messages_come_out_as_they_went_in() {
+        let (mut recorder, mut records) = Recorder::new(1 << 16);
+        let texts = Texts { method: b"GET", target: b"/a?b=c", host: b"example.org", ..Texts::default() };
+        // More than the ring holds, so that it wraps.
+        for round in 0..1000 {
+            let number = recorder.begin([9, round.into()], &texts);
+            assert_eq!(number, round + 1);
+            recorder.end(&record(number));
+            recorder.whole(&record(7), &Texts { agent: b"curl", ..texts });
+            let mut seen = 0;
+            records.read(|message| {
+                seen += 1;
+                match message {
+                    Message::Begun(begun, volumes, said) => {
+                        assert_eq!((begun, volumes, said), (number, [9, round.into()], texts));
+                    }
+                    Message::Ended(ended) => assert_eq!((ended.number, ended.service), (number, 3)),
+                    Message::Whole(whole, said) => assert_eq!((whole.number, said.agent), (7, &b"curl"[..])),
+                }
+            });
+            assert_eq!(seen, 3);
+        }
+        assert_eq!(records.lost(), 0);
+    }
+
+    #[test]
+    fn what_finds_no_room_is_lost_whole_and_counted() {
+        let (mut recorder, mut records) = Recorder::new(0);
+        let long = vec![b'x'; 10_000];
+        let texts = Texts { target: &long, agent: &long, ..Texts::default() };
+        for _ in 0..100 {
+            recorder.begin([0; 2], &texts);
+        }
+        let mut seen = 0;
+        records.read(|message| {
+            let Message::Begun(_, _, said) = message else { panic!("{message:?}") };
+            assert_eq!([said.target.len(), said.agent.len()], [TEXT_BYTES_MAX[1], TEXT_BYTES_MAX[3]]);
+            seen += 1;
+        });
+        assert!(seen > 0);
+        assert_eq!(seen + records.lost(), 100);
+        // There is room again.
+        recorder.end(&record(1));
+        let mut ended = 0;
+        records.read(|message| ended += u32::from(matches!(message, Message::Ended(_))));
+        assert_eq!(ended, 1);
+    }
+    #[test]
+    fn sizes_beyond_4_gib_are_those_that_volumes_make_likely() {
+        // Bytes, and the volume that carries them.
+        let cases = [
+            (0, 0),
+            (100, 0),
+            (100, 140),
+            (0xffff_ffff, 0x1_0700_0000),
+            (5 << 32 | 7, (5 << 32) + (140 << 20)),
+            // Counters that are not all in yet.
+            (1 << 32, (1 << 32) - (1 << 30)),
+        ];
+        for (bytes, volume) in cases {
+            let mut ended = Record { bytes: [bytes & 0xffff_ffff, 1], volumes: [volume + 50, 10], ..record(1) };
+            ended.widen([50, 10]);
+            assert_eq!(ended.bytes, [bytes, 1], "{bytes:#x} {volume:#x}");
+        }
+    }
+}
