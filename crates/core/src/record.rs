@@ -1,5 +1,4 @@
-//! Records: what is known of an exchange of an HTTP service, or of another service's connection, at its end (design.md
-//! section 7).
+//! Records: what is known of an exchange of an HTTP service, or of another service's connection, at its end.
 //!
 //! A worker puts them into a ring of bytes, and a thread of the host takes them out. What a request says of itself
 //! ([`Texts`]) goes into the ring when its head has been read, since its bytes are gone when the exchange ends; both carry the

@@ -4,6 +4,7 @@
 //! are, a backend of them if address and port are; everything else about them is a change. What a running process cannot
 //! change is told apart.
 
+use crate::access_log::AccessLogSettings;
 use crate::config::keys;
 use crate::config::words::spoken;
 use crate::config::{
@@ -84,7 +85,7 @@ fn numbers(config: &Config) -> String {
 }
 
 /// In the order of the file.
-const SETTINGS: [Setting; 58] = [
+const SETTINGS: [Setting; 61] = [
     anew("instance", |c| c.settings.instance.clone()),
     later("interfaces", |c| list(&c.settings.interfaces)),
     anew("plane", |c| c.settings.plane.name().to_string()),
@@ -132,6 +133,9 @@ const SETTINGS: [Setting; 58] = [
     anew("[control] directory", |c| c.settings.control_directory.display().to_string()),
     live("[log] format", |c| c.settings.log.format.word().to_string()),
     live("[log] level", |c| c.settings.log.level.word().to_string()),
+    live("[access_log] to", |c| of_access_log(c, |log| log.to.to_string())),
+    live("[access_log] format", |c| of_access_log(c, |log| log.form.to_string())),
+    later("[access_log] buffer", |c| of_access_log(c, |log| log.buffer.to_string())),
     later("[metrics] listen", |c| c.settings.metrics.map_or("off".to_string(), |listen| listen.to_string())),
     live("[acme] directory", |c| acme(c, |a| a.authority.directory.clone())),
     live("[acme] directory_roots", |c| acme(c, |a| a.authority.roots.display().to_string())),
@@ -153,6 +157,10 @@ const SETTINGS: [Setting; 58] = [
 fn shared_keys(config: &Config) -> String {
     let said = |file: &PathBuf| format!("{} ({})", file.display(), keys::said(&config.snapshot.keys));
     config.settings.keys_file.as_ref().map_or("none".to_string(), said)
+}
+
+fn of_access_log(config: &Config, text: impl Fn(&AccessLogSettings) -> String) -> String {
+    config.settings.access_log.as_ref().map_or("none".to_string(), text)
 }
 
 fn acme(config: &Config, text: impl Fn(&AcmeSettings) -> String) -> String {
@@ -275,6 +283,11 @@ fn service(out: &mut Vec<String>, before: DiffSide<'_>, after: DiffSide<'_>) {
         if let (Some(before), Some(after)) = (before, after) {
             say(&format!("health.{name}"), [before, after], "");
         }
+    }
+    let log = |side: DiffSide<'_>| side.settings.access_log.as_ref().map_or("off".to_string(), ToString::to_string);
+    let logs = [log(before), log(after)];
+    if logs[0] != logs[1] {
+        out.push(format!("{who}: access_log: {} -> {}", logs[0], logs[1]));
     }
     said(out, &who, &before.settings.said, &after.settings.said);
     backends(out, before.service, after.service);

@@ -4,6 +4,7 @@
 //! `hairpin` (`main.rs`).
 #![forbid(unsafe_code)]
 
+pub mod access_log;
 mod capture;
 pub mod cli;
 pub mod config;

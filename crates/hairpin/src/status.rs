@@ -59,6 +59,9 @@ pub struct Status {
     /// Automatic certificates, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acme: Option<AcmeStatus>,
+    /// The access log, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access_log: Option<AccessLogStatus>,
     /// Packets dropped, by reason: `kernel.*` in the BPF programs, `worker.*` in a worker, `device.*` on the way
     /// between them. Reasons that never occurred are left out.
     pub drops: BTreeMap<String, Count>,
@@ -100,6 +103,20 @@ impl Status {
         let services = self.services.iter().filter(|service| service.group_of.is_none());
         services.map(|service| service.connections).sum()
     }
+}
+
+/// The access log.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AccessLogStatus {
+    /// Where lines go, as in the configuration.
+    pub to: String,
+    /// Lines written.
+    pub lines_total: u64,
+    /// Lines that could not be written.
+    pub lines_lost_total: u64,
+    /// Records that found a worker's ring full. An exchange may count twice.
+    pub records_lost_total: u64,
 }
 
 /// A process that has handed over, and serves the connections that it still has.

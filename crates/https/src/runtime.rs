@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::keys::Secret;
+use hairpin_core::record::Recorder;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::TcpListener;
@@ -45,6 +46,8 @@ pub struct RuntimesOptions {
     pub clients_max: usize,
     /// Called on each thread before anything else, with the number of its core: pins it.
     pub enter: fn(usize) -> Result<()>,
+    /// Makes a ring for records of exchanges, one for each core.
+    pub recorder: Arc<dyn Fn() -> Recorder + Send + Sync>,
     /// The processor time that the calling thread has used.
     pub thread_time: fn() -> Duration,
 }

@@ -91,6 +91,7 @@ fn read_one<'a>(
         },
         backends: backends.unwrap_or_default(),
         settings: ServiceSettings {
+            access_log: None,
             health,
             said: HttpSections { fields, ..Default::default() },
             https: None,

@@ -66,6 +66,7 @@ pub(super) fn read<'a>(
         set_up: set_up?,
         control_directory: control_directory?,
         log: LogSettings { format: format?, level: level? },
+        access_log: None,
         metrics: metrics?,
         timeouts: common.timeouts,
         linux: linux?,

@@ -3,6 +3,7 @@
 //! Every mistake of a file is reported at once, each with its line and what would be right; a file with an error
 //! changes nothing. [`mod@reference`] is the one place that names the fields.
 
+mod access_log;
 mod acme;
 mod check;
 mod dpdk;
@@ -109,6 +110,8 @@ type ConfigParts = (Settings, Snapshot, Vec<ServiceSettings>);
 struct Common {
     timeouts: Timeouts,
     drain_limit: Duration,
+    /// There is an access log.
+    has_access_log: bool,
 }
 
 /// Reads the file at `path`.
@@ -152,13 +155,16 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<C
     let common = Common {
         timeouts: instance::read_timeouts(&top.table("timeouts", &reference::TIMEOUTS)),
         drain_limit: limits.duration("drain_limit"),
+        has_access_log: top.has("access_log"),
     };
+    let access_log = access_log::read(sink, &top);
     let (keys, keys_file) = keys::read(sink, &top);
     let acme = acme::read(sink, &top);
     let acme_settings = acme.as_ref().map(|acme| acme.value.clone());
     let settings = instance::read(sink, &top, &limits, &common).map(|settings| Settings {
         keys_file,
         acme: acme_settings,
+        access_log,
         ..settings
     });
     let pool = instance::read_pool(sink, &top.table("pool", &reference::POOL));

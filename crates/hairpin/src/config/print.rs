@@ -13,7 +13,9 @@ pub fn template() -> String {
     let mut out = String::from("# Every field of hairpin.toml. A line that is commented out shows the default.\n");
     for section in COMMON {
         let header_mark = if section.header.starts_with("[[") { "" } else { "# " };
-        commented(&mut out, section, [header_mark, "", "# "]);
+        // What must be given in a section that may be left out.
+        let required = if section.header.is_empty() { "" } else { header_mark };
+        commented(&mut out, section, [header_mark, required, "# "]);
     }
     out.push('\n');
     comment(

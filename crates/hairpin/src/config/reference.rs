@@ -3,6 +3,7 @@
 //! The reader takes defaults, ranges and known names from here, `hairpin config` and `docs/reference/configuration.md` are
 //! printed from here, so none of them can disagree.
 
+mod access_log;
 mod acme;
 mod dpdk;
 mod http;
@@ -10,6 +11,7 @@ mod instance;
 mod route;
 mod service;
 
+pub use access_log::{ACCESS_LOG, SERVICE_ACCESS_LOG};
 pub use acme::ACME;
 pub use dpdk::{DPDK, DPDK_PORT};
 pub use http::{
@@ -144,8 +146,22 @@ const fn field(
 const DAY_MS: u64 = 86_400_000;
 
 /// Sections of every service and of the instance, in the order they are documented in.
-pub const COMMON: [&ReferenceSection; 12] =
-    [&TOP, &LIMITS, &OFFLOAD, &POOL, &LINUX, &CONTROL, &LOG, &METRICS, &TIMEOUTS, &SERVICE, &HEALTH, &BACKEND];
+pub const COMMON: [&ReferenceSection; 14] = [
+    &TOP,
+    &LIMITS,
+    &OFFLOAD,
+    &POOL,
+    &LINUX,
+    &CONTROL,
+    &LOG,
+    &ACCESS_LOG,
+    &METRICS,
+    &TIMEOUTS,
+    &SERVICE,
+    &SERVICE_ACCESS_LOG,
+    &HEALTH,
+    &BACKEND,
+];
 
 /// Sections of HTTP and TLS services only, likewise.
 pub const LAYER7: [&ReferenceSection; 14] = [

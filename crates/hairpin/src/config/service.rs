@@ -4,7 +4,9 @@ use super::l7::{self, Targets, backend_tls};
 use super::reader::{TomlTable, is_empty_list, socket_address};
 use super::reference::ReferenceSection;
 use super::words::{SettingWord, Spoken};
-use super::{BACKENDS_MAX, Common, SERVICES_MAX, ServiceSettings, encapsulation, group, health, reference, sharing};
+use super::{
+    BACKENDS_MAX, Common, SERVICES_MAX, ServiceSettings, access_log, encapsulation, group, health, reference, sharing,
+};
 use hairpin_core::config::{Backend, BackendState, Forwarding, Outer, Service, ServiceState, Timeouts, UnknownPacket};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::config::Kind;
@@ -93,6 +95,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
     let protocol = spoken.map(Spoken::transport);
     let health_table = table.table("health", &reference::HEALTH);
     let health = health::read(sink, &health_table, spoken);
+    let access_log = access_log::read_service(sink, table, spoken, common.has_access_log);
     let backends = read_backends(sink, table, &reference::BACKEND);
     let needs_none = has_routes && (table.has("route") || table.has(sharing::FIELD) || l7::redirects(table));
     if backends.is_none() && !needs_none {
@@ -119,6 +122,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
         },
         settings: ServiceSettings {
             health,
+            access_log,
             said: Default::default(),
             https: None,
             backend_tls: None,

@@ -2,6 +2,7 @@
 
 use super::dpdk::DpdkSettings;
 use super::words::{PlaneChoice, SettingWord};
+use crate::access_log::{AccessLogSettings, ServiceLog};
 use crate::health::{Check, CheckTarget, Passive, StatusRanges};
 use hairpin_acme::{Authority, WantedName};
 use hairpin_core::config::{Backend, Forwarding, Service, Timeouts};
@@ -173,6 +174,8 @@ pub struct Settings {
     pub control_directory: PathBuf,
     /// The program's log.
     pub log: LogSettings,
+    /// The access log; `None`: there is none.
+    pub access_log: Option<AccessLogSettings>,
     /// The address that serves metrics; `None`: metrics are off.
     pub metrics: Option<SocketAddr>,
     /// How long silence is borne in services that do not say otherwise.
@@ -324,6 +327,8 @@ impl HealthSettings {
 pub struct ServiceSettings {
     /// How the health of its backends is found out.
     pub health: HealthSettings,
+    /// Which of its records become lines of the access log; `None`: none.
+    pub access_log: Option<ServiceLog>,
     /// HTTP and TLS services: their sections, as text.
     pub said: HttpSections,
     /// HTTPS services: how TLS is spoken with clients. `None` for the groups of one, too.

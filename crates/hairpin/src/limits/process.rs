@@ -2,9 +2,10 @@
 
 use super::Bound::{Number, Option, Time};
 use super::{Counter, Group, limit, series};
+use crate::access_log::limits as access_log;
 use crate::capture::limits as capture;
 use crate::config::limits as config;
-use crate::config::reference::LIMITS;
+use crate::config::reference::{ACCESS_LOG, LIMITS};
 use crate::control;
 use crate::events;
 use crate::health::limits as health;
@@ -15,6 +16,8 @@ const fn closed(reason: &'static str) -> Counter {
     Counter::of("hairpin_metrics_connections_closed_total", "reason", reason)
 }
 
+const RECORDS_LOST: &[Counter] = &[series("hairpin_access_log_records_lost_total")];
+const LINES_LOST: &[Counter] = &[series("hairpin_access_log_lines_lost_total")];
 const RELOAD_FAILED: &[Counter] = &[Counter::of("hairpin_reloads_total", "result", "failure")];
 const ORDER_FAILED: &[Counter] = &[Counter::of("hairpin_acme_orders_total", "result", "failure")];
 const NO_STATUS: &[Counter] = &[Counter::of("hairpin_metrics_answers_total", "code", "503")];
@@ -40,6 +43,30 @@ pub(super) const PROCESS: Group = Group {
             Time(limits::CHANGE_PATIENCE),
             &[],
             "The command that asked for it fails; what was begun goes on.",
+        ),
+        limit(
+            "records of ended exchanges and connections that wait for the access log, each worker",
+            Option(&ACCESS_LOG, "buffer", "bytes"),
+            RECORDS_LOST,
+            "Records that find no room have no line. No packet waits.",
+        ),
+        limit(
+            "exchanges that have begun and whose texts the access log keeps, each worker",
+            Number(access_log::TEXTS_MAX as u64, "exchanges"),
+            &[],
+            "The oldest exchange's texts are forgotten: its line has no method, target and host.",
+        ),
+        limit(
+            "bytes of those texts, each worker",
+            Number(access_log::TEXTS_BYTES_MAX as u64, "bytes"),
+            &[],
+            "Likewise.",
+        ),
+        limit(
+            "wait for an output of the access log that has failed",
+            Time(access_log::RETRY_AFTER),
+            LINES_LOST,
+            "Lines are lost meanwhile; a warning once a minute.",
         ),
         limit(
             "names of all services that certificates are obtained for",

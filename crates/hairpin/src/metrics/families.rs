@@ -210,6 +210,24 @@ const GENERAL: &[MetricFamily] = &[
         "Connections given up for newer ones before they were established; the only reason is table-full.",
         |view, emit| emit(&["table-full"], view.status.capacity.evicted_total.into())
     ),
+    // The access log.
+    family!(Counter, "access_log_lines", NONE, "Lines written to the access log, if there is one.", |view, emit| {
+        view.status.access_log.iter().for_each(|log| emit(&[], log.lines_total.into()));
+    }),
+    family!(
+        Counter,
+        "access_log_lines_lost",
+        NONE,
+        "Lines that could not be written: a full disk, a syslog server that does not take them.",
+        |view, emit| view.status.access_log.iter().for_each(|log| emit(&[], log.lines_lost_total.into()))
+    ),
+    family!(
+        Counter,
+        "access_log_records_lost",
+        NONE,
+        "Records that found a worker's ring full, so that they have no line; buffer in [access_log] makes it larger.",
+        |view, emit| view.status.access_log.iter().for_each(|log| emit(&[], log.records_lost_total.into()))
+    ),
     // Services and backends.
     family!(Counter, "connections_opened", BACKEND, "New connections.", |view, emit| {
         backends(view, emit, |backend| backend.connections_total.into());

@@ -298,7 +298,9 @@ impl<'a> Merge<'a> {
             let members = self.members.remove(number).unwrap_or_default();
             let backend = |number: u16| Some(self.registry.backends.get(&number)?.backend(number));
             let mut service = entry.service(kinds.remove(number), members.into_iter().filter_map(backend).collect());
-            service.faulty = self.settings.get(number).map(|settings| settings.health.faulty()).unwrap_or_default();
+            let settings = self.settings.get(number);
+            service.faulty = settings.map(|settings| settings.health.faulty()).unwrap_or_default();
+            service.is_recorded = settings.is_some_and(|settings| settings.access_log.is_some());
             services[usize::from(*number)] = service;
         }
         let mut snapshot = Snapshot::new(services.into(), self.config.snapshot.pool.clone());

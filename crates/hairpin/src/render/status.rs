@@ -5,7 +5,7 @@ mod tests;
 
 use super::{acme, http, https, not_ready, ports};
 use super::{add, aligned, bare, fitted, number, percent, right, scaled, span, trimmed, wrapped};
-use crate::status::{BackendStatus, Count, DrainingStatus, OffloadStatus, Status, Traffic};
+use crate::status::{AccessLogStatus, BackendStatus, Count, DrainingStatus, OffloadStatus, Status, Traffic};
 use comfy_table::{Cell, Table};
 use hairpin_core::table::LookupMethod;
 use std::collections::BTreeMap;
@@ -25,6 +25,17 @@ pub fn status(status: &Status, width: Option<usize>) -> String {
     status_at(status, now, width)
 }
 
+/// A sentence about the access log.
+fn access_log(log: &AccessLogStatus) -> String {
+    let mut told = format!("access log: {} lines to {}", log.lines_total, log.to);
+    let lost =
+        [(log.lines_lost_total, "lines that could not be written"), (log.records_lost_total, "records (full ring)")];
+    for (count, what) in lost.into_iter().filter(|(count, _)| *count > 0) {
+        let _ = write!(told, "; lost {count} {what}");
+    }
+    told
+}
+
 /// The whole status as tables, at the time `now`, in seconds since 1970.
 fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
     let mut out = String::new();
@@ -40,6 +51,9 @@ fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
     for sentence in [not_ready(status), beginning(status), reloads(status, now), capacity(status)].into_iter().flatten()
     {
         let _ = writeln!(out, "{sentence}");
+    }
+    if let Some(log) = &status.access_log {
+        let _ = writeln!(out, "{}", access_log(log));
     }
     for process in &status.draining {
         let _ = writeln!(out, "{}", draining(process, now));

@@ -11,6 +11,7 @@ use super::policer::ServiceRate;
 use super::supervisor::Supervisor;
 use super::thread::WorkerCommand;
 use super::{begin, effective_weights, host, log, notify, reading, set_up, tell};
+use crate::access_log::AccessLogSettings;
 use crate::config::words::spoken;
 use crate::config::{self, Config, DpdkSettings, PlaneChoice, SetUpChoice};
 use crate::control::{BackendChange, Changes};
@@ -234,6 +235,12 @@ impl Supervisor {
         self.worker_pool.command(command, || self.plane.heartbeat())
     }
 
+    /// The access log that `config` asks for, with the rings that there are.
+    fn access_log_of(&self, config: &Config) -> Option<AccessLogSettings> {
+        let buffer = self.config.settings.access_log.as_ref().map(|running| running.buffer);
+        config.settings.access_log.clone().map(|log| AccessLogSettings { buffer: buffer.unwrap_or(log.buffer), ..log })
+    }
+
     /// Takes note of what is in force now.
     fn settle(&mut self, config: Config, registry: Registry, merged: Merged, snapshot: Arc<Snapshot>) {
         // A setting that needs a restart stays as it was, so that the next comparison names it again.
@@ -255,12 +262,15 @@ impl Supervisor {
             keys_file: config.settings.keys_file.clone(),
             acme: config.settings.acme.clone(),
             log: config.settings.log,
+            access_log: self.access_log_of(&config),
             drain_limit: config.settings.drain_limit,
             timeouts: config.settings.timeouts,
             ..running.clone()
         };
         self.config = Config { settings, ..config };
         super::log::configure(&self.config.settings.log);
+        let logs = merged.settings.iter().map(|settings| settings.as_ref()?.access_log.clone());
+        self.parameters.access_log.configure(self.config.settings.access_log.as_ref(), &snapshot, logs.collect());
         self.plane.set_options(&self.config.settings);
         self.rates.resize(snapshot.services.len(), ServiceRate::new(self.config.settings.linux.policer_ceiling));
         let ceiling = self.config.settings.linux.policer_ceiling;

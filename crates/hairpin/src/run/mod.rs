@@ -62,6 +62,7 @@ pub(crate) use host::{port_range_warning, unknown_interface};
 pub(crate) use orphan::start as start_orphan;
 pub(crate) use rivals::rival;
 
+use crate::access_log::AccessLog;
 use crate::config::{Config, PlaneChoice, Settings};
 use crate::control::{BackendChange, Changes, RouteAnswer, RouteQuery, Upgrade};
 use crate::events::EventKind;
@@ -81,9 +82,10 @@ use hairpin_linux::tap::Tap;
 use handover::{Inheritance, Predecessor};
 use instance::{InstanceRecord, Lock};
 use listeners::Listeners;
-use log::{keep, keep_events, log, tell};
+pub(crate) use log::tell;
+use log::{keep, keep_events, log};
 use plane::linux::Passed;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -92,7 +94,7 @@ use std::time::{Duration, Instant};
 use supervisor::Supervisor;
 use termination::Termination;
 use tokio::sync::oneshot;
-use worker_pool::{WorkerMemory, WorkerParameters};
+use worker_pool::{RECORD_BYTES, WorkerMemory, WorkerParameters};
 
 /// Reads the certificates that a configuration names: those that are not valid now, or will soon not be.
 ///
@@ -143,6 +145,8 @@ enum SupervisorMessage {
     Upgrade { how: Upgrade, answer: ReplySender<u32>, known: Receiver<()>, client: Sender<()> },
     /// A backend's health has changed.
     Health,
+    /// The file of the access log has been moved away.
+    ReopenAccessLog,
     /// Give a CA these answers, and no others.
     Challenges(Vec<ChallengeAnswer>, oneshot::Sender<()>),
     /// Another certificate lies in its file.
@@ -184,7 +188,7 @@ impl ProcessEnd {
 pub fn run(config: Config, options: RunOptions) -> Result<()> {
     log::configure(&config.settings.log);
     // From here on they wait until everything stands, and then end the process in order.
-    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot listen for signals")?;
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1]).context("cannot listen for signals")?;
     if !options.take_over {
         rivals::refuse(&config)?;
     }
@@ -423,6 +427,8 @@ impl Startup<'_> {
             effective_weights: EffectiveWeights::default(),
             occupancy: Occupancy::default(),
             held: Arc::clone(&held),
+            access_log: AccessLog::default(),
+            record_bytes: config.settings.access_log.as_ref().map_or(RECORD_BYTES, |log| log.buffer),
         };
         if let Err(error) = host::take_precedence() {
             log(&format!("warning: {error:#}; workers compete with everybody else"));
@@ -447,6 +453,11 @@ impl Startup<'_> {
             let wanted = begin::tap_names(&config.settings, cpus.len());
             begin::remove_surplus_devices(&mut record, wanted, socket, Tap::remove)?;
         }
+        parameters.access_log.configure(
+            config.settings.access_log.as_ref(),
+            &snapshot,
+            merged.settings.iter().map(|settings| settings.as_ref()?.access_log.clone()).collect(),
+        );
         worker_pool.begin();
         let tables = termination.tables(&snapshot);
         termination.configure(&config, &merged, (&snapshot, &tables), (&listeners, &OpenChallenges::default()))?;
@@ -481,10 +492,10 @@ impl Startup<'_> {
 fn watch_signals(mut signals: Signals, messages: Sender<SupervisorMessage>) -> Result<()> {
     let body = move || {
         for signal in signals.forever() {
-            let message = if signal == SIGHUP {
-                SupervisorMessage::Reload(None)
-            } else {
-                SupervisorMessage::End(ProcessEnd::Signal(signal))
+            let message = match signal {
+                SIGHUP => SupervisorMessage::Reload(None),
+                SIGUSR1 => SupervisorMessage::ReopenAccessLog,
+                _ => SupervisorMessage::End(ProcessEnd::Signal(signal)),
             };
             if messages.send(message).is_err() {
                 return;

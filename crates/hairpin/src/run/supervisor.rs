@@ -25,7 +25,7 @@ use crate::events::EventKind;
 use crate::health::{Checker, Health};
 use crate::metrics;
 use crate::registry::{Merged, Registry};
-use crate::status::{OffloadStatus, ReloadStatus, Status};
+use crate::status::{AccessLogStatus, OffloadStatus, ReloadStatus, Status};
 use anyhow::Result;
 use hairpin_core::balance::Tables;
 use hairpin_core::config::Snapshot;
@@ -316,6 +316,7 @@ impl Supervisor {
                 drop(answer.send(self.status()));
             }
             SupervisorMessage::Health => self.stand(),
+            SupervisorMessage::ReopenAccessLog => self.parameters.access_log.reopen(),
             SupervisorMessage::Challenges(answers, done) => {
                 match self.with_heartbeat(|supervisor| supervisor.answer_challenges(answers)) {
                     Ok(()) => drop(done.send(())),
@@ -457,6 +458,15 @@ impl Supervisor {
             https.certificates = self.termination.certificates.statuses();
         }
         status.acme = self.automatic.status();
+        status.access_log = self.config.settings.access_log.as_ref().map(|log| {
+            let reading = self.parameters.access_log.reading();
+            AccessLogStatus {
+                to: log.to.to_string(),
+                lines_total: reading.written,
+                lines_lost_total: reading.lines_lost,
+                records_lost_total: reading.records_lost,
+            }
+        });
         status.reloads = self.reloads.clone();
         status.began = self.began.name().to_string();
         status.draining = self.generations.statuses();

@@ -7,6 +7,7 @@ use super::listeners::{self, Listeners};
 use super::reading::{HttpsReading, WorkerReading};
 use super::tell;
 use super::worker_pool::{SPLICES_MAX, WorkerParameters};
+use crate::access_log::AccessLog;
 use crate::config::{Config, ServiceSettings};
 use crate::events::EventKind;
 use crate::registry::Merged;
@@ -59,10 +60,19 @@ pub(crate) struct Termination {
     runtimes: Option<Runtimes>,
     options: RuntimesOptions,
     cpus: Vec<usize>,
+    access_log: AccessLog,
     /// Of changed files that could not be served.
     refused: Option<String>,
     /// Once this process has handed over.
     reporter: Option<DrainReporter>,
+}
+
+impl Drop for Termination {
+    fn drop(&mut self) {
+        // The last to write records: workers have ended before.
+        drop(self.runtimes.take());
+        self.access_log.end();
+    }
 }
 
 impl Termination {
@@ -76,11 +86,16 @@ impl Termination {
             secret: Secret::new(parameters.steering.key),
             seed: parameters.seeds[3],
             clients_max: clients_max(cpus.len()),
+            recorder: {
+                let (access_log, bytes) = (parameters.access_log.clone(), parameters.record_bytes);
+                Arc::new(move || access_log.recorder(bytes))
+            },
             enter: |cpu| cpu::pin(cpu).with_context(|| format!("cannot pin a thread to core {cpu}")),
             thread_time: cpu::thread_time,
         };
         let cpus = cpus.into_iter().collect();
-        Termination { certificates, runtimes: None, options, cpus, refused: None, reporter: None }
+        let access_log = parameters.access_log.clone();
+        Termination { certificates, runtimes: None, options, cpus, access_log, refused: None, reporter: None }
     }
 
     /// Cores that have a runtime, and a socket for each endpoint.
@@ -245,8 +260,8 @@ impl Termination {
 
     /// Accepts no clients any more, and waits until those that are there have what they asked for, or their time is over.
     /// `is_ended` waits for a step and says whether this process is told to end.
-    pub(crate) fn drain(self, is_ended: impl Fn(Duration) -> bool) {
-        let (Some(runtimes), Some(mut reporter)) = (self.runtimes, self.reporter) else { return };
+    pub(crate) fn drain(mut self, is_ended: impl Fn(Duration) -> bool) {
+        let (Some(runtimes), Some(mut reporter)) = (self.runtimes.take(), self.reporter.take()) else { return };
         runtimes.drain();
         let limit = reporter.limit();
         let until = Instant::now() + limit;

@@ -5,6 +5,7 @@ use super::reading::WorkerReading;
 use super::reconcile::Heard;
 use super::thread::{self, ThreadShared, WorkerCommand, WorkerDevice, WorkerStart, WorkerThreadParts};
 use super::{ProcessEnd, SupervisorMessage};
+use crate::access_log::AccessLog;
 use anyhow::{Context, Result, bail};
 use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::config::Snapshot;
@@ -29,6 +30,8 @@ use std::time::{Duration, Instant};
 /// more than it may have connections.
 pub(crate) const SPLICES_MAX: u32 = 65_536;
 
+/// Bytes of the ring of records of a worker, unless the configuration says how many.
+pub(crate) const RECORD_BYTES: usize = 1 << 20;
 /// How long a worker may take to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// How long workers may take to make themselves: 67 million connections take half a minute.
@@ -63,6 +66,10 @@ pub(crate) struct WorkerParameters {
     pub(crate) occupancy: Occupancy,
     /// Flows for which the engine holds a rule that an earlier process has made.
     pub(crate) held: Arc<HashSet<FlowKey>>,
+    /// Where records of exchanges and connections go.
+    pub(crate) access_log: AccessLog,
+    /// Bytes of the ring that leads there from each worker and runtime.
+    pub(crate) record_bytes: usize,
 }
 
 /// A worker's thread and what it shares.
@@ -256,6 +263,7 @@ impl WorkerHandle {
         let policy: AnyPolicy = AnyPolicy::new(parameters.policy.clone(), memory.len());
         let stateless = index::stateless(parameters.table, &steering);
         let (caps, held) = (engine.caps(), Arc::clone(&parameters.held));
+        let recorder = parameters.access_log.recorder(parameters.record_bytes);
         // On its own thread, so that its memory lies where it is used.
         let make = move || {
             let worker = number as u16;
@@ -278,6 +286,7 @@ impl WorkerHandle {
                 cookies,
             };
             let (mut worker, adopted) = Worker::adopt(options, cpu::now(), &|key: &FlowKey| held.contains(key));
+            worker.record_to(recorder);
             if marks {
                 worker.go_by_marks();
             }

@@ -120,6 +120,7 @@ pub(crate) fn full_status() -> Status {
         http: Some(http),
         https: Some(https),
         draining: vec![DrainingStatus { pid: 7, connections: 3, ..DrainingStatus::default() }; 2],
+        access_log: Some(AccessLogStatus { to: "stdout".into(), lines_total: 9, ..AccessLogStatus::default() }),
         acme: Some(AcmeStatus {
             obtained_total: 3,
             failed_total: 1,

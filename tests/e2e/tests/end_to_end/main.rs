@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod absence;
+mod access_log;
 mod acme;
 mod availability;
 mod balance;
@@ -95,6 +96,7 @@ fn main() -> ExitCode {
         manager::tests(),
         health::tests(),
         intruders::tests(),
+        access_log::tests(),
         survival::tests(),
         soak::tests(),
         availability::tests(),

@@ -67,7 +67,8 @@ impl<IO: FrameIo> Context<'_, IO> {
     }
 
     fn write_record(&mut self, client_conn: &mut ClientConn, ending: Ending, answer: Option<(Option<Refused>, u32)>) {
-        let is_http = matches!(self.kind(client_conn.service), Kind::Http(_));
+        let service = self.snapshot.services.get(usize::from(client_conn.service));
+        let is_http = service.is_some_and(|service| matches!(service.kind, Kind::Http(_)));
         let exchange = &client_conn.exchange;
         let Some(recorder) = self.recorder.as_deref_mut() else { return };
         let (client, vip) = (client_conn.key.source, client_conn.key.destination);

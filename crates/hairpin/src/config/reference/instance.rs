@@ -71,6 +71,7 @@ pub const TOP: ReferenceSection = ReferenceSection {
         field("dpdk", ValueForm::Tables, From("none"), "", "See [dpdk]."),
         field("control", ValueForm::Tables, From("each field's default"), "", "See [control]."),
         field("log", ValueForm::Tables, From("each field's default"), "", "See [log]."),
+        field("access_log", ValueForm::Tables, From("none"), "", "See [access_log]."),
         field("metrics", ValueForm::Tables, From("each field's default"), "", "See [metrics]."),
         field("acme", ValueForm::Tables, From("none"), "", "See [acme]."),
         field("timeouts", ValueForm::Tables, From("each field's default"), "", "See [timeouts]."),

@@ -1,0 +1,208 @@
+//! The access log: a line for each exchange and connection that has ended.
+//!
+//! Workers and HTTPS runtimes put records into rings ([`hairpin_core::record`]); one thread takes them out, puts together what
+//! belongs together (`join.rs`), makes lines (`line.rs`) and writes them (`output.rs`). Nothing here can hold up a packet: a
+//! ring that is full loses records, an output that does not take lines loses those, and both are counted.
+
+mod escape;
+mod join;
+mod line;
+mod output;
+mod settings;
+
+pub use settings::{AccessLogSettings, Form, ServiceLog, SyslogEnd, Target};
+pub(crate) use settings::{FIELDS, FORMS, Template, usual_fields};
+
+/// Bounds of the access log.
+pub(crate) mod limits {
+    pub(crate) use super::join::{TEXTS_BYTES_MAX, TEXTS_MAX};
+    pub(crate) use super::output::RETRY_AFTER;
+}
+
+use crate::events::EventKind;
+use crate::run::tell;
+use hairpin_core::config::Snapshot;
+use hairpin_core::record::{Recorder, Records};
+use hairpin_linux::cpu;
+use join::Joiner;
+use line::Names;
+use output::Output;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+/// The pause between two looks at the rings while there is something in them.
+const LOOK_SOON: Duration = Duration::from_millis(10);
+/// The pause while there is nothing.
+const LOOK_LATER: Duration = Duration::from_millis(100);
+/// How long the end of a process waits at most for what is still to be written.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The process's access log. Clones are the same log.
+#[derive(Clone, Default)]
+pub(crate) struct AccessLog(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    /// Rings that the thread has not taken over yet.
+    fresh: Mutex<Vec<Records>>,
+    /// What the thread goes by; `None`: there is no access log.
+    plan: Mutex<Option<Arc<Plan>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    counts: Counts,
+    reopens: AtomicBool,
+    ends: AtomicBool,
+}
+
+/// What is to be logged, and how.
+struct Plan {
+    settings: AccessLogSettings,
+    names: Names,
+}
+
+/// What has become of records and lines.
+#[derive(Default)]
+struct Counts {
+    written: AtomicU64,
+    records_lost: AtomicU64,
+    lines_lost: AtomicU64,
+}
+
+/// What the access log has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AccessLogReading {
+    /// Lines handed to the output.
+    pub(crate) written: u64,
+    /// Records that found a worker's ring full.
+    pub(crate) records_lost: u64,
+    /// Lines that the output has not taken.
+    pub(crate) lines_lost: u64,
+}
+
+impl AccessLog {
+    /// A ring of so many bytes for a worker or runtime of this process.
+    pub(crate) fn recorder(&self, bytes: usize) -> Recorder {
+        let (recorder, records) = Recorder::new(bytes);
+        lock(&self.0.fresh).push(records);
+        recorder
+    }
+
+    /// Goes by these settings, services and backends from now on. `logs`: by number of the service.
+    pub(crate) fn configure(
+        &self,
+        settings: Option<&AccessLogSettings>,
+        snapshot: &Arc<Snapshot>,
+        logs: Vec<Option<ServiceLog>>,
+    ) {
+        let plan = settings.map(|settings| {
+            Arc::new(Plan { settings: settings.clone(), names: Names::new(Arc::clone(snapshot), logs) })
+        });
+        let is_wanted = plan.is_some();
+        *lock(&self.0.plan) = plan;
+        let mut thread = lock(&self.0.thread);
+        if !is_wanted || thread.is_some() {
+            return;
+        }
+        let shared = Arc::clone(&self.0);
+        match std::thread::Builder::new().name("access-log".into()).spawn(move || write(&shared)) {
+            Ok(handle) => *thread = Some(handle),
+            Err(error) => tell(EventKind::Limit, &format!("warning: no access log: cannot start its thread: {error}")),
+        }
+    }
+
+    /// Opens the file again: another process has moved it.
+    pub(crate) fn reopen(&self) {
+        self.0.reopens.store(true, Ordering::Relaxed);
+    }
+
+    /// What it has done so far.
+    pub(crate) fn reading(&self) -> AccessLogReading {
+        let Counts { written, records_lost, lines_lost } = &self.0.counts;
+        let [written, records_lost, lines_lost] =
+            [written, records_lost, lines_lost].map(|count| count.load(Ordering::Relaxed));
+        AccessLogReading { written, records_lost, lines_lost }
+    }
+
+    /// Writes what is left, a bounded time, and ends. Workers and runtimes must have ended before.
+    pub(crate) fn end(&self) {
+        self.0.ends.store(true, Ordering::Relaxed);
+        let Some(thread) = lock(&self.0.thread).take() else { return };
+        thread.thread().unpark();
+        let begun = std::time::Instant::now();
+        while !thread.is_finished() && begun.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What began at `nanoseconds` of the workers' clock, by the clock of the calendar.
+fn calendar(nanoseconds: u64) -> SystemTime {
+    let ago = cpu::now().as_nanos().saturating_sub(nanoseconds);
+    SystemTime::now() - Duration::from_nanos(ago)
+}
+
+/// The lines of one look at the rings, each with the time of its end, in nanoseconds of the workers' clock.
+#[derive(Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    lines: Vec<(u64, Range<usize>)>,
+}
+
+impl Batch {
+    /// Moves all lines to `out`, in the order of their ends, whichever worker they are of; how many there were.
+    fn sort_into(&mut self, out: &mut Vec<u8>) -> u64 {
+        self.lines.sort_by_key(|(end, _)| *end);
+        self.lines.iter().for_each(|(_, place)| out.extend_from_slice(&self.bytes[place.clone()]));
+        let count = self.lines.len() as u64;
+        self.lines.clear();
+        self.bytes.clear();
+        self.bytes.shrink_to(output::KEPT_BYTES_MAX);
+        count
+    }
+}
+
+/// The thread's work.
+fn write(shared: &Shared) {
+    let mut joiners: Vec<Joiner> = Vec::new();
+    let mut output = None;
+    let (mut batch, mut lines) = (Batch::default(), Vec::new());
+    loop {
+        // Before the rings are read for the last time.
+        let ends = shared.ends.load(Ordering::Relaxed);
+        joiners.extend(lock(&shared.fresh).drain(..).map(Joiner::new));
+        let plan = lock(&shared.plan).clone();
+        if shared.reopens.swap(false, Ordering::Relaxed) {
+            output.as_mut().into_iter().for_each(Output::reopen);
+        }
+        for joiner in &mut joiners {
+            joiner.read(|record, texts| {
+                let Some(plan) = &plan else { return };
+                if plan.names.wants(record) {
+                    let started = calendar(record.started);
+                    let from = batch.bytes.len();
+                    line::write(&mut batch.bytes, &plan.settings.form, &plan.names, record, texts, started);
+                    batch.lines.push((record.started.saturating_add(record.took), from..batch.bytes.len()));
+                }
+            });
+        }
+        let lost = joiners.iter().map(Joiner::lost).sum();
+        shared.counts.records_lost.store(lost, Ordering::Relaxed);
+        let count = batch.sort_into(&mut lines);
+        if let Some(plan) = &plan {
+            let output = Output::to(&mut output, &plan.settings.to);
+            let written = output.write(&mut lines, count);
+            shared.counts.written.fetch_add(written.written, Ordering::Relaxed);
+            shared.counts.lines_lost.fetch_add(written.lost, Ordering::Relaxed);
+        }
+        if ends {
+            return;
+        }
+        std::thread::park_timeout(if count > 0 { LOOK_SOON } else { LOOK_LATER });
+    }
+}
