@@ -9,24 +9,24 @@ use crate::flow::Endpoint;
 use crate::l7::head::Request;
 use crate::l7::splice::Refused;
 use crate::time::Time;
+use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use rtrb::{Consumer, Producer, RingBuffer};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Bytes of each text that a record keeps at most: method, target, host, `User-Agent`, `Referer`.
-pub const TEXT_BYTES_MAX: [usize; TEXTS] = [32, 2048, 255, 512, 1024];
-const TEXTS: usize = 5;
+/// Bytes of each text that a record keeps at most: method, space and target; host; `User-Agent`; `Referer`.
+pub const TEXT_BYTES_MAX: [usize; TEXTS] = [32 + 1 + 2048, 255, 512, 1024];
+const TEXTS: usize = 4;
 
 /// What a request says of itself, as it was received. All are empty of a connection; of a TLS connection `host` is the name that
 /// its client asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Texts<'a> {
-    /// The method.
-    pub method: &'a [u8],
-    /// The target: path and query, of a request to a proxy the whole URL.
-    pub target: &'a [u8],
+    /// Method and target, with a space between them.
+    pub line: &'a [u8],
     /// The host that it is for, with its port.
     pub host: &'a [u8],
     /// `User-Agent`.
@@ -38,27 +38,26 @@ pub struct Texts<'a> {
 impl<'a> Texts<'a> {
     /// Those of a request.
     pub fn of(request: &Request<'a>) -> Texts<'a> {
-        let mut texts = Texts {
-            method: request.method_bytes,
-            target: request.target.whole,
+        let [agent, referer] = request.fields.agent_and_referer();
+        // One empty line may stand before it.
+        let start = if request.bytes.first() == Some(&b'\r') { 2 } else { 0 };
+        let length = request.method_bytes.len() + 1 + request.target.whole.len();
+        Texts {
+            line: request.bytes.get(start..start + length).unwrap_or_default(),
             host: request.host.unwrap_or_default(),
-            ..Texts::default()
-        };
-        for (name, value) in request.fields.iter() {
-            match name.len() {
-                10 if name.eq_ignore_ascii_case(b"user-agent") => texts.agent = value,
-                7 if name.eq_ignore_ascii_case(b"referer") => texts.referer = value,
-                _ => {}
-            }
+            agent,
+            referer,
         }
-        texts
     }
 
-    fn parts(&self) -> [&'a [u8]; TEXTS] {
-        let Texts { method, target, host, agent, referer } = *self;
-        let mut parts = [method, target, host, agent, referer];
-        parts.iter_mut().zip(TEXT_BYTES_MAX).for_each(|(part, most)| *part = &part[..part.len().min(most)]);
-        parts
+    /// The method.
+    pub fn method(&self) -> &'a [u8] {
+        self.line.split(|byte| *byte == b' ').next().unwrap_or_default()
+    }
+
+    /// The target: path and query; of a request to a proxy the whole URL, of `CONNECT` the authority.
+    pub fn target(&self) -> &'a [u8] {
+        self.line.get(self.method().len() + 1..).unwrap_or_default()
     }
 
     /// Those that `bytes` begin with.
@@ -68,8 +67,8 @@ impl<'a> Texts<'a> {
         for (part, length) in parts.iter_mut().zip(lengths) {
             (*part, rest) = rest.split_at_checked(usize::from(length))?;
         }
-        let [method, target, host, agent, referer] = parts;
-        Some(Texts { method, target, host, agent, referer })
+        let [line, host, agent, referer] = parts;
+        Some(Texts { line, host, agent, referer })
     }
 }
 
@@ -271,17 +270,42 @@ const BEGUN: u32 = 1;
 const ENDED: u32 = 2;
 const WHOLE: u32 = 3;
 
+/// A message of [`ENDED`], and what a message of [`WHOLE`] begins with.
+#[derive(Clone, Copy, IntoBytes, Immutable)]
+#[repr(C)]
+struct EndedMessage {
+    prefix: Prefix,
+    record: Record,
+}
+
+/// What a message of [`BEGUN`] begins with.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct BegunHead {
+    volumes: [u64; 2],
+    number: u32,
+    unused: u32,
+}
+
+#[derive(Clone, Copy, IntoBytes, Immutable)]
+#[repr(C)]
+struct BegunMessage {
+    prefix: Prefix,
+    head: BegunHead,
+}
+
+/// Bytes of texts with their lengths at most.
+const TEXTS_MAX: usize = 2 * TEXTS + 32 + 1 + 2048 + 255 + 512 + 1024;
 /// Bytes of a message at most.
-const MESSAGE_MAX: usize = size_of::<Prefix>() + size_of::<Record>() + 2 * TEXTS + 32 + 2048 + 255 + 512 + 1024;
-/// What stands before the texts of a head is no longer than a record.
-const _: () = assert!(4 + 16 <= size_of::<Record>());
+const MESSAGE_MAX: usize = size_of::<EndedMessage>() + TEXTS_MAX;
+const _: () = assert!(size_of::<BegunMessage>() <= size_of::<EndedMessage>());
 
 /// A worker's end of a ring.
 pub struct Recorder {
     ring: Producer<u8>,
     lost: Arc<AtomicU64>,
-    /// Where a message is put together. Never longer than its capacity.
-    message: Vec<u8>,
+    /// Where a message is put together.
+    message: Box<[u8]>,
     next: u32,
 }
 
@@ -292,12 +316,11 @@ impl core::fmt::Debug for Recorder {
 }
 
 impl Recorder {
-    /// A ring of so many bytes, at least as many as one message takes.
+    /// A ring of so many bytes, at least as many as two messages take.
     pub fn new(bytes: usize) -> (Recorder, Records) {
         let (ring, out) = RingBuffer::new(bytes.max(2 * MESSAGE_MAX));
         let lost = Arc::new(AtomicU64::new(0));
-        let message = Vec::with_capacity(MESSAGE_MAX);
-        let recorder = Recorder { ring, lost: lost.clone(), message, next: 0 };
+        let recorder = Recorder { ring, lost: lost.clone(), message: vec![0; MESSAGE_MAX].into(), next: 0 };
         (recorder, Records { ring: out, lost, bytes: Vec::new() })
     }
 
@@ -306,47 +329,65 @@ impl Recorder {
     pub fn begin(&mut self, volumes: [u64; 2], texts: &Texts<'_>) -> u32 {
         self.next = if self.next >= ADOPTED - 1 { 1 } else { self.next + 1 };
         let number = self.next;
-        self.start(BEGUN);
-        self.message.extend_from_slice(number.as_bytes());
-        self.message.extend_from_slice(volumes.as_bytes());
-        self.add(texts);
-        self.finish();
+        let length = put_texts(&mut self.message[size_of::<BegunMessage>()..], texts);
+        let prefix = Prefix { length: (size_of::<BegunHead>() + length) as u32, kind: BEGUN };
+        let head = BegunHead { volumes, number, unused: 0 };
+        let start = BegunMessage { prefix, head };
+        self.message[..size_of::<BegunMessage>()].copy_from_slice(start.as_bytes());
+        let pushed = self.ring.push_entire_slice(&self.message[..size_of::<BegunMessage>() + length]);
+        self.count(pushed.is_ok());
         number
     }
 
     /// Notes the end of an exchange or a connection.
-    pub fn end(&mut self, record: &Record) {
-        self.start(ENDED);
-        self.message.extend_from_slice(record.as_bytes());
-        self.finish();
+    #[inline]
+    pub fn end(&mut self, record: Record) {
+        let prefix = Prefix { length: size_of::<Record>() as u32, kind: ENDED };
+        let pushed = self.ring.push_entire_slice(EndedMessage { prefix, record }.as_bytes());
+        self.count(pushed.is_ok());
     }
 
     /// Notes an exchange as a whole.
     pub fn whole(&mut self, record: &Record, texts: &Texts<'_>) {
-        self.start(WHOLE);
-        self.message.extend_from_slice(record.as_bytes());
-        self.add(texts);
-        self.finish();
+        let length = put_texts(&mut self.message[size_of::<EndedMessage>()..], texts);
+        let prefix = Prefix { length: (size_of::<Record>() + length) as u32, kind: WHOLE };
+        let start = EndedMessage { prefix, record: *record };
+        self.message[..size_of::<EndedMessage>()].copy_from_slice(start.as_bytes());
+        let pushed = self.ring.push_entire_slice(&self.message[..size_of::<EndedMessage>() + length]);
+        self.count(pushed.is_ok());
     }
 
-    fn start(&mut self, kind: u32) {
-        self.message.clear();
-        self.message.extend_from_slice(Prefix { length: 0, kind }.as_bytes());
-    }
-
-    fn add(&mut self, texts: &Texts<'_>) {
-        let parts = texts.parts();
-        self.message.extend_from_slice(parts.map(|part| part.len() as u16).as_bytes());
-        parts.iter().for_each(|part| self.message.extend_from_slice(part));
-    }
-
-    fn finish(&mut self) {
-        let length = (self.message.len() - size_of::<Prefix>()) as u32;
-        self.message[..4].copy_from_slice(length.as_bytes());
-        if self.ring.push_entire_slice(&self.message).is_err() {
+    #[inline]
+    fn count(&self, is_pushed: bool) {
+        if !is_pushed {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
+}
+
+/// Writes texts with their lengths before them; how many bytes that are. `out` has room for [`TEXTS_MAX`].
+fn put_texts(out: &mut [u8], texts: &Texts<'_>) -> usize {
+    let Some((lengths, room)) = out.split_at_mut_checked(2 * TEXTS) else { return 0 };
+    let mut lengths = lengths.chunks_exact_mut(2);
+    let mut at = 0;
+    let mut put = |part: &[u8], most: usize| {
+        let part = &part[..part.len().min(most)];
+        if let Some(length) = lengths.next() {
+            length.copy_from_slice(&(part.len() as u16).to_ne_bytes());
+        }
+        if part.is_empty() {
+            return;
+        }
+        if let Some(place) = room.get_mut(at..at + part.len()) {
+            place.copy_from_slice(part);
+        }
+        at += part.len();
+    };
+    put(texts.line, TEXT_BYTES_MAX[0]);
+    put(texts.host, TEXT_BYTES_MAX[1]);
+    put(texts.agent, TEXT_BYTES_MAX[2]);
+    put(texts.referer, TEXT_BYTES_MAX[3]);
+    2 * TEXTS + at
 }
 
 /// The reader's end of a ring.
@@ -390,9 +431,8 @@ impl Records {
 fn message_of(kind: u32, bytes: &[u8]) -> Option<Message<'_>> {
     match kind {
         BEGUN => {
-            let (number, rest) = u32::read_from_prefix(bytes).ok()?;
-            let (volumes, texts) = <[u64; 2]>::read_from_prefix(rest).ok()?;
-            Some(Message::Begun(number, volumes, Texts::read(texts)?))
+            let (head, texts) = BegunHead::read_from_prefix(bytes).ok()?;
+            Some(Message::Begun(head.number, head.volumes, Texts::read(texts)?))
         }
         ENDED => Some(Message::Ended(Record::read_from_bytes(bytes).ok()?)),
         WHOLE => {
@@ -407,7 +447,6 @@ fn message_of(kind: u32, bytes: &[u8]) -> Option<Message<'_>> {
 mod tests {
     use super::*;
     use core::net::IpAddr;
-    use std::vec;
 
     fn record(number: u32) -> Record {
         let end = |port| Endpoint::new(IpAddr::from([10, 0, 0, 1]), port);
@@ -417,12 +456,12 @@ mod tests {
     #[test]
     fn messages_come_out_as_they_went_in() {
         let (mut recorder, mut records) = Recorder::new(1 << 16);
-        let texts = Texts { method: b"GET", target: b"/a?b=c", host: b"example.org", ..Texts::default() };
+        let texts = Texts { line: b"GET /a?b=c", host: b"example.org", ..Texts::default() };
         // More than the ring holds, so that it wraps.
         for round in 0..1000 {
             let number = recorder.begin([9, round.into()], &texts);
             assert_eq!(number, round + 1);
-            recorder.end(&record(number));
+            recorder.end(record(number));
             recorder.whole(&record(7), &Texts { agent: b"curl", ..texts });
             let mut seen = 0;
             records.read(|message| {
@@ -441,23 +480,31 @@ mod tests {
     }
 
     #[test]
+    fn method_and_target_are_parts_of_the_line() {
+        let texts = |line| Texts { line, ..Texts::default() };
+        assert_eq!((texts(b"GET /a b").method(), texts(b"GET /a b").target()), (&b"GET"[..], &b"/a b"[..]));
+        assert_eq!((texts(b"").method(), texts(b"").target()), (&b""[..], &b""[..]));
+        assert_eq!((texts(b"GET").method(), texts(b"GET").target()), (&b"GET"[..], &b""[..]));
+    }
+
+    #[test]
     fn what_finds_no_room_is_lost_whole_and_counted() {
         let (mut recorder, mut records) = Recorder::new(0);
         let long = vec![b'x'; 10_000];
-        let texts = Texts { target: &long, agent: &long, ..Texts::default() };
+        let texts = Texts { line: &long, agent: &long, ..Texts::default() };
         for _ in 0..100 {
             recorder.begin([0; 2], &texts);
         }
         let mut seen = 0;
         records.read(|message| {
             let Message::Begun(_, _, said) = message else { panic!("{message:?}") };
-            assert_eq!([said.target.len(), said.agent.len()], [TEXT_BYTES_MAX[1], TEXT_BYTES_MAX[3]]);
+            assert_eq!([said.line.len(), said.agent.len()], [TEXT_BYTES_MAX[0], TEXT_BYTES_MAX[2]]);
             seen += 1;
         });
         assert!(seen > 0);
         assert_eq!(seen + records.lost(), 100);
         // There is room again.
-        recorder.end(&record(1));
+        recorder.end(record(1));
         let mut ended = 0;
         records.read(|message| ended += u32::from(matches!(message, Message::Ended(_))));
         assert_eq!(ended, 1);

@@ -28,6 +28,12 @@ impl Time {
         self.0
     }
 
+    /// Whole microseconds since `earlier`, 0 if it is not earlier; `u32::MAX` past 71 minutes.
+    pub const fn micros_since(self, earlier: Time) -> u32 {
+        let micros = self.0.saturating_sub(earlier.0) / 1000;
+        if micros > u32::MAX as u64 { u32::MAX } else { micros as u32 }
+    }
+
     /// How long ago `earlier` was; zero if it is not earlier.
     pub const fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

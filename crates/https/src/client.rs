@@ -72,7 +72,14 @@ pub(crate) fn begin(local: &Rc<Local>, vip: Endpoint, tcp: TcpStream, peer: Sock
     let flow = FlowKey { source, destination: vip, protocol: Protocol::Tcp };
     let (key, control) = local.controls.add(service.number, flow);
     let counted = Counted::new(local, service.number, key);
-    let client = Client { service: service.number, key: flow, tls: service.tls.is_some(), certificate: None, control };
+    let client = Client {
+        service: service.number,
+        key: flow,
+        tls: service.tls.is_some(),
+        http2: false,
+        certificate: None,
+        control,
+    };
     let task = tokio::task::spawn_local(serve(counted, client, service, tcp));
     local.controls.set_task(key, task.abort_handle());
 }

@@ -5,6 +5,7 @@ use crate::client_certificate::ClientCertificate;
 use crate::control::Control;
 use crate::http2_backend::{Unfit, Ways};
 use crate::local::Local;
+use crate::recording::{self, Recording};
 use crate::setup::Setup;
 use hairpin_core::config::BackendState;
 use hairpin_core::flow::{Endpoint, FlowKey};
@@ -17,6 +18,7 @@ use hairpin_core::l7::head::{self, Method, ParseStatus, Request, Version};
 use hairpin_core::l7::proxy_protocol;
 use hairpin_core::l7::reply::{self, Reply};
 use hairpin_core::l7::splice::{Fault, Refused};
+use hairpin_core::record::{self, Ending};
 use hairpin_core::worker::{Latency, RequestTimes};
 use std::io;
 use std::rc::Rc;
@@ -31,6 +33,8 @@ pub(crate) struct Client {
     pub(crate) key: FlowKey,
     /// Whether it speaks TLS.
     pub(crate) tls: bool,
+    /// Whether it speaks HTTP/2.
+    pub(crate) http2: bool,
     /// The certificate that the client showed.
     pub(crate) certificate: Option<Rc<ClientCertificate>>,
     /// How it is told to end.
@@ -80,6 +84,8 @@ pub(crate) struct Exchange {
     asked_for: Option<u64>,
     /// The value of the cookie to set.
     sticky: Option<u64>,
+    /// Its record, if one is kept.
+    recording: Option<Box<Recording>>,
 }
 
 /// The head of a response, as it goes on.
@@ -124,7 +130,9 @@ pub(crate) fn judge(local: &Local, client: &Client, request: &Request<'_>, reque
             if route.terms.retries > 0 {
                 local.retry_budgets.earn(client.service, http.limits.retry_percent);
             }
-            return Judged::Forward(Exchange::new(&setup, client.clone(), http, request, (route, group), close));
+            let mut exchange = Exchange::new(&setup, client.clone(), http, request, (route, group), close);
+            exchange.recording = Recording::begin(local, client, Some(request));
+            return Judged::Forward(exchange);
         }
     };
     let close = close || request.body != Length::None;
@@ -146,7 +154,10 @@ pub(crate) fn judge(local: &Local, client: &Client, request: &Request<'_>, reque
     };
     let head_only = request.method == Method::Head;
     match reply::write(out, &Reply { status, date: local.date(), location, body, head_only, close }) {
-        Ok(length) => Judged::Answer { response: out[..length].to_vec(), close },
+        Ok(length) => {
+            recording::answer(local, client, Some(request), (status, why), length);
+            Judged::Answer { response: out[..length].to_vec(), close }
+        }
         Err(_) => Judged::Refuse { status: 500, why: Refused::NoRoom },
     }
 }
@@ -220,6 +231,37 @@ impl Exchange {
             backend: None,
             asked_for: http.sticky.as_ref().and_then(|sticky| edit::sticky_value(request, sticky)),
             sticky: None,
+            recording: None,
+        }
+    }
+
+    /// Notes that Hairpin answers it by itself.
+    pub(crate) fn refused(&self, local: &Local, status: u16, why: Refused) {
+        if let Some(recording) = &self.recording {
+            let bytes = refusal(local, status, self.method == Method::Head).len();
+            recording.answered(status, Some(why), bytes);
+        }
+    }
+
+    /// Notes by which side it is broken off, unless something else has been noted.
+    pub(crate) fn broken_off(&self, ending: Ending) {
+        if let Some(recording) = &self.recording {
+            recording.note(|record| {
+                if record.ending == Ending::Aborted as u8 {
+                    record.ending = ending as u8;
+                }
+            });
+        }
+    }
+
+    /// Notes how it ends, and how many bytes of its request's body came, and of its response went.
+    pub(crate) fn ends(&self, ending: Ending, bytes: [u64; 2]) {
+        if let Some(recording) = &self.recording {
+            recording.note(|record| {
+                record.ending = ending as u8;
+                record.bytes[0] = self.head_bytes as u64 + bytes[0];
+                record.bytes[1] = bytes[1];
+            });
         }
     }
 
@@ -282,6 +324,13 @@ impl Exchange {
         self.tries += 1;
         self.chosen_by = Rc::clone(&setup);
         self.backend = Some((backend.number, backend.endpoint));
+        if let Some(recording) = &self.recording {
+            let route = u16::try_from(self.route).unwrap_or(record::NONE);
+            recording.note(|record| {
+                (record.backend, record.group, record.route) = (backend.number, self.group, route);
+                record.tries = self.tries;
+            });
+        }
         self.client.control.set_backend(Some(backend.number));
         let wants_cookie = self.http().is_some_and(|http| http.sticky.is_some());
         let has_cookie = stuck.is_some_and(|stuck| !stuck.is_stale);
@@ -310,6 +359,10 @@ impl Exchange {
             match conn {
                 Ok(conn) => {
                     self.chosen_in_us = u32::try_from(self.started.elapsed().as_micros()).unwrap_or(u32::MAX);
+                    if let Some(recording) = &self.recording {
+                        let us = recording.so_far();
+                        recording.note(|record| record.to_backend_us = record.to_backend_us.min(us));
+                    }
                     if self.retries == 0 {
                         self.timed(local, |times| &mut times.to_backend);
                     }
@@ -428,6 +481,9 @@ impl Exchange {
 
     /// Counts a response of the backend's.
     fn count(&self, local: &Local, status: u16) {
+        if let Some(recording) = &self.recording {
+            recording.note(|record| record.status = status);
+        }
         let class = usize::from(status / 100).saturating_sub(1).min(4);
         local.counts.change(|statistics| statistics.http.responses[class] += 1);
         let Some((number, _)) = self.backend else { return };
@@ -450,6 +506,10 @@ impl Exchange {
 
     /// Counts how long it took until the response had come that goes to the client.
     pub(crate) fn responded(&self, local: &Local) {
+        if let Some(recording) = &self.recording {
+            let us = recording.so_far();
+            recording.note(|record| record.to_response_us = us);
+        }
         self.timed(local, |times| &mut times.to_response);
     }
 

@@ -6,12 +6,14 @@ use crate::deadline::Deadline;
 use crate::exchange::{self, Answered, Client, Exchange, Judged};
 use crate::local::Local;
 use crate::pump::{self, BodyEnd, Patience, Pump, Stopped, Watch};
+use crate::recording;
 use hairpin_core::l7::body::{Chunks, Length};
 use hairpin_core::l7::config::HttpLimits;
 use hairpin_core::l7::decision;
 use hairpin_core::l7::head::{self, Method, ParseStatus};
 use hairpin_core::l7::splice::limits::CLOSING_TIMEOUT;
 use hairpin_core::l7::splice::{Fault, Refused};
+use hairpin_core::record::Ending;
 use std::io;
 use std::rc::Rc;
 use std::task::Poll;
@@ -61,6 +63,7 @@ pub(crate) async fn serve<S: ClientStream>(local: &Rc<Local>, client: &Client, i
             Found::Gone => After::Close,
             Found::Refuse { status, why } => {
                 local.counts.refused(why);
+                record_refusal(local, client, &input, &limits, (status, why));
                 refuse(local, io, status, false, &mut deadline).await
             }
             Found::Answer { response, head_bytes, close } => {
@@ -91,6 +94,17 @@ pub(crate) async fn serve<S: ClientStream>(local: &Rc<Local>, client: &Client, i
             After::Abort => return io.reset(),
         }
     }
+}
+
+/// Records a request that is refused before it goes anywhere; `input` begins with its head.
+fn record_refusal(local: &Local, client: &Client, input: &[u8], limits: &HttpLimits, (status, why): (u16, Refused)) {
+    let read = head::request(input, &limits.head_bounds());
+    let request = match &read {
+        Ok(ParseStatus::Complete(request)) => Some(request),
+        _ => None,
+    };
+    let bytes = exchange::refusal(local, status, false).len();
+    recording::answer(local, client, request, (status, Some(why)), bytes);
 }
 
 fn count(local: &Local, client: &Client) {
@@ -233,22 +247,21 @@ enum NoResponse {
 
 impl<S: ClientStream> Forwarding<'_, S> {
     async fn forward(mut self, mut exchange: Exchange) -> After {
-        let head_only = exchange.method == Method::Head;
         let mut end = BodyEnd::of(exchange.body, Chunks::at_most(self.limits.body_bound()));
         // The part of the body that has been read is sent with the head. It is kept, so that it can be sent again.
         let behind = &self.input[exchange.head_bytes..];
         let body = match end.feed(behind) {
             Ok(body) => body,
-            Err(bad) => return self.refused(Refused::of_chunks(bad), head_only).await,
+            Err(bad) => return self.refused(&exchange, Refused::of_chunks(bad)).await,
         };
         let mut conn = match exchange.acquire(self.local).await {
             Ok(conn) => conn,
-            Err(why) => return self.refused(why, head_only).await,
+            Err(why) => return self.refused(&exchange, why).await,
         };
         loop {
             let is_reused = conn.requests > 0;
             let Some(mut sent) = exchange.request_head(self.local, self.input, &conn) else {
-                return self.refused((400, Refused::Malformed), head_only).await;
+                return self.refused(&exchange, (400, Refused::Malformed)).await;
             };
             conn.requests += 1;
             sent.extend_from_slice(&self.input[exchange.head_bytes..exchange.head_bytes + body]);
@@ -267,43 +280,47 @@ impl<S: ClientStream> Forwarding<'_, S> {
                     };
                     if !exchange.retries(self.local, answered.status, sending.up.moved == 0) {
                         self.input.drain(..exchange.head_bytes + body);
-                        return self.deliver(exchange, conn, sending, (answered, response)).await;
+                        return self.deliver((exchange, body as u64), conn, sending, (answered, response)).await;
                     }
                     exchange.keep(self.local, conn, answered.leaves_clean(&response) && sending.up.is_finished());
                     match exchange.acquire(self.local).await {
                         Ok(other) => conn = other,
-                        Err(why) => return self.refused(why, head_only).await,
+                        Err(why) => return self.refused(&exchange, why).await,
                     }
                 }
                 Err(NoResponse::Lost) if may_again => match exchange.connect_again(self.local).await {
                     Ok(again) => conn = again,
-                    Err(why) => return self.refused(why, head_only).await,
+                    Err(why) => return self.refused(&exchange, why).await,
                 },
                 Err(NoResponse::Lost) if let Some(unfit) = conn.stream.unfit() => {
-                    return self.refused(exchange::unfit(unfit), head_only).await;
+                    return self.refused(&exchange, exchange::unfit(unfit)).await;
                 }
                 Err(why) => return self.not_answered(&exchange, why, is_reused).await,
             }
         }
     }
 
-    async fn refused(&mut self, (status, why): (u16, Refused), head_only: bool) -> After {
+    async fn refused(&mut self, exchange: &Exchange, (status, why): (u16, Refused)) -> After {
+        let head_only = exchange.method == Method::Head;
         self.local.counts.refused(why);
+        exchange.refused(self.local, status, why);
         refuse(self.local, self.io, status, head_only, self.deadline).await
     }
 
     /// Answers a request that its backend did not answer. `is_reused`: it was sent on a kept connection.
     async fn not_answered(&mut self, exchange: &Exchange, why: NoResponse, is_reused: bool) -> After {
-        let head_only = exchange.method == Method::Head;
         let (fault, why) = match why {
             NoResponse::Lost => ((!is_reused).then_some(Fault::Lost), (502, Refused::BackendClosed)),
             NoResponse::Silent => (Some(Fault::Silent), (504, Refused::ResponseTimeout)),
             NoResponse::Client(Stopped::Malformed(bad)) => (None, Refused::of_chunks(bad)),
             NoResponse::Client(Stopped::Silent) => (None, (408, Refused::Slow)),
-            NoResponse::Client(_) => return After::Abort,
+            NoResponse::Client(_) => {
+                exchange.ends(Ending::Client, [0; 2]);
+                return After::Abort;
+            }
         };
         fault.into_iter().for_each(|fault| exchange.failed(self.local, fault));
-        self.refused(why, head_only).await
+        self.refused(exchange, why).await
     }
 
     /// Reads more of a response, while the rest of its request goes on. The time that the backend has to answer begins with the
@@ -359,7 +376,6 @@ impl<S: ClientStream> Forwarding<'_, S> {
         response: &mut Vec<u8>,
     ) -> Result<Answered, After> {
         const BAD: (u16, Refused) = (502, Refused::BadResponse);
-        let head_only = exchange.method == Method::Head;
         let answered = loop {
             match exchange.response_head(self.local, response) {
                 Ok(ParseStatus::Complete(answered)) if answered.is_interim() => {
@@ -378,7 +394,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
                 }
                 Ok(ParseStatus::Complete(answered)) => break answered,
                 Ok(ParseStatus::Partial) => {}
-                Err(()) => return Err(self.refused(BAD, head_only).await),
+                Err(()) => return Err(self.refused(exchange, BAD).await),
             }
             if let Err(why) = self.more(conn, sending, response).await {
                 return Err(self.not_answered(exchange, why, false).await);
@@ -386,15 +402,16 @@ impl<S: ClientStream> Forwarding<'_, S> {
         };
         // The rest of the request would become the tunnel's first bytes.
         if answered.body == Length::Tunnel && !sending.up.is_finished() {
-            return Err(self.refused(BAD, head_only).await);
+            return Err(self.refused(exchange, BAD).await);
         }
         Ok(answered)
     }
 
-    /// Delivers a response whose head is known, `response` being what was read of it.
+    /// Delivers a response whose head is known, `response` being what was read of it. `sent_body`: bytes of the request's body
+    /// that were read with its head.
     async fn deliver(
         self,
-        exchange: Exchange,
+        (exchange, sent_body): (Exchange, u64),
         mut conn: BackendConn,
         sending: Sending,
         (answered, response): (Answered, Vec<u8>),
@@ -413,6 +430,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
         let mut excess = response[answered.head_bytes + body..].to_vec();
         let (keep_alive, length) = (answered.keep_alive, answered.body);
         let first = first_bytes(answered, response, body);
+        let first_down = first.len() as u64;
         let is_tunnel = length == Length::Tunnel;
         let ends = matches!(length, Length::UntilClose | Length::Tunnel);
         // A tunnel's client sends no requests any more; its first bytes may have been read with the request.
@@ -444,6 +462,14 @@ impl<S: ClientStream> Forwarding<'_, S> {
             }
         })
         .await;
+        let ending = match &delivered {
+            Ok(()) => Ending::Done,
+            Err(_) if is_tunnel => Ending::Done,
+            Err(Stopped::Stuck | Stopped::Silent) => Ending::Timeout,
+            Err(Stopped::Sink) => Ending::Client,
+            Err(_) => Ending::Backend,
+        };
+        exchange.ends(ending, [sent_body + up.moved, first_down + down.moved]);
         match delivered {
             Ok(()) => {}
             Err(Stopped::Stuck) => {

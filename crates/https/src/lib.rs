@@ -48,6 +48,7 @@ mod http2_backend;
 mod local;
 mod proxy_header;
 mod pump;
+mod recording;
 mod retry_budget;
 mod runtime;
 mod setup;

@@ -10,6 +10,8 @@ use hairpin_core::keys::Secret;
 use hairpin_core::l7::date::Date;
 use hairpin_core::l7::edit::HEAD_ROOM;
 use hairpin_core::l7::splice::{Fault, HttpStatistics, Refused};
+use hairpin_core::record::Recorder;
+use hairpin_core::time::Time;
 use hairpin_core::worker::{BackendStatistics, ServiceStatistics};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -176,6 +178,10 @@ pub(crate) struct Local {
     effective_weights: EffectiveWeights,
     weights_seen: Cell<u32>,
     date: Cell<Option<(u64, Date)>>,
+    /// Where records of exchanges go.
+    pub(crate) recorder: Rc<RefCell<Recorder>>,
+    /// The clock of records.
+    pub(crate) now: fn() -> Time,
     /// Which of how many cores.
     core: (u16, u16),
     seed: u64,
@@ -189,11 +195,13 @@ pub(crate) struct LocalParts {
     pub(crate) core: (u16, u16),
     pub(crate) seed: u64,
     pub(crate) clients_max: usize,
+    pub(crate) recorder: Recorder,
+    pub(crate) now: fn() -> Time,
 }
 
 impl Local {
     pub(crate) fn new(parts: LocalParts, configuration: &Configuration) -> Rc<Local> {
-        let LocalParts { loads, effective_weights, secret, core, seed, clients_max } = parts;
+        let LocalParts { loads, effective_weights, secret, core, seed, clients_max, recorder, now } = parts;
         let counts = Rc::new(Counts { statistics: RefCell::default(), loads });
         let local = Rc::new(Local {
             setup: RefCell::new(Rc::new(Setup::new(configuration))),
@@ -210,6 +218,8 @@ impl Local {
             effective_weights,
             weights_seen: Cell::new(0),
             date: Cell::new(None),
+            recorder: Rc::new(RefCell::new(recorder)),
+            now,
             core,
             seed,
         });

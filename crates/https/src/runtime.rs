@@ -9,6 +9,7 @@ use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::keys::Secret;
 use hairpin_core::record::Recorder;
+use hairpin_core::time::Time;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::TcpListener;
@@ -46,6 +47,8 @@ pub struct RuntimesOptions {
     pub clients_max: usize,
     /// Called on each thread before anything else, with the number of its core: pins it.
     pub enter: fn(usize) -> Result<()>,
+    /// The clock of records, which is the workers'.
+    pub now: fn() -> Time,
     /// Makes a ring for records of exchanges, one for each core.
     pub recorder: Arc<dyn Fn() -> Recorder + Send + Sync>,
     /// The processor time that the calling thread has used.
@@ -250,6 +253,8 @@ async fn run(parts: CoreParts, mut commands: UnboundedReceiver<Command>, publish
             core,
             seed: options.seed,
             clients_max: options.clients_max,
+            recorder: (options.recorder)(),
+            now: options.now,
         },
         &configuration,
     );

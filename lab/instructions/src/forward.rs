@@ -76,6 +76,7 @@ impl Forward {
             kind: Kind::Forward,
             forwarding: self.forwarding,
             offloaded: self.offloaded,
+            recorded: false,
         })
     }
 

@@ -31,6 +31,8 @@ pub(crate) struct Requests {
     pub(crate) reuse: bool,
     /// Clients offer timestamps, and backends take them.
     pub(crate) timestamps: bool,
+    /// Records are kept, as for an access log.
+    pub(crate) recorded: bool,
 }
 
 /// An end of a TCP connection. It answers what it gets at once.
@@ -137,7 +139,8 @@ impl Requests {
         let (family, backend) = (self.family.name(), if self.reuse { "" } else { ", backend's too" });
         let timestamps = if self.timestamps { ", timestamps" } else { "" };
         let connections = if self.new { format!("new{backend}") } else { "kept".to_owned() };
-        format!("HTTP 1 KB {family} {connections}{timestamps}")
+        let recorded = if self.recorded { ", recorded" } else { "" };
+        format!("HTTP 1 KB {family} {connections}{timestamps}{recorded}")
     }
 
     pub(crate) fn worker(&self) -> CountedWorker {
@@ -147,6 +150,7 @@ impl Requests {
             kind: worker::http(self.reuse),
             forwarding: Forwarding::FullNat,
             offloaded: false,
+            recorded: self.recorded,
         })
     }
 

@@ -50,11 +50,13 @@ impl CountedCase {
         }
         for family in [Family::V4, Family::V6] {
             for (new, reuse) in [(false, true), (true, true), (true, false)] {
-                cases.push(CountedCase::Http(Requests { family, new, reuse, timestamps: false }));
+                cases.push(CountedCase::Http(Requests { family, new, reuse, timestamps: false, recorded: false }));
             }
         }
         for (new, reuse) in [(false, true), (true, true), (true, false)] {
-            cases.push(CountedCase::Http(Requests { family: Family::V4, new, reuse, timestamps: true }));
+            let requests = Requests { family: Family::V4, new, reuse, timestamps: true, recorded: false };
+            cases.push(CountedCase::Http(requests));
+            cases.push(CountedCase::Http(Requests { recorded: true, ..requests }));
         }
         cases
     }

@@ -8,6 +8,7 @@ use hairpin_core::flow::{Endpoint, Protocol};
 use hairpin_core::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Kind, Route};
 use hairpin_core::l7::splice::SplicedMemory;
 use hairpin_core::offload::{AnyPolicy, Choice};
+use hairpin_core::record::Recorder;
 use hairpin_core::table::slab::boxed;
 use hairpin_core::table::{AnyTable, Hasher};
 use hairpin_core::time::Duration;
@@ -40,11 +41,16 @@ pub(crate) struct ServicePlan {
     pub(crate) forwarding: Forwarding,
     /// Every connection goes to an engine that can do everything; else there is none.
     pub(crate) offloaded: bool,
+    /// Records are kept, and nothing takes them out: the ring is larger than a run fills.
+    pub(crate) recorded: bool,
 }
+
+/// Bytes of the ring of records.
+const RING_BYTES: usize = 64 << 20;
 
 /// A worker with one service, at [`vip`].
 pub(crate) fn worker(plan: ServicePlan) -> CountedWorker {
-    let ServicePlan { family, protocol, kind, forwarding, offloaded } = plan;
+    let ServicePlan { family, protocol, kind, forwarding, offloaded, recorded } = plan;
     let backend = |number: u16| Backend {
         number,
         name: format!("b{number}").into(),
@@ -59,12 +65,19 @@ pub(crate) fn worker(plan: ServicePlan) -> CountedWorker {
         protocol,
         kind,
         forwarding,
+        is_recorded: recorded,
         backends: (0..BACKENDS).map(backend).collect(),
         ..Service::vacant()
     };
     let addresses = (1..=4).map(|host| family.end(2, host, 0).address).collect();
     let pool = Pool { addresses, port_first: 1024, port_last: 65_535, time_wait: Duration::from_secs(60) };
-    make(Snapshot::new([service].into(), pool), offloaded)
+    let mut worker = make(Snapshot::new([service].into(), pool), offloaded);
+    if recorded {
+        let (recorder, records) = Recorder::new(RING_BYTES);
+        worker.record_to(recorder);
+        std::mem::forget(records);
+    }
+    worker
 }
 
 fn make(snapshot: Snapshot, offloaded: bool) -> CountedWorker {

@@ -21,7 +21,7 @@ struct Begun {
 
 impl Begun {
     fn new(volumes: [u64; 2], texts: &Texts<'_>) -> Begun {
-        let parts = [texts.method, texts.target, texts.host, texts.agent, texts.referer];
+        let parts = [texts.line, texts.host, texts.agent, texts.referer];
         let mut end = 0;
         let ends = parts.map(|part| {
             end += part.len() as u16;
@@ -32,12 +32,12 @@ impl Begun {
 
     fn texts(&self) -> Texts<'_> {
         let mut start = 0;
-        let [method, target, host, agent, referer] = self.ends.map(|end| {
+        let [line, host, agent, referer] = self.ends.map(|end| {
             let part = &self.bytes[start..usize::from(end)];
             start = end.into();
             part
         });
-        Texts { method, target, host, agent, referer }
+        Texts { line, host, agent, referer }
     }
 }
 
@@ -102,13 +102,13 @@ mod tests {
     fn parts_meet_in_any_order_of_ends() {
         let (mut recorder, records) = Recorder::new(1 << 20);
         let mut joiner = Joiner::new(records);
-        let texts = |target: &'static str| Texts { method: b"GET", target: target.as_bytes(), ..Texts::default() };
-        let numbers = ["/a", "/b", "/c"].map(|target| recorder.begin([0; 2], &texts(target)));
+        let texts = |line: &'static str| Texts { line: line.as_bytes(), ..Texts::default() };
+        let numbers = ["GET /a", "GET /b", "GET /c"].map(|target| recorder.begin([0; 2], &texts(target)));
         for number in [numbers[1], numbers[2], numbers[0], 99] {
-            recorder.end(&record(number));
+            recorder.end(record(number));
         }
         let mut seen = Vec::new();
-        joiner.read(|_, texts| seen.push(String::from_utf8_lossy(texts.target).into_owned()));
+        joiner.read(|_, texts| seen.push(String::from_utf8_lossy(texts.target()).into_owned()));
         assert_eq!(seen, ["/b", "/c", "/a", ""]);
         assert!(joiner.begun.is_empty());
         assert_eq!(joiner.bytes, 0);
@@ -119,17 +119,17 @@ mod tests {
         let (mut recorder, records) = Recorder::new(1 << 22);
         let mut joiner = Joiner::new(records);
         let long = vec![b'a'; 2048];
-        let texts = Texts { target: &long, ..Texts::default() };
+        let texts = Texts { line: &long, ..Texts::default() };
         let all = TEXTS_BYTES_MAX / 2048 + 500;
         for _ in 0..all {
             recorder.begin([0; 2], &texts);
             joiner.read(|_, _| panic!("nothing has ended"));
         }
         assert!(joiner.bytes <= TEXTS_BYTES_MAX && joiner.begun.len() >= TEXTS_BYTES_MAX / 2048 - 1);
-        recorder.end(&record(1));
-        recorder.end(&record(all as u32));
+        recorder.end(record(1));
+        recorder.end(record(all as u32));
         let mut seen = Vec::new();
-        joiner.read(|_, texts| seen.push(texts.target.len()));
+        joiner.read(|_, texts| seen.push(texts.line.len()));
         assert_eq!(seen, [0, 2048], "the oldest ones' are gone");
     }
 }

@@ -86,6 +86,7 @@ impl Termination {
             secret: Secret::new(parameters.steering.key),
             seed: parameters.seeds[3],
             clients_max: clients_max(cpus.len()),
+            now: cpu::now,
             recorder: {
                 let (access_log, bytes) = (parameters.access_log.clone(), parameters.record_bytes);
                 Arc::new(move || access_log.recorder(bytes))

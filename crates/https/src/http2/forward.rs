@@ -16,6 +16,7 @@ use hairpin_core::l7::body::Length;
 use hairpin_core::l7::config::HttpLimits;
 use hairpin_core::l7::head::{self, ParseStatus};
 use hairpin_core::l7::splice::{Fault, Refused};
+use hairpin_core::record::Ending;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -214,6 +215,7 @@ impl Forwarding<'_> {
         self.exchange.responded(self.local);
         let length = answered.body;
         let is_whole = length == Length::None;
+        let head_bytes = answered.written.as_ref().map_or(answered.head_bytes, Vec::len) as u64;
         let mut stream = self.respond.send_response(out, is_whole).map_err(|_| Failed::Gone)?;
         let mut keep = answered.keep_alive && !is_tunnel && answered.body != Length::UntilClose;
         if is_whole {
@@ -223,8 +225,14 @@ impl Forwarding<'_> {
             let mut down = first.map_err(|_| Failed::Reset(Reason::INTERNAL_ERROR))?;
             drop((response, answered));
             let delivery = Delivery { local: self.local, limits: &self.limits, stream: &mut stream, is_tunnel };
-            delivery.run(&mut conn, up, &mut down).await?;
+            let delivered = delivery.run(&mut conn, up, &mut down).await;
+            let ending = if delivered.is_ok() || is_tunnel { Ending::Done } else { Ending::Aborted };
+            self.exchange.ends(ending, [up.moved, head_bytes + down.moved()]);
+            delivered?;
             keep &= down.is_clean();
+        }
+        if is_whole {
+            self.exchange.ends(Ending::Done, [up.moved, head_bytes]);
         }
         self.exchange.delivered(self.local, length);
         self.exchange.keep(self.local, conn, keep && up.is_complete());

@@ -7,6 +7,7 @@ use super::upload::Upload;
 use crate::deadline::Deadline;
 use crate::exchange::{self, Client, Judged};
 use crate::local::Local;
+use crate::recording;
 use crate::translate;
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -15,6 +16,7 @@ use hairpin_core::l7::body::Length;
 use hairpin_core::l7::decision;
 use hairpin_core::l7::head::{self, Bounds, FIELDS_MAX, Method, ParseStatus};
 use hairpin_core::l7::splice::Refused;
+use hairpin_core::record::Ending;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -60,7 +62,7 @@ impl Stream {
         let (key, control) = local.controls.add_stream(&client.control);
         Stream {
             local: Rc::clone(local),
-            client: Client { control, ..client.clone() },
+            client: Client { control, http2: true, ..client.clone() },
             key,
             respond,
             send_buffer,
@@ -107,6 +109,14 @@ impl Stream {
                 Judged::Refuse { status, why }
             }
         };
+        if let Judged::Refuse { status, why } = &judged {
+            let request = match &read {
+                Ok(ParseStatus::Complete(request)) => Some(request),
+                _ => None,
+            };
+            let bytes = exchange::refusal(&self.local, *status, false).len();
+            recording::answer(&self.local, &self.client, request, (*status, Some(*why)), bytes);
+        }
         drop(read);
         match judged {
             Judged::Refuse { status, why } => {
@@ -171,6 +181,12 @@ impl Stream {
         };
         // In memory of its own, freed before a refusal is sent.
         let forwarded = Box::pin(forwarding.forward(head, &mut up)).await;
+        match &forwarded {
+            Ok(()) => {}
+            Err(Failed::Refused(status, why)) => exchange.refused(&self.local, *status, *why),
+            Err(Failed::Gone) => exchange.broken_off(Ending::Client),
+            Err(Failed::Reset(_)) => exchange.broken_off(Ending::Backend),
+        }
         // It counts as its backend's load; what is left of the request is none.
         drop(exchange);
         match forwarded {

@@ -7,6 +7,8 @@ use hairpin_core::flow::{Endpoint, Protocol};
 use hairpin_core::keys::Secret;
 use hairpin_core::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Kind, Route, RouteTerms, Terminated};
 use hairpin_core::l7::route::Conditions;
+use hairpin_core::record::Recorder;
+use hairpin_core::time::Time;
 use hairpin_https::{
     BackendTls, CertificateFiles, Configuration, Runtimes, RuntimesOptions, ServedCertificates, TerminatedService,
     TicketSecret, TlsOptions,
@@ -177,6 +179,8 @@ impl Site {
             secret: Secret::new([1, 2]),
             seed: 3,
             clients_max: 1000,
+            now: || Time::ZERO,
+            recorder: Arc::new(|| Recorder::new(1 << 16).0),
             enter,
             thread_time: || Duration::ZERO,
         };

@@ -4,6 +4,7 @@ use super::network::test;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
+use hairpin_e2e::servers::web::certificate;
 use hairpin_e2e::servers::{HTTP_PORT, Servers};
 use hairpin_e2e::tool::inside;
 use hairpin_e2e::topology::{Family, Topology, TopologyOptions, client_address, vip};
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("access log: exchanges, with what the client got", exchanges),
+        test("access log: exchanges of https services", terminated),
         test("access log: connections, with what rules carried", connections),
         test("access log: forms, filters and samples, by reload", forms),
         test("access log: files are followed, syslog is spoken", outputs),
@@ -120,6 +122,65 @@ fn exchanges() -> Result<()> {
     let all = parsed(&lines(&log, said.len() + 2)?)?;
     let last = all.last().context("no line")?;
     ensure!(last["status"] == 200 && last["bytes_out"] == written[1]["bytes_out"], "{last}");
+    Ok(())
+}
+
+fn terminated() -> Result<()> {
+    let topology = Topology::create(TopologyOptions::default())?;
+    let _servers = Servers::start(&topology)?;
+    let log = topology.scratch.file("access.log");
+    let pem = certificate(&topology, "log.pem", &["web.test"])?;
+    let hairpin = Hairpin::start(&topology, &[PeerService::https("secure", 443, &pem)], &options(&log, "", ""))?;
+    let mut said = Vec::new();
+    for (version, target) in [("--http1.1", "/10m"), ("--http1.1", "/1k?a"), ("--http2", "/10m"), ("--http2", "/1k")] {
+        let url = format!("https://{}{target}", vip(Family::V4));
+        let mut curl = topology.client.command("curl");
+        curl.args(["--silent", "--insecure", "--max-time", "20", "--output", "/dev/null", "--write-out", "%{json}"]);
+        let output = curl.args([version, "--data-binary", "some text", &url]).output()?;
+        said.push((version, target, serde_json::from_slice::<Value>(&output.stdout)?));
+        lines(&log, said.len())?;
+    }
+    let written = parsed(&lines(&log, said.len())?)?;
+    for (line, (version, target, curl)) in written.iter().zip(&said) {
+        let number = |name: &str| curl[name].as_u64().unwrap_or_default();
+        let (got, sent) = (number("size_header") + number("size_download"), number("size_request"));
+        let [bytes_in, bytes_out] = ["bytes_in", "bytes_out"].map(|name| line[name].as_u64().unwrap_or_default());
+        if *version == "--http1.1" {
+            ensure!(line["version"] == "HTTP/1.1", "{line}");
+            ensure!(bytes_out == got, "the client got {got} bytes: {line}");
+            ensure!(bytes_in == sent + 9 || bytes_in == sent, "the client sent {sent} bytes: {line}");
+        } else {
+            // Heads count as if they were HTTP/1.1's.
+            ensure!(line["version"] == "HTTP/2.0", "{line}");
+            let body = number("size_download");
+            ensure!(bytes_out > body && bytes_out < body + 1000 && bytes_in > 9, "{body} bytes of body: {line}");
+        }
+        ensure!(line["status"] == curl["response_code"] && line["target"] == *target, "{line}, {curl}");
+        ensure!(line["service"] == "secure" && line["tls"] == true && line["method"] == "POST", "{line}");
+        ensure!(line["ending"] == "done" && line["tries"] == 1 && line["route"] == 1, "{line}");
+        let [connected, answered, took] =
+            ["to_backend_us", "to_response_us", "took_us"].map(|name| line[name].as_u64().unwrap_or(u64::MAX));
+        ensure!(connected <= answered && answered <= took && took < 20_000_000, "{line}");
+        let time = line["time"].as_str().unwrap_or_default();
+        ensure!(time.starts_with("20"), "{line}");
+    }
+    // A client that breaks off.
+    let mut curl = topology.client.command("curl");
+    curl.args([
+        "--silent",
+        "--insecure",
+        "--max-time",
+        "1",
+        "--limit-rate",
+        "1M",
+        "--output",
+        "/dev/null",
+        "--http1.1",
+    ]);
+    let _ = curl.arg(format!("https://{}/100m", vip(Family::V4))).output()?;
+    let last = parsed(&lines(&log, said.len() + 1)?)?.pop().context("no line")?;
+    ensure!(last["ending"] == "client" && last["status"] == 200, "{last}");
+    drop(hairpin);
     Ok(())
 }
 

@@ -39,6 +39,15 @@ pub struct Fields<'a> {
     names_others: bool,
 }
 
+/// Whether a token is this name, which is in lower case: of all characters that bit 5 makes a letter or `-` only these are in
+/// tokens.
+#[inline]
+fn is_in_any_case<const N: usize>(token: &[u8], name: &[u8; N]) -> bool {
+    let Ok(token) = <&[u8; N]>::try_from(token) else { return false };
+    // All of it, so that it is compared by words.
+    token.iter().zip(name).fold(0, |differs, (one, other)| differs | (one | 0x20) ^ other) == 0
+}
+
 impl<'a> Fields<'a> {
     /// None yet, of a head of at most 65,535 bytes.
     pub(super) fn new(head: &'a [u8]) -> Fields<'a> {
@@ -101,6 +110,19 @@ impl<'a> Fields<'a> {
 
     fn value(&self, place: &FieldPlace) -> &'a [u8] {
         &self.head[usize::from(place.value)..][..usize::from(place.value_bytes)]
+    }
+
+    /// The values of `User-Agent` and `Referer`, of several fields the last; empty if there is none.
+    pub(crate) fn agent_and_referer(&self) -> [&'a [u8]; 2] {
+        let mut found = [&[][..]; 2];
+        for place in &self.places {
+            match place.name_bytes {
+                10 if is_in_any_case(self.name(place), b"user-agent") => found[0] = self.value(place),
+                7 if is_in_any_case(self.name(place), b"referer") => found[1] = self.value(place),
+                _ => {}
+            }
+        }
+        found
     }
 
     /// Names, as they were written, and values, without the white space around them. Names are tokens; values have no

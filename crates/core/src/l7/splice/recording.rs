@@ -7,6 +7,7 @@ use super::state::entry::ClientConn;
 use super::{Context, Refused, Splices};
 use crate::frame::FrameIo;
 use crate::l7::config::Kind;
+use crate::l7::head::Version;
 use crate::record::{self, Ending, Record, Recorder, Texts, flags};
 use crate::time::Time;
 
@@ -69,40 +70,47 @@ impl<IO: FrameIo> Context<'_, IO> {
     fn write_record(&mut self, client_conn: &mut ClientConn, ending: Ending, answer: Option<(Option<Refused>, u32)>) {
         let service = self.snapshot.services.get(usize::from(client_conn.service));
         let is_http = service.is_some_and(|service| matches!(service.kind, Kind::Http(_)));
-        let exchange = &client_conn.exchange;
         let Some(recorder) = self.recorder.as_deref_mut() else { return };
-        let (client, vip) = (client_conn.key.source, client_conn.key.destination);
+        let exchange = &client_conn.exchange;
         // Of a head that cannot be read nothing was noted.
-        let started = if exchange.record != 0 { exchange.started } else { self.now };
-        let mut record = Record::new(started, client, vip, client_conn.service);
-        record.number = exchange.record;
-        record.took = self.now.since(started).as_nanos() as u64;
-        record.volumes = client_conn.forwarded.map(|volume| volume.bytes);
-        record.bytes = client_conn.exchange_bytes();
-        if let Some((why, length)) = answer {
-            record.bytes[1] = length.into();
-            record.why = why.map_or(u8::MAX, |why| why as u8);
-        }
-        if exchange.is_sent {
-            record.to_backend_us = exchange.chosen_in_us;
-        }
-        if exchange.tries > 0 {
-            (record.backend, record.group) = (exchange.backend, exchange.group);
-        }
-        record.to_response_us = exchange.response_in_us;
-        (record.route, record.status, record.tries) = (exchange.route, exchange.status, exchange.tries);
-        record.ending = ending as u8;
-        let is_http10 = exchange.version == crate::l7::head::Version::Http10;
-        record.flags = if is_http { flags::EXCHANGE } else { flags::TLS }
-            | if is_http && is_http10 { flags::HTTP10 } else { 0 }
-            | if exchange.is_offloaded { flags::ENGINE } else { 0 };
-        if record.number == 0 {
-            (record.route, record.tries, record.flags) = (record::NONE, 0, flags::EXCHANGE);
-            (record.backend, record.group) = (record::NONE, record::NONE);
-            (record.bytes[0], record.to_backend_us, record.to_response_us) = (0, record::NEVER_US, record::NEVER_US);
-            recorder.whole(&record, &Texts::default());
+        let is_begun = exchange.record != 0;
+        let started = if is_begun { exchange.started } else { self.now };
+        let is_chosen = is_begun && exchange.tries > 0;
+        let [up, down] = &client_conn.forwarded;
+        let [request, response] = client_conn.exchange_bytes();
+        let (why, response) = match answer {
+            Some((why, length)) => (why.map_or(u8::MAX, |why| why as u8), u64::from(length)),
+            None => (u8::MAX, response),
+        };
+        let record = Record {
+            started: started.as_nanos(),
+            took: self.now.as_nanos().saturating_sub(started.as_nanos()),
+            bytes: [if is_begun { request } else { 0 }, response],
+            packets: [0; 2],
+            volumes: [up.bytes, down.bytes],
+            number: exchange.record,
+            to_backend_us: if is_begun && exchange.is_sent { exchange.chosen_in_us } else { record::NEVER_US },
+            to_response_us: if is_begun { exchange.response_in_us } else { record::NEVER_US },
+            client: client_conn.key.source,
+            vip: client_conn.key.destination,
+            service: client_conn.service,
+            group: if is_chosen { exchange.group } else { record::NONE },
+            backend: if is_chosen { exchange.backend } else { record::NONE },
+            route: if is_begun { exchange.route } else { record::NONE },
+            status: exchange.status,
+            ending: ending as u8,
+            why,
+            tries: if is_begun { exchange.tries } else { 0 },
+            flags: u8::from(is_http) * flags::EXCHANGE
+                | u8::from(!is_http) * flags::TLS
+                | u8::from(is_begun && exchange.version == Version::Http10) * flags::HTTP10
+                | u8::from(is_begun && exchange.is_offloaded) * flags::ENGINE,
+            unused: [0; 2],
+        };
+        if is_begun {
+            recorder.end(record);
         } else {
-            recorder.end(&record);
+            recorder.whole(&record, &Texts::default());
         }
         client_conn.exchange.record = 0;
     }

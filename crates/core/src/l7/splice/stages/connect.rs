@@ -399,7 +399,7 @@ impl ClientConn {
         exchange.response_end = None.into();
         exchange.has_begun = false;
         exchange.is_sent = true;
-        exchange.chosen_in_us = u32::try_from(cx.now.since(exchange.started).as_micros()).unwrap_or(u32::MAX);
+        exchange.chosen_in_us = cx.now.micros_since(exchange.started);
         self.state = ClientConnState::Spliced;
         self.offload_range = Optional::NONE;
         backend_conn.peer.told = later(backend_conn.peer.told, backend_conn.peer.expected);

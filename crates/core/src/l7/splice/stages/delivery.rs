@@ -11,7 +11,6 @@ use crate::l7::splice::tcp::pass::pass;
 use crate::l7::splice::tcp::segment::{Segment, replace_payload};
 use crate::l7::splice::timers::body_timeout;
 use crate::l7::splice::{Context, End, Refused, Splices, stamp};
-use crate::record;
 use crate::table::ageing::Stamps;
 use crate::wire::Transport;
 use crate::wire::tcp::{ACK, FIN, PSH};
@@ -41,8 +40,7 @@ impl Splices {
         cx.responded(client_conn.exchange.backend, class);
         cx.timed(client_conn.service, client_conn.exchange.started, |times| &mut times.to_response);
         client_conn.exchange.status = status;
-        let response_in = cx.now.since(client_conn.exchange.started).as_micros();
-        client_conn.exchange.response_in_us = u32::try_from(response_in).unwrap_or(record::NEVER_US);
+        client_conn.exchange.response_in_us = cx.now.micros_since(client_conn.exchange.started);
         cx.answered_with(client_conn.exchange.backend, client_conn.exchange.group, status);
         if message == Length::Tunnel {
             client_conn.exchange.request.set(Message::Endless);

@@ -35,13 +35,13 @@ fn all(records: &mut Records) -> Vec<(Record, String)> {
     records.read(|message| {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         match message {
-            Message::Begun(number, before, texts) => targets.push((number, before, text(texts.target))),
+            Message::Begun(number, before, texts) => targets.push((number, before, text(texts.target()))),
             Message::Ended(mut ended) => {
                 let begun = targets.iter().find(|(number, ..)| *number == ended.number);
                 ended.widen(begun.map_or([0; 2], |(_, before, _)| *before));
                 found.push((ended, begun.map_or_else(String::new, |(.., target)| target.clone())));
             }
-            Message::Whole(record, texts) => found.push((record, text(texts.target))),
+            Message::Whole(record, texts) => found.push((record, text(texts.target()))),
         }
     });
     found
