@@ -101,10 +101,10 @@ impl<IO: FrameIo> Context<'_, IO> {
             ending: ending as u8,
             why,
             tries: if is_begun { exchange.tries } else { 0 },
-            flags: u8::from(is_http) * flags::EXCHANGE
-                | u8::from(!is_http) * flags::TLS
-                | u8::from(is_begun && exchange.version == Version::Http10) * flags::HTTP10
-                | u8::from(is_begun && exchange.is_offloaded) * flags::ENGINE,
+            flags: bit(is_http, flags::EXCHANGE)
+                | bit(!is_http, flags::TLS)
+                | bit(is_begun && exchange.version == Version::Http10, flags::HTTP10)
+                | bit(is_begun && exchange.is_offloaded, flags::ENGINE),
             unused: [0; 2],
         };
         if is_begun {
@@ -114,6 +114,10 @@ impl<IO: FrameIo> Context<'_, IO> {
         }
         client_conn.exchange.record = 0;
     }
+}
+
+fn bit(is: bool, flag: u8) -> u8 {
+    if is { flag } else { 0 }
 }
 
 impl ClientConn {
