@@ -5,6 +5,9 @@ use std::fmt::Write;
 /// Adds `text` as it stands in a line of text: what is no printable character of ASCII, `"` and `\` become `\xHH`, as nginx
 /// writes them.
 pub(super) fn plain(out: &mut Vec<u8>, text: &[u8]) {
+    if text.iter().all(is_plain) {
+        return out.extend_from_slice(text);
+    }
     for &byte in text {
         match byte {
             b'"' | b'\\' | ..0x20 | 0x7f.. => {
@@ -17,8 +20,18 @@ pub(super) fn plain(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
+/// Whether it stands for itself in any form.
+fn is_plain(byte: &u8) -> bool {
+    matches!(byte, b' ' | b'!' | b'#'..=b'[' | b']'..=b'~')
+}
+
 /// Adds `text` as a string of JSON, quotes included. What is not UTF-8 becomes U+FFFD.
 pub(super) fn json(out: &mut Vec<u8>, text: &[u8]) {
+    if text.iter().all(is_plain) {
+        out.push(b'"');
+        out.extend_from_slice(text);
+        return out.push(b'"');
+    }
     let text = String::from_utf8_lossy(text);
     // Writing to a vector cannot fail.
     let _ = serde_json::to_writer(out, &*text);

@@ -1,7 +1,7 @@
 //! Puts the two parts of an exchange's record together: what its request says of itself, and its end.
 
 use hairpin_core::record::{Message, Record, Records, TEXT_BYTES_MAX, Texts};
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
 /// Exchanges of a worker that have begun and not ended, at most, whose texts are kept. Beyond that the oldest one's are
 /// forgotten: its line has none.
@@ -44,14 +44,15 @@ impl Begun {
 /// The reader of one worker's ring.
 pub(super) struct Joiner {
     records: Records,
-    /// By their numbers, which grow; they begin again after four thousand million exchanges.
-    begun: BTreeMap<u32, Begun>,
+    /// Of exchanges with numbers from `first` on, those that have begun and not ended.
+    begun: VecDeque<Option<Begun>>,
+    first: u32,
     bytes: usize,
 }
 
 impl Joiner {
     pub(super) fn new(records: Records) -> Joiner {
-        Joiner { records, begun: BTreeMap::new(), bytes: 0 }
+        Joiner { records, begun: VecDeque::new(), first: 0, bytes: 0 }
     }
 
     /// Messages that found no room in the ring so far.
@@ -61,27 +62,40 @@ impl Joiner {
 
     /// Shows each record that has come to `each`, with the texts that are known.
     pub(super) fn read(&mut self, mut each: impl FnMut(&Record, &Texts<'_>)) {
-        let Joiner { records, begun, bytes } = self;
+        let Joiner { records, begun, first, bytes } = self;
         records.read(|message| match message {
             Message::Begun(number, volumes, texts) => {
+                // Numbers follow one another; they begin again after four thousand million exchanges.
+                let next = first.wrapping_add(begun.len() as u32);
+                let gap = number.wrapping_sub(next) as usize;
+                if begun.is_empty() || gap > TEXTS_MAX {
+                    begun.clear();
+                    (*first, *bytes) = (number, 0);
+                } else {
+                    // Whose beginnings were lost.
+                    begun.extend((0..gap).map(|_| None));
+                }
                 let entry = Begun::new(volumes, &texts);
                 *bytes += entry.bytes.len();
-                let former = begun.insert(number, entry);
-                *bytes -= former.map_or(0, |former| former.bytes.len());
+                begun.push_back(Some(entry));
                 // The ends of some may have been lost.
-                while begun.len() > TEXTS_MAX || *bytes > TEXTS_BYTES_MAX {
-                    let Some((_, oldest)) = begun.pop_first() else { break };
-                    *bytes -= oldest.bytes.len();
+                while begun.len() > TEXTS_MAX || *bytes > TEXTS_BYTES_MAX || matches!(begun.front(), Some(None)) {
+                    let Some(oldest) = begun.pop_front() else { break };
+                    *bytes -= oldest.map_or(0, |oldest| oldest.bytes.len());
+                    *first = first.wrapping_add(1);
                 }
             }
-            Message::Ended(mut record) => match begun.remove(&record.number) {
-                Some(entry) => {
-                    *bytes -= entry.bytes.len();
-                    record.widen(entry.volumes);
-                    each(&record, &entry.texts());
+            Message::Ended(mut record) => {
+                let place = record.number.wrapping_sub(*first) as usize;
+                match begun.get_mut(place).and_then(Option::take) {
+                    Some(entry) => {
+                        *bytes -= entry.bytes.len();
+                        record.widen(entry.volumes);
+                        each(&record, &entry.texts());
+                    }
+                    None => each(&record, &Texts::default()),
                 }
-                None => each(&record, &Texts::default()),
-            },
+            }
             Message::Whole(record, texts) => each(&record, &texts),
         });
     }
@@ -110,7 +124,7 @@ mod tests {
         let mut seen = Vec::new();
         joiner.read(|_, texts| seen.push(String::from_utf8_lossy(texts.target()).into_owned()));
         assert_eq!(seen, ["/b", "/c", "/a", ""]);
-        assert!(joiner.begun.is_empty());
+        assert!(joiner.begun.iter().all(Option::is_none));
         assert_eq!(joiner.bytes, 0);
     }
 

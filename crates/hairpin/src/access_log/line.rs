@@ -2,10 +2,9 @@
 
 use super::escape;
 use super::settings::{FIELDS, Field, Form, Piece, ServiceLog};
-use hairpin_core::config::{Backend, Snapshot};
+use hairpin_core::config::Snapshot;
+use hairpin_core::flow::Endpoint;
 use hairpin_core::record::{self, Ending, NEVER_US, Record, Texts, flags};
-use std::borrow::Cow;
-use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,6 +14,10 @@ use std::time::{Duration, SystemTime};
 pub(super) struct Names {
     snapshot: Arc<Snapshot>,
     logs: Vec<Option<ServiceLog>>,
+    /// By number of the backend: its name and its end.
+    backends: Vec<Option<(Box<str>, String)>>,
+    /// By number of the service: its end, and as text.
+    vips: Vec<(Endpoint, String)>,
     /// Records counted for samples.
     counted: Vec<AtomicU32>,
 }
@@ -22,7 +25,14 @@ pub(super) struct Names {
 impl Names {
     pub(super) fn new(snapshot: Arc<Snapshot>, logs: Vec<Option<ServiceLog>>) -> Names {
         let counted = logs.iter().map(|_| AtomicU32::new(0)).collect();
-        Names { snapshot, logs, counted }
+        let vips = snapshot.services.iter().map(|service| (service.endpoint, socket(&service.endpoint))).collect();
+        let mut backends = vec![None; snapshot.backends() as usize];
+        for backend in snapshot.services.iter().flat_map(|service| &service.backends) {
+            if let Some(place) = backends.get_mut(usize::from(backend.number)) {
+                *place = Some((backend.name.clone(), socket(&backend.endpoint)));
+            }
+        }
+        Names { snapshot, logs, backends, vips, counted }
     }
 
     /// Whether the record becomes a line.
@@ -49,142 +59,167 @@ impl Names {
     fn service(&self, number: u16) -> Option<&str> {
         self.snapshot.services.get(usize::from(number)).map(|service| &*service.name)
     }
-
-    fn backend(&self, number: u16) -> Option<&Backend> {
-        self.snapshot.backend(number).map(|(_, backend)| backend)
-    }
 }
 
-/// The value of a field.
-enum Value<'a> {
-    None,
-    Text(Cow<'a, [u8]>),
-    Number(u64),
-    Yes(bool),
+/// How values stand in a line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Style {
+    Json,
+    Plain,
 }
 
-/// Adds the line of a record, with its end.
-pub(super) fn write(
-    lines: &mut Vec<u8>,
-    form: &Form,
-    names: &Names,
-    record: &Record,
-    texts: &Texts<'_>,
-    started: SystemTime,
-) {
-    let line = Line { names, record, texts, started };
-    match form {
-        Form::Json(fields) => line.json(lines, fields),
-        Form::Template(template) => line.template(lines, &template.0),
+/// Makes lines.
+#[derive(Default)]
+pub(super) struct LineWriter {
+    /// The last second that a line had, in seconds since 1970, and its text.
+    second: u64,
+    text: String,
+}
+
+impl LineWriter {
+    /// Adds the line of a record, with its end. `started`: when it began, in microseconds since 1970.
+    pub(super) fn write(
+        &mut self,
+        out: &mut Vec<u8>,
+        (form, names): (&Form, &Names),
+        (record, texts): (&Record, &Texts<'_>),
+        started: u64,
+    ) {
+        let mut line = Line { writer: self, names, record, texts, started };
+        match form {
+            Form::Json(fields) => line.json(out, fields),
+            Form::Template(template) => line.template(out, &template.0),
+        }
+        out.push(b'\n');
     }
-    lines.push(b'\n');
+
+    /// `2026-11-28T07:15:02` of a time in microseconds since 1970. Most lines have the second of the one before.
+    fn second(&mut self, micros: u64) -> &str {
+        let second = micros / 1_000_000;
+        if second != self.second || self.text.is_empty() {
+            self.second = second;
+            self.text =
+                humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_secs(second)).to_string();
+            self.text.truncate(19);
+        }
+        &self.text
+    }
 }
 
 struct Line<'a> {
+    writer: &'a mut LineWriter,
     names: &'a Names,
     record: &'a Record,
     texts: &'a Texts<'a>,
-    started: SystemTime,
+    started: u64,
 }
 
-impl<'a> Line<'a> {
-    fn json(&self, out: &mut Vec<u8>, fields: &[Field]) {
-        let mut before = b'{';
+impl Line<'_> {
+    fn json(&mut self, out: &mut Vec<u8>, fields: &[Field]) {
+        let start = out.len();
         for field in fields {
-            let value = self.value(*field);
-            if matches!(value, Value::None) {
-                continue;
-            }
-            out.push(before);
-            before = b',';
-            escape::json(out, name(*field).as_bytes());
-            out.push(b':');
-            match value {
-                Value::None => {}
-                Value::Text(text) => escape::json(out, &text),
-                Value::Number(number) => write_number(out, number),
-                Value::Yes(yes) => out.extend_from_slice(if yes { b"true" } else { b"false" }),
+            let before = out.len();
+            out.extend_from_slice(b",\"");
+            out.extend_from_slice(name(*field).as_bytes());
+            out.extend_from_slice(b"\":");
+            if !self.put(out, *field, Style::Json) {
+                out.truncate(before);
             }
         }
-        if before == b'{' {
-            out.push(b'{');
+        match out.get_mut(start) {
+            Some(first) => *first = b'{',
+            None => out.push(b'{'),
         }
         out.push(b'}');
     }
 
-    fn template(&self, out: &mut Vec<u8>, pieces: &[Piece]) {
+    fn template(&mut self, out: &mut Vec<u8>, pieces: &[Piece]) {
         for piece in pieces {
             match piece {
                 Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
-                Piece::Field(field) => match self.value(*field) {
-                    Value::None => out.push(b'-'),
-                    Value::Text(text) => escape::plain(out, &text),
-                    Value::Number(number) => write_number(out, number),
-                    Value::Yes(yes) => out.extend_from_slice(if yes { b"yes" } else { b"no" }),
-                },
+                Piece::Field(field) => {
+                    if !self.put(out, *field, Style::Plain) {
+                        out.push(b'-');
+                    }
+                }
             }
         }
     }
 
-    fn value(&self, field: Field) -> Value<'a> {
-        let record = self.record;
+    /// Adds the value of a field; `false`: it has none.
+    fn put(&mut self, out: &mut Vec<u8>, field: Field, style: Style) -> bool {
+        let (record, names) = (self.record, self.names);
         let is_exchange = record.has(flags::EXCHANGE);
-        let given = |text: &'a [u8]| if text.is_empty() { Value::None } else { Value::Text(text.into()) };
-        let told = |text: String| Value::Text(text.into_bytes().into());
-        let named = |name: Option<&'a str>| name.map_or(Value::None, |name| Value::Text(name.as_bytes().into()));
         let known = |number: u16| if number == record::NONE { None } else { Some(number) };
-        let reached = |us: u32| if us == NEVER_US { Value::None } else { Value::Number(us.into()) };
-        let of_connection = |count: u64| if is_exchange { Value::None } else { Value::Number(count) };
+        let backend = || known(record.backend).and_then(|number| names.backends.get(usize::from(number))?.as_ref());
         match field {
-            Field::Schema => Value::Number(1),
-            Field::Time => told(humantime::format_rfc3339_micros(self.started.max(SystemTime::UNIX_EPOCH)).to_string()),
-            Field::TimeCommon => told(common(self.started)),
-            Field::Kind => named(Some(if is_exchange { "exchange" } else { "connection" })),
-            Field::Service => named(self.names.service(record.service)),
-            Field::Route => known(record.route).map_or(Value::None, |route| Value::Number(u64::from(route) + 1)),
-            Field::Group => named(known(record.group).and_then(|group| self.names.service(group))),
-            Field::Backend => {
-                named(known(record.backend).and_then(|backend| Some(&*self.names.backend(backend)?.name)))
-            }
-            Field::BackendAddress => match known(record.backend).and_then(|backend| self.names.backend(backend)) {
-                Some(backend) => told(socket(backend.endpoint.address.into(), backend.endpoint.port)),
-                None => Value::None,
+            Field::Schema => number(out, 1),
+            Field::Time | Field::TimeCommon => self.time(out, field, style),
+            Field::Kind => text(out, if is_exchange { b"exchange" } else { b"connection" }, style),
+            Field::Service => named(out, names.service(record.service), style),
+            Field::Route => known(record.route).is_some_and(|route| number(out, u64::from(route) + 1)),
+            Field::Group => named(out, known(record.group).and_then(|group| names.service(group)), style),
+            Field::Backend => named(out, backend().map(|(name, _)| &**name), style),
+            Field::BackendAddress => named(out, backend().map(|(_, address)| &**address), style),
+            Field::Client => address(out, record.client.address.into(), style),
+            Field::ClientPort => number(out, record.client.port.into()),
+            Field::Vip => match names.vips.get(usize::from(record.service)) {
+                Some((end, said)) if *end == record.vip => named(out, Some(said), style),
+                _ => named(out, Some(&socket(&record.vip)), style),
             },
-            Field::Client => told(IpAddr::from(record.client.address).to_string()),
-            Field::ClientPort => Value::Number(record.client.port.into()),
-            Field::Vip => told(socket(record.vip.address.into(), record.vip.port)),
-            Field::Tls => Value::Yes(record.has(flags::TLS)),
-            Field::Method => given(self.texts.method()),
-            Field::Host => given(self.texts.host),
-            Field::Target => given(self.texts.target()),
-            Field::Version if is_exchange && !self.texts.line.is_empty() => named(Some(self.version())),
-            Field::Version => Value::None,
-            Field::Status if record.status == 0 => Value::None,
-            Field::Status => Value::Number(record.status.into()),
-            Field::BytesIn => Value::Number(record.bytes[0]),
-            Field::BytesOut => Value::Number(record.bytes[1]),
-            Field::PacketsIn => of_connection(record.packets[0]),
-            Field::PacketsOut => of_connection(record.packets[1]),
-            Field::ToBackend => reached(record.to_backend_us),
-            Field::ToResponse => reached(record.to_response_us),
-            Field::Took => Value::Number(record.took / 1000),
-            Field::Tries => Value::Number(record.tries.into()),
-            Field::Carrier => named(Some(if record.has(flags::ENGINE) { "engine" } else { "software" })),
-            Field::Ending => named(Some(Ending::of(record.ending).name())),
-            Field::Reason => named(record.why().map(|why| why.name())),
-            Field::UserAgent => given(self.texts.agent),
-            Field::Referer => given(self.texts.referer),
+            Field::Tls => truth(out, record.has(flags::TLS), style),
+            Field::Method => given(out, self.texts.method(), style),
+            Field::Host => given(out, self.texts.host, style),
+            Field::Target => given(out, self.texts.target(), style),
+            Field::Version => is_exchange && !self.texts.line.is_empty() && text(out, self.version(), style),
+            Field::Status => record.status != 0 && number(out, record.status.into()),
+            Field::BytesIn => number(out, record.bytes[0]),
+            Field::BytesOut => number(out, record.bytes[1]),
+            Field::PacketsIn => !is_exchange && number(out, record.packets[0]),
+            Field::PacketsOut => !is_exchange && number(out, record.packets[1]),
+            Field::ToBackend => record.to_backend_us != NEVER_US && number(out, record.to_backend_us.into()),
+            Field::ToResponse => record.to_response_us != NEVER_US && number(out, record.to_response_us.into()),
+            Field::Took => number(out, record.took / 1000),
+            Field::Tries => number(out, record.tries.into()),
+            Field::Carrier => text(out, if record.has(flags::ENGINE) { b"engine" } else { b"software" }, style),
+            Field::Ending => named(out, Some(Ending::of(record.ending).name()), style),
+            Field::Reason => named(out, record.why().map(|why| why.name()), style),
+            Field::UserAgent => given(out, self.texts.agent, style),
+            Field::Referer => given(out, self.texts.referer, style),
         }
     }
 
-    fn version(&self) -> &'static str {
+    fn version(&self) -> &'static [u8] {
         if self.record.has(flags::HTTP2) {
-            "HTTP/2.0"
+            b"HTTP/2.0"
         } else if self.record.has(flags::HTTP10) {
-            "HTTP/1.0"
+            b"HTTP/1.0"
         } else {
-            "HTTP/1.1"
+            b"HTTP/1.1"
         }
+    }
+
+    fn time(&mut self, out: &mut Vec<u8>, field: Field, style: Style) -> bool {
+        let started = self.started;
+        let second = self.writer.second(started);
+        if field == Field::TimeCommon {
+            return text(out, common(second).as_bytes(), style);
+        }
+        let quote = |out: &mut Vec<u8>| {
+            if style == Style::Json {
+                out.push(b'"')
+            }
+        };
+        quote(out);
+        out.extend_from_slice(second.as_bytes());
+        out.push(b'.');
+        let micros = started % 1_000_000;
+        for power in [100_000, 10_000, 1000, 100, 10, 1] {
+            out.push(b'0' + (micros / power % 10) as u8);
+        }
+        out.push(b'Z');
+        quote(out);
+        true
     }
 }
 
@@ -192,21 +227,115 @@ fn name(field: Field) -> &'static str {
     FIELDS[field as usize].1
 }
 
-fn write_number(out: &mut Vec<u8>, number: u64) {
-    // Writing to a vector cannot fail.
-    let _ = write!(out, "{number}");
+fn number(out: &mut Vec<u8>, number: u64) -> bool {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    true
 }
 
-fn socket(address: IpAddr, port: u16) -> String {
-    SocketAddr::new(address, port).to_string()
+fn text(out: &mut Vec<u8>, text: &[u8], style: Style) -> bool {
+    match style {
+        Style::Json => escape::json(out, text),
+        Style::Plain => escape::plain(out, text),
+    }
+    true
+}
+
+fn named(out: &mut Vec<u8>, name: Option<&str>, style: Style) -> bool {
+    name.is_some_and(|name| text(out, name.as_bytes(), style))
+}
+
+/// What a client says; it may say nothing.
+fn given(out: &mut Vec<u8>, said: &[u8], style: Style) -> bool {
+    !said.is_empty() && text(out, said, style)
+}
+
+fn truth(out: &mut Vec<u8>, is: bool, style: Style) -> bool {
+    out.extend_from_slice(match (is, style) {
+        (true, Style::Json) => b"true",
+        (false, Style::Json) => b"false",
+        (true, Style::Plain) => b"yes",
+        (false, Style::Plain) => b"no",
+    });
+    true
+}
+
+fn address(out: &mut Vec<u8>, address: IpAddr, style: Style) -> bool {
+    let IpAddr::V4(address) = address else { return text(out, address.to_string().as_bytes(), style) };
+    let quote = |out: &mut Vec<u8>| {
+        if style == Style::Json {
+            out.push(b'"')
+        }
+    };
+    quote(out);
+    for (place, octet) in address.octets().into_iter().enumerate() {
+        if place > 0 {
+            out.push(b'.');
+        }
+        number(out, octet.into());
+    }
+    quote(out);
+    true
+}
+
+fn socket(end: &Endpoint) -> String {
+    SocketAddr::new(end.address.into(), end.port).to_string()
 }
 
 /// A time as the common log format writes it: `28/Nov/2026:07:15:02 +0000`.
-fn common(time: SystemTime) -> String {
+fn common(second: &str) -> String {
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    // 2026-11-28T07:15:02Z
-    let text = humantime::format_rfc3339_seconds(time.max(SystemTime::UNIX_EPOCH)).to_string();
-    let part = |from: usize, to: usize| text.get(from..to).unwrap_or_default();
-    let month = part(5, 7).parse::<usize>().ok().and_then(|month| MONTHS.get(month - 1)).unwrap_or(&"Jan");
+    let part = |from: usize, to: usize| second.get(from..to).unwrap_or_default();
+    let month = part(5, 7).parse::<usize>().ok().and_then(|month| MONTHS.get(month.checked_sub(1)?)).unwrap_or(&"Jan");
     format!("{}/{month}/{}:{} +0000", part(8, 10), part(0, 4), part(11, 19))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access_log::{Template, usual_fields};
+    use hairpin_core::config::Service;
+    use hairpin_core::time::Time;
+
+    fn written(form: &Form, record: &Record, texts: &Texts<'_>) -> String {
+        let pool = hairpin_core::config::Pool {
+            addresses: Box::new([]),
+            port_first: 1,
+            port_last: 2,
+            time_wait: Duration::ZERO,
+        };
+        let service = Service { name: "w\"eb".into(), ..Service::vacant() };
+        let names = Names::new(Arc::new(Snapshot::new(Box::new([service]), pool)), vec![None]);
+        let mut out = Vec::new();
+        // 2026-11-30T07:38:44.000042Z
+        LineWriter::default().write(&mut out, (form, &names), (record, texts), 1_796_024_324_000_042);
+        String::from_utf8(out).unwrap()
+    }
+
+    fn record() -> Record {
+        let end = |address: [u8; 4], port| Endpoint::new(IpAddr::from(address), port);
+        let record = Record::new(Time::ZERO, end([10, 0, 200, 7], 4000), end([192, 0, 2, 1], 80), 0);
+        Record { flags: flags::EXCHANGE, status: 200, took: 1_234_567, ..record }
+    }
+
+    #[test]
+    fn lines_are_json_whatever_they_say() {
+        let texts = Texts { line: b"GET /\xff\"x", host: b"a\nb", ..Texts::default() };
+        for (record, texts) in [(record(), texts), (Record { flags: 0, status: 0, ..record() }, Texts::default())] {
+            let line = written(&Form::Json(usual_fields()), &record, &texts);
+            let parsed: serde_json::Value = serde_json::from_str(&line).unwrap();
+            assert_eq!((&parsed["service"], &parsed["client"]), (&"w\"eb".into(), &"10.0.200.7".into()));
+            assert_eq!((&parsed["took_us"], &parsed["time"]), (&1234.into(), &"2026-11-30T07:38:44.000042Z".into()));
+            assert_eq!(parsed["kind"] == "exchange", !texts.line.is_empty(), "{line}");
+            assert!(line.ends_with("}\n") && line.matches('\n').count() == 1, "{line}");
+        }
+        assert_eq!(written(&Form::Json(Box::new([Field::Reason])), &record(), &Texts::default()), "{}\n");
+    }
+
+    #[test]
+    fn combined_lines_are_those_of_nginx() {
+        let texts = Texts { line: b"GET /a", agent: b"curl", ..Texts::default() };
+        let line = written(&Form::Template(Template::combined()), &record(), &texts);
+        let expected = "10.0.200.7 - - [30/Nov/2026:07:38:44 +0000] \"GET /a HTTP/1.1\" 200 0 \"-\" \"curl\"\n";
+        assert_eq!(line, expected);
+    }
 }

@@ -25,7 +25,7 @@ use hairpin_core::config::Snapshot;
 use hairpin_core::record::{Recorder, Records};
 use hairpin_linux::cpu;
 use join::Joiner;
-use line::Names;
+use line::{LineWriter, Names};
 use output::Output;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -141,10 +141,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What began at `nanoseconds` of the workers' clock, by the clock of the calendar.
-fn calendar(nanoseconds: u64) -> SystemTime {
-    let ago = cpu::now().as_nanos().saturating_sub(nanoseconds);
-    SystemTime::now() - Duration::from_nanos(ago)
+/// When the workers' clock began, in nanoseconds since 1970.
+fn epoch() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).saturating_sub(cpu::now().as_nanos())
 }
 
 /// The lines of one look at the rings, each with the time of its end, in nanoseconds of the workers' clock.
@@ -171,7 +171,7 @@ impl Batch {
 fn write(shared: &Shared) {
     let mut joiners: Vec<Joiner> = Vec::new();
     let mut output = None;
-    let (mut batch, mut lines) = (Batch::default(), Vec::new());
+    let (mut batch, mut lines, mut writer) = (Batch::default(), Vec::new(), LineWriter::default());
     loop {
         // Before the rings are read for the last time.
         let ends = shared.ends.load(Ordering::Relaxed);
@@ -180,13 +180,14 @@ fn write(shared: &Shared) {
         if shared.reopens.swap(false, Ordering::Relaxed) {
             output.as_mut().into_iter().for_each(Output::reopen);
         }
+        let epoch = epoch();
         for joiner in &mut joiners {
             joiner.read(|record, texts| {
                 let Some(plan) = &plan else { return };
                 if plan.names.wants(record) {
-                    let started = calendar(record.started);
+                    let started = epoch.saturating_add(record.started) / 1000;
                     let from = batch.bytes.len();
-                    line::write(&mut batch.bytes, &plan.settings.form, &plan.names, record, texts, started);
+                    writer.write(&mut batch.bytes, (&plan.settings.form, &plan.names), (record, texts), started);
                     batch.lines.push((record.started.saturating_add(record.took), from..batch.bytes.len()));
                 }
             });

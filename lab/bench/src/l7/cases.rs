@@ -34,6 +34,8 @@ enum RequestLoad {
     Mix,
     /// 1 KB at half the rate that nginx reaches.
     Latency,
+    /// 1 KB, by Hairpin alone, with an access log and without.
+    Logged { close: bool },
 }
 
 /// One of them.
@@ -52,6 +54,9 @@ impl L7Case {
                 format!("{cards} {page} x {connections} {}", if close { "new" } else { "kept" })
             }
             RequestLoad::Mix => format!("{cards} mix web-search x {SOME} kept"),
+            RequestLoad::Logged { close } => {
+                format!("{cards} access log, 1k x {SOME} {}", if close { "new" } else { "kept" })
+            }
             RequestLoad::Latency => format!("{cards} latency 1k x {SOME}, half of nginx's rate"),
         }
     }
@@ -61,6 +66,7 @@ impl L7Case {
         match self.load {
             RequestLoad::Page { bytes, connections, .. } => connections == 32 && [1 << 10, 1 << 20].contains(&bytes),
             RequestLoad::Mix | RequestLoad::Latency => true,
+            RequestLoad::Logged { .. } => false,
         }
     }
 
@@ -76,6 +82,7 @@ impl L7Case {
             RequestLoad::Page { .. } | RequestLoad::Mix => L7Effort { duration: seconds(2), repetitions: 3 },
             // The slowest hundredth of a second depends on whether anything held a core up in it: with every peer it lies
             // between 0.3 and 20 ms, so the median of a few says nothing.
+            RequestLoad::Logged { .. } => L7Effort { duration: seconds(1), repetitions: 12 },
             RequestLoad::Latency => L7Effort { duration: seconds(1), repetitions: 24 },
         }
     }
@@ -84,13 +91,24 @@ impl L7Case {
     pub(super) fn seconds(&self, effort: L7Effort) -> f64 {
         let first = if self.load == RequestLoad::Latency { effort.duration.as_secs_f64() + AROUND_S } else { 0.0 };
         let each = effort.duration.as_secs_f64() + AROUND_S;
-        first + (Intermediary::ALL.len() * effort.repetitions) as f64 * each
+        first + (self.peers().len() * effort.repetitions) as f64 * each
+    }
+
+    /// Who is measured, the one that the bars are for first.
+    fn peers(&self) -> &'static [Intermediary] {
+        match self.load {
+            RequestLoad::Logged { .. } => &[Intermediary::Logged, Intermediary::Hairpin],
+            _ => &Intermediary::ALL,
+        }
     }
 
     /// The bars: against whom, and what.
     fn bars(&self) -> Vec<(BarReference, Bar)> {
         let nginx = BarReference::Peer(Intermediary::Nginx);
         match (self.cards, self.load) {
+            (_, RequestLoad::Logged { .. }) => {
+                vec![(BarReference::Peer(Intermediary::Hairpin), Bar::AtLeast(0.95))]
+            }
             (_, RequestLoad::Latency) => vec![(nginx, Bar::AtMost(1.0))],
             (Cards::Wire | Cards::Xdp, _) => vec![(nginx, Bar::AtLeast(0.95))],
             (Cards::Gso, RequestLoad::Mix) => {
@@ -127,6 +145,9 @@ pub(super) fn all() -> Vec<L7Case> {
         }
         cases.push(L7Case { cards, load: RequestLoad::Mix });
         cases.push(L7Case { cards, load: RequestLoad::Latency });
+        for close in [false, true] {
+            cases.push(L7Case { cards, load: RequestLoad::Logged { close } });
+        }
     }
     cases
 }
@@ -140,7 +161,7 @@ pub(super) fn measure(net: &BenchNetwork, case: &L7Case, effort: L7Effort) -> Re
     };
     let mut samples: BTreeMap<Intermediary, RepeatedValues> = BTreeMap::new();
     for repetition in 0..effort.repetitions {
-        let mut order = Intermediary::ALL;
+        let mut order = case.peers().to_vec();
         if repetition % 2 == 1 {
             order.reverse();
         }
@@ -156,7 +177,11 @@ pub(super) fn measure(net: &BenchNetwork, case: &L7Case, effort: L7Effort) -> Re
     let unit = unit(case.load);
     let beside: BTreeMap<String, f64> =
         samples.iter().map(|(peer, samples)| (peer.name().to_owned(), samples.median())).collect();
-    let ours = samples.remove(&Intermediary::Hairpin).unwrap_or_default();
+    let own = case.peers()[0];
+    if matches!(case.load, RequestLoad::Logged { .. }) {
+        println!("  {}", paired(&samples));
+    }
+    let ours = samples.remove(&own).unwrap_or_default();
     let rows = case.bars().into_iter().map(|(against, bar)| {
         let against = match against {
             BarReference::Peer(peer) => peer,
@@ -170,7 +195,7 @@ pub(super) fn measure(net: &BenchNetwork, case: &L7Case, effort: L7Effort) -> Re
             }
         };
         let mut others = beside.clone();
-        others.remove(Intermediary::Hairpin.name());
+        others.remove(own.name());
         ReportRow::new(case.name(), unit, &ours, &others, against.name(), bar)
     });
     Ok(rows.collect())
@@ -179,9 +204,28 @@ pub(super) fn measure(net: &BenchNetwork, case: &L7Case, effort: L7Effort) -> Re
 fn unit(load: RequestLoad) -> &'static str {
     match load {
         RequestLoad::Page { bytes, .. } if bytes <= 1024 => "/s",
+        RequestLoad::Logged { .. } => "/s",
         RequestLoad::Latency => "ms",
         RequestLoad::Page { .. } | RequestLoad::Mix => "bit/s",
     }
+}
+
+/// What an access log costs, turn by turn.
+fn paired(samples: &BTreeMap<Intermediary, RepeatedValues>) -> String {
+    let of = |peer| samples.get(&peer).map(RepeatedValues::values).unwrap_or_default();
+    let (logged, plain) = (of(Intermediary::Logged), of(Intermediary::Hairpin));
+    let ratios: Vec<f64> = logged.iter().zip(plain).map(|(logged, plain)| logged / plain - 1.0).collect();
+    let count = ratios.len().max(2) as f64;
+    let mean = ratios.iter().sum::<f64>() / count;
+    let variance = ratios.iter().map(|ratio| (ratio - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    // Student's t for 95 % and 11 degrees of freedom; more turns make it smaller.
+    let reach = 2.2 * (variance / count).sqrt();
+    format!(
+        "with the log {:+.1} % in {count} turns, 95 % interval {:+.1} to {:+.1} %",
+        mean * 100.0,
+        (mean - reach) * 100.0,
+        (mean + reach) * 100.0
+    )
 }
 
 /// One measurement of one peer.
@@ -229,6 +273,7 @@ fn wrk(net: &BenchNetwork, load: RequestLoad, peer: Intermediary, duration: Dura
     let mut wrk = net.topology.client.command_on(OTHER_CPU, "wrk");
     let (page, connections, close) = match load {
         RequestLoad::Page { page, connections, close, .. } => (page, connections, close),
+        RequestLoad::Logged { close } => ("1k", SOME, close),
         RequestLoad::Mix | RequestLoad::Latency => ("1k", SOME, false),
     };
     wrk.args(["-t1", &format!("-c{connections}"), &format!("-d{}s", duration.as_secs().max(1)), "--latency"]);

@@ -28,6 +28,8 @@ pub(super) enum Intermediary {
     Haproxy,
     /// The kernel routes to the server.
     Direct,
+    /// Hairpin with an access log.
+    Logged,
 }
 
 impl Intermediary {
@@ -41,6 +43,7 @@ impl Intermediary {
             Intermediary::Nginx => "nginx",
             Intermediary::Haproxy => "haproxy",
             Intermediary::Direct => "none",
+            Intermediary::Logged => "logged",
         }
     }
 
@@ -50,6 +53,7 @@ impl Intermediary {
             Intermediary::Nginx => 8001,
             Intermediary::Haproxy => 8002,
             Intermediary::Direct => HTTP_PORT,
+            Intermediary::Logged => 8003,
         }
     }
 
@@ -108,10 +112,16 @@ impl BenchNetwork {
         };
         let command = match peer {
             Intermediary::Direct => return Ok(RunningIntermediary::Direct),
-            Intermediary::Hairpin => {
+            Intermediary::Hairpin | Intermediary::Logged => {
                 let service =
                     PeerService { servers: vec![1], server_port: HTTP_PORT, ..PeerService::http("l7", peer.port()) };
-                let options = HairpinOptions { cpus: BALANCER_CPU, ..HairpinOptions::default() };
+                let log = topology.scratch.file("l7-access.log");
+                // What is measured is not the disk, on which earlier runs' logs would pile up.
+                let _ = std::fs::remove_file(&log);
+                let is_logged = peer == Intermediary::Logged;
+                let tables =
+                    if is_logged { format!("[access_log]\nto = \"{}\"\n", log.display()) } else { String::new() };
+                let options = HairpinOptions { cpus: BALANCER_CPU, tables, ..HairpinOptions::default() };
                 return Ok(RunningIntermediary::Hairpin(Box::new(Hairpin::start(topology, &[service], &options)?)));
             }
             Intermediary::Nginx => {
