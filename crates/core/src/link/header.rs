@@ -92,12 +92,15 @@ pub fn is_usual_ipv4(header: &[u8; ipv4::HEADER], behind: usize) -> bool {
         return false;
     };
     let (first, second) = (u64::from_le_bytes(first), u64::from_le_bytes(second));
+    let third = u32::from_le_bytes(third);
     // A packet shorter than its header would have a very long payload.
     let payload = u32::from(((first >> 16) as u16).swap_bytes()).wrapping_sub(ipv4::HEADER as u32);
     first as u8 == 0x45
         && payload as usize <= behind
-        && Sum::is_right(first, second, u32::from_le_bytes(third))
+        && Sum::is_right(first, second, third)
         && ipv4::is_usual_host((second >> 32) as u8)
+        // What goes to a group is not the worker's.
+        && ipv4::is_usual_host(third as u8)
 }
 
 /// Checks the IPv6 header at `l3`. The source `::` passes: only who knows the protocol can tell.
