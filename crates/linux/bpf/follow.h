@@ -98,8 +98,7 @@ static __always_inline bool expect_answer(const void *rule, __u8 protocol, const
 	}
 	if (!other || !(other->flags & RULE_ACTIVE))
 		return false;
-	other->flags |= RULE_OPENS;
-	return true;
+	return change_flags(other, RULE_OPENS, 0);
 }
 
 /* Tells the rule's worker of a segment that is about to go by it; whether there was a place for that. */
@@ -116,7 +115,7 @@ static __always_inline bool report_segment(const void *key, void *rule, __u32 tc
 		return false;
 	if (tcp_flags & TCP_SYN) {
 		if (tcp_flags & TCP_ACK)
-			head->flags &= ~RULE_OPENS;
+			change_flags(head, 0, RULE_OPENS);
 		else if (!(head->flags & RULE_DIRECT) && !expect_answer(rule, ipv6 ? v6->protocol : v4->protocol, ipv6))
 			return false;
 	}

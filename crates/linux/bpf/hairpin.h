@@ -35,6 +35,7 @@ enum rule_flags {
 	RULE_PASS = 1,     /* fate: leave the packet to the kernel */
 	RULE_SEQUENCE = 2, /* TCP: sequence numbers are translated, by `sequence_v4` / `sequence_v6`, same key */
 	RULE_DIRECT = 4,   /* nothing changes but the hops; the new destination is the backend, whose MAC the frame gets */
+	RULE_FILLING = 8,  /* alone: its line is being written, no packet takes it; of IPv4 */
 	RULE_ACTIVE = 16,  /* hand-over is done */
 	RULE_FENCED = 32,  /* hand-over is under way: fence and until are set; neither of the two: no packet seen yet */
 	RULE_OPENS = 64,     /* of a backend's flow: its client has begun anew, and the SYN-ACK goes by the rule */

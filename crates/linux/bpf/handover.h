@@ -69,6 +69,9 @@ static __noinline bool handed_over(struct rule_head *rule, __u32 now)
 
 	if (!done || !given || !control_now || worker >= WORKERS_MAX || cpu >= CPUS_MAX)
 		return true;
+	/* Behind that: 6.1 loses sight of the bound of `worker` otherwise. What is half written is no fresh rule. */
+	if (old.flags & RULE_FILLING)
+		return false;
 	fence = is_fenced ? rule->fence : cpu << 24 | (given->last[worker] & TICKET_MASK);
 	fence_cpu = fence >> 24;
 	finished = done->ticket[worker][fence_cpu];
@@ -81,6 +84,8 @@ static __noinline bool handed_over(struct rule_head *rule, __u32 now)
 		count(EVENT_HANDOVER_BOUND);
 		is_over = true;
 	}
+	/* A next hop that was looked up before may be another one by the time that `until` says. */
+	new.next_hop = 0;
 	if (is_over)
 		new.until = now;
 	else

@@ -155,8 +155,11 @@ static __always_inline int replace(struct rule_head *old, struct rule_head *new,
 	else if (there)
 		bpf_map_delete_elem(changes, key);
 	if (in_place && new->flags & RULE_ACTIVE) {
-		old->until = new->until;
-		*(volatile __u8 *)&old->flags = new->flags;
+		union rule_way way = { .word = read_way(new) };
+
+		/* As in handed_over(). */
+		way.next_hop = 0;
+		*(volatile __u64 *)&old->until = way.word;
 	}
 	return 0;
 }

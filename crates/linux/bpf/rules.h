@@ -41,6 +41,15 @@ static __always_inline bool change_way(struct rule_head *head, __u64 old, __u64 
 	return __sync_val_compare_and_swap((__u64 *)&head->until, old, new) == old;
 }
 
+/* Sets and clears flags, if nothing else of the word changes meanwhile: the rule may have become another one. */
+static __always_inline bool change_flags(struct rule_head *head, __u8 set, __u8 clear)
+{
+	union rule_way old = { .word = read_way(head) }, new = old;
+
+	new.flags = (old.flags | set) & ~clear;
+	return change_way(head, old.word, new.word);
+}
+
 /* A flow's hash. */
 static __always_inline __u64 hash_v4(const struct control *control, const struct flow_v4 *key)
 {
@@ -170,15 +179,15 @@ static __always_inline void count_elsewhere(struct rule_bucket *bucket, __s32 ch
 }
 
 /* Writes a line that is free, or, without RULE_ACTIVE, one that has another rule for the same flow; of the rule's flags those in
- * `kept`. A packet that still reads what was there finds its flags gone before anything else changes, and those of the new rule after
- * everything else. */
+ * `kept`. A packet that still reads what was there finds RULE_FILLING for its flags before anything else changes, and those of the new
+ * rule after everything else. */
 static __always_inline void fill_line(struct rule_line *line, const struct flow_v4 *key, const struct rule_v4 *rule, __u8 kept)
 {
 	union rule_way way = { .word = read_way(&rule->head) };
 	volatile __u64 *to = (void *)&line->rule;
 	const __u64 *from = (const void *)rule;
 
-	*(volatile __u8 *)&line->rule.head.flags = 0;
+	*(volatile __u8 *)&line->rule.head.flags = RULE_FILLING;
 	to[0] = from[0];
 	to[1] = from[1];
 	to[2] = from[2];
@@ -200,7 +209,7 @@ _Static_assert(__builtin_offsetof(struct rule_head, until) == 3 * 8 && sizeof(st
 /* Counts a rule, unless there are as many as there may be. */
 static __always_inline bool has_room_v4(const struct control *control, __u32 *rules)
 {
-	if (__sync_fetch_and_add(rules, 1) < control->rules_v4_max)
+	if ((__s32)__sync_fetch_and_add(rules, 1) < (__s32)control->rules_v4_max)
 		return true;
 	__sync_fetch_and_sub(rules, 1);
 	return false;

@@ -44,6 +44,8 @@ pub const RULE_SEQUENCE: u8 = 2;
 pub const RULE_DIRECT: u8 = 4;
 /// Hand-over is done (set by BPF).
 pub const RULE_ACTIVE: u8 = 16;
+/// Alone: its line is being written, and no packet takes it.
+pub const RULE_FILLING: u8 = 8;
 /// Hand-over is under way (set by BPF).
 pub const RULE_FENCED: u8 = 32;
 

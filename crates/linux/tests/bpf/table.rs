@@ -196,3 +196,31 @@ fn rules_share_next_hops_and_do_without() {
         assert_eq!(rig.head(&key(250)).packets, 2);
     });
 }
+
+/// A line that is written while packets of its flow come: as it is between two of its words, the old rule's and the new one's.
+#[test]
+fn no_packet_takes_a_line_that_is_being_written() {
+    in_namespace(|| {
+        let rig = Rig::new(1, |options| options.rules_v4_max = 64);
+        let mut engine = rig.plane.engine(0).unwrap();
+        execute(&mut engine, [RuleOp::Install(rule(0))]);
+        assert_eq!(meets(&rig, 0, 0), Some(1));
+        let maps = rig.plane.maps();
+        let map = maps.named("rules_v4").unwrap();
+        let (index, mut bucket) = (0..map.max_entries())
+            .map(|index| {
+                let bytes = map.lookup(index.bytes(), MapFlags::ANY).unwrap().unwrap();
+                (index, RuleBucket::from_bytes(&bytes).unwrap())
+            })
+            .find(|(_, bucket)| bucket.lines.iter().any(|line| line.state & LINE_PROTOCOL != 0))
+            .unwrap();
+        let line = bucket.lines.iter_mut().find(|line| line.state & LINE_PROTOCOL != 0).unwrap();
+        line.rule.head.flags = abi::RULE_FILLING;
+        map.update(index.bytes(), bucket.bytes(), MapFlags::ANY).unwrap();
+        // The worker has nothing of the flow that would hold a hand-over up.
+        for _ in 0..3 {
+            assert_eq!(meets(&rig, 0, 0), None);
+            assert_eq!(rig.head(&key(0)).flags, abi::RULE_FILLING);
+        }
+    });
+}
