@@ -147,6 +147,10 @@ pub mod flags {
     pub const HTTP10: u8 = 8;
     /// The client's HTTP is 2.
     pub const HTTP2: u8 = 16;
+    /// Of `bytes[0]` only the lower 32 bits are known: `widen` finds the others.
+    pub const LOW_IN: u8 = 32;
+    /// Likewise of `bytes[1]`.
+    pub const LOW_OUT: u8 = 64;
 }
 
 /// An exchange or a connection that has ended.
@@ -223,10 +227,12 @@ impl Record {
         }
     }
 
-    /// Completes the bytes of an exchange, of which sequence numbers say the lower 32 bits: what its client's connection has
-    /// carried since `before`, when it began, is a little more than them.
+    /// Completes the bytes of an exchange of which sequence numbers say the lower 32 bits alone: what its client's connection
+    /// has carried since `before`, when it began, is a little more than them.
     pub fn widen(&mut self, before: [u64; 2]) {
-        for ((bytes, volume), before) in self.bytes.iter_mut().zip(self.volumes).zip(before) {
+        let is_low = [flags::LOW_IN, flags::LOW_OUT].map(|flag| self.has(flag));
+        let sides = self.bytes.iter_mut().zip(self.volumes).zip(before).zip(is_low);
+        for (((bytes, volume), before), _) in sides.filter(|(_, is_low)| *is_low) {
             let about = volume.saturating_sub(before);
             // Headers are less than half of 4 GiB as long as bodies are less than 60 GiB with 40 of each 1,500 bytes.
             let beyond = about.saturating_sub(*bytes) + (1 << 31);
@@ -522,7 +528,8 @@ mod tests {
             (1 << 32, (1 << 32) - (1 << 30)),
         ];
         for (bytes, volume) in cases {
-            let mut ended = Record { bytes: [bytes & 0xffff_ffff, 1], volumes: [volume + 50, 10], ..record(1) };
+            let low = Record { flags: flags::LOW_IN, ..record(1) };
+            let mut ended = Record { bytes: [bytes & 0xffff_ffff, 1], volumes: [volume + 50, 9 << 32], ..low };
             ended.widen([50, 10]);
             assert_eq!(ended.bytes, [bytes, 1], "{bytes:#x} {volume:#x}");
         }

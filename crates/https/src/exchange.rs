@@ -132,6 +132,8 @@ pub(crate) fn judge(local: &Local, client: &Client, request: &Request<'_>, reque
             }
             let mut exchange = Exchange::new(&setup, client.clone(), http, request, (route, group), close);
             exchange.recording = Recording::begin(local, client, Some(request));
+            let number = u16::try_from(exchange.route).unwrap_or(record::NONE);
+            exchange.recording.iter().for_each(|recording| recording.note(|record| record.route = number));
             return Judged::Forward(exchange);
         }
     };
@@ -325,9 +327,8 @@ impl Exchange {
         self.chosen_by = Rc::clone(&setup);
         self.backend = Some((backend.number, backend.endpoint));
         if let Some(recording) = &self.recording {
-            let route = u16::try_from(self.route).unwrap_or(record::NONE);
             recording.note(|record| {
-                (record.backend, record.group, record.route) = (backend.number, self.group, route);
+                (record.backend, record.group) = (backend.number, self.group);
                 record.tries = self.tries;
             });
         }
@@ -481,9 +482,6 @@ impl Exchange {
 
     /// Counts a response of the backend's.
     fn count(&self, local: &Local, status: u16) {
-        if let Some(recording) = &self.recording {
-            recording.note(|record| record.status = status);
-        }
         let class = usize::from(status / 100).saturating_sub(1).min(4);
         local.counts.change(|statistics| statistics.http.responses[class] += 1);
         let Some((number, _)) = self.backend else { return };
@@ -505,10 +503,10 @@ impl Exchange {
     }
 
     /// Counts how long it took until the response had come that goes to the client.
-    pub(crate) fn responded(&self, local: &Local) {
+    pub(crate) fn responded(&self, local: &Local, status: u16) {
         if let Some(recording) = &self.recording {
             let us = recording.so_far();
-            recording.note(|record| record.to_response_us = us);
+            recording.note(|record| (record.to_response_us, record.status) = (us, status));
         }
         self.timed(local, |times| &mut times.to_response);
     }

@@ -417,7 +417,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
         (answered, response): (Answered, Vec<u8>),
     ) -> After {
         let Forwarding { local, io, input, limits, .. } = self;
-        exchange.responded(local);
+        exchange.responded(local, answered.status);
         let mut end = BodyEnd::of(answered.body, Chunks::of_response());
         let body = match end.feed(&response[answered.head_bytes..]) {
             Ok(body) => body,

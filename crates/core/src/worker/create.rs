@@ -5,7 +5,7 @@ use super::{Drop, Worker, passive, value};
 use crate::config::{Forwarding, Service, UnknownPacket, WhenFull};
 use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::{Batch, Frame};
-use crate::l4::connection::{Connection, Flags, State};
+use crate::l4::connection::{Connection, Flags, State, Volume};
 use crate::offload::OffloadPolicy;
 use crate::offload::OffloadState;
 use crate::record::{Ending, Record, flags};
@@ -284,7 +284,12 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Counts a connection that was over and begins anew between the same ends, with the same backend.
     pub(super) fn restart(&mut self, now: Time, position: Position) {
         let number = self.backend_number(position);
+        self.record(now, &self.slab.at(position).clone());
         let connection = self.slab.at_mut(position);
+        if connection.pair.state() == OffloadState::Software {
+            // Counters of rules that are in force go on.
+            (connection.forwarded, connection.carried) = ([Volume::default(); 2], 0);
+        }
         connection.created = now;
         connection.proof = 0;
         connection.flags.clear(Flags::PROVEN | Flags::CHALLENGED | Flags::REVIVED);
@@ -317,7 +322,10 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Writes the record of a connection that is over, if its service keeps records.
     fn record(&mut self, now: Time, connection: &Connection) {
         let is_recorded = |service: &Service| service.is_recorded;
-        if !self.snapshot.services.get(usize::from(connection.service)).is_some_and(is_recorded) {
+        // A forged packet makes a half-open one.
+        if connection.state.is_half_open()
+            || !self.snapshot.services.get(usize::from(connection.service)).is_some_and(is_recorded)
+        {
             return;
         }
         let is_late = now >= self.deadline(connection);

@@ -1,7 +1,7 @@
 //! Puts the two parts of an exchange's record together: what its request says of itself, and its end.
 
 use hairpin_core::record::{Message, Record, Records, TEXT_BYTES_MAX, Texts};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 /// Exchanges of a worker that have begun and not ended, at most, whose texts are kept. Beyond that the oldest one's are
 /// forgotten: its line has none.
@@ -44,15 +44,28 @@ impl Begun {
 /// The reader of one worker's ring.
 pub(super) struct Joiner {
     records: Records,
+    open: OpenExchanges,
+}
+
+/// Exchanges of a worker that have begun and not ended.
+#[derive(Default)]
+struct OpenExchanges {
     /// Of exchanges with numbers from `first` on, those that have begun and not ended.
     begun: VecDeque<Option<Begun>>,
     first: u32,
+    /// Those that last longer than [`SLOTS_MAX`] others, by their numbers.
+    long: HashMap<u32, Begun>,
+    /// Exchanges that have begun and not ended, and bytes of their texts.
+    count: usize,
     bytes: usize,
 }
 
+/// Exchanges at most between the oldest and the youngest in the queue, ended ones among them.
+const SLOTS_MAX: usize = 1 << 16;
+
 impl Joiner {
     pub(super) fn new(records: Records) -> Joiner {
-        Joiner { records, begun: VecDeque::new(), first: 0, bytes: 0 }
+        Joiner { records, open: OpenExchanges::default() }
     }
 
     /// Messages that found no room in the ring so far.
@@ -62,42 +75,63 @@ impl Joiner {
 
     /// Shows each record that has come to `each`, with the texts that are known.
     pub(super) fn read(&mut self, mut each: impl FnMut(&Record, &Texts<'_>)) {
-        let Joiner { records, begun, first, bytes } = self;
+        let Joiner { records, open } = self;
         records.read(|message| match message {
-            Message::Begun(number, volumes, texts) => {
-                // Numbers follow one another; they begin again after four thousand million exchanges.
-                let next = first.wrapping_add(begun.len() as u32);
-                let gap = number.wrapping_sub(next) as usize;
-                if begun.is_empty() || gap > TEXTS_MAX {
-                    begun.clear();
-                    (*first, *bytes) = (number, 0);
-                } else {
-                    // Whose beginnings were lost.
-                    begun.extend((0..gap).map(|_| None));
+            Message::Begun(number, volumes, texts) => open.add(number, Begun::new(volumes, &texts)),
+            Message::Ended(mut record) => match open.take(record.number) {
+                Some(entry) => {
+                    record.widen(entry.volumes);
+                    each(&record, &entry.texts());
                 }
-                let entry = Begun::new(volumes, &texts);
-                *bytes += entry.bytes.len();
-                begun.push_back(Some(entry));
-                // The ends of some may have been lost.
-                while begun.len() > TEXTS_MAX || *bytes > TEXTS_BYTES_MAX || matches!(begun.front(), Some(None)) {
-                    let Some(oldest) = begun.pop_front() else { break };
-                    *bytes -= oldest.map_or(0, |oldest| oldest.bytes.len());
-                    *first = first.wrapping_add(1);
-                }
-            }
-            Message::Ended(mut record) => {
-                let place = record.number.wrapping_sub(*first) as usize;
-                match begun.get_mut(place).and_then(Option::take) {
-                    Some(entry) => {
-                        *bytes -= entry.bytes.len();
-                        record.widen(entry.volumes);
-                        each(&record, &entry.texts());
-                    }
-                    None => each(&record, &Texts::default()),
-                }
-            }
+                None => each(&record, &Texts::default()),
+            },
             Message::Whole(record, texts) => each(&record, &texts),
         });
+    }
+}
+
+impl OpenExchanges {
+    fn add(&mut self, number: u32, entry: Begun) {
+        // Numbers follow one another; they begin again after four thousand million exchanges.
+        let gap = number.wrapping_sub(self.first.wrapping_add(self.begun.len() as u32)) as usize;
+        if self.begun.is_empty() || gap > SLOTS_MAX {
+            while !self.begun.is_empty() {
+                self.set_aside();
+            }
+            self.first = number;
+        } else {
+            // Whose beginnings were lost.
+            self.begun.extend((0..gap).map(|_| None));
+        }
+        self.count += 1;
+        self.bytes += entry.bytes.len();
+        self.begun.push_back(Some(entry));
+        while self.begun.len() > SLOTS_MAX || matches!(self.begun.front(), Some(None)) {
+            self.set_aside();
+        }
+        // The ends of some may have been lost.
+        while self.count > TEXTS_MAX || self.bytes > TEXTS_BYTES_MAX {
+            let oldest = self.long.keys().next().copied().unwrap_or(self.first);
+            if self.take(oldest).is_none() && self.begun.pop_front().is_some() {
+                self.first = self.first.wrapping_add(1);
+            }
+        }
+    }
+
+    /// Moves the oldest in the queue, if it has not ended, to those that last long.
+    fn set_aside(&mut self) {
+        if let Some(Some(oldest)) = self.begun.pop_front() {
+            self.long.insert(self.first, oldest);
+        }
+        self.first = self.first.wrapping_add(1);
+    }
+
+    fn take(&mut self, number: u32) -> Option<Begun> {
+        let place = number.wrapping_sub(self.first) as usize;
+        let found = self.begun.get_mut(place).and_then(Option::take).or_else(|| self.long.remove(&number))?;
+        self.count -= 1;
+        self.bytes -= found.bytes.len();
+        Some(found)
     }
 }
 
@@ -124,8 +158,7 @@ mod tests {
         let mut seen = Vec::new();
         joiner.read(|_, texts| seen.push(String::from_utf8_lossy(texts.target()).into_owned()));
         assert_eq!(seen, ["/b", "/c", "/a", ""]);
-        assert!(joiner.begun.iter().all(Option::is_none));
-        assert_eq!(joiner.bytes, 0);
+        assert_eq!((joiner.open.count, joiner.open.bytes), (0, 0));
     }
 
     #[test]
@@ -139,11 +172,29 @@ mod tests {
             recorder.begin([0; 2], &texts);
             joiner.read(|_, _| panic!("nothing has ended"));
         }
-        assert!(joiner.bytes <= TEXTS_BYTES_MAX && joiner.begun.len() >= TEXTS_BYTES_MAX / 2048 - 1);
+        assert!(joiner.open.bytes <= TEXTS_BYTES_MAX && joiner.open.count >= TEXTS_BYTES_MAX / 2048 - 1);
         recorder.end(record(1));
         recorder.end(record(all as u32));
         let mut seen = Vec::new();
         joiner.read(|_, texts| seen.push(texts.line.len()));
         assert_eq!(seen, [0, 2048], "the oldest ones' are gone");
+    }
+
+    #[test]
+    fn one_that_lasts_keeps_its_texts_while_others_come_and_go() {
+        let (mut recorder, records) = Recorder::new(1 << 22);
+        let mut joiner = Joiner::new(records);
+        let texts = |line: &'static str| Texts { line: line.as_bytes(), ..Texts::default() };
+        let long = recorder.begin([0; 2], &texts("GET /long"));
+        for _ in 0..3 * SLOTS_MAX {
+            let number = recorder.begin([0; 2], &texts("GET /short"));
+            recorder.end(record(number));
+            joiner.read(|_, texts| assert_eq!(texts.target(), b"/short"));
+        }
+        assert_eq!(joiner.open.count, 1);
+        recorder.end(record(long));
+        let mut seen = 0;
+        joiner.read(|_, texts| seen += usize::from(texts.target() == b"/long"));
+        assert_eq!((seen, joiner.open.count, joiner.open.bytes), (1, 0, 0));
     }
 }

@@ -41,7 +41,7 @@ impl Names {
         let Some(Some(log)) = self.logs.get(number) else { return false };
         let has_status = log.status.as_ref().is_none_or(|wanted| wanted.contains(record.status));
         let is_slow = Duration::from_nanos(record.took) >= log.slower_than;
-        let has_route = log.routes.is_empty() || log.routes.iter().any(|route| route - 1 == record.route);
+        let has_route = log.routes.is_empty() || log.routes.iter().any(|route| self.route(record) == Some(*route));
         if !has_status || !is_slow || !has_route {
             return false;
         }
@@ -54,6 +54,12 @@ impl Names {
         let count = counted.load(Ordering::Relaxed);
         counted.store((count + 1) % log.sample, Ordering::Relaxed);
         count == 0
+    }
+
+    /// The route that the exchange took, counted from 1.
+    fn route(&self, record: &Record) -> Option<u16> {
+        let count = self.logs.get(usize::from(record.service))?.as_ref()?.route_count;
+        (record.route < count).then(|| record.route + 1)
     }
 
     fn service(&self, number: u16) -> Option<&str> {
@@ -157,7 +163,7 @@ impl Line<'_> {
             Field::Time | Field::TimeCommon => self.time(out, field, style),
             Field::Kind => text(out, if is_exchange { b"exchange" } else { b"connection" }, style),
             Field::Service => named(out, names.service(record.service), style),
-            Field::Route => known(record.route).is_some_and(|route| number(out, u64::from(route) + 1)),
+            Field::Route => names.route(record).is_some_and(|route| number(out, route.into())),
             Field::Group => named(out, known(record.group).and_then(|group| names.service(group)), style),
             Field::Backend => named(out, backend().map(|(name, _)| &**name), style),
             Field::BackendAddress => named(out, backend().map(|(_, address)| &**address), style),

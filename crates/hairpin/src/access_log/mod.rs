@@ -11,7 +11,7 @@ mod output;
 mod settings;
 
 pub use settings::{AccessLogSettings, Form, ServiceLog, SyslogEnd, Target};
-pub(crate) use settings::{FIELDS, FORMS, Template, usual_fields};
+pub(crate) use settings::{FORMS, Template, usual_fields};
 
 /// Bounds of the access log.
 pub(crate) mod limits {
@@ -26,12 +26,12 @@ use hairpin_core::record::{Recorder, Records};
 use hairpin_linux::cpu;
 use join::Joiner;
 use line::{LineWriter, Names};
-use output::Output;
+use output::{Output, TELL_EVERY};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// The pause between two looks at the rings while there is something in them.
 const LOOK_SOON: Duration = Duration::from_millis(10);
@@ -130,7 +130,7 @@ impl AccessLog {
         self.0.ends.store(true, Ordering::Relaxed);
         let Some(thread) = lock(&self.0.thread).take() else { return };
         thread.thread().unpark();
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         while !thread.is_finished() && begun.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -171,6 +171,7 @@ impl Batch {
 fn write(shared: &Shared) {
     let mut joiners: Vec<Joiner> = Vec::new();
     let mut output = None;
+    let mut told = None;
     let (mut batch, mut lines, mut writer) = (Batch::default(), Vec::new(), LineWriter::default());
     loop {
         // Before the rings are read for the last time.
@@ -180,9 +181,10 @@ fn write(shared: &Shared) {
         if shared.reopens.swap(false, Ordering::Relaxed) {
             output.as_mut().into_iter().for_each(Output::reopen);
         }
-        let epoch = epoch();
+        let (epoch, mut has_read) = (epoch(), false);
         for joiner in &mut joiners {
             joiner.read(|record, texts| {
+                has_read = true;
                 let Some(plan) = &plan else { return };
                 if plan.names.wants(record) {
                     let started = epoch.saturating_add(record.started) / 1000;
@@ -193,7 +195,13 @@ fn write(shared: &Shared) {
             });
         }
         let lost = joiners.iter().map(Joiner::lost).sum();
-        shared.counts.records_lost.store(lost, Ordering::Relaxed);
+        let before = shared.counts.records_lost.swap(lost, Ordering::Relaxed);
+        if lost > before && told.is_none_or(|told: Instant| told.elapsed() > TELL_EVERY) {
+            told = Some(Instant::now());
+            let what =
+                "warning: the access log loses records: rings of workers are full; raise `buffer` in [access_log]";
+            tell(EventKind::Limit, what);
+        }
         let count = batch.sort_into(&mut lines);
         if let Some(plan) = &plan {
             let output = Output::to(&mut output, &plan.settings.to);
@@ -204,6 +212,6 @@ fn write(shared: &Shared) {
         if ends {
             return;
         }
-        std::thread::park_timeout(if count > 0 { LOOK_SOON } else { LOOK_LATER });
+        std::thread::park_timeout(if has_read { LOOK_SOON } else { LOOK_LATER });
     }
 }

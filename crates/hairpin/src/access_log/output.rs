@@ -4,11 +4,12 @@
 use super::settings::{SyslogEnd, Target};
 use crate::events::EventKind;
 use crate::run::tell;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, TcpStream, UdpSocket};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
@@ -22,7 +23,7 @@ const TCP_PATIENCE: Duration = Duration::from_millis(500);
 /// How often it is looked whether the file is still the one at its path.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often a failure is told at most.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+pub(super) const TELL_EVERY: Duration = Duration::from_secs(60);
 /// The facility local0, severity informational (RFC 5424, 6.2.1).
 const PRIORITY: u32 = 16 * 8 + 6;
 
@@ -48,6 +49,8 @@ pub(super) struct Output {
     /// Not to be opened before.
     closed_until: Option<Instant>,
     told: Option<Instant>,
+    /// The file may end with a part of a line.
+    is_torn: bool,
     host: String,
 }
 
@@ -62,6 +65,7 @@ impl Output {
             opened: None,
             closed_until: None,
             told: None,
+            is_torn: false,
             host: std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
         })
     }
@@ -76,7 +80,11 @@ impl Output {
         if count == 0 {
             return Written::default();
         }
-        let result = self.try_write(lines, count);
+        // It is left alone for a while.
+        let result = match self.closed_until {
+            Some(until) if Instant::now() < until => Ok(0),
+            _ => self.try_write(lines, count),
+        };
         lines.clear();
         lines.shrink_to(KEPT_BYTES_MAX);
         match result {
@@ -90,7 +98,7 @@ impl Output {
 
     fn failed(&mut self, error: &io::Error) {
         (self.opened, self.closed_until) = (None, Some(Instant::now() + RETRY_AFTER));
-        if error.kind() == ErrorKind::WouldBlock || self.told.is_some_and(|told| told.elapsed() < TELL_EVERY) {
+        if self.told.is_some_and(|told| told.elapsed() < TELL_EVERY) {
             return;
         }
         self.told = Some(Instant::now());
@@ -100,9 +108,6 @@ impl Output {
 
     /// How many lines were written.
     fn try_write(&mut self, lines: &[u8], count: u64) -> io::Result<u64> {
-        if self.closed_until.is_some_and(|until| Instant::now() < until) {
-            return Err(ErrorKind::WouldBlock.into());
-        }
         if let Some(Opened::File { inode, looked, .. }) = &mut self.opened
             && looked.elapsed() > LOOK_EVERY
         {
@@ -119,7 +124,15 @@ impl Output {
         }
         match &mut self.opened {
             None => Err(ErrorKind::NotFound.into()),
-            Some(Opened::File { file, .. }) => whole(file, lines).map(|()| count),
+            Some(Opened::File { file, .. }) => {
+                if std::mem::take(&mut self.is_torn) {
+                    // What a full disk took of the line before ends here.
+                    file.write_all(b"\n")?;
+                }
+                let written = whole(file, lines);
+                self.is_torn = written.is_err();
+                written.map(|()| count)
+            }
             Some(Opened::StandardOutput) => whole(&mut io::stdout().lock(), lines).map(|()| count),
             Some(Opened::Unix(socket)) => datagrams(lines, &self.host, |message| socket.send(message)),
             Some(Opened::Udp(socket)) => datagrams(lines, &self.host, |message| socket.send(message)),
@@ -142,7 +155,7 @@ fn each(lines: &[u8]) -> impl Iterator<Item = &[u8]> {
     lines.strip_suffix(b"\n").unwrap_or(lines).split(|byte| *byte == b'\n')
 }
 
-/// Writes all of it, or as few of it as a full disk takes: what is half a line there then is ended by the next.
+/// Writes all of it, or fails.
 fn whole(out: &mut impl Write, lines: &[u8]) -> io::Result<()> {
     out.write_all(lines)?;
     out.flush()
@@ -159,6 +172,8 @@ fn datagrams(lines: &[u8], host: &str, mut send: impl FnMut(&[u8]) -> io::Result
             Err(error) if Errno::from_io_error(&error) == Some(Errno::MSGSIZE) => {}
             // A port that nothing listens at says so of the message before.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused && sent > 0 => {}
+            // Those before were taken; the next look meets the error again.
+            Err(_) if sent > 0 => return Ok(sent),
             Err(error) => return Err(error),
         }
     }
@@ -199,9 +214,56 @@ fn open(target: &Target) -> io::Result<Opened> {
     }
 }
 
-/// Lines have clients' addresses and what they ask for: only root and its group read them.
+/// Lines have clients' addresses and what they ask for: only root and its group read them. A pipe that nothing reads is an
+/// error, not a wait.
 fn open_file(path: &Path) -> io::Result<Opened> {
-    let file = OpenOptions::new().append(true).create(true).mode(0o640).open(path)?;
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let is_new = !path.exists();
+    let file = OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags).open(path)?;
+    if is_new {
+        // Whatever the process's umask is.
+        file.set_permissions(Permissions::from_mode(0o640))?;
+    }
     let inode = file.metadata()?.ino();
     Ok(Opened::File { file, inode, looked: Instant::now() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(output: &mut Output) -> Written {
+        output.write(&mut b"line\n".to_vec(), 1)
+    }
+
+    #[test]
+    fn output_that_failed_is_used_again_although_lines_keep_coming() {
+        let directory = std::env::temp_dir().join(format!("hairpin-output-{}", std::process::id()));
+        let file = directory.join("access.log");
+        let mut output = None;
+        let output = Output::to(&mut output, &Target::File(file.clone()));
+        assert_eq!(line(output), Written { written: 0, lost: 1 }, "there is no such directory");
+        std::fs::create_dir_all(&directory).unwrap();
+        let start = Instant::now();
+        let mut written = 0;
+        while written == 0 && start.elapsed() < 10 * RETRY_AFTER {
+            written = line(output).written;
+            std::thread::sleep(RETRY_AFTER / 20);
+        }
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "line\n");
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn part_of_a_line_is_ended_before_the_next() {
+        let file = std::env::temp_dir().join(format!("hairpin-torn-{}", std::process::id()));
+        std::fs::write(&file, "par").unwrap();
+        let mut output = None;
+        let output = Output::to(&mut output, &Target::File(file.clone()));
+        output.is_torn = true;
+        assert_eq!(line(output).written + line(output).written, 2);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "par\nline\nline\n");
+        std::fs::remove_file(&file).unwrap();
+    }
 }

@@ -40,7 +40,8 @@ pub struct CommandLine {
 enum CliCommand {
     /// Balance connections, in the foreground, until stopped.
     ///
-    /// SIGHUP reads the configuration file again, like `hairpin reload`. SIGTERM ends the process and leaves everything
+    /// SIGHUP reads the configuration file again, like `hairpin reload`. SIGUSR1 opens the file of the access log again.
+    /// SIGTERM ends the process and leaves everything
     /// it has made in the kernel, like `hairpin stop`: offloaded connections go on, and the next `run` adopts all
     /// connections, those of HTTP and TLS services too.
     /// SIGINT (Ctrl-C) ends it and removes everything, like `hairpin stop --flush`.

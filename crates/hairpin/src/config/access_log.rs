@@ -3,7 +3,7 @@
 use super::reader::TomlTable;
 use super::reference;
 use super::words::Spoken;
-use crate::access_log::{AccessLogSettings, FIELDS, FORMS, Form, ServiceLog, Target, Template, usual_fields};
+use crate::access_log::{AccessLogSettings, FORMS, Form, ServiceLog, Target, Template, usual_fields};
 use crate::health::StatusRanges;
 use hairpin_diagnostics::Sink;
 
@@ -52,7 +52,8 @@ fn read_form(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<Form> {
                 return None;
             }
             let text = table.text("template")?;
-            let wrong = |what: String| sink.error(&text.span, format!("`template`: {what}"), "");
+            let wrong =
+                |what: String| sink.error(&text.span, format!("`template`: {what}"), "write fields as {status}");
             text.value.parse().map_err(wrong).ok().map(Form::Template)
         }
         _ if !table.has("fields") => Some(Form::Json(usual_fields())),
@@ -61,7 +62,7 @@ fn read_form(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<Form> {
             for name in table.one_or_more("fields") {
                 match name.value.parse() {
                     Ok(field) => fields.push(field),
-                    Err(what) => sink.error(&name.span, what, format!("there are {} fields", FIELDS.len())),
+                    Err(what) => sink.error(&name.span, what, "docs/guide/access-log.md lists the fields"),
                 }
             }
             Some(Form::Json(fields.into()))
@@ -87,8 +88,9 @@ pub(super) fn read_service(
             sink.warning(&table.span_of(field), what, "leave it out");
         }
     }
+    let is_http = spoken.is_none_or(Spoken::is_http);
     let status = table.text("status").and_then(|text| {
-        let wrong = |what| sink.error(&text.span, format!("`status`: {what}"), "");
+        let wrong = |what| sink.error(&text.span, format!("`status`: {what}"), "write statuses as \"400-499,503\"");
         text.value.parse::<StatusRanges>().map_err(wrong).ok()
     });
     let mut routes = Vec::new();
@@ -103,9 +105,17 @@ pub(super) fn read_service(
     }
     let log = ServiceLog {
         sample: table.integer("sample").and_then(|sample| u32::try_from(sample).ok()).unwrap_or(1),
-        status,
+        status: status.filter(|_| is_http),
         slower_than: table.duration("slower_than"),
-        routes,
+        routes: if is_http { routes } else { Vec::new() },
+        route_count: 0,
     };
     (is_kept && table.boolean("enabled")).then_some(log)
+}
+
+/// Reports routes that the service does not have.
+pub(super) fn judge_routes(sink: &Sink<'_>, service: &TomlTable<'_>, log: &ServiceLog) {
+    let Some(beyond) = log.routes.iter().find(|route| **route > log.route_count) else { return };
+    let what = format!("[service.access_log] asks for route {beyond}, and the service has {}", log.route_count);
+    sink.error(&service.span_of("access_log"), what, "routes are counted from 1, in the order of the file");
 }

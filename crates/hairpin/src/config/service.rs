@@ -165,6 +165,10 @@ fn routed<'a>(
     let has_own = !draft.backends.is_empty();
     let targets = Targets { service: draft.service.name.to_string(), number, has_own, groups: names };
     (draft.service.kind, draft.settings.said, draft.settings.https) = l7::read(table, spoken, &targets);
+    if let Some(log) = &mut draft.settings.access_log {
+        log.route_count = draft.settings.said.routes.len() as u16;
+        access_log::judge_routes(sink, table, log);
+    }
     if spoken.is_http() {
         draft.settings.said.fields.extend(to_backends);
     }

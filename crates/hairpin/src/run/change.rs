@@ -237,8 +237,8 @@ impl Supervisor {
 
     /// The access log that `config` asks for, with the rings that there are.
     fn access_log_of(&self, config: &Config) -> Option<AccessLogSettings> {
-        let buffer = self.config.settings.access_log.as_ref().map(|running| running.buffer);
-        config.settings.access_log.clone().map(|log| AccessLogSettings { buffer: buffer.unwrap_or(log.buffer), ..log })
+        let buffer = self.parameters.record_bytes;
+        config.settings.access_log.clone().map(|log| AccessLogSettings { buffer, ..log })
     }
 
     /// Takes note of what is in force now.

@@ -126,9 +126,10 @@ pub(crate) fn forwarding_off(
             .iter()
             .map(|off| format!("net.{}.conf.{}.forwarding=1", if off.ipv6 { "ipv6" } else { "ipv4" }, off.interface))
             .collect();
+        let later = if before.is_some() { ", and restart or upgrade it" } else { "" };
         bail!(
             "IP forwarding is off where it is needed; run: sysctl -w {}\nor let Hairpin do it: [linux] forwarding = \
-             \"enable\"",
+             \"enable\"{later}",
             switches.join(" ")
         );
     }

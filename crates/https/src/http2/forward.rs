@@ -212,7 +212,7 @@ impl Forwarding<'_> {
             Some(_) | None => {}
         }
         let out = self.translated(&answered, &response)?;
-        self.exchange.responded(self.local);
+        self.exchange.responded(self.local, answered.status);
         let length = answered.body;
         let is_whole = length == Length::None;
         let head_bytes = answered.written.as_ref().map_or(answered.head_bytes, Vec::len) as u64;
@@ -227,12 +227,12 @@ impl Forwarding<'_> {
             let delivery = Delivery { local: self.local, limits: &self.limits, stream: &mut stream, is_tunnel };
             let delivered = delivery.run(&mut conn, up, &mut down).await;
             let ending = if delivered.is_ok() || is_tunnel { Ending::Done } else { Ending::Aborted };
-            self.exchange.ends(ending, [up.moved, head_bytes + down.moved()]);
+            self.exchange.ends(ending, [up.read(), head_bytes + down.moved()]);
             delivered?;
             keep &= down.is_clean();
         }
         if is_whole {
-            self.exchange.ends(Ending::Done, [up.moved, head_bytes]);
+            self.exchange.ends(Ending::Done, [up.read(), head_bytes]);
         }
         self.exchange.delivered(self.local, length);
         self.exchange.keep(self.local, conn, keep && up.is_complete());

@@ -185,6 +185,9 @@ impl Stream {
             Ok(()) => {}
             Err(Failed::Refused(status, why)) => exchange.refused(&self.local, *status, *why),
             Err(Failed::Gone) => exchange.broken_off(Ending::Client),
+            // As `Delivery` resets it.
+            Err(Failed::Reset(Reason::CANCEL)) => exchange.broken_off(Ending::Timeout),
+            Err(Failed::Reset(Reason::PROTOCOL_ERROR)) => exchange.broken_off(Ending::Client),
             Err(Failed::Reset(_)) => exchange.broken_off(Ending::Backend),
         }
         // It counts as its backend's load; what is left of the request is none.

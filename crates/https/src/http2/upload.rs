@@ -87,6 +87,11 @@ impl Upload {
         self.read == 0 && (self.body.is_some() || !self.has_body)
     }
 
+    /// Bytes of the body that have come.
+    pub(super) fn read(&self) -> u64 {
+        self.read
+    }
+
     /// Whether all has been sent.
     pub(super) fn is_complete(&self) -> bool {
         !self.is_broken && self.body.is_none() && self.is_written()

@@ -3,7 +3,8 @@
 //! An exchange whose `record` is not 0 has one to write. It is written once: when the exchange is concluded, when an answer of
 //! ours is sent, or when its client's connection ends first.
 
-use super::state::entry::ClientConn;
+use super::state::entry::{ClientConn, ClientConnState};
+use super::state::exchange::NO_LENGTH;
 use super::{Context, Refused, Splices};
 use crate::frame::FrameIo;
 use crate::l7::config::Kind;
@@ -12,7 +13,12 @@ use crate::record::{self, Ending, Record, Recorder, Texts, flags};
 use crate::time::Time;
 
 /// Begins the record of the request at the front of a client connection's input, with what the request says of itself.
-pub(super) fn begin(now: Time, recorder: &mut Recorder, client_conn: &mut ClientConn, texts: &Texts<'_>) {
+pub(super) fn begin(
+    now: Time,
+    recorder: &mut Recorder,
+    client_conn: &mut ClientConn,
+    (version, texts): (Version, &Texts<'_>),
+) {
     let exchange = &client_conn.exchange;
     if exchange.record != 0 {
         // It is decided anew.
@@ -25,7 +31,7 @@ pub(super) fn begin(now: Time, recorder: &mut Recorder, client_conn: &mut Client
     // Of the exchange before.
     (exchange.status, exchange.tries, exchange.response_in_us) = (0, 0, record::NEVER_US);
     (exchange.is_sent, exchange.is_offloaded, exchange.ending) = (false, false, Ending::Aborted as u8);
-    exchange.route = record::NONE;
+    (exchange.route, exchange.version, exchange.lengths) = (record::NONE, version, [NO_LENGTH; 2]);
 }
 
 impl Splices {
@@ -60,7 +66,8 @@ impl<IO: FrameIo> Context<'_, IO> {
         (status, why): (u16, Option<Refused>),
         length: usize,
     ) {
-        if client_conn.exchange.record == 0 && !self.records(client_conn.service) {
+        let is_unread = client_conn.state == ClientConnState::Reading && self.records(client_conn.service);
+        if client_conn.exchange.record == 0 && !is_unread {
             return;
         }
         client_conn.exchange.status = status;
@@ -68,27 +75,36 @@ impl<IO: FrameIo> Context<'_, IO> {
     }
 
     fn write_record(&mut self, client_conn: &mut ClientConn, ending: Ending, answer: Option<(Option<Refused>, u32)>) {
+        let number = core::mem::take(&mut client_conn.exchange.record);
         let service = self.snapshot.services.get(usize::from(client_conn.service));
         let is_http = service.is_some_and(|service| matches!(service.kind, Kind::Http(_)));
         let Some(recorder) = self.recorder.as_deref_mut() else { return };
         let exchange = &client_conn.exchange;
         // Of a head that cannot be read nothing was noted.
-        let is_begun = exchange.record != 0;
+        let is_begun = number != 0;
         let started = if is_begun { exchange.started } else { self.now };
         let is_chosen = is_begun && exchange.tries > 0;
         let [up, down] = &client_conn.forwarded;
-        let [request, response] = client_conn.exchange_bytes();
+        let ([request, response], mut low) = client_conn.exchange_bytes(ending);
         let (why, response) = match answer {
-            Some((why, length)) => (why.map_or(u8::MAX, |why| why as u8), u64::from(length)),
+            Some((why, length)) => {
+                low &= !flags::LOW_OUT;
+                (why.map_or(u8::MAX, |why| why as u8), u64::from(length))
+            }
             None => (u8::MAX, response),
+        };
+        // Of a TLS connection all that passes is counted, as of layer 4's.
+        let (packets, bytes) = match is_http {
+            true => ([0; 2], [if is_begun { request } else { 0 }, response]),
+            false => ([up.packets, down.packets], [up.bytes, down.bytes]),
         };
         let record = Record {
             started: started.as_nanos(),
             took: self.now.as_nanos().saturating_sub(started.as_nanos()),
-            bytes: [if is_begun { request } else { 0 }, response],
-            packets: [0; 2],
+            bytes,
+            packets,
             volumes: [up.bytes, down.bytes],
-            number: exchange.record,
+            number,
             to_backend_us: if is_begun && exchange.is_sent { exchange.chosen_in_us } else { record::NEVER_US },
             to_response_us: if is_begun { exchange.response_in_us } else { record::NEVER_US },
             client: client_conn.key.source,
@@ -104,7 +120,8 @@ impl<IO: FrameIo> Context<'_, IO> {
             flags: bit(is_http, flags::EXCHANGE)
                 | bit(!is_http, flags::TLS)
                 | bit(is_begun && exchange.version == Version::Http10, flags::HTTP10)
-                | bit(is_begun && exchange.is_offloaded, flags::ENGINE),
+                | bit(is_begun && exchange.is_offloaded, flags::ENGINE)
+                | if is_http && is_begun { low } else { 0 },
             unused: [0; 2],
         };
         if is_begun {
@@ -112,7 +129,6 @@ impl<IO: FrameIo> Context<'_, IO> {
         } else {
             recorder.whole(&record, &Texts::default());
         }
-        client_conn.exchange.record = 0;
     }
 }
 
@@ -121,8 +137,8 @@ fn bit(is: bool, flag: u8) -> u8 {
 }
 
 impl ClientConn {
-    /// Bytes of the exchange's request and response so far, by their lower 32 bits.
-    fn exchange_bytes(&self) -> [u64; 2] {
+    /// Bytes of the exchange's request and response so far, and flags that say of which only the lower 32 bits are known.
+    fn exchange_bytes(&self, ending: Ending) -> ([u64; 2], u8) {
         let [request, response] = self.exchange.first;
         let request_end = match self.exchange.is_sent {
             true => self.exchange.request_end.get().unwrap_or(self.peer.highest),
@@ -130,10 +146,25 @@ impl ClientConn {
         };
         // The response of a request that waits has not begun.
         let response_end = self.peer.sent.wrapping_sub(u32::from(self.peer.was_closed));
-        [(request_end, request), (response_end, response)].map(|(end, first)| {
+        let mut low = 0;
+        let sides = [
+            (request_end, request, self.exchange.lengths[0], flags::LOW_IN),
+            (response_end, response, self.exchange.lengths[1], flags::LOW_OUT),
+        ];
+        let bytes = sides.map(|(end, first, length, flag)| {
             let bytes = end.wrapping_sub(first);
             // FIN may stand where a byte would, before one that was never sent.
-            if bytes == u32::MAX { 0 } else { bytes.into() }
-        })
+            let bytes = if bytes == u32::MAX { 0 } else { bytes };
+            // A head is much shorter than the rest of 4 GiB.
+            if length < (1 << 32) - (1 << 20) {
+                u64::from(bytes)
+            } else if length != NO_LENGTH && ending == Ending::Done {
+                length + u64::from(bytes.wrapping_sub(length as u32))
+            } else {
+                low |= flag;
+                bytes.into()
+            }
+        });
+        (bytes, low)
     }
 }

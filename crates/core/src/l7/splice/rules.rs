@@ -254,7 +254,6 @@ impl Splices {
             cx.ops.push_back(RuleOp::Install(rule));
         }
         cx.statistics.http.offloaded += 1;
-        client_conn.exchange.is_offloaded = true;
         // How far either may acknowledge what it got from the engine, which software does not see.
         let [to_client, to_backend] =
             offer.guards.map(|guard| guard.acknowledgement.wrapping_add(guard.acknowledgement_length + 1));
@@ -333,7 +332,10 @@ impl Splices {
         // The backend connection whose backend has sent more than its response has.
         let mut repeated = None;
         let answer = match completion {
-            Completion::Installed(_) => Answer::Installed,
+            Completion::Installed(_) => {
+                client_conn.exchange.is_offloaded = true;
+                Answer::Installed
+            }
             Completion::Rejected(_, refusal) => {
                 // One that was to be updated is in force as it was.
                 if !client_conn.pair.holds(direction) {

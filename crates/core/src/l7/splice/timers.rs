@@ -179,6 +179,7 @@ impl Splices {
                 // What of ours it did not take within that time, or its FIN, is not waited for any longer.
                 let waits = u64::from(client_conn.peer.owned.is_some() && client_conn.peer.window == 0);
                 cx.statistics.http.refused[Refused::SendTimeout as usize] += waits;
+                client_conn.exchange.ending = Ending::Timeout as u8;
                 self.abandon(cx, position);
             }
             ClientConnState::TimeWait => self.remove_client(cx, position),
@@ -201,7 +202,9 @@ impl Splices {
             if let Some(backend_conn) = client_conn.backend_conn.take() {
                 self.remove_backend(cx, backend_conn, true);
             }
-            self.ends_by(position, Ending::Done);
+            if let Some(client_conn) = self.client_conns.get_mut(position) {
+                client_conn.exchange.ends_well();
+            }
             return self.remove_client(cx, position);
         }
         match exchange.response.get() {

@@ -72,7 +72,7 @@ impl Splices {
             return;
         }
         let Some(client_conn) = client_conns.get_mut(position) else { return cx.impossible() };
-        client_conn.exchange.ending = Ending::Done as u8;
+        client_conn.exchange.ends_well();
         let Some((_, backend_conn)) = joined(client_conns, backend_conns, position) else { return };
         if !backend_conn.peer.was_closed {
             // The client's FIN came with its request and was ours to keep: the backend gets one of ours.

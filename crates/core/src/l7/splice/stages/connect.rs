@@ -15,7 +15,7 @@ use crate::l7::sequence::SequenceMap;
 use crate::l7::splice::rules::window_clamp;
 use crate::l7::splice::state::buffers::{Buffer, Buffers};
 use crate::l7::splice::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
-use crate::l7::splice::state::exchange::{Exchange, Message};
+use crate::l7::splice::state::exchange::{Exchange, Message, NO_LENGTH};
 use crate::l7::splice::state::joined::joined_mut;
 use crate::l7::splice::state::peer::{Owned, Peer};
 use crate::l7::splice::state::sizes::{self, Shape};
@@ -391,6 +391,11 @@ impl ClientConn {
         let _ = self.up.edit(start, taken, put + u32::from(closes));
         let exchange = &mut self.exchange;
         exchange.request.set(request);
+        exchange.lengths[0] = match request {
+            Message::Done => taken.into(),
+            Message::Bytes { left, .. } => left + u64::from(taken),
+            _ => NO_LENGTH,
+        };
         let is_tunnel = exchange.method == head::Method::Connect && is_endless;
         exchange.response.set(if is_tunnel { Message::Endless } else { Message::Head });
         exchange.request_floor = start.wrapping_add(taken);

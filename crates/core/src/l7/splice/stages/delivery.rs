@@ -11,6 +11,7 @@ use crate::l7::splice::tcp::pass::pass;
 use crate::l7::splice::tcp::segment::{Segment, replace_payload};
 use crate::l7::splice::timers::body_timeout;
 use crate::l7::splice::{Context, End, Refused, Splices, stamp};
+use crate::record::Ending;
 use crate::table::ageing::Stamps;
 use crate::wire::Transport;
 use crate::wire::tcp::{ACK, FIN, PSH};
@@ -89,6 +90,7 @@ impl Splices {
             }
             Err(Inadmissible::Broken(_)) => {
                 cx.statistics.http.refused[Refused::BadResponse as usize] += 1;
+                exchange.ending = Ending::Backend as u8;
                 return self.abandon(cx, position);
             }
         };
@@ -140,6 +142,9 @@ impl ClientConn {
         }
         // Its end is the response's, or it was cut short: then the client is to see that. What is not of this request still
         // does not go to the backend, which may go on reading.
+        if !exchange.response.is_endless() {
+            exchange.ending = Ending::Backend as u8;
+        }
         exchange.response.set(Message::Endless);
         exchange.close_client = true;
         self.peer.was_closed = true;

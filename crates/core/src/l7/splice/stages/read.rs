@@ -87,6 +87,10 @@ impl Splices {
         {
             client_conn.peer.has_closed = true;
             client_conn.peer.expected = client_conn.peer.expected.wrapping_add(1);
+            if client_conn.state == ClientConnState::Waiting {
+                // The request counts back from there: FIN is none of its bytes.
+                client_conn.exchange.first[0] = client_conn.exchange.first[0].wrapping_add(1);
+            }
         }
         client_conn.peer.highest = later(client_conn.peer.highest, client_conn.peer.expected);
         let is_news = segment.payload > 0 || segment.has(FIN);
@@ -185,7 +189,7 @@ impl Splices {
         if let Some(recorder) = recorder
             && let Some(client_conn) = client_conns.get_mut(position)
         {
-            recording::begin(now, recorder, client_conn, &Texts::of(request));
+            recording::begin(now, recorder, client_conn, (request.version, &Texts::of(request)));
         }
         let Some(client_conn) = client_conns.get(position) else { return Found::Partial };
         let (record, first) = (client_conn.exchange.record, client_conn.exchange.first);
@@ -238,7 +242,7 @@ impl Splices {
             && let Some(client_conn) = client_conns.get_mut(position)
         {
             let texts = Texts { host: hello.name.unwrap_or_default(), ..Texts::default() };
-            recording::begin(now, recorder, client_conn, &texts);
+            recording::begin(now, recorder, client_conn, (Version::Http11, &texts));
         }
         let Some(client_conn) = client_conns.get(position) else { return Found::Partial };
         let (record, first) = (client_conn.exchange.record, client_conn.exchange.first);

@@ -17,6 +17,7 @@ use crate::l7::splice::tcp::numbers::{before, beyond, later};
 use crate::l7::splice::tcp::pass::pass;
 use crate::l7::splice::tcp::segment::{Segment, has_room, replace_payload};
 use crate::l7::splice::{Context, End, HEAD_ROOM, Refused, Splices, stamp};
+use crate::record::Ending;
 use crate::time::Time;
 use crate::wire::tcp::{ACK, FIN, PSH};
 use crate::worker::Drop;
@@ -322,6 +323,7 @@ impl Splices {
         let Some(client_conn) = self.client_conns.get_mut(position) else { return cx.impossible() };
         if client_conn.exchange.has_begun {
             cx.statistics.http.refused[Refused::BadResponse as usize] += 1;
+            client_conn.exchange.ending = Ending::Backend as u8;
             return self.abandon(cx, position);
         }
         client_conn.peer.expected = later(client_conn.peer.expected, client_conn.exchange.request_floor);

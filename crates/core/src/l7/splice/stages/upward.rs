@@ -14,6 +14,7 @@ use crate::l7::splice::tcp::segment::Segment;
 use crate::l7::splice::tcp::timestamps;
 use crate::l7::splice::timers::body_timeout;
 use crate::l7::splice::{Context, End, Refused, Splices};
+use crate::record::Ending;
 use crate::wire::tcp::{ACK, FIN, PSH};
 use crate::wire::{Transport, tcp};
 use crate::worker::Drop;
@@ -166,7 +167,10 @@ impl Splices {
                 }
                 // The acknowledgement of the response's end has to come by here.
                 ClientFin::Kept => self.remove_rules(cx, position),
-                ClientFin::TooEarly => return self.abandon(cx, position),
+                ClientFin::TooEarly => {
+                    client_conn.exchange.ending = Ending::Client as u8;
+                    return self.abandon(cx, position);
+                }
                 ClientFin::Overtakes => {}
             }
         }
@@ -229,6 +233,7 @@ impl Splices {
             return self.refuse(cx, position, status, why);
         }
         cx.statistics.http.refused[why as usize] += 1;
+        self.ends_by(position, Ending::Client);
         self.abandon(cx, position);
     }
 

@@ -3,6 +3,7 @@
 use crate::l7::body::{BadChunk, Chunks, Length};
 use crate::l7::head::{Method, Version};
 use crate::l7::splice::tcp::numbers::{beyond, later};
+use crate::record::Ending;
 use crate::stored::{OptionalNumber, stored, stored_leaf};
 use crate::time::Time;
 use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
@@ -280,7 +281,12 @@ pub(in crate::l7::splice) struct Exchange {
     pub(in crate::l7::splice) response_in_us: u32,
     /// The first numbers of the request, as the client has them, and of the response, as the client will get it.
     pub(in crate::l7::splice) first: [u32; 2],
+    /// Bytes of the request with its head, and of the response's body; [`NO_LENGTH`]: that is not known.
+    pub(in crate::l7::splice) lengths: [u64; 2],
 }
+
+/// The length of a message whose end nothing says before it is there.
+pub(in crate::l7::splice) const NO_LENGTH: u64 = u64::MAX;
 
 stored!(
     Exchange: request,
@@ -314,6 +320,7 @@ stored!(
     record,
     response_in_us,
     first,
+    lengths,
 );
 
 impl Default for Exchange {
@@ -350,6 +357,7 @@ impl Default for Exchange {
             record: 0,
             response_in_us: crate::record::NEVER_US,
             first: [0; 2],
+            lengths: [NO_LENGTH; 2],
         }
     }
 }
@@ -366,8 +374,22 @@ impl Exchange {
     }
 
     /// The head of its response has ended where the body begins, at a number of the backend's.
+    /// Both ends have closed: unless one of them did so too early, it is done.
+    pub(in crate::l7::splice) fn ends_well(&mut self) {
+        if self.ending == Ending::Aborted as u8 {
+            self.ending = Ending::Done as u8;
+        }
+    }
+
+    /// The head of the response is there, and its body begins with number `start`; `closes`: the backend's connection ends behind
+    /// it.
     pub(in crate::l7::splice) fn begin_body(&mut self, length: Length, start: u32, closes: bool) {
         self.response.set(Message::of(length, start));
+        self.lengths[1] = match length {
+            Length::None => 0,
+            Length::Bytes(bytes) => bytes,
+            _ => NO_LENGTH,
+        };
         self.response_end = self.response.is_done().then_some(start).into();
         self.close_backend |= closes;
     }

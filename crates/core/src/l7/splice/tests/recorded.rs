@@ -2,7 +2,7 @@
 
 use super::one_worker::{OneWorker, Script, http, snapshot};
 use super::{REQUEST, RESPONSE, asked};
-use crate::l7::config::{Action, Kind};
+use crate::l7::config::{Action, Http, Kind};
 use crate::l7::splice::Refused;
 use crate::record::{ADOPTED, Ending, Message, NEVER_US, NONE, Record, Recorder, Records, flags};
 use crate::time::Duration;
@@ -192,4 +192,49 @@ fn services_that_keep_none_have_none() {
     assert_eq!(messages, 0);
     let _ = format!("{records:?}");
     fixture.over();
+}
+
+#[test]
+fn a_response_that_its_backend_cuts_short_is_not_done() {
+    let (mut fixture, mut records) = recorded();
+    let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
+    let head = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello";
+    client.receives(&backend.says(&mut fixture, ACK | FIN, head.as_bytes()));
+    client.acknowledges(&mut fixture);
+    client.says(&mut fixture, ACK | FIN, b"");
+    fixture.wait(Duration::from_secs(60));
+    let (record, _) = only(&mut records);
+    assert_eq!((Ending::of(record.ending), record.status), (Ending::Backend, 200), "{record:?}");
+    assert_eq!(record.bytes, [REQUEST.len() as u64, head.len() as u64]);
+}
+
+#[test]
+fn fin_while_a_request_waits_is_none_of_its_bytes() {
+    let (mut fixture, mut records) = recorded();
+    let mut client = Script::client(&mut fixture, 1000);
+    let syn = super::only(client.sends(&mut fixture, REQUEST));
+    client.says(&mut fixture, ACK | FIN, b"");
+    let (mut backend, sent) = Script::backend(&mut fixture, &syn);
+    backend.receives(&sent);
+    client.receives(&backend.sends(&mut fixture, RESPONSE));
+    client.acknowledges(&mut fixture);
+    fixture.wait(Duration::from_secs(60));
+    let (record, _) = only(&mut records);
+    assert_eq!(record.bytes[0], REQUEST.len() as u64, "{record:?}");
+}
+
+#[test]
+fn answers_have_the_version_of_their_own_request() {
+    let mut config = snapshot(1, Kind::Http(Http { routes: [].into(), ..http() }.into()));
+    config.services[0].is_recorded = true;
+    let mut fixture = OneWorker::with(config);
+    let mut records = record(&mut fixture);
+    for (number, version) in (1000..).zip(["1.0", "1.1"]) {
+        let mut client = Script::client(&mut fixture, number);
+        let request = REQUEST.replace("HTTP/1.1", &format!("HTTP/{version}"));
+        let sent = client.sends(&mut fixture, &request);
+        client.receives(&sent);
+        let (record, _) = only(&mut records);
+        assert_eq!((record.status, record.has(flags::HTTP10)), (404, version == "1.0"));
+    }
 }
