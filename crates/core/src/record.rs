@@ -301,7 +301,10 @@ struct BegunMessage {
 }
 
 /// Bytes of texts with their lengths at most.
-const TEXTS_MAX: usize = 2 * TEXTS + 32 + 1 + 2048 + 255 + 512 + 1024;
+const TEXTS_MAX: usize = {
+    let [line, host, agent, referer] = TEXT_BYTES_MAX;
+    2 * TEXTS + line + host + agent + referer
+};
 /// Bytes of a message at most.
 const MESSAGE_MAX: usize = size_of::<EndedMessage>() + TEXTS_MAX;
 const _: () = assert!(size_of::<BegunMessage>() <= size_of::<EndedMessage>());
@@ -426,11 +429,6 @@ impl Records {
     /// Messages that found no room so far. One of [`Message::Begun`] and one of [`Message::Ended`] may be of one exchange.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
-    }
-
-    /// Whether the worker is gone, so that nothing more comes.
-    pub fn is_abandoned(&self) -> bool {
-        self.ring.is_abandoned()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Puts the two parts of an exchange's record together: what its request says of itself, and its end.
 
 use hairpin_core::record::{Message, Record, Records, TEXT_BYTES_MAX, Texts};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Exchanges of a worker that have begun and not ended, at most, whose texts are kept. Beyond that the oldest one's are
 /// forgotten: its line has none.
@@ -54,7 +54,7 @@ struct OpenExchanges {
     begun: VecDeque<Option<Begun>>,
     first: u32,
     /// Those that last longer than [`SLOTS_MAX`] others, by their numbers.
-    long: HashMap<u32, Begun>,
+    long: BTreeMap<u32, Begun>,
     /// Exchanges that have begun and not ended, and bytes of their texts.
     count: usize,
     bytes: usize,
