@@ -6,6 +6,7 @@ use super::words::Spoken;
 use crate::access_log::{AccessLogSettings, FORMS, Form, ServiceLog, Target, Template, usual_fields};
 use crate::health::StatusRanges;
 use hairpin_diagnostics::Sink;
+use std::ops::Range;
 
 /// The access log; `None`: the file asks for none, or it is wrong. All mistakes are reported.
 pub(super) fn read(sink: &Sink<'_>, top: &TomlTable<'_>) -> Option<AccessLogSettings> {
@@ -114,8 +115,8 @@ pub(super) fn read_service(
 }
 
 /// Reports routes that the service does not have.
-pub(super) fn judge_routes(sink: &Sink<'_>, service: &TomlTable<'_>, log: &ServiceLog) {
+pub(super) fn judge_routes(sink: &Sink<'_>, at: &Range<usize>, log: &ServiceLog) {
     let Some(beyond) = log.routes.iter().find(|route| **route > log.route_count) else { return };
     let what = format!("[service.access_log] asks for route {beyond}, and the service has {}", log.route_count);
-    sink.error(&service.span_of("access_log"), what, "routes are counted from 1, in the order of the file");
+    sink.error(at, what, "routes are counted from 1, in the order of the file");
 }

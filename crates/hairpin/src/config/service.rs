@@ -167,7 +167,10 @@ fn routed<'a>(
     (draft.service.kind, draft.settings.said, draft.settings.https) = l7::read(table, spoken, &targets);
     if let Some(log) = &mut draft.settings.access_log {
         log.route_count = draft.settings.said.routes.len() as u16;
-        access_log::judge_routes(sink, table, log);
+        // Of a service that follows another one the routes are not known yet.
+        if draft.routes_of.is_none() {
+            access_log::judge_routes(sink, &table.span_of("access_log"), log);
+        }
     }
     if spoken.is_http() {
         draft.settings.said.fields.extend(to_backends);

@@ -5,7 +5,7 @@
 
 use super::reader::TomlTable;
 use super::service::ServiceDraft;
-use super::{l7, nearest, reference};
+use super::{access_log, l7, nearest, reference};
 use hairpin_core::config::{Forwarding, Service};
 use hairpin_core::l7::config::{Action, Http, Kind};
 use hairpin_diagnostics::{At, Sink};
@@ -67,6 +67,9 @@ pub(super) fn resolve(sink: &Sink<'_>, drafts: &mut [ServiceDraft]) {
             Some(other) => {
                 if let Some(http) = checked(sink, drafts, (at, other), &of) {
                     follow(drafts, (at, other), http);
+                    if let Some(log) = &drafts[at].settings.access_log {
+                        access_log::judge_routes(sink, &of.span, log);
+                    }
                 }
             }
         }
@@ -135,6 +138,10 @@ fn parts(drafts: &[ServiceDraft], first: usize) -> impl Iterator<Item = &Service
 }
 
 fn follow(drafts: &mut [ServiceDraft], (at, other): (usize, usize), http: Http) {
+    let route_count = drafts[other].settings.said.routes.len() as u16;
+    if let Some(log) = &mut drafts[at].settings.access_log {
+        log.route_count = route_count;
+    }
     let service = &mut drafts[at].service;
     let is_spliced = !service.kind.is_terminated();
     match &mut service.kind {

@@ -172,3 +172,19 @@ fn secure_cookie_of_the_other_service_is_doubtful_over_http() {
         ]
     );
 }
+
+#[test]
+fn the_access_log_knows_the_routes_of_the_other_service() {
+    let text = |route: &str| {
+        let log = format!("routes_of = \"shop\"\naccess_log.routes = [\"{route}\"]");
+        with(&[("[pool]", "[access_log]\nto = \"stdout\"\n[pool]"), ("routes_of = \"shop\"", &log)])
+    };
+    let config = good(&text("1"));
+    let logs = [0, 2].map(|service: usize| config.services[service].access_log.as_ref().unwrap());
+    assert_eq!((logs.map(|log| log.route_count), &logs[1].routes[..]), ([1, 1], &[1][..]));
+    refuses(
+        &text("2"),
+        "20:13: error: [service.access_log] asks for route 2, and the service has 1; routes are counted from 1, in the \
+         order of the file",
+    );
+}
