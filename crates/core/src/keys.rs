@@ -29,6 +29,8 @@ pub enum Purpose {
     Timestamps = 7,
     /// The key of TLS session tickets.
     Tickets = 8,
+    /// The ids of traces and spans.
+    Traces = 9,
 }
 
 /// A key of 128 bits. It is never printed.
@@ -61,6 +63,14 @@ impl Secret {
             hasher.write(&end.address.0);
             hasher.write_u16(end.port);
         }
+        hasher.finish()
+    }
+
+    /// A pseudo-random value of a number, for each `which` another one.
+    pub fn of_number(&self, purpose: Purpose, number: u64, which: u8) -> u64 {
+        let mut hasher = self.hasher(purpose);
+        hasher.write_u64(number);
+        hasher.write_u8(which);
         hasher.finish()
     }
 

@@ -8,6 +8,7 @@
 use crate::flow::Endpoint;
 use crate::l7::head::Request;
 use crate::l7::splice::Refused;
+use crate::l7::trace::{REQUEST_ID_BYTES_MAX, TraceContext};
 use crate::time::Time;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -17,9 +18,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use rtrb::{Consumer, Producer, RingBuffer};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Bytes of each text that a record keeps at most: method, space and target; host; `User-Agent`; `Referer`.
-pub const TEXT_BYTES_MAX: [usize; TEXTS] = [32 + 1 + 2048, 255, 512, 1024];
-const TEXTS: usize = 4;
+/// Bytes of each text that a record keeps at most, in the order of [`Texts`].
+pub const TEXT_BYTES_MAX: [usize; TEXTS] =
+    [32 + 1 + 2048, 255, 512, 1024, REQUEST_ID_BYTES_MAX, size_of::<TraceContext>()];
+const TEXTS: usize = 6;
 
 /// What a request says of itself, as it was received. All are empty of a connection; of a TLS connection `host` is the name that
 /// its client asks for.
@@ -33,10 +35,14 @@ pub struct Texts<'a> {
     pub agent: &'a [u8],
     /// `Referer`.
     pub referer: &'a [u8],
+    /// The id that a trusted client has given it.
+    pub id: &'a [u8],
+    /// Its [`TraceContext`], as bytes; empty: it has none.
+    pub trace: &'a [u8],
 }
 
 impl<'a> Texts<'a> {
-    /// Those of a request.
+    /// Those of a request, but for `id` and `trace`.
     pub fn of(request: &Request<'a>) -> Texts<'a> {
         let [agent, referer] = request.fields.agent_and_referer();
         // One empty line may stand before it.
@@ -47,7 +53,20 @@ impl<'a> Texts<'a> {
             host: request.host.unwrap_or_default(),
             agent,
             referer,
+            id: &[],
+            trace: &[],
         }
+    }
+
+    /// All of them, in order.
+    pub fn parts(&self) -> [&'a [u8]; TEXTS] {
+        let Texts { line, host, agent, referer, id, trace } = *self;
+        [line, host, agent, referer, id, trace]
+    }
+
+    /// Its trace.
+    pub fn trace(&self) -> Option<TraceContext> {
+        TraceContext::read_from_bytes(self.trace).ok()
     }
 
     /// The method.
@@ -67,8 +86,13 @@ impl<'a> Texts<'a> {
         for (part, length) in parts.iter_mut().zip(lengths) {
             (*part, rest) = rest.split_at_checked(usize::from(length))?;
         }
-        let [line, host, agent, referer] = parts;
-        Some(Texts { line, host, agent, referer })
+        Some(Texts::from(parts))
+    }
+}
+
+impl<'a> From<[&'a [u8]; TEXTS]> for Texts<'a> {
+    fn from([line, host, agent, referer, id, trace]: [&'a [u8]; TEXTS]) -> Texts<'a> {
+        Texts { line, host, agent, referer, id, trace }
     }
 }
 
@@ -302,8 +326,8 @@ struct BegunMessage {
 
 /// Bytes of texts with their lengths at most.
 const TEXTS_MAX: usize = {
-    let [line, host, agent, referer] = TEXT_BYTES_MAX;
-    2 * TEXTS + line + host + agent + referer
+    let [line, host, agent, referer, id, trace] = TEXT_BYTES_MAX;
+    2 * TEXTS + line + host + agent + referer + id + trace
 };
 /// Bytes of a message at most.
 const MESSAGE_MAX: usize = size_of::<EndedMessage>() + TEXTS_MAX;
@@ -392,10 +416,9 @@ fn put_texts(out: &mut [u8], texts: &Texts<'_>) -> usize {
         }
         at += part.len();
     };
-    put(texts.line, TEXT_BYTES_MAX[0]);
-    put(texts.host, TEXT_BYTES_MAX[1]);
-    put(texts.agent, TEXT_BYTES_MAX[2]);
-    put(texts.referer, TEXT_BYTES_MAX[3]);
+    for (text, most) in texts.parts().into_iter().zip(TEXT_BYTES_MAX) {
+        put(text, most);
+    }
     2 * TEXTS + at
 }
 

@@ -18,7 +18,8 @@ use hairpin_core::l7::head::{self, Method, ParseStatus, Request, Version};
 use hairpin_core::l7::proxy_protocol;
 use hairpin_core::l7::reply::{self, Reply};
 use hairpin_core::l7::splice::{Fault, Refused};
-use hairpin_core::record::{self, Ending};
+use hairpin_core::l7::trace::TraceContext;
+use hairpin_core::record::Ending;
 use hairpin_core::worker::{Latency, RequestTimes};
 use std::io;
 use std::rc::Rc;
@@ -84,6 +85,8 @@ pub(crate) struct Exchange {
     asked_for: Option<u64>,
     /// The value of the cookie to set.
     sticky: Option<u64>,
+    /// The trace it belongs to, if its service's are marked.
+    trace: Option<TraceContext>,
     /// Its record, if one is kept.
     recording: Option<Box<Recording>>,
 }
@@ -119,9 +122,11 @@ pub(crate) fn judge(local: &Local, client: &Client, request: &Request<'_>, reque
         return Judged::Refuse { status: 503, why: Refused::NoBackend };
     };
     let close = decision::is_last(http, request, requests) || client.control.is_draining();
-    let (status, body, template, why) = match decision::judge(http, request, &client.key.source.address) {
+    let verdict = decision::judge(http, request, &client.key.source.address);
+    let number = verdict.route(http);
+    let (status, body, template, why) = match verdict {
         Verdict::Refuse { status, why } => return Judged::Refuse { status, why },
-        Verdict::Answer { status, body, location, why } => (status, body, location, why),
+        Verdict::Answer { status, body, location, why, .. } => (status, body, location, why),
         Verdict::Forward { route, groups } => {
             let mut turn = local.turn.get();
             let group = decision::pick(groups, &mut turn);
@@ -130,9 +135,9 @@ pub(crate) fn judge(local: &Local, client: &Client, request: &Request<'_>, reque
             if route.terms.retries > 0 {
                 local.retry_budgets.earn(client.service, http.limits.retry_percent);
             }
-            let mut exchange = Exchange::new(&setup, client.clone(), http, request, (route, group), close);
-            exchange.recording = Recording::begin(local, client, Some(request));
-            let number = u16::try_from(exchange.route).unwrap_or(record::NONE);
+            let mut exchange = Exchange::new(&setup, client.clone(), http, request, (number, group), close);
+            exchange.trace = local.mark(client, request);
+            exchange.recording = Recording::begin(local, client, Some(request), exchange.trace.as_ref());
             exchange.recording.iter().for_each(|recording| recording.note(|record| record.route = number));
             return Judged::Forward(exchange);
         }
@@ -157,7 +162,7 @@ pub(crate) fn judge(local: &Local, client: &Client, request: &Request<'_>, reque
     let head_only = request.method == Method::Head;
     match reply::write(out, &Reply { status, date: local.date(), location, body, head_only, close }) {
         Ok(length) => {
-            recording::answer(local, client, Some(request), (status, why), length);
+            recording::answer(local, client, request, (number, status, why), length);
             Judged::Answer { response: out[..length].to_vec(), close }
         }
         Err(_) => Judged::Refuse { status: 500, why: Refused::NoRoom },
@@ -207,14 +212,13 @@ impl Exchange {
         client: Client,
         http: &Http,
         request: &Request<'_>,
-        (route, group): (&Route, Group),
+        (route, group): (u16, Group),
         close_client: bool,
     ) -> Exchange {
-        let number = http.routes.iter().position(|other| std::ptr::eq(other, route));
         Exchange {
             setup: Rc::clone(setup),
             client,
-            route: number.unwrap_or(usize::MAX),
+            route: usize::from(route),
             group,
             method: request.method,
             version: request.version,
@@ -233,6 +237,7 @@ impl Exchange {
             backend: None,
             asked_for: http.sticky.as_ref().and_then(|sticky| edit::sticky_value(request, sticky)),
             sticky: None,
+            trace: None,
             recording: None,
         }
     }
@@ -425,6 +430,7 @@ impl Exchange {
             service: self.setup.service(self.client.service).map_or("", |service| &service.name),
             https: self.client.tls,
             client_certificate: self.client.certificate.as_deref().map(ClientCertificate::facts),
+            trace: self.trace.as_ref(),
             sticky: self.sticky,
             close_client: self.close_client,
             chosen_in_us: self.chosen_in_us,

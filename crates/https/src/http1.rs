@@ -63,7 +63,7 @@ pub(crate) async fn serve<S: ClientStream>(local: &Rc<Local>, client: &Client, i
             Found::Gone => After::Close,
             Found::Refuse { status, why } => {
                 local.counts.refused(why);
-                record_refusal(local, client, &input, &limits, (status, why));
+                recording::refusal_of_input(local, client, &input, (status, why));
                 refuse(local, io, status, false, &mut deadline).await
             }
             Found::Answer { response, head_bytes, close } => {
@@ -94,17 +94,6 @@ pub(crate) async fn serve<S: ClientStream>(local: &Rc<Local>, client: &Client, i
             After::Abort => return io.reset(),
         }
     }
-}
-
-/// Records a request that is refused before it goes anywhere; `input` begins with its head.
-fn record_refusal(local: &Local, client: &Client, input: &[u8], limits: &HttpLimits, (status, why): (u16, Refused)) {
-    let read = head::request(input, &limits.head_bounds());
-    let request = match &read {
-        Ok(ParseStatus::Complete(request)) => Some(request),
-        _ => None,
-    };
-    let bytes = exchange::refusal(local, status, false).len();
-    recording::answer(local, client, request, (status, Some(why)), bytes);
 }
 
 fn count(local: &Local, client: &Client) {

@@ -2,6 +2,7 @@
 
 use crate::backend::Pool;
 use crate::control::Controls;
+use crate::exchange::Client;
 use crate::retry_budget::RetryBudgets;
 use crate::setup::{Configuration, Setup};
 use hairpin_core::balance::{Balancer, EffectiveWeights, Loads};
@@ -9,7 +10,9 @@ use hairpin_core::config::Snapshot;
 use hairpin_core::keys::Secret;
 use hairpin_core::l7::date::Date;
 use hairpin_core::l7::edit::HEAD_ROOM;
+use hairpin_core::l7::head::Request;
 use hairpin_core::l7::splice::{Fault, HttpStatistics, Refused};
+use hairpin_core::l7::trace::{IdMaker, TraceContext};
 use hairpin_core::record::Recorder;
 use hairpin_core::time::Time;
 use hairpin_core::worker::{BackendStatistics, ServiceStatistics};
@@ -170,6 +173,8 @@ pub(crate) struct Local {
     pub(crate) turn: Cell<u32>,
     /// The secret of a balancer that shares none with others.
     pub(crate) secret: Secret,
+    /// Makes the ids of traces.
+    ids: RefCell<IdMaker>,
     /// Clients' connections at most.
     pub(crate) clients_max: usize,
     /// Clients' connections.
@@ -212,6 +217,7 @@ impl Local {
             heads: RefCell::new(vec![0; 2 * HEAD_ROOM].into()),
             turn: Cell::new(0),
             secret,
+            ids: RefCell::new(IdMaker::new(secret, first_number(seed, core.0))),
             clients_max,
             controls: Controls::default(),
             retry_budgets: RetryBudgets::default(),
@@ -251,6 +257,15 @@ impl Local {
         Rc::clone(&self.setup.borrow())
     }
 
+    /// The trace that a client's request belongs to, if its service's are marked.
+    pub(crate) fn mark(&self, client: &Client, request: &Request<'_>) -> Option<TraceContext> {
+        let setup = self.setup();
+        let http = setup.http(client.service).filter(|http| http.is_marked())?;
+        let mut ids = self.ids.borrow_mut();
+        let number = ids.next_number();
+        Some(TraceContext::of(http, request, &client.key.source.address, &ids.ids(number)))
+    }
+
     /// Has balancers follow the health of backends.
     pub(crate) fn refresh(&self) {
         let version = self.effective_weights.version();
@@ -272,4 +287,9 @@ impl Local {
             }
         }
     }
+}
+
+/// Where the numbers of a core's ids begin. The secret outlives the process, so every process begins elsewhere.
+fn first_number(seed: u64, core: u16) -> u64 {
+    seed.wrapping_add(u64::from(core) << 48)
 }

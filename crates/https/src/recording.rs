@@ -1,10 +1,11 @@
 //! Records of exchanges ([`hairpin_core::record`]): one is written when what it is of is dropped.
 
-use crate::exchange::Client;
+use crate::exchange::{self, Client};
 use crate::local::Local;
-use hairpin_core::l7::head::{Request, Version};
+use hairpin_core::l7::head::{self, ParseStatus, Request, Version};
 use hairpin_core::l7::splice::Refused;
-use hairpin_core::record::{Ending, Record, Recorder, Texts, flags};
+use hairpin_core::l7::trace::TraceContext;
+use hairpin_core::record::{Ending, Record, Recorder, TEXT_BYTES_MAX, Texts, flags};
 use std::cell::RefCell;
 use std::rc::Rc;
 use tokio::time::Instant;
@@ -14,15 +15,22 @@ pub(crate) struct Recording {
     recorder: Rc<RefCell<Recorder>>,
     record: RefCell<Record>,
     /// As [`Texts`] has them.
-    texts: [Box<[u8]>; 4],
+    texts: [Box<[u8]>; TEXT_BYTES_MAX.len()],
     started: Instant,
 }
 
 impl Recording {
-    /// Of a request that begins now, if its service is recorded. `request`: its head, if that could be read.
-    pub(crate) fn begin(local: &Local, client: &Client, request: Option<&Request<'_>>) -> Option<Box<Recording>> {
+    /// Of a request that begins now, if its service is recorded or its trace is sampled. `request`: its head, if that could be
+    /// read.
+    pub(crate) fn begin(
+        local: &Local,
+        client: &Client,
+        request: Option<&Request<'_>>,
+        trace: Option<&TraceContext>,
+    ) -> Option<Box<Recording>> {
         let setup = local.setup();
-        if !setup.service(client.service).is_some_and(|service| service.is_recorded) {
+        let is_recorded = setup.service(client.service).is_some_and(|service| service.is_recorded);
+        if !is_recorded && !trace.is_some_and(TraceContext::is_sampled) {
             return None;
         }
         let mut record = Record::new((local.now)(), client.key.source, client.key.destination, client.service);
@@ -33,8 +41,13 @@ impl Recording {
             | if is_old { flags::HTTP10 } else { 0 };
         record.ending = Ending::Aborted as u8;
         record.bytes[0] = request.map_or(0, |request| request.bytes.len() as u64);
-        let texts = request.map(Texts::of).unwrap_or_default();
-        let texts = [texts.line, texts.host, texts.agent, texts.referer].map(Box::from);
+        let http = setup.http(client.service);
+        let field = http.and_then(|http| Some((http, http.request_id.as_ref()?)));
+        let id = field.zip(request);
+        let id = id.and_then(|((http, field), request)| field.given(http, request, &client.key.source.address));
+        let trace = trace.map_or(&[][..], TraceContext::bytes);
+        let texts = Texts { id: id.unwrap_or_default(), trace, ..request.map(Texts::of).unwrap_or_default() };
+        let texts = texts.parts().map(Box::from);
         let (recorder, started) = (Rc::clone(&local.recorder), Instant::now());
         Some(Box::new(Recording { recorder, record: RefCell::new(record), texts, started }))
     }
@@ -63,20 +76,46 @@ impl Drop for Recording {
     fn drop(&mut self) {
         let record = self.record.get_mut();
         record.took = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let [line, host, agent, referer] = &self.texts;
-        self.recorder.borrow_mut().whole(record, &Texts { line, host, agent, referer });
+        let texts = Texts::from(self.texts.each_ref().map(|text| &**text));
+        self.recorder.borrow_mut().whole(record, &texts);
     }
 }
 
-/// Records a request that Hairpin answers by itself, without a backend.
+/// Records a request that Hairpin answers by itself, with so many bytes, as its route says.
 pub(crate) fn answer(
     local: &Local,
     client: &Client,
-    request: Option<&Request<'_>>,
-    (status, why): (u16, Option<Refused>),
+    request: &Request<'_>,
+    (route, status, why): (u16, u16, Option<Refused>),
     bytes: usize,
 ) {
-    if let Some(recording) = Recording::begin(local, client, request) {
+    let trace = local.mark(client, request);
+    if let Some(recording) = Recording::begin(local, client, Some(request), trace.as_ref()) {
+        recording.note(|record| record.route = route);
         recording.answered(status, why, bytes);
     }
+}
+
+/// Records a request that is refused before it goes anywhere. `request`: its head, if that could be read.
+pub(crate) fn refusal(local: &Local, client: &Client, request: Option<&Request<'_>>, (status, why): (u16, Refused)) {
+    let trace = request.and_then(|request| local.mark(client, request));
+    if let Some(recording) = Recording::begin(local, client, request, trace.as_ref()) {
+        let bytes = exchange::refusal(local, status, false).len();
+        recording.answered(status, Some(why), bytes);
+    }
+}
+
+/// Records a request that is refused, and whose head, if there is one, `input` begins with.
+pub(crate) fn refusal_of_input(local: &Local, client: &Client, input: &[u8], why: (u16, Refused)) {
+    let setup = local.setup();
+    let Some(http) = setup.http(client.service) else { return };
+    if http.tracing.is_none() && !setup.service(client.service).is_some_and(|service| service.is_recorded) {
+        return;
+    }
+    let read = head::request(input, &http.limits.head_bounds());
+    let request = match &read {
+        Ok(ParseStatus::Complete(request)) => Some(request),
+        _ => None,
+    };
+    refusal(local, client, request, why);
 }

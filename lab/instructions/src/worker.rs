@@ -108,6 +108,8 @@ pub(crate) fn http(reuse: bool) -> Kind {
         edits: Edits::default(),
         forwarded: Forwarded { x_for: true, x_proto: true, x_host: true, ..Forwarded::default() },
         sticky: None,
+        request_id: None,
+        tracing: None,
         server_timing: false,
         upgrade: true,
         connect: false,

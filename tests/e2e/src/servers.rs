@@ -204,6 +204,7 @@ http {{
     add_header X-Server server{server};
     add_header X-Connection $connection;
     add_header X-Client $remote_addr;
+    location = /marks {{ return 200 \"$http_x_request_id $http_traceparent $http_tracestate\"; }}
     location = /health {{
       if (-f {directory}/unwell) {{ return 503; }}
       alias {directory}/health;

@@ -11,6 +11,7 @@
 mod said;
 
 use hairpin_core::flow::{Address, Endpoint};
+use hairpin_core::keys::Secret;
 use hairpin_core::l7::body::{Chunks, Length};
 use hairpin_core::l7::config::{Action, Edits, Http, Route};
 use hairpin_core::l7::decision::{self, Verdict};
@@ -19,6 +20,7 @@ use hairpin_core::l7::head::{self, Bounds, Method, ParseStatus, Request};
 use hairpin_core::l7::route::host::HostPattern;
 use hairpin_core::l7::route::path::PathPattern;
 use hairpin_core::l7::route::{Conditions, Named, Test};
+use hairpin_core::l7::trace::{IdMaker, Parents, RequestId, SAMPLE_ALL, TraceContext, Tracing};
 use hairpin_https::fuzzing;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -307,6 +309,8 @@ fn is_decided(said: &Said, request: &Request<'_>, is_whole: bool) -> bool {
     }
     let Verdict::Forward { route, .. } = verdict else { return false };
     let end = Endpoint::new(client, 1234);
+    let ids = IdMaker::new(Secret::new([1, 2]), 0).ids(1);
+    let trace = TraceContext::of(&http, request, &end.address, &ids);
     let facts = Facts {
         client_certificate: Default::default(),
         client: end,
@@ -314,6 +318,7 @@ fn is_decided(said: &Said, request: &Request<'_>, is_whole: bool) -> bool {
         backend: "backend",
         service: "service",
         https: true,
+        trace: Some(&trace),
         sticky: None,
         close_client: false,
         chosen_in_us: 0,
@@ -367,6 +372,8 @@ fn http() -> Http {
             route(Conditions::default(), forward(0)),
         ]
         .into(),
+        request_id: Some(RequestId { name: (*b"X-Id").into(), lower_name: (*b"x-id").into() }),
+        tracing: Some(Tracing { parents: Parents::All, sample: SAMPLE_ALL / 2 }),
         upgrade: true,
         ..Http::default()
     }

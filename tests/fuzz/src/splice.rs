@@ -14,6 +14,7 @@ use hairpin_core::l7::body::{Chunks, Length};
 use hairpin_core::l7::config::{Action, Edits, Field, Forwarded, HeadEdits, Http, HttpLimits, Kind, Route};
 use hairpin_core::l7::head::{Bounds, ParseStatus, request};
 use hairpin_core::l7::splice::{AdoptedSplices, SplicedMemory};
+use hairpin_core::l7::trace::{Parents, RequestId, SAMPLE_ALL, Tracing};
 use hairpin_core::offload::Always;
 use hairpin_core::table::slab::boxed;
 use hairpin_core::table::{AnyTable, Hasher};
@@ -135,6 +136,8 @@ fn http() -> Http {
         edits: Edits::default(),
         forwarded: Forwarded::default(),
         sticky: None,
+        request_id: Some(RequestId { name: (*b"X-Id").into(), lower_name: (*b"x-id").into() }),
+        tracing: Some(Tracing { parents: Parents::All, sample: SAMPLE_ALL / 2 }),
         server_timing: false,
         upgrade: false,
         connect: false,

@@ -3,6 +3,7 @@
 use super::edit::FieldValue;
 use super::head::Bounds;
 use super::route::{Access, Conditions};
+use super::trace::{RequestId, Tracing};
 use crate::flow::Address;
 use crate::time::Duration;
 use alloc::boxed::Box;
@@ -129,6 +130,10 @@ pub struct Http {
     pub edits: Edits,
     /// The fields that tell backends about the client.
     pub forwarded: Forwarded,
+    /// The field with a request's id, which is made here unless a trusted client gives one; `None`: none is made.
+    pub request_id: Option<RequestId>,
+    /// How its requests are traced; `None`: `traceparent` goes on as any other field.
+    pub tracing: Option<Tracing>,
     /// Clients stay with their backend by a cookie.
     pub sticky: Option<Sticky>,
     /// Whether responses say which backend was chosen and how long that took (`Server-Timing: hairpin;desc="NAME"`).
@@ -147,6 +152,13 @@ pub struct Http {
     pub offload_bytes_min: Option<u64>,
     /// Whether clients are offered TCP timestamps (RFC 7323), and backends those of such clients.
     pub timestamps: bool,
+}
+
+impl Http {
+    /// Whether its requests have a [`TraceContext`](super::trace::TraceContext).
+    pub fn is_marked(&self) -> bool {
+        self.tracing.is_some() || self.request_id.is_some()
+    }
 }
 
 /// A path, and the text that GET and HEAD of it are answered with, with status 200.
@@ -276,6 +288,13 @@ pub struct Forwarded {
     pub standard: bool,
     /// Proxies in front of us.
     pub trusted: Box<[Network]>,
+}
+
+impl Forwarded {
+    /// Whether the client at this address is a proxy in front of us.
+    pub fn trusts(&self, client: &Address) -> bool {
+        self.trusted.iter().any(|network| network.contains(client))
+    }
 }
 
 /// A network of clients.

@@ -11,6 +11,7 @@ use super::reply;
 use super::route::{self, Decision};
 use super::splice::Refused;
 use crate::flow::Address;
+use crate::record;
 
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +33,8 @@ pub enum Verdict<'a> {
         location: Option<&'a [u8]>,
         /// Why, if that is a refusal.
         why: Option<Refused>,
+        /// The route that says so.
+        route: Option<&'a Route>,
     },
     /// It is refused, and nothing behind it on an HTTP/1 connection is read.
     Refuse {
@@ -42,10 +45,23 @@ pub enum Verdict<'a> {
     },
 }
 
+impl Verdict<'_> {
+    /// The place among the service's routes of the one that the request takes; [`record::NONE`]: none.
+    pub fn route(&self, http: &Http) -> u16 {
+        let route = match self {
+            Verdict::Forward { route, .. } => Some(*route),
+            Verdict::Answer { route, .. } => *route,
+            Verdict::Refuse { .. } => None,
+        };
+        let place = route.and_then(|route| http.routes.iter().position(|other| core::ptr::eq(other, route)));
+        place.and_then(|place| u16::try_from(place).ok()).unwrap_or(record::NONE)
+    }
+}
+
 /// The verdict on `request` of `client`.
 pub fn judge<'a>(http: &'a Http, request: &Request<'_>, client: &Address) -> Verdict<'a> {
     if let Some(body) = fixed_answer(http, request) {
-        return Verdict::Answer { status: 200, body, location: None, why: None };
+        return Verdict::Answer { status: 200, body, location: None, why: None, route: None };
     }
     let route = match route::decide(http, request, client) {
         Decision::Take(route) => route,
@@ -56,9 +72,11 @@ pub fn judge<'a>(http: &'a Http, request: &Request<'_>, client: &Address) -> Ver
     match &route.action {
         Action::Forward { groups, .. } => forward(http, request, route, groups),
         Action::Redirect { status, location } => {
-            Verdict::Answer { status: *status, body: &[], location: Some(location), why: None }
+            Verdict::Answer { status: *status, body: &[], location: Some(location), why: None, route: Some(route) }
         }
-        Action::Reply { status, body } => Verdict::Answer { status: *status, body, location: None, why: None },
+        Action::Reply { status, body } => {
+            Verdict::Answer { status: *status, body, location: None, why: None, route: Some(route) }
+        }
     }
 }
 
@@ -72,7 +90,7 @@ fn fixed_answer<'a>(http: &'a Http, request: &Request<'_>) -> Option<&'a [u8]> {
 
 /// A refusal after which the connection may go on.
 fn refusal<'a>(status: u16, why: Refused) -> Verdict<'a> {
-    Verdict::Answer { status, body: &[], location: None, why: Some(why) }
+    Verdict::Answer { status, body: &[], location: None, why: Some(why), route: None }
 }
 
 fn asks_for_tunnel(request: &Request<'_>) -> bool {
@@ -87,10 +105,14 @@ fn forward<'a>(http: &Http, request: &Request<'_>, route: &'a Route, groups: &'a
     match edit::forwards_left(request) {
         Err(_) => refusal(400, Refused::Malformed),
         // It may go no further. There is no resource here to tell of, and fields are not reflected.
-        Ok(Some(0)) if request.method == Method::Trace => {
-            Verdict::Answer { status: 501, body: reply::text(501).as_bytes(), location: None, why: None }
-        }
-        Ok(Some(0)) => Verdict::Answer { status: 200, body: &[], location: None, why: None },
+        Ok(Some(0)) if request.method == Method::Trace => Verdict::Answer {
+            status: 501,
+            body: reply::text(501).as_bytes(),
+            location: None,
+            why: None,
+            route: Some(route),
+        },
+        Ok(Some(0)) => Verdict::Answer { status: 200, body: &[], location: None, why: None, route: Some(route) },
         Ok(_) => Verdict::Forward { route, groups },
     }
 }

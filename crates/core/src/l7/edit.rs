@@ -15,6 +15,7 @@
 
 mod forwarded;
 mod hops;
+mod marks;
 mod out;
 mod plan;
 mod request;
@@ -36,6 +37,7 @@ pub(super) use value::{TextPart, parts};
 use super::config::Field;
 use super::head::Request;
 use super::route::host;
+use super::trace::TraceContext;
 use crate::flow::Endpoint;
 
 /// Bytes of a head that is written anew, and of a response of Hairpin's own, at most.
@@ -69,6 +71,8 @@ pub struct Facts<'a> {
     pub https: bool,
     /// The certificate that the client showed; `None`: none.
     pub client_certificate: Option<ClientCertificate<'a>>,
+    /// The trace that a request belongs to, where its service's [`Http::is_marked`](super::config::Http::is_marked).
+    pub trace: Option<&'a TraceContext>,
     /// The value of the sticky cookie to set in the response, if one is to be set.
     pub sticky: Option<u64>,
     /// Whether the client's connection ends with this response.

@@ -15,6 +15,7 @@
 //! | [`body`] | how long a message is: framing, chunks | RFC 9112, 6 and 7 |
 //! | [`route`] | which route a request takes, who may pass | |
 //! | [`edit`] | the head to forward, made from the head received | RFC 9110, 7.6; RFC 7239 |
+//! | [`trace`] | traces and ids that requests belong to | W3C Trace Context |
 //! | [`reply`] | responses of our own: refusals, redirects | RFC 9110, 15 |
 //! | [`proxy_protocol`] | the client's address in front of a backend's stream | PROXY protocol, versions 1 and 2 |
 //! | [`client_hello`] | the server's name a TLS client asks for | RFC 8446, 4.1.2; RFC 6066, 3; RFC 7301 |
@@ -37,3 +38,4 @@ pub mod route;
 pub mod sequence;
 pub mod splice;
 pub mod threshold;
+pub mod trace;

@@ -67,10 +67,12 @@ use crate::config::{BACKENDS_MAX, Snapshot};
 use crate::engine::{COMPLETIONS_MAX, EngineCaps, OPS_MAX, RuleId, RuleOp, SetsUp};
 use crate::flow::{Direction, FlowKey, Steering};
 use crate::frame::BATCH_MAX;
+use crate::keys::Secret;
 use crate::l4::connection::Connection;
 use crate::l4::ports::PortPool;
 use crate::l7::cookie::Cookies;
 use crate::l7::splice::{SplicedMemory, Splices};
+use crate::l7::trace::IdMaker;
 use crate::offload::OffloadPolicy;
 use crate::record::Recorder;
 use crate::table::ageing::Stamps;
@@ -245,7 +247,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let effective_weights_seen = effective_weights.version();
         let down = (0..BACKENDS_MAX as u16).map(|number| effective_weights.of(number).is_down()).collect();
         balancers.iter_mut().for_each(|balancer| balancer.refresh(&effective_weights));
-        let splices = Splices::new(splices, Hasher::new(seeds), &steering, cookies);
+        // Each worker of a process has numbers of its own.
+        let ids = IdMaker::new(Secret::new([seeds[0], seeds[1]]), u64::from(worker) << 48);
+        let splices = Splices::new(splices, Hasher::new(seeds), &steering, (cookies, ids));
         let clock_ahead = steering.clock_ahead();
         let mut statistics = Statistics::new(&snapshot, capacity);
         splices.tell(&mut statistics.http);

@@ -21,7 +21,7 @@ struct Begun {
 
 impl Begun {
     fn new(volumes: [u64; 2], texts: &Texts<'_>) -> Begun {
-        let parts = [texts.line, texts.host, texts.agent, texts.referer];
+        let parts = texts.parts();
         let mut end = 0;
         let ends = parts.map(|part| {
             end += part.len() as u16;
@@ -32,12 +32,11 @@ impl Begun {
 
     fn texts(&self) -> Texts<'_> {
         let mut start = 0;
-        let [line, host, agent, referer] = self.ends.map(|end| {
+        Texts::from(self.ends.map(|end| {
             let part = &self.bytes[start..usize::from(end)];
             start = end.into();
             part
-        });
-        Texts { line, host, agent, referer }
+        }))
     }
 }
 

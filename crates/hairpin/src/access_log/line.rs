@@ -4,6 +4,7 @@ use super::escape;
 use super::settings::{FIELDS, Field, Form, Piece, ServiceLog};
 use hairpin_core::config::Snapshot;
 use hairpin_core::flow::Endpoint;
+use hairpin_core::l7::trace::TraceContext;
 use hairpin_core::record::{self, Ending, NEVER_US, Record, Texts, flags};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -60,6 +61,12 @@ impl Names {
     fn route(&self, record: &Record) -> Option<u16> {
         let count = self.logs.get(usize::from(record.service))?.as_ref()?.route_count;
         (record.route < count).then(|| record.route + 1)
+    }
+
+    /// Whether requests of the service have ids.
+    fn has_request_id(&self, service: u16) -> bool {
+        let service = self.snapshot.services.get(usize::from(service));
+        service.and_then(|service| service.kind.http()).is_some_and(|http| http.request_id.is_some())
     }
 
     fn service(&self, number: u16) -> Option<&str> {
@@ -190,6 +197,15 @@ impl Line<'_> {
             Field::Carrier => text(out, if record.has(flags::ENGINE) { b"engine" } else { b"software" }, style),
             Field::Ending => named(out, Some(Ending::of(record.ending).name()), style),
             Field::Reason => named(out, record.why().map(|why| why.name()), style),
+            Field::RequestId => match (self.texts.trace(), names.has_request_id(record.service)) {
+                _ if !self.texts.id.is_empty() => given(out, self.texts.id, style),
+                (Some(trace), true) => text(out, &hexadecimal(&trace.trace), style),
+                _ => false,
+            },
+            Field::TraceId => match self.texts.trace().filter(TraceContext::is_traced) {
+                Some(trace) => text(out, &hexadecimal(&trace.trace), style),
+                None => false,
+            },
             Field::UserAgent => given(out, self.texts.agent, style),
             Field::Referer => given(out, self.texts.referer, style),
         }
@@ -227,6 +243,16 @@ impl Line<'_> {
         quote(out);
         true
     }
+}
+
+/// Octets as two digits each.
+fn hexadecimal(octets: &[u8; 16]) -> [u8; 32] {
+    let mut digits = [0; 32];
+    for (pair, octet) in digits.chunks_exact_mut(2).zip(octets) {
+        let digit = |half: u8| b"0123456789abcdef"[usize::from(half & 15)];
+        pair.copy_from_slice(&[digit(octet >> 4), digit(*octet)]);
+    }
+    digits
 }
 
 fn name(field: Field) -> &'static str {

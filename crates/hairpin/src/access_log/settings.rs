@@ -190,6 +190,8 @@ fields! {
     Ending "ending" "`done`; `answered` (by Hairpin itself); `client`, `backend` (that end broke it off), `timeout`, `reset`, \
                      `removed` (its backend was taken away) or `aborted`",
     Reason "reason" "why Hairpin answered with an error, in the words of `hairpin status`",
+    RequestId "request_id" "the request's id, where the service has `request_id`: its trusted client's, or the one made here",
+    TraceId "trace_id" "the trace that it belongs to, where the service is traced; `traceparent` of the backend's request has it",
     UserAgent "user_agent" "`User-Agent`, at most 512 bytes",
     Referer "referer" "`Referer`, at most 1,024 bytes",
 }

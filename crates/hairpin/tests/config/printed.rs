@@ -43,6 +43,7 @@ fn the_full_examples_show_every_field() {
                     "backend_protocol",
                     "grpc_service",
                     "passive_status",
+                    "request_id",
                     "template",
                     "status",
                     "routes",

@@ -114,8 +114,7 @@ impl Stream {
                 Ok(ParseStatus::Complete(request)) => Some(request),
                 _ => None,
             };
-            let bytes = exchange::refusal(&self.local, *status, false).len();
-            recording::answer(&self.local, &self.client, request, (*status, Some(*why)), bytes);
+            recording::refusal(&self.local, &self.client, request, (*status, *why));
         }
         drop(read);
         match judged {

@@ -84,6 +84,8 @@ pub(crate) fn http() -> Http {
         edits: Edits::default(),
         forwarded: Forwarded { x_for: true, x_proto: true, ..Forwarded::default() },
         sticky: None,
+        request_id: None,
+        tracing: None,
         server_timing: false,
         upgrade: true,
         connect: false,

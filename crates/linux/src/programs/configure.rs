@@ -206,6 +206,8 @@ mod tests {
             edits: Edits::default(),
             forwarded: Forwarded::default(),
             sticky: None,
+            request_id: None,
+            tracing: None,
             server_timing: false,
             upgrade: false,
             connect: false,

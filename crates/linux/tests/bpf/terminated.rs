@@ -26,6 +26,8 @@ fn kind() -> Kind {
             edits: Edits::default(),
             forwarded: Forwarded::default(),
             sticky: None,
+            request_id: None,
+            tracing: None,
             server_timing: false,
             upgrade: false,
             connect: false,

@@ -21,6 +21,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("access log: exchanges, with what the client got", exchanges),
         test("access log: exchanges of https services", terminated),
+        test("access log: ids of requests are made, or come from trusted clients", request_ids),
         test("access log: connections, with what rules carried", connections),
         test("access log: forms, filters and samples, by reload", forms),
         test("access log: files are followed, syslog is spoken", outputs),
@@ -181,6 +182,57 @@ fn terminated() -> Result<()> {
     let last = parsed(&lines(&log, said.len() + 1)?)?.pop().context("no line")?;
     ensure!(last["ending"] == "client" && last["status"] == 200, "{last}");
     drop(hairpin);
+    Ok(())
+}
+
+fn request_ids() -> Result<()> {
+    let topology = Topology::create(TopologyOptions::default())?;
+    let _servers = Servers::start(&topology)?;
+    let log = topology.scratch.file("access.log");
+    let pem = certificate(&topology, "ids.pem", &["web.test"])?;
+    let services = |trusted: &str| {
+        let http =
+            format!("[service.http]\nrequest_id = \"X-Request-Id\"\n[service.http.forwarded]\ntrusted = [{trusted}]\n");
+        let secure = PeerService::https("secure", 443, &pem);
+        let secure = PeerService { tables: format!("{}{http}", secure.tables), ..secure };
+        [PeerService { tables: http, ..service() }, secure]
+    };
+    // What the backend has seen, and the line.
+    let fetch = |scheme: &str, version: &str, count: usize| -> Result<(String, Value)> {
+        let mut curl = topology.client.command("curl");
+        curl.args([
+            "--silent",
+            "--insecure",
+            "--fail",
+            "--max-time",
+            "20",
+            version,
+            "--header",
+            "x-request-id: theirs-1",
+        ]);
+        curl.args(["--header", "traceparent: untouched"]);
+        let output = curl.arg(format!("{scheme}://{}/marks", vip(Family::V4))).output()?;
+        let seen = String::from_utf8(output.stdout)?;
+        Ok((seen, parsed(&lines(&log, count)?)?.pop().context("no line")?))
+    };
+    let kinds = [("http", "--http1.1"), ("https", "--http1.1"), ("https", "--http2")];
+    let hairpin = Hairpin::start(&topology, &services(""), &options(&log, "", ""))?;
+    let mut made = Vec::new();
+    for (at, (scheme, version)) in kinds.into_iter().enumerate() {
+        let (seen, line) = fetch(scheme, version, at + 1)?;
+        let id = line["request_id"].as_str().context("no request_id")?.to_owned();
+        ensure!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{line}");
+        ensure!(seen.trim_end() == format!("{id} untouched"), "the backend saw {seen:?}: {line}");
+        ensure!(line["trace_id"].is_null() && !made.contains(&id), "{line}");
+        made.push(id);
+    }
+    let client = client_address(Family::V4);
+    hairpin.configure(&topology, &services(&format!("\"{client}/32\"")), &options(&log, "", ""))?;
+    hairpin.tell(&topology, &["reload"])?;
+    for (at, (scheme, version)) in kinds.into_iter().enumerate() {
+        let (seen, line) = fetch(scheme, version, made.len() + at + 1)?;
+        ensure!(seen.trim_end() == "theirs-1 untouched" && line["request_id"] == "theirs-1", "{seen:?}: {line}");
+    }
     Ok(())
 }
 

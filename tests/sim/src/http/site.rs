@@ -104,6 +104,8 @@ impl Site {
             edits: if self.edits { edits() } else { Edits::default() },
             forwarded: Forwarded { x_for: self.forwarded, x_proto: self.forwarded, ..Forwarded::default() },
             sticky: self.sticky.then(|| Sticky { cookie: COOKIE.as_bytes().into(), attributes: (*b"; Path=/").into() }),
+            request_id: None,
+            tracing: None,
             server_timing: self.timed,
             upgrade: false,
             connect: false,

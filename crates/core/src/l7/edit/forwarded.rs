@@ -25,8 +25,7 @@ pub(super) struct Teller<'a> {
 
 impl<'a> Teller<'a> {
     pub(super) fn new(config: &'a Forwarded, facts: &Facts<'_>) -> Teller<'a> {
-        let client = &facts.client.address;
-        Teller { config, is_trusted: config.trusted.iter().any(|network| network.contains(client)) }
+        Teller { config, is_trusted: config.trusts(&facts.client.address) }
     }
 
     /// Whether the field `name` of the client does not go on as it is.

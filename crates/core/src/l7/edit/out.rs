@@ -92,6 +92,14 @@ impl<'a> Out<'a> {
         self.put(&digits);
     }
 
+    /// Bytes as two hexadecimal digits each.
+    pub(in super::super) fn octets(&mut self, octets: &[u8]) {
+        for octet in octets {
+            let digit = |at: u8| b"0123456789abcdef"[usize::from(at & 15)];
+            self.put(&[digit(octet >> 4), digit(*octet)]);
+        }
+    }
+
     /// An address, without brackets.
     pub(in super::super) fn address(&mut self, address: &Address) {
         match IpAddr::from(*address) {

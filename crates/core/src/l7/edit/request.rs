@@ -4,6 +4,7 @@ use super::super::config::{Action, Http, Route};
 use super::super::head::{Form, Request, Version};
 use super::super::route::normal::{PathReading, PathScratch, behind, normalise};
 use super::forwarded::Teller;
+use super::marks::Marks;
 use super::plan::EditPlan;
 use super::{Facts, Meaning, NoRoom, Out, forwards_left, hops, query};
 
@@ -33,9 +34,11 @@ pub fn request_head(
         (None, None) => {}
     }
     let teller = Teller::new(&http.forwarded, facts);
+    let marks = Marks::new(http, request, facts);
     let upgrades = request.upgrade && http.upgrade;
+    let is_ours = |name: &[u8]| teller.drops(name) || marks.as_ref().is_some_and(|marks| marks.drops(name));
     for (name, value) in request.fields.iter() {
-        if goes_on(request, name, upgrades) && !teller.drops(name) && (plan.is_empty() || !plan.drops(name)) {
+        if goes_on(request, name, upgrades) && !is_ours(name) && (plan.is_empty() || !plan.drops(name)) {
             out.field(name, value);
         }
     }
@@ -45,6 +48,7 @@ pub fn request_head(
         out.put(b"\r\n");
     }
     teller.write(&mut out, request, facts, &plan);
+    marks.iter().for_each(|marks| marks.write(&mut out, &plan));
     plan.write(&mut out, &meaning);
     if upgrades {
         out.put(b"Connection: upgrade\r\n");

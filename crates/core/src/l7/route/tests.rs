@@ -223,6 +223,8 @@ fn service(access: Vec<Access>, routes: Vec<Conditions>) -> Http {
         edits: Edits::default(),
         forwarded: Forwarded::default(),
         sticky: None,
+        request_id: None,
+        tracing: None,
         server_timing: false,
         upgrade: true,
         connect: false,

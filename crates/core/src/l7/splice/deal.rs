@@ -9,7 +9,9 @@ use super::state::buffers::{Buffer, Buffers};
 use super::state::entry::{BackendConn, BackendConnState, ClientConn, ClientConnState};
 use super::state::memory::SplicedMemory;
 use crate::flow::Steering;
+use crate::keys::Secret;
 use crate::l7::cookie::Cookies;
+use crate::l7::trace::IdMaker;
 use crate::stored::{OptionalPosition, Stored};
 use crate::table::Hasher;
 use crate::time::Time;
@@ -36,7 +38,9 @@ pub fn deal(
 ) -> (Vec<SplicedMemory>, DealtSplices) {
     let open = |memory| {
         let cookies = Cookies::new([[0; 2]; 2]);
-        Splices::new(memory, Hasher::new([0; 4]), steering, cookies)
+        // No request is read here.
+        let ids = IdMaker::new(Secret::new([0; 2]), 0);
+        Splices::new(memory, Hasher::new([0; 4]), steering, (cookies, ids))
     };
     let mut to: Vec<Splices> = to.into_iter().map(open).collect();
     let mut dealt = DealtSplices::default();

@@ -75,6 +75,7 @@ use super::cookie::Cookies;
 use super::date::Date;
 use super::edit::HEAD_ROOM;
 use super::head::RememberedRequest;
+use super::trace::IdMaker;
 use crate::balance::{Balancer, Loads};
 use crate::config::{BACKENDS_MAX, Snapshot};
 use crate::engine::{EngineCaps, RuleOp};
@@ -187,6 +188,8 @@ pub(crate) struct Splices {
     remembered: Box<[Option<(HeadOf, RememberedRequest)>]>,
     /// For shares among groups.
     turn: u32,
+    /// Makes the ids of traces.
+    ids: IdMaker,
     /// Rules in force or asked for.
     rules: ByFamily,
     /// Where the next connection to give up is looked for.
@@ -202,7 +205,12 @@ pub(crate) struct Splices {
 
 impl Splices {
     /// None yet, as many as `memory` has room for.
-    pub(crate) fn new(mut memory: SplicedMemory, hasher: Hasher, steering: &Steering, cookies: Cookies) -> Splices {
+    pub(crate) fn new(
+        mut memory: SplicedMemory,
+        hasher: Hasher,
+        steering: &Steering,
+        (cookies, ids): (Cookies, IdMaker),
+    ) -> Splices {
         let client_conns_max = memory.connections();
         let backend_conns_max = client_conns_max;
         let Parts { done, configurations, client_conns, backend_conns, ended, resting, buffers } = memory.parts();
@@ -227,6 +235,7 @@ impl Splices {
             scratch: vec![0; 2 * HEAD_ROOM].into(),
             remembered: vec![None; REMEMBERED_MAX].into(),
             turn: 0,
+            ids,
             rules: [0; 2],
             hand: 0,
             is_ending: false,

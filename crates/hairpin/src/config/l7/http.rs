@@ -6,9 +6,10 @@ use super::super::reference;
 use super::super::words::{BackendProtocol, SameSite, SettingWord, Spoken};
 use super::conditions::networks;
 use super::{Targets, edits, number, read_proxy_protocol, route};
-use hairpin_core::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Sticky};
+use hairpin_core::l7::config::{Action, Edits, Field, Forwarded, Http, HttpLimits, Sticky};
 use hairpin_core::l7::edit;
 use hairpin_core::l7::route::host::HostPattern;
+use hairpin_core::l7::trace::RequestId;
 use toml::de::DeValue;
 
 /// Bytes of a cookie's path at most.
@@ -77,6 +78,8 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
             response: edits::responses(&table, &reference::HTTP_RESPONSE_EDITS, certificates),
         },
         forwarded: read_forwarded(&forwarded),
+        request_id: read_request_id(&table),
+        tracing: None,
         sticky: read_sticky(&table, spoken),
         server_timing: table.boolean("server_timing"),
         upgrade: table.boolean("upgrade"),
@@ -221,6 +224,19 @@ fn read_forwarded(table: &TomlTable<'_>) -> Forwarded {
         standard: table.boolean("forwarded"),
         trusted: networks(table, "trusted"),
     }
+}
+
+/// The field of requests' ids; `None`: they have none, or its name is none.
+fn read_request_id(table: &TomlTable<'_>) -> Option<RequestId> {
+    let name = table.text("request_id")?;
+    let is_other = ["host", "traceparent", "tracestate"].iter().any(|other| other.eq_ignore_ascii_case(&name.value));
+    let wrong = match Field::parse(&name.value, "") {
+        Err(wrong) => wrong,
+        Ok(_) if is_other => "this field says something else",
+        Ok(field) => return Some(RequestId { lower_name: field.name.to_ascii_lowercase().into(), name: field.name }),
+    };
+    table.error(&name.span, format!("`request_id` is \"{}\": {wrong}", name.value), "write \"X-Request-Id\"");
+    None
 }
 
 fn read_limits(table: &TomlTable<'_>) -> HttpLimits {

@@ -34,6 +34,15 @@ pub const HTTP: ReferenceSection = ReferenceSection {
             "Whether responses say which backend was chosen, and how long that took (`Server-Timing`).",
         ),
         field(
+            "request_id",
+            ValueForm::Text,
+            From("none"),
+            "\"X-Request-Id\"",
+            "The field in which backends get an id of each request: 32 hexadecimal digits made here, those of its trace if it has \
+             one. Clients in `trusted` of [service.http.forwarded] may give an id of at most 128 visible ASCII characters, which \
+             goes on then; that of others is dropped. The access log has it as `request_id`.",
+        ),
+        field(
             "upgrade",
             ValueForm::Boolean,
             Value("true"),

@@ -236,3 +236,38 @@ fn prefixes_are_replaced() {
         assert_eq!(sent(&head, &plain(), &route, &facts()), expected, "{asked}");
     }
 }
+
+#[test]
+fn marks_are_written_once_and_belong_to_the_trace() {
+    use super::super::super::trace::{IdMaker, Parents, RequestId, SAMPLE_ALL, TraceContext, Tracing};
+    let said = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\ntracestate: a=b\r\n\
+                X_Request_Id: disguised\r\nX-Request-ID: theirs\r\n";
+    let id = RequestId { name: (*b"X-Request-Id").into(), lower_name: (*b"x-request-id").into() };
+    let ids = IdMaker::new(crate::keys::Secret::new([1, 2]), 0).ids(1);
+    let marked = |http: &Http, route: &Route| {
+        let head = get(said);
+        let trace = TraceContext::of(http, &parsed(head.as_bytes()), &facts().client.address, &ids);
+        let hex = |octets: &[u8]| octets.iter().map(|octet| std::format!("{octet:02x}")).collect::<String>();
+        let (ids, facts) = ((hex(&trace.trace), hex(&trace.span)), Facts { trace: Some(&trace), ..facts() });
+        (sent(&head, http, route, &facts), ids)
+    };
+    let mut http = Http { request_id: Some(id), ..plain() };
+    let (head, (trace, _)) = marked(&http, &route());
+    let untouched = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\ntracestate: a=b\r\n";
+    assert_eq!(head, get(&std::format!("{untouched}X-Request-Id: {trace}\r\n")));
+    http.tracing = Some(Tracing { parents: Parents::Trusted, sample: SAMPLE_ALL });
+    let (head, (trace, span)) = marked(&http, &route());
+    assert!(!trace.starts_with("0af7"));
+    assert_eq!(head, get(&std::format!("traceparent: 00-{trace}-{span}-01\r\nX-Request-Id: {trace}\r\n")));
+    http.tracing = Some(Tracing { parents: Parents::Trusted, sample: 0 });
+    assert!(marked(&http, &route()).0.contains(&std::format!("-{span}-00\r\n")));
+    http.forwarded.trusted = [Network { address: IpAddr::from([192, 0, 2, 0]).into(), prefix: 96 + 24 }].into();
+    let (head, (trace, _)) = marked(&http, &route());
+    assert_eq!(trace, "0af7651916cd43dd8448eb211c80319c");
+    let expected = std::format!("tracestate: a=b\r\nX-Request-ID: theirs\r\ntraceparent: 00-{trace}-{span}-01\r\n");
+    assert_eq!(head, get(&expected));
+    // Edits have the last word.
+    let mut of_route = route();
+    of_route.edits.request = edits(&["x-request-id", "tracestate"], &[("Traceparent", "none")], &[]);
+    assert_eq!(marked(&http, &of_route).0, get("Traceparent: none\r\n"));
+}

@@ -303,7 +303,8 @@ impl Splices {
 
     /// Sends the request at hand over the client connection's backend connection, and splices the two.
     fn dispatch<IO: FrameIo>(&mut self, cx: &mut Context<'_, IO>, position: u32) -> Next {
-        let Splices { client_conns, backend_conns, buffers, scratch, remembered, stamps, configurations, .. } = self;
+        let Splices { client_conns, backend_conns, buffers, scratch, remembered, stamps, configurations, ids, .. } =
+            self;
         let uses = client_conns.generation(position);
         let Some((client_conn, backend_conn)) = joined_mut(client_conns, backend_conns, position) else {
             return cx.impossible();
@@ -319,7 +320,8 @@ impl Splices {
             }
             let head_of = (position, uses, client_conn.requests);
             let remembered = remembered[position as usize % REMEMBERED_MAX].as_ref().filter(|(of, _)| *of == head_of);
-            let mut writer = RequestWriter { buffers, scratch, remembered: remembered.map(|(_, request)| request) };
+            let remembered = remembered.map(|(_, request)| request);
+            let mut writer = RequestWriter { buffers, scratch, ids, remembered };
             match writer.prepare(cx, client_conn, backend_conn) {
                 Ok(ready) => ready,
                 Err((status, why)) => return self.refused(cx, position, status, why),
@@ -462,6 +464,7 @@ pub(in crate::l7::splice) fn facts<'a, IO: FrameIo>(
         service: service.map_or("", |service| &service.name),
         https: false,
         client_certificate: None,
+        trace: None,
         sticky,
         close_client: client_conn.exchange.close_client,
         chosen_in_us: client_conn.exchange.chosen_in_us,

@@ -14,6 +14,7 @@ use crate::l7::splice::state::exchange::Exchange;
 use crate::l7::splice::tcp::numbers::{before, beyond, later};
 use crate::l7::splice::tcp::segment::Segment;
 use crate::l7::splice::{Context, End, HEAD_ROOM, Next, REMEMBERED_MAX, Refused, Splices};
+use crate::l7::trace::{IdMaker, TraceContext};
 use crate::l7::{client_hello, edit};
 use crate::record::{Recorder, Texts};
 use crate::time::{Duration, Time};
@@ -140,10 +141,10 @@ impl Splices {
             }
             let is_recorded = cx.records(service);
             let kind = cx.snapshot.services.get(usize::from(service)).map_or(&Kind::Forward, |service| &service.kind);
-            let recorder = cx.recorder.as_deref_mut().filter(|_| is_recorded);
+            let recorder = cx.recorder.as_deref_mut();
             let found = match kind {
-                Kind::Http(http) => self.examine((cx.now, recorder), http, position),
-                Kind::Tls(tls) => self.examine_hello((cx.now, recorder), tls, position),
+                Kind::Http(http) => self.examine((cx.now, recorder, is_recorded), http, position),
+                Kind::Tls(tls) => self.examine_hello((cx.now, recorder.filter(|_| is_recorded)), tls, position),
                 Kind::Forward | Kind::Terminated(_) | Kind::Group => Found::Reset,
             };
             match found {
@@ -168,9 +169,14 @@ impl Splices {
         }
     }
 
-    /// `recorder`: where a record of the request is to begin.
-    fn examine(&mut self, (now, recorder): (Time, Option<&mut Recorder>), http: &Http, position: u32) -> Found {
-        let Splices { client_conns, buffers, scratch, turn, configurations, date, remembered, .. } = self;
+    /// `recorder`: where the record of a request is to begin: of all if `is_recorded`, else of those that are sampled.
+    fn examine(
+        &mut self,
+        (now, recorder, is_recorded): (Time, Option<&mut Recorder>, bool),
+        http: &Http,
+        position: u32,
+    ) -> Found {
+        let Splices { client_conns, buffers, scratch, turn, configurations, date, remembered, ids, .. } = self;
         let paper = (&mut scratch[..], *date);
         let Some(input) = client_conns.get(position).and_then(|client_conn| client_conn.input.as_ref()) else {
             return Found::Partial;
@@ -186,18 +192,27 @@ impl Splices {
                 return Found::Refuse { status, why };
             }
         };
+        let uses = client_conns.generation(position);
+        let Some(client_conn) = client_conns.get_mut(position) else { return Found::Partial };
+        let trace = mark(client_conn, http, request, ids);
         if let Some(recorder) = recorder
-            && let Some(client_conn) = client_conns.get_mut(position)
+            && (is_recorded || trace.is_some_and(|trace| trace.is_sampled()))
         {
-            recording::begin(now, recorder, client_conn, (request.version, &Texts::of(request)));
+            let id = http.request_id.as_ref().and_then(|id| id.given(http, request, &client_conn.key.source.address));
+            let trace = trace.as_ref().map_or(&[][..], TraceContext::bytes);
+            let texts = Texts { id: id.unwrap_or_default(), trace, ..Texts::of(request) };
+            recording::begin(now, recorder, client_conn, (request.version, &texts));
         }
-        let Some(client_conn) = client_conns.get(position) else { return Found::Partial };
-        let (record, first) = (client_conn.exchange.record, client_conn.exchange.first);
+        let (record, trace, first) =
+            (client_conn.exchange.record, client_conn.exchange.trace, client_conn.exchange.first);
         // What a client has closed behind is its last request, not what stands before that.
         let ends = client_conn.peer.has_closed && !has_another(request.body, &bytes[request.bytes.len()..]);
         let close = decision::is_last(http, request, client_conn.requests) || ends;
-        let (route, groups) = match decision::judge(http, request, &client_conn.key.source.address) {
-            Verdict::Forward { route, groups } => (route, groups),
+        let verdict = decision::judge(http, request, &client_conn.key.source.address);
+        let route = verdict.route(http);
+        client_conn.exchange.route = route;
+        let groups = match verdict {
+            Verdict::Forward { groups, .. } => groups,
             Verdict::Answer { status, location: Some(template), .. } => {
                 return redirect(paper, request, status, template, close);
             }
@@ -205,15 +220,14 @@ impl Splices {
             Verdict::Answer { status, body, .. } => return write_reply(paper, request, status, None, body, close),
             Verdict::Refuse { status, why } => return Found::Refuse { status, why },
         };
-        let head_of = (position, client_conns.generation(position), client_conn.requests);
+        let head_of = (position, uses, client_conn.requests);
         remembered[position as usize % REMEMBERED_MAX] = RememberedRequest::of(request).map(|places| (head_of, places));
         let Some(group) = pick(groups, turn) else { return Found::Refuse { status: 503, why: Refused::NoBackend } };
-        let number = http.routes.iter().position(|other| core::ptr::eq(other, route));
         let sticky = http.sticky.as_ref().and_then(|sticky| edit::sticky_value(request, sticky));
         let exchange = Exchange {
             method: request.method,
             version: request.version,
-            route: number.map_or(u16::MAX, |number| number as u16),
+            route,
             group,
             generation: configurations.number(),
             close_client: close,
@@ -221,6 +235,7 @@ impl Splices {
             is_idempotent: request.method.is_idempotent(),
             upgrade: request.upgrade,
             started: now,
+            trace,
             record,
             first,
             ..Exchange::default()
@@ -261,6 +276,18 @@ impl Splices {
         };
         Found::Forward { exchange, sticky: None }
     }
+}
+
+/// The trace that a request belongs to, and the number that its ids are made from. One that is decided anew has them already,
+/// and they are in its record.
+#[inline]
+fn mark(client_conn: &mut ClientConn, http: &Http, request: &Request<'_>, ids: &mut IdMaker) -> Option<TraceContext> {
+    let exchange = &mut client_conn.exchange;
+    if exchange.record == 0 {
+        exchange.trace = if http.is_marked() { ids.next_number() } else { 0 };
+    }
+    (exchange.trace != 0)
+        .then(|| TraceContext::of(http, request, &client_conn.key.source.address, &ids.ids(exchange.trace)))
 }
 
 fn head_timeout_of(snapshot: &crate::config::Snapshot, service: u16) -> Duration {

@@ -4,7 +4,7 @@ use super::connect::facts;
 use crate::frame::FrameIo;
 use crate::l7::body::{Chunks, Length};
 use crate::l7::config::Kind;
-use crate::l7::edit;
+use crate::l7::edit::{self, Facts};
 use crate::l7::head::{self, ParseStatus, RememberedRequest};
 use crate::l7::proxy_protocol;
 use crate::l7::splice::state::buffers::{Buffer, Buffers};
@@ -12,6 +12,7 @@ use crate::l7::splice::state::entry::{BackendConn, ClientConn};
 use crate::l7::splice::state::exchange::Message;
 use crate::l7::splice::tcp::numbers::before;
 use crate::l7::splice::{Context, HEAD_ROOM, Refused};
+use crate::l7::trace::{IdMaker, TraceContext};
 
 /// A request made ready to be sent: so many bytes in the scratch buffer, and what is still to come of it.
 struct Ready {
@@ -30,6 +31,7 @@ struct Ready {
 pub(in crate::l7::splice) struct RequestWriter<'a> {
     pub(in crate::l7::splice) buffers: &'a mut Buffers,
     pub(in crate::l7::splice) scratch: &'a mut [u8],
+    pub(in crate::l7::splice) ids: &'a IdMaker,
     /// Its head, if it is remembered: where its parts are in the client connection's input. The configuration is still the
     /// one that it was read under.
     pub(in crate::l7::splice) remembered: Option<&'a RememberedRequest>,
@@ -124,7 +126,7 @@ impl RequestWriter<'_> {
         client_conn: &ClientConn,
         backend_conn: &BackendConn,
     ) -> Option<(usize, usize, Length)> {
-        let RequestWriter { buffers, scratch, remembered } = self;
+        let RequestWriter { buffers, scratch, ids, remembered } = self;
         let bytes = client_conn.input.as_ref().map_or(&[][..], |input| buffers.bytes(input));
         let is_fresh = backend_conn.requests == 0;
         let mut preface = |version| match version {
@@ -153,7 +155,11 @@ impl RequestWriter<'_> {
                     }
                 };
                 let route = http.routes.get(usize::from(client_conn.exchange.route))?;
-                let facts = facts(cx, client_conn, None);
+                let trace = http.is_marked().then(|| {
+                    let ids = ids.ids(client_conn.exchange.trace);
+                    TraceContext::of(http, request, &client_conn.key.source.address, &ids)
+                });
+                let facts = Facts { trace: trace.as_ref(), ..facts(cx, client_conn, None) };
                 let out = &mut scratch[before..before + HEAD_ROOM];
                 let written = before + edit::request_head(out, request, http, route, &facts).ok()?;
                 Some((written, request.bytes.len(), request.body))

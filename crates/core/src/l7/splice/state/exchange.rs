@@ -281,6 +281,8 @@ pub(in crate::l7::splice) struct Exchange {
     pub(in crate::l7::splice) response_in_us: u32,
     /// The first numbers of the request, as the client has them, and of the response, as the client will get it.
     pub(in crate::l7::splice) first: [u32; 2],
+    /// The number that its trace's ids are made from; 0: it has none.
+    pub(in crate::l7::splice) trace: u64,
     /// Bytes of the request with its head, and of the response's body; [`NO_LENGTH`]: that is not known.
     pub(in crate::l7::splice) lengths: [u64; 2],
 }
@@ -320,6 +322,7 @@ stored!(
     record,
     response_in_us,
     first,
+    trace,
     lengths,
 );
 
@@ -357,6 +360,7 @@ impl Default for Exchange {
             record: 0,
             response_in_us: crate::record::NEVER_US,
             first: [0; 2],
+            trace: 0,
             lengths: [NO_LENGTH; 2],
         }
     }

@@ -108,6 +108,8 @@ pub(super) fn http() -> Http {
         edits: Edits::default(),
         forwarded: Forwarded::default(),
         sticky: None,
+        request_id: None,
+        tracing: None,
         server_timing: false,
         upgrade: true,
         connect: false,

@@ -4,6 +4,7 @@ use super::one_worker::{OneWorker, Script, http, snapshot};
 use super::{REQUEST, RESPONSE, asked};
 use crate::l7::config::{Action, Http, Kind};
 use crate::l7::splice::Refused;
+use crate::l7::trace::{Parents, SAMPLE_ALL, TraceContext, Tracing};
 use crate::record::{ADOPTED, Ending, Message, NEVER_US, NONE, Record, Recorder, Records, flags};
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST};
@@ -113,7 +114,7 @@ fn answers_of_our_own_have_one() {
         client.acknowledges(&mut fixture);
         let (record, target) = only(&mut records);
         assert_eq!(record.bytes, [REQUEST.len() as u64, answer.len() as u64], "{record:?}");
-        assert_eq!((record.status, record.backend, target.as_str()), (403, NONE, "/a"));
+        assert_eq!((record.status, record.backend, record.route, target.as_str()), (403, NONE, 0, "/a"));
         assert_eq!((Ending::of(record.ending), record.why()), (Ending::Answered, None));
     }
     fixture.over();
@@ -236,5 +237,66 @@ fn answers_have_the_version_of_their_own_request() {
         client.receives(&sent);
         let (record, _) = only(&mut records);
         assert_eq!((record.status, record.has(flags::HTTP10)), (404, version == "1.0"));
+    }
+}
+
+/// A fixture whose exchanges are traced, and not recorded otherwise.
+fn traced(sample: u64) -> (OneWorker, Records) {
+    let tracing = Some(Tracing { parents: Parents::All, sample });
+    let mut fixture = OneWorker::with(snapshot(1, Kind::Http(Http { tracing, ..http() }.into())));
+    let records = record(&mut fixture);
+    (fixture, records)
+}
+
+/// The traces of exchanges that have begun or ended as a whole.
+fn traces(records: &mut Records) -> Vec<TraceContext> {
+    let mut found = Vec::new();
+    records.read(|message| match message {
+        Message::Begun(.., texts) | Message::Whole(_, texts) => found.extend(texts.trace()),
+        Message::Ended(_) => {}
+    });
+    found
+}
+
+#[test]
+fn a_sampled_exchange_is_recorded_with_the_trace_its_backend_saw() {
+    let (mut fixture, mut records) = traced(SAMPLE_ALL);
+    let (mut client, mut backend, head) = asked(&mut fixture, 1000, REQUEST);
+    let head = head.text();
+    client.receives(&backend.sends(&mut fixture, RESPONSE));
+    client.acknowledges(&mut fixture);
+    let hex = |octets: &[u8]| octets.iter().map(|octet| format!("{octet:02x}")).collect::<String>();
+    let [one] = traces(&mut records)[..] else { panic!("one trace") };
+    let parent = |trace: &TraceContext| format!("traceparent: 00-{}-{}-01\r\n", hex(&trace.trace), hex(&trace.span));
+    assert!(head.contains(&parent(&one)), "{head}");
+    assert!(one.is_sampled() && !one.has_parent());
+    // The next one of the connection is of a trace of its own.
+    let sent = client.sends(&mut fixture, REQUEST);
+    let head = backend.receives(&sent);
+    client.receives(&backend.sends(&mut fixture, RESPONSE));
+    client.acknowledges(&mut fixture);
+    let [two] = traces(&mut records)[..] else { panic!("one trace") };
+    assert!(head.contains(&parent(&two)) && two.trace != one.trace, "{head}");
+}
+
+#[test]
+fn an_exchange_that_is_not_sampled_has_no_record() {
+    let (mut fixture, mut records) = traced(0);
+    let (mut client, mut backend, head) = asked(&mut fixture, 1000, REQUEST);
+    let head = head.text();
+    assert!(head.contains("traceparent: 00-") && head.contains("-00\r\n"), "{head}");
+    client.receives(&backend.sends(&mut fixture, RESPONSE));
+    client.acknowledges(&mut fixture);
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331";
+    let with = |flags| REQUEST.replacen("\r\n\r\n", &format!("\r\ntraceparent: {parent}-{flags}\r\n\r\n"), 1);
+    for (flags, is_recorded) in [("00", false), ("01", true)] {
+        let sent = client.sends(&mut fixture, &with(flags));
+        let head = backend.receives(&sent);
+        assert!(head.contains("traceparent: 00-0af7651916cd43dd8448eb211c80319c-"), "{head}");
+        assert!(head.contains(&format!("-{flags}\r\n")) && !head.contains("b7ad6b7169203331"), "{head}");
+        client.receives(&backend.sends(&mut fixture, RESPONSE));
+        client.acknowledges(&mut fixture);
+        let found = all(&mut records);
+        assert_eq!(found.len(), usize::from(is_recorded), "{found:?}");
     }
 }
