@@ -34,6 +34,7 @@ mod mtu;
 mod network;
 mod not_ours;
 mod policy;
+mod prometheus;
 mod restart;
 mod rules;
 mod scale;
@@ -97,6 +98,7 @@ fn main() -> ExitCode {
         health::tests(),
         intruders::tests(),
         access_log::tests(),
+        prometheus::tests(),
         survival::tests(),
         soak::tests(),
         availability::tests(),
