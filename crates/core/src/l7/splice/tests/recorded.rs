@@ -259,7 +259,7 @@ fn traces(records: &mut Records) -> Vec<TraceContext> {
 }
 
 #[test]
-fn a_sampled_exchange_is_recorded_with_the_trace_its_backend_saw() {
+fn a_sampled_exchange_has_a_record_with_its_backends_trace() {
     let (mut fixture, mut records) = traced(SAMPLE_ALL);
     let (mut client, mut backend, head) = asked(&mut fixture, 1000, REQUEST);
     let head = head.text();
