@@ -87,7 +87,8 @@ pub(crate) fn begin(local: &Rc<Local>, vip: Endpoint, tcp: TcpStream, peer: Sock
 async fn serve(counted: Counted, mut client: Client, service: TerminatedService, mut tcp: TcpStream) {
     let local = &counted.local;
     let _ = tcp.set_nodelay(true);
-    let until = Instant::now() + service.handshake_timeout;
+    let accepted = Instant::now();
+    let until = accepted + service.handshake_timeout;
     let is_proxy = service.accept_proxy.iter().any(|network| network.contains(&client.key.source.address));
     if is_proxy && !has_header(local, &mut client, &mut tcp, until).await {
         return;
@@ -95,6 +96,8 @@ async fn serve(counted: Counted, mut client: Client, service: TerminatedService,
     match &service.tls {
         Some(config) => {
             if let Some(stream) = handshake(local, config, tcp, until).await {
+                let took = accepted.elapsed();
+                local.counts.service(client.service, |service| service.handshakes.add(took));
                 serve_tls(local, &mut client, &service, stream).await;
             }
         }

@@ -20,7 +20,7 @@ use hairpin_core::l7::reply::{self, Reply};
 use hairpin_core::l7::splice::{Fault, Refused};
 use hairpin_core::l7::trace::TraceContext;
 use hairpin_core::record::Ending;
-use hairpin_core::worker::{Latency, RequestTimes};
+use hairpin_core::worker::{Latency, RequestTimes, ServiceStatistics, class};
 use std::io;
 use std::rc::Rc;
 use tokio::time::Instant;
@@ -47,7 +47,7 @@ pub(crate) enum Judged {
     /// The request goes to a backend.
     Forward(Exchange),
     /// The request is answered with this HTTP/1.1 response; `close`: the last one of its connection.
-    Answer { response: Vec<u8>, close: bool },
+    Answer { status: u16, response: Vec<u8>, close: bool },
     /// The request is refused, and nothing behind it on its connection is read.
     Refuse { status: u16, why: Refused },
 }
@@ -163,7 +163,7 @@ pub(crate) fn judge(local: &Local, client: &Client, request: &Request<'_>, reque
     match reply::write(out, &Reply { status, date: local.date(), location, body, head_only, close }) {
         Ok(length) => {
             recording::answer(local, client, request, (number, status, why), length);
-            Judged::Answer { response: out[..length].to_vec(), close }
+            Judged::Answer { status, response: out[..length].to_vec(), close }
         }
         Err(_) => Judged::Refuse { status: 500, why: Refused::NoRoom },
     }
@@ -270,6 +270,11 @@ impl Exchange {
                 record.bytes[1] = bytes[1];
             });
         }
+    }
+
+    /// The service's number.
+    pub(crate) fn service(&self) -> u16 {
+        self.client.service
     }
 
     /// The service's HTTP, as it was when the request was judged.
@@ -488,7 +493,7 @@ impl Exchange {
 
     /// Counts a response of the backend's.
     fn count(&self, local: &Local, status: u16) {
-        let class = usize::from(status / 100).saturating_sub(1).min(4);
+        let class = class(status);
         local.counts.change(|statistics| statistics.http.responses[class] += 1);
         let Some((number, _)) = self.backend else { return };
         let faulty = self.setup.service(self.group).is_some_and(|group| group.faulty.contains(status));
@@ -503,9 +508,17 @@ impl Exchange {
     }
 
     /// The request has come so far now.
-    fn timed(&self, local: &Local, time: impl FnOnce(&mut RequestTimes) -> &mut Latency) {
+    fn timed(&self, local: &Local, time: impl Fn(&mut RequestTimes) -> &mut Latency) {
         let took = self.started.elapsed();
-        local.counts.service(self.client.service, |service| time(&mut service.times).add(took));
+        self.counted(local, |statistics| time(&mut statistics.times).add(took));
+    }
+
+    /// Counts something for the service, and for the group that the backend was chosen from.
+    fn counted(&self, local: &Local, count: impl Fn(&mut ServiceStatistics)) {
+        local.counts.service(self.client.service, &count);
+        if self.group != self.client.service {
+            local.counts.service(self.group, &count);
+        }
     }
 
     /// Counts how long it took until the response had come that goes to the client.
@@ -517,10 +530,16 @@ impl Exchange {
         self.timed(local, |times| &mut times.to_response);
     }
 
-    /// Counts how long it took until all of the response had been handed to the client's connection.
-    pub(crate) fn delivered(&self, local: &Local, length: Length) {
+    /// Counts how long it took until all of the response had been handed to the client's connection, how many bytes of the
+    /// request's body came, and how many of the response went.
+    pub(crate) fn delivered(&self, local: &Local, length: Length, [request, response]: [u64; 2]) {
         if !matches!(length, Length::UntilClose | Length::Tunnel) {
-            self.timed(local, |times| &mut times.in_all);
+            let took = self.started.elapsed();
+            let bytes = [self.head_bytes as u64 + request, response];
+            self.counted(local, |statistics| {
+                statistics.times.in_all.add(took);
+                statistics.sizes.iter_mut().zip(bytes).for_each(|(sizes, bytes)| sizes.add(bytes));
+            });
         }
     }
 

@@ -37,6 +37,7 @@ enum After {
 enum Found {
     Forward(Box<Exchange>),
     Answer {
+        status: u16,
         response: Vec<u8>,
         head_bytes: usize,
         close: bool,
@@ -64,11 +65,11 @@ pub(crate) async fn serve<S: ClientStream>(local: &Rc<Local>, client: &Client, i
             Found::Refuse { status, why } => {
                 local.counts.refused(why);
                 recording::refusal_of_input(local, client, &input, (status, why));
-                refuse(local, io, status, false, &mut deadline).await
+                refuse(local, client.service, io, (status, false), &mut deadline).await
             }
-            Found::Answer { response, head_bytes, close } => {
+            Found::Answer { status, response, head_bytes, close } => {
                 count(local, client);
-                local.counts.change(|statistics| statistics.http.replies += 1);
+                local.counts.reply(client.service, status);
                 input.drain(..head_bytes);
                 match pump::write_and(io, &response, (&mut deadline, CLOSING_TIMEOUT), !close).await {
                     Ok(()) if close => After::Close,
@@ -155,7 +156,9 @@ fn examine(local: &Local, client: &Client, input: &[u8], requests: u32, limits: 
     };
     Some(match exchange::judge(local, client, request, requests) {
         Judged::Forward(exchange) => Found::Forward(Box::new(exchange)),
-        Judged::Answer { response, close } => Found::Answer { response, head_bytes: request.bytes.len(), close },
+        Judged::Answer { status, response, close } => {
+            Found::Answer { status, response, head_bytes: request.bytes.len(), close }
+        }
         Judged::Refuse { status, why } => Found::Refuse { status, why },
     })
 }
@@ -163,13 +166,13 @@ fn examine(local: &Local, client: &Client, input: &[u8], requests: u32, limits: 
 /// Answers with a refusal.
 async fn refuse<S: AsyncWrite + Unpin>(
     local: &Local,
+    service: u16,
     io: &mut S,
-    status: u16,
-    head_only: bool,
+    (status, head_only): (u16, bool),
     deadline: &mut Deadline,
 ) -> After {
     let response = exchange::refusal(local, status, head_only);
-    local.counts.change(|statistics| statistics.http.replies += 1);
+    local.counts.reply(service, status);
     // The response leaves with the end of the stream.
     match pump::write_and(io, &response, (deadline, CLOSING_TIMEOUT), false).await {
         Ok(()) => After::Close,
@@ -293,7 +296,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
         let head_only = exchange.method == Method::Head;
         self.local.counts.refused(why);
         exchange.refused(self.local, status, why);
-        refuse(self.local, self.io, status, head_only, self.deadline).await
+        refuse(self.local, exchange.service(), self.io, (status, head_only), self.deadline).await
     }
 
     /// Answers a request that its backend did not answer. `is_reused`: it was sent on a kept connection.
@@ -458,7 +461,8 @@ impl<S: ClientStream> Forwarding<'_, S> {
             Err(Stopped::Sink) => Ending::Client,
             Err(_) => Ending::Backend,
         };
-        exchange.ends(ending, [sent_body + up.moved, first_down + down.moved]);
+        let bytes = [sent_body + up.moved, first_down + down.moved];
+        exchange.ends(ending, bytes);
         match delivered {
             Ok(()) => {}
             Err(Stopped::Stuck) => {
@@ -472,7 +476,7 @@ impl<S: ClientStream> Forwarding<'_, S> {
                 return After::Abort;
             }
         }
-        exchange.delivered(local, length);
+        exchange.delivered(local, length, bytes);
         let is_whole = up.is_finished() && !up_broken;
         if is_whole && excess.is_empty() {
             exchange.keep(local, conn, keep_alive && length != Length::UntilClose);

@@ -15,7 +15,7 @@ use hairpin_core::l7::splice::{Fault, HttpStatistics, Refused};
 use hairpin_core::l7::trace::{IdMaker, TraceContext};
 use hairpin_core::record::Recorder;
 use hairpin_core::time::Time;
-use hairpin_core::worker::{BackendStatistics, ServiceStatistics};
+use hairpin_core::worker::{BackendStatistics, ServiceStatistics, class};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::SystemTime;
@@ -133,6 +133,12 @@ impl Counts {
         self.change(|statistics| {
             statistics.backends.get_mut(usize::from(number)).into_iter().for_each(change_once(change))
         });
+    }
+
+    /// A client gets a response of Hairpin's own with this status.
+    pub(crate) fn reply(&self, service: u16, status: u16) {
+        self.change(|statistics| statistics.http.replies += 1);
+        self.service(service, |service| service.replies[class(status)] += 1);
     }
 
     pub(crate) fn refused(&self, why: Refused) {

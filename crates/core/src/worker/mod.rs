@@ -56,7 +56,8 @@ pub(crate) use occupancy::ByFamily;
 pub use occupancy::Occupancy;
 pub use stateless::StatelessMethod;
 pub use statistics::{
-    BackendStatistics, Drop, LATENCY_BUCKETS, Latency, OffloadStatistics, RequestTimes, ServiceStatistics, Statistics,
+    BackendStatistics, Drop, LATENCY_BUCKETS, Latency, OffloadStatistics, RequestTimes, SIZE_BUCKETS,
+    ServiceStatistics, Sizes, Statistics, class,
 };
 pub use sweep::Which;
 pub use update::{Retired, Update};

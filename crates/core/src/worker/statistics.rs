@@ -105,8 +105,20 @@ pub struct ServiceStatistics {
     pub client_conns_now: u64,
     /// Its requests; of a TLS service, ClientHellos.
     pub requests: u64,
-    /// How long its requests took, of an HTTP service.
+    /// How long its requests took, of an HTTP service; of a group, those that went to it.
     pub times: RequestTimes,
+    /// Bytes of the requests that [`RequestTimes::in_all`] counts, and of their responses, with their heads. Of a message beyond
+    /// 4 GiB whose length nothing says before, only the lower 32 bits are known.
+    pub sizes: [Sizes; 2],
+    /// Responses of Hairpin's own, by class: 1xx to 5xx.
+    pub replies: [u64; 5],
+    /// How long clients' TLS handshakes took that were completed, from when their connection was accepted.
+    pub handshakes: Latency,
+}
+
+/// The place of a status in counts by class: 1xx to 5xx.
+pub fn class(status: u16) -> usize {
+    usize::from(status / 100).saturating_sub(1).min(4)
 }
 
 /// How long requests that went to a backend took, from when their head was read.
@@ -167,6 +179,9 @@ impl ServiceStatistics {
             client_conns_now,
             requests,
             times,
+            sizes,
+            replies,
+            handshakes,
         } = other;
         self.created += created;
         self.established += established;
@@ -176,6 +191,9 @@ impl ServiceStatistics {
         self.client_conns_now += client_conns_now;
         self.requests += requests;
         self.times.merge(times);
+        self.sizes.iter_mut().zip(sizes).for_each(|(into, from)| into.merge(from));
+        self.replies.iter_mut().zip(replies).for_each(|(into, from)| *into += from);
+        self.handshakes.merge(handshakes);
     }
 }
 
@@ -231,6 +249,39 @@ impl Latency {
     pub fn merge(&mut self, other: &Latency) {
         self.buckets.iter_mut().zip(other.buckets).for_each(|(into, from)| *into += from);
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+        self.count += other.count;
+    }
+}
+
+/// Buckets of [`Sizes`].
+pub const SIZE_BUCKETS: usize = 14;
+
+/// How many bytes something had, and how often.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sizes {
+    /// How many times it had fewer than 64 * 4^i bytes, and not fewer than a quarter of that; the last counts all of 1 GiB and
+    /// more.
+    pub buckets: [u64; SIZE_BUCKETS],
+    /// All of them together, in bytes.
+    pub sum: u64,
+    /// How many there were.
+    pub count: u64,
+}
+
+impl Sizes {
+    /// Counts one.
+    #[inline]
+    pub fn add(&mut self, bytes: u64) {
+        let bits = u64::BITS - (bytes >> 6).leading_zeros();
+        self.buckets[(bits.div_ceil(2) as usize).min(SIZE_BUCKETS - 1)] += 1;
+        self.sum = self.sum.saturating_add(bytes);
+        self.count += 1;
+    }
+
+    /// Adds what another part of the process has counted.
+    pub fn merge(&mut self, other: &Sizes) {
+        self.buckets.iter_mut().zip(other.buckets).for_each(|(into, from)| *into += from);
+        self.sum = self.sum.saturating_add(other.sum);
         self.count += other.count;
     }
 }
@@ -345,5 +396,23 @@ impl Statistics {
             services: vec![ServiceStatistics::default(); snapshot.services.len()].into(),
             backends: vec![BackendStatistics::default(); snapshot.backends() as usize].into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SIZE_BUCKETS, Sizes};
+
+    #[test]
+    fn sizes_are_in_buckets_of_powers_of_four() {
+        let bucket = |bytes: u64| {
+            let mut sizes = Sizes::default();
+            sizes.add(bytes);
+            sizes.buckets.iter().position(|count| *count == 1)
+        };
+        for (upper, at) in (0..SIZE_BUCKETS - 1).map(|at| (64u64 << (2 * at), at)) {
+            assert_eq!((bucket(upper - 1), bucket(upper)), (Some(at), Some(at + 1)), "{upper}");
+        }
+        assert_eq!((bucket(0), bucket(1 << 30), bucket(u64::MAX)), (Some(0), Some(13), Some(13)));
     }
 }

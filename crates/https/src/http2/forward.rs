@@ -218,8 +218,11 @@ impl Forwarding<'_> {
         let head_bytes = answered.written.as_ref().map_or(answered.head_bytes, Vec::len) as u64;
         let mut stream = self.respond.send_response(out, is_whole).map_err(|_| Failed::Gone)?;
         let mut keep = answered.keep_alive && !is_tunnel && answered.body != Length::UntilClose;
+        let bytes;
         if is_whole {
             keep &= response.len() == answered.head_bytes;
+            bytes = [up.read(), head_bytes];
+            self.exchange.ends(Ending::Done, bytes);
         } else {
             let first = Download::new(answered.body, &response[answered.head_bytes..], &mut stream, self.send_buffer);
             let mut down = first.map_err(|_| Failed::Reset(Reason::INTERNAL_ERROR))?;
@@ -227,14 +230,12 @@ impl Forwarding<'_> {
             let delivery = Delivery { local: self.local, limits: &self.limits, stream: &mut stream, is_tunnel };
             let delivered = delivery.run(&mut conn, up, &mut down).await;
             let ending = if delivered.is_ok() || is_tunnel { Ending::Done } else { Ending::Aborted };
-            self.exchange.ends(ending, [up.read(), head_bytes + down.moved()]);
+            bytes = [up.read(), head_bytes + down.moved()];
+            self.exchange.ends(ending, bytes);
             delivered?;
             keep &= down.is_clean();
         }
-        if is_whole {
-            self.exchange.ends(Ending::Done, [up.read(), head_bytes]);
-        }
-        self.exchange.delivered(self.local, length);
+        self.exchange.delivered(self.local, length, bytes);
         self.exchange.keep(self.local, conn, keep && up.is_complete());
         Ok(())
     }

@@ -126,9 +126,9 @@ impl Stream {
             Judged::Answer { response, .. } if is_websocket && response.starts_with(b"HTTP/1.1 2") => {
                 self.refuse(501, Refused::Tunnel, Method::Get).await;
             }
-            Judged::Answer { response, .. } => {
+            Judged::Answer { status, response, .. } => {
                 self.count();
-                self.local.counts.change(|statistics| statistics.http.replies += 1);
+                self.local.counts.reply(self.client.service, status);
                 let method = if head.starts_with(b"HEAD ") { Method::Head } else { Method::Get };
                 self.answer(&response, method).await;
                 Upload::new(Some(body), None).discard().await;
@@ -214,7 +214,7 @@ impl Stream {
 
     async fn refuse(&mut self, status: u16, why: Refused, method: Method) {
         self.local.counts.refused(why);
-        self.local.counts.change(|statistics| statistics.http.replies += 1);
+        self.local.counts.reply(self.client.service, status);
         let response = exchange::refusal(&self.local, status, method == Method::Head);
         self.answer(&response, method).await;
     }

@@ -82,7 +82,7 @@ use crate::engine::{EngineCaps, RuleOp};
 use crate::flow::{Direction, Endpoint, FlowKey, Steering};
 use crate::frame::{Batch, Frame, FrameIo};
 use crate::l4::ports::PortPool;
-use crate::record::{Ending, Recorder};
+use crate::record::Recorder;
 use crate::table::ageing::{Ageing, Stamps};
 use crate::table::cuckoo::CuckooPlusPlus;
 use crate::table::numbered::{Done, NumberedSlab};
@@ -445,25 +445,6 @@ impl<IO: FrameIo> Context<'_, IO> {
     /// What a service is.
     fn kind(&self, service: u16) -> &Kind {
         self.snapshot.services.get(usize::from(service)).map_or(&Kind::Forward, |service| &service.kind)
-    }
-
-    /// Counts a request to a service.
-    fn count_request(&mut self, service: u16) {
-        self.statistics.http.requests += 1;
-        if let Some(service) = self.statistics.services.get_mut(usize::from(service)) {
-            service.requests += 1;
-        }
-    }
-
-    /// A client's connection is over: it is none of its service's connections any more, however long it is kept.
-    fn count_out(&mut self, client_conn: &mut ClientConn) {
-        // Of an exchange that is not over it is the end.
-        self.record_end(client_conn, Ending::of(client_conn.exchange.ending));
-        if core::mem::take(&mut client_conn.is_open)
-            && let Some(service) = self.statistics.services.get_mut(usize::from(client_conn.service))
-        {
-            service.client_conns_now = service.client_conns_now.saturating_sub(1);
-        }
     }
 
     /// Sends a frame, or counts that there was no room. A packet can lead to more than one of ours: what fills the batch goes

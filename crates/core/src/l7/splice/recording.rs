@@ -25,9 +25,8 @@ pub(super) fn begin(
         return;
     }
     let record = recorder.begin(client_conn.forwarded.map(|volume| volume.bytes), texts);
-    let first = [client_conn.input_start(), client_conn.peer.sent];
     let exchange = &mut client_conn.exchange;
-    (exchange.record, exchange.first, exchange.started) = (record, first, now);
+    (exchange.record, exchange.started) = (record, now);
     // Of the exchange before.
     (exchange.status, exchange.tries, exchange.response_in_us) = (0, 0, record::NEVER_US);
     (exchange.is_sent, exchange.is_offloaded, exchange.ending) = (false, false, Ending::Aborted as u8);
@@ -138,7 +137,7 @@ fn bit(is: bool, flag: u8) -> u8 {
 
 impl ClientConn {
     /// Bytes of the exchange's request and response so far, and flags that say of which only the lower 32 bits are known.
-    fn exchange_bytes(&self, ending: Ending) -> ([u64; 2], u8) {
+    pub(super) fn exchange_bytes(&self, ending: Ending) -> ([u64; 2], u8) {
         let [request, response] = self.exchange.first;
         let request_end = match self.exchange.is_sent {
             true => self.exchange.request_end.get().unwrap_or(self.peer.highest),

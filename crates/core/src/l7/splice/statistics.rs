@@ -1,12 +1,13 @@
 //! What splices count.
 
 use super::Context;
+use super::state::entry::ClientConn;
 use crate::frame::FrameIo;
 use crate::l7::body::BadChunk;
 use crate::l7::config::Kind;
 use crate::l7::threshold::Threshold;
-use crate::time::Time;
-use crate::worker::{Latency, RequestTimes};
+use crate::record::Ending;
+use crate::worker::{Latency, RequestTimes, ServiceStatistics, class};
 
 /// Why a request was answered by Hairpin itself with an error, or its connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,13 +175,60 @@ impl HttpStatistics {
 }
 
 impl<IO: FrameIo> Context<'_, IO> {
-    /// A request to an HTTP service, whose head was complete at `started`, has come so far now.
-    pub(super) fn timed(&mut self, service: u16, started: Time, time: impl FnOnce(&mut RequestTimes) -> &mut Latency) {
-        let took = self.now.since(started);
-        if matches!(self.kind(service), Kind::Http(_))
-            && let Some(service) = self.statistics.services.get_mut(usize::from(service))
+    /// Counts a request to a service.
+    pub(super) fn count_request(&mut self, service: u16) {
+        self.statistics.http.requests += 1;
+        if let Some(service) = self.statistics.services.get_mut(usize::from(service)) {
+            service.requests += 1;
+        }
+    }
+
+    /// A client's connection is over: it is none of its service's connections any more, however long it is kept.
+    pub(super) fn count_out(&mut self, client_conn: &mut ClientConn) {
+        // Of an exchange that is not over it is the end.
+        self.record_end(client_conn, Ending::of(client_conn.exchange.ending));
+        if core::mem::take(&mut client_conn.is_open)
+            && let Some(service) = self.statistics.services.get_mut(usize::from(client_conn.service))
         {
-            time(&mut service.times).add(took);
+            service.client_conns_now = service.client_conns_now.saturating_sub(1);
+        }
+    }
+
+    /// The request of a client of an HTTP service has come so far now.
+    pub(super) fn timed(&mut self, client_conn: &ClientConn, time: impl Fn(&mut RequestTimes) -> &mut Latency) {
+        let took = self.now.since(client_conn.exchange.started);
+        self.count_exchange(client_conn, |statistics| time(&mut statistics.times).add(took));
+    }
+
+    /// A client of an HTTP service has all of its response.
+    pub(super) fn delivered(&mut self, client_conn: &ClientConn) {
+        let took = self.now.since(client_conn.exchange.started);
+        let (bytes, _) = client_conn.exchange_bytes(Ending::Done);
+        self.count_exchange(client_conn, |statistics| {
+            statistics.times.in_all.add(took);
+            statistics.sizes.iter_mut().zip(bytes).for_each(|(sizes, bytes)| sizes.add(bytes));
+        });
+    }
+
+    /// Counts something of an exchange for its service, and for the group that its backend was chosen from.
+    #[inline]
+    fn count_exchange(&mut self, client_conn: &ClientConn, count: impl Fn(&mut ServiceStatistics)) {
+        let (service, group) = (client_conn.service, client_conn.exchange.group);
+        if !matches!(self.kind(service), Kind::Http(_)) {
+            return;
+        }
+        let services = &mut self.statistics.services;
+        services.get_mut(usize::from(service)).into_iter().for_each(&count);
+        if group != service {
+            services.get_mut(usize::from(group)).into_iter().for_each(&count);
+        }
+    }
+
+    /// A client gets a response of ours with this status.
+    pub(super) fn count_reply(&mut self, service: u16, status: u16) {
+        self.statistics.http.replies += 1;
+        if let Some(service) = self.statistics.services.get_mut(usize::from(service)) {
+            service.replies[class(status)] += 1;
         }
     }
 }

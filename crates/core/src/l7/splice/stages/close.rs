@@ -73,7 +73,7 @@ impl Splices {
                     exchange.has_begun && exchange.response.is_done() && exchange.response_end.get().is_none();
                 if is_taken && client_conn.peer.owned.is_none() {
                     exchange.has_begun = false;
-                    cx.timed(client_conn.service, exchange.started, |times| &mut times.in_all);
+                    cx.delivered(client_conn);
                     cx.record_end(client_conn, Ending::Done);
                 }
                 self.closed(cx, position);

@@ -32,8 +32,8 @@ impl Splices {
         {
             return;
         }
-        cx.timed(client_conn.service, client_conn.exchange.started, |times| &mut times.in_all);
         client_conn.end_exchange((request, delivered), cx.now + idle_timeout(cx.kind(client_conn.service)));
+        cx.delivered(client_conn);
         cx.record_end(client_conn, Ending::Done);
         backend_conn.peer.expected =
             later(response, if backend_conn.peer.has_closed { response.wrapping_add(1) } else { response });

@@ -328,7 +328,7 @@ impl Splices {
             }
         };
         if !is_again {
-            cx.timed(client_conn.service, client_conn.exchange.started, |times| &mut times.to_backend);
+            cx.timed(client_conn, |times| &mut times.to_backend);
         }
         client_conn.join(cx, buffers, backend_conn, (owned, taken, request));
         timestamps::join(client_conn, backend_conn, cx.clock());

@@ -16,6 +16,7 @@ use crate::table::ageing::Stamps;
 use crate::wire::Transport;
 use crate::wire::tcp::{ACK, FIN, PSH};
 use crate::worker::Drop;
+use crate::worker::class;
 
 /// A backend's segment while client and backend connection are spliced.
 pub(in crate::l7::splice) struct Arrived<'a, F> {
@@ -37,9 +38,8 @@ impl Splices {
         message: Length,
         status: u16,
     ) {
-        let class = usize::from(status / 100).saturating_sub(1).min(4);
-        cx.responded(client_conn.exchange.backend, class);
-        cx.timed(client_conn.service, client_conn.exchange.started, |times| &mut times.to_response);
+        cx.responded(client_conn.exchange.backend, class(status));
+        cx.timed(client_conn, |times| &mut times.to_response);
         client_conn.exchange.status = status;
         client_conn.exchange.response_in_us = cx.now.micros_since(client_conn.exchange.started);
         cx.answered_with(client_conn.exchange.backend, client_conn.exchange.group, status);

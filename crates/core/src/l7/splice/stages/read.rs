@@ -256,6 +256,7 @@ impl Splices {
         if let Some(recorder) = recorder
             && let Some(client_conn) = client_conns.get_mut(position)
         {
+            client_conn.exchange.first = [client_conn.input_start(), client_conn.peer.sent];
             let texts = Texts { host: hello.name.unwrap_or_default(), ..Texts::default() };
             recording::begin(now, recorder, client_conn, (Version::Http11, &texts));
         }
@@ -278,12 +279,14 @@ impl Splices {
     }
 }
 
-/// The trace that a request belongs to, and the number that its ids are made from. One that is decided anew has them already,
-/// and they are in its record.
+/// Notes where a request begins, and makes the number of its ids; the trace that it belongs to. One that is decided anew has all
+/// of them already, and they are in its record.
 #[inline]
 fn mark(client_conn: &mut ClientConn, http: &Http, request: &Request<'_>, ids: &mut IdMaker) -> Option<TraceContext> {
+    let first = [client_conn.input_start(), client_conn.peer.sent];
     let exchange = &mut client_conn.exchange;
     if exchange.record == 0 {
+        exchange.first = first;
         exchange.trace = if http.is_marked() { ids.next_number() } else { 0 };
     }
     (exchange.trace != 0)

@@ -55,8 +55,8 @@ impl Splices {
         self.detach(cx, position, if close && spliced { Detach::Reset } else { Detach::Keep });
         let Some(mut buffer) = self.buffers.take(length) else { return self.abandon(cx, position) };
         self.buffers.append(&mut buffer, &self.scratch[..length]);
-        cx.statistics.http.replies += 1;
         if let Some(client_conn) = self.client_conns.get_mut(position) {
+            cx.count_reply(client_conn.service, status);
             cx.record_answer(client_conn, (status, why), length);
             client_conn.requests = client_conn.requests.wrapping_add(1);
         }

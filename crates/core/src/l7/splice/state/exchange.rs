@@ -377,7 +377,6 @@ impl Exchange {
         is_plausible(&self.request) && is_plausible(&self.response) && self.tries < u8::MAX
     }
 
-    /// The head of its response has ended where the body begins, at a number of the backend's.
     /// Both ends have closed: unless one of them did so too early, it is done.
     pub(in crate::l7::splice) fn ends_well(&mut self) {
         if self.ending == Ending::Aborted as u8 {

@@ -523,3 +523,31 @@ fn request_times_are_to_backend_response_and_end() {
     assert_eq!(times(&fixture)[2].0, 1, "the connection's end is no request's");
     fixture.over();
 }
+
+#[test]
+fn exchanges_count_for_their_service_and_their_group() {
+    let mut config = http();
+    config.routes[0].action = Action::Forward { groups: [(1, 1)].into(), replace_prefix: None };
+    let mut fixture = OneWorker::with(snapshot(1, Kind::Http(config.into())));
+    let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
+    client.receives(&backend.sends(&mut fixture, RESPONSE));
+    client.acknowledges(&mut fixture);
+    let lengths = [REQUEST.len() as u64, RESPONSE.len() as u64];
+    for service in &fixture.worker.statistics().services {
+        assert_eq!(service.sizes.map(|sizes| sizes.sum), lengths);
+        let times = &service.times;
+        assert_eq!([&times.to_backend, &times.to_response, &times.in_all].map(|time| time.count), [1; 3]);
+    }
+    fixture.over();
+}
+
+#[test]
+fn responses_of_our_own_count_by_class() {
+    let mut fixture = OneWorker::new(|http| http.routes = [].into());
+    let mut client = Script::client(&mut fixture, 1000);
+    let sent = client.sends(&mut fixture, REQUEST);
+    client.receives(&sent);
+    client.acknowledges(&mut fixture);
+    assert_eq!(fixture.worker.statistics().services[0].replies, [0, 0, 0, 1, 0]);
+    fixture.over();
+}
