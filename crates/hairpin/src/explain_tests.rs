@@ -80,7 +80,7 @@ fn routes_lead_to_groups_with_their_shares() {
     let groups: Vec<_> = view.groups.iter().map(|group| (group.share, &*group.balance, group.backends.len())).collect();
     assert_eq!(groups, [(0.75, "least-connections", 1), (0.25, "round-robin", 1)]);
     assert_eq!((view.groups[0].backends[0].weight, &*view.groups[0].backends[0].address), (2, "10.0.1.1:80"));
-    let text = routes(&RouteAnswer { services: vec![view] });
+    let text = routes(&RouteAnswer { services: vec![view] }, None);
     assert!(text.contains("route    1: ") && text.contains("10.0.2.1:80") && text.contains("75.0 %"), "{text}");
 }
 
@@ -90,7 +90,7 @@ fn what_no_route_takes_goes_to_the_services_own_backends() {
     let view = one("DELETE", "http://192.0.2.1/api/x", "198.51.100.1");
     assert_eq!((&*view.outcome, &view.route, view.groups.len()), ("forward", &None, 1));
     assert_eq!((&*view.groups[0].name, view.groups[0].backends.len()), ("shop", 2));
-    assert!(routes(&RouteAnswer { services: vec![view] }).contains("none: the service's own backends"));
+    assert!(routes(&RouteAnswer { services: vec![view] }, None).contains("none: the service's own backends"));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn access_rules_are_named() {
     let denied = one("GET", "http://192.0.2.1/a/../admin", "198.51.100.1");
     let rule = denied.access.as_ref().expect("a rule");
     assert_eq!((rule.number, rule.denies, &*denied.outcome, denied.status), (2, true, "refuse", Some(403)));
-    let text = routes(&RouteAnswer { services: vec![denied] });
+    let text = routes(&RouteAnswer { services: vec![denied] }, None);
     assert!(text.contains("rule 2 denies it") && text.contains("refused  403: an access rule denies it"), "{text}");
     // Only a backend that leaves parameters out would read it so.
     let otherwise = one("GET", "http://192.0.2.1/admin;x=y", "198.51.100.1");

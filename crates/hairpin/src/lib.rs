@@ -25,4 +25,5 @@ pub mod registry;
 pub mod render;
 pub mod run;
 pub mod status;
+mod terminal;
 mod top;

@@ -12,10 +12,9 @@ mod http;
 mod https;
 
 pub use acme::{AcmeNameStatus, AcmeStatus};
-pub use http::{AdoptedHttpStatus, HttpStatus};
+pub use http::{AdoptedHttpStatus, Histogram, HttpStatus, RequestTimesStatus};
 pub use https::{CertificateStatus, HttpsStatus};
 
-use crate::control::LatencyView;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -430,29 +429,6 @@ pub struct BackendStatus {
     pub software: Traffic,
     /// Traffic that the kernel forwarded by itself.
     pub offloaded: Traffic,
-}
-
-/// How long requests took that went to a backend, from when their head was read, in microseconds; 67 s stands for 34 s and more.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RequestTimesStatus {
-    /// Until there was a connection to a backend.
-    pub to_backend_us: LatencyView,
-    /// Until the head of the final response had come.
-    pub to_response_us: LatencyView,
-    /// Until the client had all of the response; of those that end with their connection, none.
-    pub in_all_us: LatencyView,
-    /// The histograms of these three times, in this order, for metrics.
-    #[serde(skip)]
-    pub histograms: [Histogram; 3],
-}
-
-/// A distribution of times.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Histogram {
-    /// Upper end of each bucket in seconds, and how many took no longer than it and longer than the one before.
-    pub buckets: Vec<(f64, u64)>,
-    /// Sum of all of them, in seconds.
-    pub sum_s: f64,
 }
 
 /// The rules in the engine.

@@ -378,7 +378,11 @@ fn top_wants_a_terminal_and_capture_does_not() {
     let instance = Instance::new("terminal", |_| ControlAnswer::Status(Box::default()));
     let (code, _, error) = said(&instance.hairpin("top"));
     assert_eq!(code, Some(1));
-    assert!(error.contains("`hairpin status --watch`"), "{error}");
+    assert!(error.contains("`hairpin top --batch`") && error.contains("`hairpin status --watch`"), "{error}");
+    // As text it goes to anything, and has no escape sequences.
+    let (code, text, error) = said(&instance.hairpin("top --batch --count 2"));
+    assert_eq!((code, error), (Some(0), String::new()));
+    assert_eq!((text.matches("NAME").count(), text.contains('\x1b')), (2, false), "{text}");
     let (code, _, error) = said(&instance.hairpin("capture --service wbe"));
     assert_eq!(code, Some(1));
     assert!(error.starts_with("there is no service \"wbe\""), "{error}");

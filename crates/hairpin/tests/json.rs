@@ -89,7 +89,7 @@ fn status() -> Status {
     let service = ServiceStatus {
         group_of: Some("shop".into()),
         requests: Some(Count::default()),
-        times: Some(RequestTimesStatus::default()),
+        times: Some(RequestTimesStatus { in_all_buckets: vec![(0.5, 3)], ..RequestTimesStatus::default() }),
         backends: vec![BackendStatus { health, responses: number(), ..BackendStatus::default() }],
         ..ServiceStatus::default()
     };

@@ -3,7 +3,7 @@
 use super::target::InstanceTarget;
 use super::{Output, print};
 use crate::events::{self, Event, EventKind, EventReader, Level};
-use crate::json;
+use crate::{json, render, terminal};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use std::path::Path;
@@ -62,7 +62,7 @@ pub(super) fn events(target: &InstanceTarget, args: &EventsArgs, output: Output)
     loop {
         for event in &shown {
             print(&match output {
-                Output::Table => row(event),
+                Output::Table => row(event, terminal::width()),
                 Output::Json => json::line(event)?,
             })?;
         }
@@ -82,16 +82,18 @@ fn none(file: &Path) -> String {
     )
 }
 
-/// An event as people read it; further lines of its text stand below the first. Nothing in it can change the terminal.
-fn row(event: &Event) -> String {
+/// An event as people read it; further lines of its text stand below the first. On a terminal of this width, which may be
+/// narrow, they stand further to the left. Nothing in it can change the terminal.
+fn row(event: &Event, width: Option<usize>) -> String {
     let head = format!("{} {:<7} {:<11} ", event.time, event.level.word(), event.kind.word());
     let shown = |line: &str| -> String {
         line.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
     };
     let mut lines = event.message.lines().map(shown);
     let mut text = format!("{head}{}\n", lines.next().unwrap_or_default());
-    lines.for_each(|line| text += &format!("{:width$}{line}\n", "", width = head.len()));
-    text
+    let indent = width.map_or(head.len(), |_| 4);
+    lines.for_each(|line| text += &format!("{:indent$}{line}\n", ""));
+    render::within(text, width)
 }
 
 #[cfg(test)]
@@ -103,6 +105,8 @@ mod tests {
         let event = Event::new(EventKind::Health, "down: \u{1b}[2J\n  more", SystemTime::UNIX_EPOCH);
         let at = "1970-01-01T00:00:00.000Z";
         let expected = format!("{at} info    health      down: \u{fffd}[2J\n{:45}  more\n", "");
-        assert_eq!(row(&event), expected);
+        assert_eq!(row(&event, None), expected);
+        let expected = format!("{at} info    health\n    down: \u{fffd}[2J\n      more\n");
+        assert_eq!(row(&event, Some(45)), expected);
     }
 }

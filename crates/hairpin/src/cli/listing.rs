@@ -4,9 +4,9 @@ use super::filter::FilterArgs;
 use super::target::InstanceTarget;
 use super::{Output, print};
 use crate::control::{ConnectionView, ControlAnswer, ControlClient, ControlRequest, Page, Query, unexpected};
-use crate::{json, render};
+use crate::{json, render, terminal};
 use anyhow::Result;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::time::Duration;
 
 /// Connections asked for at a time: some 400 KB of answer.
@@ -17,11 +17,11 @@ const EXPLAINED: u64 = 100;
 /// `hairpin status`.
 pub(super) fn status(target: &InstanceTarget, output: Output, watch: Option<u64>) -> Result<()> {
     let mut client = target.connect()?;
-    let clear = watch.is_some() && std::io::stdout().is_terminal();
+    let clear = watch.is_some() && terminal::can_move();
     loop {
         let status = client.status()?;
         let text = match output {
-            Output::Table => render::status(&status, width()),
+            Output::Table => render::status(&status, terminal::width()),
             Output::Json => json::line(&status)?,
         };
         // Home and clear to the end: less flicker than clearing all.
@@ -29,13 +29,6 @@ pub(super) fn status(target: &InstanceTarget, output: Output, watch: Option<u64>
         let Some(seconds) = watch else { return Ok(()) };
         std::thread::sleep(Duration::from_secs(seconds));
     }
-}
-
-/// Characters on a line of the terminal; `None` where the output is none.
-fn width() -> Option<usize> {
-    let is_terminal = std::io::stdout().is_terminal();
-    let size = is_terminal.then(ratatui::crossterm::terminal::size)?.ok()?;
-    (size.0 > 0).then_some(usize::from(size.0))
 }
 
 /// The extent of a listing.
@@ -97,7 +90,7 @@ fn count(client: &mut ControlClient, query: &Query) -> Result<u64> {
 
 /// Writes `limit` connections that fit `query` at most, page by page: no more than a page is in memory at any time.
 fn list(client: &mut ControlClient, mut query: Query, limit: u64, output: Output, out: &mut impl Write) -> Result<()> {
-    let mut table = render::Listing::default();
+    let mut table = render::Listing::new(terminal::width());
     let mut left = limit;
     let next = loop {
         query.limit = left.min(PAGE) as u32;
@@ -156,7 +149,7 @@ pub(super) fn offload(target: &InstanceTarget, filter: &FilterArgs, output: Outp
     }
     match client.request(&ControlRequest::Offload)? {
         ControlAnswer::Offload(view) => print(&match output {
-            Output::Table => render::offload(&view),
+            Output::Table => render::within(render::offload(&view), terminal::width()),
             Output::Json => json::line(&*view)?,
         }),
         other => unexpected(other),
@@ -188,5 +181,5 @@ fn explain(client: &mut ControlClient, mut query: Query, output: Output) -> Resu
     if text.is_empty() {
         text.push_str("no connection fits\n");
     }
-    print(&text)
+    print(&render::within(text, terminal::width()))
 }

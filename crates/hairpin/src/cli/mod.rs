@@ -12,12 +12,16 @@ mod process;
 mod ready;
 mod route;
 mod target;
+#[cfg(test)]
+mod tests;
 
 use crate::capture::CaptureArgs;
 use crate::config;
 use crate::decapsulate::DecapsulateArgs;
 use crate::limits;
 use crate::probe;
+use crate::terminal;
+use crate::top::TopArgs;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use filter::FilterArgs;
@@ -109,16 +113,25 @@ enum CliCommand {
         #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
         watch: Option<u64>,
     },
-    /// Watch an instance live: rates, connections, offloaded share, rule latency, workers, backends.
+    /// Watch an instance live: rates, connections, requests and how long they take, workers, services and backends.
     ///
-    /// Connections are counted as in `hairpin status`: not those in time-wait.
+    /// Connections are counted as in `hairpin status`: not those in time-wait. REQ/s, 5xx/s (responses of backends), P50 and P99
+    /// (of the whole time of requests) are those of the interval since the last refresh, and are there where an instance has HTTP
+    /// or TLS services. On a narrow terminal columns are left out, those that matter least first.
     ///
-    /// Keys: q ends; p pauses; s sorts the services and backends by the next column; arrows, Page Up, Page Down, Home
-    /// and End scroll. When the instance goes away the last figures stay, and the view goes on when it is back.
-    #[command(after_help = "Example: hairpin top -i edge")]
+    /// Keys: up and down, or k and j, choose a line, Page Up, Page Down, Home and End go further; Enter shows the service in
+    /// detail, with its groups, backends, their health, and who forwards its connections; Esc leads back; s and S sort by the next
+    /// column and the one before, r turns the order round; / filters by name or address; p pauses; ? shows the keys; q ends. When
+    /// the instance goes away the last figures stay, and the view goes on when it is back.
+    ///
+    /// Where standard output is no terminal, or one with TERM=dumb, --batch must be given. NO_COLOR turns colours off.
+    #[command(after_help = "Examples: hairpin top -i edge\n          hairpin top --sort p99 --filter shop\n          \
+                            hairpin top --batch --count 3 | cat")]
     Top {
         #[command(flatten)]
         target: InstanceTarget,
+        #[command(flatten)]
+        args: TopArgs,
     },
     /// List connections.
     ///
@@ -399,7 +412,7 @@ impl CliCommand {
                 return ready::ready(&target, service.as_deref(), output);
             }
             CliCommand::Status { target, output, watch, .. } => listing::status(&target, output, watch),
-            CliCommand::Top { target } => crate::top::run(&target.socket()?),
+            CliCommand::Top { target, args } => crate::top::run(&target.socket()?, &args),
             CliCommand::Connections { target, filter, output, limit, all, count, cursor } => {
                 let extent = match (count, all) {
                     (true, _) => listing::Extent::Count,
@@ -430,7 +443,7 @@ impl CliCommand {
             }
             CliCommand::Config { markdown } => print(&if markdown { config::markdown() } else { config::template() }),
             CliCommand::Limits { markdown: true, .. } => print(&limits::markdown()),
-            CliCommand::Limits { output: Output::Table, .. } => print(&limits::table()),
+            CliCommand::Limits { output: Output::Table, .. } => print(&limits::table(terminal::width())),
             CliCommand::Limits { output: Output::Json, .. } => print(&limits::json()?),
             CliCommand::Man { directory } => pages::manual(directory.as_deref()),
             CliCommand::Names { words } => return names::names(&words),
@@ -451,66 +464,4 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     // Standard output keeps an unfinished line to itself, and says nothing when it cannot get rid of it at the end.
     out.flush()?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::path::Path;
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        CommandLine::command().debug_assert();
-    }
-
-    #[test]
-    fn every_command_shows_an_example() {
-        for command in CommandLine::command().get_subcommands() {
-            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(help.contains("Example"), "{}", command.get_name());
-        }
-    }
-
-    #[test]
-    fn an_instance_is_found_by_socket_file_or_name() {
-        let socket = |arguments: &[&str]| {
-            let line = ["hairpin", "status"].iter().chain(arguments);
-            match CommandLine::try_parse_from(line).unwrap().action {
-                CliCommand::Status { target, .. } => target.socket().unwrap(),
-                other => panic!("{other:?}"),
-            }
-        };
-        assert_eq!(socket(&[]), Path::new("/run/hairpin/default.sock"));
-        assert_eq!(socket(&["-i", "edge"]), Path::new("/run/hairpin/edge.sock"));
-        assert_eq!(socket(&["--socket", "/x"]), Path::new("/x"));
-        let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/full.toml");
-        assert_eq!(socket(&["-c", example]), Path::new("/run/hairpin/edge.sock"));
-    }
-
-    #[test]
-    fn contradictions_are_refused() {
-        for line in [
-            "connections --offloaded --software",
-            "connections --all --count",
-            "connections --all --limit 5",
-            "connections --limit 0",
-            "offload --offloaded --software",
-            "backend weight web web-1",
-            "backend weight web web-1 65536",
-            "backend drain web",
-            "diff",
-            "validate -o json",
-            "capture --count 0",
-            "capture --duration 5",
-            "completions tcsh",
-            "decapsulate --interface eth0",
-            "decapsulate --vip 192.0.2.10",
-            "decapsulate --interface eth0 --vip 192.0.2.10/33",
-            "decapsulate --interface eth0 --vip 192.0.2.10 --port 0",
-            "limits --markdown -o json",
-        ] {
-            let words = std::iter::once("hairpin").chain(line.split(' '));
-            assert!(CommandLine::try_parse_from(words).is_err(), "{line}");
-        }
-    }
 }

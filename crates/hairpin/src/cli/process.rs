@@ -4,7 +4,7 @@ use super::target::{InstanceTarget, connect};
 use super::{Output, print};
 use crate::config::{self, Config, Severity};
 use crate::control::{Changes, ControlAnswer, ControlClient, ControlRequest, Upgrade, unexpected};
-use crate::{json, live, render, run};
+use crate::{json, live, render, run, terminal};
 use anyhow::{Context, Result, bail};
 use hairpin_core::config::{Encapsulation, Forwarding, Service};
 use std::net::IpAddr;
@@ -32,7 +32,7 @@ fn report_warnings(config: &Config) {
 pub(super) fn validate(file: &Path) -> Result<()> {
     let config = config::load(file)?;
     report_warnings(&config);
-    print(&summary(file, &config))
+    print(&render::within(summary(file, &config), terminal::width()))
 }
 
 /// `hairpin validate --live`.
@@ -41,7 +41,7 @@ pub(super) fn validate_live(file: &Path, output: Output) -> Result<ExitCode> {
     report_warnings(&config);
     let report = live::report(&config)?;
     print(&match output {
-        Output::Table => format!("{}{report}", summary(file, &config)),
+        Output::Table => render::within(format!("{}{report}", summary(file, &config)), terminal::width()),
         Output::Json => json::line(&report)?,
     })?;
     Ok(if report.has_errors() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -124,7 +124,7 @@ pub(super) fn diff(file: &Path, target: &InstanceTarget, output: Output) -> Resu
 
 fn shown(changes: &Changes, output: Output, none: &str) -> Result<String> {
     Ok(match output {
-        Output::Table => render::changes(changes, none),
+        Output::Table => render::within(render::changes(changes, none), terminal::width()),
         Output::Json => json::line(changes)?,
     })
 }

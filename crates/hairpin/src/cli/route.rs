@@ -4,7 +4,7 @@ use super::target::InstanceTarget;
 use super::{Output, print};
 use crate::control::{ControlAnswer, ControlClient, ControlRequest, RouteAnswer, RouteQuery, RouteView, unexpected};
 use crate::status::Status;
-use crate::{config, explain, json, render};
+use crate::{config, explain, json, render, terminal};
 use anyhow::{Result, anyhow};
 use clap::Args;
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ pub(super) fn route(args: &RouteArgs, target: &InstanceTarget, output: Output) -
         None => asked(&mut target.connect()?, args.query())?,
     };
     print(&match output {
-        Output::Table => render::routes(&answer),
+        Output::Table => render::routes(&answer, terminal::width()),
         Output::Json => json::line(&answer)?,
     })?;
     Ok(if answer.services.iter().all(|view| view.outcome == "refuse") { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -56,22 +56,23 @@ pub fn markdown() -> String {
     out
 }
 
-/// The bounds for people: a paragraph for each. Counters stand on lines of their own, so that they can be searched and copied
-/// whole; in a column of a table they would be broken.
-pub(crate) fn table() -> String {
+/// The bounds for people, on lines of at most `width` columns if that is given: a paragraph for each. Counters stand on lines of
+/// their own, so that they can be searched and copied whole; in a column of a table they would be broken.
+pub(crate) fn table(width: Option<usize>) -> String {
+    let columns = width.map_or(COLUMNS, |width| width.clamp(2 * INDENT, COLUMNS));
     let mut out = String::new();
     for group in GROUPS {
         let _ = writeln!(out, "{}{}", if out.is_empty() { "" } else { "\n" }, group.title.to_uppercase());
         if !group.doc.is_empty() {
-            let _ = writeln!(out, "{}", wrapped(group.doc, COLUMNS));
+            let _ = writeln!(out, "{}", wrapped(group.doc, columns));
         }
         for limit in group.limits {
-            let _ = writeln!(out, "\n{}", wrapped(limit.name, COLUMNS));
+            let _ = writeln!(out, "\n{}", wrapped(limit.name, columns));
             let bound = limit.option().map_or(limit.text(), |option| format!("{} ({option})", limit.text()));
-            row(&mut out, "bound", bound);
+            row(&mut out, "bound", wrapped(&bound, columns - INDENT));
             let counters: Vec<String> = limit.counters.iter().map(Counter::text).collect();
             row(&mut out, "counter", if counters.is_empty() { "none".to_string() } else { counters.join("\n") });
-            row(&mut out, "when reached", wrapped(limit.when_reached, COLUMNS - INDENT));
+            row(&mut out, "when reached", wrapped(limit.when_reached, columns - INDENT));
         }
     }
     out

@@ -58,7 +58,7 @@ fn names_are_unique_and_texts_can_stand_in_cells() {
 
 #[test]
 fn text_has_every_bound_and_whole_counters() {
-    let text = table();
+    let text = table(None);
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     for limit in all() {
         assert!(text.contains(&crate::config::wrapped(limit.name, 100)), "{}", limit.name);

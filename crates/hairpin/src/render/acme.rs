@@ -1,6 +1,6 @@
 //! Automatic certificates, as tables.
 
-use super::{add, aligned, span};
+use super::{add, aligned, fitted, span};
 use crate::status::{AcmeNameStatus, AcmeStatus};
 use comfy_table::Table;
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use std::fmt::Write;
 const SHOWN: usize = 8;
 
 /// What is not as it should be, and the names, at the time `now` in seconds since 1970.
-pub(super) fn acme(acme: &AcmeStatus, now: f64) -> String {
+pub(super) fn acme(acme: &AcmeStatus, now: f64, width: Option<usize>) -> String {
     let mut text = format!("automatic certificates by {}", acme.directory);
     if !acme.error.is_empty() {
         let _ = write!(text, "\nnone is ordered now: {}", acme.error);
@@ -17,7 +17,7 @@ pub(super) fn acme(acme: &AcmeStatus, now: f64) -> String {
     for name in acme.names.iter().filter(|name| !name.error.is_empty()).take(SHOWN) {
         let _ = write!(text, "\nno certificate for {}: {}", name.name, name.error);
     }
-    let _ = write!(text, "\n\n{}", names(acme, now));
+    let _ = write!(text, "\n\n{}", fitted(names(acme, now), width, &[1]));
     text
 }
 
@@ -55,7 +55,7 @@ mod tests {
         };
         let names = vec![name("a.test", "held", 7300, ""), name("b.test", "failed", 220, "connection: no route")];
         let status = AcmeStatus { directory: "https://ca.test/dir".into(), names, ..AcmeStatus::default() };
-        let lines = squeezed(&acme(&status, 100.0));
+        let lines = squeezed(&acme(&status, 100.0, None));
         assert_eq!(
             lines[..2],
             ["automatic certificates by https://ca.test/dir", "no certificate for b.test: connection: no route"]

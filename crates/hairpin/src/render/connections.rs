@@ -19,15 +19,27 @@ const COLUMNS: [(&str, bool); 11] = [
     ("WHY", false),
 ];
 
+/// Columns that a narrow terminal goes without, the first one first.
+const SPARED: [usize; 8] = [5, 6, 9, 10, 8, 7, 4, 3];
+
 /// A table of connections that is written page by page: later pages keep the widths of earlier ones, so that nothing
 /// has to be kept. A cell that is wider still moves its own line only.
 #[derive(Debug, Default)]
 pub struct Listing {
     widths: [usize; COLUMNS.len()],
+    /// Columns that are left out.
+    hidden: [bool; COLUMNS.len()],
     begun: bool,
+    /// Columns of the terminal.
+    width: Option<usize>,
 }
 
 impl Listing {
+    /// On lines of at most `width` columns, if that is given and columns that matter less can be left out for it.
+    pub fn new(width: Option<usize>) -> Listing {
+        Listing { width, ..Listing::default() }
+    }
+
     /// The lines of a page, with the titles before the first that has any.
     pub fn page(&mut self, connections: &[ConnectionView]) -> String {
         let rows: Vec<_> = connections.iter().map(cells).collect();
@@ -38,15 +50,29 @@ impl Listing {
         let mut out = String::new();
         if !self.begun && !rows.is_empty() {
             self.begun = true;
+            self.fit();
             self.line(&COLUMNS.map(|(title, _)| title.to_string()), &mut out);
         }
         rows.iter().for_each(|row| self.line(row, &mut out));
         out
     }
 
+    /// Leaves columns out until the others fit, as wide as they are on the first page.
+    fn fit(&mut self) {
+        let Some(width) = self.width else { return };
+        for spared in SPARED {
+            let shown = self.widths.iter().zip(self.hidden).filter(|(_, hidden)| !hidden);
+            if shown.map(|(width, _)| width + 2).sum::<usize>() <= width + 2 {
+                return;
+            }
+            self.hidden[spared] = true;
+        }
+    }
+
     fn line(&self, cells: &[String; COLUMNS.len()], out: &mut String) {
         let start = out.len();
-        for ((cell, width), (_, right)) in cells.iter().zip(self.widths).zip(COLUMNS) {
+        let shown = cells.iter().zip(self.widths).zip(COLUMNS).zip(self.hidden).filter(|(_, hidden)| !hidden);
+        for (((cell, width), (_, right)), _) in shown {
             let _ = if right { write!(out, "{cell:>width$}  ") } else { write!(out, "{cell:<width$}  ") };
         }
         out.truncate(start + out[start..].trim_end().len());
@@ -199,6 +225,18 @@ web      203.0.113.7:9      web-1    spliced      software         12       30  
 web      -                  web-1    idle         software         12       30  2.00 MB  1m15s    2s  engine-full
 "
         );
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_fewer_columns() {
+        let text = |width| Listing::new(Some(width)).page(&[connection(40112)]);
+        for width in [40, 60, 80, 100] {
+            assert!(text(width).lines().all(|line| line.len() <= width), "{}", text(width));
+        }
+        let header = |width| text(width).lines().next().map(str::to_string).unwrap_or_default();
+        assert_eq!(header(80), "SERVICE  CLIENT             BACKEND  STATE        PATH         BYTES    AGE");
+        assert_eq!(header(40), "SERVICE  CLIENT             BACKEND");
+        assert_eq!(text(200), Listing::new(None).page(&[connection(40112)]));
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! The ports of the dpdk plane as a table, and its packet buffers.
 
-use super::{add, aligned, number};
+use super::{add, aligned, fitted, number};
 use crate::status::{BufferStatus, PortStatus};
 use std::fmt::Write;
 
+/// Columns that a narrow terminal goes without, the first one first.
+const SPARED: [usize; 6] = [3, 1, 5, 6, 11, 4];
+
 /// A line for each port, and how packets find their worker.
-pub(super) fn ports(ports: &[PortStatus], buffers: Option<&BufferStatus>) -> String {
+pub(super) fn ports(ports: &[PortStatus], buffers: Option<&BufferStatus>, width: Option<usize>) -> String {
     let mut table = aligned(
         &["PORT", "DRIVER", "LINK", "ETHERNET", "ADDRESSES"],
         &["MTU", "QUEUES", "RECEIVED", "SENT", "MISSED", "ERRORS", "NO BUFFER"],
@@ -20,7 +23,7 @@ pub(super) fn ports(ports: &[PortStatus], buffers: Option<&BufferStatus>) -> Str
         let numbers: Vec<String> = few.into_iter().chain(counts.map(|count| number(count as f64))).collect();
         add(&mut table, &[name, &port.driver, link, &port.mac, &addresses], &numbers);
     }
-    let mut out = table.to_string();
+    let mut out = fitted(table, width, &SPARED).to_string();
     if let Some(port) = ports.first() {
         let _ = write!(out, "\nsteering: {}; receive queues: {}", port.steering, port.spread);
     }
@@ -56,7 +59,7 @@ mod tests {
             rules: "no rules: the driver has none".into(),
             ..PortStatus::default()
         };
-        let text = ports(&[port], Some(&BufferStatus { in_use: 12, max: 16_383, bytes: 2048 }));
+        let text = ports(&[port], Some(&BufferStatus { in_use: 12, max: 16_383, bytes: 2048 }), None);
         let lines: Vec<String> =
             text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(

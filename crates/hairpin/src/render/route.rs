@@ -1,16 +1,19 @@
 //! What would become of a request.
 
-use super::{add, aligned, percent, trimmed};
+use super::{add, aligned, fitted, percent, trimmed, within};
 use crate::control::{RouteAnswer, RouteView, RuleView};
 use std::fmt::Write;
 
-/// What each service would do with the request.
-pub fn routes(answer: &RouteAnswer) -> String {
-    let views: Vec<String> = answer.services.iter().map(route).collect();
-    views.join("\n")
+/// Columns of the groups that a narrow terminal goes without, the first one first.
+const SPARED: [usize; 2] = [1, 3];
+
+/// What each service would do with the request, on lines of at most `width` columns if that is given.
+pub fn routes(answer: &RouteAnswer, width: Option<usize>) -> String {
+    let views: Vec<String> = answer.services.iter().map(|view| route(view, width)).collect();
+    within(views.join("\n"), width)
 }
 
-fn route(view: &RouteView) -> String {
+fn route(view: &RouteView, width: Option<usize>) -> String {
     let mut out = format!("service  {} ({})\n", view.service, view.listen);
     let _ = match &view.access {
         Some(rule) => writeln!(
@@ -33,14 +36,14 @@ fn route(view: &RouteView) -> String {
     if let Some(cookie) = &view.sticky {
         let _ = writeln!(out, "sticky   the cookie {cookie} names the backend, if that takes requests");
     }
-    out += &outcome(view);
+    out += &outcome(view, width);
     out
 }
 
-fn outcome(view: &RouteView) -> String {
+fn outcome(view: &RouteView, width: Option<usize>) -> String {
     let status = view.status.unwrap_or_default();
     match &*view.outcome {
-        "forward" => groups(view),
+        "forward" => groups(view, width),
         "redirect" => match &view.location {
             Some(location) => format!("answer   {status}, to {location}\n"),
             None => format!("answer   {status}, without a target: the request names no host\n"),
@@ -51,7 +54,7 @@ fn outcome(view: &RouteView) -> String {
 }
 
 /// The groups that it may go to, and their backends.
-fn groups(view: &RouteView) -> String {
+fn groups(view: &RouteView, width: Option<usize>) -> String {
     let has_health = view.groups.iter().flat_map(|group| &group.backends).any(|backend| !backend.health.is_empty());
     let mut words = vec!["GROUP", "BALANCE", "BACKEND", "ADDRESS", "STATE"];
     words.extend(has_health.then_some("HEALTH"));
@@ -68,5 +71,5 @@ fn groups(view: &RouteView) -> String {
             add(&mut table, &words, &[percent(group.share), String::new()]);
         }
     }
-    format!("\n{}", trimmed(&table.to_string()))
+    format!("\n{}", trimmed(&fitted(table, width, &SPARED).to_string()))
 }

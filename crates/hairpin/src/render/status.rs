@@ -64,7 +64,7 @@ fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
     }
     let _ = writeln!(out, "\n{}", fitted(workers(status), width, &WORKERS_SPARED));
     if !status.ports.is_empty() {
-        let _ = writeln!(out, "\n{}", ports::ports(&status.ports, status.mbufs.as_ref()));
+        let _ = writeln!(out, "\n{}", ports::ports(&status.ports, status.mbufs.as_ref(), width));
     }
     let _ = writeln!(out, "\n{}", offload(status));
     if let Some(text) = engine(&status.offload) {
@@ -78,10 +78,10 @@ fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
         let _ = writeln!(out, "{}", http::threshold(http));
     }
     if let Some(https) = &status.https {
-        let _ = writeln!(out, "\n{}\n\n{}", https::certificates(https, now), https::counts(https));
+        let _ = writeln!(out, "\n{}\n\n{}", fitted(https::certificates(https, now), width, &[2]), https::counts(https));
     }
     if let Some(acme) = &status.acme {
-        let _ = writeln!(out, "\n{}", acme::acme(acme, now));
+        let _ = writeln!(out, "\n{}", acme::acme(acme, now, width));
     }
     if let Some(table) = counts("DROPPED", &status.drops) {
         let _ = writeln!(out, "\n{table}");

@@ -253,9 +253,19 @@ fn request_times(reading: &Reading, number: usize) -> RequestTimesStatus {
     };
     let mut histograms = [of(|times| &times.to_backend), of(|times| &times.to_response), of(|times| &times.in_all)];
     let [to_backend_us, to_response_us, in_all_us] = histograms.each_ref().map(|one| LatencyView::of(&one.buckets));
+    let counted = |one: &Histogram| one.buckets.iter().copied().filter(|(_, count)| *count > 0).collect();
+    let [to_backend_buckets, to_response_buckets, in_all_buckets] = histograms.each_ref().map(counted);
     // What is in the last bucket has no upper end.
     histograms.iter_mut().filter_map(|one| one.buckets.last_mut()).for_each(|(upper, _)| *upper = f64::INFINITY);
-    RequestTimesStatus { to_backend_us, to_response_us, in_all_us, histograms }
+    RequestTimesStatus {
+        to_backend_us,
+        to_response_us,
+        in_all_us,
+        to_backend_buckets,
+        to_response_buckets,
+        in_all_buckets,
+        histograms,
+    }
 }
 
 /// The services there are, with their numbers: each with its groups behind it.

@@ -1,6 +1,7 @@
-//! The status of HTTP and TLS services.
+//! The status of HTTP and TLS services, and how long their requests took.
 
 use super::Count;
+use crate::control::LatencyView;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -107,4 +108,38 @@ pub struct AdoptedHttpStatus {
     pub invalid: u64,
     /// Ports of the pool that may be used too early, because the memory had no place for all that rest: at least so many.
     pub ports_overwritten: u64,
+}
+
+/// How long requests took that went to a backend, from when their head was read, in microseconds; 67 s stands for 34 s and more.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RequestTimesStatus {
+    /// Until there was a connection to a backend.
+    pub to_backend_us: LatencyView,
+    /// Until the head of the final response had come.
+    pub to_response_us: LatencyView,
+    /// Until the client had all of the response; of those that end with their connection, none.
+    pub in_all_us: LatencyView,
+    /// The histogram behind the first of them: upper end of each bucket in seconds, and how many requests took no longer than it
+    /// and longer than the one before, since the process began. Empty buckets are left out. Of two answers, the differences are
+    /// the requests between them.
+    #[serde(default)]
+    pub to_backend_buckets: Vec<(f64, u64)>,
+    /// That behind the second, likewise.
+    #[serde(default)]
+    pub to_response_buckets: Vec<(f64, u64)>,
+    /// That behind the third, likewise.
+    #[serde(default)]
+    pub in_all_buckets: Vec<(f64, u64)>,
+    /// The histograms of these three times, in this order, for metrics.
+    #[serde(skip)]
+    pub histograms: [Histogram; 3],
+}
+
+/// A distribution of times.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Histogram {
+    /// Upper end of each bucket in seconds, and how many took no longer than it and longer than the one before.
+    pub buckets: Vec<(f64, u64)>,
+    /// Sum of all of them, in seconds.
+    pub sum_s: f64,
 }

@@ -1,5 +1,6 @@
-use super::model::{HISTORY, Model, SortOrder, TopRow};
-use super::poll::{self, News};
+use super::model::{HISTORY, Model};
+use super::order::SortOrder;
+use super::poll::{News, Poll};
 use super::view;
 use crate::control::{ControlAnswer, ControlRequest, LatencyView, OffloadView, serve};
 use crate::status::{
@@ -27,7 +28,7 @@ fn backend(name: &str, connections: u64) -> BackendStatus {
     }
 }
 
-fn example() -> Status {
+pub(super) fn example() -> Status {
     let mut down = backend("web-2", 9);
     down.health = HealthStatus { state: "down".into(), reason: "refused".into(), ..HealthStatus::default() };
     down.overridden = true;
@@ -76,12 +77,12 @@ fn engine() -> OffloadView {
     }
 }
 
-fn figures(status: Status) -> News {
+pub(super) fn figures(status: Status) -> News {
     News::Figures(Box::new(status), Some(Box::new(engine())))
 }
 
 /// The words on the screen, one space apart.
-fn screen(model: &mut Model, width: u16, height: u16) -> Vec<String> {
+pub(super) fn screen(model: &mut Model, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| view::draw(frame, model)).unwrap();
     let buffer = terminal.backend().buffer().clone();
@@ -92,7 +93,7 @@ fn screen(model: &mut Model, width: u16, height: u16) -> Vec<String> {
         .collect()
 }
 
-fn press(model: &mut Model, code: KeyCode) -> bool {
+pub(super) fn press(model: &mut Model, code: KeyCode) -> bool {
     model.key(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
@@ -116,7 +117,7 @@ fn the_screen_shows_rates_load_and_backends() {
         "web-1 10.0.2.11:8080 enabled 3 97 0 bit/s 24.0 kbit/s",
         "web-2 10.0.2.11:8080 enabled* down: refused 9 91 0 bit/s 72.0 kbit/s",
         "kernel.policed-client 4",
-        "q end p pause s sort (by configuration) arrows, page keys scroll",
+        "q end ? keys Enter detail s sort (configuration) r reverse / filter",
     ] {
         assert!(text.contains(expected), "{expected}\n---\n{text}");
     }
@@ -161,7 +162,7 @@ fn names_are_whole_at_80_by_24() {
         "resolver-internal 30 25 8.00 Mbit/s 24.0 Mbit/s",
         "10.0.2.11:8080 enabled 30 70 0 bit/s 240 kbit/s",
         "kernel.policed-client 4",
-        "q end p pause s sort (by configuration) arrows, page keys scroll",
+        "q end ? keys Enter detail s sort (configuration) r reverse / filter",
     ] {
         assert!(text.contains(expected), "{expected}\n---\n{text}");
     }
@@ -209,50 +210,57 @@ fn metric(status: &Status, name: &str, fits: fn(&str) -> bool) -> u64 {
     samples.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap() as u64).sum()
 }
 
-#[test]
-fn any_size_of_terminal_will_do() {
-    let mut model = Model::default();
-    for (width, height) in [(1, 1), (10, 3), (40, 10), (80, 24), (400, 100)] {
-        screen(&mut model, width, height);
-    }
-    let mut many = example();
-    many.workers = (0..64).map(|id| WorkerStatus { id, busy_share: f64::NAN, ..WorkerStatus::default() }).collect();
-    model.take(figures(many));
-    for (width, height) in [(1, 1), (10, 3), (40, 10), (80, 24), (400, 100)] {
-        screen(&mut model, width, height);
-    }
+/// The names in the table, from top to bottom.
+fn names(model: &Model) -> Vec<String> {
+    model.rows().iter().map(|row| row.name().to_string()).collect()
 }
 
 #[test]
 fn sorting_goes_through_the_columns_and_back() {
     let mut model = Model::default();
     model.take(figures(example()));
-    let names = |model: &Model| -> Vec<String> {
-        model
-            .rows()
-            .iter()
-            .map(|row| match row {
-                TopRow::Service(service) => service.name.clone(),
-                TopRow::Backend(backend) => backend.name.clone(),
-            })
-            .collect()
-    };
     assert_eq!(names(&model), ["web", "web-1", "web-2", "dns", "ns"]);
-    press(&mut model, KeyCode::Char('s'));
+    let mut orders = Vec::new();
+    for _ in 0..7 {
+        press(&mut model, KeyCode::Char('s'));
+        orders.push((model.order, names(&model)[1].clone()));
+    }
+    let first = |order, name: &str| (order, name.to_string());
+    assert_eq!(
+        orders,
+        [
+            first(SortOrder::Name, "ns"),
+            first(SortOrder::State, "web-2"),
+            first(SortOrder::Connections, "ns"),
+            first(SortOrder::New, "web-1"),
+            // Services that are equal stay as they are.
+            first(SortOrder::Software, "web-1"),
+            first(SortOrder::Offloaded, "web-2"),
+            first(SortOrder::Configuration, "web-1"),
+        ]
+    );
+    press(&mut model, KeyCode::Char('S'));
+    assert_eq!(model.order, SortOrder::Offloaded);
+    press(&mut model, KeyCode::Char('r'));
+    assert_eq!(names(&model), ["web", "web-1", "web-2", "dns", "ns"]);
+    model.order = SortOrder::Connections;
+    assert_eq!(names(&model), ["web", "web-1", "web-2", "dns", "ns"]);
+    let header = |model: &mut Model| screen(model, 140, 30).into_iter().find(|line| line.starts_with("NAME")).unwrap();
+    assert!(header(&mut model).contains(" CONNS▲ "), "{}", header(&mut model));
+    press(&mut model, KeyCode::Char('r'));
     assert_eq!(names(&model), ["dns", "ns", "web", "web-2", "web-1"]);
-    press(&mut model, KeyCode::Char('s'));
-    assert_eq!((model.order, names(&model)[1].as_str()), (SortOrder::NewConnections, "web-1"));
-    press(&mut model, KeyCode::Char('s'));
-    assert_eq!((model.order, names(&model)[1].as_str()), (SortOrder::Traffic, "web-2"));
-    press(&mut model, KeyCode::Char('s'));
-    assert_eq!(model.order, SortOrder::Configuration);
+    assert!(header(&mut model).contains(" CONNS▼ "), "{}", header(&mut model));
+    model.order = SortOrder::Name;
+    assert!(header(&mut model).contains("NAME▲ "), "{}", header(&mut model));
 }
 
 #[test]
-fn a_long_table_scrolls_and_stays_within_bounds() {
+fn the_table_follows_the_cursor_within_bounds() {
     let mut model = Model::default();
     let mut long = example();
-    long.services[0].backends = (0..100).map(|n| backend(&format!("b-{n}"), n)).collect();
+    long.services[0].backends = (0..100)
+        .map(|n| BackendStatus { address: format!("10.0.2.{n}:80"), ..backend(&format!("b-{n}"), n) })
+        .collect();
     model.take(figures(long));
     let first = |model: &mut Model| {
         let lines = screen(model, 120, 30);
@@ -262,10 +270,15 @@ fn a_long_table_scrolls_and_stays_within_bounds() {
     assert_eq!(first(&mut model), "web");
     press(&mut model, KeyCode::Up);
     assert_eq!(first(&mut model), "web");
-    press(&mut model, KeyCode::Down);
+    let room = model.scroll.room;
+    (1..room).for_each(|_| assert!(!press(&mut model, KeyCode::Down)));
+    assert_eq!(first(&mut model), "web");
+    press(&mut model, KeyCode::Char('j'));
     assert_eq!(first(&mut model), "b-0");
     press(&mut model, KeyCode::PageDown);
-    assert_eq!(first(&mut model), format!("b-{}", model.room));
+    assert_eq!(first(&mut model), format!("b-{room}"));
+    press(&mut model, KeyCode::Char('k'));
+    assert_eq!(first(&mut model), format!("b-{room}"), "the cursor moves, the table need not");
     press(&mut model, KeyCode::End);
     let text = screen(&mut model, 120, 30).join("\n");
     assert!(text.contains("ns 10.0.2.11:8080") && text.contains(" to 103 of 103"), "{text}");
@@ -275,7 +288,54 @@ fn a_long_table_scrolls_and_stays_within_bounds() {
     model.take(figures(example()));
     assert_eq!(first(&mut model), "web");
     press(&mut model, KeyCode::Home);
-    assert_eq!(model.scroll, 0);
+    assert_eq!(model.scroll.first, 0);
+}
+
+#[test]
+fn the_cursor_stays_on_its_row_when_the_order_changes() {
+    let mut model = Model::default();
+    model.take(figures(example()));
+    screen(&mut model, 80, 24);
+    (0..3).for_each(|_| assert!(!press(&mut model, KeyCode::Down)));
+    let at = |model: &mut Model| {
+        screen(model, 80, 24);
+        let rows = model.rows();
+        rows[model.cursor(&rows)].name().to_string()
+    };
+    assert_eq!(at(&mut model), "dns");
+    model.order = SortOrder::Connections;
+    assert_eq!((at(&mut model), names(&model)[0].as_str()), ("dns".into(), "dns"));
+    // A row that has gone leaves its place to the next.
+    (0..4).for_each(|_| assert!(!press(&mut model, KeyCode::Down)));
+    assert_eq!(at(&mut model), "web-1");
+    let mut fewer = example();
+    fewer.services[0].backends.remove(0);
+    model.take(figures(fewer));
+    assert_eq!(at(&mut model), "web-2");
+}
+
+#[test]
+fn filters_keep_what_fits_with_its_service() {
+    let mut model = Model::default();
+    model.take(figures(example()));
+    screen(&mut model, 80, 24);
+    let write =
+        |model: &mut Model, text: &str| text.chars().for_each(|letter| assert!(!press(model, KeyCode::Char(letter))));
+    write(&mut model, "/WEB-2q");
+    assert!(names(&model).is_empty());
+    let text = screen(&mut model, 80, 24).join("\n");
+    assert!(text.contains("filter: WEB-2q_") && text.contains("no service or backend has that"), "{text}");
+    press(&mut model, KeyCode::Backspace);
+    press(&mut model, KeyCode::Enter);
+    assert_eq!(names(&model), ["web", "web-2"]);
+    assert!(screen(&mut model, 80, 24).join("\n").contains("services with \"WEB-2\""));
+    press(&mut model, KeyCode::Esc);
+    assert_eq!(names(&model).len(), 5);
+    write(&mut model, "/dns");
+    assert_eq!(names(&model), ["dns", "ns"]);
+    press(&mut model, KeyCode::Esc);
+    assert_eq!((names(&model).len(), model.typing), (5, false));
+    assert!(press(&mut model, KeyCode::Char('q')));
 }
 
 #[test]
@@ -294,7 +354,7 @@ fn pausing_keeps_the_figures_but_not_the_history() {
 #[test]
 fn keys_end_it() {
     let mut model = Model::default();
-    assert!(press(&mut model, KeyCode::Char('q')) && press(&mut model, KeyCode::Esc));
+    assert!(press(&mut model, KeyCode::Char('q')) && !press(&mut model, KeyCode::Esc));
     assert!(model.key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)));
     assert!(!press(&mut model, KeyCode::Char('c')) && !press(&mut model, KeyCode::Down));
 }
@@ -304,8 +364,8 @@ fn an_instance_may_go_away_and_come_back() {
     let directory = std::env::temp_dir().join(format!("hairpin-top-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let socket = directory.join("s");
-    let news = poll::begin(socket.clone()).unwrap();
-    let next = || news.recv_timeout(Duration::from_secs(20)).unwrap();
+    let poll = Poll::begin(socket.clone(), Duration::from_secs(1)).unwrap();
+    let next = || poll.news.recv_timeout(Duration::from_secs(20)).unwrap();
     let mut model = Model::default();
     model.take(next());
     assert_eq!(model.away.as_deref(), Some("the instance does not answer"));

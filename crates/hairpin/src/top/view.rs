@@ -1,14 +1,18 @@
 //! The screen.
 
-use super::columns;
+use super::columns::{self, SERVICES};
+use super::commands::KEYS;
+use super::detail;
 use super::model::{Model, RateTotals};
-use crate::render::{brief, number, percent, scaled, span};
+use crate::render::{brief, cut, number, percent, scaled, span};
 use crate::status::{HttpStatus, Status, Traffic, WorkerStatus};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, Sparkline, Wrap};
+use std::time::{SystemTime, UNIX_EPOCH};
+use unicode_width::UnicodeWidthStr;
 
 /// Lines of workers at most; more of them stand side by side.
 const WORKER_LINES: u16 = 8;
@@ -16,29 +20,46 @@ const WORKER_LINES: u16 = 8;
 const ROOMY: u16 = 30;
 /// Cells of a worker's bar.
 const BAR: usize = 20;
+/// Where the second piece of a line begins.
+const INDENT: usize = 14;
 /// Columns a worker takes with its bar, number and share.
 const WORKER_WIDTH: usize = BAR + 18;
 
 /// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
-    let area = frame.area();
+    let [top, rest, keys] =
+        Layout::vertical([Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)]).areas(frame.area());
+    frame.render_widget(header(model), top);
+    if model.help {
+        let width = usize::from(rest.width);
+        let lines = KEYS.iter().map(|(keys, what)| Line::from(cut(&format!(" {keys:<20} {what}"), width)));
+        frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()).block(titled("keys")), rest);
+    } else if model.detail.is_some() {
+        draw_detail(frame, model, rest);
+    } else {
+        draw_all(frame, model, rest);
+    }
+    frame.render_widget(bottom(model, usize::from(keys.width)), keys);
+}
+
+/// Rates, history, load, the table and events.
+fn draw_all(frame: &mut Frame<'_>, model: &mut Model, area: Rect) {
     let workers = model.status.as_ref().map_or(0, |status| status.workers.len());
     let side_by_side = (usize::from(area.width) / WORKER_WIDTH).max(1);
     let worker_lines = (workers.div_ceil(side_by_side) as u16).clamp(1, WORKER_LINES) + 1;
     let figures = figures(model, usize::from(area.width));
-    // On a small screen services and backends come first.
-    let (history_lines, event_lines) = if area.height >= ROOMY { (5, 4) } else { (2, 2) };
+    let (history_lines, event_lines) = if frame.area().height >= ROOMY { (5, 4) } else { (2, 2) };
+    // On a small screen services and backends come first: figures have what a third of it leaves.
+    let table_lines = (model.rows().len() as u16).saturating_add(2).min(area.height / 3).max(4);
+    let left = area.height.saturating_sub(history_lines + worker_lines + table_lines + event_lines);
     let rows = [
-        Constraint::Length(1),
-        Constraint::Length(figures.len() as u16 + 1),
+        Constraint::Length((figures.len() as u16 + 1).min(left)),
         Constraint::Length(history_lines),
         Constraint::Length(worker_lines),
-        Constraint::Min(4),
+        Constraint::Min(table_lines),
         Constraint::Length(event_lines),
-        Constraint::Length(1),
     ];
-    let [top, traffic, history, load, table, happening, keys] = Layout::vertical(rows).areas(area);
-    frame.render_widget(header(model), top);
+    let [traffic, history, load, table, happening] = Layout::vertical(rows).areas(area);
     frame.render_widget(Paragraph::new(figures).block(titled("traffic")), traffic);
     draw_history(frame, model, history);
     let bars = bars(model.status.as_deref(), side_by_side);
@@ -46,8 +67,52 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
     draw_table(frame, model, table);
     let events = Paragraph::new(events(model)).wrap(Wrap { trim: false });
     frame.render_widget(events.block(titled("drops and events per second")), happening);
-    let order = format!(" q end   p pause   s sort (by {})   arrows, page keys scroll", model.order.name());
-    frame.render_widget(Paragraph::new(order).dim(), keys);
+}
+
+fn draw_detail(frame: &mut Frame<'_>, model: &mut Model, area: Rect) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+    let lines = detail::lines(model, usize::from(area.width), now);
+    model.detail_scroll.room = usize::from(area.height.saturating_sub(1));
+    model.detail_scroll.lines = lines.len();
+    model.detail_scroll.to(model.detail_scroll.first);
+    let (first, room) = (model.detail_scroll.first, model.detail_scroll.room);
+    let name = model.detail.as_ref().map_or("", |service| &service.name);
+    let part = part(first, room, lines.len());
+    let shown: Vec<Line<'_>> = lines.into_iter().skip(first).take(room).collect();
+    frame.render_widget(Paragraph::new(shown).block(titled(&format!("{name}{part}"))), area);
+}
+
+/// Which lines of a list are seen, if not all are.
+fn part(first: usize, room: usize, all: usize) -> String {
+    match all {
+        all if all > room => format!(", lines {} to {} of {all}", first + 1, (first + room).min(all)),
+        _ => String::new(),
+    }
+}
+
+/// The keys that matter most, or the filter that is typed.
+fn bottom(model: &Model, width: usize) -> Line<'static> {
+    if model.typing {
+        return Line::from(format!(" filter: {}_   Enter keeps it, Esc drops it", model.filter));
+    }
+    let order = format!(" sort ({}{})", model.order.name(), if model.reversed { ", reversed" } else { "" });
+    let pieces = match (model.help, &model.detail) {
+        (true, _) => vec![" any key leads back".to_string(), "   q end".to_string()],
+        (false, Some(_)) => [" Esc back", "   q end", "   ? keys", "   arrows, page keys scroll", "   p pause"]
+            .map(str::to_string)
+            .to_vec(),
+        (false, None) => {
+            vec![
+                " q end   ? keys".to_string(),
+                "   Enter detail".to_string(),
+                format!("   s{order}"),
+                "   r reverse".to_string(),
+                "   / filter".to_string(),
+                "   p pause".to_string(),
+            ]
+        }
+    };
+    Line::from(fitted(pieces, width).next().unwrap_or_default()).dim()
 }
 
 /// A thin line with a title above something.
@@ -55,7 +120,7 @@ fn titled(title: &str) -> Block<'_> {
     Block::new().borders(ratatui::widgets::Borders::TOP).title(format!(" {title} ")).border_style(Style::new().dim())
 }
 
-fn header(model: &Model) -> Line<'static> {
+pub(super) fn header(model: &Model) -> Line<'static> {
     let mut line = Line::default();
     match &model.status {
         Some(status) => {
@@ -79,7 +144,7 @@ fn header(model: &Model) -> Line<'static> {
 }
 
 /// Rates, share and rules.
-fn figures(model: &Model, width: usize) -> Vec<Line<'static>> {
+pub(super) fn figures(model: &Model, width: usize) -> Vec<Line<'static>> {
     let totals = model.totals();
     let path = |name: &'static str, traffic: &Traffic| {
         let (packets, bits) = (scaled(traffic.packets_per_s), scaled(traffic.bits_per_s));
@@ -97,17 +162,22 @@ fn figures(model: &Model, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// A line's pieces on as many lines as they take: further ones begin below the second piece.
-fn fitted(pieces: Vec<String>, width: usize) -> impl Iterator<Item = String> {
+/// A line's pieces on as many lines as they take: further ones begin below the second piece. A piece that has no room in a line
+/// is broken between its words.
+pub(super) fn fitted(pieces: Vec<String>, width: usize) -> impl Iterator<Item = String> {
+    let room = width.saturating_sub(INDENT);
+    let words = |piece: String| -> Vec<String> {
+        if piece.width() <= room { vec![piece] } else { piece.split_inclusive(' ').map(str::to_string).collect() }
+    };
     let mut lines: Vec<String> = Vec::new();
-    for piece in pieces {
+    for piece in pieces.into_iter().flat_map(words) {
         match lines.last_mut() {
-            Some(line) if line.chars().count() + piece.chars().count() <= width => line.push_str(&piece),
-            Some(_) => lines.push(format!(" {:<12} {}", "", piece.trim_start_matches([',', ';', ' ']))),
+            Some(line) if line.width() + piece.trim_end().width() <= width => line.push_str(&piece),
+            Some(_) => lines.push(format!("{:INDENT$}{}", "", piece.trim_start_matches([',', ';', ' ']))),
             None => lines.push(piece),
         }
     }
-    lines.into_iter()
+    lines.into_iter().map(move |line| cut(line.trim_end(), width))
 }
 
 /// HTTP and TLS services, in pieces.
@@ -207,18 +277,37 @@ fn bar(share: f64, width: usize) -> String {
 
 fn draw_table(frame: &mut Frame<'_>, model: &mut Model, area: Rect) {
     // A line above with the title, and the columns' names.
-    model.room = usize::from(area.height.saturating_sub(2));
+    model.scroll.room = usize::from(area.height.saturating_sub(2));
     let rows = model.rows();
-    let scroll = model.scroll.min(rows.len().saturating_sub(model.room.max(1)));
-    let title = match rows.len() {
-        all if all > model.room => {
-            format!("services, lines {} to {} of {all}", scroll + 1, (scroll + model.room).min(all))
+    let (all, cursor) = (rows.len(), model.cursor(&rows));
+    // The row that keys are about is seen.
+    let mut scroll = model.scroll;
+    scroll.lines = all;
+    let lowest = (cursor + 1).saturating_sub(scroll.room);
+    scroll.to(scroll.first.clamp(lowest, cursor.max(lowest)));
+    let order = (model.order, model.reversed);
+    let table = columns::table(&rows, &SERVICES, model.has_http(), order, Some(usize::from(area.width)));
+    let mut lines = vec![Line::from(table.header).bold()];
+    let shown = table.rows.into_iter().zip(&rows).enumerate().skip(scroll.first).take(scroll.room);
+    lines.extend(shown.map(|(at, (line, row))| {
+        let style = columns::style(row);
+        match at == cursor {
+            // The whole line, not only as far as text goes.
+            true => Line::styled(format!("{line:<width$}", width = usize::from(area.width)), style.reversed()),
+            false => Line::styled(line, style),
         }
-        _ => "services".to_string(),
+    }));
+    if rows.is_empty() && !model.filter.is_empty() {
+        lines.push(Line::from(" no service or backend has that in its name or address").dim());
+    }
+    let filter = match &*model.filter {
+        "" => String::new(),
+        filter => format!(" with \"{filter}\""),
     };
-    let table = columns::table(&rows, scroll..rows.len().min(scroll + model.room), usize::from(area.width));
-    frame.render_widget(table.block(titled(&title)), area);
+    let title = format!("services{filter}{}", part(scroll.first, scroll.room, all));
+    frame.render_widget(Paragraph::new(lines).block(titled(&title)), area);
     model.scroll = scroll;
+    model.settle(cursor);
 }
 
 fn events(model: &Model) -> Line<'static> {

@@ -46,6 +46,7 @@ mod tables;
 mod takeover;
 mod times;
 mod told;
+mod top;
 mod transfer;
 mod xdp;
 
@@ -92,6 +93,7 @@ fn main() -> ExitCode {
         lifecycle::tests(),
         events::tests(),
         times::tests(),
+        top::tests(),
         live::tests(),
         restart::tests(),
         manager::tests(),
