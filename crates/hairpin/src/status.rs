@@ -12,7 +12,7 @@ mod http;
 mod https;
 
 pub use acme::{AcmeNameStatus, AcmeStatus};
-pub use http::{AdoptedHttpStatus, Histogram, HttpStatus, RequestTimesStatus};
+pub use http::{AdoptedHttpStatus, Histogram, HttpStatus, RequestSizesStatus, RequestTimesStatus};
 pub use https::{CertificateStatus, HttpsStatus};
 
 use serde::{Deserialize, Serialize};
@@ -365,9 +365,15 @@ pub struct ServiceStatus {
     /// Requests to an HTTP service, ClientHellos to a TLS service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<Count>,
-    /// How long its requests took since the process began, of an HTTP service.
+    /// How long its requests took since the process began, of an HTTP service; of a group, those that went to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times: Option<RequestTimesStatus>,
+    /// How many bytes these had; of messages beyond 4 GiB whose length nothing says before, the lower 32 bits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sizes: Option<RequestSizesStatus>,
+    /// Responses of Hairpin's own, of an HTTP service, by class: refusals, redirects, texts. Those of backends are theirs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub replies: BTreeMap<String, u64>,
     /// Connections so far that were established.
     pub established_total: u64,
     /// Connections so far that were refused.

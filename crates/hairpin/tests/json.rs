@@ -89,7 +89,13 @@ fn status() -> Status {
     let service = ServiceStatus {
         group_of: Some("shop".into()),
         requests: Some(Count::default()),
-        times: Some(RequestTimesStatus { in_all_buckets: vec![(0.5, 3)], ..RequestTimesStatus::default() }),
+        times: Some(RequestTimesStatus {
+            in_all_buckets: vec![(0.5, 3)],
+            tls_handshake_us: Some(hairpin::control::LatencyView::default()),
+            ..RequestTimesStatus::default()
+        }),
+        sizes: Some(RequestSizesStatus::default()),
+        replies: number(),
         backends: vec![BackendStatus { health, responses: number(), ..BackendStatus::default() }],
         ..ServiceStatus::default()
     };

@@ -9,8 +9,8 @@ mod protocol;
 pub(crate) use client::ClientFilter;
 pub use protocol::{
     BackendAction, BackendChange, Changes, ConnectionView, ControlAnswer, ControlRequest, ExchangeView, LatencyView,
-    OffloadView, Page, Query, RouteAnswer, RouteBackend, RouteGroup, RouteQuery, RouteView, RuleView, SplicedView,
-    Upgrade,
+    OffloadView, Page, Query, RouteAnswer, RouteBackend, RouteGroup, RouteQuery, RouteView, RuleView, SizeView,
+    SplicedView, Upgrade,
 };
 
 use crate::status::Status;

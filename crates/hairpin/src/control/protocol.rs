@@ -338,18 +338,44 @@ pub struct LatencyView {
 impl LatencyView {
     /// Of a histogram: upper ends of buckets, in seconds, and how many are in each. The percentiles are in microseconds.
     pub(crate) fn of(buckets: &[(f64, u64)]) -> LatencyView {
-        let count: u64 = buckets.iter().map(|(_, count)| count).sum();
-        let at = |share: f64| {
-            let wanted = (count as f64 * share).ceil() as u64;
-            let mut seen = 0;
-            let bucket = buckets.iter().find(|(_, count)| {
-                seen += count;
-                seen >= wanted.max(1)
-            });
-            bucket.map_or(0.0, |(upper, _)| upper * 1e6)
-        };
-        LatencyView { p50: at(0.5), p90: at(0.9), p99: at(0.99), max: at(1.0), count }
+        let [p50, p90, p99, max] = [0.5, 0.9, 0.99, 1.0].map(|share| percentile(buckets, share) * 1e6);
+        LatencyView { p50, p90, p99, max, count: buckets.iter().map(|(_, count)| count).sum() }
     }
+}
+
+/// Percentiles of sizes; upper ends of histogram buckets, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SizeView {
+    /// Half of them had fewer.
+    pub p50: f64,
+    /// Nine of ten.
+    pub p90: f64,
+    /// 99 of 100.
+    pub p99: f64,
+    /// All; 4 GiB stands for 1 GiB and more.
+    pub max: f64,
+    /// How many were counted.
+    pub count: u64,
+}
+
+impl SizeView {
+    /// Of a histogram: upper ends of buckets, in bytes, and how many are in each.
+    pub(crate) fn of(buckets: &[(f64, u64)]) -> SizeView {
+        let [p50, p90, p99, max] = [0.5, 0.9, 0.99, 1.0].map(|share| percentile(buckets, share));
+        SizeView { p50, p90, p99, max, count: buckets.iter().map(|(_, count)| count).sum() }
+    }
+}
+
+/// The upper end of the bucket up to which there is this share of all; 0: there is none.
+fn percentile(buckets: &[(f64, u64)], share: f64) -> f64 {
+    let count: u64 = buckets.iter().map(|(_, count)| count).sum();
+    let wanted = (count as f64 * share).ceil() as u64;
+    let mut seen = 0;
+    let bucket = buckets.iter().find(|(_, count)| {
+        seen += count;
+        seen >= wanted.max(1)
+    });
+    bucket.map_or(0.0, |(upper, _)| *upper)
 }
 
 /// The changes that a configuration makes, or has made.

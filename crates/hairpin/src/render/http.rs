@@ -1,6 +1,6 @@
 //! HTTP and TLS services, as tables.
 
-use super::units::brief;
+use super::units::{brief, bytes};
 use super::{add, aligned, number};
 use crate::status::{Count, HttpStatus, ServiceStatus};
 use comfy_table::Table;
@@ -27,11 +27,28 @@ pub(super) fn times(services: &[ServiceStatus]) -> Option<Table> {
             ("connected to a backend", times.to_backend_us),
             ("answered by it", times.to_response_us),
             ("with the client", times.in_all_us),
+            ("TLS handshake", times.tls_handshake_us.unwrap_or_default()),
         ];
         for (until, view) in all.into_iter().filter(|(_, view)| view.count > 0) {
             let percentiles = [view.p50, view.p90, view.p99, view.max].map(brief);
             let numbers: Vec<String> = percentiles.into_iter().chain([number(view.count as f64)]).collect();
             add(&mut table, &[&service.name, until], &numbers);
+        }
+    }
+    (table.row_count() > 0).then_some(table)
+}
+
+/// How many bytes requests and responses had since the process began; `None`: there were none.
+pub(super) fn sizes(services: &[ServiceStatus]) -> Option<Table> {
+    let mut table = aligned(&["REQUESTS", "BYTES"], &["P50", "P90", "P99", "MAX", "COUNT"]);
+    for service in services {
+        let Some(sizes) = &service.sizes else { continue };
+        for (what, view) in [("of the request", sizes.request_bytes), ("of the response", sizes.response_bytes)] {
+            if view.count > 0 {
+                let percentiles = [view.p50, view.p90, view.p99, view.max].map(bytes);
+                let numbers: Vec<String> = percentiles.into_iter().chain([number(view.count as f64)]).collect();
+                add(&mut table, &[&service.name, what], &numbers);
+            }
         }
     }
     (table.row_count() > 0).then_some(table)

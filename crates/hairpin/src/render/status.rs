@@ -75,6 +75,9 @@ fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
         if let Some(table) = http::times(&status.services) {
             let _ = writeln!(out, "\n{}", fitted(table, width, &[]));
         }
+        if let Some(table) = http::sizes(&status.services) {
+            let _ = writeln!(out, "\n{}", fitted(table, width, &[]));
+        }
         let _ = writeln!(out, "{}", http::threshold(http));
     }
     if let Some(https) = &status.https {

@@ -39,6 +39,18 @@ pub(crate) fn span(seconds: f64) -> String {
     }
 }
 
+/// A size that is a power of two: `256 B`, `64 KiB`, `1 GiB`.
+pub(crate) fn bytes(size: f64) -> String {
+    let mut size = size;
+    for unit in ["B", "KiB", "MiB"] {
+        if size < 1024.0 {
+            return format!("{size:.0} {unit}");
+        }
+        size /= 1024.0;
+    }
+    format!("{size:.0} GiB")
+}
+
 /// A short time with its unit: `85 us`, `1.25 ms`, `2.00 s`.
 pub(crate) fn brief(microseconds: f64) -> String {
     match microseconds {

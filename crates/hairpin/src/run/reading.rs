@@ -4,10 +4,10 @@ pub(crate) mod http;
 
 use crate::config::Settings;
 use crate::config::words::spoken;
-use crate::control::LatencyView;
+use crate::control::{LatencyView, SizeView};
 use crate::status::{
-    BackendStatus, Count, Histogram, HttpsStatus, OffloadStatus, RequestTimesStatus, ServiceStatus, Status, Traffic,
-    WorkerStatus,
+    BackendStatus, Count, Histogram, HttpsStatus, OffloadStatus, RequestSizesStatus, RequestTimesStatus, ServiceStatus,
+    Status, Traffic, WorkerStatus,
 };
 use hairpin_core::config::{
     Algorithm, Backend, BackendState, Encapsulation, Forwarding, Service, ServiceState, Snapshot,
@@ -17,7 +17,7 @@ use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::config::Kind;
 use hairpin_core::offload::Reason;
 use hairpin_core::wire::Malformed;
-use hairpin_core::worker::{BackendStatistics, Drop, Latency, OffloadStatistics, RequestTimes, Statistics};
+use hairpin_core::worker::{BackendStatistics, Drop, Latency, OffloadStatistics, ServiceStatistics, Sizes, Statistics};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
@@ -243,20 +243,25 @@ fn histogram(reading: &Reading, of: impl Fn(&Statistics) -> Option<&Latency>) ->
     reading.workers.iter().filter_map(|worker| of(&worker.statistics)).for_each(|latency| all.merge(latency));
     let upper = |bucket: usize| (1u64 << bucket) as f64 / 1e6;
     let buckets = all.buckets.iter().enumerate().map(|(bucket, count)| (upper(bucket), *count)).collect();
-    Histogram { buckets, sum_s: all.sum_ns as f64 / 1e9 }
+    Histogram { buckets, sum: all.sum_ns as f64 / 1e9 }
 }
 
-/// How long the requests of an HTTP service took.
-fn request_times(reading: &Reading, number: usize) -> RequestTimesStatus {
-    let of = |which: fn(&RequestTimes) -> &Latency| {
-        histogram(reading, |statistics| statistics.services.get(number).map(|service| which(&service.times)))
+/// How long the requests of an HTTP service or group took.
+fn request_times(reading: &Reading, number: usize, is_https: bool) -> RequestTimesStatus {
+    let of = |which: fn(&ServiceStatistics) -> &Latency| {
+        histogram(reading, |statistics| statistics.services.get(number).map(which))
     };
-    let mut histograms = [of(|times| &times.to_backend), of(|times| &times.to_response), of(|times| &times.in_all)];
-    let [to_backend_us, to_response_us, in_all_us] = histograms.each_ref().map(|one| LatencyView::of(&one.buckets));
+    let mut histograms = [
+        of(|service| &service.times.to_backend),
+        of(|service| &service.times.to_response),
+        of(|service| &service.times.in_all),
+        if is_https { of(|service| &service.handshakes) } else { Histogram::default() },
+    ];
+    let views = histograms.each_ref().map(|one| LatencyView::of(&one.buckets));
+    let [to_backend_us, to_response_us, in_all_us, tls_handshake_us] = views;
     let counted = |one: &Histogram| one.buckets.iter().copied().filter(|(_, count)| *count > 0).collect();
-    let [to_backend_buckets, to_response_buckets, in_all_buckets] = histograms.each_ref().map(counted);
-    // What is in the last bucket has no upper end.
-    histograms.iter_mut().filter_map(|one| one.buckets.last_mut()).for_each(|(upper, _)| *upper = f64::INFINITY);
+    let [to_backend_buckets, to_response_buckets, in_all_buckets, _] = histograms.each_ref().map(counted);
+    histograms.iter_mut().for_each(open_end);
     RequestTimesStatus {
         to_backend_us,
         to_response_us,
@@ -264,8 +269,37 @@ fn request_times(reading: &Reading, number: usize) -> RequestTimesStatus {
         to_backend_buckets,
         to_response_buckets,
         in_all_buckets,
+        tls_handshake_us: is_https.then_some(tls_handshake_us),
         histograms,
     }
+}
+
+/// What is in the last bucket has no upper end.
+fn open_end(histogram: &mut Histogram) {
+    histogram.buckets.last_mut().into_iter().for_each(|(upper, _)| *upper = f64::INFINITY);
+}
+
+/// How many bytes the requests of an HTTP service or group had, and their responses.
+fn request_sizes(reading: &Reading, number: usize) -> RequestSizesStatus {
+    let mut all = [Sizes::default(); 2];
+    for service in reading.workers.iter().filter_map(|worker| worker.statistics.services.get(number)) {
+        all.iter_mut().zip(&service.sizes).for_each(|(into, from)| into.merge(from));
+    }
+    let mut histograms = all.map(|sizes| {
+        let upper = |bucket: usize| (64u64 << (2 * bucket)) as f64;
+        let buckets = sizes.buckets.iter().enumerate().map(|(bucket, count)| (upper(bucket), *count)).collect();
+        Histogram { buckets, sum: sizes.sum as f64 }
+    });
+    let [request_bytes, response_bytes] = histograms.each_ref().map(|one| SizeView::of(&one.buckets));
+    histograms.iter_mut().for_each(open_end);
+    RequestSizesStatus { request_bytes, response_bytes, histograms }
+}
+
+/// Responses of Hairpin's own to clients of a service, by class.
+fn replies(reading: &Reading, number: usize) -> BTreeMap<String, u64> {
+    let services = || reading.workers.iter().filter_map(|worker| worker.statistics.services.get(number));
+    let count = |class: usize| services().map(|service| service.replies[class]).sum();
+    (1..5).map(|class| (format!("{}xx", class + 1), count(class))).collect()
 }
 
 /// The services there are, with their numbers: each with its groups behind it.
@@ -319,10 +353,12 @@ fn service_status(
     before: &Reading,
     now: &Reading,
 ) -> ServiceStatus {
-    let sum = |reading: &Reading, of: fn(&hairpin_core::worker::ServiceStatistics) -> u64| -> u64 {
+    let sum = |reading: &Reading, of: fn(&ServiceStatistics) -> u64| -> u64 {
         reading.workers.iter().filter_map(|worker| worker.statistics.services.get(number)).map(of).sum()
     };
     let created = [before, now].map(|reading| sum(reading, |s| s.created));
+    // A group may be one of a TLS service, which has no requests: its histograms stay empty.
+    let has_requests = service.kind.http().is_some() || service.kind.is_group();
     let requests = [before, now].map(|reading| sum(reading, |s| s.requests));
     let mut status = ServiceStatus {
         name: service.name.to_string(),
@@ -343,7 +379,9 @@ fn service_status(
             .kind
             .is_layer7()
             .then(|| Count { total: requests[1], per_s: per_s.of(requests[0], requests[1]) }),
-        times: service.kind.http().map(|_| request_times(now, number)),
+        times: has_requests.then(|| request_times(now, number, spoken(service) == "https")),
+        sizes: has_requests.then(|| request_sizes(now, number)),
+        replies: service.kind.http().map(|_| replies(now, number)).unwrap_or_default(),
         state: if service.state == ServiceState::Removed { "removed" } else { "active" }.to_string(),
         ..ServiceStatus::default()
     };

@@ -1,7 +1,7 @@
 //! The status of HTTP and TLS services, and how long their requests took.
 
 use super::Count;
-use crate::control::LatencyView;
+use crate::control::{LatencyView, SizeView};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -130,16 +130,31 @@ pub struct RequestTimesStatus {
     /// That behind the third, likewise.
     #[serde(default)]
     pub in_all_buckets: Vec<(f64, u64)>,
-    /// The histograms of these three times, in this order, for metrics.
+    /// How long clients' TLS handshakes took that were completed, from when their connection was accepted. Only https.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls_handshake_us: Option<LatencyView>,
+    /// The histograms of these four times, in this order, for metrics.
     #[serde(skip)]
-    pub histograms: [Histogram; 3],
+    pub histograms: [Histogram; 4],
 }
 
-/// A distribution of times.
+/// How many bytes requests had that `in_all_us` counts, and their responses, with their heads.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RequestSizesStatus {
+    /// The request.
+    pub request_bytes: SizeView,
+    /// The response.
+    pub response_bytes: SizeView,
+    /// The histograms of these two, for metrics.
+    #[serde(skip)]
+    pub histograms: [Histogram; 2],
+}
+
+/// A distribution of times or sizes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Histogram {
-    /// Upper end of each bucket in seconds, and how many took no longer than it and longer than the one before.
+    /// Upper end of each bucket, in seconds or bytes, and how many are in it and not in the one before.
     pub buckets: Vec<(f64, u64)>,
-    /// Sum of all of them, in seconds.
-    pub sum_s: f64,
+    /// Sum of all of them, in seconds or bytes.
+    pub sum: f64,
 }

@@ -54,15 +54,15 @@ pub(super) const FAMILIES: &[MetricFamily] = &[
         Histogram,
         "http_request_to_backend_seconds",
         &["service"],
-        "From the end of a request's head until there was a connection to a backend.",
-        |view, emit| times(view, emit, 0)
+        "From the end of a request's head until there was a connection to a backend. `service` may be a group, also below.",
+        |view, emit| times(view, emit, 0, (7, 3))
     ),
     family!(
         Histogram,
         "http_request_to_response_seconds",
         &["service"],
         "From the end of a request's head until the head of its backend's response had come.",
-        |view, emit| times(view, emit, 1)
+        |view, emit| times(view, emit, 1, (6, 1))
     ),
     family!(
         Histogram,
@@ -70,7 +70,39 @@ pub(super) const FAMILIES: &[MetricFamily] = &[
         &["service"],
         "From the end of a request's head until the client had all of its backend's response. Those that end with their \
          connection, and tunnels, do not count.",
-        |view, emit| times(view, emit, 2)
+        |view, emit| times(view, emit, 2, (6, 1))
+    ),
+    family!(
+        Histogram,
+        "http_request_bytes",
+        &["service"],
+        "Bytes of requests that http_request_seconds counts, with their heads.",
+        |view, emit| sizes(view, emit, 0)
+    ),
+    family!(
+        Histogram,
+        "http_response_bytes",
+        &["service"],
+        "Bytes of the responses to them, with their heads.",
+        |view, emit| sizes(view, emit, 1)
+    ),
+    family!(
+        Histogram,
+        "https_handshake_seconds",
+        &["service"],
+        "How long clients' TLS handshakes took that were completed, from when their connection was accepted.",
+        |view, emit| times(view, emit, 3, (8, 2))
+    ),
+    family!(
+        Counter,
+        "http_service_replies",
+        &["service", "class"],
+        "Responses of Hairpin's own to clients of an HTTP service, by class: refusals, redirects, texts.",
+        |view, emit| {
+            for ((name, _), service) in view.names.services.iter().zip(&view.status.services) {
+                service.replies.iter().for_each(|(class, count)| emit(&[name, class], (*count).into()));
+            }
+        }
     ),
     family!(
         Counter,
@@ -257,12 +289,40 @@ fn requests_failed(view: &MetricView<'_>, emit: &mut Emit<'_>) {
 }
 
 /// One of the three times of HTTP services.
-fn times(view: &MetricView<'_>, emit: &mut Emit<'_>, which: usize) {
+/// One of the histograms of times, with a bound for some of its buckets: the first one, and each so many further.
+fn times(view: &MetricView<'_>, emit: &mut Emit<'_>, which: usize, (first, step): (usize, usize)) {
     for ((name, _), service) in view.names.services.iter().zip(&view.status.services) {
-        if let Some(Histogram { buckets, sum_s }) = service.times.as_ref().map(|times| &times.histograms[which]) {
-            emit(&[name], SampleValue::Histogram { sum: *sum_s, buckets });
+        let Some(histogram) = service.times.as_ref().map(|times| &times.histograms[which]) else { continue };
+        let has_seen = service.group_of.is_none() || histogram.buckets.iter().any(|(_, count)| *count > 0);
+        if !histogram.buckets.is_empty() && has_seen {
+            let buckets = merged(&histogram.buckets, first, step);
+            emit(&[name], SampleValue::Histogram { sum: histogram.sum, buckets: &buckets });
         }
     }
+}
+
+fn sizes(view: &MetricView<'_>, emit: &mut Emit<'_>, which: usize) {
+    for ((name, _), service) in view.names.services.iter().zip(&view.status.services) {
+        let Some(Histogram { buckets, sum }) = service.sizes.as_ref().map(|sizes| &sizes.histograms[which]) else {
+            continue;
+        };
+        if service.group_of.is_none() || buckets.iter().any(|(_, count)| *count > 0) {
+            emit(&[name], SampleValue::Histogram { sum: *sum, buckets });
+        }
+    }
+}
+
+/// Of buckets that are counted finely, fewer: a service may have 120 series in all.
+fn merged(buckets: &[(f64, u64)], first: usize, step: usize) -> Vec<(f64, u64)> {
+    let mut merged = Vec::new();
+    let mut count = 0;
+    for (at, (upper, own)) in buckets.iter().enumerate() {
+        count += own;
+        if at + 1 == buckets.len() || at >= first && (at - first).is_multiple_of(step) {
+            merged.push((*upper, core::mem::take(&mut count)));
+        }
+    }
+    merged
 }
 
 /// HTTP and TLS services: name, clients' connections, requests.
