@@ -23,7 +23,7 @@ LACONIC ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-kernel-tls bench-xdp bench-laconic laconic-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
+.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-otlp test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-kernel-tls bench-xdp bench-laconic laconic-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
 	$(CARGO) build --release --workspace --exclude hairpin-fuzz
@@ -70,7 +70,7 @@ kernels-table:
 test-full: test
 	tests/kernels/install-deps
 	tests/kernels/all $(KERNELS)
-	$(MAKE) test-acme test-h2spec
+	$(MAKE) test-acme test-h2spec test-otlp
 	$(MAKE) crashes restarts soak-tables simulate soak-http soak
 
 # Automatic certificates by the newest Pebble, built as a Go module; `make test` takes Debian's. Needs Go 1.25 or later.
@@ -84,6 +84,12 @@ test-acme: deps
 test-h2spec: deps
 	GOBIN=$(CURDIR)/target/h2spec go install github.com/summerwind/h2spec/cmd/h2spec@latest
 	H2SPEC=$(CURDIR)/target/h2spec/h2spec $(CARGO) test --package hairpin-https --test serve -- --ignored h2spec
+
+# Spans in a real OpenTelemetry collector, built as a Go module from tests/e2e/collector: the first build takes two minutes and
+# 1 GB of Go's caches. `make test` has a small collector of the tests' own. Needs Go 1.26 or later.
+test-otlp: deps
+	cd tests/e2e/collector && go build -trimpath -o $(CURDIR)/target/collector/collector .
+	HAIRPIN_COLLECTOR=$(CURDIR)/target/collector/collector $(CARGO) test --package hairpin --lib -- --ignored real_collector
 
 # Kills the process so many times at random instants under load, of short TCP connections and, on both kinds of cards, of HTTP
 # traffic whose every byte is compared, after 20 restarts with reloads, 4 changes of the number of workers and 5 upgrades; starts

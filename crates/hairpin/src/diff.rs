@@ -14,6 +14,7 @@ use crate::config::{
 use crate::control::Changes;
 use crate::health::Check;
 use crate::registry::Identity;
+use crate::spans::TracingSettings;
 use hairpin_core::config::{Backend, BackendState, Encapsulation, Outer, Service, Timeouts};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::offload::Choice;
@@ -85,7 +86,7 @@ fn numbers(config: &Config) -> String {
 }
 
 /// In the order of the file.
-const SETTINGS: [Setting; 61] = [
+const SETTINGS: [Setting; 69] = [
     anew("instance", |c| c.settings.instance.clone()),
     later("interfaces", |c| list(&c.settings.interfaces)),
     anew("plane", |c| c.settings.plane.name().to_string()),
@@ -136,6 +137,14 @@ const SETTINGS: [Setting; 61] = [
     live("[access_log] to", |c| of_access_log(c, |log| log.to.to_string())),
     live("[access_log] format", |c| of_access_log(c, |log| log.form.to_string())),
     later("[access_log] buffer", |c| of_access_log(c, |log| log.buffer.to_string())),
+    live("[tracing] endpoint", |c| of_tracing(c, |t| t.collector.endpoint.to_string())),
+    live("[tracing] endpoint_roots", |c| of_tracing(c, |t| t.collector.roots.display().to_string())),
+    live("[tracing] headers_file", |c| of_tracing(c, tracing_headers)),
+    live("[tracing] timeout", |c| of_tracing(c, |t| duration(t.collector.timeout))),
+    live("[tracing] service_name", |c| of_tracing(c, |t| t.service_name.clone())),
+    live("[tracing] sample", |c| of_tracing(c, |t| t.sample.to_string())),
+    live("[tracing] parents", |c| of_tracing(c, |t| t.parents.word().to_string())),
+    live("[tracing] queue", |c| of_tracing(c, |t| t.queue.to_string())),
     later("[metrics] listen", |c| c.settings.metrics.map_or("off".to_string(), |listen| listen.to_string())),
     live("[acme] directory", |c| acme(c, |a| a.authority.directory.clone())),
     live("[acme] directory_roots", |c| acme(c, |a| a.authority.roots.display().to_string())),
@@ -161,6 +170,17 @@ fn shared_keys(config: &Config) -> String {
 
 fn of_access_log(config: &Config, text: impl Fn(&AccessLogSettings) -> String) -> String {
     config.settings.access_log.as_ref().map_or("none".to_string(), text)
+}
+
+fn of_tracing(config: &Config, text: impl Fn(&TracingSettings) -> String) -> String {
+    config.settings.tracing.as_ref().map_or("none".to_string(), text)
+}
+
+/// The file and the names of its headers. Their values are secrets.
+fn tracing_headers(tracing: &TracingSettings) -> String {
+    let names: Vec<&str> = tracing.collector.headers.keys().map(|name| name.as_str()).collect();
+    let said = |file: &PathBuf| format!("{} ({})", file.display(), names.join(", "));
+    tracing.collector.headers_file.as_ref().map_or("none".to_string(), said)
 }
 
 fn acme(config: &Config, text: impl Fn(&AcmeSettings) -> String) -> String {

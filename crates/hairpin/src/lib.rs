@@ -24,6 +24,7 @@ mod probe;
 pub mod registry;
 pub mod render;
 pub mod run;
+pub mod spans;
 pub mod status;
 mod terminal;
 mod top;

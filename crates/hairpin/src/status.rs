@@ -10,10 +10,12 @@
 mod acme;
 mod http;
 mod https;
+mod tracing;
 
 pub use acme::{AcmeNameStatus, AcmeStatus};
 pub use http::{AdoptedHttpStatus, Histogram, HttpStatus, RequestSizesStatus, RequestTimesStatus};
 pub use https::{CertificateStatus, HttpsStatus};
+pub use tracing::TracingStatus;
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -61,6 +63,9 @@ pub struct Status {
     /// The access log, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_log: Option<AccessLogStatus>,
+    /// Tracing, if there is any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracing: Option<TracingStatus>,
     /// Packets dropped, by reason: `kernel.*` in the BPF programs, `worker.*` in a worker, `device.*` on the way
     /// between them. Reasons that never occurred are left out.
     pub drops: BTreeMap<String, Count>,

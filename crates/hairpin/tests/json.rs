@@ -117,6 +117,7 @@ fn status() -> Status {
         services: vec![service, ServiceStatus::default()],
         offload,
         http: Some(HttpStatus { responses: count(), refused: count(), ..HttpStatus::default() }),
+        tracing: Some(TracingStatus { spans_lost_total: number(), ..TracingStatus::default() }),
         drops: count(),
         events: count(),
         ..Status::default()

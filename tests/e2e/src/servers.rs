@@ -1,5 +1,6 @@
 //! The servers: nginx with pages, iperf3, UDP echo.
 
+pub mod collector;
 pub mod grpc;
 pub mod pebble;
 pub mod web;

@@ -11,6 +11,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
+/// What a record's numbers stand for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RecordNames<'a> {
+    /// The service.
+    pub(crate) service: Option<&'a str>,
+    /// The route, counted from 1; `None`: the service's own backends.
+    pub(crate) route: Option<u16>,
+    /// The group of backends.
+    pub(crate) group: Option<&'a str>,
+    /// The backend.
+    pub(crate) backend: Option<&'a str>,
+    /// Its address and port.
+    pub(crate) backend_address: Option<&'a str>,
+}
+
 /// The names of services and backends, and which records of a service become lines.
 pub(super) struct Names {
     snapshot: Arc<Snapshot>,
@@ -72,6 +87,19 @@ impl Names {
     fn service(&self, number: u16) -> Option<&str> {
         self.snapshot.services.get(usize::from(number)).map(|service| &*service.name)
     }
+
+    /// What the record's numbers stand for.
+    pub(super) fn of(&self, record: &Record) -> RecordNames<'_> {
+        let known = |number: u16| if number == record::NONE { None } else { Some(number) };
+        let backend = known(record.backend).and_then(|number| self.backends.get(usize::from(number))?.as_ref());
+        RecordNames {
+            service: self.service(record.service),
+            route: self.route(record),
+            group: known(record.group).and_then(|group| self.service(group)),
+            backend: backend.map(|(name, _)| &**name),
+            backend_address: backend.map(|(_, address)| &**address),
+        }
+    }
 }
 
 /// How values stand in a line.
@@ -98,7 +126,7 @@ impl LineWriter {
         (record, texts): (&Record, &Texts<'_>),
         started: u64,
     ) {
-        let mut line = Line { writer: self, names, record, texts, started };
+        let mut line = Line { writer: self, names, of: names.of(record), record, texts, started };
         match form {
             Form::Json(fields) => line.json(out, fields),
             Form::Template(template) => line.template(out, &template.0),
@@ -122,6 +150,7 @@ impl LineWriter {
 struct Line<'a> {
     writer: &'a mut LineWriter,
     names: &'a Names,
+    of: RecordNames<'a>,
     record: &'a Record,
     texts: &'a Texts<'a>,
     started: u64,
@@ -161,19 +190,17 @@ impl Line<'_> {
 
     /// Adds the value of a field; `false`: it has none.
     fn put(&mut self, out: &mut Vec<u8>, field: Field, style: Style) -> bool {
-        let (record, names) = (self.record, self.names);
+        let (record, names, of) = (self.record, self.names, self.of);
         let is_exchange = record.has(flags::EXCHANGE);
-        let known = |number: u16| if number == record::NONE { None } else { Some(number) };
-        let backend = || known(record.backend).and_then(|number| names.backends.get(usize::from(number))?.as_ref());
         match field {
             Field::Schema => number(out, 1),
             Field::Time | Field::TimeCommon => self.time(out, field, style),
             Field::Kind => text(out, if is_exchange { b"exchange" } else { b"connection" }, style),
-            Field::Service => named(out, names.service(record.service), style),
-            Field::Route => names.route(record).is_some_and(|route| number(out, route.into())),
-            Field::Group => named(out, known(record.group).and_then(|group| names.service(group)), style),
-            Field::Backend => named(out, backend().map(|(name, _)| &**name), style),
-            Field::BackendAddress => named(out, backend().map(|(_, address)| &**address), style),
+            Field::Service => named(out, of.service, style),
+            Field::Route => of.route.is_some_and(|route| number(out, route.into())),
+            Field::Group => named(out, of.group, style),
+            Field::Backend => named(out, of.backend, style),
+            Field::BackendAddress => named(out, of.backend_address, style),
             Field::Client => address(out, record.client.address.into(), style),
             Field::ClientPort => number(out, record.client.port.into()),
             Field::Vip => match names.vips.get(usize::from(record.service)) {

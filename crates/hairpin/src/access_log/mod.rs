@@ -10,6 +10,7 @@ mod line;
 mod output;
 mod settings;
 
+pub(crate) use line::RecordNames;
 pub use settings::{AccessLogSettings, Form, ServiceLog, SyslogEnd, Target};
 pub(crate) use settings::{FORMS, Template, usual_fields};
 

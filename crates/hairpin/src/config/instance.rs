@@ -67,6 +67,7 @@ pub(super) fn read<'a>(
         control_directory: control_directory?,
         log: LogSettings { format: format?, level: level? },
         access_log: None,
+        tracing: None,
         metrics: metrics?,
         timeouts: common.timeouts,
         linux: linux?,

@@ -17,21 +17,23 @@ mod offload;
 mod print;
 mod reader;
 pub mod reference;
+mod secret_file;
 mod service;
 mod settings;
 mod sharing;
 mod stateless;
 mod tables;
+mod tracing;
 pub(crate) mod words;
 
 /// Bounds of a configuration file.
 pub(crate) mod limits {
     pub(crate) use super::acme::NAMES_TOTAL_MAX as ACME_NAMES_TOTAL_MAX;
     pub(crate) use super::dpdk::{ADDRESSES_MAX, DEVICE_BYTES_MAX, PORTS_MAX, ROUTES_MAX as PORT_ROUTES_MAX};
-    pub(crate) use super::keys::FILE_BYTES_MAX as KEYS_FILE_BYTES_MAX;
     pub(crate) use super::l7::limits::{
         BODY_BYTES_MAX, CERTIFICATES_MAX, ENTRIES_MAX, PATH_BYTES_MAX, ROOTS_MAX, ROUTES_MAX, SHARES_MAX,
     };
+    pub(crate) use super::secret_file::FILE_BYTES_MAX as SECRET_FILE_BYTES_MAX;
     pub(crate) use super::{BACKENDS_MAX, FILE_BYTES_MAX, INTERFACES_MAX, POOL_ADDRESSES_MAX, SERVICES_MAX};
 }
 
@@ -158,6 +160,7 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<C
         has_access_log: top.has("access_log"),
     };
     let access_log = access_log::read(sink, &top);
+    let tracing = tracing::read(sink, &top);
     let (keys, keys_file) = keys::read(sink, &top);
     let acme = acme::read(sink, &top);
     let acme_settings = acme.as_ref().map(|acme| acme.value.clone());
@@ -165,6 +168,7 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<C
         keys_file,
         acme: acme_settings,
         access_log,
+        tracing,
         ..settings
     });
     let pool = instance::read_pool(sink, &top.table("pool", &reference::POOL));

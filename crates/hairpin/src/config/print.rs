@@ -109,6 +109,7 @@ fn default(field: &ReferenceField) -> String {
     match field.kind {
         ValueForm::Boolean
         | ValueForm::Integer { .. }
+        | ValueForm::Share
         | ValueForm::Interfaces
         | ValueForm::Addresses
         | ValueForm::Networks
@@ -128,6 +129,7 @@ fn form(field: &ReferenceField) -> String {
         }
         ValueForm::Boolean => "`true` or `false`".to_string(),
         ValueForm::Integer { min, max } => format!("{min} to {max}"),
+        ValueForm::Share => "0.0 to 1.0".to_string(),
         ValueForm::IntegerOrAuto { min, max } => format!("`\"auto\"` or {min} to {max}"),
         ValueForm::Interfaces => format!("list of names, such as `{}`", field.example),
         ValueForm::Addresses => format!("list of addresses, such as `{}`", field.example),

@@ -204,6 +204,22 @@ impl<'a> TomlTable<'a> {
         }
     }
 
+    /// A number from 0 to 1; the default if absent or wrong.
+    pub(super) fn share(&self, name: &str) -> f64 {
+        let default = || self.default_text(name).and_then(|text| text.value.parse().ok()).unwrap_or_default();
+        let Some(value) = self.given(name) else { return default() };
+        let number: Option<f64> = match value.get_ref() {
+            DeValue::Float(number) => number.as_str().replace('_', "").parse().ok(),
+            DeValue::Integer(number) => number.as_str().parse().ok(),
+            _ => None,
+        };
+        number.filter(|number| (0.0..=1.0).contains(number)).unwrap_or_else(|| {
+            let what = format!("is {}, not a number from 0 to 1", written(value.get_ref()));
+            self.wrong(value, name, &what, &format!("write a share, such as {name} = {}", self.example(name)));
+            default()
+        })
+    }
+
     /// Whether something is to be; the default if absent or wrong.
     pub(super) fn boolean(&self, name: &str) -> bool {
         let default = || self.default_text(name).is_some_and(|text| text.value == "true");

@@ -10,6 +10,7 @@ mod http;
 mod instance;
 mod route;
 mod service;
+mod tracing;
 
 pub use access_log::{ACCESS_LOG, SERVICE_ACCESS_LOG};
 pub use acme::ACME;
@@ -22,6 +23,7 @@ pub use route::{
     ACCESS, EDITS, GROUP, GROUP_BACKEND, GROUP_BACKEND_TLS, GROUP_HEALTH, REDIRECT, REPLY, RESPONSE_EDITS, ROUTE,
 };
 pub use service::{BACKEND, HEALTH, SERVICE, TIMEOUTS};
+pub use tracing::TRACING;
 
 /// The form of a field's value.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +53,8 @@ pub enum ValueForm {
         /// The largest.
         max: u64,
     },
+    /// A share: a number from 0 to 1.
+    Share,
     /// A whole number or `"auto"`.
     IntegerOrAuto {
         /// The smallest.
@@ -164,7 +168,7 @@ pub const COMMON: [&ReferenceSection; 14] = [
 ];
 
 /// Sections of HTTP and TLS services only, likewise.
-pub const LAYER7: [&ReferenceSection; 14] = [
+pub const LAYER7: [&ReferenceSection; 15] = [
     &GROUP,
     &ROUTE,
     &REDIRECT,
@@ -177,6 +181,7 @@ pub const LAYER7: [&ReferenceSection; 14] = [
     &HTTP_LIMITS,
     &HTTPS,
     &ACME,
+    &TRACING,
     &BACKEND_TLS,
     &TLS,
 ];

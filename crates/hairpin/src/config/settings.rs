@@ -4,6 +4,7 @@ use super::dpdk::DpdkSettings;
 use super::words::{PlaneChoice, SettingWord};
 use crate::access_log::{AccessLogSettings, ServiceLog};
 use crate::health::{Check, CheckTarget, Passive, StatusRanges};
+use crate::spans::TracingSettings;
 use hairpin_acme::{Authority, WantedName};
 use hairpin_core::config::{Backend, Forwarding, Service, Timeouts};
 use hairpin_core::l7::config::{Network, ServerErrors};
@@ -176,6 +177,8 @@ pub struct Settings {
     pub log: LogSettings,
     /// The access log; `None`: there is none.
     pub access_log: Option<AccessLogSettings>,
+    /// Tracing; `None`: there is none.
+    pub tracing: Option<TracingSettings>,
     /// The address that serves metrics; `None`: metrics are off.
     pub metrics: Option<SocketAddr>,
     /// How long silence is borne in services that do not say otherwise.

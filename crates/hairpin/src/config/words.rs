@@ -4,6 +4,7 @@ use super::{
     Attach, ChallengeChoice, CheckKind, ClientCertificates, ForwardingChoice, LogFormat, LogLevel, PolicyChoice,
     SetUpChoice, TlsVersion, WhenAbsent,
 };
+use crate::spans::Parents;
 use hairpin_core::config::{
     Algorithm, AllDown, BackendState, Encapsulation, Forwarding, Service, UnknownPacket, WhenFull,
 };
@@ -150,6 +151,7 @@ words!(WhenAbsent { Drop = "drop", Pass = "pass", Serve = "serve" });
 words!(Attach { Tc = "tc", Clsact = "clsact", Xdp = "xdp", Auto = "auto" });
 words!(LogFormat { Text = "text", Json = "json" });
 words!(LogLevel { Info = "info", Warning = "warning" });
+words!(Parents { Trusted = "trusted", All = "all", None = "none" });
 words!(Protocol { Tcp = "tcp", Udp = "udp" });
 words!(Spoken { Tcp = "tcp", Udp = "udp", Http = "http", Https = "https", Tls = "tls" });
 words!(TlsVersion { V12 = "1.2", V13 = "1.3" });
@@ -240,6 +242,7 @@ mod tests {
         agrees::<WhenFull>(&reference::LIMITS, "when_full");
         agrees::<LogFormat>(&reference::LOG, "format");
         agrees::<LogLevel>(&reference::LOG, "level");
+        agrees::<Parents>(&reference::TRACING, "parents");
         agrees::<Attach>(&reference::LINUX, "attach");
         agrees::<Forwarding>(&reference::SERVICE, "mode");
         agrees::<Encapsulation>(&reference::SERVICE, "encapsulation");

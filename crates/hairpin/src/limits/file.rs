@@ -63,7 +63,7 @@ pub(super) const FILE: Group = Group {
         limit("path of a sticky cookie", Number(limits::PATH_BYTES_MAX as u64, "bytes"), RELOADS, REFUSED),
         limit("`fields_max`", Number(FIELDS_MAX as u64, "fields"), RELOADS, REFUSED),
         limit("keys in `keys_file`", Number(KEYS_MAX as u64, "keys"), RELOADS, REFUSED),
-        limit("`keys_file`", Number(limits::KEYS_FILE_BYTES_MAX, "bytes"), RELOADS, REFUSED),
+        limit("`keys_file` and `headers_file`", Number(limits::SECRET_FILE_BYTES_MAX, "bytes"), RELOADS, REFUSED),
         limit(
             "text that a health check sends or expects",
             Number(health::TEXT_BYTES_MAX as u64, "bytes"),

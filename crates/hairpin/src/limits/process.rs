@@ -5,12 +5,13 @@ use super::{Counter, Group, limit, series};
 use crate::access_log::limits as access_log;
 use crate::capture::limits as capture;
 use crate::config::limits as config;
-use crate::config::reference::{ACCESS_LOG, LIMITS};
+use crate::config::reference::{ACCESS_LOG, LIMITS, TRACING};
 use crate::control;
 use crate::events;
 use crate::health::limits as health;
 use crate::metrics::limits as metrics;
 use crate::run::limits;
+use crate::spans::limits as spans;
 
 const fn closed(reason: &'static str) -> Counter {
     Counter::of("hairpin_metrics_connections_closed_total", "reason", reason)
@@ -18,6 +19,8 @@ const fn closed(reason: &'static str) -> Counter {
 
 const RECORDS_LOST: &[Counter] = &[series("hairpin_access_log_records_lost_total")];
 const LINES_LOST: &[Counter] = &[series("hairpin_access_log_lines_lost_total")];
+const SPANS_QUEUE_FULL: &[Counter] = &[Counter::of("hairpin_spans_lost_total", "reason", "queue-full")];
+const SPANS_UNREACHABLE: &[Counter] = &[Counter::of("hairpin_spans_lost_total", "reason", "unreachable")];
 const RELOAD_FAILED: &[Counter] = &[Counter::of("hairpin_reloads_total", "result", "failure")];
 const ORDER_FAILED: &[Counter] = &[Counter::of("hairpin_acme_orders_total", "result", "failure")];
 const NO_STATUS: &[Counter] = &[Counter::of("hairpin_metrics_answers_total", "code", "503")];
@@ -67,6 +70,42 @@ pub(super) const PROCESS: Group = Group {
             Time(access_log::RETRY_AFTER),
             LINES_LOST,
             "Lines are lost meanwhile; a warning once a minute.",
+        ),
+        limit(
+            "spans that wait for their export",
+            Option(&TRACING, "queue", "spans"),
+            SPANS_QUEUE_FULL,
+            "Spans that find no room are lost. No packet waits; a warning once a minute.",
+        ),
+        limit(
+            "time for a request to the collector of spans",
+            Option(&TRACING, "timeout", ""),
+            SPANS_UNREACHABLE,
+            "It is tried again after a pause that doubles up to 30 s, or is as long as the collector asks for.",
+        ),
+        limit(
+            "time in which a batch of 512 spans at most is tried again",
+            Time(spans::RETRY_FOR),
+            SPANS_UNREACHABLE,
+            "The batch is lost, and the next one is tried; a warning once a minute.",
+        ),
+        limit(
+            "pause that the collector of spans may ask for",
+            Time(spans::PAUSE_MAX),
+            &[],
+            "It is asked again after this time.",
+        ),
+        limit(
+            "answer of the collector of spans",
+            Number(spans::ANSWER_BYTES_MAX as u64, "bytes"),
+            SPANS_UNREACHABLE,
+            "The request counts as one without an answer.",
+        ),
+        limit(
+            "time for the export of what is left when the process ends",
+            Time(spans::PATIENCE),
+            &[],
+            "The spans that are left are lost, and the log says how many.",
         ),
         limit(
             "names of all services that certificates are obtained for",

@@ -9,6 +9,7 @@ mod http;
 mod https;
 mod ports;
 mod services;
+mod tracing;
 
 use super::counts::ServerCounts;
 use super::labels::Names;
@@ -130,6 +131,7 @@ pub fn all() -> impl Iterator<Item = &'static MetricFamily> {
         .chain(http::FAMILIES)
         .chain(https::FAMILIES)
         .chain(acme::FAMILIES)
+        .chain(tracing::FAMILIES)
         .chain(ports::FAMILIES)
         .chain(SERVER)
 }

@@ -96,6 +96,9 @@ pub(crate) fn values_of(series: &str, label: &str) -> Vec<String> {
         ("hairpin_health_checks_total" | "hairpin_acme_orders_total", "result") | ("hairpin_reloads_total", _) => {
             words(&["success", "failure"])
         }
+        ("hairpin_spans_lost_total", "reason") => {
+            crate::spans::Lost::ALL.iter().map(|why| why.name().to_string()).collect()
+        }
         ("hairpin_port_drops_total", "reason") => words(&["missed", "no-mbuf"]),
         ("hairpin_port_steering_rules", "state") => words(&["in", "missing"]),
         _ => Vec::new(),

@@ -5,7 +5,9 @@ mod tests;
 
 use super::{acme, http, https, not_ready, ports};
 use super::{add, aligned, bare, fitted, number, percent, right, scaled, span, trimmed, wrapped};
-use crate::status::{AccessLogStatus, BackendStatus, Count, DrainingStatus, OffloadStatus, Status, Traffic};
+use crate::status::{
+    AccessLogStatus, BackendStatus, Count, DrainingStatus, OffloadStatus, Status, TracingStatus, Traffic,
+};
 use comfy_table::{Cell, Table};
 use hairpin_core::table::LookupMethod;
 use std::collections::BTreeMap;
@@ -36,6 +38,16 @@ fn access_log(log: &AccessLogStatus) -> String {
     told
 }
 
+/// A sentence about the export of spans.
+fn spans(tracing: &TracingStatus) -> String {
+    let TracingStatus { endpoint, spans_exported_total, spans_lost_total, spans_waiting } = tracing;
+    let mut told = format!("tracing: {spans_exported_total} spans to {endpoint}, {spans_waiting} waiting");
+    for (why, count) in spans_lost_total.iter().filter(|(_, count)| **count > 0) {
+        let _ = write!(told, "; lost {count} ({why})");
+    }
+    told
+}
+
 /// The whole status as tables, at the time `now`, in seconds since 1970.
 fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
     let mut out = String::new();
@@ -54,6 +66,9 @@ fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
     }
     if let Some(log) = &status.access_log {
         let _ = writeln!(out, "{}", access_log(log));
+    }
+    if let Some(tracing) = &status.tracing {
+        let _ = writeln!(out, "{}", spans(tracing));
     }
     for process in &status.draining {
         let _ = writeln!(out, "{}", draining(process, now));

@@ -263,6 +263,7 @@ impl Supervisor {
             acme: config.settings.acme.clone(),
             log: config.settings.log,
             access_log: self.access_log_of(&config),
+            tracing: config.settings.tracing.clone(),
             drain_limit: config.settings.drain_limit,
             timeouts: config.settings.timeouts,
             ..running.clone()
@@ -271,6 +272,7 @@ impl Supervisor {
         super::log::configure(&self.config.settings.log);
         let logs = merged.settings.iter().map(|settings| settings.as_ref()?.access_log.clone());
         self.parameters.access_log.configure(self.config.settings.access_log.as_ref(), &snapshot, logs.collect());
+        self.parameters.spans.configure(self.config.settings.tracing.as_ref(), &self.config.settings.instance);
         self.plane.set_options(&self.config.settings);
         self.rates.resize(snapshot.services.len(), ServiceRate::new(self.config.settings.linux.policer_ceiling));
         let ceiling = self.config.settings.linux.policer_ceiling;

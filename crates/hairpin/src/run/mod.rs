@@ -67,6 +67,7 @@ use crate::config::{Config, PlaneChoice, Settings};
 use crate::control::{BackendChange, Changes, RouteAnswer, RouteQuery, Upgrade};
 use crate::events::EventKind;
 use crate::live;
+use crate::spans::Spans;
 use crate::status::Status;
 use acme::OpenChallenges;
 use anyhow::{Context, Result, bail};
@@ -428,6 +429,7 @@ impl Startup<'_> {
             occupancy: Occupancy::default(),
             held: Arc::clone(&held),
             access_log: AccessLog::default(),
+            spans: Spans::default(),
             record_bytes: config.settings.access_log.as_ref().map_or(RECORD_BYTES, |log| log.buffer),
         };
         if let Err(error) = host::take_precedence() {
@@ -458,6 +460,7 @@ impl Startup<'_> {
             &snapshot,
             merged.settings.iter().map(|settings| settings.as_ref()?.access_log.clone()).collect(),
         );
+        parameters.spans.configure(config.settings.tracing.as_ref(), &config.settings.instance);
         worker_pool.begin();
         let tables = termination.tables(&snapshot);
         termination.configure(&config, &merged, (&snapshot, &tables), (&listeners, &OpenChallenges::default()))?;

@@ -25,7 +25,7 @@ use crate::events::EventKind;
 use crate::health::{Checker, Health};
 use crate::metrics;
 use crate::registry::{Merged, Registry};
-use crate::status::{AccessLogStatus, OffloadStatus, ReloadStatus, Status};
+use crate::status::{AccessLogStatus, OffloadStatus, ReloadStatus, Status, TracingStatus};
 use anyhow::Result;
 use hairpin_core::balance::Tables;
 use hairpin_core::config::Snapshot;
@@ -467,6 +467,8 @@ impl Supervisor {
                 records_lost_total: reading.records_lost,
             }
         });
+        let tracing = self.config.settings.tracing.as_ref();
+        status.tracing = tracing.map(|tracing| TracingStatus::new(tracing, &self.parameters.spans.reading()));
         status.reloads = self.reloads.clone();
         status.began = self.began.name().to_string();
         status.draining = self.generations.statuses();

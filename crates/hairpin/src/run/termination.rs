@@ -11,6 +11,7 @@ use crate::access_log::AccessLog;
 use crate::config::{Config, ServiceSettings};
 use crate::events::EventKind;
 use crate::registry::Merged;
+use crate::spans::Spans;
 use anyhow::{Context, Result};
 use hairpin_core::balance::Tables;
 use hairpin_core::config::{BackendState, Service, Snapshot};
@@ -61,6 +62,7 @@ pub(crate) struct Termination {
     options: RuntimesOptions,
     cpus: Vec<usize>,
     access_log: AccessLog,
+    spans: Spans,
     /// Of changed files that could not be served.
     refused: Option<String>,
     /// Once this process has handed over.
@@ -72,6 +74,8 @@ impl Drop for Termination {
         // The last to write records: workers have ended before.
         drop(self.runtimes.take());
         self.access_log.end();
+        // It makes the last spans of the last records.
+        self.spans.end();
     }
 }
 
@@ -95,8 +99,8 @@ impl Termination {
             thread_time: cpu::thread_time,
         };
         let cpus = cpus.into_iter().collect();
-        let access_log = parameters.access_log.clone();
-        Termination { certificates, runtimes: None, options, cpus, access_log, refused: None, reporter: None }
+        let (access_log, spans) = (parameters.access_log.clone(), parameters.spans.clone());
+        Termination { certificates, runtimes: None, options, cpus, access_log, spans, refused: None, reporter: None }
     }
 
     /// Cores that have a runtime, and a socket for each endpoint.

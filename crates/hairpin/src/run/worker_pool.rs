@@ -6,6 +6,7 @@ use super::reconcile::Heard;
 use super::thread::{self, ThreadShared, WorkerCommand, WorkerDevice, WorkerStart, WorkerThreadParts};
 use super::{ProcessEnd, SupervisorMessage};
 use crate::access_log::AccessLog;
+use crate::spans::Spans;
 use anyhow::{Context, Result, bail};
 use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::config::Snapshot;
@@ -68,6 +69,8 @@ pub(crate) struct WorkerParameters {
     pub(crate) held: Arc<HashSet<FlowKey>>,
     /// Where records of exchanges and connections go.
     pub(crate) access_log: AccessLog,
+    /// Where spans of sampled exchanges go.
+    pub(crate) spans: Spans,
     /// Bytes of the ring that leads there from each worker and runtime.
     pub(crate) record_bytes: usize,
 }

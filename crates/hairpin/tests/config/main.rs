@@ -19,6 +19,7 @@ mod printed;
 mod sharing;
 mod tables;
 mod tls;
+mod tracing;
 
 use std::path::Path;
 use std::time::Duration;

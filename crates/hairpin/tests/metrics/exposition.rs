@@ -126,6 +126,11 @@ pub(crate) fn full_status() -> Status {
         https: Some(https),
         draining: vec![DrainingStatus { pid: 7, connections: 3, ..DrainingStatus::default() }; 2],
         access_log: Some(AccessLogStatus { to: "stdout".into(), lines_total: 9, ..AccessLogStatus::default() }),
+        tracing: Some(TracingStatus {
+            spans_exported_total: 8,
+            spans_lost_total: BTreeMap::from([("queue-full".into(), 2)]),
+            ..TracingStatus::default()
+        }),
         acme: Some(AcmeStatus {
             obtained_total: 3,
             failed_total: 1,

@@ -72,6 +72,7 @@ pub const TOP: ReferenceSection = ReferenceSection {
         field("control", ValueForm::Tables, From("each field's default"), "", "See [control]."),
         field("log", ValueForm::Tables, From("each field's default"), "", "See [log]."),
         field("access_log", ValueForm::Tables, From("none"), "", "See [access_log]."),
+        field("tracing", ValueForm::Tables, From("none"), "", "See [tracing]."),
         field("metrics", ValueForm::Tables, From("each field's default"), "", "See [metrics]."),
         field("acme", ValueForm::Tables, From("none"), "", "See [acme]."),
         field("timeouts", ValueForm::Tables, From("each field's default"), "", "See [timeouts]."),
