@@ -197,10 +197,13 @@ impl Exporter {
         let posted = self.connection.post(collector, plan.message(spans).into());
         match timeout(collector.timeout, posted).await {
             Ok(Ok(answer)) => judge(&answer),
-            Ok(Err(error)) => Err(Failure::Later(format!("{error:#}"), None)),
+            Ok(Err(error)) => {
+                let remedy = "see that it takes OTLP over HTTP there (`endpoint` in [tracing])";
+                Err(Failure::Later(format!("{error:#}; {remedy}"), None))
+            }
             Err(_) => {
                 let patience = humantime::format_duration(collector.timeout);
-                Err(Failure::Later(format!("it has not answered within {patience}"), None))
+                Err(Failure::Later(format!("it has not answered within {patience} (`timeout` in [tracing])"), None))
             }
         }
     }
@@ -242,7 +245,7 @@ impl Exporter {
             ),
             false => format!("the collector at {endpoint}: {what}"),
         };
-        tell(EventKind::Limit, &format!("warning: tracing has lost {count} spans: {text}"));
+        tell(EventKind::Limit, &format!("warning: tracing loses spans ({count}): {text}"));
     }
 }
 
@@ -265,13 +268,16 @@ fn judge(answer: &Answer) -> Result<u64, Failure> {
         StatusCode::TOO_MANY_REQUESTS
         | StatusCode::BAD_GATEWAY
         | StatusCode::SERVICE_UNAVAILABLE
-        | StatusCode::GATEWAY_TIMEOUT => Err(Failure::Later(said, answer.retry_after)),
+        | StatusCode::GATEWAY_TIMEOUT => Err(Failure::Later(
+            format!("{said}: it has too much to do, or what is behind it has failed"),
+            answer.retry_after,
+        )),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             Err(Failure::Final(format!("{said}; see `headers_file` in [tracing]")))
         }
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {
             Err(Failure::Final(format!("{said}; see the path of `endpoint` in [tracing]")))
         }
-        _ => Err(Failure::Final(said)),
+        _ => Err(Failure::Final(format!("{said}; its log may say why"))),
     }
 }

@@ -31,11 +31,12 @@ pub(crate) struct SpanFacts<'a> {
     pub(crate) names: RecordNames<'a>,
 }
 
-/// Methods that the conventions know: those of RFC 9110, and PATCH.
-const METHODS: [&[u8]; 9] = [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH"];
+/// Methods that the conventions know: those of RFC 9110, PATCH (RFC 5789) and QUERY.
+const METHODS: [&[u8]; 10] =
+    [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH", b"QUERY"];
 /// What stands for any other method.
 const OTHER_METHOD: &str = "_OTHER";
-/// Parameters of a query whose values the conventions redact: those of 1.43 and those of versions before.
+/// Parameters of a query whose values the conventions redact: those of 1.42 and those of versions before.
 const SECRETS: [&str; 7] = [
     "X-Amz-Signature",
     "X-Amz-Credential",

@@ -47,6 +47,7 @@ mod takeover;
 mod times;
 mod told;
 mod top;
+mod tracing;
 mod transfer;
 mod xdp;
 
@@ -101,6 +102,7 @@ fn main() -> ExitCode {
         intruders::tests(),
         access_log::tests(),
         prometheus::tests(),
+        tracing::tests(),
         survival::tests(),
         soak::tests(),
         availability::tests(),

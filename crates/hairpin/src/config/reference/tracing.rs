@@ -70,7 +70,7 @@ pub const TRACING: ReferenceSection = ReferenceSection {
             ValueForm::Integer { min: 16, max: 1_000_000 },
             Value("2048"),
             "16384",
-            "Spans that may wait for their export. One takes about 4 KB, at most 12 KB. What finds no room is lost and counted.",
+            "Spans that may wait for their export. One takes about 4 KB, and 13 KB at most. What finds no room is lost and counted.",
         ),
     ],
 };

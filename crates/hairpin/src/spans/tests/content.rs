@@ -4,7 +4,9 @@ use super::super::span;
 use super::{STARTED_NS, facts, record, shown, texts};
 use crate::access_log::RecordNames;
 use hairpin_core::l7::splice::Refused;
-use hairpin_core::record::{Ending, Record, Texts, flags};
+use hairpin_core::record::{Ending, Record, TEXT_BYTES_MAX, Texts, flags};
+use opentelemetry_proto::tonic::common::v1::KeyValue;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
@@ -168,4 +170,31 @@ fn error_is_a_server_s_status_or_a_broken_exchange() {
         assert_eq!(span.status.unwrap().code, code as i32, "{ending:?} {status}");
         assert_eq!(attributes.contains_key("http.response.status_code"), status != 0);
     }
+}
+
+/// Bytes of memory, without what the allocator adds.
+fn bytes(span: &Span) -> usize {
+    let ids = [&span.trace_id, &span.span_id, &span.parent_span_id].map(Vec::capacity);
+    let texts = span.attributes.iter().map(|attribute| {
+        let value = match attribute.value.as_ref().and_then(|value| value.value.as_ref()) {
+            Some(Value::StringValue(text)) => text.capacity(),
+            _ => 0,
+        };
+        attribute.key.capacity() + value
+    });
+    let list = span.attributes.capacity() * size_of::<KeyValue>();
+    size_of::<Span>() + ids.iter().sum::<usize>() + span.name.capacity() + list + texts.sum::<usize>()
+}
+
+/// The reference of `queue` says so.
+#[test]
+fn span_takes_no_more_memory_than_is_said() {
+    let usual = bytes(&of(&record(), &texts()));
+    assert!((2500..4096).contains(&usual), "{usual}");
+    // Each byte becomes the three of U+FFFD.
+    let [line, host, agent, referer] = TEXT_BYTES_MAX.map(|count| vec![0xff; count]);
+    let texts =
+        Texts { line: &[&b"\xff \xff?"[..], &line[4..]].concat(), host: &host, agent: &agent, referer: &referer };
+    let most = bytes(&of(&record(), &texts));
+    assert!((9000..13 << 10).contains(&most), "{most}");
 }
