@@ -90,6 +90,8 @@ test-h2spec: deps
 test-otlp: deps
 	cd tests/e2e/collector && go build -trimpath -o $(CURDIR)/target/collector/collector .
 	HAIRPIN_COLLECTOR=$(CURDIR)/target/collector/collector $(CARGO) test --package hairpin --lib -- --ignored real_collector
+	$(CARGO) build --package hairpin
+	HAIRPIN_COLLECTOR=$(CURDIR)/target/collector/collector $(CARGO) test --package hairpin-e2e --test end_to_end -- tracing:
 
 # Kills the process so many times at random instants under load, of short TCP connections and, on both kinds of cards, of HTTP
 # traffic whose every byte is compared, after 20 restarts with reloads, 4 changes of the number of workers and 5 upgrades; starts

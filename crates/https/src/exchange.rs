@@ -45,7 +45,7 @@ pub(crate) struct Client {
 /// The decision about a request.
 pub(crate) enum Judged {
     /// The request goes to a backend.
-    Forward(Exchange),
+    Forward(Box<Exchange>),
     /// The request is answered with this HTTP/1.1 response; `close`: the last one of its connection.
     Answer { status: u16, response: Vec<u8>, close: bool },
     /// The request is refused, and nothing behind it on its connection is read.
@@ -139,7 +139,7 @@ pub(crate) fn judge(local: &Local, client: &Client, request: &Request<'_>, reque
             exchange.trace = local.mark(client, request);
             exchange.recording = Recording::begin(local, client, Some(request), exchange.trace.as_ref());
             exchange.recording.iter().for_each(|recording| recording.note(|record| record.route = number));
-            return Judged::Forward(exchange);
+            return Judged::Forward(Box::new(exchange));
         }
     };
     let close = close || request.body != Length::None;

@@ -155,7 +155,7 @@ fn examine(local: &Local, client: &Client, input: &[u8], requests: u32, limits: 
         }
     };
     Some(match exchange::judge(local, client, request, requests) {
-        Judged::Forward(exchange) => Found::Forward(Box::new(exchange)),
+        Judged::Forward(exchange) => Found::Forward(exchange),
         Judged::Answer { status, response, close } => {
             Found::Answer { status, response, head_bytes: request.bytes.len(), close }
         }

@@ -1,7 +1,8 @@
 //! Lines: what a record says, in the form that the configuration asks for.
 
+use super::ServiceRecords;
 use super::escape;
-use super::settings::{FIELDS, Field, Form, Piece, ServiceLog};
+use super::settings::{FIELDS, Field, Form, Piece};
 use hairpin_core::config::Snapshot;
 use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::trace::TraceContext;
@@ -29,7 +30,7 @@ pub(crate) struct RecordNames<'a> {
 /// The names of services and backends, and which records of a service become lines.
 pub(super) struct Names {
     snapshot: Arc<Snapshot>,
-    logs: Vec<Option<ServiceLog>>,
+    services: Vec<ServiceRecords>,
     /// By number of the backend: its name and its end.
     backends: Vec<Option<(Box<str>, String)>>,
     /// By number of the service: its end, and as text.
@@ -39,8 +40,8 @@ pub(super) struct Names {
 }
 
 impl Names {
-    pub(super) fn new(snapshot: Arc<Snapshot>, logs: Vec<Option<ServiceLog>>) -> Names {
-        let counted = logs.iter().map(|_| AtomicU32::new(0)).collect();
+    pub(super) fn new(snapshot: Arc<Snapshot>, services: Vec<ServiceRecords>) -> Names {
+        let counted = services.iter().map(|_| AtomicU32::new(0)).collect();
         let vips = snapshot.services.iter().map(|service| (service.endpoint, socket(&service.endpoint))).collect();
         let mut backends = vec![None; snapshot.backends() as usize];
         for backend in snapshot.services.iter().flat_map(|service| &service.backends) {
@@ -48,13 +49,13 @@ impl Names {
                 *place = Some((backend.name.clone(), socket(&backend.endpoint)));
             }
         }
-        Names { snapshot, logs, backends, vips, counted }
+        Names { snapshot, services, backends, vips, counted }
     }
 
     /// Whether the record becomes a line.
     pub(super) fn wants(&self, record: &Record) -> bool {
         let number = usize::from(record.service);
-        let Some(Some(log)) = self.logs.get(number) else { return false };
+        let Some(Some(log)) = self.services.get(number).map(|service| &service.log) else { return false };
         let has_status = log.status.as_ref().is_none_or(|wanted| wanted.contains(record.status));
         let is_slow = Duration::from_nanos(record.took) >= log.slower_than;
         let has_route = log.routes.is_empty() || log.routes.iter().any(|route| self.route(record) == Some(*route));
@@ -74,7 +75,7 @@ impl Names {
 
     /// The route that the exchange took, counted from 1.
     fn route(&self, record: &Record) -> Option<u16> {
-        let count = self.logs.get(usize::from(record.service))?.as_ref()?.route_count;
+        let count = self.services.get(usize::from(record.service))?.route_count;
         (record.route < count).then(|| record.route + 1)
     }
 
@@ -363,7 +364,7 @@ mod tests {
             time_wait: Duration::ZERO,
         };
         let service = Service { name: "w\"eb".into(), ..Service::vacant() };
-        let names = Names::new(Arc::new(Snapshot::new(Box::new([service]), pool)), vec![None]);
+        let names = Names::new(Arc::new(Snapshot::new(Box::new([service]), pool)), vec![ServiceRecords::default()]);
         let mut out = Vec::new();
         // 2026-11-30T07:38:44.000042Z
         LineWriter::default().write(&mut out, (form, &names), (record, texts), 1_796_024_324_000_042);

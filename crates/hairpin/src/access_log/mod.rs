@@ -1,4 +1,5 @@
-//! The access log: a line for each exchange and connection that has ended.
+//! The access log: a line for each exchange and connection that has ended. Its thread also makes the spans of those that are
+//! sampled (`crate::spans`).
 //!
 //! Workers and HTTPS runtimes put records into rings ([`hairpin_core::record`]); one thread takes them out, puts together what
 //! belongs together (`join.rs`), makes lines (`line.rs`) and writes them (`output.rs`). Nothing here can hold up a packet: a
@@ -20,10 +21,13 @@ pub(crate) mod limits {
     pub(crate) use super::output::RETRY_AFTER;
 }
 
+use crate::config::ServiceSettings;
 use crate::events::EventKind;
 use crate::run::tell;
+use crate::spans::{SpanFacts, SpanQueue};
 use hairpin_core::config::Snapshot;
-use hairpin_core::record::{Recorder, Records};
+use hairpin_core::l7::trace::TraceContext;
+use hairpin_core::record::{Record, Recorder, Records, Texts};
 use hairpin_linux::cpu;
 use join::Joiner;
 use line::{LineWriter, Names};
@@ -59,8 +63,31 @@ struct Shared {
 
 /// What is to be logged, and how.
 struct Plan {
-    settings: AccessLogSettings,
+    /// `None`: there are no lines.
+    settings: Option<AccessLogSettings>,
     names: Names,
+    /// Where spans go; `None`: there are none.
+    spans: Option<SpanQueue>,
+}
+
+/// What becomes of a service's records.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ServiceRecords {
+    /// Which of them become lines; `None`: none.
+    log: Option<ServiceLog>,
+    /// How many routes the service has: what takes none of them takes its own backends.
+    route_count: u16,
+}
+
+impl ServiceRecords {
+    /// Of services with these settings, by number.
+    pub(crate) fn of(services: &[Option<ServiceSettings>]) -> Vec<ServiceRecords> {
+        let of = |settings: &ServiceSettings| ServiceRecords {
+            log: settings.access_log.clone(),
+            route_count: settings.route_count,
+        };
+        services.iter().map(|settings| settings.as_ref().map(of).unwrap_or_default()).collect()
+    }
 }
 
 /// What has become of records and lines.
@@ -90,17 +117,19 @@ impl AccessLog {
         recorder
     }
 
-    /// Goes by these settings, services and backends from now on. `logs`: by number of the service.
+    /// Goes by these settings, services and backends from now on. `spans`: where those of sampled exchanges go. `services`: by
+    /// number.
     pub(crate) fn configure(
         &self,
         settings: Option<&AccessLogSettings>,
+        spans: Option<SpanQueue>,
         snapshot: &Arc<Snapshot>,
-        logs: Vec<Option<ServiceLog>>,
+        services: Vec<ServiceRecords>,
     ) {
-        let plan = settings.map(|settings| {
-            Arc::new(Plan { settings: settings.clone(), names: Names::new(Arc::clone(snapshot), logs) })
+        let is_wanted = settings.is_some() || spans.is_some();
+        let plan = is_wanted.then(|| {
+            Arc::new(Plan { settings: settings.cloned(), names: Names::new(Arc::clone(snapshot), services), spans })
         });
-        let is_wanted = plan.is_some();
         *lock(&self.0.plan) = plan;
         let mut thread = lock(&self.0.thread);
         if !is_wanted || thread.is_some() {
@@ -168,6 +197,23 @@ impl Batch {
     }
 }
 
+impl Plan {
+    /// Queues the span of an exchange that began at `started`, in nanoseconds since 1970, if it is sampled.
+    fn push_span(&self, (record, texts): (&Record, &Texts<'_>), started: u64) {
+        let Some(queue) = &self.spans else { return };
+        let Some(trace) = texts.trace().filter(TraceContext::is_sampled) else { return };
+        queue.push(&SpanFacts {
+            trace_id: trace.trace,
+            span_id: trace.span,
+            parent_id: trace.has_parent().then_some(trace.parent),
+            started_ns: started,
+            record,
+            texts,
+            names: self.names.of(record),
+        });
+    }
+}
+
 /// The thread's work.
 fn write(shared: &Shared) {
     let mut joiners: Vec<Joiner> = Vec::new();
@@ -187,10 +233,12 @@ fn write(shared: &Shared) {
             joiner.read(|record, texts| {
                 has_read = true;
                 let Some(plan) = &plan else { return };
+                let started = epoch.saturating_add(record.started);
+                plan.push_span((record, texts), started);
+                let Some(settings) = &plan.settings else { return };
                 if plan.names.wants(record) {
-                    let started = epoch.saturating_add(record.started) / 1000;
                     let from = batch.bytes.len();
-                    writer.write(&mut batch.bytes, (&plan.settings.form, &plan.names), (record, texts), started);
+                    writer.write(&mut batch.bytes, (&settings.form, &plan.names), (record, texts), started / 1000);
                     batch.lines.push((record.started.saturating_add(record.took), from..batch.bytes.len()));
                 }
             });
@@ -204,8 +252,8 @@ fn write(shared: &Shared) {
             tell(EventKind::Limit, what);
         }
         let count = batch.sort_into(&mut lines);
-        if let Some(plan) = &plan {
-            let output = Output::to(&mut output, &plan.settings.to);
+        if let Some(settings) = plan.as_ref().and_then(|plan| plan.settings.as_ref()) {
+            let output = Output::to(&mut output, &settings.to);
             let written = output.write(&mut lines, count);
             shared.counts.written.fetch_add(written.written, Ordering::Relaxed);
             shared.counts.lines_lost.fetch_add(written.lost, Ordering::Relaxed);

@@ -227,13 +227,11 @@ pub struct ServiceLog {
     pub slower_than: Duration,
     /// Only these routes, counted from 1; empty: all.
     pub routes: Vec<u16>,
-    /// How many routes the service has: what takes none of them takes its own backends.
-    pub route_count: u16,
 }
 
 impl fmt::Display for ServiceLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ServiceLog { sample, status, slower_than, routes, route_count: _ } = self;
+        let ServiceLog { sample, status, slower_than, routes } = self;
         write!(f, "one in {sample}")?;
         status.iter().try_for_each(|status| write!(f, ", status {status}"))?;
         if !slower_than.is_zero() {

@@ -1,5 +1,6 @@
 //! Reads `[access_log]` and `[service.access_log]`.
 
+use super::ServiceSettings;
 use super::reader::TomlTable;
 use super::reference;
 use super::words::Spoken;
@@ -109,14 +110,14 @@ pub(super) fn read_service(
         status: status.filter(|_| is_http),
         slower_than: table.duration("slower_than"),
         routes: if is_http { routes } else { Vec::new() },
-        route_count: 0,
     };
     (is_kept && table.boolean("enabled")).then_some(log)
 }
 
 /// Reports routes that the service does not have.
-pub(super) fn judge_routes(sink: &Sink<'_>, at: &Range<usize>, log: &ServiceLog) {
-    let Some(beyond) = log.routes.iter().find(|route| **route > log.route_count) else { return };
-    let what = format!("[service.access_log] asks for route {beyond}, and the service has {}", log.route_count);
+pub(super) fn judge_routes(sink: &Sink<'_>, at: &Range<usize>, settings: &ServiceSettings) {
+    let (Some(log), count) = (&settings.access_log, settings.route_count) else { return };
+    let Some(beyond) = log.routes.iter().find(|route| **route > count) else { return };
+    let what = format!("[service.access_log] asks for route {beyond}, and the service has {count}");
     sink.error(at, what, "routes are counted from 1, in the order of the file");
 }

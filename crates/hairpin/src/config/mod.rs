@@ -51,6 +51,7 @@ pub use settings::{
 pub(crate) use sharing::led_to;
 pub use words::{PlaneChoice, SettingWord};
 
+use crate::spans::TracingSettings;
 use hairpin_acme::{Wanted, WantedName};
 use hairpin_core::config::{Snapshot, Timeouts};
 use hairpin_diagnostics::{Sink, text_of};
@@ -182,6 +183,10 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<C
         stateless::check(sink, &top.span_of("connection_table"), settings, &mut services);
     }
     acme::resolve(sink, &top, acme.as_ref(), &mut services);
+    let tracing = settings.as_ref().and_then(|settings| settings.tracing.as_ref()).map(TracingSettings::data_plane);
+    for http in services.iter_mut().filter_map(|draft| draft.service.kind.http_mut()) {
+        http.tracing = http.tracing.and(tracing);
+    }
     check::services(sink, &services, &pool, untracked.is_none());
     check::pool(sink, &services, &pool);
     if let Some(dpdk) = settings.as_ref().and_then(|settings| settings.dpdk.as_ref()) {

@@ -123,6 +123,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
         settings: ServiceSettings {
             health,
             access_log,
+            route_count: 0,
             said: Default::default(),
             https: None,
             backend_tls: None,
@@ -165,12 +166,10 @@ fn routed<'a>(
     let has_own = !draft.backends.is_empty();
     let targets = Targets { service: draft.service.name.to_string(), number, has_own, groups: names };
     (draft.service.kind, draft.settings.said, draft.settings.https) = l7::read(table, spoken, &targets);
-    if let Some(log) = &mut draft.settings.access_log {
-        log.route_count = draft.settings.said.routes.len() as u16;
-        // Of a service that follows another one the routes are not known yet.
-        if draft.routes_of.is_none() {
-            access_log::judge_routes(sink, &table.span_of("access_log"), log);
-        }
+    draft.settings.route_count = draft.settings.said.routes.len() as u16;
+    // Of a service that follows another one the routes are not known yet.
+    if draft.routes_of.is_none() {
+        access_log::judge_routes(sink, &table.span_of("access_log"), &draft.settings);
     }
     if spoken.is_http() {
         draft.settings.said.fields.extend(to_backends);

@@ -332,6 +332,8 @@ pub struct ServiceSettings {
     pub health: HealthSettings,
     /// Which of its records become lines of the access log; `None`: none.
     pub access_log: Option<ServiceLog>,
+    /// How many routes the file gives it: what takes none of them takes its own backends.
+    pub route_count: u16,
     /// HTTP and TLS services: their sections, as text.
     pub said: HttpSections,
     /// HTTPS services: how TLS is spoken with clients. `None` for the groups of one, too.

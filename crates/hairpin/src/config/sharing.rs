@@ -67,9 +67,7 @@ pub(super) fn resolve(sink: &Sink<'_>, drafts: &mut [ServiceDraft]) {
             Some(other) => {
                 if let Some(http) = checked(sink, drafts, (at, other), &of) {
                     follow(drafts, (at, other), http);
-                    if let Some(log) = &drafts[at].settings.access_log {
-                        access_log::judge_routes(sink, &of.span, log);
-                    }
+                    access_log::judge_routes(sink, &of.span, &drafts[at].settings);
                 }
             }
         }
@@ -139,9 +137,7 @@ fn parts(drafts: &[ServiceDraft], first: usize) -> impl Iterator<Item = &Service
 
 fn follow(drafts: &mut [ServiceDraft], (at, other): (usize, usize), http: Http) {
     let route_count = drafts[other].settings.said.routes.len() as u16;
-    if let Some(log) = &mut drafts[at].settings.access_log {
-        log.route_count = route_count;
-    }
+    drafts[at].settings.route_count = route_count;
     let service = &mut drafts[at].service;
     let is_spliced = !service.kind.is_terminated();
     match &mut service.kind {

@@ -4,12 +4,12 @@ use super::{
     Attach, ChallengeChoice, CheckKind, ClientCertificates, ForwardingChoice, LogFormat, LogLevel, PolicyChoice,
     SetUpChoice, TlsVersion, WhenAbsent,
 };
-use crate::spans::Parents;
 use hairpin_core::config::{
     Algorithm, AllDown, BackendState, Encapsulation, Forwarding, Service, UnknownPacket, WhenFull,
 };
 use hairpin_core::flow::Protocol;
 use hairpin_core::l7::config::Kind;
+use hairpin_core::l7::trace::Parents;
 use hairpin_core::offload::Combine;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -62,7 +62,7 @@ pub(crate) use host::{port_range_warning, unknown_interface};
 pub(crate) use orphan::start as start_orphan;
 pub(crate) use rivals::rival;
 
-use crate::access_log::AccessLog;
+use crate::access_log::{AccessLog, ServiceRecords};
 use crate::config::{Config, PlaneChoice, Settings};
 use crate::control::{BackendChange, Changes, RouteAnswer, RouteQuery, Upgrade};
 use crate::events::EventKind;
@@ -455,12 +455,7 @@ impl Startup<'_> {
             let wanted = begin::tap_names(&config.settings, cpus.len());
             begin::remove_surplus_devices(&mut record, wanted, socket, Tap::remove)?;
         }
-        parameters.access_log.configure(
-            config.settings.access_log.as_ref(),
-            &snapshot,
-            merged.settings.iter().map(|settings| settings.as_ref()?.access_log.clone()).collect(),
-        );
-        parameters.spans.configure(config.settings.tracing.as_ref(), &config.settings.instance);
+        parameters.configure_records(&config.settings, &snapshot, ServiceRecords::of(&merged.settings));
         worker_pool.begin();
         let tables = termination.tables(&snapshot);
         termination.configure(&config, &merged, (&snapshot, &tables), (&listeners, &OpenChallenges::default()))?;

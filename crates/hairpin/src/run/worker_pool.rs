@@ -5,7 +5,8 @@ use super::reading::WorkerReading;
 use super::reconcile::Heard;
 use super::thread::{self, ThreadShared, WorkerCommand, WorkerDevice, WorkerStart, WorkerThreadParts};
 use super::{ProcessEnd, SupervisorMessage};
-use crate::access_log::AccessLog;
+use crate::access_log::{AccessLog, ServiceRecords};
+use crate::config::Settings;
 use crate::spans::Spans;
 use anyhow::{Context, Result, bail};
 use hairpin_core::balance::{EffectiveWeights, Loads};
@@ -73,6 +74,20 @@ pub(crate) struct WorkerParameters {
     pub(crate) spans: Spans,
     /// Bytes of the ring that leads there from each worker and runtime.
     pub(crate) record_bytes: usize,
+}
+
+impl WorkerParameters {
+    /// Records go where these settings say from now on. `services`: by number.
+    pub(crate) fn configure_records(
+        &self,
+        settings: &Settings,
+        snapshot: &Arc<Snapshot>,
+        services: Vec<ServiceRecords>,
+    ) {
+        let queue = settings.tracing.as_ref().map(|_| self.spans.queue());
+        self.access_log.configure(settings.access_log.as_ref(), queue, snapshot, services);
+        self.spans.configure(settings.tracing.as_ref(), &settings.instance);
+    }
 }
 
 /// A worker's thread and what it shares.

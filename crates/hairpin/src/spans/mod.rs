@@ -12,7 +12,7 @@ mod span;
 #[cfg(test)]
 mod tests;
 
-pub use settings::{CollectorSettings, Endpoint, Parents, TracingSettings};
+pub use settings::{CollectorSettings, Endpoint, TracingSettings};
 pub(crate) use span::SpanFacts;
 
 /// Bounds of the export of spans.
@@ -131,8 +131,6 @@ impl Spans {
     }
 
     /// Where spans are to be pushed.
-    // Called as soon as records carry trace contexts.
-    #[allow(dead_code)]
     pub(crate) fn queue(&self) -> SpanQueue {
         SpanQueue(Arc::clone(&self.0))
     }
@@ -168,8 +166,6 @@ impl Spans {
 
 impl SpanQueue {
     /// Makes a span of these facts and queues it. It never waits: a span that finds no room is lost and counted.
-    // Called as soon as records carry trace contexts.
-    #[allow(dead_code)]
     pub(crate) fn push(&self, facts: &SpanFacts<'_>) {
         let Shared { queue, counts, .. } = &*self.0;
         if !queue.has_room() || !queue.add(span::of(facts)) {

@@ -1,5 +1,6 @@
 //! What the configuration says of tracing.
 
+use hairpin_core::l7::trace::{Parents, SAMPLE_ALL, Tracing};
 use hyper::Uri;
 use hyper::header::HeaderMap;
 use std::fmt;
@@ -22,6 +23,13 @@ pub struct TracingSettings {
     pub parents: Parents,
 }
 
+impl TracingSettings {
+    /// What the data plane is told.
+    pub(crate) fn data_plane(&self) -> Tracing {
+        Tracing { parents: self.parents, sample: (self.sample * SAMPLE_ALL as f64) as u64 }
+    }
+}
+
 /// How the collector is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectorSettings {
@@ -35,17 +43,6 @@ pub struct CollectorSettings {
     pub roots: PathBuf,
     /// From the look-up of the collector's name until its answer is complete.
     pub timeout: Duration,
-}
-
-/// Whose `traceparent` is believed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parents {
-    /// That of clients which `trusted` of [service.forwarded] names.
-    Trusted,
-    /// That of all clients.
-    All,
-    /// That of none: every trace begins here.
-    None,
 }
 
 /// The URL of a collector, without user, query and fragment.

@@ -45,6 +45,7 @@ fn the_full_examples_show_every_field() {
                     "grpc_service",
                     "passive_status",
                     "request_id",
+                    "tracing",
                     "template",
                     "status",
                     "routes",

@@ -181,7 +181,7 @@ fn the_access_log_knows_the_routes_of_the_other_service() {
     };
     let config = good(&text("1"));
     let logs = [0, 2].map(|service: usize| config.services[service].access_log.as_ref().unwrap());
-    assert_eq!((logs.map(|log| log.route_count), &logs[1].routes[..]), ([1, 1], &[1][..]));
+    assert_eq!(([0, 2].map(|at: usize| config.services[at].route_count), &logs[1].routes[..]), ([1, 1], &[1][..]));
     refuses(
         &text("2"),
         "20:13: error: [service.access_log] asks for route 2, and the service has 1; routes are counted from 1, in the \

@@ -1,7 +1,8 @@
 //! `[tracing]`: what it may say, and that nothing tells its secrets.
 
 use super::{good, said, warned, with};
-use hairpin::spans::{Parents, TracingSettings};
+use hairpin::spans::TracingSettings;
+use hairpin_core::l7::trace::Parents;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

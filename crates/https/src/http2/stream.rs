@@ -134,9 +134,9 @@ impl Stream {
                 Upload::new(Some(body), None).discard().await;
             }
             Judged::Forward(exchange) => match time {
-                None => self.forward(exchange, head, body, is_websocket).await,
+                None => self.forward(*exchange, head, body, is_websocket).await,
                 Some(time) => {
-                    if timeout(time, self.forward(exchange, head, body, is_websocket)).await.is_err() {
+                    if timeout(time, self.forward(*exchange, head, body, is_websocket)).await.is_err() {
                         self.expire();
                     }
                 }

@@ -9,7 +9,7 @@ use super::{Targets, edits, number, read_proxy_protocol, route};
 use hairpin_core::l7::config::{Action, Edits, Field, Forwarded, Http, HttpLimits, Sticky};
 use hairpin_core::l7::edit;
 use hairpin_core::l7::route::host::HostPattern;
-use hairpin_core::l7::trace::RequestId;
+use hairpin_core::l7::trace::{Parents, RequestId, Tracing};
 use toml::de::DeValue;
 
 /// Bytes of a cookie's path at most.
@@ -79,7 +79,8 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
         },
         forwarded: read_forwarded(&forwarded),
         request_id: read_request_id(&table),
-        tracing: None,
+        // How, the instance says.
+        tracing: table.boolean("tracing").then_some(Tracing { parents: Parents::None, sample: 0 }),
         sticky: read_sticky(&table, spoken),
         server_timing: table.boolean("server_timing"),
         upgrade: table.boolean("upgrade"),

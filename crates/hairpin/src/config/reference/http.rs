@@ -43,6 +43,14 @@ pub const HTTP: ReferenceSection = ReferenceSection {
              goes on then; that of others is dropped. The access log has it as `request_id`.",
         ),
         field(
+            "tracing",
+            ValueForm::Boolean,
+            Value("true"),
+            "false",
+            "Whether requests have a place in a trace, and sampled ones a span, where there is [tracing]. `traceparent` goes on as \
+             it is otherwise.",
+        ),
+        field(
             "upgrade",
             ValueForm::Boolean,
             Value("true"),

@@ -57,7 +57,7 @@ pub const TRACING: ReferenceSection = ReferenceSection {
         field(
             "parents",
             ValueForm::Choice(&[
-                ("trusted", "that of clients which `trusted` of [service.forwarded] names"),
+                ("trusted", "that of clients which `trusted` of [service.http.forwarded] names"),
                 ("all", "that of all clients, who then decide what is sampled"),
                 ("none", "that of no client: every trace begins here"),
             ]),

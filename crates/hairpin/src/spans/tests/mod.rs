@@ -6,9 +6,10 @@ mod delivery;
 mod server;
 
 use super::export::Pace;
-use super::{CollectorSettings, Parents, Shared, SpanFacts, SpanQueue, Spans, TracingSettings};
+use super::{CollectorSettings, Shared, SpanFacts, SpanQueue, Spans, TracingSettings};
 use crate::access_log::RecordNames;
 use hairpin_core::flow::Endpoint;
+use hairpin_core::l7::trace::Parents;
 use hairpin_core::record::{Record, Texts, flags};
 use hairpin_core::time::Time;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
@@ -35,7 +36,13 @@ fn record() -> Record {
 }
 
 fn texts() -> Texts<'static> {
-    Texts { line: b"GET /a?b=c", host: b"example.org", agent: b"curl/8", referer: b"http://elsewhere/" }
+    Texts {
+        line: b"GET /a?b=c",
+        host: b"example.org",
+        agent: b"curl/8",
+        referer: b"http://elsewhere/",
+        ..Texts::default()
+    }
 }
 
 /// Facts of one that has begun in a client's span; `number` tells it from others.

@@ -26,6 +26,7 @@ use crate::worker::Drop;
 pub const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What is to be done about a client connection's input.
+#[allow(clippy::large_enum_variant, reason = "it is moved once, to where it is stored; nothing is allocated for it")]
 enum Found {
     /// More is needed.
     Partial,
