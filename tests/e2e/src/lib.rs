@@ -9,6 +9,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod browser;
 pub mod cleanup;
 pub mod command;
 pub mod differential;

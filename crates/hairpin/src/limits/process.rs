@@ -280,6 +280,18 @@ pub(super) const PROCESS: Group = Group {
             "Clients get the newest of them.",
         ),
         limit(
+            "events that the page of the metrics server shows",
+            Number(metrics::EVENTS_MAX as u64, "events"),
+            &[],
+            "Older ones are left out; `hairpin events` has them.",
+        ),
+        limit(
+            "age of what the page of the metrics server shows of offload",
+            Time(metrics::OFFLOAD_FRESH),
+            &[],
+            "It is made anew.",
+        ),
+        limit(
             "connections that a capture tells apart",
             Number(capture::CONNECTIONS_MAX as u64, "connections"),
             &[],

@@ -1,8 +1,8 @@
 //! Taking connections: so many at a time, and what happens to the one too many.
 
+use super::Answers;
 use super::counts::Closed;
 use super::exchange::{self, MetricsExchange};
-use super::source::StatusSource;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -29,15 +29,15 @@ impl Drop for ServedClients {
 }
 
 /// Serves every client that connects, for ever.
-pub(super) async fn accept(listener: std::net::TcpListener, source: Arc<StatusSource>) {
+pub(super) async fn accept(listener: std::net::TcpListener, answers: Arc<Answers>) {
     // Only a runtime without I/O would refuse.
     let Ok(listener) = TcpListener::from_std(listener) else { return };
     let mut clients = ServedClients(Vec::with_capacity(CONNECTIONS_MAX));
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => admit(&mut clients.0, stream, &source),
+            Ok((stream, _)) => admit(&mut clients.0, stream, &answers),
             Err(_) => {
-                source.counts().close(Closed::AcceptFailed);
+                answers.status.counts().close(Closed::AcceptFailed);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -46,18 +46,18 @@ pub(super) async fn accept(listener: std::net::TcpListener, source: Arc<StatusSo
 
 /// Serves `stream`, if need be in place of the connection that has gone longest without a whole request: connections
 /// that only sit there must not keep a monitoring system out. If all are being answered, the new connection is closed.
-fn admit(clients: &mut Vec<ServedClient>, stream: TcpStream, source: &Arc<StatusSource>) {
+fn admit(clients: &mut Vec<ServedClient>, stream: TcpStream, answers: &Arc<Answers>) {
     clients.retain(|client| !client.task.is_finished());
     if clients.len() >= CONNECTIONS_MAX {
         // They are in the order of their arrival.
         let Some(idle) = clients.iter().position(|client| !client.exchange.is_open()) else {
-            source.counts().close(Closed::Refused);
+            answers.status.counts().close(Closed::Refused);
             return;
         };
         clients.remove(idle).task.abort();
-        source.counts().close(Closed::GaveWay);
+        answers.status.counts().close(Closed::GaveWay);
     }
     let exchange = Arc::new(MetricsExchange::default());
-    let task = tokio::spawn(exchange::serve(stream, Arc::clone(&exchange), Arc::clone(source)));
+    let task = tokio::spawn(exchange::serve(stream, Arc::clone(&exchange), Arc::clone(answers)));
     clients.push(ServedClient { exchange, task });
 }

@@ -40,7 +40,7 @@ impl Closed {
 }
 
 /// The HTTP status codes there are answers with.
-pub(super) const CODES: [u16; 6] = [200, 400, 404, 405, 413, 503];
+pub(super) const CODES: [u16; 7] = [200, 400, 404, 405, 413, 421, 503];
 
 /// Totals since the start of the server.
 #[derive(Debug, Default)]

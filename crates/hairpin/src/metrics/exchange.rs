@@ -5,13 +5,18 @@
 //! Requests with a body are refused and their connection closed, so there is never a question where the next one
 //! begins (RFC 9112, 11.2: request smuggling).
 
+use super::Answers;
 use super::counts::Closed;
-use super::source::{Format, StatusSource};
+use super::page;
+use super::source::Format;
 use crate::status::Status;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Incoming};
-use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{
+    ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue,
+    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -19,6 +24,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -41,8 +47,24 @@ pub(crate) const CONNECTION_PATIENCE: Duration = Duration::from_secs(30);
 /// How often these times are looked at.
 const TICK: Duration = Duration::from_secs(1);
 
-const INDEX: &str = "/metrics  metrics for Prometheus\n/status   the status as JSON\n\
-                     /healthz  200 while the instance answers\n/ready    200 while every service is ready\n";
+const PATHS: &str = "there is / (a page), /metrics, /status, /offload, /events, /healthz and /ready\n";
+const MISDIRECTED: &str =
+    "this address is on loopback: use a URL with an address or localhost, such as http://127.0.0.1:9560/\n";
+
+/// Fields of every answer. Nothing is kept, nothing but files of the page runs in it, no other site frames or embeds what is
+/// here or reads it, and no other site learns from links what it is.
+const GUARDS: [(HeaderName, &str); 6] = [
+    (CACHE_CONTROL, "no-store"),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (X_FRAME_OPTIONS, "DENY"),
+    (REFERRER_POLICY, "no-referrer"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (
+        CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+    ),
+];
 
 /// How far a connection is.
 #[derive(Debug, Default)]
@@ -91,13 +113,13 @@ impl MetricsExchange {
 }
 
 /// Serves the client behind `stream` until it or a bound ends it.
-pub(super) async fn serve(stream: TcpStream, exchange: Arc<MetricsExchange>, source: Arc<StatusSource>) {
+pub(super) async fn serve(stream: TcpStream, exchange: Arc<MetricsExchange>, answers: Arc<Answers>) {
     let service = service_fn(|request| {
-        let (exchange, source) = (&exchange, &source);
+        let (exchange, answers) = (&exchange, &answers);
         async move {
             let may_go_on = exchange.begin();
-            let response = respond(&request, source, may_go_on).await;
-            source.counts().answer(response.status().as_u16());
+            let response = respond(&request, answers, may_go_on).await;
+            answers.status.counts().answer(response.status().as_u16());
             exchange.answered();
             Ok::<_, Infallible>(response)
         }
@@ -114,15 +136,15 @@ pub(super) async fn serve(stream: TcpStream, exchange: Arc<MetricsExchange>, sou
     let began = Instant::now();
     loop {
         match tokio::time::timeout(TICK, connection.as_mut()).await {
-            Ok(ended) => return account(ended, &exchange, &source),
-            Err(_) if exchange.is_overdue() => return source.counts().close(Closed::Timeout),
+            Ok(ended) => return account(ended, &exchange, &answers),
+            Err(_) if exchange.is_overdue() => return answers.status.counts().close(Closed::Timeout),
             Err(_) if began.elapsed() >= CONNECTION_PATIENCE => connection.as_mut().graceful_shutdown(),
             Err(_) => {}
         }
     }
 }
 
-fn account(ended: hyper::Result<()>, exchange: &MetricsExchange, source: &StatusSource) {
+fn account(ended: hyper::Result<()>, exchange: &MetricsExchange, answers: &Answers) {
     let Err(error) = ended else { return };
     let why = match () {
         // Silence after an answer is the ordinary end.
@@ -131,47 +153,78 @@ fn account(ended: hyper::Result<()>, exchange: &MetricsExchange, source: &Status
         () if error.is_parse() => Closed::Malformed,
         () => Closed::Broken,
     };
-    source.counts().close(why);
+    answers.status.counts().close(why);
 }
 
 /// The answer; `may_go_on`: whether the client may send another request on this connection.
-async fn respond(request: &Request<Incoming>, source: &StatusSource, may_go_on: bool) -> Response<Full<Bytes>> {
+async fn respond(request: &Request<Incoming>, answers: &Answers, may_go_on: bool) -> Response<Full<Bytes>> {
     let has_body = !request.body().is_end_stream();
     let mut response = if has_body {
         plain(StatusCode::PAYLOAD_TOO_LARGE, "requests with a body are refused\n")
+    } else if answers.is_loopback && !is_for_loopback(request) {
+        plain(StatusCode::MISDIRECTED_REQUEST, MISDIRECTED)
     } else {
-        answer(request, source).await
+        answer(request, answers).await
     };
     let headers = response.headers_mut();
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    for (name, value) in GUARDS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
     if has_body || !may_go_on {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
 }
 
-async fn answer(request: &Request<Incoming>, source: &StatusSource) -> Response<Full<Bytes>> {
-    let format = match request.uri().path() {
-        "/" => None,
-        "/metrics" => Some(metrics_format(request)),
-        "/status" | "/healthz" | "/ready" => Some(Format::Json),
-        _ => return plain(StatusCode::NOT_FOUND, "there is /metrics, /status, /healthz and /ready\n"),
-    };
+/// Whether the host that a request is for may be this machine on loopback: an address, a name without a dot such as
+/// `localhost`, or none. Another name is one that a site on the Internet has pointed to 127.0.0.1, so that its script, which
+/// runs in the operator's browser, may read what is here (DNS rebinding).
+fn is_for_loopback(request: &Request<Incoming>) -> bool {
+    let fields = request.headers().get_all(HOST).iter().map(|value| value.to_str().unwrap_or("."));
+    fields.chain(request.uri().authority().map(|authority| authority.as_str())).all(|host| {
+        let name = match host.strip_prefix('[') {
+            Some(rest) => rest.split(']').next().unwrap_or_default(),
+            None => host.split(':').next().unwrap_or_default(),
+        };
+        !name.contains(['.', '@']) || name.parse::<IpAddr>().is_ok()
+    })
+}
+
+async fn answer(request: &Request<Incoming>, answers: &Answers) -> Response<Full<Bytes>> {
+    let path = request.uri().path();
+    let file = page::file(path);
+    if file.is_none() && !["/metrics", "/status", "/offload", "/events", "/healthz", "/ready"].contains(&path) {
+        return plain(StatusCode::NOT_FOUND, PATHS);
+    }
     // HEAD is answered like GET; hyper leaves the body out.
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "use GET\n");
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return response;
     }
-    let Some(format) = format else { return plain(StatusCode::OK, INDEX) };
-    if request.uri().path() == "/ready" {
-        return ready(source.status().await);
+    if let Some((content_type, text)) = file {
+        return with_type(StatusCode::OK, content_type, Bytes::from_static(text.as_bytes()));
     }
-    match source.written(format).await {
-        Ok(_) if request.uri().path() == "/healthz" => plain(StatusCode::OK, "the instance answers\n"),
+    let (what, format, made) = match path {
+        "/ready" => return ready(answers.status.status().await),
+        "/events" => ("events", Format::Json, answers.recent.events().await),
+        "/offload" => {
+            let made = match answers.status.status().await {
+                Ok(status) => answers.recent.offload(status).await,
+                Err(reason) => Err(reason),
+            };
+            ("offload", Format::Json, made)
+        }
+        "/metrics" => {
+            let format = metrics_format(request);
+            ("status", format, answers.status.written(format).await)
+        }
+        _ => ("status", Format::Json, answers.status.written(Format::Json).await),
+    };
+    match made {
+        Ok(_) if path == "/healthz" => plain(StatusCode::OK, "the instance answers\n"),
         Ok(text) => with_type(StatusCode::OK, format.content_type(), text),
-        Err(reason) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("no status: {reason}\n")),
+        Err(reason) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("no {what}: {reason}\n")),
     }
 }
 

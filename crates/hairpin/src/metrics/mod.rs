@@ -1,8 +1,9 @@
-//! Metrics for Prometheus and the status as JSON, over HTTP/1.1.
+//! The admin address: metrics for Prometheus, the status as JSON, and a page for people, over HTTP/1.1.
 //!
 //! `GET /metrics` answers in OpenMetrics or in Prometheus' older text, whichever the client prefers; `GET /status` is
 //! what `hairpin status -o json` prints. Everything comes from one [`Status`]: [`families`] says which metric is which
-//! number of it, and `docs/reference/metrics.md` is written from there.
+//! number of it, and `docs/reference/metrics.md` is written from there. `GET /` is the page ([`page`]), which asks for
+//! `/status`, `/offload` and `/events` ([`recent`]) again and again.
 //!
 //! A client that can reach the address can read; no client can change anything. Clients are hostile until shown
 //! otherwise: every size and time has a bound (`exchange`), and neither they nor a slow status can reach the packet
@@ -14,7 +15,9 @@ mod counts;
 mod exchange;
 pub mod families;
 mod labels;
+mod page;
 pub(crate) mod reasons;
+mod recent;
 mod source;
 mod text;
 
@@ -24,14 +27,18 @@ pub(crate) mod limits {
     pub(crate) use super::exchange::{
         CONNECTION_PATIENCE, EXCHANGE_PATIENCE, HEAD_BYTES_MAX, HEAD_PATIENCE, HEADERS_MAX, REQUESTS_MAX,
     };
+    pub(crate) use super::recent::{EVENTS_MAX, OFFLOAD_FRESH};
     pub(crate) use super::source::ALIVE_MAX;
 }
 
+use crate::control::OffloadView;
 use crate::status::Status;
 use anyhow::{Context, Result, anyhow};
+use recent::Recent;
 use source::StatusSource;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
@@ -65,22 +72,59 @@ impl Drop for MetricsServer {
     }
 }
 
-/// Serves metrics and status on `listen` until the returned server is dropped. `status` makes a status or says why it
-/// cannot; it is called on a thread of its own, once at a time and about ten times a second at most, however many
-/// clients ask.
+/// Makes a status or says why it cannot.
+pub type MakeStatus = dyn Fn() -> std::result::Result<Status, String> + Send;
+
+/// Says what carries connections, or why that is not known.
+pub type MakeOffload = dyn Fn(&Status) -> std::result::Result<OffloadView, String> + Send;
+
+/// What the server tells of an instance. Each is called on a thread of its own, once at a time.
+pub struct Sources {
+    /// Called about ten times a second at most, however many clients ask.
+    pub status: Box<MakeStatus>,
+    /// Called once in two seconds at most.
+    pub offload: Box<MakeOffload>,
+    /// The file of the instance's newest events; `None`: it keeps none.
+    pub events: Option<PathBuf>,
+}
+
+/// What the server answers from.
+struct Answers {
+    status: StatusSource,
+    recent: Recent,
+    /// It listens on loopback only, where no other machine's name leads but by a trick.
+    is_loopback: bool,
+}
+
+/// Serves metrics and status on `listen` until the returned server is dropped; see [`Sources::status`].
+///
+/// # Errors
+/// See [`serve_all`].
+pub fn serve<F>(listen: SocketAddr, status: F) -> Result<MetricsServer>
+where
+    F: Fn() -> std::result::Result<Status, String> + Send + 'static,
+{
+    let offload = Box::new(|_: &Status| Err("the instance does not tell".to_string()));
+    serve_all(listen, Sources { status: Box::new(status), offload, events: None })
+}
+
+/// Serves everything on `listen` until the returned server is dropped.
 ///
 /// # Errors
 /// `listen` cannot be listened on, or a thread cannot be started; the text names the address and the remedy.
-pub fn serve<F>(listen: SocketAddr, status: F) -> Result<MetricsServer>
-where
-    F: Fn() -> std::result::Result<Status, String> + Clone + Send + 'static,
-{
+pub fn serve_all(listen: SocketAddr, sources: Sources) -> Result<MetricsServer> {
     let (listener, address) = bind(listen)?;
+    let Sources { status, offload, events } = sources;
+    let answers = Answers {
+        status: StatusSource::new(status),
+        recent: Recent::new(offload, events),
+        is_loopback: address.ip().is_loopback(),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
-        // One that makes a status and one that writes down an earlier one in another format.
-        .max_blocking_threads(2)
+        // One that makes a status, one that writes down an earlier one in another format, and one for what is recent.
+        .max_blocking_threads(3)
         .thread_name("metrics-status")
         .build()
         .context("cannot start the metrics server")?;
@@ -89,7 +133,7 @@ where
         // Serving at the priority of the thread that started this one is no disaster.
         let _ = rustix::process::setpriority_process(None, NICE);
         runtime.block_on(async move {
-            let accepting = tokio::spawn(accept::accept(listener, Arc::new(StatusSource::new(status))));
+            let accepting = tokio::spawn(accept::accept(listener, Arc::new(answers)));
             // Only an end wakes this: nothing is ever sent.
             let _ = stopped.await;
             accepting.abort();

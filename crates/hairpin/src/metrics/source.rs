@@ -1,5 +1,6 @@
 //! One status, shared by all clients that ask at about the same time.
 
+use super::MakeStatus;
 use super::counts::ServerCounts;
 use super::text;
 use crate::status::Status;
@@ -80,8 +81,6 @@ struct Latest {
     alive: Vec<Weak<RenderedStatus>>,
 }
 
-type MakeStatus = dyn Fn() -> Result<Status, String> + Send;
-
 /// Makes statuses, never two at once.
 pub(super) struct StatusSource {
     make: Arc<Mutex<Box<MakeStatus>>>,
@@ -90,8 +89,8 @@ pub(super) struct StatusSource {
 }
 
 impl StatusSource {
-    pub(super) fn new(make: impl Fn() -> Result<Status, String> + Send + 'static) -> StatusSource {
-        StatusSource { make: Arc::new(Mutex::new(Box::new(make))), latest: Arc::default(), counts: Arc::default() }
+    pub(super) fn new(make: Box<MakeStatus>) -> StatusSource {
+        StatusSource { make: Arc::new(Mutex::new(make)), latest: Arc::default(), counts: Arc::default() }
     }
 
     /// The server's counters.

@@ -4,7 +4,7 @@ use super::inspect::Inspector;
 use super::{CHANGE_PATIENCE, ProcessEnd, ReplySender, STATUS_PATIENCE, SupervisorMessage, log};
 use crate::config::Settings;
 use crate::control::{self, ControlAnswer, ControlReply, ControlRequest};
-use crate::metrics;
+use crate::{events, metrics};
 use anyhow::Result;
 use std::path::Path;
 use std::sync::mpsc::{self, Sender};
@@ -80,11 +80,20 @@ fn handle(sender: &Sender<SupervisorMessage>, inspector: &Inspector, request: Co
     answer.unwrap_or_else(ControlAnswer::Error).into()
 }
 
-/// Serves `/metrics`, if the configuration asks for that. A failure is logged, and the instance goes on without it.
-pub(super) fn serve_metrics(settings: &Settings, sender: &Sender<SupervisorMessage>) -> Option<metrics::MetricsServer> {
+/// Serves the admin address, if the configuration asks for that. A failure is logged, and the instance goes on without it.
+pub(super) fn serve_metrics(
+    settings: &Settings,
+    sender: &Sender<SupervisorMessage>,
+    inspector: Inspector,
+    socket: &Path,
+) -> Option<metrics::MetricsServer> {
     let sender = sender.clone();
-    let status = move || ask(&sender, STATUS_PATIENCE, SupervisorMessage::Status);
-    match metrics::serve(settings.metrics?, status) {
+    let sources = metrics::Sources {
+        status: Box::new(move || ask(&sender, STATUS_PATIENCE, SupervisorMessage::Status)),
+        offload: Box::new(move |status| inspector.offload(status)),
+        events: Some(events::path(socket)),
+    };
+    match metrics::serve_all(settings.metrics?, sources) {
         Ok(server) => Some(server),
         Err(error) => {
             log(&format!("warning: no metrics: {error:#}"));

@@ -191,9 +191,10 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    /// Begins to serve `/metrics`, if that is wanted.
+    /// Begins to serve the admin address, if that is wanted.
     pub(super) fn serve_metrics(&mut self) {
-        self.metrics = super::requests::serve_metrics(&self.config.settings, &self.sender);
+        let inspector = self.inspector.clone();
+        self.metrics = super::requests::serve_metrics(&self.config.settings, &self.sender, inspector, &self.socket);
     }
 
     /// Has certificates obtained as the configuration in force wants.

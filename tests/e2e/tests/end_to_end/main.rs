@@ -33,6 +33,7 @@ mod memif;
 mod mtu;
 mod network;
 mod not_ours;
+mod page;
 mod policy;
 mod prometheus;
 mod restart;
@@ -108,6 +109,7 @@ fn main() -> ExitCode {
         availability::tests(),
         tables::tests(),
         takeover::tests(),
+        page::tests(),
         policy::tests(),
         http::tests(),
         grpc::tests(),

@@ -458,13 +458,15 @@ pub const LOG: ReferenceSection = ReferenceSection {
 /// `[metrics]`
 pub const METRICS: ReferenceSection = ReferenceSection {
     header: "[metrics]",
-    doc: "Metrics for monitoring over HTTP: `/metrics` in the form of Prometheus, `/status` in JSON.",
+    doc: "Metrics for monitoring, and a page for people, over HTTP: `/` is the page, `/metrics` has the form of Prometheus, \
+          `/status`, `/offload` and `/events` are JSON. Nothing there changes anything.",
     fields: &[field(
         "listen",
         ValueForm::EndpointOrOff,
         Value("127.0.0.1:9560"),
         "\"off\"",
         "Address and port, or `\"off\"`. Every host that reaches it can read the names and addresses of all services and \
-         backends, so keep it on loopback or behind a filter. Instances on one machine need a port each.",
+         backends, and the events, so keep it on loopback or behind a filter. On loopback only requests for an address, or \
+         for a name without a dot such as `localhost`, are answered. Instances on one machine need a port each.",
     )],
 };
