@@ -151,8 +151,10 @@ soak: build
 sanitize:
 	scripts/sanitize
 
+# About two minutes. STAY=1: its last network stays up, with traffic, and its page at the address that is printed last, until
+# Ctrl-C.
 demo: build
-	target/release/hairpin-bench demo
+	target/release/hairpin-bench demo $(if $(STAY),--stay)
 
 bench: build
 	target/release/hairpin-bench run $(if $(QUICK),--quick) $(BENCH)

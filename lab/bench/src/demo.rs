@@ -1,8 +1,9 @@
 //! `make demo`: the same traffic once routed by the kernel and once balanced by Hairpin, with its status live;
-//! then HTTP (`http.rs`) and HTTPS (`https.rs`).
+//! then HTTP (`http.rs`) and HTTPS (`https.rs`), and the page on the admin address (`page.rs`).
 
 mod http;
 mod https;
+mod page;
 
 use crate::suite::report::metric;
 use crate::suite::samples::RepeatedValues;
@@ -84,8 +85,8 @@ fn services() -> Vec<(PeerService, DemoLoad)> {
     ]
 }
 
-/// Runs the demo: less than two minutes.
-pub fn run() -> Result<()> {
+/// Runs the demo: less than two minutes, or until Ctrl-C if it is to `stay`.
+pub fn run(stay: bool) -> Result<()> {
     println!("A client, a balancer and four servers, each a network namespace, joined by virtual cards.");
     let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
@@ -117,8 +118,7 @@ pub fn run() -> Result<()> {
     drop(ours);
     http::run(&topology)?;
     https::run(&topology)?;
-    println!("Everything above ran in namespaces and is removed now.");
-    Ok(())
+    page::run(&topology, stay)
 }
 
 /// One page through each HTTP service must be what the servers have.

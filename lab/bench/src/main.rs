@@ -30,7 +30,11 @@ struct CommandLine {
 #[derive(Debug, Subcommand)]
 enum CliCommand {
     /// Drives curl, wrk, iperf3 and UDP through Hairpin and, beside that, through plain routing.
-    Demo,
+    Demo {
+        /// The last network stays up, with traffic, until Ctrl-C, so that its page can be looked at.
+        #[arg(long)]
+        stay: bool,
+    },
     /// Makes the network, starts servers and a balancer, and waits for Ctrl-C: for trying things by hand.
     Up {
         /// The forwarder in the balancer: routed, multipath, nftables, haproxy, nginx-stream or hairpin.
@@ -110,9 +114,9 @@ fn main() -> Result<()> {
     let arguments = CommandLine::parse();
     cleanup::on_signal()?;
     match arguments.command {
-        CliCommand::Demo => {
+        CliCommand::Demo { stay } => {
             namespace::clean(false)?;
-            demo::run()
+            demo::run(stay)
         }
         CliCommand::Up { peer, wire } => up(peer, if wire { Cards::Wire } else { Cards::Gso }),
         CliCommand::Run { list: true, .. } => {
