@@ -2,7 +2,16 @@
 
 use super::{Emit, MetricFamily, MetricKind, MetricView, NONE, SampleValue, family};
 use crate::metrics::reasons::{faults, reasons, refusals};
-use crate::status::{Count, Histogram, HttpStatus};
+use crate::status::{Count, Histogram, HttpStatus, ServiceStatus};
+use std::collections::HashSet;
+
+const GROUP: &[&str] = &["service", "group"];
+/// Bounds of times: from 128 us on, each eight times the one before.
+const COARSE: (usize, usize) = (7, 3);
+/// From 64 us on, each twice the one before.
+const FINE: (usize, usize) = (6, 1);
+/// All that there are.
+const ALL: (usize, usize) = (0, 1);
 
 /// All of them, in the order in which they are written.
 pub(super) const FAMILIES: &[MetricFamily] = &[
@@ -54,15 +63,15 @@ pub(super) const FAMILIES: &[MetricFamily] = &[
         Histogram,
         "http_request_to_backend_seconds",
         &["service"],
-        "From the end of a request's head until there was a connection to a backend. `service` may be a group, also below.",
-        |view, emit| times(view, emit, 0, (7, 3))
+        "From the end of a request's head until there was a connection to a backend.",
+        |view, emit| histograms(view, emit, |service| time(service, 0), COARSE)
     ),
     family!(
         Histogram,
         "http_request_to_response_seconds",
         &["service"],
         "From the end of a request's head until the head of its backend's response had come.",
-        |view, emit| times(view, emit, 1, (6, 1))
+        |view, emit| histograms(view, emit, |service| time(service, 1), FINE)
     ),
     family!(
         Histogram,
@@ -70,28 +79,63 @@ pub(super) const FAMILIES: &[MetricFamily] = &[
         &["service"],
         "From the end of a request's head until the client had all of its backend's response. Those that end with their \
          connection, and tunnels, do not count.",
-        |view, emit| times(view, emit, 2, (6, 1))
+        |view, emit| histograms(view, emit, |service| time(service, 2), FINE)
     ),
     family!(
         Histogram,
         "http_request_bytes",
         &["service"],
         "Bytes of requests that http_request_seconds counts, with their heads.",
-        |view, emit| sizes(view, emit, 0)
+        |view, emit| histograms(view, emit, |service| size(service, 0), ALL)
     ),
     family!(
         Histogram,
         "http_response_bytes",
         &["service"],
         "Bytes of the responses to them, with their heads.",
-        |view, emit| sizes(view, emit, 1)
+        |view, emit| histograms(view, emit, |service| size(service, 1), ALL)
+    ),
+    family!(
+        Histogram,
+        "http_group_request_to_backend_seconds",
+        GROUP,
+        "http_request_to_backend_seconds of the requests that went to a group; groups without any have none, also below.",
+        |view, emit| of_groups(view, emit, |group| time(group, 0), COARSE)
+    ),
+    family!(
+        Histogram,
+        "http_group_request_to_response_seconds",
+        GROUP,
+        "http_request_to_response_seconds of the requests that went to a group.",
+        |view, emit| of_groups(view, emit, |group| time(group, 1), FINE)
+    ),
+    family!(
+        Histogram,
+        "http_group_request_seconds",
+        GROUP,
+        "http_request_seconds of the requests that went to a group.",
+        |view, emit| of_groups(view, emit, |group| time(group, 2), FINE)
+    ),
+    family!(
+        Histogram,
+        "http_group_request_bytes",
+        GROUP,
+        "http_request_bytes of the requests that went to a group.",
+        |view, emit| of_groups(view, emit, |group| size(group, 0), ALL)
+    ),
+    family!(
+        Histogram,
+        "http_group_response_bytes",
+        GROUP,
+        "http_response_bytes of the responses to them.",
+        |view, emit| of_groups(view, emit, |group| size(group, 1), ALL)
     ),
     family!(
         Histogram,
         "https_handshake_seconds",
         &["service"],
         "How long clients' TLS handshakes took that were completed, from when their connection was accepted.",
-        |view, emit| times(view, emit, 3, (8, 2))
+        |view, emit| histograms(view, emit, |service| time(service, 3), (8, 2))
     ),
     family!(
         Counter,
@@ -257,63 +301,95 @@ fn number(view: &MetricView<'_>, emit: &mut Emit<'_>, value: fn(&HttpStatus) -> 
     }
 }
 
-fn responses(view: &MetricView<'_>, emit: &mut Emit<'_>) {
-    let services = &view.status.services;
-    let of_http = |name: &str| services.iter().any(|service| service.name == name && service.is_http());
-    for (service, (name, names)) in services.iter().zip(&view.names.services) {
-        if !service.is_http() && !service.group_of.as_deref().is_some_and(of_http) {
-            continue;
-        }
+/// An HTTP service, or a group of one.
+struct HttpPart<'a> {
+    status: &'a ServiceStatus,
+    /// What tells it apart from all other services and groups.
+    name: &'a str,
+    /// The service, and the group; empty: the service itself.
+    labels: [&'a str; 2],
+    backends: &'a [String],
+}
+
+fn http_parts<'a>(view: &'a MetricView<'_>) -> Vec<HttpPart<'a>> {
+    let status = view.status;
+    let of_http: HashSet<&str> =
+        status.services.iter().filter(|service| service.is_http()).map(|service| &*service.name).collect();
+    let part = |(status, (name, backends)): (&'a ServiceStatus, &'a (String, Vec<String>))| {
         // Groups are named after their service.
-        let of = service.group_of.as_deref();
-        let group = of.map(|of| name.strip_prefix(of).and_then(|rest| rest.strip_prefix('/')).unwrap_or(name));
-        for (backend, backend_name) in service.backends.iter().zip(names) {
+        let labels = match status.group_of.as_deref() {
+            None if status.is_http() => [&**name, ""],
+            Some(of) if of_http.contains(of) => {
+                [of, name.strip_prefix(of).and_then(|rest| rest.strip_prefix('/')).unwrap_or(name)]
+            }
+            _ => return None,
+        };
+        Some(HttpPart { status, name, labels, backends })
+    };
+    status.services.iter().zip(&view.names.services).filter_map(part).collect()
+}
+
+fn responses(view: &MetricView<'_>, emit: &mut Emit<'_>) {
+    for part in http_parts(view) {
+        let [service, group] = part.labels;
+        for (backend, backend_name) in part.status.backends.iter().zip(part.backends) {
             for (class, count) in &backend.responses {
-                emit(&[of.unwrap_or(name), group.unwrap_or(""), backend_name, class], (*count).into());
+                emit(&[service, group, backend_name, class], (*count).into());
             }
         }
     }
 }
 
 fn requests_failed(view: &MetricView<'_>, emit: &mut Emit<'_>) {
-    let services = &view.status.services;
-    let of_http = |name: &str| services.iter().any(|service| service.name == name && service.is_http());
-    for (service, (name, names)) in services.iter().zip(&view.names.services) {
-        if service.is_http() || service.group_of.as_deref().is_some_and(of_http) {
-            for (backend, backend_name) in service.backends.iter().zip(names) {
-                let failed = &backend.health.requests_failed;
-                reasons(emit, &[name, backend_name], failed, faults(), |count: &u64| *count);
-            }
+    for part in http_parts(view) {
+        for (backend, backend_name) in part.status.backends.iter().zip(part.backends) {
+            let failed = &backend.health.requests_failed;
+            reasons(emit, &[part.name, backend_name], failed, faults(), |count: &u64| *count);
         }
     }
 }
 
-/// One of the three times of HTTP services.
-/// One of the histograms of times, with a bound for some of its buckets: the first one, and each so many further.
-fn times(view: &MetricView<'_>, emit: &mut Emit<'_>, which: usize, (first, step): (usize, usize)) {
-    for ((name, _), service) in view.names.services.iter().zip(&view.status.services) {
-        let Some(histogram) = service.times.as_ref().map(|times| &times.histograms[which]) else { continue };
-        let has_seen = service.group_of.is_none() || histogram.buckets.iter().any(|(_, count)| *count > 0);
-        if !histogram.buckets.is_empty() && has_seen {
-            let buckets = merged(&histogram.buckets, first, step);
-            emit(&[name], SampleValue::Histogram { sum: histogram.sum, buckets: &buckets });
+/// A histogram of each service, with a bound for some of its buckets: the first one, and each so many further.
+fn histograms(
+    view: &MetricView<'_>,
+    emit: &mut Emit<'_>,
+    of: impl Fn(&ServiceStatus) -> Option<&Histogram>,
+    bounds: (usize, usize),
+) {
+    for part in http_parts(view).iter().filter(|part| part.labels[1].is_empty()) {
+        if let Some(histogram) = of(part.status).filter(|histogram| !histogram.buckets.is_empty()) {
+            let buckets = merged(&histogram.buckets, bounds);
+            emit(&part.labels[..1], SampleValue::Histogram { sum: histogram.sum, buckets: &buckets });
         }
     }
 }
 
-fn sizes(view: &MetricView<'_>, emit: &mut Emit<'_>, which: usize) {
-    for ((name, _), service) in view.names.services.iter().zip(&view.status.services) {
-        let Some(Histogram { buckets, sum }) = service.sizes.as_ref().map(|sizes| &sizes.histograms[which]) else {
-            continue;
-        };
-        if service.group_of.is_none() || buckets.iter().any(|(_, count)| *count > 0) {
-            emit(&[name], SampleValue::Histogram { sum: *sum, buckets });
+/// A histogram of each group that had requests.
+fn of_groups(
+    view: &MetricView<'_>,
+    emit: &mut Emit<'_>,
+    of: impl Fn(&ServiceStatus) -> Option<&Histogram>,
+    bounds: (usize, usize),
+) {
+    for part in http_parts(view).iter().filter(|part| !part.labels[1].is_empty()) {
+        let histogram = of(part.status).filter(|one| one.buckets.iter().any(|(_, count)| *count > 0));
+        if let Some(histogram) = histogram {
+            let buckets = merged(&histogram.buckets, bounds);
+            emit(&part.labels, SampleValue::Histogram { sum: histogram.sum, buckets: &buckets });
         }
     }
+}
+
+fn time(service: &ServiceStatus, which: usize) -> Option<&Histogram> {
+    service.times.as_ref().map(|times| &times.histograms[which])
+}
+
+fn size(service: &ServiceStatus, which: usize) -> Option<&Histogram> {
+    service.sizes.as_ref().map(|sizes| &sizes.histograms[which])
 }
 
 /// Of buckets that are counted finely, fewer: a service may have 120 series in all.
-fn merged(buckets: &[(f64, u64)], first: usize, step: usize) -> Vec<(f64, u64)> {
+fn merged(buckets: &[(f64, u64)], (first, step): (usize, usize)) -> Vec<(f64, u64)> {
     let mut merged = Vec::new();
     let mut count = 0;
     for (at, (upper, own)) in buckets.iter().enumerate() {
