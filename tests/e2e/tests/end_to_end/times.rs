@@ -1,7 +1,7 @@
 //! How long requests take: what status and metrics say of services whose connections are spliced, and of those that end here.
 
 use super::network::test;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::servers::web::certificate;
@@ -25,7 +25,10 @@ fn timed() -> Result<()> {
     let topology = Topology::create(TopologyOptions::default())?;
     let _servers = Servers::start(&topology)?;
     let pem = certificate(&topology, "times.pem", &["web.test"])?;
-    let plain = PeerService { server_port: HTTP_PORT, ..PeerService::http("plain", 80) };
+    // Large pages come from a group.
+    let group = "[[service.group]]\nname = \"large\"\nbackends = [\"10.0.3.2:80\"]\n\
+                 [[service.route]]\npath = \"/10m\"\ngroup = \"large\"\n";
+    let plain = PeerService { server_port: HTTP_PORT, tables: group.into(), ..PeerService::http("plain", 80) };
     let services = [plain, PeerService::https("secure", 443, &pem)];
     let options =
         HairpinOptions { tables: "[metrics]\nlisten = \"127.0.0.1:9560\"\n".into(), ..HairpinOptions::default() };
@@ -60,7 +63,30 @@ fn timed() -> Result<()> {
         let series = format!("hairpin_http_request_seconds_count{{service=\"{name}\"}} {count}");
         ensure!(metrics.lines().any(|line| line == series), "no {series}");
     }
+    let of = |name: &str| -> Result<Value> {
+        let services = status["services"].as_array().into_iter().flatten();
+        Ok(services.into_iter().find(|service| service["name"] == name).context("no such service")?.clone())
+    };
+    let (plain, large, secure) = (of("plain")?, of("plain/large")?, of("secure")?);
+    ensure!(large["times"]["in_all_us"]["count"] == REQUESTS / 2, "{large}");
+    let sizes = &plain["sizes"];
+    // Upper ends of buckets: 1 KB with its head is less than 4 KiB, 10 MB is less than 16 MiB.
+    ensure!(sizes["response_bytes"]["p50"] == 4096.0 && sizes["response_bytes"]["max"] == 16_777_216.0, "{sizes}");
+    ensure!(sizes["request_bytes"]["max"] == 256.0 && sizes["request_bytes"]["count"] == REQUESTS, "{sizes}");
+    ensure!(large["sizes"]["response_bytes"]["p50"] == 16_777_216.0, "{large}");
+    ensure!(secure["sizes"]["response_bytes"]["count"] == 2 * REQUESTS, "{secure}");
+    ensure!(secure["times"]["tls_handshake_us"]["count"] == 2, "two connections: {secure}");
+    let metrics = topology.balancer.script("curl --silent --fail http://127.0.0.1:9560/metrics")?;
+    for series in [
+        format!("hairpin_http_group_request_seconds_count{{service=\"plain\",group=\"large\"}} {}", REQUESTS / 2),
+        "hairpin_https_handshake_seconds_count{service=\"secure\"} 2".to_string(),
+        "hairpin_http_service_replies_total{service=\"plain\",class=\"4xx\"} 0".to_string(),
+    ] {
+        ensure!(metrics.lines().any(|line| line == series), "no {series}");
+    }
     let table = hairpin.status_table()?;
-    ensure!(table.contains("with the client"), "{table}");
+    for text in ["with the client", "TLS handshake", "of the response", "16 MiB"] {
+        ensure!(table.contains(text), "no {text:?}: {table}");
+    }
     Ok(())
 }
