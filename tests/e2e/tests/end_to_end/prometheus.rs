@@ -12,6 +12,7 @@ use expression::Names;
 use hairpin_e2e::command;
 use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::process::{Process, patience};
+use hairpin_e2e::servers::collector::{self, Collector};
 use hairpin_e2e::servers::web::certificate;
 use hairpin_e2e::servers::{HTTP_PORT, Servers};
 use hairpin_e2e::topology::{Family, Topology, TopologyOptions, vip};
@@ -67,10 +68,11 @@ fn alerts_fire() -> Result<()> {
     Ok(())
 }
 
-/// A Hairpin with a service of every kind, and its servers.
+/// A Hairpin with a service of every kind, its servers, and the collector of its spans.
 struct Scene {
     hairpin: Hairpin,
     servers: Servers,
+    _collector: Collector,
 }
 
 /// The tables of the configuration that metrics depend on. The CA of `own` is nowhere.
@@ -79,21 +81,24 @@ fn tables(topology: &Topology) -> String {
     format!(
         "[metrics]\nlisten = \"127.0.0.1:9560\"\n[limits]\nconnections_max = 4000\nhttp_connections_max = 2000\nrules_max = \
          4096\n[access_log]\nto = {log:?}\n[offload]\npolicy = \"always\"\n[acme]\nterms_agreed = true\ndirectory = \
-         \"https://127.0.0.1:1/directory\"\nstate = {state:?}\n"
+         \"https://127.0.0.1:1/directory\"\nstate = {state:?}\n{}",
+        collector::table()
     )
 }
 
 fn services(topology: &Topology) -> Result<Vec<PeerService>> {
+    let gone = "[[service.backend]]\nname = \"gone\"\naddress = \"10.0.2.2:9\"\n[service.health]\ncheck = \"tcp\"\ninterval = \
+                \"200ms\"\ntimeout = \"100ms\"\nfall = 1\n";
     // One of its backends has no server; requests for large pages go to a group.
     let web = format!(
-        "[[service.backend]]\nname = \"gone\"\naddress = \"10.0.2.2:9\"\n[service.health]\ncheck = \"tcp\"\ninterval = \
-         \"200ms\"\ntimeout = \"100ms\"\nfall = 1\n[[service.group]]\nname = \"large\"\n[[service.group.backend]]\nname = \
+        "{gone}[[service.group]]\nname = \"large\"\n[[service.group.backend]]\nname = \
          \"server3\"\naddress = \"10.0.3.2:{HTTP_PORT}\"\n[[service.route]]\npath = \"/10m\"\ngroup = \"large\"\n\
          [[service.route]]\npath = \"/reply\"\nreply = {{ status = 200, body = \"here\" }}\n"
     );
     let own = "[service.https]\nacme = [\"own.test\"]\n".to_owned();
     Ok(vec![
         PeerService { servers: vec![1, 2], server_port: HTTP_PORT, tables: web, ..PeerService::http("web", 80) },
+        PeerService { servers: Vec::new(), tables: gone.to_owned(), ..PeerService::http("down", 81) },
         PeerService { server_port: HTTP_PORT, ..PeerService::tcp("raw", Family::V4, 8080) },
         PeerService::https("secure", 443, &certificate(topology, "secure.pem", &["secure.test"])?),
         PeerService { tables: own, ..PeerService::https("own", 444, Path::new("")) },
@@ -103,24 +108,25 @@ fn services(topology: &Topology) -> Result<Vec<PeerService>> {
 impl Scene {
     fn start(topology: &Topology) -> Result<Scene> {
         let servers = Servers::start(topology)?;
+        let collector = Collector::start(topology)?;
         let options = HairpinOptions { tables: tables(topology), ..HairpinOptions::default() };
         let services = services(topology)?;
         let hairpin = Hairpin::start(topology, &services, &options)?;
         // `/health` of server1 answers 503.
         servers.say(topology, 1, None)?;
         hairpin.tell(topology, &["reload"])?;
-        Ok(Scene { hairpin, servers })
+        Ok(Scene { hairpin, servers, _collector: collector })
     }
 }
 
-/// Clients of all services, until it is dropped: answers of all classes that nginx gives, small pages and such that the engine
-/// carries, over kept connections and new ones.
+/// Clients of all services, until it is dropped: answers of all classes that nginx gives, and of Hairpin's own, small pages and such
+/// that the engine carries, over kept connections and new ones.
 fn traffic(topology: &Topology) -> Result<Process> {
     let vip = vip(Family::V4);
     let script = format!(
         "get() {{ curl --silent --insecure --max-time 10 --output /dev/null \"$@\" || true; }}\nwhile :; do\n\
          get 'http://{vip}/1k?[1-20]'; get 'http://{vip}/health?[1-4]'; get http://{vip}/none; get http://{vip}/reply\n\
-         get http://{vip}/10m; get http://{vip}:8080/10m; get 'http://{vip}:8080/1k?[1-5]'\n\
+         get http://{vip}/10m; get 'http://{vip}:81/?[1-2]'; get http://{vip}:8080/10m; get 'http://{vip}:8080/1k?[1-5]'\n\
          get --http1.1 'https://{vip}/1k?[1-5]'; get --http2 'https://{vip}/128k?[1-5]'\nsleep 0.1\ndone\n"
     );
     let mut sh = topology.client.command("sh");
@@ -153,15 +159,18 @@ fn queries_have_data() -> Result<()> {
 
 /// Dashboards of the package.
 const DASHBOARDS: [&str; 2] = ["packaging/grafana/hairpin-overview.json", "packaging/grafana/hairpin-service.json"];
-/// The service that the dashboard of one service shows.
-const SERVICE: &str = "web";
+/// The services that the dashboard of one service shows: for queries of what only HTTPS services have, and for all others.
+const SERVICES: [(&str, bool); 2] = [("secure", true), ("web", false)];
 
 fn all_have_data(prometheus: &Prometheus<'_>) -> Result<()> {
     for path in DASHBOARDS {
         let dashboard: Value = serde_json::from_str(&read(path)?).context(path)?;
         dashboard::is_well_formed(&dashboard).context(path)?;
-        for query in dashboard::queries(prometheus, &dashboard, SERVICE).context(path)? {
-            has_data(prometheus, &query.expression, &query.legend, !query.is_of_events).context(query.place)?;
+        for (service, of_https) in SERVICES {
+            let queries = dashboard::queries(prometheus, &dashboard, service).context(path)?;
+            for query in queries.into_iter().filter(|query| query.expression.contains("hairpin_https_") == of_https) {
+                has_data(prometheus, &query.expression, &query.legend, !query.is_of_events).context(query.place)?;
+            }
         }
     }
     for rule in prometheus.rules()? {
@@ -171,6 +180,14 @@ fn all_have_data(prometheus: &Prometheus<'_>) -> Result<()> {
         let named = annotations.flat_map(|text| dashboard::labels(text.as_str().unwrap_or_default()));
         let named = named.filter_map(|inside| Some(inside.strip_prefix("$labels.")?.to_owned())).collect();
         has_data(prometheus, query, &named, rule["type"] == "recording").with_context(|| format!("rule {name}"))?;
+    }
+    // Only Hairpin answers clients of `down`, and all that it says is 503.
+    for query in ["service:hairpin_http_errors:ratio_rate5m == 1", "service:hairpin_http_requests:rate5m > 0"] {
+        let samples = prometheus.query(query)?;
+        ensure!(
+            samples.iter().any(|sample| sample.labels.get("service").is_some_and(|name| name == "down")),
+            "`{query}` lacks `down`: {samples:?}"
+        );
     }
     for (query, _) in page::queries(&read(page::PATH)?)? {
         has_data(prometheus, query, &BTreeSet::new(), true).context(page::PATH)?;

@@ -13,10 +13,13 @@ const WORDS: [&str; 15] = [
     "nan",
 ];
 
+/// What stands before the names of several metrics and the bars between them.
+const ALTERNATIVES: &str = "__name__=~\"";
+
 /// The names in an expression.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Names {
-    /// Metrics with their matchers, as they stand there.
+    /// Metrics with their matchers, as they stand there; of a selector of several metrics one for each.
     pub(super) selectors: BTreeSet<String>,
     /// Labels of matchers and of lists.
     pub(super) labels: BTreeSet<String>,
@@ -29,7 +32,9 @@ impl Names {
         let mut rest = expression;
         while let Some(first) = rest.chars().next() {
             let word = &rest[..rest.find(|c: char| !is_of_word(c)).unwrap_or(rest.len())];
-            if word.is_empty() {
+            if first == '{' {
+                rest = names.selector("", rest);
+            } else if word.is_empty() {
                 rest = &rest[first.len_utf8()..];
             } else if first.is_ascii_digit() {
                 // A number or a duration.
@@ -54,13 +59,26 @@ impl Names {
         if WORDS.contains(&word) || after.trim_start().starts_with('(') {
             return after;
         }
+        self.selector(word, after)
+    }
+
+    /// Takes a selector: a metric, which may be empty, and the matchers that may follow; gives what follows them.
+    fn selector<'a>(&mut self, metric: &str, after: &'a str) -> &'a str {
         let matchers = if after.starts_with('{') { matchers(after) } else { "" };
-        self.selectors.insert(format!("{word}{matchers}"));
+        let alternatives =
+            matchers.split_once(ALTERNATIVES).and_then(|(before, rest)| Some((before, rest.split_once('"')?)));
+        match alternatives {
+            Some((before, (metrics, rest))) => {
+                let each = metrics.split('|').map(|metric| format!("{before}__name__=\"{metric}\"{rest}"));
+                self.selectors.extend(each);
+            }
+            None => _ = self.selectors.insert(format!("{metric}{matchers}")),
+        }
         let inside = matchers.trim_matches(['{', '}']);
         // Between two texts in quotes stand a comma and the next label, with its operator.
         for label in inside.split('"').step_by(2) {
             let label = label.trim_matches(|c: char| !is_of_word(c));
-            if !label.is_empty() {
+            if !label.is_empty() && label != "__name__" {
                 self.labels.insert(label.to_owned());
             }
         }
@@ -87,10 +105,16 @@ pub(super) fn are_read() -> anyhow::Result<()> {
     let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
     let names = Names::of(
         "histogram_quantile(0.99, sum by (service, le) (rate(a_bucket{service=~\"x{2}|y\", b!=\"\"}[5m]))) > 1e3 and on \
-         (le) c:d unless ignoring() up{job=\"j\"} offset 5m",
+         (le) c:d unless ignoring() up{job=\"j\"} offset 5m / {__name__=~\"e|f\", class=\"5xx\"}",
     );
-    let selectors = set(&["a_bucket{service=~\"x{2}|y\", b!=\"\"}", "c:d", "up{job=\"j\"}"]);
-    let right = Names { selectors, labels: set(&["service", "le", "b", "job"]) };
+    let selectors = set(&[
+        "a_bucket{service=~\"x{2}|y\", b!=\"\"}",
+        "c:d",
+        "up{job=\"j\"}",
+        "{__name__=\"e\", class=\"5xx\"}",
+        "{__name__=\"f\", class=\"5xx\"}",
+    ]);
+    let right = Names { selectors, labels: set(&["service", "le", "b", "job", "class"]) };
     anyhow::ensure!(names == right, "{names:?}");
     Ok(())
 }
