@@ -34,6 +34,11 @@ impl Time {
         if micros > u32::MAX as u64 { u32::MAX } else { micros as u32 }
     }
 
+    /// How long ago `earlier` was, in nanoseconds; 0 if it is not earlier.
+    pub const fn nanos_since(self, earlier: Time) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
     /// How long ago `earlier` was; zero if it is not earlier.
     pub const fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -516,7 +516,9 @@ impl Exchange {
     /// Counts something for the service, and for the group that the backend was chosen from.
     fn counted(&self, local: &Local, count: impl Fn(&mut ServiceStatistics)) {
         local.counts.service(self.client.service, &count);
-        if self.group != self.client.service {
+        // It may be another service, whose own backends this one's routes lead to.
+        let is_group = || self.setup.service(self.group).is_some_and(|group| group.kind.is_group());
+        if self.group != self.client.service && is_group() {
             local.counts.service(self.group, &count);
         }
     }

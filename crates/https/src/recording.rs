@@ -46,7 +46,7 @@ impl Recording {
         let id = field.zip(request);
         let id = id.and_then(|((http, field), request)| field.given(http, request, &client.key.source.address));
         let trace = trace.map_or(&[][..], TraceContext::bytes);
-        let texts = Texts { id: id.unwrap_or_default(), trace, ..request.map(Texts::of).unwrap_or_default() };
+        let texts = request.map(|request| Texts::of(request, id.unwrap_or_default(), trace)).unwrap_or_default();
         let texts = texts.parts().map(Box::from);
         let (recorder, started) = (Rc::clone(&local.recorder), Instant::now());
         Some(Box::new(Recording { recorder, record: RefCell::new(record), texts, started }))

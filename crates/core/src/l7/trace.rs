@@ -52,6 +52,10 @@ impl RequestId {
         if !http.forwarded.trusts(client) {
             return None;
         }
+        // The client means it for us alone.
+        if request.fields.is_hop_by_hop(&self.lower_name) {
+            return None;
+        }
         let mut values = request.fields.find(&self.lower_name);
         let value = values.next().filter(|value| (1..=REQUEST_ID_BYTES_MAX).contains(&value.len()))?;
         let is_one = values.next().is_none() && value.iter().all(u8::is_ascii_graphic);
@@ -332,5 +336,6 @@ mod tests {
         assert_eq!(given("X-Request-Id: a\r\nX-Request-Id: a\r\n", "192.0.2.1"), None);
         assert_eq!(given(&format!("X-Request-Id: {}\r\n", "a".repeat(129)), "192.0.2.1"), None);
         assert_eq!(given("", "192.0.2.1"), None);
+        assert_eq!(given("Connection: x-request-id\r\nX-Request-Id: abc-1\r\n", "192.0.2.1"), None);
     }
 }

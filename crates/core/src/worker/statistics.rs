@@ -107,8 +107,9 @@ pub struct ServiceStatistics {
     pub requests: u64,
     /// How long its requests took, of an HTTP service; of a group, those that went to it.
     pub times: RequestTimes,
-    /// Bytes of the requests that [`RequestTimes::in_all`] counts, and of their responses, with their heads. Of a message beyond
-    /// 4 GiB whose length nothing says before, only the lower 32 bits are known.
+    /// Bytes of the requests that [`RequestTimes::in_all`] counts, and of their responses, in this order, with their heads; interim
+    /// responses count where connections are spliced. Of a message beyond 4 GiB whose length nothing says before, only the lower
+    /// 32 bits are known.
     pub sizes: [Sizes; 2],
     /// Responses of Hairpin's own, by class: 1xx to 5xx.
     pub replies: [u64; 5],
@@ -238,10 +239,15 @@ pub struct Latency {
 impl Latency {
     /// Counts one.
     pub fn add(&mut self, took: Duration) {
-        let micros = took.as_micros();
-        let bucket = (u128::BITS - micros.leading_zeros()) as usize;
+        self.add_nanos(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Counts one that took so many nanoseconds.
+    #[inline]
+    pub fn add_nanos(&mut self, nanos: u64) {
+        let bucket = (u64::BITS - (nanos / 1000).leading_zeros()) as usize;
         self.buckets[bucket.min(LATENCY_BUCKETS - 1)] += 1;
-        self.sum_ns = self.sum_ns.saturating_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        self.sum_ns = self.sum_ns.saturating_add(nanos);
         self.count += 1;
     }
 
@@ -259,8 +265,7 @@ pub const SIZE_BUCKETS: usize = 14;
 /// How many bytes something had, and how often.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sizes {
-    /// How many times it had fewer than 64 * 4^i bytes, and not fewer than a quarter of that; the last counts all of 1 GiB and
-    /// more.
+    /// How many times it had 64 * 4^i bytes at most, and more than a quarter of that; the last counts all beyond 1 GiB.
     pub buckets: [u64; SIZE_BUCKETS],
     /// All of them together, in bytes.
     pub sum: u64,
@@ -272,7 +277,7 @@ impl Sizes {
     /// Counts one.
     #[inline]
     pub fn add(&mut self, bytes: u64) {
-        let bits = u64::BITS - (bytes >> 6).leading_zeros();
+        let bits = u64::BITS - (bytes.saturating_sub(1) >> 6).leading_zeros();
         self.buckets[(bits.div_ceil(2) as usize).min(SIZE_BUCKETS - 1)] += 1;
         self.sum = self.sum.saturating_add(bytes);
         self.count += 1;
@@ -411,8 +416,8 @@ mod tests {
             sizes.buckets.iter().position(|count| *count == 1)
         };
         for (upper, at) in (0..SIZE_BUCKETS - 1).map(|at| (64u64 << (2 * at), at)) {
-            assert_eq!((bucket(upper - 1), bucket(upper)), (Some(at), Some(at + 1)), "{upper}");
+            assert_eq!((bucket(upper), bucket(upper + 1)), (Some(at), Some(at + 1)), "{upper}");
         }
-        assert_eq!((bucket(0), bucket(1 << 30), bucket(u64::MAX)), (Some(0), Some(13), Some(13)));
+        assert_eq!((bucket(0), bucket(u64::MAX)), (Some(0), Some(13)));
     }
 }

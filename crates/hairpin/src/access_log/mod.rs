@@ -138,7 +138,10 @@ impl AccessLog {
         let shared = Arc::clone(&self.0);
         match std::thread::Builder::new().name("access-log".into()).spawn(move || write(&shared)) {
             Ok(handle) => *thread = Some(handle),
-            Err(error) => tell(EventKind::Limit, &format!("warning: no access log: cannot start its thread: {error}")),
+            Err(error) => tell(
+                EventKind::Limit,
+                &format!("warning: no access log and no spans: cannot start their thread: {error}"),
+            ),
         }
     }
 
@@ -247,8 +250,8 @@ fn write(shared: &Shared) {
         let before = shared.counts.records_lost.swap(lost, Ordering::Relaxed);
         if lost > before && told.is_none_or(|told: Instant| told.elapsed() > TELL_EVERY) {
             told = Some(Instant::now());
-            let what =
-                "warning: the access log loses records: rings of workers are full; raise `buffer` in [access_log]";
+            let what = "warning: the access log and tracing lose records: rings of workers are full; raise `buffer` in \
+                        [access_log], or lower `sample` in [tracing]";
             tell(EventKind::Limit, what);
         }
         let count = batch.sort_into(&mut lines);

@@ -346,13 +346,13 @@ impl LatencyView {
 /// Percentiles of sizes; upper ends of histogram buckets, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SizeView {
-    /// Half of them had fewer.
+    /// Half of them had no more.
     pub p50: f64,
     /// Nine of ten.
     pub p90: f64,
     /// 99 of 100.
     pub p99: f64,
-    /// All; 4 GiB stands for 1 GiB and more.
+    /// All; 4 GiB stands for more than 1 GiB.
     pub max: f64,
     /// How many were counted.
     pub count: u64,

@@ -469,7 +469,10 @@ impl Supervisor {
             }
         });
         let tracing = self.config.settings.tracing.as_ref();
-        status.tracing = tracing.map(|tracing| TracingStatus::new(tracing, &self.parameters.spans.reading()));
+        status.tracing = tracing.map(|tracing| {
+            let records_lost = self.parameters.access_log.reading().records_lost;
+            TracingStatus::new(tracing, &self.parameters.spans.reading(), records_lost)
+        });
         status.reloads = self.reloads.clone();
         status.began = self.began.name().to_string();
         status.draining = self.generations.statuses();

@@ -84,9 +84,10 @@ impl WorkerParameters {
         snapshot: &Arc<Snapshot>,
         services: Vec<ServiceRecords>,
     ) {
+        // The queue has room before spans come.
+        self.spans.configure(settings.tracing.as_ref(), &settings.instance);
         let queue = settings.tracing.as_ref().map(|_| self.spans.queue());
         self.access_log.configure(settings.access_log.as_ref(), queue, snapshot, services);
-        self.spans.configure(settings.tracing.as_ref(), &settings.instance);
     }
 }
 

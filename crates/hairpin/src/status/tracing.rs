@@ -12,15 +12,17 @@ pub struct TracingStatus {
     pub endpoint: String,
     /// Spans that the collector has taken.
     pub spans_exported_total: u64,
-    /// Spans lost, by reason: `queue-full`, `unreachable` or `refused`.
+    /// Spans lost, by reason: `queue-full`, `unreachable` or `refused`; `ring-full`: messages about exchanges that found a worker's
+    /// ring full, those of exchanges that are only logged among them.
     pub spans_lost_total: BTreeMap<String, u64>,
     /// Spans that wait for their export.
     pub spans_waiting: u64,
 }
 
 impl TracingStatus {
-    pub(crate) fn new(settings: &TracingSettings, reading: &SpansReading) -> TracingStatus {
+    pub(crate) fn new(settings: &TracingSettings, reading: &SpansReading, records_lost: u64) -> TracingStatus {
         let lost = Lost::ALL.iter().zip(reading.lost).map(|(why, count)| (why.name().to_owned(), count));
+        let lost = lost.chain([("ring-full".to_owned(), records_lost)]);
         TracingStatus {
             endpoint: settings.collector.endpoint.to_string(),
             spans_exported_total: reading.exported,

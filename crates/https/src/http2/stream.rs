@@ -147,6 +147,7 @@ impl Stream {
     /// The client's deadline has passed: it is told so, unless the response has begun. The backend's stream is reset.
     fn expire(&mut self) {
         self.local.counts.refused(Refused::ResponseTimeout);
+        self.local.counts.reply(self.client.service, 504);
         let response = grpc::failure(grpc::DEADLINE_EXCEEDED, "the deadline of the call has passed");
         if self.respond.send_response(response, true).is_err() {
             self.respond.send_reset(Reason::CANCEL);

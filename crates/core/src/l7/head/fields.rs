@@ -113,6 +113,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The values of `User-Agent` and `Referer`, of several fields the last; empty if there is none.
+    #[inline]
     pub(crate) fn agent_and_referer(&self) -> [&'a [u8]; 2] {
         let mut found = [&[][..]; 2];
         for place in &self.places {

@@ -290,6 +290,10 @@ impl Splices {
         if client_conn.exchange.record != 0 {
             client_conn.exchange.record = record::ADOPTED;
         }
+        if client_conn.exchange.trace != 0 {
+            // The ids of its number are another request's in this process.
+            client_conn.exchange.trace = self.ids.next_number();
+        }
         if closes {
             // It waits for its next request: its timer closes it in order.
             client_conn.deadline = now;

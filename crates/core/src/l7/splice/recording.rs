@@ -13,6 +13,7 @@ use crate::record::{self, Ending, Record, Recorder, Texts, flags};
 use crate::time::Time;
 
 /// Begins the record of the request at the front of a client connection's input, with what the request says of itself.
+#[inline(always)]
 pub(super) fn begin(
     now: Time,
     recorder: &mut Recorder,
@@ -54,7 +55,29 @@ impl<IO: FrameIo> Context<'_, IO> {
     #[inline]
     pub(super) fn record_end(&mut self, client_conn: &mut ClientConn, ending: Ending) {
         if client_conn.exchange.record != 0 {
-            self.write_record(client_conn, ending, None);
+            let bytes = client_conn.exchange_bytes(ending);
+            self.write_record(client_conn, (ending, bytes), None);
+        }
+    }
+
+    /// The client has all of a response: counts it, and writes the record of the exchange, if it has one.
+    #[inline]
+    pub(super) fn exchange_is_done(&mut self, client_conn: &mut ClientConn) {
+        let bytes = client_conn.exchange_bytes(Ending::Done);
+        self.delivered(client_conn, bytes.0);
+        if client_conn.exchange.record != 0 {
+            self.write_record(client_conn, (Ending::Done, bytes), None);
+        }
+    }
+
+    /// A client's connection is over: it is none of its service's connections any more, however long it is kept.
+    pub(super) fn count_out(&mut self, client_conn: &mut ClientConn) {
+        // Of an exchange that is not over it is the end.
+        self.record_end(client_conn, Ending::of(client_conn.exchange.ending));
+        if core::mem::take(&mut client_conn.is_open)
+            && let Some(service) = self.statistics.services.get_mut(usize::from(client_conn.service))
+        {
+            service.client_conns_now = service.client_conns_now.saturating_sub(1);
         }
     }
 
@@ -70,10 +93,16 @@ impl<IO: FrameIo> Context<'_, IO> {
             return;
         }
         client_conn.exchange.status = status;
-        self.write_record(client_conn, Ending::Answered, Some((why, length as u32)));
+        let bytes = client_conn.exchange_bytes(Ending::Answered);
+        self.write_record(client_conn, (Ending::Answered, bytes), Some((why, length as u32)));
     }
 
-    fn write_record(&mut self, client_conn: &mut ClientConn, ending: Ending, answer: Option<(Option<Refused>, u32)>) {
+    fn write_record(
+        &mut self,
+        client_conn: &mut ClientConn,
+        (ending, ([request, response], mut low)): (Ending, ([u64; 2], u8)),
+        answer: Option<(Option<Refused>, u32)>,
+    ) {
         let number = core::mem::take(&mut client_conn.exchange.record);
         let service = self.snapshot.services.get(usize::from(client_conn.service));
         let is_http = service.is_some_and(|service| matches!(service.kind, Kind::Http(_)));
@@ -84,7 +113,6 @@ impl<IO: FrameIo> Context<'_, IO> {
         let started = if is_begun { exchange.started } else { self.now };
         let is_chosen = is_begun && exchange.tries > 0;
         let [up, down] = &client_conn.forwarded;
-        let ([request, response], mut low) = client_conn.exchange_bytes(ending);
         let (why, response) = match answer {
             Some((why, length)) => {
                 low &= !flags::LOW_OUT;
@@ -97,7 +125,7 @@ impl<IO: FrameIo> Context<'_, IO> {
             true => ([0; 2], [if is_begun { request } else { 0 }, response]),
             false => ([up.packets, down.packets], [up.bytes, down.bytes]),
         };
-        let record = Record {
+        let make = || Record {
             started: started.as_nanos(),
             took: self.now.as_nanos().saturating_sub(started.as_nanos()),
             bytes,
@@ -124,9 +152,9 @@ impl<IO: FrameIo> Context<'_, IO> {
             unused: [0; 2],
         };
         if is_begun {
-            recorder.end(record);
+            recorder.end(make);
         } else {
-            recorder.whole(&record, &Texts::default());
+            recorder.whole(&make(), &Texts::default());
         }
     }
 }
@@ -158,7 +186,7 @@ impl ClientConn {
             if length < (1 << 32) - (1 << 20) {
                 u64::from(bytes)
             } else if length != NO_LENGTH && ending == Ending::Done {
-                length + u64::from(bytes.wrapping_sub(length as u32))
+                length.saturating_add(bytes.wrapping_sub(length as u32).into())
             } else {
                 low |= flag;
                 bytes.into()

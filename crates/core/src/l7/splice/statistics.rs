@@ -6,7 +6,6 @@ use crate::frame::FrameIo;
 use crate::l7::body::BadChunk;
 use crate::l7::config::Kind;
 use crate::l7::threshold::Threshold;
-use crate::record::Ending;
 use crate::worker::{Latency, RequestTimes, ServiceStatistics, class};
 
 /// Why a request was answered by Hairpin itself with an error, or its connection was closed.
@@ -183,29 +182,18 @@ impl<IO: FrameIo> Context<'_, IO> {
         }
     }
 
-    /// A client's connection is over: it is none of its service's connections any more, however long it is kept.
-    pub(super) fn count_out(&mut self, client_conn: &mut ClientConn) {
-        // Of an exchange that is not over it is the end.
-        self.record_end(client_conn, Ending::of(client_conn.exchange.ending));
-        if core::mem::take(&mut client_conn.is_open)
-            && let Some(service) = self.statistics.services.get_mut(usize::from(client_conn.service))
-        {
-            service.client_conns_now = service.client_conns_now.saturating_sub(1);
-        }
-    }
-
     /// The request of a client of an HTTP service has come so far now.
     pub(super) fn timed(&mut self, client_conn: &ClientConn, time: impl Fn(&mut RequestTimes) -> &mut Latency) {
-        let took = self.now.since(client_conn.exchange.started);
-        self.count_exchange(client_conn, |statistics| time(&mut statistics.times).add(took));
+        let nanos = self.now.nanos_since(client_conn.exchange.started);
+        self.count_exchange(client_conn, |statistics| time(&mut statistics.times).add_nanos(nanos));
     }
 
-    /// A client of an HTTP service has all of its response.
-    pub(super) fn delivered(&mut self, client_conn: &ClientConn) {
-        let took = self.now.since(client_conn.exchange.started);
-        let (bytes, _) = client_conn.exchange_bytes(Ending::Done);
+    /// A client of an HTTP service has all of its response: so many bytes of request and response.
+    #[inline]
+    pub(super) fn delivered(&mut self, client_conn: &ClientConn, bytes: [u64; 2]) {
+        let nanos = self.now.nanos_since(client_conn.exchange.started);
         self.count_exchange(client_conn, |statistics| {
-            statistics.times.in_all.add(took);
+            statistics.times.in_all.add_nanos(nanos);
             statistics.sizes.iter_mut().zip(bytes).for_each(|(sizes, bytes)| sizes.add(bytes));
         });
     }
@@ -219,7 +207,9 @@ impl<IO: FrameIo> Context<'_, IO> {
         }
         let services = &mut self.statistics.services;
         services.get_mut(usize::from(service)).into_iter().for_each(&count);
-        if group != service {
+        // It may be another service, whose own backends this one's routes lead to.
+        let is_group = || self.snapshot.services.get(usize::from(group)).is_some_and(|group| group.kind.is_group());
+        if group != service && is_group() {
             services.get_mut(usize::from(group)).into_iter().for_each(&count);
         }
     }

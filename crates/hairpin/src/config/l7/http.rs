@@ -227,10 +227,26 @@ fn read_forwarded(table: &TomlTable<'_>) -> Forwarded {
     }
 }
 
+/// Fields that no request's id can be in.
+const OTHER_FIELDS: [&str; 11] = [
+    "authorization",
+    "content-type",
+    "cookie",
+    "forwarded",
+    "host",
+    "max-forwards",
+    "range",
+    "traceparent",
+    "tracestate",
+    "user-agent",
+    "x-real-ip",
+];
+
 /// The field of requests' ids; `None`: they have none, or its name is none.
 fn read_request_id(table: &TomlTable<'_>) -> Option<RequestId> {
     let name = table.text("request_id")?;
-    let is_other = ["host", "traceparent", "tracestate"].iter().any(|other| other.eq_ignore_ascii_case(&name.value));
+    let lower = name.value.to_ascii_lowercase().replace('_', "-");
+    let is_other = OTHER_FIELDS.contains(&&*lower) || lower.starts_with("x-forwarded-");
     let wrong = match Field::parse(&name.value, "") {
         Err(wrong) => wrong,
         Ok(_) if is_other => "this field says something else",

@@ -99,7 +99,7 @@ pub(super) const FAMILIES: &[MetricFamily] = &[
         Histogram,
         "http_group_request_to_backend_seconds",
         GROUP,
-        "http_request_to_backend_seconds of the requests that went to a group; groups without any have none, also below.",
+        "http_request_to_backend_seconds of the requests that went to a group. A group without requests has no series of this family and of the next four.",
         |view, emit| of_groups(view, emit, |group| time(group, 0), COARSE)
     ),
     family!(
@@ -141,7 +141,7 @@ pub(super) const FAMILIES: &[MetricFamily] = &[
         Counter,
         "http_service_replies",
         &["service", "class"],
-        "Responses of Hairpin's own to clients of an HTTP service, by class: refusals, redirects, texts.",
+        "Responses of Hairpin's own to clients of an HTTP service, by class: refusals, redirects, texts. Those to gRPC calls count by the status that grpc-status stands for.",
         |view, emit| {
             for ((name, _), service) in view.names.services.iter().zip(&view.status.services) {
                 service.replies.iter().for_each(|(class, count)| emit(&[name, class], (*count).into()));

@@ -6,7 +6,7 @@ use super::super::inspect::Inspector;
 use super::super::instance::{InstanceRecord, Lock};
 use super::super::plane::Plane;
 use super::super::worker_pool::WorkerMemory;
-use super::super::{ProcessEnd, ReplySender, begin, former, log, notify, reconcile, tell};
+use super::super::{ProcessEnd, ReplySender, begin, former, host, log, notify, reconcile, tell};
 use super::{HEARTBEAT, READ_HEARTBEATS, Supervisor, TELL_PATIENCE, engine_view, policy};
 use crate::control::Upgrade;
 use crate::events::EventKind;
@@ -138,6 +138,8 @@ impl Supervisor {
         self.parameters.resteered = resteered;
         self.parameters.held = Arc::new(self.plane.rules()?);
         self.parameters.formers = former::load(&self.socket);
+        // New workers number their requests from the beginning, and no id may come again.
+        self.parameters.seeds = host::secret()?;
         self.parameters.loads = Default::default();
         self.parameters.occupancy = Default::default();
         self.plane.steer(steering)?;

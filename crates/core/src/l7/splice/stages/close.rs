@@ -73,8 +73,7 @@ impl Splices {
                     exchange.has_begun && exchange.response.is_done() && exchange.response_end.get().is_none();
                 if is_taken && client_conn.peer.owned.is_none() {
                     exchange.has_begun = false;
-                    cx.delivered(client_conn);
-                    cx.record_end(client_conn, Ending::Done);
+                    cx.exchange_is_done(client_conn);
                 }
                 self.closed(cx, position);
                 Next::Done

@@ -8,7 +8,6 @@ use crate::l7::splice::state::joined::{joined, joined_mut};
 use crate::l7::splice::tcp::numbers::{before, later};
 use crate::l7::splice::{Context, End, Splices, stamp};
 use crate::offload::OffloadState;
-use crate::record::Ending;
 use crate::time::Duration;
 
 impl Splices {
@@ -33,8 +32,7 @@ impl Splices {
             return;
         }
         client_conn.end_exchange((request, delivered), cx.now + idle_timeout(cx.kind(client_conn.service)));
-        cx.delivered(client_conn);
-        cx.record_end(client_conn, Ending::Done);
+        cx.exchange_is_done(client_conn);
         backend_conn.peer.expected =
             later(response, if backend_conn.peer.has_closed { response.wrapping_add(1) } else { response });
         backend_conn.peer.highest = later(backend_conn.peer.highest, backend_conn.peer.expected);

@@ -23,6 +23,7 @@ use crate::l7::splice::tcp::numbers::later;
 use crate::l7::splice::tcp::segment::{Abilities, flow};
 use crate::l7::splice::tcp::timestamps;
 use crate::l7::splice::{Context, End, Next, REMEMBERED_MAX, Refused, Splices, stamp};
+use crate::l7::trace::TraceContext;
 use crate::offload::OffloadState;
 use crate::stored::Optional;
 use crate::time::Duration;
@@ -453,7 +454,7 @@ pub(in crate::l7::splice) fn no_route() -> Route {
 pub(in crate::l7::splice) fn facts<'a, IO: FrameIo>(
     cx: &'a Context<'_, IO>,
     client_conn: &ClientConn,
-    sticky: Option<u64>,
+    (sticky, trace): (Option<u64>, Option<&'a TraceContext>),
 ) -> Facts<'a> {
     let service = cx.snapshot.services.get(usize::from(client_conn.service));
     let backend = cx.snapshot.backend(client_conn.exchange.backend);
@@ -464,7 +465,7 @@ pub(in crate::l7::splice) fn facts<'a, IO: FrameIo>(
         service: service.map_or("", |service| &service.name),
         https: false,
         client_certificate: None,
-        trace: None,
+        trace,
         sticky,
         close_client: client_conn.exchange.close_client,
         chosen_in_us: client_conn.exchange.chosen_in_us,

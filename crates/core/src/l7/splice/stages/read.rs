@@ -199,10 +199,7 @@ impl Splices {
         if let Some(recorder) = recorder
             && (is_recorded || trace.is_some_and(|trace| trace.is_sampled()))
         {
-            let id = http.request_id.as_ref().and_then(|id| id.given(http, request, &client_conn.key.source.address));
-            let trace = trace.as_ref().map_or(&[][..], TraceContext::bytes);
-            let texts = Texts { id: id.unwrap_or_default(), trace, ..Texts::of(request) };
-            recording::begin(now, recorder, client_conn, (request.version, &texts));
+            begin_record((now, recorder), client_conn, (http, request), trace.as_ref());
         }
         let (record, trace, first) =
             (client_conn.exchange.record, client_conn.exchange.trace, client_conn.exchange.first);
@@ -280,18 +277,34 @@ impl Splices {
     }
 }
 
-/// Notes where a request begins, and makes the number of its ids; the trace that it belongs to. One that is decided anew has all
-/// of them already, and they are in its record.
+/// Notes where a request begins, and makes the number of its ids; the trace that it belongs to. One that is decided anew by another
+/// configuration has a beginning already, and a record that begins there; if marks were not asked for then, it gets them now.
 #[inline]
 fn mark(client_conn: &mut ClientConn, http: &Http, request: &Request<'_>, ids: &mut IdMaker) -> Option<TraceContext> {
     let first = [client_conn.input_start(), client_conn.peer.sent];
     let exchange = &mut client_conn.exchange;
     if exchange.record == 0 {
         exchange.first = first;
-        exchange.trace = if http.is_marked() { ids.next_number() } else { 0 };
+        exchange.trace = 0;
     }
-    (exchange.trace != 0)
-        .then(|| TraceContext::of(http, request, &client_conn.key.source.address, &ids.ids(exchange.trace)))
+    if exchange.trace == 0 && http.is_marked() {
+        exchange.trace = ids.next_number();
+    }
+    if exchange.trace == 0 {
+        return None;
+    }
+    Some(TraceContext::of(http, request, &client_conn.key.source.address, &ids.ids(exchange.trace)))
+}
+
+fn begin_record(
+    (now, recorder): (Time, &mut Recorder),
+    client_conn: &mut ClientConn,
+    (http, request): (&Http, &Request<'_>),
+    trace: Option<&TraceContext>,
+) {
+    let id = http.request_id.as_ref().and_then(|id| id.given(http, request, &client_conn.key.source.address));
+    let texts = Texts::of(request, id.unwrap_or_default(), trace.map_or(&[], TraceContext::bytes));
+    recording::begin(now, recorder, client_conn, (request.version, &texts));
 }
 
 fn head_timeout_of(snapshot: &crate::config::Snapshot, service: u16) -> Duration {

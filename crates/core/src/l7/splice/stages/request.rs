@@ -3,9 +3,9 @@
 use super::connect::facts;
 use crate::frame::FrameIo;
 use crate::l7::body::{Chunks, Length};
-use crate::l7::config::Kind;
-use crate::l7::edit::{self, Facts};
-use crate::l7::head::{self, ParseStatus, RememberedRequest};
+use crate::l7::config::{Http, Kind};
+use crate::l7::edit;
+use crate::l7::head::{self, ParseStatus, RememberedRequest, Request};
 use crate::l7::proxy_protocol;
 use crate::l7::splice::state::buffers::{Buffer, Buffers};
 use crate::l7::splice::state::entry::{BackendConn, ClientConn};
@@ -138,36 +138,44 @@ impl RequestWriter<'_> {
         match cx.kind(client_conn.service) {
             Kind::Http(http) => {
                 let before = preface(http.proxy_protocol)?;
-                // Neither is moved: its fields take a kilobyte.
-                let (again, anew);
-                let request = match remembered {
+                let out = &mut scratch[before..before + HEAD_ROOM];
+                // Neither request is moved: its fields take a kilobyte.
+                let (written, used, length) = match remembered {
                     Some(places) => {
-                        again = places.in_bytes(bytes);
+                        let again = places.in_bytes(bytes);
                         let request = again.as_ref()?;
                         debug_assert!(request.is_what_is_read(bytes, &http.limits.head_bounds()));
-                        request
+                        write_head(cx, out, (http, request), (client_conn, ids))?
                     }
                     // Another client's request was read while this one waited for its backend.
                     None => {
-                        anew = head::request(bytes, &http.limits.head_bounds());
+                        let anew = head::request(bytes, &http.limits.head_bounds());
                         let Ok(ParseStatus::Complete(request)) = &anew else { return None };
-                        request
+                        write_head(cx, out, (http, request), (client_conn, ids))?
                     }
                 };
-                let route = http.routes.get(usize::from(client_conn.exchange.route))?;
-                let trace = http.is_marked().then(|| {
-                    let ids = ids.ids(client_conn.exchange.trace);
-                    TraceContext::of(http, request, &client_conn.key.source.address, &ids)
-                });
-                let facts = Facts { trace: trace.as_ref(), ..facts(cx, client_conn, None) };
-                let out = &mut scratch[before..before + HEAD_ROOM];
-                let written = before + edit::request_head(out, request, http, route, &facts).ok()?;
-                Some((written, request.bytes.len(), request.body))
+                Some((before + written, used, length))
             }
             Kind::Tls(tls) => Some((preface(tls.proxy_protocol)?, 0, Length::UntilClose)),
             Kind::Forward | Kind::Terminated(_) | Kind::Group => None,
         }
     }
+}
+
+/// Writes the head that goes on: its bytes, those it stands for, and its body's length. `None`: it cannot.
+fn write_head<IO: FrameIo>(
+    cx: &Context<'_, IO>,
+    out: &mut [u8],
+    (http, request): (&Http, &Request<'_>),
+    (client_conn, ids): (&ClientConn, &IdMaker),
+) -> Option<(usize, usize, Length)> {
+    let exchange = &client_conn.exchange;
+    let route = http.routes.get(usize::from(exchange.route))?;
+    let trace = (exchange.trace != 0)
+        .then(|| TraceContext::of(http, request, &client_conn.key.source.address, &ids.ids(exchange.trace)));
+    let facts = facts(cx, client_conn, (None, trace.as_ref()));
+    let written = edit::request_head(out, request, http, route, &facts).ok()?;
+    Some((written, request.bytes.len(), request.body))
 }
 
 impl ClientConn {

@@ -17,7 +17,6 @@ use crate::l7::splice::tcp::segment::{Own, Segment};
 use crate::l7::splice::tcp::send::emit;
 use crate::l7::splice::{Context, End, Splices};
 use crate::offload::OffloadState;
-use crate::record::Ending;
 use crate::stored::OptionalNumber;
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, RST};
@@ -98,7 +97,7 @@ impl Splices {
         let Some(ends) = ends else { return false };
         let deadline = cx.now + idle_timeout(cx.kind(client_conn.service));
         client_conn.end_exchange(ends, deadline);
-        cx.record_end(client_conn, Ending::Done);
+        cx.exchange_is_done(client_conn);
         (client_conn.may_go_on, client_conn.asks) = (false, 0);
         client_conn.peer.reach = client_conn.peer.sent;
         client_conn.framing.clear(&mut self.buffers);

@@ -416,7 +416,7 @@ fn read_start<IO: FrameIo>(
     if body == Length::Chunked && !is_interim && Chunks::of_response().feed(behind).is_err() {
         return ResponseStart::Bad;
     }
-    let facts = facts(cx, client_conn, exchange.sets_sticky.then_some(exchange.sticky));
+    let facts = facts(cx, client_conn, (exchange.sets_sticky.then_some(exchange.sticky), None));
     match edit::response_head(&mut scratch[..HEAD_ROOM], response, exchange.version, http, route, &facts) {
         Ok(written) if is_interim => ResponseStart::Interim { length, written },
         Ok(written) => {

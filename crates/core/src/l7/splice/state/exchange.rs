@@ -281,7 +281,7 @@ pub(in crate::l7::splice) struct Exchange {
     pub(in crate::l7::splice) response_in_us: u32,
     /// The first numbers of the request, as the client has them, and of the response, as the client will get it.
     pub(in crate::l7::splice) first: [u32; 2],
-    /// The number that its trace's ids are made from; 0: it has none.
+    /// The number that its ids are made from, those of its trace and its request id; 0: it has none.
     pub(in crate::l7::splice) trace: u64,
     /// Bytes of the request with its head, and of the response's body; [`NO_LENGTH`]: that is not known.
     pub(in crate::l7::splice) lengths: [u64; 2],

@@ -1,7 +1,7 @@
 //! Records of exchanges: one for each, whatever its end.
 
 use super::one_worker::{OneWorker, Script, http, snapshot};
-use super::{REQUEST, RESPONSE, asked};
+use super::{REQUEST, RESPONSE, asked, only as only_frame};
 use crate::l7::config::{Action, Http, Kind};
 use crate::l7::splice::Refused;
 use crate::l7::trace::{Parents, SAMPLE_ALL, TraceContext, Tracing};
@@ -298,5 +298,26 @@ fn an_exchange_that_is_not_sampled_has_no_record() {
         client.acknowledges(&mut fixture);
         let found = all(&mut records);
         assert_eq!(found.len(), usize::from(is_recorded), "{found:?}");
+    }
+}
+
+/// The `traceparent` that a head has.
+fn parent(head: &str) -> &str {
+    let at = head.find("traceparent: ").expect("a traceparent");
+    head[at..].lines().next().unwrap()
+}
+
+#[test]
+fn a_request_that_waited_in_another_process_shares_no_ids() {
+    let (mut fixture, _) = traced(0);
+    let mut client = Script::client(&mut fixture, 1000);
+    let syn = only_frame(client.sends(&mut fixture, REQUEST));
+    fixture.restart();
+    let (mut backend, sent) = Script::backend(&mut fixture, &syn);
+    let waited = only_frame(sent);
+    backend.gets(&waited);
+    for port in 1001..1004 {
+        let (_, _, head) = asked(&mut fixture, port, REQUEST);
+        assert_ne!(parent(waited.text()), parent(head.text()));
     }
 }

@@ -551,3 +551,20 @@ fn responses_of_our_own_count_by_class() {
     assert_eq!(fixture.worker.statistics().services[0].replies, [0, 0, 0, 1, 0]);
     fixture.over();
 }
+
+#[test]
+fn exchanges_do_not_count_for_the_service_that_is_followed() {
+    let mut config = http();
+    config.routes[0].action = Action::Forward { groups: [(1, 1)].into(), replace_prefix: None };
+    let mut config = snapshot(1, Kind::Http(config.into()));
+    // Its routes lead to the other service's own backends.
+    config.services[1].kind = Kind::Http(Http::default().into());
+    config.services[1].endpoint.port = 81;
+    let mut fixture = OneWorker::with(config);
+    let (mut client, mut backend, _) = asked(&mut fixture, 1000, REQUEST);
+    client.receives(&backend.sends(&mut fixture, RESPONSE));
+    client.acknowledges(&mut fixture);
+    let counts = |service: usize| fixture.worker.statistics().services[service].times.in_all.count;
+    assert_eq!([0, 1].map(counts), [1, 0]);
+    fixture.over();
+}
