@@ -349,6 +349,17 @@ fn offload_shows_the_engine_or_explains_connections() {
 }
 
 #[test]
+fn batches_go_on_over_a_connection_that_was_silent_for_long() {
+    let instance = Instance::new("silent", |request| match request {
+        ControlRequest::Status => ControlAnswer::Status(Box::default()),
+        _ => ControlAnswer::Error("not for tests".into()),
+    });
+    // The instance closes a connection that is silent for 5 s.
+    let printed = out(&instance.hairpin("top --batch --count 1 --interval 6"));
+    assert!(printed.contains("connections"), "{printed}");
+}
+
+#[test]
 fn backends_are_overridden() {
     let instance = Instance::new("backend", |request| match request {
         ControlRequest::Backend(BackendChange { service, .. }) if service == "web" => {

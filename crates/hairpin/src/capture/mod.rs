@@ -104,7 +104,7 @@ pub(crate) fn run(socket: &Path, query: &Query, args: &CaptureArgs) -> Result<()
 
 fn destination(name: &str) -> Result<Box<dyn Write>> {
     if name == "-" {
-        return Ok(Box::new(std::io::stdout().lock()));
+        return Ok(Box::new(crate::cli::stdout()));
     }
     // The file contains the payload of connections.
     let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(name);

@@ -2,7 +2,7 @@
 
 use super::filter::FilterArgs;
 use super::target::InstanceTarget;
-use super::{Output, print};
+use super::{Output, print, stdout};
 use crate::control::{ConnectionView, ControlAnswer, ControlClient, ControlRequest, Page, Query, unexpected};
 use crate::{json, render, terminal};
 use anyhow::Result;
@@ -58,7 +58,7 @@ pub(super) fn connections(
         Extent::Limit(limit) => limit,
         Extent::All => u64::MAX,
     };
-    list(&mut client, query, limit, output, &mut std::io::stdout().lock())
+    list(&mut client, query, limit, output, &mut stdout())
 }
 
 fn counted(count: u64, output: Output) -> Result<String> {
@@ -159,7 +159,7 @@ pub(super) fn offload(target: &InstanceTarget, filter: &FilterArgs, output: Outp
 /// Why each of the connections that fit is, or is not, offloaded.
 fn explain(client: &mut ControlClient, mut query: Query, output: Output) -> Result<()> {
     if output == Output::Json {
-        return list(client, query, EXPLAINED, output, &mut std::io::stdout().lock());
+        return list(client, query, EXPLAINED, output, &mut stdout());
     }
     let mut text = String::new();
     let mut left = EXPLAINED;

@@ -11,6 +11,7 @@ mod pages;
 mod process;
 mod ready;
 mod route;
+mod stdout;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -25,9 +26,10 @@ use crate::top::TopArgs;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use filter::FilterArgs;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+pub(crate) use stdout::stdout;
 use target::InstanceTarget;
 pub(crate) use target::connect;
 
@@ -374,17 +376,12 @@ pub fn main() -> ExitCode {
     let trouble = command.action.trouble();
     match command.action.perform() {
         Ok(code) => code,
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if stdout::is_reader_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error:#}");
             trouble
         }
     }
-}
-
-/// Whether the reader of our output has gone, as in `hairpin status | head`.
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
 impl CliCommand {
@@ -459,7 +456,7 @@ fn laboratory(words: &[String]) -> String {
 }
 
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     out.write_all(text.as_bytes())?;
     // Standard output keeps an unfinished line to itself, and says nothing when it cannot get rid of it at the end.
     out.flush()?;

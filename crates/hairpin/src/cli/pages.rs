@@ -1,6 +1,6 @@
 //! Manual pages and shell completions, written from the command line's own description.
 
-use super::CommandLine;
+use super::{CommandLine, stdout};
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use clap_complete::Shell;
@@ -26,7 +26,7 @@ pub(super) fn manual(directory: Option<&Path>) -> Result<()> {
             let mut page = Vec::new();
             // As in the pages that are written below: `help` has none.
             clap_mangen::Man::new(CommandLine::command().disable_help_subcommand(true)).render(&mut page)?;
-            std::io::stdout().lock().write_all(&page)?;
+            stdout().write_all(&page)?;
             Ok(())
         }
         Some(directory) => clap_mangen::generate_to(CommandLine::command(), directory)
@@ -39,7 +39,7 @@ pub(super) fn completions(shell: Shell) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut CommandLine::command(), "hairpin", &mut script);
     let script = String::from_utf8(script).context("a completion script is text")?;
-    std::io::stdout().lock().write_all(with_names(shell, script).as_bytes())?;
+    stdout().write_all(with_names(shell, script).as_bytes())?;
     Ok(())
 }
 

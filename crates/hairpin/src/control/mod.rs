@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -31,6 +31,8 @@ pub(crate) const ANSWER_BYTES_MAX: u64 = 64 << 20;
 pub(crate) const CLIENTS_MAX: usize = 8;
 /// How long a client may be silent, or not read.
 pub(crate) const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client keeps a connection between two requests: well below [`CLIENT_PATIENCE`].
+const KEPT_FOR: Duration = Duration::from_secs(2);
 /// How long an answer is waited for.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 /// Nice value of the threads that serve clients.
@@ -166,7 +168,10 @@ fn send(mut stream: &UnixStream, answer: &ControlAnswer) -> std::io::Result<()> 
 /// A client's end of the socket.
 #[derive(Debug)]
 pub struct ControlClient {
+    path: PathBuf,
     stream: UnixStream,
+    /// When the last request was answered; `None`: there has been none on this connection.
+    answered: Option<Instant>,
 }
 
 impl ControlClient {
@@ -179,7 +184,7 @@ impl ControlClient {
             Ok(stream) => {
                 stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
                 stream.set_write_timeout(Some(ANSWER_PATIENCE))?;
-                Ok(Some(ControlClient { stream }))
+                Ok(Some(ControlClient { path: path.to_path_buf(), stream, answered: None }))
             }
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
@@ -248,17 +253,42 @@ impl ControlClient {
         }
     }
 
-    fn ask(&mut self, request: &ControlRequest) -> Result<ControlAnswer> {
+    /// Asks anything and gives the answer, a refusal too. The connection is made again if it was idle for long, or has ended
+    /// since the last answer.
+    ///
+    /// # Errors
+    /// It does not answer in time, or does not make sense.
+    pub(crate) fn ask(&mut self, request: &ControlRequest) -> Result<ControlAnswer> {
         let mut text = serde_json::to_vec(request)?;
         text.push(b'\n');
-        self.stream.write_all(&text).context("the instance does not read its control socket")?;
+        if self.answered.is_some_and(|answered| answered.elapsed() >= KEPT_FOR) {
+            self.reconnect()?;
+        }
+        let mut sent = self.stream.write_all(&text);
+        // It is read only once it is whole, so it may be sent again.
+        if sent.is_err() && self.answered.is_some() {
+            self.reconnect()?;
+            sent = self.stream.write_all(&text);
+        }
+        sent.context("the instance does not read its control socket")?;
         let mut line = Vec::new();
         let mut reader = BufReader::new(&self.stream).take(ANSWER_BYTES_MAX);
         reader.read_until(b'\n', &mut line).context("the instance does not answer on its control socket")?;
         if line.is_empty() {
             bail!("the instance has closed its control socket: it ends, or serves too many clients");
         }
+        self.answered = Some(Instant::now());
         serde_json::from_slice(&line).context("the instance's answer makes no sense; is it another version?")
+    }
+
+    /// Takes another connection in place of one that the instance may have closed, with the same patience.
+    fn reconnect(&mut self) -> Result<()> {
+        let patience = self.stream.read_timeout()?;
+        let Some(fresh) = ControlClient::connect(&self.path)? else {
+            bail!("the instance does not answer at {} any more", self.path.display());
+        };
+        *self = fresh;
+        Ok(self.stream.set_read_timeout(patience)?)
     }
 }
 
@@ -321,6 +351,19 @@ mod tests {
         }
         let mode = std::fs::metadata(fixture.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_kept_connection_that_was_closed_is_made_again() {
+        let fixture = Fixture::new("kept");
+        let mut client = ControlClient::connect(&fixture.path()).unwrap().unwrap();
+        client.status().unwrap();
+        // As the instance does with a silent client; its end of the socket is not at hand.
+        client.stream.shutdown(std::net::Shutdown::Both).unwrap();
+        assert_eq!(&*client.status().unwrap().instance, "kept");
+        client.answered = Instant::now().checked_sub(KEPT_FOR);
+        assert_eq!(&*client.status().unwrap().instance, "kept");
+        assert!(client.answered.is_some_and(|answered| answered.elapsed() < KEPT_FOR));
     }
 
     #[test]

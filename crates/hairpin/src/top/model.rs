@@ -228,7 +228,13 @@ impl Model {
     pub(super) fn take(&mut self, news: News) {
         match news {
             News::Away(why) => self.away = Some(why),
-            News::Carriers(carriers) => self.carriers = carriers,
+            News::Carriers(carriers) => {
+                // Of a service that is shown only now, any figures are better than none.
+                let of = |carriers: &Option<Carriers>| carriers.as_ref().map(|carriers| carriers.service.clone());
+                if !self.paused || (carriers.is_some() && of(&carriers) != of(&self.carriers)) {
+                    self.carriers = carriers;
+                }
+            }
             News::Figures(status, offload) => {
                 self.away = None;
                 self.history.push_front(status.connections());

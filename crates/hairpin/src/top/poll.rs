@@ -2,7 +2,7 @@
 
 use crate::control::{ControlAnswer, ControlClient, ControlRequest, OffloadView, Page, Query};
 use crate::status::Status;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -79,11 +79,17 @@ fn poll(socket: &Path, interval: Duration, sender: &SyncSender<News>, wants: &Re
         });
         sender.send(news).ok()?;
         loop {
-            if let (Some(client), Some(service)) = (&mut client, &service) {
-                sender.send(News::Carriers(carriers(client, service).ok())).ok()?;
+            if let (Some(connected), Some(service)) = (&mut client, &service) {
+                let carriers = carriers(connected, service).unwrap_or_else(|_| {
+                    // What the next round meets is told.
+                    client = None;
+                    None
+                });
+                sender.send(News::Carriers(carriers)).ok()?;
             }
             match wants.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                Ok(wanted) => service = wanted,
+                // Where it takes long to answer, several may have come.
+                Ok(wanted) => service = wants.try_iter().last().unwrap_or(wanted),
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) => return None,
             }
@@ -104,48 +110,50 @@ fn figures(socket: &Path, client: &mut Option<ControlClient>) -> Result<News> {
 /// The status, and the engine's contents.
 pub(super) fn ask(client: &mut ControlClient) -> Result<(Box<Status>, Option<Box<OffloadView>>)> {
     let status = client.status()?;
-    let offload = match client.request(&ControlRequest::Offload) {
-        Ok(ControlAnswer::Offload(view)) => Some(view),
-        // The rest is worth showing. If it is the connection that has failed, the next round says so.
-        Ok(_) | Err(_) => None,
+    let offload = match client.ask(&ControlRequest::Offload)? {
+        ControlAnswer::Offload(view) => Some(view),
+        // The rest is worth showing.
+        _ => None,
     };
     Ok((Box::new(status), offload))
 }
 
-fn carriers(client: &mut ControlClient, service: &str) -> Result<Carriers> {
+/// `None`: the instance does not tell.
+fn carriers(client: &mut ControlClient, service: &str) -> Result<Option<Carriers>> {
     let mut carriers = Carriers { service: service.to_string(), ..Carriers::default() };
     for offloaded in [true, false] {
         let query = Query { service: Some(service.to_string()), offloaded: Some(offloaded), ..Query::default() };
-        let (count, is_part) = count(client, &query)?;
+        let Some((count, is_part)) = count(client, &query)? else { return Ok(None) };
         carriers.is_part |= is_part;
         *(if offloaded { &mut carriers.engine } else { &mut carriers.software }) = count;
         if !offloaded {
-            let page = page(client, Query { limit: REASONS_OF, ..query })?;
+            let Some(page) = page(client, Query { limit: REASONS_OF, ..query })? else { return Ok(None) };
             for connection in page.connections.into_iter().filter(|connection| !connection.offload.is_empty()) {
                 *carriers.reasons.entry(connection.offload).or_default() += 1;
             }
         }
     }
-    Ok(carriers)
+    Ok(Some(carriers))
 }
 
-/// How many connections fit, and whether there may be more.
-fn count(client: &mut ControlClient, query: &Query) -> Result<(u64, bool)> {
+/// How many connections fit, and whether there may be more; `None`: the instance does not tell.
+fn count(client: &mut ControlClient, query: &Query) -> Result<Option<(u64, bool)>> {
     let (mut sum, mut cursor) = (0, None);
     for _ in 0..PARTS_MAX {
-        let page = page(client, Query { cursor, ..query.clone() })?;
+        let Some(page) = page(client, Query { cursor, ..query.clone() })? else { return Ok(None) };
         sum += page.matched;
         match page.next {
             Some(next) if Some(next) != cursor => cursor = Some(next),
-            _ => return Ok((sum, false)),
+            _ => return Ok(Some((sum, false))),
         }
     }
-    Ok((sum, true))
+    Ok(Some((sum, true)))
 }
 
-fn page(client: &mut ControlClient, query: Query) -> Result<Page> {
-    match client.request(&ControlRequest::Connections(query))? {
-        ControlAnswer::Connections(page) => Ok(page),
-        _ => bail!("the instance does not tell its connections"),
-    }
+/// `None`: the instance does not tell.
+fn page(client: &mut ControlClient, query: Query) -> Result<Option<Page>> {
+    Ok(match client.ask(&ControlRequest::Connections(query))? {
+        ControlAnswer::Connections(page) => Some(page),
+        _ => None,
+    })
 }

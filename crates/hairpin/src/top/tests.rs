@@ -1,8 +1,8 @@
 use super::model::{HISTORY, Model};
 use super::order::SortOrder;
-use super::poll::{News, Poll};
+use super::poll::{Carriers, News, Poll};
 use super::view;
-use crate::control::{ControlAnswer, ControlRequest, LatencyView, OffloadView, serve};
+use crate::control::{ControlAnswer, ControlRequest, LatencyView, OffloadView, Page, serve};
 use crate::status::{
     BackendStatus, CapacityStatus, Count, HealthStatus, HttpStatus, OffloadStatus, ServiceStatus, Status, Traffic,
     WorkerStatus,
@@ -349,6 +349,48 @@ fn pausing_keeps_the_figures_but_not_the_history() {
     press(&mut model, KeyCode::Char('p'));
     (0..2 * HISTORY).for_each(|_| model.take(figures(Status { pid: 43, ..example() })));
     assert_eq!((model.status.as_ref().unwrap().pid, model.history.len()), (43, HISTORY));
+}
+
+#[test]
+fn pausing_keeps_the_carriers_of_the_service_that_is_shown() {
+    let carriers = |service: &str, engine| {
+        News::Carriers(Some(Carriers { service: service.into(), engine, ..Carriers::default() }))
+    };
+    let mut model = Model::default();
+    model.take(figures(example()));
+    model.take(carriers("web", 1));
+    press(&mut model, KeyCode::Char('p'));
+    model.take(carriers("web", 2));
+    assert_eq!(model.carriers.as_ref().map(|carriers| carriers.engine), Some(1));
+    model.take(carriers("dns", 3));
+    assert_eq!(model.carriers.as_ref().map(|carriers| carriers.engine), Some(3));
+}
+
+#[test]
+fn the_newest_wanted_service_is_asked_for() {
+    let directory = std::env::temp_dir().join(format!("hairpin-top-wanted-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let socket = directory.join("s");
+    let (asked, heard) = std::sync::mpsc::channel();
+    let (go, gate) = std::sync::mpsc::channel::<()>();
+    let gate = std::sync::Arc::new(std::sync::Mutex::new(gate));
+    serve(&socket, move |request| match request {
+        ControlRequest::Status => {
+            gate.lock().unwrap().recv().unwrap();
+            ControlAnswer::Status(Box::new(example()))
+        }
+        ControlRequest::Connections(query) => {
+            asked.send(query.service.unwrap()).unwrap();
+            ControlAnswer::Connections(Page::default())
+        }
+        other => ControlAnswer::Error(format!("{other:?} is not for tests")),
+    })
+    .unwrap();
+    let poll = Poll::begin(socket, Duration::from_secs(3600)).unwrap();
+    ["one", "two", "three"].iter().for_each(|name| poll.want(Some((*name).to_string())));
+    go.send(()).unwrap();
+    assert_eq!(heard.recv_timeout(Duration::from_secs(20)).as_deref(), Ok("three"));
+    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]
