@@ -21,8 +21,19 @@ const SYSTEM: &str = "system";
 const GRPC_PORT: u16 = 4317;
 const HEADERS_FORM: &str = "write a header a line, as \"Authorization: Bearer TOKEN\"";
 /// Headers that are the exporter's own.
-const OWN_HEADERS: [&str; 7] =
-    ["connection", "content-encoding", "content-length", "content-type", "host", "te", "transfer-encoding"];
+const OWN_HEADERS: [&str; 11] = [
+    "accept-encoding",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "expect",
+    "host",
+    "keep-alive",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+];
 
 /// The settings; `None`: the file asks for no tracing, or it is wrong. All mistakes are reported.
 pub(super) fn read(sink: &Sink<'_>, top: &TomlTable<'_>) -> Option<TracingSettings> {
@@ -33,7 +44,19 @@ pub(super) fn read(sink: &Sink<'_>, top: &TomlTable<'_>) -> Option<TracingSettin
     let endpoint = read_endpoint(&table);
     let roots = match table.text("endpoint_roots") {
         Some(text) if text.value == SYSTEM => Some(PathBuf::from(SYSTEM_ROOTS)),
-        Some(_) => absolute_path(sink, &table, "endpoint_roots"),
+        Some(text) => {
+            let path = absolute_path(sink, &table, "endpoint_roots");
+            // It is read for each connection, so it may come later.
+            if let Some(Err(error)) = path.as_ref().map(std::fs::File::open) {
+                let what = format!("`endpoint_roots` \"{}\" cannot be read: {error}", text.value);
+                table.warning(
+                    &text.span,
+                    what,
+                    "put the CAs' certificates there, in PEM; until then no span is exported",
+                );
+            }
+            path
+        }
         None => None,
     };
     let headers_file =

@@ -15,7 +15,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
@@ -23,8 +23,6 @@ use tokio_rustls::TlsConnector;
 
 /// Bytes of an answer of the collector at most.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// `Retry-After` may be a date, which is rare, and as good as this.
-const AFTER_A_DATE: Duration = Duration::from_secs(60);
 const AGENT: &str = concat!("hairpin/", env!("CARGO_PKG_VERSION"));
 /// The type of OTLP's messages.
 pub(super) const PROTOBUF: &str = "application/x-protobuf";
@@ -101,7 +99,6 @@ fn request(settings: &CollectorSettings, body: Bytes) -> Result<Request<Full<Byt
 async fn read(response: Response<Incoming>) -> Result<Answer> {
     let (parts, body) = response.into_parts();
     let retry_after = parts.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-    let seconds = |asked: &str| asked.trim().parse().map_or(AFTER_A_DATE, Duration::from_secs);
     let body = match Limited::new(body, ANSWER_BYTES_MAX).collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) => {
@@ -109,7 +106,17 @@ async fn read(response: Response<Incoming>) -> Result<Answer> {
         }
     };
     let kind = parts.headers.get(CONTENT_TYPE).map_or(Vec::new(), |kind| kind.as_bytes().to_ascii_lowercase());
-    Ok(Answer { status: parts.status, kind, retry_after: retry_after.map(seconds), body })
+    Ok(Answer { status: parts.status, kind, retry_after: retry_after.and_then(pause), body })
+}
+
+/// The pause that `Retry-After` asks for: seconds, or a date, up to which it lasts (RFC 9110, 10.2.3).
+fn pause(asked: &str) -> Option<Duration> {
+    let asked = asked.trim();
+    if let Ok(seconds) = asked.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    // One that is over asks for no pause.
+    Some(httpdate::parse_http_date(asked).ok()?.duration_since(SystemTime::now()).unwrap_or_default())
 }
 
 async fn open(settings: &CollectorSettings) -> Result<Open> {

@@ -2,7 +2,7 @@
 //! had its time (OTLP 1.x, "OTLP/HTTP Response" and "Failures").
 
 use super::connection::{Answer, Connection, PROTOBUF};
-use super::settings::TracingSettings;
+use super::settings::{CollectorSettings, TracingSettings};
 use super::{Lost, Shared, lock};
 use crate::events::EventKind;
 use crate::run::tell;
@@ -19,12 +19,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
-/// How long a batch is tried again after its first failure.
+/// How long a batch is tried again after its first failure, unless the collector asks for a longer pause.
 pub(crate) const RETRY_FOR: Duration = Duration::from_secs(60);
 /// The longest pause between two tries, unless the collector asks for a longer one.
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// The longest pause that the collector may ask for.
+/// The longest pause that the collector may ask for, and by how much all its pauses prolong [`RETRY_FOR`] at most.
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(300);
+/// How long a batch is kept beyond the pause that the collector asks for: it has to be posted then.
+const AFTER_A_PAUSE: Duration = Duration::from_secs(5);
 /// How often losses are told at most.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
@@ -122,8 +124,12 @@ struct Exporter {
     /// When losses were told last, and how many spans had been lost by then.
     told: Option<Instant>,
     told_lost: [u64; Lost::ALL.len()],
-    /// Why the last try has failed; empty: it has not.
+    /// Why a try has failed last; empty: none has since all losses were told.
     failure: String,
+    /// Why the collector has refused spans last.
+    refusal: String,
+    /// The collector that was tried last.
+    collector: Option<CollectorSettings>,
 }
 
 impl Exporter {
@@ -135,6 +141,8 @@ impl Exporter {
             told: None,
             told_lost: [0; Lost::ALL.len()],
             failure: String::new(),
+            refusal: String::new(),
+            collector: None,
             shared,
         }
     }
@@ -149,45 +157,63 @@ impl Exporter {
                 return;
             }
             self.deliver(&batch).await;
-            taken(0);
         }
     }
 
     /// Tries until these spans are exported or lost.
     async fn deliver(&mut self, spans: &[Span]) {
         let count = spans.len() as u64;
-        let mut give_up = None;
+        // When to give it up, and how far pauses may put that off.
+        let mut bounds = None;
         loop {
             self.pause().await;
+            // There is one before there are spans.
             let Some(plan) = lock(&self.shared.plan).clone() else { return };
+            if self.collector.as_ref() != Some(&plan.settings.collector) {
+                (self.collector, bounds) = (Some(plan.settings.collector.clone()), None);
+                self.backoff = self.shared.pace.backoff_min;
+            }
             let is_end = self.shared.ends.load(Ordering::Relaxed);
-            let (why, what) = match self.attempt(&plan, spans).await {
+            match self.attempt(&plan, spans).await {
                 Ok(refused) => {
-                    (self.backoff, self.failure) = (self.shared.pace.backoff_min, String::new());
+                    self.backoff = self.shared.pace.backoff_min;
                     let refused = refused.min(count);
-                    self.shared.counts.exported.fetch_add(count - refused, Ordering::Relaxed);
-                    self.shared.counts.lose(Lost::Refused, refused);
-                    return self.tell(&plan, "the collector refuses some of them; its log says why");
+                    if refused > 0 {
+                        self.refusal = "it refuses some of them; its log says why".to_owned();
+                    }
+                    self.shared.counts.settle(count - refused, Lost::Refused, refused);
+                    self.tell(&plan);
+                    if self.shared.counts.lost() == self.told_lost {
+                        self.failure.clear();
+                    }
+                    return;
                 }
-                Err(Failure::Final(what)) => (Lost::Refused, what),
+                Err(Failure::Final(what)) => {
+                    self.refusal = what;
+                    self.shared.counts.settle(0, Lost::Refused, count);
+                    return self.tell(&plan);
+                }
                 Err(Failure::Later(what, asked)) => {
+                    self.failure = what;
                     let wait = self.next_pause(asked);
                     let now = Instant::now();
                     self.paused_until = Some(now + wait);
-                    self.failure.clone_from(&what);
-                    let give_up = *give_up.get_or_insert(now + self.shared.pace.retry_for);
+                    let until = now + self.shared.pace.retry_for;
+                    let (give_up, latest) = bounds.get_or_insert((until, until + PAUSE_MAX));
+                    if asked.is_some() {
+                        *give_up = (*give_up).max(now + wait + AFTER_A_PAUSE).min(*latest);
+                    }
                     // One that has begun before the process ends is not the last.
                     let ends = self.shared.ends.load(Ordering::Relaxed);
-                    if !is_end && (ends || now + wait < give_up) {
+                    if !is_end && (ends || now + wait < *give_up) {
                         // Others may be lost meanwhile.
-                        self.tell(&plan, &what);
+                        self.tell(&plan);
                         continue;
                     }
-                    (Lost::Unreachable, what)
+                    self.shared.counts.settle(0, Lost::Unreachable, count);
+                    return self.tell(&plan);
                 }
-            };
-            self.shared.counts.lose(why, count);
-            return self.tell(&plan, &what);
+            }
         }
     }
 
@@ -213,21 +239,27 @@ impl Exporter {
         let longest = self.backoff;
         self.backoff = (2 * self.backoff).min(BACKOFF_MAX);
         match asked {
-            Some(asked) => asked.min(PAUSE_MAX),
-            None => longest.mul_f64(0.5 + (RandomState::new().hash_one(()) % 500) as f64 / 1000.0),
+            Some(asked) if !asked.is_zero() => asked.min(PAUSE_MAX),
+            _ => longest.mul_f64(0.5 + (RandomState::new().hash_one(()) % 500) as f64 / 1000.0),
         }
     }
 
-    /// Waits as long as the collector is to be left alone; no longer once the process ends.
+    /// Waits as long as the collector is to be left alone; no longer once the process ends, or there is another collector.
     async fn pause(&mut self) {
         let Some(until) = self.paused_until.take() else { return };
-        if !self.shared.ends.load(Ordering::Relaxed) {
-            let _ = timeout(until.saturating_duration_since(Instant::now()), self.shared.ended.notified()).await;
+        let is_over = || {
+            let plan = lock(&self.shared.plan);
+            let collector = plan.as_ref().map(|plan| &plan.settings.collector);
+            self.shared.ends.load(Ordering::Relaxed) || Instant::now() >= until || collector != self.collector.as_ref()
+        };
+        while !is_over() {
+            // Whether it was roused or the time is over, it looks again.
+            let _ = timeout(until.saturating_duration_since(Instant::now()), self.shared.roused.notified()).await;
         }
     }
 
-    /// Tells of losses, if there are new ones. `what`: why the last try has failed.
-    fn tell(&mut self, plan: &Plan, what: &str) {
+    /// Tells of losses, if there are new ones.
+    fn tell(&mut self, plan: &Plan) {
         let lost = self.shared.counts.lost();
         let fresh: [u64; Lost::ALL.len()] = std::array::from_fn(|why| lost[why] - self.told_lost[why]);
         let count: u64 = fresh.iter().sum();
@@ -235,17 +267,29 @@ impl Exporter {
             return;
         }
         (self.told, self.told_lost) = (Some(Instant::now()), lost);
-        let settings = &plan.settings;
+        let text = self.causes(&plan.settings, fresh);
+        tell(EventKind::Limit, &format!("warning: tracing loses spans ({count}): {text}"));
+    }
+
+    /// Why these were lost.
+    fn causes(&self, settings: &TracingSettings, fresh: [u64; Lost::ALL.len()]) -> String {
         let endpoint = &settings.collector.endpoint;
-        let text = match self.failure.is_empty() && fresh[Lost::QueueFull as usize] == count {
-            true => format!(
+        let is_among = |why: Lost| fresh[why as usize] > 0;
+        let mut causes = Vec::new();
+        if is_among(Lost::Refused) {
+            causes.push(format!("the collector at {endpoint}: {}", self.refusal));
+        }
+        // A collector that fails fills the queue, too.
+        if is_among(Lost::Unreachable) || (is_among(Lost::QueueFull) && !self.failure.is_empty()) {
+            causes.push(format!("the collector at {endpoint}: {}", self.failure));
+        } else if is_among(Lost::QueueFull) {
+            causes.push(format!(
                 "they come faster than the collector at {endpoint} takes them, and the queue of {} is full; raise \
                  `queue` or lower `sample` in [tracing]",
                 settings.queue
-            ),
-            false => format!("the collector at {endpoint}: {what}"),
-        };
-        tell(EventKind::Limit, &format!("warning: tracing loses spans ({count}): {text}"));
+            ));
+        }
+        causes.join("; ")
     }
 }
 
@@ -279,5 +323,40 @@ fn judge(answer: &Answer) -> Result<u64, Failure> {
             Err(Failure::Final(format!("{said}; see the path of `endpoint` in [tracing]")))
         }
         _ => Err(Failure::Final(format!("{said}; its log may say why"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_told_with_their_own_causes() {
+        let mut exporter = Exporter::new(Arc::default());
+        let collector = CollectorSettings {
+            endpoint: "http://c:4318".parse().unwrap(),
+            headers: Default::default(),
+            headers_file: None,
+            roots: Default::default(),
+            timeout: RETRY_FOR,
+        };
+        let settings = TracingSettings {
+            collector,
+            service_name: String::new(),
+            queue: 9,
+            sample: 1.0,
+            parents: hairpin_core::l7::trace::Parents::Trusted,
+        };
+        assert!(
+            exporter.causes(&settings, [3, 0, 0]).starts_with("they come faster than the collector at http://c:4318/")
+        );
+        exporter.failure = "cannot connect".to_owned();
+        let away = "the collector at http://c:4318/v1/traces: cannot connect";
+        assert_eq!(exporter.causes(&settings, [3, 0, 0]), away);
+        assert_eq!(exporter.causes(&settings, [3, 2, 0]), away);
+        exporter.refusal = "it refuses some of them".to_owned();
+        let refused = "the collector at http://c:4318/v1/traces: it refuses some of them";
+        assert_eq!(exporter.causes(&settings, [0, 0, 1]), refused);
+        assert_eq!(exporter.causes(&settings, [0, 2, 1]), format!("{refused}; {away}"));
     }
 }

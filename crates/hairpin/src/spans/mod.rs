@@ -52,8 +52,8 @@ struct Shared {
     thread: Mutex<Option<JoinHandle<()>>>,
     counts: Counts,
     ends: AtomicBool,
-    /// Wakes the thread from a pause once the process ends.
-    ended: Notify,
+    /// Wakes the thread from a pause once the process ends, or there is another collector.
+    roused: Notify,
 }
 
 #[derive(Default)]
@@ -103,11 +103,19 @@ pub(crate) struct SpansReading {
 
 impl Counts {
     fn lost(&self) -> [u64; Lost::ALL.len()] {
-        std::array::from_fn(|why| self.lost[why].load(Ordering::Relaxed))
+        std::array::from_fn(|why| self.lost[why].load(Ordering::Acquire))
     }
 
     fn lose(&self, why: Lost, count: u64) {
-        self.lost[why as usize].fetch_add(count, Ordering::Relaxed);
+        self.lost[why as usize].fetch_add(count, Ordering::AcqRel);
+    }
+
+    /// The fate of the batch in flight is known: so many spans were exported, and so many lost.
+    fn settle(&self, exported: u64, why: Lost, lost: u64) {
+        // First, so that a reading has no span twice.
+        self.in_flight.store(0, Ordering::Release);
+        self.exported.fetch_add(exported, Ordering::AcqRel);
+        self.lose(why, lost);
     }
 }
 
@@ -117,6 +125,7 @@ impl Spans {
         self.0.queue.set_room(settings.map_or(0, |settings| settings.queue));
         let Some(settings) = settings else { return };
         *lock(&self.0.plan) = Some(Arc::new(Plan::new(settings, instance)));
+        self.0.roused.notify_one();
         let mut thread = lock(&self.0.thread);
         if thread.is_some() {
             return;
@@ -139,9 +148,9 @@ impl Spans {
     pub(crate) fn reading(&self) -> SpansReading {
         let counts = &self.0.counts;
         SpansReading {
-            exported: counts.exported.load(Ordering::Relaxed),
+            exported: counts.exported.load(Ordering::Acquire),
             lost: counts.lost(),
-            waiting: self.0.queue.len() as u64 + counts.in_flight.load(Ordering::Relaxed),
+            waiting: self.0.queue.waiting(|| counts.in_flight.load(Ordering::Acquire)),
         }
     }
 
@@ -149,7 +158,7 @@ impl Spans {
     pub(crate) fn end(&self) {
         self.0.ends.store(true, Ordering::Relaxed);
         let Some(thread) = lock(&self.0.thread).take() else { return };
-        self.0.ended.notify_one();
+        self.0.roused.notify_one();
         self.0.queue.wake();
         let begun = Instant::now();
         while !thread.is_finished() && begun.elapsed() < PATIENCE {

@@ -37,8 +37,14 @@ impl Queue {
         waiting.spans.len() < waiting.room
     }
 
-    pub(super) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         lock(&self.waiting).spans.len()
+    }
+
+    /// How many spans are here or in the batch that was taken out, of which `in_flight` tells.
+    pub(super) fn waiting(&self, in_flight: impl Fn() -> u64) -> u64 {
+        let waiting = lock(&self.waiting);
+        waiting.spans.len() as u64 + in_flight()
     }
 
     /// Adds a span; `false`: there is no room.

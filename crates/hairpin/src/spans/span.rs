@@ -10,6 +10,7 @@ use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{Span, Status};
+use percent_encoding::percent_decode_str;
 use std::borrow::Cow;
 use std::net::IpAddr;
 
@@ -210,10 +211,15 @@ fn path_and_query(target: &[u8]) -> (&[u8], Option<Cow<'_, str>>) {
 /// The query without the values of parameters that are known to be secret.
 fn redacted(query: Cow<'_, str>) -> String {
     let pairs = query.split('&').map(|pair| match pair.split_once('=') {
-        Some((key, _)) if SECRETS.contains(&key) => format!("{key}={REDACTED}"),
+        Some((key, _)) if is_secret(key) => format!("{key}={REDACTED}"),
         _ => pair.to_owned(),
     });
     pairs.collect::<Vec<_>>().join("&")
+}
+
+/// Whether a parameter of this name is known to be secret, however the name is encoded.
+fn is_secret(key: &str) -> bool {
+    SECRETS.iter().any(|secret| percent_decode_str(key).eq(secret.bytes()))
 }
 
 /// Name and port of a host; `None`: it has no name.

@@ -66,11 +66,11 @@ fn an_endpoint_is_enough() {
 
 #[test]
 fn everything_is_read() {
-    let lines = "endpoint_roots = \"/ca.pem\"\ntimeout = \"2s\"\nservice_name = \"edge of the world\"\nsample = 0.01\n\
+    let lines = "endpoint_roots = \"/dev/null\"\ntimeout = \"2s\"\nservice_name = \"edge of the world\"\nsample = 0.01\n\
                  parents = \"all\"\nqueue = 100\n";
     let settings = read(lines);
     let collector = &settings.collector;
-    assert_eq!((&*collector.roots, collector.timeout), (Path::new("/ca.pem"), Duration::from_secs(2)));
+    assert_eq!((&*collector.roots, collector.timeout), (Path::new("/dev/null"), Duration::from_secs(2)));
     assert_eq!((&*settings.service_name, settings.sample), ("edge of the world", 0.01));
     assert_eq!((settings.parents, settings.queue), (Parents::All, 100));
     for (written, sample) in [("0", 0.0), ("1", 1.0), ("1e-3", 0.001), ("0.000_1", 0.0001)] {
@@ -100,6 +100,24 @@ fn mistakes_are_named() {
 fn the_port_of_grpc_is_doubtful() {
     let warned = warned(&with("[tracing]\nendpoint = \"http://collector:4317\""));
     assert!(warned.len() == 1 && warned[0].contains("Hairpin speaks OTLP over HTTP"), "{warned:?}");
+}
+
+#[test]
+fn roots_that_cannot_be_read_are_doubtful() {
+    let warned = warned(&tracing("endpoint_roots = \"/nowhere/ca.pem\""));
+    assert!(
+        warned.len() == 1 && warned[0].contains("`endpoint_roots` \"/nowhere/ca.pem\" cannot be read"),
+        "{warned:?}"
+    );
+}
+
+#[test]
+fn headers_of_the_exporter_are_not_for_the_file() {
+    for name in ["Accept-Encoding", "Expect", "Upgrade", "Keep-Alive", "Content-Type"] {
+        let file = Headers::new(name, &format!("{name}: x\n"), 0o600);
+        let said = said(&file.text());
+        assert!(said.len() == 1 && said[0].contains("which Hairpin writes itself"), "{said:?}");
+    }
 }
 
 #[test]

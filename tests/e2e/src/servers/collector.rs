@@ -61,8 +61,11 @@ pub struct Stub {
 impl Drop for Stub {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        // Why a test has failed, if it waited for spans that never came.
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(Err(error))) => eprintln!("the collector has ended early: {error:#}"),
+            Some(Err(_)) => eprintln!("the collector's thread has panicked"),
+            Some(Ok(Ok(()))) | None => {}
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use super::{LONG, Pace, QUICK, push, settings, spans, wait_until};
 use serde_json::{Value, json};
+use socket2::{Domain, Socket, Type};
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -26,7 +27,12 @@ impl Drop for Collector {
 impl Collector {
     fn start() -> Collector {
         let program = std::env::var_os("HAIRPIN_COLLECTOR").expect("HAIRPIN_COLLECTOR, the collector's program");
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+        // Bound while the collector starts, so that no other program gets the port: it may be bound twice as long as only
+        // one listens.
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_reuse_address(true).unwrap();
+        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+        let port = socket.local_addr().unwrap().as_socket().unwrap().port();
         let directory = std::env::temp_dir().join(format!("hairpin-collector-{}-{port}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         let spans = directory.join("spans.json");

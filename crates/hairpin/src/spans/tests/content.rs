@@ -114,6 +114,7 @@ fn target_is_told_as_path_and_query_without_secrets() {
             Some("/"),
             Some("X-Goog-Signature=REDACTED&X-Amz-Credential=REDACTED"),
         ),
+        ("GET /?%73ig=abc&s%69%67=d&%73%69%g=e", Some("/"), Some("%73ig=REDACTED&s%69%67=REDACTED&%73%69%g=e")),
         ("GET http://user:pw@a.test/b?c", Some("/b"), Some("c")),
         ("GET http://a.test", Some("/"), None),
         ("GET /redirect?to=http://a.test/x", Some("/redirect"), Some("to=http://a.test/x")),

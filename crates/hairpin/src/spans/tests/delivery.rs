@@ -6,10 +6,11 @@ use crate::spans::{Lost, PATIENCE, Spans, TracingSettings};
 use hyper::Response;
 use opentelemetry_proto::tonic::collector::trace::v1::{ExportTracePartialSuccess, ExportTraceServiceResponse};
 use prost::Message;
-use std::net::{Ipv4Addr, TcpListener};
+use socket2::{Domain, Socket, Type};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Waits until so many are exported and lost for each reason, and none waits.
 #[track_caller]
@@ -102,6 +103,34 @@ fn a_busy_collector_is_asked_again_when_it_says() {
 }
 
 #[test]
+fn a_pause_that_the_collector_names_may_be_longer_than_a_batch_is_tried() {
+    let date = || httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(2));
+    for asked in ["1".to_owned(), date()] {
+        let shown = asked.clone();
+        let busy = move || Response::builder().status(503).header("retry-after", &asked).body(Default::default());
+        let server = server::start(move |number| Some(if number == 0 { busy().unwrap() } else { status(200) }));
+        let spans = spans(Pace { retry_for: Duration::from_millis(1), ..QUICK }, &at(&server));
+        push(&spans.queue(), [1, 2]);
+        becomes(&spans, 2, [0; 3]);
+        assert_eq!(server.seen.count(), 2, "{shown}");
+    }
+}
+
+#[test]
+fn another_collector_does_not_wait_for_the_pause_of_the_one_before() {
+    let busy = || Response::builder().status(503).header("retry-after", "300").body(Default::default()).unwrap();
+    let before = server::start(move |_| Some(busy()));
+    // Neither this pause nor its own would be over within the test.
+    let spans = spans(Pace { backoff_min: 10 * LONG, ..QUICK }, &at(&before));
+    push(&spans.queue(), [1]);
+    wait_until("the first try", || before.seen.count() == 1);
+    let server = server::start(|_| Some(status(200)));
+    spans.configure(Some(&at(&server)), "test");
+    becomes(&spans, 1, [0; 3]);
+    assert_eq!((before.seen.count(), server.seen.numbers()), (1, vec![1]));
+}
+
+#[test]
 fn a_collector_that_stays_busy_loses_spans_in_the_end() {
     let server = server::start(|_| Some(status(503)));
     let spans = spans(Pace { retry_for: Duration::from_millis(50), ..QUICK }, &at(&server));
@@ -145,7 +174,10 @@ fn a_server_that_is_no_collector_has_taken_nothing() {
 
 #[test]
 fn a_dead_collector_loses_spans_after_a_while() {
-    let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    // Bound, so that no other program gets the port, and not listening.
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
     let pace = Pace { retry_for: Duration::from_millis(50), ..QUICK };
     let spans = spans(pace, &settings(&format!("http://{address}")));
     push(&spans.queue(), [1, 2]);
