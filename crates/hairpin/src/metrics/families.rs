@@ -8,6 +8,7 @@ mod emit;
 mod http;
 mod https;
 mod ports;
+mod server;
 mod services;
 mod tracing;
 
@@ -133,7 +134,7 @@ pub fn all() -> impl Iterator<Item = &'static MetricFamily> {
         .chain(acme::FAMILIES)
         .chain(tracing::FAMILIES)
         .chain(ports::FAMILIES)
-        .chain(SERVER)
+        .chain(server::FAMILIES)
 }
 
 const GENERAL: &[MetricFamily] = &[
@@ -479,24 +480,6 @@ const GENERAL: &[MetricFamily] = &[
         NONE,
         "1 if the last reload was applied, 0 if it was refused. No sample before the first.",
         |view, emit| reloaded(view, emit, view.status.reloads.last_succeeded.into())
-    ),
-];
-
-/// Metrics of this server.
-const SERVER: &[MetricFamily] = &[
-    family!(
-        Counter,
-        "metrics_answers",
-        &["code"],
-        "Requests to the metrics server, by the status code of the answer.",
-        |view, emit| view.counts.answers().for_each(|(code, count)| emit(&[&code.to_string()], count.into()))
-    ),
-    family!(
-        Counter,
-        "metrics_connections_closed",
-        &["reason"],
-        "Connections to the metrics server that ended out of order, by reason.",
-        |view, emit| view.counts.closed().for_each(|(reason, count)| emit(&[reason], count.into()))
     ),
 ];
 

@@ -6,7 +6,7 @@ mod filter;
 mod splices;
 mod terminated;
 
-use super::plane::{MARKS, RuleQueries};
+use super::plane::{MARKS, Plane, RuleQueries};
 use super::thread::ThreadShared;
 use crate::control::{ConnectionView, LatencyView, OffloadView, Page, Query};
 use crate::status::Status;
@@ -57,6 +57,13 @@ pub(crate) struct EngineView {
     pub(crate) rules: Option<Arc<dyn RuleQueries>>,
     /// Rules there can be: IPv4, IPv6.
     pub(crate) rules_max: [u32; 2],
+}
+
+impl EngineView {
+    /// The plane's.
+    pub(crate) fn of(plane: &dyn Plane) -> EngineView {
+        EngineView { name: plane.engine(), rules: plane.rule_reader(), rules_max: plane.rules_max() }
+    }
 }
 
 impl Inspector {

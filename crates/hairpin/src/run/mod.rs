@@ -37,6 +37,7 @@ mod reconcile;
 mod requests;
 mod rivals;
 mod set_up;
+mod signals;
 mod splice_queries;
 mod supervisor;
 mod tap;
@@ -86,7 +87,7 @@ use listeners::Listeners;
 pub(crate) use log::tell;
 use log::{keep, keep_events, log};
 use plane::linux::Passed;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::SIGINT;
 use signal_hook::iterator::Signals;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -189,7 +190,7 @@ impl ProcessEnd {
 pub fn run(config: Config, options: RunOptions) -> Result<()> {
     log::configure(&config.settings.log);
     // From here on they wait until everything stands, and then end the process in order.
-    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1]).context("cannot listen for signals")?;
+    let signals = signals::listen()?;
     if !options.take_over {
         rivals::refuse(&config)?;
     }
@@ -330,7 +331,7 @@ impl ServingProcess {
             let mut supervisor =
                 Startup { config, options, cpus, socket: &socket, sender: &sender, certificates }.start(base)?;
             record = supervisor.record.clone();
-            watch_signals(signals, sender.clone())?;
+            signals::pass_on(signals, sender.clone())?;
             requests::listen(&socket, &sender, supervisor.inspector.clone())?;
             supervisor.serve_metrics();
             if let Some(mut predecessor) = predecessor {
@@ -484,22 +485,4 @@ impl Startup<'_> {
             sender: sender.clone(),
         })
     }
-}
-
-/// Starts the thread that passes signals on; those that came since `signals` was made are not lost.
-fn watch_signals(mut signals: Signals, messages: Sender<SupervisorMessage>) -> Result<()> {
-    let body = move || {
-        for signal in signals.forever() {
-            let message = match signal {
-                SIGHUP => SupervisorMessage::Reload(None),
-                SIGUSR1 => SupervisorMessage::ReopenAccessLog,
-                _ => SupervisorMessage::End(ProcessEnd::Signal(signal)),
-            };
-            if messages.send(message).is_err() {
-                return;
-            }
-        }
-    };
-    std::thread::Builder::new().name("signals".into()).spawn(body).context("cannot start a thread")?;
-    Ok(())
 }

@@ -12,7 +12,7 @@ use super::host::unix_s;
 use super::inspect::{EngineView, Inspector};
 use super::instance::{InstanceRecord, Lock};
 use super::listeners::Listeners;
-use super::plane::{NO_ENGINE, Plane};
+use super::plane::{self, Plane};
 use super::policer::{ServiceRate, WorkerLoad};
 use super::reading::{self, Reading, WorkerReading};
 use super::ready::{self, NotifiedReadiness};
@@ -20,7 +20,7 @@ use super::termination::Termination;
 use super::thread::{ThreadShared, WorkerCommand};
 use super::worker_pool::{WorkerParameters, WorkerPool};
 use super::{ProcessEnd, RunOptions, SupervisorMessage, log, notify, tell};
-use crate::config::{Config, PlaneChoice, PolicyChoice, Settings};
+use crate::config::{Config, PlaneChoice};
 use crate::events::EventKind;
 use crate::health::{Checker, Health};
 use crate::metrics;
@@ -143,8 +143,8 @@ impl Supervisor {
         let inspector = Inspector::new(
             table.views()?,
             Arc::clone(&snapshot),
-            engine_view(&*plane),
-            policy(&*plane, &config.settings),
+            EngineView::of(&*plane),
+            plane::policy(&*plane, &config.settings),
             worker_pool.handles(),
         );
         inspector.ask_terminated(termination.lister());
@@ -437,7 +437,7 @@ impl Supervisor {
         offload.engine_counts = words.counts.into_iter().map(|(name, count)| (name.to_string(), count)).collect();
         offload.engine_lacks = words.software.into_iter().map(|(kind, why)| (kind.to_string(), why)).collect();
         offload.rules_max = self.rules_max();
-        offload.policy = policy(&*self.plane, &self.config.settings).to_string();
+        offload.policy = plane::policy(&*self.plane, &self.config.settings).to_string();
     }
 
     /// The status now, rates since the reading before the last: those of one to two seconds.
@@ -498,14 +498,4 @@ impl Supervisor {
         }
         Ok(status)
     }
-}
-
-/// The policy's name: without an engine it is as good as `never`.
-fn policy(plane: &dyn Plane, settings: &Settings) -> &'static str {
-    if plane.engine() == NO_ENGINE { PolicyChoice::Never.name() } else { settings.policy.name() }
-}
-
-/// How other threads look at the plane's engine.
-fn engine_view(plane: &dyn Plane) -> EngineView {
-    EngineView { name: plane.engine(), rules: plane.rule_reader(), rules_max: plane.rules_max() }
 }

@@ -8,7 +8,7 @@ pub(super) mod linux;
 
 use super::SupervisorMessage;
 use super::worker_pool::{TakenOver, WorkerMemory, WorkerParameters, WorkerPool};
-use crate::config::Settings;
+use crate::config::{PolicyChoice, Settings};
 use crate::status::{BufferStatus, PortStatus};
 use ahash::RandomState;
 use anyhow::Result;
@@ -44,6 +44,11 @@ pub(crate) mod limits {
 
 /// The name of the flow engine where there is none.
 pub(crate) const NO_ENGINE: &str = "none";
+
+/// The policy's name: without an engine it is as good as `never`.
+pub(crate) fn policy(plane: &dyn Plane, settings: &Settings) -> &'static str {
+    if plane.engine() == NO_ENGINE { PolicyChoice::Never.name() } else { settings.policy.name() }
+}
 
 /// The fate of packets outside of the workers: name, how many, whether they were dropped.
 pub(crate) type PlaneEvent = (&'static str, u64, bool);

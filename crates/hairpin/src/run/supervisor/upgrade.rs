@@ -2,12 +2,12 @@
 
 use super::super::generations::{DrainReporter, Generation};
 use super::super::handover::{Legacy, Successor};
-use super::super::inspect::Inspector;
+use super::super::inspect::{EngineView, Inspector};
 use super::super::instance::{InstanceRecord, Lock};
-use super::super::plane::Plane;
+use super::super::plane::{self, Plane};
 use super::super::worker_pool::WorkerMemory;
 use super::super::{ProcessEnd, ReplySender, begin, former, host, log, notify, reconcile, tell};
-use super::{HEARTBEAT, READ_HEARTBEATS, Supervisor, TELL_PATIENCE, engine_view, policy};
+use super::{HEARTBEAT, READ_HEARTBEATS, Supervisor, TELL_PATIENCE};
 use crate::control::Upgrade;
 use crate::events::EventKind;
 use anyhow::{Context, Result, bail};
@@ -153,8 +153,8 @@ impl Supervisor {
         self.inspector = Inspector::new(
             table.views()?,
             Arc::clone(&self.snapshot),
-            engine_view(&*self.plane),
-            policy(&*self.plane, &self.config.settings),
+            EngineView::of(&*self.plane),
+            plane::policy(&*self.plane, &self.config.settings),
             worker_pool.handles(),
         );
         self.inspector.ask_terminated(self.termination.lister());
