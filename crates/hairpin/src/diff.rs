@@ -86,7 +86,7 @@ fn numbers(config: &Config) -> String {
 }
 
 /// In the order of the file.
-const SETTINGS: [Setting; 69] = [
+const SETTINGS: [Setting; 70] = [
     anew("instance", |c| c.settings.instance.clone()),
     later("interfaces", |c| list(&c.settings.interfaces)),
     anew("plane", |c| c.settings.plane.name().to_string()),
@@ -146,6 +146,7 @@ const SETTINGS: [Setting; 69] = [
     live("[tracing] parents", |c| of_tracing(c, |t| t.parents.word().to_string())),
     live("[tracing] queue", |c| of_tracing(c, |t| t.queue.to_string())),
     later("[metrics] listen", |c| c.settings.metrics.map_or("off".to_string(), |listen| listen.to_string())),
+    later("[metrics] hosts", |c| list(&c.settings.metrics_hosts)),
     live("[acme] directory", |c| acme(c, |a| a.authority.directory.clone())),
     live("[acme] directory_roots", |c| acme(c, |a| a.authority.roots.display().to_string())),
     live("[acme] contact", |c| acme(c, |a| list(&a.authority.contact))),

@@ -14,6 +14,11 @@ use hairpin_diagnostics::{At, Sink};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+/// Names in `hosts` of `[metrics]` at most.
+const METRICS_HOSTS_MAX: usize = 16;
+/// Bytes of the name of a host at most.
+const HOST_BYTES_MAX: usize = 253;
+
 /// The settings; `None` if one without default is wrong. All mistakes are reported.
 pub(super) fn read<'a>(
     sink: &'a Sink<'a>,
@@ -38,7 +43,7 @@ pub(super) fn read<'a>(
     let dpdk = is_dpdk.then(|| read_dpdk(sink, top));
     let memory_directory = absolute_path(sink, limits, "memory_directory");
     let control_directory = absolute_path(sink, &control, "directory");
-    let metrics = read_metrics(sink, &metrics);
+    let (metrics, metrics_hosts) = (read_metrics(sink, &metrics), read_hosts(sink, &metrics));
     if plane == Some(PlaneChoice::Linux) && top.has("dpdk") {
         let remedy = "write plane = \"dpdk\", or leave it out";
         sink.warning(&top.span_of("dpdk"), "[dpdk] means nothing with `plane = \"linux\"`", remedy);
@@ -69,6 +74,7 @@ pub(super) fn read<'a>(
         access_log: None,
         tracing: None,
         metrics: metrics?,
+        metrics_hosts: metrics_hosts?,
         timeouts: common.timeouts,
         linux: linux?,
         dpdk: dpdk.flatten(),
@@ -115,6 +121,26 @@ fn read_metrics(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<Option<SocketA
         sink.warning(&text.span, what, remedy);
     }
     Some(Some(address))
+}
+
+/// Names by which browsers may ask for the page, in small letters; `None` if one is wrong.
+fn read_hosts(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<Vec<String>> {
+    let texts = table.texts("hosts");
+    if texts.len() > METRICS_HOSTS_MAX {
+        let what = format!("`hosts` has {} names", texts.len());
+        sink.error(&table.span_of("hosts"), what, format!("have {METRICS_HOSTS_MAX} at most"));
+        return None;
+    }
+    let is_name = |text: &str| {
+        let is_right = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+        !text.is_empty() && text.len() <= HOST_BYTES_MAX && text.bytes().all(is_right)
+    };
+    let wrong: Vec<_> = texts.iter().filter(|text| !is_name(&text.value)).collect();
+    for text in &wrong {
+        let remedy = "write a name without scheme and port, such as \"edge.example.com\"";
+        sink.error(&text.span, format!("`hosts` has \"{}\", which is no name of a host", text.value), remedy);
+    }
+    wrong.is_empty().then(|| texts.iter().map(|text| text.value.to_ascii_lowercase()).collect())
 }
 
 fn number(table: &TomlTable<'_>, name: &str) -> u32 {

@@ -181,6 +181,8 @@ pub struct Settings {
     pub tracing: Option<TracingSettings>,
     /// The address that serves metrics; `None`: metrics are off.
     pub metrics: Option<SocketAddr>,
+    /// Names of this machine, in small letters, by which browsers may ask for the page.
+    pub metrics_hosts: Vec<String>,
     /// How long silence is borne in services that do not say otherwise.
     pub timeouts: Timeouts,
     /// The linux plane's.

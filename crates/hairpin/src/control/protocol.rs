@@ -318,6 +318,9 @@ pub struct OffloadView {
     pub in_software: Vec<(String, u64)>,
     /// Connections offloaded now.
     pub offloaded: u64,
+    /// Whether counting took too long and ended early: there are at least as many connections, offloaded and in software.
+    #[serde(default)]
+    pub is_part: bool,
 }
 
 /// Percentiles; upper ends of histogram buckets.

@@ -289,7 +289,7 @@ pub(super) const PROCESS: Group = Group {
             "age of what the page of the metrics server shows of offload",
             Time(metrics::OFFLOAD_FRESH),
             &[],
-            "It is made anew.",
+            "It is made anew; but for ten times as long as that takes, the last one is shown.",
         ),
         limit(
             "connections that a capture tells apart",

@@ -48,8 +48,8 @@ pub(crate) const CONNECTION_PATIENCE: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_secs(1);
 
 const PATHS: &str = "there is / (a page), /metrics, /status, /offload, /events, /healthz and /ready\n";
-const MISDIRECTED: &str =
-    "this address is on loopback: use a URL with an address or localhost, such as http://127.0.0.1:9560/\n";
+const MISDIRECTED: &str = "this is not answered for the host of this URL: use an address or localhost, such as \
+    http://127.0.0.1:9560/, or name the host in `hosts` of [metrics]; a proxy in front may send `Host: localhost` instead\n";
 
 /// Fields of every answer. Nothing is kept, nothing but files of the page runs in it, no other site frames or embeds what is
 /// here or reads it, and no other site learns from links what it is.
@@ -161,7 +161,7 @@ async fn respond(request: &Request<Incoming>, answers: &Answers, may_go_on: bool
     let has_body = !request.body().is_end_stream();
     let mut response = if has_body {
         plain(StatusCode::PAYLOAD_TOO_LARGE, "requests with a body are refused\n")
-    } else if answers.is_loopback && !is_for_loopback(request) {
+    } else if !may_be_for(request, answers) {
         plain(StatusCode::MISDIRECTED_REQUEST, MISDIRECTED)
     } else {
         answer(request, answers).await
@@ -176,17 +176,21 @@ async fn respond(request: &Request<Incoming>, answers: &Answers, may_go_on: bool
     response
 }
 
-/// Whether the host that a request is for may be this machine on loopback: an address, a name without a dot such as
-/// `localhost`, or none. Another name is one that a site on the Internet has pointed to 127.0.0.1, so that its script, which
-/// runs in the operator's browser, may read what is here (DNS rebinding).
-fn is_for_loopback(request: &Request<Incoming>) -> bool {
+/// Whether a request may be answered for its host: an address, a name without a dot such as `localhost`, one of `hosts`, or none.
+/// Another name may be one that a site on the Internet has pointed here, so that its script, which runs in the operator's browser,
+/// may read what is here (DNS rebinding). Where other machines may connect, what monitoring asks for is answered for any host.
+fn may_be_for(request: &Request<Incoming>, answers: &Answers) -> bool {
+    if !answers.is_loopback && ["/metrics", "/healthz", "/ready"].contains(&request.uri().path()) {
+        return true;
+    }
     let fields = request.headers().get_all(HOST).iter().map(|value| value.to_str().unwrap_or("."));
     fields.chain(request.uri().authority().map(|authority| authority.as_str())).all(|host| {
         let name = match host.strip_prefix('[') {
             Some(rest) => rest.split(']').next().unwrap_or_default(),
             None => host.split(':').next().unwrap_or_default(),
         };
-        !name.contains(['.', '@']) || name.parse::<IpAddr>().is_ok()
+        let is_ours = || answers.hosts.iter().any(|ours| ours.eq_ignore_ascii_case(name));
+        !name.contains(['.', '@']) || name.parse::<IpAddr>().is_ok() || is_ours()
     })
 }
 

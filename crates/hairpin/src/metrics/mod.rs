@@ -7,8 +7,8 @@
 //!
 //! A client that can reach the address can read; no client can change anything. Clients are hostile until shown
 //! otherwise: every size and time has a bound (`exchange`), and neither they nor a slow status can reach the packet
-//! path, because all of this lives on two threads of its own at low priority: `metrics`, which talks, and
-//! `metrics-status`, which waits for statuses and writes them down.
+//! path but for `/offload`, for which workers copy connections between packets ([`recent`]): all of this lives on threads of its
+//! own at low priority, `metrics`, which talks, and up to three `metrics-status`, which wait for answers and write them down.
 
 mod accept;
 mod counts;
@@ -82,7 +82,7 @@ pub type MakeOffload = dyn Fn(&Status) -> std::result::Result<OffloadView, Strin
 pub struct Sources {
     /// Called about ten times a second at most, however many clients ask.
     pub status: Box<MakeStatus>,
-    /// Called once in two seconds at most.
+    /// Called once in two seconds at most, and less often where it takes long.
     pub offload: Box<MakeOffload>,
     /// The file of the instance's newest events; `None`: it keeps none.
     pub events: Option<PathBuf>,
@@ -94,6 +94,8 @@ struct Answers {
     recent: Recent,
     /// It listens on loopback only, where no other machine's name leads but by a trick.
     is_loopback: bool,
+    /// Names of this machine, in small letters, by which the page may be asked for.
+    hosts: Vec<String>,
 }
 
 /// Serves metrics and status on `listen` until the returned server is dropped; see [`Sources::status`].
@@ -105,20 +107,22 @@ where
     F: Fn() -> std::result::Result<Status, String> + Send + 'static,
 {
     let offload = Box::new(|_: &Status| Err("the instance does not tell".to_string()));
-    serve_all(listen, Sources { status: Box::new(status), offload, events: None })
+    serve_all(listen, &[], Sources { status: Box::new(status), offload, events: None })
 }
 
-/// Serves everything on `listen` until the returned server is dropped.
+/// Serves everything on `listen` until the returned server is dropped. `hosts`: names of this machine, in small letters, by which
+/// the page may be asked for; addresses and names without a dot need not be among them.
 ///
 /// # Errors
 /// `listen` cannot be listened on, or a thread cannot be started; the text names the address and the remedy.
-pub fn serve_all(listen: SocketAddr, sources: Sources) -> Result<MetricsServer> {
+pub fn serve_all(listen: SocketAddr, hosts: &[String], sources: Sources) -> Result<MetricsServer> {
     let (listener, address) = bind(listen)?;
     let Sources { status, offload, events } = sources;
     let answers = Answers {
         status: StatusSource::new(status),
         recent: Recent::new(offload, events),
-        is_loopback: address.ip().is_loopback(),
+        is_loopback: address.ip().to_canonical().is_loopback(),
+        hosts: hosts.to_vec(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()

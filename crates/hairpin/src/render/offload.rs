@@ -30,9 +30,11 @@ pub fn offload(view: &OffloadView) -> String {
     let _ = writeln!(out, "\n{table}");
 
     let mut table = aligned(&["CONNECTIONS"], &["NOW"]);
-    add(&mut table, &["offloaded"], &[number(view.offloaded as f64)]);
+    let at_least = if view.is_part { "at least " } else { "" };
+    let shown = |count: u64| format!("{at_least}{}", number(count as f64));
+    add(&mut table, &["offloaded"], &[shown(view.offloaded)]);
     for (reason, count) in &view.in_software {
-        add(&mut table, &[&format!("software: {reason}")], &[number(*count as f64)]);
+        add(&mut table, &[&format!("software: {reason}")], &[shown(*count)]);
     }
     let _ = writeln!(out, "\n{table}");
     trimmed(&out)
@@ -81,7 +83,10 @@ mod tests {
         view.latency_us = LatencyView::default();
         view.rules_max = [0, 0];
         view.passes = 7;
+        view.is_part = true;
         let text = offload(&view);
+        assert!(squeezed(&text).contains(&"offloaded at least 65536".to_string()), "{text}");
+        assert!(squeezed(&text).contains(&"software: engine-full at least 2".to_string()), "{text}");
         assert!(squeezed(&text).contains(&"installed 300 k 12 - - - -".to_string()), "{text}");
         assert!(text.contains("of these, 7 leave a flow to the kernel"), "{text}");
     }

@@ -258,8 +258,7 @@ impl Inspector {
                 }
             }
         }
-        self.count_spliced(&mut reasons, &mut offloaded)?;
-        self.count_terminated(&mut reasons)?;
+        let is_whole = self.count_spliced(&mut reasons, &mut offloaded)? & self.count_terminated(&mut reasons)?;
         Ok(OffloadView {
             policy: self.policy.to_string(),
             engine: self.engine.name.to_string(),
@@ -272,6 +271,7 @@ impl Inspector {
             latency_us: LatencyView::of(&status.offload.latency),
             in_software: reasons.into_iter().map(|(reason, count)| (reason.to_string(), count)).collect(),
             offloaded,
+            is_part: !is_whole,
         })
     }
 }

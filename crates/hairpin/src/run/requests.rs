@@ -93,7 +93,7 @@ pub(super) fn serve_metrics(
         offload: Box::new(move |status| inspector.offload(status)),
         events: Some(events::path(socket)),
     };
-    match metrics::serve_all(settings.metrics?, sources) {
+    match metrics::serve_all(settings.metrics?, &settings.metrics_hosts, sources) {
         Ok(server) => Some(server),
         Err(error) => {
             log(&format!("warning: no metrics: {error:#}"));

@@ -142,6 +142,23 @@ fn the_drain_limit_applies_unless_a_service_has_its_own() {
 }
 
 #[test]
+fn metrics_may_have_names() {
+    let hosts = |list: &str| with(&format!("[metrics]\nhosts = {list}"));
+    assert_eq!(good(&hosts("[]")).settings.metrics_hosts, [""; 0]);
+    assert_eq!(
+        good(&hosts("[\"Edge.example.com\", \"lb_1.lan\"]")).settings.metrics_hosts,
+        ["edge.example.com", "lb_1.lan"]
+    );
+    let remedy = "write a name without scheme and port, such as \"edge.example.com\"";
+    for wrong in ["http://edge.example.com", "edge.example.com:9560", "", "a b", "[::1]"] {
+        let expected = format!("3:10: error: `hosts` has \"{wrong}\", which is no name of a host; {remedy}");
+        refuses(&hosts(&format!("[\"{wrong}\"]")), &expected);
+    }
+    let many: Vec<String> = (0..17).map(|number| format!("\"h{number}.lan\"")).collect();
+    refuses(&hosts(&format!("[{}]", many.join(", "))), "3:9: error: `hosts` has 17 names; have 16 at most");
+}
+
+#[test]
 fn metrics_are_off_or_somewhere() {
     let listen = |text: &str| with(&format!("[metrics]\nlisten = \"{text}\""));
     assert_eq!(good(&listen("off")).settings.metrics, None);

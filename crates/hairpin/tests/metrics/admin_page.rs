@@ -96,6 +96,40 @@ fn other_sites_cannot_have_their_names_lead_to_loopback() {
     assert_eq!(client.response(false).expect("an answer").code, 421);
 }
 
+#[test]
+fn other_sites_cannot_have_their_names_lead_elsewhere_either() {
+    let sources = || Sources {
+        status: Box::new(|| Ok(full_status())),
+        offload: Box::new(|_: &Status| Ok(OffloadView::default())),
+        events: None,
+    };
+    let server = |listen: &str| {
+        let hosts = ["edge.example.com".to_owned()];
+        metrics::serve_all(listen.parse().unwrap(), &hosts, sources()).unwrap()
+    };
+    let code = |to: SocketAddr, path: &str, host: &str| {
+        let mut client = Client::connect(to);
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
+        client.response(false).expect("an answer").code
+    };
+    let [everywhere, loopback] = ["0.0.0.0:0", "127.0.0.1:0"].map(server);
+    let port = everywhere.address().port();
+    let everywhere = SocketAddr::from(([127, 0, 0, 1], port));
+    for path in ["/", "/page/main.js", "/status", "/offload", "/events", "/metrics", "/healthz", "/ready"] {
+        let is_for_monitoring = ["/metrics", "/healthz", "/ready"].contains(&path);
+        let answered = if path == "/ready" { code(everywhere, path, "192.0.2.1") } else { 200 };
+        for to in [everywhere, loopback.address()] {
+            for host in ["192.0.2.1:9560", "edge", "Edge.Example.COM", "edge.example.com:443"] {
+                assert_eq!(code(to, path, host), answered, "{path} for {host}");
+            }
+            let other = if is_for_monitoring && to == everywhere { answered } else { 421 };
+            for host in ["evil.example", "edge.example.com.evil.example", "a.edge.example.com"] {
+                assert_eq!(code(to, path, host), other, "{path} for {host}");
+            }
+        }
+    }
+}
+
 /// A file of events of one test's own.
 struct EventsFile(PathBuf);
 
@@ -132,7 +166,7 @@ fn whole(events: &EventsFile, offload: Result<OffloadView, String>) -> (MetricsS
         }),
         events: Some(events.0.clone()),
     };
-    (metrics::serve_all("127.0.0.1:0".parse().unwrap(), sources).unwrap(), asked)
+    (metrics::serve_all("127.0.0.1:0".parse().unwrap(), &[], sources).unwrap(), asked)
 }
 
 fn messages(to: SocketAddr) -> Vec<String> {
@@ -156,7 +190,7 @@ fn the_newest_hundred_events_are_told_and_more_as_they_come() {
     }
     let told = messages(server.address());
     assert_eq!((told.len(), &*told[0]), (100, "number 150"));
-    events.tell("</script><script>\u{1}\"");
+    events.tell("</script><script>\u{1}\"\n  token = \"secret\"");
     while !shows("</script><script>\u{1}\"") {
         assert!(std::time::Instant::now() < deadline, "a new event is not shown");
         std::thread::sleep(std::time::Duration::from_millis(50));

@@ -460,13 +460,25 @@ pub const METRICS: ReferenceSection = ReferenceSection {
     header: "[metrics]",
     doc: "Metrics for monitoring, and a page for people, over HTTP: `/` is the page, `/metrics` has the form of Prometheus, \
           `/status`, `/offload` and `/events` are JSON. Nothing there changes anything.",
-    fields: &[field(
-        "listen",
-        ValueForm::EndpointOrOff,
-        Value("127.0.0.1:9560"),
-        "\"off\"",
-        "Address and port, or `\"off\"`. Every host that reaches it can read the names and addresses of all services and \
-         backends, and the events, so keep it on loopback or behind a filter. On loopback only requests for an address, or \
-         for a name without a dot such as `localhost`, are answered. Instances on one machine need a port each.",
-    )],
+    fields: &[
+        field(
+            "listen",
+            ValueForm::EndpointOrOff,
+            Value("127.0.0.1:9560"),
+            "\"off\"",
+            "Address and port, or `\"off\"`. Every host that reaches it can read the names and addresses of all services \
+             and backends, and the first lines of events, so keep it on loopback or behind a filter. Instances on one \
+             machine need a port each.",
+        ),
+        field(
+            "hosts",
+            ValueForm::Texts,
+            From("none"),
+            "[\"edge.example.com\"]",
+            "Names of this machine by which browsers may ask, 16 at most, without port. Requests for an address, or for a name \
+             without a dot such as `localhost`, are always answered. Others get 421, because a site on the Internet can \
+             have its own name lead here; but `/metrics`, `/healthz` and `/ready` are answered for every name where \
+             `listen` is not on loopback.",
+        ),
+    ],
 };

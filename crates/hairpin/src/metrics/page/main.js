@@ -21,7 +21,10 @@ let isPaused = false;
 let answered = 0;
 
 async function ask(path) {
-  const response = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
+  const response = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) }).catch((error) => {
+    // A browser says no more.
+    throw error instanceof TypeError ? new Error("no connection") : error;
+  });
   if (!response.ok) throw new Error((await response.text()).trim() || `${path} was answered with ${response.status}`);
   return { body: await response.json(), date: Date.parse(response.headers.get("date") ?? "") };
 }
@@ -40,11 +43,16 @@ async function poll() {
   if (isAsking || isPaused || document.hidden) return;
   isAsking = true;
   const began = performance.now();
+  let answers = null;
   try {
-    const [status, offload, events] = await Promise.all([ask("status"), askIfKnown("offload"), askIfKnown("events")]);
-    take(status, offload, events);
+    answers = await Promise.all([ask("status"), askIfKnown("offload"), askIfKnown("events")]);
   } catch (error) {
     tellAway(error);
+  }
+  try {
+    if (answers !== null) take(...answers);
+  } catch (error) {
+    tell(`This page cannot show what the instance says: ${error.message}.`);
   }
   isAsking = false;
   const took = performance.now() - began;
@@ -55,7 +63,10 @@ async function poll() {
 
 function take({ body: status, date }, offload, events) {
   // A newer program has a newer page.
-  if (model.status !== null && model.status.version !== status.version) location.reload();
+  if (model.status !== null && model.status.version !== status.version) {
+    location.reload();
+    return;
+  }
   answered = Date.now();
   model.offload = offload.body;
   model.offloadError = offload.error;
@@ -78,9 +89,13 @@ function draw() {
 }
 
 function tellAway(error) {
-  const why = error instanceof TypeError ? "no connection" : error.name === "TimeoutError" ? "no answer in time" : error.message;
+  const why = error.name === "TimeoutError" ? "no answer in time" : error.message;
   const last = answered > 0 ? ` What is shown is ${span((Date.now() - answered) / 1000)} old.` : "";
-  setText(away, `The instance does not answer: ${why}.${last}`);
+  tell(`The instance does not answer: ${why}.${last}`);
+}
+
+function tell(text) {
+  setText(away, text);
   away.hidden = false;
   document.body.classList.add("away");
 }

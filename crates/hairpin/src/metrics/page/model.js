@@ -106,7 +106,7 @@ export class Model {
       if (recent !== null) latencies.push(recent);
     }
     this.#all(status, rate, merged(latencies));
-    this.#remember(status.uptime_s);
+    this.#remember(status.uptime_s, isSame);
     this.#before = { pid: status.pid, uptime: status.uptime_s, totals, histograms };
   }
 
@@ -177,9 +177,9 @@ export class Model {
     });
   }
 
-  #remember(at) {
-    if (this.#before !== null && at < this.#before.uptime) {
-      // Another process began: its time begins anew.
+  #remember(at, isSame) {
+    if (!isSame) {
+      // Another process began: its time, and what it counts, begin anew.
       for (const history of [...Object.values(this.histories), ...this.serviceHistories.values()]) history.points = [];
     }
     for (const [name, history] of Object.entries(this.histories)) history.add(at, this.totals[name] ?? null);

@@ -123,6 +123,8 @@ export function drawCarriers(model) {
   const { parts } = body;
   const engine = status.offload.engine;
   const inSoftware = offload ? offload.in_software.reduce((sum, [, count]) => sum + count, 0) : null;
+  // Where counting took too long, it ended early.
+  const atLeast = offload?.is_part ? "at least " : "";
   const engineBits = totals.bitsOffloaded;
   const isCard = engine === "rte_flow";
   const lines = [
@@ -133,7 +135,7 @@ export function drawCarriers(model) {
   const all = (inSoftware ?? 0) + (offload?.offloaded ?? 0);
   for (const [name, , , connections, traffic, packets] of lines) {
     const line = parts[name];
-    setText(line.connections, number(connections));
+    setText(line.connections, connections === null ? number(null) : `${atLeast}${number(connections)}`);
     setText(line.share, all > 0 && connections !== null ? percent(connections / all) : "–");
     setText(line.traffic, bits(traffic));
     setText(line.packets, number(packets));
@@ -146,7 +148,7 @@ export function drawCarriers(model) {
   setText(parts.failed, offload ? "" : model.offloadError);
   const reasons = [...(offload?.in_software ?? [])].sort((one, other) => other[1] - one[1]);
   const lacks = Object.entries(status.offload.engine_lacks ?? {});
-  drawPairs(parts.reasons, [...reasons.map(([why, count]) => [why, number(count)]), ...lacks.map(([kind, why]) => [`${kind}: ${why}`, ""])]);
+  drawPairs(parts.reasons, [...reasons.map(([why, count]) => [why, `${atLeast}${number(count)}`]), ...lacks.map(([kind, why]) => [`${kind}: ${why}`, ""])]);
   parts.why.hidden = reasons.length + lacks.length === 0;
 }
 
@@ -275,14 +277,18 @@ export function drawEvents(model) {
     drawEvents(model);
   };
   const make = (event) => {
-    const moment = el("time", { datetime: event.time }, local(event.time));
+    const moment = el("time", { datetime: event.time });
     const kind = el("span", { class: "kind" }, event.level === "warning" ? `warning, ${event.kind}` : event.kind);
-    return el("li", { class: event.level === "warning" ? "warn" : "" }, moment, " ", kind, " ", el("span", { class: "message" }, event.message));
+    const line = el("li", { class: event.level === "warning" ? "warn" : "" }, moment, " ", kind, " ", el("span", { class: "message" }, event.message));
+    line.parts = { moment };
+    return line;
   };
-  keyed(section.querySelector("ul"), shown, (one) => `${one.time}\n${one.pid}\n${one.kind}\n${one.message}`, make, () => {});
+  // At midnight a line that stays gets a date.
+  const update = (line, event) => setText(line.parts.moment, local(event.time));
+  keyed(section.querySelector("ul"), shown, (one) => `${one.time}\n${one.pid}\n${one.kind}\n${one.message}`, make, update);
 }
 
-// A time by the clock of who looks, with the day if it is another one.
+// A time by the viewer's clock, with the day if it is another one.
 function local(text) {
   const moment = new Date(text);
   if (Number.isNaN(moment.getTime())) return text;

@@ -133,9 +133,10 @@ function backendRows(service, group, level, search, isWhole) {
 // Whether all words occur in what stands in a row, or in those of which it is a part.
 function fits({ words, only, isOn }, service, group, backend) {
   if (!isOn) return true;
-  if (only && backend === null) return group === null && isUnready(service);
-  if (only && trouble(backend) === "") return false;
-  const texts = [service.name, service.listen, service.protocol, group?.name ?? ""];
+  // A group is there for its backends.
+  const isTroubled = backend === null ? group === null && isUnready(service) : trouble(backend) !== "";
+  if (only && !isTroubled) return false;
+  const texts = [service.name, service.listen, service.protocol, group?.name ?? "", service.not_ready ?? ""];
   if (backend) texts.push(backend.name, backend.address, backend.state, backend.health.state, backend.health.reason);
   const text = texts.join(" ").toLowerCase();
   return words.every((word) => text.includes(word));

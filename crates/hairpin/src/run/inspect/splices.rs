@@ -40,13 +40,14 @@ impl Inspector {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Counts connections that are offloaded, and those that are not by why.
+    /// Counts connections that are offloaded, and those that are not by why; whether it came to the end within
+    /// [`SEARCH_MAX`].
     pub(super) fn count_spliced(
         &self,
         reasons: &mut BTreeMap<&'static str, u64>,
         offloaded: &mut u64,
-    ) -> Result<(), String> {
-        self.each_spliced(&self.snapshot(), (0, 0), Instant::now(), |_, connection| {
+    ) -> Result<bool, String> {
+        let next = self.each_spliced(&self.snapshot(), (0, 0), Instant::now(), |_, connection| {
             match connection.path {
                 SplicedPath::Offloaded => *offloaded += 1,
                 // A backend connection that no client has is not counted: it does not wait to be offloaded.
@@ -55,7 +56,7 @@ impl Inspector {
             }
             true
         })?;
-        Ok(())
+        Ok(next.is_none())
     }
 
     /// Calls `each` with the worker and every connection from a place on, until it says `false`, or it has lasted too long

@@ -47,13 +47,13 @@ impl Inspector {
         Ok(())
     }
 
-    /// Counts connections, none of which is offloaded.
-    pub(super) fn count_terminated(&self, reasons: &mut BTreeMap<&'static str, u64>) -> Result<(), String> {
-        self.each_terminated((0, 0), Instant::now(), |_, _| {
+    /// Counts connections, none of which is offloaded; whether it came to the end within [`SEARCH_MAX`].
+    pub(super) fn count_terminated(&self, reasons: &mut BTreeMap<&'static str, u64>) -> Result<bool, String> {
+        let next = self.each_terminated((0, 0), Instant::now(), |_, _| {
             *reasons.entry(ENDS_HERE).or_default() += 1;
             true
         })?;
-        Ok(())
+        Ok(next.is_none())
     }
 
     /// The addresses that clients of HTTPS services are connected to; `None`: not all are known now.

@@ -103,7 +103,7 @@ fn a_busy_collector_is_asked_again_when_it_says() {
 }
 
 #[test]
-fn a_pause_that_the_collector_names_may_be_longer_than_a_batch_is_tried() {
+fn pause_of_the_collector_may_outlast_the_tries() {
     let date = || httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(2));
     for asked in ["1".to_owned(), date()] {
         let shown = asked.clone();
@@ -117,7 +117,7 @@ fn a_pause_that_the_collector_names_may_be_longer_than_a_batch_is_tried() {
 }
 
 #[test]
-fn another_collector_does_not_wait_for_the_pause_of_the_one_before() {
+fn another_collector_is_tried_without_a_pause() {
     let busy = || Response::builder().status(503).header("retry-after", "300").body(Default::default()).unwrap();
     let before = server::start(move |_| Some(busy()));
     // Neither this pause nor its own would be over within the test.
