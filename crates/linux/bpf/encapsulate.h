@@ -31,10 +31,10 @@ struct inside {
 	bool ipv6;
 };
 
-/* The backend that a rule of direct server return leads to. */
-static __always_inline struct direct *direct_of(const struct rule_head *head)
+/* The backend that a rule of direct server return leads to, which is counted in `total`. */
+static __always_inline struct direct *direct_of(__u32 total)
 {
-	__u32 number = head->total / 2;
+	__u32 number = total / 2;
 
 	return bpf_map_lookup_elem(&directs, &number);
 }
@@ -196,14 +196,18 @@ __noinline int wrap(struct __sk_buff *skb, __u32 number)
 	return is_wrapped;
 }
 
-/* Wraps a packet from `source`, in a driver that sends it by `verdict`: the outer headers and the Ethernet header are written,
+/* How a packet leaves a driver: the program's verdict, the number of the next hop, and the total that it is counted in. */
+struct out {
+	__u32 verdict, way, total;
+};
+
+/* Wraps a packet from `source`, in a driver that sends it as `out` says: the outer headers and the Ethernet header are written,
  * and what is inside loses a hop. Pointers into the frame are void afterwards. XDP_PASS: there is no room, and nothing is
  * changed. */
-static __always_inline int wrap_in_driver(struct xdp_md *ctx, const struct rule_head *head, const struct end *source, int verdict,
-					  const bool ipv6)
+static __always_inline int wrap_in_driver(struct xdp_md *ctx, const struct out *out, const struct end *source, const bool ipv6)
 {
-	const struct next_hop *next_hop = next_hop_at(way_of(head, ticks()));
-	const struct direct *direct = direct_of(head);
+	const struct next_hop *next_hop = next_hop_at(out->way);
+	const struct direct *direct = direct_of(out->total);
 	struct control *control_now = single(&control);
 	struct ethhdr *ethernet;
 	void *data_end, *network;
@@ -228,22 +232,22 @@ static __always_inline int wrap_in_driver(struct xdp_md *ctx, const struct rule_
 	lower_hops(network, ipv6);
 	address_frame(ethernet, next_hop);
 	ethernet->h_proto = direct->ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
-	return verdict;
+	return out->verdict;
 }
 
-static __noinline int wrap_in_driver_v4(struct xdp_md *ctx, const struct rule_v4 *rule, const struct flow_v4 *key, int verdict)
+static __noinline int wrap_in_driver_v4(struct xdp_md *ctx, const struct out *out, const struct flow_v4 *key)
 {
 	struct end source;
 
 	end_from_v4(&source, key->source, key->source_port, key->protocol);
-	return wrap_in_driver(ctx, &rule->head, &source, verdict, false);
+	return wrap_in_driver(ctx, out, &source, false);
 }
 
-static __noinline int wrap_in_driver_v6(struct xdp_md *ctx, const struct rule_v6 *rule, const struct flow_v6 *key, int verdict)
+static __noinline int wrap_in_driver_v6(struct xdp_md *ctx, const struct out *out, const struct flow_v6 *key)
 {
 	struct end source;
 
 	end_from_v6(&source, key->source, key->source_port, key->protocol);
-	return wrap_in_driver(ctx, &rule->head, &source, verdict, true);
+	return wrap_in_driver(ctx, out, &source, true);
 }
 #endif

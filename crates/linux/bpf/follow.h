@@ -54,58 +54,57 @@ static __always_inline bool is_open(__u32 number)
 	return schedule && *(volatile __u32 *)&schedule->length;
 }
 
-/* Whether a segment with these flags goes by its rule. A SYN does where a client may begin anew, between the same ends, with
+/* Whether a segment with these flags of TCP goes by a rule with these of its own. A SYN does where a client may begin anew, between the same ends, with
  * a backend that takes connections; a SYN-ACK only after one: else it may answer a connection that the client has made to
  * the backend itself. */
-static __noinline bool follows(const struct rule_head *head, __u32 tcp_flags)
+static __noinline bool follows(__u32 flags, __u32 total, __u32 tcp_flags)
 {
 	struct control *control_now = single(&control);
 
 	if (!control_now || !control_now->follow)
 		return false;
-	if ((head->flags & (RULE_PASS | RULE_SEQUENCE | RULE_ACTIVE)) != RULE_ACTIVE)
+	if ((flags & (RULE_PASS | RULE_SEQUENCE | RULE_ACTIVE)) != RULE_ACTIVE)
 		return false;
 	if (!(tcp_flags & TCP_SYN))
 		return true;
 	if (tcp_flags & (TCP_FIN | TCP_RST))
 		return false;
-	if (head->total & 1)
-		return tcp_flags & TCP_ACK && head->flags & RULE_OPENS;
-	return !(tcp_flags & TCP_ACK) && is_open(head->total / 2);
+	if (total & 1)
+		return tcp_flags & TCP_ACK && flags & RULE_OPENS;
+	return !(tcp_flags & TCP_ACK) && is_open(total / 2);
 }
 
 /* The rule of the other direction lets the SYN-ACK by. */
-static __always_inline bool expect_answer(const void *rule, __u8 protocol, const bool ipv6)
+static __always_inline bool expect_answer(const void *rule, const union ends *own, __u8 protocol, const bool ipv6)
 {
-	const struct rule_head *head = rule;
 	struct rule_head *other;
 
 	if (ipv6) {
 		const struct rule_v6 *to = rule;
+		const struct rule_head *head = rule;
 		struct flow_v6 back = { .source_port = head->destination_port, .destination_port = head->source_port,
 					.protocol = protocol };
 
 		__builtin_memcpy(back.source, to->destination, 16);
 		__builtin_memcpy(back.destination, to->source, 16);
 		other = find_rule(&back, true);
+		return other && other->flags & RULE_ACTIVE && change_flags(other, NULL, RULE_OPENS, 0, true);
 	} else {
-		const struct rule_v4 *to = rule;
-		struct flow_v4 back = { .source = to->destination, .destination = to->source,
-					.source_port = head->destination_port, .destination_port = head->source_port,
-					.protocol = protocol };
+		const __be16 *ports = (const void *)&own->ports;
+		struct flow_v4 back = { .source = own->addresses[1], .destination = own->addresses[0],
+					.source_port = ports[1], .destination_port = ports[0], .protocol = protocol };
 
 		other = find_rule(&back, false);
+		return other && other->flags & RULE_ACTIVE && change_flags(other, &back, RULE_OPENS, 0, false);
 	}
-	if (!other || !(other->flags & RULE_ACTIVE))
-		return false;
-	return change_flags(other, RULE_OPENS, 0);
 }
 
-/* Tells the rule's worker of a segment that is about to go by it; whether there was a place for that. */
-static __always_inline bool report_segment(const void *key, void *rule, __u32 tcp_flags, const bool ipv6)
+/* Tells the worker of a rule, whose word is `word`, of a segment that is about to go by it; whether there was a place for that. */
+static __always_inline bool report_segment(const void *key, void *rule, const union ends *own, __u32 tcp_flags, __u64 word,
+					   const bool ipv6)
 {
-	struct rule_head *head = rule;
-	__u32 worker = head->worker, sequence = 0;
+	union rule_way way = { .word = word };
+	__u32 worker = way.worker, sequence = 0;
 	struct reports *all = bpf_map_lookup_elem(&reports, &worker);
 	const struct flow_v4 *v4 = key;
 	const struct flow_v6 *v6 = key;
@@ -115,8 +114,8 @@ static __always_inline bool report_segment(const void *key, void *rule, __u32 tc
 		return false;
 	if (tcp_flags & TCP_SYN) {
 		if (tcp_flags & TCP_ACK)
-			change_flags(head, 0, RULE_OPENS);
-		else if (!(head->flags & RULE_DIRECT) && !expect_answer(rule, ipv6 ? v6->protocol : v4->protocol, ipv6))
+			change_flags(rule, key, 0, RULE_OPENS, ipv6);
+		else if (!(way.flags & RULE_DIRECT) && !expect_answer(rule, own, ipv6 ? v6->protocol : v4->protocol, ipv6))
 			return false;
 	}
 	report = reserve(all, &sequence);
@@ -137,13 +136,14 @@ static __always_inline bool report_segment(const void *key, void *rule, __u32 tc
 }
 
 /* Functions of their own, which save stack. */
-static __noinline bool report_segment_v4(const struct flow_v4 *key, struct rule_v4 *rule, __u32 tcp_flags)
+static __noinline bool report_segment_v4(const struct flow_v4 *key, struct rule_v4 *rule, const union ends *own, __u32 tcp_flags,
+				       __u64 word)
 {
-	return report_segment(key, rule, tcp_flags, false);
+	return report_segment(key, rule, own, tcp_flags, word, false);
 }
 
-static __noinline bool report_segment_v6(const struct flow_v6 *key, struct rule_v6 *rule, __u32 tcp_flags)
+static __noinline bool report_segment_v6(const struct flow_v6 *key, struct rule_v6 *rule, __u32 tcp_flags, __u64 word)
 {
-	return report_segment(key, rule, tcp_flags, true);
+	return report_segment(key, rule, NULL, tcp_flags, word, true);
 }
 #endif

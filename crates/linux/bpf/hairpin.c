@@ -21,6 +21,7 @@
 #include "maps.h"
 #include "parse.h"
 #include "steer.h"
+#include "lines.h"
 #include "rules.h"
 #include "policer.h"
 #include "handover.h"

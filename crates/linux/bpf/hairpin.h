@@ -48,7 +48,7 @@ struct rule_head {
 	__u32 last_seen;   /* coarse monotonic clock, ns >> 20; 0: never */
 	__u32 fence;       /* the ticket to wait for (lower 24 bits) and the CPU that gave it (upper 8): read, written whole */
 	__u32 until;       /* same clock: next hop good until; while fenced: hand over at the latest. Read with what follows */
-	__u16 next_hop;    /* its number in `next_hops`; 0: not looked up yet */
+	__u16 next_hop;    /* of an ACTIVE one: its number in `next_hops`; 0: not looked up yet, and `until` is any number */
 	__u8 flags;
 	__u8 worker;       /* whose connection it is: gets the packets the rule does not take */
 	__be16 source_port, destination_port; /* the new ones */
@@ -76,10 +76,12 @@ struct rule_line {
 
 #define LINE_PROTOCOL 0xff
 #define LINE_LOCKED 0x100      /* the bucket is being changed; of a line behind all buckets, the line is being filled */
-#define LINE_ELSEWHERE 0x10000 /* times the number of rules of this bucket that lie behind all buckets */
+#define LINE_ELSEWHERE 0x200   /* of a bucket's first line, times the number of its rules that lie behind all buckets */
+#define LINE_ELSEWHERE_ALL 0xfe00
+#define LINE_VERSION 0x10000   /* times how often the line has been written; what is more than 16 bits is lost */
 #define LINES 4
 
-/* Where a rule of IPv4 can lie: rules.h. */
+/* Where a rule of IPv4 can lie: lines.h. */
 struct rule_bucket {
 	struct rule_line lines[LINES];
 };

@@ -53,14 +53,14 @@ __noinline int to_worker(struct __sk_buff *skb, __u32 worker)
 	return bpf_redirect(*device, 0);
 }
 
-/* Whether a rule that is not ACTIVE takes this packet. If not, the packet must go to the rule's worker next: the
- * fence is set to the ticket it will get there.
+/* Whether a rule that is not ACTIVE, whose word was `word`, takes this packet: the word that it has then, or 0. If not, the packet
+ * must go to the rule's worker next: the fence is set to the ticket it will get there.
  *
  * Two CPUs may be here at once for one rule. Whatever they interleave to, the rule ends up either ACTIVE or behind
  * one of their fences, and `until` bounds that. */
-static __noinline bool handed_over(struct rule_head *rule, __u32 now)
+static __noinline __u64 handed_over(struct rule_head *rule, __u64 word, __u32 now)
 {
-	union rule_way old = { .word = read_way(rule) }, new = old;
+	union rule_way old = { .word = word }, new = old;
 	struct processed *done = single(&processed);
 	struct tickets *given = single(&tickets);
 	struct control *control_now = single(&control);
@@ -68,10 +68,10 @@ static __noinline bool handed_over(struct rule_head *rule, __u32 now)
 	bool is_fenced = old.flags & RULE_FENCED, is_over = false;
 
 	if (!done || !given || !control_now || worker >= WORKERS_MAX || cpu >= CPUS_MAX)
-		return true;
+		return word;
 	/* Behind that: 6.1 loses sight of the bound of `worker` otherwise. What is half written is no fresh rule. */
 	if (old.flags & RULE_FILLING)
-		return false;
+		return 0;
 	fence = is_fenced ? rule->fence : cpu << 24 | (given->last[worker] & TICKET_MASK);
 	fence_cpu = fence >> 24;
 	finished = done->ticket[worker][fence_cpu];
@@ -84,14 +84,15 @@ static __noinline bool handed_over(struct rule_head *rule, __u32 now)
 		count(EVENT_HANDOVER_BOUND);
 		is_over = true;
 	}
-	/* A next hop that was looked up before may be another one by the time that `until` says. */
-	new.next_hop = 0;
+	/* A next hop that was looked up before may be another one by the time that `until` says. What waits has a token there, what is
+	 * ACTIVE has it in `until`. */
+	new.next_hop = is_over ? 0 : token();
 	if (is_over)
-		new.until = now;
+		new.until = token();
 	else
 		rule->fence = cpu << 24 | ((given->last[worker] + 1) & TICKET_MASK);
 	new.flags = (old.flags & ~(RULE_ACTIVE | RULE_FENCED)) | (is_over ? RULE_ACTIVE : RULE_FENCED);
 	/* Else another packet was faster, or the rule is another one: the worker gets this one. */
-	return change_way(rule, old.word, new.word) && is_over;
+	return change_way(rule, old.word, new.word) && is_over ? new.word : 0;
 }
 #endif

@@ -3,13 +3,14 @@
 #ifndef HAIRPIN_HIT_H
 #define HAIRPIN_HIT_H
 
-/* Looks the rule's route up again; its MTU is then in `route_buffer`. Returns a verdict: TC_ACT_REDIRECT if the packet leaves by the
- * kernel's neighbour entry, TC_ACT_OK if by the next hop that the rule now has, TC_ACT_SHOT if there is no route. */
+/* Looks the route of a rule up again whose word, ends and total are in `route_buffer`; its MTU and number are then there, too. Returns a
+ * verdict: TC_ACT_REDIRECT if the packet leaves by the kernel's neighbour entry, TC_ACT_OK if by the next hop that the rule now has,
+ * TC_ACT_SHOT if there is no route. */
 static __always_inline int find_route(struct __sk_buff *skb, void *rule, __u32 l3, __u32 now, const bool ipv6)
 {
-	struct rule_head *head = rule;
 	struct route_buffer *buffer = single(&route_buffer);
 	struct bpf_fib_lookup *found;
+	const volatile union rule_way *old;
 	enum route_result result;
 	union rule_way new;
 	struct routed *routed;
@@ -17,7 +18,7 @@ static __always_inline int find_route(struct __sk_buff *skb, void *rule, __u32 l
 
 	if (!buffer)
 		return TC_ACT_SHOT;
-	buffer->way = read_way(head);
+	old = (const void *)&buffer->way;
 	routed = &buffer->routed;
 	found = &buffer->found;
 	__builtin_memset(routed, 0, sizeof(*routed));
@@ -31,13 +32,13 @@ static __always_inline int find_route(struct __sk_buff *skb, void *rule, __u32 l
 		__builtin_memcpy(routed->source, to->source, 16);
 		__builtin_memcpy(routed->destination, to->destination, 16);
 	} else {
-		struct rule_v4 *to = rule;
+		const union ends *to = (const void *)buffer->ends;
 
-		routed->source[0] = to->source;
-		routed->destination[0] = to->destination;
+		routed->source[0] = to->addresses[0];
+		routed->destination[0] = to->addresses[1];
 	}
-	if (head->flags & RULE_DIRECT) {
-		struct direct *direct = direct_of(head);
+	if (old->flags & RULE_DIRECT) {
+		struct direct *direct = direct_of(buffer->total);
 
 		if (direct && direct->overhead)
 			aim_outer(routed, direct);
@@ -48,16 +49,17 @@ static __always_inline int find_route(struct __sk_buff *skb, void *rule, __u32 l
 	buffer->next_hop.mtu = mtu;
 	if (result == NO_ROUTE || (result == NO_NEIGHBOUR && l3 != ETH_HLEN))
 		return TC_ACT_SHOT;
-	if (head->flags & RULE_DIRECT && !routed->overhead && !is_on_link(routed, found))
+	if (old->flags & RULE_DIRECT && !routed->overhead && !is_on_link(routed, found))
 		return TC_ACT_SHOT;
 	if (result == ROUTE_FOUND) {
 		write_next_hop(&buffer->next_hop, found, mtu, routed->overhead);
 		number = number_of(&buffer->next_hop, now);
 	}
-	new.word = buffer->way;
-	new.until = number ? now + TICKS_PER_SECOND : now;
+	new.word = old->word;
+	new.until = number ? now + TICKS_PER_SECOND : token();
 	new.next_hop = number;
-	number = change_way(head, buffer->way, new.word) ? number : 0;
+	number = change_way(rule, old->word, new.word) ? number : 0;
+	buffer->number = number;
 	if (l3 == ETH_HLEN)
 		return redirect_neighbour(found);
 	return number ? TC_ACT_OK : TC_ACT_SHOT;
@@ -110,67 +112,80 @@ static __always_inline int send_wrapped(struct __sk_buff *skb, __u32 number, __u
 	return bpf_redirect(next_hop->egress, 0);
 }
 
-static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, void *rule, void *changes, void *key,
-			       const struct headers *at, const bool ipv6)
+/* `word` and `own`, the ends, are the rule's; of IPv4 a copy, so that nothing is read of a line that may be another rule's by now. (In
+ * memory, not in registers: what is called has little stack.) */
+static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, void *rule, volatile union rule_way *word,
+			       const union ends *own, void *changes, void *key, const struct headers *at, const bool ipv6)
 {
-	struct rule_head *head = rule;
+	const volatile __u16 *total = &own->total;
 	__u32 now = ticks(), gso_size = skb->gso_size, state, overhead = 0, mtu = 0, way;
-	const struct next_hop *next_hop;
 	const union ends *ends;
-	__u64 own[2]; /* ends of IPv4 */
+	const struct next_hop *next_hop;
 	__u64 sequence_sum = 0, sum;
 	int verdict = TC_ACT_OK;
-	__u8 flags = head->flags;
+	__u8 flags = word->flags;
 	bool followed = false;
 
 	if (f->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)) {
-		followed = follows(head, f->tcp_flags);
+		followed = follows(flags, *total, f->tcp_flags);
 		if (!followed && is_served())
-			return divert(skb, head->worker, EVENT_RULE_FLAGS);
+			return divert(skb, word->worker, EVENT_RULE_FLAGS);
 	}
 	if (flags & RULE_PASS) {
-		account(head, f, gso_size, skb->gso_segs, now);
+		account(rule, f, gso_size, skb->gso_segs, now, *total);
 		count(EVENT_PASS_RULE);
 		return TC_ACT_UNSPEC;
 	}
 	if (f->hops <= 1)
-		return divert(skb, head->worker, EVENT_RULE_TTL);
+		return divert(skb, word->worker, EVENT_RULE_TTL);
 	if (flags & RULE_DIRECT) {
-		struct direct *direct = direct_of(head);
+		struct direct *direct = direct_of(*total);
 
 		overhead = direct ? direct->overhead : 0;
 		/* The kernel puts no outer header behind a tag in band. */
 		if (overhead && f->l3 != ETH_HLEN)
-			return divert(skb, head->worker, EVENT_RULE_NO_ROUTE);
+			return divert(skb, word->worker, EVENT_RULE_NO_ROUTE);
 	}
-	if (!(flags & RULE_ACTIVE) && !handed_over(head, now))
-		return divert(skb, head->worker, EVENT_RULE_FENCED);
-	way = way_of(head, now);
+	if (!(flags & RULE_ACTIVE)) {
+		__u64 active = handed_over(rule, word->word, now);
+
+		if (!active)
+			return divert(skb, word->worker, EVENT_RULE_FENCED);
+		if (!ipv6)
+			word->word = active;
+	}
+	way = way_of(word, now);
 	next_hop = next_hop_at(way);
 	/* A router that gets what is wrapped must not get it bare: it would send it back. */
 	if (next_hop && !overhead == !next_hop->wrapped) {
 		mtu = next_hop->mtu;
 	} else {
-		const struct route_buffer *buffer = single(&route_buffer);
+		struct route_buffer *buffer = single(&route_buffer);
 
+		if (!buffer)
+			return TC_ACT_SHOT;
+		buffer->way = word->word;
+		buffer->total = *total;
+		if (!ipv6)
+			__builtin_memcpy(buffer->ends, own, sizeof(buffer->ends));
 		verdict = ipv6 ? find_route_v6(skb, rule, f->l3, now) : find_route_v4(skb, rule, f->l3, now);
-		if (verdict == TC_ACT_SHOT || !buffer)
-			return divert(skb, head->worker, EVENT_RULE_NO_ROUTE);
+		if (verdict == TC_ACT_SHOT)
+			return divert(skb, word->worker, EVENT_RULE_NO_ROUTE);
 		mtu = buffer->next_hop.mtu;
-		way = head->next_hop;
+		way = buffer->number;
 	}
 	if ((gso_size ? f->headers + gso_size : f->length) + overhead > mtu)
-		return divert(skb, head->worker, EVENT_RULE_MTU);
+		return divert(skb, word->worker, EVENT_RULE_MTU);
 	if (flags & RULE_SEQUENCE && f->tcp)
-		ends = renumber(rule, changes, key, f, at->ethernet, (void *)(long)skb->data_end, (union ends *)own, &sequence_sum, ipv6);
+		ends = renumber(rule, changes, key, f, at->ethernet, (void *)(long)skb->data_end, own, &sequence_sum, ipv6);
 	else
-		ends = copy_ends(rule, key, flags, (union ends *)own, ipv6);
-	if (!ends)
-		return divert(skb, head->worker, EVENT_RULE_GUARD);
+		ends = ipv6 ? copy_ends(rule, flags) : own;
+	if (!ends || ends->total != *total)
+		return divert(skb, word->worker, EVENT_RULE_GUARD);
 	/* Last of all that may make it the worker's. */
-	if (followed && !(ipv6 ? report_segment_v6(key, rule, f->tcp_flags) : report_segment_v4(key, rule, f->tcp_flags)) &&
-	    is_served())
-		return divert(skb, head->worker, EVENT_RULE_FLAGS);
+	if (followed && !(ipv6 ? report_segment_v6(key, rule, f->tcp_flags, word->word)
+			       : report_segment_v4(key, rule, own, f->tcp_flags, word->word)) && is_served())
+		return divert(skb, word->worker, EVENT_RULE_FLAGS);
 	state = checksum_state(skb);
 	if (flags & RULE_DIRECT)
 		sum = lower_hops(at->network, ipv6);
@@ -178,13 +193,13 @@ static __always_inline int hit(struct __sk_buff *skb, const struct frame *f, voi
 		sum = rewrite(ends, at->network, at->transport, f, sequence_sum, state, ipv6);
 	if (state == CHECKSUM_COMPLETE)
 		bpf_csum_update(skb, fold(sum));
-	account(head, f, gso_size, skb->gso_segs, now);
+	account(rule, f, gso_size, skb->gso_segs, now, *total);
 	if (overhead)
-		return send_wrapped(skb, head->total / 2, way, verdict);
+		return send_wrapped(skb, *total / 2, way, verdict);
 	if (verdict != TC_ACT_OK)
 		return verdict;
 	next_hop = next_hop_at(way);
-	/* The rule has been replaced since its route was looked up. */
+	/* Never: a way that has been found is there. */
 	if (!next_hop) {
 		count(EVENT_SENT_NO_ROUTE);
 		return TC_ACT_SHOT;

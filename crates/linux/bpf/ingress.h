@@ -33,12 +33,13 @@ __noinline int ingress_v4(struct __sk_buff *skb, __u32 l3)
 	if (parsed == PARSED) {
 		struct end source, destination;
 		struct flow_v4 key = {};
+		struct found_v4 found;
 		struct rule_v4 *rule;
 
 		flow_v4_of(&key, f, &at);
-		rule = find_v4(&key);
+		rule = copy_v4(&key, &found);
 		if (rule)
-			return hit(skb, f, rule, &sequence_v4, &key, &at, false);
+			return hit(skb, f, rule, (void *)&found.way, (void *)found.ends, &sequence_v4, &key, &at, false);
 		end_from_v4(&source, key.source, key.source_port, key.protocol);
 		end_from_v4(&destination, key.destination, key.destination_port, key.protocol);
 		return miss(skb, &source, &destination, false, shape(f));
@@ -70,7 +71,7 @@ __noinline int ingress_v6(struct __sk_buff *skb, __u32 l3)
 		flow_v6_of(&key, f, &at);
 		rule = bpf_map_lookup_elem(&rules_v6, &key);
 		if (rule)
-			return hit(skb, f, rule, &sequence_v6, &key, &at, true);
+			return hit(skb, f, rule, (void *)&rule->head.until, ends_of(rule), &sequence_v6, &key, &at, true);
 		end_from_v6(&source, key.source, key.source_port, key.protocol);
 		end_from_v6(&destination, key.destination, key.destination_port, key.protocol);
 		return miss(skb, &source, &destination, true, shape(f));

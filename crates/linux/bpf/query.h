@@ -159,6 +159,7 @@ static __always_inline int replace(struct rule_head *old, struct rule_head *new,
 
 		/* As in handed_over(). */
 		way.next_hop = 0;
+		way.until = token();
 		*(volatile __u64 *)&old->until = way.word;
 	}
 	return 0;

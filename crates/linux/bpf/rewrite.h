@@ -225,13 +225,16 @@ static __always_inline void copy_end_words(union ends *to, const volatile __u64 
 	}
 }
 
-/* Copies the sequence change `there` and the ends of `rule`. False: they are not whole, do not belong together, or
- * are not to be used yet. */
-static __always_inline bool copy_change(struct change_copy *copy, const void *there, const void *rule, const bool ipv6)
+/* Copies the sequence change `there` and the ends of `rule`, of IPv4 those that have been copied to `own`. False: they are not
+ * whole, do not belong together, or are not to be used yet. */
+static __always_inline bool copy_change(struct change_copy *copy, const void *there, const void *rule, const union ends *own,
+					const bool ipv6)
 {
-	const volatile __u64 *words = there, *ends = ends_of(rule)->words;
+	const volatile __u64 *words = there, *ends = ipv6 ? ends_of(rule)->words : own->words;
+	const volatile __u8 *flags;
 	__u64 check = words[5], sum;
 
+	words = after(words, check);
 	copy->words[0] = words[0];
 	copy->words[1] = words[1];
 	copy->words[2] = words[2];
@@ -247,7 +250,8 @@ static __always_inline bool copy_change(struct change_copy *copy, const void *th
 		copy->ends.words[4] = ends[4];
 		sum += copy->ends.words[2] * CHECK_8 + copy->ends.words[3] * CHECK_9 + copy->ends.words[4] * CHECK_10;
 	}
-	return sum == check && *(const volatile __u8 *)&((const struct rule_head *)rule)->flags & RULE_ACTIVE;
+	flags = &((const struct rule_head *)after(rule, sum))->flags;
+	return sum == check && *flags & RULE_ACTIVE;
 }
 
 /* Guard::admits of crates/core/src/engine.rs: all of the payload in the range, or, without any, a number from one
@@ -356,48 +360,41 @@ static __noinline __u64 translate_sequence(void *data, void *data_end, __u32 l4,
 }
 
 /* Translates a packet of TCP by a rule with RULE_SEQUENCE, whose sequence change lies in `changes`; `*sum` is what that adds to
- * a sum. Returns the ends that go with it, of IPv4 in `own`. NULL, and nothing is changed: the worker is to have the packet. */
+ * a sum. Returns the ends that go with it, of IPv4 `own`, which are the rule's. NULL, and nothing is changed: the worker is to have the
+ * packet. */
 static __always_inline const union ends *renumber(const void *rule, void *changes, const void *key, const struct frame *f,
-						  void *data, void *data_end, union ends *own, __u64 *sum, const bool ipv6)
+						  void *data, void *data_end, const union ends *own, __u64 *sum, const bool ipv6)
 {
 	struct sequence_change *change = bpf_map_lookup_elem(changes, key);
 	struct change_copy *copy = single(&sequence_buffer);
 
-	if (!change || !copy || !copy_change(copy, change, rule, ipv6))
+	if (!change || !copy || !copy_change(copy, change, rule, own, ipv6))
 		return NULL;
 	*sum = translate_sequence(data, data_end, f->l4, f->length - f->headers, &copy->change);
 	if (*sum == NOT_TRANSLATED)
 		return NULL;
-	if (ipv6)
-		return &copy->ends;
-	copy_end_words(own, copy->ends.words, false);
-	return own;
+	return ipv6 ? &copy->ends : own;
 }
 
-/* Copies the ends of a rule whose flags were `flags`, and that had no sequence change; of IPv4, to `own`: the stack has no room
- * for IPv6's. NULL: it is another rule by now, since its element was replaced or deleted and is being filled anew. That begins
- * without ACTIVE, which is read again here after the ends were; and of IPv4 a line that changes its owner has no key, or another
- * one. (Rules of IPv6 that setup.h makes have ACTIVE at once; of those one that follows within the time that a packet takes here,
- * in the same element, is not told from its predecessor.) */
-static __always_inline const union ends *copy_ends(const void *rule, const void *key, __u8 flags, union ends *own, const bool ipv6)
+/* Copies the ends of a rule of IPv6 whose flags were `flags`, and that had no sequence change: the stack has no room for them. (Those of
+ * IPv4 have been copied by search_v4().) NULL: it is another rule by now, since its element was replaced or deleted and is being filled
+ * anew. That begins without ACTIVE, which is read again here after the ends were. (Rules that setup.h makes have ACTIVE at once; of those
+ * one that follows within the time that a packet takes here, in the same element, is not told from its predecessor.) */
+static __always_inline const union ends *copy_ends(const void *rule, __u8 flags)
 {
-	const volatile __u8 *now = &((const struct rule_head *)rule)->flags;
-	struct change_copy *copy;
+	struct change_copy *copy = single(&sequence_buffer);
+	const volatile __u8 *now;
+	union ends *ends;
 
-	if (ipv6) {
-		copy = single(&sequence_buffer);
-		if (!copy)
-			return NULL;
-		own = &copy->ends;
-	}
-	copy_end_words(own, ends_of(rule)->words, ipv6);
+	if (!copy)
+		return NULL;
+	ends = &copy->ends;
+	copy_end_words(ends, ends_of(rule)->words, true);
+	now = &((const struct rule_head *)after(rule, ends->words[0] ^ ends->words[1] ^ ends->words[2] ^ ends->words[3] ^
+						    ends->words[4]))->flags;
 	if ((*now ^ (flags | RULE_ACTIVE)) & (RULE_PASS | RULE_SEQUENCE | RULE_DIRECT | RULE_ACTIVE))
 		return NULL;
-	/* The key is to be read after the ends. */
-	asm volatile("" ::: "memory");
-	if (!ipv6 && !has_key(rule - offsetof(struct rule_line, rule), key))
-		return NULL;
-	return own;
+	return ends;
 }
 
 /* The transport checksum after `addresses` (of the pseudo-header) and `rest` (of the transport header) were added. */
@@ -469,11 +466,11 @@ static __always_inline __u64 lower_hops(void *network, const bool ipv6)
 	return 0;
 }
 
-/* What each packet of the flow does to its counters, in the rule and in the total. */
+/* What each packet of the flow does to its counters, in the rule and in the total with this index. */
 static __always_inline void account(struct rule_head *rule, const struct frame *f, __u32 gso_size, __u32 gso_segs,
-				    __u32 now)
+				    __u32 now, __u32 index)
 {
-	__u32 packets = 1, index = rule->total;
+	__u32 packets = 1;
 	__u64 bytes = f->length;
 	struct total *total;
 

@@ -104,7 +104,10 @@ _Static_assert(__builtin_offsetof(struct next_hop, used) == 5 * 4, "next_hop");
 /* What a route lookup has found, which the stack has no room for. */
 struct route_buffer {
 	struct next_hop next_hop;
-	__u64 way; /* of the rule, before the lookup */
+	__u64 way;     /* of the rule, before the lookup */
+	__u64 ends[2]; /* of IPv4, the rule's */
+	__u32 total;   /* the rule's */
+	__u32 number;  /* of the next hop that has been found; 0: packets go by the kernel's neighbour entry, or not at all */
 	struct routed routed;
 	struct bpf_fib_lookup found;
 };

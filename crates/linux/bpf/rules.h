@@ -1,134 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Where rules lie. Those of IPv6 in a hash of the kernel's; those of IPv4 in a table of our own, in which a packet finds its
- * rule in one cache line more often than not, where the kernel's hash takes three or four.
- *
- * A flow has one bucket, by a hash with random keys: a sum of products of 32-bit words with random 64-bit numbers, which is the
- * same for two flows no more often than by chance, even if an attacker has chosen them (Dietzfelbinger, "Universal hashing and k-wise
- * independent random variables via integer arithmetic without primes", STACS 1996). The sums of flows with consecutive ports are
- * multiples of one number, which may come to lie in a few heaps, so they are mixed. A bucket has four lines; the search
- * begins at one that the hash tells. There are half as many lines again as rules, so that about 8 % of the rules of a full table
- * find none. They lie behind all buckets, and a hash of the kernel's, `spilled_v4`, tells where; the bucket's first line counts them, so
- * that packets without a rule need not look there.
- *
- * Packets read without locks. A line's key is there last when a rule is put in, its protocol is gone first when it is taken out.
- * As in the kernel's hash, whose elements are used again at once, a packet may read a rule while it becomes another one:
- * rewrite.h, "Rules and their sequence changes" and copy_ends(). Changes lock the bucket. A thread that holds the lock may be
- * interrupted by packets of the same CPU, so nothing waits for it for long: putting in fails with EBUSY. */
+/* What changes rules. Those of IPv4 lie in the lines of lines.h, which says how packets read them meanwhile. */
 #ifndef HAIRPIN_RULES_H
 #define HAIRPIN_RULES_H
 
 #define LOCK_TRIES 64
-
-/* What is read together of a rule, so that no packet takes the number of one next hop for as long as another one is good. Packets
- * change it as a whole, and only if it is still what they have read: the rule may have become another one. */
-union rule_way {
-	__u64 word;
-	struct {
-		__u32 until;
-		__u16 next_hop;
-		__u8 flags, worker;
-	};
-};
-
-static __always_inline __u64 read_way(const struct rule_head *head)
-{
-	return *(const volatile __u64 *)&head->until;
-}
-
-/* Makes the word another one if it is still `old`; whether it was. */
-static __always_inline bool change_way(struct rule_head *head, __u64 old, __u64 new)
-{
-	return __sync_val_compare_and_swap((__u64 *)&head->until, old, new) == old;
-}
-
-/* Sets and clears flags, if nothing else of the word changes meanwhile: the rule may have become another one. */
-static __always_inline bool change_flags(struct rule_head *head, __u8 set, __u8 clear)
-{
-	union rule_way old = { .word = read_way(head) }, new = old;
-
-	new.flags = (old.flags | set) & ~clear;
-	return change_way(head, old.word, new.word);
-}
-
-/* A flow's hash. */
-static __always_inline __u64 hash_v4(const struct control *control, const struct flow_v4 *key)
-{
-	const __u64 *keys = control->rule_keys;
-	__u32 ports;
-	__u64 sum;
-
-	__builtin_memcpy(&ports, &key->source_port, sizeof(ports));
-	sum = keys[0] + key->source * keys[1] + key->destination * keys[2] + ports * keys[3] + key->protocol * keys[4];
-	return (sum ^ sum >> 32) * 0xd6e8feb86659fd93 >> 32;
-}
-
-static __always_inline struct rule_bucket *bucket_of(const struct control *control, __u64 hash)
-{
-	__u32 index = hash * control->rule_buckets >> 32;
-
-	return bpf_map_lookup_elem(&rules_v4, &index);
-}
-
-/* The line that is tried as number `i`. */
-static __always_inline struct rule_line *line_of(struct rule_bucket *bucket, __u64 hash, __u32 i)
-{
-	return &bucket->lines[(hash ^ i) & (LINES - 1)];
-}
-
-static __always_inline bool has_key(const struct rule_line *line, const struct flow_v4 *key)
-{
-	__u64 ends, wanted;
-	__u32 ports, wanted_ports;
-
-	__builtin_memcpy(&ends, &line->source, sizeof(ends));
-	__builtin_memcpy(&wanted, &key->source, sizeof(wanted));
-	__builtin_memcpy(&ports, &line->source_port, sizeof(ports));
-	__builtin_memcpy(&wanted_ports, &key->source_port, sizeof(wanted_ports));
-	return ends == wanted && ports == wanted_ports && (line->state & LINE_PROTOCOL) == key->protocol;
-}
-
-/* The line with this number, as `spilled_v4` has them. */
-static __always_inline struct rule_line *line_at(__u32 number)
-{
-	__u32 index = number / LINES;
-	struct rule_bucket *bucket = bpf_map_lookup_elem(&rules_v4, &index);
-
-	if (!bucket)
-		return NULL;
-	/* Keeps the compiler from adding to a pointer that may be NULL, which the verifier refuses. */
-	barrier_var(bucket);
-	return &bucket->lines[number % LINES];
-}
-
-/* The rule of a flow of IPv4. A function of its own: the verifier then follows what comes of it once for all lines. */
-static __noinline struct rule_v4 *find_v4(const struct flow_v4 *key)
-{
-	struct control *control_now = single(&control);
-	struct rule_bucket *bucket;
-	struct rule_line *line;
-	__u32 *number;
-	__u64 hash;
-
-	if (!control_now)
-		return NULL;
-	hash = hash_v4(control_now, key);
-	bucket = bucket_of(control_now, hash);
-	if (!bucket)
-		return NULL;
-#pragma unroll
-	for (__u32 i = 0; i < LINES; i++) {
-		line = line_of(bucket, hash, i);
-		if (has_key(line, key))
-			return &line->rule;
-	}
-	if (bucket->lines[0].state < LINE_ELSEWHERE)
-		return NULL;
-	number = bpf_map_lookup_elem(&spilled_v4, key);
-	if (!number)
-		return NULL;
-	line = line_at(*number);
-	return line && has_key(line, key) ? &line->rule : NULL;
-}
 
 static __always_inline bool try_lock(struct rule_bucket *bucket)
 {
@@ -166,7 +41,7 @@ static __always_inline bool lock(const struct control *control, struct rule_buck
 
 static __always_inline void unlock(struct rule_bucket *bucket)
 {
-	__sync_fetch_and_and(&bucket->lines[0].state, ~LINE_LOCKED);
+	ORDERED(__sync_fetch_and_and(&bucket->lines[0].state, ~LINE_LOCKED));
 }
 
 /* A rule of the bucket lies behind all buckets (1), or no longer (-1). A count that has come to its end stays there. */
@@ -174,20 +49,23 @@ static __always_inline void count_elsewhere(struct rule_bucket *bucket, __s32 ch
 {
 	__u32 *state = &bucket->lines[0].state;
 
-	if (*(volatile __u32 *)state >> 16 != 0xffff)
-		__sync_fetch_and_add(state, (__u32)change * LINE_ELSEWHERE);
+	if ((*(volatile __u32 *)state & LINE_ELSEWHERE_ALL) != LINE_ELSEWHERE_ALL)
+		ORDERED(__sync_fetch_and_add(state, (__u32)change * LINE_ELSEWHERE));
 }
 
 /* Writes a line that is free, or, without RULE_ACTIVE, one that has another rule for the same flow; of the rule's flags those in
- * `kept`. A packet that still reads what was there finds RULE_FILLING for its flags before anything else changes, and those of the new
- * rule after everything else. */
+ * `kept`. A packet that still reads what was there finds another version, and RULE_FILLING for its flags, before anything else
+ * changes, and the flags of the new rule after everything else. */
 static __always_inline void fill_line(struct rule_line *line, const struct flow_v4 *key, const struct rule_v4 *rule, __u8 kept)
 {
-	union rule_way way = { .word = read_way(&rule->head) };
+	union rule_way way = { .word = read_way(&rule->head) }, filling = { .flags = RULE_FILLING, .worker = way.worker };
+	__u64 *word = (__u64 *)&line->rule.head.until;
 	volatile __u64 *to = (void *)&line->rule;
 	const __u64 *from = (const void *)rule;
 
-	*(volatile __u8 *)&line->rule.head.flags = RULE_FILLING;
+	filling.until = token();
+	ORDERED(__sync_fetch_and_add(&line->state, LINE_VERSION));
+	__sync_lock_test_and_set(word, filling.word);
 	to[0] = from[0];
 	to[1] = from[1];
 	to[2] = from[2];
@@ -198,8 +76,13 @@ static __always_inline void fill_line(struct rule_line *line, const struct flow_
 	line->source_port = key->source_port;
 	line->destination_port = key->destination_port;
 	way.flags &= kept;
-	to[3] = way.word;
-	__sync_fetch_and_or(&line->state, (__u32)key->protocol);
+	/* What set-up has found may be over. */
+	if (!way.next_hop || (__s32)(way.until - (__u32)(bpf_ktime_get_ns() >> 20)) <= 0) {
+		way.next_hop = 0;
+		way.until = token();
+	}
+	__sync_lock_test_and_set(word, way.word);
+	ORDERED(__sync_fetch_and_or(&line->state, (__u32)key->protocol));
 }
 
 #define ALL_FLAGS 0xff
@@ -279,7 +162,7 @@ static long claim_in_bucket(__u32 round, void *argument)
 	struct claim *claim = argument;
 	struct rule_bucket *bucket;
 	__u64 hash = claim->hash;
-	__u32 element, at;
+	__u32 element, at, state;
 
 	if (!control_now)
 		return 1;
@@ -288,7 +171,10 @@ static long claim_in_bucket(__u32 round, void *argument)
 	if (!bucket)
 		return 1;
 	at = first_in(free_lines(bucket), hash);
-	if (__sync_val_compare_and_swap(&bucket->lines[at].state, 0, LINE_LOCKED))
+	state = read_state(&bucket->lines[at]);
+	if (state & (LINE_PROTOCOL | LINE_LOCKED))
+		return 0;
+	if (__sync_val_compare_and_swap(&bucket->lines[at].state, state, state | LINE_LOCKED) != state)
 		return 0;
 	claim->number = element * LINES + at;
 	return 1;
@@ -303,14 +189,14 @@ static __always_inline __u32 claim_line(__u64 hash)
 	return *(volatile __u32 *)&claim.number;
 }
 
-/* Lets packets find the rule in a line that has been claimed. */
+/* Lets packets find the rule in a line that has been claimed. There may be an element that has outlived a rule: take_v4(). */
 static __always_inline int show_claimed(struct rule_bucket *bucket, const struct flow_v4 *key, struct rule_line *line, __u32 number)
 {
 	int error;
 
 	count_elsewhere(bucket, 1);
-	error = bpf_map_update_elem(&spilled_v4, key, &number, BPF_NOEXIST);
-	__sync_fetch_and_and(&line->state, error ? 0 : ~LINE_LOCKED);
+	error = bpf_map_update_elem(&spilled_v4, key, &number, BPF_ANY);
+	ORDERED(__sync_fetch_and_and(&line->state, ~(error ? LINE_LOCKED | LINE_PROTOCOL : LINE_LOCKED)));
 	if (error)
 		count_elsewhere(bucket, -1);
 	return error;
@@ -341,10 +227,14 @@ static __always_inline int put_new(struct rule_bucket *bucket, __u64 hash, const
 	return error;
 }
 
-/* Where the rule of a flow is behind all buckets; NULL: not there. */
-static __always_inline __u32 *number_of_spilled(const struct rule_bucket *bucket, const struct flow_v4 *key)
+/* Where the rule of a flow is behind all buckets; NULL: not there. An element of `spilled_v4` may have outlived its rule: the line is
+ * another flow's, then. */
+static __always_inline struct rule_line *spilled_line(const struct rule_bucket *bucket, const struct flow_v4 *key)
 {
-	return bucket->lines[0].state >= LINE_ELSEWHERE ? bpf_map_lookup_elem(&spilled_v4, key) : NULL;
+	__u32 *number = bucket->lines[0].state & LINE_ELSEWHERE_ALL ? bpf_map_lookup_elem(&spilled_v4, key) : NULL;
+	struct rule_line *line = number ? line_at(*number) : NULL;
+
+	return line && has_key(line, key) ? line : NULL;
 }
 
 /* Puts a rule into the place of another one for the same flow: into a line of its bucket that is free, so that what packets have
@@ -353,20 +243,17 @@ static __always_inline __u32 *number_of_spilled(const struct rule_bucket *bucket
 static __always_inline int put_again(struct rule_bucket *bucket, __u64 hash, const struct flow_v4 *key, const struct rule_v4 *rule,
 				     __u32 same, __u32 free)
 {
-	__u32 *number = same ? NULL : number_of_spilled(bucket, key);
-	struct rule_line *old;
+	struct rule_line *old = same ? &bucket->lines[first_in(same, hash)] : spilled_line(bucket, key);
 
-	if (!same && !number)
-		return put_new(bucket, hash, key, rule, free);
-	old = same ? &bucket->lines[first_in(same, hash)] : line_at(*number);
 	if (!old)
-		return -EINVAL;
+		return put_new(bucket, hash, key, rule, free);
 	fill_line(free ? &bucket->lines[first_in(free, hash)] : old, key, rule, free ? ALL_FLAGS : (__u8)~RULE_ACTIVE);
 	if (!free)
 		return 0;
-	if (number && !bpf_map_delete_elem(&spilled_v4, key))
+	/* The kernel may not be able to delete: the element stays, and points to a line that is not the flow's. */
+	if (!same && !bpf_map_delete_elem(&spilled_v4, key))
 		count_elsewhere(bucket, -1);
-	__sync_fetch_and_and(&old->state, ~LINE_PROTOCOL);
+	ORDERED(__sync_fetch_and_and(&old->state, ~LINE_PROTOCOL));
 	return 0;
 }
 
@@ -390,7 +277,7 @@ static __always_inline int put_v4(const struct flow_v4 *key, const struct rule_v
 	free = free_lines(bucket);
 	if (replaces)
 		error = put_again(bucket, hash, key, rule, same, free);
-	else if (same || number_of_spilled(bucket, key))
+	else if (same || spilled_line(bucket, key))
 		error = -EEXIST;
 	else
 		error = put_new(bucket, hash, key, rule, free);
@@ -409,15 +296,16 @@ static __noinline int put_any_v4(const struct flow_v4 *key, const struct rule_v4
 }
 
 /* Takes a rule out. That must not fail: if the lock is not to be had, because its holder has been interrupted, it is done
- * without. Each step is one of a kind that the holder's do not undo. */
+ * without. Each step is one of a kind that the holder's do not undo. If the kernel cannot delete the element of `spilled_v4`,
+ * it stays, and the bucket goes on counting it; it is found to point to no line of the flow's, and is used again with the flow. */
 static __noinline int take_v4(const struct flow_v4 *key)
 {
 	struct control *control_now = single(&control);
 	__u32 *rules = single(&rules_v4_count);
 	struct rule_bucket *bucket;
-	bool locked, taken = false;
 	struct rule_line *line;
-	__u32 *number, spilled, same;
+	__u32 state = 0, same;
+	bool locked;
 	__u64 hash;
 
 	if (!control_now || !rules)
@@ -428,18 +316,12 @@ static __noinline int take_v4(const struct flow_v4 *key)
 		return 0;
 	locked = lock(control_now, bucket, hash);
 	same = lines_with(bucket, key);
-	if (same)
-		taken = __sync_fetch_and_and(&bucket->lines[first_in(same, hash)].state, ~LINE_PROTOCOL) & LINE_PROTOCOL;
-	number = taken ? NULL : number_of_spilled(bucket, key);
-	spilled = number ? *number : 0;
-	if (number && !bpf_map_delete_elem(&spilled_v4, key)) {
-		taken = true;
-		line = line_at(spilled);
-		if (line)
-			__sync_fetch_and_and(&line->state, ~LINE_PROTOCOL);
+	line = same ? &bucket->lines[first_in(same, hash)] : spilled_line(bucket, key);
+	if (line && !same && !bpf_map_delete_elem(&spilled_v4, key))
 		count_elsewhere(bucket, -1);
-	}
-	if (taken)
+	if (line)
+		state = ORDERED(__sync_fetch_and_and(&line->state, ~LINE_PROTOCOL));
+	if (state & LINE_PROTOCOL)
 		__sync_fetch_and_sub(rules, 1);
 	if (locked)
 		unlock(bucket);
@@ -468,14 +350,6 @@ static __always_inline void take_rule(const void *key, const bool ipv6)
 		bpf_map_delete_elem(&rules_v6, key);
 	else
 		take_v4(key);
-}
-
-/* The number of the next hop that the rule's packets go by; 0: none is known, or it is no longer good. */
-static __always_inline __u32 way_of(const struct rule_head *head, __u32 now)
-{
-	union rule_way way = { .word = read_way(head) };
-
-	return (__s32)(way.until - now) <= 0 ? 0 : way.next_hop;
 }
 
 static __always_inline const struct next_hop *next_hop_at(__u32 number)

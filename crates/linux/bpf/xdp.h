@@ -30,10 +30,8 @@ static __always_inline bool is_followed(void)
 }
 
 /* Whether a rule takes the packet by itself: what hit.h forwards without asking a worker or the kernel's tables. */
-static __always_inline bool takes(const struct rule_head *head, const struct frame *f, const struct next_hop *next_hop)
+static __always_inline bool takes(__u8 flags, const struct frame *f, const struct next_hop *next_hop)
 {
-	__u8 flags = head->flags;
-
 	if ((flags & (RULE_ACTIVE | RULE_PASS)) != RULE_ACTIVE)
 		return false;
 	if (f->hops <= 1 || f->length > next_hop->mtu)
@@ -51,40 +49,40 @@ static __always_inline bool takes_direct(const struct next_hop *next_hop, const 
 	return direct && (!overhead || has_source(direct));
 }
 
-static __always_inline int forward(struct xdp_md *ctx, const struct frame *f, void *rule, void *changes, const void *key,
-				   const struct headers *at, const struct interface *interface, const bool ipv6)
+static __always_inline int forward(struct xdp_md *ctx, const struct frame *f, void *rule, const struct found_v4 *found, void *changes,
+				   const void *key, const struct headers *at, const struct interface *interface, const bool ipv6)
 {
-	const union ends *ends;
-	__u64 own[2]; /* ends of IPv4 */
-	struct rule_head *head = rule;
+	union rule_way way = { .word = ipv6 ? read_way(rule) : found->way };
+	const union ends *ends, *own = ipv6 ? ends_of(rule) : (const void *)found->ends;
 	const struct next_hop *next_hop;
 	__u32 now = ticks(), overhead = 0;
-	__u8 flags = head->flags;
+	struct out out = { .way = way_of(&way, now), .total = own->total };
+	__u8 flags = way.flags;
 	__u64 sum = 0;
-	int verdict;
 
-	next_hop = next_hop_at(way_of(head, now));
-	if (!next_hop || !takes(head, f, next_hop))
+	next_hop = next_hop_at(out.way);
+	if (!next_hop || !takes(flags, f, next_hop))
 		return XDP_PASS;
 	if (flags & RULE_DIRECT) {
-		const struct direct *direct = direct_of(head);
+		const struct direct *direct = direct_of(out.total);
 
 		overhead = direct ? direct->overhead : 0;
 		if (!takes_direct(next_hop, f, direct, overhead))
 			return XDP_PASS;
 	}
 	/* Nothing is changed before it is known that the packet goes out from here. */
-	verdict = way_out(ctx, next_hop->egress, interface->sends_back);
-	if (verdict == XDP_PASS)
+	out.verdict = way_out(ctx, next_hop->egress, interface->sends_back);
+	if (out.verdict == XDP_PASS)
 		return XDP_PASS;
 	if (flags & RULE_SEQUENCE && f->tcp)
-		ends = renumber(rule, changes, key, f, at->ethernet, (void *)(long)ctx->data_end, (union ends *)own, &sum, ipv6);
+		ends = renumber(rule, changes, key, f, at->ethernet, (void *)(long)ctx->data_end, own, &sum, ipv6);
 	else
-		ends = copy_ends(rule, key, flags, (union ends *)own, ipv6);
-	if (!ends)
+		ends = ipv6 ? copy_ends(rule, flags) : own;
+	if (!ends || ends->total != out.total)
 		return XDP_PASS;
 	if (overhead) {
-		verdict = ipv6 ? wrap_in_driver_v6(ctx, rule, key, verdict) : wrap_in_driver_v4(ctx, rule, key, verdict);
+		int verdict = ipv6 ? wrap_in_driver_v6(ctx, &out, key) : wrap_in_driver_v4(ctx, &out, key);
+
 		if (verdict == XDP_PASS || verdict == XDP_DROP)
 			return verdict;
 	} else {
@@ -94,9 +92,9 @@ static __always_inline int forward(struct xdp_md *ctx, const struct frame *f, vo
 			rewrite(ends, at->network, at->transport, f, sum, CHECKSUM_WHOLE, ipv6);
 		address_frame(at->ethernet, next_hop);
 	}
-	account(head, f, 0, 0, now);
+	account(rule, f, 0, 0, now, out.total);
 	count(EVENT_XDP);
-	return verdict;
+	return out.verdict;
 }
 
 /* Whether the packet is of a connection that is being set up. */
@@ -158,14 +156,15 @@ static __always_inline int xdp_v4(struct xdp_md *ctx, struct frame *f, const str
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct flow_v4 key = {};
 	struct headers at = {};
+	struct found_v4 found;
 	struct rule_v4 *rule;
 
 	if (parse_headers(NULL, data, end, f, &at, false) != PARSED || !is_whole(f, data, end))
 		return XDP_PASS;
 	flow_v4_of(&key, f, &at);
-	rule = find_v4(&key);
+	rule = copy_v4(&key, &found);
 	if (rule)
-		return forward(ctx, f, rule, &sequence_v4, &key, &at, interface, false);
+		return forward(ctx, f, rule, &found, &sequence_v4, &key, &at, interface, false);
 	end_from_v4(source, key.source, key.source_port, key.protocol);
 	end_from_v4(destination, key.destination, key.destination_port, key.protocol);
 	return MISSED;
@@ -184,7 +183,7 @@ static __always_inline int xdp_v6(struct xdp_md *ctx, struct frame *f, const str
 	flow_v6_of(&key, f, &at);
 	rule = bpf_map_lookup_elem(&rules_v6, &key);
 	if (rule)
-		return forward(ctx, f, rule, &sequence_v6, &key, &at, interface, true);
+		return forward(ctx, f, rule, NULL, &sequence_v6, &key, &at, interface, true);
 	end_from_v6(source, key.source, key.source_port, key.protocol);
 	end_from_v6(destination, key.destination, key.destination_port, key.protocol);
 	return MISSED;

@@ -8,8 +8,9 @@ mod sequence_change;
 mod set_up;
 
 pub use rule::{
-    FlowV4, FlowV6, LINE_PROTOCOL, LINES, NEXT_HOPS_MAX, NextHop, RULE_ACTIVE, RULE_DIRECT, RULE_FENCED, RULE_FILLING,
-    RULE_PASS, RULE_SEQUENCE, RuleBucket, RuleHead, RuleLine, RuleV4, RuleV6,
+    FlowV4, FlowV6, LINE_ELSEWHERE, LINE_ELSEWHERE_ALL, LINE_PROTOCOL, LINE_VERSION, LINES, NEXT_HOPS_MAX, NextHop,
+    RULE_ACTIVE, RULE_DIRECT, RULE_FENCED, RULE_FILLING, RULE_PASS, RULE_SEQUENCE, RuleBucket, RuleHead, RuleLine,
+    RuleV4, RuleV6,
 };
 pub use sequence_change::SequenceChange;
 pub use set_up::{

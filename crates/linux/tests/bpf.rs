@@ -34,6 +34,8 @@ mod handover;
 mod hits;
 #[path = "bpf/lifecycle.rs"]
 mod lifecycle;
+#[path = "bpf/lines.rs"]
+mod lines;
 #[path = "bpf/misses.rs"]
 mod misses;
 #[path = "bpf/rules.rs"]

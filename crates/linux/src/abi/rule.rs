@@ -63,7 +63,7 @@ pub struct RuleHead {
     pub fence: u32,
     /// Ticks: next hop good until; while fenced: hand over at the latest.
     pub until: u32,
-    /// Its number in `next_hops`; 0: not looked up yet.
+    /// Of an ACTIVE rule: its number in `next_hops`; 0: not looked up yet, and `until` is any number.
     pub next_hop: u16,
     /// `RULE_*`.
     pub flags: u8,
@@ -123,6 +123,12 @@ pub struct RuleLine {
 
 /// The bits of [`RuleLine::state`] with the protocol.
 pub const LINE_PROTOCOL: u32 = 0xff;
+/// Of a bucket's first line, times the number of its rules that lie behind all buckets.
+pub const LINE_ELSEWHERE: u32 = 0x200;
+/// All of that number.
+pub const LINE_ELSEWHERE_ALL: u32 = 0xfe00;
+/// Times how often the line has been written.
+pub const LINE_VERSION: u32 = 0x10000;
 /// Lines of a bucket.
 pub const LINES: usize = 4;
 

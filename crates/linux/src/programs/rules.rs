@@ -2,12 +2,12 @@
 
 use super::object::Maps;
 use super::{LoadedPlane, checked, raw};
-use crate::abi::{self, Bytes, FlowV4, FlowV6, RuleBucket, RuleHead, RuleV6};
+use crate::abi::{self, Bytes, FlowV4, FlowV6, RuleBucket, RuleHead, RuleLine, RuleV6};
 use crate::control::QuerySlot;
 use crate::query::{RuleKey, query_all};
 use anyhow::{Context, Result, ensure};
 use hairpin_core::flow::FlowKey;
-use libbpf_rs::{MapCore, MapHandle};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -90,17 +90,45 @@ impl LoadedPlane {
 
 /// Shows every rule of IPv4 to `visit`.
 pub(super) fn walk_v4(maps: &Maps, visit: &mut impl FnMut(InstalledRule)) -> Result<()> {
-    let lines = |_: &u32, bucket: &RuleBucket| {
+    let map = maps.named("rules_v4")?;
+    let lines = |index: &u32, first: &RuleBucket, second: &RuleBucket| {
+        let bucket = settled(first, second, || {
+            map.lookup(index.bytes(), MapFlags::ANY).ok().flatten().and_then(|bytes| RuleBucket::from_bytes(&bytes))
+        });
         let rules = bucket.lines.iter().filter_map(|line| Some((line.key()?, line.rule.head)));
         rules.for_each(|(key, head)| show(&key, &head, visit));
     };
-    walk(maps.named("rules_v4")?, lines).context("cannot read map rules_v4")
+    walk(map, true, lines).context("cannot read map rules_v4")
+}
+
+/// How often a bucket is read again that changes meanwhile.
+const SETTLE_TRIES: usize = 100;
+
+/// A bucket as it was at one time: the later of two copies, made one after the other, between which no line has become another
+/// rule's; `first` and `second`, or what `read` returns. A line that changes all the time is left out: its rules are being installed
+/// and removed.
+fn settled(first: &RuleBucket, second: &RuleBucket, mut read: impl FnMut() -> Option<RuleBucket>) -> RuleBucket {
+    let is_same = |(a, b): (&RuleLine, &RuleLine)| a.key() == b.key() && a.version() == b.version();
+    let (mut older, mut newer) = (*first, *second);
+    for _ in 0..SETTLE_TRIES {
+        if older.lines.iter().zip(&newer.lines).all(is_same) {
+            return newer;
+        }
+        let Some(next) = read() else { break };
+        (older, newer) = (newer, next);
+    }
+    for (a, b) in older.lines.iter().zip(&mut newer.lines) {
+        if !is_same((a, b)) {
+            b.state = 0;
+        }
+    }
+    newer
 }
 
 /// Shows every rule of IPv6 to `visit`.
 pub(super) fn walk_v6(maps: &Maps, visit: &mut impl FnMut(InstalledRule)) -> Result<()> {
-    let shown = |key: &FlowV6, rule: &RuleV6| show(key, &rule.head, visit);
-    walk(maps.named("rules_v6")?, shown).context("cannot read map rules_v6")
+    let shown = |key: &FlowV6, rule: &RuleV6, _: &RuleV6| show(key, &rule.head, visit);
+    walk(maps.named("rules_v6")?, false, shown).context("cannot read map rules_v6")
 }
 
 fn show<K: RuleKey>(key: &K, head: &RuleHead, visit: &mut impl FnMut(InstalledRule)) {
@@ -110,11 +138,12 @@ fn show<K: RuleKey>(key: &K, head: &RuleHead, visit: &mut impl FnMut(InstalledRu
     visit(InstalledRule { key, pass, direct, worker: head.worker, total: head.total });
 }
 
-/// Shows every element of `map` to `visit`.
-fn walk<K: Bytes, V: Bytes>(map: &MapHandle, mut visit: impl FnMut(&K, &V)) -> Result<()> {
+/// Shows every element of `map` to `visit`, and, of an array that is to be read `twice`, what it is a little later.
+fn walk<K: Bytes, V: Bytes>(map: &MapHandle, twice: bool, mut visit: impl FnMut(&K, &V, &V)) -> Result<()> {
     ensure!(map.key_size() as usize == size_of::<K>() && map.value_size() as usize == size_of::<V>(), "other sizes");
     let most = map.max_entries() as usize;
     let (mut keys, mut values) = (vec![K::zeroed(); BATCH.min(most)], vec![V::zeroed(); BATCH.min(most)]);
+    let mut later = if twice { values.clone() } else { Vec::new() };
     // The kernel's cursor: none yet.
     let mut place: Option<u32> = None;
     loop {
@@ -134,11 +163,36 @@ fn walk<K: Bytes, V: Bytes>(map: &MapHandle, mut visit: impl FnMut(&K, &V)) -> R
                 _ => return Err(error.into()),
             },
         };
-        keys.iter().zip(&values).take(count as usize).for_each(|(key, value)| visit(key, value));
+        if twice {
+            read_again(map, place, &mut keys, &mut later, count)?;
+        }
+        let second = if twice { &later } else { &values };
+        keys.iter().zip(values.iter().zip(second)).take(count as usize).for_each(|(key, (a, b))| visit(key, a, b));
         if end {
             return Ok(());
         }
         place = Some(next);
+    }
+}
+
+/// Reads `count` elements of an array that have been read from `place` on once more.
+fn read_again<K: Bytes, V: Bytes>(
+    map: &MapHandle,
+    place: Option<u32>,
+    keys: &mut [K],
+    values: &mut [V],
+    count: u32,
+) -> Result<()> {
+    loop {
+        let mut again = count;
+        match read(map, place, keys, values, &mut again) {
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => return Err(error.into()),
+            _ => {
+                ensure!(again == count, "{again} elements where {count} were");
+                return Ok(());
+            }
+        }
     }
 }
 
@@ -169,4 +223,42 @@ fn read<K: Bytes, V: Bytes>(
         )
     })?;
     Ok(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bucket(source: u8, port: u8, version: u32) -> RuleBucket {
+        let mut bucket = RuleBucket::zeroed();
+        bucket.lines[2] = RuleLine {
+            source: [source; 4],
+            source_port: [0, port],
+            state: (abi::LINE_VERSION * version) | 6,
+            ..RuleLine::zeroed()
+        };
+        bucket
+    }
+
+    #[test]
+    fn a_bucket_is_read_again_until_it_is_one_rules() {
+        // The first copy has got the address of one rule and the port of the next.
+        let (half, whole, next) = (bucket(1, 2, 8), bucket(2, 2, 8), bucket(1, 1, 9));
+        let key = |bucket: RuleBucket| bucket.lines[2].key().map(|key| (key.source[0], key.source_port[1]));
+        assert_eq!(key(settled(&whole, &whole, || panic!("nothing has changed"))), Some((2, 2)));
+        assert_eq!(key(settled(&half, &whole, || Some(whole))), Some((2, 2)));
+        let mut reads = [whole, next, next].into_iter();
+        assert_eq!(key(settled(&bucket(1, 1, 7), &half, || reads.next())), Some((1, 1)));
+        assert_eq!(reads.len(), 0);
+        // The same flow, in a line that another one has had meanwhile.
+        let mut reads = [next].into_iter();
+        assert_eq!(key(settled(&bucket(1, 1, 7), &next, || reads.next())), Some((1, 1)));
+        assert_eq!(reads.len(), 0);
+        let mut version = 10;
+        let restless = settled(&half, &whole, || {
+            version += 1;
+            Some(bucket(1, 1, version))
+        });
+        assert_eq!(key(restless), None);
+    }
 }

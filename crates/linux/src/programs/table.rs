@@ -1,15 +1,14 @@
-//! The table of IPv4 rules (`crates/linux/bpf/rules.h`), as the process reads it.
+//! The table of IPv4 rules (`crates/linux/bpf/lines.h`), as the process reads it.
 
 use super::LoadedPlane;
 use super::object::Maps;
-use crate::abi::{self, Bytes, FlowV4, LINE_PROTOCOL, LINES, RuleBucket, RuleLine, RuleV4};
+use crate::abi::{
+    self, Bytes, FlowV4, LINE_ELSEWHERE, LINE_PROTOCOL, LINE_VERSION, LINES, RuleBucket, RuleLine, RuleV4,
+};
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// One rule behind all buckets, in the state of its bucket's first line.
-const LINE_ELSEWHERE: u32 = 1 << 16;
 
 /// The elements of `rules_v4` for so many rules: buckets with half as many lines again, and lines for those that find none in their
 /// bucket, twice as many as there are of them by chance.
@@ -51,7 +50,7 @@ impl RuleTable {
         &self.maps
     }
 
-    /// The flow's hash: `hash_v4` of rules.h.
+    /// The flow's hash: `hash_v4` of lines.h.
     fn hash(&self, key: &FlowV4) -> u64 {
         let word = |at: usize| {
             let mut bytes = [0; 4];
@@ -120,7 +119,7 @@ impl RuleTable {
         let behind = u64::from(self.maps.named("rules_v4")?.max_entries() - self.buckets) * LINES as u64;
         for attempt in 0..behind {
             let number = self.buckets * LINES as u32 + (hash.wrapping_add(attempt) % behind) as u32;
-            if self.element(number / LINES as u32)?.lines[number as usize % LINES].state == 0 {
+            if self.element(number / LINES as u32)?.lines[number as usize % LINES].state & LINE_PROTOCOL == 0 {
                 self.write_line(number, key, rule)?;
                 self.maps.named("spilled_v4")?.update(key.bytes(), number.bytes(), MapFlags::ANY)?;
                 bucket.lines[0].state += LINE_ELSEWHERE;
@@ -155,6 +154,11 @@ impl RuleLine {
             protocol,
             zero: [0; 3],
         })
+    }
+
+    /// How often it has been written.
+    pub(super) fn version(&self) -> u32 {
+        self.state / LINE_VERSION
     }
 
     fn fill(&mut self, key: &FlowV4, rule: &RuleV4) {

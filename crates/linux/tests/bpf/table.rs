@@ -6,7 +6,7 @@ use crate::rig::{BACKEND, CLIENT, REDIRECT, Rig, VIP, in_namespace, other_cpu};
 use hairpin_core::engine::{Completion, Refusal, Rule, RuleId, RuleOp};
 use hairpin_core::flow::{FlowKey, Protocol};
 use hairpin_core::rewrite::Rewrite;
-use hairpin_linux::abi::{self, Bytes, LINE_PROTOCOL, NextHop, RuleBucket};
+use hairpin_linux::abi::{self, Bytes, LINE_ELSEWHERE, LINE_ELSEWHERE_ALL, LINE_PROTOCOL, NextHop, RuleBucket};
 use hairpin_linux::cpu;
 use libbpf_rs::{MapCore, MapFlags};
 use std::collections::BTreeSet;
@@ -37,8 +37,8 @@ fn contents(rig: &Rig) -> [u64; 4] {
         let bytes = maps.named("rules_v4").unwrap().lookup(index.bytes(), MapFlags::ANY).unwrap().unwrap();
         for line in RuleBucket::from_bytes(&bytes).unwrap().lines {
             used += u64::from(line.state & LINE_PROTOCOL != 0);
-            elsewhere += u64::from(line.state >> 16);
-            assert_eq!(line.state & 0xff00, 0, "nothing is locked");
+            elsewhere += u64::from((line.state & LINE_ELSEWHERE_ALL) / LINE_ELSEWHERE);
+            assert_eq!(line.state & 0x100, 0, "nothing is locked");
         }
     }
     let spilled = maps.named("spilled_v4").unwrap().keys().count() as u64;
