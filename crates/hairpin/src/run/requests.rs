@@ -89,7 +89,13 @@ pub(super) fn serve_metrics(
 ) -> Option<metrics::MetricsServer> {
     let sender = sender.clone();
     let sources = metrics::Sources {
-        status: Box::new(move || ask(&sender, STATUS_PATIENCE, SupervisorMessage::Status)),
+        status: Box::new(move || {
+            let mut status = ask(&sender, STATUS_PATIENCE, SupervisorMessage::Status)?;
+            // The lines behind may quote the configuration, as those of events may.
+            let first = status.reloads.last_error.lines().next().unwrap_or_default().to_owned();
+            status.reloads.last_error = first;
+            Ok(status)
+        }),
         offload: Box::new(move |status| inspector.offload(status)),
         events: Some(events::path(socket)),
     };

@@ -28,6 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("page: services, health and rates under traffic", under_traffic),
         test("page: hostile names stay text", hostile_names),
+        test("page: unready services, lower bounds and old events", rare_answers),
         test("page: ten thousand backends in a thousand groups", many),
     ]
 }
@@ -200,6 +201,45 @@ fn hostile_names() -> Result<()> {
     ensure!(scene.browser.evaluate("document.body.innerText.includes('onerror=')")? == true, "the names are not shown");
     ensure!(scene.browser.evaluate("window.hurt === undefined")? == true, "markup in a name has run");
     ensure!(scene.browser.evaluate("document.querySelectorAll('main img, main script').length")? == 0, "it is markup");
+    scene.is_clean()
+}
+
+/// Answers that are rare: a service that is not ready, counts that are lower bounds, an event of another day.
+fn rare_answers() -> Result<()> {
+    let mut scene = Scene::start(30)?;
+    let script = "const ask = window.fetch;
+         window.fetch = async (path, ...how) => {
+           const answer = await ask(path, ...how);
+           const body = JSON.parse(await answer.text());
+           for (const one of body.services ?? []) {
+             if (one.name === 'files') [one.ready, one.not_ready] = [false, 'checks have not finished'];
+           }
+           if (path === 'offload') body.is_part = true;
+           for (const one of path === 'events' ? body.events : []) one.time = '2026-01-02T03:04:05.000Z';
+           return new Response(JSON.stringify(body), { headers: answer.headers });
+         };";
+    scene.browser.call("Page.addScriptToEvaluateOnNewDocument", serde_json::json!({ "source": script }))?;
+    scene.browser.open(URL)?;
+    scene.browser.wait_until(&format!("{} !== undefined", row("files")), SHOWN)?;
+    let at_least = "document.getElementById('carriers').innerText.includes('at least')";
+    scene.browser.wait_until(at_least, SHOWN)?;
+    let date = "document.querySelector('#events time')?.textContent.includes(new Date('2026-01-02T03:04:05Z').toLocaleDateString())";
+    scene.browser.wait_until(date, SHOWN)?;
+    let rows = |words: &str| {
+        format!(
+            "(() => {{
+               const [trouble, filter] = ['trouble', 'filter'].map((id) => document.getElementById(id));
+               if (!trouble.checked) trouble.click();
+               filter.value = '{words}';
+               filter.dispatchEvent(new Event('input'));
+               return [...document.querySelectorAll('#services tr.service')].map((row) => row.innerText.split(/\\s/)[0]).join();
+             }})()"
+        )
+    };
+    for (words, shown) in [("files", "files"), ("checks finished", "files"), ("files nothing", ""), ("nothing", "")] {
+        let found = scene.browser.evaluate(&rows(words))?;
+        ensure!(found == shown, "only trouble, filter {words:?}: {found} instead of {shown:?}");
+    }
     scene.is_clean()
 }
 
