@@ -2,12 +2,12 @@
 //!
 //! `GET /metrics` answers in OpenMetrics or in Prometheus' older text, whichever the client prefers; `GET /status` is
 //! what `hairpin status -o json` prints. Everything comes from one [`Status`]: [`families`] says which metric is which
-//! number of it, and `docs/reference/metrics.md` is written from there. `GET /` is the page ([`page`]), which asks for
-//! `/status`, `/offload` and `/events` ([`recent`]) again and again.
+//! number of it, and `docs/reference/metrics.md` is written from there. `GET /` is the page (`page`), which asks for
+//! `/status`, `/offload` and `/events` (`recent`) again and again.
 //!
 //! A client that can reach the address can read; no client can change anything. Clients are hostile until shown
 //! otherwise: every size and time has a bound (`exchange`), and neither they nor a slow status can reach the packet
-//! path but for `/offload`, for which workers copy connections between packets ([`recent`]): all of this lives on threads of its
+//! path but for `/offload`, for which workers copy connections between packets (`recent`): all of this lives on threads of its
 //! own at low priority, `metrics`, which talks, and up to three `metrics-status`, which wait for answers and write them down.
 
 mod accept;
