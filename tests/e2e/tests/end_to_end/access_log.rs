@@ -21,7 +21,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("access log: exchanges, with what the client got", exchanges),
         test("access log: exchanges of https services", terminated),
-        test("access log: ids of requests are made, or come from trusted clients", request_ids),
+        test("access log: ids of requests, made or of trusted clients", request_ids),
         test("access log: connections, with what rules carried", connections),
         test("access log: forms, filters and samples, by reload", forms),
         test("access log: files are followed, syslog is spoken", outputs),
