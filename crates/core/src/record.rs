@@ -279,7 +279,7 @@ mod tests {
     use super::*;
     use core::net::IpAddr;
 
-    fn record(number: u32) -> Record {
+    pub(super) fn record(number: u32) -> Record {
         let end = |port| Endpoint::new(IpAddr::from([10, 0, 0, 1]), port);
         Record { number, ..Record::new(Time::from_nanos(5), end(1000), end(80), 3) }
     }

@@ -7,11 +7,13 @@
 //! over. What is kept of it after that, as TCP's TIME_WAIT asks, does not count; it takes a place in its table all the same
 //! (`entries`).
 
+mod access_log;
 mod acme;
 mod http;
 mod https;
 mod tracing;
 
+pub use access_log::AccessLogStatus;
 pub use acme::{AcmeNameStatus, AcmeStatus};
 pub use http::{AdoptedHttpStatus, Histogram, HttpStatus, RequestSizesStatus, RequestTimesStatus};
 pub use https::{CertificateStatus, HttpsStatus};
@@ -107,20 +109,6 @@ impl Status {
         let services = self.services.iter().filter(|service| service.group_of.is_none());
         services.map(|service| service.connections).sum()
     }
-}
-
-/// The access log.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct AccessLogStatus {
-    /// Where lines go, as in the configuration.
-    pub to: String,
-    /// Lines written.
-    pub lines_total: u64,
-    /// Lines that could not be written.
-    pub lines_lost_total: u64,
-    /// Records that found a worker's ring full. An exchange may count twice.
-    pub records_lost_total: u64,
 }
 
 /// A process that has handed over, and serves the connections that it still has.

@@ -1,5 +1,7 @@
 //! A request on its way: what becomes of it, which backend it goes to, and how the heads of request and response change.
 
+mod account;
+
 use crate::backend::{BackendConn, is_no_room};
 use crate::client_certificate::ClientCertificate;
 use crate::control::Control;
@@ -17,10 +19,8 @@ use hairpin_core::l7::edit::{self, Facts, HEAD_ROOM};
 use hairpin_core::l7::head::{self, Method, ParseStatus, Request, Version};
 use hairpin_core::l7::proxy_protocol;
 use hairpin_core::l7::reply::{self, Reply};
-use hairpin_core::l7::splice::{Fault, Refused};
+use hairpin_core::l7::splice::Refused;
 use hairpin_core::l7::trace::TraceContext;
-use hairpin_core::record::Ending;
-use hairpin_core::worker::{Latency, RequestTimes, ServiceStatistics, class};
 use std::io;
 use std::rc::Rc;
 use tokio::time::Instant;
@@ -242,36 +242,6 @@ impl Exchange {
         }
     }
 
-    /// Notes that Hairpin answers it by itself.
-    pub(crate) fn refused(&self, local: &Local, status: u16, why: Refused) {
-        if let Some(recording) = &self.recording {
-            let bytes = refusal(local, status, self.method == Method::Head).len();
-            recording.answered(status, Some(why), bytes);
-        }
-    }
-
-    /// Notes by which side it is broken off, unless something else has been noted.
-    pub(crate) fn broken_off(&self, ending: Ending) {
-        if let Some(recording) = &self.recording {
-            recording.note(|record| {
-                if record.ending == Ending::Aborted as u8 {
-                    record.ending = ending as u8;
-                }
-            });
-        }
-    }
-
-    /// Notes how it ends, and how many bytes of its request's body came, and of its response went.
-    pub(crate) fn ends(&self, ending: Ending, bytes: [u64; 2]) {
-        if let Some(recording) = &self.recording {
-            recording.note(|record| {
-                record.ending = ending as u8;
-                record.bytes[0] = self.head_bytes as u64 + bytes[0];
-                record.bytes[1] = bytes[1];
-            });
-        }
-    }
-
     /// The service's number.
     pub(crate) fn service(&self) -> u16 {
         self.client.service
@@ -489,67 +459,6 @@ impl Exchange {
         };
         self.count(local, response.status);
         Ok(ParseStatus::Complete(answered))
-    }
-
-    /// Counts a response of the backend's.
-    fn count(&self, local: &Local, status: u16) {
-        let class = class(status);
-        local.counts.change(|statistics| statistics.http.responses[class] += 1);
-        let Some((number, _)) = self.backend else { return };
-        let faulty = self.setup.service(self.group).is_some_and(|group| group.faulty.contains(status));
-        local.counts.backend(number, |backend| {
-            backend.responses[class] += 1;
-            match status {
-                ..200 if status != 101 => {}
-                _ if faulty => backend.faults[Fault::Status as usize] += 1,
-                _ => backend.established += 1,
-            }
-        });
-    }
-
-    /// The request has come so far now.
-    fn timed(&self, local: &Local, time: impl Fn(&mut RequestTimes) -> &mut Latency) {
-        let took = self.started.elapsed();
-        self.counted(local, |statistics| time(&mut statistics.times).add(took));
-    }
-
-    /// Counts something for the service, and for the group that the backend was chosen from.
-    fn counted(&self, local: &Local, count: impl Fn(&mut ServiceStatistics)) {
-        local.counts.service(self.client.service, &count);
-        // It may be another service, whose own backends this one's routes lead to.
-        let is_group = || self.setup.service(self.group).is_some_and(|group| group.kind.is_group());
-        if self.group != self.client.service && is_group() {
-            local.counts.service(self.group, &count);
-        }
-    }
-
-    /// Counts how long it took until the response had come that goes to the client.
-    pub(crate) fn responded(&self, local: &Local, status: u16) {
-        if let Some(recording) = &self.recording {
-            let us = recording.so_far();
-            recording.note(|record| (record.to_response_us, record.status) = (us, status));
-        }
-        self.timed(local, |times| &mut times.to_response);
-    }
-
-    /// Counts how long it took until all of the response had been handed to the client's connection, how many bytes of the
-    /// request's body came, and how many of the response went.
-    pub(crate) fn delivered(&self, local: &Local, length: Length, [request, response]: [u64; 2]) {
-        if !matches!(length, Length::UntilClose | Length::Tunnel) {
-            let took = self.started.elapsed();
-            let bytes = [self.head_bytes as u64 + request, response];
-            self.counted(local, |statistics| {
-                statistics.times.in_all.add(took);
-                statistics.sizes.iter_mut().zip(bytes).for_each(|(sizes, bytes)| sizes.add(bytes));
-            });
-        }
-    }
-
-    /// Counts a request that its backend has failed.
-    pub(crate) fn failed(&self, local: &Local, fault: Fault) {
-        if let Some((number, _)) = self.backend {
-            local.counts.failed(number, fault);
-        }
     }
 
     /// Keeps a connection whose response is complete for other requests, if both sides do.

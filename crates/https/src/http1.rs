@@ -68,7 +68,8 @@ pub(crate) async fn serve<S: ClientStream>(local: &Rc<Local>, client: &Client, i
                 refuse(local, client.service, io, (status, false), &mut deadline).await
             }
             Found::Answer { status, response, head_bytes, close } => {
-                count(local, client);
+                client.control.count_request();
+                local.counts.request(client.service);
                 local.counts.reply(client.service, status);
                 input.drain(..head_bytes);
                 match pump::write_and(io, &response, (&mut deadline, CLOSING_TIMEOUT), !close).await {
@@ -78,7 +79,8 @@ pub(crate) async fn serve<S: ClientStream>(local: &Rc<Local>, client: &Client, i
                 }
             }
             Found::Forward(exchange) => {
-                count(local, client);
+                client.control.count_request();
+                local.counts.request(client.service);
                 // Boxed, so that a connection between two requests is small.
                 let limits = exchange.limits().unwrap_or(limits);
                 let forwarding = Forwarding { local, io, input: &mut input, deadline: &mut deadline, limits };
@@ -95,12 +97,6 @@ pub(crate) async fn serve<S: ClientStream>(local: &Rc<Local>, client: &Client, i
             After::Abort => return io.reset(),
         }
     }
-}
-
-fn count(local: &Local, client: &Client) {
-    client.control.count_request();
-    local.counts.change(|statistics| statistics.http.requests += 1);
-    local.counts.service(client.service, |service| service.requests += 1);
 }
 
 /// Reads a head, and judges it.

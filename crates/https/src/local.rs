@@ -135,6 +135,12 @@ impl Counts {
         });
     }
 
+    /// A client of a service has sent a request.
+    pub(crate) fn request(&self, service: u16) {
+        self.change(|statistics| statistics.http.requests += 1);
+        self.service(service, |service| service.requests += 1);
+    }
+
     /// A client gets a response of Hairpin's own with this status.
     pub(crate) fn reply(&self, service: u16, status: u16) {
         self.change(|statistics| statistics.http.replies += 1);

@@ -210,14 +210,7 @@ fn message_of(kind: u32, bytes: &[u8]) -> Option<Message<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flow::Endpoint;
-    use crate::time::Time;
-    use core::net::IpAddr;
-
-    fn record(number: u32) -> Record {
-        let end = |port| Endpoint::new(IpAddr::from([10, 0, 0, 1]), port);
-        Record { number, ..Record::new(Time::from_nanos(5), end(1000), end(80), 3) }
-    }
+    use crate::record::tests::record;
 
     #[test]
     fn messages_come_out_as_they_went_in() {

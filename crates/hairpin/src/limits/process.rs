@@ -17,7 +17,8 @@ const fn closed(reason: &'static str) -> Counter {
     Counter::of("hairpin_metrics_connections_closed_total", "reason", reason)
 }
 
-const RECORDS_LOST: &[Counter] = &[series("hairpin_access_log_records_lost_total")];
+const RECORDS_LOST: &[Counter] =
+    &[series("hairpin_access_log_records_lost_total"), Counter::of("hairpin_spans_lost_total", "reason", "ring-full")];
 const LINES_LOST: &[Counter] = &[series("hairpin_access_log_lines_lost_total")];
 const SPANS_QUEUE_FULL: &[Counter] = &[Counter::of("hairpin_spans_lost_total", "reason", "queue-full")];
 const SPANS_UNREACHABLE: &[Counter] = &[Counter::of("hairpin_spans_lost_total", "reason", "unreachable")];
@@ -48,16 +49,16 @@ pub(super) const PROCESS: Group = Group {
             "The command that asked for it fails; what was begun goes on.",
         ),
         limit(
-            "records of ended exchanges and connections that wait for the access log, each worker",
+            "records of exchanges and connections that wait for the access log and for tracing, each worker",
             Option(&ACCESS_LOG, "buffer", "bytes"),
             RECORDS_LOST,
-            "Records that find no room have no line. No packet waits.",
+            "Records that find no room have no line and no span. No packet waits.",
         ),
         limit(
             "exchanges that have begun and whose texts the access log keeps, each worker",
             Number(access_log::TEXTS_MAX as u64, "exchanges"),
             &[],
-            "The oldest exchange's texts are forgotten: its line has no method, target and host.",
+            "The oldest exchange's texts are forgotten: its line has no method, target and host, and it has no span.",
         ),
         limit(
             "bytes of those texts, each worker",

@@ -97,7 +97,8 @@ pub(crate) fn values_of(series: &str, label: &str) -> Vec<String> {
             words(&["success", "failure"])
         }
         ("hairpin_spans_lost_total", "reason") => {
-            crate::spans::Lost::ALL.iter().map(|why| why.name().to_string()).collect()
+            let reasons = crate::spans::Lost::ALL.iter().map(|why| why.name()).chain([crate::spans::RING_FULL]);
+            reasons.map(str::to_string).collect()
         }
         ("hairpin_port_drops_total", "reason") => words(&["missed", "no-mbuf"]),
         ("hairpin_port_steering_rules", "state") => words(&["in", "missing"]),

@@ -459,20 +459,11 @@ impl Supervisor {
             https.certificates = self.termination.certificates.statuses();
         }
         status.acme = self.automatic.status();
-        status.access_log = self.config.settings.access_log.as_ref().map(|log| {
-            let reading = self.parameters.access_log.reading();
-            AccessLogStatus {
-                to: log.to.to_string(),
-                lines_total: reading.written,
-                lines_lost_total: reading.lines_lost,
-                records_lost_total: reading.records_lost,
-            }
-        });
-        let tracing = self.config.settings.tracing.as_ref();
-        status.tracing = tracing.map(|tracing| {
-            let records_lost = self.parameters.access_log.reading().records_lost;
-            TracingStatus::new(tracing, &self.parameters.spans.reading(), records_lost)
-        });
+        let (settings, records) = (&self.config.settings, self.parameters.access_log.reading());
+        status.access_log = settings.access_log.as_ref().map(|log| AccessLogStatus::new(log, &records));
+        let spans = self.parameters.spans.reading();
+        status.tracing =
+            settings.tracing.as_ref().map(|tracing| TracingStatus::new(tracing, &spans, records.records_lost));
         status.reloads = self.reloads.clone();
         status.began = self.began.name().to_string();
         status.draining = self.generations.statuses();

@@ -76,6 +76,9 @@ pub(crate) enum Lost {
     Refused,
 }
 
+/// The reason under which records count that found a worker's ring full: they come no further than the access log's thread.
+pub(crate) const RING_FULL: &str = "ring-full";
+
 impl Lost {
     /// All of them, in order.
     pub(crate) const ALL: [Lost; 3] = [Lost::QueueFull, Lost::Unreachable, Lost::Refused];

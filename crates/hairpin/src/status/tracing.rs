@@ -1,6 +1,6 @@
 //! The status of tracing.
 
-use crate::spans::{Lost, SpansReading, TracingSettings};
+use crate::spans::{Lost, RING_FULL, SpansReading, TracingSettings};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub struct TracingStatus {
 impl TracingStatus {
     pub(crate) fn new(settings: &TracingSettings, reading: &SpansReading, records_lost: u64) -> TracingStatus {
         let lost = Lost::ALL.iter().zip(reading.lost).map(|(why, count)| (why.name().to_owned(), count));
-        let lost = lost.chain([("ring-full".to_owned(), records_lost)]);
+        let lost = lost.chain([(RING_FULL.to_owned(), records_lost)]);
         TracingStatus {
             endpoint: settings.collector.endpoint.to_string(),
             spans_exported_total: reading.exported,

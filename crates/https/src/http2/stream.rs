@@ -127,7 +127,7 @@ impl Stream {
                 self.refuse(501, Refused::Tunnel, Method::Get).await;
             }
             Judged::Answer { status, response, .. } => {
-                self.count();
+                self.local.counts.request(self.client.service);
                 self.local.counts.reply(self.client.service, status);
                 let method = if head.starts_with(b"HEAD ") { Method::Head } else { Method::Get };
                 self.answer(&response, method).await;
@@ -155,7 +155,7 @@ impl Stream {
     }
 
     async fn forward(&mut self, mut exchange: exchange::Exchange, head: Vec<u8>, body: RecvStream, is_websocket: bool) {
-        self.count();
+        self.local.counts.request(self.client.service);
         let method = exchange.method;
         let Some(limits) = exchange.limits() else {
             return self.refuse(503, Refused::NoBackend, method).await;
@@ -206,11 +206,6 @@ impl Stream {
         let setup = self.local.setup();
         let limits = setup.http(self.client.service).map(|http| http.limits.head_bounds());
         limits.map_or(TRANSLATED, |limits| Bounds { bytes_max: TRANSLATED.bytes_max, ..limits })
-    }
-
-    fn count(&self) {
-        self.local.counts.change(|statistics| statistics.http.requests += 1);
-        self.local.counts.service(self.client.service, |service| service.requests += 1);
     }
 
     async fn refuse(&mut self, status: u16, why: Refused, method: Method) {

@@ -18,7 +18,8 @@ pub(super) const FAMILIES: &[MetricFamily] = &[
         "spans_lost",
         &["reason"],
         "Spans lost: queue-full (they come faster than the collector takes them), unreachable (it could not be reached, or was \
-         busy for too long) or refused (by its answer).",
+         busy for too long) or refused (by its answer). ring-full: messages about exchanges that found a worker's ring full, \
+         those of exchanges that are only logged among them.",
         |view, emit| {
             for (why, count) in view.status.tracing.iter().flat_map(|tracing| &tracing.spans_lost_total) {
                 emit(&[why], (*count).into());
