@@ -12,18 +12,26 @@ use std::sync::Arc;
 /// Different frames of a flood; after that many they come again, from other ports.
 const FRAMES: usize = 65_536;
 
+/// What a flood's frames are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FloodKind {
+    /// TCP without SYN, SYNs, UDP and broken frames, a third each of the first two.
+    Mixed,
+    /// TCP without SYN, SYNs and broken frames of TCP: nothing that a backend answers before its client has answered it.
+    Tcp,
+}
+
 /// Floods `targets` (services and backends) from `interface` of `namespace` with one thread on each core of `cpus`.
 /// The same seed gives the same frames, and no flow comes twice. Each thread sends at most `per_second`, or as many as it can.
 pub fn start(
-    namespace: &Namespace,
-    interface: &'static str,
+    (namespace, interface): (&Namespace, &'static str),
     link: LinkEnds,
-    targets: &[SocketAddr],
+    (kind, targets): (FloodKind, &[SocketAddr]),
     seed: u64,
     cpus: &[usize],
     per_second: Option<u32>,
 ) -> Sending {
-    let frames = Arc::new(frames_of(link, targets, seed));
+    let frames = Arc::new(frames_of(link, (kind, targets), seed));
     let pace = BlastPace { per_second, fresh: true };
     Sending::start(namespace, interface, cpus.iter().map(|&cpu| (cpu, frames.clone())).collect(), pace)
 }
@@ -66,6 +74,11 @@ pub fn usual_targets() -> Vec<SocketAddr> {
     services().into_iter().chain(others).collect()
 }
 
+/// Services of TCP alone.
+pub fn tcp_services() -> Vec<SocketAddr> {
+    services().into_iter().filter(|target| target.port() != ECHO_PORT).collect()
+}
+
 /// Services of both families alone: what goes to other ends is the kernel's to answer or to forward.
 pub fn services() -> Vec<SocketAddr> {
     let ends = [
@@ -77,17 +90,20 @@ pub fn services() -> Vec<SocketAddr> {
     ends.map(|(address, port)| SocketAddr::new(address, port)).to_vec()
 }
 
-/// The frames of a flood: a third TCP without SYN, a third SYN, UDP, and the rest broken in some way.
-pub fn frames_of(link: LinkEnds, targets: &[SocketAddr], seed: u64) -> Vec<Vec<u8>> {
+/// The frames of a flood.
+pub fn frames_of(link: LinkEnds, (kind, targets): (FloodKind, &[SocketAddr]), seed: u64) -> Vec<Vec<u8>> {
     let mut random = Rng::with_seed(seed);
-    (0..FRAMES).map(|_| frame(link, targets, &mut random)).collect()
+    (0..FRAMES).map(|_| frame(link, (kind, targets), &mut random)).collect()
 }
 
-fn frame(link: LinkEnds, targets: &[SocketAddr], random: &mut Rng) -> Vec<u8> {
+fn frame(link: LinkEnds, (kind, targets): (FloodKind, &[SocketAddr]), random: &mut Rng) -> Vec<u8> {
+    const MIXED: [u8; 12] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11];
+    const TCP: [u8; 9] = [0, 1, 2, 3, 4, 5, 6, 9, 10];
     let target = targets[random.usize(..targets.len())];
     let source = spoofed(target, random);
     let numbers = (random.u32(..), random.u32(..));
-    match random.u8(0..12) {
+    let shapes: &[u8] = if kind == FloodKind::Mixed { &MIXED } else { &TCP };
+    match shapes[random.usize(..shapes.len())] {
         0..3 => frames::tcp(link, source, target, ACK, numbers, &[0; 6]),
         3 => frames::tcp(link, source, target, RST, numbers, &[]),
         4..7 => frames::tcp(link, source, target, SYN, (numbers.0, 0), &[]),
@@ -162,9 +178,9 @@ mod tests {
     fn a_seed_gives_the_same_flood_and_every_kind() {
         let link = LinkEnds { to: [2; 6], from: [4; 6] };
         let targets = ["10.0.100.1:80".parse().unwrap(), "[fd00:100::1]:80".parse().unwrap()];
-        let frames = frames_of(link, &targets, 1);
-        assert_eq!(frames, frames_of(link, &targets, 1));
-        assert_ne!(frames, frames_of(link, &targets, 2));
+        let frames = frames_of(link, (FloodKind::Mixed, &targets), 1);
+        assert_eq!(frames, frames_of(link, (FloodKind::Mixed, &targets), 1));
+        assert_ne!(frames, frames_of(link, (FloodKind::Mixed, &targets), 2));
         let has = |what: &dyn Fn(&Vec<u8>) -> bool| assert!(frames.iter().filter(|frame| what(frame)).count() > 100);
         has(&|frame| frame.len() < 34);
         has(&|frame| frame[12..14] == [0x86, 0xdd]);

@@ -259,7 +259,14 @@ fn floods(topology: &Topology, hairpin: &Hairpin, connections_max: u64, new_conn
         let body = topology.scratch.file("established");
         let mut established = slow_download(topology, &target, &body)?;
         std::thread::sleep(Duration::from_millis(300));
-        let flood = flood::start(&topology.flooder, "eth0", link, &flood::usual_targets(), seed, &[0, 1], None);
+        let flood = flood::start(
+            (&topology.flooder, "eth0"),
+            link,
+            (flood::FloodKind::Mixed, &flood::usual_targets()),
+            seed,
+            &[0, 1],
+            None,
+        );
         std::thread::sleep(Duration::from_secs(2));
         if new_connections {
             let other = service("full-http4").listen();
