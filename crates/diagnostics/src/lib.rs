@@ -80,13 +80,51 @@ impl Problems {
     }
 }
 
-/// Collects the problems of one text.
+/// Begins the line in a text behind which another file's text follows; the rest of the line is that file's path. To TOML it is a
+/// comment.
+pub const FILE_MARK: &str = "#:file ";
+
+/// Where something stands in a text of several files, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LineName {
+    /// The file; empty: the first one.
+    pub file: String,
+    /// Its line, from 1.
+    pub line: usize,
+}
+
+impl fmt::Display for LineName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.file.as_str() {
+            "" => write!(f, "{}", self.line),
+            file => write!(f, "{} of {file}", self.line),
+        }
+    }
+}
+
+/// The parts of a text of several files: the path of each, empty for the first, and its bytes.
+pub fn parts(text: &str) -> Vec<(&str, Range<usize>)> {
+    let mut parts = vec![("", 0..text.len())];
+    let mut offset = 0;
+    for line in text.split_inclusive('\n') {
+        if let Some(path) = line.strip_prefix(FILE_MARK) {
+            if let Some((_, part)) = parts.last_mut() {
+                part.end = offset;
+            }
+            parts.push((path.trim_end_matches(['\n', '\r']), offset + line.len()..text.len()));
+        }
+        offset += line.len();
+    }
+    parts
+}
+
+/// Collects the problems of one text, which may be that of several files ([`FILE_MARK`]).
 #[derive(Debug)]
 pub struct Sink<'a> {
     file: &'a str,
     text: &'a str,
     found: RefCell<Vec<(usize, Problem)>>,
-    /// Lines with errors in their syntax, of a text that is read in spite of them.
+    /// The first bytes of lines with errors in their syntax, of a text that is read in spite of them.
     broken_lines: RefCell<Vec<usize>>,
 }
 
@@ -134,7 +172,8 @@ impl<'a> Sink<'a> {
         if unclosed || errors.iter().any(|error| self.text[self.line_of(at(error).start)].starts_with('[')) {
             return None;
         }
-        *self.broken_lines.borrow_mut() = self.found.borrow().iter().map(|(_, problem)| problem.line).collect();
+        *self.broken_lines.borrow_mut() =
+            self.found.borrow().iter().map(|(offset, _)| self.line_of(*offset).start).collect();
         Some(document)
     }
 
@@ -153,18 +192,27 @@ impl<'a> Sink<'a> {
         start..end
     }
 
+    /// The text of these bytes.
+    pub fn source(&self, at: &Range<usize>) -> &'a str {
+        self.text.get(at.clone()).unwrap_or_default()
+    }
+
     /// Whether a problem there may come from what is not read: what is said of a whole table, and on lines that are wrong
     /// themselves.
     fn is_doubtful(&self, at: &Range<usize>) -> bool {
         let line = self.line_of(at.start);
         let is_of_table = at.start <= line.start && (at.start == 0 || self.text[line.clone()].starts_with('['));
-        is_of_table || self.broken_lines.borrow().contains(&self.line(line.start))
+        is_of_table || self.broken_lines.borrow().contains(&line.start)
     }
 
-    /// The line of a byte offset, from 1.
-    pub fn line(&self, offset: usize) -> usize {
+    /// The file and the line of a byte offset.
+    pub fn line(&self, offset: usize) -> LineName {
+        let offset = offset.min(self.text.len());
         let before = self.text.get(..offset).unwrap_or(self.text);
-        before.bytes().filter(|byte| *byte == b'\n').count() + 1
+        // The marks before it: what stands on a mark's own line belongs to the file before.
+        let (file, part) = parts(before).pop().unwrap_or(("", 0..0));
+        let part = &before[part];
+        LineName { file: file.to_owned(), line: part.bytes().filter(|byte| *byte == b'\n').count() + 1 }
     }
 
     fn add(&self, severity: Severity, at: &Range<usize>, what: String, remedy: String) {
@@ -174,8 +222,9 @@ impl<'a> Sink<'a> {
         let before = self.text.get(..at.start).unwrap_or(self.text);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         let column = before[line_start..].chars().count() + 1;
-        let file = self.file.to_string();
-        let problem = Problem { severity, file, line: self.line(at.start), column, what, remedy };
+        let LineName { file, line } = self.line(at.start);
+        let file = if file.is_empty() { self.file.to_string() } else { file };
+        let problem = Problem { severity, file, line, column, what, remedy };
         self.found.borrow_mut().push((at.start, problem));
     }
 
@@ -234,5 +283,27 @@ pub fn described(value: &DeValue<'_>) -> String {
         DeValue::Datetime(_) => "a date".to_owned(),
         DeValue::Array(_) => "a list".to_owned(),
         DeValue::Table(_) => "a table".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_name_the_file_and_its_line() {
+        let text = "a = 1\nb = 2\n#:file conf.d/one.toml\nc = 3\n\nd = 4\n#:file two.toml\ne = 5";
+        let sink = Sink::new("main.toml", text);
+        for word in ["a =", "b =", "c =", "d =", "e ="] {
+            let start = text.find(word).unwrap();
+            sink.error(&(start..start + 1), word, "");
+        }
+        let problems = sink.into_problems();
+        let places: Vec<_> = problems.iter().map(|problem| (problem.file.as_str(), problem.line)).collect();
+        let one = "conf.d/one.toml";
+        assert_eq!(places, [("main.toml", 1), ("main.toml", 2), (one, 1), (one, 3), ("two.toml", 1)]);
+        let sink = Sink::new("main.toml", text);
+        let named = |word: &str| sink.line(text.find(word).unwrap()).to_string();
+        assert_eq!((named("b ="), named("d =")), ("2".to_owned(), "3 of conf.d/one.toml".to_owned()));
     }
 }

@@ -323,6 +323,9 @@ enum CliCommand {
         /// Print the reference as Markdown instead (docs/reference/configuration.md).
         #[arg(long)]
         markdown: bool,
+        /// Print a JSON Schema instead, by which editors complete and check the file (docs/reference/hairpin.schema.json).
+        #[arg(long, conflicts_with = "markdown")]
+        schema: bool,
     },
     /// List every limit: how far it goes, its option, the counter that shows that it was reached, and what happens then.
     ///
@@ -438,7 +441,9 @@ impl CliCommand {
                 eprintln!("the laboratory is a program of its own: run `{}`", laboratory(&words));
                 return Ok(ExitCode::from(2));
             }
-            CliCommand::Config { markdown } => print(&if markdown { config::markdown() } else { config::template() }),
+            CliCommand::Config { schema: true, .. } => print(&config::schema()),
+            CliCommand::Config { markdown: true, .. } => print(&config::markdown()),
+            CliCommand::Config { .. } => print(&config::template()),
             CliCommand::Limits { markdown: true, .. } => print(&limits::markdown()),
             CliCommand::Limits { output: Output::Table, .. } => print(&limits::table(terminal::width())),
             CliCommand::Limits { output: Output::Json, .. } => print(&limits::json()?),

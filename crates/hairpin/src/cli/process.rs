@@ -110,7 +110,7 @@ fn reloaded(target: &InstanceTarget) -> Result<Changes> {
 
 /// `hairpin diff`.
 pub(super) fn diff(file: &Path, target: &InstanceTarget, output: Output) -> Result<ExitCode> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let text = config::joined(file)?;
     let request = ControlRequest::Diff { text, file: file.display().to_string() };
     match connect(&target.socket_or_of(file)?)?.request(&request)? {
         ControlAnswer::Changes(changes) => {

@@ -8,6 +8,7 @@ mod acme;
 mod check;
 mod dpdk;
 mod encapsulation;
+mod fragments;
 mod group;
 mod health;
 mod instance;
@@ -17,6 +18,7 @@ mod offload;
 mod print;
 mod reader;
 pub mod reference;
+mod schema;
 mod secret_file;
 mod service;
 mod settings;
@@ -34,15 +36,19 @@ pub(crate) mod limits {
         BODY_BYTES_MAX, CERTIFICATES_MAX, ENTRIES_MAX, PATH_BYTES_MAX, ROOTS_MAX, ROUTES_MAX, SHARES_MAX,
     };
     pub(crate) use super::secret_file::FILE_BYTES_MAX as SECRET_FILE_BYTES_MAX;
+    /// Files that a configuration includes at most.
+    pub(crate) const FRAGMENTS_MAX: usize = 256;
     pub(crate) use super::{BACKENDS_MAX, FILE_BYTES_MAX, INTERFACES_MAX, POOL_ADDRESSES_MAX, SERVICES_MAX};
 }
 
 pub use dpdk::{DpdkSettings, IdleMode, Pages, PortSettings, PrefixedAddress, Probes, RouteSettings};
+pub use fragments::joined;
 pub(crate) use hairpin_diagnostics::nearest;
 pub use hairpin_diagnostics::{Problem, Problems, Severity};
 pub(crate) use l7::network;
 pub(crate) use print::wrapped;
 pub use print::{markdown, template};
+pub use schema::schema;
 pub use settings::{
     AcmeSettings, Attach, ChallengeChoice, CheckKind, ClientCertificates, ForwardingChoice, HealthSettings,
     HttpSections, HttpsSettings, LinuxSettings, LogFormat, LogLevel, LogSettings, PolicyChoice, ServiceSettings,
@@ -52,12 +58,12 @@ pub(crate) use sharing::led_to;
 pub use words::{PlaneChoice, SettingWord};
 
 use crate::spans::TracingSettings;
+use fragments::Variables;
 use hairpin_acme::{Wanted, WantedName};
 use hairpin_core::config::{Snapshot, Timeouts};
-use hairpin_diagnostics::{Sink, text_of};
+use hairpin_diagnostics::Sink;
 use reader::TomlTable;
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,7 +91,7 @@ pub struct Config {
     pub snapshot: Snapshot,
     /// The other settings of each service of the snapshot.
     pub services: Vec<ServiceSettings>,
-    /// The file's text.
+    /// The file's text with that of the files that it includes, and the variables of the environment that it names.
     pub text: Arc<str>,
     /// Warnings: text in the file that is probably a mistake.
     pub warnings: Vec<Problem>,
@@ -117,36 +123,32 @@ struct Common {
     has_access_log: bool,
 }
 
-/// Reads the file at `path`.
+/// Reads the file at `path`, and those that it includes.
 ///
 /// # Errors
-/// All of the file's mistakes, or that it cannot be read.
+/// All of the files' mistakes, or that one cannot be read.
 pub fn load(path: &Path) -> Result<Config, Problems> {
-    let text = text_of(path, FILE_BYTES_MAX).map_err(|error| {
-        let remedy = match error.kind() {
-            ErrorKind::NotFound => "name the configuration with -c FILE (`hairpin config` prints every field)",
-            ErrorKind::InvalidData => "it must be UTF-8 text",
-            _ => "it must be a readable file",
-        };
-        Problems::unreadable(path, format!("cannot read the configuration: {error}"), remedy)
-    })?;
-    parse(&path.display().to_string(), &text)
+    parse(&path.display().to_string(), &joined(path)?)
 }
 
-/// Reads `text`; `file` names it in messages.
+/// Reads `text`, as [`joined`] makes it; `file` names the first file of it in messages.
 ///
 /// # Errors
 /// All of its mistakes.
 pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
     let sink = Sink::new(file, text);
-    let document = sink.document_in_parts();
-    let read = document.as_ref().and_then(|document| read(&sink, document.get_ref()));
+    let mut document = sink.document_in_parts();
+    let mut variables = Variables::of(text);
+    fragments::check(&sink, text);
+    let is_whole = document.as_mut().is_some_and(|document| variables.substitute(&sink, document.get_mut()));
+    let read = document.as_ref().filter(|_| is_whole).and_then(|document| read(&sink, document.get_ref()));
     let problems = sink.into_problems();
     match read {
         Some((settings, snapshot, services))
             if problems.iter().all(|problem| problem.severity == Severity::Warning) =>
         {
-            Ok(Config { settings, snapshot, services, text: text.into(), warnings: problems })
+            let text = variables.keep(text).into();
+            Ok(Config { settings, snapshot, services, text, warnings: problems })
         }
         _ => Err(Problems(problems)),
     }
@@ -154,6 +156,8 @@ pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
 
 fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<ConfigParts> {
     let top = TomlTable::root(sink, &reference::TOP, document);
+    // What it names has been read (`fragments.rs`); here its form is checked.
+    top.one_or_more("include");
     let limits = top.table("limits", &reference::LIMITS);
     let common = Common {
         timeouts: instance::read_timeouts(&top.table("timeouts", &reference::TIMEOUTS)),

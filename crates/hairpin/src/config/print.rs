@@ -70,6 +70,9 @@ pub fn markdown() -> String {
          # Configuration\n\n\
          Hairpin reads one TOML file, `/etc/hairpin/hairpin.toml` unless `-c FILE` names another. Unknown fields are\n\
          refused. Durations are text with a unit: `\"500ms\"`, `\"30s\"`, `\"5m\"`, `\"1h\"`.\n\
+         In values that are text, `${NAME}` is replaced by that variable of the environment in which Hairpin was started, and\n\
+         `${NAME:-default}` by the default if there is none or it is empty; `$${` stands for `${`. A number or truth value may be\n\
+         given so, too, in quotes: `workers = \"${WORKERS:-auto}\"`.\n\
          `hairpin validate -c FILE` reports every mistake of a file at once; `examples/minimal.toml`,\n\
          `examples/full.toml`, `examples/http.toml` and `examples/dpdk.toml` are files to start from, and `hairpin config` prints a commented one.\n\
          [HTTP services](../guide/http.md) explains HTTP and TLS services, [The dpdk plane](../guide/dpdk.md) that plane.\n",

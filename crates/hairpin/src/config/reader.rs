@@ -2,7 +2,7 @@
 
 use super::reference::{Fallback, ReferenceField, ReferenceSection, SECTIONS, ValueForm};
 use super::words::SettingWord;
-use hairpin_diagnostics::{At, Sink, described, nearest, one_of};
+use hairpin_diagnostics::{At, LineName, Sink, described, nearest, one_of};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;
@@ -190,18 +190,29 @@ impl<'a> TomlTable<'a> {
             return None;
         }
         let form = if auto { format!("{min} to {max} or \"auto\"") } else { format!("{min} to {max}") };
-        let Some(number) = value.get_ref().as_integer() else {
-            let what = format!("is {}, not a whole number", described(value.get_ref()));
-            self.wrong(value, name, &what, &format!("use {form}"));
-            return default();
+        let (text, radix) = match (value.get_ref().as_integer(), self.substituted(value)) {
+            (Some(number), _) => (number.as_str(), number.radix()),
+            (None, Some(text)) if text.bytes().all(|byte| byte.is_ascii_digit()) => (text, 10),
+            _ => {
+                let what = format!("is {}, not a whole number", described(value.get_ref()));
+                self.wrong(value, name, &what, &format!("use {form}"));
+                return default();
+            }
         };
-        match u64::from_str_radix(number.as_str(), number.radix()) {
+        match u64::from_str_radix(text, radix) {
             Ok(number) if (min..=max).contains(&number) => Some(number),
             _ => {
-                self.wrong(value, name, &format!("is {number}, out of range"), &format!("use {form}"));
+                let what = format!("is {}, out of range", written(value.get_ref()).trim_matches('"'));
+                self.wrong(value, name, &what, &format!("use {form}"));
                 default()
             }
         }
+    }
+
+    /// The text of a value that variables of the environment have made: it may stand for a number or a truth value, too.
+    fn substituted(&self, value: &'a Spanned<DeValue<'a>>) -> Option<&'a str> {
+        let text = value.get_ref().as_str()?;
+        self.sink.source(&value.span()).contains("${").then_some(text)
     }
 
     /// A number from 0 to 1; the default if absent or wrong.
@@ -211,7 +222,7 @@ impl<'a> TomlTable<'a> {
         let number: Option<f64> = match value.get_ref() {
             DeValue::Float(number) => number.as_str().replace('_', "").parse().ok(),
             DeValue::Integer(number) => number.as_str().parse().ok(),
-            _ => None,
+            _ => self.substituted(value).and_then(|text| text.parse().ok()),
         };
         number.filter(|number| (0.0..=1.0).contains(number)).unwrap_or_else(|| {
             let what = format!("is {}, not a number from 0 to 1", written(value.get_ref()));
@@ -224,7 +235,8 @@ impl<'a> TomlTable<'a> {
     pub(super) fn boolean(&self, name: &str) -> bool {
         let default = || self.default_text(name).is_some_and(|text| text.value == "true");
         let Some(value) = self.given(name) else { return default() };
-        value.get_ref().as_bool().unwrap_or_else(|| {
+        let given = value.get_ref().as_bool().or_else(|| self.substituted(value)?.parse().ok());
+        given.unwrap_or_else(|| {
             let what = format!("is {}, neither true nor false", described(value.get_ref()));
             self.wrong(value, name, &what, &format!("write {name} = true or {name} = false, without quotes"));
             default()
@@ -350,14 +362,19 @@ impl<'a> TomlTable<'a> {
         self.sink.warning(at, what, remedy);
     }
 
-    /// The line of a byte offset, from 1.
-    pub(super) fn line(&self, offset: usize) -> usize {
+    /// The file and the line of a byte offset.
+    pub(super) fn line(&self, offset: usize) -> LineName {
         self.sink.line(offset)
     }
 
     fn wrong(&self, value: &Spanned<DeValue<'a>>, name: &str, what: &str, remedy: &str) {
         self.sink.error(&value.span(), format!("`{name}` {what}"), remedy);
     }
+}
+
+/// A truth value, also one that a variable of the environment has made.
+pub(super) fn truth(value: &DeValue<'_>) -> Option<bool> {
+    value.as_bool().or_else(|| value.as_str()?.parse().ok())
 }
 
 /// Whether the value is a list without entries (and not something wrong, which is reported elsewhere).

@@ -19,7 +19,13 @@ pub(super) const FILE: Group = Group {
     doc: "A configuration beyond one of these bounds is refused, with the line: by `hairpin validate`, at the start and at a \
           reload. The counter has all reloads that are refused, for whatever reason.",
     limits: &[
-        limit("configuration file", Number(limits::FILE_BYTES_MAX, "bytes"), RELOADS, REFUSED),
+        limit(
+            "configuration with the files that it includes",
+            Number(limits::FILE_BYTES_MAX, "bytes"),
+            RELOADS,
+            REFUSED,
+        ),
+        limit("files that a configuration includes", Number(limits::FRAGMENTS_MAX as u64, "files"), RELOADS, REFUSED),
         limit("workers", Number(WORKERS_MAX as u64, "workers"), RELOADS, REFUSED),
         limit("interfaces", Number(limits::INTERFACES_MAX as u64, "interfaces"), RELOADS, REFUSED),
         limit(

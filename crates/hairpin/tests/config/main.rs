@@ -10,6 +10,7 @@ mod backend_tls;
 mod clashes;
 mod direct;
 mod dpdk;
+mod fragments;
 mod front;
 mod health;
 mod http;

@@ -132,16 +132,30 @@ fn template_http_and_tls_sections_match_defaults() {
     }
 }
 
-#[test]
-fn the_page_is_up_to_date() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/configuration.md");
-    let right = config::markdown();
-    let page = std::fs::read_to_string(&path).expect("docs/reference/configuration.md");
-    if page != right && std::env::var_os("HAIRPIN_WRITE_DOCS").is_some() {
+/// Compares a file of docs/reference with what the program prints, or writes it.
+fn compare(name: &str, right: String) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference").join(name);
+    let file = std::fs::read_to_string(&path).unwrap_or_default();
+    if file != right && std::env::var_os("HAIRPIN_WRITE_DOCS").is_some() {
         std::fs::write(&path, right).unwrap();
         return;
     }
-    assert!(page == right, "run: HAIRPIN_WRITE_DOCS=1 cargo test -p hairpin --test config page");
+    assert!(file == right, "{name}: run: HAIRPIN_WRITE_DOCS=1 cargo test -p hairpin --test config");
+}
+
+#[test]
+fn the_page_is_up_to_date() {
+    compare("configuration.md", config::markdown());
+}
+
+#[test]
+fn the_schema_is_up_to_date_and_refers_to_what_it_defines() {
+    let schema = config::schema();
+    let parsed: serde_json::Value = serde_json::from_str(&schema).unwrap();
+    for reference in schema.split("\"$ref\": \"#/definitions/").skip(1).map(|rest| rest.split('"').next().unwrap()) {
+        assert!(parsed["definitions"][reference].is_object(), "{reference}");
+    }
+    compare("hairpin.schema.json", schema);
 }
 
 /// Pages whose blocks of TOML are whole files.

@@ -4,14 +4,18 @@ use crate::network::{Network, Networks, Which, service};
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_e2e::command;
 use hairpin_e2e::load;
+use hairpin_e2e::namespace::Scratch;
+use hairpin_e2e::peer::hairpin_program;
 use hairpin_e2e::process::Process;
+use hairpin_e2e::servers::web::PYTHON;
 use hairpin_e2e::tool::{http, inside, pcapng};
 use hairpin_e2e::topology::{Family, client_address, pool_address, server_address, vip};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
@@ -21,6 +25,7 @@ pub(crate) fn tests(networks: &Arc<Networks>) -> Vec<Trial> {
         networks.test(&format!("commands: {name}"), Which::Gso, body)
     };
     vec![
+        Trial::test("commands: the schema takes what Hairpin takes", || Ok(schema()?)),
         test("connections", connections),
         test("offload", offload),
         test("diff", diff),
@@ -209,5 +214,46 @@ fn capture_full_nat(network: &mut Network) -> Result<()> {
     }
     let page = load::curl(&network.topology.client, &network.topology, &service("full-http4").listen(), "1k", "later")?;
     ensure!(page.header("x-server").is_some(), "no server answered after the capture");
+    Ok(())
+}
+
+/// A configuration's text as JSON.
+fn as_json(text: &str) -> Result<Value> {
+    Ok(serde_json::to_value(toml::from_str::<toml::Table>(text)?)?)
+}
+
+/// Python's jsonschema takes every example by the schema that `hairpin config --schema` prints, and refuses mistakes.
+fn schema() -> Result<()> {
+    let directory = Scratch::create(&format!("hairpin-schema-{}", std::process::id()))?;
+    let print = |word: &str| command::output(Command::new(hairpin_program()?).args(["config", word]));
+    let schema = directory.file("schema.json");
+    std::fs::write(&schema, print("--schema")?)?;
+    let is_taken = |document: &Value| -> Result<(bool, String)> {
+        let file = directory.file("document.json");
+        std::fs::write(&file, document.to_string())?;
+        let output = Command::new(PYTHON).args(["-m", "jsonschema", "-i"]).args([&file, &schema]).output()?;
+        Ok((output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()))
+    };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    for name in ["minimal", "full", "http", "dpdk"] {
+        let text = std::fs::read_to_string(root.join(format!("{name}.toml")))?;
+        let (taken, why) = is_taken(&as_json(&text)?)?;
+        ensure!(taken, "examples/{name}.toml is refused: {why}");
+    }
+    let right = std::fs::read_to_string(root.join("http.toml"))?;
+    // An unknown field, a number out of range, a word that is none of a choice's, a text where a number belongs, and a section
+    // without a field that it must have.
+    let mistakes: [fn(&mut Value); 5] = [
+        |document| document["limits"] = json!({"max_connections": 1000}),
+        |document| document["limits"] = json!({"connections_max": 1}),
+        |document| document["offload"] = json!({"policy": "sometimes"}),
+        |document| document["service"][0]["backend"] = json!([{"address": "10.0.0.1:80", "weight": "1"}]),
+        |document| document["service"][0]["group"] = json!([{"backends": ["10.0.0.1:80"]}]),
+    ];
+    for (index, mistake) in mistakes.into_iter().enumerate() {
+        let mut document = as_json(&right)?;
+        mistake(&mut document);
+        ensure!(!is_taken(&document)?.0, "mistake {index} is taken");
+    }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Reads HTTP and HTTPS services: `[service.http]` and what is below it.
 
 use super::super::HttpSections;
-use super::super::reader::TomlTable;
+use super::super::reader::{TomlTable, truth};
 use super::super::reference;
 use super::super::words::{BackendProtocol, SameSite, SettingWord, Spoken};
 use super::conditions::networks;
@@ -141,9 +141,7 @@ pub(in super::super) fn terminates(service: &TomlTable<'_>) -> Option<&'static s
         return Some(PROTOCOL);
     }
     let is_on = |value: &DeValue<'_>| {
-        value
-            .as_table()
-            .is_some_and(|table| table.get("enabled").is_none_or(|it| it.get_ref().as_bool() != Some(false)))
+        value.as_table().is_some_and(|table| table.get("enabled").is_none_or(|it| truth(it.get_ref()) != Some(false)))
     };
     any(service, BACKEND_TLS, is_on).then_some(BACKEND_TLS)
 }
@@ -164,7 +162,7 @@ fn any(service: &TomlTable<'_>, field: &str, holds: impl Fn(&DeValue<'_>) -> boo
 /// Whether `[service.http]` has a field, and it is true. What is wrong there is reported where it is read.
 fn is_true(service: &TomlTable<'_>, field: &str) -> bool {
     let http = service.given("http").and_then(|http| http.get_ref().as_table());
-    http.and_then(|http| http.get(field)).is_some_and(|value| value.get_ref().as_bool() == Some(true))
+    http.and_then(|http| http.get(field)).is_some_and(|value| truth(value.get_ref()) == Some(true))
 }
 
 /// Says what it costs that an http service's connections end here.

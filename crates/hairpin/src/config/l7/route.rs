@@ -10,6 +10,7 @@ use hairpin_core::l7::config::{Action, Edits, Route, RouteTerms};
 use hairpin_core::l7::route::path::PathPattern;
 use hairpin_core::l7::route::{Access, AccessVerdict, Conditions};
 use hairpin_core::l7::{edit, reply, route};
+use hairpin_diagnostics::LineName;
 
 /// The actions of a route; it has exactly one.
 const TARGETS: [&str; 4] = ["group", "groups", "redirect", "reply"];
@@ -30,7 +31,7 @@ pub(super) fn read(
     let mut routes: Vec<Route> = Vec::new();
     for table in &tables {
         only(table, &["sni", "alpn"], spoken.word(), "say `host` for the name asked for");
-        if let Some(line) = all_taken {
+        if let Some(line) = &all_taken {
             never_taken(table, line);
         }
         let conditions = conditions::read(table);
@@ -110,7 +111,7 @@ pub(super) fn written(table: &TomlTable<'_>) -> String {
 }
 
 /// Warns of a route behind one that takes everything.
-pub(super) fn never_taken(table: &TomlTable<'_>, line: usize) {
+pub(super) fn never_taken(table: &TomlTable<'_>, line: &LineName) {
     table.warning(&table.span, "the route is never taken", format!("the one on line {line} takes all: put it last"));
 }
 

@@ -39,7 +39,7 @@ fn read_routes(service: &TomlTable<'_>, targets: &Targets) -> (Box<[TlsRoute]>, 
     for table in &tables {
         let foreign: Vec<&str> = FIELDS.into_iter().chain(OF_HTTP).collect();
         route::only(table, &foreign, "tls", "nothing of a request can be seen: use `sni` and `alpn`");
-        if let Some(line) = all_taken {
+        if let Some(line) = &all_taken {
             route::never_taken(table, line);
         }
         if !table.has("sni") && !table.has("alpn") {

@@ -19,6 +19,16 @@ pub const TOP: ReferenceSection = ReferenceSection {
              socket, so that several instances can share a machine. 1 to 9 characters.",
         ),
         field(
+            "include",
+            ValueForm::Texts,
+            From("nothing"),
+            "\"conf.d/*.toml\"",
+            "Files whose tables are read as if they stood behind this file: paths, from this file's directory unless absolute, \
+             and patterns with `*`, `?` and `[...]`, whose files are read in the order of their names (not those whose names \
+             begin with a dot). 256 at most. An included file has whole services, and no fields of the top level; it includes \
+             no others. Messages name the file and its line.",
+        ),
+        field(
             "interfaces",
             ValueForm::Interfaces,
             Required,
