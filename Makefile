@@ -1,4 +1,4 @@
-# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-l7 | bench-https | bench-kernel-tls | bench-xdp | bench-laconic | reproduce | reproduce-pages | fuzz | deb | deb-lab | soak | clean
+# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-l7 | bench-https | bench-kernel-tls | bench-xdp | bench-laconic | reproduce | reproduce-pages | reproduce-laconic | fuzz | deb | deb-lab | soak | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -23,7 +23,7 @@ LACONIC ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-otlp test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-kernel-tls bench-xdp bench-laconic laconic-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
+.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-otlp test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-kernel-tls bench-xdp bench-laconic laconic-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab reproduce-laconic laconic-cards-page fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
 	$(CARGO) build --release --workspace --exclude hairpin-fuzz
@@ -253,6 +253,20 @@ reproduce-lab: deps
 	mkdir -p $(KEPT)/tenth $(KEPT)/full
 	gzip --decompress --stdout lab/results/reproduction.jsonl.gz >$(KEPT)/tenth/cases.jsonl
 	gzip --decompress --stdout lab/results/reproduction-full.jsonl.gz >$(KEPT)/full/cases.jsonl
+
+# Laconic's evaluation on models of its cards: about a quarter of an hour on two cores; what was done is kept, LACONIC_CARDS=--fresh
+# begins anew. Verdicts go to docs/evidence/laconic-cards.md, results to lab/results. `laconic-cards-page` writes the page from there.
+LACONIC_CARDS ?=
+reproduce-laconic: deps
+	$(CARGO) build --release --package hairpin-lab
+	$(LAB) reproduce-laconic --output target/reproduce-laconic --document docs/evidence/laconic-cards.md $(LACONIC_CARDS)
+	gzip --no-name --best --stdout target/reproduce-laconic/laconic.jsonl >lab/results/laconic-cards.jsonl.gz
+
+laconic-cards-page: deps
+	$(CARGO) build --release --package hairpin-lab
+	mkdir -p $(KEPT)/laconic
+	gzip --decompress --stdout lab/results/laconic-cards.jsonl.gz >$(KEPT)/laconic/laconic.jsonl
+	$(LAB) reproduce-laconic --report --output $(KEPT)/laconic --document docs/evidence/laconic-cards.md
 
 # Needs a nightly toolchain and cargo-fuzz (cargo install cargo-fuzz). Without the whole program's optimisation, which takes
 # minutes for each target and fits badly with the sanitizer's instrumentation.

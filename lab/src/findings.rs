@@ -20,7 +20,7 @@ pub struct Listed {
     pub statement: String,
     /// The criterion of reproduction.
     pub reproduced: String,
-    /// Its checks: names of files in `lab/experiments` and `lab/scenarios`, and of commands.
+    /// Its checks: names of files in `lab/experiments` and `lab/scenarios`, and of commands; `laconic-cards` for `lab/laconic`.
     #[serde(default)]
     pub by: Vec<String>,
     /// Why nothing checks it.
@@ -59,11 +59,12 @@ pub fn find(id: &str) -> Option<&'static Listed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::laconic::CardExperiment;
     use crate::virtual_time::ModelExperiment;
     use std::collections::{BTreeMap, BTreeSet};
     use std::path::Path;
 
-    /// The ids that each file names: of `lab/experiments` and of `lab/scenarios`.
+    /// The ids that each file names: of `lab/experiments`, `lab/scenarios` and `lab/laconic`.
     fn named() -> BTreeMap<String, BTreeSet<String>> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut named: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -78,6 +79,8 @@ mod tests {
             let ids = findings.iter().map(|finding| finding["id"].as_str().unwrap().to_owned()).collect();
             named.insert(path.file_stem().unwrap().to_str().unwrap().to_owned(), ids);
         }
+        let cards = CardExperiment::read(&root.join("laconic/cards.toml")).unwrap();
+        named.insert("laconic-cards".to_owned(), cards.finding.iter().map(|finding| finding.id.clone()).collect());
         named
     }
 

@@ -15,6 +15,7 @@ pub mod experiment;
 pub mod figure;
 pub mod findings;
 pub mod forward;
+pub mod laconic;
 pub mod profile;
 pub mod rate;
 pub mod report;

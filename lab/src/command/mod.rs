@@ -10,6 +10,7 @@ mod ports;
 mod progress;
 mod rate;
 mod reproduce;
+mod reproduce_laconic;
 mod run;
 mod sink;
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
@@ -62,6 +63,14 @@ enum CliCommand {
         after_help = "Example: hairpin-lab reproduce --scale 0.1 --only matrix,policies\nExit status: 0 all cases came, 1 some did not"
     )]
     Reproduce(Box<reproduce::ReproduceArguments>),
+    /// Laconic's evaluation on its own cards in virtual time, and whether its findings hold.
+    ///
+    /// Everything of lab/laconic/cards.toml, with the worker, the splice and the offload rules of the data plane on the modelled
+    /// cores and the modelled flow engine of a SmartNIC. What is there already is not done again. About a quarter of an hour.
+    #[command(
+        after_help = "Example: hairpin-lab reproduce-laconic --only 'bluefield-2, 1 port(s), 1 core(s)'\nExit status: 0 all cases came, 1 some did not"
+    )]
+    ReproduceLaconic(Box<reproduce_laconic::ReproduceLaconicArguments>),
     /// Send packets from a port, and judge what comes back.
     ///
     /// Recorded or made-up packets, in an open loop at a set rate or as fast as they are taken. Each carries a number, its
@@ -181,6 +190,7 @@ impl CliCommand {
             CliCommand::Rate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             CliCommand::Run(arguments) => arguments.perform(),
             CliCommand::Reproduce(arguments) => arguments.perform(),
+            CliCommand::ReproduceLaconic(arguments) => arguments.perform(),
             CliCommand::Generate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             CliCommand::Sink(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             CliCommand::Forward(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),

@@ -193,10 +193,11 @@ fn beside(text: &str) -> Result<(f64, PathBuf), String> {
 }
 
 /// This machine, today, this program; its commit if the experiments lie in a git checkout.
-fn made(experiments: &Path) -> Provenance {
+pub(super) fn made(experiments: &Path) -> Provenance {
     let date = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
     let mut git = Command::new("git");
-    git.arg("-C").arg(experiments).args(["rev-parse", "--short", "HEAD"]);
+    let directory = if experiments.is_dir() { experiments } else { experiments.parent().unwrap_or(experiments) };
+    git.arg("-C").arg(directory).args(["rev-parse", "--short", "HEAD"]);
     let commit = git.output().ok().filter(|output| output.status.success());
     let commit = commit.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
     let version = env!("CARGO_PKG_VERSION");

@@ -15,6 +15,7 @@
 //! | [`stream`] | exact bytes both ways, every kind of ending |
 //! | [`http`] | HTTP/1.1 clients and servers, and what a service promises them |
 //! | [`scenario`] | what a seed means, and the checkers |
+//! | [`http_testbed`] | Laconic: the HTTP balancer on the cores and the flow engine of a SmartNIC, with hosts of a light TCP |
 //! | [`testbed`] | KTH 2022's generator, device and sink, at any scale: what cores, tables, cards and policies make of it |
 //! | [`trace`] | what is shown of a failure; `HAIRPIN_SIM_PCAP=1` writes captures to `target/sim` |
 //!
@@ -29,6 +30,7 @@ mod clock;
 pub mod engine;
 pub mod host;
 pub mod http;
+pub mod http_testbed;
 pub mod link;
 pub mod network;
 pub mod nic;
