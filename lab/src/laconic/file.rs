@@ -148,10 +148,15 @@ impl CardExperiment {
             let mut main = self.finding.iter().filter(|finding| finding.main);
             case.seed == self.seeds[0] && main.any(|finding| finding.needs(case))
         };
-        let cases: Vec<LaconicCase> = self.cases().into_iter().filter(wanted).collect();
+        let latency = |case: &LaconicCase| {
+            let mut main = self.finding.iter().filter(|finding| finding.main);
+            main.any(|finding| finding.is_of_latency() && finding.needs(case))
+        };
+        let cases = self.cases().into_iter().filter(wanted);
+        let cases: Vec<LaconicCase> = cases.map(|case| LaconicCase { latency: latency(&case), ..case }).collect();
         for guess in &self.guess {
             for &value in &guess.values {
-                let concerned = cases.iter().filter(|case| guess.nic.is_empty() || guess.nic == case.nic);
+                let concerned = cases.iter().filter(|case| case.is_at(&guess.at));
                 all.extend(
                     concerned.map(|case| LaconicCase { vary: Some((guess.name.clone(), value)), ..case.clone() }),
                 );

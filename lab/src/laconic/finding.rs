@@ -145,6 +145,11 @@ impl CardFinding {
         Ok(())
     }
 
+    /// Whether it is about a latency, which only some cases measure.
+    pub(super) fn is_of_latency(&self) -> bool {
+        matches!(self.metric.as_str(), "latency" | "p99")
+    }
+
     /// Whether a case is needed to judge it: one at its places, or one that those are divided by.
     pub(super) fn needs(&self, case: &LaconicCase) -> bool {
         let mut moved = self.at.clone();

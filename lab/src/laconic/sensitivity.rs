@@ -1,5 +1,6 @@
 //! Numbers that were guessed, and what they may be instead.
 
+use super::finding::Place;
 use anyhow::{Result, anyhow, bail, ensure};
 use hairpin_sim::http_testbed::HttpTestbedOptions;
 use serde::Deserialize;
@@ -14,9 +15,9 @@ pub struct Guess {
     pub number: String,
     /// Values that it may have instead.
     pub values: Vec<f64>,
-    /// The SmartNIC that it is of; empty: all.
+    /// The cases that it has a part in; empty: all.
     #[serde(default)]
-    pub nic: String,
+    pub at: Place,
     /// Why these.
     #[serde(default)]
     pub note: String,

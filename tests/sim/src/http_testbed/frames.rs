@@ -1,4 +1,4 @@
-//! Frames between hosts and workers. Only what somebody reads is ever written: headers, and the heads of messages. Bodies are
+//! Frames between hosts and workers. Only what hosts and workers read is ever written: headers, and the heads of messages. Bodies are
 //! whatever lay in the memory before, and transport checksums are left to the "last device" ([`Checksum::Partial`]).
 
 use hairpin_core::flow::{Address, Endpoint};

@@ -283,7 +283,7 @@ impl<'a> Bed<'a> {
         (core.until, core.worked_until) = (until, until);
     }
 
-    /// Until when an iteration lasts, and what of it is for which work.
+    /// Until when an iteration lasts, and its nanoseconds by kind of work.
     fn takes(&mut self, number: usize, done: &Done, bytes: f64) -> (u64, [f64; Work::COUNT]) {
         let nic = &self.options.nic;
         let mut costs = nic.costs(done);

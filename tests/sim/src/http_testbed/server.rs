@@ -271,7 +271,9 @@ impl ServerConn {
             None => self.next.wrapping_sub(self.unacknowledged),
             Some((_, at)) => {
                 let high = self.acknowledged.end().unwrap_or(self.unacknowledged);
-                self.next.wrapping_sub(high) + self.acknowledged.missing(self.unacknowledged, at)
+                // After a timeout what is acknowledged may lie beyond what is sent again.
+                let beyond = if before(high, self.next) { self.next.wrapping_sub(high) } else { 0 };
+                beyond + self.acknowledged.missing(self.unacknowledged, at)
             }
         }
     }

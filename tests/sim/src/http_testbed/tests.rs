@@ -68,8 +68,9 @@ fn runs_are_repeated_by_their_seed() {
 
 #[test]
 fn an_engine_carries_large_bodies_and_waits_for_no_core() {
-    let software = results(&options(1 << 20, 1));
-    let offloaded = HttpTestbedOptions { card: Some(card()), offload_bytes_min: 1 << 20, ..options(1 << 20, 1) };
+    let options = HttpTestbedOptions { warm_up: Duration::from_millis(15), ..options(4 << 20, 1) };
+    let software = results(&options);
+    let offloaded = HttpTestbedOptions { card: Some(card()), offload_bytes_min: 1 << 20, ..options };
     let offloaded = results(&offloaded);
     assert_eq!(software.engine_packets, 0);
     assert!(offloaded.engine_bytes * 2 > offloaded.body_bytes, "{offloaded:?}");
