@@ -236,15 +236,15 @@ impl Hosts {
         let server = segment.destination.address.wrapping_sub(SERVERS);
         if segment.destination.address == CLIENTS {
             let number = u32::from(segment.destination.port.wrapping_sub(CLIENT_PORT) / 2);
-            self.to_client(now, number, &segment);
+            self.reach_client(now, number, &segment);
         } else if server < u32::from(SERVER_COUNT) && segment.source.address == POOL {
-            self.to_server(now, server << 16 | u32::from(segment.source.port), &segment);
+            self.reach_server(now, server << 16 | u32::from(segment.source.port), &segment);
         } else {
             self.failures.push("a frame for no host".into());
         }
     }
 
-    fn to_client(&mut self, now: u64, number: u32, segment: &Segment<'_>) {
+    fn reach_client(&mut self, now: u64, number: u32, segment: &Segment<'_>) {
         let Hosts { profile, clients, memory, out, .. } = self;
         let Some(client) = clients.get_mut(number as usize) else {
             return self.failures.push("a frame for no client".into());
@@ -272,7 +272,7 @@ impl Hosts {
         }
     }
 
-    fn to_server(&mut self, now: u64, number: u32, segment: &Segment<'_>) {
+    fn reach_server(&mut self, now: u64, number: u32, segment: &Segment<'_>) {
         let Hosts { profile, conns, memory, out, random, .. } = self;
         let Some(place) = conns.get_mut(number as usize) else { return };
         let then = match place {
