@@ -131,7 +131,7 @@ fn results_are_kept_and_a_line_cut_off_is_skipped() {
     drop(store);
     let path = directory.join(FILE);
     let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, format!("{text}{{\"name\":\"c\",\"fing")).unwrap();
+    std::fs::write(&path, format!("{text}{{\"name\":\"c\",\"finger")).unwrap();
     let mut store = CardStore::open(&directory).unwrap();
     store.add(record("d", Ok(CardOutcome::default()))).unwrap();
     let store = CardStore::open(&directory).unwrap();
