@@ -176,10 +176,12 @@ bench-l4: deps
 
 # Instructions of the worker for each packet, connection and request, by callgrind, beside those of an earlier commit. They
 # do not depend on what else the machine does. About five minutes. The driver is built by itself: features that other
-# packages ask of shared crates would change how it is compiled.
+# packages ask of shared crates would change how it is compiled. The second driver is compiled without records, marks and
+# histograms: what these cost.
 bench-instructions: deps
 	$(CARGO) build --release --package hairpin-bench
 	$(CARGO) build --release --package hairpin-instructions
+	RUSTFLAGS="--cfg without_records" $(CARGO) build --release --package hairpin-instructions --target-dir target/without-records
 	target/release/hairpin-bench instructions $(INSTRUCTIONS)
 
 # What real packets over rings are measured to do, and what the testbed in virtual time makes of it: about 15 minutes,

@@ -1,16 +1,15 @@
 //! Records: what is known of an exchange of an HTTP service, or of another service's connection, at its end.
 //!
-//! A worker puts them into a ring of bytes, and a thread of the host takes them out. What a request says of itself
-//! ([`Texts`]) goes into the ring when its head has been read, since its bytes are gone when the exchange ends; both carry the
-//! exchange's number, and the reader puts them together. A message that finds no room is lost and counted: the worker never
-//! waits.
+//! A worker puts them into a ring, and a thread of the host takes them out. What a request says of itself ([`Texts`]) goes into the
+//! ring when its head has been read, since its bytes are gone when the exchange ends; both carry the exchange's number, and the
+//! reader puts them together. A record of which either finds no room is lost and counted, once: the worker never waits.
 
 mod ring;
 
 pub use ring::{Message, Recorder, Records};
 
 use crate::flow::Endpoint;
-use crate::l7::head::Request;
+use crate::l7::head::{Request, Span, agent_and_referer_in};
 use crate::l7::splice::Refused;
 use crate::l7::trace::{REQUEST_ID_BYTES_MAX, TraceContext};
 use crate::time::Time;
@@ -41,20 +40,10 @@ pub struct Texts<'a> {
 
 impl<'a> Texts<'a> {
     /// Those of a request.
-    #[inline(always)]
     pub fn of(request: &Request<'a>, id: &'a [u8], trace: &'a [u8]) -> Texts<'a> {
+        let [line, host] = request.line_and_host().map(|part| part.in_bytes(request.bytes).unwrap_or_default());
         let [agent, referer] = request.fields.agent_and_referer();
-        // One empty line may stand before it.
-        let start = if request.bytes.first() == Some(&b'\r') { 2 } else { 0 };
-        let length = request.method_bytes.len() + 1 + request.target.whole.len();
-        Texts {
-            line: request.bytes.get(start..start + length).unwrap_or_default(),
-            host: request.host.unwrap_or_default(),
-            agent,
-            referer,
-            id,
-            trace,
-        }
+        Texts { line, host, agent, referer, id, trace }
     }
 
     /// All of them, in order.
@@ -78,14 +67,28 @@ impl<'a> Texts<'a> {
         self.line.get(self.method().len() + 1..).unwrap_or_default()
     }
 
-    /// Those that `bytes` begin with.
-    fn read(bytes: &'a [u8]) -> Option<Texts<'a>> {
-        let (lengths, mut rest) = <[u16; TEXTS]>::read_from_prefix(bytes).ok()?;
+    /// Those that lie at these places in `bytes`.
+    fn at(places: &[Span; TEXTS], bytes: &'a [u8]) -> Option<Texts<'a>> {
         let mut parts = [&[][..]; TEXTS];
-        for (part, length) in parts.iter_mut().zip(lengths) {
-            (*part, rest) = rest.split_at_checked(usize::from(length))?;
+        for (part, place) in parts.iter_mut().zip(places) {
+            *part = place.in_bytes(bytes)?;
         }
         Some(Texts::from(parts))
+    }
+
+    /// Those of a request whose head these bytes begin with, and whose line and host lie there.
+    fn in_head([line, host]: [Span; 2], head: &'a [u8]) -> Option<Texts<'a>> {
+        let [agent, referer] = agent_and_referer_in(head);
+        let texts =
+            Texts { line: line.in_bytes(head)?, host: host.in_bytes(head)?, agent, referer, ..Texts::default() };
+        Some(texts.cut())
+    }
+
+    /// As much of each as a record keeps.
+    fn cut(&self) -> Texts<'a> {
+        let mut parts = self.parts();
+        parts.iter_mut().zip(TEXT_BYTES_MAX).for_each(|(part, most)| *part = &part[..part.len().min(most)]);
+        Texts::from(parts)
     }
 }
 
@@ -157,6 +160,10 @@ pub const NONE: u16 = u16::MAX;
 pub const NEVER_US: u32 = u32::MAX;
 /// The number of an exchange that began in another process: its texts are not known here.
 pub const ADOPTED: u32 = u32::MAX;
+/// The number of an exchange whose beginning found no room: its record is lost, and counted.
+pub const LOST: u32 = u32::MAX - 1;
+/// Whether anything is noted of exchanges. It is not in the program of `lab/instructions` that says what that costs.
+pub(crate) const IS_KEPT: bool = cfg!(not(without_records));
 
 /// Facts about a record, as bits.
 pub mod flags {
@@ -191,12 +198,6 @@ pub struct Record {
     pub packets: [u64; 2],
     /// Bytes of IP packets from the client and to it that an exchange's client connection has carried so far; 0 of a connection.
     pub volumes: [u64; 2],
-    /// The number by which its texts are found; 0: it has none.
-    pub number: u32,
-    /// Microseconds until it had a backend's connection; [`NEVER_US`]: it never had.
-    pub to_backend_us: u32,
-    /// Microseconds until the response's head had come; [`NEVER_US`]: it never did.
-    pub to_response_us: u32,
     /// The client's end.
     pub client: Endpoint,
     /// The service's end.
@@ -215,6 +216,12 @@ pub struct Record {
     pub ending: u8,
     /// The [`Refused`] reason of an answer of ours, or of a connection broken off; 255: none.
     pub why: u8,
+    /// The number by which its texts are found; 0: it has none.
+    pub number: u32,
+    /// Microseconds until it had a backend's connection; [`NEVER_US`]: it never had.
+    pub to_backend_us: u32,
+    /// Microseconds until the response's head had come; [`NEVER_US`]: it never did.
+    pub to_response_us: u32,
     /// Backends that were tried.
     pub tries: u8,
     /// See [`flags`].
@@ -222,6 +229,45 @@ pub struct Record {
     /// Zero.
     pub unused: [u8; 2],
 }
+
+/// What a [`Record`] begins with: the same fields.
+#[derive(Clone, Copy, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct RecordStart {
+    pub(crate) started: u64,
+    pub(crate) took: u64,
+    pub(crate) bytes: [u64; 2],
+    pub(crate) packets: [u64; 2],
+    pub(crate) volumes: [u64; 2],
+}
+
+/// What it ends with.
+#[derive(Clone, Copy, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct RecordRest {
+    pub(crate) client: Endpoint,
+    pub(crate) vip: Endpoint,
+    pub(crate) service: u16,
+    pub(crate) group: u16,
+    pub(crate) backend: u16,
+    pub(crate) route: u16,
+    pub(crate) status: u16,
+    pub(crate) ending: u8,
+    pub(crate) why: u8,
+    pub(crate) number: u32,
+    pub(crate) to_backend_us: u32,
+    pub(crate) to_response_us: u32,
+    pub(crate) tries: u8,
+    pub(crate) flags: u8,
+    pub(crate) unused: [u8; 2],
+}
+
+const _: () = {
+    use core::mem::offset_of;
+    assert!(size_of::<Record>() == size_of::<RecordStart>() + size_of::<RecordRest>());
+    assert!(offset_of!(Record, client) == size_of::<RecordStart>());
+    assert!(offset_of!(Record, number) == size_of::<RecordStart>() + offset_of!(RecordRest, number));
+};
 
 impl Record {
     /// One that begins, with nothing known of its way.
@@ -232,9 +278,6 @@ impl Record {
             bytes: [0; 2],
             packets: [0; 2],
             volumes: [0; 2],
-            number: 0,
-            to_backend_us: NEVER_US,
-            to_response_us: NEVER_US,
             client,
             vip,
             service,
@@ -244,6 +287,9 @@ impl Record {
             status: 0,
             ending: Ending::Done as u8,
             why: u8::MAX,
+            number: 0,
+            to_backend_us: NEVER_US,
+            to_response_us: NEVER_US,
             tries: 0,
             flags: 0,
             unused: [0; 2],

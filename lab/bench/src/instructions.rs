@@ -6,6 +6,10 @@
 //! same with no worker between is what the plane in memory costs, and is taken off. Nothing is timed: the machine may do
 //! other things meanwhile, and a second run counts the same.
 //!
+//! A case whose exchanges are recorded, as for an access log, is compared with a second program, `target/without-records`, which is
+//! compiled without all that is noted of exchanges: records, marks and histograms (`--cfg without_records`). Bytes that these take
+//! in a connection's memory it has too. What the histograms alone cost, the case without an access log says.
+//!
 //! The count beside it is an earlier commit's count, in `lab/bench/instructions.json`. Counts of two compilers do not
 //! compare: after a change of `rustc` the baseline is counted anew, with both (`--record`). Nor do those of two processors
 //! in full: the C library picks its `memcpy` by what a processor can do, so the variants for AVX and later are ruled out.
@@ -23,7 +27,7 @@ use std::thread;
 
 /// How much more than the baseline's a count may be.
 const MORE_AT_MOST: f64 = 1.01;
-/// How much more a request may cost of which a record is kept.
+/// How much more than without records, marks and histograms a request may cost of which a record is kept.
 const RECORDED_AT_MOST: f64 = 1.03;
 /// Keeps the C library to what every x86-64 processor has.
 const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX_Fast_Unaligned_Load,-ERMS,-FSRM";
@@ -40,6 +44,9 @@ pub struct InstructionsArgs {
     /// The program to count; by default the `hairpin-instructions` beside this one. One of another commit, for a baseline.
     #[arg(long)]
     driver: Option<PathBuf>,
+    /// The program that notes nothing of exchanges, which cases with records are compared with.
+    #[arg(long, default_value = "target/without-records/release/hairpin-instructions")]
+    without_records: PathBuf,
     /// The earlier counts.
     #[arg(long, default_value = "lab/bench/instructions.json")]
     baseline: PathBuf,
@@ -82,6 +89,12 @@ impl ListedCase {
             "connection" => "instructions/connection",
             _ => "instructions/request",
         }
+    }
+
+    /// The same case without records, if it has some.
+    fn unrecorded(&self) -> Option<ListedCase> {
+        let name = self.name.strip_suffix(", recorded")?.to_owned();
+        Some(ListedCase { name, of: self.of.clone(), per_round: self.per_round })
     }
 
     /// Instructions for each of what is counted.
@@ -150,15 +163,23 @@ pub fn run(arguments: &InstructionsArgs) -> Result<()> {
         None => std::env::current_exe()?.with_file_name("hairpin-instructions"),
     };
     let directory = arguments.out.join("callgrind");
-    std::fs::create_dir_all(&directory).with_context(|| format!("could not make {}", directory.display()))?;
+    let all = directory.join("without-records");
+    std::fs::create_dir_all(&all).with_context(|| format!("could not make {}", all.display()))?;
     let (rustc, valgrind) = (said_by("rustc")?, said_by("valgrind")?);
     println!("instructions: {rustc}, {valgrind}");
     let mut counts = BTreeMap::new();
     let cases = cases(&driver, &arguments.only)?;
+    let mut bare_counts = BTreeMap::new();
     for case in &cases {
         let count = case.count(&driver, arguments.rounds, &directory)?;
-        println!("  {:36} {count:10.1} instructions/{}", case.name, case.of);
+        println!("  {:48} {count:10.1} instructions/{}", case.name, case.of);
         counts.insert(case.name.clone(), count);
+        if let Some(bare) = case.unrecorded() {
+            let directory = directory.join("without-records");
+            let count = bare.count(&arguments.without_records, arguments.rounds, &directory)?;
+            println!("  {:48} {count:10.1} instructions/{}", format!("{}, {NOTHING_NOTED}", bare.name), case.of);
+            bare_counts.insert(case.name.clone(), count);
+        }
     }
     if let Some(commit) = &arguments.record {
         let counts = counts.into_iter().map(|(name, count)| (name, (count * 10.0).round() / 10.0)).collect();
@@ -173,36 +194,38 @@ pub fn run(arguments: &InstructionsArgs) -> Result<()> {
     if (&baseline.rustc, &baseline.valgrind) != (&rustc, &valgrind) {
         println!("the baseline was counted with {}, {}: it does not compare", baseline.rustc, baseline.valgrind);
     }
-    let rows = rows(&cases, &counts, &baseline);
+    let rows = rows(&cases, (&counts, &bare_counts), &baseline);
     report::write(&arguments.out, "instructions", &rows)?;
     println!("\n{}", report::table(&rows));
     let missed = |row: &ReportRow| format!("{} ({:+.2} %)", row.case, (row.ratio - 1.0) * 100.0);
     let missed: Vec<String> = rows.iter().filter(|row| !row.held).map(missed).collect();
     ensure!(
         missed.is_empty(),
-        "more than the bar beside {} or the case without records: {}",
+        "more than the bar beside {} or the program without records: {}",
         baseline.commit,
         missed.join(", ")
     );
     Ok(())
 }
 
-/// What a case with records is compared with: the same without.
+/// What a case with records stands beside: the same case without, whose histograms are filled.
 const NOT_RECORDED: &str = "not recorded";
+/// What it is compared with: the program that notes nothing.
+const NOTHING_NOTED: &str = "no records, marks or histograms";
 
-fn rows(cases: &[ListedCase], counts: &BTreeMap<String, f64>, baseline: &Baseline) -> Vec<ReportRow> {
+/// `counts`: by case; of the program that notes nothing, by the case that is compared with it.
+fn rows(
+    cases: &[ListedCase],
+    (counts, bare_counts): (&BTreeMap<String, f64>, &BTreeMap<String, f64>),
+    baseline: &Baseline,
+) -> Vec<ReportRow> {
     let row = |case: &ListedCase| {
         let ours = RepeatedValues::from(vec![counts[&case.name]]);
-        if let Some(without) = case.name.strip_suffix(", recorded").and_then(|name| counts.get(name)) {
-            let beside = BTreeMap::from([(NOT_RECORDED.to_owned(), *without)]);
-            return ReportRow::new(
-                &case.name,
-                case.unit(),
-                &ours,
-                &beside,
-                NOT_RECORDED,
-                Bar::AtMost(RECORDED_AT_MOST),
-            );
+        if let (Some(other), Some(bare)) = (case.unrecorded(), bare_counts.get(&case.name)) {
+            let unrecorded = counts.get(&other.name).map(|count| (NOT_RECORDED.to_owned(), *count));
+            let beside = unrecorded.into_iter().chain([(NOTHING_NOTED.to_owned(), *bare)]).collect();
+            let bar = Bar::AtMost(RECORDED_AT_MOST);
+            return ReportRow::new(&case.name, case.unit(), &ours, &beside, NOTHING_NOTED, bar);
         }
         // The earlier commit offered no timestamps: a client that has some cost it what another one did.
         let of_all = case.name.strip_suffix(", timestamps").unwrap_or(&case.name);
@@ -227,8 +250,28 @@ mod tests {
         let counts = BTreeMap::from([("a", 1010.0), ("b", 1011.0), ("c", 1.0), ("b, timestamps", 1009.0)]);
         let counts = counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
         let cases = ["a", "b", "c", "b, timestamps"].map(case);
-        let held: Vec<bool> = rows(&cases, &counts, &baseline).iter().map(|row| row.held).collect();
+        let rows = rows(&cases, (&counts, &BTreeMap::new()), &baseline);
+        let held: Vec<bool> = rows.iter().map(|row| row.held).collect();
         assert_eq!(held, [true, false, false, true], "the third is not in the baseline");
+    }
+
+    #[test]
+    fn recorded_case_stands_beside_the_program_that_notes_nothing() {
+        let case = |name: &str| ListedCase { name: name.to_owned(), of: "request".to_owned(), per_round: 32 };
+        let baseline = Baseline {
+            commit: "c".to_owned(),
+            rustc: String::new(),
+            valgrind: String::new(),
+            counts: BTreeMap::from([("a".to_owned(), 1020.0)]),
+        };
+        let counts = |counts: &[(&str, f64)]| counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+        for (recorded, is_held) in [(1030.0, true), (1031.0, false)] {
+            let counted = counts(&[("a", 1020.0), ("a, recorded", recorded)]);
+            let bare = counts(&[("a, recorded", 1000.0)]);
+            let rows = rows(&["a", "a, recorded"].map(case), (&counted, &bare), &baseline);
+            assert_eq!((rows[1].held, rows[1].limit, rows[1].bar), (is_held, 1000.0, Bar::AtMost(RECORDED_AT_MOST)));
+            assert_eq!(rows[1].beside.get(NOT_RECORDED), Some(&1020.0));
+        }
     }
 
     #[test]

@@ -23,15 +23,18 @@ mod octets;
 mod remembered;
 mod request;
 mod response;
+mod span;
 mod target;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use fields::agent_and_referer_in;
 pub use fields::{FIELDS_MAX, Fields};
 pub(super) use octets::{is_token, is_value};
 pub use remembered::RememberedRequest;
 pub use request::{METHOD_MAX, Request, request};
 pub use response::{FramingFields, Response, response};
+pub(crate) use span::Span;
 pub use target::{Form, RequestTarget};
 
 use crate::stored::stored_leaf;

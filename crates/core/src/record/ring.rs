@@ -1,12 +1,15 @@
-//! The ring of bytes that a worker puts records into, and a thread of the host takes them out of.
+//! The ring that a worker puts records into, and a thread of the host takes them out of.
+//!
+//! It is words of 8 bytes, which both ends load and store as atomic integers; that costs what plain loads and stores do. So a message
+//! is written where it stays, and is not put together elsewhere and copied. A message lies in one piece: where the end of the ring
+//! has no room for one, a word says that it lies at the ring's beginning. The writer alone stores how many words are written, behind
+//! those of the message, and the reader alone how many are read.
 
-use super::{ADOPTED, Record, TEXT_BYTES_MAX, TEXTS, Texts};
-use alloc::boxed::Box;
+use super::{LOST, Record, RecordRest, RecordStart, TEXT_BYTES_MAX, TEXTS, Texts};
+use crate::l7::head::{Request, Span};
+use crate::table::sync::{Apart, AtomicU64, Ordering, Words};
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
-use rtrb::{Consumer, Producer, RingBuffer};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// What comes out of a ring.
@@ -21,187 +24,390 @@ pub enum Message<'a> {
     Whole(Record, Texts<'a>),
 }
 
-/// What stands before each message.
+/// The first word of a message.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 struct Prefix {
-    /// Bytes of the message behind this.
-    length: u32,
-    kind: u32,
+    /// Words of the message, this one among them.
+    words: u16,
+    kind: u8,
+    /// Of a head, how many bytes its last block has that are not in the blocks before.
+    rest: u8,
+    /// The exchange that begins.
+    number: u32,
 }
 
-const BEGUN: u32 = 1;
-const ENDED: u32 = 2;
-const WHOLE: u32 = 3;
+/// Nothing: the next message is at the ring's beginning.
+const WRAP: u8 = 0;
+const BEGUN: u8 = 1;
+const ENDED: u8 = 2;
+const WHOLE: u8 = 3;
+const HEAD: u8 = 4;
 
-/// A message of [`ENDED`], and what a message of [`WHOLE`] begins with.
-#[derive(Clone, Copy, IntoBytes, Immutable)]
+/// What a message of [`BEGUN`] begins with. The bytes that texts lie in stand behind it.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
-struct EndedMessage {
+struct BegunHead {
+    prefix: Prefix,
+    volumes: [u64; 2],
+    places: [Span; TEXTS],
+}
+
+/// What a message of [`HEAD`] begins with. A request's head stands behind it, in whole blocks: the last one is the head's last bytes,
+/// some of which the block before it may have, too. (So its length costs no branch.)
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct RequestHead {
+    prefix: Prefix,
+    volumes: [u64; 2],
+    line_and_host: [Span; 2],
+}
+
+/// A message of [`ENDED`], and what a message of [`WHOLE`] begins with, before the places of its texts.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct EndedHead {
     prefix: Prefix,
     record: Record,
 }
 
-/// What a message of [`BEGUN`] begins with.
-#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C)]
-struct BegunHead {
-    volumes: [u64; 2],
-    number: u32,
-    unused: u32,
-}
-
-#[derive(Clone, Copy, IntoBytes, Immutable)]
-#[repr(C)]
-struct BegunMessage {
-    prefix: Prefix,
-    head: BegunHead,
-}
-
-/// Bytes of texts with their lengths at most.
-const TEXTS_MAX: usize = {
+/// Bytes of a word.
+const WORD: usize = size_of::<u64>();
+const BEGUN_WORDS: usize = size_of::<BegunHead>() / WORD;
+const HEAD_WORDS: usize = size_of::<RequestHead>() / WORD;
+const ENDED_WORDS: usize = size_of::<EndedHead>() / WORD;
+const PLACES_WORDS: usize = size_of::<[Span; TEXTS]>() / WORD;
+/// Words of texts at most, each of which begins with a word.
+const TEXTS_WORDS_MAX: usize = {
     let [line, host, agent, referer, id, trace] = TEXT_BYTES_MAX;
-    2 * TEXTS + line + host + agent + referer + id + trace
+    line.div_ceil(WORD)
+        + host.div_ceil(WORD)
+        + agent.div_ceil(WORD)
+        + referer.div_ceil(WORD)
+        + id.div_ceil(WORD)
+        + trace.div_ceil(WORD)
 };
-/// Bytes of a message at most.
-const MESSAGE_MAX: usize = size_of::<EndedMessage>() + TEXTS_MAX;
-const _: () = assert!(size_of::<BegunMessage>() <= size_of::<EndedMessage>());
+/// Words of a message at most.
+const MESSAGE_WORDS_MAX: usize = ENDED_WORDS + PLACES_WORDS + TEXTS_WORDS_MAX;
+const _: () = assert!(BEGUN_WORDS <= ENDED_WORDS && MESSAGE_WORDS_MAX <= u16::MAX as usize);
+
+/// Bytes of a head up to which all of it is copied: that costs a worker less than to look for the texts and to copy each by itself.
+const HEAD_BYTES_MAX: usize = 1024;
+/// Words of a block.
+const BLOCK: usize = 4;
+const BLOCK_BYTES: usize = BLOCK * WORD;
+const _: () = assert!(HEAD_BYTES_MAX <= TEXTS_WORDS_MAX * WORD);
+
+/// What both ends share.
+struct Shared {
+    words: Words,
+    /// Words written so far, in all, those that were skipped at the ring's end among them.
+    written: Apart<AtomicU64>,
+    /// How many of them have been read.
+    read: Apart<AtomicU64>,
+    /// Records that found no room.
+    lost: Apart<AtomicU64>,
+}
 
 /// A worker's end of a ring.
 pub struct Recorder {
-    ring: Producer<u8>,
-    lost: Arc<AtomicU64>,
-    /// Where a message is put together.
-    message: Box<[u8]>,
+    shared: Arc<Shared>,
+    cursor: Cursor,
+    /// The number of the last exchange.
     next: u32,
+}
+
+/// How far the writer has come.
+struct Cursor {
+    /// Where the next message begins, if it has room there.
+    at: usize,
+    /// Words from there on that are known to be free, before the ring's end.
+    room: usize,
+    /// [`Shared::written`].
+    written: u64,
 }
 
 impl core::fmt::Debug for Recorder {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Recorder({} bytes)", self.ring.buffer().capacity())
+        write!(f, "Recorder({} bytes)", self.shared.words.len() * WORD)
     }
 }
 
 impl Recorder {
     /// A ring of so many bytes, at least as many as two messages take.
     pub fn new(bytes: usize) -> (Recorder, Records) {
-        let (ring, out) = RingBuffer::new(bytes.max(2 * MESSAGE_MAX));
-        let lost = Arc::new(AtomicU64::new(0));
-        let recorder = Recorder { ring, lost: lost.clone(), message: vec![0; MESSAGE_MAX].into(), next: 0 };
-        (recorder, Records { ring: out, lost, bytes: Vec::new() })
+        let count = (bytes / WORD).max(2 * MESSAGE_WORDS_MAX);
+        let zero = || Apart(AtomicU64::new(0));
+        let shared = Arc::new(Shared { words: Words::new(count), written: zero(), read: zero(), lost: zero() });
+        let recorder =
+            Recorder { shared: Arc::clone(&shared), cursor: Cursor { at: 0, room: count, written: 0 }, next: 0 };
+        (recorder, Records { shared, at: 0, read: 0, message: Vec::with_capacity(MESSAGE_WORDS_MAX) })
     }
 
     /// Notes what a request says of itself, and what its client's connection has carried so far; returns the number of its
-    /// exchange, never 0.
-    #[inline(always)]
+    /// exchange, never 0: [`LOST`] if there is no room.
+    #[inline(never)]
     pub fn begin(&mut self, volumes: [u64; 2], texts: &Texts<'_>) -> u32 {
-        self.next = if self.next >= ADOPTED - 1 { 1 } else { self.next + 1 };
-        let number = self.next;
-        let length = put_texts(&mut self.message[size_of::<BegunMessage>()..], texts);
-        let prefix = Prefix { length: (size_of::<BegunHead>() + length) as u32, kind: BEGUN };
-        let head = BegunHead { volumes, number, unused: 0 };
-        let start = BegunMessage { prefix, head };
-        self.message[..size_of::<BegunMessage>()].copy_from_slice(start.as_bytes());
-        let pushed = self.ring.push_entire_slice(&self.message[..size_of::<BegunMessage>() + length]);
-        self.count(pushed.is_ok());
+        let number = self.number();
+        let texts = texts.cut();
+        let (places, words) = laid_out(&texts);
+        let words = BEGUN_WORDS + words;
+        let Some(message) = self.cursor.place(&self.shared, words) else { return LOST };
+        let prefix = Prefix { words: words as u16, kind: BEGUN, rest: 0, number };
+        let start: [u64; BEGUN_WORDS] = zerocopy::transmute!(BegunHead { prefix, volumes, places });
+        put_texts(put_words(message, start), &texts);
+        self.cursor.commit(&self.shared, words);
         number
     }
 
-    /// Notes the end of an exchange or a connection, which `make` makes in place.
+    /// [`Recorder::begin`] for a request that has neither an id nor a trace.
+    #[inline(never)]
+    pub(crate) fn begin_request(&mut self, volumes: [u64; 2], request: &Request<'_>) -> u32 {
+        let head = request.bytes;
+        let Some(last) = head.last_chunk::<BLOCK_BYTES>().filter(|_| head.len() <= HEAD_BYTES_MAX) else {
+            return self.begin(volumes, &Texts::of(request, &[], &[]));
+        };
+        let number = self.number();
+        let words = HEAD_WORDS + head.len() / BLOCK_BYTES * BLOCK + BLOCK;
+        let Some(message) = self.cursor.place(&self.shared, words) else { return LOST };
+        let prefix = Prefix { words: words as u16, kind: HEAD, rest: (head.len() % BLOCK_BYTES) as u8, number };
+        let start = RequestHead { prefix, volumes, line_and_host: request.line_and_host() };
+        let start: [u64; HEAD_WORDS] = zerocopy::transmute!(start);
+        if let Some((blocks, end)) = put_words(message, start).split_last_chunk::<BLOCK>() {
+            let blocks = blocks.as_chunks::<BLOCK>().0.iter();
+            blocks.zip(head.as_chunks().0).for_each(|(to, from)| put_block(to, from));
+            put_block(end, last);
+        }
+        self.cursor.commit(&self.shared, words);
+        number
+    }
+
+    /// Notes the end of an exchange or a connection.
     #[inline(always)]
-    pub fn end(&mut self, make: impl FnOnce() -> Record) {
-        let prefix = Prefix { length: size_of::<Record>() as u32, kind: ENDED };
-        let message = EndedMessage { prefix, record: make() };
-        let pushed = self.ring.push_entire_slice(message.as_bytes());
-        self.count(pushed.is_ok());
+    pub fn end(&mut self, record: &Record) {
+        let Some(message) = self.cursor.place(&self.shared, ENDED_WORDS) else { return };
+        put_record(message, ENDED, record);
+        self.cursor.commit(&self.shared, ENDED_WORDS);
+    }
+
+    /// [`Recorder::end`] with a record in two parts, the second made when the first is written: together they take more registers than
+    /// there are.
+    #[inline(always)]
+    pub(crate) fn end_in_parts(&mut self, start: RecordStart, rest: impl FnOnce() -> RecordRest) {
+        let Some(message) = self.cursor.place(&self.shared, ENDED_WORDS) else { return };
+        let prefix = Prefix { words: ENDED_WORDS as u16, kind: ENDED, rest: 0, number: 0 };
+        let prefix: [u64; 1] = [zerocopy::transmute!(prefix)];
+        let start: [u64; size_of::<RecordStart>() / WORD] = zerocopy::transmute!(start);
+        let message = put_words(put_words(message, prefix), start);
+        let rest: [u64; size_of::<RecordRest>() / WORD] = zerocopy::transmute!(rest());
+        put_words(message, rest);
+        self.cursor.commit(&self.shared, ENDED_WORDS);
     }
 
     /// Notes an exchange as a whole.
     pub fn whole(&mut self, record: &Record, texts: &Texts<'_>) {
-        let length = put_texts(&mut self.message[size_of::<EndedMessage>()..], texts);
-        let prefix = Prefix { length: (size_of::<Record>() + length) as u32, kind: WHOLE };
-        let start = EndedMessage { prefix, record: *record };
-        self.message[..size_of::<EndedMessage>()].copy_from_slice(start.as_bytes());
-        let pushed = self.ring.push_entire_slice(&self.message[..size_of::<EndedMessage>() + length]);
-        self.count(pushed.is_ok());
+        let texts = texts.cut();
+        let (places, words) = laid_out(&texts);
+        let words = ENDED_WORDS + PLACES_WORDS + words;
+        let Some(message) = self.cursor.place(&self.shared, words) else { return };
+        let behind = put_record(message, WHOLE, record);
+        let places: [u64; PLACES_WORDS] = zerocopy::transmute!(places);
+        put_texts(put_words(behind, places), &texts);
+        self.cursor.commit(&self.shared, words);
     }
 
-    #[inline]
-    fn count(&self, is_pushed: bool) {
-        if !is_pushed {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-        }
+    #[inline(always)]
+    fn number(&mut self) -> u32 {
+        self.next = if self.next >= LOST - 1 { 1 } else { self.next + 1 };
+        self.next
     }
 }
 
-/// Writes texts with their lengths before them; how many bytes that are. `out` has room for [`TEXTS_MAX`].
+impl Cursor {
+    /// Where a message of so many words is to be written. `None`: there is no room, and a record is lost.
+    #[inline(always)]
+    fn place<'a>(&mut self, shared: &'a Shared, words: usize) -> Option<&'a [AtomicU64]> {
+        if words > self.room && !self.finds_room(shared, words) {
+            return None;
+        }
+        shared.words.get(self.at..self.at + words)
+    }
+
+    /// The message is written.
+    #[inline(always)]
+    fn commit(&mut self, shared: &Shared, words: usize) {
+        self.at += words;
+        self.room -= words;
+        self.written += words as u64;
+        shared.written.store(self.written, Ordering::Release);
+    }
+
+    /// Looks how far the reader has come, and goes to the ring's beginning if there is no room before its end. `false`: there is no
+    /// room, and a record is lost.
+    #[cold]
+    fn finds_room(&mut self, shared: &Shared, words: usize) -> bool {
+        let capacity = shared.words.len();
+        let unread = self.written - shared.read.load(Ordering::Acquire);
+        let free = capacity - (unread as usize).min(capacity);
+        let to_end = capacity - self.at;
+        if words <= to_end {
+            self.room = free.min(to_end);
+        } else if free >= to_end + words {
+            if let Some(word) = shared.words.get(self.at) {
+                let prefix = Prefix { words: 0, kind: WRAP, rest: 0, number: 0 };
+                word.store(zerocopy::transmute!(prefix), Ordering::Relaxed);
+            }
+            self.written += to_end as u64;
+            (self.at, self.room) = (0, free - to_end);
+        }
+        let is_found = words <= self.room;
+        if !is_found {
+            // There is no other writer.
+            shared.lost.store(shared.lost.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        is_found
+    }
+}
+
+/// Writes words at the beginning of a message; returns those behind.
 #[inline(always)]
-fn put_texts(out: &mut [u8], texts: &Texts<'_>) -> usize {
-    let Some((lengths, room)) = out.split_first_chunk_mut::<{ 2 * TEXTS }>() else { return 0 };
-    let mut at = 0;
-    let mut put = |which: usize, text: &[u8]| {
-        let text = &text[..text.len().min(TEXT_BYTES_MAX[which])];
-        lengths[2 * which..2 * which + 2].copy_from_slice(&(text.len() as u16).to_ne_bytes());
-        if text.is_empty() {
-            return;
-        }
-        if let Some(place) = room.get_mut(at..at + text.len()) {
-            place.copy_from_slice(text);
-        }
-        at += text.len();
-    };
-    put(0, texts.line);
-    put(1, texts.host);
-    put(2, texts.agent);
-    put(3, texts.referer);
-    put(4, texts.id);
-    put(5, texts.trace);
-    2 * TEXTS + at
+fn put_words<const N: usize>(message: &[AtomicU64], words: [u64; N]) -> &[AtomicU64] {
+    let Some((start, behind)) = message.split_first_chunk::<N>() else { return &[] };
+    start.iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
+    behind
+}
+
+/// Writes a record at the beginning of a message; returns the words behind.
+#[inline(always)]
+fn put_record<'a>(message: &'a [AtomicU64], kind: u8, record: &Record) -> &'a [AtomicU64] {
+    let prefix = Prefix { words: message.len() as u16, kind, rest: 0, number: 0 };
+    let words: [u64; ENDED_WORDS] = zerocopy::transmute!(EndedHead { prefix, record: *record });
+    put_words(message, words)
+}
+
+#[inline(always)]
+fn put_block(out: &[AtomicU64; BLOCK], bytes: &[u8; BLOCK_BYTES]) {
+    let words = out.iter().zip(bytes.as_chunks().0);
+    words.for_each(|(word, bytes)| word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed));
+}
+
+/// Writes bytes into as many words as they take.
+fn put_bytes(out: &[AtomicU64], bytes: &[u8]) {
+    let put = |word: &AtomicU64, bytes: &[u8; WORD]| word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+    let (whole, rest) = bytes.as_chunks();
+    out.iter().zip(whole).for_each(|(word, bytes)| put(word, bytes));
+    if let Some(word) = out.get(whole.len())
+        && !rest.is_empty()
+    {
+        let mut last = [0; WORD];
+        last.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+        put(word, &last);
+    }
+}
+
+/// The places of texts, each of which begins with a word, and how many words they take.
+fn laid_out(texts: &Texts<'_>) -> ([Span; TEXTS], usize) {
+    let mut words = 0;
+    let places = texts.parts().map(|text| {
+        let place = Span { start: (words * WORD) as u16, bytes: text.len() as u16 };
+        words += text.len().div_ceil(WORD);
+        place
+    });
+    (places, words)
+}
+
+/// Writes texts where [`laid_out`] says.
+fn put_texts(mut out: &[AtomicU64], texts: &Texts<'_>) {
+    for text in texts.parts() {
+        let Some((place, behind)) = out.split_at_checked(text.len().div_ceil(WORD)) else { return };
+        put_bytes(place, text);
+        out = behind;
+    }
 }
 
 /// The reader's end of a ring.
-#[derive(Debug)]
 pub struct Records {
-    ring: Consumer<u8>,
-    lost: Arc<AtomicU64>,
-    bytes: Vec<u8>,
+    shared: Arc<Shared>,
+    /// Where the next message begins.
+    at: usize,
+    read: u64,
+    /// The message that is read.
+    message: Vec<u64>,
+}
+
+impl core::fmt::Debug for Records {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Records({} bytes)", self.shared.words.len() * WORD)
+    }
 }
 
 impl Records {
-    /// Shows all messages that are there to `each`, in the order in which they were written.
+    /// Shows all messages that are there to `each`, in the order in which they were written. Those that come meanwhile are for the
+    /// next time.
     pub fn read(&mut self, mut each: impl FnMut(Message<'_>)) {
-        let there = self.ring.slots();
-        self.bytes.resize(there, 0);
-        if self.ring.pop_entire_slice(&mut self.bytes).is_err() {
-            return;
-        }
-        let mut rest = &self.bytes[..];
-        // A message is written as a whole, so none is cut off.
-        while let Ok((prefix, behind)) = Prefix::read_from_prefix(rest) {
-            let Some((message, next)) = behind.split_at_checked(prefix.length as usize) else { return };
-            if let Some(message) = message_of(prefix.kind, message) {
+        let written = self.shared.written.load(Ordering::Acquire);
+        while self.read < written {
+            let Some(word) = self.shared.words.get(self.at) else {
+                // The last message ended where the ring does.
+                self.at = 0;
+                continue;
+            };
+            let prefix: Prefix = zerocopy::transmute!(word.load(Ordering::Relaxed));
+            let words = usize::from(prefix.words);
+            if prefix.kind == WRAP || words == 0 {
+                self.read += (self.shared.words.len() - self.at) as u64;
+                self.at = 0;
+                continue;
+            }
+            let message = self.shared.words.get(self.at..self.at + words).unwrap_or_default();
+            self.message.clear();
+            self.message.extend(message.iter().map(|word| word.load(Ordering::Relaxed)));
+            self.at += words;
+            self.read += words as u64;
+            // The writer may have its room again.
+            self.shared.read.store(self.read, Ordering::Release);
+            let message = self.message.as_mut_bytes();
+            if prefix.kind == HEAD {
+                join_last_block(message, prefix.rest.into());
+            }
+            if let Some(message) = message_of(prefix, message) {
                 each(message);
             }
-            rest = next;
         }
     }
 
-    /// Messages that found no room so far. One of [`Message::Begun`] and one of [`Message::Ended`] may be of one exchange.
+    /// Records that found no room so far.
     pub fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Relaxed)
+        self.shared.lost.load(Ordering::Relaxed)
     }
 }
 
-fn message_of(kind: u32, bytes: &[u8]) -> Option<Message<'_>> {
-    match kind {
+/// Puts the last of a head's bytes behind those before.
+fn join_last_block(message: &mut [u8], rest: usize) {
+    let end = message.len();
+    if let Some(last) = end.checked_sub(BLOCK_BYTES)
+        && rest <= BLOCK_BYTES
+    {
+        message.copy_within(end - rest.., last);
+        message[last + rest..].fill(0);
+    }
+}
+
+fn message_of(prefix: Prefix, bytes: &[u8]) -> Option<Message<'_>> {
+    match prefix.kind {
+        HEAD => {
+            let (start, head) = RequestHead::read_from_prefix(bytes).ok()?;
+            Some(Message::Begun(prefix.number, start.volumes, Texts::in_head(start.line_and_host, head)?))
+        }
         BEGUN => {
             let (head, texts) = BegunHead::read_from_prefix(bytes).ok()?;
-            Some(Message::Begun(head.number, head.volumes, Texts::read(texts)?))
+            Some(Message::Begun(prefix.number, head.volumes, Texts::at(&head.places, texts)?))
         }
-        ENDED => Some(Message::Ended(Record::read_from_bytes(bytes).ok()?)),
+        ENDED => Some(Message::Ended(EndedHead::read_from_bytes(bytes).ok()?.record)),
         WHOLE => {
-            let (record, texts) = Record::read_from_prefix(bytes).ok()?;
-            Some(Message::Whole(record, Texts::read(texts)?))
+            let (head, behind) = EndedHead::read_from_prefix(bytes).ok()?;
+            let (places, texts) = <[Span; TEXTS]>::read_from_prefix(behind).ok()?;
+            Some(Message::Whole(head.record, Texts::at(&places, texts)?))
         }
         _ => None,
     }
@@ -210,7 +416,12 @@ fn message_of(kind: u32, bytes: &[u8]) -> Option<Message<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::l7::head::{self, Bounds, ParseStatus};
     use crate::record::tests::record;
+    use alloc::string::String;
+    use std::{format, thread, vec};
+
+    const BOUNDS: Bounds = Bounds { bytes_max: 16_384, fields_max: 64, target_bytes_max: 8192 };
 
     #[test]
     fn messages_come_out_as_they_went_in() {
@@ -220,7 +431,7 @@ mod tests {
         for round in 0..1000 {
             let number = recorder.begin([9, round.into()], &texts);
             assert_eq!(number, round + 1);
-            recorder.end(|| record(number));
+            recorder.end(&record(number));
             recorder.whole(&record(7), &Texts { agent: b"curl", ..texts });
             let mut seen = 0;
             records.read(|message| {
@@ -239,13 +450,47 @@ mod tests {
     }
 
     #[test]
+    fn requests_have_the_texts_of_their_heads() {
+        let (mut recorder, mut records) = Recorder::new(1 << 16);
+        let long = "x".repeat(3000);
+        let heads = [
+            // The last text ends where the head does, but for the empty line.
+            String::from("GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
+            String::from("\r\nGET /b HTTP/1.1\r\nUser-agent: curl\r\nHost: a:80\r\nREFERER: http://c/\r\nX: y\r\n\r\n"),
+            String::from("GET /old HTTP/1.0\r\n\r\n"),
+            String::from("GET http://d/e?f HTTP/1.1\r\nHost: d\r\nUser-Agent: one\r\nUser-Agent: two\r\n\r\n"),
+            // Longer than what is copied as one piece, and than what is kept.
+            format!("GET / HTTP/1.1\r\nHost: a\r\nCookie: {long}\r\nReferer: http://c/\r\n\r\n"),
+            format!("GET /{long} HTTP/1.1\r\nHost: a\r\nUser-Agent: {long}\r\n\r\n"),
+            format!("GET / HTTP/1.1\r\nUser-Agent: {}\r\nHost: a\r\n\r\n", &long[..600]),
+        ];
+        for head in &heads {
+            let Ok(ParseStatus::Complete(request)) = head::request(head.as_bytes(), &BOUNDS) else { panic!("{head}") };
+            assert_ne!(recorder.begin_request([1, 2], &request), LOST);
+            let texts = Texts::of(&request, &[], &[]).cut();
+            let mut seen = 0;
+            records.read(|message| {
+                let Message::Begun(_, _, said) = message else { panic!("{message:?}") };
+                assert_eq!(said, texts, "{head}");
+                seen += 1;
+            });
+            assert_eq!(seen, 1);
+        }
+        let Ok(ParseStatus::Complete(request)) = head::request(heads[1].as_bytes(), &BOUNDS) else { panic!() };
+        let texts = Texts::of(&request, b"id", b"");
+        assert_eq!(
+            texts.parts(),
+            [&b"GET /b"[..], b"a:80", b"curl", b"http://c/", b"id", b""],
+            "an empty line may stand before it"
+        );
+    }
+
+    #[test]
     fn what_finds_no_room_is_lost_whole_and_counted() {
         let (mut recorder, mut records) = Recorder::new(0);
         let long = vec![b'x'; 10_000];
         let texts = Texts { line: &long, agent: &long, ..Texts::default() };
-        for _ in 0..100 {
-            recorder.begin([0; 2], &texts);
-        }
+        let begun = (0..100).filter(|_| recorder.begin([0; 2], &texts) != LOST).count() as u64;
         let mut seen = 0;
         records.read(|message| {
             let Message::Begun(_, _, said) = message else { panic!("{message:?}") };
@@ -253,11 +498,39 @@ mod tests {
             seen += 1;
         });
         assert!(seen > 0);
-        assert_eq!(seen + records.lost(), 100);
+        assert_eq!((seen, seen + records.lost()), (begun, 100));
         // There is room again.
-        recorder.end(|| record(1));
+        recorder.end(&record(1));
         let mut ended = 0;
         records.read(|message| ended += u32::from(matches!(message, Message::Ended(_))));
         assert_eq!(ended, 1);
+    }
+
+    /// What a reader in another thread sees of records of all lengths is what was written, and what it does not see is counted.
+    #[test]
+    fn reader_beside_the_writer_sees_whole_messages_in_order() {
+        const ALL: u32 = if cfg!(miri) { 2_000 } else { 300_000 };
+        let (mut recorder, mut records) = Recorder::new(0);
+        let line = |number: u32| vec![number as u8; (number % 500) as usize];
+        let writer = thread::spawn(move || {
+            for number in 1..=ALL {
+                recorder.whole(&record(number), &Texts { line: &line(number), ..Texts::default() });
+            }
+        });
+        let (mut seen, mut last) = (0, 0);
+        let mut read = |records: &mut Records| {
+            records.read(|message| {
+                let Message::Whole(record, texts) = message else { panic!("{message:?}") };
+                assert!(record.number > last && texts.line == line(record.number), "{record:?} after {last}");
+                (seen, last) = (seen + 1, record.number);
+            });
+        };
+        while !writer.is_finished() {
+            read(&mut records);
+        }
+        writer.join().unwrap();
+        read(&mut records);
+        assert!(seen > 0);
+        assert_eq!(seen + records.lost(), u64::from(ALL));
     }
 }

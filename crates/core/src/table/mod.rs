@@ -70,7 +70,7 @@ pub mod slab;
 pub mod stateless;
 #[cfg(all(test, target_os = "linux", target_arch = "x86_64", not(miri)))]
 pub(crate) mod stepped;
-mod sync;
+pub(crate) mod sync;
 pub mod zeroed;
 
 pub use any::AnyTable;

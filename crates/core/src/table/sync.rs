@@ -2,9 +2,9 @@
 //! test under every order that the memory model allows.
 
 #[cfg(not(loom))]
-pub(super) use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
-pub(super) use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 use alloc::boxed::Box;
 use core::ops::Deref;
@@ -21,7 +21,7 @@ pub(super) fn spin() {
 /// Something in a cache line of its own (two of them: neighbours are fetched in pairs).
 #[repr(align(128))]
 #[derive(Default)]
-pub(super) struct Apart<T>(pub(super) T);
+pub(crate) struct Apart<T>(pub(crate) T);
 
 impl<T> Deref for Apart<T> {
     type Target = T;
@@ -37,7 +37,7 @@ pub(super) const LINE: usize = 8;
 
 /// Words, the first of them at the beginning of a cache line.
 #[cfg(not(loom))]
-pub(super) struct Words {
+pub(crate) struct Words {
     /// Enough for so many.
     lines: Box<[CacheLine]>,
     count: usize,
@@ -57,7 +57,7 @@ unsafe impl super::zeroed::Zeroable for CacheLine {}
 #[cfg(not(loom))]
 impl Words {
     /// `count` words of zero, in pages that the kernel hands out as they are touched.
-    pub(super) fn new(count: usize) -> Words {
+    pub(crate) fn new(count: usize) -> Words {
         Words { lines: super::zeroed::zeroed(count.div_ceil(LINE)), count }
     }
 }
@@ -76,12 +76,12 @@ impl Deref for Words {
 
 /// Words.
 #[cfg(loom)]
-pub(super) struct Words(Box<[AtomicU64]>);
+pub(crate) struct Words(Box<[AtomicU64]>);
 
 #[cfg(loom)]
 impl Words {
     /// `count` words of zero.
-    pub(super) fn new(count: usize) -> Words {
+    pub(crate) fn new(count: usize) -> Words {
         Words((0..count).map(|_| AtomicU64::new(0)).collect())
     }
 }

@@ -345,7 +345,7 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         };
         record.ending = ending as u8;
         record.flags = if connection.carried > 0 { flags::ENGINE } else { 0 };
-        recorder.end(|| record);
+        recorder.end(&record);
     }
 
     /// Gives a full-NAT source port back. It rests if TIME_WAIT is, or may be, at the backend.

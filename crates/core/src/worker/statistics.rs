@@ -245,8 +245,7 @@ impl Latency {
     /// Counts one that took so many nanoseconds.
     #[inline]
     pub fn add_nanos(&mut self, nanos: u64) {
-        let bucket = (u64::BITS - (nanos / 1000).leading_zeros()) as usize;
-        self.buckets[bucket.min(LATENCY_BUCKETS - 1)] += 1;
+        self.buckets[(bits(nanos / 1000) as usize).min(LATENCY_BUCKETS - 1)] += 1;
         self.sum_ns = self.sum_ns.saturating_add(nanos);
         self.count += 1;
     }
@@ -257,6 +256,13 @@ impl Latency {
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
         self.count += other.count;
     }
+}
+
+/// How many bits a number below 2^63 has.
+#[inline]
+fn bits(number: u64) -> u32 {
+    // Never zero, which the processor's instruction does not count in.
+    (number << 1 | 1).ilog2()
 }
 
 /// Buckets of [`Sizes`].
@@ -277,8 +283,10 @@ impl Sizes {
     /// Counts one.
     #[inline]
     pub fn add(&mut self, bytes: u64) {
-        let bits = u64::BITS - (bytes.saturating_sub(1) >> 6).leading_zeros();
-        self.buckets[(bits.div_ceil(2) as usize).min(SIZE_BUCKETS - 1)] += 1;
+        let bits = bits(bytes.saturating_sub(1) >> 6);
+        #[allow(clippy::manual_div_ceil, reason = "it does not overflow, which costs two instructions less")]
+        let bucket = (bits as usize + 1) / 2;
+        self.buckets[bucket.min(SIZE_BUCKETS - 1)] += 1;
         self.sum = self.sum.saturating_add(bytes);
         self.count += 1;
     }

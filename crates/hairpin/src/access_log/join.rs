@@ -67,7 +67,7 @@ impl Joiner {
         Joiner { records, open: OpenExchanges::default() }
     }
 
-    /// Messages that found no room in the ring so far.
+    /// Records that found no room in the ring so far.
     pub(super) fn lost(&self) -> u64 {
         self.records.lost()
     }
@@ -152,7 +152,7 @@ mod tests {
         let texts = |line: &'static str| Texts { line: line.as_bytes(), ..Texts::default() };
         let numbers = ["GET /a", "GET /b", "GET /c"].map(|target| recorder.begin([0; 2], &texts(target)));
         for number in [numbers[1], numbers[2], numbers[0], 99] {
-            recorder.end(|| record(number));
+            recorder.end(&record(number));
         }
         let mut seen = Vec::new();
         joiner.read(|_, texts| seen.push(String::from_utf8_lossy(texts.target()).into_owned()));
@@ -172,8 +172,8 @@ mod tests {
             joiner.read(|_, _| panic!("nothing has ended"));
         }
         assert!(joiner.open.bytes <= TEXTS_BYTES_MAX && joiner.open.count >= TEXTS_BYTES_MAX / 2048 - 1);
-        recorder.end(|| record(1));
-        recorder.end(|| record(all as u32));
+        recorder.end(&record(1));
+        recorder.end(&record(all as u32));
         let mut seen = Vec::new();
         joiner.read(|_, texts| seen.push(texts.line.len()));
         assert_eq!(seen, [0, 2048], "the oldest ones' are gone");
@@ -187,11 +187,11 @@ mod tests {
         let long = recorder.begin([0; 2], &texts("GET /long"));
         for _ in 0..3 * SLOTS_MAX {
             let number = recorder.begin([0; 2], &texts("GET /short"));
-            recorder.end(|| record(number));
+            recorder.end(&record(number));
             joiner.read(|_, texts| assert_eq!(texts.target(), b"/short"));
         }
         assert_eq!(joiner.open.count, 1);
-        recorder.end(|| record(long));
+        recorder.end(&record(long));
         let mut seen = 0;
         joiner.read(|_, texts| seen += usize::from(texts.target() == b"/long"));
         assert_eq!((seen, joiner.open.count, joiner.open.bytes), (1, 0, 0));

@@ -13,7 +13,7 @@ pub struct AccessLogStatus {
     pub lines_total: u64,
     /// Lines that could not be written.
     pub lines_lost_total: u64,
-    /// Records that found a worker's ring full. An exchange may count twice.
+    /// Records that found a worker's ring full.
     pub records_lost_total: u64,
 }
 

@@ -200,6 +200,22 @@ impl fmt::Debug for Fields<'_> {
     }
 }
 
+/// What [`Fields::agent_and_referer`] finds in these bytes, which begin with a head that was read without a mistake.
+pub(crate) fn agent_and_referer_in(head: &[u8]) -> [&[u8]; 2] {
+    let mut found = [&[][..]; 2];
+    for line in head.split(|byte| *byte == b'\n') {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+        let (name, value) = (&line[..colon], &line[colon + 1..]);
+        let value = || trimmed(value.strip_suffix(b"\r").unwrap_or(value));
+        if is_in_any_case(name, b"user-agent") {
+            found[0] = value();
+        } else if is_in_any_case(name, b"referer") {
+            found[1] = value();
+        }
+    }
+    found
+}
+
 /// The members of a comma-separated list without quoted strings, trimmed; some may be empty.
 pub(super) fn members(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.split(|byte| *byte == b',').map(trimmed)

@@ -2,31 +2,9 @@
 //! read a second time.
 
 use super::fields::{FieldPlaces, Fields};
+use super::span::Span;
 use super::{Bounds, Form, Method, ParseStatus, Request, RequestTarget, Version, request};
 use crate::l7::body::Length;
-
-/// A part of a head: where it starts, in bytes from the head's first, and how long it is.
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    start: u16,
-    bytes: u16,
-}
-
-impl Span {
-    /// `part`'s place in `whole`. `None`: it is not in there.
-    fn of(part: &[u8], whole: &[u8]) -> Option<Span> {
-        if part.is_empty() {
-            return Some(Span { start: 0, bytes: 0 });
-        }
-        let start = (part.as_ptr() as usize).checked_sub(whole.as_ptr() as usize)?;
-        let is_within = start.checked_add(part.len()).is_some_and(|end| end <= whole.len());
-        is_within.then_some(Span { start: u16::try_from(start).ok()?, bytes: u16::try_from(part.len()).ok()? })
-    }
-
-    fn in_bytes<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
-        bytes.get(usize::from(self.start)..)?.get(..usize::from(self.bytes))
-    }
-}
 
 /// The findings of [`super::request`] in a head, as places.
 #[derive(Clone)]

@@ -2,6 +2,7 @@
 
 use super::fields::Fields;
 use super::framing::{HeadSection, section};
+use super::span::Span;
 use super::target::{Form, RequestTarget, is_authority};
 use super::{BadHead, Bounds, Method, ParseStatus, Version, incomplete, octets, window};
 use crate::l7::body::Length;
@@ -38,6 +39,21 @@ pub struct Request<'a> {
     /// HTTP or TLS (h2c above all): through such a tunnel requests would pass by routes and access rules, so these are
     /// as if not asked for.
     pub upgrade: bool,
+}
+
+impl Request<'_> {
+    /// Where its line, method and target with the space between them, and its host lie in its bytes; an empty one at their start.
+    #[inline(always)]
+    pub(crate) fn line_and_host(&self) -> [Span; 2] {
+        // Both are in there, so nothing has to be checked here.
+        let start = |part: &[u8]| (part.as_ptr() as usize).wrapping_sub(self.bytes.as_ptr() as usize) as u16;
+        let line_bytes = self.method_bytes.len() + 1 + self.target.whole.len();
+        let line = Span { start: start(self.method_bytes), bytes: line_bytes as u16 };
+        let host = self.host.unwrap_or(&self.bytes[..0]);
+        let host = Span { start: start(host), bytes: host.len() as u16 };
+        debug_assert!(line.in_bytes(self.bytes).is_some() && host.in_bytes(self.bytes).is_some());
+        [line, host]
+    }
 }
 
 /// Reads the head of a request at the start of `bytes`. [`BadHead::status`] is the answer's.

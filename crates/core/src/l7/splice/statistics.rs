@@ -4,8 +4,8 @@ use super::Context;
 use super::state::entry::ClientConn;
 use crate::frame::FrameIo;
 use crate::l7::body::BadChunk;
-use crate::l7::config::Kind;
 use crate::l7::threshold::Threshold;
+use crate::record::IS_KEPT;
 use crate::worker::{Latency, RequestTimes, ServiceStatistics, class};
 
 /// Why a request was answered by Hairpin itself with an error, or its connection was closed.
@@ -182,36 +182,47 @@ impl<IO: FrameIo> Context<'_, IO> {
         }
     }
 
-    /// The request of a client of an HTTP service has come so far now.
-    pub(super) fn timed(&mut self, client_conn: &ClientConn, time: impl Fn(&mut RequestTimes) -> &mut Latency) {
+    /// The request of a client of an HTTP service has come so far now: how long that took, in microseconds.
+    #[inline(always)]
+    pub(super) fn timed(&mut self, client_conn: &ClientConn, time: impl Fn(&mut RequestTimes) -> &mut Latency) -> u32 {
         let nanos = self.now.nanos_since(client_conn.exchange.started);
-        self.count_exchange(client_conn, |statistics| time(&mut statistics.times).add_nanos(nanos));
+        if IS_KEPT {
+            self.count_exchange(client_conn, move |statistics| time(&mut statistics.times).add_nanos(nanos));
+        }
+        u32::try_from(nanos / 1000).unwrap_or(u32::MAX)
     }
 
     /// A client of an HTTP service has all of its response: so many bytes of request and response.
-    #[inline]
-    pub(super) fn delivered(&mut self, client_conn: &ClientConn, bytes: [u64; 2]) {
+    #[inline(always)]
+    pub(super) fn delivered(&mut self, client_conn: &ClientConn, [request, response]: [u64; 2]) {
         let nanos = self.now.nanos_since(client_conn.exchange.started);
-        self.count_exchange(client_conn, |statistics| {
+        self.count_exchange(client_conn, move |statistics| {
             statistics.times.in_all.add_nanos(nanos);
-            statistics.sizes.iter_mut().zip(bytes).for_each(|(sizes, bytes)| sizes.add(bytes));
+            statistics.sizes[0].add(request);
+            statistics.sizes[1].add(response);
         });
     }
 
     /// Counts something of an exchange for its service, and for the group that its backend was chosen from.
-    #[inline]
+    #[inline(always)]
     fn count_exchange(&mut self, client_conn: &ClientConn, count: impl Fn(&mut ServiceStatistics)) {
         let (service, group) = (client_conn.service, client_conn.exchange.group);
-        if !matches!(self.kind(service), Kind::Http(_)) {
-            return;
+        if let Some(service) = self.statistics.services.get_mut(usize::from(service)) {
+            count(service);
         }
-        let services = &mut self.statistics.services;
-        services.get_mut(usize::from(service)).into_iter().for_each(&count);
-        // It may be another service, whose own backends this one's routes lead to.
-        let is_group = || self.snapshot.services.get(usize::from(group)).is_some_and(|group| group.kind.is_group());
-        if group != service && is_group() {
-            services.get_mut(usize::from(group)).into_iter().for_each(&count);
+        if group != service
+            && let Some(group) = self.group_statistics(group)
+        {
+            count(group);
         }
+    }
+
+    /// Those of a group, unless it is another service, whose own backends this one's routes lead to.
+    #[inline(never)]
+    fn group_statistics(&mut self, group: u16) -> Option<&mut ServiceStatistics> {
+        let group = usize::from(group);
+        let is_group = self.snapshot.services.get(group).is_some_and(|group| group.kind.is_group());
+        self.statistics.services.get_mut(group).filter(|_| is_group)
     }
 
     /// A client gets a response of ours with this status.

@@ -25,6 +25,7 @@ use crate::l7::splice::tcp::timestamps;
 use crate::l7::splice::{Context, End, Next, REMEMBERED_MAX, Refused, Splices, stamp};
 use crate::l7::trace::TraceContext;
 use crate::offload::OffloadState;
+use crate::record::IS_KEPT;
 use crate::stored::Optional;
 use crate::time::Duration;
 use alloc::boxed::Box;
@@ -328,9 +329,10 @@ impl Splices {
                 Err((status, why)) => return self.refused(cx, position, status, why),
             }
         };
-        if !is_again {
-            cx.timed(client_conn, |times| &mut times.to_backend);
-        }
+        client_conn.exchange.chosen_in_us = match cx.kind(client_conn.service) {
+            Kind::Http(_) if !is_again => cx.timed(client_conn, |times| &mut times.to_backend),
+            _ => cx.now.micros_since(client_conn.exchange.started),
+        };
         client_conn.join(cx, buffers, backend_conn, (owned, taken, request));
         timestamps::join(client_conn, backend_conn, cx.clock());
         stamp(stamps, &mut client_conn.stamped, position, client_conn.deadline);
@@ -394,11 +396,13 @@ impl ClientConn {
         let _ = self.up.edit(start, taken, put + u32::from(closes));
         let exchange = &mut self.exchange;
         exchange.request.set(request);
-        exchange.lengths[0] = match request {
-            Message::Done => taken.into(),
-            Message::Bytes { left, .. } => left + u64::from(taken),
-            _ => NO_LENGTH,
-        };
+        if IS_KEPT {
+            exchange.lengths[0] = match request {
+                Message::Done => taken.into(),
+                Message::Bytes { left, .. } => left + u64::from(taken),
+                _ => NO_LENGTH,
+            };
+        }
         let is_tunnel = exchange.method == head::Method::Connect && is_endless;
         exchange.response.set(if is_tunnel { Message::Endless } else { Message::Head });
         exchange.request_floor = start.wrapping_add(taken);
@@ -407,7 +411,6 @@ impl ClientConn {
         exchange.response_end = None.into();
         exchange.has_begun = false;
         exchange.is_sent = true;
-        exchange.chosen_in_us = cx.now.micros_since(exchange.started);
         self.state = ClientConnState::Spliced;
         self.offload_range = Optional::NONE;
         backend_conn.peer.told = later(backend_conn.peer.told, backend_conn.peer.expected);

@@ -11,7 +11,7 @@ use crate::l7::splice::tcp::pass::pass;
 use crate::l7::splice::tcp::segment::{Segment, replace_payload};
 use crate::l7::splice::timers::body_timeout;
 use crate::l7::splice::{Context, End, Refused, Splices, stamp};
-use crate::record::Ending;
+use crate::record::{Ending, IS_KEPT};
 use crate::table::ageing::Stamps;
 use crate::wire::Transport;
 use crate::wire::tcp::{ACK, FIN, PSH};
@@ -39,9 +39,10 @@ impl Splices {
         status: u16,
     ) {
         cx.responded(client_conn.exchange.backend, class(status));
-        cx.timed(client_conn, |times| &mut times.to_response);
         client_conn.exchange.status = status;
-        client_conn.exchange.response_in_us = cx.now.micros_since(client_conn.exchange.started);
+        if IS_KEPT {
+            client_conn.exchange.response_in_us = cx.timed(client_conn, |times| &mut times.to_response);
+        }
         cx.answered_with(client_conn.exchange.backend, client_conn.exchange.group, status);
         if message == Length::Tunnel {
             client_conn.exchange.request.set(Message::Endless);

@@ -7,7 +7,7 @@ use crate::l7::date::Date;
 use crate::l7::decision::{self, Verdict, pick};
 use crate::l7::head::{self, Method, ParseStatus, RememberedRequest, Request, Version};
 use crate::l7::reply::{self, Reply};
-use crate::l7::splice::recording;
+use crate::l7::splice::recording::Noted;
 use crate::l7::splice::state::buffers::INPUT_MAX;
 use crate::l7::splice::state::entry::{ClientConn, ClientConnState};
 use crate::l7::splice::state::exchange::Exchange;
@@ -16,7 +16,7 @@ use crate::l7::splice::tcp::segment::Segment;
 use crate::l7::splice::{Context, End, HEAD_ROOM, Next, REMEMBERED_MAX, Refused, Splices};
 use crate::l7::trace::{IdMaker, TraceContext};
 use crate::l7::{client_hello, edit};
-use crate::record::{Recorder, Texts};
+use crate::record::{self, IS_KEPT, Recorder, Texts};
 use crate::time::{Duration, Time};
 use crate::wire::Transport;
 use crate::wire::tcp::FIN;
@@ -195,32 +195,38 @@ impl Splices {
         };
         let uses = client_conns.generation(position);
         let Some(client_conn) = client_conns.get_mut(position) else { return Found::Partial };
-        let trace = mark(client_conn, http, request, ids);
+        let mut noted = Noted::of(client_conn);
+        let trace = mark(&mut noted, client_conn, (http, request), ids);
         if let Some(recorder) = recorder
             && (is_recorded || trace.is_some_and(|trace| trace.is_sampled()))
+            && noted.record == 0
         {
-            begin_record((now, recorder), client_conn, (http, request), trace.as_ref());
+            noted.record = begin_record(recorder, client_conn, (http, request), trace.as_ref());
         }
-        let (record, trace, first) =
-            (client_conn.exchange.record, client_conn.exchange.trace, client_conn.exchange.first);
         // What a client has closed behind is its last request, not what stands before that.
         let ends = client_conn.peer.has_closed && !has_another(request.body, &bytes[request.bytes.len()..]);
         let close = decision::is_last(http, request, client_conn.requests) || ends;
         let verdict = decision::judge(http, request, &client_conn.key.source.address);
         let route = verdict.route(http);
-        client_conn.exchange.route = route;
-        let groups = match verdict {
-            Verdict::Forward { groups, .. } => groups,
+        let group = match &verdict {
+            Verdict::Forward { groups, .. } => pick(groups, turn),
+            _ => None,
+        };
+        if group.is_none() {
+            client_conn.exchange.note(now, &noted, (request.version, route));
+        }
+        match verdict {
+            Verdict::Forward { .. } => {}
             Verdict::Answer { status, location: Some(template), .. } => {
                 return redirect(paper, request, status, template, close);
             }
             Verdict::Answer { status, why: Some(why), .. } => return answer(paper, request, status, close, why),
             Verdict::Answer { status, body, .. } => return write_reply(paper, request, status, None, body, close),
             Verdict::Refuse { status, why } => return Found::Refuse { status, why },
-        };
+        }
         let head_of = (position, uses, client_conn.requests);
         remembered[position as usize % REMEMBERED_MAX] = RememberedRequest::of(request).map(|places| (head_of, places));
-        let Some(group) = pick(groups, turn) else { return Found::Refuse { status: 503, why: Refused::NoBackend } };
+        let Some(group) = group else { return Found::Refuse { status: 503, why: Refused::NoBackend } };
         let sticky = http.sticky.as_ref().and_then(|sticky| edit::sticky_value(request, sticky));
         let exchange = Exchange {
             method: request.method,
@@ -233,9 +239,9 @@ impl Splices {
             is_idempotent: request.method.is_idempotent(),
             upgrade: request.upgrade,
             started: now,
-            trace,
-            record,
-            first,
+            trace: noted.trace,
+            record: noted.record,
+            first: noted.first,
             ..Exchange::default()
         };
         Found::Forward { exchange, sticky }
@@ -251,17 +257,19 @@ impl Splices {
             Ok(ParseStatus::Complete(hello)) => hello,
             Err(_) => return Found::Reset,
         };
+        let Some(client_conn) = client_conns.get_mut(position) else { return Found::Partial };
+        let mut noted = Noted::of(client_conn);
         if let Some(recorder) = recorder
-            && let Some(client_conn) = client_conns.get_mut(position)
+            && noted.record == 0
         {
-            client_conn.exchange.first = [client_conn.input_start(), client_conn.peer.sent];
             let texts = Texts { host: hello.name.unwrap_or_default(), ..Texts::default() };
-            recording::begin(now, recorder, client_conn, (Version::Http11, &texts));
+            noted.record = recorder.begin(volumes(client_conn), &texts);
         }
-        let Some(client_conn) = client_conns.get(position) else { return Found::Partial };
-        let (record, first) = (client_conn.exchange.record, client_conn.exchange.first);
         let group = client_hello::tls_route(tls, &hello).and_then(|route| pick(&route.groups, turn));
-        let Some(group) = group else { return Found::Reset };
+        let Some(group) = group else {
+            client_conn.exchange.note(now, &noted, (Version::Http11, record::NONE));
+            return Found::Reset;
+        };
         let exchange = Exchange {
             method: Method::Connect,
             group,
@@ -269,42 +277,57 @@ impl Splices {
             close_client: true,
             close_backend: true,
             started: now,
-            record,
-            first,
+            record: noted.record,
+            first: noted.first,
             ..Exchange::default()
         };
         Found::Forward { exchange, sticky: None }
     }
 }
 
-/// Notes where a request begins, and makes the number of its ids; the trace that it belongs to. One that is decided anew by another
-/// configuration has a beginning already, and a record that begins there; if marks were not asked for then, it gets them now.
+/// Makes the number of a request's ids, if marks are asked for; the trace that it belongs to. One that is decided anew by another
+/// configuration gets them then, if they were not asked for before.
 #[inline]
-fn mark(client_conn: &mut ClientConn, http: &Http, request: &Request<'_>, ids: &mut IdMaker) -> Option<TraceContext> {
-    let first = [client_conn.input_start(), client_conn.peer.sent];
-    let exchange = &mut client_conn.exchange;
-    if exchange.record == 0 {
-        exchange.first = first;
-        exchange.trace = 0;
-    }
-    if exchange.trace == 0 && http.is_marked() {
-        exchange.trace = ids.next_number();
-    }
-    if exchange.trace == 0 {
+fn mark(
+    noted: &mut Noted,
+    client_conn: &ClientConn,
+    (http, request): (&Http, &Request<'_>),
+    ids: &mut IdMaker,
+) -> Option<TraceContext> {
+    if !IS_KEPT {
         return None;
     }
-    Some(TraceContext::of(http, request, &client_conn.key.source.address, &ids.ids(exchange.trace)))
+    if noted.trace == 0 {
+        if !http.is_marked() {
+            return None;
+        }
+        noted.trace = ids.next_number();
+    }
+    Some(TraceContext::of(http, request, &client_conn.key.source.address, &ids.ids(noted.trace)))
 }
 
+/// Begins the record of a request; its number.
+#[inline(always)]
 fn begin_record(
-    (now, recorder): (Time, &mut Recorder),
-    client_conn: &mut ClientConn,
+    recorder: &mut Recorder,
+    client_conn: &ClientConn,
     (http, request): (&Http, &Request<'_>),
     trace: Option<&TraceContext>,
-) {
+) -> u32 {
+    let volumes = volumes(client_conn);
+    if trace.is_none() {
+        // An id is asked for only where there are marks.
+        return recorder.begin_request(volumes, request);
+    }
     let id = http.request_id.as_ref().and_then(|id| id.given(http, request, &client_conn.key.source.address));
     let texts = Texts::of(request, id.unwrap_or_default(), trace.map_or(&[], TraceContext::bytes));
-    recording::begin(now, recorder, client_conn, (request.version, &texts));
+    recorder.begin(volumes, &texts)
+}
+
+/// What a client connection has carried so far.
+#[inline]
+fn volumes(client_conn: &ClientConn) -> [u64; 2] {
+    client_conn.forwarded.each_ref().map(|volume| volume.bytes)
 }
 
 fn head_timeout_of(snapshot: &crate::config::Snapshot, service: u16) -> Duration {

@@ -13,6 +13,7 @@ use crate::l7::splice::state::exchange::Message;
 use crate::l7::splice::tcp::numbers::before;
 use crate::l7::splice::{Context, HEAD_ROOM, Refused};
 use crate::l7::trace::{IdMaker, TraceContext};
+use crate::record::IS_KEPT;
 
 /// A request made ready to be sent: so many bytes in the scratch buffer, and what is still to come of it.
 struct Ready {
@@ -171,7 +172,7 @@ fn write_head<IO: FrameIo>(
 ) -> Option<(usize, usize, Length)> {
     let exchange = &client_conn.exchange;
     let route = http.routes.get(usize::from(exchange.route))?;
-    let trace = (exchange.trace != 0)
+    let trace = (IS_KEPT && exchange.trace != 0)
         .then(|| TraceContext::of(http, request, &client_conn.key.source.address, &ids.ids(exchange.trace)));
     let facts = facts(cx, client_conn, (None, trace.as_ref()));
     let written = edit::request_head(out, request, http, route, &facts).ok()?;

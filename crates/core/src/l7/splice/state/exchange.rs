@@ -3,7 +3,7 @@
 use crate::l7::body::{BadChunk, Chunks, Length};
 use crate::l7::head::{Method, Version};
 use crate::l7::splice::tcp::numbers::{beyond, later};
-use crate::record::Ending;
+use crate::record::{Ending, IS_KEPT, NEVER_US};
 use crate::stored::{OptionalNumber, stored, stored_leaf};
 use crate::time::Time;
 use zerocopy::{Immutable, IntoBytes, KnownLayout, TryFromBytes};
@@ -241,7 +241,7 @@ pub(in crate::l7::splice) struct Exchange {
     pub(in crate::l7::splice) request_end: OptionalNumber,
     /// One past the last number of the response, once all of it has been seen.
     pub(in crate::l7::splice) response_end: OptionalNumber,
-    /// How long until it had a connection, in microseconds.
+    /// How long until it had a connection, in microseconds; [`NEVER_US`]: it has had none.
     pub(in crate::l7::splice) chosen_in_us: u32,
     /// The route it took, as long as the configuration is the one it took it by.
     pub(in crate::l7::splice) route: u16,
@@ -277,7 +277,7 @@ pub(in crate::l7::splice) struct Exchange {
     pub(in crate::l7::splice) status: u16,
     /// The number of its record; 0: none is kept.
     pub(in crate::l7::splice) record: u32,
-    /// How long until the head of its response was there, in microseconds; [`NEVER_US`](crate::record::NEVER_US): it is not.
+    /// How long until the head of its response was there, in microseconds; [`NEVER_US`]: it is not.
     pub(in crate::l7::splice) response_in_us: u32,
     /// The first numbers of the request, as the client has them, and of the response, as the client will get it.
     pub(in crate::l7::splice) first: [u32; 2],
@@ -338,7 +338,7 @@ impl Default for Exchange {
             response_floor: 0,
             request_end: OptionalNumber::default(),
             response_end: OptionalNumber::default(),
-            chosen_in_us: 0,
+            chosen_in_us: NEVER_US,
             route: u16::MAX,
             backend: 0,
             group: 0,
@@ -358,7 +358,7 @@ impl Default for Exchange {
             unused: [0; 3],
             status: 0,
             record: 0,
-            response_in_us: crate::record::NEVER_US,
+            response_in_us: NEVER_US,
             first: [0; 2],
             trace: 0,
             lengths: [NO_LENGTH; 2],
@@ -388,11 +388,13 @@ impl Exchange {
     /// it.
     pub(in crate::l7::splice) fn begin_body(&mut self, length: Length, start: u32, closes: bool) {
         self.response.set(Message::of(length, start));
-        self.lengths[1] = match length {
-            Length::None => 0,
-            Length::Bytes(bytes) => bytes,
-            _ => NO_LENGTH,
-        };
+        if IS_KEPT {
+            self.lengths[1] = match length {
+                Length::None => 0,
+                Length::Bytes(bytes) => bytes,
+                _ => NO_LENGTH,
+            };
+        }
         self.response_end = self.response.is_done().then_some(start).into();
         self.close_backend |= closes;
     }

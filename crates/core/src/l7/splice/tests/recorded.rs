@@ -1,10 +1,11 @@
 //! Records of exchanges: one for each, whatever its end.
 
 use super::one_worker::{OneWorker, Script, http, snapshot};
+use super::requests::reload_as;
 use super::{REQUEST, RESPONSE, asked, only as only_frame};
 use crate::l7::config::{Action, Http, Kind};
 use crate::l7::splice::Refused;
-use crate::l7::trace::{Parents, SAMPLE_ALL, TraceContext, Tracing};
+use crate::l7::trace::{Parents, RequestId, SAMPLE_ALL, TraceContext, Tracing};
 use crate::record::{ADOPTED, Ending, Message, NEVER_US, NONE, Record, Recorder, Records, flags};
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, RST};
@@ -320,4 +321,69 @@ fn a_request_that_waited_in_another_process_shares_no_ids() {
         let (_, _, head) = asked(&mut fixture, port, REQUEST);
         assert_ne!(parent(waited.text()), parent(head.text()));
     }
+}
+
+#[test]
+fn waiting_request_is_traced_as_the_new_configuration_says() {
+    let tracing = Some(Tracing { parents: Parents::All, sample: SAMPLE_ALL });
+    let config = |tracing| snapshot(1, Kind::Http(Http { tracing, ..http() }.into()));
+    for (before, after) in [(None, tracing), (tracing, None)] {
+        let mut fixture = OneWorker::with(config(before));
+        let mut records = record(&mut fixture);
+        let mut client = Script::client(&mut fixture, 1000);
+        let syn = only_frame(client.sends(&mut fixture, REQUEST));
+        reload_as(&mut fixture, config(after));
+        let (mut backend, sent) = Script::backend(&mut fixture, &syn);
+        let head = backend.receives(&sent);
+        assert_eq!(head.contains("traceparent: "), after.is_some(), "{head}");
+        client.receives(&backend.sends(&mut fixture, RESPONSE));
+        client.acknowledges(&mut fixture);
+        // A record that has begun is written, and one that begins only now is a whole one.
+        let (record, target) = only(&mut records);
+        assert_eq!((record.status, target.as_str(), record.bytes[0]), (200, "/a", REQUEST.len() as u64));
+        // The next one of the connection is of the new configuration alone.
+        let sent = client.sends(&mut fixture, REQUEST);
+        let head = backend.receives(&sent);
+        assert_eq!(head.contains("traceparent: "), after.is_some(), "{head}");
+        client.receives(&backend.sends(&mut fixture, RESPONSE));
+        client.acknowledges(&mut fixture);
+        assert_eq!(all(&mut records).len(), usize::from(after.is_some()));
+        fixture.over();
+    }
+}
+
+/// The request id that a head has: digits of 16 bytes.
+fn request_id(head: &str) -> String {
+    let at = head.find("X-Request-Id: ").expect("a request id") + "X-Request-Id: ".len();
+    let id = head[at..].lines().next().unwrap();
+    assert!(id.len() == 32 && id.bytes().all(|digit| digit.is_ascii_hexdigit()), "{head}");
+    id.into()
+}
+
+#[test]
+fn request_ids_of_two_processes_differ() {
+    let name = RequestId { name: (*b"X-Request-Id").into(), lower_name: (*b"x-request-id").into() };
+    let mut fixture = OneWorker::with(snapshot(2, Kind::Http(Http { request_id: Some(name), ..http() }.into())));
+    let _records = record(&mut fixture);
+    // One is at its backend, another one waits for its own.
+    let (mut client, mut backend, head) = asked(&mut fixture, 1000, REQUEST);
+    let mut ids = Vec::from([request_id(head.text())]);
+    let mut waiting = Script::client(&mut fixture, 1001);
+    let syn = only_frame(waiting.sends(&mut fixture, REQUEST));
+    fixture.restart();
+    let _records = record(&mut fixture);
+    let (_, sent) = Script::backend(&mut fixture, &syn);
+    ids.push(request_id(only_frame(sent).text()));
+    client.receives(&backend.sends(&mut fixture, RESPONSE));
+    client.acknowledges(&mut fixture);
+    let sent = client.sends(&mut fixture, REQUEST);
+    ids.push(request_id(&backend.receives(&sent)));
+    for port in 1002..1004 {
+        let (_, _, head) = asked(&mut fixture, port, REQUEST);
+        ids.push(request_id(head.text()));
+    }
+    let count = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), count, "{ids:?}");
 }
