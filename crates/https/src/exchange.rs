@@ -1,20 +1,23 @@
-//! A request on its way: what becomes of it, which backend it goes to, and how the heads of request and response change.
+//! A request on its way: which backend it goes to, and how the heads of request and response change. `judge` decides whether it
+//! goes anywhere.
 
 mod account;
+mod judge;
+
+pub(crate) use judge::{Judged, judge};
 
 use crate::backend::{BackendConn, is_no_room};
 use crate::client_certificate::ClientCertificate;
 use crate::control::Control;
 use crate::http2_backend::{Unfit, Ways};
 use crate::local::Local;
-use crate::recording::{self, Recording};
+use crate::recording::Recording;
 use crate::setup::Setup;
 use hairpin_core::config::BackendState;
 use hairpin_core::flow::{Endpoint, FlowKey};
 use hairpin_core::l7::body::Length;
 use hairpin_core::l7::choice;
 use hairpin_core::l7::config::{Group, Http, HttpLimits, Route};
-use hairpin_core::l7::decision::{self, Verdict};
 use hairpin_core::l7::edit::{self, Facts, HEAD_ROOM};
 use hairpin_core::l7::head::{self, Method, ParseStatus, Request, Version};
 use hairpin_core::l7::proxy_protocol;
@@ -40,16 +43,6 @@ pub(crate) struct Client {
     pub(crate) certificate: Option<Rc<ClientCertificate>>,
     /// How it is told to end.
     pub(crate) control: Rc<Control>,
-}
-
-/// The decision about a request.
-pub(crate) enum Judged {
-    /// The request goes to a backend.
-    Forward(Box<Exchange>),
-    /// The request is answered with this HTTP/1.1 response; `close`: the last one of its connection.
-    Answer { status: u16, response: Vec<u8>, close: bool },
-    /// The request is refused, and nothing behind it on its connection is read.
-    Refuse { status: u16, why: Refused },
 }
 
 /// A request that goes to a backend.
@@ -112,60 +105,6 @@ impl Answered {
     /// Whether its backend's connection can be kept without reading on: it is `response`, and has no body.
     pub(crate) fn leaves_clean(&self, response: &[u8]) -> bool {
         self.keep_alive && self.body == Length::None && response.len() == self.head_bytes
-    }
-}
-
-/// Decides about a request whose head was read; its connection had `requests` before it.
-pub(crate) fn judge(local: &Local, client: &Client, request: &Request<'_>, requests: u32) -> Judged {
-    let setup = local.setup();
-    let Some(http) = setup.http(client.service) else {
-        return Judged::Refuse { status: 503, why: Refused::NoBackend };
-    };
-    let close = decision::is_last(http, request, requests) || client.control.is_draining();
-    let verdict = decision::judge(http, request, &client.key.source.address);
-    let number = verdict.route(http);
-    let (status, body, template, why) = match verdict {
-        Verdict::Refuse { status, why } => return Judged::Refuse { status, why },
-        Verdict::Answer { status, body, location, why, .. } => (status, body, location, why),
-        Verdict::Forward { route, groups } => {
-            let mut turn = local.turn.get();
-            let group = decision::pick(groups, &mut turn);
-            local.turn.set(turn);
-            let Some(group) = group else { return Judged::Refuse { status: 503, why: Refused::NoBackend } };
-            if route.terms.retries > 0 {
-                local.retry_budgets.earn(client.service, http.limits.retry_percent);
-            }
-            let mut exchange = Exchange::new(&setup, client.clone(), http, request, (number, group), close);
-            exchange.trace = local.mark(client, request);
-            exchange.recording = Recording::begin(local, client, Some(request), exchange.trace.as_ref());
-            exchange.recording.iter().for_each(|recording| recording.note(|record| record.route = number));
-            return Judged::Forward(Box::new(exchange));
-        }
-    };
-    let close = close || request.body != Length::None;
-    if let Some(why) = why {
-        if close {
-            return Judged::Refuse { status, why };
-        }
-        local.counts.refused(why);
-    }
-    let mut heads = local.heads.borrow_mut();
-    let (out, room) = heads.split_at_mut(HEAD_ROOM);
-    let location = match template.map(|template| reply::location(room, template, request, client.tls)) {
-        Some(Err(_)) => {
-            let (status, why) = reply::without_location(request);
-            return Judged::Refuse { status, why };
-        }
-        Some(Ok(length)) => Some(&room[..length]),
-        None => None,
-    };
-    let head_only = request.method == Method::Head;
-    match reply::write(out, &Reply { status, date: local.date(), location, body, head_only, close }) {
-        Ok(length) => {
-            recording::answer(local, client, request, (number, status, why), length);
-            Judged::Answer { status, response: out[..length].to_vec(), close }
-        }
-        Err(_) => Judged::Refuse { status: 500, why: Refused::NoRoom },
     }
 }
 
@@ -457,7 +396,10 @@ impl Exchange {
             body: response.body,
             keep_alive: response.keep_alive,
         };
-        self.count(local, response.status);
+        match answered.is_interim() {
+            true => self.count(local, response.status),
+            false => self.health(local, response.status),
+        }
         Ok(ParseStatus::Complete(answered))
     }
 

@@ -2,7 +2,7 @@
 
 use crate::exchange::{self, Client};
 use crate::local::Local;
-use hairpin_core::l7::head::{self, ParseStatus, Request, Version};
+use hairpin_core::l7::head::{Request, Version};
 use hairpin_core::l7::splice::Refused;
 use hairpin_core::l7::trace::TraceContext;
 use hairpin_core::record::{Ending, Record, Recorder, TEXT_BYTES_MAX, Texts, flags};
@@ -96,26 +96,19 @@ pub(crate) fn answer(
     }
 }
 
-/// Records a request that is refused before it goes anywhere. `request`: its head, if that could be read.
-pub(crate) fn refusal(local: &Local, client: &Client, request: Option<&Request<'_>>, (status, why): (u16, Refused)) {
+/// Records a request that is refused before it goes anywhere. `request`: its head, if that could be read; `route`: its route's
+/// place in the service, if it has one.
+pub(crate) fn refusal(
+    local: &Local,
+    client: &Client,
+    request: Option<&Request<'_>>,
+    route: u16,
+    (status, why): (u16, Refused),
+) {
     let trace = request.and_then(|request| local.mark(client, request));
     if let Some(recording) = Recording::begin(local, client, request, trace.as_ref()) {
         let bytes = exchange::refusal(local, status, false).len();
+        recording.note(|record| record.route = route);
         recording.answered(status, Some(why), bytes);
     }
-}
-
-/// Records a request that is refused, and whose head, if there is one, `input` begins with.
-pub(crate) fn refusal_of_input(local: &Local, client: &Client, input: &[u8], why: (u16, Refused)) {
-    let setup = local.setup();
-    let Some(http) = setup.http(client.service) else { return };
-    if http.tracing.is_none() && !setup.service(client.service).is_some_and(|service| service.is_recorded) {
-        return;
-    }
-    let read = head::request(input, &http.limits.head_bounds());
-    let request = match &read {
-        Ok(ParseStatus::Complete(request)) => Some(request),
-        _ => None,
-    };
-    refusal(local, client, request, why);
 }

@@ -39,20 +39,23 @@ impl Exchange {
         }
     }
 
-    /// Counts a response of the backend's.
+    /// Counts whether the backend is well by the status of its response, which may be replaced by another backend's.
+    pub(super) fn health(&self, local: &Local, status: u16) {
+        let Some((number, _)) = self.backend else { return };
+        let faulty = self.setup.service(self.group).is_some_and(|group| group.faulty.contains(status));
+        local.counts.backend(number, |backend| match faulty {
+            true => backend.faults[Fault::Status as usize] += 1,
+            false => backend.established += 1,
+        });
+    }
+
+    /// Counts a response of the backend's that goes to the client.
     pub(super) fn count(&self, local: &Local, status: u16) {
         let class = class(status);
         local.counts.change(|statistics| statistics.http.responses[class] += 1);
-        let Some((number, _)) = self.backend else { return };
-        let faulty = self.setup.service(self.group).is_some_and(|group| group.faulty.contains(status));
-        local.counts.backend(number, |backend| {
-            backend.responses[class] += 1;
-            match status {
-                ..200 if status != 101 => {}
-                _ if faulty => backend.faults[Fault::Status as usize] += 1,
-                _ => backend.established += 1,
-            }
-        });
+        if let Some((number, _)) = self.backend {
+            local.counts.backend(number, |backend| backend.responses[class] += 1);
+        }
     }
 
     /// The request has come so far now.
@@ -71,8 +74,9 @@ impl Exchange {
         }
     }
 
-    /// Counts how long it took until the response had come that goes to the client.
+    /// Counts the response that goes to the client, and how long it took until it had come.
     pub(crate) fn responded(&self, local: &Local, status: u16) {
+        self.count(local, status);
         if let Some(recording) = &self.recording {
             let us = recording.so_far();
             recording.note(|record| (record.to_response_us, record.status) = (us, status));

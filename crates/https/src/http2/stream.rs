@@ -14,9 +14,9 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use hairpin_core::l7::body::Length;
 use hairpin_core::l7::decision;
-use hairpin_core::l7::head::{self, Bounds, FIELDS_MAX, Method, ParseStatus};
+use hairpin_core::l7::head::{self, Bounds, FIELDS_MAX, Method, ParseStatus, Request};
 use hairpin_core::l7::splice::Refused;
-use hairpin_core::record::Ending;
+use hairpin_core::record::{self, Ending};
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -100,31 +100,19 @@ impl Stream {
                 return self.respond.send_reset(Reason::PROTOCOL_ERROR);
             }
             Ok(ParseStatus::Complete(request)) if request.method == Method::Connect => {
-                Judged::Refuse { status: 501, why: Refused::Tunnel }
+                self.refusal(Some(request), (501, Refused::Tunnel))
             }
-            Ok(ParseStatus::Complete(request)) => exchange::judge(&self.local, &self.client, request, 0),
-            Ok(ParseStatus::Partial) => Judged::Refuse { status: 400, why: Refused::Malformed },
-            Err(bad) => {
-                let (status, why) = decision::of_bad_head(*bad);
-                Judged::Refuse { status, why }
+            Ok(ParseStatus::Complete(request)) => {
+                exchange::judge(&self.local, &self.client, request, (0, is_websocket))
             }
+            Ok(ParseStatus::Partial) => self.refusal(None, (400, Refused::Malformed)),
+            Err(bad) => self.refusal(None, decision::of_bad_head(*bad)),
         };
-        if let Judged::Refuse { status, why } = &judged {
-            let request = match &read {
-                Ok(ParseStatus::Complete(request)) => Some(request),
-                _ => None,
-            };
-            recording::refusal(&self.local, &self.client, request, (*status, *why));
-        }
         drop(read);
         match judged {
             Judged::Refuse { status, why } => {
                 self.refuse(status, why, Method::Get).await;
                 Upload::new(Some(body), None).discard().await;
-            }
-            // Success would say that the tunnel is there.
-            Judged::Answer { response, .. } if is_websocket && response.starts_with(b"HTTP/1.1 2") => {
-                self.refuse(501, Refused::Tunnel, Method::Get).await;
             }
             Judged::Answer { status, response, .. } => {
                 self.local.counts.request(self.client.service);
@@ -142,6 +130,12 @@ impl Stream {
                 }
             },
         }
+    }
+
+    /// A request that is refused before it is judged.
+    fn refusal(&self, request: Option<&Request<'_>>, (status, why): (u16, Refused)) -> Judged {
+        recording::refusal(&self.local, &self.client, request, record::NONE, (status, why));
+        Judged::Refuse { status, why }
     }
 
     /// The client's deadline has passed: it is told so, unless the response has begun. The backend's stream is reset.

@@ -7,7 +7,7 @@ use hairpin_core::flow::{Endpoint, Protocol};
 use hairpin_core::keys::Secret;
 use hairpin_core::l7::config::{Action, Edits, Forwarded, Http, HttpLimits, Kind, Route, RouteTerms, Terminated};
 use hairpin_core::l7::route::Conditions;
-use hairpin_core::record::Recorder;
+use hairpin_core::record::{Message, Record, Recorder, Records};
 use hairpin_core::time::Time;
 use hairpin_https::{
     BackendTls, CertificateFiles, Configuration, Runtimes, RuntimesOptions, ServedCertificates, TerminatedService,
@@ -25,8 +25,8 @@ use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -104,6 +104,8 @@ pub(crate) struct Site {
     /// Of `web.test`.
     pub(crate) certificate: String,
     configuration: Configuration,
+    /// The records of its core.
+    records: Arc<Mutex<Vec<Records>>>,
     _scratch: Scratch,
 }
 
@@ -161,6 +163,7 @@ impl Site {
             name: "web".into(),
             endpoint,
             protocol: Protocol::Tcp,
+            is_recorded: true,
             kind: Kind::Terminated(Box::new(Terminated { http, tls: terminated.tls.is_some(), http2: true })),
             backends: (0..).zip(servers).map(backend).collect(),
             ..Service::vacant()
@@ -175,6 +178,8 @@ impl Site {
             http2_backends: HashSet::new(),
             challenges: None,
         };
+        let records = Arc::new(Mutex::new(Vec::new()));
+        let made = Arc::clone(&records);
         let runtimes_options = RuntimesOptions {
             loads: Loads::default(),
             effective_weights: EffectiveWeights::default(),
@@ -182,13 +187,17 @@ impl Site {
             seed: 3,
             clients_max: 1000,
             now: || Time::ZERO,
-            recorder: Arc::new(|| Recorder::new(1 << 16).0),
+            recorder: Arc::new(move || {
+                let (recorder, records) = Recorder::new(1 << 16);
+                made.lock().unwrap().push(records);
+                recorder
+            }),
             enter,
             thread_time: || Duration::ZERO,
         };
         let runtimes =
             Runtimes::start(&runtimes_options, &configuration, &[0], vec![vec![(endpoint, socket)]]).unwrap();
-        Site { runtimes, address, certificate, configuration, _scratch: scratch }
+        Site { runtimes, address, certificate, configuration, records, _scratch: scratch }
     }
 
     /// Has the service's backends speak TLS from now on.
@@ -211,6 +220,23 @@ impl Site {
     pub(crate) fn counted(&self) -> hairpin_https::CoreReading {
         self.runtimes.refresh(Duration::from_secs(5));
         self.runtimes.readings().remove(0)
+    }
+
+    /// The next record of an exchange.
+    pub(crate) async fn record(&self) -> Record {
+        loop {
+            let mut next = None;
+            for records in self.records.lock().unwrap().iter_mut() {
+                records.read(|message| match message {
+                    Message::Whole(record, _) => next = Some(record),
+                    Message::Begun(..) | Message::Ended(_) => {}
+                });
+            }
+            match next {
+                Some(record) => return record,
+                None => tokio::time::sleep(Duration::from_millis(2)).await,
+            }
+        }
     }
 
     /// A TLS connection of a client that offers these protocols.

@@ -308,7 +308,7 @@ fn accept_of(request: &str) -> String {
 }
 
 /// Asks for a WebSocket by HTTP/2 (RFC 8441), once the site has said that it takes such requests.
-async fn ask_for_websocket(site: &Site, uri: &str) -> (h2::client::ResponseFuture, h2::SendStream<Bytes>) {
+pub(crate) async fn ask_for_websocket(site: &Site, uri: &str) -> (h2::client::ResponseFuture, h2::SendStream<Bytes>) {
     let mut client = site.http2().await.ready().await.unwrap();
     while !client.is_extended_connect_protocol_enabled() {
         sleep(Duration::from_millis(10)).await;

@@ -14,5 +14,6 @@ mod http2_backends;
 mod http2_bounds;
 mod http2_streams;
 mod names;
+mod records;
 mod retries;
 mod tls;

@@ -75,7 +75,11 @@ fn status_of_the_route_has_another_backend_asked() {
         let ill = asked_ill.load(Ordering::Relaxed) as u64;
         assert_eq!(asked_well.load(Ordering::Relaxed), 8);
         assert!(ill > 0);
-        assert_eq!(site.counted().statistics.http.retries, ill);
+        let counted = site.counted().statistics;
+        assert_eq!(counted.http.retries, ill);
+        // The client has not seen what was replaced.
+        assert_eq!(counted.http.responses, [0, 8, 0, 0, 0]);
+        assert_eq!((counted.backends[0].responses, counted.backends[1].responses[1]), ([0; 5], 8));
     });
 }
 

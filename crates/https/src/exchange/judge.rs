@@ -1,0 +1,91 @@
+//! The decision about a request whose head was read.
+
+use super::{Client, Exchange};
+use crate::local::Local;
+use crate::recording::{self, Recording};
+use hairpin_core::l7::body::Length;
+use hairpin_core::l7::decision::{self, Verdict};
+use hairpin_core::l7::edit::HEAD_ROOM;
+use hairpin_core::l7::head::{Method, Request};
+use hairpin_core::l7::reply::{self, Reply};
+use hairpin_core::l7::splice::Refused;
+use hairpin_core::record;
+
+/// The decision about a request.
+pub(crate) enum Judged {
+    /// The request goes to a backend.
+    Forward(Box<Exchange>),
+    /// The request is answered with this HTTP/1.1 response; `close`: the last one of its connection.
+    Answer { status: u16, response: Vec<u8>, close: bool },
+    /// The request is refused, and nothing behind it on its connection is read.
+    Refuse { status: u16, why: Refused },
+}
+
+/// Decides about a request whose head was read, and records it unless it is forwarded. Its connection had `requests` before it;
+/// `is_connect`: it asks for a tunnel by HTTP/2's CONNECT.
+pub(crate) fn judge(
+    local: &Local,
+    client: &Client,
+    request: &Request<'_>,
+    (requests, is_connect): (u32, bool),
+) -> Judged {
+    let setup = local.setup();
+    let refuse = |route: u16, (status, why): (u16, Refused)| {
+        recording::refusal(local, client, Some(request), route, (status, why));
+        Judged::Refuse { status, why }
+    };
+    let Some(http) = setup.http(client.service) else { return refuse(record::NONE, (503, Refused::NoBackend)) };
+    let close = decision::is_last(http, request, requests) || client.control.is_draining();
+    let verdict = decision::judge(http, request, &client.key.source.address);
+    let number = verdict.route(http);
+    let (status, body, template, why) = match verdict {
+        Verdict::Refuse { status, why } => return refuse(number, (status, why)),
+        Verdict::Answer { status, body, location, why, .. } => (status, body, location, why),
+        Verdict::Forward { route, groups } => {
+            let mut turn = local.turn.get();
+            let group = decision::pick(groups, &mut turn);
+            local.turn.set(turn);
+            let Some(group) = group else { return refuse(number, (503, Refused::NoBackend)) };
+            if route.terms.retries > 0 {
+                local.retry_budgets.earn(client.service, http.limits.retry_percent);
+            }
+            let mut exchange = Exchange::new(&setup, client.clone(), http, request, (number, group), close);
+            exchange.trace = local.mark(client, request);
+            exchange.recording = Recording::begin(local, client, Some(request), exchange.trace.as_ref());
+            exchange.recording.iter().for_each(|recording| recording.note(|record| record.route = number));
+            return Judged::Forward(Box::new(exchange));
+        }
+    };
+    // Success would say that the tunnel is there.
+    if is_connect && matches!(status, 200..300) {
+        return refuse(number, (501, Refused::Tunnel));
+    }
+    let close = close || request.body != Length::None;
+    if let Some(why) = why {
+        if close {
+            return refuse(number, (status, why));
+        }
+        local.counts.refused(why);
+    }
+    let mut heads = local.heads.borrow_mut();
+    let (out, room) = heads.split_at_mut(HEAD_ROOM);
+    let location = match template.map(|template| reply::location(room, template, request, client.tls)) {
+        Some(Err(_)) => {
+            drop(heads);
+            return refuse(number, reply::without_location(request));
+        }
+        Some(Ok(length)) => Some(&room[..length]),
+        None => None,
+    };
+    let head_only = request.method == Method::Head;
+    match reply::write(out, &Reply { status, date: local.date(), location, body, head_only, close }) {
+        Ok(length) => {
+            recording::answer(local, client, request, (number, status, why), length);
+            Judged::Answer { status, response: out[..length].to_vec(), close }
+        }
+        Err(_) => {
+            drop(heads);
+            refuse(number, (500, Refused::NoRoom))
+        }
+    }
+}
