@@ -152,7 +152,7 @@ pub(super) const FAMILIES: &[MetricFamily] = &[
         Counter,
         "http_responses",
         &["service", "group", "backend", "class"],
-        "Responses of backends, by class: 1xx to 5xx. The group of a service's own backends is empty.",
+        "Responses of backends that went to clients, by class: 1xx to 5xx. The group of a service's own backends is empty.",
         responses
     ),
     family!(
