@@ -1,4 +1,4 @@
-# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-l7 | bench-https | bench-kernel-tls | bench-xdp | bench-laconic | reproduce | reproduce-pages | reproduce-laconic | fuzz | deb | deb-lab | soak | clean
+# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-l7 | bench-https | bench-kernel-tls | bench-xdp | bench-laconic | reproduce | reproduce-pages | reproduce-laconic | traces | fuzz | deb | deb-lab | soak | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -23,7 +23,7 @@ LACONIC ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-otlp test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-kernel-tls bench-xdp bench-laconic laconic-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab reproduce-laconic laconic-cards-page fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
+.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-otlp test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-kernel-tls bench-xdp bench-laconic laconic-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab reproduce-laconic laconic-cards-page traces traces-page traces-results fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
 	$(CARGO) build --release --workspace --exclude hairpin-fuzz
@@ -248,6 +248,24 @@ reproduce-keep:
 		gzip --no-name --best --stdout target/reproduce/cases.jsonl >lab/results/reproduction.jsonl.gz
 	test ! -e target/reproduce-full/cases.jsonl || \
 		gzip --no-name --best --stdout target/reproduce-full/cases.jsonl >lab/results/reproduction-full.jsonl.gz
+
+# Traces from published distributions beside recordings, and whether KTH 2022's findings depend on them: a page, and the results
+# that it is written from. HAIRPIN_TRACES names the recordings. `traces-page` simulates nothing.
+TRACES ?=
+TRACES_PAGE = --verdicts 0.1=target/traces --document docs/evidence/traces.md
+traces: traces-results
+	$(LAB) reproduce --experiments lab/experiments/traces --scale 0.1 --output target/traces $(TRACES)
+	gzip --no-name --best --stdout target/traces/cases.jsonl >lab/results/traces.jsonl.gz
+	$(LAB) trace $(TRACES_PAGE)
+
+traces-page: traces-results
+	$(LAB) trace $(TRACES_PAGE)
+
+traces-results: deps
+	$(CARGO) build --release --package hairpin-lab
+	mkdir -p target/traces
+	test -e target/traces/cases.jsonl || ! test -e lab/results/traces.jsonl.gz || \
+		gzip --decompress --stdout lab/results/traces.jsonl.gz >target/traces/cases.jsonl
 
 # The program, and the results that are in lab/results.
 reproduce-lab: deps

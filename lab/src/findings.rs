@@ -68,9 +68,11 @@ mod tests {
     fn named() -> BTreeMap<String, BTreeSet<String>> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut named: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for experiment in ModelExperiment::load_all(&root.join("experiments")).unwrap() {
-            let ids = experiment.findings.iter().map(|finding| finding.id.clone()).collect();
-            named.insert(experiment.name, ids);
+        for directory in ["experiments", "experiments/traces"] {
+            for experiment in ModelExperiment::load_all(&root.join(directory)).unwrap() {
+                let ids = experiment.findings.iter().map(|finding| finding.id.clone()).collect();
+                named.insert(experiment.name, ids);
+            }
         }
         for entry in std::fs::read_dir(root.join("scenarios")).unwrap() {
             let path = entry.unwrap().path();

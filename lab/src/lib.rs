@@ -22,6 +22,7 @@ pub mod report;
 pub mod sink;
 pub mod statistics;
 pub mod testbed;
+pub mod trace;
 pub mod traffic;
 pub mod train;
 pub mod virtual_time;

@@ -15,6 +15,7 @@ mod run;
 mod sink;
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 mod source;
+mod trace;
 mod train;
 
 use anyhow::{Context, Result};
@@ -101,6 +102,14 @@ enum CliCommand {
     #[command(after_help = "Examples:\n  hairpin-lab train --traces captures/ --without port --model edge.tree\n  \
                             hairpin-lab train --sizes web-search.csv --more 100 -o json")]
     Train(Box<train::TrainArguments>),
+    /// Make traces from published distributions, and say how they compare with recordings and with what was published.
+    ///
+    /// Connections come, carry and end as a model says, whose numbers each have a source (lab/traces/*.toml). The capture file
+    /// has both directions, with the headers of every packet; the same model and seed make the same bytes. `generate --replay
+    /// MODEL.toml` sends a trace on real packets, an experiment's `recording = "campus"` has it in virtual time.
+    #[command(after_help = "Examples:\n  hairpin-lab trace campus --connections 20000 -o campus.pcap\n  \
+                            hairpin-lab trace --recordings captures/")]
+    Trace(Box<trace::TraceArguments>),
     /// Print the manual page.
     #[command(after_help = "Example: hairpin-lab man --directory /usr/local/share/man/man1")]
     Man {
@@ -195,6 +204,7 @@ impl CliCommand {
             CliCommand::Sink(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             CliCommand::Forward(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             CliCommand::Train(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
+            CliCommand::Trace(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             CliCommand::Man { directory } => manual(directory.as_deref()).map(|()| ExitCode::SUCCESS),
             CliCommand::Completions { shell } => completions(shell).map(|()| ExitCode::SUCCESS),
         }

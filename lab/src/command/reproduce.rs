@@ -186,7 +186,7 @@ fn gather<'a>(experiments: &'a [ModelExperiment], bench: &CaseContext, store: &'
 }
 
 /// A scale and where its results are.
-fn beside(text: &str) -> Result<(f64, PathBuf), String> {
+pub(super) fn beside(text: &str) -> Result<(f64, PathBuf), String> {
     let (scale, directory) = text.split_once('=').ok_or("write SCALE=DIRECTORY, such as 1=target/reproduce-full")?;
     let scale = scale.parse().map_err(|_| format!("`{scale}` is no scale, such as 0.1"))?;
     Ok((scale, PathBuf::from(directory)))

@@ -19,7 +19,7 @@ enum Coming {
 /// The source of packets.
 #[derive(Args, Debug)]
 pub(super) struct SourceArguments {
-    /// Replay this capture file (pcap or pcapng) instead of made-up flows.
+    /// Replay this capture file (pcap or pcapng), or the trace of this model (*.toml), instead of made-up flows.
     #[arg(long, value_name = "FILE", help_heading = "Source")]
     replay: Option<PathBuf>,
     /// Keep the recorded payload (but for the stamp) instead of zeros.

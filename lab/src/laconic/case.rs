@@ -19,7 +19,7 @@ const MODEL: u32 = 1;
 /// The size that stands for the enterprise workload.
 pub const ENTERPRISE: &str = "enterprise";
 /// Its flow sizes.
-const ENTERPRISE_SIZES: &str = include_str!("../../flow-sizes/enterprise.csv");
+const ENTERPRISE_SIZES: &str = include_str!("../../laconic/enterprise.csv");
 
 /// A case.
 #[derive(Clone, Debug, PartialEq, Serialize)]

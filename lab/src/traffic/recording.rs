@@ -1,6 +1,7 @@
 //! Capture files, read into memory: the TCP and UDP packets in them.
 
 use super::template::{IPV6_PREFIX, PacketEnds};
+use crate::trace::TraceModel;
 use anyhow::{Context, Result, bail, ensure};
 use hairpin_core::flow::{Address, Protocol};
 use hairpin_core::wire::{Parsed, Transport, ethernet, parse};
@@ -18,6 +19,8 @@ use std::time::Duration;
 pub const PACKETS_MAX: usize = 1 << 23;
 /// Bytes of payload kept at most, likewise.
 pub const BYTES_MAX: usize = 1 << 30;
+/// The seed of a trace that is made instead of read.
+const TRACE_SEED: u64 = 1;
 /// The first bytes of a pcapng file (its section header block's type).
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
@@ -32,6 +35,23 @@ pub struct Recorded {
     pub length: u16,
     /// The place of its payload in the recording's bytes.
     pub payload: (usize, u16),
+}
+
+impl Recorded {
+    /// A packet without its payload.
+    pub(crate) fn of(at: &Transport) -> Recorded {
+        let transport = if at.key.protocol == Protocol::Tcp { 20 } else { 8 };
+        let headers = ethernet::HEADER + if at.key.is_ipv4() { 20 } else { 40 } + transport;
+        let last = |address: &Address| u32::from_be_bytes(address.ipv4_octets());
+        let ends = PacketEnds {
+            source: last(&at.key.source.address),
+            destination: last(&at.key.destination.address),
+            source_port: at.key.source.port,
+            destination_port: at.key.destination.port,
+        };
+        let length = (headers + at.end - at.payload).min(usize::from(u16::MAX)) as u16;
+        Recorded { protocol: at.key.protocol, ends, length, payload: (0, 0) }
+    }
 }
 
 /// A capture file in memory.
@@ -75,11 +95,15 @@ pub fn frames<'a>(path: &Path, each: &'a mut Each<'a>) -> Result<BTreeMap<&'stat
 }
 
 impl Recording {
-    /// Reads a pcap or pcapng file of Ethernet frames or IP packets.
+    /// Reads a pcap or pcapng file of Ethernet frames or IP packets; of a file that ends in `.toml`, which is a model of a
+    /// [trace](crate::trace), the packets are made, without payloads.
     ///
     /// # Errors
     /// It cannot be read, is neither, or has no TCP or UDP packet.
     pub fn read(path: &Path, payload: bool) -> Result<Recording> {
+        if path.extension().is_some_and(|ending| ending == "toml") {
+            return Ok(crate::trace::capture::recording(&TraceModel::read(path)?, TRACE_SEED));
+        }
         let name = path.display();
         let mut kept = KeptPackets::default();
         let mut skipped = frames(path, &mut |_, frame, at| kept.keep(frame, at, payload))?;
@@ -215,18 +239,8 @@ impl KeptPackets {
         }
         let start = self.bytes.len();
         self.bytes.extend_from_slice(kept);
-        let transport = if at.key.protocol == Protocol::Tcp { 20 } else { 8 };
-        let headers = ethernet::HEADER + if ipv6 { 40 } else { 20 } + transport;
-        let last = |address: &Address| u32::from_be_bytes(address.ipv4_octets());
-        let ends = PacketEnds {
-            source: last(&at.key.source.address),
-            destination: last(&at.key.destination.address),
-            source_port: at.key.source.port,
-            destination_port: at.key.destination.port,
-        };
-        let length = (headers + at.end - at.payload).min(usize::from(u16::MAX)) as u16;
         let payload = (start, kept.len().min(usize::from(u16::MAX)) as u16);
-        self.packets[usize::from(ipv6)].push(Recorded { protocol: at.key.protocol, ends, length, payload });
+        self.packets[usize::from(ipv6)].push(Recorded { payload, ..Recorded::of(at) });
         None
     }
 }

@@ -76,6 +76,16 @@ impl FlowSizes {
         };
         size.round().max(1.0) as u64
     }
+
+    /// The share of all flows that are not larger than `bytes`: the inverse of [`FlowSizes::at`].
+    pub fn below(&self, bytes: f64) -> f64 {
+        let above = self.points.partition_point(|&(size, _)| size <= bytes);
+        let Some(&(size, reached)) = self.points.get(above) else { return 1.0 };
+        match above.checked_sub(1).map(|below| self.points[below]) {
+            Some((from, since)) => since + (reached - since) * (bytes / from).ln() / (size / from).ln(),
+            None => 0.0,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -106,6 +116,8 @@ mod tests {
     fn halfway_is_the_geometric_mean() {
         let sizes = FlowSizes::parse("100,0\n10000,1\n").unwrap();
         assert_eq!(sizes.at(0.5), 1000);
+        assert!((sizes.below(1000.0) - 0.5).abs() < 1e-9);
+        assert_eq!((sizes.below(99.0), sizes.below(1e9)), (0.0, 1.0));
         assert_eq!((sizes.at(0.0), sizes.at(1.0)), (100, 10_000));
     }
 

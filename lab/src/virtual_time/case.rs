@@ -1,10 +1,11 @@
 //! A case is performed: settings become a testbed and its traffic, and its results an outcome.
 
 use super::file::Case;
-use super::mix::{Connections, ConnectionsOptions, Mix, Popular, ReplayMix, ResponseSize, Structure};
+use super::mix::{Connections, ConnectionsOptions, GeneratedMix, Mix, Popular, ReplayMix, ResponseSize, Structure};
 use super::outcome::Outcome;
 use super::settings::{By, CaseSettings, DeviceKind, MixKind, PolicyKind};
 use super::store::Recordings;
+use crate::trace::TraceModel;
 use crate::traffic::sizes::FlowSizes;
 use anyhow::{Context, Result, anyhow, ensure};
 use hairpin_core::config::Timeouts;
@@ -95,7 +96,7 @@ impl CaseContext {
 
     /// The recordings that a case replays: none if it replays none.
     pub fn recordings_of(&self, case: &Case) -> Option<Recordings> {
-        self.recordings().filter(|_| case.settings.mix == MixKind::Trace)
+        self.recordings().filter(|_| case.settings.mix == MixKind::Trace && case.settings.recording.is_empty())
     }
 
     /// Whether the profiles that a case names are there.
@@ -109,7 +110,9 @@ impl CaseContext {
         let settings = serde_json::to_string(&case.settings).unwrap_or_default();
         let core = self.cores.get(&case.settings.core).map_or("", |(_, numbers)| numbers);
         let card = self.cards.get(&case.settings.card).map_or("", |(_, numbers)| numbers);
-        let all = format!("{settings}\n{}\n{core}\n{card}", self.scale);
+        let made =
+            TraceModel::find(&case.settings.recording).map_or(String::new(), |model| format!("\n{}", model.text));
+        let all = format!("{settings}\n{}\n{core}\n{card}{made}", self.scale);
         // FNV-1a: the same everywhere and always.
         let hash = all
             .bytes()
@@ -271,7 +274,21 @@ impl CaseContext {
             MixKind::Zipf => Mix::Popular(Popular::new(flows, exponent, pps, seconds, length, seed)),
             MixKind::Trace => {
                 let frame = (settings.frame > 0).then_some(settings.frame);
-                Mix::Replay(ReplayMix::new(self.structure()?.clone(), flows, pps, seconds, frame, seed))
+                let (structure, flows) = match settings.recording.as_str() {
+                    "" => (self.structure()?.clone(), flows),
+                    // As many flows as the trace has.
+                    name => {
+                        let packets = (pps * seconds).ceil() as u64;
+                        let made = Structure::made(&TraceModel::find(name)?, packets, seed);
+                        let flows = made.flows().min(super::mix::FLOWS_MAX.into()) as u32;
+                        (Arc::new(made), flows)
+                    }
+                };
+                Mix::Replay(ReplayMix::new(structure, flows, pps, seconds, frame, seed))
+            }
+            MixKind::Generated => {
+                let model = TraceModel::find(&settings.recording)?;
+                Mix::Generated(Box::new(GeneratedMix::new(&model, pps, seconds, seed)))
             }
             MixKind::WebSearch => self.connections(settings, self.measured("web-search", settings)?, pps),
             MixKind::DataMining => self.connections(settings, self.measured("data-mining", settings)?, pps),
@@ -318,7 +335,7 @@ impl CaseContext {
 
 /// Whether connections come and go in this mix.
 fn is_connections(settings: &CaseSettings) -> bool {
-    matches!(settings.mix, MixKind::WebSearch | MixKind::DataMining | MixKind::Frames)
+    matches!(settings.mix, MixKind::WebSearch | MixKind::DataMining | MixKind::Frames | MixKind::Generated)
 }
 
 fn method(settings: &CaseSettings) -> Result<LookupMethod> {

@@ -61,7 +61,7 @@ fn push(text: &mut String, line: &str) {
 }
 
 /// A paragraph, in lines of [`WIDTH`] columns; all but the first begin with `indent`.
-fn paragraph(text: &mut String, prose: &str, indent: &str) {
+pub(crate) fn paragraph(text: &mut String, prose: &str, indent: &str) {
     let mut width = 0;
     for word in prose.split_whitespace() {
         if width > 0 && width + 1 + word.chars().count() > WIDTH {
@@ -109,7 +109,7 @@ pub(super) fn judgements<'a>(gathered: &Gathered<'a>) -> Vec<(&'a CaseFinding, J
 }
 
 /// Text that cannot end a table's cell.
-fn cell(text: &str) -> String {
+pub(crate) fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 

@@ -11,6 +11,7 @@
 //! | `outcome` | what came of a case: metrics by name |
 //! | `finding` | what the paper found, and the rule by which it is agreed with |
 //! | `comparison` | policies beside each other and a greedy yardstick |
+//! | `verdicts` | whether a finding depends on an axis |
 //! | `document`, `page`, `tables`, `drawing` | the page in docs/evidence, the page of a run, CSV, figures |
 //!
 //! An outcome is a function of the case, the scale and the profiles: no clock, no order of threads comes into it.
@@ -31,6 +32,7 @@ mod store;
 mod tables;
 #[cfg(test)]
 mod tests;
+pub mod verdicts;
 mod write;
 
 pub use case::CaseContext;

@@ -1,5 +1,6 @@
 //! The settings of a case: everything that can differ from one to the next, by name.
 
+use crate::trace::TraceModel;
 use serde::{Deserialize, Serialize};
 
 /// The device under test.
@@ -68,6 +69,8 @@ pub enum MixKind {
     DataMining,
     /// Connections of about as many frames as `frames` says.
     Frames,
+    /// The connections of the made trace `recording`, with their own times.
+    Generated,
 }
 
 /// Everything of a case. Counts and rates are those of the whole testbed: what is simulated is a part of them.
@@ -141,6 +144,9 @@ pub struct CaseSettings {
     pub ends: bool,
     /// Milliseconds after which a connection that is silent is forgotten; the worker's own timeouts, if 0.
     pub idle_ms: u64,
+    /// `trace` and `generated`: the model of a made trace, by its name; the recordings, if empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub recording: String,
     /// The seed of everything drawn.
     pub seed: u64,
 }
@@ -181,6 +187,7 @@ impl Default for CaseSettings {
             size_max: u64::MAX,
             ends: true,
             idle_ms: 0,
+            recording: String::new(),
             seed: 1,
         }
     }
@@ -217,6 +224,15 @@ impl CaseSettings {
         }
         if self.seconds == 0.0 && self.mix != MixKind::Trace {
             return Err("seconds is 0, which only the mix `trace` can be played for".into());
+        }
+        if self.seconds == 0.0 && !self.recording.is_empty() {
+            return Err("seconds is 0, which only recordings can be played for, not a made trace".into());
+        }
+        if self.mix == MixKind::Generated && self.recording.is_empty() {
+            return Err("the mix `generated` needs the name of a made trace: recording = \"campus\"".into());
+        }
+        if !self.recording.is_empty() {
+            TraceModel::find(&self.recording).map_err(|wrong| format!("{wrong:#}"))?;
         }
         if self.device == DeviceKind::Forwarder && self.policy != PolicyKind::Never {
             return Err("a forwarder has no policy".into());

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`ReplayMix`] | recordings played with ever fresh addresses until there are as many flows as asked for (KTH 2022, 3.2) |
 //! | [`Popular`] | each packet's flow drawn by Zipf's law, or all flows in turn |
+//! | [`GeneratedMix`] | a trace made from published distributions, both directions, with its own times |
 //! | [`Connections`] | connections that come by a Poisson process, each with its size and its own rate, both directions |
 //!
 //! Each is a function of its numbers and a seed, and can be made again: a second run, or a greedy yardstick's look ahead, sees the
@@ -12,6 +13,7 @@
 
 mod agenda;
 mod connections;
+mod generated;
 mod popular;
 mod replay;
 mod structure;
@@ -19,6 +21,7 @@ mod structure;
 mod tests;
 
 pub use connections::{Connections, ConnectionsOptions, ResponseSize};
+pub use generated::GeneratedMix;
 pub use popular::{Popular, Zipf};
 pub use replay::ReplayMix;
 pub use structure::{RecordingUnit, Structure};
@@ -49,6 +52,8 @@ pub enum Mix {
     Popular(Popular),
     /// Whole connections.
     Connections(Connections),
+    /// A made trace.
+    Generated(Box<GeneratedMix>),
 }
 
 impl ModelTraffic for Mix {
@@ -58,6 +63,7 @@ impl ModelTraffic for Mix {
             Mix::Replay(mix) => mix.next(),
             Mix::Popular(mix) => mix.next(),
             Mix::Connections(mix) => mix.next(),
+            Mix::Generated(mix) => mix.next(),
         }
     }
 
@@ -66,6 +72,7 @@ impl ModelTraffic for Mix {
             Mix::Replay(mix) => mix.key(flow),
             Mix::Popular(mix) => mix.key(flow),
             Mix::Connections(mix) => mix.key(flow),
+            Mix::Generated(mix) => mix.key(flow),
         }
     }
 
@@ -74,6 +81,7 @@ impl ModelTraffic for Mix {
             Mix::Replay(mix) => mix.flows(),
             Mix::Popular(mix) => mix.flows(),
             Mix::Connections(mix) => mix.flows(),
+            Mix::Generated(mix) => mix.flows(),
         }
     }
 }

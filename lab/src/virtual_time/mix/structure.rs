@@ -1,5 +1,7 @@
 //! The parts of recordings that a replay keeps: the order of packets and their flows.
 
+use crate::trace::capture::frame_length;
+use crate::trace::{Bounds, Generator, TraceModel};
 use crate::traffic::recording::Recording;
 use crate::traffic::template::PacketEnds;
 use anyhow::{Context, Result, ensure};
@@ -45,6 +47,19 @@ impl Structure {
         let units: Vec<RecordingUnit> = recordings.map(|recording| RecordingUnit::of(&recording)).collect();
         ensure!(!units.is_empty(), "no capture file with TCP or UDP packets in {}", directory.display());
         Ok(Structure { units })
+    }
+
+    /// So many packets of a made trace, as one recording: flows are those of one direction.
+    pub fn made(model: &TraceModel, packets: u64, seed: u64) -> Structure {
+        let mut numbers: HashMap<(u32, bool), u32> = HashMap::new();
+        let mut unit = RecordingUnit::default();
+        for packet in Generator::new(model, Bounds::packets(packets.max(1)), seed) {
+            let next = numbers.len() as u32;
+            unit.order.push(*numbers.entry((packet.connection, packet.from_client)).or_insert(next));
+            unit.lengths.push(frame_length(&packet));
+        }
+        unit.flows = numbers.len() as u32;
+        Structure { units: vec![unit] }
     }
 
     /// Packets of all of them.

@@ -1,6 +1,7 @@
 //! Mixes are what they say: a wrong distribution does not pass.
 
 use super::*;
+use crate::trace::TraceModel;
 use crate::traffic::sizes::FlowSizes;
 use fastrand::Rng;
 use hairpin_core::flow::Direction;
@@ -239,6 +240,44 @@ fn life_times_are_exponential_around_their_mean() {
     assert!((19.0..21.0).contains(&mean), "{mean}");
     // e^(-20.5 / 20)
     assert!((0.33..0.39).contains(&above), "{above}");
+}
+
+fn generated(name: &str, seed: u64) -> Vec<OfferedPacket> {
+    let model = TraceModel::find(name).unwrap();
+    all(Mix::Generated(Box::new(GeneratedMix::new(&model, 200_000.0, 1.0, seed))))
+}
+
+#[test]
+fn made_traces_have_the_rate_and_whole_connections() {
+    for name in ["internet", "enterprise"] {
+        let packets = generated(name, 3);
+        // The last one would come at the very end.
+        assert!((199_000..=200_000).contains(&packets.len()), "{name}: {}", packets.len());
+        assert!(packets.windows(2).all(|pair| pair[0].at <= pair[1].at), "{name}");
+        assert_eq!(packets, generated(name, 3), "{name}");
+        assert_ne!(packets, generated(name, 4), "{name}");
+        let flows = by_flow(&packets);
+        let ended = flows.values().filter(|all| all.last().is_some_and(|last| last.part == FlowPart::Last)).count();
+        assert!(ended * 20 > flows.len(), "{name}: {ended} of {} connections have ended", flows.len());
+        for packets in flows.values() {
+            let first = packets[0];
+            assert_eq!((first.part, first.direction), (FlowPart::First, Direction::FromClient), "{name}");
+        }
+    }
+}
+
+#[test]
+fn made_traces_are_replayed_as_recordings() {
+    let model = TraceModel::find("enterprise").unwrap();
+    let made = Structure::made(&model, 100_000, 3);
+    assert_eq!((made.packets(), made.units.len()), (100_000, 1));
+    assert_eq!(made, Structure::made(&model, 100_000, 3));
+    let flows = made.flows() as u32;
+    let mix = Mix::Replay(ReplayMix::new(Arc::new(made), flows, 1e6, 0.1, None, 1));
+    // Played once: every packet of every flow.
+    let counted = counts(&all(mix));
+    assert_eq!(counted.len() as u32, flows);
+    assert!(counted.values().max() > Some(&1000), "some are large");
 }
 
 #[test]
