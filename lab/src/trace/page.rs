@@ -114,7 +114,8 @@ pub fn document(page: &TracePage<'_>) -> String {
         "KTH 2022 (1.5, 3.2, 6.1) replays traces of CAIDA from public routers, IP packets only, with 2 or 8 million flows by masks \
          and all frames padded to 1,500 bytes. It states neither how long flows are nor how they come, and names other traces as an \
          open question. KTH 2020 (3.4.2) sends packets that TRex makes, and has no trace. So there is no figure of theirs to stand \
-         in the table. The recordings are those of nDPI's tests, each a capture of one application.",
+         in the table. The recordings are those of nDPI's tests, each a capture of one application; a pause of more than a minute counts as a \
+         minute.",
         &mut text,
     );
     text.push_str("## What they are like\n\n");

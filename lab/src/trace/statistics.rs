@@ -12,6 +12,8 @@ use std::path::Path;
 const SECOND: u64 = 1_000_000_000;
 /// Seconds of a capture at least, for counts by the second.
 const SECONDS_MIN: usize = 5;
+/// A longer pause is one between captures that were put into one file, and counts as this: a minute.
+const PAUSE_MAX: u64 = 60 * SECOND;
 /// Frames up to so many bytes are small, and from so many on full.
 const SMALL: u16 = 100;
 const FULL: u16 = 1400;
@@ -326,7 +328,7 @@ impl Capture {
     }
 }
 
-/// The packets of a capture file; times count from the first one.
+/// The packets of a capture file; times count from the first one, pauses of up to [`PAUSE_MAX`].
 fn read(path: &Path) -> Result<Vec<SeenPacket>> {
     let mut packets: Vec<SeenPacket> = Vec::new();
     recording::frames(path, &mut |time, _, at| {
@@ -335,8 +337,11 @@ fn read(path: &Path) -> Result<Vec<SeenPacket>> {
         None
     })?;
     packets.sort_by_key(|packet| packet.at);
-    let first = packets.first().map_or(0, |packet| packet.at);
-    packets.iter_mut().for_each(|packet| packet.at -= first);
+    let (mut before, mut now) = (packets.first().map_or(0, |packet| packet.at), 0);
+    for packet in &mut packets {
+        now += (packet.at - before).min(PAUSE_MAX);
+        before = std::mem::replace(&mut packet.at, now);
+    }
     ensure!(!packets.is_empty(), "{} has no TCP or UDP packet", path.display());
     Ok(packets)
 }
