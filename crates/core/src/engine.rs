@@ -224,6 +224,17 @@ pub enum Completion {
     Removed(RuleId, Option<Counters>),
 }
 
+impl Completion {
+    /// Of an answer after which a rule is not in force: the rule, and what it has carried.
+    pub fn ended(&self) -> Option<(RuleId, Counters)> {
+        match *self {
+            Completion::Installed(_) => None,
+            Completion::Rejected(id, _) => Some((id, Counters::default())),
+            Completion::Removed(id, counters) => Some((id, counters.unwrap_or_default())),
+        }
+    }
+}
+
 /// Requests of a worker that wait for its engine at most, and requests in progress in an engine.
 pub const OPS_MAX: usize = 4096;
 /// Answers taken from an engine at a time at most.

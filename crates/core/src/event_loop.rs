@@ -1,4 +1,4 @@
-//! The one event loop of a worker: the same text on every plane, and in the simulator.
+//! The one event loop of a worker, or of another [`FlowFunction`]: the same text on every plane, and in the simulator.
 //!
 //! An iteration: receive, handle, transmit, publish tickets, timeouts, hand rule requests to the engine and its answers to the
 //! worker. Nothing in it waits.
@@ -94,7 +94,11 @@
 //! assert_eq!(event_loop.worker.connections().count(), 1);
 //! ```
 
-use crate::engine::{COMPLETIONS_MAX, Completions, FlowEngine, RuleId, Samples};
+mod function;
+
+pub use function::FlowFunction;
+
+use crate::engine::{Completions, FlowEngine, Samples};
 use crate::flow::FlowKey;
 use crate::frame::{Arrival, BATCH_MAX, Batch, Frame, FrameIo};
 use crate::l7::date::Date;
@@ -102,7 +106,7 @@ use crate::l7::threshold::{Frames, Meter};
 use crate::offload::OffloadPolicy;
 use crate::table::Table;
 use crate::time::{Duration, Time};
-use crate::worker::Worker;
+use crate::worker::{SampledRules, Worker};
 use arrayvec::ArrayVec;
 
 /// How often a worker that ends tries to send what it still has.
@@ -129,10 +133,10 @@ impl Ticket {
     }
 }
 
-/// A worker with its plane and its engine.
-pub struct EventLoop<I: FrameIo, E, P, T> {
-    /// The worker.
-    pub worker: Worker<P, T>,
+/// A worker (or another function) with its plane and its engine.
+pub struct EventLoop<I: FrameIo, E, W> {
+    /// The worker, or another function.
+    pub worker: W,
     /// Its plane.
     pub io: I,
     /// Its engine.
@@ -142,7 +146,7 @@ pub struct EventLoop<I: FrameIo, E, P, T> {
     /// Tickets of the frames in hand: the last of each CPU.
     tickets: ArrayVec<Ticket, BATCH_MAX>,
     completions: Completions,
-    asked: ArrayVec<(RuleId, FlowKey), COMPLETIONS_MAX>,
+    asked: SampledRules,
     samples: Samples,
     /// Tells the time of the engine's answers, which an iteration waits for.
     clock: fn() -> Time,
@@ -154,15 +158,9 @@ pub struct EventLoop<I: FrameIo, E, P, T> {
     date_due: Time,
 }
 
-impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> EventLoop<I, E, P, T> {
+impl<I: FrameIo, E: FlowEngine, W: FlowFunction> EventLoop<I, E, W> {
     /// `clock` and `calendar`: the time by which the worker goes, and the time of day, since the beginning of 1970.
-    pub fn new(
-        worker: Worker<P, T>,
-        io: I,
-        engine: E,
-        clock: fn() -> Time,
-        calendar: fn() -> Duration,
-    ) -> EventLoop<I, E, P, T> {
+    pub fn new(worker: W, io: I, engine: E, clock: fn() -> Time, calendar: fn() -> Duration) -> EventLoop<I, E, W> {
         let (mut worker, mut engine) = (worker, engine);
         if let Some(set_up) = engine.sets_up() {
             worker.set_up_by(set_up);
@@ -195,7 +193,7 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> EventLoop<I
             self.worker.handle_timeout(now);
             // Frames that wait for room go first.
             if self.to_send.is_empty() {
-                self.worker.handle_splices(now, &mut self.io, &mut self.to_send);
+                self.worker.send_due(now, &mut self.io, &mut self.to_send);
                 if !self.to_send.is_empty() {
                     self.io.transmit(&mut self.to_send);
                 }
@@ -220,26 +218,6 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> EventLoop<I
         if self.to_send.is_empty() {
             self.tickets.drain(..).for_each(&mut publish);
         }
-    }
-
-    /// Resets what cannot outlive the process: connections of HTTP and TLS services, as far as the plane takes the frames
-    /// within a bounded number of tries. Some stay until their clients have said their numbers
-    /// ([`EventLoop::is_parting`]).
-    pub fn abandon(&mut self, now: Time) {
-        for _ in 0..ABANDON_TRIES {
-            if !self.to_send.is_empty() {
-                self.io.transmit(&mut self.to_send);
-            }
-            if self.to_send.is_empty() && !self.worker.abandon_splices(now, &mut self.io, &mut self.to_send) {
-                break;
-            }
-        }
-    }
-
-    /// Whether ends are still to say the numbers that they are reset with.
-    pub fn is_parting(&self) -> bool {
-        let (clients, backends, _) = self.worker.splices();
-        clients + backends > 0
     }
 
     /// Drops the frames that wait for room on their way out; returns how many.
@@ -269,7 +247,7 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> EventLoop<I
         let busy = !self.received.is_empty();
         if busy {
             // What frames cost is for comparing with rules: without an engine no frame is touched for that, and no clock read.
-            let mut frames = self.worker.has_engine().then(Frames::default);
+            let mut frames = self.worker.wants_costs().then(Frames::default);
             if let Some(frames) = &mut frames {
                 self.received.iter().for_each(|frame| frames.add(frame.bytes().len()));
             }
@@ -344,8 +322,7 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> EventLoop<I
             self.meter.ops(ops, (self.clock)().since(begun));
         }
         if let Some(threshold) = self.meter.conclude() {
-            self.worker.set_threshold(threshold);
-            self.worker.set_costs(self.meter.costs());
+            self.worker.take_costs(threshold, self.meter.costs());
         }
         busy
     }
@@ -359,6 +336,28 @@ impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> EventLoop<I
         self.engine.sample(&self.asked, &mut self.samples);
         self.worker.handle_samples(now, &self.asked, &self.samples);
         self.asked.clear();
+    }
+}
+
+impl<I: FrameIo, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>> EventLoop<I, E, Worker<P, T>> {
+    /// Resets what cannot outlive the process: connections of HTTP and TLS services, as far as the plane takes the frames
+    /// within a bounded number of tries. Some stay until their clients have said their numbers
+    /// ([`EventLoop::is_parting`]).
+    pub fn abandon(&mut self, now: Time) {
+        for _ in 0..ABANDON_TRIES {
+            if !self.to_send.is_empty() {
+                self.io.transmit(&mut self.to_send);
+            }
+            if self.to_send.is_empty() && !self.worker.abandon_splices(now, &mut self.io, &mut self.to_send) {
+                break;
+            }
+        }
+    }
+
+    /// Whether ends are still to say the numbers that they are reset with.
+    pub fn is_parting(&self) -> bool {
+        let (clients, backends, _) = self.worker.splices();
+        clients + backends > 0
     }
 }
 

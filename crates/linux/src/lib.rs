@@ -16,6 +16,7 @@ pub mod engine;
 pub mod large_pages;
 pub mod memory;
 pub mod network;
+pub mod one_worker;
 pub mod programs;
 mod query;
 mod set_up;

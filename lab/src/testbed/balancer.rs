@@ -150,7 +150,7 @@ pub fn event_loop<IO: FrameIo, E: FlowEngine, P: OffloadPolicy>(
     worker: Worker<P, LabTable>,
     io: IO,
     engine: E,
-) -> EventLoop<IO, E, P, LabTable> {
+) -> EventLoop<IO, E, Worker<P, LabTable>> {
     EventLoop::new(worker, io, engine, now, || Duration::ZERO)
 }
 

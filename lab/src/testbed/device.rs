@@ -84,7 +84,7 @@ impl Handled {
 enum Driver<IO: FrameIo> {
     Wire { io: DevicePort<IO>, frames: Batch<IO::Frame> },
     Forwarder { forwarder: Box<Forwarder>, io: DevicePort<IO>, rx: Batch<IO::Frame>, tx: Batch<IO::Frame> },
-    Balancer(Box<EventLoop<DevicePort<IO>, NoEngine, Never, LabTable>>),
+    Balancer(Box<EventLoop<DevicePort<IO>, NoEngine, Worker<Never, LabTable>>>),
     Offloading(Box<Offloading<IO>>),
 }
 

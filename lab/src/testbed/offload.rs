@@ -165,7 +165,7 @@ pub fn workers(
 
 /// Hairpin's worker with a policy, and a card for its engine.
 pub struct Offloading<IO: FrameIo> {
-    event_loop: EventLoop<DevicePort<IO>, CardEngine, AnyPolicy, LabTable>,
+    event_loop: EventLoop<DevicePort<IO>, CardEngine, Worker<AnyPolicy, LabTable>>,
     worker_ns: u64,
 }
 
@@ -180,12 +180,12 @@ impl<IO: FrameIo> Offloading<IO> {
     }
 
     /// Its event loop.
-    pub fn event_loop(&self) -> &EventLoop<DevicePort<IO>, CardEngine, AnyPolicy, LabTable> {
+    pub fn event_loop(&self) -> &EventLoop<DevicePort<IO>, CardEngine, Worker<AnyPolicy, LabTable>> {
         &self.event_loop
     }
 
     /// Its event loop, to be changed.
-    pub fn event_loop_mut(&mut self) -> &mut EventLoop<DevicePort<IO>, CardEngine, AnyPolicy, LabTable> {
+    pub fn event_loop_mut(&mut self) -> &mut EventLoop<DevicePort<IO>, CardEngine, Worker<AnyPolicy, LabTable>> {
         &mut self.event_loop
     }
 

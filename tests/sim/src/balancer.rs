@@ -97,7 +97,7 @@ impl OffloadPolicy for AfterPackets {
 pub struct BalancerHost {
     options: BalancerHostOptions,
     /// Its worker and its engine, and the event loop that every plane has.
-    pub event_loop: EventLoop<WorkerPort, Carrier, AfterPackets, AnyTable>,
+    pub event_loop: EventLoop<WorkerPort, Carrier, Worker<AfterPackets, AnyTable>>,
     loads: Loads,
     snapshot: Arc<Snapshot>,
     steering: Steering,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::config::{Backend, BackendState, Pool, Service, ServiceState, Snapshot, Timeouts};
-use crate::engine::{Completion, Counters, EngineCaps, RuleOp};
+use crate::engine::{Completion, Counters, EngineCaps, RuleId, RuleOp};
 use crate::flow::{Address, Endpoint};
 use crate::frame::VecFrame;
 use crate::offload::Always;
@@ -102,7 +102,7 @@ impl FlowEngine for Engine {
     }
 }
 
-fn event_loop(wire_room: usize, engine_room: usize) -> EventLoop<Wire, Engine, Always, AnyTable> {
+fn event_loop(wire_room: usize, engine_room: usize) -> EventLoop<Wire, Engine, Worker<Always, AnyTable>> {
     let engine = Engine { room: engine_room, ..Engine::default() };
     let worker = Worker::new(WorkerOptions {
         caps: engine.caps(),
@@ -140,14 +140,14 @@ const VIP: ([u8; 4], u16) = ([192, 0, 2, 1], 80);
 const BACKEND: ([u8; 4], u16) = ([10, 0, 0, 1], 8080);
 
 /// One iteration at `ms`; the tickets it published, and whether it was busy.
-fn iterate(event_loop: &mut EventLoop<Wire, Engine, Always, AnyTable>, ms: u64) -> (Vec<(u8, u32)>, bool) {
+fn iterate(event_loop: &mut EventLoop<Wire, Engine, Worker<Always, AnyTable>>, ms: u64) -> (Vec<(u8, u32)>, bool) {
     let mut tickets = Vec::new();
     let now = Time::from_nanos(ms * 1_000_000 + 1);
     let busy = event_loop.iterate(now, |ticket| tickets.push((ticket.cpu, ticket.number)));
     (tickets, busy)
 }
 
-fn handshake(event_loop: &mut EventLoop<Wire, Engine, Always, AnyTable>, ms: u64) {
+fn handshake(event_loop: &mut EventLoop<Wire, Engine, Worker<Always, AnyTable>>, ms: u64) {
     for (from, to, flags) in [(CLIENT, VIP, "S"), (BACKEND, CLIENT, "SA"), (CLIENT, VIP, "A")] {
         event_loop.io.arriving.push_back(segment(from, to, flags, (0, 1)));
         iterate(event_loop, ms);

@@ -115,7 +115,7 @@ impl ThreadShared {
     }
 
     /// The worker applies its commands.
-    fn apply<I, E, P, T>(&self, now: Time, event_loop: &mut EventLoop<I, E, P, T>)
+    fn apply<I, E, P, T>(&self, now: Time, event_loop: &mut EventLoop<I, E, Worker<P, T>>)
     where
         I: WorkerDevice,
         P: OffloadPolicy,
@@ -330,7 +330,7 @@ impl Publisher {
         &mut self,
         now: Time,
         shared: &ThreadShared,
-        event_loop: &EventLoop<I, E, P, T>,
+        event_loop: &EventLoop<I, E, Worker<P, T>>,
     ) {
         let asked = shared.asked.load(Ordering::Relaxed);
         if !asked && (!self.dirty || now.since(self.published_at) < PUBLISH_EVERY) {
@@ -358,7 +358,7 @@ impl Publisher {
     fn sleep_at_most<I: WorkerDevice, E: FlowEngine, P: OffloadPolicy, T: Table<FlowKey>>(
         &self,
         now: Time,
-        event_loop: &EventLoop<I, E, P, T>,
+        event_loop: &EventLoop<I, E, Worker<P, T>>,
     ) -> Option<Duration> {
         let timeout = event_loop.worker.poll_timeout(now).map(|due| due.since(now));
         let news = self.dirty.then(|| (self.published_at + PUBLISH_EVERY).since(now));

@@ -7,13 +7,11 @@ use anyhow::{Context, Result, ensure};
 use hairpin_core::engine::NoEngine;
 use hairpin_core::event_loop::EventLoop;
 use hairpin_core::frame::{BATCH_MAX, Batch, FrameIo};
-use hairpin_core::offload::Never;
 use hairpin_core::time::{Duration as CoreDuration, Time};
 use hairpin_dpdk::{Eal, EalOptions, EalPages, Mbuf, MbufPool, PoolOptions, Port, PortIo, PortOptions};
 use hairpin_lab::clock;
 use hairpin_lab::forward::Forwarder;
 use hairpin_lab::testbed::card::DevicePort;
-use hairpin_tables::OwnTable;
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -79,7 +77,7 @@ enum BenchDevice {
     Nothing(DevicePort<PortIo>),
     Forward(Box<Forwarder>, DevicePort<PortIo>),
     /// The worker in the event loop that every plane has.
-    Worker(Box<EventLoop<DevicePort<PortIo>, NoEngine, Never, OwnTable>>),
+    Worker(Box<EventLoop<DevicePort<PortIo>, NoEngine, BenchWorker>>),
 }
 
 /// The time of a worker: nanoseconds since the machine was started.

@@ -16,6 +16,7 @@ mod direct;
 mod dpdk;
 mod encapsulated;
 mod events;
+mod functions;
 mod grpc;
 mod health;
 mod hostile;
@@ -94,6 +95,7 @@ fn main() -> ExitCode {
         hostile::tests(),
         lifecycle::tests(),
         events::tests(),
+        functions::tests(),
         times::tests(),
         top::tests(),
         live::tests(),

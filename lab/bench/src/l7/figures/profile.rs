@@ -267,7 +267,7 @@ mod tests {
         let find = "<hairpin_core::table::cuckoo::CuckooPlusPlus as hairpin_core::table::Lookup<K>>::find";
         assert_eq!(worker(&[find]), Some(Stages::Lookup));
         assert_eq!(worker(&["do_syscall_64", "entry_SYSCALL_64_after_hwframe", "read"]), Some(Stages::TapRead));
-        assert_eq!(worker(&["hairpin_core::event_loop::EventLoop<I,E,P,T>::iterate"]), Some(Stages::Loop));
+        assert_eq!(worker(&["hairpin_core::event_loop::EventLoop<I,E,W>::iterate"]), Some(Stages::Loop));
         assert_eq!(worker(&["handle_softirqs", "__irq_exit_rcu", "read"]), Some(Stages::Interrupts));
         assert_eq!(worker(&["an_unknown_function"]), Some(Stages::Other));
     }
