@@ -1,4 +1,4 @@
-# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-l7 | bench-https | bench-kernel-tls | bench-xdp | bench-laconic | reproduce | reproduce-pages | reproduce-laconic | traces | fuzz | deb | deb-lab | soak | clean
+# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-l7 | bench-https | bench-kernel-tls | bench-xdp | bench-laconic | bench-middleboxes | reproduce | reproduce-pages | reproduce-laconic | traces | fuzz | deb | deb-lab | soak | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -18,12 +18,14 @@ L7 ?=
 HTTPS ?=
 # More for the benchmark of XDP: make bench-xdp XDP="--repetitions 3"
 XDP ?=
+# More for the figure of KAIST 2018: make bench-middleboxes MIDDLEBOXES="--only instructions"
+MIDDLEBOXES ?=
 # More for the figures of Laconic: make bench-laconic LACONIC="--only rules,profile"
 LACONIC ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-otlp test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-kernel-tls bench-xdp bench-laconic laconic-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab reproduce-laconic laconic-cards-page traces traces-page traces-results fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
+.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-otlp test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-kernel-tls bench-xdp bench-laconic laconic-page bench-middleboxes middleboxes-keep middleboxes-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab reproduce-laconic laconic-cards-page traces traces-page traces-results fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
 	$(CARGO) build --release --workspace --exclude hairpin-fuzz
@@ -218,6 +220,21 @@ bench-laconic: build
 # The page again, from the values in lab/results/laconic.
 laconic-page: build
 	target/release/hairpin-bench l7-figures --report lab/results/laconic --document docs/evidence/laconic.md
+
+# 8,000 connections through Hairpin's splice, a proxy on a user-level TCP stack, nginx and HAProxy: about fifteen minutes, QUICK=1
+# about two. The page is target/bench/middleboxes/page.md. `middleboxes-keep` measures for the documentation, on an idle machine,
+# `middleboxes-page` writes the page again from what was kept.
+MIDDLEBOXES_KEPT = lab/results/middleboxes
+MIDDLEBOXES_PAGE = --document docs/evidence/$(notdir $(MIDDLEBOXES_KEPT)).md
+
+bench-middleboxes: build
+	target/release/hairpin-bench middlebox-figures $(if $(QUICK),--quick) $(MIDDLEBOXES)
+
+middleboxes-keep: build
+	target/release/hairpin-bench middlebox-figures $(MIDDLEBOXES_PAGE) --keep $(MIDDLEBOXES_KEPT) $(MIDDLEBOXES)
+
+middleboxes-page: build
+	target/release/hairpin-bench middlebox-figures $(MIDDLEBOXES_PAGE) --report $(MIDDLEBOXES_KEPT)
 
 # KTH 2022's experiments in virtual time, at a tenth of their scale: under half an hour on two cores; what was done is
 # kept, REPRODUCE=--fresh begins anew. Results go to target/reproduce, verdicts to docs/evidence/reproduction.md.

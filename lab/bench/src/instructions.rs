@@ -30,7 +30,7 @@ const MORE_AT_MOST: f64 = 1.01;
 /// How much more than without records, marks and histograms a request may cost of which a record is kept.
 const RECORDED_AT_MOST: f64 = 1.03;
 /// Keeps the C library to what every x86-64 processor has.
-const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX_Fast_Unaligned_Load,-ERMS,-FSRM";
+pub(crate) const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX_Fast_Unaligned_Load,-ERMS,-FSRM";
 
 /// The cases to count.
 #[derive(Debug, clap::Args)]
@@ -133,7 +133,7 @@ fn callgrind(
 }
 
 /// The instructions that a file of callgrind's adds up to.
-fn total(profile: &str) -> Option<u64> {
+pub(crate) fn total(profile: &str) -> Option<u64> {
     profile.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse().ok())
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`suite`] and [`l7`] measure what is between a client and servers; [`tables`] and [`ageing`] core's connection tables
 //! by themselves, without any network; [`l4`] and [`calibrate`] packets through one core;
-//! [`xdp`] the same through the kernel; [`instructions`] counts what the worker executes for them.
+//! [`xdp`] the same through the kernel; [`user_stack`] is a proxy to compare with; [`instructions`] counts what the worker executes for them.
 
 #![deny(unsafe_code)]
 
@@ -15,4 +15,5 @@ pub mod l4;
 pub mod l7;
 pub mod suite;
 pub mod tables;
+pub mod user_stack;
 pub mod xdp;

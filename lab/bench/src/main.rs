@@ -5,7 +5,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use hairpin_bench::suite::{self, SuitePlan};
-use hairpin_bench::{ageing, calibrate, demo, https, instructions, l4, l7, tables, xdp};
+use hairpin_bench::{ageing, calibrate, demo, https, instructions, l4, l7, tables, user_stack, xdp};
 use hairpin_e2e::differential::{self, Differential};
 use hairpin_e2e::peer::{self, PeerKind, PeerService};
 use hairpin_e2e::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
@@ -78,6 +78,10 @@ enum CliCommand {
     Xdp(xdp::XdpArgs),
     /// Measures what Laconic shows in its figures and tables: `make bench-laconic`.
     L7Figures(l7::figures::FiguresArgs),
+    /// Measures 8,000 connections beside a proxy on a user-level TCP stack, nginx and HAProxy: `make bench-middleboxes`.
+    MiddleboxFigures(l7::figures::middleboxes::MiddleboxArgs),
+    /// A proxy on a user-level TCP stack, to compare with. Other commands start it.
+    UserStack(user_stack::UserStackArgs),
     /// Sends a corpus of requests through Hairpin, nginx and HAProxy, and prints where they differ.
     Differential {
         /// Requests by HTTP/2 over TLS.
@@ -151,6 +155,13 @@ fn main() -> Result<()> {
             }
             l7::figures::run(&arguments)
         }
+        CliCommand::MiddleboxFigures(arguments) => {
+            if !arguments.is_report() {
+                namespace::clean(false)?;
+            }
+            l7::figures::middleboxes::run(&arguments)
+        }
+        CliCommand::UserStack(arguments) => user_stack::run(&arguments),
         CliCommand::Differential { http2 } => {
             namespace::clean(false)?;
             let protocol = if http2 { Differential::Http2 } else { Differential::Http1 };

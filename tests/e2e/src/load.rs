@@ -22,6 +22,8 @@ pub struct Wrk {
     pub bits_per_s: f64,
     /// 99th percentile of the time to an answer, the worst of the processes, in milliseconds.
     pub p99_ms: f64,
+    /// Mean time to an answer, the worst of the processes, in milliseconds.
+    pub mean_ms: f64,
     /// Answers in all.
     pub requests: u64,
     /// Failed connections, reads, writes, timeouts, and answers other than 2xx and 3xx.
@@ -61,6 +63,7 @@ pub fn wrk(topology: &Topology, targets: &[String], options: &WrkOptions) -> Res
         sum.requests_per_s += one.requests_per_s;
         sum.bits_per_s += one.bits_per_s;
         sum.p99_ms = sum.p99_ms.max(one.p99_ms);
+        sum.mean_ms = sum.mean_ms.max(one.mean_ms);
         sum.requests += one.requests;
         sum.errors += one.errors;
         sum.complaints.extend(one.complaints);
@@ -92,6 +95,8 @@ pub fn parse_wrk(text: &str) -> Result<Wrk> {
         requests_per_s: field("Requests/sec:").context("no request rate")?.parse()?,
         bits_per_s: 8.0 * scaled(&field("Transfer/sec:").context("no transfer rate")?).context("transfer rate")?,
         p99_ms: field("99%").as_deref().and_then(milliseconds).context("no 99th percentile")?,
+        // The first line that begins so; the distribution comes later.
+        mean_ms: field("Latency").as_deref().and_then(milliseconds).context("no mean time")?,
         ..Wrk::default()
     };
     for line in text.lines().map(str::trim) {
@@ -281,7 +286,7 @@ mod tests {
                     41.00MB\n";
         let wrk = parse_wrk(text).unwrap();
         assert_eq!(wrk.requests_per_s, 34999.5);
-        assert_eq!(wrk.p99_ms, 1.25);
+        assert_eq!((wrk.p99_ms, wrk.mean_ms), (1.25, 0.3));
         assert_eq!(wrk.bits_per_s, 8.0 * 41.0 * 1048576.0);
         assert_eq!((wrk.requests, wrk.errors), (35000, 7));
         assert_eq!(wrk.complaints.len(), 2, "{:?}", wrk.complaints);

@@ -9,9 +9,9 @@ use std::path::Path;
 pub(super) const SIZES: [(&str, usize); 5] =
     [("1k", 1 << 10), ("16k", 16 << 10), ("128k", 128 << 10), ("1m", 1 << 20), ("16m", 16 << 20)];
 
-/// The further pages that figures of Laconic ask for.
-pub(super) const MORE_SIZES: [(&str, usize); 4] =
-    [("4k", 4 << 10), ("64k", 64 << 10), ("256k", 256 << 10), ("4m", 4 << 20)];
+/// The further pages that figures ask for.
+pub(super) const MORE_SIZES: [(&str, usize); 6] =
+    [("64b", 64), ("256b", 256), ("4k", 4 << 10), ("64k", 64 << 10), ("256k", 256 << 10), ("4m", 4 << 20)];
 
 /// Lengths of flows in bytes and the share of flows that are no longer: web search, as measured for DCTCP (Alizadeh and
 /// others, SIGCOMM 2010).

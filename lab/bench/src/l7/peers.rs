@@ -8,7 +8,7 @@ use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::process::Process;
 use hairpin_e2e::servers::{HTTP_PORT, listening};
 use hairpin_e2e::topology::{Cards, Family, Topology, TopologyOptions, end, server_address, vip};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -18,7 +18,13 @@ pub(crate) const BALANCER_CPU: &str = "1";
 /// The client's and the server's.
 pub(crate) const OTHER_CPU: &str = "0";
 
+/// The address of the user-level stack, which the balancer's kernel routes to its device; and that device.
+const USER_STACK_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 102, 1));
+const USER_STACK_DEVICE: &str = "user-stack";
+
 const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// Connections that the peers' configurations have room for as they are.
+const CONNECTIONS_USUAL: usize = 4000;
 
 /// The process between clients and servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,6 +36,8 @@ pub(super) enum Intermediary {
     Direct,
     /// Hairpin with an access log.
     Logged,
+    /// A proxy on a user-level TCP stack ([`crate::user_stack`]).
+    UserStack,
 }
 
 impl Intermediary {
@@ -44,6 +52,7 @@ impl Intermediary {
             Intermediary::Haproxy => "haproxy",
             Intermediary::Direct => "none",
             Intermediary::Logged => "logged",
+            Intermediary::UserStack => "user-stack",
         }
     }
 
@@ -54,12 +63,17 @@ impl Intermediary {
             Intermediary::Haproxy => 8002,
             Intermediary::Direct => HTTP_PORT,
             Intermediary::Logged => 8003,
+            Intermediary::UserStack => 8004,
         }
     }
 
     /// The address that clients connect to.
     pub(super) fn target(self) -> SocketAddr {
-        let address = if self == Intermediary::Direct { server_address(Family::V4, 1) } else { vip(Family::V4) };
+        let address = match self {
+            Intermediary::Direct => server_address(Family::V4, 1),
+            Intermediary::UserStack => USER_STACK_ADDRESS,
+            _ => vip(Family::V4),
+        };
         SocketAddr::new(address, self.port())
     }
 }
@@ -88,6 +102,15 @@ impl RunningIntermediary {
             RunningIntermediary::Direct => Ok(()),
         }
     }
+
+    /// Ends it, and waits for its end.
+    pub(super) fn stop(&mut self) -> Result<()> {
+        match self {
+            RunningIntermediary::Process(process) => process.stop().map(drop),
+            RunningIntermediary::Hairpin(hairpin) => hairpin.process().stop().map(drop),
+            RunningIntermediary::Direct => Ok(()),
+        }
+    }
 }
 
 impl BenchNetwork {
@@ -101,14 +124,38 @@ impl BenchNetwork {
 
     /// Starts a peer on the balancer's core.
     pub(super) fn start(&self, peer: Intermediary) -> Result<RunningIntermediary> {
+        self.start_for(peer, CONNECTIONS_USUAL, &[])
+    }
+
+    /// [`BenchNetwork::start`] with room for so many clients' connections, by the command `before`, if there is one: `env`,
+    /// `valgrind` or the like (of Hairpin it is left out).
+    pub(super) fn start_for(
+        &self,
+        peer: Intermediary,
+        connections: usize,
+        before: &[&str],
+    ) -> Result<RunningIntermediary> {
         let topology = &self.topology;
+        let room = connections.max(CONNECTIONS_USUAL);
         let listen = peer.target().to_string();
         let server = end(server_address(Family::V4, 1), HTTP_PORT);
         let configured = |text: &str, name: &str| {
             let directory = topology.scratch.file(format!("l7-{}", peer.name()));
             std::fs::create_dir_all(&directory)?;
             let text = text.replace("LISTEN", &listen).replace("SERVER", &server);
+            let text = text.replace(&format!("maxconn {CONNECTIONS_USUAL}"), &format!("maxconn {room}"));
+            // What is started by another program, which looks at one process, is that process.
+            let one = if before.is_empty() { "daemon off;" } else { "daemon off; master_process off;" };
+            let text = text.replace("daemon off;", one);
+            let text =
+                text.replace("worker_connections 16384;", &format!("worker_connections {};", 16384.max(3 * room)));
             topology.scratch.write(name, &text.replace("DIRECTORY", &directory.display().to_string()))
+        };
+        let program = |name: &str| {
+            let mut command = topology.balancer.command("prlimit");
+            command.arg(format!("--nofile={}", 3 * room + 4096)).args(["taskset", "-c", BALANCER_CPU]);
+            command.args(before).arg(name);
+            command
         };
         let command = match peer {
             Intermediary::Direct => return Ok(RunningIntermediary::Direct),
@@ -125,21 +172,37 @@ impl BenchNetwork {
                 return Ok(RunningIntermediary::Hairpin(Box::new(Hairpin::start(topology, &[service], &options)?)));
             }
             Intermediary::Nginx => {
-                let mut nginx = topology.balancer.command_on(BALANCER_CPU, "nginx");
+                let mut nginx = program("nginx");
                 nginx.arg("-c").arg(configured(hairpin_e2e::differential::NGINX, "l7-nginx.conf")?);
                 nginx.arg("-e").arg(topology.scratch.file("l7-nginx.error.log"));
                 nginx
             }
             Intermediary::Haproxy => {
-                let mut haproxy = topology.balancer.command_on(BALANCER_CPU, "haproxy");
+                let mut haproxy = program("haproxy");
                 haproxy.arg("-db").arg("-f").arg(configured(hairpin_e2e::differential::HAPROXY, "l7-haproxy.cfg")?);
                 haproxy
+            }
+            Intermediary::UserStack => {
+                let own = std::env::current_exe().context("this program")?;
+                let mut proxy = program(&own.to_string_lossy());
+                proxy.args(["user-stack", "--device", USER_STACK_DEVICE, "--listen", &listen, "--backend", &server]);
+                proxy
             }
         };
         let log = topology.scratch.file(format!("l7-{}.log", peer.name()));
         let mut process = topology.balancer.start(command, &log)?;
         let name = topology.balancer.name().to_owned();
-        process.wait_until(START_TIMEOUT, || listening(&name, &[peer.port()])).context(peer.name())?;
+        if peer == Intermediary::UserStack {
+            let device =
+                || topology.balancer.interfaces().is_ok_and(|all| all.iter().any(|name| name == USER_STACK_DEVICE));
+            process.wait_until(START_TIMEOUT, device).context(peer.name())?;
+            let to = USER_STACK_ADDRESS;
+            topology.balancer.script(&format!(
+                "ip link set dev {USER_STACK_DEVICE} mtu 1500 txqueuelen 10000 up\nip route replace {to} dev {USER_STACK_DEVICE}\n"
+            ))?;
+        } else {
+            process.wait_until(START_TIMEOUT, || listening(&name, &[peer.port()])).context(peer.name())?;
+        }
         Ok(RunningIntermediary::Process(process))
     }
 }

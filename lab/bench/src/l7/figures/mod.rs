@@ -12,6 +12,7 @@ mod crossing;
 mod draw;
 mod hashtable;
 mod load;
+pub mod middleboxes;
 mod page;
 mod paper;
 mod profile;
@@ -280,21 +281,34 @@ mod tests {
     use super::*;
     use std::fs;
 
+    type WritePage = fn(&FigureResults, &page::PageContext, &Path, Option<&Path>) -> Result<()>;
+
     #[test]
-    fn evidence_page_is_what_kept_values_say() {
+    fn evidence_pages_are_what_kept_values_say() {
+        is_page_of_kept_values("laconic", page::write);
+        is_page_of_kept_values("middleboxes", page::write_middleboxes);
+    }
+
+    fn is_page_of_kept_values(name: &str, write: WritePage) {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let scratch = std::env::temp_dir().join(format!("hb-laconic-{}", std::process::id()));
+        let kept = root.join("lab/results").join(name);
+        let is_shown = root.join(format!("docs/evidence/{name}.md")).exists();
+        assert_eq!(kept.exists(), is_shown, "the page of {name} has values, or neither is there yet");
+        if !is_shown {
+            return;
+        }
+        let scratch = std::env::temp_dir().join(format!("hb-{name}-{}", std::process::id()));
         fs::create_dir_all(&scratch).unwrap();
-        let kept = root.join("lab/results/laconic");
         let results = FigureResults::read_csv(&kept.join(VALUES)).unwrap();
         let context = page::PageContext::read(&kept.join(CONTEXT)).unwrap();
-        page::write(&results, &context, &scratch, Some(&scratch.join("laconic.md"))).unwrap();
+        let page = format!("{name}.md");
+        write(&results, &context, &scratch, Some(&scratch.join(&page))).unwrap();
         let figures = fs::read_dir(scratch.join("figures")).unwrap();
         let figures = figures.map(|entry| Path::new("figures").join(entry.unwrap().file_name()));
-        for file in figures.chain([PathBuf::from("laconic.md")]) {
+        for file in figures.chain([PathBuf::from(page)]) {
             let there = fs::read(root.join("docs/evidence").join(&file)).ok();
             let is_same = there.is_some_and(|there| there == fs::read(scratch.join(&file)).unwrap());
-            assert!(is_same, "{}: run `make laconic-page`", file.display());
+            assert!(is_same, "{}: run `make {name}-page`", file.display());
         }
         fs::remove_dir_all(&scratch).unwrap();
     }

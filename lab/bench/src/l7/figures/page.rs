@@ -2,6 +2,7 @@
 //! on it: `measurements.csv` has every value.
 
 mod engine;
+mod middleboxes;
 mod requests;
 mod tables;
 
@@ -12,13 +13,14 @@ use super::results::{FigureResults, ResultPlace, shown};
 use anyhow::{Context as _, Result};
 use hairpin_e2e::command;
 use hairpin_e2e::peer::hairpin_program;
+pub(super) use middleboxes::write as write_middleboxes;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
 /// The machine and date of the measurement.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct PageContext {
     pub(super) machine: String,
     date: String,
@@ -88,6 +90,12 @@ pub(super) fn write(
     page.utilization()?;
     page.hashtable()?;
     page.mix()?;
+    finish(page, document)
+}
+
+/// Writes a page that is complete, to `document` as well if there is one.
+fn finish(mut page: FiguresPage<'_>, document: Option<&Path>) -> Result<()> {
+    let directory = page.directory;
     page.text.truncate(page.text.trim_end().len());
     page.text.push('\n');
     let path = directory.join("page.md");
