@@ -98,8 +98,7 @@ pub fn run(arguments: &MiddleboxArgs) -> Result<()> {
         let all = Subject::ALL.len() * sizes.len() * repetitions;
         println!("{}: about {:.0} s", context.machine, all as f64 * (duration.as_secs_f64() + 3.0));
         for repetition in 0..repetitions {
-            let done = load(&net, arguments.connections, (sizes, duration), repetition, &mut results);
-            results.note(LOAD, done);
+            load(&net, arguments.connections, (sizes, duration), repetition, &mut results);
         }
     }
     if wanted(INSTRUCTIONS) {
@@ -120,39 +119,51 @@ pub fn run(arguments: &MiddleboxArgs) -> Result<()> {
     }
 }
 
-/// All subjects once: each is started for itself, and asked for all sizes.
+/// All subjects once. What one cannot do is noted, and the next one is measured.
 fn load(
     net: &BenchNetwork,
     connections: usize,
     (sizes, duration): (PageSizes, Duration),
     repetition: usize,
     results: &mut FigureResults,
-) -> Result<()> {
+) {
     let mut subjects = Subject::ALL.to_vec();
     if repetition % 2 == 1 {
         subjects.reverse();
     }
     for subject in subjects {
-        let mut running = subject.start(net, connections)?;
-        for &(page, bytes) in sizes {
-            let values = once(net, subject, (page, bytes), connections, duration)
-                .with_context(|| format!("{page} through {}", subject.name()))?;
-            let place = ResultPlace { part: LOAD, setting: "wire", series: subject.name(), x: bytes as u64 };
-            results.add(place, repetition, &values);
-            let of = |name| values.iter().find(|(what, _)| *what == name).map_or(f64::NAN, |(_, value)| *value);
-            println!(
-                "  {page:>5} {:24} {:8.0} responses/s, mean {:7.1} ms, p99 {:7.1} ms, {:5.1} us of the core each, {:.0} errors",
-                subject.name(),
-                of("responses_per_s"),
-                of("mean_ms"),
-                of("p99_ms"),
-                of("core_us_per_response"),
-                of("errors")
-            );
-        }
-        running.check()?;
+        let done = by(net, subject, connections, (sizes, duration), repetition, results);
+        results.note(&format!("{LOAD} through {}", subject.name()), done);
     }
-    Ok(())
+}
+
+/// One subject, started for itself, and asked for all sizes.
+fn by(
+    net: &BenchNetwork,
+    subject: Subject,
+    connections: usize,
+    (sizes, duration): (PageSizes, Duration),
+    repetition: usize,
+    results: &mut FigureResults,
+) -> Result<()> {
+    let mut running = subject.start(net, connections)?;
+    for &(page, bytes) in sizes {
+        let values = once(net, subject, (page, bytes), connections, duration)
+            .with_context(|| format!("{page} through {}", subject.name()))?;
+        let place = ResultPlace { part: LOAD, setting: "wire", series: subject.name(), x: bytes as u64 };
+        results.add(place, repetition, &values);
+        let of = |name| values.iter().find(|(what, _)| *what == name).map_or(f64::NAN, |(_, value)| *value);
+        println!(
+            "  {page:>5} {:24} {:8.0} responses/s, mean {:7.1} ms, p99 {:7.1} ms, {:5.1} us of the core each, {:.0} errors",
+            subject.name(),
+            of("responses_per_s"),
+            of("mean_ms"),
+            of("p99_ms"),
+            of("core_us_per_response"),
+            of("errors")
+        );
+    }
+    running.check()
 }
 
 /// One measurement: every connection asks again as soon as it has its answer.
