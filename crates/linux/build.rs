@@ -8,7 +8,7 @@ fn main() {
     println!("cargo:rerun-if-changed=bpf");
     println!("cargo:rerun-if-env-changed=CLANG");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    for name in ["hairpin", "reference", "frames", "decapsulate"] {
+    for name in ["hairpin", "reference", "frames", "decapsulate", "monitor"] {
         compile(&Path::new("bpf").join(name).with_extension("c"), &out.join(name).with_extension("bpf.o"));
     }
 }

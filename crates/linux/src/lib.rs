@@ -15,6 +15,7 @@ pub mod device;
 pub mod engine;
 pub mod large_pages;
 pub mod memory;
+pub mod monitor;
 pub mod network;
 pub mod one_worker;
 pub mod programs;

@@ -10,6 +10,7 @@ pub mod checks;
 mod configure;
 mod counters;
 mod filters;
+mod monitor_hook;
 mod object;
 mod pins;
 mod reader;
@@ -30,6 +31,7 @@ pub use table::RuleTable;
 pub use xdp::has_whole_checksums;
 
 pub(crate) use attach::Passing;
+pub(crate) use monitor_hook::MonitorHook;
 pub(crate) use object::{Queries, load_object};
 
 use crate::abi::{self, Bytes};
@@ -364,6 +366,11 @@ impl LoadedPlane {
     /// Whether the programs are attached by tcx; else by clsact filters. `None` if none is attached.
     pub fn is_tcx(&self) -> Option<bool> {
         self.attachments.iter().find(|attachment| !attachment.is_xdp()).map(Attachment::is_tcx)
+    }
+
+    /// The directory where filters of monitors are noted.
+    pub fn monitors_path(&self) -> PathBuf {
+        self.pins.monitors()
     }
 
     /// The directory of pinned objects.

@@ -38,6 +38,8 @@ mod lifecycle;
 mod lines;
 #[path = "bpf/misses.rs"]
 mod misses;
+#[path = "bpf/monitor.rs"]
+mod monitor;
 #[path = "bpf/rules.rs"]
 mod rules;
 #[path = "bpf/setup.rs"]

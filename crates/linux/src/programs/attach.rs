@@ -63,7 +63,7 @@ impl Hook {
         if self.is_egress() { "-egress" } else { "" }
     }
 
-    fn of_libbpf(self) -> libbpf_sys::bpf_tc_hook {
+    pub(super) fn of_libbpf(self) -> libbpf_sys::bpf_tc_hook {
         libbpf_sys::bpf_tc_hook {
             sz: size_of::<libbpf_sys::bpf_tc_hook>() as _,
             ifindex: self.ifindex as i32,
@@ -197,7 +197,7 @@ impl Passing {
     pub(crate) fn attach(program: BorrowedFd<'_>, ifindex: u32, mode: AttachMode) -> Result<Passing> {
         let hook = Hook::ingress(ifindex);
         if mode != AttachMode::Clsact {
-            match tcx_link(program, hook) {
+            match tcx_link(program, hook, 0) {
                 // The error of a kernel that does not know the attach type.
                 Err(error) if mode == AttachMode::Auto && error.raw_os_error() == Some(libc::EINVAL) => {}
                 link => return Ok(Passing::Tcx(link.context("cannot attach by tcx")?)),
@@ -218,22 +218,26 @@ impl Passing {
     }
 }
 
-fn tcx_link(program: BorrowedFd<'_>, hook: Hook) -> io::Result<OwnedFd> {
+/// Attaches by a link. `flags`: 0, behind all programs that are there; `BPF_F_BEFORE`, in front of them.
+pub(super) fn tcx_link(program: BorrowedFd<'_>, hook: Hook, flags: u32) -> io::Result<OwnedFd> {
     let kind = if hook.is_egress() { libbpf_sys::BPF_TCX_EGRESS } else { libbpf_sys::BPF_TCX_INGRESS };
-    // SAFETY: the descriptor is open, there are no options.
-    let link = unsafe { libbpf_sys::bpf_link_create(raw(program), hook.ifindex as i32, kind, std::ptr::null()) };
+    // SAFETY: integers and pointers that may be null.
+    let mut options: libbpf_sys::bpf_link_create_opts = unsafe { std::mem::zeroed() };
+    (options.sz, options.flags) = (size_of::<libbpf_sys::bpf_link_create_opts>() as _, flags);
+    // SAFETY: the descriptor is open, the options are complete and live through the call.
+    let link = unsafe { libbpf_sys::bpf_link_create(raw(program), hook.ifindex as i32, kind, &options) };
     // SAFETY: libbpf has just opened it, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(checked(link)?) })
 }
 
 fn tcx(program: BorrowedFd<'_>, hook: Hook, links: &Path) -> io::Result<Attachment> {
-    let link = tcx_link(program, hook)?;
+    let link = tcx_link(program, hook, 0)?;
     let path = links.join(format!("tcx-{}{}", hook.ifindex, hook.suffix()));
     super::pins::pin(link.as_raw_fd(), &path)?;
     Ok(Attachment::Tcx { hook, link, path })
 }
 
-fn filter(priority: u32) -> libbpf_sys::bpf_tc_opts {
+pub(super) fn filter(priority: u32) -> libbpf_sys::bpf_tc_opts {
     libbpf_sys::bpf_tc_opts {
         sz: size_of::<libbpf_sys::bpf_tc_opts>() as _,
         handle: HANDLE,
@@ -269,7 +273,7 @@ fn clsact(program: BorrowedFd<'_>, hook: Hook, links: &Path, before: Option<(&Pa
 }
 
 /// Makes the clsact qdisc of the device. `false`: there is one.
-fn make_qdisc(hook: Hook) -> io::Result<bool> {
+pub(super) fn make_qdisc(hook: Hook) -> io::Result<bool> {
     let mut qdisc = hook.of_libbpf();
     // SAFETY: the hook is complete and lives through the call.
     match checked(unsafe { libbpf_sys::bpf_tc_hook_create(&mut qdisc) }) {
@@ -279,19 +283,20 @@ fn make_qdisc(hook: Hook) -> io::Result<bool> {
     }
 }
 
-/// Puts our filter on the clsact qdisc of the device, in place of any that is there: no packet passes between.
-fn set_filter(program: BorrowedFd<'_>, hook: Hook, priority: u32) -> io::Result<()> {
+/// Puts our filter on the clsact qdisc of the device, in place of any that is there: no packet passes between. Returns the program's
+/// number.
+pub(super) fn set_filter(program: BorrowedFd<'_>, hook: Hook, priority: u32) -> io::Result<u32> {
     let hook = hook.of_libbpf();
     let mut options = filter(priority);
     options.prog_fd = raw(program);
     options.flags = libbpf_sys::BPF_TC_F_REPLACE;
     // SAFETY: hook and options are complete and live through the call.
-    checked(unsafe { libbpf_sys::bpf_tc_attach(&hook, &mut options) }).map(|_| ())
+    checked(unsafe { libbpf_sys::bpf_tc_attach(&hook, &mut options) }).map(|_| options.prog_id)
 }
 
 /// Removes our filter, and the qdisc if it is our own and no other filter is on it. A device that is gone, or has lost
 /// either already, is fine.
-fn remove_filter(hook: Hook, own_qdisc: bool, priority: u32) -> io::Result<()> {
+pub(super) fn remove_filter(hook: Hook, own_qdisc: bool, priority: u32) -> io::Result<()> {
     let ifindex = hook.ifindex;
     let mut hook = hook.of_libbpf();
     let options = filter(priority);
@@ -328,7 +333,7 @@ const INGRESS: u32 = 0xfff2;
 const EGRESS: u32 = 0xfff3;
 
 /// Detaches a link at once; it would go with its last reference, but some time later. A device that is gone is fine.
-fn detach_link(link: BorrowedFd<'_>) -> Result<()> {
+pub(super) fn detach_link(link: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: the descriptor is open.
     match checked(unsafe { libbpf_sys::bpf_link_detach(raw(link)) }) {
         Err(error) if error.raw_os_error() != Some(libc::ENOLINK) => Err(error).context("cannot detach a link"),

@@ -1,6 +1,6 @@
 //! The directory of pinned objects: one directory directory per instance in a BPF file system.
 
-use super::{CONTROL, attach, checked, raw};
+use super::{CONTROL, MonitorHook, attach, checked, raw};
 use anyhow::{Context, Result, bail, ensure};
 use libbpf_rs::MapHandle;
 use std::ffi::CString;
@@ -49,6 +49,11 @@ impl Pins {
 
     pub(super) fn links(&self) -> PathBuf {
         self.0.join("links")
+    }
+
+    /// Where filters of monitors are noted.
+    pub(super) fn monitors(&self) -> PathBuf {
+        self.0.join("monitors")
     }
 
     pub(super) fn pin_map(&self, map: BorrowedFd<'_>, name: &str) -> Result<()> {
@@ -113,6 +118,7 @@ impl Pins {
             return Ok(());
         }
         attach::undo(&self.links())?;
+        MonitorHook::clean(&self.monitors())?;
         // First: by it one knows that what is pinned is complete.
         let control = self.0.join("maps").join(CONTROL);
         match fs::remove_file(&control) {

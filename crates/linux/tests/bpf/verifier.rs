@@ -1,8 +1,11 @@
 //! Every program loads and is attached, in every configuration: what `make test-kernels` also asks of other kernels.
 
-use crate::rig::{Rig, attach_modes, in_namespace};
-use hairpin_core::flow::Steering;
+use crate::rig::{Rig, attach_modes, command, devices, in_namespace};
+use hairpin_core::flow::{Address, Steering};
+use hairpin_core::l7::config::Network;
+use hairpin_linux::monitor::{FlowFilter, FlowMonitor};
 use hairpin_linux::programs::{Absent, LoadedPlane, ProgramOptions, SetUpRoom};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -21,6 +24,31 @@ fn every_program_loads_in_every_configuration() {
                 plane.detach().unwrap();
             });
         }
+    }
+}
+
+/// A monitor's constants decide which of its code the verifier sees.
+#[test]
+fn monitors_load_and_attach_with_every_filter() {
+    for mode in attach_modes() {
+        in_namespace(move || {
+            let (left, _) = devices();
+            command("mount", &["-t", "bpf", "bpf", "/sys/fs/bpf"]);
+            let notes = Path::new("/sys/fs/bpf/notes");
+            for bits in 0..16u8 {
+                let is_set = |bit: u8| bits >> bit & 1 != 0;
+                let filter = FlowFilter {
+                    networks: vec![Network { address: Address([0; 16]), prefix: 0 }; usize::from(is_set(0))],
+                    ports: vec![1..=9; usize::from(is_set(1))],
+                    protocols: vec![6; usize::from(is_set(1))],
+                    handshake: is_set(2),
+                    resent: is_set(3),
+                };
+                let mut monitor = FlowMonitor::load(&filter, 64).unwrap();
+                monitor.attach(left.index, mode, notes).unwrap();
+                monitor.detach().unwrap();
+            }
+        });
     }
 }
 
