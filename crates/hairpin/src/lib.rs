@@ -20,6 +20,7 @@ mod json;
 pub mod limits;
 mod live;
 pub mod metrics;
+pub mod monitor;
 mod probe;
 pub mod registry;
 pub mod render;

@@ -11,12 +11,14 @@ mod access_log;
 mod acme;
 mod http;
 mod https;
+mod monitor;
 mod tracing;
 
 pub use access_log::AccessLogStatus;
 pub use acme::{AcmeNameStatus, AcmeStatus};
 pub use http::{AdoptedHttpStatus, Histogram, HttpStatus, RequestSizesStatus, RequestTimesStatus};
 pub use https::{CertificateStatus, HttpsStatus};
+pub use monitor::{MonitorStatus, TalkerStatus};
 pub use tracing::TracingStatus;
 
 use serde::{Deserialize, Serialize};
@@ -68,6 +70,9 @@ pub struct Status {
     /// Tracing, if there is any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracing: Option<TracingStatus>,
+    /// Monitors, in the order of the configuration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub monitors: Vec<MonitorStatus>,
     /// Packets dropped, by reason: `kernel.*` in the BPF programs, `worker.*` in a worker, `device.*` on the way
     /// between them. Reasons that never occurred are left out.
     pub drops: BTreeMap<String, Count>,

@@ -118,6 +118,12 @@ fn status() -> Status {
         offload,
         http: Some(HttpStatus { responses: count(), refused: count(), ..HttpStatus::default() }),
         tracing: Some(TracingStatus { spans_lost_total: number(), ..TracingStatus::default() }),
+        monitors: vec![MonitorStatus {
+            interfaces: vec!["eth0".into()],
+            reports_total: number(),
+            top: vec![TalkerStatus::default()],
+            ..MonitorStatus::default()
+        }],
         drops: count(),
         events: count(),
         ..Status::default()
@@ -181,6 +187,7 @@ fn json_is_what_its_page_says() {
     let commands = [
         ("status", "Status", 1),
         ("status --ready", "Readiness", 1),
+        ("monitor", "MonitorStatus", 1),
         ("connections", "ConnectionView", 2),
         ("offload --software", "ConnectionView", 2),
         ("connections --count", "Counted", 1),

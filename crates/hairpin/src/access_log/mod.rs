@@ -12,6 +12,7 @@ mod output;
 mod settings;
 
 pub(crate) use line::RecordNames;
+pub(crate) use output::Output;
 pub use settings::{AccessLogSettings, Form, ServiceLog, SyslogEnd, Target};
 pub(crate) use settings::{FORMS, Template, usual_fields};
 
@@ -31,7 +32,7 @@ use hairpin_core::record::{Record, Recorder, Records, Texts};
 use hairpin_linux::cpu;
 use join::Joiner;
 use line::{LineWriter, Names};
-use output::{Output, TELL_EVERY};
+use output::TELL_EVERY;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -256,7 +257,7 @@ fn write(shared: &Shared) {
         }
         let count = batch.sort_into(&mut lines);
         if let Some(settings) = plan.as_ref().and_then(|plan| plan.settings.as_ref()) {
-            let output = Output::to(&mut output, &settings.to);
+            let output = Output::to(&mut output, &settings.to, "the access log");
             let written = output.write(&mut lines, count);
             shared.counts.written.fetch_add(written.written, Ordering::Relaxed);
             shared.counts.lines_lost.fetch_add(written.lost, Ordering::Relaxed);

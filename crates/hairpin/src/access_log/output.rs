@@ -29,9 +29,9 @@ const PRIORITY: u32 = 16 * 8 + 6;
 
 /// What has become of lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Written {
-    pub(super) written: u64,
-    pub(super) lost: u64,
+pub(crate) struct Written {
+    pub(crate) written: u64,
+    pub(crate) lost: u64,
 }
 
 enum Opened {
@@ -43,8 +43,10 @@ enum Opened {
 }
 
 /// One output.
-pub(super) struct Output {
+pub(crate) struct Output {
     target: Target,
+    /// Who writes to it, in messages.
+    writer: &'static str,
     opened: Option<Opened>,
     /// Not to be opened before.
     closed_until: Option<Instant>,
@@ -55,13 +57,14 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// The output to `target`: the one that is there, if it is that.
-    pub(super) fn to<'a>(output: &'a mut Option<Output>, target: &Target) -> &'a mut Output {
+    /// The output to `target`: the one that is there, if it is that. `writer`: in messages, the name of what writes there.
+    pub(crate) fn to<'a>(output: &'a mut Option<Output>, target: &Target, writer: &'static str) -> &'a mut Output {
         if output.as_ref().is_none_or(|output| output.target != *target) {
             *output = None;
         }
         output.get_or_insert_with(|| Output {
             target: target.clone(),
+            writer,
             opened: None,
             closed_until: None,
             told: None,
@@ -71,12 +74,12 @@ impl Output {
     }
 
     /// Opens the file again at the next line.
-    pub(super) fn reopen(&mut self) {
+    pub(crate) fn reopen(&mut self) {
         (self.opened, self.closed_until) = (None, None);
     }
 
     /// Writes `count` lines, each with its end. Afterwards there are none.
-    pub(super) fn write(&mut self, lines: &mut Vec<u8>, count: u64) -> Written {
+    pub(crate) fn write(&mut self, lines: &mut Vec<u8>, count: u64) -> Written {
         if count == 0 {
             return Written::default();
         }
@@ -102,7 +105,7 @@ impl Output {
             return;
         }
         self.told = Some(Instant::now());
-        let told = format!("warning: the access log loses lines: {} cannot be written: {error}", self.target);
+        let told = format!("warning: {} loses lines: {} cannot be written: {error}", self.writer, self.target);
         tell(EventKind::Limit, &told);
     }
 
@@ -241,7 +244,7 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("hairpin-output-{}", std::process::id()));
         let file = directory.join("access.log");
         let mut output = None;
-        let output = Output::to(&mut output, &Target::File(file.clone()));
+        let output = Output::to(&mut output, &Target::File(file.clone()), "the access log");
         assert_eq!(line(output), Written { written: 0, lost: 1 }, "there is no such directory");
         std::fs::create_dir_all(&directory).unwrap();
         let start = Instant::now();
@@ -260,7 +263,7 @@ mod tests {
         let file = std::env::temp_dir().join(format!("hairpin-torn-{}", std::process::id()));
         std::fs::write(&file, "par").unwrap();
         let mut output = None;
-        let output = Output::to(&mut output, &Target::File(file.clone()));
+        let output = Output::to(&mut output, &Target::File(file.clone()), "the access log");
         output.is_torn = true;
         assert_eq!(line(output).written + line(output).written, 2);
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "par\nline\nline\n");

@@ -4,6 +4,7 @@ mod backend;
 mod events;
 mod filter;
 mod listing;
+mod monitor;
 mod names;
 #[cfg(test)]
 mod page;
@@ -134,6 +135,22 @@ enum CliCommand {
         target: InstanceTarget,
         #[command(flatten)]
         args: TopArgs,
+    },
+    /// Show an instance's monitors: what they have reported, and top talkers.
+    ///
+    /// Top talkers are the far ends of flows, from which packets come in to the monitored interface, by the bytes of both directions
+    /// in reports so far. They are counted in bounded memory: a count is never too low, and the table says by how much it may
+    /// be too high.
+    #[command(after_help = "Examples: hairpin monitor\n          hairpin monitor edge -o json")]
+    Monitor {
+        #[command(flatten)]
+        target: InstanceTarget,
+        /// Only the monitor of this name.
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+        /// The output format: a table, or JSON, an object a line.
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: Output,
     },
     /// List connections.
     ///
@@ -413,6 +430,7 @@ impl CliCommand {
             }
             CliCommand::Status { target, output, watch, .. } => listing::status(&target, output, watch),
             CliCommand::Top { target, args } => crate::top::run(&target.socket()?, &args),
+            CliCommand::Monitor { target, name, output } => monitor::monitor(&target, name.as_deref(), output),
             CliCommand::Connections { target, filter, output, limit, all, count, cursor } => {
                 let extent = match (count, all) {
                     (true, _) => listing::Extent::Count,

@@ -73,6 +73,7 @@ pub(super) fn read<'a>(
         log: LogSettings { format: format?, level: level? },
         access_log: None,
         tracing: None,
+        monitors: Vec::new(),
         metrics: metrics?,
         metrics_hosts: metrics_hosts?,
         timeouts: common.timeouts,
@@ -143,7 +144,7 @@ fn read_hosts(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<Vec<String>> {
     wrong.is_empty().then(|| texts.iter().map(|text| text.value.to_ascii_lowercase()).collect())
 }
 
-fn number(table: &TomlTable<'_>, name: &str) -> u32 {
+pub(super) fn number(table: &TomlTable<'_>, name: &str) -> u32 {
     table.integer(name).and_then(|number| u32::try_from(number).ok()).unwrap_or(u32::MAX)
 }
 
@@ -162,20 +163,16 @@ pub(super) fn read_timeouts(table: &TomlTable<'_>) -> Timeouts {
 /// Syntax only: whether they exist is seen at the start, on the machine that runs them.
 fn read_interfaces(sink: &Sink<'_>, top: &TomlTable<'_>) -> Vec<String> {
     if !top.has("interfaces") {
-        top.missing("interfaces");
+        // Without services there is nothing to balance.
+        if top.has("service") || !top.has("monitor") {
+            top.missing("interfaces");
+        }
         return Vec::new();
     }
     let names = top.texts("interfaces");
     for (index, name) in names.iter().enumerate() {
         let text = &name.value;
-        let illegal = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
-        if text.is_empty() || text.len() > 15 || text == "." || text == ".." || text.chars().any(illegal) {
-            let what = format!("\"{text}\" cannot be the name of an interface");
-            sink.error(&name.span, what, "names have 1 to 15 characters, none of them `/`, `:` or a space");
-        } else if text == "lo" {
-            let remedy = "name the interfaces that face clients and backends";
-            sink.error(&name.span, "the loopback interface carries no packets of other hosts", remedy);
-        } else if names[..index].iter().any(|earlier| earlier.value == *text) {
+        if interface_name(sink, name) && names[..index].iter().any(|earlier| earlier.value == *text) {
             sink.error(&name.span, format!("interface \"{text}\" is named twice"), "leave one out");
         }
     }
@@ -187,6 +184,23 @@ fn read_interfaces(sink: &Sink<'_>, top: &TomlTable<'_>) -> Vec<String> {
         sink.error(&span, format!("{} interfaces", names.len()), format!("name {INTERFACES_MAX} at most"));
     }
     names.into_iter().map(|name| name.value).collect()
+}
+
+/// Whether an interface can have this name; if not, it is reported.
+pub(super) fn interface_name(sink: &Sink<'_>, name: &At<String>) -> bool {
+    let text = &name.value;
+    let illegal = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+    if text.is_empty() || text.len() > 15 || text == "." || text == ".." || text.chars().any(illegal) {
+        let what = format!("\"{text}\" cannot be the name of an interface");
+        sink.error(&name.span, what, "names have 1 to 15 characters, none of them `/`, `:` or a space");
+        return false;
+    }
+    if text == "lo" {
+        let remedy = "name the interfaces that face clients and backends";
+        sink.error(&name.span, "the loopback interface carries no packets of other hosts", remedy);
+        return false;
+    }
+    true
 }
 
 fn read_linux(sink: &Sink<'_>, table: &TomlTable<'_>, set_up: Option<SetUpChoice>) -> Option<LinuxSettings> {

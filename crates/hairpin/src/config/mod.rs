@@ -14,6 +14,7 @@ mod health;
 mod instance;
 pub(crate) mod keys;
 mod l7;
+mod monitor;
 mod offload;
 mod print;
 mod reader;
@@ -176,6 +177,9 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<C
         tracing,
         ..settings
     });
+    let place = settings.as_ref().map(|settings| (settings.plane, settings.linux.attach));
+    let monitors = monitor::read(sink, &top, place);
+    let settings = settings.map(|settings| Settings { monitors, ..settings });
     let pool = instance::read_pool(sink, &top.table("pool", &reference::POOL));
     let mut services = service::read(sink, &top, &common);
     if sink.is_in_parts() {

@@ -1,6 +1,8 @@
 //! The reference as a commented file and as a documentation page.
 
-use super::reference::{COMMON, Fallback, LAYER7, PORTS, ReferenceField, ReferenceSection, SECTIONS, ValueForm};
+use super::reference::{
+    COMMON, Fallback, LAYER7, OBSERVERS, PORTS, ReferenceField, ReferenceSection, SECTIONS, ValueForm,
+};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -16,6 +18,11 @@ pub fn template() -> String {
         // What must be given in a section that may be left out.
         let required = if section.header.is_empty() { "" } else { header_mark };
         commented(&mut out, section, [header_mark, required, "# "]);
+    }
+    out.push('\n');
+    comment(&mut out, "", "What follows observes packets, beside services or without any: take the `#` away.");
+    for section in OBSERVERS {
+        commented(&mut out, section, ["#"; 3]);
     }
     out.push('\n');
     comment(

@@ -8,6 +8,7 @@ mod acme;
 mod dpdk;
 mod http;
 mod instance;
+mod monitor;
 mod route;
 mod service;
 mod tracing;
@@ -19,6 +20,7 @@ pub use http::{
     BACKEND_TLS, FORWARDED, HTTP, HTTP_LIMITS, HTTP_REQUEST_EDITS, HTTP_RESPONSE_EDITS, HTTPS, STICKY, TLS,
 };
 pub use instance::{CONTROL, LIMITS, LINUX, LOG, METRICS, OFFLOAD, POOL, TOP};
+pub use monitor::MONITOR;
 pub use route::{
     ACCESS, EDITS, GROUP, GROUP_BACKEND, GROUP_BACKEND_TLS, GROUP_HEALTH, REDIRECT, REPLY, RESPONSE_EDITS, ROUTE,
 };
@@ -186,22 +188,23 @@ pub const LAYER7: [&ReferenceSection; 15] = [
     &TLS,
 ];
 
+/// Sections of what observes packets and balances none, likewise.
+pub const OBSERVERS: [&ReferenceSection; 1] = [&MONITOR];
+
 /// Sections of the dpdk plane, likewise.
 pub const PORTS: [&ReferenceSection; 2] = [&DPDK, &DPDK_PORT];
 
 /// All sections, in the order they are documented in.
-pub const SECTIONS: [&ReferenceSection; COMMON.len() + PORTS.len() + LAYER7.len()] = {
-    let mut sections = [&TOP; COMMON.len() + PORTS.len() + LAYER7.len()];
-    let mut i = 0;
-    while i < sections.len() {
-        sections[i] = if i < COMMON.len() {
-            COMMON[i]
-        } else if i < COMMON.len() + PORTS.len() {
-            PORTS[i - COMMON.len()]
-        } else {
-            LAYER7[i - COMMON.len() - PORTS.len()]
-        };
-        i += 1;
+pub const SECTIONS: [&ReferenceSection; COMMON.len() + OBSERVERS.len() + PORTS.len() + LAYER7.len()] = {
+    let parts: [&[&ReferenceSection]; 4] = [&COMMON, &OBSERVERS, &PORTS, &LAYER7];
+    let mut sections = [&TOP; COMMON.len() + OBSERVERS.len() + PORTS.len() + LAYER7.len()];
+    let (mut part, mut from, mut to) = (0, 0, 0);
+    while part < parts.len() {
+        while from < parts[part].len() {
+            sections[to] = parts[part][from];
+            (from, to) = (from + 1, to + 1);
+        }
+        (part, from) = (part + 1, 0);
     }
     sections
 };

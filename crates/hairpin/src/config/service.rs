@@ -46,7 +46,7 @@ pub(super) struct ServiceDraft {
 /// The services whose end is right, each with its groups behind it; all mistakes are reported.
 pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &TomlTable<'a>, common: &Common) -> Vec<ServiceDraft> {
     let tables = top.tables("service", &reference::SERVICE);
-    if !top.has("service") {
+    if !top.has("service") && !top.has("monitor") {
         sink.error(&(0..0), "there is no service", "add one: [[service]] with `listen` and `backends`");
     }
     let mut drafts: Vec<ServiceDraft> = Vec::new();

@@ -4,6 +4,7 @@ use super::dpdk::DpdkSettings;
 use super::words::{PlaneChoice, SettingWord};
 use crate::access_log::{AccessLogSettings, ServiceLog};
 use crate::health::{Check, CheckTarget, Passive, StatusRanges};
+use crate::monitor::MonitorSettings;
 use crate::spans::TracingSettings;
 use hairpin_acme::{Authority, WantedName};
 use hairpin_core::config::{Backend, Forwarding, Service, Timeouts};
@@ -179,6 +180,8 @@ pub struct Settings {
     pub access_log: Option<AccessLogSettings>,
     /// Tracing; `None`: there is none.
     pub tracing: Option<TracingSettings>,
+    /// What counts packets per flow.
+    pub monitors: Vec<MonitorSettings>,
     /// The address that serves metrics; `None`: metrics are off.
     pub metrics: Option<SocketAddr>,
     /// Names of this machine, in small letters, by which browsers may ask for the page.

@@ -4,12 +4,14 @@ use super::Bound::Number;
 use super::{Counter, Group, limit};
 use crate::config::limits;
 use crate::health::limits as health;
+use crate::monitor::MONITORS_MAX;
 use hairpin_core::keys::KEYS_MAX;
 use hairpin_core::l7::edit::VALUE_BYTES_MAX;
 use hairpin_core::l7::head::FIELDS_MAX;
 use hairpin_core::l7::route::path::{AUTOMATON_BYTES_MAX, REGEX_BYTES_MAX};
 use hairpin_core::offload::tree::{DEPTH_MAX, NODES_MAX, TEXT_MAX};
 use hairpin_linux::abi::WORKERS_MAX;
+use hairpin_linux::monitor::NETWORKS_MAX;
 
 const RELOADS: &[Counter] = &[Counter::of("hairpin_reloads_total", "result", "failure")];
 const REFUSED: &str = "The configuration is refused.";
@@ -28,6 +30,8 @@ pub(super) const FILE: Group = Group {
         limit("files that a configuration includes", Number(limits::FRAGMENTS_MAX as u64, "files"), RELOADS, REFUSED),
         limit("workers", Number(WORKERS_MAX as u64, "workers"), RELOADS, REFUSED),
         limit("interfaces", Number(limits::INTERFACES_MAX as u64, "interfaces"), RELOADS, REFUSED),
+        limit("monitors", Number(MONITORS_MAX as u64, "monitors"), RELOADS, REFUSED),
+        limit("networks of a monitor", Number(NETWORKS_MAX as u64, "networks"), RELOADS, REFUSED),
         limit(
             "services and groups, removed ones that still drain included",
             Number(limits::SERVICES_MAX as u64, "services"),

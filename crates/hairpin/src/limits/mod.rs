@@ -10,6 +10,7 @@ mod dpdk;
 mod file;
 mod http;
 mod https;
+mod monitor;
 mod print;
 mod process;
 #[cfg(test)]
@@ -111,13 +112,14 @@ pub(super) struct Group {
 }
 
 /// All bounds, in the order they are printed in.
-const GROUPS: [&Group; 7] = [
+const GROUPS: [&Group; 8] = [
     &connections::CONNECTIONS,
     &connections::PACKETS,
     &http::HTTP,
     &https::HTTPS_SERVICES,
     &file::FILE,
     &process::PROCESS,
+    &monitor::MONITORS,
     &dpdk::DPDK,
 ];
 

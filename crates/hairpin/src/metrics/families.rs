@@ -7,6 +7,7 @@ mod acme;
 mod emit;
 mod http;
 mod https;
+mod monitor;
 mod ports;
 mod server;
 mod services;
@@ -133,6 +134,7 @@ pub fn all() -> impl Iterator<Item = &'static MetricFamily> {
         .chain(https::FAMILIES)
         .chain(acme::FAMILIES)
         .chain(tracing::FAMILIES)
+        .chain(monitor::FAMILIES)
         .chain(ports::FAMILIES)
         .chain(server::FAMILIES)
 }

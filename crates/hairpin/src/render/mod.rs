@@ -5,6 +5,7 @@ mod changes;
 mod connections;
 mod http;
 mod https;
+mod monitor;
 mod offload;
 mod ports;
 mod route;
@@ -13,6 +14,7 @@ mod units;
 
 pub use changes::changes;
 pub use connections::{Listing, explanation};
+pub use monitor::monitors;
 pub use offload::offload;
 pub use route::routes;
 pub use status::status;

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::{acme, http, https, not_ready, ports};
+use super::{acme, http, https, monitor, not_ready, ports};
 use super::{add, aligned, bare, fitted, number, percent, right, scaled, span, trimmed, wrapped};
 use crate::status::{
     AccessLogStatus, BackendStatus, Count, DrainingStatus, OffloadStatus, Status, TracingStatus, Traffic,
@@ -58,7 +58,7 @@ fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
         status.version,
         status.instance,
         status.pid,
-        status.interfaces.join(", ")
+        if status.interfaces.is_empty() { "no interface".to_string() } else { status.interfaces.join(", ") }
     );
     for sentence in [not_ready(status), beginning(status), reloads(status, now), capacity(status)].into_iter().flatten()
     {
@@ -69,6 +69,9 @@ fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
     }
     if let Some(tracing) = &status.tracing {
         let _ = writeln!(out, "{}", spans(tracing));
+    }
+    for monitor in &status.monitors {
+        let _ = writeln!(out, "{}", monitor::sentence(monitor));
     }
     for process in &status.draining {
         let _ = writeln!(out, "{}", draining(process, now));

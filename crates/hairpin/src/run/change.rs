@@ -17,6 +17,7 @@ use crate::config::{self, Config, DpdkSettings, PlaneChoice, SetUpChoice};
 use crate::control::{BackendChange, Changes};
 use crate::diff;
 use crate::events::EventKind;
+use crate::monitor::{self, MonitorSettings};
 use crate::registry::{Merged, Registry};
 use anyhow::{Context, Result};
 use hairpin_acme::ChallengeAnswer;
@@ -72,6 +73,7 @@ impl Supervisor {
                 wanted.name()
             ));
         }
+        monitor::check(&new.settings.monitors).map_err(|error| format!("{error:#}"))?;
         let certificates = Certificates::load(&new).map_err(|error| format!("{error:#}"))?;
         certificates.warn();
         let mut changes = diff::changes(&self.config, &new);
@@ -264,6 +266,7 @@ impl Supervisor {
             log: config.settings.log,
             access_log: self.access_log_of(&config),
             tracing: config.settings.tracing.clone(),
+            monitors: config.settings.monitors.clone(),
             drain_limit: config.settings.drain_limit,
             timeouts: config.settings.timeouts,
             ..running.clone()
@@ -272,6 +275,7 @@ impl Supervisor {
         super::log::configure(&self.config.settings.log);
         self.parameters.configure_records(&self.config.settings, &snapshot, ServiceRecords::of(&merged.settings));
         self.plane.set_options(&self.config.settings);
+        self.monitor();
         self.rates.resize(snapshot.services.len(), ServiceRate::new(self.config.settings.linux.policer_ceiling));
         let ceiling = self.config.settings.linux.policer_ceiling;
         self.rates.iter_mut().for_each(|rate| rate.set_ceiling(ceiling));
@@ -366,10 +370,11 @@ fn ended(before: &Snapshot, after: &Snapshot) -> Vec<(u16, Which)> {
 pub(super) fn summary(config: &Config, snapshot: &Snapshot, cpus: &[usize]) -> String {
     let settings = &config.settings;
     let cores: Vec<String> = cpus.iter().map(ToString::to_string).collect();
+    let devices = settings.devices();
     let mut lines = vec![format!(
         "instance {} serves on {}: {} worker{} on cores {}, connection table {}, offload {}, connections in {} and {}",
         settings.instance,
-        settings.devices().join(", "),
+        if devices.is_empty() { "no interface".to_string() } else { devices.join(", ") },
         cpus.len(),
         if cpus.len() == 1 { "" } else { "s" },
         cores.join(", "),
@@ -385,6 +390,9 @@ pub(super) fn summary(config: &Config, snapshot: &Snapshot, cpus: &[usize]) -> S
         lines.push("  the BPF programs set connections up".to_string());
         lines.extend(set_up::exceptions(snapshot).iter().map(|said| format!("  but {said}")));
     }
+    let monitor =
+        |monitor: &MonitorSettings| format!("  monitor {} on {}", monitor.name, monitor.interfaces.join(", "));
+    lines.extend(settings.monitors.iter().map(monitor));
     const SHOWN: usize = 16;
     let services = || snapshot.services.iter().filter(|service| service.state == ServiceState::Active);
     for service in services().take(SHOWN) {

@@ -68,6 +68,7 @@ use crate::config::{Config, PlaneChoice, Settings};
 use crate::control::{BackendChange, Changes, RouteAnswer, RouteQuery, Upgrade};
 use crate::events::EventKind;
 use crate::live;
+use crate::monitor;
 use crate::spans::Spans;
 use crate::status::Status;
 use acme::OpenChallenges;
@@ -196,6 +197,7 @@ pub fn run(config: Config, options: RunOptions) -> Result<()> {
     }
     host::require_rights()?;
     let interfaces = host::interfaces(&config.settings)?;
+    monitor::check(&config.settings.monitors)?;
     live::warn(&config, log);
     // Before anything is changed: a certificate that cannot be served is a mistake of the configuration.
     let certificates = Certificates::load(&config)?;
@@ -349,6 +351,7 @@ impl ServingProcess {
             // Else the manager hears of it from the supervisor, when all services are ready.
             lock.sign().context("cannot sign the lock")?;
             supervisor.obtain_certificates();
+            supervisor.monitor();
             let end = supervisor.keep(&messages, &mut lock);
             // Another process serves on: to systemd `STOPPING=1` from any process would end the service.
             if !matches!(end, ProcessEnd::HandedOver { .. }) {

@@ -24,8 +24,9 @@ use crate::config::{Config, PlaneChoice};
 use crate::events::EventKind;
 use crate::health::{Checker, Health};
 use crate::metrics;
+use crate::monitor::Monitors;
 use crate::registry::{Merged, Registry};
-use crate::status::{AccessLogStatus, OffloadStatus, ReloadStatus, Status, TracingStatus};
+use crate::status::{AccessLogStatus, MonitorStatus, OffloadStatus, ReloadStatus, Status, TracingStatus};
 use anyhow::Result;
 use hairpin_core::balance::Tables;
 use hairpin_core::config::Snapshot;
@@ -118,6 +119,7 @@ pub(super) struct Supervisor {
     load: WorkerLoad,
     capacity: capacity::CapacityWatch,
     metrics: Option<metrics::MetricsServer>,
+    monitors: Monitors,
     /// Readings from a second ago or a little more, and from less than a second ago.
     readings: [Option<Reading>; 2],
 }
@@ -184,6 +186,7 @@ impl Supervisor {
             load: WorkerLoad::default(),
             capacity: capacity::CapacityWatch::default(),
             metrics: None,
+            monitors: Monitors::default(),
             readings: [None, None],
         };
         supervisor.stand();
@@ -204,11 +207,20 @@ impl Supervisor {
         }
     }
 
+    /// Has monitors work as the configuration in force wants.
+    pub(super) fn monitor(&mut self) {
+        let settings = &self.config.settings;
+        if let Some(place) = self.plane.monitor_place(settings) {
+            self.monitors.configure(&settings.monitors, &place);
+        }
+    }
+
     /// Ends the workers. Everything else stays as it is; `resets`: but connections of HTTP and TLS services, which are
     /// reset.
     ///
     /// What serves terminated services goes on, until it is dropped.
     pub(super) fn stop(mut self, resets: bool) -> Termination {
+        self.monitors.end();
         self.worker_pool.end(resets);
         self.table.set_clean(true);
         self.termination
@@ -317,7 +329,10 @@ impl Supervisor {
                 drop(answer.send(self.status()));
             }
             SupervisorMessage::Health => self.stand(),
-            SupervisorMessage::ReopenAccessLog => self.parameters.access_log.reopen(),
+            SupervisorMessage::ReopenAccessLog => {
+                self.parameters.access_log.reopen();
+                self.monitors.reopen();
+            }
             SupervisorMessage::Challenges(answers, done) => {
                 match self.with_heartbeat(|supervisor| supervisor.answer_challenges(answers)) {
                     Ok(()) => drop(done.send(())),
@@ -464,6 +479,7 @@ impl Supervisor {
         let spans = self.parameters.spans.reading();
         status.tracing =
             settings.tracing.as_ref().map(|tracing| TracingStatus::new(tracing, &spans, records.records_lost));
+        status.monitors = self.monitors.readings().map(|(of, reading)| MonitorStatus::new(of, &reading)).collect();
         status.reloads = self.reloads.clone();
         status.began = self.began.name().to_string();
         status.draining = self.generations.statuses();

@@ -16,6 +16,7 @@ mod health;
 mod http;
 mod https;
 mod keys;
+mod monitor;
 mod printed;
 mod sharing;
 mod tables;

@@ -23,6 +23,7 @@ fn the_full_examples_show_every_field() {
     let of_full = reference::COMMON.iter().map(|section| (section, full));
     let of_dpdk = reference::PORTS.iter().map(|section| (section, include_str!("../../../../examples/dpdk.toml")));
     let of_http = reference::LAYER7.iter().map(|section| (section, http));
+    let of_full = of_full.chain(reference::OBSERVERS.iter().map(|section| (section, full)));
     for (section, text) in of_full.chain(of_http).chain(of_dpdk) {
         for field in section.fields {
             let shown = match field.kind {

@@ -141,6 +141,12 @@ pub(crate) fn full_status() -> Status {
             spans_lost_total: BTreeMap::from([("queue-full".into(), 2)]),
             ..TracingStatus::default()
         }),
+        monitors: vec![MonitorStatus {
+            name: "edge".into(),
+            flows_max: 64,
+            reports_total: BTreeMap::from([("end".into(), 4)]),
+            ..MonitorStatus::default()
+        }],
         acme: Some(AcmeStatus {
             obtained_total: 3,
             failed_total: 1,

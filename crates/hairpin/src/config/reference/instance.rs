@@ -84,9 +84,16 @@ pub const TOP: ReferenceSection = ReferenceSection {
         field("access_log", ValueForm::Tables, From("none"), "", "See [access_log]."),
         field("tracing", ValueForm::Tables, From("none"), "", "See [tracing]."),
         field("metrics", ValueForm::Tables, From("each field's default"), "", "See [metrics]."),
+        field("monitor", ValueForm::Tables, From("none"), "", "See [[monitor]]."),
         field("acme", ValueForm::Tables, From("none"), "", "See [acme]."),
         field("timeouts", ValueForm::Tables, From("each field's default"), "", "See [timeouts]."),
-        field("service", ValueForm::Tables, Required, "", "See [[service]]."),
+        field(
+            "service",
+            ValueForm::Tables,
+            From("none, which only a file with [[monitor]] may have"),
+            "",
+            "See [[service]].",
+        ),
     ],
 };
 

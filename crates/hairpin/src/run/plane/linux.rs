@@ -13,8 +13,9 @@ use super::super::tap::TapDevice;
 use super::super::worker_pool::{TakenOver, WorkerMemory, WorkerParameters, WorkerPool, WorkerResources};
 use super::super::{SupervisorMessage, log, tell};
 use super::{EngineWords, Plane, PlaneEvent, RuleQueries};
-use crate::config::{SetUpChoice, Settings};
+use crate::config::{Attach, SetUpChoice, Settings};
 use crate::events::EventKind;
+use crate::monitor::MonitorPlace;
 use anyhow::{Context, Result};
 use attachment::XdpWish;
 use hairpin_core::config::Snapshot;
@@ -26,7 +27,7 @@ use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::time::Time;
 use hairpin_linux::device::Interface;
 use hairpin_linux::network::path_mtu::PathMtu;
-use hairpin_linux::programs::InstalledRule;
+use hairpin_linux::programs::{AttachMode, InstalledRule};
 use hairpin_linux::tap::Tap;
 use rustix::thread::CapabilitySet;
 use std::collections::HashSet;
@@ -146,6 +147,11 @@ impl Plane for LinuxPlane {
             | CapabilitySet::NET_BIND_SERVICE
             | CapabilitySet::NET_RAW
             | CapabilitySet::PERFMON
+    }
+
+    fn monitor_place(&self, settings: &Settings) -> Option<MonitorPlace> {
+        let mode = if settings.linux.attach == Attach::Clsact { AttachMode::Clsact } else { AttachMode::Auto };
+        Some(MonitorPlace { mode, notes: self.programs.programs.monitors_path() })
     }
 
     fn configure_backends(&self, snapshot: &Snapshot) -> Result<()> {

@@ -9,6 +9,7 @@ pub(super) mod linux;
 use super::SupervisorMessage;
 use super::worker_pool::{TakenOver, WorkerMemory, WorkerParameters, WorkerPool};
 use crate::config::{PolicyChoice, Settings};
+use crate::monitor::MonitorPlace;
 use crate::status::{BufferStatus, PortStatus};
 use ahash::RandomState;
 use anyhow::Result;
@@ -139,6 +140,11 @@ pub(crate) trait Plane {
 
     /// Learns what is balanced, now or anew.
     fn configure(&mut self, snapshot: &Snapshot) -> Result<()>;
+
+    /// Where monitors attach their programs; `None`: nowhere, packets do not pass the kernel.
+    fn monitor_place(&self, _settings: &Settings) -> Option<MonitorPlace> {
+        None
+    }
 
     /// Changes what may change while it runs.
     fn set_options(&self, _settings: &Settings) {}

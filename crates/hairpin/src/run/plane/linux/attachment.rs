@@ -25,6 +25,9 @@ impl XdpWish {
         match settings.linux.attach {
             Attach::Tc | Attach::Clsact => XdpWish::None(String::new()),
             Attach::Xdp => XdpWish::Everywhere,
+            Attach::Auto if !settings.monitors.is_empty() => {
+                XdpWish::None("monitors do not see packets that are forwarded there".to_string())
+            }
             Attach::Auto => match objection(interfaces, snapshot) {
                 Some(why) => XdpWish::None(why),
                 None => XdpWish::IfPossible,
