@@ -1,4 +1,4 @@
-# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-l7 | bench-https | bench-kernel-tls | bench-xdp | bench-laconic | bench-middleboxes | reproduce | reproduce-pages | reproduce-laconic | traces | fuzz | deb | deb-lab | soak | clean
+# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-l7 | bench-https | bench-kernel-tls | bench-xdp | bench-monitor | bench-laconic | bench-middleboxes | reproduce | reproduce-pages | reproduce-laconic | traces | fuzz | deb | deb-lab | soak | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -20,12 +20,14 @@ HTTPS ?=
 XDP ?=
 # More for the figure of KAIST 2018: make bench-middleboxes MIDDLEBOXES="--only instructions"
 MIDDLEBOXES ?=
+# More for the benchmark of monitors: make bench-monitor MONITOR="--repetitions 3"
+MONITOR ?=
 # More for the figures of Laconic: make bench-laconic LACONIC="--only rules,profile"
 LACONIC ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-otlp test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-kernel-tls bench-xdp bench-laconic laconic-page bench-middleboxes middleboxes-keep middleboxes-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab reproduce-laconic laconic-cards-page traces traces-page traces-results fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
+.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-otlp test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-kernel-tls bench-xdp bench-monitor bench-laconic laconic-page bench-middleboxes middleboxes-keep middleboxes-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab reproduce-laconic laconic-cards-page traces traces-page traces-results fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
 	$(CARGO) build --release --workspace --exclude hairpin-fuzz
@@ -209,6 +211,10 @@ bench-kernel-tls: deps
 # Forwarding of small packets in XDP beside tc and the kernel's routing, on one core: about two minutes, QUICK=1 half of one.
 bench-xdp: build
 	target/release/hairpin-bench xdp $(if $(QUICK),--quick) $(XDP)
+
+# A monitor's processor time beside softflowd's, at 1,500-byte packets: about five minutes, QUICK=1 half of one.
+bench-monitor: build
+	target/release/hairpin-bench monitor $(if $(QUICK),--quick) $(MONITOR)
 
 # The figures and tables of Laconic's evaluation, on this machine: about twenty minutes, QUICK=1 under three. The page is
 # target/bench/laconic/page.md. To renew the documentation, on an idle machine:

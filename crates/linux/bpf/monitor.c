@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
-/* Counts packets per flow, as they pass an interface, and changes none: papers/004 calls it a digest. Two programs, for what comes
- * in and for what leaves, fill one map. A flow here is both directions between two ends, as one interface sees them: the far end,
+/* Counts packets per flow, as they pass an interface, and changes none. Two programs, for what comes in and for what leaves, fill
+ * one map. A flow here is both directions between two ends, as one interface sees them: the far end,
  * from which packets come in, and the near end. src/monitor.rs has the same layouts in Rust, and reads the map. */
 #include <stdbool.h>
 #include <stddef.h>

@@ -2,7 +2,8 @@
 //!
 //! [`suite`] and [`l7`] measure what is between a client and servers; [`tables`] and [`ageing`] core's connection tables
 //! by themselves, without any network; [`l4`] and [`calibrate`] packets through one core;
-//! [`xdp`] the same through the kernel; [`user_stack`] is a proxy to compare with; [`instructions`] counts what the worker executes for them.
+//! [`xdp`] the same through the kernel; [`monitor`] a monitor beside softflowd; [`user_stack`] is a proxy to compare with;
+//! [`instructions`] counts what the worker executes for them.
 
 #![deny(unsafe_code)]
 
@@ -13,6 +14,7 @@ pub mod https;
 pub mod instructions;
 pub mod l4;
 pub mod l7;
+pub mod monitor;
 pub mod suite;
 pub mod tables;
 pub mod user_stack;

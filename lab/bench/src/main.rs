@@ -5,7 +5,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use hairpin_bench::suite::{self, SuitePlan};
-use hairpin_bench::{ageing, calibrate, demo, https, instructions, l4, l7, tables, user_stack, xdp};
+use hairpin_bench::{ageing, calibrate, demo, https, instructions, l4, l7, monitor, tables, user_stack, xdp};
 use hairpin_e2e::differential::{self, Differential};
 use hairpin_e2e::peer::{self, PeerKind, PeerService};
 use hairpin_e2e::servers::{ECHO_PORT, HTTP_PORT, IPERF_PORTS, Servers};
@@ -76,6 +76,8 @@ enum CliCommand {
     KernelTls(https::kernel_tls::KernelTlsArgs),
     /// Measures forwarding in XDP beside tc and the kernel's routing: `make bench-xdp`.
     Xdp(xdp::XdpArgs),
+    /// Measures a monitor's processor time beside softflowd's: `make bench-monitor`.
+    Monitor(monitor::MonitorArgs),
     /// Measures what Laconic shows in its figures and tables: `make bench-laconic`.
     L7Figures(l7::figures::FiguresArgs),
     /// Measures 8,000 connections beside a proxy on a user-level TCP stack, nginx and HAProxy: `make bench-middleboxes`.
@@ -145,6 +147,10 @@ fn main() -> Result<()> {
             https::run(&arguments)
         }
         CliCommand::KernelTls(arguments) => https::kernel_tls::run(&arguments),
+        CliCommand::Monitor(arguments) => {
+            namespace::clean(false)?;
+            monitor::run(&arguments)
+        }
         CliCommand::Xdp(arguments) => {
             namespace::clean(false)?;
             xdp::run(&arguments)

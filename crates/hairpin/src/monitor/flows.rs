@@ -1,4 +1,4 @@
-//! From the kernel's counts to records: when a flow is reported, and what of it has been reported before.
+//! From the kernel's counts to records: when a flow is reported, and how much of it is new.
 //!
 //! A flow is reported when its connection has ended and last packets have had time to come, when it has been silent for the idle
 //! timeout, and while it goes on once in an active timeout; then with what is new since its last report. So the sums over all records

@@ -136,7 +136,8 @@ impl Monitors {
         {
             tell(EventKind::Limit, &format!("warning: filters of former monitors stay: {error:#}"));
         }
-        let goes_on = |monitor: &Monitor| wanted.contains(&monitor.settings) && monitor.thread.is_some();
+        let goes_on =
+            |monitor: &Monitor| wanted.contains(&monitor.settings) && lock(&monitor.shared.reading).error.is_empty();
         let (kept, gone) = std::mem::take(&mut self.running).into_iter().partition(goes_on);
         end_all(gone);
         self.running = kept;

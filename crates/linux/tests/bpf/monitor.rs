@@ -270,7 +270,7 @@ fn packets_with_nothing_new_are_counted_as_resent() {
 }
 
 #[test]
-fn ends_are_told_and_new_connections_of_the_same_ends_are_kept_apart() {
+fn ends_are_told_and_a_new_connection_is_kept_apart() {
     in_namespace(|| {
         let monitor = monitor();
         let mut news = monitor.news().unwrap();
@@ -329,7 +329,7 @@ fn sees(monitor: &FlowMonitor, near: &Link, frame: &[u8]) -> bool {
 }
 
 #[test]
-fn monitor_sees_what_the_balancer_redirects_and_leaves_nothing_behind() {
+fn monitor_sees_what_is_redirected_and_leaves_nothing_behind() {
     for mode in attach_modes() {
         in_namespace(move || {
             let rig = Rig::new(1, |options| options.attach = mode);

@@ -31,6 +31,7 @@ mod lifecycle;
 mod live;
 mod manager;
 mod memif;
+mod monitor;
 mod mtu;
 mod network;
 mod not_ours;
@@ -92,6 +93,7 @@ fn main() -> ExitCode {
         commands::tests(&networks),
         not_ours::tests(&networks),
         mtu::tests(&networks),
+        monitor::tests(),
         hostile::tests(),
         lifecycle::tests(),
         events::tests(),
