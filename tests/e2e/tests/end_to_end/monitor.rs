@@ -217,7 +217,7 @@ fn send(topology: &Topology, frames: &[Vec<u8>], rounds: usize) -> Result<()> {
 }
 
 fn send_from(from: &Namespace, frames: &[Vec<u8>], rounds: usize) -> Result<()> {
-    let frames = frames.repeat(rounds);
+    let frames: Vec<Vec<u8>> = std::iter::repeat_n(frames, rounds).flatten().cloned().collect();
     inside::run(from, move || {
         let socket = PacketSocket::open("eth0")?;
         for burst in frames.chunks(32) {
