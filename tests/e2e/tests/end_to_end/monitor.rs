@@ -136,7 +136,11 @@ fn push_out(topology: &Topology, from: &Namespace, interface: &str) -> Result<()
             |name: &str| -> Option<u64> { said.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()) };
         let [received, processed] = ["Packets received by libpcap:", "Packets processed:"].map(number);
         Ok(received.zip(processed).is_some_and(|(received, processed)| processed + PUSHING - 1000 > received))
-    })
+    })?;
+    // Its flows, too, which it would keep for minutes.
+    command::output(Command::new("softflowctl").arg("-c").arg(&control).arg("expire-all"))?;
+    sleep(Duration::from_secs(1));
+    Ok(())
 }
 
 /// Without what is no TCP and no UDP, such as neighbour discovery, and what [`push_out`] has sent.
