@@ -109,7 +109,19 @@ impl Nfcapd {
 /// softflowd on an interface of the balancer, reporting to this collector by IPFIX.
 fn softflowd(topology: &Topology, interface: &str, collector: &Nfcapd) -> Result<Process> {
     let mut program = topology.balancer.command("softflowd");
-    program.args(["-i", interface, "-n", &format!("127.0.0.1:{}", collector.port), "-v", "10", "-d", "-T", "full"]);
+    program.args([
+        "-i",
+        interface,
+        "-n",
+        &format!("127.0.0.1:{}", collector.port),
+        "-v",
+        "10",
+        "-d",
+        "-B",
+        "67108864",
+        "-T",
+        "full",
+    ]);
     let control = topology.scratch.file("softflowd.ctl");
     program.arg("-c").arg(&control).arg("-p").arg(topology.scratch.file("softflowd.pid"));
     let mut process = topology.balancer.start(program, &topology.scratch.file("softflowd.log"))?;
