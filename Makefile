@@ -1,4 +1,4 @@
-# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-l7 | bench-https | bench-kernel-tls | bench-xdp | bench-monitor | bench-laconic | bench-middleboxes | reproduce | reproduce-pages | reproduce-laconic | traces | fuzz | deb | deb-lab | soak | clean
+# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-classification | bench-l7 | bench-https | bench-kernel-tls | bench-xdp | bench-monitor | bench-laconic | bench-middleboxes | reproduce | reproduce-pages | reproduce-laconic | classification | traces | fuzz | deb | deb-lab | soak | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -27,7 +27,7 @@ LACONIC ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-otlp test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-l7 bench-https bench-kernel-tls bench-xdp bench-monitor bench-laconic laconic-page bench-middleboxes middleboxes-keep middleboxes-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab reproduce-laconic laconic-cards-page traces traces-page traces-results fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
+.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-otlp test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-classification classification bench-l7 bench-https bench-kernel-tls bench-xdp bench-monitor bench-laconic laconic-page bench-middleboxes middleboxes-keep middleboxes-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab reproduce-laconic laconic-cards-page traces traces-page traces-results fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
 	$(CARGO) build --release --workspace --exclude hairpin-fuzz
@@ -188,11 +188,27 @@ bench-instructions: deps
 	RUSTFLAGS="--cfg without_records" $(CARGO) build --release --package hairpin-instructions --target-dir target/without-records
 	target/release/hairpin-bench instructions $(INSTRUCTIONS)
 
-# What real packets over rings are measured to do, and what the testbed in virtual time makes of it: about 15 minutes,
-# QUICK=1 about 2. The profile that was measured is target/bench/this-machine.toml.
+# What real packets over rings are measured to do, and what the testbed in virtual time makes of it, and two real cores beside
+# two modelled ones: about 17 minutes, QUICK=1 about 2. The profile that was measured is target/bench/this-machine.toml.
 bench-calibrate: deps
 	$(CARGO) build --release --package hairpin-bench --features dpdk
 	target/release/hairpin-bench calibrate $(if $(QUICK),--quick) $(CALIBRATE)
+
+# KTH 2020's methods on modelled cores, and the page on them (docs/evidence/classification.md): about three minutes, and the same
+# on every machine.
+classification: deps
+	$(CARGO) build --release --package hairpin-lab
+	target/release/hairpin-lab classify
+
+# What that page measures on this machine, which does nothing else meanwhile: real packets by all methods (10 minutes), marks
+# beside look-ups (1), two cores beside two modelled ones (2), ageing over time (4). Writes the page.
+bench-classification: deps
+	$(CARGO) build --release --package hairpin-lab --package hairpin-bench --features hairpin-lab/dpdk,hairpin-bench/dpdk
+	target/release/hairpin-lab run lab/scenarios/kth-2020.toml --fresh
+	target/release/hairpin-bench calibrate --pairs
+	cp target/bench/two-cores.csv lab/results/classification-two-cores.csv
+	target/release/hairpin-bench ageing --whole --keep lab/results/classification-ageing.csv
+	target/release/hairpin-lab classify --report --packets lab-results/kth-2020 --marks
 
 # HTTP services beside nginx, HAProxy and no balancer, on two cores: about 20 minutes, QUICK=1 about two.
 bench-l7: build

@@ -64,7 +64,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
     use std::path::Path;
 
-    /// The ids that each file names: of `lab/experiments`, `lab/scenarios` and `lab/laconic`.
+    /// The ids that each file names: of `lab/experiments`, `lab/scenarios` and `lab/laconic`, and `lab/classification.toml`.
     fn named() -> BTreeMap<String, BTreeSet<String>> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut named: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -74,8 +74,8 @@ mod tests {
                 named.insert(experiment.name, ids);
             }
         }
-        for entry in std::fs::read_dir(root.join("scenarios")).unwrap() {
-            let path = entry.unwrap().path();
+        let scenarios = std::fs::read_dir(root.join("scenarios")).unwrap().map(|entry| entry.unwrap().path());
+        for path in scenarios.chain([root.join("classification.toml")]) {
             let scenario: toml::Table = toml::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
             let findings = scenario.get("finding").and_then(toml::Value::as_array).cloned().unwrap_or_default();
             let ids = findings.iter().map(|finding| finding["id"].as_str().unwrap().to_owned()).collect();

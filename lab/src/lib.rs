@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod calibrate;
+pub mod classification;
 pub mod clock;
 pub mod experiment;
 pub mod figure;

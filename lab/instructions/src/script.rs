@@ -120,7 +120,18 @@ impl Hand {
     /// # Panics
     /// When the worker does not send as many frames as the one did that the recording was made with.
     pub(crate) fn play(&mut self, recording: &CaseRecording, rounds: usize) {
-        for burst in &recording.bursts[..recording.marks[rounds]] {
+        self.play_bursts(recording, 0, rounds);
+        self.rest();
+    }
+
+    /// Plays the rounds `from` to `to`; with both 0, the beginning of a recording.
+    pub(crate) fn play_rounds(&mut self, recording: &CaseRecording, from: usize, to: usize) {
+        let first = if to == 0 { 0 } else { recording.marks[from] };
+        self.play_bursts(recording, first, to);
+    }
+
+    fn play_bursts(&mut self, recording: &CaseRecording, first: usize, rounds: usize) {
+        for burst in &recording.bursts[first..recording.marks[rounds]] {
             self.burst(burst);
         }
         assert!(
@@ -129,7 +140,6 @@ impl Hand {
             self.sent,
             recording.sent[rounds]
         );
-        self.rest();
     }
 
     /// Connections that there still are.

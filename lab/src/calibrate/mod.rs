@@ -18,7 +18,10 @@
 
 pub mod check;
 pub mod fit;
+pub mod lines;
+pub mod marks;
 pub mod memory;
+pub mod pairs;
 #[cfg(feature = "dpdk")]
 pub mod rings;
 #[cfg(test)]

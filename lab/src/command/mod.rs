@@ -2,6 +2,7 @@
 
 mod bed;
 mod calibrate;
+mod classify;
 mod forward;
 mod generate;
 // Without DPDK there are no ports; what they would be told is checked all the same.
@@ -41,6 +42,12 @@ enum CliCommand {
     /// memory. Without DPDK everything is measured in memory, and the profile says so. About ten minutes.
     #[command(after_help = "Example: hairpin-lab calibrate -o lab/profiles/cores/this-machine.toml")]
     Calibrate(Box<calibrate::CalibrateArguments>),
+    /// KTH 2020's methods of flow classification on 1 to 8 cores that share a table, in virtual time.
+    ///
+    /// Locks, the cache lines that they lie in and cores that wait are simulated step by step, with costs from profiles. Writes
+    /// results and the page of verdicts and figures. It is the same on every machine.
+    #[command(after_help = "Example: hairpin-lab classify --report")]
+    Classify(Box<classify::ClassifyArguments>),
     /// Search the highest rate that a device forwards with no more loss than allowed.
     ///
     /// Loads are judged by the majority of several trials (as in MLRsearch; --rfc2544 for one of 60 seconds each). The
@@ -196,6 +203,7 @@ impl CliCommand {
     fn perform(self) -> Result<ExitCode> {
         match self {
             CliCommand::Calibrate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
+            CliCommand::Classify(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             CliCommand::Rate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             CliCommand::Run(arguments) => arguments.perform(),
             CliCommand::Reproduce(arguments) => arguments.perform(),

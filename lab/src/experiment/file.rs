@@ -150,6 +150,8 @@ pub struct Experiment {
     pub backends: u16,
     /// Run 1 (empty tables), run 2 (warm ones), or both.
     pub runs: Vec<u8>,
+    /// Packets go through balancers twice, to their backends and back.
+    pub round_trip: bool,
     /// Cores of the device.
     pub cores: Vec<u16>,
     /// Connections that balancers have room for.
@@ -251,6 +253,7 @@ fn read(top: &TomlTable<'_>, text: &str, directory: &Path) -> Experiment {
         seed: top.integer("seed", 1, 0..=u64::MAX >> 1),
         backends: top.integer("backends", 4, 1..=1024) as u16,
         runs: top.integers("runs", &[1], 1..=2).into_iter().map(|run| run as u8).collect(),
+        round_trip: top.boolean("round_trip", false),
         cores: narrow(top.integers("cores", &[1], 1..=1024)),
         table_entries: counts(top.integers("table_entries", &[1 << 21], 16..=1 << 30)),
         flows: counts(top.integers("flows", &[1000], 1..=1 << 28)),

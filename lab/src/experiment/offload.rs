@@ -27,7 +27,7 @@ const OF_POLICIES: [(&str, &str); 6] = [
 /// Reads it; files are named from `directory`. `None`: the engine is no modelled card, or something is wrong.
 pub(super) fn read(table: &TomlTable<'_>, engine: &str, policy: &str, directory: &Path) -> Option<OffloadSetting> {
     let is_modelled = engine == MODELLED;
-    for name in ["card", "card_scale"] {
+    for name in ["card", "card_scale", "marks"] {
         if table.has(name) && !is_modelled {
             let what = format!("`{name}` is of a modelled card, and the engine is \"{engine}\"");
             table.error(&table.span_of(name), what, "write engine = \"modelled\", or leave it out");
@@ -44,7 +44,8 @@ pub(super) fn read(table: &TomlTable<'_>, engine: &str, policy: &str, directory:
         return None;
     }
     let (card, policy) = (read_card(table, directory), read_policy(table, policy, directory));
-    Some(OffloadSetting { card: card?, policy: policy? })
+    let marks = table.boolean("marks", false);
+    Some(OffloadSetting { card: card?, policy: policy?, marks })
 }
 
 fn read_card(table: &TomlTable<'_>, directory: &Path) -> Option<CardProfile> {

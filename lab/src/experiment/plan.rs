@@ -53,6 +53,7 @@ impl MatrixCell {
             duration: experiment.duration,
             source: experiment.source.clone(),
             run: self.run,
+            round_trip: experiment.round_trip,
             // Far enough apart for searches, which count on from theirs.
             seed: experiment.seed.wrapping_add(u64::from(repetition) << 32),
         }

@@ -2,9 +2,10 @@
 //! swapped, sent back. What lies behind the IP header stays as it is, checksums too: a sum of both addresses is the same
 //! either way round.
 
+use crate::traffic::flows::BACKEND_PORT;
 use hairpin_core::frame::{Batch, Frame};
 use hairpin_core::link::{LinkDrop, header};
-use hairpin_core::wire::{ethernet, ipv4};
+use hairpin_core::wire::{Parsed, ethernet, ipv4, parse};
 
 /// The counts of a forwarder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,6 +102,20 @@ fn turn(frame: &mut [u8]) -> Result<(), LinkDrop> {
     Ok(())
 }
 
+/// Exchanges the ends of a packet that is for a backend, as the backend would send it back; `false`, and nothing done, of any
+/// other. Sums stay right: what is exchanged is added up in any order.
+pub fn turn_at_backend(frame: &mut [u8]) -> bool {
+    let Ok(Parsed::Transport(at)) = parse(frame) else { return false };
+    if at.key.destination.port != BACKEND_PORT {
+        return false;
+    }
+    let (addresses, length) = if at.key.source.address.is_ipv4() { (at.l3 + 12, 4) } else { (at.l3 + 8, 16) };
+    swap(frame, 0, 6);
+    swap(frame, addresses, length);
+    swap(frame, at.l4, 2);
+    true
+}
+
 /// Swaps the `length` bytes at `at` with those behind them.
 #[inline]
 fn swap(frame: &mut [u8], at: usize, length: usize) {
@@ -116,14 +131,17 @@ mod tests {
     use crate::traffic::template::{LinkAddresses, PacketEnds, PacketKind, PacketTemplate};
     use hairpin_core::flow::Protocol;
     use hairpin_core::frame::VecFrame;
-    use hairpin_core::wire::{Parsed, parse};
 
     fn packet(ipv6: bool) -> VecFrame {
+        packet_to(ipv6, 6)
+    }
+
+    fn packet_to(ipv6: bool, destination_port: u16) -> VecFrame {
         let kind = PacketKind { protocol: Protocol::Udp, ipv6, tcp_flags: 0 };
         let mut store = Vec::new();
         let template = PacketTemplate::new(&mut store, kind, &LinkAddresses::default(), &[], 100);
         let mut frame = VecFrame::new(&[0; 100]);
-        let ends = PacketEnds { source: 0x0a00_0001, destination: 0xc000_0201, source_port: 5, destination_port: 6 };
+        let ends = PacketEnds { source: 0x0a00_0001, destination: 0xc000_0201, source_port: 5, destination_port };
         template.make(&store, &mut frame.data, &ends, &[3; 18]);
         frame
     }
@@ -148,6 +166,23 @@ mod tests {
             assert_eq!(before.data[one.l4..], after[one.l4..]);
             let field = other.checksum_offset();
             assert_eq!(other.transport_checksum(after), Some(u16::from_be_bytes([after[field], after[field + 1]])));
+        }
+    }
+
+    #[test]
+    fn backends_send_back_what_is_theirs() {
+        for ipv6 in [false, true] {
+            let mut other = packet(ipv6);
+            let before = other.data.clone();
+            assert!(!turn_at_backend(&mut other.data) && other.data == before, "it is for port 6");
+            let mut frame = packet_to(ipv6, BACKEND_PORT);
+            let Ok(Parsed::Transport(there)) = parse(&frame.data) else { panic!() };
+            assert!(turn_at_backend(&mut frame.data));
+            let Ok(Parsed::Transport(back)) = parse(&frame.data) else { panic!() };
+            assert_eq!((there.key.source, there.key.destination), (back.key.destination, back.key.source));
+            let field = back.checksum_offset();
+            let sum = u16::from_be_bytes([frame.data[field], frame.data[field + 1]]);
+            assert_eq!(back.transport_checksum(&frame.data), Some(sum));
         }
     }
 

@@ -11,10 +11,11 @@
 //! before the next one comes in, so no packet overtakes those of its flow at hand-over, other than with a real card.
 
 use crate::clock;
+use crate::forward;
 use fastrand::Rng;
 use hairpin_core::engine::{Completions, EngineCaps, FlowEngine, RuleId, RuleOp, Samples};
 use hairpin_core::flow::FlowKey;
-use hairpin_core::frame::{Batch, Egress, Frame, FrameIo};
+use hairpin_core::frame::{Batch, Egress, Frame, FrameIo, Meta};
 use hairpin_core::time::Time;
 use hairpin_core::wire::{Parsed, parse};
 use hairpin_sim::nic::{CardProfile, ForwardingProfile, Nic, Passage};
@@ -43,6 +44,8 @@ pub struct KeptFrames {
     pub passed: u64,
     /// Lost in the card. There are none.
     pub lost: u64,
+    /// Marked, and let through, by a card that only marks.
+    pub marked: u64,
     /// Nanoseconds of receiving and looking for rules, of bursts in which anything came.
     pub ns: u64,
 }
@@ -56,6 +59,8 @@ pub struct DevicePort<IO: FrameIo> {
     returns: bool,
     /// Frames at the front of the next batch to send that did not fit before, and are ready as they are.
     waiting: usize,
+    /// Frames that backends have sent back, if there are backends behind the port.
+    returned: Option<Box<Batch<IO::Frame>>>,
 }
 
 /// The traffic through a device's port.
@@ -107,18 +112,21 @@ struct FrontCard<F> {
     missed: Batch<F>,
     turned: Batch<F>,
     kept: KeptFrames,
+    /// It turns nothing round: it marks what it has rules for, and lets everything through to the worker.
+    only_marks: bool,
 }
 
 impl<IO: FrameIo> DevicePort<IO> {
     /// A port alone.
     pub fn bare(io: IO) -> DevicePort<IO> {
-        DevicePort { io, card: None, counts: CardCounts::default(), returns: false, waiting: 0 }
+        DevicePort { io, card: None, counts: CardCounts::default(), returns: false, waiting: 0, returned: None }
     }
 
     /// A port behind a card.
     pub fn behind(io: IO, nic: Nic) -> DevicePort<IO> {
         let nic = CardEngine(Arc::new(Mutex::new(nic)));
-        let card = FrontCard { nic, missed: Batch::new(), turned: Batch::new(), kept: KeptFrames::default() };
+        let (missed, turned, kept) = (Batch::new(), Batch::new(), KeptFrames::default());
+        let card = FrontCard { nic, missed, turned, kept, only_marks: false };
         DevicePort { card: Some(Box::new(card)), ..DevicePort::bare(io) }
     }
 
@@ -126,6 +134,24 @@ impl<IO: FrameIo> DevicePort<IO> {
     /// the generator at its other end.
     pub fn returning(io: IO) -> DevicePort<IO> {
         DevicePort { returns: true, ..DevicePort::bare(io) }
+    }
+
+    /// Its card marks packets and turns none round (`rte_flow`'s MARK, KTH 2020, section 4.2.5): a frame of a flow that it has
+    /// a rule for says which connection it is of ([`Worker::go_by_marks`](hairpin_core::worker::Worker::go_by_marks)).
+    #[must_use]
+    pub fn only_marking(mut self) -> DevicePort<IO> {
+        if let Some(card) = &mut self.card {
+            card.only_marks = true;
+        }
+        self
+    }
+
+    /// Backends behind the port: what the device sends to one comes back at once, with its ends exchanged, and goes through
+    /// the device again. Neither counts as sent or received. The device's thread does that, which takes it some nanoseconds
+    /// for each packet.
+    #[must_use]
+    pub fn with_backends(self) -> DevicePort<IO> {
+        DevicePort { returned: Some(Box::default()), ..self }
     }
 
     /// The card as an engine.
@@ -181,6 +207,17 @@ impl<F: Frame> FrontCard<F> {
     fn sort(&mut self, now: Time, frames: &mut Batch<F>, first: usize) {
         let mut nic = self.nic.nic();
         for mut frame in frames.drain(first..) {
+            if self.only_marks {
+                let met = match parse(frame.bytes()) {
+                    Ok(Parsed::Transport(at)) => nic.marking(now, &at),
+                    _ => None,
+                };
+                self.kept.marked += u64::from(met.is_some());
+                // One more than the lower half of the rule's id, as the worker reads it; 0 is none.
+                frame.meta_mut().ticket = met.map_or(0, |id| (id.0 as u32).wrapping_add(1));
+                self.missed.push(frame);
+                continue;
+            }
             let passage = match parse(frame.bytes()) {
                 Ok(Parsed::Transport(at)) => nic.frame(now, &mut frame, &at),
                 _ => Passage::Miss,
@@ -214,6 +251,10 @@ impl<IO: FrameIo> FrameIo for DevicePort<IO> {
 
     #[inline]
     fn receive(&mut self, out: &mut Batch<IO::Frame>) {
+        if let Some(returned) = &mut self.returned {
+            let count = returned.len().min(out.remaining_capacity());
+            out.extend(returned.drain(..count));
+        }
         let first = out.len();
         let Some(card) = &mut self.card else {
             self.io.receive(out);
@@ -251,6 +292,9 @@ impl<IO: FrameIo> FrameIo for DevicePort<IO> {
         if self.returns {
             batch.iter_mut().skip(fresh).for_each(|frame| turn_back(frame.bytes_mut()));
         }
+        if let Some(returned) = &mut self.returned {
+            at_backends(batch, fresh, returned);
+        }
         let before = batch.len();
         self.io.transmit(batch);
         self.counts.sent += (before - batch.len()) as u64;
@@ -267,6 +311,22 @@ impl<IO: FrameIo> FrameIo for DevicePort<IO> {
 
     fn room(&self) -> usize {
         self.io.room()
+    }
+}
+
+/// Takes the frames for backends out of a batch, from the `fresh`-th on, and turns them back.
+fn at_backends<F: Frame>(batch: &mut Batch<F>, fresh: usize, returned: &mut Batch<F>) {
+    let all = std::mem::take(batch);
+    for (place, mut frame) in all.into_iter().enumerate() {
+        let room = place >= fresh && !returned.is_full();
+        if room && forward::turn_at_backend(frame.bytes_mut()) {
+            frame.set_examined(false);
+            let port = frame.meta().port;
+            *frame.meta_mut() = Meta { port, ..Meta::default() };
+            returned.push(frame);
+        } else {
+            batch.push(frame);
+        }
     }
 }
 

@@ -189,6 +189,16 @@ impl<IO: FrameIo> ServingCore<IO> {
         ServingCore::at(core, DevicePort::bare(io))
     }
 
+    /// One that has not begun, behind a card that only marks packets.
+    pub fn behind_marks(core: DeviceCore, io: IO, nic: Nic) -> ServingCore<IO> {
+        ServingCore::at(core, DevicePort::behind(io, nic).only_marking())
+    }
+
+    /// One that has not begun, with backends behind its port that send everything back.
+    pub fn before_backends(core: DeviceCore, io: IO) -> ServingCore<IO> {
+        ServingCore::at(core, DevicePort::bare(io).with_backends())
+    }
+
     /// One that has not begun, behind a card.
     pub fn behind(core: DeviceCore, io: IO, nic: Nic) -> ServingCore<IO> {
         ServingCore::at(core, DevicePort::behind(io, nic))

@@ -23,6 +23,9 @@ pub struct OffloadSetting {
     pub card: CardProfile,
     /// Which connections go to it.
     pub policy: PolicySetting,
+    /// The card only marks packets: the worker forwards all of them, and finds marked ones' connections without a look-up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub marks: bool,
 }
 
 /// A policy and its numbers, as a file gives them.
@@ -92,6 +95,9 @@ pub struct Offloaded {
     pub arrived: u64,
     /// Packets that the card turned round.
     pub packets: u64,
+    /// Packets that it marked, if that is all it does.
+    #[serde(default)]
+    pub marked: u64,
     /// Rules in force or asked for, when the card last answered.
     pub rules: u64,
     /// The most rules in force at a time, flows that were made known before the clock started included.
@@ -120,6 +126,7 @@ impl Offloaded {
         Offloaded {
             arrived: self.arrived - before.arrived,
             packets: self.packets - before.packets,
+            marked: self.marked - before.marked,
             rules: self.rules,
             rules_peak: self.rules_peak,
             installed: self.installed - before.installed,
@@ -160,7 +167,11 @@ pub fn workers(
 ) -> Result<Vec<Worker<AnyPolicy, LabTable>>> {
     let (choice, capacity) = (offload.policy.choice()?, options.connections());
     let policy = || AnyPolicy::new(choice.clone(), capacity);
-    Ok(with_engine(options, tables, policy, offload.card.caps()))
+    let mut workers = with_engine(options, tables, policy, offload.card.caps());
+    if offload.marks {
+        workers.iter_mut().for_each(Worker::go_by_marks);
+    }
+    Ok(workers)
 }
 
 /// Hairpin's worker with a policy, and a card for its engine.
@@ -212,6 +223,7 @@ impl<IO: FrameIo> Offloading<IO> {
         Offloaded {
             arrived: io.counts().received,
             packets: kept.turned,
+            marked: kept.marked,
             rules: of.rules,
             rules_peak: io.rules_peak().into(),
             installed: of.installed,

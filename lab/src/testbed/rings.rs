@@ -151,7 +151,8 @@ impl RingTestbed {
         let made = sources(trial, session, steering, LinkAddresses::default())?;
         let cores = device_cores(trial, trial.seed, &self.eal)?;
         let duration = trial.duration.as_nanos() as u64;
-        let (lanes, balanced) = (trial.cores, trial.device == Device::Balancer);
+        let round_trip = trial.round_trip && trial.device == Device::Balancer && trial.offload.is_none();
+        let (lanes, balanced) = (trial.cores, trial.device == Device::Balancer && !round_trip);
         let flows = made.flows.div_ceil(usize::from(lanes)) * if lanes > 1 { 2 } else { 1 };
         let options = SinkOptions { session, generators: lanes, flows, balanced, duration };
         let (mut generators, mut collectors, mut devices) = (Vec::new(), Vec::new(), Vec::new());
@@ -166,9 +167,17 @@ impl RingTestbed {
             let io = DeviceEnds { from, to, pool: pool.clone() };
             devices.push(match &trial.offload {
                 Some(offload) => {
-                    ServingCore::behind(core, io, card(&offload.card, trial.table_entries as usize, trial.seed))
+                    let nic = card(&offload.card, trial.table_entries as usize, trial.seed);
+                    let behind = if offload.marks { ServingCore::behind_marks } else { ServingCore::behind };
+                    behind(core, io, nic)
                 }
-                None => ServingCore::new(core, io),
+                None => {
+                    if round_trip {
+                        ServingCore::before_backends(core, io)
+                    } else {
+                        ServingCore::new(core, io)
+                    }
+                }
             });
             collectors.push(Collector { from: In(back), sink: PacketSink::new(options, 0), batch: Batch::new() });
         }

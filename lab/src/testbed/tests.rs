@@ -142,11 +142,16 @@ fn measure(trial: &Trial, fault: Option<(usize, Fault)>) -> anyhow::Result<Measu
     let mut generator = Generator::new(there.clone(), made.lanes.into_iter().next().unwrap(), SESSION);
     let (core, io) = (core(trial, steering), Both { from: there, to: back.clone() });
     let mut device = match &trial.offload {
-        Some(offload) => ServingCore::behind(core, io, card(&offload.card, trial.table_entries as usize, trial.seed)),
+        Some(offload) => {
+            let nic = card(&offload.card, trial.table_entries as usize, trial.seed);
+            let behind = if offload.marks { ServingCore::behind_marks } else { ServingCore::behind };
+            behind(core, io, nic)
+        }
+        None if trial.round_trip => ServingCore::before_backends(core, io),
         None => ServingCore::new(core, io),
     };
     let duration = trial.duration.as_nanos() as u64;
-    let balanced = trial.device == Device::Balancer;
+    let balanced = trial.device == Device::Balancer && !trial.round_trip;
     let mut sink =
         PacketSink::new(SinkOptions { session: SESSION, generators: 1, flows: made.flows, balanced, duration }, 0);
     let mut batch = Batch::new();
@@ -267,6 +272,31 @@ fn faulty_path_is_detected() {
     assert!(damaged.corrupted > 10);
 }
 
+/// What goes to a backend comes back to the client through the balancer, and is counted once.
+#[test]
+fn round_trips_go_through_the_balancer_twice() {
+    for table in ["cuckoo++", "stateless", "maglev"] {
+        let trial = Trial { round_trip: true, run: 2, table: table.to_owned(), ..trial() };
+        let measured = measure(&trial, None).unwrap();
+        assert_eq!((measured.received, measured.lost()), (measured.sent, 0), "{table}: {:?}", measured.lost_by_reason);
+        assert!(measured.received >= 500 && measured.backend_packets.is_empty(), "{table}: {measured:?}");
+        assert_eq!((measured.reordered, measured.duplicates, measured.corrupted), (0, 0, 0), "{table}");
+    }
+}
+
+/// A card that marks turns nothing round: the worker forwards all, as one without a card does.
+#[test]
+fn marking_card_leaves_packets_to_the_worker() {
+    let offload = Some(OffloadSetting { card: fast_card(4096), policy: PolicySetting::Always, marks: true });
+    let trial = Trial { offload, run: 2, ..trial() };
+    let measured = measure(&trial, None).unwrap();
+    let card = measured.offloaded.unwrap();
+    assert_eq!((measured.received, measured.lost()), (measured.sent, 0), "{:?}", measured.lost_by_reason);
+    assert!(measured.consistent, "{measured:?}");
+    assert_eq!(card.packets, 0);
+    assert!(card.marked > measured.received / 2, "{card:?}");
+}
+
 /// A card that takes a microsecond for a rule, with room for so many.
 fn fast_card(rules_max: u32) -> CardProfile {
     let each = "[{ batch = 1, us = 1.0 }]";
@@ -298,7 +328,7 @@ fn card_forwards_handed_over_flows() {
         (PolicySetting::FastestFlow(1), PacketSource::default(), 1),
         (PolicySetting::Never, PacketSource::default(), 1),
     ] {
-        let offload = Some(OffloadSetting { card: fast_card(4096), policy: policy.clone() });
+        let offload = Some(OffloadSetting { card: fast_card(4096), policy: policy.clone(), marks: false });
         let measured = measure(&Trial { offload, source, run, ..trial() }, None).unwrap();
         assert_eq!((measured.received, measured.lost()), (measured.sent, 0), "{policy:?}: {measured:?}");
         assert!(measured.consistent && measured.flows_seen == 500, "{policy:?}: {measured:?}");
@@ -323,7 +353,7 @@ fn software_forwards_what_the_card_refuses() {
     let with = |change: &dyn Fn(&mut CardProfile)| {
         let mut card = fast_card(4096);
         change(&mut card);
-        let offload = Some(OffloadSetting { card, policy: PolicySetting::Always });
+        let offload = Some(OffloadSetting { card, policy: PolicySetting::Always, marks: false });
         let measured = measure(&Trial { offload, ..trial() }, None).unwrap();
         assert_eq!((measured.received, measured.lost(), measured.reordered), (measured.sent, 0, 0));
         assert!(measured.consistent && measured.flows_seen == 500);

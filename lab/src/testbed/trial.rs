@@ -155,6 +155,10 @@ pub struct Trial {
     /// 1: the table is empty when the clock starts; 2: every flow is an established connection by then, if there was room
     /// (KTH 2022, section 3.6). Flows that come and go are new either way.
     pub run: u8,
+    /// Packets go through a balancer twice, to their backend and back, and latencies are round trips. Which backend a flow has
+    /// reached is not seen then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub round_trip: bool,
     /// The seed of everything drawn.
     pub seed: u64,
 }
@@ -174,6 +178,7 @@ impl Default for Trial {
             duration: Duration::from_secs(1),
             source: PacketSource::default(),
             run: 1,
+            round_trip: false,
             seed: 1,
         }
     }

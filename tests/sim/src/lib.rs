@@ -17,6 +17,7 @@
 //! | [`scenario`] | what a seed means, and the checkers |
 //! | [`http_testbed`] | Laconic: the HTTP balancer on the cores and the flow engine of a SmartNIC, with hosts of a light TCP |
 //! | [`testbed`] | KTH 2022's generator, device and sink, at any scale: what cores, tables, cards and policies make of it |
+//! | [`sharing`] | cores that share a connection table: locks, cache lines, waiting (KTH 2020) |
 //! | [`trace`] | what is shown of a failure; `HAIRPIN_SIM_PCAP=1` writes captures to `target/sim` |
 //!
 //! The checks of every run of a [`scenario`]: each byte of each connection at both ends, every connection closed at both ends
@@ -37,6 +38,7 @@ pub mod nic;
 mod port;
 pub mod scenario;
 pub mod segments;
+pub mod sharing;
 pub mod stream;
 pub mod testbed;
 pub mod trace;

@@ -1,5 +1,6 @@
 //! One mechanism at work: a worker-like loop over the index, the slab of connections and the traffic, each of its own.
 
+use super::frames::BurstFrames;
 use super::mechanisms::{Due, FlowNotice, Mechanism};
 use super::traffic::{AgeingPacket, AgeingTraffic, BURST, FlowEnd, PacketPurpose, ends_of, key_of};
 use anyhow::{Context, Result, ensure};
@@ -97,6 +98,8 @@ pub(super) struct MechanismBench {
     packets: [AgeingPacket; BURST],
     found: [Option<u32>; BURST],
     clock: SpanClock,
+    /// The frames that packets are, if the whole balancer is at work.
+    frames: Option<Box<BurstFrames>>,
 }
 
 impl MechanismBench {
@@ -117,7 +120,13 @@ impl MechanismBench {
             packets: [AgeingPacket { flow: 0, purpose: PacketPurpose::Goes }; BURST],
             found: [None; BURST],
             clock: SpanClock::new()?,
+            frames: None,
         })
+    }
+
+    /// From now on packets are frames, which are read and sent on with new ends.
+    pub(super) fn forward_frames(&mut self) {
+        self.frames = Some(Box::new(BurstFrames::new()));
     }
 
     /// Lets flows begin and end until the table is as full as it gets; ages without counting. Those that never end begin
@@ -155,6 +164,10 @@ impl MechanismBench {
     }
 
     fn receive(&mut self, now: Time) -> Result<()> {
+        if let Some(frames) = &mut self.frames {
+            frames.arrive(&self.keys);
+            frames.read(&mut self.keys)?;
+        }
         let connections = TimedConnections { slab: &self.slab, established: self.established };
         self.mechanism.find(now, &mut self.table, &connections, &self.keys, &mut self.found);
         for i in 0..BURST {
@@ -163,7 +176,12 @@ impl MechanismBench {
                 None if purpose == PacketPurpose::Begins => self.begin(now, flow)?,
                 None => ensure!(false, "{}: flow {flow} was taken away while it went on", self.mechanism.name()),
                 Some(_) if purpose == PacketPurpose::Begins => ensure!(false, "flow {flow} is there before it begins"),
-                Some(value) => self.packet(now, value, purpose),
+                Some(value) => {
+                    self.packet(now, value, purpose);
+                    if let Some(frames) = &mut self.frames {
+                        frames.forward(i, self.slab.at(value / 2), direction(value));
+                    }
+                }
             }
         }
         Ok(())

@@ -12,6 +12,7 @@
 //! measured in each window.
 
 mod figure;
+mod frames;
 mod mechanism_bench;
 mod mechanisms;
 mod report;
@@ -41,6 +42,12 @@ pub struct AgeingArgs {
     /// A quick run: a timeout of two seconds instead of ten, a fifth of the connections.
     #[arg(long)]
     quick: bool,
+    /// The whole balancer: frames are read, and sent on with new ends, around table and connections.
+    #[arg(long)]
+    whole: bool,
+    /// Also keep all windows in this file, for the page on flow classification (lab/results/classification-ageing.csv).
+    #[arg(long, value_name = "FILE")]
+    keep: Option<PathBuf>,
     /// The directory for the files: ageing.json, ageing/windows.csv, ageing/throughput.svg.
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
@@ -79,6 +86,9 @@ pub fn run(arguments: &AgeingArgs) -> Result<()> {
             windows: Vec::new(),
         });
         let mut bench = MechanismBench::new(mechanism, traffic(), capacity, timeout)?;
+        if arguments.whole {
+            bench.forward_frames();
+        }
         // A life, and a bit.
         bench.fill(Time::ZERO + timeout + active + 10 * WINDOW)?;
         benches.push(bench);
@@ -96,6 +106,9 @@ pub fn run(arguments: &AgeingArgs) -> Result<()> {
         if round % 20 == 0 {
             eprintln!("window {round} of {rounds}");
         }
+    }
+    if let Some(keep) = &arguments.keep {
+        report::keep(keep, &courses, packets)?;
     }
     report::write(&arguments.out, &courses, packets)
 }

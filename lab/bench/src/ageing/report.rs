@@ -8,6 +8,7 @@ use crate::suite::samples::RepeatedValues;
 use anyhow::{Context, Result, ensure};
 use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{CellAlignment, Table};
+use hairpin_lab::classification::{AgeingRow, today, write_measured};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -114,6 +115,28 @@ pub(super) fn write(directory: &Path, courses: &[Course], packets: usize) -> Res
     std::fs::create_dir_all(&directory).with_context(|| format!("could not make {}", directory.display()))?;
     write_windows(&directory.join("windows.csv"), courses, packets)?;
     figure::draw(&directory.join("throughput.svg"), courses, packets)
+}
+
+/// Keeps all windows for the page on flow classification.
+pub(super) fn keep(path: &Path, courses: &[Course], packets: usize) -> Result<()> {
+    let (machine, date) = (hairpin_lab::report::machine().name, today());
+    let mut rows = Vec::new();
+    for course in courses {
+        for (number, window) in (0..).zip(&course.windows) {
+            let rounded = |value: f64| (value * 1e3).round() / 1e3;
+            rows.push(AgeingRow {
+                mechanism: course.name.to_owned(),
+                window: number,
+                mpps: rounded(packets as f64 / window.cpu.as_secs_f64() / 1e6),
+                ageing: rounded(window.share() * 100.0),
+                longest: rounded(window.longest.as_secs_f64() * 1e6),
+                connections: window.connections,
+                machine: machine.clone(),
+                date: date.clone(),
+            });
+        }
+    }
+    write_measured(path, &rows)
 }
 
 fn table(verdicts: &[CourseVerdict<'_>]) -> Table {

@@ -1,6 +1,6 @@
 //! Measured and simulated, side by side.
 
-use super::CalibrateArgs;
+use super::{CalibrateArgs, pairs};
 use crate::suite::report::{self, Bar, ReportRow, metric};
 use crate::suite::samples::RepeatedValues;
 use anyhow::{Context, Result, ensure};
@@ -62,6 +62,26 @@ struct Checkup {
 }
 
 pub(super) fn run(arguments: &CalibrateArgs) -> Result<()> {
+    std::fs::create_dir_all(&arguments.directory).context("the directory")?;
+    let eal = Eal::start(EalOptions::default()).context("DPDK")?;
+    println!("calibrate: {}", crate::tables::machine_name());
+    let repetitions = arguments.repetitions.unwrap_or(if arguments.quick { 1 } else { REPETITIONS });
+    let mut rows = if arguments.pairs { Vec::new() } else { one_core(arguments, eal)? };
+    if arguments.profile.is_none() {
+        let pairs = pairs::run(arguments, eal, repetitions)?;
+        pairs.write(&arguments.directory.join("two-cores.csv"))?;
+        rows.extend(pairs.rows()?);
+    }
+    ensure!(!rows.is_empty(), "there is no such run");
+    report::write(&arguments.directory, "calibrate", &rows)?;
+    println!("\n{}", report::table(&rows));
+    let held = rows.iter().filter(|row| row.held).count();
+    println!("{held} of {} bars held", rows.len());
+    Ok(())
+}
+
+/// The device on one core.
+fn one_core(arguments: &CalibrateArgs, eal: Eal) -> Result<Vec<ReportRow>> {
     let mut options = if arguments.quick { CalibrationOptions::quick() } else { CalibrationOptions::default() };
     // rte_hash is no table of the data plane's: it is in no profile.
     options.tables.retain(|table| !table.starts_with("rte-hash"));
@@ -73,13 +93,12 @@ pub(super) fn run(arguments: &CalibrateArgs) -> Result<()> {
     let cases =
         CheckCase::all().into_iter().filter(|case| wanted(case) && (arguments.profile.is_some() || measures(case)));
     let checked: Vec<Checked> = cases.map(|case| Checked { case, measured: Vec::new() }).collect();
-    ensure!(!checked.is_empty(), "there is no such run");
-    std::fs::create_dir_all(&arguments.directory).context("the directory")?;
+    if checked.is_empty() {
+        return Ok(Vec::new());
+    }
     let sizes = arguments.directory.join("calibrate-sizes.csv");
     write_sizes(&sizes)?;
-    let eal = Eal::start(EalOptions::default()).context("DPDK")?;
     let mut bench = OverRings::new(eal, options.duration);
-    println!("calibrate: {}", crate::tables::machine_name());
     let mut runs = Runs { checked, options: &options, sizes: &sizes };
     match &arguments.profile {
         Some(file) => {
@@ -99,12 +118,7 @@ pub(super) fn run(arguments: &CalibrateArgs) -> Result<()> {
         }
     }
     let _ = std::fs::remove_file(&sizes);
-    let rows = runs.checked.iter().map(row).collect::<Result<Vec<ReportRow>>>()?;
-    report::write(&arguments.directory, "calibrate", &rows)?;
-    println!("\n{}", report::table(&rows));
-    let held = rows.iter().filter(|row| row.held).count();
-    println!("{held} of {} bars held", rows.len());
-    Ok(())
+    runs.checked.iter().map(row).collect()
 }
 
 impl calibrate::SideMeasurement for Runs<'_> {

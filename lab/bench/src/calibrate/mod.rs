@@ -7,6 +7,8 @@
 //! that whose ratio is in the middle counts. What is compared is packets for each second that the device's core is busy,
 //! which holds on a machine that others use, too, and however slow the generator is; what came through by the wall clock
 //! stands beside.
+//!
+//! Beside that, two real cores stand beside two modelled ones ([`hairpin_lab::calibrate::pairs`]).
 
 use anyhow::Result;
 use std::path::PathBuf;
@@ -23,6 +25,9 @@ pub struct CalibrateArgs {
     /// Only these runs: those whose name contains one of the words.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     only: Vec<String>,
+    /// Only what two cores do to each other: locks, tables, the splice.
+    #[arg(long, conflicts_with = "profile")]
+    pairs: bool,
     /// Check this profile instead of one that is measured.
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
@@ -51,3 +56,5 @@ pub fn run(arguments: &CalibrateArgs) -> Result<()> {
 
 #[cfg(feature = "dpdk")]
 mod comparison;
+#[cfg(feature = "dpdk")]
+mod pairs;

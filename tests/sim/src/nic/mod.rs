@@ -330,6 +330,13 @@ impl Nic {
         }
         passage
     }
+
+    /// The rule that a packet meets, of a card that only marks packets: it leaves them as they are, and to software.
+    pub fn marking(&mut self, now: Time, at: &Transport) -> Option<RuleId> {
+        self.advance(now);
+        let controls = at.key.protocol == Protocol::Tcp && at.tcp_flags & (SYN | FIN | RST) != 0;
+        self.rules.rule(&at.key).filter(|_| !controls).map(|rule| rule.id)
+    }
 }
 
 /// When a packet leaves that is to be turned round; `None`: it finds the buffer full.
