@@ -379,7 +379,7 @@ mod tests {
     use super::super::lines::pair;
     use super::*;
 
-    /// Every case of ours can be measured, and what is shared by nobody is twice as much on two modelled cores.
+    /// Every case of ours can be measured, and what threads do not share is twice as much on two modelled cores.
     #[test]
     fn cases_are_measured_and_simulated() {
         let Ok(cpus) = pair() else { return };

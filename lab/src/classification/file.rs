@@ -25,7 +25,7 @@ pub struct ClassificationExperiment {
     pub methods: Vec<SharingMethod>,
     /// Numbers of cores, rising.
     pub cores: Vec<u16>,
-    /// Factors of the costs of cache lines; 1 is among them.
+    /// Factors of the costs of cache lines, of the first device; 1, which is of all devices, is among them.
     pub line: Vec<f64>,
     /// Seeds: a repetition each.
     pub seeds: Vec<u64>,
@@ -132,7 +132,8 @@ impl ClassificationExperiment {
         let mut cases = Vec::new();
         for (device, profile) in &self.profiles {
             for &method in self.methods.iter().filter(|method| profile.of(**method).is_some()) {
-                for &line in &self.line {
+                let is_first = self.devices.first() == Some(device);
+                for &line in self.line.iter().filter(|line| is_first || **line == 1.0) {
                     for &cores in &self.cores {
                         let case =
                             |&seed: &u64| ClassificationCase { device: device.clone(), method, cores, line, seed };

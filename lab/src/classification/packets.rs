@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// Measurements, in the directory of results.
-pub const PACKETS: &str = "classification-packets.csv";
+const PACKETS: &str = "classification-packets.csv";
 /// Where time went.
-pub const PROFILES: &str = "classification-profiles.csv";
+const PROFILES: &str = "classification-profiles.csv";
 /// Verdicts by the rules of the scenario.
-pub const VERDICTS: &str = "classification-verdicts.csv";
+const VERDICTS: &str = "classification-verdicts.csv";
 
 /// One repetition of one cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

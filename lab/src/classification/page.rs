@@ -15,7 +15,7 @@ use std::path::Path;
 /// Columns of a paragraph at most.
 const WIDTH: usize = 126;
 /// Claims of a finding that are shown, those that do not hold first.
-const CLAIMS_MAX: usize = 6;
+const CLAIMS_MAX: usize = 3;
 /// Numbers of cores of which whiskers are drawn, as in the paper's figures 5.26 to 5.29.
 const WHISKER_CORES: [u16; 4] = [1, 3, 6, 8];
 /// Devices beside the first that have figures of their own.
@@ -149,7 +149,11 @@ fn verdicts(text: &mut String, parts: &PageParts<'_>) {
     text.push_str(&format!("|---:|---|---|---|---|{}\n", "---|".repeat(heads.len())));
     for (one, number) in all.iter().zip(1..) {
         let Some(listed) = findings::find(&one.finding.id) else { continue };
-        let others: Vec<&str> = one.others.iter().map(|(_, verdict)| verdict.text()).collect();
+        let beside = |(_, verdict): &(f64, CaseVerdict)| match verdict {
+            CaseVerdict::NotMeasured => "-",
+            verdict => verdict.text(),
+        };
+        let others: Vec<&str> = one.others.iter().map(beside).collect();
         text.push_str(&format!(
             "| {number} | {} | {} | {} | {} | {} |\n",
             cell(&listed.statement),

@@ -48,41 +48,59 @@ impl SharingMetric {
 pub enum ClassificationRule {
     /// On so many cores each method is not below the next one by more than the part `by` of it.
     Order {
+        /// What is compared.
         metric: SharingMetric,
+        /// The methods, in order.
         #[serde(deserialize_with = "methods_by_name")]
         methods: Vec<SharingMethod>,
+        /// Numbers of cores.
         cores: Vec<u16>,
+        /// A part, 0 to 1.
         by: f64,
     },
     /// On so many cores the first is above the second, intervals apart.
     Above {
+        /// What is compared.
         metric: SharingMetric,
+        /// The methods, in order.
         #[serde(deserialize_with = "methods_by_name")]
         methods: Vec<SharingMethod>,
+        /// Numbers of cores.
         cores: Vec<u16>,
     },
     /// On so many cores the largest is no more than the part `by` above the smallest.
     Alike {
+        /// What is compared.
         metric: SharingMetric,
+        /// The methods, in order.
         #[serde(deserialize_with = "methods_by_name")]
         methods: Vec<SharingMethod>,
+        /// Numbers of cores.
         cores: Vec<u16>,
+        /// A part, 0 to 1.
         by: f64,
     },
     /// A method has its highest throughput on `at` cores, and less on the most cores, intervals apart.
     Peak {
+        /// The method.
         #[serde(deserialize_with = "method_by_name")]
         method: SharingMethod,
+        /// The number of cores.
         at: u16,
     },
     /// By number of cores, no further from the paper's figure than `within`, in the metric's unit, or the part `by` of it.
     Figures {
+        /// What is compared.
         metric: SharingMetric,
+        /// The method.
         #[serde(deserialize_with = "method_by_name")]
         method: SharingMethod,
+        /// The paper's figures by number of cores.
         theirs: BTreeMap<String, f64>,
+        /// In the metric's unit; 0: see `by`.
         #[serde(default)]
         within: f64,
+        /// A part, 0 to 1.
         #[serde(default)]
         by: f64,
     },

@@ -2,7 +2,7 @@
 //!
 //! Requests for a line are served one after the other, in the order in which they come, as a directory does it. A core that
 //! has the line in the state that it needs pays [`LineCosts::held_ns`]; one that needs what another core has changed waits for
-//! [`LineCosts::transfer_ns`], during which no other core gets the line; one that reads what nobody has changed since the last
+//! [`LineCosts::transfer_ns`], during which no other core gets the line; one that reads what no core has changed since the last
 //! read takes [`LineCosts::clean_ns`], and several do so at a time.
 
 use serde::Deserialize;
@@ -15,7 +15,7 @@ pub struct LineCosts {
     pub held_ns: f64,
     /// A line that another core has changed, or has and must give up, until this core may change it.
     pub transfer_ns: f64,
-    /// Reading a line that others have read and nobody has changed since.
+    /// Reading a line that others have read and no core has changed since.
     pub clean_ns: f64,
     /// What a core waits before it reads a reader-writer lock again that it may not take (`rte_pause`).
     #[serde(default)]

@@ -66,7 +66,7 @@ fn assert_near(value: f64, wanted: f64, part: f64) {
 }
 
 #[test]
-fn one_core_waits_for_nobody() {
+fn one_core_waits_for_no_other() {
     for method in SharingMethod::ALL {
         let results = run(method, 1);
         let lookup = match method {
