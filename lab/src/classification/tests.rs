@@ -30,7 +30,7 @@ fn planted_results_turn_verdicts() {
     let mut planted = measured;
     for row in &mut planted {
         let rank = experiment.methods.iter().position(|method| method.name() == row.method).unwrap() as f64;
-        // The slowest is the fastest, the lock keeps nobody waiting, and more cores carry less.
+        // The slowest is the fastest, no core waits for the lock, and more cores carry less.
         row.gbit = (1.0 + rank) * 3.0 / f64::from(row.cores);
         (row.rtt, row.waiting) = (1.0 / (1.0 + rank), 0.0);
     }

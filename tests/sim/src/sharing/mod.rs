@@ -8,7 +8,7 @@
 //!
 //! What cores do to each other is simulated step by step ([`program`](SharingMethod)): a core that takes a lock asks for its
 //! cache line, waits until the line comes, finds the lock taken or free, watches it, tries again. How many nanoseconds a line
-//! takes from core to core, and what a packet costs where nobody else is, a [`SharingProfile`] says; how throughput, waiting
+//! takes from core to core, and what a packet costs where no other core is, a [`SharingProfile`] says; how throughput, waiting
 //! and latency go with cores is in no number of it. Packets come at random, work varies, and one packet in so many begins a
 //! flow, all drawn from the seed: so the same options give the same results.
 //!
