@@ -98,7 +98,14 @@ pub fn pair() -> Result<[usize; 2]> {
 ///
 /// # Errors
 /// A thread cannot stay on its processor.
-pub fn lines([near, far]: [usize; 2]) -> Result<LineCosts> {
+pub fn lines(cpus: [usize; 2]) -> Result<LineCosts> {
+    // On threads of its own, so that the caller stays where it may run.
+    std::thread::scope(|scope| {
+        scope.spawn(|| between(cpus)).join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked")))
+    })
+}
+
+fn between([near, far]: [usize; 2]) -> Result<LineCosts> {
     let (shared, own) = (Chain::new(LINES, 1), Chain::new(NEAR, 2));
     let turns = Turns(AtomicUsize::new(0));
     let mut times: [Vec<f64>; 3] = Default::default();
