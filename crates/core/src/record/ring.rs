@@ -508,6 +508,7 @@ mod tests {
 
     /// What a reader in another thread sees of records of all lengths is what was written, and what it does not see is counted.
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "not the data plane, but a worker beside its reader")]
     fn reader_beside_the_writer_sees_whole_messages_in_order() {
         const ALL: u32 = if cfg!(miri) { 2_000 } else { 300_000 };
         let (mut recorder, mut records) = Recorder::new(0);

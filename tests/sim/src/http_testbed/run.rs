@@ -37,7 +37,7 @@ const NEIGHBOUR_NS: u64 = 2000;
 /// Between two reports of progress, in events.
 const PROGRESS: u64 = 1 << 14;
 
-type CoreLoop = EventLoop<BedPlane, CardHandle, AnyPolicy, AnyTable>;
+type CoreLoop = EventLoop<BedPlane, CardHandle, Worker<AnyPolicy, AnyTable>>;
 
 /// A core with its worker.
 struct Core {

@@ -182,8 +182,8 @@ impl<IO: FrameIo> Context<'_, IO> {
                 to_response_us: exchange.response_in_us,
                 tries: exchange.tries,
                 flags: kind
-                    | u8::from(exchange.version == Version::Http10) * flags::HTTP10
-                    | u8::from(exchange.is_offloaded) * flags::ENGINE,
+                    | (u8::from(exchange.version == Version::Http10) * flags::HTTP10)
+                    | (u8::from(exchange.is_offloaded) * flags::ENGINE),
                 unused: [0; 2],
             }
         });
