@@ -3,7 +3,7 @@
 //!
 //! It was written to be as fast as that stack lets it be, on one core:
 //!
-//! - a TUN device, so that there is no ARP and no Ethernet header; bursts of up to [`BURST`] packets, one system call each, as
+//! - a TUN device, so that there is no ARP and no Ethernet header; bursts of up to `BURST` packets, one system call each, as
 //!   Hairpin's workers have on their TAP devices; it sleeps when there is nothing to do;
 //! - checksums of what arrives are taken for right, as with a card that has checked them;
 //! - smoltcp searches all its sockets for that of a packet, and for those with something to send, which 16,000 of them do not bear.

@@ -3,7 +3,7 @@
 //! TCP stack ([`crate::user_stack`]), nginx and HAProxy.
 //!
 //! The network is that of `make bench-l7`, packets as on a wire: the balancer, whatever it is, has a core, client and server
-//! share the other. Instructions are callgrind's, of the process alone ([`instructions`]); what a response costs the core, the
+//! share the other. Instructions are callgrind's, of the process alone (`instructions`); what a response costs the core, the
 //! kernel's part included, is measured beside them.
 
 mod instructions;
