@@ -189,11 +189,11 @@ pub(super) fn key_of(flow: u64, direction: Direction) -> FlowKey {
 
 /// Client, service and backend of a flow.
 pub(super) fn ends_of(flow: u64) -> [Endpoint; 3] {
-    // An odd factor permutes numbers of 48 bits.
-    let scattered = flow.wrapping_mul(0x9e37_79b9_7f4b) & ((1 << 48) - 1);
-    let [_, _, a, b, c, d, e, f] = scattered.to_be_bytes();
+    // An odd factor permutes numbers of 40 bits. Clients are in 10.0.0.0/8: not every address is one that a host may have.
+    let scattered = flow.wrapping_mul(0x9e37_79b9_7f4b) & ((1 << 40) - 1);
+    let [_, _, _, b, c, d, e, f] = scattered.to_be_bytes();
     let address = |octets| Address::from_ipv4(octets);
-    let client = Endpoint { address: address([a, b, c, d]), port: u16::from_be_bytes([e, f]) };
+    let client = Endpoint { address: address([10, b, c, d]), port: u16::from_be_bytes([e, f]) };
     let vip = Endpoint { address: address([192, 0, 2, 1]), port: 443 };
     let backend = Endpoint { address: address([198, 51, 100, (flow % 16) as u8]), port: 8443 };
     [client, vip, backend]
