@@ -105,7 +105,7 @@ pub(crate) struct Site {
     pub(crate) certificate: String,
     configuration: Configuration,
     /// The records of its core.
-    records: Arc<Mutex<Vec<Records>>>,
+    pub(crate) records: Arc<Mutex<Vec<Records>>>,
     _scratch: Scratch,
 }
 

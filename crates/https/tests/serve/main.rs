@@ -16,4 +16,5 @@ mod http2_streams;
 mod names;
 mod records;
 mod retries;
+mod sizes_and_traces;
 mod tls;
