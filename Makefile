@@ -1,4 +1,4 @@
-# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-classification | bench-l7 | bench-https | bench-kernel-tls | bench-xdp | bench-monitor | bench-laconic | bench-middleboxes | reproduce | reproduce-pages | reproduce-laconic | classification | traces | fuzz | deb | deb-lab | soak | clean
+# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-classification | bench-l7 | bench-https | bench-kernel-tls | bench-xdp | bench-monitor | bench-laconic | bench-middleboxes | reproduce | reproduce-sensitivity | reproduce-pages | reproduce-laconic | classification | traces | fuzz | deb | deb-lab | soak | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -27,7 +27,7 @@ LACONIC ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-otlp test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-classification classification bench-l7 bench-https bench-kernel-tls bench-xdp bench-monitor bench-laconic laconic-page bench-middleboxes middleboxes-keep middleboxes-page reproduce reproduce-full reproduce-pages reproduce-keep reproduce-lab reproduce-laconic laconic-cards-page traces traces-page traces-results fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
+.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-otlp test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-classification classification bench-l7 bench-https bench-kernel-tls bench-xdp bench-monitor bench-laconic laconic-page bench-middleboxes middleboxes-keep middleboxes-page reproduce reproduce-sensitivity reproduce-full reproduce-pages reproduce-keep reproduce-lab reproduce-laconic laconic-cards-page traces traces-page traces-results fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
 	$(CARGO) build --release --workspace --exclude hairpin-fuzz
@@ -258,7 +258,7 @@ middleboxes-keep: build
 middleboxes-page: build
 	target/release/hairpin-bench middlebox-figures $(MIDDLEBOXES_PAGE) --report $(MIDDLEBOXES_KEPT)
 
-# KTH 2022's experiments in virtual time, at a tenth of their scale: under half an hour on two cores; what was done is
+# KTH 2022's experiments in virtual time, at a tenth of their scale with five seeds: about 35 minutes on two cores; what was done is
 # kept, REPRODUCE=--fresh begins anew. Results go to target/reproduce, verdicts to docs/evidence/reproduction.md.
 # More: make reproduce REPRODUCE="--only matrix --jobs 1". `reproduce-full` is the whole scale: hours, and 12 GB for each job at most.
 # Cases that replay recordings (*.pcap) need them: HAIRPIN_TRACES names their directory.
@@ -267,11 +267,16 @@ middleboxes-page: build
 REPRODUCE ?=
 LAB = target/release/hairpin-lab
 KEPT = target/reproduce-kept
-TENTH = --scale 0.1 --beside 1=$(KEPT)/full --document docs/evidence/reproduction.md --tables lab/results/reproduction
+TENTH = --scale 0.1 --seeds 5 $(addprefix --constants ,$(wildcard lab/results/sensitivity.csv)) --beside 1=$(KEPT)/full --document docs/evidence/reproduction.md --tables lab/results/reproduction
 WHOLE = --scale 1 --beside 0.1=$(KEPT)/tenth --document docs/evidence/reproduction-full.md --tables lab/results/reproduction-full
 
 reproduce: reproduce-lab
 	$(LAB) reproduce $(TENTH) --output target/reproduce $(REPRODUCE)
+
+# Verdicts with the guessed constants of profiles at other values: about ten minutes on two cores, resumable.
+reproduce-sensitivity: reproduce-lab
+	$(LAB) reproduce --scale 0.005 --sensitivity lab/sensitivity.toml --output target/reproduce-sensitivity \
+		--document docs/evidence/reproduction-sensitivity.md --tables lab/results
 
 reproduce-full: reproduce-lab
 	mkdir -p target/reproduce-full

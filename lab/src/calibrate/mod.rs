@@ -416,6 +416,7 @@ impl MeasuredSamples {
             method,
             end,
             rule,
+            mark: None,
         };
         profile.check().map_err(anyhow::Error::msg)?;
         Ok(Calibrated { profile, found })

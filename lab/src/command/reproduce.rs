@@ -8,7 +8,8 @@ use clap::Args;
 use hairpin_lab::report;
 use hairpin_lab::virtual_time::{
     Case, CaseContext, CaseOutcome, CaseStore, CasesEvent, CasesSummary, Circumstances, FILE, Gathered,
-    ModelExperiment, OtherScale, PerformOptions, Provenance, perform, write, write_evidence,
+    ModelExperiment, OtherScale, PerformOptions, Provenance, Sensitivity, SensitivityInput, Variation, examine,
+    perform, sensitivity_page, write, write_evidence,
 };
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -47,6 +48,15 @@ pub(crate) struct ReproduceArguments {
     /// Results at another scale, whose verdicts stand beside: SCALE=DIRECTORY.
     #[arg(long, value_name = "SCALE=DIRECTORY", requires = "document", value_parser = beside)]
     beside: Option<(f64, PathBuf)>,
+    /// Seeds of each case, 1 to 100: the first for all of them, then the next.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    seeds: u32,
+    /// Judge all findings with each of these constants at other values, and write the table to --tables and the page to --document.
+    #[arg(long, value_name = "FILE", requires_all = ["document", "tables"], conflicts_with_all = ["beside", "plan", "report"])]
+    sensitivity: Option<PathBuf>,
+    /// The table of an earlier --sensitivity, to say beside disagreements what they hang on.
+    #[arg(long, value_name = "FILE", requires = "document")]
+    constants: Option<PathBuf>,
     /// The longest a case may take, in seconds; what takes longer is given up and reported.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     case_seconds: u64,
@@ -75,6 +85,11 @@ impl ReproduceArguments {
         }
         experiments.retain(|experiment| self.only.is_empty() || self.only.contains(&experiment.name));
         let traces = self.traces.clone().or_else(|| std::env::var_os("HAIRPIN_TRACES").map(PathBuf::from));
+        if let Some(constants) = &self.sensitivity {
+            return self.examine(&experiments, constants, traces.as_deref());
+        }
+        let experiments: Vec<ModelExperiment> =
+            experiments.into_iter().map(|experiment| experiment.repeated(self.seeds)).collect();
         let bench = CaseContext::load(self.scale, &self.profiles, traces.as_deref())?;
         let cases: Vec<&Case> = experiments.iter().flat_map(|experiment| &experiment.cases).collect();
         if self.plan {
@@ -84,7 +99,7 @@ impl ReproduceArguments {
             remove_results(&self.output.join(FILE))?;
         }
         let mut store = CaseStore::open(&self.output)?;
-        let jobs = self.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
+        let jobs = self.jobs();
         let done =
             if self.report { Ok(CasesSummary::default()) } else { self.carry_out(&bench, &cases, jobs, &mut store) };
         // The results so far are shown, even if the rest could not be kept.
@@ -111,6 +126,38 @@ impl ReproduceArguments {
             self.document.as_ref().map_or(String::new(), |document| format!("{}\n", document.display()))
         ))?;
         Ok(if done.failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+
+    fn jobs(&self) -> usize {
+        self.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1)
+    }
+
+    /// Judges with each constant at other values.
+    fn examine(&self, experiments: &[ModelExperiment], constants: &Path, traces: Option<&Path>) -> Result<ExitCode> {
+        let (Some(document), Some(tables)) = (&self.document, &self.tables) else { return Ok(ExitCode::FAILURE) };
+        let variations = Variation::load_all(constants)?;
+        if self.fresh {
+            remove_results(&self.output.join(FILE))?;
+        }
+        let mut store = CaseStore::open(&self.output)?;
+        let mut progress = ProgressOutput::new(self.quiet);
+        let case_max = Duration::from_secs(self.case_seconds);
+        let effort = PerformOptions { jobs: self.jobs(), case_max, made: made(&self.experiments) };
+        let input = SensitivityInput { scale: self.scale, profiles: &self.profiles, traces, variations: &variations };
+        let all = examine(experiments, input, &effort, &mut store, &mut |variation, event| {
+            if let CasesEvent::Running { done, cases, left, .. } = event {
+                progress
+                    .state(|| format!("[{variation}: {done}/{cases}, {} left]", left.map_or("?".to_owned(), about)));
+            }
+        })?;
+        std::fs::create_dir_all(tables).with_context(|| format!("could not make {}", tables.display()))?;
+        let table = tables.join("sensitivity.csv");
+        std::fs::write(&table, all.table()?).with_context(|| format!("could not write {}", table.display()))?;
+        let command = format!("{} --sensitivity {}", self.command(), constants.display());
+        std::fs::write(document, sensitivity_page(&all, &command))
+            .with_context(|| format!("could not write {}", document.display()))?;
+        print(&format!("{} verdicts with {} constants\n{}\n", all.rows.len(), variations.len(), document.display()))?;
+        Ok(ExitCode::SUCCESS)
     }
 
     /// The circumstances of this run, for people.
@@ -143,7 +190,8 @@ impl ReproduceArguments {
         let others = other.as_ref().map(|(bench, store)| gather(experiments, bench, store));
         let scale = other.as_ref().map_or(0.0, |(bench, _)| bench.scale);
         let beside = others.as_deref().map(|gathered| OtherScale { scale, gathered });
-        write_evidence(gathered, beside, circumstances, document, self.tables.as_deref())
+        let sensitivity = self.constants.as_deref().map(Sensitivity::load).transpose()?;
+        write_evidence(gathered, (beside, sensitivity.as_ref()), circumstances, document, self.tables.as_deref())
             .with_context(|| format!("could not write {}", document.display()))
     }
 
@@ -174,6 +222,9 @@ impl ReproduceArguments {
     /// As one would type it again.
     fn command(&self) -> String {
         let mut command = format!("hairpin-lab reproduce --scale {}", self.scale);
+        if self.seeds > 1 {
+            command.push_str(&format!(" --seeds {}", self.seeds));
+        }
         if !self.only.is_empty() {
             command.push_str(&format!(" --only {}", self.only.join(",")));
         }

@@ -2,7 +2,8 @@
 
 use super::file::Case;
 use super::mix::{Connections, ConnectionsOptions, GeneratedMix, Mix, Popular, ReplayMix, ResponseSize, Structure};
-use super::outcome::Outcome;
+use super::outcome::{Outcome, OutcomeBound};
+use super::sensitivity::{ConstantOf, Variation};
 use super::settings::{By, CaseSettings, DeviceKind, MixKind, PolicyKind};
 use super::store::Recordings;
 use crate::trace::TraceModel;
@@ -13,10 +14,11 @@ use hairpin_core::offload::{BUILT_IN, Choice, FirstN, HeavyHitter, Tree};
 use hairpin_core::table::LookupMethod;
 use hairpin_core::time::Duration;
 use hairpin_sim::nic::{ByBatch, CardProfile};
+use hairpin_sim::testbed::bound::{BoundLimits, saving_bound};
 use hairpin_sim::testbed::cores::CoreProfile;
 use hairpin_sim::testbed::yardstick::{Budget, OffloadPlan};
 use hairpin_sim::testbed::{
-    BalancerSettings, CardOffload, CardPolicy, ModelDevice, ModelPort, ModelTestbed, TestbedOptions,
+    BalancerSettings, CardAction, CardOffload, CardPolicy, ModelDevice, ModelPort, ModelTestbed, TestbedOptions,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,9 +26,9 @@ use std::sync::Arc;
 
 /// KTH 2022's line, in Gbit/s, and packets in a receive queue.
 const GBIT_S: f64 = 100.0;
-const QUEUE: u32 = 1024;
-/// The time of a packet between line and core, both ways. A guess for PCIe and a card's buffers.
-const PORT_LATENCY: Duration = Duration::from_micros(5);
+const QUEUE: f64 = 1024.0;
+/// The time of a packet between line and core, both ways, in microseconds. A guess for PCIe and a card's buffers.
+const PORT_LATENCY_US: f64 = 5.0;
 /// A connection's round trip at full scale, in nanoseconds: within a data centre.
 const ROUND_TRIP: f64 = 200_000.0;
 /// Intervals of a run.
@@ -40,12 +42,21 @@ const SECONDS_MAX: f64 = 600.0;
 pub struct CaseContext {
     /// 1 for all of it; 0.1: a tenth.
     pub scale: f64,
-    cores: BTreeMap<String, (CoreProfile, String)>,
-    cards: BTreeMap<String, (CardProfile, String)>,
+    cores: BTreeMap<String, Read<CoreProfile>>,
+    cards: BTreeMap<String, Read<CardProfile>>,
+    /// Packets in a receive queue, and microseconds of a packet through the port.
+    port: (f64, f64),
     // A missing file is reported by the cases that need it.
     structure: Result<Arc<Structure>, String>,
     sizes: BTreeMap<&'static str, Result<Arc<FlowSizes>, String>>,
     models: PathBuf,
+}
+
+/// A profile that was read: its numbers as a text, and as they are in the file.
+struct Read<P> {
+    profile: P,
+    numbers: String,
+    unvaried: String,
 }
 
 /// Flow sizes of production networks (lab/flow-sizes).
@@ -61,15 +72,41 @@ impl CaseContext {
     /// # Errors
     /// The scale makes no sense, or a profile is wrong.
     pub fn load(scale: f64, profiles: &Path, traces: Option<&Path>) -> Result<CaseContext> {
+        CaseContext::load_varied(scale, profiles, traces, None)
+    }
+
+    /// The same, with a constant at another value.
+    ///
+    /// # Errors
+    /// As of [`CaseContext::load`], or no profile has that constant.
+    pub fn load_varied(
+        scale: f64,
+        profiles: &Path,
+        traces: Option<&Path>,
+        variation: Option<&Variation>,
+    ) -> Result<CaseContext> {
         ensure!((1e-4..=1.0).contains(&scale), "the scale is 0.0001 to 1, not {scale}");
-        let cores = texts(&profiles.join("cores"))?.into_iter().map(|(name, text)| {
+        let mut is_there = variation.is_none_or(Variation::is_of_port);
+        let mut varied = |of, text: &str| -> Result<String> {
+            let Some(variation) = variation else { return Ok(text.to_owned()) };
+            let (text, has_it) = variation.applied(of, text)?;
+            is_there |= has_it;
+            Ok(text)
+        };
+        let mut cores = BTreeMap::new();
+        for (name, unvaried) in texts(&profiles.join("cores"))? {
+            let text = varied(ConstantOf::Core, &unvaried).with_context(|| format!("core profile {name}"))?;
             let profile = CoreProfile::parse(&text).map_err(|wrong| anyhow!("core profile {name}: {wrong}"))?;
-            Ok((name, (profile, numbers(&text)?)))
-        });
-        let cards = texts(profiles)?.into_iter().map(|(name, text)| {
+            cores.insert(name, Read { profile, numbers: numbers(&text)?, unvaried: numbers(&unvaried)? });
+        }
+        let mut cards = BTreeMap::new();
+        for (name, unvaried) in texts(profiles)? {
+            let text = varied(ConstantOf::Card, &unvaried).with_context(|| format!("card profile {name}"))?;
             let profile = CardProfile::parse(&text).with_context(|| format!("card profile {name}"))?;
-            Ok((name, (profile, numbers(&text)?)))
-        });
+            cards.insert(name, Read { profile, numbers: numbers(&text)?, unvaried: numbers(&unvaried)? });
+        }
+        ensure!(is_there, "no profile has the constant {}", variation.map_or("", |variation| &variation.name));
+        let port = |name, value| variation.map_or(value, |variation| variation.port(name, value));
         let sizes = FLOW_SIZES.map(|(name, text)| {
             let read = FlowSizes::parse(text);
             (name, read.map(Arc::new).map_err(|error| format!("{error:#}")))
@@ -80,8 +117,9 @@ impl CaseContext {
         };
         Ok(CaseContext {
             scale,
-            cores: cores.collect::<Result<_>>()?,
-            cards: cards.collect::<Result<_>>()?,
+            cores,
+            cards,
+            port: (port("queue", QUEUE), port("latency_us", PORT_LATENCY_US)),
             structure,
             sizes: sizes.into_iter().collect(),
             models: profiles.join("models"),
@@ -108,11 +146,20 @@ impl CaseContext {
     /// numbers count: what is said of them may be worded anew.
     pub fn fingerprint(&self, case: &Case) -> String {
         let settings = serde_json::to_string(&case.settings).unwrap_or_default();
-        let core = self.cores.get(&case.settings.core).map_or("", |(_, numbers)| numbers);
-        let card = self.cards.get(&case.settings.card).map_or("", |(_, numbers)| numbers);
-        let made =
-            TraceModel::find(&case.settings.recording).map_or(String::new(), |model| format!("\n{}", model.text));
-        let all = format!("{settings}\n{}\n{core}\n{card}{made}", self.scale);
+        let core = self.cores.get(&case.settings.core).map_or("", |read| &read.numbers);
+        let has_card = case.settings.policy != PolicyKind::Never;
+        let card = self.cards.get(&case.settings.card);
+        let card = card.map_or("", |read| if has_card { &read.numbers } else { &read.unvaried });
+        let mut all = format!("{settings}\n{}\n{core}\n{card}", self.scale);
+        if case.settings.marks {
+            all.push_str(&format!("\n{}", self.mark_saves(&case.settings)));
+        }
+        if let Some(model) = TraceModel::find(&case.settings.recording) {
+            all.push_str(&format!("\n{}", model.text));
+        }
+        if self.port != (QUEUE, PORT_LATENCY_US) {
+            all.push_str(&format!("\n{:?}", self.port));
+        }
         // FNV-1a: the same everywhere and always.
         let hash = all
             .bytes()
@@ -135,6 +182,9 @@ impl CaseContext {
     /// The missing input, or the testbed's complaints about itself.
     pub fn perform(&self, case: &Case, progress: &mut dyn FnMut(u64)) -> Result<Vec<Outcome>> {
         let settings = &case.settings;
+        if settings.policy == PolicyKind::Bound {
+            return self.bound(settings).map(|outcome| vec![outcome]);
+        }
         let options = self.options(settings)?;
         let mut testbed = ModelTestbed::new(options).map_err(anyhow::Error::msg)?;
         let mut outcomes = Vec::new();
@@ -145,23 +195,30 @@ impl CaseContext {
             ensure!(results.failures.is_empty(), "the testbed contradicts itself: {}", results.failures.join("; "));
             ensure!(results.offered > 0, "nothing was offered");
             done += results.offered;
-            outcomes.push(Outcome::of(&results, self.scale, settings.cores, self.seconds(settings)?));
+            let mut outcome = Outcome::of(&results, self.scale, settings.cores, self.seconds(settings)?);
+            if case.repetition > 0 {
+                // What happens over time is shown of the first.
+                outcome.samples.clear();
+            }
+            outcomes.push(outcome);
         }
         Ok(outcomes)
     }
 
     fn core(&self, settings: &CaseSettings) -> Result<CoreProfile> {
-        let (core, _) = self.cores.get(&settings.core).with_context(|| format!("no core profile {}", settings.core))?;
-        let mut core = core.clone();
-        if settings.waits {
-            core.rule.ns *= settings.insertion_factor;
-        }
-        Ok(core)
+        let read = self.cores.get(&settings.core).with_context(|| format!("no core profile {}", settings.core))?;
+        ensure!(!settings.marks || read.profile.mark.is_some(), "core profile {} has no [mark]", settings.core);
+        Ok(read.profile.clone())
+    }
+
+    fn mark_saves(&self, settings: &CaseSettings) -> f64 {
+        let read = self.cores.get(&settings.core);
+        read.and_then(|read| read.profile.mark.as_ref()).map_or(0.0, |mark| mark.saves)
     }
 
     fn card(&self, settings: &CaseSettings) -> Result<CardProfile> {
-        let (card, _) = self.cards.get(&settings.card).with_context(|| format!("no card profile {}", settings.card))?;
-        let mut card = card.clone();
+        let read = self.cards.get(&settings.card).with_context(|| format!("no card profile {}", settings.card))?;
+        let mut card = read.profile.clone();
         for change in card.updates.insert_us.iter_mut().chain(&mut card.updates.delete_us) {
             change.us *= settings.insertion_factor;
         }
@@ -189,16 +246,27 @@ impl CaseContext {
                 timeouts: timeouts(settings),
                 offload: match settings.policy {
                     PolicyKind::Never => None,
-                    _ => Some(CardOffload { card: self.card(settings)?, policy: self.policy(settings)? }),
+                    _ => Some(CardOffload {
+                        card: self.card(settings)?,
+                        policy: self.policy(settings)?,
+                        action: if settings.marks { CardAction::Mark } else { CardAction::Forward },
+                        waits: settings.waits,
+                    }),
                 },
             }),
         };
         let seconds = self.seconds(settings)?;
+        let (queue, latency_us) = self.port;
+        let port = ModelPort {
+            gbit_s: GBIT_S,
+            queue: queue as u32,
+            latency: Duration::from_nanos((latency_us * 1000.0) as u64),
+        };
         Ok(TestbedOptions {
             scale: self.scale,
             cores: settings.cores,
             core: self.core(settings)?,
-            port: ModelPort { gbit_s: GBIT_S, queue: QUEUE, latency: PORT_LATENCY },
+            port,
             device,
             seed: settings.seed,
             interval: Duration::from_secs_f64((seconds / f64::from(INTERVALS)).max(1e-4)),
@@ -226,6 +294,7 @@ impl CaseContext {
             PolicyKind::DecisionTree => Choice::DecisionTree(Arc::new(self.tree(settings)?)),
             PolicyKind::Auto => Choice::Auto,
             PolicyKind::Yardstick => return self.plan(settings).map(CardPolicy::Yardstick),
+            PolicyKind::Bound => anyhow::bail!("an upper bound is no policy"),
         };
         Ok(CardPolicy::Choice(choice))
     }
@@ -261,6 +330,27 @@ impl CaseContext {
             worth: (asked * core.rule_ns() / packet_ns).ceil() as u32,
         };
         Ok(OffloadPlan::greedy(&mut self.mix(settings)?, budget))
+    }
+
+    /// The most that any policy can save, from a look at all packets.
+    fn bound(&self, settings: &CaseSettings) -> Result<Outcome> {
+        let (card, core) = (self.card(settings)?.scaled(self.scale), self.core(settings)?);
+        let least = |steps: &[ByBatch]| steps.iter().map(|step| step.us).fold(f64::INFINITY, f64::min) * 1000.0;
+        let in_first = card.tables.rules_max <= card.tables.first_rules_max;
+        let factor = if in_first { card.tables.first_factor } else { 1.0 };
+        let packet_ns = core.known_ns(method(settings)?, CONNECTIONS_IN_USE, 32).max(1.0);
+        let rule_packets = core.rule_ns() / packet_ns;
+        let limits = BoundLimits {
+            pairs: card.tables.rules_max / 2,
+            insert_ns: 2.0 * factor * least(&card.updates.insert_us),
+            delete_ns: 2.0 * factor * least(&card.updates.delete_us),
+            // A handshake, or the packet that is picked up.
+            packets_before: if is_connections(settings) { 3 } else { 1 },
+            pair_packets: 2.0 * rule_packets,
+        };
+        let bound = saving_bound(&mut self.mix(settings)?, limits);
+        let saved = bound.packets / bound.offered.max(1) as f64;
+        Ok(Outcome { bound: Some(OutcomeBound { saved, rule_packets }), ..Outcome::default() })
     }
 
     fn mix(&self, settings: &CaseSettings) -> Result<Mix> {
@@ -376,6 +466,8 @@ fn numbers(text: &str) -> Result<String> {
         match value {
             toml::Value::Table(table) => {
                 table.remove("source");
+                // Only devices whose card marks depend on it: see the fingerprint.
+                table.remove("mark");
                 table.iter_mut().for_each(|(_, value)| strip(value));
             }
             toml::Value::Array(values) => values.iter_mut().for_each(strip),

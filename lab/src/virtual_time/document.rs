@@ -3,12 +3,15 @@
 
 mod head;
 mod policies;
+mod sensitivity;
 
 pub(super) use head::about;
 pub(super) use policies::{kept_lines, policy_columns, policy_row};
+pub use sensitivity::sensitivity_page;
 
 use super::finding::{CaseFinding, CaseVerdict, Judgement};
 use super::results::Gathered;
+use super::sensitivity::Sensitivity;
 use super::write::Circumstances;
 use crate::figure::Figure;
 
@@ -23,6 +26,8 @@ pub struct DocumentParts<'a> {
     pub gathered: &'a [Gathered<'a>],
     /// Results of these experiments at another scale, if there are any.
     pub beside: Option<OtherScale<'a>>,
+    /// Verdicts with the guessed constants at other values, if there are any.
+    pub sensitivity: Option<&'a Sensitivity>,
     /// Under what circumstances.
     pub circumstances: &'a Circumstances,
     /// Of each experiment, the figures that the page shows.
@@ -139,26 +144,34 @@ fn experiment(
     if !figures.is_empty() {
         text.push('\n');
     }
-    findings(text, gathered, verdicts);
+    findings(text, parts, gathered, verdicts);
     policies::write(text, gathered);
 }
 
 /// A table of the findings, and why they are not so, each reason once, with the numbers of the findings that they are for.
-fn findings(text: &mut String, gathered: &Gathered<'_>, verdicts: &head::Verdicts<'_>) {
+fn findings(text: &mut String, parts: &DocumentParts<'_>, gathered: &Gathered<'_>, verdicts: &head::Verdicts<'_>) {
     let judgements = judgements(gathered);
     if judgements.is_empty() {
         return;
     }
-    let other = verdicts.beside.map_or(String::new(), |scale| format!(" {} |", scale_name(scale)));
-    push(text, &format!("| | finding | source | here |{other} figures |"));
-    push(text, &format!("|---:|---|---|---|{}---|", if other.is_empty() { "" } else { "---|" }));
+    let instead = gathered.experiment.instead.as_ref();
+    let heads = instead.map(|instead| instead.title.clone()).into_iter().chain(verdicts.beside.map(scale_name));
+    let heads: Vec<String> = heads.map(|head| format!(" {head} |")).collect();
+    push(text, &format!("| | finding | source | here |{} figures |", heads.concat()));
+    push(text, &format!("|---:|---|---|---|{}---|", "---|".repeat(heads.len())));
+    let seen = gathered.seen();
     let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
     for ((finding, judgement, why), number) in judgements.iter().zip(1..) {
-        let here = judgement.verdict.text();
+        let here = judgement.said();
+        let stands_in = instead.map(|instead| {
+            let other = finding.instead(instead).map(|other| other.judge(&seen, &gathered.experiment.axes));
+            format!(" {} |", other.map_or("-".to_owned(), |other| other.said()))
+        });
         let beside = verdicts.beside.map(|_| verdicts.other(gathered, finding).map_or("-", CaseVerdict::text));
         let beside = beside.map_or(String::new(), |verdict| format!(" {verdict} |"));
         let (statement, source, figures) = (cell(&finding.text), cell(&finding.source), cell(&judgement.figures));
-        push(text, &format!("| {number} | {statement} | {source} | {here} |{beside} {figures} |"));
+        let stands_in = stands_in.unwrap_or_default();
+        push(text, &format!("| {number} | {statement} | {source} | {here} |{stands_in}{beside} {figures} |"));
         match reasons.iter_mut().find(|(other, _)| *other == why.not_so) {
             _ if why.not_so.is_empty() => {}
             Some((_, of)) => of.push(number.to_string()),
@@ -166,14 +179,16 @@ fn findings(text: &mut String, gathered: &Gathered<'_>, verdicts: &head::Verdict
         }
     }
     text.push('\n');
-    if reasons.is_empty() {
-        return;
+    if !reasons.is_empty() {
+        push(text, "Why it is not so in some or all cases, by the number of the finding:\n");
+        for (reason, of) in reasons {
+            paragraph(text, &format!("- *{}:* {reason}", of.join(", ")), "  ");
+        }
+        text.push('\n');
     }
-    push(text, "Why it is not so in some or all cases, by the number of the finding:\n");
-    for (reason, of) in reasons {
-        paragraph(text, &format!("- *{}:* {reason}", of.join(", ")), "  ");
+    if let Some(sensitivity) = parts.sensitivity {
+        sensitivity::causes(text, sensitivity, gathered, &judgements);
     }
-    text.push('\n');
 }
 
 fn list(text: &mut String, lines: &[String]) {

@@ -93,7 +93,7 @@ fn places(
         for (index, label) in labels.iter().enumerate() {
             let values: Vec<f64> = of_line()
                 .filter(|seen| seen.on(&asked.across) == Some(label))
-                .map(|seen| (metric.of)(seen.outcome))
+                .flat_map(|seen| seen.outcomes.iter().map(|(_, outcome)| (metric.of)(outcome)))
                 .collect();
             points.extend(Summary::of(&values).map(|summary| (index, summary)));
         }
@@ -118,7 +118,12 @@ fn curves(
     for (color, line) in lines.iter().enumerate() {
         let Some(seen) = here.iter().find(|seen| seen.on(&asked.lines) == Some(line)) else { continue };
         let Some(of) = metric.over_time else { continue };
-        let points = seen.outcome.samples.iter().map(|sample| (sample.at, of(sample))).collect();
+        let points = seen
+            .first()
+            .into_iter()
+            .flat_map(|outcome| &outcome.samples)
+            .map(|sample| (sample.at, of(sample)))
+            .collect();
         curves.push(Curve { name: line.clone(), color, is_detail: false, points });
     }
     Curves { title, below: "seconds", beside: metric.text, logarithmic: false, colors: lines.len(), curves }

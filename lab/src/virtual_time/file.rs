@@ -21,6 +21,11 @@
 //! device = ["BF"]
 //! entries = ["4 M", "8 M"]
 //!
+//! [instead]               # findings are judged a second time, with these devices in place of those
+//! title = "MARK only"
+//! axis = "device"
+//! values = { naive = "naive-mark" }
+//!
 //! [[finding]]             # see `finding`
 //! [[figure]]
 //! across = "cores"        # what stands below
@@ -68,6 +73,8 @@ pub struct ModelExperiment {
     pub comparison: Option<String>,
     /// Metrics of the table in the document; none: there is no table.
     pub table: Vec<String>,
+    /// Devices that stand in for those of the findings.
+    pub instead: Option<StandIns>,
 }
 
 /// A case.
@@ -79,14 +86,29 @@ pub struct Case {
     pub place: CasePlace,
     /// Its settings.
     pub settings: CaseSettings,
+    /// Which repetition of its place it is, each with a seed of its own: the first is 0.
+    pub repetition: u32,
 }
 
 impl Case {
     /// Its name: unique among all.
     pub fn name(&self) -> String {
         let place: Vec<String> = self.place.iter().map(|(axis, value)| format!("{axis}={value}")).collect();
-        format!("{}: {}", self.experiment, place.join(", "))
+        let seed = if self.repetition == 0 { String::new() } else { format!(", seed {}", self.settings.seed) };
+        format!("{}: {}{seed}", self.experiment, place.join(", "))
     }
+}
+
+/// Values of an axis that stand in for others: the findings are judged with them besides.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct StandIns {
+    /// The heading of these verdicts.
+    pub title: String,
+    /// The axis.
+    pub axis: String,
+    /// The value that stands for each.
+    pub values: BTreeMap<String, String>,
 }
 
 /// The figures.
@@ -127,6 +149,8 @@ struct CaseFile {
     comparison: Option<String>,
     #[serde(default)]
     table: Vec<String>,
+    #[serde(default)]
+    instead: Option<StandIns>,
 }
 
 #[derive(Deserialize)]
@@ -199,9 +223,23 @@ impl ModelExperiment {
             figures: written.figure,
             comparison: written.comparison,
             table: written.table,
+            instead: written.instead,
         };
         experiment.check()?;
         Ok(experiment)
+    }
+
+    /// The same with so many seeds for each case, one after the other: all cases with the first, then all with the next.
+    pub fn repeated(mut self, seeds: u32) -> ModelExperiment {
+        let with_seed = |repetition: u32| {
+            self.cases.iter().map(move |case| {
+                let mut case = case.clone();
+                case.settings.seed += u64::from(repetition);
+                Case { repetition, ..case }
+            })
+        };
+        self.cases = (0..seeds.max(1)).flat_map(with_seed).collect();
+        self
     }
 
     /// Checks that the names in findings and figures exist.
@@ -232,12 +270,18 @@ impl ModelExperiment {
                 super::outcome::metric(metric).with_context(|| format!("figure: there is no metric `{metric}`"))?;
             }
         }
+        if let Some(StandIns { axis: name, values, .. }) = &self.instead {
+            let (_, known) = axis(name).with_context(|| format!("instead: there is no axis `{name}`"))?;
+            for value in values.iter().flat_map(|(of, by)| [of, by]) {
+                ensure!(known.contains(value), "instead: axis `{name}` has no value `{value}`");
+            }
+        }
         for metric in &self.table {
             super::outcome::metric(metric).with_context(|| format!("table: there is no metric `{metric}`"))?;
         }
         if let Some(name) = &self.comparison {
             let (_, values) = axis(name).with_context(|| format!("comparison: there is no axis `{name}`"))?;
-            for value in ["never", "auto", "yardstick"] {
+            for value in ["never", "auto", "yardstick", "bound"] {
                 ensure!(values.iter().any(|known| known == value), "comparison: axis `{name}` has no `{value}`");
             }
         }
@@ -304,7 +348,7 @@ fn cases(written: &CaseFile, axes: &[(String, Vec<(String, toml::Table)>)]) -> R
         }
         let settings: CaseSettings = settings.try_into().context("settings")?;
         settings.check().map_err(anyhow::Error::msg)?;
-        cases.push(Case { experiment: written.name.clone(), place, settings });
+        cases.push(Case { experiment: written.name.clone(), place, settings, repetition: 0 });
     }
     ensure!(!cases.is_empty(), "no case is left");
     Ok(cases)

@@ -11,10 +11,12 @@
 //! ```
 //!
 //! Each case at `more` is compared with each at `than` that stands at the same place but for the axes these two (and `any`)
-//! name. It holds for a pair as `rule` says; the finding is agreed with if it holds for `share` of all pairs at least, in
-//! part if for half of them, else not.
+//! name, seed by seed, since cases of the same seed have the same packets. It holds for a pair as `rule` says, on the mean over
+//! seeds; the finding is agreed with if it holds for `share` of all pairs at least, in part if for half of them, else not. A
+//! pair is open if the 95 % interval over seeds (Student's) of how far it holds, or does not, has 0 in it. A verdict is open if
+//! the open pairs could turn it.
 
-use super::file::CasePlace;
+use super::file::{CasePlace, StandIns};
 use super::outcome::{Outcome, OutcomeMetric, metric};
 use crate::statistics::Summary;
 use anyhow::{Context, Result, ensure};
@@ -124,21 +126,35 @@ impl CaseVerdict {
 pub struct Judgement {
     /// Whether it is so.
     pub verdict: CaseVerdict,
+    /// Whether another verdict is within the intervals.
+    pub is_open: bool,
     /// Our figures, for people.
     pub figures: String,
     /// The pairs for which it does not hold, some of them.
     pub exceptions: Vec<String>,
 }
 
-/// A run of a case, as findings see it.
-#[derive(Clone, Copy, Debug)]
+impl Judgement {
+    fn not_measured(figures: &str) -> Judgement {
+        let (figures, exceptions) = (figures.to_owned(), Vec::new());
+        Judgement { verdict: CaseVerdict::NotMeasured, is_open: false, figures, exceptions }
+    }
+
+    /// The verdict in words, and whether it is open.
+    pub fn said(&self) -> String {
+        format!("{}{}", self.verdict.text(), if self.is_open { ", open" } else { "" })
+    }
+}
+
+/// A run at a place, as findings see it.
+#[derive(Clone, Debug)]
 pub struct SeenRun<'a> {
     /// Its place.
     pub place: &'a CasePlace,
     /// 1 or 2.
     pub run: u8,
-    /// The outcome.
-    pub outcome: &'a Outcome,
+    /// The outcome with each seed, the first seed first; there is one at least.
+    pub outcomes: Vec<(u64, &'a Outcome)>,
 }
 
 impl<'a> SeenRun<'a> {
@@ -148,6 +164,22 @@ impl<'a> SeenRun<'a> {
             return Some(if self.run == 1 { "1" } else { "2" });
         }
         self.place.iter().find(|(name, _)| name == axis).map(|(_, value)| value.as_str())
+    }
+
+    /// The outcome with the first seed.
+    pub fn first(&self) -> Option<&'a Outcome> {
+        self.outcomes.first().map(|(_, outcome)| *outcome)
+    }
+
+    /// Of all seeds; `None` if there is none.
+    pub fn summary(&self, of: impl Fn(&Outcome) -> f64) -> Option<Summary> {
+        Summary::of(&self.outcomes.iter().map(|(_, outcome)| of(outcome)).collect::<Vec<_>>())
+    }
+
+    /// The outcomes of those seeds that both have.
+    pub fn beside<'b>(&'b self, other: &'b SeenRun<'a>) -> impl Iterator<Item = (&'a Outcome, &'a Outcome)> + 'b {
+        let in_other = |seed: u64| other.outcomes.iter().find(|(of, _)| *of == seed).map(|(_, outcome)| *outcome);
+        self.outcomes.iter().filter_map(move |(seed, outcome)| Some((*outcome, in_other(*seed)?)))
     }
 
     fn is_at(&self, at: &Where) -> bool {
@@ -194,19 +226,32 @@ impl CaseFinding {
         self.more.iter().chain(&self.than).chain(&self.at)
     }
 
+    /// The finding about what stands in for the values that it names; `None` if it names none of them.
+    pub fn instead(&self, by: &StandIns) -> Option<CaseFinding> {
+        let mut other = self.clone();
+        let mut is_other = false;
+        for place in [&mut other.more, &mut other.than, &mut other.at] {
+            for value in place.get_mut(&by.axis).into_iter().flatten() {
+                if let Some(stands_in) = by.values.get(value) {
+                    value.clone_from(stands_in);
+                    is_other = true;
+                }
+            }
+        }
+        is_other.then_some(other)
+    }
+
     /// Judges it by all runs of its experiment; `axes` are the experiment's.
     pub fn judge(&self, seen: &[SeenRun<'_>], axes: &[(String, Vec<String>)]) -> Judgement {
-        let not_measured =
-            || Judgement { verdict: CaseVerdict::NotMeasured, figures: String::new(), exceptions: Vec::new() };
-        let Some(metric) = metric(&self.metric) else { return not_measured() };
-        let of = |seen: &SeenRun<'_>| (metric.of)(seen.outcome);
+        let Some(metric) = metric(&self.metric) else { return Judgement::not_measured("") };
+        let of = metric.of;
         let first: Vec<&SeenRun<'_>> =
             seen.iter().filter(|seen| seen.is_at(&self.at) && seen.is_at(&self.more)).collect();
         let mut pairs: Vec<CasePair> = Vec::new();
         if self.rule == AgreementRule::AtMost {
             for one in first {
-                let holds = of(one) <= self.beyond;
-                pairs.push(CasePair { holds, values: (of(one), self.beyond), place: named(one) });
+                let values = one.outcomes.iter().map(|(_, outcome)| (of(outcome), self.beyond));
+                pairs.extend(self.pair(values.collect(), one));
             }
             return self.summed(metric, &pairs);
         }
@@ -217,89 +262,116 @@ impl CaseFinding {
         };
         let names = axes.iter().map(|(name, _)| name.as_str()).chain(["run"]);
         let bound: Vec<&str> = names.filter(|axis| !is_free(axis)).collect();
-        for one in &first {
-            for two in second.iter().filter(|two| bound.iter().all(|axis| one.on(axis) == two.on(axis))) {
-                let (one_is, two_is) = (of(one), of(two));
-                pairs.push(CasePair { holds: self.holds(one_is, two_is), values: (one_is, two_is), place: named(one) });
-            }
-        }
         if self.rule == AgreementRule::Narrows {
             pairs = self.narrowed(&first, &second, &bound, axes, of);
+            return self.summed(metric, &pairs);
+        }
+        for one in &first {
+            for two in second.iter().filter(|two| bound.iter().all(|axis| one.on(axis) == two.on(axis))) {
+                let values = one.beside(two).map(|(one, two)| (of(one), of(two)));
+                pairs.extend(self.pair(values.collect(), one));
+            }
         }
         self.summed(metric, &pairs)
     }
 
-    fn holds(&self, one: f64, two: f64) -> bool {
+    /// By how much it holds for two values; it does not hold below 0, and by some rules not at 0.
+    fn margin(&self, one: f64, two: f64) -> f64 {
         match self.rule {
-            AgreementRule::More => one > two * (1.0 + self.by) + self.beyond,
-            AgreementRule::NoLess => one >= two * (1.0 - self.by) - self.beyond,
-            AgreementRule::Alike => (one - two).abs() <= self.by * one.max(two) + self.beyond,
-            AgreementRule::AtMost | AgreementRule::Narrows => false,
+            AgreementRule::More => one - two * (1.0 + self.by) - self.beyond,
+            AgreementRule::NoLess => one - two * (1.0 - self.by) + self.beyond,
+            AgreementRule::Alike => self.by * one.max(two) + self.beyond - (one - two).abs(),
+            AgreementRule::AtMost => two - one,
+            AgreementRule::Narrows => one * (1.0 - self.by) - self.beyond - two,
         }
     }
 
+    /// The values of both with each seed; `None` if there is no seed that both have.
+    fn pair(&self, values: Vec<(f64, f64)>, place: &SeenRun<'_>) -> Option<CasePair> {
+        let margins: Vec<f64> = values.iter().map(|(one, two)| self.margin(*one, *two)).collect();
+        let (ones, twos): (Vec<f64>, Vec<f64>) = values.into_iter().unzip();
+        let (one, two, margin) = (Summary::of(&ones)?, Summary::of(&twos)?, Summary::of(&margins)?);
+        let is_strict = matches!(self.rule, AgreementRule::More | AgreementRule::Narrows);
+        let holds = if is_strict { margin.mean > 0.0 } else { margin.mean >= 0.0 };
+        let is_open = margin.half_width.is_some_and(|half| half > 0.0 && margin.mean.abs() <= half);
+        Some(CasePair { holds, is_open, one, two, place: named(place) })
+    }
+
     /// For each place but for the axis along which it narrows: the distances at both ends.
-    fn narrowed(
+    fn narrowed<'a>(
         &self,
-        first: &[&SeenRun<'_>],
-        second: &[&SeenRun<'_>],
+        first: &[&SeenRun<'a>],
+        second: &[&SeenRun<'a>],
         bound: &[&str],
         axes: &[(String, Vec<String>)],
-        of: impl Fn(&SeenRun<'_>) -> f64,
+        of: impl Fn(&Outcome) -> f64,
     ) -> Vec<CasePair> {
         let Some((_, values)) = axes.iter().find(|(name, _)| *name == self.along) else { return Vec::new() };
         let (Some(begin), Some(end)) = (values.first(), values.last()) else { return Vec::new() };
         let rest: Vec<&str> = bound.iter().copied().filter(|axis| *axis != self.along).collect();
         let same = |a: &SeenRun<'_>, b: &SeenRun<'_>| rest.iter().all(|axis| a.on(axis) == b.on(axis));
-        let distance = |like: &SeenRun<'_>, value: &str| {
-            let find = |list: &[&SeenRun<'_>]| {
-                list.iter().find(|seen| same(seen, like) && seen.on(&self.along) == Some(value)).map(|seen| of(seen))
-            };
-            Some((find(first)? - find(second)?).abs())
+        let distances = |like: &SeenRun<'_>, value: &str| -> Option<Vec<f64>> {
+            let is_it = |seen: &&&SeenRun<'a>| same(seen, like) && seen.on(&self.along) == Some(value);
+            let (one, two) = (first.iter().find(is_it)?, second.iter().find(is_it)?);
+            Some(one.beside(two).map(|(one, two)| (of(one) - of(two)).abs()).collect())
         };
         let begins = first.iter().filter(|seen| seen.on(&self.along) == Some(begin));
         let pair = |seen: &&&SeenRun<'_>| {
-            let (wide, narrow) = (distance(seen, begin)?, distance(seen, end)?);
-            let holds = narrow < wide * (1.0 - self.by) - self.beyond;
-            Some(CasePair { holds, values: (wide, narrow), place: named(seen) })
+            let (wide, narrow) = (distances(seen, begin)?, distances(seen, end)?);
+            self.pair(wide.into_iter().zip(narrow).collect(), seen)
         };
         begins.filter_map(|seen| pair(&seen)).collect()
     }
 
-    fn summed(&self, metric: &OutcomeMetric, pairs: &[CasePair]) -> Judgement {
-        let (firsts, seconds): (Vec<f64>, Vec<f64>) = pairs.iter().map(|pair| pair.values).unzip();
-        let (Some(one), Some(two)) = (Summary::of(&firsts), Summary::of(&seconds)) else {
-            let figures = "nothing to compare".to_owned();
-            return Judgement { verdict: CaseVerdict::NotMeasured, figures, exceptions: Vec::new() };
-        };
-        let held = pairs.iter().filter(|pair| pair.holds).count();
-        let share = held as f64 / pairs.len() as f64;
-        let verdict = match share {
+    /// The verdict if it holds for so many pairs.
+    fn verdict(&self, held: usize, pairs: usize) -> CaseVerdict {
+        match held as f64 / pairs.max(1) as f64 {
             share if share >= self.share => CaseVerdict::Agrees,
             share if share >= 0.5 => CaseVerdict::InPart,
             _ => CaseVerdict::Disagrees,
+        }
+    }
+
+    fn summed(&self, metric: &OutcomeMetric, pairs: &[CasePair]) -> Judgement {
+        let range = |of: fn(&CasePair) -> &Summary| -> Option<String> {
+            let all = Summary::of(&pairs.iter().map(|pair| of(pair).mean).collect::<Vec<_>>())?;
+            let widths: Vec<f64> = pairs.iter().filter_map(|pair| of(pair).half_width).collect();
+            let width = Summary::of(&widths).map_or(String::new(), |all| format!(" ±{}", metric.said(all.median)));
+            let said = |value: f64| metric.said(value);
+            Some(format!("{}{width} ({} to {})", said(all.median), said(all.least), said(all.most)))
         };
-        let said = |value: f64| metric.said(value);
-        let range = |all: &Summary| format!("{} ({} to {})", said(all.median), said(all.least), said(all.most));
+        let (Some(one), Some(two)) = (range(|pair| &pair.one), range(|pair| &pair.two)) else {
+            return Judgement::not_measured("nothing to compare");
+        };
+        let count = |is: fn(&CasePair) -> bool| pairs.iter().filter(|pair| is(pair)).count();
+        let held = count(|pair| pair.holds);
+        let open = count(|pair| pair.is_open);
+        let verdict = self.verdict(held, pairs.len());
+        let least = self.verdict(count(|pair| pair.holds && !pair.is_open), pairs.len());
+        let most = self.verdict(count(|pair| pair.holds || pair.is_open), pairs.len());
         let versus = match self.rule {
-            AgreementRule::Narrows => format!("distance {}, then {}", range(&one), range(&two)),
-            AgreementRule::AtMost => format!("{}, at most {} allowed", range(&one), said(self.beyond)),
-            _ => format!("{} against {}", range(&one), range(&two)),
+            AgreementRule::Narrows => format!("distance {one}, then {two}"),
+            AgreementRule::AtMost => format!("{one}, at most {} allowed", metric.said(self.beyond)),
+            _ => format!("{one} against {two}"),
         };
         let what = if self.rule == AgreementRule::AtMost { "cases" } else { "pairs" };
-        let figures = format!("{held} of {} {what}; {}: {versus}", pairs.len(), metric.text);
+        let left_open = if open > 0 { format!(", {open} open") } else { String::new() };
+        let figures = format!("{held} of {} {what}{left_open}; {}: {versus}", pairs.len(), metric.text);
         let wrong = pairs.iter().filter(|pair| !pair.holds);
         let exceptions = wrong
             .take(EXCEPTIONS_MAX)
-            .map(|pair| format!("{} ({} and {})", pair.place, said(pair.values.0), said(pair.values.1)))
+            .map(|pair| format!("{} ({} and {})", pair.place, metric.said(pair.one.mean), metric.said(pair.two.mean)))
             .collect();
-        Judgement { verdict, figures, exceptions }
+        Judgement { verdict, is_open: least != verdict || most != verdict, figures, exceptions }
     }
 }
 
+/// Two places that are compared, over all seeds.
 struct CasePair {
     holds: bool,
-    values: (f64, f64),
+    is_open: bool,
+    one: Summary,
+    two: Summary,
     place: String,
 }
 

@@ -10,8 +10,9 @@
 //! | `case` | performing a case; [`perform()`] all of them, several at a time; `store` what came, on disk |
 //! | `outcome` | what came of a case: metrics by name |
 //! | `finding` | what the paper found, and the rule by which it is agreed with |
-//! | `comparison` | policies beside each other and a greedy yardstick |
+//! | `comparison` | policies beside each other, a greedy yardstick and an upper bound |
 //! | `verdicts` | whether a finding depends on an axis |
+//! | `sensitivity` | verdicts with the guessed constants of profiles at other values |
 //! | `document`, `page`, `tables`, `drawing` | the page in docs/evidence, the page of a run, CSV, figures |
 //!
 //! An outcome is a function of the case, the scale and the profiles: no clock, no order of threads comes into it.
@@ -27,6 +28,7 @@ pub mod outcome;
 mod page;
 mod perform;
 mod results;
+pub mod sensitivity;
 pub mod settings;
 mod store;
 mod tables;
@@ -36,9 +38,10 @@ pub mod verdicts;
 mod write;
 
 pub use case::CaseContext;
-pub use document::OtherScale;
+pub use document::{OtherScale, sensitivity_page};
 pub use file::{Case, ModelExperiment};
 pub use perform::{CasesEvent, CasesSummary, PerformOptions, perform};
 pub use results::Gathered;
+pub use sensitivity::{Sensitivity, SensitivityInput, Variation, examine};
 pub use store::{CaseOutcome, CaseRecord, CaseStore, FILE, Provenance, Recordings};
 pub use write::{Circumstances, WrittenPages, write, write_evidence};

@@ -90,8 +90,23 @@ pub struct Outcome {
     pub kept: Vec<(String, u64)>,
     /// Why they came back, likewise.
     pub evicted: Vec<(String, u64)>,
-    /// Over time.
+    /// The part of packets offered that the card marked for a core.
+    #[serde(default)]
+    pub marked_packets: f64,
+    /// What any policy can save at most; then nothing was simulated, and all else is 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<OutcomeBound>,
+    /// Over time; of the first seed only.
     pub samples: Vec<IntervalSample>,
+}
+
+/// The most that any policy can save.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OutcomeBound {
+    /// Packets saved, net of requests for rules, as a part of those offered.
+    pub saved: f64,
+    /// A request for a rule costs the core as much as so many packets.
+    pub rule_packets: f64,
 }
 
 /// Not the device's loss: nothing of the flow had come through, so its backend could not send.
@@ -145,8 +160,17 @@ impl Outcome {
             negative: results.rows.iter().filter(|row| row.latency_mean < 0.0).count() as u64,
             kept: named(&results.kept),
             evicted: named(&results.evicted),
+            marked_packets: part(results.marked_packets as f64, results.offered as f64),
+            bound: None,
             samples,
         }
+    }
+
+    /// The part of packets offered that the card forwarded, less what the requests for rules cost the core, in packets.
+    pub fn net_saved(&self, rule_packets: f64) -> f64 {
+        let requests = self.inserted_per_s + self.deleted_per_s + self.refused_per_s;
+        let forwarded = self.offloaded_packets * self.received_pps;
+        if self.offered_pps > 0.0 { (forwarded - requests * rule_packets) / self.offered_pps } else { 0.0 }
     }
 }
 
@@ -209,7 +233,7 @@ pub struct OutcomeMetric {
 }
 
 /// All of them.
-pub const METRICS: [OutcomeMetric; 23] = [
+pub const METRICS: [OutcomeMetric; 24] = [
     OutcomeMetric::new("throughput", "received, Mpps", |o| o.received_pps / 1e6, 2)
         .over_time(|sample| sample.received_pps / 1e6),
     OutcomeMetric::new("gbit", "received, Gbit/s", |o| o.received_bps / 1e9, 1),
@@ -236,6 +260,7 @@ pub const METRICS: [OutcomeMetric; 23] = [
     OutcomeMetric::new("surplus", "received beyond what was offered, %", |o| o.surplus * 100.0, 3),
     OutcomeMetric::new("negative", "intervals with a negative latency", |o| o.negative as f64, 0),
     OutcomeMetric::new("unfaithful", "packets to another backend", |o| o.unfaithful as f64, 0),
+    OutcomeMetric::new("marked", "packets marked, %", |o| o.marked_packets * 100.0, 1),
     OutcomeMetric::new("busy", "cores busy, %", |o| o.busy * 100.0, 1),
 ];
 

@@ -3,8 +3,9 @@
 use super::comparison::{PromiseKept, Scenario};
 use super::document::{about, judgements, kept_lines, policy_columns, policy_row};
 use super::finding::CaseVerdict;
-use super::outcome::METRICS;
+use super::outcome::{METRICS, OutcomeMetric};
 use super::results::Gathered;
+use super::tables::with_width;
 use super::write::Circumstances;
 use crate::figure::Figure;
 use crate::report::page::{HtmlPage, STYLE};
@@ -91,7 +92,7 @@ fn findings(page: &mut HtmlPage, gathered: &Gathered<'_>) {
             CaseVerdict::InPart | CaseVerdict::NotMeasured => "open",
         };
         page.raw(&format!("<tr class=\"{class}\">"));
-        let verdict = judgement.verdict.text().replace("**", "");
+        let verdict = judgement.said().replace("**", "");
         let exceptions = judgement.exceptions.join("; ");
         let why = format!("{} {}", why.so, why.not_so);
         for text in [&finding.text, &finding.source, &verdict, &judgement.figures, &exceptions, &why] {
@@ -106,16 +107,15 @@ fn findings(page: &mut HtmlPage, gathered: &Gathered<'_>) {
 
 fn comparison(page: &mut HtmlPage, gathered: &Gathered<'_>) {
     let Some(axis) = &gathered.experiment.comparison else { return };
-    let seen = gathered.seen();
-    let scenarios = Scenario::all(&seen, axis);
+    let scenarios = Scenario::all(gathered.seen(), gathered.bounds(), axis);
     for line in kept_lines(&PromiseKept::of(&scenarios)) {
         page.paragraph(&line.replace("**", ""));
     }
     for scenario in &scenarios {
         page.paragraph(&scenario.name());
         page.head(&policy_columns());
-        for (policy, outcome) in &scenario.policies {
-            let row = policy_row(scenario, policy, outcome);
+        for (policy, seen) in &scenario.policies {
+            let row = policy_row(scenario, policy, seen);
             let (name, numbers) = row.split_first().map_or(("", &[][..]), |(name, rest)| (name.as_str(), rest));
             page.cells(&[name], numbers);
         }
@@ -132,7 +132,10 @@ fn cases(page: &mut HtmlPage, gathered: &Gathered<'_>) {
     for seen in gathered.seen() {
         let run = seen.run.to_string();
         let place: Vec<&str> = axes.iter().map(|axis| seen.on(axis).unwrap_or("-")).chain([run.as_str()]).collect();
-        let numbers: Vec<String> = METRICS.iter().map(|metric| metric.said((metric.of)(seen.outcome))).collect();
+        let said = |metric: &OutcomeMetric| {
+            seen.summary(metric.of).map_or(String::new(), |all| with_width(&all, metric.digits))
+        };
+        let numbers: Vec<String> = METRICS.iter().map(said).collect();
         page.cells(&place, &numbers);
     }
     page.raw("</table></details>\n");

@@ -81,8 +81,9 @@ pub fn perform(
         cases.iter().filter(|case| !is_there(case)).map(|case| (*case, bench.packets(case))).collect();
     let mut done = CasesSummary { kept: cases.len() - wanted.len(), ..CasesSummary::default() };
     let all: f64 = wanted.iter().map(|(_, packets)| packets).sum();
-    // The longest ones first, so that no core is left alone with one at the end.
-    wanted.sort_by(|a, b| b.1.total_cmp(&a.1));
+    // One seed after the other, so that what is there at any time has as many seeds everywhere; of a seed the longest ones
+    // first, so that no core is left alone with one at the end.
+    wanted.sort_by(|a, b| a.0.repetition.cmp(&b.0.repetition).then(b.1.total_cmp(&a.1)));
     let (next, simulated, began) = (AtomicUsize::new(0), AtomicU64::new(0), Instant::now());
     let (sender, receiver) = mpsc::channel::<(CaseRecord, f64)>();
     std::thread::scope(|scope| {

@@ -35,6 +35,8 @@ pub enum PolicyKind {
     Auto,
     /// With each flow's future known.
     Yardstick,
+    /// Nothing is simulated: the most that any policy can save.
+    Bound,
 }
 
 /// Which of the thresholds counts, so that an axis can set all of them and another pick one.
@@ -99,8 +101,11 @@ pub struct CaseSettings {
     pub tight: bool,
     /// The card's times for insertions and deletions are multiplied by this.
     pub insertion_factor: f64,
-    /// Whether the worker waits for the card (its core's profile says so): then what a rule costs it is multiplied, too.
+    /// Whether the worker is occupied until the card has done what it asked for.
     pub waits: bool,
+    /// Whether the card only marks the packets that match, and a core forwards them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub marks: bool,
     /// Which connections go to the card.
     pub policy: PolicyKind,
     /// `first-n`: connections of all workers together.
@@ -166,6 +171,7 @@ impl Default for CaseSettings {
             tight: false,
             insertion_factor: 1.0,
             waits: false,
+            marks: false,
             policy: PolicyKind::Never,
             first: 1_000_000,
             by: By::All,

@@ -3,7 +3,8 @@
 use super::comparison::{PromiseKept, Scenario};
 use super::file::{Case, CasePlace, ModelExperiment};
 use super::finding::{CaseFinding, CaseVerdict, Judgement, SeenRun};
-use super::outcome::Outcome;
+use super::outcome::{Outcome, OutcomeBound};
+use super::sensitivity::Variation;
 use super::settings::{DeviceKind, PolicyKind};
 use super::*;
 use std::path::Path;
@@ -100,8 +101,10 @@ fn judged(finding: &str, throughputs: &[(&str, &str, &str, u8, f64)]) -> Judgeme
             (place.to_vec(), *run, Outcome { received_pps: mpps * 1e6, ..Outcome::default() })
         })
         .collect();
-    let seen: Vec<SeenRun<'_>> =
-        outcomes.iter().map(|(place, run, outcome)| SeenRun { place, run: *run, outcome }).collect();
+    let seen: Vec<SeenRun<'_>> = outcomes
+        .iter()
+        .map(|(place, run, outcome)| SeenRun { place, run: *run, outcomes: vec![(1, outcome)] })
+        .collect();
     let finding: CaseFinding =
         toml::from_str(&format!("text = \"t\"\nsource = \"s\"\nmetric = \"throughput\"\n{finding}")).unwrap();
     finding.check().unwrap();
@@ -157,32 +160,146 @@ fn rules_are_what_they_say() {
 }
 
 #[test]
+fn pairs_within_the_seeds_intervals_are_open() {
+    let place = |device: &str, cores: &str| -> CasePlace {
+        let place = [("device", device), ("cores", cores), ("entries", "2 M")];
+        place.map(|(axis, value)| (axis.to_owned(), value.to_owned())).to_vec()
+    };
+    // At one core the same with every seed, at two cores it depends on the seed.
+    let outcomes: Vec<(CasePlace, Vec<Outcome>)> = [
+        ("BF", "1", [9.0, 9.1, 9.0]),
+        ("LB", "1", [8.0, 8.1, 8.0]),
+        ("BF", "2", [9.0, 9.0, 9.0]),
+        ("LB", "2", [8.0, 9.9, 9.0]),
+    ]
+    .map(|(device, cores, mpps)| {
+        let outcome = |mpps: f64| Outcome { received_pps: mpps * 1e6, ..Outcome::default() };
+        (place(device, cores), mpps.map(outcome).to_vec())
+    })
+    .to_vec();
+    let seen: Vec<SeenRun<'_>> = outcomes
+        .iter()
+        .map(|(place, outcomes)| SeenRun { place, run: 1, outcomes: (1..).zip(outcomes).collect() })
+        .collect();
+    let judged = |share: f64| {
+        let text = format!(
+            "text = \"t\"\nsource = \"s\"\nmetric = \"throughput\"\nshare = {share}\n\
+             more = {{ device = [\"BF\"] }}\nthan = {{ device = [\"LB\"] }}\n"
+        );
+        toml::from_str::<CaseFinding>(&text).unwrap().judge(&seen, &experiment().axes)
+    };
+    let all = judged(1.0);
+    assert_eq!((all.verdict, all.is_open), (CaseVerdict::Agrees, true), "{all:?}");
+    assert_eq!(all.said(), "agrees, open");
+    assert!(all.figures.starts_with("2 of 2 pairs, 1 open; received, Mpps: 9.02 ±"), "{}", all.figures);
+    // One pair is enough here, and that one is sure.
+    let half = judged(0.5);
+    assert_eq!((half.verdict, half.is_open), (CaseVerdict::Agrees, false), "{half:?}");
+}
+
+#[test]
+fn stand_ins_are_judged_in_place_of_others() {
+    let text = FILE_TEXT.replacen(
+        "[[figure]]",
+        "[instead]\ntitle = \"other\"\naxis = \"device\"\nvalues = { LB = \"naive\" }\n[[figure]]",
+        1,
+    );
+    let experiment = ModelExperiment::parse(&text).unwrap();
+    let by = experiment.instead.as_ref().unwrap();
+    let finding = |more: &str, than: &str| -> CaseFinding {
+        let text = format!(
+            "text = \"t\"\nsource = \"s\"\nmetric = \"loss\"\n\
+             more = {{ device = [\"{more}\"] }}\nthan = {{ device = [\"{than}\"] }}\n"
+        );
+        toml::from_str(&text).unwrap()
+    };
+    assert_eq!(finding("BF", "LB").instead(by), Some(finding("BF", "naive")));
+    assert_eq!(finding("BF", "naive").instead(by), None);
+    let wrong = text.replacen("LB = \"naive\"", "LB = \"nave\"", 1);
+    assert!(format!("{:#}", ModelExperiment::parse(&wrong).unwrap_err()).contains("no value `nave`"));
+}
+
+#[test]
+fn repetitions_have_seeds_and_names_of_their_own() {
+    let once = experiment();
+    let thrice = experiment().repeated(3);
+    assert_eq!(thrice.cases.len(), 3 * once.cases.len());
+    assert_eq!(thrice.cases[..once.cases.len()], once.cases, "the first seed's cases are what they were");
+    let seeds: Vec<u64> = thrice.cases.iter().step_by(once.cases.len()).map(|case| case.settings.seed).collect();
+    assert_eq!(seeds, [1, 2, 3]);
+    let mut names: Vec<String> = thrice.cases.iter().map(Case::name).collect();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), thrice.cases.len());
+}
+
+#[test]
+fn constant_at_another_value_is_another_case_where_it_matters() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let variations = Variation::load_all(&root.join("sensitivity.toml")).unwrap();
+    assert!(variations.len() > 10);
+    let load = |variation| CaseContext::load_varied(0.1, &root.join("profiles"), None, variation).unwrap();
+    let plain = load(None);
+    let text = FILE_TEXT.replacen("flows = 1000", "flows = 1000\ncore = \"xeon-5217\"", 1);
+    let experiment = ModelExperiment::parse(&text).unwrap();
+    let case = |device: &str| experiment.cases.iter().find(|case| case.place[0].1 == device).unwrap();
+    let mut marking = case("naive").clone();
+    marking.settings.marks = true;
+    for variation in &variations {
+        let varied = load(Some(variation));
+        let differs = |case: &Case| plain.fingerprint(case) != varied.fingerprint(case);
+        let (alone, forwards, marks) = (differs(case("LB")), differs(case("naive")), differs(&marking));
+        let wanted = match variation.name.as_str() {
+            name if name.starts_with("card") => (false, true, true),
+            name if name.starts_with("mark") => (false, false, true),
+            _ => (true, true, true),
+        };
+        assert_eq!((alone, forwards, marks), wanted, "{} {}", variation.name, variation.value);
+    }
+}
+
+#[test]
 fn auto_keeps_its_promises() {
-    let outcome =
-        |cpu_ns: f64, latency_p99: f64, loss: f64| Outcome { cpu_ns, latency_p99, loss, ..Outcome::default() };
-    let compared = |auto: Outcome| {
+    // Processor time, p99, loss, packets offloaded.
+    let outcome = |cpu_ns: f64, latency_p99: f64, loss: f64, offloaded_packets: f64| Outcome {
+        cpu_ns,
+        latency_p99,
+        loss,
+        offloaded_packets,
+        offered_pps: 1e6,
+        received_pps: 1e6,
+        ..Outcome::default()
+    };
+    let compared = |auto: Outcome, most: f64| {
+        let bound = Outcome { bound: Some(OutcomeBound { saved: most, rule_packets: 2.0 }), ..Outcome::default() };
         let policies = [
-            ("never", outcome(200.0, 1000.0, 0.0)),
-            ("always", outcome(120.0, 900.0, 0.0)),
+            ("never", outcome(200.0, 1000.0, 0.0, 0.0)),
+            ("always", outcome(120.0, 900.0, 0.0, 0.4)),
             ("auto", auto),
-            ("yardstick", outcome(100.0, 900.0, 0.0)),
+            ("yardstick", outcome(100.0, 900.0, 0.0, 0.5)),
         ];
-        let places: Vec<CasePlace> = policies
-            .iter()
-            .map(|(policy, _)| vec![("mix".to_owned(), "m".to_owned()), ("policy".to_owned(), (*policy).to_owned())])
-            .collect();
-        let seen: Vec<SeenRun<'_>> =
-            policies.iter().zip(&places).map(|((_, outcome), place)| SeenRun { place, run: 1, outcome }).collect();
-        let scenarios = Scenario::all(&seen, "policy");
+        let place = |policy: &str| vec![("mix".to_owned(), "m".to_owned()), ("policy".to_owned(), policy.to_owned())];
+        let places: Vec<CasePlace> = policies.iter().map(|(policy, _)| place(policy)).collect();
+        let seen = policies.iter().zip(&places);
+        let seen = seen.map(|((_, outcome), place)| SeenRun { place, run: 1, outcomes: vec![(1, outcome)] }).collect();
+        let at_bound = place("bound");
+        let bounds = vec![SeenRun { place: &at_bound, run: 1, outcomes: vec![(1, &bound)] }];
+        let scenarios = Scenario::all(seen, bounds, "policy");
         assert_eq!((scenarios.len(), scenarios[0].best()), (1, Some(("always", 40.0))));
         PromiseKept::of(&scenarios)
     };
-    let good = compared(outcome(108.0, 1005.0, 0.0));
-    assert_eq!((good.best_of, good.yardstick_of, good.never_of), (1, 1, 1));
+    let good = compared(outcome(108.0, 1005.0, 0.0, 0.46), 0.5);
+    assert_eq!((good.best_of, good.bound_of, good.never_of), (1, 1, 1));
     assert!(good.not_best.is_empty() && good.not_near.is_empty() && good.worse.is_empty(), "{good:?}");
-    let bad = compared(outcome(130.0, 1100.0, 0.001));
+    assert!(good.above.is_empty(), "{good:?}");
+    // Requests cost 2 packets each: of 0.46 saved, 0.06 are left.
+    let dear = compared(Outcome { inserted_per_s: 2e5, ..outcome(108.0, 1005.0, 0.0, 0.46) }, 0.5);
+    assert_eq!(dear.not_near, ["mix m: auto 6.0 %, bound 50.0 %"]);
+    let bad = compared(outcome(130.0, 1100.0, 0.001, 0.4), 0.5);
     assert_eq!((bad.not_best.len(), bad.not_near.len(), bad.worse.len()), (1, 1, 2), "{bad:?}");
     assert_eq!((good.near_share(), bad.near_share()), (1.0, 0.0));
+    let none = compared(outcome(108.0, 1005.0, 0.0, 0.46), 0.45);
+    assert_eq!(none.above.len(), 2, "auto and the yardstick save more: {none:?}");
 }
 
 /// A directory that goes when the test does.
@@ -258,6 +375,7 @@ fn a_case_that_fails_is_reported_and_the_others_go_on() {
     let parts = document::DocumentParts {
         gathered: &gathered,
         beside: None,
+        sensitivity: None,
         circumstances: &circumstances,
         figures: &[],
         prefix: "",

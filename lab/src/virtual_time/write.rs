@@ -4,6 +4,7 @@ use super::document::{DocumentParts, OtherScale, document};
 use super::drawing::figures;
 use super::page::page;
 use super::results::Gathered;
+use super::sensitivity::Sensitivity;
 use super::tables;
 use crate::figure::{Figure, Raster};
 use crate::report::replace;
@@ -86,13 +87,13 @@ fn write_figure(figure: &Figure, raster: &Raster, into: &Path, notes: &mut Vec<S
     }
 }
 
-/// Writes the page in docs/evidence with its figures (`figures/` beside it), and tables of all runs into `tables`, if given.
+/// Writes the page in docs/evidence, beside another scale and with what verdicts hang on if these are there, with its figures (`figures/` beside it), and tables of all runs into `tables`, if given.
 ///
 /// # Errors
 /// A figure cannot be drawn, or a file cannot be written.
 pub fn write_evidence(
     gathered: &[Gathered<'_>],
-    beside: Option<OtherScale<'_>>,
+    (beside, sensitivity): (Option<OtherScale<'_>>, Option<&Sensitivity>),
     circumstances: &Circumstances,
     file: &Path,
     tables: Option<&Path>,
@@ -119,7 +120,9 @@ pub fn write_evidence(
         replace(&directory.join("findings.csv"), &tables::findings(gathered)?)?;
     }
     let tables = tables.map(|directory| directory.display().to_string()).unwrap_or_default();
-    let parts = DocumentParts { gathered, beside, circumstances, figures: &drawn, prefix: &prefix, tables: &tables };
+    let figures = &drawn;
+    let parts =
+        DocumentParts { gathered, beside, sensitivity, circumstances, figures, prefix: &prefix, tables: &tables };
     replace(file, document(&parts).as_bytes())
 }
 

@@ -10,8 +10,8 @@ use hairpin_core::time::{Duration, Time};
 use hairpin_sim::nic::CardProfile;
 use hairpin_sim::testbed::cores::CoreProfile;
 use hairpin_sim::testbed::{
-    BalancerSettings, CardOffload, CardPolicy, FlowPart, ModelDevice, ModelPort, ModelTestbed, ModelTraffic,
-    OfferedPacket, TestbedOptions, service,
+    BalancerSettings, CardAction, CardOffload, CardPolicy, FlowPart, ModelDevice, ModelPort, ModelTestbed,
+    ModelTraffic, OfferedPacket, TestbedOptions, service,
 };
 
 /// All flows once, in turn, then any of them, 1000 bytes each, one packet in four from a backend.
@@ -58,7 +58,12 @@ fn balancer(flows: u32, offload: Option<Choice>) -> ModelDevice {
         entries: flows + flows / 4,
         backends: 16,
         timeouts: Timeouts::default(),
-        offload: offload.map(|choice| CardOffload { card, policy: CardPolicy::Choice(choice) }),
+        offload: offload.map(|choice| CardOffload {
+            card,
+            policy: CardPolicy::Choice(choice),
+            action: CardAction::Forward,
+            waits: false,
+        }),
     })
 }
 

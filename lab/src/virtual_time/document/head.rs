@@ -96,6 +96,7 @@ pub(in super::super) fn about(gathered: &[Gathered<'_>], circumstances: &Circums
             profiles.join(", ")
         ),
     ];
+    paragraphs.push(seeds(gathered));
     let records = gathered.iter().flat_map(|one| &one.cases).filter_map(|(_, record)| *record);
     let recordings = records.filter_map(|record| record.recordings).next();
     paragraphs.push(match recordings {
@@ -108,6 +109,30 @@ pub(in super::super) fn about(gathered: &[Gathered<'_>], circumstances: &Circums
         None => "No case replayed a recording; those that need one have no result.".to_owned(),
     });
     paragraphs
+}
+
+/// With how many seeds, and what intervals are.
+fn seeds(gathered: &[Gathered<'_>]) -> String {
+    let counts: Vec<(&str, (usize, usize))> =
+        gathered.iter().map(|one| (one.experiment.name.as_str(), one.seeds())).collect();
+    let least = counts.iter().map(|(_, (least, _))| *least).min().unwrap_or(0);
+    let most = counts.iter().map(|(_, (_, most))| *most).max().unwrap_or(0);
+    if most <= 1 {
+        return "Each case has one seed, so there are no intervals, and no verdict is called open.".to_owned();
+    }
+    let said = if least == most {
+        format!("Each case has {most} seeds")
+    } else {
+        let each = counts.iter().map(|(name, (least, most))| {
+            if least == most { format!("`{name}` {most}") } else { format!("`{name}` {least} to {most}") }
+        });
+        format!("Seeds of each case: {}", each.collect::<Vec<_>>().join(", "))
+    };
+    format!(
+        "{said}, which draw the packets and whatever else is drawn; compared cases of one seed have the same packets. Figures \
+         are means over seeds; ± and error bars are 95 % confidence intervals (Student's t). A pair is open if the interval \
+         of its difference allows both answers, and a verdict if the open pairs could turn it."
+    )
 }
 
 fn scaled(scale: f64) -> String {
@@ -190,7 +215,7 @@ fn differences(text: &mut String, parts: &DocumentParts<'_>) {
             let Some(other) = all.other(one, finding) else { continue };
             judged += 1;
             if other != judgement.verdict {
-                rows.push(format!("| {} | {} | {} |", cell(&finding.text), judgement.verdict.text(), other.text()));
+                rows.push(format!("| {} | {} | {} |", cell(&finding.text), judgement.said(), other.text()));
             }
         }
     }

@@ -1,15 +1,21 @@
 //! Policies beside each other on the page.
 
-use super::super::comparison::{BEST_WITHIN, LOSS_WITHIN, NEAR_SHARE, OF_YARDSTICK, P99_WITHIN, PromiseKept, Scenario};
+use super::super::comparison::{
+    BEST_WITHIN, LOSS_WITHIN, NEAR_SHARE, NET_WITHIN, OF_BOUND, P99_WITHIN, PromiseKept, Scenario,
+};
+use super::super::finding::SeenRun;
 use super::super::outcome::Outcome;
 use super::super::results::Gathered;
+use super::super::tables::with_width;
 use super::{NAMED_MAX, cell, paragraph, push};
+use crate::statistics::Summary;
 
 /// The columns of each policy.
 pub(in super::super) fn policy_columns() -> Vec<&'static str> {
     vec![
         "policy",
         "CPU saved, %",
+        "packets saved net, %",
         "CPU, ns/packet",
         "packets offloaded, %",
         "bytes offloaded, %",
@@ -22,14 +28,22 @@ pub(in super::super) fn policy_columns() -> Vec<&'static str> {
 }
 
 /// The row of one policy, in the order of [`policy_columns`].
-pub(in super::super) fn policy_row(scenario: &Scenario<'_>, policy: &str, outcome: &Outcome) -> Vec<String> {
-    let mut row = vec![policy.to_owned(), scenario.saved(policy).map_or("-".to_owned(), |saved| format!("{saved:.1}"))];
-    row.push(format!("{:.1}", outcome.cpu_ns));
-    row.extend([outcome.offloaded_packets, outcome.offloaded_bytes].map(|part| format!("{:.1}", part * 100.0)));
-    row.extend([outcome.rules_mean, outcome.rules_peak, outcome.inserted_per_s].map(|count| format!("{count:.0}")));
-    row.push(format!("{:.2}", outcome.latency_p99 / 1e3));
-    row.push(format!("{:.4}", outcome.loss * 100.0));
-    row
+pub(in super::super) fn policy_row(scenario: &Scenario<'_>, policy: &str, seen: &SeenRun<'_>) -> Vec<String> {
+    let or_none = |all: Option<Summary>, digits| all.map_or("-".to_owned(), |all| with_width(&all, digits));
+    let mean = |of: fn(&Outcome) -> f64, digits| or_none(seen.summary(of), digits);
+    vec![
+        policy.to_owned(),
+        or_none(scenario.saved(policy), 1),
+        or_none(scenario.net(policy), 1),
+        mean(|outcome| outcome.cpu_ns, 1),
+        mean(|outcome| outcome.offloaded_packets * 100.0, 1),
+        mean(|outcome| outcome.offloaded_bytes * 100.0, 1),
+        mean(|outcome| outcome.rules_mean, 0),
+        mean(|outcome| outcome.rules_peak, 0),
+        mean(|outcome| outcome.inserted_per_s, 0),
+        mean(|outcome| outcome.latency_p99 / 1e3, 2),
+        mean(|outcome| outcome.loss * 100.0, 4),
+    ]
 }
 
 /// Whether `auto` keeps its promises, in sentences. The table of what is saved shows where it does not.
@@ -42,15 +56,19 @@ pub(in super::super) fn kept_lines(kept: &PromiseKept) -> [String; 3] {
         kept.best_of - kept.not_best.len(),
         kept.best_of
     );
+    let above = if kept.above.is_empty() {
+        "No policy is above the bound.".to_owned()
+    } else {
+        format!("**The bound is none**{}.", worse(&kept.above))
+    };
     let near = format!(
-        "`auto` saves at least {:.0} % of what the greedy yardstick saves (within {BEST_WITHIN} percent) in at least {:.0} % of \
-         the scenarios: {}; so in {} of {}. In {} it saves more than the yardstick, which is no upper bound.",
-        OF_YARDSTICK * 100.0,
+        "`auto` saves at least {:.0} % of the packets that the upper bound allows (net of requests, within {NET_WITHIN} percent) in \
+         at least {:.0} % of the scenarios: {}; so in {} of {}. {above}",
+        OF_BOUND * 100.0,
         NEAR_SHARE * 100.0,
         word(kept.near_share() >= NEAR_SHARE),
-        kept.yardstick_of - kept.not_near.len(),
-        kept.yardstick_of,
-        kept.beyond.len()
+        kept.bound_of - kept.not_near.len(),
+        kept.bound_of,
     );
     let never = format!(
         "`auto` is never worse than `never` (p99 within {:.0} %, loss within {:.3} % of packets): {}; {} exception(s) in {} \
@@ -74,8 +92,7 @@ fn worse(exceptions: &[String]) -> String {
 
 pub(super) fn write(text: &mut String, gathered: &Gathered<'_>) {
     let Some(axis) = &gathered.experiment.comparison else { return };
-    let seen = gathered.seen();
-    let scenarios = Scenario::all(&seen, axis);
+    let scenarios = Scenario::all(gathered.seen(), gathered.bounds(), axis);
     if scenarios.is_empty() {
         return;
     }
@@ -84,25 +101,44 @@ pub(super) fn write(text: &mut String, gathered: &Gathered<'_>) {
         paragraph(text, &line, "");
         text.push('\n');
     }
-    saved_table(text, &scenarios);
+    let policies = policies_of(&scenarios);
+    let cpu = |scenario: &Scenario<'_>, policy: &str| scenario.saved(policy);
+    push(text, "Processor time saved beside `never`, in percent:\n");
+    saved_table(text, &scenarios, &policies, cpu);
+    let net = |scenario: &Scenario<'_>, policy: &str| match policy {
+        "bound" => scenario.net_bound(),
+        policy => scenario.net(policy),
+    };
+    push(text, "Packets saved net of requests for rules, in percent of those offered, and the upper bound:\n");
+    saved_table(text, &scenarios, &policies.into_iter().chain(["bound"]).collect::<Vec<_>>(), net);
 }
 
-/// Processor time saved, a row for each scenario in which a policy saves any.
-fn saved_table(text: &mut String, scenarios: &[Scenario<'_>]) {
+fn policies_of<'a>(scenarios: &[Scenario<'a>]) -> Vec<&'a str> {
     let mut policies: Vec<&str> = Vec::new();
     for (policy, _) in scenarios.iter().flat_map(|scenario| &scenario.policies) {
         if *policy != "never" && !policies.contains(policy) {
             policies.push(policy);
         }
     }
-    push(text, "Processor time saved beside `never`, in percent:\n");
+    policies
+}
+
+/// What is saved, a row for each scenario in which a policy saves any.
+fn saved_table(
+    text: &mut String,
+    scenarios: &[Scenario<'_>],
+    policies: &[&str],
+    of: impl Fn(&Scenario<'_>, &str) -> Option<Summary>,
+) {
     push(text, &format!("| scenario | {} |", policies.join(" | ")));
     push(text, &format!("|---|{}", "---:|".repeat(policies.len())));
-    let matters = |scenario: &&Scenario<'_>| policies.iter().any(|policy| scenario.saved(policy) > Some(BEST_WITHIN));
+    let matters = |scenario: &&Scenario<'_>| {
+        policies.iter().any(|policy| of(scenario, policy).is_some_and(|saved| saved.mean > BEST_WITHIN))
+    };
     for scenario in scenarios.iter().filter(matters) {
-        let saved = policies.iter().map(|policy| scenario.saved(policy));
+        let saved = policies.iter().map(|policy| of(scenario, policy));
         let cells: Vec<String> =
-            saved.map(|saved| saved.map_or("-".to_owned(), |saved| format!("{saved:.1}"))).collect();
+            saved.map(|saved| saved.map_or("-".to_owned(), |saved| with_width(&saved, 1))).collect();
         push(text, &format!("| {} | {} |", cell(&scenario.name()), cells.join(" | ")));
     }
     text.push('\n');

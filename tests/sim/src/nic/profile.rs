@@ -241,7 +241,7 @@ mod tests {
             names.push(profile.name);
         }
         names.sort();
-        assert_eq!(names, ["agilio", "bluefield-2", "connectx-5", "connectx-6", "liquidio3"]);
+        assert_eq!(names, ["agilio", "bluefield-2", "connectx-5", "connectx-5-waiting", "connectx-6", "liquidio3"]);
     }
 
     #[test]

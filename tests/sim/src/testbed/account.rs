@@ -1,10 +1,10 @@
 //! The counters of a run, and their invariants: every packet is received or lost, and the workers and the card know of the
 //! same rules.
 
-use super::ModelTestbed;
 use super::core::TestbedWorker;
 use super::frames::ModelPacket;
 use super::results::{IntervalRows, RunResults};
+use super::{CardAction, ModelTestbed};
 use crate::nic::CardTally;
 use hairpin_core::offload::Reason;
 use hairpin_core::time::Duration;
@@ -128,6 +128,8 @@ impl RunCounts {
             each.filter(|&(_, count)| count > 0).collect()
         };
         let (mean, since) = (self.rules.0, self.rules.1 - began);
+        let (matched, bytes) = (after.card.forwarded - before.card.forwarded, after.card.bytes - before.card.bytes);
+        let forwards = bed.card.as_ref().is_none_or(|card| card.action == CardAction::Forward);
         let results = RunResults {
             rows,
             offered,
@@ -135,8 +137,9 @@ impl RunCounts {
             received_bytes,
             duration: Duration::from_nanos(last - began),
             latency,
-            offloaded_packets: after.card.forwarded - before.card.forwarded,
-            offloaded_bytes: after.card.bytes - before.card.bytes,
+            offloaded_packets: if forwards { matched } else { 0 },
+            marked_packets: if forwards { 0 } else { matched },
+            offloaded_bytes: if forwards { bytes } else { 0 },
             rules_mean: if since == 0 { 0.0 } else { mean / since as f64 },
             rules_peak: if after.card.rules_peak > before.card.rules_peak {
                 after.card.rules_peak

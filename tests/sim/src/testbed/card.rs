@@ -1,18 +1,20 @@
 //! One card for all cores: each has a [`CardHandle`] of it, and hears of its own rules only.
 
-use super::core::ModelCore;
-use crate::nic::{CardProfile, Nic};
+use super::core::{ModelCore, TestbedWorker};
+use super::{CardAction, CardOffload};
+use crate::nic::Nic;
 use fastrand::Rng;
 use hairpin_core::engine::{Completion, Completions, EngineCaps, FlowEngine, RuleId, RuleOp, Samples};
 use hairpin_core::flow::FlowKey;
 use hairpin_core::time::Time;
+use hairpin_core::worker::SampledRules;
 
 /// The place of a core's number in the name of a rule; a worker's own part is below and above (see
 /// [`ENTRIES_EACH_MAX`](super::ENTRIES_EACH_MAX)).
 const CORE_SHIFT: u32 = 27;
 const CORE_BITS: u64 = 0b1_1111 << CORE_SHIFT;
 
-/// A packet that the card has turned round, and when it leaves.
+/// A packet that the card has turned round or marked, and when it leaves the card.
 pub(super) struct Turned<P> {
     pub(super) at: u64,
     pub(super) packet: P,
@@ -21,12 +23,20 @@ pub(super) struct Turned<P> {
 /// The card.
 pub(super) struct Card {
     pub(super) nic: Nic,
+    /// What it does with packets that match, and whether workers wait for its rules.
+    pub(super) action: CardAction,
+    pub(super) waits: bool,
+    /// Nanoseconds of a packet that it turns round beyond those in its queue.
+    pub(super) latency: u64,
     completions: Box<Completions>,
 }
 
 impl Card {
-    pub(super) fn new(profile: &CardProfile, scale: f64, random: Rng) -> Card {
-        Card { nic: Nic::new(profile.scaled(scale), random), completions: Box::default() }
+    pub(super) fn new(offload: &CardOffload, scale: f64, random: Rng) -> Card {
+        let profile = offload.card.scaled(scale);
+        let latency = (profile.forwarding.latency_us * 1000.0) as u64;
+        let &CardOffload { action, waits, .. } = offload;
+        Card { nic: Nic::new(profile, random), action, waits, latency, completions: Box::default() }
     }
 
     pub(super) fn caps(&self) -> EngineCaps {
@@ -76,6 +86,17 @@ impl CardHandle<'_> {
     /// Whether the card takes no more requests now.
     pub(super) fn is_full(&self) -> bool {
         self.card.nic.is_full()
+    }
+
+    /// Reads the counters that a worker asks for.
+    pub(super) fn sample_for(&mut self, worker: &mut TestbedWorker, now: Time) {
+        let mut asked = SampledRules::new();
+        worker.poll_samples(&mut asked);
+        if !asked.is_empty() {
+            let mut samples = Samples::new();
+            self.sample(&asked, &mut samples);
+            worker.handle_samples(now, &asked, &samples);
+        }
     }
 
     fn name(&self, id: RuleId) -> RuleId {

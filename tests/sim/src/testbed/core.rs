@@ -3,7 +3,7 @@
 use super::costs::Remembered;
 use super::frames::{self, ModelPacket, end};
 use super::yardstick::Yardstick;
-use super::{BACKENDS_MAX, BalancerSettings, CardPolicy, ENTRIES_EACH_MIN, service};
+use super::{BACKENDS_MAX, BalancerSettings, CardAction, CardPolicy, ENTRIES_EACH_MIN, service};
 use hairpin_core::balance::{EffectiveWeights, Loads};
 use hairpin_core::config::{Algorithm, Backend, BackendState, Pool, Service, ServiceState, Snapshot, UnknownPacket};
 use hairpin_core::engine::{Completion, EngineCaps};
@@ -28,7 +28,7 @@ pub(super) enum Phase {
     Idle,
     /// Packets, which leave then.
     Packets,
-    /// Rules and timeouts, until then.
+    /// Rules and timeouts, until then; a worker that waits for the card, until the card has done more of what it waits for.
     Rules,
 }
 
@@ -41,6 +41,10 @@ pub(super) struct ModelCore {
     pub(super) phase: Phase,
     /// Packets that leave when this iteration is over.
     pub(super) leaving: Vec<ModelPacket>,
+    /// Requests that the card has not answered yet.
+    pub(super) unanswered: u64,
+    /// The card forwards packets of flows that it has rules for, and so their entries are not in use here.
+    forwards: bool,
     /// Answers of the card for its worker.
     pub(super) inbox: VecDeque<Completion>,
     /// When timeouts are checked next.
@@ -58,6 +62,8 @@ impl ModelCore {
             queue: VecDeque::new(),
             phase: Phase::Idle,
             leaving: Vec::new(),
+            unanswered: 0,
+            forwards: true,
             inbox: VecDeque::new(),
             polls_at: 0,
             counted: (0, 0),
@@ -74,7 +80,8 @@ impl ModelCore {
         let now = statistics.connections_now;
         let (created_before, before) = std::mem::replace(&mut self.counted, (created, now));
         let new = created - created_before;
-        let in_use = now.saturating_sub(statistics.offload.rules / 2);
+        let elsewhere = if self.forwards { statistics.offload.rules / 2 } else { 0 };
+        let in_use = now.saturating_sub(elsewhere);
         (new, (before + new).saturating_sub(now), in_use as u32)
     }
 }
@@ -142,5 +149,7 @@ pub(super) fn balancers(
             ..WorkerOptions::new(snapshot.clone(), boxed(each), table, policy(), seeds)
         })
     };
-    tables.into_iter().enumerate().map(|place| ModelCore::new(Some(worker(place)))).collect()
+    let forwards = balancer.offload.as_ref().is_none_or(|offload| offload.action == CardAction::Forward);
+    let core = |place| ModelCore { forwards, ..ModelCore::new(Some(worker(place))) };
+    tables.into_iter().enumerate().map(core).collect()
 }

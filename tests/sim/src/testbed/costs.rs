@@ -19,6 +19,21 @@ pub(super) struct MethodCosts {
     forward: [f64; BURST + 1],
 }
 
+/// What an iteration of the balancer had.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct BurstCounts {
+    /// Packets.
+    pub(super) packets: usize,
+    /// Those of them that the card had marked.
+    pub(super) marked: usize,
+    /// Flows that began in it.
+    pub(super) new: u64,
+    /// Flows that ended in it.
+    pub(super) ended: u64,
+    /// Flows in use.
+    pub(super) flows: u32,
+}
+
 /// The costs computed for a number of flows in use.
 #[derive(Clone)]
 pub(super) struct Remembered {
@@ -28,11 +43,13 @@ pub(super) struct Remembered {
     known: [f64; BURST + 1],
     /// Of a new flow, and of an iteration in which any begins.
     new: (f64, f64),
+    /// The saving of a packet that the card has marked.
+    marked: f64,
 }
 
 impl Default for Remembered {
     fn default() -> Remembered {
-        Remembered { flows: u32::MAX, known: [0.0; BURST + 1], new: (0.0, 0.0) }
+        Remembered { flows: u32::MAX, known: [0.0; BURST + 1], new: (0.0, 0.0), marked: 0.0 }
     }
 }
 
@@ -53,12 +70,13 @@ impl MethodCosts {
         self.forward[burst.min(BURST)]
     }
 
-    /// An iteration of the balancer: packets, flows that began and ended in it, flows in use.
-    pub(super) fn iteration(&self, burst: usize, new: u64, ended: u64, flows: u32, remembered: &mut Remembered) -> f64 {
+    /// An iteration of the balancer.
+    pub(super) fn iteration(&self, burst: BurstCounts, remembered: &mut Remembered) -> f64 {
+        let BurstCounts { packets, marked, new, ended, flows } = burst;
         self.refresh(flows, remembered);
         let (each, iteration) = remembered.new;
         let begun = if new == 0 { 0.0 } else { new as f64 * each + iteration };
-        remembered.known[burst.min(BURST)] + begun + self.ends(ended)
+        remembered.known[packets.min(BURST)] - marked as f64 * remembered.marked + begun + self.ends(ended)
     }
 
     /// Flows' ends.
@@ -102,8 +120,12 @@ impl MethodCosts {
         let in_use = self.at_full_scale(flows);
         let known = |burst| burst as f64 * self.profile.known_ns(self.method, in_use, burst) * self.factor;
         let (each, iteration) = self.profile.new_ns(self.method, in_use);
-        *remembered =
-            Remembered { flows, known: std::array::from_fn(known), new: (each * self.factor, iteration * self.factor) };
+        *remembered = Remembered {
+            flows,
+            known: std::array::from_fn(known),
+            new: (each * self.factor, iteration * self.factor),
+            marked: self.profile.marked_saves_ns(self.method, in_use) * self.factor,
+        };
     }
 }
 
@@ -119,7 +141,9 @@ mod tests {
         }
         let costs = MethodCosts::new(profile, LookupMethod::DEFAULT, 0.5);
         let mut remembered = Remembered::default();
-        let mut iteration = |new| costs.iteration(32, new, 0, 1000, &mut remembered);
+        let mut iteration = |new| {
+            costs.iteration(BurstCounts { packets: 32, new, flows: 1000, ..BurstCounts::default() }, &mut remembered)
+        };
         let known = iteration(0);
         for (new, more) in [(1, 380.0), (2, 680.0), (32, 9680.0)] {
             assert!((iteration(new) - known - 2.0 * more).abs() < 1e-6, "{new}");

@@ -52,6 +52,8 @@ pub(super) struct ModelPacket {
     pub(super) direction: Direction,
     pub(super) part: FlowPart,
     pub(super) protocol: Protocol,
+    /// The card has told the core of which flow it is.
+    pub(super) marked: bool,
 }
 
 /// An IPv4 end.
@@ -244,6 +246,7 @@ mod tests {
                         direction,
                         part,
                         protocol,
+                        marked: false,
                     };
                     let frame = plane.frame(&packet, 7);
                     let Ok(Parsed::Transport(at)) = parse(frame.bytes()) else { panic!("{packet:?}") };

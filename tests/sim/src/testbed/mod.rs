@@ -33,11 +33,17 @@
 //!
 //! # What is not modelled
 //!
+//! What a device asks of the card and what the card does are apart ([`CardOffload`]). A worker that waits for the card is
+//! occupied until the card has changed all of its rules, behind those of the other cores; the packets of its burst leave after
+//! that. A card that only marks goes through packets as one that forwards does (its speed while rules change is the same), and
+//! they go on to the core's queue.
+//!
 //! Memory that cores share: a method whose table is shared ([`LookupMethod::is_shared`]) costs what its profile says, whatever
 //! the other cores do. A packet that is refused for want of room costs what one of a known flow does. Reading counters
 //! costs a core nothing. Polling in vain is not counted as being busy.
 
 mod account;
+pub mod bound;
 mod card;
 mod core;
 pub mod cores;
@@ -181,6 +187,21 @@ pub struct CardOffload {
     pub card: nic::CardProfile,
     /// Which flows it gets. Each worker has a policy of its own, and is told the card's whole room, as in `hairpin run`.
     pub policy: CardPolicy,
+    /// What the card does with packets of flows that it has rules for.
+    pub action: CardAction,
+    /// Whether a worker waits for the card with its rules, as with `rte_flow_create`: it keeps the packets that it has, and
+    /// takes no others, until the card has answered all it has asked for. Else it hears of them later.
+    pub waits: bool,
+}
+
+/// What a card does with the packets that match.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CardAction {
+    /// It rewrites them and turns them round: no core has anything to do with them.
+    #[default]
+    Forward,
+    /// It marks them (`rte_flow` MARK): a core gets them and need not search its table, and does all the rest.
+    Mark,
 }
 
 /// Which flows the card gets.
@@ -236,7 +257,7 @@ impl ModelTestbed {
         let seeds = [(); 4].map(|()| random.u64(..));
         let card = match &options.device {
             ModelDevice::Balancer(BalancerSettings { offload: Some(offload), .. }) => {
-                Some(Card::new(&offload.card, options.scale, random.fork()))
+                Some(Card::new(offload, options.scale, random.fork()))
             }
             _ => None,
         };

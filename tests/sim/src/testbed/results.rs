@@ -67,6 +67,8 @@ pub struct RunResults {
     pub latency: PacketLatency,
     /// Packets that the card turned round.
     pub offloaded_packets: u64,
+    /// Packets that the card marked for a core.
+    pub marked_packets: u64,
     /// Bytes of those.
     pub offloaded_bytes: u64,
     /// Rules in the card, on average over time.

@@ -5,16 +5,16 @@
 
 use super::account::{Loss, RunCounts, dropped};
 use super::card::Turned;
-use super::core::{Phase, TestbedWorker};
+use super::core::Phase;
+use super::costs::BurstCounts;
 use super::frames::{BACKENDS, LENGTH, ModelPacket, NOWHERE, Sheet};
 use super::results::RunResults;
-use super::{Mistake, ModelTestbed, ModelTraffic, OfferedPacket};
+use super::{CardAction, Mistake, ModelTestbed, ModelTraffic, OfferedPacket};
 use crate::nic::{Hint, Passage};
-use hairpin_core::engine::{Completion, FlowEngine, RuleOp, Samples};
+use hairpin_core::engine::{Completion, FlowEngine, RuleOp};
 use hairpin_core::flow::{Direction, FlowKey};
 use hairpin_core::frame::{Batch, Egress, Frame};
 use hairpin_core::time::{Duration, Time};
-use hairpin_core::worker::SampledRules;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
@@ -153,8 +153,10 @@ impl<'a> TestbedRun<'a> {
             self.core_is_done(self.soonest.1, now);
             self.seek_soonest();
         } else if turned <= now {
-            if let Some(Turned { packet, .. }) = self.turned.pop_front() {
-                self.leave(now, packet, 0);
+            match self.turned.pop_front() {
+                Some(Turned { packet, .. }) if packet.marked => self.receive(now, packet),
+                Some(Turned { packet, .. }) => self.leave(now, packet, 0),
+                None => {}
             }
         } else if let Some(&Ahead { packet, hint, .. }) = self.ahead.get(self.next) {
             self.next += 1;
@@ -187,6 +189,7 @@ impl<'a> TestbedRun<'a> {
                 direction,
                 part,
                 protocol: key.protocol,
+                marked: false,
             };
             self.ahead.push(Ahead { through, packet, hint: None });
         }
@@ -205,10 +208,11 @@ impl<'a> TestbedRun<'a> {
             let matching = self.ahead.iter_mut().filter(|ahead| ahead.packet.may_match());
             matching.zip(&self.hints).for_each(|(ahead, hint)| ahead.hint = Some(*hint));
         }
+        let forwards = self.bed.card.as_ref().is_none_or(|card| card.action == CardAction::Forward);
         for Ahead { packet, hint, .. } in &self.ahead {
             let number = usize::from(packet.core);
             let Some(worker) = &self.bed.cores[number].worker else { continue };
-            if hint.is_some_and(|hint| hint.is_found()) {
+            if forwards && hint.is_some_and(|hint| hint.is_found()) {
                 continue;
             }
             let expected = &mut self.expected[number];
@@ -259,13 +263,16 @@ impl<'a> TestbedRun<'a> {
         if balances && packet.direction == Direction::FromBackend && seen == NOWHERE {
             return self.count.lose(now, &packet, Loss::NoBackendYet);
         }
-        if let Some(card) = &mut self.bed.card
-            && packet.may_match()
-        {
+        let Some(card) = &mut self.bed.card else { return self.receive(now, packet) };
+        if packet.may_match() {
             let hint = hint.unwrap_or_else(|| card.nic.no_hint());
             let length = usize::from(packet.length);
             let (passage, to) = card.nic.forward(Time::from_nanos(now), &packet.key(), length, hint);
             match passage {
+                Passage::Forward(at) if card.action == CardAction::Mark => {
+                    packet.marked = true;
+                    return self.turned.push_back(Turned { at: at.as_nanos().saturating_sub(card.latency), packet });
+                }
                 Passage::Forward(at) => {
                     if let (Some(to), Direction::FromClient) = (to, packet.direction) {
                         let number = u32::from_be_bytes(to.address.ipv4_octets()).wrapping_sub(BACKENDS);
@@ -278,6 +285,11 @@ impl<'a> TestbedRun<'a> {
                 Passage::Miss => {}
             }
         }
+        self.receive(now, packet);
+    }
+
+    /// A packet goes into the queue of its core.
+    fn receive(&mut self, now: u64, packet: ModelPacket) {
         let number = usize::from(packet.core);
         let core = &mut self.bed.cores[number];
         if core.queue.len() >= self.queue {
@@ -317,34 +329,53 @@ impl<'a> TestbedRun<'a> {
 
     /// A core is done with what it was at.
     fn core_is_done(&mut self, number: usize, now: u64) {
-        let core = &mut self.bed.cores[number];
-        let phase = core.phase;
-        if phase == Phase::Packets {
-            let mut leaving = std::mem::take(&mut core.leaving);
-            for packet in leaving.drain(..) {
-                self.leave(now, packet, self.beside);
-            }
-            self.bed.cores[number].leaving = leaving;
-        }
+        let waits = self.bed.card.as_ref().is_some_and(|card| card.waits);
         let core = &self.bed.cores[number];
-        if phase == Phase::Packets || phase == Phase::Idle && core.queue.is_empty() {
-            let takes = self.rules(number, now).round() as u64;
-            let core = &mut self.bed.cores[number];
-            core.busy_ns += takes;
+        let turns_to_rules = match core.phase {
+            Phase::Packets => true,
+            Phase::Rules => waits,
+            Phase::Idle => core.queue.is_empty(),
+        };
+        // A worker that waits for the card keeps the packets of its burst until then.
+        if core.phase == Phase::Packets && !waits {
+            self.depart(number, now);
+        }
+        if turns_to_rules {
+            let asks = self.rules(number, now).round() as u64;
+            let takes = if waits { asks.max(self.until_card(number, now)) } else { asks };
             if takes > 0 {
-                (core.phase, self.bed.until[number]) = (Phase::Rules, now + takes);
-                return;
+                return self.occupy(number, Phase::Rules, now, takes);
             }
         }
-        let core = &mut self.bed.cores[number];
-        if core.queue.is_empty() {
-            (core.phase, self.bed.until[number]) = (Phase::Idle, now + self.poll);
+        self.depart(number, now);
+        if self.bed.cores[number].queue.is_empty() {
+            (self.bed.cores[number].phase, self.bed.until[number]) = (Phase::Idle, now + self.poll);
             return;
         }
         let takes = (self.iteration(number, now).round() as u64).max(1);
+        self.occupy(number, Phase::Packets, now, takes);
+    }
+
+    /// A core is busy for so long.
+    fn occupy(&mut self, number: usize, phase: Phase, now: u64, takes: u64) {
         let core = &mut self.bed.cores[number];
         core.busy_ns += takes;
-        (core.phase, self.bed.until[number]) = (Phase::Packets, now + takes);
+        (core.phase, self.bed.until[number]) = (phase, now + takes);
+    }
+
+    /// Sends the packets that a core has done with.
+    fn depart(&mut self, number: usize, now: u64) {
+        let mut leaving = std::mem::take(&mut self.bed.cores[number].leaving);
+        for packet in leaving.drain(..) {
+            self.leave(now, packet, self.beside);
+        }
+        self.bed.cores[number].leaving = leaving;
+    }
+
+    /// How long it is until the card is done with the next of its work; 0: it owes this core nothing.
+    fn until_card(&self, number: usize, now: u64) -> u64 {
+        let Some(card) = self.bed.card.as_ref().filter(|_| self.bed.cores[number].unanswered > 0) else { return 0 };
+        card.nic.next().map_or(0, |at| at.as_nanos().saturating_sub(now).max(1))
     }
 
     /// A core handles a burst; how long that takes, in nanoseconds.
@@ -383,8 +414,10 @@ impl<'a> TestbedRun<'a> {
             let packets = numbered.filter(|(place, _)| missing & 1 << place != 0).map(|(_, packet)| packet);
             self.count.dropped(now, packets, &before, worker.statistics());
         }
-        let (new, ended, in_use) = core.changes();
-        self.bed.costs.iteration(size, new, ended, in_use, &mut core.costs)
+        let (new, ended, flows) = core.changes();
+        let marked = self.burst.iter().filter(|packet| packet.marked).count();
+        let counts = BurstCounts { packets: size, marked, new, ended, flows };
+        self.bed.costs.iteration(counts, &mut core.costs)
     }
 
     /// A core handles timeouts and rules; how long that takes, in nanoseconds.
@@ -408,7 +441,7 @@ impl<'a> TestbedRun<'a> {
         let mut asked = 0;
         if let Some(card) = &mut self.bed.card {
             let mut handle = card.handle(number);
-            sample(worker, &mut handle, time);
+            handle.sample_for(worker, time);
             while !handle.is_full()
                 && let Some(op) = worker.poll_op()
             {
@@ -427,7 +460,9 @@ impl<'a> TestbedRun<'a> {
             if asked > 0 {
                 handle.flush(time);
             }
+            core.unanswered += asked;
             while let Some(completion) = core.inbox.pop_front() {
+                core.unanswered = core.unanswered.saturating_sub(1);
                 worker.handle_completion(time, &completion);
             }
         }
@@ -454,16 +489,5 @@ impl<'a> TestbedRun<'a> {
         (self.count.rules, self.count.rules_peak) = (area, peak);
         let now = self.bed.now;
         self.bed.until.iter_mut().for_each(|until| *until = (*until).max(now));
-    }
-}
-
-/// Reads the counters that a worker asks for.
-fn sample(worker: &mut TestbedWorker, handle: &mut impl FlowEngine, now: Time) {
-    let mut asked = SampledRules::new();
-    worker.poll_samples(&mut asked);
-    if !asked.is_empty() {
-        let mut samples = Samples::new();
-        handle.sample(&asked, &mut samples);
-        worker.handle_samples(now, &asked, &samples);
     }
 }

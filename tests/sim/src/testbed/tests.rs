@@ -1,3 +1,4 @@
+use super::bound::{BoundLimits, saving_bound};
 use super::yardstick::Budget;
 use super::*;
 use hairpin_core::flow::Protocol;
@@ -61,7 +62,7 @@ fn options(cores: u16, device: ModelDevice) -> TestbedOptions {
 }
 
 fn balancer(entries: u32, policy: Option<CardPolicy>) -> ModelDevice {
-    let offload = policy.map(|policy| CardOffload { card: card(), policy });
+    let offload = policy.map(|policy| CardOffload { card: card(), policy, action: CardAction::Forward, waits: false });
     ModelDevice::Balancer(BalancerSettings {
         table: LookupMethod::DEFAULT,
         entries,
@@ -178,6 +179,71 @@ fn offloaded_packets_cost_the_core_nothing() {
     assert!(second.latency.p99 < first.latency.p99);
 }
 
+/// A balancer of two cores with all flows offloaded, as [`CardOffload`] says.
+fn offloading(core: CoreProfile, change: impl Fn(&mut CardOffload)) -> ModelTestbed {
+    let device = balancer(8192, Some(CardPolicy::Choice(Choice::Always)));
+    let mut options = TestbedOptions { core, ..options(2, device) };
+    if let ModelDevice::Balancer(BalancerSettings { offload: Some(offload), .. }) = &mut options.device {
+        change(offload);
+    }
+    ModelTestbed::new(options).expect("a testbed")
+}
+
+#[test]
+fn worker_that_waits_is_busy_until_the_card_is_done() {
+    let traffic = RoundRobin { answers: 3, ..RoundRobin::new(500, 1e6, 50_000) };
+    let run = |waits, insert_us: f64| {
+        let mut bed = offloading(profile(), |offload| {
+            offload.waits = waits;
+            offload.card.updates.insert_us = vec![nic::ByBatch { batch: 1, us: insert_us }];
+            offload.card.tables.first_rules_max = 0;
+            offload.card.updates.confirmed_us = (0.0, 0.0);
+        });
+        let results = bed.run(&mut traffic.clone(), &mut |_, _| {});
+        assert_eq!((&results.failures, results.unfaithful, results.inserted), (&Vec::new(), 0, 1000));
+        (results.busy.iter().sum::<Duration>().as_secs_f64(), results)
+    };
+    // Two cores wait for one card: each of its 1000 insertions of 10 us keeps at least the core busy that asked for it.
+    let (asks, _) = run(false, 0.01);
+    let (fast, _) = run(true, 0.01);
+    let (slow, waited) = run(true, 10.0);
+    assert!((fast / asks - 1.0).abs() < 0.05, "what is done at once is not waited for: {fast} s and {asks} s");
+    assert!(slow - fast > 0.95 * 0.010, "{slow} s and {fast} s");
+    assert!(slow - fast < 2.2 * 0.010, "{slow} s and {fast} s");
+    // The first packets are kept until their rules are in force.
+    assert!(waited.latency.max > 300_000.0, "{:?}", waited.latency);
+}
+
+#[test]
+fn marked_packets_go_to_a_core_that_need_not_look_them_up() {
+    let traffic = RoundRobin { answers: 3, ..RoundRobin::new(500, 1e6, 50_000) };
+    // A look-up that costs enough to see it.
+    let mut core = profile();
+    let points = core.method.iter_mut().filter(|cost| cost.table == LookupMethod::DEFAULT);
+    points.flat_map(|cost| &mut cost.known).for_each(|point| point.packet_ns += 200.0);
+    let second = |action| {
+        let mut bed = offloading(core.clone(), |offload| offload.action = action);
+        let first = bed.run(&mut traffic.clone(), &mut |_, _| {});
+        assert_eq!((&first.failures, first.inserted, first.received), (&Vec::new(), 1000, 50_000));
+        let second = bed.run(&mut traffic.clone(), &mut |_, _| {});
+        assert_eq!((&second.failures, second.unfaithful, second.received), (&Vec::new(), 0, 50_000));
+        second
+    };
+    let (marks, forwards) = (second(CardAction::Mark), second(CardAction::Forward));
+    assert_eq!((marks.marked_packets, marks.offloaded_packets), (50_000, 0));
+    assert_eq!((forwards.marked_packets, forwards.offloaded_packets), (0, 50_000));
+    let alone = TestbedOptions { core: core.clone(), ..options(2, balancer(8192, None)) };
+    let mut bed = ModelTestbed::new(alone).expect("a testbed");
+    bed.run(&mut traffic.clone(), &mut |_, _| {});
+    let alone = bed.run(&mut traffic.clone(), &mut |_, _| {});
+    let busy = |results: &RunResults| results.busy.iter().sum::<Duration>().as_secs_f64();
+    // It saves its part of the look-up of each packet.
+    let saves = core.marked_saves_ns(LookupMethod::DEFAULT, 250.0) * 50_000.0 / 1e9;
+    assert!(saves > 0.0 && busy(&forwards) == 0.0);
+    let saved = busy(&alone) - busy(&marks);
+    assert!((saved / saves - 1.0).abs() < 0.2, "{saved} s, not {saves} s");
+}
+
 #[test]
 fn a_policy_that_waits_asks_for_less() {
     let heavy = HeavyHitter { bytes: Some(30_000), packets: None, duration: None, combine: Combine::All };
@@ -279,10 +345,20 @@ fn the_yardstick_saves_most_where_room_is_short() {
         results.offloaded_packets
     };
     for room in [40, 200, 1000, 100_000] {
+        let limits = BoundLimits {
+            pairs: room / 2,
+            insert_ns: 2.0 * 2100.0,
+            delete_ns: 2.0 * 1800.0,
+            packets_before: 1,
+            pair_packets: 0.0,
+        };
+        let bound = saving_bound(&mut traffic.clone(), limits);
         let budget = Budget { pairs: room / 2, pairs_per_s: 100_000.0, packets_before: 1, worth: 1 };
         let plan = OffloadPlan::greedy(&mut traffic.clone(), budget);
         let (planned, yardstick) = (plan.saves(), saved(CardPolicy::Yardstick(plan), room));
         assert!(yardstick as f64 > 0.8 * planned as f64, "room {room}: {yardstick} of {planned} planned");
+        assert!(yardstick as f64 <= bound.packets, "room {room}: {yardstick}, {bound:?}");
+        assert!(yardstick as f64 > 0.6 * bound.packets, "room {room}: {yardstick}, {bound:?}");
         let heavy = |packets| HeavyHitter { packets: Some(packets), ..HeavyHitter::default() };
         let choices = [
             Choice::Always,
@@ -295,6 +371,7 @@ fn the_yardstick_saves_most_where_room_is_short() {
         for choice in choices {
             let other = saved(CardPolicy::Choice(choice.clone()), room);
             // If there is room for all of them, it is a matter of a few packets at their beginnings.
+            assert!(other as f64 <= bound.packets, "room {room}: {choice:?} {other}, {bound:?}");
             assert!(yardstick as f64 >= 0.999 * other as f64, "room {room}: {yardstick}, and {choice:?} {other}");
         }
     }

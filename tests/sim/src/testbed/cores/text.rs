@@ -30,6 +30,9 @@ impl CoreProfile {
         }
         cost(&mut text, "end", &self.end);
         cost(&mut text, "rule", &self.rule);
+        if let Some(mark) = &self.mark {
+            let _ = write!(text, "\n[mark]\nsaves = {}\nsource = {}\n", mark.saves, quoted(&mark.source));
+        }
         text
     }
 }
