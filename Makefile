@@ -276,7 +276,7 @@ reproduce: reproduce-lab
 # Verdicts with the guessed constants of profiles at other values: about ten minutes on two cores, resumable.
 reproduce-sensitivity: reproduce-lab
 	$(LAB) reproduce --scale 0.005 --sensitivity lab/sensitivity.toml --output target/reproduce-sensitivity \
-		--document docs/evidence/reproduction-sensitivity.md --tables lab/results
+		--document target/reproduce-sensitivity/verdicts.md --tables lab/results
 
 reproduce-full: reproduce-lab
 	mkdir -p target/reproduce-full

@@ -73,7 +73,7 @@ impl<'a> Scenario<'a> {
         self.policies.iter().find(|(name, _)| *name == policy).map(|(_, seen)| seen)
     }
 
-    /// A quantity of a policy beside the same of another run, over the seeds that both have.
+    /// A quantity of a policy and of another run, over the seeds that both have.
     fn beside(&self, policy: &str, other: &SeenRun<'a>, of: impl Fn(&Outcome, &Outcome) -> f64) -> Option<Summary> {
         let pairs = self.of(policy)?.beside(other).map(|(policy, other)| of(policy, other));
         Summary::of(&pairs.collect::<Vec<_>>())

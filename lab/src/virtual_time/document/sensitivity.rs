@@ -34,7 +34,7 @@ pub(super) fn causes(
     let scale = sensitivity.rows.first().map_or(String::new(), |row| scale_name(row.scale));
     let head = format!(
         "What makes these findings agree more, of the constants that are guesses, measured at {scale} \
-         ([all of them](reproduction-sensitivity.md)):"
+         (`lab/results/sensitivity.csv` has all verdicts):"
     );
     paragraph(text, &head, "");
     text.push('\n');
