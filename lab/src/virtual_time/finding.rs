@@ -228,6 +228,11 @@ impl CaseFinding {
 
     /// The finding about what stands in for the values that it names; `None` if it names none of them.
     pub fn instead(&self, by: &StandIns) -> Option<CaseFinding> {
+        let is_stand_in = |value: &String| by.values.values().any(|stands_in| stands_in == value);
+        if self.places().any(|(axis, values)| *axis == by.axis && values.iter().any(is_stand_in)) {
+            // It is about the stand-ins already.
+            return None;
+        }
         let mut other = self.clone();
         let mut is_other = false;
         for place in [&mut other.more, &mut other.than, &mut other.at] {
