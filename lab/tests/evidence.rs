@@ -194,7 +194,10 @@ fn planted_results_turn_every_verdict() {
     let mut turned = 0;
     for experiment in &experiments {
         let kept = Gathered::new(experiment, &bench, &store).seen();
-        for finding in &experiment.findings {
+        // What nothing has been measured for has no place to plant a result at.
+        let is_measured =
+            |finding: &&CaseFinding| finding.judge(&kept, &experiment.axes).verdict != CaseVerdict::NotMeasured;
+        for finding in experiment.findings.iter().filter(is_measured) {
             for agrees in [true, false] {
                 let outcomes: Vec<Vec<(u64, Outcome)>> = kept
                     .iter()
@@ -223,7 +226,7 @@ fn planted_results_turn_every_verdict() {
             }
         }
     }
-    assert!(turned > 80, "{turned} verdicts");
+    assert!(turned > 70, "{turned} verdicts");
 }
 
 #[test]

@@ -144,7 +144,6 @@ fn directions_hold_and_every_file_is_written() {
     for text in [
         "**does not agree**",
         "| yardstick |",
-        "greedy yardstick",
         "| here | today | this | 20 |",
         "profiles/connectx-5-waiting.toml",
         "No policy is above the bound.",

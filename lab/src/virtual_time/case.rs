@@ -154,7 +154,7 @@ impl CaseContext {
         if case.settings.marks {
             all.push_str(&format!("\n{}", self.mark_saves(&case.settings)));
         }
-        if let Some(model) = TraceModel::find(&case.settings.recording) {
+        if let Ok(model) = TraceModel::find(&case.settings.recording) {
             all.push_str(&format!("\n{}", model.text));
         }
         if self.port != (QUEUE, PORT_LATENCY_US) {

@@ -23,7 +23,7 @@ impl ValueVerdicts {
         }
         let rows = gathered.experiment.findings.iter().map(|finding| {
             let verdicts = values.iter().map(|value| {
-                let there: Vec<_> = seen.iter().copied().filter(|seen| seen.on(axis) == Some(value)).collect();
+                let there: Vec<_> = seen.iter().filter(|seen| seen.on(axis) == Some(value)).cloned().collect();
                 finding.judge(&there, axes).verdict.text().to_owned()
             });
             std::iter::once(finding.text.clone()).chain(verdicts).collect()

@@ -116,8 +116,11 @@ fn best_of(packets: &[u64], limits: &BoundLimits, prices: Prices) -> Spans {
             held_ns: inside.held_ns + held_ns,
             ..inside
         });
-        let asks =
-            (number >= limits.packets_before).then(|| Spans { value: out.value - cost, count: out.count + 1.0, ..out });
+        let asks = (number >= limits.packets_before).then_some(Spans {
+            value: out.value - cost,
+            count: out.count + 1.0,
+            ..out
+        });
         inside = match (stays, asks) {
             (Some(stays), Some(asks)) if asks.value > stays.value => Some(asks),
             (stays, asks) => stays.or(asks),
