@@ -13,7 +13,6 @@ use crate::config::{
 };
 use crate::control::Changes;
 use crate::health::Check;
-use crate::monitor::MonitorSettings;
 use crate::registry::Identity;
 use crate::spans::TracingSettings;
 use hairpin_core::config::{Backend, BackendState, Encapsulation, Outer, Service, Timeouts};
@@ -146,7 +145,7 @@ const SETTINGS: [Setting; 71] = [
     live("[tracing] sample", |c| of_tracing(c, |t| t.sample.to_string())),
     live("[tracing] parents", |c| of_tracing(c, |t| t.parents.word().to_string())),
     live("[tracing] queue", |c| of_tracing(c, |t| t.queue.to_string())),
-    live("[[monitor]]", |c| monitors(&c.settings.monitors)),
+    live("[[monitor]]", |c| list(&c.settings.monitors)),
     later("[metrics] listen", |c| c.settings.metrics.map_or("off".to_string(), |listen| listen.to_string())),
     later("[metrics] hosts", |c| list(&c.settings.metrics_hosts)),
     live("[acme] directory", |c| acme(c, |a| a.authority.directory.clone())),
@@ -184,30 +183,6 @@ fn tracing_headers(tracing: &TracingSettings) -> String {
     let names: Vec<&str> = tracing.collector.headers.keys().map(|name| name.as_str()).collect();
     let said = |file: &PathBuf| format!("{} ({})", file.display(), names.join(", "));
     tracing.collector.headers_file.as_ref().map_or("none".to_string(), said)
-}
-
-/// Each monitor, with all that may change.
-fn monitors(all: &[MonitorSettings]) -> String {
-    let said = |monitor: &MonitorSettings| {
-        let MonitorSettings { name, interfaces, filter, fields, collector, file, .. } = monitor;
-        let mut hasher = DefaultHasher::new();
-        format!("{filter:?}").hash(&mut hasher);
-        let fields: Vec<&str> = fields.iter().map(|field| field.word()).collect();
-        let ends = [collector.map(|end| end.to_string()), file.as_ref().map(|file| file.to_string())];
-        format!(
-            "{name} on {} (filter {:08x}, {}, {} and {}, {} flows, domain {}, top {}, to {})",
-            interfaces.join(" and "),
-            hasher.finish() as u32,
-            list(&fields),
-            duration(monitor.active_timeout),
-            duration(monitor.idle_timeout),
-            monitor.flows_max,
-            monitor.observation_domain,
-            monitor.top,
-            list(&ends.into_iter().flatten().collect::<Vec<_>>())
-        )
-    };
-    list(&all.iter().map(said).collect::<Vec<_>>())
 }
 
 fn acme(config: &Config, text: impl Fn(&AcmeSettings) -> String) -> String {

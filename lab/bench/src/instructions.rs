@@ -91,7 +91,7 @@ impl ListedCase {
         }
     }
 
-    /// The same case without records, if it has some.
+    /// The case without records that this one with records is compared with; `None`: this one has none.
     fn unrecorded(&self) -> Option<ListedCase> {
         let name = self.name.strip_suffix(", recorded")?.to_owned();
         Some(ListedCase { name, of: self.of.clone(), per_round: self.per_round })

@@ -7,13 +7,12 @@ use super::rule::{ClassificationVerdict, Sharing, SharingMetric};
 use super::sections::Sections;
 use crate::findings;
 use crate::report::replace;
+use crate::virtual_time::document;
 use crate::virtual_time::finding::CaseVerdict;
 use anyhow::{Context, Result};
 use hairpin_sim::sharing::SharingMethod;
 use std::path::Path;
 
-/// Columns of a paragraph at most.
-const WIDTH: usize = 126;
 /// Claims of a finding that are shown, those that do not hold first.
 const CLAIMS_MAX: usize = 3;
 /// Numbers of cores of which whiskers are drawn, as in the paper's figures 5.26 to 5.29.
@@ -180,7 +179,7 @@ fn verdicts(text: &mut String, parts: &PageParts<'_>) {
             _ => &one.finding.why_not,
         };
         let line = format!("- *{number}:* {held} of {}. {}. {why}", claims.len(), shown.join("; "));
-        wrapped(text, line.trim(), "  ");
+        document::paragraph(text, line.trim(), "  ");
     }
     text.push('\n');
 }
@@ -213,25 +212,7 @@ fn table(text: &mut String, parts: &PageParts<'_>) {
 }
 
 fn paragraph(text: &mut String, prose: &str) {
-    wrapped(text, prose, "");
-    text.push('\n');
-}
-
-/// Lines of [`WIDTH`] columns; all but the first begin with `indent`.
-fn wrapped(text: &mut String, prose: &str, indent: &str) {
-    let mut width = 0;
-    for word in prose.split_whitespace() {
-        if width > 0 && width + 1 + word.chars().count() > WIDTH {
-            text.push('\n');
-            text.push_str(indent);
-            width = indent.len();
-        } else if width > 0 {
-            text.push(' ');
-            width += 1;
-        }
-        text.push_str(word);
-        width += word.chars().count();
-    }
+    document::paragraph(text, prose, "");
     text.push('\n');
 }
 

@@ -8,14 +8,13 @@ use super::store::CardStore;
 use crate::figure::Figure;
 use crate::report::replace;
 use crate::statistics::Summary;
+use crate::virtual_time::document::paragraph;
 use crate::virtual_time::finding::CaseVerdict;
 use anyhow::{Context, Result};
 use hairpin_sim::http_testbed::Work;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Columns of a line of prose at most.
-const WIDTH: usize = 126;
 /// Places of a finding that are named, at most.
 const PLACES_MAX: usize = 8;
 /// The prefix of figures' files.
@@ -108,24 +107,6 @@ pub fn write_page(page: &CardsPage<'_>, file: &Path) -> Result<()> {
 
 fn push(text: &mut String, line: &str) {
     text.push_str(line);
-    text.push('\n');
-}
-
-/// A paragraph, in lines of [`WIDTH`] columns; all but the first begin with `indent`.
-fn paragraph(text: &mut String, prose: &str, indent: &str) {
-    let mut width = 0;
-    for word in prose.split_whitespace() {
-        if width > 0 && width + 1 + word.chars().count() > WIDTH {
-            text.push('\n');
-            text.push_str(indent);
-            width = indent.len();
-        } else if width > 0 {
-            text.push(' ');
-            width += 1;
-        }
-        text.push_str(word);
-        width += word.chars().count();
-    }
     text.push('\n');
 }
 

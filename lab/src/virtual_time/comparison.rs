@@ -90,7 +90,7 @@ impl<'a> Scenario<'a> {
         self.beside(policy, self.bound.as_ref()?, |with, bound| net(with, bound).unwrap_or(f64::NAN))
     }
 
-    /// The same of the bound.
+    /// Of the bound: the share of packets saved, net of requests for rules, in percent.
     pub fn net_bound(&self) -> Option<Summary> {
         self.bound.as_ref()?.summary(|outcome| outcome.bound.map_or(f64::NAN, |bound| 100.0 * bound.saved))
     }

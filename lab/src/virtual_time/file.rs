@@ -229,7 +229,7 @@ impl ModelExperiment {
         Ok(experiment)
     }
 
-    /// The same with so many seeds for each case, one after the other: all cases with the first, then all with the next.
+    /// The experiment with `seeds` seeds for each case: all cases with the first seed, then all with the next.
     pub fn repeated(mut self, seeds: u32) -> ModelExperiment {
         let with_seed = |repetition: u32| {
             self.cases.iter().map(move |case| {

@@ -50,6 +50,10 @@ fn read(path: &Path, missing: &str) -> Result<String, Problems> {
 
 /// The files that `include` of the text means, those of each pattern in the order of their names.
 fn fragments(path: &Path, text: &str) -> Result<Vec<PathBuf>, Problems> {
+    if !text.contains("include") {
+        // Most have no such field, and reading a large text takes as long as all the rest.
+        return Ok(Vec::new());
+    }
     // What is wrong with the text, or with the field's form, is reported when all of it is read.
     let (document, _) = DeTable::parse_recoverable(text);
     let patterns: Vec<&str> = match document.get_ref().get("include").map(Spanned::get_ref) {
@@ -78,12 +82,10 @@ fn fragments(path: &Path, text: &str) -> Result<Vec<PathBuf>, Problems> {
                 Err(error) => return refused(format!("cannot read the configuration: {error}"), "make it readable"),
             }
         }
-        if found.len() > FRAGMENTS_MAX {
-            return refused(
-                format!("`include` means {} files", found.len()),
-                &format!("include at most {FRAGMENTS_MAX}"),
-            );
-        }
+    }
+    if found.len() > FRAGMENTS_MAX {
+        let what = format!("`include` means {} files", found.len());
+        return Err(Problems::unreadable(path, what, &format!("include at most {FRAGMENTS_MAX}")));
     }
     Ok(found)
 }
@@ -142,8 +144,11 @@ impl Variables {
     /// Replaces `${NAME}` and `${NAME:-default}` in every value of the document that is text; `$${` stands for `${`. Whether
     /// all could be replaced.
     pub(super) fn substitute(&mut self, sink: &Sink<'_>, document: &mut DeTable<'_>) -> bool {
-        // Every mistake is told, so none of these ends with the first.
-        document.iter_mut().filter_map(|(_, value)| (!self.substitute_value(sink, value)).then_some(())).count() == 0
+        let mut is_whole = true;
+        for (_, value) in document.iter_mut() {
+            is_whole &= self.substitute_value(sink, value);
+        }
+        is_whole
     }
 
     fn substitute_value(&mut self, sink: &Sink<'_>, value: &mut Spanned<DeValue<'_>>) -> bool {
@@ -157,8 +162,11 @@ impl Variables {
                 }
             },
             DeValue::Array(items) => {
-                return items.iter_mut().filter_map(|item| (!self.substitute_value(sink, item)).then_some(())).count()
-                    == 0;
+                let mut is_whole = true;
+                for item in items.iter_mut() {
+                    is_whole &= self.substitute_value(sink, item);
+                }
+                return is_whole;
             }
             DeValue::Table(table) => return self.substitute(sink, table),
             _ => {}

@@ -3,6 +3,7 @@
 use crate::access_log::Target;
 use hairpin_linux::monitor::FlowFilter;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
@@ -38,6 +39,32 @@ impl MonitorSettings {
     /// Whether records have this field.
     pub(super) fn has(&self, field: MonitorField) -> bool {
         self.fields.contains(&field)
+    }
+}
+
+/// With all that a reload may change. The filter's networks may be many, so it is shown by its hash.
+impl fmt::Display for MonitorSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut hasher = DefaultHasher::new();
+        format!("{:?}", self.filter).hash(&mut hasher);
+        let fields: Vec<&str> = self.fields.iter().map(|field| field.word()).collect();
+        let ends = [self.collector.map(|end| end.to_string()), self.file.as_ref().map(|file| file.to_string())];
+        let ends: Vec<String> = ends.into_iter().flatten().collect();
+        let or_none = |joined: String| if joined.is_empty() { "none".to_owned() } else { joined };
+        write!(
+            f,
+            "{} on {} (filter {:08x}, {}, {} and {}, {} flows, domain {}, top {}, to {})",
+            self.name,
+            self.interfaces.join(" and "),
+            hasher.finish() as u32,
+            or_none(fields.join(", ")),
+            humantime::format_duration(self.active_timeout),
+            humantime::format_duration(self.idle_timeout),
+            self.flows_max,
+            self.observation_domain,
+            self.top,
+            or_none(ends.join(", "))
+        )
     }
 }
 

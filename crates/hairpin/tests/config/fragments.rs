@@ -71,6 +71,14 @@ fn a_pattern_may_match_nothing_and_a_file_may_not_be_missing() {
     );
 }
 
+#[test]
+fn too_many_files_are_refused() {
+    let many = vec!["\"conf.d/one.toml\""; 257].join(", ");
+    let main = MAIN.replace("\"conf.d/*.toml\"", &many);
+    let refused = Files::new("many", &[("hairpin.toml", &main), ("conf.d/one.toml", "")]).load().unwrap_err();
+    assert_eq!(refused, "DIR/hairpin.toml: error: `include` means 257 files; include at most 256");
+}
+
 fn with_include(value: &str) -> String {
     format!("include = {value}\n{GOOD}")
 }

@@ -112,7 +112,8 @@ impl FiguresPage<'_> {
             return self.not_measured();
         }
         self.paragraph(
-            "*Here,* the web-search mix (DCTCP; mean 1.7 MB; `lab/flow-sizes`): CONGA's enterprise mix is not at hand.",
+            "*Here,* the web-search mix (DCTCP; mean 1.7 MB; `lab/flow-sizes`), not CONGA's enterprise mix, which \
+             [modelled cards](laconic-cards.md) have.",
         )?;
         let rows: Vec<Vec<String>> = variants
             .iter()
