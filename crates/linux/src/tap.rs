@@ -138,9 +138,10 @@ impl Tap {
         device::netlink::remove_link(name)
     }
 
-    /// Removes the device itself.
+    /// Removes the device itself, at once: a device that is not persistent would stay until the last copy of its descriptor is
+    /// closed, and a child process has one until it executes its program.
     pub fn destroy(self) -> io::Result<()> {
-        self.set(libc::TUNSETPERSIST, 0).map_err(|e| device::about(e, "cannot remove", &self.name))
+        Tap::take_away(&self.name)
     }
 
     /// Its name.

@@ -13,6 +13,9 @@ mod wire;
 use hairpin_core::frame::{Arrival, Batch, Checksum, Egress, Frame, FrameIo};
 use hairpin_linux::device::{self, Family, Interface};
 use hairpin_linux::tap::{QUEUE_PACKETS_DEFAULT, Tap, TapIo};
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::time::{Duration, Instant};
 use wire::{Link, Packet, Vnet, command, in_namespace, received};
 
 const MARK_RECEIVED: [u8; 6] = [0x0a, 3, 1, 0, 0, 42];
@@ -42,7 +45,14 @@ fn a_device_is_set_up_kept_taken_over_and_removed() {
         assert!(Tap::remove("tap-0").is_err(), "in use");
         drop(tap);
         assert_eq!(Interface::by_name("tap-0").unwrap().index, found.index, "it outlives its process");
-        let again = Tap::create("tap-0", 99).unwrap();
+        // A program that another test starts at this moment has a copy of the descriptor until it is executed.
+        let start = Instant::now();
+        let again = loop {
+            match Tap::create("tap-0", 99) {
+                Err(e) if e.raw_os_error() == Some(libc::EBUSY) && start.elapsed() < Duration::from_secs(10) => {}
+                tap => break tap.unwrap(),
+            }
+        };
         assert_eq!(Interface::by_name("tap-0").unwrap().index, found.index);
         again.destroy().unwrap();
         assert!(Interface::by_name("tap-0").is_err());
@@ -56,6 +66,21 @@ fn a_device_is_set_up_kept_taken_over_and_removed() {
         drop(held);
         assert!(Tap::create("other", 1).is_err(), "not a TAP");
         assert!(Tap::remove("other").is_err() && Interface::by_name("other").is_ok());
+    });
+}
+
+/// A program that another thread starts has a copy of every descriptor until it is executed.
+#[test]
+fn a_device_is_removed_while_a_child_has_its_descriptor() {
+    in_namespace(|| {
+        let tap = Tap::create("tap-0", QUEUE_PACKETS_DEFAULT).unwrap();
+        let mut child =
+            Command::new("sleep").arg("60").stdin(tap.as_fd().try_clone_to_owned().unwrap()).spawn().unwrap();
+        tap.destroy().unwrap();
+        let found = Interface::by_name("tap-0");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(found.is_err(), "{found:?}");
     });
 }
 
