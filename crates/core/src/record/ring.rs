@@ -343,9 +343,10 @@ impl core::fmt::Debug for Records {
 
 impl Records {
     /// Shows all messages that are there to `each`, in the order in which they were written. Those that come meanwhile are for the
-    /// next time.
-    pub fn read(&mut self, mut each: impl FnMut(Message<'_>)) {
+    /// next time. Returns how much of the ring they took, of 256 parts, rounded up: 0 if there were none.
+    pub fn read(&mut self, mut each: impl FnMut(Message<'_>)) -> u32 {
         let written = self.shared.written.load(Ordering::Acquire);
+        let share = (256 * (written - self.read)).div_ceil(self.shared.words.len() as u64);
         while self.read < written {
             let Some(word) = self.shared.words.get(self.at) else {
                 // The last message ended where the ring does.
@@ -374,6 +375,7 @@ impl Records {
                 each(message);
             }
         }
+        share as u32
     }
 
     /// Records that found no room so far.

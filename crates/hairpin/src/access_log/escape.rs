@@ -5,7 +5,7 @@ use std::fmt::Write;
 /// Adds `text` as it stands in a line of text: what is no printable character of ASCII, `"` and `\` become `\xHH`, as nginx
 /// writes them.
 pub(super) fn plain(out: &mut Vec<u8>, text: &[u8]) {
-    if text.iter().all(is_plain) {
+    if is_plain(text) {
         return out.extend_from_slice(text);
     }
     for &byte in text {
@@ -20,14 +20,15 @@ pub(super) fn plain(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-/// Whether it stands for itself in any form.
-fn is_plain(byte: &u8) -> bool {
-    matches!(byte, b' ' | b'!' | b'#'..=b'[' | b']'..=b'~')
+/// Whether each byte stands for itself in any form. All are looked at, so that many are at a time.
+fn is_plain(text: &[u8]) -> bool {
+    let is_plain = |byte: &u8| matches!(byte, b' ' | b'!' | b'#'..=b'[' | b']'..=b'~');
+    text.iter().fold(true, |all, byte| all & is_plain(byte))
 }
 
 /// Adds `text` as a string of JSON, quotes included. What is not UTF-8 becomes U+FFFD.
 pub(super) fn json(out: &mut Vec<u8>, text: &[u8]) {
-    if text.iter().all(is_plain) {
+    if is_plain(text) {
         out.push(b'"');
         out.extend_from_slice(text);
         return out.push(b'"');

@@ -72,8 +72,9 @@ impl Joiner {
         self.records.lost()
     }
 
-    /// Shows each record that has come to `each`, with the texts that are known.
-    pub(super) fn read(&mut self, mut each: impl FnMut(&Record, &Texts<'_>)) {
+    /// Shows each record that has come to `each`, with the texts that are known. Returns how much of the ring was in use
+    /// ([`Records::read`]).
+    pub(super) fn read(&mut self, mut each: impl FnMut(&Record, &Texts<'_>)) -> u32 {
         let Joiner { records, open } = self;
         records.read(|message| match message {
             Message::Begun(number, volumes, texts) => open.add(number, Begun::new(volumes, &texts)),
@@ -85,7 +86,7 @@ impl Joiner {
                 None => each(&record, &Texts::default()),
             },
             Message::Whole(record, texts) => each(&record, &texts),
-        });
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::ServiceRecords;
 use super::escape;
-use super::settings::{FIELDS, Field, Form, Piece};
+use super::settings::{Field, Form, KEYS, Piece};
 use hairpin_core::config::Snapshot;
 use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::trace::TraceContext;
@@ -162,9 +162,7 @@ impl Line<'_> {
         let start = out.len();
         for field in fields {
             let before = out.len();
-            out.extend_from_slice(b",\"");
-            out.extend_from_slice(name(*field).as_bytes());
-            out.extend_from_slice(b"\":");
+            out.extend_from_slice(KEYS[*field as usize].as_bytes());
             if !self.put(out, *field, Style::Json) {
                 out.truncate(before);
             }
@@ -281,10 +279,6 @@ fn hexadecimal(octets: &[u8; 16]) -> [u8; 32] {
         pair.copy_from_slice(&[digit(octet >> 4), digit(*octet)]);
     }
     digits
-}
-
-fn name(field: Field) -> &'static str {
-    FIELDS[field as usize].1
 }
 
 fn number(out: &mut Vec<u8>, number: u64) -> bool {

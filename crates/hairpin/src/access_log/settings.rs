@@ -156,6 +156,9 @@ macro_rules! fields {
 
         /// Every field: itself, its name, and what it says.
         pub(crate) const FIELDS: &[(Field, &str, &str)] = &[$((Field::$variant, $name, $doc),)*];
+
+        /// What stands before the value of a field in JSON, by field.
+        pub(super) const KEYS: &[&str] = &[$(concat!(",\"", $name, "\":"),)*];
     };
 }
 
