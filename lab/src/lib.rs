@@ -19,6 +19,7 @@ pub mod forward;
 pub mod laconic;
 pub mod profile;
 pub mod rate;
+pub mod records;
 pub mod report;
 pub mod sink;
 pub mod statistics;

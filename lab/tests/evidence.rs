@@ -1,6 +1,7 @@
 //! The pages in docs/evidence are what the program writes from the results in lab/results, and another result would give
 //! another verdict.
 
+use hairpin_lab::records::kept_lines;
 use hairpin_lab::virtual_time::finding::{AgreementRule, CaseFinding, CaseVerdict, SeenRun, Where};
 use hairpin_lab::virtual_time::outcome::{Outcome, metric};
 use hairpin_lab::virtual_time::{
@@ -9,7 +10,6 @@ use hairpin_lab::virtual_time::{
 };
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Lines of a page and bytes of a figure at most.
 const LINES_MAX: usize = 350;
@@ -39,19 +39,7 @@ fn root() -> &'static Path {
 
 /// The results of a scale, a line for each case.
 fn lines(name: &str) -> String {
-    let mut gzip = Command::new("gzip");
-    gzip.args(["--decompress", "--stdout"]).arg(root().join(format!("lab/results/{name}.jsonl.gz")));
-    let output = gzip.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// A store of such lines.
-fn store(scratch: &Scratch, name: &str, lines: &str) -> CaseStore {
-    let directory = scratch.0.join(name);
-    fs::create_dir_all(&directory).unwrap();
-    fs::write(directory.join("cases.jsonl"), lines).unwrap();
-    CaseStore::open(&directory).unwrap()
+    kept_lines(&root().join(format!("lab/results/{name}.jsonl.gz"))).unwrap().unwrap()
 }
 
 fn experiments(seeds: u32) -> Vec<ModelExperiment> {
@@ -71,8 +59,7 @@ fn command(scale: f64, seeds: u32) -> String {
 #[test]
 fn evidence_pages_are_what_results_say() {
     let scratch = Scratch::new("evidence");
-    let loaded =
-        PAGES.map(|(name, scale, seeds)| (experiments(seeds), bench(scale), store(&scratch, name, &lines(name))));
+    let loaded = PAGES.map(|(name, scale, seeds)| (experiments(seeds), bench(scale), CaseStore::of(&lines(name))));
     let gathered: Vec<Vec<Gathered<'_>>> = loaded
         .iter()
         .map(|(experiments, bench, store)| experiments.iter().map(|one| Gathered::new(one, bench, store)).collect())
@@ -188,9 +175,8 @@ fn planted(finding: &CaseFinding, seen: &SeenRun<'_>, agrees: bool, axes: &[(Str
 
 #[test]
 fn planted_results_turn_every_verdict() {
-    let scratch = Scratch::new("planted");
     let (experiments, bench) = (experiments(1), bench(0.1));
-    let store = store(&scratch, "kept", &lines("reproduction"));
+    let store = CaseStore::of(&lines("reproduction"));
     let mut turned = 0;
     for experiment in &experiments {
         let kept = Gathered::new(experiment, &bench, &store).seen();
@@ -229,11 +215,8 @@ fn planted_results_turn_every_verdict() {
     assert!(turned > 70, "{turned} verdicts");
 }
 
-#[test]
-fn planted_result_is_on_the_page() {
-    let scratch = Scratch::new("planted-page");
-    let (experiments, bench) = (experiments(1), bench(0.1));
-    // The basic forwarder forwards a tenth of what it did.
+/// Lines in which the basic forwarder forwards a tenth of what it did.
+fn slower_forwarder(lines: &str) -> String {
     let changed = |line: &str| {
         let mut record: CaseRecord = serde_json::from_str(line).unwrap();
         if let (true, CaseOutcome::Runs(runs)) = (record.name.contains("device=BF"), &mut record.came) {
@@ -241,9 +224,16 @@ fn planted_result_is_on_the_page() {
         }
         serde_json::to_string(&record).unwrap() + "\n"
     };
+    lines.lines().map(changed).collect()
+}
+
+#[test]
+fn planted_result_is_on_the_page() {
+    let scratch = Scratch::new("planted-page");
+    let (experiments, bench) = (experiments(1), bench(0.1));
     let kept = lines("reproduction");
     let line_of = |name: &str, lines: &str| {
-        let store = store(&scratch, name, lines);
+        let store = CaseStore::of(lines);
         let gathered: Vec<Gathered<'_>> = experiments.iter().map(|one| Gathered::new(one, &bench, &store)).collect();
         let page = scratch.0.join(name).join("page.md");
         let circumstances = Circumstances { scale: 0.1, ..Circumstances::default() };
@@ -251,7 +241,7 @@ fn planted_result_is_on_the_page() {
         let page = fs::read_to_string(page).unwrap();
         page.lines().find(|line| line.contains("The basic forwarder has the highest throughput")).unwrap().to_owned()
     };
-    let (before, after) = (line_of("kept", &kept), line_of("changed", &kept.lines().map(changed).collect::<String>()));
+    let (before, after) = (line_of("kept", &kept), line_of("changed", &slower_forwarder(&kept)));
     assert!(before.contains("| agrees |") && !before.contains("**does not agree**"), "{before}");
     assert!(after.contains("| **does not agree** |"), "{after}");
 }

@@ -1,9 +1,9 @@
 //! docs/evidence/laconic-cards.md is what the program writes from the results in lab/results.
 
 use hairpin_lab::laconic::{CardBench, CardStore, CardsPage, write_page};
+use hairpin_lab::records::kept_lines;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Lines of the page and bytes of a figure at most.
 const LINES_MAX: usize = 260;
@@ -21,11 +21,7 @@ impl Drop for Scratch {
 fn page_is_what_results_say() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let bench = CardBench::load(&root.join("lab/laconic/cards.toml"), &root.join("lab/profiles")).unwrap();
-    let mut gzip = Command::new("gzip");
-    gzip.args(["--decompress", "--stdout"]).arg(root.join("lab/results/laconic-cards.jsonl.gz"));
-    let output = gzip.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let store = CardStore::of(&String::from_utf8(output.stdout).unwrap());
+    let store = CardStore::of(&kept_lines(&root.join("lab/results/laconic-cards.jsonl.gz")).unwrap().unwrap());
     let page = CardsPage::new(&bench, &store);
     let failures = page.failures();
     assert!(failures.is_empty(), "results are not of this experiment and these profiles: {failures:?}");

@@ -1,9 +1,10 @@
 //! `hairpin-lab reproduce` at a hundredth of the scale, a few cases of it: the main findings' directions, every file.
 
+use hairpin_lab::records::Provenance;
 use hairpin_lab::virtual_time::finding::CaseVerdict;
 use hairpin_lab::virtual_time::{
-    Case, CaseContext, CaseStore, CasesSummary, Circumstances, Gathered, ModelExperiment, PerformOptions, Provenance,
-    perform, write, write_evidence,
+    Case, CaseContext, CaseStore, CasesSummary, Circumstances, Gathered, ModelExperiment, PerformOptions, perform,
+    write, write_evidence,
 };
 use std::fs;
 use std::path::Path;

@@ -5,11 +5,12 @@ use super::progress::{ProgressOutput, about};
 use super::remove_results;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use hairpin_lab::records::{Provenance, StoredRecord};
 use hairpin_lab::report;
 use hairpin_lab::virtual_time::{
-    Case, CaseContext, CaseOutcome, CaseStore, CasesEvent, CasesSummary, Circumstances, FILE, Gathered,
-    ModelExperiment, OtherScale, PerformOptions, Provenance, Sensitivity, SensitivityInput, Variation, examine,
-    perform, sensitivity_page, write, write_evidence,
+    Case, CaseContext, CaseOutcome, CaseRecord, CaseStore, CasesEvent, CasesSummary, Circumstances, Gathered,
+    ModelExperiment, OtherScale, PerformOptions, Sensitivity, SensitivityInput, Variation, examine, perform,
+    sensitivity_page, write, write_evidence,
 };
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -96,7 +97,7 @@ impl ReproduceArguments {
             return print_plan(&bench, &cases).map(|()| ExitCode::SUCCESS);
         }
         if self.fresh {
-            remove_results(&self.output.join(FILE))?;
+            remove_results(&self.output.join(CaseRecord::FILE))?;
         }
         let mut store = CaseStore::open(&self.output)?;
         let jobs = self.jobs();
@@ -137,7 +138,7 @@ impl ReproduceArguments {
         let (Some(document), Some(tables)) = (&self.document, &self.tables) else { return Ok(ExitCode::FAILURE) };
         let variations = Variation::load_all(constants)?;
         if self.fresh {
-            remove_results(&self.output.join(FILE))?;
+            remove_results(&self.output.join(CaseRecord::FILE))?;
         }
         let mut store = CaseStore::open(&self.output)?;
         let mut progress = ProgressOutput::new(self.quiet);
@@ -181,7 +182,7 @@ impl ReproduceArguments {
         let Some(document) = &self.document else { return Ok(()) };
         let other = match &self.beside {
             Some((scale, directory)) => {
-                ensure!(directory.join(FILE).exists(), "there are no results in {}", directory.display());
+                ensure!(directory.join(CaseRecord::FILE).exists(), "there are no results in {}", directory.display());
                 // A result counts with whatever recordings it was made.
                 Some((CaseContext::load(*scale, &self.profiles, None)?, CaseStore::open(directory)?))
             }

@@ -6,8 +6,9 @@ use super::{print, remove_results};
 use anyhow::{Context, Result};
 use clap::Args;
 use hairpin_lab::laconic::{
-    CardBench, CardEvent, CardStore, CardSummary, CardsPage, FILE, LaconicCase, perform, write_page,
+    CardBench, CardEvent, CardRecord, CardStore, CardSummary, CardsPage, LaconicCase, perform, write_page,
 };
+use hairpin_lab::records::StoredRecord;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -58,7 +59,7 @@ impl ReproduceLaconicArguments {
         }
         cases.retain(|case| self.only.as_ref().is_none_or(|only| case.name().contains(only)));
         if self.fresh {
-            remove_results(&self.output.join(FILE))?;
+            remove_results(&self.output.join(CardRecord::FILE))?;
         }
         let mut store = CardStore::open(&self.output)?;
         let done = if self.report { Ok(CardSummary::default()) } else { self.carry_out(&bench, &cases, &mut store) };

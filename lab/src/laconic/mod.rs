@@ -31,4 +31,4 @@ pub use document::{CardsPage, write_page};
 pub use file::CardExperiment;
 pub use outcome::CardOutcome;
 pub use perform::{CardEvent, CardSummary, perform};
-pub use store::{CardRecord, CardStore, FILE, Provenance};
+pub use store::{CardRecord, CardStore};

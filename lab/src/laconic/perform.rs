@@ -2,8 +2,9 @@
 //! others go on.
 
 use super::case::{CardBench, LaconicCase};
-use super::store::{CardRecord, CardStore, Provenance};
+use super::store::{CardRecord, CardStore};
 use crate::clock::of_thread;
+use crate::records::Provenance;
 use anyhow::Result;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};

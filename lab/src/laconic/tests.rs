@@ -113,34 +113,6 @@ fn nonsense_in_the_file_is_refused() {
     }
 }
 
-#[test]
-fn results_are_kept_and_a_line_cut_off_is_skipped() {
-    let directory = std::env::temp_dir().join(format!("hairpin-laconic-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&directory);
-    let made = Provenance { machine: "here".into(), date: "today".into(), program: "this".into() };
-    let record = |name: &str, came: Result<CardOutcome, String>| CardRecord {
-        name: name.into(),
-        fingerprint: "1".into(),
-        worked: 1.0,
-        made: made.clone(),
-        came,
-    };
-    let mut store = CardStore::open(&directory).unwrap();
-    store.add(record("a", Ok(CardOutcome { goodput: 5.0, ..CardOutcome::default() }))).unwrap();
-    store.add(record("b", Err("why".into()))).unwrap();
-    drop(store);
-    let path = directory.join(FILE);
-    let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, format!("{text}{{\"name\":\"c\",\"finger")).unwrap();
-    let mut store = CardStore::open(&directory).unwrap();
-    store.add(record("d", Ok(CardOutcome::default()))).unwrap();
-    let store = CardStore::open(&directory).unwrap();
-    assert_eq!(store.find("a", "1").and_then(|record| record.came.as_ref().ok()).map(|came| came.goodput), Some(5.0));
-    assert_eq!(store.find("b", "1").map(|record| record.came.clone()), Some(Err("why".to_owned())));
-    assert!(store.find("a", "2").is_none() && store.find("c", "1").is_none() && store.find("d", "1").is_some());
-    std::fs::remove_dir_all(&directory).unwrap();
-}
-
 /// The profile's calibration: table 3, each row performed anew, within a few percent.
 #[test]
 fn calibrated_points_are_reproduced() {

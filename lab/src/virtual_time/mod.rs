@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `mix` | which packets come |
 //! | `settings`, `file` | experiments as files (`lab/experiments/*.toml`): axes, and a case for each combination |
-//! | `case` | performing a case; [`perform()`] all of them, several at a time; `store` what came, on disk |
+//! | `case` | performing a case; [`perform()`] all of them, several at a time; `store` what is kept of one |
 //! | `outcome` | what came of a case: metrics by name |
 //! | `finding` | what the paper found, and the rule by which it is agreed with |
 //! | `comparison` | policies beside each other, a greedy yardstick and an upper bound |
@@ -43,5 +43,5 @@ pub use file::{Case, ModelExperiment};
 pub use perform::{CasesEvent, CasesSummary, PerformOptions, perform};
 pub use results::Gathered;
 pub use sensitivity::{Sensitivity, SensitivityInput, Variation, examine};
-pub use store::{CaseOutcome, CaseRecord, CaseStore, FILE, Provenance, Recordings};
+pub use store::{CaseOutcome, CaseRecord, CaseStore, Recordings};
 pub use write::{Circumstances, WrittenPages, write, write_evidence};

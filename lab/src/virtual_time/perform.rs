@@ -4,8 +4,9 @@
 
 use super::case::CaseContext;
 use super::file::Case;
-use super::store::{CaseOutcome, CaseRecord, CaseStore, Provenance};
+use super::store::{CaseOutcome, CaseRecord, CaseStore};
 use crate::clock::of_thread;
+use crate::records::Provenance;
 use anyhow::Result;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -320,32 +320,23 @@ impl Drop for Scratch {
 }
 
 #[test]
-fn store_keeps_results_and_survives_truncation() {
-    let scratch = Scratch::new("store");
-    let record = |name: &str, fingerprint: &str, came: CaseOutcome| CaseRecord {
-        name: name.to_owned(),
-        fingerprint: fingerprint.to_owned(),
+fn record_counts_with_the_recordings_at_hand() {
+    let recordings = |units| Some(Recordings { units, packets: 10, flows: 2 });
+    let record = |came: CaseOutcome, units| CaseRecord {
+        name: "a".to_owned(),
+        fingerprint: "1".to_owned(),
         took: 1.0,
         worked: None,
         made: None,
-        recordings: None,
+        recordings: recordings(units),
         came,
     };
-    let mut store = CaseStore::open(&scratch.0).unwrap();
-    store.add(record("a", "1", CaseOutcome::Runs(vec![Outcome { loss: 0.5, ..Outcome::default() }]))).unwrap();
-    store.add(record("b", "1", CaseOutcome::Failed("why".to_owned()))).unwrap();
-    drop(store);
-    let path = scratch.0.join(FILE);
-    let mut text = std::fs::read_to_string(&path).unwrap();
-    text.push_str("{\"name\":\"c\",\"finger");
-    std::fs::write(&path, text).unwrap();
-    let mut store = CaseStore::open(&scratch.0).unwrap();
-    store.add(record("d", "1", CaseOutcome::Runs(Vec::new()))).unwrap();
-    let store = CaseStore::open(&scratch.0).unwrap();
-    assert!(matches!(&store.find("a", "1", None).unwrap().came, CaseOutcome::Runs(runs) if runs[0].loss == 0.5));
-    assert!(matches!(&store.find("b", "1", None).unwrap().came, CaseOutcome::Failed(why) if why == "why"));
-    assert_eq!((store.find("a", "2", None), store.find("c", "1", None)), (None, None), "another case, or none");
-    assert!(store.find("d", "1", None).is_some(), "what was written after the line cut off");
+    let runs = CaseOutcome::Runs(vec![Outcome { loss: 0.5, ..Outcome::default() }]);
+    let records = [record(runs, 1), record(CaseOutcome::Failed("why".to_owned()), 2)];
+    let store = CaseStore::of(&records.each_ref().map(|record| serde_json::to_string(record).unwrap()).join("\n"));
+    assert_eq!(store.find("a", "1", recordings(1)), Some(&records[0]));
+    assert_eq!(store.find("a", "1", None), Some(&records[1]), "without recordings at hand the last one");
+    assert_eq!((store.find("a", "1", recordings(3)), store.find("a", "2", None)), (None, None));
 }
 
 #[test]
@@ -357,7 +348,7 @@ fn a_case_that_fails_is_reported_and_the_others_go_on() {
     let experiments = [ModelExperiment::parse(text).unwrap()];
     let bench = CaseContext::load(1.0, &root.join("profiles"), None).unwrap();
     let cases: Vec<&Case> = experiments[0].cases.iter().collect();
-    let made = Provenance { machine: "here".into(), date: "today".into(), program: "this".into() };
+    let made = crate::records::Provenance { machine: "here".into(), date: "today".into(), program: "this".into() };
     let effort = PerformOptions { jobs: 2, case_max: Duration::from_secs(60), made };
     let mut store = CaseStore::open(&scratch.0).unwrap();
     let mut heard = 0;

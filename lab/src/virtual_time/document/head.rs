@@ -2,9 +2,10 @@
 
 use super::super::finding::{CaseFinding, CaseVerdict};
 use super::super::results::Gathered;
-use super::super::store::{CaseOutcome, CaseRecord, Provenance};
+use super::super::store::{CaseOutcome, CaseRecord};
 use super::super::write::Circumstances;
 use super::{DocumentParts, cell, judgements, paragraph, push, scale_name};
+use crate::records::Provenance;
 use std::collections::BTreeMap;
 
 /// Verdicts at another scale, to stand beside the page's own.
