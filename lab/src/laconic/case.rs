@@ -16,10 +16,8 @@ use std::time::Duration;
 
 /// To be raised whenever the model changes in a way that profiles and cases do not show: earlier results count no more.
 const MODEL: u32 = 1;
-/// The size that stands for the enterprise workload.
+/// The size that stands for the enterprise workload, and the name of its flow sizes.
 pub const ENTERPRISE: &str = "enterprise";
-/// Its flow sizes.
-const ENTERPRISE_SIZES: &str = include_str!("../../laconic/enterprise.csv");
 
 /// A case.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -112,7 +110,8 @@ impl CardBench {
             }
             nics.insert(case.nic, nic);
         }
-        Ok(CardBench { experiment, nics, cards, sizes: FlowSizes::parse(ENTERPRISE_SIZES)? })
+        let sizes = FlowSizes::published(ENTERPRISE).context("no flow sizes of the enterprise workload")??;
+        Ok(CardBench { experiment, nics, cards, sizes })
     }
 
     /// The profile of a SmartNIC.

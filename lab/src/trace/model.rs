@@ -23,13 +23,6 @@ const MODELS: [(&str, &str); 5] = [
     ("data-mining", include_str!("../../traces/data-mining.toml")),
 ];
 
-/// Published curves: lab/flow-sizes.
-const CURVES: [(&str, &str); 3] = [
-    ("web-search", include_str!("../../flow-sizes/web-search.csv")),
-    ("data-mining", include_str!("../../flow-sizes/data-mining.csv")),
-    ("enterprise", include_str!("../../flow-sizes/enterprise.csv")),
-];
-
 /// What is counted in a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -282,8 +275,8 @@ fn kind_of(
 
 /// A published curve.
 fn curve(name: &str, beside: Option<&Path>) -> Result<FlowSizes> {
-    if let Some((_, text)) = CURVES.iter().find(|(known, _)| *known == name) {
-        return FlowSizes::parse(text).with_context(|| format!("the curve {name}"));
+    if let Some(published) = FlowSizes::published(name) {
+        return published;
     }
     let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
     let beside = beside.filter(|_| is_name).ok_or_else(|| anyhow!("there is no curve `{name}`"))?;

@@ -6,6 +6,12 @@ use std::path::Path;
 
 /// Lines of a file at most.
 const POINTS_MAX: usize = 100_000;
+/// Published distributions, by name: lab/flow-sizes.
+pub const PUBLISHED: [(&str, &str); 3] = [
+    ("web-search", include_str!("../../flow-sizes/web-search.csv")),
+    ("data-mining", include_str!("../../flow-sizes/data-mining.csv")),
+    ("enterprise", include_str!("../../flow-sizes/enterprise.csv")),
+];
 
 /// A cumulative distribution of flow sizes in bytes; between two points the logarithm of the size rises evenly.
 #[derive(Clone, Debug)]
@@ -15,6 +21,15 @@ pub struct FlowSizes {
 }
 
 impl FlowSizes {
+    /// The published distribution of this name; `None`: there is none.
+    ///
+    /// # Errors
+    /// Its file is no distribution.
+    pub fn published(name: &str) -> Option<Result<FlowSizes>> {
+        let (_, text) = PUBLISHED.iter().find(|(known, _)| *known == name)?;
+        Some(FlowSizes::parse(text).with_context(|| format!("the flow sizes {name}")))
+    }
+
     /// Reads `bytes,cumulative probability` lines; a first line of words is a heading.
     ///
     /// # Errors
@@ -139,10 +154,10 @@ mod tests {
     }
 
     #[test]
-    fn the_measured_ones_are_read() {
-        for name in ["web-search", "data-mining"] {
-            let path = format!("{}/flow-sizes/{name}.csv", env!("CARGO_MANIFEST_DIR"));
-            assert!(FlowSizes::read(Path::new(&path)).unwrap().at(0.5) > 1000);
+    fn the_published_ones_are_read() {
+        for (name, _) in PUBLISHED {
+            assert!(FlowSizes::published(name).unwrap().unwrap().at(0.5) > 1000);
         }
+        assert!(FlowSizes::published("no-such").is_none());
     }
 }

@@ -7,7 +7,7 @@ use super::sensitivity::{ConstantOf, Variation};
 use super::settings::{By, CaseSettings, DeviceKind, MixKind, PolicyKind};
 use super::store::Recordings;
 use crate::trace::TraceModel;
-use crate::traffic::sizes::FlowSizes;
+use crate::traffic::sizes::{FlowSizes, PUBLISHED};
 use anyhow::{Context, Result, anyhow, ensure};
 use hairpin_core::config::Timeouts;
 use hairpin_core::offload::{BUILT_IN, Choice, FirstN, HeavyHitter, Tree};
@@ -59,12 +59,6 @@ struct Read<P> {
     unvaried: String,
 }
 
-/// Flow sizes of production networks (lab/flow-sizes).
-const FLOW_SIZES: [(&str, &str); 2] = [
-    ("web-search", include_str!("../../flow-sizes/web-search.csv")),
-    ("data-mining", include_str!("../../flow-sizes/data-mining.csv")),
-];
-
 impl CaseContext {
     /// `profiles` has cards, and cores in a directory of its own; `traces` has recordings, without which cases that replay
     /// them fail.
@@ -107,7 +101,7 @@ impl CaseContext {
         }
         ensure!(is_there, "no profile has the constant {}", variation.map_or("", |variation| &variation.name));
         let port = |name, value| variation.map_or(value, |variation| variation.port(name, value));
-        let sizes = FLOW_SIZES.map(|(name, text)| {
+        let sizes = PUBLISHED.map(|(name, text)| {
             let read = FlowSizes::parse(text);
             (name, read.map(Arc::new).map_err(|error| format!("{error:#}")))
         });
