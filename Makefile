@@ -1,4 +1,4 @@
-# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-classification | bench-l7 | bench-https | bench-kernel-tls | bench-xdp | bench-monitor | bench-laconic | bench-middleboxes | reproduce | reproduce-sensitivity | reproduce-pages | reproduce-laconic | classification | traces | fuzz | deb | deb-lab | soak | clean
+# make build | docs | test | test-kernels | test-full | demo | bench | bench-tables | bench-ageing | bench-l4 | bench-instructions | bench-calibrate | bench-classification | bench-l7 | bench-https | bench-kernel-tls | bench-xdp | bench-monitor | bench-laconic | laconic-page | bench-middleboxes | middleboxes-keep | middleboxes-page | reproduce | reproduce-plan | reproduce-kth-2022 | reproduce-sensitivity | reproduce-full | reproduce-keep | reproduce-pages | reproduce-laconic | laconic-cards-page | classification | classification-page | traces | traces-page | evidence | pages | fuzz | deb | deb-lab | soak | clean
 # Tests in network namespaces, the demo and `bench` need root.
 
 CARGO ?= cargo
@@ -27,7 +27,7 @@ LACONIC ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-otlp test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-classification classification bench-l7 bench-https bench-kernel-tls bench-xdp bench-monitor bench-laconic laconic-page bench-middleboxes middleboxes-keep middleboxes-page reproduce reproduce-sensitivity reproduce-full reproduce-pages reproduce-keep reproduce-lab reproduce-laconic laconic-cards-page traces traces-page traces-results fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
+.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-otlp test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-classification classification classification-page bench-l7 bench-https bench-kernel-tls bench-xdp bench-monitor bench-laconic laconic-page bench-middleboxes middleboxes-keep middleboxes-page reproduce reproduce-plan reproduce-kth-2022 evidence pages reproduce-sensitivity reproduce-full reproduce-pages reproduce-keep reproduce-lab reproduce-laconic laconic-cards-page traces traces-page traces-results fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
 	$(CARGO) build --release --workspace --exclude hairpin-fuzz
@@ -200,6 +200,11 @@ classification: deps
 	$(CARGO) build --release --package hairpin-lab
 	target/release/hairpin-lab classify
 
+# The page again, from the values in lab/results.
+classification-page: deps
+	$(CARGO) build --release --package hairpin-lab
+	target/release/hairpin-lab classify --report
+
 # What that page measures on this machine, which does nothing else meanwhile: real packets by all methods (10 minutes), marks
 # beside look-ups (1), two cores beside two modelled ones (2), ageing over time (4). Writes the page.
 bench-classification: deps
@@ -258,9 +263,34 @@ middleboxes-keep: build
 middleboxes-page: build
 	target/release/hairpin-bench middlebox-figures $(MIDDLEBOXES_PAGE) --report $(MIDDLEBOXES_KEPT)
 
+# The four papers at a tenth of their scale: less than an hour and a half on two cores, once the programs are built. First what is measured
+# on real packets (KAIST 2018, Laconic; root, an idle machine), then what is simulated (Laconic's cards, KTH 2020, KTH 2022), then
+# the pages and their index, docs/evidence/README.md. What is left out is said; `reproduce-plan` says it and does nothing. A run that
+# was ended goes on where it was; PAPERS=--fresh begins anew, PAPERS=--without-measurements only simulates. HAIRPIN_TRACES names
+# the recordings that KTH 2022's cases replay.
+PAPERS ?=
+
+reproduce: build reproduce-lab
+	$(CARGO) build --release --package hairpin-bench --features dpdk,libcuckoo
+	$(LAB) reproduce-papers $(PAPERS)
+	$(MAKE) reproduce-pages
+
+reproduce-plan: reproduce-lab
+	$(LAB) reproduce-papers --plan $(PAPERS)
+
+# The index of the evidence, from the results in lab/results; `pages` writes every page from there, and the index.
+evidence: deps
+	$(CARGO) build --release --package hairpin-lab
+	$(LAB) evidence
+
+pages: reproduce-pages laconic-page laconic-cards-page classification-page
+	test ! -e $(MIDDLEBOXES_KEPT) || $(MAKE) middleboxes-page
+	$(MAKE) evidence
+
 # KTH 2022's experiments in virtual time, at a tenth of their scale with five seeds: about 35 minutes on two cores; what was done is
 # kept, REPRODUCE=--fresh begins anew. Results go to target/reproduce, verdicts to docs/evidence/reproduction.md.
-# More: make reproduce REPRODUCE="--only matrix --jobs 1". `reproduce-full` is the whole scale: hours, and 12 GB for each job at most.
+# More: make reproduce-kth-2022 REPRODUCE="--only matrix --jobs 1". `reproduce-full` is the whole scale: hours, and 12 GB for each job
+# at most.
 # Cases that replay recordings (*.pcap) need them: HAIRPIN_TRACES names their directory.
 # Results of the whole scale are in lab/results, and `reproduce-full` goes on from them. `reproduce-keep` puts the results of
 # both scales there. `reproduce-pages` writes both pages again from there, in a minute, and needs no recordings.
@@ -270,7 +300,7 @@ KEPT = target/reproduce-kept
 TENTH = --scale 0.1 --seeds 5 $(addprefix --constants ,$(wildcard lab/results/sensitivity.csv)) --beside 1=$(KEPT)/full --document docs/evidence/reproduction.md --tables lab/results/reproduction
 WHOLE = --scale 1 --beside 0.1=$(KEPT)/tenth --document docs/evidence/reproduction-full.md --tables lab/results/reproduction-full
 
-reproduce: reproduce-lab
+reproduce-kth-2022: reproduce-lab
 	$(LAB) reproduce $(TENTH) --output target/reproduce $(REPRODUCE)
 
 # Verdicts with the guessed constants of profiles at other values: about ten minutes on two cores, resumable.

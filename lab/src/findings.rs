@@ -1,4 +1,4 @@
-//! The papers' claims that can be checked: `docs/evidence/findings.toml`, as part of the program.
+//! The papers' claims that can be checked, and their figures: `docs/evidence/findings.toml`, as part of the program.
 
 use serde::Deserialize;
 use std::sync::OnceLock;
@@ -38,17 +38,45 @@ impl Listed {
     }
 }
 
-#[derive(Deserialize)]
+/// A figure of a paper's evaluation, or a table, or several of a kind.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct ListedFigure {
+    /// The paper, as of a finding.
+    pub paper: String,
+    /// Its number there.
+    pub number: String,
+    /// What it shows.
+    pub about: String,
+    /// Drawings of `docs/evidence/figures` that show the same here, without their ending.
+    #[serde(default)]
+    pub drawn: Vec<String>,
+    /// Where else its values are, or why nothing is drawn.
+    #[serde(default)]
+    pub elsewhere: String,
+}
+
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct List {
     finding: Vec<Listed>,
+    figure: Vec<ListedFigure>,
 }
 
-/// All of them, in the file's order.
-pub fn all() -> &'static [Listed] {
-    static ALL: OnceLock<Vec<Listed>> = OnceLock::new();
+fn list() -> &'static List {
+    static LIST: OnceLock<List> = OnceLock::new();
     // The tests of this module read the file, which cannot change after that.
-    ALL.get_or_init(|| toml::from_str(TEXT).map_or_else(|_| Vec::new(), |list: List| list.finding))
+    LIST.get_or_init(|| toml::from_str(TEXT).unwrap_or_default())
+}
+
+/// All findings, in the file's order.
+pub fn all() -> &'static [Listed] {
+    &list().finding
+}
+
+/// All figures, in the file's order.
+pub fn figures() -> &'static [ListedFigure] {
+    &list().figure
 }
 
 /// The one with this id.
@@ -100,6 +128,11 @@ mod tests {
             assert_eq!(listed.section.is_empty(), is_ours, "{}: a paper's finding names its section", listed.id);
             assert!(!listed.statement.is_empty() && !listed.reproduced.is_empty(), "{}", listed.id);
         }
+        for figure in figures() {
+            let is_known = references.lines().any(|line| line.starts_with(&format!("| {} |", figure.paper)));
+            assert!(is_known, "{}: docs/references.md has no paper {}", figure.number, figure.paper);
+            assert!(!figure.drawn.is_empty() || !figure.elsewhere.is_empty(), "{} {}", figure.paper, figure.number);
+        }
     }
 
     #[test]
@@ -126,6 +159,6 @@ mod tests {
         }
     }
 
-    /// Their own tests compare what they name: `lab/bench/src/l7/figures/paper.rs`, `page/middleboxes.rs`.
+    /// Their own tests compare what they name: `measured/laconic.rs`, `measured/middleboxes.rs`.
     const COMMANDS: [&str; 2] = ["l7-figures", "middlebox-figures"];
 }

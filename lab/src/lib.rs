@@ -12,11 +12,13 @@
 pub mod calibrate;
 pub mod classification;
 pub mod clock;
+pub mod evidence;
 pub mod experiment;
 pub mod figure;
 pub mod findings;
 pub mod forward;
 pub mod laconic;
+pub mod measured;
 pub mod profile;
 pub mod rate;
 pub mod records;

@@ -1,7 +1,8 @@
 //! The pages in docs/evidence are what the program writes from the results in lab/results, and another result would give
 //! another verdict.
 
-use hairpin_lab::records::kept_lines;
+use hairpin_lab::evidence::{self, EvidenceSources, document};
+use hairpin_lab::records::{keep_lines, kept_lines};
 use hairpin_lab::virtual_time::finding::{AgreementRule, CaseFinding, CaseVerdict, SeenRun, Where};
 use hairpin_lab::virtual_time::outcome::{Outcome, metric};
 use hairpin_lab::virtual_time::{
@@ -244,4 +245,77 @@ fn planted_result_is_on_the_page() {
     let (before, after) = (line_of("kept", &kept), line_of("changed", &slower_forwarder(&kept)));
     assert!(before.contains("| agrees |") && !before.contains("**does not agree**"), "{before}");
     assert!(after.contains("| **does not agree** |"), "{after}");
+}
+
+#[test]
+fn index_is_what_results_say() {
+    let sources = EvidenceSources { root: root(), results: &root().join("lab/results") };
+    let text = document(&sources).unwrap();
+    let there = fs::read_to_string(root().join(evidence::PAGE)).unwrap_or_default();
+    assert!(text == there, "{}: run `make evidence`", evidence::PAGE);
+}
+
+/// Lines of JSON, each with its number of a path changed.
+fn scaled(lines: &str, path: &[&str], factor: f64) -> String {
+    let changed = |line: &str| {
+        let mut record: serde_json::Value = serde_json::from_str(line).unwrap();
+        if let Some(value) = path.iter().try_fold(&mut record, |value, step| value.get_mut(*step)) {
+            *value = (value.as_f64().unwrap() * factor).into();
+        }
+        record.to_string() + "\n"
+    };
+    lines.lines().map(changed).collect()
+}
+
+/// Lines of a table, those that begin so with another number in a column.
+fn replaced(table: &str, begins: &str, column: usize, number: &str) -> String {
+    let changed = |line: &str| {
+        let mut cells: Vec<&str> = line.split(',').collect();
+        if line.starts_with(begins) {
+            cells[column] = number;
+        }
+        cells.join(",") + "\n"
+    };
+    table.lines().map(changed).collect()
+}
+
+#[test]
+fn planted_wrong_results_turn_verdicts_of_the_index() {
+    let scratch = Scratch::new("planted-index");
+    let kept = root().join("lab/results");
+    let planted = scratch.0.as_path();
+    fs::create_dir_all(planted.join("laconic")).unwrap();
+    // Cards have a tenth of their goodput; nothing is slower than stateless; rules cost 100 us in the largest batch.
+    keep_lines(&planted.join("reproduction.jsonl.gz"), &slower_forwarder(&lines("reproduction"))).unwrap();
+    let cards = scaled(&lines("laconic-cards"), &["came", "Ok", "goodput"], 0.1);
+    keep_lines(&planted.join("laconic-cards.jsonl.gz"), &cards).unwrap();
+    let table = |name: &str| fs::read_to_string(kept.join(name)).unwrap();
+    fs::write(
+        planted.join("classification.csv"),
+        replaced(&table("classification.csv"), "kth-2020,stateless,", 6, "0.001"),
+    )
+    .unwrap();
+    let mut measured = table("laconic/measurements.csv");
+    for series in ["1 k rules", "100 k rules"] {
+        measured = replaced(&measured, &format!("rules,,{series},256,"), 6, "100");
+    }
+    fs::write(planted.join("laconic/measurements.csv"), measured).unwrap();
+    fs::copy(kept.join("laconic/context.json"), planted.join("laconic/context.json")).unwrap();
+
+    let [before, after] =
+        [kept.as_path(), planted].map(|results| document(&EvidenceSources { root: root(), results }).unwrap());
+    for (statement, by) in [
+        ("The basic forwarder has the highest throughput", "matrix"),
+        ("All cores of a BlueField-2 reach 150 Gbit/s", "laconic-cards"),
+        ("Stateless is faster than every stateful method", "classification"),
+        ("Updates of rules become cheaper with the batch", "l7-figures"),
+    ] {
+        let row = |page: &str| {
+            let is_it = |line: &&str| line.contains(statement) && line.contains(&format!("`{by}`"));
+            page.lines().find(is_it).unwrap_or_default().to_owned()
+        };
+        let (before, after) = (row(&before), row(&after));
+        assert!(before.contains("| agrees") && !before.contains("| **does not agree**"), "{before}");
+        assert!(after.contains("| **does not agree**"), "{after}");
+    }
 }

@@ -1,6 +1,7 @@
 //! The experiment file.
 
-use super::rule::ClassificationRule;
+use super::perform::CaseRow;
+use super::rule::{ClassificationRule, ClassificationVerdict, Sharing};
 use crate::findings;
 use anyhow::{Context, Result, anyhow, ensure};
 use hairpin_sim::sharing::{CORES_MAX, SharingMethod, SharingProfile};
@@ -120,6 +121,11 @@ impl ClassificationExperiment {
     /// The device that a finding is about.
     pub fn device_of<'a>(&'a self, finding: &'a ClassificationFinding) -> &'a str {
         if finding.device.is_empty() { &self.devices[0] } else { &finding.device }
+    }
+
+    /// Judges a finding by all results, at a factor of the lines' costs.
+    pub fn judge(&self, finding: &ClassificationFinding, rows: &[CaseRow], line: f64) -> ClassificationVerdict {
+        finding.rule.judge(&Sharing::of(rows, self.device_of(finding), line), &self.cores)
     }
 
     /// A device's profile.

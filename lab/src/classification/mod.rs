@@ -25,7 +25,7 @@ mod tests;
 
 pub use ageing::{AGEING, AgeingRow};
 pub use file::{ClassificationCase, ClassificationExperiment, ClassificationFinding};
-pub use packets::PacketResults;
+pub use packets::{PacketResults, VerdictRow};
 pub use page::{PageParts, write};
 pub use perform::{CaseRow, perform, read_rows, write_rows};
 pub use rule::{Claim, ClassificationRule, ClassificationVerdict, Sharing, SharingMetric};

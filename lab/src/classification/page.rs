@@ -55,8 +55,7 @@ struct Judged<'a> {
 fn judged<'a>(parts: &PageParts<'a>) -> Vec<Judged<'a>> {
     let experiment = parts.experiment;
     let judge = |finding: &'a ClassificationFinding| {
-        let device = experiment.device_of(finding);
-        let at = |line| finding.rule.judge(&Sharing::of(parts.rows, device, line), &experiment.cores);
+        let at = |line| experiment.judge(finding, parts.rows, line);
         let others = experiment.line.iter().filter(|line| **line != 1.0);
         Judged { finding, came: at(1.0), others: others.map(|&line| (line, at(line).verdict)).collect() }
     };

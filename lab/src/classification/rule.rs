@@ -205,11 +205,7 @@ impl ClassificationRule {
         let claims = self.claims(seen, cores);
         let verdict = match &claims {
             None => CaseVerdict::NotMeasured,
-            Some(claims) => match claims.iter().filter(|claim| claim.holds).count() {
-                held if held == claims.len() => CaseVerdict::Agrees,
-                held if 2 * held >= claims.len() => CaseVerdict::InPart,
-                _ => CaseVerdict::Disagrees,
-            },
+            Some(claims) => CaseVerdict::of_places(claims.iter().filter(|claim| claim.holds).count(), claims.len()),
         };
         ClassificationVerdict { verdict, claims: claims.unwrap_or_default() }
     }

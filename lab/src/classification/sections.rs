@@ -4,7 +4,9 @@ use super::figure::{Whiskers, whiskers};
 use super::packets::PacketResults;
 use crate::calibrate::marks::{Classification, MarkBench};
 use crate::calibrate::pairs::{BOUND, RAN_ENOUGH};
+use crate::measured::InstructionCounts;
 use crate::statistics::Summary;
+use crate::virtual_time::document::paragraph;
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -16,6 +18,10 @@ pub const MARKS: &str = "classification-marks.csv";
 pub const TWO_CORES: &str = "classification-two-cores.csv";
 /// The part of the cases that are to be within the bound.
 const WITHIN: f64 = 0.9;
+/// The end of the names of cases of known flows.
+const KNOWN_FLOWS: &str = " established";
+/// Bytes of frames that a GB is made of: small ones, and those of the modelled device.
+const FRAMES: [u32; 2] = [64, 1000];
 /// Numbers of flows of marks beside look-ups.
 const FLOWS: [u32; 4] = [1_000, 10_000, 100_000, 1_000_000];
 
@@ -127,7 +133,28 @@ pub fn sections(results: &Path) -> Result<Sections> {
     marks(&mut all, &read(&results.join(MARKS))?)?;
     super::ageing::section(&mut all, results)?;
     two_cores(&mut all, &read(&results.join(TWO_CORES))?);
+    instructions(&mut all, &InstructionCounts::kept()?);
     Ok(all)
+}
+
+/// What a packet of a known flow costs our own worker, and what is not counted.
+fn instructions(all: &mut Sections, counts: &InstructionCounts) {
+    all.text.push_str("## Instructions of a packet\n\n");
+    let about = format!(
+        "Instructions stand for energy, of which a virtual machine has no counter. `make bench-instructions` has counted those of Hairpin's \
+         worker for a packet of a known flow, with the table `per-core/cuckoo++` and all of the worker's work in them, by callgrind ({}). \
+         The kernel's and a card's are not among them. Not counted: the other methods of this page, for which there is no case in \
+         `lab/instructions`; the modelled devices, which have times and no instructions; `rte_hash`.",
+        counts.origin()
+    );
+    paragraph(&mut all.text, &about, "");
+    let sizes = FRAMES.map(|bytes| format!("10^9 instructions/GB, frames of {bytes} bytes"));
+    all.text.push_str(&format!("\n| case | instructions/packet | {} |\n|---|---:|---:|---:|\n", sizes.join(" | ")));
+    for (case, count) in counts.counts.iter().filter(|(case, _)| case.ends_with(KNOWN_FLOWS)) {
+        let by_gb = FRAMES.map(|bytes| format!("{:.2}", count / f64::from(bytes)));
+        all.text.push_str(&format!("| {case} | {count:.0} | {} |\n", by_gb.join(" | ")));
+    }
+    all.text.push('\n');
 }
 
 fn marks(all: &mut Sections, rows: &[MarksRow]) -> Result<()> {

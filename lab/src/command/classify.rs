@@ -1,7 +1,7 @@
 //! `hairpin-lab classify`: KTH 2020's methods on cores that share a table, in virtual time, and the page on them.
 
 use super::print;
-use super::progress::ProgressOutput;
+use super::progress::{PartOfAll, ProgressOutput, left};
 use anyhow::Result;
 use clap::Args;
 use hairpin_lab::classification::{
@@ -11,6 +11,7 @@ use hairpin_lab::classification::{
 use hairpin_lab::report::machine;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Instant;
 
 /// The experiment to simulate.
 #[derive(Args, Debug)]
@@ -45,6 +46,9 @@ pub(crate) struct ClassifyArguments {
     /// Say nothing until the end.
     #[arg(short, long)]
     quiet: bool,
+    /// Whether it is one of several commands.
+    #[clap(skip)]
+    pub(super) part: Option<PartOfAll>,
 }
 
 impl ClassifyArguments {
@@ -64,10 +68,10 @@ impl ClassifyArguments {
             read_rows(&self.results, &experiment)?
         } else {
             let jobs = self.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-            let output = Mutex::new(ProgressOutput::new(self.quiet));
+            let (output, began) = (Mutex::new(ProgressOutput::of_part(self.quiet, self.part.as_ref())), Instant::now());
             let progress = |done: usize, all: usize| {
                 if let Ok(mut output) = output.lock() {
-                    output.state(|| format!("{done} of {all} runs"));
+                    output.share((done, all), left(began.elapsed(), done, all), || "runs".to_owned());
                 }
             };
             let rows = perform(&experiment, jobs, &progress)?;

@@ -3,6 +3,7 @@
 mod bed;
 mod calibrate;
 mod classify;
+mod evidence;
 mod forward;
 mod generate;
 // Without DPDK there are no ports; what they would be told is checked all the same.
@@ -12,6 +13,7 @@ mod progress;
 mod rate;
 mod reproduce;
 mod reproduce_laconic;
+mod reproduce_papers;
 mod run;
 mod sink;
 #[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
@@ -79,6 +81,20 @@ enum CliCommand {
         after_help = "Example: hairpin-lab reproduce-laconic --only 'bluefield-2, 1 port(s), 1 core(s)'\nExit status: 0 all cases came, 1 some did not"
     )]
     ReproduceLaconic(Box<reproduce_laconic::ReproduceLaconicArguments>),
+    /// The four papers at a tenth of their scale: what can be done on this machine, one part after the other.
+    ///
+    /// First measurements on real packets, which need root and an idle machine, then what is simulated; then the pages of
+    /// docs/evidence and their index are written. What is left out is said. What is there already is not done again. Less than an hour
+    /// and a half on two cores, in the repository's root.
+    #[command(
+        after_help = "Example: hairpin-lab reproduce-papers --plan\nExit status: 0 all parts came, 1 some did not"
+    )]
+    ReproducePapers(reproduce_papers::ReproducePapersArguments),
+    /// Write the index of the evidence: every finding of the papers with its verdicts, every figure with its drawing.
+    ///
+    /// From docs/evidence/findings.toml and the results in lab/results.
+    #[command(after_help = "Example: hairpin-lab evidence --root .")]
+    Evidence(evidence::EvidenceArguments),
     /// Send packets from a port, and judge what comes back.
     ///
     /// Recorded or made-up packets, in an open loop at a set rate or as fast as they are taken. Each carries a number, its
@@ -208,6 +224,8 @@ impl CliCommand {
             CliCommand::Run(arguments) => arguments.perform(),
             CliCommand::Reproduce(arguments) => arguments.perform(),
             CliCommand::ReproduceLaconic(arguments) => arguments.perform(),
+            CliCommand::ReproducePapers(arguments) => arguments.perform(),
+            CliCommand::Evidence(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             CliCommand::Generate(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             CliCommand::Sink(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),
             CliCommand::Forward(arguments) => arguments.perform().map(|()| ExitCode::SUCCESS),

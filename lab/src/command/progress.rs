@@ -8,10 +8,21 @@ const ON_TERMINAL: Duration = Duration::from_millis(200);
 /// How often there is a line elsewhere.
 const ELSEWHERE: Duration = Duration::from_secs(10);
 
+/// The place of a command among several that are performed one after the other.
+#[derive(Clone, Debug)]
+pub(super) struct PartOfAll {
+    /// Which one it is, for people.
+    pub(super) name: String,
+    /// How long those after it take, about.
+    pub(super) after: Duration,
+}
+
 /// The destination of progress.
 pub(super) struct ProgressOutput {
     is_terminal: bool,
     is_quiet: bool,
+    /// What it is a part of, if it is one.
+    part: Option<PartOfAll>,
     last: Option<Instant>,
     /// Characters of the line that stands there.
     width: usize,
@@ -20,7 +31,25 @@ pub(super) struct ProgressOutput {
 impl ProgressOutput {
     /// On standard error, or nowhere.
     pub(super) fn new(is_quiet: bool) -> ProgressOutput {
-        ProgressOutput { is_terminal: std::io::stderr().is_terminal(), is_quiet, last: None, width: 0 }
+        ProgressOutput { is_terminal: std::io::stderr().is_terminal(), is_quiet, part: None, last: None, width: 0 }
+    }
+
+    /// Of a command that is a part of several, if it is.
+    pub(super) fn of_part(is_quiet: bool, part: Option<&PartOfAll>) -> ProgressOutput {
+        ProgressOutput { part: part.cloned(), ..ProgressOutput::new(is_quiet) }
+    }
+
+    /// How far it is: done, of all, and how long it still takes, if that is known; `more` follows.
+    pub(super) fn share(&mut self, (done, all): (usize, usize), left: Option<Duration>, more: impl FnOnce() -> String) {
+        let said = |left: Option<Duration>| left.map_or("?".to_owned(), about);
+        let head = match &self.part {
+            None => format!("[{done}/{all}, {} left] ", said(left)),
+            Some(PartOfAll { name, after }) => {
+                let in_all = said(left.map(|left| left + *after));
+                format!("{name} [{done}/{all}, {} left; {in_all} in all] ", said(left))
+            }
+        };
+        self.state(|| head + &more());
     }
 
     /// Something that will be written over soon; left out if the last one is not long ago.
@@ -78,6 +107,11 @@ pub(super) fn running(progress: &mut ProgressOutput, state: &hairpin_lab::testbe
     }
 }
 
+/// How long the rest takes, if all of it goes on as what was done in this time; `None`: nothing was done yet.
+pub(super) fn left(elapsed: Duration, done: usize, all: usize) -> Option<Duration> {
+    (done > 0).then(|| elapsed.mul_f64(all.saturating_sub(done) as f64 / done as f64))
+}
+
 /// A time as people say it: hours and minutes, minutes and seconds, or seconds.
 pub(super) fn about(duration: Duration) -> String {
     match duration.as_secs() {
@@ -95,5 +129,12 @@ mod tests {
     fn times() {
         let said = [0, 59, 60, 3599, 7260].map(|seconds| about(Duration::from_secs(seconds)));
         assert_eq!(said, ["0 s", "59 s", "1 min 0 s", "59 min 59 s", "2 h 1 min"]);
+    }
+
+    #[test]
+    fn rest_takes_as_long_as_what_was_done() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(left(minute, 1, 4), Some(3 * minute));
+        assert_eq!((left(minute, 4, 4), left(minute, 0, 4)), (Some(Duration::ZERO), None));
     }
 }

@@ -1,7 +1,7 @@
 //! `hairpin-lab reproduce`: KTH 2022's experiments in virtual time.
 
 use super::print;
-use super::progress::{ProgressOutput, about};
+use super::progress::{PartOfAll, ProgressOutput, about};
 use super::remove_results;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -73,6 +73,9 @@ pub(crate) struct ReproduceArguments {
     /// Say nothing until the end.
     #[arg(short, long)]
     quiet: bool,
+    /// Whether it is one of several commands.
+    #[clap(skip)]
+    pub(super) part: Option<PartOfAll>,
 }
 
 impl ReproduceArguments {
@@ -203,14 +206,13 @@ impl ReproduceArguments {
         jobs: usize,
         store: &mut CaseStore,
     ) -> Result<CasesSummary> {
-        let mut progress = ProgressOutput::new(self.quiet);
+        let mut progress = ProgressOutput::of_part(self.quiet, self.part.as_ref());
         let made = made(&self.experiments);
         let effort = PerformOptions { jobs, case_max: Duration::from_secs(self.case_seconds), made };
         perform(bench, cases, &effort, store, &mut |event| match event {
-            CasesEvent::Running { done, cases, packets, elapsed, left } => progress.state(|| {
-                let left = left.map_or("?".to_owned(), about);
+            CasesEvent::Running { done, cases, packets, elapsed, left } => progress.share((done, cases), left, || {
                 let rate = packets as f64 / elapsed.as_secs_f64().max(1e-3) / 1e6;
-                format!("[{done}/{cases}, {left} left] {:.0} million packets, {rate:.2} a second", packets as f64 / 1e6)
+                format!("{:.0} million packets, {rate:.2} a second", packets as f64 / 1e6)
             }),
             CasesEvent::Done(record) => {
                 if let CaseOutcome::Failed(reason) = &record.came {

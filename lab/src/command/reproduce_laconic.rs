@@ -1,6 +1,6 @@
 //! `hairpin-lab reproduce-laconic`: Laconic's evaluation on its own cards, in virtual time.
 
-use super::progress::{ProgressOutput, about};
+use super::progress::{PartOfAll, ProgressOutput, about, left};
 use super::reproduce::made;
 use super::{print, remove_results};
 use anyhow::{Context, Result};
@@ -46,6 +46,9 @@ pub(crate) struct ReproduceLaconicArguments {
     /// Say nothing until the end.
     #[arg(short, long)]
     quiet: bool,
+    /// Whether it is one of several commands.
+    #[clap(skip)]
+    pub(super) part: Option<PartOfAll>,
 }
 
 impl ReproduceLaconicArguments {
@@ -83,10 +86,10 @@ impl ReproduceLaconicArguments {
     fn carry_out(&self, bench: &CardBench, cases: &[LaconicCase], store: &mut CardStore) -> Result<CardSummary> {
         let jobs = self.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
         let made = made(&self.experiment);
-        let mut progress = ProgressOutput::new(self.quiet);
+        let mut progress = ProgressOutput::of_part(self.quiet, self.part.as_ref());
         perform(bench, cases, (jobs, &made), store, &mut |event| match event {
-            CardEvent::Running(done, cases, elapsed) => {
-                progress.state(|| format!("[{done}/{cases}] {}", about(elapsed)));
+            CardEvent::Running { done, cases, new, elapsed } => {
+                progress.share((done, cases), left(elapsed, new, new + cases - done), || about(elapsed));
             }
             CardEvent::Done(record) => {
                 if let Err(reason) = &record.came {

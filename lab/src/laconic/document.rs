@@ -212,7 +212,8 @@ fn ours(judgement: &CardJudgement) -> String {
     judgement.values.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-fn wanted(finding: &CardFinding) -> String {
+/// The value that the rule wants.
+pub(crate) fn wanted(finding: &CardFinding) -> String {
     use super::finding::CardRule;
     let value = said(finding.value);
     let by = format!("{:.0} %", finding.by * 100.0);

@@ -14,8 +14,17 @@ use std::time::{Duration, Instant};
 /// How far it is.
 #[derive(Clone, Debug)]
 pub enum CardEvent<'a> {
-    /// Cases that are done, those kept from before among them; all; how long it has taken.
-    Running(usize, usize, Duration),
+    /// Now and then.
+    Running {
+        /// Cases that are done, those kept from before among them.
+        done: usize,
+        /// All cases.
+        cases: usize,
+        /// Cases that are done now.
+        new: usize,
+        /// How long it has taken.
+        elapsed: Duration,
+    },
     /// A case is done.
     Done(&'a CardRecord),
 }
@@ -74,7 +83,8 @@ pub fn perform(
                 next.store(usize::MAX / 2, Ordering::Relaxed);
                 return Err(error);
             }
-            hear(CardEvent::Running(done.kept + done.new + done.failed, cases.len(), began.elapsed()));
+            let new = done.new + done.failed;
+            hear(CardEvent::Running { done: done.kept + new, cases: cases.len(), new, elapsed: began.elapsed() });
         }
         Ok(())
     })?;

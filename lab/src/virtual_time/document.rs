@@ -96,13 +96,13 @@ pub(super) fn scale_name(scale: f64) -> String {
 
 /// Why a finding is so, and why it is not where it is not, as its file says; empty where that does not apply.
 #[derive(Clone, Copy)]
-pub(super) struct Reasons<'a> {
-    pub(super) so: &'a str,
-    pub(super) not_so: &'a str,
+pub(crate) struct Reasons<'a> {
+    pub(crate) so: &'a str,
+    pub(crate) not_so: &'a str,
 }
 
 /// An experiment's findings, each with what came of it and the reasons.
-pub(super) fn judgements<'a>(gathered: &Gathered<'a>) -> Vec<(&'a CaseFinding, Judgement, Reasons<'a>)> {
+pub(crate) fn judgements<'a>(gathered: &Gathered<'a>) -> Vec<(&'a CaseFinding, Judgement, Reasons<'a>)> {
     let seen = gathered.seen();
     let judge = |finding: &'a CaseFinding| {
         let judgement = finding.judge(&seen, &gathered.experiment.axes);

@@ -110,6 +110,16 @@ pub enum CaseVerdict {
 }
 
 impl CaseVerdict {
+    /// Of a claim that holds at so many of all places: at all of them, at half of them at least, or at fewer.
+    pub fn of_places(held: usize, all: usize) -> CaseVerdict {
+        match held {
+            _ if all == 0 => CaseVerdict::NotMeasured,
+            _ if held == all => CaseVerdict::Agrees,
+            _ if 2 * held >= all => CaseVerdict::InPart,
+            _ => CaseVerdict::Disagrees,
+        }
+    }
+
     /// In words.
     pub fn text(self) -> &'static str {
         match self {
