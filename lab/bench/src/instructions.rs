@@ -19,7 +19,7 @@
 use crate::suite::report::{self, Bar, ReportRow};
 use crate::suite::samples::RepeatedValues;
 use anyhow::{Context, Result, ensure};
-use serde::{Deserialize, Serialize};
+use hairpin_lab::measured::InstructionCounts;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -56,15 +56,6 @@ pub struct InstructionsArgs {
     /// The directory for instructions.json and callgrind's files.
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
-}
-
-/// Earlier counts, with their commit and tools.
-#[derive(Debug, Serialize, Deserialize)]
-struct Baseline {
-    commit: String,
-    rustc: String,
-    valgrind: String,
-    counts: BTreeMap<String, f64>,
 }
 
 /// A case as the driver lists it.
@@ -183,14 +174,9 @@ pub fn run(arguments: &InstructionsArgs) -> Result<()> {
     }
     if let Some(commit) = &arguments.record {
         let counts = counts.into_iter().map(|(name, count)| (name, (count * 10.0).round() / 10.0)).collect();
-        let baseline = Baseline { commit: commit.clone(), rustc, valgrind, counts };
-        let text = serde_json::to_string_pretty(&baseline)? + "\n";
-        let path = &arguments.baseline;
-        return std::fs::write(path, text).with_context(|| format!("could not write {}", path.display()));
+        return InstructionCounts { commit: commit.clone(), rustc, valgrind, counts }.write(&arguments.baseline);
     }
-    let text = std::fs::read_to_string(&arguments.baseline)
-        .with_context(|| format!("could not read {}", arguments.baseline.display()))?;
-    let baseline: Baseline = serde_json::from_str(&text)?;
+    let baseline = InstructionCounts::read(&arguments.baseline)?;
     if (&baseline.rustc, &baseline.valgrind) != (&rustc, &valgrind) {
         println!("the baseline was counted with {}, {}: it does not compare", baseline.rustc, baseline.valgrind);
     }
@@ -217,7 +203,7 @@ const NOTHING_NOTED: &str = "no records, marks or histograms";
 fn rows(
     cases: &[ListedCase],
     (counts, bare_counts): (&BTreeMap<String, f64>, &BTreeMap<String, f64>),
-    baseline: &Baseline,
+    baseline: &InstructionCounts,
 ) -> Vec<ReportRow> {
     let row = |case: &ListedCase| {
         let ours = RepeatedValues::from(vec![counts[&case.name]]);
@@ -245,8 +231,12 @@ mod tests {
     fn count_more_than_one_percent_above_baseline_misses_the_bar() {
         let case = |name: &str| ListedCase { name: name.to_owned(), of: "packet".to_owned(), per_round: 64 };
         let earlier = BTreeMap::from([("a".to_owned(), 1000.0), ("b".to_owned(), 1000.0)]);
-        let baseline =
-            Baseline { commit: "c".to_owned(), rustc: String::new(), valgrind: String::new(), counts: earlier };
+        let baseline = InstructionCounts {
+            commit: "c".to_owned(),
+            rustc: String::new(),
+            valgrind: String::new(),
+            counts: earlier,
+        };
         let counts = BTreeMap::from([("a", 1010.0), ("b", 1011.0), ("c", 1.0), ("b, timestamps", 1009.0)]);
         let counts = counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
         let cases = ["a", "b", "c", "b, timestamps"].map(case);
@@ -258,7 +248,7 @@ mod tests {
     #[test]
     fn recorded_case_stands_beside_the_program_that_notes_nothing() {
         let case = |name: &str| ListedCase { name: name.to_owned(), of: "request".to_owned(), per_round: 32 };
-        let baseline = Baseline {
+        let baseline = InstructionCounts {
             commit: "c".to_owned(),
             rustc: String::new(),
             valgrind: String::new(),

@@ -1,7 +1,9 @@
 //! From which size of response on offloading is the cheaper way, as measured.
 
 use super::load::{THROUGHPUT, Variant};
-use super::results::{FigureResults, ResultPlace};
+use super::results::{
+    CROSSING as PART, CROSSING_BYTES as BYTES, CROSSING_IS_THERE as IS_THERE, FigureResults, HAIRPIN, ResultPlace,
+};
 use crate::suite::samples::RepeatedValues;
 
 /// The crossing point.
@@ -15,14 +17,8 @@ pub(super) enum Crossing {
     At { bytes: f64, low: f64, high: f64 },
 }
 
-/// The part's name.
-const PART: &str = "crossing";
-/// The size, and whether there is one.
-const BYTES: &str = "bytes";
-const IS_THERE: &str = "is_there";
-
 fn place(setting: &str) -> ResultPlace<'_> {
-    ResultPlace { part: PART, setting, series: "hairpin", x: 0 }
+    ResultPlace { part: PART, setting, series: HAIRPIN, x: 0 }
 }
 
 /// Compares what a response costs the balancer's core, repetition by repetition, and keeps what comes of it.

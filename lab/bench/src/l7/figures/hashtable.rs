@@ -1,5 +1,6 @@
 //! The hash tables of Laconic, figure 11, beside ours: `hairpin-bench tables` in a process of its own.
 
+pub(super) use super::results::HASHTABLE as PART;
 use super::results::{FigureResults, ResultPlace};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
@@ -7,8 +8,6 @@ use serde::Deserialize;
 use std::path::Path;
 use std::process::Command;
 
-/// The part's name.
-pub(super) const PART: &str = "hashtable";
 /// The size that is measured.
 const ENTRIES: &str = "1M";
 /// The operations in Laconic's figure: insertions and look-ups. Names as in `tables.csv`.

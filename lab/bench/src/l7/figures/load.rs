@@ -5,7 +5,8 @@
 //! one that offloads all of them. Within a repetition each of Hairpin, nginx and none is started once and asked for all
 //! sizes; repetitions go forwards and backwards.
 
-use super::results::{FigureResults, ResultPlace};
+use super::results::{self, FigureResults, ResultPlace};
+pub(super) use super::results::{LATENCY, MIX, THRESHOLD, THROUGHPUT};
 use super::{PageSizes, ProgressLines};
 use crate::l7::peers::{BALANCER_CPU, BenchNetwork, Intermediary, OTHER_CPU, RunningIntermediary};
 use crate::l7::processor::Cores;
@@ -20,11 +21,6 @@ use std::net::SocketAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Parts: requests as fast as they are answered, the mix, requests at half of nginx's rate, and the threshold.
-pub(super) const THROUGHPUT: &str = "throughput";
-pub(super) const MIX: &str = "mix";
-pub(super) const LATENCY: &str = "latency";
-pub(super) const THRESHOLD: &str = "threshold";
 /// Connections, which all stay.
 pub(super) const CONNECTIONS: u32 = 32;
 /// From so many bytes on measurements take twice the time, and requests are counted by their bytes: few end in a second.
@@ -66,10 +62,10 @@ impl Variant {
     /// Its name in results.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Variant::Auto => "hairpin",
-            Variant::Software => "hairpin, software only",
-            Variant::Offloaded => "hairpin, all offloaded",
-            Variant::Nginx => "nginx",
+            Variant::Auto => results::HAIRPIN,
+            Variant::Software => results::SOFTWARE,
+            Variant::Offloaded => results::OFFLOADED,
+            Variant::Nginx => results::NGINX,
             Variant::Direct => "no balancer",
         }
     }
@@ -209,7 +205,11 @@ fn threshold(status: &Status, cards: Cards, repetition: usize, results: &mut Fig
         ("body_frame_us", http.body_frame_us),
         ("body_frame_bytes", http.body_frame_bytes as f64),
     ];
-    results.add(ResultPlace { part: THRESHOLD, setting: cards.name(), series: "hairpin", x: 0 }, repetition, &values);
+    results.add(
+        ResultPlace { part: THRESHOLD, setting: cards.name(), series: results::HAIRPIN, x: 0 },
+        repetition,
+        &values,
+    );
 }
 
 /// The parameters of wrk.

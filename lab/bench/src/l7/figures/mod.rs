@@ -16,14 +16,13 @@ pub mod middleboxes;
 mod page;
 mod paper;
 mod profile;
-mod results;
 mod rules;
 
 use super::peers::BenchNetwork;
 use anyhow::{Context, Result, bail};
 use hairpin_e2e::topology::Cards;
+use hairpin_lab::measured::{self as results, CONTEXT, FigureResults, VALUES};
 use load::{LoadPlan, Variant};
-use results::FigureResults;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -63,10 +62,6 @@ impl FiguresArgs {
         self.report.is_some()
     }
 }
-
-/// Files of a directory of results.
-const VALUES: &str = "measurements.csv";
-const CONTEXT: &str = "context.json";
 
 /// Pages: names and lengths in bytes.
 type PageSizes = &'static [(&'static str, usize)];

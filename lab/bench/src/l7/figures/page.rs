@@ -9,15 +9,19 @@ mod tables;
 use super::draw::{self, FigureSpec};
 use super::load::{CONNECTIONS, THROUGHPUT, Variant};
 use super::paper;
-use super::results::{FigureResults, ResultPlace, shown};
+use super::results::{FigureResults, ResponseCounts, ResultPlace, shown};
 use anyhow::{Context as _, Result};
 use hairpin_e2e::command;
 use hairpin_e2e::peer::hairpin_program;
+use hairpin_lab::virtual_time::finding::CaseVerdict;
 pub(super) use middleboxes::write as write_middleboxes;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
+
+/// The results that instructions of the processes beside Hairpin are counted in.
+const MIDDLEBOXES: &str = "lab/results/middleboxes";
 
 /// The machine and date of the measurement.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -37,6 +41,9 @@ pub(super) struct PageContext {
     /// Parts that could not be measured, and why.
     #[serde(default)]
     pub(super) failures: Vec<String>,
+    /// Instructions for a response, as far as they are kept.
+    #[serde(skip)]
+    counts: ResponseCounts,
 }
 
 impl PageContext {
@@ -57,13 +64,18 @@ impl PageContext {
             version: format!("{}{commit}", version.trim()),
             note: String::new(),
             failures: Vec::new(),
+            counts: ResponseCounts::kept(Path::new(MIDDLEBOXES))?,
         })
     }
 
-    /// Reads what [`PageContext::write`] has written.
+    /// Reads what [`PageContext::write`] has written; counts are those beside its directory.
     pub(super) fn read(path: &Path) -> Result<PageContext> {
         let named = || format!("could not read {}", path.display());
-        serde_json::from_slice(&std::fs::read(path).with_context(named)?).with_context(named)
+        let context: PageContext =
+            serde_json::from_slice(&std::fs::read(path).with_context(named)?).with_context(named)?;
+        let results = path.parent().and_then(Path::parent).unwrap_or(Path::new(""));
+        let middleboxes = results.join(Path::new(MIDDLEBOXES).file_name().unwrap_or_default());
+        Ok(PageContext { counts: ResponseCounts::kept(&middleboxes)?, ..context })
     }
 
     /// Keeps it beside the values.
@@ -80,7 +92,7 @@ pub(super) fn write(
     directory: &Path,
     document: Option<&Path>,
 ) -> Result<()> {
-    let mut page = FiguresPage { results, text: String::new(), directory };
+    let mut page = FiguresPage { results, counts: &context.counts, text: String::new(), directory };
     page.head(context)?;
     page.throughput()?;
     page.latency()?;
@@ -126,6 +138,7 @@ fn keep(text: &str, directory: &Path, file: &Path) -> Result<()> {
 
 struct FiguresPage<'a> {
     results: &'a FigureResults,
+    counts: &'a ResponseCounts,
     text: String,
     directory: &'a Path,
 }
@@ -141,16 +154,12 @@ fn size(bytes: u64) -> String {
 
 /// Says, for people, that a claim holds in `held` of `all` places.
 fn verdict(held: usize, all: usize) -> &'static str {
-    match held {
-        _ if held == all => "agrees",
-        _ if 2 * held >= all => "in part",
-        _ => "**does not agree**",
-    }
+    CaseVerdict::of_places(held, all).text()
 }
 
 impl FiguresPage<'_> {
     fn head(&mut self, context: &PageContext) -> Result<()> {
-        let PageContext { machine, date, load, repetitions, line, version, note, failures } = context;
+        let PageContext { machine, date, load, repetitions, line, version, note, failures, .. } = context;
         writeln!(self.text, "# The evaluation of Laconic, here\n")?;
         self.paragraph(
             "Section 4 of Laconic ([references](../references.md)), figures 8 to 12 and tables 2 to 4, beside the same \
@@ -257,6 +266,19 @@ impl FiguresPage<'_> {
             std::iter::once(size(x)).chain(series.iter().map(of)).collect()
         };
         places.map(row).collect()
+    }
+
+    /// Two columns for each series, of instructions for a response and of thousand millions for each GB, and their heads.
+    fn counted(&self, series: &[&str], places: &[u64]) -> (Vec<String>, Vec<Vec<String>>) {
+        let heads = series.iter().map(|series| format!("{series}: instructions/response"));
+        let heads = heads.chain(series.iter().map(|series| format!("{series}: 10^9 instructions/GB")));
+        let row = |&bytes: &u64| {
+            let each = || series.iter().map(move |series| self.counts.of(series, bytes));
+            let responses = each().map(|count| count.map_or("-".to_owned(), |count| format!("{count:.0}")));
+            let by_byte = |count: f64| format!("{:.2}", count / bytes as f64);
+            responses.chain(each().map(|count| count.map_or("-".to_owned(), by_byte))).collect()
+        };
+        (heads.collect(), places.iter().map(row).collect())
     }
 
     fn median(&self, part: &str, setting: &str, way: Variant, x: u64, what: &str) -> Option<f64> {

@@ -37,20 +37,3 @@ pub(super) const UTILIZATION: [(&str, f64); 6] = [
     ("Lookup Hashtable", 3.56),
     ("Others", 28.9),
 ];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn page_and_list_name_the_same_findings() {
-        let mut named = [GOODPUT, LATENCY, OFFLOADING, THRESHOLD, UPDATES, PACKET_RATES, CORE, TABLE, MIX]
-            .map(str::to_owned)
-            .to_vec();
-        let listed = hairpin_lab::findings::all().iter().filter(|listed| listed.by.iter().any(|by| by == "l7-figures"));
-        let mut listed: Vec<String> = listed.map(|listed| listed.id.clone()).collect();
-        named.sort();
-        listed.sort();
-        assert_eq!(named, listed);
-    }
-}

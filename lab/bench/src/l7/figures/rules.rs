@@ -5,6 +5,7 @@
 //! a batch, flush, poll the answers; by the thread's own time, which does not know of others on the processor (nothing
 //! in it waits). There is no traffic meanwhile. Requests are for flows in an arbitrary order.
 
+pub(super) use super::results::RULES as PART;
 use super::results::{FigureResults, ResultPlace};
 use anyhow::{Result, ensure};
 use hairpin_core::engine::{Completion, Completions, FlowEngine, Guard, Rule, RuleId, RuleOp};
@@ -21,8 +22,6 @@ pub(super) const BATCHES: [usize; 7] = [1, 2, 8, 16, 32, 64, 256];
 pub(super) const PRESENT: [(usize, &str); 2] = [(1_000, "1 k rules"), (100_000, "100 k rules")];
 /// Rules that go in and out in one measurement.
 const RULES: usize = 8_192;
-/// The part's name.
-pub(super) const PART: &str = "rules";
 /// Microseconds an installation takes, or a removal.
 pub(super) const INSERT: &str = "insert_us";
 pub(super) const DELETE: &str = "delete_us";

@@ -11,6 +11,7 @@ mod subject;
 
 use super::page::{self, PageContext};
 use super::results::{FigureResults, ResultPlace};
+pub(in crate::l7) use super::results::{INSTRUCTIONS, LOAD};
 use super::{CONTEXT, PageSizes, VALUES, make};
 use crate::l7::peers::{BALANCER_CPU, BenchNetwork, OTHER_CPU};
 use crate::l7::processor::Cores;
@@ -21,9 +22,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 pub(in crate::l7) use subject::Subject;
 
-/// The parts.
-pub(in crate::l7) const LOAD: &str = "load";
-pub(in crate::l7) const INSTRUCTIONS: &str = "instructions";
 /// Persistent connections, as in the paper.
 const CONNECTIONS: usize = 8000;
 /// The sizes of responses.

@@ -1,6 +1,7 @@
 //! What stands between clients and servers.
 
 use super::super::load::{self, Variant};
+use super::super::results;
 use crate::l7::peers::{BenchNetwork, Intermediary, RunningIntermediary};
 use anyhow::Result;
 use std::net::SocketAddr;
@@ -26,7 +27,7 @@ impl Subject {
         match self {
             Subject::Offloaded => Variant::Offloaded.name(),
             Subject::Software => Variant::Software.name(),
-            Subject::UserStack => "user-level TCP proxy",
+            Subject::UserStack => results::USER_STACK,
             Subject::Nginx => Variant::Nginx.name(),
             Subject::Haproxy => "HAProxy",
         }

@@ -2,7 +2,10 @@
 
 use super::super::crossing::{self, Crossing};
 use super::super::load::{THRESHOLD, THROUGHPUT, Variant};
-use super::super::results::{ResultPlace, shown};
+use super::super::results::{
+    HAIRPIN, ResultPlace, cheaper_when_batched, cheaper_when_offloaded, is_cheaper_in_larger_responses, judge_laconic,
+    shown,
+};
 use super::super::{paper, profile, rules};
 use super::{FigureSpec, FiguresPage, goodput, size, verdict};
 use crate::suite::samples::RepeatedValues;
@@ -21,7 +24,7 @@ impl FiguresPage<'_> {
             if self.results.places(THROUGHPUT, setting).is_empty() {
                 continue;
             }
-            let gains: Vec<bool> = self.gains(setting);
+            let gains = cheaper_when_offloaded(self.results, setting);
             self.paragraph(&format!(
                 "*Here* (`{setting}`): offloading every response costs the balancer's core less, softirq included, at {} of {} \
                  sizes.",
@@ -51,7 +54,8 @@ impl FiguresPage<'_> {
             self.figure(&file, share, size)?;
             self.threshold(setting)?;
         }
-        let all: Vec<bool> = ["gso", "wire"].iter().flat_map(|setting| self.gains(setting)).collect();
+        let all: Vec<bool> =
+            ["gso", "wire"].iter().flat_map(|setting| cheaper_when_offloaded(self.results, setting)).collect();
         let held = all.iter().filter(|gain| **gain).count();
         self.paragraph(&format!(
             "*Verdict:* {}: offloading pays at {held} of {} sizes. The size from which it pays is not comparable with the \
@@ -59,20 +63,25 @@ impl FiguresPage<'_> {
              cards coalesce. Latency with and without offloading is in figure 9.",
             verdict(held, all.len()),
             all.len()
-        ))
+        ))?;
+        self.threshold_verdict()
     }
 
-    /// Whether offloading is the cheaper way, by size.
-    fn gains(&self, setting: &str) -> Vec<bool> {
-        let gain = |x| {
-            let of = |way| self.median(THROUGHPUT, setting, way, x, "core_us_per_response");
-            Some(of(Variant::Offloaded)? < of(Variant::Software)?)
-        };
-        self.results.places(THROUGHPUT, setting).into_iter().filter_map(gain).collect()
+    /// The verdict on the rule by which thresholds are computed, if one was compared.
+    fn threshold_verdict(&mut self) -> Result<()> {
+        let judged = judge_laconic(self.results).into_iter().find(|judged| judged.id == paper::THRESHOLD);
+        match judged {
+            Some(judged) if judged.held.is_some_and(|(_, all)| all > 0) => self.paragraph(&format!(
+                "*Verdict* on the rule: {}: {}; up to twice as large or as small counts as near.",
+                judged.verdict(),
+                judged.why
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn threshold(&mut self, setting: &str) -> Result<()> {
-        let of = |what| self.results.samples(ResultPlace { part: THRESHOLD, setting, series: "hairpin", x: 0 }, what);
+        let of = |what| self.results.samples(ResultPlace { part: THRESHOLD, setting, series: HAIRPIN, x: 0 }, what);
         let (Some(bytes), Some(pair)) = (of("offload_bytes_min"), of("rule_pair_us")) else { return Ok(()) };
         let (frame, length) = (of("body_frame_us"), of("body_frame_bytes"));
         let kb = |samples: Option<RepeatedValues>| shown(samples.map(|s| s.divided_by(1024.0)).as_ref(), 0);
@@ -145,14 +154,7 @@ impl FiguresPage<'_> {
             };
             self.figure(&format!("table-2-{name}.svg"), figure, |batch| batch.to_string())?;
         }
-        let falls: Vec<bool> = rules::PRESENT
-            .iter()
-            .flat_map(|(_, series)| [rules::INSERT, rules::DELETE].map(|what| (series, what)))
-            .filter_map(|(series, what)| {
-                let of = |x| self.results.median(ResultPlace { part: rules::PART, setting: "", series, x }, what);
-                Some(of(*rules::BATCHES.last()? as u64)? < of(rules::BATCHES[0] as u64)?)
-            })
-            .collect();
+        let falls = cheaper_when_batched(self.results);
         self.paragraph(&format!(
             "*Verdict:* {}: a rule costs less in a large batch than alone. Both engines are asked without waiting for each rule; \
              ours has answered when the call returns. A rule of ours is then still checked against packets on their way \
@@ -213,9 +215,7 @@ impl FiguresPage<'_> {
             ..goodput("gso")
         };
         self.figure("table-3-gso.svg", figure, size)?;
-        let of = |x| self.median(THROUGHPUT, "gso", Variant::Software, x, "packets_per_busy_s");
-        let rates: Vec<f64> = self.results.places(THROUGHPUT, "gso").into_iter().filter_map(of).collect();
-        let rises = matches!((rates.first(), rates.last()), (Some(first), Some(last)) if last > first);
+        let rises = is_cheaper_in_larger_responses(self.results) == Some(true);
         self.paragraph(&format!(
             "*Verdict:* {}: packets get cheaper as responses grow, because heads are rarer. In `wire` a packet is one packet, as in \
              the paper. Each crosses the kernel twice there (card to TAP, TAP to card), where DPDK hands the worker the card's \

@@ -1,7 +1,7 @@
 //! The page of KAIST 2018's figure 2.
 
 use super::super::middleboxes::{INSTRUCTIONS, LOAD, Subject};
-use super::super::results::{FigureResults, ResultPlace};
+use super::super::results::{FigureResults, ResponseCounts, SOFTWARE, ahead};
 use super::{FigureSpec, FiguresPage, PageContext, finish, goodput, size, verdict};
 use anyhow::Result;
 use std::fmt::Write;
@@ -22,22 +22,13 @@ pub(in crate::l7::figures) fn write(
     directory: &Path,
     document: Option<&Path>,
 ) -> Result<()> {
-    let mut page = FiguresPage { results, text: String::new(), directory };
+    let counts = ResponseCounts::of_processes(results.clone())?;
+    let mut page = FiguresPage { results, counts: &counts, text: String::new(), directory };
     page.middlebox_head(context)?;
     page.response_time()?;
     page.splice_throughput()?;
     page.cost()?;
     finish(page, document)
-}
-
-/// Whether the engine's splice is ahead of the proxy, where the greater value is or the smaller.
-fn ahead(results: &FigureResults, (part, setting): (&str, &str), what: &str, greater: bool) -> Vec<(u64, f64)> {
-    let ratio = |x| {
-        let of = |subject: Subject| results.median(ResultPlace { part, setting, series: subject.name(), x }, what);
-        let ratio = of(Subject::Offloaded)? / of(Subject::UserStack)?;
-        Some((x, if greater { ratio } else { 1.0 / ratio }))
-    };
-    results.places(part, setting).into_iter().filter_map(ratio).collect()
 }
 
 /// Of ratios that are to be above 1: what they say together, and each.
@@ -53,7 +44,7 @@ fn names() -> [&'static str; 5] {
 
 impl FiguresPage<'_> {
     fn middlebox_head(&mut self, context: &PageContext) -> Result<()> {
-        let PageContext { machine, date, load, repetitions, line, version, note, failures } = context;
+        let PageContext { machine, date, load, repetitions, line, version, note, failures, .. } = context;
         writeln!(self.text, "# Splicing beside a proxy on a user-level TCP stack\n")?;
         self.paragraph(
             "Figure 2 of KAIST 2018 ([references](../references.md)), beside the same question asked of Hairpin. \
@@ -94,7 +85,7 @@ impl FiguresPage<'_> {
 
     fn response_time(&mut self) -> Result<()> {
         self.section("Response time", RESPONSE_TIME)?;
-        let ratios = ahead(self.results, (LOAD, WIRE), "mean_ms", false);
+        let ratios = ahead(self.results, "mean_ms", false);
         if ratios.is_empty() {
             return self.not_measured();
         }
@@ -117,7 +108,7 @@ impl FiguresPage<'_> {
 
     fn splice_throughput(&mut self) -> Result<()> {
         self.section("Throughput", THROUGHPUT)?;
-        let ratios = ahead(self.results, (LOAD, WIRE), "responses_per_s", true);
+        let ratios = ahead(self.results, "responses_per_s", true);
         if ratios.is_empty() {
             return self.not_measured();
         }
@@ -137,7 +128,7 @@ impl FiguresPage<'_> {
 
     fn cost(&mut self) -> Result<()> {
         self.section("What a response costs", COST)?;
-        let ratios = ahead(self.results, (LOAD, WIRE), "core_us_per_response", false);
+        let ratios = ahead(self.results, "core_us_per_response", false);
         if !ratios.is_empty() {
             self.paragraph(
                 "*Here,* microseconds of the balancer's core for each response, all that the kernel does there included (there is \
@@ -166,31 +157,27 @@ impl FiguresPage<'_> {
         if self.results.places(INSTRUCTIONS, "").is_empty() {
             return self.paragraph("Instructions were not counted in this run.");
         }
-        self.paragraph(
-            "Instructions of the process for each response, over 16 connections, by callgrind, whatever else the machine does \
-             meanwhile. The kernel's are not among them: nginx and HAProxy leave TCP to it, the proxy and Hairpin do not.",
-        )?;
-        let counted = self.results.series(INSTRUCTIONS, "");
-        let counted: Vec<&str> = counted.iter().map(String::as_str).collect();
-        let header: Vec<&str> = std::iter::once("response").chain(counted.iter().copied()).collect();
-        let rows = self.by_series(INSTRUCTIONS, "", "instructions_per_response", &counted, 0);
-        self.table(&header, rows)?;
-        self.paragraph("Thousand million instructions for each GB:")?;
-        let billions = |x: u64| {
-            let of = |series: &&str| {
-                let place = ResultPlace { part: INSTRUCTIONS, setting: "", series, x };
-                let value = self.results.median(place, "instructions_per_gbyte");
-                value.map_or("-".to_owned(), |value| format!("{:.2}", value / 1e9))
-            };
-            std::iter::once(size(x)).chain(counted.iter().map(of)).collect()
-        };
-        let rows: Vec<Vec<String>> = self.results.places(INSTRUCTIONS, "").into_iter().map(billions).collect();
+        self.paragraph(&format!(
+            "Instructions for each response, by callgrind, whatever else the machine does meanwhile, and thousand millions of them \
+             for each GB. Of Hairpin the worker in memory ({}), of the others the process, over 16 connections. The kernel's are not among \
+             them: nginx and HAProxy leave TCP to it, the proxy and Hairpin do not. What the engine's BPF programs execute \
+             is not counted, so there is no column of offloaded responses.",
+            self.counts.worker.origin()
+        ))?;
+        let processes = self.results.series(INSTRUCTIONS, "");
+        let series: Vec<&str> = std::iter::once(SOFTWARE).chain(processes.iter().map(String::as_str)).collect();
+        let places = self.results.places(INSTRUCTIONS, "");
+        let (heads, counted) = self.counted(&series, &places);
+        let header: Vec<&str> = std::iter::once("response").chain(heads.iter().map(String::as_str)).collect();
+        let row = |(x, counted): (&u64, Vec<String>)| std::iter::once(size(*x)).chain(counted).collect();
+        let rows: Vec<Vec<String>> = places.iter().zip(counted).map(row).collect();
         self.table(&header, rows)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::results::{ResultPlace, judge_middleboxes};
     use super::*;
 
     /// Values as they would be if all of the paper's findings held here, but for those at `wrong` sizes.
@@ -234,11 +221,8 @@ mod tests {
     }
 
     #[test]
-    fn middlebox_page_and_list_name_the_same_findings() {
-        let all = hairpin_lab::findings::all().iter();
-        let listed = all.filter(|listed| listed.by.iter().any(|by| by == "middlebox-figures"));
-        let listed: Vec<&str> = listed.map(|listed| listed.id.as_str()).collect();
-        assert_eq!(listed, [RESPONSE_TIME, THROUGHPUT, COST]);
-        assert!(listed.iter().all(|id| hairpin_lab::findings::find(id).is_some()));
+    fn middlebox_page_has_the_findings_that_are_judged() {
+        let judged: Vec<&str> = judge_middleboxes(&FigureResults::default()).iter().map(|finding| finding.id).collect();
+        assert_eq!(judged, [RESPONSE_TIME, THROUGHPUT, COST]);
     }
 }

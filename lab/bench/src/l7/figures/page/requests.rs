@@ -1,10 +1,13 @@
 //! The sections on requests: figures 8, 9 and 12.
 
 use super::super::load::{LATENCY, MIX, PACED, THROUGHPUT, Variant, distribution};
-use super::super::results::{ResultPlace, shown};
+use super::super::results::{NGINX, ResultPlace, SOFTWARE, beside_nginx, shown};
 use super::super::{draw, paper};
 use super::{FigureSpec, FiguresPage, goodput, size, verdict};
 use anyhow::Result;
+
+/// Series whose instructions stand beside goodput.
+const COUNTED: [&str; 2] = [SOFTWARE, NGINX];
 
 impl FiguresPage<'_> {
     pub(super) fn throughput(&mut self) -> Result<()> {
@@ -16,16 +19,19 @@ impl FiguresPage<'_> {
                 continue;
             }
             self.paragraph(&format!("*Here,* {about} (`{setting}`), goodput in Gbit/s:"))?;
-            let rows = self.by_series(THROUGHPUT, setting, "gbit_per_s", &variants, 2);
-            self.table(&header, rows)?;
+            let mut rows = self.by_series(THROUGHPUT, setting, "gbit_per_s", &variants, 2);
+            let (heads, counted) = self.counted(&COUNTED, &self.results.places(THROUGHPUT, setting));
+            rows.iter_mut().zip(counted).for_each(|(row, counted)| row.extend(counted));
+            self.table(&header.iter().copied().chain(heads.iter().map(String::as_str)).collect::<Vec<_>>(), rows)?;
             let title = format!("goodput by size of response, {setting}");
             let figure = FigureSpec { title: &title, ..goodput(setting) };
             self.figure(&format!("figure-8-{setting}.svg"), figure, size)?;
         }
-        let ratios = self.beside_nginx(THROUGHPUT, "gbit_per_s");
+        let ratios = beside_nginx(self.results, THROUGHPUT, "gbit_per_s");
         if ratios.is_empty() {
             return self.not_measured();
         }
+        self.about_counts()?;
         let held = ratios.iter().filter(|(_, ratio)| *ratio >= 1.0).count();
         let busy = self.results.places(THROUGHPUT, "gso").into_iter().filter_map(|x| {
             Some(format!(
@@ -45,13 +51,17 @@ impl FiguresPage<'_> {
         ))
     }
 
-    /// Hairpin's median by nginx's, for each size.
-    fn beside_nginx(&self, part: &'static str, what: &str) -> Vec<(u64, f64)> {
-        let ratio = |x| {
-            let of = |way| self.median(part, "gso", way, x, what);
-            Some((x, of(Variant::Auto)? / of(Variant::Nginx)?))
-        };
-        self.results.places(part, "gso").into_iter().filter_map(ratio).collect()
+    /// What instructions are of, and which are not counted.
+    fn about_counts(&mut self) -> Result<()> {
+        self.paragraph(&format!(
+            "*Instructions* stand for energy, of which a virtual machine has no counter. They are callgrind's and not of this run: of \
+             Hairpin's worker in memory for a request over a kept connection (`make bench-instructions`; {}), of nginx the whole \
+             process (`make bench-middleboxes`), without what the kernel does for either. nginx leaves TCP to the kernel, the worker \
+             does not. `-` is not counted: of the worker sizes for which `lab/instructions` has no case; of nginx sizes that [KAIST \
+             2018](README.md#kaist-2018)'s page does not have, or all, where `lab/results/middleboxes` is not there. What the \
+             engine's BPF programs execute is not counted either, so there is no column of offloaded responses.",
+            self.counts.worker.origin()
+        ))
     }
 
     pub(super) fn latency(&mut self) -> Result<()> {
@@ -88,7 +98,7 @@ impl FiguresPage<'_> {
             draw::distribution(self.results, &figure, &self.directory.join(file))?;
             self.show(file, &title)?;
         }
-        let (means, tails) = (self.beside_nginx(LATENCY, "mean_ms"), self.beside_nginx(LATENCY, "p99_ms"));
+        let [means, tails] = ["mean_ms", "p99_ms"].map(|what| beside_nginx(self.results, LATENCY, what));
         let held = |ratios: &[(u64, f64)]| ratios.iter().filter(|(_, ratio)| *ratio <= 1.0).count();
         self.paragraph(&format!(
             "*Verdict:* {}. Hairpin's mean is at most nginx's at {} of {} sizes (times {}), its 99th percentile at {} (times {}). \
@@ -128,7 +138,7 @@ impl FiguresPage<'_> {
             })
             .collect();
         self.table(&["", "Gbit/s", "balancer's core busy, %", "bytes past the worker, %"], rows)?;
-        let ratios = self.beside_nginx(MIX, "gbit_per_s");
+        let ratios = beside_nginx(self.results, MIX, "gbit_per_s");
         let held = ratios.iter().filter(|(_, ratio)| *ratio >= 1.0).count();
         let ratio = ratios.first().map_or(f64::NAN, |(_, ratio)| *ratio);
         self.paragraph(&format!(

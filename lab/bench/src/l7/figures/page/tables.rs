@@ -1,12 +1,9 @@
 //! The section on hash tables: figure 11.
 
-use super::super::results::{FigureResults, ResultPlace, shown};
+use super::super::results::{FigureResults, ResultPlace, shown, tables_beside_rte_hash};
 use super::super::{hashtable, paper};
 use super::{FigureSpec, FiguresPage, goodput, verdict};
 use anyhow::Result;
-
-/// Ours that threads share, as Laconic's table is.
-const OURS: &str = "concurrent";
 
 impl FiguresPage<'_> {
     pub(super) fn hashtable(&mut self) -> Result<()> {
@@ -38,24 +35,16 @@ impl FiguresPage<'_> {
             };
             self.figure(&format!("figure-11-{file}.svg"), figure, |threads| threads.to_string())?;
         }
-        let mut pairs = Vec::new();
-        for (_, case) in hashtable::CASES {
-            for x in self.results.places(hashtable::PART, case) {
-                let of = |series| {
-                    self.results.median(ResultPlace { part: hashtable::PART, setting: case, series, x }, "per_s")
-                };
-                pairs.extend(hashtable::RTE_HASH.iter().filter_map(|peer| Some((of(OURS)?, of(peer)?))));
-            }
-        }
+        let ratios = tables_beside_rte_hash(self.results);
         let shared = "Workers share no table (`per-core/cuckoo++`); `concurrent` is the one that threads share, as Laconic's is.";
-        if pairs.is_empty() {
+        if ratios.is_empty() {
             return self.paragraph(&format!("*Verdict:* not measured: rte_hash was not part of this run. {shared}"));
         }
-        let held = pairs.iter().filter(|(ours, peer)| ours >= peer).count();
+        let held = ratios.iter().filter(|ratio| **ratio >= 1.0).count();
         self.paragraph(&format!(
             "*Verdict:* {}. `concurrent` is at least as fast as rte_hash in {held} of {} comparisons. {shared}",
-            verdict(held, pairs.len()),
-            pairs.len()
+            verdict(held, ratios.len()),
+            ratios.len()
         ))
     }
 }
