@@ -86,13 +86,14 @@ fn numbers(config: &Config) -> String {
 }
 
 /// In the order of the file.
-const SETTINGS: [Setting; 71] = [
+const SETTINGS: [Setting; 72] = [
     anew("instance", |c| c.settings.instance.clone()),
     later("interfaces", |c| list(&c.settings.interfaces)),
     anew("plane", |c| c.settings.plane.name().to_string()),
     later("workers", |c| c.settings.workers.map_or("auto".to_string(), |workers| workers.to_string())),
     later("connection_table", |c| c.settings.connection_table.name().to_string()),
     live("keys_file", shared_keys),
+    live("[api] state", |c| c.settings.api.as_ref().map_or("none".to_string(), |api| api.state.display().to_string())),
     later("[limits] connections_max", |c| c.settings.connections_max.to_string()),
     later("[limits] http_connections_max", |c| {
         c.settings.http_connections_max.map_or("as many as fit".to_string(), |count| count.to_string())

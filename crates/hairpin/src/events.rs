@@ -33,6 +33,8 @@ pub(crate) enum EventKind {
     Refusal,
     /// A backend was drained, disabled, enabled or given another weight by `hairpin backend`.
     Backend,
+    /// The API changed the configuration.
+    Api,
     /// A backend's health changed.
     Health,
     /// A process handed over to another one.
@@ -67,6 +69,7 @@ impl EventKind {
             EventKind::Reload => "reload",
             EventKind::Refusal => "refusal",
             EventKind::Backend => "backend",
+            EventKind::Api => "api",
             EventKind::Health => "health",
             EventKind::Upgrade => "upgrade",
             EventKind::Limit => "limit",

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access_log;
+pub mod api;
 mod capture;
 pub mod cli;
 pub mod config;
@@ -16,6 +17,7 @@ mod explain;
 #[cfg(feature = "fake-flow")]
 mod fake_flow;
 pub mod health;
+mod http_server;
 mod json;
 pub mod limits;
 mod live;

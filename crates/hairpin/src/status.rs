@@ -9,6 +9,7 @@
 
 mod access_log;
 mod acme;
+mod api;
 mod http;
 mod https;
 mod monitor;
@@ -16,6 +17,7 @@ mod tracing;
 
 pub use access_log::AccessLogStatus;
 pub use acme::{AcmeNameStatus, AcmeStatus};
+pub use api::ApiStatus;
 pub use http::{AdoptedHttpStatus, Histogram, HttpStatus, RequestSizesStatus, RequestTimesStatus};
 pub use https::{CertificateStatus, HttpsStatus};
 pub use monitor::{MonitorStatus, TalkerStatus};
@@ -64,6 +66,9 @@ pub struct Status {
     /// Automatic certificates, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acme: Option<AcmeStatus>,
+    /// The API, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api: Option<ApiStatus>,
     /// The access log, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_log: Option<AccessLogStatus>,

@@ -239,7 +239,10 @@ fn reload_tells_what_changed_or_why_not() {
     assert_eq!(said(&instance.hairpin("reload")), (Some(0), text.into(), String::new()));
     let json = out(&instance.hairpin("reload -o json"));
     assert!(json.starts_with("{\"schema_version\":1,\"changes\":[\"service web") && json.ends_with("}\n"), "{json}");
-    assert_eq!(instance.asked(), [ControlRequest::Reload { file: None }, ControlRequest::Reload { file: None }]);
+    assert_eq!(
+        instance.asked(),
+        [ControlRequest::Reload { file: None, discard: false }, ControlRequest::Reload { file: None, discard: false }]
+    );
 
     let refusing = Instance::new("refusing", |_| ControlAnswer::Error("x.toml:1:1: error: odd".into()));
     assert_eq!(said(&refusing.hairpin("reload")), (Some(1), String::new(), "x.toml:1:1: error: odd\n".into()));

@@ -117,6 +117,7 @@ fn status() -> Status {
         services: vec![service, ServiceStatus::default()],
         offload,
         http: Some(HttpStatus { responses: count(), refused: count(), ..HttpStatus::default() }),
+        api: Some(ApiStatus { answers_total: number(), connections_closed_total: number(), ..ApiStatus::default() }),
         tracing: Some(TracingStatus { spans_lost_total: number(), ..TracingStatus::default() }),
         monitors: vec![MonitorStatus {
             interfaces: vec!["eth0".into()],
@@ -166,7 +167,9 @@ fn answer(request: ControlRequest) -> ControlAnswer {
             ControlAnswer::Offload(Box::new(OffloadView { in_software, ..OffloadView::default() }))
         }
         ControlRequest::Route(_) => ControlAnswer::Route(route()),
-        ControlRequest::Reload { file: None } | ControlRequest::Diff { .. } => ControlAnswer::Changes(changes()),
+        ControlRequest::Reload { file: None, discard: false } | ControlRequest::Diff { .. } => {
+            ControlAnswer::Changes(changes())
+        }
         _ => ControlAnswer::Error("no".into()),
     }
 }

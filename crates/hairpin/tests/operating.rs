@@ -144,7 +144,9 @@ fn reload_tells_the_instance_which_file_is_meant() {
     std::fs::write(&file, text).unwrap();
     let expected = file.canonicalize().unwrap();
     serve(&scratch.path("default.sock"), move |request| match request {
-        ControlRequest::Reload { file: Some(file) } if file == expected => ControlAnswer::Changes(Changes::default()),
+        ControlRequest::Reload { file: Some(file), discard: false } if file == expected => {
+            ControlAnswer::Changes(Changes::default())
+        }
         other => ControlAnswer::Error(format!("{other:?}")),
     })
     .unwrap();

@@ -279,10 +279,15 @@ enum CliCommand {
     ///
     /// A file with a mistake changes nothing. Prints what changed. `hairpin diff` shows it beforehand. It is always the
     /// file that the instance was started with: -c with another one is refused.
+    ///
+    /// What the API changed is not undone unseen: while the file lacks it, a reload is refused without --discard.
     #[command(after_help = "Example: hairpin reload -i edge\nExit status: 0 applied, 1 refused")]
     Reload {
         #[command(flatten)]
         target: InstanceTarget,
+        /// Give up what the API changed and the file lacks.
+        #[arg(long)]
+        discard: bool,
         /// The output format: a table, or JSON.
         #[arg(short, long, value_name = "FORMAT", default_value = "table")]
         output: Output,
@@ -335,8 +340,18 @@ enum CliCommand {
         words: Vec<String>,
     },
     /// Print a commented configuration file: every field with its default.
-    #[command(after_help = "Example: hairpin config > /etc/hairpin/hairpin.toml")]
+    ///
+    /// With --running: the configuration in force, with what the API changed, as a file that takes the place of the one that the
+    /// instance was started with. What that includes is a part of it, and variables of the environment keep their names.
+    #[command(
+        after_help = "Examples: hairpin config > /etc/hairpin/hairpin.toml\n          hairpin config --running -i edge"
+    )]
     Config {
+        #[command(flatten)]
+        target: InstanceTarget,
+        /// Print the configuration that is in force.
+        #[arg(long, conflicts_with_all = ["markdown", "schema"])]
+        running: bool,
         /// Print the reference as Markdown instead (docs/reference/configuration.md).
         #[arg(long)]
         markdown: bool,
@@ -449,7 +464,7 @@ impl CliCommand {
             }
             CliCommand::Decapsulate { args } => crate::decapsulate::run(&args),
             CliCommand::Probe { args, output } => print(&probe::run(&args, matches!(output, Output::Json))?),
-            CliCommand::Reload { target, output } => return process::reload(&target, output),
+            CliCommand::Reload { target, discard, output } => return process::reload(&target, discard, output),
             CliCommand::Diff { file, target, output } => return process::diff(&file, &target, output),
             CliCommand::Upgrade { target, program, reset_http } => {
                 process::upgrade(&target, crate::control::Upgrade { program, reset_http })
@@ -459,6 +474,7 @@ impl CliCommand {
                 eprintln!("the laboratory is a program of its own: run `{}`", laboratory(&words));
                 return Ok(ExitCode::from(2));
             }
+            CliCommand::Config { target, running: true, .. } => process::running(&target),
             CliCommand::Config { schema: true, .. } => print(&config::schema()),
             CliCommand::Config { markdown: true, .. } => print(&config::markdown()),
             CliCommand::Config { .. } => print(&config::template()),

@@ -84,8 +84,8 @@ fn direct_needs(service: &Service) -> Option<String> {
 }
 
 /// `hairpin reload`. Programs get JSON in any case.
-pub(super) fn reload(target: &InstanceTarget, output: Output) -> Result<ExitCode> {
-    match (reloaded(target), output) {
+pub(super) fn reload(target: &InstanceTarget, discard: bool, output: Output) -> Result<ExitCode> {
+    match (reloaded(target, discard), output) {
         (Ok(changes), _) => {
             print(&shown(&changes, output, "reloaded: nothing has changed")?)?;
             Ok(ExitCode::SUCCESS)
@@ -98,11 +98,11 @@ pub(super) fn reload(target: &InstanceTarget, output: Output) -> Result<ExitCode
     }
 }
 
-fn reloaded(target: &InstanceTarget) -> Result<Changes> {
+fn reloaded(target: &InstanceTarget, discard: bool) -> Result<Changes> {
     // The instance's own working directory is another one.
     let absolute = |file: &Path| file.canonicalize().with_context(|| format!("cannot use the file {}", file.display()));
     let file = target.file().map(absolute).transpose()?;
-    match target.connect()?.request(&ControlRequest::Reload { file })? {
+    match target.connect()?.request(&ControlRequest::Reload { file, discard })? {
         ControlAnswer::Changes(changes) => Ok(changes),
         other => unexpected(other),
     }
@@ -127,6 +127,14 @@ fn shown(changes: &Changes, output: Output, none: &str) -> Result<String> {
         Output::Table => render::within(render::changes(changes, none), terminal::width()),
         Output::Json => json::line(changes)?,
     })
+}
+
+/// `hairpin config --running`.
+pub(super) fn running(target: &InstanceTarget) -> Result<()> {
+    match target.connect()?.request(&ControlRequest::Configuration)? {
+        ControlAnswer::Configuration(configuration) => print(&configuration.text),
+        other => unexpected(other),
+    }
 }
 
 /// `hairpin upgrade`.

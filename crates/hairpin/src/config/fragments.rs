@@ -14,7 +14,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// Begins the line that keeps a variable's value: a JSON string behind its name and `=`. To TOML it is a comment.
-const VARIABLE_MARK: &str = "#:variable ";
+pub(crate) const VARIABLE_MARK: &str = "#:variable ";
 
 /// The text of the file at `path` and of the fragments that it includes.
 ///

@@ -55,6 +55,7 @@ pub(super) fn read<'a>(
     Some(Settings {
         instance: instance?.value,
         keys_file: None,
+        api: None,
         acme: None,
         plane: plane?,
         interfaces,

@@ -5,6 +5,7 @@
 
 mod access_log;
 mod acme;
+mod api;
 mod check;
 mod dpdk;
 mod encapsulation;
@@ -43,6 +44,7 @@ pub(crate) mod limits {
 }
 
 pub use dpdk::{DpdkSettings, IdleMode, Pages, PortSettings, PrefixedAddress, Probes, RouteSettings};
+pub(crate) use fragments::VARIABLE_MARK;
 pub use fragments::joined;
 pub(crate) use hairpin_diagnostics::nearest;
 pub use hairpin_diagnostics::{Problem, Problems, Severity};
@@ -172,6 +174,7 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<C
     let acme_settings = acme.as_ref().map(|acme| acme.value.clone());
     let settings = instance::read(sink, &top, &limits, &common).map(|settings| Settings {
         keys_file,
+        api: api::read(sink, &top),
         acme: acme_settings,
         access_log,
         tracing,

@@ -5,6 +5,7 @@
 
 mod access_log;
 mod acme;
+mod api;
 mod dpdk;
 mod http;
 mod instance;
@@ -15,6 +16,7 @@ mod tracing;
 
 pub use access_log::{ACCESS_LOG, SERVICE_ACCESS_LOG};
 pub use acme::ACME;
+pub use api::API;
 pub use dpdk::{DPDK, DPDK_PORT};
 pub use http::{
     BACKEND_TLS, FORWARDED, HTTP, HTTP_LIMITS, HTTP_REQUEST_EDITS, HTTP_RESPONSE_EDITS, HTTPS, STICKY, TLS,
@@ -152,13 +154,14 @@ const fn field(
 const DAY_MS: u64 = 86_400_000;
 
 /// Sections of every service and of the instance, in the order they are documented in.
-pub const COMMON: [&ReferenceSection; 14] = [
+pub const COMMON: [&ReferenceSection; 15] = [
     &TOP,
     &LIMITS,
     &OFFLOAD,
     &POOL,
     &LINUX,
     &CONTROL,
+    &API,
     &LOG,
     &ACCESS_LOG,
     &METRICS,

@@ -3,6 +3,7 @@
 use super::dpdk::DpdkSettings;
 use super::words::{PlaneChoice, SettingWord};
 use crate::access_log::{AccessLogSettings, ServiceLog};
+use crate::api::ApiSettings;
 use crate::health::{Check, CheckTarget, Passive, StatusRanges};
 use crate::monitor::MonitorSettings;
 use crate::spans::TracingSettings;
@@ -143,6 +144,8 @@ pub struct Settings {
     pub instance: String,
     /// The file of its keys, if it shares them with other instances. The keys are in the snapshot.
     pub keys_file: Option<PathBuf>,
+    /// The write API, if the file asks for one.
+    pub api: Option<ApiSettings>,
     /// Automatic certificates, if the file has a section about them.
     pub acme: Option<AcmeSettings>,
     /// How packets reach the workers.

@@ -9,8 +9,8 @@ mod protocol;
 pub(crate) use client::ClientFilter;
 pub use protocol::{
     BackendAction, BackendChange, Changes, ConnectionView, ControlAnswer, ControlRequest, ExchangeView, LatencyView,
-    OffloadView, Page, Query, RouteAnswer, RouteBackend, RouteGroup, RouteQuery, RouteView, RuleView, SizeView,
-    SplicedView, Upgrade,
+    OffloadView, Page, Query, RouteAnswer, RouteBackend, RouteGroup, RouteQuery, RouteView, RuleView,
+    RunningConfiguration, SizeView, SplicedView, Upgrade,
 };
 
 use crate::status::Status;
@@ -71,18 +71,25 @@ where
     H: Fn(ControlRequest) -> R + Clone + Send + 'static,
     R: Into<ControlReply>,
 {
-    let about = || format!("cannot listen on the control socket {}", path.display());
-    let new = path.with_extension("sock.new");
-    if let Err(error) = std::fs::remove_file(&new)
-        && error.kind() != ErrorKind::NotFound
-    {
-        return Err(error).with_context(about);
-    }
-    let listener = UnixListener::bind(&new).with_context(about)?;
-    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600)).with_context(about)?;
-    std::fs::rename(&new, path).with_context(about)?;
+    let listener = listen(path).with_context(|| format!("cannot listen on the control socket {}", path.display()))?;
     std::thread::Builder::new().name("control".into()).spawn(move || accept(&listener, &handle))?;
     Ok(())
+}
+
+/// A socket at `path` that only the user of this process may open, in place of what was there.
+///
+/// # Errors
+/// It cannot be made.
+pub(crate) fn listen(path: &Path) -> std::io::Result<UnixListener> {
+    let new = path.with_extension("sock.new");
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&new)?;
+    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600))?;
+    std::fs::rename(&new, path)?;
+    Ok(listener)
 }
 
 fn accept<H, R>(listener: &UnixListener, handle: &H)

@@ -21,7 +21,12 @@ pub enum ControlRequest {
         /// The file that the client means, if it names one; refused if the instance was started with another one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         file: Option<PathBuf>,
+        /// Give up what the API changed; refused otherwise, if the file lacks it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        discard: bool,
     },
+    /// The configuration in force.
+    Configuration,
     /// Hand over to a new process.
     Upgrade(Upgrade),
     /// The changes that a configuration would make. Nothing is applied.
@@ -392,6 +397,17 @@ pub struct Changes {
     pub warnings: Vec<String>,
 }
 
+/// The configuration in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunningConfiguration {
+    /// Its version, by which the API tells it from others.
+    pub version: String,
+    /// Whether it has changes by the API that the configuration file lacks.
+    pub differs_from_file: bool,
+    /// As TOML, with what the file includes as a part of it.
+    pub text: String,
+}
+
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -415,6 +431,8 @@ pub enum ControlAnswer {
     Offload(Box<OffloadView>),
     /// To [`ControlRequest::Route`].
     Route(RouteAnswer),
+    /// To [`ControlRequest::Configuration`].
+    Configuration(RunningConfiguration),
     /// The request was not understood, or cannot be served now, or failed; nothing changed.
     Error(String),
 }

@@ -5,6 +5,7 @@
 //! here a second time. `hairpin limits` and `docs/reference/limits.md` are printed from here. Bounds on work that is done at
 //! a time (bursts, batches, entries looked at per call) are not listed: reaching one only means that the rest comes next.
 
+mod api;
 mod connections;
 mod dpdk;
 mod file;
@@ -112,13 +113,14 @@ pub(super) struct Group {
 }
 
 /// All bounds, in the order they are printed in.
-const GROUPS: [&Group; 8] = [
+const GROUPS: [&Group; 9] = [
     &connections::CONNECTIONS,
     &connections::PACKETS,
     &http::HTTP,
     &https::HTTPS_SERVICES,
     &file::FILE,
     &process::PROCESS,
+    &api::API,
     &monitor::MONITORS,
     &dpdk::DPDK,
 ];

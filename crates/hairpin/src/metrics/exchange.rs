@@ -1,4 +1,4 @@
-//! One connection: requests in, answers out, all of it bounded.
+//! What the server answers.
 //!
 //! A head has 5 s and 16 KiB, and so has the silence before it; an exchange, from the whole head to the last byte
 //! handed to the kernel, has 10 s; a connection gets 100 requests and 30 s, then it ends with the exchange it is in.
@@ -6,9 +6,9 @@
 //! begins (RFC 9112, 11.2: request smuggling).
 
 use super::Answers;
-use super::counts::Closed;
 use super::page;
 use super::source::Format;
+use crate::http_server::{Answerer, ServerBounds, ServerCounts};
 use crate::status::Status;
 use bytes::Bytes;
 use http_body_util::Full;
@@ -17,21 +17,13 @@ use hyper::header::{
     ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue,
     REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
-use hyper::rt::{Read, ReadBufCursor, Write};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use std::convert::Infallible;
-use std::io::{self, IoSlice};
 use std::net::IpAddr;
-use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
-use tokio::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
 
+/// Connections at a time at most.
+pub(crate) const CONNECTIONS_MAX: usize = 32;
 /// Bytes of a request's head at most.
 pub(crate) const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Lines of a request's head at most.
@@ -44,8 +36,6 @@ pub(crate) const EXCHANGE_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const REQUESTS_MAX: u32 = 100;
 /// How long a connection may take requests.
 pub(crate) const CONNECTION_PATIENCE: Duration = Duration::from_secs(30);
-/// How often these times are looked at.
-const TICK: Duration = Duration::from_secs(1);
 
 const PATHS: &str = "there is / (a page), /metrics, /status, /offload, /events, /healthz and /ready\n";
 const MISDIRECTED: &str = "this is not answered for the host of this URL: use an address or localhost, such as \
@@ -66,98 +56,27 @@ const GUARDS: [(HeaderName, &str); 6] = [
     ),
 ];
 
-/// How far a connection is.
-#[derive(Debug, Default)]
-pub(super) struct MetricsExchange {
-    requests: AtomicU32,
-    /// When the request that is being answered was there; `None` between requests.
-    since: Mutex<Option<Instant>>,
-    /// Its answer is made and only has to be sent.
-    answered: AtomicBool,
-}
-
-impl MetricsExchange {
-    /// Whether a request is being answered.
-    pub(super) fn is_open(&self) -> bool {
-        self.since().is_some()
-    }
-
-    fn since(&self) -> Option<Instant> {
-        *self.since.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set_since(&self, since: Option<Instant>) {
-        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = since;
-    }
-
-    /// A request is there; whether its connection may go on after it.
-    fn begin(&self) -> bool {
-        self.set_since(Some(Instant::now()));
-        self.requests.fetch_add(1, Ordering::Relaxed) + 1 < REQUESTS_MAX
-    }
-
-    fn answered(&self) {
-        self.answered.store(true, Ordering::Release);
-    }
-
-    /// Everything written so far is in the kernel's hands.
-    fn flushed(&self) {
-        if self.answered.swap(false, Ordering::AcqRel) {
-            self.set_since(None);
-        }
-    }
-
-    fn is_overdue(&self) -> bool {
-        self.since().is_some_and(|since| since.elapsed() >= EXCHANGE_PATIENCE)
-    }
-}
-
-/// Serves the client behind `stream` until it or a bound ends it.
-pub(super) async fn serve(stream: TcpStream, exchange: Arc<MetricsExchange>, answers: Arc<Answers>) {
-    let service = service_fn(|request| {
-        let (exchange, answers) = (&exchange, &answers);
-        async move {
-            let may_go_on = exchange.begin();
-            let response = respond(&request, answers, may_go_on).await;
-            answers.status.counts().answer(response.status().as_u16());
-            exchange.answered();
-            Ok::<_, Infallible>(response)
-        }
-    });
-    let io = Watched { stream: TokioIo::new(stream), exchange: Arc::clone(&exchange) };
-    let mut connection = pin!(
-        http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_PATIENCE)
-            .max_buf_size(HEAD_BYTES_MAX)
-            .max_headers(HEADERS_MAX)
-            .serve_connection(io, service)
-    );
-    let began = Instant::now();
-    loop {
-        match tokio::time::timeout(TICK, connection.as_mut()).await {
-            Ok(ended) => return account(ended, &exchange, &answers),
-            Err(_) if exchange.is_overdue() => return answers.status.counts().close(Closed::Timeout),
-            Err(_) if began.elapsed() >= CONNECTION_PATIENCE => connection.as_mut().graceful_shutdown(),
-            Err(_) => {}
-        }
-    }
-}
-
-fn account(ended: hyper::Result<()>, exchange: &MetricsExchange, answers: &Answers) {
-    let Err(error) = ended else { return };
-    let why = match () {
-        // Silence after an answer is the ordinary end.
-        () if error.is_timeout() && exchange.requests.load(Ordering::Relaxed) > 0 => return,
-        () if error.is_timeout() => Closed::Timeout,
-        () if error.is_parse() => Closed::Malformed,
-        () => Closed::Broken,
+impl Answerer<()> for Answers {
+    const BOUNDS: ServerBounds = ServerBounds {
+        connections_max: CONNECTIONS_MAX,
+        head_bytes_max: HEAD_BYTES_MAX,
+        headers_max: HEADERS_MAX,
+        head_patience: HEAD_PATIENCE,
+        exchange_patience: EXCHANGE_PATIENCE,
+        requests_max: REQUESTS_MAX,
+        connection_patience: CONNECTION_PATIENCE,
     };
-    answers.status.counts().close(why);
+
+    async fn respond(&self, request: Request<Incoming>, _: &()) -> Response<Full<Bytes>> {
+        respond(&request, self).await
+    }
+
+    fn counts(&self) -> &ServerCounts {
+        &self.status.counts().server
+    }
 }
 
-/// The answer; `may_go_on`: whether the client may send another request on this connection.
-async fn respond(request: &Request<Incoming>, answers: &Answers, may_go_on: bool) -> Response<Full<Bytes>> {
+async fn respond(request: &Request<Incoming>, answers: &Answers) -> Response<Full<Bytes>> {
     let has_body = !request.body().is_end_stream();
     let mut response = if has_body {
         plain(StatusCode::PAYLOAD_TOO_LARGE, "requests with a body are refused\n")
@@ -170,7 +89,7 @@ async fn respond(request: &Request<Incoming>, answers: &Answers, may_go_on: bool
     for (name, value) in GUARDS {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    if has_body || !may_go_on {
+    if has_body {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
@@ -285,49 +204,6 @@ fn preferred<'a>(accepted: impl Iterator<Item = &'a str>) -> Format {
         }
     }
     if open_metrics > 0.0 && open_metrics >= text { Format::OpenMetrics } else { Format::Prometheus }
-}
-
-/// A stream that tells when an answer has left.
-struct Watched {
-    stream: TokioIo<TcpStream>,
-    exchange: Arc<MetricsExchange>,
-}
-
-impl Read for Watched {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, into)
-    }
-}
-
-impl Write for Watched {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    /// hyper flushes only once it has nothing left to write.
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        if matches!(flushed, Poll::Ready(Ok(()))) {
-            self.exchange.flushed();
-        }
-        flushed
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! the configuration and from lists of reasons in the code, never from what packets or clients say.
 
 mod acme;
+mod api;
 mod emit;
 mod http;
 mod https;
@@ -13,7 +14,7 @@ mod server;
 mod services;
 mod tracing;
 
-use super::counts::ServerCounts;
+use super::counts::MetricsCounts;
 use super::labels::Names;
 use super::reasons::{drop_reasons, event_names, offload_reasons, reasons};
 use super::text::PREFIX;
@@ -92,7 +93,7 @@ pub(super) type Emit<'a> = dyn FnMut(&[&str], SampleValue<'_>) + 'a;
 pub(super) struct MetricView<'a> {
     pub(super) status: &'a Status,
     pub(super) names: Names,
-    pub(super) counts: &'a ServerCounts,
+    pub(super) counts: &'a MetricsCounts,
 }
 
 impl MetricFamily {
@@ -137,6 +138,7 @@ pub fn all() -> impl Iterator<Item = &'static MetricFamily> {
         .chain(monitor::FAMILIES)
         .chain(ports::FAMILIES)
         .chain(server::FAMILIES)
+        .chain(api::FAMILIES)
 }
 
 const GENERAL: &[MetricFamily] = &[

@@ -10,7 +10,6 @@
 //! path but for `/offload`, for which workers copy connections between packets (`recent`): all of this lives on threads of its
 //! own at low priority, `metrics`, which talks, and up to three `metrics-status`, which wait for answers and write them down.
 
-mod accept;
 mod counts;
 mod exchange;
 pub mod families;
@@ -23,15 +22,16 @@ mod text;
 
 /// Bounds of the metrics server.
 pub(crate) mod limits {
-    pub(crate) use super::accept::CONNECTIONS_MAX;
     pub(crate) use super::exchange::{
-        CONNECTION_PATIENCE, EXCHANGE_PATIENCE, HEAD_BYTES_MAX, HEAD_PATIENCE, HEADERS_MAX, REQUESTS_MAX,
+        CONNECTION_PATIENCE, CONNECTIONS_MAX, EXCHANGE_PATIENCE, HEAD_BYTES_MAX, HEAD_PATIENCE, HEADERS_MAX,
+        REQUESTS_MAX,
     };
     pub(crate) use super::recent::{EVENTS_MAX, OFFLOAD_FRESH};
     pub(crate) use super::source::ALIVE_MAX;
 }
 
 use crate::control::OffloadView;
+use crate::http_server;
 use crate::status::Status;
 use anyhow::{Context, Result, anyhow};
 use recent::Recent;
@@ -137,7 +137,9 @@ pub fn serve_all(listen: SocketAddr, hosts: &[String], sources: Sources) -> Resu
         // Serving at the priority of the thread that started this one is no disaster.
         let _ = rustix::process::setpriority_process(None, NICE);
         runtime.block_on(async move {
-            let accepting = tokio::spawn(accept::accept(listener, Arc::new(answers)));
+            // Only a runtime without I/O would refuse.
+            let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
+            let accepting = tokio::spawn(http_server::accept(listener, Arc::new(answers), |_| Ok(())));
             // Only an end wakes this: nothing is ever sent.
             let _ = stopped.await;
             accepting.abort();

@@ -75,7 +75,8 @@ pub(super) fn faults() -> impl Iterator<Item = String> {
 /// The values of a label that a list of limits may name; none if the series has no such label.
 #[cfg(test)]
 pub(crate) fn values_of(series: &str, label: &str) -> Vec<String> {
-    use super::counts::{CODES, Closed};
+    use super::counts::CODES;
+    use crate::http_server::Closed;
     use hairpin_core::link;
     let has_label = super::families::all().any(|family| family.series() == series && family.labels.contains(&label));
     let words = |words: &[&str]| words.iter().map(|word| word.to_string()).collect();
@@ -89,9 +90,10 @@ pub(crate) fn values_of(series: &str, label: &str) -> Vec<String> {
         ("hairpin_events_total", _) => event_names().collect(),
         ("hairpin_rule_refusals_total", "reason") => offload_reasons().collect(),
         ("hairpin_http_refusals_total", _) => refusals().collect(),
-        ("hairpin_metrics_connections_closed_total", _) => {
+        ("hairpin_metrics_connections_closed_total" | "hairpin_api_connections_closed_total", _) => {
             Closed::ALL.iter().map(|why| why.name().to_string()).collect()
         }
+        ("hairpin_api_answers_total", _) => crate::api::CODES.iter().map(u16::to_string).collect(),
         ("hairpin_metrics_answers_total", _) => CODES.iter().map(u16::to_string).collect(),
         ("hairpin_health_checks_total" | "hairpin_acme_orders_total", "result") | ("hairpin_reloads_total", _) => {
             words(&["success", "failure"])

@@ -1,7 +1,7 @@
 //! One status, shared by all clients that ask at about the same time.
 
 use super::MakeStatus;
-use super::counts::ServerCounts;
+use super::counts::MetricsCounts;
 use super::text;
 use crate::status::Status;
 use bytes::Bytes;
@@ -43,7 +43,7 @@ impl Format {
 struct RenderedStatus {
     at: Instant,
     status: Result<Arc<Status>, String>,
-    counts: Arc<ServerCounts>,
+    counts: Arc<MetricsCounts>,
     forms: [OnceLock<Vec<u8>>; 3],
 }
 
@@ -85,7 +85,7 @@ struct Latest {
 pub(super) struct StatusSource {
     make: Arc<Mutex<Box<MakeStatus>>>,
     latest: Arc<Mutex<Latest>>,
-    counts: Arc<ServerCounts>,
+    counts: Arc<MetricsCounts>,
 }
 
 impl StatusSource {
@@ -94,7 +94,7 @@ impl StatusSource {
     }
 
     /// The server's counters.
-    pub(super) fn counts(&self) -> &Arc<ServerCounts> {
+    pub(super) fn counts(&self) -> &Arc<MetricsCounts> {
         &self.counts
     }
 

@@ -3,7 +3,7 @@
 //! OpenMetrics is written by `prometheus-client`. Prometheus' older format (0.0.4) differs in what a family is called:
 //! there `# TYPE` names the series, suffix and all.
 
-use super::counts::ServerCounts;
+use super::counts::MetricsCounts;
 use super::families::{self, MetricFamily, MetricKind, MetricView, SampleValue};
 use super::labels::Names;
 use crate::status::Status;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub(super) const PREFIX: &str = "hairpin";
 
 /// `status`, and what the server counts about itself, in OpenMetrics 1.0.
-pub(super) fn open_metrics(status: &Arc<Status>, counts: &Arc<ServerCounts>) -> String {
+pub(super) fn open_metrics(status: &Arc<Status>, counts: &Arc<MetricsCounts>) -> String {
     let mut registry = Registry::with_prefix(PREFIX);
     registry.register_collector(Box::new(Exposition { status: Arc::clone(status), counts: Arc::clone(counts) }));
     let mut written = String::new();
@@ -32,7 +32,7 @@ pub(super) fn open_metrics(status: &Arc<Status>, counts: &Arc<ServerCounts>) -> 
 #[derive(Debug)]
 struct Exposition {
     status: Arc<Status>,
-    counts: Arc<ServerCounts>,
+    counts: Arc<MetricsCounts>,
 }
 
 impl Collector for Exposition {

@@ -6,7 +6,7 @@ mod tests;
 use super::{acme, http, https, monitor, not_ready, ports};
 use super::{add, aligned, bare, fitted, number, percent, right, scaled, span, trimmed, wrapped};
 use crate::status::{
-    AccessLogStatus, BackendStatus, Count, DrainingStatus, OffloadStatus, Status, TracingStatus, Traffic,
+    AccessLogStatus, ApiStatus, BackendStatus, Count, DrainingStatus, OffloadStatus, Status, TracingStatus, Traffic,
 };
 use comfy_table::{Cell, Table};
 use hairpin_core::table::LookupMethod;
@@ -38,6 +38,18 @@ fn access_log(log: &AccessLogStatus) -> String {
     told
 }
 
+/// A sentence about the API, and whether the file lacks what it changed.
+fn api(api: &ApiStatus) -> String {
+    let mut told = match api.serves {
+        true => format!("API: {} writes by {}", api.writes_total, api.socket),
+        false => "API: not served; the log says why".to_owned(),
+    };
+    if api.differs_from_file {
+        told += "; the file lacks what it changed (`hairpin config --running` prints the configuration in force)";
+    }
+    told
+}
+
 /// A sentence about the export of spans.
 fn spans(tracing: &TracingStatus) -> String {
     let TracingStatus { endpoint, spans_exported_total, spans_lost_total, spans_waiting } = tracing;
@@ -63,6 +75,9 @@ fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
     for sentence in [not_ready(status), beginning(status), reloads(status, now), capacity(status)].into_iter().flatten()
     {
         let _ = writeln!(out, "{sentence}");
+    }
+    if let Some(api) = &status.api {
+        let _ = writeln!(out, "{}", self::api(api));
     }
     if let Some(log) = &status.access_log {
         let _ = writeln!(out, "{}", access_log(log));

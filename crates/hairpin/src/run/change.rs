@@ -32,18 +32,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Changes that are logged one by one; the rest is counted.
-const LOGGED_MAX: usize = 20;
+pub(super) const LOGGED_MAX: usize = 20;
 
 impl Supervisor {
     /// Reads the configuration again and applies it, as a whole or not at all. `file` is the file meant, if it is
-    /// named.
-    pub(super) fn reload(&mut self, file: Option<&Path>) -> std::result::Result<Changes, String> {
+    /// named; `discards`: also if the API changed what the file lacks.
+    pub(super) fn reload(&mut self, file: Option<&Path>, discards: bool) -> std::result::Result<Changes, String> {
         // To the manager, a process that is still starting does not reload.
         let is_told = !self.readiness.is_starting();
         if is_told {
             notify::reloading();
         }
-        let result = same_file(file, &self.options.file).and_then(|()| self.reload_file());
+        let result = same_file(file, &self.options.file).and_then(|()| self.reload_file(discards));
         if is_told {
             notify::ready();
         }
@@ -62,9 +62,20 @@ impl Supervisor {
         result
     }
 
-    fn reload_file(&mut self) -> std::result::Result<Changes, String> {
+    fn reload_file(&mut self, discards: bool) -> std::result::Result<Changes, String> {
         let new = config::load(&self.options.file).map_err(|problems| problems.to_string())?;
-        let [running, wanted] = [&self.config, &new].map(|config| config.settings.connection_table);
+        self.require_written_back(&new, discards)?;
+        let judged = self.judge(&new)?;
+        let kept = self.kept_path();
+        let mut changes = self.put(new, judged)?;
+        self.note_file(&mut changes, kept.as_deref());
+        self.serve_api();
+        Ok(changes)
+    }
+
+    /// What a configuration that is right by itself needs to come into force here, and what it changes; else why it cannot.
+    pub(super) fn judge(&self, new: &Config) -> std::result::Result<(Certificates, Changes), String> {
+        let [running, wanted] = [&self.config, new].map(|config| config.settings.connection_table);
         // The one method's services may be what the other cannot serve.
         if running != wanted && !(running.tracks_connections() && wanted.tracks_connections()) {
             return Err(format!(
@@ -74,9 +85,18 @@ impl Supervisor {
             ));
         }
         monitor::check(&new.settings.monitors).map_err(|error| format!("{error:#}"))?;
-        let certificates = Certificates::load(&new).map_err(|error| format!("{error:#}"))?;
+        let certificates = Certificates::load(new).map_err(|error| format!("{error:#}"))?;
+        let changes = diff::changes(&self.config, new);
+        Ok((certificates, changes))
+    }
+
+    /// Puts a configuration that was judged into force; what is different then.
+    pub(super) fn put(
+        &mut self,
+        new: Config,
+        (certificates, mut changes): (Certificates, Changes),
+    ) -> std::result::Result<Changes, String> {
         certificates.warn();
-        let mut changes = diff::changes(&self.config, &new);
         let notes = self.apply(new, self.registry.clone(), certificates).map_err(|error| format!("{error:#}"))?;
         changes.changes.extend(notes);
         Ok(changes)
@@ -262,6 +282,7 @@ impl Supervisor {
             linux,
             dpdk,
             keys_file: config.settings.keys_file.clone(),
+            api: config.settings.api.clone(),
             acme: config.settings.acme.clone(),
             log: config.settings.log,
             access_log: self.access_log_of(&config),

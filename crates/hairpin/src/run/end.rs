@@ -35,6 +35,7 @@ impl ServedProcess {
             if !matches!(result, Ok(ProcessEnd::HandedOver { .. })) {
                 // No process answers there any more.
                 let _ = std::fs::remove_file(&socket);
+                let _ = std::fs::remove_file(crate::api::socket(&socket));
             }
             // Another process has it, or may take it.
             drop(lock);

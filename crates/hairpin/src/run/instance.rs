@@ -211,6 +211,7 @@ impl InstanceRecord {
         }
         let files = [
             socket.to_path_buf(),
+            crate::api::socket(socket),
             self.table.clone(),
             self.splices.clone(),
             InstanceRecord::numbers(socket),

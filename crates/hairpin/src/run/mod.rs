@@ -5,6 +5,7 @@
 //! tells the BPF programs that the process is alive, adapts the policer, and performs what it is asked.
 
 mod acme;
+mod api;
 mod begin;
 mod capacity;
 mod certificates;
@@ -64,8 +65,9 @@ pub(crate) use orphan::start as start_orphan;
 pub(crate) use rivals::rival;
 
 use crate::access_log::{AccessLog, ServiceRecords};
+use crate::api::{Applied, Document, Refused, WriteRequest};
 use crate::config::{Config, PlaneChoice, Settings};
-use crate::control::{BackendChange, Changes, RouteAnswer, RouteQuery, Upgrade};
+use crate::control::{BackendChange, Changes, RouteAnswer, RouteQuery, RunningConfiguration, Upgrade};
 use crate::events::EventKind;
 use crate::live;
 use crate::monitor;
@@ -73,6 +75,7 @@ use crate::spans::Spans;
 use crate::status::Status;
 use acme::OpenChallenges;
 use anyhow::{Context, Result, bail};
+use api::ApiState;
 use begin::{Began, HandedInstance, PreparedHost, WorkerPlaces};
 pub(crate) use certificates::CertificateConcern;
 use certificates::Certificates;
@@ -133,8 +136,15 @@ type ReplySender<T> = Sender<std::result::Result<T, String>>;
 enum SupervisorMessage {
     /// It is over.
     End(ProcessEnd),
-    /// Read the configuration again: for a signal, or for a client of the control socket, which may name the file.
-    Reload(Option<(Option<PathBuf>, ReplySender<Changes>)>),
+    /// Read the configuration again: for a signal, or for a client of the control socket, which may name the file, and may give up
+    /// what the API changed.
+    Reload(Option<(Option<PathBuf>, bool, ReplySender<Changes>)>),
+    /// The API asks for the configuration in force.
+    Document(ReplySender<Arc<Document>>),
+    /// A client of the control socket asks for it.
+    Running(ReplySender<RunningConfiguration>),
+    /// Put a write of the API into force.
+    Write { write: Box<WriteRequest>, answer: ReplySender<std::result::Result<Applied, Refused>> },
     /// A client of the control socket, or the metrics server, requests the status.
     Status(ReplySender<Status>),
     /// Asks what a configuration would change.
@@ -189,6 +199,9 @@ impl ProcessEnd {
 /// The start failed (everything this process has made is taken back then), a worker failed, or something could not be
 /// removed at the end.
 pub fn run(config: Config, options: RunOptions) -> Result<()> {
+    // What the API left holds in place of the file.
+    let (config, file) = api::resolve(config, &options.file)?;
+    let api = ApiState::new(file);
     log::configure(&config.settings.log);
     // From here on they wait until everything stands, and then end the process in order.
     let signals = signals::listen()?;
@@ -223,7 +236,8 @@ pub fn run(config: Config, options: RunOptions) -> Result<()> {
             return Err(error);
         }
     };
-    let served = ServingProcess { config, options, cpus, socket, lock, predecessor, certificates }.serve(base, signals);
+    let served =
+        ServingProcess { config, options, api, cpus, socket, lock, predecessor, certificates }.serve(base, signals);
     if let Err(error) = &served.result {
         keep(EventKind::Stop, &format!("warning: the process did not start: {error:#}"));
     }
@@ -315,6 +329,7 @@ fn worker_cpus(settings: &Settings) -> Result<Vec<usize>> {
 struct ServingProcess {
     config: Config,
     options: RunOptions,
+    api: ApiState,
     cpus: Vec<usize>,
     socket: PathBuf,
     lock: Lock,
@@ -325,17 +340,18 @@ struct ServingProcess {
 impl ServingProcess {
     /// Everything between the first object and the end.
     fn serve(self, base: PreparedHost, signals: Signals) -> ServedProcess {
-        let ServingProcess { config, options, cpus, socket, mut lock, predecessor, certificates } = self;
+        let ServingProcess { config, options, api, cpus, socket, mut lock, predecessor, certificates } = self;
         let mut draining = None;
         let mut record = base.record.clone();
         let result = (|| {
             let (sender, messages) = mpsc::channel();
             let mut supervisor =
-                Startup { config, options, cpus, socket: &socket, sender: &sender, certificates }.start(base)?;
+                Startup { config, options, api, cpus, socket: &socket, sender: &sender, certificates }.start(base)?;
             record = supervisor.record.clone();
             signals::pass_on(signals, sender.clone())?;
             requests::listen(&socket, &sender, supervisor.inspector.clone())?;
             supervisor.serve_metrics();
+            supervisor.serve_api();
             if let Some(mut predecessor) = predecessor {
                 predecessor.say("serving")?;
                 predecessor.await_commitment();
@@ -387,6 +403,7 @@ impl ServingProcess {
 struct Startup<'a> {
     config: Config,
     options: RunOptions,
+    api: ApiState,
     cpus: Vec<usize>,
     socket: &'a Path,
     sender: &'a Sender<SupervisorMessage>,
@@ -396,7 +413,7 @@ struct Startup<'a> {
 impl Startup<'_> {
     /// Makes the workers, brings the engine in line with them, and lets them begin.
     fn start(self, base: PreparedHost) -> Result<Supervisor> {
-        let Startup { config, options, cpus, socket, sender, certificates } = self;
+        let Startup { config, options, api, cpus, socket, sender, certificates } = self;
         let started = Instant::now();
         let PreparedHost {
             began,
@@ -472,6 +489,7 @@ impl Startup<'_> {
             adopted,
             config,
             options,
+            api,
             record,
             registry,
             merged,

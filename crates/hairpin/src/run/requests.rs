@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
 /// Asks the supervisor something and waits for its answer.
-fn ask<T>(
+pub(super) fn ask<T>(
     sender: &Sender<SupervisorMessage>,
     patience: Duration,
     message: impl FnOnce(ReplySender<T>) -> SupervisorMessage,
@@ -57,9 +57,12 @@ fn handle(sender: &Sender<SupervisorMessage>, inspector: &Inspector, request: Co
                 Err(error) => ControlAnswer::Error(error).into(),
             };
         }
-        ControlRequest::Reload { file } => {
-            ask(sender, CHANGE_PATIENCE, |answer| SupervisorMessage::Reload(Some((file, answer))))
+        ControlRequest::Reload { file, discard } => {
+            ask(sender, CHANGE_PATIENCE, |answer| SupervisorMessage::Reload(Some((file, discard, answer))))
                 .map(ControlAnswer::Changes)
+        }
+        ControlRequest::Configuration => {
+            ask(sender, STATUS_PATIENCE, SupervisorMessage::Running).map(ControlAnswer::Configuration)
         }
         ControlRequest::Diff { text, file } => {
             ask(sender, CHANGE_PATIENCE, |answer| SupervisorMessage::Diff { text, file, answer })

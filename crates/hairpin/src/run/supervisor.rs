@@ -3,6 +3,7 @@
 mod upgrade;
 
 use super::acme::{AutomaticCertificates, OpenChallenges};
+use super::api::ApiState;
 use super::begin::Began;
 use super::capacity;
 use super::effective_weights;
@@ -61,6 +62,7 @@ pub(super) struct SupervisorParts {
     pub(super) adopted: Adopted,
     pub(super) config: Config,
     pub(super) options: RunOptions,
+    pub(super) api: ApiState,
     pub(super) record: InstanceRecord,
     pub(super) registry: Registry,
     pub(super) merged: Merged,
@@ -81,6 +83,7 @@ pub(super) struct SupervisorParts {
 pub(super) struct Supervisor {
     pub(super) config: Config,
     pub(super) options: RunOptions,
+    pub(super) api: ApiState,
     pub(super) registry: Registry,
     pub(super) merged: Merged,
     pub(super) snapshot: Arc<Snapshot>,
@@ -114,7 +117,7 @@ pub(super) struct Supervisor {
     adopted: Adopted,
     /// Kept mapped: the workers' connections lie in it.
     table: SharedTable,
-    sender: Sender<SupervisorMessage>,
+    pub(super) sender: Sender<SupervisorMessage>,
     started: Instant,
     load: WorkerLoad,
     capacity: capacity::CapacityWatch,
@@ -128,7 +131,7 @@ impl Supervisor {
     pub(super) fn new(parts: SupervisorParts) -> Result<Supervisor> {
         let SupervisorParts { began, adopted, config, options, record, registry, merged, snapshot, .. } = parts;
         let SupervisorParts { plane, mut table, parameters, worker_pool, listeners, termination, legacy, .. } = parts;
-        let SupervisorParts { socket, sender, generations, .. } = parts;
+        let SupervisorParts { socket, sender, generations, api, .. } = parts;
         let tls = termination.certificates.backend_tls(&merged.numbers);
         let by_kernel = config.settings.plane == PlaneChoice::Linux;
         let targets = effective_weights::targets(&snapshot, &merged.settings, &tls, by_kernel);
@@ -156,6 +159,7 @@ impl Supervisor {
         let mut supervisor = Supervisor {
             config,
             options,
+            api,
             registry,
             merged,
             snapshot,
@@ -326,6 +330,10 @@ impl Supervisor {
             SupervisorMessage::End(end) => return Some(end),
             SupervisorMessage::Status(answer) => {
                 self.generations.read();
+                if self.config.settings.api.is_some() {
+                    // What the status says of it.
+                    let _ = self.with_heartbeat(Supervisor::document);
+                }
                 drop(answer.send(self.status()));
             }
             SupervisorMessage::Health => self.stand(),
@@ -341,8 +349,9 @@ impl Supervisor {
             }
             SupervisorMessage::Certificates => self.with_heartbeat(Supervisor::reread_certificates),
             SupervisorMessage::Reload(asked) => {
-                let (file, answer) = asked.map_or((None, None), |(file, answer)| (file, Some(answer)));
-                let result = self.with_heartbeat(|supervisor| supervisor.reload(file.as_deref()));
+                let (file, discards, answer) =
+                    asked.map_or((None, false, None), |(file, discards, answer)| (file, discards, Some(answer)));
+                let result = self.with_heartbeat(|supervisor| supervisor.reload(file.as_deref(), discards));
                 match &result {
                     Ok(changes) => {
                         self.tell_changes(changes);
@@ -353,6 +362,13 @@ impl Supervisor {
                 if let Some(answer) = answer {
                     let _ = answer.send(result);
                 }
+            }
+            SupervisorMessage::Document(answer) => {
+                drop(answer.send(self.with_heartbeat(Supervisor::document)));
+            }
+            SupervisorMessage::Running(answer) => drop(answer.send(self.with_heartbeat(Supervisor::running))),
+            SupervisorMessage::Write { write, answer } => {
+                drop(answer.send(Ok(self.with_heartbeat(|supervisor| supervisor.write(&write)))));
             }
             SupervisorMessage::Diff { text, file, answer } => drop(answer.send(self.diff(&text, &file))),
             SupervisorMessage::Route { query, answer } => {
@@ -480,6 +496,7 @@ impl Supervisor {
         status.tracing =
             settings.tracing.as_ref().map(|tracing| TracingStatus::new(tracing, &spans, records.records_lost));
         status.monitors = self.monitors.readings().map(|(of, reading)| MonitorStatus::new(of, &reading)).collect();
+        status.api = self.api_status();
         status.reloads = self.reloads.clone();
         status.began = self.began.name().to_string();
         status.draining = self.generations.statuses();

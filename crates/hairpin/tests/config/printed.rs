@@ -77,11 +77,14 @@ fn the_full_examples_show_every_field() {
 fn the_template_is_a_right_file_with_every_default() {
     let config = good(&config::template());
     assert_eq!(config.warnings, []);
-    // There is no access log by default.
-    let template = config::template();
-    let (before, behind) = template.split_once("\n# [access_log]\n").expect("a section");
-    let (_, behind) = behind.split_once("\n\n# Metrics").expect("the next section");
-    let uncommented: String = format!("{before}\n\n# Metrics{behind}")
+    // There is no access log and no API by default.
+    let mut template = config::template();
+    for (section, next) in [("\n# [api]\n", "\n\n# The program's own log"), ("\n# [access_log]\n", "\n\n# Metrics")] {
+        let (before, behind) = template.split_once(section).expect("a section");
+        let (_, behind) = behind.split_once(next).expect("the next section");
+        template = format!("{before}{next}{behind}");
+    }
+    let uncommented: String = template
         .lines()
         .map(|line| match line.strip_prefix("# ") {
             Some(rest) if is_field(rest) || reference::COMMON.iter().any(|s| s.header == rest) => format!("{rest}\n"),

@@ -80,6 +80,7 @@ pub const TOP: ReferenceSection = ReferenceSection {
         field("linux", ValueForm::Tables, From("each field's default"), "", "See [linux]."),
         field("dpdk", ValueForm::Tables, From("none"), "", "See [dpdk]."),
         field("control", ValueForm::Tables, From("each field's default"), "", "See [control]."),
+        field("api", ValueForm::Tables, From("none"), "", "See [api]."),
         field("log", ValueForm::Tables, From("each field's default"), "", "See [log]."),
         field("access_log", ValueForm::Tables, From("none"), "", "See [access_log]."),
         field("tracing", ValueForm::Tables, From("none"), "", "See [tracing]."),
@@ -441,7 +442,8 @@ pub const CONTROL: ReferenceSection = ReferenceSection {
         Value("/run/hairpin"),
         "\"/run/hairpin\"",
         "Where the control socket (`<instance>.sock`, for root only), the lock file (`<instance>.lock`), what a \
-         restart must know (`<instance>.objects`, `<instance>.numbers`) and events (`<instance>.events`) live; not on a file system that outlives the \
+         restart must know (`<instance>.objects`, `<instance>.numbers`), events (`<instance>.events`) and the socket of [api] \
+         (`<instance>.api.sock`) live; not on a file system that outlives the \
          machine's own restart. Absolute.",
     )],
 };

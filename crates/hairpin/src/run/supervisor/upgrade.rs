@@ -53,6 +53,7 @@ impl Supervisor {
         };
         // From here on frames wait in the devices.
         self.metrics = None;
+        self.api.end();
         self.worker_pool.end(how.reset_http);
         let legacy = Legacy { taps: self.record.taps.clone(), health: self.health.saved(), ..Legacy::default() };
         self.generations.read();
@@ -164,6 +165,7 @@ impl Supervisor {
         lock.sign().context("cannot sign the lock")?;
         super::super::requests::listen(&self.socket, &self.sender, self.inspector.clone())?;
         self.serve_metrics();
+        self.serve_api();
         notify::ready();
         self.stand();
         self.schedule();
