@@ -1,10 +1,12 @@
 //! The configuration as the data plane sees it: an immutable snapshot, validated before it gets here.
 
+use crate::access::AccessList;
 use crate::flow::{Address, Endpoint, Protocol};
 use crate::keys::Keys;
 use crate::l7::config::{Kind, ServerErrors};
 use crate::time::Duration;
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec;
 
 /// How packets of a service are translated.
@@ -212,6 +214,8 @@ pub struct Service {
     pub algorithm: Algorithm,
     /// The policy for packets of unknown connections.
     pub unknown: UnknownPacket,
+    /// Which clients' connections may begin, of a service without requests; `None`: all.
+    pub access: Option<Arc<AccessList>>,
     /// How long silence is borne.
     pub timeouts: Timeouts,
     /// How long connections go on whose backend drains or was removed; zero: until they end.
@@ -312,6 +316,7 @@ impl Service {
             outer: Outer::default(),
             algorithm: Algorithm::default(),
             unknown: UnknownPacket::default(),
+            access: None,
             timeouts: Timeouts::default(),
             drain_limit: Duration::ZERO,
             all_down: AllDown::default(),

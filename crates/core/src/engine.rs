@@ -159,6 +159,9 @@ pub struct EngineCaps {
     pub checks_guards: bool,
     /// Whether it counts packets and bytes and knows when a rule was last hit.
     pub counts: bool,
+    /// Whether it applies services' access rules to packets that would begin a connection: it drops what they refuse, and counts
+    /// what they count.
+    pub judges_access: bool,
 }
 
 impl EngineCaps {
@@ -173,6 +176,7 @@ impl EngineCaps {
         rewrites_timestamps: false,
         checks_guards: false,
         counts: false,
+        judges_access: false,
     };
 
     /// An engine that can do everything, with room for `rules_max` rules and 1,000 requests at a time.
@@ -187,6 +191,7 @@ impl EngineCaps {
             rewrites_timestamps: true,
             checks_guards: true,
             counts: true,
+            judges_access: true,
         }
     }
 }

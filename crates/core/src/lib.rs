@@ -11,6 +11,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod access;
 pub mod balance;
 pub mod config;
 pub mod engine;

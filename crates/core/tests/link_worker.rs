@@ -66,6 +66,7 @@ fn snapshot() -> Arc<Snapshot> {
         algorithm: Default::default(),
         unknown: UnknownPacket::Drop,
         timeouts: Default::default(),
+        access: None,
         drain_limit: Duration::ZERO,
         all_down: Default::default(),
         backends: [Backend {

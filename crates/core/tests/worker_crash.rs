@@ -145,6 +145,7 @@ fn snapshot() -> Arc<Snapshot> {
         algorithm: Default::default(),
         unknown: Default::default(),
         timeouts: Default::default(),
+        access: None,
         drain_limit: Duration::ZERO,
         all_down: Default::default(),
         backends: [Backend {

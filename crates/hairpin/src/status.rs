@@ -377,6 +377,9 @@ pub struct ServiceStatus {
     /// Responses of Hairpin's own, of an HTTP service, by class: refusals, redirects, texts. Those of backends are theirs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub replies: BTreeMap<String, u64>,
+    /// What access rules of a service without requests have refused or counted; rules that allow are not among them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub access: Vec<AccessStatus>,
     /// Connections so far that were established.
     pub established_total: u64,
     /// Connections so far that were refused.
@@ -399,6 +402,17 @@ pub struct ServiceStatus {
     pub not_ready: String,
     /// Its backends.
     pub backends: Vec<BackendStatus>,
+}
+
+/// An access rule that refuses or counts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AccessStatus {
+    /// Its number among the rules of its service, from 1.
+    pub rule: u16,
+    /// `deny` or `count`.
+    pub action: String,
+    /// Packets so far that would have begun a connection, and that it has dropped or counted.
+    pub packets_total: u64,
 }
 
 impl ServiceStatus {

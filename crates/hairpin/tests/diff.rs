@@ -435,3 +435,10 @@ fn https_services_are_compared_like_http_services() {
     assert_eq!(between(none, &https("")).changes[0], added);
     assert_eq!(between(&https(""), none).changes[1], "service web removed; its connections go on for up to 1h");
 }
+
+#[test]
+fn access_rules_of_services_without_requests_are_compared() {
+    const RULE: &str = "[[service.access]]\naction = \"deny\"\nclient = \"10.0.0.0/8\"";
+    let expected = "service 192.0.2.1:53/udp: access rule 1 added: action = \"deny\", client = \"10.0.0.0/8\"";
+    changes(&[("#DNS", RULE)], &[expected]);
+}

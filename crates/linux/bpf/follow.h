@@ -54,6 +54,15 @@ static __always_inline bool is_open(__u32 number)
 	return schedule && *(volatile __u32 *)&schedule->length;
 }
 
+/* Whether the service of this backend has access rules, which a worker asks when a client begins anew. */
+static __always_inline bool is_guarded(__u32 number)
+{
+	struct target *target = bpf_map_lookup_elem(&targets, &number);
+	struct end_roles *roles = target ? bpf_map_lookup_elem(&ends, &target->vip) : NULL;
+
+	return roles && roles->roles & END_ACCESS;
+}
+
 /* Whether a segment with these flags of TCP goes by a rule with these of its own. A SYN does where a client may begin anew, between the same ends, with
  * a backend that takes connections; a SYN-ACK only after one: else it may answer a connection that the client has made to
  * the backend itself. */
@@ -71,7 +80,7 @@ static __noinline bool follows(__u32 flags, __u32 total, __u32 tcp_flags)
 		return false;
 	if (total & 1)
 		return tcp_flags & TCP_ACK && flags & RULE_OPENS;
-	return !(tcp_flags & TCP_ACK) && is_open(total / 2);
+	return !(tcp_flags & TCP_ACK) && is_open(total / 2) && !is_guarded(total / 2);
 }
 
 /* The rule of the other direction lets the SYN-ACK by. */

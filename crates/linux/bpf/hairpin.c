@@ -34,6 +34,7 @@
 #include "cookie.h"
 #include "check.h"
 #include "pending.h"
+#include "access.h"
 #include "setup.h"
 #include "setup_direct.h"
 #include "miss.h"

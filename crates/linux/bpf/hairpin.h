@@ -15,6 +15,7 @@
 #define POOL_ADDRESSES_MAX 1024
 #define KNOWN_CELLS (1 << 22)
 #define RULE_OPS_MAX 256
+#define ACCESS_RULES_MAX 16
 
 /* Flow keys of the rule maps. */
 struct flow_v4 {
@@ -129,13 +130,30 @@ enum end_role { END_SERVICE = 1, END_BACKEND = 2, END_SPLICED = 4 /* a service: 
 		END_TERMINATED = 32 /* a service whose connections end at sockets of this host; not an END_SERVICE */,
 		END_SET_UP = 64 /* a service whose connections are set up here: setup.h */,
 		END_SET_UP_BACKEND = 128 /* a backend of such a service, and of no other */,
-		END_SET_UP_DIRECT = 256 /* with END_SET_UP: the service has direct server return: setup_direct.h */ };
+		END_SET_UP_DIRECT = 256 /* with END_SET_UP: the service has direct server return: setup_direct.h */,
+		END_ACCESS = 512 /* with END_SERVICE: the service has access rules: access.h */ };
 
 struct end_roles {
 	__u16 roles;   /* END_* */
 	__u16 service; /* of END_SERVICE */
 	__u16 backend_service; /* a service END_BACKEND serves */
 	__u16 set_up;  /* of END_SET_UP: its schedule, in `schedules`; of END_SET_UP_BACKEND: its number, in `targets` */
+};
+
+/* Key of a trie in `access_rules`: the clients of a service in a network. IPv4 as ::ffff:a.b.c.d. */
+struct access_key {
+	__u32 length; /* bits of what follows, those of `service` included */
+	__u32 service;
+	__u8 client[16];
+};
+
+#define ACCESS_KEY_BITS 160
+#define ACCESS_NO_RULE 0xff
+
+/* The rules that refuse and count such clients, by number; or ACCESS_NO_RULE. */
+struct access_value {
+	__u8 denied, counted;
+	__u8 zero[2];
 };
 
 enum encapsulation { ENCAPSULATION_NONE, ENCAPSULATION_IPIP, ENCAPSULATION_GUE };
@@ -349,6 +367,7 @@ enum event {
 	EVENT_SET_UP_NO_ROOM,   /* packet that would set up a connection here, but the worker's table has no room for it */
 	EVENT_REPORTS_FULL,     /* packet to be reported, but the worker's queue of reports is full */
 	EVENT_NEXT_HOPS_FULL,   /* packet that found no place for its next hop: it goes by the kernel's neighbour entry */
+	EVENT_DENIED,           /* of no known connection, towards a service whose access rules refuse its client: dropped */
 	EVENTS
 };
 
@@ -414,6 +433,7 @@ _Static_assert(__builtin_offsetof(struct rule_head, checksum_addresses) == 38, "
 _Static_assert(sizeof(struct rule_line) == 64 && sizeof(struct rule_bucket) == 256 && sizeof(struct next_hop) == 32, "rule_line");
 _Static_assert(sizeof(struct sequence_change) == 48 && __builtin_offsetof(struct sequence_change, check) == 40, "sequence_change");
 _Static_assert(sizeof(struct end) == 20 && sizeof(struct end_roles) == 8 && sizeof(struct interface) == 12 && sizeof(struct direct) == 64, "ends");
+_Static_assert(sizeof(struct access_key) == 24 && sizeof(struct access_value) == 4, "access");
 _Static_assert(sizeof(struct schedule) == 131112 && sizeof(struct target) == 48, "schedule");
 _Static_assert(sizeof(struct pending_key) == 40 && sizeof(struct pending) == 28, "pending");
 _Static_assert(sizeof(struct report) == 64 && sizeof(struct reports) == 64 + REPORTS_MAX * 64, "reports");

@@ -153,6 +153,8 @@ static __noinline int miss(struct __sk_buff *skb, struct end *source, struct end
 	if (roles && roles->roles & END_TERMINATED)
 		return terminated(skb, source, destination, ipv6, shape);
 	if (roles && roles->roles & END_SERVICE) {
+		if (is_denied(source, destination, roles, shape, false))
+			return TC_ACT_SHOT;
 		if (roles->roles & END_SPLICED) {
 			verdict = spliced(skb, source, destination, ipv6, shape | offered(roles));
 			if (verdict == STRANGE || verdict == STRANGE_DATA)

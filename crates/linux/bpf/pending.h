@@ -51,6 +51,14 @@ ARRAY(beginnings, BPF_MAP_TYPE_PERCPU_ARRAY, struct beginning, 1, 0);
 #define FROM_CLIENT 0
 #define FROM_BACKEND 1
 
+/* Whether the packet is of a connection that is being set up. */
+static __always_inline bool is_pending(const struct end *source, const struct end *destination, const struct end_roles *roles)
+{
+	struct pending_key key = { .client = *source, .vip = *destination };
+
+	return roles->roles & END_SET_UP && bpf_map_lookup_elem(&pending, &key);
+}
+
 static __always_inline __u32 tag_of(const struct pending_key *key, __u64 hash)
 {
 	__u32 vip;

@@ -97,14 +97,6 @@ static __always_inline int forward(struct xdp_md *ctx, const struct frame *f, vo
 	return out.verdict;
 }
 
-/* Whether the packet is of a connection that is being set up. */
-static __always_inline bool is_pending(const struct end *source, const struct end *destination, const struct end_roles *roles)
-{
-	struct pending_key key = { .client = *source, .vip = *destination };
-
-	return roles->roles & END_SET_UP && bpf_map_lookup_elem(&pending, &key);
-}
-
 /* A packet of no known connection, as far as the policer has to be asked. */
 static __noinline int police_in_driver(const struct control *control, const struct end *source, const struct end *destination,
 				       const struct end_roles *roles, __u32 is_opening)
@@ -128,6 +120,8 @@ static __always_inline int miss_in_driver(struct xdp_md *ctx, const struct end *
 	if (!control_now || !control_now->workers || !roles ||
 	    (roles->roles & (END_SERVICE | END_TERMINATED)) != END_SERVICE)
 		return XDP_PASS;
+	if (is_denied(source, destination, roles, shape, true))
+		return XDP_DROP;
 	if (roles->roles & END_SPLICED) {
 		verdict = spliced_in_driver(ctx, source, destination, ipv6, shape | offered(roles));
 		if (verdict == STRANGE || verdict == STRANGE_DATA) {

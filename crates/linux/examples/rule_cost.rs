@@ -1,19 +1,22 @@
 //! The cost of a packet over an offloaded rule beside the reference, and how fast rules go in: a table for the numbers
 //! of rules given as arguments, or the usual ones. With `sequence` as the first argument: the cost of translating TCP
-//! sequence numbers, and of guarding them.
+//! sequence numbers, and of guarding them. With `access`: of access rules for a first packet, by numbers of networks.
 
-use hairpin_linux::cost::{measure, measure_sequence, median};
+use hairpin_linux::cost::{measure, measure_access, measure_sequence, median};
 
 fn main() -> anyhow::Result<()> {
     let mut counts = Vec::new();
-    let sequence = std::env::args().nth(1).is_some_and(|argument| argument == "sequence");
-    for argument in std::env::args().skip(1 + usize::from(sequence)) {
+    let what = std::env::args().nth(1).filter(|argument| ["sequence", "access"].contains(&&**argument));
+    for argument in std::env::args().skip(1 + usize::from(what.is_some())) {
         counts.push(argument.parse()?);
+    }
+    if what.as_deref() == Some("access") {
+        return print_access(&if counts.is_empty() { vec![1, 1_000, 100_000] } else { counts });
     }
     if counts.is_empty() {
         counts = vec![1, 1_000, 100_000, 1_000_000];
     }
-    if sequence {
+    if what.is_some() {
         return print_sequence(&counts);
     }
     println!("{:>9} {:>16} {:>16} {:>6} {:>12}", "rules", "hairpin ns", "reference ns", "ratio", "installs/s");
@@ -37,6 +40,17 @@ fn print_sequence(counts: &[usize]) -> anyhow::Result<()> {
         let cost = measure_sequence(rules, 9)?;
         let [plain, moved, guarded] = [&cost.plain_ns, &cost.moved_ns, &cost.guarded_ns].map(|all| spread(all));
         println!("{rules:>9} {plain:>16} {moved:>16} {guarded:>16}");
+    }
+    Ok(())
+}
+
+fn print_access(counts: &[usize]) -> anyhow::Result<()> {
+    println!("{:>9} {:>16} {:>16} {:>16} {:>16}", "networks", "without ns", "allowed ns", "denied ns", "change ms");
+    for &networks in counts {
+        let cost = measure_access(networks, 5)?;
+        let [without, allowed, denied, change] =
+            [&cost.without_ns, &cost.allowed_ns, &cost.denied_ns, &cost.change_ms].map(|all| spread(all));
+        println!("{networks:>9} {without:>16} {allowed:>16} {denied:>16} {change:>16}");
     }
     Ok(())
 }

@@ -70,6 +70,8 @@ pub const POOL_ADDRESSES_MAX: usize = 1024;
 pub const KNOWN_CELLS: usize = 1 << 22;
 /// Rules of one query at most.
 pub const RULE_OPS_MAX: usize = 256;
+/// Access rules of a service at most.
+pub const ACCESS_RULES_MAX: usize = hairpin_core::access::RULES_MAX;
 
 /// Bits of a ticket.
 pub const TICKET_BITS: u32 = 24;
@@ -145,6 +147,36 @@ pub const END_TIMESTAMPS: u16 = 16;
 pub const END_RESETS: u16 = 8;
 /// A service whose connections end at sockets of this host; it is no `END_SERVICE`.
 pub const END_TERMINATED: u16 = 32;
+
+/// For `END_SERVICE`: it has access rules.
+pub const END_ACCESS: u16 = 512;
+
+/// Key of a trie in `access_rules`: the clients of a service in a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct AccessKey {
+    /// Bits of what follows.
+    pub length: u32,
+    /// The service's number.
+    pub service: u32,
+    /// The network's address, IPv4 mapped.
+    pub client: [u8; 16],
+}
+
+/// For [`AccessValue`]: none.
+pub const ACCESS_NO_RULE: u8 = 0xff;
+
+/// Value in such a trie: rules by number, or [`ACCESS_NO_RULE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct AccessValue {
+    /// The rule that refuses such clients.
+    pub denied: u8,
+    /// The rule that counts them.
+    pub counted: u8,
+    /// Zero.
+    pub zero: [u8; 2],
+}
 
 /// The mark of health checks to backends of direct server return, beside the backend's number in the lower 16 bits.
 pub const CHECK_MARK: u32 = 0x4850_0000;
@@ -320,7 +352,7 @@ pub struct TotalsValue {
 }
 
 plain!(FlowV4, FlowV6, RuleHead, RuleV4, RuleV6, EndKey, EndRoles, InterfaceEntry, ControlBlock, DirectEntry);
-plain!(RuleLine, RuleBucket, NextHop);
+plain!(RuleLine, RuleBucket, NextHop, AccessKey, AccessValue);
 plain!(RuleCounters, RuleQuery, RuleRequest, TotalsValue, u32, u64);
 
 const _: () = {
@@ -331,6 +363,7 @@ const _: () = {
     assert!(size_of::<RuleLine>() == 64 && size_of::<RuleBucket>() == 256 && size_of::<NextHop>() == 32);
     assert!(size_of::<EndKey>() == 20 && size_of::<EndRoles>() == 8 && size_of::<InterfaceEntry>() == 12);
     assert!(size_of::<DirectEntry>() == 64);
+    assert!(size_of::<AccessKey>() == 24 && size_of::<AccessValue>() == 4 && ACCESS_RULES_MAX == 16);
     assert!(size_of::<ControlBlock>() == 192 && offset_of!(ControlBlock, heartbeat_ns) == 32);
     assert!(size_of::<RuleCounters>() == 24 && size_of::<RuleQuery>() == RULE_OPS_MAX * 184);
     assert!(offset_of!(RuleHead, source_port) == 32);
@@ -340,7 +373,7 @@ const _: () = {
 /// The fates of packets that take no rule, the packets that were sent from XDP, and the connections set up by the
 /// programs: name for people, and whether such packets are dropped. In the order of
 /// `enum event`.
-pub const EVENTS: [(&str, bool); 34] = [
+pub const EVENTS: [(&str, bool); 35] = [
     ("to-worker", false),
     ("policed-client", true),
     ("policed-backend", true),
@@ -376,6 +409,7 @@ pub const EVENTS: [(&str, bool); 34] = [
     ("set-up-no-room", false),
     ("reports-full", false),
     ("next-hops-full", false),
+    ("denied", true),
 ];
 
 #[cfg(test)]

@@ -13,8 +13,10 @@
 //! [`measure_sequence`] compares rules of ours with each other, over TCP: those that leave sequence numbers alone, those
 //! that move them, and those that have a guard beside.
 
+mod access;
 mod live;
 
+pub use access::{AccessCost, measure_access};
 pub use live::{LiveFrames, install_rules};
 
 use crate::abi::{self, Bytes, NextHop, RULE_ACTIVE, RULE_SEQUENCE, RuleV4, SequenceChange};

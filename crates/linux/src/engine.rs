@@ -122,6 +122,7 @@ impl FlowEngine for KernelEngine {
             rewrites_timestamps: true,
             checks_guards: true,
             counts: true,
+            judges_access: true,
         }
     }
 

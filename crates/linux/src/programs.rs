@@ -4,6 +4,7 @@
 //! the process: the next one adopts it ([`LoadedPlane::adopt`]); [`LoadedPlane::detach`] and [`flush`] remove it.
 //! Interfaces are those of the network namespace the calling thread is in, and so must be the caller of `flush`.
 
+mod access;
 mod adopt;
 mod attach;
 pub mod checks;
@@ -38,6 +39,7 @@ use crate::abi::{self, Bytes};
 use crate::control::{self, Control};
 use crate::cpu;
 use crate::engine::KernelEngine;
+use access::AccessInForce;
 use anyhow::{Context, Result, ensure};
 use attach::{Attachment, Hook};
 use checks::CheckDevice;
@@ -145,6 +147,7 @@ pub struct LoadedPlane {
     check_device: CheckDevice,
     /// Memory shared with the programs that set connections up; `None`: they do not.
     set_up: Option<set_up::SetUpMemory>,
+    access: AccessInForce,
 }
 
 impl LoadedPlane {
@@ -167,6 +170,7 @@ impl LoadedPlane {
             has_checks: false,
             check_device: CheckDevice::default(),
             set_up: None,
+            access: AccessInForce::default(),
             pins,
             maps,
         };

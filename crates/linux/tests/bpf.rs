@@ -6,6 +6,8 @@ mod packet;
 #[path = "bpf/rig.rs"]
 mod rig;
 
+#[path = "bpf/access.rs"]
+mod access;
 #[path = "bpf/adoption.rs"]
 mod adoption;
 #[path = "bpf/capture.rs"]

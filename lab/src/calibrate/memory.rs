@@ -44,6 +44,7 @@ const ANY_ENGINE: EngineCaps = EngineCaps {
     rewrites_timestamps: true,
     checks_guards: true,
     counts: true,
+    judges_access: false,
 };
 
 type ReplayedFrames = Replay<Vec<[u8; FRAME]>, FRAME>;

@@ -95,6 +95,7 @@ impl WorkerScene {
             algorithm: Default::default(),
             unknown,
             timeouts: Default::default(),
+            access: None,
             drain_limit: Duration::ZERO,
             all_down: Default::default(),
             backends: [(n * 2, end(100, 8080)), (n * 2 + 1, end(101, 8080))]

@@ -45,6 +45,7 @@ fn service(algorithm: Algorithm, weights: &[u16]) -> Service {
         outer: Default::default(),
         algorithm,
         unknown: UnknownPacket::PickUp,
+        access: None,
         timeouts: Timeouts::default(),
         drain_limit: Default::default(),
         all_down: Default::default(),

@@ -23,6 +23,9 @@ pub const EVICTION_TRIES_MAX: usize = 32;
 impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// A packet to a service that belongs to no connection: the first of one, or a stray.
     pub(super) fn new_flow<F: Frame>(&mut self, now: Time, frame: F, at: Transport, service: u16, tx: &mut Batch<F>) {
+        if self.denies(service, &at) {
+            return self.drop_frame(Drop::Denied);
+        }
         let settings = &self.snapshot.services[usize::from(service)];
         let (unknown, forwarding) = (settings.unknown, settings.forwarding);
         let first = at.key.protocol == Protocol::Udp || at.tcp_flags & (SYN | ACK) == SYN;
@@ -96,6 +99,11 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             }
         }
         Err(Drop::TupleConflict)
+    }
+
+    /// Whether access rules of `service` refuse the connection that a packet would begin.
+    pub(super) fn denies(&mut self, service: u16, at: &Transport) -> bool {
+        super::is_denied(&self.snapshot, &self.caps, &mut self.statistics, (service, at))
     }
 
     /// Ends the oldest connection that a forged packet may have made, if one is found soon: a flood of first packets pushes

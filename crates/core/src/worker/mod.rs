@@ -10,6 +10,7 @@
 //! index holds both keys of every connection that is not pending removal, and nothing else; every frame of a batch is either in
 //! the transmit batch afterwards or counted by reason and dropped.
 
+mod access;
 mod adopt;
 mod ageing;
 mod answers;
@@ -49,6 +50,7 @@ pub mod limits {
     pub use super::severed::{ASKING_MAX, ASKS_MAX, PER_SECOND as RESETS_PER_SECOND};
 }
 
+pub(crate) use access::is_denied;
 pub use adopt::{Adopted, home};
 pub use ageing::SampledRules;
 pub use known::Known;

@@ -217,6 +217,9 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
             };
         }
         if self.begins_anew(position, direction, at.tcp_flags) {
+            if self.denies(self.slab.at(position).service, &at) {
+                return self.drop_frame(Drop::Denied);
+            }
             if passive::is_broken(&frame, &at) {
                 return self.drop_frame(Drop::Checksum);
             }

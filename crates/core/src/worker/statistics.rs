@@ -1,5 +1,6 @@
 //! The counters of a worker: plain numbers that it alone writes.
 
+use crate::access::RULES_MAX;
 use crate::config::Snapshot;
 use crate::l4::connection::Volume;
 use crate::l7::splice::{Fault, HttpStatistics};
@@ -17,6 +18,8 @@ pub enum Drop {
     Unknown,
     /// TCP flags that no real packet has (SYN with FIN or RST, none at all).
     Flags,
+    /// An access rule refuses the client.
+    Denied,
     /// No backend of the service takes connections.
     NoBackend,
     /// The connection table is full.
@@ -48,9 +51,10 @@ pub enum Drop {
 
 impl Drop {
     /// All of them, in order.
-    pub const ALL: [Drop; 15] = [
+    pub const ALL: [Drop; 16] = [
         Drop::Unknown,
         Drop::Flags,
+        Drop::Denied,
         Drop::NoBackend,
         Drop::TableFull,
         Drop::PoolExhausted,
@@ -71,6 +75,7 @@ impl Drop {
         match self {
             Drop::Unknown => "unknown",
             Drop::Flags => "tcp-flags",
+            Drop::Denied => "denied",
             Drop::NoBackend => "no-backend",
             Drop::TableFull => "table-full",
             Drop::PoolExhausted => "pool-exhausted",
@@ -115,6 +120,9 @@ pub struct ServiceStatistics {
     pub replies: [u64; 5],
     /// How long clients' TLS handshakes took that were completed, from when their connection was accepted.
     pub handshakes: Latency,
+    /// Packets that would have begun a connection and that an access rule has refused or counted, by rule. Those that the engine
+    /// has judged are not among them.
+    pub access: [u64; RULES_MAX],
 }
 
 /// The place of a status in counts by class: 1xx to 5xx.
@@ -183,6 +191,7 @@ impl ServiceStatistics {
             sizes,
             replies,
             handshakes,
+            access,
         } = other;
         self.created += created;
         self.established += established;
@@ -195,6 +204,7 @@ impl ServiceStatistics {
         self.sizes.iter_mut().zip(sizes).for_each(|(into, from)| into.merge(from));
         self.replies.iter_mut().zip(replies).for_each(|(into, from)| *into += from);
         self.handshakes.merge(handshakes);
+        self.access.iter_mut().zip(access).for_each(|(into, from)| *into += from);
     }
 }
 

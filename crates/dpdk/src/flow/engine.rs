@@ -204,6 +204,7 @@ fn caps(options: &OffloadOptions) -> EngineCaps {
         rewrites_timestamps: false,
         checks_guards: false,
         counts: terms.counts != Does::NONE,
+        judges_access: false,
     }
 }
 

@@ -92,6 +92,7 @@ fn read_one<'a>(
         backends: backends.unwrap_or_default(),
         settings: ServiceSettings {
             access_log: None,
+            access: None,
             route_count: 0,
             health,
             said: HttpSections { fields, ..Default::default() },

@@ -3,6 +3,7 @@
 //! Every mistake of a file is reported at once, each with its line and what would be right; a file with an error
 //! changes nothing. [`mod@reference`] is the one place that names the fields.
 
+mod access;
 mod access_log;
 mod acme;
 mod api;
@@ -32,6 +33,7 @@ pub(crate) mod words;
 
 /// Bounds of a configuration file.
 pub(crate) mod limits {
+    pub(crate) use super::access::FILE_BYTES_MAX as NETWORKS_FILE_BYTES_MAX;
     pub(crate) use super::acme::NAMES_TOTAL_MAX as ACME_NAMES_TOTAL_MAX;
     pub(crate) use super::dpdk::{ADDRESSES_MAX, DEVICE_BYTES_MAX, PORTS_MAX, ROUTES_MAX as PORT_ROUTES_MAX};
     pub(crate) use super::l7::limits::{

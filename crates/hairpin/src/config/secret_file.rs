@@ -14,6 +14,20 @@ pub(super) type SecretFileError = (String, String);
 
 /// What the file at `path` says. `secrets`: what messages call them; `form`: how they are written.
 pub(super) fn read(path: &Path, secrets: &str, form: &str) -> Result<Vec<u8>, SecretFileError> {
+    read_checked(path, FILE_BYTES_MAX, form, |file| check(file, path, secrets))
+}
+
+/// What the file at `path` says, which holds no secret: `bytes_max` bytes at most.
+pub(super) fn read_bounded(path: &Path, bytes_max: u64, form: &str) -> Result<Vec<u8>, SecretFileError> {
+    read_checked(path, bytes_max, form, |_| Ok(()))
+}
+
+fn read_checked(
+    path: &Path,
+    bytes_max: u64,
+    form: &str,
+    check: impl Fn(&File) -> Result<(), SecretFileError>,
+) -> Result<Vec<u8>, SecretFileError> {
     let cannot = |error: std::io::Error| {
         let user = rustix::process::geteuid().as_raw();
         (
@@ -24,21 +38,21 @@ pub(super) fn read(path: &Path, secrets: &str, form: &str) -> Result<Vec<u8>, Se
     // A FIFO must not make it wait.
     let flags = OFlags::NONBLOCK.bits() as i32;
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(cannot)?;
-    check(&file, path, secrets, form)?;
+    if !file.metadata().map_err(cannot)?.is_file() {
+        return Err(("it is not a regular file".to_string(), form.to_string()));
+    }
+    check(&file)?;
     let mut bytes = Vec::new();
-    file.by_ref().take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err((format!("it has more than {FILE_BYTES_MAX} bytes"), form.to_string()));
+    file.by_ref().take(bytes_max + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err((format!("it has more than {bytes_max} bytes"), form.to_string()));
     }
     Ok(bytes)
 }
 
 /// Whether only root and this user can read and change the file.
-fn check(file: &File, path: &Path, secrets: &str, form: &str) -> Result<(), SecretFileError> {
+fn check(file: &File, path: &Path, secrets: &str) -> Result<(), SecretFileError> {
     let facts = file.metadata().map_err(|error| (format!("cannot examine it: {error}"), String::new()))?;
-    if !facts.is_file() {
-        return Err(("it is not a regular file".to_string(), form.to_string()));
-    }
     let user = rustix::process::geteuid().as_raw();
     if facts.uid() != 0 && facts.uid() != user {
         let what = format!("it belongs to user {}, who can read and change the {secrets}", facts.uid());

@@ -5,8 +5,10 @@ use super::reader::{TomlTable, is_empty_list, socket_address};
 use super::reference::ReferenceSection;
 use super::words::{SettingWord, Spoken};
 use super::{
-    BACKENDS_MAX, Common, SERVICES_MAX, ServiceSettings, access_log, encapsulation, group, health, reference, sharing,
+    BACKENDS_MAX, Common, SERVICES_MAX, ServiceSettings, access, access_log, encapsulation, group, health, reference,
+    sharing,
 };
+use hairpin_core::access::NETWORKS_TOTAL_MAX;
 use hairpin_core::config::{Backend, BackendState, Forwarding, Outer, Service, ServiceState, Timeouts, UnknownPacket};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::config::Kind;
@@ -61,6 +63,12 @@ pub(super) fn read<'a>(sink: &'a Sink<'a>, top: &TomlTable<'a>, common: &Common)
         let what = format!("{} services and groups", drafts.len());
         sink.error(&beyond.name, what, format!("have {SERVICES_MAX} at most"));
     }
+    let networks = drafts.iter().filter_map(|draft| draft.settings.access.as_ref()).map(|list| list.prefixes().len());
+    let networks: usize = networks.sum();
+    if networks > NETWORKS_TOTAL_MAX {
+        let what = format!("{networks} networks in the access rules of all services");
+        sink.error(&(0..0), what, format!("have {NETWORKS_TOTAL_MAX} at most"));
+    }
     let backends: usize = drafts.iter().map(|draft| draft.backends.len()).sum();
     if backends > BACKENDS_MAX {
         sink.error(&(0..0), format!("{backends} backends in all services"), format!("have {BACKENDS_MAX} at most"));
@@ -113,6 +121,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
             outer: Outer::default(),
             algorithm,
             unknown,
+            access: None,
             timeouts,
             drain_limit,
             all_down,
@@ -123,6 +132,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
         settings: ServiceSettings {
             health,
             access_log,
+            access: None,
             route_count: 0,
             said: Default::default(),
             https: None,
@@ -159,6 +169,7 @@ fn routed<'a>(
 ) -> Vec<ServiceDraft> {
     l7::foreign(table, spoken, &draft.service.name);
     if !spoken.has_routes() {
+        (draft.settings.access, draft.settings.said.access) = access::read(table, spoken);
         return vec![draft];
     }
     draft.routes_of = sharing::read(table).filter(|_| spoken != Spoken::Tls);
@@ -173,6 +184,8 @@ fn routed<'a>(
     }
     if spoken.is_http() {
         draft.settings.said.fields.extend(to_backends);
+    } else {
+        (draft.settings.access, draft.settings.said.access) = access::read(table, spoken);
     }
     if spoken != Spoken::Tls {
         let fields = &mut draft.settings.said.fields;

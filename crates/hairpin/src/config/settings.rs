@@ -8,6 +8,7 @@ use crate::health::{Check, CheckTarget, Passive, StatusRanges};
 use crate::monitor::MonitorSettings;
 use crate::spans::TracingSettings;
 use hairpin_acme::{Authority, WantedName};
+use hairpin_core::access::AccessList;
 use hairpin_core::config::{Backend, Forwarding, Service, Timeouts};
 use hairpin_core::l7::config::{Network, ServerErrors};
 use hairpin_core::offload::Choice;
@@ -15,6 +16,7 @@ use hairpin_core::table::LookupMethod;
 use hairpin_https::BackendTlsOptions;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Which connections are offloaded.
@@ -340,6 +342,8 @@ pub struct ServiceSettings {
     pub health: HealthSettings,
     /// Which of its records become lines of the access log; `None`: none.
     pub access_log: Option<ServiceLog>,
+    /// TCP, UDP and TLS services: whose connections may begin; `None`: all.
+    pub access: Option<Arc<AccessList>>,
     /// How many routes the file gives it: what takes none of them takes its own backends.
     pub route_count: u16,
     /// HTTP and TLS services: their sections, as text.

@@ -120,10 +120,12 @@ pub(super) enum SameSite {
 /// The decision of an access rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum AccessAction {
-    /// The request passes.
+    /// The request passes, the connection begins.
     Allow,
     /// It does not.
     Deny,
+    /// The connection is counted as if it were refused.
+    Count,
 }
 
 macro_rules! words {
@@ -160,7 +162,7 @@ words!(BackendProtocol { Http1 = "http/1.1", Http2 = "h2" });
 words!(ChallengeChoice { Auto = "auto", Http01 = "http-01", TlsAlpn01 = "tls-alpn-01" });
 words!(Preface { Off = "off", V1 = "v1", V2 = "v2" });
 words!(SameSite { Lax = "lax", Strict = "strict", None = "none" });
-words!(AccessAction { Allow = "allow", Deny = "deny" });
+words!(AccessAction { Allow = "allow", Deny = "deny", Count = "count" });
 words!(Forwarding { Nat = "nat", FullNat = "full-nat", Direct = "dsr" });
 words!(Encapsulation { None = "none", Ipip = "ipip", Gue = "gue" });
 words!(Algorithm {

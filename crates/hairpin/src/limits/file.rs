@@ -5,6 +5,7 @@ use super::{Counter, Group, limit};
 use crate::config::limits;
 use crate::health::limits as health;
 use crate::monitor::MONITORS_MAX;
+use hairpin_core::access::{NETWORKS_MAX as ACCESS_NETWORKS_MAX, NETWORKS_TOTAL_MAX, RULES_MAX};
 use hairpin_core::keys::KEYS_MAX;
 use hairpin_core::l7::edit::VALUE_BYTES_MAX;
 use hairpin_core::l7::head::FIELDS_MAX;
@@ -46,7 +47,22 @@ pub(super) const FILE: Group = Group {
         ),
         limit("pool addresses", Number(limits::POOL_ADDRESSES_MAX as u64, "addresses"), RELOADS, REFUSED),
         limit("routes of a service", Number(limits::ROUTES_MAX as u64, "routes"), RELOADS, REFUSED),
-        limit("access rules of a service", Number(limits::ROUTES_MAX as u64, "rules"), RELOADS, REFUSED),
+        limit("access rules of an HTTP service", Number(limits::ROUTES_MAX as u64, "rules"), RELOADS, REFUSED),
+        limit("access rules of a TCP, UDP or TLS service", Number(RULES_MAX as u64, "rules"), RELOADS, REFUSED),
+        limit(
+            "networks in the access rules of a TCP, UDP or TLS service, 61 bytes each and 128 bytes in the kernel, twice that \
+             during a reload",
+            Number(ACCESS_NETWORKS_MAX as u64, "networks"),
+            RELOADS,
+            REFUSED,
+        ),
+        limit(
+            "networks in the access rules of all TCP, UDP and TLS services",
+            Number(NETWORKS_TOTAL_MAX as u64, "networks"),
+            RELOADS,
+            REFUSED,
+        ),
+        limit("`client_file`", Number(limits::NETWORKS_FILE_BYTES_MAX, "bytes"), RELOADS, REFUSED),
         limit("entries of a list or table in a route", Number(limits::ENTRIES_MAX as u64, "entries"), RELOADS, REFUSED),
         limit(
             "groups that a route divides requests over",

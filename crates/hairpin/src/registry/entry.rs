@@ -82,6 +82,7 @@ impl ServiceEntry {
             outer: self.outer.as_ref().map_or_else(Outer::default, OuterEntry::outer),
             algorithm: self.balance.0,
             unknown: self.unknown.0,
+            access: None,
             all_down: self.all_down.0,
             timeouts: self.timeouts,
             drain_limit: self.drain_limit,

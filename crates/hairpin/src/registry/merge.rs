@@ -300,6 +300,7 @@ impl<'a> Merge<'a> {
             let mut service = entry.service(kinds.remove(number), members.into_iter().filter_map(backend).collect());
             let settings = self.settings.get(number);
             service.faulty = settings.map(|settings| settings.health.faulty()).unwrap_or_default();
+            service.access = settings.and_then(|settings| settings.access.clone());
             service.is_recorded = settings.is_some_and(|settings| settings.access_log.is_some());
             services[usize::from(*number)] = service;
         }

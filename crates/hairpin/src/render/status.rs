@@ -92,6 +92,9 @@ fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
         let _ = writeln!(out, "{}", draining(process, now));
     }
     let _ = writeln!(out, "\n{}", fitted(services(status), width, &SERVICES_SPARED));
+    if let Some(table) = access(status) {
+        let _ = writeln!(out, "\n{}", fitted(table, width, &[]));
+    }
     if let Some(table) = health(status, now) {
         let _ = writeln!(out, "\n{}", fitted(table, width, &HEALTH_SPARED));
     }
@@ -304,6 +307,18 @@ fn services(status: &Status) -> Table {
         }
     }
     table
+}
+
+/// What access rules have refused or counted.
+fn access(status: &Status) -> Option<Table> {
+    let mut table = aligned(&["ACCESS", "RULE", "ACTION"], &["PACKETS"]);
+    for service in &status.services {
+        for rule in &service.access {
+            let words = [&*service.name, &rule.rule.to_string(), &rule.action];
+            add(&mut table, &words, &[number(rule.packets_total as f64)]);
+        }
+    }
+    (table.row_count() > 0).then_some(table)
 }
 
 fn traffic_cells(

@@ -233,6 +233,7 @@ impl Supervisor {
         // Known numbers first, so that a process that starts after a crash knows them too.
         registry.save(&InstanceRecord::numbers(&self.socket))?;
         self.plane.begin_backends(&merged.fresh_backends).context("cannot clear counters")?;
+        self.plane.begin_services(&merged.fresh_services).context("cannot read counters")?;
         let forwarding_tables = self.plane.forwarding_tables(&snapshot)?;
         super::former::keep(&self.socket, &merged, &self.options.file, &config.text);
         self.plane.suspend_set_up();

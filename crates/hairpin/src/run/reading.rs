@@ -6,9 +6,10 @@ use crate::config::Settings;
 use crate::config::words::spoken;
 use crate::control::{LatencyView, SizeView};
 use crate::status::{
-    BackendStatus, Count, Histogram, HttpsStatus, OffloadStatus, RequestSizesStatus, RequestTimesStatus, ServiceStatus,
-    Status, Traffic, WorkerStatus,
+    AccessStatus, BackendStatus, Count, Histogram, HttpsStatus, OffloadStatus, RequestSizesStatus, RequestTimesStatus,
+    ServiceStatus, Status, Traffic, WorkerStatus,
 };
+use hairpin_core::access::{AccessAction, RULES_MAX};
 use hairpin_core::config::{
     Algorithm, Backend, BackendState, Encapsulation, Forwarding, Service, ServiceState, Snapshot,
 };
@@ -45,6 +46,8 @@ pub(crate) struct Reading {
     pub(crate) workers: Vec<WorkerReading>,
     /// Traffic that rules forwarded since the programs were loaded: slot by slot, a backend's number times two plus direction.
     pub(crate) totals: Vec<Volume>,
+    /// Packets that the engine has judged by access rules: of each service [`RULES_MAX`], by rule.
+    pub(crate) access: Vec<u64>,
     /// The terminating path's counters beside those that are added to the workers': handshakes, resumed ones, and other events
     /// by name.
     pub(crate) https: HttpsReading,
@@ -302,6 +305,29 @@ fn replies(reading: &Reading, number: usize) -> BTreeMap<String, u64> {
     (1..5).map(|class| (format!("{}xx", class + 1), count(class))).collect()
 }
 
+/// The word of the configuration.
+const DENY: &str = "deny";
+
+/// What access rules that refuse or count have done.
+fn access(reading: &Reading, number: usize, service: &Service) -> Vec<AccessStatus> {
+    let Some(list) = &service.access else { return Vec::new() };
+    let by_workers = |rule: usize| -> u64 {
+        let services = reading.workers.iter().filter_map(|worker| worker.statistics.services.get(number));
+        services.filter_map(|service| service.access.get(rule)).sum()
+    };
+    let by_engine = |rule: usize| reading.access.get(number * RULES_MAX + rule).copied().unwrap_or(0);
+    let said = list.actions().iter().enumerate().filter_map(|(rule, action)| {
+        let action = match action {
+            AccessAction::Allow => return None,
+            AccessAction::Deny => DENY,
+            AccessAction::Count => "count",
+        };
+        let packets = by_workers(rule) + by_engine(rule);
+        Some(AccessStatus { rule: rule as u16 + 1, action: action.to_string(), packets_total: packets })
+    });
+    said.collect()
+}
+
 /// The services there are, with their numbers: each with its groups behind it.
 pub(crate) fn shown(snapshot: &Snapshot) -> Vec<(usize, &Service)> {
     let there = snapshot.services.iter().enumerate().filter(|(_, service)| service.state != ServiceState::Vacant);
@@ -360,6 +386,8 @@ fn service_status(
     // A group may be one of a TLS service, which has no requests: its histograms stay empty.
     let has_requests = service.kind.http().is_some() || service.kind.is_group();
     let requests = [before, now].map(|reading| sum(reading, |s| s.requests));
+    let access = access(now, number, service);
+    let denied: u64 = access.iter().filter(|rule| rule.action == DENY).map(|rule| rule.packets_total).sum();
     let mut status = ServiceStatus {
         name: service.name.to_string(),
         listen: match service.kind {
@@ -374,13 +402,14 @@ fn service_status(
         connections_total: created[1],
         connections_per_s: per_s.of(created[0], created[1]),
         established_total: sum(now, |s| s.established),
-        refused_total: sum(now, |s| s.refused),
+        refused_total: sum(now, |s| s.refused) + denied,
         requests: service
             .kind
             .is_layer7()
             .then(|| Count { total: requests[1], per_s: per_s.of(requests[0], requests[1]) }),
         times: has_requests.then(|| request_times(now, number, spoken(service) == "https")),
         sizes: has_requests.then(|| request_sizes(now, number)),
+        access,
         replies: service.kind.http().map(|_| replies(now, number)).unwrap_or_default(),
         state: if service.state == ServiceState::Removed { "removed" } else { "active" }.to_string(),
         ..ServiceStatus::default()

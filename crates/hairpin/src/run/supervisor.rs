@@ -445,6 +445,7 @@ impl Supervisor {
             workers: self.worker_readings(),
             https,
             totals: self.plane.totals()?,
+            access: self.plane.access_counts()?,
             events: self.plane.events()?,
         })
     }

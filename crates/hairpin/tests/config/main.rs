@@ -5,6 +5,7 @@ use hairpin_core::config::{
     Algorithm, AllDown, BackendState, Encapsulation, Forwarding, Service, Timeouts, UnknownPacket,
 };
 use hairpin_core::flow::Protocol;
+mod access;
 mod acme;
 mod backend_tls;
 mod clashes;

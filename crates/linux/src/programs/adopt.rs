@@ -1,5 +1,6 @@
 //! Adopts the objects that an earlier process has pinned, without losing a packet.
 
+use super::access::AccessInForce;
 use super::checks::CheckDevice;
 use super::object::{self, Constants, Programs};
 use super::pins::{self, Pins};
@@ -64,6 +65,7 @@ impl LoadedPlane {
             has_checks: false,
             check_device: CheckDevice::default(),
             set_up: None,
+            access: AccessInForce::default(),
         })))
     }
 }

@@ -17,6 +17,8 @@ impl LoadedPlane {
     pub fn configure(&self, snapshot: &Snapshot) -> Result<()> {
         // What is set up by the programs is followed by them, and by workers' rules else.
         self.control.block().follow.store(u32::from(self.set_up.is_some()), Ordering::Release);
+        // Before a service is known that has rules.
+        self.configure_access(snapshot)?;
         let mut ends = ends(snapshot);
         add_roles(&mut ends, snapshot, self.set_up_services(snapshot));
         let ends: HashMap<&[u8], &[u8]> = ends.iter().map(|(end, roles)| (end.bytes(), roles.bytes())).collect();
@@ -122,6 +124,9 @@ fn ends(snapshot: &Snapshot) -> HashMap<abi::EndKey, abi::EndRoles> {
         } else if !service.kind.is_group() {
             let roles = ends.entry(abi::EndKey::of(&service.endpoint, service.protocol)).or_insert_with(Bytes::zeroed);
             roles.roles |= abi::END_SERVICE;
+            if service.access.is_some() {
+                roles.roles |= abi::END_ACCESS;
+            }
             if service.kind.is_spliced() && service.protocol == Protocol::Tcp {
                 roles.roles |= abi::END_SPLICED;
                 if service.kind.has_timestamps() {

@@ -22,14 +22,29 @@ impl LoadedPlane {
     /// Traffic that rules have forwarded, summed over CPUs: of the first `count` values of
     /// [`hairpin_core::engine::Rule::total`], at most twice [`abi::BACKENDS_MAX`]. One system call.
     pub fn totals(&self, count: u32) -> Result<Vec<abi::TotalsValue>> {
-        let map = self.maps.named("totals")?;
-        ensure!(count <= map.max_entries(), "{count} totals: there are {}", map.max_entries());
+        self.per_cpu_sums("totals", count, |sum: abi::TotalsValue, cpu| abi::TotalsValue {
+            packets: sum.packets.wrapping_add(cpu.packets),
+            bytes: sum.bytes.wrapping_add(cpu.bytes),
+        })
+    }
+
+    /// The first `count` elements of an array that has one for each CPU, each summed by `add`. One system call.
+    pub(super) fn per_cpu_sums<T: Bytes + Default>(
+        &self,
+        name: &str,
+        count: u32,
+        add: impl Fn(T, &T) -> T + Copy,
+    ) -> Result<Vec<T>> {
+        // The kernel rounds a CPU's value up to so many bytes.
+        const { assert!(size_of::<T>().is_multiple_of(8)) };
+        let map = self.maps.named(name)?;
+        ensure!(count <= map.max_entries(), "{count} elements of map {name}: there are {}", map.max_entries());
         if count == 0 {
             return Ok(Vec::new());
         }
         let cpus = libbpf_rs::num_possible_cpus().context("cannot count CPUs")?;
         let mut keys = vec![0u32; count as usize];
-        let mut values = vec![abi::TotalsValue::default(); count as usize * cpus];
+        let mut values = vec![T::default(); count as usize * cpus];
         let mut read = count;
         let mut next = 0u32;
         let options = libbpf_sys::bpf_map_batch_opts {
@@ -52,14 +67,10 @@ impl LoadedPlane {
         match checked(result) {
             // There are no more than these.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
-            result => drop(result.context("cannot read map totals")?),
+            result => drop(result.with_context(|| format!("cannot read map {name}"))?),
         }
-        ensure!(read == count, "map totals gave {read} of {count} elements");
-        let sum = |sum: abi::TotalsValue, cpu: &abi::TotalsValue| abi::TotalsValue {
-            packets: sum.packets.wrapping_add(cpu.packets),
-            bytes: sum.bytes.wrapping_add(cpu.bytes),
-        };
-        Ok(values.chunks_exact(cpus).map(|all| all.iter().fold(abi::TotalsValue::default(), sum)).collect())
+        ensure!(read == count, "map {name} gave {read} of {count} elements");
+        Ok(values.chunks_exact(cpus).map(|all| all.iter().fold(T::default(), add)).collect())
     }
 
     /// Sets totals to zero, for backends that are new under an old one's number. Rules that still count there, count

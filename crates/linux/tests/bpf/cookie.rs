@@ -4,7 +4,7 @@ use crate::adoption::adopted;
 use crate::packet::{ACK, FIN, Packet, RST, SYN, parsed, v4, v6};
 use crate::rig::{Buffer, CLIENT, KEY, OK, REDIRECT, Rig, SHOT, VIP, in_namespace, snapshot};
 use crate::wire::{Link, Vnet};
-use hairpin_core::config::UnknownPacket;
+use hairpin_core::config::{Snapshot, UnknownPacket};
 use hairpin_core::flow::{FlowKey, Protocol, Steering};
 use hairpin_core::frame::{Checksum, VecFrame};
 use hairpin_core::keys::Secret;
@@ -47,6 +47,11 @@ pub(crate) fn splice_with(rig: &Rig, unknown: UnknownPacket) {
 }
 
 fn splice_as(rig: &Rig, unknown: UnknownPacket, timestamps: bool) {
+    rig.plane.configure(&spliced(unknown, timestamps)).unwrap();
+}
+
+/// The rig's services, those of TCP port 80 spliced.
+pub(crate) fn spliced(unknown: UnknownPacket, timestamps: bool) -> Snapshot {
     let mut spliced = snapshot();
     for service in [0, 2] {
         spliced.services[service].unknown = unknown;
@@ -61,7 +66,7 @@ fn splice_as(rig: &Rig, unknown: UnknownPacket, timestamps: bool) {
             timestamps,
         }));
     }
-    rig.plane.configure(&spliced).unwrap();
+    spliced
 }
 
 pub(crate) fn cookies(rig: &Rig) -> Cookies {

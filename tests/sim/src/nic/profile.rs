@@ -180,6 +180,7 @@ impl CardProfile {
             rewrites_timestamps: self.abilities.rewrites_timestamps,
             checks_guards: self.abilities.checks_guards,
             counts: true,
+            judges_access: false,
         }
     }
 

@@ -216,6 +216,7 @@ fn a_snapshot_names_the_backends() {
         outer: Default::default(),
         algorithm: Algorithm::default(),
         unknown: UnknownPacket::default(),
+        access: None,
         timeouts: Timeouts::default(),
         drain_limit: Duration::ZERO,
         all_down: Default::default(),

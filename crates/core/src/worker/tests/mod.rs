@@ -1,5 +1,6 @@
 //! The worker against scripted packets, a real-enough engine, and drawn sequences of both.
 
+mod access;
 mod adoption;
 mod capacity;
 mod change;

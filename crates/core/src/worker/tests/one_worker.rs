@@ -159,7 +159,7 @@ impl OneWorker {
             stateless,
             loads: loads.clone(),
             effective_weights: effective_weights.clone(),
-            caps: EngineCaps::full(100_000),
+            caps: EngineCaps { judges_access: false, ..EngineCaps::full(100_000) },
             ..WorkerOptions::new(snapshot, boxed::<Connection>(capacity), table, policy, [1, 2, 3, 4])
         }
     }
@@ -377,6 +377,7 @@ fn plan(ipv6: bool, change: impl Fn(&mut Service)) -> Snapshot {
             outer: Default::default(),
             algorithm: Default::default(),
             unknown: Default::default(),
+            access: None,
             timeouts: Default::default(),
             drain_limit: Duration::ZERO,
             all_down: Default::default(),

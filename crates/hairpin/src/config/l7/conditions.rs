@@ -49,7 +49,7 @@ fn regex_mistake(text: &str) -> Option<String> {
 }
 
 /// The networks that a field names.
-pub(super) fn networks(table: &TomlTable<'_>, name: &str) -> Box<[Network]> {
+pub(in crate::config) fn networks(table: &TomlTable<'_>, name: &str) -> Box<[Network]> {
     let empty = table.given(name).is_some_and(super::super::reader::is_empty_list);
     if ["trusted", "accept_proxy"].contains(&name) && empty {
         Box::default()

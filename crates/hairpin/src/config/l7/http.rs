@@ -43,7 +43,7 @@ pub(super) fn read(service: &TomlTable<'_>, spoken: Spoken, targets: &Targets) -
     let limits = table.table("limits", &reference::HTTP_LIMITS);
     let rest = read_rest(service, &table, spoken, targets);
     let (routes, said_routes) = route::read(service, spoken, targets, rest);
-    let (access, said_access) = route::read_access(service);
+    let (access, said_access) = route::read_access(service, spoken);
     let proxy_protocol = read_proxy_protocol(&table);
     let reuse = table.boolean("reuse");
     if proxy_protocol.is_some() && table.has("reuse") && reuse {

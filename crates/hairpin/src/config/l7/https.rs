@@ -86,7 +86,7 @@ fn read_clients(table: &TomlTable<'_>) -> (ClientCertificates, Option<PathBuf>) 
 }
 
 /// A path of a file that is read later, when the working directory may be another one.
-pub(super) fn absolute(table: &TomlTable<'_>, name: &str, text: &At<String>) -> Option<PathBuf> {
+pub(in crate::config) fn absolute(table: &TomlTable<'_>, name: &str, text: &At<String>) -> Option<PathBuf> {
     let path = PathBuf::from(&text.value);
     if path.is_absolute() && !text.value.contains('\0') {
         return Some(path);

@@ -22,7 +22,10 @@ pub(crate) mod limits {
 }
 
 pub(crate) use conditions::network;
+pub(super) use conditions::networks;
 pub(super) use http::{is_secure, is_terminated, redirects, redirects_said, terminates};
+pub(super) use https::absolute;
+pub(super) use route::only;
 pub(super) use target::{OWN, Targets};
 
 use super::reader::TomlTable;
@@ -75,11 +78,10 @@ pub(super) fn span_of_acme(service: &TomlTable<'_>) -> Range<usize> {
 pub(super) fn foreign(table: &TomlTable<'_>, spoken: Spoken, name: &str) {
     let routed = [Spoken::Http, Spoken::Https, Spoken::Tls];
     let of_http = [Spoken::Http, Spoken::Https];
-    let tables: [(&str, &[Spoken]); 7] = [
+    let tables: [(&str, &[Spoken]); 6] = [
         ("routes_of", &of_http),
         ("group", &routed),
         ("route", &routed),
-        ("access", &of_http),
         ("http", &of_http),
         ("https", &[Spoken::Https]),
         ("tls", &[Spoken::Tls]),
@@ -113,7 +115,7 @@ fn number<T: TryFrom<u64> + Default>(table: &TomlTable<'_>, name: &str) -> T {
 }
 
 /// Reports a list that is too long.
-fn bounded(table: &TomlTable<'_>, name: &str, length: usize, max: usize) {
+pub(super) fn bounded(table: &TomlTable<'_>, name: &str, length: usize, max: usize) {
     if length > max {
         let what = format!("{length} entries in `{name}`");
         table.error(&table.span_of(name), what, format!("have {max} at most"));

@@ -116,7 +116,7 @@ pub(super) fn never_taken(table: &TomlTable<'_>, line: &LineName) {
 }
 
 /// Reports fields that only the other kind of service has.
-pub(super) fn only(table: &TomlTable<'_>, fields: &[&str], spoken: &str, remedy: &str) {
+pub(in crate::config) fn only(table: &TomlTable<'_>, fields: &[&str], spoken: &str, remedy: &str) {
     for field in fields.iter().filter(|field| table.has(field)) {
         let what = format!("`{field}` is given, but the service is {spoken}");
         table.error(&table.span_of(field), what, remedy);
@@ -124,13 +124,14 @@ pub(super) fn only(table: &TomlTable<'_>, fields: &[&str], spoken: &str, remedy:
 }
 
 /// The access rules of a service, and how they are written.
-pub(super) fn read_access(service: &TomlTable<'_>) -> (Box<[Access]>, Vec<String>) {
+pub(super) fn read_access(service: &TomlTable<'_>, spoken: Spoken) -> (Box<[Access]>, Vec<String>) {
     let tables = service.tables("access", &reference::ACCESS);
     bounded(service, "access", tables.len(), ROUTES_MAX);
     let rule = |table: &TomlTable<'_>| {
         if !table.has("action") {
             table.missing("action");
         }
+        only(table, &["client_file"], spoken.word(), "that is for tcp, udp and tls services: use `client`");
         let status = number(table, "status");
         let conditions = conditions::read(table);
         let strict = table.boolean("strict");
@@ -146,6 +147,12 @@ pub(super) fn read_access(service: &TomlTable<'_>) -> (Box<[Access]>, Vec<String
             }
             AccessAction::Allow => AccessVerdict::Allow,
             AccessAction::Deny => AccessVerdict::Deny { status },
+            AccessAction::Count => {
+                let what = format!("`action` is \"count\", but the service is {}", spoken.word());
+                let remedy = "that is for tcp, udp and tls services: the access log shows what a rule would deny";
+                table.error(&table.span_of("action"), what, remedy);
+                return None;
+            }
         };
         Some(Access { conditions, verdict, strict })
     };

@@ -270,12 +270,24 @@ pub const RESPONSE_EDITS: ReferenceSection =
 /// `[[service.access]]`
 pub const ACCESS: ReferenceSection = ReferenceSection {
     header: "[[service.access]]",
-    doc: "Which requests may pass, decided before any route: the first rule whose conditions all hold decides; if none \
-          does, the request passes. 1024 at most. It asks for the same as [[service.route]] of HTTP services.",
+    doc: "Who may have what of the service: the first rule whose conditions all hold decides; if none does, all may. Of http and \
+          https services: which requests may pass, decided before any route, 1024 rules at most; a rule asks for the same as \
+          [[service.route]]. Of tcp, udp and tls services: whose connections may begin, 16 rules at most, by `client` and \
+          `client_file`. Connections that there are when a rule changes stay.",
     fields: &[
         field(
             "action",
-            ValueForm::Choice(&[("allow", "the request passes"), ("deny", "it is answered with `status`")]),
+            ValueForm::Choice(&[
+                ("allow", "the request passes, the connection may begin"),
+                (
+                    "deny",
+                    "the request is answered with `status`; the connection's packets are dropped, without an answer",
+                ),
+                (
+                    "count",
+                    "tcp, udp and tls: the rule decides nothing, but counts what it would have refused; a rule behind it decides",
+                ),
+            ]),
             Required,
             "\"deny\"",
             "What is decided.",
@@ -285,7 +297,16 @@ pub const ACCESS: ReferenceSection = ReferenceSection {
             ValueForm::Integer { min: 400, max: 599 },
             Value("403"),
             "404",
-            "The status for denied requests.",
+            "http and https: the status for denied requests.",
+        ),
+        field(
+            "client_file",
+            ValueForm::Text,
+            From("none"),
+            "\"/etc/hairpin/blocked.txt\"",
+            "tcp, udp and tls: an absolute path of a file with networks that count as if they stood in `client`, one a line; what \
+             follows `#` or `;` is a comment. 100,000 in the rules of a service, 400,000 in those of all. It is read at the start \
+             and at each reload.",
         ),
         field(
             "strict",

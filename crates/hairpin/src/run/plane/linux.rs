@@ -301,6 +301,10 @@ impl Plane for LinuxPlane {
         self.programs.begin_backends(numbers)
     }
 
+    fn begin_services(&mut self, numbers: &[u16]) -> Result<()> {
+        self.programs.begin_services(numbers)
+    }
+
     fn heartbeat(&self) {
         self.programs.heartbeat();
     }
@@ -327,6 +331,10 @@ impl Plane for LinuxPlane {
 
     fn totals(&self) -> Result<Vec<Volume>> {
         self.programs.totals()
+    }
+
+    fn access_counts(&self) -> Result<Vec<u64>> {
+        self.programs.access_counts()
     }
 
     fn events(&self) -> Result<Vec<PlaneEvent>> {

@@ -220,6 +220,11 @@ pub(crate) trait Plane {
         Ok(())
     }
 
+    /// Lets counters of services that are new under their numbers begin at zero.
+    fn begin_services(&mut self, _numbers: &[u16]) -> Result<()> {
+        Ok(())
+    }
+
     /// Gives a sign of life.
     fn heartbeat(&self) {}
 
@@ -243,6 +248,12 @@ pub(crate) trait Plane {
 
     /// Traffic that rules have forwarded since counting began, by slot: a backend's number times two, plus direction.
     fn totals(&self) -> Result<Vec<Volume>> {
+        Ok(Vec::new())
+    }
+
+    /// Packets that the engine has judged by access rules, since counting began: of each service
+    /// [`hairpin_core::access::RULES_MAX`], by rule.
+    fn access_counts(&self) -> Result<Vec<u64>> {
         Ok(Vec::new())
     }
 

@@ -17,6 +17,7 @@ pub(super) fn reading(snapshot: &Snapshot, uptime_s: u64, workers: usize) -> Rea
         uptime: Duration::from_secs(uptime_s),
         workers: vec![worker; workers],
         totals: vec![Volume::default(); snapshot.backends() as usize * 2],
+        access: Vec::new(),
         events: vec![("sent", 0, false), ("policed-client", 0, true)],
     }
 }
@@ -103,4 +104,24 @@ fn groups_stand_behind_their_service() {
             ("s", "192.0.2.1:443/tls", "tls", None, "10.0.0.1:80"),
         ]
     );
+}
+
+#[test]
+fn access_rules_have_what_engine_and_workers_have_counted() {
+    let rules = "[[service.access]]\naction = \"allow\"\nclient = \"10.0.0.1\"\n\
+        [[service.access]]\naction = \"count\"\n[[service.access]]\naction = \"deny\"\nclient = \"10.0.0.0/8\"\n";
+    let config = crate::config::parse("t", &format!("{FILE}{rules}")).unwrap();
+    let mut registry = crate::registry::Registry::default();
+    let snapshot = registry.merge(&config, &|_| 1, 0).unwrap().snapshot;
+    let mut now = reading(&snapshot, 10, 2);
+    for worker in &mut now.workers {
+        worker.statistics.services[1].access[1] = 2;
+        worker.statistics.services[1].access[2] = 1;
+    }
+    now.access = vec![0; 2 * RULES_MAX];
+    (now.access[RULES_MAX + 1], now.access[RULES_MAX + 2]) = (100, 50);
+    let status = status(&config.settings, &snapshot, &now, &now);
+    let said: Vec<_> = status.services[1].access.iter().map(|r| (r.rule, &*r.action, r.packets_total)).collect();
+    assert_eq!(said, [(2, "count", 104), (3, "deny", 52)]);
+    assert_eq!((status.services[1].refused_total, status.services[0].access.len()), (52, 0));
 }

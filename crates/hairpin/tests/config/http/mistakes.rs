@@ -20,7 +20,6 @@ fn tables_of_http_are_refused_elsewhere() {
     only("[[service.route]]\ngroup = \"x\"", "route", "20:1", any);
     only("[[service.group]]\nname = \"x\"\nbackends = [\"10.0.0.9:1\"]", "group", "20:1", any);
     let either = "\"http\" or \"https\"";
-    only("[[service.access]]\naction = \"deny\"", "access", "20:1", either);
     only("[service.http]\nreuse = false", "http", "20:1", either);
     only("[service.https]\ncertificates = \"/c\"", "https", "20:1", "\"https\"");
     only("[service.tls]\nconnect_tries = 1", "tls", "20:1", "\"tls\"");

@@ -17,7 +17,7 @@ use crate::l7::splice::{Context, Splices, port_of};
 use crate::offload::OffloadState;
 use crate::wire::Transport;
 use crate::wire::tcp::{ACK, FIN, RST, SYN};
-use crate::worker::Drop;
+use crate::worker::{Drop, is_denied};
 
 /// Connections looked at for one to give up when there is no room.
 const EVICTION_TRIES_MAX: usize = 32;
@@ -31,6 +31,9 @@ impl Splices {
         at: &Transport,
         service: u16,
     ) {
+        if is_denied(cx.snapshot, cx.caps, cx.statistics, (service, at)) {
+            return cx.drop(Drop::Denied);
+        }
         match at.tcp_flags & (SYN | ACK | RST | FIN) {
             SYN => {
                 let clock = cx.has_timestamps(service).then(|| cx.clock());

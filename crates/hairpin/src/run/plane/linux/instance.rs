@@ -13,7 +13,7 @@ use hairpin_core::l4::connection::Volume;
 use hairpin_core::l7::cookie::Cookies;
 use hairpin_core::time::Time;
 use hairpin_core::worker::Known;
-use hairpin_linux::abi;
+use hairpin_linux::abi::{self, ACCESS_RULES_MAX, SERVICES_MAX};
 use hairpin_linux::control::Control;
 use hairpin_linux::cpu;
 use hairpin_linux::device::Interface;
@@ -32,6 +32,8 @@ pub(crate) struct InstancePrograms {
     room: [u32; 2],
     /// Slots of the totals in use: two for each backend.
     totals: u32,
+    /// Services up to the last one that has access rules.
+    judged: u32,
     base: EarlierTotals,
 }
 
@@ -79,7 +81,7 @@ impl InstancePrograms {
         let (control, check_device) = (programs.control(), check_device(&settings.instance));
         let sequences = sequences_max(settings.http_connections_max, settings.connections_max, workers);
         let room = [settings.rules_max, sequences.min(settings.rules_max)];
-        InstancePrograms { programs, control, check_device, room, totals: 0, base: EarlierTotals::default() }
+        InstancePrograms { programs, control, check_device, room, totals: 0, judged: 0, base: EarlierTotals::default() }
     }
 
     /// The directory of pinned objects.
@@ -95,6 +97,8 @@ impl InstancePrograms {
     /// Tells the programs what they balance, now or anew.
     pub(super) fn configure(&mut self, snapshot: &Snapshot) -> Result<()> {
         self.totals = snapshot.backends() * 2;
+        let last = snapshot.services.iter().rposition(|service| service.access.is_some());
+        self.judged = last.map_or(0, |number| number as u32 + 1);
         self.programs.configure(snapshot)
     }
 
@@ -166,7 +170,8 @@ impl InstancePrograms {
     /// Lets counters begin at zero as seen from here.
     pub(super) fn begin_counting(&mut self) -> Result<()> {
         self.base = EarlierTotals::default();
-        self.base = EarlierTotals { totals: self.totals()?, events: self.programs.events()?.to_vec() };
+        let access = self.programs.access_counts(SERVICES_MAX as u32)?;
+        self.base = EarlierTotals { totals: self.totals()?, access, events: self.programs.events()?.to_vec() };
         Ok(())
     }
 
@@ -180,6 +185,30 @@ impl InstancePrograms {
             }
         }
         self.programs.clear_totals(&slots)
+    }
+
+    /// Lets counters of services that are new under their numbers begin at zero as seen from here.
+    pub(super) fn begin_services(&mut self, numbers: &[u16]) -> Result<()> {
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        let now = self.programs.access_counts(SERVICES_MAX as u32)?;
+        for slot in numbers
+            .iter()
+            .flat_map(|&number| (0..ACCESS_RULES_MAX).map(move |rule| usize::from(number) * ACCESS_RULES_MAX + rule))
+        {
+            if let (Some(base), Some(now)) = (self.base.access.get_mut(slot), now.get(slot)) {
+                *base = *now;
+            }
+        }
+        Ok(())
+    }
+
+    /// Packets that the programs have judged by access rules, since counting began: by service and rule.
+    pub(super) fn access_counts(&self) -> Result<Vec<u64>> {
+        let counts = self.programs.access_counts(self.judged)?;
+        let base = self.base.access.iter().copied().chain(std::iter::repeat(0));
+        Ok(counts.into_iter().zip(base).map(|(count, base)| count.saturating_sub(base)).collect())
     }
 
     /// Puts the worker program on a worker's device.
@@ -276,5 +305,7 @@ impl InstancePrograms {
 #[derive(Debug, Default)]
 struct EarlierTotals {
     totals: Vec<Volume>,
+    /// By service and rule.
+    access: Vec<u64>,
     events: Vec<u64>,
 }
