@@ -159,8 +159,20 @@ pub struct ServiceStatus {
     pub offloaded: Traffic,
     /// Share of all its packets that was offloaded, 0 to 1.
     pub offloaded_share: f64,
+    /// What its access rules have refused or counted.
+    #[serde(default)]
+    pub access: Vec<AccessStatus>,
     /// Its backends.
     pub backends: Vec<BackendStatus>,
+}
+
+/// An access rule that refuses or counts.
+#[derive(Clone, Debug, Deserialize)]
+pub struct AccessStatus {
+    /// Its number, from 1.
+    pub rule: u16,
+    /// Packets that would have begun a connection.
+    pub packets_total: u64,
 }
 
 /// A backend of a service.

@@ -57,7 +57,11 @@ impl HttpResponse {
 impl HttpConnection {
     /// Connects within `timeout`.
     pub fn open(to: SocketAddr, timeout: Duration) -> Result<HttpConnection> {
-        let stream = TcpStream::connect_timeout(&to, timeout).context("connect")?;
+        HttpConnection::over(TcpStream::connect_timeout(&to, timeout).context("connect")?)
+    }
+
+    /// Over a connection that there is.
+    pub fn over(stream: TcpStream) -> Result<HttpConnection> {
         stream.set_nodelay(true)?;
         Ok(HttpConnection { stream, ahead: Vec::new() })
     }

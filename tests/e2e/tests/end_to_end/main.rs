@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod absence;
+mod access;
 mod access_log;
 mod acme;
 mod availability;
@@ -86,6 +87,7 @@ fn main() -> ExitCode {
     let networks = Arc::new(Networks::default());
     let tests = [
         absence::tests(),
+        access::tests(),
         acme::tests(),
         transfer::tests(&networks),
         balance::tests(&networks),
