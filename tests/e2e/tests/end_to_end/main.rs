@@ -9,6 +9,7 @@ mod absence;
 mod access;
 mod access_log;
 mod acme;
+mod api;
 mod availability;
 mod balance;
 mod commands;
@@ -99,6 +100,7 @@ fn main() -> ExitCode {
         hostile::tests(),
         lifecycle::tests(),
         events::tests(),
+        api::tests(),
         functions::tests(),
         times::tests(),
         top::tests(),
