@@ -215,14 +215,27 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// now.
     pub(super) fn seek_in_engine(&mut self, now: Time, key: &FlowKey) -> Option<(Position, Direction)> {
         let client = self.client_flow(key)?;
-        let begun = self.sets_up.as_mut()?.take(&client);
+        // What finds no room stays with the engine, and goes on when its client sends again.
+        let has_room = self.slab.len() < self.slab.capacity() || self.half_open.len() + self.yielding.len() > 0;
+        let begun = if has_room { self.sets_up.as_mut()?.take(&client) } else { None };
         if let Some(begun) = begun {
-            self.go_on(now, &client, &begun);
+            if self.give_way_to_begun(now, &client) {
+                self.go_on(now, &client, &begun);
+            }
         } else {
             // A report is whole before what has begun is gone.
             self.take_set_up(now);
         }
         self.find(key)
+    }
+
+    /// Whether no connection has the client's flow of one that has begun: a packet of the backend asks for that, and the engine
+    /// begins one beside what the table has while no process is there. What is half-open or over gives way. Beside any other
+    /// the SYN was forged, or comes late.
+    fn give_way_to_begun(&mut self, now: Time, key: &FlowKey) -> bool {
+        let Some((position, _)) = self.find(key) else { return true };
+        let state = self.slab.at(position).state;
+        (state.is_half_open() || state.is_over()) && self.begin_removal(now, position)
     }
 
     /// The client's flow of the connection that a packet with this key may be of, if the engine sets such up.

@@ -286,6 +286,21 @@ fn what_the_engine_has_begun_goes_on_here() {
 }
 
 #[test]
+fn what_has_begun_beside_a_connection_does_not_double_it() {
+    let (mut fixture, script) = fixture(false, 64);
+    let client = client(false, 1, 40_000);
+    fixture.engine.room = 0;
+    let held = fixture.open(client);
+    // By a forged SYN, while no process was there.
+    let number = u16::from(fixture.snapshot().backend(0).unwrap().1.endpoint == held);
+    let other = fixture.snapshot().backend(number).unwrap().1.endpoint;
+    script.begin(key(&fixture, client), Begun { backend: number, answered: true, proof: 1, sent: 1 });
+    fixture.send(packet(other, client, Way::Tcp(RST | ACK)));
+    assert_eq!(fixture.only().backend, held);
+    assert_eq!(fixture.client_sends(client, ACK).destination, held);
+}
+
+#[test]
 fn error_about_what_the_engine_has_begun_reaches_the_client() {
     for ipv6 in [false, true] {
         let (mut fixture, script) = fixture(ipv6, 64);
