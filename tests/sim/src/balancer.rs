@@ -1,16 +1,18 @@
 //! The middle as Hairpin: the engine first, then the worker behind its queue, the kernel for what is neither's.
 
 mod killed;
+mod remains;
+mod set_up;
 
 use crate::carrier::Carrier;
-use crate::engine::{Engine, EngineBug, EngineOptions, PacketOutcome};
+use crate::engine::{Engine, EngineBug, EngineOptions, PacketOutcome, SetUpOptions};
 use crate::nic::{CardProfile, Nic};
 use crate::port::WorkerPort;
 use crate::segments::{self, transport};
 use crate::trace::{Trace, TracePoint};
 use fastrand::Rng;
 use hairpin_core::balance::Loads;
-use hairpin_core::config::{BACKENDS_MAX, Snapshot};
+use hairpin_core::config::Snapshot;
 use hairpin_core::engine::FlowEngine;
 use hairpin_core::event_loop::{EventLoop, Ticket};
 use hairpin_core::flow::{Address, Endpoint, FlowKey, Protocol, Steering};
@@ -23,9 +25,11 @@ use hairpin_core::table::slab::boxed;
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::tcp::{self, FIN, RST, SYN};
 use hairpin_core::wire::{self, Parsed, Transport};
-use hairpin_core::worker::Worker;
+use hairpin_core::worker::{Known, Occupancy, Worker};
+use killed::Successor;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 
 /// Frames that wait for the worker at most; more are dropped, as by a TAP device's ring.
 const QUEUE_MAX: usize = 512;
@@ -58,6 +62,8 @@ pub struct BalancerHostOptions {
     pub engine: EngineOptions,
     /// A card in place of that.
     pub card: Option<CardProfile>,
+    /// How the engine sets up the connections of the first service; `None`: workers do. Not with a card.
+    pub set_up: Option<SetUpOptions>,
     /// Connections go to the engine after so many packets; `None`: never.
     pub offload_after: Option<u64>,
     /// How long frames wait for others to be put together with; `None`: they are not put together.
@@ -99,12 +105,17 @@ pub struct BalancerHost {
     /// Its worker and its engine, and the event loop that every plane has.
     pub event_loop: EventLoop<WorkerPort, Carrier, Worker<AfterPackets, AnyTable>>,
     loads: Loads,
+    occupancy: Occupancy,
+    /// Where the worker notes its connections for the engine; empty if the engine sets none up.
+    cells: &'static [AtomicU8],
     snapshot: Arc<Snapshot>,
     steering: Steering,
     /// Draws what a process draws at its start, and when it ends.
     fates: Rng,
     /// When the process is killed.
     killed_at: Option<Time>,
+    /// What is to become of the one that follows it; `None`: a process serves.
+    successor: Option<Successor>,
     /// Processes that were killed.
     pub killed: u64,
     services: BTreeSet<Endpoint>,
@@ -112,12 +123,14 @@ pub struct BalancerHost {
     splices: bool,
     backends: BTreeSet<Endpoint>,
     own: BTreeSet<Address>,
-    /// The backend of each source.
-    chosen: BTreeMap<Endpoint, Endpoint>,
+    /// The backend of each source, and where its last SYN went.
+    chosen: BTreeMap<Endpoint, (Endpoint, Option<Endpoint>)>,
     /// Tickets of frames as they wait, for the engine's hand-over.
     arrived: Vec<VecFrame>,
     coalesce_at: Option<Time>,
     iterate_at: Option<Time>,
+    /// When a worker whose engine sets connections up wakes by itself: it asks for a time from now on, each time anew.
+    wakes_at: Time,
     rested: Time,
     /// The defects of its run.
     pub failures: Vec<String>,
@@ -141,7 +154,10 @@ impl BalancerHost {
         let steering = Steering::by_hash([random.u64(..), random.u64(..)], 1);
         let fates = Rng::with_seed(seeds[0]);
         let making = (&options, snapshot.clone(), steering, loads.clone());
-        let start = killed::worker_options(making, boxed(options.capacity), SplicedMemory::own(SPLICES_MAX), seeds);
+        let mut start = killed::worker_options(making, boxed(options.capacity), SplicedMemory::own(SPLICES_MAX), seeds);
+        let cells = set_up::cells(&options);
+        let occupancy = Occupancy::default();
+        (start.known, start.occupancy) = (Known::new(cells), occupancy.clone());
         // Of nothing, but what the next process asks for is said.
         let (worker, _) = Worker::adopt(start, Time::ZERO, &|_| false);
         let services =
@@ -151,7 +167,11 @@ impl BalancerHost {
         let backends = snapshot.services.iter().flat_map(|service| service.backends.iter());
         let own = services.iter().map(|end| end.address).chain(snapshot.pool.addresses.iter().copied()).collect();
         let engine = match &options.card {
-            None => Carrier::Kernel(Engine::new(engine_options, random.fork())),
+            None => {
+                let mut engine = Engine::new(engine_options, random.fork());
+                engine.set_up = options.set_up.map(|set_up| Box::new(set_up::part(set_up, &snapshot, cells, steering)));
+                Carrier::Kernel(engine)
+            }
             Some(profile) => Carrier::Card(Box::new(Nic::new(profile.clone(), random.fork()))),
         };
         let port = WorkerPort::new(options.blocks.then(|| random.fork()), options.bug == Some(Bug::LeaksFrame));
@@ -159,11 +179,14 @@ impl BalancerHost {
             // Virtual time stands still during an iteration: what frames and rules cost is not measured.
             event_loop: EventLoop::new(worker, port, engine, || Time::ZERO, || Duration::ZERO),
             loads,
+            occupancy,
+            cells,
             backends: backends.map(|backend| backend.endpoint).collect(),
             snapshot,
             steering,
             fates,
             killed_at: None,
+            successor: None,
             killed: 0,
             services,
             splices,
@@ -172,6 +195,7 @@ impl BalancerHost {
             arrived: Vec::new(),
             coalesce_at: None,
             iterate_at: None,
+            wakes_at: Time::ZERO,
             rested: Time::ZERO,
             failures: Vec::new(),
             overflows: 0,
@@ -182,9 +206,20 @@ impl BalancerHost {
 
     /// When it next has something to do.
     pub fn next(&self, now: Time) -> Option<Time> {
-        let worker = self.event_loop.worker.poll_timeout(now).map(|due| due.max(self.rested));
+        if let Some(successor) = &self.successor {
+            return [self.coalesce_at, Some(successor.due())].into_iter().flatten().min();
+        }
+        let worker = self.worker_due(now).map(|due| due.max(self.rested));
         let engine = self.event_loop.engine.next().map(|due| due.max(self.rested));
         [self.coalesce_at, self.iterate_at, self.killed_at, worker, engine].into_iter().flatten().min()
+    }
+
+    /// When the worker has something to do without frames.
+    fn worker_due(&self, now: Time) -> Option<Time> {
+        match self.options.set_up {
+            Some(_) => Some(self.wakes_at),
+            None => self.event_loop.worker.poll_timeout(now),
+        }
     }
 
     /// Frames have come in; what leaves is added to `out`, to be routed.
@@ -202,8 +237,9 @@ impl BalancerHost {
     /// Does what is due.
     pub fn wake(&mut self, now: Time, world: &mut Surroundings<'_>) {
         if self.killed_at.is_some_and(|due| due <= now) {
-            self.restart(now);
+            self.die(now);
         }
+        self.succeed(now);
         self.event_loop.engine.advance(now);
         if self.coalesce_at.is_some_and(|due| due <= now) {
             self.coalesce_at = None;
@@ -211,9 +247,12 @@ impl BalancerHost {
                 self.ingress(now, frame, world);
             }
         }
+        if self.successor.is_some() {
+            return;
+        }
         let due = |at: Option<Time>| at.is_some_and(|at| at <= now);
         let rested = now >= self.rested;
-        let asked = due(self.event_loop.worker.poll_timeout(now)) || due(self.event_loop.engine.next());
+        let asked = due(self.worker_due(now)) || due(self.event_loop.engine.next());
         if rested && (due(self.iterate_at) || asked) {
             self.iterate(now, world);
         }
@@ -282,6 +321,10 @@ impl BalancerHost {
     }
 
     fn enqueue(&mut self, now: Time, mut frame: VecFrame, world: &mut Surroundings<'_>) {
+        if self.successor.is_some() {
+            // It is dropped, or waits for a worker that is no more.
+            return;
+        }
         if self.event_loop.io.waiting.len() >= QUEUE_MAX {
             self.overflows += 1;
             return;
@@ -305,6 +348,7 @@ impl BalancerHost {
         if busy || !self.event_loop.io.waiting.is_empty() || self.event_loop.is_blocked() {
             self.iterate_at = Some(self.rested);
         }
+        self.wakes_at = self.event_loop.worker.poll_timeout(now).unwrap_or(self.wakes_at);
         if self.event_loop.io.got_leftovers {
             self.failures.push("the worker left frames in the batch it was given".into());
         }
@@ -329,6 +373,7 @@ impl BalancerHost {
             if offload_state != held {
                 self.failures.push(format!("the offload state says {offload_state:?}, the engine holds {held:?}"));
             }
+            self.check_counts(held.len());
         }
     }
 
@@ -388,27 +433,36 @@ impl BalancerHost {
             }
             return;
         }
-        self.leave(now, frame, world);
+        // What a client sends to a backend itself is no concern of ours.
+        self.depart(now, frame, world);
     }
 
-    /// One client's end, one backend, until a SYN begins anew. (An end of the pool may lead to each backend at once.)
+    /// One client's end, one backend, until it begins anew: once after each SYN, which may be forged, its packets may go to
+    /// where that went. (An end of the pool may lead to each backend at once.)
     fn watch(&mut self, frame: &VecFrame) {
         let Some(at) = transport(&frame.data) else { return };
         if self.own.contains(&at.key.source.address) || !self.backends.contains(&at.key.destination) {
             return;
         }
         let to = at.key.destination;
-        let before = self.chosen.entry(at.key.source).or_insert(to);
+        let (before, next) = self.chosen.entry(at.key.source).or_insert((to, None));
         if at.tcp_flags & SYN != 0 {
-            *before = to;
+            *next = Some(to);
+        } else if *next == Some(to) {
+            (*before, *next) = (to, None);
         } else if *before != to {
             self.failures.push(format!("a packet of {} went to {to}, not {before}", at.key.source));
         }
     }
 
-    /// A frame leaves, cut up as its device does.
+    /// A frame of Hairpin's leaves.
     fn leave(&mut self, now: Time, frame: VecFrame, world: &mut Surroundings<'_>) {
         self.watch(&frame);
+        self.depart(now, frame, world);
+    }
+
+    /// A frame leaves, cut up as its device does.
+    fn depart(&mut self, now: Time, frame: VecFrame, world: &mut Surroundings<'_>) {
         match segments::segment(frame) {
             Ok(frames) => {
                 for frame in frames {
@@ -418,55 +472,6 @@ impl BalancerHost {
             }
             Err(why) => self.failures.push(why),
         }
-    }
-
-    /// Checks that nothing is left when all connections have ended.
-    pub fn remains(&self) -> Vec<String> {
-        let mut remains = Vec::new();
-        let connections = self.event_loop.worker.connections().count();
-        if connections > 0 {
-            let some: Vec<String> =
-                self.event_loop.worker.connections().take(4).map(|one| format!("{one:?}")).collect();
-            remains.push(format!("the worker has {connections} connections: {}", some.join("; ")));
-        }
-        let (client_conns, backend_conns, buffers) = self.event_loop.worker.splices();
-        if client_conns > 0 || backend_conns > 0 || buffers > 0 {
-            remains.push(format!("the worker has {client_conns} client connections, {backend_conns} backend connections, {buffers} buffers"));
-        }
-        let impossible = self.event_loop.worker.statistics().drops[hairpin_core::worker::Drop::Invariant as usize];
-        if impossible > 0 {
-            remains.push(format!("the worker has met {impossible} cases that cannot happen"));
-        }
-        let rules = self.event_loop.engine.keys().len();
-        if rules > 0 {
-            remains.push(format!("the engine has {rules} rules"));
-        }
-        let lent = self.event_loop.io.lent();
-        if lent > 0 {
-            remains.push(format!("{lent} frames were not given back"));
-        }
-        let loads: u32 = (0..BACKENDS_MAX).map(|number| self.loads.now(number)).sum();
-        if loads > 0 {
-            remains.push(format!("backends are said to have {loads} connections"));
-        }
-        if !self.event_loop.engine.is_idle() {
-            remains.push("the engine has requests under way".into());
-        }
-        remains
-    }
-
-    /// How packets of each kind fared, for people.
-    pub fn tally(&self) -> BTreeMap<&'static str, u64> {
-        let statistics = self.event_loop.worker.statistics();
-        BTreeMap::from([
-            ("frames", statistics.frames),
-            ("forwarded", statistics.forwarded),
-            ("answered", statistics.answered),
-            ("to the kernel", statistics.to_kernel),
-            ("offloaded", self.event_loop.engine.carried().0),
-            ("guarded", self.event_loop.engine.carried().1),
-            ("overflows", self.overflows),
-        ])
     }
 }
 

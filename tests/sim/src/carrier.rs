@@ -1,8 +1,8 @@
 //! The engine in front of the worker: the kernel's, or a card.
 
-use crate::engine::{Engine, PacketOutcome};
+use crate::engine::{Engine, PacketOutcome, SetUpTally};
 use crate::nic::{Nic, Passage};
-use hairpin_core::engine::{Completions, EngineCaps, FlowEngine, RuleId, RuleOp, Samples};
+use hairpin_core::engine::{Completions, EngineCaps, FlowEngine, RuleId, RuleOp, Samples, SetsUp};
 use hairpin_core::flow::FlowKey;
 use hairpin_core::frame::VecFrame;
 use hairpin_core::time::Time;
@@ -68,6 +68,12 @@ impl Carrier {
         }
     }
 
+    /// What its part that sets connections up has done.
+    pub fn set_up(&self) -> SetUpTally {
+        let Carrier::Kernel(Engine { set_up: Some(part), .. }) = self else { return SetUpTally::default() };
+        part.tally
+    }
+
     /// A packet arrives. (What a card adds to its delay is left out here: links have delays of their own.)
     pub fn packet(
         &mut self,
@@ -111,5 +117,9 @@ impl FlowEngine for Carrier {
 
     fn sample(&mut self, rules: &[(RuleId, FlowKey)], out: &mut Samples) {
         either!(self, it => it.sample(rules, out))
+    }
+
+    fn sets_up(&mut self) -> Option<Box<dyn SetsUp>> {
+        either!(self, it => it.sets_up())
     }
 }

@@ -1,10 +1,15 @@
 //! A flow engine in virtual time: rules come into force late, are removed late, may be refused, and are applied to frames
-//! in the order in which they arrive, beside whatever the worker still has in hand.
+//! in the order in which they arrive, beside whatever the worker still has in hand. It may set connections up itself.
+
+mod set_up;
+
+pub use set_up::{SetUpOptions, SetUpPart, SetUpTally};
 
 use crate::segments::{acknowledgement, sequence};
 use fastrand::Rng;
 use hairpin_core::engine::{
-    Completion, Completions, Counters, EngineCaps, Fate, FlowEngine, Guard, Refusal, Rule, RuleId, RuleOp, Samples,
+    Completion, Completions, Counters, EngineCaps, Fate, FlowEngine, Guard, Refusal, Report, Rule, RuleId, RuleOp,
+    Samples, SetsUp,
 };
 use hairpin_core::flow::{FlowKey, Protocol};
 use hairpin_core::frame::{Frame, VecFrame};
@@ -44,6 +49,8 @@ pub enum EngineBug {
     KeepsRules,
     /// Packets leave for the port beside the right one.
     WrongPort,
+    /// Every fourth connection that it sets up is not reported.
+    ForgetsReports,
 }
 
 /// The outcome for a packet.
@@ -54,7 +61,7 @@ pub enum PacketOutcome {
     Pass,
     /// No rule takes it.
     Miss,
-    /// It is gone: a planted bug.
+    /// It is dropped: by the policer, or by a planted bug.
     Gone,
 }
 
@@ -71,11 +78,18 @@ struct Installed {
     before: Option<RuleId>,
     counters: Counters,
     gate: Gate,
+    /// A SYN-ACK may go by it: the client has begun anew.
+    opens: bool,
 }
 
 impl Installed {
+    fn new(rule: Rule) -> Installed {
+        Installed { rule, before: None, counters: Counters::default(), gate: Gate::Fresh, opens: false }
+    }
+
     fn is_named(&self, id: RuleId) -> bool {
-        self.rule.id == id || self.before == Some(id)
+        // A worker gives rules that it has not asked for names of its own.
+        self.rule.id == set_up::OWN || self.rule.id == id || self.before == Some(id)
     }
 }
 
@@ -100,6 +114,8 @@ pub struct Engine {
     pub carried: u64,
     /// Packets that a guard kept for software.
     pub guarded: u64,
+    /// Its part that sets connections up, if it does.
+    pub set_up: Option<Box<SetUpPart>>,
     random: Rng,
 }
 
@@ -116,6 +132,7 @@ impl Engine {
             finished: 0,
             carried: 0,
             guarded: 0,
+            set_up: None,
             random,
         }
     }
@@ -126,7 +143,10 @@ impl Engine {
     }
 
     /// The process that asked is killed: of what it has asked for last some is done, and no answer comes.
-    pub fn lose_process(&mut self) {
+    pub fn lose_process(&mut self, now: Time) {
+        if let Some(part) = &mut self.set_up {
+            part.dies(now);
+        }
         self.queued.clear();
         for asked in std::mem::take(&mut self.asked) {
             if self.random.bool() {
@@ -138,14 +158,20 @@ impl Engine {
         self.finished = self.given;
     }
 
-    /// Takes away all rules but these.
-    pub fn keep_only(&mut self, known: &BTreeSet<FlowKey>) {
-        self.rules.retain(|key, _| known.contains(key));
+    /// Takes these rules away.
+    pub fn take_away(&mut self, gone: &BTreeSet<FlowKey>) {
+        self.rules.retain(|key, _| !gone.contains(key));
+    }
+
+    /// Another process serves, which has found so many pairs that no worker had heard of: what is reported besides.
+    pub fn serve(&mut self, found: u64) -> Vec<Report> {
+        self.set_up.as_mut().map(|part| part.serve(found)).unwrap_or_default()
     }
 
     /// Whether nothing is under way.
     pub fn is_idle(&self) -> bool {
-        self.queued.is_empty() && self.asked.is_empty() && self.answers.is_empty()
+        let is_told = !self.set_up.as_deref().is_some_and(SetUpPart::has_reports);
+        is_told && self.queued.is_empty() && self.asked.is_empty() && self.answers.is_empty()
     }
 
     /// When it next has something to do, or an answer for the worker.
@@ -189,7 +215,7 @@ impl Engine {
                 let replaced = self.rules.get(&rule.key);
                 let counters = replaced.map(|there| there.counters).unwrap_or_default();
                 let before = replaced.map(|there| there.rule.id);
-                self.rules.insert(rule.key, Installed { rule, before, counters, gate });
+                self.rules.insert(rule.key, Installed { before, counters, gate, ..Installed::new(rule) });
                 Completion::Installed(rule.id)
             }
             RuleOp::Remove { id, key } if self.rules.get(&key).is_some_and(|there| there.is_named(id)) => {
@@ -221,10 +247,27 @@ impl Engine {
         at: &Transport,
         mtu: impl Fn(&FlowKey) -> usize,
     ) -> PacketOutcome {
+        match self.rules.contains_key(&at.key) {
+            true => self.hit(now, frame, at, &mtu),
+            false => self.meet(now, frame, at, &mtu),
+        }
+    }
+
+    /// A packet that a rule matches, if it is still there.
+    fn hit(
+        &mut self,
+        now: Time,
+        frame: &mut VecFrame,
+        at: &Transport,
+        mtu: &dyn Fn(&FlowKey) -> usize,
+    ) -> PacketOutcome {
         let (given, finished, bug) = (self.given, self.finished, self.options.bug);
+        let is_absent = self.set_up.as_ref().is_some_and(|part| part.is_absent(now));
         let Some(there) = self.rules.get_mut(&at.key) else { return PacketOutcome::Miss };
-        let tcp = at.key.protocol == Protocol::Tcp;
-        if tcp && at.tcp_flags & (SYN | FIN | RST) != 0 || at.ttl <= 1 {
+        let ends = at.key.protocol == Protocol::Tcp && at.tcp_flags & (SYN | FIN | RST) != 0;
+        let is_followed = ends && self.set_up.as_ref().is_some_and(|part| part.follows(there, at.tcp_flags));
+        // Without a process rules forward what is the worker's else.
+        if ends && !is_followed && !is_absent || at.ttl <= 1 {
             return PacketOutcome::Miss;
         }
         if there.rule.fate == Fate::Pass {
@@ -259,6 +302,10 @@ impl Engine {
             return PacketOutcome::Miss;
         }
         there.gate = Gate::Active;
+        if is_followed && !self.report_segment(&at.key, at.tcp_flags) && !is_absent {
+            return PacketOutcome::Miss;
+        }
+        let Some(there) = self.rules.get_mut(&at.key) else { return PacketOutcome::Miss };
         let payload = at.end - at.payload;
         let segments = match usize::from(frame.meta.gso_size) {
             0 => 1,
@@ -321,6 +368,10 @@ impl FlowEngine for Engine {
             let there = self.rules.get(key).filter(|there| there.is_named(*id));
             out.push(there.map(|there| there.counters));
         }
+    }
+
+    fn sets_up(&mut self) -> Option<Box<dyn SetsUp>> {
+        self.set_up.as_deref().map(SetUpPart::worker_end)
     }
 }
 

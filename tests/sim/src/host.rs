@@ -13,7 +13,7 @@ use smoltcp::socket::AnySocket;
 use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer, State};
 use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 /// Offset of the window in a TCP header.
@@ -344,14 +344,22 @@ impl Host {
         let soon = now + Duration::from_micros(1);
         let tcp = self.interface.poll_at(at, &self.sockets);
         let tcp = tcp.map(|at| Time::from_nanos(at.total_micros().max(0) as u64 * 1000));
-        let plans = self.plans.iter().map(|plan| plan.at).min();
+        let taken = self.ports_taken();
+        let plans = self.plans.iter().filter(|plan| !taken.contains(&plan.port)).map(|plan| plan.at).min();
         let roles = self.ends.iter().filter_map(|end| end.due).min();
         self.next = [tcp, plans, roles].into_iter().flatten().min().map(|next| next.max(soon));
     }
 
+    /// Ports that its connections are from. Another connection from one of them waits for the end of the one that is there.
+    fn ports_taken(&self) -> BTreeSet<u16> {
+        let local = |end: &HostEnd| self.sockets.get::<Socket<'static>>(end.handle).local_endpoint();
+        self.ends.iter().filter_map(local).map(|local| local.port).collect()
+    }
+
     fn start(&mut self, now: Time) {
-        let (due, later): (Vec<ConnectionPlan>, Vec<ConnectionPlan>) =
-            self.plans.drain(..).partition(|plan| plan.at <= now);
+        let mut taken = self.ports_taken();
+        let starts = |plan: &ConnectionPlan| plan.at <= now && taken.insert(plan.port);
+        let (due, later): (Vec<ConnectionPlan>, Vec<ConnectionPlan>) = self.plans.drain(..).partition(starts);
         self.plans = later;
         for plan in due {
             let mut socket = self.options.socket();

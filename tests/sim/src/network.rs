@@ -67,6 +67,11 @@ impl VirtualNetwork {
         self.links.push(faults.map(WireDirection::new));
     }
 
+    /// A frame that no host has sent comes to the middle then.
+    pub fn forge(&mut self, at: Time, frame: VecFrame) {
+        self.fly(Toward::Middle, vec![(at, frame)]);
+    }
+
     /// Runs until all hosts are done, or `until`. Whether they are.
     pub fn run(&mut self, until: Time) -> bool {
         while !self.hosts.iter().all(Host::is_done) {

@@ -1,8 +1,12 @@
 //! A scenario: a network drawn from a seed, run to its end and checked.
 
+mod set_up;
+
+pub use set_up::set_up;
+
 use crate::balancer::{BalancerHost, BalancerHostOptions, Bug};
 use crate::carrier::Carrier;
-use crate::engine::EngineOptions;
+use crate::engine::{EngineOptions, SetUpTally};
 use crate::host::{Host, SocketOptions};
 use crate::link::Faults;
 use crate::network::{Middle, VirtualNetwork};
@@ -36,6 +40,8 @@ const CARDS: [&str; 5] = [
     include_str!("../../../lab/profiles/connectx-6.toml"),
     include_str!("../../../lab/profiles/liquidio3.toml"),
 ];
+/// Connections that a server takes at a time.
+const BACKLOG: usize = 12;
 /// The port servers listen at.
 pub const SERVER_PORT: u16 = 8000;
 
@@ -79,6 +85,8 @@ pub struct RunSummary {
     pub guarded: u64,
     /// Frames that the worker took.
     pub frames: u64,
+    /// What an engine that sets connections up has done.
+    pub set_up: SetUpTally,
     /// How long it lasted, in virtual time.
     pub lasted: Duration,
 }
@@ -93,6 +101,7 @@ impl std::ops::AddAssign for RunSummary {
         self.unguarded += other.unguarded;
         self.guarded += other.guarded;
         self.frames += other.frames;
+        self.set_up += other.set_up;
         self.lasted += other.lasted;
     }
 }
@@ -225,6 +234,7 @@ pub fn balancer(random: &mut Rng, snapshot: Snapshot, bug: Option<Bug>) -> Balan
     let mut options = BalancerHostOptions {
         snapshot,
         card: None,
+        set_up: None,
         engine: engine(random),
         offload_after: (random.u8(..4) > 0).then(|| random.u64(..20)),
         coalesce: random.bool().then(|| Duration::from_micros(random.u64(10..2_000))),
@@ -271,6 +281,7 @@ pub fn conclude(
         summary.by_cards = if matches!(balancer.event_loop.engine, Carrier::Card(_)) { summary.offloaded } else { 0 };
         summary.frames = balancer.event_loop.worker.statistics().frames;
         summary.killed = balancer.killed;
+        summary.set_up = balancer.event_loop.engine.set_up();
         if !wrong.is_empty() {
             wrong.push(format!("{:?}", balancer.tally()));
         }
@@ -305,45 +316,93 @@ pub fn streams(seed: u64, between: Between, bug: Option<Bug>) -> Result<RunSumma
     let mut network = VirtualNetwork::new(middle, Trace::new(&name), random.fork());
     let resets = random.u8(..4) == 0;
     let book = Rc::new(RefCell::new(Book { seed, ..Book::default() }));
-    let mut sockets = SocketOptions::draw(&mut random);
+    let sockets = sockets(&mut random, resets);
+    let population = Population {
+        servers: &servers,
+        clients: &clients,
+        target,
+        sockets,
+        servers_give_up: sockets.timeout,
+        resets,
+        forged: 0,
+    };
+    population.attach(&mut network, &mut random, &book);
+    conclude(seed, network, || served_once(&book.borrow()))
+}
+
+/// Sockets' options, drawn.
+fn sockets(random: &mut Rng, resets: bool) -> SocketOptions {
+    let mut sockets = SocketOptions::draw(random);
     if resets {
         // a lost RST is not sent again: only a peer that sends finds out
         sockets.keep_alive = Some(Duration::from_secs(10));
         sockets.timeout = Some(Duration::from_secs(200));
     }
-    for (number, server) in servers.iter().enumerate() {
-        let mut host = Host::new(server.address, 1500, random.u64(..), sockets);
-        let (book, mut accepted) = (book.clone(), (number as u64) << 32);
-        let accept = move || -> Box<dyn crate::host::Role> {
-            accepted += 1;
-            Box::new(Stream::server(book.clone(), number, accepted))
-        };
-        host.listen(SERVER_PORT, 12, Box::new(accept));
-        network.attach(host, [Faults::draw(&mut random, 1500), Faults::draw(&mut random, 1500)]);
-    }
-    for client in &clients {
-        let mtu = if random.bool() { 1500 } else { random.usize(1300..1500) };
-        let mut host = Host::new(client.address, mtu, random.u64(..), sockets);
-        for index in 0..random.u16(1..5) {
-            let name = random.u64(..);
-            book.borrow_mut().plans.insert(name, StreamPlan::draw(&mut random, resets));
-            let at = network.now + Duration::from_micros(random.u64(..2_000_000));
-            host.connect(at, 40_000 + index, target, Box::new(Stream::client(book.clone(), name)));
+    sockets
+}
+
+/// Every connection was accepted by one server once, but for those that are reset.
+fn served_once(book: &Book) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (name, plan) in &book.plans {
+        let servers = book.accepted.get(name).map_or(0, Vec::len);
+        let resets = matches!(plan.ending, Ending::ClientResets(_) | Ending::ServerResets(_));
+        if servers > 1 || servers == 0 && !resets {
+            wrong.push(format!("connection {name:#x} was served {servers} times"));
         }
-        network.attach(host, [Faults::draw(&mut random, 1500), Faults::draw(&mut random, mtu)]);
     }
-    conclude(seed, network, || {
-        let book = book.borrow();
-        let mut wrong = Vec::new();
-        for (name, plan) in &book.plans {
-            let servers = book.accepted.get(name).map_or(0, Vec::len);
-            let resets = matches!(plan.ending, Ending::ClientResets(_) | Ending::ServerResets(_));
-            if servers > 1 || servers == 0 && !resets {
-                wrong.push(format!("connection {name:#x} was served {servers} times"));
+    wrong
+}
+
+/// Servers, and clients that connect to `target`.
+struct Population<'a> {
+    servers: &'a [Endpoint],
+    clients: &'a [Endpoint],
+    target: Endpoint,
+    sockets: SocketOptions,
+    /// [`SocketOptions::timeout`] of servers.
+    servers_give_up: Option<Duration>,
+    /// Whether connections may be reset.
+    resets: bool,
+    /// Connections that others may open at a server, and never end.
+    forged: usize,
+}
+
+impl Population<'_> {
+    /// Attaches them to a network. The client's ends, and when each connects.
+    fn attach(
+        &self,
+        network: &mut VirtualNetwork,
+        random: &mut Rng,
+        book: &Rc<RefCell<Book>>,
+    ) -> Vec<(usize, Endpoint, Time)> {
+        let sockets = SocketOptions { timeout: self.servers_give_up, ..self.sockets };
+        for (number, server) in self.servers.iter().enumerate() {
+            let mut host = Host::new(server.address, 1500, random.u64(..), sockets);
+            let (book, mut accepted) = (book.clone(), (number as u64) << 32);
+            let accept = move || -> Box<dyn crate::host::Role> {
+                accepted += 1;
+                Box::new(Stream::server(book.clone(), number, accepted))
+            };
+            host.listen(SERVER_PORT, BACKLOG + self.forged, Box::new(accept));
+            network.attach(host, [Faults::draw(random, 1500), Faults::draw(random, 1500)]);
+        }
+        let mut connecting = Vec::new();
+        for client in self.clients {
+            let mtu = if random.bool() { 1500 } else { random.usize(1300..1500) };
+            let mut host = Host::new(client.address, mtu, random.u64(..), self.sockets);
+            for index in 0..random.u16(1..5) {
+                let name = random.u64(..);
+                book.borrow_mut().plans.insert(name, StreamPlan::draw(random, self.resets));
+                let at = network.now + Duration::from_micros(random.u64(..2_000_000));
+                let port = 40_000 + index;
+                host.connect(at, port, self.target, Box::new(Stream::client(book.clone(), name)));
+                connecting.push((network.hosts.len(), Endpoint { port, ..*client }, at));
             }
+            network.attach(host, [Faults::draw(random, 1500), Faults::draw(random, mtu)]);
         }
-        wrong
-    })
+        connecting
+    }
 }
 
 /// Time zero of virtual clocks, for who needs one.

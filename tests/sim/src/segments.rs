@@ -1,9 +1,9 @@
 //! Super-packets, as the kernel makes them (GRO) and takes them apart (GSO).
 
-use hairpin_core::flow::{FlowKey, Protocol};
+use hairpin_core::flow::{Endpoint, FlowKey, Protocol};
 use hairpin_core::frame::{Checksum, VecFrame};
 use hairpin_core::wire::checksum::Sum;
-use hairpin_core::wire::tcp::{ACK, ACKNOWLEDGEMENT, FIN, FLAGS, PSH, SEQUENCE};
+use hairpin_core::wire::tcp::{ACK, ACKNOWLEDGEMENT, FIN, FLAGS, HEADER as TCP_HEADER, PSH, SEQUENCE};
 use hairpin_core::wire::{self, Parsed, Transport};
 
 /// Bytes of an IP packet at most.
@@ -15,6 +15,35 @@ pub fn transport(frame: &[u8]) -> Option<Transport> {
         Ok(Parsed::Transport(at)) => Some(at),
         _ => None,
     }
+}
+
+/// A TCP segment between these ends, with these flags, numbers and bytes, and no options.
+pub fn tcp_segment(ends: [Endpoint; 2], flags: u8, [sequence, acknowledgement]: [u32; 2], payload: &[u8]) -> VecFrame {
+    let [from, to] = ends.map(|end| end.address);
+    let length = TCP_HEADER + payload.len();
+    let mut data = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    if from.is_ipv4() {
+        let [high, low] = (length as u16 + 20).to_be_bytes();
+        data.extend([0x08, 0x00, 0x45, 0, high, low, 0, 0, 0x40, 0, 64, Protocol::Tcp as u8, 0, 0]);
+        data.extend(from.ipv4_octets());
+        data.extend(to.ipv4_octets());
+        let checksum = Sum::of(&data[14..]).checksum();
+        data[24..26].copy_from_slice(&checksum.to_be_bytes());
+    } else {
+        let [high, low] = (length as u16).to_be_bytes();
+        data.extend([0x86, 0xdd, 0x60, 0, 0, 0, high, low, Protocol::Tcp as u8, 64]);
+        data.extend(from.0);
+        data.extend(to.0);
+    }
+    ends.iter().for_each(|end| data.extend(end.port.to_be_bytes()));
+    data.extend(sequence.to_be_bytes());
+    data.extend(acknowledgement.to_be_bytes());
+    data.extend([(TCP_HEADER as u8 / 4) << 4, flags, 0xff, 0xff, 0, 0, 0, 0]);
+    data.extend(payload);
+    if let Some(at) = transport(&data) {
+        at.fill_checksum(&mut data);
+    }
+    VecFrame::new(&data)
 }
 
 /// The TCP sequence number of a packet.

@@ -5,7 +5,7 @@
 
 use hairpin_core::config::Snapshot;
 use hairpin_core::engine::EngineCaps;
-use hairpin_core::flow::{Address, Endpoint};
+use hairpin_core::flow::Endpoint;
 use hairpin_core::frame::VecFrame;
 use hairpin_core::time::{Duration, Time};
 use hairpin_core::wire::tcp::{ACK, SYN};
@@ -14,6 +14,7 @@ use hairpin_sim::balancer::{BalancerHost, BalancerHostOptions, Surroundings};
 use hairpin_sim::engine::EngineOptions;
 use hairpin_sim::nic::CardProfile;
 use hairpin_sim::scenario::{end, service};
+use hairpin_sim::segments::tcp_segment;
 use hairpin_sim::trace::Trace;
 
 /// Packets sent.
@@ -21,29 +22,9 @@ const PACKETS: u32 = 4000;
 /// How long an iteration of the worker takes. A packet waits for half of one at least, for one and a half at most.
 const ITERATION: Duration = Duration::from_micros(200);
 
-/// An IPv4 TCP segment with these numbers, and `payload`.
-fn segment(ends: [Endpoint; 2], flags: u8, [sequence, acknowledgement]: [u32; 2], payload: u32) -> VecFrame {
-    let [from, to] = ends;
-    let octets = |address: Address| address.ipv4_octets();
-    let mut data = vec![0u8; 58];
-    data[12..14].copy_from_slice(&[8, 0]);
-    data[14..24].copy_from_slice(&[0x45, 0, 0, 44, 0, 0, 0x40, 0, 64, 6]);
-    data[26..30].copy_from_slice(&octets(from.address));
-    data[30..34].copy_from_slice(&octets(to.address));
-    let sum: u32 = data[14..34].chunks(2).map(|two| u32::from(u16::from_be_bytes([two[0], two[1]]))).sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    data[24..26].copy_from_slice(&(!(folded as u16)).to_be_bytes());
-    data[34..36].copy_from_slice(&from.port.to_be_bytes());
-    data[36..38].copy_from_slice(&to.port.to_be_bytes());
-    data[38..42].copy_from_slice(&sequence.to_be_bytes());
-    data[42..46].copy_from_slice(&acknowledgement.to_be_bytes());
-    (data[46], data[47]) = (5 << 4, flags);
-    data[54..58].copy_from_slice(&payload.to_be_bytes());
-    let mut frame = VecFrame::new(&data);
-    if let Ok(Parsed::Transport(at)) = wire::parse(&frame.data) {
-        at.fill_checksum(&mut frame.data);
-    }
-    frame
+/// A TCP segment with these numbers, and `payload`.
+fn segment(ends: [Endpoint; 2], flags: u8, numbers: [u32; 2], payload: u32) -> VecFrame {
+    tcp_segment(ends, flags, numbers, &payload.to_be_bytes())
 }
 
 /// The result.
@@ -78,6 +59,7 @@ fn send(seed: u64, card: Option<CardProfile>, fence: bool, gap: Duration) -> Out
         snapshot,
         engine,
         card,
+        set_up: None,
         offload_after: Some(500),
         coalesce: None,
         iteration: ITERATION,
