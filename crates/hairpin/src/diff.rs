@@ -156,6 +156,7 @@ const SETTINGS: [Setting; 72] = [
     live("[acme] external_account", |c| {
         acme(c, |a| a.authority.external_account.as_ref().map_or("none", |(id, _)| id).to_string())
     }),
+    live("[resolver]", resolver),
     live("[timeouts] tcp_handshake", |c| duration(c.settings.timeouts.tcp_handshake)),
     live("[timeouts] tcp_established", |c| duration(c.settings.timeouts.tcp_established)),
     live("[timeouts] tcp_half_closed", |c| duration(c.settings.timeouts.tcp_half_closed)),
@@ -188,6 +189,25 @@ fn tracing_headers(tracing: &TracingSettings) -> String {
 
 fn acme(config: &Config, text: impl Fn(&AcmeSettings) -> String) -> String {
     config.settings.acme.as_ref().map_or("none".to_string(), text)
+}
+
+fn resolver(config: &Config) -> String {
+    let resolver = &config.settings.resolver;
+    let servers = match &resolver.servers[..] {
+        [] => "those of /etc/resolv.conf".to_string(),
+        servers => list(servers),
+    };
+    format!(
+        "servers {servers}, ttl_min {}, ttl_max {}, timeout {}, retries {}, addresses_max {}, hold {}, keep {}, state {}",
+        duration(resolver.ttl_min),
+        duration(resolver.ttl_max),
+        duration(resolver.timeout),
+        resolver.retries,
+        resolver.addresses_max,
+        duration(resolver.hold),
+        duration(resolver.keep),
+        resolver.state.display()
+    )
 }
 
 fn dpdk(config: &Config, text: impl Fn(&DpdkSettings) -> String) -> String {
@@ -313,6 +333,10 @@ fn service(out: &mut Vec<String>, before: DiffSide<'_>, after: DiffSide<'_>) {
         out.push(format!("{who}: access_log: {} -> {}", logs[0], logs[1]));
     }
     said(out, &who, &before.settings.said, &after.settings.said);
+    let names = [before, after].map(|side| list(&side.settings.named));
+    if names[0] != names[1] {
+        out.push(format!("{who}: names of backends: {} -> {}", names[0], names[1]));
+    }
     backends(out, before.service, after.service);
 }
 

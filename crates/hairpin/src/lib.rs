@@ -23,6 +23,7 @@ pub mod limits;
 mod live;
 pub mod metrics;
 pub mod monitor;
+pub mod names;
 mod probe;
 pub mod registry;
 pub mod render;

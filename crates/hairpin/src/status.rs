@@ -13,6 +13,7 @@ mod api;
 mod http;
 mod https;
 mod monitor;
+mod resolver;
 mod tracing;
 
 pub use access_log::AccessLogStatus;
@@ -21,6 +22,7 @@ pub use api::ApiStatus;
 pub use http::{AdoptedHttpStatus, Histogram, HttpStatus, RequestSizesStatus, RequestTimesStatus};
 pub use https::{CertificateStatus, HttpsStatus};
 pub use monitor::{MonitorStatus, TalkerStatus};
+pub use resolver::{NameStatus, ResolverStatus};
 pub use tracing::TracingStatus;
 
 use serde::{Deserialize, Serialize};
@@ -69,6 +71,9 @@ pub struct Status {
     /// The API, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<ApiStatus>,
+    /// Look-ups of backends' names, if there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolver: Option<ResolverStatus>,
     /// The access log, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_log: Option<AccessLogStatus>,

@@ -125,6 +125,11 @@ fn status() -> Status {
             top: vec![TalkerStatus::default()],
             ..MonitorStatus::default()
         }],
+        resolver: Some(ResolverStatus {
+            servers: vec!["192.0.2.53:53".into()],
+            names: vec![NameStatus { addresses: vec!["10.0.0.1".into()], age_s: Some(3), ..NameStatus::default() }],
+            ..ResolverStatus::default()
+        }),
         drops: count(),
         events: count(),
         ..Status::default()

@@ -57,7 +57,9 @@ fn source(table: &TomlTable<'_>, draft: &ServiceDraft) -> Option<Address> {
         return refuse(&wrong, "");
     }
     let of_family = |backend: &At<Backend>| backend.value.endpoint.address.is_ipv4() == address.is_ipv4();
-    if !draft.backends.iter().any(of_family) {
+    // Names give backends of the VIP's family.
+    let is_of_names = !draft.settings.named.is_empty() && draft.service.endpoint.address.is_ipv4() == address.is_ipv4();
+    if !is_of_names && !draft.backends.iter().any(of_family) {
         let remedy = "name an address of the backends' family, which outer headers have, or leave it out";
         return refuse("is of another family than all backends of the service", remedy);
     }

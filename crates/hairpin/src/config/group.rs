@@ -5,7 +5,7 @@
 
 use super::l7::{OWN, backend_tls};
 use super::reader::TomlTable;
-use super::service::{ServiceDraft, read_backends};
+use super::service::{Backends, ServiceDraft, read_backends, warn_of_weights};
 use super::words::Spoken;
 use super::{HttpSections, ServiceSettings, health, reference};
 use hairpin_core::config::Service;
@@ -47,11 +47,14 @@ fn read_one<'a>(
     });
     let algorithm = table.choice("balance").unwrap_or(of.service.algorithm);
     let all_down = table.choice("all_down").unwrap_or(of.service.all_down);
-    let backends = read_backends(sink, table, &reference::GROUP_BACKEND);
+    let is_ipv6 = !of.service.endpoint.address.is_ipv4();
+    let backends = read_backends(sink, table, &reference::GROUP_BACKEND, is_ipv6);
     if backends.is_none() {
         let remedy = "add backends = [\"10.0.2.11:8080\"] or a [[service.group.backend]]";
         sink.error(&table.span, "the group has no backend", remedy);
     }
+    let Backends { listed, named } = backends.unwrap_or_default();
+    warn_of_weights(table, algorithm, &named);
     let health_table = table.table("health", &reference::GROUP_HEALTH);
     let health = match table.has("health") {
         true => health::read(sink, &health_table, Some(spoken)),
@@ -89,7 +92,6 @@ fn read_one<'a>(
             is_recorded: false,
             ..of.service.clone()
         },
-        backends: backends.unwrap_or_default(),
         settings: ServiceSettings {
             access_log: None,
             access: None,
@@ -99,7 +101,10 @@ fn read_one<'a>(
             https: None,
             backend_tls: tls,
             backend_http2: http2,
+            listed: listed.len(),
+            named,
         },
+        backends: listed,
         name: name.span.clone(),
         listen: table.span.clone(),
         mode: of.mode.clone(),

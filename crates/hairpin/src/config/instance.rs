@@ -8,6 +8,7 @@ use super::{
     Common, DpdkSettings, INTERFACES_MAX, LinuxSettings, LogSettings, POOL_ADDRESSES_MAX, SetUpChoice, Settings,
     WhenAbsent, reference,
 };
+use crate::names::ResolverSettings;
 use hairpin_core::config::{Pool, Timeouts};
 use hairpin_core::table::LookupMethod;
 use hairpin_diagnostics::{At, Sink};
@@ -75,6 +76,7 @@ pub(super) fn read<'a>(
         access_log: None,
         tracing: None,
         monitors: Vec::new(),
+        resolver: ResolverSettings::default(),
         metrics: metrics?,
         metrics_hosts: metrics_hosts?,
         timeouts: common.timeouts,

@@ -17,6 +17,7 @@ mod instance;
 pub(crate) mod keys;
 mod l7;
 mod monitor;
+mod names;
 mod offload;
 mod print;
 mod reader;
@@ -39,6 +40,7 @@ pub(crate) mod limits {
     pub(crate) use super::l7::limits::{
         BODY_BYTES_MAX, CERTIFICATES_MAX, ENTRIES_MAX, PATH_BYTES_MAX, ROOTS_MAX, ROUTES_MAX, SHARES_MAX,
     };
+    pub(crate) use super::names::{NAMES_MAX, SERVERS_MAX};
     pub(crate) use super::secret_file::FILE_BYTES_MAX as SECRET_FILE_BYTES_MAX;
     /// Files that a configuration includes at most.
     pub(crate) const FRAGMENTS_MAX: usize = 256;
@@ -51,6 +53,7 @@ pub use fragments::joined;
 pub(crate) use hairpin_diagnostics::nearest;
 pub use hairpin_diagnostics::{Problem, Problems, Severity};
 pub(crate) use l7::network;
+pub use names::{NamedBackends, Resolve};
 pub(crate) use print::wrapped;
 pub use print::{markdown, template};
 pub use schema::schema;
@@ -62,6 +65,7 @@ pub use settings::{
 pub(crate) use sharing::led_to;
 pub use words::{PlaneChoice, SettingWord};
 
+use crate::names::{Answers, Question};
 use crate::spans::TracingSettings;
 use fragments::Variables;
 use hairpin_acme::{Wanted, WantedName};
@@ -96,6 +100,10 @@ pub struct Config {
     pub snapshot: Snapshot,
     /// The other settings of each service of the snapshot.
     pub services: Vec<ServiceSettings>,
+    /// The answers that its names have their backends by.
+    pub answers: Arc<Answers>,
+    /// Addresses of each answer that cannot be backends.
+    pub refused: BTreeMap<Question, usize>,
     /// The file's text with that of the files that it includes, and the variables of the environment that it names.
     pub text: Arc<str>,
     /// Warnings: text in the file that is probably a mistake.
@@ -153,7 +161,8 @@ pub fn parse(file: &str, text: &str) -> Result<Config, Problems> {
             if problems.iter().all(|problem| problem.severity == Severity::Warning) =>
         {
             let text = variables.keep(text).into();
-            Ok(Config { settings, snapshot, services, text, warnings: problems })
+            let (answers, refused) = (Arc::default(), BTreeMap::new());
+            Ok(Config { settings, snapshot, services, answers, refused, text, warnings: problems })
         }
         _ => Err(Problems(problems)),
     }
@@ -172,6 +181,7 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<C
     let access_log = access_log::read(sink, &top);
     let tracing = tracing::read(sink, &top);
     let (keys, keys_file) = keys::read(sink, &top);
+    let resolver = names::read(sink, &top);
     let acme = acme::read(sink, &top);
     let acme_settings = acme.as_ref().map(|acme| acme.value.clone());
     let settings = instance::read(sink, &top, &limits, &common).map(|settings| Settings {
@@ -184,7 +194,7 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<C
     });
     let place = settings.as_ref().map(|settings| (settings.plane, settings.linux.attach));
     let monitors = monitor::read(sink, &top, place);
-    let settings = settings.map(|settings| Settings { monitors, ..settings });
+    let settings = settings.zip(resolver).map(|(settings, resolver)| Settings { monitors, resolver, ..settings });
     let pool = instance::read_pool(sink, &top.table("pool", &reference::POOL));
     let mut services = service::read(sink, &top, &common);
     if sink.is_in_parts() {
@@ -196,6 +206,7 @@ fn read<'a>(sink: &'a Sink<'a>, document: &'a toml::de::DeTable<'a>) -> Option<C
         stateless::check(sink, &top.span_of("connection_table"), settings, &mut services);
     }
     acme::resolve(sink, &top, acme.as_ref(), &mut services);
+    names::check(sink, services.iter().flat_map(|draft| &draft.settings.named));
     let tracing = settings.as_ref().and_then(|settings| settings.tracing.as_ref()).map(TracingSettings::data_plane);
     for http in services.iter_mut().filter_map(|draft| draft.service.kind.http_mut()) {
         http.tracing = http.tracing.and(tracing);

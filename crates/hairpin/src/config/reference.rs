@@ -10,6 +10,7 @@ mod dpdk;
 mod http;
 mod instance;
 mod monitor;
+mod resolver;
 mod route;
 mod service;
 mod tracing;
@@ -23,6 +24,7 @@ pub use http::{
 };
 pub use instance::{CONTROL, LIMITS, LINUX, LOG, METRICS, OFFLOAD, POOL, TOP};
 pub use monitor::MONITOR;
+pub use resolver::RESOLVER;
 pub use route::{
     ACCESS, EDITS, GROUP, GROUP_BACKEND, GROUP_BACKEND_TLS, GROUP_HEALTH, REDIRECT, REPLY, RESPONSE_EDITS, ROUTE,
 };
@@ -170,6 +172,7 @@ pub const COMMON: [&ReferenceSection; 15] = [
     &SERVICE_ACCESS_LOG,
     &HEALTH,
     &BACKEND,
+    &RESOLVER,
 ];
 
 /// Sections of HTTP and TLS services only, likewise.

@@ -39,6 +39,8 @@ fn object_of(section: &ReferenceSection) -> Map<String, Value> {
         .fields
         .iter()
         .filter(|field| matches!(field.fallback, Fallback::Required))
+        // Where there is a field that may stand in its place, either does.
+        .filter(|field| field.name != "address" || section.field("srv").is_none())
         .map(|field| field.name)
         .collect();
     let mut object = Map::new();

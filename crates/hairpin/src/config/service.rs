@@ -5,11 +5,13 @@ use super::reader::{TomlTable, is_empty_list, socket_address};
 use super::reference::ReferenceSection;
 use super::words::{SettingWord, Spoken};
 use super::{
-    BACKENDS_MAX, Common, SERVICES_MAX, ServiceSettings, access, access_log, encapsulation, group, health, reference,
-    sharing,
+    BACKENDS_MAX, Common, NamedBackends, Resolve, SERVICES_MAX, ServiceSettings, access, access_log, encapsulation,
+    group, health, names, reference, sharing,
 };
 use hairpin_core::access::NETWORKS_TOTAL_MAX;
-use hairpin_core::config::{Backend, BackendState, Forwarding, Outer, Service, ServiceState, Timeouts, UnknownPacket};
+use hairpin_core::config::{
+    Algorithm, Backend, BackendState, Forwarding, Outer, Service, ServiceState, Timeouts, UnknownPacket,
+};
 use hairpin_core::flow::Endpoint;
 use hairpin_core::l7::config::Kind;
 use hairpin_diagnostics::{At, Sink};
@@ -104,12 +106,15 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
     let health_table = table.table("health", &reference::HEALTH);
     let health = health::read(sink, &health_table, spoken);
     let access_log = access_log::read_service(sink, table, spoken, common.has_access_log);
-    let backends = read_backends(sink, table, &reference::BACKEND);
+    let is_ipv6 = listen.address.is_some_and(|address| address.is_ipv6());
+    let backends = read_backends(sink, table, &reference::BACKEND, is_ipv6);
     let needs_none = has_routes && (table.has("route") || table.has(sharing::FIELD) || l7::redirects(table));
     if backends.is_none() && !needs_none {
         let remedy = "add backends = [\"10.0.2.11:8080\"] or a [[service.backend]]";
         sink.error(&table.span, "the service has no backend", remedy);
     }
+    let Backends { listed, named } = backends.unwrap_or_default();
+    warn_of_weights(table, algorithm, &named);
     let mut draft = ServiceDraft {
         service: Service {
             state: ServiceState::Active,
@@ -138,6 +143,8 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
             https: None,
             backend_tls: None,
             backend_http2: false,
+            listed: listed.len(),
+            named,
         },
         name: table.span_of("name"),
         mode: if has_routes { listen.span.clone() } else { table.span_of("mode") },
@@ -149,7 +156,7 @@ fn read_one<'a>(sink: &'a Sink<'a>, table: &TomlTable<'a>, common: &Common, numb
         says_balance: table.has("balance"),
         says_unknown: table.has("unknown") && !has_routes,
         routes_of: None,
-        backends: backends.unwrap_or_default(),
+        backends: listed,
     };
     draft.service.outer = encapsulation::read(table, &draft);
     let with_groups = spoken.map_or_else(Vec::new, |spoken| {
@@ -174,7 +181,7 @@ fn routed<'a>(
     }
     draft.routes_of = sharing::read(table).filter(|_| spoken != Spoken::Tls);
     let (groups, names) = group::read(sink, table, &draft, spoken);
-    let has_own = !draft.backends.is_empty();
+    let has_own = !draft.backends.is_empty() || !draft.settings.named.is_empty();
     let targets = Targets { service: draft.service.name.to_string(), number, has_own, groups: names };
     (draft.service.kind, draft.settings.said, draft.settings.https) = l7::read(table, spoken, &targets);
     draft.settings.route_count = draft.settings.said.routes.len() as u16;
@@ -326,12 +333,22 @@ fn read_listen(table: &TomlTable<'_>) -> Listen {
     Listen { address, spoken: protocol.or(said), span }
 }
 
-/// `None` if the service or group names no backend at all.
+/// The backends of a service or group.
+#[derive(Default)]
+pub(super) struct Backends {
+    /// Those that the file gives an address.
+    pub(super) listed: Vec<At<Backend>>,
+    /// The names of others.
+    pub(super) named: Vec<NamedBackends>,
+}
+
+/// `None` if the service or group names no backend at all. `is_ipv6`: the family that its backends have.
 pub(super) fn read_backends<'a>(
     sink: &'a Sink<'a>,
     table: &TomlTable<'a>,
     section: &'static ReferenceSection,
-) -> Option<Vec<At<Backend>>> {
+    is_ipv6: bool,
+) -> Option<Backends> {
     let tables = table.tables("backend", section);
     let texts = table.texts("backends");
     let wrong_already =
@@ -339,20 +356,43 @@ pub(super) fn read_backends<'a>(
     if texts.is_empty() && tables.is_empty() && !wrong_already {
         return None;
     }
-    let plain = texts.iter().filter_map(|text| {
-        let endpoint = read_endpoint(sink, text)?;
-        let backend =
-            Backend { number: 0, name: text.value.clone().into(), endpoint, weight: 1, state: BackendState::Enabled };
-        Some(At { value: backend, span: text.span.clone() })
-    });
-    let mut backends: Vec<At<Backend>> = plain.collect();
-    backends.extend(tables.iter().filter_map(|table| read_backend(sink, table)));
+    let mut backends = Backends::default();
+    for text in &texts {
+        if let Some(named) = names::named(text, is_ipv6) {
+            backends.named.push(named.value);
+        } else if let Some(endpoint) = read_endpoint(sink, text) {
+            let name = text.value.clone().into();
+            let backend = Backend { number: 0, name, endpoint, weight: 1, state: BackendState::Enabled };
+            backends.listed.push(At { value: backend, span: text.span.clone() });
+        }
+    }
+    for table in &tables {
+        let is_named = table.has("srv")
+            || table.has("address") && table.text("address").is_some_and(|text| names::named(&text, is_ipv6).is_some());
+        if is_named {
+            backends.named.extend(names::read_backend(table, is_ipv6).map(|named| named.value));
+        } else {
+            backends.listed.extend(read_backend(sink, table));
+        }
+    }
     Some(backends)
+}
+
+/// Warns of SRV records whose weights are ignored.
+pub(super) fn warn_of_weights(table: &TomlTable<'_>, algorithm: Algorithm, named: &[NamedBackends]) {
+    if algorithm == Algorithm::RoundRobin && named.iter().any(|named| named.question.is_srv) {
+        let what = "`srv` gives weights, which round-robin ignores";
+        table.warning(&table.span_of("balance"), what, "use balance = \"weighted-round-robin\"");
+    }
 }
 
 fn read_backend(sink: &Sink<'_>, table: &TomlTable<'_>) -> Option<At<Backend>> {
     if !table.has("address") {
         table.missing("address");
+    }
+    if table.choice("resolve") == Some(Resolve::One) {
+        let remedy = "it is for backends with a name: leave it out";
+        table.error(&table.span_of("resolve"), "`resolve` is \"one\" for an address", remedy);
     }
     let address = table.text("address");
     let endpoint = address.as_ref().and_then(|text| read_endpoint(sink, text));

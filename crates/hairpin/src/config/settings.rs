@@ -1,11 +1,13 @@
 //! The settings of a file, apart from the data plane's snapshot.
 
 use super::dpdk::DpdkSettings;
+use super::names::NamedBackends;
 use super::words::{PlaneChoice, SettingWord};
 use crate::access_log::{AccessLogSettings, ServiceLog};
 use crate::api::ApiSettings;
 use crate::health::{Check, CheckTarget, Passive, StatusRanges};
 use crate::monitor::MonitorSettings;
+use crate::names::ResolverSettings;
 use crate::spans::TracingSettings;
 use hairpin_acme::{Authority, WantedName};
 use hairpin_core::access::AccessList;
@@ -185,6 +187,8 @@ pub struct Settings {
     pub access_log: Option<AccessLogSettings>,
     /// Tracing; `None`: there is none.
     pub tracing: Option<TracingSettings>,
+    /// How names of backends are looked up.
+    pub resolver: ResolverSettings,
     /// What counts packets per flow.
     pub monitors: Vec<MonitorSettings>,
     /// The address that serves metrics; `None`: metrics are off.
@@ -355,6 +359,10 @@ pub struct ServiceSettings {
     pub backend_tls: Option<BackendTlsOptions>,
     /// HTTP and HTTPS services and their groups: whether the backends speak HTTP/2.
     pub backend_http2: bool,
+    /// How many of its backends the file gives an address; they come first.
+    pub listed: usize,
+    /// The names of the others.
+    pub named: Vec<NamedBackends>,
 }
 
 /// How an HTTPS service speaks TLS with its clients. The files are not read with the configuration: they change without it.

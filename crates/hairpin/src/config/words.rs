@@ -2,7 +2,7 @@
 
 use super::{
     Attach, ChallengeChoice, CheckKind, ClientCertificates, ForwardingChoice, LogFormat, LogLevel, PolicyChoice,
-    SetUpChoice, TlsVersion, WhenAbsent,
+    Resolve, SetUpChoice, TlsVersion, WhenAbsent,
 };
 use hairpin_core::config::{
     Algorithm, AllDown, BackendState, Encapsulation, Forwarding, Service, UnknownPacket, WhenFull,
@@ -175,6 +175,7 @@ words!(Algorithm {
 });
 words!(UnknownPacket { Drop = "drop", Reset = "reset", PickUp = "pick-up" });
 words!(WhenFull { Drop = "drop", Reset = "reset" });
+words!(Resolve { All = "all", One = "one" });
 words!(AllDown { Refuse = "refuse", UseAll = "use-all" });
 // `removed` is no word of the file: the reference does not list it.
 words!(BackendState { Enabled = "enabled", Draining = "drain", Disabled = "disabled", Removed = "removed" });
@@ -252,6 +253,7 @@ mod tests {
         agrees::<UnknownPacket>(&reference::SERVICE, "unknown");
         agrees::<AllDown>(&reference::SERVICE, "all_down");
         agrees::<BackendState>(&reference::BACKEND, "state");
+        agrees::<Resolve>(&reference::BACKEND, "resolve");
         agrees::<CheckKind>(&reference::HEALTH, "check");
         agrees::<Spoken>(&reference::SERVICE, "protocol");
         agrees::<Algorithm>(&reference::GROUP, "balance");

@@ -45,6 +45,8 @@ pub(super) const FILE: Group = Group {
             RELOADS,
             REFUSED,
         ),
+        limit("names of backends", Number(limits::NAMES_MAX as u64, "names"), RELOADS, REFUSED),
+        limit("`servers` of [resolver]", Number(limits::SERVERS_MAX as u64, "servers"), RELOADS, REFUSED),
         limit("pool addresses", Number(limits::POOL_ADDRESSES_MAX as u64, "addresses"), RELOADS, REFUSED),
         limit("routes of a service", Number(limits::ROUTES_MAX as u64, "routes"), RELOADS, REFUSED),
         limit("access rules of an HTTP service", Number(limits::ROUTES_MAX as u64, "rules"), RELOADS, REFUSED),

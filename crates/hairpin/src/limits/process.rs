@@ -5,11 +5,12 @@ use super::{Counter, Group, limit, series};
 use crate::access_log::limits as access_log;
 use crate::capture::limits as capture;
 use crate::config::limits as config;
-use crate::config::reference::{ACCESS_LOG, LIMITS, TRACING};
+use crate::config::reference::{ACCESS_LOG, LIMITS, RESOLVER, TRACING};
 use crate::control;
 use crate::events;
 use crate::health::limits as health;
 use crate::metrics::limits as metrics;
+use crate::names::limits as names;
 use crate::run::limits;
 use crate::spans::limits as spans;
 
@@ -24,6 +25,8 @@ const SPANS_QUEUE_FULL: &[Counter] = &[Counter::of("hairpin_spans_lost_total", "
 const SPANS_UNREACHABLE: &[Counter] = &[Counter::of("hairpin_spans_lost_total", "reason", "unreachable")];
 const RELOAD_FAILED: &[Counter] = &[Counter::of("hairpin_reloads_total", "result", "failure")];
 const ORDER_FAILED: &[Counter] = &[Counter::of("hairpin_acme_orders_total", "result", "failure")];
+const LOOKUP_FAILED: &[Counter] = &[Counter::of("hairpin_name_lookups_total", "result", "failure")];
+const ADDRESSES_REFUSED: &[Counter] = &[Counter::of("hairpin_name_addresses", "state", "refused")];
 const NO_STATUS: &[Counter] = &[Counter::of("hairpin_metrics_answers_total", "code", "503")];
 
 pub(super) const PROCESS: Group = Group {
@@ -107,6 +110,54 @@ pub(super) const PROCESS: Group = Group {
             Time(spans::PATIENCE),
             &[],
             "The spans that are left are lost, and the log says how many.",
+        ),
+        limit(
+            "addresses of a name",
+            Option(&RESOLVER, "addresses_max", "addresses"),
+            ADDRESSES_REFUSED,
+            "Those beyond are left out; what was there before stays.",
+        ),
+        limit(
+            "targets of SRV records of a name whose addresses are looked up",
+            Number(names::TARGETS_MAX as u64, "targets"),
+            &[],
+            "Those of the worst priority and the lowest weight are left out.",
+        ),
+        limit(
+            "time for a request to a DNS server",
+            Option(&RESOLVER, "timeout", ""),
+            LOOKUP_FAILED,
+            "The next server is asked, then all again as `retries` says. Then the last answer is kept.",
+        ),
+        limit(
+            "time for a look-up with all its requests",
+            Time(names::LOOKUP_TIME_MAX),
+            LOOKUP_FAILED,
+            "The last answer is kept, and the name is asked for again after a pause that doubles.",
+        ),
+        limit(
+            "look-ups under way",
+            Number(names::IN_FLIGHT_MAX as u64, "look-ups"),
+            &[],
+            "Further names wait for their turn.",
+        ),
+        limit(
+            "time between two changes of backends by other answers",
+            Time(names::GATHER),
+            &[],
+            "What changes meanwhile comes into force with the next one.",
+        ),
+        limit(
+            "time in which a start or a reload waits for the first answers of new names",
+            Time(names::FIRST_PATIENCE),
+            LOOKUP_FAILED,
+            "It goes on without them: a name without an answer has no backends yet.",
+        ),
+        limit(
+            "file with the last answers for names",
+            Number(names::FILE_BYTES_MAX, "bytes"),
+            &[],
+            "A start does not read what is beyond, and begins as if there were no file.",
         ),
         limit(
             "names of all services that certificates are obtained for",

@@ -10,6 +10,7 @@ mod http;
 mod https;
 mod monitor;
 mod ports;
+mod resolver;
 mod server;
 mod services;
 mod tracing;
@@ -134,6 +135,7 @@ pub fn all() -> impl Iterator<Item = &'static MetricFamily> {
         .chain(http::FAMILIES)
         .chain(https::FAMILIES)
         .chain(acme::FAMILIES)
+        .chain(resolver::FAMILIES)
         .chain(tracing::FAMILIES)
         .chain(monitor::FAMILIES)
         .chain(ports::FAMILIES)

@@ -95,9 +95,10 @@ pub(crate) fn values_of(series: &str, label: &str) -> Vec<String> {
         }
         ("hairpin_api_answers_total", _) => crate::api::CODES.iter().map(u16::to_string).collect(),
         ("hairpin_metrics_answers_total", _) => CODES.iter().map(u16::to_string).collect(),
-        ("hairpin_health_checks_total" | "hairpin_acme_orders_total", "result") | ("hairpin_reloads_total", _) => {
-            words(&["success", "failure"])
-        }
+        ("hairpin_health_checks_total" | "hairpin_acme_orders_total" | "hairpin_name_changes_total", "result")
+        | ("hairpin_reloads_total", _) => words(&["success", "failure"]),
+        ("hairpin_name_lookups_total", "result") => words(&["found", "empty", "failure"]),
+        ("hairpin_name_addresses", "state") => words(&["used", "refused"]),
         ("hairpin_spans_lost_total", "reason") => {
             let reasons = crate::spans::Lost::ALL.iter().map(|why| why.name()).chain([crate::spans::RING_FULL]);
             reasons.map(str::to_string).collect()

@@ -8,6 +8,7 @@ mod https;
 mod monitor;
 mod offload;
 mod ports;
+mod resolver;
 mod route;
 mod status;
 mod units;

@@ -3,7 +3,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::{acme, http, https, monitor, not_ready, ports};
+use super::{acme, http, https, monitor, not_ready, ports, resolver};
 use super::{add, aligned, bare, fitted, number, percent, right, scaled, span, trimmed, wrapped};
 use crate::status::{
     AccessLogStatus, ApiStatus, BackendStatus, Count, DrainingStatus, OffloadStatus, Status, TracingStatus, Traffic,
@@ -121,6 +121,9 @@ fn status_at(status: &Status, now: f64, width: Option<usize>) -> String {
     }
     if let Some(acme) = &status.acme {
         let _ = writeln!(out, "\n{}", acme::acme(acme, now, width));
+    }
+    if let Some(names) = &status.resolver {
+        let _ = writeln!(out, "\n{}", resolver::resolver(names, width));
     }
     if let Some(table) = counts("DROPPED", &status.drops) {
         let _ = writeln!(out, "\n{table}");

@@ -117,6 +117,7 @@ impl Supervisor {
             changes.warnings.push(format!("this is in force, but not kept for the next start: {error}"));
         }
         self.obtain_certificates();
+        self.look_names_up();
         let applied = Applied { before, version: document.version().to_owned(), is_new, changes };
         tell_write(write, &applied);
         Ok(applied)
@@ -204,7 +205,7 @@ fn tell_write(write: &WriteRequest, applied: &Applied) {
     let later: Vec<String> = changes.later.iter().map(|later| format!("later: {later}")).collect();
     let warnings: Vec<String> = changes.warnings.iter().map(|warning| format!("warning: {warning}")).collect();
     let all = lines.chain(later.iter().map(String::as_str)).chain(warnings.iter().map(String::as_str));
-    all.take(super::change::LOGGED_MAX).for_each(|line| told += &format!("\n  {line}"));
+    all.take(super::reload::LOGGED_MAX).for_each(|line| told += &format!("\n  {line}"));
     tell(EventKind::Api, &told);
 }
 

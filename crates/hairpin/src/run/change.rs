@@ -1,5 +1,5 @@
-//! Changes while it runs: reload, what a file would change, backends overridden at run time, numbers of removed services
-//! and backends freed.
+//! Changes while it runs: how a configuration comes into force, what a file would change, backends overridden at run time, numbers
+//! of removed services and backends freed.
 
 use super::acme::OpenChallenges;
 use super::begin::table_path;
@@ -10,14 +10,14 @@ use super::plane::ForwardingTable;
 use super::policer::ServiceRate;
 use super::supervisor::Supervisor;
 use super::thread::WorkerCommand;
-use super::{begin, effective_weights, host, log, notify, reading, set_up, tell};
+use super::{begin, effective_weights, host, log, reading, set_up, tell};
 use crate::access_log::{AccessLogSettings, ServiceRecords};
 use crate::config::words::spoken;
 use crate::config::{self, Config, DpdkSettings, PlaneChoice, SetUpChoice};
 use crate::control::{BackendChange, Changes};
 use crate::diff;
 use crate::events::EventKind;
-use crate::monitor::{self, MonitorSettings};
+use crate::monitor::MonitorSettings;
 use crate::registry::{Merged, Registry};
 use anyhow::{Context, Result};
 use hairpin_acme::ChallengeAnswer;
@@ -28,84 +28,13 @@ use hairpin_core::worker::{Update, Which};
 use hairpin_linux::shared::Content;
 use std::collections::{BTreeSet, HashSet};
 use std::mem::discriminant;
-use std::path::Path;
 use std::sync::Arc;
 
-/// Changes that are logged one by one; the rest is counted.
-pub(super) const LOGGED_MAX: usize = 20;
-
 impl Supervisor {
-    /// Reads the configuration again and applies it, as a whole or not at all. `file` is the file meant, if it is
-    /// named; `discards`: also if the API changed what the file lacks.
-    pub(super) fn reload(&mut self, file: Option<&Path>, discards: bool) -> std::result::Result<Changes, String> {
-        // To the manager, a process that is still starting does not reload.
-        let is_told = !self.readiness.is_starting();
-        if is_told {
-            notify::reloading();
-        }
-        let result = same_file(file, &self.options.file).and_then(|()| self.reload_file(discards));
-        if is_told {
-            notify::ready();
-        }
-        self.reloads.last_unix_s = unix_s();
-        self.reloads.last_succeeded = result.is_ok();
-        match &result {
-            Ok(_) => {
-                self.reloads.succeeded_total += 1;
-                self.reloads.last_error.clear();
-            }
-            Err(error) => {
-                self.reloads.failed_total += 1;
-                self.reloads.last_error.clone_from(error);
-            }
-        }
-        result
-    }
-
-    fn reload_file(&mut self, discards: bool) -> std::result::Result<Changes, String> {
-        let new = config::load(&self.options.file).map_err(|problems| problems.to_string())?;
-        self.require_written_back(&new, discards)?;
-        let judged = self.judge(&new)?;
-        let kept = self.kept_path();
-        let mut changes = self.put(new, judged)?;
-        self.note_file(&mut changes, kept.as_deref());
-        self.serve_api();
-        Ok(changes)
-    }
-
-    /// What a configuration that is right by itself needs to come into force here, and what it changes; else why it cannot.
-    pub(super) fn judge(&self, new: &Config) -> std::result::Result<(Certificates, Changes), String> {
-        let [running, wanted] = [&self.config, new].map(|config| config.settings.connection_table);
-        // The one method's services may be what the other cannot serve.
-        if running != wanted && !(running.tracks_connections() && wanted.tracks_connections()) {
-            return Err(format!(
-                "connection_table changes from {} to {}, and with it what the file means: apply it by `hairpin upgrade`",
-                running.name(),
-                wanted.name()
-            ));
-        }
-        monitor::check(&new.settings.monitors).map_err(|error| format!("{error:#}"))?;
-        let certificates = Certificates::load(new).map_err(|error| format!("{error:#}"))?;
-        let changes = diff::changes(&self.config, new);
-        Ok((certificates, changes))
-    }
-
-    /// Puts a configuration that was judged into force; what is different then.
-    pub(super) fn put(
-        &mut self,
-        new: Config,
-        (certificates, mut changes): (Certificates, Changes),
-    ) -> std::result::Result<Changes, String> {
-        certificates.warn();
-        let notes = self.apply(new, self.registry.clone(), certificates).map_err(|error| format!("{error:#}"))?;
-        changes.changes.extend(notes);
-        Ok(changes)
-    }
-
     /// The changes that the configuration `text` would make.
     pub(super) fn diff(&self, text: &str, file: &str) -> std::result::Result<Changes, String> {
         let new = config::parse(file, text).map_err(|problems| problems.to_string())?;
-        Ok(diff::changes(&self.config, &new))
+        Ok(diff::changes(&self.config, &new.with_answers(&self.config.answers)))
     }
 
     /// Overrides a backend; a sentence that says what is different.
@@ -134,18 +63,14 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn tell_changes(&self, changes: &Changes) {
-        let all = changes.changes.len() + changes.later.len();
-        let mut told = format!("reloaded: {all} change{}", if all == 1 { "" } else { "s" });
-        changes.changes.iter().take(LOGGED_MAX).for_each(|change| told += &format!("\n  {change}"));
-        changes.later.iter().take(LOGGED_MAX).for_each(|later| told += &format!("\n  later: {later}"));
-        tell(EventKind::Reload, &told);
-        changes.warnings.iter().take(LOGGED_MAX).for_each(|told| tell(EventKind::Reload, &format!("warning: {told}")));
-    }
-
     /// Puts a configuration into force; overrides that have ended, a sentence each. Fails before anything has changed, or
     /// not at all, as far as that can be told.
-    fn apply(&mut self, config: Config, mut registry: Registry, certificates: Certificates) -> Result<Vec<String>> {
+    pub(super) fn apply(
+        &mut self,
+        config: Config,
+        mut registry: Registry,
+        certificates: Certificates,
+    ) -> Result<Vec<String>> {
         let counts = self.connections_by_backend();
         let connections = |number: u16| counts.get(usize::from(number)).copied().unwrap_or(0);
         let merged = registry.merge(&config, &connections, unix_s())?;
@@ -288,6 +213,7 @@ impl Supervisor {
             log: config.settings.log,
             access_log: self.access_log_of(&config),
             tracing: config.settings.tracing.clone(),
+            resolver: config.settings.resolver.clone(),
             monitors: config.settings.monitors.clone(),
             drain_limit: config.settings.drain_limit,
             timeouts: config.settings.timeouts,
@@ -352,21 +278,6 @@ impl Supervisor {
         }
         counts
     }
-}
-
-/// Refuses a file that is not the one which this instance was started with.
-fn same_file(named: Option<&Path>, own: &Path) -> std::result::Result<(), String> {
-    let Some(named) = named else { return Ok(()) };
-    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-    if canonical(named) == canonical(own) {
-        return Ok(());
-    }
-    Err(format!(
-        "this instance was started with {}, not with {}, and reads only that file again; change that file, or stop the \
-         instance and start it with the other one",
-        own.display(),
-        named.display()
-    ))
 }
 
 /// Backends whose connections end: those of a service that speaks another protocol from now on, and of one that spliced
@@ -463,21 +374,6 @@ mod tests {
         };
         let (before, after) = (snapshot(before), snapshot(after));
         ended(&before, &after).into_iter().map(|(number, _)| number).collect()
-    }
-
-    #[test]
-    fn another_file_than_ones_own_is_refused() {
-        let directory = std::env::temp_dir().join(format!("hairpin-same-file-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let [own, other, link] = ["own.toml", "other.toml", "link.toml"].map(|name| directory.join(name));
-        std::fs::write(&own, "").unwrap();
-        std::fs::write(&other, "").unwrap();
-        std::os::unix::fs::symlink(&own, &link).unwrap();
-        let judged = [None, Some(&*own), Some(&*link), Some(&*other)].map(|named| same_file(named, &own));
-        std::fs::remove_dir_all(&directory).unwrap();
-        assert_eq!(judged[..3], [Ok(()), Ok(()), Ok(())]);
-        let said = judged[3].clone().unwrap_err();
-        assert!(said.starts_with(&format!("this instance was started with {}, not with", own.display())), "{said}");
     }
 
     #[test]

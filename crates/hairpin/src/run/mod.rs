@@ -1,7 +1,8 @@
 //! `hairpin run`: the process around the workers.
 //!
 //! Threads: one per worker (`thread`), one that serves the control socket with one more for each client, one for
-//! `/metrics`, one that checks backends, one that obtains certificates if any are wanted, one that waits for signals, and this one, the supervisor, which ten times a second
+//! `/metrics`, one that checks backends, one that obtains certificates if any are wanted, one that looks up
+//! names of backends if there are any, one that waits for signals, and this one, the supervisor, which ten times a second
 //! tells the BPF programs that the process is alive, adapts the policer, and performs what it is asked.
 
 mod acme;
@@ -27,6 +28,7 @@ mod listeners;
 mod local_routes;
 mod log;
 mod moderation;
+mod names;
 mod namespace;
 mod notify;
 mod orphan;
@@ -35,6 +37,7 @@ mod policer;
 mod reading;
 mod ready;
 mod reconcile;
+mod reload;
 mod requests;
 mod rivals;
 mod set_up;
@@ -71,6 +74,7 @@ use crate::control::{BackendChange, Changes, RouteAnswer, RouteQuery, RunningCon
 use crate::events::EventKind;
 use crate::live;
 use crate::monitor;
+use crate::names::Answers;
 use crate::spans::Spans;
 use crate::status::Status;
 use acme::OpenChallenges;
@@ -90,6 +94,7 @@ use instance::{InstanceRecord, Lock};
 use listeners::Listeners;
 pub(crate) use log::tell;
 use log::{keep, keep_events, log};
+use names::ReloadRequest;
 use plane::linux::Passed;
 use signal_hook::consts::SIGINT;
 use signal_hook::iterator::Signals;
@@ -138,7 +143,11 @@ enum SupervisorMessage {
     End(ProcessEnd),
     /// Read the configuration again: for a signal, or for a client of the control socket, which may name the file, and may give up
     /// what the API changed.
-    Reload(Option<(Option<PathBuf>, bool, ReplySender<Changes>)>),
+    Reload(ReloadRequest),
+    /// The same, with the first answers for names that are new in the file.
+    Resolved(Arc<Answers>, ReloadRequest),
+    /// The names of backends have other answers now.
+    Names(Arc<Answers>),
     /// The API asks for the configuration in force.
     Document(ReplySender<Arc<Document>>),
     /// A client of the control socket asks for it.
@@ -211,6 +220,7 @@ pub fn run(config: Config, options: RunOptions) -> Result<()> {
     host::require_rights()?;
     let interfaces = host::interfaces(&config.settings)?;
     monitor::check(&config.settings.monitors)?;
+    let config = names::begin(config);
     live::warn(&config, log);
     // Before anything is changed: a certificate that cannot be served is a mistake of the configuration.
     let certificates = Certificates::load(&config)?;
@@ -367,6 +377,7 @@ impl ServingProcess {
             // Else the manager hears of it from the supervisor, when all services are ready.
             lock.sign().context("cannot sign the lock")?;
             supervisor.obtain_certificates();
+            supervisor.look_names_up();
             supervisor.monitor();
             let end = supervisor.keep(&messages, &mut lock);
             // Another process serves on: to systemd `STOPPING=1` from any process would end the service.

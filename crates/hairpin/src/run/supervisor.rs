@@ -13,6 +13,7 @@ use super::host::unix_s;
 use super::inspect::{EngineView, Inspector};
 use super::instance::{InstanceRecord, Lock};
 use super::listeners::Listeners;
+use super::names::{self, NameLookups};
 use super::plane::{self, Plane};
 use super::policer::{ServiceRate, WorkerLoad};
 use super::reading::{self, Reading, WorkerReading};
@@ -104,6 +105,7 @@ pub(super) struct Supervisor {
     /// Answers to CAs that are in force.
     pub(super) challenges: OpenChallenges,
     automatic: AutomaticCertificates,
+    pub(super) lookups: NameLookups,
     pub(super) socket: PathBuf,
     pub(super) health: Checker,
     pub(super) rates: Vec<ServiceRate>,
@@ -174,6 +176,7 @@ impl Supervisor {
             generations,
             challenges: OpenChallenges::default(),
             automatic: AutomaticCertificates::default(),
+            lookups: NameLookups::default(),
             socket,
             health,
             rates,
@@ -279,6 +282,7 @@ impl Supervisor {
         }
         if heartbeat.is_multiple_of(TIDY_HEARTBEATS) {
             self.with_heartbeat(Supervisor::tidy);
+            self.with_heartbeat(Supervisor::retry_answers);
             self.with_heartbeat(Supervisor::reread_certificates);
             self.with_heartbeat(Supervisor::tidy_routes);
             self.renew_cookies();
@@ -286,7 +290,11 @@ impl Supervisor {
     }
 
     fn why_not_ready(&self) -> Vec<Option<String>> {
-        ready::why_not(&self.snapshot, &self.parameters.effective_weights, self.readiness.is_settling())
+        let why = ready::why_not(&self.snapshot, &self.parameters.effective_weights, self.readiness.is_settling());
+        why.into_iter()
+            .zip(names::why_not(&self.snapshot, &self.merged))
+            .map(|(why, of_names)| why.or(of_names))
+            .collect()
     }
 
     fn tell_readiness(&mut self) {
@@ -310,7 +318,7 @@ impl Supervisor {
     }
 
     /// Does what may take long (tables of many services, a disk that syncs) while another thread gives signs of life.
-    fn with_heartbeat<T>(&mut self, body: impl FnOnce(&mut Supervisor) -> T) -> T {
+    pub(super) fn with_heartbeat<T>(&mut self, body: impl FnOnce(&mut Supervisor) -> T) -> T {
         let heartbeat = self.plane.heartbeat_sender();
         let (done, is_done) = mpsc::channel::<()>();
         std::thread::scope(|scope| {
@@ -348,21 +356,9 @@ impl Supervisor {
                 }
             }
             SupervisorMessage::Certificates => self.with_heartbeat(Supervisor::reread_certificates),
-            SupervisorMessage::Reload(asked) => {
-                let (file, discards, answer) =
-                    asked.map_or((None, false, None), |(file, discards, answer)| (file, discards, Some(answer)));
-                let result = self.with_heartbeat(|supervisor| supervisor.reload(file.as_deref(), discards));
-                match &result {
-                    Ok(changes) => {
-                        self.tell_changes(changes);
-                        self.obtain_certificates();
-                    }
-                    Err(error) => tell(EventKind::Refusal, &format!("reload refused, nothing changed: {error}")),
-                }
-                if let Some(answer) = answer {
-                    let _ = answer.send(result);
-                }
-            }
+            SupervisorMessage::Reload(request) => self.hear_reload(request, None),
+            SupervisorMessage::Resolved(answers, request) => self.hear_reload(request, Some(answers)),
+            SupervisorMessage::Names(answers) => self.with_heartbeat(|supervisor| supervisor.take_answers(answers)),
             SupervisorMessage::Document(answer) => {
                 drop(answer.send(self.with_heartbeat(Supervisor::document)));
             }
@@ -491,6 +487,7 @@ impl Supervisor {
             https.certificates = self.termination.certificates.statuses();
         }
         status.acme = self.automatic.status();
+        status.resolver = self.lookups.status(&self.config);
         let (settings, records) = (&self.config.settings, self.parameters.access_log.reading());
         status.access_log = settings.access_log.as_ref().map(|log| AccessLogStatus::new(log, &records));
         let spans = self.parameters.spans.reading();

@@ -18,6 +18,7 @@ mod http;
 mod https;
 mod keys;
 mod monitor;
+mod names;
 mod printed;
 mod sharing;
 mod tables;

@@ -163,12 +163,13 @@ fn the_schema_is_up_to_date_and_refers_to_what_it_defines() {
 }
 
 /// Pages whose blocks of TOML are whole files.
-const PAGES: [(&str, &str); 5] = [
+const PAGES: [(&str, &str); 6] = [
     ("first-steps", include_str!("../../../../docs/guide/first-steps.md")),
     ("from-nginx", include_str!("../../../../docs/guide/from-nginx.md")),
     ("from-haproxy", include_str!("../../../../docs/guide/from-haproxy.md")),
     ("direct-server-return", include_str!("../../../../docs/guide/direct-server-return.md")),
     ("from-ipvs", include_str!("../../../../docs/guide/from-ipvs.md")),
+    ("names", include_str!("../../../../docs/guide/names.md")),
 ];
 
 #[test]

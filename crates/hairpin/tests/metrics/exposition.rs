@@ -147,6 +147,7 @@ pub(crate) fn full_status() -> Status {
             reports_total: BTreeMap::from([("end".into(), 4)]),
             ..MonitorStatus::default()
         }],
+        resolver: Some(ResolverStatus { names: vec![NameStatus::default()], ..ResolverStatus::default() }),
         acme: Some(AcmeStatus {
             obtained_total: 3,
             failed_total: 1,

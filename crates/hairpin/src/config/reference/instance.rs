@@ -84,6 +84,7 @@ pub const TOP: ReferenceSection = ReferenceSection {
         field("log", ValueForm::Tables, From("each field's default"), "", "See [log]."),
         field("access_log", ValueForm::Tables, From("none"), "", "See [access_log]."),
         field("tracing", ValueForm::Tables, From("none"), "", "See [tracing]."),
+        field("resolver", ValueForm::Tables, From("each field's default"), "", "See [resolver]."),
         field("metrics", ValueForm::Tables, From("each field's default"), "", "See [metrics]."),
         field("monitor", ValueForm::Tables, From("none"), "", "See [[monitor]]."),
         field("acme", ValueForm::Tables, From("none"), "", "See [acme]."),

@@ -34,7 +34,7 @@ pub const GROUP: ReferenceSection = ReferenceSection {
             ValueForm::Endpoints,
             Value("[]"),
             "[\"10.0.2.21:8080\"]",
-            "Backends that need no more than address and port. A group has at least one backend.",
+            "Backends that need no more than address and port, or name and port. A group has at least one backend.",
         ),
         field("backend", ValueForm::Tables, From("none"), "", "See [[service.backend]]."),
         field(

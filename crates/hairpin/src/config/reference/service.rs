@@ -198,7 +198,7 @@ pub const SERVICE: ReferenceSection = ReferenceSection {
             ValueForm::Endpoints,
             Value("[]"),
             "[\"10.0.2.11:8080\", \"10.0.2.12:8080\"]",
-            "Backends that need no more than address and port. A service has at least one backend, here or as \
+            "Backends that need no more than address and port, or name and port. A service has at least one backend, here or as \
              [[service.backend]], unless it is an HTTP or TLS service with routes; 16384 in the whole file.",
         ),
         field("backend", ValueForm::Tables, From("none"), "", "See [[service.backend]]."),
@@ -366,7 +366,27 @@ pub const BACKEND: ReferenceSection = ReferenceSection {
             ValueForm::Endpoint,
             Required,
             "\"10.0.2.11:8080\"",
-            "Address and port; of the service's address family, unless it has an `encapsulation`.",
+            "Address and port; of the service's address family, unless it has an `encapsulation`. Or a name and port, \
+             `\"app.internal:8080\"`: its addresses of the service's family are backends, called by them (docs/guide/names.md). One of \
+             `address` and `srv` must be given.",
+        ),
+        field(
+            "srv",
+            ValueForm::Text,
+            From("none"),
+            "\"_http._tcp.app.internal\"",
+            "The name of SRV records (RFC 2782) that give backends: the addresses of the targets of the best priority, with the \
+             records' ports and weights; weight 0 means 1. Other priorities are not used.",
+        ),
+        field(
+            "resolve",
+            ValueForm::Choice(&[
+                ("all", "each of them is a backend"),
+                ("one", "one of them is the backend, the same one as long as the name has it"),
+            ]),
+            Value("all"),
+            "\"one\"",
+            "What becomes of the addresses of a name in `address`.",
         ),
         field(
             "name",
