@@ -18,6 +18,7 @@ mod explain;
 mod fake_flow;
 pub mod health;
 mod http_server;
+mod import;
 mod json;
 pub mod limits;
 mod live;

@@ -227,6 +227,16 @@ fn json_is_what_its_page_says() {
     let value: Value = serde_json::from_slice(&limits.stdout).unwrap();
     assert_eq!(value["schema_version"], 1, "{value}");
     check(&types, "[Limits]", &value, "Limits").unwrap_or_else(|wrong| panic!("limits: {wrong}"));
+    let nginx = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nginx/certbot.conf");
+    let words = ["import", "nginx", "-o", "json"];
+    let import = Command::new(env!("CARGO_BIN_EXE_hairpin")).args(words).arg(&nginx).output().unwrap();
+    let notes = String::from_utf8(import.stderr).unwrap();
+    assert!(import.status.success() && notes.lines().count() > 1, "{notes}");
+    for line in notes.lines() {
+        let value: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(value["schema_version"], 1, "{value}");
+        check(&types, "[ImportNote]", &value, "ImportNote").unwrap_or_else(|wrong| panic!("import: {wrong}"));
+    }
     // Whatever this machine is like, it lacks something of this.
     let config =
         "interfaces = [\"no-such0\"]\n[[service]]\nlisten = \"192.0.2.1:80/tcp\"\nbackends = [\"192.0.2.2:80\"]\n";

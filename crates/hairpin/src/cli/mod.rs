@@ -3,6 +3,7 @@
 mod backend;
 mod events;
 mod filter;
+mod import;
 mod listing;
 mod monitor;
 mod names;
@@ -359,6 +360,12 @@ enum CliCommand {
         #[arg(long, conflicts_with = "markdown")]
         schema: bool,
     },
+    /// Write a configuration that does what another program's does.
+    #[command(after_help = "Example: hairpin import nginx /etc/nginx/nginx.conf > hairpin.toml")]
+    Import {
+        #[command(subcommand)]
+        command: import::ImportCommand,
+    },
     /// List every limit: how far it goes, its option, the counter that shows that it was reached, and what happens then.
     ///
     /// Where an option of the configuration sets a limit, its default is shown. Nothing is asked of an instance.
@@ -478,6 +485,7 @@ impl CliCommand {
             CliCommand::Config { schema: true, .. } => print(&config::schema()),
             CliCommand::Config { markdown: true, .. } => print(&config::markdown()),
             CliCommand::Config { .. } => print(&config::template()),
+            CliCommand::Import { command } => command.perform(),
             CliCommand::Limits { markdown: true, .. } => print(&limits::markdown()),
             CliCommand::Limits { output: Output::Table, .. } => print(&limits::table(terminal::width())),
             CliCommand::Limits { output: Output::Json, .. } => print(&limits::json()?),

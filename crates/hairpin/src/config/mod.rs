@@ -53,6 +53,7 @@ pub use fragments::joined;
 pub(crate) use hairpin_diagnostics::nearest;
 pub use hairpin_diagnostics::{Problem, Problems, Severity};
 pub(crate) use l7::network;
+pub(crate) use names::host_and_port;
 pub use names::{NamedBackends, Resolve};
 pub(crate) use print::wrapped;
 pub use print::{markdown, template};

@@ -64,7 +64,7 @@ impl std::fmt::Display for NamedBackends {
 }
 
 /// A host's name and a port, in small letters; `None`: it is something else.
-fn host_and_port(text: &str) -> Option<(String, u16)> {
+pub(crate) fn host_and_port(text: &str) -> Option<(String, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let port = port.parse().ok().filter(|port| *port != 0 && text.as_bytes()[host.len() + 1] != b'+')?;
     is_name(host).then(|| (host.to_ascii_lowercase(), port))
