@@ -2,6 +2,7 @@
 
 pub mod collector;
 pub mod grpc;
+pub mod nsd;
 pub mod pebble;
 pub mod web;
 

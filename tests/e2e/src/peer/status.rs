@@ -19,6 +19,8 @@ pub struct Status {
     pub offload: OffloadStatus,
     /// HTTP and TLS services, if there are any.
     pub http: Option<HttpStatus>,
+    /// Look-ups of backends' names, if there are any.
+    pub resolver: Option<ResolverStatus>,
     /// Packets dropped, by reason.
     pub drops: BTreeMap<String, Count>,
     /// Other fates of packets that no rule forwarded.
@@ -36,6 +38,36 @@ pub struct Status {
     pub adopted_connections: u64,
     /// Its connections of HTTP and TLS services.
     pub adopted_http: AdoptedHttp,
+}
+
+/// Look-ups of names.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ResolverStatus {
+    /// Those that found addresses.
+    pub lookups_found_total: u64,
+    /// Those whose answer is that there are none.
+    pub lookups_empty_total: u64,
+    /// Those without an answer.
+    pub lookups_failed_total: u64,
+    /// Changes of backends.
+    pub changes_applied_total: u64,
+    /// Changes that could not come into force.
+    pub changes_refused_total: u64,
+    /// The names.
+    pub names: Vec<NameStatus>,
+}
+
+/// A name of backends.
+#[derive(Clone, Debug, Deserialize)]
+pub struct NameStatus {
+    /// The name.
+    pub name: String,
+    /// `waiting`, `resolved`, `stale` or `empty`.
+    pub state: String,
+    /// Addresses of its answer.
+    pub addresses: Vec<String>,
+    /// Addresses of it that are no backends.
+    pub refused: u64,
 }
 
 /// A process that has handed over.
@@ -153,6 +185,9 @@ pub struct ServiceStatus {
     pub connections: u64,
     /// Connections so far.
     pub connections_total: u64,
+    /// Why it is not ready; empty if it is.
+    #[serde(default)]
+    pub not_ready: String,
     /// Traffic that the workers forwarded.
     pub software: Traffic,
     /// Traffic that the kernel forwarded by itself.

@@ -35,6 +35,7 @@ mod manager;
 mod memif;
 mod monitor;
 mod mtu;
+mod names;
 mod network;
 mod not_ours;
 mod page;
@@ -97,6 +98,7 @@ fn main() -> ExitCode {
         not_ours::tests(&networks),
         mtu::tests(&networks),
         monitor::tests(),
+        names::tests(),
         hostile::tests(),
         lifecycle::tests(),
         events::tests(),
