@@ -16,11 +16,9 @@ fn set_up_delivers_every_byte() {
 
 #[test]
 fn killed_processes_lose_no_set_up_connection() {
-    for lasts in [Duration::from_millis(1_000), Duration::from_millis(50)] {
-        let all = seeds(0, 100, |seed| set_up(seed, None, Some(lasts)));
-        println!("{all:?}");
-        assert!(all.killed > 100 && all.set_up.made_absent > 0 && all.set_up.found > 0, "{all:?}");
-    }
+    let all = seeds(0, 100, |seed| set_up(seed, None, Some(Duration::from_secs(1))));
+    println!("{all:?}");
+    assert!(all.killed > 100 && all.set_up.made_absent > 0 && all.set_up.found > 0, "{all:?}");
 }
 
 /// Seed 59: a forged SYN, which the engine sent on to another backend while no process was there, and a packet of that backend:
