@@ -24,7 +24,9 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        Scratch(std::env::temp_dir().join(format!("hairpin-{name}-{}", std::process::id())))
+        let path = std::env::temp_dir().join(format!("hairpin-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
     }
 }
 

@@ -153,7 +153,7 @@ fn reload_tells_the_instance_which_file_is_meant() {
     let output = hairpin(&["reload", "-c", file.to_str().unwrap()]);
     assert_eq!(said(&output), (Some(0), "reloaded: nothing has changed\n".into(), String::new()));
     let output = hairpin(&["reload", "--socket", scratch.path("default.sock").to_str().unwrap()]);
-    assert_eq!(said(&output), (Some(1), String::new(), "Reload { file: None }\n".into()));
+    assert_eq!(said(&output), (Some(1), String::new(), "Reload { file: None, discard: false }\n".into()));
 }
 
 #[test]

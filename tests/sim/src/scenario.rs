@@ -205,6 +205,7 @@ pub fn engine(random: &mut Rng) -> EngineOptions {
             rewrites_timestamps: all || window,
             checks_guards: all || guards,
             counts: true,
+            judges_access: false,
         },
         latency: Duration::from_micros(random.u64(1..2_000)),
         refused: if random.u8(..4) == 0 { 200_000 } else { 0 },

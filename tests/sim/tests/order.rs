@@ -53,6 +53,7 @@ fn send(seed: u64, card: Option<CardProfile>, fence: bool, gap: Duration) -> Out
         rewrites_timestamps: false,
         checks_guards: false,
         counts: true,
+        judges_access: false,
     };
     let engine = EngineOptions { caps, latency: Duration::from_millis(1), refused: 0, fence, bug: None };
     let options = BalancerHostOptions {

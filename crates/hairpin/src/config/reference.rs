@@ -156,7 +156,7 @@ const fn field(
 const DAY_MS: u64 = 86_400_000;
 
 /// Sections of every service and of the instance, in the order they are documented in.
-pub const COMMON: [&ReferenceSection; 15] = [
+pub const COMMON: [&ReferenceSection; 16] = [
     &TOP,
     &LIMITS,
     &OFFLOAD,

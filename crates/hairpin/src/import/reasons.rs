@@ -163,7 +163,7 @@ fn of(name: &str) -> &'static str {
         (_, Some(end)) => name.ends_with(end),
         _ => name == *pattern,
     };
-    let known = REASONS.iter().find(|(patterns, _)| patterns.iter().any(|pattern| fits(pattern)));
+    let known = REASONS.iter().find(|(patterns, _)| patterns.iter().any(&fits));
     known.map_or("Hairpin does not know it", |(_, why)| why)
 }
 

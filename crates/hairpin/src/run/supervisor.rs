@@ -293,7 +293,7 @@ impl Supervisor {
         let why = ready::why_not(&self.snapshot, &self.parameters.effective_weights, self.readiness.is_settling());
         why.into_iter()
             .zip(names::why_not(&self.snapshot, &self.merged))
-            .map(|(why, of_names)| why.or(of_names))
+            .map(|(why, of_names)| of_names.or(why))
             .collect()
     }
 

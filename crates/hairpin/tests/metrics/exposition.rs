@@ -71,6 +71,7 @@ pub(crate) fn full_status() -> Status {
         listen: "192.0.2.1:80/tcp".into(),
         established_total: 49,
         refused_total: 2,
+        access: vec![AccessStatus { rule: 1, action: "deny".into(), packets_total: 3 }],
         backends: vec![web_1, web_2],
         ..ServiceStatus::default()
     };
@@ -135,6 +136,12 @@ pub(crate) fn full_status() -> Status {
         http: Some(http),
         https: Some(https),
         draining: vec![DrainingStatus { pid: 7, connections: 3, ..DrainingStatus::default() }; 2],
+        api: Some(ApiStatus {
+            writes_total: 2,
+            answers_total: BTreeMap::from([("200".to_owned(), 5)]),
+            connections_closed_total: BTreeMap::from([("busy".to_owned(), 1)]),
+            ..ApiStatus::default()
+        }),
         access_log: Some(AccessLogStatus { to: "stdout".into(), lines_total: 9, ..AccessLogStatus::default() }),
         tracing: Some(TracingStatus {
             spans_exported_total: 8,

@@ -30,7 +30,7 @@ pub(super) fn part(
 }
 
 impl BalancerHost {
-    /// Index, counters, occupancy and configuration say the same of connections and of the `held` rules of the engine; asked
+    /// Index, counters, occupancy and configuration agree on connections and of the `held` rules of the engine; asked
     /// while nothing is under way.
     pub(super) fn check_counts(&mut self, held: usize) {
         let worker = &self.event_loop.worker;

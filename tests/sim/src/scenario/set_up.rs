@@ -130,11 +130,11 @@ impl Forger<'_> {
         let start = network.now;
         for number in 0..random.usize(..FORGED_MAX) {
             // Of a client that there is not: a SYN, and the acknowledgement of what it never got.
-            let (nobody, at) = (end(ipv6, 9, number as u8, random.u16(1..)), start + ms(random, 0..5_000));
+            let (absent, at) = (end(ipv6, 9, number as u8, random.u16(1..)), start + ms(random, 0..5_000));
             let numbers = [random.u32(..), random.u32(..)];
-            network.forge(at, tcp_segment([nobody, self.vip], SYN, numbers, b""));
+            network.forge(at, tcp_segment([absent, self.vip], SYN, numbers, b""));
             let at = at + ms(random, 1..300);
-            network.forge(at, tcp_segment([nobody, self.vip], ACK, numbers, b""));
+            network.forge(at, tcp_segment([absent, self.vip], ACK, numbers, b""));
         }
         for _ in 0..random.usize(..FORGED_MAX) {
             let (Some(&(client, began)), Some(&server)) = (random.choice(self.connecting), random.choice(self.servers))

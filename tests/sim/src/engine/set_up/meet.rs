@@ -174,8 +174,8 @@ impl SetUpPart {
         let flags = at.tcp_flags & (SYN | ACK | RST | FIN);
         let (opens, is_first) = (flags & (SYN | ACK) == SYN, flags == SYN && at.end == at.payload);
         let Some(pending) = self.find(now, &at.key) else {
-            let is_anothers = self.is_known(&at.key.source) && !self.is_absent(now);
-            if !is_first || !self.serves(now) || is_anothers {
+            let is_of_another = self.is_known(&at.key.source) && !self.is_absent(now);
+            if !is_first || !self.serves(now) || is_of_another {
                 return Verdict::Undecided;
             }
             if !self.admits(now) {
