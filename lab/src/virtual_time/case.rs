@@ -69,7 +69,7 @@ impl CaseContext {
         CaseContext::load_varied(scale, profiles, traces, None)
     }
 
-    /// The same, with a constant at another value.
+    /// Loads what cases are made of, as [`CaseContext::load`] does, with one constant at another value.
     ///
     /// # Errors
     /// As of [`CaseContext::load`], or no profile has that constant.

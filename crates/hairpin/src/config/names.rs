@@ -202,7 +202,7 @@ impl Config {
         named.map(|named| named.question.clone()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// The same configuration with the backends that these answers give it, and no others for its names.
+    /// This configuration with the backends that these answers give its names; backends of earlier answers are gone.
     #[must_use]
     pub(crate) fn with_answers(mut self, answers: &Arc<Answers>) -> Config {
         let vips = self.snapshot.services.iter().map(|service| service.endpoint.address);

@@ -69,7 +69,7 @@ pub(super) fn http(context: &mut Context, directive: &Directive) {
     loose(context, directive.inside());
 }
 
-/// The same without the block around it, as files of conf.d have it.
+/// Carries over what stands in an `http` block, as files of conf.d have it: without the block around it.
 pub(super) fn loose(context: &mut Context, block: &[Directive]) {
     let of_server: Vec<&str> = SERVER.iter().chain(&location::CLOSING).copied().collect();
     let known: Vec<&str> = HTTP.iter().chain(&of_server).copied().collect();

@@ -33,7 +33,7 @@ struct Server {
 }
 
 impl Upstream {
-    /// The same, with the servers of one family alone; `None`: there are none.
+    /// This upstream with the servers of one address family alone; `None`: it has none of that family.
     pub(super) fn of_family(&self, notes: &mut Notes, at: &Directive, is_ipv6: bool) -> Option<Upstream> {
         let fits = |server: &&Server| server.address.is_none_or(|address| address.is_ipv6() == is_ipv6);
         let servers: Vec<Server> = self.servers.iter().filter(fits).cloned().collect();

@@ -144,7 +144,7 @@ enum SupervisorMessage {
     /// Read the configuration again: for a signal, or for a client of the control socket, which may name the file, and may give up
     /// what the API changed.
     Reload(ReloadRequest),
-    /// The same, with the first answers for names that are new in the file.
+    /// Read the configuration again, with the first answers for names that are new in the file.
     Resolved(Arc<Answers>, ReloadRequest),
     /// The names of backends have other answers now.
     Names(Arc<Answers>),

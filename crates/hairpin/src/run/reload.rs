@@ -26,7 +26,7 @@ impl Supervisor {
                 answers.extend((*first).clone());
                 (request, Arc::new(answers))
             }
-            None => match self.wait_for_names(request) {
+            None => match self.with_heartbeat(|supervisor| supervisor.wait_for_names(request)) {
                 Some(request) => (request, Arc::clone(&self.config.answers)),
                 None => return,
             },

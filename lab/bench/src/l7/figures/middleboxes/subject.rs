@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 pub(in crate::l7) enum Subject {
     /// Hairpin's splice; every body goes to the engine.
     Offloaded,
-    /// The same; every body stays with the worker.
+    /// Hairpin's splice; every body stays with the worker.
     Software,
     UserStack,
     Nginx,
