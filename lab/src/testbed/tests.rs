@@ -328,21 +328,32 @@ fn card_forwards_handed_over_flows() {
         (PolicySetting::FastestFlow(1), PacketSource::default(), 1),
         (PolicySetting::Never, PacketSource::default(), 1),
     ] {
-        let offload = Some(OffloadSetting { card: fast_card(4096), policy: policy.clone(), marks: false });
-        let measured = measure(&Trial { offload, source, run, ..trial() }, None).unwrap();
-        assert_eq!((measured.received, measured.lost()), (measured.sent, 0), "{policy:?}: {measured:?}");
-        assert!(measured.consistent && measured.flows_seen == 500, "{policy:?}: {measured:?}");
-        assert_eq!((measured.reordered, measured.duplicates, measured.corrupted), (0, 0, 0), "{policy:?}");
-        let card = measured.offloaded.unwrap();
-        eprintln!("{policy:?}: {:.3} of {} packets, {card:?}", card.share(), measured.sent);
-        assert_eq!(card.arrived, measured.sent, "{policy:?}");
-        assert_eq!(card.rules % 2, 0, "rules come in pairs");
-        match policy {
-            PolicySetting::Never => assert_eq!((card.packets, card.rules_peak, card.no_room), (0, 0, 0)),
-            PolicySetting::FirstN(_) => assert!(card.rules == 600 && card.packets > 0 && card.no_room > 0, "{card:?}"),
-            PolicySetting::Always => assert!(card.rules == 1000 && card.share() > 0.1, "{card:?}"),
-            // The policies' choices are not checked; on a busy machine there is not time for much.
-            _ => assert!(card.packets > 0 || card.installed == 0, "{card:?}"),
+        // A busy machine may have installed the rules only when the last packet had gone: it gets more time then.
+        for longer in [1, 4, 16] {
+            let offload = Some(OffloadSetting { card: fast_card(4096), policy: policy.clone(), marks: false });
+            let duration = trial().duration * longer;
+            let measured = measure(&Trial { offload, source: source.clone(), run, duration, ..trial() }, None).unwrap();
+            assert_eq!((measured.received, measured.lost()), (measured.sent, 0), "{policy:?}: {measured:?}");
+            assert!(measured.consistent && measured.flows_seen == 500, "{policy:?}: {measured:?}");
+            assert_eq!((measured.reordered, measured.duplicates, measured.corrupted), (0, 0, 0), "{policy:?}");
+            let card = measured.offloaded.unwrap();
+            eprintln!("{policy:?}: {:.3} of {} packets, {card:?}", card.share(), measured.sent);
+            assert_eq!(card.arrived, measured.sent, "{policy:?}");
+            assert_eq!(card.rules % 2, 0, "rules come in pairs");
+            let as_expected = match policy {
+                PolicySetting::Never => {
+                    assert_eq!((card.packets, card.rules_peak, card.no_room), (0, 0, 0));
+                    true
+                }
+                PolicySetting::FirstN(_) => card.rules == 600 && card.packets > 0 && card.no_room > 0,
+                PolicySetting::Always => card.rules == 1000 && card.share() > 0.1,
+                // The other policies' choices are not checked.
+                _ => card.packets > 0 || card.installed == 0,
+            };
+            if as_expected {
+                break;
+            }
+            assert!(longer < 16, "{policy:?}: {card:?}");
         }
     }
 }
