@@ -155,7 +155,8 @@ impl Flags {
     pub const BACKEND_CLOSED_FIRST: u16 = 8;
     /// The handshake has been completed once.
     pub const PROVEN: u16 = 16;
-    /// It seemed over and went on. Until it goes on once more, silence is borne only as long as after a FIN.
+    /// It seemed over and went on. Until it goes on once more, silence is borne only as long as after a FIN. In
+    /// [`State::SynSent`]: it was established before the FIN or RST, which may be forged, as may the SYN that came after that.
     pub const REVIVED: u16 = 32;
     /// How its beginning went has been counted for its backend (see `BackendStatistics`), or never will be.
     pub const JUDGED: u16 = 64;
@@ -297,6 +298,11 @@ const _: () = assert!(size_of::<Connection>() == 4 * 18 + 16 + 4 * 8 + 4 * 16);
 const _: () = assert!(8 + core::mem::offset_of!(Connection, proof) == 64 * Connection::LINES_HOT);
 
 impl Connection {
+    /// Whether it was established, seemed over, and a SYN of its client's has begun it anew: if that was forged, it goes on.
+    pub fn awaits_revival(&self) -> bool {
+        self.state == State::SynSent && self.flags.has(Flags::REVIVED)
+    }
+
     /// Cache lines of a slot of the slab up to `proof`.
     pub(crate) const LINES_HOT: usize = 2;
 

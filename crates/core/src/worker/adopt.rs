@@ -10,6 +10,9 @@
 //! entry and one that stays could name is the former's: it may be an old one, of the same key but another rewrite. All
 //! these rules are asked to be taken back before the first new one is asked for, so no request overtakes another.
 //!
+//! A pair of rules that the engine has made by itself, while no process was there, is a connection that no entry has yet
+//! ([`Worker::adopt_set_up`]): an entry between the same ends that is half-open does not take it for its own.
+//!
 //! Connections that were, or were about to be, with an engine that holds nothing of them now are offered to it again
 //! without waiting for a packet.
 //!
@@ -146,9 +149,13 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         let mut half_open = Vec::new();
         for position in 0..worker.slab.used() {
             if worker.is_adopted(position) {
+                let connection = worker.slab.at(position);
+                // One that is half-open has no rules, unless it began anew while they were in force. Those that the engine
+                // holds then are of a connection that it has set up since.
+                let may_hold = !connection.state.is_half_open() || connection.pair.state() != OffloadState::Software;
                 let held = |direction| {
                     let key = worker.slab.at(position).key(direction);
-                    engine(&key) && !claimed.contains(&key)
+                    may_hold && engine(&key) && !claimed.contains(&key)
                 };
                 let ways = worker.slab.at(position).directions();
                 let held = ways.iter().fold(0, |bits, &way| bits | u8::from(held(way)) << way as u8);

@@ -167,13 +167,38 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// Stamps a connection again if it has gone on, else concludes it.
     fn judge(&mut self, now: Time, position: Position) {
         self.weigh_report(position);
-        if now >= self.deadline(self.slab.at(position)) {
+        let connection = *self.slab.at(position);
+        if connection.awaits_revival() && self.has_gone_on(&connection) {
+            return self.revive(now, position);
+        }
+        if now >= self.deadline(&connection) {
             return self.conclude(now, position);
         }
         let connection = self.slab.at_mut(position);
-        if connection.last_seen > connection.changed {
+        if connection.last_seen > connection.changed && !connection.awaits_revival() {
             connection.flags.clear(Flags::REVIVED);
         }
+        let deadline = self.deadline(self.slab.at(position));
+        self.stamps.started(position, deadline);
+    }
+
+    /// Whether packets have come for long after its state changed. Those that arrive in the first half of its timeout may have
+    /// been on their way; one in the second half means that the FIN, RST or SYN was forged, or that the ends have started anew
+    /// behind our back.
+    fn has_gone_on(&self, connection: &Connection) -> bool {
+        connection.last_seen > connection.changed + self.timeout(connection) / 2
+    }
+
+    /// Brings back a connection that seemed over, or to have begun anew.
+    pub(super) fn revive(&mut self, now: Time, position: Position) {
+        self.statistics.revived += 1;
+        self.slab.at_mut(position).flags.set(Flags::REVIVED);
+        if self.slab.at(position).state == State::SynSent {
+            // It has been counted as established, and does not give way.
+            self.slab.at_mut(position).flags.set(Flags::PROVEN | Flags::JUDGED);
+            self.forget_half_open(position);
+        }
+        self.transition(now, position, State::Established);
         let deadline = self.deadline(self.slab.at(position));
         self.stamps.started(position, deadline);
     }
@@ -181,15 +206,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// The last word on a connection whose time is up: gone, unless it went on after it seemed over.
     fn conclude(&mut self, now: Time, position: Position) {
         let connection = *self.slab.at(position);
-        // Packets that arrive in the first half may have been on their way; one in the second half means that the
-        // FIN or RST was forged, or that the ends have started anew behind our back.
-        let half = self.timeout(&connection) / 2;
-        if connection.state.is_over() && connection.last_seen > connection.changed + half {
-            self.statistics.revived += 1;
-            self.slab.at_mut(position).flags.set(Flags::REVIVED);
-            self.transition(now, position, State::Established);
-            let deadline = self.deadline(self.slab.at(position));
-            return self.stamps.started(position, deadline);
+        if connection.state.is_over() && self.has_gone_on(&connection) {
+            return self.revive(now, position);
         }
         if connection.state == State::SynSent {
             self.failed(position);

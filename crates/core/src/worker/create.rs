@@ -300,7 +300,8 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
         }
         connection.created = now;
         connection.proof = 0;
-        connection.flags.clear(Flags::PROVEN | Flags::CHALLENGED | Flags::REVIVED);
+        connection.flags.put(Flags::REVIVED, connection.flags.has(Flags::PROVEN));
+        connection.flags.clear(Flags::PROVEN | Flags::CHALLENGED);
         connection.flags.clear(Flags::BACKEND_CLOSED_FIRST | Flags::JUDGED | Flags::REPORTED | Flags::TOLD);
         connection.flags.put(Flags::JUDGED, connection.flags.has(Flags::DIRECT));
         let service = usize::from(connection.service);

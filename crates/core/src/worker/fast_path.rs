@@ -25,8 +25,8 @@ fn is_settled(connection: &Connection, direction: Direction, tcp_flags: u8) -> b
         State::Established | State::FinClient | State::FinBackend | State::SynSent => {
             // A packet that may prove the connection takes the slow path. If only the client's packets come by, or the
             // backend's SYN-ACK did not, nothing proves it.
-            let doubt = connection.flags.0 & (Flags::PROVEN | Flags::CHALLENGED);
-            tcp_flags & (SYN | FIN | RST | ACK) == ACK && doubt != Flags::CHALLENGED
+            let proofs = connection.flags.0 & (Flags::PROVEN | Flags::CHALLENGED | Flags::REVIVED);
+            tcp_flags & (SYN | FIN | RST | ACK) == ACK && (proofs == 0 || proofs & Flags::PROVEN != 0)
         }
         // the backend's first answer counts
         State::UdpEstablished => {

@@ -60,6 +60,15 @@ impl<P: OffloadPolicy, T: Table<FlowKey>> Worker<P, T> {
     /// packets.
     pub(super) fn step(&mut self, now: Time, position: Position, direction: Direction, tcp_flags: u8, hears: bool) {
         let connection = *self.slab.at(position);
+        if connection.awaits_revival() {
+            // A backend that has the connection still answers another SYN by an ACK (RFC 9293, 3.10.7.4), and goes on.
+            if direction == Direction::FromBackend && tcp_flags & (SYN | FIN | RST | ACK) == ACK {
+                return self.revive(now, position);
+            }
+            if tcp_flags & (SYN | ACK) == SYN | ACK {
+                self.slab.at_mut(position).flags.clear(Flags::REVIVED);
+            }
+        }
         let next = match connection.protocol {
             // what does not acknowledge the SYN-ACK may be forged, and opens nothing
             Protocol::Tcp if connection.state == State::SynReceived && !hears && tcp_flags & RST == 0 => {

@@ -1,9 +1,9 @@
 //! Adoption of the state that another process has left: one situation at a time.
 
 use super::many_workers::{ManyWorkers, Restart};
-use super::one_worker::{OneWorker, Way, client, packet};
+use super::one_worker::{OneWorker, Way, client, end, packet};
 use crate::config::{BackendState, Forwarding, Service, ServiceState, Snapshot};
-use crate::flow::{Direction, Endpoint, FlowKey};
+use crate::flow::{Direction, Endpoint, FlowKey, Protocol};
 use crate::frame::VecFrame;
 use crate::l4::connection::{Connection, Flags, Kept, State};
 use crate::offload::{OffloadState, RulePair};
@@ -114,6 +114,29 @@ fn connections_in_software_go_on_at_every_stage() {
             assert_eq!(fixture.of(client).forwarded[1].packets, 2, "counters go on");
         }
         fixture.outlive();
+    }
+}
+
+/// A client sends its SYN again while no process is there, and the engine sets the connection up, to this backend or another.
+#[test]
+fn a_half_open_connection_claims_no_rule_of_the_engines() {
+    for other_backend in [false, true] {
+        let mut fixture = ManyWorkers::new(nat(), 1, 64);
+        let (half_open, open) = (client(false, 1, 40_000), client(false, 2, 40_000));
+        let (_, mut backend) = fixture.client_sends(half_open, SYN).expect("no way to a backend");
+        fixture.open(open);
+        fixture.settle();
+        if other_backend {
+            backend.address = end(false, 9, 0).address;
+        }
+        let (vip, protocol) = (fixture.snapshot.services[0].endpoint, Protocol::Tcp);
+        fixture.make_rule(FlowKey { source: half_open, destination: vip, protocol });
+        fixture.make_rule(FlowKey { source: backend, destination: half_open, protocol });
+        let adopted = fixture.crash(fixture.as_before());
+        assert_eq!((adopted.kept, adopted.offloaded, adopted.rules_missing), (2, 1, 0));
+        assert_eq!(fixture.of(half_open).state, State::SynSent);
+        assert_eq!(fixture.of(half_open).pair.state(), OffloadState::Software);
+        assert_eq!(fixture.of(open).pair.state(), OffloadState::Offloaded);
     }
 }
 

@@ -224,6 +224,13 @@ impl ManyWorkers {
         }
     }
 
+    /// The engine makes a rule by itself, as when it sets up a connection: in this test, one like another that it has.
+    pub(super) fn make_rule(&mut self, key: FlowKey) {
+        let like = self.engine.values().next().expect("there is no rule").rule.clone();
+        let held = Held { name: None, rule: Rule { key, ..like }, owner: 0, counters: Counters::default() };
+        self.engine.insert(key, held);
+    }
+
     /// The engine's next answer reaches a worker.
     pub(super) fn answer_one(&mut self, number: usize) {
         if let Some(answer) = self.answers[number].pop_front() {

@@ -26,8 +26,8 @@ use super::Drop;
 use crate::config::{Forwarding, UnknownPacket, WhenFull};
 use crate::flow::Direction;
 use crate::frame::{Arrival, Checksum, Egress, Frame};
-use crate::l4::connection::State;
-use crate::offload::OffloadState;
+use crate::l4::connection::{Flags, State};
+use crate::offload::{Choice, OffloadState};
 use crate::time::Duration;
 use crate::wire::tcp::{ACK, FIN, PSH, RST, SYN};
 use crate::wire::{self, Parsed};
@@ -136,6 +136,61 @@ fn a_forged_reset_kills_nothing() {
     fixture.hit(&packet(client, fixture.vip(), Way::Tcp(ACK)).key());
     fixture.wait(Duration::from_secs(1800));
     assert_eq!(fixture.only().state, State::Established, "and has its full time again");
+}
+
+/// A SYN after it, which only a connection that is over takes for another one's.
+#[test]
+fn a_forged_reset_and_syn_kill_nothing() {
+    // As the backend answers: it has the connection still.
+    let mut fixture = OneWorker::with_policy(Choice::Never, 0);
+    let client = client(false, 1, 40_000);
+    let backend = fixture.open(client);
+    fixture.client_sends(client, RST);
+    fixture.client_sends(client, SYN);
+    assert_eq!(fixture.only().state, State::SynSent);
+    assert_eq!(fixture.client_sends(client, ACK).destination, backend, "its packets go where they went");
+    assert!(!fixture.only().flags.has(Flags::PROVEN));
+    fixture.send(packet(backend, client, Way::Tcp(ACK)));
+    assert_eq!(fixture.only().state, State::Established);
+    assert!(fixture.only().flags.has(Flags::PROVEN));
+    fixture.client_sends(client, ACK);
+    fixture.wait(Duration::from_secs(100));
+    fixture.client_sends(client, ACK);
+    fixture.wait(Duration::from_secs(1800));
+    assert_eq!(fixture.only().state, State::Established, "and has its full time again");
+
+    // In the engine, which has its packets.
+    let mut fixture = OneWorker::new(false, |_| {});
+    fixture.open(client);
+    fixture.client_sends(client, RST);
+    fixture.client_sends(client, SYN);
+    assert_eq!(fixture.only().state, State::SynSent);
+    for _ in 0..60 {
+        fixture.wait(Duration::from_secs(1));
+        fixture.hit(&packet(client, fixture.vip(), Way::Tcp(ACK)).key());
+    }
+    assert_eq!(fixture.only().state, State::Established);
+    assert_eq!(fixture.worker().statistics().revived, 1);
+}
+
+/// A client that begins anew between the same ends, whose backend answers, has a connection of the usual kind.
+#[test]
+fn a_connection_begun_anew_is_not_revived() {
+    let mut fixture = OneWorker::with_policy(Choice::Never, 0);
+    let client = client(false, 1, 40_000);
+    fixture.open(client);
+    fixture.client_sends(client, RST);
+    let backend = fixture.open(client);
+    assert_eq!(fixture.only().state, State::Established);
+    fixture.wait(Duration::from_secs(1800));
+    assert_eq!(fixture.only().state, State::Established, "it has its full time");
+    fixture.client_sends(client, RST);
+    fixture.client_sends(client, SYN);
+    fixture.send(packet(backend, client, Way::Tcp(RST | ACK)));
+    assert_eq!(fixture.only().state, State::Reset, "refused");
+    fixture.wait(Duration::from_secs(20));
+    assert_eq!(fixture.worker().connections().count(), 0);
+    assert_eq!(fixture.worker().statistics().revived, 0);
 }
 
 #[test]
