@@ -1,7 +1,8 @@
 //! Killed at random instants under short connections, reloads and rules that come and go: after each, the tables are
 //! whole, the offload state agrees with the engine, and in the end nothing has leaked.
 
-use crate::network::{ATTACH_XDP, test};
+use crate::combination::{Combination, Way};
+use crate::network::test;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use hairpin_e2e::load::{self, WrkOptions};
 use hairpin_e2e::peer::control;
@@ -9,7 +10,7 @@ use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::process::Process;
 use hairpin_e2e::servers::{HTTP_PORT, Servers};
 use hairpin_e2e::tool::{http, inside};
-use hairpin_e2e::topology::{Cards, Family, Topology, TopologyOptions};
+use hairpin_e2e::topology::{Family, Topology};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -19,14 +20,11 @@ use std::time::{Duration, Instant};
 
 pub(crate) fn tests() -> Vec<Trial> {
     let mut tests = vec![
-        test("crash: random kills tear and leak nothing", || crashes(false, Cards::Gso)),
-        test("crash: random kills, set up in the engine", || crashes(true, Cards::Gso)),
+        test("crash: random kills tear and leak nothing", || crashes(Combination::usual(false))),
+        test("crash: random kills, set up in the engine", || crashes(Combination::usual(true))),
     ];
     // `make crashes`.
-    if std::env::var_os("HAIRPIN_CRASHES").is_some() {
-        tests.push(test("crash: random kills, in XDP", || crashes(false, Cards::Xdp)));
-        tests.push(test("crash: random kills, in XDP, set up in the engine", || crashes(true, Cards::Xdp)));
-    }
+    tests.extend(Combination::tests("crash: random kills", "HAIRPIN_CRASHES", crashes));
     tests
 }
 
@@ -44,21 +42,26 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const TIMEOUTS: &str = "[timeouts]\ntcp_handshake = \"2s\"\ntcp_established = \"5s\"\ntcp_half_closed = \"2s\"\n\
                         tcp_closed = \"1s\"\ntcp_reset = \"1s\"\n";
 
-/// With `set_up` without the one that shares a server with another service: workers set up those services' connections.
-fn services(set_up: bool) -> Vec<PeerService> {
+/// Where the BPF programs set connections up, without the service that shares a server with another one: workers set up those
+/// services' connections.
+fn services(combination: Combination) -> Vec<PeerService> {
+    if let Way::Direct(tunnel) = combination.way {
+        let is_mixed = tunnel.is_some_and(|tunnel| tunnel.is_mixed);
+        let service = |name, family| PeerService { is_mixed, ..PeerService::tcp(name, family, HTTP_PORT) };
+        return vec![service("http4", Family::V4), service("http6", Family::V6)];
+    }
     let all = vec![1, 2, 3, 4];
     let mut services = vec![
         PeerService::tcp("http4", Family::V4, HTTP_PORT),
         PeerService { servers: all, full_nat: true, ..PeerService::tcp("full-http6", Family::V6, HTTP_PORT) },
-        PeerService {
+    ];
+    if !combination.set_up {
+        services.push(PeerService {
             servers: vec![1],
             server_port: HTTP_PORT,
             full_nat: true,
             ..PeerService::tcp("pool", Family::V4, POOL_SERVICE)
-        },
-    ];
-    if set_up {
-        services.pop();
+        });
     }
     services
 }
@@ -66,34 +69,32 @@ fn services(set_up: bool) -> Vec<PeerService> {
 struct Scene {
     load: Vec<Process>,
     hairpin: Hairpin,
+    _openers: Vec<Process>,
     _servers: Servers,
     topology: Topology,
     options: HairpinOptions,
-    set_up: bool,
+    combination: Combination,
 }
 
 impl Scene {
-    fn start(set_up: bool, cards: Cards) -> Result<Scene> {
-        let topology = Topology::create(TopologyOptions { cards, ..TopologyOptions::default() })?;
+    fn start(combination: Combination) -> Result<Scene> {
+        let (topology, openers, service) = combination.network()?;
         let servers = Servers::start(&topology)?;
         let options = HairpinOptions {
             top: "workers = 1".to_owned(),
+            service,
             // Over IPv6 the short connections of the load take as many ports in a second: time_wait is short, too.
             pool: format!("ports = \"20000-{}\"\ntime_wait = \"1s\"\n", 20_000 + POOL_PORTS - 1),
-            tables: format!(
-                "{TIMEOUTS}{}{}",
-                if set_up { "[offload]\nset_up = \"engine\"\n" } else { "" },
-                if cards == Cards::Xdp { ATTACH_XDP } else { "" }
-            ),
+            tables: format!("{TIMEOUTS}{}", combination.tables()),
             ..HairpinOptions::default()
         };
-        let hairpin = Hairpin::start(&topology, &services(set_up), &options)?;
-        Ok(Scene { load: Vec::new(), hairpin, _servers: servers, topology, options, set_up })
+        let hairpin = Hairpin::start(&topology, &services(combination), &options)?;
+        Ok(Scene { load: Vec::new(), hairpin, _openers: openers, _servers: servers, topology, options, combination })
     }
 
     /// wrk with a connection for each request, through both services, for longer than the test.
     fn load(&mut self) -> Result<()> {
-        for (number, service) in services(self.set_up).iter().take(2).enumerate() {
+        for (number, service) in services(self.combination).iter().take(2).enumerate() {
             let options = WrkOptions {
                 page: "1k",
                 connections: LOAD / 2,
@@ -135,7 +136,7 @@ impl Scene {
         let socket = self.hairpin.socket();
         let all = self.hairpin.connections(&json!({}))?;
         for view in &all {
-            let known = services(self.set_up).into_iter().find(|service| service.name == view.service);
+            let known = services(self.combination).into_iter().find(|service| service.name == view.service);
             let known = known.with_context(|| format!("no service of ours: {view:?}"))?;
             ensure!(view.vip == known.listen(), "{view:?} is not to {}", known.listen());
             ensure!(known.full_nat == view.source.is_some(), "{view:?}");
@@ -143,7 +144,7 @@ impl Scene {
             let begins = view.state == "syn-sent";
             // What the programs have set up is counted by its rules alone. When it is over these go, and until the worker hears
             // of their counters, which a kill may prevent, there are none.
-            let goes = self.set_up && matches!(view.state.as_str(), "closed" | "reset");
+            let goes = self.combination.set_up && matches!(view.state.as_str(), "closed" | "reset");
             let counted = view.packets[0] > 0 || begins || goes;
             ensure!(view.backend.starts_with("server") && counted, "{view:?}");
         }
@@ -180,7 +181,7 @@ impl Scene {
     fn works(&self) -> Result<()> {
         let page = std::fs::read(self.topology.scratch.file("pages/1k"))?;
         let ends: Vec<SocketAddr> =
-            services(self.set_up).iter().map(|service| service.listen().parse()).collect::<Result<_, _>>()?;
+            services(self.combination).iter().map(|service| service.listen().parse()).collect::<Result<_, _>>()?;
         inside::run(&self.topology.client, move || {
             for to in ends {
                 http::once(to, "1k", &page, TIMEOUT).with_context(|| format!("a request to {to}"))?;
@@ -191,7 +192,7 @@ impl Scene {
 
     /// Opens connections through the pool until one is refused or as many as it has ports are open; how many there were.
     fn ports(&self) -> Result<usize> {
-        let Some(service) = services(self.set_up).into_iter().nth(2) else { return Ok(POOL_PORTS) };
+        let Some(service) = services(self.combination).into_iter().nth(2) else { return Ok(POOL_PORTS) };
         let to: SocketAddr = service.listen().parse()?;
         inside::run(&self.topology.client, move || {
             let open = (0..POOL_PORTS).map_while(|_| {
@@ -225,7 +226,7 @@ impl Scene {
 
     /// Every third time the configuration has changed as well.
     fn reload(&self, number: usize) -> Result<()> {
-        let mut services = services(self.set_up);
+        let mut services = services(self.combination);
         services[0].weights = vec![1 + (number % 5) as u16; 4];
         if number.is_multiple_of(2) {
             services[1].servers.truncate(3);
@@ -235,13 +236,13 @@ impl Scene {
     }
 }
 
-fn crashes(set_up: bool, cards: Cards) -> Result<()> {
-    let usual = if set_up { CRASHES / 2 } else { CRASHES };
+fn crashes(combination: Combination) -> Result<()> {
+    let usual = if combination.set_up { CRASHES / 2 } else { CRASHES };
     let count = std::env::var("HAIRPIN_CRASHES").ok().map_or(Ok(usual), |text| text.parse())?;
     let seed = fastrand::u64(..);
     println!("{count} crashes by seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut scene = Scene::start(set_up, cards)?;
+    let mut scene = Scene::start(combination)?;
     let ports = scene.ports()?;
     ensure!(ports == POOL_PORTS, "of a pool of {POOL_PORTS} ports {ports} can be used");
     rest(&scene)?;

@@ -43,6 +43,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("encapsulated: connections outlive kills", || outlives(GUE, IPIP)),
         test("encapsulated: mixed connections outlive kills", || outlives(IPIP.mixed(), GUE.mixed())),
         test("encapsulated: a server that unwraps nothing is down", unwraps_nothing),
+        test("encapsulated: checks outlive their source address", source_goes),
         test("encapsulated: clients hear of the tunnel's MTU", narrow),
         test("encapsulated: clients hear of a router's MTU", narrow_behind_router),
     ]
@@ -54,7 +55,7 @@ pub(crate) struct Tunnel {
     /// What the configuration calls it.
     pub(crate) kind: &'static str,
     /// Whether outer headers are of the other family than the VIP.
-    is_mixed: bool,
+    pub(crate) is_mixed: bool,
 }
 
 const IPIP: Tunnel = Tunnel { kind: "ipip", is_mixed: false };
@@ -86,14 +87,27 @@ fn options(tunnel: Tunnel, tables: &str) -> HairpinOptions {
     HairpinOptions { service, tables: tables.to_owned(), ..HairpinOptions::default() }
 }
 
-pub(crate) fn network(cards: Cards) -> Result<Topology> {
+fn network(cards: Cards) -> Result<Topology> {
     let topology = Topology::create(TopologyOptions { cards, routers: true })?;
     prepare(&topology)?;
     Ok(topology)
 }
 
+/// A network for direct server return, the processes that unwrap packets in its servers, and the lines of its services'
+/// configuration. `None`: packets go to neighbours, not wrapped.
+pub(crate) fn prepared(cards: Cards, tunnel: Option<Tunnel>) -> Result<(Topology, Vec<Process>, String)> {
+    let Some(Tunnel { kind, .. }) = tunnel else {
+        let topology = Topology::create(TopologyOptions { cards, ..TopologyOptions::default() })?;
+        prepare(&topology)?;
+        return Ok((topology, Vec::new(), "mode = \"dsr\"".to_owned()));
+    };
+    let topology = network(cards)?;
+    let openers = (1..=SERVERS).map(|server| start_opener(&topology, server)).collect::<Result<_>>()?;
+    Ok((topology, openers, format!("mode = \"dsr\"\nencapsulation = \"{kind}\"")))
+}
+
 /// Has a server unwrap what is for the VIPs.
-pub(crate) fn start_opener(topology: &Topology, server: usize) -> Result<Process> {
+fn start_opener(topology: &Topology, server: usize) -> Result<Process> {
     let namespace = &topology.servers[server - 1];
     let program = hairpin_program()?;
     let mut command = namespace.command(program.to_str().context("the program's path is not text")?);
@@ -305,11 +319,13 @@ fn outlives(tunnel: Tunnel, other: Tunnel) -> Result<()> {
     check(&mut open, "after a reload")
 }
 
+/// Health checks that notice within half a second.
+const QUICK_CHECKS: &str = "[service.health]\ncheck = \"http\"\npath = \"/health\"\ninterval = \"200ms\"\n\
+                            timeout = \"150ms\"\nfall = 2\nrise = 1\n";
+
 fn unwraps_nothing() -> Result<()> {
-    let checks = "[service.health]\ncheck = \"http\"\npath = \"/health\"\ninterval = \"200ms\"\ntimeout = \"150ms\"\n\
-                  fall = 2\nrise = 1\n";
     for tunnel in [IPIP, GUE, GUE.mixed()] {
-        let mut scene = Scene::start(Cards::Gso, tunnel, "", checks)?;
+        let mut scene = Scene::start(Cards::Gso, tunnel, "", QUICK_CHECKS)?;
         (1..=SERVERS).try_for_each(|server| scene.await_state(server, "up"))?;
         // Server1 is behind a router, server2 is not.
         for server in [1, 2] {
@@ -324,6 +340,32 @@ fn unwraps_nothing() -> Result<()> {
         scene.await_state(2, "up")?;
     }
     Ok(())
+}
+
+/// The kernel removes an IPv4 route with the source address that it names. The one to the device of health checks comes back
+/// with another source.
+fn source_goes() -> Result<()> {
+    let scene = Scene::start(Cards::Gso, IPIP.mixed(), "", QUICK_CHECKS)?;
+    (1..=SERVERS).try_for_each(|server| scene.await_state(server, "up"))?;
+    let device = format!("hp-{}-hc", scene.hairpin.instance());
+    let routes = || scene.topology.balancer.script(&format!("ip -4 route show dev {device}\n"));
+    let before = routes()?;
+    let mut words = before.split_whitespace().skip_while(|word| *word != "src");
+    let source = words.nth(1).with_context(|| format!("the route names no source: {before}"))?;
+    scene
+        .topology
+        .balancer
+        .script(&format!("set -- $(ip -4 -oneline address show to {source})\nip address del \"$4\" dev \"$2\"\n"))?;
+    let names = |text: &str| text.split_whitespace().any(|word| word == source);
+    ensure!(!names(&routes()?), "the kernel keeps the route: {}", routes()?);
+    let start = Instant::now();
+    // Routes are looked at every ten seconds.
+    while routes()?.is_empty() {
+        ensure!(start.elapsed() < 3 * TIMEOUT, "the route to {device} has not come back");
+        sleep(Duration::from_millis(100));
+    }
+    ensure!(!names(&routes()?), "the route names a source that is gone: {}", routes()?);
+    (1..=SERVERS).try_for_each(|server| scene.await_state(server, "up"))
 }
 
 /// The balancer tells the client how long its packets may be: by as much shorter as the outer headers are long.

@@ -1,12 +1,14 @@
 //! Ended and started again, over and over, with connections that go on: there is no more of anything at the end than at
 //! the beginning.
 
-use crate::network::{ATTACH_XDP, services, test};
+use crate::combination::{Combination, Way};
+use crate::network::test;
+use crate::{direct, network};
 use anyhow::{Context, Result, ensure};
-use hairpin_e2e::peer::{Hairpin, HairpinOptions};
+use hairpin_e2e::peer::{Hairpin, HairpinOptions, PeerService};
 use hairpin_e2e::servers::Servers;
 use hairpin_e2e::tool::requests::Sessions;
-use hairpin_e2e::topology::{Cards, Topology, TopologyOptions};
+use hairpin_e2e::topology::Topology;
 use hairpin_e2e::{command, remnants};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
@@ -18,20 +20,13 @@ use std::time::Duration;
 
 pub(crate) fn tests() -> Vec<Trial> {
     let mut tests = vec![
-        test("leaks: restarted over and over", || restarts(Cards::Gso, "")),
-        test("leaks: restarted over and over, set up in the engine", || restarts(Cards::Gso, SET_UP)),
+        test("leaks: restarted over and over", || restarts(Combination::usual(false))),
+        test("leaks: restarted over and over, set up in the engine", || restarts(Combination::usual(true))),
     ];
     // `make restarts`.
-    if std::env::var_os("HAIRPIN_RESTARTS").is_some() {
-        tests.push(test("leaks: restarted over and over, in XDP", || restarts(Cards::Xdp, ATTACH_XDP)));
-        tests.push(test("leaks: restarted, in XDP, set up in the engine", || {
-            restarts(Cards::Xdp, &format!("{ATTACH_XDP}{SET_UP}"))
-        }));
-    }
+    tests.extend(Combination::tests("leaks: restarted", "HAIRPIN_RESTARTS", restarts));
     tests
 }
-
-const SET_UP: &str = "[offload]\nset_up = \"engine\"\n";
 
 /// How often it is restarted, unless `HAIRPIN_RESTARTS` says otherwise; a quarter of that with set-up in the engine.
 const RESTARTS: usize = 40;
@@ -42,17 +37,21 @@ const DESCRIPTORS: &str = "descriptors";
 /// Counts of everything that could leak, by name.
 type Census = BTreeMap<String, u64>;
 
-fn restarts(cards: Cards, tables: &str) -> Result<()> {
+fn restarts(combination: Combination) -> Result<()> {
+    let tables = combination.tables();
     let usual = if tables.is_empty() { RESTARTS } else { RESTARTS / 4 };
     let count = std::env::var("HAIRPIN_RESTARTS").ok().map_or(Ok(usual), |text| text.parse())?;
-    let topology = Topology::create(TopologyOptions { cards, ..TopologyOptions::default() })?;
+    let (topology, _openers, service) = combination.network()?;
+    let (services, of_sessions) = match combination.way {
+        Way::Nat => (network::services(), ["http4", "full-http6"]),
+        Way::Direct(None) => (direct::services(""), ["http4", "http6"]),
+        Way::Direct(Some(tunnel)) => (tunnel.services(""), ["http4", "http6"]),
+    };
     let _servers = Servers::start(&topology)?;
-    let mut hairpin = Hairpin::start(
-        &topology,
-        &services(),
-        &HairpinOptions { tables: tables.to_owned(), ..HairpinOptions::default() },
-    )?;
-    let ends: Vec<_> = ["http4", "full-http6"].iter().map(|name| crate::network::service(name).listen()).collect();
+    let options = HairpinOptions { service, tables, ..HairpinOptions::default() };
+    let mut hairpin = Hairpin::start(&topology, &services, &options)?;
+    let ends: Vec<_> =
+        services.iter().filter(|service| of_sessions.contains(&service.name)).map(PeerService::listen).collect();
     let ends = ends.iter().map(|end| end.parse()).collect::<Result<Vec<_>, _>>()?;
     let long = Duration::from_secs(30);
     let sessions = Sessions::start(&topology.client, &ends, 8, "1k", Duration::from_millis(300), long)?;

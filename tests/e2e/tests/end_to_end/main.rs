@@ -12,6 +12,7 @@ mod acme;
 mod api;
 mod availability;
 mod balance;
+mod combination;
 mod commands;
 mod crash;
 mod direct;

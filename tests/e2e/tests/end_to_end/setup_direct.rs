@@ -1,7 +1,7 @@
 //! Connections of direct server return that the BPF programs set up without a worker, to neighbours and wrapped.
 
-use crate::direct::{ECHO, TIMEOUT, check, open, prepare, services, start_echoes};
-use crate::encapsulated::{GUE, Tunnel, network, start_opener};
+use crate::direct::{ECHO, TIMEOUT, check, open, services, start_echoes};
+use crate::encapsulated::{GUE, Tunnel, prepared};
 use crate::network::{ATTACH_XDP, test};
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::load::{self, Amount, IperfOptions, WrkOptions};
@@ -41,22 +41,10 @@ struct Scene {
 
 impl Scene {
     fn start(cards: Cards, tunnel: Option<Tunnel>, tables: &str) -> Result<Scene> {
-        let mut openers = Vec::new();
-        let (topology, encapsulation) = match tunnel {
-            None => {
-                let topology = Topology::create(TopologyOptions { cards, ..TopologyOptions::default() })?;
-                prepare(&topology)?;
-                (topology, String::new())
-            }
-            Some(Tunnel { kind, .. }) => {
-                let topology = network(cards)?;
-                openers = (1..=SERVERS).map(|server| start_opener(&topology, server)).collect::<Result<_>>()?;
-                (topology, format!("\nencapsulation = \"{kind}\""))
-            }
-        };
+        let (topology, openers, service) = prepared(cards, tunnel)?;
         let servers = Servers::start(&topology)?;
         let options = HairpinOptions {
-            service: format!("mode = \"dsr\"{encapsulation}"),
+            service,
             tables: format!("[offload]\nset_up = \"engine\"\n{tables}"),
             ..HairpinOptions::default()
         };
