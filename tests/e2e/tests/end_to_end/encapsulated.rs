@@ -107,7 +107,7 @@ pub(crate) fn prepared(cards: Cards, tunnel: Option<Tunnel>) -> Result<(Topology
 }
 
 /// Has a server unwrap what is for the VIPs.
-fn start_opener(topology: &Topology, server: usize) -> Result<Process> {
+pub(crate) fn start_opener(topology: &Topology, server: usize) -> Result<Process> {
     let namespace = &topology.servers[server - 1];
     let program = hairpin_program()?;
     let mut command = namespace.command(program.to_str().context("the program's path is not text")?);

@@ -108,7 +108,7 @@ impl Network {
 }
 
 /// A test that makes what it needs itself.
-pub(crate) fn test(name: &str, body: fn() -> Result<()>) -> Trial {
+pub(crate) fn test(name: &str, body: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
     lane::OWN.test(name, body)
 }
 

@@ -9,7 +9,7 @@ use hairpin_e2e::peer::{Hairpin, HairpinOptions, hairpin_program};
 use hairpin_e2e::process::Process;
 use hairpin_e2e::servers::{HTTP_PORT, IPERF_PORTS, Servers};
 use hairpin_e2e::tool::{echo, http, inside};
-use hairpin_e2e::topology::{Cards, Family, SERVERS, Topology, TopologyOptions, end, vip};
+use hairpin_e2e::topology::{Cards, Family, Topology, end, vip};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use std::net::SocketAddr;
