@@ -5,6 +5,7 @@
 //! change is told apart.
 
 use crate::access_log::AccessLogSettings;
+use crate::api::RemoteSettings;
 use crate::config::keys;
 use crate::config::words::spoken;
 use crate::config::{
@@ -86,7 +87,7 @@ fn numbers(config: &Config) -> String {
 }
 
 /// In the order of the file.
-const SETTINGS: [Setting; 73] = [
+const SETTINGS: [Setting; 77] = [
     anew("instance", |c| c.settings.instance.clone()),
     later("interfaces", |c| list(&c.settings.interfaces)),
     anew("plane", |c| c.settings.plane.name().to_string()),
@@ -94,6 +95,10 @@ const SETTINGS: [Setting; 73] = [
     later("connection_table", |c| c.settings.connection_table.name().to_string()),
     live("keys_file", shared_keys),
     live("[api] state", |c| c.settings.api.as_ref().map_or("none".to_string(), |api| api.state.display().to_string())),
+    live("[api] listen", |c| remote_api(c, |r| Some(r.listen.to_string()))),
+    live("[api] certificate", |c| remote_api(c, |r| Some(r.certificate.display().to_string()))),
+    live("[api] client_roots", |c| remote_api(c, |r| r.client_roots.as_ref().map(|file| file.display().to_string()))),
+    live("[api] tokens", |c| remote_api(c, |r| r.tokens.as_ref().map(|file| file.display().to_string()))),
     later("[limits] connections_max", |c| c.settings.connections_max.to_string()),
     later("[limits] http_connections_max", |c| {
         c.settings.http_connections_max.map_or("as many as fit".to_string(), |count| count.to_string())
@@ -185,6 +190,11 @@ fn tracing_headers(tracing: &TracingSettings) -> String {
     let names: Vec<&str> = tracing.collector.headers.keys().map(|name| name.as_str()).collect();
     let said = |file: &PathBuf| format!("{} ({})", file.display(), names.join(", "));
     tracing.collector.headers_file.as_ref().map_or("none".to_string(), said)
+}
+
+fn remote_api(config: &Config, text: impl Fn(&RemoteSettings) -> Option<String>) -> String {
+    let remote = config.settings.api.as_ref().and_then(|api| api.remote.as_ref());
+    remote.and_then(text).unwrap_or_else(|| "none".to_string())
 }
 
 fn acme(config: &Config, text: impl Fn(&AcmeSettings) -> String) -> String {

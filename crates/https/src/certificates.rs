@@ -161,6 +161,13 @@ impl ServedCertificates {
         &self.clients
     }
 
+    /// For connections of which none takes up the session of another one: every client's certificate is verified anew.
+    pub fn serve_anew(&self) -> Arc<ServerConfig> {
+        let mut config = self.config.clone();
+        config.send_tls13_tickets = 0;
+        Arc::new(config)
+    }
+
     /// For the connections of a service, whose session tickets follow from `tickets`.
     pub fn serve(&self, tickets: &TicketSecret) -> Arc<ServerConfig> {
         let mut config = self.config.clone();

@@ -7,7 +7,7 @@ use hairpin_core::l7::edit;
 use rustls::pki_types::CertificateDer;
 use std::fmt::Write;
 use x509_parser::asn1_rs::{Any, Tag, ToDer};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 
 /// Bytes of a subject at most, as it is written. A longer one is left out as a whole: a part could be another's name.
@@ -67,6 +67,31 @@ impl ClientCertificate {
     pub(crate) fn facts(&self) -> edit::ClientCertificate<'_> {
         edit::ClientCertificate { subject: self.subject.as_bytes(), fingerprint: self.fingerprint.as_bytes() }
     }
+}
+
+/// Names of a certificate that a log gets.
+const LOGGED_NAMES_MAX: usize = 4;
+/// Bytes of a certificate's SHA-256 that a log gets.
+const LOGGED_DIGEST_BYTES: usize = 8;
+
+/// A client for a log, by the chain that it has shown and TLS has verified: subject, names, and the beginning of the SHA-256
+/// of its first certificate, in visible ASCII and spaces. `None`: it has shown none.
+pub fn shown_certificate(chain: &[CertificateDer<'_>]) -> Option<String> {
+    let ClientCertificate { subject, fingerprint, .. } = ClientCertificate::of(Some(chain))?;
+    let mut text = format!("certificate \"{subject}\"");
+    let parsed = X509Certificate::from_der(chain.first()?).ok().map(|(_, parsed)| parsed);
+    let names = parsed.as_ref().and_then(|parsed| parsed.subject_alternative_name().ok().flatten());
+    for name in names.iter().flat_map(|names| &names.value.general_names).take(LOGGED_NAMES_MAX) {
+        let (kind, name) = match name {
+            GeneralName::DNSName(name) => ("DNS", *name),
+            GeneralName::RFC822Name(name) => ("email", *name),
+            GeneralName::URI(name) => ("URI", *name),
+            _ => continue,
+        };
+        let name: String = name.chars().take(SUBJECT_BYTES_MAX).collect();
+        text = escaped(text + ", " + kind + ":", &name);
+    }
+    Some(text + ", SHA-256 " + &fingerprint[..2 * LOGGED_DIGEST_BYTES])
 }
 
 /// A name as RFC 4514 writes it, the last of its parts first. `None`: it has a part that cannot be written.
@@ -214,6 +239,18 @@ mod tests {
     fn unknown_types_are_written_as_der() {
         let custom = DnType::CustomDnType(vec![1, 2, 3, 4]);
         assert_eq!(subject(&[(custom, utf8("foo"))]), "1.2.3.4=#0C03666F6F");
+    }
+
+    #[test]
+    fn a_log_gets_subject_and_names() {
+        let mut params = CertificateParams::new(["deploy.test".to_string()]).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, "a\n\"b\"");
+        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        let shown = shown_certificate(&[certificate.der().clone()]).unwrap();
+        assert!(shown.starts_with("certificate \"CN=a\\0A\\\"b\\\"\", DNS:deploy.test, SHA-256 "), "{shown}");
+        assert_eq!(shown.rsplit(' ').next().map(str::len), Some(16), "{shown}");
+        assert_eq!(shown_certificate(&[]), None);
     }
 
     #[test]

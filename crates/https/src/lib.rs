@@ -60,6 +60,7 @@ mod unchunk;
 pub use backend_tls::{BackendTls, BackendTlsOptions, SYSTEM_ROOTS, is_server_name, tls_failure};
 pub use certificates::{CertificateFiles, CertificateSummary, ServedCertificates, TlsOptions, check_certificate};
 pub use challenge::Challenges;
+pub use client_certificate::shown_certificate;
 pub use control::ListedConnection;
 pub use runtime::{ConnectionLister, CoreReading, LISTED_MAX, Runtimes, RuntimesOptions};
 pub use setup::{Configuration, TerminatedService};

@@ -23,6 +23,8 @@ pub(crate) struct Applied {
 pub(crate) enum Refused {
     /// It is not what the API understands.
     Form(String),
+    /// The client shows no certificate and no token, or a wrong token; whether it shows one.
+    Unknown(bool),
     /// There is no such object.
     Absent(String),
     /// The object cannot be changed like that; the methods that it has.
@@ -69,6 +71,7 @@ impl Refused {
     pub(crate) fn code(&self) -> u16 {
         match self {
             Refused::Form(_) => 400,
+            Refused::Unknown(_) => 401,
             Refused::Absent(_) => 404,
             Refused::Method(_) => 405,
             Refused::Slow => 408,
@@ -86,6 +89,10 @@ impl Refused {
     pub(crate) fn body(&self) -> Value {
         let (title, detail) = match self {
             Refused::Form(what) => ("the request is malformed", what.clone()),
+            Refused::Unknown(_) => (
+                "the client is not known",
+                "show a certificate of its CAs, or send a token of its file: Authorization: Bearer TOKEN".to_owned(),
+            ),
             Refused::Absent(what) => ("there is no such object", what.clone()),
             Refused::Method(methods) => ("the object has no such method", format!("use {methods}")),
             Refused::Large(bytes) => ("the body is too large", format!("send {bytes} bytes at most")),

@@ -1,5 +1,7 @@
 //! Requests of the API and their answers.
 //!
+//! Clients of the Unix socket are known by the kernel; those of TCP by TLS, or by a token, before anything of a body is read.
+//!
 //! A head has 5 s and 16 KiB, a body 10 s and 16 MiB; a connection gets 1000 requests and 10 minutes, then it ends with the exchange
 //! it is in. Bodies are JSON in which no field stands twice and nothing is nested deeper than a configuration is.
 
@@ -7,19 +9,22 @@ use super::answer::Refused;
 use super::change::{Operation, WriteRequest};
 use super::json;
 use super::openapi::openapi;
+use super::remote::Refusals;
 use super::resource::{Action, Target};
+use super::tokens::Tokens;
 use super::{ApiSources, Document, limits};
 use crate::http_server::{Answerer, ServerBounds, ServerCounts};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Incoming};
 use hyper::header::{
-    ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH,
-    X_CONTENT_TYPE_OPTIONS,
+    ACCEPT, ALLOW, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH,
+    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::Value;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixStream;
@@ -46,7 +51,7 @@ pub(crate) const OPERATIONS_MAX: usize = 1024;
 pub(crate) const DEPTH_MAX: usize = 16;
 
 /// The status codes there are answers with.
-pub(crate) const CODES: [u16; 13] = [200, 201, 400, 404, 405, 408, 409, 412, 413, 415, 422, 428, 503];
+pub(crate) const CODES: [u16; 14] = [200, 201, 400, 401, 404, 405, 408, 409, 412, 413, 415, 422, 428, 503];
 
 /// The prefix of the paths of objects.
 pub(super) const VERSION: &str = "/v1";
@@ -56,33 +61,81 @@ const PATHS: &str = "there is /v1/config, /v1/services and what is below, /v1/tr
 const PROBLEM: &str = "application/problem+json";
 
 /// Who is at the other end.
-pub(super) struct ApiPeer {
-    uid: u32,
-    pid: Option<i32>,
+pub(super) enum ApiPeer {
+    /// A process of this machine, as the kernel says.
+    Local {
+        /// Its user.
+        uid: u32,
+        /// Its number.
+        pid: Option<i32>,
+    },
+    /// A client by TLS.
+    Remote {
+        /// Where it is.
+        address: SocketAddr,
+        /// The certificate that it has shown and TLS has verified.
+        certificate: Option<String>,
+    },
 }
 
 /// Asks the kernel who is at the other end.
 pub(super) fn peer(stream: &UnixStream) -> io::Result<ApiPeer> {
     let credentials = stream.peer_cred()?;
-    Ok(ApiPeer { uid: credentials.uid(), pid: credentials.pid() })
-}
-
-impl ApiPeer {
-    fn name(&self) -> String {
-        let pid = self.pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
-        format!("uid {}, pid {pid}", self.uid)
-    }
+    Ok(ApiPeer::Local { uid: credentials.uid(), pid: credentials.pid() })
 }
 
 /// What the API answers from.
 pub(super) struct Answers {
     sources: Arc<ApiSources>,
+    /// Of clients by TLS that show no certificate; `None`: there are none.
+    tokens: Option<Tokens>,
+    refusals: Arc<Refusals>,
 }
 
 impl Answers {
-    pub(super) fn new(sources: ApiSources) -> Answers {
-        Answers { sources: Arc::new(sources) }
+    pub(super) fn new(sources: ApiSources, tokens: Option<Tokens>, refusals: Arc<Refusals>) -> Answers {
+        Answers { sources: Arc::new(sources), tokens, refusals }
     }
+
+    /// The client, for the log.
+    fn known(&self, peer: &ApiPeer, headers: &HeaderMap) -> Result<String, Refused> {
+        let address = match peer {
+            ApiPeer::Local { uid, pid } => {
+                let pid = pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
+                return Ok(format!("uid {uid}, pid {pid}"));
+            }
+            ApiPeer::Remote { address, certificate: Some(certificate) } => {
+                return Ok(format!("{certificate}, from {}", address.ip().to_canonical()));
+            }
+            ApiPeer::Remote { address, certificate: None } => address,
+        };
+        let token = bearer(headers);
+        match token.and_then(|token| self.tokens.as_ref()?.name_of(token)) {
+            Some(name) => Ok(format!("token \"{name}\", from {}", address.ip().to_canonical())),
+            None => {
+                let why = if token.is_some() { "a wrong token" } else { "neither certificate nor token" };
+                self.refusals.tell(*address, why);
+                Err(Refused::Unknown(token.is_some()))
+            }
+        }
+    }
+
+    async fn answered(&self, request: Request<Incoming>, peer: &ApiPeer) -> Result<Response<Full<Bytes>>, Refused> {
+        let (head, body) = request.into_parts();
+        let who = self.known(peer, &head.headers)?;
+        let body = read_body(body).await?;
+        let sources = Arc::clone(&self.sources);
+        let answer = move || answer(&sources, &head.method, head.uri.path(), &head.headers, &body, who);
+        let made = tokio::task::spawn_blocking(answer).await;
+        made.unwrap_or_else(|_| Err(Refused::Busy("making the answer failed".to_owned())))
+    }
+}
+
+/// The token that a head has (RFC 6750, 2.1).
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let (scheme, token) = values.next()?.as_bytes().split_at_checked(b"Bearer ".len())?;
+    (values.next().is_none() && scheme.eq_ignore_ascii_case(b"Bearer ")).then(|| token.trim_ascii())
 }
 
 impl Answerer<ApiPeer> for Answers {
@@ -97,17 +150,8 @@ impl Answerer<ApiPeer> for Answers {
     };
 
     async fn respond(&self, request: Request<Incoming>, peer: &ApiPeer) -> Response<Full<Bytes>> {
-        let (head, body) = request.into_parts();
-        let answer = match read_body(body).await {
-            Ok(body) => {
-                let (sources, who) = (Arc::clone(&self.sources), peer.name());
-                let answer = move || answer(&sources, &head.method, head.uri.path(), &head.headers, &body, who);
-                let made = tokio::task::spawn_blocking(answer).await;
-                made.unwrap_or_else(|_| Err(Refused::Busy("making the answer failed".to_owned())))
-            }
-            Err(refused) => Err(refused),
-        };
-        let is_unread = matches!(answer, Err(Refused::Large(_) | Refused::Slow));
+        let answer = self.answered(request, peer).await;
+        let is_unread = matches!(answer, Err(Refused::Large(_) | Refused::Slow | Refused::Unknown(_)));
         let mut response = answer.unwrap_or_else(|refused| refusal(&refused));
         let headers = response.headers_mut();
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -293,8 +337,14 @@ fn require_json(headers: &HeaderMap) -> Result<(), Refused> {
 fn refusal(refused: &Refused) -> Response<Full<Bytes>> {
     let code = StatusCode::from_u16(refused.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = with_type(code, PROBLEM, line(&refused.body()));
-    if let Refused::Method(methods) = refused {
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    let header = match refused {
+        Refused::Method(methods) => Some((ALLOW, *methods)),
+        Refused::Unknown(false) => Some((WWW_AUTHENTICATE, "Bearer realm=\"hairpin\"")),
+        Refused::Unknown(true) => Some((WWW_AUTHENTICATE, "Bearer realm=\"hairpin\", error=\"invalid_token\"")),
+        _ => None,
+    };
+    if let Some((name, value)) = header {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     response
 }

@@ -1,4 +1,5 @@
-//! The write API: the configuration in force as JSON over HTTP/1.1, on a Unix socket that only root may open.
+//! The write API: the configuration in force as JSON over HTTP/1.1, on a Unix socket that only root may open, and by TLS for clients
+//! that show a certificate or a token (`remote`).
 //!
 //! A write names the version of the configuration that it was made of, and is refused if another one is in force, so that of two
 //! writers none undoes unseen what the other one did. What it makes of that configuration is judged like a configuration file, and
@@ -15,18 +16,26 @@ mod json;
 pub(crate) mod kept;
 mod openapi;
 mod places;
+mod remote;
 mod resource;
 mod text;
+mod tokens;
 
 pub(crate) use answer::{ApiProblem, Applied, Refused};
 pub(crate) use change::WriteRequest;
 pub(crate) use document::Document;
 pub(crate) use exchange::CODES;
+pub(crate) use remote::Credentials;
+pub use remote::RemoteSettings;
+pub(crate) use tokens::{FORM as TOKENS_FORM, Tokens};
 
 use crate::control;
-use crate::http_server::{self, ServerCounts};
+use crate::http_server::{self, Closed, ServerCounts};
 use anyhow::{Context, Result, ensure};
 use exchange::Answers;
+use remote::Refusals;
+use std::future::ready;
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,6 +49,8 @@ pub(crate) mod limits {
         HEAD_PATIENCE, HEADERS_MAX, OPERATIONS_MAX, REQUESTS_MAX,
     };
     pub(crate) use super::kept::FILE_BYTES_MAX as KEPT_BYTES_MAX;
+    pub(crate) use super::remote::{HANDSHAKE_PATIENCE, TOLD_WITHIN};
+    pub(crate) use super::tokens::TOKENS_MAX;
     /// Bytes of a request's body at most, and of a configuration: those of a configuration file.
     pub(crate) const BODY_BYTES_MAX: u64 = crate::config::FILE_BYTES_MAX;
     /// Mistakes that an answer tells at most.
@@ -54,6 +65,8 @@ const NICE: i32 = 5;
 pub struct ApiSettings {
     /// The directory of the file that keeps what it changed.
     pub state: PathBuf,
+    /// How it is served by TCP; `None`: on its Unix socket alone.
+    pub remote: Option<RemoteSettings>,
 }
 
 /// Tells the configuration in force, or why that cannot be told.
@@ -69,6 +82,8 @@ pub(crate) struct ApiSources {
     pub(crate) write: Box<Write>,
     /// Where answers and connections are counted.
     pub(crate) counts: Arc<ServerCounts>,
+    /// Writes a line of the log.
+    pub(crate) log: fn(&str),
 }
 
 /// A server at work; it stops, and every exchange with it, when this is dropped.
@@ -103,22 +118,49 @@ pub(crate) fn serve(path: &Path, sources: ApiSources) -> Result<ApiServer> {
     let listener = control::listen(path).with_context(about)?;
     require_own(path).with_context(about)?;
     listener.set_nonblocking(true).with_context(about)?;
+    let answers = Arc::new(Answers::new(sources, None, Arc::new(Refusals::new(|_| {}))));
+    let accepting = async move {
+        // Only a runtime without I/O would refuse.
+        let Ok(listener) = tokio::net::UnixListener::from_std(listener) else { return };
+        let open = |stream| ready(exchange::peer(&stream).map(|peer| (stream, peer)).map_err(|_| Closed::AcceptFailed));
+        http_server::accept(listener, answers, open).await;
+    };
+    start("api", accepting).with_context(about)
+}
+
+/// Serves the API by TLS until the returned server is dropped.
+///
+/// # Errors
+/// Its address cannot be listened at, or a thread cannot be started.
+pub(crate) fn serve_remote(listen: SocketAddr, credentials: Credentials, sources: ApiSources) -> Result<ApiServer> {
+    let about = || format!("cannot serve the API on {listen}");
+    let listener = std::net::TcpListener::bind(listen).with_context(about)?;
+    listener.set_nonblocking(true).with_context(about)?;
+    let refusals = Arc::new(Refusals::new(sources.log));
+    let answers = Arc::new(Answers::new(sources, credentials.tokens.clone(), Arc::clone(&refusals)));
+    let accepting = async move {
+        // Only a runtime without I/O would refuse.
+        let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
+        let open = move |stream| credentials.shake_hands(stream, Arc::clone(&refusals));
+        http_server::accept(listener, answers, open).await;
+    };
+    start("api-tls", accepting).with_context(about)
+}
+
+/// Runs `accepting` on a thread of its own.
+fn start(name: &str, accepting: impl Future<Output = ()> + Send + 'static) -> Result<ApiServer> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
         .max_blocking_threads(limits::CONNECTIONS_MAX)
         .thread_name("api-client")
-        .build()
-        .with_context(about)?;
-    let (stop, stopped) = oneshot::channel();
-    let answers = Arc::new(Answers::new(sources));
+        .build()?;
+    let (stop, stopped) = oneshot::channel::<()>();
     let body = move || {
         // Serving at the priority of the thread that started this one is no disaster.
         let _ = rustix::process::setpriority_process(None, NICE);
         runtime.block_on(async move {
-            // Only a runtime without I/O would refuse.
-            let Ok(listener) = tokio::net::UnixListener::from_std(listener) else { return };
-            let accepting = tokio::spawn(http_server::accept(listener, answers, exchange::peer));
+            let accepting = tokio::spawn(accepting);
             // Only an end wakes this: nothing is ever sent.
             let _ = stopped.await;
             accepting.abort();
@@ -126,7 +168,7 @@ pub(crate) fn serve(path: &Path, sources: ApiSources) -> Result<ApiServer> {
         // A write that is under way ends by itself; its client hears no more of it.
         runtime.shutdown_background();
     };
-    let thread = std::thread::Builder::new().name("api".into()).spawn(body).with_context(about)?;
+    let thread = std::thread::Builder::new().name(name.into()).spawn(body)?;
     Ok(ApiServer { stop: Some(stop), thread: Some(thread) })
 }
 

@@ -15,21 +15,30 @@ pub(super) fn openapi() -> String {
     paths["/openapi.json"] = json!({ "get": {
         "operationId": "describe",
         "summary": "This description",
-        "responses": { "200": { "description": "It", "content": { "application/json": { "schema": { "type": "object" } } } } },
+        "responses": {
+            "200": { "description": "It", "content": { "application/json": { "schema": { "type": "object" } } } },
+            "401": refer("responses", "unknown"),
+        },
     } });
     let description = json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Hairpin",
             "version": "1",
-            "description": "The configuration of a running instance, on the Unix socket beside its control socket. Every answer of an \
+            "description": "The configuration of a running instance, on the Unix socket beside its control socket, and by TLS for \
+                clients that show a certificate or a token. Every answer of an \
                 object has the version of the configuration as its ETag; every write names that version in If-Match, and is \
                 judged and applied as a whole, like a reload of the file.",
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
         "servers": [{ "url": "/" }],
         "paths": paths,
-        "components": { "schemas": schemas(), "responses": responses(), "parameters": parameters() },
+        // On the Unix socket the kernel says who a client is.
+        "security": [{}, { "token": [] }, { "certificate": [] }],
+        "components": { "schemas": schemas(), "responses": responses(), "parameters": parameters(), "securitySchemes": {
+            "token": { "type": "http", "scheme": "bearer", "description": "By TLS: a token of the file that `[api] tokens` names." },
+            "certificate": { "type": "mutualTLS", "description": "A certificate of the CAs that `[api] client_roots` names." },
+        } },
     });
     format!("{description:#}\n")
 }
@@ -110,6 +119,9 @@ fn responses() -> Value {
             "content": { "application/json": { "schema": { "$ref": "#/components/schemas/applied" } } },
         },
         "malformed": problem("The request is malformed: the head, or the form of the body."),
+        "unknown": json!({ "description": "By TLS: the client shows neither certificate nor token, or a wrong token.",
+            "headers": { "WWW-Authenticate": { "description": "RFC 6750, 3.", "schema": { "type": "string" } } },
+            "content": { PROBLEM: { "schema": { "$ref": "#/components/schemas/problem" } } } }),
         "absent": problem("There is no such object."),
         "slow": problem("The body did not come in time."),
         "conflict": problem("The configuration is right, but the process cannot take it over, or the API does not change it."),
@@ -241,7 +253,7 @@ fn object(path: &ObjectPath) -> Value {
         "description": path.about,
         "headers": { "ETag": { "description": "The version of the configuration in force.", "schema": { "type": "string" } } },
         "content": content,
-    }, "400": refer("responses", "malformed"), "503": refer("responses", "busy") });
+    }, "400": refer("responses", "malformed"), "401": refer("responses", "unknown"), "503": refer("responses", "busy") });
     if !parameters.is_empty() {
         read["404"] = refer("responses", "absent");
     }
@@ -271,6 +283,7 @@ fn written(name: &str, summary: &str, body: Option<Value>) -> Value {
     let mut responses = json!({ "200": applied, "201": applied });
     for (code, response) in [
         ("400", "malformed"),
+        ("401", "unknown"),
         ("404", "absent"),
         ("408", "slow"),
         ("409", "conflict"),

@@ -27,7 +27,7 @@ impl Fixture {
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
         let document = Arc::new(Mutex::new(Document::of(FILE).unwrap()));
         let asked: Arc<Mutex<Vec<WriteRequest>>> = Arc::default();
-        let counts = Arc::new(ServerCounts::new(&CODES));
+        let counts = Arc::new(ServerCounts::new(&CODES, &Closed::ALL));
         let (read, written, noted) = (Arc::clone(&document), Arc::clone(&document), Arc::clone(&asked));
         let write = move |request: WriteRequest| {
             noted.lock().unwrap().push(request.clone());
@@ -42,6 +42,7 @@ impl Fixture {
             read: Box::new(move || Ok(Arc::new(read.lock().unwrap().clone()))),
             write: Box::new(write),
             counts: Arc::clone(&counts),
+            log: |_| {},
         };
         let _server = serve(&directory.join("i.api.sock"), sources).unwrap();
         Fixture { directory, document, asked, counts, _server }

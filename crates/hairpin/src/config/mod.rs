@@ -47,6 +47,7 @@ pub(crate) mod limits {
     pub(crate) use super::{BACKENDS_MAX, FILE_BYTES_MAX, INTERFACES_MAX, POOL_ADDRESSES_MAX, SERVICES_MAX};
 }
 
+pub(crate) use api::tokens_in as api_tokens;
 pub use dpdk::{DpdkSettings, IdleMode, Pages, PortSettings, PrefixedAddress, Probes, RouteSettings};
 pub(crate) use fragments::VARIABLE_MARK;
 pub use fragments::joined;

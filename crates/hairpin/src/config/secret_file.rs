@@ -10,7 +10,7 @@ use std::path::Path;
 pub(crate) const FILE_BYTES_MAX: u64 = 16 << 10;
 
 /// The problem and its remedy. The text never holds anything of a secret.
-pub(super) type SecretFileError = (String, String);
+pub(crate) type SecretFileError = (String, String);
 
 /// What the file at `path` says. `secrets`: what messages call them; `form`: how they are written.
 pub(super) fn read(path: &Path, secrets: &str, form: &str) -> Result<Vec<u8>, SecretFileError> {

@@ -52,18 +52,20 @@ impl Drop for ServedClients {
     }
 }
 
-/// Serves every client that connects, for ever; `peer` says who it is, and fails where that cannot be told.
-pub(crate) async fn accept<L, P, A>(listener: L, answers: Arc<A>, peer: fn(&L::Stream) -> io::Result<P>)
+/// Serves every client that connects, for ever. `open` makes of an accepted connection the stream that requests come by, and
+/// says who is at the other end, or why it cannot; until then the connection counts as one without a request.
+pub(crate) async fn accept<L, P, A, F, S>(listener: L, answers: Arc<A>, open: impl Fn(L::Stream) -> F)
 where
     L: Listen,
     P: Send + Sync + 'static,
     A: Answerer<P>,
+    F: Future<Output = Result<(S, P), Closed>> + Send + 'static,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut clients = ServedClients(Vec::with_capacity(A::BOUNDS.connections_max));
     loop {
-        let accepted = listener.next().await.and_then(|stream| peer(&stream).map(|peer| (stream, peer)));
-        match accepted {
-            Ok((stream, peer)) => admit(&mut clients.0, stream, peer, &answers),
+        match listener.next().await {
+            Ok(stream) => admit(&mut clients.0, open(stream), &answers),
             Err(_) => {
                 answers.counts().close(Closed::AcceptFailed);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -72,13 +74,16 @@ where
     }
 }
 
-/// Serves `stream`, if need be in place of the connection that has gone longest without a whole request: connections
-/// that only sit there must not keep others out. If all are being answered, the new connection is closed.
-fn admit<S, P, A>(clients: &mut Vec<ServedClient>, stream: S, peer: P, answers: &Arc<A>)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+/// Serves the connection that `opening` gives, if need be in place of the one that has gone longest without a whole request:
+/// connections that only sit there must not keep others out. If all are being answered, the new connection is closed.
+fn admit<P, A, S>(
+    clients: &mut Vec<ServedClient>,
+    opening: impl Future<Output = Result<(S, P), Closed>> + Send + 'static,
+    answers: &Arc<A>,
+) where
     P: Send + Sync + 'static,
     A: Answerer<P>,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     clients.retain(|client| !client.task.is_finished());
     if clients.len() >= A::BOUNDS.connections_max {
@@ -91,6 +96,12 @@ where
         answers.counts().close(Closed::GaveWay);
     }
     let exchange = Arc::new(Exchange::default());
-    let task = tokio::spawn(connection::serve(stream, peer, Arc::clone(&exchange), Arc::clone(answers)));
+    let (own, answers) = (Arc::clone(&exchange), Arc::clone(answers));
+    let task = tokio::spawn(async move {
+        match opening.await {
+            Ok((stream, peer)) => connection::serve(stream, peer, own, answers).await,
+            Err(why) => answers.counts().close(why),
+        }
+    });
     clients.push(ServedClient { exchange, task });
 }

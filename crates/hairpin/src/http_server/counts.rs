@@ -17,12 +17,26 @@ pub(crate) enum Closed {
     Broken,
     /// It could not even be accepted.
     AcceptFailed,
+    /// It was no TLS, or either end refused the other one's certificate.
+    Handshake,
 }
 
 impl Closed {
     /// All of them, in order.
-    pub(crate) const ALL: [Closed; 6] =
-        [Closed::Refused, Closed::GaveWay, Closed::Timeout, Closed::Malformed, Closed::Broken, Closed::AcceptFailed];
+    pub(crate) const ALL: [Closed; 7] = [
+        Closed::Refused,
+        Closed::GaveWay,
+        Closed::Timeout,
+        Closed::Malformed,
+        Closed::Broken,
+        Closed::AcceptFailed,
+        Closed::Handshake,
+    ];
+    /// Those of a server without TLS.
+    pub(crate) const CLEAR_TEXT: &[Closed] = {
+        const ALL: &[Closed] = &Closed::ALL;
+        ALL.split_at(ALL.len() - 1).0
+    };
 
     /// Its label.
     pub(crate) fn name(self) -> &'static str {
@@ -33,6 +47,7 @@ impl Closed {
             Closed::Malformed => "malformed",
             Closed::Broken => "broken",
             Closed::AcceptFailed => "accept-failed",
+            Closed::Handshake => "handshake",
         }
     }
 }
@@ -41,15 +56,18 @@ impl Closed {
 #[derive(Debug)]
 pub(crate) struct ServerCounts {
     closed: [AtomicU64; Closed::ALL.len()],
+    /// The ends that its connections can have.
+    ends: &'static [Closed],
     /// The HTTP status codes there are answers with.
     codes: &'static [u16],
     answers: Box<[AtomicU64]>,
 }
 
 impl ServerCounts {
-    /// Those of a server whose answers have these status codes.
-    pub(crate) fn new(codes: &'static [u16]) -> ServerCounts {
-        ServerCounts { closed: Default::default(), codes, answers: codes.iter().map(|_| AtomicU64::new(0)).collect() }
+    /// Those of a server whose answers have these status codes, and whose connections these ends.
+    pub(crate) fn new(codes: &'static [u16], ends: &'static [Closed]) -> ServerCounts {
+        let answers = codes.iter().map(|_| AtomicU64::new(0)).collect();
+        ServerCounts { closed: Default::default(), ends, codes, answers }
     }
 
     /// A connection ended out of order.
@@ -66,7 +84,7 @@ impl ServerCounts {
 
     /// Connections that ended out of order, by label.
     pub(crate) fn closed(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Closed::ALL.iter().zip(&self.closed).map(|(why, count)| (why.name(), count.load(Ordering::Relaxed)))
+        self.ends.iter().map(|why| (why.name(), self.closed[*why as usize].load(Ordering::Relaxed)))
     }
 
     /// Answers by status code.

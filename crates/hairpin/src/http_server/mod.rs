@@ -1,7 +1,7 @@
 //! Serving HTTP/1.1 to few clients, hostile until shown otherwise: connections, heads, exchanges and their times have bounds, and
 //! each bound that is reached is counted. The admin address and the API are served by it.
 //!
-//! What requests mean, and bodies, are the [`Answerer`]'s.
+//! What requests mean, and bodies, are the [`Answerer`]'s; TLS, if there is any, is the business of what opens connections.
 
 mod accept;
 mod connection;

@@ -17,10 +17,23 @@ pub(super) const API: Group = Group {
     doc: "",
     limits: &[
         limit(
-            "clients of the API",
+            "clients of the API on its Unix socket, and as many by TLS",
             Number(api::CONNECTIONS_MAX as u64, "connections"),
             &[closed("gave-way"), closed("refused")],
             "The oldest connection without a request is closed. If there is none, the new one is.",
+        ),
+        limit(
+            "time for a TLS handshake of the API",
+            Time(api::HANDSHAKE_PATIENCE),
+            &[closed("timeout")],
+            "The connection is closed.",
+        ),
+        limit("tokens of the API", Number(api::TOKENS_MAX as u64, "tokens"), &[], "The configuration is refused."),
+        limit(
+            "lines of the log about clients that the API refuses",
+            Time(api::TOLD_WITHIN),
+            &[answered("401"), closed("handshake")],
+            "One line in this time; the next one says how many clients had none.",
         ),
         limit(
             "head of a request to the API",

@@ -1,6 +1,6 @@
 //! The server's counters of itself.
 
-use crate::http_server::ServerCounts;
+use crate::http_server::{Closed, ServerCounts};
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
@@ -17,7 +17,7 @@ pub(super) struct MetricsCounts {
 
 impl Default for MetricsCounts {
     fn default() -> MetricsCounts {
-        MetricsCounts { server: ServerCounts::new(&CODES), started_unix_s: OnceLock::new() }
+        MetricsCounts { server: ServerCounts::new(&CODES, Closed::CLEAR_TEXT), started_unix_s: OnceLock::new() }
     }
 }
 

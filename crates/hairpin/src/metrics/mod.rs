@@ -36,6 +36,7 @@ use crate::status::Status;
 use anyhow::{Context, Result, anyhow};
 use recent::Recent;
 use source::StatusSource;
+use std::future::ready;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -139,7 +140,8 @@ pub fn serve_all(listen: SocketAddr, hosts: &[String], sources: Sources) -> Resu
         runtime.block_on(async move {
             // Only a runtime without I/O would refuse.
             let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
-            let accepting = tokio::spawn(http_server::accept(listener, Arc::new(answers), |_| Ok(())));
+            let open = |stream| ready(Ok((stream, ())));
+            let accepting = tokio::spawn(http_server::accept(listener, Arc::new(answers), open));
             // Only an end wakes this: nothing is ever sent.
             let _ = stopped.await;
             accepting.abort();

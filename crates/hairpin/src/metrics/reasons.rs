@@ -90,9 +90,10 @@ pub(crate) fn values_of(series: &str, label: &str) -> Vec<String> {
         ("hairpin_events_total", _) => event_names().collect(),
         ("hairpin_rule_refusals_total", "reason") => offload_reasons().collect(),
         ("hairpin_http_refusals_total", _) => refusals().collect(),
-        ("hairpin_metrics_connections_closed_total" | "hairpin_api_connections_closed_total", _) => {
-            Closed::ALL.iter().map(|why| why.name().to_string()).collect()
+        ("hairpin_metrics_connections_closed_total", _) => {
+            Closed::CLEAR_TEXT.iter().map(|why| why.name().to_string()).collect()
         }
+        ("hairpin_api_connections_closed_total", _) => Closed::ALL.iter().map(|why| why.name().to_string()).collect(),
         ("hairpin_api_answers_total", _) => crate::api::CODES.iter().map(u16::to_string).collect(),
         ("hairpin_metrics_answers_total", _) => CODES.iter().map(u16::to_string).collect(),
         ("hairpin_health_checks_total" | "hairpin_acme_orders_total" | "hairpin_name_changes_total", "result")

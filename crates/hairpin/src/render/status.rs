@@ -44,6 +44,10 @@ fn api(api: &ApiStatus) -> String {
         true => format!("API: {} writes by {}", api.writes_total, api.socket),
         false => "API: not served; the log says why".to_owned(),
     };
+    if !api.listen.is_empty() {
+        let _ = write!(told, "; by TLS at {}", api.listen);
+        told += if api.serves_tls { "" } else { ": not served; the log says why" };
+    }
     if api.differs_from_file {
         told += "; the file lacks what it changed (`hairpin config --running` prints the configuration in force)";
     }

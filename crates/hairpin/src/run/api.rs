@@ -3,11 +3,14 @@
 use super::requests::ask;
 use super::supervisor::Supervisor;
 use super::{CHANGE_PATIENCE, STATUS_PATIENCE, SupervisorMessage, log, tell};
-use crate::api::{self, ApiProblem, ApiServer, ApiSources, Applied, CODES, Document, Refused, WriteRequest, kept};
+use crate::api::{
+    self, ApiProblem, ApiServer, ApiSources, Applied, CODES, Credentials, Document, Refused, RemoteSettings,
+    WriteRequest, kept,
+};
 use crate::config::{self, Config};
 use crate::control::{Changes, RunningConfiguration};
 use crate::events::EventKind;
-use crate::http_server::ServerCounts;
+use crate::http_server::{Closed, ServerCounts};
 use crate::status::ApiStatus;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,23 +26,34 @@ pub(super) struct ApiState {
     /// Writes that came into force.
     writes: u64,
     server: Option<ApiServer>,
+    /// By TLS, with the settings and the fingerprint of the files that it serves with.
+    remote: Option<(RemoteSettings, u64, ApiServer)>,
+    /// Why it does not serve by TLS as it should, as was said last.
+    remote_fault: Option<String>,
 }
 
 impl ApiState {
     /// That of a process that begins; `file`: what the configuration file says, if that is not in force.
     pub(super) fn new(file: Option<Arc<str>>) -> ApiState {
-        ApiState { file, document: None, counts: Arc::new(ServerCounts::new(&CODES)), writes: 0, server: None }
+        let counts = Arc::new(ServerCounts::new(&CODES, &Closed::ALL));
+        ApiState { file, document: None, counts, writes: 0, server: None, remote: None, remote_fault: None }
     }
 
     /// No client is served from now on.
     pub(super) fn end(&mut self) {
         self.server = None;
+        self.remote = None;
     }
 }
 
 impl Supervisor {
     /// Serves the API, if the configuration asks for that, and only then. A failure is logged, and the instance goes on without it.
     pub(super) fn serve_api(&mut self) {
+        self.serve_api_locally();
+        self.serve_api_remotely();
+    }
+
+    fn serve_api_locally(&mut self) {
         let path = api::socket(&self.socket);
         if self.config.settings.api.is_none() {
             if self.api.server.take().is_some() {
@@ -50,15 +64,60 @@ impl Supervisor {
         if self.api.server.is_some() {
             return;
         }
+        match api::serve(&path, self.api_sources()) {
+            Ok(server) => self.api.server = Some(server),
+            Err(error) => log(&format!("warning: no API: {error:#}")),
+        }
+    }
+
+    /// Serves the API by TLS with the files as they are now. Where they changed, connections end: what a client has shown may not
+    /// be known any more. Files that have become wrong change nothing. Tried again from time to time.
+    pub(super) fn serve_api_remotely(&mut self) {
+        let wanted = self.config.settings.api.as_ref().and_then(|api| api.remote.clone());
+        let Some(wanted) = wanted else {
+            (self.api.remote, self.api.remote_fault) = (None, None);
+            return;
+        };
+        // Before they are read: what changes meanwhile is seen.
+        let fingerprint = wanted.fingerprint();
+        let serving = self.api.remote.as_ref().map(|(settings, fingerprint, _)| (settings, *fingerprint));
+        if serving == Some((&wanted, fingerprint)) {
+            return;
+        }
+        let is_same = serving.is_some_and(|(settings, _)| *settings == wanted);
+        let served = Credentials::load(&wanted).and_then(|credentials| {
+            // The address may be that of the one before.
+            self.api.remote = None;
+            api::serve_remote(wanted.listen, credentials, self.api_sources())
+        });
+        match served {
+            Ok(server) => {
+                log(&format!("the API is served by TLS at {}", wanted.listen));
+                self.api.remote = Some((wanted, fingerprint, server));
+                self.api.remote_fault = None;
+            }
+            Err(error) => {
+                if !is_same {
+                    self.api.remote = None;
+                }
+                let goes_on =
+                    if self.api.remote.is_some() { "goes on by TLS with the files of before" } else { "not by TLS" };
+                let fault = format!("warning: API: {goes_on}: {error:#}");
+                if self.api.remote_fault.as_ref() != Some(&fault) {
+                    log(&fault);
+                    self.api.remote_fault = Some(fault);
+                }
+            }
+        }
+    }
+
+    fn api_sources(&self) -> ApiSources {
         let (reader, writer) = (self.sender.clone(), self.sender.clone());
-        let sources = ApiSources {
+        ApiSources {
             read: Box::new(move || ask(&reader, STATUS_PATIENCE, SupervisorMessage::Document)),
             write: Box::new(move |write| written(&writer, write)),
             counts: Arc::clone(&self.api.counts),
-        };
-        match api::serve(&path, sources) {
-            Ok(server) => self.api.server = Some(server),
-            Err(error) => log(&format!("warning: no API: {error:#}")),
+            log: |line| tell(EventKind::Api, line),
         }
     }
 
@@ -168,7 +227,7 @@ impl Supervisor {
 
     /// What the status says of the API.
     pub(super) fn api_status(&self) -> Option<ApiStatus> {
-        self.config.settings.api.as_ref()?;
+        let settings = self.config.settings.api.as_ref()?;
         let version = match &self.api.document {
             Some((text, document)) if Arc::ptr_eq(text, &self.config.text) => document.version().to_owned(),
             _ => String::new(),
@@ -176,6 +235,8 @@ impl Supervisor {
         Some(ApiStatus {
             socket: api::socket(&self.socket).display().to_string(),
             serves: self.api.server.is_some(),
+            listen: settings.remote.as_ref().map(|remote| remote.listen.to_string()).unwrap_or_default(),
+            serves_tls: self.api.remote.is_some(),
             version,
             differs_from_file: self.api.file.is_some(),
             writes_total: self.api.writes,

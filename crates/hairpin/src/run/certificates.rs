@@ -4,6 +4,7 @@
 //! when their files change. A file that cannot be served changes nothing.
 
 use super::{host, tell};
+use crate::api::Credentials;
 use crate::config::{ClientCertificates, Config, HttpsSettings, ServiceSettings, TlsVersion};
 use crate::events::EventKind;
 use crate::status::CertificateStatus;
@@ -43,11 +44,15 @@ pub(super) struct LoadedService {
 }
 
 impl Certificates {
-    /// Reads what the services of `config` name.
+    /// Reads what the services of `config` name. The files of `[api]` are looked at, too.
     ///
     /// # Errors
-    /// The first service or group whose files cannot be used, and why.
+    /// The first service or group whose files cannot be used, or those of `[api]`, and why.
     pub(crate) fn load(config: &Config) -> Result<Certificates> {
+        if let Some(remote) = config.settings.api.as_ref().and_then(|api| api.remote.as_ref()) {
+            // The API reads them again where it serves with them.
+            Credentials::load(remote)?;
+        }
         let services = config.snapshot.services.iter().zip(&config.services);
         let load = |(service, settings): (&Service, &ServiceSettings)| {
             if settings.https.is_none() && settings.backend_tls.is_none() {

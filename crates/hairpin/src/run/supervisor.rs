@@ -284,6 +284,7 @@ impl Supervisor {
             self.with_heartbeat(Supervisor::tidy);
             self.with_heartbeat(Supervisor::retry_answers);
             self.with_heartbeat(Supervisor::reread_certificates);
+            self.with_heartbeat(Supervisor::serve_api_remotely);
             self.with_heartbeat(Supervisor::tidy_routes);
             self.renew_cookies();
         }

@@ -11,6 +11,10 @@ pub struct ApiStatus {
     pub socket: String,
     /// Whether it is served there; if not, the log says why.
     pub serves: bool,
+    /// The address that it is served at by TLS; empty: none.
+    pub listen: String,
+    /// Whether it is served there; if not although there is an address, the log says why.
+    pub serves_tls: bool,
     /// The version of the configuration in force.
     pub version: String,
     /// Whether the configuration in force has changes by the API that the file lacks.

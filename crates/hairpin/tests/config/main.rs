@@ -7,6 +7,7 @@ use hairpin_core::config::{
 use hairpin_core::flow::Protocol;
 mod access;
 mod acme;
+mod api;
 mod backend_tls;
 mod clashes;
 mod direct;

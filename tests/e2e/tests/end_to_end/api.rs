@@ -1,5 +1,7 @@
 //! The API: changes under load, two writers, mistakes, restarts, and the way back into the file.
 
+mod remote;
+
 use super::network::test;
 use anyhow::{Context, Result, ensure};
 use hairpin_e2e::command;
@@ -20,6 +22,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("api: a wrong write changes nothing and says why", wrong),
         test("api: changes hold across restart and upgrade, and go back", kept),
         test("api: a reload does not undo changes unseen", reloaded),
+        test("api: by TLS only clients that are known", remote::known),
+        test("api: tokens of a new file hold after a reload", remote::rotated),
     ]
 }
 
@@ -48,9 +52,14 @@ struct Answer {
 
 impl Fixture {
     fn new() -> Result<Fixture> {
+        Fixture::with(|_| Ok(String::new()))
+    }
+
+    /// With these lines in `[api]`.
+    fn with(lines: impl FnOnce(&Topology) -> Result<String>) -> Result<Fixture> {
         let topology = Topology::create(TopologyOptions::default())?;
         let servers = Servers::start(&topology)?;
-        let tables = format!("[api]\nstate = {:?}\n", topology.scratch.file("api"));
+        let tables = format!("[api]\nstate = {:?}\n{}", topology.scratch.file("api"), lines(&topology)?);
         let options = HairpinOptions { tables, ..HairpinOptions::default() };
         let hairpin = Hairpin::start(&topology, &[service()], &options)?;
         Ok(Fixture { hairpin, _servers: servers, topology, options })
@@ -78,12 +87,7 @@ impl Fixture {
         if let Some(body) = body {
             curl.args(["--header", "Content-Type: application/json", "--data-binary", &body.to_string()]);
         }
-        let said = command::output(&mut curl)?;
-        let (body, last) = said.rsplit_once('\n').with_context(|| format!("curl said {said}"))?;
-        let (status, version) = last.split_once(' ').unwrap_or((last, ""));
-        let body =
-            if body.trim().is_empty() { Value::Null } else { serde_json::from_str(body).context(body.to_owned())? };
-        Ok(Answer { status: status.parse()?, version: version.trim().trim_matches('"').to_owned(), body })
+        read_answer(&command::output(&mut curl)?)
     }
 
     fn version(&self) -> Result<String> {
@@ -107,6 +111,15 @@ impl Fixture {
         let status: Value = serde_json::from_str(&self.tell(&["status", "-o", "json"])?)?;
         Ok(status["api"].clone())
     }
+}
+
+/// What curl printed: the body, then status and version on a line of their own.
+fn read_answer(said: &str) -> Result<Answer> {
+    let (body, last) = said.rsplit_once('\n').with_context(|| format!("curl said {said}"))?;
+    let (status, version) = last.split_once(' ').unwrap_or((last, ""));
+    let body =
+        if body.trim().is_empty() { Value::Null } else { serde_json::from_str(body).context(body.to_owned())? };
+    Ok(Answer { status: status.parse()?, version: version.trim().trim_matches('"').to_owned(), body })
 }
 
 /// Backends come, go and change their weights a few times a second while clients ask.
