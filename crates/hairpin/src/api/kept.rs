@@ -19,6 +19,9 @@ const FORM: u32 = 1;
 /// Bytes of the file at most: a configuration, and what JSON makes of it.
 pub(crate) const FILE_BYTES_MAX: u64 = 24 << 20;
 
+/// The directory of the files, if the configuration names no other.
+pub(crate) const STATE: &str = "/var/lib/hairpin/api";
+
 #[derive(Serialize, Deserialize)]
 struct KeptForm {
     form: u32,
@@ -39,7 +42,17 @@ pub(crate) fn path(state: &Path, instance: &str) -> PathBuf {
 /// # Errors
 /// What it left cannot be read, or is wrong by now.
 pub(crate) fn resolve(from_file: Config, file: &Path, warn: impl Fn(&str)) -> Result<(Config, Option<Arc<str>>)> {
-    let Some(api) = &from_file.settings.api else { return Ok((from_file, None)) };
+    let Some(api) = &from_file.settings.api else {
+        let path = path(Path::new(STATE), &from_file.settings.instance);
+        if path.exists() {
+            warn(&format!(
+                "warning: {} has what the API left, and is ignored: {} has no [api]; add it, or remove that file",
+                path.display(),
+                file.display()
+            ));
+        }
+        return Ok((from_file, None));
+    };
     let path = path(&api.state, &from_file.settings.instance);
     let remedy = || {
         format!(

@@ -14,7 +14,7 @@ pub const API: ReferenceSection = ReferenceSection {
         field(
             "state",
             ValueForm::Text,
-            Value("/var/lib/hairpin/api"),
+            Value(crate::api::kept::STATE),
             "\"/var/lib/hairpin/api\"",
             "The directory with a file for each instance (`<instance>.json`) that keeps what the API changed, for the next start; on a \
              file system that outlives the machine's own restart. Absolute.",
