@@ -2,6 +2,7 @@
 
 use crate::tickets::{TicketSecret, Tickets};
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use aws_lc_rs::digest::{Context as Digest, SHA256};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -270,6 +271,16 @@ pub(crate) fn load_file(chain: &Path, key: Option<&Path>, provider: &CryptoProvi
             Err(_) => bail!("{} has no private key, and there is no {}", chain.display(), beside.display()),
         },
     };
+    certified(chain, certificates, (key_file, key), provider)
+}
+
+/// A chain with its key, if they can be served.
+fn certified(
+    chain: &Path,
+    certificates: Vec<CertificateDer<'static>>,
+    (key_file, key): (&Path, PrivateKeyDer<'static>),
+    provider: &CryptoProvider,
+) -> Result<Loaded> {
     let (names, validity) = check_chain(chain, &certificates)?;
     let certified = CertifiedKey::from_der(certificates, key, provider)
         .with_context(|| format!("the key in {} does not fit {}", key_file.display(), chain.display()))?;
@@ -294,6 +305,25 @@ pub(crate) fn load_file(chain: &Path, key: Option<&Path>, provider: &CryptoProvi
 /// Why not.
 pub fn check_certificate(file: &Path) -> Result<()> {
     load_file(file, None, &rustls::crypto::aws_lc_rs::default_provider()).map(drop)
+}
+
+/// Judges a text that has a chain and its key: what people look at, its file being `file`, and the SHA-256 of the chain.
+///
+/// # Errors
+/// Why it cannot be served. Nothing of the text is quoted, which has the key.
+pub fn examine_certificate(file: &Path, text: &[u8]) -> Result<(CertificateSummary, [u8; 32])> {
+    let certificates = CertificateDer::pem_slice_iter(text).collect::<Result<Vec<_>, _>>().unwrap_or_default();
+    ensure!(!certificates.is_empty(), "`chain` has no certificates in PEM form");
+    // The reader's reason may quote the line.
+    let key = PrivateKeyDer::from_pem_slice(text).ok();
+    let key = key.context("`key` has no private key in PEM form that can be read without a password")?;
+    let mut digest = Digest::new(&SHA256);
+    certificates.iter().for_each(|certificate| digest.update(certificate));
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let loaded = certified(Path::new("`chain`"), certificates, (Path::new("`key`"), key), &provider)?;
+    let mut sha256 = [0; 32];
+    sha256.copy_from_slice(digest.finish().as_ref());
+    Ok((CertificateSummary { file: file.to_path_buf(), ..loaded.summary }, sha256))
 }
 
 /// A certificate for `names` that signs itself, with a key that lives as long as the process.

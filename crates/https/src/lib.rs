@@ -58,7 +58,9 @@ mod translate;
 mod unchunk;
 
 pub use backend_tls::{BackendTls, BackendTlsOptions, SYSTEM_ROOTS, is_server_name, tls_failure};
-pub use certificates::{CertificateFiles, CertificateSummary, ServedCertificates, TlsOptions, check_certificate};
+pub use certificates::{
+    CertificateFiles, CertificateSummary, ServedCertificates, TlsOptions, check_certificate, examine_certificate,
+};
 pub use challenge::Challenges;
 pub use client_certificate::shown_certificate;
 pub use control::ListedConnection;

@@ -100,10 +100,10 @@ impl Refused {
             Refused::Type => ("the body is of another type", "send application/json".to_owned()),
             Refused::Unconditional(current) => (
                 "the request does not say which version it was made of",
-                format!("read the configuration, and send its ETag: If-Match: \"{current}\" is in force"),
+                format!("read the object, and send its ETag: If-Match: \"{current}\" is in force"),
             ),
             Refused::Stale { given, current } => (
-                "the configuration has become another one",
+                "there is another version by now",
                 format!("the request was made of version {}, in force is {current}: read it again", given.join(", ")),
             ),
             Refused::Invalid(problems) => (

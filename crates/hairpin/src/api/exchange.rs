@@ -12,7 +12,7 @@ use super::openapi::openapi;
 use super::remote::Refusals;
 use super::resource::{Action, Target};
 use super::tokens::Tokens;
-use super::{ApiSources, Document, limits};
+use super::{ApiSources, Document, certificates, limits};
 use crate::http_server::{Answerer, ServerBounds, ServerCounts};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -57,7 +57,8 @@ pub(crate) const CODES: [u16; 14] = [200, 201, 400, 401, 404, 405, 408, 409, 412
 pub(super) const VERSION: &str = "/v1";
 /// The path of several changes at once.
 pub(super) const TRANSACTIONS: &str = "/v1/transactions";
-const PATHS: &str = "there is /v1/config, /v1/services and what is below, /v1/transactions, and /openapi.json";
+const PATHS: &str =
+    "there is /v1/config, /v1/services and what is below, /v1/transactions, /v1/certificates, and /openapi.json";
 const PROBLEM: &str = "application/problem+json";
 
 /// Who is at the other end.
@@ -199,6 +200,9 @@ fn answer(
         let operations = transaction(json::read(body).map_err(Refused::Form)?)?;
         return write(sources, (method, path, headers), (operations, true), who);
     }
+    if let Some(rest) = path.strip_prefix(certificates::PATH).filter(|rest| rest.is_empty() || rest.starts_with('/')) {
+        return certificates::answer(sources, (method, headers, rest), body, who);
+    }
     let target = path.strip_prefix(VERSION).and_then(Target::parse).ok_or_else(|| Refused::Absent(PATHS.to_owned()))?;
     if is_read {
         let document = (sources.read)().map_err(Refused::Busy)?;
@@ -245,7 +249,7 @@ fn write(
 }
 
 /// The versions that `If-Match` names (RFC 9110, 13.1.1). `*` names none: it would undo what others have done.
-fn versions(headers: &HeaderMap) -> Result<Vec<String>, Refused> {
+pub(super) fn versions(headers: &HeaderMap) -> Result<Vec<String>, Refused> {
     let mut versions = Vec::new();
     for value in headers.get_all(IF_MATCH) {
         let text = value.to_str().map_err(|_| Refused::Form("`If-Match` is not ASCII".to_owned()))?;
@@ -326,7 +330,7 @@ fn require(is_right: bool, methods: &'static str) -> Result<(), Refused> {
     if is_right { Ok(()) } else { Err(Refused::Method(methods)) }
 }
 
-fn require_json(headers: &HeaderMap) -> Result<(), Refused> {
+pub(super) fn require_json(headers: &HeaderMap) -> Result<(), Refused> {
     let is_json = |value: &HeaderValue| {
         let essence = value.to_str().ok().and_then(|text| text.split(';').next()).unwrap_or_default().trim();
         ["application/json", "application/merge-patch+json"].iter().any(|known| essence.eq_ignore_ascii_case(known))
@@ -349,17 +353,17 @@ fn refusal(refused: &Refused) -> Response<Full<Bytes>> {
     response
 }
 
-fn tag(response: &mut Response<Full<Bytes>>, version: &str) {
+pub(super) fn tag(response: &mut Response<Full<Bytes>>, version: &str) {
     if let Ok(value) = HeaderValue::from_str(&format!("\"{version}\"")) {
         response.headers_mut().insert(ETAG, value);
     }
 }
 
-fn line(value: &Value) -> Bytes {
+pub(super) fn line(value: &Value) -> Bytes {
     format!("{value}\n").into()
 }
 
-fn with_type(code: StatusCode, content_type: &'static str, body: Bytes) -> Response<Full<Bytes>> {
+pub(super) fn with_type(code: StatusCode, content_type: &'static str, body: Bytes) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body));
     *response.status_mut() = code;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));

@@ -120,7 +120,7 @@ pub(crate) fn remove(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// A file that lies beside its place. Dropped, it goes.
+/// A file that lies beside its place, with another extension. Dropped, it goes.
 #[derive(Debug)]
 pub(crate) struct PreparedFile {
     path: PathBuf,
@@ -136,6 +136,14 @@ impl PreparedFile {
         let kept = KeptForm { form: FORM, file_version: says.version().to_owned(), text: document.text().to_owned() };
         let bytes = serde_json::to_vec(&kept)?;
         ensure!(bytes.len() as u64 <= FILE_BYTES_MAX, "it would have more than {FILE_BYTES_MAX} bytes");
+        Ok(PreparedFile::of(path, &bytes)?)
+    }
+
+    /// Writes `bytes` beside `path`, for root only.
+    ///
+    /// # Errors
+    /// They cannot be written. What is at `path` stays.
+    pub(crate) fn of(path: &Path, bytes: &[u8]) -> std::io::Result<PreparedFile> {
         if let Some(directory) = path.parent() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         }
@@ -144,7 +152,7 @@ impl PreparedFile {
         remove(&new)?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         let prepared = PreparedFile { path: path.to_path_buf(), new: Some(new) };
-        file.write_all(&bytes)?;
+        file.write_all(bytes)?;
         file.sync_all()?;
         Ok(prepared)
     }

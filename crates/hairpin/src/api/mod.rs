@@ -9,6 +9,7 @@
 //! Not here: how a configuration comes into force, which is the supervisor's (`run`).
 
 mod answer;
+mod certificates;
 mod change;
 mod document;
 mod exchange;
@@ -22,6 +23,9 @@ mod text;
 mod tokens;
 
 pub(crate) use answer::{ApiProblem, Applied, Refused};
+pub(crate) use certificates::{
+    CertificateAction, CertificateAnswer, CertificateRequest, CertificateStore, require_version,
+};
 pub(crate) use change::WriteRequest;
 pub(crate) use document::Document;
 pub(crate) use exchange::CODES;
@@ -44,6 +48,7 @@ use tokio::sync::oneshot;
 
 /// Bounds of the API.
 pub(crate) mod limits {
+    pub(crate) use super::certificates::CERTIFICATES_MAX;
     pub(crate) use super::exchange::{
         BODY_PATIENCE, CONNECTION_PATIENCE, CONNECTIONS_MAX, DEPTH_MAX, EXCHANGE_PATIENCE, HEAD_BYTES_MAX,
         HEAD_PATIENCE, HEADERS_MAX, OPERATIONS_MAX, REQUESTS_MAX,
@@ -71,6 +76,8 @@ pub struct ApiSettings {
 
 /// Tells the configuration in force, or why that cannot be told.
 type ReadDocument = dyn Fn() -> std::result::Result<Arc<Document>, String> + Send + Sync;
+/// Reads or changes certificates.
+type UseCertificates = dyn Fn(CertificateRequest) -> std::result::Result<CertificateAnswer, Refused> + Send + Sync;
 /// Puts a write into force.
 type Write = dyn Fn(WriteRequest) -> std::result::Result<Applied, Refused> + Send + Sync;
 
@@ -80,6 +87,8 @@ pub(crate) struct ApiSources {
     pub(crate) read: Box<ReadDocument>,
     /// A write.
     pub(crate) write: Box<Write>,
+    /// Certificates that clients upload.
+    pub(crate) certificates: Box<UseCertificates>,
     /// Where answers and connections are counted.
     pub(crate) counts: Arc<ServerCounts>,
     /// Writes a line of the log.

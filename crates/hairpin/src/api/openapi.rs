@@ -1,5 +1,6 @@
 //! The API's description in OpenAPI 3.1: what the paths take and give, with the schema of the configuration reference.
 
+use super::certificates;
 use super::exchange::TRANSACTIONS;
 use super::resource::{Action, Target};
 use crate::config;
@@ -12,6 +13,14 @@ pub(super) fn openapi() -> String {
     let paths: Map<String, Value> = OBJECTS.iter().map(|path| (format!("/v1{}", path.path), object(path))).collect();
     let mut paths = Value::Object(paths);
     paths[TRANSACTIONS] = json!({ "post": transaction() });
+    paths[certificates::PATH] = json!({ "get": {
+        "operationId": "read-certificates",
+        "summary": "The names and files of all certificates that clients uploaded",
+        "responses": answers(json!({ "200": { "description": "They", "content": { "application/json": { "schema": {
+            "type": "array", "items": { "type": "object", "required": ["name", "file"], "properties": {
+                "name": { "type": "string" }, "file": { "type": "string" } } } } } } } }), &["malformed", "unknown", "conflict", "busy"]),
+    } });
+    paths[format!("{}/{{name}}", certificates::PATH)] = certificate();
     paths["/openapi.json"] = json!({ "get": {
         "operationId": "describe",
         "summary": "This description",
@@ -125,7 +134,7 @@ fn responses() -> Value {
         "absent": problem("There is no such object."),
         "slow": problem("The body did not come in time."),
         "conflict": problem("The configuration is right, but the process cannot take it over, or the API does not change it."),
-        "stale": problem("The configuration has become another one since."),
+        "stale": problem("The configuration, or the certificate, has become another one since."),
         "large": problem("The body is too large."),
         "type": problem("The body is of another type than JSON."),
         "invalid": problem("The configuration would be wrong: `hairpin validate` would refuse it."),
@@ -145,6 +154,21 @@ fn parameters() -> Value {
         },
     })
 }
+
+/// The refusals there are, by their code.
+const REFUSALS: [(&str, &str); 11] = [
+    ("400", "malformed"),
+    ("401", "unknown"),
+    ("404", "absent"),
+    ("408", "slow"),
+    ("409", "conflict"),
+    ("412", "stale"),
+    ("413", "large"),
+    ("415", "type"),
+    ("422", "invalid"),
+    ("428", "unconditional"),
+    ("503", "busy"),
+];
 
 fn refer(kind: &str, name: &str) -> Value {
     json!({ "$ref": format!("#/components/{kind}/{name}") })
@@ -280,22 +304,7 @@ fn object(path: &ObjectPath) -> Value {
 
 fn written(name: &str, summary: &str, body: Option<Value>) -> Value {
     let applied = refer("responses", "applied");
-    let mut responses = json!({ "200": applied, "201": applied });
-    for (code, response) in [
-        ("400", "malformed"),
-        ("401", "unknown"),
-        ("404", "absent"),
-        ("408", "slow"),
-        ("409", "conflict"),
-        ("412", "stale"),
-        ("413", "large"),
-        ("415", "type"),
-        ("422", "invalid"),
-        ("428", "unconditional"),
-        ("503", "busy"),
-    ] {
-        responses[code] = refer("responses", response);
-    }
+    let responses = answers(json!({ "200": applied, "201": applied }), &REFUSALS.map(|(_, name)| name));
     let mut operation = json!({
         "operationId": name,
         "summary": summary,
@@ -306,6 +315,63 @@ fn written(name: &str, summary: &str, body: Option<Value>) -> Value {
         operation["requestBody"] = json!({ "required": true, "content": content });
     }
     operation
+}
+
+/// A certificate that a client uploads.
+fn certificate() -> Value {
+    let text = |description: &str| json!({ "type": "string", "description": description });
+    let stored = json!({ "200": {
+        "description": "What there is to see of it; with `before` and `services`, that it is in force.",
+        "headers": { "ETag": { "description": "Its version.", "schema": { "type": "string" } } },
+        "content": { "application/json": { "schema": { "type": "object", "required": ["name", "file", "version"], "properties": {
+            "name": text("Its name."),
+            "file": text("Its file, which services name in `certificates`."),
+            "version": text("Its version: another chain has another one."),
+            "names": { "type": "array", "items": { "type": "string" }, "description": "The names it is for." },
+            "key": text("ECDSA, RSA or ED25519."),
+            "valid_from_unix_s": { "type": "integer" },
+            "valid_until_unix_s": { "type": "integer" },
+            "before": { "type": ["string", "null"], "description": "Of a write: the version that it replaced." },
+            "services": { "type": "array", "items": { "type": "string" }, "description": "Of a write: what serves it now." },
+            "warnings": { "type": "array", "items": { "type": "string" } },
+        } } } },
+    } });
+    let mut written = stored.clone();
+    written["201"] = stored["200"].clone();
+    let mut condition = parameters()["if-match"].take();
+    condition["required"] = false.into();
+    condition["description"] = "Its ETag; none, if there is no certificate of this name yet.".into();
+    let body = json!({ "application/json": { "schema": {
+        "type": "object",
+        "required": ["chain", "key"],
+        "additionalProperties": false,
+        "properties": {
+            "chain": text("The certificate and those of its issuers, in PEM form."),
+            "key": { "type": "string", "writeOnly": true, "description": "The private key of the first, in PEM form." },
+        },
+    } } });
+    let pattern = format!("^[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{}}}$", certificates::NAME_BYTES_MAX - 1);
+    let refused = ["malformed", "unknown", "absent", "conflict", "busy"];
+    let refused_writes =
+        ["malformed", "unknown", "absent", "slow", "conflict", "stale", "large", "type", "unconditional", "busy"];
+    json!({
+        "parameters": [{ "name": "name", "in": "path", "required": true, "schema": { "type": "string", "pattern": pattern } }],
+        "get": { "operationId": "read-certificate", "summary": "What there is to see of a certificate: never its key",
+            "responses": answers(stored, &refused) },
+        "put": { "operationId": "put-certificate", "summary": "Upload a certificate with its key, or replace one",
+            "parameters": [condition.clone()], "requestBody": { "required": true, "content": body },
+            "responses": answers(written, &refused_writes) },
+        "delete": { "operationId": "delete-certificate", "summary": "Remove a certificate that nothing uses",
+            "parameters": [condition], "responses": answers(json!({ "200": { "description": "It is gone." } }), &refused_writes) },
+    })
+}
+
+/// Adds these refusals to the responses of an operation.
+fn answers(mut responses: Value, refused: &[&str]) -> Value {
+    for (code, name) in REFUSALS.iter().filter(|(_, name)| refused.contains(name)) {
+        responses[code] = refer("responses", name);
+    }
+    responses
 }
 
 fn transaction() -> Value {

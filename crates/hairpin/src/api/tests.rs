@@ -41,6 +41,7 @@ impl Fixture {
         let sources = ApiSources {
             read: Box::new(move || Ok(Arc::new(read.lock().unwrap().clone()))),
             write: Box::new(write),
+            certificates: Box::new(|_| Err(Refused::Busy("there are none".to_owned()))),
             counts: Arc::clone(&counts),
             log: |_| {},
         };

@@ -97,6 +97,12 @@ pub(super) const API: Group = Group {
             "The connection is closed behind the answer under way.",
         ),
         limit(
+            "certificates that clients of the API upload",
+            Number(api::CERTIFICATES_MAX as u64, "certificates"),
+            &[answered("409")],
+            "409; nothing changes.",
+        ),
+        limit(
             "file that keeps what the API changed",
             Number(api::KEPT_BYTES_MAX, "bytes"),
             &[answered("409")],

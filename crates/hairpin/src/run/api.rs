@@ -4,8 +4,8 @@ use super::requests::ask;
 use super::supervisor::Supervisor;
 use super::{CHANGE_PATIENCE, STATUS_PATIENCE, SupervisorMessage, log, tell};
 use crate::api::{
-    self, ApiProblem, ApiServer, ApiSources, Applied, CODES, Credentials, Document, Refused, RemoteSettings,
-    WriteRequest, kept,
+    self, ApiProblem, ApiServer, ApiSources, Applied, CODES, CertificateAnswer, CertificateRequest, Credentials,
+    Document, Refused, RemoteSettings, WriteRequest, kept,
 };
 use crate::config::{self, Config};
 use crate::control::{Changes, RunningConfiguration};
@@ -112,10 +112,11 @@ impl Supervisor {
     }
 
     fn api_sources(&self) -> ApiSources {
-        let (reader, writer) = (self.sender.clone(), self.sender.clone());
+        let [reader, writer, certifier] = [(); 3].map(|()| self.sender.clone());
         ApiSources {
             read: Box::new(move || ask(&reader, STATUS_PATIENCE, SupervisorMessage::Document)),
             write: Box::new(move |write| written(&writer, write)),
+            certificates: Box::new(move |request| certified(&certifier, request)),
             counts: Arc::clone(&self.api.counts),
             log: |line| tell(EventKind::Api, line),
         }
@@ -192,6 +193,16 @@ impl Supervisor {
         prepared.map(Some).map_err(|error| format!("what is changed cannot be kept in {}: {error:#}", path.display()))
     }
 
+    /// What the configuration file says, if that is not in force.
+    pub(super) fn api_file(&self) -> Option<Arc<str>> {
+        self.api.file.clone()
+    }
+
+    /// A write of a certificate came into force.
+    pub(super) fn count_write(&mut self) {
+        self.api.writes += 1;
+    }
+
     /// The place of what is kept for the next start.
     pub(super) fn kept_path(&self) -> Option<PathBuf> {
         let api = self.config.settings.api.as_ref()?;
@@ -253,6 +264,18 @@ fn written(sender: &Sender<SupervisorMessage>, write: WriteRequest) -> std::resu
         Err(Refused::Busy(format!(
             "{why}; whether the write comes into force is not known: read the configuration again"
         )))
+    })
+}
+
+/// Has the supervisor do what is asked of certificates.
+fn certified(
+    sender: &Sender<SupervisorMessage>,
+    request: CertificateRequest,
+) -> std::result::Result<CertificateAnswer, Refused> {
+    let request = Box::new(request);
+    let outcome = ask(sender, CHANGE_PATIENCE, |answer| SupervisorMessage::UseCertificates { request, answer });
+    outcome.unwrap_or_else(|why| {
+        Err(Refused::Busy(format!("{why}; whether a change was made is not known: read the certificate again")))
     })
 }
 

@@ -47,6 +47,7 @@ mod supervisor;
 mod tap;
 mod termination;
 mod thread;
+mod uploads;
 mod worker_pool;
 
 /// Bounds of the process and of its planes.
@@ -68,7 +69,7 @@ pub(crate) use orphan::start as start_orphan;
 pub(crate) use rivals::rival;
 
 use crate::access_log::{AccessLog, ServiceRecords};
-use crate::api::{Applied, Document, Refused, WriteRequest};
+use crate::api::{Applied, CertificateAnswer, CertificateRequest, Document, Refused, WriteRequest};
 use crate::config::{Config, PlaneChoice, Settings};
 use crate::control::{BackendChange, Changes, RouteAnswer, RouteQuery, RunningConfiguration, Upgrade};
 use crate::events::EventKind;
@@ -154,6 +155,11 @@ enum SupervisorMessage {
     Running(ReplySender<RunningConfiguration>),
     /// Put a write of the API into force.
     Write { write: Box<WriteRequest>, answer: ReplySender<std::result::Result<Applied, Refused>> },
+    /// Do what a client of the API asks of certificates.
+    UseCertificates {
+        request: Box<CertificateRequest>,
+        answer: ReplySender<std::result::Result<CertificateAnswer, Refused>>,
+    },
     /// A client of the control socket, or the metrics server, requests the status.
     Status(ReplySender<Status>),
     /// Asks what a configuration would change.

@@ -367,6 +367,9 @@ impl Supervisor {
             SupervisorMessage::Write { write, answer } => {
                 drop(answer.send(Ok(self.with_heartbeat(|supervisor| supervisor.write(&write)))));
             }
+            SupervisorMessage::UseCertificates { request, answer } => {
+                drop(answer.send(Ok(self.with_heartbeat(|supervisor| supervisor.use_certificates(&request)))));
+            }
             SupervisorMessage::Diff { text, file, answer } => drop(answer.send(self.diff(&text, &file))),
             SupervisorMessage::Route { query, answer } => {
                 drop(answer.send(crate::explain::explain(&self.config, &query)))

@@ -1,5 +1,6 @@
 //! The API: changes under load, two writers, mistakes, restarts, and the way back into the file.
 
+mod certificates;
 mod remote;
 
 use super::network::test;
@@ -22,6 +23,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("api: a wrong write changes nothing and says why", wrong),
         test("api: changes hold across restart and upgrade, and go back", kept),
         test("api: a reload does not undo changes unseen", reloaded),
+        test("api: a certificate is uploaded, served, replaced", certificates::served),
         test("api: by TLS only clients that are known", remote::known),
         test("api: tokens of a new file hold after a reload", remote::rotated),
     ]
