@@ -27,7 +27,7 @@ LACONIC ?=
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-otlp test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-classification classification classification-page bench-l7 bench-https bench-kernel-tls bench-xdp bench-monitor bench-laconic laconic-page bench-middleboxes middleboxes-keep middleboxes-page reproduce reproduce-plan reproduce-kth-2022 evidence pages reproduce-sensitivity reproduce-full reproduce-pages reproduce-keep reproduce-lab reproduce-laconic laconic-cards-page traces traces-page traces-results fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
+.PHONY: build docs test test-kernels test-systemd test-netem test-end-to-end test-acme test-h2spec test-api test-otlp test-full kernels-table demo bench bench-tables bench-ageing bench-l4 bench-instructions bench-calibrate bench-classification classification classification-page bench-l7 bench-https bench-kernel-tls bench-xdp bench-monitor bench-laconic laconic-page bench-middleboxes middleboxes-keep middleboxes-page reproduce reproduce-plan reproduce-kth-2022 evidence pages reproduce-sensitivity reproduce-full reproduce-pages reproduce-keep reproduce-lab reproduce-laconic laconic-cards-page traces traces-page traces-results fuzz clean deps crashes restarts soak-tables simulate soak-http soak sanitize deb deb-lab
 
 build: deps
 	$(CARGO) build --release --workspace --exclude hairpin-fuzz
@@ -74,7 +74,7 @@ kernels-table:
 test-full: test
 	tests/kernels/install-deps
 	tests/kernels/all $(KERNELS)
-	$(MAKE) test-acme test-h2spec test-otlp
+	$(MAKE) test-acme test-h2spec test-api test-otlp
 	$(MAKE) crashes restarts soak-tables simulate soak-http soak
 
 # Automatic certificates by the newest Pebble, built as a Go module; `make test` takes Debian's. Needs Go 1.25 or later.
@@ -88,6 +88,13 @@ test-acme: deps
 test-h2spec: deps
 	GOBIN=$(CURDIR)/target/h2spec go install github.com/summerwind/h2spec/cmd/h2spec@latest
 	H2SPEC=$(CURDIR)/target/h2spec/h2spec $(CARGO) test --package hairpin-https --test serve -- --ignored h2spec
+
+# The API by schemathesis, which makes requests of its description: some minutes. From PyPI, to target/schemathesis.
+test-api: deps
+	python3 -m venv target/schemathesis
+	target/schemathesis/bin/pip install --quiet schemathesis==4.32.5
+	$(CARGO) build --package hairpin
+	HAIRPIN_SCHEMATHESIS=$(CURDIR)/target/schemathesis/bin/schemathesis $(CARGO) test --package hairpin-e2e --test end_to_end -- 'api: schemathesis'
 
 # Spans in a real OpenTelemetry collector, built as a Go module from tests/e2e/collector: the first build takes two minutes and
 # 1 GB of Go's caches. `make test` has a small collector of the tests' own. Needs Go 1.26 or later.

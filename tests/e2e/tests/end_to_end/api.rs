@@ -1,6 +1,7 @@
 //! The API: changes under load, two writers, mistakes, restarts, and the way back into the file.
 
 mod certificates;
+mod described;
 mod remote;
 
 use super::network::test;
@@ -24,6 +25,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("api: changes hold across restart and upgrade, and go back", kept),
         test("api: a reload does not undo changes unseen", reloaded),
         test("api: a certificate is uploaded, served, replaced", certificates::served),
+        test("api: schemathesis finds it as it is described", described::schemathesis),
         test("api: by TLS only clients that are known", remote::known),
         test("api: tokens of a new file hold after a reload", remote::rotated),
     ]
